@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// Time as an argument: decisions ask a Clock that tests can hold still.
+#pragma once
+
+#include <chrono>
+
+namespace commensal {
+
+using Duration = std::chrono::nanoseconds;
+/// Nanoseconds of CLOCK_MONOTONIC: comparable between the processes of one machine.
+using TimePoint = std::chrono::time_point<std::chrono::steady_clock, Duration>;
+
+/// Tells the time. Thread safety: `now` may be called from any thread.
+class Clock {
+ public:
+  virtual ~Clock() = default;
+  [[nodiscard]] virtual TimePoint now() const noexcept = 0;
+};
+
+/// The machine's monotonic clock.
+class SteadyClock final : public Clock {
+ public:
+  [[nodiscard]] TimePoint now() const noexcept override { return std::chrono::steady_clock::now(); }
+
+  /// Returns the one instance that the whole process may share.
+  [[nodiscard]] static const SteadyClock& instance() noexcept {
+    static const SteadyClock clock;
+    return clock;
+  }
+};
+
+}  // namespace commensal

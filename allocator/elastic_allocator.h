@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+// A caching allocator whose live memory shrinks and grows under stable addresses.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "allocator/base/bytes.h"
+#include "allocator/base/clock.h"
+#include "allocator/base/ids.h"
+#include "allocator/memory_source.h"
+
+namespace commensal {
+
+/// Names the queue of work that will use a block first. Zero on a CPU.
+using StreamId = std::uint64_t;
+
+/// The part of a step in which a block is asked for.
+enum class Phase : std::uint8_t { kUnknown, kData, kForward, kBackward, kOptimizer };
+
+/// What the caller knows about an allocation; a later version sorts blocks by lifetime with it.
+struct AllocationContext {
+  Phase phase = Phase::kUnknown;
+  std::uint32_t tag = 0;
+};
+
+/// Answers a change of the limit. `done + deferred` is what the change asked for.
+struct LimitTicket {
+  Revision revision = 0;
+  Bytes limit;         ///< the limit that holds now (the newest revision's)
+  Bytes done;          ///< bytes given back (or, growing, brought back) so far
+  Bytes deferred;      ///< bytes still above the limit
+  std::string reason;  ///< why bytes are deferred, or why the change was stale; empty: all done
+  bool stale = false;  ///< a newer revision was there already; nothing was changed
+
+  [[nodiscard]] bool complete() const noexcept { return !stale && deferred.is_zero(); }
+};
+
+/// Totals over the life of the process, and the state now. All in bytes unless named otherwise.
+struct AllocatorStats {
+  Bytes limit;           ///< most device bytes; max value: no limit
+  Bytes device;          ///< chunks on the device tier (live and cached)
+  Bytes host;            ///< chunks on the slower tier
+  Bytes host_touched;    ///< of `host`: resident because touched again; counts against the limit
+  Bytes parked;          ///< saved, no physical memory
+  Bytes live;            ///< blocks handed out (as asked, before rounding)
+  Bytes cached;          ///< device bytes that no live block uses
+  Bytes peak_live;
+  Bytes peak_device;
+  Bytes moved_out;       ///< live bytes moved to the slower tier, total
+  Bytes moved_in;        ///< live bytes brought back, total
+  Bytes given_back;      ///< device bytes released to the system by limits, total
+  Bytes deferred;        ///< bytes above the limit at the last safe point, with a reason
+  Bytes held_by_children;
+  std::uint64_t moves = 0;             ///< fences in which at least one chunk was swapped
+  std::uint64_t allocations = 0;
+  std::uint64_t frees = 0;
+  std::uint64_t chunks_device = 0;
+  std::uint64_t chunks_host = 0;
+  std::uint64_t out_of_memory = 0;     ///< times OutOfMemory was thrown
+  Duration longest_pause{};            ///< longest fence
+  Duration total_pause{};
+  Duration safe_point_wait{};          ///< time that training threads waited at safe points
+  std::string deferred_reason;
+};
+
+/// One chunk's place, for `memory_summary` and pictures.
+struct ChunkResidency {
+  const std::byte* address = nullptr;
+  Bytes size;
+  Tier tier = Tier::kFree;
+  Bytes live;
+};
+
+struct ElasticAllocatorOptions {
+  Bytes limit{UINT64_MAX};           ///< most device bytes; max value: no limit
+  Bytes host_cap{UINT64_MAX};        ///< most bytes on the slower tier (also bounded by the source)
+  Bytes small_block{64_KiB};         ///< requests up to this come from the small pool
+  Duration fence_deadline = std::chrono::milliseconds{50};
+  Duration move_deadline = std::chrono::seconds{2};  ///< a safe point waits no longer than this
+};
+
+/// Serves blocks from chunks on the device up to a movable limit, and from the slower tier above
+/// it. Live chunks move between the tiers without changing address.
+///
+/// Safe points: the limit holds at each return of `safe_point` and of `set_limit`: resident bytes
+/// (`device + host_touched`) <= limit + deferred, and `deferred_reason` says why not less.
+/// Thread safety: any member may be called from any thread. Two locks: one for blocks (never held
+/// while the source runs long calls) and one for moves, taken in the order moves -> blocks.
+/// Fork: after `install_fork_handlers`, a child sees a snapshot of all blocks; in it `allocate`
+/// serves from the C heap, frees of the parent's blocks do nothing, everything else is inert.
+class ElasticAllocator {
+ public:
+  /// @param source  not owned; must outlive this object.
+  ElasticAllocator(MemorySource& source, ElasticAllocatorOptions options,
+                   const Clock& clock = SteadyClock::instance());
+  ~ElasticAllocator();
+  ElasticAllocator(const ElasticAllocator&) = delete;
+  ElasticAllocator& operator=(const ElasticAllocator&) = delete;
+
+  /// Returns a block of at least `size` bytes, aligned to 64. Zero bytes: null.
+  /// Over the limit it asks the handler of `on_pressure`, then serves from the slower tier.
+  /// @throws OutOfMemory naming limit, in use, asked and what was tried; nothing has changed then.
+  [[nodiscard]] void* allocate(Bytes size, StreamId stream = 0, AllocationContext context = {});
+  /// Takes a block back, from any thread, also after exit handlers ran.
+  /// @return false, and does nothing, if `block` is not one of ours (null included: true).
+  bool deallocate(void* block) noexcept;
+  /// Tells whether an address lies in one of our reserved ranges.
+  [[nodiscard]] bool owns(const void* address) const noexcept;
+  /// Returns the size that was asked for, zero if `block` is not the start of a live block.
+  [[nodiscard]] Bytes size_of(const void* block) const noexcept;
+
+  /// Records a limit without moving anything: one atomic store that the next `allocate` sees and
+  /// the next safe point enforces. A revision below the newest one is stale and ignored;
+  /// revision 0 takes the next number.
+  LimitTicket post_limit(Bytes limit, Revision revision = 0);
+  /// Records a limit and enforces it here, as a safe point does; returns at the latest after
+  /// `options.move_deadline` with the rest deferred.
+  LimitTicket set_limit(Bytes limit, Revision revision = 0);
+  /// Enforces the newest limit: cached and free chunks first, then live chunks to the slower
+  /// tier; below the limit it brings live chunks back. Cheap when there is nothing to do.
+  LimitTicket safe_point();
+  /// Gives back up to `bytes` of device memory without changing the limit.
+  LimitTicket shrink(Bytes bytes);
+  /// Brings live chunks back to the device, up to `bytes` and the limit.
+  LimitTicket grow(Bytes bytes);
+  /// Moves every live chunk to the slower tier and gives back all device memory it can.
+  LimitTicket park();
+  /// Gives back chunks without live blocks (torch's `empty_cache`). Returns bytes.
+  Bytes release_cached();
+
+  /// Returns whether a safe point has something to do: one atomic load.
+  [[nodiscard]] bool work_pending() const noexcept;
+
+  /// Called, with no lock held, when an allocation of the given size does not fit under the
+  /// limit, before the slower tier serves it. May call `post_limit`; true: try again.
+  void on_pressure(std::function<bool(Bytes needed)> handler);
+
+  [[nodiscard]] AllocatorStats stats() const;
+  [[nodiscard]] std::vector<ChunkResidency> residency() const;
+  /// Says where address space or overcommit limits made reservations smaller; empty: nowhere.
+  [[nodiscard]] std::string reservation_notes() const;
+
+  /// Registers fork handlers for this object (once a process; the object must then live for
+  /// ever). Afterwards `in_child` tells a forked child from the owner.
+  void install_fork_handlers();
+  [[nodiscard]] bool in_child() const noexcept;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace commensal

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where an elastic allocator's memory comes from: the one border behind which hardware differs.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "allocator/base/bytes.h"
+#include "allocator/base/clock.h"
+
+namespace commensal {
+
+/// Where a chunk's bytes are (docs/stats.md).
+enum class Tier : std::uint8_t {
+  kDevice,  ///< full speed; counts against the limit
+  kHost,    ///< same address, usable, slower (spill file, or host memory beside a GPU)
+  kParked,  ///< saved, holds no physical memory; only `swap` back makes it fast again
+  kFree,    ///< holds nothing
+};
+
+[[nodiscard]] constexpr std::string_view to_string(Tier tier) noexcept {
+  switch (tier) {
+    case Tier::kDevice: return "device";
+    case Tier::kHost: return "host";
+    case Tier::kParked: return "parked";
+    case Tier::kFree: return "free";
+  }
+  return "?";
+}
+
+/// A stretch of reserved addresses; `begin` is aligned to the source's granularity.
+struct AddressRange {
+  std::byte* begin = nullptr;
+  Bytes size;
+
+  [[nodiscard]] bool contains(const void* p) const noexcept {
+    const auto* byte = static_cast<const std::byte*>(p);
+    return byte >= begin && byte < begin + size.count();
+  }
+};
+
+/// Names physical memory that `create` made. Zero id: none. A value type; copying copies the name.
+struct MemoryHandle {
+  std::uint64_t id = 0;
+  Bytes size;
+  Tier tier = Tier::kFree;
+
+  [[nodiscard]] explicit operator bool() const noexcept { return id != 0; }
+};
+
+/// Names a copy that `begin_copy` started. Zero: none.
+struct CopyTicket {
+  std::uint64_t id = 0;
+  [[nodiscard]] explicit operator bool() const noexcept { return id != 0; }
+};
+
+enum class CopyState : std::uint8_t { kRunning, kDone, kFailed };
+
+/// What a `swap` does with bytes that changed since they were copied.
+enum class OnChange : std::uint8_t {
+  kLeave,      ///< leave the chunk where it is and answer kChanged
+  kCopyInside  ///< copy it again inside the fence (a longer pause, but it always ends)
+};
+
+enum class SwapResult : std::uint8_t { kSwapped, kChanged, kFailed };
+
+/// Raised when a request exceeds what is there. Nothing has changed.
+class OutOfMemory : public std::bad_alloc {
+ public:
+  explicit OutOfMemory(std::string message) : message_(std::move(message)) {}
+  [[nodiscard]] const char* what() const noexcept override { return message_.c_str(); }
+
+ private:
+  std::string message_;
+};
+
+/// Raised when the system refused a call; the message names call, values and errno. Nothing has
+/// changed, and the same call may be tried again.
+class SourceError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// Says whether every writer is stopped. `reason` is static text, set when `stopped` is false.
+struct FenceResult {
+  bool stopped = false;
+  const char* reason = "";
+  Duration took{};
+};
+
+/// Says what moving live chunks would risk now. `reason` is empty when nothing speaks against it.
+struct MoveRisk {
+  bool safe = true;
+  std::string reason;
+};
+
+/// Provides address ranges and physical memory, maps one into the other, and moves live chunks
+/// between tiers under stable addresses.
+///
+/// Contract (tests/allocator/memory_source_contract.h holds every implementation to it):
+/// - Sizes and addresses are multiples of `granularity()`; ask, never assume 2 MiB.
+/// - A call that throws has changed nothing; the same call may be tried again.
+/// - `create` of a device handle counts against `capacity(kDevice)` from that moment, of a host
+///   handle against `capacity(kHost)`.
+/// - A handle is mapped at one address at most; an address holds one handle at most. Mapping
+///   twice, unmapping what is not mapped, releasing what is mapped, and using a released handle
+///   throw std::logic_error.
+/// - Fresh memory reads as zeros unless it was recycled; callers must not rely on either.
+/// - Moving a live chunk: `begin_copy`, wait until the ticket is kDone, `fence`, `swap`,
+///   `unfence`, then `release` the old handle. The chunk can be read and written all the time;
+///   threads that write inside the fence wait. After kSwapped the new handle is mapped there and
+///   the old one is unmapped. After kChanged or kFailed everything is as before `begin_copy`,
+///   except that the new handle still exists and must be released or used again.
+/// - Between `fence` and `unfence` only `swap` may be called. The caller then takes no lock,
+///   allocates nothing, throws nothing and calls nothing that does: a stopped thread may hold any
+///   lock of the process, malloc's included.
+///
+/// Thread safety: calls are serialised by the caller (the allocator's move lock), except
+/// `granularity`, `capacity`, `copy_state` and `touched`, which any thread may call.
+class MemorySource {
+ public:
+  virtual ~MemorySource() = default;
+  MemorySource() = default;
+  MemorySource(const MemorySource&) = delete;
+  MemorySource& operator=(const MemorySource&) = delete;
+
+  /// Returns the smallest unit in which memory is created and mapped.
+  [[nodiscard]] virtual Bytes granularity() const noexcept = 0;
+  /// Returns the most bytes that handles of `tier` (kDevice or kHost) may hold together.
+  /// kHost is zero where there is no slower tier; `host_tier_reason` then says why.
+  [[nodiscard]] virtual Bytes capacity(Tier tier) const noexcept = 0;
+  /// Says why there is no slower tier; empty when there is one.
+  [[nodiscard]] virtual std::string host_tier_reason() const = 0;
+
+  /// Reserves addresses, aligned to `granularity()`, without memory behind them.
+  /// @throws OutOfMemory if the address space or the process's limits do not allow it.
+  [[nodiscard]] virtual AddressRange reserve(Bytes size) = 0;
+  /// Gives a reservation back; nothing may be mapped in it.
+  virtual void unreserve(AddressRange range) = 0;
+
+  /// Makes physical memory on `tier` (kDevice or kHost).
+  /// @throws OutOfMemory above capacity, SourceError when the system refuses (disk full).
+  [[nodiscard]] virtual MemoryHandle create(Tier tier, Bytes size) = 0;
+  /// Gives physical memory back to the system; the handle must not be mapped.
+  virtual void release(MemoryHandle handle) = 0;
+
+  /// Maps a handle into reserved addresses, readable and writable.
+  virtual void map(std::byte* address, MemoryHandle handle) = 0;
+  /// Takes the mapping away. The content is lost.
+  virtual void unmap(std::byte* address, MemoryHandle handle) = 0;
+
+  /// Starts to copy what is mapped at `address` into `to` (same size, not mapped).
+  [[nodiscard]] virtual CopyTicket begin_copy(std::byte* address, MemoryHandle from,
+                                              MemoryHandle to) = 0;
+  /// Tells how far a copy is; kFailed keeps its reason in `copy_error`.
+  [[nodiscard]] virtual CopyState copy_state(CopyTicket ticket) const noexcept = 0;
+  [[nodiscard]] virtual std::string copy_error(CopyTicket ticket) const = 0;
+  /// Waits until the copy is done or failed. Sources without own threads copy here.
+  virtual CopyState wait_copy(CopyTicket ticket) = 0;
+  /// Forgets a ticket (after `swap`, or instead of it).
+  virtual void end_copy(CopyTicket ticket) noexcept = 0;
+
+  /// Says whether live chunks may move now (a thread that cannot be stopped, kernel I/O without a
+  /// thread); asked before each batch.
+  [[nodiscard]] virtual MoveRisk move_risk() = 0;
+  /// Stops everything that may write to mapped chunks: threads on a host, streams on a GPU.
+  /// When the deadline passes, lets everything go again and says why.
+  [[nodiscard]] virtual FenceResult fence(Duration deadline) noexcept = 0;
+  /// Puts the ticket's target where its source was, if the bytes are still those that were
+  /// copied. Only inside a fence.
+  [[nodiscard]] virtual SwapResult swap(CopyTicket ticket, OnChange on_change) noexcept = 0;
+  /// Lets everything go on.
+  virtual void unfence() noexcept = 0;
+
+  /// Returns the bytes of device memory that a mapped handle of the slower tier holds because its
+  /// pages were touched again (zero on a GPU). `written`: only those whose content changed.
+  struct Touched {
+    Bytes resident;
+    Bytes written;
+  };
+  [[nodiscard]] virtual Touched touched(std::byte* address, MemoryHandle handle) const noexcept = 0;
+  /// Drops touched pages whose content did not change; written ones stay. Returns bytes dropped.
+  virtual Bytes trim(std::byte* address, MemoryHandle handle) noexcept = 0;
+
+  /// Around fork(): prepare is called with no copy running; in the child the source only forgets.
+  virtual void prepare_fork() noexcept = 0;
+  virtual void after_fork_parent() noexcept = 0;
+  virtual void after_fork_child() noexcept = 0;
+  /// Returns the bytes that forked children may still hold although this process gave them back.
+  [[nodiscard]] virtual Bytes held_by_children() const noexcept = 0;
+};
+
+}  // namespace commensal

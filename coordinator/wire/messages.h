@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+// What jobs, command line and node coordinator say to each other. One frame is one JSON object.
+//
+// Every message has `v` (protocol version) and `type`. Unknown fields are ignored; a missing or
+// wrong field is answered with an `error` that names it; a peer of another major version is told so
+// (`error`, code "version"). Sizes are bytes, times milliseconds unless the name says otherwise.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "allocator/base/ids.h"
+
+namespace commensal::wire {
+
+inline constexpr int kProtocolVersion = 1;
+inline constexpr std::size_t kMaxFrameBytes = 1U << 20U;
+
+/// Raised for a frame that cannot be used; `code` is "malformed", "version", "oversized" or
+/// "unknown_type", `what` names the field and the value.
+class BadMessage : public std::runtime_error {
+ public:
+  BadMessage(std::string code, const std::string& what)
+      : std::runtime_error(what), code_(std::move(code)) {}
+  [[nodiscard]] const std::string& code() const noexcept { return code_; }
+
+ private:
+  std::string code_;
+};
+
+/// MIN[:MAX]; absent max: the whole device.
+struct MemoryRange {
+  std::uint64_t min_bytes = 0;
+  std::optional<std::uint64_t> max_bytes;
+};
+struct ShareRange {
+  double min = 0.0;
+  double max = 1.0;
+};
+
+/// A process of a job says hello. First message on a connection; repeated after a daemon restart
+/// (then with what it holds, so that the daemon can rebuild its ledger).
+struct Register {
+  std::string job_id;
+  std::string name;
+  std::string tenant;
+  JobClass job_class = JobClass::kOpportunistic;
+  MemoryRange memory;
+  ShareRange share;
+  std::int64_t pid = 0;
+  std::uint64_t start_ticks = 0;  ///< field 22 of /proc/PID/stat: tells a reused pid apart
+  std::string role;               ///< "main", "rank" or "helper"
+  int rank = 0;
+  int world_size = 1;
+  std::string gang;
+  std::uint64_t epoch = 0;
+  std::uint64_t held_bytes = 0;   ///< device bytes it holds already (after a restart)
+  Revision revision = 0;          ///< newest revision it has applied
+  std::string law;                ///< asked for; empty: the coordinator's default
+};
+
+/// The coordinator's answer to Register.
+struct Registered {
+  std::string job_id;
+  std::string coordinator;        ///< instance name
+  std::int64_t coordinator_pid = 0;
+  std::uint64_t capacity_bytes = 0;
+  std::uint64_t limit_bytes = 0;  ///< device bytes granted to this process
+  double share_min = 0.0;
+  double share_max = 1.0;
+  std::string law;
+  JobClass job_class = JobClass::kOpportunistic;  ///< may differ from what was asked, see reason
+  Revision revision = 0;
+  std::string reason;
+};
+
+/// Periodic report of one process; `stats` is the object of docs/stats.md.
+struct Stats {
+  std::string job_id;
+  std::int64_t pid = 0;
+  nlohmann::json stats;
+  bool final = false;  ///< the process is about to leave
+};
+
+/// A change that the coordinator wants; absent fields stay as they are.
+struct Change {
+  std::string job_id;
+  Revision revision = 0;
+  std::optional<std::uint64_t> limit_bytes;
+  std::optional<double> share_min;
+  std::optional<double> share_max;
+  std::optional<bool> paused;
+  std::optional<std::string> law;
+  std::string reason;
+};
+
+/// A job's answer to a Change.
+struct Answer {
+  std::string job_id;
+  std::int64_t pid = 0;
+  Revision revision = 0;
+  std::string outcome;  ///< "applied", "deferred", "stale" or "refused"
+  std::uint64_t done_bytes = 0;
+  std::uint64_t deferred_bytes = 0;
+  std::uint64_t held_bytes = 0;  ///< device bytes held now: what the ledger may count on
+  std::string reason;
+};
+
+/// A job needs more device memory than its limit (the OOM conversation). Answered by a Change
+/// (a new limit) or an Error with code "no_memory" and the reason.
+struct AskMemory {
+  std::string job_id;
+  std::int64_t pid = 0;
+  std::uint64_t needed_bytes = 0;
+  std::uint64_t held_bytes = 0;
+};
+
+/// From the command line. `job` is an id or an unambiguous name.
+struct StatusRequest {
+  std::string job;  ///< empty: everything
+};
+struct StatusReply {
+  nlohmann::json status;  ///< docs/stats.md, "status"
+};
+struct SetRequest {
+  std::string job;
+  std::optional<MemoryRange> memory;
+  std::optional<ShareRange> share;
+  std::optional<bool> paused;
+};
+/// Answers SetRequest: what was applied or why it was refused.
+struct SetReply {
+  std::string job_id;
+  Revision revision = 0;
+  std::string outcome;
+  std::string reason;
+};
+struct Error {
+  std::string code;
+  std::string what;
+};
+
+using Message = std::variant<Register, Registered, Stats, Change, Answer, AskMemory, StatusRequest,
+                             StatusReply, SetRequest, SetReply, Error>;
+
+/// Turns a message into one frame.
+[[nodiscard]] std::string encode(const Message& message);
+/// Reads one frame. @throws BadMessage.
+[[nodiscard]] Message decode(std::string_view frame);
+
+}  // namespace commensal::wire

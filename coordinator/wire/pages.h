@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+// Layout of the shared-memory pages through which processes see each other without a daemon in
+// the path. A job writes only its own page, the coordinator only the device page.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+namespace commensal::wire {
+
+inline constexpr std::uint64_t kJobPageMagic = 0x314A'4C53'4E4D'4F43ULL;     // "COMNSLJ1"
+inline constexpr std::uint64_t kDevicePageMagic = 0x3144'4C53'4E4D'4F43ULL;  // "COMNSLD1"
+inline constexpr std::uint32_t kPageVersion = 1;
+inline constexpr std::size_t kPageSize = 16384;
+inline constexpr std::size_t kMaxDeviceEntries = 64;
+inline constexpr std::size_t kIdSize = 64;  ///< with the terminating zero
+
+using Word = std::atomic<std::uint64_t>;
+static_assert(Word::is_always_lock_free && sizeof(Word) == 8);
+
+/// Both pages start with this. Written before the page is handed over, never changed.
+struct PageHeader {
+  std::uint64_t magic;
+  std::uint32_t version;
+  std::uint32_t size;         ///< of the page, in bytes
+  std::uint64_t owner_pid;    ///< as its owner sees itself; for people only
+  std::uint64_t reserved;
+};
+static_assert(sizeof(PageHeader) == 32);
+
+/// What a guaranteed job is doing, as far as it shows without cost.
+enum class Activity : std::uint64_t {
+  kUnknown = 0,  ///< before the first signal: treat as busy
+  kBusy = 1,     ///< between a batch's arrival and the next wait
+  kWaiting = 2,  ///< in the data loader
+  kPaused = 3,   ///< its gate is closed
+};
+
+/// A job process's page ("rank page"). Times: CLOCK_MONOTONIC nanoseconds. Writer: that process.
+/// Readers tolerate torn pairs: each word is valid alone.
+struct JobPage {
+  PageHeader header;
+  char job_id[kIdSize];            ///< zero-terminated; fixed before hand-over
+  std::uint32_t job_class;         ///< JobClass
+  std::uint32_t rank;
+  std::uint64_t reserved0[3];
+
+  // Life and activity (the fast loop reads these)
+  Word heartbeat_ns;               ///< at least every 500 ms while the process lives
+  Word activity;                   ///< Activity
+  Word activity_since_ns;          ///< when `activity` last changed
+  Word last_touch_ns;              ///< newest sign of work: allocation, range, optimizer hook
+  Word wait_expected_end_ns;       ///< earliest likely end of the present wait; 0: not known
+  Word wait_typical_ns;            ///< low quantile of recent waits; 0: not known
+  Word waits_total;
+  Word wait_ns_total;
+  // Steps
+  Word step_number;
+  Word step_last_ns;
+  Word step_median_ns;
+  Word step_confidence_ppm;        ///< 0..1,000,000
+  // Memory
+  Word memory_limit;
+  Word memory_device;
+  Word memory_host;
+  Word memory_parked;
+  Word memory_live;
+  Word memory_cached;
+  Word memory_moved_total;
+  Word memory_wanted;              ///< device bytes it would use without a limit
+  // Gate
+  Word gate_closed_ns_total;
+  Word gate_ops_total;             ///< ops that waited
+  Word gate_open;                  ///< 1: open now
+  Word gate_law;                   ///< LawId
+  std::uint64_t reserved1[24];
+};
+static_assert(std::is_standard_layout_v<JobPage>);
+static_assert(offsetof(JobPage, job_id) == 32);
+static_assert(offsetof(JobPage, job_class) == 96);
+static_assert(offsetof(JobPage, heartbeat_ns) == 128);
+static_assert(offsetof(JobPage, step_number) == 192);
+static_assert(offsetof(JobPage, memory_limit) == 224);
+static_assert(offsetof(JobPage, gate_closed_ns_total) == 288);
+static_assert(sizeof(JobPage) == 512 && sizeof(JobPage) <= kPageSize);
+
+/// Pacing laws by number on the pages (torch_ext/gate).
+enum class LawId : std::uint64_t { kOpen = 0, kDutyCycle = 1, kGap = 2 };
+
+/// What the coordinator tells one job's processes between two messages.
+struct DeviceEntry {
+  Word sequence;          ///< odd while the coordinator writes this entry
+  char job_id[kIdSize];   ///< empty: entry not in use
+  Word job_class;
+  Word law;               ///< LawId
+  Word share_min_ppm;     ///< trickle: this much it may always use
+  Word share_max_ppm;     ///< 0: paused
+  Word paused;            ///< 1: gate closed by `commensal pause`
+  Word lease_until_ns;    ///< a guaranteed entry counts as alive until then
+  Word memory_grant;      ///< bytes
+  Word slo_ppm;           ///< allowed slowdown of the guaranteed side
+  std::uint64_t reserved[7];
+};
+static_assert(std::is_standard_layout_v<DeviceEntry>);
+static_assert(sizeof(DeviceEntry) == 192);
+
+/// One device's page. Writer: the node coordinator.
+struct DevicePage {
+  PageHeader header;
+  char device_id[kIdSize];
+  Word heartbeat_ns;           ///< at least every 500 ms while the coordinator lives
+  Word revision;               ///< grows with every change of any entry
+  Word memory_capacity;        ///< bytes
+  Word cores;
+  Word guaranteed_alive;       ///< entries of guaranteed jobs with a live lease
+  Word trickle_ppm;            ///< share of an opportunistic job while the coordinator is silent
+  std::uint64_t reserved[6];
+  DeviceEntry entries[kMaxDeviceEntries];
+};
+static_assert(std::is_standard_layout_v<DevicePage>);
+static_assert(offsetof(DevicePage, heartbeat_ns) == 96);
+static_assert(offsetof(DevicePage, entries) == 192);
+static_assert(sizeof(DevicePage) <= kPageSize);
+
+/// Says what is wrong with a mapped page; empty: it can be used. Checks magic, version and size.
+/// @param mapped  bytes that are mapped behind `page`.
+[[nodiscard]] const char* check_page(const void* page, std::size_t mapped,
+                                     std::uint64_t magic) noexcept;
+
+}  // namespace commensal::wire

@@ -1,0 +1,39 @@
+# What every target of this project shares: warnings, language level, sanitizers.
+add_library(commensal_warnings INTERFACE)
+add_library(commensal::warnings ALIAS commensal_warnings)
+target_compile_options(
+  commensal_warnings
+  INTERFACE -Wall -Wextra -Wconversion -Wshadow -Werror
+            $<$<CXX_COMPILER_ID:Clang>:-Wthread-safety>)
+target_compile_features(commensal_warnings INTERFACE cxx_std_20)
+
+add_library(commensal_sanitize INTERFACE)
+add_library(commensal::sanitize ALIAS commensal_sanitize)
+if(COMMENSAL_SANITIZE)
+  target_compile_options(commensal_sanitize INTERFACE -fsanitize=${COMMENSAL_SANITIZE}
+                                                      -fno-omit-frame-pointer -g)
+  target_link_options(commensal_sanitize INTERFACE -fsanitize=${COMMENSAL_SANITIZE})
+endif()
+
+# commensal_library(NAME source...): a static library `commensal_NAME`, alias `commensal::NAME`,
+# whose headers are included by their path from the top of the tree.
+function(commensal_library name)
+  add_library(commensal_${name} STATIC ${ARGN})
+  add_library(commensal::${name} ALIAS commensal_${name})
+  target_include_directories(commensal_${name} PUBLIC ${PROJECT_SOURCE_DIR})
+  target_compile_features(commensal_${name} PUBLIC cxx_std_20)
+  target_link_libraries(commensal_${name} PRIVATE commensal::warnings PUBLIC commensal::sanitize
+                                                                             Threads::Threads)
+endfunction()
+
+# commensal_test(NAME source... LIBRARIES target... [LABELS label...]): a GoogleTest program whose
+# cases ctest knows one by one.
+function(commensal_test name)
+  cmake_parse_arguments(PARSE_ARGV 1 ARG "" "" "LIBRARIES;LABELS")
+  add_executable(${name} ${ARG_UNPARSED_ARGUMENTS})
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
+  target_link_libraries(${name} PRIVATE commensal::warnings commensal::sanitize ${ARG_LIBRARIES}
+                                        GTest::gmock_main)
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 300 LABELS
+                       "${ARG_LABELS}")
+endfunction()

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is active in this process: allocator, gate, step tracker and the line to the coordinator.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+#include "allocator/base/bytes.h"
+#include "allocator/base/ids.h"
+#include "allocator/elastic_allocator.h"
+
+namespace commensal {
+
+class Gate;
+class StepTracker;
+
+/// Raised for a misuse of the session; the message is one clear sentence with the value.
+class SessionError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// MIN[:MAX] of device memory; absent max: no limit of its own.
+struct MemoryBounds {
+  Bytes min;
+  std::optional<Bytes> max;
+};
+/// MIN[:MAX] of device time, 0..1.
+struct ShareBounds {
+  double min = 0.0;
+  double max = 1.0;
+};
+
+/// How this process belongs to its job.
+enum class MemberRole : std::uint8_t {
+  kMain,   ///< the job's first process that imported torch
+  kRank,   ///< started by torchrun or the like (RANK is set)
+  kHelper  ///< spawned by a member: compile worker, DataLoader worker; counted, not managed
+};
+
+struct SessionConfig {
+  JobId job_id;
+  std::string name;
+  std::string tenant = "default";
+  JobClass job_class = JobClass::kOpportunistic;
+  MemoryBounds memory;
+  ShareBounds share;
+  std::string law;              ///< "gap", "duty_cycle", "open"; empty: default of the class
+  MemberRole role = MemberRole::kMain;
+  int rank = 0;
+  int world_size = 1;
+  std::string instance = "default";        ///< which node coordinator
+  std::filesystem::path runtime_dir;       ///< where its sockets are; empty: do not connect
+  std::filesystem::path spill_dir;         ///< empty: /var/tmp
+  std::optional<Bytes> host_cap;           ///< most bytes on the slower tier
+  bool idle_class = true;                  ///< opportunistic threads enter SCHED_IDLE
+  std::chrono::milliseconds connect_timeout{1000};
+  std::filesystem::path summary_file;      ///< final statistics are written here; empty: nowhere
+};
+
+/// The one session of a process. Owns source, allocator, gate, step tracker and client thread;
+/// never destroyed (blocks are freed after exit handlers). In a forked child `current()` is null
+/// and everything is inert.
+///
+/// Thread safety: any member may be called from any thread.
+class Session {
+ public:
+  /// Starts the session. Connects to the coordinator when there is one; without one the job runs
+  /// on its own limits.
+  /// @throws SessionError if one is active already; std::invalid_argument naming a wrong value.
+  static Session& start(SessionConfig config);
+  /// Returns the active session; null before `start` and in a forked child.
+  [[nodiscard]] static Session* current() noexcept;
+
+  [[nodiscard]] const SessionConfig& config() const noexcept;
+  [[nodiscard]] ElasticAllocator& allocator() noexcept;
+  [[nodiscard]] Gate& gate() noexcept;
+
+  // --- for the torch adaptor ---------------------------------------------------------------
+  /// Lets the adaptor switch its FUNCTION callback: called with true when the gate begins to
+  /// throttle, meter or remap, with false when it ends. Called at once with the present state.
+  void on_callback_switch(void (*enable)(bool on));
+  /// Lets the adaptor release and take back the GIL around a wait: `release` returns a token
+  /// (null: was not held) that `restore` gets back.
+  void on_wait(void* (*release)(), void (*restore)(void*));
+  /// USER_SCOPE ranges and optimizer hooks feed the step tracker, the activity on the job page,
+  /// and, at the end of a step, the safe point (which may wait).
+  void range_begin(std::string_view name) noexcept;
+  void range_end(std::string_view name) noexcept;
+  void optimizer_step_begin() noexcept;
+  void optimizer_step_end() noexcept;
+  /// Cheap sign of work from the allocator's hot path (one relaxed store every few calls).
+  void touch() noexcept;
+
+  // --- for users ---------------------------------------------------------------------------
+  /// Ends a step by hand; from then on ranges and hooks no longer count steps.
+  void step() noexcept;
+  /// Sets MAX; called between ops of the training thread it is a safe point and returns when
+  /// done, at the latest after 2 s with the rest deferred. `training_thread` false: posts it.
+  LimitTicket set_memory_limit(Bytes max);
+  void set_compute_share(double max);  ///< @throws std::invalid_argument outside 0..1
+  void pause();
+  void resume();
+  /// The statistics of docs/stats.md as a JSON object.
+  [[nodiscard]] std::string stats_json() const;
+  /// "opportunistic, 4 GiB, gate gap, coordinator 1234"
+  [[nodiscard]] std::string active_line() const;
+  /// Sends the last statistics, writes the summary file, stops the client thread. Idempotent.
+  void shutdown() noexcept;
+
+ private:
+  explicit Session(SessionConfig config);
+  ~Session();
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace commensal
