@@ -62,6 +62,11 @@ void send_handover(int socket, const Handover& message);
 
 /// Makes a page: a memfd of kPageSize, zeroed, sealed against shrinking and growing.
 [[nodiscard]] UniqueFd make_page_memfd(const char* name);
+/// Seals a page against new writable mappings; its owner maps it writable first and stays the only
+/// writer. Without effect on kernels before 5.1. @throws std::system_error.
+void seal_against_writing(int fd);
+/// Opens a page's file again, read-only. @throws std::system_error.
+[[nodiscard]] UniqueFd reopen_read_only(int fd);
 
 /// A mapped page; unmaps in the destructor.
 class MappedPage {

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What jobs, command line and node coordinator say to each other. One frame is one JSON object.
+// What jobs, command line and node coordinator say to each other. One frame is one JSON object;
+// a message is one ZeroMQ frame from a DEALER (no empty delimiter) to the coordinator's ROUTER.
 //
-// Every message has `v` (protocol version) and `type`. Unknown fields are ignored; a missing or
-// wrong field is answered with an `error` that names it; a peer of another major version is told so
-// (`error`, code "version"). Sizes are bytes, times milliseconds unless the name says otherwise.
+// Every message has `v` (protocol version) and `type`; the other keys are the members' names, and
+// only std::optional ones may be absent. Unknown fields are ignored; a missing or wrong field is
+// answered with an `error` that names it; a peer of another major version is told so (`error`, code
+// "version"). Sizes are bytes, times milliseconds unless the name says otherwise.
 #pragma once
 
 #include <cstdint>
@@ -60,15 +62,15 @@ struct Register {
   int world_size = 1;
   std::string gang;
   std::uint64_t epoch = 0;
-  std::uint64_t held_bytes = 0;   ///< device bytes it holds already (after a restart)
-  Revision revision = 0;          ///< newest revision it has applied
-  std::string law;                ///< asked for; empty: the coordinator's default
+  std::uint64_t held_bytes = 0;  ///< device bytes it holds already (after a restart)
+  Revision revision = 0;         ///< newest revision it has applied
+  std::string law;               ///< asked for; empty: the coordinator's default
 };
 
 /// The coordinator's answer to Register.
 struct Registered {
   std::string job_id;
-  std::string coordinator;        ///< instance name
+  std::string coordinator;  ///< instance name
   std::int64_t coordinator_pid = 0;
   std::uint64_t capacity_bytes = 0;
   std::uint64_t limit_bytes = 0;  ///< device bytes granted to this process

@@ -1,0 +1,344 @@
+// SPDX-License-Identifier: Apache-2.0
+// Messages to and from JSON. Absent or null is allowed for std::optional fields only.
+#include "coordinator/wire/messages.h"
+
+#include <cmath>
+#include <limits>
+#include <type_traits>
+
+namespace commensal::wire {
+namespace {
+
+using nlohmann::json;
+
+constexpr int kMaxDepth = 32;             // copying and printing a json value recurses
+constexpr std::size_t kMaxIdLength = 63;  // must fit on the pages (kIdSize)
+constexpr std::size_t kMaxValueShown = 80;
+
+std::string printed(const json& value) {
+  std::string text = value.dump(-1, ' ', true, json::error_handler_t::replace);
+  if (text.size() > kMaxValueShown) text = text.substr(0, kMaxValueShown) + "...";
+  return text;
+}
+
+[[noreturn]] void wrong(const std::string& field, std::string_view wanted, const json& value) {
+  throw BadMessage("malformed",
+                   "field '" + field + "' must be " + std::string{wanted} + ": " + printed(value));
+}
+
+// --- one field from JSON -------------------------------------------------------------------
+
+void read(const json& value, const std::string& field, std::string& out) {
+  if (!value.is_string()) wrong(field, "a string", value);
+  out = value.get<std::string>();
+}
+
+void read(const json& value, const std::string& field, bool& out) {
+  if (!value.is_boolean()) wrong(field, "true or false", value);
+  out = value.get<bool>();
+}
+
+void read(const json& value, const std::string& field, double& out) {
+  if (!value.is_number()) wrong(field, "a number", value);
+  out = value.get<double>();
+  if (!std::isfinite(out)) wrong(field, "a finite number", value);
+}
+
+template <typename Integer>
+requires(std::is_integral_v<Integer> &&
+         !std::is_same_v<Integer, bool>) void read(const json& value, const std::string& field,
+                                                   Integer& out) {
+  using Limits = std::numeric_limits<Integer>;
+  bool fits = false;
+  if (value.is_number_unsigned()) {
+    fits = value.get<std::uint64_t>() <= static_cast<std::uint64_t>(Limits::max());
+  } else if (value.is_number_integer()) {  // negative, or stored as signed
+    const auto number = value.get<std::int64_t>();
+    if constexpr (std::is_unsigned_v<Integer>) {
+      fits = number >= 0;
+    } else {
+      fits = number >= std::int64_t{Limits::min()} && number <= std::int64_t{Limits::max()};
+    }
+  }
+  if (!fits) {
+    wrong(field, std::is_unsigned_v<Integer> ? "an integer that is not negative" : "an integer",
+          value);
+  }
+  out = value.get<Integer>();
+}
+
+void read(const json& value, const std::string& field, JobClass& out) {
+  if (value == "guaranteed") {
+    out = JobClass::kGuaranteed;
+  } else if (value == "opportunistic") {
+    out = JobClass::kOpportunistic;
+  } else {
+    wrong(field, "\"guaranteed\" or \"opportunistic\"", value);
+  }
+}
+
+void read(const json& value, const std::string& field, json& out) {
+  if (!value.is_object()) wrong(field, "an object", value);
+  out = value;
+}
+
+void read(const json& value, const std::string& field, MemoryRange& out);
+void read(const json& value, const std::string& field, ShareRange& out);
+
+template <typename T>
+struct IsOptional : std::false_type {};
+template <typename T>
+struct IsOptional<std::optional<T>> : std::true_type {};
+
+/// Visits the fields of a message as a reader: `field(name, member)`.
+class Reader {
+ public:
+  Reader(const json& object, std::string prefix) : object_(object), prefix_(std::move(prefix)) {}
+
+  template <typename T>
+  void operator()(const char* name, T& member) const {
+    const std::string field = prefix_ + name;
+    const auto found = object_.find(name);
+    const bool absent = found == object_.end() || found->is_null();
+    if constexpr (IsOptional<T>::value) {
+      if (absent) return;
+      read(*found, field, member.emplace());
+    } else {
+      if (absent) throw BadMessage("malformed", "field '" + field + "' is missing");
+      read(*found, field, member);
+    }
+  }
+
+ private:
+  const json& object_;
+  std::string prefix_;
+};
+
+/// Visits the fields of a message as a writer.
+class Writer {
+ public:
+  explicit Writer(json& object) : object_(object) {}
+
+  template <typename T>
+  void operator()(const char* name, T& member) const {
+    if constexpr (IsOptional<std::remove_const_t<T>>::value) {
+      if (member) (*this)(name, *member);
+    } else {
+      write(object_[name], member);
+    }
+  }
+
+ private:
+  template <typename T>
+  static void write(json& out, const T& value) {
+    out = value;
+  }
+  static void write(json& out, const JobClass& value) { out = std::string{to_string(value)}; }
+  static void write(json& out, const MemoryRange& value);
+  static void write(json& out, const ShareRange& value);
+
+  json& object_;
+};
+
+// --- the fields of every message, once for both directions -----------------------------------
+
+template <typename T, typename V>
+concept Like = std::is_same_v<std::remove_const_t<T>, V>;
+
+void fields(Like<MemoryRange> auto& m, const auto& field) {
+  field("min_bytes", m.min_bytes);
+  field("max_bytes", m.max_bytes);
+}
+void fields(Like<ShareRange> auto& m, const auto& field) {
+  field("min", m.min);
+  field("max", m.max);
+}
+void fields(Like<Register> auto& m, const auto& field) {
+  field("job_id", m.job_id);
+  field("name", m.name);
+  field("tenant", m.tenant);
+  field("job_class", m.job_class);
+  field("memory", m.memory);
+  field("share", m.share);
+  field("pid", m.pid);
+  field("start_ticks", m.start_ticks);
+  field("role", m.role);
+  field("rank", m.rank);
+  field("world_size", m.world_size);
+  field("gang", m.gang);
+  field("epoch", m.epoch);
+  field("held_bytes", m.held_bytes);
+  field("revision", m.revision);
+  field("law", m.law);
+}
+void fields(Like<Registered> auto& m, const auto& field) {
+  field("job_id", m.job_id);
+  field("coordinator", m.coordinator);
+  field("coordinator_pid", m.coordinator_pid);
+  field("capacity_bytes", m.capacity_bytes);
+  field("limit_bytes", m.limit_bytes);
+  field("share_min", m.share_min);
+  field("share_max", m.share_max);
+  field("law", m.law);
+  field("job_class", m.job_class);
+  field("revision", m.revision);
+  field("reason", m.reason);
+}
+void fields(Like<Stats> auto& m, const auto& field) {
+  field("job_id", m.job_id);
+  field("pid", m.pid);
+  field("stats", m.stats);
+  field("final", m.final);
+}
+void fields(Like<Change> auto& m, const auto& field) {
+  field("job_id", m.job_id);
+  field("revision", m.revision);
+  field("limit_bytes", m.limit_bytes);
+  field("share_min", m.share_min);
+  field("share_max", m.share_max);
+  field("paused", m.paused);
+  field("law", m.law);
+  field("reason", m.reason);
+}
+void fields(Like<Answer> auto& m, const auto& field) {
+  field("job_id", m.job_id);
+  field("pid", m.pid);
+  field("revision", m.revision);
+  field("outcome", m.outcome);
+  field("done_bytes", m.done_bytes);
+  field("deferred_bytes", m.deferred_bytes);
+  field("held_bytes", m.held_bytes);
+  field("reason", m.reason);
+}
+void fields(Like<AskMemory> auto& m, const auto& field) {
+  field("job_id", m.job_id);
+  field("pid", m.pid);
+  field("needed_bytes", m.needed_bytes);
+  field("held_bytes", m.held_bytes);
+}
+void fields(Like<StatusRequest> auto& m, const auto& field) { field("job", m.job); }
+void fields(Like<StatusReply> auto& m, const auto& field) { field("status", m.status); }
+void fields(Like<SetRequest> auto& m, const auto& field) {
+  field("job", m.job);
+  field("memory", m.memory);
+  field("share", m.share);
+  field("paused", m.paused);
+}
+void fields(Like<SetReply> auto& m, const auto& field) {
+  field("job_id", m.job_id);
+  field("revision", m.revision);
+  field("outcome", m.outcome);
+  field("reason", m.reason);
+}
+void fields(Like<Error> auto& m, const auto& field) {
+  field("code", m.code);
+  field("what", m.what);
+}
+
+void read(const json& value, const std::string& field, MemoryRange& out) {
+  if (!value.is_object()) wrong(field, "an object", value);
+  fields(out, Reader{value, field + "."});
+}
+void read(const json& value, const std::string& field, ShareRange& out) {
+  if (!value.is_object()) wrong(field, "an object", value);
+  fields(out, Reader{value, field + "."});
+}
+void Writer::write(json& out, const MemoryRange& value) {
+  out = json::object();
+  fields(value, Writer{out});
+}
+void Writer::write(json& out, const ShareRange& value) {
+  out = json::object();
+  fields(value, Writer{out});
+}
+
+// The position is that of the type in `Message`.
+constexpr std::string_view kTypeNames[] = {
+    "register",       "registered",   "stats",       "change",    "answer", "ask_memory",
+    "status_request", "status_reply", "set_request", "set_reply", "error"};
+static_assert(std::size(kTypeNames) == std::variant_size_v<Message>);
+
+template <std::size_t Index = 0>
+Message read_as(std::string_view type, const json& object) {
+  if constexpr (Index == std::variant_size_v<Message>) {
+    throw BadMessage("unknown_type", "field 'type' names no message: " + printed(object["type"]));
+  } else {
+    if (type != kTypeNames[Index]) return read_as<Index + 1>(type, object);
+    std::variant_alternative_t<Index, Message> message;
+    fields(message, Reader{object, ""});
+    return message;
+  }
+}
+
+/// Refuses ids that would not fit on a page.
+void check_id(const Message& message) {
+  std::visit(
+      [](const auto& m) {
+        if constexpr (requires { m.job_id; }) {
+          if (m.job_id.size() > kMaxIdLength || m.job_id.find('\0') != std::string::npos) {
+            throw BadMessage("malformed", "field 'job_id' must have at most 63 bytes, none zero: " +
+                                              printed(json(m.job_id)));
+          }
+        }
+        using T = std::decay_t<decltype(m)>;
+        if constexpr (std::is_same_v<T, Register>) {
+          if (m.job_id.empty()) {
+            throw BadMessage("malformed", "field 'job_id' must not be empty: \"\"");
+          }
+          if (m.pid <= 0 || m.pid > std::numeric_limits<std::int32_t>::max()) {
+            throw BadMessage("malformed",
+                             "field 'pid' must be a process id: " + std::to_string(m.pid));
+          }
+        }
+      },
+      message);
+}
+
+json parse(std::string_view frame) {
+  const auto depth_guard = [](int depth, json::parse_event_t /*event*/, json& /*parsed*/) {
+    if (depth > kMaxDepth) {
+      throw BadMessage("malformed", "frame nests deeper than " + std::to_string(kMaxDepth));
+    }
+    return true;
+  };
+  try {
+    return json::parse(frame.begin(), frame.end(), depth_guard);
+  } catch (const json::exception& error) {
+    throw BadMessage("malformed", std::string{"frame is not JSON: "} +
+                                      printed(json(std::string{error.what()}.substr(0, 200))));
+  }
+}
+
+}  // namespace
+
+std::string encode(const Message& message) {
+  json object = json::object();
+  object["v"] = kProtocolVersion;
+  object["type"] = kTypeNames[message.index()];
+  std::visit([&](const auto& m) { fields(m, Writer{object}); }, message);
+  return object.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+Message decode(std::string_view frame) {
+  if (frame.size() > kMaxFrameBytes) {
+    throw BadMessage("oversized", "frame is too large: " + std::to_string(frame.size()) + " > " +
+                                      std::to_string(kMaxFrameBytes) + " bytes");
+  }
+  const json object = parse(frame);
+  if (!object.is_object()) wrong("frame", "a JSON object", object);
+  std::int64_t version = 0;
+  std::string type;
+  const Reader field{object, ""};
+  field("v", version);
+  if (version != kProtocolVersion) {
+    throw BadMessage("version", "field 'v' is " + std::to_string(version) +
+                                    ", this side speaks version " +
+                                    std::to_string(kProtocolVersion));
+  }
+  field("type", type);
+  Message message = read_as(type, object);
+  check_id(message);
+  return message;
+}
+
+}  // namespace commensal::wire
