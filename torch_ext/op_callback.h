@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// Lets every thread's outermost dispatcher ops pass the gate.
+#pragma once
+
+namespace commensal {
+
+class Session;
+
+/// Registers the op callback, switched off, and lets the session's gate switch it. Once a process.
+///
+/// While it is on, each op costs 110 to 190 ns more; while off, nothing.
+void install_op_callback(Session& session);
+
+/// Around fork(): no switch of the callback is under way while the process forks.
+void prepare_op_callback_for_fork() noexcept;
+void release_op_callback_in_parent() noexcept;
+/// In a forked child: no op waits or is counted; the next event switches the callback off.
+void disarm_op_callback_in_child() noexcept;
+
+}  // namespace commensal

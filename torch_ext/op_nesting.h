@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// Follows one thread's nested op events and says when that thread enters and leaves the gate.
+#pragma once
+
+#include <utility>
+
+#include "torch_ext/op_kind.h"
+
+namespace commensal {
+
+/// What an event asks of the gate: leave one op, then enter another; null: nothing.
+struct GateCalls {
+  const char* leave = nullptr;
+  const char* enter = nullptr;
+};
+
+/// Counts the depth of one thread's events. Events of a thread end in the reverse order of their
+/// begin; an event whose begin was not seen (the callback was off then) has no end either.
+///
+/// Thread safety: none; one object a thread.
+class OpNesting {
+ public:
+  /// Whether a counted op is running: a begin then is nested, whatever its kind.
+  [[nodiscard]] bool is_inside() const noexcept { return depth_ > 0; }
+  /// Notes a begin while `is_inside()`.
+  void begin_nested() noexcept { ++depth_; }
+
+  /// Notes a begin while not `is_inside()`.
+  /// @param key       the gate's key for an op; not read for other kinds.
+  /// @param shielded  the thread belongs to a communication library now: nothing waits.
+  [[nodiscard]] GateCalls begin_outermost(OpKind kind, const char* key, bool shielded) noexcept {
+    if (kind == OpKind::kTransparent) return {};
+    if (kind != OpKind::kRegion) depth_ = 1;
+    // An op inside a compiled region ends the region's own run: the op is metered by itself.
+    GateCalls calls{std::exchange(entered_, nullptr), nullptr};
+    if (kind != OpKind::kCollective && !shielded) {
+      calls.enter = entered_ = kind == OpKind::kRegion ? kRegionKey : key;
+    }
+    return calls;
+  }
+
+  /// Whether `end_outermost` has to be told if the event is a region.
+  [[nodiscard]] bool is_outside() const noexcept { return depth_ == 0; }
+  /// Whether an op that is not the outermost one is running.
+  [[nodiscard]] bool is_nested() const noexcept { return depth_ > 1; }
+  /// Notes an end while `is_nested()`.
+  void end_nested() noexcept { --depth_; }
+  /// Notes any other end.
+  /// @param is_region  the event is a compiled region; not read while an op is running.
+  [[nodiscard]] GateCalls end_outermost(bool is_region) noexcept {
+    if (depth_ == 0 && !is_region) return {};
+    depth_ = 0;
+    return {std::exchange(entered_, nullptr), nullptr};
+  }
+
+ private:
+  int depth_ = 0;                  // counted events that are running
+  const char* entered_ = nullptr;  // what this thread entered the gate with and has not left
+};
+
+}  // namespace commensal

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// The C functions of libcommensal_torch, which Python loads by ctypes where torch is imported.
+#include "torch_ext/torch_adaptor.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <torch/headeronly/version.h>
+
+#include <cstdint>
+#include <exception>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "allocator/base/mutex.h"
+#include "torch_ext/cpu_allocator.h"
+#include "torch_ext/op_callback.h"
+#include "torch_ext/range_callback.h"
+#include "torch_ext/runtime/session.h"
+
+#define COMMENSAL_EXPORT __attribute__((visibility("default")))
+
+namespace commensal {
+namespace {
+
+std::string minor_text(std::uint64_t major, std::uint64_t minor) {
+  return std::to_string(major) + "." + std::to_string(minor);
+}
+
+const std::string& built_for() {
+  static const std::string text = minor_text(TORCH_VERSION_MAJOR, TORCH_VERSION_MINOR);
+  return text;
+}
+
+// "2.11.0+cu130" -> "2.11"
+std::string_view minor_of(std::string_view version) {
+  return version.substr(0, version.find_first_of(".+", version.find('.') + 1));
+}
+
+// Returns an empty text, or what is wrong with a PyTorch version.
+std::string version_complaint(std::string_view running) {
+  if (minor_of(running) == built_for()) return {};
+  return "commensal's adaptor was built for PyTorch " + built_for() + " and this is PyTorch " +
+         std::string{running} + "; install commensal again with this PyTorch";
+}
+
+// Asks the PyTorch library itself; empty where it does not tell (before 2.10).
+std::string loaded_version() {
+  auto* const ask =
+      reinterpret_cast<std::uint64_t (*)()>(::dlsym(RTLD_DEFAULT, "aoti_torch_abi_version"));
+  if (ask == nullptr) return {};
+  const std::uint64_t packed = ask();
+  return minor_text(packed >> 56U, (packed >> 48U) & 0xFFU);
+}
+
+void disarm_child() {
+  disarm_op_callback_in_child();
+  disarm_range_callback_in_child();
+}
+
+void install_all(Session& session) {
+  install_cpu_allocator(session);
+  install_range_callback(session);
+  install_op_callback(session);
+  ::pthread_atfork(&prepare_op_callback_for_fork, &release_op_callback_in_parent, &disarm_child);
+}
+
+// Returns an empty text, or why nothing was installed.
+std::string install_once() {
+  static Mutex mutex;
+  static bool installed = false;
+  const MutexLock lock(mutex);
+  if (installed) return {};
+  if (const std::string loaded = loaded_version(); !loaded.empty()) {
+    if (std::string complaint = version_complaint(loaded); !complaint.empty()) return complaint;
+  }
+  Session* const session = Session::current();
+  if (session == nullptr) {
+    return "commensal has no active session in this process; call commensal.init() first";
+  }
+  install_all(*session);
+  installed = true;
+  return {};
+}
+
+const char* keep(std::string complaint) {
+  thread_local std::string kept;
+  kept = std::move(complaint);
+  return kept.empty() ? nullptr : kept.c_str();
+}
+
+}  // namespace
+}  // namespace commensal
+
+COMMENSAL_EXPORT const char* commensal_torch_built_for() { return commensal::built_for().c_str(); }
+
+COMMENSAL_EXPORT const char* commensal_torch_check(const char* torch_version) {
+  return commensal::keep(commensal::version_complaint(torch_version));
+}
+
+COMMENSAL_EXPORT const char* commensal_torch_install() {
+  try {
+    return commensal::keep(commensal::install_once());
+  } catch (const std::exception& error) {
+    return commensal::keep(error.what());
+  }
+}
