@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -16,23 +17,29 @@ struct GateStats {
   std::string law;
   const char* state = "off";  ///< "off", "open", "closed" or "paused"
   std::string reason;         ///< of the newest decision
-  Duration closed_total{};    ///< time that ops waited (summed over threads: longest of them)
-  Duration busy_total{};      ///< time with at least one op running
+  Duration closed_total{};    ///< time that ops waited, summed over threads
+  Duration busy_total{};      ///< time that outermost ops ran, summed over threads
   std::uint64_t ops_gated = 0;
   std::uint64_t ops_seen = 0;
+  double share_min = 0.0;
+  double share_max = 1.0;  ///< the smaller of the job's own bound and the coordinator's
 };
 
 /// Lets a thread's outermost dispatcher ops pass or wait, as its pacing law decides.
 ///
 /// The op callback is switched on only while the gate has something to do (`wants_callback`), for
-/// even an empty one costs 110 to 190 ns an event. While closed, `enter_op` waits outside of all
-/// locks; the caller has released the GIL (on_wait). The gate never throws.
+/// even an empty one costs 110 to 190 ns an event. While closed, `wait_op` waits outside of all
+/// locks; the caller has released the GIL. The gate never throws from the op path.
 /// Thread safety: any member may be called from any thread.
 class Gate {
  public:
-  /// @param view  answers what the device looks like now; called without locks, often.
+  /// How a wait passes time; a fake one in tests moves its clock. Returns early when the gate
+  /// changed.
+  using Sleeper = std::function<void(Duration)>;
+
+  /// @param view  answers what the device looks like now; called without locks, often. Not owned.
   Gate(std::unique_ptr<PacingLaw> law, const DeviceObserver& view,
-       const Clock& clock = SteadyClock::instance());
+       const Clock& clock = SteadyClock::instance(), Sleeper sleeper = {});
   ~Gate();
   Gate(const Gate&) = delete;
   Gate& operator=(const Gate&) = delete;
@@ -43,17 +50,26 @@ class Gate {
   [[nodiscard]] bool try_enter_op(const char* name) noexcept;
   /// Waits until the gate opens for this op, then enters it.
   void wait_op(const char* name) noexcept;
-  /// Called when that op has ended.
+  /// Called when that op has ended, on the same thread. Without an entry before: does nothing.
   void leave_op(const char* name) noexcept;
 
-  /// Closes until `resume`: `commensal pause`.
-  void pause() noexcept;
+  /// Closes until `resume`: `commensal pause`. `by` is static text for people: who closed it.
+  void pause(const char* by = "paused by the job itself") noexcept;
   void resume() noexcept;
+  [[nodiscard]] bool paused() const noexcept;
   void set_law(std::unique_ptr<PacingLaw> law);
+  /// Sets the job's own bounds; the coordinator's come with the observation.
   void set_share(double min, double max) noexcept;
 
-  /// Whether ops need the callback now; changes are reported to the listener, without locks.
+  /// Number of threads that are inside of an op that they entered through the gate.
+  [[nodiscard]] std::uint64_t ops_in_flight() const noexcept;
+
+  /// Whether ops need the callback now; changes are reported to the listener, without locks
+  /// that ops take. `refresh` looks at the device anew, and is called every few milliseconds by
+  /// whoever watches it.
   [[nodiscard]] bool wants_callback() const noexcept;
+  void refresh() noexcept;
+  /// Called with the present state at once, and at each change.
   void on_callback_switch(void (*enable)(bool on));
 
   /// In a forked child: opens for ever.

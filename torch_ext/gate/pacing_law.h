@@ -11,41 +11,46 @@
 
 namespace commensal {
 
-/// What the guaranteed side of a device is doing, as one observation.
+/// What the guaranteed side of a device is doing, and what the coordinator allows this job, as one
+/// observation.
 struct DeviceObservation {
   TimePoint now;
-  bool guaranteed_present = false;   ///< a guaranteed job's lease on the page is alive
-  bool coordinator_alive = false;    ///< its heartbeat is fresh
-  bool all_waiting = false;          ///< every guaranteed process is in a wait
-  TimePoint idle_since;              ///< when the last of them began to wait
-  TimePoint idle_expected_end;       ///< earliest likely end of a wait; zero: not known
-  TimePoint last_touch;              ///< newest sign of work from any of them
-  double trickle = 0.0;              ///< share allowed while the coordinator is silent
+  bool guaranteed_present = false;  ///< a guaranteed job's lease is alive
+  bool coordinator_alive = false;   ///< its heartbeat is fresh
+  bool all_waiting = false;         ///< every guaranteed process is in a wait
+  TimePoint idle_since;             ///< when the last of them began to wait
+  TimePoint idle_expected_end;      ///< earliest likely end of a wait; zero: not known
+  TimePoint last_touch;             ///< newest sign of work from any of them
+  TimePoint busy_since;             ///< if not all wait: when the first of them became busy
+  double trickle = 0.0;             ///< share that is let through while the guaranteed side is busy
+  double share_max = 1.0;           ///< the coordinator's bound; 1: none
+  bool paused = false;              ///< the coordinator closed this job's gate
 };
 
 /// Looks at the shared pages. Called from the gate's hot path: a few atomic loads, no lock.
 class DeviceObserver {
  public:
   virtual ~DeviceObserver() = default;
-  [[nodiscard]] virtual DeviceObservation observe() const noexcept = 0;
+  [[nodiscard]] virtual DeviceObservation observe(TimePoint now) const noexcept = 0;
 };
 
 /// What the job itself did and may do.
 struct PacingInput {
   DeviceObservation device;
-  Duration predicted{};      ///< of the op at the gate; zero: not known
-  Duration own_busy{};       ///< time that own ops ran since the job began
-  Duration own_elapsed{};    ///< wall time since then
-  Duration window_busy{};    ///< own busy time in the law's present window
-  Duration window_elapsed{};
-  double share_min = 0.0;
+  Duration predicted{};     ///< of the op at the gate; zero: not known
+  Duration cap_debt{};      ///< run time above `share_max` that is not paid off yet; <= 0: none
+  Duration trickle_debt{};  ///< the same for run time beside a busy guaranteed job
+  double share_min = 0.0;   ///< run beside a busy guaranteed job: the trickle
   double share_max = 1.0;
 };
 
 /// One decision and its reason (static text, shown by `stats` and `status`).
 struct PacingDecision {
   bool open = true;
-  Duration recheck{};        ///< when closed: ask again after this, at the latest
+  bool trickle = false;  ///< open beside a busy guaranteed job: charge the op to the trickle
+  Duration recheck{};    ///< when closed: ask again after this, at the latest
+  Duration valid_for{};  ///< when open: ops that take up to `fits` may pass for that long
+  Duration fits{};
   const char* reason = "";
 };
 
@@ -56,12 +61,37 @@ class PacingLaw {
   /// Name in commands and statistics; lower case, unique.
   [[nodiscard]] virtual std::string_view name() const noexcept = 0;
   /// Whether decisions can ever be "wait" for these bounds: else the op callback stays off.
-  [[nodiscard]] virtual bool throttles(double share_max, bool guaranteed_present) const noexcept = 0;
+  [[nodiscard]] virtual bool throttles(double share_max,
+                                       bool guaranteed_present) const noexcept = 0;
   [[nodiscard]] virtual PacingDecision decide(const PacingInput& input) const noexcept = 0;
 };
 
 /// Makes a law by name: "open", "duty_cycle" (AntMan: sleeps in proportion to its own run time)
 /// or "gap" (runs in the guaranteed job's gaps). @throws std::invalid_argument naming the value.
 [[nodiscard]] std::unique_ptr<PacingLaw> make_pacing_law(std::string_view name);
+
+/// Duration that an op is taken to have before it was seen once.
+inline constexpr Duration kUnknownOp = std::chrono::microseconds{200};
+/// A wait counts as a gap once the guaranteed side has shown no sign of work for this long.
+inline constexpr Duration kQuietBeforeGap = std::chrono::microseconds{500};
+/// Idle time that a meter remembers as credit, so that late wake-ups do not cost share.
+inline constexpr Duration kMeterCredit = std::chrono::milliseconds{2};
+
+/// Meters run time against a share of the wall time: run time makes debt, time pays it off at the
+/// rate of the share. An op may start while there is no debt, so after a run of `r` follows a rest
+/// of r * (1/share - 1), and even the longest op goes some time. Not thread-safe.
+class RunTimeMeter {
+ public:
+  /// Pays debt off for the time since the last call. Earlier times than before are ignored.
+  void advance(TimePoint now, double share) noexcept;
+  /// Adds the run time of an op that ended.
+  void charge(Duration run) noexcept { debt_ += run; }
+  [[nodiscard]] Duration debt() const noexcept { return debt_; }
+
+ private:
+  Duration debt_{};
+  TimePoint last_{};
+  bool started_ = false;
+};
 
 }  // namespace commensal

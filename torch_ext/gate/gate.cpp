@@ -1,0 +1,465 @@
+// SPDX-License-Identifier: Apache-2.0
+// The gate: a quick path over a cached decision, a slow path that asks the law, and the wait.
+#include "torch_ext/gate/gate.h"
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <climits>
+#include <ctime>
+#include <utility>
+#include <vector>
+
+#include "allocator/base/mutex.h"
+#include "torch_ext/gate/op_durations.h"
+#include "torch_ext/gate/tick_source.h"
+
+namespace commensal {
+namespace {
+
+constexpr auto kRelaxed = std::memory_order_relaxed;
+constexpr Duration kMinSleep = std::chrono::microseconds{50};
+constexpr Duration kMaxSleep = std::chrono::milliseconds{10};
+/// Ops shorter than this are not checked for running into the guaranteed job's burst.
+constexpr Duration kNegligibleOverrun = std::chrono::microseconds{10};
+
+/// What an op is charged to when it ends.
+enum Charge : std::uint8_t { kNothing = 0, kCap = 1, kTrickle = 2, kOverrun = 4 };
+
+/// One thread's account. Written by that thread alone, read by everybody.
+struct alignas(64) Slot {
+  std::atomic<std::uint64_t> start_ticks{0};  // 0: no op running
+  std::atomic<std::uint64_t> busy_ticks{0};
+  std::atomic<std::uint64_t> ops{0};
+  std::atomic<std::uint64_t> gated{0};
+  std::atomic<std::int64_t> closed_ns{0};
+  std::atomic<std::int64_t> wait_since_ns{0};  // 0: not waiting
+  std::uint8_t charge = kNothing;
+  std::atomic<bool> in_use{true};
+  Slot* next = nullptr;
+};
+
+void add(std::atomic<std::uint64_t>& counter, std::uint64_t n) noexcept {
+  counter.store(counter.load(kRelaxed) + n, kRelaxed);  // one writer
+}
+
+/// All accounts of a gate. Shared by the gate and the threads that used it, whichever ends last.
+struct SlotList {
+  std::atomic<Slot*> head{nullptr};
+
+  SlotList() = default;
+  SlotList(const SlotList&) = delete;
+  SlotList& operator=(const SlotList&) = delete;
+  ~SlotList() {
+    for (Slot* slot = head.load(); slot != nullptr;) delete std::exchange(slot, slot->next);
+  }
+
+  Slot* take() {
+    for (Slot* slot = head.load(std::memory_order_acquire); slot != nullptr; slot = slot->next) {
+      bool free = false;
+      if (slot->in_use.compare_exchange_strong(free, true, std::memory_order_acq_rel)) return slot;
+    }
+    auto* slot = new Slot;
+    slot->next = head.load(kRelaxed);
+    while (!head.compare_exchange_weak(slot->next, slot, std::memory_order_release)) {
+    }
+    return slot;
+  }
+
+  template <typename Visit>
+  void each(Visit visit) const {
+    for (Slot* slot = head.load(std::memory_order_acquire); slot != nullptr; slot = slot->next) {
+      visit(*slot);
+    }
+  }
+};
+
+/// The accounts that this thread has, by gate; gives them back when the thread ends.
+struct ThreadSlots {
+  struct Entry {
+    std::uint64_t gate;
+    std::shared_ptr<SlotList> list;
+    Slot* slot;
+  };
+  std::vector<Entry> entries;
+
+  ThreadSlots() = default;
+  ThreadSlots(const ThreadSlots&) = delete;
+  ThreadSlots& operator=(const ThreadSlots&) = delete;
+  ~ThreadSlots();
+};
+
+/// The account used last; trivial, so that reading it costs no initialisation check.
+struct LastSlot {
+  std::uint64_t gate;
+  Slot* slot;
+};
+thread_local constinit LastSlot last_slot{0, nullptr};
+thread_local ThreadSlots thread_slots;
+
+ThreadSlots::~ThreadSlots() {
+  last_slot = {0, nullptr};
+  for (const Entry& entry : entries) {
+    entry.slot->start_ticks.store(0, kRelaxed);
+    entry.slot->in_use.store(false, std::memory_order_release);
+  }
+}
+
+std::uint64_t next_gate_id() {
+  static std::atomic<std::uint64_t> id{0};
+  return id.fetch_add(1, kRelaxed) + 1;
+}
+
+}  // namespace
+
+struct Gate::Impl {
+  Impl(std::unique_ptr<PacingLaw> pacing_law, const DeviceObserver& device, const Clock& time,
+       Sleeper sleep)
+      : view(device),
+        clock(time),
+        ticks(time),
+        sleeper(std::move(sleep)),
+        law(std::move(pacing_law)) {
+    last_reason.store("not asked yet", kRelaxed);
+  }
+
+  // --- read by every op: one cache line
+  alignas(64) std::atomic<bool> hard_closed{false};  // paused: no cached decision counts
+  std::atomic<bool> disarmed{false};
+  std::atomic<std::uint64_t> open_until_ticks{0};
+  std::atomic<std::int64_t> open_fits_ns{0};
+  std::atomic<std::uint8_t> open_charge{kNothing};
+  const std::uint64_t id = next_gate_id();
+
+  alignas(64) const DeviceObserver& view;
+  const Clock& clock;
+  const TickSource ticks;
+  const Sleeper sleeper;
+  OpDurations durations;
+  std::shared_ptr<SlotList> slots = std::make_shared<SlotList>();
+
+  mutable Mutex mutex;  // law, meters, bounds; held for one decision
+  std::unique_ptr<PacingLaw> law COMMENSAL_GUARDED_BY(mutex);
+  RunTimeMeter cap COMMENSAL_GUARDED_BY(mutex);
+  RunTimeMeter trickle COMMENSAL_GUARDED_BY(mutex);
+  double share_min COMMENSAL_GUARDED_BY(mutex) = 0.0;
+  double share_max COMMENSAL_GUARDED_BY(mutex) = 1.0;
+  const char* paused_by COMMENSAL_GUARDED_BY(mutex) = nullptr;
+
+  std::atomic<bool> last_open{true};
+  std::atomic<bool> last_paused{false};
+  std::atomic<const char*> last_reason{""};
+
+  std::atomic<std::uint32_t> generation{0};  // futex: grows with every change from outside
+
+  Mutex switch_mutex;  // orders the listener's calls; never taken by ops
+  void (*listener)(bool) COMMENSAL_GUARDED_BY(switch_mutex) = nullptr;
+  std::atomic<bool> wanted{false};
+
+  Slot* slot() noexcept {
+    if (last_slot.gate == id) return last_slot.slot;
+    return find_slot();
+  }
+
+  Slot* find_slot() noexcept {
+    for (const auto& entry : thread_slots.entries) {
+      if (entry.gate == id) {
+        last_slot = {id, entry.slot};
+        return entry.slot;
+      }
+    }
+    std::erase_if(thread_slots.entries, [](const ThreadSlots::Entry& entry) {
+      return entry.list.use_count() == 1;  // that gate is gone
+    });
+    Slot* slot = slots->take();
+    thread_slots.entries.push_back({id, slots, slot});
+    last_slot = {id, slot};
+    return slot;
+  }
+
+  static void enter(Slot& slot, std::uint64_t now, std::uint8_t charge) noexcept {
+    slot.charge = charge;
+    slot.start_ticks.store(now | 1U, kRelaxed);
+    add(slot.ops, 1);
+  }
+
+  void invalidate() noexcept { open_until_ticks.store(0); }
+
+  void announce_change() noexcept {
+    generation.fetch_add(1);
+    (void)::syscall(SYS_futex, &generation, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+  }
+
+  void sleep(Duration time, std::uint32_t seen) noexcept {
+    time = std::clamp(time, kMinSleep, kMaxSleep);
+    if (sleeper) {
+      sleeper(time);
+      return;
+    }
+    timespec timeout{};
+    timeout.tv_nsec = static_cast<decltype(timeout.tv_nsec)>(time.count());
+    // EAGAIN (changed meanwhile), EINTR and ETIMEDOUT all mean the same: ask again.
+    (void)::syscall(SYS_futex, &generation, FUTEX_WAIT_PRIVATE, seen, &timeout, nullptr, 0);
+  }
+
+  struct Verdict {
+    PacingDecision decision;
+    std::uint8_t charge = kNothing;
+  };
+
+  /// Asks the law. `peek`: only to report, with nothing cached.
+  Verdict ask(Duration predicted, bool peek) noexcept {
+    const MutexLock lock(mutex);
+    const TimePoint now = clock.now();
+    const DeviceObservation device = view.observe(now);
+    const double share = std::min(share_max, device.share_max);
+    cap.advance(now, share);
+    trickle.advance(now, std::max(share_min, device.trickle));
+
+    Verdict verdict;
+    const bool paused = paused_by != nullptr || device.paused;
+    if (paused) {
+      verdict.decision = {.open = false,
+                          .trickle = false,
+                          .recheck = kMaxSleep,
+                          .valid_for = {},
+                          .fits = {},
+                          .reason = paused_by != nullptr ? paused_by : "paused by the coordinator"};
+    } else if (share <= 0.0) {
+      verdict.decision = {.open = false,
+                          .trickle = false,
+                          .recheck = kMaxSleep,
+                          .valid_for = {},
+                          .fits = {},
+                          .reason = "paused: its share of device time is 0"};
+    } else {
+      verdict.decision = law->decide({.device = device,
+                                      .predicted = predicted,
+                                      .cap_debt = cap.debt(),
+                                      .trickle_debt = trickle.debt(),
+                                      .share_min = share_min,
+                                      .share_max = share_max});
+    }
+    const PacingDecision& decision = verdict.decision;
+    if (share < 1.0) verdict.charge |= kCap;
+    if (device.guaranteed_present) verdict.charge |= decision.trickle ? kTrickle : kOverrun;
+    last_open.store(decision.open, kRelaxed);
+    last_paused.store(paused || share <= 0.0, kRelaxed);
+    last_reason.store(decision.reason, kRelaxed);
+    if (!peek && decision.open && decision.valid_for > Duration::zero()) {
+      open_fits_ns.store(decision.fits.count(), kRelaxed);
+      open_charge.store(verdict.charge, kRelaxed);
+      // Under the mutex, so that a pause cannot slip in between and be overwritten.
+      open_until_ticks.store(ticks.now() + ticks.to_ticks(decision.valid_for), kRelaxed);
+    }
+    return verdict;
+  }
+
+  void settle(std::uint8_t charge, Duration took) noexcept {
+    const bool overrun_possible = (charge & kOverrun) != 0 && took > kNegligibleOverrun;
+    if ((charge & (kCap | kTrickle)) == 0 && !overrun_possible) return;
+    Duration beside{};
+    if ((charge & kTrickle) != 0) beside = took;
+    if (overrun_possible) {
+      const TimePoint now = clock.now();
+      const DeviceObservation device = view.observe(now);
+      if (device.guaranteed_present && !device.all_waiting && device.busy_since != TimePoint{}) {
+        beside = std::clamp(now - device.busy_since, Duration::zero(), took);
+      }
+    }
+    if ((charge & kCap) == 0 && beside == Duration::zero()) return;
+    const MutexLock lock(mutex);
+    if ((charge & kCap) != 0) cap.charge(took);
+    trickle.charge(beside);
+  }
+
+  /// Changes the bounds under the lock and lets waiting ops look again.
+  template <typename Change>
+  void change(Change apply) noexcept {
+    {
+      const MutexLock lock(mutex);
+      apply();
+      invalidate();
+    }
+    announce_change();
+  }
+};
+
+Gate::Gate(std::unique_ptr<PacingLaw> law, const DeviceObserver& view, const Clock& clock,
+           Sleeper sleeper)
+    : impl_(std::make_unique<Impl>(std::move(law), view, clock, std::move(sleeper))) {}
+
+Gate::~Gate() = default;
+
+bool Gate::try_enter_op(const char* name) noexcept {
+  Impl& gate = *impl_;
+  if (gate.disarmed.load(kRelaxed)) return true;
+  Slot& slot = *gate.slot();
+  const std::uint64_t now = gate.ticks.now();
+  const Duration predicted = gate.durations.predict(name);
+  if (now < gate.open_until_ticks.load(kRelaxed) && !gate.hard_closed.load()) {
+    const std::int64_t needs = predicted.count() != 0 ? predicted.count() : kUnknownOp.count();
+    if (needs <= gate.open_fits_ns.load(kRelaxed)) {
+      Impl::enter(slot, now, gate.open_charge.load(kRelaxed));
+      return true;
+    }
+  }
+  const Impl::Verdict verdict = gate.ask(predicted, false);
+  if (!verdict.decision.open) return false;
+  Impl::enter(slot, gate.ticks.now(), verdict.charge);
+  return true;
+}
+
+void Gate::wait_op(const char* name) noexcept {
+  Impl& gate = *impl_;
+  if (gate.disarmed.load(kRelaxed)) return;
+  Slot& slot = *gate.slot();
+  const Duration predicted = gate.durations.predict(name);
+  const TimePoint since = gate.clock.now();
+  slot.wait_since_ns.store(since.time_since_epoch().count(), kRelaxed);
+  add(slot.gated, 1);
+  Impl::Verdict verdict;
+  while (true) {
+    const std::uint32_t seen = gate.generation.load();
+    verdict = gate.ask(predicted, false);
+    if (verdict.decision.open || gate.disarmed.load(kRelaxed)) break;
+    gate.sleep(verdict.decision.recheck, seen);
+  }
+  slot.wait_since_ns.store(0, kRelaxed);
+  slot.closed_ns.store(slot.closed_ns.load(kRelaxed) + (gate.clock.now() - since).count(),
+                       kRelaxed);
+  Impl::enter(slot, gate.ticks.now(), verdict.charge);
+}
+
+void Gate::leave_op(const char* name) noexcept {
+  Impl& gate = *impl_;
+  if (gate.disarmed.load(kRelaxed)) return;
+  Slot& slot = *gate.slot();
+  const std::uint64_t start = slot.start_ticks.load(kRelaxed);
+  if (start == 0) return;
+  const std::uint64_t now = gate.ticks.now();
+  const std::uint64_t took = now > start ? now - start : 0;
+  slot.start_ticks.store(0, kRelaxed);
+  add(slot.busy_ticks, took);
+  const Duration duration = gate.ticks.to_duration(took);
+  gate.durations.record(name, duration);
+  if (slot.charge != kNothing) gate.settle(std::exchange(slot.charge, kNothing), duration);
+}
+
+void Gate::pause(const char* by) noexcept {
+  impl_->change([&]() COMMENSAL_NO_THREAD_SAFETY_ANALYSIS {
+    impl_->paused_by = by;
+    impl_->hard_closed.store(true);
+  });
+  refresh();
+}
+
+void Gate::resume() noexcept {
+  impl_->change([&]() COMMENSAL_NO_THREAD_SAFETY_ANALYSIS {
+    impl_->paused_by = nullptr;
+    impl_->hard_closed.store(false);
+  });
+  refresh();
+}
+
+bool Gate::paused() const noexcept { return impl_->hard_closed.load(); }
+
+void Gate::set_law(std::unique_ptr<PacingLaw> law) {
+  impl_->change([&]() COMMENSAL_NO_THREAD_SAFETY_ANALYSIS { impl_->law = std::move(law); });
+  refresh();
+}
+
+void Gate::set_share(double min, double max) noexcept {
+  impl_->change([&]() COMMENSAL_NO_THREAD_SAFETY_ANALYSIS {
+    impl_->share_min = min;
+    impl_->share_max = max;
+  });
+  refresh();
+}
+
+std::uint64_t Gate::ops_in_flight() const noexcept {
+  std::uint64_t count = 0;
+  impl_->slots->each([&count](const Slot& slot) {
+    if (slot.start_ticks.load(kRelaxed) != 0) ++count;
+  });
+  return count;
+}
+
+bool Gate::wants_callback() const noexcept { return impl_->wanted.load(); }
+
+void Gate::refresh() noexcept {
+  Impl& gate = *impl_;
+  const MutexLock order(gate.switch_mutex);
+  bool wants = false;
+  if (!gate.disarmed.load()) {
+    const DeviceObservation device = gate.view.observe(gate.clock.now());
+    const MutexLock lock(gate.mutex);
+    const double share = std::min(gate.share_max, device.share_max);
+    wants = gate.paused_by != nullptr || device.paused || share <= 0.0 ||
+            gate.law->throttles(share, device.guaranteed_present);
+  }
+  if (wants) (void)gate.ask(Duration::zero(), true);
+  if (gate.wanted.exchange(wants) != wants && gate.listener != nullptr) gate.listener(wants);
+}
+
+void Gate::on_callback_switch(void (*enable)(bool on)) {
+  {
+    const MutexLock order(impl_->switch_mutex);
+    impl_->listener = enable;
+    if (enable != nullptr) enable(impl_->wanted.load());
+  }
+  refresh();
+}
+
+void Gate::disarm_in_child() noexcept {
+  // Another thread of the parent may have held a lock at the fork: none is taken here.
+  impl_->disarmed.store(true);
+  impl_->wanted.store(false);
+}
+
+GateStats Gate::stats() const {
+  Impl& gate = *impl_;
+  GateStats stats;
+  if (gate.disarmed.load()) {
+    stats.reason = "inert in a forked child";
+    return stats;
+  }
+  std::uint64_t busy_ticks = 0;
+  const TimePoint now = gate.clock.now();
+  const std::uint64_t now_ticks = gate.ticks.now();
+  gate.slots->each([&](const Slot& slot) {
+    stats.ops_seen += slot.ops.load(kRelaxed);
+    stats.ops_gated += slot.gated.load(kRelaxed);
+    stats.closed_total += Duration{slot.closed_ns.load(kRelaxed)};
+    const std::int64_t waiting = slot.wait_since_ns.load(kRelaxed);
+    if (waiting != 0) {
+      stats.closed_total += std::max(Duration::zero(), now.time_since_epoch() - Duration{waiting});
+    }
+    busy_ticks += slot.busy_ticks.load(kRelaxed);
+    const std::uint64_t start = slot.start_ticks.load(kRelaxed);
+    if (start != 0 && now_ticks > start) busy_ticks += now_ticks - start;
+  });
+  stats.busy_total = gate.ticks.to_duration(busy_ticks);
+  const DeviceObservation device = gate.view.observe(now);
+  {
+    const MutexLock lock(gate.mutex);
+    stats.law = std::string(gate.law->name());
+    stats.share_min = std::max(gate.share_min, device.trickle);
+    stats.share_max = std::min(gate.share_max, device.share_max);
+  }
+  if (!gate.wanted.load()) {
+    stats.state = "off";
+    stats.reason = "nothing to wait for";
+  } else {
+    stats.reason = gate.last_reason.load(kRelaxed);
+    stats.state = gate.last_paused.load(kRelaxed) ? "paused"
+                  : gate.last_open.load(kRelaxed) ? "open"
+                                                  : "closed";
+  }
+  return stats;
+}
+
+}  // namespace commensal

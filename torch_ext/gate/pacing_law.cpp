@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+// The three pacing laws and the meter they share.
+#include "torch_ext/gate/pacing_law.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace commensal {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+
+constexpr Duration kForever = std::chrono::hours{24};
+constexpr Duration kFreeDecision = microseconds{50};  // nobody to disturb: ask again after this
+constexpr Duration kGapDecision = microseconds{10};   // in a gap: how late a burst may be noticed
+constexpr Duration kPollMin = microseconds{100};
+constexpr Duration kPollMax = milliseconds{1};
+
+/// Time until a debt is paid at a rate; bounded so that changes are noticed.
+Duration time_to_pay(Duration debt, double share) {
+  if (share <= 0.0) return kPollMax;
+  const double nanoseconds = static_cast<double>(debt.count()) / share;
+  if (nanoseconds >= static_cast<double>(kPollMax.count()) * 10) return kPollMax * 10;
+  return std::max(kPollMin / 2, Duration{static_cast<Duration::rep>(nanoseconds)});
+}
+
+PacingDecision free_to_run(const char* reason) {
+  return {.open = true,
+          .trickle = false,
+          .recheck = {},
+          .valid_for = kFreeDecision,
+          .fits = kForever,
+          .reason = reason};
+}
+
+PacingDecision closed(Duration recheck, const char* reason) {
+  return {.open = false,
+          .trickle = false,
+          .recheck = recheck,
+          .valid_for = {},
+          .fits = {},
+          .reason = reason};
+}
+
+/// Applies the bound on the job's share; `inner` decides below it.
+template <typename Inner>
+PacingDecision bounded(const PacingInput& input, Inner inner) {
+  const double share = std::min(input.share_max, input.device.share_max);
+  if (share <= 0.0) return closed(kPollMax, "share is 0");
+  if (share < 1.0 && input.cap_debt > Duration::zero()) {
+    return closed(time_to_pay(input.cap_debt, share), "resting for its share of device time");
+  }
+  PacingDecision decision = inner();
+  if (share < 1.0) decision.valid_for = {};  // every op is metered
+  return decision;
+}
+
+class OpenLaw final : public PacingLaw {
+ public:
+  std::string_view name() const noexcept override { return "open"; }
+  bool throttles(double, bool) const noexcept override { return false; }
+  PacingDecision decide(const PacingInput&) const noexcept override {
+    return free_to_run("law open");
+  }
+};
+
+class DutyCycleLaw final : public PacingLaw {
+ public:
+  std::string_view name() const noexcept override { return "duty_cycle"; }
+  bool throttles(double share_max, bool) const noexcept override { return share_max < 1.0; }
+  PacingDecision decide(const PacingInput& input) const noexcept override {
+    return bounded(input, [] { return free_to_run("within its share of device time"); });
+  }
+};
+
+class GapLaw final : public PacingLaw {
+ public:
+  std::string_view name() const noexcept override { return "gap"; }
+  bool throttles(double share_max, bool guaranteed_present) const noexcept override {
+    return guaranteed_present || share_max < 1.0;
+  }
+  PacingDecision decide(const PacingInput& input) const noexcept override {
+    return bounded(input, [&input] {
+      if (!input.device.guaranteed_present) return free_to_run("no guaranteed job on the device");
+      if (!input.device.coordinator_alive) {
+        return beside(input, kPollMax, "coordinator silent, guaranteed job present");
+      }
+      return in_gap(input);
+    });
+  }
+
+ private:
+  /// The guaranteed job must not be disturbed: only the trickle passes.
+  static PacingDecision beside(const PacingInput& input, Duration recheck, const char* reason) {
+    const double share = std::max(input.share_min, input.device.trickle);
+    if (share >= 1.0) {  // measured to do no harm
+      return {.open = true,
+              .trickle = true,
+              .recheck = {},
+              .valid_for = kGapDecision,
+              .fits = kForever,
+              .reason = "beside the guaranteed job, unbounded"};
+    }
+    if (share > 0.0 && input.trickle_debt <= Duration::zero()) {
+      return {.open = true,
+              .trickle = true,
+              .recheck = {},
+              .valid_for = {},
+              .fits = {},
+              .reason = "trickle beside the guaranteed job"};
+    }
+    if (share > 0.0) recheck = std::min(recheck, time_to_pay(input.trickle_debt, share));
+    return closed(recheck, reason);
+  }
+
+  static PacingDecision in_gap(const PacingInput& input) {
+    const DeviceObservation& device = input.device;
+    if (!device.all_waiting) return beside(input, kPollMax / 2, "guaranteed job busy");
+    const Duration waited = device.now - device.idle_since;
+    const Duration quiet = device.now - std::max(device.idle_since, device.last_touch);
+    if (quiet < kQuietBeforeGap) {
+      return beside(input, std::max(kPollMin, kQuietBeforeGap - quiet),
+                    "guaranteed job may be working on its batch");
+    }
+    const Duration fits = room(device, waited);
+    const Duration needs = input.predicted > Duration::zero() ? input.predicted : kUnknownOp;
+    if (needs > fits)
+      return beside(input, kPollMax / 2, "op does not fit in what is left of the gap");
+    return {.open = true,
+            .trickle = false,
+            .recheck = {},
+            .valid_for = kGapDecision,
+            .fits = fits - std::min(fits, kGapDecision),
+            .reason = "in a gap"};
+  }
+
+  /// The longest op that may start now.
+  static Duration room(const DeviceObservation& device, Duration waited) {
+    // Without a prediction: a wait that has lasted for t is likely to last about as long again.
+    if (device.idle_expected_end == TimePoint{}) return std::max<Duration>(milliseconds{2}, waited);
+    if (device.now < device.idle_expected_end) return device.idle_expected_end - device.now;
+    // Later than expected: only little, and more the longer this unusual wait lasts.
+    return (device.now - device.idle_expected_end) / 4;
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<PacingLaw> make_pacing_law(std::string_view name) {
+  if (name == "open") return std::make_unique<OpenLaw>();
+  if (name == "duty_cycle") return std::make_unique<DutyCycleLaw>();
+  if (name == "gap") return std::make_unique<GapLaw>();
+  throw std::invalid_argument("unknown pacing law: '" + std::string(name) +
+                              "' (open, duty_cycle, gap)");
+}
+
+void RunTimeMeter::advance(TimePoint now, double share) noexcept {
+  if (!started_) {
+    started_ = true;
+    last_ = now;
+    return;
+  }
+  if (now <= last_) return;
+  const double paid = static_cast<double>((now - last_).count()) * share;
+  debt_ = std::max(debt_ - Duration{static_cast<Duration::rep>(paid)}, -kMeterCredit);
+  last_ = now;
+}
+
+}  // namespace commensal
