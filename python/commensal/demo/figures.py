@@ -1,0 +1,412 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From what the windows recorded to the figures of the demo, and the checks that it must pass."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from commensal.demo.plan import DemoPlan
+from commensal.demo.quiet import Verdict
+from commensal.demo.runs import JobRecord, Mode, Step, WindowRecord
+from commensal.demo.statistics import PhaseTimes, harvest, slowdown, slowdown_interval
+
+__all__ = [
+    "GUARANTEED",
+    "OPPORTUNISTIC",
+    "Figures",
+    "Measurement",
+    "check",
+    "figures_of",
+    "machine",
+]
+
+GUARANTEED = "guaranteed"
+OPPORTUNISTIC = "opportunistic"
+MiB = 1 << 20
+MOST_TRACKER_ERROR = 0.25
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Everything that one run of the demo recorded."""
+
+    plan: DemoPlan
+    windows: tuple[WindowRecord, ...]
+    verdicts: tuple[Verdict, ...]
+    judged: bool
+    notes: tuple[str, ...]
+    machine: Mapping[str, Any]
+
+    def of(self, mode: Mode) -> list[WindowRecord]:
+        return [window for window in self.windows if window.mode is mode]
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """How both jobs fared while they shared, over all rounds."""
+
+    slowdown: float
+    slowdown_interval: tuple[float, float]
+    slowdown_rounds: tuple[float, ...]
+    period_slowdown: float
+    harvest: float
+    harvest_rounds: tuple[float, ...]
+    p99_ratio: float
+
+
+@dataclass(frozen=True)
+class TrackerCheck:
+    """Our step tracker beside the script's own clock."""
+
+    job: str
+    steps: int
+    tracked_steps: int
+    median_seconds: float
+    tracked_median_seconds: float
+
+    @property
+    def agrees(self) -> bool:
+        error = abs(self.tracked_median_seconds - self.median_seconds)
+        return (
+            abs(self.tracked_steps - self.steps) <= 1
+            and error <= MOST_TRACKER_ERROR * self.median_seconds
+        )
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What the demo reports."""
+
+    default: Sharing
+    commensal: Sharing
+    bytes_moved: int
+    shrinks: int
+    growths: int
+    longest_pause_seconds: float
+    bit_identical: bool
+    compared_steps: Mapping[str, int]
+    trackers: tuple[TrackerCheck, ...]
+    busy_share: float
+    alone_step_seconds: Mapping[str, float]
+    judged: bool
+    notes: tuple[str, ...]
+    machine: Mapping[str, Any]
+
+    def headline(self) -> str:
+        """Say it in one sentence."""
+        return (
+            f"Under commensal the guaranteed job's step took {percent(self.commensal.slowdown)}"
+            f" ({percent(self.default.slowdown)} with default sharing), while the opportunistic"
+            f" one trained at {self.commensal.harvest:.0%} of its speed alone and"
+            f" {self.bytes_moved / MiB:.0f} MiB of its live memory moved in"
+            f" {self.shrinks} shrinks; results"
+            f" {'identical to the last bit' if self.bit_identical else 'DIFFER from alone'}."
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the documented JSON object."""
+
+        def side(name: str, sharing: Sharing) -> tuple[dict[str, Any], dict[str, Any]]:
+            low, high = sharing.slowdown_interval
+            guaranteed = {
+                f"slowdown_{name}": sharing.slowdown,
+                f"slowdown_{name}_interval": [low, high],
+                f"slowdown_{name}_rounds": list(sharing.slowdown_rounds),
+                f"slowdown_{name}_with_waits": sharing.period_slowdown,
+                f"p99_ratio_{name}": sharing.p99_ratio,
+            }
+            opportunistic = {
+                f"harvest_{name}": sharing.harvest,
+                f"harvest_{name}_rounds": list(sharing.harvest_rounds),
+            }
+            return guaranteed, opportunistic
+
+        default, commensal = side("default", self.default), side("commensal", self.commensal)
+        return {
+            "schema": 1,
+            "guaranteed": {
+                **default[0],
+                **commensal[0],
+                "busy_share": self.busy_share,
+                "alone_step_seconds": self.alone_step_seconds[GUARANTEED],
+            },
+            "opportunistic": {
+                **default[1],
+                **commensal[1],
+                "bytes_moved": self.bytes_moved,
+                "shrinks": self.shrinks,
+                "growths": self.growths,
+                "longest_pause_seconds": self.longest_pause_seconds,
+                "alone_step_seconds": self.alone_step_seconds[OPPORTUNISTIC],
+            },
+            "bit_identical": self.bit_identical,
+            "compared_steps": dict(self.compared_steps),
+            "step_tracker": [
+                {
+                    "job": tracker.job,
+                    "steps": tracker.steps,
+                    "tracked_steps": tracker.tracked_steps,
+                    "median_seconds": tracker.median_seconds,
+                    "tracked_median_seconds": tracker.tracked_median_seconds,
+                    "agrees": tracker.agrees,
+                }
+                for tracker in self.trackers
+            ],
+            "judged": self.judged,
+            "notes": list(self.notes),
+            "machine": dict(self.machine),
+        }
+
+
+def percent(slowdown_value: float) -> str:
+    """Say a slowdown: "2.1 % longer than alone"."""
+    how = "longer" if slowdown_value >= 0 else "less"
+    return f"{abs(slowdown_value) * 100:.1f} % {how} than alone"
+
+
+def machine() -> dict[str, Any]:
+    """Describe where the figures come from."""
+    model = "unknown processor"
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            model = line.partition(":")[2].strip()
+            break
+    memory_kib = int(Path("/proc/meminfo").read_text().split()[1])
+    versions = {}
+    for package in ("commensal", "torch", "numpy", "scikit-learn"):
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            versions[package] = "not installed"
+    return {
+        "processor": model,
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_bytes": memory_kib * 1024,
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        **versions,
+    }
+
+
+def overlap(window: WindowRecord) -> tuple[float, float]:
+    """Return from when to when every job of a window was stepping.
+
+    Raises:
+        ValueError: they never did at the same time.
+    """
+    begin = max(job.steps[0].begin for job in window.jobs.values())
+    end = min(job.steps[-1].end for job in window.jobs.values())
+    if end <= begin:
+        raise ValueError(f"the jobs of a window never ran together ({window.mode.value})")
+    return begin, end
+
+
+def within(steps: Sequence[Step], begin: float, end: float) -> list[Step]:
+    return [step for step in steps if step.begin >= begin and step.end <= end]
+
+
+def settled(job: JobRecord) -> list[Step]:
+    """Return the steps whose time counts: the first ones of each batch size warm up."""
+    counted: list[Step] = []
+    last_batch, seen = 0, 0
+    for step in job.steps:
+        seen = seen + 1 if step.batch == last_batch else 1
+        last_batch = step.batch
+        if seen > 3:
+            counted.append(step)
+    return counted
+
+
+def phases(alone: Sequence[Step], shared: Sequence[Step], *, waits: bool) -> list[PhaseTimes]:
+    """Pair the steps of both sides by batch size."""
+
+    def times(steps: Sequence[Step], batch: int) -> list[float]:
+        return [s.seconds if waits else s.busy_seconds for s in steps if s.batch == batch]
+
+    return [
+        PhaseTimes(times(alone, batch), times(shared, batch))
+        for batch in sorted({step.batch for step in alone})
+    ]
+
+
+def alone_rate(job: JobRecord) -> float:
+    """Return steps a second, from first to last."""
+    return len(job.steps) / (job.steps[-1].end - job.steps[0].begin)
+
+
+def counted_steps(job: JobRecord, begin: float, end: float) -> float:
+    """Return the steps done in a stretch, with the parts of steps that reach over its ends."""
+    total = 0.0
+    for step in job.steps:
+        inside = min(step.end, end) - max(step.begin, begin)
+        if inside > 0 and step.seconds > 0:
+            total += inside / step.seconds
+    return total
+
+
+def sharing_of(measurement: Measurement, mode: Mode) -> Sharing:
+    """Compare the windows of a mode with those alone, round by round."""
+    rounds: list[tuple[float, float, float]] = []
+    pooled: tuple[list[Step], list[Step]] = ([], [])
+    for window in measurement.of(mode):
+        guaranteed = alone_job(measurement, Mode.GUARANTEED_ALONE, window.round)
+        opportunistic = alone_job(measurement, Mode.OPPORTUNISTIC_ALONE, window.round)
+        begin, end = overlap(window)
+        alone = settled(guaranteed)
+        shared = within(settled(window.jobs[GUARANTEED]), begin, end)
+        pooled[0].extend(alone)
+        pooled[1].extend(shared)
+        rounds.append(
+            (
+                slowdown(phases(alone, shared, waits=False)),
+                slowdown(phases(alone, shared, waits=True)),
+                harvest(
+                    counted_steps(window.jobs[OPPORTUNISTIC], begin, end),
+                    end - begin,
+                    alone_rate(opportunistic),
+                ),
+            )
+        )
+    interval = slowdown_interval(phases(*pooled, waits=False))
+    return Sharing(
+        slowdown=median(r[0] for r in rounds),
+        slowdown_interval=(interval.low, interval.high),
+        slowdown_rounds=tuple(r[0] for r in rounds),
+        period_slowdown=median(r[1] for r in rounds),
+        harvest=median(r[2] for r in rounds),
+        harvest_rounds=tuple(r[2] for r in rounds),
+        p99_ratio=tail_ratio(*pooled),
+    )
+
+
+def alone_job(measurement: Measurement, mode: Mode, number: int) -> JobRecord:
+    """Return the one job of the window of this round."""
+    for window in measurement.of(mode):
+        if window.round == number:
+            return next(iter(window.jobs.values()))
+    raise ValueError(f"round {number} has no window {mode.value}")
+
+
+def tail_ratio(alone: Sequence[Step], shared: Sequence[Step]) -> float:
+    """Return the 99th percentile of shared steps over the median alone, phases put together."""
+    typical = {
+        batch: median(s.busy_seconds for s in alone if s.batch == batch)
+        for batch in {s.batch for s in alone}
+    }
+    ratios = sorted(s.busy_seconds / typical[s.batch] for s in shared if s.batch in typical)
+    return ratios[min(len(ratios) - 1, int(0.99 * len(ratios)))]
+
+
+def live_moves(window: WindowRecord) -> tuple[int, int]:
+    """Count the shrinks and the growths that moved live memory.
+
+    A shrink is a lowered limit after which live bytes left the device before the limit rose
+    again; a growth is a raised one after which live bytes came back before it was lowered again.
+    """
+    samples = [sample for sample in window.memory if sample.job == OPPORTUNISTIC]
+    shrinks = growths = 0
+    awaited = ""
+    for before, after in itertools.pairwise(samples):
+        limits = (before.limit_bytes, after.limit_bytes)
+        if limits[0] is not None and limits[1] is not None and limits[0] != limits[1]:
+            awaited = "out" if limits[1] < limits[0] else "in"
+        if awaited == "out" and after.moved_out_bytes_total > before.moved_out_bytes_total:
+            shrinks, awaited = shrinks + 1, ""
+        elif awaited == "in" and after.moved_in_bytes_total > before.moved_in_bytes_total:
+            growths, awaited = growths + 1, ""
+    return shrinks, growths
+
+
+def tracker_checks(measurement: Measurement) -> tuple[TrackerCheck, ...]:
+    """Compare our step tracker with the clocks of the scripts, in the last shared window."""
+    checks = []
+    for name, job in measurement.of(Mode.COMMENSAL)[-1].jobs.items():
+        tracked = job.stats.get("step", {})
+        periods = [b.end - a.end for a, b in zip(job.steps, job.steps[1:], strict=False)]
+        checks.append(
+            TrackerCheck(
+                job=name,
+                steps=len(job.steps),
+                tracked_steps=int(tracked.get("number", 0)),
+                median_seconds=median(periods),
+                tracked_median_seconds=float(tracked.get("median_seconds") or 0.0),
+            )
+        )
+    return tuple(checks)
+
+
+def figures_of(measurement: Measurement) -> Figures:
+    """Compute everything that is reported."""
+    shared = measurement.of(Mode.COMMENSAL)
+    moved = [
+        int(w.jobs[OPPORTUNISTIC].stats.get("memory", {}).get("moved_bytes_total", 0))
+        for w in shared
+    ]
+    pauses = [
+        float(w.jobs[OPPORTUNISTIC].stats.get("memory", {}).get("longest_pause_seconds", 0.0))
+        for w in shared
+    ]
+    turns = [live_moves(window) for window in shared]
+    alone = {
+        GUARANTEED: alone_job(measurement, Mode.GUARANTEED_ALONE, 0),
+        OPPORTUNISTIC: alone_job(measurement, Mode.OPPORTUNISTIC_ALONE, 0),
+    }
+    guaranteed = alone[GUARANTEED].steps
+    return Figures(
+        default=sharing_of(measurement, Mode.DEFAULT),
+        commensal=sharing_of(measurement, Mode.COMMENSAL),
+        bytes_moved=min(moved),
+        shrinks=min(turn[0] for turn in turns),
+        growths=min(turn[1] for turn in turns),
+        longest_pause_seconds=max(pauses),
+        bit_identical=same_results(measurement),
+        compared_steps={name: len(job.steps) for name, job in alone.items()},
+        trackers=tracker_checks(measurement),
+        busy_share=sum(s.busy_seconds for s in guaranteed) / sum(s.seconds for s in guaranteed),
+        alone_step_seconds={
+            name: median(s.busy_seconds for s in job.steps) for name, job in alone.items()
+        },
+        judged=measurement.judged,
+        notes=measurement.notes,
+        machine=measurement.machine,
+    )
+
+
+def same_results(measurement: Measurement) -> bool:
+    """Tell whether every run of a job gave the same losses and parameters."""
+    for name in (GUARANTEED, OPPORTUNISTIC):
+        runs = [w.jobs[name] for w in measurement.windows if name in w.jobs]
+        if len({(run.sha256, tuple(s.loss for s in run.steps)) for run in runs}) != 1:
+            return False
+    return True
+
+
+def check(measurement: Measurement, figures: Figures) -> list[str]:
+    """Return why the demo failed; nothing if it did not. Times are reported, not checked."""
+    plan = measurement.plan
+    failures = []
+    if not figures.bit_identical:
+        failures.append("losses or parameters differ from the run alone")
+    if figures.shrinks < plan.least_shrinks:
+        failures.append(f"live shrinks: {figures.shrinks} < {plan.least_shrinks}")
+    if figures.bytes_moved < plan.least_moved_bytes:
+        failures.append(
+            f"moved bytes: {figures.bytes_moved / MiB:.0f} MiB <"
+            f" {plan.least_moved_bytes / MiB:.0f} MiB"
+        )
+    failures.extend(
+        f"the step tracker of the {tracker.job} job counted {tracker.tracked_steps} steps with a"
+        f" median of {tracker.tracked_median_seconds * 1e3:.1f} ms, the script {tracker.steps} with"
+        f" {tracker.median_seconds * 1e3:.1f} ms"
+        for tracker in figures.trackers
+        if not tracker.agrees
+    )
+    return failures

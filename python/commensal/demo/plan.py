@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much the demo runs, and which limits it sets when."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["FULL", "DemoPlan", "LimitChange", "plan_for"]
+
+MiB = 1 << 20
+
+
+@dataclass(frozen=True)
+class LimitChange:
+    """The demo sets the opportunistic job's most memory when the job reaches a step."""
+
+    at_step: int
+    max_bytes: int
+
+
+@dataclass(frozen=True)
+class DemoPlan:
+    """Everything that is fixed before the first process starts.
+
+    The memory budget is chosen so that both jobs fit until the guaranteed job's batch doubles;
+    from then on it needs what the opportunistic one holds.
+    """
+
+    rounds: int
+    guaranteed_steps: int
+    double_at: int
+    opportunistic_steps: int
+    text_bytes: int
+    budget_bytes: int
+    guaranteed_memory: str
+    opportunistic_memory: str
+    limit_changes: tuple[LimitChange, ...]
+    least_shrinks: int
+    least_moved_bytes: int
+    most_repeats: int
+    judged: bool
+
+
+def _limit_changes(steps: int, cycles: int, low: int, high: int) -> tuple[LimitChange, ...]:
+    """Spread `cycles` shrinks, each followed by a growth, over the middle of the job's steps."""
+    times = [steps * (2 * i + 2) // (4 * cycles + 2) for i in range(2 * cycles)]
+    return tuple(LimitChange(step, low if i % 2 == 0 else high) for i, step in enumerate(times))
+
+
+FULL = DemoPlan(
+    rounds=2,
+    guaranteed_steps=160,
+    double_at=90,
+    opportunistic_steps=220,
+    text_bytes=12 * MiB,
+    budget_bytes=288 * MiB,
+    guaranteed_memory="64MiB:288MiB",
+    opportunistic_memory="32MiB:224MiB",
+    limit_changes=_limit_changes(220, cycles=3, low=72 * MiB, high=224 * MiB),
+    least_shrinks=3,
+    least_moved_bytes=256 * MiB,
+    most_repeats=3,
+    judged=True,
+)
+FULL_SECONDS = 180
+
+
+def plan_for(seconds: int | None) -> DemoPlan:
+    """Return the full plan, or a shorter one of about `seconds` whose figures are not judged.
+
+    Raises:
+        ValueError: `seconds` is not positive.
+    """
+    if seconds is None or seconds >= FULL_SECONDS:
+        return FULL
+    if seconds <= 0:
+        raise ValueError(f"seconds must be positive: {seconds}")
+    # One round; starting six processes and drawing the report takes about 25 s of it.
+    work = min(1.0, max(0.15, (seconds - 25) / (FULL_SECONDS / 2 - 25)))
+    opportunistic_steps = round(FULL.opportunistic_steps * work)
+    cycles = max(1, round(3 * work))
+    return DemoPlan(
+        rounds=1,
+        guaranteed_steps=round(FULL.guaranteed_steps * work),
+        double_at=round(FULL.double_at * work),
+        opportunistic_steps=opportunistic_steps,
+        text_bytes=FULL.text_bytes,
+        budget_bytes=FULL.budget_bytes,
+        guaranteed_memory=FULL.guaranteed_memory,
+        opportunistic_memory=FULL.opportunistic_memory,
+        limit_changes=_limit_changes(opportunistic_steps, cycles, 72 * MiB, 224 * MiB),
+        least_shrinks=cycles,
+        least_moved_bytes=cycles * 64 * MiB,
+        most_repeats=0,
+        judged=False,
+    )
