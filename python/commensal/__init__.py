@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""commensal: training jobs that live in the gaps of others, for stock PyTorch.
+
+Under `commensal run` a script needs nothing from here. By hand:
+
+    import torch, commensal
+    commensal.init(job_class="opportunistic", memory_limit="8GiB", compute_share=0.3)
+    commensal.set_memory_limit("4GiB")
+    print(commensal.memory_summary())
+
+`import commensal` alone changes nothing and does not import PyTorch. Every function may be called
+from any thread; in a forked child nothing is active.
+"""
+
+from commensal._api import (
+    CommensalError,
+    LimitTicket,
+    init,
+    is_active,
+    memory_summary,
+    pause,
+    resume,
+    set_compute_share,
+    set_memory_limit,
+    stats,
+    step,
+)
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "CommensalError",
+    "LimitTicket",
+    "__version__",
+    "init",
+    "is_active",
+    "memory_summary",
+    "pause",
+    "resume",
+    "set_compute_share",
+    "set_memory_limit",
+    "stats",
+    "step",
+]

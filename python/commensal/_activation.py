@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What turns commensal on inside a training process.
+
+`autoload` is an entry point of the group `torch.backends`: PyTorch calls it in the last lines of
+`import torch`, in every process of every program. Without COMMENSAL_RUN=1 it returns at once. It
+never raises: an exception would make `import torch` itself fail.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import re
+import sys
+import threading
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from commensal import _core
+    from commensal._environment import JobSettings, Member
+
+__all__ = ["ActivationError", "activate", "adaptor_versions", "autoload", "find_adaptor"]
+
+LIBRARIES = Path(__file__).parent / "lib"
+_ADAPTOR_NAME = re.compile(r"libcommensal_torch-(\d+\.\d+)\.so")
+_started = threading.Lock()
+
+
+class ActivationError(RuntimeError):
+    """Says in one sentence why commensal is not active; the script goes on without it."""
+
+
+def autoload() -> None:
+    """Activate what `commensal run` asked for. Never raises."""
+    if os.environ.get("COMMENSAL_RUN") != "1":
+        return
+    try:
+        _autoload()
+    except KeyboardInterrupt:
+        raise  # the user ends the program, as during any import
+    except BaseException as error:  # SystemExit included: the script must train
+        detail = str(error) if isinstance(error, (ActivationError, ValueError)) else repr(error)
+        detail = " ".join(detail.split())
+        _say(f"not active, the script runs unmanaged: {detail}")
+        _leave_mark("failed", detail)
+
+
+def _autoload() -> None:
+    from commensal._environment import JobSettings, member_of
+
+    member = member_of(os.environ, os.getpid(), sys.orig_argv)
+    settings = JobSettings.from_environ(os.environ)
+    session = activate(settings, member)
+    if session is None or member.role == "helper":
+        return
+    line = session.active_line()
+    _leave_mark("active", line)
+    if not settings.quiet:
+        _say(line)
+
+
+def activate(settings: JobSettings, member: Member) -> _core.Session | None:
+    """Start the session and, unless this process only helps, hook it into PyTorch.
+
+    Returns None where there is one already (the entry point was called twice).
+
+    @raises ActivationError, ValueError naming a wrong value.
+    """
+    from commensal import _core
+
+    with _started:
+        if _core.current() is not None:
+            return None
+        # Everything that can fail without a trace comes first.
+        adaptor = None if member.role == "helper" else _load_adaptor()
+        summary = settings.summary_file
+        session = _core.start(
+            job_id=settings.job_id,
+            name=settings.name,
+            tenant=settings.tenant,
+            job_class=settings.job_class,
+            memory_min_bytes=settings.memory.min_bytes,
+            memory_max_bytes=settings.memory.max_bytes,
+            share_min=settings.share.min_share,
+            share_max=settings.share.max_share,
+            law=settings.law,
+            role=member.role,
+            rank=member.rank,
+            world_size=member.world_size,
+            instance=settings.instance,
+            runtime_dir=str(settings.runtime_dir or ""),
+            spill_dir=str(settings.spill_dir or ""),
+            host_cap_bytes=settings.host_cap_bytes,
+            idle_class=settings.idle_class,
+            summary_file="" if summary is None or member.role == "helper" else _own_file(summary),
+        )
+        atexit.register(session.shutdown)
+        if adaptor is not None:
+            try:
+                _install(adaptor)
+            except BaseException:
+                session.shutdown()
+                raise
+            os.environ["COMMENSAL_PRIMARY_PID"] = str(os.getpid())
+            os.environ["COMMENSAL_PRIMARY_RANK"] = os.environ.get("RANK", "")
+        return session
+
+
+def _install(adaptor: ctypes.CDLL) -> None:
+    install = adaptor.commensal_torch_install
+    install.argtypes = []
+    install.restype = ctypes.c_char_p
+    if reason := install():
+        raise ActivationError(reason.decode(errors="replace"))
+    from torch.optim.optimizer import (
+        register_optimizer_step_post_hook,
+        register_optimizer_step_pre_hook,
+    )
+
+    register_optimizer_step_pre_hook(_before_optimizer)
+    register_optimizer_step_post_hook(_after_optimizer)
+
+
+def _before_optimizer(*_: object) -> None:
+    from commensal import _core
+
+    _core.optimizer_step_begin()
+
+
+def _after_optimizer(*_: object) -> None:
+    from commensal import _core
+
+    _core.optimizer_step_end()
+
+
+# A compiled region must call these, not trace them.
+_before_optimizer._torchdynamo_disable = True  # type: ignore[attr-defined]
+_after_optimizer._torchdynamo_disable = True  # type: ignore[attr-defined]
+
+
+def adaptor_versions(libraries: Path = LIBRARIES) -> dict[str, Path]:
+    """Return the adaptors that are installed, by PyTorch version ("2.11")."""
+    if not libraries.is_dir():
+        return {}
+    found = ((_ADAPTOR_NAME.fullmatch(file.name), file) for file in sorted(libraries.iterdir()))
+    return {match[1]: file for match, file in found if match}
+
+
+def find_adaptor(torch_version: str, libraries: Path = LIBRARIES) -> Path:
+    """Return the adaptor for a PyTorch version such as "2.11.0+cpu".
+
+    @raises ActivationError if there is none for its minor version.
+    """
+    minor = ".".join(torch_version.split("+", maxsplit=1)[0].split(".")[:2])
+    adaptors = adaptor_versions(libraries)
+    if minor in adaptors:
+        return adaptors[minor]
+    built_for = ", ".join(adaptors) or "no version (built without PyTorch)"
+    raise ActivationError(
+        f"commensal was built for PyTorch {built_for}, this is {minor}; rebuild it with "
+        "'pip install --no-build-isolation .' in its sources"
+    )
+
+
+def _load_adaptor() -> ctypes.CDLL:
+    torch = sys.modules["torch"]
+    version = str(getattr(torch, "__version__", "")) or metadata.version("torch")
+    path = find_adaptor(version)
+    try:
+        adaptor = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise ActivationError(f"cannot load {path.name}: {error}") from error
+    adaptor.commensal_torch_check.argtypes = [ctypes.c_char_p]
+    adaptor.commensal_torch_check.restype = ctypes.c_char_p
+    if reason := adaptor.commensal_torch_check(version.encode()):
+        raise ActivationError(reason.decode(errors="replace"))
+    return adaptor
+
+
+def _own_file(summary: Path) -> str:
+    """Return this process's file beside the launcher's: several may belong to one job."""
+    return f"{summary}.{os.getpid()}"
+
+
+def _leave_mark(kind: str, text: str) -> None:
+    """Tell `commensal run`, which prints the last line, what became of the activation."""
+    if summary := os.environ.get("COMMENSAL_SUMMARY_FILE"):
+        try:
+            Path(f"{summary}.{os.getpid()}.{kind}").write_text(text, encoding="utf-8")
+        except OSError:
+            return  # the launcher then only knows less
+
+
+def _say(line: str) -> None:
+    """Print one line on stderr, whatever state stderr is in."""
+    try:
+        print(f"commensal: {line}", file=sys.stderr, flush=True)
+    except (OSError, ValueError, AttributeError):  # closed or absent: nobody to tell
+        return

@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The functions of the package `commensal`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+if TYPE_CHECKING:
+    from commensal import _core
+
+__all__ = [
+    "CommensalError",
+    "LimitTicket",
+    "init",
+    "is_active",
+    "memory_summary",
+    "pause",
+    "resume",
+    "set_compute_share",
+    "set_memory_limit",
+    "stats",
+    "step",
+]
+
+
+class CommensalError(RuntimeError):
+    """Says in one sentence what was used at the wrong time (too early, too late, twice)."""
+
+
+@dataclass(frozen=True)
+class LimitTicket:
+    """What came of a change of the memory limit. All sizes in bytes."""
+
+    revision: int  #: number of the change; the newest one wins
+    limit_bytes: int  #: the limit that holds now
+    done_bytes: int  #: given back (or, growing, brought back) so far
+    deferred_bytes: int  #: still above the limit, tried again at each safe point
+    reason: str  #: why bytes are deferred; empty: everything is done
+
+
+def init(
+    *,
+    job_class: Literal["guaranteed", "opportunistic"] = "opportunistic",
+    memory_limit: int | str | None = None,
+    compute_share: float | None = None,
+    name: str | None = None,
+    law: Literal["gap", "duty_cycle", "open"] | None = None,
+    idle_class: bool = True,
+    spill_dir: str | os.PathLike[str] | None = None,
+) -> None:
+    """Activate commensal in this process by hand; needs no launcher and no daemon.
+
+    Call it after `import torch`, before the tensors that shall be managed; tensors that exist
+    already stay where they are. If a node coordinator runs, the job joins it.
+
+    Args:
+        job_class: "guaranteed" (must run as if alone) or "opportunistic" (lives in the gaps).
+        memory_limit: most bytes on the device (MAX; MIN is 0): an int, or text such as "8GiB".
+            None: no limit of its own.
+        compute_share: most of the device's time, 0..1. None: 1.
+        name: how `commensal status` calls the job. None: the script's name.
+        law: how an opportunistic job is paced. None: "gap".
+        idle_class: False keeps an opportunistic job's threads out of the kernel's idle class.
+        spill_dir: folder of the spill file. None: COMMENSAL_SPILL_DIR or /var/tmp.
+
+    Raises:
+        CommensalError: before `import torch`, twice, or without an adaptor for this PyTorch.
+        ValueError: a wrong value, named in the message.
+    """
+    from dataclasses import replace
+
+    from commensal import _activation, _environment, _quantities
+
+    def path(value: str | os.PathLike[str] | None) -> Path | None:
+        return None if value is None else Path(value)
+
+    if "torch" not in sys.modules:
+        raise CommensalError("commensal.init() came before 'import torch': import torch first")
+    if is_active():
+        raise CommensalError(
+            f"commensal is active already ({_session().active_line()}): init() may be called once, "
+            "and not under 'commensal run'"
+        )
+    script = Path(sys.argv[0]).stem if sys.argv and sys.argv[0] not in ("", "-c") else "python"
+    job_name = name or script
+    base = _environment.JobSettings.from_environ(
+        {k: v for k, v in os.environ.items() if k in _ENVIRONMENT_OF_INIT}
+    )
+    maximum = None if memory_limit is None else _positive_limit(memory_limit)
+    share = 1.0 if compute_share is None else _quantities.parse_share(compute_share)
+    settings = replace(
+        base,
+        job_id=_environment.new_job_id(job_name),
+        name=job_name,
+        job_class=_environment.check_job_class(job_class),
+        memory=_quantities.MemoryRange(0, maximum),
+        share=_quantities.ShareRange(0.0, share),
+        law=_environment.check_law(law or ""),
+        idle_class=idle_class,
+        spill_dir=path(spill_dir) or base.spill_dir,
+    )
+    try:
+        _activation.activate(settings, _environment.Member("main"))
+    except _activation.ActivationError as error:
+        raise CommensalError(str(error)) from error
+
+
+_ENVIRONMENT_OF_INIT = frozenset(
+    {
+        "COMMENSAL_INSTANCE",
+        "COMMENSAL_RUNTIME_DIR",
+        "XDG_RUNTIME_DIR",
+        "COMMENSAL_SPILL_DIR",
+        "COMMENSAL_HOST_CAP",
+    }
+)
+
+
+def is_active() -> bool:
+    """Return whether commensal manages this process. False in a forked child."""
+    core = sys.modules.get("commensal._core")  # nothing can be active before it was loaded
+    return core is not None and core.current() is not None
+
+
+def set_memory_limit(limit: int | str) -> LimitTicket:
+    """Set the most bytes on the device (MAX; MIN stays) while the job runs.
+
+    Called between two ops of the training thread, it is itself a safe point: live tensors move
+    under their addresses, and it returns when that is done, at the latest after 2 s with the rest
+    deferred. From another thread it is applied at the next safe point. Releases the GIL.
+
+    Args:
+        limit: bytes, or text such as "4GiB".
+
+    Raises:
+        CommensalError: commensal is not active.
+        ValueError: not a size, or zero.
+    """
+    ticket = _session().set_memory_limit(_positive_limit(limit))
+    return LimitTicket(
+        revision=ticket.revision,
+        limit_bytes=ticket.limit_bytes,
+        done_bytes=ticket.done_bytes,
+        deferred_bytes=ticket.deferred_bytes,
+        reason=ticket.reason,
+    )
+
+
+def set_compute_share(share: float) -> None:
+    """Set the most of the device's time that this job uses, 0..1 (MAX; MIN stays). 0 pauses it.
+
+    Raises:
+        CommensalError: commensal is not active.
+        ValueError: not between 0 and 1.
+    """
+    from commensal._quantities import parse_share
+
+    _session().set_compute_share(parse_share(share))
+
+
+def pause() -> None:
+    """Close the gate until `resume`: the next op of each thread waits. Does not wait itself.
+
+    Raises:
+        CommensalError: commensal is not active.
+    """
+    _session().pause()
+
+
+def resume() -> None:
+    """Open the gate again after `pause`.
+
+    Raises:
+        CommensalError: commensal is not active.
+    """
+    _session().resume()
+
+
+def step() -> None:
+    """Mark the end of a training step; from then on only these calls count steps.
+
+    A safe point: may wait, at most 2 s, while memory moves. Does nothing where commensal is not
+    active, so that a script can keep the call. Releases the GIL.
+    """
+    core = sys.modules.get("commensal._core")
+    session = core.current() if core is not None else None
+    if session is not None:
+        session.step()
+
+
+def stats() -> dict[str, Any]:
+    """Return this job's numbers as nested dicts, e.g. `stats()["memory"]["moved_bytes_total"]`.
+
+    docs/stats.md explains each of them: bytes are ints, times seconds, shares 0..1.
+
+    Raises:
+        CommensalError: commensal is not active.
+    """
+    return cast("dict[str, Any]", json.loads(_session().stats_json()))
+
+
+def memory_summary() -> str:
+    """Return a table of this job's memory for people.
+
+    Raises:
+        CommensalError: commensal is not active.
+    """
+    from commensal._memory_summary import describe_memory
+
+    return describe_memory(stats())
+
+
+def _session() -> _core.Session:
+    core = sys.modules.get("commensal._core")
+    session = core.current() if core is not None else None
+    if session is None:
+        raise CommensalError(
+            "commensal is not active in this process: start the script with 'commensal run', "
+            "or call commensal.init() after 'import torch'"
+        )
+    return cast("_core.Session", session)
+
+
+def _positive_limit(limit: int | str) -> int:
+    from commensal._quantities import parse_bytes
+
+    count = parse_bytes(limit)
+    if count == 0:
+        raise ValueError(f"a memory limit of zero leaves no device memory: {limit!r}")
+    return count

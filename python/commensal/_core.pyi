@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+# The runtime's session and the coordinator's control client, as Python sees them.
+"""Bindings over libcommensal_runtime: they convert and forward. Users import `commensal`."""
+
+from typing import Final, Literal
+
+class SessionError(RuntimeError):
+    """A misuse of the session (started twice, not started), in one sentence."""
+
+class CoordinatorUnreachable(ConnectionError):
+    """No coordinator answers; the message names the socket."""
+
+class CoordinatorError(RuntimeError):
+    """The coordinator answered with an error, or with something that cannot be used."""
+
+class LimitTicket:
+    """What came of a change of the memory limit; sizes in bytes."""
+
+    revision: Final[int]
+    limit_bytes: Final[int]
+    done_bytes: Final[int]
+    deferred_bytes: Final[int]
+    reason: Final[str]
+
+class Session:
+    """The one session of this process; lives until the process ends."""
+
+    def step(self) -> None: ...
+    def set_memory_limit(self, limit_bytes: int) -> LimitTicket: ...
+    def set_compute_share(self, share: float) -> None: ...
+    def pause(self) -> None: ...
+    def resume(self) -> None: ...
+    def stats_json(self) -> str: ...
+    def active_line(self) -> str: ...
+    def shutdown(self) -> None: ...
+
+def start(
+    *,
+    job_id: str,
+    name: str,
+    tenant: str,
+    job_class: Literal["guaranteed", "opportunistic"],
+    memory_min_bytes: int,
+    memory_max_bytes: int | None,
+    share_min: float,
+    share_max: float,
+    law: str,
+    role: Literal["main", "rank", "helper"],
+    rank: int,
+    world_size: int,
+    instance: str,
+    runtime_dir: str,
+    spill_dir: str,
+    host_cap_bytes: int | None,
+    idle_class: bool,
+    summary_file: str,
+) -> Session:
+    """Start the session. Raises SessionError if there is one, ValueError naming a wrong value."""
+
+def current() -> Session | None:
+    """Return the session; None before `start` and in a forked child."""
+
+def optimizer_step_begin() -> None:
+    """Tell the step tracker; does nothing without a session."""
+
+def optimizer_step_end() -> None:
+    """Tell the step tracker; may wait at the safe point. Does nothing without a session."""
+
+def control_status(socket_path: str, job: str, timeout_ms: int) -> str:
+    """Ask a coordinator; return the JSON of `commensal status --json` (docs/stats.md)."""
+
+def control_set(
+    socket_path: str,
+    job: str,
+    timeout_ms: int,
+    *,
+    memory: tuple[int, int | None] | None = None,
+    share: tuple[float, float] | None = None,
+    paused: bool | None = None,
+) -> tuple[str, int, str, str]:
+    """Ask for a change; return job id, revision, outcome and reason."""
+
+def probe_spill_dir(path: str) -> str:
+    """Return why the folder cannot take a spill file; empty: it can."""

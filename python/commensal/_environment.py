@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The job as environment variables: written by `commensal run`, read at the end of `import torch`.
+
+docs/environment.md lists the variables.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from commensal._quantities import (
+    MemoryRange,
+    ShareRange,
+    parse_bytes,
+    parse_memory_range,
+    parse_share_range,
+)
+
+__all__ = [
+    "JobClass",
+    "JobSettings",
+    "Member",
+    "check_instance",
+    "check_job_class",
+    "check_law",
+    "default_instance",
+    "default_runtime_dir",
+    "member_of",
+    "new_job_id",
+]
+
+JobClass = Literal["guaranteed", "opportunistic"]
+LAWS = ("", "open", "duty_cycle", "gap")
+
+_LAUNCHER_MODULES = frozenset(
+    {"torch.distributed.run", "torch.distributed.launch", "torch.distributed.elastic"}
+)
+
+
+@dataclass(frozen=True)
+class JobSettings:
+    """What a job was started with."""
+
+    job_id: str
+    name: str
+    job_class: JobClass
+    tenant: str = "default"
+    memory: MemoryRange = field(default_factory=MemoryRange)
+    share: ShareRange = field(default_factory=ShareRange)
+    law: str = ""  # empty: the class's default
+    idle_class: bool = True
+    instance: str = "default"
+    runtime_dir: Path | None = None  # None: do not connect
+    spill_dir: Path | None = None
+    host_cap_bytes: int | None = None
+    summary_file: Path | None = None
+    quiet: bool = False
+
+    def to_environ(self) -> dict[str, str]:
+        """Return the variables of docs/environment.md; those that are unset are left out."""
+        memory, share = self.memory, self.share
+        maximum = "" if memory.max_bytes is None else str(memory.max_bytes)
+        variables = {
+            "COMMENSAL_RUN": "1",
+            "COMMENSAL_JOB_ID": self.job_id,
+            "COMMENSAL_JOB_NAME": self.name,
+            "COMMENSAL_TENANT": self.tenant,
+            "COMMENSAL_CLASS": self.job_class,
+            "COMMENSAL_MEMORY": f"{memory.min_bytes}:{maximum}",
+            "COMMENSAL_SHARE": f"{share.min_share!r}:{share.max_share!r}",
+            "COMMENSAL_LAW": self.law,
+            "COMMENSAL_IDLE_CLASS": "1" if self.idle_class else "0",
+            "COMMENSAL_INSTANCE": self.instance,
+            "COMMENSAL_QUIET": "1" if self.quiet else "0",
+        }
+        optional = {
+            "COMMENSAL_RUNTIME_DIR": self.runtime_dir,
+            "COMMENSAL_SPILL_DIR": self.spill_dir,
+            "COMMENSAL_HOST_CAP": self.host_cap_bytes,
+            "COMMENSAL_SUMMARY_FILE": self.summary_file,
+        }
+        variables.update({key: str(value) for key, value in optional.items() if value is not None})
+        return variables
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str]) -> JobSettings:
+        """Read the variables. @raises ValueError naming the variable and its value."""
+
+        def path(variable: str) -> Path | None:
+            return Path(environ[variable]) if environ.get(variable) else None
+
+        with _naming("COMMENSAL_CLASS"):
+            job_class = check_job_class(environ.get("COMMENSAL_CLASS", "opportunistic"))
+        guaranteed = job_class == "guaranteed"
+        memory, share, host_cap = MemoryRange(), ShareRange(), None
+        with _naming("COMMENSAL_MEMORY"):
+            if text := environ.get("COMMENSAL_MEMORY"):
+                memory = parse_memory_range(text, guaranteed=guaranteed)
+        with _naming("COMMENSAL_SHARE"):
+            if text := environ.get("COMMENSAL_SHARE"):
+                share = parse_share_range(text, guaranteed=guaranteed)
+        with _naming("COMMENSAL_LAW"):
+            law = check_law(environ.get("COMMENSAL_LAW", ""))
+        with _naming("COMMENSAL_HOST_CAP"):
+            if text := environ.get("COMMENSAL_HOST_CAP"):
+                host_cap = parse_bytes(text)
+        with _naming("COMMENSAL_INSTANCE"):
+            instance = default_instance(environ)
+        name = environ.get("COMMENSAL_JOB_NAME") or "job"
+        return cls(
+            job_id=environ.get("COMMENSAL_JOB_ID") or new_job_id(name),
+            name=name,
+            job_class=job_class,
+            tenant=environ.get("COMMENSAL_TENANT") or "default",
+            memory=memory,
+            share=share,
+            law=law,
+            idle_class=environ.get("COMMENSAL_IDLE_CLASS", "1") != "0",
+            instance=instance,
+            runtime_dir=default_runtime_dir(environ),
+            spill_dir=path("COMMENSAL_SPILL_DIR"),
+            host_cap_bytes=host_cap,
+            summary_file=path("COMMENSAL_SUMMARY_FILE"),
+            quiet=environ.get("COMMENSAL_QUIET", "0") == "1",
+        )
+
+
+@contextmanager
+def _naming(variable: str) -> Iterator[None]:
+    """Put the name of a variable before the message of a ValueError raised inside."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{variable}: {error}") from None
+
+
+def check_job_class(text: str) -> JobClass:
+    """Return `text` as a class. @raises ValueError naming the value."""
+    if text == "guaranteed":
+        return "guaranteed"
+    if text == "opportunistic":
+        return "opportunistic"
+    raise ValueError(f"neither guaranteed nor opportunistic: {text!r}")
+
+
+def check_law(text: str) -> str:
+    """Return the name of a pacing law; empty is the class's default. @raises ValueError."""
+    if text not in LAWS:
+        raise ValueError(f"not a pacing law: {text!r} (gap, duty_cycle or open)")
+    return text
+
+
+def check_instance(text: str) -> str:
+    """Return the name of a coordinator, which becomes a file name. @raises ValueError."""
+    if not re.fullmatch(r"(?!\.)[A-Za-z0-9._-]{1,64}", text):
+        raise ValueError(
+            f"not an instance name (1 to 64 of letters, digits, '.', '_', '-'): {text!r}"
+        )
+    return text
+
+
+def default_instance(environ: Mapping[str, str]) -> str:
+    """Return the coordinator's name that this environment asks for. @raises ValueError."""
+    return check_instance(environ.get("COMMENSAL_INSTANCE") or "default")
+
+
+def default_runtime_dir(environ: Mapping[str, str]) -> Path:
+    """Return the folder of the coordinator's sockets; does not create it."""
+    if chosen := environ.get("COMMENSAL_RUNTIME_DIR"):
+        return Path(chosen)
+    if session := environ.get("XDG_RUNTIME_DIR"):
+        return Path(session) / "commensal"
+    return Path(f"/tmp/commensal-{os.geteuid()}")
+
+
+def new_job_id(name: str) -> str:
+    """Make an id that no other job has: at most 32 characters, readable."""
+    word = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:23] or "job"
+    return f"{word}-{secrets.token_hex(4)}"
+
+
+@dataclass(frozen=True)
+class Member:
+    """How a process belongs to its job."""
+
+    role: Literal["main", "rank", "helper"]
+    rank: int = 0
+    world_size: int = 1
+
+
+def member_of(environ: Mapping[str, str], pid: int, command_line: Sequence[str]) -> Member:
+    """Tell what a process is to its job.
+
+    COMMENSAL_PRIMARY_PID and COMMENSAL_PRIMARY_RANK are left by the nearest ancestor that
+    activated. A process of another rank than that ancestor was started by a launcher; one of the
+    same rank is its helper (compile worker, spawned data loader). torchrun's agent only waits for
+    its ranks, so it is a helper too and leaves nothing behind.
+
+    @raises ValueError if RANK or WORLD_SIZE is not a number.
+    """
+    rank_text = environ.get("RANK", "")
+    primary = environ.get("COMMENSAL_PRIMARY_PID", "")
+    if primary and primary != str(pid) and rank_text == environ.get("COMMENSAL_PRIMARY_RANK", ""):
+        return Member("helper", *_rank_and_size(environ))
+    if rank_text:
+        return Member("rank", *_rank_and_size(environ))
+    return Member("helper" if _is_launcher(command_line) else "main")
+
+
+def _rank_and_size(environ: Mapping[str, str]) -> tuple[int, int]:
+    try:
+        rank, size = int(environ.get("RANK") or 0), int(environ.get("WORLD_SIZE") or 1)
+    except ValueError:
+        raise ValueError(
+            f"RANK and WORLD_SIZE are not numbers: {environ.get('RANK')!r}, "
+            f"{environ.get('WORLD_SIZE')!r}"
+        ) from None
+    return rank, max(size, 1)
+
+
+def _is_launcher(command_line: Sequence[str]) -> bool:
+    """Tell torchrun's agent by its command line (sys.orig_argv)."""
+    for previous, argument in zip(("", *command_line), command_line, strict=False):
+        if previous == "-m":
+            return argument in _LAUNCHER_MODULES
+        if Path(argument).name == "torchrun":
+            return True
+        if previous and not previous.startswith("-") and argument.endswith(".py"):
+            return False
+    return False

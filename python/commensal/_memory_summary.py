@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The text of `commensal.memory_summary()`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from commensal._quantities import format_bytes, format_seconds
+
+__all__ = ["describe_memory"]
+
+
+def describe_memory(stats: dict[str, Any]) -> str:
+    """Lay out the numbers of `commensal.stats()` (docs/stats.md) as lines of text."""
+    job, memory = stats["job"], stats["memory"]
+    limit = memory["limit_bytes"]
+    rows: list[tuple[str, str, str]] = [
+        ("limit", "none" if limit is None else format_bytes(limit), ""),
+        ("on the device", _size(memory, "device_bytes"), "live and cached"),
+        ("  cached", _size(memory, "cached_bytes"), "used by no tensor"),
+        ("on the slower tier", _size(memory, "host_bytes"), "same addresses"),
+        ("  touched again", _size(memory, "host_touched_bytes"), "counts against the limit"),
+        ("parked", _size(memory, "parked_bytes"), ""),
+        ("live tensors", _size(memory, "live_bytes"), f"peak {_size(memory, 'peak_live_bytes')}"),
+        ("moved in total", _size(memory, "moved_bytes_total"), f"{memory['moves_total']} moves"),
+        ("given back in total", _size(memory, "given_back_bytes_total"), ""),
+        ("deferred", _size(memory, "deferred_bytes"), memory["deferred_reason"]),
+        ("held by children", _size(memory, "held_by_children_bytes"), ""),
+        ("longest pause", format_seconds(memory["longest_pause_seconds"]), ""),
+    ]
+    if memory["out_of_memory_total"]:
+        rows.append(("out of memory", str(memory["out_of_memory_total"]), "times"))
+    lines = [f"memory of {job['name']} ({job['class']}, {job['id']})"]
+    lines += [f"  {name:<22}{value:>12}  {note}".rstrip() for name, value, note in rows]
+    lines += [f"  note: {note}" for note in memory.get("notes", [])]
+    return "\n".join(lines)
+
+
+def _size(memory: dict[str, Any], key: str) -> str:
+    return format_bytes(memory[key])

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command `commensal`.
+
+Results go to stdout, trouble and our own remarks to stderr. Exit codes:
+
+    0    done
+    1    something is broken (doctor, demo)
+    2    usage: an unknown option or a wrong value, named on stderr
+    3    no coordinator answers
+    4    the coordinator refused, with its reason on stderr
+
+`commensal run` ends with the script's own code: 128 + n or death by the same signal if signal n
+ended it, 127 if the command is not found, 126 if it cannot be executed.
+
+Nothing here imports PyTorch, NumPy or matplotlib, and rich only where a table is drawn.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from commensal._environment import check_instance, default_instance, default_runtime_dir
+from commensal.cli._coordinator import Coordinator
+from commensal.cli._options import blaming
+
+__all__ = ["app", "main"]
+
+_EXIT_CODES = (
+    "Exit codes: 0 done; 1 something is broken; 2 usage; 3 no coordinator answers; 4 refused. "
+    "'run' ends with the script's code (127 not found, 126 not executable)."
+)
+
+app = typer.Typer(
+    name="commensal",
+    help="Training jobs that live in the gaps of others, for stock PyTorch.",
+    epilog=_EXIT_CODES,
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback()
+def _options(
+    context: typer.Context,
+    instance: Annotated[
+        str | None,
+        typer.Option(
+            help="Which coordinator of this machine (default: COMMENSAL_INSTANCE, else 'default').",
+            metavar="NAME",
+        ),
+    ] = None,
+    runtime_dir: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of its sockets (default: COMMENSAL_RUNTIME_DIR, see docs/environment.md).",
+            metavar="DIR",
+        ),
+    ] = None,
+) -> None:
+    with blaming("--instance"):
+        name = check_instance(instance) if instance is not None else default_instance(os.environ)
+    context.obj = Coordinator(name, (runtime_dir or default_runtime_dir(os.environ)).absolute())
+
+
+def _register() -> None:
+    from commensal.cli import control, demo, doctor, run, status, version
+
+    for module in (run, status, control, doctor, demo, version):
+        module.register(app)
+
+
+_register()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; return its exit code (see the module's text)."""
+    try:
+        app(args=list(sys.argv[1:] if argv is None else argv), prog_name="commensal")
+    except SystemExit as end:
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+            return 1
+        return end.code or 0
+    except BrokenPipeError:
+        # `commensal status | head`: nobody reads on, and the interpreter shall not complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return 0

@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The checks of `commensal doctor`: one thing each, by behaviour where that is harmless."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import mmap
+import os
+import resource
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from importlib import metadata, util
+from pathlib import Path
+from typing import Literal
+
+from commensal._activation import ActivationError, adaptor_versions, find_adaptor
+from commensal._quantities import format_bytes, format_seconds
+from commensal.cli._child import may_renice
+from commensal.cli._coordinator import Coordinator, Refused, Unreachable, find_daemon
+
+__all__ = ["Check", "examine"]
+
+State = Literal["ok", "note", "off", "broken"]
+
+
+@dataclass(frozen=True)
+class Check:
+    """`ok`: works; `note`: works, with a limit; `off`: not available here; `broken`: must work."""
+
+    name: str
+    state: State
+    detail: str
+
+
+def examine(coordinator: Coordinator) -> list[Check]:
+    """Run every check; one that itself fails is broken, with its error."""
+    checks: list[tuple[str, Callable[[], tuple[State, str]]]] = [
+        ("runtime", _runtime),
+        ("pytorch", _pytorch),
+        ("coordinator", lambda: _coordinator(coordinator)),
+        ("daemon", _daemon),
+        ("spill folder", _spill_folder),
+        ("huge pages", _huge_pages),
+        ("PAGEMAP_SCAN", _pagemap_scan),
+        ("idle class", _idle_class),
+        ("cgroup", _cgroup),
+        ("memory limits", _memory_limits),
+        ("gpu", _gpu),
+    ]
+    found = []
+    for name, check in checks:
+        try:
+            state, detail = check()
+        except Exception as error:
+            state, detail = "broken", f"the check failed: {error!r}"
+        found.append(Check(name, state, detail))
+    return found
+
+
+def _runtime() -> tuple[State, str]:
+    try:
+        from commensal import _core
+    except ImportError as error:
+        return "broken", f"commensal._core does not load: {error}"
+    return "ok", f"commensal._core loads ({Path(_core.__file__ or '?').name})"
+
+
+def _pytorch() -> tuple[State, str]:
+    if util.find_spec("torch") is None:
+        return "note", "this Python has no PyTorch; scripts under 'commensal run' need one"
+    version = metadata.version("torch")
+    try:
+        adaptor = find_adaptor(version)
+    except ActivationError as error:
+        return "broken", f"PyTorch {version}: {error}"
+    points = metadata.entry_points(group="torch.backends")
+    if not any(point.name == "commensal" for point in points):
+        return "broken", "the entry point of the group torch.backends is not installed"
+    if os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD", "1") != "1":
+        return "note", "TORCH_DEVICE_BACKEND_AUTOLOAD turns activation at 'import torch' off"
+    return "ok", f"PyTorch {version} with {adaptor.name} (of {len(adaptor_versions())})"
+
+
+def _coordinator(coordinator: Coordinator) -> tuple[State, str]:
+    if not coordinator.listens():
+        return "off", (
+            f"none on {coordinator.socket_path}; 'commensal run' starts one, jobs train without"
+        )
+    try:
+        status = coordinator.status(timeout=timedelta(seconds=2))
+    except (Unreachable, Refused) as error:
+        return "broken", str(error)
+    daemon = status["coordinator"]
+    return "ok", (
+        f"instance {daemon['instance']}, pid {daemon['pid']}, up "
+        f"{format_seconds(daemon['uptime_seconds'])}, {len(status['jobs'])} jobs"
+    )
+
+
+def _daemon() -> tuple[State, str]:
+    daemon = find_daemon()
+    if daemon is None:
+        return "broken", "commensald is not installed beside this command"
+    return "ok", str(daemon)
+
+
+def _spill_folder() -> tuple[State, str]:
+    folder = os.environ.get("COMMENSAL_SPILL_DIR") or "/var/tmp"
+    from commensal import _core
+
+    if reason := _core.probe_spill_dir(folder):
+        return "note", f"{folder}: {reason}; live memory cannot shrink (see COMMENSAL_SPILL_DIR)"
+    disk = os.statvfs(folder)
+    return "ok", f"{folder}, {format_bytes(disk.f_bavail * disk.f_frsize)} free"
+
+
+def _huge_pages() -> tuple[State, str]:
+    setting = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    if not setting.exists():
+        return "off", "the kernel has no transparent huge pages; 4 KiB pages serve, slower"
+    chosen = next((word.strip("[]") for word in setting.read_text().split() if "[" in word), "?")
+    if chosen == "never":
+        return "off", "transparent huge pages are set to never; 4 KiB pages serve, slower"
+    return "ok", f"transparent huge pages: {chosen}"
+
+
+_PM_SCAN = struct.Struct("=12Q")
+_PAGEMAP_SCAN = 0xC0606610  # _IOWR('f', 16, struct pm_scan_arg)
+
+
+def _pagemap_scan() -> tuple[State, str]:
+    with mmap.mmap(-1, mmap.PAGESIZE) as page, open("/proc/self/pagemap", "rb") as pagemap:
+        page[0] = 1
+        view = ctypes.c_char.from_buffer(page)
+        start = ctypes.addressof(view)
+        del view  # the mapping cannot be closed while it is exported
+        end = start + mmap.PAGESIZE
+        argument = bytearray(_PM_SCAN.pack(_PM_SCAN.size, 0, start, end, 0, 0, 0, 0, 0, 0, 0, 0))
+        try:
+            fcntl.ioctl(pagemap, _PAGEMAP_SCAN, argument)
+        except OSError as error:
+            name = errno.errorcode.get(error.errno or 0, str(error.errno))
+            return "off", f"not in this kernel ({name}); plain pagemap serves (6.7 has it)"
+    return "ok", "written pages are found by the kernel"
+
+
+def _idle_class() -> tuple[State, str]:
+    outcome = _in_child(_try_idle_class)
+    if outcome == _REFUSED:
+        return "off", "SCHED_IDLE is refused here; the gate alone paces opportunistic jobs"
+    if outcome == _LEFT:
+        how = "CAP_SYS_NICE" if may_renice() else "RLIMIT_NICE"
+        return "ok", f"SCHED_IDLE can be entered and left again ({how})"
+    return "note", (
+        "SCHED_IDLE can be entered but not left again (an ordinary user): only jobs that stay "
+        "opportunistic enter it"
+    )
+
+
+_REFUSED, _STAYED, _LEFT = 1, 2, 3
+
+
+def _try_idle_class() -> int:
+    try:
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    except OSError:
+        return _REFUSED
+    try:
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+    except OSError:
+        return _STAYED
+    return _LEFT
+
+
+def _in_child(action: Callable[[], int]) -> int:
+    """Run something that changes a process where that harms nobody; return its result."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os._exit(action())
+        except BaseException:
+            os._exit(_REFUSED)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def _cgroup() -> tuple[State, str]:
+    lines = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
+    controllers = {name for line in lines if line[0] != "0" for name in line[1].split(",")}
+    unified = next((line[2] for line in lines if line[0] == "0"), None)
+    if {"cpu", "memory"} & controllers:
+        return "ok", f"version 1 ({', '.join(sorted(controllers & {'cpu', 'cpuset', 'memory'}))})"
+    if unified is not None:
+        return "ok", f"version 2 ({unified})"
+    return "off", "none: the whole machine is the device"
+
+
+def _memory_limits() -> tuple[State, str]:
+    notes = []
+    space = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if space != resource.RLIM_INFINITY:
+        notes.append(f"RLIMIT_AS {format_bytes(space)}: reservations are smaller")
+    overcommit = Path("/proc/sys/vm/overcommit_memory")
+    if overcommit.exists() and overcommit.read_text().strip() == "2":
+        notes.append("overcommit is strict (2): reservations are smaller")
+    locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    lockable = "unlimited" if locked == resource.RLIM_INFINITY else format_bytes(locked)
+    if notes:
+        return "note", "; ".join(notes)
+    return "ok", f"address space unlimited, overcommit not strict, lockable memory {lockable}"
+
+
+def _gpu() -> tuple[State, str]:
+    if not Path("/dev/nvidiactl").exists():
+        return "off", "none: jobs share this machine's cores and memory"
+    return "off", "there is one, but sharing a GPU is not built yet; jobs share cores and memory"

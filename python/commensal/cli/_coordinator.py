@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The node coordinator as the command line sees it: ask it, change a job, start it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, cast
+
+from commensal._quantities import MemoryRange, ShareRange
+
+__all__ = ["Change", "Coordinator", "Refused", "Unreachable", "find_daemon"]
+
+_ANSWER = timedelta(seconds=5)
+_START = timedelta(seconds=2)
+
+
+class Unreachable(Exception):
+    """No coordinator answers; the message says on which socket."""
+
+
+class Refused(Exception):
+    """The coordinator answered with an error; the message is its reason."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a coordinator did with a request."""
+
+    job_id: str
+    revision: int
+    outcome: str  # applied, deferred, stale or refused
+    reason: str
+
+
+@dataclass(frozen=True)
+class Coordinator:
+    """Names one coordinator of this machine by its instance and its folder."""
+
+    instance: str
+    runtime_dir: Path
+
+    @property
+    def socket_path(self) -> Path:
+        return self.runtime_dir / f"{self.instance}.sock"
+
+    @property
+    def log_path(self) -> Path:
+        return self.runtime_dir / f"{self.instance}.log"
+
+    def listens(self) -> bool:
+        """Return whether a process listens on the socket; does not ask it anything."""
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+                probe.settimeout(0.5)
+                probe.connect(str(self.socket_path))
+        except OSError:
+            return False
+        return True
+
+    def status(self, job: str = "", timeout: timedelta = _ANSWER) -> dict[str, Any]:
+        """Return the object of `commensal status --json` (docs/stats.md).
+
+        @raises Unreachable, Refused (an unknown job).
+        """
+        from commensal import _core
+
+        try:
+            text = _core.control_status(str(self.socket_path), job, _milliseconds(timeout))
+        except _core.CoordinatorUnreachable as error:
+            raise Unreachable(str(error)) from error
+        except _core.CoordinatorError as error:
+            raise Refused(str(error)) from error
+        return cast("dict[str, Any]", json.loads(text))
+
+    def set(
+        self,
+        job: str,
+        *,
+        memory: MemoryRange | None = None,
+        share: ShareRange | None = None,
+        paused: bool | None = None,
+    ) -> Change:
+        """Ask for a change of a job. @raises Unreachable, Refused."""
+        from commensal import _core
+
+        try:
+            return Change(
+                *_core.control_set(
+                    str(self.socket_path),
+                    job,
+                    _milliseconds(_ANSWER),
+                    memory=None if memory is None else (memory.min_bytes, memory.max_bytes),
+                    share=None if share is None else (share.min_share, share.max_share),
+                    paused=paused,
+                )
+            )
+        except _core.CoordinatorUnreachable as error:
+            raise Unreachable(str(error)) from error
+        except _core.CoordinatorError as error:
+            raise Refused(str(error)) from error
+
+    def ensure_running(self) -> str:
+        """Start the daemon unless one listens. Returns why there is none; empty: there is one.
+
+        Never raises: a job runs without a coordinator, too.
+        """
+        if self.listens():
+            return ""
+        daemon = find_daemon()
+        if daemon is None:
+            return "commensald is not installed beside this command"
+        command = [str(daemon), "--instance", self.instance, "--runtime-dir", str(self.runtime_dir)]
+        environ = {k: v for k, v in os.environ.items() if not k.startswith("COMMENSAL_")}
+        try:
+            # Detached: no descriptor of ours, so that a pipe on `run` ends with the job.
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                close_fds=True,
+                start_new_session=True,
+                env=environ,
+            )
+        except OSError as error:
+            return f"cannot start {daemon}: {error.strerror}"
+        try:
+            code = process.wait(_START.total_seconds())
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(OSError):
+                process.kill()
+            process.wait()
+            return f"{daemon} did not get ready within {_START.total_seconds():.0f} s"
+        if code != 0 and not self.listens():  # another one may have been quicker
+            log = f", see {self.log_path}" if self.log_path.exists() else ""
+            return f"{daemon} ended with code {code}{log}"
+        return ""
+
+
+def find_daemon() -> Path | None:
+    """Return commensald: the one beside this command, of this Python, or on the PATH."""
+    for folder in (Path(sys.argv[0]).parent, Path(sys.prefix) / "bin"):
+        candidate = folder / "commensald"
+        if candidate.is_file() and os.access(candidate, os.X_OK):
+            return candidate.absolute()
+    found = shutil.which("commensald")
+    return Path(found) if found else None
+
+
+def _milliseconds(duration: timedelta) -> int:
+    return int(duration / timedelta(milliseconds=1))

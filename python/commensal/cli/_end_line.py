@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one line at the end of `commensal run`: what sharing did for this job.
+
+What is known comes from the files that the job's processes left when they ended, and from the
+coordinator's record where a process was killed. A part that nobody knows is left out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from commensal._environment import JobSettings
+from commensal._quantities import format_bytes, format_seconds
+from commensal.cli._coordinator import Coordinator, Refused, Unreachable
+
+__all__ = ["Ending", "collect", "describe_end"]
+
+_ANSWER = timedelta(milliseconds=500)
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What is known about a job that ended; None: not known."""
+
+    active: bool
+    failure: str = ""  # why nothing was active, if a process said so
+    shared_seconds: float | None = None
+    given_back_bytes: int | None = None
+    moves: int | None = None
+    longest_pause_seconds: float | None = None
+    neighbour_slowdown: float | None = None
+    own_slowdown: float | None = None
+
+
+def collect(settings: JobSettings, coordinator: Coordinator, seconds: float) -> Ending:
+    """Gather what is known of a job that ran for `seconds` and has just ended."""
+    left = _read_left(settings.summary_file)
+    jobs = _ask(coordinator)
+    own = next((job for job in jobs if _job_field(job, "id") == settings.job_id), None)
+    reports = left.reports or ([own] if own is not None else [])
+    if not reports and not left.active:
+        return Ending(active=False, failure=left.failure)
+    others = [job for job in jobs if _job_field(job, "id") != settings.job_id]
+    memories = [report.get("memory", {}) for report in reports]
+    return Ending(
+        active=True,
+        shared_seconds=_shared_seconds(own, others, seconds),
+        given_back_bytes=_total(memories, "given_back_bytes_total"),
+        moves=_total(memories, "moves_total"),
+        longest_pause_seconds=max(_known(memories, "longest_pause_seconds"), default=None),
+        neighbour_slowdown=max(
+            _known([j for j in others if _job_field(j, "class") == "guaranteed"], "slowdown"),
+            default=None,
+        ),
+        own_slowdown=next(iter(_known([own] if own else [], "slowdown")), None),
+    )
+
+
+def describe_end(ending: Ending) -> str:
+    """Return the line, for example "shared 12 min, gave back 3.1 GiB in 4 moves"."""
+    if not ending.active:
+        return "nothing was managed: " + (
+            ending.failure or "the script did not import PyTorch in a Python that has commensal"
+        )
+    parts = []
+    if ending.shared_seconds is not None:
+        shared = ending.shared_seconds
+        parts.append(f"shared {format_seconds(shared)}" if shared > 0 else "had no neighbour")
+    if ending.given_back_bytes is not None:
+        moved = f"gave back {format_bytes(ending.given_back_bytes)}"
+        if ending.moves:
+            moved += f" in {ending.moves} {'move' if ending.moves == 1 else 'moves'}"
+        parts.append(moved)
+    if ending.moves and ending.longest_pause_seconds is not None:
+        parts.append(f"longest pause {format_seconds(ending.longest_pause_seconds)}")
+    if ending.neighbour_slowdown is not None:
+        parts.append(f"neighbour {ending.neighbour_slowdown:+.1%}".replace("%", " %"))
+    if ending.own_slowdown is not None:
+        parts.append(f"own steps {ending.own_slowdown:+.1%}".replace("%", " %"))
+    return ", ".join(parts) or "was active; it was ended before it could report"
+
+
+@dataclass(frozen=True)
+class _Left:
+    """What the job's processes left beside the summary file."""
+
+    reports: list[dict[str, Any]]
+    active: bool
+    failure: str
+
+
+def _read_left(summary: Path | None) -> _Left:
+    reports: list[dict[str, Any]] = []
+    active, failure = False, ""
+    if summary is None:
+        return _Left(reports, active, failure)
+    for entry in sorted(os.scandir(summary.parent), key=lambda item: item.name):
+        text = Path(entry.path).read_text(encoding="utf-8", errors="replace")
+        if entry.name.endswith(".active"):
+            active = True
+        elif entry.name.endswith(".failed"):
+            failure = text
+        else:
+            try:
+                report = json.loads(text)
+            except ValueError:
+                continue  # a process was killed while it wrote
+            if isinstance(report, dict):
+                reports.append(report)
+    return _Left(reports, active, failure)
+
+
+def _ask(coordinator: Coordinator) -> list[dict[str, Any]]:
+    if not coordinator.listens():
+        return []
+    try:
+        return list(coordinator.status(timeout=_ANSWER).get("jobs", []))
+    except (Unreachable, Refused, ImportError):
+        return []
+
+
+def _shared_seconds(
+    own: dict[str, Any] | None, others: list[dict[str, Any]], seconds: float
+) -> float | None:
+    """Return how long others were there; None without a coordinator that knows."""
+    if own is None:
+        return None
+    known = own.get("shared_seconds")
+    if isinstance(known, (int, float)):
+        return float(known)
+    present = [job for job in others if not job.get("ended")]
+    return min(seconds, max(_known(present, "started_seconds_ago"), default=0.0))
+
+
+def _job_field(job: dict[str, Any], key: str) -> Any:
+    return job.get("job", {}).get(key)
+
+
+def _known(items: list[dict[str, Any]], key: str) -> list[float]:
+    return [float(item[key]) for item in items if isinstance(item.get(key), (int, float))]
+
+
+def _total(items: list[dict[str, Any]], key: str) -> int | None:
+    known = _known(items, key)
+    return int(sum(known)) if known else None

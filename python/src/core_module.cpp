@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+// The Python module commensal._core: session and control client, converted and forwarded.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <utility>
+#include <variant>
+
+#include "coordinator/wire/control_client.h"
+#include "torch_ext/runtime/session.h"
+
+namespace py = pybind11;
+
+namespace commensal {
+namespace {
+
+using ReleaseGil = py::call_guard<py::gil_scoped_release>;
+
+/// Raised for an answer of the coordinator that is an error or cannot be used.
+class CoordinatorError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// Stands for the process's session; asks for it at each call, because a forked child has none.
+struct SessionHandle {
+  [[nodiscard]] static Session& get() {
+    Session* const session = Session::current();
+    if (session == nullptr) throw SessionError("commensal is not active in this process");
+    return *session;
+  }
+};
+
+JobClass to_job_class(std::string_view text) {
+  if (text == to_string(JobClass::kGuaranteed)) return JobClass::kGuaranteed;
+  if (text == to_string(JobClass::kOpportunistic)) return JobClass::kOpportunistic;
+  throw std::invalid_argument("neither guaranteed nor opportunistic: '" + std::string{text} + "'");
+}
+
+MemberRole to_role(std::string_view text) {
+  if (text == "main") return MemberRole::kMain;
+  if (text == "rank") return MemberRole::kRank;
+  if (text == "helper") return MemberRole::kHelper;
+  throw std::invalid_argument("not a role (main, rank, helper): '" + std::string{text} + "'");
+}
+
+std::optional<Bytes> to_bytes(std::optional<std::uint64_t> count) {
+  return count ? std::optional{Bytes{*count}} : std::nullopt;
+}
+
+wire::Message ask(const std::string& socket_path, std::int64_t timeout_ms,
+                  const wire::Message& question) {
+  const wire::ControlClient client{socket_path, std::chrono::milliseconds{timeout_ms}};
+  try {
+    wire::Message answer = client.request(question);
+    if (const auto* error = std::get_if<wire::Error>(&answer)) throw CoordinatorError(error->what);
+    return answer;
+  } catch (const wire::BadMessage& error) {
+    throw CoordinatorError(std::string{"the coordinator's answer cannot be used: "} + error.what());
+  }
+}
+
+std::string control_status(const std::string& socket_path, std::string job,
+                           std::int64_t timeout_ms) {
+  const wire::Message answer =
+      ask(socket_path, timeout_ms, wire::StatusRequest{.job = std::move(job)});
+  if (const auto* reply = std::get_if<wire::StatusReply>(&answer)) return reply->status.dump();
+  throw CoordinatorError("the coordinator answered a status request with another message");
+}
+
+using MemoryPair = std::pair<std::uint64_t, std::optional<std::uint64_t>>;
+using SharePair = std::pair<double, double>;
+
+std::tuple<std::string, Revision, std::string, std::string> control_set(
+    const std::string& socket_path, std::string job, std::int64_t timeout_ms,
+    std::optional<MemoryPair> memory, std::optional<SharePair> share, std::optional<bool> paused) {
+  wire::SetRequest request{.job = std::move(job), .memory = {}, .share = {}, .paused = paused};
+  if (memory) request.memory = wire::MemoryRange{memory->first, memory->second};
+  if (share) request.share = wire::ShareRange{share->first, share->second};
+  const wire::Message answer = ask(socket_path, timeout_ms, request);
+  if (const auto* reply = std::get_if<wire::SetReply>(&answer)) {
+    return {reply->job_id, reply->revision, reply->outcome, reply->reason};
+  }
+  throw CoordinatorError("the coordinator answered a set request with another message");
+}
+
+SessionHandle start(JobId job_id, std::string name, std::string tenant, std::string_view job_class,
+                    MemoryBounds memory, ShareBounds share, std::string law, std::string_view role,
+                    int rank, int world_size, std::string instance, std::string runtime_dir,
+                    std::string spill_dir, std::optional<Bytes> host_cap, bool idle_class,
+                    std::string summary_file) {
+  SessionConfig config;
+  config.job_id = std::move(job_id);
+  config.name = std::move(name);
+  config.tenant = std::move(tenant);
+  config.job_class = to_job_class(job_class);
+  config.memory = memory;
+  config.share = share;
+  config.law = std::move(law);
+  config.role = to_role(role);
+  config.rank = rank;
+  config.world_size = world_size;
+  config.instance = std::move(instance);
+  config.runtime_dir = std::move(runtime_dir);
+  config.spill_dir = std::move(spill_dir);
+  config.host_cap = host_cap;
+  config.idle_class = idle_class;
+  config.summary_file = std::move(summary_file);
+  const py::gil_scoped_release released;  // connecting may wait
+  Session::start(std::move(config));
+  return {};
+}
+
+void bind_errors(py::module_& m) {
+  py::register_exception<SessionError>(m, "SessionError", PyExc_RuntimeError);
+  py::register_exception<wire::CoordinatorUnreachable>(m, "CoordinatorUnreachable",
+                                                       PyExc_ConnectionError);
+  py::register_exception<CoordinatorError>(m, "CoordinatorError", PyExc_RuntimeError);
+}
+
+void bind_session(py::module_& m) {
+  py::class_<LimitTicket>(m, "LimitTicket", "What came of a change of the limit; sizes in bytes.")
+      .def_readonly("revision", &LimitTicket::revision)
+      .def_property_readonly("limit_bytes", [](const LimitTicket& t) { return t.limit.count(); })
+      .def_property_readonly("done_bytes", [](const LimitTicket& t) { return t.done.count(); })
+      .def_property_readonly("deferred_bytes",
+                             [](const LimitTicket& t) { return t.deferred.count(); })
+      .def_readonly("reason", &LimitTicket::reason);
+
+  py::class_<SessionHandle>(m, "Session", "The one session of this process.")
+      .def(
+          "step", [](const SessionHandle& s) { s.get().step(); }, ReleaseGil())
+      .def(
+          "set_memory_limit",
+          [](const SessionHandle& s, std::uint64_t limit_bytes) {
+            return s.get().set_memory_limit(Bytes{limit_bytes});
+          },
+          py::arg("limit_bytes"), ReleaseGil())
+      .def(
+          "set_compute_share",
+          [](const SessionHandle& s, double share) { s.get().set_compute_share(share); },
+          py::arg("share"), ReleaseGil())
+      .def(
+          "pause", [](const SessionHandle& s) { s.get().pause(); }, ReleaseGil())
+      .def(
+          "resume", [](const SessionHandle& s) { s.get().resume(); }, ReleaseGil())
+      .def(
+          "stats_json", [](const SessionHandle& s) { return s.get().stats_json(); }, ReleaseGil())
+      .def(
+          "active_line", [](const SessionHandle& s) { return s.get().active_line(); }, ReleaseGil())
+      .def(
+          "shutdown",
+          [](const SessionHandle&) {
+            if (Session* const session = Session::current()) session->shutdown();
+          },
+          ReleaseGil());
+
+  m.def(
+      "start",
+      [](std::string job_id, std::string name, std::string tenant, const std::string& job_class,
+         std::uint64_t memory_min_bytes, std::optional<std::uint64_t> memory_max_bytes,
+         double share_min, double share_max, std::string law, const std::string& role, int rank,
+         int world_size, std::string instance, std::string runtime_dir, std::string spill_dir,
+         std::optional<std::uint64_t> host_cap_bytes, bool idle_class, std::string summary_file) {
+        return start(JobId{std::move(job_id)}, std::move(name), std::move(tenant), job_class,
+                     {Bytes{memory_min_bytes}, to_bytes(memory_max_bytes)}, {share_min, share_max},
+                     std::move(law), role, rank, world_size, std::move(instance),
+                     std::move(runtime_dir), std::move(spill_dir), to_bytes(host_cap_bytes),
+                     idle_class, std::move(summary_file));
+      },
+      py::kw_only(), py::arg("job_id"), py::arg("name"), py::arg("tenant"), py::arg("job_class"),
+      py::arg("memory_min_bytes"), py::arg("memory_max_bytes"), py::arg("share_min"),
+      py::arg("share_max"), py::arg("law"), py::arg("role"), py::arg("rank"), py::arg("world_size"),
+      py::arg("instance"), py::arg("runtime_dir"), py::arg("spill_dir"), py::arg("host_cap_bytes"),
+      py::arg("idle_class"), py::arg("summary_file"), "Start the session of this process.");
+  m.def(
+      "current",
+      []() {
+        return Session::current() == nullptr ? std::nullopt : std::optional{SessionHandle{}};
+      },
+      "Return the session; None before `start` and in a forked child.");
+  m.def(
+      "optimizer_step_begin",
+      [] {
+        if (Session* const session = Session::current()) session->optimizer_step_begin();
+      },
+      ReleaseGil(), "Tell the step tracker.");
+  m.def(
+      "optimizer_step_end",
+      [] {
+        if (Session* const session = Session::current()) session->optimizer_step_end();
+      },
+      ReleaseGil(), "Tell the step tracker; may wait at the safe point.");
+}
+
+void bind_control(py::module_& m) {
+  m.def("control_status", &control_status, py::arg("socket_path"), py::arg("job"),
+        py::arg("timeout_ms"), ReleaseGil(), "Ask a coordinator for its status, as JSON.");
+  m.def("control_set", &control_set, py::arg("socket_path"), py::arg("job"), py::arg("timeout_ms"),
+        py::kw_only(), py::arg("memory") = py::none(), py::arg("share") = py::none(),
+        py::arg("paused") = py::none(), ReleaseGil(),
+        "Ask a coordinator for a change; return job id, revision, outcome, reason.");
+}
+
+}  // namespace
+}  // namespace commensal
+
+PYBIND11_MODULE(_core, m) {
+  m.doc() = "Bindings over libcommensal_runtime; users import commensal.";
+  commensal::bind_errors(m);
+  commensal::bind_session(m);
+  commensal::bind_control(m);
+}
