@@ -169,8 +169,9 @@ OpKind op_kind(std::string_view name, bool is_dispatcher) noexcept {
 }
 
 bool is_compiled_region(std::string_view name) noexcept {
-  // The second is the backward half of a compiled region: an autograd node without a region event.
-  return name.starts_with(kRegionKey) || name == "CompiledFunctionBackward";
+  // The second is the backward half of a compiled region, which has no region event of its own.
+  return name.starts_with(kRegionKey) ||
+         name == "autograd::engine::evaluate_function: CompiledFunctionBackward";
 }
 
 bool is_communication_range(std::string_view name) noexcept {

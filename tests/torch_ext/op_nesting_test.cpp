@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checks when a thread enters and leaves the gate as its events nest.
+#include "torch_ext/op_nesting.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+namespace commensal {
+namespace {
+
+// Plays events as the callback does, and writes down what the gate is told.
+class OpNestingTest : public ::testing::Test {
+ protected:
+  void begin(OpKind kind, const char* key = "op", bool shielded = false) {
+    running_.push_back(kind);
+    if (nesting_.is_inside()) {
+      nesting_.begin_nested();
+    } else {
+      note(nesting_.begin_outermost(kind, key, shielded));
+    }
+  }
+
+  void end() {
+    const OpKind kind = running_.back();
+    running_.pop_back();
+    if (nesting_.is_nested()) {
+      nesting_.end_nested();
+    } else {
+      note(nesting_.end_outermost(nesting_.is_outside() && kind == OpKind::kRegion));
+    }
+  }
+
+  std::vector<std::string> log_;
+
+ private:
+  void note(const GateCalls& calls) {
+    if (calls.leave != nullptr) log_.push_back(std::string{"leave "} + calls.leave);
+    if (calls.enter != nullptr) log_.push_back(std::string{"enter "} + calls.enter);
+  }
+
+  OpNesting nesting_;
+  std::vector<OpKind> running_;
+};
+
+using Log = std::vector<std::string>;
+
+TEST_F(OpNestingTest, OnlyTheOutermostOpEnters) {
+  begin(OpKind::kOp, "relu");
+  begin(OpKind::kOp, "clamp_min");
+  end();
+  end();
+  EXPECT_EQ(log_, (Log{"enter relu", "leave relu"}));
+}
+
+TEST_F(OpNestingTest, OpsInsideATransparentEventEnterOneByOne) {
+  begin(OpKind::kTransparent);
+  begin(OpKind::kOp, "a");
+  end();
+  begin(OpKind::kOp, "b");
+  end();
+  end();
+  EXPECT_EQ(log_, (Log{"enter a", "leave a", "enter b", "leave b"}));
+}
+
+TEST_F(OpNestingTest, EveryKindIsNestedInsideAnOp) {
+  begin(OpKind::kOp, "custom");
+  for (const OpKind kind :
+       {OpKind::kTransparent, OpKind::kOp, OpKind::kCollective, OpKind::kRegion}) {
+    begin(kind);
+    end();
+  }
+  EXPECT_EQ(log_, Log{"enter custom"});
+  end();
+  EXPECT_EQ(log_, (Log{"enter custom", "leave custom"}));
+}
+
+TEST_F(OpNestingTest, NothingInsideACollectiveEnters) {
+  begin(OpKind::kCollective);
+  begin(OpKind::kOp);
+  end();
+  end();
+  EXPECT_EQ(log_, Log{});
+}
+
+TEST_F(OpNestingTest, NothingOnAShieldedThreadEnters) {
+  begin(OpKind::kOp, "op", true);
+  end();
+  begin(OpKind::kRegion, "op", true);
+  end();
+  EXPECT_EQ(log_, Log{});
+}
+
+TEST_F(OpNestingTest, ARegionWithoutOpsIsMeteredToItsEnd) {
+  begin(OpKind::kRegion);
+  begin(OpKind::kTransparent);
+  end();
+  EXPECT_EQ(log_, Log{std::string{"enter "} + kRegionKey});
+  end();
+  EXPECT_EQ(log_.back(), std::string{"leave "} + kRegionKey);
+}
+
+TEST_F(OpNestingTest, AnOpInsideARegionIsMeteredByItself) {
+  begin(OpKind::kRegion);
+  begin(OpKind::kOp, "mm");
+  end();
+  end();
+  const std::string region = kRegionKey;
+  EXPECT_EQ(log_, (Log{"enter " + region, "leave " + region, "enter mm", "leave mm"}));
+}
+
+TEST_F(OpNestingTest, ACollectiveInsideARegionIsNotMetered) {
+  begin(OpKind::kRegion);
+  begin(OpKind::kCollective);
+  EXPECT_EQ(log_.back(), std::string{"leave "} + kRegionKey);
+}
+
+TEST_F(OpNestingTest, RegionsNest) {
+  begin(OpKind::kRegion);
+  begin(OpKind::kRegion);
+  end();
+  begin(OpKind::kOp, "mm");
+  end();
+  end();
+  const std::string region = kRegionKey;
+  EXPECT_EQ(log_, (Log{"enter " + region, "leave " + region, "enter " + region, "leave " + region,
+                       "enter mm", "leave mm"}));
+}
+
+}  // namespace
+}  // namespace commensal

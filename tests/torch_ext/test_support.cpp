@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// C functions by which Python tests drive a session without the Python package.
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <string>
+#include <string_view>
+
+#include "torch_ext/gate/gate.h"
+#include "torch_ext/runtime/session.h"
+
+// The texts that these functions return are valid until the thread's next call.
+
+namespace {
+
+using commensal::Bytes;
+using commensal::Session;
+
+const char* keep(std::string text) {
+  thread_local std::string kept;
+  kept = std::move(text);
+  return kept.c_str();
+}
+
+// The session under test; it outlives everything but is not `current` in a forked child.
+Session* g_session = nullptr;
+
+commensal::LimitTicket g_last_ticket;
+
+std::uint64_t keep_ticket(commensal::LimitTicket ticket) {
+  g_last_ticket = std::move(ticket);
+  return g_last_ticket.done.count();
+}
+
+commensal::SessionConfig make_config(const char* job_class, std::uint64_t limit_bytes,
+                                     const char* law, const char* spill_dir) {
+  commensal::SessionConfig config;
+  config.job_id = commensal::JobId{"test"};
+  config.name = "test";
+  config.job_class = std::string_view{job_class} == "guaranteed"
+                         ? commensal::JobClass::kGuaranteed
+                         : commensal::JobClass::kOpportunistic;
+  if (limit_bytes != UINT64_MAX) config.memory.max = Bytes{limit_bytes};
+  config.law = law;
+  config.spill_dir = spill_dir;
+  config.idle_class = false;  // an ordinary user's test process could not leave it again
+  return config;
+}
+
+}  // namespace
+
+extern "C" {
+
+/// Starts a session without a coordinator. `limit_bytes` UINT64_MAX: no limit. `host_cap_bytes`
+/// UINT64_MAX: as much as the disk has. @return null, or what went wrong.
+const char* commensal_testing_start(const char* job_class, std::uint64_t limit_bytes,
+                                    std::uint64_t host_cap_bytes, const char* law,
+                                    const char* spill_dir) {
+  try {
+    commensal::SessionConfig config = make_config(job_class, limit_bytes, law, spill_dir);
+    if (host_cap_bytes != UINT64_MAX) config.host_cap = Bytes{host_cap_bytes};
+    g_session = &Session::start(std::move(config));
+    return nullptr;
+  } catch (const std::exception& error) {
+    return keep(error.what());
+  }
+}
+
+std::uint64_t commensal_testing_set_limit(std::uint64_t limit_bytes) {
+  return keep_ticket(g_session->set_memory_limit(Bytes{limit_bytes}));
+}
+std::uint64_t commensal_testing_shrink(std::uint64_t bytes) {
+  return keep_ticket(g_session->allocator().shrink(Bytes{bytes}));
+}
+std::uint64_t commensal_testing_grow(std::uint64_t bytes) {
+  return keep_ticket(g_session->allocator().grow(Bytes{bytes}));
+}
+std::uint64_t commensal_testing_deferred() { return g_last_ticket.deferred.count(); }
+const char* commensal_testing_reason() { return keep(g_last_ticket.reason); }
+
+int commensal_testing_owns(const void* address) {
+  return g_session->allocator().owns(address) ? 1 : 0;
+}
+/// @return "device", "host", "parked", "free", or "" for an address that is not managed.
+const char* commensal_testing_tier_of(const void* address) {
+  const auto* const byte = static_cast<const std::byte*>(address);
+  for (const commensal::ChunkResidency& chunk : g_session->allocator().residency()) {
+    if (byte >= chunk.address && byte < chunk.address + chunk.size.count()) {
+      return keep(std::string{commensal::to_string(chunk.tier)});
+    }
+  }
+  return "";
+}
+
+void commensal_testing_pause() { g_session->gate().pause(); }
+void commensal_testing_resume() { g_session->gate().resume(); }
+int commensal_testing_wants_callback() { return g_session->gate().wants_callback() ? 1 : 0; }
+std::uint64_t commensal_testing_ops_in_flight() { return g_session->gate().ops_in_flight(); }
+
+const char* commensal_testing_stats() { return keep(g_session->stats_json()); }
+int commensal_testing_has_current() { return Session::current() != nullptr ? 1 : 0; }
+void commensal_testing_shutdown() { g_session->shutdown(); }
+}
