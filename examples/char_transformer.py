@@ -20,7 +20,7 @@ from typing import TextIO
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn import functional
 
 
 def standard_library_sources() -> Iterator[Path]:
@@ -59,7 +59,7 @@ class Block(nn.Module):
         parts = self.query_key_value(self.attention_norm(x))
         parts = parts.view(batch, length, 3, self.heads, width // self.heads)
         query, key, value = parts.permute(2, 0, 3, 1, 4)
-        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         x = x + self.project(mixed.transpose(1, 2).reshape(batch, length, width))
         return x + self.transform(x)
 
@@ -118,7 +118,7 @@ def train(arguments: argparse.Namespace, log: TextIO | None) -> dict[str, object
         sequences = data[starts + window]
         optimizer.zero_grad()
         logits = model(sequences[:, :-1])
-        loss = F.cross_entropy(logits.flatten(0, 1), sequences[:, 1:].flatten())
+        loss = functional.cross_entropy(logits.flatten(0, 1), sequences[:, 1:].flatten())
         loss.backward()
         optimizer.step()
         loss_value = loss.item()

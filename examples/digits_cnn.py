@@ -23,7 +23,7 @@ from typing import TextIO
 import torch
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 
 
@@ -78,7 +78,7 @@ def load(size: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return training images and labels, then test images and labels; uint8, `size` x `size`."""
     digits = load_digits()
     images = torch.from_numpy(digits.images).float().unsqueeze(1) / 16.0
-    images = F.interpolate(images, size=(size, size), mode="bilinear", align_corners=False)
+    images = functional.interpolate(images, size=(size, size), mode="bilinear", align_corners=False)
     images = images.mul(255.0).to(torch.uint8)
     labels = torch.from_numpy(digits.target).long()
     test = torch.arange(len(images)) % 6 == 0
@@ -157,7 +157,7 @@ def train(arguments: argparse.Namespace, log: TextIO | None, folder: Path) -> di
         begin = time.monotonic()
         inputs, answers = next(source)
         optimizer.zero_grad()
-        loss = F.cross_entropy(model(inputs), answers)
+        loss = functional.cross_entropy(model(inputs), answers)
         loss.backward()
         optimizer.step()
         loss_value = loss.item()

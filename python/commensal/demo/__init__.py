@@ -18,6 +18,6 @@ def main(out: Path, seconds: int | None = None, json_file: Path | None = None) -
     `seconds` scales the amount of work down; the figures are then not judged. Returns 0 if the
     demo's own checks hold, 1 if one failed, and prints the reason.
     """
-    from commensal.demo import conductor  # matplotlib and numpy load only when they are needed
+    from commensal.demo.conductor import run_demo  # loads matplotlib and numpy
 
-    return conductor.run_demo(out, seconds, json_file)
+    return run_demo(out, seconds, json_file)

@@ -52,7 +52,7 @@ def run_demo(out: Path, seconds: int | None, json_file: Path | None) -> int:
         measurement = Conductor(plan, console).run()
         figures = figures_of(measurement)
         text = json.dumps(figures.as_json(), indent=2)
-        for path in {out / "demo.json", json_file} - {None}:
+        for path in {out / "demo.json", json_file or out / "demo.json"}:
             path.write_text(text + "\n")
         page = report.write(out, measurement, figures)
         failures = check(measurement, figures)
@@ -183,7 +183,8 @@ class Conductor:
                 for name in alone.get(mode, [OPPORTUNISTIC, GUARANTEED])
             }
             self._watch(jobs, watch, None)
-            records = {name: job.record() for name, job in jobs.items()}
+            # Guaranteed first: what the other does afterwards is no longer sharing.
+            records = {name: jobs[name].stop() for name in reversed(list(jobs))}
         return WindowRecord(mode, number, records, cpu=watch.cpu)
 
     def _commensal_window(
@@ -218,7 +219,11 @@ class Conductor:
         )
 
     def _watch(self, jobs: Mapping[str, Job], watch: Watch, daemon: Daemon | None) -> None:
-        """Show progress, sample, and set limits until every job has ended."""
+        """Show progress, sample, and set limits until every job has ended.
+
+        Without a daemon, sharing ends with the guaranteed job: nothing shrinks or grows then.
+        """
+        awaited = list(jobs) if daemon else list(jobs)[-1:]
         totals = {
             GUARANTEED: self._plan.guaranteed_steps,
             OPPORTUNISTIC: self._plan.opportunistic_steps,
@@ -226,7 +231,7 @@ class Conductor:
         changes = list(self._plan.limit_changes) if daemon else []
         excerpt: threading.Thread | None = None
         with self._bars({name: totals[name] for name in jobs}) as bars:
-            while any(job.running() for job in jobs.values()):
+            while any(jobs[name].running() for name in awaited):
                 time.sleep(POLL_SECONDS)
                 done = {name: job.steps_done() for name, job in jobs.items()}
                 for name, count in done.items():

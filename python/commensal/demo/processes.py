@@ -109,8 +109,16 @@ class Job:
         except FileNotFoundError:
             return 0
 
+    def stop(self) -> JobRecord:
+        """End the job if it still runs, and return the steps it did: there may be no result."""
+        if not self.running():
+            return self.record()
+        end_process(self._process)
+        steps, events = read_log(self.log)
+        return JobRecord(steps=steps, events=events)
+
     def record(self, stats: Mapping[str, object] | None = None) -> JobRecord:
-        """Return what the script wrote.
+        """Wait for the job's end and return what the script wrote.
 
         Raises:
             DemoError: it failed; the message has the end of its output.

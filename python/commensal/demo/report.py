@@ -137,7 +137,8 @@ def plot_step_times(axes: Axes, measurement: Measurement, job: str, title: str) 
         most = max(most, float(values[-1]))
     axes.set_xscale("log")
     axes.set_xlim(0.6, most * 1.1)
-    ticks = [t for t in (0.7, 1, 1.5, 2, 3, 5, 10, 20, 50) if t <= most * 1.1]
+    close = (0.7, 1, 1.5, 2, 3, 5) if most < 8 else (1, 2, 5, 10, 20, 50, 100)
+    ticks = [t for t in close if t <= most * 1.1]
     axes.set_xticks(ticks)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g} x"))
     axes.xaxis.set_minor_formatter(NullFormatter())
@@ -152,6 +153,7 @@ def plot_step_times(axes: Axes, measurement: Measurement, job: str, title: str) 
 
 
 def draw_step_times(measurement: Measurement) -> Figure:
+    figure: Figure
     figure, axes = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")
     plot_step_times(axes[0], measurement, GUARANTEED, "Guaranteed job")
     plot_step_times(axes[1], measurement, OPPORTUNISTIC, "Opportunistic job")
@@ -229,6 +231,7 @@ def mark_events(axes: Axes, window: WindowRecord, origin: float, top: float) -> 
 
 
 def draw_memory(measurement: Measurement) -> Figure:
+    figure: Figure
     figure, axes = plt.subplots(figsize=(11, 4.4), layout="constrained")
     plot_memory(axes, measurement)
     return figure
@@ -275,6 +278,11 @@ def plot_gaps(axes: Axes, window: WindowRecord, colour: str, title: str, cores: 
         axes.axvspan(
             (computing - begin) * 1e3, (step.end - begin) * 1e3, color=BUSY, alpha=0.07, linewidth=0
         )
+    for event in window.jobs[GUARANTEED].events:  # evaluations and checkpoints are work, too
+        if event.value and event.time > begin and event.time - event.value < end:
+            span = ((event.time - event.value - begin) * 1e3, event.value * 1e3)
+            axes.broken_barh([span], (1.12, 0.28), color=BUSY)
+            axes.axvspan(span[0], span[0] + span[1], color=BUSY, alpha=0.07, linewidth=0)
     samples = [s for s in window.cpu if s.job == OPPORTUNISTIC]
     times, used = cpu_rate(samples, 0.008)
     axes.fill_between(
@@ -288,6 +296,7 @@ def plot_gaps(axes: Axes, window: WindowRecord, colour: str, title: str, cores: 
 
 
 def draw_gaps(measurement: Measurement) -> Figure:
+    figure: Figure
     figure, axes = plt.subplots(2, 1, figsize=(11, 4.8), layout="constrained", sharex=True)
     cores = int(measurement.machine.get("cores", 1))
     default, ours = measurement.of(Mode.DEFAULT)[-1], measurement.of(Mode.COMMENSAL)[-1]
@@ -304,17 +313,17 @@ def draw_gaps(measurement: Measurement) -> Figure:
 
 def draw_overview(measurement: Measurement, figures: Figures) -> Figure:
     """Draw the one picture that says it all, for a page such as the README."""
-    figure = plt.figure(figsize=(12, 7.6), layout="constrained")
+    figure: Figure = plt.figure(figsize=(12, 7.6), layout="constrained")
     grid = figure.add_gridspec(2, 2, width_ratios=[1, 1.25])
     plot_step_times(
-        figure.add_subplot(grid[0, 0]), measurement, GUARANTEED, "Guaranteed job: its step times"
+        figure.add_subplot(grid[0, 0]), measurement, GUARANTEED, "Step times of the guaranteed job"
     )
     cores = int(measurement.machine.get("cores", 1))
     gaps = grid[0, 1].subgridspec(2, 1)
     for row, (mode, colour, title) in enumerate(
         [
-            (Mode.DEFAULT, DEFAULT, "Default sharing: both at once"),
-            (Mode.COMMENSAL, COMMENSAL, "commensal: the opportunistic job runs in the gaps"),
+            (Mode.DEFAULT, DEFAULT, "Default sharing"),
+            (Mode.COMMENSAL, COMMENSAL, "commensal: it runs in the gaps"),
         ]
     ):
         axes = figure.add_subplot(gaps[row])
@@ -323,9 +332,10 @@ def draw_overview(measurement: Measurement, figures: Figures) -> Figure:
             axes.set_xlabel("milliseconds")
     plot_memory(figure.add_subplot(grid[1, :]), measurement)
     figure.suptitle(
-        f"Guaranteed step {percent(figures.commensal.slowdown)} under commensal,"
-        f" {percent(figures.default.slowdown)} by default;"
-        f" opportunistic job at {figures.commensal.harvest:.0%} of its speed alone",
+        f"Guaranteed job's steps: {percent(figures.commensal.slowdown)} than alone under"
+        f" commensal, {percent(figures.default.slowdown)} by default sharing.\n"
+        f"Opportunistic job: {figures.commensal.harvest:.0%} of its speed alone; results"
+        f" {'bit-identical' if figures.bit_identical else 'DIFFER'}.",
         x=0.01,
         ha="left",
         fontsize=13,
