@@ -51,17 +51,17 @@ struct SessionConfig {
   JobClass job_class = JobClass::kOpportunistic;
   MemoryBounds memory;
   ShareBounds share;
-  std::string law;              ///< "gap", "duty_cycle", "open"; empty: default of the class
+  std::string law;  ///< "gap", "duty_cycle", "open"; empty: default of the class
   MemberRole role = MemberRole::kMain;
   int rank = 0;
   int world_size = 1;
-  std::string instance = "default";        ///< which node coordinator
-  std::filesystem::path runtime_dir;       ///< where its sockets are; empty: do not connect
-  std::filesystem::path spill_dir;         ///< empty: /var/tmp
-  std::optional<Bytes> host_cap;           ///< most bytes on the slower tier
-  bool idle_class = true;                  ///< opportunistic threads enter SCHED_IDLE
+  std::string instance = "default";   ///< which node coordinator
+  std::filesystem::path runtime_dir;  ///< where its sockets are; empty: do not connect
+  std::filesystem::path spill_dir;    ///< empty: /var/tmp
+  std::optional<Bytes> host_cap;      ///< most bytes on the slower tier
+  bool idle_class = true;             ///< opportunistic threads enter SCHED_IDLE
   std::chrono::milliseconds connect_timeout{1000};
-  std::filesystem::path summary_file;      ///< final statistics are written here; empty: nowhere
+  std::filesystem::path summary_file;  ///< final statistics are written here; empty: nowhere
 };
 
 /// The one session of a process. Owns source, allocator, gate, step tracker and client thread;

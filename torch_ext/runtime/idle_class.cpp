@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// Walks over the threads of the process and changes their scheduling class.
+#include "torch_ext/runtime/idle_class.h"
+
+#include <sched.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <system_error>
+
+namespace commensal {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Calls `visit(tid, name)` for each thread, again for those that appear meanwhile.
+template <typename Visit>
+void each_thread(Visit visit) {
+  std::set<int> seen;
+  bool found = true;
+  while (found) {
+    found = false;
+    std::error_code gone;
+    for (fs::directory_iterator it("/proc/self/task", gone), end; !gone && it != end;
+         it.increment(gone)) {
+      const int tid = std::atoi(it->path().filename().c_str());
+      if (tid <= 0 || !seen.insert(tid).second) continue;
+      found = true;
+      std::string name;
+      std::ifstream comm(it->path() / "comm");
+      std::getline(comm, name);
+      visit(tid, name);
+    }
+  }
+}
+
+IdleClassResult set_all(int policy) {
+  IdleClassResult result;
+  each_thread([&](int tid, const std::string& name) {
+    if (policy == SCHED_IDLE && stays_out_of_idle_class(name)) return;
+    const int now = ::sched_getscheduler(tid);
+    const bool apply =
+        policy == SCHED_IDLE ? now == SCHED_OTHER || now == SCHED_BATCH : now == SCHED_IDLE;
+    if (!apply) return;  // ended meanwhile, there already, or somebody chose another class for it
+    const sched_param normal{};
+    if (::sched_setscheduler(tid, policy, &normal) == 0) {
+      ++result.changed;
+    } else if (errno != ESRCH) {
+      ++result.failed;
+      if (result.reason.empty()) {
+        result.reason = "sched_setscheduler of thread '" + name +
+                        "': " + std::generic_category().message(errno);
+      }
+    }
+  });
+  return result;
+}
+
+}  // namespace
+
+bool stays_out_of_idle_class(std::string_view thread_name) noexcept {
+  return thread_name.starts_with("commensal-") || thread_name.starts_with("ZMQbg/");
+}
+
+IdleClassResult enter_idle_class() { return set_all(SCHED_IDLE); }
+IdleClassResult leave_idle_class() { return set_all(SCHED_OTHER); }
+
+}  // namespace commensal

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+// Turns the words of the shared pages into one observation.
+#include "torch_ext/runtime/peer_observer.h"
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include "torch_ext/runtime/job_page.h"
+
+namespace commensal {
+namespace {
+
+constexpr auto kRelaxed = std::memory_order_relaxed;
+constexpr double kPerMillion = 1e-6;
+
+bool fresh(std::uint64_t heartbeat, TimePoint now) noexcept {
+  return heartbeat != 0 && now - from_page_time(heartbeat) < PeerObserver::kSilence;
+}
+
+bool in_use(const wire::DeviceEntry& entry) noexcept { return entry.job_id[0] != '\0'; }
+
+bool is_guaranteed(const wire::DeviceEntry& entry) noexcept {
+  return entry.job_class.load(kRelaxed) == static_cast<std::uint64_t>(JobClass::kGuaranteed);
+}
+
+}  // namespace
+
+struct PeerObserver::Pages {
+  std::vector<wire::MappedPage> kept;
+};
+
+PeerObserver::PeerObserver(JobId job) : job_(std::move(job)), pages_(std::make_unique<Pages>()) {}
+PeerObserver::~PeerObserver() = default;
+
+void PeerObserver::set_device_page(wire::MappedPage page) {
+  const auto* device = page.as<wire::DevicePage>();
+  const char* wrong = wire::check_page(device, wire::kPageSize, wire::kDevicePageMagic);
+  if (*wrong != '\0') throw std::runtime_error(std::string("device page: ") + wrong);
+  pages_->kept.push_back(std::move(page));
+  own_entry_.store(UINT64_MAX, kRelaxed);
+  device_.store(device, std::memory_order_release);
+}
+
+void PeerObserver::add_peer(std::int64_t pid, wire::MappedPage page) {
+  const auto* job = page.as<wire::JobPage>();
+  const char* wrong = wire::check_page(job, wire::kPageSize, wire::kJobPageMagic);
+  if (*wrong != '\0') throw std::runtime_error(std::string("page of a peer: ") + wrong);
+  if (job_.str() == std::string_view(job->job_id, ::strnlen(job->job_id, wire::kIdSize))) return;
+  remove_peer(pid);
+  const std::size_t end = peers_end_.load(kRelaxed);
+  for (std::size_t i = 0; i < kMaxPeers; ++i) {
+    Peer& peer = peers_[i];
+    if (peer.page.load(kRelaxed) != nullptr) continue;
+    pages_->kept.push_back(std::move(page));
+    peer.pid = pid;
+    peer.page.store(job, std::memory_order_release);
+    peers_end_.store(std::max(end, i + 1), std::memory_order_release);
+    return;
+  }
+  throw std::runtime_error("too many guaranteed processes to watch: " + std::to_string(kMaxPeers));
+}
+
+void PeerObserver::remove_peer(std::int64_t pid) noexcept {
+  for (Peer& peer : peers_) {
+    if (peer.pid == pid) peer.page.store(nullptr, std::memory_order_release);
+  }
+}
+
+std::size_t PeerObserver::peers() const noexcept {
+  return static_cast<std::size_t>(std::count_if(peers_.begin(), peers_.end(), [](const Peer& peer) {
+    return peer.page.load(kRelaxed) != nullptr;
+  }));
+}
+
+DeviceObservation PeerObserver::observe(TimePoint now) const noexcept {
+  DeviceObservation seen;
+  seen.now = now;
+  seen.share_max = share_max_.load(kRelaxed);
+  seen.paused = paused_.load(kRelaxed);
+  const wire::DevicePage* page = device_.load(std::memory_order_acquire);
+  if (page != nullptr) observe_page(*page, seen);
+  observe_peers(seen);
+  return seen;
+}
+
+const wire::DeviceEntry* PeerObserver::own_entry(const wire::DevicePage& page) const noexcept {
+  constexpr std::uint64_t kIndexBits = 8;
+  const std::uint64_t revision = page.revision.load(std::memory_order_acquire);
+  const std::uint64_t cached = own_entry_.load(kRelaxed);
+  if (cached != UINT64_MAX && (cached >> kIndexBits) == revision) {
+    const std::uint64_t index = cached & ((1U << kIndexBits) - 1);
+    return index == 0 ? nullptr : &page.entries[index - 1];
+  }
+  std::uint64_t found = 0;
+  for (std::size_t i = 0; i < wire::kMaxDeviceEntries && found == 0; ++i) {
+    const wire::DeviceEntry& entry = page.entries[i];
+    const std::string_view id(entry.job_id, ::strnlen(entry.job_id, wire::kIdSize));
+    if (!id.empty() && id == job_.str()) found = i + 1;
+  }
+  own_entry_.store((revision << kIndexBits) | found, kRelaxed);
+  return found == 0 ? nullptr : &page.entries[found - 1];
+}
+
+void PeerObserver::observe_page(const wire::DevicePage& page,
+                                DeviceObservation& seen) const noexcept {
+  seen.coordinator_alive = fresh(page.heartbeat_ns.load(kRelaxed), seen.now);
+  seen.trickle = static_cast<double>(page.trickle_ppm.load(kRelaxed)) * kPerMillion;
+  const wire::DeviceEntry* own = own_entry(page);
+  if (own != nullptr) {
+    seen.paused = seen.paused || own->paused.load(kRelaxed) != 0;
+    seen.share_max = std::min(seen.share_max,
+                              static_cast<double>(own->share_max_ppm.load(kRelaxed)) * kPerMillion);
+  }
+  if (seen.coordinator_alive) {
+    if (own != nullptr) {
+      seen.trickle = static_cast<double>(own->share_min_ppm.load(kRelaxed)) * kPerMillion;
+    }
+    const std::uint64_t itself = own != nullptr && is_guaranteed(*own) ? 1 : 0;
+    seen.guaranteed_present = page.guaranteed_alive.load(kRelaxed) > itself;
+    return;
+  }
+  // Nobody counts any more: leases on the page run out by themselves.
+  for (const wire::DeviceEntry& entry : page.entries) {
+    if (&entry == own || !in_use(entry) || !is_guaranteed(entry)) continue;
+    if (from_page_time(entry.lease_until_ns.load(kRelaxed)) > seen.now) {
+      seen.guaranteed_present = true;
+    }
+  }
+}
+
+void PeerObserver::observe_peers(DeviceObservation& seen) const noexcept {
+  bool any = false;
+  bool all = true;
+  TimePoint busy_since = TimePoint::max();
+  const std::size_t end = peers_end_.load(std::memory_order_acquire);
+  for (std::size_t i = 0; i < end; ++i) {
+    const wire::JobPage* page = peers_[i].page.load(std::memory_order_acquire);
+    if (page == nullptr) continue;
+    any = true;
+    const auto activity =
+        static_cast<wire::Activity>(page->activity.load(std::memory_order_acquire));
+    const TimePoint since = from_page_time(page->activity_since_ns.load(kRelaxed));
+    seen.last_touch = std::max(seen.last_touch, from_page_time(page->last_touch_ns.load(kRelaxed)));
+    if (activity != wire::Activity::kWaiting && activity != wire::Activity::kPaused) {
+      all = false;
+      busy_since = std::min(busy_since, since);
+    } else {
+      seen.idle_since = std::max(seen.idle_since, since);
+      const std::uint64_t end_ns = page->wait_expected_end_ns.load(kRelaxed);
+      if (activity == wire::Activity::kWaiting && end_ns != 0) {
+        const TimePoint expected = from_page_time(end_ns);
+        const bool first = seen.idle_expected_end == TimePoint{};
+        seen.idle_expected_end = first ? expected : std::min(seen.idle_expected_end, expected);
+      }
+    }
+    // A job that goes on after its coordinator died must not be disturbed either.
+    if (!seen.coordinator_alive && fresh(page->heartbeat_ns.load(kRelaxed), seen.now)) {
+      seen.guaranteed_present = true;
+    }
+  }
+  seen.all_waiting = any && all;
+  if (busy_since != TimePoint::max()) seen.busy_since = busy_since;
+}
+
+}  // namespace commensal

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one place that knows the names of the statistics' fields.
+#include "torch_ext/runtime/statistics.h"
+
+namespace commensal {
+namespace {
+
+using nlohmann::json;
+
+double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
+
+json limit_or_null(Bytes limit) {
+  return limit.count() == UINT64_MAX ? json(nullptr) : json(limit.count());
+}
+
+json job_json(const StatisticsView::Job& job) {
+  return {{"id", job.id},
+          {"name", job.name},
+          {"tenant", job.tenant},
+          {"class", job.job_class},
+          {"active", job.active},
+          {"role", job.role},
+          {"rank", job.rank},
+          {"world_size", job.world_size},
+          {"pid", job.pid},
+          {"coordinator", job.coordinator},
+          {"coordinator_pid", job.coordinator_pid},
+          {"reason", job.reason},
+          {"malformed_frames_total", job.malformed_frames}};
+}
+
+json memory_json(const StatisticsView& view) {
+  const AllocatorStats& m = view.memory;
+  return {{"limit_bytes", limit_or_null(m.limit)},
+          {"min_bytes", view.memory_min.count()},
+          {"max_bytes", view.memory_max ? json(view.memory_max->count()) : json(nullptr)},
+          {"device_bytes", m.device.count()},
+          {"host_bytes", m.host.count()},
+          {"host_touched_bytes", m.host_touched.count()},
+          {"parked_bytes", m.parked.count()},
+          {"cached_bytes", m.cached.count()},
+          {"live_bytes", m.live.count()},
+          {"peak_live_bytes", m.peak_live.count()},
+          {"peak_device_bytes", m.peak_device.count()},
+          {"wanted_bytes", view.wanted.count()},
+          {"moved_bytes_total", (m.moved_out + m.moved_in).count()},
+          {"moved_out_bytes_total", m.moved_out.count()},
+          {"moved_in_bytes_total", m.moved_in.count()},
+          {"given_back_bytes_total", m.given_back.count()},
+          {"deferred_bytes", m.deferred.count()},
+          {"deferred_reason", m.deferred_reason},
+          {"held_by_children_bytes", m.held_by_children.count()},
+          {"moves_total", m.moves},
+          {"longest_pause_seconds", seconds(m.longest_pause)},
+          {"pause_seconds_total", seconds(m.total_pause)},
+          {"safe_point_wait_seconds_total", seconds(m.safe_point_wait)},
+          {"allocations_total", m.allocations},
+          {"frees_total", m.frees},
+          {"out_of_memory_total", m.out_of_memory},
+          {"revision", view.revision},
+          {"notes", view.notes}};
+}
+
+json gate_json(const StatisticsView& view) {
+  const GateStats& gate = view.gate;
+  return {{"law", gate.law},
+          {"share", gate.share_max},
+          {"share_min", gate.share_min},
+          {"state", gate.state},
+          {"reason", gate.reason},
+          {"closed_seconds_total", seconds(gate.closed_total)},
+          {"ops_gated_total", gate.ops_gated},
+          {"ops_seen_total", gate.ops_seen},
+          {"busy_seconds_total", seconds(gate.busy_total)},
+          {"idle_class", view.idle_class},
+          {"idle_class_reason", view.idle_class_reason}};
+}
+
+}  // namespace
+
+json to_json(const StatisticsView& view) {
+  return {{"schema", kStatsSchema},
+          {"job", job_json(view.job)},
+          {"memory", memory_json(view)},
+          {"gate", gate_json(view)},
+          {"step",
+           {{"number", view.step.number},
+            {"last_seconds", seconds(view.step.last)},
+            {"median_seconds", seconds(view.step.median)},
+            {"confidence", view.step.confidence},
+            {"source", to_string(view.step.source)}}},
+          {"activity",
+           {{"state", view.activity.state},
+            {"waits_total", view.activity.waits},
+            {"wait_seconds_total", seconds(view.activity.waited)},
+            {"wait_typical_seconds", seconds(view.activity.typical)}}}};
+}
+
+}  // namespace commensal

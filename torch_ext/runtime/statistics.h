@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// Builds the statistics object of a job: docs/stats.md is its description.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "allocator/elastic_allocator.h"
+#include "torch_ext/gate/gate.h"
+#include "torch_ext/runtime/step_tracker.h"
+
+namespace commensal {
+
+inline constexpr int kStatsSchema = 1;
+
+/// Everything that goes into the statistics, taken at one moment.
+struct StatisticsView {
+  struct Job {
+    std::string id;
+    std::string name;
+    std::string tenant;
+    std::string_view job_class;
+    bool active = true;
+    std::string_view role;
+    int rank = 0;
+    int world_size = 1;
+    std::int64_t pid = 0;
+    std::string coordinator;
+    std::int64_t coordinator_pid = 0;
+    std::string reason;
+    std::uint64_t malformed_frames = 0;
+  } job;
+  AllocatorStats memory;
+  Bytes memory_min;
+  std::optional<Bytes> memory_max;
+  Bytes wanted;
+  Revision revision = 0;
+  std::vector<std::string> notes;
+  GateStats gate;
+  bool idle_class = false;
+  std::string idle_class_reason;
+  StepState step;
+  struct Activity {
+    std::string_view state;
+    std::uint64_t waits = 0;
+    Duration waited{};
+    Duration typical{};
+  } activity;
+};
+
+[[nodiscard]] nlohmann::json to_json(const StatisticsView& view);
+
+}  // namespace commensal
