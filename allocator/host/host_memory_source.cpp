@@ -1,0 +1,614 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory of a machine without a GPU.
+#include "allocator/host/host_memory_source.h"
+
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <sstream>
+#include <stdexcept>
+#include <utility>
+
+#include "allocator/host/kernel_io.h"
+#include "allocator/host/thread_stopper.h"
+
+#ifndef MADV_PAGEOUT
+#define MADV_PAGEOUT 21
+#endif
+#ifndef MREMAP_DONTUNMAP
+#define MREMAP_DONTUNMAP 4
+#endif
+
+// For code between `fence` and `unfence`: a stopped thread may hold the sanitizer's locks.
+#define COMMENSAL_IN_FENCE __attribute__((no_sanitize("thread")))
+
+namespace commensal {
+namespace {
+
+constexpr Bytes kGranularity = 2_MiB;       // a huge page
+constexpr std::size_t kPiece = 64U << 10U;  // copied and fingerprinted while it is in the cache
+constexpr std::size_t kBounce = 2U << 20U;  // written at once
+constexpr std::size_t kPiecesAtOnce = kBounce / kPiece;
+
+std::string hex(const void* address) {
+  std::ostringstream text;
+  text << address;
+  return text.str();
+}
+
+[[noreturn]] void misuse(std::string_view call, const std::string& what) {
+  throw std::logic_error(std::string(call) + ": " + what);
+}
+
+[[noreturn]] void refused(const std::string& call, int error) {
+  throw SourceError(call + ": " + std::strerror(error));
+}
+
+Bytes physical_memory() {
+  const long pages = ::sysconf(_SC_PHYS_PAGES);
+  const long page = ::sysconf(_SC_PAGESIZE);
+  if (pages <= 0 || page <= 0) return Bytes{UINT64_MAX};
+  return Bytes{static_cast<std::uint64_t>(pages) * static_cast<std::uint64_t>(page)};
+}
+
+// Memory that appears when it is touched, over whatever is there. No call that could be
+// intercepted: also used inside a fence.
+COMMENSAL_IN_FENCE bool put_anonymous(std::byte* address, std::size_t size,
+                                      int protection) noexcept {
+  const long got = ::syscall(SYS_mmap, address, size, protection,
+                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0L);
+  if (got == -1) return false;
+  // The same advice everywhere, or neighbours do not merge. Kernels without huge pages refuse.
+  if (protection != PROT_NONE) ::syscall(SYS_madvise, address, size, MADV_HUGEPAGE);
+  return true;
+}
+
+COMMENSAL_IN_FENCE bool put_slot(std::byte* address, const SpillSlot& slot, int fd) noexcept {
+  return ::syscall(SYS_mmap, address, slot.size.count(), PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_NORESERVE | MAP_FIXED, fd, slot.offset) != -1;
+}
+
+}  // namespace
+
+HostMemorySource::HostMemorySource() : HostMemorySource(Options{}) {}
+
+HostMemorySource::HostMemorySource(Options options)
+    : options_(std::move(options)),
+      device_capacity_(options_.device_capacity == Bytes{UINT64_MAX} ? physical_memory()
+                                                                     : options_.device_capacity) {
+  open_host_tier();
+}
+
+void HostMemorySource::open_host_tier() {
+  try {
+    ThreadStopper::instance();
+    pages_ = std::make_unique<PageMap>(options_.testing.page_scan);
+  } catch (const SourceError& error) {
+    host_reason_ = error.what();
+    return;
+  }
+  void* bounce = ::mmap(nullptr, kBounce, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+  if (bounce == MAP_FAILED) {
+    host_reason_ = std::string("no memory for a buffer: ") + std::strerror(errno);
+    return;
+  }
+  bounce_ = static_cast<std::byte*>(bounce);
+  ::madvise(bounce, kBounce, MADV_DONTFORK);
+  SpillFile::Options file;
+  file.folder = options_.spill_folder;
+  file.cap = options_.host_cap;
+  file.step = kGranularity;
+  file.direct_io = options_.testing.direct_io;
+  spill_ = SpillFile::open(file, watch_, host_reason_);
+}
+
+HostMemorySource::~HostMemorySource() {
+  if (in_child_) return;  // the child's views stay as they are
+  if (fenced_) unfence();
+  {
+    const MutexLock lock(mutex_);
+    for (const auto& [id, copy] : copies_) drop_staging(*copy);
+  }
+  for (const auto& [begin, range] : ranges_) ::munmap(range.whole, range.whole_size);
+  if (bounce_ != nullptr) ::munmap(bounce_, kBounce);
+}
+
+Bytes HostMemorySource::granularity() const noexcept { return kGranularity; }
+
+Bytes HostMemorySource::capacity(Tier tier) const noexcept {
+  if (tier == Tier::kDevice) return device_capacity_;
+  return tier == Tier::kHost && spill_ ? spill_->capacity() : Bytes{};
+}
+
+void HostMemorySource::check_usable(std::string_view call) const {
+  if (fenced_) misuse(call, "called inside a fence");
+  if (in_child_) misuse(call, "called in a forked child");
+}
+
+void HostMemorySource::check_size(std::string_view call, Bytes size) const {
+  if (size.is_zero() || size.count() % kGranularity.count() != 0) {
+    misuse(call, "not a multiple of " + to_string(kGranularity) + ": " +
+                     std::to_string(size.count()) + " B");
+  }
+}
+
+HostMemorySource::Block& HostMemorySource::block(MemoryHandle handle, std::string_view call) {
+  const auto at = blocks_.find(handle.id);
+  if (at == blocks_.end()) {
+    misuse(call, "unknown or released handle " + std::to_string(handle.id));
+  }
+  if (at->second.handle.size != handle.size || at->second.handle.tier != handle.tier) {
+    misuse(call, "handle " + std::to_string(handle.id) + " was altered");
+  }
+  return at->second;
+}
+
+const HostMemorySource::Range* HostMemorySource::range_of(const std::byte* address,
+                                                          Bytes size) const {
+  for (const auto& [begin, range] : ranges_) {
+    if (address >= begin && address + size.count() <= begin + range.size.count()) return &range;
+  }
+  return nullptr;
+}
+
+bool HostMemorySource::mapped_in(const std::byte* address, Bytes size) const {
+  auto at = mapped_.lower_bound(address + size.count());
+  if (at == mapped_.begin()) return false;
+  --at;
+  return at->first + blocks_.at(at->second).handle.size.count() > address;
+}
+
+AddressRange HostMemorySource::reserve(Bytes size) {
+  check_usable("reserve");
+  check_size("reserve", size);
+  const std::size_t step = kGranularity.count();
+  Range range;
+  range.size = size;
+  void* got = MAP_FAILED;
+  // Staging at a constant distance, so that chunks that come back merge into one mapping again.
+  for (const bool mirror : {true, false}) {
+    if (mirror && (!options_.testing.mirror || size.count() > (SIZE_MAX / 4))) continue;
+    range.whole_size = size.count() * (mirror ? 2 : 1) + step;
+    range.mirror = mirror ? static_cast<std::ptrdiff_t>(size.count()) : 0;
+    got = ::mmap(nullptr, range.whole_size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                 -1, 0);
+    if (got != MAP_FAILED) break;
+  }
+  if (got == MAP_FAILED) {
+    throw OutOfMemory("no address space for " + to_string(size) + ": " + std::strerror(errno));
+  }
+  range.whole = static_cast<std::byte*>(got);
+  const std::size_t head = (step - reinterpret_cast<std::uintptr_t>(got) % step) % step;
+  std::byte* begin = range.whole + head;
+  // Fails under strict overcommit (vm.overcommit_memory=2) and RLIMIT_DATA.
+  if (!put_anonymous(begin, size.count(), PROT_READ | PROT_WRITE)) {
+    const int error = errno;
+    ::munmap(range.whole, range.whole_size);
+    throw OutOfMemory("no commitment for " + to_string(size) + ": " + std::strerror(error));
+  }
+  ranges_.emplace(begin, range);
+  return AddressRange{begin, size};
+}
+
+void HostMemorySource::unreserve(AddressRange range) {
+  check_usable("unreserve");
+  const auto at = ranges_.find(range.begin);
+  if (at == ranges_.end() || at->second.size != range.size) {
+    misuse("unreserve", "no such reservation: " + hex(range.begin));
+  }
+  if (mapped_in(range.begin, range.size)) {
+    misuse("unreserve", "something is still mapped in " + hex(range.begin));
+  }
+  if (::munmap(at->second.whole, at->second.whole_size) != 0) refused("unreserve: munmap", errno);
+  ranges_.erase(at);
+}
+
+MemoryHandle HostMemorySource::create(Tier tier, Bytes size) {
+  check_usable("create");
+  check_size("create", size);
+  Block made;
+  if (tier == Tier::kDevice) {
+    if (size > saturating_sub(device_capacity_, device_used_)) {
+      throw OutOfMemory("above the device's capacity: " + to_string(device_used_) + " + " +
+                        to_string(size) + " > " + to_string(device_capacity_));
+    }
+    device_used_ += size;
+  } else if (tier == Tier::kHost) {
+    if (!spill_) throw OutOfMemory("no slower tier: " + host_reason_);
+    made.slot = spill_->allocate(size);
+  } else {
+    misuse("create", "tier " + std::string(to_string(tier)) + " has no handles");
+  }
+  made.handle = MemoryHandle{next_id_++, size, tier};
+  blocks_.emplace(made.handle.id, made);
+  return made.handle;
+}
+
+void HostMemorySource::release(MemoryHandle handle) {
+  check_usable("release");
+  const Block& found = block(handle, "release");
+  if (found.address != nullptr) misuse("release", "still mapped at " + hex(found.address));
+  if (found.copying) misuse("release", "still part of a copy");
+  if (handle.tier == Tier::kDevice) {
+    device_used_ -= handle.size;
+  } else {
+    spill_->free(found.slot);
+  }
+  blocks_.erase(handle.id);
+}
+
+void HostMemorySource::map(std::byte* address, MemoryHandle handle) {
+  check_usable("map");
+  Block& found = block(handle, "map");
+  if (found.address != nullptr) misuse("map", "already mapped at " + hex(found.address));
+  if (found.copying) misuse("map", "target of a copy");
+  if (reinterpret_cast<std::uintptr_t>(address) % kGranularity.count() != 0) {
+    misuse("map", "address is not aligned: " + hex(address));
+  }
+  if (range_of(address, handle.size) == nullptr) misuse("map", "not reserved: " + hex(address));
+  if (mapped_in(address, handle.size)) misuse("map", "something is mapped there: " + hex(address));
+  // Device memory is there already: pages appear when they are touched.
+  if (handle.tier == Tier::kHost && !put_slot(address, found.slot, spill_->descriptor())) {
+    refused("map: mmap of a slot of " + to_string(handle.size), errno);
+  }
+  mapped_.emplace(address, handle.id);
+  found.address = address;
+  found.mapped_at = watch_.forks();
+}
+
+void HostMemorySource::unmap(std::byte* address, MemoryHandle handle) {
+  check_usable("unmap");
+  Block& found = block(handle, "unmap");
+  if (found.address == nullptr || found.address != address) {
+    misuse("unmap", "handle " + std::to_string(handle.id) + " is not mapped at " + hex(address));
+  }
+  if (found.copying) misuse("unmap", "source of a copy");
+  if (handle.tier == Tier::kDevice) {
+    // Keeps the mapping, which saves a map call and keeps neighbours merged.
+    if (::madvise(address, handle.size.count(), MADV_DONTNEED) != 0) {
+      refused("unmap: madvise(MADV_DONTNEED) of " + to_string(handle.size), errno);
+    }
+    given_back(handle.size, found.mapped_at);
+  } else if (!put_anonymous(address, handle.size.count(), PROT_READ | PROT_WRITE)) {
+    refused("unmap: mmap of " + to_string(handle.size), errno);
+  }
+  mapped_.erase(address);
+  found.address = nullptr;
+}
+
+void HostMemorySource::given_back(Bytes bytes, ForkCount made) noexcept {
+  const ForkCount gone = watch_.forks();
+  if (gone == made || !watch_.child_saw(made, gone)) return;
+  if (!held_.empty() && held_.back().made == made && held_.back().gone == gone) {
+    held_.back().bytes += bytes;
+    return;
+  }
+  try {
+    held_.push_back(Held{bytes, made, gone});
+  } catch (const std::bad_alloc&) {
+    // Without memory for an entry of its own it ends with the last one's children.
+    if (!held_.empty()) held_.back().bytes += bytes;
+  }
+}
+
+CopyTicket HostMemorySource::begin_copy(std::byte* address, MemoryHandle from, MemoryHandle to) {
+  check_usable("begin_copy");
+  Block& source = block(from, "begin_copy");
+  Block& target = block(to, "begin_copy");
+  if (source.address == nullptr || source.address != address) {
+    misuse("begin_copy", "source is not mapped at " + hex(address));
+  }
+  if (target.address != nullptr) misuse("begin_copy", "target is mapped");
+  if (source.copying || target.copying) misuse("begin_copy", "a copy of it runs already");
+  if (from.size != to.size) misuse("begin_copy", "sizes differ");
+  if (from.tier == Tier::kDevice && to.tier == Tier::kDevice && !pages_) {
+    throw SourceError("begin_copy: " + host_reason_);
+  }
+  auto copy = std::make_unique<Copy>();
+  copy->address = address;
+  copy->size = from.size;
+  copy->from = &source;
+  copy->to = &target;
+  copy->from_mapped_at = source.mapped_at;
+  copy->pieces.resize(from.size.count() / kPiece);
+  copy->written.resize(from.size.count() / kPiece, 1);
+  const CopyTicket ticket{next_id_++};
+  {
+    const MutexLock lock(mutex_);
+    copies_.emplace(ticket.id, std::move(copy));
+  }
+  source.copying = target.copying = true;
+  return ticket;
+}
+
+// Only for calls that the caller serialises: they alone change the table.
+COMMENSAL_IN_FENCE HostMemorySource::Copy* HostMemorySource::find(CopyTicket ticket) const noexcept
+    COMMENSAL_NO_THREAD_SAFETY_ANALYSIS {
+  const auto at = copies_.find(ticket.id);
+  return at == copies_.end() ? nullptr : at->second.get();
+}
+
+CopyState HostMemorySource::copy_state(CopyTicket ticket) const noexcept {
+  const MutexLock lock(mutex_);
+  const auto at = copies_.find(ticket.id);
+  return at == copies_.end() ? CopyState::kFailed : at->second->state.load();
+}
+
+std::string HostMemorySource::copy_error(CopyTicket ticket) const {
+  const Copy* copy = find(ticket);
+  if (copy == nullptr) misuse("copy_error", "unknown ticket");
+  return copy->error;
+}
+
+CopyState HostMemorySource::wait_copy(CopyTicket ticket) {
+  check_usable("wait_copy");
+  Copy* copy = find(ticket);
+  if (copy == nullptr) misuse("wait_copy", "unknown ticket");
+  if (copy->state.load() != CopyState::kRunning) return copy->state.load();
+  try {
+    prepare_staging(*copy);
+    copy_pieces(*copy);
+    copy->state.store(CopyState::kDone);
+  } catch (const SourceError& error) {
+    drop_staging(*copy);
+    copy->error = error.what();
+    copy->state.store(CopyState::kFailed);
+  }
+  return copy->state.load();
+}
+
+// Makes the place from which a chunk comes back to the device.
+void HostMemorySource::prepare_staging(Copy& copy) {
+  if (copy.to->handle.tier != Tier::kDevice) return;
+  const std::size_t size = copy.size.count();
+  const Range* range = range_of(copy.address, copy.size);
+  if (range->mirror != 0) {
+    std::byte* staging = copy.address + range->mirror;
+    if (!put_anonymous(staging, size, PROT_READ | PROT_WRITE)) {
+      refused("no memory to bring back " + to_string(copy.size), errno);
+    }
+    copy.staging = staging;
+    return;
+  }
+  const std::size_t step = kGranularity.count();
+  void* got =
+      ::mmap(nullptr, size + step, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (got == MAP_FAILED) refused("no addresses to bring back " + to_string(copy.size), errno);
+  auto* raw = static_cast<std::byte*>(got);
+  const std::size_t head = (step - reinterpret_cast<std::uintptr_t>(raw) % step) % step;
+  if (head != 0) ::munmap(raw, head);
+  ::munmap(raw + head + size, step - head);
+  copy.staging = raw + head;
+  copy.own_staging = true;
+  if (!put_anonymous(copy.staging, size, PROT_READ | PROT_WRITE)) {
+    refused("no memory to bring back " + to_string(copy.size), errno);
+  }
+}
+
+void HostMemorySource::drop_staging(Copy& copy) noexcept {
+  if (copy.staging == nullptr) return;
+  if (copy.own_staging) {
+    ::munmap(copy.staging, copy.size.count());
+  } else if (!put_anonymous(copy.staging, copy.size.count(), PROT_NONE)) {
+    // No mapping can be had: the addresses stay ours, but their pages go.
+    ::madvise(copy.staging, copy.size.count(), MADV_DONTNEED);
+  }
+  copy.staging = nullptr;
+}
+
+// Copies while threads run. Pieces of a slot that nobody wrote come from the file and are not
+// fingerprinted: if they are written later, their pages show it.
+void HostMemorySource::copy_pieces(Copy& copy) {
+  const bool from_slot = copy.from->handle.tier == Tier::kHost;
+  const bool to_slot = copy.to->handle.tier == Tier::kHost;
+  if (from_slot) {
+    // If the kernel does not tell, every piece counts as written and is read through the mapping.
+    static_cast<void>(
+        pages_->mark_written(copy.address, copy.size.count(), kPiece, copy.written.data()));
+  }
+  for (std::size_t first = 0; first < copy.pieces.size(); first += kPiecesAtOnce) {
+    const std::size_t end = std::min(first + kPiecesAtOnce, copy.pieces.size());
+    std::byte* out = to_slot ? bounce_ : copy.staging + first * kPiece;
+    for (std::size_t i = first; i < end;) {
+      std::byte* here = out + (i - first) * kPiece;
+      if (copy.written[i] != 0) {
+        copy_live(here, copy.address + i * kPiece, kPiece);
+        copy.pieces[i] = Piece{fingerprint(here, kPiece), true};
+        ++i;
+        continue;
+      }
+      std::size_t clean = i;
+      while (clean < end && copy.written[clean] == 0) copy.pieces[clean++].live = false;
+      const int error = spill_->read(copy.from->slot, i * kPiece, here, (clean - i) * kPiece);
+      if (error != 0) refused("reading the spill file", error);
+      i = clean;
+    }
+    if (!to_slot) continue;
+    const int error = spill_->write(copy.to->slot, first * kPiece, bounce_, (end - first) * kPiece);
+    if (error != 0) refused("writing the spill file", error);
+  }
+  if (!to_slot) return;
+  if (const int error = spill_->settle(copy.to->slot); error != 0) {
+    refused("syncing the spill file", error);
+  }
+}
+
+void HostMemorySource::end_copy(CopyTicket ticket) noexcept {
+  Copy* copy = find(ticket);
+  if (copy == nullptr || in_child_) return;
+  drop_staging(*copy);
+  if (!copy->swapped) {
+    copy->from->copying = copy->to->copying = false;
+  } else if (copy->left_device) {
+    given_back(copy->size, copy->from_mapped_at);
+  }
+  const MutexLock lock(mutex_);
+  copies_.erase(ticket.id);
+}
+
+MoveRisk HostMemorySource::move_risk() {
+  check_usable("move_risk");
+  MoveRisk risk;
+  try {
+    risk.reason = asynchronous_kernel_io();
+    if (risk.reason.empty() && options_.testing.stop_threads) {
+      risk.reason = ThreadStopper::instance().obstacle();
+    }
+  } catch (const SourceError& error) {
+    risk.reason = error.what();
+  }
+  risk.safe = risk.reason.empty();
+  return risk;
+}
+
+FenceResult HostMemorySource::fence(Duration deadline) noexcept {
+  if (in_child_) return FenceResult{false, "called in a forked child", {}};
+  if (fenced_) return FenceResult{false, "called inside a fence", {}};
+  if (!pages_) return FenceResult{false, "threads cannot be stopped here", {}};
+  if (!options_.testing.stop_threads) {
+    fenced_ = true;
+    return FenceResult{true, "", {}};
+  }
+  const TimePoint begin = std::chrono::steady_clock::now();
+  const ThreadStopper::Result result = ThreadStopper::instance().stop(deadline);
+  fenced_ = result.stopped;
+  return FenceResult{result.stopped, result.reason, std::chrono::steady_clock::now() - begin};
+}
+
+void HostMemorySource::unfence() noexcept {
+  if (!fenced_) return;
+  fenced_ = false;
+  if (options_.testing.stop_threads) ThreadStopper::instance().resume();
+}
+
+COMMENSAL_IN_FENCE SwapResult HostMemorySource::swap(CopyTicket ticket,
+                                                     OnChange on_change) noexcept {
+  Copy* found = find(ticket);
+  if (!fenced_ || found == nullptr || found->swapped || found->state.load() != CopyState::kDone) {
+    return SwapResult::kFailed;
+  }
+  Copy& copy = *found;
+  SwapResult answer = SwapResult::kFailed;
+  if (!renew(copy, on_change, answer)) return answer;
+  if (options_.testing.before_exchange != nullptr) {
+    options_.testing.before_exchange(options_.testing.context);
+  }
+  if (!exchange(copy)) return SwapResult::kFailed;
+  copy.swapped = true;
+  copy.left_device = copy.from->handle.tier == Tier::kDevice;
+  copy.from->address = nullptr;
+  copy.from->copying = copy.to->copying = false;
+  copy.to->address = copy.address;
+  copy.to->mapped_at = watch_.forks();
+  mapped_.find(copy.address)->second = copy.to->handle.id;
+  return SwapResult::kSwapped;
+}
+
+// Compares live bytes with what was copied, and copies again what differs. False: `answer` says
+// why the chunk stays.
+COMMENSAL_IN_FENCE bool HostMemorySource::renew(Copy& copy, OnChange on_change,
+                                                SwapResult& answer) noexcept {
+  const bool to_slot = copy.to->handle.tier == Tier::kHost;
+  const std::size_t count = copy.size.count() / kPiece;
+  Piece* const pieces = copy.pieces.data();
+  std::uint8_t* const written = copy.written.data();
+  if (copy.from->handle.tier == Tier::kHost) {
+    static_cast<void>(pages_->mark_written(copy.address, copy.size.count(), kPiece, written));
+  }
+  std::size_t run = 0;  // changed pieces in the buffer, the last of them before `i`
+  for (std::size_t i = 0; i <= count; ++i) {
+    const std::byte* live = copy.address + i * kPiece;
+    const bool changed = i < count && written[i] != 0 &&
+                         !(pieces[i].live && same(fingerprint(live, kPiece), pieces[i].print));
+    if (run != 0 && (!changed || run == kPiecesAtOnce)) {
+      if (spill_->write(copy.to->slot, (i - run) * kPiece, bounce_, run * kPiece) != 0) {
+        answer = SwapResult::kFailed;
+        return false;
+      }
+      run = 0;
+    }
+    if (!changed) continue;
+    if (on_change == OnChange::kLeave) {
+      answer = SwapResult::kChanged;
+      return false;
+    }
+    std::byte* target = to_slot ? bounce_ + run * kPiece : copy.staging + i * kPiece;
+    copy_live(target, live, kPiece);
+    pieces[i].print = fingerprint(target, kPiece);
+    pieces[i].live = true;
+    if (to_slot) ++run;
+  }
+  return true;
+}
+
+// One call replaces the mapping; there is no moment without one.
+COMMENSAL_IN_FENCE bool HostMemorySource::exchange(Copy& copy) noexcept {
+  const std::size_t size = copy.size.count();
+  if (copy.to->handle.tier == Tier::kHost) {
+    return put_slot(copy.address, copy.to->slot, spill_->descriptor());
+  }
+  if (options_.testing.remap &&
+      ::syscall(SYS_mremap, copy.staging, size, size,
+                MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, copy.address) != -1) {
+    ++remaps_;
+    return true;
+  }
+  if (!put_anonymous(copy.address, size, PROT_READ | PROT_WRITE)) return false;
+  copy_live(copy.address, copy.staging, size);
+  ++copies_inside_;
+  return true;
+}
+
+MemorySource::Touched HostMemorySource::touched(std::byte* address,
+                                                MemoryHandle handle) const noexcept {
+  PageMap::Counts counts;
+  if (handle.tier != Tier::kHost || !pages_ ||
+      !pages_->count(address, handle.size.count(), counts)) {
+    return {};
+  }
+  return Touched{counts.resident, counts.written};
+}
+
+Bytes HostMemorySource::trim(std::byte* address, MemoryHandle handle) noexcept {
+  const auto at = blocks_.find(handle.id);
+  if (in_child_ || fenced_ || at == blocks_.end() || at->second.address != address ||
+      handle.tier != Tier::kHost) {
+    return {};
+  }
+  const Bytes before = touched(address, handle).resident;
+  // MADV_DONTNEED would discard written copies. Where the kernel does nothing, nothing is counted.
+  ::madvise(address, handle.size.count(), MADV_PAGEOUT);
+  spill_->drop_cache(at->second.slot);
+  return saturating_sub(before, touched(address, handle).resident);
+}
+
+void HostMemorySource::prepare_fork() noexcept { watch_.prepare(); }
+
+void HostMemorySource::after_fork_parent() noexcept {}
+
+void HostMemorySource::after_fork_child() noexcept {
+  // The mappings are the child's own snapshot. Descriptors and files are the parent's: let go.
+  in_child_ = true;
+  fenced_ = false;
+  if (pages_) {
+    pages_->forget_in_child();
+    ThreadStopper::instance().forget_in_child();
+  }
+  if (spill_) spill_->forget_in_child();
+  watch_.forget_in_child();
+  held_.clear();
+}
+
+Bytes HostMemorySource::held_by_children() const noexcept {
+  std::erase_if(held_, [&](const Held& held) { return !watch_.child_saw(held.made, held.gone); });
+  Bytes total;
+  for (const Held& held : held_) total += held.bytes;
+  return total;
+}
+
+}  // namespace commensal

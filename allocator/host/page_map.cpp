@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tells which pages of a private file mapping are resident and which hold written copies. System
+// calls are made past the C library's names, which sanitizers intercept with locks of their own.
+#include "allocator/host/page_map.h"
+
+#include <fcntl.h>
+#include <sys/ioctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <string>
+
+#include "allocator/memory_source.h"
+
+namespace commensal {
+namespace {
+
+// From Linux's uapi/linux/fs.h (6.7), which older system headers lack.
+struct ScanArguments {
+  std::uint64_t size;
+  std::uint64_t flags;
+  std::uint64_t start;
+  std::uint64_t end;
+  std::uint64_t walk_end;
+  std::uint64_t vec;
+  std::uint64_t vec_len;
+  std::uint64_t max_pages;
+  std::uint64_t category_inverted;
+  std::uint64_t category_mask;
+  std::uint64_t category_anyof_mask;
+  std::uint64_t return_mask;
+};
+struct ScanRegion {
+  std::uint64_t start;
+  std::uint64_t end;
+  std::uint64_t categories;
+};
+constexpr unsigned long kPagemapScan = _IOWR('f', 16, ScanArguments);
+constexpr std::uint64_t kIsFile = 1U << 2U;
+constexpr std::uint64_t kIsPresent = 1U << 3U;
+constexpr std::uint64_t kIsSwapped = 1U << 4U;
+
+// Entries of /proc/PID/pagemap.
+constexpr std::uint64_t kEntryFile = 1ULL << 61U;
+constexpr std::uint64_t kEntrySwapped = 1ULL << 62U;
+constexpr std::uint64_t kEntryPresent = 1ULL << 63U;
+
+// Calls `visit(first byte, end, present, written)` for each run of pages with something in it.
+template <typename Visit>
+bool scan_pages(int fd, std::uint64_t begin, std::uint64_t end, Visit&& visit) noexcept {
+  ScanRegion regions[64];
+  while (begin < end) {
+    ScanArguments arguments{};
+    arguments.size = sizeof(arguments);
+    arguments.start = begin;
+    arguments.end = end;
+    arguments.vec = reinterpret_cast<std::uintptr_t>(regions);
+    arguments.vec_len = sizeof(regions) / sizeof(regions[0]);
+    arguments.category_anyof_mask = kIsPresent | kIsSwapped;
+    arguments.return_mask = kIsFile | kIsPresent | kIsSwapped;
+    const long got = ::syscall(SYS_ioctl, fd, kPagemapScan, &arguments);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return false;
+    for (long i = 0; i < got; ++i) {
+      const ScanRegion& region = regions[i];
+      visit(region.start, region.end, (region.categories & kIsPresent) != 0,
+            (region.categories & kIsFile) == 0);
+    }
+    if (arguments.walk_end <= begin) return false;
+    begin = arguments.walk_end;
+  }
+  return true;
+}
+
+template <typename Visit>
+bool read_pages(int fd, std::uint64_t page, std::uint64_t begin, std::uint64_t end,
+                Visit&& visit) noexcept {
+  std::uint64_t entries[512];
+  while (begin < end) {
+    std::uint64_t wanted = (end - begin) / page;
+    if (wanted > 512) wanted = 512;
+    const long got = ::syscall(SYS_pread64, fd, entries, wanted * sizeof(entries[0]),
+                               begin / page * sizeof(entries[0]));
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return false;
+    const std::uint64_t count = static_cast<std::uint64_t>(got) / sizeof(entries[0]);
+    for (std::uint64_t i = 0; i < count; ++i, begin += page) {
+      const std::uint64_t entry = entries[i];
+      if ((entry & (kEntryPresent | kEntrySwapped)) == 0) continue;
+      visit(begin, begin + page, (entry & kEntryPresent) != 0, (entry & kEntryFile) == 0);
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+PageMap::PageMap(bool use_scan)
+    : fd_(::open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC)),
+      page_(static_cast<std::size_t>(::sysconf(_SC_PAGESIZE))) {
+  if (fd_ < 0) {
+    throw SourceError(std::string("open /proc/self/pagemap: ") + std::strerror(errno));
+  }
+  // The kernel's answer for a page that is surely there decides.
+  const auto here = reinterpret_cast<std::uintptr_t>(&fd_) / page_ * page_;
+  bool seen = false;
+  scan_ = use_scan &&
+          scan_pages(fd_, here, here + page_,
+                     [&](std::uint64_t, std::uint64_t, bool present, bool) { seen = present; }) &&
+          seen;
+}
+
+PageMap::~PageMap() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+bool PageMap::count(const std::byte* begin, std::size_t size, Counts& counts) const noexcept {
+  const auto from = reinterpret_cast<std::uintptr_t>(begin);
+  Counts sum;
+  const auto add = [&](std::uint64_t first, std::uint64_t end, bool present, bool written) {
+    if (present) sum.resident += Bytes{end - first};
+    if (written) sum.written += Bytes{end - first};
+  };
+  const bool ok = scan_ ? scan_pages(fd_, from, from + size, add)
+                        : read_pages(fd_, page_, from, from + size, add);
+  if (ok) counts = sum;
+  return ok;
+}
+
+bool PageMap::mark_written(const std::byte* begin, std::size_t size, std::size_t piece,
+                           std::uint8_t* flags) const noexcept {
+  const auto from = reinterpret_cast<std::uintptr_t>(begin);
+  const std::size_t pieces = size / piece;
+  for (std::size_t i = 0; i < pieces; ++i) flags[i] = 0;
+  const auto mark = [&](std::uint64_t first, std::uint64_t end, bool, bool written) {
+    if (!written) return;
+    for (std::size_t i = (first - from) / piece; i <= (end - 1 - from) / piece; ++i) flags[i] = 1;
+  };
+  const bool ok = scan_ ? scan_pages(fd_, from, from + size, mark)
+                        : read_pages(fd_, page_, from, from + size, mark);
+  if (!ok) {
+    for (std::size_t i = 0; i < pieces; ++i) flags[i] = 1;
+  }
+  return ok;
+}
+
+void PageMap::forget_in_child() noexcept {
+  if (fd_ >= 0) ::close(fd_);
+  fd_ = -1;
+}
+
+}  // namespace commensal

@@ -1,0 +1,19 @@
+# The host memory source, part of the library `commensal_allocator`.
+target_sources(
+  commensal_allocator
+  PRIVATE ${CMAKE_CURRENT_LIST_DIR}/child_watch.cpp
+          ${CMAKE_CURRENT_LIST_DIR}/host_memory_source.cpp
+          ${CMAKE_CURRENT_LIST_DIR}/kernel_io.cpp
+          ${CMAKE_CURRENT_LIST_DIR}/live_memory.cpp
+          ${CMAKE_CURRENT_LIST_DIR}/page_map.cpp
+          ${CMAKE_CURRENT_LIST_DIR}/spill_file.cpp
+          ${CMAKE_CURRENT_LIST_DIR}/thread_stopper.cpp)
+
+# These run in a signal handler, or while threads are stopped that may hold a sanitizer's locks, or
+# read memory that others write on purpose.
+if(COMMENSAL_SANITIZE)
+  set_source_files_properties(
+    ${CMAKE_CURRENT_LIST_DIR}/live_memory.cpp ${CMAKE_CURRENT_LIST_DIR}/page_map.cpp
+    ${CMAKE_CURRENT_LIST_DIR}/thread_stopper.cpp
+    PROPERTIES COMPILE_OPTIONS "-fno-sanitize=all")
+endif()

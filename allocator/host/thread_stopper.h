@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// Stops every thread of this process for a moment, by a signal, without any privilege.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "allocator/base/clock.h"
+
+namespace commensal {
+
+/// Tells by a thread's name that it never writes managed memory and need not stop: this project's
+/// own threads (named "commensal" and one of `-/:_.` and more), and ZeroMQ's ("ZMQbg/...").
+[[nodiscard]] bool need_not_stop(std::string_view thread_name) noexcept;
+
+/// Holds all other threads of the process inside a signal handler between `stop` and `resume`.
+///
+/// A stopped thread has finished its system call or will restart it, direct reads included, so
+/// nothing that it does can write memory meanwhile. (What the kernel does without a thread can:
+/// kernel_io.h.) `epoll_wait`, `poll` and `nanosleep` return EINTR, as at any handled signal.
+/// Exempt are the caller and those that `need_not_stop` names.
+///
+/// There is one a process, because a signal handler has no other place for its state. Thread
+/// safety: two threads may call `stop`; the second waits for the first one's `resume`.
+/// Between `stop` and `resume` the caller must not take locks or allocate, see memory_source.h.
+class ThreadStopper {
+ public:
+  struct Result {
+    bool stopped = false;
+    const char* reason = "";  ///< why not; valid until the next `stop`
+  };
+
+  /// Returns the one instance; the first call takes a free real-time signal.
+  /// @throws SourceError if every real-time signal has a handler already.
+  static ThreadStopper& instance();
+
+  ThreadStopper(const ThreadStopper&) = delete;
+  ThreadStopper& operator=(const ThreadStopper&) = delete;
+
+  /// Stops all threads. When one cannot be stopped (it blocks the signal) or does not stop before
+  /// the deadline, all go on and the reason names it.
+  [[nodiscard]] Result stop(Duration deadline) noexcept;
+  /// Lets all threads go on; does not wait until they have left the handler.
+  void resume() noexcept;
+
+  /// Names a thread that could not be stopped now; empty if there is none. Allocates.
+  [[nodiscard]] std::string obstacle();
+
+  /// Makes the state usable in a forked child, where only the caller lives.
+  void forget_in_child() noexcept;
+
+  /// Returns the signal that is used.
+  [[nodiscard]] int signal_number() const noexcept { return signal_; }
+
+ private:
+  ThreadStopper();
+
+  int signal_ = 0;
+};
+
+}  // namespace commensal
