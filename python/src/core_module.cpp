@@ -7,12 +7,15 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <tuple>
 #include <utility>
 #include <variant>
 
+#include "allocator/host/child_watch.h"
+#include "allocator/host/spill_file.h"
 #include "coordinator/wire/control_client.h"
 #include "torch_ext/runtime/session.h"
 
@@ -209,6 +212,21 @@ void bind_control(py::module_& m) {
         "Ask a coordinator for a change; return job id, revision, outcome, reason.");
 }
 
+/// Opens a spill file in the folder, as the host source would, and lets go of it again.
+std::string probe_spill_dir(std::string folder) {
+  ChildWatch watch;
+  SpillFile::Options options;
+  options.folder = std::move(folder);
+  std::string reason;
+  const auto file = SpillFile::open(options, watch, reason);
+  return file ? std::string{} : reason;
+}
+
+void bind_host(py::module_& m) {
+  m.def("probe_spill_dir", &probe_spill_dir, py::arg("path"), ReleaseGil(),
+        "Return why the folder cannot take a spill file; empty: it can.");
+}
+
 }  // namespace
 }  // namespace commensal
 
@@ -217,4 +235,5 @@ PYBIND11_MODULE(_core, m) {
   commensal::bind_errors(m);
   commensal::bind_session(m);
   commensal::bind_control(m);
+  commensal::bind_host(m);
 }

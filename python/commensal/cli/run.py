@@ -98,9 +98,9 @@ def run(
     script's own; our lines go to stderr. Without a coordinator the script trains all the same.
     """
     coordinator: Coordinator = context.obj
-    job = name or job_name(command)
-    if not job.strip():
+    if name is not None and not name.strip():
         raise typer.BadParameter(f"empty name: {name!r}", param_hint="'--name'")
+    job = name or job_name(command)
     memory_range, share_range = MemoryRange(), ShareRange()
     with blaming("--memory"):
         if memory is not None:

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line without jobs: usage, exit codes, what it imports."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import COMMENSAL, World
+
+from commensal.cli import main
+from commensal.cli.run import job_name
+
+HEAVY = ("torch", "numpy", "matplotlib", "sklearn")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "value"),
+    [
+        (["run", "--memory", "lots", "--", "true"], "lots"),
+        (["run", "--memory", "2GiB:1GiB", "--", "true"], "2GiB:1GiB"),
+        (["run", "--memory", "-1GiB", "--", "true"], "-1GiB"),
+        (["run", "--share", "1.5", "--", "true"], "1.5"),
+        (["run", "--share", "nan", "--", "true"], "nan"),
+        (["run", "--law", "chaos", "--", "true"], "chaos"),
+        (["run", "--instance", "a/b", "--", "true"], "a/b"),
+        (["--instance", "../x", "status"], "../x"),
+        (["run", "--name", "", "--", "true"], "--name"),
+        (["run"], "COMMAND"),
+        (["run", "--bogus", "--", "true"], "--bogus"),
+        (["set", "job"], "--memory"),
+        (["set", "job", "--memory", "x"], "'x'"),
+        (["set", "job", "--share", "0.9:0.1"], "0.9:0.1"),
+        (["pause"], "JOB"),
+        (["frobnicate"], "frobnicate"),
+        (["demo", "--seconds", "0"], "--seconds"),
+    ],
+)
+def test_a_wrong_value_is_a_usage_error_that_names_it(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], value: str
+) -> None:
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert value in captured.err
+    assert captured.out == ""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["status"],
+        ["status", "--json"],
+        ["set", "j", "--share", "1"],
+        ["pause", "j"],
+        ["resume", "j"],
+    ],
+)
+def test_without_a_coordinator_it_says_so_and_ends_with_3(
+    world: World, arguments: list[str]
+) -> None:
+    done = world.commensal(*arguments)
+    assert done.returncode == 3
+    assert done.stdout == ""
+    assert f"{world.runtime_dir}/default.sock" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_help_names_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    for code in ("0 done", "1 something is broken", "2 usage", "3 no coordinator", "4 refused"):
+        assert code in text
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["status"], ["version"], ["run", "--quiet", "--", "true"]]
+)
+def test_starts_without_heavy_imports(world: World, arguments: list[str]) -> None:
+    done = world.run([sys.executable, "-X", "importtime", "-m", "commensal", *arguments])
+    imported = {line.rsplit("|", 1)[-1].strip() for line in done.stderr.splitlines() if "|" in line}
+    assert "typer" in imported  # the list is there
+    assert not imported.intersection(HEAVY)
+    assert "rich" not in imported
+
+
+def test_version_tells_what_is_installed(world: World) -> None:
+    done = world.commensal("version")
+    assert done.returncode == 0
+    assert "commensal 0.1.0" in done.stdout
+    assert f"commensald {COMMENSAL.parent / 'commensald'}" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        (["python", "train.py", "--lr", "1"], "train"),
+        (["python", "-m", "pkg.train"], "pkg.train"),
+        (["torchrun", "--nproc-per-node=2", "dir/fit.py"], "fit"),
+        (["python", "-m", "torch.distributed.run", "fit.py"], "fit"),
+        (["/bin/sh", "-c", "x"], "sh"),
+    ],
+)
+def test_a_job_is_called_after_its_script(command: list[str], name: str) -> None:
+    assert job_name(command) == name
+
+
+def test_the_script_gets_the_documented_environment(world: World) -> None:
+    script = world.script("import json, os; print(json.dumps(dict(os.environ)))", "train.py")
+    done = world.commensal(
+        *("run", "--guaranteed", "--memory", "1GiB", "--share", "0.5:1", "--tenant", "vision"),
+        *("--law", "open", "--no-idle-class", "--instance", "second", "--spill-dir", "spill"),
+        *("--quiet", "--", sys.executable, script),
+        COMMENSAL_PRIMARY_PID="1",
+        COMMENSAL_HOST_CAP="7",
+    )
+    seen = json.loads(done.stdout)
+    job_id = seen["COMMENSAL_JOB_ID"]
+    assert job_id.startswith("train-")
+    assert {k: v for k, v in seen.items() if k.startswith("COMMENSAL_")} == {
+        "COMMENSAL_RUN": "1",
+        "COMMENSAL_JOB_ID": job_id,
+        "COMMENSAL_JOB_NAME": "train",
+        "COMMENSAL_TENANT": "vision",
+        "COMMENSAL_CLASS": "guaranteed",
+        "COMMENSAL_MEMORY": f"{2**30}:{2**30}",
+        "COMMENSAL_SHARE": "0.5:1.0",
+        "COMMENSAL_LAW": "open",
+        "COMMENSAL_IDLE_CLASS": "0",
+        "COMMENSAL_INSTANCE": "second",
+        "COMMENSAL_RUNTIME_DIR": str(world.runtime_dir),
+        "COMMENSAL_SPILL_DIR": str(world.folder / "spill"),
+        "COMMENSAL_HOST_CAP": "7",
+        "COMMENSAL_SUMMARY_FILE": seen["COMMENSAL_SUMMARY_FILE"],
+        "COMMENSAL_QUIET": "1",
+    }
+    assert not Path(seen["COMMENSAL_SUMMARY_FILE"]).parent.exists()  # removed at the end
+
+
+def test_says_when_nothing_was_managed_and_quiet_turns_it_off(world: World) -> None:
+    loud = world.commensal("run", "--", "true")
+    assert "commensal: nothing was managed: the script did not import PyTorch" in loud.stderr
+    assert loud.stdout == ""
+    assert world.commensal("run", "--quiet", "--", "true").stderr == ""
+
+
+def test_doctor_finds_nothing_broken_here(world: World) -> None:
+    done = world.commensal("doctor", "--json")
+    report = json.loads(done.stdout)
+    states = {check["name"]: check["state"] for check in report["checks"]}
+    assert "broken" not in states.values(), report
+    assert done.returncode == 0
+    assert not report["broken"]
+    assert states["pytorch"] == "ok"
+    assert states["runtime"] == "ok"
+    assert states["coordinator"] == "off"  # none runs in this world
+    assert states["gpu"] == "off"
+    text = world.commensal("doctor").stdout
+    assert all(name in text for name in states)
+
+
+def test_doctor_calls_an_unusable_spill_folder_by_its_reason(world: World) -> None:
+    report = json.loads(
+        world.commensal("doctor", "--json", COMMENSAL_SPILL_DIR="/no/such/folder").stdout
+    )
+    spill = next(check for check in report["checks"] if check["name"] == "spill folder")
+    assert spill["state"] == "note"
+    assert "/no/such/folder" in spill["detail"]
+
+
+def test_doctor_ends_with_1_when_the_daemon_does_not_answer(world: World) -> None:
+    world.runtime_dir.mkdir(mode=0o700)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as mute:
+        mute.bind(str(world.runtime_dir / "default.sock"))
+        mute.listen()
+        done = world.commensal("doctor", "--json")
+    assert done.returncode == 1
+    assert json.loads(done.stdout)["broken"]

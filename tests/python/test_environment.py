@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A job as environment variables, and which process is what to its job."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from commensal._environment import (
+    JobSettings,
+    Member,
+    check_instance,
+    default_runtime_dir,
+    member_of,
+    new_job_id,
+)
+from commensal._quantities import MemoryRange, ShareRange
+
+TRAIN = ["python", "train.py"]
+
+
+def test_what_run_writes_the_script_reads() -> None:
+    written = JobSettings(
+        job_id="train-1",
+        name="train",
+        job_class="guaranteed",
+        tenant="vision",
+        memory=MemoryRange(1 << 20, 1 << 30),
+        share=ShareRange(0.1, 0.7),
+        law="duty_cycle",
+        idle_class=False,
+        instance="second",
+        runtime_dir=Path("/tmp/x"),
+        spill_dir=Path("/var/tmp/y"),
+        host_cap_bytes=5 << 30,
+        summary_file=Path("/tmp/z"),
+        quiet=True,
+    )
+    assert JobSettings.from_environ(written.to_environ()) == written
+
+
+def test_an_open_maximum_survives_the_way() -> None:
+    written = JobSettings(
+        "a", "a", "guaranteed", memory=MemoryRange(7, None), runtime_dir=Path("/x")
+    )
+    assert JobSettings.from_environ(written.to_environ()).memory == MemoryRange(7, None)
+
+
+def test_defaults_are_the_harmless_ones() -> None:
+    read = JobSettings.from_environ({})
+    assert read.job_class == "opportunistic"
+    assert read.memory == MemoryRange(0, None)
+    assert read.share == ShareRange(0.0, 1.0)
+    assert read.idle_class
+    assert not read.quiet
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("COMMENSAL_CLASS", "vip"),
+        ("COMMENSAL_MEMORY", "2:1"),
+        ("COMMENSAL_SHARE", "0:7"),
+        ("COMMENSAL_LAW", "chaos"),
+        ("COMMENSAL_HOST_CAP", "much"),
+        ("COMMENSAL_INSTANCE", "../etc"),
+    ],
+)
+def test_a_wrong_variable_is_named(variable: str, value: str) -> None:
+    with pytest.raises(ValueError, match=variable) as caught:
+        JobSettings.from_environ({variable: value})
+    assert value.rsplit(":", maxsplit=1)[-1] in str(caught.value)
+
+
+def test_runtime_dir_follows_the_documented_order() -> None:
+    both = {"COMMENSAL_RUNTIME_DIR": "/a", "XDG_RUNTIME_DIR": "/run/user/7"}
+    assert default_runtime_dir(both) == Path("/a")
+    assert default_runtime_dir({"XDG_RUNTIME_DIR": "/run/user/7"}) == Path("/run/user/7/commensal")
+    assert default_runtime_dir({}) == Path(f"/tmp/commensal-{os.geteuid()}")
+
+
+@pytest.mark.parametrize("name", ["", ".hidden", "a/b", "a b", "x" * 65])
+def test_an_instance_name_is_a_file_name(name: str) -> None:
+    with pytest.raises(ValueError, match="instance name"):
+        check_instance(name)
+
+
+def test_job_ids_are_short_and_differ() -> None:
+    name = "Some très long name of a script, with spaces"
+    first, second = new_job_id(name), new_job_id(name)
+    assert first != second
+    assert len(first) <= 32
+    assert first.isascii()
+    assert " " not in first
+    assert new_job_id("---").startswith("job-")
+
+
+class TestMember:
+    def test_the_first_process_is_main(self) -> None:
+        assert member_of({}, 10, TRAIN) == Member("main")
+
+    def test_a_spawned_worker_helps(self) -> None:
+        environ = {"COMMENSAL_PRIMARY_PID": "10", "COMMENSAL_PRIMARY_RANK": ""}
+        assert member_of(environ, 11, TRAIN).role == "helper"
+
+    def test_the_same_process_after_exec_stays_main(self) -> None:
+        environ = {"COMMENSAL_PRIMARY_PID": "10", "COMMENSAL_PRIMARY_RANK": ""}
+        assert member_of(environ, 10, TRAIN) == Member("main")
+
+    def test_rank_variables_make_a_rank(self) -> None:
+        assert member_of({"RANK": "1", "WORLD_SIZE": "4"}, 12, TRAIN) == Member("rank", 1, 4)
+
+    def test_a_rank_under_an_active_launcher_is_a_rank(self) -> None:
+        environ = {"RANK": "0", "WORLD_SIZE": "2", "COMMENSAL_PRIMARY_PID": "10"}
+        assert member_of(environ, 12, TRAIN) == Member("rank", 0, 2)
+
+    def test_a_worker_of_a_rank_helps(self) -> None:
+        environ = {"RANK": "1", "COMMENSAL_PRIMARY_PID": "12", "COMMENSAL_PRIMARY_RANK": "1"}
+        assert member_of(environ, 13, TRAIN).role == "helper"
+
+    @pytest.mark.parametrize(
+        "command",
+        [
+            ["/v/bin/python", "/v/bin/torchrun", "--nproc-per-node=2", "train.py"],
+            ["python", "-u", "-m", "torch.distributed.run", "train.py"],
+        ],
+    )
+    def test_the_agent_of_torchrun_helps(self, command: list[str]) -> None:
+        assert member_of({}, 10, command).role == "helper"
+
+    @pytest.mark.parametrize(
+        "command",
+        [
+            ["python", "train.py", "torchrun"],
+            ["python", "-m", "pkg", "-m", "torch.distributed.run"],
+        ],
+    )
+    def test_an_argument_makes_no_agent(self, command: list[str]) -> None:
+        assert member_of({}, 10, command).role == "main"
+
+    def test_a_rank_that_is_no_number_is_named(self) -> None:
+        with pytest.raises(ValueError, match="'first'"):
+            member_of({"RANK": "first"}, 10, TRAIN)

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the installed package consists of, and how a wrong build is refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+from conftest import COMMENSAL, DEADLINE
+
+import commensal
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = Path(commensal.__file__).parent
+
+
+def test_an_isolated_build_is_refused_in_one_sentence() -> None:
+    # What pip's isolated environment is to the backend: no site-packages.
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", _CALL_BACKEND, str(ROOT / "python" / "build_backend")],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "pip install --no-build-isolation ." in done.stderr
+    assert "'torch==2.11.*'" in done.stderr
+
+
+_CALL_BACKEND = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import commensal_build
+commensal_build.get_requires_for_build_wheel()
+"""
+
+
+def test_the_version_is_told_once() -> None:
+    assert metadata.version("commensal") == commensal.__version__
+
+
+def test_the_package_is_complete() -> None:
+    for name in ("py.typed", "_core.pyi", "cli/__init__.py", "demo/__init__.py"):
+        assert (PACKAGE / name).is_file(), name
+    assert list(PACKAGE.glob("_core.*.so"))
+    assert (COMMENSAL.parent / "commensald").is_file()
+
+
+def test_only_the_adaptor_links_torch() -> None:
+    binaries = [
+        *PACKAGE.glob("_core.*.so"),
+        *PACKAGE.glob("lib/*.so*"),
+        COMMENSAL.parent / "commensald",
+    ]
+    linking = {path.name for path in binaries if b"libtorch_cpu.so" in path.read_bytes()}
+    assert len(binaries) >= 4
+    assert all(name.startswith("libcommensal_torch-") for name in linking)
+    assert linking
+
+
+def test_the_stub_names_what_the_module_has() -> None:
+    from mypy import stubtest
+
+    options = stubtest.parse_options(["commensal._core", "--ignore-missing-stub"])
+    assert stubtest.test_stubs(options) == 0

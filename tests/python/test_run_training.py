@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`commensal run` with PyTorch, a real daemon and real jobs."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from typing import Any
+
+import psutil
+import pytest
+from conftest import COMMENSAL, DEADLINE, World, read_line, wait_until
+from training import TELL, TRAIN, facts_of
+
+STEPS = "40"
+
+
+def status(world: World) -> dict[str, Any]:
+    done = world.commensal("status", "--json")
+    assert done.returncode == 0, done.stderr
+    reply: dict[str, Any] = json.loads(done.stdout)
+    return reply
+
+
+def job_named(world: World, name: str) -> dict[str, Any] | None:
+    return next((job for job in status(world)["jobs"] if job["job"]["name"] == name), None)
+
+
+def start_job(world: World, name: str, *options: str) -> subprocess.Popen[str]:
+    """Start a job that trains until the file NAME.stop appears; return when it trains."""
+    script = world.script(TRAIN + TELL)
+    process = world.start(
+        [
+            *(str(COMMENSAL), "run", "--name", name, *options, "--"),
+            *(sys.executable, script, STEPS, str(world.folder / f"{name}.stop")),
+        ]
+    )
+    read_line(process, "training")
+    return process
+
+
+def stop_job(world: World, name: str, process: subprocess.Popen[str]) -> tuple[dict[str, Any], str]:
+    """End such a job in good order; return its facts and its stderr."""
+    (world.folder / f"{name}.stop").touch()
+    out, errors = process.communicate(timeout=DEADLINE)
+    assert process.returncode == 0, errors
+    facts: dict[str, Any] = json.loads(out.splitlines()[-1])
+    return facts, errors
+
+
+@pytest.mark.parametrize("job_class", ["guaranteed", "opportunistic"])
+def test_law1_a_script_is_active_and_computes_what_it_computes_alone(
+    world: World, job_class: str
+) -> None:
+    script = world.script(TRAIN + TELL)
+    alone = facts_of(world.run([sys.executable, script, STEPS]))
+    done = world.commensal(
+        *("run", f"--{job_class}", "--memory", "1GiB", "--", sys.executable, script, STEPS)
+    )
+    facts = facts_of(done)
+    assert facts["active"], done.stderr
+    assert not alone["active"]
+    assert facts["digest"] == alone["digest"]
+    assert facts["loss"] == alone["loss"]
+    stats = facts["stats"]
+    assert stats["schema"] == 1
+    assert stats["job"]["class"] == job_class
+    assert stats["job"]["name"] == "script"
+    assert stats["job"]["role"] == "main"
+    assert stats["step"]["number"] == int(STEPS)
+    assert stats["memory"]["live_bytes"] > 0
+    assert stats["gate"]["law"] == {"guaranteed": "open", "opportunistic": "gap"}[job_class]
+    [daemon] = world.daemons()
+    assert stats["job"]["coordinator_pid"] == daemon.pid
+    first, last = done.stderr.splitlines()
+    assert first.startswith(f"commensal: {job_class}, 1 GiB, gate ")
+    assert f"coordinator {daemon.pid}" in first
+    assert last.startswith("commensal: ")
+    assert "gave back" in last
+
+
+def test_quiet_means_quiet(world: World) -> None:
+    script = world.script(TRAIN + TELL)
+    done = world.commensal("run", "--quiet", "--", sys.executable, script, "5")
+    assert facts_of(done)["active"]
+    assert done.stderr == ""
+
+
+def test_two_jobs_are_seen_changed_paused_and_resumed(world: World) -> None:
+    first = start_job(world, "first", "--guaranteed", "--memory", "64MiB:512MiB")
+    second = start_job(world, "second", "--opportunistic", "--memory", "512MiB")
+    wait_until("both report", lambda: _reporting(world, "first", "second"))
+
+    reply = status(world)
+    classes = {job["job"]["name"]: job["job"]["class"] for job in reply["jobs"]}
+    assert classes == {"first": "guaranteed", "second": "opportunistic"}
+    assert reply["schema"] == 1
+    assert reply["coordinator"]["pid"] == world.daemons()[0].pid
+    assert reply["devices"][0]["granted_bytes"] <= reply["devices"][0]["capacity_bytes"]
+    table = world.commensal("status")
+    assert table.returncode == 0
+    for word in ("first", "second", "guaranteed", "opportunistic", "slowdown"):
+        assert word in table.stdout
+
+    changed = world.commensal("set", "second", "--memory", "128MiB", "--share", "0.5")
+    assert changed.returncode == 0, changed.stderr
+    assert changed.stdout.startswith("second: ")
+    wait_until("limit is 128 MiB", lambda: _memory(world, "second")["limit_bytes"] == 128 << 20)
+    wait_until("share is 0.5", lambda: _gate(world, "second")["share"] == 0.5)
+
+    assert world.commensal("pause", "second").returncode == 0
+    wait_until("paused", lambda: _gate(world, "second")["state"] == "paused")
+    assert world.commensal("resume", "second").returncode == 0
+    wait_until("resumed", lambda: _gate(world, "second")["state"] != "paused")
+
+    unknown = world.commensal("set", "nobody", "--memory", "1GiB")
+    assert unknown.returncode == 4
+    assert "nobody" in unknown.stderr
+    assert unknown.stdout == ""
+
+    facts, errors = stop_job(world, "second", second)
+    assert facts["stats"]["memory"]["limit_bytes"] == 128 << 20
+    assert "shared " in errors.splitlines()[-1]
+    stop_job(world, "first", first)
+
+
+def _record(world: World, name: str) -> dict[str, Any]:
+    record = job_named(world, name)
+    assert record is not None
+    return record
+
+
+def _memory(world: World, name: str) -> dict[str, Any]:
+    memory: dict[str, Any] = _record(world, name)["memory"]
+    return memory
+
+
+def _gate(world: World, name: str) -> dict[str, Any]:
+    gate: dict[str, Any] = _record(world, name)["gate"]
+    return gate
+
+
+def _reporting(world: World, *names: str) -> bool:
+    jobs = {job["job"]["name"]: job for job in status(world)["jobs"]}
+    return all(jobs.get(name, {}).get("step", {}).get("number") for name in names)
+
+
+def test_a_killed_job_gives_its_lease_back(world: World) -> None:
+    job = start_job(world, "victim", "--guaranteed", "--memory", "64MiB")
+    wait_until("reports", lambda: _reporting(world, "victim"))
+    assert status(world)["devices"][0]["granted_bytes"] > 0
+    [script] = [p for p in psutil.Process(job.pid).children() if p.name() != "commensald"]
+    script.kill()
+    _, errors = job.communicate(timeout=DEADLINE)
+    assert job.returncode == -signal.SIGKILL
+    assert errors.splitlines()[-1].startswith("commensal: ")
+    assert "nothing was managed" not in errors
+    wait_until("lease is back", lambda: status(world)["devices"][0]["granted_bytes"] == 0)
+    record = job_named(world, "victim")
+    assert record is None or record["ended"]
+
+
+def test_law6_a_script_trains_on_when_its_daemon_is_killed(world: World) -> None:
+    script = world.script(TRAIN + TELL)
+    alone = facts_of(world.run([sys.executable, script, STEPS]))
+    job = start_job(world, "orphan", "--opportunistic", "--memory", "256MiB")
+    wait_until("reports", lambda: _reporting(world, "orphan"))
+    [daemon] = world.daemons()
+    daemon.kill()
+    daemon.wait(DEADLINE)
+    facts, _ = stop_job(world, "orphan", job)
+    assert facts["digest"] == alone["digest"]
+    assert facts["stats"]["step"]["number"] > 0
+
+
+def test_a_new_daemon_takes_the_jobs_of_a_killed_one_over(world: World) -> None:
+    job = start_job(world, "heir", "--opportunistic", "--memory", "256MiB")
+    wait_until("reports", lambda: _reporting(world, "heir"))
+    [daemon] = world.daemons()
+    daemon.kill()
+    daemon.wait(DEADLINE)
+    # The next `run` starts a new one; its own script needs nothing.
+    assert world.commensal("run", "--quiet", "--", "true").returncode == 0
+    wait_until("the job is back", lambda: _reporting(world, "heir"))
+    assert status(world)["coordinator"]["pid"] != daemon.pid
+    stop_job(world, "heir", job)
+
+
+def test_law6_a_script_trains_without_a_daemon(world: World) -> None:
+    world.runtime_dir.write_text("a file where the folder should be")
+    script = world.script(TRAIN + TELL)
+    done = world.commensal("run", "--opportunistic", "--", sys.executable, script, STEPS)
+    facts = facts_of(done)
+    assert facts["active"]
+    assert facts["stats"]["job"]["coordinator"] == ""
+    assert "no coordinator, the job runs on its own limits: " in done.stderr
+    assert not world.daemons()
+
+
+def test_law6_a_script_trains_without_a_network(world: World) -> None:
+    unshare = shutil.which("unshare")
+    if unshare is None or world.run([unshare, "-n", "true"]).returncode != 0:
+        pytest.skip("no right to make a network namespace")
+    script = world.script(TRAIN + TELL)
+    done = world.run(
+        [unshare, "-n", str(COMMENSAL), "run", "--guaranteed", "--", sys.executable, script, STEPS]
+    )
+    assert facts_of(done)["active"]
+
+
+def test_a_pipe_on_run_ends_with_the_job(world: World) -> None:
+    script = world.script("print('done')")
+    done = world.run(
+        ["/bin/sh", "-c", f"{COMMENSAL} run -- {sys.executable} {script} 2>&1 | cat"]
+    )  # would wait for its deadline if the daemon held the pipe
+    assert "done\n" in done.stdout
+    [daemon] = world.daemons()
+    inherited = [os.readlink(f"/proc/{daemon.pid}/fd/{fd}") for fd in (0, 1, 2)]
+    assert not any(target.startswith("pipe:") for target in inherited)
+
+
+def test_spawned_workers_help_and_are_no_new_job(world: World) -> None:
+    script = world.script(
+        """
+import json, multiprocessing, sys
+def work(queue, done):
+    import torch, commensal
+    queue.put(commensal.stats()["job"]["role"] if commensal.is_active() else "inactive")
+    done.wait()
+if __name__ == "__main__":
+    import torch, commensal
+    context = multiprocessing.get_context("spawn")
+    queue, done = context.Queue(), context.Event()
+    worker = context.Process(target=work, args=(queue, done))
+    worker.start()
+    role = queue.get()
+    print("role", role, commensal.stats()["job"]["role"], flush=True)
+    sys.stdin.read()
+    done.set()
+    worker.join()
+"""
+    )
+    job = world.start([str(COMMENSAL), "run", "--name", "parent", "--", sys.executable, script])
+    assert read_line(job, "role") == "role helper main\n"
+    wait_until("both are members", lambda: len(_record(world, "parent")["members"]) == 2)
+    assert len(status(world)["jobs"]) == 1
+    _, errors = job.communicate("", timeout=DEADLINE)
+    assert job.returncode == 0, errors
+    assert errors.count("opportunistic, ") == 1  # the helper says nothing
+
+
+def test_ranks_are_members_of_one_job(world: World) -> None:
+    script = world.script(TRAIN + TELL)
+    stop = world.folder / "stop"
+    line = " ".join(
+        [
+            f"RANK=0 WORLD_SIZE=2 {sys.executable} {script} 5 {stop} &",
+            f"RANK=1 WORLD_SIZE=2 {sys.executable} {script} 5 {stop} & wait",
+        ]
+    )
+    job = world.start([str(COMMENSAL), "run", "--name", "pair", "--", "/bin/sh", "-c", line])
+    wait_until("starts a coordinator", world.daemons)
+    wait_until("two ranks", lambda: _roles(world, "pair") == [("rank", 0), ("rank", 1)])
+    stop.touch()
+    out, errors = job.communicate(timeout=DEADLINE)
+    assert job.returncode == 0, errors
+    ranks = {json.loads(text)["stats"]["job"]["rank"] for text in out.splitlines() if "{" in text}
+    assert ranks == {0, 1}
+
+
+def _roles(world: World, name: str) -> list[tuple[str, int]]:
+    done = world.commensal("status", "--json")
+    jobs = json.loads(done.stdout)["jobs"] if done.returncode == 0 else []
+    return sorted(
+        (member["role"], member["rank"])
+        for job in jobs
+        if job["job"]["name"] == name
+        for member in job["members"]
+    )
