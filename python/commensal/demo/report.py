@@ -19,6 +19,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, NullFormatter
 from rich.table import Table
 
@@ -39,7 +40,7 @@ MiB = 1 << 20
 INK, FAINT = "#1f2933", "#9aa5b1"
 ALONE, DEFAULT, COMMENSAL = "#7b8794", "#d64545", "#0f8b8d"
 SLOWER, BUSY, WAITING = "#f0b429", "#334e68", "#d9e2ec"
-STYLE = {
+STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",
     "font.size": 10.5,
     "axes.edgecolor": FAINT,
@@ -304,8 +305,8 @@ def draw_gaps(measurement: Measurement) -> Figure:
     plot_gaps(axes[1], ours, COMMENSAL, "Under commensal", cores)
     axes[1].set_xlabel("milliseconds")
     handles = [
-        plt.Rectangle((0, 0), 1, 1, color=BUSY, label="guaranteed job computes"),
-        plt.Rectangle((0, 0), 1, 1, color=WAITING, label="it waits for its storage"),
+        Rectangle((0, 0), 1, 1, color=BUSY, label="guaranteed job computes"),
+        Rectangle((0, 0), 1, 1, color=WAITING, label="it waits for its storage"),
     ]
     figure.legend(handles=handles, loc="outside lower center", ncols=2)
     return figure
