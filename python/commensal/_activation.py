@@ -9,6 +9,7 @@ never raises: an exception would make `import torch` itself fail.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import os
 import re
@@ -76,6 +77,7 @@ def activate(settings: JobSettings, member: Member) -> _core.Session | None:
             return None
         # Everything that can fail without a trace comes first.
         adaptor = None if member.role == "helper" else _load_adaptor()
+        _leave_idle_class()
         summary = settings.summary_file
         session = _core.start(
             job_id=settings.job_id,
@@ -107,6 +109,17 @@ def activate(settings: JobSettings, member: Member) -> _core.Session | None:
             os.environ["COMMENSAL_PRIMARY_PID"] = str(os.getpid())
             os.environ["COMMENSAL_PRIMARY_RANK"] = os.environ.get("RANK", "")
         return session
+
+
+def _leave_idle_class() -> None:
+    """Take this thread out of the kernel's idle class, where `commensal run` started it.
+
+    The session's own threads inherit the class of the one that starts them, and must not wait
+    behind the neighbour; the session then puts the others where they belong.
+    """
+    if os.environ.get("COMMENSAL_RUN") == "1" and os.sched_getscheduler(0) == os.SCHED_IDLE:
+        with contextlib.suppress(OSError):  # an ordinary user's own choice: stays
+            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
 def _install(adaptor: ctypes.CDLL) -> None:

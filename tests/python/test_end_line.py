@@ -104,13 +104,32 @@ def test_takes_the_coordinators_record_of_a_killed_job(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("seconds", [1.0, 60.0])
-def test_shares_no_longer_than_it_ran(tmp_path: Path, seconds: float) -> None:
+def stay(started: float, ended: float | None = None) -> dict[str, Any]:
+    record: dict[str, Any] = {
+        "job": {"id": f"other-{started}", "class": "opportunistic"},
+        "started_seconds_ago": started,
+        "ended": ended is not None,
+    }
+    return record if ended is None else record | {"ended_seconds_ago": ended}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "others", "shared"),
+    [
+        (60.0, [], 0.0),
+        (60.0, [stay(10.0)], 10.0),
+        (5.0, [stay(10.0)], 5.0),
+        (60.0, [stay(500.0, ended=100.0)], 0.0),  # left before this job came
+        (60.0, [stay(50.0, ended=30.0), stay(10.0)], 30.0),
+        (60.0, [stay(50.0, ended=20.0), stay(40.0, ended=10.0)], 40.0),  # overlap counts once
+        (60.0, [stay(50.0) | {"ended": True}], None),  # nobody knows when it left
+    ],
+)
+def test_counts_the_time_with_a_neighbour(
+    tmp_path: Path, seconds: float, others: list[dict[str, Any]], shared: float | None
+) -> None:
     (tmp_path / "summary.7").write_text(json.dumps(report(0, 0, 0.0)))
     coordinator = KnowingCoordinator("default", tmp_path)
-    jobs = (
-        {"job": {"id": "train-1", "class": "opportunistic"}},
-        {"job": {"id": "other", "class": "opportunistic"}, "started_seconds_ago": 10.0},
-    )
-    object.__setattr__(coordinator, "jobs", jobs)
-    assert collect(settings(tmp_path), coordinator, seconds).shared_seconds == min(seconds, 10.0)
+    own = {"job": {"id": "train-1", "class": "opportunistic"}}
+    object.__setattr__(coordinator, "jobs", (own, *others))
+    assert collect(settings(tmp_path), coordinator, seconds).shared_seconds == shared

@@ -122,6 +122,10 @@ def test_two_jobs_are_seen_changed_paused_and_resumed(world: World) -> None:
     assert "nobody" in unknown.stderr
     assert unknown.stdout == ""
 
+    nobody = world.commensal("status", "nobody")
+    assert nobody.returncode == 4
+    assert "no job is called 'nobody'" in nobody.stderr
+
     facts, errors = stop_job(world, "second", second)
     assert facts["stats"]["memory"]["limit_bytes"] == 128 << 20
     assert "shared " in errors.splitlines()[-1]

@@ -54,7 +54,7 @@ def collect(settings: JobSettings, coordinator: Coordinator, seconds: float) -> 
         moves=_total(memories, "moves_total"),
         longest_pause_seconds=max(_known(memories, "longest_pause_seconds"), default=None),
         neighbour_slowdown=max(
-            _known([j for j in others if _job_field(j, "class") == "guaranteed"], "slowdown"),
+            _known([job for job in others if _is_neighbour(job)], "slowdown"),
             default=None,
         ),
         own_slowdown=next(iter(_known([own] if own else [], "slowdown")), None),
@@ -127,14 +127,25 @@ def _ask(coordinator: Coordinator) -> list[dict[str, Any]]:
 def _shared_seconds(
     own: dict[str, Any] | None, others: list[dict[str, Any]], seconds: float
 ) -> float | None:
-    """Return how long others were there; None without a coordinator that knows."""
+    """Return how long others were there while this job ran; None if nobody knows."""
     if own is None:
         return None
-    known = own.get("shared_seconds")
-    if isinstance(known, (int, float)):
-        return float(known)
-    present = [job for job in others if not job.get("ended")]
-    return min(seconds, max(_known(present, "started_seconds_ago"), default=0.0))
+    stays = []
+    for job in others:
+        left = job.get("ended_seconds_ago", None if job.get("ended") else 0.0)
+        if left is None:
+            return None
+        came = min(seconds, float(job.get("started_seconds_ago", 0.0)))
+        stays.append((float(left), came))
+    shared, counted = 0.0, 0.0
+    for left, came in sorted(stays):  # both in seconds before the end
+        shared += max(0.0, came - max(left, counted))
+        counted = max(counted, came)
+    return shared
+
+
+def _is_neighbour(job: dict[str, Any]) -> bool:
+    return _job_field(job, "class") == "guaranteed" and not job.get("ended")
 
 
 def _job_field(job: dict[str, Any], key: str) -> Any:

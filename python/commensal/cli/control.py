@@ -78,8 +78,8 @@ def _parse(
 
 
 def _is_guaranteed(coordinator: Coordinator, job: str) -> bool:
-    jobs = coordinator.status(job).get("jobs", [])
-    return bool(jobs) and jobs[0].get("job", {}).get("class") == "guaranteed"
+    jobs = [one for one in coordinator.status(job)["jobs"] if not one.get("ended")]
+    return bool(jobs) and jobs[0]["job"]["class"] == "guaranteed"
 
 
 def _tell(job: str, change: Change) -> None:

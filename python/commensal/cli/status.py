@@ -37,6 +37,9 @@ def status(
     except Refused as error:
         say(str(error))
         raise typer.Exit(REFUSED) from None
+    if job and not reply["jobs"]:
+        say(f"no job is called {job!r}")
+        raise typer.Exit(REFUSED)
     if as_json:
         print(json.dumps(reply, indent=2))
     else:
