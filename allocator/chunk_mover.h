@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// Moves batches of live chunks between tiers: copy ahead, fence, swap, go on.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "allocator/base/bytes.h"
+#include "allocator/base/clock.h"
+#include "allocator/memory_source.h"
+
+namespace commensal {
+
+/// One chunk of a batch.
+struct ChunkMove {
+  std::byte* address = nullptr;
+  MemoryHandle from;
+  MemoryHandle to;  ///< what is mapped there now if `moved`
+  bool moved = false;
+  std::string reason;  ///< why not, if not
+
+  // Used while the batch runs.
+  CopyTicket ticket{};
+  SwapResult swapped = SwapResult::kFailed;
+};
+
+/// How a batch went.
+struct MoveReport {
+  bool refused = false;  ///< nothing can move now (risk, fence); trying other chunks is no use
+  std::string reason;    ///< of the refusal, or of the last chunk that did not move
+  std::size_t moved = 0;
+  std::uint64_t fences = 0;  ///< fences in which at least one chunk was swapped
+  Duration longest_pause{};
+  Duration total_pause{};
+};
+
+/// Runs moves against a source. A chunk that cannot move is as before. Handles whose release
+/// failed are kept as orphans, counted and tried again.
+/// Thread safety: none; the allocator's move lock serialises it.
+class ChunkMover {
+ public:
+  ChunkMover(MemorySource& source, const Clock& clock, Duration fence_deadline)
+      : source_(source), clock_(clock), fence_deadline_(fence_deadline) {}
+
+  /// Moves every chunk of the batch that can move to `tier`. First round: chunks whose bytes
+  /// changed since the copy stay; second round: they are copied inside the fence.
+  /// @throws std::bad_alloc before anything was done.
+  MoveReport run(std::vector<ChunkMove>& batch, Tier tier, TimePoint deadline);
+
+  /// Releases an unmapped handle; keeps it as an orphan if the source refuses.
+  void release(MemoryHandle handle) noexcept;
+  /// Tries the orphans again.
+  void retry_orphans() noexcept;
+  [[nodiscard]] Bytes orphaned(Tier tier) const noexcept;
+  /// Makes room for `count` more orphans, so that `release` cannot lose one.
+  void expect_releases(std::size_t count) { orphans_.reserve(orphans_.size() + count); }
+
+ private:
+  void start(ChunkMove& move, Tier tier, MoveReport& report) noexcept;
+  void wait(ChunkMove& move, MoveReport& report) noexcept;
+  bool swap_all(std::vector<ChunkMove>& batch, OnChange on_change, TimePoint deadline,
+                MoveReport& report);
+  void give_up(ChunkMove& move, std::string reason, MoveReport& report) noexcept;
+
+  MemorySource& source_;
+  const Clock& clock_;
+  const Duration fence_deadline_;
+  std::vector<MemoryHandle> orphans_;
+};
+
+}  // namespace commensal

@@ -1,0 +1,503 @@
+// SPDX-License-Identifier: Apache-2.0
+// Serves and takes back blocks; maps chunks for them within the limit or on the slower tier.
+#include "allocator/elastic_core.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <exception>
+#include <new>
+#include <utility>
+
+namespace commensal {
+namespace {
+
+constexpr std::size_t kSmallUnit = 64;
+constexpr std::size_t kLargeUnit = 4096;
+constexpr Bytes kFirstSmallSegment = 64_MiB;
+constexpr Bytes kFirstLargeSegment = 256_MiB;
+constexpr Bytes kLargestRequest{std::uint64_t{1} << 46U};
+
+}  // namespace
+
+ElasticCore::ElasticCore(MemorySource& source, ElasticAllocatorOptions options, const Clock& clock)
+    : source_(source),
+      options_(options),
+      clock_(clock),
+      limit_(options.limit.count()),
+      mover_(source, clock, options.fence_deadline),
+      next_segment_{kFirstSmallSegment, kFirstLargeSegment},
+      pools_{BlockPool{kSmallUnit, kSmall}, BlockPool{kLargeUnit, kLarge}} {}
+
+ElasticCore::~ElasticCore() {
+  forget_fork_handlers();
+  if (in_child()) return;  // the memory is the parent's
+  const MoveLock moves(*this);
+  mover_.retry_orphans();
+  const MutexLock lock(blocks_);  // nobody else can be here: held only for the analysis
+  for (const auto& segment : table_.all()) {
+    try {
+      for (std::size_t i = 0; i < segment->chunks.size(); ++i) {
+        if (segment->chunks[i].tier == Tier::kFree) continue;
+        source_.unmap(segment->chunk_begin(i), segment->chunks[i].handle);
+        source_.release(segment->chunks[i].handle);
+      }
+      source_.unreserve(segment->range);
+    } catch (const std::exception&) {
+      continue;  // the source keeps what it refused to take back
+    }
+  }
+}
+
+// --- hot path ------------------------------------------------------------------------------
+
+void* ElasticCore::hand_out(BlockPool& pool, BlockId id, Bytes size) noexcept {
+  Block& block = pool[id];
+  block.asked = size.count();
+  pool.touch(block, ++operation_);
+  ++totals_.allocations;
+  live_ += size;
+  if (live_ > totals_.peak_live) totals_.peak_live = live_;
+  return block.address;
+}
+
+void* ElasticCore::allocate(Bytes size) {
+  if (in_child()) return child_allocate(size);
+  if (size.is_zero()) return nullptr;
+  if (size <= kLargestRequest) {
+    const MutexLock lock(blocks_);
+    BlockPool& pool = pools_[pool_index(size)];
+    const std::size_t rounded = pool.rounded(size.count());
+    BlockId id = pool.take_recent(rounded);
+    if (id == 0) id = pool.take(rounded, true);
+    if (id != 0) return hand_out(pool, id, size);
+  } else {
+    out_of_memory(size, "nothing", "larger than any address range");
+  }
+  return allocate_slowly(size);
+}
+
+bool ElasticCore::deallocate(void* address) noexcept {
+  if (address == nullptr) return true;
+  const bool child = in_child();
+  const auto* byte = static_cast<const std::byte*>(address);
+  {
+    const MutexLock lock(blocks_);
+    Segment* segment = table_.find(byte);
+    if (segment != nullptr) {
+      if (child) return true;  // the parent's block
+      BlockPool& pool = pools_[segment->pool];
+      const BlockId id = pool.live_at(*segment, byte);
+      if (id == 0) return false;
+      const Block& block = pool[id];
+      live_ -= Bytes{block.asked};
+      ++totals_.frees;
+      pool.touch(block, ++operation_);
+      // Recent blocks are served before all others, so only those on the device may be.
+      const auto on_device = [segment](const std::byte* at) {
+        return segment->chunks[segment->chunk_of(at)].tier == Tier::kDevice;
+      };
+      const bool keep =
+          ledger_.slow_chunks == 0 || (on_device(block.address) && on_device(block.end() - 1));
+      if (keep && pool.keep_recent(id)) return true;
+      pool.give_back(id, safe_points_);
+      note_cache();
+      return true;
+    }
+  }
+  if (!child) return false;
+  std::free(address);  // served by `child_allocate`
+  return true;
+}
+
+void* ElasticCore::child_allocate(Bytes size) {
+  if (size.is_zero()) return nullptr;
+  if (size <= kLargestRequest) {
+    void* block = std::aligned_alloc(kSmallUnit, round_up(size, Bytes{kSmallUnit}).count());
+    if (block != nullptr) return block;
+  }
+  throw OutOfMemory("out of memory in a forked child: asked " + to_string(size));
+}
+
+void ElasticCore::note_cache() noexcept {
+  if ((pending_.load(std::memory_order_relaxed) & kLargeCache) != 0) return;
+  const Bytes used{pools_[kSmall].used_bytes() + pools_[kLarge].used_bytes()};
+  const Bytes mapped = ledger_.device + ledger_.host + ledger_.parked;
+  if (cache_is_large(saturating_sub(mapped, used), live_)) {
+    pending_.fetch_or(kLargeCache, std::memory_order_release);
+  }
+}
+
+void ElasticCore::flush_recent() noexcept {
+  for (BlockPool& pool : pools_) pool.flush_recent(safe_points_);
+}
+
+// --- when no free block fits ---------------------------------------------------------------
+
+void* ElasticCore::allocate_slowly(Bytes size) {
+  static thread_local bool asking = false;  // the handler itself may allocate
+  std::string tried;
+  const auto note = [&tried](const std::string& step) {
+    tried += tried.empty() ? step : ", " + step;
+  };
+  bool asked = asking;
+  for (;;) {
+    std::shared_ptr<const std::function<bool(Bytes)>> handler;
+    std::string why;
+    {
+      const MoveLock moves(*this);
+      Bytes released;
+      Attempt attempt = try_device(size, released);
+      if (!released.is_zero()) note("released " + to_string(released) + " of cached blocks");
+      if (attempt.block != nullptr) return attempt.block;
+      why = attempt.reason;
+      if (!asked) {
+        const MutexLock lock(blocks_);
+        handler = pressure_;
+      }
+      if (handler == nullptr) {
+        note("slower tier");
+        attempt = try_host(size);
+        if (attempt.block != nullptr) return attempt.block;
+        if (!attempt.reason.empty()) why += "; " + attempt.reason;
+      }
+    }
+    if (handler == nullptr) out_of_memory(size, tried, why);
+    note("asked the coordinator");
+    asked = true;
+    struct Asking {
+      Asking() { asking = true; }
+      ~Asking() { asking = false; }
+    } const scope;
+    (void)(*handler)(size);  // whatever it answers, the next round sees the limit that holds then
+  }
+}
+
+ElasticCore::Attempt ElasticCore::try_device(Bytes size, Bytes& released) {
+  {
+    const MutexLock lock(blocks_);
+    flush_recent();
+    BlockPool& pool = pools_[pool_index(size)];
+    if (const BlockId id = pool.take(pool.rounded(size.count()), true); id != 0) {
+      return {hand_out(pool, id, size), {}};
+    }
+  }
+  Growth growth = grow_pool(size, false);
+  if (growth.block == nullptr) {
+    const Bytes before = ledger().on_device();
+    released = release_free(growth.short_by);
+    const Bytes gone = saturating_sub(before, ledger().on_device());
+    {
+      const MutexLock lock(blocks_);
+      totals_.given_back += gone;
+    }
+    if (!released.is_zero()) growth = grow_pool(size, false);
+  }
+  return {growth.block, growth.reason};
+}
+
+ElasticCore::Attempt ElasticCore::try_host(Bytes size) {
+  {
+    const MutexLock lock(blocks_);
+    BlockPool& pool = pools_[pool_index(size)];
+    if (const BlockId id = pool.take(pool.rounded(size.count()), false); id != 0) {
+      return {hand_out(pool, id, size), {}};
+    }
+  }
+  const Growth growth = grow_pool(size, true);
+  return {growth.block, growth.reason};
+}
+
+void ElasticCore::out_of_memory(Bytes size, const std::string& tried, const std::string& why) {
+  std::string message = "out of memory: asked " + to_string(size);
+  const MutexLock lock(blocks_);
+  ++totals_.out_of_memory;
+  const Bytes most = limit();
+  message += most == Bytes{UINT64_MAX} ? ", no limit" : ", limit " + to_string(most);
+  message += ", in use " + to_string(ledger_.on_device()) + " (live " + to_string(live_) + ")";
+  const Bytes host = host_most();
+  message += ", slower tier " + to_string(ledger_.on_host()) + " of ";
+  message += host == Bytes{UINT64_MAX} ? "any size" : to_string(host);
+  if (host.is_zero()) {
+    const std::string reason = source_.host_tier_reason();
+    message += " (" + (reason.empty() ? std::string("its cap is 0 B") : reason) + ")";
+  }
+  message += "; tried: " + tried;
+  if (!why.empty()) message += "; " + why;
+  throw OutOfMemory(message);
+}
+
+// --- new chunks ----------------------------------------------------------------------------
+
+GrowthPlace ElasticCore::find_place(Bytes size, bool fast) {
+  const MutexLock lock(blocks_);
+  const BlockPool& pool = pools_[pool_index(size)];
+  return pool.find_place(pool.rounded(size.count()), fast);
+}
+
+// Returns the bytes of chunks that a request needs at a place, or in a segment yet to be made.
+Bytes ElasticCore::chunks_wanted(Bytes size, const GrowthPlace& place) {
+  if (place.segment != nullptr) return Bytes{place.chunks * place.segment->chunk_size};
+  const std::size_t number = pool_index(size);
+  const Bytes rounded = round_up(size, Bytes{number == kSmall ? kSmallUnit : kLargeUnit});
+  const SegmentPlan plan = plan_segment(next_segment_[number], rounded);
+  return round_up(rounded, chunk_size_for(plan.size, source_.granularity()));
+}
+
+// Maps what a request needs. The free memory beside the place is held meanwhile; whatever fails,
+// everything is as before.
+ElasticCore::Growth ElasticCore::grow_pool(Bytes size, bool allow_host) {
+  GrowthPlace place = find_place(size, !allow_host);
+  for (int attempt = 0;; ++attempt) {
+    const Ledger now = ledger();
+    const Bytes wanted = chunks_wanted(size, place);
+    if (!allow_host && wanted > saturating_sub(limit(), now.on_device())) {
+      return {nullptr, saturating_sub(now.on_device() + wanted, limit()),
+              "needs " + to_string(wanted) + " more on the device"};
+    }
+    if (allow_host && wanted > saturating_sub(limit(), now.on_device()) &&
+        wanted > saturating_sub(limit(), now.on_device()) +
+                     std::min(saturating_sub(host_most(), now.on_host()), kLargestRequest)) {
+      return {nullptr, {}, host_full_reason(now.on_host())};
+    }
+    if (place.segment != nullptr) break;
+    if (attempt > 0) return {nullptr, {}, "no address range fits"};
+    try {
+      add_segment(pool_index(size), size);
+    } catch (const OutOfMemory& error) {
+      return {nullptr, {}, error.what()};
+    } catch (const SourceError& error) {
+      return {nullptr, {}, error.what()};
+    }
+    place = find_place(size, !allow_host);
+  }
+
+  const Bytes place_size = chunks_wanted(size, place);
+  std::vector<Mapped> mapped;
+  mapped.reserve(place.chunks);
+  mover_.expect_releases(place.chunks + 1);
+  BlockPool::Held held;
+  {
+    const MutexLock lock(blocks_);
+    held = pools_[pool_index(size)].hold(place, !allow_host);
+  }
+  const std::string failed = map_place(place, allow_host, mapped);
+  if (!failed.empty()) unmap_again(place, mapped);
+  count_orphans();
+  const MutexLock lock(blocks_);
+  BlockPool& pool = pools_[pool_index(size)];
+  for (const Mapped& chunk : mapped) {
+    set_chunk(ChunkRef{place.segment, chunk.chunk}, chunk.handle, chunk.handle.tier);
+  }
+  if (!failed.empty()) {
+    pool.drop(held);
+    return {nullptr, place_size, failed};
+  }
+  const BlockId id = pool.take_held(held, pool.rounded(size.count()));
+  return {hand_out(pool, id, size), {}, {}};
+}
+
+// Creates and maps the chunks of a place. Returns why not; `mapped` then says how far it came.
+std::string ElasticCore::map_place(const GrowthPlace& place, bool allow_host,
+                                   std::vector<Mapped>& mapped) {
+  const Ledger now = ledger();
+  Bytes device_room = saturating_sub(limit(), now.on_device());
+  Bytes host_room = saturating_sub(host_most(), now.on_host());
+  const Bytes size{place.segment->chunk_size};
+  for (std::size_t i = 0; i < place.chunks; ++i) {
+    const std::size_t chunk = place.first_chunk + i;
+    MemoryHandle handle;
+    try {
+      handle = create_for(size, allow_host, device_room, host_room);
+      source_.map(place.segment->chunk_begin(chunk), handle);
+    } catch (const std::exception& error) {
+      mover_.release(handle);
+      return error.what();
+    }
+    mapped.push_back(Mapped{chunk, handle});
+  }
+  return {};
+}
+
+// Makes memory for one chunk: on the device while there is room, else on the slower tier.
+MemoryHandle ElasticCore::create_for(Bytes size, bool allow_host, Bytes& device_room,
+                                     Bytes& host_room) {
+  if (device_room >= size) {
+    try {
+      const MemoryHandle handle = source_.create(Tier::kDevice, size);
+      device_room -= size;
+      return handle;
+    } catch (const std::exception&) {
+      if (!allow_host || host_room < size) throw;
+      device_room = Bytes{};
+    }
+  }
+  if (!allow_host || host_room < size) throw OutOfMemory("the limit and the slower tier are full");
+  const MemoryHandle handle = source_.create(Tier::kHost, size);
+  host_room -= size;
+  return handle;
+}
+
+// Undoes a growth. What the source refuses to unmap stays in `mapped` and becomes free memory.
+void ElasticCore::unmap_again(const GrowthPlace& place, std::vector<Mapped>& mapped) noexcept {
+  std::size_t stuck = 0;
+  for (const Mapped& chunk : mapped) {
+    try {
+      source_.unmap(place.segment->chunk_begin(chunk.chunk), chunk.handle);
+      mover_.release(chunk.handle);
+    } catch (const std::exception&) {
+      mapped[stuck++] = chunk;
+    }
+  }
+  mapped.resize(stuck);
+}
+
+// Notes what a chunk holds now and keeps the ledger.
+void ElasticCore::set_chunk(const ChunkRef& ref, MemoryHandle handle, Tier tier) noexcept {
+  const auto account = [this](Tier of) -> Bytes* {
+    switch (of) {
+      case Tier::kDevice: return &ledger_.device;
+      case Tier::kHost: return &ledger_.host;
+      case Tier::kParked: return &ledger_.parked;
+      case Tier::kFree: return nullptr;
+    }
+    return nullptr;
+  };
+  const auto slow = [](Tier of) { return of == Tier::kHost || of == Tier::kParked; };
+  Chunk& chunk = *ref;
+  if (Bytes* from = account(chunk.tier)) *from -= ref.size();
+  if (Bytes* to = account(tier)) *to += ref.size();
+  if (slow(chunk.tier)) --ledger_.slow_chunks;
+  if (slow(tier)) ++ledger_.slow_chunks;
+  if (chunk.tier == Tier::kFree && tier != Tier::kFree) {
+    ++ref.segment->mapped;
+    chunk.idle_since = safe_points_;
+  }
+  if (chunk.tier != Tier::kFree && tier == Tier::kFree) --ref.segment->mapped;
+  ledger_.touched = saturating_sub(ledger_.touched, chunk.touched);
+  chunk.touched = chunk.written = Bytes{};
+  chunk.handle = handle;
+  chunk.tier = tier;
+  chunk.lazy = false;
+  if (ledger_.on_device() > totals_.peak_device) totals_.peak_device = ledger_.on_device();
+  if (ledger_.slow_chunks > 0) pending_.fetch_or(kSlowChunks, std::memory_order_release);
+}
+
+void ElasticCore::add_segment(std::size_t number, Bytes size) {
+  const Bytes rounded = round_up(size, Bytes{number == kSmall ? kSmallUnit : kLargeUnit});
+  SegmentPlan plan = plan_segment(next_segment_[number], rounded);
+  const Bytes wanted = plan.size;
+  const AddressRange range = reserve_shrinking(plan, rounded);
+  try {
+    const std::size_t unit = number == kSmall ? kSmallUnit : kLargeUnit;
+    auto segment = std::make_unique<Segment>(
+        range, chunk_size_for(plan.size, source_.granularity()).count(), unit);
+    segment->pool = static_cast<std::uint32_t>(number);
+    segment->dedicated = plan.dedicated;
+    const MutexLock lock(blocks_);
+    Segment& added = table_.add(std::move(segment));
+    try {
+      pools_[number].add_segment(added);
+    } catch (...) {
+      table_.remove(added);
+      throw;
+    }
+  } catch (...) {
+    source_.unreserve(range);
+    throw;
+  }
+  if (!plan.dedicated) next_segment_[number] = plan.size < wanted ? plan.size : plan.size * 4;
+}
+
+// Reserves a segment; where the system refuses, a smaller one, down to what `least` needs.
+AddressRange ElasticCore::reserve_shrinking(SegmentPlan& plan, Bytes least) {
+  const Bytes wanted = plan.size;
+  const Bytes smallest = chunk_size_for(Bytes{}, source_.granularity());
+  std::string refused;
+  for (;;) {
+    const Bytes chunk = chunk_size_for(plan.size, source_.granularity());
+    const Bytes size = round_up(plan.size, chunk);
+    try {
+      const AddressRange range = source_.reserve(size);
+      if (!refused.empty()) {
+        const MutexLock lock(blocks_);
+        if (!notes_.empty()) notes_ += "; ";
+        notes_ += "reserved " + to_string(size) + " of addresses instead of " + to_string(wanted) +
+                  ": " + refused;
+      }
+      return range;
+    } catch (const OutOfMemory& error) {
+      if (refused.empty()) refused = error.what();
+      if (plan.size <= std::max(least, smallest)) throw;
+      plan.size = std::max(Bytes{plan.size.count() / 2}, least);
+    }
+  }
+}
+
+// --- questions -----------------------------------------------------------------------------
+
+bool ElasticCore::owns(const void* address) {
+  const MutexLock lock(blocks_);
+  return table_.find(address) != nullptr;
+}
+
+Bytes ElasticCore::size_of(const void* address) {
+  const MutexLock lock(blocks_);
+  const Segment* segment = table_.find(address);
+  if (segment == nullptr) return {};
+  const BlockPool& pool = pools_[segment->pool];
+  const BlockId id = pool.live_at(*segment, static_cast<const std::byte*>(address));
+  return id == 0 ? Bytes{} : Bytes{pool[id].asked};
+}
+
+void ElasticCore::on_pressure(std::function<bool(Bytes)> handler) {
+  std::shared_ptr<const std::function<bool(Bytes)>> next;
+  if (handler) next = std::make_shared<const std::function<bool(Bytes)>>(std::move(handler));
+  const MutexLock lock(blocks_);
+  pressure_.swap(next);
+}
+
+AllocatorStats ElasticCore::stats() {
+  Bytes held_by_children;
+  if (!in_child() && moves_.try_lock()) {  // while a move runs, what was measured last must do
+    measure_touched();
+    held_by_children = source_.held_by_children();
+    const MutexLock lock(blocks_);
+    totals_.held_by_children = held_by_children;
+    moves_.unlock();
+  }
+  const MutexLock lock(blocks_);
+  AllocatorStats stats = totals_;
+  stats.limit = limit();
+  stats.device = ledger_.on_device();
+  stats.host = ledger_.host + ledger_.orphans_host;
+  stats.host_touched = ledger_.touched;
+  stats.parked = ledger_.parked;
+  stats.live = live_;
+  Bytes used;
+  each_chunk([&](const ChunkRef& chunk) {
+    const bool device = chunk->tier == Tier::kDevice;
+    if (device) used += Bytes{chunk->used};
+    ++(device ? stats.chunks_device : stats.chunks_host);
+  });
+  const Bytes recent{pools_[kSmall].recent_bytes() + pools_[kLarge].recent_bytes()};
+  stats.cached = saturating_sub(ledger_.device, saturating_sub(used, recent));
+  return stats;
+}
+
+std::vector<ChunkResidency> ElasticCore::residency() {
+  const MutexLock lock(blocks_);
+  flush_recent();
+  std::vector<ChunkResidency> chunks;
+  each_chunk([&](const ChunkRef& chunk) {
+    chunks.push_back(
+        ChunkResidency{chunk.address(), chunk.size(), chunk->tier, Bytes{chunk->used}});
+  });
+  return chunks;
+}
+
+std::string ElasticCore::reservation_notes() {
+  const MutexLock lock(blocks_);
+  return notes_;
+}
+
+}  // namespace commensal

@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+// What ElasticAllocator is made of: pools, ledger, limit and moves behind its two locks.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "allocator/base/bytes.h"
+#include "allocator/base/clock.h"
+#include "allocator/base/ids.h"
+#include "allocator/base/mutex.h"
+#include "allocator/block_pool.h"
+#include "allocator/chunk_mover.h"
+#include "allocator/elastic_allocator.h"
+#include "allocator/move_planner.h"
+#include "allocator/segment.h"
+
+namespace commensal {
+
+/// The allocator itself; `ElasticAllocator` only forwards to it.
+///
+/// `moves_` serialises every call of the source and every change of a chunk; `blocks_` guards the
+/// pools and the ledger and is never held while the source runs. Order: moves_, then blocks_.
+class ElasticCore {
+ public:
+  ElasticCore(MemorySource& source, ElasticAllocatorOptions options, const Clock& clock);
+  ~ElasticCore();
+  ElasticCore(const ElasticCore&) = delete;
+  ElasticCore& operator=(const ElasticCore&) = delete;
+
+  // elastic_core.cpp: blocks
+  [[nodiscard]] void* allocate(Bytes size) COMMENSAL_EXCLUDES(moves_, blocks_);
+  bool deallocate(void* block) noexcept COMMENSAL_EXCLUDES(moves_, blocks_);
+  [[nodiscard]] bool owns(const void* address) COMMENSAL_EXCLUDES(blocks_);
+  [[nodiscard]] Bytes size_of(const void* block) COMMENSAL_EXCLUDES(blocks_);
+  void on_pressure(std::function<bool(Bytes)> handler) COMMENSAL_EXCLUDES(blocks_);
+  [[nodiscard]] AllocatorStats stats() COMMENSAL_EXCLUDES(moves_, blocks_);
+  [[nodiscard]] std::vector<ChunkResidency> residency() COMMENSAL_EXCLUDES(blocks_);
+  [[nodiscard]] std::string reservation_notes() COMMENSAL_EXCLUDES(blocks_);
+
+  // limit_enforcement.cpp: limits and moves
+  LimitTicket post_limit(Bytes limit, Revision revision) COMMENSAL_EXCLUDES(moves_, blocks_);
+  LimitTicket set_limit(Bytes limit, Revision revision) COMMENSAL_EXCLUDES(moves_, blocks_);
+  LimitTicket safe_point() COMMENSAL_EXCLUDES(moves_, blocks_);
+  LimitTicket shrink(Bytes bytes) COMMENSAL_EXCLUDES(moves_, blocks_);
+  LimitTicket grow(Bytes bytes) COMMENSAL_EXCLUDES(moves_, blocks_);
+  LimitTicket park() COMMENSAL_EXCLUDES(moves_, blocks_);
+  Bytes release_cached() COMMENSAL_EXCLUDES(moves_, blocks_);
+  [[nodiscard]] bool work_pending() const noexcept {
+    return pending_.load(std::memory_order_acquire) != 0;
+  }
+
+  // fork_handlers.cpp
+  void install_fork_handlers();
+  [[nodiscard]] bool in_child() const noexcept { return child_.load(std::memory_order_relaxed); }
+  void forget_fork_handlers() noexcept;
+  void prepare_fork() noexcept;
+  void after_fork(bool child) noexcept;
+
+ private:
+  /// Why `safe_point` has something to do.
+  enum Pending : std::uint32_t {
+    kOverLimit = 1,   ///< the device holds more than the limit
+    kSlowChunks = 2,  ///< chunks on the slower tier: touched pages count, and they may come back
+    kOrphans = 4,     ///< memory that the source did not take back yet
+    kLargeCache = 8   ///< free memory that may be worth giving back
+  };
+  enum : std::size_t { kSmall, kLarge, kPools };
+
+  class MoveLock;
+
+  /// Names a chunk; stays valid while the move lock is held.
+  struct ChunkRef {
+    Segment* segment = nullptr;
+    std::size_t index = 0;
+    [[nodiscard]] Chunk& operator*() const noexcept { return segment->chunks[index]; }
+    [[nodiscard]] Chunk* operator->() const noexcept { return &segment->chunks[index]; }
+    [[nodiscard]] std::byte* address() const noexcept { return segment->chunk_begin(index); }
+    [[nodiscard]] Bytes size() const noexcept { return Bytes{segment->chunk_size}; }
+  };
+
+  /// The device and the slower tier, as chunks of ours hold them.
+  struct Ledger {
+    Bytes device;
+    Bytes host;
+    Bytes parked;
+    Bytes touched;         // of host, as last measured
+    Bytes orphans_device;  // no longer ours, but the source has not taken them back
+    Bytes orphans_host;
+    std::size_t slow_chunks = 0;
+
+    [[nodiscard]] Bytes on_device() const noexcept { return device + orphans_device; }
+    [[nodiscard]] Bytes on_host() const noexcept { return host + parked + orphans_host; }
+    [[nodiscard]] Bytes resident() const noexcept { return on_device() + touched; }
+  };
+
+  // --- blocks (elastic_core.cpp) ------------------------------------------------------------
+  [[nodiscard]] std::size_t pool_index(Bytes size) const noexcept {
+    return size <= options_.small_block ? kSmall : kLarge;
+  }
+  [[nodiscard]] void* hand_out(BlockPool& pool, BlockId id, Bytes size) noexcept
+      COMMENSAL_REQUIRES(blocks_);
+  [[nodiscard]] void* allocate_slowly(Bytes size) COMMENSAL_EXCLUDES(moves_, blocks_);
+  struct Attempt {
+    void* block = nullptr;
+    std::string reason;  // why not
+  };
+  [[nodiscard]] Attempt try_device(Bytes size, Bytes& released) COMMENSAL_REQUIRES(moves_);
+  [[nodiscard]] Attempt try_host(Bytes size) COMMENSAL_REQUIRES(moves_);
+  struct Growth {
+    void* block = nullptr;
+    Bytes short_by;      // device bytes that would have to go first
+    std::string reason;  // why there is no block
+  };
+  [[nodiscard]] Growth grow_pool(Bytes size, bool allow_host) COMMENSAL_REQUIRES(moves_);
+  [[nodiscard]] GrowthPlace find_place(Bytes size, bool fast) COMMENSAL_REQUIRES(moves_);
+  [[nodiscard]] Bytes chunks_wanted(Bytes size, const GrowthPlace& place)
+      COMMENSAL_REQUIRES(moves_);
+  void add_segment(std::size_t pool, Bytes size) COMMENSAL_REQUIRES(moves_);
+  [[nodiscard]] AddressRange reserve_shrinking(SegmentPlan& plan, Bytes least)
+      COMMENSAL_REQUIRES(moves_);
+  struct Mapped {
+    std::size_t chunk = 0;
+    MemoryHandle handle;
+  };
+  [[nodiscard]] std::string map_place(const GrowthPlace& place, bool allow_host,
+                                      std::vector<Mapped>& mapped) COMMENSAL_REQUIRES(moves_);
+  [[nodiscard]] MemoryHandle create_for(Bytes size, bool allow_host, Bytes& device_room,
+                                        Bytes& host_room) COMMENSAL_REQUIRES(moves_);
+  void unmap_again(const GrowthPlace& place, std::vector<Mapped>& mapped) noexcept
+      COMMENSAL_REQUIRES(moves_);
+  [[noreturn]] void out_of_memory(Bytes size, const std::string& tried, const std::string& why)
+      COMMENSAL_EXCLUDES(blocks_);
+  void note_cache() noexcept COMMENSAL_REQUIRES(blocks_);
+  void flush_recent() noexcept COMMENSAL_REQUIRES(blocks_);
+  void set_chunk(const ChunkRef& chunk, MemoryHandle handle, Tier tier) noexcept
+      COMMENSAL_REQUIRES(blocks_);
+  [[nodiscard]] static void* child_allocate(Bytes size);
+
+  // --- chunks and limits (limit_enforcement.cpp) ---------------------------------------------
+  /// What a shrink aims at.
+  struct ShrinkGoal {
+    bool follow_limit = false;  // the newest limit, wherever it moves
+    Bytes target{};             // otherwise: most resident bytes
+    bool lazy = false;          // what moves out stays out until touched or asked for
+    bool park = false;
+  };
+  [[nodiscard]] Bytes limit() const noexcept {
+    return Bytes{limit_.load(std::memory_order_relaxed)};
+  }
+  [[nodiscard]] bool record_limit(Bytes limit, Revision& revision) COMMENSAL_REQUIRES(blocks_);
+  [[nodiscard]] LimitTicket ticket_now() COMMENSAL_EXCLUDES(blocks_);
+  LimitTicket enforce_limit(TimePoint begin, TimePoint deadline) COMMENSAL_REQUIRES(moves_);
+  std::string shrink_to(const ShrinkGoal& goal, TimePoint deadline) COMMENSAL_REQUIRES(moves_);
+  std::string move_out(const ShrinkGoal& goal, Bytes need, TimePoint deadline, bool& stop)
+      COMMENSAL_REQUIRES(moves_);
+  std::string grow_back(Bytes bytes, bool lazy, TimePoint deadline, Bytes& grown)
+      COMMENSAL_REQUIRES(moves_);
+  [[nodiscard]] MoveReport run_batch(const std::vector<ChunkRef>& chunks, Tier tier, Tier label,
+                                     bool lazy, TimePoint deadline) COMMENSAL_REQUIRES(moves_);
+  Bytes release_free(Bytes need, std::uint64_t idle_for = 0) COMMENSAL_REQUIRES(moves_);
+  [[nodiscard]] bool release_chunk(const ChunkRef& chunk) COMMENSAL_REQUIRES(moves_);
+  void drop_empty_segments() COMMENSAL_REQUIRES(moves_);
+  void release_idle() COMMENSAL_REQUIRES(moves_);
+  void measure_touched() COMMENSAL_REQUIRES(moves_);
+  Bytes trim_clean() COMMENSAL_REQUIRES(moves_);
+  void retry_orphans() COMMENSAL_REQUIRES(moves_);
+  void count_orphans() COMMENSAL_REQUIRES(moves_);
+  void note_report(const MoveReport& report) COMMENSAL_REQUIRES(moves_);
+  void finish(const std::string& reason) COMMENSAL_REQUIRES(moves_);
+  void yield_moves() COMMENSAL_REQUIRES(moves_);
+  [[nodiscard]] Ledger ledger() COMMENSAL_EXCLUDES(blocks_);
+  [[nodiscard]] Bytes host_most() const noexcept;
+  [[nodiscard]] std::string host_full_reason(Bytes held) const;
+  template <typename Visit>
+  void each_chunk(Visit visit) COMMENSAL_REQUIRES(blocks_);
+  struct Snapshot {
+    std::vector<ChunkRef> refs;
+    std::vector<ChunkView> views;
+    Bytes free_device;  // chunks of the device that no block uses
+  };
+  [[nodiscard]] Snapshot snapshot() COMMENSAL_REQUIRES(moves_);
+  [[nodiscard]] std::string deadline_reason() const;
+  void begin_round() COMMENSAL_REQUIRES(moves_) { ++round_; }
+
+  MemorySource& source_;
+  const ElasticAllocatorOptions options_;
+  const Clock& clock_;
+
+  std::atomic<std::uint64_t> limit_;
+  std::atomic<Revision> revision_{0};
+  std::atomic<std::uint32_t> pending_{0};
+  std::atomic<bool> child_{false};
+  std::atomic<int> move_waiters_{0};
+
+  Mutex moves_;
+  ChunkMover mover_ COMMENSAL_GUARDED_BY(moves_);
+  std::uint64_t round_ COMMENSAL_GUARDED_BY(moves_) = 0;
+  std::array<Bytes, kPools> next_segment_ COMMENSAL_GUARDED_BY(moves_);
+
+  Mutex blocks_;
+  SegmentTable table_ COMMENSAL_GUARDED_BY(blocks_);
+  std::array<BlockPool, kPools> pools_ COMMENSAL_GUARDED_BY(blocks_);
+  Ledger ledger_ COMMENSAL_GUARDED_BY(blocks_);
+  AllocatorStats totals_ COMMENSAL_GUARDED_BY(blocks_);  // only the sums over time
+  Bytes live_ COMMENSAL_GUARDED_BY(blocks_);
+  std::uint64_t operation_ COMMENSAL_GUARDED_BY(blocks_) = 0;
+  std::uint64_t safe_points_ COMMENSAL_GUARDED_BY(blocks_) = 0;
+  bool wake_lazy_ COMMENSAL_GUARDED_BY(blocks_) = false;  // the limit rose: bring back all
+  std::string notes_ COMMENSAL_GUARDED_BY(blocks_);
+  std::shared_ptr<const std::function<bool(Bytes)>> pressure_ COMMENSAL_GUARDED_BY(blocks_);
+};
+
+/// Holds the move lock for a scope; a thread that moves many chunks lets waiting ones in between.
+class COMMENSAL_SCOPED_CAPABILITY ElasticCore::MoveLock {
+ public:
+  explicit MoveLock(ElasticCore& core) COMMENSAL_ACQUIRE(core.moves_) : core_(core) {
+    core.move_waiters_.fetch_add(1, std::memory_order_relaxed);
+    core.moves_.lock();
+    core.move_waiters_.fetch_sub(1, std::memory_order_relaxed);
+  }
+  ~MoveLock() COMMENSAL_RELEASE() { core_.moves_.unlock(); }
+  MoveLock(const MoveLock&) = delete;
+  MoveLock& operator=(const MoveLock&) = delete;
+
+ private:
+  ElasticCore& core_;
+};
+
+template <typename Visit>
+void ElasticCore::each_chunk(Visit visit) {
+  for (const auto& segment : table_.all()) {
+    if (segment->mapped == 0) continue;
+    for (std::size_t i = 0; i < segment->chunks.size(); ++i) {
+      if (segment->chunks[i].tier != Tier::kFree) visit(ChunkRef{segment.get(), i});
+    }
+  }
+}
+
+}  // namespace commensal

@@ -1,0 +1,581 @@
+// SPDX-License-Identifier: Apache-2.0
+// Makes the limit hold: gives back free memory, moves live chunks out, brings them back.
+#include <sched.h>
+
+#include <algorithm>
+#include <exception>
+#include <new>
+#include <utility>
+
+#include "allocator/elastic_core.h"
+
+namespace commensal {
+namespace {
+
+// One fence covers at most so much, so that it stays short.
+constexpr Bytes kBatch = 64_MiB;
+constexpr Bytes kNoLimit{UINT64_MAX};
+
+bool slow(Tier tier) noexcept { return tier == Tier::kHost || tier == Tier::kParked; }
+
+std::string milliseconds(Duration duration) {
+  return std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(duration).count()) +
+         " ms";
+}
+
+}  // namespace
+
+// --- small parts ---------------------------------------------------------------------------
+
+ElasticCore::Ledger ElasticCore::ledger() {
+  const MutexLock lock(blocks_);
+  return ledger_;
+}
+
+Bytes ElasticCore::host_most() const noexcept {
+  return std::min(options_.host_cap, source_.capacity(Tier::kHost));
+}
+
+std::string ElasticCore::host_full_reason(Bytes held) const {
+  const Bytes most = host_most();
+  if (!most.is_zero()) {
+    return "slower tier full: " + to_string(held) + " of " + to_string(most);
+  }
+  const std::string reason = source_.host_tier_reason();
+  return "no slower tier: " + (reason.empty() ? std::string("its cap is 0 B") : reason);
+}
+
+std::string ElasticCore::deadline_reason() const {
+  return "the deadline of " + milliseconds(options_.move_deadline) + " passed";
+}
+
+// Lets threads that wait for the move lock in, between two batches.
+void ElasticCore::yield_moves() {
+  if (move_waiters_.load(std::memory_order_relaxed) == 0) return;
+  moves_.unlock();
+  for (int i = 0; i < 100 && move_waiters_.load(std::memory_order_relaxed) > 0; ++i) sched_yield();
+  moves_.lock();
+}
+
+void ElasticCore::count_orphans() {
+  const Bytes device = mover_.orphaned(Tier::kDevice);
+  const Bytes host = mover_.orphaned(Tier::kHost);
+  const MutexLock lock(blocks_);
+  ledger_.orphans_device = device;
+  ledger_.orphans_host = host;
+}
+
+void ElasticCore::retry_orphans() {
+  mover_.retry_orphans();
+  count_orphans();
+}
+
+// Asks how much of the slower tier is resident. A chunk that was touched comes back by itself.
+void ElasticCore::measure_touched() {
+  std::vector<ChunkRef> slow_chunks;
+  {
+    const MutexLock lock(blocks_);
+    if (ledger_.slow_chunks == 0) return;
+    slow_chunks.reserve(ledger_.slow_chunks);
+    each_chunk([&](const ChunkRef& chunk) {
+      if (slow(chunk->tier)) slow_chunks.push_back(chunk);
+    });
+  }
+  for (const ChunkRef& chunk : slow_chunks) {
+    const MemorySource::Touched touched = source_.touched(chunk.address(), chunk->handle);
+    const MutexLock lock(blocks_);
+    ledger_.touched = saturating_sub(ledger_.touched + touched.resident, chunk->touched);
+    chunk->touched = touched.resident;
+    chunk->written = touched.written;
+    if (touched.resident.is_zero()) continue;
+    chunk->lazy = false;
+    if (chunk->tier == Tier::kParked) {
+      chunk->tier = Tier::kHost;
+      ledger_.parked -= chunk.size();
+      ledger_.host += chunk.size();
+    }
+  }
+}
+
+// Drops touched pages that did not change: they can be read again.
+Bytes ElasticCore::trim_clean() {
+  std::vector<ChunkRef> dirty;
+  {
+    const MutexLock lock(blocks_);
+    each_chunk([&](const ChunkRef& chunk) {
+      if (slow(chunk->tier) && chunk->touched > chunk->written) dirty.push_back(chunk);
+    });
+  }
+  Bytes dropped;
+  for (const ChunkRef& chunk : dirty) dropped += source_.trim(chunk.address(), chunk->handle);
+  if (!dirty.empty()) measure_touched();
+  return dropped;
+}
+
+ElasticCore::Snapshot ElasticCore::snapshot() {
+  Snapshot shot;
+  const std::uint64_t round = round_;
+  const MutexLock lock(blocks_);
+  each_chunk([&](const ChunkRef& chunk) {
+    shot.refs.push_back(chunk);
+    shot.views.push_back(ChunkView{chunk->tier, chunk.size(), Bytes{chunk->used}, chunk->last_use,
+                                   chunk->touched, chunk->written, chunk->lazy,
+                                   chunk->skip_round == round});
+    if (chunk->tier == Tier::kDevice && chunk->used == 0) shot.free_device += chunk.size();
+  });
+  return shot;
+}
+
+void ElasticCore::note_report(const MoveReport& report) {
+  const MutexLock lock(blocks_);
+  totals_.moves += report.fences;
+  totals_.longest_pause = std::max(totals_.longest_pause, report.longest_pause);
+  totals_.total_pause += report.total_pause;
+}
+
+// --- free chunks ---------------------------------------------------------------------------
+
+// Unmaps and releases a chunk without blocks. False: somebody uses it, or the source refused; it
+// is as before then.
+bool ElasticCore::release_chunk(const ChunkRef& chunk) {
+  mover_.expect_releases(1);
+  BlockId carved = 0;
+  MemoryHandle handle;
+  {
+    const MutexLock lock(blocks_);
+    if (chunk->tier == Tier::kFree || chunk->used != 0 || chunk->head == 0) return false;
+    carved = pools_[chunk.segment->pool].carve(*chunk.segment, chunk.index);
+    handle = chunk->handle;
+  }
+  bool unmapped = true;
+  try {
+    source_.unmap(chunk.address(), handle);
+  } catch (const std::exception&) {
+    unmapped = false;
+  }
+  if (unmapped) mover_.release(handle);
+  count_orphans();
+  const MutexLock lock(blocks_);
+  BlockPool& pool = pools_[chunk.segment->pool];
+  if (!unmapped) {
+    pool.uncarve(carved);
+    return false;
+  }
+  pool.make_hole(carved);
+  set_chunk(chunk, MemoryHandle{}, Tier::kFree);
+  return true;
+}
+
+// Gives back chunks without blocks: all of the slower tier, and of the device, those unused for
+// longest first, until `need` bytes are free. `idle_for`: only those unused for so many safe
+// points. Returns device bytes.
+Bytes ElasticCore::release_free(Bytes need, std::uint64_t idle_for) {
+  std::vector<ChunkRef> candidates;
+  {
+    const MutexLock lock(blocks_);
+    flush_recent();
+    const std::uint64_t now = safe_points_;
+    each_chunk([&](const ChunkRef& chunk) {
+      if (chunk->used != 0) return;
+      if (slow(chunk->tier) || now - chunk->idle_since >= idle_for) {
+        candidates.push_back(chunk);
+      }
+    });
+    std::sort(candidates.begin(), candidates.end(), [](const ChunkRef& a, const ChunkRef& b) {
+      return a->last_use != b->last_use ? a->last_use < b->last_use : a.address() > b.address();
+    });
+  }
+  Bytes released;
+  for (const ChunkRef& chunk : candidates) {
+    const bool device = chunk->tier == Tier::kDevice;
+    if (device && released >= need) continue;
+    if (release_chunk(chunk) && device) released += chunk.size();
+  }
+  if (!candidates.empty()) drop_empty_segments();
+  return released;
+}
+
+// Gives addresses back that were reserved for one very large block.
+void ElasticCore::drop_empty_segments() {
+  std::vector<Segment*> empty;
+  {
+    const MutexLock lock(blocks_);
+    for (const auto& segment : table_.all()) {
+      if (segment->dedicated && segment->mapped == 0) empty.push_back(segment.get());
+    }
+  }
+  for (const Segment* segment : empty) {
+    try {
+      source_.unreserve(segment->range);
+    } catch (const std::exception&) {
+      continue;  // the addresses stay reserved and serve the next large block
+    }
+    const MutexLock lock(blocks_);
+    pools_[segment->pool].remove_segment(*segment);
+    table_.remove(*segment);
+  }
+}
+
+// Gives back device chunks that stayed free for some safe points while the cache is large.
+void ElasticCore::release_idle() {
+  Bytes cached;
+  Bytes live;
+  {
+    const MutexLock lock(blocks_);
+    if ((pending_.load(std::memory_order_relaxed) & kLargeCache) == 0) return;
+    flush_recent();
+    const Bytes used{pools_[kSmall].used_bytes() + pools_[kLarge].used_bytes()};
+    cached = saturating_sub(ledger_.device + ledger_.host + ledger_.parked, used);
+    live = live_;
+  }
+  if (!cache_is_large(cached, live)) return;
+  const Bytes keep{live.count() / 4 + (64_MiB).count()};
+  release_free(saturating_sub(cached, keep), kIdleSafePoints);
+}
+
+Bytes ElasticCore::release_cached() {
+  if (in_child()) return {};
+  const MoveLock moves(*this);
+  retry_orphans();
+  const Bytes released = release_free(kNoLimit);
+  finish({});
+  return released;
+}
+
+// --- batches -------------------------------------------------------------------------------
+
+// Moves chunks and notes where they are now. Chunks that did not move are skipped in this round.
+MoveReport ElasticCore::run_batch(const std::vector<ChunkRef>& chunks, Tier tier, Tier label,
+                                  bool lazy, TimePoint deadline) {
+  std::vector<ChunkMove> batch;
+  batch.reserve(chunks.size());
+  for (const ChunkRef& chunk : chunks) {
+    ChunkMove move;
+    move.address = chunk.address();
+    move.from = chunk->handle;
+    batch.push_back(std::move(move));
+  }
+  const MoveReport report = mover_.run(batch, tier, deadline);
+  count_orphans();
+  note_report(report);
+  const MutexLock lock(blocks_);
+  // Recent blocks are served before others; after a move some of them may be slow ones.
+  flush_recent();
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    const ChunkRef& chunk = chunks[i];
+    if (!batch[i].moved) {
+      chunk->skip_round = round_;
+      continue;
+    }
+    const bool was_device = chunk->tier == Tier::kDevice;
+    if (was_device && tier != Tier::kDevice) {
+      totals_.moved_out += Bytes{chunk->used};
+      totals_.given_back += chunk.size();
+    }
+    if (!was_device && tier == Tier::kDevice) totals_.moved_in += Bytes{chunk->used};
+    BlockPool& pool = pools_[chunk.segment->pool];
+    pool.begin_retier(*chunk.segment, chunk.index);
+    set_chunk(chunk, batch[i].to, label);
+    pool.end_retier(*chunk.segment, chunk.index);
+    chunk->lazy = lazy;
+    if (tier == Tier::kDevice) chunk->last_use = operation_;
+  }
+  return report;
+}
+
+// Moves one batch of live memory out. Sets `stop` when no further batch can help; returns why.
+std::string ElasticCore::move_out(const ShrinkGoal& goal, Bytes need, TimePoint deadline,
+                                  bool& stop) {
+  const Snapshot shot = snapshot();
+  std::vector<std::size_t> chosen = choose_evictions(shot.views, need, kBatch);
+  const bool evict = !chosen.empty();
+  if (!evict) chosen = choose_respills(shot.views, need, kBatch);
+  if (chosen.empty()) {
+    stop = true;
+    return {};
+  }
+  const Ledger now = ledger();
+  Bytes room = saturating_sub(host_most(), now.on_host());
+  std::vector<ChunkRef> chunks;
+  for (const std::size_t i : chosen) {
+    if (shot.refs[i].size() > room) break;
+    room -= shot.refs[i].size();
+    chunks.push_back(shot.refs[i]);
+  }
+  if (chunks.empty()) {
+    stop = true;
+    return host_full_reason(now.on_host());
+  }
+  const Tier label = goal.park ? Tier::kParked : Tier::kHost;
+  const MoveReport report = run_batch(chunks, Tier::kHost, label, goal.lazy, deadline);
+  stop = report.refused;
+  return report.reason;
+}
+
+// Lowers what is resident to the goal. Returns why it is not reached; empty: it is.
+std::string ElasticCore::shrink_to(const ShrinkGoal& goal, TimePoint deadline) {
+  begin_round();
+  std::string reason;
+  bool trimmed = false;
+  bool stop = false;
+  for (;;) {
+    const Bytes target = goal.follow_limit ? limit() : goal.target;
+    Bytes resident = ledger().resident();
+    if (resident <= target) return {};
+    const Bytes before = ledger().on_device();
+    const Bytes released = release_free(resident - target);
+    if (!released.is_zero()) {
+      const Bytes gone = saturating_sub(before, ledger().on_device());
+      const MutexLock lock(blocks_);
+      totals_.given_back += gone;
+    }
+    if (!std::exchange(trimmed, true)) (void)trim_clean();
+    resident = ledger().resident();
+    if (resident <= target) return {};
+    if (stop) break;
+    if (clock_.now() >= deadline) return deadline_reason();
+    std::string why = move_out(goal, resident - target, deadline, stop);
+    if (!why.empty()) reason = std::move(why);
+    measure_touched();
+    yield_moves();
+  }
+  if (!reason.empty()) return reason;
+  const Ledger now = ledger();
+  if (!now.orphans_device.is_zero()) {
+    return "the system has not taken back " + to_string(now.orphans_device) + " yet";
+  }
+  return "what is left could not be moved";
+}
+
+// Brings chunks of the slower tier back, at most `bytes` and as far as the limit allows. Returns
+// why less than that came back; empty: all that fits did.
+std::string ElasticCore::grow_back(Bytes bytes, bool lazy, TimePoint deadline, Bytes& grown) {
+  begin_round();
+  std::string reason;
+  while (grown < bytes && ledger().slow_chunks > 0) {
+    {
+      const MutexLock lock(blocks_);
+      flush_recent();
+    }
+    const Snapshot shot = snapshot();
+    const Ledger now = ledger();
+    const Bytes most = std::min(limit(), source_.capacity(Tier::kDevice));
+    const Bytes taken = saturating_sub(now.resident(), shot.free_device);
+    ReturnBudget budget;
+    budget.room = saturating_sub(most, taken);
+    budget.bytes = bytes - grown;
+    budget.batch = kBatch;
+    budget.lazy = lazy;
+    const std::vector<std::size_t> chosen = choose_returns(shot.views, budget);
+    if (chosen.empty()) break;
+    if (clock_.now() >= deadline) return deadline_reason();
+    std::vector<ChunkRef> chunks;
+    Bytes added;
+    Bytes size;
+    for (const std::size_t i : chosen) {
+      chunks.push_back(shot.refs[i]);
+      size += shot.views[i].size;
+      added += saturating_sub(shot.views[i].size, shot.views[i].touched);
+    }
+    // Free chunks make room for used ones.
+    const Bytes unused = saturating_sub(most, now.resident());
+    if (added > unused) (void)release_free(added - unused);
+    const Bytes before = ledger().device;
+    const MoveReport report = run_batch(chunks, Tier::kDevice, Tier::kDevice, false, deadline);
+    grown += saturating_sub(ledger().device, before);
+    if (!report.reason.empty()) reason = report.reason;
+    if (report.refused) break;
+    yield_moves();
+    measure_touched();
+  }
+  return reason;
+}
+
+// --- tickets -------------------------------------------------------------------------------
+
+// Takes a new limit over unless a newer one is there. `revision` becomes the one that holds.
+bool ElasticCore::record_limit(Bytes limit, Revision& revision) {
+  const Revision newest = revision_.load(std::memory_order_relaxed);
+  if (revision == 0) revision = newest + 1;
+  if (revision < newest) {
+    revision = newest;
+    return false;
+  }
+  if (limit > this->limit()) wake_lazy_ = true;
+  revision_.store(revision, std::memory_order_relaxed);
+  limit_.store(limit.count(), std::memory_order_release);
+  if (ledger_.resident() > limit) pending_.fetch_or(kOverLimit, std::memory_order_release);
+  return true;
+}
+
+LimitTicket ElasticCore::ticket_now() {
+  LimitTicket ticket;
+  ticket.revision = revision_.load(std::memory_order_relaxed);
+  ticket.limit = limit();
+  if (in_child()) ticket.reason = "this is a forked child: the memory is its parent's";
+  return ticket;
+}
+
+LimitTicket ElasticCore::post_limit(Bytes limit, Revision revision) {
+  LimitTicket ticket = ticket_now();
+  if (in_child()) return ticket;
+  const MutexLock lock(blocks_);
+  const Revision asked = revision;
+  ticket.stale = !record_limit(limit, revision);
+  ticket.revision = revision;
+  ticket.limit = this->limit();
+  if (ticket.stale) {
+    ticket.reason =
+        "stale: revision " + std::to_string(asked) + " is older than " + std::to_string(revision);
+    return ticket;
+  }
+  ticket.deferred = saturating_sub(ledger_.resident(), limit);
+  if (!ticket.deferred.is_zero()) ticket.reason = "waits for the next safe point";
+  return ticket;
+}
+
+LimitTicket ElasticCore::set_limit(Bytes limit, Revision revision) {
+  const TimePoint begin = clock_.now();
+  LimitTicket ticket = post_limit(limit, revision);
+  if (ticket.stale || in_child()) return ticket;
+  const MoveLock moves(*this);
+  return enforce_limit(begin, begin + options_.move_deadline);
+}
+
+LimitTicket ElasticCore::safe_point() {
+  if (!work_pending() || in_child()) return ticket_now();
+  const TimePoint begin = clock_.now();
+  const MoveLock moves(*this);
+  return enforce_limit(begin, begin + options_.move_deadline);
+}
+
+LimitTicket ElasticCore::enforce_limit(TimePoint begin, TimePoint deadline) {
+  retry_orphans();
+  measure_touched();
+  const Bytes before = ledger().resident();
+  Bytes grown;
+  std::string over;
+  std::string under;
+  for (;;) {
+    const Revision seen = revision_.load(std::memory_order_relaxed);
+    bool wake = false;
+    {
+      const MutexLock lock(blocks_);
+      ++safe_points_;
+      wake = std::exchange(wake_lazy_, false);
+    }
+    release_free({});  // chunks of the slower tier without blocks
+    over = shrink_to(ShrinkGoal{true, {}, false, false}, deadline);
+    if (over.empty()) under = grow_back(kNoLimit, wake, deadline, grown);
+    if (wake && !under.empty()) {
+      const MutexLock lock(blocks_);
+      wake_lazy_ = true;  // what did not come back is tried again
+    }
+    if (revision_.load(std::memory_order_relaxed) == seen || clock_.now() >= deadline) break;
+  }
+  release_idle();
+  finish(over);
+  LimitTicket ticket = ticket_now();
+  const Ledger now = ledger();
+  ticket.deferred = saturating_sub(now.resident(), ticket.limit);
+  const Bytes asked = saturating_sub(before, ticket.limit);
+  ticket.done = asked.is_zero() ? grown : saturating_sub(asked, ticket.deferred);
+  if (!ticket.deferred.is_zero()) {
+    ticket.reason = over.empty() ? "a newer limit arrived as the deadline passed" : over;
+  } else if (!under.empty()) {
+    ticket.deferred = std::min(now.host, saturating_sub(ticket.limit, now.resident()));
+    if (!ticket.deferred.is_zero()) ticket.reason = under;
+  }
+  const MutexLock lock(blocks_);
+  totals_.safe_point_wait += clock_.now() - begin;
+  return ticket;
+}
+
+// Notes at the end of a call what is left to do.
+void ElasticCore::finish(const std::string& reason) {
+  measure_touched();
+  const MutexLock lock(blocks_);
+  totals_.deferred = saturating_sub(ledger_.resident(), limit());
+  totals_.deferred_reason = totals_.deferred.is_zero() ? std::string() : reason;
+  if (!totals_.deferred.is_zero() && reason.empty()) {
+    totals_.deferred_reason = "waits for the next safe point";
+  }
+  std::uint32_t pending = 0;
+  if (!totals_.deferred.is_zero()) pending |= kOverLimit;
+  if (ledger_.slow_chunks > 0) pending |= kSlowChunks;
+  if (!(ledger_.orphans_device + ledger_.orphans_host).is_zero()) pending |= kOrphans;
+  pending_.store(pending, std::memory_order_release);
+  note_cache();
+}
+
+LimitTicket ElasticCore::shrink(Bytes bytes) {
+  if (in_child()) return ticket_now();
+  const TimePoint deadline = clock_.now() + options_.move_deadline;
+  const MoveLock moves(*this);
+  retry_orphans();
+  measure_touched();
+  const Bytes before = ledger().resident();
+  const Bytes asked = std::min(bytes, before);
+  const std::string reason = shrink_to(ShrinkGoal{false, before - asked, true, false}, deadline);
+  finish(reason);
+  LimitTicket ticket = ticket_now();
+  ticket.done = saturating_sub(before, ledger().resident());
+  ticket.deferred = saturating_sub(asked, ticket.done);
+  if (!ticket.deferred.is_zero()) ticket.reason = reason;
+  return ticket;
+}
+
+LimitTicket ElasticCore::park() {
+  if (in_child()) return ticket_now();
+  const TimePoint deadline = clock_.now() + options_.move_deadline;
+  const MoveLock moves(*this);
+  retry_orphans();
+  measure_touched();
+  const Bytes before = ledger().resident();
+  const std::string reason = shrink_to(ShrinkGoal{false, {}, true, true}, deadline);
+  {
+    // What lay on the slower tier before is parked now too, unless it is being touched.
+    const MutexLock lock(blocks_);
+    Bytes parked;
+    each_chunk([&](const ChunkRef& chunk) {
+      if (chunk->tier != Tier::kHost || !chunk->touched.is_zero()) return;
+      parked += chunk.size();
+      chunk->tier = Tier::kParked;
+      chunk->lazy = true;
+    });
+    ledger_.host -= parked;
+    ledger_.parked += parked;
+  }
+  finish(reason);
+  LimitTicket ticket = ticket_now();
+  ticket.deferred = ledger().resident();
+  ticket.done = saturating_sub(before, ticket.deferred);
+  if (!ticket.deferred.is_zero()) ticket.reason = reason.empty() ? "touched again" : reason;
+  return ticket;
+}
+
+LimitTicket ElasticCore::grow(Bytes bytes) {
+  if (in_child()) return ticket_now();
+  const TimePoint deadline = clock_.now() + options_.move_deadline;
+  const MoveLock moves(*this);
+  retry_orphans();
+  measure_touched();
+  release_free({});
+  Ledger now = ledger();
+  const Bytes most = std::min(limit(), source_.capacity(Tier::kDevice));
+  const Snapshot shot = snapshot();
+  const Bytes room = saturating_sub(most, saturating_sub(now.resident(), shot.free_device));
+  const Bytes asked = std::min({bytes, now.host + now.parked, room});
+  Bytes grown;
+  const std::string reason = grow_back(bytes, true, deadline, grown);
+  finish({});
+  LimitTicket ticket = ticket_now();
+  ticket.done = grown;
+  if (!reason.empty()) {
+    ticket.deferred = saturating_sub(asked, grown);
+    if (!ticket.deferred.is_zero()) ticket.reason = reason;
+  }
+  return ticket;
+}
+
+}  // namespace commensal

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which chunks move, and how large segments and chunks are.
+#include "allocator/move_planner.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace commensal {
+namespace {
+
+constexpr Bytes kLargestSegment = 16_GiB;
+constexpr Bytes kDedicatedFrom = 2_GiB;
+
+template <typename Keep, typename Before>
+std::vector<std::size_t> ranked(std::span<const ChunkView> chunks, Keep keep, Before before) {
+  std::vector<std::size_t> order;
+  for (std::size_t i = 0; i < chunks.size(); ++i) {
+    if (keep(chunks[i])) order.push_back(i);
+  }
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return before(chunks[a], chunks[b]); });
+  return order;
+}
+
+// Cuts a ranking to what `need` and `batch` allow; `gain` is what a chunk contributes to `need`.
+template <typename Gain>
+std::vector<std::size_t> cut(std::vector<std::size_t> order, std::span<const ChunkView> chunks,
+                             Bytes need, Bytes batch, Gain gain) {
+  Bytes won;
+  Bytes moved;
+  std::size_t count = 0;
+  for (const std::size_t i : order) {
+    if (won >= need || (count > 0 && moved + chunks[i].size > batch)) break;
+    won += gain(chunks[i]);
+    moved += chunks[i].size;
+    ++count;
+  }
+  order.resize(count);
+  return order;
+}
+
+bool slower(const ChunkView& chunk) noexcept {
+  return chunk.tier == Tier::kHost || chunk.tier == Tier::kParked;
+}
+
+}  // namespace
+
+Bytes chunk_size_for(Bytes segment, Bytes granularity) noexcept {
+  const Bytes wanted = segment > 1_GiB ? 32_MiB : segment > 256_MiB ? 8_MiB : 2_MiB;
+  return round_up(wanted, granularity);
+}
+
+SegmentPlan plan_segment(Bytes next, Bytes request) noexcept {
+  if (request >= kDedicatedFrom) return {request, true};
+  while (next < request * 2 && next < kLargestSegment) next = next * 4;
+  return {std::min(next, kLargestSegment), false};
+}
+
+std::vector<std::size_t> choose_evictions(std::span<const ChunkView> chunks, Bytes need,
+                                          Bytes batch) {
+  auto order = ranked(
+      chunks,
+      [](const ChunkView& c) { return c.tier == Tier::kDevice && !c.used.is_zero() && !c.skip; },
+      [](const ChunkView& a, const ChunkView& b) {
+        return a.last_use != b.last_use ? a.last_use < b.last_use : a.used > b.used;
+      });
+  return cut(std::move(order), chunks, need, batch, [](const ChunkView& c) { return c.size; });
+}
+
+std::vector<std::size_t> choose_respills(std::span<const ChunkView> chunks, Bytes need,
+                                         Bytes batch) {
+  auto order = ranked(
+      chunks, [](const ChunkView& c) { return slower(c) && !c.touched.is_zero() && !c.skip; },
+      [](const ChunkView& a, const ChunkView& b) { return a.touched > b.touched; });
+  return cut(std::move(order), chunks, need, batch, [](const ChunkView& c) { return c.touched; });
+}
+
+std::vector<std::size_t> choose_returns(std::span<const ChunkView> chunks,
+                                        const ReturnBudget& budget) {
+  const auto order = ranked(
+      chunks,
+      [&](const ChunkView& c) {
+        return slower(c) && !c.used.is_zero() && !c.skip && (budget.lazy || !c.lazy);
+      },
+      [](const ChunkView& a, const ChunkView& b) {
+        return a.touched != b.touched ? a.touched > b.touched : a.last_use > b.last_use;
+      });
+  std::vector<std::size_t> chosen;
+  Bytes moved;
+  Bytes room = budget.room;
+  for (const std::size_t i : order) {
+    const ChunkView& chunk = chunks[i];
+    if (moved >= budget.bytes || (!chosen.empty() && moved + chunk.size > budget.batch)) break;
+    const Bytes cost = saturating_sub(chunk.size, chunk.touched);
+    if (cost > room) continue;
+    room -= cost;
+    moved += chunk.size;
+    chosen.push_back(i);
+  }
+  return chosen;
+}
+
+}  // namespace commensal

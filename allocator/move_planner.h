@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// Decisions of the elastic allocator as pure functions: sizes, and which chunks move.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "allocator/base/bytes.h"
+#include "allocator/memory_source.h"
+
+namespace commensal {
+
+/// Returns the chunk size of a segment: 2 MiB, 8 MiB above 256 MiB, 32 MiB above 1 GiB, rounded up
+/// to the source's granularity. Small chunks follow a limit closely, large ones keep the number
+/// of mappings and of handles down.
+[[nodiscard]] Bytes chunk_size_for(Bytes segment, Bytes granularity) noexcept;
+
+/// How large the next segment of a pool is.
+struct SegmentPlan {
+  Bytes size;
+  bool dedicated = false;  ///< for this one block only
+};
+/// @param next     what the pool would reserve next; grows fourfold with each segment.
+/// @param request  the block it must hold (rounded to the pool's unit).
+[[nodiscard]] SegmentPlan plan_segment(Bytes next, Bytes request) noexcept;
+
+/// Returns whether free memory is worth giving back although no limit asks for it.
+[[nodiscard]] constexpr bool cache_is_large(Bytes cached, Bytes live) noexcept {
+  return cached.count() > live.count() / 4 + (64_MiB).count();
+}
+/// Chunks that no block used for so many safe points are given back while the cache is large.
+inline constexpr std::uint64_t kIdleSafePoints = 8;
+
+/// A chunk as the planner sees it.
+struct ChunkView {
+  Tier tier = Tier::kFree;
+  Bytes size;
+  Bytes used;                  ///< by blocks
+  std::uint64_t last_use = 0;  ///< larger is later
+  Bytes touched;               ///< slower tier: resident bytes
+  Bytes written;               ///< of these, changed
+  bool lazy = false;           ///< comes back only when touched or asked for
+  bool skip = false;           ///< failed to move a moment ago
+};
+
+/// Returns live device chunks to move out, coldest first (least recently allocated from or freed
+/// to; of equals the one with more live bytes), until `need` bytes or `batch` bytes are reached.
+/// At least one if there is one.
+[[nodiscard]] std::vector<std::size_t> choose_evictions(std::span<const ChunkView> chunks,
+                                                        Bytes need, Bytes batch);
+
+/// Returns chunks of the slower tier whose changed pages are to be written out again, those with
+/// most to win first, until `need` or `batch` is reached.
+[[nodiscard]] std::vector<std::size_t> choose_respills(std::span<const ChunkView> chunks,
+                                                       Bytes need, Bytes batch);
+
+/// What `choose_returns` may do.
+struct ReturnBudget {
+  Bytes room;   ///< device bytes that may be added (touched bytes of a returning chunk count back)
+  Bytes bytes;  ///< most bytes to bring back, rounded up to a chunk
+  Bytes batch;  ///< most bytes in one go; at least one chunk
+  bool lazy = false;  ///< also chunks that were moved out by request and not touched since
+};
+/// Returns chunks of the slower tier to bring back: most touched first, then latest used.
+[[nodiscard]] std::vector<std::size_t> choose_returns(std::span<const ChunkView> chunks,
+                                                      const ReturnBudget& budget);
+
+}  // namespace commensal

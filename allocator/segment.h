@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// A reserved stretch of addresses, cut into chunks, with an index from address to block.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <vector>
+
+#include "allocator/base/bytes.h"
+#include "allocator/memory_source.h"
+
+namespace commensal {
+
+/// Names a block of one pool; zero is none.
+using BlockId = std::uint32_t;
+
+/// One unit of physical memory at its place. `head` and `tail` are the blocks that hold its first
+/// and its last byte (none while nothing is mapped).
+struct Chunk {
+  MemoryHandle handle;
+  Tier tier = Tier::kFree;
+  bool lazy = false;  ///< moved out by request: comes back when touched or asked for
+  BlockId head = 0;
+  BlockId tail = 0;
+  std::uint64_t used = 0;        ///< bytes of blocks that are handed out (or recently freed)
+  std::uint64_t last_use = 0;    ///< number of the allocation or free that used it last
+  std::uint64_t idle_since = 0;  ///< safe point at which it became wholly free
+  std::uint64_t skip_round = 0;  ///< failed to move in this round
+  Bytes touched;                 ///< slower tier: resident bytes when last measured
+  Bytes written;                 ///< of `touched`: changed
+};
+
+/// Addresses `[range.begin, range.begin + range.size)` in chunks of `chunk_size` bytes.
+/// Thread safety: none; the allocator's block lock guards it.
+struct Segment {
+  /// @param unit  smallest distance of two block starts; the index has one lazily touched entry
+  ///              a unit. @throws std::bad_alloc.
+  Segment(AddressRange reserved, std::size_t chunk_bytes, std::size_t unit_bytes);
+
+  [[nodiscard]] std::size_t chunk_of(const std::byte* address) const noexcept {
+    const auto offset = static_cast<std::size_t>(address - range.begin);
+    return chunk_shift != 0 ? offset >> chunk_shift : offset / chunk_size;
+  }
+  [[nodiscard]] std::byte* chunk_begin(std::size_t chunk) const noexcept {
+    return range.begin + chunk * chunk_size;
+  }
+  [[nodiscard]] BlockId& entry(const std::byte* address) const noexcept {
+    return index.get()[static_cast<std::size_t>(address - range.begin) >> unit_shift];
+  }
+
+  AddressRange range;
+  std::size_t chunk_size;
+  unsigned chunk_shift = 0;  // 0: not a power of two
+  unsigned unit_shift;
+  std::size_t mapped = 0;  // chunks that are not kFree
+  std::uint32_t pool = 0;  // which pool of the allocator
+  bool dedicated = false;  // made for one very large block
+  std::vector<Chunk> chunks;
+
+ private:
+  struct FreeArray {
+    void operator()(BlockId* p) const noexcept { std::free(p); }
+  };
+
+ public:
+  std::unique_ptr<BlockId, FreeArray> index;
+};
+
+/// Finds the segment of an address. Thread safety: none (block lock).
+class SegmentTable {
+ public:
+  /// Takes a segment over. @throws std::bad_alloc; nothing has changed then.
+  Segment& add(std::unique_ptr<Segment> segment);
+  void remove(const Segment& segment) noexcept;
+
+  [[nodiscard]] Segment* find(const void* address) const noexcept {
+    const auto* byte = static_cast<const std::byte*>(address);
+    if (recent_ != nullptr && recent_->range.contains(byte)) return recent_;
+    return find_slowly(byte);
+  }
+  /// In the order of their addresses.
+  [[nodiscard]] const std::vector<std::unique_ptr<Segment>>& all() const noexcept {
+    return segments_;
+  }
+
+ private:
+  [[nodiscard]] Segment* find_slowly(const std::byte* address) const noexcept;
+
+  std::vector<std::unique_ptr<Segment>> segments_;
+  mutable Segment* recent_ = nullptr;
+};
+
+}  // namespace commensal

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// Free blocks sorted by size: constant-time insert and remove, near-best fit by bitmaps.
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "allocator/segment.h"
+
+namespace commensal {
+
+enum class BlockState : std::uint8_t {
+  kUnused,  ///< the node stands for nothing
+  kFree,    ///< in the bins
+  kBusy,    ///< free, but taken out of the bins while its chunks change
+  kLive,    ///< handed out
+  kRecent   ///< freed and kept whole for the next request of its size
+};
+
+/// What is known of one block; kept out of band, so that a free block is never touched.
+struct Block {
+  std::byte* address = nullptr;
+  std::size_t size = 0;   ///< rounded
+  std::size_t asked = 0;  ///< live: as the caller asked
+  Segment* segment = nullptr;
+  BlockId prev = 0;  ///< neighbours by address; none at a hole
+  BlockId next = 0;
+  BlockId list_prev = 0;  ///< neighbours in a bin or in the list of recent blocks
+  BlockId list_next = 0;
+  std::uint32_t first_chunk = 0;
+  BlockState state = BlockState::kUnused;
+  bool fast = true;  ///< every chunk of it is on the device
+
+  [[nodiscard]] std::byte* end() const noexcept { return address + size; }
+};
+
+/// Block nodes by id, in slabs that never move. Thread safety: none (block lock).
+class BlockTable {
+ public:
+  [[nodiscard]] Block& operator[](BlockId id) const noexcept {
+    return slabs_[id >> kSlabShift][id & (kSlab - 1)];
+  }
+  /// Returns an unused node, or none when memory is exhausted.
+  [[nodiscard]] BlockId try_acquire() noexcept;
+  void release(BlockId id) noexcept;
+  /// Makes the next `count` calls of `try_acquire` succeed. @throws std::bad_alloc.
+  void reserve(std::size_t count);
+
+ private:
+  static constexpr unsigned kSlabShift = 10;
+  static constexpr std::size_t kSlab = std::size_t{1} << kSlabShift;
+
+  [[nodiscard]] bool add_slab() noexcept;
+
+  std::vector<std::unique_ptr<Block[]>> slabs_;
+  BlockId unused_ = 0;  // linked by list_next
+  std::size_t unused_count_ = 0;
+};
+
+/// Free blocks of one pool and one kind in lists of similar size: 32 lists a power of two.
+/// Thread safety: none (block lock).
+class SizeBins {
+ public:
+  /// @param unit_shift  sizes are multiples of `1 << unit_shift`.
+  explicit SizeBins(unsigned unit_shift) noexcept : unit_shift_(unit_shift) {}
+
+  void insert(BlockTable& table, BlockId id) noexcept;
+  void remove(BlockTable& table, BlockId id) noexcept;
+  /// Returns a block of at least `size` bytes, the smallest (then lowest) of those looked at;
+  /// never misses a block that fits.
+  [[nodiscard]] BlockId find(const BlockTable& table, std::size_t size) const noexcept;
+
+ private:
+  static constexpr unsigned kSubShift = 5;
+  static constexpr std::size_t kSub = std::size_t{1} << kSubShift;
+  static constexpr std::size_t kPowers = 48;
+  static constexpr std::size_t kLooksAt = 32;
+
+  [[nodiscard]] std::size_t bin_of(std::size_t size) const noexcept {
+    const std::size_t units = size >> unit_shift_;
+    if (units < kSub) return units;
+    const auto power = static_cast<std::size_t>(std::bit_width(units)) - 1;  // >= kSubShift
+    const std::size_t sub = (units >> (power - kSubShift)) & (kSub - 1);
+    return ((power - kSubShift + 1) << kSubShift) + sub;
+  }
+  [[nodiscard]] std::size_t next_bin(std::size_t bin) const noexcept;
+  [[nodiscard]] BlockId best_in(const BlockTable& table, std::size_t bin, std::size_t size,
+                                std::size_t looks) const noexcept;
+
+  unsigned unit_shift_;
+  std::uint64_t powers_ = 0;
+  std::array<std::uint32_t, kPowers> subs_{};
+  std::array<BlockId, kPowers * kSub> heads_{};
+};
+
+}  // namespace commensal
