@@ -171,9 +171,9 @@ def find_adaptor(torch_version: str, libraries: Path = LIBRARIES) -> Path:
     adaptors = adaptor_versions(libraries)
     if minor in adaptors:
         return adaptors[minor]
-    built_for = ", ".join(adaptors) or "no version (built without PyTorch)"
+    built = f"for PyTorch {', '.join(adaptors)}" if adaptors else "without PyTorch"
     raise ActivationError(
-        f"commensal was built for PyTorch {built_for}, this is {minor}; rebuild it with "
+        f"commensal was built {built}, this is {minor}; rebuild it with "
         "'pip install --no-build-isolation .' in its sources"
     )
 
