@@ -169,6 +169,7 @@ void fields(Like<Register> auto& m, const auto& field) {
   field("epoch", m.epoch);
   field("held_bytes", m.held_bytes);
   field("revision", m.revision);
+  field("limit_bytes", m.limit_bytes);
   field("law", m.law);
 }
 void fields(Like<Registered> auto& m, const auto& field) {

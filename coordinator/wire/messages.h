@@ -64,7 +64,9 @@ struct Register {
   std::uint64_t epoch = 0;
   std::uint64_t held_bytes = 0;  ///< device bytes it holds already (after a restart)
   Revision revision = 0;         ///< newest revision it has applied
-  std::string law;               ///< asked for; empty: the coordinator's default
+  /// Limit in force (after a restart): it may grow up to it until it hears from us. Absent: held.
+  std::optional<std::uint64_t> limit_bytes;
+  std::string law;  ///< asked for; empty: the coordinator's default
 };
 
 /// The coordinator's answer to Register.
@@ -119,7 +121,7 @@ struct Answer {
 struct AskMemory {
   std::string job_id;
   std::int64_t pid = 0;
-  std::uint64_t needed_bytes = 0;
+  std::uint64_t needed_bytes = 0;  ///< beyond `held_bytes`
   std::uint64_t held_bytes = 0;
 };
 
@@ -143,6 +145,9 @@ struct SetReply {
   std::string outcome;
   std::string reason;
 };
+/// Answers what cannot be used or done. Codes: those of BadMessage; "no_memory" (AskMemory);
+/// "unknown_job" (not registered here, for instance after a restart: register again);
+/// "full" (no entry left on the device page).
 struct Error {
   std::string code;
   std::string what;

@@ -24,8 +24,8 @@ static_assert(Word::is_always_lock_free && sizeof(Word) == 8);
 struct PageHeader {
   std::uint64_t magic;
   std::uint32_t version;
-  std::uint32_t size;         ///< of the page, in bytes
-  std::uint64_t owner_pid;    ///< as its owner sees itself; for people only
+  std::uint32_t size;       ///< of the page, in bytes
+  std::uint64_t owner_pid;  ///< as its owner sees itself; for people only
   std::uint64_t reserved;
 };
 static_assert(sizeof(PageHeader) == 32);
@@ -42,25 +42,25 @@ enum class Activity : std::uint64_t {
 /// Readers tolerate torn pairs: each word is valid alone.
 struct JobPage {
   PageHeader header;
-  char job_id[kIdSize];            ///< zero-terminated; fixed before hand-over
-  std::uint32_t job_class;         ///< JobClass
+  char job_id[kIdSize];     ///< zero-terminated; fixed before hand-over
+  std::uint32_t job_class;  ///< JobClass
   std::uint32_t rank;
   std::uint64_t reserved0[3];
 
   // Life and activity (the fast loop reads these)
-  Word heartbeat_ns;               ///< at least every 500 ms while the process lives
-  Word activity;                   ///< Activity
-  Word activity_since_ns;          ///< when `activity` last changed
-  Word last_touch_ns;              ///< newest sign of work: allocation, range, optimizer hook
-  Word wait_expected_end_ns;       ///< earliest likely end of the present wait; 0: not known
-  Word wait_typical_ns;            ///< low quantile of recent waits; 0: not known
+  Word heartbeat_ns;          ///< at least every 500 ms while the process lives
+  Word activity;              ///< Activity
+  Word activity_since_ns;     ///< when `activity` last changed
+  Word last_touch_ns;         ///< newest sign of work: allocation, range, optimizer hook
+  Word wait_expected_end_ns;  ///< earliest likely end of the present wait; 0: not known
+  Word wait_typical_ns;       ///< low quantile of recent waits; 0: not known
   Word waits_total;
   Word wait_ns_total;
   // Steps
   Word step_number;
   Word step_last_ns;
   Word step_median_ns;
-  Word step_confidence_ppm;        ///< 0..1,000,000
+  Word step_confidence_ppm;  ///< 0..1,000,000
   // Memory
   Word memory_limit;
   Word memory_device;
@@ -69,12 +69,12 @@ struct JobPage {
   Word memory_live;
   Word memory_cached;
   Word memory_moved_total;
-  Word memory_wanted;              ///< device bytes it would use without a limit
+  Word memory_wanted;  ///< device bytes it would use without a limit
   // Gate
   Word gate_closed_ns_total;
-  Word gate_ops_total;             ///< ops that waited
-  Word gate_open;                  ///< 1: open now
-  Word gate_law;                   ///< LawId
+  Word gate_ops_total;  ///< ops that waited
+  Word gate_open;       ///< 1: open now
+  Word gate_law;        ///< LawId
   std::uint64_t reserved1[24];
 };
 static_assert(std::is_standard_layout_v<JobPage>);
@@ -91,16 +91,16 @@ enum class LawId : std::uint64_t { kOpen = 0, kDutyCycle = 1, kGap = 2 };
 
 /// What the coordinator tells one job's processes between two messages.
 struct DeviceEntry {
-  Word sequence;          ///< odd while the coordinator writes this entry
-  char job_id[kIdSize];   ///< empty: entry not in use
+  Word sequence;         ///< odd while the coordinator writes this entry
+  char job_id[kIdSize];  ///< empty: entry not in use
   Word job_class;
-  Word law;               ///< LawId
-  Word share_min_ppm;     ///< trickle: this much it may always use
-  Word share_max_ppm;     ///< 0: paused
-  Word paused;            ///< 1: gate closed by `commensal pause`
-  Word lease_until_ns;    ///< a guaranteed entry counts as alive until then
-  Word memory_grant;      ///< bytes
-  Word slo_ppm;           ///< allowed slowdown of the guaranteed side
+  Word law;             ///< LawId
+  Word share_min_ppm;   ///< trickle: this much it may always use
+  Word share_max_ppm;   ///< 0: paused
+  Word paused;          ///< 1: gate closed by `commensal pause`
+  Word lease_until_ns;  ///< a guaranteed entry counts as alive until then
+  Word memory_grant;    ///< bytes
+  Word slo_ppm;         ///< allowed slowdown of the guaranteed side
   std::uint64_t reserved[7];
 };
 static_assert(std::is_standard_layout_v<DeviceEntry>);
@@ -110,12 +110,12 @@ static_assert(sizeof(DeviceEntry) == 192);
 struct DevicePage {
   PageHeader header;
   char device_id[kIdSize];
-  Word heartbeat_ns;           ///< at least every 500 ms while the coordinator lives
-  Word revision;               ///< grows with every change of any entry
-  Word memory_capacity;        ///< bytes
+  Word heartbeat_ns;     ///< at least every 500 ms while the coordinator lives
+  Word revision;         ///< grows with every change of any entry
+  Word memory_capacity;  ///< bytes
   Word cores;
-  Word guaranteed_alive;       ///< entries of guaranteed jobs with a live lease
-  Word trickle_ppm;            ///< share of an opportunistic job while the coordinator is silent
+  Word guaranteed_alive;  ///< entries of guaranteed jobs with a live lease
+  Word trickle_ppm;       ///< share of an opportunistic job while the coordinator is silent
   std::uint64_t reserved[6];
   DeviceEntry entries[kMaxDeviceEntries];
 };

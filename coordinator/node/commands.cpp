@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the command line asks of the node coordinator: status, set, pause, resume.
+#include <algorithm>
+
+#include "coordinator/node/node_coordinator.h"
+
+namespace commensal::node {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::size_t kEndedKept = 100;
+
+double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
+
+/// A job's object before its first report: every field of docs/stats.md with a neutral value.
+json empty_stats() {
+  return json{{"schema", 1},
+              {"job",
+               {{"id", ""},
+                {"name", ""},
+                {"tenant", ""},
+                {"class", ""},
+                {"active", true},
+                {"role", ""},
+                {"rank", 0},
+                {"world_size", 1},
+                {"pid", 0},
+                {"coordinator", ""},
+                {"coordinator_pid", 0},
+                {"reason", ""}}},
+              {"memory",
+               {{"limit_bytes", nullptr},
+                {"min_bytes", 0},
+                {"max_bytes", nullptr},
+                {"device_bytes", 0},
+                {"host_bytes", 0},
+                {"host_touched_bytes", 0},
+                {"parked_bytes", 0},
+                {"cached_bytes", 0},
+                {"live_bytes", 0},
+                {"peak_live_bytes", 0},
+                {"peak_device_bytes", 0},
+                {"moved_bytes_total", 0},
+                {"moved_out_bytes_total", 0},
+                {"moved_in_bytes_total", 0},
+                {"given_back_bytes_total", 0},
+                {"deferred_bytes", 0},
+                {"deferred_reason", ""},
+                {"held_by_children_bytes", 0},
+                {"moves_total", 0},
+                {"longest_pause_seconds", 0.0},
+                {"pause_seconds_total", 0.0},
+                {"safe_point_wait_seconds_total", 0.0},
+                {"allocations_total", 0},
+                {"frees_total", 0},
+                {"out_of_memory_total", 0},
+                {"revision", 0},
+                {"notes", json::array()}}},
+              {"gate",
+               {{"law", ""},
+                {"share", 1.0},
+                {"share_min", 0.0},
+                {"state", "off"},
+                {"reason", ""},
+                {"closed_seconds_total", 0.0},
+                {"ops_gated_total", 0},
+                {"ops_seen_total", 0},
+                {"busy_seconds_total", 0.0},
+                {"idle_class", false}}},
+              {"step",
+               {{"number", 0},
+                {"last_seconds", 0.0},
+                {"median_seconds", 0.0},
+                {"confidence", 0.0},
+                {"source", "none"}}},
+              {"activity",
+               {{"state", "unknown"},
+                {"waits_total", 0},
+                {"wait_seconds_total", 0.0},
+                {"wait_typical_seconds", 0.0}}}};
+}
+
+/// Puts a report over the neutral values; what is not an object where one is due is left out.
+void overlay(json& base, const json& report) {
+  for (const auto& [section, fields] : report.items()) {
+    if (base.contains(section) && base[section].is_object() != fields.is_object()) continue;
+    if (fields.is_object() && base.contains(section)) {
+      for (const auto& [name, value] : fields.items()) base[section][name] = value;
+    } else {
+      base[section] = fields;
+    }
+  }
+}
+
+/// Adds another rank's memory to the speaker's: sizes and totals are the job's.
+void add_memory(json& into, const json& report) {
+  const auto memory = report.is_object() ? report.find("memory") : report.end();
+  if (memory == report.end() || !memory->is_object()) return;
+  for (const auto& [name, value] : memory->items()) {
+    if (!value.is_number_unsigned() || name == "revision") continue;
+    if (!into[name].is_number_unsigned()) continue;
+    into[name] = into[name].get<std::uint64_t>() + value.get<std::uint64_t>();
+  }
+}
+
+}  // namespace
+
+void NodeCoordinator::handle(const PeerId& peer, const wire::StatusRequest& message,
+                             TimePoint now) {
+  send(peer, wire::StatusReply{status(message.job, now)});
+}
+
+json NodeCoordinator::job_status(const Job& job, TimePoint now) const {
+  json result = empty_stats();
+  const Member* speaker = job.speaker();
+  if (speaker != nullptr && speaker->stats.is_object()) overlay(result, speaker->stats);
+  Bytes granted;
+  Bytes held;
+  Bytes charged;
+  std::string state = "granted";
+  std::string reason = job.target_reason;
+  json members = json::array();
+  for (const Member& member : job.members) {
+    members.push_back({{"pid", member.pid}, {"role", member.role}, {"rank", member.rank}});
+    granted += ledger_.limit(job.key(member));
+    charged += ledger_.charged(job.key(member));
+    held += member.held;
+    if (&member != speaker && job.is_limited(member)) add_memory(result["memory"], member.stats);
+    if (ledger_.shrinking(job.key(member))) {
+      state = member.outcome == "refused" || member.outcome == "deferred" ? member.outcome
+                                                                          : "shrinking";
+      if (!member.answer_reason.empty()) reason += "; " + member.answer_reason;
+    } else if (state == "granted" &&
+               ledger_.limit(job.key(member)) < job.part_of(job.target, member)) {
+      state = "growing";
+    }
+  }
+  json& identity = result["job"];
+  identity["id"] = job.id.str();
+  identity["name"] = job.name;
+  identity["tenant"] = job.tenant;
+  identity["class"] = to_string(job.job_class);
+  identity["world_size"] = job.gang.world_size;
+  identity["coordinator"] = config_.instance;
+  identity["coordinator_pid"] = pid_;
+  if (speaker != nullptr) {
+    identity["pid"] = speaker->pid;
+    identity["role"] = speaker->role;
+    identity["rank"] = speaker->rank;
+  }
+  if (!job.reason.empty()) identity["reason"] = job.reason;
+  if (result["gate"]["law"] == "") result["gate"]["law"] = job.law;
+  if (job.paused) result["gate"]["state"] = "paused";
+  result["lease"] = {{"granted_bytes", granted.count()},
+                     {"charged_bytes", charged.count()},
+                     {"target_bytes", job.target.count()},
+                     {"held_bytes", held.count()},
+                     {"min_bytes", job.memory.min.count()},
+                     {"max_bytes", job.memory.max ? json(job.memory.max->count()) : json(nullptr)},
+                     {"revision", job.revision},
+                     {"state", state},
+                     {"reason", reason}};
+  const bool guaranteed = job.job_class == JobClass::kGuaranteed;
+  const auto slowdown = guaranteed ? compute_.slowdown(job.id) : std::nullopt;
+  const MedianEstimate baseline = guaranteed ? compute_.baseline(job.id) : MedianEstimate{};
+  result["slowdown"] = slowdown ? json(slowdown->value) : json(nullptr);
+  result["slowdown_error"] = slowdown ? json(slowdown->error) : json(nullptr);
+  result["baseline_seconds"] = baseline.steps > 0 ? json(baseline.seconds) : json(nullptr);
+  result["baseline_steps"] = baseline.steps;
+  result["share"] = {{"now", guaranteed ? job.share.max : job.share_now},
+                     {"min", job.share.min},
+                     {"max", job.share.max},
+                     {"reason", guaranteed ? "guaranteed" : job.share_reason}};
+  result["paused"] = job.paused;
+  result["members"] = std::move(members);
+  result["started_seconds_ago"] = seconds(now - job.started);
+  result["ended"] = false;
+  result["exit_reason"] = "";
+  return result;
+}
+
+json NodeCoordinator::status(const std::string& job, TimePoint now) {
+  json jobs = json::array();
+  const auto wanted = [&](const std::string& id, const std::string& name) {
+    return job.empty() || job == id || job == name;
+  };
+  for (const Job& live : table_.jobs()) {
+    if (wanted(live.id.str(), live.name)) jobs.push_back(job_status(live, now));
+  }
+  for (const Ended& ended : ended_) {
+    const json& identity = ended.status["job"];
+    if (!wanted(identity["id"].get<std::string>(), identity["name"].get<std::string>())) continue;
+    jobs.push_back(ended.status);
+    jobs.back()["started_seconds_ago"] = seconds(now - ended.started);
+  }
+  const Bytes charged = ledger_.total_charged();
+  return json{{"schema", 1},
+              {"coordinator",
+               {{"instance", config_.instance},
+                {"pid", pid_},
+                {"version", config_.version},
+                {"uptime_seconds", seconds(now - started_)},
+                {"malformed_frames_total", malformed_total_},
+                {"socket", config_.socket},
+                {"slo", config_.compute.slo},
+                {"trickle", config_.compute.trickle},
+                {"window_seconds_total", seconds(compute_.closed_total())}}},
+              {"devices",
+               {{{"id", device_.id},
+                 {"kind", "host"},
+                 {"cores", device_.cores},
+                 {"capacity_bytes", device_.capacity.count()},
+                 {"granted_bytes", charged.count()},
+                 {"free_bytes", ledger_.free().count()},
+                 {"reason", device_.reason}}}},
+              {"jobs", std::move(jobs)}};
+}
+
+void NodeCoordinator::end_job(Job& job, const std::string& exit_reason, TimePoint now) {
+  json status = job_status(job, now);
+  status["ended"] = true;
+  status["exit_reason"] = exit_reason;
+  status["job"]["active"] = false;
+  status["members"] = json::array();
+  status["lease"]["state"] = "returned";
+  status["lease"]["granted_bytes"] = 0;
+  status["lease"]["charged_bytes"] = 0;
+  for (const Member& member : job.members) ledger_.close(job.key(member));
+  ended_.push_back({std::move(status), job.started});
+  if (ended_.size() > kEndedKept) ended_.pop_front();
+  table_.remove(job.id);
+  idle_since_ = now;
+}
+
+std::string NodeCoordinator::problem_with(const wire::SetRequest& message, const Job& job) const {
+  if (message.share) {
+    const wire::ShareRange& share = *message.share;
+    if (!(share.min >= 0 && share.min <= share.max && share.max <= 1)) {
+      return "share must be MIN:MAX with 0 <= MIN <= MAX <= 1: " + json(share.min).dump() + ":" +
+             json(share.max).dump();
+    }
+  }
+  if (!message.memory) return "";
+  const Bytes min{message.memory->min_bytes};
+  if (message.memory->max_bytes && min > Bytes{*message.memory->max_bytes}) {
+    return "memory minimum above maximum: " + to_string(min) + " > " +
+           to_string(Bytes{*message.memory->max_bytes});
+  }
+  if (min > device_.capacity) {
+    return "memory minimum above the device: " + to_string(min) + " > " +
+           to_string(device_.capacity);
+  }
+  const Bytes left = saturating_sub(device_.capacity, floors_except(job.id));
+  if (job.job_class == JobClass::kGuaranteed && min > left) {
+    return "its floor does not fit beside other floors: " + to_string(min) + " > " +
+           to_string(left);
+  }
+  return "";
+}
+
+void NodeCoordinator::handle(const PeerId& peer, const wire::SetRequest& message, TimePoint now) {
+  const JobTable::Lookup found = table_.resolve(message.job);
+  if (found.job == nullptr) {
+    send(peer, wire::SetReply{message.job, 0, "refused", found.problem});
+    return;
+  }
+  Job& job = *found.job;
+  if (const std::string problem = problem_with(message, job); !problem.empty()) {
+    send(peer, wire::SetReply{job.id.str(), job.revision, "refused", problem});
+    return;
+  }
+  std::string done;
+  wire::Change change;
+  if (message.memory) {
+    job.memory.min = Bytes{message.memory->min_bytes};
+    job.memory.max.reset();
+    if (message.memory->max_bytes) job.memory.max = Bytes{*message.memory->max_bytes};
+    update_floors();
+    rebalance(now);
+    done = "limit " + to_string(job.target) + " (" + job.target_reason + ")";
+  }
+  if (message.share) {
+    job.share = {message.share->min, message.share->max};
+    change.share_min = job.share.min;
+    change.share_max = job.share.max;
+    done += std::string{done.empty() ? "" : "; "} + "share " + json(job.share.min).dump() + ":" +
+            json(job.share.max).dump();
+  }
+  if (message.paused) {
+    job.paused = *message.paused;
+    change.paused = job.paused;
+    done += std::string{done.empty() ? "" : "; "} + (job.paused ? "paused" : "resumed");
+  }
+  if (message.share || message.paused) {
+    change.job_id = job.id.str();
+    change.revision = ++job.revision;
+    change.reason = "asked by the command line";
+    for (const Member& member : job.members) send(member.peer, change);
+    update_shares(now);
+  }
+  send(peer, wire::SetReply{job.id.str(), job.revision, "applied", done});
+}
+
+}  // namespace commensal::node

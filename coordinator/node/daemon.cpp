@@ -1,0 +1,420 @@
+// SPDX-License-Identifier: Apache-2.0
+// The daemon's loop.
+#include "coordinator/node/daemon.h"
+
+#include <poll.h>
+#include <spdlog/sinks/rotating_file_sink.h>
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+#include <sys/signalfd.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdint>
+#include <fstream>
+#include <map>
+#include <sstream>
+#include <system_error>
+#include <utility>
+#include <vector>
+#include <zmq.hpp>
+
+#include "coordinator/node/background.h"
+#include "coordinator/node/device_page.h"
+#include "coordinator/node/page_server.h"
+#include "coordinator/wire/paths.h"
+
+namespace commensal::node {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr Duration kHeartbeat = 200ms;
+constexpr Duration kSampling = 20ms;
+constexpr Duration kSilence = 10s;  // a process that cannot be watched counts as gone after this
+constexpr Duration kRecovery = 1500ms;
+constexpr int kMessagesAtOnce = 256;
+constexpr std::int64_t kLargestFrame = 16LL << 20U;  // larger ones end the connection
+constexpr std::size_t kLogBytes = 4U << 20U;
+constexpr std::size_t kLogFiles = 3;
+
+/// Field 22 of /proc/PID/stat: when the process started; 0 if it cannot be read.
+std::uint64_t start_ticks(std::int64_t pid) {
+  std::ifstream file{"/proc/" + std::to_string(pid) + "/stat"};
+  std::ostringstream text;
+  text << file.rdbuf();
+  const std::string stat = text.str();
+  const std::size_t name_end = stat.rfind(')');  // the name may hold spaces and brackets
+  if (name_end == std::string::npos) return 0;
+  std::istringstream fields{stat.substr(name_end + 1)};
+  std::string field;
+  for (int number = 3; number < 22; ++number) fields >> field;
+  std::uint64_t ticks = 0;
+  fields >> ticks;
+  return ticks;
+}
+
+std::shared_ptr<spdlog::logger> make_log(const DaemonOptions& options) {
+  std::vector<spdlog::sink_ptr> sinks;
+  if (options.foreground) sinks.push_back(std::make_shared<spdlog::sinks::stderr_sink_st>());
+  if (!options.foreground || !options.log_file.empty()) {
+    const auto path = options.log_file.empty()
+                          ? wire::log_path(options.runtime_dir, options.instance)
+                          : options.log_file;
+    sinks.push_back(std::make_shared<spdlog::sinks::rotating_file_sink_st>(path.native(), kLogBytes,
+                                                                           kLogFiles));
+  }
+  auto log = std::make_shared<spdlog::logger>("commensald", sinks.begin(), sinks.end());
+  log->set_pattern("%Y-%m-%d %H:%M:%S.%e %^%l%$ %v");
+  log->set_level(spdlog::level::from_str(options.log_level));
+  log->flush_on(spdlog::level::info);
+  return log;
+}
+
+CoordinatorConfig coordinator_config(const DaemonOptions& options, bool after_crash) {
+  CoordinatorConfig config;
+  config.instance = options.instance;
+  config.version = options.version;
+  config.socket = wire::control_socket_path(options.runtime_dir, options.instance).native();
+  config.law = options.law;
+  config.memory.headroom = options.headroom;
+  config.compute.slo = options.slo;
+  config.compute.trickle = options.trickle;
+  config.compute.period = std::chrono::duration_cast<Duration>(
+      std::chrono::duration<double>(options.control_period_seconds));
+  if (after_crash) config.recovery = kRecovery;
+  return config;
+}
+
+wire::UniqueFd block_signals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  if (sigprocmask(SIG_BLOCK, &signals, nullptr) != 0 || std::signal(SIGPIPE, SIG_IGN) == SIG_ERR) {
+    throw std::system_error(errno, std::generic_category(), "cannot block signals");
+  }
+  wire::UniqueFd fd{signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK)};
+  if (!fd) throw std::system_error(errno, std::generic_category(), "cannot make a signalfd");
+  return fd;
+}
+
+/// The ROUTER that jobs and command line talk to.
+class ControlSocket {
+ public:
+  explicit ControlSocket(const std::string& endpoint)
+      : router_(context_, zmq::socket_type::router) {
+    router_.set(zmq::sockopt::linger, 200);
+    router_.set(zmq::sockopt::router_mandatory, 1);
+    router_.set(zmq::sockopt::maxmsgsize, kLargestFrame);
+    router_.set(zmq::sockopt::sndtimeo, 0);
+    router_.bind(endpoint);
+  }
+
+  [[nodiscard]] void* handle() { return router_.handle(); }
+
+  /// Receives one message: identity and frames. False: none is there.
+  bool receive(PeerId& peer, std::vector<std::string>& frames) {
+    zmq::message_t part;
+    frames.clear();
+    if (!router_.recv(part, zmq::recv_flags::dontwait)) return false;
+    peer = part.to_string();
+    while (part.more()) {
+      if (!router_.recv(part, zmq::recv_flags::none)) break;
+      frames.push_back(part.to_string());
+    }
+    return true;
+  }
+
+  /// @return false if the peer is gone or does not read.
+  bool send(const PeerId& peer, const std::string& frame) {
+    try {
+      return router_.send(zmq::buffer(peer),
+                          zmq::send_flags::sndmore | zmq::send_flags::dontwait) &&
+             router_.send(zmq::buffer(frame), zmq::send_flags::dontwait);
+    } catch (const zmq::error_t& error) {
+      if (error.num() == EHOSTUNREACH || error.num() == EAGAIN) return false;
+      throw;
+    }
+  }
+
+ private:
+  zmq::context_t context_{1};
+  zmq::socket_t router_;
+};
+
+class Daemon {
+ public:
+  Daemon(const DaemonOptions& options, bool after_crash, std::shared_ptr<spdlog::logger> log)
+      : log_(std::move(log)),
+        idle_exit_(std::chrono::duration_cast<Duration>(
+            std::chrono::duration<double>(options.idle_exit_seconds))),
+        control_path_(wire::control_socket_path(options.runtime_dir, options.instance)),
+        pages_path_(wire::pages_socket_path(options.runtime_dir, options.instance)),
+        signals_(block_signals()),
+        coordinator_(coordinator_config(options, after_crash),
+                     make_host_device(read_host_facts(), options.memory_budget, options.cores),
+                     getpid(), start_ticks(getpid()), clock_.now()),
+        page_(coordinator_.device(), options.trickle, getpid()),
+        pages_(pages_path_.native(), [this] { return page_.reader(); }),
+        control_(wire::ipc_endpoint(control_path_)) {
+    const HostDevice& device = coordinator_.device();
+    log_->info("commensald {} '{}' began: pid {}, {} cores, {} ({})", options.version,
+               options.instance, getpid(), device.cores, to_string(device.capacity), device.reason);
+    page_.publish({}, device, clock_.now());
+  }
+
+  void run() {
+    while (!leaving_) {
+      wait();
+      const TimePoint now = clock_.now();
+      serve_control(now);
+      keep_time(now);
+      flush(now);
+    }
+  }
+
+  /// Removes the sockets. @return true if no job is left behind.
+  bool leave() {
+    std::error_code ignored;
+    std::filesystem::remove(control_path_, ignored);
+    std::filesystem::remove(pages_path_, ignored);
+    return coordinator_.table().jobs().empty();
+  }
+
+ private:
+  using ProcessKey = PageServer::ProcessKey;
+
+  void wait() {
+    std::vector<zmq::pollitem_t> items{{control_.handle(), 0, ZMQ_POLLIN, 0},
+                                       {nullptr, signals_.get(), ZMQ_POLLIN, 0}};
+    const auto add = [&](int fd) { items.push_back({nullptr, fd, ZMQ_POLLIN, 0}); };
+    const std::vector<int> handovers = pages_.descriptors();
+    std::for_each(handovers.begin(), handovers.end(), add);
+    std::vector<ProcessKey> watched;
+    for (const auto& [key, pidfd] : watches_) {
+      watched.push_back(key);
+      add(pidfd.get());
+    }
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(next_wake() - clock_.now());
+    try {
+      zmq::poll(items, std::max(left, 0ms));
+    } catch (const zmq::error_t& error) {
+      if (error.num() != EINTR) throw;
+      return;
+    }
+    if (items[1].revents != 0) take_signal();
+    for (std::size_t i = 0; i < handovers.size(); ++i) {
+      if (items[2 + i].revents == 0) continue;
+      if (const std::string refusal = pages_.serve(handovers[i]); !refusal.empty()) {
+        log_->warn("refused a hand-over: {}", refusal);
+      }
+    }
+    for (std::size_t i = 0; i < watched.size(); ++i) {
+      if (items[2 + handovers.size() + i].revents != 0)
+        process_gone(watched[i], Departure::kExited);
+    }
+  }
+
+  [[nodiscard]] TimePoint next_wake() const {
+    TimePoint next = std::min(next_heartbeat_, next_tick_);
+    if (coordinator_.wants_sampling()) next = std::min(next, next_sample_);
+    return next;
+  }
+
+  void take_signal() {
+    signalfd_siginfo info{};
+    if (read(signals_.get(), &info, sizeof info) != sizeof info) return;
+    log_->info("leaves: signal {}", info.ssi_signo);
+    leaving_ = true;
+  }
+
+  void serve_control(TimePoint now) {
+    PeerId peer;
+    std::vector<std::string> frames;
+    for (int i = 0; i < kMessagesAtOnce && control_.receive(peer, frames); ++i) {
+      try {
+        if (frames.size() != 1) {
+          throw wire::BadMessage("malformed",
+                                 "a message is one frame, not " + std::to_string(frames.size()));
+        }
+        const wire::Message message = wire::decode(frames.front());
+        coordinator_.receive(peer, message, now);
+        if (const auto* hello = std::get_if<wire::Register>(&message)) watch(*hello);
+      } catch (const wire::BadMessage& problem) {
+        log_->warn("malformed frame ({}): {}", problem.code(), problem.what());
+        coordinator_.receive_malformed(peer, problem);
+      }
+    }
+  }
+
+  /// Begins to watch a process if its pid means the same process here.
+  void watch(const wire::Register& hello) {
+    const ProcessKey key{JobId{hello.job_id}, hello.pid};
+    watches_.erase(key);
+    if (hello.start_ticks == 0) return;
+    try {
+      wire::UniqueFd pidfd = wire::open_pidfd(hello.pid);
+      if (start_ticks(hello.pid) == hello.start_ticks) watches_.emplace(key, std::move(pidfd));
+    } catch (const std::system_error& error) {
+      log_->debug("process {} is watched by its heartbeat: {}", hello.pid, error.what());
+    }
+  }
+
+  void process_gone(const ProcessKey& key, Departure departure) {
+    log_->info("job {}: process {} is gone", key.first.str(), key.second);
+    watches_.erase(key);
+    pages_.forget(key);
+    coordinator_.member_gone(key.first, key.second, departure, clock_.now());
+  }
+
+  void keep_time(TimePoint now) {
+    read_pages(now);
+    if (coordinator_.wants_sampling() && now >= next_sample_) {
+      coordinator_.sample(now);
+      next_sample_ = now + kSampling;
+    }
+    if (now < next_tick_) return;
+    next_tick_ = now + kHeartbeat;
+    find_silent(now);
+    coordinator_.tick(now);
+    const bool idle =
+        coordinator_.table().jobs().empty() && now - coordinator_.idle_since() >= idle_exit_;
+    if (idle && idle_exit_ > Duration::zero()) {
+      log_->info("leaves: no job for {} s", std::chrono::duration<double>(idle_exit_).count());
+      leaving_ = true;
+    }
+  }
+
+  void read_pages(TimePoint now) {
+    for (const Job& job : coordinator_.table().jobs()) {
+      for (const Member& member : job.members) {
+        const auto reading = pages_.read({job.id, member.pid});
+        if (reading) coordinator_.observe_page(job.id, member.pid, *reading, now);
+      }
+    }
+  }
+
+  /// Takes over the pidfds that came with pages, and finds those of whom nothing is heard.
+  void find_silent(TimePoint now) {
+    std::vector<ProcessKey> silent;
+    for (const Job& job : coordinator_.table().jobs()) {
+      for (const Member& member : job.members) {
+        const ProcessKey key{job.id, member.pid};
+        if (watches_.contains(key)) continue;
+        if (const int fd = pages_.pidfd(key); fd >= 0) {
+          pollfd state{fd, POLLIN, 0};
+          if (poll(&state, 1, 0) > 0) silent.push_back(key);
+        } else if (now - member.last_heard > kSilence) {
+          silent.push_back(key);
+        }
+      }
+    }
+    for (const ProcessKey& key : silent) {
+      process_gone(key, pages_.pidfd(key) >= 0 ? Departure::kExited : Departure::kSilent);
+    }
+  }
+
+  void flush(TimePoint now) {
+    for (const Outgoing& out : coordinator_.take_outgoing()) {
+      describe(out.message);
+      if (!control_.send(out.peer, wire::encode(out.message))) {
+        log_->debug("a peer is gone before its message");
+      }
+    }
+    pages_.sync_peers(coordinator_.table());
+    const std::vector<PageEntry> entries = coordinator_.page_entries(now);
+    const bool same = std::equal(entries.begin(), entries.end(), published_.begin(),
+                                 published_.end(), [](PageEntry a, PageEntry b) {
+                                   a.lease_until = b.lease_until = TimePoint{};
+                                   return a == b;
+                                 });
+    if (same && now < next_heartbeat_) return;
+    page_.publish(entries, coordinator_.device(), now);
+    published_ = entries;
+    if (now >= next_heartbeat_) next_heartbeat_ = now + kHeartbeat;
+  }
+
+  void describe(const wire::Message& message) {
+    if (const auto* change = std::get_if<wire::Change>(&message); change != nullptr) {
+      if (change->limit_bytes) {
+        log_->info("job {}: limit {} as revision {}: {}", change->job_id,
+                   to_string(Bytes{*change->limit_bytes}), change->revision, change->reason);
+      } else {
+        log_->info("job {}: revision {}: {}", change->job_id, change->revision, change->reason);
+      }
+    } else if (const auto* reply = std::get_if<wire::Registered>(&message); reply != nullptr) {
+      log_->info("job {}: registered, {}, limit {}{}{}", reply->job_id,
+                 commensal::to_string(reply->job_class), to_string(Bytes{reply->limit_bytes}),
+                 reply->reason.empty() ? "" : ": ", reply->reason);
+    } else if (const auto* error = std::get_if<wire::Error>(&message); error != nullptr) {
+      log_->info("answers {}: {}", error->code, error->what);
+    }
+  }
+
+  std::shared_ptr<spdlog::logger> log_;
+  SteadyClock clock_;
+  Duration idle_exit_;
+  std::filesystem::path control_path_;
+  std::filesystem::path pages_path_;
+  wire::UniqueFd signals_;
+  NodeCoordinator coordinator_;
+  DevicePageWriter page_;
+  PageServer pages_;
+  ControlSocket control_;
+  std::map<ProcessKey, wire::UniqueFd> watches_;
+  std::vector<PageEntry> published_;
+  TimePoint next_heartbeat_;
+  TimePoint next_tick_;
+  TimePoint next_sample_;
+  bool leaving_ = false;
+};
+
+}  // namespace
+
+ExitCode run_daemon(const DaemonOptions& options,
+                    const std::function<void(const StartReport&)>& started) {
+  bool reported = false;
+  const auto report = [&](ExitCode code, const std::string& text) {
+    if (!reported) started({code, text});
+    reported = true;
+    return code;
+  };
+  std::shared_ptr<spdlog::logger> log;
+  try {
+    umask(077);
+    wire::prepare_runtime_dir(options.runtime_dir);
+    InstanceLock lock{wire::lock_path(options.runtime_dir, options.instance)};
+    if (!lock.held()) {
+      return report(ExitCode::kAlreadyRunning, "a coordinator '" + options.instance + "' runs in " +
+                                                   options.runtime_dir.native() + " already (pid " +
+                                                   std::to_string(lock.holder()) + ")");
+    }
+    log = make_log(options);
+    std::optional<Daemon> daemon;
+    try {
+      daemon.emplace(options, lock.after_crash(), log);
+    } catch (const std::exception& error) {
+      lock.leave_clean();
+      log->error("cannot start: {}", error.what());
+      return report(ExitCode::kNoSockets, error.what());
+    }
+    report(ExitCode::kOk, std::to_string(getpid()));
+    daemon->run();
+    if (daemon->leave()) lock.leave_clean();
+    return ExitCode::kOk;
+  } catch (const wire::BadPath& problem) {
+    return report(ExitCode::kNoSockets, problem.what());
+  } catch (const spdlog::spdlog_ex& error) {
+    return report(ExitCode::kNoSockets, std::string{"cannot write the log: "} + error.what());
+  } catch (const std::exception& error) {
+    if (log) log->critical("gives up: {}", error.what());
+    report(ExitCode::kInternal, error.what());
+    return ExitCode::kInternal;
+  }
+}
+
+}  // namespace commensal::node

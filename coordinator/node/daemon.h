@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// The node coordinator as a running process: sockets, pages and time around NodeCoordinator.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "coordinator/node/host_device.h"
+#include "coordinator/node/node_coordinator.h"
+
+namespace commensal::node {
+
+/// What `commensald` was told (README.md, and `commensald --help`).
+struct DaemonOptions {
+  std::string instance = "default";
+  std::filesystem::path runtime_dir;
+  MemoryBudget memory_budget;
+  std::optional<double> cores;
+  double trickle = 0.01;
+  double slo = 0.01;
+  double headroom = 0.05;
+  std::string law = "gap";
+  double idle_exit_seconds = 300.0;  ///< 0: never
+  double control_period_seconds = 0.5;
+  bool foreground = false;
+  std::filesystem::path log_file;  ///< empty: INSTANCE.log in the runtime folder
+  std::string log_level = "info";
+  std::string version;
+};
+
+/// How `commensald` ends.
+enum class ExitCode : int {
+  kOk = 0,
+  kInternal = 1,        ///< something that should not happen; the log says what
+  kUsage = 2,           ///< wrong option or configuration file
+  kAlreadyRunning = 3,  ///< another coordinator has this instance name here
+  kNoSockets = 4        ///< runtime folder or sockets cannot be used
+};
+
+/// The outcome of a start: `kOk` once the sockets are bound, else why not, in one sentence.
+struct StartReport {
+  ExitCode code = ExitCode::kOk;
+  std::string text;
+};
+
+/// Runs a coordinator until SIGTERM, SIGINT or `idle_exit_seconds` without a job.
+/// @param started  called exactly once, as soon as it is known whether the start worked.
+/// @return the exit code of the process. Changes the signal mask and the umask of the process.
+ExitCode run_daemon(const DaemonOptions& options,
+                    const std::function<void(const StartReport&)>& started);
+
+}  // namespace commensal::node

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// Writing the device page.
+#include "coordinator/node/device_page.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+namespace commensal::node {
+namespace {
+
+std::uint64_t ppm(double fraction) {
+  return static_cast<std::uint64_t>(std::llround(std::clamp(fraction, 0.0, 1.0) * 1e6));
+}
+
+std::uint64_t nanoseconds(TimePoint time) {
+  return static_cast<std::uint64_t>(time.time_since_epoch().count());
+}
+
+wire::LawId law_id(const std::string& law) {
+  if (law == "gap") return wire::LawId::kGap;
+  return law == "duty_cycle" ? wire::LawId::kDutyCycle : wire::LawId::kOpen;
+}
+
+void copy_id(char* to, const std::string& id) {
+  std::memset(to, 0, wire::kIdSize);
+  std::memcpy(to, id.data(), std::min(id.size(), wire::kIdSize - 1));
+}
+
+}  // namespace
+
+DevicePageWriter::DevicePageWriter(const HostDevice& device, double trickle, std::int64_t pid)
+    : memfd_(wire::make_page_memfd("commensal-device")),
+      mapped_(memfd_.get(), wire::kPageSize, true),
+      written_(wire::kMaxDeviceEntries) {
+  wire::seal_against_writing(memfd_.get());
+  auto* page = mapped_.as<wire::DevicePage>();
+  page->header = {wire::kDevicePageMagic, wire::kPageVersion, wire::kPageSize,
+                  static_cast<std::uint64_t>(pid), 0};
+  copy_id(page->device_id, device.id);
+  page->cores = static_cast<std::uint64_t>(std::max(1.0, std::ceil(device.cores)));
+  page->trickle_ppm = ppm(trickle);
+}
+
+void DevicePageWriter::write(std::size_t slot, const PageEntry& entry) {
+  wire::DeviceEntry& out = mapped_.as<wire::DevicePage>()->entries[slot];
+  const std::uint64_t sequence = out.sequence.load(std::memory_order_relaxed);
+  out.sequence.store(sequence + 1, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_release);
+  copy_id(out.job_id, entry.job_id);
+  out.job_class.store(static_cast<std::uint64_t>(entry.job_class), std::memory_order_relaxed);
+  out.law.store(static_cast<std::uint64_t>(law_id(entry.law)), std::memory_order_relaxed);
+  out.share_min_ppm.store(ppm(entry.share_min), std::memory_order_relaxed);
+  out.share_max_ppm.store(ppm(entry.share_max), std::memory_order_relaxed);
+  out.paused.store(entry.paused ? 1 : 0, std::memory_order_relaxed);
+  out.lease_until_ns.store(nanoseconds(entry.lease_until), std::memory_order_relaxed);
+  out.memory_grant.store(entry.memory_grant.count(), std::memory_order_relaxed);
+  out.slo_ppm.store(ppm(entry.slo), std::memory_order_relaxed);
+  out.sequence.store(sequence + 2, std::memory_order_release);
+}
+
+void DevicePageWriter::publish(const std::vector<PageEntry>& entries, const HostDevice& device,
+                               TimePoint now) {
+  auto* page = mapped_.as<wire::DevicePage>();
+  std::vector<PageEntry> wanted(wire::kMaxDeviceEntries);
+  std::uint64_t alive = 0;
+  for (const PageEntry& entry : entries) {
+    if (entry.job_class == JobClass::kGuaranteed) ++alive;
+    // A lease is a word of its own and moves all the time: no new revision for it.
+    page->entries[entry.slot].lease_until_ns.store(nanoseconds(entry.lease_until),
+                                                   std::memory_order_relaxed);
+    wanted[entry.slot] = entry;
+    wanted[entry.slot].lease_until = TimePoint{};
+  }
+  bool changed = false;
+  for (std::size_t slot = 0; slot < wanted.size(); ++slot) {
+    if (wanted[slot] == written_[slot]) continue;
+    PageEntry entry = wanted[slot];
+    for (const PageEntry& e : entries) {
+      if (e.slot == slot) entry.lease_until = e.lease_until;
+    }
+    write(slot, entry);
+    changed = true;
+  }
+  written_ = std::move(wanted);
+  page->memory_capacity.store(device.capacity.count(), std::memory_order_relaxed);
+  page->guaranteed_alive.store(alive, std::memory_order_release);
+  if (changed) page->revision.fetch_add(1, std::memory_order_release);
+  page->heartbeat_ns.store(nanoseconds(now), std::memory_order_release);
+}
+
+}  // namespace commensal::node

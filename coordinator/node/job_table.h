@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// The jobs of a node and their processes, as the coordinator knows them.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "allocator/base/bytes.h"
+#include "allocator/base/clock.h"
+#include "allocator/base/ids.h"
+#include "coordinator/node/ledger.h"
+#include "coordinator/policies/view.h"
+
+namespace commensal::node {
+
+/// Where answers go: the ZeroMQ identity of a connection.
+using PeerId = std::string;
+
+/// What a process shows on its page.
+struct PageReading {
+  TimePoint heartbeat;
+  std::uint64_t step_number = 0;
+  Duration step_last{};
+  Bytes memory_wanted;
+};
+
+/// A process of a job.
+struct Member {
+  std::int64_t pid = 0;
+  std::uint64_t start_ticks = 0;
+  std::string role;  ///< "main", "rank" or "helper"
+  int rank = 0;
+  PeerId peer;
+  bool registered = false;  ///< has been answered; changes go out as messages from then on
+  bool left = false;        ///< has sent its last report
+  TimePoint last_heard;
+  Bytes held;
+  nlohmann::json stats;  ///< its newest report; null before the first
+  std::optional<PageReading> page;
+  TimePoint told_at;    ///< when its limit was last told
+  std::string outcome;  ///< of its newest answer
+  std::string answer_reason;
+  struct Ask {
+    Bytes total;
+    TimePoint deadline;
+  };
+  std::optional<Ask> ask;
+};
+
+struct Job {
+  JobId id;
+  std::string name;
+  std::string tenant;
+  JobClass job_class = JobClass::kOpportunistic;
+  std::string reason;  ///< why it is not what was asked for; empty: it is
+  policies::Gang gang;
+  policies::MemoryRange memory;
+  policies::ShareRange share;
+  std::string law;
+  bool paused = false;
+  std::vector<Member> members;
+  Revision revision = 0;
+  Bytes target;  ///< what the arbiter decided, for all its processes together
+  std::string target_reason;
+  double share_now = 1.0;  ///< what the compute controller decided
+  std::string share_reason;
+  TimePoint started;
+  std::size_t slot = 0;  ///< on the device page
+  std::deque<std::pair<TimePoint, Bytes>> wanted;
+
+  [[nodiscard]] LeaseKey key(const Member& member) const { return LeaseKey{id, member.pid}; }
+  [[nodiscard]] Member* member(std::int64_t pid) noexcept;
+  /// Whether a process gets a part of the limit: ranks if there are any, else mains.
+  [[nodiscard]] bool is_limited(const Member& member) const noexcept;
+  [[nodiscard]] std::size_t limited_count() const noexcept;
+  /// The part of `total` that falls to a process.
+  [[nodiscard]] Bytes part_of(Bytes total, const Member& member) const noexcept;
+  /// The process that speaks for the job: its lowest rank, else its first main.
+  [[nodiscard]] const Member* speaker() const noexcept;
+  void note_wanted(TimePoint now, Bytes bytes);
+  [[nodiscard]] Bytes wanted_recent() const noexcept;
+};
+
+/// Live jobs in the order of their arrival. Not thread safe.
+class JobTable {
+ public:
+  [[nodiscard]] std::vector<Job>& jobs() noexcept { return jobs_; }
+  [[nodiscard]] const std::vector<Job>& jobs() const noexcept { return jobs_; }
+  [[nodiscard]] Job* find(const JobId& id) noexcept;
+  /// Adds a job on a free slot. Null if none of the `slots` is free.
+  Job* add(Job job, std::size_t slots);
+  void remove(JobId id);  // by value: the caller's may be inside the table
+
+  struct Lookup {
+    Job* job = nullptr;
+    std::string problem;  ///< why there is none; names the candidates
+  };
+  /// Finds a job by its id, else by its name if only one has it.
+  [[nodiscard]] Lookup resolve(const std::string& id_or_name);
+
+ private:
+  std::vector<Job> jobs_;
+};
+
+}  // namespace commensal::node

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// Leases: reserve, release elsewhere, confirm.
+#include "coordinator/node/ledger.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+namespace commensal::node {
+
+void Ledger::open(const LeaseKey& key, Bytes held, Bytes limit, Revision revision, Bytes floor) {
+  if (leases_.contains(key)) return;
+  leases_.emplace(key, Lease{floor, held, {Told{revision, limit}}});
+}
+
+void Ledger::close(const LeaseKey& key) noexcept { leases_.erase(key); }
+
+void Ledger::set_floor(const LeaseKey& key, Bytes floor) {
+  if (const auto found = leases_.find(key); found != leases_.end()) found->second.floor = floor;
+}
+
+const Ledger::Lease& Ledger::at(const LeaseKey& key) const {
+  const auto found = leases_.find(key);
+  if (found == leases_.end()) {
+    throw std::logic_error("no lease of job " + key.job.str() + ", process " +
+                           std::to_string(key.pid));
+  }
+  return found->second;
+}
+
+Bytes Ledger::charged(const Lease& lease) noexcept {
+  Bytes most = lease.excess;
+  for (const Told& told : lease.told) most = std::max(most, told.limit);
+  return most;
+}
+
+Bytes Ledger::limit(const LeaseKey& key) const { return at(key).told.back().limit; }
+Bytes Ledger::charged(const LeaseKey& key) const { return charged(at(key)); }
+
+Bytes Ledger::total_charged() const noexcept {
+  Bytes total;
+  for (const auto& [key, lease] : leases_) total += charged(lease);
+  return total;
+}
+
+Bytes Ledger::reachable(const LeaseKey& key, Bytes target) const {
+  const Lease& lease = at(key);
+  const Bytes mine = charged(lease);
+  if (target <= mine) return target;
+  Bytes taken;
+  for (const auto& [other_key, other] : leases_) {
+    if (other_key == key) continue;
+    // What a floor still lacks is as good as taken.
+    taken += std::max(charged(other), other.floor);
+  }
+  const Bytes room = std::max(mine, saturating_sub(capacity_, taken));
+  return std::min(target, room);
+}
+
+void Ledger::tell(const LeaseKey& key, Bytes limit, Revision revision) {
+  if (limit > reachable(key, limit)) {
+    throw std::logic_error("limit above what is free: " + to_string(limit) + " > " +
+                           to_string(reachable(key, limit)));
+  }
+  Lease& lease = leases_.at(key);
+  if (revision <= lease.told.back().revision) {
+    throw std::logic_error("revision is not newer: " + std::to_string(revision) +
+                           " <= " + std::to_string(lease.told.back().revision));
+  }
+  if (confirm_ == ConfirmShrinks::kNo) {
+    lease.told.clear();
+    lease.excess = Bytes{};
+  }
+  lease.told.push_back(Told{revision, limit});
+}
+
+bool Ledger::confirm(const LeaseKey& key, Revision revision, Bytes held) {
+  const auto found = leases_.find(key);
+  if (found == leases_.end()) return false;
+  Lease& lease = found->second;
+  const auto told = std::find_if(lease.told.begin(), lease.told.end(),
+                                 [&](const Told& t) { return t.revision == revision; });
+  if (told == lease.told.end()) return false;
+  // What it held above its limits can only have gone down since: a late report changes nothing.
+  lease.excess = std::min(charged(lease), held);
+  lease.told.erase(lease.told.begin(), told);
+  return true;
+}
+
+}  // namespace commensal::node

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who holds how much of one device. Never grants more than there is.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "allocator/base/bytes.h"
+#include "allocator/base/ids.h"
+
+namespace commensal::node {
+
+/// Names one process's lease.
+struct LeaseKey {
+  JobId job;
+  std::int64_t pid = 0;
+  auto operator<=>(const LeaseKey&) const = default;
+};
+
+/// Whether a shrink counts only when the job has confirmed it. `kNo` exists to show in a test that
+/// the step is needed.
+enum class ConfirmShrinks : bool { kNo = false, kYes = true };
+
+/// Keeps the leases on one device.
+///
+/// A lease is *charged* with the most that its process may hold: the largest of the limits it may
+/// still act on and of what it reported. Growing reserves first and is told then; shrinking is told
+/// first and counts when the process has confirmed it. So the sum of what is charged is at most the
+/// capacity, whatever message is lost, late, doubled or out of order. Only `open` may exceed it,
+/// with what a process holds already (a coordinator that starts again); nothing grows until that
+/// has gone down.
+///
+/// Not thread safe.
+class Ledger {
+ public:
+  explicit Ledger(Bytes capacity, ConfirmShrinks confirm = ConfirmShrinks::kYes) noexcept
+      : capacity_(capacity), confirm_(confirm) {}
+
+  /// Opens a lease. `held` and `limit` are what the process has already: zero for a new one.
+  /// Opening it again changes nothing. @param floor  what it must be able to get, guaranteed.
+  void open(const LeaseKey& key, Bytes held, Bytes limit, Revision revision, Bytes floor);
+  /// Returns a lease; unknown keys are ignored.
+  void close(const LeaseKey& key) noexcept;
+  void set_floor(const LeaseKey& key, Bytes floor);
+  void set_capacity(Bytes capacity) noexcept { capacity_ = capacity; }
+
+  /// Returns how far the limit can go toward `target` now: down always, up as far as there is
+  /// memory that nobody is charged with and no other's floor needs.
+  [[nodiscard]] Bytes reachable(const LeaseKey& key, Bytes target) const;
+  /// Notes that `limit` is told as `revision`. @throws std::logic_error if it is above
+  /// `reachable`, or the revision is not newer than all before: the caller's mistake.
+  void tell(const LeaseKey& key, Bytes limit, Revision revision);
+  /// Notes that the process has applied `revision` and holds `held` now.
+  /// @return false if the answer is older than a known one, or of no revision that was told.
+  bool confirm(const LeaseKey& key, Revision revision, Bytes held);
+
+  [[nodiscard]] bool contains(const LeaseKey& key) const { return leases_.contains(key); }
+  [[nodiscard]] Bytes limit(const LeaseKey& key) const;    ///< last told
+  [[nodiscard]] Bytes charged(const LeaseKey& key) const;  ///< most that it may hold
+  [[nodiscard]] bool shrinking(const LeaseKey& key) const { return charged(key) > limit(key); }
+  [[nodiscard]] Bytes capacity() const noexcept { return capacity_; }
+  [[nodiscard]] Bytes total_charged() const noexcept;
+  [[nodiscard]] Bytes free() const noexcept { return saturating_sub(capacity_, total_charged()); }
+
+ private:
+  struct Told {
+    Revision revision;
+    Bytes limit;
+  };
+  struct Lease {
+    Bytes floor;
+    Bytes excess;            // held above every limit when last confirmed; never grows
+    std::vector<Told> told;  // [0] is the confirmed one, the rest may still be on its way
+  };
+  [[nodiscard]] const Lease& at(const LeaseKey& key) const;
+  [[nodiscard]] static Bytes charged(const Lease& lease) noexcept;
+
+  Bytes capacity_;
+  ConfirmShrinks confirm_;
+  std::map<LeaseKey, Lease> leases_;
+};
+
+}  // namespace commensal::node

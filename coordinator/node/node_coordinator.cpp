@@ -1,0 +1,581 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the node coordinator does with each message.
+#include "coordinator/node/node_coordinator.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+#include "coordinator/wire/pages.h"
+
+namespace commensal::node {
+namespace {
+
+using namespace std::chrono_literals;
+using policies::DeviceView;
+using policies::JobView;
+
+constexpr Duration kLease = 2s;
+constexpr std::uint64_t kLeastGrowth = 1U << 20U;
+
+bool is_law(const std::string& law) { return law == "open" || law == "duty_cycle" || law == "gap"; }
+
+std::string number(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%g", value);
+  return text;
+}
+
+policies::MemoryRange to_range(const wire::MemoryRange& range) {
+  policies::MemoryRange result{Bytes{range.min_bytes}, std::nullopt};
+  if (range.max_bytes) result.max = Bytes{*range.max_bytes};
+  return result;
+}
+
+std::string range_problem(const wire::MemoryRange& memory) {
+  if (!memory.max_bytes || memory.min_bytes <= *memory.max_bytes) return "";
+  return "memory minimum above maximum: " + to_string(Bytes{memory.min_bytes}) + " > " +
+         to_string(Bytes{*memory.max_bytes});
+}
+
+std::string range_problem(const wire::ShareRange& share) {
+  if (share.min >= 0 && share.min <= share.max && share.max <= 1) return "";
+  return "share must be MIN:MAX with 0 <= MIN <= MAX <= 1: " + number(share.min) + ":" +
+         number(share.max);
+}
+
+Bytes wanted_of(const Member& member) {
+  if (member.page && !member.page->memory_wanted.is_zero()) return member.page->memory_wanted;
+  const auto memory = member.stats.is_object() ? member.stats.find("memory") : member.stats.end();
+  if (memory == member.stats.end() || !memory->is_object()) return member.held;
+  Bytes sum;
+  for (const char* name : {"device_bytes", "host_bytes"}) {
+    if (const auto value = memory->find(name);
+        value != memory->end() && value->is_number_unsigned()) {
+      sum += Bytes{value->get<std::uint64_t>()};
+    }
+  }
+  return sum;
+}
+
+bool in_idle_class(const Member& member) {
+  const auto* gate =
+      member.stats.is_object() && member.stats.contains("gate") ? &member.stats["gate"] : nullptr;
+  return gate != nullptr && gate->is_object() && gate->contains("idle_class") &&
+         (*gate)["idle_class"] == true;
+}
+
+bool is_idle_class(const Job& job) {
+  const auto limited = [&](const Member& m) { return job.is_limited(m); };
+  return std::any_of(job.members.begin(), job.members.end(), limited) &&
+         std::all_of(job.members.begin(), job.members.end(),
+                     [&](const Member& m) { return !limited(m) || in_idle_class(m); });
+}
+
+}  // namespace
+
+NodeCoordinator::NodeCoordinator(CoordinatorConfig config, HostDevice device, std::int64_t pid,
+                                 std::uint64_t start_ticks, TimePoint now)
+    : config_(std::move(config)),
+      device_(std::move(device)),
+      pid_(pid),
+      start_ticks_(start_ticks),
+      started_(now),
+      idle_since_(now),
+      ledger_(device_.capacity, config_.confirm),
+      compute_(config_.compute) {}
+
+void NodeCoordinator::send(const PeerId& peer, wire::Message message) {
+  outgoing_.push_back({peer, std::move(message)});
+}
+
+std::vector<Outgoing> NodeCoordinator::take_outgoing() { return std::exchange(outgoing_, {}); }
+
+void NodeCoordinator::receive(const PeerId& peer, const wire::Message& message, TimePoint now) {
+  std::visit(
+      [&](const auto& m) {
+        if constexpr (requires { handle(peer, m, now); }) {
+          handle(peer, m, now);
+        } else {
+          receive_malformed(
+              peer, wire::BadMessage("unknown_type", "a coordinator does not take such a message"));
+        }
+      },
+      message);
+}
+
+void NodeCoordinator::receive_malformed(const PeerId& peer, const wire::BadMessage& problem) {
+  ++malformed_total_;
+  send(peer, wire::Error{problem.code(), problem.what()});
+}
+
+// --- registration -----------------------------------------------------------------------------
+
+Bytes NodeCoordinator::floors_except(const JobId& job) const {
+  Bytes sum;
+  for (const Job& other : table_.jobs()) {
+    if (other.id != job && other.job_class == JobClass::kGuaranteed) sum += other.memory.min;
+  }
+  return sum;
+}
+
+void NodeCoordinator::update_floors() {
+  for (const Job& job : table_.jobs()) {
+    const Bytes floor = job.job_class == JobClass::kGuaranteed ? job.memory.min : Bytes{};
+    for (const Member& member : job.members) {
+      ledger_.set_floor(job.key(member), job.part_of(floor, member));
+    }
+  }
+}
+
+Job* NodeCoordinator::admit(const PeerId& peer, const wire::Register& message, TimePoint now) {
+  Job job;
+  job.id = JobId{message.job_id};
+  job.name = message.name;
+  job.tenant = message.tenant;
+  job.job_class = message.job_class;
+  job.gang = {policies::GangId{message.gang}, message.epoch, message.world_size};
+  job.started = now;
+  std::string problem = range_problem(message.memory);
+  if (problem.empty()) problem = range_problem(message.share);
+  const Bytes floors = floors_except(job.id);
+  const Bytes min{message.memory.min_bytes};
+  if (problem.empty() && message.job_class == JobClass::kGuaranteed &&
+      min > saturating_sub(device_.capacity, floors)) {
+    problem = "its floor does not fit beside other floors: " + to_string(min) + " > " +
+              to_string(saturating_sub(device_.capacity, floors));
+  }
+  if (problem.empty() && min > device_.capacity) {
+    problem =
+        "memory minimum above the device: " + to_string(min) + " > " + to_string(device_.capacity);
+  }
+  if (problem.empty()) {
+    job.memory = to_range(message.memory);
+    job.share = {message.share.min, message.share.max};
+  } else {
+    job.job_class = JobClass::kOpportunistic;
+    job.reason = "runs as opportunistic without a minimum: " + problem;
+    if (range_problem(message.memory).empty()) job.memory.max = to_range(message.memory).max;
+    if (range_problem(message.share).empty()) job.share = {message.share.min, message.share.max};
+  }
+  const std::string usual = job.job_class == JobClass::kGuaranteed ? "open" : config_.law;
+  job.law = is_law(message.law) && job.job_class == message.job_class ? message.law : usual;
+  if (!message.law.empty() && !is_law(message.law)) {
+    job.reason += (job.reason.empty() ? "" : "; ") + std::string{"no pacing law '"} + message.law +
+                  "', uses " + usual;
+  }
+  Job* added = table_.add(std::move(job), wire::kMaxDeviceEntries);
+  if (added == nullptr) {
+    send(peer, wire::Error{"full", "the device page has no entry left for job '" + message.job_id +
+                                       "': all " + std::to_string(wire::kMaxDeviceEntries) +
+                                       " are in use"});
+  }
+  return added;
+}
+
+void NodeCoordinator::send_registered(const Job& job, const Member& member) {
+  wire::Registered reply;
+  reply.job_id = job.id.str();
+  reply.coordinator = config_.instance;
+  reply.coordinator_pid = pid_;
+  reply.capacity_bytes = device_.capacity.count();
+  reply.limit_bytes = ledger_.limit(job.key(member)).count();
+  reply.share_min = job.share.min;
+  reply.share_max = job.share.max;
+  reply.law = job.law;
+  reply.job_class = job.job_class;
+  reply.revision = job.revision;
+  reply.reason = job.reason;
+  if (reply.reason.empty() && !job.is_limited(member)) reply.reason = "listed only: " + member.role;
+  send(member.peer, reply);
+}
+
+void NodeCoordinator::handle(const PeerId& peer, const wire::Register& message, TimePoint now) {
+  if (message.role != "main" && message.role != "rank" && message.role != "helper") {
+    receive_malformed(peer, wire::BadMessage("malformed",
+                                             "field 'role' must be \"main\", \"rank\" or "
+                                             "\"helper\": '" +
+                                                 message.role + "'"));
+    return;
+  }
+  Job* job = table_.find(JobId{message.job_id});
+  if (job != nullptr) {
+    Member* known = job->member(message.pid);
+    if (known != nullptr && known->start_ticks == message.start_ticks) {
+      known->peer = peer;  // said again, perhaps on a new connection
+      known->last_heard = now;
+      send_registered(*job, *known);
+      return;
+    }
+    if (known != nullptr) {
+      member_gone(JobId{message.job_id}, message.pid, Departure::kReplaced, now);
+      job = table_.find(JobId{message.job_id});
+    }
+  }
+  if (job == nullptr) job = admit(peer, message, now);
+  if (job == nullptr) return;
+
+  Member member;
+  member.pid = message.pid;
+  member.start_ticks = message.start_ticks;
+  member.role = message.role;
+  member.rank = message.rank;
+  member.peer = peer;
+  member.last_heard = now;
+  member.held = Bytes{message.held_bytes};
+  job->revision = std::max(job->revision, message.revision);
+  const Bytes limit{message.limit_bytes.value_or(message.held_bytes)};
+  const bool has_memory = !member.held.is_zero() || !limit.is_zero();
+  if (has_memory && device_.fraction > 0 && message.start_ticks < start_ticks_) {
+    // It held this when the available memory was read, so it was not counted then.
+    const double counted = static_cast<double>(message.held_bytes) * device_.fraction;
+    device_.capacity += Bytes{static_cast<std::uint64_t>(counted)};
+    ledger_.set_capacity(device_.capacity);
+  }
+  ledger_.open(job->key(member), member.held, limit, job->revision, Bytes{});
+  job->members.push_back(std::move(member));
+  update_floors();
+  // A first limit only ever grows from what it has, so that it needs no answer.
+  if (has_memory) {
+    job->members.back().registered = true;
+    send_registered(*job, job->members.back());
+  }
+  rebalance(now);
+  Member& added = job->members.back();
+  if (!added.registered) {
+    added.registered = true;
+    send_registered(*job, added);
+  }
+  if (job->paused) {
+    wire::Change change;
+    change.job_id = job->id.str();
+    change.revision = ++job->revision;
+    change.paused = true;
+    change.reason = "the job is paused";
+    send(peer, change);
+  }
+  update_shares(now);
+}
+
+// --- reports and answers ------------------------------------------------------------------------
+
+namespace {
+
+wire::Error not_registered(const std::string& job_id, std::int64_t pid) {
+  return wire::Error{"unknown_job", "process " + std::to_string(pid) + " of job '" + job_id +
+                                        "' is not registered here"};
+}
+
+}  // namespace
+
+void NodeCoordinator::handle(const PeerId& peer, const wire::Stats& message, TimePoint now) {
+  Job* job = table_.find(JobId{message.job_id});
+  Member* member = job != nullptr ? job->member(message.pid) : nullptr;
+  if (member == nullptr) {
+    send(peer, not_registered(message.job_id, message.pid));
+    return;
+  }
+  member->peer = peer;
+  member->last_heard = now;
+  const bool was_idle_class = is_idle_class(*job);
+  member->stats = message.stats;
+  member->left = member->left || message.final;
+  const auto memory = member->stats.find("memory");
+  if (memory != member->stats.end() && memory->is_object()) {
+    if (const auto held = memory->find("device_bytes");
+        held != memory->end() && held->is_number_unsigned()) {
+      member->held = Bytes{held->get<std::uint64_t>()};
+    }
+  }
+  if (was_idle_class != is_idle_class(*job)) update_shares(now);
+}
+
+void NodeCoordinator::handle(const PeerId& peer, const wire::Answer& message, TimePoint now) {
+  Job* job = table_.find(JobId{message.job_id});
+  Member* member = job != nullptr ? job->member(message.pid) : nullptr;
+  if (member == nullptr) {
+    send(peer, not_registered(message.job_id, message.pid));
+    return;
+  }
+  member->last_heard = now;
+  const std::string& outcome = message.outcome;
+  if (outcome == "stale") {
+    // It knows a newer change than this one: ours of before a restart, or this one said twice.
+    job->revision = std::max(job->revision, message.revision);
+    member->outcome = outcome;
+    return;
+  }
+  if (outcome == "refused") {
+    member->outcome = outcome;
+    member->answer_reason = message.reason;
+    return;
+  }
+  if (outcome != "applied" && outcome != "deferred") {
+    receive_malformed(peer, wire::BadMessage("malformed",
+                                             "field 'outcome' must be \"applied\", \"deferred\", "
+                                             "\"stale\" or \"refused\": '" +
+                                                 outcome + "'"));
+    return;
+  }
+  if (!ledger_.confirm(job->key(*member), message.revision, Bytes{message.held_bytes})) return;
+  member->held = Bytes{message.held_bytes};
+  member->outcome = outcome;
+  member->answer_reason = message.reason;
+  rebalance(now);
+}
+
+void NodeCoordinator::handle(const PeerId& peer, const wire::AskMemory& message, TimePoint now) {
+  Job* job = table_.find(JobId{message.job_id});
+  Member* member = job != nullptr ? job->member(message.pid) : nullptr;
+  if (member == nullptr) {
+    send(peer, not_registered(message.job_id, message.pid));
+    return;
+  }
+  member->peer = peer;
+  member->last_heard = now;
+  member->held = Bytes{message.held_bytes};
+  if (!job->is_limited(*member)) {
+    send(peer,
+         wire::Error{"no_memory", "a " + member->role + " of a job has no part of its limit"});
+    return;
+  }
+  const Bytes total = message.needed_bytes > device_.capacity.count()
+                          ? device_.capacity + Bytes{1}
+                          : Bytes{message.held_bytes} + Bytes{message.needed_bytes};
+  member->ask = Member::Ask{total, now + config_.ask_timeout};
+  rebalance(now);
+}
+
+// --- memory -------------------------------------------------------------------------------------
+
+DeviceView NodeCoordinator::device_view() const {
+  DeviceView device;
+  device.id = DeviceId{device_.id};
+  device.capacity = device_.capacity;
+  device.cores = device_.cores;
+  for (const Job& job : table_.jobs()) {
+    JobView view;
+    view.id = job.id;
+    view.tenant = TenantId{job.tenant};
+    view.job_class = job.job_class;
+    view.gang = job.gang;
+    view.memory = job.memory;
+    view.share = job.share;
+    view.paused = job.paused;
+    view.limit = job.target;
+    for (const Member& member : job.members) {
+      if (!job.is_limited(member)) continue;
+      view.ranks.push_back({member.rank, ledger_.limit(job.key(member)), member.held});
+      view.held += member.held;
+      view.wanted += wanted_of(member);
+      if (member.ask) view.asked = std::max(view.asked, member.ask->total * job.limited_count());
+    }
+    view.wanted_recent = std::max(view.wanted, job.wanted_recent());
+    std::sort(view.ranks.begin(), view.ranks.end(),
+              [](const auto& a, const auto& b) { return a.rank < b.rank; });
+    device.jobs.push_back(std::move(view));
+  }
+  return device;
+}
+
+policies::NodeView NodeCoordinator::view(TimePoint now) const {
+  return {policies::NodeId{config_.instance}, now, {device_view()}};
+}
+
+void NodeCoordinator::rebalance(TimePoint now) {
+  const DeviceView device = device_view();
+  for (const JobView& view : device.jobs) {
+    table_.find(view.id)->note_wanted(now, std::max(view.wanted, view.asked));
+  }
+  for (const auto& change : decide_memory(device, config_.memory).memory) {
+    Job* job = table_.find(change.job);
+    job->target = change.limit;
+    job->target_reason = change.reason;
+  }
+  apply_targets(now);
+  settle_asks(now);
+}
+
+void NodeCoordinator::apply_targets(TimePoint now) {
+  for (const bool shrink : {true, false}) {
+    if (!shrink && now < started_ + config_.recovery) return;
+    for (const JobClass job_class : {JobClass::kGuaranteed, JobClass::kOpportunistic}) {
+      for (Job& job : table_.jobs()) {
+        if (job.job_class != job_class) continue;
+        for (Member& member : job.members) move_toward_target(job, member, shrink, now);
+      }
+    }
+  }
+}
+
+void NodeCoordinator::move_toward_target(Job& job, Member& member, bool shrink, TimePoint now) {
+  const Bytes target = job.part_of(job.target, member);
+  const Bytes limit = ledger_.limit(job.key(member));
+  if (shrink) {
+    if (target < limit) tell(job, member, target, job.target_reason, now);
+    return;
+  }
+  if (target <= limit) return;
+  const Bytes reachable = ledger_.reachable(job.key(member), target);
+  // A part of the way is worth a message when it is a good part.
+  const Bytes worthwhile{std::max(kLeastGrowth, target.count() / 10)};
+  if (reachable == target || reachable >= limit + worthwhile) {
+    tell(job, member, reachable, job.target_reason, now);
+  }
+}
+
+void NodeCoordinator::tell(Job& job, Member& member, Bytes limit, const std::string& reason,
+                           TimePoint now) {
+  ++job.revision;
+  ledger_.tell(job.key(member), limit, job.revision);
+  member.told_at = now;
+  if (member.ask && limit >= member.ask->total) member.ask.reset();
+  if (!member.registered) return;
+  wire::Change change;
+  change.job_id = job.id.str();
+  change.revision = job.revision;
+  change.limit_bytes = limit.count();
+  change.reason = reason;
+  send(member.peer, change);
+}
+
+void NodeCoordinator::settle_asks(TimePoint now) {
+  for (Job& job : table_.jobs()) {
+    for (Member& member : job.members) {
+      if (!member.ask) continue;
+      const Bytes total = member.ask->total;
+      const Bytes limit = ledger_.limit(job.key(member));
+      if (limit >= total) {  // it may have it already: say so
+        tell(job, member, limit, "within its limit", now);
+        continue;
+      }
+      const bool hopeless = job.part_of(job.target, member) < total;
+      if (!hopeless && now < member.ask->deadline) continue;
+      const std::string why =
+          hopeless ? "it may have " + to_string(job.part_of(job.target, member)) + " (" +
+                         job.target_reason + ")"
+                   : "other jobs did not give it back in time; limit " + to_string(limit);
+      member.ask.reset();
+      send(member.peer, wire::Error{"no_memory", "needs " + to_string(total) + ": " + why});
+    }
+  }
+}
+
+void NodeCoordinator::retell(TimePoint now) {
+  for (Job& job : table_.jobs()) {
+    for (Member& member : job.members) {
+      const LeaseKey key = job.key(member);
+      const bool refused = member.outcome == "refused";
+      const Duration wait = refused ? 10 * config_.retell_after : config_.retell_after;
+      const bool open = ledger_.shrinking(key) || member.outcome == "stale";
+      if (member.registered && open && now - member.told_at >= wait) {
+        tell(job, member, ledger_.limit(key), job.target_reason, now);
+      }
+    }
+  }
+}
+
+// --- time ---------------------------------------------------------------------------------------
+
+void NodeCoordinator::observe_page(const JobId& id, std::int64_t pid, const PageReading& reading,
+                                   TimePoint now) {
+  Job* job = table_.find(id);
+  Member* member = job != nullptr ? job->member(pid) : nullptr;
+  if (member == nullptr) return;
+  if (!member->page || member->page->heartbeat != reading.heartbeat) member->last_heard = now;
+  member->page = reading;
+}
+
+bool NodeCoordinator::wants_sampling() const {
+  const auto has = [&](JobClass job_class) {
+    return std::any_of(table_.jobs().begin(), table_.jobs().end(),
+                       [&](const Job& job) { return job.job_class == job_class; });
+  };
+  return has(JobClass::kGuaranteed) && has(JobClass::kOpportunistic);
+}
+
+void NodeCoordinator::sample(TimePoint now) { update_shares(now); }
+
+void NodeCoordinator::tick(TimePoint now) {
+  rebalance(now);
+  retell(now);
+  update_shares(now);
+}
+
+void NodeCoordinator::update_shares(TimePoint now) {
+  ComputeView view;
+  view.now = now;
+  view.device = DeviceId{device_.id};
+  for (const Job& job : table_.jobs()) {
+    if (job.job_class == JobClass::kOpportunistic) {
+      view.opportunistic.push_back({job.id, job.share, job.paused, is_idle_class(job)});
+      continue;
+    }
+    ComputeView::Guaranteed seen{job.id, 0, {}};
+    for (const Member& member : job.members) {  // its slowest rank
+      if (!job.is_limited(member) || !member.page || member.page->step_number == 0) continue;
+      if (seen.step_number == 0 || member.page->step_number < seen.step_number) {
+        seen.step_number = member.page->step_number;
+        seen.step_last = member.page->step_last;
+      }
+    }
+    view.guaranteed.push_back(seen);
+  }
+  for (const auto& change : compute_.update(view).shares) {
+    Job* job = table_.find(change.job);
+    job->share_now = change.share;
+    job->share_reason = change.reason;
+  }
+}
+
+std::vector<PageEntry> NodeCoordinator::page_entries(TimePoint now) const {
+  std::vector<PageEntry> entries;
+  const bool closed = compute_.window_closed();
+  for (const Job& job : table_.jobs()) {
+    PageEntry entry;
+    entry.slot = job.slot;
+    entry.job_id = job.id.str();
+    entry.job_class = job.job_class;
+    entry.law = job.law;
+    entry.paused = job.paused;
+    entry.slo = config_.compute.slo;
+    for (const Member& m : job.members) entry.memory_grant += ledger_.limit(job.key(m));
+    if (job.job_class == JobClass::kGuaranteed) {
+      entry.share_min = job.share.min;
+      entry.share_max = job.share.max;
+      entry.lease_until = now + kLease;
+    } else {
+      entry.share_min = closed ? 0.0 : job.share_now;
+      entry.share_max = closed ? 0.0 : job.share.max;
+    }
+    entries.push_back(std::move(entry));
+  }
+  return entries;
+}
+
+// --- departure ----------------------------------------------------------------------------------
+
+void NodeCoordinator::member_gone(const JobId& id, std::int64_t pid, Departure departure,
+                                  TimePoint now) {
+  Job* job = table_.find(id);
+  Member* member = job != nullptr ? job->member(pid) : nullptr;
+  if (member == nullptr) return;
+  const bool last = member->role != "helper" &&
+                    std::none_of(job->members.begin(), job->members.end(), [&](const Member& m) {
+                      return m.pid != pid && m.role != "helper";
+                    });
+  ledger_.close(job->key(*member));
+  if (last) {
+    std::string reason = member->left ? "ended" : "killed or crashed: gone without a last report";
+    if (departure == Departure::kSilent) reason = "no sign of life";
+    end_job(*job, reason, now);
+  } else {
+    std::erase_if(job->members, [&](const Member& m) { return m.pid == pid; });
+    if (job->members.empty()) end_job(*job, "ended", now);
+  }
+  update_floors();
+  rebalance(now);
+  update_shares(now);
+}
+
+}  // namespace commensal::node

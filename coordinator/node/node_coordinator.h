@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// The node coordinator without its sockets: messages in, messages out.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "allocator/base/clock.h"
+#include "coordinator/node/compute_controller.h"
+#include "coordinator/node/host_device.h"
+#include "coordinator/node/job_table.h"
+#include "coordinator/node/ledger.h"
+#include "coordinator/node/memory_arbiter.h"
+#include "coordinator/wire/messages.h"
+
+namespace commensal::node {
+
+struct CoordinatorConfig {
+  std::string instance = "default";
+  std::string version;
+  std::string socket;       ///< for the status
+  std::string law = "gap";  ///< of opportunistic jobs that ask for none
+  ArbiterConfig memory;
+  ComputeConfig compute;
+  Duration ask_timeout = std::chrono::seconds(1);   ///< AskMemory is answered by then
+  Duration retell_after = std::chrono::seconds(1);  ///< a shrink that is not done is told again
+  /// After a crash, nothing grows so long, for the older instance's jobs to register again.
+  Duration recovery{};
+  ConfirmShrinks confirm = ConfirmShrinks::kYes;
+};
+
+struct Outgoing {
+  PeerId peer;
+  wire::Message message;
+};
+
+/// One job's entry on the device page, as it should be.
+struct PageEntry {
+  std::size_t slot = 0;
+  std::string job_id;
+  JobClass job_class = JobClass::kOpportunistic;
+  std::string law;
+  double share_min = 0.0;
+  double share_max = 1.0;
+  bool paused = false;
+  TimePoint lease_until;
+  Bytes memory_grant;
+  double slo = 0.0;
+  bool operator==(const PageEntry&) const = default;
+};
+
+/// Why a process is gone.
+enum class Departure : std::uint8_t {
+  kExited,   ///< its pidfd or /proc says so
+  kSilent,   ///< no sign of life, and its pid cannot be checked from here
+  kReplaced  ///< its pid has been taken by another process
+};
+
+/// Keeps the jobs of a node, divides its device among them and answers messages.
+///
+/// Holds no socket, file or clock: everything comes in as an argument, answers are collected until
+/// `take_outgoing`. Not thread safe: one loop drives it.
+class NodeCoordinator {
+ public:
+  NodeCoordinator(CoordinatorConfig config, HostDevice device, std::int64_t pid,
+                  std::uint64_t start_ticks, TimePoint now);
+
+  /// Takes a message of a peer.
+  void receive(const PeerId& peer, const wire::Message& message, TimePoint now);
+  /// Counts a frame that could not be used, and answers it.
+  void receive_malformed(const PeerId& peer, const wire::BadMessage& problem);
+  /// Notes what a process shows on its page.
+  void observe_page(const JobId& job, std::int64_t pid, const PageReading& reading, TimePoint now);
+  /// Returns a dead process's lease; the job ends with its last process that is no helper.
+  void member_gone(const JobId& job, std::int64_t pid, Departure departure, TimePoint now);
+  /// Takes the controller's samples; call every few ms while `wants_sampling`.
+  void sample(TimePoint now);
+  /// Does what is due by time: memory, deadlines, what was not answered. Call a few times a second.
+  void tick(TimePoint now);
+
+  [[nodiscard]] std::vector<Outgoing> take_outgoing();
+  [[nodiscard]] std::vector<PageEntry> page_entries(TimePoint now) const;
+  /// Whether a guaranteed and an opportunistic job are here together.
+  [[nodiscard]] bool wants_sampling() const;
+  /// docs/stats.md, "status". @param job  id or name; empty: everything.
+  [[nodiscard]] nlohmann::json status(const std::string& job, TimePoint now);
+
+  [[nodiscard]] const JobTable& table() const noexcept { return table_; }
+  [[nodiscard]] const Ledger& ledger() const noexcept { return ledger_; }
+  [[nodiscard]] const HostDevice& device() const noexcept { return device_; }
+  [[nodiscard]] const ComputeController& compute() const noexcept { return compute_; }
+  [[nodiscard]] std::uint64_t malformed_total() const noexcept { return malformed_total_; }
+  /// When the last job ended; the start if there was none. Meaningful without live jobs.
+  [[nodiscard]] TimePoint idle_since() const noexcept { return idle_since_; }
+  [[nodiscard]] policies::NodeView view(TimePoint now) const;
+
+ private:
+  void handle(const PeerId& peer, const wire::Register& message, TimePoint now);
+  void handle(const PeerId& peer, const wire::Stats& message, TimePoint now);
+  void handle(const PeerId& peer, const wire::Answer& message, TimePoint now);
+  void handle(const PeerId& peer, const wire::AskMemory& message, TimePoint now);
+  void handle(const PeerId& peer, const wire::StatusRequest& message, TimePoint now);
+  void handle(const PeerId& peer, const wire::SetRequest& message, TimePoint now);
+
+  Job* admit(const PeerId& peer, const wire::Register& message, TimePoint now);
+  void send_registered(const Job& job, const Member& member);
+  [[nodiscard]] std::string problem_with(const wire::SetRequest& message, const Job& job) const;
+  [[nodiscard]] Bytes floors_except(const JobId& job) const;
+  void update_floors();
+
+  void rebalance(TimePoint now);
+  void apply_targets(TimePoint now);
+  void move_toward_target(Job& job, Member& member, bool shrink, TimePoint now);
+  void tell(Job& job, Member& member, Bytes limit, const std::string& reason, TimePoint now);
+  void settle_asks(TimePoint now);
+  void retell(TimePoint now);
+  void update_shares(TimePoint now);
+
+  [[nodiscard]] policies::DeviceView device_view() const;
+  [[nodiscard]] nlohmann::json job_status(const Job& job, TimePoint now) const;
+  void end_job(Job& job, const std::string& exit_reason, TimePoint now);
+  void send(const PeerId& peer, wire::Message message);
+
+  CoordinatorConfig config_;
+  HostDevice device_;
+  std::int64_t pid_;
+  std::uint64_t start_ticks_;
+  TimePoint started_;
+  TimePoint idle_since_;
+  JobTable table_;
+  Ledger ledger_;
+  ComputeController compute_;
+  std::vector<Outgoing> outgoing_;
+  struct Ended {
+    nlohmann::json status;
+    TimePoint started;
+  };
+  std::deque<Ended> ended_;
+  std::uint64_t malformed_total_ = 0;
+};
+
+}  // namespace commensal::node

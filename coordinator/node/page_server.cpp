@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+// The hand-over socket's server side.
+#include "coordinator/node/page_server.h"
+
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <system_error>
+
+#include "coordinator/wire/messages.h"
+#include "coordinator/wire/pages.h"
+
+namespace commensal::node {
+namespace {
+
+using wire::Handover;
+using wire::HandoverKind;
+using wire::UniqueFd;
+
+void make_non_blocking(int fd) {
+  const int flags = fcntl(fd, F_GETFL);
+  if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0) {
+    throw std::system_error(errno, std::generic_category(), "cannot make a socket non-blocking");
+  }
+}
+
+/// The text of a refusal if the peer is another user's process; empty if it may come in.
+std::string credentials_problem(int socket) {
+  ucred peer{};
+  socklen_t size = sizeof peer;
+  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) {
+    return "cannot tell whose process this is: " + std::generic_category().message(errno);
+  }
+  if (peer.uid == geteuid()) return "";
+  return "process " + std::to_string(peer.pid) + " belongs to user " + std::to_string(peer.uid) +
+         ", this coordinator to " + std::to_string(geteuid());
+}
+
+bool is_pidfd(int fd) {
+  std::ifstream info{"/proc/self/fdinfo/" + std::to_string(fd)};
+  for (std::string line; std::getline(info, line);) {
+    if (line.starts_with("Pid:")) return true;
+  }
+  return false;
+}
+
+bool is_expected_close(int error) {
+  return error == EPIPE || error == ECONNRESET || error == ENOTCONN || error == EBADF;
+}
+
+/// Sends; a peer whose queue is full gets it at the next call.
+bool try_send(const UniqueFd& socket, const Handover& message) {
+  if (!socket) return false;
+  try {
+    wire::send_handover(socket.get(), message);
+    return true;
+  } catch (const std::system_error& error) {
+    const int code = error.code().value();
+    if (code == EAGAIN || code == EWOULDBLOCK || is_expected_close(code)) return false;
+    throw;
+  }
+}
+
+UniqueFd duplicate(int fd) { return UniqueFd{fcntl(fd, F_DUPFD_CLOEXEC, 0)}; }
+
+}  // namespace
+
+PageServer::PageServer(const std::string& path, std::function<UniqueFd()> device_page)
+    : listener_(wire::listen_handover(path)), device_page_(std::move(device_page)) {
+  make_non_blocking(listener_.get());
+}
+
+std::vector<int> PageServer::descriptors() const {
+  std::vector<int> result{listener_.get()};
+  for (const Process& process : processes_) {
+    if (process.socket) result.push_back(process.socket.get());
+  }
+  return result;
+}
+
+std::string PageServer::accept_all() {
+  std::string refusal;
+  for (;;) {
+    UniqueFd socket{accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)};
+    if (!socket) {
+      if (errno == EINTR || errno == ECONNABORTED) continue;
+      if (errno == EAGAIN || errno == EWOULDBLOCK) return refusal;
+      return "cannot accept a hand-over: " + std::generic_category().message(errno);
+    }
+    Process process;
+    process.socket = std::move(socket);
+    if (std::string problem = credentials_problem(process.socket.get()); !problem.empty()) {
+      refuse(process, problem);
+      refusal = problem;
+      continue;
+    }
+    processes_.push_back(std::move(process));
+  }
+}
+
+std::string PageServer::serve(int descriptor) {
+  if (descriptor == listener_.get()) return accept_all();
+  const auto found = std::find_if(processes_.begin(), processes_.end(), [&](const Process& p) {
+    return p.socket && p.socket.get() == descriptor;
+  });
+  if (found == processes_.end()) return "";
+  std::string refusal;
+  try {
+    std::optional<Handover> message = wire::receive_handover(descriptor);
+    if (message && message->kind == HandoverKind::kHello && !found->known) {
+      refusal = take_hello(*found, std::move(*message));
+      if (refusal.empty()) return "";
+    } else if (message) {
+      refusal = "a process says hello, once, and nothing else";
+    }
+  } catch (const wire::BadMessage& problem) {
+    refusal = problem.what();
+  } catch (const std::system_error& error) {
+    if (error.code().value() == EAGAIN) return "";
+    refusal = error.what();
+  }
+  if (!refusal.empty()) refuse(*found, refusal);
+  found->socket.reset();
+  if (!found->known) processes_.erase(found);
+  return refusal;
+}
+
+void PageServer::refuse(Process& process, const std::string& text) const {
+  Handover message;
+  message.kind = HandoverKind::kRefused;
+  message.text = text;
+  try_send(process.socket, message);
+}
+
+std::string PageServer::take_hello(Process& process, Handover hello) {
+  if (hello.job_id.empty()) return "hello without a job id";
+  UniqueFd reader;
+  wire::MappedPage page;
+  try {
+    reader = wire::reopen_read_only(hello.fds[0].get());
+    page = wire::MappedPage{reader.get(), sizeof(wire::JobPage), false};
+  } catch (const std::system_error& error) {
+    return error.what();
+  }
+  const auto* job_page = page.as<wire::JobPage>();
+  // The file may be larger than what is mapped: the header is judged against the layout's size.
+  if (const char* problem = wire::check_page(job_page, wire::kPageSize, wire::kJobPageMagic);
+      *problem != '\0') {
+    return problem;
+  }
+  if (strnlen(job_page->job_id, wire::kIdSize) == wire::kIdSize ||
+      hello.job_id != job_page->job_id) {
+    return "the page is not that of job '" + hello.job_id + "'";
+  }
+  if (!is_pidfd(hello.fds[1].get())) return "the second descriptor is no pidfd";
+  const ProcessKey key{JobId{hello.job_id}, hello.pid};
+  processes_.remove_if([&](const Process& p) { return &p != &process && p.known && p.key == key; });
+  process.known = true;
+  process.key = key;
+  process.rank = hello.rank;
+  process.page_reader = std::move(reader);
+  process.pidfd = std::move(hello.fds[1]);
+  process.page = std::move(page);
+  for (Process& other : processes_) other.peers.erase(key);  // a new page is sent anew
+
+  Handover answer;
+  answer.kind = HandoverKind::kDevicePage;
+  answer.job_id = hello.job_id;
+  answer.pid = hello.pid;
+  answer.rank = hello.rank;
+  answer.fds.push_back(device_page_());
+  try_send(process.socket, answer);
+  return "";
+}
+
+const PageServer::Process* PageServer::find(const ProcessKey& key) const {
+  const auto found = std::find_if(processes_.begin(), processes_.end(),
+                                  [&](const Process& p) { return p.known && p.key == key; });
+  return found == processes_.end() ? nullptr : &*found;
+}
+
+bool PageServer::push_peer(Process& to, const Process& peer) const {
+  Handover message;
+  message.kind = HandoverKind::kPeerAdded;
+  message.job_id = peer.key.first.str();
+  message.pid = peer.key.second;
+  message.rank = peer.rank;
+  message.fds.push_back(duplicate(peer.page_reader.get()));
+  message.fds.push_back(duplicate(peer.pidfd.get()));
+  return try_send(to.socket, message);
+}
+
+bool PageServer::remove_peer(Process& from, const ProcessKey& peer) const {
+  Handover message;
+  message.kind = HandoverKind::kPeerGone;
+  message.job_id = peer.first.str();
+  message.pid = peer.second;
+  return try_send(from.socket, message);
+}
+
+void PageServer::sync_peers(const JobTable& table) {
+  std::vector<const Process*> guaranteed;
+  std::vector<Process*> opportunistic;
+  for (Process& process : processes_) {
+    if (!process.known) continue;
+    for (const Job& job : table.jobs()) {
+      if (job.id != process.key.first) continue;
+      const auto member =
+          std::find_if(job.members.begin(), job.members.end(),
+                       [&](const Member& m) { return m.pid == process.key.second; });
+      if (member == job.members.end()) continue;
+      if (job.job_class == JobClass::kOpportunistic) {
+        opportunistic.push_back(&process);
+      } else if (job.is_limited(*member)) {
+        guaranteed.push_back(&process);
+      }
+    }
+  }
+  for (Process* process : opportunistic) {
+    if (!process->socket) continue;
+    std::erase_if(process->peers, [&](const ProcessKey& peer) {
+      const bool alive = std::any_of(guaranteed.begin(), guaranteed.end(),
+                                     [&](const Process* g) { return g->key == peer; });
+      return !alive && remove_peer(*process, peer);
+    });
+    for (const Process* peer : guaranteed) {
+      if (!process->peers.contains(peer->key) && push_peer(*process, *peer)) {
+        process->peers.insert(peer->key);
+      }
+    }
+  }
+}
+
+void PageServer::forget(const ProcessKey& process) {
+  processes_.remove_if([&](const Process& p) { return p.known && p.key == process; });
+}
+
+std::optional<PageReading> PageServer::read(const ProcessKey& process) const {
+  const Process* found = find(process);
+  if (found == nullptr) return std::nullopt;
+  const auto* page = found->page.as<wire::JobPage>();
+  const auto nanoseconds = [](const wire::Word& word) {
+    return Duration{static_cast<std::int64_t>(word.load(std::memory_order_relaxed))};
+  };
+  PageReading reading;
+  reading.heartbeat = TimePoint{nanoseconds(page->heartbeat_ns)};
+  reading.step_number = page->step_number.load(std::memory_order_acquire);
+  reading.step_last = nanoseconds(page->step_last_ns);
+  reading.memory_wanted = Bytes{page->memory_wanted.load(std::memory_order_relaxed)};
+  return reading;
+}
+
+int PageServer::pidfd(const ProcessKey& process) const {
+  const Process* found = find(process);
+  return found == nullptr ? -1 : found->pidfd.get();
+}
+
+}  // namespace commensal::node

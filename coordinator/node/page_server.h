@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// Takes the pages of jobs' processes and gives them the device page and each other's.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "coordinator/node/job_table.h"
+#include "coordinator/wire/handover.h"
+
+namespace commensal::node {
+
+/// Serves the hand-over socket. A process says hello with its page and its pidfd and gets the
+/// device page, read-only; an opportunistic one also gets the pages of guaranteed processes and
+/// hears when they are gone. What cannot be used is refused with a text. Not thread safe.
+class PageServer {
+ public:
+  using ProcessKey = std::pair<JobId, std::int64_t>;
+
+  /// @param path         of the socket; bound here. @throws std::system_error.
+  /// @param device_page  makes a read-only descriptor of the device page.
+  PageServer(const std::string& path, std::function<wire::UniqueFd()> device_page);
+
+  /// Descriptors to wait on: the listener and the connections.
+  [[nodiscard]] std::vector<int> descriptors() const;
+  /// Takes what has arrived on a descriptor. @return a refusal's text for the log, else empty.
+  std::string serve(int descriptor);
+
+  /// Gives every opportunistic process the pages of guaranteed ones that it lacks, and takes back
+  /// those that are gone.
+  void sync_peers(const JobTable& table);
+  /// Forgets a process that is gone.
+  void forget(const ProcessKey& process);
+
+  [[nodiscard]] std::optional<PageReading> read(const ProcessKey& process) const;
+  /// The pidfd that the process sent; -1 without one.
+  [[nodiscard]] int pidfd(const ProcessKey& process) const;
+
+ private:
+  struct Process {
+    wire::UniqueFd socket;  // closed when the process has closed it; the page stays
+    bool known = false;     // has said hello
+    ProcessKey key;
+    int rank = 0;
+    wire::UniqueFd page_reader;
+    wire::UniqueFd pidfd;
+    wire::MappedPage page;
+    std::set<ProcessKey> peers;
+  };
+  std::string accept_all();
+  std::string take_hello(Process& process, wire::Handover hello);
+  void refuse(Process& process, const std::string& text) const;
+  [[nodiscard]] const Process* find(const ProcessKey& key) const;
+  bool push_peer(Process& to, const Process& peer) const;
+  bool remove_peer(Process& from, const ProcessKey& peer) const;
+
+  wire::UniqueFd listener_;
+  std::function<wire::UniqueFd()> device_page_;
+  std::list<Process> processes_;
+};
+
+}  // namespace commensal::node

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// A guaranteed job's step times, apart by whether opportunistic work could run beside them.
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <optional>
+
+#include "allocator/base/clock.h"
+
+namespace commensal::node {
+
+/// A median and how sure it is (its standard error), in seconds.
+struct MedianEstimate {
+  double seconds = 0.0;
+  double error = 0.0;
+  std::size_t steps = 0;
+};
+
+/// Slowdown = shared / baseline - 1, with its standard error.
+struct SlowdownEstimate {
+  double value = 0.0;
+  double error = 0.0;
+};
+
+/// Collects step times while the device is *quiet* (no opportunistic op may run) and *shared*.
+///
+/// The baseline is made of quiet steps alone, so no loss that lasts can become the reference. When
+/// the job itself changes (a larger batch), the newest quiet steps disagree with the older ones,
+/// which are then dropped. A step that saw both states counts for neither. Not thread safe.
+class StepHistory {
+ public:
+  /// Says from when on the device is quiet or shared.
+  void begin_quiet(TimePoint now);
+  void begin_shared(TimePoint now);
+  /// Drops the shared steps: under other shares they say nothing about the present ones.
+  void forget_shared() { shared_steps_.clear(); }
+
+  /// Adds a step that ended at `end`.
+  void add(TimePoint end, Duration duration);
+
+  [[nodiscard]] MedianEstimate baseline() const;
+  [[nodiscard]] MedianEstimate shared() const;
+  /// Nothing until there are at least 3 quiet and 5 shared steps.
+  [[nodiscard]] std::optional<SlowdownEstimate> slowdown() const;
+  /// Quiet steps ever seen: tells how many a window has brought.
+  [[nodiscard]] std::size_t quiet_steps_total() const noexcept { return quiet_total_; }
+  [[nodiscard]] bool is_quiet() const noexcept { return quiet_; }
+
+ private:
+  struct Step {
+    TimePoint end;
+    double seconds;
+  };
+  void drop_outdated_baseline();
+  [[nodiscard]] static MedianEstimate estimate(const std::deque<Step>& steps);
+
+  bool quiet_ = true;
+  TimePoint since_;
+  std::deque<Step> quiet_steps_;
+  std::deque<Step> shared_steps_;
+  std::size_t quiet_total_ = 0;
+};
+
+}  // namespace commensal::node
