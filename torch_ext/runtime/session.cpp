@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+// Starts and ends the one session of a process, and keeps forked children out of it.
+#include "torch_ext/runtime/session.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <fstream>
+#include <sstream>
+#include <utility>
+
+#include "allocator/host/host_memory_source.h"
+#include "torch_ext/runtime/idle_class.h"
+#include "torch_ext/runtime/session_impl.h"
+
+namespace commensal {
+namespace {
+
+constexpr std::size_t kMostNotes = 16;
+
+std::atomic<Session*> g_session{nullptr};
+Mutex g_start_mutex;
+std::atomic<Session*> g_fork_parent{nullptr};  // never forgotten: the child must find it
+
+std::string text(double value) {
+  std::ostringstream out;
+  out << value;
+  return out.str();
+}
+
+std::string default_law(JobClass job_class, const ShareBounds& share) {
+  if (job_class == JobClass::kOpportunistic) return "gap";
+  return share.max < 1.0 ? "duty_cycle" : "open";  // "open" cannot hold a share
+}
+
+std::unique_ptr<MemorySource> make_source(const SessionConfig& config) {
+  HostMemorySource::Options options;
+  if (!config.spill_dir.empty()) options.spill_folder = config.spill_dir.string();
+  if (config.host_cap) options.host_cap = *config.host_cap;
+  return std::make_unique<HostMemorySource>(options);
+}
+
+ElasticAllocatorOptions allocator_options(const SessionConfig& config) {
+  ElasticAllocatorOptions options;
+  if (config.memory.max) options.limit = *config.memory.max;
+  if (config.host_cap) options.host_cap = *config.host_cap;
+  return options;
+}
+
+SessionConfig completed(SessionConfig config) {
+  check_config(config);
+  if (config.job_id.empty()) config.job_id = JobId{"job-" + std::to_string(::getpid())};
+  if (config.name.empty()) config.name = config.job_id.str();
+  return config;
+}
+
+}  // namespace
+
+void check_config(const SessionConfig& config) {
+  const ShareBounds& share = config.share;
+  if (!(share.min >= 0.0 && share.min <= share.max && share.max <= 1.0)) {
+    throw std::invalid_argument("compute share must be MIN:MAX with 0 <= MIN <= MAX <= 1: " +
+                                text(share.min) + ":" + text(share.max));
+  }
+  const MemoryBounds& memory = config.memory;
+  if (memory.max && memory.min > *memory.max) {
+    throw std::invalid_argument("memory minimum above maximum: " + to_string(memory.min) + " > " +
+                                to_string(*memory.max));
+  }
+  if (config.world_size < 1 || config.rank < 0 || config.rank >= config.world_size) {
+    throw std::invalid_argument("rank outside the world: " + std::to_string(config.rank) + " of " +
+                                std::to_string(config.world_size));
+  }
+  if (config.job_id.str().size() >= wire::kIdSize) {
+    throw std::invalid_argument("job id longer than " + std::to_string(wire::kIdSize - 1) +
+                                " bytes: '" + config.job_id.str() + "'");
+  }
+  if (!config.law.empty()) (void)make_pacing_law(config.law);
+}
+
+Session::Impl::Impl(SessionConfig given, std::unique_ptr<MemorySource> memory_source)
+    : config(std::move(given)),
+      source(std::move(memory_source)),
+      allocator(*source, allocator_options(config)),
+      own_page(config.job_id, config.job_class, config.rank),
+      observer(config.job_id),
+      gate(make_pacing_law(config.law.empty() ? default_law(config.job_class, config.share)
+                                              : config.law),
+           observer),
+      steps(clock),
+      activity(page, clock),
+      limits(allocator, config.memory.max),
+      job_class(config.job_class),
+      law(config.law.empty() ? default_law(config.job_class, config.share) : config.law),
+      law_chosen(!config.law.empty()),
+      share(config.share),
+      client(ClientOptions{.runtime_dir = config.runtime_dir,
+                           .instance = config.instance,
+                           .job_id = config.job_id.str(),
+                           .rank = config.rank,
+                           .page_fd = own_page.fd(),
+                           .connect_timeout = config.connect_timeout},
+             *this) {
+  page.heartbeat_ns.store(to_page_time(clock.now()));
+  if (config.role == MemberRole::kHelper) {
+    // A helper does not train: it must not look like a burst that never ends.
+    page.activity_since_ns.store(to_page_time(clock.now()));
+    page.activity.store(static_cast<std::uint64_t>(wire::Activity::kWaiting));
+  }
+}
+
+Session::Impl::~Impl() { client.stop(); }
+
+void Session::Impl::begin() {
+  gate.set_share(config.share.min, config.share.max);
+  allocator.on_pressure([this](Bytes needed) { return ask_for_memory(needed); });
+  client.start();  // before threads enter the idle class: a new thread inherits it
+  bool idle = false;
+  {
+    const MutexLock lock(mutex);
+    idle = config.idle_class && job_class == JobClass::kOpportunistic && !in_idle_class;
+  }
+  if (!idle) return;
+  const IdleClassResult result = enter_idle_class();
+  const MutexLock lock(mutex);
+  in_idle_class = result.failed == 0;
+  idle_class_reason = result.reason;
+}
+
+void Session::Impl::note(const std::string& line) {
+  const MutexLock lock(mutex);
+  if (!notes.empty() && notes.back() == line) return;
+  if (notes.size() >= kMostNotes) notes.erase(notes.begin());
+  notes.push_back(line);
+}
+
+std::string Session::Impl::active_line() const {
+  const StatisticsView now = view();
+  std::string line{now.job.job_class};
+  line += ", ";
+  line += now.memory.limit.count() == UINT64_MAX ? "no memory limit" : to_string(now.memory.limit);
+  line += ", gate " + now.gate.law;
+  if (now.job.coordinator_pid != 0) {
+    return line + ", coordinator " + std::to_string(now.job.coordinator_pid);
+  }
+  return line + ", no coordinator: " + now.job.reason;
+}
+
+void Session::Impl::shutdown() noexcept {
+  if (in_child.load() || ended.exchange(true)) return;
+  try {
+    publish(clock.now());
+    client.stop();
+    if (config.summary_file.empty()) return;
+    const std::string target = config.summary_file.string();
+    const std::string temporary = target + ".tmp." + std::to_string(::getpid());
+    std::ofstream file(temporary);
+    file << to_json(view()).dump(2) << '\n';
+    file.close();
+    if (!file || std::rename(temporary.c_str(), target.c_str()) != 0) {
+      (void)std::remove(temporary.c_str());
+      std::fprintf(stderr, "commensal: cannot write the summary %s\n", target.c_str());
+    }
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "commensal: ending the session failed: %s\n", error.what());
+  }
+}
+
+Session::Session(SessionConfig config)
+    : impl_([&config] {
+        SessionConfig full = completed(std::move(config));
+        auto source = make_source(full);
+        return std::make_unique<Impl>(std::move(full), std::move(source));
+      }()) {}
+
+Session::~Session() = default;
+
+Session& Session::start(SessionConfig config) {
+  const MutexLock lock(g_start_mutex);
+  if (const Session* active = g_session.load()) {
+    throw SessionError("commensal is active already in this process: job '" +
+                       active->config().job_id.str() + "'");
+  }
+  if (g_fork_parent.load() != nullptr) {
+    throw SessionError("commensal cannot start in a forked child of an active process");
+  }
+  std::unique_ptr<Session, void (*)(Session*)> session(new Session(std::move(config)),
+                                                       [](Session* failed) { delete failed; });
+  session->impl_->begin();
+  Session* const active = session.release();  // from here on it lives for ever
+  active->impl_->allocator.install_fork_handlers();
+  static const int registered = ::pthread_atfork(nullptr, nullptr, [] {
+    Session* const parents = g_fork_parent.load();
+    if (parents == nullptr) return;
+    parents->impl_->in_child.store(true);
+    parents->impl_->gate.disarm_in_child();
+    g_session.store(nullptr);
+  });
+  g_fork_parent.store(active);
+  g_session.store(active);
+  if (registered != 0) active->impl_->note("pthread_atfork failed: forked children are not inert");
+  return *active;
+}
+
+Session* Session::current() noexcept { return g_session.load(); }
+
+const SessionConfig& Session::config() const noexcept { return impl_->config; }
+ElasticAllocator& Session::allocator() noexcept { return impl_->allocator; }
+Gate& Session::gate() noexcept { return impl_->gate; }
+
+void Session::on_callback_switch(void (*enable)(bool on)) {
+  if (!impl_->in_child.load()) impl_->gate.on_callback_switch(enable);
+}
+
+void Session::on_wait(void* (*release)(), void (*restore)(void*)) {
+  impl_->restore_gil.store(restore, std::memory_order_release);
+  impl_->release_gil.store(release, std::memory_order_release);
+}
+
+void Session::range_begin(std::string_view name) noexcept {
+  if (!impl_->in_child.load(std::memory_order_relaxed)) impl_->range_begin(name);
+}
+
+void Session::range_end(std::string_view name) noexcept {
+  if (!impl_->in_child.load(std::memory_order_relaxed)) impl_->range_end(name);
+}
+
+void Session::optimizer_step_begin() noexcept {
+  if (!impl_->in_child.load(std::memory_order_relaxed)) (void)impl_->steps.hook_begin();
+}
+
+void Session::optimizer_step_end() noexcept {
+  if (impl_->in_child.load(std::memory_order_relaxed)) return;
+  if (impl_->steps.hook_end()) impl_->step_ended();
+}
+
+void Session::touch() noexcept {
+  if (!impl_->in_child.load(std::memory_order_relaxed)) impl_->activity.touch();
+}
+
+void Session::step() noexcept {
+  if (impl_->in_child.load(std::memory_order_relaxed)) return;
+  if (impl_->steps.user_step()) impl_->step_ended();
+}
+
+LimitTicket Session::set_memory_limit(Bytes max) { return impl_->set_memory_limit(max); }
+void Session::set_compute_share(double max) { impl_->set_compute_share(max); }
+void Session::pause() { impl_->gate.pause(); }
+void Session::resume() { impl_->gate.resume(); }
+
+std::string Session::stats_json() const { return to_json(impl_->view()).dump(); }
+std::string Session::active_line() const { return impl_->active_line(); }
+void Session::shutdown() noexcept { impl_->shutdown(); }
+
+}  // namespace commensal

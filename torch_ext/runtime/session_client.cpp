@@ -1,0 +1,366 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the session does on the client's thread: answers to the coordinator, the own page, ticks.
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+#include <stdexcept>
+
+#include "torch_ext/runtime/idle_class.h"
+#include "torch_ext/runtime/session_impl.h"
+
+namespace commensal {
+namespace {
+
+constexpr auto kRelaxed = std::memory_order_relaxed;
+/// While the gate may have to close, the device is looked at this often.
+constexpr Duration kWatchTick = std::chrono::milliseconds{20};
+/// Otherwise: often enough for the heartbeat, rare enough to cost nothing.
+constexpr Duration kQuietTick = std::chrono::milliseconds{200};
+/// A limit waits this long for a step's end before the client's thread applies it itself.
+constexpr Duration kWithoutStep = std::chrono::milliseconds{200};
+/// The same when ops are running all the time: stopping threads makes it right anywhere.
+constexpr Duration kWithoutQuiet = std::chrono::seconds{1};
+
+std::string_view role_name(MemberRole role) {
+  switch (role) {
+    case MemberRole::kMain: return "main";
+    case MemberRole::kRank: return "rank";
+    case MemberRole::kHelper: return "helper";
+  }
+  return "main";
+}
+
+/// Field 22 of /proc/self/stat; zero if it cannot be read.
+std::uint64_t start_ticks() {
+  std::ifstream file("/proc/self/stat");
+  std::string text{std::istreambuf_iterator<char>(file), {}};
+  const std::size_t name_end = text.rfind(')');  // the name before it may hold anything
+  if (name_end == std::string::npos) return 0;
+  std::istringstream fields(text.substr(name_end + 1));
+  std::string field;
+  constexpr int kFieldsAfterName = 20;
+  for (int i = 0; i < kFieldsAfterName && fields >> field; ++i) {
+  }
+  return field.empty() ? 0 : std::strtoull(field.c_str(), nullptr, 10);
+}
+
+std::string_view activity_name(std::uint64_t activity) {
+  switch (static_cast<wire::Activity>(activity)) {
+    case wire::Activity::kUnknown: return "unknown";
+    case wire::Activity::kBusy: return "busy";
+    case wire::Activity::kWaiting: return "waiting";
+    case wire::Activity::kPaused: return "paused";
+  }
+  return "unknown";
+}
+
+wire::LawId law_id(std::string_view law) {
+  if (law == "gap") return wire::LawId::kGap;
+  return law == "duty_cycle" ? wire::LawId::kDutyCycle : wire::LawId::kOpen;
+}
+
+}  // namespace
+
+wire::Register Session::Impl::registration() {
+  const AllocatorStats stats = allocator.stats();
+  wire::Register hello;
+  hello.job_id = config.job_id.str();
+  hello.name = config.name;
+  hello.tenant = config.tenant;
+  hello.job_class = config.job_class;
+  hello.memory.min_bytes = config.memory.min.count();
+  if (const auto max = limits.own_max()) hello.memory.max_bytes = max->count();
+  {
+    const MutexLock lock(mutex);
+    hello.share = {std::min(share.min, share.max), share.max};
+    // A share below 1 needs a law that can hold it; the class's default may not.
+    hello.law = law_chosen || law == "duty_cycle" ? law : config.law;
+  }
+  hello.pid = ::getpid();
+  hello.start_ticks = start_ticks();
+  hello.role = role_name(config.role);
+  hello.rank = config.rank;
+  hello.world_size = config.world_size;
+  hello.held_bytes = (stats.device + stats.host_touched).count();
+  hello.revision = limits.revision();
+  if (hello.revision != 0) {  // had a grant from a coordinator before
+    if (const auto limit = limits.effective()) hello.limit_bytes = limit->count();
+  }
+  return hello;
+}
+
+nlohmann::json Session::Impl::statistics() { return to_json(view()); }
+
+void Session::Impl::answer(const LimitAnswer& limit_answer) {
+  const AllocatorStats stats = allocator.stats();
+  client.post(wire::Answer{.job_id = config.job_id.str(),
+                           .pid = ::getpid(),
+                           .revision = limit_answer.revision,
+                           .outcome = limit_answer.outcome,
+                           .done_bytes = limit_answer.done.count(),
+                           .deferred_bytes = limit_answer.deferred.count(),
+                           .held_bytes = (stats.device + stats.host_touched).count(),
+                           .reason = limit_answer.reason});
+}
+
+void Session::Impl::take_grant(Bytes limit, Revision revision) {
+  const auto before = limits.effective();
+  if (const auto now_done = limits.grant(limit, revision, clock.now())) answer(*now_done);
+  const auto after = limits.effective();
+  if (!before || (after && *after <= *before)) return;
+  {
+    const MutexLock lock(ask_mutex);
+    ++grants_seen;
+  }
+  ask_answered.notify_all();
+}
+
+void Session::Impl::on_registered(const wire::Registered& registered) {
+  limits.start_over(registered.revision);
+  // A helper is listed, not managed: its share of the job's memory is not known.
+  if (config.role != MemberRole::kHelper) {
+    take_grant(Bytes{registered.limit_bytes}, registered.revision);
+  }
+  use_class(registered.job_class, registered.reason);
+  if (!registered.law.empty()) use_law(registered.law);
+  {
+    const MutexLock lock(mutex);
+    share = {registered.share_min, registered.share_max};
+  }
+  // The trickle comes with the device page from now on.
+  gate.set_share(0.0, registered.share_max);
+}
+
+void Session::Impl::on_change(const wire::Change& change) {
+  if (change.revision < limits.revision()) {
+    answer({.revision = change.revision,
+            .outcome = "stale",
+            .done = {},
+            .deferred = {},
+            .reason = "revision " + std::to_string(limits.revision()) + " is newer"});
+    return;
+  }
+  if (change.law) {
+    try {
+      use_law(*change.law);
+    } catch (const std::invalid_argument& wrong) {
+      answer({.revision = change.revision,
+              .outcome = "refused",
+              .done = {},
+              .deferred = {},
+              .reason = wrong.what()});
+      return;
+    }
+  }
+  if (change.paused) observer.set_paused(*change.paused);
+  if (change.share_min || change.share_max) {
+    double max = 1.0;
+    {
+      const MutexLock lock(mutex);
+      share.min = change.share_min.value_or(share.min);
+      share.max = change.share_max.value_or(share.max);
+      max = share.max;
+    }
+    gate.set_share(0.0, max);
+  }
+  gate.refresh();
+  {
+    const MutexLock lock(mutex);
+    reason = change.reason;
+  }
+  if (change.limit_bytes && config.role != MemberRole::kHelper) {
+    take_grant(Bytes{*change.limit_bytes}, change.revision);
+  } else if (limits.note_revision(change.revision)) {
+    answer({.revision = change.revision,
+            .outcome = "applied",
+            .done = {},
+            .deferred = {},
+            .reason = {}});
+  }
+}
+
+void Session::Impl::on_set_reply(const wire::SetReply& reply) {
+  const bool taken = reply.outcome == "applied" || reply.outcome == "deferred";
+  limits.own_bound_answered(taken);
+  if (!taken) note("the coordinator did not take the job's own bound: " + reply.reason);
+}
+
+void Session::Impl::on_error(const wire::Error& error) {
+  if (error.code == "unknown_job") throw std::runtime_error(error.what);  // register again
+  if (error.code == "no_memory") {
+    {
+      const MutexLock lock(ask_mutex);
+      ++refusals_seen;
+    }
+    ask_answered.notify_all();
+    return;
+  }
+  note("the coordinator says " + error.code + ": " + error.what);
+}
+
+void Session::Impl::on_disconnected() { gate.refresh(); }
+
+void Session::Impl::on_device_page(wire::MappedPage device_page) {
+  observer.set_device_page(std::move(device_page));
+  gate.refresh();
+}
+
+void Session::Impl::on_peer_added(std::int64_t pid, wire::MappedPage peer_page) {
+  observer.add_peer(pid, std::move(peer_page));
+  gate.refresh();
+}
+
+void Session::Impl::on_peer_gone(std::int64_t pid) {
+  observer.remove_peer(pid);
+  gate.refresh();
+}
+
+void Session::Impl::use_law(const std::string& name) {
+  {
+    const MutexLock lock(mutex);
+    if (law == name) return;
+  }
+  gate.set_law(make_pacing_law(name));
+  const MutexLock lock(mutex);
+  law = name;
+}
+
+void Session::Impl::use_class(JobClass wanted_class, const std::string& why) {
+  bool leave = false;
+  bool enter = false;
+  {
+    const MutexLock lock(mutex);
+    reason = why;
+    leave = in_idle_class && wanted_class == JobClass::kGuaranteed;
+    enter = !in_idle_class && wanted_class == JobClass::kOpportunistic && config.idle_class &&
+            job_class != wanted_class;
+    job_class = wanted_class;
+  }
+  if (!leave && !enter) return;
+  const IdleClassResult result = enter ? enter_idle_class() : leave_idle_class();
+  const MutexLock lock(mutex);
+  in_idle_class = enter ? result.changed > 0 : result.failed > 0;
+  idle_class_reason = result.reason;
+}
+
+void Session::Impl::publish(TimePoint now) {
+  const AllocatorStats stats = allocator.stats();
+  const StepState step = steps.state();
+  const GateStats gate_stats = gate.stats();
+  Bytes want;
+  {
+    const MutexLock lock(mutex);
+    published = now;
+    Bytes need = std::max(stats.live, saturating_sub(stats.device, stats.cached) + stats.host);
+    if (stats.peak_live > peak_seen) {
+      peak_seen = stats.peak_live;
+      need = std::max(need, peak_seen);
+    }
+    wanted.note(need, step.number, now);
+    want = wanted.wanted();
+  }
+  page.step_number.store(step.number, kRelaxed);
+  page.step_last_ns.store(static_cast<std::uint64_t>(step.last.count()), kRelaxed);
+  page.step_median_ns.store(static_cast<std::uint64_t>(step.median.count()), kRelaxed);
+  page.step_confidence_ppm.store(static_cast<std::uint64_t>(step.confidence * 1e6), kRelaxed);
+  page.memory_limit.store(stats.limit.count(), kRelaxed);
+  page.memory_device.store(stats.device.count(), kRelaxed);
+  page.memory_host.store(stats.host.count(), kRelaxed);
+  page.memory_parked.store(stats.parked.count(), kRelaxed);
+  page.memory_live.store(stats.live.count(), kRelaxed);
+  page.memory_cached.store(stats.cached.count(), kRelaxed);
+  page.memory_moved_total.store((stats.moved_out + stats.moved_in).count(), kRelaxed);
+  page.memory_wanted.store(want.count(), kRelaxed);
+  page.gate_closed_ns_total.store(static_cast<std::uint64_t>(gate_stats.closed_total.count()),
+                                  kRelaxed);
+  page.gate_ops_total.store(gate_stats.ops_gated, kRelaxed);
+  const std::string_view state = gate_stats.state;
+  // Only between busy and paused: a wait that begins or ends meanwhile wins.
+  auto from = static_cast<std::uint64_t>(state == "paused" ? wire::Activity::kBusy
+                                                           : wire::Activity::kPaused);
+  const auto to = static_cast<std::uint64_t>(state == "paused" ? wire::Activity::kPaused
+                                                               : wire::Activity::kBusy);
+  if (page.activity.compare_exchange_strong(from, to)) {
+    page.activity_since_ns.store(to_page_time(now), kRelaxed);
+  }
+  page.gate_open.store(state == "open" || state == "off" ? 1 : 0, kRelaxed);
+  page.gate_law.store(static_cast<std::uint64_t>(law_id(gate_stats.law)), kRelaxed);
+}
+
+void Session::Impl::apply_waiting_limit(TimePoint now) {
+  const auto owed_since = limits.waiting_since();
+  if (!owed_since && !allocator.work_pending()) {
+    work_since = TimePoint{};
+    return;
+  }
+  if (work_since == TimePoint{}) work_since = now;
+  const TimePoint last_safe{Duration{last_safe_point_ns.load(kRelaxed)}};
+  if (now - std::max(work_since, last_safe) < kWithoutStep) return;
+  const bool quiet = gate.ops_in_flight() == 0 || gate.paused();
+  if (!quiet && now - work_since < kWithoutQuiet) return;
+  safe_point();
+  if (const auto still = limits.waiting_since(); still && !allocator.work_pending()) {
+    if (const auto owed = limits.after_safe_point(allocator.safe_point())) answer(*owed);
+  }
+  work_since = clock.now();
+}
+
+Duration Session::Impl::on_tick() {
+  const TimePoint now = clock.now();
+  page.heartbeat_ns.store(to_page_time(now), kRelaxed);
+  gate.refresh();
+  apply_waiting_limit(now);
+  bool watch = false;
+  bool due = false;
+  {
+    const MutexLock lock(mutex);
+    due = published == TimePoint{} || now - published >= kQuietTick;
+    watch = law != "open";
+  }
+  if (due) publish(now);
+  return watch || work_since != TimePoint{} ? kWatchTick : kQuietTick;
+}
+
+StatisticsView Session::Impl::view() const {
+  StatisticsView view;
+  const ClientStatus line = client.status();
+  view.job.id = config.job_id.str();
+  view.job.name = config.name;
+  view.job.tenant = config.tenant;
+  view.job.active = !in_child.load();
+  view.job.role = role_name(config.role);
+  view.job.rank = config.rank;
+  view.job.world_size = config.world_size;
+  view.job.pid = ::getpid();
+  view.job.coordinator = line.instance;
+  view.job.coordinator_pid = line.coordinator_pid;
+  view.job.malformed_frames = line.malformed_frames;
+  view.memory = allocator.stats();
+  view.memory_min = config.memory.min;
+  view.memory_max = limits.own_max();
+  view.revision = limits.revision();
+  view.gate = gate.stats();
+  view.step = steps.state();
+  view.activity.state = gate.paused() ? "paused" : activity_name(page.activity.load(kRelaxed));
+  view.activity.waits = page.waits_total.load(kRelaxed);
+  view.activity.waited = Duration{static_cast<Duration::rep>(page.wait_ns_total.load(kRelaxed))};
+  view.activity.typical = Duration{static_cast<Duration::rep>(page.wait_typical_ns.load(kRelaxed))};
+  if (const std::string smaller = allocator.reservation_notes(); !smaller.empty()) {
+    view.notes.push_back(smaller);
+  }
+  if (const std::string no_tier = source->host_tier_reason(); !no_tier.empty()) {
+    view.notes.push_back("no slower tier: " + no_tier);
+  }
+  const MutexLock lock(mutex);
+  view.job.job_class = to_string(job_class);
+  view.job.reason = line.connected ? reason : line.reason;
+  view.wanted = wanted.wanted();
+  view.notes.insert(view.notes.end(), notes.begin(), notes.end());
+  view.idle_class = in_idle_class;
+  view.idle_class_reason = idle_class_reason;
+  return view;
+}
+
+}  // namespace commensal

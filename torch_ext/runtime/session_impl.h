@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// The session's parts and how they work together. Internal to torch_ext/runtime.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "allocator/base/mutex.h"
+#include "allocator/elastic_allocator.h"
+#include "allocator/memory_source.h"
+#include "torch_ext/gate/gate.h"
+#include "torch_ext/runtime/coordinator_client.h"
+#include "torch_ext/runtime/job_page.h"
+#include "torch_ext/runtime/limit_keeper.h"
+#include "torch_ext/runtime/peer_observer.h"
+#include "torch_ext/runtime/session.h"
+#include "torch_ext/runtime/statistics.h"
+#include "torch_ext/runtime/step_tracker.h"
+#include "torch_ext/runtime/wanted_memory.h"
+
+namespace commensal {
+
+/// What a USER_SCOPE range of PyTorch means to a session.
+enum class RangeKind : std::uint8_t { kOther, kFetch, kOptimizerStep, kZeroGrad };
+[[nodiscard]] RangeKind range_kind(std::string_view name) noexcept;
+
+/// Throws std::invalid_argument naming the first wrong value.
+void check_config(const SessionConfig& config);
+
+struct Session::Impl final : public ClientHost {
+  Impl(SessionConfig given, std::unique_ptr<MemorySource> memory_source);
+  ~Impl() override;
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+
+  /// Connects and enters the idle class. Throws nothing that has changed something.
+  void begin();
+
+  // --- the training thread's side (session_training.cpp)
+  void range_begin(std::string_view name) noexcept;
+  void range_end(std::string_view name) noexcept;
+  void fetch_begin() noexcept;
+  void fetch_end() noexcept;
+  void step_ended() noexcept;
+  void safe_point() noexcept;
+  /// Runs `work`, which may wait, with the GIL released.
+  template <typename Work>
+  void release_and(Work work);
+  bool ask_for_memory(Bytes needed) noexcept;
+  LimitTicket set_memory_limit(Bytes max);
+  void set_compute_share(double max);
+
+  // --- the client thread's side (session_client.cpp)
+  wire::Register registration() override;
+  nlohmann::json statistics() override;
+  void on_registered(const wire::Registered& answer) override;
+  void on_change(const wire::Change& change) override;
+  void on_set_reply(const wire::SetReply& reply) override;
+  void on_error(const wire::Error& error) override;
+  void on_disconnected() override;
+  void on_device_page(wire::MappedPage page) override;
+  void on_peer_added(std::int64_t pid, wire::MappedPage page) override;
+  void on_peer_gone(std::int64_t pid) override;
+  Duration on_tick() override;
+  void publish(TimePoint now);
+  void apply_waiting_limit(TimePoint now);
+  void take_grant(Bytes limit, Revision revision);
+  void use_law(const std::string& name);
+  void use_class(JobClass wanted_class, const std::string& why);
+  void answer(const LimitAnswer& limit_answer);
+
+  // --- for people
+  [[nodiscard]] StatisticsView view() const;
+  [[nodiscard]] std::string active_line() const;
+  void shutdown() noexcept;
+  void note(const std::string& text);
+
+  const SessionConfig config;
+  const Clock& clock = SteadyClock::instance();
+  std::atomic<bool> in_child{false};
+  std::unique_ptr<MemorySource> source;
+  ElasticAllocator allocator;
+  OwnPage own_page;
+  wire::JobPage& page = own_page.page();
+  PeerObserver observer;
+  Gate gate;
+  StepTracker steps;
+  ActivityRecorder activity;
+  LimitKeeper limits;
+
+  std::atomic<void* (*)()> release_gil{nullptr};
+  std::atomic<void (*)(void*)> restore_gil{nullptr};
+  std::atomic<const void*> training_thread{nullptr};  // ran the last step; see this_thread()
+  std::atomic<std::int64_t> last_safe_point_ns{0};
+  std::atomic<int> moving{0};      // threads inside of a safe point
+  std::atomic<bool> ended{false};  // shutdown was called
+
+  TimePoint work_since;  // the client thread's: since when memory waits to be moved
+
+  // The conversation about more memory.
+  Mutex ask_mutex;
+  std::condition_variable_any ask_answered;
+  std::uint64_t grants_seen COMMENSAL_GUARDED_BY(ask_mutex) = 0;
+  std::uint64_t refusals_seen COMMENSAL_GUARDED_BY(ask_mutex) = 0;
+  TimePoint ask_again COMMENSAL_GUARDED_BY(ask_mutex);  // not before
+
+  mutable Mutex mutex;  // what people are told, and bounds that change rarely
+  JobClass job_class COMMENSAL_GUARDED_BY(mutex);
+  std::string law COMMENSAL_GUARDED_BY(mutex);
+  bool law_chosen COMMENSAL_GUARDED_BY(mutex) = false;  // by the user, not the class's default
+  ShareBounds share COMMENSAL_GUARDED_BY(mutex);
+  std::string reason COMMENSAL_GUARDED_BY(mutex);  // what the coordinator said last
+  std::vector<std::string> notes COMMENSAL_GUARDED_BY(mutex);
+  bool in_idle_class COMMENSAL_GUARDED_BY(mutex) = false;
+  std::string idle_class_reason COMMENSAL_GUARDED_BY(mutex);
+  WantedMemory wanted COMMENSAL_GUARDED_BY(mutex);
+  Bytes peak_seen COMMENSAL_GUARDED_BY(mutex);
+  TimePoint published COMMENSAL_GUARDED_BY(mutex);
+
+  CoordinatorClient client;  // last: its thread uses everything above
+};
+
+/// Names the calling thread; constant while it lives.
+[[nodiscard]] inline const void* this_thread() noexcept {
+  thread_local constinit char mark = 0;
+  return &mark;
+}
+
+template <typename Work>
+void Session::Impl::release_and(Work work) {
+  auto* const release = release_gil.load(std::memory_order_acquire);
+  auto* const restore = restore_gil.load(std::memory_order_acquire);
+  void* const token = release != nullptr ? release() : nullptr;
+  work();
+  if (token != nullptr && restore != nullptr) restore(token);
+}
+
+}  // namespace commensal

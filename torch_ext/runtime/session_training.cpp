@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the session does on the job's own threads: ranges, steps, safe points, asking for memory.
+#include <unistd.h>
+
+#include <cstdio>
+#include <stdexcept>
+
+#include "torch_ext/runtime/session_impl.h"
+
+namespace commensal {
+namespace {
+
+constexpr auto kRelaxed = std::memory_order_relaxed;
+constexpr std::chrono::milliseconds kAskWait{100};
+/// After a refusal, allocations go to the slower tier at once for this long.
+constexpr Duration kAskPause = std::chrono::seconds{1};
+
+/// Fetches that are open on this thread, and whether the outermost one was taken for a wait.
+struct FetchState {
+  int depth;
+  bool counted;
+};
+thread_local constinit FetchState fetches{0, false};
+
+std::string number(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%g", value);
+  return text;
+}
+
+}  // namespace
+
+RangeKind range_kind(std::string_view name) noexcept {
+  if (name.starts_with("Optimizer.step#")) return RangeKind::kOptimizerStep;
+  if (name.starts_with("Optimizer.zero_grad#")) return RangeKind::kZeroGrad;
+  if (name.starts_with("enumerate(DataLoader)#")) return RangeKind::kFetch;
+  return RangeKind::kOther;
+}
+
+void Session::Impl::range_begin(std::string_view name) noexcept {
+  switch (range_kind(name)) {
+    case RangeKind::kFetch: fetch_begin(); return;
+    case RangeKind::kOptimizerStep: (void)steps.optimizer_range_begin(); return;
+    case RangeKind::kZeroGrad:
+    case RangeKind::kOther: return;
+  }
+}
+
+void Session::Impl::range_end(std::string_view name) noexcept {
+  switch (range_kind(name)) {
+    case RangeKind::kFetch: fetch_end(); return;
+    case RangeKind::kOptimizerStep:
+      training_thread.store(this_thread(), kRelaxed);
+      activity.worked();
+      if (steps.optimizer_range_end()) step_ended();
+      return;
+    case RangeKind::kZeroGrad:
+      activity.worked();
+      (void)steps.zero_grad_end();
+      return;
+    case RangeKind::kOther: return;
+  }
+}
+
+void Session::Impl::fetch_begin() noexcept {
+  if (fetches.depth++ != 0) return;
+  // A thread that only prefetches batches says nothing about whether the job waits.
+  const void* trainer = training_thread.load(kRelaxed);
+  fetches.counted = trainer == nullptr || trainer == this_thread();
+  if (!fetches.counted) return;
+  if (steps.fetch_begin()) step_ended();
+  activity.wait_begin();
+}
+
+void Session::Impl::fetch_end() noexcept {
+  if (fetches.depth == 0) return;  // began before the session
+  if (--fetches.depth != 0 || !fetches.counted) return;
+  activity.wait_end();
+}
+
+void Session::Impl::step_ended() noexcept {
+  training_thread.store(this_thread(), kRelaxed);
+  activity.worked();
+  safe_point();
+}
+
+void Session::Impl::safe_point() noexcept {
+  last_safe_point_ns.store(clock.now().time_since_epoch().count(), kRelaxed);
+  if (!allocator.work_pending()) return;
+  moving.fetch_add(1);
+  try {
+    std::optional<LimitTicket> ticket;
+    std::string problem;
+    release_and([&] {
+      try {
+        ticket = allocator.safe_point();
+      } catch (const std::exception& error) {
+        problem = error.what();  // the GIL must come back whatever happened
+      }
+    });
+    if (!problem.empty()) note("a safe point failed: " + problem);
+    if (ticket) {
+      if (const auto owed = limits.after_safe_point(*ticket)) answer(*owed);
+    }
+  } catch (const std::exception& error) {
+    note(std::string("a safe point failed: ") + error.what());
+  }
+  moving.fetch_sub(1);
+  last_safe_point_ns.store(clock.now().time_since_epoch().count(), kRelaxed);
+}
+
+bool Session::Impl::ask_for_memory(Bytes needed) noexcept {
+  if (in_child.load(kRelaxed) || client.on_client_thread() || moving.load() != 0) return false;
+  try {
+    const TimePoint now = clock.now();
+    const AllocatorStats stats = allocator.stats();
+    {
+      const MutexLock lock(mutex);
+      wanted.note(stats.live + needed, steps.state().number, now);
+    }
+    if (!client.connected() || limits.bound_by_itself()) return false;
+    if (!observer.observe(now).coordinator_alive) return false;
+    std::uint64_t grants = 0;
+    std::uint64_t refusals = 0;
+    {
+      const MutexLock lock(ask_mutex);
+      if (now < ask_again) return false;
+      ask_again = now + kAskWait;  // one thread asks for all
+      grants = grants_seen;
+      refusals = refusals_seen;
+    }
+    client.post(wire::AskMemory{.job_id = config.job_id.str(),
+                                .pid = ::getpid(),
+                                .needed_bytes = needed.count(),
+                                .held_bytes = (stats.device + stats.host_touched).count()});
+    bool granted = false;
+    release_and([&]() COMMENSAL_NO_THREAD_SAFETY_ANALYSIS {
+      const auto until = std::chrono::steady_clock::now() + kAskWait;
+      ask_mutex.lock();
+      while (grants_seen == grants && refusals_seen == refusals) {
+        if (ask_answered.wait_until(ask_mutex, until) == std::cv_status::timeout) break;
+      }
+      granted = grants_seen != grants;
+      ask_again = granted ? TimePoint{} : clock.now() + kAskPause;
+      ask_mutex.unlock();
+    });
+    return granted;
+  } catch (const std::exception& error) {
+    note(std::string("asking for memory failed: ") + error.what());
+    return false;
+  }
+}
+
+LimitTicket Session::Impl::set_memory_limit(Bytes max) {
+  if (max < config.memory.min) {
+    throw std::invalid_argument("memory limit below the job's minimum: " + to_string(max) + " < " +
+                                to_string(config.memory.min));
+  }
+  // Another thread than the one that trains cannot know whether that one is between two ops.
+  const void* trainer = training_thread.load(kRelaxed);
+  const bool here = trainer == nullptr || trainer == this_thread();
+  moving.fetch_add(1);
+  LimitTicket ticket;
+  try {
+    ticket = limits.set_own(max, here);
+  } catch (...) {
+    moving.fetch_sub(1);
+    throw;
+  }
+  moving.fetch_sub(1);
+  if (here) {
+    last_safe_point_ns.store(clock.now().time_since_epoch().count(), kRelaxed);
+    if (const auto owed = limits.after_safe_point(ticket)) answer(*owed);
+  } else if (!ticket.deferred.is_zero() && ticket.reason.empty()) {
+    ticket.reason = "applies at the training thread's next safe point";
+  }
+  wire::SetRequest request;
+  request.job = config.job_id.str();
+  request.memory = wire::MemoryRange{config.memory.min.count(), max.count()};
+  client.post(request);
+  client.wake();
+  return ticket;
+}
+
+void Session::Impl::set_compute_share(double max) {
+  if (!(max >= 0.0 && max <= 1.0)) {
+    throw std::invalid_argument("compute share outside 0..1: " + number(max));
+  }
+  double min = 0.0;
+  bool needs_a_law = false;
+  {
+    const MutexLock lock(mutex);
+    if (max > 0.0 && max < share.min) {
+      throw std::invalid_argument("compute share below the job's minimum: " + number(max) + " < " +
+                                  number(share.min));
+    }
+    share.max = max;
+    min = share.min;
+    needs_a_law = max < 1.0 && law == "open" && !law_chosen;
+  }
+  if (needs_a_law) use_law("duty_cycle");  // the class's default cannot hold a share
+  gate.set_share(min, max);
+  wire::SetRequest request;
+  request.job = config.job_id.str();
+  request.share = wire::ShareRange{std::min(min, max), max};
+  client.post(request);
+}
+
+}  // namespace commensal
