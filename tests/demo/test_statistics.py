@@ -11,6 +11,7 @@ from commensal.demo.statistics import (
     bootstrap_interval,
     harvest,
     median_ratio_interval,
+    paired_ratio_interval,
     slowdown,
     slowdown_interval,
 )
@@ -78,3 +79,18 @@ def test_the_bootstrap_is_the_same_for_the_same_seed() -> None:
 def test_the_slowdown_interval_narrows_with_equal_steps() -> None:
     found = slowdown_interval([PhaseTimes([1.0] * 20, [1.5] * 20)])
     assert (found.low, found.value, found.high) == pytest.approx((0.5, 0.5, 0.5))
+
+
+def test_pairs_cancel_what_both_runs_share() -> None:
+    # The machine got three times slower between the pairs; within each the ratio is 1.1.
+    pairs = [([1.1] * 30, [1.0] * 30), ([3.3] * 30, [3.0] * 30)]
+    found = paired_ratio_interval(pairs)
+    assert (found.low, found.value, found.high) == pytest.approx((1.1, 1.1, 1.1))
+
+
+def test_pairs_that_disagree_widen_the_interval() -> None:
+    found = paired_ratio_interval([([1.0] * 9, [1.0] * 9), ([1.2] * 9, [1.0] * 9)])
+    assert found.value == pytest.approx(1.1)
+    assert (found.low, found.high) == pytest.approx((1.0, 1.2))
+    with pytest.raises(ValueError, match="no pairs"):
+        paired_ratio_interval([])

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 __all__ = ["main"]
@@ -18,6 +19,13 @@ def main(out: Path, seconds: int | None = None, json_file: Path | None = None) -
     `seconds` scales the amount of work down; the figures are then not judged. Returns 0 if the
     demo's own checks hold, 1 if one failed, and prints the reason.
     """
-    from commensal.demo.conductor import run_demo  # loads matplotlib and numpy
-
+    try:
+        from commensal.demo.conductor import run_demo
+    except ImportError as error:
+        print(
+            f"commensal: the demo needs a package that is missing: {error}"
+            " (pip install 'commensal[demo]')",
+            file=sys.stderr,
+        )
+        return 1
     return run_demo(out, seconds, json_file)

@@ -219,9 +219,10 @@ class Daemon:
         Raises:
             DemoError: the coordinator refused.
         """
-        _, _, outcome, reason = _core.control_set(
-            self.socket, job, 2000, memory=(0, max_bytes), share=None, paused=None
-        )
+        try:
+            _, _, outcome, reason = _core.control_set(self.socket, job, 2000, memory=(0, max_bytes))
+        except _core.CoordinatorError as error:
+            outcome, reason = "refused", str(error)
         if outcome == "refused":
             raise DemoError(f"setting {job} to {max_bytes} bytes was refused: {reason}")
 

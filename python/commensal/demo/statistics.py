@@ -15,6 +15,7 @@ __all__ = [
     "bootstrap_interval",
     "harvest",
     "median_ratio_interval",
+    "paired_ratio_interval",
     "slowdown",
     "slowdown_interval",
 ]
@@ -98,6 +99,34 @@ def median_ratio_interval(shared: Sequence[float], alone: Sequence[float]) -> In
     return bootstrap_interval(
         [shared, alone], lambda drawn: float(np.median(drawn[0]) / np.median(drawn[1]))
     )
+
+
+def paired_ratio_interval(
+    pairs: Sequence[tuple[Sequence[float], Sequence[float]]], *, draws: int = 2000, seed: int = 0
+) -> Interval:
+    """Return the median over pairs of median(first) / median(second), with its interval.
+
+    Each pair is two runs next to each other. A draw takes pairs with replacement, and within each
+    of them the values of both runs: both kinds of noise count.
+
+    Raises:
+        ValueError: there is no pair.
+    """
+    if not pairs:
+        raise ValueError("no pairs to compare")
+    random = np.random.default_rng(seed)
+    arrays = [(np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)) for a, b in pairs]
+
+    def redrawn(values: Values) -> float:
+        return float(np.median(values[random.integers(0, len(values), len(values))]))
+
+    drawn = []
+    for _ in range(draws):
+        chosen = random.integers(0, len(arrays), len(arrays))
+        drawn.append(np.median([redrawn(arrays[i][0]) / redrawn(arrays[i][1]) for i in chosen]))
+    low, high = np.percentile(drawn, [2.5, 97.5])
+    value = float(np.median([np.median(a) / np.median(b) for a, b in arrays]))
+    return Interval(value, float(low), float(high))
 
 
 def slowdown_interval(phases: Sequence[PhaseTimes]) -> Interval:

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the benchmarks share: child processes, quiet windows, tables and results."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rich.console import Console
+from rich.table import Table
+
+from commensal.demo.processes import plain_environment
+from commensal.demo.quiet import QuietGuard, Verdict
+
+HERE = Path(__file__).resolve().parent
+CONSOLE = Console()
+T = TypeVar("T")
+
+
+class BenchmarkError(RuntimeError):
+    """A benchmark cannot be run; the message says why."""
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A figure that a benchmark should reach. Missing it is reported, not an error."""
+
+    name: str
+    value: float
+    most: float | None = None
+    least: float | None = None
+    unit: str = ""
+
+    @property
+    def met(self) -> bool:
+        return (self.most is None or self.value <= self.most) and (
+            self.least is None or self.value >= self.least
+        )
+
+    def text(self) -> str:
+        goal = f"<= {self.most:g}" if self.most is not None else f">= {self.least:g}"
+        return f"{self.name}: {self.value:.4g}{self.unit} (goal {goal}{self.unit})"
+
+
+@dataclass
+class Result:
+    """One benchmark's table, bars and raw figures."""
+
+    name: str
+    title: str
+    columns: Sequence[str]
+    rows: list[Sequence[str]] = field(default_factory=list)
+    bars: list[Bar] = field(default_factory=list)
+    figures: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    judged: bool = True
+
+    def show(self) -> None:
+        table = Table(title=self.title, title_justify="left", title_style="bold", box=None)
+        for index, column in enumerate(self.columns):
+            table.add_column(column, justify="right" if index else "left")
+        for row in self.rows:
+            table.add_row(*row)
+        CONSOLE.print(table)
+        for bar in self.bars:
+            CONSOLE.print(("met     " if bar.met else "MISSED  ") + bar.text(), markup=False)
+        for note in self.notes:
+            CONSOLE.print(note, style="yellow", markup=False)
+        if not self.judged:
+            CONSOLE.print("Not judged: the machine was not quiet, or this is a quick run.")
+        CONSOLE.print()
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "title": self.title,
+            "judged": self.judged,
+            "bars": [{**asdict(bar), "met": bar.met} for bar in self.bars],
+            "notes": self.notes,
+            "figures": self.figures,
+        }
+
+
+class Bench:
+    """Runs windows for one benchmark under the guard that the demo uses, too."""
+
+    def __init__(self, result: Result, *, quick: bool) -> None:
+        self.result = result
+        self.quick = quick
+        result.judged = not quick
+        self._guard = QuietGuard()
+        self._failed = False
+
+    def window(self, what: str, work: Callable[[], T]) -> T:
+        """Run one window; repeat it while the machine is disturbed, three times at most."""
+
+        def tell(verdict: Verdict) -> None:
+            CONSOLE.print(f"{what}: {verdict.reason}; once more", style="dim", markup=False)
+
+        CONSOLE.print(f"{self.result.name}: {what}", style="dim", markup=False)
+        repeats = 0 if self.quick or self._failed else 3
+        measured = self._guard.measure(work, most_repeats=repeats, on_repeat=tell)
+        if not measured.judged:
+            self.result.judged = False
+            if not self._failed and not self.quick:
+                self._failed = True
+                self.result.notes.append(
+                    f"{what}: {measured.reason}, tried {len(measured.verdicts)} times"
+                )
+        return measured.value
+
+
+def run_script(
+    script: str, *arguments: str, launcher: Sequence[str] = (), environment: Mapping[str, str] = {}
+) -> tuple[dict[str, Any], float]:
+    """Run a script of this folder; return its result and when it was started (monotonic).
+
+    Raises:
+        BenchmarkError: it failed.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        result = Path(folder) / "result.json"
+        command = [*launcher, sys.executable, str(HERE / script), *arguments]
+        started = time.monotonic()
+        done = subprocess.run(
+            [*command, "--result", str(result)],
+            env={**plain_environment(), **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise BenchmarkError(f"{' '.join(command)} failed:\n{done.stdout[-2000:]}")
+        return json.loads(result.read_text()), started
