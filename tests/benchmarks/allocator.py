@@ -69,6 +69,7 @@ def run_program(program: Path, *, quick: bool) -> dict[str, float]:
             ],
             check=True,
             stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
         rows: list[dict[str, Any]] = json.loads(out.read_text())["benchmarks"]
     return {
