@@ -1,0 +1,377 @@
+// SPDX-License-Identifier: Apache-2.0
+// The gate itself: what passes, what waits, and that waiting always ends or is explained.
+#include "torch_ext/gate/gate.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/torch_ext/fake_clock.h"
+
+namespace commensal {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+using testing::FakeClock;
+
+const char* const kAdd = "aten::add";
+const char* const kMm = "aten::mm";
+
+/// A device whose state tests set from any thread.
+class FakeDevice final : public DeviceObserver {
+ public:
+  DeviceObservation observe(TimePoint now) const noexcept override {
+    const std::lock_guard lock(mutex_);
+    DeviceObservation seen = seen_;
+    seen.now = now;
+    return seen;
+  }
+  void set(const std::function<void(DeviceObservation&)>& change) {
+    const std::lock_guard lock(mutex_);
+    change(seen_);
+  }
+  void burst(TimePoint now) {
+    set([now](DeviceObservation& seen) {
+      seen.guaranteed_present = seen.coordinator_alive = true;
+      seen.all_waiting = false;
+      seen.busy_since = now;
+    });
+  }
+  void gap(TimePoint since, TimePoint end) {
+    set([=](DeviceObservation& seen) {
+      seen.guaranteed_present = seen.coordinator_alive = seen.all_waiting = true;
+      seen.idle_since = seen.last_touch = since;
+      seen.idle_expected_end = end;
+    });
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  DeviceObservation seen_;
+};
+
+/// Waits until something is true; tests fail rather than hang.
+template <typename Condition>
+bool eventually(Condition condition) {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds{20};
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > until) return false;
+    std::this_thread::sleep_for(milliseconds{1});
+  }
+  return true;
+}
+
+/// Threads that run empty ops through a gate as fast as it lets them.
+class Workers {
+ public:
+  Workers(Gate& gate, int count) : gate_(gate) {
+    for (int i = 0; i < count; ++i) {
+      threads_.emplace_back([this] {
+        while (!stop_.load()) {
+          if (!gate_.try_enter_op(kAdd)) gate_.wait_op(kAdd);
+          passed_.fetch_add(1);
+          gate_.leave_op(kAdd);
+        }
+      });
+    }
+  }
+  ~Workers() { stop(); }
+  void stop() {
+    stop_.store(true);
+    for (std::thread& thread : threads_) thread.join();
+    threads_.clear();
+  }
+  [[nodiscard]] std::uint64_t passed() const { return passed_.load(); }
+
+ private:
+  Gate& gate_;
+  std::atomic<bool> stop_{false};
+  std::atomic<std::uint64_t> passed_{0};
+  std::vector<std::thread> threads_;
+};
+
+/// Counts the ops that pass while the guaranteed job is busy and allows no trickle.
+std::uint64_t passed_beside_a_burst(const std::string& law) {
+  FakeDevice device;
+  device.burst(SteadyClock::instance().now());
+  Gate gate(make_pacing_law(law), device);
+  gate.refresh();
+  constexpr int kThreads = 4;
+  Workers workers(gate, kThreads);
+  EXPECT_TRUE(eventually([&] {
+    const GateStats stats = gate.stats();
+    return stats.ops_gated >= kThreads || stats.ops_seen > 1000;
+  }));
+  std::this_thread::sleep_for(milliseconds{20});
+  const std::uint64_t passed = workers.passed();
+  device.set([](DeviceObservation& seen) { seen.guaranteed_present = false; });
+  EXPECT_TRUE(eventually([&] { return workers.passed() > passed + 1000; })) << "did not open again";
+  return passed;
+}
+
+TEST(GateTest, Law4_AClosedGateLetsNoOpPassAndOpensAgain) {
+  EXPECT_EQ(passed_beside_a_burst("gap"), 0U);
+}
+
+TEST(GateTest, Law4_WithTheMechanismOffOpsPass) { EXPECT_GT(passed_beside_a_burst("open"), 0U); }
+
+TEST(GateTest, Law4_APausedGateLetsNoOpPassAndOpensAgain) {
+  FakeDevice device;
+  Gate gate(make_pacing_law("gap"), device);
+  constexpr std::uint64_t kThreads = 4;
+  Workers workers(gate, kThreads);
+  ASSERT_TRUE(eventually([&] { return workers.passed() > 1000; }));
+  gate.pause();
+  ASSERT_TRUE(eventually([&] { return gate.ops_in_flight() == 0; }));
+  ASSERT_TRUE(eventually([&] { return gate.stats().ops_gated >= kThreads; }));
+  const std::uint64_t passed = workers.passed();
+  std::this_thread::sleep_for(milliseconds{20});
+  EXPECT_EQ(workers.passed(), passed);
+  const GateStats closed = gate.stats();
+  EXPECT_STREQ(closed.state, "paused");
+  EXPECT_EQ(closed.reason, "paused by the job itself");
+  EXPECT_GT(closed.closed_total, Duration::zero());
+  gate.resume();
+  EXPECT_TRUE(eventually([&] { return workers.passed() > passed + 1000; }));
+}
+
+TEST(GateTest, Law4_AGateThatStaysClosedSaysWhy) {
+  FakeDevice device;
+  device.burst(SteadyClock::instance().now());
+  Gate gate(make_pacing_law("gap"), device);
+  gate.refresh();
+  EXPECT_STREQ(gate.stats().state, "closed");
+  EXPECT_EQ(gate.stats().reason, "guaranteed job busy");
+  gate.set_share(0.0, 0.0);
+  EXPECT_STREQ(gate.stats().state, "paused");
+  EXPECT_EQ(gate.stats().reason, "paused: its share of device time is 0");
+  device.set([](DeviceObservation& seen) { seen.paused = true; });
+  gate.refresh();
+  EXPECT_EQ(gate.stats().reason, "paused by the coordinator");
+}
+
+TEST(GateTest, TogglingTenThousandTimesLosesNoThread) {
+  FakeDevice device;
+  Gate gate(make_pacing_law("gap"), device);
+  Workers workers(gate, 4);
+  for (int i = 0; i < 10'000; ++i) {
+    gate.pause();
+    gate.resume();
+  }
+  const std::uint64_t passed = workers.passed();
+  EXPECT_TRUE(eventually([&] { return workers.passed() > passed + 10'000; }));
+  workers.stop();
+  EXPECT_EQ(gate.ops_in_flight(), 0U);
+  EXPECT_EQ(gate.stats().ops_seen, workers.passed());
+}
+
+TEST(GateTest, AResumeWakesWaitingOpsAtOnce) {
+  FakeDevice device;
+  Gate gate(make_pacing_law("open"), device);
+  gate.pause();
+  std::atomic<bool> through{false};
+  std::thread thread([&] {
+    EXPECT_FALSE(gate.try_enter_op(kAdd));
+    gate.wait_op(kAdd);
+    through.store(true);
+    gate.leave_op(kAdd);
+  });
+  ASSERT_TRUE(eventually([&] { return gate.stats().ops_gated == 1; }));
+  EXPECT_FALSE(through.load());
+  gate.resume();
+  thread.join();
+  EXPECT_TRUE(through.load());
+}
+
+/// The gate in simulated time: sleeping moves the clock.
+class SimulatedGateTest : public ::testing::Test {
+ protected:
+  void run_op(const char* name, Duration length) {
+    if (!gate_.try_enter_op(name)) gate_.wait_op(name);
+    started_ = clock_.now();
+    clock_.advance(length);
+    gate_.leave_op(name);
+  }
+
+  FakeClock clock_;
+  FakeDevice device_;
+  std::function<void()> on_sleep_ = [] {};
+  Gate gate_{make_pacing_law("gap"), device_, clock_, [this](Duration time) {
+               clock_.advance(time);
+               on_sleep_();
+             }};
+  TimePoint started_;
+};
+
+TEST_F(SimulatedGateTest, AnElevenMsOpNeverStartsInAFiveMsGap) {
+  run_op(kMm, milliseconds{11});  // alone: the gate learns its length
+  TimePoint gap_begin;
+  // A guaranteed job that is busy for 5 ms and idle for 5 ms; ops are let through in gaps only.
+  const auto play = [&] {
+    const Duration phase = (clock_.now() - gap_begin) % milliseconds{10};
+    if (phase < milliseconds{5}) {
+      device_.gap(clock_.now() - phase, clock_.now() - phase + milliseconds{5});
+    } else {
+      device_.burst(clock_.now() - phase + milliseconds{5});
+    }
+  };
+  gap_begin = clock_.now();
+  play();
+  int sleeps = 0;
+  on_sleep_ = [&] {
+    play();
+    if (++sleeps == 2000)
+      device_.set([](DeviceObservation& seen) { seen.guaranteed_present = false; });
+  };
+  EXPECT_FALSE(gate_.try_enter_op(kMm));
+  gate_.wait_op(kMm);
+  EXPECT_GE(sleeps, 2000) << "it started beside the guaranteed job";
+}
+
+TEST_F(SimulatedGateTest, ShortOpsRunInTheGapAndStopBeforeItsEnd) {
+  run_op(kAdd, microseconds{100});
+  const TimePoint begin = clock_.now();
+  device_.gap(begin, begin + milliseconds{5});
+  on_sleep_ = [&] {
+    if (clock_.now() >= begin + milliseconds{5}) device_.burst(begin + milliseconds{5});
+    if (clock_.now() >= begin + milliseconds{8}) {
+      device_.gap(begin + milliseconds{8}, begin + milliseconds{13});
+    }
+  };
+  int in_first_gap = 0;
+  while (clock_.now() < begin + milliseconds{12}) {
+    run_op(kAdd, microseconds{100});
+    if (started_ < begin + milliseconds{5}) {
+      ++in_first_gap;
+      EXPECT_LE(started_, begin + milliseconds{5} - microseconds{99});
+      EXPECT_GE(started_, begin + kQuietBeforeGap);
+    } else {
+      EXPECT_GE(started_, begin + milliseconds{8} + kQuietBeforeGap);
+    }
+  }
+  EXPECT_GT(in_first_gap, 35);
+}
+
+TEST_F(SimulatedGateTest, TheTrickleIsKeptOverASimulatedMinute) {
+  device_.burst(clock_.now());
+  device_.set([](DeviceObservation& seen) { seen.trickle = 0.02; });
+  const TimePoint begin = clock_.now();
+  Duration ran{};
+  while (clock_.now() - begin < std::chrono::minutes{1}) {
+    run_op(kMm, milliseconds{11});
+    ran += milliseconds{11};
+  }
+  const double share =
+      std::chrono::duration<double>(ran) / std::chrono::duration<double>(clock_.now() - begin);
+  EXPECT_NEAR(share, 0.02, 0.002);
+}
+
+TEST_F(SimulatedGateTest, RunningIntoABurstIsPaidFromTheTrickle) {
+  device_.set([](DeviceObservation& seen) { seen.trickle = 0.01; });
+  const TimePoint begin = clock_.now();
+  device_.gap(begin - milliseconds{1}, begin + milliseconds{50});
+  ASSERT_TRUE(gate_.try_enter_op(kAdd));
+  clock_.advance(milliseconds{10});
+  device_.burst(begin + milliseconds{4});  // 46 ms earlier than foreseen
+  gate_.leave_op(kAdd);
+  EXPECT_FALSE(gate_.try_enter_op(kAdd)) << "6 ms beside the burst must be paid first";
+  clock_.advance(milliseconds{650});
+  EXPECT_TRUE(gate_.try_enter_op(kAdd));
+  gate_.leave_op(kAdd);
+}
+
+TEST_F(SimulatedGateTest, AShareWithoutAnyCoordinatorIsADutyCycle) {
+  gate_.set_share(0.0, 0.25);
+  const TimePoint begin = clock_.now();
+  Duration ran{};
+  while (clock_.now() - begin < std::chrono::seconds{10}) {
+    run_op(kAdd, microseconds{300});
+    ran += microseconds{300};
+  }
+  EXPECT_NEAR(
+      std::chrono::duration<double>(ran) / std::chrono::duration<double>(clock_.now() - begin),
+      0.25, 0.01);
+  EXPECT_NEAR(std::chrono::duration<double>(gate_.stats().busy_total).count(),
+              std::chrono::duration<double>(ran).count(), 1e-3);
+}
+
+TEST_F(SimulatedGateTest, AKilledGuaranteedJobOpensTheGate) {
+  device_.burst(clock_.now());
+  int sleeps = 0;
+  on_sleep_ = [&] {
+    if (++sleeps == 5)
+      device_.set([](DeviceObservation& seen) { seen.guaranteed_present = false; });
+  };
+  EXPECT_FALSE(gate_.try_enter_op(kAdd));
+  gate_.wait_op(kAdd);
+  EXPECT_EQ(sleeps, 5);
+}
+
+std::atomic<int> g_switched_on{0};
+std::atomic<int> g_switched_off{0};
+
+TEST_F(SimulatedGateTest, TheCallbackIsOnOnlyWhileThereIsSomethingToWaitFor) {
+  g_switched_on = g_switched_off = 0;
+  gate_.on_callback_switch([](bool on) { ++(on ? g_switched_on : g_switched_off); });
+  EXPECT_EQ(g_switched_off, 1);  // the present state, at once
+  EXPECT_FALSE(gate_.wants_callback());
+  EXPECT_STREQ(gate_.stats().state, "off");
+  device_.burst(clock_.now());
+  gate_.refresh();
+  EXPECT_TRUE(gate_.wants_callback());
+  EXPECT_EQ(g_switched_on, 1);
+  gate_.refresh();
+  EXPECT_EQ(g_switched_on, 1);
+  device_.set([](DeviceObservation& seen) { seen.guaranteed_present = false; });
+  gate_.refresh();
+  EXPECT_EQ(g_switched_off, 2);
+  gate_.set_share(0.0, 0.5);
+  EXPECT_EQ(g_switched_on, 2);
+  gate_.set_share(0.0, 1.0);
+  gate_.pause();
+  EXPECT_EQ(g_switched_on, 3);
+  gate_.resume();
+  EXPECT_FALSE(gate_.wants_callback());
+}
+
+TEST_F(SimulatedGateTest, AnEndWithoutAnEntryIsIgnored) {
+  gate_.leave_op(kAdd);
+  EXPECT_EQ(gate_.stats().ops_seen, 0U);
+}
+
+TEST_F(SimulatedGateTest, ADisarmedGateNeverWaits) {
+  device_.burst(clock_.now());
+  gate_.disarm_in_child();
+  EXPECT_TRUE(gate_.try_enter_op(kAdd));
+  gate_.wait_op(kAdd);
+  gate_.leave_op(kAdd);
+  EXPECT_FALSE(gate_.wants_callback());
+  EXPECT_EQ(gate_.stats().reason, "inert in a forked child");
+}
+
+TEST(GateTest, AccountsOutliveThreadsAndGates) {
+  FakeDevice device;
+  std::uint64_t passed = 0;
+  for (int round = 0; round < 3; ++round) {
+    Gate gate(make_pacing_law("open"), device);
+    for (int i = 0; i < 3; ++i) {
+      std::thread([&gate] {
+        EXPECT_TRUE(gate.try_enter_op(kAdd));
+        gate.leave_op(kAdd);
+      }).join();
+    }
+    passed += gate.stats().ops_seen;
+    EXPECT_TRUE(gate.try_enter_op(kAdd));  // this thread keeps accounts of gates that are gone
+    gate.leave_op(kAdd);
+  }
+  EXPECT_EQ(passed, 9U);
+}
+
+}  // namespace
+}  // namespace commensal
