@@ -32,6 +32,7 @@ GUARANTEED = "guaranteed"
 OPPORTUNISTIC = "opportunistic"
 MiB = 1 << 20
 MOST_TRACKER_ERROR = 0.25
+TRACKED_STEPS = 32  # the tracker's median is over so many steps
 
 
 @dataclass(frozen=True)
@@ -337,7 +338,7 @@ def tracker_checks(measurement: Measurement) -> tuple[TrackerCheck, ...]:
                 job=name,
                 steps=len(job.steps),
                 tracked_steps=int(tracked.get("number", 0)),
-                median_seconds=median(periods),
+                median_seconds=median(periods[-TRACKED_STEPS:]),
                 tracked_median_seconds=float(tracked.get("median_seconds") or 0.0),
             )
         )
