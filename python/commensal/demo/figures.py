@@ -107,9 +107,9 @@ class Figures:
         return (
             f"Under commensal the guaranteed job's steps took {percent(self.commensal.slowdown)}"
             f" than alone; with default sharing, {percent(self.default.slowdown)}."
-            f" The opportunistic job trained at {self.commensal.harvest:.0%} of its speed alone"
-            f" while {self.bytes_moved / MiB:.0f} MiB of its live memory moved in {self.shrinks}"
-            f" shrinks. Results: {same}."
+            f" The opportunistic job trained at {self.commensal.harvest * 100:.0f} % of its speed"
+            f" alone while {self.bytes_moved / MiB:.0f} MiB of its live memory moved;"
+            f" live shrinks: {self.shrinks}. Results: {same}."
         )
 
     def as_json(self) -> dict[str, Any]:

@@ -143,7 +143,7 @@ def plot_step_times(axes: Axes, measurement: Measurement, job: str, title: str) 
     axes.set_xticks(ticks)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g} x"))
     axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:.0%}"))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y * 100:.0f} %"))
     axes.axvline(1.0, color=FAINT, linewidth=0.8, linestyle=":")
     axes.grid(axis="y", color="#e4e7eb", linewidth=0.8)
     axes.set_ylim(0, 1.02)
@@ -335,7 +335,7 @@ def draw_overview(measurement: Measurement, figures: Figures) -> Figure:
     figure.suptitle(
         f"Guaranteed job's steps: {percent(figures.commensal.slowdown)} than alone under"
         f" commensal, {percent(figures.default.slowdown)} by default sharing.\n"
-        f"Opportunistic job: {figures.commensal.harvest:.0%} of its speed alone; results"
+        f"Opportunistic job: {figures.commensal.harvest * 100:.0f} % of its speed alone; results"
         f" {'bit-identical' if figures.bit_identical else 'DIFFER'}.",
         x=0.01,
         ha="left",
@@ -401,7 +401,7 @@ def rows(figures: Figures) -> list[tuple[str, str, str, str]]:
             "opportunistic: live memory moved",
             "",
             "",
-            f"{figures.bytes_moved / MiB:.0f} MiB in {figures.shrinks} shrinks",
+            f"{figures.bytes_moved / MiB:.0f} MiB, {figures.shrinks} live shrinks",
         ),
         (
             "opportunistic: longest pause for a move",
@@ -442,7 +442,7 @@ def render(drawn: Sequence[tuple[str, str, str]], figures: Figures) -> str:
         f"<tr><td>{html.escape(str(key))}</td><td>{html.escape(str(value))}</td></tr>"
         for key, value in [
             *figures.machine.items(),
-            ("guaranteed job busy, alone", f"{figures.busy_share:.0%} of its time"),
+            ("guaranteed job busy, alone", f"{figures.busy_share * 100:.0f} % of its time"),
             ("steps compared", ", ".join(f"{k} {v}" for k, v in figures.compared_steps.items())),
             *(
                 (
