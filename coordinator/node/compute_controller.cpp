@@ -21,9 +21,8 @@ constexpr double kAlarm = 0.05;          // slowdown at which the baseline itsel
 constexpr std::size_t kAlarmSteps = 10;  // ... with so many new quiet steps
 constexpr std::size_t kEarlyWindowSteps = 3;
 constexpr std::size_t kWindowSteps = 2;
-constexpr double kWindowSettle = 0.05;  // seconds until a closed window counts
-constexpr double kUnknownStep = 1.0;    // seconds
-constexpr double kMostTokens = 5.0;     // seconds, or two windows if those are longer
+constexpr double kUnknownStep = 1.0;  // seconds
+constexpr double kMostTokens = 5.0;   // seconds, or two windows if those are longer
 
 double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
@@ -170,7 +169,8 @@ void ComputeController::run_window(const ComputeView& view) {
   if (!stepping) return;
   if (step <= 0) step = kUnknownStep;
   const std::size_t goal = early ? kEarlyWindowSteps : kWindowSteps;
-  const double wanted = step * static_cast<double>(goal + 1) + kWindowSettle;
+  const double age = seconds(kStepAge);
+  const double wanted = age + step + static_cast<double>(goal) * std::max(step, age);
   window_tokens_ += elapsed * (early ? config_.early_budget : config_.steady_budget);
   window_tokens_ = std::min(window_tokens_, std::max(kMostTokens, 2 * wanted));
   if (window_tokens_ >= wanted) {

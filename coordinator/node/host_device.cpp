@@ -145,9 +145,9 @@ std::vector<GroupChain> group_chains(const HostRoots& roots, const std::string& 
 /// What one group still allows; nothing if it sets no limit.
 std::optional<std::int64_t> group_memory_left(const fs::path& group, int version) {
   std::optional<std::int64_t> limit;
-  for (const char* name : version == 1
-                              ? std::initializer_list<const char*>{"memory.limit_in_bytes"}
-                              : std::initializer_list<const char*>{"memory.max", "memory.high"}) {
+  const std::vector<const char*> files = version == 1 ? std::vector{"memory.limit_in_bytes"}
+                                                      : std::vector{"memory.max", "memory.high"};
+  for (const char* name : files) {
     if (const auto value = read_number(group / name)) {
       limit = std::min(limit.value_or(*value), *value);
     }

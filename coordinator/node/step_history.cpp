@@ -18,7 +18,6 @@ constexpr std::size_t kLeastQuiet = 3;
 constexpr std::size_t kNewest = 5;        // quiet steps that can overrule the older ones
 constexpr double kChangedBy = 0.10;       // ... when their median differs by this much
 constexpr Duration kSharedAge = 8s;       // older shared steps go, if enough newer ones stay
-constexpr Duration kSettle = 30ms;        // ops let in before the gates closed, and a late look
 constexpr double kMedianToError = 1.858;  // 1.2533 (median) * 1.4826 (MAD to deviation)
 constexpr double kLeastRelativeError = 1e-3;
 
@@ -44,7 +43,7 @@ void StepHistory::begin_shared(TimePoint now) {
 void StepHistory::add(TimePoint end, Duration duration) {
   if (duration <= Duration::zero()) return;
   const Step step{end, std::chrono::duration<double>(duration).count()};
-  if (end - duration < since_ + kSettle) return;  // saw both states
+  if (end - duration < since_ + kStepAge) return;  // saw both states, or may have
   if (quiet_) {
     ++quiet_total_;
     quiet_steps_.push_back(step);

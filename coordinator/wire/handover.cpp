@@ -147,10 +147,9 @@ void send_handover(int socket, const Handover& message) {
     rights->cmsg_level = SOL_SOCKET;
     rights->cmsg_type = SCM_RIGHTS;
     rights->cmsg_len = CMSG_LEN(message.fds.size() * sizeof(int));
-    for (std::size_t i = 0; i < message.fds.size(); ++i) {
-      const int fd = message.fds[i].get();
-      std::memcpy(CMSG_DATA(rights) + i * sizeof(int), &fd, sizeof fd);
-    }
+    std::vector<int> fds;
+    for (const UniqueFd& fd : message.fds) fds.push_back(fd.get());
+    std::memcpy(CMSG_DATA(rights), fds.data(), fds.size() * sizeof(int));
   }
   ssize_t sent = 0;
   do {

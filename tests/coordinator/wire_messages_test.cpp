@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+// Messages: both directions, and everything that can be wrong with a frame.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+#include "coordinator/wire/messages.h"
+
+namespace commensal::wire {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+
+std::vector<Message> one_of_each() {
+  Register hello;
+  hello.job_id = "j1";
+  hello.name = "name with \"quotes\" and \xC3\xBC";
+  hello.tenant = "t";
+  hello.job_class = JobClass::kGuaranteed;
+  hello.memory = {1ULL << 40U, (1ULL << 63U) + 5};
+  hello.share = {0.25, 0.75};
+  hello.pid = 4711;
+  hello.start_ticks = UINT64_MAX;
+  hello.role = "rank";
+  hello.rank = 3;
+  hello.world_size = 4;
+  hello.gang = "g";
+  hello.epoch = 2;
+  hello.held_bytes = 77;
+  hello.revision = 9;
+  hello.limit_bytes = 88;
+  hello.law = "gap";
+  Registered registered;
+  registered.job_id = "j1";
+  registered.coordinator = "default";
+  registered.coordinator_pid = 1;
+  registered.capacity_bytes = 2;
+  registered.limit_bytes = 3;
+  registered.law = "gap";
+  registered.reason = "because";
+  Stats stats{"j1", 4711, json{{"schema", 1}, {"memory", {{"device_bytes", 5}}}}, true};
+  Change change;
+  change.job_id = "j1";
+  change.revision = 10;
+  change.limit_bytes = 0;
+  change.share_min = 0.0;
+  change.share_max = 0.5;
+  change.paused = false;
+  change.law = "open";
+  change.reason = "r";
+  SetRequest set;
+  set.job = "j1";
+  set.memory = MemoryRange{1, std::nullopt};
+  set.share = ShareRange{0, 1};
+  set.paused = true;
+  return {hello,
+          registered,
+          stats,
+          change,
+          Answer{"j1", 4711, 10, "deferred", 1, 2, 3, "later"},
+          AskMemory{"j1", 4711, 5, 6},
+          StatusRequest{""},
+          StatusReply{json{{"schema", 1}}},
+          set,
+          SetReply{"j1", 3, "applied", ""},
+          Error{"no_memory", "none left"}};
+}
+
+std::string code_of(std::string_view frame) {
+  try {
+    (void)decode(frame);
+  } catch (const BadMessage& problem) {
+    return problem.code();
+  }
+  return "";
+}
+
+std::string text_of(std::string_view frame) {
+  try {
+    (void)decode(frame);
+  } catch (const BadMessage& problem) {
+    return problem.what();
+  }
+  return "";
+}
+
+TEST(WireMessages, EveryMessageSurvivesTheWay) {
+  for (const Message& message : one_of_each()) {
+    const std::string frame = encode(message);
+    const Message back = decode(frame);
+    EXPECT_EQ(back.index(), message.index());
+    EXPECT_EQ(json::parse(encode(back)), json::parse(frame));
+  }
+  EXPECT_EQ(one_of_each().size(), std::variant_size_v<Message>);
+}
+
+TEST(WireMessages, KeepsLargeNumbersAndAbsentFields) {
+  const auto hello = std::get<Register>(decode(encode(one_of_each()[0])));
+  EXPECT_EQ(hello.memory.max_bytes, (1ULL << 63U) + 5);
+  EXPECT_EQ(hello.start_ticks, UINT64_MAX);
+  EXPECT_EQ(hello.job_class, JobClass::kGuaranteed);
+  Change change;
+  change.job_id = "j";
+  const auto back = std::get<Change>(decode(encode(change)));
+  EXPECT_FALSE(back.limit_bytes || back.share_min || back.share_max || back.paused || back.law);
+}
+
+TEST(WireMessages, IgnoresUnknownFields) {
+  json frame = json::parse(encode(one_of_each()[0]));
+  frame["colour"] = {{"deep", {1, 2, 3}}};
+  frame["memory"]["flavour"] = "x";
+  EXPECT_NO_THROW((void)decode(frame.dump()));
+}
+
+TEST(WireMessages, NamesEveryMissingField) {
+  for (const Message& message : one_of_each()) {
+    const json whole = json::parse(encode(message));
+    for (const auto& [name, value] : whole.items()) {
+      json frame = whole;
+      frame.erase(name);
+      const std::string code = code_of(frame.dump());
+      if (code.empty()) continue;
+      EXPECT_EQ(code, "malformed");
+      EXPECT_THAT(text_of(frame.dump()), HasSubstr("'" + name + "' is missing"));
+    }
+  }
+  // Not vacuous: required ones are among them.
+  json frame = json::parse(encode(one_of_each()[0]));
+  frame["memory"].erase("min_bytes");
+  EXPECT_THAT(text_of(frame.dump()), HasSubstr("'memory.min_bytes' is missing"));
+}
+
+TEST(WireMessages, NamesWrongFieldAndValue) {
+  const json whole = json::parse(encode(one_of_each()[0]));
+  const auto with = [&](const char* name, json value) {
+    json frame = whole;
+    frame[name] = std::move(value);
+    return text_of(frame.dump());
+  };
+  EXPECT_THAT(with("held_bytes", -5), AllOf(HasSubstr("'held_bytes'"), HasSubstr("-5")));
+  EXPECT_THAT(with("held_bytes", 1.5), HasSubstr("1.5"));
+  EXPECT_THAT(with("held_bytes", "much"), HasSubstr("\"much\""));
+  EXPECT_THAT(with("rank", 1LL << 40U), HasSubstr("'rank'"));
+  EXPECT_THAT(with("job_class", "royal"), HasSubstr("\"royal\""));
+  EXPECT_THAT(with("share", 7), HasSubstr("'share'"));
+  EXPECT_THAT(with("name", json::array()), HasSubstr("'name'"));
+  EXPECT_THAT(with("pid", 0), HasSubstr("'pid'"));
+  EXPECT_THAT(with("job_id", ""), HasSubstr("'job_id'"));
+  EXPECT_THAT(with("job_id", std::string(64, 'x')), HasSubstr("63"));
+  EXPECT_EQ(with("job_id", std::string(63, 'x')), "");
+}
+
+TEST(WireMessages, TellsPeersOfAnotherVersion) {
+  json frame = json::parse(encode(StatusRequest{}));
+  for (const int version : {0, 2, 99}) {
+    frame["v"] = version;
+    EXPECT_EQ(code_of(frame.dump()), "version");
+    EXPECT_THAT(text_of(frame.dump()),
+                AllOf(HasSubstr(std::to_string(version)), HasSubstr("version 1")));
+  }
+  frame["type"] = "of_the_future";
+  EXPECT_EQ(code_of(frame.dump()), "version");
+  frame["v"] = "1";
+  EXPECT_EQ(code_of(frame.dump()), "malformed");
+}
+
+TEST(WireMessages, RefusesUnknownTypesAndGarbage) {
+  EXPECT_EQ(code_of(R"({"v":1,"type":"dance"})"), "unknown_type");
+  EXPECT_THAT(text_of(R"({"v":1,"type":"dance"})"), HasSubstr("dance"));
+  for (const char* frame : {"", "{", "[]", "null", "7", "\"x\"", "{}", "\xff\xfe", "{\"v\":1}"}) {
+    EXPECT_EQ(code_of(frame), "malformed") << frame;
+  }
+  const std::string whole = encode(one_of_each()[2]);
+  for (std::size_t size = 0; size < whole.size(); ++size) {
+    EXPECT_EQ(code_of(whole.substr(0, size)), "malformed") << size;
+  }
+}
+
+TEST(WireMessages, RefusesWhatIsTooLargeOrTooDeep) {
+  EXPECT_EQ(code_of(std::string(kMaxFrameBytes + 1, ' ')), "oversized");
+  const std::string deep(kMaxFrameBytes / 2, '[');
+  EXPECT_EQ(code_of(deep), "malformed");
+  const std::string objects =
+      R"({"v":1,"type":"stats","job_id":"j","pid":1,"final":false,"stats":)" + [] {
+        std::string text;
+        for (int i = 0; i < 1000; ++i) text += "{\"a\":";
+        return text + "1" + std::string(1000, '}') + "}";
+      }();
+  EXPECT_THAT(text_of(objects), HasSubstr("deeper"));
+}
+
+TEST(WireMessages, EncodesTextThatIsNotUtf8) {
+  SetReply reply;
+  reply.reason = "caf\xe9";
+  EXPECT_NO_THROW((void)decode(encode(reply)));
+}
+
+TEST(WireMessages, NoInputCrashesTheDecoder) {
+  const unsigned seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937 random{seed};
+  const auto messages = one_of_each();
+  std::uniform_int_distribution<int> byte{0, 255};
+  int accepted = 0;
+  for (int round = 0; round < 20000; ++round) {
+    std::string frame;
+    if (round % 4 == 0) {
+      frame.resize(random() % 200);
+      std::generate(frame.begin(), frame.end(), [&] { return static_cast<char>(byte(random)); });
+    } else {
+      frame = encode(messages[random() % messages.size()]);
+      for (unsigned change = random() % 4 + 1; change > 0 && !frame.empty(); --change) {
+        const std::size_t at = random() % frame.size();
+        switch (random() % 3) {
+          case 0: frame[at] = static_cast<char>(byte(random)); break;
+          case 1: frame.erase(at, random() % 5); break;
+          default: frame.insert(at, 1, "{}[]\",:0-9e.ntf\\"[random() % 16]); break;
+        }
+      }
+    }
+    try {
+      (void)encode(decode(frame));
+      ++accepted;
+    } catch (const BadMessage& problem) {
+      EXPECT_STRNE(problem.what(), "");
+    }
+  }
+  EXPECT_GT(accepted, 0);
+}
+
+}  // namespace
+}  // namespace commensal::wire
