@@ -43,29 +43,29 @@ struct LimitTicket {
 
 /// Totals over the life of the process, and the state now. All in bytes unless named otherwise.
 struct AllocatorStats {
-  Bytes limit;           ///< most device bytes; max value: no limit
-  Bytes device;          ///< chunks on the device tier (live and cached)
-  Bytes host;            ///< chunks on the slower tier
-  Bytes host_touched;    ///< of `host`: resident because touched again; counts against the limit
-  Bytes parked;          ///< saved, no physical memory
-  Bytes live;            ///< blocks handed out (as asked, before rounding)
-  Bytes cached;          ///< device bytes that no live block uses
+  Bytes limit;         ///< most device bytes; max value: no limit
+  Bytes device;        ///< chunks on the device tier (live and cached)
+  Bytes host;          ///< chunks on the slower tier
+  Bytes host_touched;  ///< of `host`: resident because touched again; counts against the limit
+  Bytes parked;        ///< saved, no physical memory
+  Bytes live;          ///< blocks handed out (as asked, before rounding)
+  Bytes cached;        ///< device bytes that no live block uses
   Bytes peak_live;
   Bytes peak_device;
-  Bytes moved_out;       ///< live bytes moved to the slower tier, total
-  Bytes moved_in;        ///< live bytes brought back, total
-  Bytes given_back;      ///< device bytes released to the system by limits, total
-  Bytes deferred;        ///< bytes above the limit at the last safe point, with a reason
+  Bytes moved_out;   ///< live bytes moved to the slower tier, total
+  Bytes moved_in;    ///< live bytes brought back, total
+  Bytes given_back;  ///< device bytes released to the system by limits, total
+  Bytes deferred;    ///< bytes above the limit at the last safe point, with a reason
   Bytes held_by_children;
-  std::uint64_t moves = 0;             ///< fences in which at least one chunk was swapped
+  std::uint64_t moves = 0;  ///< fences in which at least one chunk was swapped
   std::uint64_t allocations = 0;
   std::uint64_t frees = 0;
   std::uint64_t chunks_device = 0;
   std::uint64_t chunks_host = 0;
-  std::uint64_t out_of_memory = 0;     ///< times OutOfMemory was thrown
-  Duration longest_pause{};            ///< longest fence
+  std::uint64_t out_of_memory = 0;  ///< times OutOfMemory was thrown
+  Duration longest_pause{};         ///< longest fence
   Duration total_pause{};
-  Duration safe_point_wait{};          ///< time that training threads waited at safe points
+  Duration safe_point_wait{};  ///< time that training threads waited at safe points
   std::string deferred_reason;
 };
 
@@ -78,9 +78,10 @@ struct ChunkResidency {
 };
 
 struct ElasticAllocatorOptions {
-  Bytes limit{UINT64_MAX};           ///< most device bytes; max value: no limit
-  Bytes host_cap{UINT64_MAX};        ///< most bytes on the slower tier (also bounded by the source)
-  Bytes small_block{64_KiB};         ///< requests up to this come from the small pool
+  Bytes limit{UINT64_MAX};     ///< most device bytes; max value: no limit
+  Bytes host_cap{UINT64_MAX};  ///< most bytes on the slower tier (also bounded by the source)
+  Bytes small_block{64_KiB};   ///< requests up to this come from the small pool
+  Bytes chunk_size{};          ///< fixed size of all chunks; zero: by the size of the segment
   Duration fence_deadline = std::chrono::milliseconds{50};
   Duration move_deadline = std::chrono::seconds{2};  ///< a safe point waits no longer than this
 };

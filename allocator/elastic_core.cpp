@@ -240,7 +240,7 @@ Bytes ElasticCore::chunks_wanted(Bytes size, const GrowthPlace& place) {
   const std::size_t number = pool_index(size);
   const Bytes rounded = round_up(size, Bytes{number == kSmall ? kSmallUnit : kLargeUnit});
   const SegmentPlan plan = plan_segment(next_segment_[number], rounded);
-  return round_up(rounded, chunk_size_for(plan.size, source_.granularity()));
+  return round_up(rounded, chunk_size(plan.size));
 }
 
 // Maps what a request needs. The free memory beside the place is held meanwhile; whatever fails,
@@ -389,8 +389,7 @@ void ElasticCore::add_segment(std::size_t number, Bytes size) {
   const AddressRange range = reserve_shrinking(plan, rounded);
   try {
     const std::size_t unit = number == kSmall ? kSmallUnit : kLargeUnit;
-    auto segment = std::make_unique<Segment>(
-        range, chunk_size_for(plan.size, source_.granularity()).count(), unit);
+    auto segment = std::make_unique<Segment>(range, chunk_size(plan.size).count(), unit);
     segment->pool = static_cast<std::uint32_t>(number);
     segment->dedicated = plan.dedicated;
     const MutexLock lock(blocks_);
@@ -411,18 +410,18 @@ void ElasticCore::add_segment(std::size_t number, Bytes size) {
 // Reserves a segment; where the system refuses, a smaller one, down to what `least` needs.
 AddressRange ElasticCore::reserve_shrinking(SegmentPlan& plan, Bytes least) {
   const Bytes wanted = plan.size;
-  const Bytes smallest = chunk_size_for(Bytes{}, source_.granularity());
+  const Bytes smallest = chunk_size(Bytes{});
   std::string refused;
   for (;;) {
-    const Bytes chunk = chunk_size_for(plan.size, source_.granularity());
+    const Bytes chunk = chunk_size(plan.size);
     const Bytes size = round_up(plan.size, chunk);
     try {
       const AddressRange range = source_.reserve(size);
       if (!refused.empty()) {
+        const std::string note = "reserved " + to_string(size) + " of addresses instead of " +
+                                 to_string(wanted) + ": " + refused;
         const MutexLock lock(blocks_);
-        if (!notes_.empty()) notes_ += "; ";
-        notes_ += "reserved " + to_string(size) + " of addresses instead of " + to_string(wanted) +
-                  ": " + refused;
+        if (notes_.find(note) == std::string::npos) notes_ += (notes_.empty() ? "" : "; ") + note;
       }
       return range;
     } catch (const OutOfMemory& error) {

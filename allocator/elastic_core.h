@@ -105,6 +105,11 @@ class ElasticCore {
   [[nodiscard]] std::size_t pool_index(Bytes size) const noexcept {
     return size <= options_.small_block ? kSmall : kLarge;
   }
+  [[nodiscard]] Bytes chunk_size(Bytes segment) const noexcept {
+    const Bytes granularity = source_.granularity();
+    return options_.chunk_size.is_zero() ? chunk_size_for(segment, granularity)
+                                         : round_up(options_.chunk_size, granularity);
+  }
   [[nodiscard]] void* hand_out(BlockPool& pool, BlockId id, Bytes size) noexcept
       COMMENSAL_REQUIRES(blocks_);
   [[nodiscard]] void* allocate_slowly(Bytes size) COMMENSAL_EXCLUDES(moves_, blocks_);

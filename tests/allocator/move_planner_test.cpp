@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sizes of segments and chunks, and the choice of chunks that move.
+#include "allocator/move_planner.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace commensal {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+ChunkView device(std::uint64_t last_use, Bytes used = 1_MiB) {
+  ChunkView chunk;
+  chunk.tier = Tier::kDevice;
+  chunk.size = 2_MiB;
+  chunk.used = used;
+  chunk.last_use = last_use;
+  return chunk;
+}
+
+ChunkView host(Bytes touched, Bytes written = 0_B, bool lazy = false) {
+  ChunkView chunk;
+  chunk.tier = Tier::kHost;
+  chunk.size = 2_MiB;
+  chunk.used = 1_MiB;
+  chunk.touched = touched;
+  chunk.written = written;
+  chunk.lazy = lazy;
+  return chunk;
+}
+
+TEST(MovePlannerTest, ChunksGrowWithTheirSegment) {
+  EXPECT_EQ(chunk_size_for(64_MiB, 2_MiB), 2_MiB);
+  EXPECT_EQ(chunk_size_for(256_MiB, 2_MiB), 2_MiB);
+  EXPECT_EQ(chunk_size_for(1_GiB, 2_MiB), 8_MiB);
+  EXPECT_EQ(chunk_size_for(4_GiB, 2_MiB), 32_MiB);
+  EXPECT_EQ(chunk_size_for(64_MiB, 3_MiB), 3_MiB);
+  EXPECT_EQ(chunk_size_for(1_GiB, 3_MiB), 9_MiB);
+}
+
+TEST(MovePlannerTest, SegmentsHoldTheirBlockTwice) {
+  EXPECT_EQ(plan_segment(256_MiB, 1_MiB).size, 256_MiB);
+  EXPECT_EQ(plan_segment(256_MiB, 200_MiB).size, 1_GiB);
+  EXPECT_EQ(plan_segment(1_GiB * 4096, 1_MiB).size, 16_GiB);
+  EXPECT_FALSE(plan_segment(256_MiB, 200_MiB).dedicated);
+  EXPECT_EQ(plan_segment(256_MiB, 5_GiB).size, 5_GiB);
+  EXPECT_TRUE(plan_segment(256_MiB, 5_GiB).dedicated);
+}
+
+TEST(MovePlannerTest, EvictsTheColdestUntilEnough) {
+  const std::vector<ChunkView> chunks{device(5), device(1), device(3), device(2, 0_B), host(0_B)};
+  EXPECT_THAT(choose_evictions(chunks, 3_MiB, 64_MiB), ElementsAre(1, 2));
+  EXPECT_THAT(choose_evictions(chunks, 1_GiB, 64_MiB), ElementsAre(1, 2, 0));
+  EXPECT_THAT(choose_evictions(chunks, 1_GiB, 1_MiB), ElementsAre(1)) << "at least one";
+  EXPECT_THAT(choose_evictions(chunks, 0_B, 64_MiB), IsEmpty());
+}
+
+TEST(MovePlannerTest, OfEquallyColdChunksTheFullerGoes) {
+  const std::vector<ChunkView> chunks{device(1, 1_MiB), device(1, 2_MiB)};
+  EXPECT_THAT(choose_evictions(chunks, 1_MiB, 64_MiB), ElementsAre(1));
+}
+
+TEST(MovePlannerTest, SkipsWhatFailedAMomentAgo) {
+  std::vector<ChunkView> chunks{device(1), device(2)};
+  chunks[0].skip = true;
+  EXPECT_THAT(choose_evictions(chunks, 1_GiB, 64_MiB), ElementsAre(1));
+}
+
+TEST(MovePlannerTest, RespillsThoseWithMostToWin) {
+  const std::vector<ChunkView> chunks{host(64_KiB, 64_KiB), host(0_B), host(1_MiB, 1_MiB)};
+  EXPECT_THAT(choose_respills(chunks, 1_MiB, 64_MiB), ElementsAre(2));
+  EXPECT_THAT(choose_respills(chunks, 2_MiB, 64_MiB), ElementsAre(2, 0));
+}
+
+TEST(MovePlannerTest, ReturnsTheMostTouchedThatFit) {
+  const std::vector<ChunkView> chunks{host(0_B), host(1_MiB), host(0_B, 0_B, true), device(1)};
+  ReturnBudget budget{1_MiB, 1_GiB, 64_MiB, false};
+  EXPECT_THAT(choose_returns(chunks, budget), ElementsAre(1)) << "its touched half counts already";
+  budget.room = 1_GiB;
+  EXPECT_THAT(choose_returns(chunks, budget), ElementsAre(1, 0));
+  budget.lazy = true;
+  EXPECT_THAT(choose_returns(chunks, budget), ElementsAre(1, 0, 2));
+  budget.bytes = 1_MiB;
+  EXPECT_THAT(choose_returns(chunks, budget), ElementsAre(1));
+  budget.room = 0_B;
+  EXPECT_THAT(choose_returns(chunks, budget), IsEmpty());
+}
+
+TEST(MovePlannerTest, ACacheIsLargeBesideWhatIsLive) {
+  EXPECT_FALSE(cache_is_large(64_MiB, 0_B));
+  EXPECT_TRUE(cache_is_large(65_MiB, 0_B));
+  EXPECT_FALSE(cache_is_large(300_MiB, 1_GiB));
+  EXPECT_TRUE(cache_is_large(321_MiB, 1_GiB));
+}
+
+}  // namespace
+}  // namespace commensal
