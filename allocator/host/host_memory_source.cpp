@@ -57,13 +57,12 @@ Bytes physical_memory() {
 
 // Memory that appears when it is touched, over whatever is there. No call that could be
 // intercepted: also used inside a fence.
-COMMENSAL_IN_FENCE bool put_anonymous(std::byte* address, std::size_t size,
-                                      int protection) noexcept {
-  const long got = ::syscall(SYS_mmap, address, size, protection,
+COMMENSAL_IN_FENCE bool put_anonymous(std::byte* address, std::size_t size) noexcept {
+  const long got = ::syscall(SYS_mmap, address, size, PROT_READ | PROT_WRITE,
                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0L);
   if (got == -1) return false;
   // The same advice everywhere, or neighbours do not merge. Kernels without huge pages refuse.
-  if (protection != PROT_NONE) ::syscall(SYS_madvise, address, size, MADV_HUGEPAGE);
+  ::syscall(SYS_madvise, address, size, MADV_HUGEPAGE);
   return true;
 }
 
@@ -170,26 +169,31 @@ AddressRange HostMemorySource::reserve(Bytes size) {
   Range range;
   range.size = size;
   void* got = MAP_FAILED;
-  // Staging at a constant distance, so that chunks that come back merge into one mapping again.
+  std::byte* begin = nullptr;
+  // A range of the same size at a constant distance is where chunks come back from: then what has
+  // come back merges into one mapping again. It can be done without.
   for (const bool mirror : {true, false}) {
-    if (mirror && (!options_.testing.mirror || size.count() > (SIZE_MAX / 4))) continue;
-    range.whole_size = size.count() * (mirror ? 2 : 1) + step;
-    range.mirror = mirror ? static_cast<std::ptrdiff_t>(size.count()) : 0;
+    if (mirror && (!options_.testing.mirror || size.count() > SIZE_MAX / 4)) continue;
+    range.mirror = mirror ? static_cast<std::ptrdiff_t>(size.count() + step) : 0;
+    range.whole_size = size.count() + step + static_cast<std::size_t>(range.mirror);
     got = ::mmap(nullptr, range.whole_size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
                  -1, 0);
-    if (got != MAP_FAILED) break;
+    if (got == MAP_FAILED) continue;
+    range.whole = static_cast<std::byte*>(got);
+    const std::size_t head = (step - reinterpret_cast<std::uintptr_t>(got) % step) % step;
+    begin = range.whole + head;
+    // Under strict overcommit (vm.overcommit_memory=2) this is where the limit is.
+    if (put_anonymous(begin, size.count()) &&
+        (!mirror || put_anonymous(begin + range.mirror, size.count()))) {
+      break;
+    }
+    const int error = errno;
+    ::munmap(range.whole, range.whole_size);
+    got = MAP_FAILED;
+    errno = error;
   }
   if (got == MAP_FAILED) {
     throw OutOfMemory("no address space for " + to_string(size) + ": " + std::strerror(errno));
-  }
-  range.whole = static_cast<std::byte*>(got);
-  const std::size_t head = (step - reinterpret_cast<std::uintptr_t>(got) % step) % step;
-  std::byte* begin = range.whole + head;
-  // Fails under strict overcommit (vm.overcommit_memory=2) and RLIMIT_DATA.
-  if (!put_anonymous(begin, size.count(), PROT_READ | PROT_WRITE)) {
-    const int error = errno;
-    ::munmap(range.whole, range.whole_size);
-    throw OutOfMemory("no commitment for " + to_string(size) + ": " + std::strerror(error));
   }
   ranges_.emplace(begin, range);
   return AddressRange{begin, size};
@@ -274,7 +278,7 @@ void HostMemorySource::unmap(std::byte* address, MemoryHandle handle) {
       refused("unmap: madvise(MADV_DONTNEED) of " + to_string(handle.size), errno);
     }
     given_back(handle.size, found.mapped_at);
-  } else if (!put_anonymous(address, handle.size.count(), PROT_READ | PROT_WRITE)) {
+  } else if (!put_anonymous(address, handle.size.count())) {
     refused("unmap: mmap of " + to_string(handle.size), errno);
   }
   mapped_.erase(address);
@@ -368,11 +372,7 @@ void HostMemorySource::prepare_staging(Copy& copy) {
   const std::size_t size = copy.size.count();
   const Range* range = range_of(copy.address, copy.size);
   if (range->mirror != 0) {
-    std::byte* staging = copy.address + range->mirror;
-    if (!put_anonymous(staging, size, PROT_READ | PROT_WRITE)) {
-      refused("no memory to bring back " + to_string(copy.size), errno);
-    }
-    copy.staging = staging;
+    copy.staging = copy.address + range->mirror;
     return;
   }
   const std::size_t step = kGranularity.count();
@@ -385,7 +385,7 @@ void HostMemorySource::prepare_staging(Copy& copy) {
   ::munmap(raw + head + size, step - head);
   copy.staging = raw + head;
   copy.own_staging = true;
-  if (!put_anonymous(copy.staging, size, PROT_READ | PROT_WRITE)) {
+  if (!put_anonymous(copy.staging, size)) {
     refused("no memory to bring back " + to_string(copy.size), errno);
   }
 }
@@ -394,8 +394,7 @@ void HostMemorySource::drop_staging(Copy& copy) noexcept {
   if (copy.staging == nullptr) return;
   if (copy.own_staging) {
     ::munmap(copy.staging, copy.size.count());
-  } else if (!put_anonymous(copy.staging, copy.size.count(), PROT_NONE)) {
-    // No mapping can be had: the addresses stay ours, but their pages go.
+  } else {
     ::madvise(copy.staging, copy.size.count(), MADV_DONTNEED);
   }
   copy.staging = nullptr;
@@ -558,7 +557,7 @@ COMMENSAL_IN_FENCE bool HostMemorySource::exchange(Copy& copy) noexcept {
     ++remaps_;
     return true;
   }
-  if (!put_anonymous(copy.address, size, PROT_READ | PROT_WRITE)) return false;
+  if (!put_anonymous(copy.address, size)) return false;
   copy_live(copy.address, copy.staging, size);
   ++copies_inside_;
   return true;

@@ -196,11 +196,11 @@ void SpillFile::punch_free() {
   }
 }
 
-// Best fit among the free stretches.
-bool SpillFile::find(std::uint64_t size, SpillSlot& slot) {
+// Best fit among the free stretches, of those with or without disk blocks.
+bool SpillFile::find(std::uint64_t size, bool backed, SpillSlot& slot) {
   auto best = free_.end();
   for (auto at = free_.begin(); at != free_.end(); ++at) {
-    if (at->second.size < size) continue;
+    if (at->second.size < size || at->second.backed != backed) continue;
     if (best == free_.end() || at->second.size < best->second.size) best = at;
   }
   if (best == free_.end()) return false;
@@ -220,10 +220,12 @@ SpillSlot SpillFile::allocate(Bytes size) {
                       (waiting_.empty() ? "" : " (some slots wait for forked children)"));
   }
   SpillSlot slot{0, size, watch_.forks()};
-  if (!find(size.count(), slot)) {
+  if (!find(size.count(), true, slot)) {
     if (used_.count() + backed_free_ + size.count() > cap_.count()) punch_free();
-    slot.offset = end_;
-    end_ += size.count();
+    if (!find(size.count(), false, slot) && !find(size.count(), true, slot)) {
+      slot.offset = end_;
+      end_ += size.count();
+    }
   }
   int rc = 0;
   do {

@@ -86,7 +86,7 @@ class SpillFile {
   void give(std::uint64_t offset, Stretch stretch);
   void take_back_waiting();
   void punch_free();
-  bool find(std::uint64_t size, SpillSlot& slot);
+  bool find(std::uint64_t size, bool backed, SpillSlot& slot);
 
   int fd_ = -1;
   int direct_fd_ = -1;

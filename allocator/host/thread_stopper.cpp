@@ -43,8 +43,8 @@ namespace {
 constexpr std::uint32_t kMaxThreads = 16384;
 constexpr std::uint32_t kBuckets = 2 * kMaxThreads;
 constexpr std::uint64_t kNanoseconds = 1'000'000'000;
-constexpr std::uint64_t kRecheck = 1'000'000;          // look after threads that ended meanwhile
-constexpr std::uint64_t kBlockedPatience = 5'000'000;  // a signal may be blocked for a moment
+constexpr std::uint64_t kRecheck = 1'000'000;    // look after threads that ended meanwhile
+constexpr std::uint64_t kPatience = 20'000'000;  // with a thread that blocks the signal
 
 enum class Kind : std::uint8_t { kStop, kExempt, kBlocked, kGone };
 
@@ -64,6 +64,7 @@ struct State {
   std::uint32_t wanted;
   std::uint32_t turn;  // 1 while somebody stops threads
   std::uint64_t saved_mask;
+  int deaf;  // a thread that blocked the signal all through the last look; 0: none
   std::uint32_t count;
   Thread threads[kMaxThreads];
   std::uint32_t buckets[kBuckets];  // index + 1 into threads; 0: empty
@@ -343,8 +344,8 @@ const char* cannot_stop(const Thread& thread, const char* why) noexcept {
 }
 
 // While all threads run: finds out whom to signal. False: g.reason says who cannot be stopped.
-bool look_first(int self, int signal) noexcept {
-  const std::uint64_t patience = now() + kBlockedPatience;
+bool look_first(int self, int signal, std::uint64_t patience) noexcept {
+  const std::uint64_t limit = now() + patience;
   while (true) {
     forget_threads();
     const Thread* blocked = nullptr;
@@ -362,9 +363,14 @@ bool look_first(int self, int signal) noexcept {
       return true;
     });
     if (!listed) return false;
-    if (blocked == nullptr) return true;
-    // Starting a thread or a process blocks signals for a moment.
-    if (now() >= patience) {
+    if (blocked == nullptr) {
+      g.deaf = 0;
+      return true;
+    }
+    // A thread that starts, or starts another one or a process, blocks signals for a moment. One
+    // that was waited for in vain before is not waited for again.
+    if (blocked->tid == g.deaf || now() >= limit) {
+      g.deaf = blocked->tid;
       cannot_stop(*blocked, "blocks the signal that stops threads");
       return false;
     }
@@ -511,7 +517,7 @@ ThreadStopper::Result ThreadStopper::stop(Duration deadline) noexcept {
   if (!take_turn(limit)) return Result{false, "another thread stops the threads of this process"};
   const int self = static_cast<int>(::syscall(SYS_gettid));
   const int process = static_cast<int>(::syscall(SYS_getpid));
-  if (!look_first(self, signal_)) {
+  if (!look_first(self, signal_, static_cast<std::uint64_t>(deadline.count()) / 2)) {
     give_turn();
     return Result{false, g.reason};
   }
@@ -546,7 +552,7 @@ void ThreadStopper::resume() noexcept {
 
 std::string ThreadStopper::obstacle() {
   if (!take_turn(now() + kNanoseconds)) return "another thread stops the threads of this process";
-  const bool none = look_first(static_cast<int>(::syscall(SYS_gettid)), signal_);
+  const bool none = look_first(static_cast<int>(::syscall(SYS_gettid)), signal_, kPatience);
   char text[sizeof(g.reason)];
   for (std::size_t i = 0; i < sizeof(text); ++i) text[i] = g.reason[i];
   give_turn();

@@ -6,3 +6,12 @@ commensal_test(
   ${CMAKE_CURRENT_LIST_DIR}/memory_source_contract_test.cpp
   LIBRARIES commensal::allocator
   LABELS allocator)
+commensal_test(
+  host_memory_test
+  ${CMAKE_CURRENT_LIST_DIR}/host_fork_test.cpp
+  ${CMAKE_CURRENT_LIST_DIR}/host_kernel_io_test.cpp
+  ${CMAKE_CURRENT_LIST_DIR}/host_moves_test.cpp
+  ${CMAKE_CURRENT_LIST_DIR}/host_thread_stopper_test.cpp
+  ${CMAKE_CURRENT_LIST_DIR}/host_tier_test.cpp
+  LIBRARIES commensal::allocator
+  LABELS allocator)

@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: Apache-2.0
+// Stopping all threads of the process by a signal.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <future>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "allocator/host/thread_stopper.h"
+
+// What runs while threads are stopped must not enter a sanitizer: they may hold its locks.
+#define UNINSTRUMENTED __attribute__((no_sanitize("thread", "address", "undefined")))
+
+namespace commensal {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::HasSubstr;
+
+// Generous: the machine may be busy, and no test waits for it unless something is wrong.
+constexpr auto kLong = 5s;
+
+// Counters that threads advance; read without a sanitizer's help inside a stop.
+struct Counters {
+  static constexpr int kCount = 64;
+  volatile std::uint64_t values[kCount] = {};
+
+  UNINSTRUMENTED std::uint64_t sum() const noexcept {
+    std::uint64_t total = 0;
+    for (const volatile std::uint64_t& value : values) total += value;
+    return total;
+  }
+  UNINSTRUMENTED void advance(int which) noexcept { values[which] = values[which] + 1; }
+};
+
+UNINSTRUMENTED void give_way(int times) noexcept {
+  for (int i = 0; i < times; ++i) ::syscall(SYS_sched_yield);
+}
+
+// Stops, looks whether anything moves, and lets go. Returns whether anything did.
+UNINSTRUMENTED bool moves_inside(const Counters& counters) noexcept {
+  const std::uint64_t before = counters.sum();
+  give_way(20);
+  return counters.sum() != before;
+}
+
+void stop_or_fail() {
+  const ThreadStopper::Result result = ThreadStopper::instance().stop(kLong);
+  ASSERT_TRUE(result.stopped) << result.reason;
+}
+
+TEST(ThreadStopper, NamesThatNeedNotStop) {
+  EXPECT_TRUE(need_not_stop("ZMQbg/IO/0"));
+  EXPECT_TRUE(need_not_stop("ZMQbg/Reaper"));
+  EXPECT_TRUE(need_not_stop("commensal-client"));
+  EXPECT_TRUE(need_not_stop("commensal/x"));
+  EXPECT_FALSE(need_not_stop("commensal")) << "a program's first thread bears its file's name";
+  EXPECT_FALSE(need_not_stop("commensald"));
+  EXPECT_FALSE(need_not_stop("commensal-"));
+  EXPECT_FALSE(need_not_stop("python"));
+  EXPECT_FALSE(need_not_stop(""));
+}
+
+TEST(ThreadStopper, StopsAProcessOfOneThread) {
+  for (int i = 0; i < 100; ++i) {
+    stop_or_fail();
+    ThreadStopper::instance().resume();
+  }
+  EXPECT_EQ(ThreadStopper::instance().obstacle(), "");
+}
+
+TEST(ThreadStopper, NothingMovesInsideAndEverythingGoesOn) {
+  Counters counters;
+  std::atomic<bool> end{false};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 6; ++i) {
+    threads.emplace_back([&, i] {
+      while (!end.load(std::memory_order_relaxed)) {
+        counters.advance(i);
+        if (i % 2 == 0) std::this_thread::yield();
+      }
+    });
+  }
+  for (int round = 0; round < 40; ++round) {
+    stop_or_fail();
+    const bool moved = moves_inside(counters);
+    ThreadStopper::instance().resume();
+    ASSERT_FALSE(moved) << "in round " << round;
+    if (round % 10 == 0) {  // they run again
+      const std::uint64_t before = counters.sum();
+      while (counters.sum() == before) std::this_thread::yield();
+    }
+  }
+  end = true;
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(ThreadStopper, ThreadsMayComeAndGoMeanwhile) {
+  Counters counters;
+  std::atomic<bool> end{false};
+  std::atomic<int> born{0};
+  std::vector<std::thread> parents;
+  for (int i = 0; i < 3; ++i) {
+    parents.emplace_back([&, i] {
+      while (!end.load(std::memory_order_relaxed)) {
+        std::thread child([&, i] {
+          for (int n = 0; n < 200; ++n) counters.advance(8 + i);
+        });
+        counters.advance(i);
+        child.join();
+        born.fetch_add(1, std::memory_order_relaxed);
+      }
+    });
+  }
+  int stops = 0;
+  for (int round = 0; round < 1000 && stops < 100; ++round) {
+    // A thread that is just being made blocks signals for a moment: not an answer to rely on.
+    if (!ThreadStopper::instance().stop(kLong).stopped) continue;
+    const bool moved = moves_inside(counters);
+    ThreadStopper::instance().resume();
+    ASSERT_FALSE(moved) << "in round " << round;
+    ++stops;
+  }
+  EXPECT_EQ(stops, 100);
+  while (born.load() < 3) std::this_thread::yield();
+  end = true;
+  for (std::thread& parent : parents) parent.join();
+}
+
+TEST(ThreadStopper, SystemCallsRestartAndErrnoStays) {
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  std::atomic<bool> end{false};
+  std::atomic<bool> errno_changed{false};
+  std::promise<ssize_t> answer;
+  std::thread reader([&] {
+    char byte = 0;
+    answer.set_value(::read(ends[0], &byte, 1));
+  });
+  std::thread watcher([&] {
+    errno = 123;
+    while (!end.load(std::memory_order_relaxed)) {
+      if (errno != 123) errno_changed.store(true, std::memory_order_relaxed);
+    }
+  });
+  for (int i = 0; i < 50; ++i) {
+    stop_or_fail();
+    ThreadStopper::instance().resume();
+  }
+  ASSERT_EQ(::write(ends[1], "x", 1), 1);
+  EXPECT_EQ(answer.get_future().get(), 1) << "not EINTR";
+  end = true;
+  reader.join();
+  watcher.join();
+  EXPECT_FALSE(errno_changed);
+  ::close(ends[0]);
+  ::close(ends[1]);
+}
+
+// Runs a thread that does `prepare`, then waits until the end of the scope.
+class WaitingThread {
+ public:
+  explicit WaitingThread(std::function<void()> prepare)
+      : thread_([this, prepare = std::move(prepare)] {
+          prepare();
+          ready_.set_value();
+          end_.get_future().wait();
+        }) {
+    ready_.get_future().wait();
+  }
+  ~WaitingThread() {
+    end_.set_value();
+    thread_.join();
+  }
+  WaitingThread(const WaitingThread&) = delete;
+  WaitingThread& operator=(const WaitingThread&) = delete;
+
+ private:
+  std::promise<void> ready_;
+  std::promise<void> end_;
+  std::thread thread_;
+};
+
+void block_all_signals() {
+  sigset_t all;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, nullptr);
+}
+
+TEST(ThreadStopper, AThreadThatBlocksTheSignalIsNamedAndNobodyStops) {
+  {
+    const WaitingThread ordinary([] {});
+    const WaitingThread deaf([] {
+      pthread_setname_np(pthread_self(), "deaf");
+      block_all_signals();
+    });
+    const ThreadStopper::Result result = ThreadStopper::instance().stop(100ms);
+    EXPECT_FALSE(result.stopped);
+    EXPECT_THAT(result.reason, HasSubstr("(deaf) blocks the signal"));
+    EXPECT_THAT(ThreadStopper::instance().obstacle(), HasSubstr("(deaf) blocks the signal"));
+  }
+  EXPECT_EQ(ThreadStopper::instance().obstacle(), "");
+  stop_or_fail();
+  ThreadStopper::instance().resume();
+}
+
+TEST(ThreadStopper, ThreadsOfOursAndOfZeroMqNeedNotStop) {
+  const WaitingThread ours([] {
+    pthread_setname_np(pthread_self(), "commensal-test");
+    block_all_signals();
+  });
+  const WaitingThread zmq([] {
+    pthread_setname_np(pthread_self(), "ZMQbg/IO/0");
+    block_all_signals();
+  });
+  EXPECT_EQ(ThreadStopper::instance().obstacle(), "");
+  stop_or_fail();
+  ThreadStopper::instance().resume();
+}
+
+// A child that shares our memory holds its parent thread in the kernel, as vfork does.
+struct Holder {
+  volatile int let_go = 0;
+  volatile int holds = 0;
+};
+UNINSTRUMENTED int hold_parent(void* argument) {
+  auto* holder = static_cast<Holder*>(argument);
+  holder->holds = 1;
+  while (holder->let_go == 0) {
+    const timespec pause{0, 1'000'000};
+    ::syscall(SYS_nanosleep, &pause, nullptr);
+  }
+  ::syscall(SYS_exit, 0);
+  return 0;
+}
+
+TEST(ThreadStopper, WithdrawsWhenTheDeadlinePasses) {
+  Holder holder;
+  Counters counters;
+  std::atomic<bool> end{false};
+  std::thread runner([&] {
+    while (!end.load(std::memory_order_relaxed)) counters.advance(0);
+  });
+  std::thread held([&] {
+    pthread_setname_np(pthread_self(), "held");
+    auto stack = std::make_unique<char[]>(65536);
+    const int child =
+        ::clone(hold_parent, stack.get() + 65536, CLONE_VM | CLONE_VFORK | SIGCHLD, &holder);
+    if (child > 0) ::waitpid(child, nullptr, 0);
+  });
+  while (holder.holds == 0) std::this_thread::yield();
+  for (std::uint64_t before = counters.sum(); counters.sum() == before;) std::this_thread::yield();
+  for (int i = 0; i < 3; ++i) {
+    const ThreadStopper::Result result = ThreadStopper::instance().stop(50ms);
+    ASSERT_FALSE(result.stopped);
+    EXPECT_THAT(result.reason, HasSubstr("(held) did not stop in time"));
+    const std::uint64_t before = counters.sum();
+    while (counters.sum() == before) std::this_thread::yield();  // the others go on
+  }
+  holder.let_go = 1;
+  // Signals of the withdrawn stops arrive late and hold nobody.
+  held.join();
+  stop_or_fail();
+  const bool moved = moves_inside(counters);
+  ThreadStopper::instance().resume();
+  EXPECT_FALSE(moved);
+  end = true;
+  runner.join();
+}
+
+TEST(ThreadStopper, TwoThreadsTakeTurns) {
+  std::atomic<int> inside{0};
+  std::atomic<int> stops{0};
+  const auto stop_often = [&] {
+    for (int i = 0; i < 50; ++i) {
+      if (!ThreadStopper::instance().stop(kLong).stopped) continue;
+      inside.fetch_add(1, std::memory_order_relaxed);
+      inside.fetch_sub(1, std::memory_order_relaxed);
+      ThreadStopper::instance().resume();
+      stops.fetch_add(1, std::memory_order_relaxed);
+    }
+  };
+  std::thread other(stop_often);
+  stop_often();
+  other.join();
+  EXPECT_GT(stops.load(), 50);
+}
+
+TEST(ThreadStopper, AStrangersSignalHoldsNobody) {
+  const int signal = ThreadStopper::instance().signal_number();
+  std::atomic<bool> end{false};
+  Counters counters;
+  std::thread runner([&] {
+    while (!end.load(std::memory_order_relaxed)) counters.advance(0);
+  });
+  ASSERT_EQ(::pthread_kill(runner.native_handle(), signal), 0);
+  ASSERT_EQ(::kill(::getpid(), signal), 0);
+  sigval value{};
+  value.sival_ptr = &value;
+  ASSERT_EQ(::sigqueue(::getpid(), signal, value), 0);
+  const std::uint64_t before = counters.sum();
+  while (counters.sum() == before) std::this_thread::yield();
+  end = true;
+  runner.join();
+}
+
+}  // namespace
+}  // namespace commensal
