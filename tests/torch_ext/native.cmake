@@ -1,0 +1,18 @@
+# Tests of the gate and the session: free of torch, with fake clocks, pages and coordinators.
+commensal_test(gate_test gate/pacing_law_test.cpp gate/gate_test.cpp gate/op_durations_test.cpp
+               LIBRARIES commensal::gate)
+commensal_test(
+  runtime_test
+  runtime/activity_test.cpp
+  runtime/coordinator_client_test.cpp
+  runtime/fake_coordinator.cpp
+  runtime/limit_keeper_test.cpp
+  runtime/peer_observer_test.cpp
+  runtime/statistics_test.cpp
+  runtime/step_tracker_test.cpp
+  runtime/wanted_memory_test.cpp
+  LIBRARIES
+  commensal::session)
+# One session a process: ctest runs each case in a process of its own.
+commensal_test(session_test runtime/session_test.cpp runtime/fake_coordinator.cpp LIBRARIES
+               commensal::session)

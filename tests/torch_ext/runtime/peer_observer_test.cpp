@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the gate is told about the device, from real pages.
+#include "torch_ext/runtime/peer_observer.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <stdexcept>
+
+#include "torch_ext/runtime/job_page.h"
+
+namespace commensal {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+const TimePoint kNow{std::chrono::hours{1}};
+
+class PeerObserverTest : public ::testing::Test {
+ protected:
+  PeerObserverTest() {
+    device_.header = {wire::kDevicePageMagic, wire::kPageVersion,
+                      static_cast<std::uint32_t>(wire::kPageSize), 1, 0};
+    device_.heartbeat_ns.store(to_page_time(kNow));
+    device_.trickle_ppm.store(30'000);
+    put(0, "own", JobClass::kOpportunistic);
+    entry(0).share_min_ppm.store(10'000);
+    entry(0).share_max_ppm.store(1'000'000);
+  }
+
+  wire::DeviceEntry& entry(std::size_t index) { return device_.entries[index]; }
+  void put(std::size_t index, const char* id, JobClass job_class) {
+    std::strncpy(entry(index).job_id, id, wire::kIdSize - 1);
+    entry(index).job_class.store(static_cast<std::uint64_t>(job_class));
+    device_.revision.fetch_add(1);
+  }
+  void use_device() {
+    observer_.set_device_page(wire::MappedPage(device_fd_.get(), wire::kPageSize, false));
+  }
+  void add_guaranteed(std::size_t index) {
+    put(index, "other", JobClass::kGuaranteed);
+    entry(index).lease_until_ns.store(to_page_time(kNow + seconds{3}));
+    device_.guaranteed_alive.fetch_add(1);
+  }
+  static wire::MappedPage view_of(const OwnPage& page) {
+    return wire::MappedPage(page.fd(), wire::kPageSize, false);
+  }
+  static void set(OwnPage& page, wire::Activity activity, TimePoint since, TimePoint end = {}) {
+    page.page().activity.store(static_cast<std::uint64_t>(activity));
+    page.page().activity_since_ns.store(to_page_time(since));
+    page.page().wait_expected_end_ns.store(end == TimePoint{} ? 0 : to_page_time(end));
+    page.page().heartbeat_ns.store(to_page_time(kNow));
+  }
+
+  wire::UniqueFd device_fd_ = wire::make_page_memfd("test-device");
+  wire::MappedPage device_map_{device_fd_.get(), wire::kPageSize, true};
+  wire::DevicePage& device_ = *device_map_.as<wire::DevicePage>();
+  OwnPage first_{JobId{"other"}, JobClass::kGuaranteed, 0};
+  OwnPage second_{JobId{"other"}, JobClass::kGuaranteed, 1};
+  PeerObserver observer_{JobId{"own"}};
+};
+
+TEST_F(PeerObserverTest, WithoutPagesNobodyIsThere) {
+  const DeviceObservation seen = observer_.observe(kNow);
+  EXPECT_FALSE(seen.guaranteed_present);
+  EXPECT_FALSE(seen.coordinator_alive);
+  EXPECT_FALSE(seen.all_waiting);
+  EXPECT_EQ(seen.share_max, 1.0);
+}
+
+TEST_F(PeerObserverTest, TheOwnEntryBoundsTheGate) {
+  entry(0).share_max_ppm.store(250'000);
+  entry(0).paused.store(1);
+  use_device();
+  const DeviceObservation seen = observer_.observe(kNow);
+  EXPECT_TRUE(seen.coordinator_alive);
+  EXPECT_DOUBLE_EQ(seen.trickle, 0.01);
+  EXPECT_DOUBLE_EQ(seen.share_max, 0.25);
+  EXPECT_TRUE(seen.paused);
+}
+
+TEST_F(PeerObserverTest, FindsTheOwnEntryAgainWhenItMoves) {
+  use_device();
+  EXPECT_DOUBLE_EQ(observer_.observe(kNow).trickle, 0.01);
+  std::memset(entry(0).job_id, 0, wire::kIdSize);
+  put(7, "own", JobClass::kOpportunistic);
+  entry(7).share_min_ppm.store(70'000);
+  entry(7).share_max_ppm.store(1'000'000);
+  EXPECT_DOUBLE_EQ(observer_.observe(kNow).trickle, 0.07);
+  std::memset(entry(7).job_id, 0, wire::kIdSize);
+  device_.revision.fetch_add(1);
+  EXPECT_DOUBLE_EQ(observer_.observe(kNow).trickle, 0.03) << "the page's, without an entry";
+}
+
+TEST_F(PeerObserverTest, AGuaranteedLeaseIsSeenWithoutAnyPageOfItsJob) {
+  add_guaranteed(1);
+  use_device();
+  const DeviceObservation seen = observer_.observe(kNow);
+  EXPECT_TRUE(seen.guaranteed_present);
+  EXPECT_FALSE(seen.all_waiting);
+}
+
+TEST_F(PeerObserverTest, ItselfIsNoNeighbour) {
+  put(0, "own", JobClass::kGuaranteed);
+  device_.guaranteed_alive.store(1);
+  use_device();
+  EXPECT_FALSE(observer_.observe(kNow).guaranteed_present);
+  const OwnPage mine{JobId{"own"}, JobClass::kGuaranteed, 0};
+  observer_.add_peer(5, view_of(mine));
+  EXPECT_EQ(observer_.peers(), 0U);
+}
+
+TEST_F(PeerObserverTest, AllProcessesMustWait) {
+  add_guaranteed(1);
+  use_device();
+  observer_.add_peer(10, view_of(first_));
+  observer_.add_peer(11, view_of(second_));
+  EXPECT_FALSE(observer_.observe(kNow).all_waiting) << "unknown counts as busy";
+  set(first_, wire::Activity::kWaiting, kNow - milliseconds{5}, kNow + milliseconds{9});
+  set(second_, wire::Activity::kBusy, kNow - milliseconds{2});
+  DeviceObservation seen = observer_.observe(kNow);
+  EXPECT_FALSE(seen.all_waiting);
+  EXPECT_EQ(seen.busy_since, kNow - milliseconds{2});
+  set(second_, wire::Activity::kWaiting, kNow - milliseconds{3}, kNow + milliseconds{4});
+  second_.page().last_touch_ns.store(to_page_time(kNow - milliseconds{1}));
+  seen = observer_.observe(kNow);
+  EXPECT_TRUE(seen.all_waiting);
+  EXPECT_EQ(seen.idle_since, kNow - milliseconds{3});
+  EXPECT_EQ(seen.idle_expected_end, kNow + milliseconds{4});
+  EXPECT_EQ(seen.last_touch, kNow - milliseconds{1});
+}
+
+TEST_F(PeerObserverTest, ADeadProcessNoLongerCounts) {
+  add_guaranteed(1);
+  use_device();
+  observer_.add_peer(10, view_of(first_));
+  observer_.add_peer(11, view_of(second_));
+  set(first_, wire::Activity::kWaiting, kNow - milliseconds{5});
+  set(second_, wire::Activity::kBusy, kNow - milliseconds{2});
+  observer_.remove_peer(11);
+  EXPECT_TRUE(observer_.observe(kNow).all_waiting);
+  EXPECT_EQ(observer_.peers(), 1U);
+}
+
+TEST_F(PeerObserverTest, ASilentCoordinatorLeavesLeasesToExpire) {
+  add_guaranteed(1);
+  use_device();
+  const TimePoint later = kNow + PeerObserver::kSilence + milliseconds{1};
+  DeviceObservation seen = observer_.observe(later);
+  EXPECT_FALSE(seen.coordinator_alive);
+  EXPECT_TRUE(seen.guaranteed_present) << "its lease runs for another second";
+  EXPECT_DOUBLE_EQ(seen.trickle, 0.03) << "the configured rate, not the last measured one";
+  seen = observer_.observe(kNow + seconds{4});
+  EXPECT_FALSE(seen.guaranteed_present);
+}
+
+TEST_F(PeerObserverTest, ALivingGuaranteedProcessCountsWithoutALease) {
+  use_device();
+  observer_.add_peer(10, view_of(first_));
+  first_.page().heartbeat_ns.store(to_page_time(kNow + seconds{10}));
+  EXPECT_TRUE(observer_.observe(kNow + seconds{11}).guaranteed_present);
+  EXPECT_FALSE(observer_.observe(kNow + seconds{13}).guaranteed_present);
+}
+
+TEST_F(PeerObserverTest, RefusesPagesThatAreNone) {
+  device_.header.version = 99;
+  EXPECT_THROW(use_device(), std::runtime_error);
+  EXPECT_THROW(observer_.add_peer(10, wire::MappedPage(device_fd_.get(), wire::kPageSize, false)),
+               std::runtime_error);
+}
+
+}  // namespace
+}  // namespace commensal

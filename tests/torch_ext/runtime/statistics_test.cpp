@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// The statistics have every field that docs/stats.md promises, with its type.
+#include "torch_ext/runtime/statistics.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+namespace commensal {
+namespace {
+
+void expect_fields(const nlohmann::json& object, const std::vector<std::string>& names) {
+  for (const std::string& name : names) EXPECT_TRUE(object.contains(name)) << name;
+}
+
+TEST(StatisticsTest, HasEveryFieldOfTheSchema) {
+  const nlohmann::json stats = to_json(StatisticsView{});
+  EXPECT_EQ(stats.at("schema"), 1);
+  expect_fields(stats.at("job"), {"id", "name", "tenant", "class", "active", "role", "rank",
+                                  "world_size", "pid", "coordinator", "coordinator_pid", "reason"});
+  expect_fields(stats.at("memory"), {"limit_bytes",
+                                     "min_bytes",
+                                     "max_bytes",
+                                     "device_bytes",
+                                     "host_bytes",
+                                     "host_touched_bytes",
+                                     "parked_bytes",
+                                     "cached_bytes",
+                                     "live_bytes",
+                                     "peak_live_bytes",
+                                     "peak_device_bytes",
+                                     "moved_bytes_total",
+                                     "moved_out_bytes_total",
+                                     "moved_in_bytes_total",
+                                     "given_back_bytes_total",
+                                     "deferred_bytes",
+                                     "deferred_reason",
+                                     "held_by_children_bytes",
+                                     "moves_total",
+                                     "longest_pause_seconds",
+                                     "pause_seconds_total",
+                                     "safe_point_wait_seconds_total",
+                                     "allocations_total",
+                                     "frees_total",
+                                     "out_of_memory_total",
+                                     "revision",
+                                     "notes"});
+  expect_fields(stats.at("gate"),
+                {"law", "share", "share_min", "state", "reason", "closed_seconds_total",
+                 "ops_gated_total", "ops_seen_total", "busy_seconds_total", "idle_class"});
+  expect_fields(stats.at("step"),
+                {"number", "last_seconds", "median_seconds", "confidence", "source"});
+  expect_fields(stats.at("activity"),
+                {"state", "waits_total", "wait_seconds_total", "wait_typical_seconds"});
+}
+
+TEST(StatisticsTest, WritesUnitsAsPromised) {
+  StatisticsView view;
+  view.memory.limit = 4_GiB;
+  view.memory.moved_out = 3_MiB;
+  view.memory.moved_in = 2_MiB;
+  view.memory.longest_pause = std::chrono::milliseconds{12};
+  view.step.median = std::chrono::milliseconds{250};
+  view.step.source = StepSource::kHook;
+  const nlohmann::json stats = to_json(view);
+  EXPECT_EQ(stats["memory"]["limit_bytes"], 4ULL << 30U);
+  EXPECT_EQ(stats["memory"]["moved_bytes_total"], 5ULL << 20U);
+  EXPECT_DOUBLE_EQ(stats["memory"]["longest_pause_seconds"], 0.012);
+  EXPECT_DOUBLE_EQ(stats["step"]["median_seconds"], 0.25);
+  EXPECT_EQ(stats["step"]["source"], "hook");
+}
+
+TEST(StatisticsTest, NoLimitIsNull) {
+  StatisticsView view;
+  view.memory.limit = Bytes{UINT64_MAX};
+  const nlohmann::json stats = to_json(view);
+  EXPECT_TRUE(stats["memory"]["limit_bytes"].is_null());
+  EXPECT_TRUE(stats["memory"]["max_bytes"].is_null());
+}
+
+}  // namespace
+}  // namespace commensal
