@@ -2,7 +2,7 @@
 # The runtime's session and the coordinator's control client, as Python sees them.
 """Bindings over libcommensal_runtime: they convert and forward. Users import `commensal`."""
 
-from typing import Final, Literal
+from typing import Literal
 
 class SessionError(RuntimeError):
     """A misuse of the session (started twice, not started), in one sentence."""
@@ -16,11 +16,16 @@ class CoordinatorError(RuntimeError):
 class LimitTicket:
     """What came of a change of the memory limit; sizes in bytes."""
 
-    revision: Final[int]
-    limit_bytes: Final[int]
-    done_bytes: Final[int]
-    deferred_bytes: Final[int]
-    reason: Final[str]
+    @property
+    def revision(self) -> int: ...
+    @property
+    def limit_bytes(self) -> int: ...
+    @property
+    def done_bytes(self) -> int: ...
+    @property
+    def deferred_bytes(self) -> int: ...
+    @property
+    def reason(self) -> str: ...
 
 class Session:
     """The one session of this process; lives until the process ends."""

@@ -9,6 +9,7 @@ from importlib import metadata
 from pathlib import Path
 
 from conftest import COMMENSAL, DEADLINE
+from mypy import stubtest
 
 import commensal
 
@@ -62,8 +63,9 @@ def test_only_the_adaptor_links_torch() -> None:
     assert linking
 
 
-def test_the_stub_names_what_the_module_has() -> None:
-    from mypy import stubtest
-
-    options = stubtest.parse_options(["commensal._core", "--ignore-missing-stub"])
+def test_the_stub_names_what_the_module_has(tmp_path: Path) -> None:
+    # pybind11's classes have a metaclass and a constructor (which refuses) that no stub shows.
+    allowed = tmp_path / "allowed"
+    allowed.write_text(r"commensal\._core\.(LimitTicket|Session)(\.__init__)?")
+    options = stubtest.parse_options(["commensal._core", "--allowlist", str(allowed)])
     assert stubtest.test_stubs(options) == 0
