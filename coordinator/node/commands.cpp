@@ -193,6 +193,7 @@ json NodeCoordinator::status(const std::string& job, TimePoint now) {
     if (!wanted(identity["id"].get<std::string>(), identity["name"].get<std::string>())) continue;
     jobs.push_back(ended.status);
     jobs.back()["started_seconds_ago"] = seconds(now - ended.started);
+    jobs.back()["ended_seconds_ago"] = seconds(now - ended.ended);
   }
   const Bytes charged = ledger_.total_charged();
   return json{{"schema", 1},
@@ -227,7 +228,7 @@ void NodeCoordinator::end_job(Job& job, const std::string& exit_reason, TimePoin
   status["lease"]["granted_bytes"] = 0;
   status["lease"]["charged_bytes"] = 0;
   for (const Member& member : job.members) ledger_.close(job.key(member));
-  ended_.push_back({std::move(status), job.started});
+  ended_.push_back({std::move(status), job.started, now});
   if (ended_.size() > kEndedKept) ended_.pop_front();
   table_.remove(job.id);
   idle_since_ = now;

@@ -564,12 +564,12 @@ void NodeCoordinator::member_gone(const JobId& id, std::int64_t pid, Departure d
                     std::none_of(job->members.begin(), job->members.end(), [&](const Member& m) {
                       return m.pid != pid && m.role != "helper";
                     });
-  ledger_.close(job->key(*member));
   if (last) {
     std::string reason = member->left ? "ended" : "killed or crashed: gone without a last report";
     if (departure == Departure::kSilent) reason = "no sign of life";
     end_job(*job, reason, now);
   } else {
+    ledger_.close(job->key(*member));
     std::erase_if(job->members, [&](const Member& m) { return m.pid == pid; });
     if (job->members.empty()) end_job(*job, "ended", now);
   }

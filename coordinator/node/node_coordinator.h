@@ -137,6 +137,7 @@ class NodeCoordinator {
   struct Ended {
     nlohmann::json status;
     TimePoint started;
+    TimePoint ended;
   };
   std::deque<Ended> ended_;
   std::uint64_t malformed_total_ = 0;
