@@ -23,8 +23,8 @@ struct Scenario {
 
 std::vector<Scenario> scenarios() {
   const auto fill = [](ElasticAllocator&, PatternedBlocks& blocks) {
-    for (const Bytes size : {5_MiB, 100_KiB, 3_MiB, 1_KiB, 4_MiB}) (void)blocks.add(size);
-    blocks.remove(blocks.add(6_MiB));
+    for (const Bytes size : {320_KiB, 70_KiB, 192_KiB, 1_KiB, 256_KiB}) (void)blocks.add(size);
+    blocks.remove(blocks.add(384_KiB));
   };
   const auto fill_and_shrink = [fill](ElasticAllocator& allocator, PatternedBlocks& blocks) {
     fill(allocator, blocks);
@@ -34,26 +34,26 @@ std::vector<Scenario> scenarios() {
       {"Allocate", [](ElasticAllocator&, PatternedBlocks&) {},
        [](ElasticAllocator&, PatternedBlocks& blocks) {
          while (blocks.entries().size() < 3) {
-           if (blocks.add(7_MiB) == nullptr) return;
+           if (blocks.add(448_KiB) == nullptr) return;
          }
        },
-       [](const AllocatorStats& stats) { return stats.live == 21_MiB; }},
+       [](const AllocatorStats& stats) { return stats.live == 1344_KiB; }},
       {"AllocateOnTheSlowerTier",
-       [](ElasticAllocator& allocator, PatternedBlocks&) { (void)allocator.set_limit(6_MiB); },
+       [](ElasticAllocator& allocator, PatternedBlocks&) { (void)allocator.set_limit(384_KiB); },
        [](ElasticAllocator&, PatternedBlocks& blocks) {
          while (blocks.entries().size() < 3) {
-           if (blocks.add(7_MiB) == nullptr) return;
+           if (blocks.add(448_KiB) == nullptr) return;
          }
        },
-       [](const AllocatorStats& stats) { return stats.live == 21_MiB; }},
+       [](const AllocatorStats& stats) { return stats.live == 1344_KiB; }},
       {"SetLimit", fill,
-       [](ElasticAllocator& allocator, PatternedBlocks&) { (void)allocator.set_limit(2_MiB); },
-       [](const AllocatorStats& stats) { return stats.device <= 2_MiB; }},
+       [](ElasticAllocator& allocator, PatternedBlocks&) { (void)allocator.set_limit(128_KiB); },
+       [](const AllocatorStats& stats) { return stats.device <= 128_KiB; }},
       {"Shrink", fill,
        [](ElasticAllocator& allocator, PatternedBlocks&) {
-         (void)allocator.shrink(saturating_sub(allocator.stats().device, 4_MiB));
+         (void)allocator.shrink(saturating_sub(allocator.stats().device, 256_KiB));
        },
-       [](const AllocatorStats& stats) { return stats.device <= 4_MiB; }},
+       [](const AllocatorStats& stats) { return stats.device <= 256_KiB; }},
       {"Grow", fill_and_shrink,
        [](ElasticAllocator& allocator, PatternedBlocks&) {
          (void)allocator.post_limit(1_GiB);
@@ -67,7 +67,9 @@ std::vector<Scenario> scenarios() {
        [](const AllocatorStats& stats) { return stats.device == 0_B; }},
       {"ReleaseCached", fill,
        [](ElasticAllocator& allocator, PatternedBlocks&) { (void)allocator.release_cached(); },
-       [](const AllocatorStats& stats) { return stats.device <= 16_MiB && stats.cached <= 4_MiB; }},
+       [](const AllocatorStats& stats) {
+         return stats.device <= 1_MiB && stats.cached <= 256_KiB;
+       }},
   };
 }
 
@@ -79,7 +81,9 @@ TEST_P(ElasticFailureTest, Law2_EveryFailureRollsBackAndARetrySucceeds) {
     for (std::uint64_t position = 1;; ++position) {
       MovingSource source;
       FakeMemorySource& fake = source.fake();
-      ElasticAllocator allocator(source, {});
+      ElasticAllocatorOptions options;
+      options.chunk_size = 128_KiB;
+      ElasticAllocator allocator(source, options);
       PatternedBlocks blocks(allocator);
       GetParam().prepare(allocator, blocks);
       const auto failing = static_cast<FakeCall>(call);

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// The elastic allocator on the machine's own memory and a spill file.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "allocator/elastic_allocator.h"
+#include "allocator/host/host_memory_source.h"
+#include "tests/allocator/fuzz.h"
+#include "tests/allocator/patterned_blocks.h"
+
+namespace commensal {
+namespace {
+
+class ElasticOnHostTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (source_.capacity(Tier::kHost).is_zero()) {
+      GTEST_SKIP() << "no slower tier: " << source_.host_tier_reason();
+    }
+  }
+  HostMemorySource source_;
+};
+
+TEST_F(ElasticOnHostTest, Law2_LiveDataSurvivesRandomOperations) {
+  ElasticAllocatorOptions limits;
+  limits.limit = 16_MiB;
+  ElasticAllocator allocator(source_, limits);
+  FuzzOptions options;
+  options.seed = fuzz_seed();
+  options.operations = fuzz_operations(3'000, 500);
+  options.largest_block = 2_MiB;
+  options.largest_limit = 24_MiB;
+  ElasticFuzz(allocator, options).run();
+  EXPECT_GT(allocator.stats().moved_out, 0_B);
+}
+
+TEST_F(ElasticOnHostTest, Law2_StoresOfAnotherThreadAreKeptWhileChunksMove) {
+  ElasticAllocator allocator(source_, {});
+  constexpr std::size_t kWords = (std::size_t{4} << 20U) / sizeof(std::uint64_t);
+  auto* words = static_cast<std::uint64_t*>(allocator.allocate(4_MiB));
+  std::memset(words, 0, (4_MiB).count());
+  std::atomic<bool> stop{false};
+  std::atomic<std::uint64_t> rounds{0};
+  std::uint64_t lost = 0;
+  std::thread writer([&] {
+    // Only this thread writes, so each word must hold what it put there the round before.
+    for (std::uint64_t round = 1; !stop || round < 3; ++round) {
+      for (std::size_t i = 0; i < kWords; i += 61) {
+        if (words[i] != round - 1) ++lost;
+        words[i] = round;
+      }
+      rounds = round;
+    }
+  });
+  for (int i = 0; i < 10; ++i) {
+    // Only the other thread's own check may read the words now.
+    while (rounds == 0) std::this_thread::yield();
+    (void)allocator.set_limit(0_B);
+    (void)allocator.set_limit(64_MiB);
+  }
+  stop = true;
+  writer.join();
+  EXPECT_EQ(lost, 0U);
+  EXPECT_GT(allocator.stats().moved_out, 0_B);
+  EXPECT_GT(allocator.stats().moved_in, 0_B);
+  EXPECT_TRUE(allocator.deallocate(words));
+}
+
+TEST_F(ElasticOnHostTest, ResidentMemoryFollowsTheLimit) {
+  ElasticAllocator allocator(source_, {});
+  PatternedBlocks blocks(allocator);
+  for (int i = 0; i < 4; ++i) ASSERT_NE(blocks.add(16_MiB), nullptr);
+  EXPECT_TRUE(allocator.set_limit(32_MiB).complete()) << allocator.stats().deferred_reason;
+  EXPECT_LE(allocator.stats().device + allocator.stats().host_touched, 32_MiB);
+  blocks.expect_all();  // reads what was spilled: its pages are resident again
+  EXPECT_GT(allocator.stats().host_touched, 0_B);
+  const LimitTicket ticket = allocator.safe_point();
+  EXPECT_TRUE(ticket.complete()) << ticket.reason;
+  EXPECT_LE(allocator.stats().device + allocator.stats().host_touched, 32_MiB);
+  EXPECT_TRUE(allocator.park().complete());
+  EXPECT_EQ(allocator.stats().device + allocator.stats().host_touched, 0_B);
+  EXPECT_EQ(allocator.stats().parked, 64_MiB);
+  blocks.expect_all();
+  blocks.remove_all();
+}
+
+TEST_F(ElasticOnHostTest, AChildSeesWhatWasSpilled) {
+  ElasticAllocator allocator(source_, {});
+  allocator.install_fork_handlers();
+  auto* block = static_cast<unsigned char*>(allocator.allocate(4_MiB));
+  std::memset(block, 3, (4_MiB).count());
+  EXPECT_TRUE(allocator.set_limit(2_MiB).complete());
+  int go[2];
+  ASSERT_EQ(::pipe(go), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(20);
+    char byte = 0;
+    if (::read(go[0], &byte, 1) != 1) ::_exit(2);
+    for (std::size_t i = 0; i < (4_MiB).count(); ++i) {
+      if (block[i] != 3) ::_exit(1);
+    }
+    ::_exit(0);
+  }
+  ASSERT_GT(child, 0);
+  std::memset(block, 4, (4_MiB).count());
+  (void)allocator.set_limit(0_B);
+  (void)allocator.set_limit(64_MiB);
+  ASSERT_EQ(::write(go[1], "x", 1), 1);
+  int status = 0;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  for (std::size_t i = 0; i < (4_MiB).count(); ++i) ASSERT_EQ(block[i], 4);
+  ::close(go[0]);
+  ::close(go[1]);
+  EXPECT_TRUE(allocator.deallocate(block));
+}
+
+}  // namespace
+}  // namespace commensal
