@@ -80,13 +80,17 @@ def read_from_pipe() -> Callable[[int], bool]:
     view = memoryview(tensor.numpy())
     source, sink = os.pipe()
 
+    def feed(data: bytes) -> None:
+        while data:  # a signal, such as the one that stops threads, cuts a long write short
+            data = data[os.write(sink, data) :]
+
     def write_and_check(number: int) -> bool:
         value = number % 251
-        feeder = threading.Thread(target=os.write, args=(sink, bytes([value]) * 300_000))
+        feeder = threading.Thread(target=feed, args=(bytes([value]) * 300_000,))
         feeder.start()
         filled = 0
         while filled < 300_000:
-            half = (300_000 - filled) // 2 + filled
+            half = (filled + 300_000) // 2
             filled += os.readv(source, [view[filled:half], view[half:300_000]])
         feeder.join()
         return bool((tensor[:300_000] == value).all())
