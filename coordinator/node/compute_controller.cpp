@@ -116,7 +116,7 @@ void ComputeController::sample_steps(const ComputeView& view) {
     if (job.step_number == tracked.last_step) continue;
     tracked.last_step = job.step_number;
     tracked.history.add(view.now, job.step_last);
-    if (const auto slowdown = tracked.history.slowdown()) tracked.last_slowdown = slowdown;
+    tracked.step_seconds = seconds(job.step_last);
   }
 }
 
@@ -131,7 +131,7 @@ void ComputeController::mark_exposure(TimePoint now) {
 }
 
 bool ComputeController::needs_baseline(const Tracked& tracked) const {
-  if (tracked.history.baseline().steps < config_.good_baseline) return true;
+  if (tracked.history.baseline_steps() < config_.good_baseline) return true;
   return tracked.alarmed &&
          tracked.history.quiet_steps_total() < tracked.quiet_at_alarm + kAlarmSteps;
 }
@@ -162,9 +162,7 @@ void ComputeController::run_window(const ComputeView& view) {
     stepping = true;
     early = early || needs_baseline(tracked);
     quiet = std::max(quiet, tracked.history.quiet_steps_total());
-    const MedianEstimate here = tracked.history.shared();
-    const MedianEstimate alone = tracked.history.baseline();
-    step = std::max({step, here.seconds, alone.seconds});
+    step = std::max(step, tracked.step_seconds);
   }
   if (!stepping) return;
   if (step <= 0) step = kUnknownStep;
@@ -183,7 +181,7 @@ void ComputeController::run_window(const ComputeView& view) {
 std::optional<SlowdownEstimate> ComputeController::worst() const {
   std::optional<SlowdownEstimate> result;
   for (const auto& [id, tracked] : guaranteed_) {
-    const auto slowdown = tracked.history.slowdown();
+    const auto slowdown = tracked.history.slowdown();  // of the present shares, or none yet
     if (slowdown && (!result || slowdown->value > result->value)) result = slowdown;
   }
   return result;
@@ -194,6 +192,7 @@ void ComputeController::control(const ComputeView& view) {
   last_control_ = view.now;
   for (auto& [id, tracked] : guaranteed_) {
     const auto slowdown = tracked.history.slowdown();
+    if (slowdown) tracked.last_slowdown = slowdown;
     const bool alarm = slowdown && slowdown->value - slowdown->error > kAlarm;
     if (alarm && !tracked.alarmed) tracked.quiet_at_alarm = tracked.history.quiet_steps_total();
     tracked.alarmed = alarm;

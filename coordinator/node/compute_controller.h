@@ -92,6 +92,7 @@ class ComputeController {
   struct Tracked {
     StepHistory history;
     std::optional<SlowdownEstimate> last_slowdown;
+    double step_seconds = 0.0;  // newest known length of a step
     std::uint64_t last_step = 0;
     bool alarmed = false;  // slowdown far above the SLO
     std::size_t quiet_at_alarm = 0;

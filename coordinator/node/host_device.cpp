@@ -242,7 +242,8 @@ MemoryBudget parse_memory_budget(const std::string& text) {
   }
   std::string number = text;
   try {
-    if (text.empty() || text.front() == '-' || !CLI::AsSizeValue{false}(number).empty()) {
+    if (text.empty() || text.front() < '0' || text.front() > '9' ||
+        !CLI::AsSizeValue{false}(number).empty()) {
       throw refuse();
     }
   } catch (const CLI::Error&) {

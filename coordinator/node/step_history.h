@@ -48,6 +48,8 @@ class StepHistory {
   [[nodiscard]] std::optional<SlowdownEstimate> slowdown() const;
   /// Quiet steps ever seen: tells how many a window has brought.
   [[nodiscard]] std::size_t quiet_steps_total() const noexcept { return quiet_total_; }
+  /// Steps that the baseline is made of.
+  [[nodiscard]] std::size_t baseline_steps() const noexcept { return quiet_steps_.size(); }
   [[nodiscard]] bool is_quiet() const noexcept { return quiet_; }
 
  private:

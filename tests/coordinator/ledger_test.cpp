@@ -254,7 +254,7 @@ class World {
 
 TEST(Law3Ledger, Law3_NeverGrantsMoreThanTheDeviceHas) {
   const unsigned seed = std::random_device{}();
-  for (unsigned run = 0; run < 200; ++run) {
+  for (unsigned run = 0; run < 60; ++run) {
     World world{seed + run, ConfirmShrinks::kYes};
     for (int i = 0; i < 1000; ++i) {
       const auto wrong = world.step();
@@ -267,7 +267,7 @@ TEST(Law3Ledger, Law3_FailsWithoutTheConfirmStep) {
   int broken = 0;
   for (unsigned seed = 1; seed <= 20; ++seed) {
     World world{seed, ConfirmShrinks::kNo};
-    for (int i = 0; i < 1000; ++i) {
+    for (int i = 0; i < 5000; ++i) {
       if (!world.step()) continue;
       ++broken;
       break;
