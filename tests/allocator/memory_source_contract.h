@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The contract of memory_source.h as tests: every implementation instantiates this suite.
 //
-//   struct MySource { static std::unique_ptr<MemorySource> make(Bytes device, Bytes host); };
-//   INSTANTIATE_TYPED_TEST_SUITE_P(Mine, MemorySourceContract, MySource);
+//   INSTANTIATE_TEST_SUITE_P(Mine, MemorySourceContract, ::testing::Values(&make_mine));
 //
-// `make` gets capacities in bytes, multiples of the granularity; `host` zero: no slower tier.
+// The maker gets capacities in bytes, multiples of the granularity; `host` zero: no slower tier.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -23,14 +22,15 @@
 
 namespace commensal {
 
-template <typename Implementation>
-class MemorySourceContract : public ::testing::Test {
+using MakeSource = std::unique_ptr<MemorySource> (*)(Bytes device, Bytes host);
+
+class MemorySourceContract : public ::testing::TestWithParam<MakeSource> {
  protected:
   static constexpr std::uint64_t kChunks = 8;
 
   MemorySourceContract() {
-    const Bytes unit = Implementation::make(Bytes{UINT64_MAX}, Bytes{})->granularity();
-    source_ = Implementation::make(unit * kChunks, unit * kChunks);
+    const Bytes unit = GetParam()(Bytes{UINT64_MAX}, Bytes{})->granularity();
+    source_ = GetParam()(unit * kChunks, unit * kChunks);
     chunk_ = unit;
   }
 
@@ -103,440 +103,425 @@ class MemorySourceContract : public ::testing::Test {
   Bytes chunk_;
 };
 
-TYPED_TEST_SUITE_P(MemorySourceContract);
-
-TYPED_TEST_P(MemorySourceContract, ReservationsAreAligned) {
-  const AddressRange a = this->source().reserve(this->chunk() * 3);
-  const AddressRange b = this->source().reserve(this->chunk());
+TEST_P(MemorySourceContract, ReservationsAreAligned) {
+  const AddressRange a = source().reserve(chunk() * 3);
+  const AddressRange b = source().reserve(chunk());
   for (const AddressRange& range : {a, b}) {
-    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(range.begin) % this->chunk().count(), 0U);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(range.begin) % chunk().count(), 0U);
   }
-  EXPECT_EQ(a.size, this->chunk() * 3);
+  EXPECT_EQ(a.size, chunk() * 3);
   EXPECT_FALSE(a.contains(b.begin));
-  this->source().unreserve(a);
-  this->source().unreserve(b);
+  source().unreserve(a);
+  source().unreserve(b);
 }
 
-TYPED_TEST_P(MemorySourceContract, SizesAreMultiplesOfTheGranularity) {
-  EXPECT_THROW((void)this->source().reserve(Bytes{4096} + this->chunk()), std::logic_error);
-  EXPECT_THROW((void)this->source().reserve(Bytes{}), std::logic_error);
-  EXPECT_THROW((void)this->source().create(Tier::kDevice, Bytes{1}), std::logic_error);
-  EXPECT_THROW((void)this->source().create(Tier::kHost, Bytes{}), std::logic_error);
-  EXPECT_THROW((void)this->source().create(Tier::kParked, this->chunk()), std::logic_error);
+TEST_P(MemorySourceContract, SizesAreMultiplesOfTheGranularity) {
+  EXPECT_THROW((void)source().reserve(Bytes{4096} + chunk()), std::logic_error);
+  EXPECT_THROW((void)source().reserve(Bytes{}), std::logic_error);
+  EXPECT_THROW((void)source().create(Tier::kDevice, Bytes{1}), std::logic_error);
+  EXPECT_THROW((void)source().create(Tier::kHost, Bytes{}), std::logic_error);
+  EXPECT_THROW((void)source().create(Tier::kParked, chunk()), std::logic_error);
 }
 
-TYPED_TEST_P(MemorySourceContract, AbsurdReservationIsOutOfMemoryAndChangesNothing) {
-  const Bytes absurd{(std::uint64_t{1} << 60U) / this->chunk().count() * this->chunk().count()};
-  EXPECT_THROW((void)this->source().reserve(absurd), OutOfMemory);
-  std::byte* address = this->reserve();
-  (void)this->mapped(Tier::kDevice, address);
-  this->fill(address, 1);
-  this->expect_filled(address, 1);
+TEST_P(MemorySourceContract, AbsurdReservationIsOutOfMemoryAndChangesNothing) {
+  const Bytes absurd{(std::uint64_t{1} << 60U) / chunk().count() * chunk().count()};
+  EXPECT_THROW((void)source().reserve(absurd), OutOfMemory);
+  std::byte* address = reserve();
+  (void)mapped(Tier::kDevice, address);
+  fill(address, 1);
+  expect_filled(address, 1);
 }
 
-TYPED_TEST_P(MemorySourceContract, CreateCountsAgainstTheTiersCapacity) {
+TEST_P(MemorySourceContract, CreateCountsAgainstTheTiersCapacity) {
   for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
-    ASSERT_EQ(this->source().capacity(tier), this->chunk() * this->kChunks);
+    ASSERT_EQ(source().capacity(tier), chunk() * kChunks);
     std::vector<MemoryHandle> handles;
-    for (std::uint64_t i = 0; i < this->kChunks; ++i) {
-      handles.push_back(this->source().create(tier, this->chunk()));
+    for (std::uint64_t i = 0; i < kChunks; ++i) {
+      handles.push_back(source().create(tier, chunk()));
       EXPECT_TRUE(handles.back());
       EXPECT_EQ(handles.back().tier, tier);
     }
-    EXPECT_THROW((void)this->source().create(tier, this->chunk()), OutOfMemory);
-    this->source().release(handles.back());
-    handles.back() = this->source().create(tier, this->chunk());
-    EXPECT_THROW((void)this->source().create(tier, this->chunk()), OutOfMemory);
-    for (const MemoryHandle& handle : handles) this->source().release(handle);
-    const MemoryHandle large = this->source().create(tier, this->chunk() * this->kChunks);
-    this->source().release(large);
+    EXPECT_THROW((void)source().create(tier, chunk()), OutOfMemory);
+    source().release(handles.back());
+    handles.back() = source().create(tier, chunk());
+    EXPECT_THROW((void)source().create(tier, chunk()), OutOfMemory);
+    for (const MemoryHandle& handle : handles) source().release(handle);
+    const MemoryHandle large = source().create(tier, chunk() * kChunks);
+    source().release(large);
   }
 }
 
-TYPED_TEST_P(MemorySourceContract, WithoutASlowerTierItSaysWhy) {
-  EXPECT_EQ(this->source().host_tier_reason(), "");
-  const auto without = TypeParam::make(this->chunk() * 2, Bytes{});
+TEST_P(MemorySourceContract, WithoutASlowerTierItSaysWhy) {
+  EXPECT_EQ(source().host_tier_reason(), "");
+  const auto without = GetParam()(chunk() * 2, Bytes{});
   EXPECT_EQ(without->capacity(Tier::kHost), Bytes{});
   EXPECT_NE(without->host_tier_reason(), "");
-  EXPECT_THROW((void)without->create(Tier::kHost, this->chunk()), OutOfMemory);
-  const AddressRange range = without->reserve(this->chunk());
-  const MemoryHandle handle = without->create(Tier::kDevice, this->chunk());
+  EXPECT_THROW((void)without->create(Tier::kHost, chunk()), OutOfMemory);
+  const AddressRange range = without->reserve(chunk());
+  const MemoryHandle handle = without->create(Tier::kDevice, chunk());
   without->map(range.begin, handle);
-  this->fill(range.begin, 3);
-  this->expect_filled(range.begin, 3);
+  fill(range.begin, 3);
+  expect_filled(range.begin, 3);
 }
 
-TYPED_TEST_P(MemorySourceContract, MappedMemoryIsReadableAndWritable) {
-  std::byte* address = this->reserve();
-  std::byte* second = address + this->chunk().count();
-  const MemoryHandle device = this->mapped(Tier::kDevice, address);
-  const MemoryHandle host = this->mapped(Tier::kHost, second);
-  this->fill(address, 1);
-  this->fill(second, 2);
-  this->expect_filled(address, 1);
-  this->expect_filled(second, 2);
-  this->source().unmap(address, device);
-  this->expect_filled(second, 2);
-  this->source().unmap(second, host);
+TEST_P(MemorySourceContract, MappedMemoryIsReadableAndWritable) {
+  std::byte* address = reserve();
+  std::byte* second = address + chunk().count();
+  const MemoryHandle device = mapped(Tier::kDevice, address);
+  const MemoryHandle host = mapped(Tier::kHost, second);
+  fill(address, 1);
+  fill(second, 2);
+  expect_filled(address, 1);
+  expect_filled(second, 2);
+  source().unmap(address, device);
+  expect_filled(second, 2);
+  source().unmap(second, host);
   // Handles can be mapped anew, elsewhere, each of them.
-  this->source().map(second, device);
-  this->source().map(address, host);
-  this->fill(address, 4);
-  this->fill(second, 5);
-  this->expect_filled(address, 4);
-  this->expect_filled(second, 5);
+  source().map(second, device);
+  source().map(address, host);
+  fill(address, 4);
+  fill(second, 5);
+  expect_filled(address, 4);
+  expect_filled(second, 5);
 }
 
-TYPED_TEST_P(MemorySourceContract, MappingTwiceIsMisuse) {
-  std::byte* address = this->reserve();
-  const MemoryHandle handle = this->mapped(Tier::kDevice, address);
-  this->fill(address, 1);
-  const MemoryHandle other = this->source().create(Tier::kHost, this->chunk());
-  const MemoryHandle wide = this->source().create(Tier::kDevice, this->chunk() * 2);
-  EXPECT_THROW(this->source().map(address + this->chunk().count(), handle), std::logic_error);
-  EXPECT_THROW(this->source().map(address, other), std::logic_error);
-  this->source().unmap(address, handle);
-  this->source().map(address + this->chunk().count(), handle);
-  EXPECT_THROW(this->source().map(address, wide), std::logic_error) << "overlaps at its end";
-  this->source().map(address + 2 * this->chunk().count(), wide);
-  EXPECT_THROW(this->source().map(address + 3 * this->chunk().count(), other), std::logic_error)
+TEST_P(MemorySourceContract, MappingTwiceIsMisuse) {
+  std::byte* address = reserve();
+  const MemoryHandle handle = mapped(Tier::kDevice, address);
+  fill(address, 1);
+  const MemoryHandle other = source().create(Tier::kHost, chunk());
+  const MemoryHandle wide = source().create(Tier::kDevice, chunk() * 2);
+  EXPECT_THROW(source().map(address + chunk().count(), handle), std::logic_error);
+  EXPECT_THROW(source().map(address, other), std::logic_error);
+  source().unmap(address, handle);
+  source().map(address + chunk().count(), handle);
+  EXPECT_THROW(source().map(address, wide), std::logic_error) << "overlaps at its end";
+  source().map(address + 2 * chunk().count(), wide);
+  EXPECT_THROW(source().map(address + 3 * chunk().count(), other), std::logic_error)
       << "overlaps at its start";
 }
 
-TYPED_TEST_P(MemorySourceContract, MappingOutsideOfAReservationIsMisuse) {
-  std::byte* address = this->reserve(2);
-  const MemoryHandle handle = this->source().create(Tier::kDevice, this->chunk());
-  const MemoryHandle wide = this->source().create(Tier::kDevice, this->chunk() * 3);
-  EXPECT_THROW(this->source().map(address + 4096, handle), std::logic_error);
-  EXPECT_THROW(this->source().map(nullptr, handle), std::logic_error);
-  EXPECT_THROW(this->source().map(address, wide), std::logic_error);
-  this->source().map(address, handle);
+TEST_P(MemorySourceContract, MappingOutsideOfAReservationIsMisuse) {
+  std::byte* address = reserve(2);
+  const MemoryHandle handle = source().create(Tier::kDevice, chunk());
+  const MemoryHandle wide = source().create(Tier::kDevice, chunk() * 3);
+  EXPECT_THROW(source().map(address + 4096, handle), std::logic_error);
+  EXPECT_THROW(source().map(nullptr, handle), std::logic_error);
+  EXPECT_THROW(source().map(address, wide), std::logic_error);
+  source().map(address, handle);
 }
 
-TYPED_TEST_P(MemorySourceContract, UnmappingWhatIsNotMappedIsMisuse) {
-  std::byte* address = this->reserve();
-  const MemoryHandle handle = this->source().create(Tier::kDevice, this->chunk());
-  EXPECT_THROW(this->source().unmap(address, handle), std::logic_error);
-  this->source().map(address, handle);
-  this->fill(address, 1);
-  EXPECT_THROW(this->source().unmap(address + this->chunk().count(), handle), std::logic_error);
-  this->expect_filled(address, 1);
-  this->source().unmap(address, handle);
-  EXPECT_THROW(this->source().unmap(address, handle), std::logic_error);
+TEST_P(MemorySourceContract, UnmappingWhatIsNotMappedIsMisuse) {
+  std::byte* address = reserve();
+  const MemoryHandle handle = source().create(Tier::kDevice, chunk());
+  EXPECT_THROW(source().unmap(address, handle), std::logic_error);
+  source().map(address, handle);
+  fill(address, 1);
+  EXPECT_THROW(source().unmap(address + chunk().count(), handle), std::logic_error);
+  expect_filled(address, 1);
+  source().unmap(address, handle);
+  EXPECT_THROW(source().unmap(address, handle), std::logic_error);
 }
 
-TYPED_TEST_P(MemorySourceContract, ReleasingMappedOrReleasedHandlesIsMisuse) {
-  std::byte* address = this->reserve();
+TEST_P(MemorySourceContract, ReleasingMappedOrReleasedHandlesIsMisuse) {
+  std::byte* address = reserve();
   for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
-    const MemoryHandle handle = this->mapped(tier, address);
-    this->fill(address, 1);
-    EXPECT_THROW(this->source().release(handle), std::logic_error);
-    this->expect_filled(address, 1);
-    this->source().unmap(address, handle);
-    this->source().release(handle);
-    EXPECT_THROW(this->source().release(handle), std::logic_error);
-    EXPECT_THROW(this->source().map(address, handle), std::logic_error);
-    EXPECT_THROW(this->source().release(MemoryHandle{}), std::logic_error);
+    const MemoryHandle handle = mapped(tier, address);
+    fill(address, 1);
+    EXPECT_THROW(source().release(handle), std::logic_error);
+    expect_filled(address, 1);
+    source().unmap(address, handle);
+    source().release(handle);
+    EXPECT_THROW(source().release(handle), std::logic_error);
+    EXPECT_THROW(source().map(address, handle), std::logic_error);
+    EXPECT_THROW(source().release(MemoryHandle{}), std::logic_error);
   }
 }
 
-TYPED_TEST_P(MemorySourceContract, UnreservingIsCheckedToo) {
-  const AddressRange range = this->source().reserve(this->chunk() * 2);
-  const MemoryHandle handle = this->source().create(Tier::kDevice, this->chunk());
-  this->source().map(range.begin + this->chunk().count(), handle);
-  EXPECT_THROW(this->source().unreserve(range), std::logic_error) << "something is mapped";
-  EXPECT_THROW(this->source().unreserve(AddressRange{range.begin, this->chunk()}),
-               std::logic_error);
-  this->source().unmap(range.begin + this->chunk().count(), handle);
-  this->source().unreserve(range);
-  EXPECT_THROW(this->source().unreserve(range), std::logic_error);
+TEST_P(MemorySourceContract, UnreservingIsCheckedToo) {
+  const AddressRange range = source().reserve(chunk() * 2);
+  const MemoryHandle handle = source().create(Tier::kDevice, chunk());
+  source().map(range.begin + chunk().count(), handle);
+  EXPECT_THROW(source().unreserve(range), std::logic_error) << "something is mapped";
+  EXPECT_THROW(source().unreserve(AddressRange{range.begin, chunk()}), std::logic_error);
+  source().unmap(range.begin + chunk().count(), handle);
+  source().unreserve(range);
+  EXPECT_THROW(source().unreserve(range), std::logic_error);
 }
 
-TYPED_TEST_P(MemorySourceContract, LiveChunksMoveBothWaysAndKeepTheirBytes) {
-  std::byte* address = this->reserve();
-  MemoryHandle handle = this->mapped(Tier::kDevice, address);
-  this->fill(address, 1);
+TEST_P(MemorySourceContract, LiveChunksMoveBothWaysAndKeepTheirBytes) {
+  std::byte* address = reserve();
+  MemoryHandle handle = mapped(Tier::kDevice, address);
+  fill(address, 1);
   for (std::uint64_t round = 1; round < 4; ++round) {
-    handle = this->move(address, handle, Tier::kHost);
-    this->expect_filled(address, round);
-    this->fill(address, round + 100);  // written while on the slower tier
-    this->expect_filled(address, round + 100);
-    handle = this->move(address, handle, Tier::kHost);  // from slower to slower
-    this->expect_filled(address, round + 100);
-    handle = this->move(address, handle, Tier::kDevice);
-    this->expect_filled(address, round + 100);
-    this->fill(address, round + 1);
+    handle = move(address, handle, Tier::kHost);
+    expect_filled(address, round);
+    fill(address, round + 100);  // written while on the slower tier
+    expect_filled(address, round + 100);
+    handle = move(address, handle, Tier::kHost);  // from slower to slower
+    expect_filled(address, round + 100);
+    handle = move(address, handle, Tier::kDevice);
+    expect_filled(address, round + 100);
+    fill(address, round + 1);
   }
-  this->source().unmap(address, handle);
-  this->source().release(handle);
+  source().unmap(address, handle);
+  source().release(handle);
 }
 
-TYPED_TEST_P(MemorySourceContract, SwappingExchangesTheHandles) {
-  std::byte* address = this->reserve();
-  const MemoryHandle from = this->mapped(Tier::kDevice, address);
-  const MemoryHandle to = this->source().create(Tier::kHost, this->chunk());
-  this->fill(address, 7);
-  const CopyTicket ticket = this->copied(address, from, to);
-  ASSERT_EQ(this->swap(ticket), SwapResult::kSwapped);
-  EXPECT_THROW(this->source().unmap(address, from), std::logic_error);
-  EXPECT_THROW(this->source().release(to), std::logic_error) << "is mapped now";
-  this->source().release(from);  // before the ticket ends, too
-  this->source().end_copy(ticket);
-  this->expect_filled(address, 7);
-  this->source().unmap(address, to);
-  this->source().release(to);
+TEST_P(MemorySourceContract, SwappingExchangesTheHandles) {
+  std::byte* address = reserve();
+  const MemoryHandle from = mapped(Tier::kDevice, address);
+  const MemoryHandle to = source().create(Tier::kHost, chunk());
+  fill(address, 7);
+  const CopyTicket ticket = copied(address, from, to);
+  ASSERT_EQ(swap(ticket), SwapResult::kSwapped);
+  EXPECT_THROW(source().unmap(address, from), std::logic_error);
+  EXPECT_THROW(source().release(to), std::logic_error) << "is mapped now";
+  source().release(from);  // before the ticket ends, too
+  source().end_copy(ticket);
+  expect_filled(address, 7);
+  source().unmap(address, to);
+  source().release(to);
 }
 
-TYPED_TEST_P(MemorySourceContract, ChangedBytesStayAndTheTargetCanBeUsedAgain) {
-  std::byte* address = this->reserve();
+TEST_P(MemorySourceContract, ChangedBytesStayAndTheTargetCanBeUsedAgain) {
+  std::byte* address = reserve();
   for (const Tier first : {Tier::kDevice, Tier::kHost}) {
     const Tier second = first == Tier::kDevice ? Tier::kHost : Tier::kDevice;
-    const MemoryHandle from = this->mapped(first, address);
-    const MemoryHandle to = this->source().create(second, this->chunk());
-    this->fill(address, 1);
-    CopyTicket ticket = this->copied(address, from, to);
-    address[this->chunk().count() / 2] ^= std::byte{1};
-    EXPECT_EQ(this->swap(ticket), SwapResult::kChanged);
-    this->source().end_copy(ticket);
-    address[this->chunk().count() / 2] ^= std::byte{1};
-    this->expect_filled(address, 1);
-    this->fill(address, 2);
-    ticket = this->copied(address, from, to);
-    EXPECT_EQ(this->swap(ticket), SwapResult::kSwapped);
-    this->source().end_copy(ticket);
-    this->expect_filled(address, 2);
-    this->source().release(from);
-    this->source().unmap(address, to);
-    this->source().release(to);
+    const MemoryHandle from = mapped(first, address);
+    const MemoryHandle to = source().create(second, chunk());
+    fill(address, 1);
+    CopyTicket ticket = copied(address, from, to);
+    address[chunk().count() / 2] ^= std::byte{1};
+    EXPECT_EQ(swap(ticket), SwapResult::kChanged);
+    source().end_copy(ticket);
+    address[chunk().count() / 2] ^= std::byte{1};
+    expect_filled(address, 1);
+    fill(address, 2);
+    ticket = copied(address, from, to);
+    EXPECT_EQ(swap(ticket), SwapResult::kSwapped);
+    source().end_copy(ticket);
+    expect_filled(address, 2);
+    source().release(from);
+    source().unmap(address, to);
+    source().release(to);
   }
 }
 
-TYPED_TEST_P(MemorySourceContract, CopyInsideTakesWhatChanged) {
-  std::byte* address = this->reserve();
+TEST_P(MemorySourceContract, CopyInsideTakesWhatChanged) {
+  std::byte* address = reserve();
   for (const Tier first : {Tier::kDevice, Tier::kHost}) {
     const Tier second = first == Tier::kDevice ? Tier::kHost : Tier::kDevice;
-    const MemoryHandle from = this->mapped(first, address);
-    const MemoryHandle to = this->source().create(second, this->chunk());
-    this->fill(address, 1);
-    CopyTicket ticket = this->copied(address, from, to);
-    this->fill(address, 2);  // all of it
-    EXPECT_EQ(this->swap(ticket, OnChange::kCopyInside), SwapResult::kSwapped);
-    this->source().end_copy(ticket);
-    this->expect_filled(address, 2);
-    ticket = this->copied(address, to, from);
+    const MemoryHandle from = mapped(first, address);
+    const MemoryHandle to = source().create(second, chunk());
+    fill(address, 1);
+    CopyTicket ticket = copied(address, from, to);
+    fill(address, 2);  // all of it
+    EXPECT_EQ(swap(ticket, OnChange::kCopyInside), SwapResult::kSwapped);
+    source().end_copy(ticket);
+    expect_filled(address, 2);
+    ticket = copied(address, to, from);
     address[0] ^= std::byte{1};  // first and last byte
-    address[this->chunk().count() - 1] ^= std::byte{1};
-    EXPECT_EQ(this->swap(ticket, OnChange::kCopyInside), SwapResult::kSwapped);
-    this->source().end_copy(ticket);
+    address[chunk().count() - 1] ^= std::byte{1};
+    EXPECT_EQ(swap(ticket, OnChange::kCopyInside), SwapResult::kSwapped);
+    source().end_copy(ticket);
     address[0] ^= std::byte{1};
-    address[this->chunk().count() - 1] ^= std::byte{1};
-    this->expect_filled(address, 2);
-    this->source().release(to);
-    this->source().unmap(address, from);
-    this->source().release(from);
+    address[chunk().count() - 1] ^= std::byte{1};
+    expect_filled(address, 2);
+    source().release(to);
+    source().unmap(address, from);
+    source().release(from);
   }
 }
 
-TYPED_TEST_P(MemorySourceContract, KCopyInsideAfterKChangedOnTheSameTicketWorks) {
-  std::byte* address = this->reserve();
-  const MemoryHandle from = this->mapped(Tier::kDevice, address);
-  const MemoryHandle to = this->source().create(Tier::kHost, this->chunk());
-  this->fill(address, 1);
-  const CopyTicket ticket = this->copied(address, from, to);
-  this->fill(address, 2);
-  this->fence();
-  EXPECT_EQ(this->source().swap(ticket, OnChange::kLeave), SwapResult::kChanged);
-  EXPECT_EQ(this->source().swap(ticket, OnChange::kCopyInside), SwapResult::kSwapped);
-  this->source().unfence();
-  this->source().end_copy(ticket);
-  this->expect_filled(address, 2);
+TEST_P(MemorySourceContract, KCopyInsideAfterKChangedOnTheSameTicketWorks) {
+  std::byte* address = reserve();
+  const MemoryHandle from = mapped(Tier::kDevice, address);
+  const MemoryHandle to = source().create(Tier::kHost, chunk());
+  fill(address, 1);
+  const CopyTicket ticket = copied(address, from, to);
+  fill(address, 2);
+  fence();
+  EXPECT_EQ(source().swap(ticket, OnChange::kLeave), SwapResult::kChanged);
+  EXPECT_EQ(source().swap(ticket, OnChange::kCopyInside), SwapResult::kSwapped);
+  source().unfence();
+  source().end_copy(ticket);
+  expect_filled(address, 2);
 }
 
-TYPED_TEST_P(MemorySourceContract, AnAbandonedCopyChangesNothing) {
-  std::byte* address = this->reserve();
-  MemoryHandle from = this->mapped(Tier::kDevice, address);
-  MemoryHandle to = this->source().create(Tier::kHost, this->chunk());
-  this->fill(address, 1);
-  CopyTicket ticket = this->copied(address, from, to);
-  this->source().end_copy(ticket);
-  this->expect_filled(address, 1);
-  ticket = this->source().begin_copy(address, from, to);  // not even waited for
-  this->source().end_copy(ticket);
-  this->expect_filled(address, 1);
-  this->source().release(to);
-  from = this->move(address, from, Tier::kHost);
-  to = this->source().create(Tier::kDevice, this->chunk());
-  ticket = this->copied(address, from, to);
-  this->source().end_copy(ticket);
-  this->source().release(to);
-  this->expect_filled(address, 1);
-  this->source().unmap(address, from);
-  this->source().release(from);
+TEST_P(MemorySourceContract, AnAbandonedCopyChangesNothing) {
+  std::byte* address = reserve();
+  MemoryHandle from = mapped(Tier::kDevice, address);
+  MemoryHandle to = source().create(Tier::kHost, chunk());
+  fill(address, 1);
+  CopyTicket ticket = copied(address, from, to);
+  source().end_copy(ticket);
+  expect_filled(address, 1);
+  ticket = source().begin_copy(address, from, to);  // not even waited for
+  source().end_copy(ticket);
+  expect_filled(address, 1);
+  source().release(to);
+  from = move(address, from, Tier::kHost);
+  to = source().create(Tier::kDevice, chunk());
+  ticket = copied(address, from, to);
+  source().end_copy(ticket);
+  source().release(to);
+  expect_filled(address, 1);
+  source().unmap(address, from);
+  source().release(from);
 }
 
-TYPED_TEST_P(MemorySourceContract, BeginCopyIsChecked) {
-  std::byte* address = this->reserve();
-  std::byte* other = address + this->chunk().count();
-  const MemoryHandle from = this->mapped(Tier::kDevice, address);
-  const MemoryHandle busy = this->mapped(Tier::kHost, other);
-  const MemoryHandle to = this->source().create(Tier::kHost, this->chunk());
-  const MemoryHandle wide = this->source().create(Tier::kHost, this->chunk() * 2);
+TEST_P(MemorySourceContract, BeginCopyIsChecked) {
+  std::byte* address = reserve();
+  std::byte* other = address + chunk().count();
+  const MemoryHandle from = mapped(Tier::kDevice, address);
+  const MemoryHandle busy = mapped(Tier::kHost, other);
+  const MemoryHandle to = source().create(Tier::kHost, chunk());
+  const MemoryHandle wide = source().create(Tier::kHost, chunk() * 2);
   const auto begin = [&](std::byte* at, MemoryHandle a, MemoryHandle b) {
-    (void)this->source().begin_copy(at, a, b);
+    (void)source().begin_copy(at, a, b);
   };
   EXPECT_THROW(begin(other, from, to), std::logic_error) << "not mapped there";
   EXPECT_THROW(begin(address, from, busy), std::logic_error) << "target is mapped";
   EXPECT_THROW(begin(address, from, wide), std::logic_error) << "sizes differ";
   EXPECT_THROW(begin(address, to, wide), std::logic_error) << "source is not mapped";
-  const CopyTicket ticket = this->source().begin_copy(address, from, to);
+  const CopyTicket ticket = source().begin_copy(address, from, to);
   EXPECT_THROW(begin(address, from, to), std::logic_error) << "runs already";
-  EXPECT_THROW(this->source().unmap(address, from), std::logic_error) << "is being copied";
-  EXPECT_THROW(this->source().release(to), std::logic_error) << "is being copied to";
-  EXPECT_THROW(this->source().map(address + 2 * this->chunk().count(), to), std::logic_error);
-  this->source().end_copy(ticket);
-  this->source().unmap(address, from);
+  EXPECT_THROW(source().unmap(address, from), std::logic_error) << "is being copied";
+  EXPECT_THROW(source().release(to), std::logic_error) << "is being copied to";
+  EXPECT_THROW(source().map(address + 2 * chunk().count(), to), std::logic_error);
+  source().end_copy(ticket);
+  source().unmap(address, from);
 }
 
-TYPED_TEST_P(MemorySourceContract, TicketsTellTheirState) {
-  std::byte* address = this->reserve();
-  const MemoryHandle from = this->mapped(Tier::kDevice, address);
-  const MemoryHandle to = this->source().create(Tier::kHost, this->chunk());
-  const CopyTicket ticket = this->source().begin_copy(address, from, to);
+TEST_P(MemorySourceContract, TicketsTellTheirState) {
+  std::byte* address = reserve();
+  const MemoryHandle from = mapped(Tier::kDevice, address);
+  const MemoryHandle to = source().create(Tier::kHost, chunk());
+  const CopyTicket ticket = source().begin_copy(address, from, to);
   EXPECT_TRUE(ticket);
-  EXPECT_NE(this->source().copy_state(ticket), CopyState::kFailed);
-  EXPECT_EQ(this->source().wait_copy(ticket), CopyState::kDone);
-  EXPECT_EQ(this->source().copy_state(ticket), CopyState::kDone);
-  EXPECT_EQ(this->source().wait_copy(ticket), CopyState::kDone) << "waiting twice";
-  EXPECT_EQ(this->source().copy_error(ticket), "");
-  this->source().end_copy(ticket);
-  EXPECT_EQ(this->source().copy_state(ticket), CopyState::kFailed);
-  EXPECT_THROW((void)this->source().wait_copy(ticket), std::logic_error);
+  EXPECT_NE(source().copy_state(ticket), CopyState::kFailed);
+  EXPECT_EQ(source().wait_copy(ticket), CopyState::kDone);
+  EXPECT_EQ(source().copy_state(ticket), CopyState::kDone);
+  EXPECT_EQ(source().wait_copy(ticket), CopyState::kDone) << "waiting twice";
+  EXPECT_EQ(source().copy_error(ticket), "");
+  source().end_copy(ticket);
+  EXPECT_EQ(source().copy_state(ticket), CopyState::kFailed);
+  EXPECT_THROW((void)source().wait_copy(ticket), std::logic_error);
 }
 
-TYPED_TEST_P(MemorySourceContract, ManyChunksMoveInOneFence) {
+TEST_P(MemorySourceContract, ManyChunksMoveInOneFence) {
   constexpr std::uint64_t kMany = 4;
-  std::byte* begin = this->reserve();
+  std::byte* begin = reserve();
   std::vector<MemoryHandle> from;
   std::vector<MemoryHandle> to;
   std::vector<CopyTicket> tickets;
   for (std::uint64_t i = 0; i < kMany; ++i) {
-    std::byte* address = begin + i * this->chunk().count();
-    from.push_back(this->mapped(Tier::kDevice, address));
-    this->fill(address, i);
-    to.push_back(this->source().create(Tier::kHost, this->chunk()));
-    tickets.push_back(this->source().begin_copy(address, from[i], to[i]));
+    std::byte* address = begin + i * chunk().count();
+    from.push_back(mapped(Tier::kDevice, address));
+    fill(address, i);
+    to.push_back(source().create(Tier::kHost, chunk()));
+    tickets.push_back(source().begin_copy(address, from[i], to[i]));
   }
   for (const CopyTicket& ticket : tickets) {
-    ASSERT_EQ(this->source().wait_copy(ticket), CopyState::kDone);
+    ASSERT_EQ(source().wait_copy(ticket), CopyState::kDone);
   }
-  begin[this->chunk().count()] ^= std::byte{1};  // in the second chunk only
-  this->fence();
+  begin[chunk().count()] ^= std::byte{1};  // in the second chunk only
+  fence();
   std::vector<SwapResult> results;
   results.reserve(kMany);
   for (const CopyTicket& ticket : tickets) {
-    results.push_back(this->source().swap(ticket, OnChange::kLeave));
+    results.push_back(source().swap(ticket, OnChange::kLeave));
   }
-  this->source().unfence();
+  source().unfence();
   using enum SwapResult;
   EXPECT_EQ(results, (std::vector<SwapResult>{kSwapped, kChanged, kSwapped, kSwapped}));
-  begin[this->chunk().count()] ^= std::byte{1};
+  begin[chunk().count()] ^= std::byte{1};
   for (std::uint64_t i = 0; i < kMany; ++i) {
-    this->source().end_copy(tickets[i]);
-    this->expect_filled(begin + i * this->chunk().count(), i);
-    this->source().release(results[i] == kSwapped ? from[i] : to[i]);
+    source().end_copy(tickets[i]);
+    expect_filled(begin + i * chunk().count(), i);
+    source().release(results[i] == kSwapped ? from[i] : to[i]);
   }
 }
 
-TYPED_TEST_P(MemorySourceContract, NothingButSwapInsideAFenceAndNoSwapOutside) {
-  std::byte* address = this->reserve();
-  const MemoryHandle from = this->mapped(Tier::kDevice, address);
-  const MemoryHandle to = this->source().create(Tier::kHost, this->chunk());
-  this->fill(address, 1);
-  const CopyTicket ticket = this->copied(address, from, to);
-  EXPECT_EQ(this->source().swap(ticket, OnChange::kLeave), SwapResult::kFailed);
-  this->fence();
-  EXPECT_THROW((void)this->source().create(Tier::kDevice, this->chunk()), std::logic_error);
-  this->source().unfence();
-  EXPECT_EQ(this->swap(CopyTicket{ticket.id + 100}), SwapResult::kFailed);
-  EXPECT_EQ(this->swap(ticket), SwapResult::kSwapped);
-  EXPECT_EQ(this->swap(ticket), SwapResult::kFailed) << "swapping twice";
-  this->source().end_copy(ticket);
-  this->expect_filled(address, 1);
+TEST_P(MemorySourceContract, NothingButSwapInsideAFenceAndNoSwapOutside) {
+  std::byte* address = reserve();
+  const MemoryHandle from = mapped(Tier::kDevice, address);
+  const MemoryHandle to = source().create(Tier::kHost, chunk());
+  fill(address, 1);
+  const CopyTicket ticket = copied(address, from, to);
+  EXPECT_EQ(source().swap(ticket, OnChange::kLeave), SwapResult::kFailed);
+  fence();
+  EXPECT_THROW((void)source().create(Tier::kDevice, chunk()), std::logic_error);
+  source().unfence();
+  EXPECT_EQ(swap(CopyTicket{ticket.id + 100}), SwapResult::kFailed);
+  EXPECT_EQ(swap(ticket), SwapResult::kSwapped);
+  EXPECT_EQ(swap(ticket), SwapResult::kFailed) << "swapping twice";
+  source().end_copy(ticket);
+  expect_filled(address, 1);
 }
 
-TYPED_TEST_P(MemorySourceContract, TouchedAndTrimConcernTheSlowerTierOnly) {
-  std::byte* address = this->reserve();
-  MemoryHandle handle = this->mapped(Tier::kDevice, address);
-  this->fill(address, 1);
-  EXPECT_EQ(this->source().touched(address, handle).resident, Bytes{});
-  EXPECT_EQ(this->source().touched(address, handle).written, Bytes{});
-  handle = this->move(address, handle, Tier::kHost);
-  this->expect_filled(address, 1);
-  const Bytes before = this->source().touched(address, handle).resident;
-  EXPECT_LE(before, this->chunk());
-  EXPECT_LE(this->source().trim(address, handle), before);
-  this->expect_filled(address, 1);
+TEST_P(MemorySourceContract, TouchedAndTrimConcernTheSlowerTierOnly) {
+  std::byte* address = reserve();
+  MemoryHandle handle = mapped(Tier::kDevice, address);
+  fill(address, 1);
+  EXPECT_EQ(source().touched(address, handle).resident, Bytes{});
+  EXPECT_EQ(source().touched(address, handle).written, Bytes{});
+  handle = move(address, handle, Tier::kHost);
+  expect_filled(address, 1);
+  const Bytes before = source().touched(address, handle).resident;
+  EXPECT_LE(before, chunk());
+  EXPECT_LE(source().trim(address, handle), before);
+  expect_filled(address, 1);
 }
 
-TYPED_TEST_P(MemorySourceContract, AForkedChildSeesASnapshotAndOnlyForgets) {
-  std::byte* address = this->reserve();
-  std::byte* second = address + this->chunk().count();
-  MemoryHandle device = this->mapped(Tier::kDevice, address);
-  MemoryHandle host = this->mapped(Tier::kDevice, second);
-  this->fill(address, 1);
-  this->fill(second, 2);
-  host = this->move(second, host, Tier::kHost);
+TEST_P(MemorySourceContract, AForkedChildSeesASnapshotAndOnlyForgets) {
+  std::byte* address = reserve();
+  std::byte* second = address + chunk().count();
+  MemoryHandle device = mapped(Tier::kDevice, address);
+  MemoryHandle host = mapped(Tier::kDevice, second);
+  fill(address, 1);
+  fill(second, 2);
+  host = move(second, host, Tier::kHost);
   int go[2];
   ASSERT_EQ(::pipe(go), 0);
-  this->source().prepare_fork();
+  source().prepare_fork();
   const pid_t child = ::fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
-    this->source().after_fork_child();
+    source().after_fork_child();
     ::close(go[1]);
     char byte = 0;
     (void)!::read(go[0], &byte, 1);  // until the parent has changed everything
     int wrong = 0;
-    wrong |= this->first_wrong(address, 1) != this->chunk().count() ? 1 : 0;
-    wrong |= this->first_wrong(second, 2) != this->chunk().count() ? 2 : 0;
-    this->fill(address, 50);
-    this->fill(second, 60);
+    wrong |= first_wrong(address, 1) != chunk().count() ? 1 : 0;
+    wrong |= first_wrong(second, 2) != chunk().count() ? 2 : 0;
+    fill(address, 50);
+    fill(second, 60);
     bool threw = false;
     try {
-      (void)this->source().create(Tier::kDevice, this->chunk());
+      (void)source().create(Tier::kDevice, chunk());
     } catch (const std::logic_error&) {
       threw = true;
     }
     wrong |= threw ? 0 : 4;
     ::_exit(wrong);
   }
-  this->source().after_fork_parent();
+  source().after_fork_parent();
   ::close(go[0]);
-  device = this->move(address, device, Tier::kHost);
-  host = this->move(second, host, Tier::kDevice);
-  this->fill(address, 11);
-  this->fill(second, 12);
-  device = this->move(address, device, Tier::kHost);
+  device = move(address, device, Tier::kHost);
+  host = move(second, host, Tier::kDevice);
+  fill(address, 11);
+  fill(second, 12);
+  device = move(address, device, Tier::kHost);
   ::close(go[1]);
   int status = 0;
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   ASSERT_TRUE(WIFEXITED(status));
   EXPECT_EQ(WEXITSTATUS(status), 0) << "1: device chunk, 2: host chunk, 4: not inert";
-  this->expect_filled(address, 11);
-  this->expect_filled(second, 12);
-  EXPECT_EQ(this->source().held_by_children(), Bytes{});
+  expect_filled(address, 11);
+  expect_filled(second, 12);
+  EXPECT_EQ(source().held_by_children(), Bytes{});
 }
-
-REGISTER_TYPED_TEST_SUITE_P(
-    MemorySourceContract, ReservationsAreAligned, SizesAreMultiplesOfTheGranularity,
-    AbsurdReservationIsOutOfMemoryAndChangesNothing, CreateCountsAgainstTheTiersCapacity,
-    WithoutASlowerTierItSaysWhy, MappedMemoryIsReadableAndWritable, MappingTwiceIsMisuse,
-    MappingOutsideOfAReservationIsMisuse, UnmappingWhatIsNotMappedIsMisuse,
-    ReleasingMappedOrReleasedHandlesIsMisuse, UnreservingIsCheckedToo,
-    LiveChunksMoveBothWaysAndKeepTheirBytes, SwappingExchangesTheHandles,
-    ChangedBytesStayAndTheTargetCanBeUsedAgain, CopyInsideTakesWhatChanged,
-    KCopyInsideAfterKChangedOnTheSameTicketWorks, AnAbandonedCopyChangesNothing, BeginCopyIsChecked,
-    TicketsTellTheirState, ManyChunksMoveInOneFence, NothingButSwapInsideAFenceAndNoSwapOutside,
-    TouchedAndTrimConcernTheSlowerTierOnly, AForkedChildSeesASnapshotAndOnlyForgets);
 
 }  // namespace commensal

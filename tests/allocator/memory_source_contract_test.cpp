@@ -8,35 +8,36 @@
 namespace commensal {
 namespace {
 
-struct Fake {
-  static std::unique_ptr<MemorySource> make(Bytes device, Bytes host) {
-    FakeMemorySource::Options options;
-    options.device_capacity = device;
-    options.host_capacity = host;
-    return std::make_unique<FakeMemorySource>(options);
-  }
-};
+std::unique_ptr<MemorySource> make_fake(Bytes device, Bytes host) {
+  FakeMemorySource::Options options;
+  options.device_capacity = device;
+  options.host_capacity = host;
+  return std::make_unique<FakeMemorySource>(options);
+}
 
-template <bool kDirect, bool kScan, bool kRemap, bool kMirror>
-struct Host {
-  static std::unique_ptr<MemorySource> make(Bytes device, Bytes host) {
-    HostMemorySource::Options options;
-    options.device_capacity = device;
-    options.host_cap = host;
-    options.testing.direct_io = kDirect;
-    options.testing.page_scan = kScan;
-    options.testing.remap = kRemap;
-    options.testing.mirror = kMirror;
-    return std::make_unique<HostMemorySource>(options);
-  }
-};
-using HostFully = Host<true, true, true, true>;
+std::unique_ptr<MemorySource> make_host(Bytes device, Bytes host,
+                                        HostMemorySource::Testing testing) {
+  HostMemorySource::Options options;
+  options.device_capacity = device;
+  options.host_cap = host;
+  options.testing = testing;
+  return std::make_unique<HostMemorySource>(options);
+}
+
+std::unique_ptr<MemorySource> make_host_fully(Bytes device, Bytes host) {
+  return make_host(device, host, {});
+}
+
 // As on an older kernel, on a file system without direct I/O, with few addresses.
-using HostPlain = Host<false, false, false, false>;
+std::unique_ptr<MemorySource> make_host_plainly(Bytes device, Bytes host) {
+  HostMemorySource::Testing plain;
+  plain.direct_io = plain.page_scan = plain.remap = plain.mirror = false;
+  return make_host(device, host, plain);
+}
 
-INSTANTIATE_TYPED_TEST_SUITE_P(Fake, MemorySourceContract, Fake);
-INSTANTIATE_TYPED_TEST_SUITE_P(Host, MemorySourceContract, HostFully);
-INSTANTIATE_TYPED_TEST_SUITE_P(HostPlain, MemorySourceContract, HostPlain);
+INSTANTIATE_TEST_SUITE_P(Fake, MemorySourceContract, ::testing::Values(&make_fake));
+INSTANTIATE_TEST_SUITE_P(Host, MemorySourceContract, ::testing::Values(&make_host_fully));
+INSTANTIATE_TEST_SUITE_P(HostPlainly, MemorySourceContract, ::testing::Values(&make_host_plainly));
 
 }  // namespace
 }  // namespace commensal
