@@ -44,8 +44,10 @@ class OpDurations {
       }
       if (key != name) continue;
       const std::int64_t old = slot.nanoseconds.load(std::memory_order_relaxed);
-      const std::int64_t now = took.count() > 0 ? took.count() : 1;
-      const std::int64_t step = now > old ? (now - old + 1) / 2 : (now - old) / 16;
+      std::int64_t now = took.count() > 0 ? took.count() : 1;
+      // One op that was preempted must not keep its kind out of every gap that follows.
+      if (old != 0 && now > old * kMostRise) now = old * kMostRise;
+      const std::int64_t step = now > old ? (now - old + 1) / 2 : (now - old) / 8;
       slot.nanoseconds.store(old == 0 ? now : old + step, std::memory_order_relaxed);
       return;
     }
@@ -53,6 +55,7 @@ class OpDurations {
 
  private:
   static constexpr std::size_t kProbes = 8;
+  static constexpr std::int64_t kMostRise = 8;
   struct Slot {
     std::atomic<const char*> key{nullptr};
     std::atomic<std::int64_t> nanoseconds{0};

@@ -29,9 +29,17 @@ TEST(OpDurationsTest, RisesFastAndFallsSlowly) {
   for (int i = 0; i < 8; ++i) durations.record(mm, milliseconds{10});
   EXPECT_GT(durations.predict(mm), milliseconds{9});
   durations.record(mm, microseconds{10});
-  EXPECT_GT(durations.predict(mm), milliseconds{9});
+  EXPECT_GT(durations.predict(mm), milliseconds{8});
   for (int i = 0; i < 200; ++i) durations.record(mm, microseconds{10});
   EXPECT_LT(durations.predict(mm), microseconds{20});
+}
+
+TEST(OpDurationsTest, OneOutlierCountsLittle) {
+  OpDurations durations;
+  const char* const mm = "aten::mm";
+  for (int i = 0; i < 10; ++i) durations.record(mm, microseconds{200});
+  durations.record(mm, milliseconds{500});  // preempted
+  EXPECT_LT(durations.predict(mm), milliseconds{1});
 }
 
 TEST(OpDurationsTest, AFullTableLeavesNewOpsUnknown) {
