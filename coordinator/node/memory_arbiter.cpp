@@ -81,7 +81,7 @@ std::vector<Candidate*> of_class(std::vector<Candidate>& all, JobClass job_class
 /// half and one and a half of the configured one.
 Bytes guaranteed_desire(const JobView& job, Bytes floor, Bytes most, Bytes headroom) {
   const auto clamped = [&](Bytes bytes) { return std::clamp(std::max(bytes, floor), floor, most); };
-  const Bytes need = std::max({job.wanted_recent, job.wanted, job.held, job.asked});
+  const Bytes need = std::max({job.wanted_recent, job.wanted, job.asked});
   const Bytes half = scaled(headroom, 0.5);
   if (job.limit >= clamped(need + half) && job.limit <= clamped(need + headroom + half) &&
       job.asked <= job.limit) {
@@ -128,8 +128,7 @@ std::string reason_for(const Candidate& c, Bytes headroom, bool contended) {
     if (c.target == c.floor) return "guaranteed: its floor";
     if (c.target == c.most) return "guaranteed: its maximum";
     if (c.target > c.desire) return "guaranteed: nobody else can use it";
-    return "guaranteed: wants " +
-           to_string(std::max({job.wanted_recent, job.wanted, job.held, job.asked})) +
+    return "guaranteed: wants " + to_string(std::max({job.wanted_recent, job.wanted, job.asked})) +
            ", headroom " + to_string(headroom);
   }
   if (c.target == c.most) return "opportunistic: its maximum fits";

@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+// The daemon as it runs: real processes, real sockets, real deaths.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include "coordinator/wire/pages.h"
+#include "coordinator/wire/paths.h"
+#include "tests/coordinator/fake_job.h"
+
+namespace commensal::node {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+
+constexpr std::uint64_t kMiB = 1U << 20U;
+
+class CommensaldTest : public ::testing::Test {
+ protected:
+  void begin(std::vector<std::string> more = {}) {
+    more.insert(more.end(), {"--memory-budget", "1000MiB"});
+    const Finished started = folder_.start(std::move(more));
+    ASSERT_EQ(started.code, 0) << started.output;
+  }
+  /// The job's object of the status; null while it is not there.
+  [[nodiscard]] json job(const std::string& id, const std::string& instance = "default") const {
+    const json status = folder_.status(id, instance);
+    return status["jobs"].empty() ? json{} : status["jobs"][0];
+  }
+  [[nodiscard]] std::uint64_t granted(const std::string& id,
+                                      const std::string& instance = "default") const {
+    const json found = job(id, instance);
+    return found.is_null() ? 0 : found["lease"]["granted_bytes"].get<std::uint64_t>();
+  }
+  bool reaches(const std::string& id, std::uint64_t bytes) {
+    return eventually([&] {
+      const json found = job(id);
+      return !found.is_null() && found["lease"]["granted_bytes"] == bytes &&
+             found["lease"]["charged_bytes"] == bytes;
+    });
+  }
+
+  DaemonFolder folder_;
+};
+
+TEST_F(CommensaldTest, JobsRegisterAndShareTheDevice) {
+  begin();
+  const FakeJob opportunistic{folder_, registration("o", JobClass::kOpportunistic, 0)};
+  EXPECT_TRUE(reaches("o", 1000 * kMiB));
+  const FakeJob guaranteed{folder_,
+                           registration("g", JobClass::kGuaranteed, 400 * kMiB, 400 * kMiB)};
+  EXPECT_TRUE(reaches("g", 400 * kMiB));
+  EXPECT_TRUE(reaches("o", 600 * kMiB));
+  const json status = folder_.status();
+  EXPECT_EQ(status["devices"][0]["granted_bytes"], 1000 * kMiB);
+  EXPECT_EQ(status["coordinator"]["pid"], folder_.pid());
+  EXPECT_EQ(job("o")["members"][0]["pid"], opportunistic.pid());
+}
+
+TEST_F(CommensaldTest, AKilledJobsLeaseComesBack) {
+  begin();
+  const FakeJob opportunistic{folder_, registration("o", JobClass::kOpportunistic, 0)};
+  FakeJob guaranteed{folder_, registration("g", JobClass::kGuaranteed, 400 * kMiB, 400 * kMiB)};
+  EXPECT_TRUE(reaches("o", 600 * kMiB));
+  EXPECT_TRUE(reaches("g", 400 * kMiB));
+  guaranteed.kill();
+  EXPECT_TRUE(reaches("o", 1000 * kMiB));
+  EXPECT_EQ(job("g")["ended"], true);
+}
+
+TEST_F(CommensaldTest, AKilledDaemonIsRebuiltFromItsJobs) {
+  begin();
+  const FakeJob opportunistic{folder_, registration("o", JobClass::kOpportunistic, 0)};
+  const FakeJob guaranteed{folder_,
+                           registration("g", JobClass::kGuaranteed, 400 * kMiB, 400 * kMiB)};
+  EXPECT_TRUE(reaches("o", 600 * kMiB));
+  EXPECT_TRUE(reaches("g", 400 * kMiB));
+  const auto revision = job("o")["lease"]["revision"].get<Revision>();
+  ASSERT_TRUE(folder_.stop(SIGKILL));
+  EXPECT_TRUE(std::filesystem::exists(folder_.path() / "default.sock")) << "a stale socket stays";
+  begin();
+  EXPECT_TRUE(reaches("g", 400 * kMiB));
+  EXPECT_TRUE(reaches("o", 600 * kMiB));
+  EXPECT_GE(job("o")["lease"]["revision"].get<Revision>(), revision);
+}
+
+TEST_F(CommensaldTest, ASecondOneOfTheSameNameSaysSo) {
+  begin();
+  const Finished second = folder_.start();
+  EXPECT_EQ(second.code, 3);
+  EXPECT_THAT(second.output, HasSubstr(std::to_string(folder_.pid())));
+  EXPECT_EQ(folder_.status()["coordinator"]["pid"], folder_.pid()) << "the first goes on";
+}
+
+TEST_F(CommensaldTest, TwoInstancesRunSideBySide) {
+  begin();
+  begin({"--instance", "two"});
+  EXPECT_NE(folder_.pid(), folder_.pid("two"));
+  const FakeJob job_of_two{folder_, registration("o", JobClass::kOpportunistic, 0), "two"};
+  EXPECT_TRUE(eventually([&] { return granted("o", "two") == 1000 * kMiB; }));
+  EXPECT_TRUE(folder_.status()["jobs"].empty());
+}
+
+TEST_F(CommensaldTest, UnusableFramesAreCountedAndAnswered) {
+  begin();
+  const wire::ControlClient client = folder_.client();
+  const auto code = [&](std::string_view frame) {
+    return std::get<wire::Error>(wire::decode(client.request_frame(frame))).code;
+  };
+  EXPECT_EQ(code("nonsense"), "malformed");
+  EXPECT_EQ(code(""), "malformed");
+  EXPECT_EQ(code(R"({"v":2,"type":"status_request","job":""})"), "version");
+  EXPECT_EQ(code(R"({"v":1,"type":"dance"})"), "unknown_type");
+  EXPECT_EQ(code(std::string(wire::kMaxFrameBytes + 1, 'x')), "oversized");
+  EXPECT_EQ(code(wire::encode(wire::SetReply{})), "unknown_type");
+  EXPECT_EQ(folder_.status()["coordinator"]["malformed_frames_total"], 6);
+}
+
+TEST_F(CommensaldTest, HandoversThatCannotBeUsedAreRefusedWithAText) {
+  begin();
+  const auto refusal = [&](wire::Handover hello) {
+    const wire::UniqueFd socket =
+        wire::connect_handover(wire::pages_socket_path(folder_.path(), "default").native());
+    wire::send_handover(socket.get(), hello);
+    const auto answer = wire::receive_handover(socket.get());
+    return answer && answer->kind == wire::HandoverKind::kRefused ? answer->text : "";
+  };
+  wire::Handover empty_page;
+  empty_page.job_id = "x";
+  empty_page.pid = getpid();
+  empty_page.fds.push_back(wire::make_page_memfd("p"));
+  empty_page.fds.push_back(wire::open_pidfd(getpid()));
+  EXPECT_THAT(refusal(std::move(empty_page)), HasSubstr("magic"));
+  wire::Handover unsealed;
+  unsealed.job_id = "x";
+  unsealed.pid = getpid();
+  std::ofstream{folder_.path() / "plain"} << std::string(wire::kPageSize, '\0');
+  unsealed.fds.emplace_back(open((folder_.path() / "plain").c_str(), O_RDWR | O_CLOEXEC));
+  unsealed.fds.push_back(wire::open_pidfd(getpid()));
+  EXPECT_THAT(refusal(std::move(unsealed)), HasSubstr("sealed"));
+  wire::Handover wrong_kind;
+  wrong_kind.kind = wire::HandoverKind::kPeerGone;
+  EXPECT_THAT(refusal(std::move(wrong_kind)), HasSubstr("hello"));
+  EXPECT_EQ(folder_.status()["schema"], 1) << "it goes on";
+}
+
+TEST_F(CommensaldTest, AProcessGetsTheDevicePageAndItsPeers) {
+  begin();
+  const FakeJob guaranteed{folder_,
+                           registration("g", JobClass::kGuaranteed, 400 * kMiB, 400 * kMiB)};
+  EXPECT_TRUE(reaches("g", 400 * kMiB));
+  wire::UniqueFd memfd = wire::make_page_memfd("o");
+  const wire::MappedPage own{memfd.get(), wire::kPageSize, true};
+  own.as<wire::JobPage>()->header = {wire::kJobPageMagic, wire::kPageVersion, wire::kPageSize, 0,
+                                     0};
+  own.as<wire::JobPage>()->job_id[0] = 'o';
+  const wire::UniqueFd socket =
+      wire::connect_handover(wire::pages_socket_path(folder_.path(), "default").native());
+  wire::Handover hello;
+  hello.job_id = "o";
+  hello.pid = getpid();
+  hello.fds.push_back(std::move(memfd));
+  hello.fds.push_back(wire::open_pidfd(getpid()));
+  wire::send_handover(socket.get(), hello);
+  const auto device = wire::receive_handover(socket.get());
+  ASSERT_TRUE(device && device->kind == wire::HandoverKind::kDevicePage);
+  EXPECT_THROW((wire::MappedPage{device->fds[0].get(), sizeof(wire::DevicePage), true}),
+               std::system_error)
+      << "read only";
+  const wire::MappedPage mapped{device->fds[0].get(), sizeof(wire::DevicePage), false};
+  const auto* page = mapped.as<wire::DevicePage>();
+  EXPECT_STREQ(wire::check_page(page, wire::kPageSize, wire::kDevicePageMagic), "");
+  EXPECT_TRUE(eventually([&] { return page->guaranteed_alive.load() == 1; }));
+  EXPECT_EQ(page->memory_capacity.load(), 1000 * kMiB);
+  const std::uint64_t beat = page->heartbeat_ns.load();
+  EXPECT_TRUE(eventually([&] { return page->heartbeat_ns.load() > beat; }));
+
+  auto me = registration("o", JobClass::kOpportunistic, 0);
+  me.pid = getpid();
+  const auto reply = std::get<wire::Registered>(folder_.client().request(me));
+  EXPECT_EQ(reply.limit_bytes, 600 * kMiB);
+  const auto peer = wire::receive_handover(socket.get());
+  ASSERT_TRUE(peer && peer->kind == wire::HandoverKind::kPeerAdded);
+  EXPECT_EQ(peer->job_id, "g");
+  EXPECT_EQ(peer->pid, guaranteed.pid());
+  EXPECT_TRUE(eventually([&] { return std::string{page->entries[1].job_id} == "o"; }));
+  EXPECT_EQ(page->entries[1].share_min_ppm.load(), 10000U) << "its trickle";
+  kill(guaranteed.pid(), SIGKILL);
+  const auto gone = wire::receive_handover(socket.get());
+  ASSERT_TRUE(gone && gone->kind == wire::HandoverKind::kPeerGone);
+  EXPECT_EQ(gone->pid, peer->pid);
+  EXPECT_TRUE(eventually([&] { return page->guaranteed_alive.load() == 0; }));
+}
+
+TEST_F(CommensaldTest, SetAndPauseReachTheJob) {
+  begin();
+  const FakeJob opportunistic{folder_, registration("o", JobClass::kOpportunistic, 0)};
+  EXPECT_TRUE(reaches("o", 1000 * kMiB));
+  wire::SetRequest request;
+  request.job = "name-o";
+  request.memory = wire::MemoryRange{0, 300 * kMiB};
+  request.paused = true;
+  const auto reply = std::get<wire::SetReply>(folder_.client().request(request));
+  EXPECT_EQ(reply.outcome, "applied");
+  EXPECT_TRUE(reaches("o", 300 * kMiB));
+  EXPECT_EQ(job("o")["paused"], true);
+  request = {};
+  request.job = "nobody";
+  const auto refused = std::get<wire::SetReply>(folder_.client().request(request));
+  EXPECT_EQ(refused.outcome, "refused");
+  EXPECT_THAT(refused.reason, HasSubstr("o (name-o)"));
+}
+
+TEST_F(CommensaldTest, LeavesWhenIdle) {
+  begin({"--idle-exit", "0.3"});
+  EXPECT_TRUE(eventually([&] { return folder_.pid() == 0; }));
+  EXPECT_TRUE(
+      eventually([&] { return !std::filesystem::exists(folder_.path() / "default.sock"); }));
+}
+
+TEST_F(CommensaldTest, LeavesCleanlyOnASignal) {
+  begin();
+  struct stat info {};
+  ASSERT_EQ(stat((folder_.path() / "default.pages").c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777U, 0600U);
+  const pid_t daemon = folder_.pid();
+  EXPECT_EQ(getsid(daemon) == getsid(0), false) << "a session of its own";
+  ASSERT_TRUE(folder_.stop(SIGTERM));
+  EXPECT_FALSE(std::filesystem::exists(folder_.path() / "default.sock"));
+  EXPECT_FALSE(std::filesystem::exists(folder_.path() / "default.pages"));
+  EXPECT_TRUE(std::filesystem::exists(folder_.path() / "default.log"));
+}
+
+TEST_F(CommensaldTest, SaysWhatIsWrongBeforeItStarts) {
+  const auto usage = [&](std::vector<std::string> arguments, const char* part) {
+    const Finished finished = folder_.start(std::move(arguments));
+    EXPECT_EQ(finished.code, 2) << finished.output;
+    EXPECT_THAT(finished.output, HasSubstr(part));
+  };
+  usage({"--bogus"}, "--bogus");
+  usage({"--slo", "7"}, "7");
+  usage({"--memory-budget", "much"}, "'much'");
+  usage({"--instance", "a/b"}, "'a/b'");
+  usage({"--law", "jungle"}, "jungle");
+  usage({"--config", "/nonexistent.ini"}, "/nonexistent.ini");
+  const std::string config = folder_.path() / "c.ini";
+  std::ofstream{config} << "slo=0.02\ncolour=red\n";
+  usage({"--config", config}, "colour");
+  std::ofstream{config} << "slo=lots\n";
+  usage({"--config", config}, "lots");
+  EXPECT_EQ(folder_.pid(), 0) << "none of them started";
+}
+
+TEST_F(CommensaldTest, ReadsItsConfiguration) {
+  const std::string config = folder_.path() / "c.ini";
+  std::ofstream{config} << "; ours\nslo=0.03\nmemory-budget=64MiB\nidle-exit=30\n";
+  EXPECT_EQ(folder_.start({"--config", config, "--check-config"}).code, 0);
+  EXPECT_EQ(folder_.pid(), 0) << "checking starts nothing";
+  ASSERT_EQ(folder_.start({"--config", config}).code, 0);
+  const json status = folder_.status();
+  EXPECT_EQ(status["devices"][0]["capacity_bytes"], 64 * kMiB);
+  EXPECT_DOUBLE_EQ(status["coordinator"]["slo"].get<double>(), 0.03);
+}
+
+TEST_F(CommensaldTest, RefusesAFolderThatOthersCanEnter) {
+  std::filesystem::permissions(folder_.path(), std::filesystem::perms{0755});
+  const Finished finished = folder_.start();
+  EXPECT_EQ(finished.code, 4);
+  EXPECT_THAT(finished.output, HasSubstr("0755"));
+  const Finished deep =
+      DaemonFolder::run({"--runtime-dir", folder_.path() / std::string(120, 'd')});
+  EXPECT_EQ(deep.code, 4);
+  EXPECT_THAT(deep.output, HasSubstr("too long"));
+}
+
+TEST_F(CommensaldTest, TellsItsVersion) {
+  const Finished finished = DaemonFolder::run({"--version"});
+  EXPECT_EQ(finished.code, 0);
+  EXPECT_THAT(finished.output, HasSubstr("commensald "));
+}
+
+}  // namespace
+}  // namespace commensal::node

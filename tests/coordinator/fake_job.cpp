@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+// Starting coordinators, and a job that obeys.
+#include "tests/coordinator/fake_job.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+#include <stdexcept>
+#include <system_error>
+#include <thread>
+#include <zmq.hpp>
+
+#include "coordinator/wire/pages.h"
+#include "coordinator/wire/paths.h"
+
+namespace commensal::node {
+namespace {
+
+using namespace std::chrono_literals;
+using Steady = std::chrono::steady_clock;
+
+std::uint64_t own_start_ticks() {
+  std::ifstream file{"/proc/self/stat"};
+  std::string text{std::istreambuf_iterator<char>{file}, {}};
+  std::istringstream fields{text.substr(text.rfind(')') + 1)};
+  std::string field;
+  for (int number = 3; number <= 22; ++number) fields >> field;
+  return std::stoull(field);
+}
+
+/// The life of the child process: one connection after another, until it is killed.
+class ObedientProcess {
+ public:
+  ObedientProcess(std::filesystem::path folder, std::string instance, wire::Register hello)
+      : folder_(std::move(folder)), instance_(std::move(instance)), hello_(std::move(hello)) {
+    hello_.pid = getpid();
+    hello_.start_ticks = own_start_ticks();
+    memfd_ = wire::make_page_memfd("fake-job");
+    mapped_ = wire::MappedPage{memfd_.get(), wire::kPageSize, true};
+    auto* page = mapped_.as<wire::JobPage>();
+    page->header = {wire::kJobPageMagic, wire::kPageVersion, wire::kPageSize, 0, 0};
+    std::strncpy(page->job_id, hello_.job_id.c_str(), wire::kIdSize - 1);
+  }
+
+  [[noreturn]] void live() {
+    for (;;) {
+      try {
+        connection();
+      } catch (const std::exception&) {
+        std::this_thread::sleep_for(20ms);  // no coordinator: try again
+      }
+    }
+  }
+
+ private:
+  void connection() {
+    const wire::UniqueFd pages =
+        wire::connect_handover(wire::pages_socket_path(folder_, instance_).native());
+    wire::Handover handover;
+    handover.job_id = hello_.job_id;
+    handover.pid = getpid();
+    handover.fds.emplace_back(fcntl(memfd_.get(), F_DUPFD_CLOEXEC, 0));
+    handover.fds.push_back(wire::open_pidfd(getpid()));
+    wire::send_handover(pages.get(), handover);
+    zmq::socket_t socket{context_, zmq::socket_type::dealer};
+    socket.set(zmq::sockopt::linger, 0);
+    socket.connect(wire::ipc_endpoint(wire::control_socket_path(folder_, instance_)));
+    hello_.held_bytes = held_;
+    hello_.revision = revision_;
+    if (revision_ > 0) hello_.limit_bytes = held_;
+    say(socket, hello_);
+    for (;;) {
+      std::vector<zmq::pollitem_t> items{{socket.handle(), 0, ZMQ_POLLIN, 0},
+                                         {nullptr, pages.get(), ZMQ_POLLIN, 0}};
+      zmq::poll(items, 50ms);
+      if (items[1].revents != 0 && !wire::receive_handover(pages.get())) return;
+      zmq::message_t frame;
+      while (socket.recv(frame, zmq::recv_flags::dontwait)) {
+        if (!hear(socket, wire::decode(frame.to_string()))) return;
+      }
+      say(socket, wire::Stats{hello_.job_id,
+                              getpid(),
+                              {{"schema", 1}, {"memory", {{"device_bytes", held_}}}},
+                              false});
+    }
+  }
+
+  static void say(zmq::socket_t& socket, const wire::Message& message) {
+    const std::string frame = wire::encode(message);
+    if (!socket.send(zmq::buffer(frame), zmq::send_flags::dontwait)) {
+      throw std::runtime_error("queue full");
+    }
+  }
+
+  bool hear(zmq::socket_t& socket, const wire::Message& message) {
+    if (const auto* registered = std::get_if<wire::Registered>(&message)) {
+      held_ = registered->limit_bytes;
+      revision_ = registered->revision;
+    } else if (const auto* change = std::get_if<wire::Change>(&message)) {
+      revision_ = change->revision;
+      held_ = change->limit_bytes.value_or(held_);  // fills its limit at once
+      say(socket,
+          wire::Answer{hello_.job_id, getpid(), change->revision, "applied", 0, 0, held_, ""});
+    } else if (const auto* error = std::get_if<wire::Error>(&message)) {
+      return error->code != "unknown_job";
+    }
+    return true;
+  }
+
+  std::filesystem::path folder_;
+  std::string instance_;
+  wire::Register hello_;
+  wire::UniqueFd memfd_;
+  wire::MappedPage mapped_;
+  zmq::context_t context_{1};
+  std::uint64_t held_ = 0;
+  Revision revision_ = 0;
+};
+
+}  // namespace
+
+bool eventually(const std::function<bool()>& done) {
+  const auto deadline = Steady::now() + 10s;
+  while (Steady::now() < deadline) {
+    if (done()) return true;
+    std::this_thread::sleep_for(10ms);
+  }
+  return done();
+}
+
+DaemonFolder::DaemonFolder() {
+  std::string pattern = (std::filesystem::temp_directory_path() / "commensald-XXXXXX").string();
+  if (mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("cannot make a folder");
+  path_ = pattern;
+}
+
+DaemonFolder::~DaemonFolder() {
+  for (const auto& file : std::filesystem::directory_iterator{path_}) {
+    if (file.path().extension() == ".lock") stop(SIGKILL, file.path().stem().string());
+  }
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
+}
+
+Finished DaemonFolder::start(std::vector<std::string> arguments) {
+  arguments.insert(arguments.end(), {"--runtime-dir", path_.string()});
+  return run(std::move(arguments));
+}
+
+Finished DaemonFolder::run(std::vector<std::string> arguments) {
+  int ends[2];
+  if (pipe(ends) != 0) throw std::runtime_error("cannot make a pipe");
+  wire::UniqueFd reader{ends[0]};
+  wire::UniqueFd writer{ends[1]};
+  const pid_t child = fork();
+  if (child == 0) {
+    dup2(writer.get(), STDOUT_FILENO);
+    dup2(writer.get(), STDERR_FILENO);
+    std::vector<char*> argv{const_cast<char*>(COMMENSALD)};
+    for (std::string& argument : arguments) argv.push_back(argument.data());
+    argv.push_back(nullptr);
+    execv(COMMENSALD, argv.data());
+    _exit(127);
+  }
+  writer.reset();
+  Finished finished;
+  std::array<char, 512> buffer;
+  ssize_t n = 0;
+  // Ends when nobody has the pipe any more: a daemon that kept it would hang the test.
+  while ((n = read(reader.get(), buffer.data(), buffer.size())) > 0) {
+    finished.output.append(buffer.data(), static_cast<std::size_t>(n));
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  finished.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  return finished;
+}
+
+pid_t DaemonFolder::pid(const std::string& instance) const {
+  std::ifstream file{wire::lock_path(path_, instance)};
+  pid_t pid = 0;
+  file >> pid;
+  return pid;
+}
+
+wire::ControlClient DaemonFolder::client(const std::string& instance) const {
+  return wire::ControlClient{wire::control_socket_path(path_, instance), 10s};
+}
+
+nlohmann::json DaemonFolder::status(const std::string& job, const std::string& instance) const {
+  return std::get<wire::StatusReply>(client(instance).request(wire::StatusRequest{job})).status;
+}
+
+bool DaemonFolder::stop(int signal, const std::string& instance) const {
+  const pid_t daemon = pid(instance);
+  if (daemon <= 0) return true;
+  try {
+    const wire::UniqueFd pidfd = wire::open_pidfd(daemon);
+    if (::kill(daemon, signal) != 0) return errno == ESRCH;
+    pollfd end{pidfd.get(), POLLIN, 0};
+    return poll(&end, 1, 10000) == 1;
+  } catch (const std::system_error&) {
+    return true;  // gone already
+  }
+}
+
+FakeJob::FakeJob(const DaemonFolder& folder, wire::Register hello, const std::string& instance) {
+  pid_ = fork();
+  if (pid_ != 0) return;
+  ObedientProcess{folder.path(), instance, std::move(hello)}.live();
+}
+
+FakeJob::~FakeJob() { kill(); }
+
+void FakeJob::kill() {
+  if (pid_ <= 0) return;
+  ::kill(pid_, SIGKILL);
+  waitpid(pid_, nullptr, 0);
+  pid_ = -1;
+}
+
+wire::Register registration(const std::string& job, JobClass job_class, std::uint64_t min_bytes,
+                            std::optional<std::uint64_t> max_bytes) {
+  wire::Register hello;
+  hello.job_id = job;
+  hello.name = "name-" + job;
+  hello.tenant = "default";
+  hello.job_class = job_class;
+  hello.memory = {min_bytes, max_bytes};
+  hello.role = "main";
+  return hello;
+}
+
+}  // namespace commensal::node

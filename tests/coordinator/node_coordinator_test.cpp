@@ -1,0 +1,613 @@
+// SPDX-License-Identifier: Apache-2.0
+// The coordinator without sockets: registration, grants, questions, commands, deaths.
+#include "coordinator/node/node_coordinator.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+
+namespace commensal::node {
+namespace {
+
+using namespace commensal::literals;
+using namespace std::chrono_literals;
+using ::testing::HasSubstr;
+
+wire::Register hello(const std::string& job, JobClass job_class, Bytes min,
+                     std::optional<Bytes> max = std::nullopt, std::int64_t pid = 0) {
+  wire::Register message;
+  message.job_id = job;
+  message.name = "name-" + job;
+  message.tenant = "t";
+  message.job_class = job_class;
+  message.memory.min_bytes = min.count();
+  if (max) message.memory.max_bytes = max->count();
+  message.pid =
+      pid != 0 ? pid : static_cast<std::int64_t>(std::hash<std::string>{}(job) % 30000 + 1);
+  message.start_ticks = 1;
+  message.role = "main";
+  return message;
+}
+
+class NodeCoordinatorTest : public ::testing::Test {
+ protected:
+  static HostDevice device() {
+    HostDevice device;
+    device.capacity = 1000_MiB;
+    device.cores = 2;
+    return device;
+  }
+  static CoordinatorConfig config(Duration recovery = {}) {
+    CoordinatorConfig config;
+    config.recovery = recovery;
+    config.memory.headroom = 0.05;
+    return config;
+  }
+
+  /// Sends a message and keeps what goes out by peer; the peer's name is the job's.
+  void send(const std::string& peer, const wire::Message& message) {
+    node_.receive(peer, message, now_);
+    collect();
+  }
+  void collect() {
+    for (Outgoing& out : node_.take_outgoing()) inbox_[out.peer].push_back(std::move(out.message));
+  }
+  template <typename T>
+  std::vector<T> take(const std::string& peer) {
+    std::vector<T> result;
+    std::vector<wire::Message> rest;
+    for (wire::Message& message : inbox_[peer]) {
+      if (auto* wanted = std::get_if<T>(&message)) {
+        result.push_back(std::move(*wanted));
+      } else {
+        rest.push_back(std::move(message));
+      }
+    }
+    inbox_[peer] = std::move(rest);
+    return result;
+  }
+  wire::Registered join(const wire::Register& message) {
+    send(message.job_id, message);
+    const auto replies = take<wire::Registered>(message.job_id);
+    EXPECT_EQ(replies.size(), 1U);
+    return replies.empty() ? wire::Registered{} : replies.front();
+  }
+  /// Answers the newest change of a job as applied.
+  void obey(const wire::Register& who, const std::string& outcome = "applied",
+            std::optional<Bytes> held = std::nullopt) {
+    for (const wire::Change& change : take<wire::Change>(who.job_id)) {
+      if (!change.limit_bytes) continue;
+      wire::Answer answer{who.job_id,
+                          who.pid,
+                          change.revision,
+                          outcome,
+                          0,
+                          0,
+                          held ? held->count() : *change.limit_bytes,
+                          ""};
+      send(who.job_id, answer);
+    }
+  }
+  Bytes limit(const wire::Register& who) {
+    return node_.ledger().limit({JobId{who.job_id}, who.pid});
+  }
+  void pass(Duration time) {
+    now_ += time;
+    node_.tick(now_);
+    collect();
+  }
+
+  TimePoint now_{1h};
+  NodeCoordinator node_{config(), device(), 77, 5, now_};
+  std::map<std::string, std::vector<wire::Message>> inbox_;
+};
+
+TEST_F(NodeCoordinatorTest, AnOpportunisticJobAloneGetsTheDevice) {
+  const auto reply = join(hello("o", JobClass::kOpportunistic, 0_B));
+  EXPECT_EQ(reply.limit_bytes, (1000_MiB).count());
+  EXPECT_EQ(reply.capacity_bytes, (1000_MiB).count());
+  EXPECT_EQ(reply.coordinator_pid, 77);
+  EXPECT_EQ(reply.law, "gap");
+  EXPECT_EQ(reply.reason, "");
+}
+
+TEST_F(NodeCoordinatorTest, AGuaranteedJobsFloorIsReleasedElsewhereFirst) {
+  const auto o = hello("o", JobClass::kOpportunistic, 0_B);
+  const auto g = hello("g", JobClass::kGuaranteed, 400_MiB, 400_MiB);
+  join(o);
+  EXPECT_EQ(join(g).limit_bytes, 0U) << "nothing is free yet";
+  EXPECT_EQ(limit(o), 600_MiB);
+  EXPECT_TRUE(take<wire::Change>("g").empty()) << "growth waits for the answer";
+  obey(o);
+  const auto changes = take<wire::Change>("g");
+  ASSERT_EQ(changes.size(), 1U);
+  EXPECT_EQ(changes[0].limit_bytes, (400_MiB).count());
+  EXPECT_THAT(changes[0].reason, HasSubstr("floor"));
+}
+
+TEST_F(NodeCoordinatorTest, WhatIsDeferredIsToldAgainUntilItIsDone) {
+  const auto o = hello("o", JobClass::kOpportunistic, 0_B);
+  const auto g = hello("g", JobClass::kGuaranteed, 400_MiB, 400_MiB);
+  join(o);
+  join(g);
+  obey(o, "deferred", 700_MiB);
+  auto changes = take<wire::Change>("g");
+  ASSERT_EQ(changes.size(), 1U);
+  EXPECT_EQ(changes[0].limit_bytes, (300_MiB).count()) << "what there is, for now";
+  pass(1100ms);
+  obey(o);
+  changes = take<wire::Change>("g");
+  ASSERT_EQ(changes.size(), 1U);
+  EXPECT_EQ(changes[0].limit_bytes, (400_MiB).count());
+}
+
+TEST_F(NodeCoordinatorTest, StaleAndRefusedAnswersReleaseNothing) {
+  const auto o = hello("o", JobClass::kOpportunistic, 0_B);
+  const auto g = hello("g", JobClass::kGuaranteed, 400_MiB, 400_MiB);
+  join(o);
+  join(g);
+  send("o", wire::Answer{"o", o.pid, 1, "applied", 0, 0, 0, "an old one"});
+  EXPECT_TRUE(take<wire::Change>("g").empty());
+  obey(o, "refused", 0_B);
+  EXPECT_TRUE(take<wire::Change>("g").empty());
+  pass(11s);
+  obey(o, "stale", 0_B);
+  EXPECT_TRUE(take<wire::Change>("g").empty());
+  pass(1100ms);
+  obey(o);
+  EXPECT_FALSE(take<wire::Change>("g").empty());
+}
+
+TEST_F(NodeCoordinatorTest, AFloorThatDoesNotFitMakesTheJobOpportunistic) {
+  join(hello("g", JobClass::kGuaranteed, 700_MiB, 700_MiB));
+  const auto reply = join(hello("h", JobClass::kGuaranteed, 400_MiB, 400_MiB));
+  EXPECT_EQ(reply.job_class, JobClass::kOpportunistic);
+  EXPECT_EQ(reply.law, "gap");
+  EXPECT_THAT(reply.reason, AllOf(HasSubstr("does not fit"), HasSubstr("400 MiB > 300 MiB")));
+  EXPECT_EQ(reply.limit_bytes, (300_MiB).count());
+}
+
+TEST_F(NodeCoordinatorTest, ImpossibleWishesGetAReason) {
+  auto upside_down = hello("a", JobClass::kGuaranteed, 400_MiB, 100_MiB);
+  EXPECT_THAT(join(upside_down).reason, HasSubstr("minimum above maximum"));
+  auto share = hello("b", JobClass::kOpportunistic, 0_B);
+  share.share = {0.5, 1.5};
+  EXPECT_THAT(join(share).reason, HasSubstr("0.5:1.5"));
+  auto law = hello("c", JobClass::kOpportunistic, 0_B);
+  law.law = "jungle";
+  const auto reply = join(law);
+  EXPECT_EQ(reply.law, "gap");
+  EXPECT_THAT(reply.reason, HasSubstr("'jungle'"));
+  auto role = hello("d", JobClass::kOpportunistic, 0_B);
+  role.role = "king";
+  send("d", role);
+  EXPECT_THAT(take<wire::Error>("d").at(0).what, HasSubstr("'king'"));
+}
+
+TEST_F(NodeCoordinatorTest, RegisteringTwiceChangesNothing) {
+  const auto o = hello("o", JobClass::kOpportunistic, 0_B);
+  const auto first = join(o);
+  const auto second = join(o);
+  EXPECT_EQ(first.limit_bytes, second.limit_bytes);
+  EXPECT_EQ(first.revision, second.revision);
+  EXPECT_EQ(node_.table().jobs().size(), 1U);
+  EXPECT_EQ(node_.table().jobs()[0].members.size(), 1U);
+}
+
+TEST_F(NodeCoordinatorTest, ADeathReturnsTheLease) {
+  const auto o = hello("o", JobClass::kOpportunistic, 0_B);
+  const auto g = hello("g", JobClass::kGuaranteed, 400_MiB, 400_MiB);
+  join(g);
+  join(o);
+  EXPECT_EQ(limit(o), 600_MiB);
+  node_.member_gone(JobId{"g"}, g.pid, Departure::kExited, now_);
+  collect();
+  EXPECT_EQ(limit(o), 1000_MiB);
+  const auto status = node_.status("g", now_);
+  ASSERT_EQ(status["jobs"].size(), 1U);
+  EXPECT_EQ(status["jobs"][0]["ended"], true);
+  EXPECT_THAT(status["jobs"][0]["exit_reason"].get<std::string>(), HasSubstr("killed or crashed"));
+}
+
+TEST_F(NodeCoordinatorTest, AJobThatSaidGoodbyeEnded) {
+  const auto o = hello("o", JobClass::kOpportunistic, 0_B);
+  join(o);
+  send("o", wire::Stats{"o", o.pid, {{"step", {{"number", 42}}}}, true});
+  node_.member_gone(JobId{"o"}, o.pid, Departure::kExited, now_);
+  const auto job = node_.status("o", now_)["jobs"][0];
+  EXPECT_EQ(job["exit_reason"], "ended");
+  EXPECT_EQ(job["step"]["number"], 42);
+  EXPECT_EQ(node_.idle_since(), now_);
+}
+
+TEST_F(NodeCoordinatorTest, KeepsTheLastHundredEndedJobs) {
+  for (int i = 0; i < 120; ++i) {
+    const auto job = hello("j" + std::to_string(i), JobClass::kOpportunistic, 0_B);
+    join(job);
+    node_.member_gone(JobId{job.job_id}, job.pid, Departure::kExited, now_);
+  }
+  const auto jobs = node_.status("", now_)["jobs"];
+  EXPECT_EQ(jobs.size(), 100U);
+  EXPECT_EQ(jobs.back()["job"]["id"], "j119");
+}
+
+TEST_F(NodeCoordinatorTest, TheLimitIsDividedAmongRanks) {
+  auto agent = hello("j", JobClass::kOpportunistic, 0_B, 800_MiB, 100);
+  send("agent", agent);
+  EXPECT_EQ(take<wire::Registered>("agent").at(0).limit_bytes, (800_MiB).count());
+  auto rank0 = agent;
+  rank0.pid = 101;
+  rank0.role = "rank";
+  send("rank0", rank0);
+  const auto to_agent = take<wire::Change>("agent").at(0);
+  EXPECT_EQ(to_agent.limit_bytes, 0U) << "ranks do the work";
+  send("agent", wire::Answer{"j", 100, to_agent.revision, "applied", 0, 0, 0, ""});
+  auto rank1 = rank0;
+  rank1.pid = 102;
+  rank1.rank = 1;
+  send("rank1", rank1);
+  auto helper = agent;
+  helper.pid = 103;
+  helper.role = "helper";
+  send("helper", helper);
+  EXPECT_THAT(take<wire::Registered>("helper").at(0).reason, HasSubstr("listed only"));
+  for (int i = 0; i < 5; ++i) {
+    for (const auto& [peer, pid] : std::map<std::string, int>{{"agent", 100}, {"rank0", 101}}) {
+      for (const auto& change : take<wire::Change>(peer)) {
+        send(peer,
+             wire::Answer{"j", pid, change.revision, "applied", 0, 0, *change.limit_bytes, ""});
+      }
+    }
+  }
+  EXPECT_EQ(node_.ledger().limit({JobId{"j"}, 101}), 400_MiB);
+  EXPECT_EQ(node_.ledger().limit({JobId{"j"}, 102}), 400_MiB);
+  EXPECT_EQ(node_.ledger().limit({JobId{"j"}, 100}), 0_MiB);
+  EXPECT_EQ(node_.status("j", now_)["jobs"][0]["members"].size(), 4U);
+  node_.member_gone(JobId{"j"}, 102, Departure::kExited, now_);
+  EXPECT_EQ(node_.ledger().limit({JobId{"j"}, 101}), 800_MiB);
+  node_.member_gone(JobId{"j"}, 101, Departure::kExited, now_);
+  node_.member_gone(JobId{"j"}, 100, Departure::kExited, now_);
+  EXPECT_TRUE(node_.table().jobs().empty()) << "a helper alone is no job";
+}
+
+TEST_F(NodeCoordinatorTest, AskingIsAnsweredAtOnceFromFreeMemory) {
+  const auto g = hello("g", JobClass::kGuaranteed, 0_B);
+  const auto o = hello("o", JobClass::kOpportunistic, 0_B, 200_MiB);
+  join(g);
+  join(o);
+  obey(g, "applied", 50_MiB);
+  send("g", wire::AskMemory{"g", g.pid, (300_MiB).count(), (50_MiB).count()});
+  const auto changes = take<wire::Change>("g");
+  ASSERT_EQ(changes.size(), 1U);
+  EXPECT_GE(*changes[0].limit_bytes, (350_MiB).count());
+}
+
+TEST_F(NodeCoordinatorTest, AskingShrinksOpportunisticJobsFirst) {
+  const auto g = hello("g", JobClass::kGuaranteed, 0_B);
+  const auto o = hello("o", JobClass::kOpportunistic, 0_B);
+  join(o);
+  join(g);
+  obey(o);
+  take<wire::Change>("g");
+  const Bytes before = limit(g);
+  send("g", wire::AskMemory{"g", g.pid, (500_MiB).count(), before.count()});
+  EXPECT_TRUE(take<wire::Change>("g").empty());
+  EXPECT_TRUE(take<wire::Error>("g").empty());
+  obey(o);
+  const auto changes = take<wire::Change>("g");
+  ASSERT_EQ(changes.size(), 1U);
+  EXPECT_GE(*changes[0].limit_bytes, (before + 500_MiB).count());
+}
+
+TEST_F(NodeCoordinatorTest, AskingWhatNobodyGivesBackEndsAtTheDeadline) {
+  const auto g = hello("g", JobClass::kGuaranteed, 0_B);
+  const auto o = hello("o", JobClass::kOpportunistic, 0_B);
+  join(o);
+  join(g);
+  send("g", wire::AskMemory{"g", g.pid, (500_MiB).count(), 0});
+  pass(500ms);
+  EXPECT_TRUE(take<wire::Error>("g").empty());
+  pass(600ms);
+  const auto errors = take<wire::Error>("g");
+  ASSERT_EQ(errors.size(), 1U);
+  EXPECT_EQ(errors[0].code, "no_memory");
+  EXPECT_THAT(errors[0].what, HasSubstr("in time"));
+}
+
+TEST_F(NodeCoordinatorTest, AskingForMoreThanTheMaximumIsRefusedAtOnce) {
+  const auto o = hello("o", JobClass::kOpportunistic, 0_B, 100_MiB);
+  join(o);
+  for (const std::uint64_t needed : {(200_MiB).count(), UINT64_MAX}) {
+    send("o", wire::AskMemory{"o", o.pid, needed, (100_MiB).count()});
+    const auto errors = take<wire::Error>("o");
+    ASSERT_EQ(errors.size(), 1U);
+    EXPECT_THAT(errors[0].what, HasSubstr("100 MiB"));
+  }
+}
+
+TEST_F(NodeCoordinatorTest, ARestartedCoordinatorRebuildsFromTheJobs) {
+  NodeCoordinator again{config(1500ms), device(), 78, 5, now_};
+  auto o = hello("o", JobClass::kOpportunistic, 0_B);
+  o.held_bytes = (600_MiB).count();
+  o.limit_bytes = (700_MiB).count();
+  o.revision = 41;
+  again.receive("o", o, now_);
+  auto out = again.take_outgoing();
+  ASSERT_EQ(out.size(), 1U);
+  const auto reply = std::get<wire::Registered>(out[0].message);
+  EXPECT_EQ(reply.limit_bytes, (700_MiB).count());
+  EXPECT_EQ(reply.revision, 41U);
+  // Another old job may still come: nothing grows until then.
+  auto fresh = hello("n", JobClass::kOpportunistic, 0_B);
+  again.receive("n", fresh, now_);
+  auto p = hello("p", JobClass::kOpportunistic, 0_B);
+  p.held_bytes = p.limit_bytes.emplace((300_MiB).count());
+  p.revision = 7;
+  again.receive("p", p, now_);
+  EXPECT_LE(again.ledger().total_charged(), 1000_MiB);
+  (void)again.take_outgoing();
+  again.tick(now_ + 1600ms);
+  for (const Outgoing& message : again.take_outgoing()) {
+    if (const auto* change = std::get_if<wire::Change>(&message.message)) {
+      if (message.peer == "o") {
+        EXPECT_GT(change->revision, 41U);
+      }
+      if (message.peer == "p") {
+        EXPECT_GT(change->revision, 7U);
+      }
+    }
+  }
+  EXPECT_LE(again.ledger().total_charged(), 1000_MiB);
+}
+
+TEST_F(NodeCoordinatorTest, MemoryThatJobsHeldAtTheStartCountsAsAvailable) {
+  HostDevice device = NodeCoordinatorTest::device();
+  device.fraction = 0.5;
+  NodeCoordinator again{config(), device, 78, 5, now_};
+  auto o = hello("o", JobClass::kOpportunistic, 0_B);
+  o.held_bytes = (100_MiB).count();
+  again.receive("o", o, now_);
+  EXPECT_EQ(again.device().capacity, 1050_MiB);
+  again.receive("o", o, now_);
+  EXPECT_EQ(again.device().capacity, 1050_MiB) << "once";
+}
+
+TEST_F(NodeCoordinatorTest, UnknownProcessesAreToldToRegister) {
+  send("x", wire::Stats{"x", 9, nlohmann::json::object(), false});
+  send("x", wire::Answer{"x", 9, 1, "applied", 0, 0, 0, ""});
+  send("x", wire::AskMemory{"x", 9, 1, 0});
+  const auto errors = take<wire::Error>("x");
+  ASSERT_EQ(errors.size(), 3U);
+  for (const auto& error : errors) EXPECT_EQ(error.code, "unknown_job");
+}
+
+TEST_F(NodeCoordinatorTest, AReusedPidIsANewProcess) {
+  auto o = hello("o", JobClass::kOpportunistic, 0_B);
+  join(o);
+  o.start_ticks = 99;
+  join(o);
+  ASSERT_EQ(node_.table().jobs().size(), 1U);
+  EXPECT_EQ(node_.table().jobs()[0].members.size(), 1U);
+  EXPECT_EQ(node_.table().jobs()[0].members[0].start_ticks, 99U);
+}
+
+TEST_F(NodeCoordinatorTest, SetMovesLimitsSharesAndPauses) {
+  const auto o = hello("o", JobClass::kOpportunistic, 0_B);
+  join(o);
+  wire::SetRequest request;
+  request.job = "name-o";
+  request.memory = wire::MemoryRange{0, (300_MiB).count()};
+  request.share = wire::ShareRange{0.1, 0.4};
+  request.paused = true;
+  send("cli", request);
+  const auto reply = take<wire::SetReply>("cli").at(0);
+  EXPECT_EQ(reply.outcome, "applied");
+  EXPECT_EQ(reply.job_id, "o");
+  EXPECT_THAT(reply.reason, AllOf(HasSubstr("300 MiB"), HasSubstr("0.1:0.4"), HasSubstr("paused")));
+  const auto changes = take<wire::Change>("o");
+  ASSERT_EQ(changes.size(), 2U);
+  EXPECT_EQ(changes[0].limit_bytes, (300_MiB).count());
+  EXPECT_EQ(changes[1].share_max, 0.4);
+  EXPECT_EQ(changes[1].paused, true);
+  EXPECT_GT(changes[1].revision, changes[0].revision);
+  const auto entries = node_.page_entries(now_);
+  ASSERT_EQ(entries.size(), 1U);
+  EXPECT_TRUE(entries[0].paused);
+  EXPECT_DOUBLE_EQ(entries[0].share_max, 0.4);
+  request = {};
+  request.job = "o";
+  request.paused = false;
+  send("cli", request);
+  EXPECT_FALSE(node_.page_entries(now_)[0].paused);
+}
+
+TEST_F(NodeCoordinatorTest, SetRefusesWithTheValue) {
+  join(hello("g", JobClass::kGuaranteed, 700_MiB, 700_MiB));
+  auto twin = hello("h", JobClass::kOpportunistic, 0_B);
+  twin.name = "twin";
+  join(twin);
+  auto other = hello("i", JobClass::kOpportunistic, 0_B);
+  other.name = "twin";
+  join(other);
+  const auto refused = [&](const wire::SetRequest& request) {
+    send("cli", request);
+    const auto reply = take<wire::SetReply>("cli").at(0);
+    EXPECT_EQ(reply.outcome, "refused");
+    return reply.reason;
+  };
+  wire::SetRequest request;
+  request.job = "nobody";
+  EXPECT_THAT(refused(request), AllOf(HasSubstr("'nobody'"), HasSubstr("g (name-g)")));
+  request.job = "twin";
+  EXPECT_THAT(refused(request), AllOf(HasSubstr("h (twin)"), HasSubstr("i (twin)")));
+  request.job = "h";
+  request.share = wire::ShareRange{0.5, 1.25};
+  EXPECT_THAT(refused(request), HasSubstr("0.5:1.25"));
+  request.share.reset();
+  request.memory = wire::MemoryRange{5, 3};
+  EXPECT_THAT(refused(request), HasSubstr("5 B > 3 B"));
+  request.memory = wire::MemoryRange{(2000_MiB).count(), std::nullopt};
+  EXPECT_THAT(refused(request), HasSubstr("above the device"));
+  wire::SetRequest floor;
+  floor.job = "g";
+  join(hello("k", JobClass::kGuaranteed, 200_MiB, 200_MiB));
+  floor.memory = wire::MemoryRange{(900_MiB).count(), std::nullopt};
+  EXPECT_THAT(refused(floor), HasSubstr("900 MiB > 800 MiB"));
+}
+
+TEST_F(NodeCoordinatorTest, StatusHasEveryFieldBeforeTheFirstReport) {
+  join(hello("o", JobClass::kOpportunistic, 0_B));
+  const auto status = node_.status("", now_);
+  EXPECT_EQ(status["schema"], 1);
+  EXPECT_EQ(status["devices"][0]["capacity_bytes"], (1000_MiB).count());
+  EXPECT_EQ(status["devices"][0]["free_bytes"], 0);
+  const auto& job = status["jobs"][0];
+  EXPECT_EQ(job["job"]["class"], "opportunistic");
+  EXPECT_EQ(job["memory"]["moved_bytes_total"], 0);
+  EXPECT_EQ(job["gate"]["law"], "gap");
+  EXPECT_EQ(job["step"]["number"], 0);
+  EXPECT_EQ(job["lease"]["granted_bytes"], (1000_MiB).count());
+  EXPECT_TRUE(job["slowdown"].is_null());
+  EXPECT_EQ(job["ended"], false);
+}
+
+TEST_F(NodeCoordinatorTest, StrangeReportsDoNoHarm) {
+  const auto o = hello("o", JobClass::kOpportunistic, 0_B);
+  join(o);
+  for (const char* text :
+       {R"({"memory":5,"gate":[],"step":null,"job":"x"})", R"({"memory":{"device_bytes":-3}})",
+        R"({"gate":{"idle_class":"perhaps"}})", R"({"extra":{"deep":[1,2]}})"}) {
+    send("o", wire::Stats{"o", o.pid, nlohmann::json::parse(text), false});
+    EXPECT_NO_THROW((void)node_.status("", now_)) << text;
+    pass(200ms);
+  }
+}
+
+TEST_F(NodeCoordinatorTest, GuaranteedArrivalsReachThePageAtOnce) {
+  const auto o = hello("o", JobClass::kOpportunistic, 0_B);
+  join(o);
+  EXPECT_DOUBLE_EQ(node_.page_entries(now_)[0].share_min, 1.0);
+  join(hello("g", JobClass::kGuaranteed, 0_B));
+  const auto entries = node_.page_entries(now_);
+  ASSERT_EQ(entries.size(), 2U);
+  EXPECT_DOUBLE_EQ(entries[0].share_min, 0.01) << "its trickle";
+  EXPECT_EQ(entries[1].lease_until, now_ + 2s);
+  EXPECT_TRUE(node_.wants_sampling());
+  send("o", wire::Stats{"o", o.pid, {{"gate", {{"idle_class", true}}}}, false});
+  EXPECT_DOUBLE_EQ(node_.page_entries(now_)[0].share_min, 1.0) << "the kernel keeps it away";
+}
+
+TEST_F(NodeCoordinatorTest, APageThatIsFullTakesNobodyElse) {
+  for (int i = 0; i < 64; ++i) join(hello("j" + std::to_string(i), JobClass::kOpportunistic, 0_B));
+  send("late", hello("late", JobClass::kOpportunistic, 0_B));
+  EXPECT_EQ(take<wire::Error>("late").at(0).code, "full");
+}
+
+TEST_F(NodeCoordinatorTest, MalformedFramesAreCountedAndAnswered) {
+  node_.receive_malformed("x", wire::BadMessage("malformed", "field 'v' is missing"));
+  node_.receive("x", wire::SetReply{}, now_);
+  collect();
+  EXPECT_EQ(node_.malformed_total(), 2U);
+  EXPECT_EQ(take<wire::Error>("x").size(), 2U);
+}
+
+/// Law 3 through messages: whatever jobs do and whatever gets lost, they never hold too much.
+TEST_F(NodeCoordinatorTest, Law3_JobsNeverHoldMoreThanTheDevice) {
+  const unsigned seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937 random{seed};
+  struct Process {
+    wire::Register hello;
+    Bytes limit;
+    Bytes held;
+    Revision revision = 0;
+  };
+  std::map<std::string, Process> processes;
+  std::vector<std::pair<std::string, wire::Answer>> answers;
+  int next = 0;
+  for (int step = 0; step < 4000; ++step) {
+    const auto pick = [&]() -> Process* {
+      if (processes.empty()) return nullptr;
+      auto it = processes.begin();
+      std::advance(it, static_cast<std::ptrdiff_t>(random() % processes.size()));
+      return &it->second;
+    };
+    switch (random() % 7) {
+      case 0:
+        if (processes.size() < 5) {
+          const auto message =
+              hello("p" + std::to_string(next),
+                    random() % 2 == 0 ? JobClass::kGuaranteed : JobClass::kOpportunistic,
+                    Bytes{random() % (300_MiB).count()}, std::nullopt, next + 1);
+          ++next;
+          processes[message.job_id].hello = message;
+          node_.receive(message.job_id, message, now_);
+        }
+        break;
+      case 1:
+        if (Process* p = pick(); p != nullptr && random() % 6 == 0) {
+          const wire::Register who = p->hello;
+          processes.erase(who.job_id);
+          node_.member_gone(JobId{who.job_id}, who.pid, Departure::kExited, now_);
+        }
+        break;
+      case 2:
+        if (Process* p = pick()) {
+          node_.receive(p->hello.job_id,
+                        wire::AskMemory{p->hello.job_id, p->hello.pid, random() % (400_MiB).count(),
+                                        p->held.count()},
+                        now_);
+        }
+        break;
+      case 3:
+        if (Process* p = pick()) {
+          p->held = std::max(p->held, random() % 2 == 0 ? p->limit : Bytes{});
+          node_.receive(p->hello.job_id,
+                        wire::Stats{p->hello.job_id,
+                                    p->hello.pid,
+                                    {{"memory", {{"device_bytes", p->held.count()}}}},
+                                    false},
+                        now_);
+        }
+        break;
+      case 4:
+        now_ += Duration{std::chrono::milliseconds{random() % 700}};
+        node_.tick(now_);
+        break;
+      default:
+        if (!answers.empty()) {
+          const std::size_t at = random() % answers.size();
+          const auto [peer, answer] = answers[at];
+          if (random() % 4 != 0) answers.erase(answers.begin() + static_cast<std::ptrdiff_t>(at));
+          if (random() % 5 != 0) node_.receive(peer, answer, now_);
+        }
+    }
+    for (const Outgoing& out : node_.take_outgoing()) {
+      const auto found = processes.find(out.peer);
+      if (found == processes.end()) continue;
+      Process& p = found->second;
+      if (const auto* registered = std::get_if<wire::Registered>(&out.message)) {
+        p.limit = Bytes{registered->limit_bytes};
+        p.revision = registered->revision;
+      } else if (const auto* change = std::get_if<wire::Change>(&out.message);
+                 change != nullptr && change->limit_bytes) {
+        if (random() % 10 == 0) continue;  // lost
+        p.limit = Bytes{*change->limit_bytes};
+        p.revision = change->revision;
+        if (random() % 3 != 0) p.held = std::min(p.held, p.limit);
+        answers.push_back({out.peer, wire::Answer{p.hello.job_id, p.hello.pid, p.revision,
+                                                  p.held > p.limit ? "deferred" : "applied", 0, 0,
+                                                  p.held.count(), ""}});
+      }
+    }
+    Bytes held;
+    for (const auto& [name, p] : processes) held += p.held;
+    ASSERT_LE(held, 1000_MiB) << "step " << step;
+    ASSERT_LE(node_.ledger().total_charged(), 1000_MiB) << "step " << step;
+  }
+}
+
+}  // namespace
+}  // namespace commensal::node
