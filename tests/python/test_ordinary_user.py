@@ -49,7 +49,11 @@ def as_user(world: World, python: str) -> AsUser:
 def _become(world: World, *command: str) -> CompletedProcess[str]:
     packages = str(Path(commensal.__file__).parent.parent)
     return world.run(
-        ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", *command],
+        # The shell starts the command with the rights that are left, not with setpriv's.
+        [
+            *("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"),
+            *("/bin/sh", "-c", 'exec "$@"', "sh", *command),
+        ],
         PYTHONPATH=packages,
         PATH=f"{COMMENSAL.parent}:{os.environ['PATH']}",
         HOME=str(world.folder),
@@ -61,7 +65,7 @@ def test_an_ordinary_user_trains_shrinks_and_asks(
 ) -> None:
     script = world.script(TRAIN + _SHRINK + TELL)
     done = as_user(
-        *("-m", "commensal", "run", "--opportunistic", "--memory", "256MiB", "--"),
+        *("-m", "commensal", "run", "--no-idle-class", "--memory", "256MiB", "--"),
         *(python, script, "40"),
     )
     facts = facts_of(done)

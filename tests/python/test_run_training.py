@@ -35,7 +35,8 @@ def start_job(world: World, name: str, *options: str) -> subprocess.Popen[str]:
     script = world.script(TRAIN + TELL)
     process = world.start(
         [
-            *(str(COMMENSAL), "run", "--name", name, *options, "--"),
+            # A machine that is busy with other things would starve the kernel's idle class.
+            *(str(COMMENSAL), "run", "--no-idle-class", "--name", name, *options, "--"),
             *(sys.executable, script, STEPS, str(world.folder / f"{name}.stop")),
         ]
     )
@@ -85,7 +86,7 @@ def test_law1_a_script_is_active_and_computes_what_it_computes_alone(
 
 def test_quiet_means_quiet(world: World) -> None:
     script = world.script(TRAIN + TELL)
-    done = world.commensal("run", "--quiet", "--", sys.executable, script, "5")
+    done = world.commensal("run", "--quiet", "--no-idle-class", "--", sys.executable, script, "5")
     assert facts_of(done)["active"]
     assert done.stderr == ""
 
@@ -197,7 +198,7 @@ def test_a_new_daemon_takes_the_jobs_of_a_killed_one_over(world: World) -> None:
 def test_law6_a_script_trains_without_a_daemon(world: World) -> None:
     world.runtime_dir.write_text("a file where the folder should be")
     script = world.script(TRAIN + TELL)
-    done = world.commensal("run", "--opportunistic", "--", sys.executable, script, STEPS)
+    done = world.commensal("run", "--no-idle-class", "--", sys.executable, script, STEPS)
     facts = facts_of(done)
     assert facts["active"]
     assert facts["stats"]["job"]["coordinator"] == ""
@@ -248,7 +249,12 @@ if __name__ == "__main__":
     worker.join()
 """
     )
-    job = world.start([str(COMMENSAL), "run", "--name", "parent", "--", sys.executable, script])
+    job = world.start(
+        [
+            *(str(COMMENSAL), "run", "--no-idle-class", "--name", "parent", "--"),
+            *(sys.executable, script),
+        ]
+    )
     assert read_line(job, "role") == "role helper main\n"
     wait_until("both are members", lambda: len(_record(world, "parent")["members"]) == 2)
     assert len(status(world)["jobs"]) == 1
@@ -266,7 +272,12 @@ def test_ranks_are_members_of_one_job(world: World) -> None:
             f"RANK=1 WORLD_SIZE=2 {sys.executable} {script} 5 {stop} & wait",
         ]
     )
-    job = world.start([str(COMMENSAL), "run", "--name", "pair", "--", "/bin/sh", "-c", line])
+    job = world.start(
+        [
+            *(str(COMMENSAL), "run", "--no-idle-class", "--name", "pair", "--"),
+            *("/bin/sh", "-c", line),
+        ]
+    )
     wait_until("starts a coordinator", world.daemons)
     wait_until("two ranks", lambda: _roles(world, "pair") == [("rank", 0), ("rank", 1)])
     stop.touch()
