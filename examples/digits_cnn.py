@@ -87,10 +87,12 @@ def load(size: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 def make_model(size: int) -> nn.Module:
     return nn.Sequential(
-        nn.Conv2d(1, 16, 3, padding=1),
+        nn.Conv2d(1, 24, 3, padding=1),
+        nn.BatchNorm2d(24),
         nn.ReLU(),
         nn.MaxPool2d(2),
-        nn.Conv2d(16, 32, 3, padding=1),
+        nn.Conv2d(24, 32, 3, padding=1),
+        nn.BatchNorm2d(32),
         nn.ReLU(),
         nn.MaxPool2d(2),
         nn.Conv2d(32, 32, 3, padding=1),
