@@ -116,7 +116,7 @@ TEST_F(HostMoves, Law2_NoStoreIsLost) {
     lost.push_back(
         std::async(std::launch::async, [&end, part] { return Storer(part, 64U << 10U).run(end); }));
   }
-  move_often(60);
+  move_often(40);
   end = true;
   for (auto& each : lost) EXPECT_EQ(each.get(), 0U);
 }
@@ -188,7 +188,7 @@ TEST_F(HostMoves, Law2_NoReadFromAPipeIsLost) {
   auto read = std::async(std::launch::async, [&] { return read_into(chunk_, false, end); });
   auto readv =
       std::async(std::launch::async, [&] { return read_into(chunk_ + kSize / 2, true, end); });
-  move_often(60);
+  move_often(40);
   end = true;
   EXPECT_EQ(read.get(), 0U);
   EXPECT_EQ(readv.get(), 0U);
@@ -223,7 +223,7 @@ TEST_F(HostMoves, Law2_NoDirectReadIsLost) {
   auto first = std::async(std::launch::async, [&] { return read_directly(direct, chunk_, end); });
   auto second =
       std::async(std::launch::async, [&] { return read_directly(direct, chunk_ + 65536, end); });
-  move_often(60);
+  move_often(40);
   end = true;
   EXPECT_EQ(first.get(), 0U);
   EXPECT_EQ(second.get(), 0U);
@@ -236,12 +236,13 @@ TEST_F(HostMoves, Law2_NoDirectReadIsLost) {
 struct CutIn {
   volatile int compared = 0;
   volatile int written = 0;
+  int patience = 0;  // tenths of a millisecond
 };
 UNINSTRUMENTED void wait_for_writer(void* context) {
   auto* cut = static_cast<CutIn*>(context);
   cut->compared = 1;
   // Without the stop the writer comes at once. A stopped one never does.
-  for (int i = 0; i < 500 && cut->written == 0; ++i) {
+  for (int i = 0; i < cut->patience && cut->written == 0; ++i) {
     const timespec pause{0, 100'000};
     ::syscall(SYS_nanosleep, &pause, nullptr);
   }
@@ -262,6 +263,7 @@ class Law2 : public HostMoves {
     testing.before_exchange = wait_for_writer;
     testing.context = &cut;
     cut.written = 1;  // the hook does not wait yet
+    cut.patience = stop_threads ? 100 : 100'000;
     make(testing);
     auto* cell = reinterpret_cast<volatile std::uint64_t*>(chunk_ + 4096);
     *cell = 1;

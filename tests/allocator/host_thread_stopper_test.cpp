@@ -54,7 +54,7 @@ UNINSTRUMENTED void give_way(int times) noexcept {
 // Stops, looks whether anything moves, and lets go. Returns whether anything did.
 UNINSTRUMENTED bool moves_inside(const Counters& counters) noexcept {
   const std::uint64_t before = counters.sum();
-  give_way(20);
+  give_way(3);
   return counters.sum() != before;
 }
 
@@ -87,7 +87,7 @@ TEST(ThreadStopper, NothingMovesInsideAndEverythingGoesOn) {
   Counters counters;
   std::atomic<bool> end{false};
   std::vector<std::thread> threads;
-  for (int i = 0; i < 6; ++i) {
+  for (int i = 0; i < 4; ++i) {
     threads.emplace_back([&, i] {
       while (!end.load(std::memory_order_relaxed)) {
         counters.advance(i);
@@ -95,7 +95,7 @@ TEST(ThreadStopper, NothingMovesInsideAndEverythingGoesOn) {
       }
     });
   }
-  for (int round = 0; round < 40; ++round) {
+  for (int round = 0; round < 20; ++round) {
     stop_or_fail();
     const bool moved = moves_inside(counters);
     ThreadStopper::instance().resume();
@@ -114,7 +114,7 @@ TEST(ThreadStopper, ThreadsMayComeAndGoMeanwhile) {
   std::atomic<bool> end{false};
   std::atomic<int> born{0};
   std::vector<std::thread> parents;
-  for (int i = 0; i < 3; ++i) {
+  for (int i = 0; i < 2; ++i) {
     parents.emplace_back([&, i] {
       while (!end.load(std::memory_order_relaxed)) {
         std::thread child([&, i] {
@@ -127,7 +127,7 @@ TEST(ThreadStopper, ThreadsMayComeAndGoMeanwhile) {
     });
   }
   int stops = 0;
-  for (int round = 0; round < 1000 && stops < 100; ++round) {
+  for (int round = 0; round < 1000 && stops < 30; ++round) {
     // A thread that is just being made blocks signals for a moment: not an answer to rely on.
     if (!ThreadStopper::instance().stop(kLong).stopped) continue;
     const bool moved = moves_inside(counters);
@@ -135,7 +135,7 @@ TEST(ThreadStopper, ThreadsMayComeAndGoMeanwhile) {
     ASSERT_FALSE(moved) << "in round " << round;
     ++stops;
   }
-  EXPECT_EQ(stops, 100);
+  EXPECT_EQ(stops, 30);
   while (born.load() < 3) std::this_thread::yield();
   end = true;
   for (std::thread& parent : parents) parent.join();
