@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from torch_support import Facts, Job, run_scenario
 
-STEPS = 8
+STEPS = 6
 Trainer = Callable[[], Iterator[Any]]
 
 
@@ -150,7 +150,7 @@ def scenario_train(adaptor: str) -> Facts:
     facts["moved_out_bytes"] = job.memory("moved_out_bytes_total")
     facts["moved_in_bytes"] = job.memory("moved_in_bytes_total")
     if adaptor == "moving":
-        with job.moving() as counts:  # and at any time, not only between steps
+        with job.moving(pause_s=0.005) as counts:  # at any time, not only between steps
             facts["any_time"] = {
                 name: digest(TRAINERS[name], lambda _: None) for name in AT_ANY_TIME
             }
