@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times tiny ops in this process: without a callback, with an empty one, with ours, in turn.
+"""Times tiny ops in this process, in turn: as it is, with an empty callback, with a metered gate.
 
 Reports processor time of the calling thread, so that waiting and neighbours do not count.
 """
@@ -39,8 +39,8 @@ def measure(modes: dict[str, Callable[[], None]], rounds: int, ops: int) -> dict
     return found
 
 
-class Callbacks:
-    """Switches between no callback, the empty one and our gate's."""
+class EmptyCallback:
+    """The callback that does nothing, added and removed."""
 
     def __init__(self, library: Path) -> None:
         self._library = ctypes.CDLL(str(library))
@@ -48,48 +48,67 @@ class Callbacks:
         self._library.remove_empty_callback.argtypes = [ctypes.c_uint64]
         self._handle: int | None = None
 
-    def _drop(self) -> None:
-        import commensal
-
+    def remove(self) -> None:
         if self._handle is not None:
             self._library.remove_empty_callback(self._handle)
             self._handle = None
-        commensal.set_compute_share(1.0)
 
-    def none(self) -> None:
-        self._drop()
-
-    def empty(self) -> None:
-        self._drop()
+    def add(self) -> None:
+        self.remove()
         self._handle = self._library.add_empty_callback()
 
-    def ours(self) -> None:
-        import commensal
 
-        self._drop()
-        commensal.set_compute_share(0.999)  # metered: the callback is on, and nearly never waits
-        seen = commensal.stats()["gate"]["ops_seen_total"]
-        nanoseconds_an_op(1000)
-        if commensal.stats()["gate"]["ops_seen_total"] == seen:
-            raise RuntimeError("the gate's callback is not on: there is nothing to measure")
+def require_gate() -> None:
+    """Make sure that ops pass our gate.
+
+    Raises:
+        RuntimeError: they do not; there is nothing to measure then.
+    """
+    import commensal
+
+    seen = commensal.stats()["gate"]["ops_seen_total"]
+    nanoseconds_an_op(2000)
+    if commensal.stats()["gate"]["ops_seen_total"] == seen:
+        raise RuntimeError(f"the gate's callback is not on: {commensal.stats()['gate']}")
+
+
+def metered_modes(empty: EmptyCallback) -> dict[str, Callable[[], None]]:
+    """Return modes for a job of its own whose share is bounded, so that every op is metered."""
+    import commensal
+
+    commensal.init(job_class="opportunistic")
+
+    def set_share(share: float) -> None:
+        empty.remove()
+        commensal.set_compute_share(share)
+
+    def metered() -> None:
+        set_share(0.999)  # nearly never waits
+        require_gate()
+
+    def only_empty() -> None:
+        set_share(1.0)
+        empty.add()
+
+    return {"none": lambda: set_share(1.0), "empty": only_empty, "metered": metered}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, required=True)
     parser.add_argument("--ops", type=int, default=20_000)
-    parser.add_argument("--library", type=Path, help="the empty callback; without: only time ops")
+    parser.add_argument("--modes", choices=["as_is", "empty", "gate", "metered"], required=True)
+    parser.add_argument("--library", type=Path, help="the empty callback")
     parser.add_argument("--result", type=Path, required=True)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    if arguments.library is None:
-        modes: dict[str, Callable[[], None]] = {"as_is": lambda: None}
-    else:
-        import commensal
-
-        commensal.init(job_class="opportunistic")
-        callbacks = Callbacks(arguments.library)
-        modes = {"none": callbacks.none, "empty": callbacks.empty, "ours": callbacks.ours}
+    modes: dict[str, Callable[[], None]] = {arguments.modes: lambda: None}
+    if arguments.modes == "empty":
+        EmptyCallback(arguments.library).add()
+    elif arguments.modes == "gate":
+        modes = {"gate": require_gate}
+    elif arguments.modes == "metered":
+        modes = metered_modes(EmptyCallback(arguments.library))
     found = measure(modes, arguments.rounds, arguments.ops)
     arguments.result.write_text(json.dumps(found))
 
