@@ -16,6 +16,8 @@ import pytest
 from conftest import COMMENSAL, DEADLINE, World, read_line, wait_until
 from training import TELL, TRAIN, facts_of
 
+from commensal.cli._child import may_renice
+
 STEPS = "40"
 
 
@@ -296,3 +298,28 @@ def _roles(world: World, name: str) -> list[tuple[str, int]]:
         if job["job"]["name"] == name
         for member in job["members"]
     )
+
+
+def test_the_scripts_threads_idle_and_the_sessions_do_not(world: World) -> None:
+    if not may_renice():
+        pytest.skip("an ordinary user's job enters the idle class only where it may leave it")
+    script = world.script(
+        """
+import json, os, pathlib
+before = os.sched_getscheduler(0) == os.SCHED_IDLE
+import torch
+torch.ones(300, 300) @ torch.ones(300, 300)
+classes = {
+    (task / "comm").read_text().strip(): os.sched_getscheduler(int(task.name)) == os.SCHED_IDLE
+    for task in pathlib.Path("/proc/self/task").iterdir()
+}
+print(json.dumps({"before": before, "main": os.sched_getscheduler(0) == os.SCHED_IDLE,
+                  "classes": classes}))
+"""
+    )
+    facts = facts_of(world.commensal("run", "--opportunistic", "--", sys.executable, script))
+    assert facts["before"]  # the import already
+    assert facts["main"]
+    own = {name: idle for name, idle in facts["classes"].items() if name.startswith("commensal-")}
+    assert own
+    assert not any(own.values())
