@@ -44,7 +44,11 @@ class World:
         for name in ("RANK", "WORLD_SIZE", "XDG_RUNTIME_DIR"):
             clean.pop(name, None)
         # Few threads: several processes share two cores here.
-        return clean | {"COMMENSAL_RUNTIME_DIR": str(self.runtime_dir), "OMP_NUM_THREADS": "1"}
+        return clean | {
+            "COMMENSAL_RUNTIME_DIR": str(self.runtime_dir),
+            "OMP_NUM_THREADS": "1",
+            "TMPDIR": str(self.folder),  # a killed launcher leaves its folder there
+        }
 
     @property
     def runtime_dir(self) -> Path:
