@@ -14,7 +14,6 @@
 #include <utility>
 
 #include "allocator/host/kernel_io.h"
-#include "allocator/host/thread_stopper.h"
 
 #ifndef MADV_PAGEOUT
 #define MADV_PAGEOUT 21
@@ -450,13 +449,18 @@ void HostMemorySource::end_copy(CopyTicket ticket) noexcept {
   copies_.erase(ticket.id);
 }
 
+StopPoint HostMemorySource::stop_point() const noexcept {
+  const bool between = options_.between_ops == nullptr || options_.between_ops();
+  return between ? StopPoint::kBetweenOps : StopPoint::kAnywhere;
+}
+
 MoveRisk HostMemorySource::move_risk() {
   check_usable("move_risk");
   MoveRisk risk;
   try {
     risk.reason = asynchronous_kernel_io();
     if (risk.reason.empty() && options_.testing.stop_threads) {
-      risk.reason = ThreadStopper::instance().obstacle();
+      risk.reason = ThreadStopper::instance().obstacle(stop_point());
     }
   } catch (const SourceError& error) {
     risk.reason = error.what();
@@ -474,7 +478,7 @@ FenceResult HostMemorySource::fence(Duration deadline) noexcept {
     return FenceResult{true, "", {}};
   }
   const TimePoint begin = std::chrono::steady_clock::now();
-  const ThreadStopper::Result result = ThreadStopper::instance().stop(deadline);
+  const ThreadStopper::Result result = ThreadStopper::instance().stop(deadline, stop_point());
   fenced_ = result.stopped;
   return FenceResult{result.stopped, result.reason, std::chrono::steady_clock::now() - begin};
 }

@@ -18,6 +18,7 @@
 #include "allocator/host/live_memory.h"
 #include "allocator/host/page_map.h"
 #include "allocator/host/spill_file.h"
+#include "allocator/host/thread_stopper.h"
 #include "allocator/memory_source.h"
 
 namespace commensal {
@@ -51,6 +52,10 @@ class HostMemorySource final : public MemorySource {
     std::string spill_folder = "/var/tmp";
     Bytes host_cap{UINT64_MAX};         ///< also bounded by half of the folder's free space
     Bytes device_capacity{UINT64_MAX};  ///< max value: the machine's memory
+    /// Asked by `fence` and `move_risk`, on their thread: is no op running in this process? False:
+    /// a fence is refused while a thread runs that has no alternate signal stack yet (see
+    /// thread_stopper.h). Takes no lock and throws nothing. Null: always true.
+    bool (*between_ops)() = nullptr;
     Testing testing{};
   };
 
@@ -130,6 +135,7 @@ class HostMemorySource final : public MemorySource {
     ForkCount gone = 0;
   };
 
+  [[nodiscard]] StopPoint stop_point() const noexcept;
   void open_host_tier();
   void check_usable(std::string_view call) const;
   void check_size(std::string_view call, Bytes size) const;

@@ -6,6 +6,7 @@ target_sources(
           ${CMAKE_CURRENT_LIST_DIR}/kernel_io.cpp
           ${CMAKE_CURRENT_LIST_DIR}/live_memory.cpp
           ${CMAKE_CURRENT_LIST_DIR}/page_map.cpp
+          ${CMAKE_CURRENT_LIST_DIR}/signal_stacks.cpp
           ${CMAKE_CURRENT_LIST_DIR}/spill_file.cpp
           ${CMAKE_CURRENT_LIST_DIR}/thread_stopper.cpp)
 
@@ -14,6 +15,6 @@ target_sources(
 if(COMMENSAL_SANITIZE)
   set_source_files_properties(
     ${CMAKE_CURRENT_LIST_DIR}/live_memory.cpp ${CMAKE_CURRENT_LIST_DIR}/page_map.cpp
-    ${CMAKE_CURRENT_LIST_DIR}/thread_stopper.cpp
+    ${CMAKE_CURRENT_LIST_DIR}/signal_stacks.cpp ${CMAKE_CURRENT_LIST_DIR}/thread_stopper.cpp
     PROPERTIES COMPILE_OPTIONS "-fno-sanitize=all")
 endif()

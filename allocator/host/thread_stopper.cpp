@@ -7,15 +7,18 @@
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
 
+#include "allocator/host/signal_stacks.h"
 #include "allocator/memory_source.h"
 
 // Present in programs built with ThreadSanitizer.
@@ -40,19 +43,25 @@ commensal_signal_return:
 namespace commensal {
 namespace {
 
-constexpr std::uint32_t kMaxThreads = 16384;
+constexpr std::uint32_t kMaxThreads = SignalStacks::kMaxThreads;
 constexpr std::uint32_t kBuckets = 2 * kMaxThreads;
 constexpr std::uint64_t kNanoseconds = 1'000'000'000;
-constexpr std::uint64_t kRecheck = 1'000'000;    // look after threads that ended meanwhile
-constexpr std::uint64_t kPatience = 20'000'000;  // with a thread that blocks the signal
+constexpr std::uint64_t kRecheck = 1'000'000;     // look after threads that ended meanwhile
+constexpr std::uint64_t kPatience = 20'000'000;   // with a thread that blocks the signal
+constexpr std::uint64_t kFallAsleep = 2'000'000;  // others are held meanwhile
 
 enum class Kind : std::uint8_t { kStop, kExempt, kBlocked, kGone };
+
+// On which stack a thread came into the handler.
+enum class Found : std::uint8_t { kNothing, kOurs, kItsOwn };
 
 struct Thread {
   int tid;
   Kind kind;
   bool signalled;
-  std::uint32_t arrived;  // generation in which it came into the handler
+  std::uint64_t started;
+  std::byte* stack;       // put in place by the handler if the thread has none
+  std::uint64_t arrived;  // generation in which it came into the handler << 8 | Found
 };
 
 // Everything that the handler and the window touch: static, since nothing may be allocated there.
@@ -65,6 +74,11 @@ struct State {
   std::uint32_t turn;  // 1 while somebody stops threads
   std::uint64_t saved_mask;
   int deaf;  // a thread that blocked the signal all through the last look; 0: none
+  int busy;  // a thread that ran without an alternate stack all through it; 0: none
+  std::uint32_t stacks_wanted;  // 1: a stop was refused for want of an alternate stack
+  std::uint64_t links;          // of /proc/self/task when everybody was stopped between ops
+  std::size_t stack_size;
+  SignalStacks stacks;
   std::uint32_t count;
   Thread threads[kMaxThreads];
   std::uint32_t buckets[kBuckets];  // index + 1 into threads; 0: empty
@@ -73,6 +87,7 @@ struct State {
   char reason[192];
 };
 State g;
+ThreadStopper* g_stopper = nullptr;
 
 template <typename T>
 T load(const T& word) noexcept {
@@ -102,16 +117,34 @@ std::uint64_t now() noexcept {
          static_cast<std::uint64_t>(time.tv_nsec);
 }
 
+// Sees to it that the next signal finds an alternate stack: returning from the handler puts in
+// force what the context says.
+Found put_stack(void* context, std::byte* stack) noexcept {
+  stack_t& own = static_cast<ucontext_t*>(context)->uc_stack;
+  if ((own.ss_flags & SS_DISABLE) == 0 && own.ss_size != 0) {
+    return own.ss_sp == stack ? Found::kOurs : Found::kItsOwn;
+  }
+  if (stack == nullptr) return Found::kNothing;
+  own.ss_sp = stack;
+  own.ss_size = g.stack_size;
+  own.ss_flags = 0;
+  return Found::kOurs;
+}
+
 // Runs on the thread to be stopped, wherever it was.
-void wait_in_handler(int, siginfo_t* info, void*) {
+void wait_in_handler(int, siginfo_t* info, void* context) {
   if (info->si_code != SI_QUEUE) return;
   const int saved_errno = errno;
   const auto value =
       static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(info->si_value.sival_ptr));
   const auto generation = static_cast<std::uint32_t>(value >> 32U);
   const auto index = static_cast<std::uint32_t>(value);
+  std::byte* const stack = index < kMaxThreads ? load(g.threads[index].stack) : nullptr;
+  // The gate comes after the stack: a stack of a generation that is over may be another thread's.
   if (load(g.gate) == generation && index < kMaxThreads) {
-    store(g.threads[index].arrived, generation);
+    const Found found = put_stack(context, stack);
+    store(g.threads[index].arrived,
+          std::uint64_t{generation} << 8U | static_cast<std::uint64_t>(found));
     std::uint64_t seen = load(g.arrivals);
     // A signal of a generation that is over counts for nobody.
     while (static_cast<std::uint32_t>(seen >> 32U) == generation &&
@@ -140,6 +173,7 @@ long kernel_sigaction(int signal, const KernelSigaction* set, KernelSigaction* o
 
 // Takes a signal nobody handles, from the top: few programs start there.
 int install_handler() {
+  g.stack_size = SignalStacks::size();
   for (int signal = SIGRTMAX - 2; signal >= SIGRTMIN; --signal) {
     KernelSigaction old{};
     if (kernel_sigaction(signal, nullptr, &old) != 0 || old.handler != nullptr) continue;
@@ -188,21 +222,41 @@ bool starts_with(const char* text, std::size_t length, const char* prefix) noexc
   return true;
 }
 
-// Reads /proc/self/task/TID/status into g.text. False: the thread is gone.
-bool read_status(int tid) noexcept {
+// Reads a file of /proc/self/task/TID into g.text. False: the thread is gone.
+bool read_about(int tid, const char* file) noexcept {
   char path[64] = "/proc/self/task/";
   std::size_t at = 16;
   char digits[12] = {};
   std::size_t first = sizeof(digits) - 1;
   for (int rest = tid; rest != 0; rest /= 10) digits[--first] = static_cast<char>('0' + rest % 10);
   for (const char* p = digits + first; *p != 0; ++p) path[at++] = *p;
-  for (const char* p = "/status"; *p != 0; ++p) path[at++] = *p;
+  for (const char* p = file; *p != 0; ++p) path[at++] = *p;
   const long fd = ::syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC);
   if (fd < 0) return false;
   const long got = ::syscall(SYS_read, fd, g.text, sizeof(g.text) - 1);
   ::syscall(SYS_close, fd);
   if (got <= 0) return false;
   g.text[got] = 0;
+  return true;
+}
+bool read_status(int tid) noexcept { return read_about(tid, "/status"); }
+
+// When a thread started, in the kernel's ticks, and what it does now. False: it is gone.
+bool read_start(int tid, std::uint64_t& started, char& state) noexcept {
+  if (!read_about(tid, "/stat")) return false;
+  const char* at = g.text;
+  for (const char* p = g.text; *p != 0; ++p) {
+    if (*p == ')') at = p;  // the name may hold any sign
+  }
+  if (at[0] == 0 || at[1] == 0) return false;
+  at += 2;
+  state = *at;
+  constexpr int kFieldsBetween = 19;  // from the state, the third, to the start, the 22nd
+  for (int field = 0; *at != 0 && field < kFieldsBetween; ++at) field += *at == ' ' ? 1 : 0;
+  started = 0;
+  for (; *at >= '0' && *at <= '9'; ++at) {
+    started = started * 10 + static_cast<std::uint64_t>(*at - '0');
+  }
   return true;
 }
 
@@ -242,9 +296,14 @@ bool exempt_name(const char* text, std::size_t length) noexcept {
   return false;
 }
 
-// `position` in the list of threads, the oldest first.
-Kind classify(int tid, std::uint32_t position, int signal) noexcept {
-  if (!read_status(tid)) return Kind::kGone;
+// `position` in the list of threads, the oldest first. `asleep`: it waits in a system call, which
+// generated code does not make; a thread in a page fault is not asleep.
+Kind classify(Thread& thread, std::uint32_t position, int signal, bool& asleep) noexcept {
+  char doing = 0;
+  asleep = false;
+  if (!read_start(thread.tid, thread.started, doing)) return Kind::kGone;
+  asleep = doing == 'S';
+  if (!read_status(thread.tid)) return Kind::kGone;
   const char state = *field("State:\t");
   if (state == 'Z' || state == 'X') return Kind::kGone;
   const Name name = name_in_status();
@@ -283,6 +342,8 @@ Thread* find(int tid, bool& is_new) noexcept {
   thread.tid = tid;
   thread.kind = Kind::kStop;
   thread.signalled = false;
+  thread.started = 0;
+  store(thread.stack, static_cast<std::byte*>(nullptr));
   g.buckets[at] = ++g.count;
   return &thread;
 }
@@ -298,7 +359,7 @@ struct DirectoryEntry {
 // Calls `visit(tid, position)` for every thread; false ends it. `complete`: the kernel's count of
 // threads says that the list, which threads may leave while it is read, missed nobody.
 template <typename Visit>
-bool list_threads(bool& complete, Visit&& visit) noexcept {
+bool list_threads(bool& complete, std::uint64_t& links, Visit&& visit) noexcept {
   const long fd =
       ::syscall(SYS_openat, AT_FDCWD, "/proc/self/task", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) {
@@ -321,7 +382,8 @@ bool list_threads(bool& complete, Visit&& visit) noexcept {
   }
   struct stat status {};
   const long checked = ::syscall(SYS_fstat, fd, &status);
-  complete = checked == 0 && status.st_nlink == position + 2;
+  links = checked == 0 ? status.st_nlink : 0;
+  complete = links == position + 2;
   ::syscall(SYS_close, fd);
   return going_on && got >= 0;
 }
@@ -343,33 +405,59 @@ const char* cannot_stop(const Thread& thread, const char* why) noexcept {
       .text();
 }
 
+const char* no_stack(const Thread& thread) noexcept {
+  store(g.stacks_wanted, 1U);
+  return cannot_stop(thread, "runs and has no alternate signal stack yet");
+}
+
 // While all threads run: finds out whom to signal. False: g.reason says who cannot be stopped.
-bool look_first(int self, int signal, std::uint64_t patience) noexcept {
+bool look_first(int self, int signal, StopPoint where, std::uint64_t patience) noexcept {
   const std::uint64_t limit = now() + patience;
   while (true) {
     forget_threads();
+    g.stacks.begin_look();
     const Thread* blocked = nullptr;
+    const Thread* busy = nullptr;
     bool complete = false;
-    const bool listed = list_threads(complete, [&](int tid, std::uint32_t position) {
-      if (tid == self) return true;
+    std::uint64_t links = 0;
+    const bool listed = list_threads(complete, links, [&](int tid, std::uint32_t position) {
+      if (tid == self) {
+        std::uint64_t started = 0;
+        char doing = 0;
+        if (read_start(self, started, doing)) g.stacks.meet(self, started);
+        return true;
+      }
       bool is_new = false;
       Thread* thread = find(tid, is_new);
       if (thread == nullptr) {
         too_many();
         return false;
       }
-      thread->kind = classify(tid, position, signal);
+      bool asleep = false;
+      thread->kind = classify(*thread, position, signal, asleep);
       if (thread->kind == Kind::kBlocked) blocked = thread;
+      if (thread->kind == Kind::kGone || thread->kind == Kind::kExempt) return true;
+      const SignalStackOwner* owner = g.stacks.meet(tid, thread->started);
+      if (owner == nullptr) {
+        too_many();
+        return false;
+      }
+      if (where == StopPoint::kAnywhere && !owner->ready && !asleep) busy = thread;
       return true;
     });
     if (!listed) return false;
-    if (blocked == nullptr) {
-      g.deaf = 0;
-      return true;
+    if (complete) g.stacks.end_look();
+    if (blocked == nullptr) g.deaf = 0;
+    if (busy == nullptr) g.busy = 0;
+    if (blocked == nullptr && busy == nullptr) return true;
+    if (blocked == nullptr && (busy->tid == g.busy || now() >= limit)) {
+      g.busy = busy->tid;
+      no_stack(*busy);
+      return false;
     }
     // A thread that starts, or starts another one or a process, blocks signals for a moment. One
     // that was waited for in vain before is not waited for again.
-    if (blocked->tid == g.deaf || now() >= limit) {
+    if (blocked != nullptr && (blocked->tid == g.deaf || now() >= limit)) {
       g.deaf = blocked->tid;
       cannot_stop(*blocked, "blocks the signal that stops threads");
       return false;
@@ -395,12 +483,35 @@ bool send(Thread& thread, int process, int signal, std::uint32_t generation, lon
   return false;
 }
 
-// Signals all threads that were not yet. `grew`: the list is not final. False: g.reason says why.
-bool signal_threads(int self, int process, int signal, std::uint32_t generation,
-                    bool& grew) noexcept {
+// Waits until a thread sleeps in a system call, now that those are held who may wake it.
+bool falls_asleep(const Thread& thread) noexcept {
+  const std::uint64_t limit = now() + kFallAsleep;
+  std::uint64_t started = 0;
+  char doing = 0;
+  while (read_start(thread.tid, started, doing) && doing != 'Z' && doing != 'X') {
+    if (doing == 'S') return true;
+    if (now() >= limit) return false;
+    const timespec pause{0, 100'000};
+    ::syscall(SYS_nanosleep, &pause, nullptr);
+  }
+  return true;  // gone
+}
+
+// What a pass over the threads found.
+struct Pass {
+  bool grew = true;        // the list is not final
+  bool left_some = false;  // threads without an alternate stack are not signalled yet
+  std::uint64_t links = 0;
+};
+
+// Signals all threads that were not yet; `ready_only`: those alone that have an alternate stack.
+// False: g.reason says why.
+bool signal_threads(int self, int process, int signal, std::uint32_t generation, StopPoint where,
+                    bool ready_only, Pass& pass) noexcept {
   bool complete = false;
-  grew = false;
-  const bool listed = list_threads(complete, [&](int tid, std::uint32_t position) {
+  bool& grew = pass.grew;
+  grew = pass.left_some = false;
+  const bool listed = list_threads(complete, pass.links, [&](int tid, std::uint32_t position) {
     if (tid == self) return true;
     bool is_new = false;
     Thread* thread = find(tid, is_new);
@@ -410,13 +521,32 @@ bool signal_threads(int self, int process, int signal, std::uint32_t generation,
     }
     if (is_new) {
       grew = true;
-      thread->kind = classify(tid, position, signal);
+      bool asleep = false;
+      thread->kind = classify(*thread, position, signal, asleep);
       if (thread->kind == Kind::kBlocked) {
         cannot_stop(*thread, "blocks the signal that stops threads");
         return false;
       }
     }
     if (thread->kind != Kind::kStop || thread->signalled) return true;
+    SignalStackOwner* owner = g.stacks.meet(tid, thread->started);
+    if (owner == nullptr) {
+      too_many();
+      return false;
+    }
+    if (!owner->ready) {
+      if (ready_only) {
+        pass.left_some = true;
+        return true;
+      }
+      if (where == StopPoint::kAnywhere && !falls_asleep(*thread)) {
+        no_stack(*thread);
+        return false;
+      }
+      // Without memory for a stack it is stopped all the same, and stays as it is.
+      static_cast<void>(g.stacks.provide(*owner));
+    }
+    store(thread->stack, owner->stack);
     grew = true;
     thread->signalled = true;
     long error = 0;
@@ -443,7 +573,8 @@ const Thread* straggler(std::uint32_t generation) noexcept {
   const Thread* late = nullptr;
   for (std::uint32_t i = 0; i < g.count; ++i) {
     Thread& thread = g.threads[i];
-    if (!thread.signalled || thread.kind != Kind::kStop || load(thread.arrived) == generation) {
+    if (!thread.signalled || thread.kind != Kind::kStop ||
+        load(thread.arrived) >> 8U == generation) {
       continue;
     }
     const bool here = read_status(thread.tid);
@@ -494,6 +625,53 @@ void set_mask(std::uint64_t mask, std::uint64_t* old) noexcept {
   ::syscall(SYS_rt_sigprocmask, SIG_SETMASK, &mask, old, sizeof(mask));
 }
 
+// Remembers who has an alternate stack, before those that are held go on.
+void note_stacks(std::uint32_t generation) noexcept {
+  for (std::uint32_t i = 0; i < g.count; ++i) {
+    Thread& thread = g.threads[i];
+    const std::uint64_t arrived = load(thread.arrived);
+    if (!thread.signalled || thread.kind != Kind::kStop || arrived >> 8U != generation) continue;
+    SignalStackOwner* owner = g.stacks.meet(thread.tid, thread.started);
+    if (owner == nullptr) continue;
+    switch (static_cast<Found>(arrived & 0xFFU)) {
+      case Found::kOurs: g.stacks.note_given(*owner); break;
+      case Found::kItsOwn: g.stacks.note_own(*owner); break;
+      case Found::kNothing: owner->ready = false; break;
+    }
+  }
+}
+
+// The caller needs one against the stops of other threads.
+void give_self(int self) noexcept {
+  char name[16] = {};
+  std::size_t length = 0;
+  ::syscall(SYS_prctl, PR_GET_NAME, name, 0L, 0L, 0L);
+  while (length < sizeof(name) && name[length] != 0) ++length;
+  std::uint64_t started = 0;
+  char doing = 0;
+  if (exempt_name(name, length) || !read_start(self, started, doing)) return;
+  SignalStackOwner* owner = g.stacks.meet(self, started);
+  stack_t now_set{};
+  if (owner == nullptr || owner->ready || ::syscall(SYS_sigaltstack, nullptr, &now_set) != 0) {
+    return;
+  }
+  if ((now_set.ss_flags & SS_DISABLE) == 0) {
+    g.stacks.note_own(*owner);
+    return;
+  }
+  if (!g.stacks.provide(*owner)) return;
+  stack_t mine{};
+  mine.ss_sp = owner->stack;
+  mine.ss_size = g.stack_size;
+  if (::syscall(SYS_sigaltstack, &mine, nullptr) == 0) g.stacks.note_given(*owner);
+}
+
+std::uint64_t links_now() noexcept {
+  struct stat status {};
+  const long got = ::syscall(SYS_newfstatat, AT_FDCWD, "/proc/self/task", &status, 0);
+  return got == 0 ? status.st_nlink : 0;
+}
+
 void open_gate() noexcept {
   store(g.gate, g.gate + 1);
   futex_wake(g.gate, INT32_MAX);
@@ -505,22 +683,29 @@ bool need_not_stop(std::string_view thread_name) noexcept {
   return exempt_name(thread_name.data(), thread_name.size());
 }
 
-ThreadStopper::ThreadStopper() : signal_(install_handler()) {}
+ThreadStopper::ThreadStopper() : signal_(install_handler()) {
+  __atomic_store_n(&g_stopper, this, __ATOMIC_RELEASE);
+}
 
 ThreadStopper& ThreadStopper::instance() {
   static ThreadStopper stopper;
   return stopper;
 }
 
-ThreadStopper::Result ThreadStopper::stop(Duration deadline) noexcept {
+ThreadStopper* ThreadStopper::existing() noexcept {
+  return __atomic_load_n(&g_stopper, __ATOMIC_ACQUIRE);
+}
+
+ThreadStopper::Result ThreadStopper::stop(Duration deadline, StopPoint where) noexcept {
   const std::uint64_t limit = now() + static_cast<std::uint64_t>(deadline.count());
   if (!take_turn(limit)) return Result{false, "another thread stops the threads of this process"};
   const int self = static_cast<int>(::syscall(SYS_gettid));
   const int process = static_cast<int>(::syscall(SYS_getpid));
-  if (!look_first(self, signal_, static_cast<std::uint64_t>(deadline.count()) / 2)) {
+  if (!look_first(self, signal_, where, static_cast<std::uint64_t>(deadline.count()) / 2)) {
     give_turn();
     return Result{false, g.reason};
   }
+  give_self(self);
 
   set_mask(~std::uint64_t{0}, &g.saved_mask);
   const std::uint32_t generation = load(g.gate) + 1;
@@ -528,17 +713,30 @@ ThreadStopper::Result ThreadStopper::stop(Duration deadline) noexcept {
   store(g.arrivals, static_cast<std::uint64_t>(generation) << 32U);
   store(g.gate, generation);
   // A thread that has arrived starts no other: when all have, and no new one shows, all are held.
-  bool grew = true;
-  while (grew) {
-    if (!signal_threads(self, process, signal_, generation, grew) ||
+  // Those that may wake a sleeping thread to run a kernel have an alternate stack or sleep too.
+  bool ready_only = where == StopPoint::kAnywhere;
+  Pass pass;
+  while (pass.grew) {
+    if (!signal_threads(self, process, signal_, generation, where, ready_only, pass) ||
         !wait_for_arrivals(generation, limit)) {
+      note_stacks(generation);
       resume();
       return Result{false, g.reason};
     }
-    if (grew && now() >= limit) {
+    if (!pass.grew && ready_only) {
+      ready_only = false;
+      pass.grew = pass.left_some;
+    }
+    if (pass.grew && now() >= limit) {
+      note_stacks(generation);
       resume();
       return Result{false, Reason().add("threads start faster than they can be stopped").text()};
     }
+  }
+  note_stacks(generation);
+  if (where == StopPoint::kBetweenOps) {
+    store(g.stacks_wanted, 0U);
+    store(g.links, pass.links);
   }
   return Result{true, ""};
 }
@@ -550,9 +748,28 @@ void ThreadStopper::resume() noexcept {
   set_mask(mask, nullptr);
 }
 
-std::string ThreadStopper::obstacle() {
+bool ThreadStopper::stacks_wanted() const noexcept {
+  return __atomic_load_n(&g.stacks_wanted, __ATOMIC_RELAXED) != 0;
+}
+
+bool ThreadStopper::threads_changed() const noexcept { return links_now() != load(g.links); }
+
+ThreadStopper::Result ThreadStopper::give_stacks(Duration deadline) noexcept {
+  const Result result = stop(deadline, StopPoint::kBetweenOps);
+  if (result.stopped) resume();
+  return result;
+}
+
+std::uint32_t ThreadStopper::unused_stacks() noexcept {
+  take_turn(UINT64_MAX);
+  const std::uint32_t unused = g.stacks.unused();
+  give_turn();
+  return unused;
+}
+
+std::string ThreadStopper::obstacle(StopPoint where) {
   if (!take_turn(now() + kNanoseconds)) return "another thread stops the threads of this process";
-  const bool none = look_first(static_cast<int>(::syscall(SYS_gettid)), signal_, kPatience);
+  const bool none = look_first(static_cast<int>(::syscall(SYS_gettid)), signal_, where, kPatience);
   char text[sizeof(g.reason)];
   for (std::size_t i = 0; i < sizeof(text); ++i) text[i] = g.reason[i];
   give_turn();
@@ -561,6 +778,7 @@ std::string ThreadStopper::obstacle() {
 
 void ThreadStopper::forget_in_child() noexcept {
   if ((load(g.gate) & 1U) != 0) open_gate();
+  g.stacks.forget_in_child();
   give_turn();
 }
 

@@ -2,6 +2,7 @@
 // Stops every thread of this process for a moment, by a signal, without any privilege.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -13,12 +14,23 @@ namespace commensal {
 /// own threads (named "commensal" and one of `-/:_.` and more), and ZeroMQ's ("ZMQbg/...").
 [[nodiscard]] bool need_not_stop(std::string_view thread_name) noexcept;
 
+/// What the process does when its threads are to be stopped.
+enum class StopPoint : std::uint8_t {
+  kBetweenOps,  ///< no thread computes: any may be signalled
+  kAnywhere     ///< a thread may be inside generated code that is no place for a signal's frame
+};
+
 /// Holds all other threads of the process inside a signal handler between `stop` and `resume`.
 ///
 /// A stopped thread has finished its system call or will restart it, direct reads included, so
 /// nothing that it does can write memory meanwhile. (What the kernel does without a thread can:
 /// kernel_io.h.) `epoll_wait`, `poll` and `nanosleep` return EINTR, as at any handled signal.
 /// Exempt are the caller and those that `need_not_stop` names.
+///
+/// Every thread that is stopped has an alternate signal stack from then on, its own or ours: only
+/// then can a signal interrupt any code (signal_stacks.h). At `kAnywhere` a thread that has none
+/// yet is signalled while it sleeps in a system call, after all others are held; if it runs, the
+/// stop is refused, `stacks_wanted` is true, and a stop between ops gives it one.
 ///
 /// There is one a process, because a signal handler has no other place for its state. Thread
 /// safety: two threads may call `stop`; the second waits for the first one's `resume`.
@@ -33,18 +45,29 @@ class ThreadStopper {
   /// Returns the one instance; the first call takes a free real-time signal.
   /// @throws SourceError if every real-time signal has a handler already.
   static ThreadStopper& instance();
+  /// Returns the instance if there is one; null: `instance` was not called, or failed.
+  static ThreadStopper* existing() noexcept;
 
   ThreadStopper(const ThreadStopper&) = delete;
   ThreadStopper& operator=(const ThreadStopper&) = delete;
 
   /// Stops all threads. When one cannot be stopped (it blocks the signal) or does not stop before
   /// the deadline, all go on and the reason names it.
-  [[nodiscard]] Result stop(Duration deadline) noexcept;
+  [[nodiscard]] Result stop(Duration deadline, StopPoint where = StopPoint::kBetweenOps) noexcept;
   /// Lets all threads go on; does not wait until they have left the handler.
   void resume() noexcept;
 
   /// Names a thread that could not be stopped now; empty if there is none. Allocates.
-  [[nodiscard]] std::string obstacle();
+  [[nodiscard]] std::string obstacle(StopPoint where = StopPoint::kBetweenOps);
+
+  /// Stops all threads between ops and lets them go on: now each has an alternate signal stack.
+  Result give_stacks(Duration deadline) noexcept;
+  /// Tells whether a stop was refused because a thread has none.
+  [[nodiscard]] bool stacks_wanted() const noexcept;
+  /// Tells whether the number of threads is another one than at the last stop between ops.
+  [[nodiscard]] bool threads_changed() const noexcept;
+  /// Returns the number of our stacks whose threads have ended.
+  [[nodiscard]] std::uint32_t unused_stacks() noexcept;
 
   /// Makes the state usable in a forked child, where only the caller lives.
   void forget_in_child() noexcept;

@@ -18,6 +18,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "allocator/host/thread_stopper.h"
@@ -322,6 +323,206 @@ TEST(ThreadStopper, AStrangersSignalHoldsNobody) {
   while (counters.sum() == before) std::this_thread::yield();
   end = true;
   runner.join();
+}
+
+// Takes the calling thread's alternate signal stack away, which a sanitizer may have set.
+class WithoutAlternateStack {
+ public:
+  WithoutAlternateStack() {
+    stack_t none{};
+    none.ss_flags = SS_DISABLE;
+    EXPECT_EQ(::sigaltstack(&none, &before_), 0);
+  }
+  ~WithoutAlternateStack() { EXPECT_EQ(::sigaltstack(&before_, nullptr), 0); }
+  WithoutAlternateStack(const WithoutAlternateStack&) = delete;
+  WithoutAlternateStack& operator=(const WithoutAlternateStack&) = delete;
+
+ private:
+  stack_t before_{};
+};
+
+stack_t alternate_stack() {
+  stack_t now{};
+  EXPECT_EQ(::sigaltstack(nullptr, &now), 0);
+  return now;
+}
+
+bool inside(const stack_t& stack, const void* address) {
+  const auto* begin = static_cast<const char*>(stack.ss_sp);
+  return address >= begin && address < begin + stack.ss_size;
+}
+
+volatile bool ran_on_alternate_stack = false;
+void look_where(int) {
+  const int here = 0;
+  ran_on_alternate_stack = inside(alternate_stack(), &here);
+}
+
+// A thread without an alternate stack, asleep; it tells at its end which one it has then.
+class StacklessThread {
+ public:
+  explicit StacklessThread(std::function<void()> at_the_end = [] {})
+      : thread_([this, at_the_end = std::move(at_the_end)] {
+          const WithoutAlternateStack without;
+          ready_.set_value();
+          end_.get_future().wait();
+          found_.set_value(alternate_stack());
+          at_the_end();
+        }) {
+    ready_.get_future().wait();
+  }
+  stack_t end() {
+    end_.set_value();
+    thread_.join();
+    return found_.get_future().get();
+  }
+
+ private:
+  std::promise<void> ready_;
+  std::promise<void> end_;
+  std::promise<stack_t> found_;
+  std::thread thread_;
+};
+
+TEST(ThreadStopper, AStoppedThreadHasAnAlternateStackFromThenOn) {
+  StacklessThread thread([] {
+    struct sigaction action {};
+    struct sigaction before {};
+    action.sa_handler = look_where;
+    action.sa_flags = SA_ONSTACK;
+    ASSERT_EQ(::sigaction(SIGUSR1, &action, &before), 0);
+    ASSERT_EQ(::pthread_kill(::pthread_self(), SIGUSR1), 0);
+    ASSERT_EQ(::sigaction(SIGUSR1, &before, nullptr), 0);
+  });
+  stop_or_fail();
+  ThreadStopper::instance().resume();
+  stop_or_fail();  // the second one waits on that stack
+  ThreadStopper::instance().resume();
+  const stack_t stack = thread.end();
+  EXPECT_EQ(stack.ss_flags & SS_DISABLE, 0);
+  EXPECT_GE(stack.ss_size, 64U << 10U);
+  EXPECT_TRUE(ran_on_alternate_stack);
+}
+
+TEST(ThreadStopper, AnAlternateStackOfTheProgramStays) {
+  std::vector<char> room(128U << 10U);
+  std::promise<void> ready;
+  std::promise<void> end;
+  stack_t found{};
+  std::thread thread([&] {
+    const WithoutAlternateStack without;
+    stack_t own{};
+    own.ss_sp = room.data();
+    own.ss_size = room.size();
+    ASSERT_EQ(::sigaltstack(&own, nullptr), 0);
+    ready.set_value();
+    end.get_future().wait();
+    found = alternate_stack();
+  });
+  ready.get_future().wait();
+  for (int i = 0; i < 2; ++i) {
+    const ThreadStopper::Result result =
+        ThreadStopper::instance().stop(kLong, i == 0 ? StopPoint::kBetweenOps  // now it is known
+                                                     : StopPoint::kAnywhere);
+    ASSERT_TRUE(result.stopped) << result.reason;
+    ThreadStopper::instance().resume();
+  }
+  end.set_value();
+  thread.join();
+  EXPECT_EQ(found.ss_sp, room.data());
+  EXPECT_EQ(found.ss_size, room.size());
+}
+
+TEST(ThreadStopper, StacksOfThreadsThatEndedServeOthers) {
+  const auto stop_and_go = [] {
+    stop_or_fail();
+    ThreadStopper::instance().resume();
+  };
+  stop_and_go();
+  const std::uint32_t before = ThreadStopper::instance().unused_stacks();
+  StacklessThread first;
+  stop_and_go();
+  first.end();
+  stop_and_go();
+  const std::uint32_t after = ThreadStopper::instance().unused_stacks();
+  EXPECT_EQ(after, before == 0 ? 1 : before) << "it came from there, or is new, and is back";
+  StacklessThread second;
+  stop_and_go();
+  EXPECT_EQ(ThreadStopper::instance().unused_stacks(), after - 1);
+  second.end();
+}
+
+TEST(ThreadStopper, TheCallerHasAnAlternateStackToo) {
+  stack_t found{};
+  std::thread caller([&] {
+    const WithoutAlternateStack without;
+    stop_or_fail();
+    ThreadStopper::instance().resume();
+    found = alternate_stack();
+  });
+  caller.join();
+  EXPECT_EQ(found.ss_flags & SS_DISABLE, 0);
+  EXPECT_GT(found.ss_size, 0U);
+}
+
+TEST(ThreadStopper, AnywhereAThreadMustHaveAStackOrSleep) {
+  ThreadStopper& stopper = ThreadStopper::instance();
+  Counters counters;
+  std::atomic<bool> end{false};
+  std::thread runner([&] {
+    const WithoutAlternateStack without;
+    pthread_setname_np(pthread_self(), "runner");
+    while (!end.load(std::memory_order_relaxed)) counters.advance(0);
+  });
+  for (std::uint64_t before = counters.sum(); counters.sum() == before;) std::this_thread::yield();
+
+  for (int i = 0; i < 3; ++i) {
+    const ThreadStopper::Result result = stopper.stop(40ms, StopPoint::kAnywhere);
+    EXPECT_FALSE(result.stopped);
+    EXPECT_THAT(result.reason, HasSubstr("(runner) runs and has no alternate signal stack yet"));
+    EXPECT_TRUE(stopper.stacks_wanted());
+    const std::uint64_t before = counters.sum();
+    while (counters.sum() == before) std::this_thread::yield();  // it goes on
+  }
+  EXPECT_THAT(stopper.obstacle(StopPoint::kAnywhere), HasSubstr("no alternate signal stack"));
+  EXPECT_EQ(stopper.obstacle(StopPoint::kBetweenOps), "");
+
+  const ThreadStopper::Result given = stopper.give_stacks(kLong);
+  ASSERT_TRUE(given.stopped) << given.reason;
+  EXPECT_FALSE(stopper.stacks_wanted());
+  EXPECT_EQ(stopper.obstacle(StopPoint::kAnywhere), "");
+  for (int i = 0; i < 20; ++i) {
+    const ThreadStopper::Result result = stopper.stop(kLong, StopPoint::kAnywhere);
+    ASSERT_TRUE(result.stopped) << result.reason;
+    const bool moved = moves_inside(counters);
+    stopper.resume();
+    EXPECT_FALSE(moved);
+  }
+  end = true;
+  runner.join();
+}
+
+TEST(ThreadStopper, AnywhereAThreadThatSleepsIsStoppedAndGetsAStack) {
+  StacklessThread sleeper;
+  const ThreadStopper::Result result = ThreadStopper::instance().stop(kLong, StopPoint::kAnywhere);
+  ASSERT_TRUE(result.stopped) << result.reason;
+  ThreadStopper::instance().resume();
+  const stack_t stack = sleeper.end();
+  EXPECT_EQ(stack.ss_flags & SS_DISABLE, 0);
+}
+
+TEST(ThreadStopper, ANewThreadIsNoticed) {
+  ThreadStopper& stopper = ThreadStopper::instance();
+  stop_or_fail();
+  stopper.resume();
+  EXPECT_FALSE(stopper.threads_changed());
+  {
+    const WaitingThread thread([] {});
+    EXPECT_TRUE(stopper.threads_changed());
+    stop_or_fail();
+    stopper.resume();
+    EXPECT_FALSE(stopper.threads_changed());
+  }
 }
 
 }  // namespace

@@ -20,13 +20,21 @@ PAGE = 4096
 
 
 def hammer(job: Job, write_and_check: Callable[[int], bool]) -> Facts:
-    """Write and check, again and again, while all live memory moves; count what went wrong."""
+    """Write and check, again and again, while all live memory moves; count what went wrong.
+
+    After each write comes a step's end, where threads that came meanwhile get what it takes to
+    stop them anywhere.
+    """
+    import torch
+
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)])
     writes = wrong = 0
     end = time.monotonic() + DEADLINE_S
     with job.moving() as counts:
         while min(counts["rounds"], writes) < ROUNDS and time.monotonic() < end:
             wrong += not write_and_check(writes)
             writes += 1
+            optimizer.step()
     return {
         "writes": writes,
         "wrong": wrong,
@@ -57,19 +65,13 @@ def numpy_view() -> Callable[[int], bool]:
 
     tensor = torch.zeros(2 * MIB, dtype=torch.int32)
     view = tensor.numpy()
-    right = []
 
-    def write(number: int) -> None:
+    def write(number: int) -> bool:
         view.__iadd__(1)
-        right.append(bool((view == number + 1).all()))
+        return bool((view == number + 1).all())
 
-    def write_and_check(number: int) -> bool:
-        thread = threading.Thread(target=write, args=(number,))
-        thread.start()
-        thread.join()
-        return right[-1]
-
-    return write_and_check
+    writer = ThreadPoolExecutor(1)
+    return lambda number: writer.submit(write, number).result()
 
 
 def read_from_pipe() -> Callable[[int], bool]:

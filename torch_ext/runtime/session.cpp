@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "allocator/host/host_memory_source.h"
+#include "allocator/host/thread_stopper.h"
 #include "torch_ext/runtime/idle_class.h"
 #include "torch_ext/runtime/session_impl.h"
 
@@ -19,6 +20,7 @@ namespace commensal {
 namespace {
 
 constexpr std::size_t kMostNotes = 16;
+constexpr Duration kFirstStop = std::chrono::milliseconds{100};
 
 std::atomic<Session*> g_session{nullptr};
 Mutex g_start_mutex;
@@ -35,8 +37,9 @@ std::string default_law(JobClass job_class, const ShareBounds& share) {
   return share.max < 1.0 ? "duty_cycle" : "open";  // "open" cannot hold a share
 }
 
-std::unique_ptr<MemorySource> make_source(const SessionConfig& config) {
+std::unique_ptr<MemorySource> make_source(const SessionConfig& config, bool (*between_ops)()) {
   HostMemorySource::Options options;
+  options.between_ops = between_ops;
   if (!config.spill_dir.empty()) options.spill_folder = config.spill_dir.string();
   if (config.host_cap) options.host_cap = *config.host_cap;
   return std::make_unique<HostMemorySource>(options);
@@ -117,6 +120,10 @@ void Session::Impl::begin() {
   gate.set_share(config.share.min, config.share.max);
   allocator.on_pressure([this](Bytes needed) { return ask_for_memory(needed); });
   client.start();  // before threads enter the idle class: a new thread inherits it
+  // Now nothing computes; later a thread without an alternate stack may be found in a kernel.
+  if (ThreadStopper* const stopper = ThreadStopper::existing()) {
+    (void)stopper->give_stacks(kFirstStop);
+  }
   bool idle = false;
   {
     const MutexLock lock(mutex);
@@ -171,7 +178,7 @@ void Session::Impl::shutdown() noexcept {
 Session::Session(SessionConfig config)
     : impl_([&config] {
         SessionConfig full = completed(std::move(config));
-        auto source = make_source(full);
+        auto source = make_source(full, &Impl::between_ops);
         return std::make_unique<Impl>(std::move(full), std::move(source));
       }()) {}
 

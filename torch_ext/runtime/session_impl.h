@@ -47,6 +47,11 @@ struct Session::Impl final : public ClientHost {
   void fetch_end() noexcept;
   void step_ended() noexcept;
   void safe_point() noexcept;
+  /// Tells whether the caller is between two ops of the job: it is the thread that trains.
+  /// Before the first step that is taken to be the process's first thread.
+  [[nodiscard]] static bool between_ops() noexcept;
+  /// Gives threads that came meanwhile an alternate signal stack, so that they can be stopped.
+  void equip_threads(bool did_work) noexcept;
   /// Runs `work`, which may wait, with the GIL released.
   template <typename Work>
   void release_and(Work work);

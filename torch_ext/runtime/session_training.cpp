@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the session does on the job's own threads: ranges, steps, safe points, asking for memory.
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <stdexcept>
 
+#include "allocator/host/thread_stopper.h"
 #include "torch_ext/runtime/session_impl.h"
 
 namespace commensal {
@@ -14,6 +16,7 @@ constexpr auto kRelaxed = std::memory_order_relaxed;
 constexpr std::chrono::milliseconds kAskWait{100};
 /// After a refusal, allocations go to the slower tier at once for this long.
 constexpr Duration kAskPause = std::chrono::seconds{1};
+constexpr Duration kStopDeadline = std::chrono::milliseconds{50};
 
 /// Fetches that are open on this thread, and whether the outermost one was taken for a wait.
 struct FetchState {
@@ -84,9 +87,26 @@ void Session::Impl::step_ended() noexcept {
   safe_point();
 }
 
+bool Session::Impl::between_ops() noexcept {
+  const Session* const session = Session::current();
+  if (session == nullptr) return false;
+  const void* trainer = session->impl_->training_thread.load(kRelaxed);
+  return trainer == nullptr ? ::syscall(SYS_gettid) == ::getpid() : trainer == this_thread();
+}
+
+void Session::Impl::equip_threads(bool did_work) noexcept {
+  ThreadStopper* const stopper = ThreadStopper::existing();
+  if (stopper == nullptr || !between_ops()) return;
+  if (!stopper->stacks_wanted() && !(did_work && stopper->threads_changed())) return;
+  (void)stopper->give_stacks(kStopDeadline);  // what it could not do, the next safe point tries
+}
+
 void Session::Impl::safe_point() noexcept {
   last_safe_point_ns.store(clock.now().time_since_epoch().count(), kRelaxed);
-  if (!allocator.work_pending()) return;
+  if (!allocator.work_pending()) {
+    equip_threads(false);
+    return;
+  }
   moving.fetch_add(1);
   try {
     std::optional<LimitTicket> ticket;
@@ -105,6 +125,7 @@ void Session::Impl::safe_point() noexcept {
   } catch (const std::exception& error) {
     note(std::string("a safe point failed: ") + error.what());
   }
+  equip_threads(true);
   moving.fetch_sub(1);
   last_safe_point_ns.store(clock.now().time_since_epoch().count(), kRelaxed);
 }
