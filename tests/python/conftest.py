@@ -1,115 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of package and command line share: a world of their own, and a deadline each."""
+"""What the tests of package and command line share."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import shutil
-import subprocess
-import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
-
-DEADLINE = 60.0  # of one process; nothing here should need a tenth of it
-
-COMMENSAL = Path(sys.executable).parent / "commensal"
-
-
-def wait_until(what: str, condition: Callable[[], object], deadline: float = DEADLINE) -> None:
-    """Wait for a condition; fail with `what` if it does not come."""
-    end = time.monotonic() + deadline
-    while not condition():
-        if time.monotonic() > end:
-            pytest.fail(f"not within {deadline:.0f} s: {what}")
-        time.sleep(0.02)
-
-
-@dataclass
-class World:
-    """A runtime folder and environment that no other test shares."""
-
-    folder: Path
-    processes: list[subprocess.Popen[str]] = field(default_factory=list)
-
-    @property
-    def environ(self) -> dict[str, str]:
-        clean = {k: v for k, v in os.environ.items() if not k.startswith("COMMENSAL_")}
-        for name in ("RANK", "WORLD_SIZE", "XDG_RUNTIME_DIR"):
-            clean.pop(name, None)
-        # Few threads: several processes share two cores here.
-        return clean | {
-            "COMMENSAL_RUNTIME_DIR": str(self.runtime_dir),
-            "OMP_NUM_THREADS": "1",
-            "TMPDIR": str(self.folder),  # a killed launcher leaves its folder there
-        }
-
-    @property
-    def runtime_dir(self) -> Path:
-        return self.folder / "run"
-
-    def script(self, text: str, name: str = "script.py") -> str:
-        path = self.folder / name
-        path.write_text(text)
-        return str(path)
-
-    def start(self, command: Sequence[str], **environ: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            list(command),
-            env=self.environ | environ,
-            cwd=self.folder,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self.processes.append(process)
-        return process
-
-    def run(
-        self, command: Sequence[str], stdin: str = "", **environ: str
-    ) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            list(command),
-            env=self.environ | environ,
-            cwd=self.folder,
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE,
-            check=False,
-        )
-
-    def commensal(self, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
-        return self.run([str(COMMENSAL), *arguments], **environ)
-
-    def daemons(self) -> list[psutil.Process]:
-        """The coordinators that serve this world's folder."""
-        found = []
-        for process in psutil.process_iter(["name", "cmdline"]):
-            command = process.info["cmdline"] or []
-            if process.info["name"] == "commensald" and str(self.runtime_dir) in command:
-                found.append(process)
-        return found
-
-    def close(self) -> None:
-        for process in self.processes:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                for child in psutil.Process(process.pid).children(recursive=True):
-                    with contextlib.suppress(psutil.NoSuchProcess):
-                        child.kill()
-            process.kill()
-            process.communicate()
-        for daemon in self.daemons():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                daemon.kill()
-        shutil.rmtree(self.folder, ignore_errors=True)
+from world import World
 
 
 @pytest.fixture
@@ -118,13 +17,3 @@ def world() -> Iterator[World]:
     made = World(Path(tempfile.mkdtemp(prefix="cm-", dir="/tmp")))
     yield made
     made.close()
-
-
-def read_line(process: subprocess.Popen[str], wanted: str) -> str:
-    """Read stdout up to the line that contains `wanted`; fail if the process ends before."""
-    assert process.stdout is not None
-    for line in process.stdout:
-        if wanted in line:
-            return line
-    _, errors = process.communicate()
-    pytest.fail(f"ended with {process.returncode} before {wanted!r}: {errors}")

@@ -9,8 +9,8 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from conftest import World
 from training import TELL, TRAIN, facts_of
+from world import World
 
 from commensal import _activation
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import COMMENSAL, World
+from world import COMMENSAL, World
 
 from commensal.cli import main
 from commensal.cli.run import job_name

@@ -12,8 +12,8 @@ from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
-from conftest import COMMENSAL, World
 from training import TELL, TRAIN, facts_of
+from world import COMMENSAL, World
 
 import commensal
 

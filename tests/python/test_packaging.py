@@ -8,8 +8,8 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
-from conftest import COMMENSAL, DEADLINE
 from mypy import stubtest
+from world import COMMENSAL, DEADLINE
 
 import commensal
 

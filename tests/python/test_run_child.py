@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import psutil
 import pytest
-from conftest import COMMENSAL, DEADLINE, World, read_line, wait_until
+from world import COMMENSAL, DEADLINE, World, read_line, wait_until
 
 RUN = [str(COMMENSAL), "run", "--quiet", "--"]
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import psutil
 import pytest
-from conftest import COMMENSAL, DEADLINE, World, read_line, wait_until
 from training import TELL, TRAIN, facts_of
+from world import COMMENSAL, DEADLINE, World, read_line, wait_until
 
 from commensal.cli._child import may_renice
 
