@@ -150,7 +150,7 @@ def scenario_train(adaptor: str) -> Facts:
                 name: digest(trainer, lambda _: None) for name, trainer in TRAINERS.items()
             }
             before = job.memory("moved_out_bytes_total")
-            facts["any_time_recurrent"] = [digest(recurrent, lambda _: None) for _ in range(5)]
+            facts["any_time_recurrent"] = [digest(recurrent, lambda _: None) for _ in range(3)]
             facts["any_time_recurrent_moved_bytes"] = job.memory("moved_out_bytes_total") - before
         facts["any_time_moved_bytes"] = counts["moved_bytes"]
     return facts
