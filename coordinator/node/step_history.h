@@ -11,7 +11,7 @@
 namespace commensal::node {
 
 /// A job's page may show a step this late; ops that were let in before a gate closed end within it.
-inline constexpr Duration kStepAge = std::chrono::milliseconds(230);
+inline constexpr Duration kStepAge = std::chrono::milliseconds(60);
 
 /// A median and how sure it is (its standard error), in seconds.
 struct MedianEstimate {

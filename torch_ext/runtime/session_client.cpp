@@ -261,8 +261,6 @@ void Session::Impl::publish(TimePoint now) {
     wanted.note(need, step.number, now);
     want = wanted.wanted();
   }
-  page.step_number.store(step.number, kRelaxed);
-  page.step_last_ns.store(static_cast<std::uint64_t>(step.last.count()), kRelaxed);
   page.step_median_ns.store(static_cast<std::uint64_t>(step.median.count()), kRelaxed);
   page.step_confidence_ppm.store(static_cast<std::uint64_t>(step.confidence * 1e6), kRelaxed);
   page.memory_limit.store(stats.limit.count(), kRelaxed);

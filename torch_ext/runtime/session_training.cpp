@@ -84,6 +84,9 @@ void Session::Impl::fetch_end() noexcept {
 void Session::Impl::step_ended() noexcept {
   training_thread.store(this_thread(), kRelaxed);
   activity.worked();
+  const StepState step = steps.state();
+  page.step_number.store(step.number, kRelaxed);
+  page.step_last_ns.store(static_cast<std::uint64_t>(step.last.count()), kRelaxed);
   safe_point();
 }
 
