@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import sys
-import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
+from xml.etree import ElementTree
 
 
 def count(path: str) -> tuple[int, int, int]:

@@ -18,8 +18,7 @@
 #define COMMENSAL_ACQUIRE(...) COMMENSAL_THREAD_ANNOTATION(acquire_capability(__VA_ARGS__))
 #define COMMENSAL_RELEASE(...) COMMENSAL_THREAD_ANNOTATION(release_capability(__VA_ARGS__))
 #define COMMENSAL_TRY_ACQUIRE(...) COMMENSAL_THREAD_ANNOTATION(try_acquire_capability(__VA_ARGS__))
-#define COMMENSAL_NO_THREAD_SAFETY_ANALYSIS \
-  COMMENSAL_THREAD_ANNOTATION(no_thread_safety_analysis)
+#define COMMENSAL_NO_THREAD_SAFETY_ANALYSIS COMMENSAL_THREAD_ANNOTATION(no_thread_safety_analysis)
 
 namespace commensal {
 
