@@ -73,6 +73,7 @@ def test_the_table_names_every_figure(measurement: Measurement) -> None:
 
 def test_the_full_plan_keeps_what_is_promised() -> None:
     assert FULL.opportunistic_steps >= 200
+    assert FULL.guaranteed_steps >= 200
     assert FULL.least_shrinks >= 3
     assert FULL.least_moved_bytes >= 256 << 20
     assert len([c for c in FULL.limit_changes if c.max_bytes < 100 << 20]) >= 3

@@ -153,12 +153,17 @@ class Conductor:
             )
         return result.value, result.verdicts[-1]
 
-    def _scripts(self) -> dict[str, list[str]]:
+    def _scripts(self, mode: Mode) -> dict[str, list[str]]:
         plan, folder = self._plan, examples_folder()
+        steps, double_at = plan.guaranteed_steps, plan.double_at
+        if mode is Mode.DEFAULT:
+            steps, double_at = plan.default_steps, plan.default_double_at
         return {
             GUARANTEED: [
                 str(folder / "digits_cnn.py"),
-                *("--steps", str(plan.guaranteed_steps), "--double-at", str(plan.double_at)),
+                *("--steps", str(steps), "--double-at", str(double_at)),
+                *("--batch", str(plan.guaranteed_batch)),
+                *("--read-rate", str(plan.guaranteed_read_rate)),
             ],
             OPPORTUNISTIC: [
                 str(folder / "char_transformer.py"),
@@ -169,7 +174,7 @@ class Conductor:
 
     def _window(self, mode: Mode, number: int, folder: Path) -> WindowRecord:
         place = folder / mode.value
-        scripts = self._scripts()
+        scripts = self._scripts(mode)
         if mode is Mode.COMMENSAL:
             return self._commensal_window(number, place, scripts)
         alone = {
@@ -178,10 +183,10 @@ class Conductor:
         }
         watch = Watch()
         with contextlib.ExitStack() as stack:
-            jobs = {
-                name: stack.enter_context(Job(name, scripts[name], place))
-                for name in alone.get(mode, [OPPORTUNISTIC, GUARANTEED])
-            }
+            jobs: dict[str, Job] = {}
+            for name in alone.get(mode, [OPPORTUNISTIC, GUARANTEED]):
+                self._await_head_start(jobs)
+                jobs[name] = stack.enter_context(Job(name, scripts[name], place))
             self._watch(jobs, watch, None)
             # Guaranteed first: what the other does afterwards is no longer sharing.
             records = {name: jobs[name].stop() for name in reversed(list(jobs))}
@@ -195,18 +200,17 @@ class Conductor:
         with contextlib.ExitStack() as stack:
             runtime = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="commensal-")))
             daemon = stack.enter_context(Daemon(runtime, plan.budget_bytes))
-            jobs = {
-                name: stack.enter_context(
-                    Job(
-                        name,
-                        scripts[name],
-                        place,
-                        launcher=daemon.launcher(name, name, "--memory", memory[name]),
-                        environment=daemon.environment(),
-                    )
+            jobs: dict[str, Job] = {}
+            for name in (OPPORTUNISTIC, GUARANTEED):
+                self._await_head_start(jobs)
+                job = Job(
+                    name,
+                    scripts[name],
+                    place,
+                    launcher=daemon.launcher(name, name, "--memory", memory[name]),
+                    environment=daemon.environment(),
                 )
-                for name in (OPPORTUNISTIC, GUARANTEED)
-            }
+                jobs[name] = stack.enter_context(job)
             self._watch(jobs, watch, daemon)
             records = {name: job.record(watch.stats.get(name)) for name, job in jobs.items()}
         return WindowRecord(
@@ -218,14 +222,21 @@ class Conductor:
             cpu=watch.cpu,
         )
 
+    def _await_head_start(self, jobs: Mapping[str, Job]) -> None:
+        """Wait until the job that was started first, if any, has done the plan's first steps."""
+        for job in jobs.values():
+            while job.running() and job.steps_done() < self._plan.head_start:
+                time.sleep(POLL_SECONDS)
+
     def _watch(self, jobs: Mapping[str, Job], watch: Watch, daemon: Daemon | None) -> None:
         """Show progress, sample, and set limits until every job has ended.
 
         Without a daemon, sharing ends with the guaranteed job: nothing shrinks or grows then.
         """
         awaited = list(jobs) if daemon else list(jobs)[-1:]
+        by_default = daemon is None and len(jobs) == 2
         totals = {
-            GUARANTEED: self._plan.guaranteed_steps,
+            GUARANTEED: (self._plan.default_steps if by_default else self._plan.guaranteed_steps),
             OPPORTUNISTIC: self._plan.opportunistic_steps,
         }
         changes = list(self._plan.limit_changes) if daemon else []

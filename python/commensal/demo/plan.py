@@ -24,13 +24,19 @@ class LimitChange:
 class DemoPlan:
     """Everything that is fixed before the first process starts.
 
-    The memory budget is chosen so that both jobs fit (about 70 and 164 MiB) until the guaranteed
+    `default_*`: with default sharing the guaranteed job takes fewer steps, for they take two to
+    three times as long; its results are compared between the other windows.
+    The memory budget is chosen so that both jobs fit (about 60 and 164 MiB) until the guaranteed
     job's batch doubles; from then on it needs twice as much, which the opportunistic one holds.
     """
 
     rounds: int
     guaranteed_steps: int
     double_at: int
+    guaranteed_batch: int
+    guaranteed_read_rate: float
+    default_steps: int
+    default_double_at: int
     opportunistic_steps: int
     text_bytes: int
     budget_bytes: int
@@ -41,6 +47,7 @@ class DemoPlan:
     least_moved_bytes: int
     most_repeats: int
     judged: bool
+    head_start: int = 0  # steps of the opportunistic job before the guaranteed one starts
 
 
 def _limit_changes(steps: int, cycles: int, low: int, high: int) -> tuple[LimitChange, ...]:
@@ -51,14 +58,18 @@ def _limit_changes(steps: int, cycles: int, low: int, high: int) -> tuple[LimitC
 
 FULL = DemoPlan(
     rounds=2,
-    guaranteed_steps=160,
-    double_at=90,
-    opportunistic_steps=220,
+    guaranteed_steps=200,
+    double_at=130,
+    guaranteed_batch=24,
+    guaranteed_read_rate=3.3e6,
+    default_steps=90,
+    default_double_at=58,
+    opportunistic_steps=200,
     text_bytes=12 * MiB,
-    budget_bytes=272 * MiB,
+    budget_bytes=244 * MiB,
     guaranteed_memory="64MiB:224MiB",
     opportunistic_memory="32MiB:224MiB",
-    limit_changes=_limit_changes(220, cycles=3, low=LOW, high=HIGH),
+    limit_changes=_limit_changes(200, cycles=3, low=LOW, high=HIGH),
     least_shrinks=3,
     least_moved_bytes=256 * MiB,
     most_repeats=3,
@@ -85,6 +96,10 @@ def plan_for(seconds: int | None) -> DemoPlan:
         rounds=1,
         guaranteed_steps=round(FULL.guaranteed_steps * work),
         double_at=round(FULL.double_at * work),
+        guaranteed_batch=FULL.guaranteed_batch,
+        guaranteed_read_rate=FULL.guaranteed_read_rate,
+        default_steps=round(FULL.default_steps * work),
+        default_double_at=round(FULL.default_double_at * work),
         opportunistic_steps=opportunistic_steps,
         text_bytes=FULL.text_bytes,
         budget_bytes=FULL.budget_bytes,
@@ -95,4 +110,5 @@ def plan_for(seconds: int | None) -> DemoPlan:
         least_moved_bytes=cycles * 64 * MiB,
         most_repeats=0,
         judged=False,
+        head_start=2,  # so few steps of both would else not meet
     )
