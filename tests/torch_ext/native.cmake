@@ -10,11 +10,10 @@ commensal_test(
   runtime/peer_observer_test.cpp
   runtime/statistics_test.cpp
   runtime/step_tracker_test.cpp
-  runtime/tsan_suppressions.cpp
   runtime/wanted_memory_test.cpp
   LIBRARIES
   commensal::session)
 # One session a process: ctest runs each case in a process of its own.
 commensal_test(session_test runtime/session_test.cpp runtime/fake_coordinator.cpp
-               runtime/tsan_suppressions.cpp LIBRARIES
+               LIBRARIES
                commensal::session)
