@@ -51,8 +51,9 @@ class DemoPlan:
 
 
 def _limit_changes(steps: int, cycles: int, low: int, high: int) -> tuple[LimitChange, ...]:
-    """Spread `cycles` shrinks, each followed by a growth, over the middle of the job's steps."""
-    times = [steps * (2 * i + 2) // (4 * cycles + 2) for i in range(2 * cycles)]
+    """Spread `cycles` shrinks, each followed by a growth, over the later part of the steps."""
+    first = steps * 3 // 8  # after the guaranteed job's doubling had its own effect
+    times = [first + (steps - first) * i // (2 * cycles + 1) for i in range(2 * cycles)]
     return tuple(LimitChange(step, low if i % 2 == 0 else high) for i, step in enumerate(times))
 
 
@@ -69,7 +70,7 @@ FULL = DemoPlan(
     budget_bytes=244 * MiB,
     guaranteed_memory="64MiB:224MiB",
     opportunistic_memory="32MiB:224MiB",
-    limit_changes=_limit_changes(200, cycles=3, low=LOW, high=HIGH),
+    limit_changes=_limit_changes(200, cycles=4, low=LOW, high=HIGH),
     least_shrinks=3,
     least_moved_bytes=256 * MiB,
     most_repeats=3,
