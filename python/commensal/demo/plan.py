@@ -91,16 +91,18 @@ def plan_for(seconds: int | None) -> DemoPlan:
         raise ValueError(f"seconds must be positive: {seconds}")
     # One round; starting six processes and drawing the report takes about 25 s of it.
     work = min(1.0, max(0.15, (seconds - 25) / (FULL_SECONDS / 2 - 25)))
-    opportunistic_steps = round(FULL.opportunistic_steps * work)
+    # Enough for the other job to start, and to meet, meanwhile.
+    opportunistic_steps = max(110, round(FULL.opportunistic_steps * work))
+    guaranteed_steps = round(FULL.guaranteed_steps * work)
     cycles = max(1, round(3 * work))
     return DemoPlan(
         rounds=1,
-        guaranteed_steps=round(FULL.guaranteed_steps * work),
-        double_at=round(FULL.double_at * work),
+        guaranteed_steps=guaranteed_steps,
+        double_at=guaranteed_steps // 2,
         guaranteed_batch=FULL.guaranteed_batch,
         guaranteed_read_rate=FULL.guaranteed_read_rate,
-        default_steps=round(FULL.default_steps * work),
-        default_double_at=round(FULL.default_double_at * work),
+        default_steps=guaranteed_steps,
+        default_double_at=guaranteed_steps // 2,
         opportunistic_steps=opportunistic_steps,
         text_bytes=FULL.text_bytes,
         budget_bytes=FULL.budget_bytes,
