@@ -20,9 +20,6 @@ namespace {
 class ElasticOnHostTest : public ::testing::Test {
  protected:
   void SetUp() override {
-#if defined(__SANITIZE_THREAD__)
-    GTEST_SKIP() << "ThreadSanitizer delays signals, so threads do not stop in time";
-#endif
     if (source_.capacity(Tier::kHost).is_zero()) {
       GTEST_SKIP() << "no slower tier: " << source_.host_tier_reason();
     }
