@@ -524,6 +524,6 @@ def scenario_inductor() -> Facts:
 @pytest.mark.slow
 def test_an_inductor_region_waits_at_its_entry() -> None:
     if os.environ.get("COMMENSAL_SLOW_TESTS") != "1":
-        pytest.skip("compiles C++ for half a minute; ./scripts/soak runs it (COMMENSAL_SLOW_TESTS=1)")
+        pytest.skip("compiles C++ for 30 s; ./scripts/soak runs it (COMMENSAL_SLOW_TESTS=1)")
     facts = run_scenario(scenario_inductor)
     assert facts == {"at_gate": ["called"], "at_end": ["called", "returned"]}
