@@ -248,21 +248,26 @@ GrowthPlace BlockPool::find_place(std::size_t size, bool fast) const noexcept {
   return best;
 }
 
-BlockPool::Held BlockPool::hold(const GrowthPlace& place, bool fast) {
+std::optional<BlockPool::Held> BlockPool::hold(const GrowthPlace& place, std::size_t size,
+                                               bool fast) {
   table_.reserve(1);
   const std::vector<Chunk>& chunks = place.segment->chunks;
-  const auto hold_free = [&](BlockId id) -> BlockId {
+  std::size_t together = place.chunks * place.segment->chunk_size;
+  const auto free_beside = [&](BlockId id) -> BlockId {
     if (id == 0 || table_[id].state != BlockState::kFree) return 0;
     if (fast && !table_[id].fast) return 0;
-    take_out(id);
+    together += table_[id].size;
     return id;
   };
   Held held;
   held.place = place;
-  held.node = table_.try_acquire();
   const std::size_t end = place.first_chunk + place.chunks;
-  if (place.first_chunk > 0) held.before = hold_free(chunks[place.first_chunk - 1].tail);
-  if (end < chunks.size()) held.after = hold_free(chunks[end].head);
+  if (place.first_chunk > 0) held.before = free_beside(chunks[place.first_chunk - 1].tail);
+  if (end < chunks.size()) held.after = free_beside(chunks[end].head);
+  if (together < size) return std::nullopt;
+  held.node = table_.try_acquire();
+  if (held.before != 0) take_out(held.before);
+  if (held.after != 0) take_out(held.after);
   return held;
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "allocator/segment.h"
@@ -104,8 +105,9 @@ class BlockPool {
     BlockId before = 0;
     BlockId after = 0;
   };
-  /// @throws std::bad_alloc; nothing has changed then.
-  [[nodiscard]] Held hold(const GrowthPlace& place, bool fast);
+  /// Returns none when the place no longer serves `size` bytes: since it was found, somebody took
+  /// free memory beside it. @throws std::bad_alloc; nothing has changed then.
+  [[nodiscard]] std::optional<Held> hold(const GrowthPlace& place, std::size_t size, bool fast);
   /// Gives up: the free memory goes back to the bins; chunks of the place that stayed mapped
   /// (their tier is set) become free memory.
   void drop(const Held& held) noexcept;

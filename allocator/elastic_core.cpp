@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <exception>
 #include <new>
+#include <optional>
 #include <utility>
 
 namespace commensal {
@@ -246,10 +247,14 @@ Bytes ElasticCore::chunks_wanted(Bytes size, const GrowthPlace& place) {
 // Maps what a request needs. The free memory beside the place is held meanwhile; whatever fails,
 // everything is as before.
 ElasticCore::Growth ElasticCore::grow_pool(Bytes size, bool allow_host) {
-  GrowthPlace place = find_place(size, !allow_host);
-  for (int attempt = 0;; ++attempt) {
+  GrowthPlace place;
+  Bytes wanted;
+  std::vector<Mapped> mapped;
+  std::optional<BlockPool::Held> held;
+  for (bool added = false; !held;) {
+    place = find_place(size, !allow_host);
+    wanted = chunks_wanted(size, place);
     const Ledger now = ledger();
-    const Bytes wanted = chunks_wanted(size, place);
     if (!allow_host && wanted > saturating_sub(limit(), now.on_device())) {
       return {nullptr, saturating_sub(now.on_device() + wanted, limit()),
               "needs " + to_string(wanted) + " more on the device"};
@@ -259,27 +264,25 @@ ElasticCore::Growth ElasticCore::grow_pool(Bytes size, bool allow_host) {
                      std::min(saturating_sub(host_most(), now.on_host()), kLargestRequest)) {
       return {nullptr, {}, host_full_reason(now.on_host())};
     }
-    if (place.segment != nullptr) break;
-    if (attempt > 0) return {nullptr, {}, "no address range fits"};
-    try {
-      add_segment(pool_index(size), size);
-    } catch (const OutOfMemory& error) {
-      return {nullptr, {}, error.what()};
-    } catch (const SourceError& error) {
-      return {nullptr, {}, error.what()};
+    if (place.segment == nullptr) {
+      if (std::exchange(added, true)) return {nullptr, {}, "no address range fits"};
+      try {
+        add_segment(pool_index(size), size);
+      } catch (const OutOfMemory& error) {
+        return {nullptr, {}, error.what()};
+      } catch (const SourceError& error) {
+        return {nullptr, {}, error.what()};
+      }
+      continue;
     }
-    place = find_place(size, !allow_host);
+    mapped.reserve(place.chunks);
+    mover_.expect_releases(place.chunks + 1);
+    // Other threads may have taken what lay beside the place meanwhile: then it is sought anew.
+    const MutexLock lock(blocks_);
+    BlockPool& pool = pools_[pool_index(size)];
+    held = pool.hold(place, pool.rounded(size.count()), !allow_host);
   }
 
-  const Bytes place_size = chunks_wanted(size, place);
-  std::vector<Mapped> mapped;
-  mapped.reserve(place.chunks);
-  mover_.expect_releases(place.chunks + 1);
-  BlockPool::Held held;
-  {
-    const MutexLock lock(blocks_);
-    held = pools_[pool_index(size)].hold(place, !allow_host);
-  }
   const std::string failed = map_place(place, allow_host, mapped);
   if (!failed.empty()) unmap_again(place, mapped);
   count_orphans();
@@ -289,10 +292,10 @@ ElasticCore::Growth ElasticCore::grow_pool(Bytes size, bool allow_host) {
     set_chunk(ChunkRef{place.segment, chunk.chunk}, chunk.handle, chunk.handle.tier);
   }
   if (!failed.empty()) {
-    pool.drop(held);
-    return {nullptr, place_size, failed};
+    pool.drop(*held);
+    return {nullptr, wanted, failed};
   }
-  const BlockId id = pool.take_held(held, pool.rounded(size.count()));
+  const BlockId id = pool.take_held(*held, pool.rounded(size.count()));
   return {hand_out(pool, id, size), {}, {}};
 }
 

@@ -27,7 +27,7 @@ class BlockPoolTest : public ::testing::Test {
     const bool fast = tier == Tier::kDevice;
     const GrowthPlace place = pool_.find_place(size, fast);
     if (place.segment == nullptr) return 0;
-    const BlockPool::Held held = pool_.hold(place, fast);
+    const BlockPool::Held held = pool_.hold(place, size, fast).value();
     for (std::size_t i = 0; i < place.chunks; ++i) {
       segment_->chunks[place.first_chunk + i].tier = tier;
     }
@@ -74,6 +74,17 @@ TEST_F(BlockPoolTest, AHoleSeparatesNeighbours) {
   EXPECT_NE(whole, 0U);
 }
 
+TEST_F(BlockPoolTest, APlaceIsOnlyHeldWhileTheMemoryBesideItIsStillFree) {
+  pool_.give_back(take(2 * kChunk), 1);
+  const GrowthPlace place = pool_.find_place(3 * kChunk, true);
+  ASSERT_EQ(place.chunks, 1U) << "the free memory beside it counts";
+  const BlockId other = pool_.take(kChunk, true);  // another thread, before the place is held
+  EXPECT_FALSE(pool_.hold(place, 3 * kChunk, true).has_value());
+  EXPECT_NE(pool_.take(kChunk, true), 0U) << "what is left stays in the bins";
+  EXPECT_TRUE(pool_.hold(place, kChunk, true).has_value());
+  EXPECT_EQ(pool_[other].size, kChunk);
+}
+
 TEST_F(BlockPoolTest, FillsAHoleBetweenFreeMemory) {
   pool_.give_back(take(3 * kChunk), 1);
   unmap(1);
@@ -102,7 +113,7 @@ TEST_F(BlockPoolTest, DroppingAGrowthRestoresTheFreeMemory) {
   const BlockId block = take(kChunk + kUnit);
   const GrowthPlace place = pool_.find_place(2 * kChunk, true);
   EXPECT_EQ(place.first_chunk, 2U);
-  const BlockPool::Held held = pool_.hold(place, true);
+  const BlockPool::Held held = pool_.hold(place, 2 * kChunk, true).value();
   EXPECT_EQ(pool_.take(kUnit, true), 0U) << "held";
   pool_.drop(held);
   EXPECT_NE(pool_.take(kChunk - kUnit, true), 0U);
