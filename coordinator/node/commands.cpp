@@ -126,7 +126,7 @@ json NodeCoordinator::job_status(const Job& job, TimePoint now) const {
     granted += ledger_.limit(job.key(member));
     charged += ledger_.charged(job.key(member));
     held += member.held;
-    if (&member != speaker && job.is_limited(member)) add_memory(result["memory"], member.stats);
+    if (&member != speaker && member.is_managed()) add_memory(result["memory"], member.stats);
     if (ledger_.shrinking(job.key(member))) {
       state = member.outcome == "refused" || member.outcome == "deferred" ? member.outcome
                                                                           : "shrinking";
@@ -234,32 +234,6 @@ void NodeCoordinator::end_job(Job& job, const std::string& exit_reason, TimePoin
   idle_since_ = now;
 }
 
-std::string NodeCoordinator::problem_with(const wire::SetRequest& message, const Job& job) const {
-  if (message.share) {
-    const wire::ShareRange& share = *message.share;
-    if (!(share.min >= 0 && share.min <= share.max && share.max <= 1)) {
-      return "share must be MIN:MAX with 0 <= MIN <= MAX <= 1: " + json(share.min).dump() + ":" +
-             json(share.max).dump();
-    }
-  }
-  if (!message.memory) return "";
-  const Bytes min{message.memory->min_bytes};
-  if (message.memory->max_bytes && min > Bytes{*message.memory->max_bytes}) {
-    return "memory minimum above maximum: " + to_string(min) + " > " +
-           to_string(Bytes{*message.memory->max_bytes});
-  }
-  if (min > device_.capacity) {
-    return "memory minimum above the device: " + to_string(min) + " > " +
-           to_string(device_.capacity);
-  }
-  const Bytes left = saturating_sub(device_.capacity, floors_except(job.id));
-  if (job.job_class == JobClass::kGuaranteed && min > left) {
-    return "its floor does not fit beside other floors: " + to_string(min) + " > " +
-           to_string(left);
-  }
-  return "";
-}
-
 void NodeCoordinator::handle(const PeerId& peer, const wire::SetRequest& message, TimePoint now) {
   const JobTable::Lookup found = table_.resolve(message.job);
   if (found.job == nullptr) {
@@ -267,7 +241,8 @@ void NodeCoordinator::handle(const PeerId& peer, const wire::SetRequest& message
     return;
   }
   Job& job = *found.job;
-  if (const std::string problem = problem_with(message, job); !problem.empty()) {
+  const std::string problem = problem_with(job.id, job.job_class, message.memory, message.share);
+  if (!problem.empty()) {
     send(peer, wire::SetReply{job.id.str(), job.revision, "refused", problem});
     return;
   }
@@ -277,7 +252,6 @@ void NodeCoordinator::handle(const PeerId& peer, const wire::SetRequest& message
     job.memory.min = Bytes{message.memory->min_bytes};
     job.memory.max.reset();
     if (message.memory->max_bytes) job.memory.max = Bytes{*message.memory->max_bytes};
-    update_floors();
     rebalance(now);
     done = "limit " + to_string(job.target) + " (" + job.target_reason + ")";
   }

@@ -10,8 +10,35 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr Duration kWantedWindow = 5s;  // how long a peak of demand is remembered
+/// What a main beside ranks has at least, and the step in which its part moves with its use.
+constexpr Bytes kMainPart{64U << 20U};
+
+/// A section of a member's newest report; null: not there, or not an object.
+const nlohmann::json* section(const Member& member, const char* name) {
+  if (!member.stats.is_object()) return nullptr;
+  const auto found = member.stats.find(name);
+  return found != member.stats.end() && found->is_object() ? &*found : nullptr;
+}
 
 }  // namespace
+
+bool Member::in_idle_class() const {
+  const auto* gate = section(*this, "gate");
+  return gate != nullptr && gate->contains("idle_class") && (*gate)["idle_class"] == true;
+}
+
+Bytes Member::wanted() const {
+  if (page && !page->memory_wanted.is_zero()) return page->memory_wanted;
+  const auto* memory = section(*this, "memory");
+  if (memory == nullptr) return held;
+  Bytes sum;
+  for (const char* name : {"device_bytes", "host_bytes"}) {
+    const auto value = memory->find(name);
+    if (value != memory->end() && value->is_number_unsigned())
+      sum += Bytes{value->get<std::uint64_t>()};
+  }
+  return sum;
+}
 
 Member* Job::member(std::int64_t pid) noexcept {
   const auto found =
@@ -19,26 +46,46 @@ Member* Job::member(std::int64_t pid) noexcept {
   return found == members.end() ? nullptr : &*found;
 }
 
-bool Job::is_limited(const Member& member) const noexcept {
+bool Job::trains(const Member& member) const noexcept {
   const bool has_ranks =
       std::any_of(members.begin(), members.end(), [](const Member& m) { return m.role == "rank"; });
   return member.role == (has_ranks ? "rank" : "main");
 }
 
-std::size_t Job::limited_count() const noexcept {
+std::size_t Job::managed_count() const noexcept {
   return static_cast<std::size_t>(std::count_if(members.begin(), members.end(),
-                                                [&](const Member& m) { return is_limited(m); }));
+                                                [](const Member& m) { return m.is_managed(); }));
 }
 
-Bytes Job::part_of(Bytes total, const Member& member) const noexcept {
-  if (!is_limited(member)) return Bytes{};
-  return Bytes{total.count() / limited_count()};
+Bytes Job::part_of(Bytes total, const Member& member) const {
+  if (!member.is_managed()) return Bytes{};
+  const Bytes even{total.count() / managed_count()};
+  const auto main_part = [&](const Member& m) {
+    const Bytes needs = std::max(m.wanted(), m.ask ? m.ask->total : Bytes{});
+    return std::min(even, std::max(kMainPart, round_up(std::min(needs, total), kMainPart)));
+  };
+  if (!trains(member)) return main_part(member);
+  Bytes rest = total;
+  std::uint64_t training = 0;
+  for (const Member& m : members) {
+    if (trains(m)) {
+      ++training;
+    } else if (m.is_managed()) {
+      rest -= main_part(m);
+    }
+  }
+  return Bytes{rest.count() / training};
+}
+
+bool Job::in_idle_class() const {
+  const auto awake = [&](const Member& m) { return trains(m) && !m.in_idle_class(); };
+  return speaker() != nullptr && std::none_of(members.begin(), members.end(), awake);
 }
 
 const Member* Job::speaker() const noexcept {
   const Member* best = nullptr;
   for (const Member& m : members) {
-    if (is_limited(m) && (best == nullptr || m.rank < best->rank)) best = &m;
+    if (trains(m) && (best == nullptr || m.rank < best->rank)) best = &m;
   }
   return best;
 }

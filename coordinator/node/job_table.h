@@ -50,6 +50,13 @@ struct Member {
     TimePoint deadline;
   };
   std::optional<Ask> ask;
+
+  /// Whether it has managed memory, and so a part of its job's limit.
+  [[nodiscard]] bool is_managed() const noexcept { return role != "helper"; }
+  /// Whether its newest report says that its threads are in the kernel's idle class.
+  [[nodiscard]] bool in_idle_class() const;
+  /// What it would use without a limit, as far as it has told.
+  [[nodiscard]] Bytes wanted() const;
 };
 
 struct Job {
@@ -75,11 +82,14 @@ struct Job {
 
   [[nodiscard]] LeaseKey key(const Member& member) const { return LeaseKey{id, member.pid}; }
   [[nodiscard]] Member* member(std::int64_t pid) noexcept;
-  /// Whether a process gets a part of the limit: ranks if there are any, else mains.
-  [[nodiscard]] bool is_limited(const Member& member) const noexcept;
-  [[nodiscard]] std::size_t limited_count() const noexcept;
-  /// The part of `total` that falls to a process.
-  [[nodiscard]] Bytes part_of(Bytes total, const Member& member) const noexcept;
+  /// Whether a process does the job's steps: ranks if there are any, else mains.
+  [[nodiscard]] bool trains(const Member& member) const noexcept;
+  [[nodiscard]] std::size_t managed_count() const noexcept;
+  /// The part of `total` that falls to a process. Those that train get equal parts; a main beside
+  /// ranks, which started them and waits, gets what it uses, up to an equal part.
+  [[nodiscard]] Bytes part_of(Bytes total, const Member& member) const;
+  /// Whether all that train are in the kernel's idle class.
+  [[nodiscard]] bool in_idle_class() const;
   /// The process that speaks for the job: its lowest rank, else its first main.
   [[nodiscard]] const Member* speaker() const noexcept;
   void note_wanted(TimePoint now, Bytes bytes);

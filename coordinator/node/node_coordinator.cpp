@@ -44,34 +44,6 @@ std::string range_problem(const wire::ShareRange& share) {
          number(share.max);
 }
 
-Bytes wanted_of(const Member& member) {
-  if (member.page && !member.page->memory_wanted.is_zero()) return member.page->memory_wanted;
-  const auto memory = member.stats.is_object() ? member.stats.find("memory") : member.stats.end();
-  if (memory == member.stats.end() || !memory->is_object()) return member.held;
-  Bytes sum;
-  for (const char* name : {"device_bytes", "host_bytes"}) {
-    if (const auto value = memory->find(name);
-        value != memory->end() && value->is_number_unsigned()) {
-      sum += Bytes{value->get<std::uint64_t>()};
-    }
-  }
-  return sum;
-}
-
-bool in_idle_class(const Member& member) {
-  const auto* gate =
-      member.stats.is_object() && member.stats.contains("gate") ? &member.stats["gate"] : nullptr;
-  return gate != nullptr && gate->is_object() && gate->contains("idle_class") &&
-         (*gate)["idle_class"] == true;
-}
-
-bool is_idle_class(const Job& job) {
-  const auto limited = [&](const Member& m) { return job.is_limited(m); };
-  return std::any_of(job.members.begin(), job.members.end(), limited) &&
-         std::all_of(job.members.begin(), job.members.end(),
-                     [&](const Member& m) { return !limited(m) || in_idle_class(m); });
-}
-
 }  // namespace
 
 NodeCoordinator::NodeCoordinator(CoordinatorConfig config, HostDevice device, std::int64_t pid,
@@ -128,6 +100,27 @@ void NodeCoordinator::update_floors() {
   }
 }
 
+std::string NodeCoordinator::problem_with(const JobId& job, JobClass job_class,
+                                          const std::optional<wire::MemoryRange>& memory,
+                                          const std::optional<wire::ShareRange>& share) const {
+  if (share) {
+    if (std::string problem = range_problem(*share); !problem.empty()) return problem;
+  }
+  if (!memory) return "";
+  if (std::string problem = range_problem(*memory); !problem.empty()) return problem;
+  const Bytes min{memory->min_bytes};
+  if (min > device_.capacity) {
+    return "memory minimum above the device: " + to_string(min) + " > " +
+           to_string(device_.capacity);
+  }
+  const Bytes left = saturating_sub(device_.capacity, floors_except(job));
+  if (job_class == JobClass::kGuaranteed && min > left) {
+    return "its floor does not fit beside other floors: " + to_string(min) + " > " +
+           to_string(left);
+  }
+  return "";
+}
+
 Job* NodeCoordinator::admit(const PeerId& peer, const wire::Register& message, TimePoint now) {
   Job job;
   job.id = JobId{message.job_id};
@@ -136,27 +129,16 @@ Job* NodeCoordinator::admit(const PeerId& peer, const wire::Register& message, T
   job.job_class = message.job_class;
   job.gang = {policies::GangId{message.gang}, message.epoch, message.world_size};
   job.started = now;
-  std::string problem = range_problem(message.memory);
-  if (problem.empty()) problem = range_problem(message.share);
-  const Bytes floors = floors_except(job.id);
-  const Bytes min{message.memory.min_bytes};
-  if (problem.empty() && message.job_class == JobClass::kGuaranteed &&
-      min > saturating_sub(device_.capacity, floors)) {
-    problem = "its floor does not fit beside other floors: " + to_string(min) + " > " +
-              to_string(saturating_sub(device_.capacity, floors));
-  }
-  if (problem.empty() && min > device_.capacity) {
-    problem =
-        "memory minimum above the device: " + to_string(min) + " > " + to_string(device_.capacity);
-  }
-  if (problem.empty()) {
-    job.memory = to_range(message.memory);
-    job.share = {message.share.min, message.share.max};
-  } else {
+  job.memory = to_range(message.memory);
+  job.share = {message.share.min, message.share.max};
+  const std::string problem =
+      problem_with(job.id, message.job_class, message.memory, message.share);
+  if (!problem.empty()) {
     job.job_class = JobClass::kOpportunistic;
     job.reason = "runs as opportunistic without a minimum: " + problem;
-    if (range_problem(message.memory).empty()) job.memory.max = to_range(message.memory).max;
-    if (range_problem(message.share).empty()) job.share = {message.share.min, message.share.max};
+    job.memory.min = Bytes{};
+    if (!range_problem(message.memory).empty()) job.memory.max.reset();
+    if (!range_problem(message.share).empty()) job.share = {};
   }
   const std::string usual = job.job_class == JobClass::kGuaranteed ? "open" : config_.law;
   job.law = is_law(message.law) && job.job_class == message.job_class ? message.law : usual;
@@ -186,7 +168,7 @@ void NodeCoordinator::send_registered(const Job& job, const Member& member) {
   reply.job_class = job.job_class;
   reply.revision = job.revision;
   reply.reason = job.reason;
-  if (reply.reason.empty() && !job.is_limited(member)) reply.reason = "listed only: " + member.role;
+  if (reply.reason.empty() && !member.is_managed()) reply.reason = "listed only: " + member.role;
   send(member.peer, reply);
 }
 
@@ -198,53 +180,37 @@ void NodeCoordinator::handle(const PeerId& peer, const wire::Register& message, 
                                                  message.role + "'"));
     return;
   }
-  Job* job = table_.find(JobId{message.job_id});
-  if (job != nullptr) {
-    Member* known = job->member(message.pid);
-    if (known != nullptr && known->start_ticks == message.start_ticks) {
-      known->peer = peer;  // said again, perhaps on a new connection
-      known->last_heard = now;
-      send_registered(*job, *known);
-      return;
-    }
-    if (known != nullptr) {
-      member_gone(JobId{message.job_id}, message.pid, Departure::kReplaced, now);
-      job = table_.find(JobId{message.job_id});
-    }
+  const JobId id{message.job_id};
+  Job* job = table_.find(id);
+  Member* member = job != nullptr ? job->member(message.pid) : nullptr;
+  if (member != nullptr && member->start_ticks != message.start_ticks) {
+    member_gone(id, message.pid, Departure::kReplaced, now);
+    job = table_.find(id);
+    member = nullptr;
+  }
+  if (member != nullptr && member->role == message.role) {
+    member->peer = peer;  // said again, perhaps on a new connection
+    member->last_heard = now;
+    send_registered(*job, *member);
+    return;
   }
   if (job == nullptr) job = admit(peer, message, now);
   if (job == nullptr) return;
-
-  Member member;
-  member.pid = message.pid;
-  member.start_ticks = message.start_ticks;
-  member.role = message.role;
-  member.rank = message.rank;
-  member.peer = peer;
-  member.last_heard = now;
-  member.held = Bytes{message.held_bytes};
-  job->revision = std::max(job->revision, message.revision);
-  const Bytes limit{message.limit_bytes.value_or(message.held_bytes)};
-  const bool has_memory = !member.held.is_zero() || !limit.is_zero();
-  if (has_memory && device_.fraction > 0 && message.start_ticks < start_ticks_) {
-    // It held this when the available memory was read, so it was not counted then.
-    const double counted = static_cast<double>(message.held_bytes) * device_.fraction;
-    device_.capacity += Bytes{static_cast<std::uint64_t>(counted)};
-    ledger_.set_capacity(device_.capacity);
-  }
-  ledger_.open(job->key(member), member.held, limit, job->revision, Bytes{});
-  job->members.push_back(std::move(member));
-  update_floors();
+  if (member == nullptr) member = &enlist(*job, message);
+  member->role = message.role;  // a helper may have become a rank
+  member->rank = message.rank;
+  member->peer = peer;
+  member->last_heard = now;
+  job->gang.world_size = std::max(job->gang.world_size, message.world_size);
   // A first limit only ever grows from what it has, so that it needs no answer.
-  if (has_memory) {
-    job->members.back().registered = true;
-    send_registered(*job, job->members.back());
-  }
+  const LeaseKey key = job->key(*member);
+  const bool has_memory = !ledger_.charged(key).is_zero();
+  member->registered = has_memory;
+  if (has_memory) send_registered(*job, *member);
   rebalance(now);
-  Member& added = job->members.back();
-  if (!added.registered) {
-    added.registered = true;
-    send_registered(*job, added);
+  if (!has_memory) {
+    member->registered = true;
+    send_registered(*job, *member);
   }
   if (job->paused) {
     wire::Change change;
@@ -257,27 +223,45 @@ void NodeCoordinator::handle(const PeerId& peer, const wire::Register& message, 
   update_shares(now);
 }
 
-// --- reports and answers ------------------------------------------------------------------------
-
-namespace {
-
-wire::Error not_registered(const std::string& job_id, std::int64_t pid) {
-  return wire::Error{"unknown_job", "process " + std::to_string(pid) + " of job '" + job_id +
-                                        "' is not registered here"};
+Member& NodeCoordinator::enlist(Job& job, const wire::Register& message) {
+  Member member;
+  member.pid = message.pid;
+  member.start_ticks = message.start_ticks;
+  member.held = Bytes{message.held_bytes};
+  job.revision = std::max(job.revision, message.revision);
+  const Bytes limit{message.limit_bytes.value_or(message.held_bytes)};
+  const bool has_memory = !member.held.is_zero() || !limit.is_zero();
+  if (has_memory && device_.fraction > 0 && message.start_ticks < start_ticks_) {
+    // It held this when the available memory was read, so it was not counted then.
+    const double counted = static_cast<double>(message.held_bytes) * device_.fraction;
+    device_.capacity += Bytes{static_cast<std::uint64_t>(counted)};
+    ledger_.set_capacity(device_.capacity);
+  }
+  ledger_.open(job.key(member), member.held, limit, job.revision, Bytes{});
+  job.members.push_back(std::move(member));
+  return job.members.back();
 }
 
-}  // namespace
+// --- reports and answers ------------------------------------------------------------------------
 
-void NodeCoordinator::handle(const PeerId& peer, const wire::Stats& message, TimePoint now) {
-  Job* job = table_.find(JobId{message.job_id});
-  Member* member = job != nullptr ? job->member(message.pid) : nullptr;
+NodeCoordinator::Sender NodeCoordinator::find_sender(const PeerId& peer, const std::string& job_id,
+                                                     std::int64_t pid, TimePoint now) {
+  Job* job = table_.find(JobId{job_id});
+  Member* member = job != nullptr ? job->member(pid) : nullptr;
   if (member == nullptr) {
-    send(peer, not_registered(message.job_id, message.pid));
-    return;
+    send(peer, wire::Error{"unknown_job", "process " + std::to_string(pid) + " of job '" + job_id +
+                                              "' is not registered here"});
+    return {};
   }
   member->peer = peer;
   member->last_heard = now;
-  const bool was_idle_class = is_idle_class(*job);
+  return {job, member};
+}
+
+void NodeCoordinator::handle(const PeerId& peer, const wire::Stats& message, TimePoint now) {
+  const auto [job, member] = find_sender(peer, message.job_id, message.pid, now);
+  if (member == nullptr) return;
+  const bool was_idle_class = job->in_idle_class();
   member->stats = message.stats;
   member->left = member->left || message.final;
   const auto memory = member->stats.find("memory");
@@ -287,17 +271,12 @@ void NodeCoordinator::handle(const PeerId& peer, const wire::Stats& message, Tim
       member->held = Bytes{held->get<std::uint64_t>()};
     }
   }
-  if (was_idle_class != is_idle_class(*job)) update_shares(now);
+  if (was_idle_class != job->in_idle_class()) update_shares(now);
 }
 
 void NodeCoordinator::handle(const PeerId& peer, const wire::Answer& message, TimePoint now) {
-  Job* job = table_.find(JobId{message.job_id});
-  Member* member = job != nullptr ? job->member(message.pid) : nullptr;
-  if (member == nullptr) {
-    send(peer, not_registered(message.job_id, message.pid));
-    return;
-  }
-  member->last_heard = now;
+  const auto [job, member] = find_sender(peer, message.job_id, message.pid, now);
+  if (member == nullptr) return;
   const std::string& outcome = message.outcome;
   if (outcome == "stale") {
     // It knows a newer change than this one: ours of before a restart, or this one said twice.
@@ -325,23 +304,18 @@ void NodeCoordinator::handle(const PeerId& peer, const wire::Answer& message, Ti
 }
 
 void NodeCoordinator::handle(const PeerId& peer, const wire::AskMemory& message, TimePoint now) {
-  Job* job = table_.find(JobId{message.job_id});
-  Member* member = job != nullptr ? job->member(message.pid) : nullptr;
-  if (member == nullptr) {
-    send(peer, not_registered(message.job_id, message.pid));
-    return;
-  }
-  member->peer = peer;
-  member->last_heard = now;
+  const auto [job, member] = find_sender(peer, message.job_id, message.pid, now);
+  if (member == nullptr) return;
   member->held = Bytes{message.held_bytes};
-  if (!job->is_limited(*member)) {
+  if (!member->is_managed()) {
     send(peer,
          wire::Error{"no_memory", "a " + member->role + " of a job has no part of its limit"});
     return;
   }
-  const Bytes total = message.needed_bytes > device_.capacity.count()
-                          ? device_.capacity + Bytes{1}
-                          : Bytes{message.held_bytes} + Bytes{message.needed_bytes};
+  // More than the device is answered like all that does not fit; so the sum cannot overflow.
+  const Bytes most = device_.capacity + Bytes{1};
+  const Bytes total =
+      std::min(most, std::min(most, member->held) + std::min(most, Bytes{message.needed_bytes}));
   member->ask = Member::Ask{total, now + config_.ask_timeout};
   rebalance(now);
 }
@@ -364,11 +338,11 @@ DeviceView NodeCoordinator::device_view() const {
     view.paused = job.paused;
     view.limit = job.target;
     for (const Member& member : job.members) {
-      if (!job.is_limited(member)) continue;
+      if (!member.is_managed()) continue;
       view.ranks.push_back({member.rank, ledger_.limit(job.key(member)), member.held});
       view.held += member.held;
-      view.wanted += wanted_of(member);
-      if (member.ask) view.asked = std::max(view.asked, member.ask->total * job.limited_count());
+      view.wanted += member.wanted();
+      if (member.ask) view.asked = std::max(view.asked, member.ask->total * job.managed_count());
     }
     view.wanted_recent = std::max(view.wanted, job.wanted_recent());
     std::sort(view.ranks.begin(), view.ranks.end(),
@@ -383,6 +357,7 @@ policies::NodeView NodeCoordinator::view(TimePoint now) const {
 }
 
 void NodeCoordinator::rebalance(TimePoint now) {
+  update_floors();
   const DeviceView device = device_view();
   for (const JobView& view : device.jobs) {
     table_.find(view.id)->note_wanted(now, std::max(view.wanted, view.asked));
@@ -508,12 +483,12 @@ void NodeCoordinator::update_shares(TimePoint now) {
   view.device = DeviceId{device_.id};
   for (const Job& job : table_.jobs()) {
     if (job.job_class == JobClass::kOpportunistic) {
-      view.opportunistic.push_back({job.id, job.share, job.paused, is_idle_class(job)});
+      view.opportunistic.push_back({job.id, job.share, job.paused, job.in_idle_class()});
       continue;
     }
     ComputeView::Guaranteed seen{job.id, 0, {}};
     for (const Member& member : job.members) {  // its slowest rank
-      if (!job.is_limited(member) || !member.page || member.page->step_number == 0) continue;
+      if (!job.trains(member) || !member.page || member.page->step_number == 0) continue;
       if (seen.step_number == 0 || member.page->step_number < seen.step_number) {
         seen.step_number = member.page->step_number;
         seen.step_last = member.page->step_last;
@@ -573,7 +548,6 @@ void NodeCoordinator::member_gone(const JobId& id, std::int64_t pid, Departure d
     std::erase_if(job->members, [&](const Member& m) { return m.pid == pid; });
     if (job->members.empty()) end_job(*job, "ended", now);
   }
-  update_floors();
   rebalance(now);
   update_shares(now);
 }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -106,8 +107,21 @@ class NodeCoordinator {
   void handle(const PeerId& peer, const wire::SetRequest& message, TimePoint now);
 
   Job* admit(const PeerId& peer, const wire::Register& message, TimePoint now);
+  /// Adds a process, with a lease over what it has already.
+  Member& enlist(Job& job, const wire::Register& message);
+  struct Sender {
+    Job* job = nullptr;
+    Member* member = nullptr;
+  };
+  /// Finds the process that a message is from and notes that it lives. If it is not known, it is
+  /// told so and the result is null.
+  Sender find_sender(const PeerId& peer, const std::string& job_id, std::int64_t pid,
+                     TimePoint now);
   void send_registered(const Job& job, const Member& member);
-  [[nodiscard]] std::string problem_with(const wire::SetRequest& message, const Job& job) const;
+  /// Says what is wrong with bounds for a job; empty: nothing.
+  [[nodiscard]] std::string problem_with(const JobId& job, JobClass job_class,
+                                         const std::optional<wire::MemoryRange>& memory,
+                                         const std::optional<wire::ShareRange>& share) const;
   [[nodiscard]] Bytes floors_except(const JobId& job) const;
   void update_floors();
 

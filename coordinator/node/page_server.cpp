@@ -216,7 +216,7 @@ void PageServer::sync_peers(const JobTable& table) {
       if (member == job.members.end()) continue;
       if (job.job_class == JobClass::kOpportunistic) {
         opportunistic.push_back(&process);
-      } else if (job.is_limited(*member)) {
+      } else if (job.trains(*member)) {
         guaranteed.push_back(&process);
       }
     }

@@ -7,6 +7,7 @@
 
 #include <map>
 #include <random>
+#include <set>
 
 namespace commensal::node {
 namespace {
@@ -233,43 +234,140 @@ TEST_F(NodeCoordinatorTest, KeepsTheLastHundredEndedJobs) {
   EXPECT_EQ(jobs.back()["job"]["id"], "j119");
 }
 
-TEST_F(NodeCoordinatorTest, TheLimitIsDividedAmongRanks) {
-  auto agent = hello("j", JobClass::kOpportunistic, 0_B, 800_MiB, 100);
-  send("agent", agent);
-  EXPECT_EQ(take<wire::Registered>("agent").at(0).limit_bytes, (800_MiB).count());
-  auto rank0 = agent;
-  rank0.pid = 101;
-  rank0.role = "rank";
-  send("rank0", rank0);
-  const auto to_agent = take<wire::Change>("agent").at(0);
-  EXPECT_EQ(to_agent.limit_bytes, 0U) << "ranks do the work";
-  send("agent", wire::Answer{"j", 100, to_agent.revision, "applied", 0, 0, 0, ""});
-  auto rank1 = rank0;
-  rank1.pid = 102;
-  rank1.rank = 1;
-  send("rank1", rank1);
-  auto helper = agent;
-  helper.pid = 103;
-  helper.role = "helper";
-  send("helper", helper);
-  EXPECT_THAT(take<wire::Registered>("helper").at(0).reason, HasSubstr("listed only"));
-  for (int i = 0; i < 5; ++i) {
-    for (const auto& [peer, pid] : std::map<std::string, int>{{"agent", 100}, {"rank0", 101}}) {
-      for (const auto& change : take<wire::Change>(peer)) {
-        send(peer,
-             wire::Answer{"j", pid, change.revision, "applied", 0, 0, *change.limit_bytes, ""});
+/// A job of several processes; a peer's name is the process's pid.
+class JobOfRanksTest : public NodeCoordinatorTest {
+ protected:
+  void add(int pid, const std::string& role, int rank = 0) {
+    auto message = hello("j", job_class_, 0_B, 800_MiB, pid);
+    message.role = role;
+    message.rank = rank;
+    pids_.insert(pid);
+    send(std::to_string(pid), message);
+  }
+  /// Every process applies what it is told, until nobody is told anything new.
+  void settle() {
+    for (bool told = true; told;) {
+      told = false;
+      for (const int pid : pids_) {
+        const std::string peer = std::to_string(pid);
+        for (const auto& change : take<wire::Change>(peer)) {
+          if (!change.limit_bytes) continue;
+          told = true;
+          send(peer,
+               wire::Answer{"j", pid, change.revision, "applied", 0, 0, *change.limit_bytes, ""});
+        }
       }
     }
   }
-  EXPECT_EQ(node_.ledger().limit({JobId{"j"}, 101}), 400_MiB);
-  EXPECT_EQ(node_.ledger().limit({JobId{"j"}, 102}), 400_MiB);
-  EXPECT_EQ(node_.ledger().limit({JobId{"j"}, 100}), 0_MiB);
-  EXPECT_EQ(node_.status("j", now_)["jobs"][0]["members"].size(), 4U);
+  void report_use(int pid, Bytes use) {
+    send(std::to_string(pid),
+         wire::Stats{"j", pid, {{"memory", {{"device_bytes", use.count()}}}}, false});
+    pass(200ms);
+    settle();
+  }
+  Bytes limit_of(int pid) { return node_.ledger().limit({JobId{"j"}, pid}); }
+
+  JobClass job_class_ = JobClass::kOpportunistic;
+  std::set<int> pids_;
+};
+
+TEST_F(JobOfRanksTest, TheLimitIsDividedAmongThem) {
+  add(100, "main");
+  EXPECT_EQ(take<wire::Registered>("100").at(0).limit_bytes, (800_MiB).count());
+  add(101, "rank");
+  add(102, "rank", 1);
+  add(103, "helper");
+  EXPECT_THAT(take<wire::Registered>("103").at(0).reason, HasSubstr("listed only"));
+  settle();
+  EXPECT_EQ(limit_of(100), 64_MiB) << "it waits for its ranks";
+  EXPECT_EQ(limit_of(101), 368_MiB);
+  EXPECT_EQ(limit_of(102), 368_MiB);
+  EXPECT_EQ(limit_of(103), 0_B);
+  const auto job = node_.status("j", now_)["jobs"][0];
+  EXPECT_EQ(job["members"].size(), 4U);
+  EXPECT_EQ(job["job"]["role"], "rank") << "a rank speaks for it";
   node_.member_gone(JobId{"j"}, 102, Departure::kExited, now_);
-  EXPECT_EQ(node_.ledger().limit({JobId{"j"}, 101}), 800_MiB);
+  collect();
+  settle();
+  EXPECT_EQ(limit_of(101), 736_MiB);
   node_.member_gone(JobId{"j"}, 101, Departure::kExited, now_);
+  collect();
+  settle();
+  EXPECT_EQ(limit_of(100), 800_MiB) << "the job is its main again";
   node_.member_gone(JobId{"j"}, 100, Departure::kExited, now_);
   EXPECT_TRUE(node_.table().jobs().empty()) << "a helper alone is no job";
+}
+
+TEST_F(JobOfRanksTest, AMainBesideRanksKeepsWhatItUses) {
+  add(100, "main");
+  add(101, "rank");
+  add(102, "rank", 1);
+  settle();
+  report_use(100, 150_MiB);  // the data that its ranks train on
+  EXPECT_EQ(limit_of(100), 192_MiB);
+  EXPECT_EQ(limit_of(101), 304_MiB);
+  EXPECT_EQ(limit_of(102), 304_MiB);
+  report_use(100, 160_MiB);
+  EXPECT_EQ(limit_of(101), 304_MiB) << "small changes move nobody";
+  report_use(100, 700_MiB);
+  EXPECT_EQ(limit_of(100), Bytes{(800_MiB).count() / 3}) << "no more than an equal part";
+  EXPECT_EQ(limit_of(101), limit_of(102));
+  EXPECT_LE(limit_of(100) + limit_of(101) + limit_of(102), 800_MiB);
+}
+
+TEST_F(JobOfRanksTest, AMainMayAskBesideItsRanks) {
+  add(100, "main");
+  add(101, "rank");
+  settle();
+  send("100", wire::AskMemory{"j", 100, (200_MiB).count(), (60_MiB).count()});
+  settle();
+  EXPECT_GE(limit_of(100), 260_MiB);
+  EXPECT_TRUE(take<wire::Error>("100").empty());
+  send("100", wire::AskMemory{"j", 100, UINT64_MAX, UINT64_MAX});
+  EXPECT_EQ(take<wire::Error>("100").at(0).code, "no_memory");
+}
+
+TEST_F(JobOfRanksTest, ASpawnedHelperBecomesARank) {
+  add(100, "main");
+  add(101, "helper");
+  add(102, "helper");
+  take<wire::Registered>("101");
+  take<wire::Registered>("102");
+  settle();
+  EXPECT_EQ(limit_of(100), 800_MiB);
+  add(101, "rank");
+  EXPECT_EQ(take<wire::Registered>("101").at(0).limit_bytes, (200_MiB).count()) << "what is free";
+  add(102, "rank", 1);
+  settle();
+  EXPECT_EQ(limit_of(100), 64_MiB);
+  EXPECT_EQ(limit_of(101), 368_MiB);
+  EXPECT_EQ(limit_of(102), 368_MiB);
+  EXPECT_EQ(node_.table().jobs()[0].members.size(), 3U);
+  add(102, "rank", 1);
+  EXPECT_EQ(take<wire::Registered>("102").back().limit_bytes, (368_MiB).count()) << "said twice";
+}
+
+TEST_F(JobOfRanksTest, ItsStepsAreThoseOfItsSlowestRank) {
+  job_class_ = JobClass::kGuaranteed;
+  const auto steps_at = [&](int pid, std::uint64_t number, Duration last) {
+    node_.observe_page(JobId{"j"}, pid, PageReading{now_, number, last, 0_B}, now_);
+  };
+  add(100, "main");
+  add(101, "rank");
+  add(102, "rank", 1);
+  settle();
+  // The main stopped stepping when it started the ranks: it must not be taken for the slowest.
+  for (std::uint64_t step = 1; step <= 40; ++step) {
+    now_ += 50ms;
+    steps_at(100, 1, 900ms);
+    steps_at(101, step, 50ms);
+    steps_at(102, step, 50ms);
+    node_.sample(now_);
+    node_.tick(now_);
+  }
+  const auto job = node_.status("j", now_)["jobs"][0];
+  EXPECT_GT(job["baseline_steps"], 0);
+  EXPECT_NEAR(job["baseline_seconds"].get<double>(), 0.05, 1e-6);
 }
 
 TEST_F(NodeCoordinatorTest, AskingIsAnsweredAtOnceFromFreeMemory) {
