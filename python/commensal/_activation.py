@@ -19,6 +19,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from commensal._say import say
+
 if TYPE_CHECKING:
     from commensal import _core
     from commensal._environment import JobSettings, Member
@@ -45,7 +47,7 @@ def autoload() -> None:
     except BaseException as error:  # SystemExit included: the script must train
         detail = str(error) if isinstance(error, (ActivationError, ValueError)) else repr(error)
         detail = " ".join(detail.split())
-        _say(f"not active, the script runs unmanaged: {detail}")
+        say(f"not active, the script runs unmanaged: {detail}")
         _leave_mark("failed", detail)
 
 
@@ -54,13 +56,28 @@ def _autoload() -> None:
 
     member = member_of(os.environ, os.getpid(), sys.orig_argv)
     settings = JobSettings.from_environ(os.environ)
+    if settings.launch is not None and settings.launch.pid == os.getpid():
+        atexit.register(_tell_end, settings)  # before the session's own: runs after it
     session = activate(settings, member)
     if session is None or member.role == "helper":
         return
     line = session.active_line()
     _leave_mark("active", line)
     if not settings.quiet:
-        _say(line)
+        say(line)
+
+
+def _tell_end(settings: JobSettings) -> None:
+    """Print the job's last line in its first process; else the launcher's watcher does."""
+    if settings.launch is None or settings.launch.pid != os.getpid():
+        return  # a forked child that runs exit handlers
+    spawned = sys.modules.get("multiprocessing")
+    if spawned is not None and any(not child.daemon for child in spawned.active_children()):
+        return  # they are waited for after this, and belong to the job
+    from commensal._end_line import tell_end
+
+    with contextlib.suppress(KeyboardInterrupt):
+        tell_end(settings)
 
 
 def activate(settings: JobSettings, member: Member) -> _core.Session | None:
@@ -205,11 +222,3 @@ def _leave_mark(kind: str, text: str) -> None:
             Path(f"{summary}.{os.getpid()}.{kind}").write_text(text, encoding="utf-8")
         except OSError:
             return  # the launcher then only knows less
-
-
-def _say(line: str) -> None:
-    """Print one line on stderr, whatever state stderr is in."""
-    try:
-        print(f"commensal: {line}", file=sys.stderr, flush=True)
-    except (OSError, ValueError, AttributeError):  # closed or absent: nobody to tell
-        return

@@ -26,6 +26,7 @@ from commensal._quantities import (
 __all__ = [
     "JobClass",
     "JobSettings",
+    "Launch",
     "Member",
     "check_instance",
     "check_job_class",
@@ -45,6 +46,23 @@ _LAUNCHER_MODULES = frozenset(
 
 
 @dataclass(frozen=True)
+class Launch:
+    """The process that `commensal run` became, and when (time.monotonic())."""
+
+    pid: int
+    at_seconds: float
+
+    @classmethod
+    def parse(cls, text: str) -> Launch:
+        """Read PID:SECONDS. @raises ValueError naming the value."""
+        pid, _, seconds = text.partition(":")
+        try:
+            return cls(int(pid), float(seconds))
+        except ValueError:
+            raise ValueError(f"not PID:SECONDS: {text!r}") from None
+
+
+@dataclass(frozen=True)
 class JobSettings:
     """What a job was started with."""
 
@@ -61,6 +79,7 @@ class JobSettings:
     spill_dir: Path | None = None
     host_cap_bytes: int | None = None
     summary_file: Path | None = None
+    launch: Launch | None = None  # None: nobody waits for a last line
     quiet: bool = False
 
     def to_environ(self) -> dict[str, str]:
@@ -85,6 +104,7 @@ class JobSettings:
             "COMMENSAL_SPILL_DIR": self.spill_dir,
             "COMMENSAL_HOST_CAP": self.host_cap_bytes,
             "COMMENSAL_SUMMARY_FILE": self.summary_file,
+            "COMMENSAL_LAUNCH": self.launch and f"{self.launch.pid}:{self.launch.at_seconds!r}",
         }
         variables.update({key: str(value) for key, value in optional.items() if value is not None})
         return variables
@@ -113,6 +133,9 @@ class JobSettings:
                 host_cap = parse_bytes(text)
         with _naming("COMMENSAL_INSTANCE"):
             instance = default_instance(environ)
+        with _naming("COMMENSAL_LAUNCH"):
+            text = environ.get("COMMENSAL_LAUNCH")
+            launch = Launch.parse(text) if text else None
         name = environ.get("COMMENSAL_JOB_NAME") or "job"
         return cls(
             job_id=environ.get("COMMENSAL_JOB_ID") or new_job_id(name),
@@ -128,6 +151,7 @@ class JobSettings:
             spill_dir=path("COMMENSAL_SPILL_DIR"),
             host_cap_bytes=host_cap,
             summary_file=path("COMMENSAL_SUMMARY_FILE"),
+            launch=launch,
             quiet=environ.get("COMMENSAL_QUIET", "0") == "1",
         )
 

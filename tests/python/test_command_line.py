@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from world import COMMENSAL, World
+from world import COMMENSAL, World, wait_until
 
+from commensal._environment import Launch
 from commensal.cli import main
 from commensal.cli.run import job_name
 
@@ -108,16 +109,18 @@ def test_a_job_is_called_after_its_script(command: list[str], name: str) -> None
 
 
 def test_the_script_gets_the_documented_environment(world: World) -> None:
-    script = world.script("import json, os; print(json.dumps(dict(os.environ)))", "train.py")
+    script = world.script(
+        "import json, os; print(json.dumps(dict(os.environ) | {'pid': os.getpid()}))", "train.py"
+    )
     done = world.commensal(
         *("run", "--guaranteed", "--memory", "1GiB", "--share", "0.5:1", "--tenant", "vision"),
         *("--law", "open", "--no-idle-class", "--instance", "second", "--spill-dir", "spill"),
-        *("--quiet", "--", sys.executable, script),
+        *("--", sys.executable, script),
         COMMENSAL_PRIMARY_PID="1",
         COMMENSAL_HOST_CAP="7",
     )
     seen = json.loads(done.stdout)
-    job_id = seen["COMMENSAL_JOB_ID"]
+    job_id, launch = seen["COMMENSAL_JOB_ID"], seen["COMMENSAL_LAUNCH"]
     assert job_id.startswith("train-")
     assert {k: v for k, v in seen.items() if k.startswith("COMMENSAL_")} == {
         "COMMENSAL_RUN": "1",
@@ -134,9 +137,25 @@ def test_the_script_gets_the_documented_environment(world: World) -> None:
         "COMMENSAL_SPILL_DIR": str(world.folder / "spill"),
         "COMMENSAL_HOST_CAP": "7",
         "COMMENSAL_SUMMARY_FILE": seen["COMMENSAL_SUMMARY_FILE"],
-        "COMMENSAL_QUIET": "1",
+        "COMMENSAL_LAUNCH": launch,
+        "COMMENSAL_QUIET": "0",
     }
-    assert not Path(seen["COMMENSAL_SUMMARY_FILE"]).parent.exists()  # removed at the end
+    assert Launch.parse(launch).pid == seen["pid"]
+    wait_until("removed", lambda: not Path(seen["COMMENSAL_SUMMARY_FILE"]).parent.exists())
+
+
+def test_a_quiet_job_reports_to_nobody_and_no_outer_job_shows(world: World) -> None:
+    script = world.script("import json, os; print(json.dumps(dict(os.environ)))")
+    done = world.commensal(
+        *("run", "--quiet", "--", sys.executable, script),
+        COMMENSAL_SUMMARY_FILE="/outer",
+        COMMENSAL_LAUNCH="1:1.0",
+        COMMENSAL_PRIMARY_RANK="1",
+    )
+    seen = json.loads(done.stdout)
+    assert seen["COMMENSAL_QUIET"] == "1"
+    for name in ("SUMMARY_FILE", "LAUNCH", "PRIMARY_RANK"):
+        assert f"COMMENSAL_{name}" not in seen
 
 
 def test_says_when_nothing_was_managed_and_quiet_turns_it_off(world: World) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from commensal._coordinator import Coordinator
+from commensal._end_line import Ending, collect, describe_end
 from commensal._environment import JobSettings
-from commensal.cli._coordinator import Coordinator
-from commensal.cli._end_line import Ending, collect, describe_end
 
 
 class KnowingCoordinator(Coordinator):

@@ -10,6 +10,7 @@ import pytest
 
 from commensal._environment import (
     JobSettings,
+    Launch,
     Member,
     check_instance,
     default_runtime_dir,
@@ -36,6 +37,7 @@ def test_what_run_writes_the_script_reads() -> None:
         spill_dir=Path("/var/tmp/y"),
         host_cap_bytes=5 << 30,
         summary_file=Path("/tmp/z"),
+        launch=Launch(12, 345.678),
         quiet=True,
     )
     assert JobSettings.from_environ(written.to_environ()) == written
@@ -66,6 +68,7 @@ def test_defaults_are_the_harmless_ones() -> None:
         ("COMMENSAL_LAW", "chaos"),
         ("COMMENSAL_HOST_CAP", "much"),
         ("COMMENSAL_INSTANCE", "../etc"),
+        ("COMMENSAL_LAUNCH", "yesterday"),
     ],
 )
 def test_a_wrong_variable_is_named(variable: str, value: str) -> None:

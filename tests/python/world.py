@@ -46,7 +46,7 @@ class World:
         return clean | {
             "COMMENSAL_RUNTIME_DIR": str(self.runtime_dir),
             "OMP_NUM_THREADS": "1",
-            "TMPDIR": str(self.folder),  # a killed launcher leaves its folder there
+            "TMPDIR": str(self.folder),  # where a job's processes report to
         }
 
     @property
@@ -58,7 +58,9 @@ class World:
         path.write_text(text)
         return str(path)
 
-    def start(self, command: Sequence[str], **environ: str) -> subprocess.Popen[str]:
+    def start(
+        self, command: Sequence[str], *, start_new_session: bool = False, **environ: str
+    ) -> subprocess.Popen[str]:
         process = subprocess.Popen(
             list(command),
             env=self.environ | environ,
@@ -67,6 +69,7 @@ class World:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            start_new_session=start_new_session,
         )
         self.processes.append(process)
         return process

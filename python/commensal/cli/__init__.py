@@ -25,8 +25,8 @@ from typing import Annotated
 
 import typer
 
+from commensal._coordinator import Coordinator
 from commensal._environment import check_instance, default_instance, default_runtime_dir
-from commensal.cli._coordinator import Coordinator
 from commensal.cli._options import blaming
 
 __all__ = ["app", "main"]

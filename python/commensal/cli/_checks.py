@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Literal
 
 from commensal._activation import ActivationError, adaptor_versions, find_adaptor
+from commensal._coordinator import Coordinator, Refused, Unreachable, find_daemon
 from commensal._quantities import format_bytes, format_seconds
-from commensal.cli._child import may_renice
-from commensal.cli._coordinator import Coordinator, Refused, Unreachable, find_daemon
+from commensal.cli._launch import may_renice
 
 __all__ = ["Check", "examine"]
 

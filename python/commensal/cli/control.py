@@ -9,14 +9,15 @@ from typing import Annotated
 
 import typer
 
+from commensal._coordinator import Change, Coordinator, Refused, Unreachable
 from commensal._quantities import (
     MemoryRange,
     ShareRange,
     parse_memory_range,
     parse_share_range,
 )
-from commensal.cli._coordinator import Change, Coordinator, Refused, Unreachable
-from commensal.cli._options import NO_COORDINATOR, REFUSED, blaming, say
+from commensal._say import say
+from commensal.cli._options import NO_COORDINATOR, REFUSED, Instance, blaming, coordinator_of
 
 __all__ = ["pause", "register", "resume", "set_job"]
 
@@ -39,29 +40,30 @@ def set_job(
     share: Annotated[
         str | None, typer.Option(help="Share of the device's time, 0..1.", metavar="MIN[:MAX]")
     ] = None,
+    instance: Instance = None,
 ) -> None:
     """Change memory or share of a running job."""
     if memory is None and share is None:
         raise typer.BadParameter("nothing to change", param_hint="'--memory' / '--share'")
     # Values are checked before anybody is asked; the class only decides what one value means.
     _parse(memory, share, guaranteed=False)
-    coordinator: Coordinator = context.obj
+    coordinator = coordinator_of(context, instance)
     with _reporting():
         guaranteed = _is_guaranteed(coordinator, job)
         memory_range, share_range = _parse(memory, share, guaranteed=guaranteed)
         _tell(job, coordinator.set(job, memory=memory_range, share=share_range))
 
 
-def pause(context: typer.Context, job: _Job) -> None:
+def pause(context: typer.Context, job: _Job, instance: Instance = None) -> None:
     """Close a job's gate: its next ops wait until 'resume'."""
     with _reporting():
-        _tell(job, context.obj.set(job, paused=True))
+        _tell(job, coordinator_of(context, instance).set(job, paused=True))
 
 
-def resume(context: typer.Context, job: _Job) -> None:
+def resume(context: typer.Context, job: _Job, instance: Instance = None) -> None:
     """Open the gate of a paused job again."""
     with _reporting():
-        _tell(job, context.obj.set(job, paused=False))
+        _tell(job, coordinator_of(context, instance).set(job, paused=False))
 
 
 def _parse(

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from commensal.cli._options import say
+from commensal._say import say
 
 __all__ = ["demo", "register"]
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from commensal.cli._coordinator import Coordinator
+from commensal.cli._options import Instance, coordinator_of
 
 __all__ = ["doctor", "register"]
 
@@ -20,6 +20,7 @@ def register(app: typer.Typer) -> None:
 def doctor(
     context: typer.Context,
     as_json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
+    instance: Instance = None,
 ) -> None:
     """Say what works here, what does not, and why. Exits with 1 only if something is broken.
 
@@ -27,8 +28,7 @@ def doctor(
     """
     from commensal.cli._checks import examine
 
-    coordinator: Coordinator = context.obj
-    checks = examine(coordinator)
+    checks = examine(coordinator_of(context, instance))
     broken = any(check.state == "broken" for check in checks)
     if as_json:
         listed = [

@@ -14,16 +14,18 @@ from typing import Annotated
 
 import typer
 
-from commensal._environment import JobSettings, check_instance, check_law, new_job_id
+from commensal._coordinator import Coordinator
+from commensal._end_line import tell_end
+from commensal._environment import JobSettings, Launch, check_law, new_job_id
 from commensal._quantities import (
     MemoryRange,
     ShareRange,
     parse_memory_range,
     parse_share_range,
 )
-from commensal.cli import _child
-from commensal.cli._coordinator import Coordinator
-from commensal.cli._options import blaming, say
+from commensal._say import say
+from commensal.cli import _launch
+from commensal.cli._options import Instance, blaming, coordinator_of
 
 __all__ = ["job_name", "register", "run"]
 
@@ -64,15 +66,19 @@ def run(
             metavar="MIN[:MAX]",
         ),
     ] = None,
-    tenant: Annotated[str, typer.Option(help="Who the job belongs to.")] = "default",
+    tenant: Annotated[
+        str, typer.Option(help="Who the job belongs to.", metavar="NAME")
+    ] = "default",
     name: Annotated[
-        str | None, typer.Option(help="How 'status' calls it. Default: the script's name.")
+        str | None,
+        typer.Option(help="How 'status' calls it. Default: the script's name.", metavar="NAME"),
     ] = None,
     law: Annotated[
         str,
         typer.Option(
             help="Pacing law: gap, duty_cycle or open. Default: gap for an opportunistic "
-            "job, open for a guaranteed one."
+            "job, open for a guaranteed one.",
+            metavar="LAW",
         ),
     ] = "",
     idle_class: Annotated[
@@ -82,11 +88,10 @@ def run(
             help="Let an opportunistic job's threads enter the kernel's idle class.",
         ),
     ] = True,
-    instance: Annotated[
-        str | None, typer.Option(help="Which coordinator of this machine.", metavar="NAME")
-    ] = None,
+    instance: Instance = None,
     spill_dir: Annotated[
-        Path | None, typer.Option(help="Folder of the spill file (default: /var/tmp).")
+        Path | None,
+        typer.Option(help="Folder of the spill file (default: /var/tmp).", metavar="DIR"),
     ] = None,
     quiet: Annotated[
         bool, typer.Option("--quiet", help="No line of ours unless something is wrong.")
@@ -97,7 +102,7 @@ def run(
     Starts the coordinator if none runs. Signals, exit code, stdin, stdout and stderr are the
     script's own; our lines go to stderr. Without a coordinator the script trains all the same.
     """
-    coordinator: Coordinator = context.obj
+    coordinator = coordinator_of(context, instance)
     if name is not None and not name.strip():
         raise typer.BadParameter(f"empty name: {name!r}", param_hint="'--name'")
     job = name or job_name(command)
@@ -110,9 +115,6 @@ def run(
             share_range = parse_share_range(share, guaranteed=guaranteed)
     with blaming("--law"):
         check_law(law)
-    with blaming("--instance"):
-        if instance is not None:
-            coordinator = replace(coordinator, instance=check_instance(instance))
     settings = JobSettings(
         job_id=new_job_id(job),
         name=job,
@@ -127,49 +129,63 @@ def run(
         spill_dir=spill_dir.absolute() if spill_dir else None,
         quiet=quiet,
     )
-    _child.end_like(_run_job(settings, coordinator, command))
+    raise typer.Exit(_run_job(settings, coordinator, command))
 
 
 def _run_job(settings: JobSettings, coordinator: Coordinator, command: Sequence[str]) -> int:
-    """Run the job; return its exit code, or -n if signal n ended it."""
+    """Become the script; return an exit code only if that was not possible."""
     if reason := coordinator.ensure_running():
         say(f"no coordinator, the job runs on its own limits: {reason}")
-    folder = _make_folder()
-    if folder is not None:
-        settings = replace(settings, summary_file=folder / "summary")
-    environ = {
-        key: value for key, value in os.environ.items() if not key.startswith("COMMENSAL_PRIMARY_")
-    }
-    environ.update(settings.to_environ())
-    idle = settings.idle_class and settings.job_class == "opportunistic" and _child.may_renice()
-    started = time.monotonic()
+    settings = _arrange_last_line(settings)
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(_OF_ANOTHER_JOB)}
+    environ = inherited | settings.to_environ()
+    idle = settings.idle_class and settings.job_class == "opportunistic" and _launch.may_renice()
     try:
-        code = _child.run_child(command, environ, idle_class=idle)
-        if not settings.quiet:
-            _say_how_it_went(settings, coordinator, time.monotonic() - started)
-    except _child.CannotStart as error:
+        _launch.become(command, environ, idle_class=idle)
+    except _launch.CannotStart as error:
+        if settings.summary_file is not None:  # the watcher then has nothing to say
+            shutil.rmtree(settings.summary_file.parent, ignore_errors=True)
         say(str(error))
         return error.code
-    finally:
-        if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
-    return code
 
 
-def _say_how_it_went(settings: JobSettings, coordinator: Coordinator, seconds: float) -> None:
-    from commensal.cli._end_line import collect, describe_end
+# A job that is started inside of another one is a job of its own.
+_OF_ANOTHER_JOB = ("COMMENSAL_PRIMARY_", "COMMENSAL_LAUNCH", "COMMENSAL_SUMMARY_FILE")
 
+
+def _arrange_last_line(settings: JobSettings) -> JobSettings:
+    """Make the place where a job's processes report to, and leave a watcher beside it.
+
+    A quiet job has no last line, so nothing needs to outlive it. Where there is no room or no
+    right for all this, the job runs without its last line.
+    """
+    if settings.quiet:
+        return settings
     try:
-        say(describe_end(collect(settings, coordinator, seconds)))
-    except Exception as error:  # the script's end is not ours to spoil
-        say(f"no summary: {error!r}")
-
-
-def _make_folder() -> Path | None:
+        folder = Path(tempfile.mkdtemp(prefix="commensal-run-"))
+    except OSError as error:
+        say(f"no last line for this job: {error}")
+        return settings
+    launched = replace(
+        settings,
+        summary_file=folder / "summary",
+        launch=Launch(os.getpid(), time.monotonic()),
+    )
     try:
-        return Path(tempfile.mkdtemp(prefix="commensal-run-"))
-    except OSError:
-        return None  # no room: the job runs, only its last line knows less
+        _launch.leave_watcher(lambda: _finish(launched, folder))
+    except OSError as error:
+        say(f"no last line for this job: {error}")
+        shutil.rmtree(folder, ignore_errors=True)
+        return settings
+    return launched
+
+
+def _finish(settings: JobSettings, folder: Path) -> None:
+    """Do what is left after a job's end: its last line, unless its own process said it."""
+    if not folder.is_dir():
+        return
+    tell_end(settings)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def job_name(command: Sequence[str]) -> str:

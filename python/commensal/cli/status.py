@@ -4,16 +4,21 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
 
+from commensal._coordinator import Refused, Unreachable
 from commensal._quantities import format_bytes, format_seconds
-from commensal.cli._coordinator import Coordinator, Refused, Unreachable
-from commensal.cli._options import NO_COORDINATOR, REFUSED, say
+from commensal._say import say
+from commensal.cli._options import NO_COORDINATOR, REFUSED, Instance, coordinator_of
 
-__all__ = ["register", "status"]
+__all__ = ["describe_job", "describe_machine", "register", "status"]
+
+Record = dict[str, Any]
 
 
 def register(app: typer.Typer) -> None:
@@ -22,13 +27,19 @@ def register(app: typer.Typer) -> None:
 
 def status(
     context: typer.Context,
-    job: Annotated[str, typer.Argument(help="Id or name of one job; all without it.")] = "",
+    job: Annotated[
+        str,
+        typer.Argument(
+            help="Id or name: all about these jobs. Without it: a table.", metavar="JOB"
+        ),
+    ] = "",
     as_json: Annotated[
         bool, typer.Option("--json", help="The object of docs/stats.md, for scripts.")
     ] = False,
+    instance: Instance = None,
 ) -> None:
-    """Show the coordinator, its devices and its jobs."""
-    coordinator: Coordinator = context.obj
+    """Show the coordinator, its devices and its jobs; or all about one job."""
+    coordinator = coordinator_of(context, instance)
     try:
         reply = coordinator.status(job)
     except Unreachable as error:
@@ -38,84 +49,177 @@ def status(
         say(str(error))
         raise typer.Exit(REFUSED) from None
     if job and not reply["jobs"]:
-        say(f"no job is called {job!r}")
+        say(f"no job is called {job!r}; 'commensal status' lists them")
         raise typer.Exit(REFUSED)
     if as_json:
         print(json.dumps(reply, indent=2))
+    elif job:
+        print("\n\n".join(describe_job(record) for record in reply["jobs"]))
     else:
-        _draw(reply)
+        # Into a pipe nothing is left out for some terminal's width.
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        print(describe_machine(reply, width))
 
 
-def _draw(reply: dict[str, Any]) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    # Into a pipe nothing is cut off at some terminal's width.
-    console = Console(width=None if sys.stdout.isatty() else 200, highlight=False)
+def describe_machine(reply: Record, width: int | None) -> str:
+    """Return coordinator, devices and a table of the jobs, at most `width` columns wide."""
     daemon = reply["coordinator"]
-    console.print(
+    lines = [
         f"coordinator {daemon['instance']}, pid {daemon['pid']}, "
-        f"up {format_seconds(daemon['uptime_seconds'])}",
-        markup=False,
-    )
-    for device in reply["devices"]:
-        console.print(
-            f"device {device['id']}: {device['cores']} cores, "
-            f"{format_bytes(device['capacity_bytes'])}, granted "
-            f"{format_bytes(device['granted_bytes'])}, free {format_bytes(device['free_bytes'])}",
-            markup=False,
-        )
-    if not reply["jobs"]:
-        console.print("no jobs")
-        return
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in _COLUMNS:
-        table.add_column(heading, justify="left" if heading in _LEFT else "right", no_wrap=True)
-    for record in reply["jobs"]:
-        table.add_row(*(Text(cell) for cell in _row(record)))
-    console.print(table)
-
-
-_LEFT = ("job", "id", "class", "state", "gate")
-_COLUMNS = (
-    *("job", "id", "class", "state", "device", "limit", "host", "parked"),
-    *("gate", "share", "step", "slowdown"),
-)
-
-
-def _row(record: dict[str, Any]) -> list[str]:
-    job = record["job"]
-    memory, gate, step = record.get("memory", {}), record.get("gate", {}), record.get("step", {})
-    limit = memory.get("limit_bytes")
-    slowdown = record.get("slowdown")
-    share = gate.get("share")
-    return [
-        job["name"],
-        job["id"],
-        job["class"],
-        _state(record),
-        format_bytes(memory.get("device_bytes")),
-        "none" if limit is None and memory else format_bytes(limit),
-        format_bytes(memory.get("host_bytes")),
-        format_bytes(memory.get("parked_bytes")),
-        " ".join(str(gate[key]) for key in ("law", "state") if gate.get(key)) or "-",
-        "-" if share is None else f"{share:.2f}",
-        _step(step),
-        "-" if slowdown is None else f"{slowdown * 100:+.1f} %",
+        f"up {format_seconds(daemon['uptime_seconds'])}"
     ]
+    lines += [
+        f"device {device['id']}: {device['cores']:g} cores, "
+        f"{format_bytes(device['capacity_bytes'])}, granted "
+        f"{format_bytes(device['granted_bytes'])}, free {format_bytes(device['free_bytes'])}"
+        for device in reply["devices"]
+    ]
+    if not reply["jobs"]:
+        return "\n".join([*lines, "no jobs"])
+    jobs = sorted(reply["jobs"], key=lambda record: bool(record.get("ended")))
+    return "\n".join([*lines, "", *_table([_cells(record) for record in jobs], width)])
 
 
-def _state(record: dict[str, Any]) -> str:
+# In the order of the table; on a narrow terminal those with the highest number go first.
+_COLUMNS = {
+    "job": 0,
+    "class": 3,
+    "state": 0,
+    "device": 0,
+    "limit": 1,
+    "host": 6,
+    "parked": 8,
+    "gate": 4,
+    "share": 5,
+    "step": 1,
+    "slowdown": 2,
+    "id": 7,
+}
+_RIGHT = frozenset({"device", "limit", "host", "parked", "share", "slowdown"})
+_GAP = 2
+
+
+def _table(rows: Sequence[dict[str, str]], width: int | None) -> list[str]:
+    widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in _COLUMNS}
+    shown = list(_COLUMNS)
+    while (
+        width is not None
+        and sum(widths[name] + _GAP for name in shown) - _GAP > width
+        and any(_COLUMNS[name] for name in shown)
+    ):
+        shown.remove(max(shown, key=lambda name: _COLUMNS[name]))
+
+    def line(row: dict[str, str]) -> str:
+        cells = (
+            row[name].rjust(widths[name]) if name in _RIGHT else row[name].ljust(widths[name])
+            for name in shown
+        )
+        return (" " * _GAP).join(cells).rstrip()
+
+    lines = [line({name: name for name in shown}), *(line(row) for row in rows)]
+    if len(shown) < len(_COLUMNS):
+        lines.append("'commensal status JOB' shows the rest")
+    return lines
+
+
+def _cells(record: Record) -> dict[str, str]:
+    """Return a job's row of the table."""
+    job, ended = record["job"], bool(record.get("ended"))
+    memory, gate, step = record.get("memory", {}), record.get("gate", {}), record.get("step", {})
+    share, slowdown = gate.get("share"), record.get("slowdown")
+    return {
+        "job": job["name"],
+        "class": job["class"],
+        "state": _state(record),
+        "device": "-" if ended else format_bytes(memory.get("device_bytes")),
+        "limit": "-" if ended or not memory else _limit(memory),
+        "host": "-" if ended else format_bytes(memory.get("host_bytes")),
+        "parked": "-" if ended else format_bytes(memory.get("parked_bytes")),
+        "gate": "-" if ended else _gate(gate),
+        "share": "-" if ended or share is None else f"{share:.2f}",
+        "step": _step(step),
+        "slowdown": "-" if ended or slowdown is None else _percent(slowdown),
+        "id": job["id"],
+    }
+
+
+def describe_job(record: Record) -> str:
+    """Return all that is known of a job, with the reasons, as lines of text."""
+    job, lease, share = record["job"], record.get("lease", {}), record.get("share", {})
+    memory, gate, step = record.get("memory", {}), record.get("gate", {}), record.get("step", {})
+    rows = [("state", f"{_state(record)}, {_since(record)}")]
+    if memory:
+        used = ", ".join(
+            f"{format_bytes(memory.get(f'{tier}_bytes'))} {where}"
+            for tier, where in (
+                ("device", "on the device"),
+                ("host", "on the slower tier"),
+                ("parked", "parked"),
+            )
+        )
+        rows.append(("memory", f"{used}; limit {_limit(memory)}"))
+        if memory.get("deferred_bytes"):
+            deferred = format_bytes(memory["deferred_bytes"])
+            rows.append(("deferred", _with_reason(deferred, memory.get("deferred_reason"))))
+    if lease:
+        granted = f"{format_bytes(lease.get('granted_bytes'))} granted"
+        rows.append(("lease", _with_reason(granted, lease.get("reason"))))
+    if gate:
+        rows.append(("gate", _with_reason(_gate(gate), gate.get("reason"))))
+    if share:
+        now = share.get("now")
+        text = "-" if now is None else f"{now:.2f} while a guaranteed job is busy"
+        rows.append(("share", _with_reason(text, share.get("reason"))))
+    rows.append(("steps", _step(step)))
+    if record.get("slowdown") is not None:
+        error = record.get("slowdown_error")
+        spread = "" if error is None else f" (standard error {error * 100:.1f} %)"
+        rows.append(("slowdown", _percent(record["slowdown"]) + spread))
+    if members := record.get("members"):
+        rows.append(("members", ", ".join(_member(member) for member in members)))
+    rows += [("note", note) for note in memory.get("notes", [])]
+    head = f"{job['name']} ({job['class']}, {job['id']}, tenant {job.get('tenant', '-')})"
+    return "\n".join([head, *(f"  {name:<9} {text}" for name, text in rows)])
+
+
+def _with_reason(text: str, reason: str | None) -> str:
+    return f"{text}: {reason}" if reason else text
+
+
+def _limit(memory: Record) -> str:
+    limit = memory.get("limit_bytes")
+    return "none" if limit is None else format_bytes(limit)
+
+
+def _gate(gate: Record) -> str:
+    return " ".join(str(gate[key]) for key in ("law", "state") if gate.get(key)) or "-"
+
+
+def _percent(ratio: float) -> str:
+    return f"{ratio * 100:+.1f} %"
+
+
+def _member(member: Record) -> str:
+    rank = f" {member['rank']}" if member["role"] == "rank" else ""
+    return f"{member['role']}{rank} (pid {member['pid']})"
+
+
+def _since(record: Record) -> str:
     if record.get("ended"):
-        return f"ended ({record.get('exit_reason') or 'left'})"
-    if record.get("gate", {}).get("state") == "paused":
+        return f"{format_seconds(record.get('ended_seconds_ago'))} ago"
+    return f"for {format_seconds(record.get('started_seconds_ago'))}"
+
+
+def _state(record: Record) -> str:
+    if record.get("ended"):
+        how = record.get("exit_reason") or ""
+        return "ended" if how in ("", "ended") else f"ended ({how})"
+    if record.get("paused") or record.get("gate", {}).get("state") == "paused":
         return "paused"
     return str(record.get("activity", {}).get("state") or record.get("lease", {}).get("state", "-"))
 
 
-def _step(step: dict[str, Any]) -> str:
+def _step(step: Record) -> str:
     if not step.get("number"):
         return "-"
     return f"{step['number']} x {format_seconds(step.get('median_seconds'))}"

@@ -7,7 +7,7 @@ import typer
 
 import commensal
 from commensal._activation import adaptor_versions
-from commensal.cli._coordinator import find_daemon
+from commensal._coordinator import find_daemon
 
 __all__ = ["register", "version"]
 

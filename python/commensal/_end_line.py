@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one line at the end of `commensal run`: what sharing did for this job.
+"""The one line at the end of a job: what sharing did for it.
+
+The job's first process says it when it exits; where it could not (it was killed, or imported no
+PyTorch), the watcher that `commensal run` left behind does.
 
 What is known comes from the files that the job's processes left when they ended, and from the
 coordinator's record where a process was killed. A part that nobody knows is left out.
@@ -9,18 +12,21 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from commensal._environment import JobSettings
+from commensal._coordinator import Coordinator, Refused, Unreachable
+from commensal._environment import JobSettings, default_runtime_dir
 from commensal._quantities import format_bytes, format_seconds
-from commensal.cli._coordinator import Coordinator, Refused, Unreachable
+from commensal._say import say
 
-__all__ = ["Ending", "collect", "describe_end"]
+__all__ = ["Ending", "collect", "describe_end", "tell_end"]
 
 _ANSWER = timedelta(milliseconds=500)
+_TOLD = "told"  # a file beside the summaries: the line has been said
 
 
 @dataclass(frozen=True)
@@ -85,6 +91,25 @@ def describe_end(ending: Ending) -> str:
     return ", ".join(parts) or "was active; it was ended before it could report"
 
 
+def tell_end(settings: JobSettings) -> None:
+    """Print the line on stderr, once a job; the script's end is not ours to spoil."""
+    if settings.launch is None or settings.summary_file is None:
+        return
+    try:
+        (settings.summary_file.parent / _TOLD).touch(exist_ok=False)
+    except OSError:
+        return  # said already, or the folder is gone
+    try:
+        seconds = time.monotonic() - settings.launch.at_seconds
+        coordinator = Coordinator(
+            settings.instance, settings.runtime_dir or default_runtime_dir(os.environ)
+        )
+        line = describe_end(collect(settings, coordinator, seconds))
+    except Exception as error:
+        line = f"no summary: {error!r}"
+    say(line)
+
+
 @dataclass(frozen=True)
 class _Left:
     """What the job's processes left beside the summary file."""
@@ -105,7 +130,7 @@ def _read_left(summary: Path | None) -> _Left:
             active = True
         elif entry.name.endswith(".failed"):
             failure = text
-        else:
+        elif entry.name != _TOLD:
             try:
                 report = json.loads(text)
             except ValueError:
