@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// The C functions of libcommensal_torch_cuda, which Python loads by ctypes where PyTorch has CUDA.
+#include "torch_ext/cuda/cuda_adaptor.h"
+
+#include <exception>
+#include <string>
+#include <utility>
+
+#include "torch_ext/cuda/cuda_install.h"
+
+#define COMMENSAL_EXPORT __attribute__((visibility("default")))
+
+namespace {
+
+const char* keep(std::string complaint) {
+  thread_local std::string kept;
+  kept = std::move(complaint);
+  return kept.empty() ? nullptr : kept.c_str();
+}
+
+}  // namespace
+
+COMMENSAL_EXPORT const char* commensal_torch_cuda_install() {
+  try {
+    return keep(commensal::install_cuda_allocator());
+  } catch (const std::exception& error) {
+    return keep(error.what());
+  }
+}
+
+COMMENSAL_EXPORT int commensal_torch_cuda_is_installed() {
+  return commensal::cuda_allocator_is_ours() ? 1 : 0;
+}

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// The C functions of libcommensal_torch_cuda, which Python loads by ctypes where PyTorch has CUDA.
+#pragma once
+
+extern "C" {
+
+/// Puts commensal's CUDA allocator over PyTorch's own. Once a process; a second call does nothing.
+///
+/// Makes no CUDA call. Call it at the end of `import torch`, before anything starts CUDA, and only
+/// after `commensal_torch_check` of the adaptor beside this library has accepted the PyTorch that
+/// runs: the interface is another one in each minor version.
+/// @return null on success, else one sentence; nothing has changed then. Valid until the thread's
+///         next call.
+const char* commensal_torch_cuda_install();
+
+/// Returns 1 if commensal's CUDA allocator serves this process, else 0.
+int commensal_torch_cuda_is_installed();
+}
