@@ -123,6 +123,7 @@ def activate(settings: JobSettings, member: Member) -> _core.Session | None:
             except BaseException:
                 session.shutdown()
                 raise
+            _manage_cuda()
             os.environ["COMMENSAL_PRIMARY_PID"] = str(os.getpid())
             os.environ["COMMENSAL_PRIMARY_RANK"] = os.environ.get("RANK", "")
         return session
@@ -152,6 +153,13 @@ def _install(adaptor: ctypes.CDLL) -> None:
 
     register_optimizer_step_pre_hook(_before_optimizer)
     register_optimizer_step_post_hook(_after_optimizer)
+
+
+def _manage_cuda() -> None:
+    from commensal._cuda import manage_cuda
+
+    torch = sys.modules["torch"]
+    manage_cuda(LIBRARIES, str(torch.__version__), torch.version.cuda, os.environ)
 
 
 def _before_optimizer(*_: object) -> None:
