@@ -92,6 +92,7 @@ class BlockPool {
 
   // --- chunks ------------------------------------------------------------------------------
   void add_segment(Segment& segment);
+  /// Adding it again right after cannot fail.
   void remove_segment(const Segment& segment) noexcept;
   [[nodiscard]] const std::vector<Segment*>& segments() const noexcept { return segments_; }
 

@@ -191,6 +191,7 @@ ElasticCore::Attempt ElasticCore::try_device(Bytes size, Bytes& released) {
       const MutexLock lock(blocks_);
       totals_.given_back += gone;
     }
+    drop_empty_segments();
     if (!released.is_zero()) growth = grow_pool(size, false);
   }
   return {growth.block, growth.reason};
@@ -383,6 +384,8 @@ void ElasticCore::set_chunk(const ChunkRef& ref, MemoryHandle handle, Tier tier)
   chunk.lazy = false;
   if (ledger_.on_device() > totals_.peak_device) totals_.peak_device = ledger_.on_device();
   if (ledger_.slow_chunks > 0) pending_.fetch_or(kSlowChunks, std::memory_order_release);
+  // The limit may have fallen after room for this chunk was found.
+  if (ledger_.resident() > limit()) pending_.fetch_or(kOverLimit, std::memory_order_release);
 }
 
 void ElasticCore::add_segment(std::size_t number, Bytes size) {
@@ -400,7 +403,7 @@ void ElasticCore::add_segment(std::size_t number, Bytes size) {
     try {
       pools_[number].add_segment(added);
     } catch (...) {
-      table_.remove(added);
+      (void)table_.remove(added);
       throw;
     }
   } catch (...) {
@@ -459,13 +462,12 @@ void ElasticCore::on_pressure(std::function<bool(Bytes)> handler) {
 }
 
 AllocatorStats ElasticCore::stats() {
-  Bytes held_by_children;
   if (!in_child() && moves_.try_lock()) {  // while a move runs, what was measured last must do
+    const MoveLock moves(*this, std::adopt_lock);
     measure_touched();
-    held_by_children = source_.held_by_children();
+    const Bytes held_by_children = source_.held_by_children();
     const MutexLock lock(blocks_);
     totals_.held_by_children = held_by_children;
-    moves_.unlock();
   }
   const MutexLock lock(blocks_);
   AllocatorStats stats = totals_;

@@ -9,6 +9,7 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -76,7 +77,8 @@ class ElasticCore {
 
   class MoveLock;
 
-  /// Names a chunk; stays valid while the move lock is held.
+  /// Names a chunk; stays valid while the move lock is held, until `drop_empty_segments`. Its
+  /// memory may be released meanwhile (tier kFree) once no block uses it.
   struct ChunkRef {
     Segment* segment = nullptr;
     std::size_t index = 0;
@@ -164,8 +166,8 @@ class ElasticCore {
   [[nodiscard]] LimitTicket ticket_now() COMMENSAL_EXCLUDES(blocks_);
   LimitTicket enforce_limit(TimePoint begin, TimePoint deadline) COMMENSAL_REQUIRES(moves_);
   std::string shrink_to(const ShrinkGoal& goal, TimePoint deadline) COMMENSAL_REQUIRES(moves_);
-  std::string move_out(const ShrinkGoal& goal, Bytes need, TimePoint deadline, bool& stop)
-      COMMENSAL_REQUIRES(moves_);
+  std::string move_out(const ShrinkGoal& goal, std::uint64_t round, Bytes need, TimePoint deadline,
+                       bool& stop) COMMENSAL_REQUIRES(moves_);
   std::string grow_back(Bytes bytes, bool lazy, TimePoint deadline, Bytes& grown)
       COMMENSAL_REQUIRES(moves_);
   [[nodiscard]] MoveReport run_batch(const std::vector<ChunkRef>& chunks, Tier tier, Tier label,
@@ -191,9 +193,10 @@ class ElasticCore {
     std::vector<ChunkView> views;
     Bytes free_device;  // chunks of the device that no block uses
   };
-  [[nodiscard]] Snapshot snapshot() COMMENSAL_REQUIRES(moves_);
+  [[nodiscard]] Snapshot snapshot(std::uint64_t round) COMMENSAL_REQUIRES(moves_);
   [[nodiscard]] std::string deadline_reason() const;
-  void begin_round() COMMENSAL_REQUIRES(moves_) { ++round_; }
+  /// Chunks that fail to move in this round, or in one that begins meanwhile, are left alone in it.
+  [[nodiscard]] std::uint64_t begin_round() COMMENSAL_REQUIRES(moves_) { return ++round_; }
 
   MemorySource& source_;
   const ElasticAllocatorOptions options_;
@@ -231,6 +234,8 @@ class COMMENSAL_SCOPED_CAPABILITY ElasticCore::MoveLock {
     core.moves_.lock();
     core.move_waiters_.fetch_sub(1, std::memory_order_relaxed);
   }
+  /// Takes over a lock that is held already.
+  MoveLock(ElasticCore& core, std::adopt_lock_t) COMMENSAL_REQUIRES(core.moves_) : core_(core) {}
   ~MoveLock() COMMENSAL_RELEASE() { core_.moves_.unlock(); }
   MoveLock(const MoveLock&) = delete;
   MoveLock& operator=(const MoveLock&) = delete;

@@ -63,6 +63,7 @@ void ElasticCore::count_orphans() {
   const MutexLock lock(blocks_);
   ledger_.orphans_device = device;
   ledger_.orphans_host = host;
+  if (!(device + host).is_zero()) pending_.fetch_or(kOrphans, std::memory_order_release);
 }
 
 void ElasticCore::retry_orphans() {
@@ -112,15 +113,14 @@ Bytes ElasticCore::trim_clean() {
   return dropped;
 }
 
-ElasticCore::Snapshot ElasticCore::snapshot() {
+ElasticCore::Snapshot ElasticCore::snapshot(std::uint64_t round) {
   Snapshot shot;
-  const std::uint64_t round = round_;
   const MutexLock lock(blocks_);
   each_chunk([&](const ChunkRef& chunk) {
     shot.refs.push_back(chunk);
     shot.views.push_back(ChunkView{chunk->tier, chunk.size(), Bytes{chunk->used}, chunk->last_use,
                                    chunk->touched, chunk->written, chunk->lazy,
-                                   chunk->skip_round == round});
+                                   chunk->skip_round >= round});
     if (chunk->tier == Tier::kDevice && chunk->used == 0) shot.free_device += chunk.size();
   });
   return shot;
@@ -191,13 +191,12 @@ Bytes ElasticCore::release_free(Bytes need, std::uint64_t idle_for) {
     if (device && released >= need) continue;
     if (release_chunk(chunk) && device) released += chunk.size();
   }
-  if (!candidates.empty()) drop_empty_segments();
   return released;
 }
 
-// Gives addresses back that were reserved for one very large block.
+// Gives addresses back that were reserved for one very large block. Nobody may hold a ChunkRef.
 void ElasticCore::drop_empty_segments() {
-  std::vector<Segment*> empty;
+  std::vector<const Segment*> empty;
   {
     const MutexLock lock(blocks_);
     for (const auto& segment : table_.all()) {
@@ -205,14 +204,21 @@ void ElasticCore::drop_empty_segments() {
     }
   }
   for (const Segment* segment : empty) {
-    try {
-      source_.unreserve(segment->range);
-    } catch (const std::exception&) {
-      continue;  // the addresses stay reserved and serve the next large block
+    // Out of the table first: given back, the addresses may at once be somebody else's.
+    std::unique_ptr<Segment> removed;
+    {
+      const MutexLock lock(blocks_);
+      pools_[segment->pool].remove_segment(*segment);
+      removed = table_.remove(*segment);
     }
-    const MutexLock lock(blocks_);
-    pools_[segment->pool].remove_segment(*segment);
-    table_.remove(*segment);
+    try {
+      source_.unreserve(removed->range);
+    } catch (const std::exception&) {
+      // The addresses stay reserved and serve the next large block.
+      const MutexLock lock(blocks_);
+      Segment& kept = table_.add(std::move(removed));
+      pools_[kept.pool].add_segment(kept);
+    }
   }
 }
 
@@ -284,9 +290,9 @@ MoveReport ElasticCore::run_batch(const std::vector<ChunkRef>& chunks, Tier tier
 }
 
 // Moves one batch of live memory out. Sets `stop` when no further batch can help; returns why.
-std::string ElasticCore::move_out(const ShrinkGoal& goal, Bytes need, TimePoint deadline,
-                                  bool& stop) {
-  const Snapshot shot = snapshot();
+std::string ElasticCore::move_out(const ShrinkGoal& goal, std::uint64_t round, Bytes need,
+                                  TimePoint deadline, bool& stop) {
+  const Snapshot shot = snapshot(round);
   std::vector<std::size_t> chosen = choose_evictions(shot.views, need, kBatch);
   const bool evict = !chosen.empty();
   if (!evict) chosen = choose_respills(shot.views, need, kBatch);
@@ -314,7 +320,7 @@ std::string ElasticCore::move_out(const ShrinkGoal& goal, Bytes need, TimePoint 
 
 // Lowers what is resident to the goal. Returns why it is not reached; empty: it is.
 std::string ElasticCore::shrink_to(const ShrinkGoal& goal, TimePoint deadline) {
-  begin_round();
+  const std::uint64_t round = begin_round();
   std::string reason;
   bool trimmed = false;
   bool stop = false;
@@ -334,7 +340,7 @@ std::string ElasticCore::shrink_to(const ShrinkGoal& goal, TimePoint deadline) {
     if (resident <= target) return {};
     if (stop) break;
     if (clock_.now() >= deadline) return deadline_reason();
-    std::string why = move_out(goal, resident - target, deadline, stop);
+    std::string why = move_out(goal, round, resident - target, deadline, stop);
     if (!why.empty()) reason = std::move(why);
     measure_touched();
     yield_moves();
@@ -350,14 +356,14 @@ std::string ElasticCore::shrink_to(const ShrinkGoal& goal, TimePoint deadline) {
 // Brings chunks of the slower tier back, at most `bytes` and as far as the limit allows. Returns
 // why less than that came back; empty: all that fits did.
 std::string ElasticCore::grow_back(Bytes bytes, bool lazy, TimePoint deadline, Bytes& grown) {
-  begin_round();
+  const std::uint64_t round = begin_round();
   std::string reason;
   while (grown < bytes && ledger().slow_chunks > 0) {
     {
       const MutexLock lock(blocks_);
       flush_recent();
     }
-    const Snapshot shot = snapshot();
+    const Snapshot shot = snapshot(round);
     const Ledger now = ledger();
     const Bytes most = std::min(limit(), source_.capacity(Tier::kDevice));
     const Bytes taken = saturating_sub(now.resident(), shot.free_device);
@@ -371,15 +377,24 @@ std::string ElasticCore::grow_back(Bytes bytes, bool lazy, TimePoint deadline, B
     if (clock_.now() >= deadline) return deadline_reason();
     std::vector<ChunkRef> chunks;
     Bytes added;
-    Bytes size;
     for (const std::size_t i : chosen) {
       chunks.push_back(shot.refs[i]);
-      size += shot.views[i].size;
       added += saturating_sub(shot.views[i].size, shot.views[i].touched);
     }
     // Free chunks make room for used ones.
     const Bytes unused = saturating_sub(most, now.resident());
-    if (added > unused) (void)release_free(added - unused);
+    if (added > unused) {
+      (void)release_free(added - unused);
+      // Meanwhile a block may have taken a free chunk, and a chosen chunk may have become free.
+      Bytes room = saturating_sub(most, ledger().resident());
+      std::erase_if(chunks, [&room](const ChunkRef& chunk) {
+        const Bytes cost = saturating_sub(chunk.size(), chunk->touched);
+        if (chunk->tier == Tier::kFree || cost > room) return true;
+        room -= cost;
+        return false;
+      });
+      if (chunks.empty()) break;
+    }
     const Bytes before = ledger().device;
     const MoveReport report = run_batch(chunks, Tier::kDevice, Tier::kDevice, false, deadline);
     grown += saturating_sub(ledger().device, before);
@@ -410,6 +425,7 @@ bool ElasticCore::record_limit(Bytes limit, Revision& revision) {
 
 LimitTicket ElasticCore::ticket_now() {
   LimitTicket ticket;
+  const MutexLock lock(blocks_);  // a revision and its limit belong together
   ticket.revision = revision_.load(std::memory_order_relaxed);
   ticket.limit = limit();
   if (in_child()) ticket.reason = "this is a forked child: the memory is its parent's";
@@ -481,7 +497,7 @@ LimitTicket ElasticCore::enforce_limit(TimePoint begin, TimePoint deadline) {
   const Bytes asked = saturating_sub(before, ticket.limit);
   ticket.done = asked.is_zero() ? grown : saturating_sub(asked, ticket.deferred);
   if (!ticket.deferred.is_zero()) {
-    ticket.reason = over.empty() ? "a newer limit arrived as the deadline passed" : over;
+    ticket.reason = over.empty() ? "memory was touched, or the limit lowered, meanwhile" : over;
   } else if (!under.empty()) {
     ticket.deferred = std::min(now.host, saturating_sub(ticket.limit, now.resident()));
     if (!ticket.deferred.is_zero()) ticket.reason = under;
@@ -493,6 +509,7 @@ LimitTicket ElasticCore::enforce_limit(TimePoint begin, TimePoint deadline) {
 
 // Notes at the end of a call what is left to do.
 void ElasticCore::finish(const std::string& reason) {
+  drop_empty_segments();
   measure_touched();
   const MutexLock lock(blocks_);
   totals_.deferred = saturating_sub(ledger_.resident(), limit());
@@ -563,7 +580,7 @@ LimitTicket ElasticCore::grow(Bytes bytes) {
   release_free({});
   Ledger now = ledger();
   const Bytes most = std::min(limit(), source_.capacity(Tier::kDevice));
-  const Snapshot shot = snapshot();
+  const Snapshot shot = snapshot(begin_round());
   const Bytes room = saturating_sub(most, saturating_sub(now.resident(), shot.free_device));
   const Bytes asked = std::min({bytes, now.host + now.parked, room});
   Bytes grown;

@@ -30,9 +30,13 @@ Segment& SegmentTable::add(std::unique_ptr<Segment> segment) {
   return **segments_.insert(at, std::move(segment));
 }
 
-void SegmentTable::remove(const Segment& segment) noexcept {
+std::unique_ptr<Segment> SegmentTable::remove(const Segment& segment) noexcept {
   if (recent_ == &segment) recent_ = nullptr;
-  std::erase_if(segments_, [&](const auto& s) { return s.get() == &segment; });
+  const auto at = std::find_if(segments_.begin(), segments_.end(),
+                               [&](const auto& s) { return s.get() == &segment; });
+  std::unique_ptr<Segment> removed = std::move(*at);
+  segments_.erase(at);
+  return removed;
 }
 
 Segment* SegmentTable::find_slowly(const std::byte* address) const noexcept {

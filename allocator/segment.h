@@ -73,7 +73,8 @@ class SegmentTable {
  public:
   /// Takes a segment over. @throws std::bad_alloc; nothing has changed then.
   Segment& add(std::unique_ptr<Segment> segment);
-  void remove(const Segment& segment) noexcept;
+  /// Gives a segment up; adding it again right after cannot fail.
+  std::unique_ptr<Segment> remove(const Segment& segment) noexcept;
 
   [[nodiscard]] Segment* find(const void* address) const noexcept {
     const auto* byte = static_cast<const std::byte*>(address);

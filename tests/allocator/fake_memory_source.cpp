@@ -19,10 +19,6 @@ std::string hex(const void* address) {
   return text.str();
 }
 
-[[noreturn]] void misuse(std::string_view call, const std::string& what) {
-  throw std::logic_error(std::string(call) + ": " + what);
-}
-
 std::size_t index(Tier tier) { return tier == Tier::kDevice ? 0 : 1; }
 
 }  // namespace
@@ -169,7 +165,13 @@ bool FakeMemorySource::fails(FakeCall call, std::uint64_t id, const std::byte* a
   return failed;
 }
 
-void FakeMemorySource::violation(std::string text) { violations_.push_back(std::move(text)); }
+void FakeMemorySource::violation(std::string text) const { violations_.push_back(std::move(text)); }
+
+// Callers may catch it with what a source may well throw: it is remembered too.
+void FakeMemorySource::misuse(std::string_view call, const std::string& what) const {
+  violation(std::string(call) + ": " + what);
+  throw std::logic_error(violations_.back());
+}
 
 void FakeMemorySource::check_usable(std::string_view call) const {
   if (fenced_) misuse(call, "called inside a fence");
@@ -241,6 +243,7 @@ AddressRange FakeMemorySource::reserve(Bytes size) {
 
 void FakeMemorySource::unreserve(AddressRange range) {
   const Serial serial(*this);
+  if (hooks_.before_call) hooks_.before_call(FakeCall::kUnreserve);
   const MutexLock lock(mutex_);
   check_usable("unreserve");
   const auto at = ranges_.find(range.begin);
@@ -259,6 +262,7 @@ void FakeMemorySource::unreserve(AddressRange range) {
 
 MemoryHandle FakeMemorySource::create(Tier tier, Bytes size) {
   const Serial serial(*this);
+  if (hooks_.before_call) hooks_.before_call(FakeCall::kCreate);
   const MutexLock lock(mutex_);
   check_usable("create");
   if (tier != Tier::kDevice && tier != Tier::kHost) {
@@ -300,6 +304,7 @@ void FakeMemorySource::release(MemoryHandle handle) {
 
 void FakeMemorySource::map(std::byte* address, MemoryHandle handle) {
   const Serial serial(*this);
+  if (hooks_.before_call) hooks_.before_call(FakeCall::kMap);
   const MutexLock lock(mutex_);
   check_usable("map");
   Block& found = block(handle, "map");
@@ -324,6 +329,7 @@ void FakeMemorySource::map(std::byte* address, MemoryHandle handle) {
 
 void FakeMemorySource::unmap(std::byte* address, MemoryHandle handle) {
   const Serial serial(*this);
+  if (hooks_.before_call) hooks_.before_call(FakeCall::kUnmap);
   const MutexLock lock(mutex_);
   check_usable("unmap");
   Block& found = block(handle, "unmap");

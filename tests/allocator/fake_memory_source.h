@@ -39,9 +39,9 @@ inline constexpr std::size_t kFakeCalls = 10;
 
 /// Holds its callers to the contract of memory_source.h.
 ///
-/// Misuse throws std::logic_error; in members that are noexcept it is written to `violations()`
-/// instead. Addresses without a mapping are PROT_NONE: touching them is SIGSEGV. Nothing is really
-/// faster or slower here, no thread is stopped, and a swap leaves the bytes where they are.
+/// Misuse throws std::logic_error, except in members that are noexcept, and is written to
+/// `violations()`. Addresses without a mapping are PROT_NONE: touching them is SIGSEGV. Nothing is
+/// really faster or slower here, no thread is stopped, and a swap leaves the bytes where they are.
 /// Thread safety: every member may be called from any thread; two serialised calls at the same
 /// time are a violation.
 class FakeMemorySource final : public MemorySource {
@@ -62,6 +62,8 @@ class FakeMemorySource final : public MemorySource {
     std::function<void()> before_fence;
     /// In `unfence`, after everything goes on.
     std::function<void()> after_unfence;
+    /// At the start of `create`, `map`, `unmap` and `unreserve`: what other threads do meanwhile.
+    std::function<void(FakeCall)> before_call;
   };
 
   /// One entry of the log: what was called, for which handle or address, and whether it failed.
@@ -98,7 +100,7 @@ class FakeMemorySource final : public MemorySource {
   [[nodiscard]] std::uint64_t calls(FakeCall call) const;
   [[nodiscard]] std::vector<Entry> log() const;
   void clear_log();
-  /// Misuse that could not be thrown; tests expect it to stay empty.
+  /// All misuse, also what was thrown and caught on its way; tests expect it to stay empty.
   [[nodiscard]] std::vector<std::string> violations() const;
   [[nodiscard]] Bytes created(Tier tier) const;
   [[nodiscard]] Bytes mapped(Tier tier) const;
@@ -158,7 +160,9 @@ class FakeMemorySource final : public MemorySource {
 
   bool fails(FakeCall call, std::uint64_t id, const std::byte* address, Bytes size)
       COMMENSAL_REQUIRES(mutex_);
-  void violation(std::string text) COMMENSAL_REQUIRES(mutex_);
+  void violation(std::string text) const COMMENSAL_REQUIRES(mutex_);
+  [[noreturn]] void misuse(std::string_view call, const std::string& what) const
+      COMMENSAL_REQUIRES(mutex_);
   void check_usable(std::string_view call) const COMMENSAL_REQUIRES(mutex_);
   Block& block(MemoryHandle handle, std::string_view call) COMMENSAL_REQUIRES(mutex_);
   Bytes sum(Tier tier, bool only_mapped) const COMMENSAL_REQUIRES(mutex_);
@@ -171,7 +175,7 @@ class FakeMemorySource final : public MemorySource {
   std::atomic<int> inside_{0};
   std::array<Plan, kFakeCalls> plans_ COMMENSAL_GUARDED_BY(mutex_);
   std::vector<Entry> log_ COMMENSAL_GUARDED_BY(mutex_);
-  std::vector<std::string> violations_ COMMENSAL_GUARDED_BY(mutex_);
+  mutable std::vector<std::string> violations_ COMMENSAL_GUARDED_BY(mutex_);
   std::map<std::byte*, Bytes> ranges_ COMMENSAL_GUARDED_BY(mutex_);
   std::map<std::uint64_t, Block> blocks_ COMMENSAL_GUARDED_BY(mutex_);
   std::map<const std::byte*, std::uint64_t> mapped_ COMMENSAL_GUARDED_BY(mutex_);
