@@ -26,7 +26,9 @@ struct CoordinatorConfig {
   std::string law = "gap";  ///< of opportunistic jobs that ask for none
   ArbiterConfig memory;
   ComputeConfig compute;
-  Duration ask_timeout = std::chrono::seconds(1);   ///< AskMemory is answered by then
+  /// AskMemory is answered by then. An opportunistic job in a long step gives memory back after a
+  /// second, and moving it may take two more.
+  Duration ask_timeout = std::chrono::seconds(5);
   Duration retell_after = std::chrono::seconds(1);  ///< a shrink that is not done is told again
   /// After a crash, nothing grows so long, for the older instance's jobs to register again.
   Duration recovery{};

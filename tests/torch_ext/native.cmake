@@ -1,5 +1,5 @@
 # Tests of the gate and the session: free of torch, with fake clocks, pages and coordinators.
-commensal_test(gate_test gate/pacing_law_test.cpp gate/gate_test.cpp gate/op_durations_test.cpp
+commensal_test(gate_test gate/pacing_law_test.cpp gate/gate_test.cpp gate/op_duration_test.cpp
                LIBRARIES commensal::gate)
 commensal_test(
   runtime_test
@@ -17,3 +17,8 @@ commensal_test(
 commensal_test(session_test runtime/session_test.cpp runtime/fake_coordinator.cpp
                LIBRARIES
                commensal::session)
+commensal_test(two_sessions_test runtime/two_sessions_test.cpp runtime/fake_coordinator.cpp
+               LIBRARIES
+               commensal::session)
+target_compile_definitions(two_sessions_test PRIVATE COMMENSALD="$<TARGET_FILE:commensald>")
+add_dependencies(two_sessions_test commensald)

@@ -81,6 +81,7 @@ struct CoordinatorClient::Impl {
   std::atomic<int> tid{0};
   std::atomic<bool> stopping{false};
   std::atomic<bool> is_connected{false};
+  std::atomic<bool> says_hello_again{false};
 
   // --- the thread's own
   std::unique_ptr<zmq::context_t> context;
@@ -88,6 +89,7 @@ struct CoordinatorClient::Impl {
   std::map<std::int64_t, wire::UniqueFd> peers;  // pidfds of guaranteed processes
   Steady::time_point next_attempt;
   Steady::time_point last_stats;
+  std::string job_id;  // as registered
   nlohmann::json last_sent;
 
   mutable Mutex mutex;
@@ -142,6 +144,11 @@ void CoordinatorClient::post(wire::Message message) {
     const MutexLock lock(impl_->mutex);
     impl_->outbox.push_back(std::move(message));
   }
+  wake();
+}
+
+void CoordinatorClient::register_again() noexcept {
+  impl_->says_hello_again.store(true);
   wake();
 }
 
@@ -206,6 +213,7 @@ void CoordinatorClient::Impl::loop_once() {
     }
     wait = std::min<Duration>(wait, line->register_by - now_time);
   } else {
+    if (says_hello_again.exchange(false)) send(host.registration());
     send_outbox();
     if (now_time - last_stats >= kStatsWhenChanged) send_statistics(false);
   }
@@ -245,14 +253,17 @@ void CoordinatorClient::Impl::connect() {
     return;
   }
   try {
+    says_hello_again.store(false);  // before it is asked, so that nothing newer is missed
+    const wire::Register registration = host.registration();
+    job_id = registration.job_id;
     if (!context) context = std::make_unique<zmq::context_t>(1);
     auto fresh = std::make_unique<Line>(*context);
     fresh->pages = wire::connect_handover(pages.string());
     wire::Handover hello;
     hello.kind = wire::HandoverKind::kHello;
-    hello.job_id = options.job_id;
-    hello.pid = ::getpid();
-    hello.rank = options.rank;
+    hello.job_id = job_id;
+    hello.pid = registration.pid;
+    hello.rank = registration.rank;
     hello.fds.push_back(duplicate(options.page_fd));
     hello.fds.push_back(wire::open_pidfd(::getpid()));
     wire::send_handover(fresh->pages.get(), hello);
@@ -261,7 +272,7 @@ void CoordinatorClient::Impl::connect() {
         wire::ipc_endpoint(wire::control_socket_path(options.runtime_dir, options.instance)));
     fresh->register_by = Steady::now() + options.connect_timeout;
     line = std::move(fresh);
-    send(host.registration());
+    send(registration);
   } catch (const std::exception& error) {
     line.reset();
     set_reason("coordinator '" + options.instance + "' cannot be reached: " + error.what());
@@ -321,8 +332,7 @@ void CoordinatorClient::Impl::send_statistics(bool final) {
   nlohmann::json statistics = host.statistics();
   const auto time = Steady::now();
   if (!final && statistics == last_sent && time - last_stats < kStatsAnyway) return;
-  send(wire::Stats{
-      .job_id = options.job_id, .pid = ::getpid(), .stats = statistics, .final = final});
+  send(wire::Stats{.job_id = job_id, .pid = ::getpid(), .stats = statistics, .final = final});
   last_stats = time;
   last_sent = std::move(statistics);
 }

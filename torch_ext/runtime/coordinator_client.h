@@ -21,7 +21,7 @@ class ClientHost {
  public:
   virtual ~ClientHost() = default;
 
-  /// Who this process is and what it holds now; asked at each connection.
+  /// Who this process is and what it holds now; asked at each connection and `register_again`.
   [[nodiscard]] virtual wire::Register registration() = 0;
   /// The object of docs/stats.md.
   [[nodiscard]] virtual nlohmann::json statistics() = 0;
@@ -42,8 +42,6 @@ class ClientHost {
 struct ClientOptions {
   std::filesystem::path runtime_dir;  ///< empty: never connects, only ticks
   std::string instance;
-  std::string job_id;
-  int rank = 0;
   int page_fd = -1;  ///< handed over; not owned
   std::chrono::milliseconds connect_timeout{1000};
   std::chrono::milliseconds retry{500};  ///< between attempts to connect
@@ -63,7 +61,7 @@ struct ClientStatus {
 ///
 /// The thread blocks all signals (they are for the program's own threads) and writes no managed
 /// memory; it is named so that moves need not stop it. Never used in a forked child.
-/// Thread safety: `post`, `wake` and `status` from any thread.
+/// Thread safety: `post`, `register_again`, `wake` and `status` from any thread.
 class CoordinatorClient {
  public:
   CoordinatorClient(ClientOptions options, ClientHost& host);
@@ -77,6 +75,8 @@ class CoordinatorClient {
   void stop() noexcept;
   /// Sends a message as soon as the thread gets to it; dropped when there is no connection.
   void post(wire::Message message);
+  /// Registers anew on the line that there is; what changes is what `registration` then says.
+  void register_again() noexcept;
   void wake() noexcept;
   [[nodiscard]] ClientStatus status() const;
   [[nodiscard]] bool connected() const noexcept;

@@ -125,6 +125,11 @@ std::optional<Bytes> LimitKeeper::effective() const {
   return effective_locked();
 }
 
+bool LimitKeeper::allows(Bytes total) const {
+  const MutexLock lock(mutex_);
+  return effective_locked().value_or(kNoLimit) >= total;
+}
+
 bool LimitKeeper::bound_by_itself() const {
   const MutexLock lock(mutex_);
   return own_max_ && (!grant_ || (own_bound_new_ && *own_max_ <= *grant_));

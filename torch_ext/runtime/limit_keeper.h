@@ -54,6 +54,8 @@ class LimitKeeper {
   [[nodiscard]] std::optional<Bytes> own_max() const;
   /// The limit that holds; nullopt: none.
   [[nodiscard]] std::optional<Bytes> effective() const;
+  /// Whether the limit that holds is at least `total`.
+  [[nodiscard]] bool allows(Bytes total) const;
   /// Whether the job's own bound, not the grant, is what limits it: asking for more is no use.
   [[nodiscard]] bool bound_by_itself() const;
 

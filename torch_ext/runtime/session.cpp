@@ -32,9 +32,10 @@ std::string text(double value) {
   return out.str();
 }
 
-std::string default_law(JobClass job_class, const ShareBounds& share) {
-  if (job_class == JobClass::kOpportunistic) return "gap";
-  return share.max < 1.0 ? "duty_cycle" : "open";  // "open" cannot hold a share
+std::string first_law(const SessionConfig& config) {
+  if (!config.law.empty()) return config.law;
+  if (config.job_class == JobClass::kOpportunistic) return "gap";
+  return config.share.max < 1.0 ? "duty_cycle" : "open";  // "open" cannot hold a share
 }
 
 std::unique_ptr<MemorySource> make_source(const SessionConfig& config, bool (*between_ops)()) {
@@ -72,10 +73,7 @@ void check_config(const SessionConfig& config) {
     throw std::invalid_argument("memory minimum above maximum: " + to_string(memory.min) + " > " +
                                 to_string(*memory.max));
   }
-  if (config.world_size < 1 || config.rank < 0 || config.rank >= config.world_size) {
-    throw std::invalid_argument("rank outside the world: " + std::to_string(config.rank) + " of " +
-                                std::to_string(config.world_size));
-  }
+  check_rank(config.rank, config.world_size);
   if (config.job_id.str().size() >= wire::kIdSize) {
     throw std::invalid_argument("job id longer than " + std::to_string(wire::kIdSize - 1) +
                                 " bytes: '" + config.job_id.str() + "'");
@@ -83,26 +81,29 @@ void check_config(const SessionConfig& config) {
   if (!config.law.empty()) (void)make_pacing_law(config.law);
 }
 
+void check_rank(int rank, int world_size) {
+  if (world_size >= 1 && rank >= 0 && rank < world_size) return;
+  throw std::invalid_argument("rank outside the world: " + std::to_string(rank) + " of " +
+                              std::to_string(world_size));
+}
+
 Session::Impl::Impl(SessionConfig given, std::unique_ptr<MemorySource> memory_source)
     : config(std::move(given)),
+      role(config.role),
+      rank(config.rank),
+      world_size(config.world_size),
       source(std::move(memory_source)),
       allocator(*source, allocator_options(config)),
       own_page(config.job_id, config.job_class, config.rank),
       observer(config.job_id),
-      gate(make_pacing_law(config.law.empty() ? default_law(config.job_class, config.share)
-                                              : config.law),
-           observer),
+      gate(make_pacing_law(first_law(config)), observer),
       steps(clock),
       activity(page, clock),
       limits(allocator, config.memory.max),
       job_class(config.job_class),
-      law(config.law.empty() ? default_law(config.job_class, config.share) : config.law),
-      law_chosen(!config.law.empty()),
       share(config.share),
       client(ClientOptions{.runtime_dir = config.runtime_dir,
                            .instance = config.instance,
-                           .job_id = config.job_id.str(),
-                           .rank = config.rank,
                            .page_fd = own_page.fd(),
                            .connect_timeout = config.connect_timeout},
              *this) {
@@ -124,16 +125,35 @@ void Session::Impl::begin() {
   if (ThreadStopper* const stopper = ThreadStopper::existing()) {
     (void)stopper->give_stacks(kFirstStop);
   }
+  follow_class();
+}
+
+void Session::Impl::follow_class() {
   bool idle = false;
   {
     const MutexLock lock(mutex);
-    idle = config.idle_class && job_class == JobClass::kOpportunistic && !in_idle_class;
+    idle = config.idle_class && job_class == JobClass::kOpportunistic;
+    if (idle == in_idle_class) return;
   }
-  if (!idle) return;
-  const IdleClassResult result = enter_idle_class();
+  const IdleClassResult result = idle ? enter_idle_class() : leave_idle_class();
   const MutexLock lock(mutex);
-  in_idle_class = result.failed == 0;
+  in_idle_class = idle == (result.failed == 0);
   idle_class_reason = result.reason;
+}
+
+void Session::Impl::become_rank(int new_rank, int new_world_size) {
+  check_rank(new_rank, new_world_size);
+  if (const MemberRole now = role.load(); now != MemberRole::kHelper) {
+    throw SessionError("only a helper can become a rank, this process is a " +
+                       std::string(to_string(now)));
+  }
+  rank.store(new_rank);
+  world_size.store(new_world_size);
+  role.store(MemberRole::kRank);
+  // As at the start of any process that trains: busy until it shows otherwise.
+  page.activity_since_ns.store(to_page_time(clock.now()));
+  page.activity.store(static_cast<std::uint64_t>(wire::Activity::kUnknown));
+  client.register_again();
 }
 
 void Session::Impl::note(const std::string& line) {
@@ -252,6 +272,7 @@ void Session::step() noexcept {
   if (impl_->steps.user_step()) impl_->step_ended();
 }
 
+void Session::become_rank(int rank, int world_size) { impl_->become_rank(rank, world_size); }
 LimitTicket Session::set_memory_limit(Bytes max) { return impl_->set_memory_limit(max); }
 void Session::set_compute_share(double max) { impl_->set_compute_share(max); }
 void Session::pause() { impl_->gate.pause(); }

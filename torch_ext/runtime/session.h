@@ -41,7 +41,8 @@ struct ShareBounds {
 enum class MemberRole : std::uint8_t {
   kMain,   ///< the job's first process that imported torch
   kRank,   ///< started by torchrun or the like (RANK is set)
-  kHelper  ///< spawned by a member: compile worker, DataLoader worker; counted, not managed
+  kHelper  ///< spawned by a member: compile worker, DataLoader worker; counted, not managed,
+           ///< unless `become_rank` says that it trains
 };
 
 struct SessionConfig {
@@ -97,6 +98,11 @@ class Session {
   void optimizer_step_end() noexcept;
   /// Cheap sign of work from the allocator's hot path (one relaxed store every few calls).
   void touch() noexcept;
+
+  /// Makes a helper a rank: a spawned process that turns out to train (`mp.spawn`). From then on it
+  /// has a part of the job's memory, and its steps count. Call it before the adaptor is installed.
+  /// @throws SessionError if this process is no helper; std::invalid_argument naming a wrong rank.
+  void become_rank(int rank, int world_size);
 
   // --- for users ---------------------------------------------------------------------------
   /// Ends a step by hand; from then on ranges and hooks no longer count steps.

@@ -23,15 +23,6 @@ constexpr Duration kWithoutStep = std::chrono::milliseconds{200};
 /// The same when ops are running all the time: stopping threads makes it right anywhere.
 constexpr Duration kWithoutQuiet = std::chrono::seconds{1};
 
-std::string_view role_name(MemberRole role) {
-  switch (role) {
-    case MemberRole::kMain: return "main";
-    case MemberRole::kRank: return "rank";
-    case MemberRole::kHelper: return "helper";
-  }
-  return "main";
-}
-
 /// Field 22 of /proc/self/stat; zero if it cannot be read.
 std::uint64_t start_ticks() {
   std::ifstream file("/proc/self/stat");
@@ -63,8 +54,16 @@ wire::LawId law_id(std::string_view law) {
 
 }  // namespace
 
+std::string_view to_string(MemberRole role) noexcept {
+  switch (role) {
+    case MemberRole::kMain: return "main";
+    case MemberRole::kRank: return "rank";
+    case MemberRole::kHelper: return "helper";
+  }
+  return "main";
+}
+
 wire::Register Session::Impl::registration() {
-  const AllocatorStats stats = allocator.stats();
   wire::Register hello;
   hello.job_id = config.job_id.str();
   hello.name = config.name;
@@ -72,18 +71,20 @@ wire::Register Session::Impl::registration() {
   hello.job_class = config.job_class;
   hello.memory.min_bytes = config.memory.min.count();
   if (const auto max = limits.own_max()) hello.memory.max_bytes = max->count();
+  // A share below 1 needs a law that can hold it; the class's default may not.
+  const std::string law = gate.stats().law;
+  hello.law = !config.law.empty() || law == "duty_cycle" ? law : "";
   {
     const MutexLock lock(mutex);
     hello.share = {std::min(share.min, share.max), share.max};
-    // A share below 1 needs a law that can hold it; the class's default may not.
-    hello.law = law_chosen || law == "duty_cycle" ? law : config.law;
   }
   hello.pid = ::getpid();
   hello.start_ticks = start_ticks();
-  hello.role = role_name(config.role);
-  hello.rank = config.rank;
-  hello.world_size = config.world_size;
-  hello.held_bytes = (stats.device + stats.host_touched).count();
+  told_role = role.load();
+  hello.role = to_string(told_role);
+  hello.rank = rank.load();
+  hello.world_size = world_size.load();
+  hello.held_bytes = held_by(allocator.stats()).count();
   hello.revision = limits.revision();
   if (hello.revision != 0) {  // had a grant from a coordinator before
     if (const auto limit = limits.effective()) hello.limit_bytes = limit->count();
@@ -94,25 +95,20 @@ wire::Register Session::Impl::registration() {
 nlohmann::json Session::Impl::statistics() { return to_json(view()); }
 
 void Session::Impl::answer(const LimitAnswer& limit_answer) {
-  const AllocatorStats stats = allocator.stats();
   client.post(wire::Answer{.job_id = config.job_id.str(),
                            .pid = ::getpid(),
                            .revision = limit_answer.revision,
                            .outcome = limit_answer.outcome,
                            .done_bytes = limit_answer.done.count(),
                            .deferred_bytes = limit_answer.deferred.count(),
-                           .held_bytes = (stats.device + stats.host_touched).count(),
+                           .held_bytes = held_by(allocator.stats()).count(),
                            .reason = limit_answer.reason});
 }
 
 void Session::Impl::take_grant(Bytes limit, Revision revision) {
-  const auto before = limits.effective();
-  if (const auto now_done = limits.grant(limit, revision, clock.now())) answer(*now_done);
-  const auto after = limits.effective();
-  if (!before || (after && *after <= *before)) return;
+  if (const auto done = limits.grant(limit, revision, clock.now())) answer(*done);
   {
-    const MutexLock lock(ask_mutex);
-    ++grants_seen;
+    const MutexLock lock(ask_mutex);  // whoever waits has looked at the limit before, or will now
   }
   ask_answered.notify_all();
 }
@@ -120,7 +116,7 @@ void Session::Impl::take_grant(Bytes limit, Revision revision) {
 void Session::Impl::on_registered(const wire::Registered& registered) {
   limits.start_over(registered.revision);
   // A helper is listed, not managed: its share of the job's memory is not known.
-  if (config.role != MemberRole::kHelper) {
+  if (told_role != MemberRole::kHelper) {
     take_grant(Bytes{registered.limit_bytes}, registered.revision);
   }
   use_class(registered.job_class, registered.reason);
@@ -170,7 +166,7 @@ void Session::Impl::on_change(const wire::Change& change) {
     const MutexLock lock(mutex);
     reason = change.reason;
   }
-  if (change.limit_bytes && config.role != MemberRole::kHelper) {
+  if (change.limit_bytes && told_role != MemberRole::kHelper) {
     take_grant(Bytes{*change.limit_bytes}, change.revision);
   } else if (limits.note_revision(change.revision)) {
     answer({.revision = change.revision,
@@ -218,31 +214,16 @@ void Session::Impl::on_peer_gone(std::int64_t pid) {
 }
 
 void Session::Impl::use_law(const std::string& name) {
-  {
-    const MutexLock lock(mutex);
-    if (law == name) return;
-  }
-  gate.set_law(make_pacing_law(name));
-  const MutexLock lock(mutex);
-  law = name;
+  if (gate.stats().law != name) gate.set_law(make_pacing_law(name));
 }
 
 void Session::Impl::use_class(JobClass wanted_class, const std::string& why) {
-  bool leave = false;
-  bool enter = false;
   {
     const MutexLock lock(mutex);
     reason = why;
-    leave = in_idle_class && wanted_class == JobClass::kGuaranteed;
-    enter = !in_idle_class && wanted_class == JobClass::kOpportunistic && config.idle_class &&
-            job_class != wanted_class;
     job_class = wanted_class;
   }
-  if (!leave && !enter) return;
-  const IdleClassResult result = enter ? enter_idle_class() : leave_idle_class();
-  const MutexLock lock(mutex);
-  in_idle_class = enter ? result.changed > 0 : result.failed > 0;
-  idle_class_reason = result.reason;
+  follow_class();
 }
 
 void Session::Impl::publish(TimePoint now) {
@@ -310,14 +291,13 @@ Duration Session::Impl::on_tick() {
   page.heartbeat_ns.store(to_page_time(now), kRelaxed);
   gate.refresh();
   apply_waiting_limit(now);
-  bool watch = false;
   bool due = false;
   {
     const MutexLock lock(mutex);
     due = published == TimePoint{} || now - published >= kQuietTick;
-    watch = law != "open";
   }
   if (due) publish(now);
+  const bool watch = gate.stats().law != "open";
   return watch || work_since != TimePoint{} ? kWatchTick : kQuietTick;
 }
 
@@ -328,9 +308,9 @@ StatisticsView Session::Impl::view() const {
   view.job.name = config.name;
   view.job.tenant = config.tenant;
   view.job.active = !in_child.load();
-  view.job.role = role_name(config.role);
-  view.job.rank = config.rank;
-  view.job.world_size = config.world_size;
+  view.job.role = to_string(role.load());
+  view.job.rank = rank.load();
+  view.job.world_size = world_size.load();
   view.job.pid = ::getpid();
   view.job.coordinator = line.instance;
   view.job.coordinator_pid = line.coordinator_pid;

@@ -28,10 +28,15 @@ namespace commensal {
 enum class RangeKind : std::uint8_t { kOther, kFetch, kOptimizerStep, kZeroGrad };
 [[nodiscard]] RangeKind range_kind(std::string_view name) noexcept;
 
-/// Throws std::invalid_argument naming the first wrong value.
+[[nodiscard]] std::string_view to_string(MemberRole role) noexcept;
+
+/// Throw std::invalid_argument naming the first wrong value.
 void check_config(const SessionConfig& config);
+void check_rank(int rank, int world_size);
 
 struct Session::Impl final : public ClientHost {
+  class Moving;
+
   Impl(SessionConfig given, std::unique_ptr<MemorySource> memory_source);
   ~Impl() override;
   Impl(const Impl&) = delete;
@@ -50,6 +55,7 @@ struct Session::Impl final : public ClientHost {
   /// Tells whether the caller is between two ops of the job: it is the thread that trains.
   /// Before the first step that is taken to be the process's first thread.
   [[nodiscard]] static bool between_ops() noexcept;
+  void become_rank(int new_rank, int new_world_size);
   /// Gives threads that came meanwhile an alternate signal stack, so that they can be stopped.
   void equip_threads(bool did_work) noexcept;
   /// Runs `work`, which may wait, with the GIL released.
@@ -76,6 +82,8 @@ struct Session::Impl final : public ClientHost {
   void take_grant(Bytes limit, Revision revision);
   void use_law(const std::string& name);
   void use_class(JobClass wanted_class, const std::string& why);
+  /// Puts the threads into the idle class, or out of it, as the class of the job wants it.
+  void follow_class();
   void answer(const LimitAnswer& limit_answer);
 
   // --- for people
@@ -86,6 +94,9 @@ struct Session::Impl final : public ClientHost {
 
   const SessionConfig config;
   const Clock& clock = SteadyClock::instance();
+  std::atomic<MemberRole> role;
+  std::atomic<int> rank;
+  std::atomic<int> world_size;
   std::atomic<bool> in_child{false};
   std::unique_ptr<MemorySource> source;
   ElasticAllocator allocator;
@@ -101,22 +112,21 @@ struct Session::Impl final : public ClientHost {
   std::atomic<void (*)(void*)> restore_gil{nullptr};
   std::atomic<const void*> training_thread{nullptr};  // ran the last step; see this_thread()
   std::atomic<std::int64_t> last_safe_point_ns{0};
-  std::atomic<int> moving{0};      // threads inside of a safe point
+  std::atomic<int> moving{0};      // threads inside of a safe point; see Moving
   std::atomic<bool> ended{false};  // shutdown was called
 
-  TimePoint work_since;  // the client thread's: since when memory waits to be moved
+  // The client thread's own.
+  TimePoint work_since;                        // since when memory waits to be moved
+  MemberRole told_role = MemberRole::kHelper;  // in the newest registration
 
   // The conversation about more memory.
   Mutex ask_mutex;
   std::condition_variable_any ask_answered;
-  std::uint64_t grants_seen COMMENSAL_GUARDED_BY(ask_mutex) = 0;
   std::uint64_t refusals_seen COMMENSAL_GUARDED_BY(ask_mutex) = 0;
   TimePoint ask_again COMMENSAL_GUARDED_BY(ask_mutex);  // not before
 
   mutable Mutex mutex;  // what people are told, and bounds that change rarely
   JobClass job_class COMMENSAL_GUARDED_BY(mutex);
-  std::string law COMMENSAL_GUARDED_BY(mutex);
-  bool law_chosen COMMENSAL_GUARDED_BY(mutex) = false;  // by the user, not the class's default
   ShareBounds share COMMENSAL_GUARDED_BY(mutex);
   std::string reason COMMENSAL_GUARDED_BY(mutex);  // what the coordinator said last
   std::vector<std::string> notes COMMENSAL_GUARDED_BY(mutex);
@@ -129,6 +139,23 @@ struct Session::Impl final : public ClientHost {
   CoordinatorClient client;  // last: its thread uses everything above
 };
 
+/// What counts against a limit: bytes on the device and those of the slower tier that were touched.
+[[nodiscard]] inline Bytes held_by(const AllocatorStats& stats) noexcept {
+  return stats.device + stats.host_touched;
+}
+
+/// While it lives, the calling thread may be inside of a safe point, where no memory is asked for.
+class Session::Impl::Moving {
+ public:
+  explicit Moving(Impl& session) noexcept : session_(session) { session_.moving.fetch_add(1); }
+  ~Moving() { session_.moving.fetch_sub(1); }
+  Moving(const Moving&) = delete;
+  Moving& operator=(const Moving&) = delete;
+
+ private:
+  Impl& session_;
+};
+
 /// Names the calling thread; constant while it lives.
 [[nodiscard]] inline const void* this_thread() noexcept {
   thread_local constinit char mark = 0;
@@ -139,9 +166,14 @@ template <typename Work>
 void Session::Impl::release_and(Work work) {
   auto* const release = release_gil.load(std::memory_order_acquire);
   auto* const restore = restore_gil.load(std::memory_order_acquire);
-  void* const token = release != nullptr ? release() : nullptr;
+  struct Held {
+    void* token;
+    void (*restore)(void*);
+    ~Held() {  // the GIL comes back whatever happened
+      if (token != nullptr && restore != nullptr) restore(token);
+    }
+  } const held{release != nullptr ? release() : nullptr, restore};
   work();
-  if (token != nullptr && restore != nullptr) restore(token);
 }
 
 }  // namespace commensal

@@ -3,6 +3,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <stdexcept>
 
@@ -13,9 +14,15 @@ namespace commensal {
 namespace {
 
 constexpr auto kRelaxed = std::memory_order_relaxed;
-constexpr std::chrono::milliseconds kAskWait{100};
+/// An allocation waits this long for more memory when the slower tier can serve it meanwhile.
+constexpr Duration kAskWait = std::chrono::milliseconds{100};
+/// The same when nothing else can serve it: long enough for the coordinator's own answer, which
+/// comes within five seconds.
+constexpr Duration kLastResortWait = std::chrono::seconds{6};
 /// After a refusal, allocations go to the slower tier at once for this long.
 constexpr Duration kAskPause = std::chrono::seconds{1};
+constexpr Bytes kSmallestUnit = 2_MiB;
+constexpr Bytes kLargestUnit = 32_MiB;
 constexpr Duration kStopDeadline = std::chrono::milliseconds{50};
 
 /// Fetches that are open on this thread, and whether the outermost one was taken for a wait.
@@ -110,26 +117,15 @@ void Session::Impl::safe_point() noexcept {
     equip_threads(false);
     return;
   }
-  moving.fetch_add(1);
+  const Moving here(*this);
   try {
     std::optional<LimitTicket> ticket;
-    std::string problem;
-    release_and([&] {
-      try {
-        ticket = allocator.safe_point();
-      } catch (const std::exception& error) {
-        problem = error.what();  // the GIL must come back whatever happened
-      }
-    });
-    if (!problem.empty()) note("a safe point failed: " + problem);
-    if (ticket) {
-      if (const auto owed = limits.after_safe_point(*ticket)) answer(*owed);
-    }
+    release_and([&] { ticket = allocator.safe_point(); });
+    if (const auto owed = limits.after_safe_point(*ticket)) answer(*owed);
   } catch (const std::exception& error) {
     note(std::string("a safe point failed: ") + error.what());
   }
   equip_threads(true);
-  moving.fetch_sub(1);
   last_safe_point_ns.store(clock.now().time_since_epoch().count(), kRelaxed);
 }
 
@@ -144,27 +140,31 @@ bool Session::Impl::ask_for_memory(Bytes needed) noexcept {
     }
     if (!client.connected() || limits.bound_by_itself()) return false;
     if (!observer.observe(now).coordinator_alive) return false;
-    std::uint64_t grants = 0;
+    const bool last_resort = stats.host + needed > source->capacity(Tier::kHost);
+    const Duration patience = last_resort ? kLastResortWait : kAskWait;
     std::uint64_t refusals = 0;
     {
       const MutexLock lock(ask_mutex);
-      if (now < ask_again) return false;
-      ask_again = now + kAskWait;  // one thread asks for all
-      grants = grants_seen;
+      if (now < ask_again && !last_resort) return false;
+      ask_again = now + patience;  // one thread asks for all
       refusals = refusals_seen;
     }
+    // Memory comes in whole chunks, which are larger in a job that holds more.
+    const Bytes held = held_by(stats);
+    const Bytes unit = std::clamp(Bytes{held.count() / 16}, kSmallestUnit, kLargestUnit);
+    const Bytes more = round_up(needed, unit);
     client.post(wire::AskMemory{.job_id = config.job_id.str(),
                                 .pid = ::getpid(),
-                                .needed_bytes = needed.count(),
-                                .held_bytes = (stats.device + stats.host_touched).count()});
+                                .needed_bytes = more.count(),
+                                .held_bytes = held.count()});
     bool granted = false;
     release_and([&]() COMMENSAL_NO_THREAD_SAFETY_ANALYSIS {
-      const auto until = std::chrono::steady_clock::now() + kAskWait;
+      const auto until = std::chrono::steady_clock::now() + patience;
       ask_mutex.lock();
-      while (grants_seen == grants && refusals_seen == refusals) {
+      // The limit may grow in several steps: what counts is that it is enough.
+      while (!(granted = limits.allows(held + more)) && refusals_seen == refusals) {
         if (ask_answered.wait_until(ask_mutex, until) == std::cv_status::timeout) break;
       }
-      granted = grants_seen != grants;
       ask_again = granted ? TimePoint{} : clock.now() + kAskPause;
       ask_mutex.unlock();
     });
@@ -183,15 +183,11 @@ LimitTicket Session::Impl::set_memory_limit(Bytes max) {
   // Another thread than the one that trains cannot know whether that one is between two ops.
   const void* trainer = training_thread.load(kRelaxed);
   const bool here = trainer == nullptr || trainer == this_thread();
-  moving.fetch_add(1);
   LimitTicket ticket;
-  try {
+  {
+    const Moving now(*this);
     ticket = limits.set_own(max, here);
-  } catch (...) {
-    moving.fetch_sub(1);
-    throw;
   }
-  moving.fetch_sub(1);
   if (here) {
     last_safe_point_ns.store(clock.now().time_since_epoch().count(), kRelaxed);
     if (const auto owed = limits.after_safe_point(ticket)) answer(*owed);
@@ -202,7 +198,6 @@ LimitTicket Session::Impl::set_memory_limit(Bytes max) {
   request.job = config.job_id.str();
   request.memory = wire::MemoryRange{config.memory.min.count(), max.count()};
   client.post(request);
-  client.wake();
   return ticket;
 }
 
@@ -211,7 +206,6 @@ void Session::Impl::set_compute_share(double max) {
     throw std::invalid_argument("compute share outside 0..1: " + number(max));
   }
   double min = 0.0;
-  bool needs_a_law = false;
   {
     const MutexLock lock(mutex);
     if (max > 0.0 && max < share.min) {
@@ -220,9 +214,10 @@ void Session::Impl::set_compute_share(double max) {
     }
     share.max = max;
     min = share.min;
-    needs_a_law = max < 1.0 && law == "open" && !law_chosen;
   }
-  if (needs_a_law) use_law("duty_cycle");  // the class's default cannot hold a share
+  if (max < 1.0 && config.law.empty() && gate.stats().law == "open") {
+    use_law("duty_cycle");  // the class's default cannot hold a share
+  }
   gate.set_share(min, max);
   wire::SetRequest request;
   request.job = config.job_id.str();

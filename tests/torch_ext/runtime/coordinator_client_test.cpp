@@ -67,7 +67,6 @@ class CoordinatorClientTest : public ::testing::Test {
     ClientOptions options;
     options.runtime_dir = folder_.path();
     options.instance = "default";
-    options.job_id = "job-1";
     options.page_fd = page_.fd();
     options.connect_timeout = milliseconds{300};
     options.retry = milliseconds{50};
