@@ -56,7 +56,7 @@ OpKind kind_of(const at::RecordFunction& event) {
 void enter(Gate& gate, const char* key) noexcept {
   if (gate.try_enter_op(key)) return;
   void* const python = release_python_lock();
-  gate.wait_op(key);
+  gate.wait_op(key, &python_signal_raised);
   take_python_lock_back(python);
 }
 

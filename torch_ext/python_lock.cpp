@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lets go of Python's global lock while a thread waits, without linking Python.
+// What a waiting thread owes to Python, without linking it: its global lock, and its signals.
 #include "torch_ext/python_lock.h"
 
 #include <dlfcn.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#include <chrono>
+#include <utility>
 
 namespace commensal {
 namespace {
@@ -27,10 +30,19 @@ struct Python {
   void* (*running)() = find<void*()>("PyThreadState_GetUnchecked", "_PyThreadState_UncheckedGet");
   void* (*save_thread)() = find<void*()>("PyEval_SaveThread");
   void (*restore_thread)(void*) = find<void(void*)>("PyEval_RestoreThread");
+  int (*check_signals)() = find<int()>("PyErr_CheckSignals");
+  void (*fetch_error)(void**, void**, void**) = find<void(void**, void**, void**)>("PyErr_Fetch");
+  void (*restore_error)(void*, void*, void*) = find<void(void*, void*, void*)>("PyErr_Restore");
+  int (*add_pending_call)(int (*)(void*),
+                          void*) = find<int(int (*)(void*), void*)>("Py_AddPendingCall");
 
   [[nodiscard]] bool complete() const noexcept {
     return is_initialized != nullptr && is_finalizing != nullptr && this_thread != nullptr &&
            running != nullptr && save_thread != nullptr && restore_thread != nullptr;
+  }
+  [[nodiscard]] bool has_signals() const noexcept {
+    return complete() && check_signals != nullptr && fetch_error != nullptr &&
+           restore_error != nullptr && add_pending_call != nullptr;
   }
   // The comparison that PyGILState_Check makes, which answers 1 without looking once there is a
   // second interpreter.
@@ -45,7 +57,62 @@ const Python& python() noexcept {
   return functions;
 }
 
+[[nodiscard]] bool is_main_thread() noexcept {
+  return ::getpid() == static_cast<pid_t>(::syscall(SYS_gettid));
+}
+
+// What a signal handler raised while the main thread waited in C++. Used by that thread alone.
+struct RaisedError {
+  void* type = nullptr;
+  void* value = nullptr;
+  void* traceback = nullptr;
+  bool announced = false;  // the interpreter will raise it
+};
+RaisedError g_raised;
+
+// Raises it as if the handler had run here: between two bytecodes.
+int raise_at_bytecode(void* /*none*/) noexcept {
+  const RaisedError raised = std::exchange(g_raised, {});
+  if (raised.type == nullptr) return 0;
+  python().restore_error(raised.type, raised.value, raised.traceback);
+  return -1;
+}
+
+// Runs the handlers. What one raises must not stay set here: the op goes on, and its caller would
+// find a result with an error.
+void run_signal_handlers(const Python& py) noexcept {
+  void* const thread = py.this_thread();
+  if (thread == nullptr || py.is_finalizing() != 0) return;
+  py.restore_thread(thread);
+  if (py.check_signals() != 0) {
+    py.fetch_error(&g_raised.type, &g_raised.value, &g_raised.traceback);
+  }
+  (void)py.save_thread();
+}
+
+// Fails while the interpreter's short queue is full: then the next op tries again.
+bool announce_raised(const Python& py) noexcept {
+  if (g_raised.type == nullptr) return false;
+  if (!g_raised.announced) {
+    g_raised.announced = py.add_pending_call(&raise_at_bytecode, nullptr) == 0;
+  }
+  return true;
+}
+
 }  // namespace
+
+bool python_signal_raised() noexcept {
+  constexpr std::chrono::milliseconds kBetweenLooks{100};
+  const Python& py = python();
+  if (!is_main_thread() || !py.has_signals() || py.is_initialized() == 0) return false;
+  if (announce_raised(py)) return true;
+  static std::chrono::steady_clock::time_point next_look;
+  const auto now = std::chrono::steady_clock::now();
+  if (now < next_look) return false;
+  next_look = now + kBetweenLooks;
+  run_signal_handlers(py);
+  return announce_raised(py);
+}
 
 void* release_python_lock() noexcept {
   const Python& py = python();
@@ -58,8 +125,7 @@ void take_python_lock_back(void* token) noexcept {
   const Python& py = python();
   // Until Python 3.14 the call below ends the thread by unwinding it, which a callback that may
   // not throw cannot survive.
-  const bool is_main = ::getpid() == static_cast<pid_t>(::syscall(SYS_gettid));
-  while (py.is_finalizing() != 0 && !is_main) ::pause();
+  while (py.is_finalizing() != 0 && !is_main_thread()) ::pause();
   py.restore_thread(token);
 }
 

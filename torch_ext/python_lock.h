@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lets go of Python's global lock while a thread waits, without linking Python.
+// What a waiting thread owes to Python, without linking it: its global lock, and its signals.
 #pragma once
 
 namespace commensal {
@@ -11,5 +11,11 @@ namespace commensal {
 /// Takes the lock back. Null: does nothing. While the interpreter ends, a thread other than the
 /// one that ends it never returns from here, as it never would from Python's own call.
 void take_python_lock_back(void* token) noexcept;
+
+/// Lets Python's signal handlers run on a main thread that waits without the lock; looks about ten
+/// times a second. Elsewhere does nothing.
+/// @return whether a handler has raised an exception (KeyboardInterrupt) that the interpreter has
+///   not seen yet: it is raised at the next bytecode, so the thread must not wait before that.
+[[nodiscard]] bool python_signal_raised() noexcept;
 
 }  // namespace commensal

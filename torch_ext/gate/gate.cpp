@@ -313,7 +313,7 @@ bool Gate::try_enter_op(const char* name) noexcept {
   return true;
 }
 
-void Gate::wait_op(const char* name) noexcept {
+void Gate::wait_op(const char* name, Summons summoned) noexcept {
   Impl& gate = *impl_;
   if (gate.disarmed.load(kRelaxed)) return;
   Slot& slot = *gate.slot();
@@ -326,6 +326,7 @@ void Gate::wait_op(const char* name) noexcept {
     const std::uint32_t seen = gate.generation.load();
     verdict = gate.ask(predicted, false);
     if (verdict.decision.open || gate.disarmed.load(kRelaxed)) break;
+    if (summoned != nullptr && summoned()) break;
     gate.sleep(verdict.decision.recheck, seen);
   }
   slot.wait_since_ns.store(0, kRelaxed);

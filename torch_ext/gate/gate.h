@@ -36,6 +36,8 @@ class Gate {
   /// How a wait passes time; a fake one in tests moves its clock. Returns early when the gate
   /// changed.
   using Sleeper = std::function<void(Duration)>;
+  /// Whether the program has something to do on this thread before it can go on.
+  using Summons = bool (*)() noexcept;
 
   /// @param view  answers what the device looks like now; called without locks, often. Not owned.
   Gate(std::unique_ptr<PacingLaw> law, const DeviceObserver& view,
@@ -48,8 +50,9 @@ class Gate {
   /// constant for the process and distinct by op; it is the key for predicted durations.
   /// Quick when open. Returns false if the op would have to wait: then call `wait_op`.
   [[nodiscard]] bool try_enter_op(const char* name) noexcept;
-  /// Waits until the gate opens for this op, then enters it.
-  void wait_op(const char* name) noexcept;
+  /// Waits until the gate opens for this op, then enters it; or enters it through the closed gate
+  /// once `summoned` says so, which is asked all along.
+  void wait_op(const char* name, Summons summoned = nullptr) noexcept;
   /// Called when that op has ended, on the same thread. Without an entry before: does nothing.
   void leave_op(const char* name) noexcept;
 
