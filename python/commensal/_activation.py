@@ -15,6 +15,7 @@ import os
 import re
 import sys
 import threading
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -57,7 +58,11 @@ def _autoload() -> None:
     member = member_of(os.environ, os.getpid(), sys.orig_argv)
     settings = JobSettings.from_environ(os.environ)
     if settings.launch is not None and settings.launch.pid == os.getpid():
-        atexit.register(_tell_end, settings)  # before the session's own: runs after it
+        # Before the session's own, so that it runs after it. Imported now: a dataclass that is made
+        # while the interpreter ends makes it forget that it was interrupted (exit code 1, not 130).
+        from commensal._end_line import tell_end
+
+        atexit.register(_tell_end, settings, tell_end)
     session = activate(settings, member)
     if session is None or member.role == "helper":
         return
@@ -67,15 +72,13 @@ def _autoload() -> None:
         say(line)
 
 
-def _tell_end(settings: JobSettings) -> None:
+def _tell_end(settings: JobSettings, tell_end: Callable[[JobSettings], None]) -> None:
     """Print the job's last line in its first process; else the launcher's watcher does."""
     if settings.launch is None or settings.launch.pid != os.getpid():
         return  # a forked child that runs exit handlers
     spawned = sys.modules.get("multiprocessing")
     if spawned is not None and any(not child.daemon for child in spawned.active_children()):
         return  # they are waited for after this, and belong to the job
-    from commensal._end_line import tell_end
-
     with contextlib.suppress(KeyboardInterrupt):
         tell_end(settings)
 

@@ -321,3 +321,57 @@ print(json.dumps({"before": before, "main": os.sched_getscheduler(0) == os.SCHED
     own = {name: idle for name, idle in facts["classes"].items() if name.startswith("commensal-")}
     assert own
     assert not any(own.values())
+
+
+# Waits at a closed gate in forward, backward (which calls no Python) and optimizer alike.
+HANDLERS = """
+import signal, sys, torch
+signal.signal(signal.SIGUSR1, lambda *_: print("seen", flush=True))
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+model = torch.nn.Sequential(*(torch.nn.Linear(32, 32) for _ in range(20)))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+print("training", flush=True)
+while True:
+    optimizer.zero_grad()
+    model(torch.randn(16, 32)).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.fixture
+def waiting(world: World) -> subprocess.Popen[str]:
+    """A job whose main thread waits at the gate: `commensal pause`."""
+    job = world.start(
+        [
+            *(str(COMMENSAL), "run", "--no-idle-class", "--name", "waiting", "--"),
+            *(sys.executable, world.script(HANDLERS)),
+        ]
+    )
+    read_line(job, "training")
+    wait_until("reports", lambda: _reporting(world, "waiting"))
+    assert world.commensal("pause", "waiting").returncode == 0
+    wait_until("waits", lambda: _gate(world, "waiting")["ops_gated_total"] > 0)
+    return job
+
+
+def test_ctrl_c_ends_a_job_that_waits_at_the_gate(
+    world: World, waiting: subprocess.Popen[str]
+) -> None:
+    waiting.send_signal(signal.SIGINT)
+    _, errors = waiting.communicate(timeout=DEADLINE)
+    assert waiting.returncode == -signal.SIGINT  # what Python does; a shell shows 130
+    assert "KeyboardInterrupt" in errors
+    assert "SystemError" not in errors
+
+
+def test_a_paused_job_runs_its_signal_handlers_and_goes_on_waiting(
+    world: World, waiting: subprocess.Popen[str]
+) -> None:
+    before = _record(world, "waiting")["step"]["number"]
+    for _ in range(3):
+        waiting.send_signal(signal.SIGUSR1)
+        assert read_line(waiting, "seen") == "seen\n"
+    assert _record(world, "waiting")["step"]["number"] <= before + 1  # was perhaps on its way
+    waiting.send_signal(signal.SIGTERM)  # its handler raises SystemExit
+    waiting.communicate(timeout=DEADLINE)
+    assert waiting.returncode == 7
