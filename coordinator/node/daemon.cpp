@@ -34,7 +34,6 @@ using namespace std::chrono_literals;
 
 constexpr Duration kHeartbeat = 200ms;
 constexpr Duration kSampling = 20ms;
-constexpr Duration kSilence = 10s;  // a process that cannot be watched counts as gone after this
 constexpr Duration kRecovery = 1500ms;
 constexpr int kMessagesAtOnce = 256;
 constexpr std::int64_t kLargestFrame = 16LL << 20U;  // larger ones end the connection
@@ -55,6 +54,10 @@ std::uint64_t start_ticks(std::int64_t pid) {
   std::uint64_t ticks = 0;
   fields >> ticks;
   return ticks;
+}
+
+Duration from_seconds(double seconds) {
+  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
 }
 
 std::shared_ptr<spdlog::logger> make_log(const DaemonOptions& options) {
@@ -83,8 +86,7 @@ CoordinatorConfig coordinator_config(const DaemonOptions& options, bool after_cr
   config.memory.headroom = options.headroom;
   config.compute.slo = options.slo;
   config.compute.trickle = options.trickle;
-  config.compute.period = std::chrono::duration_cast<Duration>(
-      std::chrono::duration<double>(options.control_period_seconds));
+  config.compute.period = from_seconds(options.control_period_seconds);
   if (after_crash) config.recovery = kRecovery;
   return config;
 }
@@ -150,8 +152,8 @@ class Daemon {
  public:
   Daemon(const DaemonOptions& options, bool after_crash, std::shared_ptr<spdlog::logger> log)
       : log_(std::move(log)),
-        idle_exit_(std::chrono::duration_cast<Duration>(
-            std::chrono::duration<double>(options.idle_exit_seconds))),
+        idle_exit_(from_seconds(options.idle_exit_seconds)),
+        silence_(from_seconds(options.silence_seconds)),
         control_path_(wire::control_socket_path(options.runtime_dir, options.instance)),
         pages_path_(wire::pages_socket_path(options.runtime_dir, options.instance)),
         signals_(block_signals()),
@@ -251,7 +253,8 @@ class Daemon {
     }
   }
 
-  /// Begins to watch a process if its pid means the same process here.
+  /// Begins to watch a process if its pid means the same process here. Otherwise the pidfd that
+  /// comes with its page is watched; without one too, it counts as gone when it falls silent.
   void watch(const wire::Register& hello) {
     const ProcessKey key{JobId{hello.job_id}, hello.pid};
     watches_.erase(key);
@@ -260,7 +263,7 @@ class Daemon {
       wire::UniqueFd pidfd = wire::open_pidfd(hello.pid);
       if (start_ticks(hello.pid) == hello.start_ticks) watches_.emplace(key, std::move(pidfd));
     } catch (const std::system_error& error) {
-      log_->debug("process {} is watched by its heartbeat: {}", hello.pid, error.what());
+      log_->debug("process {} lives as long as it says something: {}", hello.pid, error.what());
     }
   }
 
@@ -308,7 +311,7 @@ class Daemon {
         if (const int fd = pages_.pidfd(key); fd >= 0) {
           pollfd state{fd, POLLIN, 0};
           if (poll(&state, 1, 0) > 0) silent.push_back(key);
-        } else if (now - member.last_heard > kSilence) {
+        } else if (now - member.last_heard > silence_) {
           silent.push_back(key);
         }
       }
@@ -358,6 +361,7 @@ class Daemon {
   std::shared_ptr<spdlog::logger> log_;
   SteadyClock clock_;
   Duration idle_exit_;
+  Duration silence_;
   std::filesystem::path control_path_;
   std::filesystem::path pages_path_;
   wire::UniqueFd signals_;

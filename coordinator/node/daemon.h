@@ -24,6 +24,7 @@ struct DaemonOptions {
   std::string law = "gap";
   double idle_exit_seconds = 300.0;  ///< 0: never
   double control_period_seconds = 0.5;
+  double silence_seconds = 10.0;  ///< a process that cannot be watched is gone after so long
   bool foreground = false;
   std::filesystem::path log_file;  ///< empty: INSTANCE.log in the runtime folder
   std::string log_level = "info";

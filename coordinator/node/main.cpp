@@ -57,6 +57,10 @@ void add_options(CLI::App& app, CommandLine& line) {
                  "seconds between two changes of a share")
       ->check(CLI::Range(0.05, 60.0))
       ->capture_default_str();
+  app.add_option("--silence", options.silence_seconds,
+                 "a process that cannot be watched counts as gone after so many silent seconds")
+      ->check(CLI::Range(0.1, 3600.0))
+      ->capture_default_str();
   app.add_flag("--foreground", options.foreground, "stay attached and log to stderr");
   app.add_option("--log-file", options.log_file, "default: INSTANCE.log in the runtime folder");
   app.add_option("--log-level", options.log_level, "least important line to log")

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <fstream>
+#include <zmq.hpp>
 
 #include "coordinator/wire/pages.h"
 #include "coordinator/wire/paths.h"
@@ -121,6 +122,54 @@ TEST_F(CommensaldTest, UnusableFramesAreCountedAndAnswered) {
   EXPECT_EQ(code(std::string(wire::kMaxFrameBytes + 1, 'x')), "oversized");
   EXPECT_EQ(code(wire::encode(wire::SetReply{})), "unknown_type");
   EXPECT_EQ(folder_.status()["coordinator"]["malformed_frames_total"], 6);
+}
+
+TEST_F(CommensaldTest, WhatIsNoSingleFrameOfASensibleSizeHarmsNobodyElse) {
+  begin();
+  zmq::context_t context{1};
+  const auto dealer = [&] {
+    zmq::socket_t socket{context, zmq::socket_type::dealer};
+    socket.set(zmq::sockopt::linger, 0);
+    socket.connect(wire::ipc_endpoint(wire::control_socket_path(folder_.path(), "default")));
+    return socket;
+  };
+  zmq::socket_t twice = dealer();
+  const std::string frame = wire::encode(wire::StatusRequest{});
+  twice.send(zmq::buffer(frame), zmq::send_flags::sndmore);
+  twice.send(zmq::buffer(frame), zmq::send_flags::none);
+  zmq::message_t reply;
+  ASSERT_TRUE(twice.recv(reply));
+  EXPECT_THAT(std::get<wire::Error>(wire::decode(reply.to_string())).what,
+              HasSubstr("one frame, not 2"));
+  zmq::socket_t huge = dealer();
+  huge.send(zmq::buffer(std::string(17U << 20U, 'x')), zmq::send_flags::none);
+  EXPECT_EQ(folder_.status()["coordinator"]["malformed_frames_total"], 1);
+}
+
+/// Without a pidfd (another pid namespace, no page) a process lives as long as it says something.
+TEST_F(CommensaldTest, AProcessThatCannotBeWatchedIsGoneWhenItFallsSilent) {
+  begin({"--silence", "3"});
+  const wire::ControlClient client = folder_.client();
+  const auto enter = [&](const char* job, std::int64_t pid) {
+    auto hello = registration(job, JobClass::kOpportunistic, 0, 300 * kMiB);
+    hello.pid = pid;  // and no start_ticks: it cannot be told what the pid means here
+    ASSERT_TRUE(std::holds_alternative<wire::Registered>(client.request(hello)));
+  };
+  enter("silent", 1000001);
+  enter("talks", 1000002);
+  // A process that is watched may be silent: it is only stopped.
+  FakeJob stopped{folder_, registration("stopped", JobClass::kOpportunistic, 0, 100 * kMiB)};
+  ASSERT_TRUE(reaches("stopped", 100 * kMiB));
+  ::kill(stopped.pid(), SIGSTOP);
+  EXPECT_TRUE(eventually([&] {
+    const auto reply = client.request(wire::AskMemory{"talks", 1000002, 1, 0});
+    EXPECT_TRUE(std::holds_alternative<wire::Change>(reply)) << "it is still registered";
+    return job("silent")["ended"] == true;
+  }));
+  EXPECT_EQ(job("silent")["exit_reason"], "no sign of life");
+  EXPECT_EQ(job("talks")["ended"], false);
+  EXPECT_EQ(job("stopped")["ended"], false);
+  EXPECT_EQ(granted("stopped"), 100 * kMiB);
 }
 
 TEST_F(CommensaldTest, HandoversThatCannotBeUsedAreRefusedWithAText) {

@@ -129,7 +129,7 @@ class ObedientProcess {
 }  // namespace
 
 bool eventually(const std::function<bool()>& done) {
-  const auto deadline = Steady::now() + 10s;
+  const auto deadline = Steady::now() + 30s;
   while (Steady::now() < deadline) {
     if (done()) return true;
     std::this_thread::sleep_for(10ms);
@@ -193,7 +193,7 @@ pid_t DaemonFolder::pid(const std::string& instance) const {
 }
 
 wire::ControlClient DaemonFolder::client(const std::string& instance) const {
-  return wire::ControlClient{wire::control_socket_path(path_, instance), 10s};
+  return wire::ControlClient{wire::control_socket_path(path_, instance), 30s};
 }
 
 nlohmann::json DaemonFolder::status(const std::string& job, const std::string& instance) const {
@@ -207,7 +207,7 @@ bool DaemonFolder::stop(int signal, const std::string& instance) const {
     const wire::UniqueFd pidfd = wire::open_pidfd(daemon);
     if (::kill(daemon, signal) != 0) return errno == ESRCH;
     pollfd end{pidfd.get(), POLLIN, 0};
-    return poll(&end, 1, 10000) == 1;
+    return poll(&end, 1, 30000) == 1;
   } catch (const std::system_error&) {
     return true;  // gone already
   }

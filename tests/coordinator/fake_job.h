@@ -19,7 +19,7 @@
 
 namespace commensal::node {
 
-/// Calls `done` until it says true; false after ten seconds.
+/// Calls `done` until it says true; false after half a minute.
 bool eventually(const std::function<bool()>& done);
 
 /// What a program printed to stderr and how it ended.

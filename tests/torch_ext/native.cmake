@@ -14,7 +14,8 @@ commensal_test(
   LIBRARIES
   commensal::session)
 # One session a process: ctest runs each case in a process of its own.
-commensal_test(session_test runtime/session_test.cpp runtime/fake_coordinator.cpp
+commensal_test(session_test runtime/session_test.cpp runtime/session_life_test.cpp
+               runtime/fake_coordinator.cpp
                LIBRARIES
                commensal::session)
 commensal_test(two_sessions_test runtime/two_sessions_test.cpp runtime/fake_coordinator.cpp

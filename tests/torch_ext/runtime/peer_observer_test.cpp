@@ -163,6 +163,38 @@ TEST_F(PeerObserverTest, ALivingGuaranteedProcessCountsWithoutALease) {
   EXPECT_FALSE(observer_.observe(kNow + seconds{13}).guaranteed_present);
 }
 
+/// Law 6 while the job trains: its daemon dies and leaves a page that says that a guaranteed job is
+/// busy and that nothing may run beside it.
+class Law6Observer : public PeerObserverTest {
+ protected:
+  Law6Observer() {
+    device_.trickle_ppm.store(0);
+    entry(0).share_min_ppm.store(0);
+    add_guaranteed(1);
+    use_device();
+  }
+  [[nodiscard]] bool lets_an_op_pass(TimePoint now) const {
+    return law_->decide(PacingInput{.device = observer_.observe(now)}).open;
+  }
+
+  std::unique_ptr<PacingLaw> law_ = make_pacing_law("gap");
+};
+
+TEST_F(Law6Observer, Law6_TrainsOnAfterItsDaemonDied) {
+  EXPECT_FALSE(lets_an_op_pass(kNow));
+  EXPECT_FALSE(lets_an_op_pass(kNow + PeerObserver::kSilence)) << "the other job's lease runs";
+  EXPECT_TRUE(lets_an_op_pass(kNow + seconds{4}));
+}
+
+TEST_F(Law6Observer, Law6_BreaksWhenTheDaemonsDeathDoesNotShow) {
+  int passed = 0;
+  for (TimePoint now = kNow; now < kNow + std::chrono::hours{1}; now += seconds{1}) {
+    device_.heartbeat_ns.store(to_page_time(now));  // as if the page were alive without a writer
+    passed += lets_an_op_pass(now) ? 1 : 0;
+  }
+  EXPECT_EQ(passed, 0) << "it would never train again";
+}
+
 TEST_F(PeerObserverTest, RefusesPagesThatAreNone) {
   device_.header.version = 99;
   EXPECT_THROW(use_device(), std::runtime_error);
