@@ -89,6 +89,7 @@ void ElasticCore::measure_touched() {
     chunk->touched = touched.resident;
     chunk->written = touched.written;
     if (touched.resident.is_zero()) continue;
+    chunk->hot_until = safe_points_ + kHotSafePoints;
     chunk->lazy = false;
     if (chunk->tier == Tier::kParked) {
       chunk->tier = Tier::kHost;
@@ -119,8 +120,8 @@ ElasticCore::Snapshot ElasticCore::snapshot(std::uint64_t round) {
   each_chunk([&](const ChunkRef& chunk) {
     shot.refs.push_back(chunk);
     shot.views.push_back(ChunkView{chunk->tier, chunk.size(), Bytes{chunk->used}, chunk->last_use,
-                                   chunk->touched, chunk->written, chunk->lazy,
-                                   chunk->skip_round >= round});
+                                   chunk->touched, chunk->written, chunk->hot_until > safe_points_,
+                                   chunk->lazy, chunk->skip_round >= round});
     if (chunk->tier == Tier::kDevice && chunk->used == 0) shot.free_device += chunk.size();
   });
   return shot;
@@ -293,9 +294,7 @@ MoveReport ElasticCore::run_batch(const std::vector<ChunkRef>& chunks, Tier tier
 std::string ElasticCore::move_out(const ShrinkGoal& goal, std::uint64_t round, Bytes need,
                                   TimePoint deadline, bool& stop) {
   const Snapshot shot = snapshot(round);
-  std::vector<std::size_t> chosen = choose_evictions(shot.views, need, kBatch);
-  const bool evict = !chosen.empty();
-  if (!evict) chosen = choose_respills(shot.views, need, kBatch);
+  const std::vector<std::size_t> chosen = choose_spills(shot.views, need, kBatch);
   if (chosen.empty()) {
     stop = true;
     return {};

@@ -116,7 +116,8 @@ struct MoveRisk {
 ///   `unfence`, then `release` the old handle. The chunk can be read and written all the time;
 ///   threads that write inside the fence wait. After kSwapped the new handle is mapped there and
 ///   the old one is unmapped. After kChanged or kFailed everything is as before `begin_copy`,
-///   except that the new handle still exists and must be released or used again.
+///   except that the new handle still exists and must be released or used again. A source that
+///   only gives the same memory another name has nothing to compare and never answers kChanged.
 /// - Between `fence` and `unfence` only `swap` may be called. The caller then takes no lock,
 ///   allocates nothing, throws nothing and calls nothing that does: a stopped thread may hold any
 ///   lock of the process, malloc's included.

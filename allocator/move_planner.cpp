@@ -22,23 +22,6 @@ std::vector<std::size_t> ranked(std::span<const ChunkView> chunks, Keep keep, Be
   return order;
 }
 
-// Cuts a ranking to what `need` and `batch` allow; `gain` is what a chunk contributes to `need`.
-template <typename Gain>
-std::vector<std::size_t> cut(std::vector<std::size_t> order, std::span<const ChunkView> chunks,
-                             Bytes need, Bytes batch, Gain gain) {
-  Bytes won;
-  Bytes moved;
-  std::size_t count = 0;
-  for (const std::size_t i : order) {
-    if (won >= need || (count > 0 && moved + chunks[i].size > batch)) break;
-    won += gain(chunks[i]);
-    moved += chunks[i].size;
-    ++count;
-  }
-  order.resize(count);
-  return order;
-}
-
 bool slower(const ChunkView& chunk) noexcept {
   return chunk.tier == Tier::kHost || chunk.tier == Tier::kParked;
 }
@@ -56,23 +39,30 @@ SegmentPlan plan_segment(Bytes next, Bytes request) noexcept {
   return {std::min(next, kLargestSegment), false};
 }
 
-std::vector<std::size_t> choose_evictions(std::span<const ChunkView> chunks, Bytes need,
-                                          Bytes batch) {
-  auto order = ranked(
+std::vector<std::size_t> choose_spills(std::span<const ChunkView> chunks, Bytes need, Bytes batch) {
+  const auto gain = [](const ChunkView& c) { return slower(c) ? c.touched : c.size; };
+  const auto turn = [](const ChunkView& c) { return slower(c) ? 1 : c.hot ? 2 : 0; };
+  const auto order = ranked(
       chunks,
-      [](const ChunkView& c) { return c.tier == Tier::kDevice && !c.used.is_zero() && !c.skip; },
-      [](const ChunkView& a, const ChunkView& b) {
+      [](const ChunkView& c) {
+        if (c.skip) return false;
+        return slower(c) ? !c.touched.is_zero() : c.tier == Tier::kDevice && !c.used.is_zero();
+      },
+      [&](const ChunkView& a, const ChunkView& b) {
+        if (turn(a) != turn(b)) return turn(a) < turn(b);
+        if (slower(a)) return a.touched > b.touched;
         return a.last_use != b.last_use ? a.last_use < b.last_use : a.used > b.used;
       });
-  return cut(std::move(order), chunks, need, batch, [](const ChunkView& c) { return c.size; });
-}
-
-std::vector<std::size_t> choose_respills(std::span<const ChunkView> chunks, Bytes need,
-                                         Bytes batch) {
-  auto order = ranked(
-      chunks, [](const ChunkView& c) { return slower(c) && !c.touched.is_zero() && !c.skip; },
-      [](const ChunkView& a, const ChunkView& b) { return a.touched > b.touched; });
-  return cut(std::move(order), chunks, need, batch, [](const ChunkView& c) { return c.touched; });
+  std::vector<std::size_t> chosen;
+  Bytes won;
+  Bytes moved;
+  for (const std::size_t i : order) {
+    if (won >= need || (!chosen.empty() && moved + chunks[i].size > batch)) break;
+    won += gain(chunks[i]);
+    moved += chunks[i].size;
+    chosen.push_back(i);
+  }
+  return chosen;
 }
 
 std::vector<std::size_t> choose_returns(std::span<const ChunkView> chunks,

@@ -41,20 +41,26 @@ struct ChunkView {
   std::uint64_t last_use = 0;  ///< larger is later
   Bytes touched;               ///< slower tier: resident bytes
   Bytes written;               ///< of these, changed
+  bool hot = false;            ///< was touched on the slower tier lately
   bool lazy = false;           ///< comes back only when touched or asked for
   bool skip = false;           ///< failed to move a moment ago
 };
 
-/// Returns live device chunks to move out, coldest first (least recently allocated from or freed
-/// to; of equals the one with more live bytes), until `need` bytes or `batch` bytes are reached.
-/// At least one if there is one.
-[[nodiscard]] std::vector<std::size_t> choose_evictions(std::span<const ChunkView> chunks,
-                                                        Bytes need, Bytes batch);
+/// A chunk that was touched on the slower tier counts as hot for so many safe points. To move it
+/// out again meanwhile would only trade it for another; afterwards it is worth a try.
+inline constexpr std::uint64_t kHotSafePoints = 64;
 
-/// Returns chunks of the slower tier whose changed pages are to be written out again, those with
-/// most to win first, until `need` or `batch` is reached.
-[[nodiscard]] std::vector<std::size_t> choose_respills(std::span<const ChunkView> chunks,
-                                                       Bytes need, Bytes batch);
+/// Returns chunks to move to the slower tier, until `need` bytes or `batch` bytes are reached; at
+/// least one if there is one. In this order:
+/// 1. live device chunks that are not hot, coldest first (least recently allocated from or freed
+///    to; of equals the one with more live bytes);
+/// 2. touched chunks of the slower tier, whose changed pages are written out again, those with most
+///    to win first;
+/// 3. hot device chunks, coldest first.
+/// So a job whose steps use more than the limit writes the excess once a step, while memory that it
+/// does not use ends up on the slower tier.
+[[nodiscard]] std::vector<std::size_t> choose_spills(std::span<const ChunkView> chunks, Bytes need,
+                                                     Bytes batch);
 
 /// What `choose_returns` may do.
 struct ReturnBudget {

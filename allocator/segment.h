@@ -28,6 +28,7 @@ struct Chunk {
   std::uint64_t last_use = 0;    ///< number of the allocation or free that used it last
   std::uint64_t idle_since = 0;  ///< safe point at which it became wholly free
   std::uint64_t skip_round = 0;  ///< failed to move in this round
+  std::uint64_t hot_until = 0;   ///< safe point up to which it is not worth moving out again
   Bytes touched;                 ///< slower tier: resident bytes when last measured
   Bytes written;                 ///< of `touched`: changed
 };

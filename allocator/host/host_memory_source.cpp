@@ -255,10 +255,7 @@ void HostMemorySource::map(std::byte* address, MemoryHandle handle) {
   }
   if (range_of(address, handle.size) == nullptr) misuse("map", "not reserved: " + hex(address));
   if (mapped_in(address, handle.size)) misuse("map", "something is mapped there: " + hex(address));
-  // Device memory is there already: pages appear when they are touched.
-  if (handle.tier == Tier::kHost && !put_slot(address, found.slot, spill_->descriptor())) {
-    refused("map: mmap of a slot of " + to_string(handle.size), errno);
-  }
+  // The memory is there already: pages appear when they are touched.
   mapped_.emplace(address, handle.id);
   found.address = address;
   found.mapped_at = watch_.forks();
@@ -271,7 +268,7 @@ void HostMemorySource::unmap(std::byte* address, MemoryHandle handle) {
     misuse("unmap", "handle " + std::to_string(handle.id) + " is not mapped at " + hex(address));
   }
   if (found.copying) misuse("unmap", "source of a copy");
-  if (handle.tier == Tier::kDevice) {
+  if (!found.in_slot) {
     // Keeps the mapping, which saves a map call and keeps neighbours merged.
     if (::madvise(address, handle.size.count(), MADV_DONTNEED) != 0) {
       refused("unmap: madvise(MADV_DONTNEED) of " + to_string(handle.size), errno);
@@ -280,6 +277,7 @@ void HostMemorySource::unmap(std::byte* address, MemoryHandle handle) {
   } else if (!put_anonymous(address, handle.size.count())) {
     refused("unmap: mmap of " + to_string(handle.size), errno);
   }
+  found.in_slot = false;
   mapped_.erase(address);
   found.address = nullptr;
 }
@@ -318,6 +316,8 @@ CopyTicket HostMemorySource::begin_copy(std::byte* address, MemoryHandle from, M
   copy->from = &source;
   copy->to = &target;
   copy->from_mapped_at = source.mapped_at;
+  copy->from_slot = source.in_slot;
+  copy->stays = !source.in_slot && to.tier == Tier::kDevice;
   copy->pieces.resize(from.size.count() / kPiece);
   copy->written.resize(from.size.count() / kPiece, 1);
   const CopyTicket ticket{next_id_++};
@@ -354,8 +354,10 @@ CopyState HostMemorySource::wait_copy(CopyTicket ticket) {
   if (copy == nullptr) misuse("wait_copy", "unknown ticket");
   if (copy->state.load() != CopyState::kRunning) return copy->state.load();
   try {
-    prepare_staging(*copy);
-    copy_pieces(*copy);
+    if (!copy->stays) {
+      prepare_staging(*copy);
+      copy_pieces(*copy);
+    }
     copy->state.store(CopyState::kDone);
   } catch (const SourceError& error) {
     drop_staging(*copy);
@@ -402,9 +404,8 @@ void HostMemorySource::drop_staging(Copy& copy) noexcept {
 // Copies while threads run. Pieces of a slot that nobody wrote come from the file and are not
 // fingerprinted: if they are written later, their pages show it.
 void HostMemorySource::copy_pieces(Copy& copy) {
-  const bool from_slot = copy.from->handle.tier == Tier::kHost;
   const bool to_slot = copy.to->handle.tier == Tier::kHost;
-  if (from_slot) {
+  if (copy.from_slot) {
     // If the kernel does not tell, every piece counts as written and is read through the mapping.
     static_cast<void>(
         pages_->mark_written(copy.address, copy.size.count(), kPiece, copy.written.data()));
@@ -442,7 +443,7 @@ void HostMemorySource::end_copy(CopyTicket ticket) noexcept {
   drop_staging(*copy);
   if (!copy->swapped) {
     copy->from->copying = copy->to->copying = false;
-  } else if (copy->left_device) {
+  } else if (!copy->from_slot && !copy->stays) {
     given_back(copy->size, copy->from_mapped_at);
   }
   const MutexLock lock(mutex_);
@@ -497,17 +498,18 @@ COMMENSAL_IN_FENCE SwapResult HostMemorySource::swap(CopyTicket ticket,
   }
   Copy& copy = *found;
   SwapResult answer = SwapResult::kFailed;
-  if (!renew(copy, on_change, answer)) return answer;
+  if (!copy.stays && !renew(copy, on_change, answer)) return answer;
   if (options_.testing.before_exchange != nullptr) {
     options_.testing.before_exchange(options_.testing.context);
   }
-  if (!exchange(copy)) return SwapResult::kFailed;
+  if (!copy.stays && !exchange(copy)) return SwapResult::kFailed;
   copy.swapped = true;
-  copy.left_device = copy.from->handle.tier == Tier::kDevice;
   copy.from->address = nullptr;
+  copy.from->in_slot = false;
+  copy.to->in_slot = copy.to->handle.tier == Tier::kHost;
   copy.from->copying = copy.to->copying = false;
   copy.to->address = copy.address;
-  copy.to->mapped_at = watch_.forks();
+  copy.to->mapped_at = copy.stays ? copy.from_mapped_at : watch_.forks();
   mapped_.find(copy.address)->second = copy.to->handle.id;
   return SwapResult::kSwapped;
 }
@@ -520,7 +522,7 @@ COMMENSAL_IN_FENCE bool HostMemorySource::renew(Copy& copy, OnChange on_change,
   const std::size_t count = copy.size.count() / kPiece;
   Piece* const pieces = copy.pieces.data();
   std::uint8_t* const written = copy.written.data();
-  if (copy.from->handle.tier == Tier::kHost) {
+  if (copy.from_slot) {
     static_cast<void>(pages_->mark_written(copy.address, copy.size.count(), kPiece, written));
   }
   std::size_t run = 0;  // changed pieces in the buffer, the last of them before `i`
@@ -580,7 +582,7 @@ MemorySource::Touched HostMemorySource::touched(std::byte* address,
 Bytes HostMemorySource::trim(std::byte* address, MemoryHandle handle) noexcept {
   const auto at = blocks_.find(handle.id);
   if (in_child_ || fenced_ || at == blocks_.end() || at->second.address != address ||
-      handle.tier != Tier::kHost) {
+      !at->second.in_slot) {
     return {};
   }
   const Bytes before = touched(address, handle).resident;

@@ -26,6 +26,10 @@ namespace commensal {
 /// Serves device handles from anonymous memory (huge pages where they help) and host handles from
 /// slots of a spill file, mapped privately at the same address.
 ///
+/// Host memory that is mapped anew has no content yet: it is anonymous until it is moved out for
+/// the first time. To write it then costs no reads of a disk, and memory that dies before the next
+/// safe point never sees one. To become device memory it only changes its name.
+///
 /// A live chunk moves in four steps. `wait_copy` copies it piece by piece (through a buffer of its
 /// own, into a slot; or from the slot into a staging range at a constant distance) and fingerprints
 /// what it copied. `fence` stops all threads by a signal. `swap` compares and exchanges the
@@ -107,6 +111,7 @@ class HostMemorySource final : public MemorySource {
     MemoryHandle handle;
     std::byte* address = nullptr;  // null: not mapped
     SpillSlot slot;                // of host handles
+    bool in_slot = false;          // its content is there; false: in anonymous memory as yet
     ForkCount mapped_at = 0;
     bool copying = false;
   };
@@ -123,8 +128,9 @@ class HostMemorySource final : public MemorySource {
     std::byte* staging = nullptr;  // for a target on the device
     bool own_staging = false;      // not in the mirror range
     std::atomic<CopyState> state{CopyState::kRunning};
+    bool from_slot = false;
+    bool stays = false;  // the same anonymous memory, under another name
     bool swapped = false;
-    bool left_device = false;
     std::string error;
     std::vector<Piece> pieces;
     std::vector<std::uint8_t> written;  // one flag a piece

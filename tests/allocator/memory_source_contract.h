@@ -288,9 +288,10 @@ TEST_P(MemorySourceContract, ChangedBytesStayAndTheTargetCanBeUsedAgain) {
   std::byte* address = reserve();
   for (const Tier first : {Tier::kDevice, Tier::kHost}) {
     const Tier second = first == Tier::kDevice ? Tier::kHost : Tier::kDevice;
-    const MemoryHandle from = mapped(first, address);
-    const MemoryHandle to = source().create(second, chunk());
+    MemoryHandle from = mapped(Tier::kDevice, address);
     fill(address, 1);
+    if (first == Tier::kHost) from = move(address, from, Tier::kHost);  // new one: nothing to copy
+    const MemoryHandle to = source().create(second, chunk());
     CopyTicket ticket = copied(address, from, to);
     address[chunk().count() / 2] ^= std::byte{1};
     EXPECT_EQ(swap(ticket), SwapResult::kChanged);
@@ -306,6 +307,27 @@ TEST_P(MemorySourceContract, ChangedBytesStayAndTheTargetCanBeUsedAgain) {
     source().unmap(address, to);
     source().release(to);
   }
+}
+
+TEST_P(MemorySourceContract, MemoryNewOnTheSlowerTierComesBackWithWhatWasWritten) {
+  std::byte* address = reserve();
+  const MemoryHandle from = mapped(Tier::kHost, address);
+  const MemoryHandle to = source().create(Tier::kDevice, chunk());
+  fill(address, 1);
+  CopyTicket ticket = copied(address, from, to);
+  fill(address, 2);
+  if (swap(ticket) == SwapResult::kChanged) {  // copied, not only renamed
+    source().end_copy(ticket);
+    ticket = copied(address, from, to);
+    ASSERT_EQ(swap(ticket), SwapResult::kSwapped);
+  }
+  source().end_copy(ticket);
+  source().release(from);
+  expect_filled(address, 2);
+  const MemoryHandle again = move(address, to, Tier::kHost);
+  expect_filled(address, 2);
+  source().unmap(address, again);
+  source().release(again);
 }
 
 TEST_P(MemorySourceContract, CopyInsideTakesWhatChanged) {

@@ -53,27 +53,34 @@ TEST(MovePlannerTest, SegmentsHoldTheirBlockTwice) {
 
 TEST(MovePlannerTest, EvictsTheColdestUntilEnough) {
   const std::vector<ChunkView> chunks{device(5), device(1), device(3), device(2, 0_B), host(0_B)};
-  EXPECT_THAT(choose_evictions(chunks, 3_MiB, 64_MiB), ElementsAre(1, 2));
-  EXPECT_THAT(choose_evictions(chunks, 1_GiB, 64_MiB), ElementsAre(1, 2, 0));
-  EXPECT_THAT(choose_evictions(chunks, 1_GiB, 1_MiB), ElementsAre(1)) << "at least one";
-  EXPECT_THAT(choose_evictions(chunks, 0_B, 64_MiB), IsEmpty());
+  EXPECT_THAT(choose_spills(chunks, 3_MiB, 64_MiB), ElementsAre(1, 2));
+  EXPECT_THAT(choose_spills(chunks, 1_GiB, 64_MiB), ElementsAre(1, 2, 0));
+  EXPECT_THAT(choose_spills(chunks, 1_GiB, 1_MiB), ElementsAre(1)) << "at least one";
+  EXPECT_THAT(choose_spills(chunks, 0_B, 64_MiB), IsEmpty());
 }
 
 TEST(MovePlannerTest, OfEquallyColdChunksTheFullerGoes) {
   const std::vector<ChunkView> chunks{device(1, 1_MiB), device(1, 2_MiB)};
-  EXPECT_THAT(choose_evictions(chunks, 1_MiB, 64_MiB), ElementsAre(1));
+  EXPECT_THAT(choose_spills(chunks, 1_MiB, 64_MiB), ElementsAre(1));
 }
 
 TEST(MovePlannerTest, SkipsWhatFailedAMomentAgo) {
   std::vector<ChunkView> chunks{device(1), device(2)};
   chunks[0].skip = true;
-  EXPECT_THAT(choose_evictions(chunks, 1_GiB, 64_MiB), ElementsAre(1));
+  EXPECT_THAT(choose_spills(chunks, 1_GiB, 64_MiB), ElementsAre(1));
 }
 
 TEST(MovePlannerTest, RespillsThoseWithMostToWin) {
   const std::vector<ChunkView> chunks{host(64_KiB, 64_KiB), host(0_B), host(1_MiB, 1_MiB)};
-  EXPECT_THAT(choose_respills(chunks, 1_MiB, 64_MiB), ElementsAre(2));
-  EXPECT_THAT(choose_respills(chunks, 2_MiB, 64_MiB), ElementsAre(2, 0));
+  EXPECT_THAT(choose_spills(chunks, 1_MiB, 64_MiB), ElementsAre(2));
+  EXPECT_THAT(choose_spills(chunks, 2_MiB, 64_MiB), ElementsAre(2, 0));
+}
+
+TEST(MovePlannerTest, HotChunksGoOnlyAfterThoseThatAreOutAlready) {
+  std::vector<ChunkView> chunks{device(1), device(2), host(2_MiB, 2_MiB), device(3)};
+  chunks[0].hot = chunks[1].hot = true;
+  EXPECT_THAT(choose_spills(chunks, 1_GiB, 64_MiB), ElementsAre(3, 2, 0, 1));
+  EXPECT_THAT(choose_spills(chunks, 4_MiB, 64_MiB), ElementsAre(3, 2)) << "in one batch";
 }
 
 TEST(MovePlannerTest, ReturnsTheMostTouchedThatFit) {
