@@ -4,13 +4,11 @@
 
 #include <ATen/record_function.h>
 
-#include <array>
 #include <atomic>
-#include <cstdint>
-#include <cstring>
 
 #include "allocator/base/mutex.h"
 #include "torch_ext/gate/gate.h"
+#include "torch_ext/known_ops.h"
 #include "torch_ext/op_kind.h"
 #include "torch_ext/op_nesting.h"
 #include "torch_ext/python_lock.h"
@@ -30,39 +28,64 @@ Mutex& switch_mutex() {
   return mutex;
 }
 
-thread_local OpNesting t_nesting;
-
-// A dispatcher op's name is one constant pointer for the whole process, so that its kind needs to
-// be found once. Wrappers' names are temporaries and never stored here.
-struct KnownKind {
-  const char* name = nullptr;
-  OpKind kind = OpKind::kOp;
+struct OpThread {
+  OpNesting nesting;
+  Gate::Account* account = nullptr;  // null: not asked for yet
 };
-thread_local std::array<KnownKind, 256> t_known_kinds;
+COMMENSAL_QUICK_THREAD_LOCAL constinit OpThread t_thread;
 
-OpKind aten_kind(const char* name) noexcept {
-  const auto slot = (reinterpret_cast<std::uintptr_t>(name) >> 4U) % t_known_kinds.size();
-  KnownKind& known = t_known_kinds[slot];
-  if (known.name != name) known = {name, op_kind(name, true)};
-  return known.kind;
+Gate::Account* ask_for_account(Gate& gate) noexcept {
+  struct Forgetter {
+    OpThread& thread;
+    ~Forgetter() { thread.account = nullptr; }
+  };
+  t_thread.account = gate.account();
+  // Made after what the gate keeps for this thread, hence destroyed before it.
+  static thread_local const Forgetter forgetter{t_thread};
+  return t_thread.account;
 }
 
-OpKind kind_of(const at::RecordFunction& event) {
+// Named ops never go, but wrappers' names are temporaries: those are never stored here.
+KnownOps g_known_ops;
+OpDuration g_region_duration;  // of all compiled regions together: their names are temporaries
+
+struct FoundOp {
+  OpKind kind;
+  OpDuration* duration = nullptr;
+};
+
+// By hand, for it is asked about every op: a call of strncmp costs more than all the rest.
+bool is_aten(const char* name) noexcept {
+  return name[0] == 'a' && name[1] == 't' && name[2] == 'e' && name[3] == 'n' && name[4] == ':' &&
+         name[5] == ':';
+}
+
+FoundOp look_at(const char* name, bool is_dispatcher) {
+  const OpKind kind = op_kind(name, is_dispatcher);
+  if (kind == OpKind::kRegion) return {kind, &g_region_duration};
+  if (kind == OpKind::kTransparent && !is_aten(name)) return {kind};
+  return {kind, &g_known_ops.add(name, kind).duration()};
+}
+
+FoundOp find_op(const at::RecordFunction& event) {
   const char* const name = event.name();
-  if (std::strncmp(name, "aten::", 6) == 0) return aten_kind(name);
-  return op_kind(name, event.operator_name().has_value());
+  if (!is_aten(name)) return look_at(name, event.operator_name().has_value());
+  KnownOp* const known = g_known_ops.find(name);
+  if (known == nullptr || known->kind() == OpKind::kUnknown) return look_at(name, true);
+  return {known->kind(), &known->duration()};
 }
 
-void enter(Gate& gate, const char* key) noexcept {
-  if (gate.try_enter_op(key)) return;
+void enter(Gate& gate, Gate::Account* account, const OpDuration& op) noexcept {
+  if (gate.try_enter_op(op, account)) return;
   void* const python = release_python_lock();
-  gate.wait_op(key, &python_signal_raised);
+  gate.wait_op(op, &python_signal_raised);
   take_python_lock_back(python);
 }
 
-void apply(Gate& gate, const GateCalls& calls) noexcept {
-  if (calls.leave != nullptr) gate.leave_op(calls.leave);
-  if (calls.enter != nullptr) enter(gate, calls.enter);
+inline void apply(Gate& gate, const OpThread& thread, const GateCalls& calls) noexcept {
+  if (calls.leave != nullptr) gate.leave_op(*calls.leave, thread.account);
+  if (calls.enter == nullptr) return;
+  enter(gate, thread.account != nullptr ? thread.account : ask_for_account(gate), *calls.enter);
 }
 
 // Out of the way of ops: the first event in a forked child ends up here.
@@ -71,8 +94,9 @@ void switch_off_in_child() noexcept {
 }
 
 std::unique_ptr<at::ObserverContext> on_op_begin(const at::RecordFunction& event) {
-  if (t_nesting.is_inside()) {
-    t_nesting.begin_nested();
+  OpThread& thread = t_thread;
+  if (thread.nesting.is_inside()) {
+    thread.nesting.begin_nested();
     return nullptr;
   }
   Gate* const gate = g_gate.load(std::memory_order_relaxed);
@@ -80,21 +104,22 @@ std::unique_ptr<at::ObserverContext> on_op_begin(const at::RecordFunction& event
     switch_off_in_child();
     return nullptr;
   }
-  const OpKind kind = kind_of(event);
-  if (kind == OpKind::kTransparent) return nullptr;
-  apply(*gate, t_nesting.begin_outermost(kind, event.name(), is_thread_shielded()));
+  const FoundOp op = find_op(event);
+  if (op.kind == OpKind::kTransparent) return nullptr;
+  apply(*gate, thread, thread.nesting.begin_outermost(op.kind, op.duration, is_thread_shielded()));
   return nullptr;
 }
 
 void on_op_end(const at::RecordFunction& event, at::ObserverContext* /*none*/) {
-  if (t_nesting.is_nested()) {
-    t_nesting.end_nested();
+  OpThread& thread = t_thread;
+  if (thread.nesting.is_nested()) {
+    thread.nesting.end_nested();
     return;
   }
-  const bool is_region = t_nesting.is_outside() && is_compiled_region(event.name());
-  const GateCalls calls = t_nesting.end_outermost(is_region);
+  const bool is_region = thread.nesting.is_outside() && is_compiled_region(event.name());
+  const GateCalls calls = thread.nesting.end_outermost(is_region);
   Gate* const gate = g_gate.load(std::memory_order_relaxed);
-  if (gate != nullptr) apply(*gate, calls);
+  if (gate != nullptr) apply(*gate, thread, calls);
 }
 
 void switch_op_callback(bool on) {

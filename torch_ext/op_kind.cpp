@@ -170,7 +170,7 @@ OpKind op_kind(std::string_view name, bool is_dispatcher) noexcept {
 
 bool is_compiled_region(std::string_view name) noexcept {
   // The second is the backward half of a compiled region, which has no region event of its own.
-  return name.starts_with(kRegionKey) ||
+  return name.starts_with("Torch-Compiled Region") ||
          name == "autograd::engine::evaluate_function: CompiledFunctionBackward";
 }
 

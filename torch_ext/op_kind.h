@@ -9,14 +9,12 @@ namespace commensal {
 
 /// What an event is to the gate.
 enum class OpKind : std::uint8_t {
+  kUnknown,      ///< not looked at yet
   kTransparent,  ///< not counted: what runs inside is judged as if it stood alone
   kOp,           ///< works on data: waits if it is its thread's outermost one
   kCollective,   ///< never waits, nor does anything inside: other ranks are waiting for it
   kRegion        ///< transparent, and waits at its own entry: its kernels may report nothing
 };
-
-/// Gate key of every compiled region (their own names are temporaries).
-inline constexpr const char* kRegionKey = "Torch-Compiled Region";
 
 /// Returns the kind of a FUNCTION event.
 ///

@@ -4,14 +4,15 @@
 
 #include <utility>
 
+#include "torch_ext/gate/op_duration.h"
 #include "torch_ext/op_kind.h"
 
 namespace commensal {
 
 /// What an event asks of the gate: leave one op, then enter another; null: nothing.
 struct GateCalls {
-  const char* leave = nullptr;
-  const char* enter = nullptr;
+  OpDuration* leave = nullptr;
+  OpDuration* enter = nullptr;
 };
 
 /// Counts the depth of one thread's events. Events of a thread end in the reverse order of their
@@ -26,16 +27,14 @@ class OpNesting {
   void begin_nested() noexcept { ++depth_; }
 
   /// Notes a begin while not `is_inside()`.
-  /// @param key       the gate's key for an op; not read for other kinds.
+  /// @param op        what the gate is told to enter: the op, or all compiled regions.
   /// @param shielded  the thread belongs to a communication library now: nothing waits.
-  [[nodiscard]] GateCalls begin_outermost(OpKind kind, const char* key, bool shielded) noexcept {
+  [[nodiscard]] GateCalls begin_outermost(OpKind kind, OpDuration* op, bool shielded) noexcept {
     if (kind == OpKind::kTransparent) return {};
     if (kind != OpKind::kRegion) depth_ = 1;
     // An op inside a compiled region ends the region's own run: the op is metered by itself.
     GateCalls calls{std::exchange(entered_, nullptr), nullptr};
-    if (kind != OpKind::kCollective && !shielded) {
-      calls.enter = entered_ = kind == OpKind::kRegion ? kRegionKey : key;
-    }
+    if (kind != OpKind::kCollective && !shielded) calls.enter = entered_ = op;
     return calls;
   }
 
@@ -55,7 +54,7 @@ class OpNesting {
 
  private:
   int depth_ = 0;                  // counted events that are running
-  const char* entered_ = nullptr;  // what this thread entered the gate with and has not left
+  OpDuration* entered_ = nullptr;  // what this thread entered the gate with and has not left
 };
 
 }  // namespace commensal

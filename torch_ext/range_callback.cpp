@@ -46,12 +46,13 @@ void on_range_end(const at::RecordFunction& range, at::ObserverContext* shielded
 }  // namespace
 
 const ShieldCount& this_thread_shield() {
-  thread_local const ShieldCount count = std::make_shared<std::atomic<int>>(0);
-  return count;
-}
-
-bool is_thread_shielded() noexcept {
-  return this_thread_shield()->load(std::memory_order_relaxed) > 0;
+  struct Own {
+    ShieldCount count = std::make_shared<std::atomic<int>>(0);
+    Own() { t_shield_count = count.get(); }
+    ~Own() { t_shield_count = nullptr; }
+  };
+  thread_local const Own own;
+  return own.count;
 }
 
 void install_range_callback(Session& session) {

@@ -14,10 +14,24 @@
 #include <vector>
 
 #include "allocator/base/mutex.h"
-#include "torch_ext/gate/op_durations.h"
 #include "torch_ext/gate/tick_source.h"
 
 namespace commensal {
+
+/// One thread's account. Written by that thread alone, read by everybody.
+struct alignas(64) Gate::Account {
+  std::atomic<std::uint64_t> start_ticks{0};  // 0: no op running
+  std::atomic<std::uint64_t> busy_ticks{0};
+  std::atomic<std::uint64_t> capped_ticks{0};  // of that: run under a bound on the share
+  std::atomic<std::uint64_t> ops{0};
+  std::atomic<std::uint64_t> gated{0};
+  std::atomic<std::int64_t> closed_ns{0};
+  std::atomic<std::int64_t> wait_since_ns{0};  // 0: not waiting
+  std::uint8_t charge = 0;                     // of the running op: some of `Charge`
+  std::atomic<bool> in_use{true};
+  Account* next = nullptr;
+};
+
 namespace {
 
 constexpr auto kRelaxed = std::memory_order_relaxed;
@@ -29,22 +43,11 @@ constexpr Duration kNegligibleOverrun = std::chrono::microseconds{10};
 /// What an op is charged to when it ends.
 enum Charge : std::uint8_t { kNothing = 0, kCap = 1, kTrickle = 2, kOverrun = 4 };
 
-/// One thread's account. Written by that thread alone, read by everybody.
-struct alignas(64) Slot {
-  std::atomic<std::uint64_t> start_ticks{0};  // 0: no op running
-  std::atomic<std::uint64_t> busy_ticks{0};
-  std::atomic<std::uint64_t> ops{0};
-  std::atomic<std::uint64_t> gated{0};
-  std::atomic<std::int64_t> closed_ns{0};
-  std::atomic<std::int64_t> wait_since_ns{0};  // 0: not waiting
-  std::uint8_t charge = kNothing;
-  std::atomic<bool> in_use{true};
-  Slot* next = nullptr;
-};
-
 void add(std::atomic<std::uint64_t>& counter, std::uint64_t n) noexcept {
   counter.store(counter.load(kRelaxed) + n, kRelaxed);  // one writer
 }
+
+using Slot = Gate::Account;
 
 /// All accounts of a gate. Shared by the gate and the threads that used it, whichever ends last.
 struct SlotList {
@@ -138,12 +141,12 @@ struct Gate::Impl {
   const Clock& clock;
   const TickSource ticks;
   const Sleeper sleeper;
-  OpDurations durations;
   std::shared_ptr<SlotList> slots = std::make_shared<SlotList>();
 
   mutable Mutex mutex;  // law, meters, bounds; held for one decision
   std::unique_ptr<PacingLaw> law COMMENSAL_GUARDED_BY(mutex);
   RunTimeMeter cap COMMENSAL_GUARDED_BY(mutex);
+  std::uint64_t capped_ticks_charged COMMENSAL_GUARDED_BY(mutex) = 0;
   RunTimeMeter trickle COMMENSAL_GUARDED_BY(mutex);
   double share_min COMMENSAL_GUARDED_BY(mutex) = 0.0;
   double share_max COMMENSAL_GUARDED_BY(mutex) = 1.0;
@@ -210,12 +213,19 @@ struct Gate::Impl {
     std::uint8_t charge = kNothing;
   };
 
+  [[gnu::noinline]] bool ask_and_enter(Slot& slot, Duration predicted) noexcept {
+    const Verdict verdict = ask(predicted, false);
+    if (verdict.decision.open) enter(slot, ticks.now(), verdict.charge);
+    return verdict.decision.open;
+  }
+
   /// Asks the law. `peek`: only to report, with nothing cached.
   Verdict ask(Duration predicted, bool peek) noexcept {
     const MutexLock lock(mutex);
     const TimePoint now = clock.now();
     const DeviceObservation device = view.observe(now);
     const double share = std::min(share_max, device.share_max);
+    charge_cap();
     cap.advance(now, share);
     trickle.advance(now, std::max(share_min, device.trickle));
 
@@ -258,21 +268,28 @@ struct Gate::Impl {
     return verdict;
   }
 
-  void settle(std::uint8_t charge, Duration took) noexcept {
-    const bool overrun_possible = (charge & kOverrun) != 0 && took > kNegligibleOverrun;
-    if ((charge & (kCap | kTrickle)) == 0 && !overrun_possible) return;
+  /// Charges the ops that ended under a bound since the last time.
+  void charge_cap() noexcept COMMENSAL_REQUIRES(mutex) {
+    std::uint64_t total = 0;
+    slots->each([&total](const Slot& slot) { total += slot.capped_ticks.load(kRelaxed); });
+    cap.charge(ticks.to_duration(total - std::exchange(capped_ticks_charged, total)));
+  }
+
+  /// Charges an op for what it ran beside a busy guaranteed job.
+  [[gnu::noinline]] void charge_trickle(std::uint8_t charge, Duration took) noexcept {
+    if (disarmed.load(kRelaxed)) return;  // another thread may have held the lock at the fork
     Duration beside{};
-    if ((charge & kTrickle) != 0) beside = took;
-    if (overrun_possible) {
+    if ((charge & kTrickle) != 0) {
+      beside = took;
+    } else {
       const TimePoint now = clock.now();
       const DeviceObservation device = view.observe(now);
       if (device.guaranteed_present && !device.all_waiting && device.busy_since != TimePoint{}) {
         beside = std::clamp(now - device.busy_since, Duration::zero(), took);
       }
     }
-    if ((charge & kCap) == 0 && beside == Duration::zero()) return;
+    if (beside == Duration::zero()) return;
     const MutexLock lock(mutex);
-    if ((charge & kCap) != 0) cap.charge(took);
     trickle.charge(beside);
   }
 
@@ -294,30 +311,29 @@ Gate::Gate(std::unique_ptr<PacingLaw> law, const DeviceObserver& view, const Clo
 
 Gate::~Gate() = default;
 
-bool Gate::try_enter_op(const char* name) noexcept {
+Gate::Account* Gate::account() noexcept { return impl_->slot(); }
+
+// The next two are all that an op at an open gate runs: what happens more rarely is out of line, in
+// calls at their ends, so that they need no stack frame.
+
+bool Gate::try_enter_op(const OpDuration& op, Account* account) noexcept {
+  if (account == nullptr) return try_enter_op(op, this->account());
   Impl& gate = *impl_;
   if (gate.disarmed.load(kRelaxed)) return true;
-  Slot& slot = *gate.slot();
   const std::uint64_t now = gate.ticks.now();
-  const Duration predicted = gate.durations.predict(name);
-  if (now < gate.open_until_ticks.load(kRelaxed) && !gate.hard_closed.load()) {
-    const std::int64_t needs = predicted.count() != 0 ? predicted.count() : kUnknownOp.count();
-    if (needs <= gate.open_fits_ns.load(kRelaxed)) {
-      Impl::enter(slot, now, gate.open_charge.load(kRelaxed));
-      return true;
-    }
+  if (now >= gate.open_until_ticks.load(kRelaxed) || gate.hard_closed.load() ||
+      (op.is_known() ? op.predicted() : kUnknownOp).count() > gate.open_fits_ns.load(kRelaxed)) {
+    return gate.ask_and_enter(*account, op.predicted());
   }
-  const Impl::Verdict verdict = gate.ask(predicted, false);
-  if (!verdict.decision.open) return false;
-  Impl::enter(slot, gate.ticks.now(), verdict.charge);
+  Impl::enter(*account, now, gate.open_charge.load(kRelaxed));
   return true;
 }
 
-void Gate::wait_op(const char* name, Summons summoned) noexcept {
+void Gate::wait_op(const OpDuration& op, Summons summoned) noexcept {
   Impl& gate = *impl_;
   if (gate.disarmed.load(kRelaxed)) return;
   Slot& slot = *gate.slot();
-  const Duration predicted = gate.durations.predict(name);
+  const Duration predicted = op.predicted();
   const TimePoint since = gate.clock.now();
   slot.wait_since_ns.store(since.time_since_epoch().count(), kRelaxed);
   add(slot.gated, 1);
@@ -335,19 +351,22 @@ void Gate::wait_op(const char* name, Summons summoned) noexcept {
   Impl::enter(slot, gate.ticks.now(), verdict.charge);
 }
 
-void Gate::leave_op(const char* name) noexcept {
+void Gate::leave_op(OpDuration& op, Account* account) noexcept {
+  if (account == nullptr) return leave_op(op, this->account());
   Impl& gate = *impl_;
-  if (gate.disarmed.load(kRelaxed)) return;
-  Slot& slot = *gate.slot();
-  const std::uint64_t start = slot.start_ticks.load(kRelaxed);
+  const std::uint64_t start = account->start_ticks.load(kRelaxed);
   if (start == 0) return;
   const std::uint64_t now = gate.ticks.now();
   const std::uint64_t took = now > start ? now - start : 0;
-  slot.start_ticks.store(0, kRelaxed);
-  add(slot.busy_ticks, took);
+  account->start_ticks.store(0, kRelaxed);
+  add(account->busy_ticks, took);
   const Duration duration = gate.ticks.to_duration(took);
-  gate.durations.record(name, duration);
-  if (slot.charge != kNothing) gate.settle(std::exchange(slot.charge, kNothing), duration);
+  op.record(duration);
+  const std::uint8_t charge = account->charge;
+  if ((charge & kCap) != 0) add(account->capped_ticks, took);
+  if ((charge & kTrickle) != 0 || ((charge & kOverrun) != 0 && duration > kNegligibleOverrun)) {
+    gate.charge_trickle(charge, duration);
+  }
 }
 
 void Gate::pause(const char* by) noexcept {

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "allocator/base/clock.h"
+#include "torch_ext/gate/op_duration.h"
 #include "torch_ext/gate/pacing_law.h"
 
 namespace commensal {
@@ -46,15 +47,21 @@ class Gate {
   Gate(const Gate&) = delete;
   Gate& operator=(const Gate&) = delete;
 
-  /// Called at the entry of a thread's outermost dispatcher op. `name` is a pointer that is
-  /// constant for the process and distinct by op; it is the key for predicted durations.
-  /// Quick when open. Returns false if the op would have to wait: then call `wait_op`.
-  [[nodiscard]] bool try_enter_op(const char* name) noexcept;
+  /// What the gate keeps about one thread.
+  struct Account;
+  /// Returns the calling thread's account, to be used by that thread alone, and until it ends.
+  [[nodiscard]] Account* account() noexcept;
+
+  /// Called at the entry of a thread's outermost dispatcher op, with what is known about how long
+  /// it takes. Quick when open, quicker with the thread's account at hand. Returns false if the op
+  /// would have to wait: then call `wait_op`.
+  [[nodiscard]] bool try_enter_op(const OpDuration& op, Account* account = nullptr) noexcept;
   /// Waits until the gate opens for this op, then enters it; or enters it through the closed gate
   /// once `summoned` says so, which is asked all along.
-  void wait_op(const char* name, Summons summoned = nullptr) noexcept;
-  /// Called when that op has ended, on the same thread. Without an entry before: does nothing.
-  void leave_op(const char* name) noexcept;
+  void wait_op(const OpDuration& op, Summons summoned = nullptr) noexcept;
+  /// Called when that op has ended, on the same thread; notes how long it took. Without an entry
+  /// before: does nothing.
+  void leave_op(OpDuration& op, Account* account = nullptr) noexcept;
 
   /// Closes until `resume`: `commensal pause`. `by` is static text for people: who closed it.
   void pause(const char* by = "paused by the job itself") noexcept;

@@ -13,7 +13,7 @@ using std::chrono::milliseconds;
 
 constexpr Duration kForever = std::chrono::hours{24};
 constexpr Duration kFreeDecision = microseconds{50};  // nobody to disturb: ask again after this
-constexpr Duration kGapDecision = microseconds{10};   // in a gap: how late a burst may be noticed
+constexpr Duration kGapDecision = microseconds{20};   // in a gap: how late a burst may be noticed
 constexpr Duration kPollMin = microseconds{100};
 constexpr Duration kPollMax = milliseconds{1};
 
@@ -51,9 +51,7 @@ PacingDecision bounded(const PacingInput& input, Inner inner) {
   if (share < 1.0 && input.cap_debt > Duration::zero()) {
     return closed(time_to_pay(input.cap_debt, share), "resting for its share of device time");
   }
-  PacingDecision decision = inner();
-  if (share < 1.0) decision.valid_for = {};  // every op is metered
-  return decision;
+  return inner();
 }
 
 class OpenLaw final : public PacingLaw {

@@ -27,7 +27,8 @@ class TickSource {
     return static_cast<std::uint64_t>(clock_.now().time_since_epoch().count());
   }
   [[nodiscard]] Duration to_duration(std::uint64_t ticks) const noexcept {
-    return Duration{static_cast<Duration::rep>(static_cast<double>(ticks) * ns_per_tick_)};
+    return Duration{static_cast<Duration::rep>(
+        static_cast<double>(static_cast<std::int64_t>(ticks)) * ns_per_tick_)};
   }
   [[nodiscard]] std::uint64_t to_ticks(Duration duration) const noexcept {
     return static_cast<std::uint64_t>(static_cast<double>(duration.count()) * ticks_per_ns_);

@@ -20,8 +20,8 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 using testing::FakeClock;
 
-const char* const kAdd = "aten::add";
-const char* const kMm = "aten::mm";
+OpDuration g_add;
+OpDuration g_mm;
 
 /// A device whose state tests set from any thread.
 class FakeDevice final : public DeviceObserver {
@@ -74,9 +74,9 @@ class Workers {
     for (int i = 0; i < count; ++i) {
       threads_.emplace_back([this] {
         while (!stop_.load()) {
-          if (!gate_.try_enter_op(kAdd)) gate_.wait_op(kAdd);
+          if (!gate_.try_enter_op(g_add)) gate_.wait_op(g_add);
           passed_.fetch_add(1);
-          gate_.leave_op(kAdd);
+          gate_.leave_op(g_add);
         }
       });
     }
@@ -177,10 +177,10 @@ TEST(GateTest, AResumeWakesWaitingOpsAtOnce) {
   gate.pause();
   std::atomic<bool> through{false};
   std::thread thread([&] {
-    EXPECT_FALSE(gate.try_enter_op(kAdd));
-    gate.wait_op(kAdd);
+    EXPECT_FALSE(gate.try_enter_op(g_add));
+    gate.wait_op(g_add);
     through.store(true);
-    gate.leave_op(kAdd);
+    gate.leave_op(g_add);
   });
   ASSERT_TRUE(eventually([&] { return gate.stats().ops_gated == 1; }));
   EXPECT_FALSE(through.load());
@@ -192,11 +192,11 @@ TEST(GateTest, AResumeWakesWaitingOpsAtOnce) {
 /// The gate in simulated time: sleeping moves the clock.
 class SimulatedGateTest : public ::testing::Test {
  protected:
-  void run_op(const char* name, Duration length) {
-    if (!gate_.try_enter_op(name)) gate_.wait_op(name);
+  void run_op(OpDuration& op, Duration length) {
+    if (!gate_.try_enter_op(op)) gate_.wait_op(op);
     started_ = clock_.now();
     clock_.advance(length);
-    gate_.leave_op(name);
+    gate_.leave_op(op);
   }
 
   FakeClock clock_;
@@ -210,7 +210,7 @@ class SimulatedGateTest : public ::testing::Test {
 };
 
 TEST_F(SimulatedGateTest, AnElevenMsOpNeverStartsInAFiveMsGap) {
-  run_op(kMm, milliseconds{11});  // alone: the gate learns its length
+  run_op(g_mm, milliseconds{11});  // alone: the gate learns its length
   TimePoint gap_begin;
   // A guaranteed job that is busy for 5 ms and idle for 5 ms; ops are let through in gaps only.
   const auto play = [&] {
@@ -229,13 +229,13 @@ TEST_F(SimulatedGateTest, AnElevenMsOpNeverStartsInAFiveMsGap) {
     if (++sleeps == 2000)
       device_.set([](DeviceObservation& seen) { seen.guaranteed_present = false; });
   };
-  EXPECT_FALSE(gate_.try_enter_op(kMm));
-  gate_.wait_op(kMm);
+  EXPECT_FALSE(gate_.try_enter_op(g_mm));
+  gate_.wait_op(g_mm);
   EXPECT_GE(sleeps, 2000) << "it started beside the guaranteed job";
 }
 
 TEST_F(SimulatedGateTest, ShortOpsRunInTheGapAndStopBeforeItsEnd) {
-  run_op(kAdd, microseconds{100});
+  run_op(g_add, microseconds{100});
   const TimePoint begin = clock_.now();
   device_.gap(begin, begin + milliseconds{5});
   on_sleep_ = [&] {
@@ -246,7 +246,7 @@ TEST_F(SimulatedGateTest, ShortOpsRunInTheGapAndStopBeforeItsEnd) {
   };
   int in_first_gap = 0;
   while (clock_.now() < begin + milliseconds{12}) {
-    run_op(kAdd, microseconds{100});
+    run_op(g_add, microseconds{100});
     if (started_ < begin + milliseconds{5}) {
       ++in_first_gap;
       EXPECT_LE(started_, begin + milliseconds{5} - microseconds{99});
@@ -264,7 +264,7 @@ TEST_F(SimulatedGateTest, TheTrickleIsKeptOverASimulatedMinute) {
   const TimePoint begin = clock_.now();
   Duration ran{};
   while (clock_.now() - begin < std::chrono::minutes{1}) {
-    run_op(kMm, milliseconds{11});
+    run_op(g_mm, milliseconds{11});
     ran += milliseconds{11};
   }
   const double share =
@@ -276,14 +276,14 @@ TEST_F(SimulatedGateTest, RunningIntoABurstIsPaidFromTheTrickle) {
   device_.set([](DeviceObservation& seen) { seen.trickle = 0.01; });
   const TimePoint begin = clock_.now();
   device_.gap(begin - milliseconds{1}, begin + milliseconds{50});
-  ASSERT_TRUE(gate_.try_enter_op(kAdd));
+  ASSERT_TRUE(gate_.try_enter_op(g_add));
   clock_.advance(milliseconds{10});
   device_.burst(begin + milliseconds{4});  // 46 ms earlier than foreseen
-  gate_.leave_op(kAdd);
-  EXPECT_FALSE(gate_.try_enter_op(kAdd)) << "6 ms beside the burst must be paid first";
+  gate_.leave_op(g_add);
+  EXPECT_FALSE(gate_.try_enter_op(g_add)) << "6 ms beside the burst must be paid first";
   clock_.advance(milliseconds{650});
-  EXPECT_TRUE(gate_.try_enter_op(kAdd));
-  gate_.leave_op(kAdd);
+  EXPECT_TRUE(gate_.try_enter_op(g_add));
+  gate_.leave_op(g_add);
 }
 
 TEST_F(SimulatedGateTest, AShareWithoutAnyCoordinatorIsADutyCycle) {
@@ -291,7 +291,7 @@ TEST_F(SimulatedGateTest, AShareWithoutAnyCoordinatorIsADutyCycle) {
   const TimePoint begin = clock_.now();
   Duration ran{};
   while (clock_.now() - begin < std::chrono::seconds{10}) {
-    run_op(kAdd, microseconds{300});
+    run_op(g_add, microseconds{300});
     ran += microseconds{300};
   }
   EXPECT_NEAR(
@@ -308,8 +308,8 @@ TEST_F(SimulatedGateTest, AKilledGuaranteedJobOpensTheGate) {
     if (++sleeps == 5)
       device_.set([](DeviceObservation& seen) { seen.guaranteed_present = false; });
   };
-  EXPECT_FALSE(gate_.try_enter_op(kAdd));
-  gate_.wait_op(kAdd);
+  EXPECT_FALSE(gate_.try_enter_op(g_add));
+  gate_.wait_op(g_add);
   EXPECT_EQ(sleeps, 5);
 }
 
@@ -341,16 +341,16 @@ TEST_F(SimulatedGateTest, TheCallbackIsOnOnlyWhileThereIsSomethingToWaitFor) {
 }
 
 TEST_F(SimulatedGateTest, AnEndWithoutAnEntryIsIgnored) {
-  gate_.leave_op(kAdd);
+  gate_.leave_op(g_add);
   EXPECT_EQ(gate_.stats().ops_seen, 0U);
 }
 
 TEST_F(SimulatedGateTest, ADisarmedGateNeverWaits) {
   device_.burst(clock_.now());
   gate_.disarm_in_child();
-  EXPECT_TRUE(gate_.try_enter_op(kAdd));
-  gate_.wait_op(kAdd);
-  gate_.leave_op(kAdd);
+  EXPECT_TRUE(gate_.try_enter_op(g_add));
+  gate_.wait_op(g_add);
+  gate_.leave_op(g_add);
   EXPECT_FALSE(gate_.wants_callback());
   EXPECT_EQ(gate_.stats().reason, "inert in a forked child");
 }
@@ -362,13 +362,13 @@ TEST(GateTest, AccountsOutliveThreadsAndGates) {
     Gate gate(make_pacing_law("open"), device);
     for (int i = 0; i < 3; ++i) {
       std::thread([&gate] {
-        EXPECT_TRUE(gate.try_enter_op(kAdd));
-        gate.leave_op(kAdd);
+        EXPECT_TRUE(gate.try_enter_op(g_add));
+        gate.leave_op(g_add);
       }).join();
     }
     passed += gate.stats().ops_seen;
-    EXPECT_TRUE(gate.try_enter_op(kAdd));  // this thread keeps accounts of gates that are gone
-    gate.leave_op(kAdd);
+    EXPECT_TRUE(gate.try_enter_op(g_add));  // this thread keeps accounts of gates that are gone
+    gate.leave_op(g_add);
   }
   EXPECT_EQ(passed, 9U);
 }

@@ -28,7 +28,7 @@ using testing::TemporaryFolder;
 
 constexpr std::string_view kStep = "Optimizer.step#SGD.step";
 constexpr std::string_view kFetch = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__";
-const char* const kAdd = "aten::add";
+OpDuration g_add;
 
 wire::Change change(Revision revision) {
   wire::Change message;
@@ -307,11 +307,11 @@ TEST_F(SessionTest, TheCallbackFollowsTheGuaranteedJob) {
   coordinator.page().guaranteed_alive.store(1);
   coordinator.add_peer(::getpid(), peer.fd());
   ASSERT_TRUE(eventually([] { return g_on.load() == 1; }));
-  EXPECT_FALSE(session.gate().try_enter_op(kAdd));
+  EXPECT_FALSE(session.gate().try_enter_op(g_add));
   EXPECT_EQ(stats(session)["gate"]["state"], "closed");
   coordinator.page().guaranteed_alive.store(0);
-  session.gate().wait_op(kAdd);  // opens
-  session.gate().leave_op(kAdd);
+  session.gate().wait_op(g_add);  // opens
+  session.gate().leave_op(g_add);
   EXPECT_TRUE(eventually([] { return g_off.load() == 2; }));
   EXPECT_EQ(stats(session)["gate"]["ops_gated_total"], 1);
 }
@@ -333,8 +333,8 @@ TEST_F(SessionTest, ThePeerThatDiesLeavesTheGateToTheLease) {
   ::kill(child, SIGKILL);
   ::waitpid(child, nullptr, 0);
   coordinator.page().guaranteed_alive.store(0);  // the coordinator sees the pidfd too
-  session.gate().wait_op(kAdd);
-  session.gate().leave_op(kAdd);
+  session.gate().wait_op(g_add);
+  session.gate().leave_op(g_add);
   EXPECT_TRUE(eventually([] { return g_off.load() == 2; }));
 }
 
@@ -345,12 +345,12 @@ TEST_F(SessionTest, PausingByTheCoordinatorClosesTheGate) {
   pause.paused = true;
   coordinator.send(pause);
   ASSERT_TRUE(eventually([&] { return stats(session)["gate"]["state"] == "paused"; }));
-  EXPECT_FALSE(session.gate().try_enter_op(kAdd));
+  EXPECT_FALSE(session.gate().try_enter_op(g_add));
   wire::Change resume = change(3);
   resume.paused = false;
   coordinator.send(resume);
-  session.gate().wait_op(kAdd);
-  session.gate().leave_op(kAdd);
+  session.gate().wait_op(g_add);
+  session.gate().leave_op(g_add);
   EXPECT_TRUE(coordinator.next_if<wire::Answer>(
       [](const auto& answer) { return answer.revision == 3 && answer.outcome == "applied"; }));
 }
@@ -369,14 +369,14 @@ TEST_F(SessionTest, AnUnknownLawIsRefused) {
 
 TEST_F(SessionTest, PauseAndResumeWorkWithoutADaemon) {
   Session& session = Session::start(config(JobClass::kGuaranteed));
-  EXPECT_TRUE(session.gate().try_enter_op(kAdd));
-  session.gate().leave_op(kAdd);
+  EXPECT_TRUE(session.gate().try_enter_op(g_add));
+  session.gate().leave_op(g_add);
   session.pause();
-  EXPECT_FALSE(session.gate().try_enter_op(kAdd));
+  EXPECT_FALSE(session.gate().try_enter_op(g_add));
   EXPECT_EQ(stats(session)["activity"]["state"], "paused");
   session.resume();
-  EXPECT_TRUE(session.gate().try_enter_op(kAdd));
-  session.gate().leave_op(kAdd);
+  EXPECT_TRUE(session.gate().try_enter_op(g_add));
+  session.gate().leave_op(g_add);
 }
 
 TEST_F(SessionTest, AShareWithoutADaemonGetsALawThatHoldsIt) {
@@ -398,8 +398,8 @@ TEST_F(SessionTest, TrainingGoesOnWhenTheDaemonDiesAndANewOneIsTold) {
   coordinator.reset();
   ASSERT_TRUE(eventually([&] { return stats(session)["job"]["coordinator_pid"] == 0; }));
   step(session);
-  EXPECT_TRUE(session.gate().try_enter_op(kAdd));
-  session.gate().leave_op(kAdd);
+  EXPECT_TRUE(session.gate().try_enter_op(g_add));
+  session.gate().leave_op(g_add);
   EXPECT_EQ(session.allocator().stats().limit, 512_MiB) << "the last grant holds";
   FakeCoordinator::Behaviour behaviour;
   behaviour.revision = 5;
@@ -427,8 +427,8 @@ TEST_F(SessionTest, AForkedChildIsInert) {
   if (child == 0) {
     int wrong = 0;
     if (Session::current() != nullptr) wrong |= 1;
-    if (!session.gate().try_enter_op(kAdd)) wrong |= 2;
-    session.gate().leave_op(kAdd);
+    if (!session.gate().try_enter_op(g_add)) wrong |= 2;
+    session.gate().leave_op(g_add);
     session.range_begin(kStep);
     session.range_end(kStep);
     session.range_begin(kFetch);
