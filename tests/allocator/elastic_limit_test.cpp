@@ -229,6 +229,26 @@ TEST_F(ElasticLimitTest, ExchangesAWrittenChunkForAColdOne) {
   expect_within_limit();
 }
 
+// All of 8 MiB is written in each step, and half of it may stay.
+TEST_F(ElasticLimitTest, WhatIsUsedInEachStepDoesNotChangePlacesInEachStep) {
+  std::byte* block = blocks_.add(8_MiB);
+  (void)allocator_.set_limit(4_MiB);
+  const auto step = [&] {
+    for (std::byte* chunk = block; chunk < block + (8_MiB).count(); chunk += (2_MiB).count()) {
+      if (fake().tier_at(chunk) == Tier::kHost) fake().set_touched(chunk, {2_MiB, 2_MiB});
+    }
+    EXPECT_TRUE(allocator_.safe_point().complete());
+    expect_within_limit();
+  };
+  for (int i = 0; i < 4; ++i) step();  // each chunk is tried once
+  const AllocatorStats before = allocator_.stats();
+  for (int i = 0; i < 10; ++i) step();
+  const AllocatorStats after = allocator_.stats();
+  EXPECT_EQ(after.moved_out, before.moved_out);
+  EXPECT_EQ(after.moved_in, before.moved_in);
+  EXPECT_EQ(after.moves, before.moves + 10) << "one fence a step writes the excess";
+}
+
 TEST_F(ElasticLimitTest, WritesTouchedChunksOutAgainWhenNothingElseIsLeft) {
   std::byte* block = blocks_.add(2_MiB);
   (void)allocator_.set_limit(0_B);

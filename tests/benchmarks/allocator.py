@@ -15,8 +15,8 @@ from harness import HERE, Bench, BenchmarkError, Result
 PROGRAM = "allocator_benchmark"
 
 
-def find_program() -> Path:
-    """Return the C++ benchmark, from COMMENSAL_BENCHMARK_DIR or a build folder.
+def find_program(name: str) -> Path:
+    """Return a C++ benchmark, from COMMENSAL_BENCHMARK_DIR or a build folder.
 
     Raises:
         BenchmarkError: it was not built.
@@ -24,10 +24,10 @@ def find_program() -> Path:
     folder = os.environ.get("COMMENSAL_BENCHMARK_DIR")
     builds = HERE.parents[1] / "build"
     places = [Path(folder)] if folder else sorted(builds.glob("*/tests/benchmarks"))
-    found = [place / PROGRAM for place in places if (place / PROGRAM).exists()]
+    found = [place / name for place in places if (place / name).exists()]
     if not found:
         raise BenchmarkError(
-            f"{PROGRAM} is not built: cmake --preset release && cmake --build --preset release"
+            f"{name} is not built: cmake --preset release && cmake --build --preset release"
         )
     return max(found, key=lambda path: path.stat().st_mtime)
 
@@ -40,7 +40,7 @@ def run(*, quick: bool) -> Result:
         ["case", "elastic", "malloc", "mmap each time"],
     )
     bench = Bench(result, quick=quick)
-    program = find_program()
+    program = find_program(PROGRAM)
     times = bench.window("all cases", lambda: run_program(program, quick=quick))
     cases: dict[str, dict[str, float]] = {}
     for name, nanoseconds in times.items():

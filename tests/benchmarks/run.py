@@ -11,6 +11,7 @@ from typing import Annotated
 
 import gate_cost
 import job_alone
+import pressure
 import sharing
 import typer
 from harness import CONSOLE, BenchmarkError, Result
@@ -24,6 +25,7 @@ BENCHMARKS: dict[str, Callable[..., Result]] = {
     "sharing": sharing.run,
     "gate_cost": gate_cost.run,
     "allocator": allocator.run,
+    "pressure": pressure.run,
 }
 
 
