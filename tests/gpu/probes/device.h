@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+// One device with its context, the memory that a probe may take of it, and the kernels.
+#pragma once
+
+#include <cuda.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace probes {
+
+constexpr std::size_t kMiB = std::size_t{1} << 20U;
+constexpr std::size_t kGiB = std::size_t{1} << 30U;
+
+/// Nanoseconds of the monotonic clock, which all processes of the machine share.
+std::uint64_t now_ns();
+double us_since(std::uint64_t start_ns);
+void sleep_for(std::chrono::nanoseconds time);
+
+/// A stream that waits for no other; destroyed with the object.
+class Stream {
+ public:
+  Stream();
+  ~Stream();
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  operator CUstream() const noexcept { return stream_; }
+  void wait() const;
+
+ private:
+  CUstream stream_ = nullptr;
+};
+
+class Event {
+ public:
+  Event();
+  ~Event();
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  operator CUevent() const noexcept { return event_; }
+
+ private:
+  CUevent event_ = nullptr;
+};
+
+/// Microseconds of device time between two events that have passed.
+double us_between(const Event& start, const Event& end);
+
+/// The first visible device. Everything that takes memory asks `claim` first.
+class Device {
+ public:
+  /// Starts CUDA. @throws NoDevice where there is none.
+  Device();
+  ~Device();
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+
+  [[nodiscard]] CUdevice id() const noexcept { return id_; }
+  [[nodiscard]] int attribute(CUdevice_attribute which) const;
+  [[nodiscard]] std::string name() const;
+  [[nodiscard]] std::string uuid() const;
+  [[nodiscard]] std::string architecture() const;  ///< "sm_90"
+  [[nodiscard]] int multiprocessors() const;
+  [[nodiscard]] std::size_t memory_total() const;
+  [[nodiscard]] std::size_t memory_free() const;
+
+  /// Counts bytes against half of what was free at the start.
+  /// @throws NotRun if that is passed: no probe may crowd the card.
+  void claim(std::size_t bytes);
+  void unclaim(std::size_t bytes) noexcept;
+  /// Bytes that may still be claimed.
+  [[nodiscard]] std::size_t budget() const noexcept { return budget_ - claimed_; }
+
+  /// Makes the context current in the calling thread.
+  void enter() const;
+
+  /// A kernel by its name. The first call compiles and tries them.
+  /// @throws NotRun where they cannot be compiled, or where launching one does nothing.
+  CUfunction kernel(const char* name);
+
+ private:
+  void load_kernels();
+
+  CUdevice id_ = 0;
+  CUcontext context_ = nullptr;
+  CUmodule module_ = nullptr;
+  std::size_t budget_ = 0;
+  std::size_t claimed_ = 0;
+};
+
+/// Launches with arguments in the kernel's order and types.
+template <typename... Arguments>
+void launch(CUfunction kernel, unsigned blocks, unsigned threads, CUstream stream,
+            Arguments... arguments);
+
+/// Device memory by cuMemAlloc.
+class Buffer {
+ public:
+  Buffer(Device& device, std::size_t bytes);
+  ~Buffer();
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  [[nodiscard]] CUdeviceptr address() const noexcept { return address_; }
+  [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
+
+ private:
+  Device& device_;
+  std::size_t bytes_;
+  CUdeviceptr address_ = 0;
+};
+
+/// Pinned host memory by cuMemHostAlloc, usable by the device too.
+class Pinned {
+ public:
+  explicit Pinned(std::size_t bytes);
+  ~Pinned();
+  Pinned(const Pinned&) = delete;
+  Pinned& operator=(const Pinned&) = delete;
+  [[nodiscard]] void* data() const noexcept { return data_; }
+  template <typename T>
+  [[nodiscard]] T* as() const noexcept {
+    return static_cast<T*>(data_);
+  }
+
+ private:
+  void* data_ = nullptr;
+};
+
+/// Where a chunk of physical memory lies.
+enum class Place { kDevice, kHost, kHostNuma };
+const char* name_of(Place place);
+CUmemAllocationProp properties_of(const Device& device, Place place);
+
+/// Smallest size of a chunk there. @throws DriverError
+std::size_t granularity(const Device& device, Place place);
+
+/// A chunk of physical memory.
+class Chunk {
+ public:
+  Chunk(Device& device, Place place, std::size_t bytes);
+  ~Chunk();
+  Chunk(const Chunk&) = delete;
+  Chunk& operator=(const Chunk&) = delete;
+  [[nodiscard]] CUmemGenericAllocationHandle handle() const noexcept { return handle_; }
+  [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
+
+ private:
+  Device& device_;
+  std::size_t claimed_;
+  std::size_t bytes_;
+  CUmemGenericAllocationHandle handle_ = 0;
+};
+
+/// A range of addresses into which chunks are mapped; unmaps what is left.
+class Range {
+ public:
+  Range(const Device& device, std::size_t bytes);
+  ~Range();
+  Range(const Range&) = delete;
+  Range& operator=(const Range&) = delete;
+  [[nodiscard]] CUdeviceptr at(std::size_t offset = 0) const noexcept { return start_ + offset; }
+  [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
+
+  void map(const Chunk& chunk, std::size_t offset = 0);
+  void unmap(std::size_t offset, std::size_t bytes);
+  /// Lets the device read and write.
+  void allow(std::size_t offset, std::size_t bytes);
+  /// Lets the CPU read and write too (chunks on the host).
+  void allow_host(std::size_t offset, std::size_t bytes, Place place);
+
+ private:
+  struct Mapped {
+    std::size_t offset;
+    std::size_t bytes;
+  };
+  const Device& device_;
+  std::size_t bytes_;
+  CUdeviceptr start_ = 0;
+  std::vector<Mapped> mapped_;
+};
+
+/// Kernels of a known duration, which do arithmetic on every multiprocessor.
+class Worker {
+ public:
+  explicit Worker(Device& device);
+  /// Queues a kernel that takes about this long when it runs alone.
+  void queue(CUstream stream, double us);
+  /// Microseconds that a kernel of `us` takes now, alone.
+  double measure(CUstream stream, double us);
+
+ private:
+  Device& device_;
+  CUfunction kernel_;
+  double rounds_per_us_ = 0;
+};
+
+// ----- implementation of the template
+
+namespace detail {
+void launch_raw(CUfunction kernel, unsigned blocks, unsigned threads, CUstream stream,
+                void** arguments);
+}
+
+template <typename... Arguments>
+void launch(CUfunction kernel, unsigned blocks, unsigned threads, CUstream stream,
+            Arguments... arguments) {
+  void* addresses[] = {static_cast<void*>(&arguments)...};
+  detail::launch_raw(kernel, blocks, threads, stream, addresses);
+}
+
+}  // namespace probes

@@ -1,0 +1,363 @@
+// SPDX-License-Identifier: Apache-2.0
+// Probes of two processes on one card: slices, services, locks, clocks.
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "child.h"
+#include "driver.h"
+#include "monitor.h"
+#include "probe.h"
+
+namespace probes {
+namespace {
+
+struct Stretch {
+  std::uint64_t start;
+  std::uint64_t end;
+  [[nodiscard]] double us() const { return static_cast<double>(end - start) / 1000.0; }
+};
+
+double median_of(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return quantile(values, 0.5);
+}
+
+std::vector<Stretch> pauses_of(const Page& page) {
+  std::vector<Stretch> pauses;
+  for (std::uint32_t index = 0; index + 1 < page.count.load(); index += 2) {
+    pauses.push_back({page.values[index], page.values[index + 1]});
+  }
+  return pauses;
+}
+
+// Between two pauses a kernel ran.
+std::vector<Stretch> runs_between(const std::vector<Stretch>& pauses) {
+  std::vector<Stretch> runs;
+  for (std::size_t index = 1; index < pauses.size(); ++index) {
+    runs.push_back({pauses[index - 1].end, pauses[index].start});
+  }
+  return runs;
+}
+
+// Of each pause of one kernel, the time in which the other did not run either.
+std::vector<double> neither_runs(const std::vector<Stretch>& pauses,
+                                 const std::vector<Stretch>& others_runs) {
+  std::vector<double> lost;
+  for (const Stretch& pause : pauses) {
+    double used = 0;
+    for (const Stretch& run : others_runs) {
+      const std::uint64_t start = std::max(run.start, pause.start);
+      const std::uint64_t end = std::min(run.end, pause.end);
+      if (start < end) used += static_cast<double>(end - start) / 1000.0;
+    }
+    if (used > 0) lost.push_back(pause.us() - used);
+  }
+  return lost;
+}
+
+std::vector<double> lengths(const std::vector<Stretch>& stretches) {
+  std::vector<double> result;
+  for (const Stretch& stretch : stretches) result.push_back(stretch.us());
+  return result;
+}
+
+double rate_of(Page& page, std::chrono::milliseconds time) {
+  const std::uint64_t before = page.progress.load();
+  const std::uint64_t start = now_ns();
+  sleep_for(time);
+  return static_cast<double>(page.progress.load() - before) / us_since(start) * 1e6;
+}
+
+// Kernels per second of one process alone, and of two at once.
+void compare_rates(Answer& answer, const std::string& label, const Environment& first_environment,
+                   const Environment& second_environment) {
+  SharedPage first_page;
+  SharedPage second_page;
+  Child first("work", first_page, first_environment);
+  first.wait_ready();
+  Child second("work", second_page, second_environment);
+  second.wait_ready();
+  std::vector<double> alone, one, other;
+  const std::chrono::milliseconds window{700};
+  first_page->go.store(1);
+  (void)rate_of(*first_page, window);
+  for (int round = 0; round < 4; ++round) {
+    alone.push_back(rate_of(*first_page, window));
+    second_page->go.store(1);
+    sleep_for(std::chrono::milliseconds(50));
+    const std::uint64_t before = second_page->progress.load();
+    const std::uint64_t start = now_ns();
+    one.push_back(rate_of(*first_page, window));
+    other.push_back(static_cast<double>(second_page->progress.load() - before) / us_since(start) *
+                    1e6);
+    second_page->go.store(0);
+    sleep_for(std::chrono::milliseconds(50));
+  }
+  first.finish();
+  second.finish();
+  answer.figure(label + "_alone", "kernels/s", alone);
+  answer.figure(label + "_first_of_two", "kernels/s", one);
+  answer.figure(label + "_second_of_two", "kernels/s", other);
+  answer.fact(label + "_loss_in_sum_percent",
+              (1 - (median_of(one) + median_of(other)) / median_of(alone)) * 100);
+}
+
+std::optional<std::filesystem::path> program(const char* name) {
+  const char* const path = std::getenv("PATH");
+  std::string folders = path == nullptr ? "" : path;
+  std::size_t start = 0;
+  while (start <= folders.size()) {
+    const std::size_t end = std::min(folders.find(':', start), folders.size());
+    const std::filesystem::path candidate =
+        std::filesystem::path(folders.substr(start, end - start)) / name;
+    if (::access(candidate.c_str(), X_OK) == 0) return candidate;
+    start = end + 1;
+  }
+  return std::nullopt;
+}
+
+// The multi-process service with folders of its own; ends with the object.
+class Service {
+ public:
+  Service() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "probes-mps-XXXXXX").string();
+    if (::mkdtemp(pattern.data()) == nullptr) throw NotRun("no folder for the service");
+    folder_ = pattern;
+    environment_ = {{"CUDA_MPS_PIPE_DIRECTORY", pattern}, {"CUDA_MPS_LOG_DIRECTORY", pattern}};
+  }
+  ~Service() {
+    (void)run_program({"/bin/sh", "-c", "echo quit | nvidia-cuda-mps-control >/dev/null 2>&1"},
+                      environment_, std::chrono::seconds(15));
+    std::error_code ignored;
+    std::filesystem::remove_all(folder_, ignored);
+  }
+  Service(const Service&) = delete;
+  Service& operator=(const Service&) = delete;
+
+  /// @return the exit code of the daemon's start.
+  int start() {
+    return run_program({"nvidia-cuda-mps-control", "-d"}, environment_, std::chrono::seconds(15));
+  }
+  [[nodiscard]] Environment with(const Environment& more) const {
+    Environment all = environment_;
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+
+ private:
+  std::filesystem::path folder_;
+  Environment environment_;
+};
+
+// Locks and unlocks the process again and again.
+void lock_and_unlock(Child& child, Page& page, Answer& answer, const std::string& label,
+                     int rounds) {
+  std::vector<double> locks, unlocks;
+  for (int round = 0; round < rounds; ++round) {
+    CUcheckpointLockArgs lock{};
+    lock.timeoutMs = 10'000;
+    std::uint64_t start = now_ns();
+    CU(cuCheckpointProcessLock, child.pid(), &lock);
+    locks.push_back(us_since(start));
+    CUcheckpointUnlockArgs unlock{};
+    start = now_ns();
+    CU(cuCheckpointProcessUnlock, child.pid(), &unlock);
+    unlocks.push_back(us_since(start));
+    const std::uint64_t reached = page.progress.load();
+    for (int wait = 0; page.progress.load() == reached && wait < 2000; ++wait) {
+      sleep_for(std::chrono::milliseconds(1));
+    }
+    if (page.progress.load() == reached) throw std::runtime_error("no step after an unlock");
+  }
+  answer.figure(label + "_lock", "us", locks);
+  answer.figure(label + "_unlock", "us", unlocks);
+}
+
+void checkpoint_cycle(Answer& answer, const std::string& role) {
+  SharedPage page;
+  Child child(role, page);
+  child.wait_ready();
+  page->go.store(1);
+  std::string reached = "lock";
+  try {
+    CUcheckpointLockArgs lock{};
+    lock.timeoutMs = 10'000;
+    CU(cuCheckpointProcessLock, child.pid(), &lock);
+    reached = "checkpoint";
+    CUcheckpointCheckpointArgs checkpoint{};
+    std::uint64_t start = now_ns();
+    CU(cuCheckpointProcessCheckpoint, child.pid(), &checkpoint);
+    answer.figure(role + "_checkpoint", "ms", {us_since(start) / 1000});
+    reached = "restore";
+    CUcheckpointRestoreArgs restore{};
+    start = now_ns();
+    CU(cuCheckpointProcessRestore, child.pid(), &restore);
+    answer.figure(role + "_restore", "ms", {us_since(start) / 1000});
+    reached = "unlock";
+    CUcheckpointUnlockArgs unlock{};
+    CU(cuCheckpointProcessUnlock, child.pid(), &unlock);
+    reached = "content";
+    child.finish();
+    answer.fact(role, "survives with its content");
+  } catch (const DriverError& error) {
+    answer.fact(role, error.what());
+  } catch (const std::runtime_error& error) {
+    answer.fact(role, reached + ": " + error.what());
+  }
+}
+
+void note_state(Answer& answer, const std::string& label, const std::string& uuid) {
+  const auto state = card_state(uuid);
+  if (!state) return;
+  answer.fact(label + "_sm_clock_mhz", state->sm_clock_mhz);
+  answer.fact(label + "_power_w", state->power_w);
+  answer.fact(label + "_temperature_c", state->temperature_c);
+}
+
+}  // namespace
+
+void slices_and_switches(Device& device, Answer& answer) {
+  (void)device.kernel("spin");
+  SharedPage first_page;
+  SharedPage second_page;
+  Child first("spin", first_page);
+  Child second("spin", second_page);
+  first.wait_ready();
+  second.wait_ready();
+  first_page->go.store(1);
+  second_page->go.store(1);
+  first.finish();
+  second.finish();
+  const std::vector<Stretch> first_pauses = pauses_of(*first_page);
+  const std::vector<Stretch> second_pauses = pauses_of(*second_page);
+  answer.figure("slice", "us", lengths(runs_between(first_pauses)));
+  answer.figure("pause", "us", lengths(first_pauses));
+  answer.figure("switch_there_and_back", "us",
+                neither_runs(first_pauses, runs_between(second_pauses)));
+  compare_rates(answer, "arithmetic", {}, {});
+}
+
+void multi_process_service(Device& device, Answer& answer) {
+  if (!program("nvidia-cuda-mps-control")) throw NotRun("nvidia-cuda-mps-control is not here");
+  (void)device.kernel("work");
+  const auto mode_before = compute_mode(device.uuid());
+  Service service;
+  const int code = service.start();
+  answer.fact("daemon_starts", code == 0);
+  answer.fact("as_root", ::geteuid() == 0);
+  if (code != 0) throw NotRun("the daemon ends with code " + std::to_string(code));
+  const auto mode_with = compute_mode(device.uuid());
+  if (mode_before && mode_with) answer.fact("compute_mode_unchanged", *mode_before == *mode_with);
+  compare_rates(answer, "service", service.with({}), service.with({}));
+  compare_rates(answer, "second_below_normal", service.with({}),
+                service.with({{"CUDA_MPS_CLIENT_PRIORITY", "1"}}));
+  compare_rates(answer, "second_with_25_percent", service.with({}),
+                service.with({{"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "25"}}));
+  const int green = run_program({"/proc/self/exe", "--can", "green-contexts"}, service.with({}),
+                                std::chrono::seconds(30));
+  answer.fact("green_contexts_work_under_it", green == 0);
+}
+
+void green_contexts(Device& device, Answer& answer) {
+  CUdevResource all{};
+  CU(cuDeviceGetDevResource, device.id(), &all, CU_DEV_RESOURCE_TYPE_SM);
+  answer.fact("multiprocessors", all.sm.smCount);
+  for (const unsigned wanted : {8U, 16U, 32U, 64U}) {
+    if (wanted >= all.sm.smCount) continue;
+    const std::string label = "wanted_" + std::to_string(wanted);
+    CUdevResource part{};
+    CUdevResource rest{};
+    unsigned groups = 1;
+    CU(cuDevSmResourceSplitByCount, &part, &groups, &all, &rest, 0U, wanted);
+    answer.fact(label + "_got", part.sm.smCount);
+    CUdevResourceDesc description = nullptr;
+    CU(cuDevResourceGenerateDesc, &description, &part, 1U);
+    CUgreenCtx context = nullptr;
+    std::uint64_t start = now_ns();
+    CU(cuGreenCtxCreate, &context, description, device.id(),
+       static_cast<unsigned>(CU_GREEN_CTX_DEFAULT_STREAM));
+    answer.figure(label + "_create", "us", {us_since(start)});
+    CUstream stream = nullptr;
+    CU(cuGreenCtxStreamCreate, &stream, context, static_cast<unsigned>(CU_STREAM_NON_BLOCKING), 0);
+    Worker worker(device);
+    const Stream whole;
+    std::vector<double> slowdowns;
+    for (int round = 0; round < 10; ++round) {
+      slowdowns.push_back(worker.measure(stream, 2000) / worker.measure(whole, 2000));
+    }
+    answer.figure(label + "_time_against_all", "times", slowdowns);
+    CU(cuStreamDestroy, stream);
+    CU(cuGreenCtxDestroy, context);
+  }
+}
+
+void locking_a_process(Device& /*device*/, Answer& answer) {
+  SharedPage page;
+  Child child("keeper", page);
+  child.wait_ready();
+  page->go.store(1);
+  lock_and_unlock(child, *page, answer, "process_of_64_mib", 40);
+  child.finish();
+  answer.fact("content_survives", true);
+  throw NotRun(
+      "data-parallel training over gloo needs PyTorch, this program has none: "
+      "that half of the question is left to a test with PyTorch");
+}
+
+void checkpoint_with_host_memory(Device& /*device*/, Answer& answer) {
+  for (const char* role : {"keeper", "keeper-registered", "keeper-host-numa"}) {
+    checkpoint_cycle(answer, role);
+  }
+}
+
+void changing_the_slice(Device& /*device*/, Answer& /*answer*/) {
+  throw NotRun(
+      "the one documented way to change a slice (nvidia-smi compute-policy) is a setting of the "
+      "card, and these probes never change one");
+}
+
+void cost_of_the_callback(Device& /*device*/, Answer& /*answer*/) {
+  throw NotRun("it is a cost on the CPU, measured with PyTorch by ./scripts/benchmark (gate_cost)");
+}
+
+void step_after_a_burst(Device& device, Answer& answer) {
+  Worker worker(device);
+  const Stream stream;
+  SharedPage page;
+  Child burst("work", page);
+  burst.wait_ready();
+  const std::string uuid = device.uuid();
+  const auto steps = [&] {
+    std::vector<double> result;
+    for (int step = 0; step < 50; ++step) result.push_back(worker.measure(stream, 1000));
+    return result;
+  };
+  std::vector<double> after_rest, after_burst;
+  const auto add = [](std::vector<double>& all, const std::vector<double>& some) {
+    all.insert(all.end(), some.begin(), some.end());
+  };
+  for (int round = 0; round < 5; ++round) {
+    sleep_for(std::chrono::milliseconds(1500));
+    note_state(answer, "after_rest", uuid);
+    add(after_rest, steps());
+    page->go.store(1);
+    sleep_for(std::chrono::milliseconds(1500));
+    page->go.store(0);
+    sleep_for(std::chrono::milliseconds(20));  // the last kernel ends: no overlap
+    note_state(answer, "after_burst", uuid);
+    add(after_burst, steps());
+  }
+  burst.finish();
+  answer.figure("step_after_rest", "us", after_rest);
+  answer.figure("step_after_burst", "us", after_burst);
+  answer.fact("slower_after_a_burst_percent",
+              (median_of(after_burst) / median_of(after_rest) - 1) * 100);
+}
+
+}  // namespace probes
