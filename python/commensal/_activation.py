@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import json
 import os
 import re
 import sys
@@ -64,12 +65,36 @@ def _autoload() -> None:
 
         atexit.register(_tell_end, settings, tell_end)
     session = activate(settings, member)
-    if session is None or member.role == "helper":
+    if session is None:
         return
+    if member.role != "helper":
+        _announce(session, quiet=settings.quiet)
+        return
+    from commensal._promotion import watch_helper
+
+    watch_helper(lambda rank, size: _promote(session, rank, size, quiet=settings.quiet))
+
+
+def _announce(session: _core.Session, *, quiet: bool) -> None:
     line = session.active_line()
     _leave_mark("active", line)
-    if not settings.quiet:
-        say(line)
+    if quiet:
+        return
+    say(line)
+    for note in json.loads(session.stats_json())["memory"]["notes"]:
+        say(f"note: {note}")
+
+
+def _promote(session: _core.Session, rank: int, world_size: int, *, quiet: bool) -> None:
+    """Manage a helper from now on: it has turned out to be a rank. Never raises."""
+    try:
+        adaptor = _load_adaptor()
+        session.become_rank(rank, world_size)
+        _install(adaptor)
+    except Exception as error:
+        say(f"rank {rank} runs unmanaged: {' '.join(str(error).split())}")
+        return
+    _announce(session, quiet=quiet)
 
 
 def _tell_end(settings: JobSettings, tell_end: Callable[[JobSettings], None]) -> None:
@@ -117,7 +142,7 @@ def activate(settings: JobSettings, member: Member) -> _core.Session | None:
             spill_dir=str(settings.spill_dir or ""),
             host_cap_bytes=settings.host_cap_bytes,
             idle_class=settings.idle_class,
-            summary_file="" if summary is None or member.role == "helper" else _own_file(summary),
+            summary_file="" if summary is None else _own_file(summary),
         )
         atexit.register(session.shutdown)
         if adaptor is not None:
@@ -126,9 +151,6 @@ def activate(settings: JobSettings, member: Member) -> _core.Session | None:
             except BaseException:
                 session.shutdown()
                 raise
-            _manage_cuda()
-            os.environ["COMMENSAL_PRIMARY_PID"] = str(os.getpid())
-            os.environ["COMMENSAL_PRIMARY_RANK"] = os.environ.get("RANK", "")
         return session
 
 
@@ -156,6 +178,10 @@ def _install(adaptor: ctypes.CDLL) -> None:
 
     register_optimizer_step_pre_hook(_before_optimizer)
     register_optimizer_step_post_hook(_after_optimizer)
+    _manage_cuda()
+    # For processes that this one starts: those of the same rank help it.
+    os.environ["COMMENSAL_PRIMARY_PID"] = str(os.getpid())
+    os.environ["COMMENSAL_PRIMARY_RANK"] = os.environ.get("RANK", "")
 
 
 def _manage_cuda() -> None:

@@ -10,6 +10,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -121,29 +122,32 @@ class Coordinator:
         command = [str(daemon), "--instance", self.instance, "--runtime-dir", str(self.runtime_dir)]
         environ = {k: v for k, v in os.environ.items() if not k.startswith("COMMENSAL_")}
         try:
-            # Detached: no descriptor of ours, so that a pipe on `run` ends with the job.
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                close_fds=True,
-                start_new_session=True,
-                env=environ,
-            )
+            with tempfile.TemporaryFile() as errors:
+                # Detached: no descriptor of ours, so that a pipe on `run` ends with the job.
+                process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=errors,
+                    close_fds=True,
+                    start_new_session=True,
+                    env=environ,
+                )
+                code = process.wait(_START.total_seconds())
+                errors.seek(0)
+                said = errors.read().decode(errors="replace").split("\n")
         except OSError as error:
             return f"cannot start {daemon}: {error.strerror}"
-        try:
-            code = process.wait(_START.total_seconds())
         except subprocess.TimeoutExpired:
             with contextlib.suppress(OSError):
                 process.kill()
             process.wait()
             return f"{daemon} did not get ready within {_START.total_seconds():.0f} s"
-        if code != 0 and not self.listens():  # another one may have been quicker
-            log = f", see {self.log_path}" if self.log_path.exists() else ""
-            return f"{daemon} ended with code {code}{log}"
-        return ""
+        if code == 0 or self.listens():  # another one may have been quicker
+            return ""
+        log = f", see {self.log_path}" if self.log_path.exists() else ""
+        reason = next((line for line in reversed(said) if line), "no reason given")
+        return f"{daemon} ended with code {code}: {reason.removeprefix('commensald: ')}{log}"
 
 
 def find_daemon() -> Path | None:

@@ -135,7 +135,7 @@ def _read_left(summary: Path | None) -> _Left:
                 report = json.loads(text)
             except ValueError:
                 continue  # a process was killed while it wrote
-            if isinstance(report, dict):
+            if isinstance(report, dict) and _job_field(report, "role") != "helper":
                 reports.append(report)
     return _Left(reports, active, failure)
 

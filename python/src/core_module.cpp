@@ -139,6 +139,12 @@ void bind_session(py::module_& m) {
 
   py::class_<SessionHandle>(m, "Session", "The one session of this process.")
       .def(
+          "become_rank",
+          [](const SessionHandle& s, int rank, int world_size) {
+            s.get().become_rank(rank, world_size);
+          },
+          py::arg("rank"), py::arg("world_size"), ReleaseGil())
+      .def(
           "step", [](const SessionHandle& s) { s.get().step(); }, ReleaseGil())
       .def(
           "set_memory_limit",

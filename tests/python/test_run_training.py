@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -203,7 +204,17 @@ def test_law6_a_script_trains_without_a_daemon(world: World) -> None:
     assert facts["active"]
     assert facts["stats"]["job"]["coordinator"] == ""
     assert "no coordinator, the job runs on its own limits: " in done.stderr
+    assert f"not a folder (symbolic links are not followed): {world.runtime_dir}" in done.stderr
     assert not world.daemons()
+
+
+def test_a_spill_folder_that_cannot_be_used_is_told_at_the_start(world: World) -> None:
+    script = world.script("import torch")
+    done = world.commensal(
+        *("run", "--no-idle-class", "--spill-dir", "/no/such/folder", "--", sys.executable, script)
+    )
+    assert done.returncode == 0
+    assert "commensal: note: no slower tier: cannot open a file in /no/such/folder" in done.stderr
 
 
 def test_law6_a_script_trains_without_a_network(world: World) -> None:
@@ -263,28 +274,132 @@ if __name__ == "__main__":
     assert errors.count("opportunistic, ") == 1  # the helper says nothing
 
 
-def test_ranks_are_members_of_one_job(world: World) -> None:
-    script = world.script(TRAIN + TELL)
+DDP = """
+import json, os, sys, torch, commensal
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+MIB = 1 << 20
+stop_file = sys.argv[1]
+
+class Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return 8
+    def __getitem__(self, index):
+        return torch.full((64,), float(index))
+
+def train():
+    model = DistributedDataParallel(torch.nn.Linear(64, 64))
+    optimizer = torch.optim.Adam(model.parameters())
+    ballast = [torch.ones(MIB) for _ in range(24)]  # 4 MiB each
+    stop = torch.zeros(1)
+    while not stop.item():
+        optimizer.zero_grad()
+        model(torch.randn(32, 64)).sum().backward()
+        optimizer.step()
+        stats = commensal.stats()  # the safe point is over
+        stop.fill_(float(os.path.exists(stop_file)))
+        dist.all_reduce(stop)  # no rank stops before the other
+    if "spawn" in sys.argv:
+        rows = torch.utils.data.DataLoader(Rows(), num_workers=1, multiprocessing_context="spawn")
+        assert sum(float(row.sum()) for row in rows) == 64 * 28.0
+    intact = all(bool((tensor == 1).all()) for tensor in ballast)
+    print(json.dumps({"intact": intact} | {k: stats[k] for k in ("job", "gate", "memory")}))
+    sys.stdout.flush()
+    dist.barrier()
+    dist.destroy_process_group()
+"""
+TORCHRUN = (
+    DDP
+    + """
+if __name__ == "__main__":
+    dist.init_process_group("gloo")
+    train()
+"""
+)
+SPAWN = (
+    DDP
+    + """
+def work(rank, folder):
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+    train()
+
+if __name__ == "__main__":
+    torch.multiprocessing.spawn(work, args=(os.getcwd(),), nprocs=2)
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("launcher", "job_class"),
+    [("torchrun", "guaranteed"), ("torchrun", "opportunistic"), ("spawn", "opportunistic")],
+)
+def test_ranks_are_managed_members_of_one_job(world: World, launcher: str, job_class: str) -> None:
+    if launcher == "torchrun":
+        command = [str(COMMENSAL.parent / "torchrun"), "--standalone", "--nproc-per-node=2"]
+        script, parent = world.script(TORCHRUN), "helper"
+    else:
+        command, script, parent = [sys.executable], world.script(SPAWN), "main"
     stop = world.folder / "stop"
-    line = " ".join(
-        [
-            f"RANK=0 WORLD_SIZE=2 {sys.executable} {script} 5 {stop} &",
-            f"RANK=1 WORLD_SIZE=2 {sys.executable} {script} 5 {stop} & wait",
-        ]
-    )
     job = world.start(
         [
-            *(str(COMMENSAL), "run", "--no-idle-class", "--name", "pair", "--"),
-            *("/bin/sh", "-c", line),
-        ]
+            *(str(COMMENSAL), "run", f"--{job_class}", "--no-idle-class", "--name", "pair"),
+            *("--memory", "0:512MiB", "--share", "0:0.9"),
+            *("--", *command, script, str(stop), launcher),
+        ],
+        GLOO_SOCKET_IFNAME="lo",
     )
+    roles = sorted([(parent, 0), ("rank", 0), ("rank", 1)])
     wait_until("starts a coordinator", world.daemons)
-    wait_until("two ranks", lambda: _roles(world, "pair") == [("rank", 0), ("rank", 1)])
+    wait_until("two ranks", lambda: _roles(world, "pair") == roles)
+    wait_until("they train", lambda: _reporting(world, "pair"))
+    changed = world.commensal("set", "pair", "--memory", "0:96MiB")
+    assert changed.returncode == 0, changed.stderr
+    wait_until("fits", lambda: _record(world, "pair")["lease"]["held_bytes"] <= 96 << 20)
     stop.touch()
     out, errors = job.communicate(timeout=DEADLINE)
     assert job.returncode == 0, errors
-    ranks = {json.loads(text)["stats"]["job"]["rank"] for text in out.splitlines() if "{" in text}
-    assert ranks == {0, 1}
+    ranks = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+    assert sorted(rank["job"]["rank"] for rank in ranks) == [0, 1]
+    assert all(rank["intact"] for rank in ranks)
+    assert {rank["job"]["role"] for rank in ranks} == {"rank"}
+    assert {rank["job"]["class"] for rank in ranks} == {job_class}
+    assert {rank["job"]["world_size"] for rank in ranks} == {2}
+    # The limit is the job's: its ranks have parts of it, and keep to them.
+    memories = [rank["memory"] for rank in ranks]
+    assert sum(memory["limit_bytes"] for memory in memories) <= 96 << 20
+    for memory in memories:
+        held = memory["device_bytes"] + memory["host_touched_bytes"]
+        assert held <= memory["limit_bytes"] + memory["deferred_bytes"]
+        assert memory["moved_out_bytes_total"] > 0
+    # A share below 1 is held by the gate, in each of them.
+    assert all(rank["gate"]["ops_seen_total"] > 0 for rank in ranks)
+    # Helpers say nothing: neither torchrun's agent nor the loaders' workers.
+    assert len(re.findall(rf"{job_class}, .*, gate ", errors)) == roles.count(("main", 0)) + 2
+    assert "unmanaged" not in errors
+
+
+def test_a_spawned_process_that_trains_alone_is_told(world: World) -> None:
+    script = world.script(
+        """
+import multiprocessing, torch
+def work():
+    weight = torch.ones(4, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    for _ in range(3):
+        weight.sum().backward()
+        optimizer.step()
+if __name__ == "__main__":
+    worker = multiprocessing.get_context("spawn").Process(target=work)
+    worker.start()
+    worker.join()
+    raise SystemExit(worker.exitcode)
+"""
+    )
+    done = world.commensal("run", "--no-idle-class", "--", sys.executable, script)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("a spawned process trains without torch.distributed") == 1
 
 
 def _roles(world: World, name: str) -> list[tuple[str, int]]:
@@ -354,9 +469,7 @@ def waiting(world: World) -> subprocess.Popen[str]:
     return job
 
 
-def test_ctrl_c_ends_a_job_that_waits_at_the_gate(
-    world: World, waiting: subprocess.Popen[str]
-) -> None:
+def test_ctrl_c_ends_a_job_that_waits_at_the_gate(waiting: subprocess.Popen[str]) -> None:
     waiting.send_signal(signal.SIGINT)
     _, errors = waiting.communicate(timeout=DEADLINE)
     assert waiting.returncode == -signal.SIGINT  # what Python does; a shell shows 130
