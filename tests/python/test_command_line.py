@@ -29,6 +29,8 @@ HEAVY = ("torch", "numpy", "matplotlib", "sklearn")
         (["run", "--law", "chaos", "--", "true"], "chaos"),
         (["run", "--instance", "a/b", "--", "true"], "a/b"),
         (["--instance", "../x", "status"], "../x"),
+        (["status", "--instance", "../x"], "../x"),
+        (["pause", "--instance", "../x", "job"], "../x"),
         (["run", "--name", "", "--", "true"], "--name"),
         (["run"], "COMMAND"),
         (["run", "--bogus", "--", "true"], "--bogus"),

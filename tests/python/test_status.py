@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `commensal status` prints: a table that fits, and all about one job."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from commensal.cli.status import describe_job, describe_machine
+
+Record = dict[str, Any]
+
+
+def job(name: str, job_class: str = "opportunistic", **more: Any) -> Record:
+    return {
+        "job": {"id": f"{name}-1234abcd", "name": name, "class": job_class, "tenant": "vision"},
+        "memory": {
+            "device_bytes": 3 << 28,
+            "host_bytes": 1 << 20,
+            "parked_bytes": 0,
+            "limit_bytes": 1 << 30,
+            "deferred_bytes": 4096,
+            "deferred_reason": "thread x blocks signals",
+            "notes": ["no slower tier"],
+        },
+        "gate": {"law": "gap", "state": "closed", "share": 1.0, "reason": "a burst"},
+        "step": {"number": 123456, "median_seconds": 0.0123},
+        "activity": {"state": "busy"},
+        "lease": {"granted_bytes": 1 << 30, "reason": "its maximum fits"},
+        "share": {"now": 0.02, "reason": "the objective is kept"},
+        "members": [{"pid": 7, "role": "helper", "rank": 0}, {"pid": 8, "role": "rank", "rank": 1}],
+        "slowdown": 0.0123,
+        "slowdown_error": 0.004,
+        "started_seconds_ago": 300.0,
+        "ended": False,
+        **more,
+    }
+
+
+def machine(*jobs: Record) -> Record:
+    return {
+        "coordinator": {"instance": "default", "pid": 42, "uptime_seconds": 90.0},
+        "devices": [
+            {
+                "id": "host",
+                "cores": 2.0,
+                "capacity_bytes": 8 << 30,
+                "granted_bytes": 1 << 30,
+                "free_bytes": 7 << 30,
+            }
+        ],
+        "jobs": list(jobs),
+    }
+
+
+THREE = machine(
+    job("gone", ended=True, exit_reason="its process ended", ended_seconds_ago=5.0),
+    job("digits_cnn", "guaranteed"),
+    job("char_transformer", paused=True),
+)
+
+
+def test_says_that_there_are_no_jobs() -> None:
+    assert describe_machine(machine(), 80).splitlines() == [
+        "coordinator default, pid 42, up 90 s",
+        "device host: 2 cores, 8 GiB, granted 1 GiB, free 7 GiB",
+        "no jobs",
+    ]
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 120])
+def test_fits_the_terminal_and_says_where_the_rest_is(width: int) -> None:
+    lines = describe_machine(THREE, width).splitlines()
+    assert max(map(len, lines)) <= width
+    heading = next(line for line in lines if line.startswith("job "))
+    assert {"job", "state", "device"} <= set(heading.split())
+    assert ("id" not in heading.split()) == ("'commensal status JOB' shows the rest" in lines)
+
+
+def test_a_pipe_gets_every_column() -> None:
+    text = describe_machine(THREE, None)
+    for word in ("char_transformer-1234abcd", "parked", "gap closed", "+1.2 %", "123456 x 12 ms"):
+        assert word in text
+    assert "shows the rest" not in text
+
+
+def test_running_jobs_come_first_and_states_are_told() -> None:
+    rows = describe_machine(THREE, None).splitlines()[-3:]
+    assert [row.split()[0] for row in rows] == ["digits_cnn", "char_transformer", "gone"]
+    assert " busy " in rows[0]
+    assert " paused " in rows[1]
+    assert " ended (its process ended) " in rows[2]
+    assert "1 GiB" not in rows[2]  # what it once held is nobody's
+
+
+def test_one_job_is_told_with_its_reasons() -> None:
+    text = describe_job(job("digits_cnn", "guaranteed"))
+    for words in (
+        "digits_cnn (guaranteed, digits_cnn-1234abcd, tenant vision)",
+        "busy, for 5 min",
+        "768 MiB on the device, 1 MiB on the slower tier, 0 B parked; limit 1 GiB",
+        "4 KiB: thread x blocks signals",
+        "1 GiB granted: its maximum fits",
+        "gap closed: a burst",
+        "0.02 while a guaranteed job is busy: the objective is kept",
+        "+1.2 % (standard error 0.4 %)",
+        "helper (pid 7), rank 1 (pid 8)",
+        "no slower tier",
+    ):
+        assert words in text
+
+
+def test_a_job_that_has_not_reported_yet_is_shown() -> None:
+    bare = {"job": {"id": "x-1", "name": "x", "class": "guaranteed"}, "ended": False}
+    assert "x-1" in describe_machine(machine(bare), None)
+    assert describe_job(bare).startswith("x (guaranteed, x-1")
