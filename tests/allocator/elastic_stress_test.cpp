@@ -115,7 +115,7 @@ void stress(ElasticAllocator& allocator, World* world, Sizes sizes, Bytes most, 
   std::thread mover([&] {
     std::mt19937_64 random(seed + 99);
     for (int changes = 0; !stop; ++changes) {
-      moved = changes >= changes_wanted;
+      moved = changes >= changes_wanted && !allocator.stats().moved_out.is_zero();
       switch (random() % 8) {
         case 0: (void)allocator.park(); break;
         case 1: (void)allocator.grow(Bytes{most.count() / 2}); break;

@@ -24,7 +24,7 @@ COLUMNS = {
 
 
 def run(*, quick: bool) -> Result:
-    """Run the C++ benchmark: a working set of 128 MiB, used in four ways, under three limits."""
+    """Run the C++ benchmark: a working set of 128 MiB, used in five ways, under three limits."""
     result = Result(
         "pressure",
         "A step under a limit below the working set",

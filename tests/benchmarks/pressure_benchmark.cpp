@@ -24,7 +24,7 @@ constexpr std::size_t kTemporaries = 32;  // blocks of one step
 constexpr Bytes kWorkingSet{(kLasting + kTemporaries) * kBlock};
 
 /// What a step does to the lasting blocks; temporaries are always written.
-enum class Use : std::uint8_t { kWrite, kRead, kWriteAThird, kUseHalf };
+enum class Use : std::uint8_t { kWrite, kRead, kWriteAThird, kUseHalf, kNoTemporaries };
 
 /// Bytes that this process read from and wrote to disks, page faults included.
 struct DiskBytes {
@@ -56,8 +56,11 @@ std::byte read_pages(const std::byte* block) {
 
 class Job {
  public:
-  explicit Job(ElasticAllocator& allocator) : allocator_(allocator) {
-    for (std::size_t i = 0; i < kLasting; ++i) {
+  Job(ElasticAllocator& allocator, Use use)
+      : allocator_(allocator),
+        use_(use),
+        temporaries_(use == Use::kNoTemporaries ? 0 : kTemporaries) {
+    for (std::size_t i = 0; i < kLasting + kTemporaries - temporaries_.size(); ++i) {
       lasting_.push_back(take());
       write_pages(lasting_.back());
     }
@@ -68,20 +71,17 @@ class Job {
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
 
-  void step(Use use) {
-    std::array<std::byte*, kTemporaries> temporaries{};
-    for (std::byte*& block : temporaries) write_pages(block = take());
-    const std::size_t used = use == Use::kUseHalf ? kLasting / 2 : kLasting;
+  void step() {
+    for (std::byte*& block : temporaries_) write_pages(block = take());
+    const std::size_t used = use_ == Use::kUseHalf ? lasting_.size() / 2 : lasting_.size();
     for (std::size_t i = 0; i < used; ++i) {
-      const bool write =
-          use == Use::kWrite || use == Use::kUseHalf || (use == Use::kWriteAThird && i % 3 == 0);
-      if (write) {
+      if (use_ != Use::kRead && (use_ != Use::kWriteAThird || i % 3 == 0)) {
         write_pages(lasting_[i]);
       } else {
         benchmark::DoNotOptimize(read_pages(lasting_[i]));
       }
     }
-    for (std::byte* block : temporaries) allocator_.deallocate(block);
+    for (std::byte* block : temporaries_) allocator_.deallocate(block);
     (void)allocator_.safe_point();
   }
 
@@ -89,6 +89,8 @@ class Job {
   std::byte* take() { return static_cast<std::byte*>(allocator_.allocate(Bytes{kBlock})); }
 
   ElasticAllocator& allocator_;
+  const Use use_;
+  std::vector<std::byte*> temporaries_;
   std::vector<std::byte*> lasting_;
 };
 
@@ -100,12 +102,12 @@ void steps_under_limit(benchmark::State& state, Use use, std::uint64_t tenths) {
     return;
   }
   ElasticAllocator allocator(source, ElasticAllocatorOptions{});
-  Job job(allocator);
+  Job job(allocator, use);
   (void)allocator.set_limit(Bytes{kWorkingSet.count() * 10 / tenths});
-  for (int i = 0; i < 5; ++i) job.step(use);
+  for (int i = 0; i < 5; ++i) job.step();
   const AllocatorStats before = allocator.stats();
   const DiskBytes disk_before = DiskBytes::now();
-  for (auto _ : state) job.step(use);
+  for (auto _ : state) job.step();
   const AllocatorStats after = allocator.stats();
   const DiskBytes disk = DiskBytes::now();
   const double steps = static_cast<double>(state.iterations());
@@ -124,11 +126,12 @@ void steps_under_limit(benchmark::State& state, Use use, std::uint64_t tenths) {
   state.counters["deferred_mib"] = bytes(after.deferred) / static_cast<double>(1U << 20U);
 }
 
-constexpr std::array<std::pair<const char*, Use>, 4> kUses{{
+constexpr std::array<std::pair<const char*, Use>, 5> kUses{{
     {"all written", Use::kWrite},
     {"all read", Use::kRead},
     {"a third written", Use::kWriteAThird},
     {"half used", Use::kUseHalf},
+    {"no temporaries", Use::kNoTemporaries},
 }};
 
 void add_cases() {
