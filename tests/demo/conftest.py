@@ -9,6 +9,7 @@ import pytest
 from fake_proc import FakeProc
 from recorded import recorded_measurement
 
+from commensal.demo import recording
 from commensal.demo.figures import Measurement
 
 
@@ -22,3 +23,9 @@ def proc(tmp_path: Path) -> FakeProc:
 @pytest.fixture
 def measurement() -> Measurement:
     return recorded_measurement()
+
+
+@pytest.fixture(scope="session")
+def real_run() -> Measurement:
+    """What a short run of the demo recorded, on a machine that others used, too."""
+    return recording.load(Path(__file__).with_name("data") / "short_run.json.gz")

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from commensal.demo.figures import GUARANTEED, OPPORTUNISTIC, Measurement
 from commensal.demo.plan import FULL
 from commensal.demo.quiet import Verdict
@@ -90,8 +92,16 @@ def recorded_measurement() -> Measurement:
                 OPPORTUNISTIC: with_stats(job(80), moved=600 * MIB),
                 GUARANTEED: with_stats(job(20.2, wait_ms=30)),
             },
-            events=(Event(0.2, "set", 72.0 * MIB), Event(0.4, "set", 224.0 * MIB)),
-            memory=memory_samples(limits),
+            events=(
+                Event(0.0, "grant", 224.0 * MIB, OPPORTUNISTIC, "its maximum fits"),
+                Event(0.2, "set", 72.0 * MIB, OPPORTUNISTIC),
+                Event(0.2, "grant", 72.0 * MIB, OPPORTUNISTIC, "what guaranteed jobs leave"),
+                Event(0.4, "set", 224.0 * MIB, OPPORTUNISTIC),
+            ),
+            memory=(
+                *memory_samples(limits),
+                *(replace(s, job=GUARANTEED) for s in memory_samples([64] * 10, live_mib=60)),
+            ),
             cpu=cpu,
         ),
     )

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from commensal.demo import recording
+from commensal.demo.figures import figures_of
+
 
 @pytest.mark.slow
 def test_a_short_demo_passes_its_own_checks(tmp_path: Path) -> None:
@@ -36,4 +39,8 @@ def test_a_short_demo_passes_its_own_checks(tmp_path: Path) -> None:
     assert found["guaranteed"]["slowdown_default"] > -1
     assert found["opportunistic"]["harvest_commensal"] > 0
     assert (tmp_path / "out" / "report.html").stat().st_size > 50_000
+    kept = recording.load(tmp_path / "out" / "recording.json.gz")
+    assert figures_of(kept).as_json() == found
+    assert "window 4 of 4: both under commensal" in done.stderr
+    assert "\x1b" not in done.stderr
     assert str(tmp_path / "out" / "report.html") in done.stdout.replace("\n", "")

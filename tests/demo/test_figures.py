@@ -121,6 +121,14 @@ def test_a_line_still_being_written_is_left_out(tmp_path: Path) -> None:
     log = tmp_path / "log"
     event = {"time": 2.0, "event": "evaluation", "seconds": 0.25}
     log.write_text(f'{json.dumps(row)}\n{json.dumps(event)}\n{{"time": 3.0, "st')
-    steps, events = read_log(log)
+    with log.open() as reading:
+        steps, events, position = read_log(reading)
     assert [step.busy_seconds for step in steps] == pytest.approx([0.4])
     assert [(event.what, event.value) for event in events] == [("evaluation", 0.25)]
+    with log.open("a") as writing:
+        writing.write('ep": 1, "seconds": 0.5, "wait_seconds": 0.0, "batch": 4, "loss": "0x1p1"}\n')
+    with log.open() as reading:
+        reading.seek(position)
+        steps, events, _ = read_log(reading)
+    assert [step.loss for step in steps] == ["0x1p1"]
+    assert events == []

@@ -4,17 +4,20 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
+import plotly.graph_objects
 import pytest
 from rich.console import Console
 
 from commensal.demo import report
 from commensal.demo.figures import Measurement, figures_of
 from commensal.demo.plan import FULL, plan_for
+from commensal.demo.plots import plots_of
 
 
 class Elements(HTMLParser):
@@ -40,13 +43,33 @@ def test_the_page_is_self_contained(measurement: Measurement, tmp_path: Path) ->
     page = report.write(tmp_path, measurement, figures)
     elements = Elements()
     elements.feed(page.read_text())
-    assert elements.tags.count("svg") == 3
-    assert not {"script", "img", "iframe"} & set(elements.tags)
+    assert not {"iframe", "object", "embed"} & set(elements.tags)
     assert all(link.startswith(("#", "data:")) for link in elements.links)
+    assert elements.tags.count("noscript") == 1
     assert figures.headline() in elements.text
     assert notes[0] in elements.text
     assert "+1.0 %" in elements.text
     assert "a processor" in elements.text
+    assert "{{" not in elements.text
+    assert page.stat().st_size < 5 << 20
+
+
+def test_the_plots_are_what_plotly_takes(measurement: Measurement) -> None:
+    """The library for Python knows every property that plotly.js has, and refuses others."""
+    for plots in plots_of(measurement).values():
+        for plot in plots:
+            text = json.dumps({"data": plot.traces, "layout": plot.layout})
+            figure = plotly.graph_objects.Figure(json.loads(re.sub(r"\$[a-z-]+", "red", text)))
+            assert figure.data
+            for trace in figure.data:
+                assert len(trace.x) == len(trace.y) > 0
+                assert trace.name
+
+
+def test_the_limit_says_why(measurement: Measurement) -> None:
+    limit = next(t for t in plots_of(measurement)["memory"][0].traces if t["name"] == "its limit")
+    assert limit["y"][:4] == [224, 224, 72, 72]
+    assert limit["customdata"][2] == "what guaranteed jobs leave"
 
 
 def test_the_picture_is_a_png(measurement: Measurement, tmp_path: Path) -> None:

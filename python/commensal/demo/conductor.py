@@ -8,15 +8,14 @@ import json
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from commensal.demo import report
+from commensal.demo import recording, report
 from commensal.demo.figures import (
     GUARANTEED,
     OPPORTUNISTIC,
@@ -25,20 +24,18 @@ from commensal.demo.figures import (
     check,
     figures_of,
     machine,
+    settled,
+    typical_seconds,
 )
-from commensal.demo.plan import DemoPlan, MiB, plan_for
+from commensal.demo.live import view_for
+from commensal.demo.plan import DemoPlan, LimitChange, MiB, plan_for
 from commensal.demo.processes import CpuSampler, Daemon, DemoError, Job, examples_folder
 from commensal.demo.quiet import QuietGuard, Verdict
 from commensal.demo.runs import CpuSample, Event, MemorySample, Mode, WindowRecord
+from commensal.demo.view import TITLES, JobNow, View
 
 __all__ = ["run_demo"]
 
-TITLES = {
-    Mode.GUARANTEED_ALONE: "guaranteed job alone",
-    Mode.OPPORTUNISTIC_ALONE: "opportunistic job alone",
-    Mode.DEFAULT: "both, the machine's default sharing",
-    Mode.COMMENSAL: "both under commensal",
-}
 POLL_SECONDS = 0.2
 EXCERPT_SECONDS = 2.5
 
@@ -49,7 +46,9 @@ def run_demo(out: Path, seconds: int | None, json_file: Path | None) -> int:
     try:
         plan = plan_for(seconds)
         out.mkdir(parents=True, exist_ok=True)
-        measurement = Conductor(plan, console).run()
+        with view_for(console, plan) as view:
+            measurement = Conductor(plan, view).run()
+        recording.save(out / "recording.json.gz", measurement)
         figures = figures_of(measurement)
         text = json.dumps(figures.as_json(), indent=2)
         for path in {out / "demo.json", json_file or out / "demo.json"}:
@@ -88,20 +87,12 @@ class Watch:
 class Conductor:
     """Runs a plan. One object, one run."""
 
-    def __init__(self, plan: DemoPlan, console: Console) -> None:
+    def __init__(self, plan: DemoPlan, view: View) -> None:
         self._plan = plan
+        self._view = view
         self._guard = QuietGuard()
         self._notes: list[str] = []
         self._judged = plan.judged
-        self._progress = Progress(
-            TextColumn("[progress.description]{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[note]}"),
-            console=console,
-            refresh_per_second=2,
-        )
         if not plan.judged:
             self._notes.append("A shortened run: the figures are not judged.")
 
@@ -109,20 +100,16 @@ class Conductor:
         """Run all windows, interleaved round by round."""
         windows: list[WindowRecord] = []
         verdicts: list[Verdict] = []
-        with (
-            tempfile.TemporaryDirectory(prefix="commensal-demo-") as folder,
-            self._progress,
-        ):
-            overall = self._progress.add_task(
-                "windows", total=self._plan.rounds * len(Mode), note=""
-            )
+        with tempfile.TemporaryDirectory(prefix="commensal-demo-") as folder:
             for number in range(self._plan.rounds):
                 for mode in Mode:
-                    self._progress.update(overall, note=TITLES[mode])
                     window, seen = self._judged_window(mode, number, Path(folder))
                     windows.append(window)
                     verdicts.append(seen)
-                    self._progress.advance(overall)
+                    self._view.window_done()
+                    if len(window.jobs) == 1:
+                        for name, job in window.jobs.items():
+                            self._view.learn(name, typical_seconds(settled(job)))
         return Measurement(
             plan=self._plan,
             windows=tuple(windows),
@@ -136,9 +123,7 @@ class Conductor:
         """Run one window; once one cannot be judged, later ones are not repeated either."""
 
         def tell(verdict: Verdict) -> None:
-            self._progress.console.print(
-                f"{TITLES[mode]}: {verdict.reason}; once more", markup=False
-            )
+            self._view.warn(f"{TITLES[mode]}: {verdict.reason}; once more")
 
         result = self._guard.measure(
             lambda: self._window(mode, number, folder),
@@ -173,6 +158,7 @@ class Conductor:
         }
 
     def _window(self, mode: Mode, number: int, folder: Path) -> WindowRecord:
+        self._view.window(mode, number)
         place = folder / mode.value
         scripts = self._scripts(mode)
         if mode is Mode.COMMENSAL:
@@ -240,54 +226,63 @@ class Conductor:
             OPPORTUNISTIC: self._plan.opportunistic_steps,
         }
         changes = list(self._plan.limit_changes) if daemon else []
+        told: dict[str, int] = dict.fromkeys(jobs, 0)
         excerpt: threading.Thread | None = None
-        with self._bars({name: totals[name] for name in jobs}) as bars:
-            while any(jobs[name].running() for name in awaited):
-                time.sleep(POLL_SECONDS)
-                done = {name: job.steps_done() for name, job in jobs.items()}
-                for name, count in done.items():
-                    self._progress.update(bars[name], completed=count)
-                if daemon is not None:
-                    self._sample(daemon, watch, bars)
-                    while changes and done[OPPORTUNISTIC] >= changes[0].at_step:
-                        change = changes.pop(0)
-                        if jobs[OPPORTUNISTIC].running():
-                            daemon.set_memory(OPPORTUNISTIC, change.max_bytes)
-                            watch.events.append(
-                                Event(time.monotonic(), "set", float(change.max_bytes))
-                            )
-                if excerpt is None and len(jobs) == 2 and min(done.values()) >= 10:
-                    excerpt = threading.Thread(target=take_excerpt, args=(jobs, watch))
-                    excerpt.start()
+        while any(jobs[name].running() for name in awaited):
+            time.sleep(POLL_SECONDS)
             if daemon is not None:
-                self._sample(daemon, watch, bars)
+                self._sample(daemon, watch, jobs)
+            latest = {sample.job: sample for sample in watch.memory[-len(jobs) :]}
+            self._view.update(
+                {
+                    name: JobNow(totals[name], job.steps(), latest.get(name))
+                    for name, job in jobs.items()
+                }
+            )
+            for name, job in jobs.items():
+                for event in job.events()[told[name] :]:
+                    told[name] += 1
+                    if event.what == "double":
+                        self._view.say(f"{name}: doubles its batch, and needs more memory")
+            if daemon is not None and jobs[OPPORTUNISTIC].running():
+                while changes and jobs[OPPORTUNISTIC].steps_done() >= changes[0].at_step:
+                    self._set_limit(daemon, watch, changes.pop(0))
+            if (
+                excerpt is None
+                and len(jobs) == 2
+                and all(job.steps_done() >= 10 for job in jobs.values())
+            ):
+                excerpt = threading.Thread(target=take_excerpt, args=(jobs, watch))
+                excerpt.start()
+        if daemon is not None:
+            self._sample(daemon, watch, jobs)
         if excerpt is not None:
             excerpt.join()
 
-    @contextlib.contextmanager
-    def _bars(self, totals: Mapping[str, int]) -> Iterator[dict[str, Any]]:
-        bars = {
-            name: self._progress.add_task(f"  {name}", total=total, note="")
-            for name, total in totals.items()
-        }
-        try:
-            yield bars
-        finally:
-            for bar in bars.values():
-                self._progress.remove_task(bar)
+    def _set_limit(self, daemon: Daemon, watch: Watch, change: LimitChange) -> None:
+        daemon.set_memory(OPPORTUNISTIC, change.max_bytes)
+        most = float(change.max_bytes)
+        watch.events.append(Event(time.monotonic(), "set", most, OPPORTUNISTIC))
+        self._view.say(f"the demo sets {OPPORTUNISTIC} to at most {most / MiB:.0f} MiB")
 
-    def _sample(self, daemon: Daemon, watch: Watch, bars: Mapping[str, Any]) -> None:
+    def _sample(self, daemon: Daemon, watch: Watch, jobs: Mapping[str, Job]) -> None:
         """Read the coordinator's view of both jobs."""
         now = time.monotonic()
         listed = daemon.status()["jobs"]
         for job in listed if isinstance(listed, list) else []:
             name = job["job"]["name"]
-            if name not in bars or "memory" not in job:
+            if name not in jobs or "memory" not in job:
                 continue
-            memory, gate = job["memory"], job["gate"]
+            memory, gate, lease = job["memory"], job["gate"], job["lease"]
+            before = watch.stats.get(name, {}).get("lease", {})
             watch.stats[name] = job
             if job.get("ended"):
                 continue
+            if lease["granted_bytes"] != before.get("granted_bytes"):
+                granted, reason = lease["granted_bytes"], lease["reason"]
+                watch.events.append(Event(now, "grant", float(granted), name, reason))
+                why = reason if reason.startswith(name) else f"{name}: {reason}"
+                self._view.say(f"{granted / MiB:.0f} MiB for {why}")
             watch.memory.append(
                 MemorySample(
                     time=now,
@@ -301,11 +296,6 @@ class Conductor:
                     gate_state=gate["state"],
                     gate_closed_seconds=gate["closed_seconds_total"],
                 )
-            )
-            self._progress.update(
-                bars[name],
-                note=f"{memory['device_bytes'] / MiB:.0f} MiB on the device,"
-                f" {memory['host_bytes'] / MiB:.0f} MiB on the slower tier, gate {gate['state']}",
             )
 
 

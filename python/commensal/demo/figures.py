@@ -7,13 +7,13 @@ import itertools
 import os
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from commensal.demo.plan import DemoPlan
+from commensal.demo.plan import DemoPlan, MiB
 from commensal.demo.quiet import Verdict
 from commensal.demo.runs import JobRecord, Mode, Step, WindowRecord
 from commensal.demo.statistics import PhaseTimes, harvest, slowdown, slowdown_interval
@@ -30,7 +30,7 @@ __all__ = [
 
 GUARANTEED = "guaranteed"
 OPPORTUNISTIC = "opportunistic"
-MiB = 1 << 20
+ALONE = {GUARANTEED: Mode.GUARANTEED_ALONE, OPPORTUNISTIC: Mode.OPPORTUNISTIC_ALONE}
 MOST_TRACKER_ERROR = 0.25
 TRACKED_STEPS = 32  # the tracker's median is over so many steps
 
@@ -48,6 +48,17 @@ class Measurement:
 
     def of(self, mode: Mode) -> list[WindowRecord]:
         return [window for window in self.windows if window.mode is mode]
+
+    def alone(self, job: str, number: int = 0) -> JobRecord:
+        """Return a job's run alone in a round.
+
+        Raises:
+            ValueError: there is none.
+        """
+        for window in self.of(ALONE[job]):
+            if window.round == number:
+                return window.jobs[job]
+        raise ValueError(f"round {number} has no window {ALONE[job].value}")
 
 
 @dataclass(frozen=True)
@@ -151,15 +162,7 @@ class Figures:
             "bit_identical": self.bit_identical,
             "compared_steps": dict(self.compared_steps),
             "step_tracker": [
-                {
-                    "job": tracker.job,
-                    "steps": tracker.steps,
-                    "tracked_steps": tracker.tracked_steps,
-                    "median_seconds": tracker.median_seconds,
-                    "tracked_median_seconds": tracker.tracked_median_seconds,
-                    "agrees": tracker.agrees,
-                }
-                for tracker in self.trackers
+                {**asdict(tracker), "agrees": tracker.agrees} for tracker in self.trackers
             ],
             "judged": self.judged,
             "notes": list(self.notes),
@@ -259,10 +262,8 @@ def sharing_of(measurement: Measurement, mode: Mode) -> Sharing:
     rounds: list[tuple[float, float, float]] = []
     pooled: tuple[list[Step], list[Step]] = ([], [])
     for window in measurement.of(mode):
-        guaranteed = alone_job(measurement, Mode.GUARANTEED_ALONE, window.round)
-        opportunistic = alone_job(measurement, Mode.OPPORTUNISTIC_ALONE, window.round)
         begin, end = overlap(window)
-        alone = settled(guaranteed)
+        alone = settled(measurement.alone(GUARANTEED, window.round))
         shared = within(settled(window.jobs[GUARANTEED]), begin, end)
         pooled[0].extend(alone)
         pooled[1].extend(shared)
@@ -273,7 +274,7 @@ def sharing_of(measurement: Measurement, mode: Mode) -> Sharing:
                 harvest(
                     counted_steps(window.jobs[OPPORTUNISTIC], begin, end),
                     end - begin,
-                    alone_rate(opportunistic),
+                    alone_rate(measurement.alone(OPPORTUNISTIC, window.round)),
                 ),
             )
         )
@@ -289,20 +290,17 @@ def sharing_of(measurement: Measurement, mode: Mode) -> Sharing:
     )
 
 
-def alone_job(measurement: Measurement, mode: Mode, number: int) -> JobRecord:
-    """Return the one job of the window of this round."""
-    for window in measurement.of(mode):
-        if window.round == number:
-            return next(iter(window.jobs.values()))
-    raise ValueError(f"round {number} has no window {mode.value}")
+def typical_seconds(steps: Sequence[Step]) -> dict[int, float]:
+    """Return the median step time of each batch size."""
+    return {
+        batch: median(s.busy_seconds for s in steps if s.batch == batch)
+        for batch in {s.batch for s in steps}
+    }
 
 
 def tail_ratio(alone: Sequence[Step], shared: Sequence[Step]) -> float:
     """Return the 99th percentile of shared steps over the median alone, phases put together."""
-    typical = {
-        batch: median(s.busy_seconds for s in alone if s.batch == batch)
-        for batch in {s.batch for s in alone}
-    }
+    typical = typical_seconds(alone)
     ratios = sorted(s.busy_seconds / typical[s.batch] for s in shared if s.batch in typical)
     return ratios[min(len(ratios) - 1, int(0.99 * len(ratios)))]
 
@@ -348,27 +346,17 @@ def tracker_checks(measurement: Measurement) -> tuple[TrackerCheck, ...]:
 def figures_of(measurement: Measurement) -> Figures:
     """Compute everything that is reported."""
     shared = measurement.of(Mode.COMMENSAL)
-    moved = [
-        int(w.jobs[OPPORTUNISTIC].stats.get("memory", {}).get("moved_bytes_total", 0))
-        for w in shared
-    ]
-    pauses = [
-        float(w.jobs[OPPORTUNISTIC].stats.get("memory", {}).get("longest_pause_seconds", 0.0))
-        for w in shared
-    ]
+    memory = [window.jobs[OPPORTUNISTIC].stats.get("memory", {}) for window in shared]
     turns = [live_moves(window) for window in shared]
-    alone = {
-        GUARANTEED: alone_job(measurement, Mode.GUARANTEED_ALONE, 0),
-        OPPORTUNISTIC: alone_job(measurement, Mode.OPPORTUNISTIC_ALONE, 0),
-    }
+    alone = {name: measurement.alone(name) for name in ALONE}
     guaranteed = alone[GUARANTEED].steps
     return Figures(
         default=sharing_of(measurement, Mode.DEFAULT),
         commensal=sharing_of(measurement, Mode.COMMENSAL),
-        bytes_moved=min(moved),
+        bytes_moved=min(int(stats.get("moved_bytes_total", 0)) for stats in memory),
         shrinks=min(turn[0] for turn in turns),
         growths=min(turn[1] for turn in turns),
-        longest_pause_seconds=max(pauses),
+        longest_pause_seconds=max(float(m.get("longest_pause_seconds", 0.0)) for m in memory),
         bit_identical=same_results(measurement),
         compared_steps={name: len(job.steps) for name, job in alone.items()},
         trackers=tracker_checks(measurement),
@@ -388,11 +376,8 @@ def same_results(measurement: Measurement) -> bool:
     Under default sharing the opportunistic job is ended early, and the guaranteed one doubles its
     batch earlier: there the losses so far, or up to the doubling, count.
     """
-    for name, alone_mode in (
-        (GUARANTEED, Mode.GUARANTEED_ALONE),
-        (OPPORTUNISTIC, Mode.OPPORTUNISTIC_ALONE),
-    ):
-        reference = alone_job(measurement, alone_mode, 0)
+    for name in ALONE:
+        reference = measurement.alone(name)
         losses = [step.loss for step in reference.steps]
         for window in measurement.windows:
             if (run := window.jobs.get(name)) is None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 
 from commensal import _core
-from commensal.demo.runs import CpuSample, JobRecord, read_log
+from commensal.demo.runs import CpuSample, Event, JobRecord, Step, read_log
 
 __all__ = ["Daemon", "DemoError", "Job", "examples_folder", "plain_environment"]
 
@@ -69,6 +69,9 @@ class Job:
         self.log = folder / f"{name}.log.jsonl"
         self.result = folder / f"{name}.result.json"
         self.output = folder / f"{name}.out"
+        self._steps: list[Step] = []
+        self._events: list[Event] = []
+        self._position = 0
         folder.mkdir(parents=True, exist_ok=True)
         for old in (self.log, self.result, self.output):
             old.unlink(missing_ok=True)
@@ -101,21 +104,32 @@ class Job:
     def running(self) -> bool:
         return self._process.poll() is None
 
+    def steps(self) -> Sequence[Step]:
+        """Return the steps that the script has logged so far; reads only what is new."""
+        self._read_on()
+        return self._steps
+
     def steps_done(self) -> int:
-        """Return how many steps the script has logged so far."""
-        try:
-            with self.log.open("rb") as log:
-                return sum(1 for line in log if b'"step"' in line)
-        except FileNotFoundError:
-            return 0
+        return len(self.steps())
+
+    def events(self) -> Sequence[Event]:
+        """Return the events that the script has logged so far."""
+        self._read_on()
+        return self._events
+
+    def _read_on(self) -> None:
+        with contextlib.suppress(FileNotFoundError), self.log.open() as log:
+            log.seek(self._position)
+            steps, events, self._position = read_log(log)
+            self._steps += steps
+            self._events += events
 
     def stop(self) -> JobRecord:
         """End the job if it still runs, and return the steps it did: there may be no result."""
         if not self.running():
             return self.record()
         end_process(self._process)
-        steps, events = read_log(self.log)
-        return JobRecord(steps=steps, events=events)
+        return JobRecord(steps=tuple(self.steps()), events=tuple(self.events()))
 
     def record(self, stats: Mapping[str, object] | None = None) -> JobRecord:
         """Wait for the job's end and return what the script wrote.
@@ -127,10 +141,9 @@ class Job:
         if code != 0 or not self.result.exists():
             tail = self.output.read_text(errors="replace")[-2000:]
             raise DemoError(f"the {self.name} job ended with exit code {code}:\n{tail}")
-        steps, events = read_log(self.log)
         return JobRecord(
-            steps=steps,
-            events=events,
+            steps=tuple(self.steps()),
+            events=tuple(self.events()),
             sha256=json.loads(self.result.read_text())["sha256"],
             stats=stats or {},
         )

@@ -7,8 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 __all__ = [
     "CpuSample",
@@ -53,11 +52,13 @@ class Step:
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened at a time: a doubled batch, a limit that was set."""
+    """Something that happened at a time: a doubled batch, a limit that was set or granted."""
 
     time: float
     what: str
     value: float = 0.0
+    job: str = ""
+    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -107,13 +108,16 @@ class WindowRecord:
     cpu: tuple[CpuSample, ...] = ()
 
 
-def read_log(path: Path) -> tuple[tuple[Step, ...], tuple[Event, ...]]:
-    """Read the JSON lines that an example script writes; a line still being written is left out."""
+def read_log(log: TextIO) -> tuple[list[Step], list[Event], int]:
+    """Read on in the JSON lines that an example script writes.
+
+    Returns the steps and the events, and where to read on: a line still being written is left.
+    """
     steps: list[Step] = []
     events: list[Event] = []
-    for line in path.read_text().splitlines(keepends=True):
-        if not line.endswith("\n"):
-            break
+    position = log.tell()
+    while (line := log.readline()).endswith("\n"):
+        position = log.tell()
         row = json.loads(line)
         if "step" in row:
             steps.append(
@@ -121,4 +125,4 @@ def read_log(path: Path) -> tuple[tuple[Step, ...], tuple[Event, ...]]:
             )
         else:
             events.append(Event(row["time"], row["event"], float(row.get("seconds", 0.0))))
-    return tuple(steps), tuple(events)
+    return steps, events, position
