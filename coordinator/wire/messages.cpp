@@ -82,8 +82,11 @@ void read(const json& value, const std::string& field, json& out) {
   out = value;
 }
 
-void read(const json& value, const std::string& field, MemoryRange& out);
-void read(const json& value, const std::string& field, ShareRange& out);
+/// A part of a message that has fields of its own.
+template <typename T>
+concept Record = std::is_same_v<T, MemoryRange> || std::is_same_v<T, ShareRange>;
+template <Record T>
+void read(const json& value, const std::string& field, T& out);
 
 template <typename T>
 struct IsOptional : std::false_type {};
@@ -134,8 +137,8 @@ class Writer {
     out = value;
   }
   static void write(json& out, const JobClass& value) { out = std::string{to_string(value)}; }
-  static void write(json& out, const MemoryRange& value);
-  static void write(json& out, const ShareRange& value);
+  template <Record T>
+  static void write(json& out, const T& value);
 
   json& object_;
 };
@@ -236,19 +239,13 @@ void fields(Like<Error> auto& m, const auto& field) {
   field("what", m.what);
 }
 
-void read(const json& value, const std::string& field, MemoryRange& out) {
+template <Record T>
+void read(const json& value, const std::string& field, T& out) {
   if (!value.is_object()) wrong(field, "an object", value);
   fields(out, Reader{value, field + "."});
 }
-void read(const json& value, const std::string& field, ShareRange& out) {
-  if (!value.is_object()) wrong(field, "an object", value);
-  fields(out, Reader{value, field + "."});
-}
-void Writer::write(json& out, const MemoryRange& value) {
-  out = json::object();
-  fields(value, Writer{out});
-}
-void Writer::write(json& out, const ShareRange& value) {
+template <Record T>
+void Writer::write(json& out, const T& value) {
   out = json::object();
   fields(value, Writer{out});
 }

@@ -47,7 +47,7 @@ struct ShareRange {
 };
 
 /// A process of a job says hello. First message on a connection; repeated after a daemon restart
-/// (then with what it holds, so that the daemon can rebuild its ledger).
+/// (then with what it holds, so that the daemon can rebuild its ledger) and when its role changes.
 struct Register {
   std::string job_id;
   std::string name;

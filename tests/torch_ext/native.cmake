@@ -12,7 +12,8 @@ commensal_test(
   runtime/step_tracker_test.cpp
   runtime/wanted_memory_test.cpp
   LIBRARIES
-  commensal::session)
+  commensal::session
+  commensal::node)
 # One session a process: ctest runs each case in a process of its own.
 commensal_test(session_test runtime/session_test.cpp runtime/session_life_test.cpp
                runtime/fake_coordinator.cpp

@@ -100,6 +100,7 @@ Session::Impl::Impl(SessionConfig given, std::unique_ptr<MemorySource> memory_so
       steps(clock),
       activity(page, clock),
       limits(allocator, config.memory.max),
+      known_role(config.role),
       job_class(config.job_class),
       share(config.share),
       client(ClientOptions{.runtime_dir = config.runtime_dir,
@@ -154,6 +155,13 @@ void Session::Impl::become_rank(int new_rank, int new_world_size) {
   page.activity_since_ns.store(to_page_time(clock.now()));
   page.activity.store(static_cast<std::uint64_t>(wire::Activity::kUnknown));
   client.register_again();
+  if (!client.connected()) return;
+  // What is allocated from here on should find the limit of a rank.
+  const auto until = std::chrono::steady_clock::now() + config.connect_timeout;
+  const MutexLock lock(ask_mutex);
+  while (known_role != MemberRole::kRank && client.connected()) {
+    if (ask_answered.wait_until(ask_mutex, until) == std::cv_status::timeout) return;
+  }
 }
 
 void Session::Impl::note(const std::string& line) {

@@ -101,6 +101,7 @@ class Session {
 
   /// Makes a helper a rank: a spawned process that turns out to train (`mp.spawn`). From then on it
   /// has a part of the job's memory, and its steps count. Call it before the adaptor is installed.
+  /// Waits until the coordinator knows it, at most for the `connect_timeout`.
   /// @throws SessionError if this process is no helper; std::invalid_argument naming a wrong rank.
   void become_rank(int rank, int world_size);
 

@@ -127,6 +127,11 @@ void Session::Impl::on_registered(const wire::Registered& registered) {
   }
   // The trickle comes with the device page from now on.
   gate.set_share(0.0, registered.share_max);
+  {
+    const MutexLock lock(ask_mutex);
+    known_role = told_role;
+  }
+  ask_answered.notify_all();
 }
 
 void Session::Impl::on_change(const wire::Change& change) {
@@ -196,7 +201,10 @@ void Session::Impl::on_error(const wire::Error& error) {
   note("the coordinator says " + error.code + ": " + error.what);
 }
 
-void Session::Impl::on_disconnected() { gate.refresh(); }
+void Session::Impl::on_disconnected() {
+  ask_answered.notify_all();
+  gate.refresh();
+}
 
 void Session::Impl::on_device_page(wire::MappedPage device_page) {
   observer.set_device_page(std::move(device_page));

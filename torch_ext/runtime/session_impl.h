@@ -119,11 +119,12 @@ struct Session::Impl final : public ClientHost {
   TimePoint work_since;                        // since when memory waits to be moved
   MemberRole told_role = MemberRole::kHelper;  // in the newest registration
 
-  // The conversation about more memory.
+  // Answers of the coordinator that other threads wait for.
   Mutex ask_mutex;
   std::condition_variable_any ask_answered;
   std::uint64_t refusals_seen COMMENSAL_GUARDED_BY(ask_mutex) = 0;
-  TimePoint ask_again COMMENSAL_GUARDED_BY(ask_mutex);  // not before
+  TimePoint ask_again COMMENSAL_GUARDED_BY(ask_mutex);    // not before
+  MemberRole known_role COMMENSAL_GUARDED_BY(ask_mutex);  // as which the coordinator knows it
 
   mutable Mutex mutex;  // what people are told, and bounds that change rarely
   JobClass job_class COMMENSAL_GUARDED_BY(mutex);

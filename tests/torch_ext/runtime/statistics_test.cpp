@@ -4,8 +4,11 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
 #include <string>
 #include <vector>
+
+#include "coordinator/node/node_coordinator.h"
 
 namespace commensal {
 namespace {
@@ -53,6 +56,29 @@ TEST(StatisticsTest, HasEveryFieldOfTheSchema) {
                 {"number", "last_seconds", "median_seconds", "confidence", "source"});
   expect_fields(stats.at("activity"),
                 {"state", "waits_total", "wait_seconds_total", "wait_typical_seconds"});
+}
+
+/// What the coordinator shows of a job before its first report has the same fields.
+TEST(StatisticsTest, ACoordinatorsNeutralValuesHaveTheSameFields) {
+  node::HostDevice device;
+  device.capacity = 1_GiB;
+  node::NodeCoordinator coordinator{{}, device, 1, 1, TimePoint{}};
+  wire::Register hello;
+  hello.job_id = "job-1";
+  hello.role = "main";
+  hello.pid = 7;
+  coordinator.receive("peer", hello, TimePoint{});
+  const nlohmann::json shown = coordinator.status("", TimePoint{}).at("jobs").at(0);
+  const auto keys = [](const nlohmann::json& object) {
+    std::set<std::string> names;
+    for (const auto& [name, value] : object.items()) names.insert(name);
+    return names;
+  };
+  const nlohmann::json reported = to_json(StatisticsView{});
+  for (const auto& [section, fields] : reported.items()) {
+    if (!fields.is_object()) continue;
+    EXPECT_EQ(keys(shown.at(section)), keys(fields)) << section;
+  }
 }
 
 TEST(StatisticsTest, WritesUnitsAsPromised) {
