@@ -61,7 +61,7 @@ def adaptor_path() -> Path:
 
 
 def run_scenario(
-    scenario: Callable[..., Facts], *arguments: Any, deadline_s: float = 100, **environment: str
+    scenario: Callable[..., Facts], *arguments: Any, deadline_s: float = 180, **environment: str
 ) -> Facts:
     """Run ``scenario(*arguments)`` in a fresh interpreter and return its facts.
 
@@ -93,7 +93,7 @@ def run_scenario(
         return facts
 
 
-def wait_until(condition: Callable[[], bool], what: str, deadline_s: float = 20) -> None:
+def wait_until(condition: Callable[[], bool], what: str, deadline_s: float = 60) -> None:
     """Wait for a condition; raise if the deadline passes first."""
     end = time.monotonic() + deadline_s
     while not condition():
