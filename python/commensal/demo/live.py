@@ -27,7 +27,8 @@ LEAST_WIDTH, LEAST_HEIGHT = 80, 24
 RECENT_STEPS = 7
 STALL_GRACE_SECONDS = 1.0
 HEIGHTS = " ▁▂▃▄▅▆▇█"
-COLOURS = {GUARANTEED: "red", OPPORTUNISTIC: "cyan"}
+COLOURS = {GUARANTEED: "green", OPPORTUNISTIC: "cyan"}
+HEAD_LINES, JOB_LINES, BORDER_LINES = 3, 9, 2
 
 
 def view_for(console: Console, plan: DemoPlan) -> View:
@@ -154,8 +155,8 @@ class LiveView:
     def __rich__(self) -> RenderableType:
         layout = Layout()
         layout.split_column(
-            Layout(self._head(), name="head", size=3),
-            Layout(name="jobs", size=11),
+            Layout(self._head(), name="head", size=HEAD_LINES),
+            Layout(name="jobs", size=JOB_LINES),
             Layout(self._events(), name="events"),
         )
         layout["jobs"].split_row(*(Layout(self._pane(job)) for job in (GUARANTEED, OPPORTUNISTIC)))
@@ -224,7 +225,7 @@ class LiveView:
         parts.append(f"limit {limit / MiB:.0f} MiB")
         lines: list[RenderableType] = [
             Text(),
-            labelled("memory", bar, f"{(device + slower) / MiB:3.0f} M"),
+            labelled("memory", bar, f"{(device + slower) / MiB:3.0f} MiB"),
             Text(", ".join(parts), "dim"),
         ]
         if name == OPPORTUNISTIC:
@@ -236,7 +237,7 @@ class LiveView:
         lines = Table.grid(padding=(0, 1, 0, 0), expand=True)
         lines.add_column(justify="right", style="dim", width=5)
         lines.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
-        most = max(1, self._console.height - 3 - 11 - 2)
+        most = max(1, self._console.height - HEAD_LINES - JOB_LINES - BORDER_LINES)
         for at, text in list(self._said)[-most:]:
             lines.add_row(clock_text(at - self._begin), text)
         return Panel(lines, title="decisions", title_align="left", border_style="dim")
@@ -261,7 +262,7 @@ def labelled(label: str, what: RenderableType, value: str) -> RenderableType:
     line = Table.grid(expand=True)
     line.add_column(width=7)
     line.add_column(ratio=1)
-    line.add_column(width=7, justify="right")
+    line.add_column(width=8, justify="right")
     line.add_row(label, what, value)
     return line
 
