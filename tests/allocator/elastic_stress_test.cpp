@@ -157,7 +157,7 @@ class ElasticStressTest : public ::testing::TestWithParam<int> {
     options.chunk_size = chunk;
     ElasticAllocator allocator(source, options);
     const std::uint64_t seed = fuzz_seed();
-    stress(allocator, &source.world(), sizes, most, 60, fuzz_operations(3'000, 600), seed);
+    stress(allocator, &source.world(), sizes, most, 30, fuzz_operations(3'000, 200), seed);
     EXPECT_TRUE(source.fake().violations().empty()) << source.fake().violations().front();
   }
 };
