@@ -25,7 +25,7 @@ def test_a_short_demo_passes_its_own_checks(tmp_path: Path) -> None:
         ],
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=900,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
