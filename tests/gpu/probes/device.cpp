@@ -120,29 +120,41 @@ void Device::unclaim(std::size_t bytes) noexcept { claimed_ -= bytes; }
 
 void Device::enter() const { CU(cuCtxSetCurrent, context_); }
 
+CUfunction Device::find_kernel(const char* name) const {
+  CUfunction function = nullptr;
+  if (library_ == nullptr) {
+    CU(cuModuleGetFunction, &function, module_, name);
+    return function;
+  }
+  CUkernel kernel = nullptr;
+  CU(cuLibraryGetKernel, &kernel, library_, name);
+  return reinterpret_cast<CUfunction>(kernel);  // cuLaunchKernel takes both
+}
+
 void Device::load_kernels() {
   const std::string image = compile_kernels(architecture());
-  CU(cuModuleLoadData, &module_, image.c_str());
-  CUfunction put = nullptr;
-  CU(cuModuleGetFunction, &put, module_, "put");
+  const void* const code = image.data();
+  if (Driver::get().cuLibraryLoadData != nullptr) {
+    CU(cuLibraryLoadData, &library_, code, nullptr, nullptr, 0U, nullptr, nullptr, 0U);
+  } else {
+    CU(cuModuleLoadData, &module_, code);
+  }
   const Stream stream;
   const Pinned word(sizeof(unsigned));
   *word.as<volatile unsigned>() = 0;
   CUdeviceptr address = 0;
   CU(cuMemHostGetDevicePointer, &address, word.data(), 0U);
-  launch(put, 1, 1, stream, address, 42U);
+  launch(find_kernel("put"), 1, 1, stream, address, 42U);
   stream.wait();
-  if (*word.as<volatile unsigned>() == 42U) return;
-  module_ = nullptr;
+  kernels_work_ = *word.as<volatile unsigned>() == 42U;
+  if (kernels_work_) return;
   if (driver_is_simulated()) throw NotRun("not simulated: kernels do nothing on this driver");
   throw std::runtime_error("a kernel ran and did not write what it was told to");
 }
 
 CUfunction Device::kernel(const char* name) {
-  if (module_ == nullptr) load_kernels();
-  CUfunction found = nullptr;
-  CU(cuModuleGetFunction, &found, module_, name);
-  return found;
+  if (!kernels_work_) load_kernels();
+  return find_kernel(name);
 }
 
 void detail::launch_raw(CUfunction kernel, unsigned blocks, unsigned threads, CUstream stream,
@@ -244,10 +256,10 @@ void Range::allow(std::size_t offset, std::size_t bytes) {
   CU(cuMemSetAccess, at(offset), bytes, &access, std::size_t{1});
 }
 
-void Range::allow_host(std::size_t offset, std::size_t bytes, Place place) {
+CUresult Range::allow_host(std::size_t offset, std::size_t bytes, Place place) {
   const CUmemAccessDesc access{properties_of(device_, place).location,
                                CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-  CU(cuMemSetAccess, at(offset), bytes, &access, std::size_t{1});
+  return TRY_CU(cuMemSetAccess, at(offset), bytes, &access, std::size_t{1});
 }
 
 Worker::Worker(Device& device) : device_(device), kernel_(device.kernel("work")) {

@@ -84,10 +84,13 @@ class Device {
 
  private:
   void load_kernels();
+  CUfunction find_kernel(const char* name) const;
 
   CUdevice id_ = 0;
   CUcontext context_ = nullptr;
-  CUmodule module_ = nullptr;
+  CUlibrary library_ = nullptr;  // for every context, green ones too
+  CUmodule module_ = nullptr;    // where the driver has no libraries
+  bool kernels_work_ = false;
   std::size_t budget_ = 0;
   std::size_t claimed_ = 0;
 };
@@ -169,8 +172,8 @@ class Range {
   void unmap(std::size_t offset, std::size_t bytes);
   /// Lets the device read and write.
   void allow(std::size_t offset, std::size_t bytes);
-  /// Lets the CPU read and write too (chunks on the host).
-  void allow_host(std::size_t offset, std::size_t bytes, Place place);
+  /// Lets the CPU read and write too (chunks on the host), or says why not.
+  CUresult allow_host(std::size_t offset, std::size_t bytes, Place place);
 
  private:
   struct Mapped {

@@ -205,6 +205,8 @@ void checkpoint_cycle(Answer& answer, const std::string& role) {
     reached = "content";
     child.finish();
     answer.fact(role, "survives with its content");
+  } catch (const NotRun&) {
+    throw;
   } catch (const DriverError& error) {
     answer.fact(role, error.what());
   } catch (const std::runtime_error& error) {

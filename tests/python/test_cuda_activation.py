@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When commensal's CUDA allocator is installed: the choice, the complaint, and `commensal run`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from training import facts_of
+from world import World
+
+from commensal import _cuda
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "simulated_cuda"))
+
+LIBRARIES = Path(_cuda.__file__).parent / "lib"
+
+SCRIPT = """
+import ctypes, glob, json, os, torch
+block = torch.ones(1000).cuda()
+[library] = glob.glob(os.path.join(os.environ["TEST_LIBRARIES"], "libcommensal_torch_cuda-*.so"))
+import commensal
+print(json.dumps({
+    "active": commensal.is_active(),
+    "installed": ctypes.CDLL(library).commensal_torch_cuda_is_installed(),
+    "values": block.cpu().unique().tolist(),
+    "allocated": torch.cuda.memory_allocated(),
+    "backend": torch.cuda.memory.get_allocator_backend(),
+}))
+"""
+
+
+def devices(folder: Path, *names: str) -> Path:
+    for name in names:
+        (folder / name).touch()
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("choice", "cuda", "nodes", "expected"),
+    [
+        ("", "13.0", ("nvidia0", "nvidiactl"), True),
+        ("auto", "13.0", ("nvidia7",), True),
+        ("auto", "13.0", ("dxg",), True),
+        ("auto", "13.0", ("nvidiactl", "nvidia-uvm"), False),  # a driver, and no card
+        ("auto", "13.0", (), False),
+        ("auto", None, ("nvidia0",), False),
+        ("0", "13.0", ("nvidia0",), False),
+        ("1", "13.0", (), True),
+    ],
+)
+def test_is_wanted_where_there_is_a_card(
+    tmp_path: Path, choice: str, cuda: str | None, nodes: tuple[str, ...], expected: bool
+) -> None:
+    environ = {"COMMENSAL_CUDA_ALLOCATOR": choice} if choice else {}
+    assert _cuda.wanted(cuda, environ, devices(tmp_path, *nodes)) is expected
+
+
+@pytest.mark.parametrize(
+    ("environ", "cuda", "words"),
+    [
+        ({"COMMENSAL_CUDA_ALLOCATOR": "yes"}, "13.0", "not auto, 0 or 1: 'yes'"),
+        ({"COMMENSAL_CUDA_ALLOCATOR": "1"}, None, "this PyTorch is built without CUDA"),
+        ({"COMMENSAL_CUDA_ALLOCATOR": "1"}, "13.0", "libcommensal_torch_cuda-2.11.so is missing"),
+    ],
+)
+def test_says_in_one_line_why_not(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    environ: Mapping[str, str],
+    cuda: str | None,
+    words: str,
+) -> None:
+    _cuda.manage_cuda(tmp_path, "2.11.0+cu130", cuda, environ)
+    line = capsys.readouterr().err
+    assert line.startswith("commensal: GPU memory is PyTorch's own")
+    assert words in line
+    assert line.count("\n") == 1
+
+
+def test_a_library_that_does_not_load_is_no_disaster(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "libcommensal_torch_cuda-2.11.so").write_text("no library")
+    _cuda.manage_cuda(tmp_path, "2.11.0+cu130", "13.0", {"COMMENSAL_CUDA_ALLOCATOR": "1"})
+    assert "libcommensal_torch_cuda-2.11.so" in capsys.readouterr().err
+
+
+def test_says_nothing_where_it_is_not_wanted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _cuda.manage_cuda(tmp_path, "2.11.0+cpu", None, {})
+    _cuda.manage_cuda(tmp_path, "2.11.0+cu130", "13.0", {"COMMENSAL_CUDA_ALLOCATOR": "0"})
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("choice", ["1", "0"])
+def test_a_script_under_commensal_run(world: World, choice: str) -> None:
+    import run as simulated_cuda
+
+    if not list(LIBRARIES.glob("libcommensal_torch_cuda-*.so")):
+        pytest.skip("commensal is installed for a PyTorch without CUDA")
+    try:
+        driver = simulated_cuda.environment({})
+    except FileNotFoundError as reason:
+        pytest.skip(str(reason))
+    script = world.script(SCRIPT)
+    done = world.commensal(
+        *("run", "--opportunistic", "--", sys.executable, script),
+        **driver,
+        COMMENSAL_CUDA_ALLOCATOR=choice,
+        TEST_LIBRARIES=str(LIBRARIES),
+    )
+    facts = facts_of(done)
+    assert facts["active"], done.stderr
+    assert facts["installed"] == int(choice)
+    assert facts["values"] == [1.0]
+    assert facts["allocated"] == 4096
+    assert facts["backend"] == "native"
+    assert "GPU memory is PyTorch's own" not in done.stderr
