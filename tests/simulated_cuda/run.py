@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Starts a Python process on the simulated CUDA driver.
 
@@ -14,6 +15,7 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NoReturn
 
 ROOT = Path(__file__).resolve().parents[2]
 DRIVER = "libcuda.so.1"
@@ -29,14 +31,14 @@ def library_dir() -> Path | None:
 
 
 def environment(
-    base: Mapping[str, str] | None = None, *, folder: Path | None = None, **settings: object
+    base: Mapping[str, str] | None = None, settings: Mapping[str, object] | None = None
 ) -> dict[str, str]:
     """Return ``base`` (default: this process's environment) made to use the simulated driver.
 
-    ``settings`` are those of README.md in lower case: ``environment(memory=1 << 28)``.
+    ``settings`` are those of README.md: ``environment(settings={"MEMORY": 1 << 28})``.
     """
     made = dict(os.environ if base is None else base)
-    folder = folder or library_dir()
+    folder = library_dir()
     if folder is None:
         raise FileNotFoundError(f"{RUNTIME} is not built: build the target simulated_cudart")
     preload = [str(folder / RUNTIME), *made.get("LD_PRELOAD", "").split()]
@@ -45,23 +47,25 @@ def environment(
     made["LD_LIBRARY_PATH"] = ":".join(path)
     made["TRITON_LIBCUDA_PATH"] = str(folder)
     made["PYTORCH_NVML_BASED_CUDA_CHECK"] = "0"
-    made.update({f"SIMULATED_CUDA_{name.upper()}": str(value) for name, value in settings.items()})
+    for name, value in (settings or {}).items():
+        made[f"SIMULATED_CUDA_{name}"] = str(value)
     return made
 
 
-def main(arguments: list[str]) -> int:
-    """Replace this process by the script's; return 2 if the arguments are wrong."""
+def main(arguments: list[str]) -> NoReturn:
+    """Replace this process by the script's; exit with 2 if the arguments are wrong."""
     settings: dict[str, object] = {}
     while arguments and arguments[0] != "--" and "=" in arguments[0]:
         name, _, value = arguments.pop(0).partition("=")
-        settings[name.lower()] = value
+        settings[name] = value
     if arguments and arguments[0] == "--":
         arguments.pop(0)
     if not arguments:
         print(__doc__, file=sys.stderr)
-        return 2
-    os.execve(sys.executable, [sys.executable, *arguments], environment(**settings))
+        sys.exit(2)
+    os.environ.update(environment(settings=settings))
+    os.execv(sys.executable, [sys.executable, *arguments])
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main(sys.argv[1:])

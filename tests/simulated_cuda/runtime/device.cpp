@@ -2,7 +2,8 @@
 // Runtime API: devices, errors, versions, entry points of the driver.
 #include "tests/simulated_cuda/core/device.h"
 
-#include <algorithm>
+#include <cuda_profiler_api.h>
+
 #include <cstring>
 
 #include "tests/simulated_cuda/runtime/entry.h"
