@@ -141,6 +141,7 @@ json.dump(
     sys.stdout,
     indent=1,
 )
+print()
 ' >"$OUT/run.json" || failed=1
 [ "$no_gpu" = 0 ] || exit 3
 exit "$failed"

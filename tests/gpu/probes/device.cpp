@@ -9,6 +9,7 @@
 
 #include "driver.h"
 #include "kernels.h"
+#include "report.h"
 
 namespace probes {
 namespace {
@@ -208,6 +209,15 @@ std::size_t granularity(const Device& device, Place place) {
   std::size_t bytes = 0;
   CU(cuMemGetAllocationGranularity, &bytes, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
   return bytes;
+}
+
+void need(Device& device, Place place, Answer& answer) {
+  try {
+    const Chunk chunk(device, place, granularity(device, place));
+  } catch (const DriverError& error) {
+    answer.fact(std::string{name_of(place)} + "_refused", error.what());
+    throw NotRun(std::string{"the driver makes no memory of the kind "} + name_of(place));
+  }
 }
 
 Chunk::Chunk(Device& device, Place place, std::size_t bytes)

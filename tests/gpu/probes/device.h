@@ -13,6 +13,8 @@
 
 namespace probes {
 
+class Answer;
+
 constexpr std::size_t kMiB = std::size_t{1} << 20U;
 constexpr std::size_t kGiB = std::size_t{1} << 30U;
 
@@ -140,6 +142,10 @@ CUmemAllocationProp properties_of(const Device& device, Place place);
 
 /// Smallest size of a chunk there. @throws DriverError
 std::size_t granularity(const Device& device, Place place);
+
+/// Makes sure that chunks can be made there; else notes the driver's refusal as a fact.
+/// @throws NotRun if they cannot.
+void need(Device& device, Place place, Answer& answer);
 
 /// A chunk of physical memory.
 class Chunk {

@@ -13,15 +13,16 @@ namespace probes {
 #define PROBES_DRIVER_FUNCTIONS(X)                                                                 \
   X(cuInit)                                                                                        \
   X(cuDriverGetVersion)                                                                            \
-  X(cuGetErrorName) X(cuDeviceGet) X(cuDeviceGetCount) X(cuDeviceGetName) X(cuDeviceGetUuid) X(    \
-      cuDeviceTotalMem) X(cuDeviceGetAttribute) X(cuDevicePrimaryCtxRetain)                        \
-      X(cuDevicePrimaryCtxRelease) X(cuCtxSetCurrent) X(cuCtxSynchronize) X(cuMemGetInfo) X(       \
-          cuMemAlloc) X(cuMemFree) X(cuMemHostAlloc) X(cuMemFreeHost) X(cuMemHostRegister)         \
-          X(cuMemHostUnregister) X(cuMemHostGetDevicePointer) X(cuMemcpyHtoDAsync) X(              \
-              cuMemcpyDtoHAsync) X(cuMemcpyDtoDAsync) X(cuMemsetD32Async) X(cuMemAddressReserve)   \
-              X(cuMemAddressFree) X(cuMemCreate) X(cuMemRelease) X(cuMemMap) X(cuMemUnmap)         \
-                  X(cuMemSetAccess) X(cuMemGetAllocationGranularity) X(cuPointerGetAttribute) X(   \
-                      cuStreamCreate) X(cuStreamDestroy) X(cuStreamSynchronize) X(cuStreamQuery)   \
+  X(cuGetErrorName)                                                                                \
+  X(cuDeviceGet) X(cuDeviceGetCount) X(cuDeviceGetName) X(cuDeviceGetUuid) X(cuDeviceTotalMem) X(  \
+      cuDeviceGetAttribute) X(cuDevicePrimaryCtxRetain) X(cuDevicePrimaryCtxRelease)               \
+      X(cuCtxSetCurrent) X(cuCtxSynchronize) X(cuMemGetInfo) X(cuMemAlloc) X(cuMemFree) X(         \
+          cuMemHostAlloc) X(cuMemFreeHost) X(cuMemHostRegister) X(cuMemHostUnregister)             \
+          X(cuMemHostGetDevicePointer) X(cuMemcpyHtoDAsync) X(cuMemcpyDtoHAsync) X(                \
+              cuMemcpyDtoDAsync) X(cuMemsetD32Async) X(cuMemAddressReserve) X(cuMemAddressFree)    \
+              X(cuMemCreate) X(cuMemRelease) X(cuMemMap) X(cuMemUnmap) X(cuMemSetAccess)           \
+                  X(cuMemGetAllocationGranularity) X(cuPointerGetAttribute) X(cuStreamCreate) X(   \
+                      cuStreamDestroy) X(cuStreamSynchronize) X(cuStreamQuery)                     \
                       X(cuStreamWriteValue32) X(cuStreamWaitValue32) X(cuStreamBeginCapture) X(    \
                           cuStreamEndCapture) X(cuEventCreate) X(cuEventDestroy) X(cuEventRecord)  \
                           X(cuEventQuery) X(cuEventSynchronize) X(cuEventElapsedTime)              \

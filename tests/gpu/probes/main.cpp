@@ -38,11 +38,13 @@ constexpr int kNoDevice = 3;
 constexpr int kFailed = 4;
 
 constexpr const char* kHelp =
-    "usage: commensal-gpu-probes [--out FILE] [--only ID]... [--list] [--compile-kernels ARCH]\n"
+    "usage: commensal-gpu-probes [--out FILE] [--only ID]... [--deadline SECONDS]\n"
+    "       commensal-gpu-probes --list | --compile-kernels ARCH | --help\n"
     "\n"
     "Answers questions about this machine's first GPU; writes one JSON object to FILE, or to\n"
-    "stdout. --list names the questions; --only asks some of them; --compile-kernels checks\n"
-    "that the kernels compile, for example for sm_90, which needs no GPU.\n"
+    "stdout. --only asks some of them; --deadline ends each that takes longer (default: its own\n"
+    "limit, 40 to 120 s). --list names the questions. --compile-kernels checks that the kernels\n"
+    "compile, for example for sm_90, which needs no GPU.\n"
     "\n"
     "exit code: 0 every question is answered, or the answer says why it cannot be had here;\n"
     "2 wrong usage; 3 no CUDA driver or no device here; 4 a probe failed.\n";
@@ -50,6 +52,7 @@ constexpr const char* kHelp =
 struct Options {
   std::string out;
   std::vector<std::string> only;
+  std::chrono::seconds deadline{0};  // 0: each probe's own
 };
 
 class UsageError : public std::runtime_error {
@@ -169,16 +172,17 @@ std::string ask(const Probe& probe) {
 }
 
 // Answers one question in a process of its own.
-std::string ask_apart(const Probe& probe, const std::filesystem::path& folder) {
+std::string ask_apart(const Probe& probe, std::chrono::seconds deadline,
+                      const std::filesystem::path& folder) {
   const std::filesystem::path file = folder / probe.id;
   const std::uint64_t start = now_ns();
-  const int code = run_program({"/proc/self/exe", "--ask", probe.id, "--out", file.string()}, {},
-                               probe.deadline);
+  const int code =
+      run_program({"/proc/self/exe", "--ask", probe.id, "--out", file.string()}, {}, deadline);
   if (code == kAnswered) return read_file(file);
-  const std::string reason =
-      code == -SIGKILL ? "not done within " + std::to_string(probe.deadline.count()) + " s"
-      : code < 0       ? "its process died of signal " + std::to_string(-code)
-                       : "its process ended with code " + std::to_string(code);
+  const std::string reason = code == -SIGKILL
+                                 ? "not done within " + std::to_string(deadline.count()) + " s"
+                             : code < 0 ? "its process died of signal " + std::to_string(-code)
+                                        : "its process ended with code " + std::to_string(code);
   return result_json(probe, "failed", reason, Answer{}, us_since(start) / 1e6);
 }
 
@@ -217,7 +221,8 @@ int ask_all(const Options& options) {
   bool any_failed = false;
   std::string results;
   for (const Probe* probe : asked) {
-    const std::string result = ask_apart(*probe, pattern);
+    const bool own = options.deadline.count() == 0;
+    const std::string result = ask_apart(*probe, own ? probe->deadline : options.deadline, pattern);
     any_failed = any_failed || failed(result);
     std::cerr << probe->id << ": " << (failed(result) ? "FAILED" : "ok") << '\n';
     results += (results.empty() ? "\n  " : ",\n  ") + result;
@@ -240,6 +245,18 @@ int can(const std::string& what) {
   Answer answer;
   green_contexts(device, answer);
   return kAnswered;
+}
+
+std::chrono::seconds seconds_from(const std::string& text) {
+  std::size_t used = 0;
+  int seconds = 0;
+  try {
+    seconds = std::stoi(text, &used);
+  } catch (const std::exception&) {
+    used = 0;
+  }
+  if (used == 0 || used != text.size() || seconds <= 0) throw UsageError("no time: " + text);
+  return std::chrono::seconds{seconds};
 }
 
 int run(const std::vector<std::string>& arguments) {
@@ -271,6 +288,8 @@ int run(const std::vector<std::string>& arguments) {
       options.out = value();
     } else if (name == "--only") {
       options.only.push_back(find_probe(value()).id);
+    } else if (name == "--deadline") {
+      options.deadline = seconds_from(value());
     } else if (name == "--ask") {
       asked = value();
     } else if (name == "--can") {

@@ -112,6 +112,7 @@ void measure_kernels(Device& device, Answer& answer, const std::string& label, C
 
 void host_numa_memory(Device& device, Answer& answer) {
   const Place place = Place::kHostNuma;
+  need(device, place, answer);
   answer.fact("host_numa_node", device.attribute(CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID));
   answer.fact("granularity_bytes", static_cast<double>(granularity(device, place)));
   answer.fact("recommended_granularity_bytes",
@@ -215,6 +216,7 @@ void kernels_on_host_memory(Device& device, Answer& answer) {
     const Buffer buffer(device, bytes);
     measure_kernels(device, answer, "device", buffer.address(), bytes);
   }
+  need(device, Place::kHostNuma, answer);
   const Chunk chunk(device, Place::kHostNuma, bytes);
   Range range(device, bytes);
   range.map(chunk);
