@@ -176,8 +176,10 @@ def _install(adaptor: ctypes.CDLL) -> None:
         register_optimizer_step_pre_hook,
     )
 
-    register_optimizer_step_pre_hook(_before_optimizer)
-    register_optimizer_step_post_hook(_after_optimizer)
+    from commensal import _core
+
+    register_optimizer_step_pre_hook(_optimizer_hook(_core.optimizer_step_begin))
+    register_optimizer_step_post_hook(_optimizer_hook(_core.optimizer_step_end))
     _manage_cuda()
     # For processes that this one starts: those of the same rank help it.
     os.environ["COMMENSAL_PRIMARY_PID"] = str(os.getpid())
@@ -191,21 +193,14 @@ def _manage_cuda() -> None:
     manage_cuda(LIBRARIES, str(torch.__version__), torch.version.cuda, os.environ)
 
 
-def _before_optimizer(*_: object) -> None:
-    from commensal import _core
+def _optimizer_hook(tell: Callable[[], None]) -> Callable[..., None]:
+    """Return a hook that calls `tell`. A compiled region must call it, not trace it."""
 
-    _core.optimizer_step_begin()
+    def hook(*_: object) -> None:
+        tell()
 
-
-def _after_optimizer(*_: object) -> None:
-    from commensal import _core
-
-    _core.optimizer_step_end()
-
-
-# A compiled region must call these, not trace them.
-_before_optimizer._torchdynamo_disable = True  # type: ignore[attr-defined]
-_after_optimizer._torchdynamo_disable = True  # type: ignore[attr-defined]
+    hook._torchdynamo_disable = True  # type: ignore[attr-defined]
+    return hook
 
 
 def adaptor_versions(libraries: Path = LIBRARIES) -> dict[str, Path]:

@@ -117,6 +117,75 @@ class Bench:
         return measured.value
 
 
+class Script:
+    """A running script of this folder that trains when it is told to.
+
+    Raises:
+        BenchmarkError: it failed, from any method.
+    """
+
+    def __init__(
+        self,
+        script: str,
+        *arguments: str,
+        launcher: Sequence[str] = (),
+        environment: Mapping[str, str] = {},
+    ) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="commensal-bench-")
+        self._result = Path(self._folder.name) / "result.json"
+        self._errors = (Path(self._folder.name) / "stderr").open("w+")
+        self._command = [*launcher, sys.executable, str(HERE / script), *arguments]
+        self.started = time.monotonic()
+        self._process = subprocess.Popen(
+            [*self._command, "--result", str(self._result)],
+            env={**plain_environment(), **environment},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+        )
+        self._answer()
+
+    def __enter__(self) -> Script:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+        self._errors.close()
+        self._folder.cleanup()
+
+    def turn(self) -> None:
+        """Let it train for one turn, and wait until it is done."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("go\n")
+        self._process.stdin.flush()
+        self._answer()
+
+    def finish(self) -> dict[str, Any]:
+        """Let it end; return what it wrote."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        if self._process.wait() != 0:
+            self._fail()
+        result: dict[str, Any] = json.loads(self._result.read_text())
+        return result
+
+    def _answer(self) -> None:
+        assert self._process.stdout is not None
+        if not self._process.stdout.readline():
+            self._process.wait()
+            self._fail()
+
+    def _fail(self) -> None:
+        self._errors.seek(0)
+        raise BenchmarkError(f"{' '.join(self._command)} failed:\n{self._errors.read()[-2000:]}")
+
+
 def run_script(
     script: str, *arguments: str, launcher: Sequence[str] = (), environment: Mapping[str, str] = {}
 ) -> tuple[dict[str, Any], float]:

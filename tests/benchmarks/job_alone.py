@@ -3,75 +3,90 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from harness import Bar, Bench, Result, run_script
+from harness import Bar, Bench, Result, Script
 
 from commensal.demo.processes import Daemon
 from commensal.demo.statistics import paired_ratio_interval
 
-STEPS = {"mlp_tiny": 3000, "digits_cnn": 60, "transformer": 60}
+# Steps of a turn: about a third of a second.
+STEPS = {"mlp_tiny": 600, "digits_cnn": 4, "transformer": 4}
 MiB = 1 << 20
+Pair = tuple[dict[str, Any], dict[str, Any]]  # what ours and plain reported
 
 
 def run(*, quick: bool) -> Result:
-    """Compare step times, peak memory and start-up."""
+    """Compare step times, peak memory and start-up.
+
+    Both processes of a pair live at the same time and train in turn, so that a machine that grows
+    slower or faster does it to both. Several pairs, because where the memory of a process happens
+    to lie matters, too.
+    """
     result = Result(
         "job_alone",
         "A job alone under commensal run --guaranteed, over plain python",
         ["model", "plain step", "ratio", "95 % interval", "peak memory", "start-up added"],
     )
     bench = Bench(result, quick=quick)
-    pairs = 1 if quick else 5
+    pairs, turns = (1, 4) if quick else (4, 12)
     added: list[float] = []
     with (
         tempfile.TemporaryDirectory(prefix="commensal-bench-") as folder,
         Daemon(Path(folder), 4096 * MiB) as daemon,
     ):
-        for model, full_steps in STEPS.items():
-            steps = str(max(10, full_steps // (5 if quick else 1)))
-            sides: dict[str, list[tuple[dict[str, Any], float]]] = {"plain": [], "ours": []}
-            for pair in range(pairs):
-                # Whoever runs first meets the colder machine: take turns.
-                for side in ("plain", "ours") if pair % 2 == 0 else ("ours", "plain"):
-                    under = side == "ours"
-                    sides[side].append(
-                        bench.window(
-                            f"{model}, {side}",
-                            lambda under=under, model=model, steps=steps: run_script(  # type: ignore[misc]
-                                "workload.py",
-                                *("--model", model, "--steps", steps),
-                                launcher=daemon.launcher("guaranteed", model, "--quiet")
-                                if under
-                                else [],
-                                environment=daemon.environment() if under else {},
-                            ),
-                        )
-                    )
-            report(result, model, sides, added)
+        for model, steps in STEPS.items():
+            done = [
+                bench.window(
+                    f"{model}, pair {number + 1} of {pairs}",
+                    lambda model=model, steps=steps, number=number: train_in_turn(  # type: ignore[misc]
+                        daemon, model, steps, turns, ours_first=number % 2 == 0
+                    ),
+                )
+                for number in range(pairs)
+            ]
+            report(result, model, done, added)
     result.bars.append(Bar("start-up added", median(added), most=0.5, unit=" s"))
     return result
 
 
-def report(
-    result: Result,
-    model: str,
-    sides: dict[str, list[tuple[dict[str, Any], float]]],
-    added: list[float],
-) -> None:
+def train_in_turn(daemon: Daemon, model: str, steps: int, turns: int, *, ours_first: bool) -> Pair:
+    """Start both sides, let them train in turn, and return what they report."""
+    arguments = ("workload.py", "--model", model, "--steps", str(steps))
+    with contextlib.ExitStack() as stack:
+        sides: dict[str, Script] = {}
+        for name in ("ours", "plain") if ours_first else ("plain", "ours"):
+            under = name == "ours"
+            sides[name] = stack.enter_context(
+                Script(
+                    *arguments,
+                    launcher=daemon.launcher("guaranteed", model, "--quiet") if under else (),
+                    environment=daemon.environment() if under else {},
+                )
+            )
+        for turn in range(turns):
+            for name in ("ours", "plain") if turn % 2 else ("plain", "ours"):
+                sides[name].turn()
+        told = {name: side.finish() for name, side in sides.items()}
+        for name, side in sides.items():
+            told[name]["startup"] = told[name]["ready"] - side.started
+        return told["ours"], told["plain"]
+
+
+def report(result: Result, model: str, done: list[Pair], added: list[float]) -> None:
     """Add a model's row, bars and figures; collect its start-up times."""
-    paired = list(zip(sides["ours"], sides["plain"], strict=True))
     ratio = paired_ratio_interval(
-        [(ours["seconds"], plain["seconds"]) for (ours, _), (plain, _) in paired]
+        [turn for ours, plain in done for turn in zip(ours["turns"], plain["turns"], strict=True)]
     )
-    memory = median(o["peak_bytes"] / p["peak_bytes"] for (o, _), (p, _) in paired)
-    startup = [(o["ready"] - o_at) - (p["ready"] - p_at) for (o, o_at), (p, p_at) in paired]
+    memory = median(ours["peak_bytes"] / plain["peak_bytes"] for ours, plain in done)
+    startup = [ours["startup"] - plain["startup"] for ours, plain in done]
     added.extend(startup)
-    same = len({one["loss"] for side in sides.values() for one, _ in side}) == 1
-    plain_step = median(median(p["seconds"]) for p, _ in sides["plain"])
+    same = len({side["loss"] for pair in done for side in pair}) == 1
+    plain_step = median(second for _, plain in done for turn in plain["turns"] for second in turn)
     result.rows.append(
         (
             model,
@@ -95,5 +110,9 @@ def report(
         "peak_memory_ratio": memory,
         "startup_added_seconds": startup,
         "same_loss": same,
-        "pairs": len(paired),
+        "pairs": len(done),
+        "pair_ratios": [
+            median(map(median, ours["turns"])) / median(map(median, plain["turns"]))
+            for ours, plain in done
+        ],
     }
