@@ -91,7 +91,7 @@ bool ChunkMover::swap_all(std::vector<ChunkMove>& batch, OnChange on_change, Tim
     if (move.swapped == SwapResult::kSwapped) ++swapped;
   }
   source_.unfence();
-  const Duration pause = stopping + (clock_.now() - begin);
+  const Duration pause = stopping + elapsed(begin, clock_.now());
   if (swapped > 0) ++report.fences;
   report.longest_pause = std::max(report.longest_pause, pause);
   report.total_pause += pause;

@@ -117,10 +117,11 @@ Bytes ElasticCore::trim_clean() {
 ElasticCore::Snapshot ElasticCore::snapshot(std::uint64_t round) {
   Snapshot shot;
   const MutexLock lock(blocks_);
+  const std::uint64_t now = safe_points_;
   each_chunk([&](const ChunkRef& chunk) {
     shot.refs.push_back(chunk);
     shot.views.push_back(ChunkView{chunk->tier, chunk.size(), Bytes{chunk->used}, chunk->last_use,
-                                   chunk->touched, chunk->written, chunk->hot_until > safe_points_,
+                                   chunk->touched, chunk->written, chunk->hot_until > now,
                                    chunk->lazy, chunk->skip_round >= round});
     if (chunk->tier == Tier::kDevice && chunk->used == 0) shot.free_device += chunk.size();
   });
@@ -502,7 +503,7 @@ LimitTicket ElasticCore::enforce_limit(TimePoint begin, TimePoint deadline) {
     if (!ticket.deferred.is_zero()) ticket.reason = under;
   }
   const MutexLock lock(blocks_);
-  totals_.safe_point_wait += clock_.now() - begin;
+  totals_.safe_point_wait += elapsed(begin, clock_.now());
   return ticket;
 }
 

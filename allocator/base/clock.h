@@ -29,4 +29,9 @@ class SteadyClock final : public Clock {
   }
 };
 
+/// Returns the time since `begin`; zero if the clock was set back meanwhile.
+[[nodiscard]] inline Duration elapsed(TimePoint begin, TimePoint now) noexcept {
+  return now > begin ? now - begin : Duration::zero();
+}
+
 }  // namespace commensal

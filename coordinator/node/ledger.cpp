@@ -3,10 +3,19 @@
 #include "coordinator/node/ledger.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <stdexcept>
 #include <string>
 
 namespace commensal::node {
+namespace {
+
+// What processes say that they hold may be nonsense; a sum of it must not be small again.
+Bytes saturating_add(Bytes a, Bytes b) noexcept {
+  return b > Bytes{UINT64_MAX} - a ? Bytes{UINT64_MAX} : a + b;
+}
+
+}  // namespace
 
 void Ledger::open(const LeaseKey& key, Bytes held, Bytes limit, Revision revision, Bytes floor) {
   if (leases_.contains(key)) return;
@@ -39,7 +48,7 @@ Bytes Ledger::charged(const LeaseKey& key) const { return charged(at(key)); }
 
 Bytes Ledger::total_charged() const noexcept {
   Bytes total;
-  for (const auto& [key, lease] : leases_) total += charged(lease);
+  for (const auto& [key, lease] : leases_) total = saturating_add(total, charged(lease));
   return total;
 }
 
@@ -51,7 +60,7 @@ Bytes Ledger::reachable(const LeaseKey& key, Bytes target) const {
   for (const auto& [other_key, other] : leases_) {
     if (other_key == key) continue;
     // What a floor still lacks is as good as taken.
-    taken += std::max(charged(other), other.floor);
+    taken = saturating_add(taken, std::max(charged(other), other.floor));
   }
   const Bytes room = std::max(mine, saturating_sub(capacity_, taken));
   return std::min(target, room);

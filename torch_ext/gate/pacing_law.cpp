@@ -159,7 +159,11 @@ void RunTimeMeter::advance(TimePoint now, double share) noexcept {
     last_ = now;
     return;
   }
-  if (now <= last_) return;
+  if (now <= last_) {
+    // Threads come a little out of order; a clock that was set back begins anew.
+    if (last_ - now > std::chrono::seconds{1}) last_ = now;
+    return;
+  }
   const double paid = static_cast<double>((now - last_).count()) * share;
   debt_ = std::max(debt_ - Duration{static_cast<Duration::rep>(paid)}, -kMeterCredit);
   last_ = now;

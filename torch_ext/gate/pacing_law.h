@@ -82,7 +82,8 @@ inline constexpr Duration kMeterCredit = std::chrono::milliseconds{2};
 /// of r * (1/share - 1), and even the longest op goes some time. Not thread-safe.
 class RunTimeMeter {
  public:
-  /// Pays debt off for the time since the last call. Earlier times than before are ignored.
+  /// Pays debt off for the time since the last call. A time that is a little earlier is
+  /// ignored; after one that is much earlier the clock goes on from there.
   void advance(TimePoint now, double share) noexcept;
   /// Adds the run time of an op that ended.
   void charge(Duration run) noexcept { debt_ += run; }

@@ -2,6 +2,7 @@
 // This process's own shared-memory page, and the activity that it publishes there.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -19,8 +20,10 @@ namespace commensal {
 [[nodiscard]] constexpr std::uint64_t to_page_time(TimePoint time) noexcept {
   return static_cast<std::uint64_t>(time.time_since_epoch().count());
 }
+/// Reads it back. Nonsense on a page becomes a time so far away that differences still fit.
 [[nodiscard]] constexpr TimePoint from_page_time(std::uint64_t nanoseconds) noexcept {
-  return TimePoint{Duration{static_cast<Duration::rep>(nanoseconds)}};
+  constexpr std::uint64_t kMost = std::uint64_t{1} << 62U;
+  return TimePoint{Duration{static_cast<Duration::rep>(std::min(nanoseconds, kMost))}};
 }
 
 /// Owns the memfd and the mapping of this process's page. Other processes read it.

@@ -16,8 +16,19 @@ namespace {
 constexpr auto kRelaxed = std::memory_order_relaxed;
 constexpr double kPerMillion = 1e-6;
 
+// Pages may hold anything: a sign of life from the future is none, and shares are fractions.
 bool fresh(std::uint64_t heartbeat, TimePoint now) noexcept {
-  return heartbeat != 0 && now - from_page_time(heartbeat) < PeerObserver::kSilence;
+  const Duration age = now - from_page_time(heartbeat);
+  return heartbeat != 0 && age < PeerObserver::kSilence && age > -PeerObserver::kSilence;
+}
+
+bool lease_runs(std::uint64_t until, TimePoint now) noexcept {
+  const Duration left = from_page_time(until) - now;
+  return left > Duration::zero() && left < PeerObserver::kLongestLease;
+}
+
+double fraction(const wire::Word& ppm) noexcept {
+  return std::min(1.0, static_cast<double>(ppm.load(kRelaxed)) * kPerMillion);
 }
 
 bool in_use(const wire::DeviceEntry& entry) noexcept { return entry.job_id[0] != '\0'; }
@@ -107,17 +118,14 @@ const wire::DeviceEntry* PeerObserver::own_entry(const wire::DevicePage& page) c
 void PeerObserver::observe_page(const wire::DevicePage& page,
                                 DeviceObservation& seen) const noexcept {
   seen.coordinator_alive = fresh(page.heartbeat_ns.load(kRelaxed), seen.now);
-  seen.trickle = static_cast<double>(page.trickle_ppm.load(kRelaxed)) * kPerMillion;
+  seen.trickle = fraction(page.trickle_ppm);
   const wire::DeviceEntry* own = own_entry(page);
   if (own != nullptr) {
     seen.paused = seen.paused || own->paused.load(kRelaxed) != 0;
-    seen.share_max = std::min(seen.share_max,
-                              static_cast<double>(own->share_max_ppm.load(kRelaxed)) * kPerMillion);
+    seen.share_max = std::min(seen.share_max, fraction(own->share_max_ppm));
   }
   if (seen.coordinator_alive) {
-    if (own != nullptr) {
-      seen.trickle = static_cast<double>(own->share_min_ppm.load(kRelaxed)) * kPerMillion;
-    }
+    if (own != nullptr) seen.trickle = fraction(own->share_min_ppm);
     const std::uint64_t itself = own != nullptr && is_guaranteed(*own) ? 1 : 0;
     seen.guaranteed_present = page.guaranteed_alive.load(kRelaxed) > itself;
     return;
@@ -125,9 +133,7 @@ void PeerObserver::observe_page(const wire::DevicePage& page,
   // Nobody counts any more: leases on the page run out by themselves.
   for (const wire::DeviceEntry& entry : page.entries) {
     if (&entry == own || !in_use(entry) || !is_guaranteed(entry)) continue;
-    if (from_page_time(entry.lease_until_ns.load(kRelaxed)) > seen.now) {
-      seen.guaranteed_present = true;
-    }
+    if (lease_runs(entry.lease_until_ns.load(kRelaxed), seen.now)) seen.guaranteed_present = true;
   }
 }
 

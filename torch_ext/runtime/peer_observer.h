@@ -26,6 +26,8 @@ class PeerObserver final : public DeviceObserver {
  public:
   static constexpr std::size_t kMaxPeers = 64;
   static constexpr Duration kSilence = std::chrono::seconds{2};  ///< without a heartbeat
+  /// A lease on the page that runs for longer is not believed: the coordinator renews them often.
+  static constexpr Duration kLongestLease = std::chrono::minutes{1};
 
   /// @param job  the own job, whose entry on the device page bounds the gate.
   explicit PeerObserver(JobId job);
