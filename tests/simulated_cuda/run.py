@@ -46,7 +46,6 @@ def environment(
     made["LD_PRELOAD"] = " ".join(preload)
     made["LD_LIBRARY_PATH"] = ":".join(path)
     made["TRITON_LIBCUDA_PATH"] = str(folder)
-    made["PYTORCH_NVML_BASED_CUDA_CHECK"] = "0"
     for name, value in (settings or {}).items():
         made[f"SIMULATED_CUDA_{name}"] = str(value)
     return made

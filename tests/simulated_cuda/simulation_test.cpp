@@ -311,7 +311,7 @@ TEST_F(LedgerTest, AProcessSeesWhatOthersTake) {
   EXPECT_EQ(ledger.used(0), 800U);
   EXPECT_EQ(ledger.used(1), 1000U);
   EXPECT_FALSE(ledger.take(0, 201));
-  const auto shares = ledger.shares(0);
+  const auto shares = ledger.physical_shares(0);
   ASSERT_EQ(shares.size(), 2U);
   kill_and_reap(child);
 }
@@ -341,6 +341,20 @@ TEST_F(LedgerTest, AnExportedChunkCountsOnceWhileAnybodyHoldsIt) {
   EXPECT_EQ(ledger.used(0), 0U);
 }
 
+TEST_F(LedgerTest, DevicesAreNumberedByWhoSeesThem) {
+  Ledger ledger(path_.string(), 1000);
+  const pid_t child = other_process([this](Ledger&) {
+    Ledger other(path_.string(), 1000, {1});  // CUDA_VISIBLE_DEVICES=1
+    return other.take(0, 600) && other.physical(0) == 1 && other.visible(0) == -1;
+  });
+  kill_and_reap(child);
+  ASSERT_TRUE(ledger.take(1, 300));
+  Ledger second(path_.string(), 1000, {1, 0});
+  EXPECT_EQ(second.used(0), 300U);
+  EXPECT_EQ(second.used(1), 0U);
+  EXPECT_EQ(second.physical_used(1), 300U);
+}
+
 TEST_F(LedgerTest, IsNoOtherFile) {
   {
     const std::string text(1 << 20, 'x');
@@ -355,7 +369,7 @@ TEST_F(LedgerTest, IsNoOtherFile) {
 TEST(SettingsTest, AreReadFromTheEnvironment) {
   ::setenv("SIMULATED_CUDA_DEVICES", "3", 1);
   ::setenv("SIMULATED_CUDA_GRANULARITY", "65536", 1);
-  ::setenv("CUDA_VISIBLE_DEVICES", "2,0,7,1", 1);
+  ::setenv("CUDA_VISIBLE_DEVICES", "2,GPU-73696d75-6c61-7465-642d-637564612d30,7,1", 1);
   const Settings settings = Settings::from_environment();
   EXPECT_EQ(settings.granularity, 65536U);
   EXPECT_EQ(settings.visible, (std::vector<int>{2, 0}));  // the list ends at what is unknown

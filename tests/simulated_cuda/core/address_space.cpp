@@ -219,6 +219,7 @@ bool AddressSpace::accessible(CUdeviceptr address, std::size_t bytes, int device
 
 bool AddressSpace::accessible_locked(CUdeviceptr address, std::size_t bytes, int device,
                                      bool write) const {
+  if (address == 0) return false;
   const Known known = find_locked(address);
   if (known.kind == Kind::kPageable) return unknown_from(address) >= bytes;
   if (known.kind != Kind::kMapped) {  // no copy runs over the end of an allocation

@@ -84,14 +84,14 @@ CaptureInfo Captures::info(const std::shared_ptr<Stream>& stream) {
 }
 
 std::optional<CUresult> Captures::record(const std::shared_ptr<Stream>& stream,
-                                         CUgraphNodeType type, std::string label,
-                                         const Body& body) {
+                                         CUgraphNodeType type, std::string label, const Body& body,
+                                         const Launched& launched) {
   if (running_ == 0) return std::nullopt;
   const MutexLock lock(mutex_);
   Member* member = find(stream.get());
   if (member == nullptr) return std::nullopt;
   if (member->capture->invalid) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-  Node* node = member->capture->graph->add(type, std::move(label), body, member->after);
+  Node* node = member->capture->graph->add(type, std::move(label), body, member->after, launched);
   member->after = {node};
   return CUDA_SUCCESS;
 }
@@ -154,6 +154,11 @@ CUresult Captures::check_legacy_stream() {
     result = CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
   }
   return result;
+}
+
+bool Captures::blocking_stream_captures() {
+  const MutexLock lock(mutex_);
+  return std::ranges::any_of(members_, [](const auto& item) { return item.first->blocking(); });
 }
 
 CUresult Captures::check_not_capturing(const Stream* stream, CUresult error) {

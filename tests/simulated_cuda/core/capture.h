@@ -55,7 +55,8 @@ class Captures {
   /// Records work if the stream is capturing.
   /// @return nothing if it is not; else the result of the call.
   std::optional<CUresult> record(const std::shared_ptr<Stream>& stream, CUgraphNodeType type,
-                                 std::string label, const Body& body);
+                                 std::string label, const Body& body,
+                                 const Launched& launched = {});
 
   /// Where a capturing stream stands, nothing if it is not capturing.
   [[nodiscard]] std::optional<CapturedPoint> point(const std::shared_ptr<Stream>& stream,
@@ -70,6 +71,9 @@ class Captures {
 
   /// Asks whether work of the legacy stream may begin: not while a blocking stream captures.
   CUresult check_legacy_stream();
+
+  /// Whether a blocking stream captures.
+  [[nodiscard]] bool blocking_stream_captures();
 
   /// Refuses a call that conflicts with the stream's capture, or with any capture (null).
   CUresult check_not_capturing(const Stream* stream, CUresult error);

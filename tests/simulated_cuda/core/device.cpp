@@ -89,6 +89,19 @@ std::array<unsigned char, 16> device_uuid(int physical) {
           'd', '-', 'c', 'u', 'd', 'a', '-', static_cast<unsigned char>('0' + physical)};
 }
 
+std::string device_uuid_text(int physical) {
+  std::string text = "GPU";
+  std::size_t at = 0;
+  for (const unsigned char byte : device_uuid(physical)) {
+    if (at == 0 || at == 4 || at == 6 || at == 8 || at == 10) text += '-';
+    char digits[3];
+    std::snprintf(digits, sizeof digits, "%02x", byte);
+    text += digits;
+    ++at;
+  }
+  return text;
+}
+
 std::string pci_bus_id(int physical) {
   char text[16];
   std::snprintf(text, sizeof text, "0000:%02x:00.0", static_cast<unsigned>(physical + 1));

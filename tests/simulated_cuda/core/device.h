@@ -20,6 +20,8 @@ bool device_attribute(int* value, CUdevice_attribute attribute, int device);
 
 /// Identity of the device with this physical number.
 [[nodiscard]] std::array<unsigned char, 16> device_uuid(int physical);
+/// ... as NVML and CUDA_VISIBLE_DEVICES write it: "GPU-" and the bytes in five groups.
+[[nodiscard]] std::string device_uuid_text(int physical);
 [[nodiscard]] std::string pci_bus_id(int physical);
 
 }  // namespace commensal::simulated_cuda

@@ -10,51 +10,70 @@ CUresult Event::record(Captures& captures, const std::shared_ptr<Stream>& stream
   CUresult error = CUDA_SUCCESS;
   std::optional<CapturedPoint> point = captures.point(stream, &error);
   if (error != CUDA_SUCCESS) return error;
+  if (external) return point ? record_external(captures, stream) : CUDA_ERROR_INVALID_VALUE;
   auto made = std::make_shared<Mark>();
-  const Body stamp = [made](Execution&) {
-    made->time = Clock::now();
-    return CUDA_SUCCESS;
-  };
-  if (point && external) {
-    // Done at each launch; the event says nothing between captures and launches.
-    return captures.record(stream, CU_GRAPH_NODE_TYPE_EVENT_RECORD, "event record", stamp)
-        .value_or(CUDA_ERROR_ILLEGAL_STATE);
+  if (!point) {
+    made->ticket = push([made](Execution&) {
+      made->time = Clock::now();
+      return CUDA_SUCCESS;
+    });
   }
-  if (!point) made->ticket = push(stamp);
   const MutexLock lock(mutex_);
   captured_ = std::move(point);
   mark_ = captured_ ? nullptr : std::move(made);
   return CUDA_SUCCESS;
 }
 
+CUresult Event::record_external(Captures& captures, const std::shared_ptr<Stream>& stream) {
+  // The event stands for the whole of the latest launch; its time is that of the node.
+  const auto self = shared_from_this();
+  const Body stamp = [self](Execution&) {
+    const MutexLock lock(self->mutex_);
+    if (self->mark_ != nullptr) self->mark_->time = Clock::now();
+    return CUDA_SUCCESS;
+  };
+  const Launched launched = [self](const Ticket& launch) {
+    const MutexLock lock(self->mutex_);
+    self->captured_.reset();
+    self->mark_ = std::make_shared<Mark>(Mark{launch});
+  };
+  return captures.record(stream, CU_GRAPH_NODE_TYPE_EVENT_RECORD, "event record", stamp, launched)
+      .value_or(CUDA_ERROR_ILLEGAL_STATE);
+}
+
+CUresult Event::wait_external(Captures& captures, const std::shared_ptr<Stream>& stream) {
+  const Body wait = [self = shared_from_this()](Execution&) {
+    self->recorded().wait();
+    return CUDA_SUCCESS;
+  };
+  return captures.record(stream, CU_GRAPH_NODE_TYPE_WAIT_EVENT, "event wait", wait)
+      .value_or(CUDA_ERROR_ILLEGAL_STATE);
+}
+
+Ticket Event::recorded() {
+  const MutexLock lock(mutex_);
+  return mark_ == nullptr ? Ticket{} : mark_->ticket;
+}
+
 CUresult Event::wait_in(Captures& captures, const std::shared_ptr<Stream>& stream, bool external,
                         const std::function<Ticket(Ticket)>& push) {
   std::optional<CapturedPoint> captured;
-  Ticket ticket;
-  bool recorded = false;
+  bool ever_recorded = false;
   {
     const MutexLock lock(mutex_);
     captured = captured_;
-    recorded = mark_ != nullptr;
-    if (recorded) ticket = mark_->ticket;
+    ever_recorded = mark_ != nullptr;
   }
   if (captured) return captures.join(stream, *captured);
   CUresult error = CUDA_SUCCESS;
-  if (captures.point(stream, &error)) {
-    if (error != CUDA_SUCCESS) return error;
-    if (external) {
-      return captures
-          .record(stream, CU_GRAPH_NODE_TYPE_WAIT_EVENT, "event wait",
-                  [ticket](Execution&) {
-                    ticket.wait();
-                    return CUDA_SUCCESS;
-                  })
-          .value_or(CUDA_ERROR_ILLEGAL_STATE);
-    }
-    if (!recorded) return CUDA_SUCCESS;
+  const bool capturing = captures.point(stream, &error).has_value();
+  if (error != CUDA_SUCCESS) return error;
+  if (external) return capturing ? wait_external(captures, stream) : CUDA_ERROR_INVALID_VALUE;
+  if (!ever_recorded) return CUDA_SUCCESS;
+  if (capturing) {
     return captures.check_not_capturing(stream.get(), CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
   }
-  if (!ticket.done()) push(ticket);
+  if (Ticket ticket = recorded(); !ticket.done()) push(std::move(ticket));
   return CUDA_SUCCESS;
 }
 

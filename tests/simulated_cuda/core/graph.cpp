@@ -6,9 +6,10 @@
 
 namespace commensal::simulated_cuda {
 
-Node* Graph::add(CUgraphNodeType type, std::string label, Body body, std::vector<Node*> after) {
-  nodes.push_back(
-      std::make_unique<Node>(Node{type, std::move(label), std::move(body), std::move(after)}));
+Node* Graph::add(CUgraphNodeType type, std::string label, Body body, std::vector<Node*> after,
+                 Launched launched) {
+  nodes.push_back(std::make_unique<Node>(
+      Node{type, std::move(label), std::move(body), std::move(after), std::move(launched)}));
   return nodes.back().get();
 }
 
@@ -27,10 +28,16 @@ std::string Graph::dot() const {
 
 Executable::Executable(const Graph& graph) {
   bodies_.reserve(graph.nodes.size());
-  for (const auto& node : graph.nodes) bodies_.push_back(node->body);
+  for (const auto& node : graph.nodes) {
+    bodies_.push_back(node->body);
+    if (node->launched) launched_.push_back(node->launched);
+  }
 }
 
-CUresult Executable::run(Execution& execution) const {
+CUresult Executable::run(Execution& execution) {
+  {
+    const MutexLock lock(mutex_);  // the launch has told its nodes
+  }
   for (const Body& body : bodies_) {
     if (!body) continue;
     if (const CUresult result = body(execution); result != CUDA_SUCCESS) return result;
@@ -41,6 +48,7 @@ CUresult Executable::run(Execution& execution) const {
 void Executable::launch(const std::function<Ticket(Ticket)>& push) {
   const MutexLock lock(mutex_);
   last_ = push(std::move(last_));
+  for (const Launched& launched : launched_) launched(last_);
 }
 
 }  // namespace commensal::simulated_cuda

@@ -14,12 +14,16 @@
 
 namespace commensal::simulated_cuda {
 
+/// What a node does when its graph is launched, before any of the work: gets the launch's ticket.
+using Launched = std::function<void(const Ticket&)>;
+
 /// One piece of recorded work; `CUgraphNode` is its address.
 struct Node {
   CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
   std::string label;  ///< for pictures: the kernel's name, the bytes of a copy
   Body body;
   std::vector<Node*> after;
+  Launched launched;
 };
 
 /// A graph under construction or finished; `CUgraph` is its address. Nodes are only added, by
@@ -27,7 +31,8 @@ struct Node {
 struct Graph {
   std::vector<std::unique_ptr<Node>> nodes;
 
-  Node* add(CUgraphNodeType type, std::string label, Body body, std::vector<Node*> after);
+  Node* add(CUgraphNodeType type, std::string label, Body body, std::vector<Node*> after,
+            Launched launched = {});
 
   /// The picture of the graph in the language of Graphviz.
   [[nodiscard]] std::string dot() const;
@@ -39,7 +44,7 @@ class Executable {
   explicit Executable(const Graph& graph);
 
   /// Does the recorded work in an order that its dependencies allow.
-  CUresult run(Execution& execution) const;
+  CUresult run(Execution& execution);
 
   /// Launches once more. Launches of one executable follow each other: `push` gets the ticket of
   /// the one before and returns its own.
@@ -47,6 +52,7 @@ class Executable {
 
  private:
   std::vector<Body> bodies_;
+  std::vector<Launched> launched_;
   Mutex mutex_;
   Ticket last_ COMMENSAL_GUARDED_BY(mutex_);
 };

@@ -25,6 +25,11 @@ CUresult Kernels::launch(const std::shared_ptr<Stream>& stream, const std::strin
   const std::uint64_t threads = std::uint64_t{shape.block[0]} * shape.block[1] * shape.block[2];
   if (bad(shape.grid) || bad(shape.block) || threads > 1024) return CUDA_ERROR_INVALID_VALUE;
 
+  const Context* current = Process::get().current();
+  if (current == nullptr || current->device() != stream->device()) {
+    return CUDA_ERROR_INVALID_HANDLE;  // a stream of another device
+  }
+
   std::shared_ptr<Defined> defined;
   {
     const MutexLock lock(mutex_);

@@ -2,7 +2,6 @@
 #include "tests/simulated_cuda/core/ledger.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -14,6 +13,7 @@
 #include <sstream>
 #include <stdexcept>
 #include <system_error>
+#include <utility>
 
 namespace commensal::simulated_cuda {
 namespace {
@@ -67,17 +67,20 @@ struct Ledger::Table {
     }
   }
 
-  void drop_the_dead() {
+  /// @param own_too  looks at this process's number as well: another process may have had it.
+  void drop_the_dead(bool own_too = false) {
     for (std::size_t number = 0; number < kSlots; ++number) {
       const Slot& slot = slots[number];
-      if (slot.process != 0 && start_of(slot.process) != slot.start) drop(number);
+      if (slot.process == 0 || (slot.process == ::getpid() && !own_too)) continue;
+      if (start_of(slot.process) != slot.start) drop(number);
     }
   }
 
   std::size_t own() {
     const auto process = static_cast<std::int32_t>(::getpid());
     for (std::size_t number = 0; number < kSlots; ++number) {
-      if (slots[number].process == process) return number;
+      if (slots[number].process != process) continue;
+      return number;
     }
     for (std::size_t number = 0; number < kSlots; ++number) {
       if (slots[number].process != 0) continue;
@@ -106,17 +109,30 @@ struct Ledger::Table {
   }
 };
 
+namespace {
+
+/// Takes or gives back the file's lock. It is the process's own (a forked child does not share
+/// it), and ends with the process.
+void lock_file(int file, short type) {
+  struct ::flock whole {};
+  whole.l_type = type;
+  whole.l_whence = SEEK_SET;
+  while (::fcntl(file, F_SETLKW, &whole) != 0) {
+    if (errno != EINTR) throw std::system_error(errno, std::generic_category(), "fcntl");
+  }
+}
+
+}  // namespace
+
 /// Locks the table against threads and processes, and drops the dead.
 class Ledger::Locked {
  public:
   explicit Locked(Ledger& ledger) : lock_(ledger.mutex_), ledger_(ledger) {
-    while (ledger_.file_ >= 0 && ::flock(ledger_.file_, LOCK_EX) != 0) {
-      if (errno != EINTR) throw std::system_error(errno, std::generic_category(), "flock");
-    }
+    if (ledger_.file_ >= 0) lock_file(ledger_.file_, F_WRLCK);
     ledger_.table_->drop_the_dead();
   }
   ~Locked() {
-    if (ledger_.file_ >= 0) ::flock(ledger_.file_, LOCK_UN);
+    if (ledger_.file_ >= 0) lock_file(ledger_.file_, F_UNLCK);
   }
   Locked(const Locked&) = delete;
   Locked& operator=(const Locked&) = delete;
@@ -128,12 +144,13 @@ class Ledger::Locked {
   Ledger& ledger_;
 };
 
-Ledger::Ledger(const std::string& path, std::size_t capacity) {
-  int flags = MAP_SHARED | MAP_ANONYMOUS;
+Ledger::Ledger(const std::string& path, std::size_t capacity, std::vector<int> visible)
+    : visible_(std::move(visible)) {
+  int flags = MAP_PRIVATE | MAP_ANONYMOUS;
   if (!path.empty()) {
     file_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (file_ < 0) throw std::system_error(errno, std::generic_category(), path);
-    ::flock(file_, LOCK_EX);
+    lock_file(file_, F_WRLCK);
     struct ::stat status {};
     if (::fstat(file_, &status) != 0 || (status.st_size < static_cast<off_t>(sizeof(Table)) &&
                                          ::ftruncate(file_, sizeof(Table)) != 0)) {
@@ -149,7 +166,8 @@ Ledger::Ledger(const std::string& path, std::size_t capacity) {
     table_->capacity = capacity;
   }
   const bool known = table_->magic == kMagic;
-  if (file_ >= 0) ::flock(file_, LOCK_UN);
+  if (known) table_->drop_the_dead(true);
+  if (file_ >= 0) lock_file(file_, F_UNLCK);
   if (!known) throw std::runtime_error("not a ledger of simulated devices: " + path);
 }
 
@@ -164,17 +182,28 @@ Ledger::~Ledger() {
 
 std::size_t Ledger::capacity() const noexcept { return table_->capacity; }
 
+int Ledger::physical(int device) const {
+  return visible_.empty() ? device : visible_[static_cast<std::size_t>(device)];
+}
+
+int Ledger::visible(int physical) const {
+  if (visible_.empty()) return physical;
+  const auto found = std::ranges::find(visible_, physical);
+  return found == visible_.end() ? -1 : static_cast<int>(found - visible_.begin());
+}
+
 bool Ledger::take(int device, std::size_t bytes) {
+  const int number = physical(device);
   const Locked table(*this);
-  const std::uint64_t used = table->used(device);
+  const std::uint64_t used = table->used(number);
   if (bytes > table->capacity || used > table->capacity - bytes) return false;
-  table->slots[table->own()].bytes[device] += bytes;
+  table->slots[table->own()].bytes[number] += bytes;
   return true;
 }
 
 void Ledger::give_back(int device, std::size_t bytes) {
   const Locked table(*this);
-  table->slots[table->own()].bytes[device] -= bytes;
+  table->slots[table->own()].bytes[physical(device)] -= bytes;
 }
 
 bool Ledger::share(int device, std::size_t bytes, std::uint64_t identity) {
@@ -184,8 +213,8 @@ bool Ledger::share(int device, std::size_t bytes, std::uint64_t identity) {
   if (Table::Exported* chunk = table->find(identity)) return (chunk->holders & bit) != 0;
   Table::Exported* empty = table->find(0);
   if (empty == nullptr) return false;
-  *empty = {identity, bytes, bit, device};
-  table->slots[own].bytes[device] -= bytes;
+  *empty = {identity, bytes, bit, physical(device)};
+  table->slots[own].bytes[physical(device)] -= bytes;
   return true;
 }
 
@@ -197,9 +226,9 @@ bool Ledger::hold(int device, std::size_t bytes, std::uint64_t identity) {
     return true;
   }
   Table::Exported* empty = table->find(0);
-  const std::uint64_t used = table->used(device);
+  const std::uint64_t used = table->used(physical(device));
   if (empty == nullptr || used + bytes > table->capacity) return false;
-  *empty = {identity, bytes, bit, device};
+  *empty = {identity, bytes, bit, physical(device)};
   return true;
 }
 
@@ -211,21 +240,23 @@ void Ledger::let_go(std::uint64_t identity) {
   if (chunk->holders == 0) *chunk = {};
 }
 
-std::size_t Ledger::used(int device) {
+std::size_t Ledger::used(int device) { return physical_used(physical(device)); }
+
+std::size_t Ledger::physical_used(int number) {
   const Locked table(*this);
-  return table->used(device);
+  return table->used(number);
 }
 
-std::vector<Ledger::Share> Ledger::shares(int device) {
+std::vector<Ledger::Share> Ledger::physical_shares(int number) {
   const Locked table(*this);
   std::vector<Share> shares;
-  for (std::size_t number = 0; number < Table::kSlots; ++number) {
-    const Table::Slot& slot = table->slots[number];
+  for (std::size_t place = 0; place < Table::kSlots; ++place) {
+    const Table::Slot& slot = table->slots[place];
     if (slot.process == 0) continue;
-    std::size_t bytes = slot.bytes[device];
+    std::size_t bytes = slot.bytes[number];
     for (const Table::Exported& chunk : table->exported) {
-      const bool holds = (chunk.holders >> number & 1) != 0;
-      if (holds && chunk.device == device) bytes += chunk.bytes;
+      const bool holds = (chunk.holders >> place & 1) != 0;
+      if (holds && chunk.device == number) bytes += chunk.bytes;
     }
     if (bytes > 0) shares.push_back({slot.process, bytes});
   }

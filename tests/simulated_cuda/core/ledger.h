@@ -27,13 +27,19 @@ class Ledger {
 
   /// @param path  the shared file, made if it is not there; empty: a ledger of this process alone.
   /// @param capacity  bytes of each device; the file's maker decides for all.
+  /// @param visible  physical numbers of the devices that this process sees; empty: all. Devices
+  ///                 below are this process's, 0 being the first that it sees.
   /// @throws std::system_error, std::runtime_error if the file cannot be used.
-  Ledger(const std::string& path, std::size_t capacity);
+  Ledger(const std::string& path, std::size_t capacity, std::vector<int> visible = {});
   ~Ledger();
   Ledger(const Ledger&) = delete;
   Ledger& operator=(const Ledger&) = delete;
 
   [[nodiscard]] std::size_t capacity() const noexcept;
+
+  /// The machine's number of a device of this process, and back (-1 if it is not seen).
+  [[nodiscard]] int physical(int device) const;
+  [[nodiscard]] int visible(int physical) const;
 
   /// Takes bytes for this process. @return false, having changed nothing, if they are not there.
   [[nodiscard]] bool take(int device, std::size_t bytes);
@@ -51,13 +57,18 @@ class Ledger {
   /// Bytes that are taken of a device by all living processes together.
   [[nodiscard]] std::size_t used(int device);
 
-  /// Each living process's bytes; exported chunks count for every holder.
-  [[nodiscard]] std::vector<Share> shares(int device);
+  /// The same by the machine's number, for whoever looks from outside.
+  [[nodiscard]] std::size_t physical_used(int number);
+
+  /// Each living process's bytes of a device (the machine's number); exported chunks count for
+  /// every holder.
+  [[nodiscard]] std::vector<Share> physical_shares(int number);
 
  private:
   struct Table;
   class Locked;
 
+  const std::vector<int> visible_;
   Table* table_ = nullptr;
   int file_ = -1;
   Mutex mutex_;  // the file's lock excludes other processes, this one the other threads

@@ -17,10 +17,12 @@ namespace {
 // What another process must know stands in the memfd's name, which travels with the descriptor.
 constexpr const char* kNameFormat = "commensal-simulated-cuda:%d:%d:%d:%d";
 
-std::string name_for(const CUmemAllocationProp& properties) {
+std::string name_for(const Ledger& ledger, const CUmemAllocationProp& properties) {
+  const bool on_device = properties.location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+  const int number = on_device ? ledger.physical(properties.location.id) : 0;
   char name[96];
-  std::snprintf(name, sizeof name, kNameFormat, static_cast<int>(properties.location.type),
-                properties.location.id, static_cast<int>(properties.requestedHandleTypes),
+  std::snprintf(name, sizeof name, kNameFormat, static_cast<int>(properties.location.type), number,
+                static_cast<int>(properties.requestedHandleTypes),
                 static_cast<int>(properties.allocFlags.gpuDirectRDMACapable));
   return name;
 }
@@ -73,7 +75,7 @@ std::shared_ptr<PhysicalMemory> PhysicalMemory::create(Ledger& ledger, std::size
   const bool on_device = properties.location.type == CU_MEM_LOCATION_TYPE_DEVICE;
   *error = CUDA_ERROR_OUT_OF_MEMORY;
   if (on_device && !ledger.take(properties.location.id, bytes)) return nullptr;
-  const int file = ::memfd_create(name_for(properties).c_str(), MFD_CLOEXEC);
+  const int file = ::memfd_create(name_for(ledger, properties).c_str(), MFD_CLOEXEC);
   std::byte* view = nullptr;
   if (file >= 0 && ::ftruncate(file, static_cast<off_t>(bytes)) == 0) view = view_of(file, bytes);
   if (view == nullptr) {
@@ -92,8 +94,11 @@ std::shared_ptr<PhysicalMemory> PhysicalMemory::adopt(Ledger& ledger, int file, 
   *error = CUDA_ERROR_INVALID_VALUE;
   if (::fstat(file, &status) != 0 || !properties_of(file, &properties)) return nullptr;
   const auto bytes = static_cast<std::size_t>(status.st_size);
-  *error = CUDA_ERROR_OUT_OF_MEMORY;
   const bool on_device = properties.location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+  if (on_device) properties.location.id = ledger.visible(properties.location.id);
+  *error = CUDA_ERROR_INVALID_DEVICE;
+  if (properties.location.id < 0) return nullptr;
+  *error = CUDA_ERROR_OUT_OF_MEMORY;
   if (on_device && !ledger.hold(properties.location.id, bytes, status.st_ino)) return nullptr;
   const int own = ::fcntl(file, F_DUPFD_CLOEXEC, 0);
   std::byte* view = own >= 0 ? view_of(own, bytes) : nullptr;

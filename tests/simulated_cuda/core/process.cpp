@@ -80,7 +80,7 @@ bool Context::busy() {
 
 Process::Process()
     : settings(Settings::from_environment()),
-      ledger(settings.ledger, settings.memory),
+      ledger(settings.ledger, settings.memory, settings.visible),
       memory(settings, ledger),
       copy_bytes_per_second(settings.copy_bytes_per_second),
       kernel_nanoseconds(settings.kernel_nanoseconds) {
@@ -124,6 +124,15 @@ CUresult Process::retain(int device, Context** context) {
   }
   ++found.retained;
   *context = &found;
+  return CUDA_SUCCESS;
+}
+
+CUresult Process::release(int device) {
+  Context& context = *contexts[static_cast<std::size_t>(device)];
+  if (context.retained == 0) return CUDA_ERROR_INVALID_CONTEXT;
+  if (--context.retained == 0 && context.charged.exchange(false)) {
+    ledger.give_back(device, settings.context_memory);
+  }
   return CUDA_SUCCESS;
 }
 

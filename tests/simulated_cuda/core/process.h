@@ -114,6 +114,10 @@ class Process {
   /// Takes a reference to a device's context and charges it to the device.
   CUresult retain(int device, Context** context);
 
+  /// Gives a reference back. The last one returns what the context itself takes of the device;
+  /// streams and memory stay (what a program does with them afterwards is undefined).
+  CUresult release(int device);
+
   [[nodiscard]] Context* current() const;
   void set_current(Context* context);
   /// The calling thread's stack of contexts; its last is current.

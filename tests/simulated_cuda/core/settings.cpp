@@ -7,6 +7,8 @@
 #include <sstream>
 #include <stdexcept>
 
+#include "tests/simulated_cuda/core/device.h"
+
 namespace commensal::simulated_cuda {
 namespace {
 
@@ -36,6 +38,21 @@ void read(const char* name, bool& into) {
   into = number != 0;
 }
 
+/// The device that an item of `CUDA_VISIBLE_DEVICES` means: a number or the beginning of an
+/// identity; -1 if there is none.
+int named_device(const std::string& item, int devices) {
+  if (item.starts_with("GPU-")) {
+    for (int number = 0; number < devices; ++number) {
+      if (device_uuid_text(number).starts_with(item)) return number;
+    }
+    return -1;
+  }
+  int number = -1;
+  const auto [end, error] = std::from_chars(item.data(), item.data() + item.size(), number);
+  const bool whole = error == std::errc{} && end == item.data() + item.size();
+  return whole && number < devices ? number : -1;
+}
+
 /// Device numbers as `CUDA_VISIBLE_DEVICES` gives them: the list ends at the first that is unknown.
 std::vector<int> visible_devices(int devices) {
   std::vector<int> seen;
@@ -46,10 +63,8 @@ std::vector<int> visible_devices(int devices) {
   }
   std::istringstream list{listed};
   for (std::string item; std::getline(list, item, ',');) {
-    int number = -1;
-    const auto [end, error] = std::from_chars(item.data(), item.data() + item.size(), number);
-    if (error != std::errc{} || end != item.data() + item.size()) break;
-    if (number < 0 || number >= devices) break;
+    const int number = named_device(item, devices);
+    if (number < 0) break;
     seen.push_back(number);
   }
   return seen;

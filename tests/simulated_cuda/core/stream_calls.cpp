@@ -117,6 +117,7 @@ CUresult record_event(CUevent handle, CUstream stream_handle, unsigned flags) {
   if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   std::shared_ptr<Stream> stream;
   COMMENSAL_RETURN_IF_REFUSED(find(stream_handle, &stream));
+  if (event->device() != stream->device()) return CUDA_ERROR_INVALID_HANDLE;
   if (is_legacy(stream)) COMMENSAL_RETURN_IF_REFUSED(captures().check_legacy_stream());
   return event->record(captures(), stream, (flags & CU_EVENT_RECORD_EXTERNAL) != 0, [&](Body body) {
     return context_of(stream).push(stream, {}, std::move(body));
@@ -196,7 +197,10 @@ CUresult capture_info(CUstream handle, CUstreamCaptureStatus* status, cuuint64_t
   if (status == nullptr) return CUDA_ERROR_INVALID_VALUE;
   std::shared_ptr<Stream> stream;
   COMMENSAL_RETURN_IF_REFUSED(find(handle, &stream));
-  if (is_legacy(stream)) COMMENSAL_RETURN_IF_REFUSED(captures().check_legacy_stream());
+  // Asking alone invalidates nothing.
+  if (is_legacy(stream) && captures().blocking_stream_captures()) {
+    return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+  }
   CaptureInfo info = captures().info(stream);
   *status = info.status;
   if (info.status != CU_STREAM_CAPTURE_STATUS_ACTIVE) return CUDA_SUCCESS;

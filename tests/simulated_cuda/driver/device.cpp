@@ -134,10 +134,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
 CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
   COMMENSAL_DRIVER_CALL(kInit, device);
   if (!known(device)) return CUDA_ERROR_INVALID_DEVICE;
-  // The context itself stays: what a program does with its handles afterwards is undefined.
-  if (context_of(device).retained == 0) return CUDA_ERROR_INVALID_CONTEXT;
-  --context_of(device).retained;
-  return CUDA_SUCCESS;
+  return Process::get().release(device);
 }
 
 CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned* flags, int* active) {

@@ -14,7 +14,7 @@ namespace {
 void* library() {
   static void* const handle = [] {
     Dl_info here{};
-    ::dladdr(reinterpret_cast<void*>(&cuInit), &here);
+    ::dladdr(reinterpret_cast<void*>(&library), &here);
     return ::dlopen(here.dli_fname, RTLD_NOW | RTLD_NOLOAD);
   }();
   return handle;

@@ -376,6 +376,46 @@ TEST_F(CaptureRules, HostFunctionsAndValuesBecomeNodes) {
   EXPECT_EQ(cuGraphDestroy(graph), CUDA_SUCCESS);
 }
 
+// CU_EVENT_RECORD_EXTERNAL: "captured in the graph as an external event node"; each launch records
+// the event. "This flag is invalid outside of stream capture."
+TEST_F(CaptureRules, AnExternalEventIsRecordedByEachLaunch) {
+  EXPECT_EQ(cuEventRecordWithFlags(event_, stream_, CU_EVENT_RECORD_EXTERNAL),
+            CUDA_ERROR_INVALID_VALUE);
+  begin();
+  EXPECT_EQ(set_word(stream_, 4), CUDA_SUCCESS);
+  EXPECT_EQ(cuEventRecordWithFlags(event_, stream_, CU_EVENT_RECORD_EXTERNAL), CUDA_SUCCESS);
+  CUgraph graph = nullptr;
+  ASSERT_EQ(cuStreamEndCapture(stream_, &graph), CUDA_SUCCESS);
+  CUgraphExec executable = nullptr;
+  ASSERT_EQ(cuGraphInstantiate(&executable, graph, 0), CUDA_SUCCESS);
+  EXPECT_EQ(cuEventQuery(event_), CUDA_SUCCESS);  // not recorded yet
+  {
+    Plug plug(stream_);
+    EXPECT_EQ(cuGraphLaunch(executable, stream_), CUDA_SUCCESS);
+    EXPECT_EQ(cuEventQuery(event_), CUDA_ERROR_NOT_READY);
+    EXPECT_EQ(cuStreamWaitEvent(side_, event_, 0), CUDA_SUCCESS);
+    EXPECT_EQ(cuStreamQuery(side_), CUDA_ERROR_NOT_READY);
+  }
+  EXPECT_EQ(cuEventSynchronize(event_), CUDA_SUCCESS);
+  EXPECT_EQ(cuStreamSynchronize(side_), CUDA_SUCCESS);
+  EXPECT_EQ(cuGraphExecDestroy(executable), CUDA_SUCCESS);
+  EXPECT_EQ(cuGraphDestroy(graph), CUDA_SUCCESS);
+}
+
+// cuStreamIsCapturing on the legacy stream: CUDA_ERROR_STREAM_CAPTURE_IMPLICIT while a blocking
+// stream captures; "the blocking stream capture is not invalidated".
+TEST_F(CaptureRules, AskingTheLegacyStreamHarmsNothing) {
+  CUstream blocking = make_stream(CU_STREAM_DEFAULT);
+  ASSERT_EQ(cuStreamBeginCapture(blocking, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
+  CUstreamCaptureStatus found = CU_STREAM_CAPTURE_STATUS_NONE;
+  EXPECT_EQ(cuStreamIsCapturing(nullptr, &found), CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+  EXPECT_EQ(status(blocking), CU_STREAM_CAPTURE_STATUS_ACTIVE);
+  CUgraph graph = nullptr;
+  EXPECT_EQ(cuStreamEndCapture(blocking, &graph), CUDA_SUCCESS);
+  EXPECT_EQ(cuGraphDestroy(graph), CUDA_SUCCESS);
+  EXPECT_EQ(cuStreamDestroy(blocking), CUDA_SUCCESS);
+}
+
 // A graph launched into a capturing stream becomes part of the new graph.
 TEST_F(CaptureRules, AGraphCanBeCapturedInAnother) {
   begin();

@@ -119,6 +119,12 @@ TEST_F(MemoryRules, CopiesStayWithinAnAllocation) {
   EXPECT_NE(cuMemsetD8(memory.at(), 0, 1UL << 40), CUDA_SUCCESS);
 }
 
+TEST_F(MemoryRules, NothingIsCopiedFromNull) {
+  const Allocated memory(4096);
+  EXPECT_EQ(cuMemcpyHtoD(memory.at(), nullptr, 4), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuMemcpyDtoH(nullptr, memory.at(), 4), CUDA_ERROR_INVALID_VALUE);
+}
+
 // cuMemset...: fills only memory of a device; the address is aligned to the width.
 TEST_F(MemoryRules, FillsNeedAlignedDeviceMemory) {
   const Allocated memory(4096);
