@@ -301,24 +301,23 @@ class Daemon {
     }
   }
 
-  /// Takes over the pidfds that came with pages, and finds those of whom nothing is heard.
+  /// Finds those whose pidfd, sent with the page, tells of their end, and those that are silent. A
+  /// process that is only stopped keeps its line open; one that became another program does not.
   void find_silent(TimePoint now) {
-    std::vector<ProcessKey> silent;
+    std::vector<std::pair<ProcessKey, Departure>> gone;
     for (const Job& job : coordinator_.table().jobs()) {
       for (const Member& member : job.members) {
         const ProcessKey key{job.id, member.pid};
-        if (watches_.contains(key)) continue;
-        if (const int fd = pages_.pidfd(key); fd >= 0) {
-          pollfd state{fd, POLLIN, 0};
-          if (poll(&state, 1, 0) > 0) silent.push_back(key);
-        } else if (now - member.last_heard > silence_) {
-          silent.push_back(key);
+        pollfd end{pages_.pidfd(key), POLLIN, 0};
+        const bool watched = watches_.contains(key) || end.fd >= 0;
+        if (!watches_.contains(key) && end.fd >= 0 && poll(&end, 1, 0) > 0) {
+          gone.emplace_back(key, Departure::kExited);
+        } else if (now - member.last_heard > silence_ && !(watched && pages_.connected(key))) {
+          gone.emplace_back(key, Departure::kSilent);
         }
       }
     }
-    for (const ProcessKey& key : silent) {
-      process_gone(key, pages_.pidfd(key) >= 0 ? Departure::kExited : Departure::kSilent);
-    }
+    for (const auto& [key, departure] : gone) process_gone(key, departure);
   }
 
   void flush(TimePoint now) {

@@ -207,10 +207,18 @@ HostFacts read_host_facts(const HostRoots& roots) {
     }
   }
 
-  const auto available = value_of(read_file(roots.proc / "meminfo").value_or(""), "MemAvailable:");
-  const auto kib = to_number(available ? available->substr(0, available->find(' ')) : "");
-  if (!kib) throw std::runtime_error("no MemAvailable in " + (roots.proc / "meminfo").native());
-  facts.available = Bytes{static_cast<std::uint64_t>(*kib) * 1024};
+  const std::string meminfo = read_file(roots.proc / "meminfo").value_or("");
+  const auto bytes_of = [&](const char* name) -> std::optional<Bytes> {
+    const auto text = value_of(meminfo, name);
+    const auto kib = to_number(text ? text->substr(0, text->find(' ')) : "");
+    if (!kib) return std::nullopt;
+    return Bytes{static_cast<std::uint64_t>(*kib) * 1024};
+  };
+  const auto available = bytes_of("MemAvailable:");
+  if (!available)
+    throw std::runtime_error("no MemAvailable in " + (roots.proc / "meminfo").native());
+  facts.available = *available;
+  facts.total = bytes_of("MemTotal:").value_or(facts.total);
   facts.memory_reason = "MemAvailable: " + to_string(facts.available);
   for (const GroupChain& chain : group_chains(roots, "memory")) {
     for (const fs::path& folder : chain.folders) {
@@ -272,6 +280,7 @@ HostDevice make_host_device(const HostFacts& facts, const MemoryBudget& budget,
       static_cast<std::uint64_t>(static_cast<double>(facts.available.count()) * budget.fraction);
   device.capacity = Bytes{bytes > kMiB ? bytes - bytes % kMiB : bytes};
   device.fraction = budget.fraction;
+  device.machine = facts.total;
   device.reason = cores_text(budget.fraction) + " of the available memory (" + facts.memory_reason +
                   "); " + cores_reason;
   return device;

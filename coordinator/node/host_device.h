@@ -19,9 +19,10 @@ struct HostRoots {
 
 /// What the machine and the control groups above this process leave to it.
 struct HostFacts {
-  double cores = 1.0;     ///< affinity, bounded by CPU quotas; at least 0.01
-  unsigned affinity = 1;  ///< CPUs that it may run on
-  Bytes available;        ///< memory that can still be taken
+  double cores = 1.0;                    ///< affinity, bounded by CPU quotas; at least 0.01
+  unsigned affinity = 1;                 ///< CPUs that it may run on
+  Bytes available;                       ///< memory that can still be taken
+  Bytes total{std::uint64_t{1} << 62U};  ///< the machine's memory, if it can be read
   std::string cores_reason;
   std::string memory_reason;
 };
@@ -46,6 +47,7 @@ struct HostDevice {
   double cores = 1.0;
   /// Fraction that was taken of the available memory; 0: the capacity was given in bytes.
   double fraction = 0.0;
+  Bytes machine{std::uint64_t{1} << 62U};  ///< the capacity never grows above it
   std::string reason;
 };
 [[nodiscard]] HostDevice make_host_device(const HostFacts& facts, const MemoryBudget& budget,

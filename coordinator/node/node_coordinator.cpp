@@ -233,8 +233,9 @@ Member& NodeCoordinator::enlist(Job& job, const wire::Register& message) {
   const bool has_memory = !member.held.is_zero() || !limit.is_zero();
   if (has_memory && device_.fraction > 0 && message.start_ticks < start_ticks_) {
     // It held this when the available memory was read, so it was not counted then.
-    const double counted = static_cast<double>(message.held_bytes) * device_.fraction;
-    device_.capacity += Bytes{static_cast<std::uint64_t>(counted)};
+    const double held = static_cast<double>(std::min(member.held, device_.machine).count());
+    const Bytes counted{static_cast<std::uint64_t>(held * device_.fraction)};
+    device_.capacity = std::min(device_.machine, device_.capacity + counted);
     ledger_.set_capacity(device_.capacity);
   }
   ledger_.open(job.key(member), member.held, limit, job.revision, Bytes{});

@@ -255,6 +255,11 @@ std::optional<PageReading> PageServer::read(const ProcessKey& process) const {
   return reading;
 }
 
+bool PageServer::connected(const ProcessKey& process) const {
+  const Process* found = find(process);
+  return found != nullptr && found->socket;
+}
+
 int PageServer::pidfd(const ProcessKey& process) const {
   const Process* found = find(process);
   return found == nullptr ? -1 : found->pidfd.get();

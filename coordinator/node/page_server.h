@@ -41,6 +41,8 @@ class PageServer {
   void forget(const ProcessKey& process);
 
   [[nodiscard]] std::optional<PageReading> read(const ProcessKey& process) const;
+  /// Whether the process has its line open: it lives, and is the program that opened it.
+  [[nodiscard]] bool connected(const ProcessKey& process) const;
   /// The pidfd that the process sent; -1 without one.
   [[nodiscard]] int pidfd(const ProcessKey& process) const;
 

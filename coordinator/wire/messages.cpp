@@ -268,14 +268,20 @@ Message read_as(std::string_view type, const json& object) {
   }
 }
 
-/// Refuses ids that would not fit on a page.
-void check_id(const Message& message) {
+/// Refuses ids that would not fit on a page, and revisions that leave no newer one.
+void check_values(const Message& message) {
   std::visit(
       [](const auto& m) {
         if constexpr (requires { m.job_id; }) {
           if (m.job_id.size() > kMaxIdLength || m.job_id.find('\0') != std::string::npos) {
             throw BadMessage("malformed", "field 'job_id' must have at most 63 bytes, none zero: " +
                                               printed(json(m.job_id)));
+          }
+        }
+        if constexpr (requires { m.revision; }) {
+          if (m.revision > kMaxRevision) {
+            throw BadMessage("malformed",
+                             "field 'revision' is too large: " + std::to_string(m.revision));
           }
         }
         using T = std::decay_t<decltype(m)>;
@@ -335,7 +341,7 @@ Message decode(std::string_view frame) {
   }
   field("type", type);
   Message message = read_as(type, object);
-  check_id(message);
+  check_values(message);
   return message;
 }
 

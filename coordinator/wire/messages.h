@@ -23,6 +23,8 @@ namespace commensal::wire {
 
 inline constexpr int kProtocolVersion = 1;
 inline constexpr std::size_t kMaxFrameBytes = 1U << 20U;
+/// Revisions count up from what a peer names: it must leave room for newer ones.
+inline constexpr Revision kMaxRevision = Revision{1} << 62U;
 
 /// Raised for a frame that cannot be used; `code` is "malformed", "version", "oversized" or
 /// "unknown_type", `what` names the field and the value.

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// commensald's options, read by CLI11.
+#include "coordinator/node/command_line.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
+#include <exception>
+
+#include "coordinator/wire/paths.h"
+
+namespace commensal::node {
+namespace {
+
+/// What is turned into options after CLI11 has read it.
+struct Words {
+  DaemonOptions options;
+  std::string memory_budget = "0.8";
+  double cores = 0.0;
+  bool check_config = false;
+};
+
+/// A number between two others. (CLI::Range lets "nan" through.)
+CLI::Validator between(double least, double most) {
+  const std::string range = CLI::detail::to_string(least) + " - " + CLI::detail::to_string(most);
+  return {[=](const std::string& text) {
+            double value = 0.0;
+            const bool inside = CLI::detail::lexical_cast(text, value) && std::isfinite(value) &&
+                                value >= least && value <= most;
+            return inside ? std::string{} : "Value " + text + " not in range [" + range + "]";
+          },
+          "FLOAT in [" + range + "]"};
+}
+
+constexpr double kLongest = 1e9;  // seconds: 31 years fit into a Duration, and more does not help
+
+void add_options(CLI::App& app, Words& line) {
+  DaemonOptions& options = line.options;
+  app.set_version_flag("--version", "commensald " + options.version);
+  app.set_config("--config", "", "INI file with any of these options", false);
+  app.allow_config_extras(CLI::config_extras_mode::error);
+  app.add_option("--instance", options.instance, "name of this coordinator")->capture_default_str();
+  app.add_option("--runtime-dir", options.runtime_dir,
+                 "folder of sockets, lock and log; only its owner may enter it");
+  app.add_option("--memory-budget", line.memory_budget,
+                 "memory to divide: bytes (6GiB) or a fraction of what is available (0.8)")
+      ->capture_default_str();
+  app.add_option("--cores", line.cores, "cores to divide; default: affinity and quotas")
+      ->check(between(0.01, 65536.0));
+  app.add_option("--trickle", options.trickle, "share that an opportunistic job always has")
+      ->check(between(0.0, 1.0))
+      ->capture_default_str();
+  app.add_option("--slo", options.slo, "slowdown that guaranteed jobs may see")
+      ->check(between(0.0, 1.0))
+      ->capture_default_str();
+  app.add_option("--headroom", options.headroom,
+                 "fraction of the device kept free above what guaranteed jobs want")
+      ->check(between(0.0, 0.5))
+      ->capture_default_str();
+  app.add_option("--law", options.law, "pacing law of opportunistic jobs that ask for none")
+      ->check(CLI::IsMember({"gap", "duty_cycle", "open"}))
+      ->capture_default_str();
+  app.add_option("--idle-exit", options.idle_exit_seconds,
+                 "leave after so many seconds without a job; 0: never")
+      ->check(between(0.0, kLongest))
+      ->capture_default_str();
+  app.add_option("--control-period", options.control_period_seconds,
+                 "seconds between two changes of a share")
+      ->check(between(0.05, 60.0))
+      ->capture_default_str();
+  app.add_option("--silence", options.silence_seconds,
+                 "a process that cannot be watched counts as gone after so many silent seconds")
+      ->check(between(0.1, 3600.0))
+      ->capture_default_str();
+  app.add_flag("--foreground", options.foreground, "stay attached and log to stderr");
+  app.add_option("--log-file", options.log_file, "default: INSTANCE.log in the runtime folder");
+  app.add_option("--log-level", options.log_level, "least important line to log")
+      ->check(CLI::IsMember({"trace", "debug", "info", "warning", "error", "critical", "off"}))
+      ->capture_default_str();
+  app.add_flag("--check-config", line.check_config, "read options and configuration, then leave");
+  app.footer(
+      "Exit codes: 0 started (or ended, with --foreground), 1 internal failure, 2 wrong option or\n"
+      "configuration, 3 this instance runs already, 4 runtime folder or sockets cannot be used.");
+}
+
+/// Turns what CLI11 read into options. @throws std::exception with one clear sentence.
+void finish(Words& line) {
+  line.options.memory_budget = parse_memory_budget(line.memory_budget);
+  if (line.cores > 0) line.options.cores = line.cores;
+  wire::check_instance_name(line.options.instance);
+}
+
+CommandLine refusal(const std::string& text) {
+  return {std::nullopt, false, ExitCode::kUsage, text};
+}
+
+}  // namespace
+
+CommandLine parse_command_line(std::vector<std::string> arguments, const std::string& version) {
+  CLI::App app{"Divides this machine's cores and memory among the training jobs on it.",
+               "commensald"};
+  Words line;
+  line.options.version = version;
+  add_options(app, line);
+  std::reverse(arguments.begin(), arguments.end());  // CLI11 takes them from the back
+  try {
+    app.parse(std::move(arguments));
+    finish(line);
+  } catch (const CLI::CallForHelp&) {
+    return {std::nullopt, false, ExitCode::kOk, app.help()};
+  } catch (const CLI::CallForVersion&) {
+    return {std::nullopt, false, ExitCode::kOk, "commensald " + version + "\n"};
+  } catch (const std::exception& error) {
+    return refusal(error.what());
+  }
+  return {std::move(line.options), line.check_config, ExitCode::kOk, ""};
+}
+
+}  // namespace commensal::node
