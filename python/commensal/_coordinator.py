@@ -22,6 +22,7 @@ __all__ = ["Change", "Coordinator", "Refused", "Unreachable", "find_daemon"]
 
 _ANSWER = timedelta(seconds=5)
 _START = timedelta(seconds=2)
+_PROBE = timedelta(milliseconds=500)
 
 
 class Unreachable(Exception):
@@ -57,11 +58,11 @@ class Coordinator:
     def log_path(self) -> Path:
         return self.runtime_dir / f"{self.instance}.log"
 
-    def listens(self) -> bool:
+    def listens(self, patience: timedelta = _PROBE) -> bool:
         """Return whether a process listens on the socket; does not ask it anything."""
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-                probe.settimeout(0.5)
+                probe.settimeout(patience.total_seconds())
                 probe.connect(str(self.socket_path))
         except OSError:
             return False

@@ -3,56 +3,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
+from recorded_status import job, machine
 
 from commensal.cli.status import describe_job, describe_machine
-
-Record = dict[str, Any]
-
-
-def job(name: str, job_class: str = "opportunistic", **more: Any) -> Record:
-    return {
-        "job": {"id": f"{name}-1234abcd", "name": name, "class": job_class, "tenant": "vision"},
-        "memory": {
-            "device_bytes": 3 << 28,
-            "host_bytes": 1 << 20,
-            "parked_bytes": 0,
-            "limit_bytes": 1 << 30,
-            "deferred_bytes": 4096,
-            "deferred_reason": "thread x blocks signals",
-            "notes": ["no slower tier"],
-        },
-        "gate": {"law": "gap", "state": "closed", "share": 1.0, "reason": "a burst"},
-        "step": {"number": 123456, "median_seconds": 0.0123},
-        "activity": {"state": "busy"},
-        "lease": {"granted_bytes": 1 << 30, "reason": "its maximum fits"},
-        "share": {"now": 0.02, "reason": "the objective is kept"},
-        "members": [{"pid": 7, "role": "helper", "rank": 0}, {"pid": 8, "role": "rank", "rank": 1}],
-        "slowdown": 0.0123,
-        "slowdown_error": 0.004,
-        "started_seconds_ago": 300.0,
-        "ended": False,
-        **more,
-    }
-
-
-def machine(*jobs: Record) -> Record:
-    return {
-        "coordinator": {"instance": "default", "pid": 42, "uptime_seconds": 90.0},
-        "devices": [
-            {
-                "id": "host",
-                "cores": 2.0,
-                "capacity_bytes": 8 << 30,
-                "granted_bytes": 1 << 30,
-                "free_bytes": 7 << 30,
-            }
-        ],
-        "jobs": list(jobs),
-    }
-
 
 THREE = machine(
     job("gone", ended=True, exit_reason="its process ended", ended_seconds_ago=5.0),
@@ -101,7 +55,7 @@ def test_one_job_is_told_with_its_reasons() -> None:
         "busy, for 5 min",
         "768 MiB on the device, 1 MiB on the slower tier, 0 B parked; limit 1 GiB",
         "4 KiB: thread x blocks signals",
-        "1 GiB granted: its maximum fits",
+        "1 GiB granted: opportunistic: its maximum fits",
         "gap closed: a burst",
         "0.02 while a guaranteed job is busy: the objective is kept",
         "+1.2 % (standard error 0.4 %)",

@@ -4,7 +4,7 @@
 Results go to stdout, trouble and our own remarks to stderr. Exit codes:
 
     0    done
-    1    something is broken (doctor, demo)
+    1    something is broken (doctor, demo), or a file cannot be read or written
     2    usage: an unknown option or a wrong value, named on stderr
     3    no coordinator answers
     4    the coordinator refused, with its reason on stderr
@@ -27,20 +27,32 @@ import typer
 
 from commensal._coordinator import Coordinator
 from commensal._environment import check_instance, default_instance, default_runtime_dir
+from commensal.cli._manual import EXIT_CODES, manual
 from commensal.cli._options import blaming
 
 __all__ = ["app", "main"]
 
-_EXIT_CODES = (
-    "Exit codes: 0 done; 1 something is broken; 2 usage; 3 no coordinator answers; 4 refused. "
-    "'run' ends with the script's code (127 not found, 126 not executable)."
+_MANUAL = manual(
+    [
+        ("commensal run --guaranteed -- python train.py", "a job that trains as if alone"),
+        ("commensal run -- python other.py", "another one, which lives in its gaps"),
+        ("commensal top", "watch both"),
+        ("commensal COMMAND --help", "all about one command"),
+    ],
+    EXIT_CODES
+    | {
+        "N": "'run' and 'profile': the script's own; 127 not found, 126 not executable",
+    },
+    ["COMMENSAL_INSTANCE", "COMMENSAL_RUNTIME_DIR", "NO_COLOR"],
 )
 
 app = typer.Typer(
     name="commensal",
-    help="Training jobs that live in the gaps of others, for stock PyTorch.",
-    epilog=_EXIT_CODES,
-    add_completion=False,
+    help="Training jobs that live in the gaps of others, for stock PyTorch.\n\n"
+    "A guaranteed job is given a device; an opportunistic one takes the time and the memory that "
+    "it leaves, and gives them back at once. Scripts do not change. One coordinator a machine "
+    "divides the device; 'run' starts it.",
+    epilog=_MANUAL,
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -71,9 +83,9 @@ def _options(
 
 
 def _register() -> None:
-    from commensal.cli import control, demo, doctor, run, status, version
+    from commensal.cli import control, demo, doctor, logs, profile, run, status, top, version
 
-    for module in (run, status, control, doctor, demo, version):
+    for module in (run, status, top, logs, control, profile, doctor, demo, version):
         module.register(app)
 
 

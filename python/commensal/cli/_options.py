@@ -1,27 +1,106 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What several commands share: exit codes, and wrong values that become usage errors."""
+"""What several commands share: options, exit codes, and errors that become a line and a code."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from commensal._coordinator import Coordinator
-from commensal._environment import check_instance
+from commensal._coordinator import Coordinator, Refused, Unreachable
+from commensal._environment import check_instance, default_instance, default_runtime_dir
+from commensal._say import say
 
-__all__ = ["NO_COORDINATOR", "REFUSED", "Instance", "blaming", "coordinator_of"]
+__all__ = [
+    "BROKEN",
+    "NO_COORDINATOR",
+    "REFUSED",
+    "AnyJob",
+    "AsJson",
+    "Instance",
+    "LiveJob",
+    "blaming",
+    "coordinator_of",
+    "reporting",
+]
 
+BROKEN = 1
 NO_COORDINATOR = 3
 REFUSED = 4
+
+_COMPLETION = timedelta(milliseconds=100)  # who presses the tab key does not wait longer
+
+
+def _complete_live(context: typer.Context, incomplete: str) -> list[str]:
+    return _complete(context, incomplete, ended=False)
+
+
+def _complete_any(context: typer.Context, incomplete: str) -> list[str]:
+    return _complete(context, incomplete, ended=True)
+
+
+def _complete(context: typer.Context, incomplete: str, *, ended: bool) -> list[str]:
+    """Return names of jobs, or ids where a name is not one job's. Silent without an answer."""
+    try:
+        coordinator = _asked_for(context)
+        if not coordinator.listens(_COMPLETION):
+            return []
+        jobs = coordinator.status(timeout=_COMPLETION)["jobs"]
+    except Exception:  # nothing that goes wrong here may show on the command line
+        return []
+    return complete_jobs(
+        [(job["job"]["id"], job["job"]["name"]) for job in jobs if ended or not job.get("ended")],
+        incomplete,
+    )
+
+
+def complete_jobs(jobs: list[tuple[str, str]], incomplete: str) -> list[str]:
+    """Return what can stand for one of the jobs (id, name) and begins with `incomplete`."""
+    names = [name for _, name in jobs]
+    words = [name if names.count(name) == 1 else job_id for job_id, name in jobs]
+    if matching := [word for word in words if word.startswith(incomplete)]:
+        return matching
+    return [job_id for job_id, _ in jobs if job_id.startswith(incomplete)]
+
+
+def _asked_for(context: typer.Context) -> Coordinator:
+    """Return the coordinator of a command line that is still being typed."""
+    given = (context.parent.params if context.parent else {}) | {
+        key: value for key, value in context.params.items() if value is not None
+    }
+    folder = given.get("runtime_dir")
+    return Coordinator(
+        check_instance(given.get("instance") or default_instance(os.environ)),
+        Path(folder or default_runtime_dir(os.environ)).absolute(),
+    )
 
 
 Instance = Annotated[
     str | None,
     typer.Option("--instance", help="Which coordinator of this machine.", metavar="NAME"),
+]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="For scripts: the object of docs/stats.md on stdout.")
+]
+LiveJob = Annotated[
+    str,
+    typer.Argument(
+        help="Id or unambiguous name of the job.", metavar="JOB", autocompletion=_complete_live
+    ),
+]
+AnyJob = Annotated[
+    str,
+    typer.Argument(
+        help="Id or name of a job, also of one that ended.",
+        metavar="JOB",
+        autocompletion=_complete_any,
+    ),
 ]
 
 
@@ -43,3 +122,16 @@ def blaming(option: str) -> Iterator[None]:
         yield
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint=f"'{option}'") from None
+
+
+@contextmanager
+def reporting(hint: str = "") -> Iterator[None]:
+    """Turn the coordinator's silence or refusal into a line and an exit code."""
+    try:
+        yield
+    except Unreachable as error:
+        say(f"{error}{hint}")
+        raise typer.Exit(NO_COORDINATOR) from None
+    except Refused as error:
+        say(str(error))
+        raise typer.Exit(REFUSED) from None

@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import json
 from typing import Annotated
 
 import typer
 
-from commensal._coordinator import Change, Coordinator, Refused, Unreachable
+from commensal._coordinator import Change, Coordinator
 from commensal._quantities import (
     MemoryRange,
     ShareRange,
@@ -17,22 +16,48 @@ from commensal._quantities import (
     parse_share_range,
 )
 from commensal._say import say
-from commensal.cli._options import NO_COORDINATOR, REFUSED, Instance, blaming, coordinator_of
+from commensal.cli._manual import manual
+from commensal.cli._options import (
+    REFUSED,
+    AsJson,
+    Instance,
+    LiveJob,
+    blaming,
+    coordinator_of,
+    reporting,
+)
 
 __all__ = ["pause", "register", "resume", "set_job"]
 
-_Job = Annotated[str, typer.Argument(help="Id or unambiguous name of the job.", metavar="JOB")]
+_CODES = [0, 2, 3, 4]
 
 
 def register(app: typer.Typer) -> None:
-    app.command("set")(set_job)
-    app.command("pause")(pause)
-    app.command("resume")(resume)
+    app.command(
+        "set",
+        epilog=manual(
+            [
+                ("commensal set sweep --memory 2GiB", "at most 2 GiB from its next step on"),
+                ("commensal set sweep --memory 512MiB:4GiB", "never less, never more"),
+                ("commensal set sweep --share 0.2", "at most a fifth of the device's time"),
+            ],
+            _CODES,
+        ),
+    )(set_job)
+    app.command(
+        "pause",
+        epilog=manual(
+            [("commensal pause sweep", "its next ops wait; its memory stays where it is")], _CODES
+        ),
+    )(pause)
+    app.command("resume", epilog=manual([("commensal resume sweep", "its ops go on")], _CODES))(
+        resume
+    )
 
 
 def set_job(
     context: typer.Context,
-    job: _Job,
+    job: LiveJob,
     memory: Annotated[
         str | None,
         typer.Option(help="Device memory; one value alone as in 'run'.", metavar="MIN[:MAX]"),
@@ -40,30 +65,51 @@ def set_job(
     share: Annotated[
         str | None, typer.Option(help="Share of the device's time, 0..1.", metavar="MIN[:MAX]")
     ] = None,
+    as_json: AsJson = False,
     instance: Instance = None,
 ) -> None:
-    """Change memory or share of a running job."""
+    """Change memory or share of a running job.
+
+    A smaller limit takes effect at the job's next safe point (the end of a step): cached memory
+    goes first, then live memory moves to the slower tier under its addresses. A larger one brings
+    memory back. What cannot be done yet is deferred; 'commensal status JOB' tells the reason.
+
+    One value alone is MAX (MIN 0) for an opportunistic job and both for a guaranteed one.
+    """
     if memory is None and share is None:
         raise typer.BadParameter("nothing to change", param_hint="'--memory' / '--share'")
     # Values are checked before anybody is asked; the class only decides what one value means.
     _parse(memory, share, guaranteed=False)
     coordinator = coordinator_of(context, instance)
-    with _reporting():
+    with reporting():
         guaranteed = _is_guaranteed(coordinator, job)
         memory_range, share_range = _parse(memory, share, guaranteed=guaranteed)
-        _tell(job, coordinator.set(job, memory=memory_range, share=share_range))
+        change = coordinator.set(job, memory=memory_range, share=share_range)
+    _tell(job, change, as_json)
 
 
-def pause(context: typer.Context, job: _Job, instance: Instance = None) -> None:
-    """Close a job's gate: its next ops wait until 'resume'."""
-    with _reporting():
-        _tell(job, coordinator_of(context, instance).set(job, paused=True))
+def pause(
+    context: typer.Context, job: LiveJob, as_json: AsJson = False, instance: Instance = None
+) -> None:
+    """Close a job's gate: its next ops wait until 'resume'.
+
+    Ops that run already end first. Ctrl-C still ends a paused script.
+    """
+    with reporting():
+        change = coordinator_of(context, instance).set(job, paused=True)
+    _tell(job, change, as_json)
 
 
-def resume(context: typer.Context, job: _Job, instance: Instance = None) -> None:
-    """Open the gate of a paused job again."""
-    with _reporting():
-        _tell(job, coordinator_of(context, instance).set(job, paused=False))
+def resume(
+    context: typer.Context, job: LiveJob, as_json: AsJson = False, instance: Instance = None
+) -> None:
+    """Open the gate of a paused job again.
+
+    From then on its pacing law decides again when its ops wait.
+    """
+    with reporting():
+        change = coordinator_of(context, instance).set(job, paused=False)
+    _tell(job, change, as_json)
 
 
 def _parse(
@@ -84,24 +130,22 @@ def _is_guaranteed(coordinator: Coordinator, job: str) -> bool:
     return bool(jobs) and jobs[0]["job"]["class"] == "guaranteed"
 
 
-def _tell(job: str, change: Change) -> None:
+def _tell(job: str, change: Change, as_json: bool) -> None:
     """Print what came of a change; a refusal ends with code 4."""
+    refused = change.outcome in ("refused", "stale")
     reason = f": {change.reason}" if change.reason else ""
     line = f"{job}: {change.outcome} (revision {change.revision}){reason}"
-    if change.outcome in ("refused", "stale"):
+    if as_json:
+        report = {
+            "schema": 1,
+            "job": change.job_id,
+            "revision": change.revision,
+            "outcome": change.outcome,
+            "reason": change.reason,
+        }
+        print(json.dumps(report, indent=2))
+    elif not refused:
+        print(line)
+    if refused:
         say(line)
         raise typer.Exit(REFUSED)
-    print(line)
-
-
-@contextmanager
-def _reporting() -> Iterator[None]:
-    """Turn the coordinator's silence or refusal into a line and an exit code."""
-    try:
-        yield
-    except Unreachable as error:
-        say(str(error))
-        raise typer.Exit(NO_COORDINATOR) from None
-    except Refused as error:
-        say(str(error))
-        raise typer.Exit(REFUSED) from None

@@ -9,12 +9,24 @@ from typing import Annotated
 import typer
 
 from commensal._say import say
+from commensal.cli._manual import manual
 
 __all__ = ["demo", "register"]
 
 
 def register(app: typer.Typer) -> None:
-    app.command("demo")(demo)
+    app.command(
+        "demo",
+        epilog=manual(
+            [
+                ("commensal demo", "the whole run, under 4 minutes on 2 cores"),
+                ("commensal demo --seconds 30 --out /tmp/look", "a short look, not judged"),
+                ("commensal demo --json figures.json", "also the figures, for scripts"),
+            ],
+            {0: "done, and its own checks hold", 1: "a check failed, with the reason", 2: "usage"},
+            ["NO_COLOR", "TMPDIR"],
+        ),
+    )(demo)
 
 
 def demo(
@@ -29,7 +41,12 @@ def demo(
         Path | None, typer.Option("--json", help="Also write the figures there.", metavar="FILE")
     ] = None,
 ) -> None:
-    """Let a guaranteed and an opportunistic job share this machine, and report what it cost."""
+    """Let a guaranteed and an opportunistic job share this machine, and report what it cost.
+
+    Two real training jobs run each alone, both with the machine's default sharing, and both under
+    commensal. It compares their speeds and results, and writes a page with pictures. A window in
+    which others used the machine is repeated.
+    """
     try:
         from commensal.demo import main
     except ImportError as error:

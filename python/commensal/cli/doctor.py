@@ -4,27 +4,34 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
 
 import typer
 
-from commensal.cli._options import Instance, coordinator_of
+from commensal.cli._manual import manual
+from commensal.cli._options import AsJson, Instance, coordinator_of
 
 __all__ = ["doctor", "register"]
 
 
 def register(app: typer.Typer) -> None:
-    app.command("doctor")(doctor)
+    app.command(
+        "doctor",
+        epilog=manual(
+            [
+                ("commensal doctor", "one line a check: ok, note, off or broken, and why"),
+                ("commensal doctor --json", "the same for scripts"),
+            ],
+            {0: "nothing is broken", 1: "something is broken", 2: "usage"},
+            ["COMMENSAL_INSTANCE", "COMMENSAL_RUNTIME_DIR", "COMMENSAL_SPILL_DIR"],
+        ),
+    )(doctor)
 
 
-def doctor(
-    context: typer.Context,
-    as_json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
-    instance: Instance = None,
-) -> None:
+def doctor(context: typer.Context, as_json: AsJson = False, instance: Instance = None) -> None:
     """Say what works here, what does not, and why. Exits with 1 only if something is broken.
 
-    A machine without a GPU, without a running coordinator or without root is not broken.
+    A machine without a GPU, without a running coordinator or without root is not broken. Each
+    check tries the thing itself where that is harmless; nothing is changed.
     """
     from commensal.cli._checks import examine
 

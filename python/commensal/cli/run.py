@@ -25,6 +25,7 @@ from commensal._quantities import (
 )
 from commensal._say import say
 from commensal.cli import _launch
+from commensal.cli._manual import manual
 from commensal.cli._options import Instance, blaming, coordinator_of
 
 __all__ = ["job_name", "register", "run"]
@@ -34,7 +35,26 @@ def register(app: typer.Typer) -> None:
     app.command(
         "run",
         context_settings={"allow_interspersed_args": False},
-        epilog="Ends with the script's exit code; 127: command not found, 126: not executable.",
+        epilog=manual(
+            [
+                ("commensal run --guaranteed -- python train.py", "trains as if alone"),
+                ("commensal run --name sweep -- python train.py --lr 0.1", "lives in the gaps"),
+                (
+                    "commensal run --memory 1GiB:4GiB --share 0:0.5 -- torchrun train.py",
+                    "all its ranks are one job: never less, never more than that",
+                ),
+            ],
+            {
+                "N": "the script's own; death by a signal is passed on, too",
+                2: "usage: an unknown option or a wrong value, named on stderr",
+                126: "the command cannot be executed",
+                127: "the command is not found",
+            },
+            [
+                *("COMMENSAL_INSTANCE", "COMMENSAL_RUNTIME_DIR"),
+                *("COMMENSAL_SPILL_DIR", "TMPDIR"),
+            ],
+        ),
     )(run)
 
 
@@ -101,6 +121,10 @@ def run(
 
     Starts the coordinator if none runs. Signals, exit code, stdin, stdout and stderr are the
     script's own; our lines go to stderr. Without a coordinator the script trains all the same.
+
+    A guaranteed job must run as if alone. An opportunistic one takes the time and the memory that
+    it leaves, and may be slowed and shrunk. Results do not change, only times do. In MIN[:MAX] one
+    value alone is MAX (MIN 0), and both for a guaranteed job.
     """
     coordinator = coordinator_of(context, instance)
     if name is not None and not name.strip():

@@ -7,47 +7,58 @@ import json
 import shutil
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
-from commensal._coordinator import Refused, Unreachable
 from commensal._quantities import format_bytes, format_seconds
 from commensal._say import say
-from commensal.cli._options import NO_COORDINATOR, REFUSED, Instance, coordinator_of
+from commensal.cli._manual import manual
+from commensal.cli._options import REFUSED, AnyJob, AsJson, Instance, coordinator_of, reporting
 
-__all__ = ["describe_job", "describe_machine", "register", "status"]
+__all__ = [
+    "describe_job",
+    "describe_machine",
+    "describe_state",
+    "describe_steps",
+    "percent",
+    "register",
+    "status",
+]
 
 Record = dict[str, Any]
 
 
 def register(app: typer.Typer) -> None:
-    app.command("status")(status)
+    app.command(
+        "status",
+        epilog=manual(
+            [
+                ("commensal status", "one line a job; what does not fit the terminal is left out"),
+                ("commensal status sweep", "all about one job, with the reasons"),
+                ("commensal status --json | jq '.jobs[].slowdown'", "one number of each job"),
+            ],
+            [0, 2, 3, 4],
+        ),
+    )(status)
 
 
 def status(
     context: typer.Context,
-    job: Annotated[
-        str,
-        typer.Argument(
-            help="Id or name: all about these jobs. Without it: a table.", metavar="JOB"
-        ),
-    ] = "",
-    as_json: Annotated[
-        bool, typer.Option("--json", help="The object of docs/stats.md, for scripts.")
-    ] = False,
+    job: AnyJob = "",
+    as_json: AsJson = False,
     instance: Instance = None,
 ) -> None:
-    """Show the coordinator, its devices and its jobs; or all about one job."""
+    """Show the coordinator, its devices and its jobs; or all about one job.
+
+    Sizes are bytes of device memory; 'host' and 'parked' are on the slower tiers. 'share' is the
+    part of the device's time that the gate leaves a job, 'slowdown' what sharing costs a
+    guaranteed one. Every number is explained in docs/stats.md.
+    """
     coordinator = coordinator_of(context, instance)
-    try:
+    hint = f"; 'commensal run' starts a coordinator (instance {coordinator.instance})"
+    with reporting(hint):
         reply = coordinator.status(job)
-    except Unreachable as error:
-        say(f"{error}; 'commensal run' starts a coordinator (instance {coordinator.instance})")
-        raise typer.Exit(NO_COORDINATOR) from None
-    except Refused as error:
-        say(str(error))
-        raise typer.Exit(REFUSED) from None
     if job and not reply["jobs"]:
         say(f"no job is called {job!r}; 'commensal status' lists them")
         raise typer.Exit(REFUSED)
@@ -130,15 +141,15 @@ def _cells(record: Record) -> dict[str, str]:
     return {
         "job": job["name"],
         "class": job["class"],
-        "state": _state(record),
+        "state": describe_state(record),
         "device": "-" if ended else format_bytes(memory.get("device_bytes")),
         "limit": "-" if ended or not memory else _limit(memory),
         "host": "-" if ended else format_bytes(memory.get("host_bytes")),
         "parked": "-" if ended else format_bytes(memory.get("parked_bytes")),
         "gate": "-" if ended else _gate(gate),
         "share": "-" if ended or share is None else f"{share:.2f}",
-        "step": _step(step),
-        "slowdown": "-" if ended or slowdown is None else _percent(slowdown),
+        "step": describe_steps(step),
+        "slowdown": "-" if ended or slowdown is None else percent(slowdown),
         "id": job["id"],
     }
 
@@ -147,7 +158,7 @@ def describe_job(record: Record) -> str:
     """Return all that is known of a job, with the reasons, as lines of text."""
     job, lease, share = record["job"], record.get("lease", {}), record.get("share", {})
     memory, gate, step = record.get("memory", {}), record.get("gate", {}), record.get("step", {})
-    rows = [("state", f"{_state(record)}, {_since(record)}")]
+    rows = [("state", f"{describe_state(record)}, {_since(record)}")]
     if memory:
         used = ", ".join(
             f"{format_bytes(memory.get(f'{tier}_bytes'))} {where}"
@@ -170,11 +181,11 @@ def describe_job(record: Record) -> str:
         now = share.get("now")
         text = "-" if now is None else f"{now:.2f} while a guaranteed job is busy"
         rows.append(("share", _with_reason(text, share.get("reason"))))
-    rows.append(("steps", _step(step)))
+    rows.append(("steps", describe_steps(step)))
     if record.get("slowdown") is not None:
         error = record.get("slowdown_error")
         spread = "" if error is None else f" (standard error {error * 100:.1f} %)"
-        rows.append(("slowdown", _percent(record["slowdown"]) + spread))
+        rows.append(("slowdown", percent(record["slowdown"]) + spread))
     if members := record.get("members"):
         rows.append(("members", ", ".join(_member(member) for member in members)))
     rows += [("note", note) for note in memory.get("notes", [])]
@@ -195,7 +206,8 @@ def _gate(gate: Record) -> str:
     return " ".join(str(gate[key]) for key in ("law", "state") if gate.get(key)) or "-"
 
 
-def _percent(ratio: float) -> str:
+def percent(ratio: float) -> str:
+    """Write a change of a ratio: "+1.2 %"."""
     return f"{ratio * 100:+.1f} %"
 
 
@@ -210,7 +222,8 @@ def _since(record: Record) -> str:
     return f"for {format_seconds(record.get('started_seconds_ago'))}"
 
 
-def _state(record: Record) -> str:
+def describe_state(record: Record) -> str:
+    """Say whether a job trains, waits, is paused, or how it ended."""
     if record.get("ended"):
         how = record.get("exit_reason") or ""
         return "ended" if how in ("", "ended") else f"ended ({how})"
@@ -219,7 +232,8 @@ def _state(record: Record) -> str:
     return str(record.get("activity", {}).get("state") or record.get("lease", {}).get("state", "-"))
 
 
-def _step(step: Record) -> str:
+def describe_steps(step: Record) -> str:
+    """Write number and usual length of a job's steps: "1200 x 42 ms"."""
     if not step.get("number"):
         return "-"
     return f"{step['number']} x {format_seconds(step.get('median_seconds'))}"

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`--help` of every command: purpose, examples, exit codes, environment, in 80 columns."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from commensal.cli import main
+from commensal.cli._manual import VARIABLES
+
+COMMANDS = {
+    *("run", "status", "top", "logs", "set", "pause", "resume"),
+    *("profile", "doctor", "demo", "version"),
+}
+ENVIRONMENT = Path(__file__).parents[2] / "docs" / "environment.md"
+
+
+def help_of(capsys: pytest.CaptureFixture[str], *command: str) -> str:
+    assert main([*command, "--help"]) == 0
+    return capsys.readouterr().out
+
+
+def test_every_command_is_listed_with_its_purpose(capsys: pytest.CaptureFixture[str]) -> None:
+    listed = help_of(capsys).split("Commands:")[1].split("Examples:")[0]
+    purposes = dict(re.findall(r"^  (\w+) +(\S.*)$", listed, re.MULTILINE))
+    assert set(purposes) == COMMANDS
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_says_what_one_needs_to_know(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    text = help_of(capsys, command)
+    assert max(map(len, text.splitlines())) <= 80
+    parts = ["Usage: commensal", "Options:", "Examples:", "Exit codes:"]
+    places = [text.find(part) for part in parts]
+    assert -1 not in places
+    assert places == sorted(places)
+    purpose = text.split("\n\n")[1].strip()
+    assert purpose.endswith(".")
+    assert command == "version" or "Environment:" in text
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_examples_use_options_that_exist(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    text = help_of(capsys, command)
+    examples = text.split("Examples:")[1].split("Exit codes:")[0]
+    lines = [line.strip() for line in examples.splitlines() if "commensal " in line]
+    assert lines
+    for line in lines:
+        program, name, *rest = shlex.split(line.split("|")[0])
+        assert (program, name) == ("commensal", command)
+        ours = rest[: rest.index("--")] if "--" in rest else rest
+        for option in (word for word in ours if word.startswith("-")):
+            assert re.search(rf"(^| ){option}\b", text.split("Examples:")[0], re.MULTILINE), option
+
+
+def test_variables_that_help_names_are_documented() -> None:
+    documented = ENVIRONMENT.read_text()
+    for name in VARIABLES:
+        assert name in documented or name in ("NO_COLOR", "TMPDIR")
