@@ -2,8 +2,6 @@
 // Runtime API: devices, errors, versions, entry points of the driver.
 #include "tests/simulated_cuda/core/device.h"
 
-#include <cuda_profiler_api.h>
-
 #include <cstring>
 
 #include "tests/simulated_cuda/runtime/entry.h"
@@ -189,6 +187,8 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function
   return runtime_result(result);
 }
 
+extern "C" {  // their header is not in PyTorch's wheels
+
 cudaError_t cudaProfilerStart() {
   COMMENSAL_RUNTIME_CALL(kContext);
   return cudaSuccess;
@@ -198,3 +198,5 @@ cudaError_t cudaProfilerStop() {
   COMMENSAL_RUNTIME_CALL(kContext);
   return cudaSuccess;
 }
+
+}  // extern "C"
