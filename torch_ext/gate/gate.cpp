@@ -394,8 +394,8 @@ void Gate::set_law(std::unique_ptr<PacingLaw> law) {
 
 void Gate::set_share(double min, double max) noexcept {
   impl_->change([&]() COMMENSAL_NO_THREAD_SAFETY_ANALYSIS {
-    impl_->share_min = min;
-    impl_->share_max = max;
+    impl_->share_min = std::clamp(min, 0.0, 1.0);
+    impl_->share_max = std::clamp(max, 0.0, 1.0);
   });
   refresh();
 }

@@ -68,7 +68,7 @@ class Gate {
   void resume() noexcept;
   [[nodiscard]] bool paused() const noexcept;
   void set_law(std::unique_ptr<PacingLaw> law);
-  /// Sets the job's own bounds; the coordinator's come with the observation.
+  /// Sets the job's own bounds, taken as 0 to 1; the coordinator's come with the observation.
   void set_share(double min, double max) noexcept;
 
   /// Number of threads that are inside of an op that they entered through the gate.
