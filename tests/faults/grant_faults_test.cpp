@@ -188,7 +188,7 @@ class Machine {
     }
   }
 
-  TimePoint now_{1h};
+  TimePoint now_{100h};  // so that the clock can go back
   std::int64_t next_pid_ = 100;
   std::unique_ptr<NodeCoordinator> daemon_;
   std::map<std::string, Process> processes_;
@@ -305,6 +305,34 @@ TEST_F(GrantFaults, Law3_EveryDeathAtEveryStepLeavesASoundLedgerAndTheDeadComeBa
     }
   }
   RecordProperty("deaths", std::to_string(deaths));
+}
+
+// The same life with a clock that jumps: forward as after a suspended machine, and backward, which
+// CLOCK_MONOTONIC never does. Then waiting may take as long as the clock was set back, no more.
+TEST_F(GrantFaults, Law3_AClockThatJumpsAtAnyStepChangesNoGrant) {
+  const auto [undisturbed, steps] = play({});
+  for (const Duration jump : {Duration{10h}, Duration{-10h}}) {
+    for (std::size_t step = 0; step < steps; ++step) {
+      SCOPED_TRACE("after step " + std::to_string(step) + (jump > 0s ? ", forward" : ", backward"));
+      Machine machine;
+      std::size_t seen = 0;
+      const auto each = [&] {
+        ASSERT_LE(machine.held(), kCapacity);
+        ASSERT_LE(machine.charged(), kCapacity);
+        if (seen++ == step) machine.pass(jump);
+      };
+      for (const Act& act : acts()) {
+        act.begin(machine);
+        machine.settle(each);
+      }
+      if (jump < 0s) {
+        machine.pass(-jump);
+        machine.settle(each);
+      }
+      EXPECT_EQ(machine.grants(), undisturbed);
+      if (HasFailure()) return;
+    }
+  }
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 // Any sequence of messages, pages, deaths and times at a node coordinator: it throws nothing,
 // charges nobody beyond the device but for what was held already, and every change that it sends is
 // newer than the one before.
+#include <algorithm>
 #include <map>
 #include <string>
 
@@ -23,6 +24,8 @@ std::uint64_t size(Input& in) {
   const std::uint64_t value = in.number();
   return value < 4096 ? value * kMiB : value;
 }
+// As `decode` lets them through.
+Revision revision(Input& in) { return std::min(in.number(), wire::kMaxRevision); }
 double share(Input& in) { return static_cast<double>(in.byte()) / 200.0; }
 
 wire::Register hello(Input& in) {
@@ -40,7 +43,7 @@ wire::Register hello(Input& in) {
   m.rank = static_cast<int>(in.number());
   m.world_size = static_cast<int>(in.number());
   m.held_bytes = in.byte() % 4 == 0 ? size(in) : 0;
-  m.revision = in.byte() % 4 == 0 ? in.number() : 0;
+  m.revision = in.byte() % 4 == 0 ? revision(in) : 0;
   if (in.byte() % 4 == 0) m.limit_bytes = size(in);
   m.law = in.byte() % 4 == 0 ? in.text(4) : "";
   return m;
@@ -57,8 +60,8 @@ wire::Message message(Input& in, Revision told) {
     case 2: {
       static const char* const kOutcomes[] = {"applied", "deferred", "stale", "refused", "?"};
       const std::string job = name(in);
-      const Revision revision = in.byte() % 2 == 0 ? told : in.number();
-      return wire::Answer{job,      pid(in),  revision, kOutcomes[in.below(5)],
+      const Revision number = in.byte() % 2 == 0 ? told : revision(in);
+      return wire::Answer{job,      pid(in),  number,   kOutcomes[in.below(5)],
                           size(in), size(in), size(in), ""};
     }
     case 3: return wire::AskMemory{name(in), pid(in), size(in), size(in)};
@@ -82,6 +85,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   HostDevice device;
   device.capacity = Bytes{1000 * kMiB};
   device.cores = 2;
+  device.machine = Bytes{4000 * kMiB};
   if (in.byte() % 4 == 0) device.fraction = 0.8;
   if (in.byte() % 4 == 0) config.recovery = std::chrono::milliseconds{1500};
   TimePoint now{std::chrono::hours{1}};
