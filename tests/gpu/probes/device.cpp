@@ -16,6 +16,13 @@ namespace {
 
 constexpr unsigned kThreads = 256;
 
+CUmemLocation location(CUmemLocationType type, int id) {
+  CUmemLocation made{};
+  made.type = type;
+  made.id = id;
+  return made;
+}
+
 int host_node(const Device& device) {
   const int node = device.attribute(CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID);
   return std::max(node, 0);
@@ -193,12 +200,12 @@ CUmemAllocationProp properties_of(const Device& device, Place place) {
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   switch (place) {
     case Place::kDevice:
-      properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {device.id()}};
+      properties.location = location(CU_MEM_LOCATION_TYPE_DEVICE, device.id());
       properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
       break;
-    case Place::kHost: properties.location = {CU_MEM_LOCATION_TYPE_HOST, {0}}; break;
+    case Place::kHost: properties.location = location(CU_MEM_LOCATION_TYPE_HOST, 0); break;
     case Place::kHostNuma:
-      properties.location = {CU_MEM_LOCATION_TYPE_HOST_NUMA, {host_node(device)}};
+      properties.location = location(CU_MEM_LOCATION_TYPE_HOST_NUMA, host_node(device));
       break;
   }
   return properties;
@@ -261,7 +268,7 @@ void Range::unmap(std::size_t offset, std::size_t bytes) {
 }
 
 void Range::allow(std::size_t offset, std::size_t bytes) {
-  const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, {device_.id()}},
+  const CUmemAccessDesc access{location(CU_MEM_LOCATION_TYPE_DEVICE, device_.id()),
                                CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
   CU(cuMemSetAccess, at(offset), bytes, &access, std::size_t{1});
 }

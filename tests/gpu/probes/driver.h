@@ -10,34 +10,26 @@
 namespace probes {
 
 // Each name is written as in the manual; cuda.h turns it into the version that its types belong to.
-#define PROBES_DRIVER_FUNCTIONS(X)                                                                 \
-  X(cuInit)                                                                                        \
-  X(cuDriverGetVersion)                                                                            \
-  X(cuGetErrorName)                                                                                \
-  X(cuDeviceGet) X(cuDeviceGetCount) X(cuDeviceGetName) X(cuDeviceGetUuid) X(cuDeviceTotalMem) X(  \
-      cuDeviceGetAttribute) X(cuDevicePrimaryCtxRetain) X(cuDevicePrimaryCtxRelease)               \
-      X(cuCtxSetCurrent) X(cuCtxSynchronize) X(cuMemGetInfo) X(cuMemAlloc) X(cuMemFree) X(         \
-          cuMemHostAlloc) X(cuMemFreeHost) X(cuMemHostRegister) X(cuMemHostUnregister)             \
-          X(cuMemHostGetDevicePointer) X(cuMemcpyHtoDAsync) X(cuMemcpyDtoHAsync) X(                \
-              cuMemcpyDtoDAsync) X(cuMemsetD32Async) X(cuMemAddressReserve) X(cuMemAddressFree)    \
-              X(cuMemCreate) X(cuMemRelease) X(cuMemMap) X(cuMemUnmap) X(cuMemSetAccess)           \
-                  X(cuMemGetAllocationGranularity) X(cuPointerGetAttribute) X(cuStreamCreate) X(   \
-                      cuStreamDestroy) X(cuStreamSynchronize) X(cuStreamQuery)                     \
-                      X(cuStreamWriteValue32) X(cuStreamWaitValue32) X(cuStreamBeginCapture) X(    \
-                          cuStreamEndCapture) X(cuEventCreate) X(cuEventDestroy) X(cuEventRecord)  \
-                          X(cuEventQuery) X(cuEventSynchronize) X(cuEventElapsedTime)              \
-                              X(cuGraphInstantiate) X(cuGraphLaunch) X(cuGraphExecDestroy)         \
-                                  X(cuGraphDestroy) X(cuLibraryLoadData) X(cuLibraryGetKernel)     \
-                                      X(cuModuleLoadData) X(cuModuleGetFunction) X(cuLaunchKernel) \
-                                          X(cuCheckpointProcessLock) X(cuCheckpointProcessUnlock)  \
-                                              X(cuCheckpointProcessCheckpoint)                     \
-                                                  X(cuCheckpointProcessRestore)                    \
-                                                      X(cuDeviceGetDevResource)                    \
-                                                          X(cuDevSmResourceSplitByCount)           \
-                                                              X(cuDevResourceGenerateDesc)         \
-                                                                  X(cuGreenCtxCreate)              \
-                                                                      X(cuGreenCtxDestroy) X(      \
-                                                                          cuGreenCtxStreamCreate)
+// clang-format off
+#define PROBES_DRIVER_FUNCTIONS(X) \
+  X(cuInit) X(cuDriverGetVersion) X(cuGetErrorName) X(cuDeviceGet) X(cuDeviceGetCount) \
+  X(cuDeviceGetName) X(cuDeviceGetUuid) X(cuDeviceTotalMem) X(cuDeviceGetAttribute) \
+  X(cuDevicePrimaryCtxRetain) X(cuDevicePrimaryCtxRelease) X(cuCtxSetCurrent) \
+  X(cuCtxSynchronize) X(cuMemGetInfo) X(cuMemAlloc) X(cuMemFree) X(cuMemHostAlloc) \
+  X(cuMemFreeHost) X(cuMemHostRegister) X(cuMemHostUnregister) X(cuMemHostGetDevicePointer) \
+  X(cuMemcpyHtoDAsync) X(cuMemcpyDtoHAsync) X(cuMemcpyDtoDAsync) X(cuMemsetD32Async) \
+  X(cuMemAddressReserve) X(cuMemAddressFree) X(cuMemCreate) X(cuMemRelease) X(cuMemMap) \
+  X(cuMemUnmap) X(cuMemSetAccess) X(cuMemGetAllocationGranularity) X(cuPointerGetAttribute) \
+  X(cuStreamCreate) X(cuStreamDestroy) X(cuStreamSynchronize) X(cuStreamQuery) \
+  X(cuStreamWriteValue32) X(cuStreamWaitValue32) X(cuStreamBeginCapture) X(cuStreamEndCapture) \
+  X(cuEventCreate) X(cuEventDestroy) X(cuEventRecord) X(cuEventQuery) X(cuEventSynchronize) \
+  X(cuEventElapsedTime) X(cuGraphInstantiate) X(cuGraphLaunch) X(cuGraphExecDestroy) \
+  X(cuGraphDestroy) X(cuLibraryLoadData) X(cuLibraryGetKernel) X(cuModuleLoadData) \
+  X(cuModuleGetFunction) X(cuLaunchKernel) X(cuCheckpointProcessLock) \
+  X(cuCheckpointProcessUnlock) X(cuCheckpointProcessCheckpoint) X(cuCheckpointProcessRestore) \
+  X(cuDeviceGetDevResource) X(cuDevSmResourceSplitByCount) X(cuDevResourceGenerateDesc) \
+  X(cuGreenCtxCreate) X(cuGreenCtxDestroy) X(cuGreenCtxStreamCreate)
+// clang-format on
 
 /// Says that a probe cannot be answered here, and why. No failure.
 class NotRun : public std::runtime_error {
