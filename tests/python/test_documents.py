@@ -61,7 +61,7 @@ knows() {
 commensal() {
   case $1 in
     run) shift; set -- run --no-idle-class "$@" ;;
-    status | set | pause | resume)
+    status | set | pause | resume | top | logs)
       local job= tries=0
       case ${2:-} in -*) ;; *) job=${2:-} ;; esac
       [ -z "$(jobs -p)" ] || tries=300
