@@ -28,6 +28,7 @@ def test_every_command_is_listed_with_its_purpose(capsys: pytest.CaptureFixture[
     listed = help_of(capsys).split("Commands:")[1].split("Examples:")[0]
     purposes = dict(re.findall(r"^  (\w+) +(\S.*)$", listed, re.MULTILINE))
     assert set(purposes) == COMMANDS
+    assert not [purpose for purpose in purposes.values() if purpose.endswith("...")]  # cut off
 
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))

@@ -41,11 +41,11 @@ def demo(
         Path | None, typer.Option("--json", help="Also write the figures there.", metavar="FILE")
     ] = None,
 ) -> None:
-    """Let a guaranteed and an opportunistic job share this machine, and report what it cost.
+    """Let two jobs share this machine, and report.
 
-    Two real training jobs run each alone, both with the machine's default sharing, and both under
-    commensal. It compares their speeds and results, and writes a page with pictures. A window in
-    which others used the machine is repeated.
+    A guaranteed and an opportunistic training job run on real data: each alone, both with the
+    machine's default sharing, and both under commensal. It compares their speeds and results, and
+    writes a page with pictures. A window in which others used the machine is repeated.
     """
     try:
         from commensal.demo import main

@@ -52,10 +52,13 @@ def profile(
     ],
     seconds: Annotated[
         float | None,
-        typer.Option(min=0.1, help="End the script after so long, warm-up not counted."),
+        typer.Option(
+            min=0.1, help="End the script after so many, the warm-up not counted.", metavar="N"
+        ),
     ] = None,
     steps: Annotated[
-        int | None, typer.Option(min=1, help="End the script after so many steps, the same.")
+        int | None,
+        typer.Option(min=1, help="End the script after so many, the same.", metavar="N"),
     ] = None,
     out: Annotated[
         Path, typer.Option(help="Folder for profile.png and profile.json.", metavar="DIR")

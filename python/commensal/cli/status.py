@@ -49,11 +49,12 @@ def status(
     as_json: AsJson = False,
     instance: Instance = None,
 ) -> None:
-    """Show the coordinator, its devices and its jobs; or all about one job.
+    """Show the coordinator, its devices and jobs.
 
-    Sizes are bytes of device memory; 'host' and 'parked' are on the slower tiers. 'share' is the
-    part of the device's time that the gate leaves a job, 'slowdown' what sharing costs a
-    guaranteed one. Every number is explained in docs/stats.md.
+    With JOB: all that is known of that job, with the reasons. In the table, sizes are bytes of
+    device memory; 'host' and 'parked' are on the slower tiers. 'share' is the part of the device's
+    time that the gate leaves a job, 'slowdown' what sharing costs a guaranteed one. Every number
+    is explained in docs/stats.md.
     """
     coordinator = coordinator_of(context, instance)
     hint = f"; 'commensal run' starts a coordinator (instance {coordinator.instance})"

@@ -32,9 +32,10 @@ def register(app: typer.Typer) -> None:
 
 
 def version(as_json: AsJson = False) -> None:
-    """Show the version, the PyTorch versions it was built for, and where the daemon is.
+    """Show what is installed, and where.
 
-    Asks nobody and imports no PyTorch. 'commensal doctor' tells whether all this works here.
+    The version, the PyTorch versions it was built for, and where the daemon is. Asks nobody and
+    imports no PyTorch. 'commensal doctor' tells whether all this works here.
     """
     torch, daemon = list(adaptor_versions()), find_daemon()
     if as_json:

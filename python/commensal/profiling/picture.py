@@ -56,7 +56,7 @@ def overview(profile: Profile) -> Figure:
     if analysis is None:
         raise ValueError(f"nothing to draw: {profile.reason}")
     figure: Figure = plt.figure(figsize=(11, 9), layout="constrained")
-    rows = figure.add_gridspec(3, 1, height_ratios=[1.2, 1.5, 0.8])
+    rows = figure.add_gridspec(3, 1, height_ratios=[1.3, 1.5, 0.7])
     _plot_excerpt(figure.add_subplot(rows[0]), analysis)
     _plot_histogram(figure.add_subplot(rows[1]), analysis)
     below = rows[2].subgridspec(1, 2, width_ratios=[2, 1])
@@ -76,7 +76,10 @@ def _plot_excerpt(axes: Axes, analysis: Analysis) -> None:
         analysis.seconds * 0.6,
         max(EXCERPT_SECONDS, EXCERPT_STEPS * analysis.step_median_seconds),
     )
-    times, cores, waiting, ends = [], [], [], []
+    times: list[float] = []
+    cores: list[float] = []
+    waiting: list[tuple[float, float]] = []
+    ends: list[float] = []
     for i in range(len(window) - 1):
         at = (window.times_ns[i] - begin) / 1e9
         if not 0 <= at <= length:
@@ -85,7 +88,8 @@ def _plot_excerpt(axes: Axes, analysis: Analysis) -> None:
         times.append(at)
         cores.append((window.cpu_ns[i + 1] - window.cpu_ns[i]) / 1e9 / seconds)
         if window.activity[i] == Activity.WAITING:
-            waiting.append((at, seconds))
+            begun = waiting.pop() if waiting and at - sum(waiting[-1]) < 1e-6 else (at, 0.0)
+            waiting.append((begun[0], begun[1] + seconds))
         if window.steps[i + 1] > window.steps[i]:
             ends.append(at + seconds)
     axes.fill_between(times, cores, step="post", color=BUSY, linewidth=0, label="cores it uses")
@@ -94,6 +98,7 @@ def _plot_excerpt(axes: Axes, analysis: Analysis) -> None:
         (0, analysis.cores * 1.06),
         color=COLOURS["data"],
         alpha=0.25,
+        linewidth=0,
         label="waits for data",
     )
     axes.vlines(ends, 0, analysis.cores * 1.06, color=FAINT, linewidth=0.6, label="a step ends")
@@ -122,20 +127,18 @@ def _plot_histogram(axes: Axes, analysis: Analysis) -> None:
     axes.grid(axis="y", color=GRID)
     axes.set_axisbelow(True)
     axes.set_ylabel("% of the device's time")
-    axes.set_xlabel("length of the gap")
+    axes.set_xlabel("length of the gap, ms")
     axes.set_title("Gaps: where the job leaves the device idle")
     axes.legend(loc="upper right", title="gaps")
 
 
 def _bin_name(index: int) -> str:
-    def text(seconds: float) -> str:
-        return f"{seconds:g} s" if seconds >= 1 else f"{seconds * 1e3:g} ms"
-
+    edges_ms = [f"{edge * 1e3:g}" for edge in EDGES_SECONDS]
     if index == 0:
-        return f"< {text(EDGES_SECONDS[1])}"
-    if index == len(EDGES_SECONDS) - 1:
-        return f">= {text(EDGES_SECONDS[-1])}"
-    return f"{EDGES_SECONDS[index] * 1e3:g} to {EDGES_SECONDS[index + 1] * 1e3:g} ms"
+        return f"< {edges_ms[1]}"
+    if index == len(edges_ms) - 1:
+        return f">= {edges_ms[-1]}"
+    return f"{edges_ms[index]} to {edges_ms[index + 1]}"
 
 
 def _plot_shares(axes: Axes, analysis: Analysis) -> None:
@@ -154,7 +157,7 @@ def _plot_shares(axes: Axes, analysis: Analysis) -> None:
     axes.set_xlim(0, 100)
     axes.set_xlabel("% of the device's time")
     axes.set_title("The device's time")
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.5), ncols=3)
+    _legend_below(axes)
 
 
 def _plot_memory(axes: Axes, touched: Touched | None) -> None:
@@ -168,4 +171,15 @@ def _plot_memory(axes: Axes, touched: Touched | None) -> None:
     axes.barh([""], [warm], color=BUSY, label=f"touched {warm:.0f} MiB")
     axes.barh([""], [cold], left=[warm], color=BESIDE, label=f"cold {cold:.0f} MiB")
     axes.set_xlabel(f"MiB of {touched.what}, in {touched.seconds:.1f} s")
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.5), ncols=2)
+    _legend_below(axes)
+
+
+def _legend_below(axes: Axes) -> None:
+    axes.legend(
+        loc="upper left",
+        bbox_to_anchor=(-0.02, -0.45),
+        ncols=5,
+        fontsize=8,
+        handlelength=1,
+        columnspacing=1,
+    )
