@@ -3,7 +3,9 @@
 // sums and the source's own rules hold after each.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <iterator>
+#include <utility>
 
 #include "tests/allocator/moving_source.h"
 #include "tests/allocator/patterned_blocks.h"
@@ -19,7 +21,7 @@ constexpr std::size_t kMostBlocks = 24;
 
 Bytes size(Input& in) {
   const Bytes wanted{in.byte() < 32 ? in.number() : in.number() * 1024};
-  return std::min(wanted, 300_KiB);
+  return std::clamp(wanted, 1_B, 300_KiB);  // of nothing there is no block
 }
 Bytes limit(Input& in) {
   return in.byte() < 16 ? Bytes{UINT64_MAX} : Bytes{in.below(64) * (32_KiB).count()};
@@ -43,7 +45,9 @@ void check(const ElasticAllocator& allocator, const PatternedBlocks& blocks,
   require(source.violations().empty(), "the source's rules are kept");
 }
 
-void step(Input& in, ElasticAllocator& allocator, PatternedBlocks& blocks, MovingSource& source) {
+/// @param late_write  the block to write to between the next copy and its fence, once.
+void step(Input& in, ElasticAllocator& allocator, PatternedBlocks& blocks, MovingSource& source,
+          std::byte*& late_write) {
   switch (in.below(14)) {
     case 0:
     case 1:
@@ -68,13 +72,7 @@ void step(Input& in, ElasticAllocator& allocator, PatternedBlocks& blocks, Movin
       const auto call = static_cast<FakeCall>(in.below(kFakeCalls));
       source.fake().fail_at(call, 1 + in.below(4));
       source.fake().set_move_risk(in.byte() < 16 ? "a thread blocks the signal" : "");
-      if (std::byte* block = any_block(in, blocks); block != nullptr && in.byte() < 64) {
-        // A write between the copy and the fence, once.
-        source.fake().hooks().copied = [&blocks, &source, block](std::byte*, Bytes) {
-          source.fake().hooks().copied = {};
-          if (blocks.entries().contains(block)) blocks.rewrite(block);
-        };
-      }
+      if (in.byte() < 64) late_write = any_block(in, blocks);
     }
   }
 }
@@ -101,8 +99,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     limits.chunk_size = 48_KiB;
     ElasticAllocator allocator(source, limits);
     PatternedBlocks blocks(allocator);
+    std::byte* late_write = nullptr;
+    source.fake().hooks().copied = [&](std::byte*, Bytes) {
+      std::byte* const block = std::exchange(late_write, nullptr);
+      if (block != nullptr && blocks.entries().contains(block)) blocks.rewrite(block);
+    };
     for (int steps = 0; !in.empty() && steps < 400; ++steps) {
-      step(in, allocator, blocks, source);
+      step(in, allocator, blocks, source, late_write);
       check(allocator, blocks, source.fake());
     }
     source.fake().hooks().copied = {};
