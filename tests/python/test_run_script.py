@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import pty
+import select
 import signal
 import subprocess
 import sys
@@ -21,7 +22,7 @@ RUN = [str(COMMENSAL), "run", "--quiet", "--"]
 
 # Prints "ready", then each signal that it gets; SIGTERM ends it with code 7.
 LISTENER = """
-import os, signal, sys
+import os, signal, sys, time
 def tell(number, frame):
     print("got", signal.Signals(number).name, flush=True)
     if number == signal.SIGTERM:
@@ -30,7 +31,7 @@ for name in ("HUP", "INT", "QUIT", "TERM", "USR1", "USR2"):
     signal.signal(getattr(signal, "SIG" + name), tell)
 print("ready", os.getpid(), flush=True)
 while True:
-    signal.pause()
+    time.sleep(0.05)  # pause() could miss a signal that comes just before it
 """
 
 
@@ -259,6 +260,7 @@ def _read_until(master: int, wanted: bytes) -> bytes:
     seen = b""
     end = time.monotonic() + DEADLINE
     while wanted not in seen:
-        assert time.monotonic() < end, seen
+        readable, _, _ = select.select([master], [], [], max(0.0, end - time.monotonic()))
+        assert readable, seen
         seen += os.read(master, 1000)
     return seen
