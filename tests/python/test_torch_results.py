@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from torch_support import Facts, Job, run_scenario
+from torch_support import Facts, Job, run_scenario, wait_until
 
 STEPS = 6
 Trainer = Callable[[], Iterator[Any]]
@@ -194,3 +195,59 @@ def test_law2_moves_at_any_time_spare_generated_code(runs: dict[str, Facts]) -> 
     assert runs["moving"]["any_time_recurrent_moved_bytes"] > 0
     digests = runs["moving"]["any_time_recurrent"]
     assert digests == [runs["without"]["recurrent"]] * len(digests)
+
+
+def small() -> Iterator[Any]:
+    """A perceptron whose memory, of any kind, lies in one chunk."""
+    import torch
+    from torch import nn
+
+    model = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 16))
+    return optimise(model, lambda: model(torch.randn(32, 64)).square().mean())
+
+
+def scenario_step_in_a_move(stop_threads: bool) -> Facts:
+    """Train a guaranteed job; let a step cut in between a move's comparison and its exchange."""
+    patience_ms = 20 if stop_threads else 30_000  # a stopped thread never comes
+    job = Job.start(job_class="guaranteed", cut_into_a_move=(stop_threads, patience_ms))
+    mover = threading.Thread(target=job.shrink)
+
+    def between_steps(number: int) -> None:
+        job.stepped()
+        if number == 1:
+            mover.start()
+            wait_until(lambda: job.chunks_compared > 0, "a chunk is compared")
+        elif number == STEPS - 2:
+            mover.join()
+
+    result = digest(small, between_steps)
+    return {
+        "digest": result,
+        "compared": job.chunks_compared,
+        "moved_bytes": job.memory("moved_out_bytes_total"),
+        "steps_in": job.steps_in_a_move,
+    }
+
+
+@pytest.fixture(scope="module")
+def small_alone() -> str:
+    return str(run_scenario(scenario_small_alone)["digest"])
+
+
+def scenario_small_alone() -> Facts:
+    return {"digest": digest(small, lambda _: None)}
+
+
+def test_law1_breaks_when_a_step_runs_on_while_memory_moves(small_alone: str) -> None:
+    facts = run_scenario(scenario_step_in_a_move, False)
+    assert facts["steps_in"] >= 1, facts
+    assert facts["moved_bytes"] > 0, facts
+    assert facts["digest"] != small_alone, "the old bytes came back, with no step in them"
+
+
+def test_law1_the_same_step_is_kept_with_threads_stopped(small_alone: str) -> None:
+    facts = run_scenario(scenario_step_in_a_move, True)
+    assert facts["compared"] >= 1, facts
+    assert facts["steps_in"] <= 0, facts
+    assert facts["moved_bytes"] > 0, facts
+    assert facts["digest"] == small_alone

@@ -118,8 +118,13 @@ class Job:
         job_class: str = "opportunistic",
         law: str = "open",
         install: bool = True,
+        cut_into_a_move: tuple[bool, int] | None = None,
     ) -> Job:
-        """Start a session without a coordinator and put it under torch."""
+        """Start a session without a coordinator and put it under torch.
+
+        ``cut_into_a_move``: whether moves stop threads, as they always do in production, and how
+        many milliseconds the first one waits for a step between its comparison and its exchange.
+        """
         import torch  # noqa: F401  (the adaptor binds to the libraries that it loads)
 
         folder = library_dir()
@@ -128,6 +133,8 @@ class Job:
         adaptor = ctypes.CDLL(str(adaptor_path()))
         _declare(library, adaptor)
         job = cls(library, adaptor)
+        if cut_into_a_move is not None:
+            library.commensal_testing_cut_into_a_move(*cut_into_a_move)
         if install:
             spill_dir = os.environ.get("COMMENSAL_SPILL_DIR", "/var/tmp")
             error = library.commensal_testing_start(
@@ -137,6 +144,20 @@ class Job:
             if error:
                 raise RuntimeError(error.decode())
         return job
+
+    @property
+    def chunks_compared(self) -> int:
+        """Count the comparisons of chunks that moves ended with; of `cut_into_a_move`."""
+        return int(self._library.commensal_testing_compared())
+
+    @property
+    def steps_in_a_move(self) -> int:
+        """Count the steps that began and ended within the first move; of `cut_into_a_move`."""
+        return int(self._library.commensal_testing_steps_in())
+
+    def stepped(self) -> None:
+        """Say that a step ended; of `cut_into_a_move`."""
+        self._library.commensal_testing_stepped()
 
     def set_limit(self, limit_bytes: int) -> int:
         """Set the limit and enforce it; return the bytes that are deferred."""
@@ -228,6 +249,10 @@ def _declare(library: ctypes.CDLL, adaptor: ctypes.CDLL) -> None:
     text, size, number = ctypes.c_char_p, ctypes.c_uint64, ctypes.c_int
     for name, result, arguments in (
         ("start", text, [text, size, size, text, text]),
+        ("cut_into_a_move", None, [number, number]),
+        ("stepped", None, []),
+        ("compared", number, []),
+        ("steps_in", number, []),
         ("set_limit", size, [size]),
         ("shrink", size, [size]),
         ("grow", size, [size]),

@@ -1,11 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // C functions by which Python tests drive a session without the Python package.
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <exception>
+#include <memory>
 #include <string>
 #include <string_view>
 
+#include "allocator/host/host_memory_source.h"
 #include "torch_ext/gate/gate.h"
 #include "torch_ext/runtime/session.h"
 
@@ -47,9 +54,57 @@ commensal::SessionConfig make_config(const char* job_class, std::uint64_t limit_
   return config;
 }
 
+/// A training step between the comparison and the exchange of the first chunk that moves. A stopped
+/// thread takes none: then the exchange waits in vain for `patience` milliseconds.
+struct StepInAMove {
+  bool stop_threads = true;
+  int patience = 0;
+  std::atomic<int> steps{0};     // that ended so far
+  std::atomic<int> compared{0};  // chunks
+  std::atomic<int> steps_in{0};  // that began and ended in the move
+};
+StepInAMove g_cut;
+
+void wait_for_a_step(void* /*context*/) {
+  if (g_cut.compared.fetch_add(1) != 0) return;
+  const int before = g_cut.steps.load();
+  const auto whole = [before] { return g_cut.steps.load() - before - 1; };  // one was half over
+  for (int i = 0; i < g_cut.patience && whole() < 1; ++i) {
+    const timespec pause{0, 1'000'000};
+    ::syscall(SYS_nanosleep, &pause, nullptr);
+  }
+  g_cut.steps_in.store(whole());
+}
+
+std::unique_ptr<commensal::MemorySource> make_cut_source(const commensal::SessionConfig& config,
+                                                         bool (*between_ops)()) {
+  commensal::HostMemorySource::Options options;
+  options.spill_folder = config.spill_dir.string();
+  options.between_ops = between_ops;
+  options.testing.stop_threads = g_cut.stop_threads;
+  options.testing.before_exchange = wait_for_a_step;
+  return std::make_unique<commensal::HostMemorySource>(options);
+}
+
+// Null: the source that every session has.
+commensal::MakeSource g_make_source = nullptr;
+
 }  // namespace
 
 extern "C" {
+
+/// Makes the session that starts next let a training step cut into its first move. `stop_threads`
+/// 0 switches off what keeps the step's writes: its threads run on while memory moves.
+void commensal_testing_cut_into_a_move(int stop_threads, int patience_ms) {
+  g_cut.stop_threads = stop_threads != 0;
+  g_cut.patience = patience_ms;
+  g_make_source = make_cut_source;
+}
+/// Says that a step ended.
+void commensal_testing_stepped() { g_cut.steps.fetch_add(1); }
+/// @return how many chunks were compared, and how many steps cut in.
+int commensal_testing_compared() { return g_cut.compared.load(); }
+int commensal_testing_steps_in() { return g_cut.steps_in.load(); }
 
 /// Starts a session without a coordinator. `limit_bytes` UINT64_MAX: no limit. `host_cap_bytes`
 /// UINT64_MAX: as much as the disk has. @return null, or what went wrong.
@@ -59,7 +114,7 @@ const char* commensal_testing_start(const char* job_class, std::uint64_t limit_b
   try {
     commensal::SessionConfig config = make_config(job_class, limit_bytes, law, spill_dir);
     if (host_cap_bytes != UINT64_MAX) config.host_cap = Bytes{host_cap_bytes};
-    g_session = &Session::start(std::move(config));
+    g_session = &Session::start(std::move(config), g_make_source);
     return nullptr;
   } catch (const std::exception& error) {
     return keep(error.what());

@@ -203,16 +203,16 @@ void Session::Impl::shutdown() noexcept {
   }
 }
 
-Session::Session(SessionConfig config)
-    : impl_([&config] {
+Session::Session(SessionConfig config, MakeSource make)
+    : impl_([&config, make] {
         SessionConfig full = completed(std::move(config));
-        auto source = make_source(full, &Impl::between_ops);
+        auto source = (make != nullptr ? make : make_source)(full, &Impl::between_ops);
         return std::make_unique<Impl>(std::move(full), std::move(source));
       }()) {}
 
 Session::~Session() = default;
 
-Session& Session::start(SessionConfig config) {
+Session& Session::start(SessionConfig config, MakeSource make_source) {
   const MutexLock lock(g_start_mutex);
   if (const Session* active = g_session.load()) {
     throw SessionError("commensal is active already in this process: job '" +
@@ -221,7 +221,7 @@ Session& Session::start(SessionConfig config) {
   if (g_fork_parent.load() != nullptr) {
     throw SessionError("commensal cannot start in a forked child of an active process");
   }
-  std::unique_ptr<Session, void (*)(Session*)> session(new Session(std::move(config)),
+  std::unique_ptr<Session, void (*)(Session*)> session(new Session(std::move(config), make_source),
                                                        [](Session* failed) { delete failed; });
   session->impl_->begin();
   Session* const active = session.release();  // from here on it lives for ever

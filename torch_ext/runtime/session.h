@@ -18,6 +18,7 @@
 namespace commensal {
 
 class Gate;
+class MemorySource;
 class StepTracker;
 
 /// Raised for a misuse of the session; the message is one clear sentence with the value.
@@ -65,6 +66,10 @@ struct SessionConfig {
   std::filesystem::path summary_file;  ///< final statistics are written here; empty: nowhere
 };
 
+/// Makes the memory of a session. `between_ops`: see HostMemorySource::Options.
+using MakeSource = std::unique_ptr<MemorySource> (*)(const SessionConfig& config,
+                                                     bool (*between_ops)());
+
 /// The one session of a process. Owns source, allocator, gate, step tracker and client thread;
 /// never destroyed (blocks are freed after exit handlers). In a forked child `current()` is null
 /// and everything is inert.
@@ -74,8 +79,9 @@ class Session {
  public:
   /// Starts the session. Connects to the coordinator when there is one; without one the job runs
   /// on its own limits.
+  /// @param make_source  for tests; null: the memory of this machine.
   /// @throws SessionError if one is active already; std::invalid_argument naming a wrong value.
-  static Session& start(SessionConfig config);
+  static Session& start(SessionConfig config, MakeSource make_source = nullptr);
   /// Returns the active session; null before `start` and in a forked child.
   [[nodiscard]] static Session* current() noexcept;
 
@@ -122,7 +128,7 @@ class Session {
   void shutdown() noexcept;
 
  private:
-  explicit Session(SessionConfig config);
+  Session(SessionConfig config, MakeSource make_source);
   ~Session();
   struct Impl;
   std::unique_ptr<Impl> impl_;
