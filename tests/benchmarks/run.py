@@ -12,6 +12,7 @@ from typing import Annotated
 import gate_cost
 import job_alone
 import pressure
+import replay
 import sharing
 import typer
 from harness import CONSOLE, BenchmarkError, Result
@@ -26,6 +27,7 @@ BENCHMARKS: dict[str, Callable[..., Result]] = {
     "gate_cost": gate_cost.run,
     "allocator": allocator.run,
     "pressure": pressure.run,
+    "replay": replay.run,
 }
 
 

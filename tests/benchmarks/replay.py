@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Allocate and free as the two demo jobs did: ours, PyTorch's default, and preloaded mallocs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any, Literal
+
+import traces
+from harness import Bar, Bench, BenchmarkError, Result
+
+from allocator import find_program, readable
+from commensal.demo.processes import plain_environment
+from commensal.demo.statistics import Interval, paired_ratio_interval
+
+PROGRAM = "replay_benchmark"
+OURS = "ours"
+DEFAULT = "PyTorch's default"
+# Shared libraries of Debian's packages libmimalloc2.0, libjemalloc2 and libtcmalloc-minimal4.
+PRELOADED = {
+    "mimalloc": "libmimalloc.so.2",
+    "jemalloc": "libjemalloc.so.2",
+    "tcmalloc": "libtcmalloc_minimal.so.4",
+}
+Kind = Literal["small", "large"]
+
+
+@dataclass(frozen=True)
+class Group:
+    """What is compared: a job's blocks of one class, on some threads."""
+
+    job: str
+    kind: Kind
+    threads: int
+
+    @property
+    def label(self) -> str:
+        return f"{self.job}, {'below 1 MiB' if self.kind == 'small' else '1 MiB and more'}"
+
+
+@dataclass
+class Times:
+    """Nanoseconds a pair: for each turn of an allocator, those of its passes."""
+
+    turns: dict[str, list[list[float]]] = field(default_factory=dict)
+
+    def typical(self, name: str) -> float:
+        return median(median(turn) for turn in self.turns[name])
+
+    def ratio(self, base: str) -> Interval:
+        return paired_ratio_interval(list(zip(self.turns[OURS], self.turns[base], strict=True)))
+
+
+class Replayer:
+    """A process that replays one trace when it is told to.
+
+    Raises:
+        BenchmarkError: it failed, from any method.
+    """
+
+    def __init__(self, name: str, trace: Path, group: Group, library: str = "") -> None:
+        self.name = name
+        kind = "elastic" if name == OURS else "default"
+        touch = "touch" if group.kind == "large" else "leave"
+        environment = plain_environment() | ({"LD_PRELOAD": library} if library else {})
+        self._process = subprocess.Popen(
+            [str(find_program(PROGRAM)), kind, str(trace), str(group.threads), touch],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        about = self._answer()
+        if library and Path(library).name not in about["malloc"]:
+            raise BenchmarkError(f"{library} was preloaded, but {about['malloc']} serves malloc")
+
+    def __enter__(self) -> Replayer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def turn(self, passes: int) -> list[float]:
+        """Replay so many times; return nanoseconds a pair of each pass."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{passes}\n")
+        self._process.stdin.flush()
+        nanoseconds: list[float] = self._answer()["nanoseconds"]
+        return nanoseconds
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            _, errors = self._process.communicate()
+            raise BenchmarkError(f"{PROGRAM} with {self.name} failed: {errors[-1000:]}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+
+def run(*, quick: bool) -> Result:
+    """Replay each job's small and large blocks on one thread and on two."""
+    result = Result(
+        "replay",
+        "Allocate and free a block of the demo jobs' recorded traces (large: and write each page)",
+        ["blocks", "threads", OURS, DEFAULT, *PRELOADED, "ours : default", "ours : best"],
+    )
+    libraries = find_libraries()
+    for name in PRELOADED:
+        if name not in libraries:
+            result.notes.append(f"{name} is not installed: ./scripts/setup --benchmarks")
+    bench = Bench(result, quick=quick)
+    kinds: tuple[Kind, ...] = ("small", "large")
+    with tempfile.TemporaryDirectory(prefix="commensal-bench-") as folder:
+        for job in traces.names():
+            events = traces.load(traces.FOLDER / f"{job}.trace.xz")
+            for kind in kinds:
+                packed = traces.pack(events, kind)
+                path = Path(folder) / f"{job}.{kind}"
+                path.write_bytes(packed.words.tobytes())
+                for threads in (1, 2):
+                    group = Group(job, kind, threads)
+                    times = measure(bench, group, path, libraries)
+                    report(result, group, times, packed)
+    return result
+
+
+def find_libraries() -> dict[str, str]:
+    """Return the mallocs that are installed, by the dynamic linker's own table."""
+    listed = subprocess.run(
+        ["/sbin/ldconfig", "-p"], stdout=subprocess.PIPE, text=True, check=False
+    ).stdout
+    found = {}
+    for name, library in PRELOADED.items():
+        if match := re.search(rf"^\s*{re.escape(library)} .*=> (\S+)$", listed, re.MULTILINE):
+            found[name] = match[1]
+    return found
+
+
+def measure(bench: Bench, group: Group, trace: Path, libraries: Mapping[str, str]) -> Times:
+    """Let one process for each allocator replay in turn; whoever was first is last next time."""
+    small = group.kind == "small"
+    turns = 2 if bench.quick else 9
+    passes = (2 if small else 1) if bench.quick else (8 if small else 3)
+    with contextlib.ExitStack() as stack:
+        replayers = [
+            stack.enter_context(Replayer(name, trace, group, libraries.get(name, "")))
+            for name in (OURS, DEFAULT, *libraries)
+        ]
+
+        def window() -> Times:
+            times = Times({replayer.name: [] for replayer in replayers})
+            for number in range(turns):
+                for replayer in replayers if number % 2 == 0 else reversed(replayers):
+                    times.turns[replayer.name].append(replayer.turn(passes))
+            return times
+
+        return bench.window(f"{group.label}, {group.threads} thread(s)", window)
+
+
+def report(result: Result, group: Group, times: Times, packed: traces.Packed) -> None:
+    """Add a row, bars and figures."""
+    typical = {name: times.typical(name) for name in times.turns}
+    best = min((name for name in typical if name != OURS), key=lambda name: typical[name])
+    over_default = times.ratio(DEFAULT)
+    over_best = times.ratio(best)
+    columns: Sequence[str] = [OURS, DEFAULT, *PRELOADED]
+    result.rows.append(
+        (
+            group.label,
+            str(group.threads),
+            *(readable(typical[name]) if name in typical else "missing" for name in columns),
+            f"{over_default.value:.3f}",
+            f"{over_best.value:.2f}",
+        )
+    )
+    result.figures[f"{group.label}, {group.threads} thread(s)"] = {
+        "pairs": packed.pairs,
+        "bytes": packed.bytes,
+        "nanoseconds": typical,
+        "spread": {
+            name: [min(map(median, turns)), max(map(median, turns))]
+            for name, turns in times.turns.items()
+        },
+        "over_default": [over_default.value, over_default.low, over_default.high],
+        "best": best,
+        "over_best": [over_best.value, over_best.low, over_best.high],
+    }
+    what = f"{group.label}, {group.threads} thread(s)"
+    if group.kind == "small":
+        result.bars += [
+            Bar(f"{what}: a pair", typical[OURS], most=100.0, unit=" ns"),
+            Bar(f"{what}: over PyTorch's default", over_default.value, most=0.5),
+        ]
+    else:
+        result.bars.append(Bar(f"{what}: over the best ({best})", over_best.value, most=1.1))
