@@ -263,7 +263,7 @@ MoveReport ElasticCore::run_batch(const std::vector<ChunkRef>& chunks, Tier tier
     move.from = chunk->handle;
     batch.push_back(std::move(move));
   }
-  const MoveReport report = mover_.run(batch, tier, deadline);
+  MoveReport report = mover_.run(batch, tier, deadline);
   count_orphans();
   note_report(report);
   const MutexLock lock(blocks_);

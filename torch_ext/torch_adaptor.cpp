@@ -83,8 +83,9 @@ std::string install_once() {
   return {};
 }
 
+thread_local std::string kept;  // until the thread's next call
+
 const char* keep(std::string complaint) {
-  thread_local std::string kept;
   kept = std::move(complaint);
   return kept.empty() ? nullptr : kept.c_str();
 }

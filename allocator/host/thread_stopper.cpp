@@ -322,7 +322,7 @@ Kind classify(Thread& thread, std::uint32_t position, int signal, bool& asleep) 
 
 void forget_threads() noexcept {
   g.count = 0;
-  for (std::uint32_t i = 0; i < kBuckets; ++i) g.buckets[i] = 0;
+  for (std::uint32_t& bucket : g.buckets) bucket = 0;
 }
 
 // Finds a thread, or the place for it. Null: the table is full.

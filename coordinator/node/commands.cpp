@@ -109,7 +109,7 @@ json NodeCoordinator::job_status(const Job& job, TimePoint now) const {
     identity["rank"] = speaker->rank;
   }
   if (!job.reason.empty()) identity["reason"] = job.reason;
-  if (result["gate"]["law"] == "") result["gate"]["law"] = job.law;
+  if (json& law = result["gate"]["law"]; law == json("")) law = job.law;
   if (job.paused) result["gate"]["state"] = "paused";
   result["lease"] = {{"granted_bytes", granted.count()},
                      {"charged_bytes", charged.count()},

@@ -24,7 +24,7 @@ wire::LawId law_id(const std::string& law) {
 
 void copy_id(char* to, const std::string& id) {
   std::memset(to, 0, wire::kIdSize);
-  std::memcpy(to, id.data(), std::min(id.size(), wire::kIdSize - 1));
+  id.copy(to, wire::kIdSize - 1);
 }
 
 }  // namespace

@@ -59,7 +59,7 @@ std::size_t Job::managed_count() const noexcept {
 
 Bytes Job::part_of(Bytes total, const Member& member) const {
   if (!member.is_managed()) return Bytes{};
-  const Bytes even{total.count() / managed_count()};
+  const Bytes even{total.count() / std::max<std::size_t>(managed_count(), 1)};
   const auto main_part = [&](const Member& m) {
     const Bytes needs = std::max(m.wanted(), m.ask ? m.ask->total : Bytes{});
     return std::min(even, std::max(kMainPart, round_up(std::min(needs, total), kMainPart)));

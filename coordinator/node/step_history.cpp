@@ -79,6 +79,7 @@ MedianEstimate StepHistory::estimate(const std::deque<Step>& steps) {
   result.steps = steps.size();
   if (steps.empty()) return result;
   std::vector<double> values;
+  values.reserve(steps.size());
   for (const Step& step : steps) values.push_back(step.seconds);
   result.seconds = median(values);
   for (double& value : values) value = std::abs(value - result.seconds);
