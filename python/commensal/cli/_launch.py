@@ -1,30 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turns `commensal run` into the script, and leaves a watcher that outlives it.
+"""Turns `commensal run` into the script.
 
 The script takes the place of this process: same pid, descriptors, terminal, process group. So
 signals, job control and the exit code are the script's own, with nothing in between to pass on.
-What is left to do after its end, the watcher does: a process of its own session, which no signal
-to the script's group or terminal reaches.
+What is left to do after its end, a watcher does (_lifetime.py).
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
-import select
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
-__all__ = ["CANNOT_EXECUTE", "NOT_FOUND", "CannotStart", "become", "leave_watcher", "may_renice"]
+__all__ = ["CANNOT_EXECUTE", "NOT_FOUND", "CannotStart", "become", "may_renice"]
 
 NOT_FOUND = 127
 CANNOT_EXECUTE = 126
 
 _CAP_SYS_NICE = 23
-_ABOVE_STANDARD = 3
 # Python ignores these from its start; a program expects their default.
 _PYTHON_IGNORES = (signal.SIGPIPE, signal.SIGXFSZ)
 
@@ -63,45 +59,6 @@ def become(command: Sequence[str], environ: Mapping[str, str], *, idle_class: bo
         with contextlib.suppress(OSError):
             os.sched_setscheduler(0, scheduler, os.sched_param(0))
     raise CannotStart(message, code)
-
-
-def leave_watcher(at_end: Callable[[], None]) -> None:
-    """Call `at_end` in a detached process when this process, whatever it becomes, has ended.
-
-    The watcher keeps stderr alone: a pipe on it closes when `at_end` is done.
-
-    @raises OSError if there can be none.
-    """
-    sys.stdout.flush()
-    sys.stderr.flush()
-    own = os.pidfd_open(os.getpid())
-    # Clear of the numbers that the watcher's standard descriptors take.
-    pidfd = fcntl.fcntl(own, fcntl.F_DUPFD_CLOEXEC, _ABOVE_STANDARD)
-    os.close(own)
-    child = os.fork()
-    if child != 0:
-        os.close(pidfd)
-        with contextlib.suppress(ChildProcessError):  # our starter ignores SIGCHLD
-            os.waitpid(child, 0)
-        return
-    try:
-        os.setsid()
-        if os.fork() == 0:  # nobody's child: the script finds no process that it did not start
-            _let_go_except(pidfd)
-            select.select([pidfd], [], [])
-            at_end()
-    finally:
-        os._exit(0)
-
-
-def _let_go_except(pidfd: int) -> None:
-    os.chdir("/")
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    for descriptor in (0, 1):
-        os.dup2(nowhere, descriptor)
-    limit = os.sysconf("SC_OPEN_MAX")
-    os.closerange(_ABOVE_STANDARD, pidfd)
-    os.closerange(pidfd + 1, limit)
 
 
 def may_renice() -> bool:

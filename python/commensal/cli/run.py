@@ -17,6 +17,7 @@ import typer
 from commensal._coordinator import Coordinator
 from commensal._end_line import tell_end
 from commensal._environment import JobSettings, Launch, check_law, new_job_id
+from commensal._lifetime import leave_watcher
 from commensal._quantities import (
     MemoryRange,
     ShareRange,
@@ -196,7 +197,7 @@ def _arrange_last_line(settings: JobSettings) -> JobSettings:
         launch=Launch(os.getpid(), time.monotonic()),
     )
     try:
-        _launch.leave_watcher(lambda: _finish(launched, folder))
+        leave_watcher(lambda: _finish(launched, folder))
     except OSError as error:
         say(f"no last line for this job: {error}")
         shutil.rmtree(folder, ignore_errors=True)

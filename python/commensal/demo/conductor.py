@@ -5,16 +5,18 @@ from __future__ import annotations
 
 import contextlib
 import json
-import tempfile
+import signal
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from rich.console import Console
 
+from commensal._lifetime import temporary_folder
 from commensal.demo import recording, report
 from commensal.demo.figures import (
     GUARANTEED,
@@ -43,11 +45,15 @@ EXCERPT_SECONDS = 2.5
 def run_demo(out: Path, seconds: int | None, json_file: Path | None) -> int:
     """Run everything and write the report; return the exit code (see `commensal.demo.main`)."""
     console = Console(stderr=True)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+            signal.signal(number, _leave)
     try:
         plan = plan_for(seconds)
         out.mkdir(parents=True, exist_ok=True)
-        with view_for(console, plan) as view:
-            measurement = Conductor(plan, view).run()
+        # The folder first: its watcher is forked, and a live view is a thread.
+        with temporary_folder("commensal-demo-") as folder, view_for(console, plan) as view:
+            measurement = Conductor(plan, view, folder).run()
         recording.save(out / "recording.json.gz", measurement)
         figures = figures_of(measurement)
         text = json.dumps(figures.as_json(), indent=2)
@@ -62,6 +68,11 @@ def run_demo(out: Path, seconds: int | None, json_file: Path | None) -> int:
     for failure in failures:
         console.print(f"failed: {failure}", style="bold red", markup=False)
     return 1 if failures else 0
+
+
+def _leave(number: int, _frame: FrameType | None) -> None:
+    """End in good order: leaving the blocks ends what was started in them."""
+    raise SystemExit(128 + number)
 
 
 def print_summary(console: Console, figures: Figures, page: Path) -> None:
@@ -85,11 +96,12 @@ class Watch:
 
 
 class Conductor:
-    """Runs a plan. One object, one run."""
+    """Runs a plan. One object, one run. What the processes write goes into `folder`."""
 
-    def __init__(self, plan: DemoPlan, view: View) -> None:
+    def __init__(self, plan: DemoPlan, view: View, folder: Path) -> None:
         self._plan = plan
         self._view = view
+        self._folder = folder
         self._guard = QuietGuard()
         self._notes: list[str] = []
         self._judged = plan.judged
@@ -100,16 +112,15 @@ class Conductor:
         """Run all windows, interleaved round by round."""
         windows: list[WindowRecord] = []
         verdicts: list[Verdict] = []
-        with tempfile.TemporaryDirectory(prefix="commensal-demo-") as folder:
-            for number in range(self._plan.rounds):
-                for mode in Mode:
-                    window, seen = self._judged_window(mode, number, Path(folder))
-                    windows.append(window)
-                    verdicts.append(seen)
-                    self._view.window_done()
-                    if len(window.jobs) == 1:
-                        for name, job in window.jobs.items():
-                            self._view.learn(name, typical_seconds(settled(job)))
+        for number in range(self._plan.rounds):
+            for mode in Mode:
+                window, seen = self._judged_window(mode, number)
+                windows.append(window)
+                verdicts.append(seen)
+                self._view.window_done()
+                if len(window.jobs) == 1:
+                    for name, job in window.jobs.items():
+                        self._view.learn(name, typical_seconds(settled(job)))
         return Measurement(
             plan=self._plan,
             windows=tuple(windows),
@@ -119,14 +130,14 @@ class Conductor:
             machine=machine(),
         )
 
-    def _judged_window(self, mode: Mode, number: int, folder: Path) -> tuple[WindowRecord, Verdict]:
+    def _judged_window(self, mode: Mode, number: int) -> tuple[WindowRecord, Verdict]:
         """Run one window; once one cannot be judged, later ones are not repeated either."""
 
         def tell(verdict: Verdict) -> None:
             self._view.warn(f"{TITLES[mode]}: {verdict.reason}; once more")
 
         result = self._guard.measure(
-            lambda: self._window(mode, number, folder),
+            lambda: self._window(mode, number),
             most_repeats=self._plan.most_repeats if self._judged else 0,
             on_repeat=tell,
         )
@@ -157,12 +168,11 @@ class Conductor:
             ],
         }
 
-    def _window(self, mode: Mode, number: int, folder: Path) -> WindowRecord:
+    def _window(self, mode: Mode, number: int) -> WindowRecord:
         self._view.window(mode, number)
-        place = folder / mode.value
         scripts = self._scripts(mode)
         if mode is Mode.COMMENSAL:
-            return self._commensal_window(number, place, scripts)
+            return self._commensal_window(number, scripts)
         alone = {
             Mode.GUARANTEED_ALONE: [GUARANTEED],
             Mode.OPPORTUNISTIC_ALONE: [OPPORTUNISTIC],
@@ -172,27 +182,25 @@ class Conductor:
             jobs: dict[str, Job] = {}
             for name in alone.get(mode, [OPPORTUNISTIC, GUARANTEED]):
                 self._await_head_start(jobs)
-                jobs[name] = stack.enter_context(Job(name, scripts[name], place))
+                job = Job(name, scripts[name], self._folder / mode.value)
+                jobs[name] = stack.enter_context(job)
             self._watch(jobs, watch, None)
             # Guaranteed first: what the other does afterwards is no longer sharing.
             records = {name: jobs[name].stop() for name in reversed(list(jobs))}
         return WindowRecord(mode, number, records, cpu=watch.cpu)
 
-    def _commensal_window(
-        self, number: int, place: Path, scripts: Mapping[str, Sequence[str]]
-    ) -> WindowRecord:
+    def _commensal_window(self, number: int, scripts: Mapping[str, Sequence[str]]) -> WindowRecord:
         plan, watch = self._plan, Watch()
         memory = {GUARANTEED: plan.guaranteed_memory, OPPORTUNISTIC: plan.opportunistic_memory}
         with contextlib.ExitStack() as stack:
-            runtime = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="commensal-")))
-            daemon = stack.enter_context(Daemon(runtime, plan.budget_bytes))
+            daemon = stack.enter_context(Daemon(self._folder / "run", plan.budget_bytes))
             jobs: dict[str, Job] = {}
             for name in (OPPORTUNISTIC, GUARANTEED):
                 self._await_head_start(jobs)
                 job = Job(
                     name,
                     scripts[name],
-                    place,
+                    self._folder / Mode.COMMENSAL.value,
                     launcher=daemon.launcher(name, name, "--memory", memory[name]),
                     environment=daemon.environment(),
                 )

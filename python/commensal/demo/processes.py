@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts the demo's processes: the two example scripts, plain or under commensal, and a daemon."""
+"""Starts the demo's processes: the two example scripts, plain or under commensal, and a daemon.
+
+They end with the demo, whatever ends it.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 
 from commensal import _core
+from commensal._lifetime import killed_with_us
 from commensal.demo.runs import CpuSample, Event, JobRecord, Step, read_log
 
 __all__ = ["Daemon", "DemoError", "Job", "examples_folder", "plain_environment"]
@@ -77,14 +81,9 @@ class Job:
             old.unlink(missing_ok=True)
         command = [*launcher, sys.executable, *script]
         command += ["--log", str(self.log), "--result", str(self.result)]
-        with self.output.open("wb") as output:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=dict(plain_environment() if environment is None else environment),
-            )
+        given = plain_environment() if environment is None else environment
+        # What a script leaves behind when it is killed lies in our folder, too.
+        self._process = start(command, {**given, "TMPDIR": str(folder)}, self.output)
 
     def __enter__(self) -> Job:
         return self
@@ -149,6 +148,22 @@ class Job:
         )
 
 
+def start(
+    command: Sequence[str], environment: Mapping[str, str], output: Path
+) -> subprocess.Popen[bytes]:
+    """Start a process that is killed when this one ends; its output goes to a file."""
+    with output.open("wb") as file:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            # Two system calls, which need no lock that another thread of ours may hold.
+            preexec_fn=killed_with_us(),  # noqa: PLW1509
+        )
+
+
 def end_process(process: subprocess.Popen[bytes]) -> None:
     """Ask a process to end, and kill it if it does not within five seconds."""
     if process.poll() is not None:
@@ -174,14 +189,7 @@ class Daemon:
         command = [program("commensald"), "--instance", INSTANCE, "--foreground"]
         command += ["--runtime-dir", str(self.runtime_dir)]
         command += ["--memory-budget", f"{self.budget_bytes}"]
-        with (self.runtime_dir / "daemon.out").open("wb") as output:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=plain_environment(),
-            )
+        self._process = start(command, plain_environment(), self.runtime_dir / "daemon.out")
         deadline = time.monotonic() + 10.0
         while True:
             try:
