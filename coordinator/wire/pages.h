@@ -13,6 +13,7 @@ namespace commensal::wire {
 inline constexpr std::uint64_t kJobPageMagic = 0x314A'4C53'4E4D'4F43ULL;     // "COMNSLJ1"
 inline constexpr std::uint64_t kDevicePageMagic = 0x3144'4C53'4E4D'4F43ULL;  // "COMNSLD1"
 inline constexpr std::uint32_t kPageVersion = 1;
+inline constexpr char kJobPageName[] = "commensal-job";  ///< of a job page's memfd
 inline constexpr std::size_t kPageSize = 16384;
 inline constexpr std::size_t kMaxDeviceEntries = 64;
 inline constexpr std::size_t kIdSize = 64;  ///< with the terminating zero

@@ -86,5 +86,25 @@ def control_set(
 ) -> tuple[str, int, str, str]:
     """Ask for a change; return job id, revision, outcome and reason."""
 
+class JobPage:
+    """The page on which a process publishes what its job does, read-only (wire/pages.h).
+
+    Each word is valid alone; two may not belong together. Raises ValueError: the file is none.
+    """
+
+    def __init__(self, path: str) -> None: ...
+    @property
+    def activity(self) -> int: ...
+    @property
+    def step_number(self) -> int: ...
+    @property
+    def device_bytes(self) -> int: ...
+
+ACTIVITIES: tuple[int, int, int, int]
+"""What `JobPage.activity` is for: unknown, busy, waiting, paused."""
+
+JOB_PAGE_NAME: str
+"""The name of a page's memfd."""
+
 def probe_spill_dir(path: str) -> str:
     """Return why the folder cannot take a spill file; empty: it can."""

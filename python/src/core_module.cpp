@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The Python module commensal._core: session and control client, converted and forwarded.
+#include <fcntl.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -10,6 +11,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <tuple>
 #include <utility>
 #include <variant>
@@ -17,6 +19,8 @@
 #include "allocator/host/child_watch.h"
 #include "allocator/host/spill_file.h"
 #include "coordinator/wire/control_client.h"
+#include "coordinator/wire/handover.h"
+#include "coordinator/wire/pages.h"
 #include "torch_ext/runtime/session.h"
 
 namespace py = pybind11;
@@ -233,6 +237,52 @@ void bind_host(py::module_& m) {
         "Return why the folder cannot take a spill file; empty: it can.");
 }
 
+/// The page of another process's session, read-only.
+class JobPageView {
+ public:
+  /// @throws std::invalid_argument saying why the file is no such page.
+  explicit JobPageView(const std::string& path) : mapping_(map(path)) {
+    const char* const wrong = wire::check_page(&page(), wire::kPageSize, wire::kJobPageMagic);
+    if (*wrong != '\0') throw std::invalid_argument(wrong);
+  }
+
+  /// Returns one word; each is valid alone, two may not belong together.
+  [[nodiscard]] std::uint64_t word(wire::Word wire::JobPage::*field) const noexcept {
+    return (page().*field).load(std::memory_order_acquire);
+  }
+
+ private:
+  [[nodiscard]] const wire::JobPage& page() const noexcept {
+    return *mapping_.as<const wire::JobPage>();
+  }
+  static wire::MappedPage map(const std::string& path) {
+    const wire::UniqueFd file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+    try {
+      return wire::MappedPage{file.get(), wire::kPageSize, false};
+    } catch (const std::system_error& error) {
+      throw std::invalid_argument(error.what());
+    }
+  }
+
+  wire::MappedPage mapping_;
+};
+
+void bind_job_page(py::module_& m) {
+  const auto reads = [](wire::Word wire::JobPage::*field) {
+    return [field](const JobPageView& page) { return page.word(field); };
+  };
+  py::class_<JobPageView>(m, "JobPage", "What a process publishes of its job, read-only.")
+      .def(py::init<const std::string&>(), py::arg("path"))
+      .def_property_readonly("activity", reads(&wire::JobPage::activity))
+      .def_property_readonly("step_number", reads(&wire::JobPage::step_number))
+      .def_property_readonly("device_bytes", reads(&wire::JobPage::memory_device));
+  const auto number = [](wire::Activity activity) { return static_cast<int>(activity); };
+  m.attr("ACTIVITIES") =
+      py::make_tuple(number(wire::Activity::kUnknown), number(wire::Activity::kBusy),
+                     number(wire::Activity::kWaiting), number(wire::Activity::kPaused));
+  m.attr("JOB_PAGE_NAME") = wire::kJobPageName;
+}
+
 }  // namespace
 }  // namespace commensal
 
@@ -242,4 +292,5 @@ PYBIND11_MODULE(_core, m) {
   commensal::bind_session(m);
   commensal::bind_control(m);
   commensal::bind_host(m);
+  commensal::bind_job_page(m);
 }

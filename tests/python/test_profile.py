@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from world import COMMENSAL, DEADLINE, World, read_line, wait_until
 
@@ -125,3 +128,28 @@ def test_a_signal_is_the_scripts_and_the_report_still_comes(world: World) -> Non
     _, errors = process.communicate(timeout=DEADLINE)
     assert process.returncode == 128 + signal.SIGTERM
     assert "profile of script" in errors
+
+
+def test_a_killed_profile_leaves_the_script_and_nothing_else(world: World) -> None:
+    process = world.start(
+        [str(COMMENSAL), "profile", "--", sys.executable, world.script(WAITS), "100000"]
+    )
+    [script] = _children_when_training(process)
+    [folder] = world.folder.glob("commensal-profile-*")
+    coordinators = [p for p in psutil.process_iter(["cmdline"]) if _serves(p, folder)]
+    assert len(coordinators) == 1
+    process.kill()
+    process.wait(DEADLINE)
+    wait_until("its coordinator has ended", lambda: not coordinators[0].is_running())
+    wait_until("its folder is gone", lambda: not folder.exists())
+    assert script.is_running()
+    script.kill()
+
+
+def _children_when_training(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    read_line(process, "training")
+    return psutil.Process(process.pid).children()
+
+
+def _serves(process: psutil.Process, folder: Path) -> bool:
+    return f"{folder}/run" in (process.info["cmdline"] or [])

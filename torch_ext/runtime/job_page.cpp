@@ -17,7 +17,7 @@ constexpr std::uint64_t kLowQuantileDivisor = 5;  // 20 %: most waits last at le
 }  // namespace
 
 OwnPage::OwnPage(const JobId& job, JobClass job_class, int rank)
-    : fd_(wire::make_page_memfd("commensal-job")), mapping_(fd_.get(), wire::kPageSize, true) {
+    : fd_(wire::make_page_memfd(wire::kJobPageName)), mapping_(fd_.get(), wire::kPageSize, true) {
   wire::JobPage& own = page();
   own.header.magic = wire::kJobPageMagic;
   own.header.version = wire::kPageVersion;

@@ -8,7 +8,6 @@ import os
 import select
 import signal
 import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -19,11 +18,12 @@ from typing import Any
 
 from commensal._coordinator import Coordinator, Refused, Unreachable
 from commensal._environment import JobSettings, new_job_id
+from commensal._lifetime import temporary_folder
 from commensal._say import say
 from commensal.demo.quiet import QuietGuard, Usage, verdict_between
 from commensal.profiling.analysis import WARM_UP_STEPS, Analysis, Samples, TooLittle, analyse
 from commensal.profiling.clocks import TreeClock
-from commensal.profiling.job_page import Activity, JobPage
+from commensal.profiling.job_page import Activity, JobPage, find_job_page
 from commensal.profiling.report import Profile
 from commensal.profiling.touched import TouchWindows
 
@@ -62,6 +62,7 @@ class _Seen:
     clock: TreeClock
     samples: Samples = field(default_factory=Samples)  # the sampler's
     page: JobPage | None = None  # the others are the looker's
+    pid: int = 0  # of the process that has the page
     trained: Usage | None = None  # the machine's use when the warm-up ended
     windows: TouchWindows | None = None
 
@@ -73,8 +74,15 @@ def run_profile(command: Sequence[str], name: str, limits: Limits) -> Profile:
 
     @raises CannotRun.
     """
-    with tempfile.TemporaryDirectory(prefix="commensal-profile-") as folder:
-        coordinator = Coordinator("profile", Path(folder) / "run")
+
+    def coordinator_in(folder: Path) -> Coordinator:
+        return Coordinator("profile", folder / "run")
+
+    def stop(folder: Path) -> None:  # if we were killed: the script goes on without
+        _stop(coordinator_in(folder))
+
+    with temporary_folder("commensal-profile-", before_removal=stop) as folder:
+        coordinator = coordinator_in(folder)
         if reason := coordinator.ensure_running():
             say(f"no coordinator for the profile, the job runs on its own limits: {reason}")
         settings = JobSettings(
@@ -206,21 +214,23 @@ def _look_on(seen: _Seen, guard: QuietGuard, done: threading.Event) -> None:
     while not done.wait(LOOK_SECONDS):
         seen.clock.look()
         if seen.page is None or seen.page.step_number == 0:
-            seen.page = _page_of(seen.clock.pids) or seen.page
+            _find_page(seen)
         page = seen.page
         if page is None or page.step_number <= WARM_UP_STEPS:
             continue
         if seen.trained is None:
             seen.trained = guard.usage()
-            seen.windows = TouchWindows(page)
+            seen.windows = TouchWindows(seen.pid, page)
         if seen.windows is not None:
             seen.windows.look(time.monotonic())
 
 
-def _page_of(pids: Sequence[int]) -> JobPage | None:
-    """Return the page of the process that has made most steps."""
-    pages = [page for page in map(JobPage.find, pids) if page is not None]
-    return max(pages, key=lambda page: page.step_number, default=None)
+def _find_page(seen: _Seen) -> None:
+    """Find the page of the process that has made most steps."""
+    pages = {pid: page for pid in seen.clock.pids if (page := find_job_page(pid)) is not None}
+    if pages:
+        seen.pid = max(pages, key=lambda pid: pages[pid].step_number)
+        seen.page = pages[seen.pid]
 
 
 def _end(script: subprocess.Popen[bytes], clock: TreeClock) -> None:

@@ -85,9 +85,9 @@ def of_mappings(
 class TouchWindows:
     """Opens one window after the other while the job trains; call `look` now and then."""
 
-    def __init__(self, page: JobPage, proc: Path = Path("/proc")) -> None:
+    def __init__(self, pid: int, page: JobPage, proc: Path = Path("/proc")) -> None:
         self._page = page
-        self._folder = proc / str(page.pid)
+        self._folder = proc / str(pid)
         self._since: tuple[float, int] | None = None
         self.found: list[Touched] = []
         self.problem = ""  # why there is nothing
@@ -105,9 +105,7 @@ class TouchWindows:
             if seconds < WINDOW_SECONDS or done < WINDOW_STEPS:
                 return
             with (self._folder / "smaps").open() as lines:
-                touched = of_mappings(
-                    mappings(lines), self._page.memory.device_bytes, seconds, done
-                )
+                touched = of_mappings(mappings(lines), self._page.device_bytes, seconds, done)
             if touched is not None:
                 self.found.append(touched)
             self._open(now, steps)
