@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from rich.console import Console
 from rich.table import Table
@@ -161,10 +161,14 @@ class Script:
 
     def turn(self) -> None:
         """Let it train for one turn, and wait until it is done."""
+        self.tell("go")
+
+    def tell(self, line: str) -> str:
+        """Send it a line, and return the line that it answers."""
         assert self._process.stdin is not None
-        self._process.stdin.write("go\n")
+        self._process.stdin.write(f"{line}\n")
         self._process.stdin.flush()
-        self._answer()
+        return self._answer()
 
     def finish(self) -> dict[str, Any]:
         """Let it end; return what it wrote."""
@@ -175,13 +179,15 @@ class Script:
         result: dict[str, Any] = json.loads(self._result.read_text())
         return result
 
-    def _answer(self) -> None:
+    def _answer(self) -> str:
         assert self._process.stdout is not None
-        if not self._process.stdout.readline():
+        line = self._process.stdout.readline()
+        if not line:
             self._process.wait()
             self._fail()
+        return line.strip()
 
-    def _fail(self) -> None:
+    def _fail(self) -> NoReturn:
         self._errors.seek(0)
         raise BenchmarkError(f"{' '.join(self._command)} failed:\n{self._errors.read()[-2000:]}")
 

@@ -200,10 +200,9 @@ class Rounds {
     times["down"]["ours"] = limit(kNone, Bytes{size_} - kNone);
     times["up"]["ours"] = limit(kAll, Bytes{size_} - kNone);
     const AllocatorStats after = elastic_.stats();
-    times["pauses"] = {{"count", after.moves - before.moves},
-                       {"seconds", std::chrono::duration<double>(after.total_pause -
-                                                                 before.total_pause)
-                                       .count()}};
+    times["pauses"] = {
+        {"count", after.moves - before.moves},
+        {"seconds", std::chrono::duration<double>(after.total_pause - before.total_pause).count()}};
     for (std::size_t i = 0; i < blocks_.size(); ++i) check(blocks_[i], kBlock, round + i, room_);
     free();
     elastic_.release_cached();

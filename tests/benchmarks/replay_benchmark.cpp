@@ -8,6 +8,7 @@
 #include <c10/core/impl/alloc_cpu.h>
 #include <dlfcn.h>
 
+#include <atomic>
 #include <barrier>
 #include <chrono>
 #include <cstddef>
@@ -107,14 +108,30 @@ void replay(const Trace& trace, std::size_t begin, std::size_t end, std::vector<
   }
 }
 
+/// Where running threads wait for each other without sleeping: a thread that has to be woken would
+/// begin so late that the others are nearly done.
+class Meeting {
+ public:
+  explicit Meeting(std::size_t threads) : threads_(threads) {}
+  void meet() {
+    const std::uint64_t number = met_.fetch_add(1) / threads_ + 1;
+    while (met_.load() < number * threads_) continue;
+  }
+
+ private:
+  const std::uint64_t threads_;
+  std::atomic<std::uint64_t> met_{0};
+};
+
 /// One thread's part of `passes` replays; the timed parts of all threads begin together.
 template <typename Kind, bool kTouch>
-void work(const Trace& trace, std::size_t passes, std::barrier<>& together,
+void work(const Trace& trace, std::size_t passes, std::barrier<>& together, Meeting& at_once,
           std::vector<double>& nanoseconds) {
   std::vector<void*> slots(trace.slots);
   for (std::size_t pass = 0; pass < passes; ++pass) {
     replay<Kind, kTouch>(trace, 0, trace.timed_begin, slots);
     together.arrive_and_wait();
+    at_once.meet();
     const auto begin = std::chrono::steady_clock::now();
     replay<Kind, kTouch>(trace, trace.timed_begin, trace.timed_end, slots);
     const std::chrono::duration<double, std::nano> took = std::chrono::steady_clock::now() - begin;
@@ -132,13 +149,14 @@ class Team {
       : trace_(trace),
         together_(static_cast<std::ptrdiff_t>(threads)),
         turn_(static_cast<std::ptrdiff_t>(threads)),
+        at_once_(threads),
         times_(threads) {
     for (std::size_t i = 1; i < threads; ++i) {
       others_.emplace_back([this, i] {
         while (true) {
           turn_.arrive_and_wait();
           if (passes_ == 0) return;
-          work<Kind, kTouch>(trace_, passes_, together_, times_[i]);
+          work<Kind, kTouch>(trace_, passes_, together_, at_once_, times_[i]);
           turn_.arrive_and_wait();
         }
       });
@@ -157,7 +175,7 @@ class Team {
     for (auto& times : times_) times.clear();
     passes_ = passes;
     turn_.arrive_and_wait();
-    work<Kind, kTouch>(trace_, passes, together_, times_[0]);
+    work<Kind, kTouch>(trace_, passes, together_, at_once_, times_[0]);
     turn_.arrive_and_wait();
     std::vector<double> means(passes);
     for (std::size_t pass = 0; pass < passes; ++pass) {
@@ -171,6 +189,7 @@ class Team {
   const Trace& trace_;
   std::barrier<> together_;
   std::barrier<> turn_;
+  Meeting at_once_;
   std::size_t passes_ = 0;  // written while the others wait for their turn
   std::vector<std::vector<double>> times_;
   std::vector<std::thread> others_;
