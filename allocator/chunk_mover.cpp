@@ -70,6 +70,10 @@ void ChunkMover::wait(ChunkMove& move, MoveReport& report) noexcept {
 // Swaps every chunk with a ticket inside one fence. False: the writers could not be stopped.
 bool ChunkMover::swap_all(std::vector<ChunkMove>& batch, OnChange on_change, TimePoint deadline,
                           MoveReport& report) {
+  exchanges_.clear();
+  for (const ChunkMove& move : batch) {
+    if (move.ticket) exchanges_.push_back(Exchange{move.ticket});  // `run` made room
+  }
   Duration stopping{};
   for (int attempt = 1;; ++attempt) {
     const FenceResult fence = source_.fence(fence_deadline_);
@@ -84,14 +88,16 @@ bool ChunkMover::swap_all(std::vector<ChunkMove>& batch, OnChange on_change, Tim
   // Until `unfence` another thread may be stopped while it holds any lock of the process: no
   // allocation, no lock, no exception here.
   const TimePoint begin = clock_.now();
-  std::size_t swapped = 0;
-  for (ChunkMove& move : batch) {
-    if (!move.ticket) continue;
-    move.swapped = source_.swap(move.ticket, on_change);
-    if (move.swapped == SwapResult::kSwapped) ++swapped;
-  }
+  source_.swap_all(exchanges_, on_change);
   source_.unfence();
   const Duration pause = stopping + elapsed(begin, clock_.now());
+  std::size_t swapped = 0;
+  auto exchange = exchanges_.begin();
+  for (ChunkMove& move : batch) {
+    if (!move.ticket) continue;
+    move.swapped = (exchange++)->result;
+    if (move.swapped == SwapResult::kSwapped) ++swapped;
+  }
   if (swapped > 0) ++report.fences;
   report.longest_pause = std::max(report.longest_pause, pause);
   report.total_pause += pause;
@@ -101,6 +107,7 @@ bool ChunkMover::swap_all(std::vector<ChunkMove>& batch, OnChange on_change, Tim
 MoveReport ChunkMover::run(std::vector<ChunkMove>& batch, Tier tier, TimePoint deadline) {
   MoveReport report;
   expect_releases(batch.size() * 2);
+  exchanges_.reserve(batch.size());
   MoveRisk risk;
   try {
     risk = source_.move_risk();

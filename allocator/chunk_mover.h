@@ -65,6 +65,7 @@ class ChunkMover {
   MemorySource& source_;
   const Clock& clock_;
   const Duration fence_deadline_;
+  std::vector<Exchange> exchanges_;  // of the fence that is on
   std::vector<MemoryHandle> orphans_;
 };
 

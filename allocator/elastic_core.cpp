@@ -33,6 +33,7 @@ ElasticCore::~ElasticCore() {
   forget_fork_handlers();
   if (in_child()) return;  // the memory is the parent's
   const MoveLock moves(*this);
+  source_.set_lease({});
   mover_.retry_orphans();
   const MutexLock lock(blocks_);  // nobody else can be here: held only for the analysis
   for (const auto& segment : table_.all()) {
@@ -250,6 +251,7 @@ Bytes ElasticCore::chunks_wanted(Bytes size, const GrowthPlace& place) {
 ElasticCore::Growth ElasticCore::grow_pool(Bytes size, bool allow_host) {
   GrowthPlace place;
   Bytes wanted;
+  std::vector<MemoryHandle> made;
   std::vector<Mapped> mapped;
   std::optional<BlockPool::Held> held;
   for (bool added = false; !held;) {
@@ -277,6 +279,7 @@ ElasticCore::Growth ElasticCore::grow_pool(Bytes size, bool allow_host) {
       continue;
     }
     mapped.reserve(place.chunks);
+    made.reserve(place.chunks);
     mover_.expect_releases(place.chunks + 1);
     // Other threads may have taken what lay beside the place meanwhile: then it is sought anew.
     const MutexLock lock(blocks_);
@@ -284,7 +287,7 @@ ElasticCore::Growth ElasticCore::grow_pool(Bytes size, bool allow_host) {
     held = pool.hold(place, pool.rounded(size.count()), !allow_host);
   }
 
-  const std::string failed = map_place(place, allow_host, mapped);
+  const std::string failed = map_place(place, allow_host, made, mapped);
   if (!failed.empty()) unmap_again(place, mapped);
   count_orphans();
   const MutexLock lock(blocks_);
@@ -300,26 +303,31 @@ ElasticCore::Growth ElasticCore::grow_pool(Bytes size, bool allow_host) {
   return {hand_out(pool, id, size), {}, {}};
 }
 
-// Creates and maps the chunks of a place. Returns why not; `mapped` then says how far it came.
+// Creates the chunks of a place and maps them together. Returns why not; `mapped` then says how far
+// it came. Both vectors are empty and have room.
 std::string ElasticCore::map_place(const GrowthPlace& place, bool allow_host,
-                                   std::vector<Mapped>& mapped) {
+                                   std::vector<MemoryHandle>& made, std::vector<Mapped>& mapped) {
   const Ledger now = ledger();
   Bytes device_room = saturating_sub(limit(), now.on_device());
   Bytes host_room = saturating_sub(host_most(), now.on_host());
   const Bytes size{place.segment->chunk_size};
-  for (std::size_t i = 0; i < place.chunks; ++i) {
-    const std::size_t chunk = place.first_chunk + i;
-    MemoryHandle handle;
-    try {
-      handle = create_for(size, allow_host, device_room, host_room);
-      source_.map(place.segment->chunk_begin(chunk), handle);
-    } catch (const std::exception& error) {
-      mover_.release(handle);
-      return error.what();
+  MemorySource::MappedRun run;
+  try {
+    while (made.size() < place.chunks) {
+      made.push_back(create_for(size, allow_host, device_room, host_room));
     }
-    mapped.push_back(Mapped{chunk, handle});
+    run = source_.map_run(place.segment->chunk_begin(place.first_chunk), made);
+  } catch (const std::exception& error) {
+    run.error = error.what();
   }
-  return {};
+  for (std::size_t i = 0; i < made.size(); ++i) {
+    if (i < run.mapped) {
+      mapped.push_back(Mapped{place.first_chunk + i, made[i]});
+    } else {
+      mover_.release(made[i]);
+    }
+  }
+  return run.error;
 }
 
 // Makes memory for one chunk: on the device while there is room, else on the slower tier.

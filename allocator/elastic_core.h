@@ -138,7 +138,8 @@ class ElasticCore {
     MemoryHandle handle;
   };
   [[nodiscard]] std::string map_place(const GrowthPlace& place, bool allow_host,
-                                      std::vector<Mapped>& mapped) COMMENSAL_REQUIRES(moves_);
+                                      std::vector<MemoryHandle>& made, std::vector<Mapped>& mapped)
+      COMMENSAL_REQUIRES(moves_);
   [[nodiscard]] MemoryHandle create_for(Bytes size, bool allow_host, Bytes& device_room,
                                         Bytes& host_room) COMMENSAL_REQUIRES(moves_);
   void unmap_again(const GrowthPlace& place, std::vector<Mapped>& mapped) noexcept
@@ -183,6 +184,8 @@ class ElasticCore {
   void note_report(const MoveReport& report) COMMENSAL_REQUIRES(moves_);
   void finish(const std::string& reason) COMMENSAL_REQUIRES(moves_);
   void yield_moves() COMMENSAL_REQUIRES(moves_);
+  void lease(Bytes bytes) COMMENSAL_REQUIRES(moves_);
+  void lease_limit() COMMENSAL_REQUIRES(moves_);
   [[nodiscard]] Ledger ledger() COMMENSAL_EXCLUDES(blocks_);
   [[nodiscard]] Bytes host_most() const noexcept;
   [[nodiscard]] std::string host_full_reason(Bytes held) const;
@@ -222,6 +225,7 @@ class ElasticCore {
   std::uint64_t operation_ COMMENSAL_GUARDED_BY(blocks_) = 0;
   std::uint64_t safe_points_ COMMENSAL_GUARDED_BY(blocks_) = 0;
   bool wake_lazy_ COMMENSAL_GUARDED_BY(blocks_) = false;  // the limit rose: bring back all
+  Bytes lease_ COMMENSAL_GUARDED_BY(blocks_);             // what the source was told last
   std::string notes_ COMMENSAL_GUARDED_BY(blocks_);
   std::shared_ptr<const std::function<bool(Bytes)>> pressure_ COMMENSAL_GUARDED_BY(blocks_);
 };

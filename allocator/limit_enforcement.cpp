@@ -71,6 +71,19 @@ void ElasticCore::retry_orphans() {
   count_orphans();
 }
 
+// Lets the source keep released memory up to so many device bytes in all.
+void ElasticCore::lease(Bytes bytes) {
+  source_.set_lease(bytes);
+  const MutexLock lock(blocks_);
+  lease_ = bytes;
+}
+
+// Without a limit nobody has granted anything: what is released is to go back.
+void ElasticCore::lease_limit() {
+  const Bytes most = limit();
+  lease(most == kNoLimit ? Bytes{} : most);
+}
+
 // Asks how much of the slower tier is resident. A chunk that was touched comes back by itself.
 void ElasticCore::measure_touched() {
   std::vector<ChunkRef> slow_chunks;
@@ -244,6 +257,7 @@ void ElasticCore::release_idle() {
 Bytes ElasticCore::release_cached() {
   if (in_child()) return {};
   const MoveLock moves(*this);
+  lease({});
   retry_orphans();
   const Bytes released = release_free(kNoLimit);
   finish({});
@@ -419,7 +433,8 @@ bool ElasticCore::record_limit(Bytes limit, Revision& revision) {
   if (limit > this->limit()) wake_lazy_ = true;
   revision_.store(revision, std::memory_order_relaxed);
   limit_.store(limit.count(), std::memory_order_release);
-  if (ledger_.resident() > limit) pending_.fetch_or(kOverLimit, std::memory_order_release);
+  if (std::max(ledger_.resident(), lease_) > limit)
+    pending_.fetch_or(kOverLimit, std::memory_order_release);
   return true;
 }
 
@@ -474,6 +489,7 @@ LimitTicket ElasticCore::enforce_limit(TimePoint begin, TimePoint deadline) {
   std::string under;
   for (;;) {
     const Revision seen = revision_.load(std::memory_order_relaxed);
+    lease_limit();
     bool wake = false;
     {
       const MutexLock lock(blocks_);
@@ -529,6 +545,7 @@ LimitTicket ElasticCore::shrink(Bytes bytes) {
   if (in_child()) return ticket_now();
   const TimePoint deadline = clock_.now() + options_.move_deadline;
   const MoveLock moves(*this);
+  lease({});
   retry_orphans();
   measure_touched();
   const Bytes before = ledger().resident();
@@ -546,6 +563,7 @@ LimitTicket ElasticCore::park() {
   if (in_child()) return ticket_now();
   const TimePoint deadline = clock_.now() + options_.move_deadline;
   const MoveLock moves(*this);
+  lease({});
   retry_orphans();
   measure_touched();
   const Bytes before = ledger().resident();
@@ -575,6 +593,7 @@ LimitTicket ElasticCore::grow(Bytes bytes) {
   if (in_child()) return ticket_now();
   const TimePoint deadline = clock_.now() + options_.move_deadline;
   const MoveLock moves(*this);
+  lease_limit();
   retry_orphans();
   measure_touched();
   release_free({});

@@ -5,7 +5,9 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <new>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -69,6 +71,12 @@ enum class OnChange : std::uint8_t {
 };
 
 enum class SwapResult : std::uint8_t { kSwapped, kChanged, kFailed };
+
+/// One chunk of those that are swapped together.
+struct Exchange {
+  CopyTicket ticket;
+  SwapResult result = SwapResult::kFailed;
+};
 
 /// Raised when a request exceeds what is there. Nothing has changed.
 class OutOfMemory : public std::bad_alloc {
@@ -148,11 +156,23 @@ class MemorySource {
   /// Makes physical memory on `tier` (kDevice or kHost).
   /// @throws OutOfMemory above capacity, SourceError when the system refuses (disk full).
   [[nodiscard]] virtual MemoryHandle create(Tier tier, Bytes size) = 0;
-  /// Gives physical memory back to the system; the handle must not be mapped.
+  /// Gives physical memory back to the system; the handle must not be mapped. Within the lease a
+  /// source may keep it for the next `create` of the same size.
   virtual void release(MemoryHandle handle) = 0;
+  /// Sets the most device bytes that handles and memory kept after `release` may come to together;
+  /// what is kept above that is given back at once. Zero from the start: nothing is kept.
+  virtual void set_lease(Bytes /*lease*/) noexcept {}
 
   /// Maps a handle into reserved addresses, readable and writable.
   virtual void map(std::byte* address, MemoryHandle handle) = 0;
+  /// Maps handles one behind the other from `address` on. Where each change of a mapping is dear, a
+  /// source does it in fewer calls than `map` for each.
+  struct MappedRun {
+    std::size_t mapped = 0;  ///< so many of the handles, from the first
+    std::string error;       ///< why not all
+  };
+  [[nodiscard]] virtual MappedRun map_run(std::byte* address,
+                                          std::span<const MemoryHandle> handles);
   /// Takes the mapping away. The content is lost.
   virtual void unmap(std::byte* address, MemoryHandle handle) = 0;
 
@@ -176,6 +196,10 @@ class MemorySource {
   /// Puts the ticket's target where its source was, if the bytes are still those that were
   /// copied. Only inside a fence.
   [[nodiscard]] virtual SwapResult swap(CopyTicket ticket, OnChange on_change) noexcept = 0;
+  /// Swaps several chunks, in any order; each has its own answer. Only inside a fence.
+  virtual void swap_all(std::span<Exchange> exchanges, OnChange on_change) noexcept {
+    for (Exchange& exchange : exchanges) exchange.result = swap(exchange.ticket, on_change);
+  }
   /// Lets everything go on.
   virtual void unfence() noexcept = 0;
 
@@ -196,5 +220,21 @@ class MemorySource {
   /// Returns the bytes that forked children may still hold although this process gave them back.
   [[nodiscard]] virtual Bytes held_by_children() const noexcept = 0;
 };
+
+inline MemorySource::MappedRun MemorySource::map_run(std::byte* address,
+                                                     std::span<const MemoryHandle> handles) {
+  MappedRun run;
+  for (const MemoryHandle& handle : handles) {
+    try {
+      map(address, handle);
+    } catch (const std::exception& error) {
+      run.error = error.what();
+      break;
+    }
+    ++run.mapped;
+    address += handle.size.count();
+  }
+  return run;
+}
 
 }  // namespace commensal

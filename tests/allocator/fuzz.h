@@ -49,6 +49,7 @@ struct FuzzOptions {
   std::size_t most_blocks = 64;
   Bytes largest_block = 512_KiB;
   Bytes largest_limit = 6_MiB;
+  MemoryAccess access{};
   /// Called before each operation; may make the source misbehave.
   std::function<void(std::mt19937_64&)> before = [](std::mt19937_64&) {};
 };
@@ -57,7 +58,7 @@ class ElasticFuzz {
  public:
   ElasticFuzz(ElasticAllocator& allocator, FuzzOptions options)
       : allocator_(allocator),
-        blocks_(allocator),
+        blocks_(allocator, options.access),
         options_(std::move(options)),
         random_(options_.seed) {}
 

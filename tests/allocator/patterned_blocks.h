@@ -10,8 +10,10 @@
 #include <cstring>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "allocator/elastic_allocator.h"
+#include "tests/allocator/memory_access.h"
 
 namespace commensal {
 
@@ -19,7 +21,8 @@ namespace commensal {
 /// end and at every 4 KiB, different for each block and place.
 class PatternedBlocks {
  public:
-  explicit PatternedBlocks(ElasticAllocator& allocator) : allocator_(&allocator) {}
+  explicit PatternedBlocks(ElasticAllocator& allocator, MemoryAccess access = {})
+      : allocator_(&allocator), access_(access) {}
 
   struct Entry {
     std::size_t size = 0;
@@ -62,7 +65,7 @@ class PatternedBlocks {
   /// Returns how many blocks do not show their pattern.
   [[nodiscard]] std::size_t damaged() const {
     return static_cast<std::size_t>(std::count_if(
-        entries_.begin(), entries_.end(), [](auto& e) { return !shows(e.first, e.second); }));
+        entries_.begin(), entries_.end(), [&](auto& e) { return !shows(e.first, e.second); }));
   }
   [[nodiscard]] Bytes live() const noexcept { return live_; }
   [[nodiscard]] const std::map<std::byte*, Entry>& entries() const noexcept { return entries_; }
@@ -77,19 +80,25 @@ class PatternedBlocks {
     if (entry.size >= 16) visit(block + entry.size - 8, ~entry.seed);
   }
   void write(std::byte* block) {
-    each_place(block, entries_.at(block),
+    const Entry& entry = entries_.at(block);
+    std::vector<std::byte> image(access_.direct ? 0 : entry.size);
+    each_place(access_.direct ? block : image.data(), entry,
                [](std::byte* at, std::uint64_t value) { std::memcpy(at, &value, sizeof value); });
+    if (!access_.direct) access_.store(block, image.data(), entry.size);
   }
-  static bool shows(std::byte* block, const Entry& entry) {
+  bool shows(std::byte* block, const Entry& entry) const {
+    std::vector<std::byte> image(access_.direct ? 0 : entry.size);
+    if (!access_.direct) access_.load(image.data(), block, entry.size);
     bool all = true;
-    each_place(block, entry, [&](const std::byte* at, std::uint64_t value) {
-      std::uint64_t found = 0;
-      std::memcpy(&found, at, sizeof found);
-      all = all && found == value;
-    });
+    each_place(access_.direct ? block : image.data(), entry,
+               [&](const std::byte* at, std::uint64_t value) {
+                 std::uint64_t found = 0;
+                 std::memcpy(&found, at, sizeof found);
+                 all = all && found == value;
+               });
     return all;
   }
-  static void expect_content(std::byte* block, const Entry& entry) {
+  void expect_content(std::byte* block, const Entry& entry) const {
     EXPECT_TRUE(shows(block, entry))
         << "block " << static_cast<void*>(block) << " of " << entry.size << " B lost its content";
   }
@@ -105,6 +114,7 @@ class PatternedBlocks {
   }
 
   ElasticAllocator* allocator_;
+  MemoryAccess access_;
   std::map<std::byte*, Entry> entries_;
   std::uint64_t seed_ = 0;
   Bytes live_;

@@ -14,7 +14,8 @@ Context::Context(int device, Brake& brake, Fate& fate)
     : device_(device),
       brake_(brake),
       fate_(fate),
-      legacy_(std::make_shared<Stream>(device, CU_STREAM_DEFAULT, 0, brake, fate)) {}
+      legacy_(std::make_shared<Stream>(device, CU_STREAM_DEFAULT, 0, brake, fate)),
+      marker_(std::make_shared<Stream>(device, CU_STREAM_NON_BLOCKING, 0, brake, fate)) {}
 
 std::shared_ptr<Stream> Context::make_stream(unsigned flags, int priority) {
   auto stream = std::make_shared<Stream>(device_, flags, priority, brake_, fate_);
@@ -65,6 +66,13 @@ void Context::synchronize() {
     tickets.push_back(legacy_->last());
   }
   for (const Ticket& ticket : tickets) ticket.wait();
+}
+
+Ticket Context::push_after_all(Body body) {
+  const MutexLock lock(mutex_);
+  std::vector<Ticket> after = outstanding(false);
+  if (Ticket last = legacy_->last(); last.stream != nullptr) after.push_back(std::move(last));
+  return marker_->push(std::move(after), std::move(body));
 }
 
 CUresult Context::enable_peer(int device) {

@@ -58,6 +58,7 @@ class Context {
 
   [[nodiscard]] int device() const { return device_; }
   [[nodiscard]] const std::shared_ptr<Stream>& legacy() const { return legacy_; }
+  [[nodiscard]] const std::shared_ptr<Stream>& marker() const { return marker_; }
 
   /// The calling thread's own default stream.
   std::shared_ptr<Stream> per_thread();
@@ -68,6 +69,8 @@ class Context {
 
   /// Waits for all work of all streams.
   void synchronize();
+  /// Adds work that begins when all work of all streams, as it is now, is done.
+  Ticket push_after_all(Body body);
   /// Lets this device's work use memory of another device.
   CUresult enable_peer(int device);
   /// Whether any stream has work that is not done.
@@ -84,6 +87,7 @@ class Context {
   Brake& brake_;
   Fate& fate_;
   const std::shared_ptr<Stream> legacy_;
+  const std::shared_ptr<Stream> marker_;  // for `push_after_all`; programs do not see it
   Mutex mutex_;
   std::set<int> peers_ COMMENSAL_GUARDED_BY(mutex_);
   std::vector<std::weak_ptr<Stream>> streams_ COMMENSAL_GUARDED_BY(mutex_);

@@ -124,6 +124,15 @@ CUresult record_event(CUevent handle, CUstream stream_handle, unsigned flags) {
   });
 }
 
+CUresult record_event_of_context(Context& context, CUevent handle) {
+  const std::shared_ptr<Event> event = Process::get().events.find(handle);
+  if (event == nullptr || event->device() != context.device()) return CUDA_ERROR_INVALID_HANDLE;
+  COMMENSAL_RETURN_IF_REFUSED(
+      captures().check_not_capturing(nullptr, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED));
+  return event->record(captures(), context.marker(), false,
+                       [&](Body body) { return context.push_after_all(std::move(body)); });
+}
+
 CUresult wait_event(CUstream stream_handle, CUevent handle, unsigned flags) {
   if ((flags & ~static_cast<unsigned>(CU_EVENT_WAIT_EXTERNAL)) != 0) {
     return CUDA_ERROR_INVALID_VALUE;

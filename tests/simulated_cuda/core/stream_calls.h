@@ -19,6 +19,8 @@ CUresult add_callback(CUstream handle, CUstreamCallback callback, void* data);
 CUresult create_event(CUevent* handle, unsigned flags);
 CUresult destroy_event(CUevent handle);
 CUresult record_event(CUevent handle, CUstream stream, unsigned flags);
+/// Captures "all the activities of the context at the time of this call".
+CUresult record_event_of_context(Context& context, CUevent handle);
 CUresult wait_event(CUstream stream, CUevent handle, unsigned flags);
 CUresult query_event(CUevent handle);
 CUresult synchronize_event(CUevent handle);

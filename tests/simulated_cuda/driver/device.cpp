@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "tests/simulated_cuda/core/entry.h"
+#include "tests/simulated_cuda/core/stream_calls.h"
 
 using namespace commensal::simulated_cuda;
 
@@ -216,6 +217,12 @@ CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags) {
   if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
   if (!is_context(peer)) return CUDA_ERROR_INVALID_CONTEXT;
   return Process::get().current()->enable_peer(reinterpret_cast<Context*>(peer)->device());
+}
+
+CUresult cuCtxRecordEvent(CUcontext context, CUevent event) {
+  COMMENSAL_DRIVER_CALL(kInit, context, event);
+  if (!is_context(context)) return CUDA_ERROR_INVALID_CONTEXT;
+  return record_event_of_context(*reinterpret_cast<Context*>(context), event);
 }
 
 CUresult cuCtxSynchronize(void) {

@@ -252,6 +252,12 @@ TEST_F(CaptureRules, TheContextIsNotSynchronized) {
   expect_forbidden([] { return cuCtxSynchronize(); });
 }
 
+// cuCtxRecordEvent: CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED "if the specified context has a stream
+// in the capture mode. In such a case, the call will invalidate all the conflicting captures."
+TEST_F(CaptureRules, NoEventOfTheContextIsRecorded) {
+  expect_forbidden([this] { return cuCtxRecordEvent(context_, event_); });
+}
+
 // "When any stream in the same context is being captured, and it was not created with
 // CU_STREAM_NON_BLOCKING, any attempted use of the legacy stream is invalid."
 TEST_F(CaptureRules, TheLegacyStreamIsNotUsedBesideABlockingOne) {

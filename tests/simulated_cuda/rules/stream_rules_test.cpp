@@ -48,6 +48,31 @@ TEST_F(StreamRules, AQuerySaysWhetherWorkIsOutstanding) {
   EXPECT_EQ(cuStreamQuery(first_), CUDA_SUCCESS);
 }
 
+// cuCtxRecordEvent: "captures in hEvent all the activities of the context", whatever the stream.
+TEST_F(StreamRules, AnEventOfTheContextWaitsForAllStreams) {
+  const CUevent event = make_event();
+  EXPECT_EQ(cuCtxRecordEvent(context_, event), CUDA_SUCCESS);
+  EXPECT_EQ(cuEventSynchronize(event), CUDA_SUCCESS);  // nothing to do
+  {
+    Plug plug(second_);
+    EXPECT_EQ(cuCtxRecordEvent(context_, event), CUDA_SUCCESS);
+    EXPECT_EQ(cuStreamSynchronize(first_), CUDA_SUCCESS);  // the other goes on
+    EXPECT_EQ(cuEventQuery(event), CUDA_ERROR_NOT_READY);
+  }
+  EXPECT_EQ(cuEventSynchronize(event), CUDA_SUCCESS);
+  EXPECT_EQ(cuEventDestroy(event), CUDA_SUCCESS);
+}
+
+// ... "at the time of this call. Uses of hCtx after this call do not modify hEvent."
+TEST_F(StreamRules, AnEventOfTheContextIsNotHeldUpByLaterWork) {
+  const CUevent event = make_event();
+  EXPECT_EQ(cuCtxRecordEvent(context_, event), CUDA_SUCCESS);
+  const Plug plug(first_);
+  EXPECT_EQ(cuEventSynchronize(event), CUDA_SUCCESS);
+  EXPECT_EQ(cuEventQuery(event), CUDA_SUCCESS);
+  EXPECT_EQ(cuEventDestroy(event), CUDA_SUCCESS);
+}
+
 // Streams made with CU_STREAM_NON_BLOCKING do not wait for each other nor for the default stream.
 TEST_F(StreamRules, NonBlockingStreamsAreIndependentOfTheDefaultStream) {
   const Allocated memory(4096);

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// The primary context of a device.
+#include "allocator/cuda/device_context.h"
+
+#include <string>
+
+namespace commensal {
+DeviceContext::DeviceContext(int device) : driver_(CudaDriver::get()) {
+  const std::string name = "CUDA device " + std::to_string(device);
+  check_cuda(driver_.cuDeviceGet(&device_, device), name + ": cuDeviceGet");
+  check_cuda(driver_.cuDevicePrimaryCtxRetain(&context_, device_),
+             name + ": cuDevicePrimaryCtxRetain");
+}
+
+DeviceContext::~DeviceContext() {
+  if (context_ == nullptr) return;
+  (void)insist([this] { return driver_.cuDevicePrimaryCtxRelease(device_); });
+}
+
+int DeviceContext::attribute(CUdevice_attribute which) const {
+  int value = 0;
+  check_cuda(driver_.cuDeviceGetAttribute(&value, which, device_),
+             "cuDeviceGetAttribute " + std::to_string(static_cast<int>(which)));
+  return value;
+}
+
+DeviceContext::Scope::Scope(const DeviceContext& context) noexcept : driver_(context.driver_) {
+  result_ = driver_.cuCtxGetCurrent(&before_);
+  if (result_ != CUDA_SUCCESS) return;
+  if (before_ != context.context_) {
+    result_ = driver_.cuCtxSetCurrent(context.context_);
+    if (result_ != CUDA_SUCCESS) return;
+    changed_ = true;
+  }
+  result_ = driver_.cuThreadExchangeStreamCaptureMode(&mode_);
+  relaxed_ = result_ == CUDA_SUCCESS;
+}
+
+DeviceContext::Scope::~Scope() {
+  if (relaxed_) {
+    (void)insist([this] {
+      CUstreamCaptureMode mode = mode_;
+      return driver_.cuThreadExchangeStreamCaptureMode(&mode);
+    });
+  }
+  if (changed_) {
+    (void)insist([this] { return driver_.cuCtxSetCurrent(before_); });
+  }
+}
+
+}  // namespace commensal

@@ -1,0 +1,30 @@
+# Tests of the CUDA memory source; included by ../CMakeLists.txt. They run on the simulated driver,
+# and on a card with COMMENSAL_TEST_REAL_CUDA=1 (tests/gpu/run_all.sh).
+if(NOT TARGET commensal_allocator_cuda OR NOT TARGET simulated_cuda)
+  return()
+endif()
+set(cuda_test_folder ${CMAKE_CURRENT_LIST_DIR})
+commensal_library(cuda_machine ${cuda_test_folder}/cuda_machine.cpp)
+target_link_libraries(commensal_cuda_machine PUBLIC commensal::allocator_cuda GTest::gtest
+                                                    ${CMAKE_DL_LIBS})
+target_compile_definitions(commensal_cuda_machine
+                           PRIVATE COMMENSAL_SIMULATED_CUDA="$<TARGET_FILE:simulated_cuda>")
+add_dependencies(commensal_cuda_machine simulated_cuda)
+foreach(test cuda_contract_test cuda_memory_source_test cuda_faults_test elastic_on_cuda_test)
+  commensal_test(${test} ${cuda_test_folder}/${test}.cpp LIBRARIES commensal::cuda_machine
+                 commensal::allocator LABELS allocator simulated_cuda)
+endforeach()
+# ... and with chunks of another size than the card's.
+add_test(NAME cuda_contract_small_chunks COMMAND cuda_contract_test)
+set_tests_properties(
+  cuda_contract_small_chunks PROPERTIES ENVIRONMENT SIMULATED_CUDA_GRANULARITY=65536 TIMEOUT 300
+                                        LABELS "allocator;simulated_cuda")
+
+add_library(old_cuda_driver SHARED ${cuda_test_folder}/old_driver.cpp)
+set_target_properties(old_cuda_driver PROPERTIES OUTPUT_NAME cuda SOVERSION 1
+                                                 LIBRARY_OUTPUT_DIRECTORY old_cuda_driver)
+commensal_test(cuda_driver_test ${cuda_test_folder}/cuda_driver_test.cpp LIBRARIES
+               commensal::allocator_cuda ${CMAKE_DL_LIBS} LABELS allocator)
+target_compile_definitions(cuda_driver_test
+                           PRIVATE COMMENSAL_OLD_CUDA="$<TARGET_FILE:old_cuda_driver>")
+add_dependencies(cuda_driver_test old_cuda_driver)
