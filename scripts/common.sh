@@ -19,11 +19,11 @@ step() {
   say "$what: done in $((SECONDS - start)) s"
 }
 
-# Configures and builds a preset against the environment's PyTorch: build_preset NAME
-build_preset() {
-  cmake --preset "$1" -DCOMMENSAL_PYTHON_EXECUTABLE="$VENV/bin/python" -DPython_EXECUTABLE="$VENV/bin/python" >/dev/null &&
-    cmake --build --preset "$1"
+# Configures (and builds) a preset against the environment's PyTorch: build_preset NAME
+configure_preset() {
+  cmake --preset "$1" -DCOMMENSAL_PYTHON_EXECUTABLE="$VENV/bin/python" -DPython_EXECUTABLE="$VENV/bin/python" >/dev/null
 }
+build_preset() { configure_preset "$1" && cmake --build --preset "$1"; }
 
 if command -v ccache >/dev/null 2>&1; then
   export COMMENSAL_CCACHE=ccache CMAKE_CXX_COMPILER_LAUNCHER=ccache

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch_support import newest_build
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "simulated_cuda"))
@@ -43,8 +44,7 @@ def library_dir() -> Path | None:
     """Return the folder with our libraries, None if nothing is built."""
     if named := os.environ.get("COMMENSAL_TEST_CUDA_LIBRARY_DIR"):
         return Path(named)
-    built = sorted((ROOT / "build").glob(f"**/{TESTING_LIBRARY}"), key=lambda p: p.stat().st_mtime)
-    return built[-1].parent if built else None
+    return newest_build(TESTING_LIBRARY)
 
 
 # ----- in the process of a scenario

@@ -14,7 +14,7 @@ a fresh interpreter and returns facts (plain JSON) for the tests to judge::
         return run_scenario(scenario)
 
 The libraries come from the newest build folder that has them, or from the folder that
-``COMMENSAL_TEST_LIBRARY_DIR`` names (``ctest`` sets it).
+``COMMENSAL_TEST_LIBRARY_DIR`` names (``ctest`` sets it, with what a sanitizer's build needs).
 """
 
 from __future__ import annotations
@@ -48,8 +48,17 @@ def library_dir() -> Path | None:
     """Return the folder with the adaptor and the test library, None if nothing is built."""
     if named := os.environ.get("COMMENSAL_TEST_LIBRARY_DIR"):
         return Path(named)
-    built = sorted((ROOT / "build").glob(f"**/{TESTING_LIBRARY}"), key=lambda p: p.stat().st_mtime)
-    return built[-1].parent if built else None
+    return newest_build(TESTING_LIBRARY)
+
+
+def newest_build(library: str) -> Path | None:
+    """Return the folder of the newest built ``library``, None if there is none.
+
+    Those that ask for a sanitizer do not count: Python would have to load that before them.
+    """
+    built = (ROOT / "build").glob(f"**/{library}")
+    plain = [path for path in built if b"libasan.so" not in path.read_bytes()]
+    return max(plain, key=lambda path: path.stat().st_mtime).parent if plain else None
 
 
 def adaptor_path() -> Path:
