@@ -705,6 +705,15 @@ TEST_F(NodeCoordinatorTest, Law3_JobsNeverHoldMoreThanTheDevice) {
     ASSERT_LE(held, 1000_MiB) << "step " << step;
     ASSERT_LE(node_.ledger().total_charged(), 1000_MiB) << "step " << step;
   }
+  for (const auto& [name, p] : processes) {
+    node_.member_gone(JobId{name}, p.hello.pid, Departure::kExited, now_);
+  }
+  pass(10s);
+  EXPECT_EQ(node_.ledger().total_charged(), 0_B) << "nothing is kept for the dead";
+  const auto last = hello("last", JobClass::kGuaranteed, 1000_MiB, 1000_MiB);
+  join(last);
+  obey(last);
+  EXPECT_EQ(limit(last), 1000_MiB);
 }
 
 }  // namespace

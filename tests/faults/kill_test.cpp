@@ -185,6 +185,23 @@ TEST_F(KillTest, AllStopAndGoOnTogether) {
   EXPECT_TRUE(settles("o", 300));
 }
 
+TEST_F(KillTest, ASecondDaemonOfTheNameTouchesNoLeaseAndServesWhenTheFirstIsGone) {
+  const FakeJob first{folder_, opportunistic()};
+  const FakeJob second{folder_, guaranteed()};
+  ASSERT_TRUE(settles("g", 400));
+  ASSERT_TRUE(settles("o", 600));
+  const pid_t daemon = folder_.pid();
+  for (int round = 0; round < 3; ++round) EXPECT_EQ(folder_.start().code, 3);
+  EXPECT_EQ(folder_.pid(), daemon);
+  EXPECT_EQ(lease("g"), (Lease{400 * kMiB, 400 * kMiB}));
+  EXPECT_EQ(lease("o"), (Lease{600 * kMiB, 600 * kMiB}));
+  ASSERT_TRUE(folder_.stop(SIGKILL));
+  begin();
+  EXPECT_NE(folder_.pid(), daemon);
+  EXPECT_TRUE(settles("g", 400));
+  EXPECT_TRUE(settles("o", 600));
+}
+
 TEST(DaemonRace, OfManyThatStartAtOnceUnderOneNameOneServes) {
   DaemonFolder folder;
   std::vector<int> codes(6, -1);
@@ -194,6 +211,8 @@ TEST(DaemonRace, OfManyThatStartAtOnceUnderOneNameOneServes) {
   EXPECT_EQ(std::count(codes.begin(), codes.end(), 0), 1);
   EXPECT_EQ(std::count(codes.begin(), codes.end(), 3), 5) << "the others say that one runs";
   EXPECT_EQ(folder.status()["coordinator"]["pid"], folder.pid());
+  ASSERT_TRUE(folder.stop(SIGTERM));
+  EXPECT_EQ(folder.start().code, 0) << "a loser may try again";
 }
 
 }  // namespace

@@ -29,7 +29,7 @@ def cpp_tests(folder: Path) -> set[str]:
     return {
         f"{suite}.{name}"
         for path in folder.rglob("*_test.cpp")
-        if path.name in built(path.parent)
+        if path.stem in built(path.parent)  # a name alone: ${test}.cpp in a loop
         for suite, name in _GTEST.findall(path.read_text())
     }
 
@@ -37,7 +37,8 @@ def cpp_tests(folder: Path) -> set[str]:
 def python_tests(pattern: str) -> set[str]:
     return {
         f"{path.name}::{name}"
-        for path in (TESTS / "python").glob(pattern)
+        for folder in ("python", "demo")
+        for path in (TESTS / folder).glob(pattern)
         for name in _PYTEST.findall(path.read_text())
     }
 

@@ -153,6 +153,11 @@ TEST_F(PeerObserverTest, ASilentCoordinatorLeavesLeasesToExpire) {
   EXPECT_DOUBLE_EQ(seen.trickle, 0.03) << "the configured rate, not the last measured one";
   seen = observer_.observe(kNow + seconds{4});
   EXPECT_FALSE(seen.guaranteed_present);
+  device_.heartbeat_ns.store(to_page_time(kNow + seconds{5}));
+  entry(1).lease_until_ns.store(to_page_time(kNow + seconds{8}));
+  seen = observer_.observe(kNow + seconds{5});
+  EXPECT_TRUE(seen.coordinator_alive) << "it speaks again";
+  EXPECT_TRUE(seen.guaranteed_present);
 }
 
 TEST_F(PeerObserverTest, ALivingGuaranteedProcessCountsWithoutALease) {
