@@ -340,14 +340,23 @@ class Daemon {
     if (now >= next_heartbeat_) next_heartbeat_ = now + kHeartbeat;
   }
 
+  static std::string what_changes(const wire::Change& change) {
+    std::string text;
+    const auto add = [&text](const std::string& part) {
+      text += std::string{text.empty() ? "" : ", "} + part;
+    };
+    if (change.limit_bytes) add("limit " + to_string(Bytes{*change.limit_bytes}));
+    if (change.share_min) add(fmt::format("share at least {}", *change.share_min));
+    if (change.share_max) add(fmt::format("share at most {}", *change.share_max));
+    if (change.paused) add(*change.paused ? "paused" : "resumed");
+    if (change.law) add("law " + *change.law);
+    return text;
+  }
+
   void describe(const wire::Message& message) {
     if (const auto* change = std::get_if<wire::Change>(&message); change != nullptr) {
-      if (change->limit_bytes) {
-        log_->info("job {}: limit {} as revision {}: {}", change->job_id,
-                   to_string(Bytes{*change->limit_bytes}), change->revision, change->reason);
-      } else {
-        log_->info("job {}: revision {}: {}", change->job_id, change->revision, change->reason);
-      }
+      log_->info("job {}: {} as revision {}: {}", change->job_id, what_changes(*change),
+                 change->revision, change->reason);
     } else if (const auto* reply = std::get_if<wire::Registered>(&message); reply != nullptr) {
       log_->info("job {}: registered, {}, limit {}{}{}", reply->job_id,
                  commensal::to_string(reply->job_class), to_string(Bytes{reply->limit_bytes}),

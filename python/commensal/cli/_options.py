@@ -125,12 +125,12 @@ def blaming(option: str) -> Iterator[None]:
 
 
 @contextmanager
-def reporting(hint: str = "") -> Iterator[None]:
+def reporting(coordinator: Coordinator) -> Iterator[None]:
     """Turn the coordinator's silence or refusal into a line and an exit code."""
     try:
         yield
     except Unreachable as error:
-        say(f"{error}{hint}")
+        say(f"{error}; 'commensal run' starts a coordinator (instance {coordinator.instance})")
         raise typer.Exit(NO_COORDINATOR) from None
     except Refused as error:
         say(str(error))

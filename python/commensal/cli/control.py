@@ -81,7 +81,7 @@ def set_job(
     # Values are checked before anybody is asked; the class only decides what one value means.
     _parse(memory, share, guaranteed=False)
     coordinator = coordinator_of(context, instance)
-    with reporting():
+    with reporting(coordinator):
         guaranteed = _is_guaranteed(coordinator, job)
         memory_range, share_range = _parse(memory, share, guaranteed=guaranteed)
         change = coordinator.set(job, memory=memory_range, share=share_range)
@@ -95,8 +95,9 @@ def pause(
 
     Ops that run already end first. Ctrl-C still ends a paused script.
     """
-    with reporting():
-        change = coordinator_of(context, instance).set(job, paused=True)
+    coordinator = coordinator_of(context, instance)
+    with reporting(coordinator):
+        change = coordinator.set(job, paused=True)
     _tell(job, change, as_json)
 
 
@@ -107,8 +108,9 @@ def resume(
 
     From then on its pacing law decides again when its ops wait.
     """
-    with reporting():
-        change = coordinator_of(context, instance).set(job, paused=False)
+    coordinator = coordinator_of(context, instance)
+    with reporting(coordinator):
+        change = coordinator.set(job, paused=False)
     _tell(job, change, as_json)
 
 
@@ -134,7 +136,8 @@ def _tell(job: str, change: Change, as_json: bool) -> None:
     """Print what came of a change; a refusal ends with code 4."""
     refused = change.outcome in ("refused", "stale")
     reason = f": {change.reason}" if change.reason else ""
-    line = f"{job}: {change.outcome} (revision {change.revision}){reason}"
+    revision = "" if refused else f" (revision {change.revision})"  # there is no new one
+    line = f"{job}: {change.outcome}{revision}{reason}"
     if as_json:
         report = {
             "schema": 1,

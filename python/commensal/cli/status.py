@@ -57,8 +57,7 @@ def status(
     is explained in docs/stats.md.
     """
     coordinator = coordinator_of(context, instance)
-    hint = f"; 'commensal run' starts a coordinator (instance {coordinator.instance})"
-    with reporting(hint):
+    with reporting(coordinator):
         reply = coordinator.status(job)
     if job and not reply["jobs"]:
         say(f"no job is called {job!r}; 'commensal status' lists them")

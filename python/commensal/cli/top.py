@@ -60,11 +60,12 @@ def top(
     how much of the last 5 seconds the gate was closed, and what sharing costs a guaranteed job.
     Decisions: changes of limits and shares while you watch, with the coordinator's reasons.
     """
-    source = _Source(coordinator_of(context, instance))
-    with reporting():
+    coordinator = coordinator_of(context, instance)
+    source = _Source(coordinator)
+    with reporting(coordinator):
         frame, new = source.first()
     if as_json:
-        with suppress(KeyboardInterrupt), reporting():
+        with suppress(KeyboardInterrupt), reporting(coordinator):
             _print_lines(source, frame, new, None if once else interval)
         return
     from rich.console import Console

@@ -62,7 +62,10 @@ def run_demo(out: Path, seconds: int | None, json_file: Path | None) -> int:
         page = report.write(out, measurement, figures)
         failures = check(measurement, figures)
     except (DemoError, ValueError, OSError) as error:
-        console.print(f"commensal demo: {error}", style="bold red", markup=False)
+        told = str(error)
+        if isinstance(error, OSError) and error.filename is not None:
+            told = f"{error.filename}: {error.strerror}"
+        console.print(f"commensal demo: {told}", style="bold red", markup=False, soft_wrap=True)
         return 1
     print_summary(Console(), figures, page)
     for failure in failures:
