@@ -5,6 +5,7 @@
 #   tests/gpu/run_all.sh                  all stages
 #   tests/gpu/run_all.sh probes adaptor   some
 #   OUT=FOLDER  where results go (build/gpu-results)   PYTHON=python3  the one that has torch
+#   GTEST_ROOT=FOLDER  GoogleTest's include/ and lib/, where the system has none (stage memory)
 #
 # Writes OUT/run.json (what ran, how it ended), OUT/STAGE.log, and what the stages write.
 # Exit code: 0 all stages passed, 1 one failed, 2 usage, 3 there is no GPU.
@@ -15,7 +16,7 @@ root=$(cd -- "$here/../.." && pwd)
 OUT=${OUT:-$root/build/gpu-results}
 PYTHON=${PYTHON:-python3}
 STAGE_SECONDS=${STAGE_SECONDS:-540}
-ALL_STAGES=(build probes adaptor)
+ALL_STAGES=(build probes adaptor memory)
 
 die() {
   printf 'run_all: %s\n' "$2" >&2
@@ -94,6 +95,27 @@ build_adaptor() {
       "$root/torch_ext/cuda/forwarding_allocator.cpp" -L"$torch_dir/lib" -lc10_cuda -lc10
 }
 
+# The suites of the CUDA memory source and of the allocator on it, as one program.
+build_memory() {
+  local objects=$work/memory flags=(-I"$root" -isystem "$cuda_include") libraries=()
+  if [ -n "${GTEST_ROOT:-}" ]; then
+    flags+=(-isystem "$GTEST_ROOT/include")
+    libraries+=(-L"$GTEST_ROOT/lib" -Wl,-rpath,"$GTEST_ROOT/lib")
+  fi
+  if ! "$compiler" "${flags[@]}" -fsyntax-only -include gmock/gmock.h -x c++ /dev/null; then
+    printf 'no GoogleTest: set GTEST_ROOT to a folder that has it\n' >&2
+    return 1
+  fi
+  rm -rf "$objects" && mkdir -p "$objects" || return 1
+  printf '%s\n' "$root"/allocator/*.cpp "$root"/allocator/cuda/*.cpp \
+    "$root"/tests/allocator/cuda/{cuda_machine,cuda_contract_test,cuda_memory_source_test,cuda_faults_test,elastic_on_cuda_test}.cpp |
+    xargs -P "$(nproc)" -I{} sh -c 'source=$1 objects=$2 && shift 2 &&
+      exec "$@" -c -o "$objects/$(basename "$source").o" "$source"' sh {} "$objects" \
+      "$compiler" -std=c++20 -O2 -DNDEBUG '-DCOMMENSAL_SIMULATED_CUDA="libcuda.so.1"' "${flags[@]}" || return 1
+  "$compiler" -o "$work/commensal-gpu-memory" "$objects"/*.o "${libraries[@]}" \
+    -lgmock_main -lgmock -lgtest -ldl -lpthread
+}
+
 stage_build() { build_probes && build_adaptor; }
 
 stage_probes() { "$work/commensal-gpu-probes" --out "$OUT/probes.json"; }
@@ -104,6 +126,11 @@ stage_adaptor() {
     "$root/tests/python/test_cuda_allocator.py"
 }
 
+stage_memory() {
+  build_memory && COMMENSAL_TEST_REAL_CUDA=1 "$work/commensal-gpu-memory" \
+    --gtest_output="xml:$OUT/memory.xml"
+}
+
 failed=0
 no_gpu=0
 results=()
@@ -111,7 +138,7 @@ for stage in "${stages[@]}"; do
   say "$stage"
   start=$SECONDS
   # A stage is a process group of its own: what hangs is ended with all that it started.
-  export -f "stage_$stage" build_probes build_adaptor
+  export -f "stage_$stage" build_probes build_adaptor build_memory
   export here root OUT PYTHON work torch_dir torch_version cuda_include compiler
   timeout --kill-after=10 "$STAGE_SECONDS" bash -c "stage_$stage" 2>&1 | tee "$OUT/$stage.log"
   code=${PIPESTATUS[0]}

@@ -64,7 +64,7 @@ void CudaMachine::start() {
   library_ = ::dlopen(name, RTLD_NOW | RTLD_LOCAL);
   if (library_ == nullptr) throw std::runtime_error(::dlerror());
   const CudaDriver& driver = CudaDriver::get();
-  if (!card) open_simulation();
+  if (::dlsym(library_, "simulated_cuda_fail") != nullptr) open_simulation();
   CUdevice device = 0;
   check_cuda(driver.cuDeviceGet(&device, 0), "cuDeviceGet");
   check_cuda(driver.cuDevicePrimaryCtxRetain(&context_, device), "cuDevicePrimaryCtxRetain");

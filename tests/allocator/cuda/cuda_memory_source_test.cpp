@@ -419,6 +419,21 @@ TEST_F(CudaSimulationTest, AKernelThatDoesNothingIsNotBelieved) {
   EXPECT_THAT(source().fingerprint_reason(), HasSubstr("answers wrongly"));
 }
 
+// The twin of the contract's ChangedBytesStay...: what the comparison is for.
+TEST_F(CudaSimulationTest, Law2_AWriteIsLostWhereChangesAreNotSeen) {
+  COMMENSAL_NEEDS_SIMULATION();
+  std::byte* address = reserve();
+  const MemoryHandle from = mapped(Tier::kDevice, address);
+  const MemoryHandle to = source().create(Tier::kHost, chunk());
+  fill(address, 1);
+  const ForgetfulKernel forgetful;
+  const CopyTicket ticket = copied(address, from, to);
+  fill(address, 2);
+  EXPECT_EQ(swap(ticket), SwapResult::kSwapped);
+  source().end_copy(ticket);
+  EXPECT_FALSE(filled(address, 2));
+}
+
 class CountingGate final : public WorkGate {
  public:
   [[nodiscard]] bool close(Duration /*deadline*/) noexcept override {
