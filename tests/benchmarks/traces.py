@@ -144,13 +144,14 @@ def pack(events: Iterable[Event], kind: Literal["small", "large"]) -> Packed:
     pairs = 0
     volume = 0
     begin = end = 0
+    timed = (0, 0)
     for event in events:
         if isinstance(event, StepEnd):
             steps += 1
             if steps <= SKIPPED_STEPS:
                 begin = len(body) // 2
                 pairs = volume = 0
-            end = len(body) // 2
+            end, timed = len(body) // 2, (pairs, volume)
         elif isinstance(event, Allocate):
             number = allocations
             allocations += 1
@@ -170,4 +171,4 @@ def pack(events: Iterable[Event], kind: Literal["small", "large"]) -> Packed:
             body.extend((slot, 0))
     for slot in slots.values():
         body.extend((slot, 0))
-    return Packed(array("I", (most, begin, end, len(body) // 2)) + body, pairs, volume)
+    return Packed(array("I", (most, begin, end, len(body) // 2)) + body, *timed)

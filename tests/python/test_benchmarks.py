@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The benchmarks: their command line, the recorded traces, and a quick run of each new one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BENCHMARKS = ROOT / "tests" / "benchmarks"
+DEADLINE = 300.0
+
+
+@pytest.fixture(scope="module")
+def traces() -> Iterator[Any]:
+    sys.path.insert(0, str(BENCHMARKS))
+    import traces
+
+    yield traces
+    sys.path.remove(str(BENCHMARKS))
+
+
+def ask_script(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(ROOT / "scripts" / "benchmark"), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
+    )
+
+
+def test_help_and_mistakes_cost_no_build() -> None:
+    told = ask_script("--help")
+    assert told.returncode == 0
+    assert "--only NAME" in told.stdout and "replay" in told.stdout
+    assert told.stderr == "", "no step was begun"
+    refused = ask_script("--only", "nothing")
+    assert refused.returncode == 2
+    assert "'nothing'" in refused.stderr and "==" not in refused.stderr
+
+
+def test_every_name_is_a_benchmark_and_documented() -> None:
+    sys.path.insert(0, str(BENCHMARKS))
+    from arguments import NAMES
+
+    readme = (BENCHMARKS / "README.md").read_text()
+    for name in NAMES:
+        assert "def run(*, quick: bool) -> Result:" in (BENCHMARKS / f"{name}.py").read_text()
+        assert f"| `{name}` |" in readme
+
+
+@pytest.mark.parametrize("job", ["char_transformer", "digits_cnn"])
+def test_recorded_traces_are_whole(traces: Any, job: str) -> None:
+    events = traces.load(traces.FOLDER / f"{job}.trace.xz")
+    assert sum(isinstance(event, traces.StepEnd) for event in events) >= 20
+    taken = sum(isinstance(event, traces.Allocate) for event in events)
+    freed = sum(isinstance(event, traces.Free) for event in events)
+    assert taken == freed > 1000, "a job leaves nothing behind"
+    text = traces.encode(events, ())
+    assert list(traces.decode(text.splitlines(), job)) == events
+    timed = [traces.pack(events, kind).pairs for kind in ("small", "large")]
+    assert all(timed) and sum(timed) < taken, "the first steps are not timed"
+
+
+def test_packing_keeps_order_and_lifetime(traces: Any) -> None:
+    lines = ["s", "s", "100", "s", "2097152", "64", "-1", "-3", "32", "s", "16"]
+    packed = traces.pack(traces.decode(lines, "made up"), "small")
+    # Slots, first and last timed event, events; then slot and size of each, zero to free it.
+    assert list(packed.words) == [
+        *(2, 1, 5, 8),
+        *(0, 100),  # the timed part begins behind it
+        *(1, 64, 1, 0, 0, 0, 0, 32),
+        *(1, 16, 0, 0, 1, 0),  # what is live at the end is given back
+    ]
+    assert (packed.pairs, packed.bytes) == (2, 96)
+    large = traces.pack(traces.decode(lines, "made up"), "large")
+    assert list(large.words) == [1, 0, 1, 2, 0, 2097152, 0, 0]
+
+
+@pytest.mark.parametrize("line", ["x", "-1", "0", "t"])
+def test_a_broken_trace_is_refused_with_its_line(traces: Any, line: str) -> None:
+    with pytest.raises(traces.TraceError, match="made up, line 2"):
+        list(traces.decode(["# about", line], "made up"))
+
+
+def built(program: str) -> bool:
+    folder = os.environ.get("COMMENSAL_BENCHMARK_DIR")
+    places = [Path(folder)] if folder else (ROOT / "build").glob("*/tests/benchmarks")
+    return any((place / program).exists() for place in places)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "program", "bars"),
+    [
+        ("replay", "replay_benchmark", 12),
+        ("limits", "limit_benchmark", 3),
+        ("given_back", None, 4),
+        ("messages", "message_benchmark", 3),
+    ],
+)
+def test_a_quick_run_fills_every_bar(
+    name: str, program: str | None, bars: int, tmp_path: Path
+) -> None:
+    if program is not None and not built(program):
+        pytest.skip(f"{program} is not built: the preset release builds the benchmarks")
+    done = subprocess.run(
+        [
+            *(sys.executable, str(BENCHMARKS / "run.py"), "--quick"),
+            *("--only", name, "--out", str(tmp_path)),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    result = json.loads((tmp_path / f"{name}.json").read_text())
+    assert result["judged"] is False, "a quick run is never judged"
+    assert len(result["bars"]) == bars
+    assert all(isinstance(bar["value"], float) for bar in result["bars"])
