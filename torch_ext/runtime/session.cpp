@@ -175,7 +175,9 @@ std::string Session::Impl::active_line() const {
   const StatisticsView now = view();
   std::string line{now.job.job_class};
   line += ", ";
-  line += now.memory.limit.count() == UINT64_MAX ? "no memory limit" : to_string(now.memory.limit);
+  const Bytes limit = now.memory.limit;
+  line += limit.count() == UINT64_MAX ? "no memory limit" : to_string(limit);
+  if (limit.is_zero()) line += " so far";  // others are still giving it back
   line += ", gate " + now.gate.law;
   if (now.job.coordinator_pid != 0) {
     return line + ", coordinator " + std::to_string(now.job.coordinator_pid);

@@ -99,6 +99,14 @@ TEST_F(SessionTest, AnAbsentCoordinatorIsNamedWithItsFolder) {
       << session.active_line();
 }
 
+TEST_F(SessionTest, AJobThatWaitsForItsFirstMemorySaysSo) {
+  FakeCoordinator::Behaviour behaviour;
+  behaviour.limit_bytes = 0;
+  const FakeCoordinator coordinator{folder_.path(), behaviour};
+  const Session& session = Session::start(connected());
+  EXPECT_EQ(session.active_line(), "opportunistic, 0 B so far, gate gap, coordinator 4242");
+}
+
 TEST_F(SessionTest, TwiceIsOneClearSentence) {
   Session::start(config());
   try {
