@@ -119,6 +119,14 @@ def test_a_command_that_cannot_start_has_the_shells_codes(world: World) -> None:
     assert not list(world.folder.glob("commensal-profile-*"))
 
 
+def test_a_folder_that_cannot_be_written_is_told_before_the_script_runs(world: World) -> None:
+    (world.folder / "file").touch()
+    done = world.commensal("profile", "--out", "file", "--", "touch", "ran")
+    assert done.returncode == 1
+    assert done.stderr == "commensal: cannot write the report: file: File exists\n"
+    assert not (world.folder / "ran").exists()
+
+
 def test_a_signal_is_the_scripts_and_the_report_still_comes(world: World) -> None:
     process = world.start(
         [str(COMMENSAL), "profile", "--", sys.executable, world.script(WAITS), "100000"]

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -78,20 +80,31 @@ def profile(
     from commensal.profiling.conduct import CannotRun, Limits, run_profile
     from commensal.profiling.report import describe, to_json
 
+    files = [out / "profile.json", *([json_file] if json_file else [])]
+    with _writing(BROKEN):  # better now than when the script has run
+        for file in files:
+            file.parent.mkdir(parents=True, exist_ok=True)
     try:
         seen = run_profile(command, job_name(command), Limits(seconds, steps))
     except CannotRun as error:
         say(str(error))
         raise typer.Exit(error.code) from None
     say(describe(seen))
-    try:
-        for file in (out / "profile.json", *([json_file] if json_file else [])):
-            _write(file, to_json(seen))
+    with _writing(seen.exit_code or BROKEN):
+        for file in files:
+            file.write_text(json.dumps(to_json(seen), indent=2) + "\n", encoding="utf-8")
         say(f"report: {_draw(out, seen)}")
-    except OSError as error:
-        say(f"cannot write the report: {error}")
-        raise typer.Exit(seen.exit_code or BROKEN) from None
     raise typer.Exit(seen.exit_code)
+
+
+@contextmanager
+def _writing(code: int) -> Iterator[None]:
+    """Turn what the system refuses into a line and an exit code."""
+    try:
+        yield
+    except OSError as error:
+        say(f"cannot write the report: {error.filename}: {error.strerror}")
+        raise typer.Exit(code) from None
 
 
 def _draw(out: Path, seen: Profile) -> str:
@@ -105,8 +118,3 @@ def _draw(out: Path, seen: Profile) -> str:
         return f"{figures} (no picture, a package is missing: {error})"
     draw(out / "profile.png", seen)
     return f"{out / 'profile.png'}, {figures}"
-
-
-def _write(path: Path, figures: dict[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
