@@ -1,16 +1,16 @@
 # Tests of the memory sources; included by CMakeLists.txt.
 commensal_test(
   memory_source_test
-  ${CMAKE_CURRENT_LIST_DIR}/fake_memory_source.cpp
   ${CMAKE_CURRENT_LIST_DIR}/fake_memory_source_test.cpp
   ${CMAKE_CURRENT_LIST_DIR}/memory_source_contract_test.cpp
-  LIBRARIES commensal::allocator
+  LIBRARIES fake_memory_source commensal::allocator
   LABELS allocator)
 commensal_test(
   host_memory_test
   ${CMAKE_CURRENT_LIST_DIR}/host_fork_test.cpp
   ${CMAKE_CURRENT_LIST_DIR}/host_kernel_io_test.cpp
   ${CMAKE_CURRENT_LIST_DIR}/host_moves_test.cpp
+  ${CMAKE_CURRENT_LIST_DIR}/host_pipeline_test.cpp
   ${CMAKE_CURRENT_LIST_DIR}/host_thread_stopper_test.cpp
   ${CMAKE_CURRENT_LIST_DIR}/host_tier_test.cpp
   LIBRARIES commensal::allocator

@@ -5,22 +5,23 @@ commensal_test(
   runtime_test
   runtime/activity_test.cpp
   runtime/coordinator_client_test.cpp
-  runtime/fake_coordinator.cpp
   runtime/limit_keeper_test.cpp
   runtime/peer_observer_test.cpp
   runtime/statistics_test.cpp
   runtime/step_tracker_test.cpp
   runtime/wanted_memory_test.cpp
   LIBRARIES
+  fake_coordinator
   commensal::session
   commensal::node)
 # One session a process: ctest runs each case in a process of its own.
 commensal_test(session_test runtime/session_test.cpp runtime/session_life_test.cpp
-               runtime/fake_coordinator.cpp
                LIBRARIES
+               fake_coordinator
                commensal::session)
-commensal_test(two_sessions_test runtime/two_sessions_test.cpp runtime/fake_coordinator.cpp
+commensal_test(two_sessions_test runtime/two_sessions_test.cpp
                LIBRARIES
+               fake_coordinator
                commensal::session)
 target_compile_definitions(two_sessions_test PRIVATE COMMENSALD="$<TARGET_FILE:commensald>")
 add_dependencies(two_sessions_test commensald)
