@@ -22,9 +22,10 @@ class SteadyClock final : public Clock {
  public:
   [[nodiscard]] TimePoint now() const noexcept override { return std::chrono::steady_clock::now(); }
 
-  /// Returns the one instance that the whole process may share.
+  /// Returns the one instance that the whole process may share. It is never destroyed: threads that
+  /// outlive `exit`'s destructors ask for the time until the process is gone.
   [[nodiscard]] static const SteadyClock& instance() noexcept {
-    static const SteadyClock clock;
+    static const SteadyClock& clock = *new SteadyClock;
     return clock;
   }
 };

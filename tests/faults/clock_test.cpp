@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <memory>
 #include <string>
 
@@ -23,6 +24,20 @@ using std::chrono::hours;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::FakeClock;
+
+// The coordinator's thread runs until the process is gone: longer than what `exit` destroys.
+TEST(ClockAtExitDeathTest, TellsTheTimeToThreadsThatOutliveWhatExitDestroys) {
+  ::testing::FLAGS_gtest_death_test_style = "threadsafe";  // a process that has asked no clock yet
+  EXPECT_EXIT(
+      {
+        static const Clock* clock = nullptr;
+        // Registered before the clock is made, so called after whatever would destroy it.
+        std::atexit([] { std::_Exit(clock->now() > TimePoint{} ? 0 : 1); });
+        clock = &SteadyClock::instance();
+        std::exit(2);
+      },
+      ::testing::ExitedWithCode(0), "");
+}
 
 class ClockJumps : public ::testing::TestWithParam<int> {
  protected:
