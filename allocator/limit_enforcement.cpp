@@ -58,7 +58,7 @@ void ElasticCore::yield_moves() {
 }
 
 void ElasticCore::count_orphans() {
-  const Bytes device = mover_.orphaned(Tier::kDevice);
+  const Bytes device = mover_.orphaned(Tier::kDevice) + source_.over_lease();
   const Bytes host = mover_.orphaned(Tier::kHost);
   const MutexLock lock(blocks_);
   ledger_.orphans_device = device;
@@ -74,8 +74,11 @@ void ElasticCore::retry_orphans() {
 // Lets the source keep released memory up to so many device bytes in all.
 void ElasticCore::lease(Bytes bytes) {
   source_.set_lease(bytes);
-  const MutexLock lock(blocks_);
-  lease_ = bytes;
+  {
+    const MutexLock lock(blocks_);
+    lease_ = bytes;
+  }
+  count_orphans();
 }
 
 // Without a limit nobody has granted anything: what is released is to go back.
@@ -433,8 +436,9 @@ bool ElasticCore::record_limit(Bytes limit, Revision& revision) {
   if (limit > this->limit()) wake_lazy_ = true;
   revision_.store(revision, std::memory_order_relaxed);
   limit_.store(limit.count(), std::memory_order_release);
-  if (std::max(ledger_.resident(), lease_) > limit)
+  if (std::max(ledger_.resident(), lease_) > limit) {
     pending_.fetch_or(kOverLimit, std::memory_order_release);
+  }
   return true;
 }
 

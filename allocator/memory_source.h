@@ -162,6 +162,9 @@ class MemorySource {
   /// Sets the most device bytes that handles and memory kept after `release` may come to together;
   /// what is kept above that is given back at once. Zero from the start: nothing is kept.
   virtual void set_lease(Bytes /*lease*/) noexcept {}
+  /// Returns the bytes that are kept above the lease because the system refused to take them; the
+  /// next `set_lease` tries again.
+  [[nodiscard]] virtual Bytes over_lease() const noexcept { return {}; }
 
   /// Maps a handle into reserved addresses, readable and writable.
   virtual void map(std::byte* address, MemoryHandle handle) = 0;

@@ -264,8 +264,9 @@ void CudaMemorySource::release(MemoryHandle handle) {
 
 void CudaMemorySource::set_lease(Bytes lease) noexcept {
   if (fenced_ || in_child_) return;
+  // Without the context the driver refuses each handle: then they stay, above the lease.
   const DeviceContext::Scope scope(context_);
-  if (scope.result() == CUDA_SUCCESS) handles_->set_lease(lease);
+  handles_->set_lease(lease);
 }
 
 void CudaMemorySource::map(std::byte* address, MemoryHandle handle) {
@@ -286,25 +287,27 @@ MemorySource::MappedRun CudaMemorySource::map_run(std::byte* address,
                                                   std::span<const MemoryHandle> handles) {
   check_usable("map_run");
   std::vector<Placed> run;
-  std::vector<std::byte*> noted;
+  std::vector<Block*> noted;
   MappedRun result;
   try {
+    run.reserve(handles.size());
+    noted.reserve(handles.size());
     std::byte* at = address;
     for (const MemoryHandle& handle : handles) {
-      run.push_back(placed(check_map("map_run", at, handle), at));
-      noted.push_back(at);
+      Block& found = check_map("map_run", at, handle);
       mapped_.emplace(at, handle.id);
+      found.address = at;
+      noted.push_back(&found);
+      run.push_back(placed(found, at));
       at += handle.size.count();
     }
     const Entry entry(*this, "map_run");
     if (!run.empty()) addresses_->map(run);
+    result.mapped = handles.size();
   } catch (const std::exception& error) {
-    for (const std::byte* at : noted) mapped_.erase(at);
+    for (Block* found : noted) mapped_.erase(std::exchange(found->address, nullptr));
     result.error = error.what();
-    return result;
   }
-  for (std::size_t i = 0; i < handles.size(); ++i) blocks_.at(handles[i].id).address = noted[i];
-  result.mapped = handles.size();
   return result;
 }
 
@@ -364,7 +367,7 @@ CopyTicket CudaMemorySource::begin_copy(std::byte* address, MemoryHandle from, M
   std::size_t running = 1;
   {
     const MutexLock lock(mutex_);
-    copies_.emplace(ticket.id, copy);
+    copies_.emplace(ticket.id, nullptr);  // nobody finds it before it runs
     running = copies_.size();
   }
   CUdeviceptr window = 0;
@@ -390,6 +393,8 @@ CopyTicket CudaMemorySource::begin_copy(std::byte* address, MemoryHandle from, M
     throw;
   }
   source.copying = target.copying = true;
+  const MutexLock lock(mutex_);
+  copies_.find(ticket.id)->second = std::move(copy);
   return ticket;
 }
 
@@ -465,12 +470,16 @@ FenceResult CudaMemorySource::fence(Duration deadline) noexcept {
   if (options_.gate != nullptr && !options_.gate->close(deadline)) {
     return refused("work is still being submitted to the device", begin);
   }
-  const CUresult drained = fence_->drain(begin + deadline);
+  // A capture may have begun before the gate closed.
+  const bool captures = capturing();
+  const CUresult drained =
+      captures ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : fence_->drain(begin + deadline);
   if (drained == CUDA_SUCCESS) {
     fenced_ = true;
     return FenceResult{true, "", std::chrono::steady_clock::now() - begin};
   }
   if (options_.gate != nullptr) options_.gate->open();
+  if (captures) return refused(kCapturing, begin);
   return refused(drained == CUDA_ERROR_NOT_READY ? "the device is still working"
                                                  : "the driver refuses to watch the device",
                  begin);

@@ -72,7 +72,8 @@ class CudaMemorySource final : public MemorySource {
   [[nodiscard]] const std::string& fingerprint_reason() const noexcept {
     return queue_->fingerprint_reason();
   }
-  /// Returns the bytes of released handles that are kept for the next `create`.
+  /// Returns the bytes of released handles that are kept for the next `create`; on the device,
+  /// within the lease.
   [[nodiscard]] Bytes kept(Tier tier) const noexcept { return handles_->kept(tier); }
 
   [[nodiscard]] Bytes granularity() const noexcept override { return handles_->granularity(); }
@@ -83,6 +84,7 @@ class CudaMemorySource final : public MemorySource {
   [[nodiscard]] MemoryHandle create(Tier tier, Bytes size) override;
   void release(MemoryHandle handle) override;
   void set_lease(Bytes lease) noexcept override;
+  [[nodiscard]] Bytes over_lease() const noexcept override { return handles_->over_lease(); }
   void map(std::byte* address, MemoryHandle handle) override;
   [[nodiscard]] MappedRun map_run(std::byte* address,
                                   std::span<const MemoryHandle> handles) override;

@@ -24,7 +24,8 @@ extern "C" __global__ void commensal_fingerprint(const ulonglong2* words, unsign
   const unsigned long long step = static_cast<unsigned long long>(gridDim.x) * blockDim.x;
   unsigned long long low = 0;
   unsigned long long high = 0;
-  for (unsigned long long i = static_cast<unsigned long long>(blockIdx.x) * blockDim.x + threadIdx.x;
+  for (unsigned long long i =
+           static_cast<unsigned long long>(blockIdx.x) * blockDim.x + threadIdx.x;
        i < count; i += step) {
     const ulonglong2 word = words[i];
     const unsigned long long x = mix(word.x ^ ((2 * i + 1) * kGolden));

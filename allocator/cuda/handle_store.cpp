@@ -4,6 +4,7 @@
 
 #include <exception>
 #include <numeric>
+#include <utility>
 
 namespace commensal {
 namespace {
@@ -87,16 +88,22 @@ std::string HandleStore::try_host(CUmemLocation location) {
   CUdeviceptr address = 0;
   bool mapped = false;
   std::string refused;
-  const auto both = std::vector{device_access_.front(), read_write(location)};
+  std::vector<CUmemAccessDesc> access;
   try {
     unit = Bytes{std::lcm(granularity_.count(), granularity_of(tried).count())};
     check_cuda(driver_.cuMemCreate(&handle, unit.count(), &tried, 0), "cuMemCreate");
     check_cuda(driver_.cuMemAddressReserve(&address, unit.count(), 0, 0, 0), "cuMemAddressReserve");
     check_cuda(driver_.cuMemMap(address, unit.count(), 0, handle, 0), "cuMemMap");
     mapped = true;
-    // Libraries that ask the driver what a pointer is may then read it with the CPU.
-    check_cuda(driver_.cuMemSetAccess(address, unit.count(), both.data(), both.size()),
-               "cuMemSetAccess");
+    // Libraries that ask the driver what a pointer is may then read it with the CPU. Without that
+    // right it is to the CPU what device memory is.
+    access = {device_access_.front(), read_write(location)};
+    if (driver_.cuMemSetAccess(address, unit.count(), access.data(), access.size()) !=
+        CUDA_SUCCESS) {
+      access.pop_back();
+      check_cuda(driver_.cuMemSetAccess(address, unit.count(), access.data(), access.size()),
+                 "cuMemSetAccess");
+    }
   } catch (const std::exception& error) {
     refused = error.what();
   }
@@ -111,7 +118,7 @@ std::string HandleStore::try_host(CUmemLocation location) {
   if (handle != 0) undo("cuMemRelease: ", [&] { return driver_.cuMemRelease(handle); });
   if (!refused.empty()) return refused;
   pool(Tier::kHost).properties = tried;
-  host_access_ = both;
+  host_access_ = std::move(access);
   granularity_ = unit;
   return {};
 }
@@ -172,6 +179,11 @@ void HandleStore::shrink_kept(Tier tier, Bytes most) noexcept {
     }
     at = from.kept.erase(at);
   }
+}
+
+Bytes HandleStore::over_lease() const noexcept {
+  const Pool& device = pool(Tier::kDevice);
+  return saturating_sub(device.kept_bytes, saturating_sub(lease_, device.created));
 }
 
 void HandleStore::set_lease(Bytes lease) noexcept {

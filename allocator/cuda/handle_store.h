@@ -40,7 +40,8 @@ class HandleStore {
   [[nodiscard]] Bytes granularity() const noexcept { return granularity_; }
   /// Says why there is no slower tier; empty: there is one.
   [[nodiscard]] const std::string& host_reason() const noexcept { return host_reason_; }
-  /// Returns who gets access to memory of a tier: the device, and for host memory the CPU too.
+  /// Returns who gets access to memory of a tier: the device, and to host memory the CPU too if the
+  /// driver allows that.
   [[nodiscard]] const std::vector<CUmemAccessDesc>& access(Tier tier) const noexcept {
     return tier == Tier::kDevice ? device_access_ : host_access_;
   }
@@ -51,13 +52,18 @@ class HandleStore {
   void release(Tier tier, Bytes size, CUmemGenericAllocationHandle handle);
 
   /// Keeps device handles only while what is created and what is kept are together within `lease`;
-  /// gives back the others at once. Those that the driver refuses to take stay kept.
+  /// gives back the others at once.
   void set_lease(Bytes lease) noexcept;
+  /// Returns what is kept above the lease because the driver refused to take it.
+  [[nodiscard]] Bytes over_lease() const noexcept;
   /// Gives back everything that is kept.
   void give_back_kept() noexcept;
 
   [[nodiscard]] Bytes created(Tier tier) const noexcept { return pool(tier).created; }
-  [[nodiscard]] Bytes kept(Tier tier) const noexcept { return pool(tier).kept_bytes; }
+  /// Returns what is kept on purpose; not what the driver refused to take.
+  [[nodiscard]] Bytes kept(Tier tier) const noexcept {
+    return tier == Tier::kDevice ? pool(tier).kept_bytes - over_lease() : pool(tier).kept_bytes;
+  }
 
   /// Forgets everything without a call, in a forked child.
   void abandon() noexcept { abandoned_ = true; }

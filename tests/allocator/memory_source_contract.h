@@ -264,6 +264,19 @@ TEST_P(MemorySourceContract, ARunSaysHowFarItCame) {
   }
 }
 
+TEST_P(MemorySourceContract, ARunHoldsEachHandleOnce) {
+  std::byte* address = reserve();
+  const MemoryHandle handle = source().create(Tier::kDevice, chunk());
+  const MemoryHandle twice[] = {handle, handle};
+  const auto part = source().map_run(address, twice);
+  EXPECT_LT(part.mapped, 2U);
+  EXPECT_NE(part.error, "");
+  if (part.mapped == 1) source().unmap(address, handle);
+  source().map(address, handle);
+  fill(address, 3);
+  expect_filled(address, 3);
+}
+
 TEST_P(MemorySourceContract, TheLeaseChangesNothingThatCallersSee) {
   std::byte* address = reserve();
   source().set_lease(chunk() * 4);

@@ -97,21 +97,29 @@ build_adaptor() {
 
 # The suites of the CUDA memory source and of the allocator on it, as one program.
 build_memory() {
-  local objects=$work/memory flags=(-I"$root" -isystem "$cuda_include") libraries=()
+  local objects=$work/memory flags=(-std=c++20 -O2 -DNDEBUG -I"$root" -isystem "$cuda_include")
+  local libraries=() compilers=() source failed=0
   if [ -n "${GTEST_ROOT:-}" ]; then
     flags+=(-isystem "$GTEST_ROOT/include")
-    libraries+=(-L"$GTEST_ROOT/lib" -Wl,-rpath,"$GTEST_ROOT/lib")
+    libraries+=("-L$GTEST_ROOT/lib" "-Wl,-rpath,$GTEST_ROOT/lib")
   fi
   if ! "$compiler" "${flags[@]}" -fsyntax-only -include gmock/gmock.h -x c++ /dev/null; then
     printf 'no GoogleTest: set GTEST_ROOT to a folder that has it\n' >&2
     return 1
   fi
   rm -rf "$objects" && mkdir -p "$objects" || return 1
-  printf '%s\n' "$root"/allocator/*.cpp "$root"/allocator/cuda/*.cpp \
-    "$root"/tests/allocator/cuda/{cuda_machine,cuda_contract_test,cuda_memory_source_test,cuda_faults_test,elastic_on_cuda_test}.cpp |
-    xargs -P "$(nproc)" -I{} sh -c 'source=$1 objects=$2 && shift 2 &&
-      exec "$@" -c -o "$objects/$(basename "$source").o" "$source"' sh {} "$objects" \
-      "$compiler" -std=c++20 -O2 -DNDEBUG '-DCOMMENSAL_SIMULATED_CUDA="libcuda.so.1"' "${flags[@]}" || return 1
+  for source in "$root"/allocator/*.cpp "$root"/allocator/cuda/*.cpp \
+    "$root"/tests/allocator/cuda/{cuda_machine,cuda_contract_test,cuda_memory_source_test,cuda_faults_test,elastic_on_cuda_test}.cpp; do
+    if [ "${#compilers[@]}" -ge "$(nproc)" ]; then
+      wait "${compilers[0]}" || failed=1
+      compilers=("${compilers[@]:1}")
+    fi
+    "$compiler" "${flags[@]}" '-DCOMMENSAL_SIMULATED_CUDA="libcuda.so.1"' -c \
+      -o "$objects/$(basename "$source").o" "$source" &
+    compilers+=($!)
+  done
+  for source in "${compilers[@]}"; do wait "$source" || failed=1; done
+  [ "$failed" = 0 ] || return 1
   "$compiler" -o "$work/commensal-gpu-memory" "$objects"/*.o "${libraries[@]}" \
     -lgmock_main -lgmock -lgtest -ldl -lpthread
 }

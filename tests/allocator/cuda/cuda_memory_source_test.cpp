@@ -171,6 +171,21 @@ TEST_F(CudaSimulationTest, WhatIsKeptAndWhatIsInUseStayWithinTheLease) {
   EXPECT_EQ(machine().used(), before);
 }
 
+TEST_F(CudaSimulationTest, WhatTheDriverDoesNotTakeIsReportedAndTriedAgain) {
+  COMMENSAL_NEEDS_SIMULATION();
+  const Bytes before = machine().used();
+  source().set_lease(chunk() * 2);
+  source().release(source().create(Tier::kDevice, chunk()));
+  machine().fail("cuMemRelease", 1);
+  source().set_lease({});
+  EXPECT_EQ(source().over_lease(), chunk());
+  EXPECT_EQ(source().kept(Tier::kDevice), 0_B);
+  EXPECT_EQ(machine().used(), before + chunk());
+  source().set_lease({});
+  EXPECT_EQ(source().over_lease(), 0_B);
+  EXPECT_EQ(machine().used(), before);
+}
+
 TEST_F(CudaSimulationTest, KeptMemoryOfAnotherSizeMakesRoomOnAFullDevice) {
   COMMENSAL_NEEDS_SIMULATION();
   source().set_lease(source().capacity(Tier::kDevice));
@@ -206,6 +221,18 @@ TEST_F(CudaSimulationTest, WhereTheNodesMemoryIsRefusedAnyHostMemoryWillDo) {
   std::byte* address = reserve();
   (void)mapped(Tier::kHost, address);
   EXPECT_EQ(properties_at(address).location.type, CU_MEM_LOCATION_TYPE_HOST);
+}
+
+TEST_F(CudaSimulationTest, WhereTheCpuGetsNoRightTheDeviceHasItsOwn) {
+  COMMENSAL_NEEDS_SIMULATION();
+  machine().fail("cuMemSetAccess", 1, CUDA_ERROR_NOT_SUPPORTED);
+  make();
+  EXPECT_EQ(source().host_tier_reason(), "");
+  std::byte* address = reserve();
+  (void)mapped(Tier::kHost, address);
+  EXPECT_EQ(properties_at(address).location.type, CU_MEM_LOCATION_TYPE_HOST_NUMA);
+  fill(address, 3);
+  EXPECT_TRUE(filled(address, 3));
 }
 
 TEST_F(CudaSimulationTest, WhereNoHostMemoryCanBeMappedThereIsAReasonAndNoSlowerTier) {
