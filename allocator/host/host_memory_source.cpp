@@ -30,8 +30,8 @@ namespace {
 
 constexpr Bytes kGranularity = 2_MiB;       // a huge page
 constexpr std::size_t kPiece = 64U << 10U;  // copied and fingerprinted while it is in the cache
-constexpr std::size_t kBounce = 2U << 20U;  // written at once
-constexpr std::size_t kPiecesAtOnce = kBounce / kPiece;
+constexpr std::size_t kPiecesAtOnce = SlotWriter::kBuffer / kPiece;  // written
+constexpr std::size_t kPiecesToRead = (std::size_t{2} << 20U) / kPiece;
 
 std::string hex(const void* address) {
   std::ostringstream text;
@@ -89,31 +89,30 @@ void HostMemorySource::open_host_tier() {
     host_reason_ = error.what();
     return;
   }
-  void* bounce = ::mmap(nullptr, kBounce, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-  if (bounce == MAP_FAILED) {
-    host_reason_ = std::string("no memory for a buffer: ") + std::strerror(errno);
-    return;
-  }
-  bounce_ = static_cast<std::byte*>(bounce);
-  ::madvise(bounce, kBounce, MADV_DONTFORK);
   SpillFile::Options file;
   file.folder = options_.spill_folder;
   file.cap = options_.host_cap;
   file.step = kGranularity;
   file.direct_io = options_.testing.direct_io;
-  spill_ = SpillFile::open(file, watch_, host_reason_);
+  std::unique_ptr<SpillFile> spill = SpillFile::open(file, watch_, host_reason_);
+  if (!spill) return;
+  try {
+    writer_ = std::make_unique<SlotWriter>(*spill);
+    spill_ = std::move(spill);
+  } catch (const SourceError& error) {
+    host_reason_ = error.what();
+  }
 }
 
 HostMemorySource::~HostMemorySource() {
   if (in_child_) return;  // the child's views stay as they are
   if (fenced_) unfence();
+  writer_.reset();
   {
     const MutexLock lock(mutex_);
     for (const auto& [id, copy] : copies_) drop_staging(*copy);
   }
   for (const auto& [begin, range] : ranges_) ::munmap(range.whole, range.whole_size);
-  if (bounce_ != nullptr) ::munmap(bounce_, kBounce);
 }
 
 Bytes HostMemorySource::granularity() const noexcept { return kGranularity; }
@@ -354,9 +353,11 @@ CopyState HostMemorySource::wait_copy(CopyTicket ticket) {
   if (copy == nullptr) misuse("wait_copy", "unknown ticket");
   if (copy->state.load() != CopyState::kRunning) return copy->state.load();
   try {
-    if (!copy->stays) {
+    if (copy->to->handle.tier == Tier::kHost) {
+      copy_to_slot(*copy);
+    } else if (!copy->stays) {
       prepare_staging(*copy);
-      copy_pieces(*copy);
+      copy_to_device(*copy);
     }
     copy->state.store(CopyState::kDone);
   } catch (const SourceError& error) {
@@ -369,7 +370,6 @@ CopyState HostMemorySource::wait_copy(CopyTicket ticket) {
 
 // Makes the place from which a chunk comes back to the device.
 void HostMemorySource::prepare_staging(Copy& copy) {
-  if (copy.to->handle.tier != Tier::kDevice) return;
   const std::size_t size = copy.size.count();
   const Range* range = range_of(copy.address, copy.size);
   if (range->mirror != 0) {
@@ -401,45 +401,101 @@ void HostMemorySource::drop_staging(Copy& copy) noexcept {
   copy.staging = nullptr;
 }
 
-// Copies while threads run. Pieces of a slot that nobody wrote come from the file and are not
-// fingerprinted: if they are written later, their pages show it.
-void HostMemorySource::copy_pieces(Copy& copy) {
-  const bool to_slot = copy.to->handle.tier == Tier::kHost;
-  if (copy.from_slot) {
+// Copies pieces while threads run. Pieces of a slot that nobody wrote come from the file and are
+// not fingerprinted: if they are written later, their pages show it.
+void HostMemorySource::copy_batch(Copy& copy, std::size_t first, std::size_t end, std::byte* out) {
+  if (copy.from_slot && first == 0) {
     // If the kernel does not tell, every piece counts as written and is read through the mapping.
     static_cast<void>(
         pages_->mark_written(copy.address, copy.size.count(), kPiece, copy.written.data()));
   }
-  for (std::size_t first = 0; first < copy.pieces.size(); first += kPiecesAtOnce) {
-    const std::size_t end = std::min(first + kPiecesAtOnce, copy.pieces.size());
-    std::byte* out = to_slot ? bounce_ : copy.staging + first * kPiece;
-    for (std::size_t i = first; i < end;) {
-      std::byte* here = out + (i - first) * kPiece;
-      if (copy.written[i] != 0) {
-        copy_live(here, copy.address + i * kPiece, kPiece);
-        copy.pieces[i] = Piece{fingerprint(here, kPiece), true};
-        ++i;
-        continue;
-      }
-      std::size_t clean = i;
-      while (clean < end && copy.written[clean] == 0) copy.pieces[clean++].live = false;
-      const int error = spill_->read(copy.from->slot, i * kPiece, here, (clean - i) * kPiece);
-      if (error != 0) refused("reading the spill file", error);
-      i = clean;
+  for (std::size_t i = first; i < end;) {
+    std::byte* here = out + (i - first) * kPiece;
+    if (copy.written[i] != 0) {
+      copy_live(here, copy.address + i * kPiece, kPiece);
+      copy.pieces[i] = Piece{fingerprint(here, kPiece), true};
+      ++i;
+      continue;
     }
-    if (!to_slot) continue;
-    const int error = spill_->write(copy.to->slot, first * kPiece, bounce_, (end - first) * kPiece);
-    if (error != 0) refused("writing the spill file", error);
+    std::size_t clean = i;
+    while (clean < end && copy.written[clean] == 0) copy.pieces[clean++].live = false;
+    const int error = spill_->read(copy.from->slot, i * kPiece, here, (clean - i) * kPiece);
+    if (error != 0) refused("reading the spill file", error);
+    i = clean;
   }
-  if (!to_slot) return;
+}
+
+void HostMemorySource::copy_to_device(Copy& copy) {
+  for (std::size_t first = 0; first < copy.pieces.size(); first += kPiecesToRead) {
+    const std::size_t end = std::min(first + kPiecesToRead, copy.pieces.size());
+    copy_batch(copy, first, end, copy.staging + first * kPiece);
+  }
+}
+
+// Fills one buffer while the other is being written. When all of this copy is on its way, the next
+// one begins, so that the disk need not wait for the fence or the caller.
+void HostMemorySource::copy_to_slot(Copy& copy) {
+  while (copy.staged < copy.pieces.size() || copy.writing > 0) {
+    std::byte* const out = writer_->buffer();
+    Copy* const next = out == nullptr ? nullptr : to_stage(copy);
+    if (next != nullptr) {
+      stage(*next, out);
+    } else {
+      collect();
+    }
+  }
+  if (!copy.error.empty()) throw SourceError(copy.error);
+  if (copy.write_error != 0) refused("writing the spill file", copy.write_error);
   if (const int error = spill_->settle(copy.to->slot); error != 0) {
     refused("syncing the spill file", error);
   }
 }
 
+// Returns the copy of which a buffer is to be filled next: the one that is waited for, else a later
+// one. Only for calls that the caller serialises: they alone change the table.
+HostMemorySource::Copy* HostMemorySource::to_stage(Copy& waited) const noexcept
+    COMMENSAL_NO_THREAD_SAFETY_ANALYSIS {
+  const auto open = [](const Copy& copy) { return copy.staged < copy.pieces.size(); };
+  if (open(waited)) return &waited;
+  for (const auto& [id, copy] : copies_) {
+    if (copy->to->handle.tier == Tier::kHost && open(*copy) &&
+        copy->state.load() == CopyState::kRunning) {
+      return copy.get();
+    }
+  }
+  return nullptr;
+}
+
+// Fills a buffer and hands it to the writer. A copy that fails is staged no further.
+void HostMemorySource::stage(Copy& copy, std::byte* out) {
+  const std::size_t first = copy.staged;
+  const std::size_t end = std::min(first + kPiecesAtOnce, copy.pieces.size());
+  try {
+    copy_batch(copy, first, end, out);
+  } catch (const SourceError& error) {
+    copy.error = error.what();
+    copy.staged = copy.pieces.size();
+    return;
+  }
+  copy.staged = end;
+  ++copy.writing;
+  writer_->submit(copy.to->slot, first * kPiece, (end - first) * kPiece, &copy);
+}
+
+// Waits for the oldest buffer.
+void HostMemorySource::collect() noexcept {
+  const SlotWriter::Written written = writer_->collect();
+  Copy& copy = *static_cast<Copy*>(written.owner);
+  --copy.writing;
+  if (written.error == 0) return;
+  copy.staged = copy.pieces.size();
+  copy.write_error = written.error;
+}
+
 void HostMemorySource::end_copy(CopyTicket ticket) noexcept {
   Copy* copy = find(ticket);
   if (copy == nullptr || in_child_) return;
+  while (copy->writing > 0) collect();
   drop_staging(*copy);
   if (!copy->swapped) {
     copy->from->copying = copy->to->copying = false;
@@ -474,6 +530,8 @@ FenceResult HostMemorySource::fence(Duration deadline) noexcept {
   if (in_child_) return FenceResult{false, "called in a forked child", {}};
   if (fenced_) return FenceResult{false, "called inside a fence", {}};
   if (!pages_) return FenceResult{false, "threads cannot be stopped here", {}};
+  // `swap` may need a buffer, and nobody is to wait inside.
+  while (writer_ && !writer_->idle()) collect();
   if (!options_.testing.stop_threads) {
     fenced_ = true;
     return FenceResult{true, "", {}};
@@ -525,13 +583,14 @@ COMMENSAL_IN_FENCE bool HostMemorySource::renew(Copy& copy, OnChange on_change,
   if (copy.from_slot) {
     static_cast<void>(pages_->mark_written(copy.address, copy.size.count(), kPiece, written));
   }
+  std::byte* const buffer = to_slot ? writer_->buffer() : nullptr;
   std::size_t run = 0;  // changed pieces in the buffer, the last of them before `i`
   for (std::size_t i = 0; i <= count; ++i) {
     const std::byte* live = copy.address + i * kPiece;
     const bool changed = i < count && written[i] != 0 &&
                          !(pieces[i].live && same(fingerprint(live, kPiece), pieces[i].print));
     if (run != 0 && (!changed || run == kPiecesAtOnce)) {
-      if (spill_->write(copy.to->slot, (i - run) * kPiece, bounce_, run * kPiece) != 0) {
+      if (spill_->write(copy.to->slot, (i - run) * kPiece, buffer, run * kPiece) != 0) {
         answer = SwapResult::kFailed;
         return false;
       }
@@ -542,7 +601,7 @@ COMMENSAL_IN_FENCE bool HostMemorySource::renew(Copy& copy, OnChange on_change,
       answer = SwapResult::kChanged;
       return false;
     }
-    std::byte* target = to_slot ? bounce_ + run * kPiece : copy.staging + i * kPiece;
+    std::byte* target = to_slot ? buffer + run * kPiece : copy.staging + i * kPiece;
     copy_live(target, live, kPiece);
     pieces[i].print = fingerprint(target, kPiece);
     pieces[i].live = true;
@@ -605,6 +664,7 @@ void HostMemorySource::after_fork_child() noexcept {
     ThreadStopper::instance().forget_in_child();
   }
   if (spill_) spill_->forget_in_child();
+  if (writer_) writer_->forget_in_child();
   watch_.forget_in_child();
   held_.clear();
 }

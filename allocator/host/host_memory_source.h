@@ -17,6 +17,7 @@
 #include "allocator/host/child_watch.h"
 #include "allocator/host/live_memory.h"
 #include "allocator/host/page_map.h"
+#include "allocator/host/slot_writer.h"
 #include "allocator/host/spill_file.h"
 #include "allocator/host/thread_stopper.h"
 #include "allocator/memory_source.h"
@@ -30,12 +31,13 @@ namespace commensal {
 /// the first time. To write it then costs no reads of a disk, and memory that dies before the next
 /// safe point never sees one. To become device memory it only changes its name.
 ///
-/// A live chunk moves in four steps. `wait_copy` copies it piece by piece (through a buffer of its
-/// own, into a slot; or from the slot into a staging range at a constant distance) and fingerprints
-/// what it copied. `fence` stops all threads by a signal. `swap` compares and exchanges the
-/// mapping in one system call, so that no address is ever unmapped. `unfence` lets threads go on.
-/// Needs no privilege. Where a folder for the spill file is missing or is memory itself, there is
-/// no slower tier; everything else works.
+/// A live chunk moves in four steps. `wait_copy` copies it piece by piece (through a buffer, which
+/// another thread writes into a slot while the next one is filled, if need be from the chunk that
+/// is to be waited for next; or from the slot into a staging range at a constant distance) and
+/// fingerprints what it copied. `fence` stops all threads by a signal. `swap` compares and
+/// exchanges the mapping in one system call, so that no address is ever unmapped. `unfence` lets
+/// threads go on. Needs no privilege. Where a folder for the spill file is missing or is memory
+/// itself, there is no slower tier; everything else works.
 ///
 /// Reserved addresses without a handle are readable and writable and hold no memory: what is put
 /// there by mistake is not noticed. Thread safety: as MemorySource says.
@@ -132,6 +134,9 @@ class HostMemorySource final : public MemorySource {
     bool stays = false;  // the same anonymous memory, under another name
     bool swapped = false;
     std::string error;
+    std::size_t staged = 0;   // to a slot: so many pieces are in a buffer or written
+    std::size_t writing = 0;  // buffers that the writer has not given back
+    int write_error = 0;
     std::vector<Piece> pieces;
     std::vector<std::uint8_t> written;  // one flag a piece
   };
@@ -151,7 +156,12 @@ class HostMemorySource final : public MemorySource {
   void given_back(Bytes bytes, ForkCount made) noexcept;
   Copy* find(CopyTicket ticket) const noexcept;
   void prepare_staging(Copy& copy);
-  void copy_pieces(Copy& copy);
+  void copy_to_device(Copy& copy);
+  void copy_to_slot(Copy& copy);
+  [[nodiscard]] Copy* to_stage(Copy& waited) const noexcept;
+  void stage(Copy& copy, std::byte* out);
+  void collect() noexcept;
+  void copy_batch(Copy& copy, std::size_t first, std::size_t end, std::byte* out);
   void drop_staging(Copy& copy) noexcept;
   bool renew(Copy& copy, OnChange on_change, SwapResult& answer) noexcept;
   bool exchange(Copy& copy) noexcept;
@@ -162,7 +172,7 @@ class HostMemorySource final : public MemorySource {
   mutable ChildWatch watch_;
   std::unique_ptr<SpillFile> spill_;
   std::unique_ptr<PageMap> pages_;
-  std::byte* bounce_ = nullptr;
+  std::unique_ptr<SlotWriter> writer_;
   std::map<std::byte*, Range> ranges_;
   std::map<std::uint64_t, Block> blocks_;
   std::map<const std::byte*, std::uint64_t> mapped_;  // address to handle

@@ -32,7 +32,7 @@ def run(*, quick: bool) -> Result:
     )
     bench = Bench(result, quick=quick)
     jobs = 2 if quick else JOBS
-    count, pause_ms = (50, 5) if quick else (1000, 10)
+    count, pause_ms = (50, 5) if quick else (500, 10)
     seconds = 2.0 if quick else 30.0
     with tempfile.TemporaryDirectory(prefix="commensal-bench-") as folder:
         runtime = Path(folder) / "run"

@@ -8,6 +8,7 @@ import json
 import re
 import subprocess
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,7 +44,7 @@ class Group:
 
     @property
     def label(self) -> str:
-        return f"{self.job}, {'below 1 MiB' if self.kind == 'small' else '1 MiB and more'}"
+        return f"{self.job}, {'< 1 MiB' if self.kind == 'small' else '>= 1 MiB'}"
 
 
 @dataclass
@@ -98,6 +99,12 @@ class Replayer:
         nanoseconds: list[float] = self._answer()["nanoseconds"]
         return nanoseconds
 
+    def passes_in(self, seconds: float) -> int:
+        """Replay once; return how often that can be done in so many seconds."""
+        begin = time.monotonic()
+        self.turn(1)
+        return max(1, min(50, int(seconds / (time.monotonic() - begin))))
+
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
@@ -149,20 +156,21 @@ def find_libraries() -> dict[str, str]:
 
 def measure(bench: Bench, group: Group, trace: Path, libraries: Mapping[str, str]) -> Times:
     """Let one process for each allocator replay in turn; whoever was first is last next time."""
-    small = group.kind == "small"
-    turns = 2 if bench.quick else 9
-    passes = (2 if small else 1) if bench.quick else (8 if small else 3)
+    turns, seconds = (2, 0.02) if bench.quick else (9 if group.kind == "small" else 4, 0.15)
     with contextlib.ExitStack() as stack:
         replayers = [
             stack.enter_context(Replayer(name, trace, group, libraries.get(name, "")))
             for name in (OURS, DEFAULT, *libraries)
         ]
 
+        # A turn is as many passes as fit into its time, at least one.
+        passes = {replayer.name: replayer.passes_in(seconds) for replayer in replayers}
+
         def window() -> Times:
             times = Times({replayer.name: [] for replayer in replayers})
             for number in range(turns):
                 for replayer in replayers if number % 2 == 0 else reversed(replayers):
-                    times.turns[replayer.name].append(replayer.turn(passes))
+                    times.turns[replayer.name].append(replayer.turn(passes[replayer.name]))
             return times
 
         return bench.window(f"{group.label}, {group.threads} thread(s)", window)

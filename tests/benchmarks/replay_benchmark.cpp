@@ -205,7 +205,7 @@ std::string malloc_library() {
 template <typename Kind, bool kTouch>
 int take_turns(const Trace& trace, std::size_t threads) {
   Team<Kind, kTouch> team(trace, threads);
-  (void)team.run(2);  // a first replay makes pools, caches and ranges
+  (void)team.run(1);  // a first replay makes pools, caches and ranges
   std::cout << nlohmann::json{{"malloc", malloc_library()}, {"pairs", trace.timed_pairs}}
             << std::endl;
   for (std::string line; std::getline(std::cin, line);) {

@@ -178,6 +178,7 @@ TEST_F(ElasticOnCudaTest, Law2_AChunkDoesNotMoveUnderTheWorkOfAStream) {
   EXPECT_EQ(refused.deferred, 4_MiB);
   EXPECT_THAT(refused.reason, HasSubstr("the device is still working"));
   stream.pull();
+  EXPECT_EQ(CudaDriver::get().cuStreamSynchronize(stream.stream()), CUDA_SUCCESS);
   LimitTicket ticket = own.safe_point();
   for (int i = 0; i < 1000 && !ticket.complete(); ++i) ticket = own.safe_point();
   EXPECT_TRUE(ticket.complete()) << ticket.reason;

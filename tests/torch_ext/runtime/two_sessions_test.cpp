@@ -9,15 +9,14 @@
 
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "coordinator/wire/control_client.h"
 #include "coordinator/wire/handover.h"
 #include "coordinator/wire/paths.h"
+#include "tests/allocator/sanitizer_threads.h"
 #include "tests/torch_ext/runtime/fake_coordinator.h"
 #include "torch_ext/runtime/session.h"
 
@@ -30,19 +29,6 @@ constexpr std::string_view kStep = "Optimizer.step#SGD.step";
 constexpr Bytes kDevice = 256_MiB;
 constexpr Bytes kMost = 200_MiB;  // what the opportunistic job fills before the other one grows
 constexpr Bytes kNeed = 160_MiB;  // what the guaranteed job then needs at once
-
-/// ThreadSanitizer starts threads of its own in a forked process; they block every signal, so memory
-/// could never move. Gives them names of threads that need not stop.
-void name_sanitizer_threads() {
-#ifdef __SANITIZE_THREAD__
-  std::thread{[] {}}.join();  // they start with the first thread
-  for (const auto& task : std::filesystem::directory_iterator{"/proc/self/task"}) {
-    if (task.path().filename() != std::to_string(::getpid())) {
-      std::ofstream{task.path() / "comm"} << "commensal:tsan";
-    }
-  }
-#endif
-}
 
 /// A child process that runs a job and says what it found as bits of its exit status. It and the
 /// test exchange single bytes.
@@ -76,7 +62,7 @@ class JobProcess {
       ::close(up[0]);
       int status = 127;
       try {
-        name_sanitizer_threads();
+        testing::name_sanitizer_threads();
         status = job({down[0], up[1]});
       } catch (const std::exception& error) {
         (void)std::fprintf(stderr, "job: %s\n", error.what());
