@@ -132,7 +132,7 @@ TEST_F(ForwardingAllocatorTest, ForwardsStatistics) {
 }
 
 TEST_F(ForwardingAllocatorTest, ForwardsSnapshots) {
-  MockCudaAllocator::SnapshotInfo info;
+  MockCudaAllocator::SnapshotInfo info{};  // torch leaves its flags unset
   info.segments.resize(4);
   EXPECT_CALL(native_, snapshot(kPool, false)).WillOnce(Return(info));
   EXPECT_EQ(allocator_.snapshot(kPool, false).segments.size(), 4);
