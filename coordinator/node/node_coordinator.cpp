@@ -338,7 +338,8 @@ void NodeCoordinator::handle(const PeerId& peer, const wire::AskMemory& message,
 // --- memory -------------------------------------------------------------------------------------
 
 Bytes NodeCoordinator::shown_or_said(const Member& member, Bytes said) const {
-  if (!config_.prove_releases || !member.resident) return said;
+  // What it usually holds beside must be known, or all of that would look like memory kept back.
+  if (!config_.prove_releases || !member.resident || !member.beside.known()) return said;
   const Bytes shown = saturating_sub(*member.resident, member.beside.value());
   return shown > said + kMeasuringError ? shown : said;
 }

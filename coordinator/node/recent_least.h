@@ -26,16 +26,20 @@ class RecentLeast {
     while (!samples_.empty() && samples_.front().first < now - kWindow) samples_.pop_front();
     while (!samples_.empty() && samples_.back().second >= sample) samples_.pop_back();
     samples_.emplace_back(now, sample);
-    const Bytes least = now - *begun_ < kWindow ? Bytes{} : samples_.front().second;
+    known_ = known_ || now - *begun_ >= kWindow;
+    const Bytes least = known_ ? samples_.front().second : Bytes{};
     if (least > value_ || least + kStep + kStep < value_) value_ = round_up(least, kStep);
     if (least.is_zero()) value_ = Bytes{};
   }
   [[nodiscard]] Bytes value() const noexcept { return value_; }
+  /// Whether samples have spanned the window.
+  [[nodiscard]] bool known() const noexcept { return known_; }
 
  private:
   std::deque<std::pair<TimePoint, Bytes>> samples_;  // rising
   std::optional<TimePoint> begun_;
   Bytes value_;
+  bool known_ = false;
 };
 
 }  // namespace commensal::node

@@ -732,6 +732,17 @@ TEST_F(P26Test, P26_WithoutTheLookTheNeighbourGetsBytesThatAreNotThere) {
   EXPECT_EQ(granted_after_a_false_word(false), 400_MiB);
 }
 
+TEST_F(P26Test, P26_AYoungJobsWordIsTakenUntilItIsKnownWhatItHoldsBeside) {
+  restart(all());
+  const auto o = hello("o", JobClass::kOpportunistic, 0_B);
+  const auto g = hello("g", JobClass::kGuaranteed, 400_MiB, 400_MiB);
+  join(o);
+  use(o, 350_MiB, 1s);  // Python, libraries
+  join(g);
+  obey(o, "applied", 0_B);
+  EXPECT_EQ(limit(g), 400_MiB);
+}
+
 TEST_F(BudgetTest, WhatForkedChildrenHoldIsNamed) {
   restart(all());
   const auto o = hello("o", JobClass::kOpportunistic, 0_B);
