@@ -16,6 +16,7 @@ namespace {
 struct Words {
   DaemonOptions options;
   std::string memory_budget = "0.8";
+  std::string budget_covers = "auto";
   double cores = 0.0;
   bool check_config = false;
 };
@@ -44,6 +45,11 @@ void add_options(CLI::App& app, Words& line) {
                  "folder of sockets, lock and log; only its owner may enter it");
   app.add_option("--memory-budget", line.memory_budget,
                  "memory to divide: bytes (6GiB) or a fraction of what is available (0.8)")
+      ->capture_default_str();
+  app.add_option("--budget-covers", line.budget_covers,
+                 "what counts against it: all that jobs hold, or the memory that commensal manages "
+                 "(managed); auto: all for a fraction, managed for bytes")
+      ->check(CLI::IsMember({"auto", "all", "managed"}))
       ->capture_default_str();
   app.add_option("--cores", line.cores, "cores to divide; default: affinity and quotas")
       ->check(between(0.01, 65536.0));
@@ -86,6 +92,7 @@ void add_options(CLI::App& app, Words& line) {
 /// Turns what CLI11 read into options. @throws std::exception with one clear sentence.
 void finish(Words& line) {
   line.options.memory_budget = parse_memory_budget(line.memory_budget);
+  if (line.budget_covers != "auto") line.options.covers_all = line.budget_covers == "all";
   if (line.cores > 0) line.options.cores = line.cores;
   wire::check_instance_name(line.options.instance);
 }

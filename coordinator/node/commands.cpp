@@ -70,30 +70,68 @@ void NodeCoordinator::handle(const PeerId& peer, const wire::StatusRequest& mess
   send(peer, wire::StatusReply{status(message.job, now)});
 }
 
+json NodeCoordinator::lease_status(const Job& job, TimePoint now) const {
+  Bytes granted;
+  Bytes held;
+  Bytes charged;
+  std::optional<Bytes> resident;
+  std::string state = job.parked() ? "parked" : "granted";
+  std::string reason = job.target_reason;
+  if (job.parked() && reason != job.stage_reason) reason = job.stage_reason;
+  for (const Member& member : job.members) {
+    const LeaseKey key = job.key(member);
+    granted += ledger_.limit(key);
+    charged += ledger_.charged(key);
+    held += member.held;
+    if (member.resident) resident = resident.value_or(Bytes{}) + *member.resident;
+    if (ledger_.shrinking(key)) {
+      const bool said = member.outcome == "refused" || member.outcome == "deferred";
+      if (!job.parked()) state = said ? member.outcome : "shrinking";
+      if (!member.answer_reason.empty()) reason += "; " + member.answer_reason;
+    } else if (state == "granted" && ledger_.limit(key) < job.part_of(job.target, member)) {
+      state = "growing";
+    }
+  }
+  if (const Bytes theirs = job.of_children.value(); !theirs.is_zero()) {
+    reason += "; " + to_string(theirs) + " held by forked children:";
+    for (const ChildUse& child : job.use.children) reason += " " + std::to_string(child.pid);
+  }
+  json children = json::array();
+  for (const ChildUse& child : job.use.children) {
+    children.push_back({{"pid", child.pid}, {"bytes", child.bytes.count()}});
+  }
+  const policies::MemoryLease& lease = job.lease.lease();
+  return {{"granted_bytes", granted.count()},
+          {"charged_bytes", charged.count()},
+          {"unmanaged_bytes", job.unmanaged().count()},
+          {"children_bytes", job.of_children.value().count()},
+          {"children", std::move(children)},
+          {"resident_bytes", resident ? json(resident->count()) : json(nullptr)},
+          {"group_bytes", job.use.group ? json(job.use.group->count()) : json(nullptr)},
+          {"measured_by", job.use.by},
+          {"target_bytes", job.target.count()},
+          {"held_bytes", held.count()},
+          {"owed_bytes", job.owed.count()},
+          {"leased_bytes", lease.bytes.count()},
+          {"lease_ends_seconds", std::max(0.0, seconds(lease.ends - now))},
+          {"lease_term_seconds", seconds(lease.term)},
+          {"stage", policies::to_string(job.stage)},
+          {"stage_seconds", job.parked() ? seconds(now - job.stage_since) : 0.0},
+          {"min_bytes", job.memory.min.count()},
+          {"max_bytes", job.memory.max ? json(job.memory.max->count()) : json(nullptr)},
+          {"revision", job.revision},
+          {"state", state},
+          {"reason", reason}};
+}
+
 json NodeCoordinator::job_status(const Job& job, TimePoint now) const {
   json result = empty_stats();
   const Member* speaker = job.speaker();
   if (speaker != nullptr && speaker->stats.is_object()) overlay(result, speaker->stats);
-  Bytes granted;
-  Bytes held;
-  Bytes charged;
-  std::string state = "granted";
-  std::string reason = job.target_reason;
   json members = json::array();
   for (const Member& member : job.members) {
     members.push_back({{"pid", member.pid}, {"role", member.role}, {"rank", member.rank}});
-    granted += ledger_.limit(job.key(member));
-    charged += ledger_.charged(job.key(member));
-    held += member.held;
     if (&member != speaker && member.is_managed()) add_memory(result["memory"], member.stats);
-    if (ledger_.shrinking(job.key(member))) {
-      state = member.outcome == "refused" || member.outcome == "deferred" ? member.outcome
-                                                                          : "shrinking";
-      if (!member.answer_reason.empty()) reason += "; " + member.answer_reason;
-    } else if (state == "granted" &&
-               ledger_.limit(job.key(member)) < job.part_of(job.target, member)) {
-      state = "growing";
-    }
   }
   json& identity = result["job"];
   identity["id"] = job.id.str();
@@ -110,16 +148,8 @@ json NodeCoordinator::job_status(const Job& job, TimePoint now) const {
   }
   if (!job.reason.empty()) identity["reason"] = job.reason;
   if (json& law = result["gate"]["law"]; law == json("")) law = job.law;
-  if (job.paused) result["gate"]["state"] = "paused";
-  result["lease"] = {{"granted_bytes", granted.count()},
-                     {"charged_bytes", charged.count()},
-                     {"target_bytes", job.target.count()},
-                     {"held_bytes", held.count()},
-                     {"min_bytes", job.memory.min.count()},
-                     {"max_bytes", job.memory.max ? json(job.memory.max->count()) : json(nullptr)},
-                     {"revision", job.revision},
-                     {"state", state},
-                     {"reason", reason}};
+  if (job.paused || job.parked()) result["gate"]["state"] = "paused";
+  result["lease"] = lease_status(job, now);
   const bool guaranteed = job.job_class == JobClass::kGuaranteed;
   const auto slowdown = guaranteed ? compute_.slowdown(job.id) : std::nullopt;
   const MedianEstimate baseline = guaranteed ? compute_.baseline(job.id) : MedianEstimate{};
@@ -172,7 +202,11 @@ json NodeCoordinator::status(const std::string& job, TimePoint now) {
                  {"cores", device_.cores},
                  {"capacity_bytes", device_.capacity.count()},
                  {"granted_bytes", charged.count()},
+                 {"unmanaged_bytes", ledger_.total_unmanaged().count()},
+                 {"outside_bytes", ledger_.outside().count()},
                  {"free_bytes", ledger_.free().count()},
+                 {"available_bytes", available_ ? json(available_->count()) : json(nullptr)},
+                 {"covers", config_.charge_unmanaged ? "all" : "managed"},
                  {"reason", device_.reason}}}},
               {"jobs", std::move(jobs)}};
 }
@@ -187,6 +221,8 @@ void NodeCoordinator::end_job(Job& job, const std::string& exit_reason, TimePoin
   status["lease"]["granted_bytes"] = 0;
   status["lease"]["charged_bytes"] = 0;
   for (const Member& member : job.members) ledger_.close(job.key(member));
+  ledger_.set_unmanaged(job.id, Bytes{});
+  if (job.job_class == JobClass::kOpportunistic) forget_speeds();
   ended_.push_back({std::move(status), job.started, now});
   if (ended_.size() > kEndedKept) ended_.pop_front();
   table_.remove(job.id);
@@ -223,8 +259,10 @@ void NodeCoordinator::handle(const PeerId& peer, const wire::SetRequest& message
   }
   if (message.paused) {
     job.paused = *message.paused;
-    change.paused = job.paused;
+    change.paused = job.paused || job.parked();
     done += std::string{done.empty() ? "" : "; "} + (job.paused ? "paused" : "resumed");
+    if (job.parked() && !job.paused) done += ", and waits: " + job.stage_reason;
+    forget_speeds();  // the others compute beside another number of jobs
   }
   if (message.share || message.paused) {
     change.job_id = job.id.str();

@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <fstream>
 #include <map>
+#include <set>
 #include <sstream>
 #include <system_error>
 #include <utility>
@@ -25,6 +26,7 @@
 #include "coordinator/node/background.h"
 #include "coordinator/node/device_page.h"
 #include "coordinator/node/page_server.h"
+#include "coordinator/node/process_use.h"
 #include "coordinator/wire/paths.h"
 
 namespace commensal::node {
@@ -35,6 +37,7 @@ using namespace std::chrono_literals;
 constexpr Duration kHeartbeat = 200ms;
 constexpr Duration kSampling = 20ms;
 constexpr Duration kRecovery = 1500ms;
+constexpr Duration kMeasuring = 1s;  // between two looks at what processes hold
 constexpr int kMessagesAtOnce = 256;
 constexpr std::int64_t kLargestFrame = 16LL << 20U;  // larger ones end the connection
 constexpr std::size_t kLogBytes = 4U << 20U;
@@ -84,6 +87,7 @@ CoordinatorConfig coordinator_config(const DaemonOptions& options, bool after_cr
   config.socket = wire::control_socket_path(options.runtime_dir, options.instance).native();
   config.law = options.law;
   config.memory.headroom = options.headroom;
+  config.charge_unmanaged = options.covers_all.value_or(!options.memory_budget.bytes);
   config.compute.slo = options.slo;
   config.compute.trickle = options.trickle;
   config.compute.period = from_seconds(options.control_period_seconds);
@@ -244,6 +248,9 @@ class Daemon {
                                  "a message is one frame, not " + std::to_string(frames.size()));
         }
         const wire::Message message = wire::decode(frames.front());
+        if (const auto* answer = std::get_if<wire::Answer>(&message)) {
+          measure(JobId{answer->job_id}, now);  // what it says is compared with what is so
+        }
         coordinator_.receive(peer, message, now);
         if (const auto* hello = std::get_if<wire::Register>(&message)) watch(*hello);
       } catch (const wire::BadMessage& problem) {
@@ -267,6 +274,34 @@ class Daemon {
     }
   }
 
+  /// Shows the coordinator what the kernel says of a job's processes, of those whose pid means the
+  /// same here.
+  void measure(const JobId& id, TimePoint now) {
+    std::set<std::int64_t> members;
+    std::set<std::int64_t> known;
+    for (const Job& job : coordinator_.table().jobs()) {
+      for (const Member& member : job.members) {
+        if (!watches_.contains({job.id, member.pid})) continue;
+        known.insert(member.pid);
+        if (job.id == id) members.insert(member.pid);
+      }
+    }
+    if (!members.empty()) coordinator_.observe_use(id, measure_job(members, known), now);
+  }
+
+  void measure_all(TimePoint now) {
+    if (now < next_measuring_) return;
+    next_measuring_ = now + kMeasuring;
+    std::vector<JobId> ids;
+    for (const Job& job : coordinator_.table().jobs()) ids.push_back(job.id);
+    for (const JobId& id : ids) measure(id, now);
+    try {
+      coordinator_.observe_available(read_host_facts().available, now);
+    } catch (const std::runtime_error& problem) {
+      log_->warn("cannot read what is available: {}", problem.what());
+    }
+  }
+
   void process_gone(const ProcessKey& key, Departure departure) {
     log_->info("job {}: process {} is gone", key.first.str(), key.second);
     watches_.erase(key);
@@ -283,6 +318,7 @@ class Daemon {
     if (now < next_tick_) return;
     next_tick_ = now + kHeartbeat;
     find_silent(now);
+    measure_all(now);
     coordinator_.tick(now);
     const bool idle =
         coordinator_.table().jobs().empty() && now - coordinator_.idle_since() >= idle_exit_;
@@ -379,6 +415,7 @@ class Daemon {
   ControlSocket control_;
   std::map<ProcessKey, wire::UniqueFd> watches_;
   std::vector<PageEntry> published_;
+  TimePoint next_measuring_;
   TimePoint next_heartbeat_;
   TimePoint next_tick_;
   TimePoint next_sample_;

@@ -17,6 +17,9 @@ struct DaemonOptions {
   std::string instance = "default";
   std::filesystem::path runtime_dir;
   MemoryBudget memory_budget;
+  /// Whether the budget covers all that jobs hold, or what they manage only. Absent: all for a
+  /// fraction of what is available, what they manage for a number of bytes.
+  std::optional<bool> covers_all;
   std::optional<double> cores;
   double trickle = 0.01;
   double slo = 0.01;

@@ -7,11 +7,9 @@
 namespace commensal::node {
 namespace {
 
-using namespace std::chrono_literals;
-
-constexpr Duration kWantedWindow = 5s;  // how long a peak of demand is remembered
 /// What a main beside ranks has at least, and the step in which its part moves with its use.
 constexpr Bytes kMainPart{64U << 20U};
+constexpr Bytes kMostBelieved{std::uint64_t{1} << 44U};
 
 /// A section of a member's newest report; null: not there, or not an object.
 const nlohmann::json* section(const Member& member, const char* name) {
@@ -25,6 +23,14 @@ const nlohmann::json* section(const Member& member, const char* name) {
 bool Member::in_idle_class() const {
   const auto* gate = section(*this, "gate");
   return gate != nullptr && gate->contains("idle_class") && (*gate)["idle_class"] == true;
+}
+
+Bytes Member::held_by_children() const {
+  const auto* memory = section(*this, "memory");
+  if (memory == nullptr) return {};
+  const auto value = memory->find("held_by_children_bytes");
+  const bool known = value != memory->end() && value->is_number_unsigned();
+  return known ? Bytes{value->get<std::uint64_t>()} : Bytes{};
 }
 
 Bytes Member::wanted() const {
@@ -90,15 +96,32 @@ const Member* Job::speaker() const noexcept {
   return best;
 }
 
-void Job::note_wanted(TimePoint now, Bytes bytes) {
-  while (!wanted.empty() && wanted.front().first < now - kWantedWindow) wanted.pop_front();
-  // What is smaller and older than the newest can never be the largest again.
-  while (!wanted.empty() && wanted.back().second <= bytes) wanted.pop_back();
-  wanted.emplace_back(now, bytes);
+void Job::note_use(TimePoint now, JobUse measured) {
+  Bytes held;
+  Bytes reported;
+  for (Member& m : members) {
+    const auto found = measured.resident.find(m.pid);
+    m.resident.reset();
+    if (found != measured.resident.end()) m.resident = found->second;
+    if (m.resident) m.beside.note(now, saturating_sub(*m.resident, m.held));
+    held += m.held;
+    // A sum of nonsense must not be small again.
+    reported += std::min(m.held_by_children(), kMostBelieved);
+  }
+  if (measured.group) group_beside.note(now, saturating_sub(*measured.group, held));
+  Bytes children_hold;
+  for (const ChildUse& child : measured.children) children_hold += child.bytes;
+  // Two witnesses: pages that are a child's alone, and what the allocator knows that it gave back
+  // beside a living child, be it shared by several.
+  of_children.note(now, measured.children.empty() ? Bytes{} : std::max(children_hold, reported));
+  use = std::move(measured);
 }
 
-Bytes Job::wanted_recent() const noexcept {
-  return wanted.empty() ? Bytes{} : wanted.front().second;
+Bytes Job::unmanaged() const {
+  if (use.group) return group_beside.value();
+  Bytes sum = of_children.value();
+  for (const Member& m : members) sum += m.beside.value();
+  return sum;
 }
 
 Job* JobTable::find(const JobId& id) noexcept {

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -14,6 +13,10 @@
 #include "allocator/base/clock.h"
 #include "allocator/base/ids.h"
 #include "coordinator/node/ledger.h"
+#include "coordinator/node/memory_lease.h"
+#include "coordinator/node/process_use.h"
+#include "coordinator/node/recent_least.h"
+#include "coordinator/node/speed_curve.h"
 #include "coordinator/policies/view.h"
 
 namespace commensal::node {
@@ -40,7 +43,9 @@ struct Member {
   bool left = false;        ///< has sent its last report
   TimePoint last_heard;
   Bytes held;
-  nlohmann::json stats;  ///< its newest report; null before the first
+  std::optional<Bytes> resident;  ///< what the kernel showed last; nothing: it cannot be read
+  RecentLeast beside;             ///< of it, what is not `held`
+  nlohmann::json stats;           ///< its newest report; null before the first
   std::optional<PageReading> page;
   TimePoint told_at;    ///< when its limit was last told
   std::string outcome;  ///< of its newest answer
@@ -55,6 +60,8 @@ struct Member {
   [[nodiscard]] bool is_managed() const noexcept { return role != "helper"; }
   /// Whether its newest report says that its threads are in the kernel's idle class.
   [[nodiscard]] bool in_idle_class() const;
+  /// What forked children still hold of what it gave back, as it reported.
+  [[nodiscard]] Bytes held_by_children() const;
   /// What it would use without a limit, as far as it has told.
   [[nodiscard]] Bytes wanted() const;
 };
@@ -78,7 +85,16 @@ struct Job {
   std::string share_reason;
   TimePoint started;
   std::size_t slot = 0;  ///< on the device page
-  std::deque<std::pair<TimePoint, Bytes>> wanted;
+  LeaseKeeper lease;
+  SpeedCurve speeds;
+  JobUse use;                ///< what the kernel showed last
+  RecentLeast group_beside;  ///< of its control group, what is not held
+  RecentLeast of_children;   ///< what forked children hold
+  Bytes owed;                ///< charged above its limits
+  TimePoint owed_since;
+  policies::Stage stage = policies::Stage::kNone;
+  TimePoint stage_since;
+  std::string stage_reason;
 
   [[nodiscard]] LeaseKey key(const Member& member) const { return LeaseKey{id, member.pid}; }
   [[nodiscard]] Member* member(std::int64_t pid) noexcept;
@@ -92,8 +108,11 @@ struct Job {
   [[nodiscard]] bool in_idle_class() const;
   /// The process that speaks for the job: its lowest rank, else its first main.
   [[nodiscard]] const Member* speaker() const noexcept;
-  void note_wanted(TimePoint now, Bytes bytes);
-  [[nodiscard]] Bytes wanted_recent() const noexcept;
+  [[nodiscard]] bool parked() const noexcept { return stage != policies::Stage::kNone; }
+  /// Notes what the kernel shows of its processes.
+  void note_use(TimePoint now, JobUse measured);
+  /// What it holds beside its managed memory, its forked children's part included.
+  [[nodiscard]] Bytes unmanaged() const;
 };
 
 /// Live jobs in the order of their arrival. Not thread safe.

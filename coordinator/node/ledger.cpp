@@ -52,6 +52,30 @@ Bytes Ledger::total_charged() const noexcept {
   return total;
 }
 
+void Ledger::set_unmanaged(const JobId& job, Bytes bytes) {
+  if (bytes.is_zero()) {
+    unmanaged_.erase(job);
+  } else {
+    unmanaged_[job] = bytes;
+  }
+}
+
+Bytes Ledger::unmanaged(const JobId& job) const {
+  const auto found = unmanaged_.find(job);
+  return found == unmanaged_.end() ? Bytes{} : found->second;
+}
+
+Bytes Ledger::total_unmanaged() const noexcept {
+  Bytes total;
+  for (const auto& [job, bytes] : unmanaged_) total = saturating_add(total, bytes);
+  return total;
+}
+
+Bytes Ledger::free() const noexcept {
+  const Bytes reserved = saturating_add(total_unmanaged(), outside_);
+  return saturating_sub(capacity_, saturating_add(total_charged(), reserved));
+}
+
 Bytes Ledger::reachable(const LeaseKey& key, Bytes target) const {
   const Lease& lease = at(key);
   const Bytes mine = charged(lease);
@@ -62,8 +86,9 @@ Bytes Ledger::reachable(const LeaseKey& key, Bytes target) const {
     // What a floor still lacks is as good as taken.
     taken = saturating_add(taken, std::max(charged(other), other.floor));
   }
-  const Bytes room = std::max(mine, saturating_sub(capacity_, taken));
-  return std::min(target, room);
+  const Bytes promised = saturating_sub(capacity_, taken);
+  const Bytes open = saturating_sub(promised, saturating_add(total_unmanaged(), outside_));
+  return std::min(target, std::max({mine, open, std::min(lease.floor, promised)}));
 }
 
 void Ledger::tell(const LeaseKey& key, Bytes limit, Revision revision) {

@@ -32,6 +32,10 @@ enum class ConfirmShrinks : bool { kNo = false, kYes = true };
 /// with what a process holds already (a coordinator that starts again); nothing grows until that
 /// has gone down.
 ///
+/// What no limit moves is kept apart: a job's *unmanaged* memory, and what others have taken of the
+/// device (*outside*). Nothing grows into either, with one exception: floors, which were promised,
+/// are kept on all of the capacity.
+///
 /// Not thread safe.
 class Ledger {
  public:
@@ -45,6 +49,10 @@ class Ledger {
   void close(const LeaseKey& key) noexcept;
   void set_floor(const LeaseKey& key, Bytes floor);
   void set_capacity(Bytes capacity) noexcept { capacity_ = capacity; }
+  /// Notes what a job holds beside its leases; zero forgets it.
+  void set_unmanaged(const JobId& job, Bytes bytes);
+  /// Notes how much of the capacity others than the jobs have taken.
+  void set_outside(Bytes bytes) noexcept { outside_ = bytes; }
 
   /// Returns how far the limit can go toward `target` now: down always, up as far as there is
   /// memory that nobody is charged with and no other's floor needs.
@@ -61,8 +69,12 @@ class Ledger {
   [[nodiscard]] Bytes charged(const LeaseKey& key) const;  ///< most that it may hold
   [[nodiscard]] bool shrinking(const LeaseKey& key) const { return charged(key) > limit(key); }
   [[nodiscard]] Bytes capacity() const noexcept { return capacity_; }
-  [[nodiscard]] Bytes total_charged() const noexcept;
-  [[nodiscard]] Bytes free() const noexcept { return saturating_sub(capacity_, total_charged()); }
+  [[nodiscard]] Bytes total_charged() const noexcept;  ///< of the leases
+  [[nodiscard]] Bytes unmanaged(const JobId& job) const;
+  [[nodiscard]] Bytes total_unmanaged() const noexcept;
+  [[nodiscard]] Bytes outside() const noexcept { return outside_; }
+  /// What nobody is charged with.
+  [[nodiscard]] Bytes free() const noexcept;
 
  private:
   struct Told {
@@ -80,6 +92,8 @@ class Ledger {
   Bytes capacity_;
   ConfirmShrinks confirm_;
   std::map<LeaseKey, Lease> leases_;
+  std::map<JobId, Bytes> unmanaged_;
+  Bytes outside_;
 };
 
 }  // namespace commensal::node

@@ -17,6 +17,11 @@ using policies::JobView;
 
 constexpr Duration kLease = 2s;
 constexpr std::uint64_t kLeastGrowth = 1U << 20U;
+/// What the kernel shows beside a job's word is noise up to here.
+constexpr Bytes kMeasuringError{32U << 20U};
+/// Kept available on the machine: a part of the capacity, and at most so much.
+constexpr std::uint64_t kReservePart = 32;
+constexpr Bytes kMostReserve{256U << 20U};
 
 bool is_law(const std::string& law) { return law == "open" || law == "duty_cycle" || law == "gap"; }
 
@@ -146,6 +151,7 @@ Job* NodeCoordinator::admit(const PeerId& peer, const wire::Register& message, T
     job.reason += (job.reason.empty() ? "" : "; ") + std::string{"no pacing law '"} + message.law +
                   "', uses " + usual;
   }
+  if (job.job_class == JobClass::kOpportunistic) forget_speeds();
   Job* added = table_.add(std::move(job), wire::kMaxDeviceEntries);
   if (added == nullptr) {
     send(peer, wire::Error{"full", "the device page has no entry left for job '" + message.job_id +
@@ -212,12 +218,13 @@ void NodeCoordinator::handle(const PeerId& peer, const wire::Register& message, 
     member->registered = true;
     send_registered(*job, *member);
   }
-  if (job->paused) {
+  if (job->paused || job->parked()) {
     wire::Change change;
     change.job_id = job->id.str();
     change.revision = ++job->revision;
     change.paused = true;
-    change.reason = "the job is paused";
+    if (job->parked()) change.parked = true;
+    change.reason = job->parked() ? job->stage_reason : "the job is paused";
     send(peer, change);
   }
   update_shares(now);
@@ -297,10 +304,17 @@ void NodeCoordinator::handle(const PeerId& peer, const wire::Answer& message, Ti
                                                  outcome + "'"));
     return;
   }
-  if (!ledger_.confirm(job->key(*member), message.revision, Bytes{message.held_bytes})) return;
-  member->held = Bytes{message.held_bytes};
+  const Bytes said{message.held_bytes};
+  const Bytes shown = shown_or_said(*member, said);
+  if (!ledger_.confirm(job->key(*member), message.revision, shown)) return;
+  member->held = said;
   member->outcome = outcome;
   member->answer_reason = message.reason;
+  if (shown > said && ledger_.shrinking(job->key(*member))) {
+    member->answer_reason += (message.reason.empty() ? "" : "; ") +
+                             std::string{"says that it holds "} + to_string(said) +
+                             ", the kernel shows " + to_string(shown);
+  }
   rebalance(now);
 }
 
@@ -323,10 +337,38 @@ void NodeCoordinator::handle(const PeerId& peer, const wire::AskMemory& message,
 
 // --- memory -------------------------------------------------------------------------------------
 
-DeviceView NodeCoordinator::device_view() const {
+Bytes NodeCoordinator::shown_or_said(const Member& member, Bytes said) const {
+  // What it usually holds beside must be known, or all of that would look like memory kept back.
+  if (!config_.prove_releases || !member.resident || !member.beside.known()) return said;
+  const Bytes shown = saturating_sub(*member.resident, member.beside.value());
+  return shown > said + kMeasuringError ? shown : said;
+}
+
+void NodeCoordinator::observe_use(const JobId& id, JobUse use, TimePoint now) {
+  Job* job = table_.find(id);
+  if (job == nullptr) return;
+  job->note_use(now, std::move(use));
+  if (config_.charge_unmanaged) ledger_.set_unmanaged(id, job->unmanaged());
+}
+
+void NodeCoordinator::observe_available(Bytes available, TimePoint now) {
+  available_ = available;
+  Bytes used = ledger_.total_unmanaged();
+  for (const Job& job : table_.jobs()) {
+    for (const Member& member : job.members) used += std::min(member.held, device_.capacity);
+  }
+  const Bytes reserve = std::min(kMostReserve, Bytes{device_.capacity.count() / kReservePart});
+  const Bytes usable = used + saturating_sub(available, reserve);
+  outside_.note(now, saturating_sub(device_.capacity, usable));
+  ledger_.set_outside(outside_.value());
+}
+
+DeviceView NodeCoordinator::device_view(TimePoint now) const {
   DeviceView device;
   device.id = DeviceId{device_.id};
+  device.now = now;
   device.capacity = device_.capacity;
+  device.outside = ledger_.outside();
   device.cores = device_.cores;
   for (const Job& job : table_.jobs()) {
     JobView view;
@@ -345,7 +387,13 @@ DeviceView NodeCoordinator::device_view() const {
       view.wanted += member.wanted();
       if (member.ask) view.asked = std::max(view.asked, member.ask->total * job.managed_count());
     }
-    view.wanted_recent = std::max(view.wanted, job.wanted_recent());
+    view.unmanaged = ledger_.unmanaged(job.id);
+    view.lease = job.lease.lease();
+    view.speeds = job.speeds.points();
+    view.owed = job.owed;
+    view.owed_since = job.owed_since;
+    view.stage = job.stage;
+    view.stage_since = job.stage_since;
     std::sort(view.ranks.begin(), view.ranks.end(),
               [](const auto& a, const auto& b) { return a.rank < b.rank; });
     device.jobs.push_back(std::move(view));
@@ -354,16 +402,48 @@ DeviceView NodeCoordinator::device_view() const {
 }
 
 policies::NodeView NodeCoordinator::view(TimePoint now) const {
-  return {policies::NodeId{config_.instance}, now, {device_view()}};
+  return {policies::NodeId{config_.instance}, now, {device_view(now)}};
+}
+
+void NodeCoordinator::observe_jobs(TimePoint now) {
+  update_floors();
+  for (Job& job : table_.jobs()) {
+    Bytes wanted;
+    Bytes asked;
+    Bytes owed;
+    for (const Member& member : job.members) {
+      const LeaseKey key = job.key(member);
+      owed += saturating_sub(ledger_.charged(key), ledger_.limit(key));
+      if (!member.is_managed()) continue;
+      wanted += member.wanted();
+      if (member.ask) asked = std::max(asked, member.ask->total * job.managed_count());
+    }
+    job.lease.note(now, std::max(wanted, asked));
+    if (job.owed.is_zero()) job.owed_since = now;
+    job.owed = owed;
+  }
+}
+
+void NodeCoordinator::change_stage(Job& job, const policies::StageChange& change, TimePoint now) {
+  job.stage = change.stage;
+  job.stage_since = now;
+  job.stage_reason = change.reason;
+  wire::Change message;
+  message.job_id = job.id.str();
+  message.revision = ++job.revision;
+  message.paused = job.paused || job.parked();
+  message.parked = job.parked();
+  message.reason = change.reason;
+  for (const Member& member : job.members) {
+    if (member.registered) send(member.peer, message);
+  }
 }
 
 void NodeCoordinator::rebalance(TimePoint now) {
-  update_floors();
-  const DeviceView device = device_view();
-  for (const JobView& view : device.jobs) {
-    table_.find(view.id)->note_wanted(now, std::max(view.wanted, view.asked));
-  }
-  for (const auto& change : decide_memory(device, config_.memory).memory) {
+  observe_jobs(now);
+  const policies::Plan plan = decide_memory(device_view(now), config_.memory);
+  for (const auto& change : plan.stages) change_stage(*table_.find(change.job), change, now);
+  for (const auto& change : plan.memory) {
     Job* job = table_.find(change.job);
     job->target = change.limit;
     job->target_reason = change.reason;
@@ -472,7 +552,28 @@ bool NodeCoordinator::wants_sampling() const {
 
 void NodeCoordinator::sample(TimePoint now) { update_shares(now); }
 
+void NodeCoordinator::measure_speeds(TimePoint now) {
+  const bool alone = std::none_of(table_.jobs().begin(), table_.jobs().end(), [](const Job& job) {
+    return job.job_class == JobClass::kGuaranteed;
+  });
+  for (Job& job : table_.jobs()) {
+    Bytes granted;
+    for (const Member& member : job.members) granted += ledger_.limit(job.key(member));
+    const Member* speaker = job.speaker();
+    const bool steps = speaker != nullptr && speaker->page && speaker->page->step_number > 0;
+    // Beside a guaranteed job the gate paces it, whatever memory it has.
+    const bool steady = alone && steps && !job.paused && !job.parked() && job.owed.is_zero() &&
+                        granted.count() + job.members.size() >= job.target.count();
+    job.speeds.note(now, job.target, steps ? speaker->page->step_number : 0, steady);
+  }
+}
+
+void NodeCoordinator::forget_speeds() noexcept {
+  for (Job& job : table_.jobs()) job.speeds.clear();
+}
+
 void NodeCoordinator::tick(TimePoint now) {
+  measure_speeds(now);
   rebalance(now);
   retell(now);
   update_shares(now);
@@ -484,7 +585,8 @@ void NodeCoordinator::update_shares(TimePoint now) {
   view.device = DeviceId{device_.id};
   for (const Job& job : table_.jobs()) {
     if (job.job_class == JobClass::kOpportunistic) {
-      view.opportunistic.push_back({job.id, job.share, job.paused, job.in_idle_class()});
+      view.opportunistic.push_back(
+          {job.id, job.share, job.paused || job.parked(), job.in_idle_class()});
       continue;
     }
     ComputeView::Guaranteed seen{job.id, 0, {}};
@@ -513,7 +615,7 @@ std::vector<PageEntry> NodeCoordinator::page_entries(TimePoint now) const {
     entry.job_id = job.id.str();
     entry.job_class = job.job_class;
     entry.law = job.law;
-    entry.paused = job.paused;
+    entry.paused = job.paused || job.parked();
     entry.slo = config_.compute.slo;
     for (const Member& m : job.members) entry.memory_grant += ledger_.limit(job.key(m));
     if (job.job_class == JobClass::kGuaranteed) {

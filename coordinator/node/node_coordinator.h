@@ -33,6 +33,11 @@ struct CoordinatorConfig {
   /// After a crash, nothing grows so long, for the older instance's jobs to register again.
   Duration recovery{};
   ConfirmShrinks confirm = ConfirmShrinks::kYes;
+  /// The capacity covers all that jobs hold, not only what they manage.
+  bool charge_unmanaged = false;
+  /// A shrink counts when the kernel shows it, not when the job says so. False exists to show in a
+  /// test that the look is needed.
+  bool prove_releases = true;
 };
 
 struct Outgoing {
@@ -77,6 +82,11 @@ class NodeCoordinator {
   void receive_malformed(const PeerId& peer, const wire::BadMessage& problem);
   /// Notes what a process shows on its page.
   void observe_page(const JobId& job, std::int64_t pid, const PageReading& reading, TimePoint now);
+  /// Notes what the kernel shows of a job's processes. Best called right before an Answer of one is
+  /// received, and about once a second.
+  void observe_use(const JobId& job, JobUse use, TimePoint now);
+  /// Notes how much memory the kernel would let anybody take now.
+  void observe_available(Bytes available, TimePoint now);
   /// Returns a dead process's lease; the job ends with its last process that is no helper.
   void member_gone(const JobId& job, std::int64_t pid, Departure departure, TimePoint now);
   /// Takes the controller's samples; call every few ms while `wants_sampling`.
@@ -128,6 +138,13 @@ class NodeCoordinator {
   void update_floors();
 
   void rebalance(TimePoint now);
+  /// Brings up to date what the decision sees: floors, leases, debts.
+  void observe_jobs(TimePoint now);
+  void measure_speeds(TimePoint now);
+  void forget_speeds() noexcept;
+  void change_stage(Job& job, const policies::StageChange& change, TimePoint now);
+  /// What a process holds, by its own word or, if that is more, by the kernel's.
+  [[nodiscard]] Bytes shown_or_said(const Member& member, Bytes said) const;
   void apply_targets(TimePoint now);
   void move_toward_target(Job& job, Member& member, bool shrink, TimePoint now);
   void tell(Job& job, Member& member, Bytes limit, const std::string& reason, TimePoint now);
@@ -135,7 +152,8 @@ class NodeCoordinator {
   void retell(TimePoint now);
   void update_shares(TimePoint now);
 
-  [[nodiscard]] policies::DeviceView device_view() const;
+  [[nodiscard]] policies::DeviceView device_view(TimePoint now) const;
+  [[nodiscard]] nlohmann::json lease_status(const Job& job, TimePoint now) const;
   [[nodiscard]] nlohmann::json job_status(const Job& job, TimePoint now) const;
   void end_job(Job& job, const std::string& exit_reason, TimePoint now);
   void send(const PeerId& peer, wire::Message message);
@@ -149,6 +167,8 @@ class NodeCoordinator {
   JobTable table_;
   Ledger ledger_;
   ComputeController compute_;
+  std::optional<Bytes> available_;  ///< as the kernel said last
+  RecentLeast outside_;
   std::vector<Outgoing> outgoing_;
   struct Ended {
     nlohmann::json status;

@@ -8,6 +8,7 @@
 
 #include "allocator/base/bytes.h"
 #include "allocator/base/ids.h"
+#include "coordinator/policies/view.h"
 
 namespace commensal::policies {
 
@@ -27,11 +28,21 @@ struct ShareChange {
   bool operator==(const ShareChange&) const = default;
 };
 
+/// Presses a job for memory, or lets go of it.
+struct StageChange {
+  JobId job;
+  DeviceId device;
+  Stage stage = Stage::kNone;
+  std::string reason;
+  bool operator==(const StageChange&) const = default;
+};
+
 /// Changes in the order in which they are to be made: what shrinks comes first. A job that is not
 /// named keeps what it has.
 struct Plan {
   std::vector<MemoryChange> memory;
   std::vector<ShareChange> shares;
+  std::vector<StageChange> stages;
   bool operator==(const Plan&) const = default;
 };
 

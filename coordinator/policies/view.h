@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "allocator/base/bytes.h"
@@ -47,6 +48,38 @@ struct RankView {
   bool operator==(const RankView&) const = default;
 };
 
+/// Memory that a job has wanted, and keeps until the lease runs out: a new peak renews it.
+struct MemoryLease {
+  Bytes bytes;     ///< the largest of `wanted` since it was renewed or ran out
+  TimePoint ends;  ///< from then on, what is not wanted goes to others
+  Duration
+      term{};  ///< how long it runs after a peak; longer for a job that took back what it let go
+  bool operator==(const MemoryLease&) const = default;
+};
+
+/// How fast a job was with a limit.
+struct SpeedPoint {
+  Bytes limit;
+  double steps_per_second = 0.0;
+  bool operator==(const SpeedPoint&) const = default;
+};
+
+/// How far a job is pressed for memory that it should give back.
+enum class Stage : std::uint8_t {
+  kNone,  ///< runs within its limit
+  kPark,  ///< all its memory is saved and it waits
+  kMove   ///< parked, and the engine is asked to start it elsewhere
+};
+
+[[nodiscard]] constexpr std::string_view to_string(Stage stage) noexcept {
+  switch (stage) {
+    case Stage::kNone: return "none";
+    case Stage::kPark: return "park";
+    case Stage::kMove: return "move";
+  }
+  return "none";
+}
+
 /// One job on one device.
 struct JobView {
   JobId id;
@@ -57,18 +90,28 @@ struct JobView {
   ShareRange share;
   std::vector<RankView> ranks;  ///< in the order of their numbers
   bool paused = false;
-  Bytes limit;          ///< last told, summed over its ranks
-  Bytes held;           ///< last reported, summed
-  Bytes wanted;         ///< would use now without a limit
-  Bytes wanted_recent;  ///< largest of `wanted` within the last seconds
-  Bytes asked;          ///< total that it needs to go on (an open AskMemory); zero: none
+  Bytes limit;   ///< last decided, summed over its ranks
+  Bytes held;    ///< last reported, summed
+  Bytes wanted;  ///< would use now without a limit
+  Bytes asked;   ///< total that it needs to go on (an open AskMemory); zero: none
+  Bytes
+      unmanaged;  ///< measured beside what it manages, forked children included; no limit moves it
+  MemoryLease lease;
+  /// Speeds that were measured among the same jobs, in the order of the limits.
+  std::vector<SpeedPoint> speeds;
+  Bytes owed;  ///< may still hold above its limit; zero: nothing
+  TimePoint owed_since;
+  Stage stage = Stage::kNone;
+  TimePoint stage_since;
   bool operator==(const JobView&) const = default;
 };
 
 struct DeviceView {
   DeviceId id;
   std::string kind = "host";
+  TimePoint now;
   Bytes capacity;
+  Bytes outside;  ///< of the capacity, what others than these jobs have taken
   double cores = 0.0;
   std::vector<JobView> jobs;  ///< in the order of their arrival
   bool operator==(const DeviceView&) const = default;

@@ -201,6 +201,7 @@ void fields(Like<Change> auto& m, const auto& field) {
   field("share_min", m.share_min);
   field("share_max", m.share_max);
   field("paused", m.paused);
+  field("parked", m.parked);
   field("law", m.law);
   field("reason", m.reason);
 }

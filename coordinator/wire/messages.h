@@ -102,6 +102,9 @@ struct Change {
   std::optional<double> share_min;
   std::optional<double> share_max;
   std::optional<bool> paused;
+  /// True: save all device memory and wait, `paused` says so too; false: bring it back. A job that
+  /// does not know it gets limit 0 and is paused, which is nearly the same.
+  std::optional<bool> parked;
   std::optional<std::string> law;
   std::string reason;
 };

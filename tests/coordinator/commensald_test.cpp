@@ -76,6 +76,54 @@ TEST_F(CommensaldTest, AKilledJobsLeaseComesBack) {
   EXPECT_EQ(job("g")["ended"], true);
 }
 
+/// P26 with real memory: what a job says that it gave back is granted when the kernel shows it.
+TEST_F(CommensaldTest, P26_TheNeighbourGetsWhatTheKernelShowsToBeFree) {
+  ASSERT_EQ(folder_.start({"--memory-budget", "400MiB", "--budget-covers", "all"}).code, 0);
+  const FakeJob o{folder_, registration("o", JobClass::kOpportunistic, 0), "default",
+                  Holding::kFalse};
+  const auto resident = [&] {
+    const json found = job("o");
+    return found.is_null() || found["lease"]["resident_bytes"].is_null()
+               ? 0
+               : found["lease"]["resident_bytes"].get<std::uint64_t>();
+  };
+  // By then it is known what the process usually holds beside its managed memory.
+  ASSERT_TRUE(eventually([&] {
+    return resident() > 300 * kMiB && job("o")["started_seconds_ago"].get<double>() > 5;
+  }));
+  const FakeJob g{folder_, registration("g", JobClass::kGuaranteed, 200 * kMiB, 200 * kMiB),
+                  "default", Holding::kHonest};
+  // It says that it holds its new limit; the kernel shows another number, and the reason says so.
+  ASSERT_TRUE(eventually([&] {
+    const json lease = job("o")["lease"];
+    return lease["reason"].get<std::string>().find("the kernel shows") != std::string::npos ||
+           lease["unmanaged_bytes"].get<std::uint64_t>() > 100 * kMiB;
+  }));
+  const auto in_use = [&] {
+    const json lease = job("o")["lease"];
+    return lease["charged_bytes"].get<std::uint64_t>() +
+           lease["unmanaged_bytes"].get<std::uint64_t>();
+  };
+  EXPECT_GE(in_use(), resident() - 32 * kMiB) << "the ledger charges what is there";
+  ASSERT_EQ(::kill(o.pid(), SIGUSR1), 0);
+  EXPECT_TRUE(reaches("g", 200 * kMiB));
+  EXPECT_TRUE(eventually([&] { return resident() < 250 * kMiB; }));
+}
+
+TEST_F(CommensaldTest, AJobsMemoryBesideWhatItManagesIsMeasured) {
+  begin();
+  const FakeJob o{folder_, registration("o", JobClass::kOpportunistic, 0, 200 * kMiB), "default",
+                  Holding::kHonest};
+  EXPECT_TRUE(eventually([&] {
+    const json found = job("o");
+    return !found.is_null() && found["lease"]["measured_by"] == "process" &&
+           found["lease"]["resident_bytes"].get<std::uint64_t>() >= 200 * kMiB;
+  }));
+  const json device = folder_.status()["devices"][0];
+  EXPECT_EQ(device["covers"], "managed");
+  EXPECT_GT(device["available_bytes"].get<std::uint64_t>(), 0U);
+}
+
 TEST_F(CommensaldTest, AKilledDaemonIsRebuiltFromItsJobs) {
   begin();
   const FakeJob opportunistic{folder_, registration("o", JobClass::kOpportunistic, 0)};

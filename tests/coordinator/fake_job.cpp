@@ -5,11 +5,13 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -40,8 +42,14 @@ std::uint64_t own_start_ticks() {
 /// The life of the child process: one connection after another, until it is killed.
 class ObedientProcess {
  public:
-  ObedientProcess(std::filesystem::path folder, std::string instance, wire::Register hello)
-      : folder_(std::move(folder)), instance_(std::move(instance)), hello_(std::move(hello)) {
+  ObedientProcess(std::filesystem::path folder, std::string instance, wire::Register hello,
+                  Holding holding)
+      : folder_(std::move(folder)),
+        instance_(std::move(instance)),
+        hello_(std::move(hello)),
+        holding_(holding) {
+    told_truth = 0;
+    std::signal(SIGUSR1, [](int) { told_truth = 1; });
     hello_.pid = getpid();
     hello_.start_ticks = own_start_ticks();
     memfd_ = wire::make_page_memfd("fake-job");
@@ -62,6 +70,26 @@ class ObedientProcess {
   }
 
  private:
+  /// Makes what it holds so: pages up to `held_`, those above it returned.
+  void hold() {
+    if (holding_ == Holding::kNothing) return;
+    if (block_ == nullptr) {
+      block_ = mmap(nullptr, kMostHeld, PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      if (block_ == MAP_FAILED) throw std::runtime_error("cannot hold memory");
+    }
+    auto* const bytes = static_cast<char*>(block_);
+    if (held_ > filled_) {
+      std::memset(bytes + filled_, 1, held_ - filled_);
+      filled_ = held_;
+    } else if (filled_ > held_ && (holding_ == Holding::kHonest || told_truth != 0)) {
+      if (madvise(bytes + held_, filled_ - held_, MADV_DONTNEED) != 0) {
+        throw std::runtime_error("cannot give back memory");
+      }
+      filled_ = held_;
+    }
+  }
+
   void connection() {
     const wire::UniqueFd pages =
         wire::connect_handover(wire::pages_socket_path(folder_, instance_).native());
@@ -83,6 +111,7 @@ class ObedientProcess {
                                          {nullptr, pages.get(), ZMQ_POLLIN, 0}};
       zmq::poll(items, 50ms);
       if (items[1].revents != 0 && !wire::receive_handover(pages.get())) return;
+      hold();
       zmq::message_t frame;
       while (socket.recv(frame, zmq::recv_flags::dontwait)) {
         if (!hear(socket, wire::decode(frame.to_string()))) return;
@@ -104,10 +133,12 @@ class ObedientProcess {
   bool hear(zmq::socket_t& socket, const wire::Message& message) {
     if (const auto* registered = std::get_if<wire::Registered>(&message)) {
       held_ = registered->limit_bytes;
+      hold();
       revision_ = registered->revision;
     } else if (const auto* change = std::get_if<wire::Change>(&message)) {
       revision_ = change->revision;
       held_ = change->limit_bytes.value_or(held_);  // fills its limit at once
+      hold();
       say(socket,
           wire::Answer{hello_.job_id, getpid(), change->revision, "applied", 0, 0, held_, ""});
     } else if (const auto* error = std::get_if<wire::Error>(&message)) {
@@ -122,6 +153,11 @@ class ObedientProcess {
   wire::UniqueFd memfd_;
   wire::MappedPage mapped_;
   zmq::context_t context_{1};
+  static constexpr std::size_t kMostHeld = std::size_t{1} << 30U;
+  inline static volatile std::sig_atomic_t told_truth = 0;
+  Holding holding_;
+  void* block_ = nullptr;
+  std::uint64_t filled_ = 0;
   std::uint64_t held_ = 0;
   Revision revision_ = 0;
 };
@@ -213,10 +249,11 @@ bool DaemonFolder::stop(int signal, const std::string& instance) const {
   }
 }
 
-FakeJob::FakeJob(const DaemonFolder& folder, wire::Register hello, const std::string& instance) {
+FakeJob::FakeJob(const DaemonFolder& folder, wire::Register hello, const std::string& instance,
+                 Holding holding) {
   pid_ = fork();
   if (pid_ != 0) return;
-  ObedientProcess{folder.path(), instance, std::move(hello)}.live();
+  ObedientProcess{folder.path(), instance, std::move(hello), holding}.live();
 }
 
 FakeJob::~FakeJob() { kill(); }

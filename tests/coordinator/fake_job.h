@@ -53,12 +53,19 @@ class DaemonFolder {
   std::filesystem::path path_;
 };
 
+/// What a job does about its memory.
+enum class Holding : std::uint8_t {
+  kNothing,  ///< it only says that it fills its limit
+  kHonest,   ///< it fills its limit with pages and gives back what it must
+  kFalse     ///< it says that it gave back, and does so when it gets SIGUSR1
+};
+
 /// A child process that registers, answers every change at once, and registers again when the
 /// coordinator does not know it any more. Killed in the destructor.
 class FakeJob {
  public:
-  FakeJob(const DaemonFolder& folder, wire::Register hello,
-          const std::string& instance = "default");
+  FakeJob(const DaemonFolder& folder, wire::Register hello, const std::string& instance = "default",
+          Holding holding = Holding::kNothing);
   ~FakeJob();
   FakeJob(const FakeJob&) = delete;
   FakeJob& operator=(const FakeJob&) = delete;

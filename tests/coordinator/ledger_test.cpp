@@ -90,6 +90,26 @@ TEST_F(LedgerTest, NothingGrowsBesideMoreThanThereIs) {
   EXPECT_EQ(ledger_.reachable(key("a"), 70_MiB), 50_MiB);
 }
 
+TEST_F(LedgerTest, UnmanagedAndOutsideMemoryIsNotGrantedButFloorsAre) {
+  ledger_.set_unmanaged(JobId{"b"}, 30_MiB);
+  ledger_.set_outside(20_MiB);
+  EXPECT_EQ(ledger_.free(), 50_MiB);
+  EXPECT_EQ(ledger_.reachable(key("a"), 100_MiB), 50_MiB);
+  ledger_.set_floor(key("a"), 70_MiB);
+  EXPECT_EQ(ledger_.reachable(key("a"), 100_MiB), 70_MiB) << "it was promised";
+  EXPECT_EQ(ledger_.reachable(key("b"), 100_MiB), 0_MiB);
+  ledger_.tell(key("a"), 70_MiB, 1);
+  EXPECT_EQ(ledger_.free(), 0_MiB);
+  EXPECT_EQ(ledger_.total_charged(), 70_MiB) << "shown apart";
+  EXPECT_EQ(ledger_.total_unmanaged(), 30_MiB);
+  ledger_.set_unmanaged(JobId{"b"}, Bytes{UINT64_MAX});
+  ledger_.set_unmanaged(JobId{"c"}, Bytes{UINT64_MAX});
+  EXPECT_EQ(ledger_.reachable(key("b"), 100_MiB), 0_MiB) << "a sum of nonsense is not small";
+  for (const char* job : {"b", "c"}) ledger_.set_unmanaged(JobId{job}, 0_B);
+  ledger_.set_outside(0_B);
+  EXPECT_EQ(ledger_.reachable(key("b"), 100_MiB), 30_MiB);
+}
+
 // --- Law 3 --------------------------------------------------------------------------------------
 
 /// A process that obeys the protocol: it holds anything up to its limit, gives back late, and may

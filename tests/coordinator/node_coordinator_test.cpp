@@ -91,6 +91,14 @@ class NodeCoordinatorTest : public ::testing::Test {
       send(who.job_id, answer);
     }
   }
+  void report(const wire::Register& who, Bytes held) {
+    send(who.job_id,
+         wire::Stats{who.job_id, who.pid, {{"memory", {{"device_bytes", held.count()}}}}, false});
+  }
+  /// Begins again with another configuration.
+  void restart(const CoordinatorConfig& config) {
+    node_ = NodeCoordinator{config, device(), 77, 5, now_};
+  }
   Bytes limit(const wire::Register& who) {
     return node_.ledger().limit({JobId{who.job_id}, who.pid});
   }
@@ -609,6 +617,287 @@ TEST_F(NodeCoordinatorTest, MalformedFramesAreCountedAndAnswered) {
   collect();
   EXPECT_EQ(node_.malformed_total(), 2U);
   EXPECT_EQ(take<wire::Error>("x").size(), 2U);
+}
+
+// --- what the kernel shows ----------------------------------------------------------------------
+
+/// A coordinator whose budget covers all that jobs hold, and one job that holds `limit` of it.
+class BudgetTest : public NodeCoordinatorTest {
+ protected:
+  static CoordinatorConfig all(bool prove_releases = true) {
+    CoordinatorConfig config = NodeCoordinatorTest::config();
+    config.charge_unmanaged = true;
+    config.prove_releases = prove_releases;
+    return config;
+  }
+  void use(const wire::Register& who, Bytes resident, Duration time = 3s,
+           std::vector<ChildUse> children = {}) {
+    for (Duration passed{}; passed <= time; passed += 500ms) {
+      now_ += 500ms;
+      JobUse use;
+      use.resident[who.pid] = resident;
+      use.children = children;
+      use.by = "process";
+      node_.observe_use(JobId{who.job_id}, use, now_);
+      node_.tick(now_);
+      collect();
+    }
+  }
+  nlohmann::json lease(const std::string& job) {
+    return node_.status(job, now_)["jobs"][0]["lease"];
+  }
+};
+
+TEST_F(BudgetTest, UnmanagedMemoryIsChargedAndShownApart) {
+  restart(all());
+  const auto o = hello("o", JobClass::kOpportunistic, 0_B);
+  join(o);
+  obey(o, "applied", 100_MiB);
+  report(o, 100_MiB);
+  use(o, 340_MiB);
+  EXPECT_EQ(node_.ledger().unmanaged(JobId{"o"}), 256_MiB) << "240 MiB, in steps of 32";
+  EXPECT_EQ(limit(o), 744_MiB) << "the limit is of managed bytes still";
+  EXPECT_EQ(lease("o")["unmanaged_bytes"], (256_MiB).count());
+  EXPECT_EQ(lease("o")["resident_bytes"], (340_MiB).count());
+  EXPECT_EQ(node_.status("", now_)["devices"][0]["unmanaged_bytes"], (256_MiB).count());
+}
+
+TEST_F(BudgetTest, WithoutTheChargeOnlyManagedMemoryCounts) {
+  CoordinatorConfig managed = all();
+  managed.charge_unmanaged = false;
+  restart(managed);
+  const auto o = hello("o", JobClass::kOpportunistic, 0_B);
+  join(o);
+  use(o, 340_MiB);
+  EXPECT_EQ(limit(o), 1000_MiB);
+  EXPECT_EQ(lease("o")["unmanaged_bytes"], (352_MiB).count()) << "it is shown all the same";
+}
+
+TEST_F(BudgetTest, AGuaranteedFloorIsKeptWhateverElseIsUsed) {
+  restart(all());
+  const auto o = hello("o", JobClass::kOpportunistic, 0_B);
+  const auto g = hello("g", JobClass::kGuaranteed, 600_MiB, 600_MiB);
+  join(o);
+  use(o, 700_MiB);
+  join(g);
+  obey(o, "applied", 0_B);
+  EXPECT_EQ(limit(g), 600_MiB);
+}
+
+TEST_F(BudgetTest, AMomentsDifferenceIsNotBelieved) {
+  restart(all());
+  const auto o = hello("o", JobClass::kOpportunistic, 0_B);
+  join(o);
+  report(o, 100_MiB);
+  use(o, 100_MiB);
+  use(o, 600_MiB, 500ms);  // it has grown, and its report is older
+  EXPECT_EQ(node_.ledger().unmanaged(JobId{"o"}), 0_B);
+  report(o, 600_MiB);
+  use(o, 600_MiB);
+  EXPECT_EQ(node_.ledger().unmanaged(JobId{"o"}), 0_B);
+}
+
+/// P26: memory that a job says it gave back counts when the kernel shows it.
+class P26Test : public BudgetTest {
+ protected:
+  /// o says that it gave back what g waits for; the kernel shows that it still holds it.
+  Bytes granted_after_a_false_word(bool prove) {
+    restart(all(prove));
+    const auto o = hello("o", JobClass::kOpportunistic, 0_B);
+    const auto g = hello("g", JobClass::kGuaranteed, 400_MiB, 400_MiB);
+    join(o);
+    report(o, 1000_MiB);
+    use(o, 1000_MiB);
+    join(g);
+    obey(o, "applied", 600_MiB);
+    return limit(g);
+  }
+};
+
+TEST_F(P26Test, P26_AReleaseCountsWhenTheKernelShowsIt) {
+  EXPECT_EQ(granted_after_a_false_word(true), 0_B);
+  EXPECT_THAT(lease("o")["reason"].get<std::string>(), HasSubstr("the kernel shows 1000 MiB"));
+  EXPECT_LE(node_.ledger().total_charged(), 1000_MiB);
+  const auto o = hello("o", JobClass::kOpportunistic, 0_B);
+  JobUse use;
+  use.resident[o.pid] = 600_MiB;
+  use.by = "process";
+  node_.observe_use(JobId{"o"}, use, now_);  // now it is so
+  pass(1200ms);                              // it is told again, and answers again
+  obey(o, "applied", 600_MiB);
+  EXPECT_EQ(limit(hello("g", JobClass::kGuaranteed, 0_B)), 400_MiB);
+}
+
+TEST_F(P26Test, P26_WithoutTheLookTheNeighbourGetsBytesThatAreNotThere) {
+  EXPECT_EQ(granted_after_a_false_word(false), 400_MiB);
+}
+
+TEST_F(P26Test, P26_AYoungJobsWordIsTakenUntilItIsKnownWhatItHoldsBeside) {
+  restart(all());
+  const auto o = hello("o", JobClass::kOpportunistic, 0_B);
+  const auto g = hello("g", JobClass::kGuaranteed, 400_MiB, 400_MiB);
+  join(o);
+  use(o, 350_MiB, 1s);  // Python, libraries
+  join(g);
+  obey(o, "applied", 0_B);
+  EXPECT_EQ(limit(g), 400_MiB);
+}
+
+TEST_F(BudgetTest, WhatForkedChildrenHoldIsNamed) {
+  restart(all());
+  const auto o = hello("o", JobClass::kOpportunistic, 0_B);
+  join(o);
+  report(o, 100_MiB);
+  use(o, 100_MiB, 3s, {{4242, 64_MiB}, {4243, 64_MiB}});
+  EXPECT_EQ(lease("o")["children_bytes"], (128_MiB).count());
+  EXPECT_EQ(lease("o")["children"][1]["pid"], 4243);
+  EXPECT_THAT(lease("o")["reason"].get<std::string>(),
+              HasSubstr("128 MiB held by forked children: 4242 4243"));
+  EXPECT_EQ(limit(o), 872_MiB);
+  use(o, 100_MiB);
+  EXPECT_EQ(limit(o), 1000_MiB) << "they have ended";
+}
+
+TEST_F(BudgetTest, WhatOthersTakeOfTheMachineIsNotDivided) {
+  restart(all());
+  const auto o = hello("o", JobClass::kOpportunistic, 0_B);
+  join(o);
+  obey(o, "applied", 100_MiB);
+  report(o, 100_MiB);
+  for (int i = 0; i < 8; ++i) {
+    node_.observe_available(400_MiB, now_);
+    pass(500ms);
+  }
+  obey(o, "applied", 100_MiB);
+  // 100 MiB held, 400 available, a 32nd of the device kept: 468.75 MiB, in steps of 32.
+  EXPECT_EQ(limit(o), 456_MiB);
+  EXPECT_EQ(node_.status("", now_)["devices"][0]["outside_bytes"], (544_MiB).count());
+  for (int i = 0; i < 8; ++i) {
+    node_.observe_available(4000_MiB, now_);
+    pass(500ms);
+  }
+  EXPECT_EQ(limit(o), 1000_MiB);
+}
+
+// --- shrink, park, move
+// ---------------------------------------------------------------------------
+
+TEST_F(NodeCoordinatorTest, AJobThatGivesNothingBackIsParkedThenToBeMoved) {
+  const auto o = hello("o", JobClass::kOpportunistic, 0_B);
+  const auto g = hello("g", JobClass::kGuaranteed, 400_MiB, 400_MiB);
+  join(o);
+  join(g);
+  (void)take<wire::Change>("o");
+  for (int i = 0; i < 22; ++i) pass(500ms);
+  std::optional<wire::Change> park;
+  for (const wire::Change& change : take<wire::Change>("o")) {
+    if (change.parked) park = change;
+  }
+  ASSERT_TRUE(park);
+  EXPECT_TRUE(*park->parked);
+  EXPECT_TRUE(*park->paused) << "a job that does not know parking waits at least";
+  EXPECT_THAT(park->reason, HasSubstr("did not give back 400 MiB within 10 s"));
+  EXPECT_EQ(node_.status("o", now_)["jobs"][0]["lease"]["state"], "parked");
+  EXPECT_TRUE(node_.page_entries(now_).at(0).paused);
+  for (int i = 0; i < 124; ++i) pass(500ms);
+  const auto lease = node_.status("o", now_)["jobs"][0]["lease"];
+  EXPECT_EQ(lease["stage"], "move");
+  EXPECT_THAT(lease["reason"].get<std::string>(), HasSubstr("the engine is asked"));
+  // It answers at last: what it held goes to the other, and it runs again.
+  obey(o, "applied", 0_B);
+  EXPECT_EQ(limit(g), 400_MiB);
+  (void)take<wire::Change>("o");
+  for (int i = 0; i < 24; ++i) pass(500ms);
+  bool woken = false;
+  for (const wire::Change& change : take<wire::Change>("o")) {
+    woken = woken || (change.parked && !*change.parked && !*change.paused);
+  }
+  EXPECT_TRUE(woken);
+  EXPECT_EQ(limit(o), 600_MiB);
+}
+
+TEST_F(NodeCoordinatorTest, ResumingAParkedJobSaysWhatItWaitsFor) {
+  const auto o = hello("o", JobClass::kOpportunistic, 300_MiB);
+  const auto g = hello("g", JobClass::kGuaranteed, 800_MiB, 800_MiB);
+  join(o);
+  join(g);
+  wire::SetRequest request;
+  request.job = "o";
+  request.paused = false;
+  send("cli", request);
+  EXPECT_THAT(take<wire::SetReply>("cli").at(0).reason,
+              HasSubstr("its minimum of 300 MiB does not fit"));
+  bool paused = true;
+  for (const wire::Change& change : take<wire::Change>("o"))
+    paused = change.paused.value_or(paused);
+  EXPECT_TRUE(paused);
+}
+
+TEST_F(NodeCoordinatorTest, OpportunisticJobsAloneTradeByMeasuredSpeed) {
+  const auto a = hello("a", JobClass::kOpportunistic, 0_B);
+  const auto b = hello("b", JobClass::kOpportunistic, 0_B);
+  join(a);
+  join(b);
+  // a's speed follows its memory, b's does not.
+  double steps_a = 1.0;
+  double steps_b = 1.0;
+  std::set<std::string> reasons;
+  for (int i = 0; i < 3000; ++i) {
+    for (const auto* who : {&a, &b}) obey(*who);
+    const double speed = 50.0 * static_cast<double>(limit(a).count() >> 20U) / 900;
+    steps_a += speed * 0.2;
+    steps_b += 20 * 0.2;
+    PageReading page;
+    page.memory_wanted = 900_MiB;
+    page.heartbeat = now_;
+    page.step_number = static_cast<std::uint64_t>(steps_a);
+    node_.observe_page(JobId{"a"}, a.pid, page, now_);
+    page.step_number = static_cast<std::uint64_t>(steps_b);
+    node_.observe_page(JobId{"b"}, b.pid, page, now_);
+    pass(200ms);
+    reasons.insert(node_.table().jobs()[0].target_reason);
+  }
+  EXPECT_GT(limit(a), 800_MiB);
+  EXPECT_LE(limit(a) + limit(b), 1000_MiB);
+  EXPECT_TRUE(std::any_of(reasons.begin(), reasons.end(), [](const std::string& reason) {
+    return reason.find("gains most from 31 MiB") != std::string::npos;
+  }));
+}
+
+/// Point 7 for the coordinator: two jobs that together need 1.5 times the device, a hundred bursts.
+TEST_F(NodeCoordinatorTest, AGuaranteedJobsBurstsAreServedAHundredTimes) {
+  const auto o = hello("o", JobClass::kOpportunistic, 0_B);
+  const auto g = hello("g", JobClass::kGuaranteed, 0_B);
+  join(o);
+  join(g);
+  int told = 0;
+  for (int burst = 0; burst < 100; ++burst) {
+    const Bytes base = 100_MiB;
+    const Bytes peak = 800_MiB;
+    const Duration pause = std::chrono::seconds{burst % 20};
+    PageReading page;
+    page.memory_wanted = base;
+    for (Duration passed{}; passed < pause; passed += 500ms) {
+      page.heartbeat = now_;
+      node_.observe_page(JobId{"g"}, g.pid, page, now_);
+      page.memory_wanted = 700_MiB;
+      node_.observe_page(JobId{"o"}, o.pid, page, now_);
+      page.memory_wanted = base;
+      pass(500ms);
+      obey(o);
+      obey(g, "applied", base);
+    }
+    send("g", wire::AskMemory{"g", g.pid, (peak - base).count(), base.count()});
+    obey(o);  // it gives back at its next step
+    const auto changes = take<wire::Change>("g");
+    ASSERT_FALSE(changes.empty()) << "burst " << burst;
+    EXPECT_GE(Bytes{*changes.back().limit_bytes}, peak) << "burst " << burst;
+    EXPECT_TRUE(take<wire::Error>("g").empty());
+    told += static_cast<int>(take<wire::Change>("o").size());
+    send("g", wire::Answer{"g", g.pid, changes.back().revision, "applied", 0, 0, peak.count(), ""});
+    ASSERT_LE(node_.ledger().total_charged(), 1000_MiB);
+  }
+  EXPECT_EQ(node_.table().jobs().size(), 2U) << "nobody has ended";
 }
 
 /// Law 3 through messages: whatever jobs do and whatever gets lost, they never hold too much.

@@ -22,6 +22,8 @@ constexpr Duration kQuietTick = std::chrono::milliseconds{200};
 constexpr Duration kWithoutStep = std::chrono::milliseconds{200};
 /// The same when ops are running all the time: stopping threads makes it right anywhere.
 constexpr Duration kWithoutQuiet = std::chrono::seconds{1};
+/// Parking that could not save all of it is tried again after this long.
+constexpr Duration kParkAgain = std::chrono::seconds{2};
 
 /// Field 22 of /proc/self/stat; zero if it cannot be read.
 std::uint64_t start_ticks() {
@@ -114,6 +116,7 @@ void Session::Impl::take_grant(Bytes limit, Revision revision) {
 }
 
 void Session::Impl::on_registered(const wire::Registered& registered) {
+  forget_parking();  // a change that follows says so if it is to stay parked
   limits.start_over(registered.revision);
   // A helper is listed, not managed: its share of the job's memory is not known.
   if (told_role != MemberRole::kHelper) {
@@ -156,6 +159,10 @@ void Session::Impl::on_change(const wire::Change& change) {
     }
   }
   if (change.paused) observer.set_paused(*change.paused);
+  if (change.parked) {
+    park_asked = *change.parked;
+    parked_at = TimePoint{};
+  }
   if (change.share_min || change.share_max) {
     double max = 1.0;
     {
@@ -202,6 +209,7 @@ void Session::Impl::on_error(const wire::Error& error) {
 }
 
 void Session::Impl::on_disconnected() {
+  forget_parking();
   ask_answered.notify_all();
   gate.refresh();
 }
@@ -294,11 +302,32 @@ void Session::Impl::apply_waiting_limit(TimePoint now) {
   work_since = clock.now();
 }
 
+void Session::Impl::forget_parking() {
+  if (!park_asked) return;
+  park_asked = false;
+  observer.set_paused(false);
+}
+
+void Session::Impl::park_if_asked(TimePoint now) {
+  // Ops that were let in before the gate closed may still run; what they touch would come back.
+  if (!park_asked || gate.ops_in_flight() != 0 || now - parked_at < kParkAgain) return;
+  const AllocatorStats stats = allocator.stats();
+  if ((stats.device + stats.host).is_zero()) return;
+  const Moving here(*this);
+  try {
+    (void)allocator.park();
+  } catch (const std::exception& error) {
+    note(std::string("parking failed: ") + error.what());
+  }
+  parked_at = clock.now();
+}
+
 Duration Session::Impl::on_tick() {
   const TimePoint now = clock.now();
   page.heartbeat_ns.store(to_page_time(now), kRelaxed);
   gate.refresh();
   apply_waiting_limit(now);
+  park_if_asked(now);
   bool due = false;
   {
     const MutexLock lock(mutex);

@@ -79,6 +79,9 @@ struct Session::Impl final : public ClientHost {
   Duration on_tick() override;
   void publish(TimePoint now);
   void apply_waiting_limit(TimePoint now);
+  void park_if_asked(TimePoint now);
+  /// Runs again: whoever parked it is gone, or knows nothing of it.
+  void forget_parking();
   void take_grant(Bytes limit, Revision revision);
   void use_law(const std::string& name);
   void use_class(JobClass wanted_class, const std::string& why);
@@ -116,6 +119,8 @@ struct Session::Impl final : public ClientHost {
   std::atomic<bool> ended{false};  // shutdown was called
 
   // The client thread's own.
+  bool park_asked = false;                     // the coordinator wants all of it saved
+  TimePoint parked_at;                         // when that was last tried
   TimePoint work_since;                        // since when memory waits to be moved
   MemberRole told_role = MemberRole::kHelper;  // in the newest registration
 

@@ -363,6 +363,38 @@ TEST_F(SessionTest, PausingByTheCoordinatorClosesTheGate) {
       [](const auto& answer) { return answer.revision == 3 && answer.outcome == "applied"; }));
 }
 
+TEST_F(SessionTest, ParkingSavesAllMemoryUntilTheJobIsWoken) {
+  auto coordinator = std::make_unique<FakeCoordinator>(folder_.path());
+  Session& session = Session::start(connected());
+  void* const block = session.allocator().allocate(24_MiB);
+  std::memset(block, 7, (24_MiB).count());
+  wire::Change park = change(2);
+  park.paused = park.parked = true;
+  park.limit_bytes = 0;
+  coordinator->send(park);
+  ASSERT_TRUE(eventually([&] { return session.allocator().stats().parked >= 24_MiB; }));
+  EXPECT_TRUE(session.allocator().stats().device.is_zero());
+  EXPECT_FALSE(session.gate().try_enter_op(g_add));
+  wire::Change wake = limit_change(3, 512_MiB);
+  wake.paused = wake.parked = false;
+  coordinator->send(wake);
+  ASSERT_TRUE(eventually([&] { return session.allocator().stats().device >= 24_MiB; }));
+  session.gate().wait_op(g_add);
+  session.gate().leave_op(g_add);
+  EXPECT_EQ(static_cast<const char*>(block)[(24_MiB).count() - 1], 7);
+  // Whoever is parked when its coordinator dies is not forgotten.
+  park.revision = 4;
+  coordinator->send(park);
+  ASSERT_TRUE(eventually([&] { return session.allocator().stats().parked >= 24_MiB; }));
+  coordinator.reset();
+  ASSERT_TRUE(eventually([&] {
+    const bool open = session.gate().try_enter_op(g_add);
+    if (open) session.gate().leave_op(g_add);
+    return open;
+  }));
+  session.allocator().deallocate(block);
+}
+
 TEST_F(SessionTest, AnUnknownLawIsRefused) {
   FakeCoordinator coordinator(folder_.path());
   Session::start(connected());

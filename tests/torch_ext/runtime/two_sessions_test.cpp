@@ -254,5 +254,58 @@ TEST_F(TwoSessionsTest, AJobThatTakesNoStepsGivesMemoryBackToo) {
   expect_memory_to_change_hands(o, g);
 }
 
+/// Together they need 1.5 times the device. The guaranteed one bursts a hundred times; nobody dies,
+/// and after each burst's first step all of it is on the device.
+TEST_F(TwoSessionsTest, APairOfOneAndAHalfDevicesSurvivesAHundredBursts) {
+  static constexpr int kBursts = 100;
+  static constexpr Bytes kBurst = Bytes{kDevice.count() * 3 / 2} - kMost;
+  ASSERT_TRUE(daemon_is_up());
+  JobProcess o{opportunistic()};
+  ASSERT_EQ(o.hear(), 'f');
+  JobProcess g{[with = config("g", JobClass::kGuaranteed)](const JobProcess::Side& side) {
+    Session& session = Session::start(with);
+    step(session);
+    if (!side.say('r')) return 1;
+    side.wait_word();
+    int wrong = 0;
+    for (int burst = 0; burst < kBursts && wrong == 0; ++burst) {
+      void* block = nullptr;
+      try {
+        block = session.allocator().allocate(kBurst);
+      } catch (const OutOfMemory& error) {
+        (void)std::fprintf(stderr, "burst %d: %s\n", burst, error.what());
+        return 4;
+      }
+      std::memset(block, burst, kBurst.count());
+      const auto fast = [&] {
+        const AllocatorStats stats = session.allocator().stats();
+        return stats.host.is_zero() && stats.device >= kBurst;
+      };
+      step(session);
+      // The first one has to wait for the other's step; from then on the lease keeps it fast.
+      if (!fast() && (burst > 0 || !eventually([&] {
+                        step(session);
+                        return fast();
+                      }))) {
+        wrong |= 8;
+      }
+      if (!is_filled(block, kBurst, static_cast<unsigned char>(burst))) wrong |= 16;
+      session.allocator().deallocate(block);
+      step(session);
+    }
+    if (!side.say('g')) wrong |= 1;
+    side.wait_word();
+    session.shutdown();
+    return wrong;
+  }};
+  ASSERT_EQ(g.hear(), 'r');
+  g.say('g');
+  ASSERT_EQ(g.hear(), 'g');
+  g.say('e');
+  o.say('e');
+  EXPECT_EQ(g.end(), 0) << "bits: 4 out of memory, 8 not back on the device, 16 wrong data";
+  EXPECT_EQ(o.end(), 0) << "bits: 2 wrong data";
+}
+
 }  // namespace
 }  // namespace commensal

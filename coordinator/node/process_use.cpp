@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// Measuring processes through /proc and their control group.
+#include "coordinator/node/process_use.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+
+#include "coordinator/node/kernel_files.h"
+
+namespace commensal::node {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kDeepest = 16;  // a tree of processes that goes deeper is cut there
+
+/// A "Key:   123 kB" of such a file.
+std::optional<Bytes> kibibytes(const std::string& text, const char* key) {
+  const auto value = value_of(text, key);
+  const auto number = to_number(value ? value->substr(0, value->find(' ')) : "");
+  if (!number || *number < 0) return std::nullopt;
+  return Bytes{static_cast<std::uint64_t>(*number) * 1024};
+}
+
+/// Adds the processes below `pid`, without those that are registered (and what is below them).
+void add_children(const HostRoots& roots, std::int64_t pid, const std::set<std::int64_t>& known,
+                  int depth, std::set<std::int64_t>& found) {
+  if (depth == kDeepest) return;
+  std::error_code gone;
+  const fs::path tasks = roots.proc / std::to_string(pid) / "task";
+  for (fs::directory_iterator task{tasks, gone}, end; !gone && task != end; task.increment(gone)) {
+    for (const std::string& word : words(read_file(task->path() / "children").value_or(""))) {
+      const auto child = to_number(word);
+      if (!child || known.contains(*child) || !found.insert(*child).second) continue;
+      add_children(roots, *child, known, depth + 1, found);
+    }
+  }
+}
+
+/// The folder of a process's memory group and its version; nothing without one.
+std::optional<std::pair<fs::path, int>> memory_group(const HostRoots& roots,
+                                                     const std::string& process) {
+  for (const GroupChain& chain : group_chains(roots, process, "memory")) {
+    const fs::path& folder = chain.folders.front();
+    const char* usage = chain.version == 1 ? "memory.usage_in_bytes" : "memory.current";
+    if (read_number(folder / usage)) return std::pair{folder, chain.version};
+  }
+  return std::nullopt;
+}
+
+/// Whether a group and those below it have these processes only.
+bool has_only(const fs::path& group, const std::set<std::int64_t>& processes, int depth = 0) {
+  for (const std::string& word : words(read_file(group / "cgroup.procs").value_or(""), '\n')) {
+    const auto pid = to_number(word);
+    if (!pid || !processes.contains(*pid)) return false;
+  }
+  if (depth == kDeepest) return false;
+  std::error_code problem;
+  for (fs::directory_iterator entry{group, problem}, end; !problem && entry != end;
+       entry.increment(problem)) {
+    if (entry->is_directory() && !has_only(entry->path(), processes, depth + 1)) return false;
+  }
+  return !problem;
+}
+
+/// What a group uses without page cache that can be dropped.
+std::optional<Bytes> group_use(const fs::path& group, int version) {
+  const auto used =
+      read_number(group / (version == 1 ? "memory.usage_in_bytes" : "memory.current"));
+  if (!used) return std::nullopt;
+  const std::string stat = read_file(group / "memory.stat").value_or("");
+  const auto value = [&](const char* v1, const char* v2) {
+    return to_number(value_of(stat, version == 1 ? v1 : v2).value_or("0")).value_or(0);
+  };
+  const std::int64_t cache = value("total_cache ", "file ") - value("total_shmem ", "shmem ");
+  const std::int64_t clean =
+      cache - value("total_dirty ", "file_dirty ") - value("total_writeback ", "file_writeback ");
+  return Bytes{static_cast<std::uint64_t>(
+      std::max<std::int64_t>(0, *used - std::max<std::int64_t>(0, clean)))};
+}
+
+}  // namespace
+
+std::optional<Bytes> read_resident(std::int64_t pid, const HostRoots& roots) {
+  const std::string status = read_file(roots.proc / std::to_string(pid) / "status").value_or("");
+  const auto anonymous = kibibytes(status, "RssAnon:");
+  if (!anonymous) return std::nullopt;
+  return *anonymous + kibibytes(status, "RssShmem:").value_or(Bytes{});
+}
+
+JobUse measure_job(const std::set<std::int64_t>& members, const std::set<std::int64_t>& known,
+                   const HostRoots& roots) {
+  JobUse use;
+  std::set<std::int64_t> children;
+  for (const std::int64_t pid : members) {
+    const auto resident = read_resident(pid, roots);
+    if (!resident) continue;
+    use.resident[pid] = *resident;
+    add_children(roots, pid, known, 0, children);
+  }
+  if (use.resident.empty()) return use;
+  use.by = "process";
+  for (const std::int64_t pid : children) {
+    const std::string rollup =
+        read_file(roots.proc / std::to_string(pid) / "smaps_rollup").value_or("");
+    use.children.push_back({pid, kibibytes(rollup, "Private_Dirty:").value_or(Bytes{})});
+  }
+  children.insert(members.begin(), members.end());
+  const auto own = memory_group(roots, "self");
+  const auto group = memory_group(roots, std::to_string(use.resident.begin()->first));
+  if (!group || (own && own->first == group->first) || !has_only(group->first, children)) {
+    return use;
+  }
+  use.group = group_use(group->first, group->second);
+  if (use.group) use.by = group->second == 1 ? "cgroup v1" : "cgroup v2";
+  return use;
+}
+
+}  // namespace commensal::node
