@@ -17,9 +17,9 @@ ElasticAllocator::ElasticAllocator(MemorySource& source, ElasticAllocatorOptions
     : impl_(std::make_unique<Impl>(source, options, clock)) {}
 ElasticAllocator::~ElasticAllocator() = default;
 
-// Stream and context are part of the contract already; this version sorts blocks by size alone.
-void* ElasticAllocator::allocate(Bytes size, StreamId, AllocationContext) {
-  return impl_->allocate(size);
+// The stream is part of the contract already; on a CPU there is one.
+void* ElasticAllocator::allocate(Bytes size, StreamId, AllocationContext context) {
+  return impl_->allocate(size, context.phase);
 }
 bool ElasticAllocator::deallocate(void* block) noexcept { return impl_->deallocate(block); }
 bool ElasticAllocator::owns(const void* address) const noexcept { return impl_->owns(address); }
@@ -36,6 +36,7 @@ LimitTicket ElasticAllocator::shrink(Bytes bytes) { return impl_->shrink(bytes);
 LimitTicket ElasticAllocator::grow(Bytes bytes) { return impl_->grow(bytes); }
 LimitTicket ElasticAllocator::park() { return impl_->park(); }
 Bytes ElasticAllocator::release_cached() { return impl_->release_cached(); }
+void ElasticAllocator::step_ended() noexcept { impl_->step_ended(); }
 bool ElasticAllocator::work_pending() const noexcept { return impl_->work_pending(); }
 
 void ElasticAllocator::on_pressure(std::function<bool(Bytes needed)> handler) {

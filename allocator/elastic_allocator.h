@@ -13,6 +13,7 @@
 #include "allocator/base/bytes.h"
 #include "allocator/base/clock.h"
 #include "allocator/base/ids.h"
+#include "allocator/lifetime.h"
 #include "allocator/memory_source.h"
 
 namespace commensal {
@@ -20,10 +21,7 @@ namespace commensal {
 /// Names the queue of work that will use a block first. Zero on a CPU.
 using StreamId = std::uint64_t;
 
-/// The part of a step in which a block is asked for.
-enum class Phase : std::uint8_t { kUnknown, kData, kForward, kBackward, kOptimizer };
-
-/// What the caller knows about an allocation; a later version sorts blocks by lifetime with it.
+/// What the caller knows about an allocation: its lifetime is guessed from the phase and the size.
 struct AllocationContext {
   Phase phase = Phase::kUnknown;
   std::uint32_t tag = 0;
@@ -82,6 +80,7 @@ struct ElasticAllocatorOptions {
   Bytes host_cap{UINT64_MAX};  ///< most bytes on the slower tier (also bounded by the source)
   Bytes small_block{64_KiB};   ///< requests up to this come from the small pool
   Bytes chunk_size{};          ///< fixed size of all chunks; zero: by the size of the segment
+  bool by_lifetime = true;     ///< keep blocks that die within a step apart from the others
   Duration fence_deadline = std::chrono::milliseconds{50};
   Duration move_deadline = std::chrono::seconds{2};  ///< a safe point waits no longer than this
 };
@@ -134,6 +133,10 @@ class ElasticAllocator {
   LimitTicket park();
   /// Gives back chunks without live blocks (torch's `empty_cache`). Returns bytes.
   Bytes release_cached();
+
+  /// A step of the training ended: what dies from now on outlived the step it was born in, unless
+  /// it is born from now on too. Guesses of lifetimes learn from this.
+  void step_ended() noexcept;
 
   /// Returns whether a safe point has something to do: one atomic load.
   [[nodiscard]] bool work_pending() const noexcept;

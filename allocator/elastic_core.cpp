@@ -12,8 +12,6 @@
 namespace commensal {
 namespace {
 
-constexpr std::size_t kSmallUnit = 64;
-constexpr std::size_t kLargeUnit = 4096;
 constexpr Bytes kFirstSmallSegment = 64_MiB;
 constexpr Bytes kFirstLargeSegment = 256_MiB;
 constexpr Bytes kLargestRequest{std::uint64_t{1} << 46U};
@@ -26,8 +24,9 @@ ElasticCore::ElasticCore(MemorySource& source, ElasticAllocatorOptions options, 
       clock_(clock),
       limit_(options.limit.count()),
       mover_(source, clock, options.fence_deadline),
-      next_segment_{kFirstSmallSegment, kFirstLargeSegment},
-      pools_{BlockPool{kSmallUnit, kSmall}, BlockPool{kLargeUnit, kLarge}} {}
+      next_segment_{kFirstSmallSegment, kFirstLargeSegment, kFirstSmallSegment, kFirstLargeSegment},
+      pools_{BlockPool{unit_of(0), 0}, BlockPool{unit_of(1), 1}, BlockPool{unit_of(2), 2},
+             BlockPool{unit_of(3), 3}} {}
 
 ElasticCore::~ElasticCore() {
   forget_fork_handlers();
@@ -52,30 +51,59 @@ ElasticCore::~ElasticCore() {
 
 // --- hot path ------------------------------------------------------------------------------
 
-void* ElasticCore::hand_out(BlockPool& pool, BlockId id, Bytes size) noexcept {
+void* ElasticCore::hand_out(BlockPool& pool, BlockId id, const Request& request) noexcept {
   Block& block = pool[id];
-  block.asked = size.count();
+  block.asked = request.size.count();
+  block.mark = request.mark;
   pool.touch(block, ++operation_);
   ++totals_.allocations;
-  live_ += size;
+  live_ += request.size;
   if (live_ > totals_.peak_live) totals_.peak_live = live_;
   return block.address;
 }
 
-void* ElasticCore::allocate(Bytes size) {
+// Serves a block from the free memory of a pool. Null: none fits.
+void* ElasticCore::take(std::size_t number, const Request& request, bool fast) {
+  BlockPool& pool = pools_[number];
+  const std::size_t rounded = pool.rounded(request.size.count());
+  BlockId id = fast ? pool.take_recent(rounded) : 0;
+  if (id == 0) id = pool.take(rounded, fast);
+  return id == 0 ? nullptr : hand_out(pool, id, request);
+}
+
+// Tells whether blocks of one lifetime may get `more` chunks of their own beside the free memory
+// of the others.
+bool ElasticCore::may_reserve(Bytes more) const noexcept {
+  const Bytes reserved = ledger_.device + ledger_.host + ledger_.parked;
+  return reserved + more <= reserve_allowance(std::max(totals_.peak_live, live_ + more)) &&
+         ledger_.resident() + more <= limit();
+}
+
+void* ElasticCore::allocate(Bytes size, Phase phase) {
   if (in_child()) return child_allocate(size);
   if (size.is_zero()) return nullptr;
-  if (size <= kLargestRequest) {
+  if (size > kLargestRequest) out_of_memory(size, "nothing", "larger than any address range");
+  Request request{size, size_class(size), {}};
+  {
     const MutexLock lock(blocks_);
-    BlockPool& pool = pools_[pool_index(size)];
-    const std::size_t rounded = pool.rounded(size.count());
-    BlockId id = pool.take_recent(rounded);
-    if (id == 0) id = pool.take(rounded, true);
-    if (id != 0) return hand_out(pool, id, size);
-  } else {
-    out_of_memory(size, "nothing", "larger than any address range");
+    if (options_.by_lifetime) {
+      const std::size_t rounded = pools_[request.pool].rounded(size.count());
+      const LifetimePredictor::Guess guess = lifetimes_.born(phase, rounded, step_);
+      request.mark = guess.mark;
+      if (guess.lifetime == Lifetime::kStep) request.pool += kSizes;
+    }
+    if (void* block = take(request.pool, request, true)) return block;
+    // Short-lived blocks lie in the holes that gradients leave, rather than that more is reserved.
+    if (request.dies_soon() && !may_reserve(size)) {
+      if (void* block = take(request.other(), request, true)) return block;
+    }
   }
-  return allocate_slowly(size);
+  return allocate_slowly(request);
+}
+
+void ElasticCore::step_ended() noexcept {
+  const MutexLock lock(blocks_);
+  ++step_;
 }
 
 bool ElasticCore::deallocate(void* address) noexcept {
@@ -92,6 +120,7 @@ bool ElasticCore::deallocate(void* address) noexcept {
       if (id == 0) return false;
       const Block& block = pool[id];
       live_ -= Bytes{block.asked};
+      lifetimes_.died(block.mark, step_);
       ++totals_.frees;
       pool.touch(block, ++operation_);
       // Recent blocks are served before all others, so only those on the device may be.
@@ -122,11 +151,16 @@ void* ElasticCore::child_allocate(Bytes size) {
 
 void ElasticCore::note_cache() noexcept {
   if ((pending_.load(std::memory_order_relaxed) & kLargeCache) != 0) return;
-  const Bytes used{pools_[kSmall].used_bytes() + pools_[kLarge].used_bytes()};
   const Bytes mapped = ledger_.device + ledger_.host + ledger_.parked;
-  if (cache_is_large(saturating_sub(mapped, used), live_)) {
+  if (cache_is_large(saturating_sub(mapped, used_bytes()), live_)) {
     pending_.fetch_or(kLargeCache, std::memory_order_release);
   }
+}
+
+Bytes ElasticCore::used_bytes() const noexcept {
+  Bytes used;
+  for (const BlockPool& pool : pools_) used += Bytes{pool.used_bytes()};
+  return used;
 }
 
 void ElasticCore::flush_recent() noexcept {
@@ -135,7 +169,8 @@ void ElasticCore::flush_recent() noexcept {
 
 // --- when no free block fits ---------------------------------------------------------------
 
-void* ElasticCore::allocate_slowly(Bytes size) {
+void* ElasticCore::allocate_slowly(const Request& request) {
+  const Bytes size = request.size;
   static thread_local bool asking = false;  // the handler itself may allocate
   std::string tried;
   const auto note = [&tried](const std::string& step) {
@@ -148,7 +183,7 @@ void* ElasticCore::allocate_slowly(Bytes size) {
     {
       const MoveLock moves(*this);
       Bytes released;
-      Attempt attempt = try_device(size, released);
+      Attempt attempt = try_device(request, released);
       if (!released.is_zero()) note("released " + to_string(released) + " of cached blocks");
       if (attempt.block != nullptr) return attempt.block;
       why = attempt.reason;
@@ -158,7 +193,7 @@ void* ElasticCore::allocate_slowly(Bytes size) {
       }
       if (handler == nullptr) {
         note("slower tier");
-        attempt = try_host(size);
+        attempt = try_host(request);
         if (attempt.block != nullptr) return attempt.block;
         if (!attempt.reason.empty()) why += "; " + attempt.reason;
       }
@@ -174,16 +209,16 @@ void* ElasticCore::allocate_slowly(Bytes size) {
   }
 }
 
-ElasticCore::Attempt ElasticCore::try_device(Bytes size, Bytes& released) {
+ElasticCore::Attempt ElasticCore::try_device(const Request& request, Bytes& released) {
   {
     const MutexLock lock(blocks_);
     flush_recent();
-    BlockPool& pool = pools_[pool_index(size)];
-    if (const BlockId id = pool.take(pool.rounded(size.count()), true); id != 0) {
-      return {hand_out(pool, id, size), {}};
+    if (void* block = take(request.pool, request, true)) return {block, {}};
+    if (request.dies_soon() && !may_reserve(request.size)) {
+      if (void* block = take(request.other(), request, true)) return {block, {}};
     }
   }
-  Growth growth = grow_pool(size, false);
+  Growth growth = grow_pool(request, false);
   if (growth.block == nullptr) {
     const Bytes before = ledger().on_device();
     released = release_free(growth.short_by);
@@ -193,20 +228,38 @@ ElasticCore::Attempt ElasticCore::try_device(Bytes size, Bytes& released) {
       totals_.given_back += gone;
     }
     drop_empty_segments();
-    if (!released.is_zero()) growth = grow_pool(size, false);
+    if (!released.is_zero()) growth = grow_pool(request, false);
+  }
+  if (growth.block == nullptr) {
+    const MutexLock lock(blocks_);
+    if (void* block = take(request.other(), request, true)) return {block, {}};
+  } else {
+    trade_chunks();
   }
   return {growth.block, growth.reason};
 }
 
-ElasticCore::Attempt ElasticCore::try_host(Bytes size) {
+// Gives back free chunks, of whichever lifetime, for those that were just reserved. (Before that,
+// it could take the very memory beside which the fewest new chunks are needed.)
+void ElasticCore::trade_chunks() {
+  if (!options_.by_lifetime) return;
+  Bytes over;
   {
     const MutexLock lock(blocks_);
-    BlockPool& pool = pools_[pool_index(size)];
-    if (const BlockId id = pool.take(pool.rounded(size.count()), false); id != 0) {
-      return {hand_out(pool, id, size), {}};
+    const Bytes reserved = ledger_.device + ledger_.host + ledger_.parked;
+    over = saturating_sub(reserved, reserve_allowance(totals_.peak_live));
+  }
+  if (!over.is_zero()) (void)release_free(over);
+}
+
+ElasticCore::Attempt ElasticCore::try_host(const Request& request) {
+  {
+    const MutexLock lock(blocks_);
+    for (const std::size_t pool : {request.pool, request.other()}) {
+      if (void* block = take(pool, request, false)) return {block, {}};
     }
   }
-  const Growth growth = grow_pool(size, true);
+  const Growth growth = grow_pool(request, true);
   return {growth.block, growth.reason};
 }
 
@@ -231,32 +284,31 @@ void ElasticCore::out_of_memory(Bytes size, const std::string& tried, const std:
 
 // --- new chunks ----------------------------------------------------------------------------
 
-GrowthPlace ElasticCore::find_place(Bytes size, bool fast) {
+GrowthPlace ElasticCore::find_place(const Request& request, bool fast) {
   const MutexLock lock(blocks_);
-  const BlockPool& pool = pools_[pool_index(size)];
-  return pool.find_place(pool.rounded(size.count()), fast);
+  const BlockPool& pool = pools_[request.pool];
+  return pool.find_place(pool.rounded(request.size.count()), fast);
 }
 
 // Returns the bytes of chunks that a request needs at a place, or in a segment yet to be made.
-Bytes ElasticCore::chunks_wanted(Bytes size, const GrowthPlace& place) {
+Bytes ElasticCore::chunks_wanted(const Request& request, const GrowthPlace& place) {
   if (place.segment != nullptr) return Bytes{place.chunks * place.segment->chunk_size};
-  const std::size_t number = pool_index(size);
-  const Bytes rounded = round_up(size, Bytes{number == kSmall ? kSmallUnit : kLargeUnit});
-  const SegmentPlan plan = plan_segment(next_segment_[number], rounded);
+  const Bytes rounded = round_up(request.size, Bytes{unit_of(request.pool)});
+  const SegmentPlan plan = plan_segment(next_segment_[request.pool], rounded);
   return round_up(rounded, chunk_size(plan.size));
 }
 
 // Maps what a request needs. The free memory beside the place is held meanwhile; whatever fails,
 // everything is as before.
-ElasticCore::Growth ElasticCore::grow_pool(Bytes size, bool allow_host) {
+ElasticCore::Growth ElasticCore::grow_pool(const Request& request, bool allow_host) {
   GrowthPlace place;
   Bytes wanted;
   std::vector<MemoryHandle> made;
   std::vector<Mapped> mapped;
   std::optional<BlockPool::Held> held;
   for (bool added = false; !held;) {
-    place = find_place(size, !allow_host);
-    wanted = chunks_wanted(size, place);
+    place = find_place(request, !allow_host);
+    wanted = chunks_wanted(request, place);
     const Ledger now = ledger();
     if (!allow_host && wanted > saturating_sub(limit(), now.on_device())) {
       return {nullptr, saturating_sub(now.on_device() + wanted, limit()),
@@ -270,7 +322,7 @@ ElasticCore::Growth ElasticCore::grow_pool(Bytes size, bool allow_host) {
     if (place.segment == nullptr) {
       if (std::exchange(added, true)) return {nullptr, {}, "no address range fits"};
       try {
-        add_segment(pool_index(size), size);
+        add_segment(request.pool, request.size);
       } catch (const OutOfMemory& error) {
         return {nullptr, {}, error.what()};
       } catch (const SourceError& error) {
@@ -283,15 +335,15 @@ ElasticCore::Growth ElasticCore::grow_pool(Bytes size, bool allow_host) {
     mover_.expect_releases(place.chunks + 1);
     // Other threads may have taken what lay beside the place meanwhile: then it is sought anew.
     const MutexLock lock(blocks_);
-    BlockPool& pool = pools_[pool_index(size)];
-    held = pool.hold(place, pool.rounded(size.count()), !allow_host);
+    BlockPool& pool = pools_[request.pool];
+    held = pool.hold(place, pool.rounded(request.size.count()), !allow_host);
   }
 
   const std::string failed = map_place(place, allow_host, made, mapped);
   if (!failed.empty()) unmap_again(place, mapped);
   count_orphans();
   const MutexLock lock(blocks_);
-  BlockPool& pool = pools_[pool_index(size)];
+  BlockPool& pool = pools_[request.pool];
   for (const Mapped& chunk : mapped) {
     set_chunk(ChunkRef{place.segment, chunk.chunk}, chunk.handle, chunk.handle.tier);
   }
@@ -299,8 +351,8 @@ ElasticCore::Growth ElasticCore::grow_pool(Bytes size, bool allow_host) {
     pool.drop(*held);
     return {nullptr, wanted, failed};
   }
-  const BlockId id = pool.take_held(*held, pool.rounded(size.count()));
-  return {hand_out(pool, id, size), {}, {}};
+  const BlockId id = pool.take_held(*held, pool.rounded(request.size.count()));
+  return {hand_out(pool, id, request), {}, {}};
 }
 
 // Creates the chunks of a place and maps them together. Returns why not; `mapped` then says how far
@@ -397,13 +449,12 @@ void ElasticCore::set_chunk(const ChunkRef& ref, MemoryHandle handle, Tier tier)
 }
 
 void ElasticCore::add_segment(std::size_t number, Bytes size) {
-  const Bytes rounded = round_up(size, Bytes{number == kSmall ? kSmallUnit : kLargeUnit});
+  const Bytes rounded = round_up(size, Bytes{unit_of(number)});
   SegmentPlan plan = plan_segment(next_segment_[number], rounded);
   const Bytes wanted = plan.size;
   const AddressRange range = reserve_shrinking(plan, rounded);
   try {
-    const std::size_t unit = number == kSmall ? kSmallUnit : kLargeUnit;
-    auto segment = std::make_unique<Segment>(range, chunk_size(plan.size).count(), unit);
+    auto segment = std::make_unique<Segment>(range, chunk_size(plan.size).count(), unit_of(number));
     segment->pool = static_cast<std::uint32_t>(number);
     segment->dedicated = plan.dedicated;
     const MutexLock lock(blocks_);
@@ -491,7 +542,8 @@ AllocatorStats ElasticCore::stats() {
     if (device) used += Bytes{chunk->used};
     ++(device ? stats.chunks_device : stats.chunks_host);
   });
-  const Bytes recent{pools_[kSmall].recent_bytes() + pools_[kLarge].recent_bytes()};
+  Bytes recent;
+  for (const BlockPool& pool : pools_) recent += Bytes{pool.recent_bytes()};
   stats.cached = saturating_sub(ledger_.device, saturating_sub(used, recent));
   return stats;
 }

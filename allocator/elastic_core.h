@@ -20,6 +20,7 @@
 #include "allocator/block_pool.h"
 #include "allocator/chunk_mover.h"
 #include "allocator/elastic_allocator.h"
+#include "allocator/lifetime.h"
 #include "allocator/move_planner.h"
 #include "allocator/segment.h"
 
@@ -37,8 +38,9 @@ class ElasticCore {
   ElasticCore& operator=(const ElasticCore&) = delete;
 
   // elastic_core.cpp: blocks
-  [[nodiscard]] void* allocate(Bytes size) COMMENSAL_EXCLUDES(moves_, blocks_);
+  [[nodiscard]] void* allocate(Bytes size, Phase phase) COMMENSAL_EXCLUDES(moves_, blocks_);
   bool deallocate(void* block) noexcept COMMENSAL_EXCLUDES(moves_, blocks_);
+  void step_ended() noexcept COMMENSAL_EXCLUDES(blocks_);
   [[nodiscard]] bool owns(const void* address) COMMENSAL_EXCLUDES(blocks_);
   [[nodiscard]] Bytes size_of(const void* block) COMMENSAL_EXCLUDES(blocks_);
   void on_pressure(std::function<bool(Bytes)> handler) COMMENSAL_EXCLUDES(blocks_);
@@ -73,7 +75,18 @@ class ElasticCore {
     kOrphans = 4,     ///< memory that the source did not take back yet
     kLargeCache = 8   ///< free memory that may be worth giving back
   };
-  enum : std::size_t { kSmall, kLarge, kPools };
+  /// Pools: two sizes of each lifetime.
+  enum : std::size_t { kSmall, kLarge, kSizes, kPools = kSizes * 2 };
+
+  /// A block to be served.
+  struct Request {
+    Bytes size;
+    std::size_t pool = 0;
+    BirthMark mark;
+    [[nodiscard]] bool dies_soon() const noexcept { return pool >= kSizes; }
+    /// The pool of the same sizes and the other lifetime.
+    [[nodiscard]] std::size_t other() const noexcept { return (pool + kSizes) % kPools; }
+  };
 
   class MoveLock;
 
@@ -104,31 +117,44 @@ class ElasticCore {
   };
 
   // --- blocks (elastic_core.cpp) ------------------------------------------------------------
-  [[nodiscard]] std::size_t pool_index(Bytes size) const noexcept {
+  [[nodiscard]] std::size_t size_class(Bytes size) const noexcept {
     return size <= options_.small_block ? kSmall : kLarge;
   }
+  [[nodiscard]] static constexpr std::size_t unit_of(std::size_t pool) noexcept {
+    return pool % kSizes == kSmall ? kSmallUnit : kLargeUnit;
+  }
+  static constexpr std::size_t kSmallUnit = 64;
+  static constexpr std::size_t kLargeUnit = 4096;
   [[nodiscard]] Bytes chunk_size(Bytes segment) const noexcept {
     const Bytes granularity = source_.granularity();
     return options_.chunk_size.is_zero() ? chunk_size_for(segment, granularity)
                                          : round_up(options_.chunk_size, granularity);
   }
-  [[nodiscard]] void* hand_out(BlockPool& pool, BlockId id, Bytes size) noexcept
+  [[nodiscard]] void* hand_out(BlockPool& pool, BlockId id, const Request& request) noexcept
       COMMENSAL_REQUIRES(blocks_);
-  [[nodiscard]] void* allocate_slowly(Bytes size) COMMENSAL_EXCLUDES(moves_, blocks_);
+  [[nodiscard]] void* take(std::size_t pool, const Request& request, bool fast)
+      COMMENSAL_REQUIRES(blocks_);
+  [[nodiscard]] bool may_reserve(Bytes more) const noexcept COMMENSAL_REQUIRES(blocks_);
+  [[nodiscard]] Bytes used_bytes() const noexcept COMMENSAL_REQUIRES(blocks_);
+  [[nodiscard]] void* allocate_slowly(const Request& request) COMMENSAL_EXCLUDES(moves_, blocks_);
   struct Attempt {
     void* block = nullptr;
     std::string reason;  // why not
   };
-  [[nodiscard]] Attempt try_device(Bytes size, Bytes& released) COMMENSAL_REQUIRES(moves_);
-  [[nodiscard]] Attempt try_host(Bytes size) COMMENSAL_REQUIRES(moves_);
+  [[nodiscard]] Attempt try_device(const Request& request, Bytes& released)
+      COMMENSAL_REQUIRES(moves_);
+  [[nodiscard]] Attempt try_host(const Request& request) COMMENSAL_REQUIRES(moves_);
   struct Growth {
     void* block = nullptr;
     Bytes short_by;      // device bytes that would have to go first
     std::string reason;  // why there is no block
   };
-  [[nodiscard]] Growth grow_pool(Bytes size, bool allow_host) COMMENSAL_REQUIRES(moves_);
-  [[nodiscard]] GrowthPlace find_place(Bytes size, bool fast) COMMENSAL_REQUIRES(moves_);
-  [[nodiscard]] Bytes chunks_wanted(Bytes size, const GrowthPlace& place)
+  [[nodiscard]] Growth grow_pool(const Request& request, bool allow_host)
+      COMMENSAL_REQUIRES(moves_);
+  void trade_chunks() COMMENSAL_REQUIRES(moves_);
+  [[nodiscard]] GrowthPlace find_place(const Request& request, bool fast)
+      COMMENSAL_REQUIRES(moves_);
+  [[nodiscard]] Bytes chunks_wanted(const Request& request, const GrowthPlace& place)
       COMMENSAL_REQUIRES(moves_);
   void add_segment(std::size_t pool, Bytes size) COMMENSAL_REQUIRES(moves_);
   [[nodiscard]] AddressRange reserve_shrinking(SegmentPlan& plan, Bytes least)
@@ -222,6 +248,8 @@ class ElasticCore {
   Ledger ledger_ COMMENSAL_GUARDED_BY(blocks_);
   AllocatorStats totals_ COMMENSAL_GUARDED_BY(blocks_);  // only the sums over time
   Bytes live_ COMMENSAL_GUARDED_BY(blocks_);
+  LifetimePredictor lifetimes_ COMMENSAL_GUARDED_BY(blocks_);
+  std::uint32_t step_ COMMENSAL_GUARDED_BY(blocks_) = 0;
   std::uint64_t operation_ COMMENSAL_GUARDED_BY(blocks_) = 0;
   std::uint64_t safe_points_ COMMENSAL_GUARDED_BY(blocks_) = 0;
   bool wake_lazy_ COMMENSAL_GUARDED_BY(blocks_) = false;  // the limit rose: bring back all

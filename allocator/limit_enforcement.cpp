@@ -248,8 +248,7 @@ void ElasticCore::release_idle() {
     const MutexLock lock(blocks_);
     if ((pending_.load(std::memory_order_relaxed) & kLargeCache) == 0) return;
     flush_recent();
-    const Bytes used{pools_[kSmall].used_bytes() + pools_[kLarge].used_bytes()};
-    cached = saturating_sub(ledger_.device + ledger_.host + ledger_.parked, used);
+    cached = saturating_sub(ledger_.device + ledger_.host + ledger_.parked, used_bytes());
     live = live_;
   }
   if (!cache_is_large(cached, live)) return;

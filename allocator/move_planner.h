@@ -2,6 +2,7 @@
 // Decisions of the elastic allocator as pure functions: sizes, and which chunks move.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -25,6 +26,14 @@ struct SegmentPlan {
 /// @param next     what the pool would reserve next; grows fourfold with each segment.
 /// @param request  the block it must hold (rounded to the pool's unit).
 [[nodiscard]] SegmentPlan plan_segment(Bytes next, Bytes request) noexcept;
+
+/// Returns the most memory that chunks should hold together for a job whose blocks needed `peak` at
+/// most: a sixteenth more, at least 4 MiB. Up to there blocks of one lifetime get chunks of their
+/// own; above it they use each other's, and wholly free chunks of the others are given back for new
+/// ones. Issue 5 bounds what is held at its peak by 1.10 of the blocks' peak, or 8 MiB more.
+[[nodiscard]] constexpr Bytes reserve_allowance(Bytes peak) noexcept {
+  return peak + std::max(Bytes{peak.count() / 16}, 2_MiB);
+}
 
 /// Returns whether free memory is worth giving back although no limit asks for it.
 [[nodiscard]] constexpr bool cache_is_large(Bytes cached, Bytes live) noexcept {

@@ -9,6 +9,7 @@
 #include <memory>
 #include <vector>
 
+#include "allocator/lifetime.h"
 #include "allocator/segment.h"
 
 namespace commensal {
@@ -34,6 +35,7 @@ struct Block {
   std::uint32_t first_chunk = 0;
   BlockState state = BlockState::kUnused;
   bool fast = true;  ///< every chunk of it is on the device
+  BirthMark mark;    ///< live: where the guess of its lifetime came from
 
   [[nodiscard]] std::byte* end() const noexcept { return address + size; }
 };

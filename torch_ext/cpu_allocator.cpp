@@ -3,8 +3,11 @@
 #include "torch_ext/cpu_allocator.h"
 
 #include <c10/core/Allocator.h>
+#include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
+#include <torch/csrc/autograd/function.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <stdexcept>
 #include <string>
@@ -42,9 +45,24 @@ void report_to_profiler(void* block, std::int64_t change) {
   throw c10::OutOfMemoryError({__func__, __FILE__, static_cast<std::uint32_t>(__LINE__)}, message);
 }
 
+// The part of a step in which this thread asks for memory. Until the first backward pass nothing
+// tells a forward pass from preparations.
+Phase phase_now() {
+  static std::atomic<bool> trains{false};
+  if (g_session->in_optimizer()) return Phase::kOptimizer;
+  const bool grad = c10::GradMode::is_enabled();
+  if (!trains.load(std::memory_order_relaxed)) {
+    if (grad || torch::autograd::get_current_node() == nullptr) return Phase::kUnknown;
+    trains.store(true, std::memory_order_relaxed);
+  }
+  return grad ? Phase::kForward : Phase::kBackward;
+}
+
 void* take(Bytes size) {
   try {
-    return g_elastic->allocate(size);
+    AllocationContext context;
+    context.phase = phase_now();
+    return g_elastic->allocate(size, 0, context);
   } catch (const OutOfMemory& error) {
     raise_out_of_memory(size, error.what());
   } catch (const std::bad_alloc&) {  // no room for the allocator's own lists

@@ -265,12 +265,19 @@ void Session::range_end(std::string_view name) noexcept {
 }
 
 void Session::optimizer_step_begin() noexcept {
-  if (!impl_->in_child.load(std::memory_order_relaxed)) (void)impl_->steps.hook_begin();
+  if (impl_->in_child.load(std::memory_order_relaxed)) return;
+  impl_->in_optimizer.store(true, std::memory_order_relaxed);
+  (void)impl_->steps.hook_begin();
 }
 
 void Session::optimizer_step_end() noexcept {
   if (impl_->in_child.load(std::memory_order_relaxed)) return;
+  impl_->in_optimizer.store(false, std::memory_order_relaxed);
   if (impl_->steps.hook_end()) impl_->step_ended();
+}
+
+bool Session::in_optimizer() const noexcept {
+  return impl_->in_optimizer.load(std::memory_order_relaxed);
 }
 
 void Session::touch() noexcept {

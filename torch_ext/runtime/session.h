@@ -102,6 +102,8 @@ class Session {
   void range_end(std::string_view name) noexcept;
   void optimizer_step_begin() noexcept;
   void optimizer_step_end() noexcept;
+  /// Tells whether an optimizer step runs in this process: one relaxed load.
+  [[nodiscard]] bool in_optimizer() const noexcept;
   /// Cheap sign of work from the allocator's hot path (one relaxed store every few calls).
   void touch() noexcept;
 

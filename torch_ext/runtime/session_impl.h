@@ -115,6 +115,7 @@ struct Session::Impl final : public ClientHost {
   std::atomic<void (*)(void*)> restore_gil{nullptr};
   std::atomic<const void*> training_thread{nullptr};  // ran the last step; see this_thread()
   std::atomic<std::int64_t> last_safe_point_ns{0};
+  std::atomic<bool> in_optimizer{false};
   std::atomic<int> moving{0};      // threads inside of a safe point; see Moving
   std::atomic<bool> ended{false};  // shutdown was called
 

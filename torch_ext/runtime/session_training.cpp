@@ -50,7 +50,10 @@ RangeKind range_kind(std::string_view name) noexcept {
 void Session::Impl::range_begin(std::string_view name) noexcept {
   switch (range_kind(name)) {
     case RangeKind::kFetch: fetch_begin(); return;
-    case RangeKind::kOptimizerStep: (void)steps.optimizer_range_begin(); return;
+    case RangeKind::kOptimizerStep:
+      in_optimizer.store(true, kRelaxed);
+      (void)steps.optimizer_range_begin();
+      return;
     case RangeKind::kZeroGrad:
     case RangeKind::kOther: return;
   }
@@ -60,6 +63,7 @@ void Session::Impl::range_end(std::string_view name) noexcept {
   switch (range_kind(name)) {
     case RangeKind::kFetch: fetch_end(); return;
     case RangeKind::kOptimizerStep:
+      in_optimizer.store(false, kRelaxed);
       training_thread.store(this_thread(), kRelaxed);
       activity.worked();
       if (steps.optimizer_range_end()) step_ended();
@@ -94,6 +98,8 @@ void Session::Impl::step_ended() noexcept {
   const StepState step = steps.state();
   page.step_number.store(step.number, kRelaxed);
   page.step_last_ns.store(static_cast<std::uint64_t>(step.last.count()), kRelaxed);
+  in_optimizer.store(false, kRelaxed);  // where a step ended by an exception, nothing said so
+  allocator.step_ended();
   safe_point();
 }
 

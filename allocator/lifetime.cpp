@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// The predictor's table and its rules.
+#include "allocator/lifetime.h"
+
+#include <algorithm>
+
+namespace commensal {
+namespace {
+
+constexpr std::size_t kProbes = 4;
+constexpr std::uint16_t kAll = 256;
+
+std::uint64_t key_of(Phase phase, std::size_t size) noexcept {
+  return (static_cast<std::uint64_t>(phase) + 1) << 56U | (size & ((std::uint64_t{1} << 56U) - 1));
+}
+
+Lifetime when_unseen(Phase phase) noexcept {
+  return phase == Phase::kUnknown || phase == Phase::kOptimizer ? Lifetime::kLong : Lifetime::kStep;
+}
+
+}  // namespace
+
+// Returns the place of a key: its own, an unused one, or the one that was unused for longest.
+std::size_t LifetimePredictor::find(std::uint64_t key) const noexcept {
+  const std::size_t home = (key * 0x9E3779B97F4A7C15ULL) >> 54U;
+  static_assert(kSignatures == std::size_t{1} << 10U, "54 = 64 - 10 bits");
+  std::size_t oldest = home;
+  for (std::size_t i = 0; i < kProbes; ++i) {
+    const std::size_t at = (home + i) % kSignatures;
+    if (table_[at].key == key || table_[at].key == 0) return at;
+    if (table_[at].step < table_[oldest].step) oldest = at;
+  }
+  return oldest;
+}
+
+void LifetimePredictor::end_step(Signature& signature) noexcept {
+  if (signature.births == 0) return;
+  const std::uint32_t outlived = signature.births - std::min(signature.births, signature.deaths);
+  const auto now = static_cast<std::uint16_t>(std::uint64_t{outlived} * kAll / signature.births);
+  signature.share =
+      signature.seen ? static_cast<std::uint16_t>((signature.share * 3 + now) / 4) : now;
+  signature.seen = true;
+  signature.last = signature.outlived;
+  signature.last_turns =
+      static_cast<std::uint8_t>(std::min<std::uint32_t>(signature.births, kTurns));
+  signature.births = signature.deaths = 0;
+  signature.outlived = 0;
+}
+
+LifetimePredictor::Guess LifetimePredictor::born(Phase phase, std::size_t size,
+                                                 std::uint32_t step) noexcept {
+  const std::uint64_t key = key_of(phase, size);
+  const std::size_t at = find(key);
+  Signature& signature = table_[at];
+  if (signature.key != key) {
+    signature = Signature{};
+    signature.key = key;
+    signature.step = step;
+  }
+  if (signature.step != step) {
+    end_step(signature);
+    signature.step = step;
+  }
+  const auto turn = static_cast<std::uint8_t>(std::min<std::uint32_t>(signature.births++, kTurns));
+  Guess guess;
+  guess.mark = BirthMark{step, static_cast<std::uint16_t>(at), turn};
+  if (turn < signature.last_turns) {
+    guess.lifetime = (signature.last >> turn & 1U) != 0 ? Lifetime::kLong : Lifetime::kStep;
+  } else if (signature.seen) {
+    guess.lifetime = signature.share * 2 >= kAll ? Lifetime::kLong : Lifetime::kStep;
+  } else {
+    guess.lifetime = when_unseen(phase);
+  }
+  if (turn < kTurns) signature.outlived |= std::uint64_t{1} << turn;
+  return guess;
+}
+
+void LifetimePredictor::died(const BirthMark& mark, std::uint32_t step) noexcept {
+  if (mark.step != step) return;
+  Signature& signature = table_[mark.signature];
+  if (signature.step != step) return;  // another one has its place now
+  ++signature.deaths;
+  if (mark.turn < kTurns) signature.outlived &= ~(std::uint64_t{1} << mark.turn);
+}
+
+}  // namespace commensal

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// Guesses whether a block dies within its step, from what the same allocation did a step ago.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+namespace commensal {
+
+/// The part of a step in which a block is asked for.
+enum class Phase : std::uint8_t { kUnknown, kData, kForward, kBackward, kOptimizer };
+
+/// How long a block is expected to live. Blocks of one kind share chunks, so that at a safe point,
+/// when all that live for a step are dead, live bytes lie in few chunks.
+enum class Lifetime : std::uint8_t {
+  kLong,  ///< outlives its step: weights, optimizer state, buffers, gradients
+  kStep   ///< dies within it: activations, workspaces
+};
+
+/// Where a block's guess came from; kept with the block and handed back when it dies.
+struct BirthMark {
+  std::uint32_t step = 0;
+  std::uint16_t signature = 0;
+  std::uint8_t turn = 0;
+};
+
+/// Remembers, for each signature (phase and size), which of its allocations outlived the last step.
+///
+/// Training repeats itself: the k-th allocation of a signature in a step does what the k-th did in
+/// the step before. For the first 64 of a signature this is one bit each; the rest follow the share
+/// that outlived its step. What was never seen is long-lived outside of steps and in the optimizer,
+/// whose state is made in the first one, and dies within its step otherwise. A wrong guess costs
+/// density, never correctness. The table is bounded: the signature unused for longest makes room.
+///
+/// Thread safety: none (the allocator's block lock).
+class LifetimePredictor {
+ public:
+  struct Guess {
+    Lifetime lifetime = Lifetime::kLong;
+    BirthMark mark;
+  };
+  static constexpr std::size_t kSignatures = 1024;
+  static constexpr std::uint8_t kTurns = 64;
+
+  /// A block of `size` bytes is born in step number `step` (steps only count up).
+  [[nodiscard]] Guess born(Phase phase, std::size_t size, std::uint32_t step) noexcept;
+  /// The block of that mark dies in step number `step`.
+  void died(const BirthMark& mark, std::uint32_t step) noexcept;
+
+ private:
+  struct Signature {
+    std::uint64_t key = 0;        // 0: unused
+    std::uint64_t outlived = 0;   // bit k: the k-th of this step is not dead yet
+    std::uint64_t last = 0;       // the same at the end of the step before
+    std::uint32_t step = 0;       // of `outlived`
+    std::uint32_t births = 0;     // in `step`
+    std::uint32_t deaths = 0;     // of these
+    std::uint16_t share = 0;      // in 1/256: how many outlived their step, over the last steps
+    std::uint8_t last_turns = 0;  // bits of `last` that mean something
+    bool seen = false;            // `share` means something
+  };
+  [[nodiscard]] std::size_t find(std::uint64_t key) const noexcept;
+  static void end_step(Signature& signature) noexcept;
+
+  std::array<Signature, kSignatures> table_{};
+};
+
+}  // namespace commensal
