@@ -19,8 +19,7 @@ BlockPool::BlockPool(std::size_t unit, std::uint32_t number)
       unit_shift_(static_cast<unsigned>(std::countr_zero(unit))),
       number_(number),
       fast_bins_(unit_shift_),
-      slow_bins_(unit_shift_),
-      recent_(kRecentMax / unit + 1) {}
+      slow_bins_(unit_shift_) {}
 
 // --- primitives ----------------------------------------------------------------------------
 
@@ -163,20 +162,6 @@ void BlockPool::uncount(const Block& block, std::uint64_t safe_point) noexcept {
 }
 
 // --- blocks --------------------------------------------------------------------------------
-
-std::size_t BlockPool::flush_recent(std::uint64_t safe_point) noexcept {
-  if (recent_bytes_ == 0) return 0;
-  const std::size_t flushed = recent_bytes_;
-  for (BlockId& head : recent_) {
-    while (head != 0) {
-      const BlockId id = head;
-      head = table_[id].list_next;
-      give_back(id, safe_point);
-    }
-  }
-  recent_bytes_ = 0;
-  return flushed;
-}
 
 BlockId BlockPool::take(std::size_t size, bool fast) {
   const BlockId id = bins(fast).find(table_, size);

@@ -23,14 +23,10 @@ struct GrowthPlace {
 /// ("fast") and on the slower tier is kept apart; neighbours merge unless a hole (a chunk without
 /// memory), a tier border or a busy block lies between them.
 ///
-/// In front stand the recent blocks: freed blocks up to `kRecentMax` bytes that keep their size
-/// and serve the next request of it, last in, first out.
-///
-/// Calls no memory source. Thread safety: none (the allocator's block lock).
+/// Calls no memory source. Thread safety: none (the allocator's block lock), but for nodes of live
+/// blocks (front_lane.h).
 class BlockPool {
  public:
-  static constexpr std::size_t kRecentMax = std::size_t{256} << 10U;
-
   /// @param unit  power of two; @param number  stored in each of its segments.
   BlockPool(std::size_t unit, std::uint32_t number);
 
@@ -40,30 +36,8 @@ class BlockPool {
   [[nodiscard]] std::size_t unit() const noexcept { return unit_; }
   [[nodiscard]] std::uint32_t number() const noexcept { return number_; }
 
-  // --- the hot path ------------------------------------------------------------------------
-  /// Returns a recently freed block of exactly `size` (rounded) bytes, live again; or none.
-  [[nodiscard]] BlockId take_recent(std::size_t size) noexcept {
-    const std::size_t slot = size >> unit_shift_;
-    if (slot >= recent_.size() || recent_[slot] == 0) return 0;
-    const BlockId id = recent_[slot];
-    Block& block = table_[id];
-    recent_[slot] = block.list_next;
-    block.state = BlockState::kLive;
-    recent_bytes_ -= block.size;
-    return id;
-  }
-  /// Puts a live block among the recent ones; false if it is too large for that.
-  bool keep_recent(BlockId id) noexcept {
-    Block& block = table_[id];
-    const std::size_t slot = block.size >> unit_shift_;
-    if (slot >= recent_.size()) return false;
-    block.state = BlockState::kRecent;
-    block.list_next = recent_[slot];
-    recent_[slot] = id;
-    recent_bytes_ += block.size;
-    return true;
-  }
   [[nodiscard]] Block& operator[](BlockId id) const noexcept { return table_[id]; }
+  [[nodiscard]] const BlockTable& nodes() const noexcept { return table_; }
   /// Returns the live block that starts at `address` in `segment`, or none.
   [[nodiscard]] BlockId live_at(const Segment& segment, const std::byte* address) const noexcept {
     const BlockId id = segment.entry(address);
@@ -71,23 +45,14 @@ class BlockPool {
     const Block& block = table_[id];
     return block.address == address && block.state == BlockState::kLive ? id : 0;
   }
-  /// Notes that `operation` used a block's chunks.
-  void touch(const Block& block, std::uint64_t operation) noexcept {
-    Segment& segment = *block.segment;
-    const std::size_t last = segment.chunk_of(block.end() - 1);
-    for (std::size_t c = block.first_chunk; c <= last; ++c) segment.chunks[c].last_use = operation;
-  }
-  [[nodiscard]] std::size_t recent_bytes() const noexcept { return recent_bytes_; }
   /// Returns bytes of live and recent blocks, rounded.
   [[nodiscard]] std::size_t used_bytes() const noexcept { return used_bytes_; }
 
   // --- blocks ------------------------------------------------------------------------------
-  /// Merges all recent blocks back. Returns their bytes.
-  std::size_t flush_recent(std::uint64_t safe_point) noexcept;
   /// Returns a live block of `size` (rounded) bytes from free memory, or none.
   /// @throws std::bad_alloc when there is no memory for a node; nothing has changed then.
   [[nodiscard]] BlockId take(std::size_t size, bool fast);
-  /// Takes a live block back and merges it. Calls no allocation function that can throw.
+  /// Takes a live or recent block back and merges it. Calls no allocation function that can throw.
   void give_back(BlockId id, std::uint64_t safe_point) noexcept;
 
   // --- chunks ------------------------------------------------------------------------------
@@ -150,8 +115,6 @@ class BlockPool {
   BlockTable table_;
   SizeBins fast_bins_;
   SizeBins slow_bins_;
-  std::vector<BlockId> recent_;  // by size / unit
-  std::size_t recent_bytes_ = 0;
   std::size_t used_bytes_ = 0;
   std::vector<Segment*> segments_;  // in the order they were reserved
 };

@@ -51,31 +51,42 @@ ElasticCore::~ElasticCore() {
 
 // --- hot path ------------------------------------------------------------------------------
 
-void* ElasticCore::hand_out(BlockPool& pool, BlockId id, const Request& request) noexcept {
-  Block& block = pool[id];
+Segment* ElasticCore::find_in_lane(const std::byte* address, FrontLane& lane) const noexcept
+    COMMENSAL_NO_THREAD_SAFETY_ANALYSIS {
+  return table_.find(address, lane.hint());
+}
+
+void* ElasticCore::hand_out(FrontLane& lane, Block& block, const Request& request) noexcept {
   block.asked = request.size.count();
   block.mark = request.mark;
-  pool.touch(block, ++operation_);
-  ++totals_.allocations;
-  live_ += request.size;
-  if (live_ > totals_.peak_live) totals_.peak_live = live_;
+  block.lane = lane.number();
+  lane.touch(block);
+  lane.count_birth(block.asked);
   return block.address;
 }
 
-// Serves a block from the free memory of a pool. Null: none fits.
+// Serves a block from what the thread freed and from the free memory of a pool. Null: none fits.
 void* ElasticCore::take(std::size_t number, const Request& request, bool fast) {
   BlockPool& pool = pools_[number];
   const std::size_t rounded = pool.rounded(request.size.count());
-  BlockId id = fast ? pool.take_recent(rounded) : 0;
-  if (id == 0) id = pool.take(rounded, fast);
-  return id == 0 ? nullptr : hand_out(pool, id, request);
+  FrontLane& lane = *request.lane;
+  if (fast) {
+    const MutexLock lock(lane.mutex);
+    if (const BlockId id = lane.take(pool.nodes(), number, rounded); id != 0) {
+      return hand_out(lane, pool[id], request);
+    }
+  }
+  const BlockId id = pool.take(rounded, fast);
+  if (id == 0) return nullptr;
+  const MutexLock lock(lane.mutex);
+  return hand_out(lane, pool[id], request);
 }
 
 // Tells whether blocks of one lifetime may get `more` chunks of their own beside the free memory
 // of the others.
 bool ElasticCore::may_reserve(Bytes more) const noexcept {
   const Bytes reserved = ledger_.device + ledger_.host + ledger_.parked;
-  return reserved + more <= reserve_allowance(std::max(totals_.peak_live, live_ + more)) &&
+  return reserved + more <= reserve_allowance(std::max(lanes_.peak_live(), lanes_.live() + more)) &&
          ledger_.resident() + more <= limit();
 }
 
@@ -83,15 +94,24 @@ void* ElasticCore::allocate(Bytes size, Phase phase) {
   if (in_child()) return child_allocate(size);
   if (size.is_zero()) return nullptr;
   if (size > kLargestRequest) out_of_memory(size, "nothing", "larger than any address range");
-  Request request{size, size_class(size), {}};
+  FrontLane& lane = lanes_.mine();
+  Request request{size, &lane, size_class(size), {}};
   {
-    const MutexLock lock(blocks_);
+    const std::size_t rounded = round_up(size, Bytes{unit_of(request.pool)}).count();
+    const MutexLock lock(lane.mutex);
     if (options_.by_lifetime) {
-      const std::size_t rounded = pools_[request.pool].rounded(size.count());
-      const LifetimePredictor::Guess guess = lifetimes_.born(phase, rounded, step_);
+      const LifetimePredictor::Guess guess =
+          lane.lifetimes().born(phase, rounded, step_.load(std::memory_order_relaxed));
       request.mark = guess.mark;
       if (guess.lifetime == Lifetime::kStep) request.pool += kSizes;
     }
+    const BlockTable& nodes = pool_in_lane(request.pool).nodes();
+    if (const BlockId id = lane.take(nodes, request.pool, rounded); id != 0) {
+      return hand_out(lane, nodes[id], request);
+    }
+  }
+  {
+    const MutexLock lock(blocks_);
     if (void* block = take(request.pool, request, true)) return block;
     // Short-lived blocks lie in the holes that gradients leave, rather than that more is reserved.
     if (request.dies_soon() && !may_reserve(size)) {
@@ -101,43 +121,56 @@ void* ElasticCore::allocate(Bytes size, Phase phase) {
   return allocate_slowly(request);
 }
 
-void ElasticCore::step_ended() noexcept {
-  const MutexLock lock(blocks_);
-  ++step_;
-}
-
 bool ElasticCore::deallocate(void* address) noexcept {
   if (address == nullptr) return true;
-  const bool child = in_child();
   const auto* byte = static_cast<const std::byte*>(address);
-  {
-    const MutexLock lock(blocks_);
-    Segment* segment = table_.find(byte);
-    if (segment != nullptr) {
-      if (child) return true;  // the parent's block
-      BlockPool& pool = pools_[segment->pool];
-      const BlockId id = pool.live_at(*segment, byte);
-      if (id == 0) return false;
-      const Block& block = pool[id];
-      live_ -= Bytes{block.asked};
-      lifetimes_.died(block.mark, step_);
-      ++totals_.frees;
-      pool.touch(block, ++operation_);
-      // Recent blocks are served before all others, so only those on the device may be.
-      const auto on_device = [segment](const std::byte* at) {
-        return segment->chunks[segment->chunk_of(at)].tier == Tier::kDevice;
-      };
-      const bool keep =
-          ledger_.slow_chunks == 0 || (on_device(block.address) && on_device(block.end() - 1));
-      if (keep && pool.keep_recent(id)) return true;
-      pool.give_back(id, safe_points_);
-      note_cache();
-      return true;
-    }
+  Freed freed = free_in_lane(byte, lanes_.mine());
+  while (freed.elsewhere != nullptr) freed = free_in_lane(byte, *freed.elsewhere);
+  if (in_child()) {
+    if (freed.segment == nullptr) std::free(address);  // served by `child_allocate`
+    return true;                                       // else it is the parent's
   }
-  if (!child) return false;
-  std::free(address);  // served by `child_allocate`
+  if (freed.block == 0) return false;
+  if (freed.kept) return true;
+  const MutexLock lock(blocks_);
+  BlockPool& pool = pools_[freed.segment->pool];
+  const Block& block = pool[freed.block];
+  // Recent blocks are served before all others, so only those on the device may be.
+  const auto on_device = [&freed](const std::byte* at) {
+    return freed.segment->chunks[freed.segment->chunk_of(at)].tier == Tier::kDevice;
+  };
+  if (on_device(block.address) && on_device(block.end() - 1)) {
+    FrontLane& lane = lanes_[block.lane];
+    const MutexLock inner(lane.mutex);
+    if (lane.keep(pool.nodes(), pool.number(), freed.block)) return true;
+  }
+  pool.give_back(freed.block, safe_points_);
+  note_cache();
   return true;
+}
+
+// Frees a block as far as a lane can. While there are slow chunks, it cannot tell whether the block
+// lies on one.
+ElasticCore::Freed ElasticCore::free_in_lane(const std::byte* address, FrontLane& lane) noexcept {
+  const MutexLock lock(lane.mutex);
+  Freed freed;
+  freed.segment = find_in_lane(address, lane);
+  if (freed.segment == nullptr || in_child()) return freed;
+  const BlockPool& pool = pool_in_lane(freed.segment->pool);
+  freed.block = pool.live_at(*freed.segment, address);
+  if (freed.block == 0) return freed;
+  Block& block = pool[freed.block];
+  if (block.lane != lane.number()) {
+    freed.elsewhere = &lanes_[block.lane];
+    return freed;
+  }
+  lane.lifetimes().died(block.mark, step_.load(std::memory_order_relaxed));
+  lane.touch(block);
+  lane.count_death(block.asked);
+  block.state = BlockState::kRecent;  // from here on nobody can free it again
+  freed.kept = (pending_.load(std::memory_order_relaxed) & kSlowChunks) == 0 &&
+               lane.keep(pool.nodes(), pool.number(), freed.block);
+  return freed;
 }
 
 void* ElasticCore::child_allocate(Bytes size) {
@@ -152,7 +185,7 @@ void* ElasticCore::child_allocate(Bytes size) {
 void ElasticCore::note_cache() noexcept {
   if ((pending_.load(std::memory_order_relaxed) & kLargeCache) != 0) return;
   const Bytes mapped = ledger_.device + ledger_.host + ledger_.parked;
-  if (cache_is_large(saturating_sub(mapped, used_bytes()), live_)) {
+  if (cache_is_large(saturating_sub(mapped, used_bytes()), lanes_.live())) {
     pending_.fetch_or(kLargeCache, std::memory_order_release);
   }
 }
@@ -164,7 +197,14 @@ Bytes ElasticCore::used_bytes() const noexcept {
 }
 
 void ElasticCore::flush_recent() noexcept {
-  for (BlockPool& pool : pools_) pool.flush_recent(safe_points_);
+  for (std::size_t i = 0; i < FrontLanes::kLanes; ++i) {
+    FrontLane& lane = lanes_[i];
+    const MutexLock lock(lane.mutex);
+    for (BlockPool& pool : pools_) {
+      lane.flush(pool.nodes(), pool.number(),
+                 [&](BlockId id) { pool.give_back(id, safe_points_); });
+    }
+  }
 }
 
 // --- when no free block fits ---------------------------------------------------------------
@@ -247,7 +287,7 @@ void ElasticCore::trade_chunks() {
   {
     const MutexLock lock(blocks_);
     const Bytes reserved = ledger_.device + ledger_.host + ledger_.parked;
-    over = saturating_sub(reserved, reserve_allowance(totals_.peak_live));
+    over = saturating_sub(reserved, reserve_allowance(lanes_.peak_live()));
   }
   if (!over.is_zero()) (void)release_free(over);
 }
@@ -269,7 +309,8 @@ void ElasticCore::out_of_memory(Bytes size, const std::string& tried, const std:
   ++totals_.out_of_memory;
   const Bytes most = limit();
   message += most == Bytes{UINT64_MAX} ? ", no limit" : ", limit " + to_string(most);
-  message += ", in use " + to_string(ledger_.on_device()) + " (live " + to_string(live_) + ")";
+  message +=
+      ", in use " + to_string(ledger_.on_device()) + " (live " + to_string(lanes_.live()) + ")";
   const Bytes host = host_most();
   message += ", slower tier " + to_string(ledger_.on_host()) + " of ";
   message += host == Bytes{UINT64_MAX} ? "any size" : to_string(host);
@@ -352,7 +393,8 @@ ElasticCore::Growth ElasticCore::grow_pool(const Request& request, bool allow_ho
     return {nullptr, wanted, failed};
   }
   const BlockId id = pool.take_held(*held, pool.rounded(request.size.count()));
-  return {hand_out(pool, id, request), {}, {}};
+  const MutexLock inner(request.lane->mutex);
+  return {hand_out(*request.lane, pool[id], request), {}, {}};
 }
 
 // Creates the chunks of a place and maps them together. Returns why not; `mapped` then says how far
@@ -458,6 +500,7 @@ void ElasticCore::add_segment(std::size_t number, Bytes size) {
     segment->pool = static_cast<std::uint32_t>(number);
     segment->dedicated = plan.dedicated;
     const MutexLock lock(blocks_);
+    const FrontLanes::AllLock lanes(lanes_);
     Segment& added = table_.add(std::move(segment));
     try {
       pools_[number].add_segment(added);
@@ -501,15 +544,16 @@ AddressRange ElasticCore::reserve_shrinking(SegmentPlan& plan, Bytes least) {
 
 bool ElasticCore::owns(const void* address) {
   const MutexLock lock(blocks_);
-  return table_.find(address) != nullptr;
+  return table_.find(static_cast<const std::byte*>(address)) != nullptr;
 }
 
 Bytes ElasticCore::size_of(const void* address) {
   const MutexLock lock(blocks_);
-  const Segment* segment = table_.find(address);
+  const auto* byte = static_cast<const std::byte*>(address);
+  const Segment* segment = table_.find(byte);
   if (segment == nullptr) return {};
   const BlockPool& pool = pools_[segment->pool];
-  const BlockId id = pool.live_at(*segment, static_cast<const std::byte*>(address));
+  const BlockId id = pool.live_at(*segment, byte);
   return id == 0 ? Bytes{} : Bytes{pool[id].asked};
 }
 
@@ -535,16 +579,17 @@ AllocatorStats ElasticCore::stats() {
   stats.host = ledger_.host + ledger_.orphans_host;
   stats.host_touched = ledger_.touched;
   stats.parked = ledger_.parked;
-  stats.live = live_;
+  stats.live = lanes_.live();
+  stats.peak_live = lanes_.peak_live();
+  stats.allocations = lanes_.births();
+  stats.frees = lanes_.deaths();
   Bytes used;
   each_chunk([&](const ChunkRef& chunk) {
     const bool device = chunk->tier == Tier::kDevice;
     if (device) used += Bytes{chunk->used};
     ++(device ? stats.chunks_device : stats.chunks_host);
   });
-  Bytes recent;
-  for (const BlockPool& pool : pools_) recent += Bytes{pool.recent_bytes()};
-  stats.cached = saturating_sub(ledger_.device, saturating_sub(used, recent));
+  stats.cached = saturating_sub(ledger_.device, saturating_sub(used, lanes_.recent_bytes()));
   return stats;
 }
 

@@ -10,6 +10,7 @@
 #include <limits>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,7 @@
 #include "allocator/block_pool.h"
 #include "allocator/chunk_mover.h"
 #include "allocator/elastic_allocator.h"
+#include "allocator/front_lane.h"
 #include "allocator/lifetime.h"
 #include "allocator/move_planner.h"
 #include "allocator/segment.h"
@@ -29,7 +31,8 @@ namespace commensal {
 /// The allocator itself; `ElasticAllocator` only forwards to it.
 ///
 /// `moves_` serialises every call of the source and every change of a chunk; `blocks_` guards the
-/// pools and the ledger and is never held while the source runs. Order: moves_, then blocks_.
+/// pools and the ledger and is never held while the source runs; a lane's lock guards what was
+/// freed a moment ago, and lanes see live blocks without `blocks_`. Order: moves_, blocks_, a lane.
 class ElasticCore {
  public:
   ElasticCore(MemorySource& source, ElasticAllocatorOptions options, const Clock& clock);
@@ -40,7 +43,7 @@ class ElasticCore {
   // elastic_core.cpp: blocks
   [[nodiscard]] void* allocate(Bytes size, Phase phase) COMMENSAL_EXCLUDES(moves_, blocks_);
   bool deallocate(void* block) noexcept COMMENSAL_EXCLUDES(moves_, blocks_);
-  void step_ended() noexcept COMMENSAL_EXCLUDES(blocks_);
+  void step_ended() noexcept { step_.fetch_add(1, std::memory_order_relaxed); }
   [[nodiscard]] bool owns(const void* address) COMMENSAL_EXCLUDES(blocks_);
   [[nodiscard]] Bytes size_of(const void* block) COMMENSAL_EXCLUDES(blocks_);
   void on_pressure(std::function<bool(Bytes)> handler) COMMENSAL_EXCLUDES(blocks_);
@@ -81,6 +84,7 @@ class ElasticCore {
   /// A block to be served.
   struct Request {
     Bytes size;
+    FrontLane* lane = nullptr;  // of the thread that asks
     std::size_t pool = 0;
     BirthMark mark;
     [[nodiscard]] bool dies_soon() const noexcept { return pool >= kSizes; }
@@ -130,8 +134,24 @@ class ElasticCore {
     return options_.chunk_size.is_zero() ? chunk_size_for(segment, granularity)
                                          : round_up(options_.chunk_size, granularity);
   }
-  [[nodiscard]] void* hand_out(BlockPool& pool, BlockId id, const Request& request) noexcept
-      COMMENSAL_REQUIRES(blocks_);
+  /// Nodes and segments where lanes may look: see FrontLane.
+  [[nodiscard]] const BlockPool& pool_in_lane(std::size_t pool) const noexcept
+      COMMENSAL_NO_THREAD_SAFETY_ANALYSIS {
+    return pools_[pool];
+  }
+  [[nodiscard]] Segment* find_in_lane(const std::byte* address, FrontLane& lane) const noexcept
+      COMMENSAL_REQUIRES(lane.mutex);
+  /// What became of a block.
+  struct Freed {
+    Segment* segment = nullptr;      // null: not of this allocator
+    BlockId block = 0;               // none: nothing live begins there
+    FrontLane* elsewhere = nullptr;  // nothing is done: another lane's block
+    bool kept = false;               // among the lane's recent ones; else it is to be given back
+  };
+  [[nodiscard]] Freed free_in_lane(const std::byte* address, FrontLane& lane) noexcept
+      COMMENSAL_EXCLUDES(blocks_);
+  [[nodiscard]] void* hand_out(FrontLane& lane, Block& block, const Request& request) noexcept
+      COMMENSAL_REQUIRES(lane.mutex);
   [[nodiscard]] void* take(std::size_t pool, const Request& request, bool fast)
       COMMENSAL_REQUIRES(blocks_);
   [[nodiscard]] bool may_reserve(Bytes more) const noexcept COMMENSAL_REQUIRES(blocks_);
@@ -200,7 +220,8 @@ class ElasticCore {
   [[nodiscard]] MoveReport run_batch(const std::vector<ChunkRef>& chunks, Tier tier, Tier label,
                                      bool lazy, TimePoint deadline) COMMENSAL_REQUIRES(moves_);
   Bytes release_free(Bytes need, std::uint64_t idle_for = 0) COMMENSAL_REQUIRES(moves_);
-  [[nodiscard]] bool release_chunk(const ChunkRef& chunk) COMMENSAL_REQUIRES(moves_);
+  [[nodiscard]] std::size_t release_run(std::span<const ChunkRef> run) COMMENSAL_REQUIRES(moves_);
+  [[nodiscard]] Bytes release_chunks(std::vector<ChunkRef>& chunks) COMMENSAL_REQUIRES(moves_);
   void drop_empty_segments() COMMENSAL_REQUIRES(moves_);
   void release_idle() COMMENSAL_REQUIRES(moves_);
   void measure_touched() COMMENSAL_REQUIRES(moves_);
@@ -236,6 +257,8 @@ class ElasticCore {
   std::atomic<std::uint32_t> pending_{0};
   std::atomic<bool> child_{false};
   std::atomic<int> move_waiters_{0};
+  std::atomic<std::uint32_t> step_{0};
+  FrontLanes lanes_{{kSmallUnit, kLargeUnit, kSmallUnit, kLargeUnit}};
 
   Mutex moves_;
   ChunkMover mover_ COMMENSAL_GUARDED_BY(moves_);
@@ -247,10 +270,6 @@ class ElasticCore {
   std::array<BlockPool, kPools> pools_ COMMENSAL_GUARDED_BY(blocks_);
   Ledger ledger_ COMMENSAL_GUARDED_BY(blocks_);
   AllocatorStats totals_ COMMENSAL_GUARDED_BY(blocks_);  // only the sums over time
-  Bytes live_ COMMENSAL_GUARDED_BY(blocks_);
-  LifetimePredictor lifetimes_ COMMENSAL_GUARDED_BY(blocks_);
-  std::uint32_t step_ COMMENSAL_GUARDED_BY(blocks_) = 0;
-  std::uint64_t operation_ COMMENSAL_GUARDED_BY(blocks_) = 0;
   std::uint64_t safe_points_ COMMENSAL_GUARDED_BY(blocks_) = 0;
   bool wake_lazy_ COMMENSAL_GUARDED_BY(blocks_) = false;  // the limit rose: bring back all
   Bytes lease_ COMMENSAL_GUARDED_BY(blocks_);             // what the source was told last

@@ -39,13 +39,14 @@ void ElasticCore::forget_fork_handlers() noexcept {
   forking.compare_exchange_strong(self, nullptr);
 }
 
-// Both locks are taken before the fork and let go after it, on both sides: whatever another
+// All locks are taken before the fork and let go after it, on both sides: whatever another
 // thread was doing is finished then.
 void ElasticCore::prepare_fork() noexcept COMMENSAL_NO_THREAD_SAFETY_ANALYSIS {
   move_waiters_.fetch_add(1, std::memory_order_relaxed);
   moves_.lock();
   move_waiters_.fetch_sub(1, std::memory_order_relaxed);
   blocks_.lock();
+  lanes_.lock_all();
   if (!in_child()) source_.prepare_fork();
 }
 
@@ -58,6 +59,7 @@ void ElasticCore::after_fork(bool child) noexcept COMMENSAL_NO_THREAD_SAFETY_ANA
       source_.after_fork_parent();
     }
   }
+  lanes_.unlock_all();
   blocks_.unlock();
   moves_.unlock();
 }

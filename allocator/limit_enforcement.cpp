@@ -153,35 +153,65 @@ void ElasticCore::note_report(const MoveReport& report) {
 
 // --- free chunks ---------------------------------------------------------------------------
 
-// Unmaps and releases a chunk without blocks. False: somebody uses it, or the source refused; it
-// is as before then.
-bool ElasticCore::release_chunk(const ChunkRef& chunk) {
-  mover_.expect_releases(1);
-  BlockId carved = 0;
-  MemoryHandle handle;
+// Unmaps and releases chunks without blocks that lie side by side in one segment. Stops where
+// somebody uses one, or the source refuses; that one and the rest are as before then. Returns how
+// many went.
+std::size_t ElasticCore::release_run(std::span<const ChunkRef> run) {
+  mover_.expect_releases(run.size());
+  std::vector<BlockId> carved;
+  std::vector<MemoryHandle> handles;
+  carved.reserve(run.size());
+  handles.reserve(run.size());
   {
     const MutexLock lock(blocks_);
-    if (chunk->tier == Tier::kFree || chunk->used != 0 || chunk->head == 0) return false;
-    carved = pools_[chunk.segment->pool].carve(*chunk.segment, chunk.index);
-    handle = chunk->handle;
+    BlockPool& pool = pools_[run.front().segment->pool];
+    for (const ChunkRef& chunk : run) {
+      if (chunk->tier == Tier::kFree || chunk->used != 0 || chunk->head == 0) break;
+      try {
+        carved.push_back(pool.carve(*chunk.segment, chunk.index));
+      } catch (const std::bad_alloc&) {
+        break;  // no memory for a node: not now
+      }
+      handles.push_back(chunk->handle);
+    }
   }
-  bool unmapped = true;
-  try {
-    source_.unmap(chunk.address(), handle);
-  } catch (const std::exception&) {
-    unmapped = false;
-  }
-  if (unmapped) mover_.release(handle);
+  if (handles.empty()) return 0;
+  const std::size_t gone = source_.unmap_run(run.front().address(), handles).unmapped;
+  for (std::size_t i = 0; i < gone; ++i) mover_.release(handles[i]);
   count_orphans();
   const MutexLock lock(blocks_);
-  BlockPool& pool = pools_[chunk.segment->pool];
-  if (!unmapped) {
-    pool.uncarve(carved);
-    return false;
+  BlockPool& pool = pools_[run.front().segment->pool];
+  for (std::size_t i = 0; i < carved.size(); ++i) {
+    if (i < gone) {
+      pool.make_hole(carved[i]);
+      set_chunk(run[i], MemoryHandle{}, Tier::kFree);
+    } else {
+      pool.uncarve(carved[i]);
+    }
   }
-  pool.make_hole(carved);
-  set_chunk(chunk, MemoryHandle{}, Tier::kFree);
-  return true;
+  return gone;
+}
+
+// Releases chunks without blocks; those that cannot go stay. Returns the device bytes that went.
+Bytes ElasticCore::release_chunks(std::vector<ChunkRef>& chunks) {
+  std::sort(chunks.begin(), chunks.end(),
+            [](const ChunkRef& a, const ChunkRef& b) { return a.address() < b.address(); });
+  Bytes released;
+  for (std::span<const ChunkRef> rest = chunks; !rest.empty();) {
+    const auto follows = [](const ChunkRef& a, const ChunkRef& b) {
+      return a.segment == b.segment && a.index + 1 == b.index && a->tier == b->tier;
+    };
+    std::size_t side_by_side = 1;
+    while (side_by_side < rest.size() && follows(rest[side_by_side - 1], rest[side_by_side])) {
+      ++side_by_side;
+    }
+    const bool device = rest.front()->tier == Tier::kDevice;
+    const std::size_t gone = release_run(rest.first(side_by_side));
+    if (device) released += Bytes{gone * rest.front().size().count()};
+    // The one that could not go is passed over.
+    rest = rest.subspan(std::min(rest.size(), gone < side_by_side ? gone + 1 : gone));
+  }
+  return released;
 }
 
 // Gives back chunks without blocks: all of the slower tier, and of the device, those unused for
@@ -204,10 +234,18 @@ Bytes ElasticCore::release_free(Bytes need, std::uint64_t idle_for) {
     });
   }
   Bytes released;
-  for (const ChunkRef& chunk : candidates) {
-    const bool device = chunk->tier == Tier::kDevice;
-    if (device && released >= need) continue;
-    if (release_chunk(chunk) && device) released += chunk.size();
+  while (!candidates.empty()) {
+    std::vector<ChunkRef> chosen;
+    Bytes sum = released;
+    std::erase_if(candidates, [&](const ChunkRef& chunk) {
+      const bool device = chunk->tier == Tier::kDevice;
+      if (device && sum >= need) return false;
+      if (device) sum += chunk.size();
+      chosen.push_back(chunk);
+      return true;
+    });
+    if (chosen.empty()) break;
+    released += release_chunks(chosen);
   }
   return released;
 }
@@ -226,6 +264,8 @@ void ElasticCore::drop_empty_segments() {
     std::unique_ptr<Segment> removed;
     {
       const MutexLock lock(blocks_);
+      const FrontLanes::AllLock lanes(lanes_);
+      lanes_.forget_hints();
       pools_[segment->pool].remove_segment(*segment);
       removed = table_.remove(*segment);
     }
@@ -234,6 +274,7 @@ void ElasticCore::drop_empty_segments() {
     } catch (const std::exception&) {
       // The addresses stay reserved and serve the next large block.
       const MutexLock lock(blocks_);
+      const FrontLanes::AllLock lanes(lanes_);
       Segment& kept = table_.add(std::move(removed));
       pools_[kept.pool].add_segment(kept);
     }
@@ -249,7 +290,7 @@ void ElasticCore::release_idle() {
     if ((pending_.load(std::memory_order_relaxed) & kLargeCache) == 0) return;
     flush_recent();
     cached = saturating_sub(ledger_.device + ledger_.host + ledger_.parked, used_bytes());
-    live = live_;
+    live = lanes_.live();
   }
   if (!cache_is_large(cached, live)) return;
   const Bytes keep{live.count() / 4 + (64_MiB).count()};
@@ -283,7 +324,9 @@ MoveReport ElasticCore::run_batch(const std::vector<ChunkRef>& chunks, Tier tier
   count_orphans();
   note_report(report);
   const MutexLock lock(blocks_);
-  // Recent blocks are served before others; after a move some of them may be slow ones.
+  // Recent blocks are served before others; after a move some of them may be slow ones. From here
+  // on lanes keep none without asking where it lies.
+  if (tier != Tier::kDevice) pending_.fetch_or(kSlowChunks, std::memory_order_release);
   flush_recent();
   for (std::size_t i = 0; i < batch.size(); ++i) {
     const ChunkRef& chunk = chunks[i];
@@ -302,7 +345,7 @@ MoveReport ElasticCore::run_batch(const std::vector<ChunkRef>& chunks, Tier tier
     set_chunk(chunk, batch[i].to, label);
     pool.end_retier(*chunk.segment, chunk.index);
     chunk->lazy = lazy;
-    if (tier == Tier::kDevice) chunk->last_use = operation_;
+    if (tier == Tier::kDevice) chunk->last_use = lanes_.now();
   }
   return report;
 }

@@ -178,6 +178,14 @@ class MemorySource {
                                           std::span<const MemoryHandle> handles);
   /// Takes the mapping away. The content is lost.
   virtual void unmap(std::byte* address, MemoryHandle handle) = 0;
+  /// Takes the mappings of handles away that lie one behind the other from `address` on, in fewer
+  /// calls than `unmap` for each where a source can.
+  struct UnmappedRun {
+    std::size_t unmapped = 0;  ///< so many of the handles, from the first
+    std::string error;         ///< why not all
+  };
+  [[nodiscard]] virtual UnmappedRun unmap_run(std::byte* address,
+                                              std::span<const MemoryHandle> handles);
 
   /// Starts to copy what is mapped at `address` into `to` (same size, not mapped).
   [[nodiscard]] virtual CopyTicket begin_copy(std::byte* address, MemoryHandle from,
@@ -235,6 +243,22 @@ inline MemorySource::MappedRun MemorySource::map_run(std::byte* address,
       break;
     }
     ++run.mapped;
+    address += handle.size.count();
+  }
+  return run;
+}
+
+inline MemorySource::UnmappedRun MemorySource::unmap_run(std::byte* address,
+                                                         std::span<const MemoryHandle> handles) {
+  UnmappedRun run;
+  for (const MemoryHandle& handle : handles) {
+    try {
+      unmap(address, handle);
+    } catch (const std::exception& error) {
+      run.error = error.what();
+      break;
+    }
+    ++run.unmapped;
     address += handle.size.count();
   }
   return run;

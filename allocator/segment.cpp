@@ -31,7 +31,6 @@ Segment& SegmentTable::add(std::unique_ptr<Segment> segment) {
 }
 
 std::unique_ptr<Segment> SegmentTable::remove(const Segment& segment) noexcept {
-  if (recent_ == &segment) recent_ = nullptr;
   const auto at = std::find_if(segments_.begin(), segments_.end(),
                                [&](const auto& s) { return s.get() == &segment; });
   std::unique_ptr<Segment> removed = std::move(*at);
@@ -39,14 +38,13 @@ std::unique_ptr<Segment> SegmentTable::remove(const Segment& segment) noexcept {
   return removed;
 }
 
-Segment* SegmentTable::find_slowly(const std::byte* address) const noexcept {
+Segment* SegmentTable::find(const std::byte* address) const noexcept {
   const auto after = std::upper_bound(
       segments_.begin(), segments_.end(), address,
       [](const std::byte* wanted, const auto& s) { return wanted < s->range.begin; });
   if (after == segments_.begin()) return nullptr;
   Segment* found = std::prev(after)->get();
-  if (!found->range.contains(address)) return nullptr;
-  return recent_ = found;
+  return found->range.contains(address) ? found : nullptr;
 }
 
 }  // namespace commensal

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "allocator/base/bytes.h"
+#include "allocator/base/relaxed.h"
 #include "allocator/memory_source.h"
 
 namespace commensal {
@@ -24,17 +25,18 @@ struct Chunk {
   bool lazy = false;  ///< moved out by request: comes back when touched or asked for
   BlockId head = 0;
   BlockId tail = 0;
-  std::uint64_t used = 0;        ///< bytes of blocks that are handed out (or recently freed)
-  std::uint64_t last_use = 0;    ///< number of the allocation or free that used it last
-  std::uint64_t idle_since = 0;  ///< safe point at which it became wholly free
-  std::uint64_t skip_round = 0;  ///< failed to move in this round
-  std::uint64_t hot_until = 0;   ///< safe point up to which it is not worth moving out again
-  Bytes touched;                 ///< slower tier: resident bytes when last measured
-  Bytes written;                 ///< of `touched`: changed
+  std::uint64_t used = 0;           ///< bytes of blocks that are handed out (or recently freed)
+  Relaxed<std::uint64_t> last_use;  ///< number of the operation that used it last (by lanes)
+  std::uint64_t idle_since = 0;     ///< safe point at which it became wholly free
+  std::uint64_t skip_round = 0;     ///< failed to move in this round
+  std::uint64_t hot_until = 0;      ///< safe point up to which it is not worth moving out again
+  Bytes touched;                    ///< slower tier: resident bytes when last measured
+  Bytes written;                    ///< of `touched`: changed
 };
 
 /// Addresses `[range.begin, range.begin + range.size)` in chunks of `chunk_size` bytes.
-/// Thread safety: none; the allocator's block lock guards it.
+/// Thread safety: the allocator's block lock guards it; lanes read where it lies and the entries of
+/// live blocks, which do not change.
 struct Segment {
   /// @param unit  smallest distance of two block starts; the index has one lazily touched entry
   ///              a unit. @throws std::bad_alloc.
@@ -69,7 +71,8 @@ struct Segment {
   std::unique_ptr<BlockId, FreeArray> index;
 };
 
-/// Finds the segment of an address. Thread safety: none (block lock).
+/// Finds the segment of an address. Thread safety: changes need the block lock and all lanes; a
+/// look-up needs one of them.
 class SegmentTable {
  public:
   /// Takes a segment over. @throws std::bad_alloc; nothing has changed then.
@@ -77,10 +80,13 @@ class SegmentTable {
   /// Gives a segment up; adding it again right after cannot fail.
   std::unique_ptr<Segment> remove(const Segment& segment) noexcept;
 
-  [[nodiscard]] Segment* find(const void* address) const noexcept {
-    const auto* byte = static_cast<const std::byte*>(address);
-    if (recent_ != nullptr && recent_->range.contains(byte)) return recent_;
-    return find_slowly(byte);
+  [[nodiscard]] Segment* find(const std::byte* address) const noexcept;
+  /// The same, faster where it is the segment that was found last.
+  [[nodiscard]] Segment* find(const std::byte* address, Segment*& hint) const noexcept {
+    if (hint != nullptr && hint->range.contains(address)) return hint;
+    Segment* found = find(address);
+    if (found != nullptr) hint = found;
+    return found;
   }
   /// In the order of their addresses.
   [[nodiscard]] const std::vector<std::unique_ptr<Segment>>& all() const noexcept {
@@ -88,10 +94,7 @@ class SegmentTable {
   }
 
  private:
-  [[nodiscard]] Segment* find_slowly(const std::byte* address) const noexcept;
-
   std::vector<std::unique_ptr<Segment>> segments_;
-  mutable Segment* recent_ = nullptr;
 };
 
 }  // namespace commensal

@@ -9,15 +9,16 @@
 namespace commensal {
 
 bool BlockTable::add_slab() noexcept {
+  if (count_ == kSlabs) return false;
+  const std::size_t size = kFirst << count_;
   try {
-    slabs_.reserve(slabs_.size() + 1);
-    slabs_.push_back(std::make_unique<Block[]>(kSlab));
+    slabs_[count_] = std::make_unique<Block[]>(size);
   } catch (const std::bad_alloc&) {
     return false;
   }
-  const std::size_t first = (slabs_.size() - 1) << kSlabShift;
-  for (std::size_t i = kSlab; i-- > 0;) {
-    const auto id = static_cast<BlockId>(first + i);
+  ++count_;
+  for (std::size_t i = size; i-- > 0;) {
+    const auto id = static_cast<BlockId>(size - kFirst + i);
     if (id == 0) continue;  // zero is none
     (*this)[id].list_next = unused_;
     unused_ = id;

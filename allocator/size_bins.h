@@ -7,8 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <vector>
 
+#include "allocator/base/relaxed.h"
 #include "allocator/lifetime.h"
 #include "allocator/segment.h"
 
@@ -22,8 +22,10 @@ enum class BlockState : std::uint8_t {
   kRecent   ///< freed and kept whole for the next request of its size
 };
 
-/// What is known of one block; kept out of band, so that a free block is never touched.
-struct Block {
+/// What is known of one block; kept out of band, so that a free block is never touched. Guarded by
+/// the block lock; of a live or recent block, `state`, `asked`, `list_next`, `lane` and `mark` by
+/// its lane. On a line of its own, because lanes use neighbours at the same time.
+struct alignas(64) Block {
   std::byte* address = nullptr;
   std::size_t size = 0;   ///< rounded
   std::size_t asked = 0;  ///< live: as the caller asked
@@ -33,18 +35,22 @@ struct Block {
   BlockId list_prev = 0;  ///< neighbours in a bin or in the list of recent blocks
   BlockId list_next = 0;
   std::uint32_t first_chunk = 0;
-  BlockState state = BlockState::kUnused;
-  bool fast = true;  ///< every chunk of it is on the device
-  BirthMark mark;    ///< live: where the guess of its lifetime came from
+  Relaxed<BlockState> state = BlockState::kUnused;
+  bool fast = true;       ///< every chunk of it is on the device
+  std::uint8_t lane = 0;  ///< live: in which lane it was born
+  BirthMark mark;         ///< live: where the guess of its lifetime came from
 
   [[nodiscard]] std::byte* end() const noexcept { return address + size; }
 };
 
-/// Block nodes by id, in slabs that never move. Thread safety: none (block lock).
+/// Block nodes by id, in slabs that never move: 1024, then as many again as there are. Thread
+/// safety: changes need the block lock; whoever knows a node's id may find it.
 class BlockTable {
  public:
   [[nodiscard]] Block& operator[](BlockId id) const noexcept {
-    return slabs_[id >> kSlabShift][id & (kSlab - 1)];
+    const std::size_t at = id + kFirst;
+    const auto slab = static_cast<std::size_t>(std::bit_width(at)) - 1 - kFirstShift;
+    return slabs_[slab][at - (kFirst << slab)];
   }
   /// Returns an unused node, or none when memory is exhausted.
   [[nodiscard]] BlockId try_acquire() noexcept;
@@ -53,13 +59,15 @@ class BlockTable {
   void reserve(std::size_t count);
 
  private:
-  static constexpr unsigned kSlabShift = 10;
-  static constexpr std::size_t kSlab = std::size_t{1} << kSlabShift;
+  static constexpr unsigned kFirstShift = 10;
+  static constexpr std::size_t kFirst = std::size_t{1} << kFirstShift;
+  static constexpr std::size_t kSlabs = 32 - kFirstShift;
 
   [[nodiscard]] bool add_slab() noexcept;
 
-  std::vector<std::unique_ptr<Block[]>> slabs_;
-  BlockId unused_ = 0;  // linked by list_next
+  std::array<std::unique_ptr<Block[]>, kSlabs> slabs_;
+  std::size_t count_ = 0;  // of slabs
+  BlockId unused_ = 0;     // linked by list_next
   std::size_t unused_count_ = 0;
 };
 

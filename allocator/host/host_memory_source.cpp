@@ -260,25 +260,69 @@ void HostMemorySource::map(std::byte* address, MemoryHandle handle) {
   found.mapped_at = watch_.forks();
 }
 
-void HostMemorySource::unmap(std::byte* address, MemoryHandle handle) {
-  check_usable("unmap");
+HostMemorySource::Block& HostMemorySource::check_unmap(std::byte* address, MemoryHandle handle) {
   Block& found = block(handle, "unmap");
   if (found.address == nullptr || found.address != address) {
     misuse("unmap", "handle " + std::to_string(handle.id) + " is not mapped at " + hex(address));
   }
   if (found.copying) misuse("unmap", "source of a copy");
+  return found;
+}
+
+void HostMemorySource::unmap(std::byte* address, MemoryHandle handle) {
+  check_usable("unmap");
+  Block& found = check_unmap(address, handle);
   if (!found.in_slot) {
-    // Keeps the mapping, which saves a map call and keeps neighbours merged.
-    if (::madvise(address, handle.size.count(), MADV_DONTNEED) != 0) {
-      refused("unmap: madvise(MADV_DONTNEED) of " + to_string(handle.size), errno);
-    }
-    given_back(handle.size, found.mapped_at);
+    drop_pages(address, handle.size);
   } else if (!put_anonymous(address, handle.size.count())) {
     refused("unmap: mmap of " + to_string(handle.size), errno);
   }
-  found.in_slot = false;
-  mapped_.erase(address);
-  found.address = nullptr;
+  forget_mapping(found);
+}
+
+// Memory that lies together is dropped by one call.
+MemorySource::UnmappedRun HostMemorySource::unmap_run(std::byte* address,
+                                                      std::span<const MemoryHandle> handles) {
+  UnmappedRun run;
+  try {
+    check_usable("unmap");
+    while (run.unmapped < handles.size()) {
+      std::vector<Block*> together;
+      Bytes bytes;
+      for (const MemoryHandle& handle : handles.subspan(run.unmapped)) {
+        Block& found = check_unmap(address + bytes.count(), handle);
+        if (found.in_slot) break;
+        together.push_back(&found);
+        bytes += handle.size;
+      }
+      if (together.empty()) {
+        unmap(address, handles[run.unmapped]);
+        bytes = handles[run.unmapped++].size;
+      } else {
+        drop_pages(address, bytes);
+        for (Block* found : together) forget_mapping(*found);
+        run.unmapped += together.size();
+      }
+      address += bytes.count();
+    }
+  } catch (const std::exception& error) {
+    run.error = error.what();
+  }
+  return run;
+}
+
+// Keeps the mapping, which saves a map call and keeps neighbours merged.
+void HostMemorySource::drop_pages(std::byte* address, Bytes size) {
+  if (::madvise(address, size.count(), MADV_DONTNEED) != 0) {
+    refused("unmap: madvise(MADV_DONTNEED) of " + to_string(size), errno);
+  }
+}
+
+void HostMemorySource::forget_mapping(Block& block) noexcept {
+  if (!block.in_slot) given_back(block.handle.size, block.mapped_at);
+  block.in_slot = false;
+  mapped_.erase(block.address);
+  block.address = nullptr;
 }
 
 void HostMemorySource::given_back(Bytes bytes, ForkCount made) noexcept {

@@ -83,6 +83,8 @@ class HostMemorySource final : public MemorySource {
   void release(MemoryHandle handle) override;
   void map(std::byte* address, MemoryHandle handle) override;
   void unmap(std::byte* address, MemoryHandle handle) override;
+  [[nodiscard]] UnmappedRun unmap_run(std::byte* address,
+                                      std::span<const MemoryHandle> handles) override;
   [[nodiscard]] CopyTicket begin_copy(std::byte* address, MemoryHandle from,
                                       MemoryHandle to) override;
   [[nodiscard]] CopyState copy_state(CopyTicket ticket) const noexcept override;
@@ -153,6 +155,9 @@ class HostMemorySource final : public MemorySource {
   Block& block(MemoryHandle handle, std::string_view call);
   const Range* range_of(const std::byte* address, Bytes size) const;
   bool mapped_in(const std::byte* address, Bytes size) const;
+  Block& check_unmap(std::byte* address, MemoryHandle handle);
+  static void drop_pages(std::byte* address, Bytes size);
+  void forget_mapping(Block& block) noexcept;
   void given_back(Bytes bytes, ForkCount made) noexcept;
   Copy* find(CopyTicket ticket) const noexcept;
   void prepare_staging(Copy& copy);

@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -275,6 +276,44 @@ TEST_P(MemorySourceContract, ARunHoldsEachHandleOnce) {
   source().map(address, handle);
   fill(address, 3);
   expect_filled(address, 3);
+}
+
+TEST_P(MemorySourceContract, ARunIsUnmappedInOneGo) {
+  std::byte* address = reserve();
+  std::vector<MemoryHandle> run;
+  for (const Tier tier : {Tier::kDevice, Tier::kDevice, Tier::kHost, Tier::kDevice}) {
+    run.push_back(mapped(tier, address + run.size() * chunk().count()));
+    fill(address + (run.size() - 1) * chunk().count(), run.size());
+  }
+  EXPECT_EQ(source().unmap_run(address, {}).unmapped, 0U);
+  // The first stays: what lies beside a run is not touched.
+  const std::span<const MemoryHandle> rest = std::span(run).subspan(1);
+  const auto whole = source().unmap_run(address + chunk().count(), rest);
+  EXPECT_EQ(whole.unmapped, rest.size()) << whole.error;
+  EXPECT_EQ(whole.error, "");
+  expect_filled(address, 1);
+  for (const MemoryHandle& handle : rest) source().release(handle);
+  const MemoryHandle again = mapped(Tier::kDevice, address + chunk().count());
+  fill(address + chunk().count(), 9);
+  expect_filled(address + chunk().count(), 9);
+  expect_filled(address, 1);
+  source().unmap(address + chunk().count(), again);
+}
+
+TEST_P(MemorySourceContract, ARunSaysHowFarItWasUnmapped) {
+  std::byte* address = reserve();
+  std::vector<MemoryHandle> run;
+  for (int i = 0; i < 3; ++i) {
+    run.push_back(mapped(Tier::kDevice, address + run.size() * chunk().count()));
+    fill(address + (run.size() - 1) * chunk().count(), run.size());
+  }
+  std::swap(run[1], run[2]);  // not where they are said to be
+  const auto part = source().unmap_run(address, run);
+  EXPECT_LE(part.unmapped, 1U);
+  EXPECT_NE(part.error, "");
+  if (part.unmapped == 0) expect_filled(address, 1);
+  expect_filled(address + chunk().count(), 2);
+  expect_filled(address + 2 * chunk().count(), 3);
 }
 
 TEST_P(MemorySourceContract, TheLeaseChangesNothingThatCallersSee) {

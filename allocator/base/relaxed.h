@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// A value that one thread writes while others may read it.
+#pragma once
+
+#include <atomic>
+
+namespace commensal {
+
+/// A copyable atomic whose reads and writes order nothing. Whoever changes it depending on what it
+/// was must be alone in doing so (a lock, or one writer).
+template <typename T>
+class Relaxed {
+ public:
+  Relaxed() noexcept = default;
+  Relaxed(T value) noexcept
+      : value_(value) {}  // NOLINT(google-explicit-constructor): a plain value
+  Relaxed(const Relaxed& other) noexcept : value_(T(other)) {}
+  Relaxed& operator=(const Relaxed& other) noexcept { return *this = T(other); }
+  Relaxed& operator=(T value) noexcept {
+    value_.store(value, std::memory_order_relaxed);
+    return *this;
+  }
+  operator T() const noexcept {  // NOLINT(google-explicit-constructor): a plain value
+    return value_.load(std::memory_order_relaxed);
+  }
+
+ private:
+  std::atomic<T> value_{};
+  static_assert(std::atomic<T>::is_always_lock_free);
+};
+
+}  // namespace commensal
