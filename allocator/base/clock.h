@@ -24,7 +24,7 @@ class SteadyClock final : public Clock {
 
   /// Returns the one instance that the whole process may share. It is never destroyed: threads that
   /// outlive `exit`'s destructors ask for the time until the process is gone.
-  [[nodiscard]] static const SteadyClock& instance() noexcept {
+  [[nodiscard]] static const SteadyClock& instance() {
     static const SteadyClock& clock = *new SteadyClock;
     return clock;
   }

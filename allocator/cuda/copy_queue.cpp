@@ -35,16 +35,16 @@ void CopyQueue::close() noexcept {
     const MutexLock lock(mutex_);
     events.swap(events_);
   }
-  for (const CUevent event : events) {
+  for (CUevent event : events) {
     (void)insist([&] { return driver_.cuEventDestroy(event); });
   }
-  for (const CUstream made : {out_, in_}) {
+  for (CUstream made : {out_, in_}) {
     if (made != nullptr) (void)insist([&] { return driver_.cuStreamDestroy(made); });
   }
 }
 
 void CopyQueue::drain() noexcept {
-  for (const CUstream made : {out_, in_}) {
+  for (CUstream made : {out_, in_}) {
     if (made != nullptr) (void)insist([&] { return driver_.cuStreamSynchronize(made); });
   }
 }
@@ -76,7 +76,7 @@ void CopyQueue::give_event(CUevent event) noexcept {
 
 // Puts a copy, and the fingerprint of what arrives, into the stream.
 CUresult CopyQueue::enqueue(DeviceCopy& copy) noexcept {
-  const CUstream into = stream(copy.target);
+  CUstream into = stream(copy.target);
   const CUresult result = driver_.cuMemcpyAsync(copy.to, copy.from, copy.size.count(), into);
   if (result != CUDA_SUCCESS || copy.copied == Fingerprinter::kNoSlot) return result;
   return fingerprints_->launch(copy.to, copy.size, into, copy.copied);
@@ -137,7 +137,7 @@ CUresult CopyQueue::begin_renew(DeviceCopy& copy) noexcept { return enqueue(copy
 
 CUresult CopyQueue::finish() noexcept {
   CUresult first = CUDA_SUCCESS;
-  for (const CUstream made : {out_, in_}) {
+  for (CUstream made : {out_, in_}) {
     const CUresult result = driver_.cuStreamSynchronize(made);
     if (first == CUDA_SUCCESS) first = result;
   }

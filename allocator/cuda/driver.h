@@ -29,6 +29,7 @@ namespace commensal {
 /// The one place that looks for the driver, at the first call of `get`: until then a process needs
 /// none. It is never unloaded. Thread safety: everything may be called from any thread.
 struct CudaDriver {
+// NOLINTNEXTLINE(bugprone-macro-parentheses): the name of a member
 #define COMMENSAL_CUDA_MEMBER(name) decltype(&::name) name = nullptr;
   COMMENSAL_CUDA_FUNCTIONS(COMMENSAL_CUDA_MEMBER)
 #undef COMMENSAL_CUDA_MEMBER

@@ -9,10 +9,8 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <exception>
 #include <string>
-#include <system_error>
-#include <utility>
-#include <vector>
 
 #include "allocator/memory_source.h"
 
@@ -31,18 +29,18 @@ SlotWriter::SlotWriter(const SpillFile& file) : file_(file) {
 
 SlotWriter::~SlotWriter() {
   while (!idle()) (void)collect();
-  if (thread_.joinable()) {
+  if (thread_ != nullptr) {
     jobs_[submitted_ % kBuffers].size = 0;
     to_write_.release();
-    thread_.join();
+    thread_->join();
   }
   if (whole_ != nullptr) ::munmap(whole_, kWhole);
 }
 
 void SlotWriter::forget_in_child() noexcept {
   // A thread that is not here can be neither joined nor detached: its handle is never destroyed.
-  static auto& forgotten = *new std::vector<std::thread>;
-  if (thread_.joinable()) forgotten.push_back(std::move(thread_));
+  [[maybe_unused]] static std::thread* forgotten = nullptr;
+  forgotten = thread_.release();
   whole_ = nullptr;  // not copied into the child; others may use the addresses
 }
 
@@ -53,12 +51,12 @@ void SlotWriter::begin_thread() {
   sigfillset(&all);
   if (::pthread_sigmask(SIG_SETMASK, &all, &before) != 0) return;
   try {
-    thread_ = std::thread([this] { run(); });
-  } catch (const std::system_error&) {
+    thread_ = std::make_unique<std::thread>([this] { run(); });
+  } catch (const std::exception&) {
     // No thread to be had: `submit` writes itself.
   }
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (thread_.joinable()) done_.acquire();  // it has its name now
+  if (thread_ != nullptr) done_.acquire();  // it has its name now
 }
 
 void SlotWriter::run() noexcept {
@@ -79,7 +77,7 @@ void SlotWriter::submit(const SpillSlot& slot, std::uint64_t at, std::size_t siz
   job = Job{slot, at, size, Written{owner, 0}};
   const std::byte* const bytes = buffer_of(submitted_);
   ++submitted_;
-  if (thread_.joinable()) {
+  if (thread_ != nullptr) {
     to_write_.release();
   } else {
     job.written.error = file_.write(slot, at, bytes, size);

@@ -73,7 +73,7 @@ class SlotWriter {
   std::uint64_t submitted_ = 0;
   std::uint64_t collected_ = 0;
   bool begun_ = false;
-  std::thread thread_;
+  std::unique_ptr<std::thread> thread_;  // none: `submit` writes itself
   std::counting_semaphore<kBuffers> to_write_{0};
   std::counting_semaphore<kBuffers> done_{0};
 };

@@ -131,6 +131,8 @@ def run(*, quick: bool) -> Result:
     with tempfile.TemporaryDirectory(prefix="commensal-bench-") as folder:
         for job in traces.names():
             events = traces.load(traces.FOLDER / f"{job}.trace.xz")
+            if quick:
+                events = list(traces.first_steps(events, 2))
             for kind in kinds:
                 packed = traces.pack(events, kind)
                 path = Path(folder) / f"{job}.{kind}"

@@ -133,6 +133,16 @@ class Packed:
     bytes: int  # of these allocations
 
 
+def first_steps(events: Iterable[Event], timed: int) -> Iterator[Event]:
+    """Leave out what comes after so many timed steps."""
+    left = SKIPPED_STEPS + timed
+    for event in events:
+        yield event
+        left -= isinstance(event, StepEnd)
+        if left == 0:
+            return
+
+
 def pack(events: Iterable[Event], kind: Literal["small", "large"]) -> Packed:
     """Keep the blocks below 1 MiB, or those of 1 MiB and more, in order."""
     slots: dict[int, int] = {}

@@ -85,6 +85,14 @@ def test_packing_keeps_order_and_lifetime(traces: Any) -> None:
     assert list(large.words) == [1, 0, 1, 2, 0, 2097152, 0, 0]
 
 
+def test_first_steps_leave_out_the_rest(traces: Any) -> None:
+    events = list(traces.decode(["8", "s", "s", "s", "16", "s", "32", "s"], "made up"))
+    few = list(traces.first_steps(events, 1))
+    assert few == events[:-2]
+    assert traces.pack(few, "small").pairs == 1
+    assert list(traces.first_steps(events, 9)) == events
+
+
 @pytest.mark.parametrize("line", ["x", "-1", "0", "t"])
 def test_a_broken_trace_is_refused_with_its_line(traces: Any, line: str) -> None:
     with pytest.raises(traces.TraceError, match="made up, line 2"):

@@ -139,7 +139,7 @@ TEST_F(ElasticOnCudaTest, Law2_LiveDataSurvivesRandomOperations) {
   options.access = CudaMachine::access();
   options.before = [this](std::mt19937_64&) { expect_ledger(); };
   ElasticFuzz(allocator(), options).run();
-  if (has_host_tier()) {
+  if (has_host_tier() && options.operations >= 1'500) {  // fewer may never need to
     EXPECT_GT(allocator().stats().moved_out, 0_B);
   }
 }
