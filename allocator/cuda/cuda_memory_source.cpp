@@ -311,17 +311,44 @@ MemorySource::MappedRun CudaMemorySource::map_run(std::byte* address,
   return result;
 }
 
-void CudaMemorySource::unmap(std::byte* address, MemoryHandle handle) {
-  check_usable("unmap");
+CudaMemorySource::Block& CudaMemorySource::check_unmap(std::byte* address, MemoryHandle handle) {
   Block& found = block(handle, "unmap");
   if (found.address == nullptr || found.address != address) {
     misuse("unmap", "handle " + std::to_string(handle.id) + " is not mapped at " + hex(address));
   }
   if (found.copying) misuse("unmap", "source of a copy");
+  return found;
+}
+
+void CudaMemorySource::unmap(std::byte* address, MemoryHandle handle) {
+  check_usable("unmap");
+  Block& found = check_unmap(address, handle);
   const Entry entry(*this, "unmap");
   addresses_->unmap(to_cuda(address), handle.size);
   mapped_.erase(address);
   found.address = nullptr;
+}
+
+MemorySource::UnmappedRun CudaMemorySource::unmap_run(std::byte* address,
+                                                      std::span<const MemoryHandle> handles) {
+  check_usable("unmap");
+  UnmappedRun result;
+  if (handles.empty()) return result;
+  try {
+    std::vector<Block*> run;
+    Bytes size;
+    for (const MemoryHandle& handle : handles) {
+      run.push_back(&check_unmap(address + size.count(), handle));
+      size += handle.size;
+    }
+    const Entry entry(*this, "unmap");
+    addresses_->unmap(to_cuda(address), size);
+    for (Block* found : run) mapped_.erase(std::exchange(found->address, nullptr));
+    result.unmapped = handles.size();
+  } catch (const std::exception& error) {
+    result.error = error.what();
+  }
+  return result;
 }
 
 // --- copies --------------------------------------------------------------------------------

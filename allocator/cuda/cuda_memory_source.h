@@ -89,6 +89,8 @@ class CudaMemorySource final : public MemorySource {
   [[nodiscard]] MappedRun map_run(std::byte* address,
                                   std::span<const MemoryHandle> handles) override;
   void unmap(std::byte* address, MemoryHandle handle) override;
+  [[nodiscard]] UnmappedRun unmap_run(std::byte* address,
+                                      std::span<const MemoryHandle> handles) override;
   [[nodiscard]] CopyTicket begin_copy(std::byte* address, MemoryHandle from,
                                       MemoryHandle to) override;
   [[nodiscard]] CopyState copy_state(CopyTicket ticket) const noexcept override;
@@ -137,6 +139,7 @@ class CudaMemorySource final : public MemorySource {
   [[nodiscard]] bool mapped_in(const std::byte* address, Bytes size) const;
   [[nodiscard]] Block& check_map(std::string_view call, const std::byte* address,
                                  MemoryHandle handle);
+  [[nodiscard]] Block& check_unmap(std::byte* address, MemoryHandle handle);
   [[nodiscard]] bool capturing() const noexcept {
     return options_.capturing != nullptr && options_.capturing();
   }
