@@ -100,10 +100,8 @@ void* ElasticCore::allocate(Bytes size, Phase phase) {
     const std::size_t rounded = round_up(size, Bytes{unit_of(request.pool)}).count();
     const MutexLock lock(lane.mutex);
     if (options_.by_lifetime) {
-      const LifetimePredictor::Guess guess =
-          lane.lifetimes().born(phase, rounded, step_.load(std::memory_order_relaxed));
-      request.mark = guess.mark;
-      if (guess.lifetime == Lifetime::kStep) request.pool += kSizes;
+      request.mark = lane.lifetimes().born(phase, rounded, step_.load(std::memory_order_relaxed));
+      if (request.mark.lifetime() == Lifetime::kStep) request.pool += kSizes;
     }
     const BlockTable& nodes = pool_in_lane(request.pool).nodes();
     if (const BlockId id = lane.take(nodes, request.pool, rounded); id != 0) {

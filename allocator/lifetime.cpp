@@ -47,8 +47,7 @@ void LifetimePredictor::end_step(Signature& signature) noexcept {
   signature.outlived = 0;
 }
 
-LifetimePredictor::Guess LifetimePredictor::born(Phase phase, std::size_t size,
-                                                 std::uint32_t step) noexcept {
+BirthMark LifetimePredictor::born(Phase phase, std::size_t size, std::uint32_t step) noexcept {
   const std::uint64_t key = key_of(phase, size);
   const std::size_t at = find(key);
   Signature& signature = table_[at];
@@ -62,25 +61,23 @@ LifetimePredictor::Guess LifetimePredictor::born(Phase phase, std::size_t size,
     signature.step = step;
   }
   const auto turn = static_cast<std::uint8_t>(std::min<std::uint32_t>(signature.births++, kTurns));
-  Guess guess;
-  guess.mark = BirthMark{step, static_cast<std::uint16_t>(at), turn};
+  bool outlives = when_unseen(phase) == Lifetime::kLong;
   if (turn < signature.last_turns) {
-    guess.lifetime = (signature.last >> turn & 1U) != 0 ? Lifetime::kLong : Lifetime::kStep;
+    outlives = (signature.last >> turn & 1U) != 0;
   } else if (signature.seen) {
-    guess.lifetime = signature.share * 2 >= kAll ? Lifetime::kLong : Lifetime::kStep;
-  } else {
-    guess.lifetime = when_unseen(phase);
+    outlives = signature.share * 2 >= kAll;
   }
   if (turn < kTurns) signature.outlived |= std::uint64_t{1} << turn;
-  return guess;
+  return BirthMark{step, static_cast<std::uint16_t>(at), turn,
+                   outlives ? Lifetime::kLong : Lifetime::kStep};
 }
 
 void LifetimePredictor::died(const BirthMark& mark, std::uint32_t step) noexcept {
-  if (mark.step != step) return;
-  Signature& signature = table_[mark.signature];
+  if (mark.step() != step) return;
+  Signature& signature = table_[mark.signature()];
   if (signature.step != step) return;  // another one has its place now
   ++signature.deaths;
-  if (mark.turn < kTurns) signature.outlived &= ~(std::uint64_t{1} << mark.turn);
+  if (mark.turn() < kTurns) signature.outlived &= ~(std::uint64_t{1} << mark.turn());
 }
 
 }  // namespace commensal

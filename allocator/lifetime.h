@@ -18,11 +18,30 @@ enum class Lifetime : std::uint8_t {
   kStep   ///< dies within it: activations, workspaces
 };
 
-/// Where a block's guess came from; kept with the block and handed back when it dies.
-struct BirthMark {
-  std::uint32_t step = 0;
-  std::uint16_t signature = 0;
-  std::uint8_t turn = 0;
+/// A guess and where it came from; kept with the block and handed back when it dies. One word, put
+/// together by shifts: parts that are written and then read as a whole would stall every
+/// allocation.
+class BirthMark {
+ public:
+  BirthMark() noexcept = default;
+  BirthMark(std::uint32_t step, std::uint16_t signature, std::uint8_t turn,
+            Lifetime lifetime = Lifetime::kLong) noexcept
+      : bits_(std::uint64_t{step} << 32U | std::uint64_t{signature} << 16U |
+              std::uint64_t{turn} << 8U | static_cast<std::uint64_t>(lifetime)) {}
+
+  [[nodiscard]] std::uint32_t step() const noexcept {
+    return static_cast<std::uint32_t>(bits_ >> 32U);
+  }
+  [[nodiscard]] std::uint16_t signature() const noexcept {
+    return static_cast<std::uint16_t>(bits_ >> 16U);
+  }
+  [[nodiscard]] std::uint8_t turn() const noexcept {
+    return static_cast<std::uint8_t>(bits_ >> 8U);
+  }
+  [[nodiscard]] Lifetime lifetime() const noexcept { return static_cast<Lifetime>(bits_ & 0xffU); }
+
+ private:
+  std::uint64_t bits_ = 0;
 };
 
 /// Remembers, for each signature (phase and size), which of its allocations outlived the last step.
@@ -36,15 +55,11 @@ struct BirthMark {
 /// Thread safety: none (the allocator's block lock).
 class LifetimePredictor {
  public:
-  struct Guess {
-    Lifetime lifetime = Lifetime::kLong;
-    BirthMark mark;
-  };
   static constexpr std::size_t kSignatures = 1024;
   static constexpr std::uint8_t kTurns = 64;
 
   /// A block of `size` bytes is born in step number `step` (steps only count up).
-  [[nodiscard]] Guess born(Phase phase, std::size_t size, std::uint32_t step) noexcept;
+  [[nodiscard]] BirthMark born(Phase phase, std::size_t size, std::uint32_t step) noexcept;
   /// The block of that mark dies in step number `step`.
   void died(const BirthMark& mark, std::uint32_t step) noexcept;
 

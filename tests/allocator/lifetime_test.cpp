@@ -19,9 +19,9 @@ class LifetimePredictorTest : public ::testing::Test {
     ++step_;
     std::vector<Lifetime> guesses;
     for (std::size_t i = 0; i < births; ++i) {
-      const auto guess = predictor_.born(phase, size, step_);
-      guesses.push_back(guess.lifetime);
-      if (dying[i % dying.size()]) predictor_.died(guess.mark, step_);
+      const BirthMark mark = predictor_.born(phase, size, step_);
+      guesses.push_back(mark.lifetime());
+      if (dying[i % dying.size()]) predictor_.died(mark, step_);
     }
     return guesses;
   }
@@ -31,11 +31,11 @@ class LifetimePredictorTest : public ::testing::Test {
 };
 
 TEST_F(LifetimePredictorTest, WhatWasNeverSeenGoesByItsPhase) {
-  EXPECT_EQ(predictor_.born(Phase::kUnknown, 64, 1).lifetime, Lifetime::kLong);
-  EXPECT_EQ(predictor_.born(Phase::kOptimizer, 64, 1).lifetime, Lifetime::kLong);
-  EXPECT_EQ(predictor_.born(Phase::kForward, 64, 1).lifetime, Lifetime::kStep);
-  EXPECT_EQ(predictor_.born(Phase::kBackward, 64, 1).lifetime, Lifetime::kStep);
-  EXPECT_EQ(predictor_.born(Phase::kData, 64, 1).lifetime, Lifetime::kStep);
+  EXPECT_EQ(predictor_.born(Phase::kUnknown, 64, 1).lifetime(), Lifetime::kLong);
+  EXPECT_EQ(predictor_.born(Phase::kOptimizer, 64, 1).lifetime(), Lifetime::kLong);
+  EXPECT_EQ(predictor_.born(Phase::kForward, 64, 1).lifetime(), Lifetime::kStep);
+  EXPECT_EQ(predictor_.born(Phase::kBackward, 64, 1).lifetime(), Lifetime::kStep);
+  EXPECT_EQ(predictor_.born(Phase::kData, 64, 1).lifetime(), Lifetime::kStep);
 }
 
 TEST_F(LifetimePredictorTest, EachTurnOfAStepDoesWhatItDidInTheOneBefore) {
@@ -72,8 +72,8 @@ TEST_F(LifetimePredictorTest, TurnsBeyondTheRememberedOnesFollowTheShare) {
 
 TEST_F(LifetimePredictorTest, ADeathInALaterStepSaysNothing) {
   const auto gradient = predictor_.born(Phase::kBackward, kSize, 1);
-  predictor_.died(gradient.mark, 2);  // zero_grad
-  EXPECT_EQ(predictor_.born(Phase::kBackward, kSize, 2).lifetime, Lifetime::kLong);
+  predictor_.died(gradient, 2);  // zero_grad
+  EXPECT_EQ(predictor_.born(Phase::kBackward, kSize, 2).lifetime(), Lifetime::kLong);
 }
 
 TEST_F(LifetimePredictorTest, IsBoundedAndTheOldestMakeRoom) {
