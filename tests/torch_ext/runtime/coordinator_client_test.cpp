@@ -144,6 +144,7 @@ TEST_F(CoordinatorClientTest, MalformedFramesAreCountedAndIgnored) {
                                 .share_min = {},
                                 .share_max = {},
                                 .paused = {},
+                                .parked = {},
                                 .law = {},
                                 .reason = ""});
   EXPECT_TRUE(eventually([&] { return host_.changes == 7; }));
