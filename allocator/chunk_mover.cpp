@@ -10,6 +10,13 @@ namespace commensal {
 namespace {
 
 constexpr int kFenceTries = 3;
+constexpr Bytes kAll{UINT64_MAX};
+constexpr const char* kChanged = "the chunk changed while it was copied";
+
+void note_pause(Duration pause, MoveReport& report) noexcept {
+  report.longest_pause = std::max(report.longest_pause, pause);
+  report.total_pause += pause;
+}
 
 }  // namespace
 
@@ -58,12 +65,30 @@ void ChunkMover::start(ChunkMove& move, Tier tier, MoveReport& report) noexcept 
   }
 }
 
-void ChunkMover::wait(ChunkMove& move, MoveReport& report) noexcept {
+// Has the source note writes to what is about to be copied. If it cannot, the swap compares.
+void ChunkMover::watch(const std::vector<ChunkMove>& batch, Tier tier, MoveReport& report) {
+  if (!source_.watches(tier)) return;
+  tickets_.clear();
+  for (const ChunkMove& move : batch) {
+    if (move.ticket) tickets_.push_back(move.ticket);  // `begin` made room
+  }
+  if (tickets_.empty()) return;
+  const FenceResult fence = source_.fence(fence_deadline_);
+  if (!fence.stopped) return;
+  const TimePoint begin = clock_.now();
+  source_.watch(tickets_);
+  source_.unfence();
+  note_pause(fence.took + elapsed(begin, clock_.now()), report);
+}
+
+CopyState ChunkMover::copy(ChunkMove& move, Bytes most, MoveReport& report) noexcept {
   try {
-    if (source_.wait_copy(move.ticket) == CopyState::kDone) return;
-    give_up(move, source_.copy_error(move.ticket), report);
+    const CopyState state = source_.advance_copy(move.ticket, most);
+    if (state == CopyState::kFailed) give_up(move, source_.copy_error(move.ticket), report);
+    return state;
   } catch (const std::exception& error) {
     give_up(move, error.what(), report);
+    return CopyState::kFailed;
   }
 }
 
@@ -99,15 +124,15 @@ bool ChunkMover::swap_all(std::vector<ChunkMove>& batch, OnChange on_change, Tim
     if (move.swapped == SwapResult::kSwapped) ++swapped;
   }
   if (swapped > 0) ++report.fences;
-  report.longest_pause = std::max(report.longest_pause, pause);
-  report.total_pause += pause;
+  note_pause(pause, report);
   return true;
 }
 
-MoveReport ChunkMover::run(std::vector<ChunkMove>& batch, Tier tier, TimePoint deadline) {
+MoveReport ChunkMover::begin(std::vector<ChunkMove>& batch, Tier tier) {
   MoveReport report;
   expect_releases(batch.size() * 2);
   exchanges_.reserve(batch.size());
+  tickets_.reserve(batch.size());
   MoveRisk risk;
   try {
     risk = source_.move_risk();
@@ -120,38 +145,72 @@ MoveReport ChunkMover::run(std::vector<ChunkMove>& batch, Tier tier, TimePoint d
     return report;
   }
   for (ChunkMove& move : batch) start(move, tier, report);
+  watch(batch, tier, report);
+  return report;
+}
+
+bool ChunkMover::advance(std::vector<ChunkMove>& batch, Bytes most, MoveReport& report) {
+  for (ChunkMove& move : batch) {
+    if (!move.ticket || source_.copy_state(move.ticket) == CopyState::kDone) continue;
+    if (copy(move, most, report) == CopyState::kRunning || most != kAll) return false;
+  }
+  return true;
+}
+
+// What became of a chunk in the fence. One that changed keeps its new memory for another try.
+void ChunkMover::settle(ChunkMove& move, MoveReport& report) noexcept {
+  switch (move.swapped) {
+    case SwapResult::kSwapped:
+      source_.end_copy(std::exchange(move.ticket, CopyTicket{}));
+      release(move.from);
+      move.moved = true;
+      ++report.moved;
+      return;
+    case SwapResult::kChanged:
+      source_.end_copy(std::exchange(move.ticket, CopyTicket{}));
+      return;
+    case SwapResult::kFailed: give_up(move, "the mapping could not be swapped", report); return;
+  }
+}
+
+void ChunkMover::abandon(std::vector<ChunkMove>& batch, const std::string& why,
+                         MoveReport& report) noexcept {
+  for (ChunkMove& move : batch) {
+    if (!move.moved && (move.ticket || move.to)) give_up(move, why, report);
+  }
+}
+
+void ChunkMover::finish(std::vector<ChunkMove>& batch, TimePoint deadline, MoveReport& report) {
+  const auto copied = [](const ChunkMove& move) { return static_cast<bool>(move.ticket); };
+  if (std::none_of(batch.begin(), batch.end(), copied)) return;
+  if (!swap_all(batch, OnChange::kLeave, deadline, report)) {
+    abandon(batch, report.reason, report);
+    return;
+  }
+  for (ChunkMove& move : batch) {
+    if (move.ticket) settle(move, report);
+  }
+  abandon(batch, kChanged, report);
+}
+
+MoveReport ChunkMover::run(std::vector<ChunkMove>& batch, Tier tier, TimePoint deadline) {
+  MoveReport report = begin(batch, tier);
+  if (report.refused) return report;
   for (const OnChange on_change : {OnChange::kLeave, OnChange::kCopyInside}) {
-    bool any = false;
-    for (ChunkMove& move : batch) {
-      if (move.ticket) wait(move, report);
-      any = any || move.ticket;
-    }
-    if (!any) break;
+    (void)advance(batch, kAll, report);
+    const auto copied = [](const ChunkMove& move) { return static_cast<bool>(move.ticket); };
+    if (std::none_of(batch.begin(), batch.end(), copied)) break;
     if (!swap_all(batch, on_change, deadline, report)) {
-      const std::string reason = report.reason;
-      for (ChunkMove& move : batch) {
-        if (move.ticket) give_up(move, reason, report);
-      }
+      abandon(batch, report.reason, report);
       break;
     }
     for (ChunkMove& move : batch) {
       if (!move.ticket) continue;
-      if (move.swapped == SwapResult::kSwapped) {
-        source_.end_copy(std::exchange(move.ticket, CopyTicket{}));
-        release(move.from);
-        move.moved = true;
-        ++report.moved;
-      } else if (move.swapped == SwapResult::kChanged && on_change == OnChange::kLeave) {
-        source_.end_copy(std::exchange(move.ticket, CopyTicket{}));
-        start(move, tier, report);
-      } else {
-        give_up(move,
-                move.swapped == SwapResult::kChanged ? "the chunk changed while it was copied"
-                                                     : "the mapping could not be swapped",
-                report);
-      }
+      settle(move, report);
+      if (move.to && !move.moved && on_change == OnChange::kLeave) start(move, tier, report);
     }
   }
+  abandon(batch, kChanged, report);
   return report;
 }
 

@@ -36,6 +36,9 @@ struct MoveReport {
 
 /// Runs moves against a source. A chunk that cannot move is as before. Handles whose release
 /// failed are kept as orphans, counted and tried again.
+///
+/// `run` does a whole batch. `begin`, `advance` until it is done, and `finish` (or `abandon`) do the
+/// same in pieces, between which another batch may run.
 /// Thread safety: none; the allocator's move lock serialises it.
 class ChunkMover {
  public:
@@ -47,6 +50,16 @@ class ChunkMover {
   /// @throws std::bad_alloc before anything was done.
   MoveReport run(std::vector<ChunkMove>& batch, Tier tier, TimePoint deadline);
 
+  /// Starts to copy. The report says `refused` when nothing can move now; nothing is open then.
+  /// @throws std::bad_alloc before anything was done.
+  [[nodiscard]] MoveReport begin(std::vector<ChunkMove>& batch, Tier tier);
+  /// Copies about `most` more bytes. @return true when all is copied, or has failed.
+  bool advance(std::vector<ChunkMove>& batch, Bytes most, MoveReport& report);
+  /// Swaps what did not change since it was copied; the rest stays.
+  void finish(std::vector<ChunkMove>& batch, TimePoint deadline, MoveReport& report);
+  /// Gives all of the batch up.
+  void abandon(std::vector<ChunkMove>& batch, const std::string& why, MoveReport& report) noexcept;
+
   /// Releases an unmapped handle; keeps it as an orphan if the source refuses.
   void release(MemoryHandle handle) noexcept;
   /// Tries the orphans again.
@@ -57,15 +70,18 @@ class ChunkMover {
 
  private:
   void start(ChunkMove& move, Tier tier, MoveReport& report) noexcept;
-  void wait(ChunkMove& move, MoveReport& report) noexcept;
+  void watch(const std::vector<ChunkMove>& batch, Tier tier, MoveReport& report);
+  CopyState copy(ChunkMove& move, Bytes most, MoveReport& report) noexcept;
   bool swap_all(std::vector<ChunkMove>& batch, OnChange on_change, TimePoint deadline,
                 MoveReport& report);
+  void settle(ChunkMove& move, MoveReport& report) noexcept;
   void give_up(ChunkMove& move, std::string reason, MoveReport& report) noexcept;
 
   MemorySource& source_;
   const Clock& clock_;
   const Duration fence_deadline_;
   std::vector<Exchange> exchanges_;  // of the fence that is on
+  std::vector<CopyTicket> tickets_;  // the same
   std::vector<MemoryHandle> orphans_;
 };
 

@@ -35,6 +35,8 @@ LimitTicket ElasticAllocator::safe_point() { return impl_->safe_point(); }
 LimitTicket ElasticAllocator::shrink(Bytes bytes) { return impl_->shrink(bytes); }
 LimitTicket ElasticAllocator::grow(Bytes bytes) { return impl_->grow(bytes); }
 LimitTicket ElasticAllocator::park() { return impl_->park(); }
+AheadReport ElasticAllocator::work_ahead(Bytes most) { return impl_->work_ahead(most); }
+void ElasticAllocator::expect_work_ahead(bool on) noexcept { impl_->expect_work_ahead(on); }
 Bytes ElasticAllocator::release_cached() { return impl_->release_cached(); }
 void ElasticAllocator::step_ended() noexcept { impl_->step_ended(); }
 bool ElasticAllocator::work_pending() const noexcept { return impl_->work_pending(); }

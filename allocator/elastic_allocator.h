@@ -39,6 +39,14 @@ struct LimitTicket {
   [[nodiscard]] bool complete() const noexcept { return !stale && deferred.is_zero(); }
 };
 
+/// What a piece of work between safe points did.
+struct AheadReport {
+  Bytes moved_out;     ///< chunks that left the device
+  Bytes moved_in;      ///< chunks that came back
+  bool more = false;   ///< there is more to do, or it was interrupted: call again
+  std::string reason;  ///< why something did not move; empty: everything did
+};
+
 /// Totals over the life of the process, and the state now. All in bytes unless named otherwise.
 struct AllocatorStats {
   Bytes limit;         ///< most device bytes; max value: no limit
@@ -51,6 +59,7 @@ struct AllocatorStats {
   Bytes peak_live;
   Bytes peak_device;
   Bytes moved_out;   ///< live bytes moved to the slower tier, total
+  Bytes moved_ahead;  ///< of `moved_out`: between safe points, while the job ran
   Bytes moved_in;    ///< live bytes brought back, total
   Bytes given_back;  ///< device bytes released to the system by limits, total
   Bytes deferred;    ///< bytes above the limit at the last safe point, with a reason
@@ -125,6 +134,14 @@ class ElasticAllocator {
   /// Enforces the newest limit: cached and free chunks first, then live chunks to the slower
   /// tier; below the limit it brings live chunks back. Cheap when there is nothing to do.
   LimitTicket safe_point();
+  /// Does a piece of work towards the limit while the job runs, from a thread of its own
+  /// (background_mover.h): moves out about `most` live bytes that the next safe point would have to
+  /// move, or brings back as much. What changes while it is copied stays. Copies without the move
+  /// lock being held for long; whatever needs memory moved meanwhile goes first.
+  AheadReport work_ahead(Bytes most);
+  /// Whether somebody calls `work_ahead` regularly: safe points then leave it to him to bring
+  /// memory back.
+  void expect_work_ahead(bool on) noexcept;
   /// Gives back up to `bytes` of device memory without changing the limit.
   LimitTicket shrink(Bytes bytes);
   /// Brings live chunks back to the device, up to `bytes` and the limit.

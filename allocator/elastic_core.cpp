@@ -78,8 +78,19 @@ void* ElasticCore::take(std::size_t number, const Request& request, bool fast) {
   }
   const BlockId id = pool.take(rounded, fast);
   if (id == 0) return nullptr;
+  note_birth(pool[id], request);
   const MutexLock lock(lane.mutex);
   return hand_out(lane, pool[id], request);
+}
+
+// Notes on the chunks of a long-lived block what it is for.
+void ElasticCore::note_birth(const Block& block, const Request& request) noexcept {
+  if (request.dies_soon()) return;
+  Segment& segment = *block.segment;
+  const std::size_t last = segment.chunk_of(block.end() - 1);
+  for (std::size_t i = segment.chunk_of(block.address); i <= last; ++i) {
+    segment.chunks[i].born = request.phase;
+  }
 }
 
 // Tells whether blocks of one lifetime may get `more` chunks of their own beside the free memory
@@ -95,7 +106,7 @@ void* ElasticCore::allocate(Bytes size, Phase phase) {
   if (size.is_zero()) return nullptr;
   if (size > kLargestRequest) out_of_memory(size, "nothing", "larger than any address range");
   FrontLane& lane = lanes_.mine();
-  Request request{size, &lane, size_class(size), {}};
+  Request request{size, &lane, size_class(size), phase, {}};
   {
     const std::size_t rounded = round_up(size, Bytes{unit_of(request.pool)}).count();
     const MutexLock lock(lane.mutex);
@@ -110,6 +121,9 @@ void* ElasticCore::allocate(Bytes size, Phase phase) {
   }
   {
     const MutexLock lock(blocks_);
+    if (phase_.load(std::memory_order_relaxed) != phase) {
+      phase_.store(phase, std::memory_order_relaxed);
+    }
     if (void* block = take(request.pool, request, true)) return block;
     // Short-lived blocks lie in the holes that gradients leave, rather than that more is reserved.
     if (request.dies_soon() && !may_reserve(size)) {
@@ -391,6 +405,7 @@ ElasticCore::Growth ElasticCore::grow_pool(const Request& request, bool allow_ho
     return {nullptr, wanted, failed};
   }
   const BlockId id = pool.take_held(*held, pool.rounded(request.size.count()));
+  note_birth(pool[id], request);
   const MutexLock inner(request.lane->mutex);
   return {hand_out(*request.lane, pool[id], request), {}, {}};
 }

@@ -43,7 +43,10 @@ class ElasticCore {
   // elastic_core.cpp: blocks
   [[nodiscard]] void* allocate(Bytes size, Phase phase) COMMENSAL_EXCLUDES(moves_, blocks_);
   bool deallocate(void* block) noexcept COMMENSAL_EXCLUDES(moves_, blocks_);
-  void step_ended() noexcept { step_.fetch_add(1, std::memory_order_relaxed); }
+  void step_ended() noexcept {
+    step_.fetch_add(1, std::memory_order_relaxed);
+    phase_.store(Phase::kForward, std::memory_order_relaxed);
+  }
   [[nodiscard]] bool owns(const void* address) COMMENSAL_EXCLUDES(blocks_);
   [[nodiscard]] Bytes size_of(const void* block) COMMENSAL_EXCLUDES(blocks_);
   void on_pressure(std::function<bool(Bytes)> handler) COMMENSAL_EXCLUDES(blocks_);
@@ -59,6 +62,10 @@ class ElasticCore {
   LimitTicket grow(Bytes bytes) COMMENSAL_EXCLUDES(moves_, blocks_);
   LimitTicket park() COMMENSAL_EXCLUDES(moves_, blocks_);
   Bytes release_cached() COMMENSAL_EXCLUDES(moves_, blocks_);
+
+  // background_moves.cpp: moves between safe points
+  AheadReport work_ahead(Bytes most) COMMENSAL_EXCLUDES(moves_, blocks_);
+  void expect_work_ahead(bool on) noexcept { ahead_expected_.store(on, std::memory_order_relaxed); }
   [[nodiscard]] bool work_pending() const noexcept {
     return pending_.load(std::memory_order_acquire) != 0;
   }
@@ -86,6 +93,7 @@ class ElasticCore {
     Bytes size;
     FrontLane* lane = nullptr;  // of the thread that asks
     std::size_t pool = 0;
+    Phase phase = Phase::kUnknown;
     BirthMark mark;
     [[nodiscard]] bool dies_soon() const noexcept { return pool >= kSizes; }
     /// The pool of the same sizes and the other lifetime.
@@ -93,6 +101,7 @@ class ElasticCore {
   };
 
   class MoveLock;
+  class Foreground;
 
   /// Names a chunk; stays valid while the move lock is held, until `drop_empty_segments`. Its
   /// memory may be released meanwhile (tier kFree) once no block uses it.
@@ -152,6 +161,7 @@ class ElasticCore {
       COMMENSAL_EXCLUDES(blocks_);
   [[nodiscard]] void* hand_out(FrontLane& lane, Block& block, const Request& request) noexcept
       COMMENSAL_REQUIRES(lane.mutex);
+  static void note_birth(const Block& block, const Request& request) noexcept;
   [[nodiscard]] void* take(std::size_t pool, const Request& request, bool fast)
       COMMENSAL_REQUIRES(blocks_);
   [[nodiscard]] bool may_reserve(Bytes more) const noexcept COMMENSAL_REQUIRES(blocks_);
@@ -231,6 +241,8 @@ class ElasticCore {
   void note_report(const MoveReport& report) COMMENSAL_REQUIRES(moves_);
   void finish(const std::string& reason) COMMENSAL_REQUIRES(moves_);
   void yield_moves() COMMENSAL_REQUIRES(moves_);
+  void note_moved(const std::vector<ChunkRef>& chunks, const std::vector<ChunkMove>& batch,
+                  Tier tier, Tier label, bool lazy) COMMENSAL_REQUIRES(moves_);
   void lease(Bytes bytes) COMMENSAL_REQUIRES(moves_);
   void lease_limit() COMMENSAL_REQUIRES(moves_);
   [[nodiscard]] Ledger ledger() COMMENSAL_EXCLUDES(blocks_);
@@ -242,9 +254,25 @@ class ElasticCore {
     std::vector<ChunkRef> refs;
     std::vector<ChunkView> views;
     Bytes free_device;  // chunks of the device that no block uses
+    Bytes idle_device;  // of these, for some safe points
+    Bytes soon_free;    // chunks of the device that are free, or are when the step's blocks die
   };
   [[nodiscard]] Snapshot snapshot(std::uint64_t round) COMMENSAL_REQUIRES(moves_);
   [[nodiscard]] std::string deadline_reason() const;
+
+  // --- between safe points (background_moves.cpp) --------------------------------------------
+  /// A batch that is copied in several turns of the move lock.
+  struct Ahead {
+    bool open = false;
+    std::vector<ChunkRef> chunks;
+    std::vector<ChunkMove> batch;
+    MoveReport report;
+  };
+  [[nodiscard]] AheadPlan plan_now(const Snapshot& shot) COMMENSAL_REQUIRES(moves_);
+  [[nodiscard]] bool open_ahead(std::vector<ChunkRef> chunks, Tier tier) COMMENSAL_REQUIRES(moves_);
+  void close_ahead(Tier tier) COMMENSAL_REQUIRES(moves_);
+  void abandon_ahead() noexcept COMMENSAL_REQUIRES(moves_);
+  void set_moving(bool moving) noexcept COMMENSAL_REQUIRES(moves_);
   /// Chunks that fail to move in this round, or in one that begins meanwhile, are left alone in it.
   [[nodiscard]] std::uint64_t begin_round() COMMENSAL_REQUIRES(moves_) { return ++round_; }
 
@@ -258,11 +286,15 @@ class ElasticCore {
   std::atomic<bool> child_{false};
   std::atomic<int> move_waiters_{0};
   std::atomic<std::uint32_t> step_{0};
+  std::atomic<Phase> phase_{Phase::kUnknown};  // of the newest block that no lane served
+  std::atomic<bool> ahead_expected_{false};
   FrontLanes lanes_{{kSmallUnit, kLargeUnit, kSmallUnit, kLargeUnit}};
 
   Mutex moves_;
   ChunkMover mover_ COMMENSAL_GUARDED_BY(moves_);
-  std::uint64_t round_ COMMENSAL_GUARDED_BY(moves_) = 0;
+  std::uint64_t round_ COMMENSAL_GUARDED_BY(moves_) = 1;  // a chunk that never failed has 0
+  Ahead ahead_ COMMENSAL_GUARDED_BY(moves_);
+  int foreground_ COMMENSAL_GUARDED_BY(moves_) = 0;  // calls that move memory now
   std::array<Bytes, kPools> next_segment_ COMMENSAL_GUARDED_BY(moves_);
 
   Mutex blocks_;
@@ -290,6 +322,22 @@ class COMMENSAL_SCOPED_CAPABILITY ElasticCore::MoveLock {
   ~MoveLock() COMMENSAL_RELEASE() { core_.moves_.unlock(); }
   MoveLock(const MoveLock&) = delete;
   MoveLock& operator=(const MoveLock&) = delete;
+
+ private:
+  ElasticCore& core_;
+};
+
+/// Stands for a call that moves memory now: what is on its way in the background is given up, and
+/// nothing begins there until the call is over, also while it lets others have the lock.
+class ElasticCore::Foreground {
+ public:
+  explicit Foreground(ElasticCore& core) COMMENSAL_REQUIRES(core.moves_) : core_(core) {
+    ++core.foreground_;
+    core.abandon_ahead();
+  }
+  ~Foreground() COMMENSAL_NO_THREAD_SAFETY_ANALYSIS { --core_.foreground_; }
+  Foreground(const Foreground&) = delete;
+  Foreground& operator=(const Foreground&) = delete;
 
  private:
   ElasticCore& core_;

@@ -45,6 +45,7 @@ void ElasticCore::prepare_fork() noexcept COMMENSAL_NO_THREAD_SAFETY_ANALYSIS {
   move_waiters_.fetch_add(1, std::memory_order_relaxed);
   moves_.lock();
   move_waiters_.fetch_sub(1, std::memory_order_relaxed);
+  if (!in_child()) abandon_ahead();
   blocks_.lock();
   lanes_.lock_all();
   if (!in_child()) source_.prepare_fork();

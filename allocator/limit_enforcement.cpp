@@ -15,6 +15,8 @@ namespace {
 // One fence covers at most so much, so that it stays short.
 constexpr Bytes kBatch = 64_MiB;
 constexpr Bytes kNoLimit{UINT64_MAX};
+// Free chunks make room for chunks that come back between safe points once they rested this long.
+constexpr std::uint64_t kIdleForReturns = 2;
 
 bool slow(Tier tier) noexcept { return tier == Tier::kHost || tier == Tier::kParked; }
 
@@ -138,8 +140,14 @@ ElasticCore::Snapshot ElasticCore::snapshot(std::uint64_t round) {
     shot.refs.push_back(chunk);
     shot.views.push_back(ChunkView{chunk->tier, chunk.size(), Bytes{chunk->used}, chunk->last_use,
                                    chunk->touched, chunk->written, chunk->hot_until > now,
-                                   chunk->lazy, chunk->skip_round >= round});
-    if (chunk->tier == Tier::kDevice && chunk->used == 0) shot.free_device += chunk.size();
+                                   chunk->lazy, chunk->moving || chunk->skip_round >= round,
+                                   chunk->born});
+    if (chunk->tier != Tier::kDevice) return;
+    if (chunk->used == 0) {
+      shot.free_device += chunk.size();
+      if (now - chunk->idle_since >= kIdleForReturns) shot.idle_device += chunk.size();
+    }
+    if (chunk->used == 0 || chunk.segment->pool >= kSizes) shot.soon_free += chunk.size();
   });
   return shot;
 }
@@ -167,6 +175,7 @@ std::size_t ElasticCore::release_run(std::span<const ChunkRef> run) {
     BlockPool& pool = pools_[run.front().segment->pool];
     for (const ChunkRef& chunk : run) {
       if (chunk->tier == Tier::kFree || chunk->used != 0 || chunk->head == 0) break;
+      if (chunk->moving) break;
       try {
         carved.push_back(pool.carve(*chunk.segment, chunk.index));
       } catch (const std::bad_alloc&) {
@@ -224,7 +233,7 @@ Bytes ElasticCore::release_free(Bytes need, std::uint64_t idle_for) {
     flush_recent();
     const std::uint64_t now = safe_points_;
     each_chunk([&](const ChunkRef& chunk) {
-      if (chunk->used != 0) return;
+      if (chunk->used != 0 || chunk->moving) return;
       if (slow(chunk->tier) || now - chunk->idle_since >= idle_for) {
         candidates.push_back(chunk);
       }
@@ -300,6 +309,7 @@ void ElasticCore::release_idle() {
 Bytes ElasticCore::release_cached() {
   if (in_child()) return {};
   const MoveLock moves(*this);
+  const Foreground scope(*this);
   lease({});
   retry_orphans();
   const Bytes released = release_free(kNoLimit);
@@ -321,8 +331,15 @@ MoveReport ElasticCore::run_batch(const std::vector<ChunkRef>& chunks, Tier tier
     batch.push_back(std::move(move));
   }
   MoveReport report = mover_.run(batch, tier, deadline);
-  count_orphans();
   note_report(report);
+  note_moved(chunks, batch, tier, label, lazy);
+  return report;
+}
+
+void ElasticCore::note_moved(const std::vector<ChunkRef>& chunks,
+                             const std::vector<ChunkMove>& batch, Tier tier, Tier label,
+                             bool lazy) {
+  count_orphans();
   const MutexLock lock(blocks_);
   // Recent blocks are served before others; after a move some of them may be slow ones. From here
   // on lanes keep none without asking where it lies.
@@ -347,14 +364,13 @@ MoveReport ElasticCore::run_batch(const std::vector<ChunkRef>& chunks, Tier tier
     chunk->lazy = lazy;
     if (tier == Tier::kDevice) chunk->last_use = lanes_.now();
   }
-  return report;
 }
 
 // Moves one batch of live memory out. Sets `stop` when no further batch can help; returns why.
 std::string ElasticCore::move_out(const ShrinkGoal& goal, std::uint64_t round, Bytes need,
                                   TimePoint deadline, bool& stop) {
   const Snapshot shot = snapshot(round);
-  const std::vector<std::size_t> chosen = choose_spills(shot.views, need, kBatch);
+  const std::vector<std::size_t> chosen = choose_spills(shot.views, need, kBatch, phase_.load(std::memory_order_relaxed));
   if (chosen.empty()) {
     stop = true;
     return {};
@@ -431,6 +447,7 @@ std::string ElasticCore::grow_back(Bytes bytes, bool lazy, TimePoint deadline, B
     budget.bytes = bytes - grown;
     budget.batch = kBatch;
     budget.lazy = lazy;
+    budget.now = phase_.load(std::memory_order_relaxed);
     const std::vector<std::size_t> chosen = choose_returns(shot.views, budget);
     if (chosen.empty()) break;
     if (clock_.now() >= deadline) return deadline_reason();
@@ -527,6 +544,8 @@ LimitTicket ElasticCore::safe_point() {
 }
 
 LimitTicket ElasticCore::enforce_limit(TimePoint begin, TimePoint deadline) {
+  const Foreground scope(*this);
+  const bool grow_here = !ahead_expected_.load(std::memory_order_relaxed);
   retry_orphans();
   measure_touched();
   const Bytes before = ledger().resident();
@@ -540,11 +559,11 @@ LimitTicket ElasticCore::enforce_limit(TimePoint begin, TimePoint deadline) {
     {
       const MutexLock lock(blocks_);
       ++safe_points_;
-      wake = std::exchange(wake_lazy_, false);
+      if (grow_here) wake = std::exchange(wake_lazy_, false);
     }
     release_free({});  // chunks of the slower tier without blocks
     over = shrink_to(ShrinkGoal{true, {}, false, false}, deadline);
-    if (over.empty()) under = grow_back(kNoLimit, wake, deadline, grown);
+    if (over.empty() && grow_here) under = grow_back(kNoLimit, wake, deadline, grown);
     if (wake && !under.empty()) {
       const MutexLock lock(blocks_);
       wake_lazy_ = true;  // what did not come back is tried again
@@ -591,6 +610,7 @@ LimitTicket ElasticCore::shrink(Bytes bytes) {
   if (in_child()) return ticket_now();
   const TimePoint deadline = clock_.now() + options_.move_deadline;
   const MoveLock moves(*this);
+  const Foreground scope(*this);
   lease({});
   retry_orphans();
   measure_touched();
@@ -609,6 +629,7 @@ LimitTicket ElasticCore::park() {
   if (in_child()) return ticket_now();
   const TimePoint deadline = clock_.now() + options_.move_deadline;
   const MoveLock moves(*this);
+  const Foreground scope(*this);
   lease({});
   retry_orphans();
   measure_touched();
@@ -639,6 +660,7 @@ LimitTicket ElasticCore::grow(Bytes bytes) {
   if (in_child()) return ticket_now();
   const TimePoint deadline = clock_.now() + options_.move_deadline;
   const MoveLock moves(*this);
+  const Foreground scope(*this);
   lease_limit();
   retry_orphans();
   measure_touched();

@@ -39,7 +39,8 @@ SegmentPlan plan_segment(Bytes next, Bytes request) noexcept {
   return {std::min(next, kLargestSegment), false};
 }
 
-std::vector<std::size_t> choose_spills(std::span<const ChunkView> chunks, Bytes need, Bytes batch) {
+std::vector<std::size_t> choose_spills(std::span<const ChunkView> chunks, Bytes need, Bytes batch,
+                                       Phase now) {
   const auto gain = [](const ChunkView& c) { return slower(c) ? c.touched : c.size; };
   const auto turn = [](const ChunkView& c) { return slower(c) ? 1 : c.hot ? 2 : 0; };
   const auto order = ranked(
@@ -51,6 +52,8 @@ std::vector<std::size_t> choose_spills(std::span<const ChunkView> chunks, Bytes 
       [&](const ChunkView& a, const ChunkView& b) {
         if (turn(a) != turn(b)) return turn(a) < turn(b);
         if (slower(a)) return a.touched > b.touched;
+        const bool soon = needed_next(a.born, now);
+        if (soon != needed_next(b.born, now)) return !soon;
         return a.last_use != b.last_use ? a.last_use < b.last_use : a.used > b.used;
       });
   std::vector<std::size_t> chosen;
@@ -72,8 +75,11 @@ std::vector<std::size_t> choose_returns(std::span<const ChunkView> chunks,
       [&](const ChunkView& c) {
         return slower(c) && !c.used.is_zero() && !c.skip && (budget.lazy || !c.lazy);
       },
-      [](const ChunkView& a, const ChunkView& b) {
-        return a.touched != b.touched ? a.touched > b.touched : a.last_use > b.last_use;
+      [&budget](const ChunkView& a, const ChunkView& b) {
+        if (a.touched != b.touched) return a.touched > b.touched;
+        const bool soon = needed_next(a.born, budget.now);
+        if (soon != needed_next(b.born, budget.now)) return soon;
+        return a.last_use > b.last_use;
       });
   std::vector<std::size_t> chosen;
   Bytes moved;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "allocator/base/bytes.h"
+#include "allocator/lifetime.h"
 #include "allocator/memory_source.h"
 
 namespace commensal {
@@ -52,8 +53,16 @@ struct ChunkView {
   Bytes written;               ///< of these, changed
   bool hot = false;            ///< was touched on the slower tier lately
   bool lazy = false;           ///< comes back only when touched or asked for
-  bool skip = false;           ///< failed to move a moment ago
+  bool skip = false;           ///< failed to move a moment ago, or is on its way
+  Phase born = Phase::kUnknown;  ///< in which its last long-lived block was made
 };
+
+/// Returns whether what was made in `born` is used in the part of a step that comes next, as far as
+/// phases tell: the optimizer's state from the backward pass on, and only then.
+[[nodiscard]] constexpr bool needed_next(Phase born, Phase now) noexcept {
+  const bool before_optimizer = now == Phase::kBackward || now == Phase::kOptimizer;
+  return (born == Phase::kOptimizer) == before_optimizer;
+}
 
 /// A chunk that was touched on the slower tier counts as hot for so many safe points. To move it
 /// out again meanwhile would only trade it for another; afterwards it is worth a try.
@@ -61,15 +70,15 @@ inline constexpr std::uint64_t kHotSafePoints = 64;
 
 /// Returns chunks to move to the slower tier, until `need` bytes or `batch` bytes are reached; at
 /// least one if there is one. In this order:
-/// 1. live device chunks that are not hot, coldest first (least recently allocated from or freed
-///    to; of equals the one with more live bytes);
+/// 1. live device chunks that are not hot, coldest first (the optimizer's state unless its step is
+///    near; then least recently allocated from or freed to; of equals the one with more live bytes);
 /// 2. touched chunks of the slower tier, whose changed pages are written out again, those with most
 ///    to win first;
 /// 3. hot device chunks, coldest first.
 /// So a job whose steps use more than the limit writes the excess once a step, while memory that it
 /// does not use ends up on the slower tier.
 [[nodiscard]] std::vector<std::size_t> choose_spills(std::span<const ChunkView> chunks, Bytes need,
-                                                     Bytes batch);
+                                                     Bytes batch, Phase now = Phase::kUnknown);
 
 /// What `choose_returns` may do.
 struct ReturnBudget {
@@ -77,9 +86,32 @@ struct ReturnBudget {
   Bytes bytes;  ///< most bytes to bring back, rounded up to a chunk
   Bytes batch;  ///< most bytes in one go; at least one chunk
   bool lazy = false;  ///< also chunks that were moved out by request and not touched since
+  Phase now = Phase::kUnknown;  ///< what is needed next comes before the rest
 };
-/// Returns chunks of the slower tier to bring back: most touched first, then latest used.
+/// Returns chunks of the slower tier to bring back: most touched first, then what the next phase
+/// needs, then latest used.
 [[nodiscard]] std::vector<std::size_t> choose_returns(std::span<const ChunkView> chunks,
                                                       const ReturnBudget& budget);
+
+/// What an allocator holds between two safe points.
+struct AheadView {
+  Bytes resident;   ///< on the device, and touched of the slower tier
+  Bytes limit;      ///< most resident bytes
+  Bytes soon_free;  ///< of these, on the device and expected to be free at the next safe point
+  Bytes idle;       ///< of these, free for so long that nobody needs them
+};
+/// What to do while the job runs.
+struct AheadPlan {
+  Bytes out;  ///< live bytes to move out
+  Bytes in;   ///< room for what comes back
+};
+/// Moves out early only what the next safe point would have to move anyway: blocks that die within
+/// the step make room by themselves. Brings back what the limit leaves room for, `idle` included.
+[[nodiscard]] constexpr AheadPlan plan_ahead(const AheadView& view) noexcept {
+  AheadPlan plan;
+  plan.out = saturating_sub(saturating_sub(view.resident, view.limit), view.soon_free);
+  plan.in = saturating_sub(view.limit, saturating_sub(view.resident, view.idle));
+  return plan;
+}
 
 }  // namespace commensal

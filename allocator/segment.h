@@ -10,6 +10,7 @@
 
 #include "allocator/base/bytes.h"
 #include "allocator/base/relaxed.h"
+#include "allocator/lifetime.h"
 #include "allocator/memory_source.h"
 
 namespace commensal {
@@ -23,6 +24,8 @@ struct Chunk {
   MemoryHandle handle;
   Tier tier = Tier::kFree;
   bool lazy = false;  ///< moved out by request: comes back when touched or asked for
+  bool moving = false;  ///< being copied between two turns of the move lock: must stay mapped
+  Phase born = Phase::kUnknown;  ///< in which its last long-lived block was made
   BlockId head = 0;
   BlockId tail = 0;
   std::uint64_t used = 0;           ///< bytes of blocks that are handed out (or recently freed)

@@ -18,6 +18,9 @@
 #ifndef MADV_PAGEOUT
 #define MADV_PAGEOUT 21
 #endif
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25
+#endif
 #ifndef MREMAP_DONTUNMAP
 #define MREMAP_DONTUNMAP 4
 #endif
@@ -98,6 +101,7 @@ void HostMemorySource::open_host_tier() {
   if (!spill) return;
   try {
     writer_ = std::make_unique<SlotWriter>(*spill);
+    if (options_.testing.watch) watch_writes_ = WriteWatch::open(*pages_);
     spill_ = std::move(spill);
   } catch (const SourceError& error) {
     host_reason_ = error.what();
@@ -363,6 +367,8 @@ CopyTicket HostMemorySource::begin_copy(std::byte* address, MemoryHandle from, M
   copy->stays = !source.in_slot && to.tier == Tier::kDevice;
   copy->pieces.resize(from.size.count() / kPiece);
   copy->written.resize(from.size.count() / kPiece, 1);
+  copy->watchable = watches(to.tier) && !source.in_slot &&
+                    watch_writes_->prepare(copy->address, copy->size.count());
   const CopyTicket ticket{next_id_++};
   {
     const MutexLock lock(mutex_);
@@ -392,24 +398,50 @@ std::string HostMemorySource::copy_error(CopyTicket ticket) const {
 }
 
 CopyState HostMemorySource::wait_copy(CopyTicket ticket) {
+  return advance_copy(ticket, Bytes{UINT64_MAX});
+}
+
+CopyState HostMemorySource::advance_copy(CopyTicket ticket, Bytes most) {
   check_usable("wait_copy");
   Copy* copy = find(ticket);
   if (copy == nullptr) misuse("wait_copy", "unknown ticket");
   if (copy->state.load() != CopyState::kRunning) return copy->state.load();
+  const std::size_t pieces = std::max<std::size_t>(1, most.count() / kPiece);
+  bool done = copy->stays;
   try {
     if (copy->to->handle.tier == Tier::kHost) {
-      copy_to_slot(*copy);
+      done = copy_to_slot(*copy, pieces);
     } else if (!copy->stays) {
-      prepare_staging(*copy);
-      copy_to_device(*copy);
+      if (copy->staging == nullptr) prepare_staging(*copy);
+      done = copy_to_device(*copy, pieces);
     }
-    copy->state.store(CopyState::kDone);
+    if (done) copy->state.store(CopyState::kDone);
   } catch (const SourceError& error) {
     drop_staging(*copy);
     copy->error = error.what();
     copy->state.store(CopyState::kFailed);
   }
   return copy->state.load();
+}
+
+COMMENSAL_IN_FENCE void HostMemorySource::watch(std::span<const CopyTicket> tickets) noexcept {
+  if (!fenced_) return;
+  for (const CopyTicket& ticket : tickets) {
+    Copy* const copy = find(ticket);
+    if (copy == nullptr || !copy->watchable || copy->staged != 0) continue;
+    copy->watched = watch_writes_->arm(copy->address, copy->size.count());
+  }
+}
+
+// Where the chunk stays in memory. A page that was written meanwhile has split its huge page.
+void HostMemorySource::end_watch(Copy& copy) noexcept {
+  if (!copy.watchable) return;
+  const std::size_t size = copy.size.count();
+  const bool told = copy.watched &&
+                    watch_writes_->changed(copy.address, size, kPiece, copy.written.data());
+  watch_writes_->forget(copy.address, size);
+  const bool written = std::find(copy.written.begin(), copy.written.end(), 1) != copy.written.end();
+  if (told && written) ::madvise(copy.address, size, MADV_COLLAPSE);  // old kernels refuse
 }
 
 // Makes the place from which a chunk comes back to the device.
@@ -457,7 +489,7 @@ void HostMemorySource::copy_batch(Copy& copy, std::size_t first, std::size_t end
     std::byte* here = out + (i - first) * kPiece;
     if (copy.written[i] != 0) {
       copy_live(here, copy.address + i * kPiece, kPiece);
-      copy.pieces[i] = Piece{fingerprint(here, kPiece), true};
+      copy.pieces[i] = Piece{copy.watched ? Fingerprint{} : fingerprint(here, kPiece), true};
       ++i;
       continue;
     }
@@ -469,21 +501,29 @@ void HostMemorySource::copy_batch(Copy& copy, std::size_t first, std::size_t end
   }
 }
 
-void HostMemorySource::copy_to_device(Copy& copy) {
-  for (std::size_t first = 0; first < copy.pieces.size(); first += kPiecesToRead) {
+// Copies about `most` more pieces. True: that was the last one.
+bool HostMemorySource::copy_to_device(Copy& copy, std::size_t most) {
+  for (std::size_t done = 0; copy.staged < copy.pieces.size() && done < most;) {
+    const std::size_t first = copy.staged;
     const std::size_t end = std::min(first + kPiecesToRead, copy.pieces.size());
     copy_batch(copy, first, end, copy.staging + first * kPiece);
+    copy.staged = end;
+    done += end - first;
   }
+  return copy.staged == copy.pieces.size();
 }
 
-// Fills one buffer while the other is being written. When all of this copy is on its way, the next
-// one begins, so that the disk need not wait for the fence or the caller.
-void HostMemorySource::copy_to_slot(Copy& copy) {
-  while (copy.staged < copy.pieces.size() || copy.writing > 0) {
+// Fills one buffer while the other is being written, about `most` pieces. When all of this copy is
+// on its way, the next one begins, so that the disk need not wait for the fence or the caller.
+// True: all of it is written.
+bool HostMemorySource::copy_to_slot(Copy& copy, std::size_t most) {
+  for (std::size_t done = 0; copy.staged < copy.pieces.size() || copy.writing > 0;) {
+    if (done >= most) return false;
     std::byte* const out = writer_->buffer();
     Copy* const next = out == nullptr ? nullptr : to_stage(copy);
     if (next != nullptr) {
       stage(*next, out);
+      done += kPiecesAtOnce;
     } else {
       collect();
     }
@@ -493,6 +533,7 @@ void HostMemorySource::copy_to_slot(Copy& copy) {
   if (const int error = spill_->settle(copy.to->slot); error != 0) {
     refused("syncing the spill file", error);
   }
+  return true;
 }
 
 // Returns the copy of which a buffer is to be filled next: the one that is waited for, else a later
@@ -542,6 +583,7 @@ void HostMemorySource::end_copy(CopyTicket ticket) noexcept {
   while (copy->writing > 0) collect();
   drop_staging(*copy);
   if (!copy->swapped) {
+    end_watch(*copy);
     copy->from->copying = copy->to->copying = false;
   } else if (!copy->from_slot && !copy->stays) {
     given_back(copy->size, copy->from_mapped_at);
@@ -626,13 +668,17 @@ COMMENSAL_IN_FENCE bool HostMemorySource::renew(Copy& copy, OnChange on_change,
   std::uint8_t* const written = copy.written.data();
   if (copy.from_slot) {
     static_cast<void>(pages_->mark_written(copy.address, copy.size.count(), kPiece, written));
+  } else if (copy.watched) {
+    static_cast<void>(watch_writes_->changed(copy.address, copy.size.count(), kPiece, written));
+    for (std::size_t i = 0; i < count && !options_.testing.heed_watch; ++i) written[i] = 0;
   }
   std::byte* const buffer = to_slot ? writer_->buffer() : nullptr;
   std::size_t run = 0;  // changed pieces in the buffer, the last of them before `i`
   for (std::size_t i = 0; i <= count; ++i) {
     const std::byte* live = copy.address + i * kPiece;
     const bool changed = i < count && written[i] != 0 &&
-                         !(pieces[i].live && same(fingerprint(live, kPiece), pieces[i].print));
+                         (copy.watched || !pieces[i].live ||
+                          !same(fingerprint(live, kPiece), pieces[i].print));
     if (run != 0 && (!changed || run == kPiecesAtOnce)) {
       if (spill_->write(copy.to->slot, (i - run) * kPiece, buffer, run * kPiece) != 0) {
         answer = SwapResult::kFailed;
@@ -709,6 +755,7 @@ void HostMemorySource::after_fork_child() noexcept {
   }
   if (spill_) spill_->forget_in_child();
   if (writer_) writer_->forget_in_child();
+  if (watch_writes_) watch_writes_->forget_in_child();
   watch_.forget_in_child();
   held_.clear();
 }

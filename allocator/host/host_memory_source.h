@@ -20,6 +20,7 @@
 #include "allocator/host/slot_writer.h"
 #include "allocator/host/spill_file.h"
 #include "allocator/host/thread_stopper.h"
+#include "allocator/host/write_watch.h"
 #include "allocator/memory_source.h"
 
 namespace commensal {
@@ -34,7 +35,8 @@ namespace commensal {
 /// A live chunk moves in four steps. `wait_copy` copies it piece by piece (through a buffer, which
 /// another thread writes into a slot while the next one is filled, if need be from the chunk that
 /// is to be waited for next; or from the slot into a staging range at a constant distance) and
-/// fingerprints what it copied. `fence` stops all threads by a signal. `swap` compares and
+/// fingerprints what it copied, unless the kernel notes writes to it (write_watch.h; then nothing is
+/// compared later). `fence` stops all threads by a signal. `swap` compares and
 /// exchanges the mapping in one system call, so that no address is ever unmapped. `unfence` lets
 /// threads go on. Needs no privilege. Where a folder for the spill file is missing or is memory
 /// itself, there is no slower tier; everything else works.
@@ -50,6 +52,8 @@ class HostMemorySource final : public MemorySource {
     bool page_scan = true;     ///< false: as on kernels without PAGEMAP_SCAN
     bool remap = true;         ///< false: bring chunks back by copying inside the fence
     bool mirror = true;        ///< false: as if there were addresses for the chunks only
+    bool watch = true;         ///< false: as on kernels that do not note writes
+    bool heed_watch = true;    ///< false: what the kernel noted is ignored, and writes get lost
     /// Called inside `swap`, after the comparison and before the mapping is exchanged.
     void (*before_exchange)(void* context) = nullptr;
     void* context = nullptr;
@@ -90,6 +94,11 @@ class HostMemorySource final : public MemorySource {
   [[nodiscard]] CopyState copy_state(CopyTicket ticket) const noexcept override;
   [[nodiscard]] std::string copy_error(CopyTicket ticket) const override;
   CopyState wait_copy(CopyTicket ticket) override;
+  CopyState advance_copy(CopyTicket ticket, Bytes most) override;
+  void watch(std::span<const CopyTicket> tickets) noexcept override;
+  [[nodiscard]] bool watches(Tier to) const noexcept override {
+    return watch_writes_ != nullptr && to == Tier::kHost;
+  }
   void end_copy(CopyTicket ticket) noexcept override;
   [[nodiscard]] MoveRisk move_risk() override;
   [[nodiscard]] FenceResult fence(Duration deadline) noexcept override;
@@ -135,8 +144,10 @@ class HostMemorySource final : public MemorySource {
     bool from_slot = false;
     bool stays = false;  // the same anonymous memory, under another name
     bool swapped = false;
+    bool watchable = false;  // the kernel is prepared to note writes
+    bool watched = false;    // and does: `written` comes from it, fingerprints are not needed
     std::string error;
-    std::size_t staged = 0;   // to a slot: so many pieces are in a buffer or written
+    std::size_t staged = 0;   // so many pieces are copied, to a slot: in a buffer or written
     std::size_t writing = 0;  // buffers that the writer has not given back
     int write_error = 0;
     std::vector<Piece> pieces;
@@ -161,8 +172,9 @@ class HostMemorySource final : public MemorySource {
   void given_back(Bytes bytes, ForkCount made) noexcept;
   Copy* find(CopyTicket ticket) const noexcept;
   void prepare_staging(Copy& copy);
-  void copy_to_device(Copy& copy);
-  void copy_to_slot(Copy& copy);
+  bool copy_to_device(Copy& copy, std::size_t most);
+  bool copy_to_slot(Copy& copy, std::size_t most);
+  void end_watch(Copy& copy) noexcept;
   [[nodiscard]] Copy* to_stage(Copy& waited) const noexcept;
   void stage(Copy& copy, std::byte* out);
   void collect() noexcept;
@@ -177,6 +189,7 @@ class HostMemorySource final : public MemorySource {
   mutable ChildWatch watch_;
   std::unique_ptr<SpillFile> spill_;
   std::unique_ptr<PageMap> pages_;
+  std::unique_ptr<WriteWatch> watch_writes_;
   std::unique_ptr<SlotWriter> writer_;
   std::map<std::byte*, Range> ranges_;
   std::map<std::uint64_t, Block> blocks_;

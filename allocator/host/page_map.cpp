@@ -38,6 +38,7 @@ struct ScanRegion {
   std::uint64_t categories;
 };
 constexpr unsigned long kPagemapScan = _IOWR('f', 16, ScanArguments);
+constexpr std::uint64_t kIsWritten = 1U << 1U;
 constexpr std::uint64_t kIsFile = 1U << 2U;
 constexpr std::uint64_t kIsPresent = 1U << 3U;
 constexpr std::uint64_t kIsSwapped = 1U << 4U;
@@ -47,9 +48,10 @@ constexpr std::uint64_t kEntryFile = 1ULL << 61U;
 constexpr std::uint64_t kEntrySwapped = 1ULL << 62U;
 constexpr std::uint64_t kEntryPresent = 1ULL << 63U;
 
-// Calls `visit(first byte, end, present, written)` for each run of pages with something in it.
+// Calls `visit(first byte, end, categories)` for each run of pages of any of these categories.
 template <typename Visit>
-bool scan_pages(int fd, std::uint64_t begin, std::uint64_t end, Visit&& visit) noexcept {
+bool scan(int fd, std::uint64_t begin, std::uint64_t end, std::uint64_t any, std::uint64_t wanted,
+          Visit&& visit) noexcept {
   ScanRegion regions[64];
   while (begin < end) {
     ScanArguments arguments{};
@@ -58,21 +60,61 @@ bool scan_pages(int fd, std::uint64_t begin, std::uint64_t end, Visit&& visit) n
     arguments.end = end;
     arguments.vec = reinterpret_cast<std::uintptr_t>(regions);
     arguments.vec_len = sizeof(regions) / sizeof(regions[0]);
-    arguments.category_anyof_mask = kIsPresent | kIsSwapped;
-    arguments.return_mask = kIsFile | kIsPresent | kIsSwapped;
+    arguments.category_anyof_mask = any;
+    arguments.return_mask = wanted;
     const long got = ::syscall(SYS_ioctl, fd, kPagemapScan, &arguments);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return false;
     for (long i = 0; i < got; ++i) {
-      const ScanRegion& region = regions[i];
-      visit(region.start, region.end, (region.categories & kIsPresent) != 0,
-            (region.categories & kIsFile) == 0);
+      visit(regions[i].start, regions[i].end, regions[i].categories);
     }
     if (arguments.walk_end <= begin) return false;
     begin = arguments.walk_end;
   }
   return true;
 }
+
+// Calls `visit(first byte, end, present, written)` for each run of pages with something in it.
+template <typename Visit>
+bool scan_pages(int fd, std::uint64_t begin, std::uint64_t end, Visit&& visit) noexcept {
+  return scan(fd, begin, end, kIsPresent | kIsSwapped, kIsFile | kIsPresent | kIsSwapped,
+              [&](std::uint64_t first, std::uint64_t last, std::uint64_t categories) {
+                visit(first, last, (categories & kIsPresent) != 0, (categories & kIsFile) == 0);
+              });
+}
+
+// The flags of pieces, of which some pages are visited.
+class PieceFlags {
+ public:
+  PieceFlags(const std::byte* begin, std::size_t size, std::size_t piece,
+             std::uint8_t* flags) noexcept
+      : from_(reinterpret_cast<std::uintptr_t>(begin)),
+        piece_(piece),
+        count_(size / piece),
+        flags_(flags) {
+    fill(0);
+  }
+  void mark(std::uint64_t first, std::uint64_t end) noexcept {
+    for (std::size_t i = (first - from_) / piece_; i <= (end - 1 - from_) / piece_; ++i) {
+      flags_[i] = 1;
+    }
+  }
+  // Where the kernel does not tell, every piece counts.
+  [[nodiscard]] bool checked(bool ok) noexcept {
+    if (!ok) fill(1);
+    return ok;
+  }
+
+ private:
+  void fill(std::uint8_t value) noexcept {
+    for (std::size_t i = 0; i < count_; ++i) flags_[i] = value;
+  }
+
+  std::uint64_t from_;
+  std::size_t piece_;
+  std::size_t count_;
+  std::uint8_t* flags_;
+};
 
 template <typename Visit>
 bool read_pages(int fd, std::uint64_t page, std::uint64_t begin, std::uint64_t end,
@@ -132,18 +174,22 @@ bool PageMap::count(const std::byte* begin, std::size_t size, Counts& counts) co
 bool PageMap::mark_written(const std::byte* begin, std::size_t size, std::size_t piece,
                            std::uint8_t* flags) const noexcept {
   const auto from = reinterpret_cast<std::uintptr_t>(begin);
-  const std::size_t pieces = size / piece;
-  for (std::size_t i = 0; i < pieces; ++i) flags[i] = 0;
+  PieceFlags pieces(begin, size, piece, flags);
   const auto mark = [&](std::uint64_t first, std::uint64_t end, bool, bool written) {
-    if (!written) return;
-    for (std::size_t i = (first - from) / piece; i <= (end - 1 - from) / piece; ++i) flags[i] = 1;
+    if (written) pieces.mark(first, end);
   };
-  const bool ok = scan_ ? scan_pages(fd_, from, from + size, mark)
-                        : read_pages(fd_, page_, from, from + size, mark);
-  if (!ok) {
-    for (std::size_t i = 0; i < pieces; ++i) flags[i] = 1;
-  }
-  return ok;
+  return pieces.checked(scan_ ? scan_pages(fd_, from, from + size, mark)
+                              : read_pages(fd_, page_, from, from + size, mark));
+}
+
+bool PageMap::mark_unprotected(const std::byte* begin, std::size_t size, std::size_t piece,
+                               std::uint8_t* flags) const noexcept {
+  const auto from = reinterpret_cast<std::uintptr_t>(begin);
+  PieceFlags pieces(begin, size, piece, flags);
+  const auto mark = [&](std::uint64_t first, std::uint64_t end, std::uint64_t) {
+    pieces.mark(first, end);
+  };
+  return pieces.checked(scan_ && scan(fd_, from, from + size, kIsWritten, kIsWritten, mark));
 }
 
 void PageMap::forget_in_child() noexcept {

@@ -34,6 +34,12 @@ class PageMap {
   [[nodiscard]] bool mark_written(const std::byte* begin, std::size_t size, std::size_t piece,
                                   std::uint8_t* flags) const noexcept;
 
+  /// Sets `flags[i]` to 1 where piece `i` has a page without the kernel's write protection, which
+  /// is what a write since `WriteWatch::arm` leaves, else to 0. Needs PAGEMAP_SCAN. Returns false if
+  /// the kernel refused; `flags` are then all 1.
+  [[nodiscard]] bool mark_unprotected(const std::byte* begin, std::size_t size, std::size_t piece,
+                                      std::uint8_t* flags) const noexcept;
+
   [[nodiscard]] bool uses_scan() const noexcept { return scan_; }
   /// Closes the descriptor, which in a forked child shows the parent's pages.
   void forget_in_child() noexcept;

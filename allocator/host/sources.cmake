@@ -9,7 +9,8 @@ target_sources(
           ${CMAKE_CURRENT_LIST_DIR}/signal_stacks.cpp
           ${CMAKE_CURRENT_LIST_DIR}/slot_writer.cpp
           ${CMAKE_CURRENT_LIST_DIR}/spill_file.cpp
-          ${CMAKE_CURRENT_LIST_DIR}/thread_stopper.cpp)
+          ${CMAKE_CURRENT_LIST_DIR}/thread_stopper.cpp
+          ${CMAKE_CURRENT_LIST_DIR}/write_watch.cpp)
 
 # These run in a signal handler, or while threads are stopped that may hold a sanitizer's locks, or
 # read memory that others write on purpose.
@@ -17,5 +18,6 @@ if(COMMENSAL_SANITIZE)
   set_source_files_properties(
     ${CMAKE_CURRENT_LIST_DIR}/live_memory.cpp ${CMAKE_CURRENT_LIST_DIR}/page_map.cpp
     ${CMAKE_CURRENT_LIST_DIR}/signal_stacks.cpp ${CMAKE_CURRENT_LIST_DIR}/thread_stopper.cpp
+    ${CMAKE_CURRENT_LIST_DIR}/write_watch.cpp
     PROPERTIES COMPILE_OPTIONS "-fno-sanitize=all")
 endif()

@@ -198,7 +198,7 @@ def test_law2_moves_at_any_time_spare_generated_code(runs: dict[str, Facts]) -> 
 
 
 def small() -> Iterator[Any]:
-    """A perceptron whose memory, of any kind, lies in one chunk."""
+    """A perceptron whose memory, of either lifetime, lies in one chunk."""
     import torch
     from torch import nn
 

@@ -54,7 +54,7 @@ commensal::SessionConfig make_config(const char* job_class, std::uint64_t limit_
   return config;
 }
 
-/// A training step between the comparison and the exchange of the first chunk that moves. A stopped
+/// A training step between the comparison and the exchange of each chunk that moves. A stopped
 /// thread takes none: then the exchange waits in vain for `patience` milliseconds.
 struct StepInAMove {
   bool stop_threads = true;
@@ -66,14 +66,14 @@ struct StepInAMove {
 StepInAMove g_cut;
 
 void wait_for_a_step(void* /*context*/) {
-  if (g_cut.compared.fetch_add(1) != 0) return;
+  g_cut.compared.fetch_add(1);
   const int before = g_cut.steps.load();
   const auto whole = [before] { return g_cut.steps.load() - before - 1; };  // one was half over
   for (int i = 0; i < g_cut.patience && whole() < 1; ++i) {
     const timespec pause{0, 1'000'000};
     ::syscall(SYS_nanosleep, &pause, nullptr);
   }
-  g_cut.steps_in.store(whole());
+  g_cut.steps_in.fetch_add(whole());
 }
 
 std::unique_ptr<commensal::MemorySource> make_cut_source(const commensal::SessionConfig& config,

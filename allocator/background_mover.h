@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// A thread that moves memory towards the limit while the job runs, at a bounded rate.
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <thread>
+
+#include "allocator/base/bytes.h"
+#include "allocator/base/clock.h"
+#include "allocator/base/mutex.h"
+#include "allocator/elastic_allocator.h"
+
+namespace commensal {
+
+/// Returns how long to rest after `moved` bytes took `took`, so that no more than `rate` bytes move
+/// in a second. A rate of zero: no bound.
+[[nodiscard]] Duration rest_after(Bytes moved, Duration took, Bytes rate) noexcept;
+
+/// Calls `ElasticAllocator::work_ahead` while there is something to do.
+///
+/// Its thread, `commensal-mover`, blocks all signals, need not be stopped for a move, and has the
+/// scheduling class of the thread that calls `start`. Thread safety: `wake` from any thread; `start`
+/// and `stop` from one. In a forked child the thread does not exist: there only `wake` may be
+/// called, and does nothing useful.
+class BackgroundMover {
+ public:
+  struct Options {
+    Bytes rate = 512_MiB;  ///< most bytes a second; zero: no bound
+    Bytes batch = 8_MiB;   ///< moved at a time, in one pause; at least one chunk
+  };
+  /// @param allocator  not owned; must outlive this object.
+  /// @param moved  called on the thread after each batch that moved something; throws nothing.
+  BackgroundMover(ElasticAllocator& allocator, Options options, std::function<void()> moved,
+                  const Clock& clock = SteadyClock::instance());
+  ~BackgroundMover();
+  BackgroundMover(const BackgroundMover&) = delete;
+  BackgroundMover& operator=(const BackgroundMover&) = delete;
+
+  /// Begins. @return why there is no thread; empty: there is one, and safe points leave it to it to
+  /// bring memory back.
+  [[nodiscard]] std::string start();
+  /// Ends the thread after the batch it is at.
+  void stop() noexcept;
+  /// Says that a limit changed or a safe point left something to do.
+  void wake() noexcept;
+
+ private:
+  void run() noexcept;
+  [[nodiscard]] bool rest(Duration wait, bool heed_wake) noexcept COMMENSAL_EXCLUDES(mutex_);
+
+  ElasticAllocator& allocator_;
+  const Options options_;
+  const std::function<void()> moved_;
+  const Clock& clock_;
+  std::unique_ptr<std::thread> thread_;
+  Mutex mutex_;
+  std::condition_variable_any changed_;
+  bool woken_ COMMENSAL_GUARDED_BY(mutex_) = false;
+  bool stopping_ COMMENSAL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace commensal

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+// Moves memory between safe points: copied in short turns of the move lock, given up for any call
+// that wants to move memory itself.
+#include <algorithm>
+#include <utility>
+
+#include "allocator/elastic_core.h"
+
+namespace commensal {
+namespace {
+
+// Copied in one turn of the move lock.
+constexpr Bytes kTurn = 2_MiB;
+
+}  // namespace
+
+AheadPlan ElasticCore::plan_now(const Snapshot& shot) {
+  const Ledger now = ledger();
+  return plan_ahead(AheadView{.resident = now.resident(),
+                              .limit = std::min(limit(), source_.capacity(Tier::kDevice)),
+                              .soon_free = shot.soon_free,
+                              .idle = shot.idle_device});
+}
+
+void ElasticCore::set_moving(bool moving) noexcept {
+  const MutexLock lock(blocks_);
+  for (const ChunkRef& chunk : ahead_.chunks) chunk->moving = moving;
+}
+
+// Begins to copy chunks. False: nothing can move now.
+bool ElasticCore::open_ahead(std::vector<ChunkRef> chunks, Tier tier) {
+  std::vector<ChunkMove> batch(chunks.size());
+  for (std::size_t i = 0; i < chunks.size(); ++i) {
+    batch[i].address = chunks[i].address();
+    batch[i].from = chunks[i]->handle;
+  }
+  MoveReport report = mover_.begin(batch, tier);
+  ahead_ = Ahead{.open = !report.refused,
+                 .chunks = std::move(chunks),
+                 .batch = std::move(batch),
+                 .report = std::move(report)};
+  if (ahead_.open) set_moving(true);
+  return ahead_.open;
+}
+
+void ElasticCore::close_ahead(Tier tier) {
+  mover_.finish(ahead_.batch, clock_.now() + options_.move_deadline, ahead_.report);
+  ahead_.open = false;
+  set_moving(false);
+  note_report(ahead_.report);
+  note_moved(ahead_.chunks, ahead_.batch, tier, tier, false);
+}
+
+void ElasticCore::abandon_ahead() noexcept {
+  if (!ahead_.open) return;
+  mover_.abandon(ahead_.batch, "another call moves memory", ahead_.report);
+  ahead_.open = false;
+  set_moving(false);
+}
+
+AheadReport ElasticCore::work_ahead(Bytes most) {
+  AheadReport report;
+  if (!work_pending() || in_child()) return report;
+  const MoveLock moves(*this);
+  if (foreground_ > 0) {
+    report.more = true;
+    return report;
+  }
+  measure_touched();
+  Snapshot shot = snapshot(round_);  // what failed since the last call of the foreground waits
+  AheadPlan plan = plan_now(shot);
+  const bool out = !plan.out.is_zero();
+  std::vector<std::size_t> chosen;
+  if (out) {
+    // Blocks that die within the step make room by themselves.
+    for (std::size_t i = 0; i < shot.refs.size(); ++i) {
+      if (shot.refs[i].segment->pool >= kSizes) shot.views[i].skip = true;
+    }
+    chosen = choose_spills(shot.views, plan.out, most, phase_.load(std::memory_order_relaxed));
+    std::erase_if(chosen, [&](std::size_t i) { return shot.views[i].tier != Tier::kDevice; });
+  } else {
+    bool lazy = false;
+    {
+      const MutexLock lock(blocks_);
+      lazy = wake_lazy_;
+    }
+    chosen = choose_returns(shot.views, ReturnBudget{.room = plan.in,
+                                                     .bytes = plan.in,
+                                                     .batch = most,
+                                                     .lazy = lazy,
+                                                     .now = phase_.load(std::memory_order_relaxed)});
+    if (chosen.empty() && lazy) {
+      const MutexLock lock(blocks_);
+      wake_lazy_ = false;  // all that has room is back
+    }
+  }
+  if (chosen.empty()) return report;
+  const Tier tier = out ? Tier::kHost : Tier::kDevice;
+  Bytes room = out ? saturating_sub(host_most(), ledger().on_host()) : plan.in;
+  std::vector<ChunkRef> chunks;
+  Bytes added;
+  for (const std::size_t i : chosen) {
+    const Bytes cost = out ? shot.views[i].size
+                           : saturating_sub(shot.views[i].size, shot.views[i].touched);
+    if (cost > room) break;
+    room -= cost;
+    added += cost;
+    chunks.push_back(shot.refs[i]);
+  }
+  if (chunks.empty()) {
+    report.reason = host_full_reason(ledger().on_host());
+    return report;
+  }
+  if (!out) {
+    const Bytes unused = saturating_sub(limit(), ledger().resident());
+    if (added > unused) (void)release_free(added - unused, 1);
+    if (added > saturating_sub(limit(), ledger().resident())) return report;
+    lease_limit();
+  }
+  if (!open_ahead(std::move(chunks), tier)) {
+    report.reason = ahead_.report.reason;
+    return report;
+  }
+  while (!mover_.advance(ahead_.batch, kTurn, ahead_.report)) {
+    yield_moves();
+    if (!ahead_.open) {
+      report.more = true;
+      return report;
+    }
+    mover_.expect_releases(2 * ahead_.batch.size());  // others may have used what was made ready
+  }
+  const Ledger before = ledger();
+  close_ahead(tier);
+  const Ledger after = ledger();
+  report.moved_out = saturating_sub(before.device, after.device);
+  report.moved_in = saturating_sub(after.device, before.device);
+  report.reason = ahead_.report.reason;
+  report.more = !ahead_.report.refused;
+  const MutexLock lock(blocks_);
+  totals_.moved_ahead += report.moved_out;
+  return report;
+}
+
+}  // namespace commensal
