@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "allocator/background_mover.h"
 #include "allocator/elastic_allocator.h"
 #include "allocator/host/host_memory_source.h"
 #include "tests/allocator/fuzz.h"
@@ -101,10 +102,12 @@ class Worker {
   std::vector<Written> blocks_;
 };
 
-/// Three threads work, one moves the limit up to `most`, one looks and enforces.
+/// Three threads work, one moves the limit up to `most`, one looks and enforces, one moves between.
 void stress(ElasticAllocator& allocator, World* world, Sizes sizes, Bytes most, int changes_wanted,
             std::uint64_t operations, std::uint64_t seed) {
   allocator.on_pressure([&, most](Bytes) { return !allocator.post_limit(most * 2).stale; });
+  BackgroundMover background(allocator, {.rate = 0_B, .batch = Bytes{most.count() / 8}}, {});
+  ASSERT_EQ(background.start(), "");
   std::atomic<bool> stop{false};
   std::atomic<bool> moved{false};
   std::vector<std::thread> workers;
@@ -121,7 +124,11 @@ void stress(ElasticAllocator& allocator, World* world, Sizes sizes, Bytes most, 
         case 1: (void)allocator.grow(Bytes{most.count() / 2}); break;
         case 2: (void)allocator.shrink(Bytes{most.count() / 4}); break;
         case 3: (void)allocator.release_cached(); break;
-        case 4: (void)allocator.post_limit(Bytes{random() % most.count()}); break;
+        case 4:
+          (void)allocator.post_limit(Bytes{random() % most.count()});
+          background.wake();
+          std::this_thread::yield();
+          break;
         default: (void)allocator.set_limit(Bytes{random() % most.count()}); break;
       }
     }
@@ -138,6 +145,7 @@ void stress(ElasticAllocator& allocator, World* world, Sizes sizes, Bytes most, 
   stop = true;
   mover.join();
   reader.join();
+  background.stop();
   EXPECT_EQ(allocator.stats().live, 0_B);
   EXPECT_GT(allocator.stats().moved_out, 0_B);
   // Nobody disturbs it now: the limit is kept to the byte.

@@ -387,6 +387,13 @@ std::string FakeMemorySource::copy_error(CopyTicket ticket) const {
   return at->second.error;
 }
 
+CopyState FakeMemorySource::advance_copy(CopyTicket ticket, Bytes most) {
+  if (most != Bytes{UINT64_MAX} && hooks_.more_turns && hooks_.more_turns()) {
+    return copy_state(ticket);
+  }
+  return wait_copy(ticket);
+}
+
 CopyState FakeMemorySource::wait_copy(CopyTicket ticket) {
   const Serial serial(*this);
   std::byte* address = nullptr;

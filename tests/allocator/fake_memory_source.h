@@ -58,6 +58,8 @@ class FakeMemorySource final : public MemorySource {
   struct Hooks {
     /// After the bytes at `address` were copied, before the ticket is kDone.
     std::function<void(std::byte* address, Bytes size)> copied;
+    /// In `advance_copy`, with the caller's move lock held: true: not done yet, ask again.
+    std::function<bool()> more_turns;
     /// At the start of `fence`, while "threads still run": writes here come after the copy.
     std::function<void()> before_fence;
     /// In `unfence`, after everything goes on.
@@ -123,6 +125,7 @@ class FakeMemorySource final : public MemorySource {
   [[nodiscard]] CopyState copy_state(CopyTicket ticket) const noexcept override;
   [[nodiscard]] std::string copy_error(CopyTicket ticket) const override;
   CopyState wait_copy(CopyTicket ticket) override;
+  CopyState advance_copy(CopyTicket ticket, Bytes most) override;
   void end_copy(CopyTicket ticket) noexcept override;
   [[nodiscard]] MoveRisk move_risk() override;
   [[nodiscard]] FenceResult fence(Duration deadline) noexcept override;

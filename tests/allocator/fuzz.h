@@ -110,6 +110,12 @@ class ElasticFuzz {
   }
 
   std::string change(std::uint64_t choice) {
+    if (choice < 954) {
+      (void)allocator_.post_limit(random_limit());
+      const AheadReport report = allocator_.work_ahead(random_size());
+      EXPECT_TRUE(report.moved_out.is_zero() || report.moved_in.is_zero());
+      return "post_limit and work_ahead";
+    }
     if (choice < 962) {
       const LimitTicket ticket = allocator_.set_limit(random_limit());
       expect_within(ticket);

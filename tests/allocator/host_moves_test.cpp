@@ -16,6 +16,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <future>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -50,6 +51,10 @@ class HostMoves : public ::testing::Test {
     const Tier tier = handle_.tier == Tier::kDevice ? Tier::kHost : Tier::kDevice;
     const MemoryHandle to = source_->create(tier, Bytes{kSize});
     const CopyTicket ticket = source_->begin_copy(chunk_, handle_, to);
+    if (source_->watches(tier) && source_->fence(2s).stopped) {
+      source_->watch(std::span(&ticket, 1));
+      source_->unfence();
+    }
     EXPECT_EQ(source_->wait_copy(ticket), CopyState::kDone) << source_->copy_error(ticket);
     SwapResult result = SwapResult::kFailed;
     if (source_->fence(2s).stopped) {
@@ -77,6 +82,19 @@ class HostMoves : public ::testing::Test {
   std::byte* chunk_ = nullptr;
   MemoryHandle handle_;
 };
+
+/// Writes are found by the kernel's notes where it keeps some, and by fingerprints.
+class HostMovesBothWays : public HostMoves, public ::testing::WithParamInterface<bool> {
+ protected:
+  static HostMemorySource::Testing testing() {
+    HostMemorySource::Testing testing;
+    testing.watch = GetParam();
+    return testing;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Finding, HostMovesBothWays, ::testing::Bool(), [](const auto& way) {
+  return std::string(way.param ? "ByTheKernel" : "ByFingerprints");
+});
 
 // Writes a growing number to every cell of its part and checks each before it is overwritten.
 class Storer {
@@ -107,8 +125,8 @@ class Storer {
   std::size_t count_;
 };
 
-TEST_F(HostMoves, Law2_NoStoreIsLost) {
-  make();
+TEST_P(HostMovesBothWays, Law2_NoStoreIsLost) {
+  make(testing());
   std::atomic<bool> end{false};
   std::vector<std::future<std::uint64_t>> lost;
   for (std::uint64_t i = 0; i < 2; ++i) {
@@ -182,8 +200,8 @@ std::uint64_t read_into(std::byte* part, bool vectors, const std::atomic<bool>& 
   return lost;
 }
 
-TEST_F(HostMoves, Law2_NoReadFromAPipeIsLost) {
-  make();
+TEST_P(HostMovesBothWays, Law2_NoReadFromAPipeIsLost) {
+  make(testing());
   std::atomic<bool> end{false};
   auto read = std::async(std::launch::async, [&] { return read_into(chunk_, false, end); });
   auto readv =
@@ -207,8 +225,8 @@ std::uint64_t read_directly(int fd, std::byte* part, const std::atomic<bool>& en
   return lost;
 }
 
-TEST_F(HostMoves, Law2_NoDirectReadIsLost) {
-  make();
+TEST_P(HostMovesBothWays, Law2_NoDirectReadIsLost) {
+  make(testing());
   std::string path = "/var/tmp/commensal-test-XXXXXX";
   const int plain = ::mkostemp(path.data(), O_CLOEXEC);
   ASSERT_GE(plain, 0);

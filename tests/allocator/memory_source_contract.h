@@ -493,6 +493,69 @@ TEST_P(MemorySourceContract, KCopyInsideAfterKChangedOnTheSameTicketWorks) {
   expect_filled(address, 2);
 }
 
+TEST_P(MemorySourceContract, P42_AWriteInEachWindowOfAMoveIsKept) {
+  std::byte* address = reserve();
+  enum Window { kBeforeTheWatch, kBeforeTheCopy, kAfterTheCopy, kInTheMiddle, kWindows };
+  for (const bool watch : {true, false}) {
+    for (int window = 0; window < kWindows; ++window) {
+      SCOPED_TRACE(std::to_string(window) + (watch ? " watched" : " compared"));
+      const MemoryHandle from = mapped(Tier::kDevice, address);
+      const MemoryHandle to = source().create(Tier::kHost, chunk());
+      fill(address, 1);
+      bool wrote = false;
+      const auto write_in = [&](int now) {
+        if (now != window) return;
+        flip(address + chunk().count() / 2);
+        wrote = true;
+      };
+      const CopyTicket ticket = source().begin_copy(address, from, to);
+      write_in(kBeforeTheWatch);
+      if (watch && source().watches(Tier::kHost)) {
+        fence();
+        source().watch(std::span(&ticket, 1));
+        source().unfence();
+      }
+      write_in(kBeforeTheCopy);
+      for (int turns = 0; source().advance_copy(ticket, 64_KiB) == CopyState::kRunning; ++turns) {
+        ASSERT_LT(turns, 100'000);
+        if (turns == 0) write_in(kInTheMiddle);
+      }
+      write_in(kAfterTheCopy);
+      const SwapResult result = swap(ticket);
+      if (window == kAfterTheCopy) {
+        EXPECT_EQ(result, SwapResult::kChanged);
+      }
+      source().end_copy(ticket);
+      if (wrote) flip(address + chunk().count() / 2);  // a lost write shows as a wrong byte now
+      expect_filled(address, 1);
+      const bool moved = result == SwapResult::kSwapped;
+      source().unmap(address, moved ? to : from);
+      source().release(from);
+      source().release(to);
+    }
+  }
+}
+
+TEST_P(MemorySourceContract, ACopyGoesOnInTurns) {
+  std::byte* address = reserve();
+  const MemoryHandle from = mapped(Tier::kDevice, address);
+  const MemoryHandle to = source().create(Tier::kHost, chunk());
+  fill(address, 3);
+  const CopyTicket ticket = source().begin_copy(address, from, to);
+  CopyState state = CopyState::kRunning;
+  for (int turns = 0; state == CopyState::kRunning && turns < 100'000; ++turns) {
+    state = source().advance_copy(ticket, 64_KiB);
+    EXPECT_EQ(source().copy_state(ticket), state);
+  }
+  EXPECT_EQ(state, CopyState::kDone);
+  EXPECT_EQ(source().advance_copy(ticket, 64_KiB), CopyState::kDone) << "done already";
+  EXPECT_EQ(swap(ticket), SwapResult::kSwapped);
+  source().end_copy(ticket);
+  source().release(from);
+  expect_filled(address, 3);
+  EXPECT_THROW((void)source().advance_copy(ticket, 64_KiB), std::logic_error);
+}
+
 TEST_P(MemorySourceContract, AnAbandonedCopyChangesNothing) {
   std::byte* address = reserve();
   MemoryHandle from = mapped(Tier::kDevice, address);

@@ -51,6 +51,45 @@ TEST(MovePlannerTest, SegmentsHoldTheirBlockTwice) {
   EXPECT_TRUE(plan_segment(256_MiB, 5_GiB).dedicated);
 }
 
+TEST(MovePlannerTest, TheOptimizersStateIsNeededFromTheBackwardPassOn) {
+  for (const Phase now : {Phase::kUnknown, Phase::kData, Phase::kForward}) {
+    EXPECT_FALSE(needed_next(Phase::kOptimizer, now));
+    EXPECT_TRUE(needed_next(Phase::kUnknown, now));
+  }
+  for (const Phase now : {Phase::kBackward, Phase::kOptimizer}) {
+    EXPECT_TRUE(needed_next(Phase::kOptimizer, now));
+    EXPECT_FALSE(needed_next(Phase::kUnknown, now));
+  }
+}
+
+TEST(MovePlannerTest, WhatThePhaseNeedsNextStaysAndComesBackFirst) {
+  std::vector<ChunkView> chunks{device(1), device(9)};
+  chunks[1].born = Phase::kOptimizer;
+  EXPECT_THAT(choose_spills(chunks, 4_MiB, 64_MiB, Phase::kForward), ElementsAre(1, 0));
+  EXPECT_THAT(choose_spills(chunks, 4_MiB, 64_MiB, Phase::kBackward), ElementsAre(0, 1));
+  std::vector<ChunkView> slow{host(0_B), host(0_B)};
+  slow[1].born = Phase::kOptimizer;
+  ReturnBudget budget;
+  budget.room = budget.bytes = budget.batch = 64_MiB;
+  budget.now = Phase::kForward;
+  EXPECT_THAT(choose_returns(slow, budget), ElementsAre(0, 1));
+  budget.now = Phase::kBackward;
+  EXPECT_THAT(choose_returns(slow, budget), ElementsAre(1, 0));
+}
+
+TEST(MovePlannerTest, BetweenSafePointsOnlyWhatDoesNotMakeRoomByItself) {
+  const auto plan = [](Bytes resident, Bytes limit, Bytes soon_free, Bytes idle = 0_B) {
+    return plan_ahead(AheadView{resident, limit, soon_free, idle});
+  };
+  EXPECT_EQ(plan(10_MiB, 6_MiB, 0_B).out, 4_MiB);
+  EXPECT_EQ(plan(10_MiB, 6_MiB, 3_MiB).out, 1_MiB);
+  EXPECT_EQ(plan(10_MiB, 6_MiB, 5_MiB).out, 0_B);
+  EXPECT_EQ(plan(10_MiB, 6_MiB, 5_MiB).in, 0_B);
+  EXPECT_EQ(plan(6_MiB, 10_MiB, 5_MiB).out, 0_B);
+  EXPECT_EQ(plan(6_MiB, 10_MiB, 5_MiB).in, 4_MiB);
+  EXPECT_EQ(plan(6_MiB, 10_MiB, 5_MiB, 2_MiB).in, 6_MiB);
+}
+
 TEST(MovePlannerTest, EvictsTheColdestUntilEnough) {
   const std::vector<ChunkView> chunks{device(5), device(1), device(3), device(2, 0_B), host(0_B)};
   EXPECT_THAT(choose_spills(chunks, 3_MiB, 64_MiB), ElementsAre(1, 2));

@@ -57,6 +57,11 @@ class MovingSource final : public MemorySource {
     std::memcpy(copy.bytes.data(), copy.address, copy.bytes.size());
     return fake_.wait_copy(ticket);
   }
+  CopyState advance_copy(CopyTicket ticket, Bytes most) override {
+    const auto& more = fake_.hooks().more_turns;
+    if (most != Bytes{UINT64_MAX} && more && more()) return fake_.copy_state(ticket);
+    return wait_copy(ticket);
+  }
   void end_copy(CopyTicket ticket) noexcept override {
     copies_.erase(ticket.id);
     fake_.end_copy(ticket);
