@@ -3,6 +3,8 @@
 #include "allocator/background_mover.h"
 
 #include <pthread.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
@@ -16,6 +18,7 @@ namespace {
 constexpr Duration kInterrupted = std::chrono::milliseconds{2};  // by a call that moves memory
 constexpr Duration kPending = std::chrono::milliseconds{50};     // what is touched may come back
 constexpr Duration kQuiet = std::chrono::seconds{1};
+constexpr int kNice = 10;
 
 }  // namespace
 
@@ -40,6 +43,8 @@ std::string BackgroundMover::start() {
   std::string why;
   try {
     thread_ = std::make_unique<std::thread>([this] { run(); });
+    // By its name a fence knows that it need not stop; nothing may find it without.
+    ::pthread_setname_np(thread_->native_handle(), "commensal-mover");
     allocator_.expect_work_ahead(true);
   } catch (const std::system_error& error) {
     why = std::string("no thread to be had: ") + error.what();
@@ -80,7 +85,8 @@ bool BackgroundMover::rest(Duration wait, bool heed_wake) noexcept {
 }
 
 void BackgroundMover::run() noexcept {
-  ::pthread_setname_np(::pthread_self(), "commensal-mover");
+  // Whoever computes comes first. Where that is refused, the rate alone must do.
+  (void)::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNice);
   Duration wait = kQuiet;
   bool moving = false;  // the rate holds whoever wakes
   while (rest(wait, !moving)) {

@@ -21,9 +21,9 @@ namespace commensal {
 /// Calls `ElasticAllocator::work_ahead` while there is something to do.
 ///
 /// Its thread, `commensal-mover`, blocks all signals, need not be stopped for a move, and has the
-/// scheduling class of the thread that calls `start`. Thread safety: `wake` from any thread; `start`
-/// and `stop` from one. In a forked child the thread does not exist: there only `wake` may be
-/// called, and does nothing useful.
+/// scheduling class of the thread that calls `start`. Thread safety: `wake` from any thread;
+/// `start` and `stop` from one. In a forked child the thread does not exist: there only `wake` may
+/// be called, and does nothing useful.
 class BackgroundMover {
  public:
   struct Options {

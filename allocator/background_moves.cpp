@@ -84,11 +84,12 @@ AheadReport ElasticCore::work_ahead(Bytes most) {
       const MutexLock lock(blocks_);
       lazy = wake_lazy_;
     }
-    chosen = choose_returns(shot.views, ReturnBudget{.room = plan.in,
-                                                     .bytes = plan.in,
-                                                     .batch = most,
-                                                     .lazy = lazy,
-                                                     .now = phase_.load(std::memory_order_relaxed)});
+    chosen =
+        choose_returns(shot.views, ReturnBudget{.room = plan.in,
+                                                .bytes = plan.in,
+                                                .batch = most,
+                                                .lazy = lazy,
+                                                .now = phase_.load(std::memory_order_relaxed)});
     if (chosen.empty() && lazy) {
       const MutexLock lock(blocks_);
       wake_lazy_ = false;  // all that has room is back
@@ -100,8 +101,8 @@ AheadReport ElasticCore::work_ahead(Bytes most) {
   std::vector<ChunkRef> chunks;
   Bytes added;
   for (const std::size_t i : chosen) {
-    const Bytes cost = out ? shot.views[i].size
-                           : saturating_sub(shot.views[i].size, shot.views[i].touched);
+    const Bytes cost =
+        out ? shot.views[i].size : saturating_sub(shot.views[i].size, shot.views[i].touched);
     if (cost > room) break;
     room -= cost;
     added += cost;

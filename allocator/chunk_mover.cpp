@@ -166,9 +166,7 @@ void ChunkMover::settle(ChunkMove& move, MoveReport& report) noexcept {
       move.moved = true;
       ++report.moved;
       return;
-    case SwapResult::kChanged:
-      source_.end_copy(std::exchange(move.ticket, CopyTicket{}));
-      return;
+    case SwapResult::kChanged: source_.end_copy(std::exchange(move.ticket, CopyTicket{})); return;
     case SwapResult::kFailed: give_up(move, "the mapping could not be swapped", report); return;
   }
 }

@@ -37,9 +37,9 @@ struct MoveReport {
 /// Runs moves against a source. A chunk that cannot move is as before. Handles whose release
 /// failed are kept as orphans, counted and tried again.
 ///
-/// `run` does a whole batch. `begin`, `advance` until it is done, and `finish` (or `abandon`) do the
-/// same in pieces, between which another batch may run.
-/// Thread safety: none; the allocator's move lock serialises it.
+/// `run` does a whole batch. `begin`, `advance` until it is done, and `finish` (or `abandon`) do
+/// the same in pieces, between which another batch may run. Thread safety: none; the allocator's
+/// move lock serialises it.
 class ChunkMover {
  public:
   ChunkMover(MemorySource& source, const Clock& clock, Duration fence_deadline)

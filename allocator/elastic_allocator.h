@@ -58,11 +58,11 @@ struct AllocatorStats {
   Bytes cached;        ///< device bytes that no live block uses
   Bytes peak_live;
   Bytes peak_device;
-  Bytes moved_out;   ///< live bytes moved to the slower tier, total
+  Bytes moved_out;    ///< live bytes moved to the slower tier, total
   Bytes moved_ahead;  ///< of `moved_out`: between safe points, while the job ran
-  Bytes moved_in;    ///< live bytes brought back, total
-  Bytes given_back;  ///< device bytes released to the system by limits, total
-  Bytes deferred;    ///< bytes above the limit at the last safe point, with a reason
+  Bytes moved_in;     ///< live bytes brought back, total
+  Bytes given_back;   ///< device bytes released to the system by limits, total
+  Bytes deferred;     ///< bytes above the limit at the last safe point, with a reason
   Bytes held_by_children;
   std::uint64_t moves = 0;  ///< fences in which at least one chunk was swapped
   std::uint64_t allocations = 0;

@@ -370,7 +370,8 @@ void ElasticCore::note_moved(const std::vector<ChunkRef>& chunks,
 std::string ElasticCore::move_out(const ShrinkGoal& goal, std::uint64_t round, Bytes need,
                                   TimePoint deadline, bool& stop) {
   const Snapshot shot = snapshot(round);
-  const std::vector<std::size_t> chosen = choose_spills(shot.views, need, kBatch, phase_.load(std::memory_order_relaxed));
+  const std::vector<std::size_t> chosen =
+      choose_spills(shot.views, need, kBatch, phase_.load(std::memory_order_relaxed));
   if (chosen.empty()) {
     stop = true;
     return {};

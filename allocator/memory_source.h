@@ -126,7 +126,8 @@ struct MoveRisk {
 ///   the old one is unmapped. After kChanged or kFailed everything is as before `begin_copy`,
 ///   except that the new handle still exists and must be released or used again. A source that
 ///   only gives the same memory another name has nothing to compare and never answers kChanged.
-/// - Between `fence` and `unfence` only `swap` and `watch` may be called. The caller then takes no lock,
+/// - Between `fence` and `unfence` only `swap` and `watch` may be called. The caller then takes no
+/// lock,
 ///   allocates nothing, throws nothing and calls nothing that does: a stopped thread may hold any
 ///   lock of the process, malloc's included.
 ///
@@ -199,8 +200,8 @@ class MemorySource {
   /// call again. Sources whose copies run by themselves may wait for the end instead.
   virtual CopyState advance_copy(CopyTicket ticket, Bytes /*most*/) { return wait_copy(ticket); }
   /// Has the writes to what these tickets copy noted from now on, by means that cost less than
-  /// comparing all bytes in `swap`. Only inside a fence, between `begin_copy` and the first wait for
-  /// it. Where the source has none, or they fail, `swap` compares.
+  /// comparing all bytes in `swap`. Only inside a fence, between `begin_copy` and the first wait
+  /// for it. Where the source has none, or they fail, `swap` compares.
   virtual void watch(std::span<const CopyTicket> /*tickets*/) noexcept {}
   /// Returns whether `watch` does something for copies to `tier`: else the fence for it is idle.
   [[nodiscard]] virtual bool watches(Tier /*to*/) const noexcept { return false; }

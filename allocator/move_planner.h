@@ -47,13 +47,13 @@ inline constexpr std::uint64_t kIdleSafePoints = 8;
 struct ChunkView {
   Tier tier = Tier::kFree;
   Bytes size;
-  Bytes used;                  ///< by blocks
-  std::uint64_t last_use = 0;  ///< larger is later
-  Bytes touched;               ///< slower tier: resident bytes
-  Bytes written;               ///< of these, changed
-  bool hot = false;            ///< was touched on the slower tier lately
-  bool lazy = false;           ///< comes back only when touched or asked for
-  bool skip = false;           ///< failed to move a moment ago, or is on its way
+  Bytes used;                    ///< by blocks
+  std::uint64_t last_use = 0;    ///< larger is later
+  Bytes touched;                 ///< slower tier: resident bytes
+  Bytes written;                 ///< of these, changed
+  bool hot = false;              ///< was touched on the slower tier lately
+  bool lazy = false;             ///< comes back only when touched or asked for
+  bool skip = false;             ///< failed to move a moment ago, or is on its way
   Phase born = Phase::kUnknown;  ///< in which its last long-lived block was made
 };
 
@@ -71,7 +71,8 @@ inline constexpr std::uint64_t kHotSafePoints = 64;
 /// Returns chunks to move to the slower tier, until `need` bytes or `batch` bytes are reached; at
 /// least one if there is one. In this order:
 /// 1. live device chunks that are not hot, coldest first (the optimizer's state unless its step is
-///    near; then least recently allocated from or freed to; of equals the one with more live bytes);
+///    near; then least recently allocated from or freed to; of equals the one with more live
+///    bytes);
 /// 2. touched chunks of the slower tier, whose changed pages are written out again, those with most
 ///    to win first;
 /// 3. hot device chunks, coldest first.

@@ -23,7 +23,7 @@ using BlockId = std::uint32_t;
 struct Chunk {
   MemoryHandle handle;
   Tier tier = Tier::kFree;
-  bool lazy = false;  ///< moved out by request: comes back when touched or asked for
+  bool lazy = false;    ///< moved out by request: comes back when touched or asked for
   bool moving = false;  ///< being copied between two turns of the move lock: must stay mapped
   Phase born = Phase::kUnknown;  ///< in which its last long-lived block was made
   BlockId head = 0;

@@ -437,8 +437,8 @@ COMMENSAL_IN_FENCE void HostMemorySource::watch(std::span<const CopyTicket> tick
 void HostMemorySource::end_watch(Copy& copy) noexcept {
   if (!copy.watchable) return;
   const std::size_t size = copy.size.count();
-  const bool told = copy.watched &&
-                    watch_writes_->changed(copy.address, size, kPiece, copy.written.data());
+  const bool told =
+      copy.watched && watch_writes_->changed(copy.address, size, kPiece, copy.written.data());
   watch_writes_->forget(copy.address, size);
   const bool written = std::find(copy.written.begin(), copy.written.end(), 1) != copy.written.end();
   if (told && written) ::madvise(copy.address, size, MADV_COLLAPSE);  // old kernels refuse
@@ -676,9 +676,9 @@ COMMENSAL_IN_FENCE bool HostMemorySource::renew(Copy& copy, OnChange on_change,
   std::size_t run = 0;  // changed pieces in the buffer, the last of them before `i`
   for (std::size_t i = 0; i <= count; ++i) {
     const std::byte* live = copy.address + i * kPiece;
-    const bool changed = i < count && written[i] != 0 &&
-                         (copy.watched || !pieces[i].live ||
-                          !same(fingerprint(live, kPiece), pieces[i].print));
+    const bool changed =
+        i < count && written[i] != 0 &&
+        (copy.watched || !pieces[i].live || !same(fingerprint(live, kPiece), pieces[i].print));
     if (run != 0 && (!changed || run == kPiecesAtOnce)) {
       if (spill_->write(copy.to->slot, (i - run) * kPiece, buffer, run * kPiece) != 0) {
         answer = SwapResult::kFailed;

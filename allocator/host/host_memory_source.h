@@ -35,11 +35,11 @@ namespace commensal {
 /// A live chunk moves in four steps. `wait_copy` copies it piece by piece (through a buffer, which
 /// another thread writes into a slot while the next one is filled, if need be from the chunk that
 /// is to be waited for next; or from the slot into a staging range at a constant distance) and
-/// fingerprints what it copied, unless the kernel notes writes to it (write_watch.h; then nothing is
-/// compared later). `fence` stops all threads by a signal. `swap` compares and
-/// exchanges the mapping in one system call, so that no address is ever unmapped. `unfence` lets
-/// threads go on. Needs no privilege. Where a folder for the spill file is missing or is memory
-/// itself, there is no slower tier; everything else works.
+/// fingerprints what it copied, unless the kernel notes writes to it (write_watch.h; then nothing
+/// is compared later). `fence` stops all threads by a signal. `swap` compares and exchanges the
+/// mapping in one system call, so that no address is ever unmapped. `unfence` lets threads go on.
+/// Needs no privilege. Where a folder for the spill file is missing or is memory itself, there is
+/// no slower tier; everything else works.
 ///
 /// Reserved addresses without a handle are readable and writable and hold no memory: what is put
 /// there by mistake is not noticed. Thread safety: as MemorySource says.

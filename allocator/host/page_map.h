@@ -35,8 +35,8 @@ class PageMap {
                                   std::uint8_t* flags) const noexcept;
 
   /// Sets `flags[i]` to 1 where piece `i` has a page without the kernel's write protection, which
-  /// is what a write since `WriteWatch::arm` leaves, else to 0. Needs PAGEMAP_SCAN. Returns false if
-  /// the kernel refused; `flags` are then all 1.
+  /// is what a write since `WriteWatch::arm` leaves, else to 0. Needs PAGEMAP_SCAN. Returns false
+  /// if the kernel refused; `flags` are then all 1.
   [[nodiscard]] bool mark_unprotected(const std::byte* begin, std::size_t size, std::size_t piece,
                                       std::uint8_t* flags) const noexcept;
 

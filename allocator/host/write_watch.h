@@ -10,14 +10,16 @@
 
 namespace commensal {
 
-/// Write-protects pages by userfaultfd in its asynchronous mode (Linux 6.7): the kernel itself lifts
-/// the protection at the first write, nobody waits, and PAGEMAP_SCAN tells later which pages lost
-/// it. Sees what threads and their system calls write. A read or write into pages that the kernel
-/// holds already (direct I/O on its way) is not seen: `arm` belongs where every thread is stopped.
+/// Write-protects pages by userfaultfd in its asynchronous mode (Linux 6.7): the kernel itself
+/// lifts the protection at the first write, nobody waits, and PAGEMAP_SCAN tells later which pages
+/// lost it. Sees what threads and their system calls write. A read or write into pages that the
+/// kernel holds already (direct I/O on its way) is not seen: `arm` belongs where every thread is
+/// stopped.
 ///
 /// Watching costs the first write of each 4 KiB page about 0.7 us and splits its huge page: for
-/// memory that is expected to rest. Thread safety: of different stretches from any thread; `arm` and
-/// `changed` take no lock and allocate nothing, so they may be called while threads are stopped.
+/// memory that is expected to rest. Thread safety: of different stretches from any thread; `arm`
+/// and `changed` take no lock and allocate nothing, so they may be called while threads are
+/// stopped.
 class WriteWatch {
  public:
   /// Returns null where the kernel or a sandbox does not offer it, found out by trying.

@@ -23,7 +23,7 @@ json empty_stats() {
     "memory": {"limit_bytes": null, "min_bytes": 0, "max_bytes": null, "device_bytes": 0,
                "host_bytes": 0, "host_touched_bytes": 0, "parked_bytes": 0, "cached_bytes": 0,
                "live_bytes": 0, "peak_live_bytes": 0, "peak_device_bytes": 0, "wanted_bytes": 0,
-               "moved_bytes_total": 0, "moved_out_bytes_total": 0, "moved_in_bytes_total": 0,
+               "moved_bytes_total": 0, "moved_out_bytes_total": 0, "moved_ahead_bytes_total": 0, "moved_in_bytes_total": 0,
                "given_back_bytes_total": 0, "deferred_bytes": 0, "deferred_reason": "",
                "held_by_children_bytes": 0, "moves_total": 0, "longest_pause_seconds": 0.0,
                "pause_seconds_total": 0.0, "safe_point_wait_seconds_total": 0.0,

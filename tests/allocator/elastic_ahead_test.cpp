@@ -127,10 +127,9 @@ TEST_F(ElasticAheadTest, TheOptimizersStateGoesBeforeTheWeights) {
   (void)allocator_.post_limit(resident() + kChunk);
   EXPECT_TRUE(allocator_.safe_point().complete());
   (void)allocator_.work_ahead(kChunk);
-  EXPECT_EQ(static_cast<int>(std::count_if(state.begin(), state.end(),
-                                           [&](void* block) {
-                                             return source_.fake().tier_at(block) == Tier::kDevice;
-                                           })),
+  EXPECT_EQ(static_cast<int>(std::count_if(
+                state.begin(), state.end(),
+                [&](void* block) { return source_.fake().tier_at(block) == Tier::kDevice; })),
             1);
   give_up(state);
   give_up(weights);
@@ -222,8 +221,7 @@ TEST_F(ElasticAheadTest, ACallThatMovesMemoryGoesFirst) {
   (void)allocator_.post_limit(resident() - kChunk * 2);
   CallInTheMiddle middle(source_);
   LimitTicket ticket;
-  const AheadReport report =
-      middle.run(allocator_, [&] { ticket = allocator_.set_limit(0_B); });
+  const AheadReport report = middle.run(allocator_, [&] { ticket = allocator_.set_limit(0_B); });
   EXPECT_TRUE(ticket.complete()) << ticket.reason;
   EXPECT_TRUE(report.more) << "it was interrupted";
   EXPECT_EQ(report.moved_out, 0_B);

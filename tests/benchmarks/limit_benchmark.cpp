@@ -8,19 +8,23 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <exception>
 #include <iostream>
 #include <memory>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <thread>
 #include <vector>
 
 #include "allocator/base/bytes.h"
@@ -118,48 +122,23 @@ class RawFile {
   int fd_;
 };
 
-/// Does both sides of every comparison, a round at a time.
-class Rounds {
+/// An allocator of its own, and blocks that fill it.
+class Elastic {
  public:
-  Rounds(const std::string& folder, std::size_t size)
+  /// @param watch  let the kernel note writes while memory is copied; false: fingerprints tell.
+  Elastic(const std::string& folder, std::size_t size, bool watch)
       : size_(size),
-        source_(options_in(folder)),
+        source_(options_in(folder, watch)),
         elastic_(source_, patient()),
-        blocks_(size / kBlock),
-        memory_(size),
-        file_(folder, size) {
+        blocks_(size / kBlock) {
     if (source_.capacity(Tier::kHost) < Bytes{size}) {
       throw std::runtime_error("no slower tier for " + to_string(Bytes{size}) + " in " + folder +
                                ": " + source_.host_tier_reason());
     }
   }
 
-  nlohmann::json run(std::uint64_t round) {
-    nlohmann::json times;
-    // Whoever comes first meets the colder machine: take turns.
-    for (const bool ours : {round % 2 == 0, round % 2 != 0}) {
-      if (ours) {
-        ours_cached(times);
-        ours_live(times, round);
-      } else {
-        raw_cached(times);
-        raw_live(times, round);
-      }
-    }
-    return times;
-  }
-
- private:
-  static HostMemorySource::Options options_in(const std::string& folder) {
-    HostMemorySource::Options options;
-    options.spill_folder = folder;
-    return options;
-  }
-  static ElasticAllocatorOptions patient() {
-    ElasticAllocatorOptions options;
-    options.move_deadline = std::chrono::seconds{120};
-    return options;
-  }
+  [[nodiscard]] bool watches() const noexcept { return source_.watches(Tier::kHost); }
+  [[nodiscard]] AllocatorStats stats() const { return elastic_.stats(); }
 
   void allocate(std::uint64_t seed) {
     for (std::size_t i = 0; i < blocks_.size(); ++i) {
@@ -169,6 +148,10 @@ class Rounds {
   }
   void free() {
     for (void* const block : blocks_) elastic_.deallocate(block);
+  }
+  void release() { elastic_.release_cached(); }
+  void expect(std::uint64_t seed, std::vector<std::byte>& room) const {
+    for (std::size_t i = 0; i < blocks_.size(); ++i) check(blocks_[i], kBlock, seed + i, room);
   }
   /// Sets a limit; returns the seconds. At least `wanted` bytes must have changed sides.
   double limit(Bytes most, Bytes wanted) {
@@ -181,12 +164,137 @@ class Rounds {
     }
     return took;
   }
+  double give_back() { return limit(kNone, Bytes{size_} - kNone); }
+  double bring_back() { return limit(kAll, Bytes{size_} - kNone); }
 
+  /// Moves everything while "the job runs", 32 MiB at a time: seconds, and how long threads stood
+  /// still for each of the pieces.
+  nlohmann::json ahead(Bytes most) {
+    elastic_.expect_work_ahead(true);
+    (void)elastic_.post_limit(most);
+    std::vector<double> pauses;
+    Bytes moved;
+    const auto begin = Steady::now();
+    for (bool more = true; more;) {
+      const Duration before = elastic_.stats().total_pause;
+      const AheadReport report = elastic_.work_ahead(kPiece);
+      const Bytes now = report.moved_out + report.moved_in;
+      moved += now;
+      more = report.more;
+      if (!now.is_zero()) pauses.push_back(seconds(elastic_.stats().total_pause - before));
+    }
+    const double took = since(begin);
+    elastic_.expect_work_ahead(false);
+    if (moved + kNone < Bytes{size_}) {
+      throw std::runtime_error("only " + to_string(moved) + " moved ahead");
+    }
+    return {{"seconds", took}, {"pauses", pauses}};
+  }
+  /// Stops all threads for nothing, as often as is said; returns the seconds of each.
+  std::vector<double> empty_stops(int count) {
+    std::vector<double> stops;
+    for (int i = 0; i < count; ++i) {
+      const auto begin = Steady::now();
+      if (!source_.fence(std::chrono::seconds{1}).stopped) throw std::runtime_error("no stop");
+      source_.unfence();
+      stops.push_back(since(begin));
+    }
+    return stops;
+  }
+
+ private:
+  static constexpr Bytes kPiece = 32_MiB;
+
+  static double seconds(Duration duration) {
+    return std::chrono::duration<double>(duration).count();
+  }
+  static HostMemorySource::Options options_in(const std::string& folder, bool watch) {
+    HostMemorySource::Options options;
+    options.spill_folder = folder;
+    options.testing.watch = watch;
+    return options;
+  }
+  static ElasticAllocatorOptions patient() {
+    ElasticAllocatorOptions options;
+    options.move_deadline = std::chrono::seconds{120};
+    return options;
+  }
+
+  std::size_t size_;
+  HostMemorySource source_;
+  ElasticAllocator elastic_;
+  std::vector<void*> blocks_;
+};
+
+/// Threads as a training job has them: one computes, others sleep. All must be stopped for a move.
+class Bystanders {
+ public:
+  Bystanders() {
+    threads_.emplace_back([this] {
+      volatile double sum = 0.0;
+      while (!end_) sum = sum + 1.0;
+    });
+    for (int i = 0; i < 7; ++i) {
+      threads_.emplace_back([this] {
+        std::unique_lock<std::mutex> lock(mutex_);
+        ended_.wait(lock, [this] { return end_.load(); });
+      });
+    }
+  }
+  ~Bystanders() {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      end_ = true;
+    }
+    ended_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+  }
+  Bystanders(const Bystanders&) = delete;
+  Bystanders& operator=(const Bystanders&) = delete;
+
+ private:
+  std::atomic<bool> end_{false};
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  std::vector<std::thread> threads_;
+};
+
+/// Does both sides of every comparison, a round at a time.
+class Rounds {
+ public:
+  Rounds(const std::string& folder, std::size_t size)
+      : size_(size),
+        watched_(folder, size, true),
+        hashed_(folder, size, false),
+        memory_(size),
+        file_(folder, size) {}
+
+  nlohmann::json run(std::uint64_t round) {
+    nlohmann::json times;
+    times["watches"] = watched_.watches();
+    // Whoever comes first meets the colder machine: take turns.
+    for (const bool ours : {round % 2 == 0, round % 2 != 0}) {
+      if (ours) {
+        ours_cached(times);
+        ours_live(times, round);
+      } else {
+        raw_cached(times);
+        raw_live(times, round);
+      }
+    }
+    const Bystanders bystanders;
+    times["ahead"]["watched"] = ahead(watched_, round);
+    times["ahead"]["hashed"] = ahead(hashed_, round);
+    times["stops"] = watched_.empty_stops(100);
+    return times;
+  }
+
+ private:
   void ours_cached(nlohmann::json& times) {
-    allocate(1);
-    free();
-    times["cached"]["ours"] = limit(kNone, Bytes{size_} - kNone);
-    (void)limit(kAll, {});
+    watched_.allocate(1);
+    watched_.free();
+    times["cached"]["ours"] = watched_.give_back();
+    (void)watched_.limit(kAll, {});
   }
   void raw_cached(nlohmann::json& times) {
     fill(memory_.begin(), size_, 1);
@@ -195,17 +303,17 @@ class Rounds {
     times["cached"]["raw"] = since(begin);
   }
   void ours_live(nlohmann::json& times, std::uint64_t round) {
-    allocate(round);
-    const AllocatorStats before = elastic_.stats();
-    times["down"]["ours"] = limit(kNone, Bytes{size_} - kNone);
-    times["up"]["ours"] = limit(kAll, Bytes{size_} - kNone);
-    const AllocatorStats after = elastic_.stats();
+    watched_.allocate(round);
+    const AllocatorStats before = watched_.stats();
+    times["down"]["ours"] = watched_.give_back();
+    times["up"]["ours"] = watched_.bring_back();
+    const AllocatorStats after = watched_.stats();
     times["pauses"] = {
         {"count", after.moves - before.moves},
         {"seconds", std::chrono::duration<double>(after.total_pause - before.total_pause).count()}};
-    for (std::size_t i = 0; i < blocks_.size(); ++i) check(blocks_[i], kBlock, round + i, room_);
-    free();
-    elastic_.release_cached();
+    watched_.expect(round, room_);
+    watched_.free();
+    watched_.release();
   }
   void raw_live(nlohmann::json& times, std::uint64_t round) {
     fill(memory_.begin(), size_, round);
@@ -219,11 +327,20 @@ class Rounds {
     check(memory_.begin(), size_, round, room_);
     memory_.give_back();
   }
+  nlohmann::json ahead(Elastic& elastic, std::uint64_t round) {
+    elastic.allocate(round);
+    nlohmann::json times;
+    times["down"] = elastic.ahead(kNone);
+    times["up"] = elastic.ahead(kAll);
+    elastic.expect(round, room_);
+    elastic.free();
+    elastic.release();
+    return times;
+  }
 
   std::size_t size_;
-  HostMemorySource source_;
-  ElasticAllocator elastic_;
-  std::vector<void*> blocks_;
+  Elastic watched_;
+  Elastic hashed_;
   RawMemory memory_;
   RawFile file_;
   std::vector<std::byte> room_;

@@ -8,6 +8,7 @@ import subprocess
 from statistics import median
 from typing import Any
 
+import numpy as np
 from harness import Bar, Bench, BenchmarkError, Result
 
 from allocator import find_program
@@ -16,9 +17,15 @@ from commensal.demo.statistics import paired_ratio_interval
 
 FOLDER = "/var/tmp"  # where commensal's spill file is by default
 CASES = {
-    "cached": ("free memory given back", "one madvise", 1.2),
-    "down": ("live memory moved out", "an O_DIRECT write", 1.5),
-    "up": ("live memory brought back", "an O_DIRECT read into fresh pages", 1.5),
+    "cached": ("free memory given back", "one madvise", 1.1),
+    "down": ("live memory moved out", "an O_DIRECT write", 1.3),
+    "up": ("live memory brought back", "an O_DIRECT read into fresh pages", 1.3),
+}
+# Copied while the job runs: how writes are found, and what the pauses may come to, over an O_DIRECT
+# write of the same bytes, and for each 32 MiB.
+AHEAD = {
+    "watched": ("the kernel notes writes", 0.1, 0.5e-3),
+    "hashed": ("by fingerprints", 0.4, 5e-3),
 }
 
 
@@ -53,14 +60,76 @@ def run(*, quick: bool) -> Result:
             "raw_seconds": raw,
             "ratio": [ratio.value, ratio.low, ratio.high],
         }
-    pauses = [one["pauses"] for one in found]
+    for way, (how, most, most_piece) in AHEAD.items():
+        add_ahead(result, found, way, how, most, most_piece)
+    stops = np.array([stop for one in found for stop in one["stops"]])
     result.figures["bytes"] = mib << 20
-    result.figures["pauses"] = pauses
+    result.figures["stops_seconds"] = stops.tolist()
+    pauses = result.figures["pauses"] = [one["pauses"] for one in found]
     typical = median(pause["seconds"] / pause["count"] for pause in pauses)
     result.notes.append(
-        f"threads stood still {pauses[0]['count']} times a round, {milliseconds(typical)} each time"
+        f"at a safe point threads stood still {pauses[0]['count']} times a round,"
+        f" {milliseconds(typical)} each time"
     )
+    result.notes.append(
+        f"an empty stop of 9 threads: median {milliseconds(float(np.median(stops)))},"
+        f" 99th percentile {milliseconds(float(np.percentile(stops, 99)))}"
+    )
+    if not all(one["watches"] for one in found):
+        result.notes.append("this kernel does not note writes: both ways used fingerprints")
     return result
+
+
+def add_ahead(
+    result: Result,
+    found: list[dict[str, Any]],
+    way: str,
+    how: str,
+    most: float,
+    most_piece: float,
+) -> None:
+    """Add what is moved while the job runs: all of it over the raw call, and its pauses."""
+    figures: dict[str, Any] = {}
+    for case, by_hand in (("down", "an O_DIRECT write"), ("up", "an O_DIRECT read")):
+        runs = [one["ahead"][way][case] for one in found]
+        raw = [float(one[case]["raw"]) for one in found]
+        seconds = [float(one["seconds"]) for one in runs]
+        pieces = np.array([pause for one in runs for pause in one["pauses"]])
+        ratio = paired_ratio_interval([([a], [b]) for a, b in zip(seconds, raw, strict=True)])
+        standing = median(sum(one["pauses"]) / a for one, a in zip(runs, raw, strict=True))
+        p50, p99 = (float(np.percentile(pieces, share)) for share in (50, 99))
+        what = f"while the job runs, {how}: {'out' if case == 'down' else 'back'}"
+        result.rows.append(
+            (
+                what,
+                milliseconds(median(seconds)),
+                milliseconds(median(raw)),
+                by_hand,
+                f"{ratio.value:.2f}",
+                f"{ratio.low:.2f} to {ratio.high:.2f}",
+            )
+        )
+        result.rows.append(
+            (
+                "  its pauses, for each 32 MiB",
+                f"{milliseconds(p50)}, p99 {milliseconds(p99)}",
+                "",
+                "all of them, over the same",
+                f"{standing:.3f}",
+                "",
+            )
+        )
+        figures[case] = {
+            "seconds": seconds,
+            "ratio": [ratio.value, ratio.low, ratio.high],
+            "pauses_seconds": pieces.tolist(),
+            "pauses_over_raw": standing,
+        }
+        if case == "down":
+            result.bars.append(Bar(f"pauses {how}, over {by_hand}", standing, most=most))
+        limit = most_piece if case == "down" else 1e-3
+        result.bars.append(Bar(f"{what}: median pause, ms", p50 * 1e3, most=limit * 1e3))
+    result.figures[f"ahead_{way}"] = figures
 
 
 def run_program(mib: int, rounds: int) -> list[dict[str, Any]]:

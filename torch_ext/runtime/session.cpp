@@ -103,6 +103,8 @@ Session::Impl::Impl(SessionConfig given, std::unique_ptr<MemorySource> memory_so
       known_role(config.role),
       job_class(config.job_class),
       share(config.share),
+      mover(allocator, {.rate = config.background_rate.value_or(Bytes{})},
+            [this] { moved_ahead(); }),
       client(ClientOptions{.runtime_dir = config.runtime_dir,
                            .instance = config.instance,
                            .page_fd = own_page.fd(),
@@ -116,11 +118,19 @@ Session::Impl::Impl(SessionConfig given, std::unique_ptr<MemorySource> memory_so
   }
 }
 
-Session::Impl::~Impl() { client.stop(); }
+Session::Impl::~Impl() {
+  client.stop();
+  mover.stop();
+}
 
 void Session::Impl::begin() {
   gate.set_share(config.share.min, config.share.max);
   allocator.on_pressure([this](Bytes needed) { return ask_for_memory(needed); });
+  if (config.background_rate) {
+    if (const std::string why = mover.start(); !why.empty()) {
+      note("memory moves at safe points only: " + why);
+    }
+  }
   client.start();  // before threads enter the idle class: a new thread inherits it
   // Now nothing computes; later a thread without an alternate stack may be found in a kernel.
   if (ThreadStopper* const stopper = ThreadStopper::existing()) {
@@ -190,6 +200,7 @@ void Session::Impl::shutdown() noexcept {
   try {
     publish(clock.now());
     client.stop();
+    mover.stop();
     if (config.summary_file.empty()) return;
     const std::string target = config.summary_file.string();
     const std::string temporary = target + ".tmp." + std::to_string(::getpid());

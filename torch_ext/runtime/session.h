@@ -61,7 +61,10 @@ struct SessionConfig {
   std::filesystem::path runtime_dir;  ///< where its sockets are; empty: do not connect
   std::filesystem::path spill_dir;    ///< empty: /var/tmp
   std::optional<Bytes> host_cap;      ///< most bytes on the slower tier
-  bool idle_class = true;             ///< opportunistic threads enter SCHED_IDLE
+  /// Most bytes a second that move between safe points; zero: no bound, nullopt: nothing moves
+  /// then.
+  std::optional<Bytes> background_rate = 512_MiB;
+  bool idle_class = true;  ///< opportunistic threads enter SCHED_IDLE
   std::chrono::milliseconds connect_timeout{1000};
   std::filesystem::path summary_file;  ///< final statistics are written here; empty: nowhere
 };

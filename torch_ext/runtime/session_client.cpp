@@ -109,10 +109,22 @@ void Session::Impl::answer(const LimitAnswer& limit_answer) {
 
 void Session::Impl::take_grant(Bytes limit, Revision revision) {
   if (const auto done = limits.grant(limit, revision, clock.now())) answer(*done);
+  mover.wake();
   {
     const MutexLock lock(ask_mutex);  // whoever waits has looked at the limit before, or will now
   }
   ask_answered.notify_all();
+}
+
+void Session::Impl::moved_ahead() noexcept {
+  try {
+    if (!limits.waiting_since() || held_by(allocator.stats()) > limits.effective()) return;
+    // The limit is met already: this moves nothing, it only says so.
+    const Moving here(*this);
+    if (const auto owed = limits.after_safe_point(allocator.safe_point())) answer(*owed);
+  } catch (const std::exception& error) {
+    note(std::string("answering to a limit failed: ") + error.what());
+  }
 }
 
 void Session::Impl::on_registered(const wire::Registered& registered) {

@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 
+#include "allocator/background_mover.h"
 #include "allocator/base/mutex.h"
 #include "allocator/elastic_allocator.h"
 #include "allocator/memory_source.h"
@@ -83,6 +84,8 @@ struct Session::Impl final : public ClientHost {
   /// Runs again: whoever parked it is gone, or knows nothing of it.
   void forget_parking();
   void take_grant(Bytes limit, Revision revision);
+  /// On the mover's thread: something moved between safe points.
+  void moved_ahead() noexcept;
   void use_law(const std::string& name);
   void use_class(JobClass wanted_class, const std::string& why);
   /// Puts the threads into the idle class, or out of it, as the class of the job wants it.
@@ -143,6 +146,7 @@ struct Session::Impl final : public ClientHost {
   Bytes peak_seen COMMENSAL_GUARDED_BY(mutex);
   TimePoint published COMMENSAL_GUARDED_BY(mutex);
 
+  BackgroundMover mover;     // its thread uses what stands above
   CoordinatorClient client;  // last: its thread uses everything above
 };
 

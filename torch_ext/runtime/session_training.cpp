@@ -132,6 +132,7 @@ void Session::Impl::safe_point() noexcept {
     note(std::string("a safe point failed: ") + error.what());
   }
   equip_threads(true);
+  if (allocator.work_pending()) mover.wake();
   last_safe_point_ns.store(clock.now().time_since_epoch().count(), kRelaxed);
 }
 
@@ -194,6 +195,7 @@ LimitTicket Session::Impl::set_memory_limit(Bytes max) {
     const Moving now(*this);
     ticket = limits.set_own(max, here);
   }
+  mover.wake();
   if (here) {
     last_safe_point_ns.store(clock.now().time_since_epoch().count(), kRelaxed);
     if (const auto owed = limits.after_safe_point(ticket)) answer(*owed);

@@ -45,6 +45,7 @@ json memory_json(const StatisticsView& view) {
           {"wanted_bytes", view.wanted.count()},
           {"moved_bytes_total", (m.moved_out + m.moved_in).count()},
           {"moved_out_bytes_total", m.moved_out.count()},
+          {"moved_ahead_bytes_total", m.moved_ahead.count()},
           {"moved_in_bytes_total", m.moved_in.count()},
           {"given_back_bytes_total", m.given_back.count()},
           {"deferred_bytes", m.deferred.count()},

@@ -35,6 +35,7 @@ TEST(StatisticsTest, HasEveryFieldOfTheSchema) {
                                      "peak_device_bytes",
                                      "moved_bytes_total",
                                      "moved_out_bytes_total",
+                                     "moved_ahead_bytes_total",
                                      "moved_in_bytes_total",
                                      "given_back_bytes_total",
                                      "deferred_bytes",
