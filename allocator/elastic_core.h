@@ -260,12 +260,12 @@ class ElasticCore {
   std::atomic<std::uint32_t> step_{0};
   FrontLanes lanes_{{kSmallUnit, kLargeUnit, kSmallUnit, kLargeUnit}};
 
-  Mutex moves_;
+  Mutex moves_{LockRank::kMoves};
   ChunkMover mover_ COMMENSAL_GUARDED_BY(moves_);
   std::uint64_t round_ COMMENSAL_GUARDED_BY(moves_) = 0;
   std::array<Bytes, kPools> next_segment_ COMMENSAL_GUARDED_BY(moves_);
 
-  Mutex blocks_;
+  Mutex blocks_{LockRank::kBlocks};
   SegmentTable table_ COMMENSAL_GUARDED_BY(blocks_);
   std::array<BlockPool, kPools> pools_ COMMENSAL_GUARDED_BY(blocks_);
   Ledger ledger_ COMMENSAL_GUARDED_BY(blocks_);
