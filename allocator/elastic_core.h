@@ -290,14 +290,14 @@ class ElasticCore {
   std::atomic<bool> ahead_expected_{false};
   FrontLanes lanes_{{kSmallUnit, kLargeUnit, kSmallUnit, kLargeUnit}};
 
-  Mutex moves_;
+  Mutex moves_{LockRank::kMoves};
   ChunkMover mover_ COMMENSAL_GUARDED_BY(moves_);
   std::uint64_t round_ COMMENSAL_GUARDED_BY(moves_) = 1;  // a chunk that never failed has 0
   Ahead ahead_ COMMENSAL_GUARDED_BY(moves_);
   int foreground_ COMMENSAL_GUARDED_BY(moves_) = 0;  // calls that move memory now
   std::array<Bytes, kPools> next_segment_ COMMENSAL_GUARDED_BY(moves_);
 
-  Mutex blocks_;
+  Mutex blocks_{LockRank::kBlocks};
   SegmentTable table_ COMMENSAL_GUARDED_BY(blocks_);
   std::array<BlockPool, kPools> pools_ COMMENSAL_GUARDED_BY(blocks_);
   Ledger ledger_ COMMENSAL_GUARDED_BY(blocks_);

@@ -42,7 +42,7 @@ class alignas(128) FrontLane {
   /// @param units  smallest distance of two block starts, for each pool.
   FrontLane(LaneTotals& totals, std::uint8_t number, const std::vector<std::size_t>& units);
 
-  Mutex mutex;
+  Mutex mutex{LockRank::kLane};
 
   [[nodiscard]] std::uint8_t number() const noexcept { return number_; }
   [[nodiscard]] LifetimePredictor& lifetimes() COMMENSAL_REQUIRES(mutex) { return lifetimes_; }

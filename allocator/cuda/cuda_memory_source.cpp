@@ -13,6 +13,7 @@
 namespace commensal {
 namespace {
 
+constexpr const char* kKept = "the chunk is registered and must stay where it is";
 constexpr const char* kCapturing = "a CUDA graph is being captured";
 
 std::string hex(const void* address) {
@@ -320,10 +321,21 @@ CudaMemorySource::Block& CudaMemorySource::check_unmap(std::byte* address, Memor
   return found;
 }
 
+// Blocks are freed while work that uses them may still be in a queue, and the driver unmaps at
+// once: that work would end the context.
+void CudaMemorySource::wait_for_work() {
+  if (!options_.testing.drain_before_unmap) return;
+  if (capturing()) throw SourceError(std::string("unmap: ") + kCapturing);
+  const CUresult result = fence_->drain(std::chrono::steady_clock::now() + options_.unmap_deadline);
+  if (result == CUDA_ERROR_NOT_READY) throw SourceError("unmap: the device is still working");
+  check_cuda(result, "waiting for the device before cuMemUnmap");
+}
+
 void CudaMemorySource::unmap(std::byte* address, MemoryHandle handle) {
   check_usable("unmap");
   Block& found = check_unmap(address, handle);
   const Entry entry(*this, "unmap");
+  wait_for_work();
   addresses_->unmap(to_cuda(address), handle.size);
   mapped_.erase(address);
   found.address = nullptr;
@@ -342,6 +354,7 @@ MemorySource::UnmappedRun CudaMemorySource::unmap_run(std::byte* address,
       size += handle.size;
     }
     const Entry entry(*this, "unmap");
+    wait_for_work();
     addresses_->unmap(to_cuda(address), size);
     for (Block* found : run) mapped_.erase(std::exchange(found->address, nullptr));
     result.unmapped = handles.size();
@@ -349,6 +362,29 @@ MemorySource::UnmappedRun CudaMemorySource::unmap_run(std::byte* address,
     result.error = error.what();
   }
   return result;
+}
+
+// --- what must stay ------------------------------------------------------------------------
+
+bool CudaMemorySource::kept_in_place(const std::byte* address, Bytes size) const {
+  return std::any_of(kept_in_place_.begin(), kept_in_place_.end(), [&](const AddressRange& kept) {
+    return kept.begin < address + size.count() && address < kept.begin + kept.size.count();
+  });
+}
+
+void CudaMemorySource::keep_in_place(AddressRange range) {
+  const MutexLock lock(mutex_);
+  kept_in_place_.push_back(range);
+  while (swapping_) swap_ended_.wait(mutex_);
+}
+
+void CudaMemorySource::may_move(AddressRange range) {
+  const MutexLock lock(mutex_);
+  const auto at = std::find_if(kept_in_place_.begin(), kept_in_place_.end(), [&](const auto& kept) {
+    return kept.begin == range.begin && kept.size == range.size;
+  });
+  if (at == kept_in_place_.end()) misuse("may_move", "not kept in place: " + hex(range.begin));
+  kept_in_place_.erase(at);
 }
 
 // --- copies --------------------------------------------------------------------------------
@@ -394,6 +430,7 @@ CopyTicket CudaMemorySource::begin_copy(std::byte* address, MemoryHandle from, M
   std::size_t running = 1;
   {
     const MutexLock lock(mutex_);
+    if (kept_in_place(address, from.size)) throw SourceError(std::string("begin_copy: ") + kKept);
     copies_.emplace(ticket.id, nullptr);  // nobody finds it before it runs
     running = copies_.size();
   }
@@ -535,14 +572,20 @@ void CudaMemorySource::swap_all(std::span<Exchange> exchanges, OnChange on_chang
   const DeviceContext::Scope scope(context_);
   if (scope.result() != CUDA_SUCCESS || !addresses_->mend()) return;
   batch_.clear();
-  for (Exchange& exchange : exchanges) {
-    const std::shared_ptr<Copy> copy = find(exchange.ticket);
-    if (copy == nullptr || copy->swapped || copy->spoilt || copy->exchange != nullptr ||
-        copy->transfer.state.load() != CopyState::kDone) {
-      continue;
+  {
+    const MutexLock lock(mutex_);
+    swapping_ = true;
+    for (Exchange& exchange : exchanges) {
+      const auto at = copies_.find(exchange.ticket.id);
+      Copy* const copy = at == copies_.end() ? nullptr : at->second.get();
+      if (copy == nullptr || copy->swapped || copy->spoilt || copy->exchange != nullptr ||
+          copy->transfer.state.load() != CopyState::kDone ||
+          kept_in_place(copy->address, copy->transfer.size)) {
+        continue;
+      }
+      copy->exchange = &exchange;
+      batch_.push_back(copy);  // `begin_copy` made room
     }
-    copy->exchange = &exchange;
-    batch_.push_back(copy.get());  // `begin_copy` made room
   }
   if (compare_all() && renew_all(on_change)) {
     std::sort(batch_.begin(), batch_.end(),
@@ -565,6 +608,9 @@ void CudaMemorySource::swap_all(std::span<Exchange> exchanges, OnChange on_chang
   for (Exchange& exchange : exchanges) {
     if (const std::shared_ptr<Copy> copy = find(exchange.ticket)) copy->exchange = nullptr;
   }
+  const MutexLock lock(mutex_);
+  swapping_ = false;
+  swap_ended_.notify_all();
 }
 
 // Fingerprints every chunk of the batch as it is now. False: that failed.

@@ -2,6 +2,7 @@
 // Memory of a GPU: physical memory of the virtual-memory API, and host memory beside it.
 #pragma once
 
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -42,6 +43,9 @@ class WorkGate {
 /// `unfence` lets everything go on. Where the fingerprint kernel cannot run, every chunk counts as
 /// changed and is copied inside the fence.
 ///
+/// `unmap` waits until the device has done all that it was given: a block may be freed while work
+/// that uses it is still in a queue.
+///
 /// Every driver call is checked and every change of several calls undone if one fails. Should the
 /// driver refuse even that, the chunk's bytes are safe but not mapped: each later call first tries
 /// to put it right, and until then throws SourceError or refuses to fence.
@@ -50,6 +54,10 @@ class WorkGate {
 /// view of the chunks. Thread safety: as MemorySource says.
 class CudaMemorySource final : public MemorySource {
  public:
+  /// For tests: switches single mechanisms off, to show what they are for.
+  struct Testing {
+    bool drain_before_unmap = true;  ///< false: memory goes while work may still use it
+  };
   struct Options {
     int device = 0;                     ///< ordinal among the visible devices
     Bytes device_capacity{UINT64_MAX};  ///< also bounded by the device's memory
@@ -60,6 +68,9 @@ class CudaMemorySource final : public MemorySource {
     /// Asked before chunks are copied or fenced: does any stream capture a graph? A capture would
     /// break. Takes no lock and throws nothing. Null: never.
     bool (*capturing)() = nullptr;
+    /// `unmap` waits so long for the work that the device was given, then throws SourceError.
+    Duration unmap_deadline = std::chrono::milliseconds{500};
+    Testing testing{};
   };
 
   CudaMemorySource();
@@ -75,6 +86,14 @@ class CudaMemorySource final : public MemorySource {
   /// Returns the bytes of released handles that are kept for the next `create`; on the device,
   /// within the lease.
   [[nodiscard]] Bytes kept(Tier tier) const noexcept { return handles_->kept(tier); }
+
+  /// Keeps the chunks of a range where they are while somebody outside relies on what is mapped
+  /// there: a collective library that registered it, a captured graph. Until as many `may_move` of
+  /// the same range, `begin_copy` throws SourceError for them and `swap` answers kFailed. Waits for
+  /// a swap that runs, so that none comes after it. Any thread.
+  void keep_in_place(AddressRange range);
+  /// @throws std::logic_error if the range is not kept.
+  void may_move(AddressRange range);
 
   [[nodiscard]] Bytes granularity() const noexcept override { return handles_->granularity(); }
   [[nodiscard]] Bytes capacity(Tier tier) const noexcept override;
@@ -144,7 +163,10 @@ class CudaMemorySource final : public MemorySource {
     return options_.capturing != nullptr && options_.capturing();
   }
   [[nodiscard]] std::shared_ptr<Copy> find(CopyTicket ticket) const noexcept;
+  [[nodiscard]] bool kept_in_place(const std::byte* address, Bytes size) const
+      COMMENSAL_REQUIRES(mutex_);
   [[nodiscard]] CUdeviceptr take_window(Bytes size);
+  void wait_for_work();
   void give_window(CUdeviceptr window, Bytes size) noexcept;
   [[nodiscard]] bool compare_all() noexcept;
   [[nodiscard]] bool renew_all(OnChange on_change) noexcept;
@@ -173,8 +195,11 @@ class CudaMemorySource final : public MemorySource {
   std::vector<Placed> leaving_;
   std::vector<Placed> coming_;
 
-  mutable Mutex mutex_;  // only against `copy_state` from other threads
+  mutable Mutex mutex_{LockRank::kSource};  // what other threads may ask and say
   std::map<std::uint64_t, std::shared_ptr<Copy>> copies_ COMMENSAL_GUARDED_BY(mutex_);
+  std::vector<AddressRange> kept_in_place_ COMMENSAL_GUARDED_BY(mutex_);
+  bool swapping_ COMMENSAL_GUARDED_BY(mutex_) = false;
+  std::condition_variable_any swap_ended_;
 };
 
 }  // namespace commensal

@@ -308,7 +308,7 @@ TEST_F(Law2, Law2_WritesAreLostWithoutStoppingThreads) {
   EXPECT_EQ(value_after_cutting_in(false, Tier::kHost), 1U);
 }
 
-TEST_F(Law2, Law2_TheSameWriteIsKeptWithThreadsStopped) {
+TEST_F(Law2, P42_Law2_TheSameWriteIsKeptWithThreadsStopped) {
   EXPECT_EQ(value_after_cutting_in(true, Tier::kDevice), 2U);
   EXPECT_EQ(value_after_cutting_in(true, Tier::kHost), 2U);
 }

@@ -172,7 +172,7 @@ class SourceFaults : public ::testing::TestWithParam<std::tuple<Kind, Scenario>>
   std::unique_ptr<MemorySource> source_ = kind().make();
 };
 
-TEST_P(SourceFaults, Law2_EveryFailureLosesNothingAndARetrySucceeds) {
+TEST_P(SourceFaults, P9_Law2_EveryFailureLosesNothingAndARetrySucceeds) {
   if (source_->capacity(Tier::kHost).is_zero()) {
     GTEST_SKIP() << "no slower tier: " << source_->host_tier_reason();
   }

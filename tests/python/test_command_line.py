@@ -146,6 +146,13 @@ def test_the_script_gets_the_documented_environment(world: World) -> None:
     wait_until("removed", lambda: not Path(seen["COMMENSAL_SUMMARY_FILE"]).parent.exists())
 
 
+def test_p3_nccl_registers_no_buffers_of_graphs_unless_the_user_says_so(world: World) -> None:
+    script = world.script("import os; print(os.environ['NCCL_GRAPH_REGISTER'])")
+    command = ("run", "--quiet", "--", sys.executable, script)
+    assert world.commensal(*command).stdout.strip() == "0"
+    assert world.commensal(*command, NCCL_GRAPH_REGISTER="1").stdout.strip() == "1"
+
+
 def test_a_quiet_job_reports_to_nobody_and_no_outer_job_shows(world: World) -> None:
     script = world.script("import json, os; print(json.dumps(dict(os.environ)))")
     done = world.commensal(

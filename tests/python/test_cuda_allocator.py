@@ -608,7 +608,7 @@ def test_comes_before_cuda_or_not_at_all() -> None:
     assert facts["works"] == WORDS
 
 
-def test_leaves_another_backend_alone() -> None:
+def test_p38_another_backend_is_refused_with_a_message_and_left_alone() -> None:
     facts = run_scenario("other_backend", "native", settings="backend:cudaMallocAsync")
     assert "'cudaMallocAsync'" in facts["complaint"]
     assert not facts["served_by_us"]

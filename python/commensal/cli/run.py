@@ -163,7 +163,7 @@ def _run_job(settings: JobSettings, coordinator: Coordinator, command: Sequence[
         say(f"no coordinator, the job runs on its own limits: {reason}")
     settings = _arrange_last_line(settings)
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(_OF_ANOTHER_JOB)}
-    environ = inherited | settings.to_environ()
+    environ = _FOR_OTHERS | inherited | settings.to_environ()
     idle = settings.idle_class and settings.job_class == "opportunistic" and _launch.may_renice()
     try:
         _launch.become(command, environ, idle_class=idle)
@@ -173,6 +173,10 @@ def _run_job(settings: JobSettings, coordinator: Coordinator, command: Sequence[
         say(str(error))
         return error.code
 
+
+# NCCL registers the buffers of captured graphs by address and does not notice that other memory is
+# mapped there later: a replay then hangs. Who sets the variable decides.
+_FOR_OTHERS = {"NCCL_GRAPH_REGISTER": "0"}
 
 # A job that is started inside of another one is a job of its own.
 _OF_ANOTHER_JOB = ("COMMENSAL_PRIMARY_", "COMMENSAL_LAUNCH", "COMMENSAL_SUMMARY_FILE")

@@ -188,7 +188,7 @@ class CudaFaults : public ::testing::TestWithParam<Scenario> {
   Bytes used_;
 };
 
-TEST_P(CudaFaults, Law2_EveryDriverCallThatFailsLosesNothingAndARetrySucceeds) {
+TEST_P(CudaFaults, P9_Law2_EveryDriverCallThatFailsLosesNothingAndARetrySucceeds) {
   std::size_t failures = 0;
   for (const std::string& function : CudaMachine::functions()) {
     for (std::uint64_t position = 1; run(function, position, CUDA_ERROR_UNKNOWN); ++position) {

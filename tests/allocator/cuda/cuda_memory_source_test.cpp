@@ -100,7 +100,7 @@ using CudaSimulationTest = CudaMemorySourceTest;  // tests that only the simulat
 
 // --- handles -------------------------------------------------------------------------------
 
-TEST_F(CudaMemorySourceTest, HandlesAreMadeShareableAndFitForRdma) {
+TEST_F(CudaMemorySourceTest, P5_HandlesAreMadeShareableAndFitForRdma) {
   std::byte* address = reserve();
   const MemoryHandle handle = mapped(Tier::kDevice, address);
   const CUmemAllocationProp made = properties_at(address);
@@ -115,7 +115,7 @@ TEST_F(CudaMemorySourceTest, HandlesAreMadeShareableAndFitForRdma) {
   source().unmap(address, handle);
 }
 
-TEST_F(CudaMemorySourceTest, TheSlowerTierIsHostMemoryWithRightsForDeviceAndCpu) {
+TEST_F(CudaMemorySourceTest, P31_TheSlowerTierIsHostMemoryWithRightsForDeviceAndCpu) {
   if (source().capacity(Tier::kHost).is_zero()) GTEST_SKIP() << source().host_tier_reason();
   std::byte* address = reserve();
   (void)mapped(Tier::kHost, address);
@@ -124,7 +124,7 @@ TEST_F(CudaMemorySourceTest, TheSlowerTierIsHostMemoryWithRightsForDeviceAndCpu)
   EXPECT_EQ(*reinterpret_cast<volatile unsigned char*>(address), 7);  // by the CPU
 }
 
-TEST_F(CudaSimulationTest, MemoryIsBackAtTheDriverWhenReleaseReturns) {
+TEST_F(CudaSimulationTest, P26_MemoryIsBackAtTheDriverWhenReleaseReturns) {
   COMMENSAL_NEEDS_SIMULATION();
   const Bytes before = machine().used();
   const MemoryHandle handle = source().create(Tier::kDevice, chunk() * 3);
@@ -136,7 +136,7 @@ TEST_F(CudaSimulationTest, MemoryIsBackAtTheDriverWhenReleaseReturns) {
   source().release(host);
 }
 
-TEST_F(CudaSimulationTest, RegrowingWithinTheLeaseCreatesNothing) {
+TEST_F(CudaSimulationTest, P21_RegrowingWithinTheLeaseCreatesNothing) {
   COMMENSAL_NEEDS_SIMULATION();
   source().set_lease(chunk() * 4);
   std::vector<MemoryHandle> handles;
@@ -147,6 +147,11 @@ TEST_F(CudaSimulationTest, RegrowingWithinTheLeaseCreatesNothing) {
   for (MemoryHandle& handle : handles) handle = source().create(Tier::kDevice, chunk());
   EXPECT_EQ(machine().calls("cuMemCreate"), created);
   EXPECT_EQ(source().kept(Tier::kDevice), 0_B);
+  EXPECT_EQ(machine().calls("cuMemUnmap"), 0U);
+  source().set_lease({});  // the twin: without a lease nothing is kept, and all is made anew
+  for (const MemoryHandle& handle : handles) source().release(handle);
+  for (MemoryHandle& handle : handles) handle = source().create(Tier::kDevice, chunk());
+  EXPECT_EQ(machine().calls("cuMemCreate"), created + handles.size());
   for (const MemoryHandle& handle : handles) source().release(handle);
 }
 
@@ -200,7 +205,7 @@ TEST_F(CudaSimulationTest, KeptMemoryOfAnotherSizeMakesRoomOnAFullDevice) {
   source().release(other);
 }
 
-TEST_F(CudaMemorySourceTest, UnusedHostMemoryStaysPinnedUpToItsCap) {
+TEST_F(CudaMemorySourceTest, P11_UnusedHostMemoryStaysPinnedUpToItsCap) {
   if (source().capacity(Tier::kHost).is_zero()) GTEST_SKIP() << source().host_tier_reason();
   CudaMemorySource::Options options;
   options.host_keep = chunk() * 2;
@@ -211,9 +216,14 @@ TEST_F(CudaMemorySourceTest, UnusedHostMemoryStaysPinnedUpToItsCap) {
   EXPECT_EQ(source().kept(Tier::kHost), chunk() * 2);
   source().release(source().create(Tier::kHost, chunk()));
   EXPECT_EQ(source().kept(Tier::kHost), chunk() * 2);
+  options.host_keep = Bytes{UINT64_MAX};  // the twin: without a cap all of it stays
+  make(options);
+  for (MemoryHandle& handle : handles) handle = source().create(Tier::kHost, chunk());
+  for (const MemoryHandle& handle : handles) source().release(handle);
+  EXPECT_EQ(source().kept(Tier::kHost), chunk() * 4);
 }
 
-TEST_F(CudaSimulationTest, WhereTheNodesMemoryIsRefusedAnyHostMemoryWillDo) {
+TEST_F(CudaSimulationTest, P30_WhereTheNodesMemoryIsRefusedAnyHostMemoryWillDo) {
   COMMENSAL_NEEDS_SIMULATION();
   machine().fail("cuMemCreate", 1, CUDA_ERROR_NOT_PERMITTED);
   make();
@@ -250,7 +260,7 @@ TEST_F(CudaSimulationTest, WhereNoHostMemoryCanBeMappedThereIsAReasonAndNoSlower
 
 // --- mappings ------------------------------------------------------------------------------
 
-TEST_F(CudaSimulationTest, ARunGetsAccessInOneCall) {
+TEST_F(CudaSimulationTest, P20_ARunGetsAccessInOneCall) {
   COMMENSAL_NEEDS_SIMULATION();
   std::byte* address = reserve();
   std::vector<MemoryHandle> run;
@@ -259,6 +269,15 @@ TEST_F(CudaSimulationTest, ARunGetsAccessInOneCall) {
   EXPECT_EQ(source().map_run(address, run).mapped, run.size());
   EXPECT_EQ(machine().calls("cuMemMap"), run.size());
   EXPECT_EQ(machine().calls("cuMemSetAccess"), 1U);
+  EXPECT_EQ(source().unmap_run(address, run).unmapped, run.size());
+  EXPECT_EQ(machine().calls("cuMemUnmap"), 1U);
+  machine().clear();  // the twin: one by one
+  std::byte* at = address;
+  for (const MemoryHandle& handle : run) {
+    source().map(at, handle);
+    at += chunk().count();
+  }
+  EXPECT_EQ(machine().calls("cuMemSetAccess"), run.size());
 }
 
 TEST_F(CudaSimulationTest, ChunksThatLieTogetherAreExchangedInOneCallEach) {
@@ -515,9 +534,9 @@ TEST_F(CudaMemorySourceTest, WhileAGraphIsCapturedNothingMoves) {
   EXPECT_EQ(source().move_risk().reason, "a CUDA graph is being captured");
   EXPECT_THROW((void)source().begin_copy(address, from, to), SourceError);
   EXPECT_STREQ(source().fence(milliseconds{10}).reason, "a CUDA graph is being captured");
-  // Memory can be had meanwhile, and given back.
+  // Memory can be had meanwhile; nobody can tell whether work still uses what is given back.
   source().map(address + chunk().count(), to);
-  source().unmap(address + chunk().count(), to);
+  EXPECT_THROW(source().unmap(address + chunk().count(), to), SourceError);
   capture_runs = false;
   CUgraph graph = nullptr;
   EXPECT_EQ(machine().symbol<CUresult(CUstream, CUgraph*)>("cuStreamEndCapture")(stream, &graph),
@@ -525,6 +544,7 @@ TEST_F(CudaMemorySourceTest, WhileAGraphIsCapturedNothingMoves) {
       << "the capture was harmed";
   EXPECT_EQ(machine().symbol<CUresult(CUgraph)>("cuGraphDestroy")(graph), CUDA_SUCCESS);
   EXPECT_EQ(CudaDriver::get().cuStreamDestroy(stream), CUDA_SUCCESS);
+  source().unmap(address + chunk().count(), to);
   const CopyTicket ticket = copied(address, from, to);
   EXPECT_EQ(swap(ticket), SwapResult::kSwapped);
   source().end_copy(ticket);

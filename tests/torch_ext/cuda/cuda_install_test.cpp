@@ -52,13 +52,16 @@ TEST_F(CudaInstallTest, ASecondCallDoesNothing) {
   EXPECT_EQ(current(), ours);
 }
 
-TEST_F(CudaInstallTest, NeedsPyTorchsNativeAllocator) {
+TEST_F(CudaInstallTest, P38_AnotherBackendIsRefusedWithItsName) {
   EXPECT_CALL(other_, name()).WillRepeatedly(Return("cudaMallocAsync"));
   set(&other_);
   EXPECT_THAT(install_cuda_allocator(), HasSubstr("'cudaMallocAsync'"));
   EXPECT_EQ(current(), &other_);
   EXPECT_EQ(c10::GetAllocator(c10::DeviceType::CUDA), &other_);
   EXPECT_FALSE(cuda_allocator_is_ours());
+  set(native_);  // the twin: the same call where the backend is PyTorch's own
+  EXPECT_THAT(install_cuda_allocator(), IsEmpty());
+  EXPECT_TRUE(cuda_allocator_is_ours());
 }
 
 TEST_F(CudaInstallTest, ComesBeforeCuda) {
