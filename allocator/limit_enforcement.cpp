@@ -15,6 +15,7 @@ namespace {
 // One fence covers at most so much, so that it stays short.
 constexpr Bytes kBatch = 64_MiB;
 constexpr Bytes kNoLimit{UINT64_MAX};
+constexpr const char* kLiveStays = "live memory stays: memory policy antman";
 
 bool slow(Tier tier) noexcept { return tier == Tier::kHost || tier == Tier::kParked; }
 
@@ -138,7 +139,7 @@ ElasticCore::Snapshot ElasticCore::snapshot(std::uint64_t round) {
     shot.refs.push_back(chunk);
     shot.views.push_back(ChunkView{chunk->tier, chunk.size(), Bytes{chunk->used}, chunk->last_use,
                                    chunk->touched, chunk->written, chunk->hot_until > now,
-                                   chunk->lazy, chunk->skip_round >= round});
+                                   chunk->lazy, chunk->skip_round >= round || stays(*chunk)});
     if (chunk->tier == Tier::kDevice && chunk->used == 0) shot.free_device += chunk.size();
   });
   return shot;
@@ -406,6 +407,7 @@ std::string ElasticCore::shrink_to(const ShrinkGoal& goal, TimePoint deadline) {
   }
   if (!reason.empty()) return reason;
   const Ledger now = ledger();
+  if (!options_.move_live) return kLiveStays;
   if (!now.orphans_device.is_zero()) {
     return "the system has not taken back " + to_string(now.orphans_device) + " yet";
   }
@@ -415,6 +417,7 @@ std::string ElasticCore::shrink_to(const ShrinkGoal& goal, TimePoint deadline) {
 // Brings chunks of the slower tier back, at most `bytes` and as far as the limit allows. Returns
 // why less than that came back; empty: all that fits did.
 std::string ElasticCore::grow_back(Bytes bytes, bool lazy, TimePoint deadline, Bytes& grown) {
+  if (!options_.move_live) return ledger().slow_chunks > 0 ? kLiveStays : std::string();
   const std::uint64_t round = begin_round();
   std::string reason;
   while (grown < bytes && ledger().slow_chunks > 0) {

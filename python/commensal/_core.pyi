@@ -60,6 +60,10 @@ def start(
     host_cap_bytes: int | None,
     idle_class: bool,
     summary_file: str,
+    memory_policy: str,
+    ask_wait_ms: int,
+    park_idle_ms: int | None,
+    quiet: bool,
 ) -> Session:
     """Start the session. Raises SessionError if there is one, ValueError naming a wrong value."""
 

@@ -5,6 +5,7 @@ commensal_test(
   runtime_test
   runtime/activity_test.cpp
   runtime/coordinator_client_test.cpp
+  runtime/idle_watch_test.cpp
   runtime/limit_keeper_test.cpp
   runtime/peer_observer_test.cpp
   runtime/statistics_test.cpp
@@ -15,10 +16,15 @@ commensal_test(
   commensal::session
   commensal::node)
 # One session a process: ctest runs each case in a process of its own.
-commensal_test(session_test runtime/session_test.cpp runtime/session_life_test.cpp
-               LIBRARIES
-               fake_coordinator
-               commensal::session)
+commensal_test(
+  session_test
+  runtime/session_test.cpp
+  runtime/session_idle_test.cpp
+  runtime/session_life_test.cpp
+  runtime/session_memory_test.cpp
+  LIBRARIES
+  fake_coordinator
+  commensal::session)
 commensal_test(two_sessions_test runtime/two_sessions_test.cpp
                LIBRARIES
                fake_coordinator
