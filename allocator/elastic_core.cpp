@@ -93,7 +93,8 @@ bool ElasticCore::may_reserve(Bytes more) const noexcept {
 void* ElasticCore::allocate(Bytes size, Phase phase) {
   if (in_child()) return child_allocate(size);
   if (size.is_zero()) return nullptr;
-  if (size > kLargestRequest) out_of_memory(size, Tried{.nothing = "nothing: larger than any address range"});
+  if (size > kLargestRequest)
+    out_of_memory(size, Tried{.nothing = "nothing: larger than any address range"});
   FrontLane& lane = lanes_.mine();
   Request request{size, &lane, size_class(size), {}};
   {

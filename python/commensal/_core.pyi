@@ -112,3 +112,6 @@ JOB_PAGE_NAME: str
 
 def probe_spill_dir(path: str) -> str:
     """Return why the folder cannot take a spill file; empty: it can."""
+
+def spill_dir_warning(path: str) -> str:
+    """Return what to expect of a spill file there (memory, the network); empty: nothing special."""

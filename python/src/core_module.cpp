@@ -17,6 +17,7 @@
 #include <variant>
 
 #include "allocator/host/child_watch.h"
+#include "allocator/host/file_system.h"
 #include "allocator/host/spill_file.h"
 #include "coordinator/wire/control_client.h"
 #include "coordinator/wire/handover.h"
@@ -202,7 +203,8 @@ void bind_session(py::module_& m) {
       py::arg("share_max"), py::arg("law"), py::arg("role"), py::arg("rank"), py::arg("world_size"),
       py::arg("instance"), py::arg("runtime_dir"), py::arg("spill_dir"), py::arg("host_cap_bytes"),
       py::arg("idle_class"), py::arg("summary_file"), py::arg("memory_policy"),
-      py::arg("ask_wait_ms"), py::arg("park_idle_ms"), py::arg("quiet"), "Start the session of this process.");
+      py::arg("ask_wait_ms"), py::arg("park_idle_ms"), py::arg("quiet"),
+      "Start the session of this process.");
   m.def(
       "current",
       []() {
@@ -245,6 +247,13 @@ std::string probe_spill_dir(std::string folder) {
 void bind_host(py::module_& m) {
   m.def("probe_spill_dir", &probe_spill_dir, py::arg("path"), ReleaseGil(),
         "Return why the folder cannot take a spill file; empty: it can.");
+  m.def(
+      "spill_dir_warning",
+      [](const std::string& folder) {
+        return spill_folder_warning(folder, file_system_of(folder));
+      },
+      py::arg("path"), ReleaseGil(),
+      "Return what to expect of a spill file there; empty: nothing.");
 }
 
 /// The page of another process's session, read-only.

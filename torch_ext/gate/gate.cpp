@@ -151,7 +151,8 @@ struct Gate::Impl {
   double share_min COMMENSAL_GUARDED_BY(mutex) = 0.0;
   double share_max COMMENSAL_GUARDED_BY(mutex) = 1.0;
   const char* paused_by COMMENSAL_GUARDED_BY(mutex) = nullptr;
-  std::atomic<bool> self_paused{false};  // paused_by is set; changed, like the next, under the mutex
+  std::atomic<bool> self_paused{
+      false};  // paused_by is set; changed, like the next, under the mutex
   std::atomic<bool> dozing{false};
   std::atomic<bool> needed{false};  // since it dozes: an op has come
   std::function<void()> bring_back;
@@ -449,8 +450,7 @@ void Gate::refresh() noexcept {
     const MutexLock lock(gate.mutex);
     const double share = std::min(gate.share_max, device.share_max);
     wants = gate.paused_by != nullptr || gate.dozing.load(kRelaxed) || device.paused ||
-            share <= 0.0 ||
-            gate.law->throttles(share, device.guaranteed_present);
+            share <= 0.0 || gate.law->throttles(share, device.guaranteed_present);
   }
   if (wants) (void)gate.ask(Duration::zero(), true);
   if (gate.wanted.exchange(wants) != wants && gate.listener != nullptr) gate.listener(wants);

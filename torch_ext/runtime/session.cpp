@@ -11,6 +11,7 @@
 #include <sstream>
 #include <utility>
 
+#include "allocator/host/file_system.h"
 #include "allocator/host/host_memory_source.h"
 #include "allocator/host/thread_stopper.h"
 #include "torch_ext/runtime/idle_class.h"
@@ -92,8 +93,8 @@ void check_config(const SessionConfig& config) {
   }
   if (!config.park_idle) return;
   if (*config.park_idle < kShortestParkIdle || *config.park_idle > kLongestParkIdle) {
-    throw std::invalid_argument("park-idle outside 1 s to 365 d: " +
-                                std::to_string(config.park_idle->count()) + " ms");
+    throw std::invalid_argument(
+        "park-idle outside 1 s to 365 d: " + std::to_string(config.park_idle->count()) + " ms");
   }
   if (config.memory_policy == MemoryPolicy::kAntman) {
     throw std::invalid_argument(
@@ -157,11 +158,31 @@ void Session::Impl::begin() {
     client.wake();
   });
   client.start();  // before threads enter the idle class: a new thread inherits it
+  note_doubtful_values();
   // Now nothing computes; later a thread without an alternate stack may be found in a kernel.
   if (ThreadStopper* const stopper = ThreadStopper::existing()) {
     (void)stopper->give_stacks(kFirstStop);
   }
   follow_class();
+}
+
+std::string Session::Impl::above_device(const char* what, Bytes limit) const {
+  const Bytes device = source->capacity(Tier::kDevice);
+  if (limit <= device) return {};
+  return std::string(what) + " above the device: " + to_string(limit) + " > " + to_string(device);
+}
+
+// Values that are taken as they are, and that somebody may not have meant.
+void Session::Impl::note_doubtful_values() {
+  const std::string folder = config.spill_dir.empty() ? HostMemorySource::Options{}.spill_folder
+                                                      : config.spill_dir.string();
+  const FolderFacts facts = file_system_of(folder);
+  for (const std::string& doubt :
+       {above_device("memory minimum", config.memory.min),
+        above_device("memory limit", config.memory.max.value_or(Bytes{})),
+        facts.kind == FolderKind::kNetwork ? spill_folder_warning(folder, facts) : std::string()}) {
+    if (!doubt.empty()) note(doubt);
+  }
 }
 
 void Session::Impl::follow_class() {

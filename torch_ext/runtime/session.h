@@ -76,8 +76,8 @@ struct SessionConfig {
   std::chrono::milliseconds ask_wait{2000};
   /// A job that does nothing for so long is parked until its next op; absent: never.
   std::optional<std::chrono::milliseconds> park_idle;
-  bool quiet = false;                 ///< no line on stderr unless something is wrong
-  bool idle_class = true;             ///< opportunistic threads enter SCHED_IDLE
+  bool quiet = false;      ///< no line on stderr unless something is wrong
+  bool idle_class = true;  ///< opportunistic threads enter SCHED_IDLE
   std::chrono::milliseconds connect_timeout{1000};
   std::filesystem::path summary_file;  ///< final statistics are written here; empty: nowhere
 };

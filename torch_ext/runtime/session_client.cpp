@@ -108,9 +108,11 @@ void Session::Impl::answer(const LimitAnswer& limit_answer) {
 }
 
 void Session::Impl::take_grant(Bytes limit, Revision revision) {
+  const bool more = !limits.allows(limit);
   if (const auto done = limits.grant(limit, revision, clock.now())) answer(*done);
   {
     const MutexLock lock(ask_mutex);  // whoever waits has looked at the limit before, or will now
+    if (more) ask_again = TimePoint{};
   }
   ask_answered.notify_all();
 }

@@ -43,6 +43,9 @@ struct Session::Impl final : public ClientHost {
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
+  /// Says by how much a limit is above the device; empty: it is not.
+  [[nodiscard]] std::string above_device(const char* what, Bytes limit) const;
+  void note_doubtful_values();
   /// Connects and enters the idle class. Throws nothing that has changed something.
   void begin();
 
@@ -127,8 +130,8 @@ struct Session::Impl final : public ClientHost {
   std::atomic<const void*> training_thread{nullptr};  // ran the last step; see this_thread()
   std::atomic<std::int64_t> last_safe_point_ns{0};
   std::atomic<bool> in_optimizer{false};
-  std::atomic<int> moving{0};      // threads inside of a safe point; see Moving
-  std::atomic<bool> ended{false};  // shutdown was called
+  std::atomic<int> moving{0};        // threads inside of a safe point; see Moving
+  std::atomic<bool> ended{false};    // shutdown was called
   std::atomic<bool> resting{false};  // parked because it was idle
   std::atomic<bool> op_came{false};  // since then
 

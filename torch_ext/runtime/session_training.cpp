@@ -145,7 +145,8 @@ std::string Session::Impl::ask_for_memory(Bytes needed) noexcept {
       wanted.note(stats.live + needed, steps.state().number, now);
     }
     if (!client.connected()) return "no coordinator: " + client.status().reason;
-    if (limits.bound_by_itself()) return "the coordinator was not asked: the limit is the job's own";
+    if (limits.bound_by_itself())
+      return "the coordinator was not asked: the limit is the job's own";
     if (!observer.observe(now).coordinator_alive) return "the coordinator shows no sign of life";
     const bool last_resort = stats.host + needed > source->capacity(Tier::kHost);
     const Duration patience =
@@ -178,7 +179,9 @@ std::string Session::Impl::ask_for_memory(Bytes needed) noexcept {
       while (!(granted = limits.allows(held + more)) && refusals_seen == refusals && !late) {
         late = ask_answered.wait_until(ask_mutex, until) == std::cv_status::timeout;
       }
-      ask_again = granted ? TimePoint{} : clock.now() + kAskPause;
+      // A question that was waited for in vain stands: its answer comes without another one.
+      const Duration stands = late ? kLastResortWait - patience : Duration{};
+      ask_again = granted ? TimePoint{} : clock.now() + std::max(kAskPause, stands);
       if (granted) {
         answer = "the coordinator granted " + to_string(held + more);
       } else if (refusals_seen != refusals) {
@@ -216,6 +219,9 @@ LimitTicket Session::Impl::set_memory_limit(Bytes max) {
     if (const auto owed = limits.after_safe_point(ticket)) answer(*owed);
   } else if (!ticket.deferred.is_zero() && ticket.reason.empty()) {
     ticket.reason = "applies at the training thread's next safe point";
+  }
+  if (const std::string above = above_device("memory limit", max); !above.empty()) {
+    ticket.reason = ticket.reason.empty() ? above : above + "; " + ticket.reason;
   }
   wire::SetRequest request;
   request.job = config.job_id.str();

@@ -16,9 +16,9 @@
 namespace commensal {
 namespace {
 
-using ::testing::HasSubstr;
 using testing::eventually;
 using testing::FakeCoordinator;
+using ::testing::HasSubstr;
 using testing::TemporaryFolder;
 
 OpDuration g_add;

@@ -16,9 +16,9 @@ namespace commensal {
 namespace {
 
 using std::chrono::milliseconds;
-using ::testing::HasSubstr;
 using testing::eventually;
 using testing::FakeCoordinator;
+using ::testing::HasSubstr;
 using testing::TemporaryFolder;
 
 constexpr std::string_view kStep = "Optimizer.step#SGD.step";
@@ -177,6 +177,30 @@ TEST_F(SessionMemoryTest, TheElasticPolicyIsTheDefault) {
   EXPECT_EQ(session.active_line().find("policy"), std::string::npos);
 }
 
+TEST_F(SessionMemoryTest, ALimitAboveTheDeviceIsDoubtedWithBothValues) {
+  SessionConfig with = config();
+  with.memory.max = Bytes{std::uint64_t{1} << 50U};
+  Session& session = Session::start(with);
+  EXPECT_THAT(stats(session)["memory"]["notes"].dump(),
+              HasSubstr("memory limit above the device: 1 PiB > "));
+  EXPECT_THAT(session.set_memory_limit(Bytes{std::uint64_t{1} << 49U}).reason,
+              HasSubstr("memory limit above the device: 512 TiB > "));
+  EXPECT_EQ(session.set_memory_limit(1_GiB).reason, "");
+}
+
+TEST_F(SessionMemoryTest, ALimitBelowTheFloorChangesNothing) {
+  SessionConfig with = config();
+  with.memory = {64_MiB, 128_MiB};
+  Session& session = Session::start(with);
+  try {
+    (void)session.set_memory_limit(32_MiB);
+    FAIL() << "no exception";
+  } catch (const std::invalid_argument& error) {
+    EXPECT_STREQ(error.what(), "memory limit below the job's minimum: 32 MiB < 64 MiB");
+  }
+  EXPECT_EQ(session.allocator().stats().limit, 128_MiB);
+}
+
 struct WrongConfig {
   const char* name;
   void (*spoil)(SessionConfig& config);
@@ -201,7 +225,10 @@ TEST_P(SessionConfigTest, AWrongValueIsNamedAndNothingStarts) {
 INSTANTIATE_TEST_SUITE_P(
     Table, SessionConfigTest,
     ::testing::Values(
-        WrongConfig{"MinAboveMax", [](SessionConfig& c) { c.memory = {2_GiB, 1_GiB}; },
+        WrongConfig{"MinAboveMax",
+                    [](SessionConfig& c) {
+                      c.memory = {2_GiB, 1_GiB};
+                    },
                     "memory minimum above maximum: 2 GiB > 1 GiB"},
         WrongConfig{"NegativeWait", [](SessionConfig& c) { c.ask_wait = milliseconds{-1}; },
                     "wait for memory outside 0 to 3600000 ms: -1 ms"},
