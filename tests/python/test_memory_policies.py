@@ -80,7 +80,7 @@ def test_live_memory_stays_under_antman_and_overflow_stays_until_it_dies(
     script = world.script(
         f"""
 import json, torch, commensal
-commensal.init({argument}memory_limit="64MiB")
+commensal.init({argument}job_class="guaranteed", memory_limit="64MiB")
 old = torch.ones(8 * 2**20)  # 32 MiB
 ticket = commensal.set_memory_limit("16MiB")
 new = torch.ones(4 * 2**20)
