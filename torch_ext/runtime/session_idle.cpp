@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Parks a job that does nothing, and brings it back at its next op. All on the client's thread.
+#include <poll.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -48,7 +49,11 @@ void Session::Impl::set_resting(bool rests, TimePoint now) noexcept {
 }
 
 void Session::Impl::say(const std::string& line) {
-  if (!config.quiet) (void)std::fprintf(stderr, "commensal: %s\n", line.c_str());
+  if (config.quiet) return;
+  // Nobody may read what the job writes: then this thread, which keeps the line, must not wait.
+  pollfd readers{STDERR_FILENO, POLLOUT, 0};
+  if (::poll(&readers, 1, 0) != 1) return;
+  (void)std::fprintf(stderr, "commensal: %s\n", line.c_str());
 }
 
 void Session::Impl::follow_idleness(TimePoint now) {
