@@ -41,7 +41,7 @@ Bytes ElasticAllocator::release_cached() { return impl_->release_cached(); }
 void ElasticAllocator::step_ended() noexcept { impl_->step_ended(); }
 bool ElasticAllocator::work_pending() const noexcept { return impl_->work_pending(); }
 
-void ElasticAllocator::on_pressure(std::function<bool(Bytes needed)> handler) {
+void ElasticAllocator::on_pressure(PressureHandler handler) {
   impl_->on_pressure(std::move(handler));
 }
 

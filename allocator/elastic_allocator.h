@@ -90,9 +90,16 @@ struct ElasticAllocatorOptions {
   Bytes small_block{64_KiB};   ///< requests up to this come from the small pool
   Bytes chunk_size{};          ///< fixed size of all chunks; zero: by the size of the segment
   bool by_lifetime = true;     ///< keep blocks that die within a step apart from the others
+  /// False: a live block stays on the tier where it was allocated until it dies, whatever the limit
+  /// asks and however much room there is. (Pages of the slower tier that were touched go back to
+  /// it.) Only chunks without blocks are given back.
+  bool move_live = true;
   Duration fence_deadline = std::chrono::milliseconds{50};
   Duration move_deadline = std::chrono::seconds{2};  ///< a safe point waits no longer than this
 };
+
+/// See `ElasticAllocator::on_pressure`.
+using PressureHandler = std::function<std::string(Bytes needed)>;
 
 /// Serves blocks from chunks on the device up to a movable limit, and from the slower tier above
 /// it. Live chunks move between the tiers without changing address.
@@ -159,8 +166,9 @@ class ElasticAllocator {
   [[nodiscard]] bool work_pending() const noexcept;
 
   /// Called, with no lock held, when an allocation of the given size does not fit under the
-  /// limit, before the slower tier serves it. May call `post_limit`; true: try again.
-  void on_pressure(std::function<bool(Bytes needed)> handler);
+  /// limit, before the slower tier serves it. May call `post_limit`; the allocation then looks
+  /// again. Returns what came of it, in words, for the message of OutOfMemory.
+  void on_pressure(PressureHandler handler);
 
   [[nodiscard]] AllocatorStats stats() const;
   [[nodiscard]] std::vector<ChunkResidency> residency() const;

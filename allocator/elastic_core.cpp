@@ -104,7 +104,8 @@ bool ElasticCore::may_reserve(Bytes more) const noexcept {
 void* ElasticCore::allocate(Bytes size, Phase phase) {
   if (in_child()) return child_allocate(size);
   if (size.is_zero()) return nullptr;
-  if (size > kLargestRequest) out_of_memory(size, "nothing", "larger than any address range");
+  if (size > kLargestRequest)
+    out_of_memory(size, Tried{.nothing = "nothing: larger than any address range"});
   FrontLane& lane = lanes_.mine();
   Request request{size, &lane, size_class(size), phase, {}};
   {
@@ -222,42 +223,41 @@ void ElasticCore::flush_recent() noexcept {
 // --- when no free block fits ---------------------------------------------------------------
 
 void* ElasticCore::allocate_slowly(const Request& request) {
-  const Bytes size = request.size;
   static thread_local bool asking = false;  // the handler itself may allocate
-  std::string tried;
-  const auto note = [&tried](const std::string& step) {
-    tried += tried.empty() ? step : ", " + step;
-  };
+  Bytes released;
+  std::string answer;  // of the handler
   bool asked = asking;
   for (;;) {
-    std::shared_ptr<const std::function<bool(Bytes)>> handler;
-    std::string why;
+    std::shared_ptr<const PressureHandler> handler;
+    Tried tried;
     {
       const MoveLock moves(*this);
-      Bytes released;
-      Attempt attempt = try_device(request, released);
-      if (!released.is_zero()) note("released " + to_string(released) + " of cached blocks");
+      Bytes now_released;
+      Attempt attempt = try_device(request, now_released);
       if (attempt.block != nullptr) return attempt.block;
-      why = attempt.reason;
+      released += now_released;
+      tried.own_cache = to_string(released) + " released";
+      if (!attempt.reason.empty()) tried.own_cache += ", " + attempt.reason;
       if (!asked) {
         const MutexLock lock(blocks_);
         handler = pressure_;
       }
       if (handler == nullptr) {
-        note("slower tier");
         attempt = try_host(request);
         if (attempt.block != nullptr) return attempt.block;
-        if (!attempt.reason.empty()) why += "; " + attempt.reason;
+        tried.slower_tier = attempt.reason;
       }
     }
-    if (handler == nullptr) out_of_memory(size, tried, why);
-    note("asked the coordinator");
+    if (handler == nullptr) {
+      tried.others = answer;
+      out_of_memory(request.size, tried);
+    }
     asked = true;
     struct Asking {
       Asking() { asking = true; }
       ~Asking() { asking = false; }
     } const scope;
-    (void)(*handler)(size);  // whatever it answers, the next round sees the limit that holds then
+    answer = (*handler)(request.size);
   }
 }
 
@@ -315,7 +315,7 @@ ElasticCore::Attempt ElasticCore::try_host(const Request& request) {
   return {growth.block, growth.reason};
 }
 
-void ElasticCore::out_of_memory(Bytes size, const std::string& tried, const std::string& why) {
+void ElasticCore::out_of_memory(Bytes size, const Tried& tried) {
   std::string message = "out of memory: asked " + to_string(size);
   const MutexLock lock(blocks_);
   ++totals_.out_of_memory;
@@ -330,8 +330,17 @@ void ElasticCore::out_of_memory(Bytes size, const std::string& tried, const std:
     const std::string reason = source_.host_tier_reason();
     message += " (" + (reason.empty() ? std::string("its cap is 0 B") : reason) + ")";
   }
-  message += "; tried: " + tried;
-  if (!why.empty()) message += "; " + why;
+  message += "; tried";
+  int number = 0;
+  const auto add = [&](const char* what, const std::string& result) {
+    if (result.empty()) return;
+    message += (number == 0 ? ": " : "; ") + std::to_string(number + 1) + ". " + what + result;
+    ++number;
+  };
+  add("", tried.nothing);
+  add("own cache: ", tried.own_cache);
+  add("others: ", tried.others);
+  add("slower tier: ", tried.slower_tier);
   throw OutOfMemory(message);
 }
 
@@ -570,9 +579,9 @@ Bytes ElasticCore::size_of(const void* address) {
   return id == 0 ? Bytes{} : Bytes{pool[id].asked};
 }
 
-void ElasticCore::on_pressure(std::function<bool(Bytes)> handler) {
-  std::shared_ptr<const std::function<bool(Bytes)>> next;
-  if (handler) next = std::make_shared<const std::function<bool(Bytes)>>(std::move(handler));
+void ElasticCore::on_pressure(PressureHandler handler) {
+  std::shared_ptr<const PressureHandler> next;
+  if (handler) next = std::make_shared<const PressureHandler>(std::move(handler));
   const MutexLock lock(blocks_);
   pressure_.swap(next);
 }

@@ -49,7 +49,7 @@ class ElasticCore {
   }
   [[nodiscard]] bool owns(const void* address) COMMENSAL_EXCLUDES(blocks_);
   [[nodiscard]] Bytes size_of(const void* block) COMMENSAL_EXCLUDES(blocks_);
-  void on_pressure(std::function<bool(Bytes)> handler) COMMENSAL_EXCLUDES(blocks_);
+  void on_pressure(PressureHandler handler) COMMENSAL_EXCLUDES(blocks_);
   [[nodiscard]] AllocatorStats stats() COMMENSAL_EXCLUDES(moves_, blocks_);
   [[nodiscard]] std::vector<ChunkResidency> residency() COMMENSAL_EXCLUDES(blocks_);
   [[nodiscard]] std::string reservation_notes() COMMENSAL_EXCLUDES(blocks_);
@@ -200,8 +200,14 @@ class ElasticCore {
                                         Bytes& host_room) COMMENSAL_REQUIRES(moves_);
   void unmap_again(const GrowthPlace& place, std::vector<Mapped>& mapped) noexcept
       COMMENSAL_REQUIRES(moves_);
-  [[noreturn]] void out_of_memory(Bytes size, const std::string& tried, const std::string& why)
-      COMMENSAL_EXCLUDES(blocks_);
+  /// What was tried for a block, and what came of each; empty: not tried.
+  struct Tried {
+    std::string nothing{};
+    std::string own_cache{};
+    std::string others{};  // what the handler of `on_pressure` said
+    std::string slower_tier{};
+  };
+  [[noreturn]] void out_of_memory(Bytes size, const Tried& tried) COMMENSAL_EXCLUDES(blocks_);
   void note_cache() noexcept COMMENSAL_REQUIRES(blocks_);
   void flush_recent() noexcept COMMENSAL_REQUIRES(blocks_);
   void set_chunk(const ChunkRef& chunk, MemoryHandle handle, Tier tier) noexcept
@@ -216,6 +222,9 @@ class ElasticCore {
     bool lazy = false;          // what moves out stays out until touched or asked for
     bool park = false;
   };
+  [[nodiscard]] bool stays(const Chunk& chunk) const noexcept {
+    return !options_.move_live && chunk.tier == Tier::kDevice;
+  }
   [[nodiscard]] Bytes limit() const noexcept {
     return Bytes{limit_.load(std::memory_order_relaxed)};
   }
@@ -306,7 +315,7 @@ class ElasticCore {
   bool wake_lazy_ COMMENSAL_GUARDED_BY(blocks_) = false;  // the limit rose: bring back all
   Bytes lease_ COMMENSAL_GUARDED_BY(blocks_);             // what the source was told last
   std::string notes_ COMMENSAL_GUARDED_BY(blocks_);
-  std::shared_ptr<const std::function<bool(Bytes)>> pressure_ COMMENSAL_GUARDED_BY(blocks_);
+  std::shared_ptr<const PressureHandler> pressure_ COMMENSAL_GUARDED_BY(blocks_);
 };
 
 /// Holds the move lock for a scope; a thread that moves many chunks lets waiting ones in between.

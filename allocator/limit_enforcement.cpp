@@ -17,6 +17,7 @@ constexpr Bytes kBatch = 64_MiB;
 constexpr Bytes kNoLimit{UINT64_MAX};
 // Free chunks make room for chunks that come back between safe points once they rested this long.
 constexpr std::uint64_t kIdleForReturns = 2;
+constexpr const char* kLiveStays = "live memory stays: memory policy antman";
 
 bool slow(Tier tier) noexcept { return tier == Tier::kHost || tier == Tier::kParked; }
 
@@ -140,7 +141,8 @@ ElasticCore::Snapshot ElasticCore::snapshot(std::uint64_t round) {
     shot.refs.push_back(chunk);
     shot.views.push_back(ChunkView{chunk->tier, chunk.size(), Bytes{chunk->used}, chunk->last_use,
                                    chunk->touched, chunk->written, chunk->hot_until > now,
-                                   chunk->lazy, chunk->moving || chunk->skip_round >= round,
+                                   chunk->lazy,
+                                   chunk->moving || chunk->skip_round >= round || stays(*chunk),
                                    chunk->born});
     if (chunk->tier != Tier::kDevice) return;
     if (chunk->used == 0) {
@@ -423,6 +425,7 @@ std::string ElasticCore::shrink_to(const ShrinkGoal& goal, TimePoint deadline) {
   }
   if (!reason.empty()) return reason;
   const Ledger now = ledger();
+  if (!options_.move_live) return kLiveStays;
   if (!now.orphans_device.is_zero()) {
     return "the system has not taken back " + to_string(now.orphans_device) + " yet";
   }
@@ -432,6 +435,7 @@ std::string ElasticCore::shrink_to(const ShrinkGoal& goal, TimePoint deadline) {
 // Brings chunks of the slower tier back, at most `bytes` and as far as the limit allows. Returns
 // why less than that came back; empty: all that fits did.
 std::string ElasticCore::grow_back(Bytes bytes, bool lazy, TimePoint deadline, Bytes& grown) {
+  if (!options_.move_live) return ledger().slow_chunks > 0 ? kLiveStays : std::string();
   const std::uint64_t round = begin_round();
   std::string reason;
   while (grown < bytes && ledger().slow_chunks > 0) {

@@ -2,6 +2,7 @@
 target_sources(
   commensal_allocator
   PRIVATE ${CMAKE_CURRENT_LIST_DIR}/child_watch.cpp
+          ${CMAKE_CURRENT_LIST_DIR}/file_system.cpp
           ${CMAKE_CURRENT_LIST_DIR}/host_memory_source.cpp
           ${CMAKE_CURRENT_LIST_DIR}/kernel_io.cpp
           ${CMAKE_CURRENT_LIST_DIR}/live_memory.cpp

@@ -15,6 +15,7 @@
 #include <cstring>
 #include <iterator>
 
+#include "allocator/host/file_system.h"
 #include "allocator/memory_source.h"
 
 namespace commensal {
@@ -54,8 +55,8 @@ int resident_percent(int fd, std::size_t size) {
   return static_cast<int>(static_cast<std::size_t>(resident) * 100 / pages.size());
 }
 
-// Writes, syncs, drops, and looks whether memory came back. The name and type of a file system
-// say little: an overlay over tmpfs reports "overlay".
+// Writes, syncs, drops, and looks whether memory came back. The name and type of a file system do
+// not say all: an overlay over tmpfs reports "overlay".
 std::string probe(int fd, const std::string& folder) {
   constexpr std::size_t kProbe = 16U << 20U;
   constexpr std::size_t kBlock = 1U << 20U;
@@ -119,6 +120,12 @@ std::unique_ptr<SpillFile> SpillFile::open(const Options& options, ChildWatch& w
   }
   const int fd = open_nameless(options.folder, reason);
   if (fd < 0) return nullptr;
+  const FolderFacts system = file_system_of(fd);
+  if (system.kind == FolderKind::kMemory) {
+    reason = spill_folder_warning(options.folder, system);
+    ::close(fd);
+    return nullptr;
+  }
   const Bytes share = disk_share(fd);
   if (share < options.step) {
     reason = "too little free disk (or file size limit) in " + options.folder + ": half of it is " +

@@ -20,7 +20,7 @@ json empty_stats() {
     "job": {"id": "", "name": "", "tenant": "", "class": "", "active": true, "role": "",
             "rank": 0, "world_size": 1, "pid": 0, "coordinator": "", "coordinator_pid": 0,
             "reason": "", "malformed_frames_total": 0},
-    "memory": {"limit_bytes": null, "min_bytes": 0, "max_bytes": null, "device_bytes": 0,
+    "memory": {"policy": "", "limit_bytes": null, "min_bytes": 0, "max_bytes": null, "device_bytes": 0,
                "host_bytes": 0, "host_touched_bytes": 0, "parked_bytes": 0, "cached_bytes": 0,
                "live_bytes": 0, "peak_live_bytes": 0, "peak_device_bytes": 0, "wanted_bytes": 0,
                "moved_bytes_total": 0, "moved_out_bytes_total": 0, "moved_ahead_bytes_total": 0, "moved_in_bytes_total": 0,

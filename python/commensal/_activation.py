@@ -143,6 +143,10 @@ def activate(settings: JobSettings, member: Member) -> _core.Session | None:
             host_cap_bytes=settings.host_cap_bytes,
             idle_class=settings.idle_class,
             summary_file="" if summary is None else _own_file(summary),
+            memory_policy=settings.memory_policy,
+            ask_wait_ms=settings.ask_wait_ms,
+            park_idle_ms=settings.park_idle_ms,
+            quiet=settings.quiet,
         )
         atexit.register(session.shutdown)
         if adaptor is not None:

@@ -52,6 +52,9 @@ def init(
     law: Literal["gap", "duty_cycle", "open"] | None = None,
     idle_class: bool = True,
     spill_dir: str | os.PathLike[str] | None = None,
+    memory_policy: Literal["elastic", "antman"] | None = None,
+    ask_wait: float | str | None = None,
+    park_idle: float | str | None = None,
 ) -> None:
     """Activate commensal in this process by hand; needs no launcher and no daemon.
 
@@ -67,6 +70,12 @@ def init(
         law: how an opportunistic job is paced. None: "gap".
         idle_class: False keeps an opportunistic job's threads out of the kernel's idle class.
         spill_dir: folder of the spill file. None: COMMENSAL_SPILL_DIR or /var/tmp.
+        memory_policy: "elastic" (live tensors move between the tiers) or "antman" (they stay where
+            they were allocated). None: COMMENSAL_MEMORY_POLICY or "elastic".
+        ask_wait: how long an allocation above the limit waits for the coordinator's memory, in
+            seconds or as text such as "500ms". None: COMMENSAL_ASK_WAIT or 2 s.
+        park_idle: after how long without an op all memory is saved until the next one, in seconds
+            or as text such as "10m". None: COMMENSAL_PARK_IDLE or never.
 
     Raises:
         CommensalError: before `import torch`, twice, or without an adaptor for this PyTorch.
@@ -93,6 +102,11 @@ def init(
     )
     maximum = None if memory_limit is None else _positive_limit(memory_limit)
     share = 1.0 if compute_share is None else _quantities.parse_share(compute_share)
+    policy = _environment.check_memory_policy(memory_policy or base.memory_policy)
+    wait_ms = base.ask_wait_ms if ask_wait is None else _environment.parse_ask_wait(ask_wait)
+    park_idle_ms = base.park_idle_ms
+    if park_idle is not None:
+        park_idle_ms = _environment.parse_park_idle(park_idle, policy)
     settings = replace(
         base,
         job_id=_environment.new_job_id(job_name),
@@ -103,6 +117,9 @@ def init(
         law=_environment.check_law(law or ""),
         idle_class=idle_class,
         spill_dir=path(spill_dir) or base.spill_dir,
+        memory_policy=policy,
+        ask_wait_ms=wait_ms,
+        park_idle_ms=park_idle_ms,
     )
     try:
         _activation.activate(settings, _environment.Member("main"))
@@ -117,6 +134,9 @@ _ENVIRONMENT_OF_INIT = frozenset(
         "XDG_RUNTIME_DIR",
         "COMMENSAL_SPILL_DIR",
         "COMMENSAL_HOST_CAP",
+        "COMMENSAL_MEMORY_POLICY",
+        "COMMENSAL_ASK_WAIT",
+        "COMMENSAL_PARK_IDLE",
     }
 )
 

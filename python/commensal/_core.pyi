@@ -60,6 +60,10 @@ def start(
     host_cap_bytes: int | None,
     idle_class: bool,
     summary_file: str,
+    memory_policy: str,
+    ask_wait_ms: int,
+    park_idle_ms: int | None,
+    quiet: bool,
 ) -> Session:
     """Start the session. Raises SessionError if there is one, ValueError naming a wrong value."""
 
@@ -108,3 +112,6 @@ JOB_PAGE_NAME: str
 
 def probe_spill_dir(path: str) -> str:
     """Return why the folder cannot take a spill file; empty: it can."""
+
+def spill_dir_warning(path: str) -> str:
+    """Return what to expect of a spill file there (memory, the network); empty: nothing special."""

@@ -19,6 +19,7 @@ from commensal._quantities import (
     MemoryRange,
     ShareRange,
     parse_bytes,
+    parse_duration_ms,
     parse_memory_range,
     parse_share_range,
 )
@@ -31,14 +32,20 @@ __all__ = [
     "check_instance",
     "check_job_class",
     "check_law",
+    "check_memory_policy",
     "default_instance",
     "default_runtime_dir",
     "member_of",
     "new_job_id",
+    "parse_ask_wait",
+    "parse_park_idle",
 ]
 
 JobClass = Literal["guaranteed", "opportunistic"]
 LAWS = ("", "open", "duty_cycle", "gap")
+MEMORY_POLICIES = ("elastic", "antman")
+SHORTEST_PARK_IDLE_MS = 1000
+LONGEST_ASK_WAIT_MS = 3_600_000
 
 _LAUNCHER_MODULES = frozenset(
     {"torch.distributed.run", "torch.distributed.launch", "torch.distributed.elastic"}
@@ -81,6 +88,9 @@ class JobSettings:
     summary_file: Path | None = None
     launch: Launch | None = None  # None: nobody waits for a last line
     quiet: bool = False
+    memory_policy: str = "elastic"
+    ask_wait_ms: int = 2000
+    park_idle_ms: int | None = None  # None: an idle job is not parked
 
     def to_environ(self) -> dict[str, str]:
         """Return the variables of docs/environment.md; those that are unset are left out."""
@@ -98,12 +108,15 @@ class JobSettings:
             "COMMENSAL_IDLE_CLASS": "1" if self.idle_class else "0",
             "COMMENSAL_INSTANCE": self.instance,
             "COMMENSAL_QUIET": "1" if self.quiet else "0",
+            "COMMENSAL_MEMORY_POLICY": self.memory_policy,
+            "COMMENSAL_ASK_WAIT": f"{self.ask_wait_ms}ms",
         }
         optional = {
             "COMMENSAL_RUNTIME_DIR": self.runtime_dir,
             "COMMENSAL_SPILL_DIR": self.spill_dir,
             "COMMENSAL_HOST_CAP": self.host_cap_bytes,
             "COMMENSAL_SUMMARY_FILE": self.summary_file,
+            "COMMENSAL_PARK_IDLE": self.park_idle_ms and f"{self.park_idle_ms}ms",
             "COMMENSAL_LAUNCH": self.launch and f"{self.launch.pid}:{self.launch.at_seconds!r}",
         }
         variables.update({key: str(value) for key, value in optional.items() if value is not None})
@@ -131,6 +144,14 @@ class JobSettings:
         with _naming("COMMENSAL_HOST_CAP"):
             if text := environ.get("COMMENSAL_HOST_CAP"):
                 host_cap = parse_bytes(text)
+        with _naming("COMMENSAL_MEMORY_POLICY"):
+            policy = check_memory_policy(environ.get("COMMENSAL_MEMORY_POLICY") or "elastic")
+        with _naming("COMMENSAL_ASK_WAIT"):
+            text = environ.get("COMMENSAL_ASK_WAIT")
+            ask_wait_ms = parse_ask_wait(text) if text else cls.ask_wait_ms
+        with _naming("COMMENSAL_PARK_IDLE"):
+            text = environ.get("COMMENSAL_PARK_IDLE")
+            park_idle_ms = parse_park_idle(text, policy) if text else None
         with _naming("COMMENSAL_INSTANCE"):
             instance = default_instance(environ)
         with _naming("COMMENSAL_LAUNCH"):
@@ -153,6 +174,9 @@ class JobSettings:
             summary_file=path("COMMENSAL_SUMMARY_FILE"),
             launch=launch,
             quiet=environ.get("COMMENSAL_QUIET", "0") == "1",
+            memory_policy=policy,
+            ask_wait_ms=ask_wait_ms,
+            park_idle_ms=park_idle_ms,
         )
 
 
@@ -179,6 +203,33 @@ def check_law(text: str) -> str:
     if text not in LAWS:
         raise ValueError(f"not a pacing law: {text!r} (gap, duty_cycle or open)")
     return text
+
+
+def check_memory_policy(text: str) -> str:
+    """Return the name of a memory policy. @raises ValueError naming the value."""
+    if text not in MEMORY_POLICIES:
+        raise ValueError(f"not a memory policy: {text!r} (elastic or antman)")
+    return text
+
+
+def parse_ask_wait(text: str | float) -> int:
+    """Return how long an allocation waits for memory, in ms. @raises ValueError."""
+    wait = parse_duration_ms(text)
+    if wait > LONGEST_ASK_WAIT_MS:
+        raise ValueError(f"a wait for memory is at most an hour: {text!r}")
+    return wait
+
+
+def parse_park_idle(text: str | float, memory_policy: str) -> int:
+    """Return after how long an idle job is parked, in ms. @raises ValueError."""
+    after = parse_duration_ms(text)
+    if after < SHORTEST_PARK_IDLE_MS:
+        raise ValueError(f"a job is idle after a second at the earliest: {text!r}")
+    if memory_policy == "antman":
+        raise ValueError(
+            f"parking moves live memory, which the memory policy antman does not: {text!r}"
+        )
+    return after
 
 
 def check_instance(text: str) -> str:

@@ -15,6 +15,7 @@ def describe_memory(stats: dict[str, Any]) -> str:
     job, memory = stats["job"], stats["memory"]
     limit = memory["limit_bytes"]
     rows: list[tuple[str, str, str]] = [
+        ("policy", memory.get("policy", ""), ""),
         ("limit", "none" if limit is None else format_bytes(limit), ""),
         ("on the device", _size(memory, "device_bytes"), "live and cached"),
         ("  cached", _size(memory, "cached_bytes"), "used by no tensor"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sizes and shares as people write them: "4GiB", "1.5G", "512MiB:2GiB", "0.1:0.5".
+"""Sizes, shares and durations as people write them: "4GiB", "512MiB:2GiB", "0.1:0.5", "10m".
 
 Binary units throughout: K, M, G, T and KiB, MiB, GiB, TiB are powers of 1024; KB, MB, GB, TB are
 powers of 1000. A bare number counts bytes. Every mistake is a `ValueError` that names the value.
@@ -18,17 +18,22 @@ __all__ = [
     "format_bytes",
     "format_seconds",
     "parse_bytes",
+    "parse_duration_ms",
     "parse_memory_range",
     "parse_share",
     "parse_share_range",
 ]
 
-_SIZE = re.compile(r"(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<unit>[a-z]*)", re.IGNORECASE)
+_QUANTITY = re.compile(r"(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<unit>[a-z]*)", re.IGNORECASE)
 _UNITS = {"": 1, "b": 1}
 for _power, _letter in enumerate("kmgtp", start=1):
     _UNITS[_letter] = _UNITS[f"{_letter}ib"] = 1024**_power
     _UNITS[f"{_letter}b"] = 1000**_power
 _LARGEST = 2**63 - 1
+_DURATION_UNITS = {"ms": 1, "": 1000, "s": 1000, "min": 60_000, "m": 60_000}
+_DURATION_UNITS |= {"h": 3_600_000, "d": 86_400_000}
+_LONGEST_MS = 365 * 86_400_000
+_DURATION_EXAMPLES = "for example 10m, 90s, 1.5h or a count of seconds"
 _EXAMPLES = "for example 4GiB, 512MiB, 1.5G or a count of bytes"
 
 
@@ -55,7 +60,7 @@ def parse_bytes(text: str | int) -> int:
     if isinstance(text, int):
         count = text
     else:
-        match = _SIZE.fullmatch(text.strip())
+        match = _QUANTITY.fullmatch(text.strip())
         unit = _UNITS.get(match["unit"].lower()) if match else None
         if match is None or unit is None:
             raise ValueError(f"not a size: {text!r} ({_EXAMPLES})")
@@ -63,6 +68,20 @@ def parse_bytes(text: str | int) -> int:
     if not 0 <= count <= _LARGEST:
         raise ValueError(f"size out of range: {text!r}")
     return count
+
+
+def parse_duration_ms(text: str | float) -> int:
+    """Return a duration in milliseconds. @raises ValueError naming the value."""
+    match = None
+    if isinstance(text, (str, int, float)) and not isinstance(text, bool):
+        match = _QUANTITY.fullmatch(str(text).strip())
+    unit = _DURATION_UNITS.get(match["unit"].lower()) if match else None
+    if match is None or unit is None:
+        raise ValueError(f"not a duration: {text!r} ({_DURATION_EXAMPLES})")
+    milliseconds = int(Decimal(match["number"]) * unit)
+    if milliseconds > _LONGEST_MS:
+        raise ValueError(f"duration out of range: {text!r}")
+    return milliseconds
 
 
 def parse_share(text: str | float) -> float:

@@ -17,6 +17,7 @@
 #include <variant>
 
 #include "allocator/host/child_watch.h"
+#include "allocator/host/file_system.h"
 #include "allocator/host/spill_file.h"
 #include "coordinator/wire/control_client.h"
 #include "coordinator/wire/handover.h"
@@ -102,7 +103,9 @@ SessionHandle start(JobId job_id, std::string name, std::string tenant, std::str
                     MemoryBounds memory, ShareBounds share, std::string law, std::string_view role,
                     int rank, int world_size, std::string instance, std::string runtime_dir,
                     std::string spill_dir, std::optional<Bytes> host_cap, bool idle_class,
-                    std::string summary_file) {
+                    std::string summary_file, std::string_view memory_policy,
+                    std::int64_t ask_wait_ms, std::optional<std::int64_t> park_idle_ms,
+                    bool quiet) {
   SessionConfig config;
   config.job_id = std::move(job_id);
   config.name = std::move(name);
@@ -120,6 +123,10 @@ SessionHandle start(JobId job_id, std::string name, std::string tenant, std::str
   config.host_cap = host_cap;
   config.idle_class = idle_class;
   config.summary_file = std::move(summary_file);
+  config.memory_policy = to_memory_policy(memory_policy);
+  config.ask_wait = std::chrono::milliseconds{ask_wait_ms};
+  if (park_idle_ms) config.park_idle = std::chrono::milliseconds{*park_idle_ms};
+  config.quiet = quiet;
   const py::gil_scoped_release released;  // connecting may wait
   Session::start(std::move(config));
   return {};
@@ -181,18 +188,23 @@ void bind_session(py::module_& m) {
          std::uint64_t memory_min_bytes, std::optional<std::uint64_t> memory_max_bytes,
          double share_min, double share_max, std::string law, const std::string& role, int rank,
          int world_size, std::string instance, std::string runtime_dir, std::string spill_dir,
-         std::optional<std::uint64_t> host_cap_bytes, bool idle_class, std::string summary_file) {
+         std::optional<std::uint64_t> host_cap_bytes, bool idle_class, std::string summary_file,
+         const std::string& memory_policy, std::int64_t ask_wait_ms,
+         std::optional<std::int64_t> park_idle_ms, bool quiet) {
         return start(JobId{std::move(job_id)}, std::move(name), std::move(tenant), job_class,
                      {Bytes{memory_min_bytes}, to_bytes(memory_max_bytes)}, {share_min, share_max},
                      std::move(law), role, rank, world_size, std::move(instance),
                      std::move(runtime_dir), std::move(spill_dir), to_bytes(host_cap_bytes),
-                     idle_class, std::move(summary_file));
+                     idle_class, std::move(summary_file), memory_policy, ask_wait_ms, park_idle_ms,
+                     quiet);
       },
       py::kw_only(), py::arg("job_id"), py::arg("name"), py::arg("tenant"), py::arg("job_class"),
       py::arg("memory_min_bytes"), py::arg("memory_max_bytes"), py::arg("share_min"),
       py::arg("share_max"), py::arg("law"), py::arg("role"), py::arg("rank"), py::arg("world_size"),
       py::arg("instance"), py::arg("runtime_dir"), py::arg("spill_dir"), py::arg("host_cap_bytes"),
-      py::arg("idle_class"), py::arg("summary_file"), "Start the session of this process.");
+      py::arg("idle_class"), py::arg("summary_file"), py::arg("memory_policy"),
+      py::arg("ask_wait_ms"), py::arg("park_idle_ms"), py::arg("quiet"),
+      "Start the session of this process.");
   m.def(
       "current",
       []() {
@@ -235,6 +247,13 @@ std::string probe_spill_dir(std::string folder) {
 void bind_host(py::module_& m) {
   m.def("probe_spill_dir", &probe_spill_dir, py::arg("path"), ReleaseGil(),
         "Return why the folder cannot take a spill file; empty: it can.");
+  m.def(
+      "spill_dir_warning",
+      [](const std::string& folder) {
+        return spill_folder_warning(folder, file_system_of(folder));
+      },
+      py::arg("path"), ReleaseGil(),
+      "Return what to expect of a spill file there; empty: nothing.");
 }
 
 /// The page of another process's session, read-only.

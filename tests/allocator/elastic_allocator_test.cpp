@@ -137,7 +137,9 @@ TEST_F(ElasticAllocatorTest, KeepsItsAccountingWhenOutOfMemory) {
     const std::string what = error.what();
     EXPECT_THAT(what, HasSubstr("out of memory: asked 20 MiB, limit 32 MiB, in use 20 MiB "
                                 "(live 20 MiB), slower tier 0 B of 0 B (/dev/shm gives no memory "
-                                "back); tried: slower tier"));
+                                "back); tried: 1. own cache: 0 B released, needs "));
+    EXPECT_THAT(what, HasSubstr("MiB more on the device; 2. slower tier: no slower tier: "
+                                "/dev/shm gives no memory back"));
   }
   const AllocatorStats after = allocator.stats();
   EXPECT_EQ(after.device, before.device);
@@ -149,6 +151,24 @@ TEST_F(ElasticAllocatorTest, KeepsItsAccountingWhenOutOfMemory) {
   EXPECT_EQ(source.reserved(), reserved);
   blocks.expect_all();
   blocks.remove_all();
+}
+
+TEST_F(ElasticAllocatorTest, OutOfMemoryTellsTheWholeStoryInOrder) {
+  FakeMemorySource::Options little;
+  little.host_capacity = 4_MiB;
+  FakeMemorySource source(little);
+  ElasticAllocator allocator(source, with_limit(8_MiB));
+  EXPECT_TRUE(allocator.deallocate(allocator.allocate(6_MiB)));  // the cache that is released
+  allocator.on_pressure([](Bytes needed) { return "refused " + to_string(needed); });
+  try {
+    (void)allocator.allocate(20_MiB);
+    FAIL() << "more than both tiers was served";
+  } catch (const OutOfMemory& error) {
+    EXPECT_STREQ(error.what(),
+                 "out of memory: asked 20 MiB, limit 8 MiB, in use 0 B (live 0 B), slower tier 0 B "
+                 "of 4 MiB; tried: 1. own cache: 6 MiB released, needs 20 MiB more on the device; "
+                 "2. others: refused 20 MiB; 3. slower tier: slower tier full: 0 B of 4 MiB");
+  }
 }
 
 TEST_F(ElasticAllocatorTest, RefusesAbsurdSizes) {
@@ -203,7 +223,7 @@ TEST_F(ElasticAllocatorTest, AsksUnderPressureWithoutALock) {
     void* inner = allocator.allocate(3_MiB);  // does not ask again
     EXPECT_TRUE(allocator.deallocate(inner));
     allocator.post_limit(64_MiB);
-    return true;
+    return "64 MiB";
   });
   void* block = allocator.allocate(10_MiB);
   EXPECT_EQ(asked, 1);
@@ -216,7 +236,7 @@ TEST_F(ElasticAllocatorTest, FallsBackWhenNobodyGivesWay) {
   int asked = 0;
   allocator.on_pressure([&](Bytes) {
     ++asked;
-    return false;
+    return "nobody gives way";
   });
   void* block = allocator.allocate(10_MiB);
   EXPECT_EQ(asked, 1);

@@ -105,7 +105,7 @@ class Worker {
 /// Three threads work, one moves the limit up to `most`, one looks and enforces, one moves between.
 void stress(ElasticAllocator& allocator, World* world, Sizes sizes, Bytes most, int changes_wanted,
             std::uint64_t operations, std::uint64_t seed) {
-  allocator.on_pressure([&, most](Bytes) { return !allocator.post_limit(most * 2).stale; });
+  allocator.on_pressure([&, most](Bytes) { return allocator.post_limit(most * 2).reason; });
   BackgroundMover background(allocator, {.rate = 0_B, .batch = Bytes{most.count() / 8}}, {});
   ASSERT_EQ(background.start(), "");
   std::atomic<bool> stop{false};
@@ -183,7 +183,7 @@ TEST(ElasticStressSegmentsTest, Law2_VeryLargeBlocksComeAndGo) {
   FakeMemorySource::Options options;
   MovingSource source(options);
   ElasticAllocator allocator(source, {});
-  allocator.on_pressure([&](Bytes) { return !allocator.post_limit(4_GiB).stale; });
+  allocator.on_pressure([&](Bytes) { return allocator.post_limit(4_GiB).reason; });
   const std::uint64_t seed = fuzz_seed();
   std::atomic<bool> stop{false};
   std::vector<std::thread> workers;

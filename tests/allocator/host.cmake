@@ -7,6 +7,7 @@ commensal_test(
   LABELS allocator)
 commensal_test(
   host_memory_test
+  ${CMAKE_CURRENT_LIST_DIR}/host_file_system_test.cpp
   ${CMAKE_CURRENT_LIST_DIR}/host_fork_test.cpp
   ${CMAKE_CURRENT_LIST_DIR}/host_kernel_io_test.cpp
   ${CMAKE_CURRENT_LIST_DIR}/host_moves_test.cpp

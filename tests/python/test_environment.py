@@ -39,6 +39,9 @@ def test_what_run_writes_the_script_reads() -> None:
         summary_file=Path("/tmp/z"),
         launch=Launch(12, 345.678),
         quiet=True,
+        memory_policy="elastic",
+        ask_wait_ms=1234,
+        park_idle_ms=90_000,
     )
     assert JobSettings.from_environ(written.to_environ()) == written
 
@@ -50,6 +53,13 @@ def test_an_open_maximum_survives_the_way() -> None:
     assert JobSettings.from_environ(written.to_environ()).memory == MemoryRange(7, None)
 
 
+def test_a_memory_policy_survives_the_way() -> None:
+    written = JobSettings(
+        "a", "a", "guaranteed", runtime_dir=Path("/x"), memory_policy="antman", ask_wait_ms=0
+    )
+    assert JobSettings.from_environ(written.to_environ()) == written
+
+
 def test_defaults_are_the_harmless_ones() -> None:
     read = JobSettings.from_environ({})
     assert read.job_class == "opportunistic"
@@ -57,6 +67,9 @@ def test_defaults_are_the_harmless_ones() -> None:
     assert read.share == ShareRange(0.0, 1.0)
     assert read.idle_class
     assert not read.quiet
+    assert read.memory_policy == "elastic"
+    assert read.ask_wait_ms == 2000
+    assert read.park_idle_ms is None
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from commensal._quantities import (
     format_bytes,
     format_seconds,
     parse_bytes,
+    parse_duration_ms,
     parse_memory_range,
     parse_share,
     parse_share_range,
@@ -94,3 +95,33 @@ def test_writes_sizes_and_times_for_people() -> None:
     assert format_seconds(720) == "12 min"
     assert format_seconds(9000) == "2.5 h"
     assert format_seconds(None) == "-"
+
+
+@pytest.mark.parametrize(
+    ("text", "milliseconds"),
+    [
+        ("10m", 600_000),
+        ("10 min", 600_000),
+        ("90s", 90_000),
+        ("1.5h", 5_400_000),
+        ("500ms", 500),
+        ("2", 2000),
+        (2, 2000),
+        (0.25, 250),
+        ("1D", 86_400_000),
+        ("365d", 31_536_000_000),
+        ("0", 0),
+    ],
+)
+def test_reads_durations(text: str | float, milliseconds: int) -> None:
+    assert parse_duration_ms(text) == milliseconds
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "s", "-1", "-1s", "1 2", "1:30", "ten", "1y", "366d", 1e400, float("nan"), -3, True, None],
+)
+def test_names_what_is_no_duration(text: str | float) -> None:
+    with pytest.raises(ValueError, match="duration") as caught:
+        parse_duration_ms(text)
+    assert repr(text) in str(caught.value)

@@ -1,10 +1,15 @@
 # Tests of the gate and the session: free of torch, with fake clocks, pages and coordinators.
 commensal_test(gate_test gate/pacing_law_test.cpp gate/gate_test.cpp gate/op_duration_test.cpp
                LIBRARIES commensal::gate)
+if(TARGET commensal_cuda_machine)
+  commensal_test(doze_on_cuda_test gate/doze_on_cuda_test.cpp LIBRARIES commensal::cuda_machine
+                 commensal::allocator commensal::gate LABELS simulated_cuda)
+endif()
 commensal_test(
   runtime_test
   runtime/activity_test.cpp
   runtime/coordinator_client_test.cpp
+  runtime/idle_watch_test.cpp
   runtime/limit_keeper_test.cpp
   runtime/peer_observer_test.cpp
   runtime/statistics_test.cpp
@@ -15,10 +20,15 @@ commensal_test(
   commensal::session
   commensal::node)
 # One session a process: ctest runs each case in a process of its own.
-commensal_test(session_test runtime/session_test.cpp runtime/session_life_test.cpp
-               LIBRARIES
-               fake_coordinator
-               commensal::session)
+commensal_test(
+  session_test
+  runtime/session_test.cpp
+  runtime/session_idle_test.cpp
+  runtime/session_life_test.cpp
+  runtime/session_memory_test.cpp
+  LIBRARIES
+  fake_coordinator
+  commensal::session)
 commensal_test(two_sessions_test runtime/two_sessions_test.cpp
                LIBRARIES
                fake_coordinator

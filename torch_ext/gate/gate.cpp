@@ -130,7 +130,7 @@ struct Gate::Impl {
   }
 
   // --- read by every op: one cache line
-  alignas(64) std::atomic<bool> hard_closed{false};  // paused: no cached decision counts
+  alignas(64) std::atomic<bool> hard_closed{false};  // paused, dozing: no cached decision counts
   std::atomic<bool> disarmed{false};
   std::atomic<std::uint64_t> open_until_ticks{0};
   std::atomic<std::int64_t> open_fits_ns{0};
@@ -151,6 +151,11 @@ struct Gate::Impl {
   double share_min COMMENSAL_GUARDED_BY(mutex) = 0.0;
   double share_max COMMENSAL_GUARDED_BY(mutex) = 1.0;
   const char* paused_by COMMENSAL_GUARDED_BY(mutex) = nullptr;
+  std::atomic<bool> self_paused{
+      false};  // paused_by is set; changed, like the next, under the mutex
+  std::atomic<bool> dozing{false};
+  std::atomic<bool> needed{false};  // since it dozes: an op has come
+  std::function<void()> bring_back;
 
   std::atomic<bool> last_open{true};
   std::atomic<bool> last_paused{false};
@@ -211,6 +216,7 @@ struct Gate::Impl {
   struct Verdict {
     PacingDecision decision;
     std::uint8_t charge = kNothing;
+    bool needed = false;  // open, if the job were not dozing
   };
 
   [[gnu::noinline]] bool ask_and_enter(Slot& slot, Duration predicted) noexcept {
@@ -252,6 +258,15 @@ struct Gate::Impl {
                                       .trickle_debt = trickle.debt(),
                                       .share_min = share_min,
                                       .share_max = share_max});
+    }
+    if (dozing.load(kRelaxed) && verdict.decision.open) {
+      verdict.decision = {.open = false,
+                          .trickle = false,
+                          .recheck = kMaxSleep,
+                          .valid_for = {},
+                          .fits = {},
+                          .reason = "parked while idle: an op has it brought back"};
+      verdict.needed = true;
     }
     const PacingDecision& decision = verdict.decision;
     if (share < 1.0) verdict.charge |= kCap;
@@ -299,6 +314,8 @@ struct Gate::Impl {
     {
       const MutexLock lock(mutex);
       apply();
+      self_paused.store(paused_by != nullptr);
+      hard_closed.store(paused_by != nullptr || dozing.load());
       invalidate();
     }
     announce_change();
@@ -342,6 +359,7 @@ void Gate::wait_op(const OpDuration& op, Summons summoned) noexcept {
     const std::uint32_t seen = gate.generation.load();
     verdict = gate.ask(predicted, false);
     if (verdict.decision.open || gate.disarmed.load(kRelaxed)) break;
+    if (verdict.needed && !gate.needed.exchange(true) && gate.bring_back) gate.bring_back();
     if (summoned != nullptr && summoned()) break;
     gate.sleep(verdict.decision.recheck, seen);
   }
@@ -370,22 +388,35 @@ void Gate::leave_op(OpDuration& op, Account* account) noexcept {
 }
 
 void Gate::pause(const char* by) noexcept {
-  impl_->change([&]() COMMENSAL_NO_THREAD_SAFETY_ANALYSIS {
-    impl_->paused_by = by;
-    impl_->hard_closed.store(true);
-  });
+  impl_->change([&]() COMMENSAL_NO_THREAD_SAFETY_ANALYSIS { impl_->paused_by = by; });
   refresh();
 }
 
 void Gate::resume() noexcept {
-  impl_->change([&]() COMMENSAL_NO_THREAD_SAFETY_ANALYSIS {
-    impl_->paused_by = nullptr;
-    impl_->hard_closed.store(false);
+  impl_->change([&]() COMMENSAL_NO_THREAD_SAFETY_ANALYSIS { impl_->paused_by = nullptr; });
+  refresh();
+}
+
+bool Gate::paused() const noexcept { return impl_->self_paused.load(); }
+
+void Gate::doze() noexcept {
+  impl_->change([&] {
+    impl_->needed.store(false);
+    impl_->dozing.store(true);
   });
   refresh();
 }
 
-bool Gate::paused() const noexcept { return impl_->hard_closed.load(); }
+void Gate::wake() noexcept {
+  impl_->change([&] { impl_->dozing.store(false); });
+  refresh();
+}
+
+bool Gate::dozing() const noexcept { return impl_->dozing.load(); }
+
+void Gate::on_needed(std::function<void()> bring_back) {
+  impl_->bring_back = std::move(bring_back);
+}
 
 void Gate::set_law(std::unique_ptr<PacingLaw> law) {
   impl_->change([&]() COMMENSAL_NO_THREAD_SAFETY_ANALYSIS { impl_->law = std::move(law); });
@@ -418,8 +449,8 @@ void Gate::refresh() noexcept {
     const DeviceObservation device = gate.view.observe(gate.clock.now());
     const MutexLock lock(gate.mutex);
     const double share = std::min(gate.share_max, device.share_max);
-    wants = gate.paused_by != nullptr || device.paused || share <= 0.0 ||
-            gate.law->throttles(share, device.guaranteed_present);
+    wants = gate.paused_by != nullptr || gate.dozing.load(kRelaxed) || device.paused ||
+            share <= 0.0 || gate.law->throttles(share, device.guaranteed_present);
   }
   if (wants) (void)gate.ask(Duration::zero(), true);
   if (gate.wanted.exchange(wants) != wants && gate.listener != nullptr) gate.listener(wants);

@@ -67,6 +67,13 @@ class Gate {
   void pause(const char* by = "paused by the job itself") noexcept;
   void resume() noexcept;
   [[nodiscard]] bool paused() const noexcept;
+  /// Closes until `wake`, for a job that does nothing: an op that the gate would let in otherwise
+  /// waits, and has whoever is set by `on_needed` called, once, on its thread and without a lock.
+  void doze() noexcept;
+  void wake() noexcept;
+  [[nodiscard]] bool dozing() const noexcept;
+  /// To be set before the first `doze`.
+  void on_needed(std::function<void()> bring_back);
   void set_law(std::unique_ptr<PacingLaw> law);
   /// Sets the job's own bounds, taken as 0 to 1; the coordinator's come with the observation.
   void set_share(double min, double max) noexcept;

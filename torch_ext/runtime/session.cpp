@@ -11,6 +11,7 @@
 #include <sstream>
 #include <utility>
 
+#include "allocator/host/file_system.h"
 #include "allocator/host/host_memory_source.h"
 #include "allocator/host/thread_stopper.h"
 #include "torch_ext/runtime/idle_class.h"
@@ -21,6 +22,9 @@ namespace {
 
 constexpr std::size_t kMostNotes = 16;
 constexpr Duration kFirstStop = std::chrono::milliseconds{100};
+constexpr std::chrono::milliseconds kLongestAskWait = std::chrono::hours{1};
+constexpr std::chrono::milliseconds kShortestParkIdle = std::chrono::seconds{1};
+constexpr std::chrono::milliseconds kLongestParkIdle = std::chrono::hours{24 * 365};
 
 std::atomic<Session*> g_session{nullptr};
 Mutex g_start_mutex;
@@ -50,6 +54,10 @@ ElasticAllocatorOptions allocator_options(const SessionConfig& config) {
   ElasticAllocatorOptions options;
   if (config.memory.max) options.limit = *config.memory.max;
   if (config.host_cap) options.host_cap = *config.host_cap;
+  if (config.memory_policy == MemoryPolicy::kAntman) {
+    options.move_live = false;
+    options.by_lifetime = false;  // its allocator has one arena
+  }
   return options;
 }
 
@@ -79,6 +87,30 @@ void check_config(const SessionConfig& config) {
                                 " bytes: '" + config.job_id.str() + "'");
   }
   if (!config.law.empty()) (void)make_pacing_law(config.law);
+  if (config.ask_wait < std::chrono::milliseconds::zero() || config.ask_wait > kLongestAskWait) {
+    throw std::invalid_argument("wait for memory outside 0 to 3600000 ms: " +
+                                std::to_string(config.ask_wait.count()) + " ms");
+  }
+  if (!config.park_idle) return;
+  if (*config.park_idle < kShortestParkIdle || *config.park_idle > kLongestParkIdle) {
+    throw std::invalid_argument(
+        "park-idle outside 1 s to 365 d: " + std::to_string(config.park_idle->count()) + " ms");
+  }
+  if (config.memory_policy == MemoryPolicy::kAntman) {
+    throw std::invalid_argument(
+        "park-idle moves live memory, which the memory policy antman does not");
+  }
+}
+
+std::string_view to_string(MemoryPolicy policy) noexcept {
+  return policy == MemoryPolicy::kAntman ? "antman" : "elastic";
+}
+
+MemoryPolicy to_memory_policy(std::string_view text) {
+  for (const MemoryPolicy policy : {MemoryPolicy::kElastic, MemoryPolicy::kAntman}) {
+    if (text == to_string(policy)) return policy;
+  }
+  throw std::invalid_argument("not a memory policy (elastic, antman): '" + std::string(text) + "'");
 }
 
 void check_rank(int rank, int world_size) {
@@ -131,12 +163,36 @@ void Session::Impl::begin() {
       note("memory moves at safe points only: " + why);
     }
   }
+  gate.on_needed([this] {
+    op_came.store(true);
+    client.wake();
+  });
   client.start();  // before threads enter the idle class: a new thread inherits it
+  note_doubtful_values();
   // Now nothing computes; later a thread without an alternate stack may be found in a kernel.
   if (ThreadStopper* const stopper = ThreadStopper::existing()) {
     (void)stopper->give_stacks(kFirstStop);
   }
   follow_class();
+}
+
+std::string Session::Impl::above_device(const char* what, Bytes limit) const {
+  const Bytes device = source->capacity(Tier::kDevice);
+  if (limit <= device) return {};
+  return std::string(what) + " above the device: " + to_string(limit) + " > " + to_string(device);
+}
+
+// Values that are taken as they are, and that somebody may not have meant.
+void Session::Impl::note_doubtful_values() {
+  const std::string folder = config.spill_dir.empty() ? HostMemorySource::Options{}.spill_folder
+                                                      : config.spill_dir.string();
+  const FolderFacts facts = file_system_of(folder);
+  for (const std::string& doubt :
+       {above_device("memory minimum", config.memory.min),
+        above_device("memory limit", config.memory.max.value_or(Bytes{})),
+        facts.kind == FolderKind::kNetwork ? spill_folder_warning(folder, facts) : std::string()}) {
+    if (!doubt.empty()) note(doubt);
+  }
 }
 
 void Session::Impl::follow_class() {
@@ -189,6 +245,10 @@ std::string Session::Impl::active_line() const {
   line += limit.count() == UINT64_MAX ? "no memory limit" : to_string(limit);
   if (limit.is_zero()) line += " so far";  // others are still giving it back
   line += ", gate " + now.gate.law;
+  if (config.memory_policy != MemoryPolicy::kElastic) {
+    line += ", memory policy ";
+    line += to_string(config.memory_policy);
+  }
   if (now.job.coordinator_pid != 0) {
     return line + ", coordinator " + std::to_string(now.job.coordinator_pid);
   }
@@ -201,6 +261,7 @@ void Session::Impl::shutdown() noexcept {
     publish(clock.now());
     client.stop();
     mover.stop();
+    gate.wake();  // nobody would bring memory back for an op that waited
     if (config.summary_file.empty()) return;
     const std::string target = config.summary_file.string();
     const std::string temporary = target + ".tmp." + std::to_string(::getpid());

@@ -38,6 +38,15 @@ struct ShareBounds {
   double max = 1.0;
 };
 
+/// What becomes of memory above the limit.
+enum class MemoryPolicy : std::uint8_t {
+  kElastic,  ///< live memory moves: out when the limit falls, back when it rises
+  kAntman    ///< what does not fit overflows when it is allocated, and stays there until it dies
+};
+[[nodiscard]] std::string_view to_string(MemoryPolicy policy) noexcept;
+/// @throws std::invalid_argument naming a text that is no policy.
+[[nodiscard]] MemoryPolicy to_memory_policy(std::string_view text);
+
 /// How this process belongs to its job.
 enum class MemberRole : std::uint8_t {
   kMain,   ///< the job's first process that imported torch
@@ -64,6 +73,13 @@ struct SessionConfig {
   /// Most bytes a second that move between safe points; zero: no bound, nullopt: nothing moves
   /// then.
   std::optional<Bytes> background_rate = 512_MiB;
+  MemoryPolicy memory_policy = MemoryPolicy::kElastic;
+  /// An allocation that does not fit waits this long for the coordinator's memory; longer only
+  /// where nothing else can serve it.
+  std::chrono::milliseconds ask_wait{2000};
+  /// A job that does nothing for so long is parked until its next op; absent: never.
+  std::optional<std::chrono::milliseconds> park_idle;
+  bool quiet = false;      ///< no line on stderr unless something is wrong
   bool idle_class = true;  ///< opportunistic threads enter SCHED_IDLE
   std::chrono::milliseconds connect_timeout{1000};
   std::filesystem::path summary_file;  ///< final statistics are written here; empty: nowhere

@@ -108,10 +108,12 @@ void Session::Impl::answer(const LimitAnswer& limit_answer) {
 }
 
 void Session::Impl::take_grant(Bytes limit, Revision revision) {
+  const bool more = !limits.allows(limit);
   if (const auto done = limits.grant(limit, revision, clock.now())) answer(*done);
   mover.wake();
   {
     const MutexLock lock(ask_mutex);  // whoever waits has looked at the limit before, or will now
+    if (more) ask_again = TimePoint{};
   }
   ask_answered.notify_all();
 }
@@ -213,6 +215,7 @@ void Session::Impl::on_error(const wire::Error& error) {
     {
       const MutexLock lock(ask_mutex);
       ++refusals_seen;
+      refusal = error.what;
     }
     ask_answered.notify_all();
     return;
@@ -268,7 +271,7 @@ void Session::Impl::publish(TimePoint now) {
       need = std::max(need, peak_seen);
     }
     wanted.note(need, step.number, now);
-    want = wanted.wanted();
+    want = resting.load() ? Bytes{} : wanted.wanted();
   }
   page.step_median_ns.store(static_cast<std::uint64_t>(step.median.count()), kRelaxed);
   page.step_confidence_ppm.store(static_cast<std::uint64_t>(step.confidence * 1e6), kRelaxed);
@@ -284,11 +287,11 @@ void Session::Impl::publish(TimePoint now) {
                                   kRelaxed);
   page.gate_ops_total.store(gate_stats.ops_gated, kRelaxed);
   const std::string_view state = gate_stats.state;
+  const bool paused = state == "paused" || resting.load();
   // Only between busy and paused: a wait that begins or ends meanwhile wins.
-  auto from = static_cast<std::uint64_t>(state == "paused" ? wire::Activity::kBusy
-                                                           : wire::Activity::kPaused);
-  const auto to = static_cast<std::uint64_t>(state == "paused" ? wire::Activity::kPaused
-                                                               : wire::Activity::kBusy);
+  auto from = static_cast<std::uint64_t>(paused ? wire::Activity::kBusy : wire::Activity::kPaused);
+  const auto to =
+      static_cast<std::uint64_t>(paused ? wire::Activity::kPaused : wire::Activity::kBusy);
   if (page.activity.compare_exchange_strong(from, to)) {
     page.activity_since_ns.store(to_page_time(now), kRelaxed);
   }
@@ -297,6 +300,7 @@ void Session::Impl::publish(TimePoint now) {
 }
 
 void Session::Impl::apply_waiting_limit(TimePoint now) {
+  if (resting.load()) return;  // holds nothing; more room is no reason to come back
   const auto owed_since = limits.waiting_since();
   if (!owed_since && !allocator.work_pending()) {
     work_since = TimePoint{};
@@ -340,6 +344,7 @@ Duration Session::Impl::on_tick() {
   gate.refresh();
   apply_waiting_limit(now);
   park_if_asked(now);
+  follow_idleness(now);
   bool due = false;
   {
     const MutexLock lock(mutex);
@@ -347,7 +352,8 @@ Duration Session::Impl::on_tick() {
   }
   if (due) publish(now);
   const bool watch = gate.stats().law != "open";
-  return watch || work_since != TimePoint{} ? kWatchTick : kQuietTick;
+  const bool at_work = work_since != TimePoint{} || !returning.is_zero();
+  return watch || at_work ? kWatchTick : kQuietTick;
 }
 
 StatisticsView Session::Impl::view() const {
@@ -365,12 +371,15 @@ StatisticsView Session::Impl::view() const {
   view.job.coordinator_pid = line.coordinator_pid;
   view.job.malformed_frames = line.malformed_frames;
   view.memory = allocator.stats();
+  view.memory_policy = to_string(config.memory_policy);
   view.memory_min = config.memory.min;
   view.memory_max = limits.own_max();
   view.revision = limits.revision();
   view.gate = gate.stats();
   view.step = steps.state();
-  view.activity.state = gate.paused() ? "paused" : activity_name(page.activity.load(kRelaxed));
+  view.activity.state = resting.load()  ? "parked"
+                        : gate.paused() ? "paused"
+                                        : activity_name(page.activity.load(kRelaxed));
   view.activity.waits = page.waits_total.load(kRelaxed);
   view.activity.waited = Duration{static_cast<Duration::rep>(page.wait_ns_total.load(kRelaxed))};
   view.activity.typical = Duration{static_cast<Duration::rep>(page.wait_typical_ns.load(kRelaxed))};
@@ -383,7 +392,7 @@ StatisticsView Session::Impl::view() const {
   const MutexLock lock(mutex);
   view.job.job_class = to_string(job_class);
   view.job.reason = line.connected ? reason : line.reason;
-  view.wanted = wanted.wanted();
+  view.wanted = resting.load() ? Bytes{} : wanted.wanted();
   view.notes.insert(view.notes.end(), notes.begin(), notes.end());
   view.idle_class = in_idle_class;
   view.idle_class_reason = idle_class_reason;

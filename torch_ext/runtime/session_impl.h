@@ -15,6 +15,7 @@
 #include "allocator/memory_source.h"
 #include "torch_ext/gate/gate.h"
 #include "torch_ext/runtime/coordinator_client.h"
+#include "torch_ext/runtime/idle_watch.h"
 #include "torch_ext/runtime/job_page.h"
 #include "torch_ext/runtime/limit_keeper.h"
 #include "torch_ext/runtime/peer_observer.h"
@@ -43,6 +44,9 @@ struct Session::Impl final : public ClientHost {
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
+  /// Says by how much a limit is above the device; empty: it is not.
+  [[nodiscard]] std::string above_device(const char* what, Bytes limit) const;
+  void note_doubtful_values();
   /// Connects and enters the idle class. Throws nothing that has changed something.
   void begin();
 
@@ -62,7 +66,8 @@ struct Session::Impl final : public ClientHost {
   /// Runs `work`, which may wait, with the GIL released.
   template <typename Work>
   void release_and(Work work);
-  bool ask_for_memory(Bytes needed) noexcept;
+  /// Returns what came of it, in words.
+  std::string ask_for_memory(Bytes needed) noexcept;
   LimitTicket set_memory_limit(Bytes max);
   void set_compute_share(double max);
 
@@ -86,6 +91,13 @@ struct Session::Impl final : public ClientHost {
   void take_grant(Bytes limit, Revision revision);
   /// On the mover's thread: something moved between safe points.
   void moved_ahead() noexcept;
+  // parking while idle (session_idle.cpp)
+  void follow_idleness(TimePoint now);
+  void park_idle_job(Duration idle_for);
+  void bring_back(TimePoint now);
+  void bring_more_back();
+  void set_resting(bool rests, TimePoint now) noexcept;
+  [[nodiscard]] SignsOfWork signs_of_work(const AllocatorStats& stats) const;
   void use_law(const std::string& name);
   void use_class(JobClass wanted_class, const std::string& why);
   /// Puts the threads into the idle class, or out of it, as the class of the job wants it.
@@ -97,6 +109,8 @@ struct Session::Impl final : public ClientHost {
   [[nodiscard]] std::string active_line() const;
   void shutdown() noexcept;
   void note(const std::string& text);
+  /// A line on stderr, unless the job is quiet.
+  void say(const std::string& line);
 
   const SessionConfig config;
   const Clock& clock = SteadyClock::instance();
@@ -119,19 +133,28 @@ struct Session::Impl final : public ClientHost {
   std::atomic<const void*> training_thread{nullptr};  // ran the last step; see this_thread()
   std::atomic<std::int64_t> last_safe_point_ns{0};
   std::atomic<bool> in_optimizer{false};
-  std::atomic<int> moving{0};      // threads inside of a safe point; see Moving
-  std::atomic<bool> ended{false};  // shutdown was called
+  std::atomic<int> moving{0};        // threads inside of a safe point; see Moving
+  std::atomic<bool> ended{false};    // shutdown was called
+  std::atomic<bool> resting{false};  // parked because it was idle
+  std::atomic<bool> op_came{false};  // since then
 
   // The client thread's own.
   bool park_asked = false;                     // the coordinator wants all of it saved
   TimePoint parked_at;                         // when that was last tried
   TimePoint work_since;                        // since when memory waits to be moved
   MemberRole told_role = MemberRole::kHelper;  // in the newest registration
+  IdleWatch idle_watch;
+  TimePoint looked_at;
+  TimePoint rests_since;
+  TimePoint return_began;
+  Bytes parked_by_idleness;
+  Bytes returning;  // not zero: some of this is still to come back
 
   // Answers of the coordinator that other threads wait for.
   Mutex ask_mutex;
   std::condition_variable_any ask_answered;
   std::uint64_t refusals_seen COMMENSAL_GUARDED_BY(ask_mutex) = 0;
+  std::string refusal COMMENSAL_GUARDED_BY(ask_mutex);    // the newest one's reason
   TimePoint ask_again COMMENSAL_GUARDED_BY(ask_mutex);    // not before
   MemberRole known_role COMMENSAL_GUARDED_BY(ask_mutex);  // as which the coordinator knows it
 

@@ -14,10 +14,8 @@ namespace commensal {
 namespace {
 
 constexpr auto kRelaxed = std::memory_order_relaxed;
-/// An allocation waits this long for more memory when the slower tier can serve it meanwhile.
-constexpr Duration kAskWait = std::chrono::milliseconds{100};
-/// The same when nothing else can serve it: long enough for the coordinator's own answer, which
-/// comes within five seconds.
+/// An allocation that nothing else can serve waits at least so long for more memory: the
+/// coordinator's own answer comes within five seconds.
 constexpr Duration kLastResortWait = std::chrono::seconds{6};
 /// After a refusal, allocations go to the slower tier at once for this long.
 constexpr Duration kAskPause = std::chrono::seconds{1};
@@ -136,8 +134,10 @@ void Session::Impl::safe_point() noexcept {
   last_safe_point_ns.store(clock.now().time_since_epoch().count(), kRelaxed);
 }
 
-bool Session::Impl::ask_for_memory(Bytes needed) noexcept {
-  if (in_child.load(kRelaxed) || client.on_client_thread() || moving.load() != 0) return false;
+std::string Session::Impl::ask_for_memory(Bytes needed) noexcept {
+  if (in_child.load(kRelaxed) || client.on_client_thread() || moving.load() != 0) {
+    return "not asked while memory moves";
+  }
   try {
     const TimePoint now = clock.now();
     const AllocatorStats stats = allocator.stats();
@@ -145,14 +145,20 @@ bool Session::Impl::ask_for_memory(Bytes needed) noexcept {
       const MutexLock lock(mutex);
       wanted.note(stats.live + needed, steps.state().number, now);
     }
-    if (!client.connected() || limits.bound_by_itself()) return false;
-    if (!observer.observe(now).coordinator_alive) return false;
+    if (!client.connected()) return "no coordinator: " + client.status().reason;
+    if (limits.bound_by_itself())
+      return "the coordinator was not asked: the limit is the job's own";
+    if (!observer.observe(now).coordinator_alive) return "the coordinator shows no sign of life";
     const bool last_resort = stats.host + needed > source->capacity(Tier::kHost);
-    const Duration patience = last_resort ? kLastResortWait : kAskWait;
+    const Duration patience =
+        last_resort ? std::max<Duration>(config.ask_wait, kLastResortWait) : config.ask_wait;
     std::uint64_t refusals = 0;
     {
       const MutexLock lock(ask_mutex);
-      if (now < ask_again && !last_resort) return false;
+      if (now < ask_again && !last_resort) {
+        return "the coordinator was asked a moment ago" +
+               (refusal.empty() ? refusal : ", and refused: " + refusal);
+      }
       ask_again = now + patience;  // one thread asks for all
       refusals = refusals_seen;
     }
@@ -164,21 +170,35 @@ bool Session::Impl::ask_for_memory(Bytes needed) noexcept {
                                 .pid = ::getpid(),
                                 .needed_bytes = more.count(),
                                 .held_bytes = held.count()});
-    bool granted = false;
+    std::string answer;
     release_and([&]() COMMENSAL_NO_THREAD_SAFETY_ANALYSIS {
       const auto until = std::chrono::steady_clock::now() + patience;
+      bool granted = false;
+      bool late = false;
       ask_mutex.lock();
       // The limit may grow in several steps: what counts is that it is enough.
-      while (!(granted = limits.allows(held + more)) && refusals_seen == refusals) {
-        if (ask_answered.wait_until(ask_mutex, until) == std::cv_status::timeout) break;
+      while (!(granted = limits.allows(held + more)) && refusals_seen == refusals && !late) {
+        late = ask_answered.wait_until(ask_mutex, until) == std::cv_status::timeout;
       }
-      ask_again = granted ? TimePoint{} : clock.now() + kAskPause;
+      // A question that was waited for in vain stands: its answer comes without another one.
+      const Duration stands = late ? kLastResortWait - patience : Duration{};
+      ask_again = granted ? TimePoint{} : clock.now() + std::max(kAskPause, stands);
+      if (granted) {
+        answer = "the coordinator granted " + to_string(held + more);
+      } else if (refusals_seen != refusals) {
+        answer = "the coordinator refused: " + refusal;
+      } else {
+        answer = "the coordinator did not grant " + to_string(more) + " more within " +
+                 std::to_string(
+                     std::chrono::duration_cast<std::chrono::milliseconds>(patience).count()) +
+                 " ms";
+      }
       ask_mutex.unlock();
     });
-    return granted;
+    return answer;
   } catch (const std::exception& error) {
     note(std::string("asking for memory failed: ") + error.what());
-    return false;
+    return std::string("asking the coordinator failed: ") + error.what();
   }
 }
 
@@ -201,6 +221,9 @@ LimitTicket Session::Impl::set_memory_limit(Bytes max) {
     if (const auto owed = limits.after_safe_point(ticket)) answer(*owed);
   } else if (!ticket.deferred.is_zero() && ticket.reason.empty()) {
     ticket.reason = "applies at the training thread's next safe point";
+  }
+  if (const std::string above = above_device("memory limit", max); !above.empty()) {
+    ticket.reason = ticket.reason.empty() ? above : above + "; " + ticket.reason;
   }
   wire::SetRequest request;
   request.job = config.job_id.str();

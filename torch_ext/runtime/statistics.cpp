@@ -31,7 +31,8 @@ json job_json(const StatisticsView::Job& job) {
 
 json memory_json(const StatisticsView& view) {
   const AllocatorStats& m = view.memory;
-  return {{"limit_bytes", limit_or_null(m.limit)},
+  return {{"policy", view.memory_policy},
+          {"limit_bytes", limit_or_null(m.limit)},
           {"min_bytes", view.memory_min.count()},
           {"max_bytes", view.memory_max ? json(view.memory_max->count()) : json(nullptr)},
           {"device_bytes", m.device.count()},

@@ -114,6 +114,8 @@ def _spill_folder() -> tuple[State, str]:
 
     if reason := _core.probe_spill_dir(folder):
         return "note", f"{folder}: {reason}; live memory cannot shrink (see COMMENSAL_SPILL_DIR)"
+    if warning := _core.spill_dir_warning(folder):
+        return "note", warning
     disk = os.statvfs(folder)
     return "ok", f"{folder}, {format_bytes(disk.f_bavail * disk.f_frsize)} free"
 

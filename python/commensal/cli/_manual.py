@@ -19,6 +19,9 @@ VARIABLES = {
     "COMMENSAL_INSTANCE": "which coordinator, as --instance",
     "COMMENSAL_RUNTIME_DIR": "folder of its sockets, as --runtime-dir",
     "COMMENSAL_SPILL_DIR": "folder of the spill file, as --spill-dir of 'run'",
+    "COMMENSAL_MEMORY_POLICY": "elastic or antman, as --memory-policy",
+    "COMMENSAL_ASK_WAIT": "wait for others' memory, as --ask-wait",
+    "COMMENSAL_PARK_IDLE": "when to park an idle job, as --park-idle",
     "NO_COLOR": "set to anything: no colours on a terminal either",
     "TMPDIR": "where files that are needed for a while are made",
 }
@@ -38,7 +41,7 @@ def manual(
     sections = {
         "Examples": [line for command, what in examples for line in (command, f"    {what}")],
         "Exit codes": [f"{code!s:<5} {meaning}" for code, meaning in meanings.items()],
-        "Environment": [f"{name:<22} {VARIABLES[name]}" for name in variables],
+        "Environment": [f"{name:<23} {VARIABLES[name]}" for name in variables],
     }
     # \b keeps the lines of a paragraph as they are.
     return "\n\n".join(

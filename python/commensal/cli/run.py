@@ -16,7 +16,15 @@ import typer
 
 from commensal._coordinator import Coordinator
 from commensal._end_line import tell_end
-from commensal._environment import JobSettings, Launch, check_law, new_job_id
+from commensal._environment import (
+    JobSettings,
+    Launch,
+    check_law,
+    check_memory_policy,
+    new_job_id,
+    parse_ask_wait,
+    parse_park_idle,
+)
 from commensal._lifetime import leave_watcher
 from commensal._quantities import (
     MemoryRange,
@@ -53,7 +61,8 @@ def register(app: typer.Typer) -> None:
             },
             [
                 *("COMMENSAL_INSTANCE", "COMMENSAL_RUNTIME_DIR"),
-                *("COMMENSAL_SPILL_DIR", "TMPDIR"),
+                *("COMMENSAL_SPILL_DIR", "COMMENSAL_MEMORY_POLICY"),
+                *("COMMENSAL_ASK_WAIT", "COMMENSAL_PARK_IDLE", "TMPDIR"),
             ],
         ),
     )(run)
@@ -114,6 +123,30 @@ def run(
         Path | None,
         typer.Option(help="Folder of the spill file (default: /var/tmp).", metavar="DIR"),
     ] = None,
+    memory_policy: Annotated[
+        str | None,
+        typer.Option(
+            help="elastic: live tensors move between the tiers (the default). antman: they stay "
+            "where they were allocated; only what is free is given back.",
+            metavar="POLICY",
+        ),
+    ] = None,
+    ask_wait: Annotated[
+        str | None,
+        typer.Option(
+            help="How long an allocation above the limit waits for memory of other jobs, before "
+            "the slower tier serves it, e.g. 500ms. Default: 2s.",
+            metavar="TIME",
+        ),
+    ] = None,
+    park_idle: Annotated[
+        str | None,
+        typer.Option(
+            help="Save all memory of a job without ops for so long, e.g. 10m, until its next op. "
+            "Default: never.",
+            metavar="TIME",
+        ),
+    ] = None,
     quiet: Annotated[
         bool, typer.Option("--quiet", help="No line of ours unless something is wrong.")
     ] = False,
@@ -140,6 +173,15 @@ def run(
             share_range = parse_share_range(share, guaranteed=guaranteed)
     with blaming("--law"):
         check_law(law)
+    with blaming("--memory-policy"):
+        policy = check_memory_policy(_given(memory_policy, "COMMENSAL_MEMORY_POLICY") or "elastic")
+    ask_wait_ms, park_idle_ms = JobSettings.ask_wait_ms, None
+    with blaming("--ask-wait"):
+        if (text := _given(ask_wait, "COMMENSAL_ASK_WAIT")) is not None:
+            ask_wait_ms = parse_ask_wait(text)
+    with blaming("--park-idle"):
+        if (text := _given(park_idle, "COMMENSAL_PARK_IDLE")) is not None:
+            park_idle_ms = parse_park_idle(text, policy)
     settings = JobSettings(
         job_id=new_job_id(job),
         name=job,
@@ -153,8 +195,16 @@ def run(
         runtime_dir=coordinator.runtime_dir,
         spill_dir=spill_dir.absolute() if spill_dir else None,
         quiet=quiet,
+        memory_policy=policy,
+        ask_wait_ms=ask_wait_ms,
+        park_idle_ms=park_idle_ms,
     )
     raise typer.Exit(_run_job(settings, coordinator, command))
+
+
+def _given(option: str | None, variable: str) -> str | None:
+    """Return an option's text, or what the environment says instead of it."""
+    return option if option is not None else os.environ.get(variable) or None
 
 
 def _run_job(settings: JobSettings, coordinator: Coordinator, command: Sequence[str]) -> int:

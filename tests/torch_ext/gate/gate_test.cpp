@@ -340,6 +340,67 @@ TEST_F(SimulatedGateTest, TheCallbackIsOnOnlyWhileThereIsSomethingToWaitFor) {
   EXPECT_FALSE(gate_.wants_callback());
 }
 
+TEST_F(SimulatedGateTest, ADozingGateHasTheJobBroughtBackByTheFirstOpThatWouldPass) {
+  int asked = 0;
+  gate_.on_needed([&] {
+    ++asked;
+    EXPECT_TRUE(gate_.dozing());
+    gate_.wake();
+  });
+  gate_.doze();
+  EXPECT_TRUE(gate_.wants_callback());
+  EXPECT_FALSE(gate_.try_enter_op(g_add));
+  EXPECT_STREQ(gate_.stats().state, "closed");
+  EXPECT_EQ(gate_.stats().reason, "parked while idle: an op has it brought back");
+  EXPECT_FALSE(gate_.paused()) << "nobody has to resume it";
+  EXPECT_EQ(asked, 0) << "to be looked at is no op";
+  gate_.wait_op(g_add);
+  gate_.leave_op(g_add);
+  EXPECT_EQ(asked, 1);
+  EXPECT_TRUE(gate_.try_enter_op(g_add));
+  gate_.leave_op(g_add);
+  gate_.doze();
+  gate_.wait_op(g_add);
+  gate_.leave_op(g_add);
+  EXPECT_EQ(asked, 2) << "each time anew";
+}
+
+TEST_F(SimulatedGateTest, AnOpThatMustWaitAnywayBringsNothingBack) {
+  std::atomic<int> asked{0};
+  gate_.on_needed([&] {
+    ++asked;
+    gate_.wake();
+  });
+  gate_.pause();
+  gate_.doze();
+  EXPECT_TRUE(gate_.paused());
+  // Summoned by its program, the op enters the closed gate, of a paused job.
+  gate_.wait_op(g_add, []() noexcept { return true; });
+  gate_.leave_op(g_add);
+  EXPECT_EQ(asked, 0);
+  gate_.resume();
+  EXPECT_FALSE(gate_.try_enter_op(g_add)) << "resumed, but still parked";
+  gate_.wait_op(g_add);
+  gate_.leave_op(g_add);
+  EXPECT_EQ(asked, 1);
+}
+
+TEST(GateTest, ManyThreadsAtADozingGateAskOnce) {
+  FakeDevice device;
+  Gate gate(make_pacing_law("open"), device);
+  std::atomic<int> asked{0};
+  gate.on_needed([&] { ++asked; });
+  gate.doze();
+  {
+    Workers workers(gate, 4);
+    ASSERT_TRUE(eventually([&] { return asked.load() == 1 && gate.stats().ops_gated == 4; }));
+    EXPECT_EQ(workers.passed(), 0U) << "all wait until it is back";
+    gate.wake();
+    ASSERT_TRUE(eventually([&] { return workers.passed() > 100; }));
+  }
+  EXPECT_EQ(asked.load(), 1);
+}
+
 TEST_F(SimulatedGateTest, AnEndWithoutAnEntryIsIgnored) {
   gate_.leave_op(g_add);
   EXPECT_EQ(gate_.stats().ops_seen, 0U);

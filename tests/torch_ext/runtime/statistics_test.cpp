@@ -22,7 +22,8 @@ TEST(StatisticsTest, HasEveryFieldOfTheSchema) {
   EXPECT_EQ(stats.at("schema"), 1);
   expect_fields(stats.at("job"), {"id", "name", "tenant", "class", "active", "role", "rank",
                                   "world_size", "pid", "coordinator", "coordinator_pid", "reason"});
-  expect_fields(stats.at("memory"), {"limit_bytes",
+  expect_fields(stats.at("memory"), {"policy",
+                                     "limit_bytes",
                                      "min_bytes",
                                      "max_bytes",
                                      "device_bytes",

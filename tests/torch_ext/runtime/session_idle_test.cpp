@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+// A job that does nothing is parked, and is back at its next op. One session a process.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+
+#include "tests/torch_ext/runtime/fake_coordinator.h"
+#include "torch_ext/gate/gate.h"
+#include "torch_ext/runtime/session.h"
+
+namespace commensal {
+namespace {
+
+using testing::eventually;
+using testing::FakeCoordinator;
+using ::testing::HasSubstr;
+using testing::TemporaryFolder;
+
+OpDuration g_add;
+
+class SessionIdleTest : public ::testing::Test {
+ protected:
+  [[nodiscard]] static SessionConfig config() {
+    SessionConfig config;
+    config.job_id = JobId{"job-1"};
+    config.name = "test";
+    config.idle_class = false;
+    config.quiet = true;
+    return config;
+  }
+  [[nodiscard]] SessionConfig connected() const {
+    SessionConfig with = config();
+    with.runtime_dir = folder_.path();
+    with.connect_timeout = std::chrono::seconds{10};
+    return with;
+  }
+  static nlohmann::json stats(const Session& session) {
+    return nlohmann::json::parse(session.stats_json());
+  }
+  [[nodiscard]] static SessionConfig parking(SessionConfig with) {
+    with.park_idle = std::chrono::seconds{1};
+    return with;
+  }
+  static void op(Session& session) {
+    if (!session.gate().try_enter_op(g_add)) session.gate().wait_op(g_add);
+    session.gate().leave_op(g_add);
+  }
+  /// Looks ten times a second: more often would look like work.
+  static bool is_soon(const std::function<bool()>& condition) {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds{60};
+    while (!condition()) {
+      if (std::chrono::steady_clock::now() > until) return false;
+      std::this_thread::sleep_for(std::chrono::milliseconds{100});
+    }
+    return true;
+  }
+  static bool is_parked(const Session& session) {
+    return is_soon([&] { return stats(session)["activity"]["state"] == "parked"; });
+  }
+  static bool is_filled(const void* block, Bytes size, char with) {
+    const auto* bytes = static_cast<const char*>(block);
+    for (std::size_t i = 0; i < size.count(); ++i) {
+      if (bytes[i] != with) return false;
+    }
+    return true;
+  }
+
+  TemporaryFolder folder_;
+};
+
+TEST_F(SessionIdleTest, IsParkedAndBackAtItsNextOp) {
+  Session& session = Session::start(parking(config()));
+  void* const block = session.allocator().allocate(24_MiB);
+  std::memset(block, 7, (24_MiB).count());
+  EXPECT_FALSE(session.gate().wants_callback()) << "nothing is parked: ops cost nothing";
+  ::testing::internal::CaptureStderr();
+  ASSERT_TRUE(is_parked(session));
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "") << "it is quiet";
+  const AllocatorStats saved = session.allocator().stats();
+  EXPECT_TRUE(saved.device.is_zero());
+  EXPECT_GE(saved.parked, 24_MiB);
+  EXPECT_TRUE(session.gate().wants_callback());
+  EXPECT_EQ(stats(session)["memory"]["wanted_bytes"], 0) << "others may have it";
+  op(session);
+  // The op was let in when its memory was back, not before.
+  const AllocatorStats back = session.allocator().stats();
+  EXPECT_GE(back.device, 24_MiB);
+  EXPECT_TRUE((back.parked + back.host).is_zero());
+  EXPECT_TRUE(is_filled(block, 24_MiB, 7));
+  EXPECT_NE(stats(session)["activity"]["state"], "parked");
+  EXPECT_TRUE(eventually([&] { return !session.gate().wants_callback(); }));
+  session.allocator().deallocate(block);
+}
+
+TEST_F(SessionIdleTest, IsParkedAgainAfterTheNextRest) {
+  Session& session = Session::start(parking(config()));
+  void* const block = session.allocator().allocate(4_MiB);
+  for (int round = 0; round < 2; ++round) {
+    std::memset(block, round, (4_MiB).count());
+    ASSERT_TRUE(is_parked(session)) << round;
+    op(session);
+    EXPECT_TRUE(is_filled(block, 4_MiB, static_cast<char>(round)));
+  }
+  session.allocator().deallocate(block);
+}
+
+TEST_F(SessionIdleTest, WhatReachesParkedMemoryOtherwiseBringsItBackToo) {
+  Session& session = Session::start(parking(config()));
+  void* const block = session.allocator().allocate(24_MiB);
+  std::memset(block, 9, (24_MiB).count());
+  ASSERT_TRUE(is_parked(session));
+  EXPECT_TRUE(is_filled(block, 24_MiB, 9)) << "the kernel serves it where it lies";
+  static_cast<char*>(block)[5] = 1;
+  EXPECT_TRUE(eventually([&] { return session.allocator().stats().device >= 24_MiB; }));
+  EXPECT_EQ(static_cast<char*>(block)[5], 1);
+  EXPECT_EQ(static_cast<char*>(block)[6], 9);
+  session.allocator().deallocate(block);
+}
+
+TEST_F(SessionIdleTest, AnAllocationOrAStepBringsItBack) {
+  Session& session = Session::start(parking(config()));
+  void* const block = session.allocator().allocate(24_MiB);
+  ASSERT_TRUE(is_parked(session));
+  void* const other = session.allocator().allocate(64_KiB);
+  EXPECT_TRUE(eventually([&] { return session.allocator().stats().device >= 24_MiB; }));
+  ASSERT_TRUE(is_parked(session));
+  session.step();
+  EXPECT_TRUE(eventually([&] { return session.allocator().stats().device >= 24_MiB; }));
+  session.allocator().deallocate(block);
+  session.allocator().deallocate(other);
+}
+
+TEST_F(SessionIdleTest, MoreRoomIsNoReasonToComeBack) {
+  FakeCoordinator coordinator(folder_.path());
+  Session& session = Session::start(parking(connected()));
+  void* const block = session.allocator().allocate(24_MiB);
+  ASSERT_TRUE(is_parked(session));
+  wire::Change more;
+  more.job_id = "job-1";
+  more.revision = 2;
+  more.limit_bytes = (4_GiB).count();
+  coordinator.send(more);
+  ASSERT_TRUE(coordinator.next_if<wire::Answer>([](const auto& a) { return a.revision == 2; }));
+  for (int report = 0; report < 3; ++report) ASSERT_TRUE(coordinator.next<wire::Stats>());
+  EXPECT_GE(session.allocator().stats().parked, 24_MiB);
+  session.allocator().deallocate(block);
+}
+
+TEST_F(SessionIdleTest, WhatOthersTookMeanwhileIsAskedForAndTheOpDoesNotWaitForIt) {
+  FakeCoordinator coordinator(folder_.path());
+  Session& session = Session::start(parking(connected()));
+  void* const block = session.allocator().allocate(24_MiB);
+  std::memset(block, 5, (24_MiB).count());
+  ASSERT_TRUE(is_parked(session));
+  wire::Change less;
+  less.job_id = "job-1";
+  less.revision = 2;
+  less.limit_bytes = (8_MiB).count();
+  coordinator.send(less);
+  ASSERT_TRUE(coordinator.next_if<wire::Answer>([](const auto& a) { return a.revision == 2; }));
+  op(session);
+  EXPECT_TRUE(is_filled(block, 24_MiB, 5));
+  const auto asked = coordinator.next<wire::AskMemory>();
+  ASSERT_TRUE(asked);
+  EXPECT_EQ(asked->held_bytes + asked->needed_bytes, (24_MiB).count());
+  less.revision = 3;
+  less.limit_bytes = (64_MiB).count();
+  coordinator.send(less);
+  EXPECT_TRUE(eventually([&] { return session.allocator().stats().device >= 24_MiB; }));
+  session.allocator().deallocate(block);
+}
+
+TEST_F(SessionIdleTest, AJobThatCannotBeSavedIsNotHeldUp) {
+  SessionConfig with = parking(config());
+  with.host_cap = Bytes{};
+  Session& session = Session::start(with);
+  void* const block = session.allocator().allocate(4_MiB);
+  ASSERT_TRUE(is_soon([&] {
+    return stats(session)["memory"]["notes"].dump().find("the idle job could not be parked") !=
+           std::string::npos;
+  }));
+  EXPECT_TRUE(eventually([&] { return !session.gate().dozing(); }));
+  op(session);
+  EXPECT_NE(stats(session)["activity"]["state"], "parked");
+  session.allocator().deallocate(block);
+}
+
+TEST_F(SessionIdleTest, ABusyJobIsNotParked) {
+  Session& session = Session::start(parking(config()));
+  void* const block = session.allocator().allocate(4_MiB);
+  // Three such times of work that the allocator sees nothing of.
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds{3};
+  while (std::chrono::steady_clock::now() < until) {
+    std::memset(block, 1, (4_MiB).count());
+  }
+  EXPECT_EQ(session.allocator().stats().moves, 0U);
+  session.allocator().deallocate(block);
+}
+
+TEST_F(SessionIdleTest, AnEndedSessionHoldsNoOpUp) {
+  Session& session = Session::start(parking(config()));
+  void* const block = session.allocator().allocate(4_MiB);
+  std::memset(block, 6, (4_MiB).count());
+  ASSERT_TRUE(is_parked(session));
+  session.shutdown();
+  op(session);
+  EXPECT_TRUE(is_filled(block, 4_MiB, 6));
+  session.allocator().deallocate(block);
+}
+
+TEST_F(SessionIdleTest, SaysWhenItIsParkedAndWhenItIsBack) {
+  SessionConfig with = parking(config());
+  with.quiet = false;
+  Session& session = Session::start(with);
+  void* const block = session.allocator().allocate(24_MiB);
+  ::testing::internal::CaptureStderr();
+  ASSERT_TRUE(is_parked(session));
+  op(session);
+  ASSERT_TRUE(eventually([&] { return session.allocator().stats().parked.is_zero(); }));
+  session.shutdown();  // its lines are written
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(said, HasSubstr("commensal: idle for "));
+  EXPECT_THAT(said, HasSubstr(": parked, 24 MiB saved to the slower tier\n"));
+  EXPECT_THAT(said, HasSubstr("commensal: back from parking: 24 MiB in "));
+  session.allocator().deallocate(block);
+}
+
+TEST_F(SessionIdleTest, OffByDefault) { EXPECT_FALSE(SessionConfig{}.park_idle.has_value()); }
+
+}  // namespace
+}  // namespace commensal

@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a session says and does when memory runs out, and its memory policies.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+
+#include "tests/torch_ext/runtime/fake_coordinator.h"
+#include "torch_ext/runtime/session.h"
+
+namespace commensal {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::eventually;
+using testing::FakeCoordinator;
+using ::testing::HasSubstr;
+using testing::TemporaryFolder;
+
+constexpr std::string_view kStep = "Optimizer.step#SGD.step";
+
+class SessionMemoryTest : public ::testing::Test {
+ protected:
+  [[nodiscard]] static SessionConfig config() {
+    SessionConfig config;
+    config.job_id = JobId{"job-1"};
+    config.name = "test";
+    config.idle_class = false;
+    config.quiet = true;
+    return config;
+  }
+  [[nodiscard]] SessionConfig connected() const {
+    SessionConfig with = config();
+    with.runtime_dir = folder_.path();
+    with.connect_timeout = std::chrono::seconds{10};
+    return with;
+  }
+  static nlohmann::json stats(const Session& session) {
+    return nlohmann::json::parse(session.stats_json());
+  }
+  static std::string out_of_memory(Session& session, Bytes size) {
+    try {
+      session.allocator().deallocate(session.allocator().allocate(size));
+      return "served";
+    } catch (const OutOfMemory& error) {
+      return error.what();
+    }
+  }
+  /// A coordinator that grants 16 MiB to a job without a slower tier.
+  [[nodiscard]] FakeCoordinator::Behaviour little() const {
+    FakeCoordinator::Behaviour behaviour;
+    behaviour.limit_bytes = (16_MiB).count();
+    return behaviour;
+  }
+  [[nodiscard]] SessionConfig without_slower_tier() const {
+    SessionConfig with = connected();
+    with.host_cap = Bytes{};
+    return with;
+  }
+  // The device page comes by another socket than the registration; without it nobody is asked.
+  static bool is_asked(FakeCoordinator& coordinator, Session& session) {
+    return eventually([&] {
+      return coordinator.has_job_page() &&
+             out_of_memory(session, 48_MiB).find("no sign of life") == std::string::npos;
+    });
+  }
+
+  TemporaryFolder folder_;
+};
+
+TEST_F(SessionMemoryTest, ARefusalIsPartOfTheStory) {
+  FakeCoordinator coordinator(folder_.path(), little());
+  Session& session = Session::start(without_slower_tier());
+  ASSERT_TRUE(eventually([&] { return stats(session)["memory"]["limit_bytes"] == 16U << 20U; }));
+  std::atomic<bool> ended{false};
+  std::thread arbiter([&] {
+    while (!ended.load()) {
+      if (coordinator.next<wire::AskMemory>()) {
+        coordinator.send(wire::Error{"no_memory", "needs 48 MiB: it may have 16 MiB (full)"});
+      }
+    }
+  });
+  ASSERT_TRUE(is_asked(coordinator, session));
+  const std::string story = out_of_memory(session, 48_MiB);
+  ended.store(true);
+  (void)out_of_memory(session, 48_MiB);  // the question that ends the thread's wait
+  arbiter.join();
+  EXPECT_THAT(story, HasSubstr("out of memory: asked 48 MiB, limit 16 MiB, in use 0 B (live 0 B), "
+                               "slower tier 0 B of 0 B"));
+  EXPECT_THAT(story, HasSubstr("tried: 1. own cache: 0 B released, needs 48 MiB more on the device;"
+                               " 2. others: the coordinator refused: needs 48 MiB: it may have "
+                               "16 MiB (full); 3. slower tier: no slower tier: "));
+}
+
+TEST_F(SessionMemoryTest, WithoutACoordinatorTheStorySaysSo) {
+  SessionConfig with = without_slower_tier();
+  with.memory.max = 16_MiB;
+  Session& session = Session::start(with);
+  EXPECT_THAT(out_of_memory(session, 48_MiB),
+              HasSubstr("2. others: no coordinator: no coordinator 'default' in "));
+}
+
+TEST_F(SessionMemoryTest, AJobAtItsOwnBoundIsNotHelpedByOthers) {
+  FakeCoordinator coordinator(folder_.path());
+  Session& session = Session::start(without_slower_tier());
+  (void)session.set_memory_limit(16_MiB);
+  EXPECT_THAT(out_of_memory(session, 48_MiB), HasSubstr("the limit is the job's own"));
+}
+
+TEST_F(SessionMemoryTest, TheWaitEndsAndTheSlowerTierServes) {
+  FakeCoordinator coordinator(folder_.path(), little());  // answers nothing to a question
+  SessionConfig with = connected();
+  with.ask_wait = milliseconds{1};
+  Session& session = Session::start(with);
+  ASSERT_TRUE(eventually([&] { return stats(session)["memory"]["limit_bytes"] == 16U << 20U; }));
+  void* const block = session.allocator().allocate(48_MiB);
+  EXPECT_GE(session.allocator().stats().host, 32_MiB);
+  std::memset(block, 3, (48_MiB).count());
+  session.allocator().deallocate(block);
+}
+
+TEST_F(SessionMemoryTest, AnAllocationIsServedByWhatComesWithinTheWait) {
+  FakeCoordinator coordinator(folder_.path(), little());
+  SessionConfig with = connected();
+  with.ask_wait = std::chrono::minutes{5};  // a slow machine must not look like a short wait
+  Session& session = Session::start(with);
+  ASSERT_TRUE(eventually([&] { return stats(session)["memory"]["limit_bytes"] == 16U << 20U; }));
+  ASSERT_TRUE(eventually([&] { return coordinator.has_job_page(); }));
+  std::atomic<bool> asked{false};
+  std::thread arbiter([&] {
+    asked.store(coordinator.next<wire::AskMemory>().has_value());
+    wire::Change grant;
+    grant.job_id = "job-1";
+    grant.revision = 2;
+    grant.limit_bytes = (128_MiB).count();
+    coordinator.send(grant);
+  });
+  void* block = nullptr;
+  ASSERT_TRUE(eventually([&] {
+    session.allocator().deallocate(block);
+    block = session.allocator().allocate(48_MiB);
+    return asked.load();
+  }));
+  arbiter.join();
+  EXPECT_TRUE(session.allocator().stats().host.is_zero()) << "it waited for the grant";
+  session.allocator().deallocate(block);
+}
+
+TEST_F(SessionMemoryTest, TheAntmanPolicyMovesNoLiveMemoryAndSaysSo) {
+  SessionConfig with = config();
+  with.memory_policy = MemoryPolicy::kAntman;
+  Session& session = Session::start(with);
+  EXPECT_THAT(session.active_line(), HasSubstr(", memory policy antman"));
+  EXPECT_EQ(stats(session)["memory"]["policy"], "antman");
+  void* const block = session.allocator().allocate(24_MiB);
+  std::memset(block, 7, (24_MiB).count());
+  const LimitTicket ticket = session.set_memory_limit(8_MiB);
+  EXPECT_GE(ticket.deferred, 16_MiB);
+  EXPECT_EQ(ticket.reason, "live memory stays: memory policy antman");
+  void* const overflow = session.allocator().allocate(8_MiB);
+  EXPECT_GE(session.allocator().stats().host, 8_MiB);
+  session.allocator().deallocate(block);
+  session.range_begin(kStep);
+  session.range_end(kStep);
+  EXPECT_LE(session.allocator().stats().device, 8_MiB);
+  EXPECT_EQ(stats(session)["memory"]["moved_bytes_total"], 0);
+  session.allocator().deallocate(overflow);
+}
+
+TEST_F(SessionMemoryTest, TheElasticPolicyIsTheDefault) {
+  Session& session = Session::start(config());
+  EXPECT_EQ(stats(session)["memory"]["policy"], "elastic");
+  EXPECT_EQ(session.active_line().find("policy"), std::string::npos);
+}
+
+TEST_F(SessionMemoryTest, ALimitAboveTheDeviceIsDoubtedWithBothValues) {
+  SessionConfig with = config();
+  with.memory.max = Bytes{std::uint64_t{1} << 50U};
+  Session& session = Session::start(with);
+  EXPECT_THAT(stats(session)["memory"]["notes"].dump(),
+              HasSubstr("memory limit above the device: 1 PiB > "));
+  EXPECT_THAT(session.set_memory_limit(Bytes{std::uint64_t{1} << 49U}).reason,
+              HasSubstr("memory limit above the device: 512 TiB > "));
+  EXPECT_EQ(session.set_memory_limit(1_GiB).reason, "");
+}
+
+TEST_F(SessionMemoryTest, ALimitBelowTheFloorChangesNothing) {
+  SessionConfig with = config();
+  with.memory = {64_MiB, 128_MiB};
+  Session& session = Session::start(with);
+  try {
+    (void)session.set_memory_limit(32_MiB);
+    FAIL() << "no exception";
+  } catch (const std::invalid_argument& error) {
+    EXPECT_STREQ(error.what(), "memory limit below the job's minimum: 32 MiB < 64 MiB");
+  }
+  EXPECT_EQ(session.allocator().stats().limit, 128_MiB);
+}
+
+struct WrongConfig {
+  const char* name;
+  void (*spoil)(SessionConfig& config);
+  const char* says;
+};
+
+class SessionConfigTest : public ::testing::TestWithParam<WrongConfig> {};
+
+TEST_P(SessionConfigTest, AWrongValueIsNamedAndNothingStarts) {
+  SessionConfig config;
+  GetParam().spoil(config);
+  try {
+    Session::start(config);
+    FAIL() << "no exception";
+  } catch (const std::invalid_argument& error) {
+    EXPECT_THAT(error.what(), HasSubstr(GetParam().says));
+  }
+  EXPECT_EQ(Session::current(), nullptr);
+  Session::start(SessionConfig{});  // as if nothing had been
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Table, SessionConfigTest,
+    ::testing::Values(
+        WrongConfig{"MinAboveMax",
+                    [](SessionConfig& c) {
+                      c.memory = {2_GiB, 1_GiB};
+                    },
+                    "memory minimum above maximum: 2 GiB > 1 GiB"},
+        WrongConfig{"NegativeWait", [](SessionConfig& c) { c.ask_wait = milliseconds{-1}; },
+                    "wait for memory outside 0 to 3600000 ms: -1 ms"},
+        WrongConfig{"EndlessWait", [](SessionConfig& c) { c.ask_wait = milliseconds{3'600'001}; },
+                    "3600001 ms"},
+        WrongConfig{"ParkedAtOnce", [](SessionConfig& c) { c.park_idle = milliseconds{0}; },
+                    "park-idle outside 1 s to 365 d: 0 ms"},
+        WrongConfig{"NegativeParkIdle", [](SessionConfig& c) { c.park_idle = milliseconds{-5000}; },
+                    "-5000 ms"},
+        WrongConfig{"ParkIdleOfAYear",
+                    [](SessionConfig& c) { c.park_idle = std::chrono::hours{24 * 366}; },
+                    "31622400000 ms"},
+        WrongConfig{"ParkIdleOfAntman",
+                    [](SessionConfig& c) {
+                      c.park_idle = std::chrono::minutes{1};
+                      c.memory_policy = MemoryPolicy::kAntman;
+                    },
+                    "park-idle moves live memory, which the memory policy antman does not"}),
+    [](const auto& row) { return std::string(row.param.name); });
+
+TEST(MemoryPolicyTest, AnUnknownNameIsNamed) {
+  EXPECT_EQ(to_memory_policy("elastic"), MemoryPolicy::kElastic);
+  EXPECT_EQ(to_memory_policy("antman"), MemoryPolicy::kAntman);
+  for (const char* wrong : {"", "AntMan", "elastic ", "swap"}) {
+    try {
+      (void)to_memory_policy(wrong);
+      FAIL() << wrong;
+    } catch (const std::invalid_argument& error) {
+      EXPECT_EQ(error.what(),
+                "not a memory policy (elastic, antman): '" + std::string(wrong) + "'");
+    }
+  }
+}
+
+}  // namespace
+}  // namespace commensal

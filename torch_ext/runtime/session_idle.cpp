@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// Parks a job that does nothing, and brings it back at its next op. All on the client's thread.
+#include <poll.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <ctime>
+
+#include "torch_ext/runtime/session_impl.h"
+
+namespace commensal {
+namespace {
+
+constexpr auto kRelaxed = std::memory_order_relaxed;
+constexpr Duration kLook = std::chrono::milliseconds{150};
+
+Duration cpu_time(clockid_t of) {
+  timespec time{};
+  if (::clock_gettime(of, &time) != 0) return {};
+  return std::chrono::seconds{time.tv_sec} + std::chrono::nanoseconds{time.tv_nsec};
+}
+
+std::string seconds(Duration duration) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.3g s", std::chrono::duration<double>(duration).count());
+  return text;
+}
+
+}  // namespace
+
+SignsOfWork Session::Impl::signs_of_work(const AllocatorStats& stats) const {
+  SignsOfWork signs;
+  signs.counted = stats.allocations + stats.frees + steps.state().number + gate.stats().ops_seen +
+                  page.waits_total.load(kRelaxed) + page.last_touch_ns.load(kRelaxed);
+  signs.cpu = cpu_time(CLOCK_PROCESS_CPUTIME_ID) - cpu_time(CLOCK_THREAD_CPUTIME_ID);
+  return signs;
+}
+
+void Session::Impl::set_resting(bool rests, TimePoint now) noexcept {
+  resting.store(rests);
+  // What neighbours see: a job that is parked is not busy.
+  const auto paused = static_cast<std::uint64_t>(wire::Activity::kPaused);
+  const auto busy = static_cast<std::uint64_t>(wire::Activity::kBusy);
+  auto from = rests ? page.activity.load(kRelaxed) : paused;
+  if (from == static_cast<std::uint64_t>(wire::Activity::kWaiting)) return;
+  if (page.activity.compare_exchange_strong(from, rests ? paused : busy)) {
+    page.activity_since_ns.store(to_page_time(now), kRelaxed);
+  }
+}
+
+void Session::Impl::say(const std::string& line) {
+  if (config.quiet) return;
+  // Nobody may read what the job writes: then this thread, which keeps the line, must not wait.
+  pollfd readers{STDERR_FILENO, POLLOUT, 0};
+  if (::poll(&readers, 1, 0) != 1) return;
+  (void)std::fprintf(stderr, "commensal: %s\n", line.c_str());
+}
+
+void Session::Impl::follow_idleness(TimePoint now) {
+  if (!config.park_idle || ended.load()) return;
+  // Looking at all slow chunks costs something: not at every wake-up.
+  if (!op_came.load() && returning.is_zero() && now - looked_at < kLook) return;
+  looked_at = now;
+  const AllocatorStats stats = allocator.stats();
+  const TimePoint idle_since = idle_watch.look(signs_of_work(stats), now);
+  if (resting.load()) {
+    // Another sign than an op: the kernel has served what reached parked memory by another way.
+    const bool touched = stats.parked < parked_by_idleness;
+    if (op_came.exchange(false) || touched || idle_since > rests_since) bring_back(now);
+  } else if (!returning.is_zero()) {
+    bring_more_back();
+  } else if (now - idle_since >= *config.park_idle && !(stats.device + stats.host).is_zero() &&
+             !park_asked && moving.load() == 0) {
+    park_idle_job(now - idle_since);
+  }
+}
+
+void Session::Impl::park_idle_job(Duration idle_for) {
+  op_came.store(false);
+  gate.doze();  // an op that comes from here on waits until its memory is back
+  LimitTicket ticket;
+  try {
+    const Moving here(*this);
+    ticket = allocator.park();
+  } catch (const std::exception& error) {
+    ticket.reason = error.what();
+  }
+  const TimePoint now = clock.now();
+  idle_watch.start_over(now);  // not again before another such time has passed
+  parked_by_idleness = allocator.stats().parked;
+  if (parked_by_idleness.is_zero()) {
+    gate.wake();
+    note("the idle job could not be parked: " + ticket.reason);
+    return;
+  }
+  rests_since = now;
+  (void)idle_watch.look(signs_of_work(allocator.stats()), now);
+  set_resting(true, now);
+  say("idle for " + seconds(idle_for) + ": parked, " + to_string(parked_by_idleness) +
+      " saved to the slower tier" +
+      (ticket.deferred.is_zero() ? std::string()
+                                 : ", " + to_string(ticket.deferred) + " not: " + ticket.reason));
+}
+
+void Session::Impl::bring_back(TimePoint now) {
+  returning = parked_by_idleness;
+  return_began = now;
+  set_resting(false, now);
+  // What was given away meanwhile has to be asked for; nobody waits for the answer.
+  const AllocatorStats stats = allocator.stats();
+  const Bytes held = held_by(stats);
+  if (const auto limit = limits.effective(); limit && *limit < stats.live && client.connected()) {
+    client.post(wire::AskMemory{.job_id = config.job_id.str(),
+                                .pid = ::getpid(),
+                                .needed_bytes = saturating_sub(stats.live, held).count(),
+                                .held_bytes = held.count()});
+  }
+  bring_more_back();
+}
+
+// As much as one move may take; the rest follows at the next ticks, while ops run.
+void Session::Impl::bring_more_back() {
+  LimitTicket ticket;
+  try {
+    const Moving here(*this);
+    ticket = allocator.grow(Bytes{UINT64_MAX});
+  } catch (const std::exception& error) {
+    ticket.reason = error.what();
+  }
+  gate.wake();  // whatever came back: at the latest the slower tier serves the op
+  const AllocatorStats stats = allocator.stats();
+  idle_watch.start_over(clock.now());
+  if (!ticket.done.is_zero() && !(stats.parked + stats.host).is_zero()) return;
+  const Bytes slow = stats.parked + stats.host;
+  say("back from parking: " + to_string(saturating_sub(returning, slow)) + " in " +
+      seconds(clock.now() - return_began) +
+      (slow.is_zero() ? std::string()
+                      : ", " + to_string(slow) + " on the slower tier" +
+                            (ticket.reason.empty() ? "" : ": " + ticket.reason)));
+  returning = Bytes{};
+}
+
+}  // namespace commensal
