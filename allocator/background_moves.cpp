@@ -60,7 +60,7 @@ void ElasticCore::abandon_ahead() noexcept {
 
 AheadReport ElasticCore::work_ahead(Bytes most) {
   AheadReport report;
-  if (!work_pending() || in_child()) return report;
+  if (!work_pending() || in_child() || !options_.move_live) return report;
   const MoveLock moves(*this);
   if (foreground_ > 0) {
     report.more = true;

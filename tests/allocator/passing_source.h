@@ -2,6 +2,7 @@
 // A memory source that passes every call on; tests derive from it and change one.
 #pragma once
 
+#include <span>
 #include <string>
 
 #include "allocator/memory_source.h"
@@ -35,6 +36,11 @@ class PassingSource : public MemorySource {
     return source_.copy_error(ticket);
   }
   CopyState wait_copy(CopyTicket ticket) override { return source_.wait_copy(ticket); }
+  CopyState advance_copy(CopyTicket ticket, Bytes most) override {
+    return source_.advance_copy(ticket, most);
+  }
+  void watch(std::span<const CopyTicket> tickets) noexcept override { source_.watch(tickets); }
+  [[nodiscard]] bool watches(Tier to) const noexcept override { return source_.watches(to); }
   void end_copy(CopyTicket ticket) noexcept override { source_.end_copy(ticket); }
   [[nodiscard]] MoveRisk move_risk() override { return source_.move_risk(); }
   [[nodiscard]] FenceResult fence(Duration deadline) noexcept override {

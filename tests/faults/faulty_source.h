@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -106,6 +107,8 @@ class FaultySource final : public MemorySource {
     }
     return source_.wait_copy(ticket);
   }
+  void watch(std::span<const CopyTicket> tickets) noexcept override { source_.watch(tickets); }
+  [[nodiscard]] bool watches(Tier to) const noexcept override { return source_.watches(to); }
   void end_copy(CopyTicket ticket) noexcept override {
     if (ticket.id == broken_.id) broken_ = {};
     source_.end_copy(ticket);

@@ -158,7 +158,7 @@ Session::Impl::~Impl() {
 void Session::Impl::begin() {
   gate.set_share(config.share.min, config.share.max);
   allocator.on_pressure([this](Bytes needed) { return ask_for_memory(needed); });
-  if (config.background_rate) {
+  if (config.background_rate && config.memory_policy == MemoryPolicy::kElastic) {
     if (const std::string why = mover.start(); !why.empty()) {
       note("memory moves at safe points only: " + why);
     }
