@@ -15,6 +15,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 BENCHMARKS = ROOT / "tests" / "benchmarks"
+TRACES = ROOT / "tests" / "data" / "traces"
 DEADLINE = 300.0
 
 
@@ -57,7 +58,14 @@ def test_every_name_is_a_benchmark_and_documented() -> None:
         assert f"| `{name}` |" in readme
 
 
-@pytest.mark.parametrize("job", ["char_transformer", "digits_cnn"])
+TRACED = sorted(path.name.removesuffix(".trace.xz") for path in TRACES.glob("*.trace.xz"))
+
+
+def test_each_of_the_five_jobs_is_recorded() -> None:
+    assert TRACED == ["char_transformer", "digits_cnn", "gpt", "loader", "resnet18"]
+
+
+@pytest.mark.parametrize("job", TRACED)
 def test_recorded_traces_are_whole(traces: Any, job: str) -> None:
     events = traces.load(traces.FOLDER / f"{job}.trace.xz")
     assert sum(isinstance(event, traces.StepEnd) for event in events) >= 20
@@ -109,7 +117,7 @@ def built(program: str) -> bool:
 @pytest.mark.parametrize(
     ("name", "program", "bars"),
     [
-        ("replay", "replay_benchmark", 12),
+        ("replay", "replay_benchmark", 6 * len(TRACED)),
         ("limits", "limit_benchmark", 3),
         ("given_back", None, 4),
         ("messages", "message_benchmark", 3),
