@@ -112,6 +112,7 @@ def observed(step: jobs.Step, count: int, empty: EmptyStop | None) -> list[dict[
         end = time.monotonic()
         after = memory()
         row = {"begin": begin, "end": end, "failed": failed, "device": after["device_bytes"]}
+        row["host"] = after["host_bytes"]
         row |= {name: after[name] - before[name] for name in TOTALS}
         if empty is not None:
             row["empty_stop"] = empty.seconds()
