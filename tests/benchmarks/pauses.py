@@ -64,7 +64,7 @@ def run(*, quick: bool) -> Result:
     result = Result(
         "pauses",
         f"A training loop ({model}) whose memory limit falls and rises, {rounds} rounds",
-        ["change", "moved", "in", "stood, p50", "p99", "per 32 MiB, p50", "p99", "steps longer by"],
+        ["change", "moved", "in", "stood", "p99", "per 32 MiB", "p99", "longer by"],
     )
     bench = Bench(result, quick=quick)
     found: dict[str, list[Change]] = {}
