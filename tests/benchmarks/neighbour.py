@@ -46,9 +46,15 @@ class Training(threading.Thread):
     def run(self) -> None:
         try:
             while not self._end.is_set():
-                self._rows += json.loads(self._job.tell("train 5"))
+                self._rows += json.loads(self._job.tell("train 1"))
         except BenchmarkError as error:
             self._error = error
+
+    def wait(self, seconds: float) -> None:
+        """Let it train for a while, and for two steps at least."""
+        end, steps = time.monotonic() + seconds, len(self._rows) + 2
+        while self.is_alive() and (time.monotonic() < end or len(self._rows) < steps):
+            time.sleep(0.01)
 
     def stop(self) -> list[dict[str, Any]]:
         """End it; return what its steps saw.
@@ -66,8 +72,9 @@ class Training(threading.Thread):
 def run(*, quick: bool) -> Result:
     """Let one job train while the other, which does not compute, spills and takes back."""
     mib, rounds = (64, 1) if quick else (2048, 4)
-    # On a busy machine, where a quick run may be, the kernel's idle class stands still.
-    options = ("--quiet", "--no-idle-class") if quick else ("--quiet",)
+    # The few ops between its moves need not wait for gaps; and on a busy machine, where a quick run
+    # may be, the kernel's idle class stands still.
+    options = ("--quiet", "--law", "open", *(("--no-idle-class",) if quick else ()))
     result = Result(
         "neighbour",
         f"Steps of a guaranteed job while another job's {mib} MiB move",
@@ -111,15 +118,15 @@ def observe(neighbour: Script, spilling: Script, mib: int, quiet_seconds: float)
     training = Training(neighbour)
     training.start()
     try:
-        time.sleep(quiet_seconds)
+        training.wait(quiet_seconds)
         for case, limit in (("spill", held - mib * MiB), ("return", NO_LIMIT)):
             begin = time.monotonic()
             window.moved_bytes[case] = move(spilling, limit, mib)
             moves[case] = (begin, time.monotonic())
-            time.sleep(quiet_seconds)
+            training.wait(quiet_seconds)
     finally:
         rows = training.stop()
-    for row in rows[1:]:
+    for row in rows:
         case = overlapped(row, moves)
         if case is not None:
             window.seconds[case].append(row["end"] - row["begin"])
