@@ -20,7 +20,7 @@ from commensal.demo.statistics import Interval, bootstrap_interval
 
 MiB = 1 << 20
 NO_LIMIT = 1 << 40
-MOST_SECONDS = 30.0  # for a move; what is left then is told
+MOST_SECONDS = 15.0  # for a move; what is left then is told
 CASES = ("alone", "spill", "return")
 
 
@@ -71,9 +71,9 @@ class Training(threading.Thread):
 
 def run(*, quick: bool) -> Result:
     """Let one job train while the other, which does not compute, spills and takes back."""
-    mib, rounds = (64, 1) if quick else (2048, 4)
-    # The few ops between its moves need not wait for gaps; and on a busy machine, where a quick run
-    # may be, the kernel's idle class stands still.
+    mib, rounds = (64, 1) if quick else (2048, 2)
+    # Its few ops need not wait for gaps; and on a busy machine, where a quick run may be, the
+    # kernel's idle class stands still.
     options = ("--quiet", "--law", "open", *(("--no-idle-class",) if quick else ()))
     result = Result(
         "neighbour",
@@ -91,7 +91,7 @@ def run(*, quick: bool) -> Result:
             environment=daemon.environment(),
         ) as neighbour,
         Script(
-            *("given_back_job.py", "--text-mib", str(mib)),
+            *("workload.py", "--model", "mlp_tiny", "--cold-mib", str(mib + 64)),
             launcher=daemon.launcher("opportunistic", "spilling", *options),
             environment=daemon.environment(),
         ) as spilling,
@@ -111,8 +111,7 @@ def run(*, quick: bool) -> Result:
 
 def observe(neighbour: Script, spilling: Script, mib: int, quiet_seconds: float) -> Window:
     """Train, and meanwhile move memory out and back; sort the steps by what they overlap."""
-    spilling.turn()
-    held = int(spilling.tell("hold 0"))
+    held = int(json.loads(spilling.tell("memory"))["device_bytes"])
     window = Window()
     moves: dict[str, tuple[float, float]] = {}
     training = Training(neighbour)
@@ -121,7 +120,7 @@ def observe(neighbour: Script, spilling: Script, mib: int, quiet_seconds: float)
         training.wait(quiet_seconds)
         for case, limit in (("spill", held - mib * MiB), ("return", NO_LIMIT)):
             begin = time.monotonic()
-            window.moved_bytes[case] = move(spilling, limit, mib)
+            window.moved_bytes[case] = move(spilling, limit)
             moves[case] = (begin, time.monotonic())
             training.wait(quiet_seconds)
     finally:
@@ -134,12 +133,15 @@ def observe(neighbour: Script, spilling: Script, mib: int, quiet_seconds: float)
     return window
 
 
-def move(job: Script, limit: int, mib: int) -> int:
-    """Set a job's limit again and again until so much has moved; return the bytes."""
+def move(job: Script, limit: int) -> int:
+    """Set a job's limit again and again until nothing is left to do; return the bytes."""
     moved = 0
     end = time.monotonic() + MOST_SECONDS
-    while moved < 0.99 * mib * MiB and time.monotonic() < end:
-        moved += int(job.tell(f"limit {limit}"))
+    while time.monotonic() < end:
+        ticket = json.loads(job.tell(f"limit {limit}"))
+        moved += ticket["done_bytes"]
+        if not ticket["deferred_bytes"]:
+            break
     return moved
 
 

@@ -40,6 +40,14 @@ class Change:
         """Return, for each step that moved live memory, how long the loop stood per 32 MiB."""
         return [stood(row) / math.ceil(moved(row) / UNIT) for row in self.rows if moved(row)]
 
+    def stops(self) -> list[float]:
+        """Return the same of the time in which all its threads were stopped."""
+        return [
+            float(row["pause_seconds_total"]) / math.ceil(moved(row) / UNIT)
+            for row in self.rows
+            if moved(row)
+        ]
+
     def extra_seconds(self) -> float:
         """Return how much longer than usual all the steps took."""
         return sum(row["end"] - row["begin"] - self.usual_seconds for row in self.rows)
@@ -64,7 +72,7 @@ def run(*, quick: bool) -> Result:
     result = Result(
         "pauses",
         f"A training loop ({model}) whose memory limit falls and rises, {rounds} rounds",
-        ["change", "moved", "in", "stood", "p99", "per 32 MiB", "p99", "longer by"],
+        ["change", "moved", "stood", "p99", "per 32 MiB", "p99", "stopped", "longer by"],
     )
     bench = Bench(result, quick=quick)
     found: dict[str, list[Change]] = {}
@@ -120,10 +128,22 @@ def change(
     job.send("train 2")
     daemon.set_memory(JOB, limit)
     rows: list[Row] = json.loads(job.answer())
-    # The first steps may have ended before the job heard of it.
-    while not (done(rows[-1]) and any(map(moved, rows))) and len(rows) < MOST_STEPS:
+    while (last := carried_out(rows, done)) is None and len(rows) < MOST_STEPS:
         rows += train(job, 1)
-    return Change(rows, usual, done(rows[-1]))
+    return Change(rows[:last], usual, last is not None)
+
+
+def carried_out(rows: Sequence[Row], done: Callable[[Row], bool]) -> int | None:
+    """Return after how many steps a change was carried out; None: not yet.
+
+    The first steps may end before the job has heard of it; those after it are of another story.
+    """
+    heard = False
+    for number, row in enumerate(rows, start=1):
+        heard = heard or moved(row) > 0
+        if heard and done(row):
+            return number
+    return None
 
 
 def percentile(values: Sequence[float], part: float) -> float:
@@ -137,6 +157,7 @@ def report(
     each: dict[str, list[float]] = {"shrink": [], "grow": []}
     for name, changes in found.items():
         waits = [wait for one in changes for wait in one.waits()]
+        stops = [stop for one in changes for stop in one.stops()]
         whole = [sum(map(stood, one.rows)) for one in changes]
         if not waits:
             raise BenchmarkError(f"{name}: nothing was moved")
@@ -146,9 +167,9 @@ def report(
             (
                 name,
                 f"{size / MiB:.0f} MiB",
-                f"{median(len(one.rows) for one in changes):.0f} steps",
                 *(milliseconds(percentile(whole, part)) for part in (50, 99)),
                 *(milliseconds(percentile(waits, part)) for part in (50, 99)),
+                milliseconds(percentile(stops, 50)),
                 milliseconds(median(one.extra_seconds() for one in changes)),
             )
         )
@@ -161,15 +182,14 @@ def report(
             "moved_bytes": [sum(map(moved, one.rows)) for one in changes],
             "stood_seconds": whole,
             "stood_seconds_per_32_mib": waits,
+            "stopped_seconds_per_32_mib": stops,
             "extra_seconds": [one.extra_seconds() for one in changes],
             "usual_step_seconds": [one.usual_seconds for one in changes],
             "steps": [list(one.rows) for one in changes],
             "settled": [one.settled for one in changes],
         }
     stop = (percentile(empty, 50), percentile(empty, 99))
-    result.rows.append(
-        ("an empty stop", "", f"{len(empty)} stops", *map(milliseconds, stop), "", "", "")
-    )
+    result.rows.append((f"{len(empty)} empty stops", "", *map(milliseconds, stop), "", "", "", ""))
     result.figures["empty_stop_seconds"] = list(empty)
     result.bars += [
         # Where the kernel tells what was written, 0.5 ms is the goal; by fingerprints, 5 ms.

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import jobs
+import torch
 
 # Totals of `commensal.stats()["memory"]` whose change each step of `train` reports.
 TOTALS = (
@@ -126,11 +127,13 @@ def main() -> None:
     parser.add_argument("--model", choices=jobs.JOBS, required=True)
     parser.add_argument("--steps", type=int, default=1, help="of a turn")
     parser.add_argument("--warm-up", type=int, default=5)
+    parser.add_argument("--cold-mib", type=int, default=0, help="of a tensor that no step uses")
     parser.add_argument("--library", type=Path, help="measure an empty stop after each step, too")
     parser.add_argument("--result", type=Path, required=True)
     arguments = parser.parse_args()
     ready = time.monotonic()
     step = jobs.start(arguments.model)
+    cold = torch.arange(arguments.cold_mib << 17)  # of 8 bytes each
     losses = [step() for _ in range(arguments.warm_up)]
     empty = EmptyStop(arguments.library) if arguments.library else None
     turns: list[list[float]] = []
@@ -157,6 +160,7 @@ def main() -> None:
         "turns": turns,
         "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "losses": [loss.hex() for loss in losses],
+        "cold_bytes": cold.nbytes,
     }
     arguments.result.write_text(json.dumps(result))
 
