@@ -14,6 +14,7 @@ from pathlib import Path
 NAMES = (
     *("job_alone", "sharing", "gate_cost", "allocator", "pressure"),
     *("replay", "limits", "given_back", "messages"),
+    *("pauses", "less_memory", "neighbour", "cycles"),
 )
 
 

@@ -144,7 +144,7 @@ class Script:
             stderr=self._errors,
             text=True,
         )
-        self._answer()
+        self.answer()
 
     def __enter__(self) -> Script:
         return self
@@ -165,10 +165,14 @@ class Script:
 
     def tell(self, line: str) -> str:
         """Send it a line, and return the line that it answers."""
+        self.send(line)
+        return self.answer()
+
+    def send(self, line: str) -> None:
+        """Send it a line; its answer is still to be waited for."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{line}\n")
         self._process.stdin.flush()
-        return self._answer()
 
     def finish(self) -> dict[str, Any]:
         """Let it end; return what it wrote."""
@@ -179,7 +183,8 @@ class Script:
         result: dict[str, Any] = json.loads(self._result.read_text())
         return result
 
-    def _answer(self) -> str:
+    def answer(self) -> str:
+        """Wait for the line that it answers."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records what the example scripts allocate, by PyTorch's own profiler, into tests/data/traces.
+"""Records what training jobs allocate, by PyTorch's own profiler, into tests/data/traces.
 
     python tests/benchmarks/record_trace.py            all jobs
     python tests/benchmarks/record_trace.py digits_cnn
@@ -24,20 +24,25 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.profiler import ProfilerActivity, profile, record_function
 from traces import FOLDER, Allocate, Event, Free, StepEnd, save
 
+ROOT = Path(__file__).resolve().parents[2]
 MARK = "commensal: a step ends"
 JOBS = {
     "digits_cnn": (
-        *("--steps", "24", "--double-at", "14", "--read-rate", "0"),
+        *("examples/digits_cnn.py", "--steps", "24", "--double-at", "14", "--read-rate", "0"),
         *("--evaluate-every", "8", "--checkpoint-every", "10"),
     ),
-    "char_transformer": ("--steps", "20"),
+    "char_transformer": ("examples/char_transformer.py", "--steps", "20"),
+    "gpt": ("tests/benchmarks/jobs.py", "gpt", "--steps", "20"),
+    "resnet18": ("tests/benchmarks/jobs.py", "resnet18", "--steps", "20"),
+    "loader": ("tests/benchmarks/jobs.py", "loader", "--steps", "24"),
 }
 
 
 def profiled(job: str) -> Iterator[Any]:
     """Run a job under the profiler; yield its events in the order in which they happened."""
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
-    script = importlib.import_module(job)
+    path, *arguments = JOBS[job]
+    sys.path.insert(0, str((ROOT / path).parent))
+    script = importlib.import_module(Path(path).stem)
 
     def mark(*_: object) -> None:
         with record_function(MARK):
@@ -45,7 +50,7 @@ def profiled(job: str) -> Iterator[Any]:
 
     hook = register_optimizer_step_post_hook(mark)
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as run:
-        script.main(JOBS[job])
+        script.main(arguments)
     hook.remove()
     found = []
     left = list(run.profiler.kineto_results.experimental_event_tree())
@@ -86,7 +91,7 @@ def main() -> None:
     for job in parser.parse_args().job or JOBS:
         events = list(events_of(job))
         about = (
-            f"examples/{job}.py {' '.join(JOBS[job])}",
+            " ".join(JOBS[job]),
             f"torch {torch.__version__}, Python {platform.python_version()}, "
             f"{torch.get_num_threads()} threads, {platform.machine()}",
         )

@@ -1,97 +1,166 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plain training script with a choice of models; reports its own times and peak memory.
+"""Runs a job of jobs.py as it is told to, a line for each turn; reports times and memory.
 
-It trains `--steps` steps for each line that it reads, and answers with a line: so two processes can
-train in turn, and what the machine does meanwhile hits both alike.
+    go                  trains `--steps` steps
+    train STEPS         trains, and answers with a JSON list of what each step saw
+    limit BYTES         sets the memory limit at once, between two steps
+    memory              answers with the sizes of its memory
+
+`go` knows nothing of commensal; the others need it to be active. Every line is answered with one:
+so two processes can train in turn, and what the machine does meanwhile hits both alike.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
+import math
+import os
+import re
 import resource
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import jobs
 import torch
-from torch import Tensor, nn
+
+# Totals of `commensal.stats()["memory"]` whose change each step of `train` reports.
+TOTALS = (
+    "safe_point_wait_seconds_total",
+    "pause_seconds_total",
+    "moves_total",
+    "moved_out_bytes_total",
+    "moved_in_bytes_total",
+)
 
 
-def tiny_mlp() -> tuple[nn.Module, Tensor, Tensor]:
-    model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
-    return model, torch.randn(32, 64), torch.randint(10, (32,))
+def memory() -> dict[str, Any]:
+    import commensal
+
+    sizes: dict[str, Any] = commensal.stats()["memory"]
+    return sizes
 
 
-def convolutions() -> tuple[nn.Module, Tensor, Tensor]:
-    model = nn.Sequential(
-        nn.Conv2d(1, 16, 3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(16, 32, 3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(32, 32, 3, padding=1),
-        nn.ReLU(),
-        nn.AdaptiveAvgPool2d(4),
-        nn.Flatten(),
-        nn.Linear(512, 10),
-    )
-    return model, torch.randn(96, 1, 64, 64), torch.randint(10, (96,))
+def limit(bytes_: int) -> dict[str, Any]:
+    """Set the limit, as often as it takes until nothing is deferred, or no more is done."""
+    import commensal
+
+    begin = time.monotonic()
+    done = 0
+    while True:
+        ticket = commensal.set_memory_limit(bytes_)
+        done += ticket.done_bytes
+        if ticket.deferred_bytes == 0 or ticket.done_bytes == 0:
+            break
+    return {
+        "begin": begin,
+        "end": time.monotonic(),
+        "done_bytes": done,
+        "deferred_bytes": ticket.deferred_bytes,
+        "reason": ticket.reason,
+    }
 
 
-def transformer() -> tuple[nn.Module, Tensor, Tensor]:
-    layer = nn.TransformerEncoderLayer(256, 4, 1024, dropout=0.0, batch_first=True)
-    encoder = nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
-    model = nn.Sequential(encoder, nn.Flatten(), nn.Linear(64 * 256, 10))
-    return model, torch.randn(8, 64, 256), torch.randint(10, (8,))
+def resident() -> dict[str, int]:
+    """Return what this process keeps of the machine: memory, and blocks of unnamed files."""
+    status = Path("/proc/self/status").read_text()
+    parts = re.findall(r"^(RssAnon|RssFile|RssShmem):\s+(\d+) kB$", status, re.M)
+    found = {name: int(value) * 1024 for name, value in parts}
+    files = {}
+    for descriptor in os.listdir("/proc/self/fd"):
+        try:
+            about = os.stat(f"/proc/self/fd/{descriptor}")
+        except FileNotFoundError:
+            continue  # the list itself
+        if about.st_nlink == 0 and about.st_blocks:
+            files[about.st_dev, about.st_ino] = about.st_blocks * 512
+    return {**found, "files": sum(files.values())}
 
 
-MODELS: dict[str, Callable[[], tuple[nn.Module, Tensor, Tensor]]] = {
-    "mlp_tiny": tiny_mlp,
-    "digits_cnn": convolutions,
-    "transformer": transformer,
-}
+class EmptyStop:
+    """Stops all threads and moves nothing, by a library of the benchmarks."""
+
+    def __init__(self, library: Path) -> None:
+        self._stop = ctypes.CDLL(str(library)).commensal_empty_stop
+        self._stop.restype = ctypes.c_double
+
+    def seconds(self) -> float:
+        """Return how long a stop took.
+
+        Raises:
+            RuntimeError: the threads could not be stopped.
+        """
+        seconds = float(self._stop())
+        if seconds < 0:
+            raise RuntimeError("the threads could not be stopped")
+        return seconds
+
+
+def observed(step: jobs.Step, count: int, empty: EmptyStop | None) -> list[dict[str, Any]]:
+    """Train, and tell what each step saw; `failed`: it raised, or its loss is no number."""
+    rows = []
+    before = memory()
+    for _ in range(count):
+        begin = time.monotonic()
+        try:
+            failed = "" if math.isfinite(step()) else "the loss is no number"
+        except RuntimeError as error:  # torch.OutOfMemoryError is one
+            failed = str(error)
+        end = time.monotonic()
+        after = memory()
+        row = {"begin": begin, "end": end, "failed": failed, "device": after["device_bytes"]}
+        row["host"] = after["host_bytes"]
+        row |= {name: after[name] - before[name] for name in TOTALS}
+        if empty is not None:
+            row["empty_stop"] = empty.seconds()
+        rows.append(row)
+        before = after
+    return rows
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", choices=sorted(MODELS), required=True)
-    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--model", choices=jobs.JOBS, required=True)
+    parser.add_argument("--steps", type=int, default=1, help="of a turn")
     parser.add_argument("--warm-up", type=int, default=5)
+    parser.add_argument("--cold-mib", type=int, default=0, help="of a tensor that no step uses")
+    parser.add_argument("--library", type=Path, help="measure an empty stop after each step, too")
     parser.add_argument("--result", type=Path, required=True)
     arguments = parser.parse_args()
     ready = time.monotonic()
-    torch.manual_seed(1)
-    model, inputs, answers = MODELS[arguments.model]()
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
-    compare = nn.CrossEntropyLoss()
+    step = jobs.start(arguments.model)
+    cold = torch.arange(arguments.cold_mib << 17)  # of 8 bytes each
+    losses = [step() for _ in range(arguments.warm_up)]
+    empty = EmptyStop(arguments.library) if arguments.library else None
+    turns: list[list[float]] = []
 
-    def train(steps: int) -> list[float]:
-        seconds = []
-        for _ in range(steps):
+    def go() -> str:
+        turns.append([])
+        for _ in range(arguments.steps):
             begin = time.perf_counter()
-            optimizer.zero_grad()
-            loss = compare(model(inputs), answers)
-            loss.backward()
-            optimizer.step()
-            losses[0] = loss.item()
-            seconds.append(time.perf_counter() - begin)
-        return seconds
+            losses.append(step())
+            turns[-1].append(time.perf_counter() - begin)
+        return "done"
 
-    losses = [0.0]
-    train(arguments.warm_up)
+    answers: dict[str, Callable[[str], Any]] = {
+        "train": lambda count: observed(step, int(count), empty),
+        "limit": lambda size: limit(int(size)),
+        "memory": lambda _: {**memory(), **resident()},
+    }
     print("ready", flush=True)
-    turns = []
-    for _ in sys.stdin:
-        turns.append(train(arguments.steps))
-        print("done", flush=True)
+    for line in sys.stdin:
+        command, _, value = line.strip().partition(" ")
+        print(go() if command == "go" else json.dumps(answers[command](value)), flush=True)
     result = {
         "ready": ready,
         "turns": turns,
         "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-        "loss": losses[0].hex(),
+        "losses": [loss.hex() for loss in losses],
+        "cold_bytes": cold.nbytes,
     }
     arguments.result.write_text(json.dumps(result))
 

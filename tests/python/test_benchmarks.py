@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from world import World
 
 ROOT = Path(__file__).resolve().parents[2]
 BENCHMARKS = ROOT / "tests" / "benchmarks"
+TRACES = ROOT / "tests" / "data" / "traces"
 DEADLINE = 300.0
 
 
@@ -57,7 +59,14 @@ def test_every_name_is_a_benchmark_and_documented() -> None:
         assert f"| `{name}` |" in readme
 
 
-@pytest.mark.parametrize("job", ["char_transformer", "digits_cnn"])
+TRACED = sorted(path.name.removesuffix(".trace.xz") for path in TRACES.glob("*.trace.xz"))
+
+
+def test_each_of_the_five_jobs_is_recorded() -> None:
+    assert TRACED == ["char_transformer", "digits_cnn", "gpt", "loader", "resnet18"]
+
+
+@pytest.mark.parametrize("job", TRACED)
 def test_recorded_traces_are_whole(traces: Any, job: str) -> None:
     events = traces.load(traces.FOLDER / f"{job}.trace.xz")
     assert sum(isinstance(event, traces.StepEnd) for event in events) >= 20
@@ -99,6 +108,44 @@ def test_a_broken_trace_is_refused_with_its_line(traces: Any, line: str) -> None
         list(traces.decode(["# about", line], "made up"))
 
 
+def test_the_jobs_have_the_shapes_that_they_are_named_after(traces: Any) -> None:
+    del traces  # it makes the folder importable
+    import jobs
+
+    def parameters(step: Any) -> int:
+        cells = dict(zip(step.__code__.co_freevars, step.__closure__, strict=True))
+        model = cells["model"].cell_contents
+        return sum(parameter.numel() for parameter in model.parameters())
+
+    assert 23e6 < parameters(jobs.start("gpt")) < 26e6
+    # What torchvision's has, with ten classes instead of a thousand.
+    assert parameters(jobs.start("resnet18")) == 11_689_512 - 990 * 513
+
+
+@pytest.mark.slow
+def test_a_job_with_workers_is_the_same_under_commensal(world: World, tmp_path: Path) -> None:
+    told = []
+    for name in ("plain", "ours"):
+        result = tmp_path / f"{name}.json"
+        command = [sys.executable, str(BENCHMARKS / "jobs.py"), "loader", "--steps", "3"]
+        command += ["--result", str(result)]
+        if name == "ours":
+            done = world.commensal("run", "--guaranteed", "--quiet", "--", *command)
+        else:
+            done = subprocess.run(
+                command,
+                env=world.environ,
+                capture_output=True,
+                text=True,
+                timeout=DEADLINE,
+                check=False,
+            )
+        assert done.returncode == 0, done.stderr
+        told.append(json.loads(result.read_text())["losses"])
+    assert told[0] == told[1]
+    assert len(set(told[0])) == 3, "it learns"
+
+
 def built(program: str) -> bool:
     folder = os.environ.get("COMMENSAL_BENCHMARK_DIR")
     places = [Path(folder)] if folder else (ROOT / "build").glob("*/tests/benchmarks")
@@ -109,10 +156,13 @@ def built(program: str) -> bool:
 @pytest.mark.parametrize(
     ("name", "program", "bars"),
     [
-        ("replay", "replay_benchmark", 12),
+        ("replay", "replay_benchmark", 6 * len(TRACED)),
         ("limits", "limit_benchmark", 3),
         ("given_back", None, 4),
         ("messages", "message_benchmark", 3),
+        ("job_alone", None, 5),
+        ("pauses", "libcommensal_empty_stop.so", 3),
+        ("neighbour", None, 4),
     ],
 )
 def test_a_quick_run_fills_every_bar(
@@ -120,10 +170,17 @@ def test_a_quick_run_fills_every_bar(
 ) -> None:
     if program is not None and not built(program):
         pytest.skip(f"{program} is not built: the preset release builds the benchmarks")
+    result = quick_run(name, tmp_path)
+    assert result["judged"] is False, "a quick run is never judged"
+    assert len(result["bars"]) == bars
+    assert all(isinstance(bar["value"], float) for bar in result["bars"])
+
+
+def quick_run(name: str, folder: Path) -> Any:
     done = subprocess.run(
         [
             *(sys.executable, str(BENCHMARKS / "run.py"), "--quick"),
-            *("--only", name, "--out", str(tmp_path)),
+            *("--only", name, "--out", str(folder)),
         ],
         capture_output=True,
         text=True,
@@ -131,7 +188,66 @@ def test_a_quick_run_fills_every_bar(
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    result = json.loads((tmp_path / f"{name}.json").read_text())
-    assert result["judged"] is False, "a quick run is never judged"
-    assert len(result["bars"]) == bars
-    assert all(isinstance(bar["value"], float) for bar in result["bars"])
+    return json.loads((folder / f"{name}.json").read_text())
+
+
+@pytest.mark.slow
+def test_each_policy_of_a_job_with_less_memory_has_its_speeds(tmp_path: Path) -> None:
+    result = quick_run("less_memory", tmp_path)
+    figures = result["figures"]["digits_cnn"]
+    policies = [name for name in ("elastic", "antman") if name in figures]
+    assert "elastic" in policies
+    assert ("antman" in policies) != any("--memory-policy" in note for note in result["notes"])
+    for policy in policies:
+        assert list(figures[policy]) == ["0.9", "0.5"]
+        assert all(
+            cell["speed"] > 0 and cell["failed_steps"] == 0 for cell in figures[policy].values()
+        )
+    # Ours at 90 %, and each level against the other policy.
+    assert len(result["bars"]) == 1 + 2 * (len(policies) - 1)
+
+
+@pytest.mark.slow
+def test_p11_memory_that_was_taken_and_given_back_leaves_nothing_behind(tmp_path: Path) -> None:
+    result = quick_run("cycles", tmp_path)
+    assert result["figures"]["moved_bytes"] > 0
+    before, first, *_, last = result["figures"]["memory"]["bytes"]
+    assert last <= 1.01 * first
+    assert first <= 1.05 * before
+    _, first, *_, last = result["figures"]["spill file"]["bytes"]
+    assert 0 < last <= 1.25 * first, "slots of the spill file are used again"
+
+
+def test_steps_are_sorted_by_what_they_ran_beside(traces: Any) -> None:
+    del traces
+    from neighbour import overlapped
+
+    moves = {"spill": (10.0, 12.0), "return": (13.0, 14.0)}
+    for begin, end, case in [
+        (8.0, 9.0, "alone"),
+        (9.5, 10.5, "spill"),
+        (12.2, 12.8, "alone"),
+        (13.5, 14.5, "return"),
+        (11.0, 13.5, None),
+    ]:
+        assert overlapped({"begin": begin, "end": end}, moves) == case
+
+
+def test_a_pause_is_counted_per_32_mib(traces: Any) -> None:
+    del traces
+    from pauses import UNIT, Change
+
+    def row(wait: float, pause: float, out: int, back: int) -> dict[str, float]:
+        return {
+            "begin": 1.0,
+            "end": 1.5,
+            "safe_point_wait_seconds_total": wait,
+            "pause_seconds_total": pause,
+            "moved_out_bytes_total": out,
+            "moved_in_bytes_total": back,
+        }
+
+    rows = [row(0.3, 0.1, 2 * UNIT, 1), row(0.0, 0.2, 0, 5), row(0.4, 0.0, 0, 0)]
+    change = Change(rows, 0.2, settled=True)
+    assert change.waits() == pytest.approx([0.1, 0.2]), "the third moved nothing"
+    assert change.extra_seconds() == pytest.approx(0.9)

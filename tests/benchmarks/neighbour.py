@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A guaranteed job's steps while its neighbour's memory goes to the slower tier and back."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+from harness import Bar, Bench, BenchmarkError, Result, Script
+
+from commensal.demo.processes import Daemon
+from commensal.demo.statistics import Interval, bootstrap_interval
+
+MiB = 1 << 20
+NO_LIMIT = 1 << 40
+MOST_SECONDS = 15.0  # for a move; what is left then is told
+CASES = ("alone", "spill", "return")
+
+
+@dataclass
+class Window:
+    """Step times of the guaranteed job: nothing beside it, or memory on its way."""
+
+    seconds: dict[str, list[float]] = field(default_factory=lambda: {case: [] for case in CASES})
+    moved_bytes: dict[str, int] = field(default_factory=dict)
+    moving_seconds: dict[str, float] = field(default_factory=dict)
+
+
+class Training(threading.Thread):
+    """Lets a job train step after step until it is told to stop."""
+
+    def __init__(self, job: Script) -> None:
+        super().__init__()
+        self._job = job
+        self._end = threading.Event()
+        self._rows: list[dict[str, Any]] = []
+        self._error: BenchmarkError | None = None
+
+    def run(self) -> None:
+        try:
+            while not self._end.is_set():
+                self._rows += json.loads(self._job.tell("train 1"))
+        except BenchmarkError as error:
+            self._error = error
+
+    def wait(self, seconds: float) -> None:
+        """Let it train for a while, and for two steps at least."""
+        end, steps = time.monotonic() + seconds, len(self._rows) + 2
+        while self.is_alive() and (time.monotonic() < end or len(self._rows) < steps):
+            time.sleep(0.01)
+
+    def stop(self) -> list[dict[str, Any]]:
+        """End it; return what its steps saw.
+
+        Raises:
+            BenchmarkError: the job failed.
+        """
+        self._end.set()
+        self.join()
+        if self._error is not None:
+            raise self._error
+        return self._rows
+
+
+def run(*, quick: bool) -> Result:
+    """Let one job train while the other, which does not compute, spills and takes back."""
+    mib, rounds = (64, 1) if quick else (2048, 2)
+    # Its few ops need not wait for gaps; and on a busy machine, where a quick run may be, the
+    # kernel's idle class stands still.
+    options = ("--quiet", "--law", "open", *(("--no-idle-class",) if quick else ()))
+    result = Result(
+        "neighbour",
+        f"Steps of a guaranteed job while another job's {mib} MiB move",
+        ["", "steps", "median", "", "95th percentile", "", "MiB/s moved"],
+    )
+    bench = Bench(result, quick=quick)
+    windows: list[Window] = []
+    with (
+        tempfile.TemporaryDirectory(prefix="commensal-bench-") as folder,
+        Daemon(Path(folder), 8192 * MiB) as daemon,
+        Script(
+            *("workload.py", "--model", "char_transformer"),
+            launcher=daemon.launcher("guaranteed", "neighbour", "--quiet"),
+            environment=daemon.environment(),
+        ) as neighbour,
+        Script(
+            *("workload.py", "--model", "mlp_tiny", "--cold-mib", str(mib + 64)),
+            launcher=daemon.launcher("opportunistic", "spilling", *options),
+            environment=daemon.environment(),
+        ) as spilling,
+    ):
+        for number in range(rounds):
+            windows.append(
+                bench.window(
+                    f"round {number + 1} of {rounds}",
+                    lambda: observe(neighbour, spilling, mib, 0.5 if quick else 2.0),
+                )
+            )
+        spilling.finish()
+        neighbour.finish()
+    report(result, windows, mib)
+    return result
+
+
+def observe(neighbour: Script, spilling: Script, mib: int, quiet_seconds: float) -> Window:
+    """Train, and meanwhile move memory out and back; sort the steps by what they overlap."""
+    held = int(json.loads(spilling.tell("memory"))["device_bytes"])
+    window = Window()
+    moves: dict[str, tuple[float, float]] = {}
+    training = Training(neighbour)
+    training.start()
+    try:
+        training.wait(quiet_seconds)
+        for case, limit in (("spill", held - mib * MiB), ("return", NO_LIMIT)):
+            begin = time.monotonic()
+            window.moved_bytes[case] = move(spilling, limit)
+            moves[case] = (begin, time.monotonic())
+            training.wait(quiet_seconds)
+    finally:
+        rows = training.stop()
+    for row in rows:
+        case = overlapped(row, moves)
+        if case is not None:
+            window.seconds[case].append(row["end"] - row["begin"])
+    window.moving_seconds = {case: end - begin for case, (begin, end) in moves.items()}
+    return window
+
+
+def move(job: Script, limit: int) -> int:
+    """Set a job's limit again and again until nothing is left to do; return the bytes."""
+    moved = 0
+    end = time.monotonic() + MOST_SECONDS
+    while time.monotonic() < end:
+        ticket = json.loads(job.tell(f"limit {limit}"))
+        moved += ticket["done_bytes"]
+        if not ticket["deferred_bytes"]:
+            break
+    return moved
+
+
+def overlapped(row: dict[str, Any], moves: dict[str, tuple[float, float]]) -> str | None:
+    """Return which move a step ran beside, partly at least, or that it was none; None: both."""
+    beside = [
+        case for case, (begin, end) in moves.items() if row["begin"] < end and begin < row["end"]
+    ]
+    return None if len(beside) > 1 else beside[0] if beside else "alone"
+
+
+def report(result: Result, windows: list[Window], mib: int) -> None:
+    """Add rows, bars and figures."""
+    pooled = {case: [time for one in windows for time in one.seconds[case]] for case in CASES}
+    for case in CASES:
+        if not pooled[case]:
+            raise BenchmarkError(f"no step of the neighbour in the part {case!r}")
+        added = {part: added_share(pooled[case], pooled["alone"], part) for part in (50, 95)}
+        shown = {
+            part: "" if case == "alone" else f"{one.value:+.1%} ({one.low:+.1%} to {one.high:+.1%})"
+            for part, one in added.items()
+        }
+        rate = ""
+        if case != "alone":
+            rates = [one.moved_bytes[case] / MiB / one.moving_seconds[case] for one in windows]
+            rate = f"{median(rates):.0f}"
+            least = min(one.moved_bytes[case] for one in windows)
+            if least < 0.99 * mib * MiB:
+                result.notes.append(f"{case}: in one round only {least / MiB:.0f} MiB moved")
+            result.bars += [
+                Bar(f"{case}: median step", 100 * added[50].value, most=2.0, unit=" %"),
+                Bar(f"{case}: 95th percentile", 100 * added[95].value, most=10.0, unit=" %"),
+            ]
+        result.rows.append(
+            (
+                {"alone": "nothing moves", "spill": "moves out", "return": "comes back"}[case],
+                str(len(pooled[case])),
+                f"{np.percentile(pooled[case], 50) * 1e3:.1f} ms",
+                shown[50],
+                f"{np.percentile(pooled[case], 95) * 1e3:.1f} ms",
+                shown[95],
+                rate,
+            )
+        )
+        result.figures[case] = {
+            "step_seconds": [one.seconds[case] for one in windows],
+            "moved_bytes": [one.moved_bytes.get(case) for one in windows],
+            "moving_seconds": [one.moving_seconds.get(case) for one in windows],
+            "added": {str(part): [one.value, one.low, one.high] for part, one in added.items()},
+        }
+
+
+def added_share(beside: list[float], alone: list[float], part: int) -> Interval:
+    """Return how much longer a percentile of the steps is, as a share, with its interval."""
+    ratio = bootstrap_interval(
+        [beside, alone],
+        lambda drawn: float(np.percentile(drawn[0], part) / np.percentile(drawn[1], part)),
+    )
+    return ratio.shifted(-1.0)
