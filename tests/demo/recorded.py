@@ -34,7 +34,11 @@ def with_stats(record: JobRecord, moved: int = 0) -> JobRecord:
         record.sha256,
         {
             "step": {"number": len(record.steps), "median_seconds": period},
-            "memory": {"moved_bytes_total": moved, "longest_pause_seconds": 0.004},
+            "memory": {
+                "moved_bytes_total": moved,
+                "moved_ahead_bytes_total": 100 * MIB,
+                "longest_pause_seconds": 0.004,
+            },
         },
     )
 
@@ -57,6 +61,7 @@ def memory_samples(limits_mib: list[int], live_mib: int = 200) -> tuple[MemorySa
                 host_bytes=host * MIB,
                 host_touched_bytes=0,
                 moved_out_bytes_total=out * MIB,
+                moved_ahead_bytes_total=out // 2 * MIB,
                 moved_in_bytes_total=back * MIB,
                 gate_state="open",
                 gate_closed_seconds=0.0,

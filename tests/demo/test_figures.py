@@ -20,6 +20,7 @@ from commensal.demo.figures import (
     overlap,
 )
 from commensal.demo.runs import JobRecord, Mode, WindowRecord, read_log
+from commensal.demo.series import memory_of
 
 
 def test_the_figures_of_a_recorded_run(measurement: Measurement) -> None:
@@ -32,6 +33,7 @@ def test_the_figures_of_a_recorded_run(measurement: Measurement) -> None:
     assert figures.busy_share == pytest.approx(0.4)
     assert figures.bit_identical
     assert figures.bytes_moved == 600 << 20
+    assert figures.bytes_ahead == 100 << 20
     assert (figures.shrinks, figures.growths) == (3, 3)
     assert check(measurement, figures) == []
 
@@ -47,6 +49,13 @@ def test_the_json_has_the_documented_keys(measurement: Measurement) -> None:
     }
     assert found["bit_identical"] is True
     assert found["judged"] is True
+
+
+def test_the_picture_marks_what_moved_while_the_job_ran(measurement: Measurement) -> None:
+    memory = memory_of(measurement)
+    assert len(memory.ahead_seconds) == len(memory.ahead_device) == 3, "once a shrink"
+    assert set(memory.ahead_device) == {72.0}, "what was left in memory then"
+    assert set(memory.ahead_seconds) <= set(memory.seconds)
 
 
 def with_job(measurement: Measurement, mode: Mode, name: str, job: JobRecord) -> Measurement:

@@ -303,6 +303,7 @@ class Conductor:
                     host_bytes=memory["host_bytes"],
                     host_touched_bytes=memory["host_touched_bytes"],
                     moved_out_bytes_total=memory["moved_out_bytes_total"],
+                    moved_ahead_bytes_total=memory["moved_ahead_bytes_total"],
                     moved_in_bytes_total=memory["moved_in_bytes_total"],
                     gate_state=gate["state"],
                     gate_closed_seconds=gate["closed_seconds_total"],

@@ -100,6 +100,7 @@ class Figures:
     default: Sharing
     commensal: Sharing
     bytes_moved: int
+    bytes_ahead: int
     shrinks: int
     growths: int
     longest_pause_seconds: float
@@ -154,6 +155,7 @@ class Figures:
                 **default[1],
                 **commensal[1],
                 "bytes_moved": self.bytes_moved,
+                "bytes_moved_ahead": self.bytes_ahead,
                 "shrinks": self.shrinks,
                 "growths": self.growths,
                 "longest_pause_seconds": self.longest_pause_seconds,
@@ -354,6 +356,7 @@ def figures_of(measurement: Measurement) -> Figures:
         default=sharing_of(measurement, Mode.DEFAULT),
         commensal=sharing_of(measurement, Mode.COMMENSAL),
         bytes_moved=min(int(stats.get("moved_bytes_total", 0)) for stats in memory),
+        bytes_ahead=min(int(stats.get("moved_ahead_bytes_total", 0)) for stats in memory),
         shrinks=min(turn[0] for turn in turns),
         growths=min(turn[1] for turn in turns),
         longest_pause_seconds=max(float(m.get("longest_pause_seconds", 0.0)) for m in memory),

@@ -142,6 +142,14 @@ def plot_memory(axes: Axes, measurement: Measurement) -> None:
         linewidth=2,
         label="guaranteed, device",
     )
+    axes.plot(
+        memory.ahead_seconds,
+        memory.ahead_device,
+        "v",
+        color=INK,
+        markersize=5,
+        label="moved out while it ran",
+    )
     top = max(float(total.max(initial=1)), float(memory.limit.max(initial=1))) * 1.32
     axes.set_ylim(0, top)
     axes.set_xlim(
@@ -158,4 +166,4 @@ def plot_memory(axes: Axes, measurement: Measurement) -> None:
     axes.set_xlabel("seconds")
     axes.set_ylabel("MiB")
     axes.set_title("Memory by tier")
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=4, columnspacing=1.2)
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=5, columnspacing=1.2)

@@ -134,6 +134,14 @@ def memory_plot(measurement: Measurement) -> Plot:
             hovertemplate="%{y:.0f} MiB<br>%{customdata}",
         ),
         trace(
+            "moved out while it ran",
+            rounded(memory.ahead_seconds),
+            rounded(memory.ahead_device, 1),
+            "$ink",
+            mode="markers",
+            marker={"symbol": "triangle-down", "size": 8, "color": "$ink"},
+        ),
+        trace(
             "guaranteed, device",
             rounded(memory.guaranteed_seconds),
             rounded(memory.guaranteed_device, 1),

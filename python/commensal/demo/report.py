@@ -72,6 +72,7 @@ def rows(figures: Figures) -> list[tuple[str, ...]]:
         ("guaranteed: 99th percentile", "", *tail),
         ("opportunistic: harvest (rounds)", f"{step[OPPORTUNISTIC] * 1e3:.1f} ms a step", *kept),
         ("opportunistic: live memory moved", "", "", moved),
+        ("opportunistic: moved out while it ran", "", "", f"{figures.bytes_ahead / MiB:.0f} MiB"),
         ("opportunistic: longest pause for a move", "", "", pause),
         ("results as alone, to the last bit", "", "", same),
     ]

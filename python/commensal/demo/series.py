@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -62,7 +63,10 @@ class Mark:
 
 @dataclass(frozen=True)
 class Memory:
-    """A shared window; seconds since the first step, MiB. `limit_reasons` goes with `limit`."""
+    """A shared window; seconds since the first step, MiB. `limit_reasons` goes with `limit`.
+
+    `ahead_*`: where live memory had moved out between safe points, and what was left in memory.
+    """
 
     seconds: Values
     device: Values
@@ -71,6 +75,8 @@ class Memory:
     limit_reasons: tuple[str, ...]
     guaranteed_seconds: Values
     guaranteed_device: Values
+    ahead_seconds: Values
+    ahead_device: Values
     marks: tuple[Mark, ...]
 
 
@@ -122,6 +128,11 @@ def memory_of(measurement: Measurement) -> Memory:
     other = [s for s in window.memory if s.job == GUARANTEED]
     # A limit above the budget limits nothing that could be drawn.
     most = measurement.plan.budget_bytes
+    ahead = [
+        after
+        for before, after in itertools.pairwise(own)
+        if after.moved_ahead_bytes_total > before.moved_ahead_bytes_total
+    ]
     return Memory(
         seconds=since(origin, own),
         device=np.array([s.device_bytes for s in own]) / MiB,
@@ -130,6 +141,8 @@ def memory_of(measurement: Measurement) -> Memory:
         limit_reasons=tuple(reason_at(window, s.time) for s in own),
         guaranteed_seconds=since(origin, other),
         guaranteed_device=np.array([s.device_bytes for s in other]) / MiB,
+        ahead_seconds=since(origin, ahead),
+        ahead_device=np.array([s.device_bytes for s in ahead]) / MiB,
         marks=marks_of(window, origin),
     )
 
