@@ -112,6 +112,7 @@ void ElasticCore::measure_touched() {
       ledger_.parked -= chunk.size();
       ledger_.host += chunk.size();
     }
+    wake_touched_tag(chunk);
   }
 }
 
@@ -139,6 +140,7 @@ ElasticCore::Snapshot ElasticCore::snapshot(std::uint64_t round) {
     shot.views.push_back(ChunkView{chunk->tier, chunk.size(), Bytes{chunk->used}, chunk->last_use,
                                    chunk->touched, chunk->written, chunk->hot_until > now,
                                    chunk->lazy, chunk->skip_round >= round});
+    view_tag(chunk, shot.views.back());
     if (chunk->tier == Tier::kDevice && chunk->used == 0) shot.free_device += chunk.size();
   });
   return shot;
@@ -176,7 +178,9 @@ std::size_t ElasticCore::release_run(std::span<const ChunkRef> run) {
     }
   }
   if (handles.empty()) return 0;
-  const std::size_t gone = source_.unmap_run(run.front().address(), handles).unmapped;
+  const bool dropped = run.front()->tier == Tier::kDropped;  // is unmapped already
+  const std::size_t gone =
+      dropped ? handles.size() : source_.unmap_run(run.front().address(), handles).unmapped;
   for (std::size_t i = 0; i < gone; ++i) mover_.release(handles[i]);
   count_orphans();
   const MutexLock lock(blocks_);
@@ -225,7 +229,7 @@ Bytes ElasticCore::release_free(Bytes need, std::uint64_t idle_for) {
     const std::uint64_t now = safe_points_;
     each_chunk([&](const ChunkRef& chunk) {
       if (chunk->used != 0) return;
-      if (slow(chunk->tier) || now - chunk->idle_since >= idle_for) {
+      if (chunk->tier != Tier::kDevice || now - chunk->idle_since >= idle_for) {
         candidates.push_back(chunk);
       }
     });
