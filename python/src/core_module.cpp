@@ -141,6 +141,13 @@ void bind_session(py::module_& m) {
                              [](const LimitTicket& t) { return t.deferred.count(); })
       .def_readonly("reason", &LimitTicket::reason);
 
+  py::class_<TagTicket>(m, "TagTicket", "What came of moving a tag; sizes in bytes.")
+      .def_property_readonly("done_bytes", [](const TagTicket& t) { return t.done.count(); })
+      .def_property_readonly("deferred_bytes",
+                             [](const TagTicket& t) { return t.deferred.count(); })
+      .def_property_readonly("missing_bytes", [](const TagTicket& t) { return t.missing.count(); })
+      .def_readonly("reason", &TagTicket::reason);
+
   py::class_<SessionHandle>(m, "Session", "The one session of this process.")
       .def(
           "become_rank",
@@ -160,6 +167,30 @@ void bind_session(py::module_& m) {
           "set_compute_share",
           [](const SessionHandle& s, double share) { s.get().set_compute_share(share); },
           py::arg("share"), ReleaseGil())
+      .def(
+          "open_tag",
+          [](const SessionHandle& s, const std::string& name, bool keep) {
+            return s.get().open_tag(name, TagOptions{keep});
+          },
+          py::arg("name"), py::kw_only(), py::arg("keep"), ReleaseGil())
+      .def(
+          "park_tag",
+          [](const SessionHandle& s, const std::string& name) { return s.get().park_tag(name); },
+          py::arg("name"), ReleaseGil())
+      .def(
+          "drop_tag",
+          [](const SessionHandle& s, const std::string& name) { return s.get().drop_tag(name); },
+          py::arg("name"), ReleaseGil())
+      .def(
+          "wake_tag",
+          [](const SessionHandle& s, const std::string& name) { return s.get().wake_tag(name); },
+          py::arg("name"), ReleaseGil())
+      .def(
+          "memory_map_json",
+          [](const SessionHandle& s, bool with_blocks) {
+            return s.get().memory_map_json(with_blocks);
+          },
+          py::kw_only(), py::arg("with_blocks"), ReleaseGil())
       .def(
           "pause", [](const SessionHandle& s) { s.get().pause(); }, ReleaseGil())
       .def(

@@ -353,6 +353,7 @@ StatisticsView Session::Impl::view() const {
   view.job.coordinator_pid = line.coordinator_pid;
   view.job.malformed_frames = line.malformed_frames;
   view.memory = allocator.stats();
+  view.tags = allocator.tags();
   view.memory_min = config.memory.min;
   view.memory_max = limits.own_max();
   view.revision = limits.revision();

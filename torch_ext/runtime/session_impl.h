@@ -65,6 +65,10 @@ struct Session::Impl final : public ClientHost {
   LimitTicket set_memory_limit(Bytes max);
   void set_compute_share(double max);
 
+  // --- tags, and what lies where (session_memory.cpp)
+  TagTicket move_tag(std::string_view name, TagTicket (ElasticAllocator::*move)(TagId));
+  [[nodiscard]] nlohmann::json memory_map(bool with_blocks) const;
+
   // --- the client thread's side (session_client.cpp)
   wire::Register registration() override;
   nlohmann::json statistics() override;

@@ -34,6 +34,7 @@ struct StatisticsView {
     std::uint64_t malformed_frames = 0;
   } job;
   AllocatorStats memory;
+  std::vector<TagResidency> tags;
   Bytes memory_min;
   std::optional<Bytes> memory_max;
   Bytes wanted;
