@@ -92,6 +92,9 @@ def optimizer_step_end() -> None:
 def control_status(socket_path: str, job: str, timeout_ms: int) -> str:
     """Ask a coordinator; return the JSON of `commensal status --json` (docs/stats.md)."""
 
+def control_map(socket_path: str, job: str, pid: int | None, timeout_ms: int) -> str:
+    """Ask a coordinator where a process's memory lies; return JSON (docs/stats.md)."""
+
 def control_set(
     socket_path: str,
     job: str,

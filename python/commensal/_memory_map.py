@@ -78,6 +78,13 @@ class MemoryMap:
             for run in segment.runs:
                 yield segment, run
 
+    def runs_by_kind(self) -> dict[str, list[ChunkRun]]:
+        """Return the runs of each kind, by address; lifetimes come first."""
+        kinds: dict[str, list[ChunkRun]] = {}
+        for segment, run in sorted(self.runs(), key=lambda item: (item[0].tag != "", item[0].kind)):
+            kinds.setdefault(segment.kind, []).append(run)
+        return kinds
+
     def tiers_of(self, address: int, size_bytes: int) -> set[str]:
         """Return the tiers under some bytes; empty: they are none of ours."""
         end = address + size_bytes
@@ -86,10 +93,11 @@ class MemoryMap:
     def bytes_by_kind(self) -> dict[str, dict[str, int]]:
         """Return bytes of chunks by kind and tier, and `live` bytes; lifetimes come first."""
         totals: dict[str, dict[str, int]] = {}
-        for segment, run in sorted(self.runs(), key=lambda item: (item[0].tag != "", item[0].kind)):
-            row = totals.setdefault(segment.kind, dict.fromkeys((*TIERS, "live"), 0))
-            row[run.tier] += run.size_bytes
-            row["live"] += run.live_bytes
+        for kind, runs in self.runs_by_kind().items():
+            row = totals[kind] = dict.fromkeys((*TIERS, "live"), 0)
+            for run in runs:
+                row[run.tier] += run.size_bytes
+                row["live"] += run.live_bytes
         return totals
 
 

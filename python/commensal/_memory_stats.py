@@ -31,8 +31,8 @@ def torch_memory_stats(memory: dict[str, Any]) -> dict[str, Any]:
     for name, value in memory.items():
         if name != "tags":
             found[f"commensal.{name}"] = value
-    for tag, numbers in memory["tags"].items():
-        found.update((f"commensal.tag.{tag}.{name}", value) for name, value in numbers.items())
+    for tag in memory["tags"]:
+        found.update((f"commensal.tag.{tag['name']}.{key}", value) for key, value in tag.items())
     return dict(sorted(found.items()))
 
 

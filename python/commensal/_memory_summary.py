@@ -8,10 +8,10 @@ from typing import Any
 from commensal._memory_map import TIERS, MemoryMap
 from commensal._quantities import format_bytes, format_seconds
 
-__all__ = ["describe_kinds", "describe_memory"]
+__all__ = ["KIND_NAMES", "describe_kinds", "describe_memory"]
 
 
-_KIND_NAMES = {"long": "outlives its step", "step": "dies within it"}
+KIND_NAMES = {"long": "outlives its step", "step": "dies within its step"}
 
 
 def describe_memory(stats: dict[str, Any], where: MemoryMap) -> str:
@@ -47,7 +47,7 @@ def describe_kinds(where: MemoryMap) -> list[str]:
     columns = (*TIERS, "live")
     rows: list[tuple[str, ...]] = [("chunks of", *columns)]
     for kind, sizes in where.bytes_by_kind().items():
-        name = _KIND_NAMES.get(kind, kind)
+        name = KIND_NAMES.get(kind, kind)
         rows.append((name, *(format_bytes(sizes[column]) for column in columns)))
     if len(rows) == 1:
         return ["no chunks: nothing was allocated yet"]

@@ -82,6 +82,18 @@ std::string control_status(const std::string& socket_path, std::string job,
   throw CoordinatorError("the coordinator answered a status request with another message");
 }
 
+std::string control_map(const std::string& socket_path, std::string job,
+                        std::optional<std::int64_t> pid, std::int64_t timeout_ms) {
+  const wire::Message answer =
+      ask(socket_path, timeout_ms, wire::MapRequest{std::move(job), pid, {}});
+  const auto* reply = std::get_if<wire::MapReply>(&answer);
+  if (reply == nullptr) {
+    throw CoordinatorError("the coordinator answered a map request with another message");
+  }
+  if (reply->map.is_null()) throw CoordinatorError(reply->reason);
+  return reply->map.dump();
+}
+
 using MemoryPair = std::pair<std::uint64_t, std::optional<std::uint64_t>>;
 using SharePair = std::pair<double, double>;
 
@@ -247,6 +259,9 @@ void bind_session(py::module_& m) {
 void bind_control(py::module_& m) {
   m.def("control_status", &control_status, py::arg("socket_path"), py::arg("job"),
         py::arg("timeout_ms"), ReleaseGil(), "Ask a coordinator for its status, as JSON.");
+  m.def("control_map", &control_map, py::arg("socket_path"), py::arg("job"), py::arg("pid"),
+        py::arg("timeout_ms"), ReleaseGil(),
+        "Ask where the memory of a job's process lies, as JSON.");
   m.def("control_set", &control_set, py::arg("socket_path"), py::arg("job"), py::arg("timeout_ms"),
         py::kw_only(), py::arg("memory") = py::none(), py::arg("share") = py::none(),
         py::arg("paused") = py::none(), ReleaseGil(),

@@ -27,7 +27,7 @@ facts = {}
 MIB = 1 << 20
 
 def tags():
-    return commensal.stats()["memory"]["tags"]
+    return {tag["name"]: tag for tag in commensal.stats()["memory"]["tags"]}
 
 def live(tag):
     return tags()[tag]["live_bytes"] if tag in tags() else None

@@ -67,7 +67,7 @@ struct Session::Impl final : public ClientHost {
 
   // --- tags, and what lies where (session_memory.cpp)
   TagTicket move_tag(std::string_view name, TagTicket (ElasticAllocator::*move)(TagId));
-  [[nodiscard]] nlohmann::json memory_map(bool with_blocks) const;
+  [[nodiscard]] nlohmann::json memory_map(bool with_blocks, bool coarse) const;
 
   // --- the client thread's side (session_client.cpp)
   wire::Register registration() override;
@@ -76,6 +76,7 @@ struct Session::Impl final : public ClientHost {
   void on_change(const wire::Change& change) override;
   void on_set_reply(const wire::SetReply& reply) override;
   void on_error(const wire::Error& error) override;
+  void on_map_request(const wire::MapRequest& request) override;
   void on_disconnected() override;
   void on_device_page(wire::MappedPage page) override;
   void on_peer_added(std::int64_t pid, wire::MappedPage page) override;

@@ -13,17 +13,27 @@ std::uint64_t number(const std::byte* address) noexcept {
   return reinterpret_cast<std::uintptr_t>(address);
 }
 
-// Neighbours of one tier as [offset, size, tier, live].
-json runs(const SegmentMap& segment) {
+/// How much neighbours must have in common to be told as one.
+enum class Detail : std::uint8_t {
+  kFilling,  ///< tier, and how full of blocks they are
+  kTier
+};
+
+// Neighbours as [offset, size, tier, live].
+json runs(const SegmentMap& segment, Detail detail) {
   json all = json::array();
   for (const ChunkResidency& chunk : segment.chunks) {
     const std::uint64_t offset = number(chunk.address) - number(segment.range.begin);
     if (!all.empty()) {
       json& last = all.back();
-      if (last[2] == to_string(chunk.tier) &&
-          last[0].get<std::uint64_t>() + last[1].get<std::uint64_t>() == offset) {
-        last[1] = last[1].get<std::uint64_t>() + chunk.size.count();
-        last[3] = last[3].get<std::uint64_t>() + chunk.live.count();
+      const auto size = last[1].get<std::uint64_t>();
+      const auto live = last[3].get<std::uint64_t>();
+      // Chunks of a segment are of one size, so `size` is a multiple of it.
+      const bool as_full = live == chunk.live.count() * (size / chunk.size.count());
+      if (last[2] == to_string(chunk.tier) && last[0].get<std::uint64_t>() + size == offset &&
+          (as_full || detail == Detail::kTier)) {
+        last[1] = size + chunk.size.count();
+        last[3] = live + chunk.live.count();
         continue;
       }
     }
@@ -32,13 +42,13 @@ json runs(const SegmentMap& segment) {
   return all;
 }
 
-json to_json(const SegmentMap& segment, bool with_blocks) {
+json to_json(const SegmentMap& segment, bool with_blocks, Detail detail) {
   json entry = {{"address", number(segment.range.begin)},
                 {"reserved_bytes", segment.range.size.count()},
                 {"small", segment.small},
                 {"lifetime", segment.lifetime == Lifetime::kLong ? "long" : "step"},
                 {"tag", segment.tag},
-                {"chunks", runs(segment)}};
+                {"chunks", runs(segment, detail)}};
   if (!with_blocks) return entry;
   json blocks = json::array();
   for (const BlockPlace& block : segment.blocks) {
@@ -50,12 +60,27 @@ json to_json(const SegmentMap& segment, bool with_blocks) {
 
 }  // namespace
 
-json Session::Impl::memory_map(bool with_blocks) const {
+json Session::Impl::memory_map(bool with_blocks, bool coarse) const {
   json segments = json::array();
   for (const SegmentMap& segment : allocator.memory_map(with_blocks)) {
-    segments.push_back(to_json(segment, with_blocks));
+    segments.push_back(to_json(segment, with_blocks, coarse ? Detail::kTier : Detail::kFilling));
   }
   return {{"pid", ::getpid()}, {"job", config.name}, {"segments", std::move(segments)}};
+}
+
+void Session::Impl::on_map_request(const wire::MapRequest& request) {
+  constexpr std::size_t kRestOfFrame = 4096;
+  wire::MapReply reply{config.job_id.str(), ::getpid(), request.ticket, nullptr, {}};
+  for (const bool coarse : {false, true}) {
+    nlohmann::json map = memory_map(false, coarse);
+    const std::size_t bytes = map.dump().size();
+    if (bytes + kRestOfFrame <= wire::kMaxFrameBytes) {
+      reply.map = std::move(map);
+      break;
+    }
+    reply.reason = "memory lies in too many pieces to be told: " + to_string(Bytes{bytes});
+  }
+  client.post(reply);
 }
 
 TagTicket Session::Impl::move_tag(std::string_view name,
@@ -79,7 +104,7 @@ TagTicket Session::wake_tag(std::string_view name) {
   return impl_->allocator.wake_tag(tag);  // not `Moving`: more memory may be asked for
 }
 std::string Session::memory_map_json(bool with_blocks) const {
-  return impl_->memory_map(with_blocks).dump();
+  return impl_->memory_map(with_blocks, false).dump();
 }
 
 }  // namespace commensal

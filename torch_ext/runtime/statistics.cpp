@@ -30,15 +30,16 @@ json job_json(const StatisticsView::Job& job) {
 }
 
 json tags_json(const std::vector<TagResidency>& tags) {
-  json all = json::object();
+  json all = json::array();
   for (const TagResidency& tag : tags) {
-    all[tag.name] = {{"keep", tag.options.keep},
-                     {"parked", tag.parked},
-                     {"device_bytes", tag.device.count()},
-                     {"host_bytes", tag.host.count()},
-                     {"parked_bytes", tag.saved.count()},
-                     {"dropped_bytes", tag.dropped.count()},
-                     {"live_bytes", tag.live.count()}};
+    all.push_back({{"name", tag.name},
+                   {"keep", tag.options.keep},
+                   {"parked", tag.parked},
+                   {"device_bytes", tag.device.count()},
+                   {"host_bytes", tag.host.count()},
+                   {"parked_bytes", tag.saved.count()},
+                   {"dropped_bytes", tag.dropped.count()},
+                   {"live_bytes", tag.live.count()}});
   }
   return all;
 }

@@ -25,9 +25,9 @@ TEST(StatisticsTest, TellsOfEachTag) {
   tag.saved = 4_MiB;
   tag.live = 3_MiB;
   view.tags = {tag};
-  EXPECT_EQ(to_json(view).at("memory").at("tags"), nlohmann::json::parse(R"({"weights": {
-    "keep": true, "parked": false, "device_bytes": 0, "host_bytes": 0, "parked_bytes": 4194304,
-    "dropped_bytes": 0, "live_bytes": 3145728}})"));
+  EXPECT_EQ(to_json(view).at("memory").at("tags"), nlohmann::json::parse(R"([{
+    "name": "weights", "keep": true, "parked": false, "device_bytes": 0, "host_bytes": 0, "parked_bytes": 4194304,
+    "dropped_bytes": 0, "live_bytes": 3145728}])"));
 }
 
 TEST(StatisticsTest, HasEveryFieldOfTheSchema) {
