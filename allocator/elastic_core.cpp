@@ -198,13 +198,13 @@ Bytes ElasticCore::used_bytes() const noexcept {
 }
 
 void ElasticCore::flush_recent() noexcept {
+  const std::uint64_t now = safe_points_;
   for (std::size_t i = 0; i < FrontLanes::kLanes; ++i) {
     FrontLane& lane = lanes_[i];
     const MutexLock lock(lane.mutex);
     for (std::size_t number = 0; number < kPools; ++number) {
       BlockPool& pool = pools_[number];
-      lane.flush(pool.nodes(), pool.number(),
-                 [&](BlockId id) { pool.give_back(id, safe_points_); });
+      lane.flush(pool.nodes(), pool.number(), [&](BlockId id) { pool.give_back(id, now); });
     }
   }
 }
@@ -604,9 +604,7 @@ std::vector<ChunkResidency> ElasticCore::residency() {
   const MutexLock lock(blocks_);
   flush_recent();
   std::vector<ChunkResidency> chunks;
-  each_chunk([&](const ChunkRef& chunk) {
-    chunks.push_back(residency_of(chunk));
-  });
+  each_chunk([&](const ChunkRef& chunk) { chunks.push_back(residency_of(chunk)); });
   return chunks;
 }
 

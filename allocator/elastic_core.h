@@ -289,8 +289,7 @@ class ElasticCore {
   void bring_tag_back(TagId tag, TagTicket& ticket) COMMENSAL_REQUIRES(moves_);
   void put_back(const ChunkRef& chunk, MemoryHandle handle, Tier tier) noexcept
       COMMENSAL_REQUIRES(blocks_);
-  [[nodiscard]] ChunkResidency residency_of(const ChunkRef& chunk) const
-      COMMENSAL_REQUIRES(blocks_);
+  [[nodiscard]] static ChunkResidency residency_of(const ChunkRef& chunk);
   /// For `snapshot` and `measure_touched`: what a chunk's tag means for moves.
   void view_tag(const ChunkRef& chunk, ChunkView& view) const COMMENSAL_REQUIRES(blocks_);
   void wake_touched_tag(const ChunkRef& chunk) noexcept COMMENSAL_REQUIRES(blocks_);

@@ -140,9 +140,9 @@ ElasticCore::Snapshot ElasticCore::snapshot(std::uint64_t round) {
     shot.views.push_back(ChunkView{chunk->tier, chunk.size(), Bytes{chunk->used}, chunk->last_use,
                                    chunk->touched, chunk->written, chunk->hot_until > now,
                                    chunk->lazy, chunk->skip_round >= round});
-    view_tag(chunk, shot.views.back());
     if (chunk->tier == Tier::kDevice && chunk->used == 0) shot.free_device += chunk.size();
   });
+  for (std::size_t i = 0; i < shot.refs.size(); ++i) view_tag(shot.refs[i], shot.views[i]);
   return shot;
 }
 

@@ -33,7 +33,6 @@ TagId ElasticCore::open_tag(std::string_view name, TagOptions options) {
     throw std::invalid_argument("a tag's name has 1 to " + std::to_string(kLongestName) +
                                 " bytes: " + quoted(name.substr(0, kLongestName)));
   }
-  const MoveLock moves(*this);
   const MutexLock lock(blocks_);
   const auto at =
       std::find_if(tags_.begin(), tags_.end(), [name](const Tag& tag) { return tag.name == name; });
@@ -199,14 +198,16 @@ TagTicket ElasticCore::park_tag(TagId tag) {
   {
     // What lay on the slower tier before is parked now too, unless it is being touched.
     const MutexLock lock(blocks_);
+    Bytes parked;
     each_chunk([&](const ChunkRef& chunk) {
       if (tag_of(chunk.segment->pool) != tag) return;
       if (chunk->tier != Tier::kHost || !chunk->touched.is_zero()) return;
+      parked += chunk.size();
       chunk->tier = Tier::kParked;
       chunk->lazy = true;
-      ledger_.host -= chunk.size();
-      ledger_.parked += chunk.size();
     });
+    ledger_.host -= parked;
+    ledger_.parked += parked;
     checked_tag(tag).parked = true;  // a touch while it moved does not count
   }
   finish({});
@@ -402,14 +403,16 @@ TagTicket ElasticCore::wake_tag(TagId tag) {
     // What found no room is in use on the slower tier, and comes back as soon as there is some.
     const MutexLock lock(blocks_);
     ticket.deferred = Bytes{};
+    Bytes usable;
     each_chunk([&](const ChunkRef& chunk) {
       if (tag_of(chunk.segment->pool) != tag || !slow(chunk->tier)) return;
       ticket.deferred += chunk.size();
       if (chunk->tier != Tier::kParked) return;
+      usable += chunk.size();
       chunk->tier = Tier::kHost;
-      ledger_.parked -= chunk.size();
-      ledger_.host += chunk.size();
     });
+    ledger_.parked -= usable;
+    ledger_.host += usable;
   }
   finish({});
   if (ticket.reason.empty() && !ticket.deferred.is_zero()) {
@@ -441,7 +444,7 @@ void ElasticCore::wake_touched_tag(const ChunkRef& touched) noexcept {
 
 // --- what lies where -----------------------------------------------------------------------
 
-ChunkResidency ElasticCore::residency_of(const ChunkRef& chunk) const {
+ChunkResidency ElasticCore::residency_of(const ChunkRef& chunk) {
   return ChunkResidency{chunk.address(), chunk.size(), chunk->tier, Bytes{chunk->used}};
 }
 

@@ -69,7 +69,7 @@ class MemoryMap:
             found = json.loads(text) if isinstance(text, str) else text
             segments = tuple(_segment(entry) for entry in found["segments"])
             return cls(int(found["pid"]), str(found["job"]), segments)
-        except (KeyError, TypeError, IndexError) as error:
+        except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"not a memory map: {error!r}") from error
 
     def runs(self) -> Iterator[tuple[MappedSegment, ChunkRun]]:
@@ -108,7 +108,7 @@ def _segment(entry: dict[str, Any]) -> MappedSegment:
     )
     for run in runs:
         if run.tier not in TIERS:
-            raise ValueError(f"not a memory map: unknown tier {run.tier!r}")
+            raise ValueError(f"unknown tier {run.tier!r}")
     return MappedSegment(
         address=address,
         reserved_bytes=int(entry["reserved_bytes"]),
