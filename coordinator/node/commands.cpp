@@ -270,9 +270,8 @@ void NodeCoordinator::handle(const PeerId& peer, const wire::MapRequest& message
     if (chosen == nullptr || member.rank < chosen->rank) chosen = &member;
   }
   if (chosen == nullptr) {
-    const std::string which = message.pid ? "process " + std::to_string(*message.pid)
-                                          : std::string("process with managed memory");
-    send(peer, wire::Error{"unknown_job", "job " + message.job + " has no " + which});
+    const std::string which = message.pid ? std::to_string(*message.pid) : "with managed memory";
+    send(peer, wire::Error{"unknown_job", "job " + message.job + " has no process " + which});
     return;
   }
   send(chosen->peer, wire::MapRequest{found.job->id.str(), chosen->pid, to_ticket(peer)});

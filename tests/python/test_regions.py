@@ -64,7 +64,7 @@ facts["inactive"] = {
 facts["enabled"] = [torch_memory_saver.enabled]
 commensal.init(job_class="guaranteed", memory_limit="1GiB")
 facts["enabled"].append(torch_memory_saver.enabled)
-facts["unknown"] = error(lambda: commensal.park_tag("wieghts"))
+facts["unknown"] = error(lambda: commensal.park_tag("waits"))
 
 # Which tensors have a tag.
 with commensal.region("outer", keep=True):
@@ -130,7 +130,7 @@ commensal.wake_tag("outer"), commensal.wake_tag("outer")
 a.fill_(3)
 facts["fresh"] = a.sum().item() / MIB
 del a, b, c, d, e, f, g, h
-facts["unknown later"] = error(lambda: commensal.wake_tag("wieghts"))
+facts["unknown later"] = error(lambda: commensal.wake_tag("waits"))
 facts["names"] = [error(lambda: region("")), error(lambda: region("x" * 500))]
 print(json.dumps(facts))
 """
@@ -249,9 +249,9 @@ def test_p29_only_an_explicit_drop_gives_content_up(regions: dict[str, Any]) -> 
 
 
 def test_unknown_tags_are_named_with_those_that_there_are(regions: dict[str, Any]) -> None:
-    assert regions["unknown"] == "ValueError: unknown tag: 'wieghts' (there are none)"
+    assert regions["unknown"] == "ValueError: unknown tag: 'waits' (there are none)"
     assert regions["unknown later"].startswith(
-        "ValueError: unknown tag: 'wieghts' (there are 'outer'"
+        "ValueError: unknown tag: 'waits' (there are 'outer'"
     )
     assert all("1 to 128 bytes" in text for text in regions["names"])
 
