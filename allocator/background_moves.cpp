@@ -74,7 +74,7 @@ AheadReport ElasticCore::work_ahead(Bytes most) {
   if (out) {
     // Blocks that die within the step make room by themselves.
     for (std::size_t i = 0; i < shot.refs.size(); ++i) {
-      if (shot.refs[i].segment->pool >= kSizes) shot.views[i].skip = true;
+      if (short_lived(shot.refs[i].segment->pool)) shot.views[i].skip = true;
     }
     chosen = choose_spills(shot.views, plan.out, most, phase_.load(std::memory_order_relaxed));
     std::erase_if(chosen, [&](std::size_t i) { return shot.views[i].tier != Tier::kDevice; });

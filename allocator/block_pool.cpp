@@ -9,6 +9,7 @@ namespace commensal {
 namespace {
 
 bool on_device(const Chunk& chunk) noexcept { return chunk.tier == Tier::kDevice; }
+bool dropped(const Chunk& chunk) noexcept { return chunk.tier == Tier::kDropped; }
 
 std::size_t ceil_div(std::size_t a, std::size_t b) noexcept { return (a + b - 1) / b; }
 
@@ -97,7 +98,7 @@ void BlockPool::add_range(BlockId id, Segment& segment, std::size_t chunk,
 
 void BlockPool::take_out(BlockId id) noexcept {
   Block& block = table_[id];
-  bins(block.fast).remove(table_, id);
+  if (block.state == BlockState::kFree) bins(block.fast).remove(table_, id);
   block.state = BlockState::kBusy;
 }
 
@@ -105,9 +106,10 @@ void BlockPool::take_out(BlockId id) noexcept {
 std::size_t BlockPool::run_of_one_kind(const Block& block) const noexcept {
   const Segment& segment = *block.segment;
   const std::size_t last = segment.chunk_of(block.end() - 1);
-  const bool fast = on_device(segment.chunks[block.first_chunk]);
+  const Chunk& first = segment.chunks[block.first_chunk];
   for (std::size_t c = block.first_chunk + 1; c <= last; ++c) {
-    if (on_device(segment.chunks[c]) != fast) {
+    const Chunk& chunk = segment.chunks[c];
+    if (on_device(chunk) != on_device(first) || dropped(chunk) != dropped(first)) {
       return static_cast<std::size_t>(segment.chunk_begin(c) - block.address);
     }
   }
@@ -138,8 +140,12 @@ void BlockPool::make_free(BlockId id) noexcept {
     const std::size_t run = run_of_one_kind(block);
     block.fast = on_device(block.segment->chunks[block.first_chunk]);
     const BlockId rest = run < block.size ? split(id, run) : 0;
-    if (rest == 0 && run < block.size) block.fast = false;  // no node: one slow block
-    make_free_piece(id);
+    bool backed = !dropped(block.segment->chunks[block.first_chunk]);
+    if (rest == 0 && run < block.size) {  // no node: one slow block
+      block.fast = false;
+      each_chunk(block, [&](const Chunk& c, std::size_t) { backed = backed && !dropped(c); });
+    }
+    if (backed) make_free_piece(id);
     if (rest == 0) return;
     id = rest;
   }

@@ -21,7 +21,8 @@ struct GrowthPlace {
 
 /// Hands out blocks of mapped chunks. Blocks are multiples of `unit`. Free memory on the device
 /// ("fast") and on the slower tier is kept apart; neighbours merge unless a hole (a chunk without
-/// memory), a tier border or a busy block lies between them.
+/// memory), a tier border or a busy block lies between them. Free memory of dropped chunks serves
+/// nobody: it stays busy until they have memory again.
 ///
 /// Calls no memory source. Thread safety: none (the allocator's block lock), but for nodes of live
 /// blocks (front_lane.h).

@@ -19,6 +19,7 @@ ElasticAllocator::~ElasticAllocator() = default;
 
 // The stream is part of the contract already; on a CPU there is one.
 void* ElasticAllocator::allocate(Bytes size, StreamId, AllocationContext context) {
+  if (context.tag != 0) return impl_->allocate_tagged(size, context.tag);
   return impl_->allocate(size, context.phase);
 }
 bool ElasticAllocator::deallocate(void* block) noexcept { return impl_->deallocate(block); }
@@ -47,6 +48,19 @@ void ElasticAllocator::on_pressure(PressureHandler handler) {
 
 AllocatorStats ElasticAllocator::stats() const { return impl_->stats(); }
 std::vector<ChunkResidency> ElasticAllocator::residency() const { return impl_->residency(); }
+std::vector<SegmentMap> ElasticAllocator::memory_map(bool with_blocks) const {
+  return impl_->memory_map(with_blocks);
+}
+
+TagId ElasticAllocator::open_tag(std::string_view name, TagOptions options) {
+  return impl_->open_tag(name, options);
+}
+TagId ElasticAllocator::find_tag(std::string_view name) const { return impl_->find_tag(name); }
+TagTicket ElasticAllocator::park_tag(TagId tag) { return impl_->park_tag(tag); }
+TagTicket ElasticAllocator::drop_tag(TagId tag) { return impl_->drop_tag(tag); }
+TagTicket ElasticAllocator::wake_tag(TagId tag) { return impl_->wake_tag(tag); }
+std::vector<TagResidency> ElasticAllocator::tags() const { return impl_->tags(); }
+
 std::string ElasticAllocator::reservation_notes() const { return impl_->reservation_notes(); }
 void ElasticAllocator::install_fork_handlers() { impl_->install_fork_handlers(); }
 bool ElasticAllocator::in_child() const noexcept { return impl_->in_child(); }

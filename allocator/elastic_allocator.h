@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "allocator/base/bytes.h"
@@ -15,6 +16,7 @@
 #include "allocator/base/ids.h"
 #include "allocator/lifetime.h"
 #include "allocator/memory_source.h"
+#include "allocator/tags.h"
 
 namespace commensal {
 
@@ -24,7 +26,7 @@ using StreamId = std::uint64_t;
 /// What the caller knows about an allocation: its lifetime is guessed from the phase and the size.
 struct AllocationContext {
   Phase phase = Phase::kUnknown;
-  std::uint32_t tag = 0;
+  TagId tag = 0;  ///< of `open_tag`: the block lies among its tag's, whatever its lifetime
 };
 
 /// Answers a change of the limit. `done + deferred` is what the change asked for.
@@ -54,6 +56,7 @@ struct AllocatorStats {
   Bytes host;          ///< chunks on the slower tier
   Bytes host_touched;  ///< of `host`: resident because touched again; counts against the limit
   Bytes parked;        ///< saved, no physical memory
+  Bytes dropped;       ///< addresses of blocks whose content was given up; no memory at all
   Bytes live;          ///< blocks handed out (as asked, before rounding)
   Bytes cached;        ///< device bytes that no live block uses
   Bytes peak_live;
@@ -74,14 +77,6 @@ struct AllocatorStats {
   Duration total_pause{};
   Duration safe_point_wait{};  ///< time that training threads waited at safe points
   std::string deferred_reason;
-};
-
-/// One chunk's place, for `memory_summary` and pictures.
-struct ChunkResidency {
-  const std::byte* address = nullptr;
-  Bytes size;
-  Tier tier = Tier::kFree;
-  Bytes live;
 };
 
 struct ElasticAllocatorOptions {
@@ -162,6 +157,27 @@ class ElasticAllocator {
   /// it is born from now on too. Guesses of lifetimes learn from this.
   void step_ended() noexcept;
 
+  /// Returns the tag of that name, made on first use; the newest options hold for all of it.
+  /// @throws std::invalid_argument for an empty name, or one more than `kMostTags`.
+  [[nodiscard]] TagId open_tag(std::string_view name, TagOptions options = {});
+  /// Returns the tag of that name, made before.
+  /// @throws std::invalid_argument naming it and those that there are.
+  [[nodiscard]] TagId find_tag(std::string_view name) const;
+  /// Saves a whole tag and gives its device memory back. Its blocks stay where they are and keep
+  /// their content: what touches them is served (on a host by the kernel), and from the next safe
+  /// point on the tag comes back. New blocks of the tag get memory as usual. A tag that is parked
+  /// or dropped already stays so. All three: call between ops; takes as long as it takes; @throws
+  /// std::invalid_argument for a tag that was never opened.
+  TagTicket park_tag(TagId tag);
+  /// Gives up the content of a whole tag and all memory that holds it. Addresses stay reserved, and
+  /// the blocks can be freed; until `wake_tag` they must not be touched (on a host that reads zeros
+  /// or what was written since, and is lost or not).
+  TagTicket drop_tag(TagId tag);
+  /// Brings a parked tag back, and gives a dropped one fresh memory: on the device as far as the
+  /// limit allows (the handler of `on_pressure` is asked), else on the slower tier.
+  TagTicket wake_tag(TagId tag);
+  [[nodiscard]] std::vector<TagResidency> tags() const;
+
   /// Returns whether a safe point has something to do: one atomic load.
   [[nodiscard]] bool work_pending() const noexcept;
 
@@ -172,6 +188,9 @@ class ElasticAllocator {
 
   [[nodiscard]] AllocatorStats stats() const;
   [[nodiscard]] std::vector<ChunkResidency> residency() const;
+  /// Returns every segment that holds memory, in the order of addresses; `with_blocks`: also the
+  /// blocks, live and free.
+  [[nodiscard]] std::vector<SegmentMap> memory_map(bool with_blocks) const;
   /// Says where address space or overcommit limits made reservations smaller; empty: nowhere.
   [[nodiscard]] std::string reservation_notes() const;
 

@@ -26,7 +26,9 @@ ElasticCore::ElasticCore(MemorySource& source, ElasticAllocatorOptions options, 
       mover_(source, clock, options.fence_deadline),
       next_segment_{kFirstSmallSegment, kFirstLargeSegment, kFirstSmallSegment, kFirstLargeSegment},
       pools_{BlockPool{unit_of(0), 0}, BlockPool{unit_of(1), 1}, BlockPool{unit_of(2), 2},
-             BlockPool{unit_of(3), 3}} {}
+             BlockPool{unit_of(3), 3}} {
+  for (std::size_t i = kPools; i < next_segment_.size(); ++i) next_segment_[i] = kFirstSmallSegment;
+}
 
 ElasticCore::~ElasticCore() {
   forget_fork_handlers();
@@ -38,7 +40,7 @@ ElasticCore::~ElasticCore() {
   for (const auto& segment : table_.all()) {
     try {
       for (std::size_t i = 0; i < segment->chunks.size(); ++i) {
-        if (segment->chunks[i].tier == Tier::kFree) continue;
+        if (!segment->chunks[i].handle) continue;
         source_.unmap(segment->chunk_begin(i), segment->chunks[i].handle);
         source_.release(segment->chunks[i].handle);
       }
@@ -70,7 +72,7 @@ void* ElasticCore::take(std::size_t number, const Request& request, bool fast) {
   BlockPool& pool = pools_[number];
   const std::size_t rounded = pool.rounded(request.size.count());
   FrontLane& lane = *request.lane;
-  if (fast) {
+  if (fast && !tagged(number)) {
     const MutexLock lock(lane.mutex);
     if (const BlockId id = lane.take(pool.nodes(), number, rounded); id != 0) {
       return hand_out(lane, pool[id], request);
@@ -152,7 +154,7 @@ bool ElasticCore::deallocate(void* address) noexcept {
   const auto on_device = [&freed](const std::byte* at) {
     return freed.segment->chunks[freed.segment->chunk_of(at)].tier == Tier::kDevice;
   };
-  if (on_device(block.address) && on_device(block.end() - 1)) {
+  if (!tagged(pool.number()) && on_device(block.address) && on_device(block.end() - 1)) {
     FrontLane& lane = lanes_[block.lane];
     const MutexLock inner(lane.mutex);
     if (lane.keep(pool.nodes(), pool.number(), freed.block)) return true;
@@ -177,11 +179,12 @@ ElasticCore::Freed ElasticCore::free_in_lane(const std::byte* address, FrontLane
     freed.elsewhere = &lanes_[block.lane];
     return freed;
   }
-  lane.lifetimes().died(block.mark, step_.load(std::memory_order_relaxed));
+  const bool learns = !tagged(pool.number());
+  if (learns) lane.lifetimes().died(block.mark, step_.load(std::memory_order_relaxed));
   lane.touch(block);
   lane.count_death(block.asked);
   block.state = BlockState::kRecent;  // from here on nobody can free it again
-  freed.kept = (pending_.load(std::memory_order_relaxed) & kSlowChunks) == 0 &&
+  freed.kept = learns && (pending_.load(std::memory_order_relaxed) & kSlowChunks) == 0 &&
                lane.keep(pool.nodes(), pool.number(), freed.block);
   return freed;
 }
@@ -205,17 +208,18 @@ void ElasticCore::note_cache() noexcept {
 
 Bytes ElasticCore::used_bytes() const noexcept {
   Bytes used;
-  for (const BlockPool& pool : pools_) used += Bytes{pool.used_bytes()};
+  pools_.each([&used](const BlockPool& pool) { used += Bytes{pool.used_bytes()}; });
   return used;
 }
 
 void ElasticCore::flush_recent() noexcept {
+  const std::uint64_t now = safe_points_;
   for (std::size_t i = 0; i < FrontLanes::kLanes; ++i) {
     FrontLane& lane = lanes_[i];
     const MutexLock lock(lane.mutex);
-    for (BlockPool& pool : pools_) {
-      lane.flush(pool.nodes(), pool.number(),
-                 [&](BlockId id) { pool.give_back(id, safe_points_); });
+    for (std::size_t number = 0; number < kPools; ++number) {
+      BlockPool& pool = pools_[number];
+      lane.flush(pool.nodes(), pool.number(), [&](BlockId id) { pool.give_back(id, now); });
     }
   }
 }
@@ -486,7 +490,8 @@ void ElasticCore::set_chunk(const ChunkRef& ref, MemoryHandle handle, Tier tier)
       case Tier::kDevice: return &ledger_.device;
       case Tier::kHost: return &ledger_.host;
       case Tier::kParked: return &ledger_.parked;
-      case Tier::kFree: return nullptr;
+      case Tier::kFree:
+      case Tier::kDropped: return nullptr;
     }
     return nullptr;
   };
@@ -607,6 +612,10 @@ AllocatorStats ElasticCore::stats() {
   stats.frees = lanes_.deaths();
   Bytes used;
   each_chunk([&](const ChunkRef& chunk) {
+    if (chunk->tier == Tier::kDropped) {
+      stats.dropped += chunk.size();
+      return;
+    }
     const bool device = chunk->tier == Tier::kDevice;
     if (device) used += Bytes{chunk->used};
     ++(device ? stats.chunks_device : stats.chunks_host);
@@ -619,10 +628,7 @@ std::vector<ChunkResidency> ElasticCore::residency() {
   const MutexLock lock(blocks_);
   flush_recent();
   std::vector<ChunkResidency> chunks;
-  each_chunk([&](const ChunkRef& chunk) {
-    chunks.push_back(
-        ChunkResidency{chunk.address(), chunk.size(), chunk->tier, Bytes{chunk->used}});
-  });
+  each_chunk([&](const ChunkRef& chunk) { chunks.push_back(residency_of(chunk)); });
   return chunks;
 }
 

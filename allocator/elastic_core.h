@@ -12,6 +12,7 @@
 #include <mutex>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "allocator/base/bytes.h"
@@ -24,7 +25,9 @@
 #include "allocator/front_lane.h"
 #include "allocator/lifetime.h"
 #include "allocator/move_planner.h"
+#include "allocator/pool_table.h"
 #include "allocator/segment.h"
+#include "allocator/tags.h"
 
 namespace commensal {
 
@@ -70,6 +73,17 @@ class ElasticCore {
     return pending_.load(std::memory_order_acquire) != 0;
   }
 
+  // tagged_memory.cpp: blocks that share a name, and what lies where
+  [[nodiscard]] TagId open_tag(std::string_view name, TagOptions options)
+      COMMENSAL_EXCLUDES(moves_, blocks_);
+  [[nodiscard]] TagId find_tag(std::string_view name) COMMENSAL_EXCLUDES(moves_, blocks_);
+  [[nodiscard]] void* allocate_tagged(Bytes size, TagId tag) COMMENSAL_EXCLUDES(moves_, blocks_);
+  TagTicket park_tag(TagId tag) COMMENSAL_EXCLUDES(moves_, blocks_);
+  TagTicket drop_tag(TagId tag) COMMENSAL_EXCLUDES(moves_, blocks_);
+  TagTicket wake_tag(TagId tag) COMMENSAL_EXCLUDES(moves_, blocks_);
+  [[nodiscard]] std::vector<TagResidency> tags() COMMENSAL_EXCLUDES(moves_, blocks_);
+  [[nodiscard]] std::vector<SegmentMap> memory_map(bool with_blocks) COMMENSAL_EXCLUDES(blocks_);
+
   // fork_handlers.cpp
   void install_fork_handlers();
   [[nodiscard]] bool in_child() const noexcept { return child_.load(std::memory_order_relaxed); }
@@ -85,8 +99,18 @@ class ElasticCore {
     kOrphans = 4,     ///< memory that the source did not take back yet
     kLargeCache = 8   ///< free memory that may be worth giving back
   };
-  /// Pools: two sizes of each lifetime.
-  enum : std::size_t { kSmall, kLarge, kSizes, kPools = kSizes * 2 };
+  /// Pools: two sizes of each lifetime; then one of each tag.
+  enum : std::size_t { kSmall, kLarge, kSizes, kPools = PoolTable::kByLifetime };
+  [[nodiscard]] static constexpr bool short_lived(std::size_t pool) noexcept {
+    return pool >= kSizes && pool < kPools;
+  }
+  [[nodiscard]] static constexpr bool tagged(std::size_t pool) noexcept { return pool >= kPools; }
+  [[nodiscard]] static constexpr std::size_t pool_of(TagId tag) noexcept {
+    return kPools + tag - 1;
+  }
+  [[nodiscard]] static constexpr TagId tag_of(std::size_t pool) noexcept {
+    return tagged(pool) ? static_cast<TagId>(pool - kPools + 1) : 0;
+  }
 
   /// A block to be served.
   struct Request {
@@ -95,9 +119,11 @@ class ElasticCore {
     std::size_t pool = 0;
     Phase phase = Phase::kUnknown;
     BirthMark mark;
-    [[nodiscard]] bool dies_soon() const noexcept { return pool >= kSizes; }
-    /// The pool of the same sizes and the other lifetime.
-    [[nodiscard]] std::size_t other() const noexcept { return (pool + kSizes) % kPools; }
+    [[nodiscard]] bool dies_soon() const noexcept { return short_lived(pool); }
+    /// The pool of the same sizes and the other lifetime; tags lend each other nothing.
+    [[nodiscard]] std::size_t other() const noexcept {
+      return tagged(pool) ? pool : (pool + kSizes) % kPools;
+    }
   };
 
   class MoveLock;
@@ -134,7 +160,7 @@ class ElasticCore {
     return size <= options_.small_block ? kSmall : kLarge;
   }
   [[nodiscard]] static constexpr std::size_t unit_of(std::size_t pool) noexcept {
-    return pool % kSizes == kSmall ? kSmallUnit : kLargeUnit;
+    return tagged(pool) || pool % kSizes == kSmall ? kSmallUnit : kLargeUnit;
   }
   static constexpr std::size_t kSmallUnit = 64;
   static constexpr std::size_t kLargeUnit = 4096;
@@ -282,6 +308,30 @@ class ElasticCore {
   void close_ahead(Tier tier) COMMENSAL_REQUIRES(moves_);
   void abandon_ahead() noexcept COMMENSAL_REQUIRES(moves_);
   void set_moving(bool moving) noexcept COMMENSAL_REQUIRES(moves_);
+  // --- tags (tagged_memory.cpp) ----------------------------------------------------------------
+  struct Tag {
+    std::string name;
+    TagOptions options;
+    bool parked = false;  // comes back when touched or woken, not because there is room
+  };
+  [[nodiscard]] Tag& checked_tag(TagId tag) COMMENSAL_REQUIRES(blocks_);
+  /// Chunks of a tag for which `wanted(chunk)` holds, in the order of their addresses.
+  template <typename Wanted>
+  [[nodiscard]] std::vector<ChunkRef> tag_chunks(TagId tag, Wanted wanted)
+      COMMENSAL_EXCLUDES(blocks_);
+  void release_unused(TagId tag) COMMENSAL_REQUIRES(moves_);
+  [[nodiscard]] std::string stop_writers() COMMENSAL_REQUIRES(moves_);
+  [[nodiscard]] std::string move_tag_out(TagId tag) COMMENSAL_REQUIRES(moves_);
+  void unmap_dropped(std::span<const ChunkRef> run, TagTicket& ticket) COMMENSAL_REQUIRES(moves_);
+  void ask_for_tag(TagId tag) COMMENSAL_EXCLUDES(moves_, blocks_);
+  void refill_dropped(TagId tag, TagTicket& ticket) COMMENSAL_REQUIRES(moves_);
+  void bring_tag_back(TagId tag, TagTicket& ticket) COMMENSAL_REQUIRES(moves_);
+  void put_back(const ChunkRef& chunk, MemoryHandle handle, Tier tier) noexcept
+      COMMENSAL_REQUIRES(blocks_);
+  [[nodiscard]] static ChunkResidency residency_of(const ChunkRef& chunk);
+  /// For `snapshot` and `measure_touched`: what a chunk's tag means for moves.
+  void view_tag(const ChunkRef& chunk, ChunkView& view) const COMMENSAL_REQUIRES(blocks_);
+  void wake_touched_tag(const ChunkRef& chunk) noexcept COMMENSAL_REQUIRES(blocks_);
   /// Chunks that fail to move in this round, or in one that begins meanwhile, are left alone in it.
   [[nodiscard]] std::uint64_t begin_round() COMMENSAL_REQUIRES(moves_) { return ++round_; }
 
@@ -304,17 +354,18 @@ class ElasticCore {
   std::uint64_t round_ COMMENSAL_GUARDED_BY(moves_) = 1;  // a chunk that never failed has 0
   Ahead ahead_ COMMENSAL_GUARDED_BY(moves_);
   int foreground_ COMMENSAL_GUARDED_BY(moves_) = 0;  // calls that move memory now
-  std::array<Bytes, kPools> next_segment_ COMMENSAL_GUARDED_BY(moves_);
+  std::array<Bytes, PoolTable::kPools> next_segment_ COMMENSAL_GUARDED_BY(moves_);
 
   Mutex blocks_{LockRank::kBlocks};
   SegmentTable table_ COMMENSAL_GUARDED_BY(blocks_);
-  std::array<BlockPool, kPools> pools_ COMMENSAL_GUARDED_BY(blocks_);
+  PoolTable pools_ COMMENSAL_GUARDED_BY(blocks_);
   Ledger ledger_ COMMENSAL_GUARDED_BY(blocks_);
   AllocatorStats totals_ COMMENSAL_GUARDED_BY(blocks_);  // only the sums over time
   std::uint64_t safe_points_ COMMENSAL_GUARDED_BY(blocks_) = 0;
   bool wake_lazy_ COMMENSAL_GUARDED_BY(blocks_) = false;  // the limit rose: bring back all
   Bytes lease_ COMMENSAL_GUARDED_BY(blocks_);             // what the source was told last
   std::string notes_ COMMENSAL_GUARDED_BY(blocks_);
+  std::vector<Tag> tags_ COMMENSAL_GUARDED_BY(blocks_);  // tag number - 1
   std::shared_ptr<const PressureHandler> pressure_ COMMENSAL_GUARDED_BY(blocks_);
 };
 

@@ -115,6 +115,7 @@ void ElasticCore::measure_touched() {
       ledger_.parked -= chunk.size();
       ledger_.host += chunk.size();
     }
+    wake_touched_tag(chunk);
   }
 }
 
@@ -139,18 +140,18 @@ ElasticCore::Snapshot ElasticCore::snapshot(std::uint64_t round) {
   const std::uint64_t now = safe_points_;
   each_chunk([&](const ChunkRef& chunk) {
     shot.refs.push_back(chunk);
-    shot.views.push_back(ChunkView{chunk->tier, chunk.size(), Bytes{chunk->used}, chunk->last_use,
-                                   chunk->touched, chunk->written, chunk->hot_until > now,
-                                   chunk->lazy,
-                                   chunk->moving || chunk->skip_round >= round || stays(*chunk),
-                                   chunk->born});
+    shot.views.push_back(
+        ChunkView{chunk->tier, chunk.size(), Bytes{chunk->used}, chunk->last_use, chunk->touched,
+                  chunk->written, chunk->hot_until > now, chunk->lazy,
+                  chunk->moving || chunk->skip_round >= round || stays(*chunk), chunk->born});
     if (chunk->tier != Tier::kDevice) return;
     if (chunk->used == 0) {
       shot.free_device += chunk.size();
       if (now - chunk->idle_since >= kIdleForReturns) shot.idle_device += chunk.size();
     }
-    if (chunk->used == 0 || chunk.segment->pool >= kSizes) shot.soon_free += chunk.size();
+    if (chunk->used == 0 || short_lived(chunk.segment->pool)) shot.soon_free += chunk.size();
   });
+  for (std::size_t i = 0; i < shot.refs.size(); ++i) view_tag(shot.refs[i], shot.views[i]);
   return shot;
 }
 
@@ -187,7 +188,9 @@ std::size_t ElasticCore::release_run(std::span<const ChunkRef> run) {
     }
   }
   if (handles.empty()) return 0;
-  const std::size_t gone = source_.unmap_run(run.front().address(), handles).unmapped;
+  const bool dropped = run.front()->tier == Tier::kDropped;  // is unmapped already
+  const std::size_t gone =
+      dropped ? handles.size() : source_.unmap_run(run.front().address(), handles).unmapped;
   for (std::size_t i = 0; i < gone; ++i) mover_.release(handles[i]);
   count_orphans();
   const MutexLock lock(blocks_);
@@ -236,7 +239,7 @@ Bytes ElasticCore::release_free(Bytes need, std::uint64_t idle_for) {
     const std::uint64_t now = safe_points_;
     each_chunk([&](const ChunkRef& chunk) {
       if (chunk->used != 0 || chunk->moving) return;
-      if (slow(chunk->tier) || now - chunk->idle_since >= idle_for) {
+      if (chunk->tier != Tier::kDevice || now - chunk->idle_since >= idle_for) {
         candidates.push_back(chunk);
       }
     });

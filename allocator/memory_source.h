@@ -24,6 +24,7 @@ enum class Tier : std::uint8_t {
   kHost,    ///< same address, usable, slower (spill file, or host memory beside a GPU)
   kParked,  ///< saved, holds no physical memory; only `swap` back makes it fast again
   kFree,    ///< holds nothing
+  kDropped  ///< blocks lie there, but their content was given up and nothing is mapped
 };
 
 [[nodiscard]] constexpr std::string_view to_string(Tier tier) noexcept {
@@ -32,6 +33,7 @@ enum class Tier : std::uint8_t {
     case Tier::kHost: return "host";
     case Tier::kParked: return "parked";
     case Tier::kFree: return "free";
+    case Tier::kDropped: return "dropped";
   }
   return "?";
 }

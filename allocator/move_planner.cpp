@@ -3,6 +3,7 @@
 #include "allocator/move_planner.h"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 
 namespace commensal {
@@ -42,7 +43,16 @@ SegmentPlan plan_segment(Bytes next, Bytes request) noexcept {
 std::vector<std::size_t> choose_spills(std::span<const ChunkView> chunks, Bytes need, Bytes batch,
                                        Phase now) {
   const auto gain = [](const ChunkView& c) { return slower(c) ? c.touched : c.size; };
-  const auto turn = [](const ChunkView& c) { return slower(c) ? 1 : c.hot ? 2 : 0; };
+  const auto turn = [](const ChunkView& c) {
+    if (slower(c)) return 2;
+    if (c.keep) return 4;
+    if (c.hot) return 3;
+    return c.tag == 0 ? 0 : 1;
+  };
+  std::map<std::uint32_t, std::uint64_t> tag_use;
+  for (const ChunkView& c : chunks) {
+    if (c.tag != 0) tag_use[c.tag] = std::max(tag_use[c.tag], c.last_use);
+  }
   const auto order = ranked(
       chunks,
       [](const ChunkView& c) {
@@ -52,6 +62,11 @@ std::vector<std::size_t> choose_spills(std::span<const ChunkView> chunks, Bytes 
       [&](const ChunkView& a, const ChunkView& b) {
         if (turn(a) != turn(b)) return turn(a) < turn(b);
         if (slower(a)) return a.touched > b.touched;
+        if (turn(a) == 1 && a.tag != b.tag) {
+          const std::uint64_t use_a = tag_use.at(a.tag);
+          const std::uint64_t use_b = tag_use.at(b.tag);
+          return use_a != use_b ? use_a < use_b : a.tag < b.tag;
+        }
         const bool soon = needed_next(a.born, now);
         if (soon != needed_next(b.born, now)) return !soon;
         return a.last_use != b.last_use ? a.last_use < b.last_use : a.used > b.used;
@@ -76,6 +91,7 @@ std::vector<std::size_t> choose_returns(std::span<const ChunkView> chunks,
         return slower(c) && !c.used.is_zero() && !c.skip && (budget.lazy || !c.lazy);
       },
       [&budget](const ChunkView& a, const ChunkView& b) {
+        if (a.keep != b.keep) return a.keep;
         if (a.touched != b.touched) return a.touched > b.touched;
         const bool soon = needed_next(a.born, budget.now);
         if (soon != needed_next(b.born, budget.now)) return soon;

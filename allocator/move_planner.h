@@ -53,8 +53,10 @@ struct ChunkView {
   Bytes written;                 ///< of these, changed
   bool hot = false;              ///< was touched on the slower tier lately
   bool lazy = false;             ///< comes back only when touched or asked for
-  bool skip = false;             ///< failed to move a moment ago, or is on its way
+  bool skip = false;             ///< failed to move, is on its way, or is to stay where it is
   Phase born = Phase::kUnknown;  ///< in which its last long-lived block was made
+  std::uint32_t tag = 0;         ///< 0: none
+  bool keep = false;             ///< its tag asks to be the last that moves
 };
 
 /// Returns whether what was made in `born` is used in the part of a step that comes next, as far as
@@ -73,9 +75,11 @@ inline constexpr std::uint64_t kHotSafePoints = 64;
 /// 1. live device chunks that are not hot, coldest first (the optimizer's state unless its step is
 ///    near; then least recently allocated from or freed to; of equals the one with more live
 ///    bytes);
-/// 2. touched chunks of the slower tier, whose changed pages are written out again, those with most
+/// 2. the same of tags, one tag after the other, the tag that was used last at the end;
+/// 3. touched chunks of the slower tier, whose changed pages are written out again, those with most
 ///    to win first;
-/// 3. hot device chunks, coldest first.
+/// 4. hot device chunks, coldest first;
+/// 5. device chunks of tags that ask to be kept.
 /// So a job whose steps use more than the limit writes the excess once a step, while memory that it
 /// does not use ends up on the slower tier.
 [[nodiscard]] std::vector<std::size_t> choose_spills(std::span<const ChunkView> chunks, Bytes need,
@@ -89,8 +93,8 @@ struct ReturnBudget {
   bool lazy = false;  ///< also chunks that were moved out by request and not touched since
   Phase now = Phase::kUnknown;  ///< what is needed next comes before the rest
 };
-/// Returns chunks of the slower tier to bring back: most touched first, then what the next phase
-/// needs, then latest used.
+/// Returns chunks of the slower tier to bring back: those to keep, then most touched first, then
+/// what the next phase needs, then latest used.
 [[nodiscard]] std::vector<std::size_t> choose_returns(std::span<const ChunkView> chunks,
                                                       const ReturnBudget& budget);
 

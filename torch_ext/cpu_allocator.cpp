@@ -13,6 +13,7 @@
 #include <string>
 
 #include "allocator/elastic_allocator.h"
+#include "torch_ext/region.h"
 #include "torch_ext/runtime/session.h"
 
 namespace commensal {
@@ -62,6 +63,7 @@ void* take(Bytes size) {
   try {
     AllocationContext context;
     context.phase = phase_now();
+    context.tag = current_tag();
     return g_elastic->allocate(size, 0, context);
   } catch (const OutOfMemory& error) {
     raise_out_of_memory(size, error.what());

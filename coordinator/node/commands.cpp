@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the command line asks of the node coordinator: status, set, pause, resume.
 #include <algorithm>
+#include <charconv>
+#include <string_view>
 
 #include "coordinator/node/node_coordinator.h"
 
@@ -21,7 +23,8 @@ json empty_stats() {
             "rank": 0, "world_size": 1, "pid": 0, "coordinator": "", "coordinator_pid": 0,
             "reason": "", "malformed_frames_total": 0},
     "memory": {"policy": "", "limit_bytes": null, "min_bytes": 0, "max_bytes": null, "device_bytes": 0,
-               "host_bytes": 0, "host_touched_bytes": 0, "parked_bytes": 0, "cached_bytes": 0,
+               "host_bytes": 0, "host_touched_bytes": 0, "parked_bytes": 0, "dropped_bytes": 0,
+               "tags": [], "cached_bytes": 0,
                "live_bytes": 0, "peak_live_bytes": 0, "peak_device_bytes": 0, "wanted_bytes": 0,
                "moved_bytes_total": 0, "moved_out_bytes_total": 0, "moved_ahead_bytes_total": 0, "moved_in_bytes_total": 0,
                "given_back_bytes_total": 0, "deferred_bytes": 0, "deferred_reason": "",
@@ -61,6 +64,30 @@ void add_memory(json& into, const json& report) {
     if (!into[name].is_number_unsigned()) continue;
     into[name] = into[name].get<std::uint64_t>() + value.get<std::uint64_t>();
   }
+}
+
+// A peer's name is any bytes; a ticket is text.
+std::string to_ticket(const PeerId& peer) {
+  static constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string ticket;
+  for (const char c : peer) {
+    const auto byte = static_cast<unsigned char>(c);
+    ticket += kDigits[byte >> 4U];
+    ticket += kDigits[byte & 15U];
+  }
+  return ticket;
+}
+
+/// Returns an empty name for what is no ticket.
+PeerId from_ticket(std::string_view ticket) {
+  PeerId peer;
+  for (; ticket.size() >= 2; ticket.remove_prefix(2)) {
+    unsigned byte = 0;
+    const char* const end = ticket.data() + 2;
+    if (std::from_chars(ticket.data(), end, byte, 16).ptr != end) return {};
+    peer += static_cast<char>(byte);
+  }
+  return ticket.empty() ? peer : PeerId{};
 }
 
 }  // namespace
@@ -227,6 +254,39 @@ void NodeCoordinator::end_job(Job& job, const std::string& exit_reason, TimePoin
   if (ended_.size() > kEndedKept) ended_.pop_front();
   table_.remove(job.id);
   idle_since_ = now;
+}
+
+// Nothing is kept of a request: its ticket is the name of the peer that asked.
+void NodeCoordinator::handle(const PeerId& peer, const wire::MapRequest& message, TimePoint) {
+  const JobTable::Lookup found = table_.resolve(message.job);
+  if (found.job == nullptr) {
+    send(peer, wire::Error{"unknown_job", found.problem});
+    return;
+  }
+  const Member* chosen = nullptr;
+  for (const Member& member : found.job->members) {
+    if (!member.registered || !member.is_managed()) continue;
+    if (message.pid && *message.pid != member.pid) continue;
+    if (chosen == nullptr || member.rank < chosen->rank) chosen = &member;
+  }
+  if (chosen == nullptr) {
+    const std::string which = message.pid ? std::to_string(*message.pid) : "with managed memory";
+    send(peer, wire::Error{"unknown_job", "job " + message.job + " has no process " + which});
+    return;
+  }
+  send(chosen->peer, wire::MapRequest{found.job->id.str(), chosen->pid, to_ticket(peer)});
+}
+
+void NodeCoordinator::handle(const PeerId& peer, const wire::MapReply& message, TimePoint now) {
+  if (find_sender(peer, message.job_id, message.pid, now).member == nullptr) return;
+  const PeerId asked = from_ticket(message.ticket);
+  if (asked.empty()) {
+    receive_malformed(peer, wire::BadMessage("malformed", "field 'ticket' is none of ours"));
+    return;
+  }
+  wire::MapReply reply = message;
+  reply.ticket.clear();
+  send(asked, std::move(reply));
 }
 
 void NodeCoordinator::handle(const PeerId& peer, const wire::SetRequest& message, TimePoint now) {

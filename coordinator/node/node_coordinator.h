@@ -117,6 +117,8 @@ class NodeCoordinator {
   void handle(const PeerId& peer, const wire::AskMemory& message, TimePoint now);
   void handle(const PeerId& peer, const wire::StatusRequest& message, TimePoint now);
   void handle(const PeerId& peer, const wire::SetRequest& message, TimePoint now);
+  void handle(const PeerId& peer, const wire::MapRequest& message, TimePoint now);
+  void handle(const PeerId& peer, const wire::MapReply& message, TimePoint now);
 
   Job* admit(const PeerId& peer, const wire::Register& message, TimePoint now);
   /// Adds a process, with a lease over what it has already.

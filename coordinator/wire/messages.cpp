@@ -235,6 +235,18 @@ void fields(Like<SetReply> auto& m, const auto& field) {
   field("outcome", m.outcome);
   field("reason", m.reason);
 }
+void fields(Like<MapRequest> auto& m, const auto& field) {
+  field("job", m.job);
+  field("pid", m.pid);
+  field("ticket", m.ticket);
+}
+void fields(Like<MapReply> auto& m, const auto& field) {
+  field("job_id", m.job_id);
+  field("pid", m.pid);
+  field("ticket", m.ticket);
+  field("map", m.map);
+  field("reason", m.reason);
+}
 void fields(Like<Error> auto& m, const auto& field) {
   field("code", m.code);
   field("what", m.what);
@@ -253,8 +265,9 @@ void Writer::write(json& out, const T& value) {
 
 // The position is that of the type in `Message`.
 constexpr std::string_view kTypeNames[] = {
-    "register",       "registered",   "stats",       "change",    "answer", "ask_memory",
-    "status_request", "status_reply", "set_request", "set_reply", "error"};
+    "register",   "registered",     "stats",        "change",      "answer",
+    "ask_memory", "status_request", "status_reply", "set_request", "set_reply",
+    "error",      "map_request",    "map_reply"};
 static_assert(std::size(kTypeNames) == std::variant_size_v<Message>);
 
 template <std::size_t Index = 0>

@@ -151,6 +151,22 @@ struct SetReply {
   std::string outcome;
   std::string reason;
 };
+/// Asks where the memory of a process lies. From the command line, which leaves `ticket` empty;
+/// handed on to the process with a ticket by which the answer finds its way back.
+struct MapRequest {
+  std::string job;
+  std::optional<std::int64_t> pid;  ///< absent: the job's first rank
+  std::string ticket;
+};
+/// The process's answer, handed on to who asked.
+// NOLINTNEXTLINE(bugprone-exception-escape): as Stats
+struct MapReply {
+  std::string job_id;
+  std::int64_t pid = 0;
+  std::string ticket;
+  nlohmann::json map;  ///< docs/stats.md, "memory map"; null: see `reason`
+  std::string reason;
+};
 /// Answers what cannot be used or done. Codes: those of BadMessage; "no_memory" (AskMemory);
 /// "unknown_job" (not registered here, for instance after a restart: register again);
 /// "full" (no entry left on the device page).
@@ -160,7 +176,7 @@ struct Error {
 };
 
 using Message = std::variant<Register, Registered, Stats, Change, Answer, AskMemory, StatusRequest,
-                             StatusReply, SetRequest, SetReply, Error>;
+                             StatusReply, SetRequest, SetReply, Error, MapRequest, MapReply>;
 
 /// Turns a message into one frame.
 [[nodiscard]] std::string encode(const Message& message);

@@ -12,11 +12,14 @@ Under `commensal run` a script needs nothing from here. By hand:
 from any thread; in a forked child nothing is active.
 """
 
+from commensal import memory_saver
 from commensal._api import (
     CommensalError,
     LimitTicket,
     init,
     is_active,
+    memory_snapshot,
+    memory_stats,
     memory_summary,
     pause,
     resume,
@@ -25,20 +28,29 @@ from commensal._api import (
     stats,
     step,
 )
+from commensal._regions import TagTicket, drop_tag, park_tag, region, wake_tag
 
 __version__ = "0.1.0"
 
 __all__ = [
     "CommensalError",
     "LimitTicket",
+    "TagTicket",
     "__version__",
+    "drop_tag",
     "init",
     "is_active",
+    "memory_saver",
+    "memory_snapshot",
+    "memory_stats",
     "memory_summary",
+    "park_tag",
     "pause",
+    "region",
     "resume",
     "set_compute_share",
     "set_memory_limit",
     "stats",
     "step",
+    "wake_tag",
 ]

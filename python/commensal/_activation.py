@@ -27,11 +27,19 @@ if TYPE_CHECKING:
     from commensal import _core
     from commensal._environment import JobSettings, Member
 
-__all__ = ["ActivationError", "activate", "adaptor_versions", "autoload", "find_adaptor"]
+__all__ = [
+    "ActivationError",
+    "activate",
+    "adaptor_versions",
+    "autoload",
+    "find_adaptor",
+    "installed_adaptor",
+]
 
 LIBRARIES = Path(__file__).parent / "lib"
 _ADAPTOR_NAME = re.compile(r"libcommensal_torch-(\d+\.\d+)\.so")
 _started = threading.Lock()
+_adaptor: list[ctypes.CDLL] = []  # what serves this process's tensors, once it does
 
 
 class ActivationError(RuntimeError):
@@ -175,6 +183,11 @@ def _install(adaptor: ctypes.CDLL) -> None:
     install.restype = ctypes.c_char_p
     if reason := install():
         raise ActivationError(reason.decode(errors="replace"))
+    adaptor.commensal_torch_enter_region.argtypes = [ctypes.c_uint32]
+    adaptor.commensal_torch_enter_region.restype = ctypes.c_void_p
+    adaptor.commensal_torch_leave_region.argtypes = [ctypes.c_void_p]
+    adaptor.commensal_torch_leave_region.restype = None
+    _adaptor[:] = [adaptor]
     from torch.optim.optimizer import (
         register_optimizer_step_post_hook,
         register_optimizer_step_pre_hook,
@@ -188,6 +201,11 @@ def _install(adaptor: ctypes.CDLL) -> None:
     # For processes that this one starts: those of the same rank help it.
     os.environ["COMMENSAL_PRIMARY_PID"] = str(os.getpid())
     os.environ["COMMENSAL_PRIMARY_RANK"] = os.environ.get("RANK", "")
+
+
+def installed_adaptor() -> ctypes.CDLL | None:
+    """Return what serves this process's tensors; None where that is PyTorch alone."""
+    return _adaptor[0] if _adaptor else None
 
 
 def _manage_cuda() -> None:

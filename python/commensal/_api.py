@@ -18,6 +18,8 @@ __all__ = [
     "LimitTicket",
     "init",
     "is_active",
+    "memory_snapshot",
+    "memory_stats",
     "memory_summary",
     "pause",
     "resume",
@@ -225,14 +227,48 @@ def stats() -> dict[str, Any]:
 
 
 def memory_summary() -> str:
-    """Return a table of this job's memory for people.
+    """Return a table of this job's memory for people: sizes, tiers, lifetimes and tags.
 
     Raises:
         CommensalError: commensal is not active.
     """
+    from commensal._memory_map import MemoryMap
     from commensal._memory_summary import describe_memory
 
-    return describe_memory(stats())
+    where = MemoryMap.from_json(_session().memory_map_json(with_blocks=False))
+    return describe_memory(stats(), where)
+
+
+def memory_stats() -> dict[str, Any]:
+    """Return this job's memory as `torch.cuda.memory_stats` does, with the same names of keys.
+
+    What PyTorch's names say of a device is said here of all tiers: `allocated_bytes` are those of
+    tensors, wherever they are, `reserved_bytes` those on the device. Keys without a meaning here
+    are left out. Ours stand beside them as `commensal.NAME` (docs/stats.md, `memory.NAME`) and
+    `commensal.tag.TAG.NAME`.
+
+    Raises:
+        CommensalError: commensal is not active.
+    """
+    from commensal._memory_stats import torch_memory_stats
+
+    return torch_memory_stats(stats()["memory"])
+
+
+def memory_snapshot() -> dict[str, Any]:
+    """Return where every block lies, in the format of `torch.cuda.memory._snapshot`.
+
+    PyTorch's memory visualiser reads it (pickle it, or hand it to `torch.cuda._memory_viz`). Beside
+    PyTorch's keys, segments tell `commensal_tiers`, `commensal_lifetime` and `commensal_tag`, and
+    blocks `commensal_tier`.
+
+    Raises:
+        CommensalError: commensal is not active.
+    """
+    from commensal._memory_map import MemoryMap
+    from commensal._memory_stats import torch_snapshot
+
+    return torch_snapshot(MemoryMap.from_json(_session().memory_map_json(with_blocks=True)))
 
 
 def _session() -> _core.Session:

@@ -83,6 +83,22 @@ class Coordinator:
             raise Refused(str(error)) from error
         return cast("dict[str, Any]", json.loads(text))
 
+    def memory_map(self, job: str, pid: int | None = None) -> dict[str, Any]:
+        """Return where the memory of a job's process lies (docs/stats.md, "memory map").
+
+        The process itself answers, and says nothing while it is stopped. @raises Unreachable,
+        Refused (an unknown job or process).
+        """
+        from commensal import _core
+
+        try:
+            text = _core.control_map(str(self.socket_path), job, pid, _milliseconds(_ANSWER))
+        except _core.CoordinatorUnreachable as error:
+            raise Unreachable(str(error)) from error
+        except _core.CoordinatorError as error:
+            raise Refused(str(error)) from error
+        return cast("dict[str, Any]", json.loads(text))
+
     def set(
         self,
         job: str,

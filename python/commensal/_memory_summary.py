@@ -5,12 +5,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from commensal._memory_map import TIERS, MemoryMap
 from commensal._quantities import format_bytes, format_seconds
 
-__all__ = ["describe_memory"]
+__all__ = ["KIND_NAMES", "describe_kinds", "describe_memory"]
 
 
-def describe_memory(stats: dict[str, Any]) -> str:
+KIND_NAMES = {"long": "outlives its step", "step": "dies within its step"}
+
+
+def describe_memory(stats: dict[str, Any], where: MemoryMap) -> str:
     """Lay out the numbers of `commensal.stats()` (docs/stats.md) as lines of text."""
     job, memory = stats["job"], stats["memory"]
     limit = memory["limit_bytes"]
@@ -21,7 +25,8 @@ def describe_memory(stats: dict[str, Any]) -> str:
         ("  cached", _size(memory, "cached_bytes"), "used by no tensor"),
         ("on the slower tier", _size(memory, "host_bytes"), "same addresses"),
         ("  touched again", _size(memory, "host_touched_bytes"), "counts against the limit"),
-        ("parked", _size(memory, "parked_bytes"), ""),
+        ("parked", _size(memory, "parked_bytes"), "saved, no memory"),
+        ("dropped", _size(memory, "dropped_bytes"), "content given up"),
         ("live tensors", _size(memory, "live_bytes"), f"peak {_size(memory, 'peak_live_bytes')}"),
         ("moved in total", _size(memory, "moved_bytes_total"), f"{memory['moves_total']} moves"),
         ("given back in total", _size(memory, "given_back_bytes_total"), ""),
@@ -34,7 +39,21 @@ def describe_memory(stats: dict[str, Any]) -> str:
     lines = [f"memory of {job['name']} ({job['class']}, {job['id']})"]
     lines += [f"  {name:<22}{value:>12}  {note}".rstrip() for name, value, note in rows]
     lines += [f"  note: {note}" for note in memory.get("notes", [])]
+    lines += ["", *describe_kinds(where)]
     return "\n".join(lines)
+
+
+def describe_kinds(where: MemoryMap) -> list[str]:
+    """Lay out bytes of chunks by lifetime or tag, and by tier, as lines of a table."""
+    columns = (*TIERS, "live")
+    rows: list[tuple[str, ...]] = [("chunks of", *columns)]
+    for kind, sizes in where.bytes_by_kind().items():
+        name = KIND_NAMES.get(kind, kind)
+        rows.append((name, *(format_bytes(sizes[column]) for column in columns)))
+    if len(rows) == 1:
+        return ["no chunks: nothing was allocated yet"]
+    width = max(len(row[0]) for row in rows)
+    return [f"  {row[0]:<{width}}" + "".join(f"{cell:>12}" for cell in row[1:]) for row in rows]
 
 
 def _size(memory: dict[str, Any], key: str) -> str:

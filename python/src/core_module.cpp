@@ -83,6 +83,18 @@ std::string control_status(const std::string& socket_path, std::string job,
   throw CoordinatorError("the coordinator answered a status request with another message");
 }
 
+std::string control_map(const std::string& socket_path, std::string job,
+                        std::optional<std::int64_t> pid, std::int64_t timeout_ms) {
+  const wire::Message answer =
+      ask(socket_path, timeout_ms, wire::MapRequest{std::move(job), pid, {}});
+  const auto* reply = std::get_if<wire::MapReply>(&answer);
+  if (reply == nullptr) {
+    throw CoordinatorError("the coordinator answered a map request with another message");
+  }
+  if (reply->map.is_null()) throw CoordinatorError(reply->reason);
+  return reply->map.dump();
+}
+
 using MemoryPair = std::pair<std::uint64_t, std::optional<std::uint64_t>>;
 using SharePair = std::pair<double, double>;
 
@@ -148,6 +160,13 @@ void bind_session(py::module_& m) {
                              [](const LimitTicket& t) { return t.deferred.count(); })
       .def_readonly("reason", &LimitTicket::reason);
 
+  py::class_<TagTicket>(m, "TagTicket", "What came of moving a tag; sizes in bytes.")
+      .def_property_readonly("done_bytes", [](const TagTicket& t) { return t.done.count(); })
+      .def_property_readonly("deferred_bytes",
+                             [](const TagTicket& t) { return t.deferred.count(); })
+      .def_property_readonly("missing_bytes", [](const TagTicket& t) { return t.missing.count(); })
+      .def_readonly("reason", &TagTicket::reason);
+
   py::class_<SessionHandle>(m, "Session", "The one session of this process.")
       .def(
           "become_rank",
@@ -167,6 +186,30 @@ void bind_session(py::module_& m) {
           "set_compute_share",
           [](const SessionHandle& s, double share) { s.get().set_compute_share(share); },
           py::arg("share"), ReleaseGil())
+      .def(
+          "open_tag",
+          [](const SessionHandle& s, const std::string& name, bool keep) {
+            return s.get().open_tag(name, TagOptions{keep});
+          },
+          py::arg("name"), py::kw_only(), py::arg("keep"), ReleaseGil())
+      .def(
+          "park_tag",
+          [](const SessionHandle& s, const std::string& name) { return s.get().park_tag(name); },
+          py::arg("name"), ReleaseGil())
+      .def(
+          "drop_tag",
+          [](const SessionHandle& s, const std::string& name) { return s.get().drop_tag(name); },
+          py::arg("name"), ReleaseGil())
+      .def(
+          "wake_tag",
+          [](const SessionHandle& s, const std::string& name) { return s.get().wake_tag(name); },
+          py::arg("name"), ReleaseGil())
+      .def(
+          "memory_map_json",
+          [](const SessionHandle& s, bool with_blocks) {
+            return s.get().memory_map_json(with_blocks);
+          },
+          py::kw_only(), py::arg("with_blocks"), ReleaseGil())
       .def(
           "pause", [](const SessionHandle& s) { s.get().pause(); }, ReleaseGil())
       .def(
@@ -228,6 +271,9 @@ void bind_session(py::module_& m) {
 void bind_control(py::module_& m) {
   m.def("control_status", &control_status, py::arg("socket_path"), py::arg("job"),
         py::arg("timeout_ms"), ReleaseGil(), "Ask a coordinator for its status, as JSON.");
+  m.def("control_map", &control_map, py::arg("socket_path"), py::arg("job"), py::arg("pid"),
+        py::arg("timeout_ms"), ReleaseGil(),
+        "Ask where the memory of a job's process lies, as JSON.");
   m.def("control_set", &control_set, py::arg("socket_path"), py::arg("job"), py::arg("timeout_ms"),
         py::kw_only(), py::arg("memory") = py::none(), py::arg("share") = py::none(),
         py::arg("paused") = py::none(), ReleaseGil(),

@@ -74,6 +74,60 @@ TEST_F(ElasticOnHostTest, Law2_StoresOfAnotherThreadAreKeptWhileChunksMove) {
   EXPECT_TRUE(allocator.deallocate(words));
 }
 
+TEST_F(ElasticOnHostTest, P6_AParkedTagIsServedByTheKernelAndComesBackWhenTouched) {
+  ElasticAllocator allocator(source_, {});
+  const TagId tag = allocator.open_tag("weights");
+  const Bytes size = 16_MiB;
+  const auto add = [&](TagId of) {
+    return static_cast<unsigned char*>(allocator.allocate(size, 0, {Phase::kUnknown, of}));
+  };
+  unsigned char* weights = add(tag);
+  unsigned char* others = add(0);
+  std::memset(weights, 11, size.count());
+  std::memset(others, 12, size.count());
+  for (int round = 0; round < 2; ++round) {
+    const TagTicket ticket = allocator.park_tag(tag);
+    ASSERT_TRUE(ticket.complete()) << ticket.reason;
+    EXPECT_EQ(ticket.done, size);
+    EXPECT_EQ(allocator.stats().device, size) << "the others";
+    EXPECT_EQ(allocator.stats().parked, size);
+    EXPECT_EQ(allocator.stats().host_touched, 0_B);
+    EXPECT_EQ(allocator.park_tag(tag).done, 0_B);
+    (void)allocator.safe_point();
+    EXPECT_EQ(allocator.stats().parked, size) << "nobody touched it";
+    if (round == 0) {
+      EXPECT_EQ(weights[(5_MiB).count()], 11);  // one read, and all of it comes back
+      (void)allocator.safe_point();
+    } else {
+      EXPECT_EQ(allocator.wake_tag(tag).done, size);
+    }
+    EXPECT_EQ(allocator.stats().device, size + size);
+    EXPECT_EQ(allocator.stats().parked, 0_B);
+  }
+  for (std::size_t at = 0; at < size.count(); at += 4096) ASSERT_EQ(weights[at], 11);
+  EXPECT_EQ(others[0], 12);
+  EXPECT_TRUE(allocator.deallocate(weights));
+  EXPECT_TRUE(allocator.deallocate(others));
+}
+
+TEST_F(ElasticOnHostTest, P29_ADroppedTagHoldsNoMemoryAndReadsAsZeros) {
+  ElasticAllocator allocator(source_, {});
+  const TagId tag = allocator.open_tag("cache");
+  const Bytes size = 16_MiB;
+  auto* cache = static_cast<unsigned char*>(allocator.allocate(size, 0, {Phase::kUnknown, tag}));
+  std::memset(cache, 7, size.count());
+  EXPECT_EQ(allocator.drop_tag(tag).done, size);
+  EXPECT_EQ(allocator.stats().device, 0_B);
+  EXPECT_EQ(allocator.stats().dropped, size);
+  EXPECT_EQ(cache[(9_MiB).count()], 0);
+  EXPECT_TRUE(allocator.wake_tag(tag).complete());
+  std::memset(cache, 8, size.count());
+  EXPECT_EQ(allocator.park_tag(tag).done, size);
+  EXPECT_EQ(allocator.drop_tag(tag).done, 0_B);
+  EXPECT_EQ(cache[0], 0);
+  EXPECT_TRUE(allocator.deallocate(cache));
+}
+
 TEST_F(ElasticOnHostTest, ResidentMemoryFollowsTheLimit) {
   ElasticAllocator allocator(source_, {});
   PatternedBlocks blocks(allocator);

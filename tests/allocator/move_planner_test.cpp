@@ -103,6 +103,27 @@ TEST(MovePlannerTest, OfEquallyColdChunksTheFullerGoes) {
   EXPECT_THAT(choose_spills(chunks, 1_MiB, 64_MiB), ElementsAre(1));
 }
 
+TEST(MovePlannerTest, TagsGoOneByOneAfterColdChunksAndKeptOnesLast) {
+  std::vector<ChunkView> chunks{device(9), device(1), device(7), device(2), device(8), device(3)};
+  chunks[1].tag = 1;  // tag 1 was used last at 7, tag 2 at 3
+  chunks[2].tag = 1;
+  chunks[3].tag = 2;
+  chunks[5].tag = 2;
+  chunks[4].tag = 3;
+  chunks[4].keep = true;
+  EXPECT_THAT(choose_spills(chunks, 1_GiB, 64_MiB), ElementsAre(0, 3, 5, 1, 2, 4));
+  chunks[3].hot = true;
+  EXPECT_THAT(choose_spills(chunks, 1_GiB, 64_MiB), ElementsAre(0, 5, 1, 2, 3, 4));
+}
+
+TEST(MovePlannerTest, KeptChunksComeBackFirst) {
+  std::vector<ChunkView> chunks{host(64_KiB), host(0_B)};
+  chunks[1].keep = true;
+  ReturnBudget budget;
+  budget.room = budget.bytes = budget.batch = 1_GiB;
+  EXPECT_THAT(choose_returns(chunks, budget), ElementsAre(1, 0));
+}
+
 TEST(MovePlannerTest, SkipsWhatFailedAMomentAgo) {
   std::vector<ChunkView> chunks{device(1), device(2)};
   chunks[0].skip = true;

@@ -529,6 +529,34 @@ TEST_F(NodeCoordinatorTest, SetMovesLimitsSharesAndPauses) {
   EXPECT_FALSE(node_.page_entries(now_)[0].paused);
 }
 
+TEST_F(NodeCoordinatorTest, AMemoryMapIsAskedOfTheProcessAndHandedBack) {
+  const auto o = hello("o", JobClass::kOpportunistic, 0_B);
+  join(o);
+  const PeerId asker{"\0\x9b cli", 6};  // names are any bytes
+  send(asker, wire::MapRequest{"name-o", std::nullopt, ""});
+  const auto asked = take<wire::MapRequest>("o").at(0);
+  EXPECT_EQ(asked.job, "o");
+  EXPECT_EQ(asked.pid, o.pid);
+  EXPECT_EQ(asked.ticket, "009b20636c69");
+  send("o", wire::MapReply{"o", o.pid, asked.ticket, {{"segments", {1, 2}}}, ""});
+  const auto reply = take<wire::MapReply>(asker).at(0);
+  EXPECT_EQ(reply.job_id, "o");
+  EXPECT_EQ(reply.map, nlohmann::json::parse(R"({"segments": [1, 2]})"));
+  EXPECT_EQ(reply.ticket, "");
+
+  for (const char* ticket : {"", "0", "zz", "00 1"}) {
+    send("o", wire::MapReply{"o", o.pid, ticket, {}, ""});
+    EXPECT_THAT(take<wire::Error>("o").at(0).what, HasSubstr("ticket"));
+  }
+  send("stranger", wire::MapReply{"o", 1, asked.ticket, {}, ""});
+  EXPECT_EQ(take<wire::MapReply>(asker).size(), 0U) << "only a process of the job may answer";
+  send(asker, wire::MapRequest{"nobody", std::nullopt, ""});
+  EXPECT_THAT(take<wire::Error>(asker).at(0).what, HasSubstr("nobody"));
+  send(asker, wire::MapRequest{"o", o.pid + 1, ""});
+  EXPECT_THAT(take<wire::Error>(asker).at(0).what,
+              HasSubstr("has no process " + std::to_string(o.pid + 1)));
+}
+
 TEST_F(NodeCoordinatorTest, SetRefusesWithTheValue) {
   join(hello("g", JobClass::kGuaranteed, 700_MiB, 700_MiB));
   auto twin = hello("h", JobClass::kOpportunistic, 0_B);

@@ -66,7 +66,9 @@ std::vector<Message> one_of_each() {
           StatusReply{json{{"schema", 1}}},
           set,
           SetReply{"j1", 3, "applied", ""},
-          Error{"no_memory", "none left"}};
+          Error{"no_memory", "none left"},
+          MapRequest{"j1", 4711, "0a"},
+          MapReply{"j1", 4711, "0a", json{{"segments", json::array()}}, ""}};
 }
 
 std::string code_of(std::string_view frame) {

@@ -37,7 +37,7 @@ def test_commands_and_options_are_completed(world: World) -> None:
     assert "--follow" in complete(world, "logs", "x", "--f").stdout
 
 
-@pytest.mark.parametrize("command", ["set", "pause", "resume", "logs", "status"])
+@pytest.mark.parametrize("command", ["set", "pause", "resume", "logs", "status", "memory"])
 def test_silent_without_a_coordinator(world: World, command: str) -> None:
     done = complete(world, command, "")
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "", "")

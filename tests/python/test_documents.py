@@ -23,7 +23,8 @@ import pytest
 from training import TELL, TRAIN
 from world import COMMENSAL, DEADLINE, World, read_line
 
-from commensal._memory_summary import describe_memory
+from commensal._memory_map import MemoryMap
+from commensal._memory_summary import KIND_NAMES, describe_memory
 from commensal.cli.status import describe_job, describe_machine
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -61,7 +62,7 @@ knows() {
 commensal() {
   case $1 in
     run) shift; set -- run --no-idle-class "$@" ;;
-    status | set | pause | resume | top | logs)
+    status | set | pause | resume | top | logs | memory)
       local job= tries=0
       case ${2:-} in -*) ;; *) job=${2:-} ;; esac
       [ -z "$(jobs -p)" ] || tries=300
@@ -341,8 +342,9 @@ def test_stats_names_what_people_read(numbers: Numbers) -> None:
     header = describe_machine(numbers.ended, None).splitlines()[3].split()
     [record] = numbers.alive["jobs"]
     about_job = [line.split()[0] for line in describe_job(record).splitlines()[1:]]
-    summary = describe_memory(numbers.stats).splitlines()[1:]
+    summary = describe_memory(numbers.stats, MemoryMap(0, "", ())).split("\n\n")[0].splitlines()[1:]
     about_memory = [line[2:24].strip() for line in summary if "note:" not in line]
+    about_memory += KIND_NAMES.values()
     assert "slowdown" in header and "lease" in about_job and "cached" in about_memory
     assert not [name for name in [*header, *about_job, *about_memory] if f"`{name}`" not in page]
 

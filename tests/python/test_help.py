@@ -13,7 +13,7 @@ from commensal.cli import main
 from commensal.cli._manual import VARIABLES
 
 COMMANDS = {
-    *("run", "status", "top", "logs", "set", "pause", "resume"),
+    *("run", "status", "top", "logs", "memory", "set", "pause", "resume"),
     *("profile", "doctor", "demo", "version"),
 }
 ENVIRONMENT = Path(__file__).parents[2] / "docs" / "environment.md"

@@ -30,6 +30,8 @@ class ClientHost {
   virtual void on_set_reply(const wire::SetReply& reply) = 0;
   /// An answer to something that was asked, or a complaint about a message.
   virtual void on_error(const wire::Error& error) = 0;
+  /// Somebody asks where memory lies: post a MapReply with the same ticket.
+  virtual void on_map_request(const wire::MapRequest& /*request*/) {}
   virtual void on_disconnected() = 0;
   /// @throws std::runtime_error if a page cannot be used; the client keeps the reason.
   virtual void on_device_page(wire::MappedPage page) = 0;

@@ -139,6 +139,14 @@ class Session {
   /// done, at the latest after 2 s with the rest deferred. `training_thread` false: posts it.
   LimitTicket set_memory_limit(Bytes max);
   void set_compute_share(double max);  ///< @throws std::invalid_argument outside 0..1
+  /// See ElasticAllocator. Tags go by name; @throws std::invalid_argument for an unknown one,
+  /// naming those that there are. Call between ops.
+  TagId open_tag(std::string_view name, TagOptions options);
+  TagTicket park_tag(std::string_view name);
+  TagTicket drop_tag(std::string_view name);
+  TagTicket wake_tag(std::string_view name);
+  /// Says where memory lies as a JSON object (docs/stats.md, "memory map").
+  [[nodiscard]] std::string memory_map_json(bool with_blocks) const;
   void pause();
   void resume();
   /// The statistics of docs/stats.md as a JSON object.

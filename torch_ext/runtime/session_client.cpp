@@ -261,11 +261,12 @@ void Session::Impl::publish(TimePoint now) {
   const AllocatorStats stats = allocator.stats();
   const StepState step = steps.state();
   const GateStats gate_stats = gate.stats();
+  const std::vector<TagResidency> tags = allocator.tags();
   Bytes want;
   {
     const MutexLock lock(mutex);
     published = now;
-    Bytes need = std::max(stats.live, saturating_sub(stats.device, stats.cached) + stats.host);
+    Bytes need = needed_now(stats, tags);
     if (stats.peak_live > peak_seen) {
       peak_seen = stats.peak_live;
       need = std::max(need, peak_seen);
@@ -372,6 +373,7 @@ StatisticsView Session::Impl::view() const {
   view.job.malformed_frames = line.malformed_frames;
   view.memory = allocator.stats();
   view.memory_policy = to_string(config.memory_policy);
+  view.tags = allocator.tags();
   view.memory_min = config.memory.min;
   view.memory_max = limits.own_max();
   view.revision = limits.revision();

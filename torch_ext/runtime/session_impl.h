@@ -71,6 +71,10 @@ struct Session::Impl final : public ClientHost {
   LimitTicket set_memory_limit(Bytes max);
   void set_compute_share(double max);
 
+  // --- tags, and what lies where (session_memory.cpp)
+  TagTicket move_tag(std::string_view name, TagTicket (ElasticAllocator::*move)(TagId));
+  [[nodiscard]] nlohmann::json memory_map(bool with_blocks, bool coarse) const;
+
   // --- the client thread's side (session_client.cpp)
   wire::Register registration() override;
   nlohmann::json statistics() override;
@@ -78,6 +82,7 @@ struct Session::Impl final : public ClientHost {
   void on_change(const wire::Change& change) override;
   void on_set_reply(const wire::SetReply& reply) override;
   void on_error(const wire::Error& error) override;
+  void on_map_request(const wire::MapRequest& request) override;
   void on_disconnected() override;
   void on_device_page(wire::MappedPage page) override;
   void on_peer_added(std::int64_t pid, wire::MappedPage page) override;

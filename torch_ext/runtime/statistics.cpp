@@ -29,6 +29,21 @@ json job_json(const StatisticsView::Job& job) {
           {"malformed_frames_total", job.malformed_frames}};
 }
 
+json tags_json(const std::vector<TagResidency>& tags) {
+  json all = json::array();
+  for (const TagResidency& tag : tags) {
+    all.push_back({{"name", tag.name},
+                   {"keep", tag.options.keep},
+                   {"parked", tag.parked},
+                   {"device_bytes", tag.device.count()},
+                   {"host_bytes", tag.host.count()},
+                   {"parked_bytes", tag.saved.count()},
+                   {"dropped_bytes", tag.dropped.count()},
+                   {"live_bytes", tag.live.count()}});
+  }
+  return all;
+}
+
 json memory_json(const StatisticsView& view) {
   const AllocatorStats& m = view.memory;
   return {{"policy", view.memory_policy},
@@ -39,6 +54,8 @@ json memory_json(const StatisticsView& view) {
           {"host_bytes", m.host.count()},
           {"host_touched_bytes", m.host_touched.count()},
           {"parked_bytes", m.parked.count()},
+          {"dropped_bytes", m.dropped.count()},
+          {"tags", tags_json(view.tags)},
           {"cached_bytes", m.cached.count()},
           {"live_bytes", m.live.count()},
           {"peak_live_bytes", m.peak_live.count()},

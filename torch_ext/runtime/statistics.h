@@ -35,6 +35,7 @@ struct StatisticsView {
   } job;
   AllocatorStats memory;
   std::string_view memory_policy;
+  std::vector<TagResidency> tags;
   Bytes memory_min;
   std::optional<Bytes> memory_max;
   Bytes wanted;

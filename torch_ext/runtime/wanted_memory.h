@@ -2,13 +2,28 @@
 // How much device memory a job would use without a limit: the coordinator gives the rest away.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
+#include <vector>
 
 #include "allocator/base/bytes.h"
 #include "allocator/base/clock.h"
+#include "allocator/elastic_allocator.h"
 
 namespace commensal {
+
+/// Returns what a job needs now: its blocks, but for those of tags that were parked or dropped by
+/// request, or the chunks that they lie in.
+[[nodiscard]] inline Bytes needed_now(const AllocatorStats& stats,
+                                      const std::vector<TagResidency>& tags) {
+  Bytes away = stats.dropped;
+  for (const TagResidency& tag : tags) {
+    if (tag.parked) away += tag.saved;
+  }
+  return std::max(saturating_sub(stats.live, away),
+                  saturating_sub(stats.device, stats.cached) + stats.host);
+}
 
 /// Keeps the largest need of the last steps. Samples older than both `kSteps` steps and `kTime`
 /// no longer count, so that a need that has gone is given back and a peak within a step is not

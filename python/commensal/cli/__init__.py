@@ -83,9 +83,20 @@ def _options(
 
 
 def _register() -> None:
-    from commensal.cli import control, demo, doctor, logs, profile, run, status, top, version
+    from commensal.cli import (
+        control,
+        demo,
+        doctor,
+        logs,
+        memory,
+        profile,
+        run,
+        status,
+        top,
+        version,
+    )
 
-    for module in (run, status, top, logs, control, profile, doctor, demo, version):
+    for module in (run, status, top, logs, memory, control, profile, doctor, demo, version):
         module.register(app)
 
 

@@ -67,6 +67,47 @@ class ElasticOnCudaTest : public ::testing::Test {
   Bytes used_before_;
 };
 
+TEST_F(ElasticOnCudaTest, P6_TagsAreSavedDroppedAndBroughtBackUnderTheirAddresses) {
+  if (!has_host_tier()) GTEST_SKIP() << source().host_tier_reason();
+  const auto add = [&](const char* name, unsigned char value) {
+    const TagId tag = allocator().open_tag(name);
+    void* block = allocator().allocate(8_MiB, 0, {Phase::kUnknown, tag});
+    const std::vector<unsigned char> image((8_MiB).count(), value);
+    CudaMachine::access().store(static_cast<std::byte*>(block), image.data(), image.size());
+    return block;
+  };
+  const auto last = [&](void* block) {
+    unsigned char value = 0;
+    CudaMachine::access().load(&value, static_cast<std::byte*>(block) + (8_MiB).count() - 1, 1);
+    return value;
+  };
+  void* weights = add("weights", 5);
+  void* cache = add("cache", 6);
+  const TagId tag = allocator().find_tag("weights");
+  const TagId other = allocator().find_tag("cache");
+  for (int round = 0; round < 2; ++round) {
+    const TagTicket parked = allocator().park_tag(tag);
+    ASSERT_TRUE(parked.complete()) << parked.reason;
+    EXPECT_EQ(allocator().stats().parked, 8_MiB);
+    expect_ledger();
+    EXPECT_EQ(last(weights), 5);
+    const TagTicket dropped = allocator().drop_tag(other);
+    ASSERT_TRUE(dropped.complete()) << dropped.reason;
+    EXPECT_EQ(allocator().stats().device, 0_B);
+    expect_used(0_B);
+    EXPECT_TRUE(allocator().wake_tag(other).complete());
+    EXPECT_TRUE(allocator().wake_tag(tag).complete());
+    EXPECT_EQ(allocator().stats().device, 16_MiB);
+    expect_ledger();
+    EXPECT_EQ(last(weights), 5);
+    const unsigned char fresh = 9;
+    CudaMachine::access().store(static_cast<std::byte*>(cache) + (8_MiB).count() - 1, &fresh, 1);
+    EXPECT_EQ(last(cache), 9);
+  }
+  EXPECT_TRUE(allocator().deallocate(weights));
+  EXPECT_TRUE(allocator().deallocate(cache));
+}
+
 TEST_F(ElasticOnCudaTest, Law2_LiveChunksGoToTheHostAndComeBackUnderTheirAddresses) {
   if (!has_host_tier()) GTEST_SKIP() << source().host_tier_reason();
   PatternedBlocks blocks(allocator(), CudaMachine::access());

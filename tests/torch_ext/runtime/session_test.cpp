@@ -107,6 +107,33 @@ TEST_F(SessionTest, AJobThatWaitsForItsFirstMemorySaysSo) {
   EXPECT_EQ(session.active_line(), "opportunistic, 0 B so far, gate gap, coordinator 4242");
 }
 
+TEST_F(SessionTest, SaysWhereItsMemoryLiesWhenItIsAsked) {
+  FakeCoordinator coordinator{folder_.path()};
+  Session& session = Session::start(connected());
+  const TagId tag = session.open_tag("weights", TagOptions{.keep = true});
+  void* const block = session.allocator().allocate(3_MiB, 0, {Phase::kUnknown, tag});
+  ASSERT_TRUE(session.park_tag("weights").complete());
+  coordinator.send(wire::MapRequest{"job-1", ::getpid(), "0a0b"});
+  const auto reply = coordinator.next<wire::MapReply>();
+  ASSERT_TRUE(reply.has_value());
+  EXPECT_EQ(reply->ticket, "0a0b");
+  EXPECT_EQ(reply->job_id, "job-1");
+  EXPECT_EQ(reply->pid, ::getpid());
+  const auto& segment = reply->map.at("segments").at(0);
+  EXPECT_EQ(segment.at("tag"), "weights");
+  EXPECT_EQ(segment.at("address"), reinterpret_cast<std::uintptr_t>(block));
+  // Two chunks: one is full, of the other a half is used.
+  EXPECT_EQ(segment.at("chunks"), nlohmann::json::parse(R"([[0, 2097152, "parked", 2097152],
+                                      [2097152, 2097152, "parked", 1048576]])"));
+  const auto told = nlohmann::json::parse(session.memory_map_json(true));
+  EXPECT_EQ(told.at("segments").at(0).at("blocks").at(0),
+            nlohmann::json::array({segment.at("address"), 3145728, 3145728}));
+  EXPECT_TRUE(session.wake_tag("weights").complete());
+  EXPECT_EQ(stats(session)["memory"]["tags"][0]["device_bytes"], 4U << 20U);
+  EXPECT_THROW((void)session.drop_tag("weight"), std::invalid_argument);
+  EXPECT_TRUE(session.allocator().deallocate(block));
+}
+
 TEST_F(SessionTest, TwiceIsOneClearSentence) {
   Session::start(config());
   try {

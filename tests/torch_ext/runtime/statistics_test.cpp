@@ -17,6 +17,19 @@ void expect_fields(const nlohmann::json& object, const std::vector<std::string>&
   for (const std::string& name : names) EXPECT_TRUE(object.contains(name)) << name;
 }
 
+TEST(StatisticsTest, TellsOfEachTag) {
+  StatisticsView view;
+  TagResidency tag;
+  tag.name = "weights";
+  tag.options.keep = true;
+  tag.saved = 4_MiB;
+  tag.live = 3_MiB;
+  view.tags = {tag};
+  EXPECT_EQ(to_json(view).at("memory").at("tags"), nlohmann::json::parse(R"([{
+    "name": "weights", "keep": true, "parked": false, "device_bytes": 0, "host_bytes": 0, "parked_bytes": 4194304,
+    "dropped_bytes": 0, "live_bytes": 3145728}])"));
+}
+
 TEST(StatisticsTest, HasEveryFieldOfTheSchema) {
   const nlohmann::json stats = to_json(StatisticsView{});
   EXPECT_EQ(stats.at("schema"), 1);
@@ -30,6 +43,8 @@ TEST(StatisticsTest, HasEveryFieldOfTheSchema) {
                                      "host_bytes",
                                      "host_touched_bytes",
                                      "parked_bytes",
+                                     "dropped_bytes",
+                                     "tags",
                                      "cached_bytes",
                                      "live_bytes",
                                      "peak_live_bytes",

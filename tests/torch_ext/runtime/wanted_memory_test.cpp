@@ -9,6 +9,26 @@ namespace {
 
 using std::chrono::seconds;
 
+TEST(WantedMemoryTest, WhatWasPutAwayByRequestIsNotNeeded) {
+  AllocatorStats stats;
+  stats.live = 100_MiB;
+  stats.device = 80_MiB;
+  stats.cached = 20_MiB;
+  EXPECT_EQ(needed_now(stats, {}), 100_MiB);
+  stats.host = 60_MiB;
+  EXPECT_EQ(needed_now(stats, {}), 120_MiB) << "whole chunks";
+  stats.host = {};
+  stats.parked = 40_MiB;
+  EXPECT_EQ(needed_now(stats, {}), 100_MiB) << "parked by others: it wants all of it back";
+  TagResidency tag;
+  tag.saved = 30_MiB;
+  EXPECT_EQ(needed_now(stats, {tag}), 100_MiB);
+  tag.parked = true;
+  EXPECT_EQ(needed_now(stats, {tag}), 70_MiB);
+  stats.dropped = 50_MiB;
+  EXPECT_EQ(needed_now(stats, {tag}), 60_MiB) << "what is on the device";
+}
+
 TEST(WantedMemoryTest, KeepsTheLargestNeedOfTheLastSteps) {
   WantedMemory wanted;
   const TimePoint begin{std::chrono::hours{1}};
