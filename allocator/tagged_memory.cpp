@@ -75,7 +75,7 @@ void* ElasticCore::allocate_tagged(Bytes size, TagId tag) {
   if (in_child()) return child_allocate(size);
   if (size.is_zero()) return nullptr;
   if (size > Bytes{std::uint64_t{1} << 46U}) {
-    out_of_memory(size, "nothing", "larger than any address range");
+    out_of_memory(size, Tried{.nothing = "nothing: larger than any address range"});
   }
   const Request request{size, &lanes_.mine(), pool_of(tag), Phase::kUnknown, {}};
   {
