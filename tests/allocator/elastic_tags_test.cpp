@@ -320,7 +320,7 @@ TEST_F(ElasticTagsTest, WakingAsksForMoreMemoryFirst) {
   allocator_.on_pressure([&](Bytes needed) {
     asked = needed;
     (void)allocator_.post_limit(16_MiB);
-    return true;
+    return std::string("granted");
   });
   EXPECT_TRUE(allocator_.wake_tag(weights_).complete());
   EXPECT_EQ(asked, 6_MiB);

@@ -572,7 +572,7 @@ TEST(Pitfalls, P39_OthersUseBlocksWhileCopiesFencesAndCallbacksRun) {
   source.fake().hooks().before_fence = nullptr;
   allocator.on_pressure([&](Bytes) {
     use_blocks();
-    return false;
+    return std::string("nobody to ask");
   });
   void* const large = allocator.allocate(3_MiB);  // does not fit under the limit
   EXPECT_EQ(cut_in, 3) << "during the question for memory";
