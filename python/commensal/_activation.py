@@ -154,6 +154,7 @@ def activate(settings: JobSettings, member: Member) -> _core.Session | None:
             memory_policy=settings.memory_policy,
             ask_wait_ms=settings.ask_wait_ms,
             park_idle_ms=settings.park_idle_ms,
+            background_rate_bytes=settings.background_rate_bytes,
             quiet=settings.quiet,
         )
         atexit.register(session.shutdown)

@@ -131,6 +131,7 @@ def init(
 
 _ENVIRONMENT_OF_INIT = frozenset(
     {
+        "COMMENSAL_BACKGROUND_RATE",
         "COMMENSAL_INSTANCE",
         "COMMENSAL_RUNTIME_DIR",
         "XDG_RUNTIME_DIR",

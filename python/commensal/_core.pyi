@@ -80,6 +80,7 @@ def start(
     memory_policy: str,
     ask_wait_ms: int,
     park_idle_ms: int | None,
+    background_rate_bytes: int | None,
     quiet: bool,
 ) -> Session:
     """Start the session. Raises SessionError if there is one, ValueError naming a wrong value."""

@@ -38,6 +38,7 @@ __all__ = [
     "member_of",
     "new_job_id",
     "parse_ask_wait",
+    "parse_background_rate",
     "parse_park_idle",
 ]
 
@@ -91,6 +92,7 @@ class JobSettings:
     memory_policy: str = "elastic"
     ask_wait_ms: int = 2000
     park_idle_ms: int | None = None  # None: an idle job is not parked
+    background_rate_bytes: int | None = 512 << 20  # a second; 0: no bound, None: off
 
     def to_environ(self) -> dict[str, str]:
         """Return the variables of docs/environment.md; those that are unset are left out."""
@@ -110,6 +112,7 @@ class JobSettings:
             "COMMENSAL_QUIET": "1" if self.quiet else "0",
             "COMMENSAL_MEMORY_POLICY": self.memory_policy,
             "COMMENSAL_ASK_WAIT": f"{self.ask_wait_ms}ms",
+            "COMMENSAL_BACKGROUND_RATE": _rate_text(self.background_rate_bytes),
         }
         optional = {
             "COMMENSAL_RUNTIME_DIR": self.runtime_dir,
@@ -152,6 +155,9 @@ class JobSettings:
         with _naming("COMMENSAL_PARK_IDLE"):
             text = environ.get("COMMENSAL_PARK_IDLE")
             park_idle_ms = parse_park_idle(text, policy) if text else None
+        with _naming("COMMENSAL_BACKGROUND_RATE"):
+            text = environ.get("COMMENSAL_BACKGROUND_RATE")
+            rate = parse_background_rate(text) if text else cls.background_rate_bytes
         with _naming("COMMENSAL_INSTANCE"):
             instance = default_instance(environ)
         with _naming("COMMENSAL_LAUNCH"):
@@ -177,6 +183,7 @@ class JobSettings:
             memory_policy=policy,
             ask_wait_ms=ask_wait_ms,
             park_idle_ms=park_idle_ms,
+            background_rate_bytes=rate,
         )
 
 
@@ -230,6 +237,15 @@ def parse_park_idle(text: str | float, memory_policy: str) -> int:
             f"parking moves live memory, which the memory policy antman does not: {text!r}"
         )
     return after
+
+
+def parse_background_rate(text: str) -> int | None:
+    """Return bytes a second, 0 for no bound, None for off. @raises ValueError."""
+    return None if text == "off" else parse_bytes(text)
+
+
+def _rate_text(rate: int | None) -> str:
+    return "off" if rate is None else str(rate)
 
 
 def check_instance(text: str) -> str:

@@ -117,7 +117,7 @@ SessionHandle start(JobId job_id, std::string name, std::string tenant, std::str
                     std::string spill_dir, std::optional<Bytes> host_cap, bool idle_class,
                     std::string summary_file, std::string_view memory_policy,
                     std::int64_t ask_wait_ms, std::optional<std::int64_t> park_idle_ms,
-                    bool quiet) {
+                    std::optional<Bytes> background_rate, bool quiet) {
   SessionConfig config;
   config.job_id = std::move(job_id);
   config.name = std::move(name);
@@ -138,6 +138,7 @@ SessionHandle start(JobId job_id, std::string name, std::string tenant, std::str
   config.memory_policy = to_memory_policy(memory_policy);
   config.ask_wait = std::chrono::milliseconds{ask_wait_ms};
   if (park_idle_ms) config.park_idle = std::chrono::milliseconds{*park_idle_ms};
+  config.background_rate = background_rate;
   config.quiet = quiet;
   const py::gil_scoped_release released;  // connecting may wait
   Session::start(std::move(config));
@@ -233,21 +234,22 @@ void bind_session(py::module_& m) {
          int world_size, std::string instance, std::string runtime_dir, std::string spill_dir,
          std::optional<std::uint64_t> host_cap_bytes, bool idle_class, std::string summary_file,
          const std::string& memory_policy, std::int64_t ask_wait_ms,
-         std::optional<std::int64_t> park_idle_ms, bool quiet) {
+         std::optional<std::int64_t> park_idle_ms,
+         std::optional<std::uint64_t> background_rate_bytes, bool quiet) {
         return start(JobId{std::move(job_id)}, std::move(name), std::move(tenant), job_class,
                      {Bytes{memory_min_bytes}, to_bytes(memory_max_bytes)}, {share_min, share_max},
                      std::move(law), role, rank, world_size, std::move(instance),
                      std::move(runtime_dir), std::move(spill_dir), to_bytes(host_cap_bytes),
                      idle_class, std::move(summary_file), memory_policy, ask_wait_ms, park_idle_ms,
-                     quiet);
+                     to_bytes(background_rate_bytes), quiet);
       },
       py::kw_only(), py::arg("job_id"), py::arg("name"), py::arg("tenant"), py::arg("job_class"),
       py::arg("memory_min_bytes"), py::arg("memory_max_bytes"), py::arg("share_min"),
       py::arg("share_max"), py::arg("law"), py::arg("role"), py::arg("rank"), py::arg("world_size"),
       py::arg("instance"), py::arg("runtime_dir"), py::arg("spill_dir"), py::arg("host_cap_bytes"),
       py::arg("idle_class"), py::arg("summary_file"), py::arg("memory_policy"),
-      py::arg("ask_wait_ms"), py::arg("park_idle_ms"), py::arg("quiet"),
-      "Start the session of this process.");
+      py::arg("ask_wait_ms"), py::arg("park_idle_ms"), py::arg("background_rate_bytes"),
+      py::arg("quiet"), "Start the session of this process.");
   m.def(
       "current",
       []() {

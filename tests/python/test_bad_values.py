@@ -54,6 +54,8 @@ TABLE = [
     Wrong("not a size: 'x'", "1GiB:x", "--memory", "COMMENSAL_MEMORY"),
     Wrong("empty value", " ", "--memory", "COMMENSAL_MEMORY"),
     Wrong("not a size: 'much'", "much", None, "COMMENSAL_HOST_CAP"),
+    Wrong("not a size: 'fast'", "fast", None, "COMMENSAL_BACKGROUND_RATE"),
+    Wrong("not a size: '-1MiB'", "-1MiB", None, "COMMENSAL_BACKGROUND_RATE"),
     Wrong("size out of range: '9000000TiB'", "9000000TiB", None, "COMMENSAL_HOST_CAP"),
     Wrong("MIN above MAX: '0.9:0.1'", "0.9:0.1", "--share", "COMMENSAL_SHARE"),
     Wrong(
@@ -111,7 +113,13 @@ def test_as_a_variable_it_is_named_with_it(wrong: Wrong) -> None:
 
 
 @pytest.mark.parametrize(
-    "variable", ["COMMENSAL_MEMORY_POLICY", "COMMENSAL_PARK_IDLE", "COMMENSAL_ASK_WAIT"]
+    "variable",
+    [
+        "COMMENSAL_MEMORY_POLICY",
+        "COMMENSAL_PARK_IDLE",
+        "COMMENSAL_ASK_WAIT",
+        "COMMENSAL_BACKGROUND_RATE",
+    ],
 )
 def test_a_variable_that_run_reads_is_a_usage_error_too(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, variable: str

@@ -42,6 +42,7 @@ def test_what_run_writes_the_script_reads() -> None:
         memory_policy="elastic",
         ask_wait_ms=1234,
         park_idle_ms=90_000,
+        background_rate_bytes=None,
     )
     assert JobSettings.from_environ(written.to_environ()) == written
 
@@ -70,6 +71,7 @@ def test_defaults_are_the_harmless_ones() -> None:
     assert read.memory_policy == "elastic"
     assert read.ask_wait_ms == 2000
     assert read.park_idle_ms is None
+    assert read.background_rate_bytes == 512 << 20
 
 
 @pytest.mark.parametrize(

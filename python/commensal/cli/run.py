@@ -23,6 +23,7 @@ from commensal._environment import (
     check_memory_policy,
     new_job_id,
     parse_ask_wait,
+    parse_background_rate,
     parse_park_idle,
 )
 from commensal._lifetime import leave_watcher
@@ -176,6 +177,10 @@ def run(
     with blaming("--memory-policy"):
         policy = check_memory_policy(_given(memory_policy, "COMMENSAL_MEMORY_POLICY") or "elastic")
     ask_wait_ms, park_idle_ms = JobSettings.ask_wait_ms, None
+    rate = JobSettings.background_rate_bytes
+    with blaming("COMMENSAL_BACKGROUND_RATE"):
+        if text := os.environ.get("COMMENSAL_BACKGROUND_RATE"):
+            rate = parse_background_rate(text)
     with blaming("--ask-wait"):
         if (text := _given(ask_wait, "COMMENSAL_ASK_WAIT")) is not None:
             ask_wait_ms = parse_ask_wait(text)
@@ -198,6 +203,7 @@ def run(
         memory_policy=policy,
         ask_wait_ms=ask_wait_ms,
         park_idle_ms=park_idle_ms,
+        background_rate_bytes=rate,
     )
     raise typer.Exit(_run_job(settings, coordinator, command))
 
