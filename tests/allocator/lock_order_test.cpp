@@ -35,7 +35,6 @@ TEST(LockOrder, P39_TheOrderOfTheAllocatorIsAllowed) {
   take(locks.blocks, locks.lane);
   take(locks.moves, locks.lane);
   take(locks.lane, locks.free);
-  take(locks.free, locks.moves);
   const MutexLock blocks(locks.blocks);
   take(locks.lane, locks.other_lane);
 }
