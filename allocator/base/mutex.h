@@ -52,8 +52,12 @@ class LockOrder {
       std::abort();
     }
   }
-  static void locked(LockRank rank) noexcept { ++held_[static_cast<std::size_t>(rank)]; }
-  static void unlocked(LockRank rank) noexcept { --held_[static_cast<std::size_t>(rank)]; }
+  static void locked(LockRank rank) noexcept {
+    if (rank != LockRank::kNone) ++held_[static_cast<std::size_t>(rank)];
+  }
+  static void unlocked(LockRank rank) noexcept {
+    if (rank != LockRank::kNone) --held_[static_cast<std::size_t>(rank)];
+  }
 
  private:
   static constexpr std::size_t kRanks = 5;

@@ -173,7 +173,7 @@ class FakeMemorySource final : public MemorySource {
   const Block* block_over(const std::byte* address, Bytes size) const COMMENSAL_REQUIRES(mutex_);
 
   const Options options_;
-  mutable Mutex mutex_{LockRank::kSource};
+  mutable Mutex mutex_;
   Hooks hooks_;
   std::atomic<int> inside_{0};
   std::array<Plan, kFakeCalls> plans_ COMMENSAL_GUARDED_BY(mutex_);

@@ -157,7 +157,8 @@ class Trainer {
   void run() {
     while (g_page->phase == SharingPhase::kRun) {
       operate();
-      ++g_page->operations;
+      const std::uint64_t done = ++g_page->operations;
+      if (g_victim != nullptr && done % 512 == 0) (void)session_.allocator().park();
       if (victim_lost_a_write()) g_page->lost_bytes += 1;
     }
     reap(0);
