@@ -117,7 +117,7 @@ def test_the_script_gets_the_documented_environment(world: World) -> None:
     done = world.commensal(
         *("run", "--guaranteed", "--memory", "1GiB", "--share", "0.5:1", "--tenant", "vision"),
         *("--law", "open", "--no-idle-class", "--instance", "second", "--spill-dir", "spill"),
-        *("--", sys.executable, script),
+        *("--memory-policy", "antman", "--ask-wait", "0.5", "--", sys.executable, script),
         COMMENSAL_PRIMARY_PID="1",
         COMMENSAL_HOST_CAP="7",
     )
@@ -141,6 +141,8 @@ def test_the_script_gets_the_documented_environment(world: World) -> None:
         "COMMENSAL_SUMMARY_FILE": seen["COMMENSAL_SUMMARY_FILE"],
         "COMMENSAL_LAUNCH": launch,
         "COMMENSAL_QUIET": "0",
+        "COMMENSAL_MEMORY_POLICY": "antman",
+        "COMMENSAL_ASK_WAIT": "500ms",
     }
     assert Launch.parse(launch).pid == seen["pid"]
     wait_until("removed", lambda: not Path(seen["COMMENSAL_SUMMARY_FILE"]).parent.exists())
