@@ -160,7 +160,7 @@ def built(program: str) -> bool:
         ("limits", "limit_benchmark", 3),
         ("given_back", None, 4),
         ("messages", "message_benchmark", 3),
-        ("job_alone", None, 5),
+        ("job_alone", None, 3),
         ("pauses", "libcommensal_empty_stop.so", 3),
         ("neighbour", None, 4),
     ],
