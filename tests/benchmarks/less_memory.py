@@ -96,7 +96,7 @@ def run(*, quick: bool) -> Result:
     for name, speeds in ANTMAN_FIGURE_10.items():
         others = (f"{level:.0%}: {speeds[level]:.2f}" for level in speeds if level not in levels)
         shown = [f"{speeds[level]:.2f}" if level in speeds else "" for level in levels]
-        result.rows.append((f"figure 10: {name}", "", ", ".join(others), *shown))
+        result.rows.append((f"(AntMan) {name}", "", ", ".join(others), *shown))
     result.figures["antman_figure_10"] = ANTMAN_FIGURE_10
     return result
 
@@ -156,10 +156,7 @@ def report(result: Result, name: str, peak: int, cells: dict[tuple[Policy, float
     figures: dict[str, Any] = {"peak_bytes": peak}
     for policy in dict.fromkeys(policy for policy, _ in cells):
         row = {level: cell for (of, level), cell in cells.items() if of == policy}
-        shown = (
-            f"{cell.speed.value:.2f} ({cell.speed.low:.2f}-{cell.speed.high:.2f})"
-            for cell in row.values()
-        )
+        shown = (f"{cell.speed.value:.2f}" for cell in row.values())
         result.rows.append((name, f"{peak / MiB:.0f} MiB", policy, *shown))
         figures[policy] = {
             f"{level:g}": {
