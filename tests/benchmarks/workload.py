@@ -5,6 +5,7 @@
     train STEPS         trains, and answers with a JSON list of what each step saw
     limit BYTES         sets the memory limit at once, between two steps
     memory              answers with the sizes of its memory
+    touch               reads the tensor that no step uses
 
 `go` knows nothing of commensal; the others need it to be active. Every line is answered with one:
 so two processes can train in turn, and what the machine does meanwhile hits both alike.
@@ -141,6 +142,7 @@ def main() -> None:
     answers: dict[str, Callable[[str], Any]] = {
         "train": lambda count: observed(step, int(count), empty),
         "limit": lambda size: limit(int(size)),
+        "touch": lambda _: int(cold.sum()),
         "memory": lambda _: {**memory(), **resident()},
     }
     print("ready", flush=True)
