@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A guaranteed job's steps while its neighbour's memory goes to the slower tier and back."""
+"""A guaranteed job's steps while its neighbour's memory goes to the slower tier."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from commensal.demo.statistics import Interval, bootstrap_interval
 MiB = 1 << 20
 NO_LIMIT = 1 << 40
 MOST_SECONDS = 15.0  # for a move; what is left then is told
-CASES = ("alone", "spill", "return")
+CASES = ("alone", "spill")
 
 
 @dataclass
@@ -29,8 +29,8 @@ class Window:
     """Step times of the guaranteed job: nothing beside it, or memory on its way."""
 
     seconds: dict[str, list[float]] = field(default_factory=lambda: {case: [] for case in CASES})
-    moved_bytes: dict[str, int] = field(default_factory=dict)
-    moving_seconds: dict[str, float] = field(default_factory=dict)
+    moved_bytes: int = 0
+    moving_seconds: float = 0.0
 
 
 class Training(threading.Thread):
@@ -70,7 +70,7 @@ class Training(threading.Thread):
 
 
 def run(*, quick: bool) -> Result:
-    """Let one job train while the other, which does not compute, spills and takes back."""
+    """Let one job train while the other, which does not compute, spills."""
     mib, rounds = (64, 1) if quick else (2048, 2)
     # Its few ops need not wait for gaps; and on a busy machine, where a quick run may be, the
     # kernel's idle class stands still.
@@ -78,7 +78,7 @@ def run(*, quick: bool) -> Result:
     result = Result(
         "neighbour",
         f"Steps of a guaranteed job while another job's {mib} MiB move",
-        ["", "steps", "median", "", "95th percentile", "", "MiB/s moved"],
+        ["", "steps", "median", "", "95th pct", "", "MiB/s"],
     )
     bench = Bench(result, quick=quick)
     windows: list[Window] = []
@@ -110,27 +110,31 @@ def run(*, quick: bool) -> Result:
 
 
 def observe(neighbour: Script, spilling: Script, mib: int, quiet_seconds: float) -> Window:
-    """Train, and meanwhile move memory out and back; sort the steps by what they overlap."""
+    """Train, and meanwhile move memory out; sort the steps by whether they overlap that."""
+    bring_back(spilling)
     held = int(json.loads(spilling.tell("memory"))["device_bytes"])
     window = Window()
-    moves: dict[str, tuple[float, float]] = {}
     training = Training(neighbour)
     training.start()
     try:
         training.wait(quiet_seconds)
-        for case, limit in (("spill", held - mib * MiB), ("return", NO_LIMIT)):
-            begin = time.monotonic()
-            window.moved_bytes[case] = move(spilling, limit)
-            moves[case] = (begin, time.monotonic())
-            training.wait(quiet_seconds)
+        begin = time.monotonic()
+        window.moved_bytes = move(spilling, held - mib * MiB)
+        end = time.monotonic()
+        training.wait(quiet_seconds)
     finally:
         rows = training.stop()
     for row in rows:
-        case = overlapped(row, moves)
-        if case is not None:
-            window.seconds[case].append(row["end"] - row["begin"])
-    window.moving_seconds = {case: end - begin for case, (begin, end) in moves.items()}
+        case = "spill" if row["begin"] < end and begin < row["end"] else "alone"
+        window.seconds[case].append(row["end"] - row["begin"])
+    window.moving_seconds = end - begin
     return window
+
+
+def bring_back(job: Script) -> None:
+    """Lift the limit; what no step uses comes back once it was touched."""
+    for line in (f"limit {NO_LIMIT}", "touch", "train 1", f"limit {NO_LIMIT}"):
+        job.tell(line)
 
 
 def move(job: Script, limit: int) -> int:
@@ -145,53 +149,33 @@ def move(job: Script, limit: int) -> int:
     return moved
 
 
-def overlapped(row: dict[str, Any], moves: dict[str, tuple[float, float]]) -> str | None:
-    """Return which move a step ran beside, partly at least, or that it was none; None: both."""
-    beside = [
-        case for case, (begin, end) in moves.items() if row["begin"] < end and begin < row["end"]
-    ]
-    return None if len(beside) > 1 else beside[0] if beside else "alone"
-
-
 def report(result: Result, windows: list[Window], mib: int) -> None:
     """Add rows, bars and figures."""
     pooled = {case: [time for one in windows for time in one.seconds[case]] for case in CASES}
     for case in CASES:
         if not pooled[case]:
             raise BenchmarkError(f"no step of the neighbour in the part {case!r}")
-        added = {part: added_share(pooled[case], pooled["alone"], part) for part in (50, 95)}
-        shown = {
-            part: "" if case == "alone" else f"{one.value:+.1%} ({one.low:+.1%} to {one.high:+.1%})"
-            for part, one in added.items()
-        }
-        rate = ""
-        if case != "alone":
-            rates = [one.moved_bytes[case] / MiB / one.moving_seconds[case] for one in windows]
-            rate = f"{median(rates):.0f}"
-            least = min(one.moved_bytes[case] for one in windows)
-            if least < 0.99 * mib * MiB:
-                result.notes.append(f"{case}: in one round only {least / MiB:.0f} MiB moved")
-            result.bars += [
-                Bar(f"{case}: median step", 100 * added[50].value, most=2.0, unit=" %"),
-                Bar(f"{case}: 95th percentile", 100 * added[95].value, most=10.0, unit=" %"),
-            ]
-        result.rows.append(
-            (
-                {"alone": "nothing moves", "spill": "moves out", "return": "comes back"}[case],
-                str(len(pooled[case])),
-                f"{np.percentile(pooled[case], 50) * 1e3:.1f} ms",
-                shown[50],
-                f"{np.percentile(pooled[case], 95) * 1e3:.1f} ms",
-                shown[95],
-                rate,
-            )
-        )
-        result.figures[case] = {
-            "step_seconds": [one.seconds[case] for one in windows],
-            "moved_bytes": [one.moved_bytes.get(case) for one in windows],
-            "moving_seconds": [one.moving_seconds.get(case) for one in windows],
-            "added": {str(part): [one.value, one.low, one.high] for part, one in added.items()},
-        }
+    added = {part: added_share(pooled["spill"], pooled["alone"], part) for part in (50, 95)}
+    rate = median(one.moved_bytes / MiB / one.moving_seconds for one in windows)
+    for case, what in (("alone", "nothing moves"), ("spill", "memory moves out")):
+        row = [what, str(len(pooled[case]))]
+        for part, one in added.items():
+            row.append(f"{np.percentile(pooled[case], part) * 1e3:.1f} ms")
+            row.append(f"{one.value:+.1%}" if case == "spill" else "")
+        result.rows.append((*row, f"{rate:.0f}" if case == "spill" else ""))
+    least = min(one.moved_bytes for one in windows)
+    if least < 0.99 * mib * MiB:
+        result.notes.append(f"in one round only {least / MiB:.0f} of {mib} MiB moved")
+    result.bars += [
+        Bar("median step", 100 * added[50].value, most=2.0, unit=" %"),
+        Bar("95th percentile", 100 * added[95].value, most=10.0, unit=" %"),
+    ]
+    result.figures = {
+        "step_seconds": {case: [one.seconds[case] for one in windows] for case in CASES},
+        "moved_bytes": [one.moved_bytes for one in windows],
+        "moving_seconds": [one.moving_seconds for one in windows],
+        "added": {str(part): [one.value, one.low, one.high] for part, one in added.items()},
+    }
 
 
 def added_share(beside: list[float], alone: list[float], part: int) -> Interval:
