@@ -8,7 +8,7 @@
 namespace commensal {
 namespace {
 
-bool on_device(const Chunk& chunk) noexcept { return chunk.tier == Tier::kDevice; }
+bool fast_tier(const Chunk& chunk) noexcept { return chunk.tier == Tier::kDevice; }
 bool dropped(const Chunk& chunk) noexcept { return chunk.tier == Tier::kDropped; }
 
 std::size_t ceil_div(std::size_t a, std::size_t b) noexcept { return (a + b - 1) / b; }
@@ -109,11 +109,16 @@ std::size_t BlockPool::run_of_one_kind(const Block& block) const noexcept {
   const Chunk& first = segment.chunks[block.first_chunk];
   for (std::size_t c = block.first_chunk + 1; c <= last; ++c) {
     const Chunk& chunk = segment.chunks[c];
-    if (on_device(chunk) != on_device(first) || dropped(chunk) != dropped(first)) {
+    if (fast_tier(chunk) != fast_tier(first) || dropped(chunk) != dropped(first)) {
       return static_cast<std::size_t>(segment.chunk_begin(c) - block.address);
     }
   }
   return block.size;
+}
+
+bool BlockPool::on_device(const Block& block) const noexcept {
+  return fast_tier(block.segment->chunks[block.first_chunk]) &&
+         run_of_one_kind(block) == block.size;
 }
 
 void BlockPool::make_free_piece(BlockId id) noexcept {
@@ -138,7 +143,7 @@ void BlockPool::make_free(BlockId id) noexcept {
   for (;;) {
     Block& block = table_[id];
     const std::size_t run = run_of_one_kind(block);
-    block.fast = on_device(block.segment->chunks[block.first_chunk]);
+    block.fast = fast_tier(block.segment->chunks[block.first_chunk]);
     const BlockId rest = run < block.size ? split(id, run) : 0;
     bool backed = !dropped(block.segment->chunks[block.first_chunk]);
     if (rest == 0 && run < block.size) {  // no node: one slow block
@@ -289,6 +294,16 @@ BlockId BlockPool::take_held(const Held& held, std::size_t size) noexcept {
   }
   make_live(id);
   return id;
+}
+
+bool BlockPool::is_free(const Segment& segment, std::size_t chunk) const noexcept {
+  if (segment.chunks[chunk].tier == Tier::kFree) return false;
+  const std::byte* end = segment.chunk_begin(chunk) + segment.chunk_size;
+  BlockId id = segment.chunks[chunk].head;
+  while (id != 0 && table_[id].state == BlockState::kFree && table_[id].end() < end) {
+    id = table_[id].next;
+  }
+  return id != 0 && table_[id].state == BlockState::kFree;
 }
 
 BlockId BlockPool::carve(Segment& segment, std::size_t chunk) {

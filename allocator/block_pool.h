@@ -25,8 +25,8 @@ struct GrowthPlace {
 /// nobody: it stays busy until they have memory again.
 ///
 /// Calls no memory source. Thread safety: none (the allocator's block lock), but for nodes of live
-/// blocks (front_lane.h).
-class BlockPool {
+/// blocks (front_lane.h), which is why a pool begins on a line of its own.
+class alignas(64) BlockPool {
  public:
   /// @param unit  power of two; @param number  stored in each of its segments.
   BlockPool(std::size_t unit, std::uint32_t number);
@@ -46,6 +46,8 @@ class BlockPool {
     const Block& block = table_[id];
     return block.address == address && block.state == BlockState::kLive ? id : 0;
   }
+  /// Tells whether all chunks of a block are on the device.
+  [[nodiscard]] bool on_device(const Block& block) const noexcept;
   /// Returns bytes of live and recent blocks, rounded.
   [[nodiscard]] std::size_t used_bytes() const noexcept { return used_bytes_; }
 
@@ -82,6 +84,8 @@ class BlockPool {
   /// held memory; the rest becomes free memory.
   [[nodiscard]] BlockId take_held(const Held& held, std::size_t size) noexcept;
 
+  /// Tells whether a chunk has memory, all of it free; what is held beside a place is not.
+  [[nodiscard]] bool is_free(const Segment& segment, std::size_t chunk) const noexcept;
   /// Takes a wholly free chunk out of the free memory, before it is unmapped. @throws
   /// std::bad_alloc; nothing has changed then.
   [[nodiscard]] BlockId carve(Segment& segment, std::size_t chunk);

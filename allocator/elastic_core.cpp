@@ -53,17 +53,11 @@ ElasticCore::~ElasticCore() {
 
 // --- hot path ------------------------------------------------------------------------------
 
-Segment* ElasticCore::find_in_lane(const std::byte* address, FrontLane& lane) const noexcept
-    COMMENSAL_NO_THREAD_SAFETY_ANALYSIS {
-  return table_.find(address, lane.hint());
-}
-
-void* ElasticCore::hand_out(FrontLane& lane, Block& block, const Request& request) noexcept {
+inline void* ElasticCore::hand_out(FrontLane& lane, Block& block, const Request& request) noexcept {
   block.asked = request.size.count();
   block.mark = request.mark;
   block.lane = lane.number();
-  lane.touch(block);
-  lane.count_birth(block.asked);
+  lane.count_birth(block);
   return block.address;
 }
 
@@ -73,7 +67,7 @@ void* ElasticCore::take(std::size_t number, const Request& request, bool fast) {
   const std::size_t rounded = pool.rounded(request.size.count());
   FrontLane& lane = *request.lane;
   if (fast && !tagged(number)) {
-    const MutexLock lock(lane.mutex);
+    const ShortLock lock(lane.mutex);
     if (const BlockId id = lane.take(pool.nodes(), number, rounded); id != 0) {
       return hand_out(lane, pool[id], request);
     }
@@ -81,7 +75,7 @@ void* ElasticCore::take(std::size_t number, const Request& request, bool fast) {
   const BlockId id = pool.take(rounded, fast);
   if (id == 0) return nullptr;
   note_birth(pool[id], request);
-  const MutexLock lock(lane.mutex);
+  const ShortLock lock(lane.mutex);
   return hand_out(lane, pool[id], request);
 }
 
@@ -99,7 +93,7 @@ void ElasticCore::note_birth(const Block& block, const Request& request) noexcep
 // of the others.
 bool ElasticCore::may_reserve(Bytes more) const noexcept {
   const Bytes reserved = ledger_.device + ledger_.host + ledger_.parked;
-  return reserved + more <= reserve_allowance(std::max(lanes_.peak_live(), lanes_.live() + more)) &&
+  return reserved + more <= reserve_allowance(peak_with(more)) &&
          ledger_.resident() + more <= limit();
 }
 
@@ -111,8 +105,9 @@ void* ElasticCore::allocate(Bytes size, Phase phase) {
   FrontLane& lane = lanes_.mine();
   Request request{size, &lane, size_class(size), phase, {}};
   {
-    const std::size_t rounded = round_up(size, Bytes{unit_of(request.pool)}).count();
-    const MutexLock lock(lane.mutex);
+    const std::size_t unit = unit_of(request.pool);
+    const std::size_t rounded = (size.count() + unit - 1) & ~(unit - 1);
+    const ShortLock lock(lane.mutex);
     if (options_.by_lifetime) {
       request.mark = lane.lifetimes().born(phase, rounded, step_.load(std::memory_order_relaxed));
       if (request.mark.lifetime() == Lifetime::kStep) request.pool += kSizes;
@@ -128,18 +123,27 @@ void* ElasticCore::allocate(Bytes size, Phase phase) {
       phase_.store(phase, std::memory_order_relaxed);
     }
     if (void* block = take(request.pool, request, true)) return block;
-    // Short-lived blocks lie in the holes that gradients leave, rather than that more is reserved.
-    if (request.dies_soon() && !may_reserve(size)) {
-      if (void* block = take(request.other(), request, true)) return block;
-    }
+    if (void* block = take_after_flush(request)) return block;
   }
   return allocate_slowly(request);
+}
+
+// Serves a block from the free memory of its pool once lanes have given back theirs; a short-lived
+// one also from holes that gradients left, rather than that more is reserved. Null: none fits.
+void* ElasticCore::take_after_flush(const Request& request) {
+  flush_recent(pools_[request.pool]);
+  if (void* block = take(request.pool, request, true)) return block;
+  if (!request.dies_soon() || may_reserve(request.size)) return nullptr;
+  if (void* block = take(request.other(), request, true)) return block;
+  flush_recent(pools_[request.other()]);
+  return take(request.other(), request, true);
 }
 
 bool ElasticCore::deallocate(void* address) noexcept {
   if (address == nullptr) return true;
   const auto* byte = static_cast<const std::byte*>(address);
-  Freed freed = free_in_lane(byte, lanes_.mine());
+  Freed freed;
+  freed.elsewhere = &lanes_.mine();
   while (freed.elsewhere != nullptr) freed = free_in_lane(byte, *freed.elsewhere);
   if (in_child()) {
     if (freed.segment == nullptr) std::free(address);  // served by `child_allocate`
@@ -151,12 +155,9 @@ bool ElasticCore::deallocate(void* address) noexcept {
   BlockPool& pool = pools_[freed.segment->pool];
   const Block& block = pool[freed.block];
   // Recent blocks are served before all others, so only those on the device may be.
-  const auto on_device = [&freed](const std::byte* at) {
-    return freed.segment->chunks[freed.segment->chunk_of(at)].tier == Tier::kDevice;
-  };
-  if (!tagged(pool.number()) && on_device(block.address) && on_device(block.end() - 1)) {
+  if (!tagged(pool.number()) && pool.on_device(block)) {
     FrontLane& lane = lanes_[block.lane];
-    const MutexLock inner(lane.mutex);
+    const ShortLock inner(lane.mutex);
     if (lane.keep(pool.nodes(), pool.number(), freed.block)) return true;
   }
   pool.give_back(freed.block, safe_points_);
@@ -166,10 +167,11 @@ bool ElasticCore::deallocate(void* address) noexcept {
 
 // Frees a block as far as a lane can. While there are slow chunks, it cannot tell whether the block
 // lies on one.
-ElasticCore::Freed ElasticCore::free_in_lane(const std::byte* address, FrontLane& lane) noexcept {
-  const MutexLock lock(lane.mutex);
+inline ElasticCore::Freed ElasticCore::free_in_lane(const std::byte* address,
+                                                    FrontLane& lane) noexcept {
+  const ShortLock lock(lane.mutex);
   Freed freed;
-  freed.segment = find_in_lane(address, lane);
+  freed.segment = lane.find_segment(address, table_in_lane());
   if (freed.segment == nullptr || in_child()) return freed;
   const BlockPool& pool = pool_in_lane(freed.segment->pool);
   freed.block = pool.live_at(*freed.segment, address);
@@ -181,8 +183,7 @@ ElasticCore::Freed ElasticCore::free_in_lane(const std::byte* address, FrontLane
   }
   const bool learns = !tagged(pool.number());
   if (learns) lane.lifetimes().died(block.mark, step_.load(std::memory_order_relaxed));
-  lane.touch(block);
-  lane.count_death(block.asked);
+  lane.count_death(block);
   block.state = BlockState::kRecent;  // from here on nobody can free it again
   freed.kept = learns && (pending_.load(std::memory_order_relaxed) & kSlowChunks) == 0 &&
                lane.keep(pool.nodes(), pool.number(), freed.block);
@@ -216,7 +217,7 @@ void ElasticCore::flush_recent() noexcept {
   const std::uint64_t now = safe_points_;
   for (std::size_t i = 0; i < FrontLanes::kLanes; ++i) {
     FrontLane& lane = lanes_[i];
-    const MutexLock lock(lane.mutex);
+    const ShortLock lock(lane.mutex);
     for (std::size_t number = 0; number < kPools; ++number) {
       BlockPool& pool = pools_[number];
       lane.flush(pool.nodes(), pool.number(), [&](BlockId id) { pool.give_back(id, now); });
@@ -268,11 +269,7 @@ void* ElasticCore::allocate_slowly(const Request& request) {
 ElasticCore::Attempt ElasticCore::try_device(const Request& request, Bytes& released) {
   {
     const MutexLock lock(blocks_);
-    flush_recent();
-    if (void* block = take(request.pool, request, true)) return {block, {}};
-    if (request.dies_soon() && !may_reserve(request.size)) {
-      if (void* block = take(request.other(), request, true)) return {block, {}};
-    }
+    if (void* block = take_after_flush(request)) return {block, {}};
   }
   Growth growth = grow_pool(request, false);
   if (growth.block == nullptr) {
@@ -289,21 +286,19 @@ ElasticCore::Attempt ElasticCore::try_device(const Request& request, Bytes& rele
   if (growth.block == nullptr) {
     const MutexLock lock(blocks_);
     if (void* block = take(request.other(), request, true)) return {block, {}};
-  } else {
-    trade_chunks();
   }
   return {growth.block, growth.reason};
 }
 
-// Gives back free chunks, of whichever lifetime, for those that were just reserved. (Before that,
-// it could take the very memory beside which the fewest new chunks are needed.)
-void ElasticCore::trade_chunks() {
+// Gives back free chunks, of whichever lifetime, for `more` bytes that are to be reserved for a
+// request. What is held beside the place of the new ones stays.
+void ElasticCore::trade_chunks(Bytes more, Bytes request) {
   if (!options_.by_lifetime) return;
   Bytes over;
   {
     const MutexLock lock(blocks_);
-    const Bytes reserved = ledger_.device + ledger_.host + ledger_.parked;
-    over = saturating_sub(reserved, reserve_allowance(lanes_.peak_live()));
+    const Bytes reserved = ledger_.device + ledger_.host + ledger_.parked + more;
+    over = saturating_sub(reserved, reserve_allowance(peak_with(request)));
   }
   if (!over.is_zero()) (void)release_free(over);
 }
@@ -398,13 +393,20 @@ ElasticCore::Growth ElasticCore::grow_pool(const Request& request, bool allow_ho
     }
     mapped.reserve(place.chunks);
     made.reserve(place.chunks);
-    mover_.expect_releases(place.chunks + 1);
     // Other threads may have taken what lay beside the place meanwhile: then it is sought anew.
     const MutexLock lock(blocks_);
     BlockPool& pool = pools_[request.pool];
     held = pool.hold(place, pool.rounded(request.size.count()), !allow_host);
   }
 
+  try {
+    if (!allow_host) trade_chunks(wanted, request.size);
+    mover_.expect_releases(place.chunks + 1);
+  } catch (...) {
+    const MutexLock lock(blocks_);
+    pools_[request.pool].drop(*held);
+    throw;
+  }
   const std::string failed = map_place(place, allow_host, made, mapped);
   if (!failed.empty()) unmap_again(place, mapped);
   count_orphans();
@@ -419,7 +421,7 @@ ElasticCore::Growth ElasticCore::grow_pool(const Request& request, bool allow_ho
   }
   const BlockId id = pool.take_held(*held, pool.rounded(request.size.count()));
   note_birth(pool[id], request);
-  const MutexLock inner(request.lane->mutex);
+  const ShortLock inner(request.lane->mutex);
   return {hand_out(*request.lane, pool[id], request), {}, {}};
 }
 

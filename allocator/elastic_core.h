@@ -2,6 +2,7 @@
 // What ElasticAllocator is made of: pools, ledger, limit and moves behind its two locks.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -138,6 +139,9 @@ class ElasticCore {
     [[nodiscard]] Chunk* operator->() const noexcept { return &segment->chunks[index]; }
     [[nodiscard]] std::byte* address() const noexcept { return segment->chunk_begin(index); }
     [[nodiscard]] Bytes size() const noexcept { return Bytes{segment->chunk_size}; }
+    /// Number of the operation that used it last.
+    [[nodiscard]] std::uint64_t last_use() const noexcept { return segment->uses.latest(index); }
+    void note_use(std::uint64_t now) const noexcept { segment->uses.note(0, index, now); }
   };
 
   /// The device and the slower tier, as chunks of ours hold them.
@@ -174,8 +178,10 @@ class ElasticCore {
       COMMENSAL_NO_THREAD_SAFETY_ANALYSIS {
     return pools_[pool];
   }
-  [[nodiscard]] Segment* find_in_lane(const std::byte* address, FrontLane& lane) const noexcept
-      COMMENSAL_REQUIRES(lane.mutex);
+  [[nodiscard]] const SegmentTable& table_in_lane() const noexcept
+      COMMENSAL_NO_THREAD_SAFETY_ANALYSIS {
+    return table_;
+  }
   /// What became of a block.
   struct Freed {
     Segment* segment = nullptr;      // null: not of this allocator
@@ -190,7 +196,12 @@ class ElasticCore {
   static void note_birth(const Block& block, const Request& request) noexcept;
   [[nodiscard]] void* take(std::size_t pool, const Request& request, bool fast)
       COMMENSAL_REQUIRES(blocks_);
+  [[nodiscard]] void* take_after_flush(const Request& request) COMMENSAL_REQUIRES(blocks_);
   [[nodiscard]] bool may_reserve(Bytes more) const noexcept COMMENSAL_REQUIRES(blocks_);
+  /// Returns the peak of live bytes once a request is served.
+  [[nodiscard]] Bytes peak_with(Bytes request) const noexcept {
+    return std::max(lanes_.peak_live(), lanes_.live() + request);
+  }
   [[nodiscard]] Bytes used_bytes() const noexcept COMMENSAL_REQUIRES(blocks_);
   [[nodiscard]] void* allocate_slowly(const Request& request) COMMENSAL_EXCLUDES(moves_, blocks_);
   struct Attempt {
@@ -207,7 +218,7 @@ class ElasticCore {
   };
   [[nodiscard]] Growth grow_pool(const Request& request, bool allow_host)
       COMMENSAL_REQUIRES(moves_);
-  void trade_chunks() COMMENSAL_REQUIRES(moves_);
+  void trade_chunks(Bytes more, Bytes request) COMMENSAL_REQUIRES(moves_);
   [[nodiscard]] GrowthPlace find_place(const Request& request, bool fast)
       COMMENSAL_REQUIRES(moves_);
   [[nodiscard]] Bytes chunks_wanted(const Request& request, const GrowthPlace& place)
@@ -236,6 +247,7 @@ class ElasticCore {
   [[noreturn]] void out_of_memory(Bytes size, const Tried& tried) COMMENSAL_EXCLUDES(blocks_);
   void note_cache() noexcept COMMENSAL_REQUIRES(blocks_);
   void flush_recent() noexcept COMMENSAL_REQUIRES(blocks_);
+  void flush_recent(BlockPool& pool) noexcept COMMENSAL_REQUIRES(blocks_);
   void set_chunk(const ChunkRef& chunk, MemoryHandle handle, Tier tier) noexcept
       COMMENSAL_REQUIRES(blocks_);
   [[nodiscard]] static void* child_allocate(Bytes size);
@@ -343,12 +355,12 @@ class ElasticCore {
   std::atomic<Revision> revision_{0};
   std::atomic<std::uint32_t> pending_{0};
   std::atomic<bool> child_{false};
-  std::atomic<int> move_waiters_{0};
   std::atomic<std::uint32_t> step_{0};
   std::atomic<Phase> phase_{Phase::kUnknown};  // of the newest block that no lane served
   std::atomic<bool> ahead_expected_{false};
   FrontLanes lanes_{{kSmallUnit, kLargeUnit, kSmallUnit, kLargeUnit}};
 
+  std::atomic<int> move_waiters_{0};
   Mutex moves_{LockRank::kMoves};
   ChunkMover mover_ COMMENSAL_GUARDED_BY(moves_);
   std::uint64_t round_ COMMENSAL_GUARDED_BY(moves_) = 1;  // a chunk that never failed has 0

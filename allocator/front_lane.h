@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "allocator/base/bytes.h"
-#include "allocator/base/mutex.h"
 #include "allocator/base/relaxed.h"
+#include "allocator/base/short_mutex.h"
 #include "allocator/lifetime.h"
 #include "allocator/segment.h"
 #include "allocator/size_bins.h"
@@ -37,40 +37,53 @@ struct LaneTotals {
 /// Thread safety: everything under `mutex`, which is the innermost lock; counts may be read by all.
 class alignas(128) FrontLane {
  public:
-  static constexpr std::size_t kLargest = std::size_t{256} << 10U;
+  static constexpr std::size_t kMostPools = 4;
+  /// The largest block that is kept; of a pool, also at most `kMostUnits` units.
+  static constexpr std::size_t kLargest = std::size_t{1} << 20U;
+  static constexpr std::size_t kMostUnits = 1024;
 
-  /// @param units  smallest distance of two block starts, for each pool.
+  /// @param units  smallest distance of two block starts, for each pool (at most `kMostPools`).
   FrontLane(LaneTotals& totals, std::uint8_t number, const std::vector<std::size_t>& units);
 
-  Mutex mutex{LockRank::kLane};
+  ShortMutex mutex;
 
   [[nodiscard]] std::uint8_t number() const noexcept { return number_; }
   [[nodiscard]] LifetimePredictor& lifetimes() COMMENSAL_REQUIRES(mutex) { return lifetimes_; }
-  /// The segment that was found last; empty when segments went.
-  [[nodiscard]] Segment*& hint() COMMENSAL_REQUIRES(mutex) { return hint_; }
+
+  /// Returns the segment of an address: one of those found lately, or as the table says.
+  [[nodiscard]] Segment* find_segment(const std::byte* address, const SegmentTable& table) noexcept
+      COMMENSAL_REQUIRES(mutex) {
+    Segment*& hint = hints_[reinterpret_cast<std::uintptr_t>(address) >> kHintShift & (kHints - 1)];
+    if (hint != nullptr && hint->range.contains(address)) return hint;
+    Segment* const found = table.find(address);
+    if (found != nullptr) hint = found;
+    return found;
+  }
+  /// Forgets what it found: segments go.
+  void forget_segments() noexcept COMMENSAL_REQUIRES(mutex) { hints_.fill(nullptr); }
 
   /// Returns a recently freed block of exactly `size` (rounded) bytes, live again; or none.
   [[nodiscard]] BlockId take(const BlockTable& nodes, std::size_t pool, std::size_t size) noexcept
       COMMENSAL_REQUIRES(mutex) {
-    std::vector<BlockId>& heads = recent_[pool];
-    const std::size_t slot = size >> shifts_[pool];
-    if (slot >= heads.size() || heads[slot] == 0) return 0;
-    const BlockId id = heads[slot];
+    Recent& recent = recent_[pool];
+    const std::size_t slot = size >> recent.shift;
+    if (slot >= recent.slots || recent.heads[slot] == 0) return 0;
+    const BlockId id = recent.heads[slot];
     Block& block = nodes[id];
-    heads[slot] = block.list_next;
+    recent.heads[slot] = block.list_next;
     block.state = BlockState::kLive;
-    recent_bytes_ = recent_bytes_ - block.size;
+    recent_bytes_ = recent_bytes_ - size;
     return id;
   }
   /// Puts a freed block among the recent ones; false if it is too large for that.
   [[nodiscard]] bool keep(const BlockTable& nodes, std::size_t pool, BlockId id) noexcept
       COMMENSAL_REQUIRES(mutex) {
-    std::vector<BlockId>& heads = recent_[pool];
+    Recent& recent = recent_[pool];
     Block& block = nodes[id];
-    const std::size_t slot = block.size >> shifts_[pool];
-    if (slot >= heads.size()) return false;
-    block.list_next = heads[slot];
-    heads[slot] = id;
+    const std::size_t slot = block.size >> recent.shift;
+    if (slot >= recent.slots) return false;
+    block.list_next = recent.heads[slot];
+    recent.heads[slot] = id;
     recent_bytes_ = recent_bytes_ + block.size;
     return true;
   }
@@ -78,28 +91,34 @@ class alignas(128) FrontLane {
   template <typename Give>
   void flush(const BlockTable& nodes, std::size_t pool, Give give) COMMENSAL_REQUIRES(mutex) {
     if (recent_bytes_ == 0) return;
-    for (BlockId& head : recent_[pool]) {
-      while (head != 0) {
-        const BlockId id = head;
-        head = nodes[id].list_next;
+    Recent& recent = recent_[pool];
+    for (std::size_t slot = 0; slot < recent.slots; ++slot) {
+      while (recent.heads[slot] != 0) {
+        const BlockId id = recent.heads[slot];
+        recent.heads[slot] = nodes[id].list_next;
         recent_bytes_ = recent_bytes_ - nodes[id].size;
         give(id);
       }
     }
   }
 
-  /// Counts a block that is handed out, or one that is freed.
-  void count_birth(std::size_t asked) noexcept COMMENSAL_REQUIRES(mutex) {
+  /// Counts a block that is handed out, or one that is freed, and notes that its chunks are used
+  /// now. Numbers of operations are exact within a lane; a lane hears of another's every 256, so
+  /// that they do not contend for one line.
+  void count_birth(const Block& block) noexcept COMMENSAL_REQUIRES(mutex) {
     births_ = births_ + 1;
-    change_live(static_cast<std::int64_t>(asked));
+    change_live(static_cast<std::int64_t>(block.asked));
+    const std::int64_t all = totals_.live.load(std::memory_order_relaxed) + untold_;
+    if (all > static_cast<std::int64_t>(totals_.peak_live.load(std::memory_order_relaxed))) {
+      raise(totals_.peak_live, static_cast<std::uint64_t>(all));
+    }
+    note_use(block);
   }
-  void count_death(std::size_t asked) noexcept COMMENSAL_REQUIRES(mutex) {
+  void count_death(const Block& block) noexcept COMMENSAL_REQUIRES(mutex) {
     deaths_ = deaths_ + 1;
-    change_live(-static_cast<std::int64_t>(asked));
+    change_live(-static_cast<std::int64_t>(block.asked));
+    note_use(block);
   }
-  /// Notes that a block's chunks are used now. While one lane is in use, the order of operations is
-  /// exact; with more, it is to 64 operations, so that lanes do not contend for a chunk's line.
-  void touch(const Block& block) noexcept COMMENSAL_REQUIRES(mutex);
 
   [[nodiscard]] std::uint64_t live() const noexcept { return live_; }
   [[nodiscard]] std::uint64_t births() const noexcept { return births_; }
@@ -108,36 +127,68 @@ class alignas(128) FrontLane {
   [[nodiscard]] std::uint64_t now() const noexcept { return now_; }
 
  private:
-  void change_live(std::int64_t bytes) noexcept COMMENSAL_REQUIRES(mutex);
+  static constexpr std::int64_t kUntold = std::int64_t{1} << 20U;
+  static constexpr std::uint64_t kCoarse = 256;  // operations
+  static constexpr unsigned kHintShift = 26;     // the smallest usual segment
+  static constexpr std::size_t kHints = 16;
 
-  LaneTotals& totals_;
-  std::uint8_t number_;
+  // Recent blocks of a pool, a list for each size.
+  struct Recent {
+    BlockId* heads = nullptr;
+    std::uint32_t slots = 0;
+    std::uint32_t shift = 0;  // of the pool's unit
+  };
+
+  void change_live(std::int64_t bytes) noexcept COMMENSAL_REQUIRES(mutex) {
+    live_ = live_ + static_cast<std::uint64_t>(bytes);
+    untold_ += bytes;
+    if (untold_ < kUntold && untold_ > -kUntold) return;
+    totals_.live.fetch_add(untold_, std::memory_order_relaxed);
+    untold_ = 0;
+  }
+  // Numbers as in Lamport's clocks: each operation is later than all that this lane has heard of.
+  void note_use(const Block& block) noexcept COMMENSAL_REQUIRES(mutex) {
+    std::uint64_t now = now_ + 1;
+    if (!in_use_ || totals_.lanes_in_use.load(std::memory_order_relaxed) != 1) now = hear(now);
+    now_ = now;
+    Segment& segment = *block.segment;
+    const std::size_t last = segment.chunk_of(block.end() - 1);
+    for (std::size_t c = block.first_chunk; c <= last; ++c) segment.uses.note(number_, c, now);
+  }
+  [[nodiscard]] std::uint64_t hear(std::uint64_t now) noexcept COMMENSAL_REQUIRES(mutex);
+  static void raise(std::atomic<std::uint64_t>& most, std::uint64_t value) noexcept;
+
+  const std::uint8_t number_;
   bool in_use_ COMMENSAL_GUARDED_BY(mutex) = false;
+  LaneTotals& totals_;
   Relaxed<std::uint64_t> live_;  // of blocks born here
+  std::int64_t untold_ COMMENSAL_GUARDED_BY(mutex) = 0;
+  Relaxed<std::uint64_t> now_;
   Relaxed<std::uint64_t> births_;
   Relaxed<std::uint64_t> deaths_;
   Relaxed<std::uint64_t> recent_bytes_;
-  Relaxed<std::uint64_t> now_;
-  std::int64_t untold_ COMMENSAL_GUARDED_BY(mutex) = 0;
-  Segment* hint_ COMMENSAL_GUARDED_BY(mutex) = nullptr;
-  std::vector<unsigned> shifts_;                                          // of each pool's unit
-  std::vector<std::vector<BlockId>> recent_ COMMENSAL_GUARDED_BY(mutex);  // by pool, size / unit
+  std::array<Recent, kMostPools> recent_ COMMENSAL_GUARDED_BY(mutex);
+  std::array<Segment*, kHints> hints_ COMMENSAL_GUARDED_BY(mutex){};
+  std::vector<BlockId> heads_;  // of all pools
   LifetimePredictor lifetimes_ COMMENSAL_GUARDED_BY(mutex);
 };
 
 /// The lanes of an allocator. Thread safety: all.
 class FrontLanes {
  public:
-  static constexpr std::size_t kLanes = 8;
+  static constexpr std::size_t kLanes = commensal::kLanes;
 
   explicit FrontLanes(const std::vector<std::size_t>& units);
 
   /// Returns the calling thread's lane: always the same; more than `kLanes` threads share.
-  [[nodiscard]] FrontLane& mine() noexcept;
+  [[nodiscard]] FrontLane& mine() noexcept {
+    if (mine_ == kLanes) choose_mine();
+    return *lanes_[mine_];
+  }
   [[nodiscard]] FrontLane& operator[](std::size_t number) noexcept { return *lanes_[number]; }
 
   [[nodiscard]] Bytes live() const noexcept;
-  /// Exact while one thread allocates; else up to 64 KiB a thread off.
+  /// Exact while one thread allocates; else up to 1 MiB a thread off.
   [[nodiscard]] Bytes peak_live() const noexcept {
     return Bytes{totals_.peak_live.load(std::memory_order_relaxed)};
   }
@@ -160,10 +211,14 @@ class FrontLanes {
    private:
     FrontLanes& lanes_;
   };
-  /// Forgets which segments lanes found last. All lanes are held.
-  void forget_hints() noexcept COMMENSAL_NO_THREAD_SAFETY_ANALYSIS;
+  /// Makes lanes forget the segments that they found. All lanes are held.
+  void forget_segments() noexcept COMMENSAL_NO_THREAD_SAFETY_ANALYSIS;
 
  private:
+  static void choose_mine() noexcept;
+  // A constant at first, so that reading it needs no guard.
+  static inline constinit thread_local std::size_t mine_ = kLanes;
+
   template <typename Count>
   [[nodiscard]] std::uint64_t sum(Count count) const noexcept;
 

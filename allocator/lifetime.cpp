@@ -8,10 +8,14 @@ namespace commensal {
 namespace {
 
 constexpr std::size_t kProbes = 4;
-constexpr std::uint16_t kAll = 256;
+constexpr std::uint32_t kAll = 255;
+constexpr std::uint16_t kMostBirths = UINT16_MAX;
+constexpr std::uint32_t kLargestSize = (std::uint32_t{1} << 29U) - 1;
 
-std::uint64_t key_of(Phase phase, std::size_t size) noexcept {
-  return (static_cast<std::uint64_t>(phase) + 1) << 56U | (size & ((std::uint64_t{1} << 56U) - 1));
+// Sizes from 32 GiB on share a signature.
+std::uint32_t key_of(Phase phase, std::size_t size) noexcept {
+  const auto units = static_cast<std::uint32_t>(std::min<std::size_t>(size >> 6U, kLargestSize));
+  return (static_cast<std::uint32_t>(phase) + 1) << 29U | units;
 }
 
 Lifetime when_unseen(Phase phase) noexcept {
@@ -21,9 +25,7 @@ Lifetime when_unseen(Phase phase) noexcept {
 }  // namespace
 
 // Returns the place of a key: its own, an unused one, or the one that was unused for longest.
-std::size_t LifetimePredictor::find(std::uint64_t key) const noexcept {
-  const std::size_t home = (key * 0x9E3779B97F4A7C15ULL) >> 54U;
-  static_assert(kSignatures == std::size_t{1} << 10U, "54 = 64 - 10 bits");
+std::size_t LifetimePredictor::find_from(std::size_t home, std::uint32_t key) const noexcept {
   std::size_t oldest = home;
   for (std::size_t i = 0; i < kProbes; ++i) {
     const std::size_t at = (home + i) % kSignatures;
@@ -35,10 +37,11 @@ std::size_t LifetimePredictor::find(std::uint64_t key) const noexcept {
 
 void LifetimePredictor::end_step(Signature& signature) noexcept {
   if (signature.births == 0) return;
-  const std::uint32_t outlived = signature.births - std::min(signature.births, signature.deaths);
-  const auto now = static_cast<std::uint16_t>(std::uint64_t{outlived} * kAll / signature.births);
+  const std::uint32_t births = signature.births;
+  const std::uint32_t outlived = births - std::min<std::uint32_t>(births, signature.deaths);
+  const std::uint32_t now = outlived * kAll / births;
   signature.share =
-      signature.seen ? static_cast<std::uint16_t>((signature.share * 3 + now) / 4) : now;
+      static_cast<std::uint8_t>(signature.seen ? (signature.share * 3U + now) / 4U : now);
   signature.seen = true;
   signature.last = signature.outlived;
   signature.last_turns =
@@ -48,7 +51,7 @@ void LifetimePredictor::end_step(Signature& signature) noexcept {
 }
 
 BirthMark LifetimePredictor::born(Phase phase, std::size_t size, std::uint32_t step) noexcept {
-  const std::uint64_t key = key_of(phase, size);
+  const std::uint32_t key = key_of(phase, size);
   const std::size_t at = find(key);
   Signature& signature = table_[at];
   if (signature.key != key) {
@@ -60,12 +63,16 @@ BirthMark LifetimePredictor::born(Phase phase, std::size_t size, std::uint32_t s
     end_step(signature);
     signature.step = step;
   }
-  const auto turn = static_cast<std::uint8_t>(std::min<std::uint32_t>(signature.births++, kTurns));
+  const auto turn = static_cast<std::uint8_t>(std::min<std::uint32_t>(signature.births, kTurns));
+  if (++signature.births == kMostBirths) {  // only their ratio matters from here on
+    signature.births /= 2;
+    signature.deaths /= 2;
+  }
   bool outlives = when_unseen(phase) == Lifetime::kLong;
   if (turn < signature.last_turns) {
     outlives = (signature.last >> turn & 1U) != 0;
   } else if (signature.seen) {
-    outlives = signature.share * 2 >= kAll;
+    outlives = signature.share * 2U >= kAll;
   }
   if (turn < kTurns) signature.outlived |= std::uint64_t{1} << turn;
   return BirthMark{step, static_cast<std::uint16_t>(at), turn,
@@ -76,7 +83,7 @@ void LifetimePredictor::died(const BirthMark& mark, std::uint32_t step) noexcept
   if (mark.step() != step) return;
   Signature& signature = table_[mark.signature()];
   if (signature.step != step) return;  // another one has its place now
-  ++signature.deaths;
+  if (signature.deaths < kMostBirths) ++signature.deaths;
   if (mark.turn() < kTurns) signature.outlived &= ~(std::uint64_t{1} << mark.turn());
 }
 

@@ -141,7 +141,7 @@ ElasticCore::Snapshot ElasticCore::snapshot(std::uint64_t round) {
   each_chunk([&](const ChunkRef& chunk) {
     shot.refs.push_back(chunk);
     shot.views.push_back(
-        ChunkView{chunk->tier, chunk.size(), Bytes{chunk->used}, chunk->last_use, chunk->touched,
+        ChunkView{chunk->tier, chunk.size(), Bytes{chunk->used}, chunk.last_use(), chunk->touched,
                   chunk->written, chunk->hot_until > now, chunk->lazy,
                   chunk->moving || chunk->skip_round >= round || stays(*chunk), chunk->born});
     if (chunk->tier != Tier::kDevice) return;
@@ -177,8 +177,7 @@ std::size_t ElasticCore::release_run(std::span<const ChunkRef> run) {
     const MutexLock lock(blocks_);
     BlockPool& pool = pools_[run.front().segment->pool];
     for (const ChunkRef& chunk : run) {
-      if (chunk->tier == Tier::kFree || chunk->used != 0 || chunk->head == 0) break;
-      if (chunk->moving) break;
+      if (chunk->moving || chunk->used != 0 || !pool.is_free(*chunk.segment, chunk.index)) break;
       try {
         carved.push_back(pool.carve(*chunk.segment, chunk.index));
       } catch (const std::bad_alloc&) {
@@ -244,7 +243,9 @@ Bytes ElasticCore::release_free(Bytes need, std::uint64_t idle_for) {
       }
     });
     std::sort(candidates.begin(), candidates.end(), [](const ChunkRef& a, const ChunkRef& b) {
-      return a->last_use != b->last_use ? a->last_use < b->last_use : a.address() > b.address();
+      const std::uint64_t first = a.last_use();
+      const std::uint64_t second = b.last_use();
+      return first != second ? first < second : a.address() > b.address();
     });
   }
   Bytes released;
@@ -279,7 +280,7 @@ void ElasticCore::drop_empty_segments() {
     {
       const MutexLock lock(blocks_);
       const FrontLanes::AllLock lanes(lanes_);
-      lanes_.forget_hints();
+      lanes_.forget_segments();
       pools_[segment->pool].remove_segment(*segment);
       removed = table_.remove(*segment);
     }
@@ -367,7 +368,7 @@ void ElasticCore::note_moved(const std::vector<ChunkRef>& chunks,
     set_chunk(chunk, batch[i].to, label);
     pool.end_retier(*chunk.segment, chunk.index);
     chunk->lazy = lazy;
-    if (tier == Tier::kDevice) chunk->last_use = lanes_.now();
+    if (tier == Tier::kDevice) chunk.note_use(lanes_.now());
   }
 }
 

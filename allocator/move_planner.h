@@ -29,11 +29,11 @@ struct SegmentPlan {
 [[nodiscard]] SegmentPlan plan_segment(Bytes next, Bytes request) noexcept;
 
 /// Returns the most memory that chunks should hold together for a job whose blocks needed `peak` at
-/// most: a sixteenth more, at least 4 MiB. Up to there blocks of one lifetime get chunks of their
-/// own; above it they use each other's, and wholly free chunks of the others are given back for new
-/// ones. Issue 5 bounds what is held at its peak by 1.10 of the blocks' peak, or 8 MiB more.
+/// most: a tenth more, at least 8 MiB (issue 5 bounds what is held by just that). Up to there
+/// blocks of one lifetime get chunks of their own; above it they use each other's, and wholly free
+/// chunks of the others are given back before new ones are made.
 [[nodiscard]] constexpr Bytes reserve_allowance(Bytes peak) noexcept {
-  return peak + std::max(Bytes{peak.count() / 16}, 2_MiB);
+  return peak + std::max(Bytes{peak.count() / 10}, 8_MiB);
 }
 
 /// Returns whether free memory is worth giving back although no limit asks for it.

@@ -9,10 +9,20 @@
 
 namespace commensal {
 
+std::uint64_t UseClock::latest(std::size_t chunk) const noexcept {
+  std::uint64_t latest = 0;
+  for (std::size_t lane = 0; lane < kLanes; ++lane) {
+    const Line& line = times_[lane * lines_ + chunk / kPerLine];
+    latest = std::max<std::uint64_t>(latest, line.at[chunk % kPerLine]);
+  }
+  return latest;
+}
+
 Segment::Segment(AddressRange reserved, std::size_t chunk_bytes, std::size_t unit_bytes)
     : range(reserved),
       chunk_size(chunk_bytes),
       unit_shift(static_cast<unsigned>(std::countr_zero(unit_bytes))),
+      uses(reserved.size.count() / chunk_bytes),
       chunks(reserved.size.count() / chunk_bytes) {
   if (std::has_single_bit(chunk_bytes)) {
     chunk_shift = static_cast<unsigned>(std::countr_zero(chunk_bytes));

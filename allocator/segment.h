@@ -2,6 +2,7 @@
 // A reserved stretch of addresses, cut into chunks, with an index from address to block.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -18,6 +19,9 @@ namespace commensal {
 /// Names a block of one pool; zero is none.
 using BlockId = std::uint32_t;
 
+/// Lanes of an allocator (front_lane.h): parts that threads use without waiting for each other.
+inline constexpr std::size_t kLanes = 8;
+
 /// One unit of physical memory at its place. `head` and `tail` are the blocks that hold its first
 /// and its last byte (none while nothing is mapped).
 struct Chunk {
@@ -28,19 +32,41 @@ struct Chunk {
   Phase born = Phase::kUnknown;  ///< in which its last long-lived block was made
   BlockId head = 0;
   BlockId tail = 0;
-  std::uint64_t used = 0;           ///< bytes of blocks that are handed out (or recently freed)
-  Relaxed<std::uint64_t> last_use;  ///< number of the operation that used it last (by lanes)
-  std::uint64_t idle_since = 0;     ///< safe point at which it became wholly free
-  std::uint64_t skip_round = 0;     ///< failed to move in this round
-  std::uint64_t hot_until = 0;      ///< safe point up to which it is not worth moving out again
-  Bytes touched;                    ///< slower tier: resident bytes when last measured
-  Bytes written;                    ///< of `touched`: changed
+  std::uint64_t used = 0;        ///< bytes of blocks that are handed out (or recently freed)
+  std::uint64_t idle_since = 0;  ///< safe point at which it became wholly free
+  std::uint64_t skip_round = 0;  ///< failed to move in this round
+  std::uint64_t hot_until = 0;   ///< safe point up to which it is not worth moving out again
+  Bytes touched;                 ///< slower tier: resident bytes when last measured
+  Bytes written;                 ///< of `touched`: changed
+};
+
+/// When lanes used the chunks of a segment last. Each lane writes lines of its own, so that threads
+/// whose blocks share a chunk do not take it from each other. Thread safety: all.
+class UseClock {
+ public:
+  explicit UseClock(std::size_t chunks) : lines_((chunks + kPerLine - 1) / kPerLine) {
+    times_.resize(kLanes * lines_);
+  }
+  /// Notes that operation number `now` of a lane used a chunk.
+  void note(std::size_t lane, std::size_t chunk, std::uint64_t now) noexcept {
+    times_[lane * lines_ + chunk / kPerLine].at[chunk % kPerLine] = now;
+  }
+  /// Returns the latest number that was noted for a chunk.
+  [[nodiscard]] std::uint64_t latest(std::size_t chunk) const noexcept;
+
+ private:
+  static constexpr std::size_t kPerLine = 8;
+  struct alignas(64) Line {
+    std::array<Relaxed<std::uint64_t>, kPerLine> at{};
+  };
+  std::size_t lines_;  // of a lane
+  std::vector<Line> times_;
 };
 
 /// Addresses `[range.begin, range.begin + range.size)` in chunks of `chunk_size` bytes.
 /// Thread safety: the allocator's block lock guards it; lanes read where it lies and the entries of
-/// live blocks, which do not change.
-struct Segment {
+/// live blocks, which do not change. What they read comes first, on lines that are not written.
+struct alignas(64) Segment {
   /// @param unit  smallest distance of two block starts; the index has one lazily touched entry
   ///              a unit. @throws std::bad_alloc.
   Segment(AddressRange reserved, std::size_t chunk_bytes, std::size_t unit_bytes);
@@ -60,10 +86,7 @@ struct Segment {
   std::size_t chunk_size;
   unsigned chunk_shift = 0;  // 0: not a power of two
   unsigned unit_shift;
-  std::size_t mapped = 0;  // chunks that are not kFree
   std::uint32_t pool = 0;  // which pool of the allocator
-  bool dedicated = false;  // made for one very large block
-  std::vector<Chunk> chunks;
 
  private:
   struct FreeArray {
@@ -72,6 +95,11 @@ struct Segment {
 
  public:
   std::unique_ptr<BlockId, FreeArray> index;
+  UseClock uses;
+
+  alignas(64) std::size_t mapped = 0;  // chunks that are not kFree
+  bool dedicated = false;              // made for one very large block
+  std::vector<Chunk> chunks;
 };
 
 /// Finds the segment of an address. Thread safety: changes need the block lock and all lanes; a
@@ -84,13 +112,6 @@ class SegmentTable {
   std::unique_ptr<Segment> remove(const Segment& segment) noexcept;
 
   [[nodiscard]] Segment* find(const std::byte* address) const noexcept;
-  /// The same, faster where it is the segment that was found last.
-  [[nodiscard]] Segment* find(const std::byte* address, Segment*& hint) const noexcept {
-    if (hint != nullptr && hint->range.contains(address)) return hint;
-    Segment* found = find(address);
-    if (found != nullptr) hint = found;
-    return found;
-  }
   /// In the order of their addresses.
   [[nodiscard]] const std::vector<std::unique_ptr<Segment>>& all() const noexcept {
     return segments_;

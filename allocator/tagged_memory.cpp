@@ -340,7 +340,7 @@ void ElasticCore::refill_dropped(TagId tag, TagTicket& ticket) {
     (device ? ticket.done : ticket.deferred) += chunk.size();
     const MutexLock lock(blocks_);
     put_back(chunk, handle, handle.tier);
-    chunk->last_use = lanes_.now();
+    chunk.note_use(lanes_.now());
   }
   count_orphans();
 }

@@ -165,5 +165,31 @@ TEST_F(BlockPoolTest, RandomUseKeepsEveryUnitAccountedFor) {
   EXPECT_NE(pool_.take(mapped_ * kChunk, true), 0U) << "one whole block again";
 }
 
+TEST_F(BlockPoolTest, WhatIsHeldBesideAPlaceIsNotFree) {
+  const BlockId block = take(2 * kChunk);
+  EXPECT_FALSE(pool_.is_free(*segment_, 0)) << "live";
+  EXPECT_FALSE(pool_.is_free(*segment_, 5)) << "no memory";
+  pool_.give_back(block, 0);
+  EXPECT_TRUE(pool_.is_free(*segment_, 0));
+  EXPECT_TRUE(pool_.is_free(*segment_, 1));
+  const GrowthPlace place = pool_.find_place(3 * kChunk, true);
+  ASSERT_EQ(place.chunks, 1U);
+  const BlockPool::Held held = pool_.hold(place, 3 * kChunk, true).value();
+  EXPECT_FALSE(pool_.is_free(*segment_, 0)) << "held";
+  EXPECT_FALSE(pool_.is_free(*segment_, 1));
+  pool_.drop(held);
+  EXPECT_TRUE(pool_.is_free(*segment_, 0));
+}
+
+TEST_F(BlockPoolTest, ABlockIsOnTheDeviceWhenEveryChunkOfItIs) {
+  const BlockId block = take(3 * kChunk);
+  EXPECT_TRUE(pool_.on_device(pool_[block]));
+  for (const std::size_t chunk : {0U, 1U, 2U}) {
+    segment_->chunks[chunk].tier = Tier::kHost;
+    EXPECT_FALSE(pool_.on_device(pool_[block])) << chunk;
+    segment_->chunks[chunk].tier = Tier::kDevice;
+  }
+}
+
 }  // namespace
 }  // namespace commensal

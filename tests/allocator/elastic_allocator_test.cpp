@@ -91,13 +91,13 @@ TEST_F(ElasticAllocatorTest, GrowsBesideFreeMemoryOfTheLastChunk) {
 TEST_F(ElasticAllocatorTest, TakesTheBestFit) {
   ElasticAllocator allocator(source_, {});
   std::vector<void*> blocks;
-  for (const Bytes size : {600_KiB, 300_KiB, 500_KiB, 300_KiB, 400_KiB, 300_KiB}) {
+  for (const Bytes size : {6_MiB, 3_MiB, 5_MiB, 3_MiB, 4_MiB, 3_MiB}) {
     blocks.push_back(allocator.allocate(size));
   }
   for (const std::size_t i : {0U, 2U, 4U}) EXPECT_TRUE(allocator.deallocate(blocks[i]));
-  EXPECT_EQ(allocator.allocate(390_KiB), blocks[4]);
-  EXPECT_EQ(allocator.allocate(490_KiB), blocks[2]);
-  EXPECT_EQ(allocator.allocate(590_KiB), blocks[0]);
+  EXPECT_EQ(allocator.allocate(3900_KiB), blocks[4]);
+  EXPECT_EQ(allocator.allocate(4900_KiB), blocks[2]);
+  EXPECT_EQ(allocator.allocate(5900_KiB), blocks[0]);
 }
 
 TEST_F(ElasticAllocatorTest, NeverTouchesFreedMemory) {

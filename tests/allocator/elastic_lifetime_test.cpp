@@ -50,7 +50,6 @@ class Training {
     }
     allocator_.step_ended();
     (void)allocator_.safe_point();
-    reserved_peak_ = std::max(reserved_peak_, allocator_.stats().device);
   }
 
   /// Bytes of chunks that hold live blocks, over live bytes.
@@ -63,17 +62,16 @@ class Training {
            static_cast<double>(allocator_.stats().live.count());
   }
   [[nodiscard]] double reserved_over_live_peak() const {
-    return static_cast<double>(reserved_peak_.count()) /
-           static_cast<double>(allocator_.stats().peak_live.count());
+    const AllocatorStats stats = allocator_.stats();
+    return static_cast<double>(stats.peak_device.count()) /
+           static_cast<double>(stats.peak_live.count());
   }
 
  private:
   void* allocate(Bytes size, Phase phase) {
     AllocationContext context;
     context.phase = phase;
-    void* block = allocator_.allocate(size, 0, context);
-    reserved_peak_ = std::max(reserved_peak_, allocator_.stats().device);
-    return block;
+    return allocator_.allocate(size, 0, context);
   }
   void zero_grad() {
     for (void*& gradient : gradients_) {
@@ -87,7 +85,6 @@ class Training {
   std::vector<void*> weights_;
   std::vector<void*> state_;
   std::vector<void*> gradients_;
-  Bytes reserved_peak_;
 };
 
 struct Density {

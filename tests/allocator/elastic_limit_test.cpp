@@ -363,6 +363,29 @@ TEST_F(ElasticLimitTest, ASafePointCostsNothingWhenNothingIsToBeDone) {
   EXPECT_EQ(allocator_.stats().safe_point_wait, Duration{});
 }
 
+// On the way on which a thread gets its own block back nothing of the limit is looked at, so that
+// it cannot cost anything there; what has to be done is one atomic load at a safe point.
+TEST_F(ElasticLimitTest, P18_ALimitIsLookedAtOnlyWhereChunksAreMade) {
+  void* const block = allocator_.allocate(1000_B);
+  EXPECT_TRUE(allocator_.deallocate(block));
+  EXPECT_FALSE(allocator_.work_pending());
+  const Bytes held = allocator_.stats().device;
+  EXPECT_EQ(allocator_.post_limit(0_B).deferred, held);
+  EXPECT_TRUE(allocator_.work_pending());
+  fake().clear_log();
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_EQ(allocator_.allocate(1000_B), block) << "the limit of zero is not looked at";
+    EXPECT_TRUE(allocator_.deallocate(block));
+  }
+  EXPECT_TRUE(fake().log().empty());
+  EXPECT_EQ(allocator_.stats().device, held);
+  void* const large = allocator_.allocate(16_MiB);
+  EXPECT_EQ(fake().tier_at(static_cast<std::byte*>(large)), Tier::kHost) << "here it is";
+  EXPECT_TRUE(allocator_.deallocate(large));
+  EXPECT_TRUE(allocator_.safe_point().complete());
+  EXPECT_EQ(allocator_.stats().device, 0_B);
+}
+
 TEST_F(ElasticLimitTest, DescribesWhereEveryChunkIs) {
   std::byte* block = blocks_.add(4_MiB);
   (void)allocator_.set_limit(2_MiB);

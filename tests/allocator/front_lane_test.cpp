@@ -31,6 +31,7 @@ class FrontLaneTest : public ::testing::Test {
     const BlockPool::Held held = pool_.hold(place, 8 * kChunk, true).value();
     for (Chunk& chunk : segment_->chunks) chunk.tier = Tier::kDevice;
     pool_.give_back(pool_.take_held(held, 8 * kChunk), 0);
+    counted_ = pool_.take(kUnit, true);
   }
   // A block that was freed.
   BlockId freed(std::size_t size) {
@@ -39,30 +40,35 @@ class FrontLaneTest : public ::testing::Test {
     return id;
   }
   bool keep(FrontLane& lane, BlockId id) {
-    const MutexLock lock(lane.mutex);
+    const ShortLock lock(lane.mutex);
     return lane.keep(pool_.nodes(), 0, id);
   }
   BlockId take(FrontLane& lane, std::size_t size) {
-    const MutexLock lock(lane.mutex);
+    const ShortLock lock(lane.mutex);
     return lane.take(pool_.nodes(), 0, size);
   }
+  // A block of so many bytes, asked for or freed (less than none) in a lane.
   void count(FrontLane& lane, std::int64_t asked) {
-    const MutexLock lock(lane.mutex);
+    Block& block = pool_[counted_];
+    block.asked = static_cast<std::size_t>(asked > 0 ? asked : -asked);
+    const ShortLock lock(lane.mutex);
     if (asked > 0) {
-      lane.count_birth(static_cast<std::size_t>(asked));
+      lane.count_birth(block);
     } else {
-      lane.count_death(static_cast<std::size_t>(-asked));
+      lane.count_death(block);
     }
   }
-  std::uint64_t touch(FrontLane& lane, BlockId id) {
-    const MutexLock lock(lane.mutex);
-    lane.touch(pool_[id]);
-    return segment_->chunks[pool_[id].first_chunk].last_use;
+  std::uint64_t use(FrontLane& lane, BlockId id) {
+    const ShortLock lock(lane.mutex);
+    lane.count_birth(pool_[id]);
+    return last_use(id);
   }
+  std::uint64_t last_use(BlockId id) { return segment_->uses.latest(pool_[id].first_chunk); }
 
   std::unique_ptr<Segment> segment_;
   BlockPool pool_{kUnit, 0};
   FrontLanes lanes_{{kUnit}};
+  BlockId counted_ = 0;
 };
 
 TEST_F(FrontLaneTest, ServesTheLastFreedBlockOfTheSameSizeFirst) {
@@ -81,9 +87,26 @@ TEST_F(FrontLaneTest, ServesTheLastFreedBlockOfTheSameSizeFirst) {
 }
 
 TEST_F(FrontLaneTest, KeepsNoLargeBlocks) {
-  EXPECT_TRUE(keep(lanes_[0], freed(FrontLane::kLargest)));
-  EXPECT_FALSE(keep(lanes_[0], freed(FrontLane::kLargest + kUnit)));
-  EXPECT_EQ(lanes_.recent_bytes(), Bytes{FrontLane::kLargest});
+  constexpr std::size_t kMost = FrontLane::kMostUnits * kUnit;
+  EXPECT_TRUE(keep(lanes_[0], freed(kMost)));
+  EXPECT_FALSE(keep(lanes_[0], freed(kMost + kUnit)));
+  EXPECT_EQ(lanes_.recent_bytes(), Bytes{kMost});
+}
+
+TEST(FrontLanesTest, KeepsBlocksOfUpToAMebibyteWhereUnitsAreLarge) {
+  constexpr std::size_t kPage = 4096;
+  BlockTable nodes;
+  nodes.reserve(2);
+  FrontLanes lanes{{kUnit, kPage}};
+  FrontLane& lane = lanes[0];
+  const auto keeps = [&](std::size_t size) {
+    const BlockId id = nodes.try_acquire();
+    nodes[id].size = size;
+    const ShortLock lock(lane.mutex);
+    return lane.keep(nodes, 1, id);
+  };
+  EXPECT_TRUE(keeps(FrontLane::kLargest));
+  EXPECT_FALSE(keeps(FrontLane::kLargest + kPage));
 }
 
 TEST_F(FrontLaneTest, AFlushHandsOutEveryBlockOnce) {
@@ -95,7 +118,7 @@ TEST_F(FrontLaneTest, AFlushHandsOutEveryBlockOnce) {
   }
   std::set<BlockId> seen;
   FrontLane& lane = lanes_[2];
-  const MutexLock lock(lane.mutex);
+  const ShortLock lock(lane.mutex);
   lane.flush(pool_.nodes(), 0, [&](BlockId id) { EXPECT_TRUE(seen.insert(id).second); });
   EXPECT_EQ(seen, kept);
   EXPECT_EQ(lanes_.recent_bytes(), 0_B);
@@ -115,34 +138,62 @@ TEST_F(FrontLaneTest, CountsAreExactForOneThread) {
 
 TEST_F(FrontLaneTest, ThePeakOfSeveralThreadsIsOffByLittle) {
   for (std::size_t i = 0; i < FrontLanes::kLanes; ++i) {
-    for (int k = 0; k < 1000; ++k) count(lanes_[i], 1000);
+    for (int k = 0; k < 1000; ++k) count(lanes_[i], 10'000);
   }
   for (std::size_t i = 0; i < FrontLanes::kLanes; ++i) {
-    for (int k = 0; k < 1000; ++k) count(lanes_[i], -1000);
+    for (int k = 0; k < 1000; ++k) count(lanes_[i], -10'000);
   }
-  const Bytes most{FrontLanes::kLanes * 1'000'000};
+  const Bytes most{FrontLanes::kLanes * 10'000'000};
   EXPECT_EQ(lanes_.live(), 0_B);
   EXPECT_LE(lanes_.peak_live(), most);
-  EXPECT_GE(lanes_.peak_live() + Bytes{FrontLanes::kLanes * (64U << 10U)}, most);
+  EXPECT_GE(lanes_.peak_live() + Bytes{FrontLanes::kLanes << 20U}, most);
 }
 
 TEST_F(FrontLaneTest, TheOrderOfUseIsExactInOneLaneAndCoarseInSeveral) {
   const BlockId here = freed(kUnit);
   (void)freed(kChunk);  // between them
   const BlockId there = freed(kChunk);
-  std::uint64_t before = touch(lanes_[0], here);
+  std::uint64_t before = use(lanes_[0], here);
   for (int i = 0; i < 10; ++i) {
-    const std::uint64_t now = touch(lanes_[0], i % 2 == 0 ? there : here);
+    const std::uint64_t now = use(lanes_[0], i % 2 == 0 ? there : here);
     EXPECT_EQ(now, before + 1);
     before = now;
   }
   EXPECT_EQ(lanes_.now(), before);
-  // Now there are two: what one does later than the other shows after 64 operations.
-  for (int i = 0; i < 200; ++i) (void)touch(lanes_[1], here);
-  for (int i = 0; i < 200; ++i) (void)touch(lanes_[0], there);
-  EXPECT_GT(segment_->chunks[pool_[there].first_chunk].last_use,
-            segment_->chunks[pool_[here].first_chunk].last_use);
-  EXPECT_GE(lanes_.now(), 300U);
+  // Now there are two: what one does later than the other shows after 256 operations.
+  for (int i = 0; i < 600; ++i) (void)use(lanes_[1], here);
+  for (int i = 0; i < 600; ++i) (void)use(lanes_[0], there);
+  EXPECT_GT(last_use(there), last_use(here));
+  EXPECT_GE(lanes_.now(), 1000U);
+}
+
+TEST_F(FrontLaneTest, ABlockOverSeveralChunksUsesAllOfThem) {
+  const BlockId wide = freed(3 * kChunk);
+  const std::uint64_t now = use(lanes_[5], wide);
+  for (std::size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(segment_->uses.latest(pool_[wide].first_chunk + i), now);
+  }
+  EXPECT_EQ(segment_->uses.latest(pool_[wide].first_chunk + 4), 0U);
+}
+
+TEST_F(FrontLaneTest, FindsSegmentsAlsoAfterTheyWent) {
+  SegmentTable table;
+  std::byte* const address = segment_->range.begin;
+  std::byte* const above = address + (std::size_t{16} << 26U);  // shares a place among the hints
+  const AddressRange other{above, Bytes{8 * kChunk}};
+  Segment& first = table.add(std::move(segment_));
+  Segment& second = table.add(std::make_unique<Segment>(other, kChunk, kUnit));
+  FrontLane& lane = lanes_[0];
+  const ShortLock lock(lane.mutex);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(lane.find_segment(address, table), &first);
+    EXPECT_EQ(lane.find_segment(above, table), &second);
+    EXPECT_EQ(lane.find_segment(above + 8 * kChunk, table), nullptr);
+  }
+  lane.forget_segments();
+  const std::unique_ptr<Segment> gone = table.remove(second);
+  EXPECT_EQ(lane.find_segment(above, table), nullptr);
+  EXPECT_EQ(lane.find_segment(address, table), &first);
 }
 
 TEST(FrontLanesTest, AThreadHasOneLaneAndTheNextThreadAnother) {
@@ -173,12 +224,12 @@ TEST(FrontLanesTest, WhatOneThreadFreedServesAnotherWhenMemoryIsTight) {
   options.host_capacity = 0_B;
   FakeMemorySource source(options);
   ElasticAllocator allocator(source, {});
-  (void)allocator.set_limit(2_MiB);
+  (void)allocator.set_limit(8_MiB);
   std::vector<void*> blocks;
   for (int i = 0; i < 8; ++i) blocks.push_back(allocator.allocate(Bytes{FrontLane::kLargest}));
   for (void* block : blocks) ASSERT_TRUE(allocator.deallocate(block));
   std::thread{[&] {
-    void* whole = allocator.allocate(2_MiB);
+    void* whole = allocator.allocate(8_MiB);
     EXPECT_NE(whole, nullptr);
     EXPECT_TRUE(allocator.deallocate(whole));
   }}.join();

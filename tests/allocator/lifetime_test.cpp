@@ -70,6 +70,21 @@ TEST_F(LifetimePredictorTest, TurnsBeyondTheRememberedOnesFollowTheShare) {
   EXPECT_EQ(step(Phase::kForward, many, {true}).back(), Lifetime::kStep);
 }
 
+TEST_F(LifetimePredictorTest, AStepOfAnyLengthKeepsTheShare) {
+  const std::size_t many = 200'000;  // more than is counted
+  step(Phase::kForward, many, {false, true, false, false});
+  EXPECT_EQ(step(Phase::kForward, many, {true}).back(), Lifetime::kLong) << "3 of 4 outlived";
+  for (int i = 0; i < 4; ++i) step(Phase::kForward, many, {true});
+  EXPECT_EQ(step(Phase::kForward, many, {true}).back(), Lifetime::kStep);
+}
+
+TEST_F(LifetimePredictorTest, HugeSizesDoNotReachIntoThePhase) {
+  const std::size_t huge = std::size_t{1} << 45U;
+  step(Phase::kForward, 1, {false}, huge);
+  EXPECT_EQ(step(Phase::kForward, 1, {true}, huge * 2).front(), Lifetime::kLong) << "one signature";
+  EXPECT_EQ(step(Phase::kBackward, 1, {true}, huge).front(), Lifetime::kStep) << "another phase";
+}
+
 TEST_F(LifetimePredictorTest, ADeathInALaterStepSaysNothing) {
   const auto gradient = predictor_.born(Phase::kBackward, kSize, 1);
   predictor_.died(gradient, 2);  // zero_grad

@@ -13,7 +13,7 @@ from pathlib import Path
 # Each is a module beside this one, with a function `run(*, quick: bool) -> Result`.
 NAMES = (
     *("job_alone", "sharing", "gate_cost", "allocator", "pressure"),
-    *("replay", "limits", "given_back", "messages"),
+    *("replay", "density", "limits", "given_back", "messages"),
     *("pauses", "less_memory", "neighbour", "cycles"),
 )
 

@@ -1,16 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// Replays a recorded allocation trace on the elastic allocator, or on PyTorch's default one (its
-// own functions, from the installed libc10; another malloc can be preloaded). For each line with a
-// number on stdin it replays so many times and answers with one line of JSON; replay.py lets
-// several such processes take turns.
+// Replays a recorded allocation trace on the elastic allocator, without a limit or with one that
+// is never reached, or on PyTorch's default one (its own functions, from the installed libc10;
+// another malloc can be preloaded). For each line with a number on stdin it replays so many times
+// and answers with one line of JSON; replay.py lets several such processes take turns.
 //
-//   replay_benchmark elastic|default FILE THREADS leave|touch
+//   replay_benchmark elastic|limited|default FILE THREADS leave|touch
+//
+// Or tells how densely blocks lie in chunks at the ends of steps, with the arenas by lifetime or in
+// one (density.py):
+//
+//   replay_benchmark density FILE lifetimes|one
 #include <c10/core/impl/alloc_cpu.h>
 #include <dlfcn.h>
+#include <time.h>
 
 #include <atomic>
 #include <barrier>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -36,6 +41,7 @@ struct Event {
   std::uint32_t slot = 0;
   std::uint32_t size = 0;  ///< 0: the slot's block is given back
 };
+constexpr std::uint32_t kStepEnds = UINT32_MAX;  ///< instead of a slot
 
 /// What traces.py packed.
 struct Trace {
@@ -61,7 +67,8 @@ Trace read_trace(const char* path) {
   for (Event& event : trace.events) {
     event.slot = word();
     event.size = word();
-    if (event.slot >= trace.slots) throw std::runtime_error("the trace names a slot it lacks");
+    if (event.slot >= trace.slots && event.slot != kStepEnds)
+      throw std::runtime_error("the trace names a slot it lacks");
   }
   if (!file || trace.timed_end > trace.events.size() || trace.timed_begin >= trace.timed_end) {
     throw std::runtime_error(std::string("not a packed trace: ") + path);
@@ -73,19 +80,23 @@ Trace read_trace(const char* path) {
 }
 
 struct Elastic {
-  static ElasticAllocator& allocator() {
-    // Never destroyed, as in a training process.
-    static auto& source = *new HostMemorySource;
-    static auto& elastic = *new ElasticAllocator(source, ElasticAllocatorOptions{});
-    return elastic;
+  // Never destroyed, as in a training process.
+  static inline constinit ElasticAllocator* allocator = nullptr;
+  static void prepare(const ElasticAllocatorOptions& options) {
+    allocator = new ElasticAllocator(*new HostMemorySource, options);
   }
-  static void* allocate(std::size_t size) { return allocator().allocate(Bytes{size}); }
-  static void free(void* block) { allocator().deallocate(block); }
+  static void* allocate(std::size_t size) { return allocator->allocate(Bytes{size}); }
+  static void free(void* block) { allocator->deallocate(block); }
+  static void end_step() {
+    allocator->step_ended();
+    if (allocator->work_pending()) (void)allocator->safe_point();
+  }
 };
 
 struct Default {
   static void* allocate(std::size_t size) { return c10::alloc_cpu(size); }
   static void free(void* block) { c10::free_cpu(block); }
+  static void end_step() {}
 };
 
 /// Writes one byte a page: what a first use costs.
@@ -94,12 +105,18 @@ void touch_pages(void* block, std::size_t size) {
   for (std::size_t i = 0; i < size; i += 4096) bytes[i] = std::byte{1};
 }
 
+/// One of several threads that do the same: steps are those of the first.
 template <typename Kind, bool kTouch>
-void replay(const Trace& trace, std::size_t begin, std::size_t end, std::vector<void*>& slots) {
+void replay(const Trace& trace, std::size_t begin, std::size_t end, std::vector<void*>& slots,
+            bool first) {
   for (std::size_t i = begin; i < end; ++i) {
     const Event event = trace.events[i];
     if (event.size == 0) {
-      Kind::free(slots[event.slot]);
+      if (event.slot != kStepEnds) {
+        Kind::free(slots[event.slot]);
+      } else if (first) {
+        Kind::end_step();
+      }
       continue;
     }
     void* const block = Kind::allocate(event.size);
@@ -123,21 +140,42 @@ class Meeting {
   std::atomic<std::uint64_t> met_{0};
 };
 
+/// Nanoseconds of this thread, to be compared with each other: where each thread has a processor,
+/// by the wall clock, so that waiting counts; else the processor time that it used.
+double thread_time(bool crowded) {
+  timespec now{};
+  if (::clock_gettime(crowded ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &now) != 0) {
+    throw std::runtime_error("clock_gettime failed");
+  }
+  return static_cast<double>(now.tv_sec) * 1e9 + static_cast<double>(now.tv_nsec);
+}
+
+/// What all threads of a team share.
+struct Together {
+  explicit Together(std::size_t threads)
+      : barrier(static_cast<std::ptrdiff_t>(threads)),
+        meeting(threads),
+        crowded(threads > std::thread::hardware_concurrency()) {}
+  std::barrier<> barrier;
+  Meeting meeting;
+  bool crowded;
+};
+
 /// One thread's part of `passes` replays; the timed parts of all threads begin together.
 template <typename Kind, bool kTouch>
-void work(const Trace& trace, std::size_t passes, std::barrier<>& together, Meeting& at_once,
+void work(const Trace& trace, std::size_t passes, Together& together, bool first,
           std::vector<double>& nanoseconds) {
   std::vector<void*> slots(trace.slots);
   for (std::size_t pass = 0; pass < passes; ++pass) {
-    replay<Kind, kTouch>(trace, 0, trace.timed_begin, slots);
-    together.arrive_and_wait();
-    at_once.meet();
-    const auto begin = std::chrono::steady_clock::now();
-    replay<Kind, kTouch>(trace, trace.timed_begin, trace.timed_end, slots);
-    const std::chrono::duration<double, std::nano> took = std::chrono::steady_clock::now() - begin;
-    nanoseconds.push_back(took.count() / static_cast<double>(trace.timed_pairs));
-    replay<Kind, kTouch>(trace, trace.timed_end, trace.events.size(), slots);
-    together.arrive_and_wait();
+    replay<Kind, kTouch>(trace, 0, trace.timed_begin, slots, first);
+    together.barrier.arrive_and_wait();
+    if (!together.crowded) together.meeting.meet();
+    const double begin = thread_time(together.crowded);
+    replay<Kind, kTouch>(trace, trace.timed_begin, trace.timed_end, slots, first);
+    const double took = thread_time(together.crowded) - begin;
+    nanoseconds.push_back(took / static_cast<double>(trace.timed_pairs));
+    replay<Kind, kTouch>(trace, trace.timed_end, trace.events.size(), slots, first);
+    together.barrier.arrive_and_wait();
   }
 }
 
@@ -147,16 +185,15 @@ class Team {
  public:
   Team(const Trace& trace, std::size_t threads)
       : trace_(trace),
-        together_(static_cast<std::ptrdiff_t>(threads)),
+        together_(threads),
         turn_(static_cast<std::ptrdiff_t>(threads)),
-        at_once_(threads),
         times_(threads) {
     for (std::size_t i = 1; i < threads; ++i) {
       others_.emplace_back([this, i] {
         while (true) {
           turn_.arrive_and_wait();
           if (passes_ == 0) return;
-          work<Kind, kTouch>(trace_, passes_, together_, at_once_, times_[i]);
+          work<Kind, kTouch>(trace_, passes_, together_, false, times_[i]);
           turn_.arrive_and_wait();
         }
       });
@@ -175,7 +212,7 @@ class Team {
     for (auto& times : times_) times.clear();
     passes_ = passes;
     turn_.arrive_and_wait();
-    work<Kind, kTouch>(trace_, passes, together_, at_once_, times_[0]);
+    work<Kind, kTouch>(trace_, passes, together_, true, times_[0]);
     turn_.arrive_and_wait();
     std::vector<double> means(passes);
     for (std::size_t pass = 0; pass < passes; ++pass) {
@@ -187,9 +224,8 @@ class Team {
 
  private:
   const Trace& trace_;
-  std::barrier<> together_;
+  Together together_;
   std::barrier<> turn_;
-  Meeting at_once_;
   std::size_t passes_ = 0;  // written while the others wait for their turn
   std::vector<std::vector<double>> times_;
   std::vector<std::thread> others_;
@@ -214,22 +250,57 @@ int take_turns(const Trace& trace, std::size_t threads) {
   return 0;
 }
 
+/// Replays a trace once, as the job ran, and tells what was live and what held it.
+int tell_density(const Trace& trace, bool by_lifetime) {
+  ElasticAllocatorOptions options;
+  options.by_lifetime = by_lifetime;
+  Elastic::prepare(options);
+  std::vector<void*> slots(trace.slots);
+  nlohmann::json steps = nlohmann::json::array();
+  std::size_t begin = 0;
+  for (std::size_t i = 0; i < trace.events.size(); ++i) {
+    if (trace.events[i].slot != kStepEnds) continue;
+    replay<Elastic, false>(trace, begin, i + 1, slots, true);
+    begin = i + 1;
+    Bytes chunks;
+    for (const ChunkResidency& chunk : Elastic::allocator->residency()) {
+      if (!chunk.live.is_zero()) chunks += chunk.size;
+    }
+    steps.push_back(
+        {{"live", Elastic::allocator->stats().live.count()}, {"chunks", chunks.count()}});
+  }
+  const AllocatorStats stats = Elastic::allocator->stats();
+  std::cout << nlohmann::json{{"steps", steps},
+                              {"live_peak", stats.peak_live.count()},
+                              {"reserved_peak", stats.peak_device.count()}}
+            << std::endl;
+  return 0;
+}
+
+template <typename Kind>
+int replay_kind(const Trace& trace, std::size_t threads, bool touch) {
+  return touch ? take_turns<Kind, true>(trace, threads) : take_turns<Kind, false>(trace, threads);
+}
+
 int run(const std::vector<std::string_view>& arguments) {
+  if (arguments.size() == 4 && arguments[1] == "density") {
+    return tell_density(read_trace(arguments[2].data()), arguments[3] == "lifetimes");
+  }
   if (arguments.size() != 5) {
-    throw std::runtime_error("usage: replay_benchmark elastic|default FILE THREADS leave|touch");
+    throw std::runtime_error(
+        "usage: replay_benchmark elastic|limited|default FILE THREADS leave|touch, or "
+        "replay_benchmark density FILE lifetimes|one");
   }
   const Trace trace = read_trace(arguments[2].data());
   const std::size_t threads = std::stoul(std::string(arguments[3]));
   if (threads == 0) throw std::runtime_error("no threads");
   const bool touch = arguments[4] == "touch";
-  if (arguments[1] == "elastic") {
-    return touch ? take_turns<Elastic, true>(trace, threads)
-                 : take_turns<Elastic, false>(trace, threads);
+  if (arguments[1] == "elastic" || arguments[1] == "limited") {
+    Elastic::prepare({});
+    if (arguments[1] == "limited") (void)Elastic::allocator->set_limit(1024_GiB);
+    return replay_kind<Elastic>(trace, threads, touch);
   }
-  if (arguments[1] == "default") {
-    return touch ? take_turns<Default, true>(trace, threads)
-                 : take_turns<Default, false>(trace, threads);
-  }
+  if (arguments[1] == "default") return replay_kind<Default>(trace, threads, touch);
   throw std::runtime_error("unknown allocator: " + std::string(arguments[1]));
 }
 

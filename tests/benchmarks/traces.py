@@ -12,6 +12,7 @@ from typing import Literal
 
 FOLDER = Path(__file__).resolve().parents[1] / "data" / "traces"
 LARGE = 1 << 20
+STEP_ENDS = 0xFFFFFFFF  # instead of a slot
 SKIPPED_STEPS = 3  # the first steps make optimizer state and fill caches
 
 
@@ -124,13 +125,15 @@ def names() -> list[str]:
 class Packed:
     """A class of a trace's blocks for the replay program.
 
-    Pairs of 32-bit words: slot, then size (0: free the slot). Words before them: number of slots,
-    first and last timed event, number of events. What is live at the end is freed untimed.
+    Pairs of 32-bit words: slot, then size (0: free the slot; slot STEP_ENDS: a step ends). Words
+    before them: number of slots, first and last timed event, number of events. What is live at the
+    end is freed untimed.
     """
 
     words: array[int]
     pairs: int  # allocations in the timed part
     bytes: int  # of these allocations
+    peak: int  # of live bytes of the class
 
 
 def first_steps(events: Iterable[Event], timed: int) -> Iterator[Event]:
@@ -143,9 +146,13 @@ def first_steps(events: Iterable[Event], timed: int) -> Iterator[Event]:
             return
 
 
-def pack(events: Iterable[Event], kind: Literal["small", "large"]) -> Packed:
-    """Keep the blocks below 1 MiB, or those of 1 MiB and more, in order."""
+Kind = Literal["small", "large", "all"]
+
+
+def pack(events: Iterable[Event], kind: Kind) -> Packed:
+    """Keep the blocks below 1 MiB, those of 1 MiB and more, or all, in order."""
     slots: dict[int, int] = {}
+    sizes: dict[int, int] = {}
     unused: list[int] = []
     most = 0
     body = array("I")
@@ -153,11 +160,13 @@ def pack(events: Iterable[Event], kind: Literal["small", "large"]) -> Packed:
     steps = 0
     pairs = 0
     volume = 0
+    live = peak = 0
     begin = end = 0
     timed = (0, 0)
     for event in events:
         if isinstance(event, StepEnd):
             steps += 1
+            body.extend((STEP_ENDS, 0))
             if steps <= SKIPPED_STEPS:
                 begin = len(body) // 2
                 pairs = volume = 0
@@ -165,20 +174,24 @@ def pack(events: Iterable[Event], kind: Literal["small", "large"]) -> Packed:
         elif isinstance(event, Allocate):
             number = allocations
             allocations += 1
-            if (event.size >= LARGE) != (kind == "large"):
+            if kind != "all" and (event.size >= LARGE) != (kind == "large"):
                 continue
             if event.size >= 1 << 32:
                 raise TraceError(f"a block of {event.size} bytes is too large to replay")
             slot = unused.pop() if unused else most
             most = max(most, slot + 1)
             slots[number] = slot
+            sizes[number] = event.size
+            live += event.size
+            peak = max(peak, live)
             body.extend((slot, event.size))
             pairs += 1
             volume += event.size
         elif event.number in slots:
             slot = slots.pop(event.number)
             unused.append(slot)
+            live -= sizes.pop(event.number)
             body.extend((slot, 0))
     for slot in slots.values():
         body.extend((slot, 0))
-    return Packed(array("I", (most, begin, end, len(body) // 2)) + body, *timed)
+    return Packed(array("I", (most, begin, end, len(body) // 2)) + body, *timed, peak)
