@@ -214,14 +214,16 @@ Bytes ElasticCore::used_bytes() const noexcept {
 }
 
 void ElasticCore::flush_recent() noexcept {
+  for (std::size_t number = 0; number < kPools; ++number) flush_recent(pools_[number]);
+}
+
+void ElasticCore::flush_recent(BlockPool& pool) noexcept {
+  if (tagged(pool.number())) return;  // lanes keep none of them
   const std::uint64_t now = safe_points_;
   for (std::size_t i = 0; i < FrontLanes::kLanes; ++i) {
     FrontLane& lane = lanes_[i];
     const ShortLock lock(lane.mutex);
-    for (std::size_t number = 0; number < kPools; ++number) {
-      BlockPool& pool = pools_[number];
-      lane.flush(pool.nodes(), pool.number(), [&](BlockId id) { pool.give_back(id, now); });
-    }
+    lane.flush(pool.nodes(), pool.number(), [&](BlockId id) { pool.give_back(id, now); });
   }
 }
 
