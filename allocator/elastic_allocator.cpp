@@ -34,7 +34,7 @@ LimitTicket ElasticAllocator::set_limit(Bytes limit, Revision revision) {
 LimitTicket ElasticAllocator::safe_point() { return impl_->safe_point(); }
 LimitTicket ElasticAllocator::shrink(Bytes bytes) { return impl_->shrink(bytes); }
 LimitTicket ElasticAllocator::grow(Bytes bytes) { return impl_->grow(bytes); }
-LimitTicket ElasticAllocator::park() { return impl_->park(); }
+LimitTicket ElasticAllocator::park(bool until_grow) { return impl_->park(until_grow); }
 Bytes ElasticAllocator::release_cached() { return impl_->release_cached(); }
 void ElasticAllocator::step_ended() noexcept { impl_->step_ended(); }
 bool ElasticAllocator::work_pending() const noexcept { return impl_->work_pending(); }
