@@ -149,7 +149,9 @@ class ElasticAllocator {
   /// Brings live chunks back to the device, up to `bytes` and the limit.
   LimitTicket grow(Bytes bytes);
   /// Moves every live chunk to the slower tier and gives back all device memory it can.
-  LimitTicket park();
+  /// @param until_grow  what is not touched stays there until `grow`; else a larger limit, too,
+  ///                    brings it back.
+  LimitTicket park(bool until_grow = false);
   /// Gives back chunks without live blocks (torch's `empty_cache`). Returns bytes.
   Bytes release_cached();
 

@@ -64,7 +64,7 @@ class ElasticCore {
   LimitTicket safe_point() COMMENSAL_EXCLUDES(moves_, blocks_);
   LimitTicket shrink(Bytes bytes) COMMENSAL_EXCLUDES(moves_, blocks_);
   LimitTicket grow(Bytes bytes) COMMENSAL_EXCLUDES(moves_, blocks_);
-  LimitTicket park() COMMENSAL_EXCLUDES(moves_, blocks_);
+  LimitTicket park(bool until_grow) COMMENSAL_EXCLUDES(moves_, blocks_);
   Bytes release_cached() COMMENSAL_EXCLUDES(moves_, blocks_);
 
   // background_moves.cpp: moves between safe points
@@ -374,8 +374,9 @@ class ElasticCore {
   Ledger ledger_ COMMENSAL_GUARDED_BY(blocks_);
   AllocatorStats totals_ COMMENSAL_GUARDED_BY(blocks_);  // only the sums over time
   std::uint64_t safe_points_ COMMENSAL_GUARDED_BY(blocks_) = 0;
-  bool wake_lazy_ COMMENSAL_GUARDED_BY(blocks_) = false;  // the limit rose: bring back all
-  Bytes lease_ COMMENSAL_GUARDED_BY(blocks_);             // what the source was told last
+  bool wake_lazy_ COMMENSAL_GUARDED_BY(blocks_) = false;    // the limit rose: bring back all
+  bool stay_parked_ COMMENSAL_GUARDED_BY(blocks_) = false;  // until `grow`, whatever the limit
+  Bytes lease_ COMMENSAL_GUARDED_BY(blocks_);               // what the source was told last
   std::string notes_ COMMENSAL_GUARDED_BY(blocks_);
   std::vector<Tag> tags_ COMMENSAL_GUARDED_BY(blocks_);  // tag number - 1
   std::shared_ptr<const PressureHandler> pressure_ COMMENSAL_GUARDED_BY(blocks_);

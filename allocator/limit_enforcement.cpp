@@ -501,7 +501,7 @@ bool ElasticCore::record_limit(Bytes limit, Revision& revision) {
     revision = newest;
     return false;
   }
-  if (limit > this->limit()) wake_lazy_ = true;
+  if (limit > this->limit() && !stay_parked_) wake_lazy_ = true;
   revision_.store(revision, std::memory_order_relaxed);
   limit_.store(limit.count(), std::memory_order_release);
   if (std::max(ledger_.resident(), lease_) > limit) {
@@ -634,7 +634,7 @@ LimitTicket ElasticCore::shrink(Bytes bytes) {
   return ticket;
 }
 
-LimitTicket ElasticCore::park() {
+LimitTicket ElasticCore::park(bool until_grow) {
   if (in_child()) return ticket_now();
   const TimePoint deadline = clock_.now() + options_.move_deadline;
   const MoveLock moves(*this);
@@ -647,6 +647,8 @@ LimitTicket ElasticCore::park() {
   {
     // What lay on the slower tier before is parked now too, unless it is being touched.
     const MutexLock lock(blocks_);
+    stay_parked_ = until_grow;
+    if (until_grow) wake_lazy_ = false;
     Bytes parked;
     each_chunk([&](const ChunkRef& chunk) {
       if (chunk->tier != Tier::kHost || !chunk->touched.is_zero()) return;
@@ -670,6 +672,10 @@ LimitTicket ElasticCore::grow(Bytes bytes) {
   const TimePoint deadline = clock_.now() + options_.move_deadline;
   const MoveLock moves(*this);
   const Foreground scope(*this);
+  {
+    const MutexLock lock(blocks_);
+    stay_parked_ = false;
+  }
   lease_limit();
   retry_orphans();
   measure_touched();

@@ -413,5 +413,18 @@ TEST_F(ElasticLimitTest, ServesFreeMemoryOfTheDeviceBeforeThatOfTheSlowerTier) {
   EXPECT_EQ(allocator_.stats().host, 2_MiB) << "without growing";
 }
 
+TEST_F(ElasticLimitTest, ParkedUntilItGrowsALargerLimitBringsNothingBack) {
+  (void)blocks_.add(8_MiB);
+  (void)allocator_.set_limit(16_MiB);
+  EXPECT_TRUE(allocator_.park(true).complete());
+  (void)allocator_.set_limit(32_MiB);
+  EXPECT_EQ(allocator_.stats().parked, 8_MiB);
+  EXPECT_TRUE(allocator_.grow(8_MiB).complete());
+  EXPECT_EQ(allocator_.stats().device, 8_MiB);
+  EXPECT_TRUE(allocator_.park().complete());
+  (void)allocator_.set_limit(64_MiB);
+  EXPECT_EQ(allocator_.stats().device, 8_MiB) << "the other way of parking";
+}
+
 }  // namespace
 }  // namespace commensal

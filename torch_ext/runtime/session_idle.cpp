@@ -81,7 +81,7 @@ void Session::Impl::park_idle_job(Duration idle_for) {
   LimitTicket ticket;
   try {
     const Moving here(*this);
-    ticket = allocator.park();
+    ticket = allocator.park(true);
   } catch (const std::exception& error) {
     ticket.reason = error.what();
   }
