@@ -115,8 +115,11 @@ TEST_P(DiskFaultsOnce, Law2_OneErrorAnywhereLosesNothingAndARetrySucceeds) {
     const AllocatorStats stats_before = allocator_.stats();
     const std::uint64_t failures = disk_failures();
     break_disk(GetParam().call, GetParam().error, position);
-    (void)act();
+    const LimitTicket ticket = act();
     EXPECT_EQ(disk_failures(), failures + 1) << "the fault was met";
+    if (GetParam().error == kShortTransfer || GetParam().error == EINTR) {
+      EXPECT_TRUE(ticket.complete()) << "no fault at all: " << ticket.reason;
+    }
     expect_books();
     EXPECT_EQ(allocator_.stats().live, stats_before.live);
     heal_disk();
@@ -135,7 +138,11 @@ INSTANTIATE_TEST_SUITE_P(All, DiskFaultsOnce,
                                            Fault{"ReadOnly", DiskCall::kWrite, EROFS},
                                            Fault{"ErrorOnWrite", DiskCall::kWrite, EIO},
                                            Fault{"ErrorOnRead", DiskCall::kRead, EIO},
-                                           Fault{"EndsEarlyOnRead", DiskCall::kRead, 0}),
+                                           Fault{"EndsEarlyOnRead", DiskCall::kRead, 0},
+                                           Fault{"TakesHalf", DiskCall::kWrite, kShortTransfer},
+                                           Fault{"GivesHalf", DiskCall::kRead, kShortTransfer},
+                                           Fault{"InterruptedWrite", DiskCall::kWrite, EINTR},
+                                           Fault{"InterruptedRead", DiskCall::kRead, EINTR}),
                          [](const auto& test) { return std::string(test.param.name); });
 
 TEST_F(DiskFaults, Law2_ADeadDiskDefersEveryShrinkWithItsErrorUntilItIsHealed) {

@@ -12,6 +12,9 @@ enum class DiskCall : std::uint8_t {
   kRead,     ///< pread64
 };
 
+/// As errno: the call transfers half of its bytes and says so.
+inline constexpr int kShortTransfer = -1;
+
 /// Lets the `n`-th call from now (1 is the next one) fail with an errno; zero as errno: it
 /// transfers nothing, as a full disk may answer. `for_ever`: and every later one too.
 void break_disk(DiskCall call, int error, std::uint64_t n, bool for_ever = false);
