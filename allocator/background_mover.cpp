@@ -45,7 +45,6 @@ std::string BackgroundMover::start() {
     thread_ = std::make_unique<std::thread>([this] { run(); });
     // By its name a fence knows that it need not stop; nothing may find it without.
     ::pthread_setname_np(thread_->native_handle(), "commensal-mover");
-    allocator_.expect_work_ahead(true);
   } catch (const std::system_error& error) {
     why = std::string("no thread to be had: ") + error.what();
   }
@@ -62,7 +61,6 @@ void BackgroundMover::stop() noexcept {
   changed_.notify_all();
   thread_->join();
   thread_.reset();
-  allocator_.expect_work_ahead(false);
 }
 
 void BackgroundMover::wake() noexcept {

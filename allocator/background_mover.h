@@ -38,11 +38,12 @@ class BackgroundMover {
   BackgroundMover(const BackgroundMover&) = delete;
   BackgroundMover& operator=(const BackgroundMover&) = delete;
 
-  /// Begins. @return why there is no thread; empty: there is one, and safe points leave it to it to
-  /// bring memory back.
+  /// Begins. @return why there is no thread; empty: there is one. Whether safe points leave it to
+  /// this thread to bring memory back is the caller's to say (`expect_work_ahead`).
   [[nodiscard]] std::string start();
   /// Ends the thread after the batch it is at.
   void stop() noexcept;
+  [[nodiscard]] bool running() const noexcept { return thread_ != nullptr; }
   /// Says that a limit changed or a safe point left something to do.
   void wake() noexcept;
 

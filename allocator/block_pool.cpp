@@ -299,11 +299,11 @@ BlockId BlockPool::take_held(const Held& held, std::size_t size) noexcept {
 bool BlockPool::is_free(const Segment& segment, std::size_t chunk) const noexcept {
   if (segment.chunks[chunk].tier == Tier::kFree) return false;
   const std::byte* end = segment.chunk_begin(chunk) + segment.chunk_size;
+  // Free memory of a dropped chunk is in no bin, and nobody else takes it out of one.
+  const BlockState unused = dropped(segment.chunks[chunk]) ? BlockState::kBusy : BlockState::kFree;
   BlockId id = segment.chunks[chunk].head;
-  while (id != 0 && table_[id].state == BlockState::kFree && table_[id].end() < end) {
-    id = table_[id].next;
-  }
-  return id != 0 && table_[id].state == BlockState::kFree;
+  while (id != 0 && table_[id].state == unused && table_[id].end() < end) id = table_[id].next;
+  return id != 0 && table_[id].state == unused;
 }
 
 BlockId BlockPool::carve(Segment& segment, std::size_t chunk) {

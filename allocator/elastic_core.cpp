@@ -416,6 +416,7 @@ ElasticCore::Growth ElasticCore::grow_pool(const Request& request, bool allow_ho
   BlockPool& pool = pools_[request.pool];
   for (const Mapped& chunk : mapped) {
     set_chunk(ChunkRef{place.segment, chunk.chunk}, chunk.handle, chunk.handle.tier);
+    place.segment->chunks[chunk.chunk].fresh = chunk.handle.tier == Tier::kHost;
   }
   if (!failed.empty()) {
     pool.drop(*held);
@@ -515,6 +516,7 @@ void ElasticCore::set_chunk(const ChunkRef& ref, MemoryHandle handle, Tier tier)
   chunk.handle = handle;
   chunk.tier = tier;
   chunk.lazy = false;
+  chunk.fresh = false;
   if (ledger_.on_device() > totals_.peak_device) totals_.peak_device = ledger_.on_device();
   if (ledger_.slow_chunks > 0) pending_.fetch_or(kSlowChunks, std::memory_order_release);
   // The limit may have fallen after room for this chunk was found.

@@ -272,7 +272,13 @@ class ElasticCore {
   std::string shrink_to(const ShrinkGoal& goal, TimePoint deadline) COMMENSAL_REQUIRES(moves_);
   std::string move_out(const ShrinkGoal& goal, std::uint64_t round, Bytes need, TimePoint deadline,
                        bool& stop) COMMENSAL_REQUIRES(moves_);
-  std::string grow_back(Bytes bytes, bool lazy, TimePoint deadline, Bytes& grown)
+  /// Which chunks come back.
+  struct Returns {
+    Bytes bytes;              // at most
+    bool lazy = false;        // also what was moved out by request
+    bool fresh_only = false;  // only what was made on the slower tier
+  };
+  std::string grow_back(const Returns& wanted, TimePoint deadline, Bytes& grown)
       COMMENSAL_REQUIRES(moves_);
   [[nodiscard]] MoveReport run_batch(const std::vector<ChunkRef>& chunks, Tier tier, Tier label,
                                      bool lazy, TimePoint deadline) COMMENSAL_REQUIRES(moves_);

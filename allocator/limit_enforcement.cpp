@@ -144,6 +144,7 @@ ElasticCore::Snapshot ElasticCore::snapshot(std::uint64_t round) {
         ChunkView{chunk->tier, chunk.size(), Bytes{chunk->used}, chunk.last_use(), chunk->touched,
                   chunk->written, chunk->hot_until > now, chunk->lazy,
                   chunk->moving || chunk->skip_round >= round || stays(*chunk), chunk->born});
+    shot.views.back().fresh = chunk->fresh;
     if (chunk->tier != Tier::kDevice) return;
     if (chunk->used == 0) {
       shot.free_device += chunk.size();
@@ -438,11 +439,11 @@ std::string ElasticCore::shrink_to(const ShrinkGoal& goal, TimePoint deadline) {
 
 // Brings chunks of the slower tier back, at most `bytes` and as far as the limit allows. Returns
 // why less than that came back; empty: all that fits did.
-std::string ElasticCore::grow_back(Bytes bytes, bool lazy, TimePoint deadline, Bytes& grown) {
+std::string ElasticCore::grow_back(const Returns& wanted, TimePoint deadline, Bytes& grown) {
   if (!options_.move_live) return ledger().slow_chunks > 0 ? kLiveStays : std::string();
   const std::uint64_t round = begin_round();
   std::string reason;
-  while (grown < bytes && ledger().slow_chunks > 0) {
+  while (grown < wanted.bytes && ledger().slow_chunks > 0) {
     {
       const MutexLock lock(blocks_);
       flush_recent();
@@ -453,9 +454,10 @@ std::string ElasticCore::grow_back(Bytes bytes, bool lazy, TimePoint deadline, B
     const Bytes taken = saturating_sub(now.resident(), shot.free_device);
     ReturnBudget budget;
     budget.room = saturating_sub(most, taken);
-    budget.bytes = bytes - grown;
+    budget.bytes = wanted.bytes - grown;
     budget.batch = kBatch;
-    budget.lazy = lazy;
+    budget.lazy = wanted.lazy;
+    budget.fresh_only = wanted.fresh_only;
     budget.now = phase_.load(std::memory_order_relaxed);
     const std::vector<std::size_t> chosen = choose_returns(shot.views, budget);
     if (chosen.empty()) break;
@@ -572,7 +574,8 @@ LimitTicket ElasticCore::enforce_limit(TimePoint begin, TimePoint deadline) {
     }
     release_free({});  // chunks of the slower tier without blocks
     over = shrink_to(ShrinkGoal{true, {}, false, false}, deadline);
-    if (over.empty() && grow_here) under = grow_back(kNoLimit, wake, deadline, grown);
+    // Where there is a mover, a safe point waits for no disk.
+    if (over.empty()) under = grow_back({kNoLimit, wake, !grow_here}, deadline, grown);
     if (wake && !under.empty()) {
       const MutexLock lock(blocks_);
       wake_lazy_ = true;  // what did not come back is tried again
@@ -686,7 +689,7 @@ LimitTicket ElasticCore::grow(Bytes bytes) {
   const Bytes room = saturating_sub(most, saturating_sub(now.resident(), shot.free_device));
   const Bytes asked = std::min({bytes, now.host + now.parked, room});
   Bytes grown;
-  const std::string reason = grow_back(bytes, true, deadline, grown);
+  const std::string reason = grow_back({bytes, true, false}, deadline, grown);
   finish({});
   LimitTicket ticket = ticket_now();
   ticket.done = grown;

@@ -88,7 +88,8 @@ std::vector<std::size_t> choose_returns(std::span<const ChunkView> chunks,
   const auto order = ranked(
       chunks,
       [&](const ChunkView& c) {
-        return slower(c) && !c.used.is_zero() && !c.skip && (budget.lazy || !c.lazy);
+        return slower(c) && !c.used.is_zero() && !c.skip && (budget.lazy || !c.lazy) &&
+               (c.fresh || !budget.fresh_only);
       },
       [&budget](const ChunkView& a, const ChunkView& b) {
         if (a.keep != b.keep) return a.keep;

@@ -57,6 +57,7 @@ struct ChunkView {
   Phase born = Phase::kUnknown;  ///< in which its last long-lived block was made
   std::uint32_t tag = 0;         ///< 0: none
   bool keep = false;             ///< its tag asks to be the last that moves
+  bool fresh = false;            ///< was made on the slower tier and never saved there
 };
 
 /// Returns whether what was made in `born` is used in the part of a step that comes next, as far as
@@ -92,6 +93,7 @@ struct ReturnBudget {
   Bytes batch;  ///< most bytes in one go; at least one chunk
   bool lazy = false;  ///< also chunks that were moved out by request and not touched since
   Phase now = Phase::kUnknown;  ///< what is needed next comes before the rest
+  bool fresh_only = false;      ///< only what was made there: that costs no reading
 };
 /// Returns chunks of the slower tier to bring back: those to keep, then most touched first, then
 /// what the next phase needs, then latest used.

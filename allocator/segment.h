@@ -28,6 +28,7 @@ struct Chunk {
   MemoryHandle handle;
   Tier tier = Tier::kFree;
   bool lazy = false;    ///< moved out by request: comes back when touched or asked for
+  bool fresh = false;   ///< made on the slower tier and never saved: to bring it back reads no disk
   bool moving = false;  ///< being copied between two turns of the move lock: must stay mapped
   Phase born = Phase::kUnknown;  ///< in which its last long-lived block was made
   BlockId head = 0;

@@ -162,6 +162,7 @@ void Session::Impl::begin() {
     if (const std::string why = mover.start(); !why.empty()) {
       note("memory moves at safe points only: " + why);
     }
+    choose_who_brings_back();
   }
   gate.on_needed([this] {
     op_came.store(true);
@@ -193,6 +194,11 @@ void Session::Impl::note_doubtful_values() {
         facts.kind == FolderKind::kNetwork ? spill_folder_warning(folder, facts) : std::string()}) {
     if (!doubt.empty()) note(doubt);
   }
+}
+
+void Session::Impl::choose_who_brings_back() {
+  const MutexLock lock(mutex);
+  allocator.expect_work_ahead(mover.running() && job_class == JobClass::kOpportunistic);
 }
 
 void Session::Impl::follow_class() {
@@ -261,6 +267,7 @@ void Session::Impl::shutdown() noexcept {
     publish(clock.now());
     client.stop();
     mover.stop();
+    allocator.expect_work_ahead(false);
     gate.wake();  // nobody would bring memory back for an op that waited
     if (config.summary_file.empty()) return;
     const std::string target = config.summary_file.string();

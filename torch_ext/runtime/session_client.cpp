@@ -255,6 +255,7 @@ void Session::Impl::use_class(JobClass wanted_class, const std::string& why) {
     job_class = wanted_class;
   }
   follow_class();
+  choose_who_brings_back();
 }
 
 void Session::Impl::publish(TimePoint now) {

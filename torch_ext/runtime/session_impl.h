@@ -107,6 +107,9 @@ struct Session::Impl final : public ClientHost {
   void use_class(JobClass wanted_class, const std::string& why);
   /// Puts the threads into the idle class, or out of it, as the class of the job wants it.
   void follow_class();
+  /// A guaranteed job is back on fast memory from the next step; an opportunistic one does not wait
+  /// for a disk at its safe points.
+  void choose_who_brings_back();
   void answer(const LimitAnswer& limit_answer);
 
   // --- for people
