@@ -202,7 +202,8 @@ class HostMemorySource final : public MemorySource {
   bool fenced_ = false;
   bool in_child_ = false;
 
-  mutable Mutex mutex_{LockRank::kSource};  // only against `copy_state` from other threads; never taken in a fence
+  mutable Mutex mutex_{
+      LockRank::kSource};  // only against `copy_state` from other threads; never taken in a fence
   std::map<std::uint64_t, std::unique_ptr<Copy>> copies_ COMMENSAL_GUARDED_BY(mutex_);
 };
 
