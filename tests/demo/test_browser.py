@@ -36,7 +36,7 @@ def test_every_plot_is_drawn_and_the_page_fits(
     assert found["columns"] == columns
     plots = found["plots"]
     assert [plot["lines"] for plot in plots] == [3, 3, 4, 1, 1]
-    assert [plot["legend"] for plot in plots] == [3, 3, 4, 3, 3]
+    assert [plot["legend"] for plot in plots] == [3, 3, 5, 3, 3]
     assert all(plot["bars"] > 5 for plot in plots[3:])
     assert all(0.7 * width / columns < plot["width"] < plot["right"] < width for plot in plots)
     assert found["page"] == ("rgb(17, 22, 28)" if dark else "rgb(245, 247, 250)")

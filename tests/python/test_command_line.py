@@ -125,6 +125,7 @@ def test_the_script_gets_the_documented_environment(world: World) -> None:
     job_id, launch = seen["COMMENSAL_JOB_ID"], seen["COMMENSAL_LAUNCH"]
     assert job_id.startswith("train-")
     assert {k: v for k, v in seen.items() if k.startswith("COMMENSAL_")} == {
+        "COMMENSAL_BACKGROUND_RATE": str(512 << 20),
         "COMMENSAL_RUN": "1",
         "COMMENSAL_JOB_ID": job_id,
         "COMMENSAL_JOB_NAME": "train",

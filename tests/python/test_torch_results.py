@@ -13,15 +13,16 @@ import pytest
 from torch_support import Facts, Job, run_scenario, wait_until
 
 STEPS = 6
+SMALL_STEPS = 24  # some for each chunk that moves
 Trainer = Callable[[], Iterator[Any]]
 
 
-def optimise(model: Any, step_loss: Callable[[], Any]) -> Iterator[Any]:
+def optimise(model: Any, step_loss: Callable[[], Any], steps: int = STEPS) -> Iterator[Any]:
     """Train; yield the loss of each step and, at the end, all parameters."""
     import torch
 
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    for _ in range(STEPS):
+    for _ in range(steps):
         optimizer.zero_grad()
         loss = step_loss()
         loss.backward()
@@ -203,7 +204,7 @@ def small() -> Iterator[Any]:
     from torch import nn
 
     model = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 16))
-    return optimise(model, lambda: model(torch.randn(32, 64)).square().mean())
+    return optimise(model, lambda: model(torch.randn(32, 64)).square().mean(), SMALL_STEPS)
 
 
 def scenario_step_in_a_move(stop_threads: bool) -> Facts:
@@ -217,7 +218,7 @@ def scenario_step_in_a_move(stop_threads: bool) -> Facts:
         if number == 1:
             mover.start()
             wait_until(lambda: job.chunks_compared > 0, "a chunk is compared")
-        elif number == STEPS - 2:
+        elif number == SMALL_STEPS - 2:
             mover.join()
 
     result = digest(small, between_steps)

@@ -4,6 +4,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <cstring>
@@ -73,7 +74,7 @@ void wait_for_a_step(void* /*context*/) {
     const timespec pause{0, 1'000'000};
     ::syscall(SYS_nanosleep, &pause, nullptr);
   }
-  g_cut.steps_in.fetch_add(whole());
+  g_cut.steps_in.fetch_add(std::max(0, whole()));
 }
 
 std::unique_ptr<commensal::MemorySource> make_cut_source(const commensal::SessionConfig& config,

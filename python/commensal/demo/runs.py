@@ -72,10 +72,10 @@ class MemorySample:
     host_bytes: int
     host_touched_bytes: int
     moved_out_bytes_total: int
-    moved_ahead_bytes_total: int
     moved_in_bytes_total: int
     gate_state: str
     gate_closed_seconds: float
+    moved_ahead_bytes_total: int = 0  # older recordings do not have it
 
 
 @dataclass(frozen=True)
