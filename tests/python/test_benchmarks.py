@@ -176,7 +176,7 @@ def built(program: str) -> bool:
         (
             "replay",
             "replay_benchmark",
-            12 * len(TRACED),
+            12 * 2,
         ),  # of each, four for each number of threads
         ("density", "replay_benchmark", 2 * len(TRACED)),
         ("limits", "limit_benchmark", 9),
