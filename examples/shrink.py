@@ -4,7 +4,7 @@
 Memory is lowered by another thread in the middle of a step, as a coordinator does it. The page
 docs/how-memory-shrinks.md walks through the output.
 
-    commensal run --guaranteed --standalone -- python examples/shrink.py
+    commensal run --guaranteed -- python examples/shrink.py
 """
 
 import argparse
@@ -87,7 +87,7 @@ def main() -> None:
     begin = time.monotonic()
     for _ in range(3):
         step()  # the optimizer's state is made in the first one
-    held = commensal.stats()["memory"]["device_bytes"]
+    held = commensal.stats()["memory"]["peak_device_bytes"]
     resting = sum(weight.nbytes for part in frozen for weight in part.parameters())
     watcher = Watcher(begin)
     watcher.look()
