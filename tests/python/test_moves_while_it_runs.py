@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory moves between the steps of a job, and the example that shows it says what happened."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import mkdtemp
+
+import pytest
+from world import World
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "shrink.py"
+# Much rests, and one step takes so long that nobody but the mover can do anything meanwhile.
+STEP = """
+import json, sys, threading, time, torch, commensal
+resting = [torch.full((1 << 20,), float(i)) for i in range(24)]  # 4 MiB each
+weight = torch.ones(1 << 18, requires_grad=True)
+optimizer = torch.optim.SGD([weight], lr=0.1)
+weight.sum().backward(); optimizer.step()
+before = commensal.stats()["memory"]
+less = before["device_bytes"] - (48 << 20)
+threading.Thread(target=commensal.set_memory_limit, args=(less,)).start()
+deadline = time.monotonic() + 60
+(weight * 2).sum().backward()
+while time.monotonic() < deadline:  # inside of a step
+    weight.sum()
+    now = commensal.stats()["memory"]
+    if now["device_bytes"] <= now["limit_bytes"]:
+        break
+    if sys.argv[1] == "off" and time.monotonic() > deadline - 59.5:
+        break
+optimizer.step()
+assert all(bool((block == i).all()) for i, block in enumerate(resting))
+print(json.dumps({"inside": now, "limit": now["limit_bytes"]}))
+"""
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    made = World(Path(mkdtemp(prefix="cm-", dir="/tmp")))
+    yield made
+    made.close()
+
+
+def inside_a_step(world: World, rate: str) -> dict[str, int]:
+    done = world.commensal(
+        *("run", "--guaranteed", "--", sys.executable, world.script(STEP), rate),
+        COMMENSAL_BACKGROUND_RATE=rate,
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, int] = json.loads(done.stdout.splitlines()[-1])["inside"]
+    return found
+
+
+def test_what_rests_moves_out_in_the_middle_of_a_step(world: World) -> None:
+    memory = inside_a_step(world, "1GiB")
+    assert memory["moved_ahead_bytes_total"] > 0
+    assert memory["device_bytes"] <= memory["limit_bytes"]
+
+
+def test_switched_off_nothing_moves_ahead(world: World) -> None:
+    assert inside_a_step(world, "off")["moved_ahead_bytes_total"] == 0
+
+
+def test_the_example_prints_its_shrink(world: World) -> None:
+    done = world.commensal(
+        *("run", "--guaranteed", "--", sys.executable, str(EXAMPLE)),
+        *("--width", "512", "--layers", "4", "--steps", "9"),
+    )
+    assert done.returncode == 0, done.stderr
+    limits = [int(limit) for limit in re.findall(r"limit +(\d+)", done.stdout)]
+    assert min(limits) < limits[0], "the limit fell"
+    assert limits[-1] > min(limits), "and rose"
+    assert re.search(r"median step before, below and after the limit: \d+ ms", done.stdout)
