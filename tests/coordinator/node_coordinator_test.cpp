@@ -898,7 +898,6 @@ TEST_F(NodeCoordinatorTest, AGuaranteedJobsBurstsAreServedAHundredTimes) {
   const auto g = hello("g", JobClass::kGuaranteed, 0_B);
   join(o);
   join(g);
-  int told = 0;
   for (int burst = 0; burst < 100; ++burst) {
     const Bytes base = 100_MiB;
     const Bytes peak = 800_MiB;
@@ -921,7 +920,7 @@ TEST_F(NodeCoordinatorTest, AGuaranteedJobsBurstsAreServedAHundredTimes) {
     ASSERT_FALSE(changes.empty()) << "burst " << burst;
     EXPECT_GE(Bytes{*changes.back().limit_bytes}, peak) << "burst " << burst;
     EXPECT_TRUE(take<wire::Error>("g").empty());
-    told += static_cast<int>(take<wire::Change>("o").size());
+    (void)take<wire::Change>("o");
     send("g", wire::Answer{"g", g.pid, changes.back().revision, "applied", 0, 0, peak.count(), ""});
     ASSERT_LE(node_.ledger().total_charged(), 1000_MiB);
   }
