@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import mkdtemp
 
 import psutil
 import pytest
@@ -21,6 +23,7 @@ DEADLINE = 120.0
 SMALL_DEMO = """
 import sys, time
 from pathlib import Path
+from tempfile import mkdtemp
 from commensal._lifetime import temporary_folder
 from commensal.demo.processes import Daemon, Job
 
@@ -60,14 +63,17 @@ def processes_of(folder: Path) -> list[psutil.Process]:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Path]:
-    """A folder for temporary files; what still runs from it is killed at the end."""
-    folder = tmp_path / "t"
-    folder.mkdir()
+def place() -> Iterator[Path]:
+    """A folder for temporary files; what still runs from it is killed at the end.
+
+    Its path is short: those of sockets have 107 bytes.
+    """
+    folder = Path(mkdtemp(prefix="cm-", dir="/tmp"))
     yield folder
     for process in processes_of(folder):
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def start(place: Path, *command: str) -> subprocess.Popen[str]:
