@@ -23,7 +23,6 @@ DEADLINE = 120.0
 SMALL_DEMO = """
 import sys, time
 from pathlib import Path
-from tempfile import mkdtemp
 from commensal._lifetime import temporary_folder
 from commensal.demo.processes import Daemon, Job
 
