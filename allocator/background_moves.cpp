@@ -19,7 +19,8 @@ AheadPlan ElasticCore::plan_now(const Snapshot& shot) {
   return plan_ahead(AheadView{.resident = now.resident(),
                               .limit = std::min(limit(), source_.capacity(Tier::kDevice)),
                               .soon_free = shot.soon_free,
-                              .idle = shot.idle_device});
+                              .idle = shot.idle_device,
+                              .at_peak = shot.at_peak});
 }
 
 void ElasticCore::set_moving(bool moving) noexcept {
@@ -58,6 +59,23 @@ void ElasticCore::abandon_ahead() noexcept {
   set_moving(false);
 }
 
+// Chooses what moves out early. Blocks that die within the step make room by themselves; what was
+// touched on the slower tier lately goes only if the next safe point moved it anyway.
+std::vector<std::size_t> ElasticCore::choose_spills_ahead(Snapshot& shot, const AheadPlan& plan,
+                                                          Bytes most) {
+  if (plan.out.is_zero() && plan.rest_out.is_zero()) return {};
+  for (std::size_t i = 0; i < shot.refs.size(); ++i) {
+    ChunkView& view = shot.views[i];
+    const bool rests = !view.hot && !view.keep;
+    if (short_lived(shot.refs[i].segment->pool)) view.skip = true;
+    if (plan.out.is_zero() && !rests) view.skip = true;
+  }
+  std::vector<std::size_t> chosen = choose_spills(shot.views, std::max(plan.out, plan.rest_out),
+                                                  most, phase_.load(std::memory_order_relaxed));
+  std::erase_if(chosen, [&](std::size_t i) { return shot.views[i].tier != Tier::kDevice; });
+  return chosen;
+}
+
 AheadReport ElasticCore::work_ahead(Bytes most) {
   AheadReport report;
   if (!work_pending() || in_child() || !options_.move_live) return report;
@@ -69,33 +87,29 @@ AheadReport ElasticCore::work_ahead(Bytes most) {
   measure_touched();
   Snapshot shot = snapshot(round_);  // what failed since the last call of the foreground waits
   AheadPlan plan = plan_now(shot);
-  const bool out = !plan.out.is_zero();
-  std::vector<std::size_t> chosen;
-  if (out) {
-    // Blocks that die within the step make room by themselves.
-    for (std::size_t i = 0; i < shot.refs.size(); ++i) {
-      if (short_lived(shot.refs[i].segment->pool)) shot.views[i].skip = true;
-    }
-    chosen = choose_spills(shot.views, plan.out, most, phase_.load(std::memory_order_relaxed));
-    std::erase_if(chosen, [&](std::size_t i) { return shot.views[i].tier != Tier::kDevice; });
-  } else {
+  std::vector<std::size_t> chosen = choose_spills_ahead(shot, plan, most);
+  const bool out = !chosen.empty();
+  if (!out && plan.out.is_zero()) {
     bool lazy = false;
     {
       const MutexLock lock(blocks_);
       lazy = wake_lazy_;
     }
-    chosen =
-        choose_returns(shot.views, ReturnBudget{.room = plan.in,
-                                                .bytes = plan.in,
-                                                .batch = most,
-                                                .lazy = lazy,
-                                                .now = phase_.load(std::memory_order_relaxed)});
+    chosen = choose_returns(shot.views, ReturnBudget{.room = plan.in,
+                                                     .bytes = plan.in,
+                                                     .batch = most,
+                                                     .lazy = lazy,
+                                                     .now = phase_.load(std::memory_order_relaxed),
+                                                     .rest_room = plan.rest_room});
     if (chosen.empty() && lazy) {
       const MutexLock lock(blocks_);
       wake_lazy_ = false;  // all that has room is back
     }
   }
-  if (chosen.empty()) return report;
+  if (chosen.empty()) {
+    pending_.fetch_and(~std::uint32_t{kPeakOver}, std::memory_order_relaxed);
+    return report;
+  }
   const Tier tier = out ? Tier::kHost : Tier::kDevice;
   Bytes room = out ? saturating_sub(host_most(), ledger().on_host()) : plan.in;
   std::vector<ChunkRef> chunks;

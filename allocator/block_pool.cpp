@@ -161,14 +161,19 @@ void BlockPool::make_live(BlockId id) noexcept {
   block.state = BlockState::kLive;
   block.segment->entry(block.address) = id;
   used_bytes_ += block.size;
-  each_chunk(block, [](Chunk& chunk, std::size_t bytes) { chunk.used += bytes; });
+  each_chunk(block, [&](Chunk& chunk, std::size_t bytes) {
+    if (chunk.used == 0) busy_bytes_ += block.segment->chunk_size;
+    chunk.used += bytes;
+  });
 }
 
 void BlockPool::uncount(const Block& block, std::uint64_t safe_point) noexcept {
   used_bytes_ -= block.size;
-  each_chunk(block, [safe_point](Chunk& chunk, std::size_t bytes) {
+  each_chunk(block, [&](Chunk& chunk, std::size_t bytes) {
     chunk.used -= bytes;
-    if (chunk.used == 0) chunk.idle_since = safe_point;
+    if (chunk.used != 0) return;
+    chunk.idle_since = safe_point;
+    busy_bytes_ -= block.segment->chunk_size;
   });
 }
 

@@ -50,6 +50,8 @@ class alignas(64) BlockPool {
   [[nodiscard]] bool on_device(const Block& block) const noexcept;
   /// Returns bytes of live and recent blocks, rounded.
   [[nodiscard]] std::size_t used_bytes() const noexcept { return used_bytes_; }
+  /// Returns bytes of chunks, of any tier, on which such blocks lie.
+  [[nodiscard]] std::size_t busy_bytes() const noexcept { return busy_bytes_; }
 
   // --- blocks ------------------------------------------------------------------------------
   /// Returns a live block of `size` (rounded) bytes from free memory, or none.
@@ -121,6 +123,7 @@ class alignas(64) BlockPool {
   SizeBins fast_bins_;
   SizeBins slow_bins_;
   std::size_t used_bytes_ = 0;
+  std::size_t busy_bytes_ = 0;
   std::vector<Segment*> segments_;  // in the order they were reserved
 };
 

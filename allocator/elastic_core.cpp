@@ -74,6 +74,7 @@ void* ElasticCore::take(std::size_t number, const Request& request, bool fast) {
   }
   const BlockId id = pool.take(rounded, fast);
   if (id == 0) return nullptr;
+  note_need();
   note_birth(pool[id], request);
   const ShortLock lock(lane.mutex);
   return hand_out(lane, pool[id], request);
@@ -211,6 +212,30 @@ Bytes ElasticCore::used_bytes() const noexcept {
   Bytes used;
   pools_.each([&used](const BlockPool& pool) { used += Bytes{pool.used_bytes()}; });
   return used;
+}
+
+Bytes ElasticCore::busy_bytes() const noexcept {
+  Bytes busy;
+  pools_.each([&busy](const BlockPool& pool) { busy += Bytes{pool.busy_bytes()}; });
+  return busy;
+}
+
+// Notes what the step needs, after a block was taken from a pool.
+void ElasticCore::note_need() noexcept {
+  const std::uint32_t step = step_.load(std::memory_order_relaxed);
+  if (step != need_.step) need_ = Need{step, {}, step == need_.step + 1 ? need_.most : Bytes{}};
+  need_.most = std::max(need_.most, busy_bytes());
+}
+
+// Returns the most bytes of chunks, of any tier, that blocks lie on in a step: in this one and the
+// last. Zero: nobody told of steps.
+Bytes ElasticCore::step_need() const noexcept {
+  const std::uint32_t step = step_.load(std::memory_order_relaxed);
+  if (step == 0) return {};
+  Bytes most = busy_bytes();
+  if (step <= need_.step + 1) most = std::max(most, need_.most);
+  if (step == need_.step) most = std::max(most, need_.before);
+  return most;
 }
 
 void ElasticCore::flush_recent() noexcept {
@@ -423,6 +448,7 @@ ElasticCore::Growth ElasticCore::grow_pool(const Request& request, bool allow_ho
     return {nullptr, wanted, failed};
   }
   const BlockId id = pool.take_held(*held, pool.rounded(request.size.count()));
+  note_need();
   note_birth(pool[id], request);
   const ShortLock inner(request.lane->mutex);
   return {hand_out(*request.lane, pool[id], request), {}, {}};

@@ -98,7 +98,8 @@ class ElasticCore {
     kOverLimit = 1,   ///< the device holds more than the limit
     kSlowChunks = 2,  ///< chunks on the slower tier: touched pages count, and they may come back
     kOrphans = 4,     ///< memory that the source did not take back yet
-    kLargeCache = 8   ///< free memory that may be worth giving back
+    kLargeCache = 8,  ///< free memory that may be worth giving back
+    kPeakOver = 16    ///< a step needs more than the limit: what rests may make room
   };
   /// Pools: two sizes of each lifetime; then one of each tag.
   enum : std::size_t { kSmall, kLarge, kSizes, kPools = PoolTable::kByLifetime };
@@ -203,6 +204,10 @@ class ElasticCore {
     return std::max(lanes_.peak_live(), lanes_.live() + request);
   }
   [[nodiscard]] Bytes used_bytes() const noexcept COMMENSAL_REQUIRES(blocks_);
+  [[nodiscard]] Bytes busy_bytes() const noexcept COMMENSAL_REQUIRES(blocks_);
+  void note_need() noexcept COMMENSAL_REQUIRES(blocks_);
+  [[nodiscard]] Bytes step_need() const noexcept COMMENSAL_REQUIRES(blocks_);
+  [[nodiscard]] Bytes resident_at_peak() noexcept COMMENSAL_REQUIRES(blocks_);
   [[nodiscard]] void* allocate_slowly(const Request& request) COMMENSAL_EXCLUDES(moves_, blocks_);
   struct Attempt {
     void* block = nullptr;
@@ -274,9 +279,10 @@ class ElasticCore {
                        bool& stop) COMMENSAL_REQUIRES(moves_);
   /// Which chunks come back.
   struct Returns {
-    Bytes bytes;              // at most
-    bool lazy = false;        // also what was moved out by request
-    bool fresh_only = false;  // only what was made on the slower tier
+    Bytes bytes;                 // at most
+    bool lazy = false;           // also what was moved out by request
+    bool fresh_only = false;     // only what was made on the slower tier
+    bool all_that_fits = false;  // now, whether or not the next step lacks it then
   };
   std::string grow_back(const Returns& wanted, TimePoint deadline, Bytes& grown)
       COMMENSAL_REQUIRES(moves_);
@@ -309,6 +315,7 @@ class ElasticCore {
     Bytes free_device;  // chunks of the device that no block uses
     Bytes idle_device;  // of these, for some safe points
     Bytes soon_free;    // chunks of the device that are free, or are when the step's blocks die
+    Bytes at_peak;      // resident where a step needs most, as far as steps are known
   };
   [[nodiscard]] Snapshot snapshot(std::uint64_t round) COMMENSAL_REQUIRES(moves_);
   [[nodiscard]] std::string deadline_reason() const;
@@ -322,6 +329,8 @@ class ElasticCore {
     MoveReport report;
   };
   [[nodiscard]] AheadPlan plan_now(const Snapshot& shot) COMMENSAL_REQUIRES(moves_);
+  [[nodiscard]] std::vector<std::size_t> choose_spills_ahead(Snapshot& shot, const AheadPlan& plan,
+                                                             Bytes most) COMMENSAL_REQUIRES(moves_);
   [[nodiscard]] bool open_ahead(std::vector<ChunkRef> chunks, Tier tier) COMMENSAL_REQUIRES(moves_);
   void close_ahead(Tier tier) COMMENSAL_REQUIRES(moves_);
   void abandon_ahead() noexcept COMMENSAL_REQUIRES(moves_);
@@ -379,6 +388,13 @@ class ElasticCore {
   PoolTable pools_ COMMENSAL_GUARDED_BY(blocks_);
   Ledger ledger_ COMMENSAL_GUARDED_BY(blocks_);
   AllocatorStats totals_ COMMENSAL_GUARDED_BY(blocks_);  // only the sums over time
+  // Most bytes of chunks that blocks lay on in a step, and in the one before it.
+  struct Need {
+    std::uint32_t step = 0;
+    Bytes most;
+    Bytes before;
+  };
+  Need need_ COMMENSAL_GUARDED_BY(blocks_);
   std::uint64_t safe_points_ COMMENSAL_GUARDED_BY(blocks_) = 0;
   bool wake_lazy_ COMMENSAL_GUARDED_BY(blocks_) = false;    // the limit rose: bring back all
   bool stay_parked_ COMMENSAL_GUARDED_BY(blocks_) = false;  // until `grow`, whatever the limit

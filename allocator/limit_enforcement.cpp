@@ -134,6 +134,16 @@ Bytes ElasticCore::trim_clean() {
   return dropped;
 }
 
+// Returns what is resident where a step needs most, if nothing moves until then: all but what rests
+// on the slower tier. Zero: nobody told of steps.
+Bytes ElasticCore::resident_at_peak() noexcept {
+  Bytes resting;
+  each_chunk([&](const ChunkRef& chunk) {
+    if (slow(chunk->tier) && chunk->used != 0 && chunk->touched.is_zero()) resting += chunk.size();
+  });
+  return saturating_sub(step_need(), resting);
+}
+
 ElasticCore::Snapshot ElasticCore::snapshot(std::uint64_t round) {
   Snapshot shot;
   const MutexLock lock(blocks_);
@@ -152,6 +162,7 @@ ElasticCore::Snapshot ElasticCore::snapshot(std::uint64_t round) {
     }
     if (chunk->used == 0 || short_lived(chunk.segment->pool)) shot.soon_free += chunk.size();
   });
+  shot.at_peak = resident_at_peak();
   for (std::size_t i = 0; i < shot.refs.size(); ++i) view_tag(shot.refs[i], shot.views[i]);
   return shot;
 }
@@ -459,6 +470,7 @@ std::string ElasticCore::grow_back(const Returns& wanted, TimePoint deadline, By
     budget.lazy = wanted.lazy;
     budget.fresh_only = wanted.fresh_only;
     budget.now = phase_.load(std::memory_order_relaxed);
+    if (!wanted.all_that_fits) budget.rest_room = saturating_sub(most, shot.at_peak);
     const std::vector<std::size_t> chosen = choose_returns(shot.views, budget);
     if (chosen.empty()) break;
     if (clock_.now() >= deadline) return deadline_reason();
@@ -575,7 +587,7 @@ LimitTicket ElasticCore::enforce_limit(TimePoint begin, TimePoint deadline) {
     release_free({});  // chunks of the slower tier without blocks
     over = shrink_to(ShrinkGoal{true, {}, false, false}, deadline);
     // Where there is a mover, a safe point waits for no disk.
-    if (over.empty()) under = grow_back({kNoLimit, wake, !grow_here}, deadline, grown);
+    if (over.empty()) under = grow_back({kNoLimit, wake, !grow_here, false}, deadline, grown);
     if (wake && !under.empty()) {
       const MutexLock lock(blocks_);
       wake_lazy_ = true;  // what did not come back is tried again
@@ -614,6 +626,9 @@ void ElasticCore::finish(const std::string& reason) {
   if (!totals_.deferred.is_zero()) pending |= kOverLimit;
   if (ledger_.slow_chunks > 0) pending |= kSlowChunks;
   if (!(ledger_.orphans_device + ledger_.orphans_host).is_zero()) pending |= kOrphans;
+  if (ahead_expected_.load(std::memory_order_relaxed) && resident_at_peak() > limit()) {
+    pending |= kPeakOver;
+  }
   pending_.store(pending, std::memory_order_release);
   note_cache();
 }
@@ -689,7 +704,7 @@ LimitTicket ElasticCore::grow(Bytes bytes) {
   const Bytes room = saturating_sub(most, saturating_sub(now.resident(), shot.free_device));
   const Bytes asked = std::min({bytes, now.host + now.parked, room});
   Bytes grown;
-  const std::string reason = grow_back({bytes, true, false}, deadline, grown);
+  const std::string reason = grow_back({bytes, true, false, true}, deadline, grown);
   finish({});
   LimitTicket ticket = ticket_now();
   ticket.done = grown;

@@ -101,12 +101,15 @@ std::vector<std::size_t> choose_returns(std::span<const ChunkView> chunks,
   std::vector<std::size_t> chosen;
   Bytes moved;
   Bytes room = budget.room;
+  Bytes rest_room = budget.rest_room;
   for (const std::size_t i : order) {
     const ChunkView& chunk = chunks[i];
     if (moved >= budget.bytes || (!chosen.empty() && moved + chunk.size > budget.batch)) break;
     const Bytes cost = saturating_sub(chunk.size, chunk.touched);
-    if (cost > room) continue;
+    const bool rests = chunk.touched.is_zero() && !chunk.hot && !chunk.keep;
+    if (cost > room || (rests && cost > rest_room)) continue;
     room -= cost;
+    if (rests) rest_room -= cost;
     moved += chunk.size;
     chosen.push_back(i);
   }

@@ -94,6 +94,9 @@ struct ReturnBudget {
   bool lazy = false;  ///< also chunks that were moved out by request and not touched since
   Phase now = Phase::kUnknown;  ///< what is needed next comes before the rest
   bool fresh_only = false;      ///< only what was made there: that costs no reading
+  /// Room for chunks that nobody touched lately, where a step needs most memory. Without it they
+  /// would come back between two steps, and the next one would lack what they take.
+  Bytes rest_room{UINT64_MAX};
 };
 /// Returns chunks of the slower tier to bring back: those to keep, then most touched first, then
 /// what the next phase needs, then latest used.
@@ -106,11 +109,14 @@ struct AheadView {
   Bytes limit;      ///< most resident bytes
   Bytes soon_free;  ///< of these, on the device and expected to be free at the next safe point
   Bytes idle;       ///< of these, free for so long that nobody needs them
+  Bytes at_peak;    ///< resident where a step needs most memory if nothing moves until then
 };
 /// What to do while the job runs.
 struct AheadPlan {
-  Bytes out;  ///< live bytes to move out
-  Bytes in;   ///< room for what comes back
+  Bytes out;        ///< live bytes to move out
+  Bytes in;         ///< room for what comes back
+  Bytes rest_out;   ///< bytes to move out of what nobody touched lately: the next step lacks them
+  Bytes rest_room;  ///< room for what comes back of that
 };
 /// Moves out early only what the next safe point would have to move anyway: blocks that die within
 /// the step make room by themselves. Brings back what the limit leaves room for, `idle` included.
@@ -118,6 +124,8 @@ struct AheadPlan {
   AheadPlan plan;
   plan.out = saturating_sub(saturating_sub(view.resident, view.limit), view.soon_free);
   plan.in = saturating_sub(view.limit, saturating_sub(view.resident, view.idle));
+  plan.rest_out = saturating_sub(view.at_peak, view.limit);
+  plan.rest_room = saturating_sub(view.limit, view.at_peak);
   return plan;
 }
 

@@ -111,6 +111,89 @@ TEST_F(ElasticAheadTest, WhatDiesWithinTheStepMakesRoomByItself) {
   give_up(weights);
 }
 
+// A step that needs four chunks at its peak, beside what it keeps.
+class BelowThePeakTest : public ElasticAheadTest {
+ protected:
+  static constexpr std::size_t kAtPeak = 4;
+  BelowThePeakTest() { allocator_.expect_work_ahead(true); }
+  // Returns how many of the step's chunks were made on the slower tier.
+  std::size_t step() {
+    auto activations = chunks(kAtPeak, Phase::kForward);
+    const std::size_t made_slow = slow(activations);
+    give_up(activations);
+    allocator_.step_ended();
+    (void)allocator_.safe_point();
+    (void)work_to_the_end();
+    return made_slow;
+  }
+  std::size_t slow(const std::vector<void*>& blocks) {
+    return static_cast<std::size_t>(std::count_if(blocks.begin(), blocks.end(), [&](void* block) {
+      return source_.fake().tier_at(block) != Tier::kDevice;
+    }));
+  }
+};
+
+TEST_F(BelowThePeakTest, WhatRestsMakesRoomForTheStepAndStaysAway) {
+  auto resting = chunks(4, Phase::kUnknown);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(step(), 0U);
+  (void)allocator_.post_limit(kChunk * 6);
+  for (int i = 0; i < 3; ++i) (void)step();
+  EXPECT_EQ(slow(resting), 2U) << "the step has four chunks, two are left for what rests";
+  const AllocatorStats before = allocator_.stats();
+  for (int i = 0; i < 10; ++i) EXPECT_EQ(step(), 0U) << i;
+  EXPECT_EQ(allocator_.stats().moves, before.moves) << "it came back, and left again";
+  EXPECT_EQ(allocator_.stats().moved_in, before.moved_in);
+
+  (void)allocator_.post_limit(kChunk * 8);
+  EXPECT_EQ(step(), 0U);
+  EXPECT_EQ(slow(resting), 0U) << "there is room at the peak";
+  for (std::size_t i = 0; i < resting.size(); ++i) {
+    EXPECT_EQ(static_cast<unsigned char*>(resting[i])[7], i + 1);
+  }
+  give_up(resting);
+}
+
+TEST_F(BelowThePeakTest, WhatEachStepTouchesIsTriedOnce) {
+  auto weights = chunks(4, Phase::kUnknown);
+  for (int i = 0; i < 3; ++i) (void)step();
+  (void)allocator_.post_limit(kChunk * 6);
+  for (int i = 0; i < 3; ++i) (void)step();
+  const Bytes before = allocator_.stats().moved_out;
+  for (int i = 0; i < 20; ++i) {
+    for (void* block : weights) std::memset(block, i, kChunk.count());
+    (void)step();
+  }
+  EXPECT_LE(allocator_.stats().moved_out, before + kChunk * weights.size())
+      << "each of them left at most once more";
+  give_up(weights);
+}
+
+TEST_F(BelowThePeakTest, AStepThatNeedsLessNowLeavesItsRoom) {
+  auto resting = chunks(4, Phase::kUnknown);
+  for (int i = 0; i < 3; ++i) (void)step();
+  (void)allocator_.post_limit(kChunk * 6);
+  for (int i = 0; i < 3; ++i) (void)step();
+  ASSERT_EQ(slow(resting), 2U);
+  for (int i = 0; i < 3; ++i) {  // an evaluation: the peak of long ago does not count
+    allocator_.step_ended();
+    (void)allocator_.safe_point();
+    (void)work_to_the_end();
+  }
+  EXPECT_EQ(slow(resting), 0U);
+  give_up(resting);
+}
+
+TEST_F(BelowThePeakTest, WhoAsksForItGetsWhatFitsNow) {
+  auto resting = chunks(4, Phase::kUnknown);
+  for (int i = 0; i < 3; ++i) (void)step();
+  (void)allocator_.post_limit(kChunk * 6);
+  for (int i = 0; i < 3; ++i) (void)step();
+  ASSERT_EQ(slow(resting), 2U);
+  EXPECT_EQ(allocator_.grow(kChunk).done, kChunk);
+  EXPECT_EQ(slow(resting), 1U);
+  give_up(resting);
+}
+
 TEST_F(ElasticAheadTest, TheOptimizersStateGoesBeforeTheWeights) {
   auto state = chunks(3, Phase::kOptimizer);
   auto weights = chunks(3, Phase::kUnknown);
@@ -124,7 +207,7 @@ TEST_F(ElasticAheadTest, TheOptimizersStateGoesBeforeTheWeights) {
   void* const gradient = chunk_of(Phase::kBackward);
   EXPECT_TRUE(allocator_.deallocate(gradient));
   allocator_.expect_work_ahead(true);
-  (void)allocator_.post_limit(resident() + kChunk);
+  (void)allocator_.post_limit(resident() + kChunk * 2);  // one is for the gradients
   EXPECT_TRUE(allocator_.safe_point().complete());
   (void)allocator_.work_ahead(kChunk);
   EXPECT_EQ(static_cast<int>(std::count_if(

@@ -12,6 +12,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
+using ::testing::UnorderedElementsAre;
 
 ChunkView device(std::uint64_t last_use, Bytes used = 1_MiB) {
   ChunkView chunk;
@@ -79,7 +80,7 @@ TEST(MovePlannerTest, WhatThePhaseNeedsNextStaysAndComesBackFirst) {
 
 TEST(MovePlannerTest, BetweenSafePointsOnlyWhatDoesNotMakeRoomByItself) {
   const auto plan = [](Bytes resident, Bytes limit, Bytes soon_free, Bytes idle = 0_B) {
-    return plan_ahead(AheadView{resident, limit, soon_free, idle});
+    return plan_ahead(AheadView{resident, limit, soon_free, idle, 0_B});
   };
   EXPECT_EQ(plan(10_MiB, 6_MiB, 0_B).out, 4_MiB);
   EXPECT_EQ(plan(10_MiB, 6_MiB, 3_MiB).out, 1_MiB);
@@ -88,6 +89,27 @@ TEST(MovePlannerTest, BetweenSafePointsOnlyWhatDoesNotMakeRoomByItself) {
   EXPECT_EQ(plan(6_MiB, 10_MiB, 5_MiB).out, 0_B);
   EXPECT_EQ(plan(6_MiB, 10_MiB, 5_MiB).in, 4_MiB);
   EXPECT_EQ(plan(6_MiB, 10_MiB, 5_MiB, 2_MiB).in, 6_MiB);
+}
+
+TEST(MovePlannerTest, WhatRestsHasTheRoomThatAStepLeavesAtItsPeak) {
+  const auto plan = [](Bytes limit, Bytes at_peak) {
+    return plan_ahead(AheadView{0_B, limit, 0_B, 0_B, at_peak});
+  };
+  EXPECT_EQ(plan(10_MiB, 12_MiB).rest_out, 2_MiB);
+  EXPECT_EQ(plan(10_MiB, 12_MiB).rest_room, 0_B);
+  EXPECT_EQ(plan(10_MiB, 7_MiB).rest_out, 0_B);
+  EXPECT_EQ(plan(10_MiB, 7_MiB).rest_room, 3_MiB);
+  EXPECT_EQ(plan(10_MiB, 12_MiB).out, 0_B) << "a safe point would not move it";
+}
+
+TEST(MovePlannerTest, OnlyWhatNobodyTouchedIsHeldToTheRoomForRest) {
+  std::vector<ChunkView> chunks{host(0_B), host(1_MiB), host(0_B), host(0_B)};
+  chunks[2].hot = true;
+  chunks[3].keep = true;
+  ReturnBudget budget{.room = 1_GiB, .bytes = 1_GiB, .batch = 1_GiB, .rest_room = 0_B};
+  EXPECT_THAT(choose_returns(chunks, budget), UnorderedElementsAre(1, 2, 3));
+  budget.rest_room = chunks[0].size;
+  EXPECT_THAT(choose_returns(chunks, budget), UnorderedElementsAre(0, 1, 2, 3));
 }
 
 TEST(MovePlannerTest, EvictsTheColdestUntilEnough) {
