@@ -29,9 +29,21 @@ Duration rest_after(Bytes moved, Duration took, Bytes rate) noexcept {
   return std::max(Duration::zero(), due - took);
 }
 
+Bytes batch_for(Duration step) noexcept {
+  constexpr Bytes kLeast = 8_MiB;
+  constexpr Bytes kMost = 32_MiB;
+  constexpr double kBytesASecond = 1U << 30U;
+  const double quarter = std::chrono::duration<double>(step).count() / 4;
+  if (quarter * kBytesASecond >= static_cast<double>(kMost.count())) return kMost;
+  return std::max(kLeast, Bytes{static_cast<std::uint64_t>(quarter * kBytesASecond)});
+}
+
 BackgroundMover::BackgroundMover(ElasticAllocator& allocator, Options options,
                                  std::function<void()> moved, const Clock& clock)
-    : allocator_(allocator), options_(options), moved_(std::move(moved)), clock_(clock) {}
+    : allocator_(allocator),
+      options_(std::move(options)),
+      moved_(std::move(moved)),
+      clock_(clock) {}
 
 BackgroundMover::~BackgroundMover() { stop(); }
 
@@ -92,7 +104,8 @@ void BackgroundMover::run() noexcept {
     AheadReport report;
     moving = false;
     try {
-      report = allocator_.work_ahead(options_.batch);
+      const Duration step = options_.step ? options_.step() : Duration::zero();
+      report = allocator_.work_ahead(options_.batch.is_zero() ? batch_for(step) : options_.batch);
     } catch (const std::exception&) {
       // Without memory for its lists it does nothing now; safe points move all the same.
       wait = kQuiet;

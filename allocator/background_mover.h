@@ -18,6 +18,12 @@ namespace commensal {
 /// in a second. A rate of zero: no bound.
 [[nodiscard]] Duration rest_after(Bytes moved, Duration took, Bytes rate) noexcept;
 
+/// Returns how much to move in one pause in a job with such steps: what is copied within a quarter
+/// of a step at 1 GiB/s, 8 to 32 MiB. A pause costs the same for much and for little; but what a
+/// step writes while it is copied stays, and a safe point gives up what is on its way.
+/// @param step  zero: not known.
+[[nodiscard]] Bytes batch_for(Duration step) noexcept;
+
 /// Calls `ElasticAllocator::work_ahead` while there is something to do.
 ///
 /// Its thread, `commensal-mover`, blocks all signals, need not be stopped for a move, and has the
@@ -28,7 +34,10 @@ class BackgroundMover {
  public:
   struct Options {
     Bytes rate = 512_MiB;  ///< most bytes a second; zero: no bound
-    Bytes batch = 8_MiB;   ///< moved at a time, in one pause; at least one chunk
+    /// Returns how long a step takes, on the mover's thread; none: not known.
+    std::function<Duration()> step{};
+    /// Moved at a time, in one pause, at least one chunk; zero: `batch_for(step())`.
+    Bytes batch{};
   };
   /// @param allocator  not owned; must outlive this object.
   /// @param moved  called on the thread after each batch that moved something; throws nothing.

@@ -626,9 +626,7 @@ void ElasticCore::finish(const std::string& reason) {
   if (!totals_.deferred.is_zero()) pending |= kOverLimit;
   if (ledger_.slow_chunks > 0) pending |= kSlowChunks;
   if (!(ledger_.orphans_device + ledger_.orphans_host).is_zero()) pending |= kOrphans;
-  if (ahead_expected_.load(std::memory_order_relaxed) && resident_at_peak() > limit()) {
-    pending |= kPeakOver;
-  }
+  if (options_.move_live && resident_at_peak() > limit()) pending |= kPeakOver;
   pending_.store(pending, std::memory_order_release);
   note_cache();
 }

@@ -115,7 +115,6 @@ TEST_F(ElasticAheadTest, WhatDiesWithinTheStepMakesRoomByItself) {
 class BelowThePeakTest : public ElasticAheadTest {
  protected:
   static constexpr std::size_t kAtPeak = 4;
-  BelowThePeakTest() { allocator_.expect_work_ahead(true); }
   // Returns how many of the step's chunks were made on the slower tier.
   std::size_t step() {
     auto activations = chunks(kAtPeak, Phase::kForward);
@@ -369,6 +368,14 @@ TEST_F(ElasticAheadTest, NothingMovesWhereItIsARisk) {
   EXPECT_FALSE(report.more);
   source_.fake().set_move_risk("");
   give_up(blocks);
+}
+
+TEST(BackgroundMoverTest, ABatchIsCopiedWithinAQuarterOfAStep) {
+  EXPECT_EQ(batch_for(0ms), 8_MiB) << "no step is known";
+  EXPECT_EQ(batch_for(1ms), 8_MiB);
+  EXPECT_EQ(batch_for(62500us), 16_MiB);
+  EXPECT_EQ(batch_for(1s), 32_MiB);
+  EXPECT_EQ(batch_for(std::chrono::hours{1000}), 32_MiB);
 }
 
 TEST(BackgroundMoverTest, RestsSoThatTheRateHolds) {

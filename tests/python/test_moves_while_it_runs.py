@@ -76,3 +76,42 @@ def test_the_example_prints_its_shrink(world: World) -> None:
     assert min(limits) < limits[0], "the limit fell"
     assert limits[-1] > min(limits), "and rose"
     assert re.search(r"median step before, below and after the limit: \d+ ms", done.stdout)
+
+
+# A network of two million parameters with Adam: weights, state, and activations while it steps.
+DEFERRED = """
+import json, torch, commensal
+torch.manual_seed(0)
+model = torch.nn.Sequential(*(torch.nn.Linear(720, 720) for _ in range(16)))
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
+batch = torch.randn(256, 720)
+def step():
+    optimizer.zero_grad()
+    model(batch).square().mean().backward()
+    optimizer.step()
+for _ in range(4):
+    step()
+found = []
+for part in (25, 50, 90):
+    commensal.set_memory_limit("2GiB")
+    step()
+    step()
+    held = commensal.stats()["memory"]["device_bytes"]
+    ticket = commensal.set_memory_limit(held * (100 - part) // 100)
+    found.append([held * part // 100, ticket.done_bytes, ticket.deferred_bytes, ticket.reason])
+    step()
+print(json.dumps(found))
+"""
+
+
+def test_at_most_a_twentieth_is_deferred_at_a_safe_point(world: World) -> None:
+    done = world.commensal(
+        *("run", "--guaranteed", "--", sys.executable, world.script(DEFERRED)),
+    )
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout.splitlines()[-1])
+    assert len(rows) == 3
+    for asked, given, deferred, reason in rows:
+        assert asked > 16 << 20
+        assert deferred <= asked * 0.05, reason
+        assert given >= asked * 0.95, reason
