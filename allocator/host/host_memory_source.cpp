@@ -33,8 +33,8 @@ namespace {
 
 constexpr Bytes kGranularity = 2_MiB;       // a huge page
 constexpr std::size_t kPiece = 64U << 10U;  // copied and fingerprinted while it is in the cache
-constexpr std::size_t kPiecesAtOnce = SlotWriter::kBuffer / kPiece;  // written
-constexpr std::size_t kPiecesToRead = (std::size_t{2} << 20U) / kPiece;
+constexpr std::size_t kPiecesInBuffer = SlotIo::kBuffer / kPiece;
+constexpr std::size_t kPiecesAtOnce = (std::size_t{4} << 20U) / kPiece;  // in one request
 
 std::string hex(const void* address) {
   std::ostringstream text;
@@ -100,7 +100,7 @@ void HostMemorySource::open_host_tier() {
   std::unique_ptr<SpillFile> spill = SpillFile::open(file, watch_, host_reason_);
   if (!spill) return;
   try {
-    writer_ = std::make_unique<SlotWriter>(*spill);
+    io_ = std::make_unique<SlotIo>(*spill);
     if (options_.testing.watch) watch_writes_ = WriteWatch::open(*pages_);
     spill_ = std::move(spill);
   } catch (const SourceError& error) {
@@ -111,7 +111,7 @@ void HostMemorySource::open_host_tier() {
 HostMemorySource::~HostMemorySource() {
   if (in_child_) return;  // the child's views stay as they are
   if (fenced_) unfence();
-  writer_.reset();
+  io_.reset();
   {
     const MutexLock lock(mutex_);
     for (const auto& [id, copy] : copies_) drop_staging(*copy);
@@ -409,12 +409,7 @@ CopyState HostMemorySource::advance_copy(CopyTicket ticket, Bytes most) {
   const std::size_t pieces = std::max<std::size_t>(1, most.count() / kPiece);
   bool done = copy->stays;
   try {
-    if (copy->to->handle.tier == Tier::kHost) {
-      done = copy_to_slot(*copy, pieces);
-    } else if (!copy->stays) {
-      if (copy->staging == nullptr) prepare_staging(*copy);
-      done = copy_to_device(*copy, pieces);
-    }
+    if (!done) done = copy_on(*copy, pieces);
     if (done) copy->state.store(CopyState::kDone);
   } catch (const SourceError& error) {
     drop_staging(*copy);
@@ -477,110 +472,128 @@ void HostMemorySource::drop_staging(Copy& copy) noexcept {
   copy.staging = nullptr;
 }
 
-// Copies pieces while threads run. Pieces of a slot that nobody wrote come from the file and are
-// not fingerprinted: if they are written later, their pages show it.
-void HostMemorySource::copy_batch(Copy& copy, std::size_t first, std::size_t end, std::byte* out) {
-  if (copy.from_slot && first == 0) {
-    // If the kernel does not tell, every piece counts as written and is read through the mapping.
-    static_cast<void>(
-        pages_->mark_written(copy.address, copy.size.count(), kPiece, copy.written.data()));
-  }
-  for (std::size_t i = first; i < end;) {
-    std::byte* here = out + (i - first) * kPiece;
-    if (copy.written[i] != 0) {
-      copy_live(here, copy.address + i * kPiece, kPiece);
-      copy.pieces[i] = Piece{copy.watched ? Fingerprint{} : fingerprint(here, kPiece), true};
-      ++i;
-      continue;
-    }
-    std::size_t clean = i;
-    while (clean < end && copy.written[clean] == 0) copy.pieces[clean++].live = false;
-    const int error = spill_->read(copy.from->slot, i * kPiece, here, (clean - i) * kPiece);
-    if (error != 0) refused("reading the spill file", error);
-    i = clean;
+// Copies live pieces while threads run, and fingerprints what arrived unless the kernel notes
+// writes.
+void HostMemorySource::copy_pieces(Copy& copy, std::size_t first, std::size_t end, std::byte* out) {
+  for (std::size_t i = first; i < end; ++i) {
+    std::byte* const here = out + (i - first) * kPiece;
+    copy_live(here, copy.address + i * kPiece, kPiece);
+    copy.pieces[i] = Piece{copy.watched ? Fingerprint{} : fingerprint(here, kPiece), true};
   }
 }
 
-// Copies about `most` more pieces. True: that was the last one.
-bool HostMemorySource::copy_to_device(Copy& copy, std::size_t most) {
-  for (std::size_t done = 0; copy.staged < copy.pieces.size() && done < most;) {
-    const std::size_t first = copy.staged;
-    const std::size_t end = std::min(first + kPiecesToRead, copy.pieces.size());
-    copy_batch(copy, first, end, copy.staging + first * kPiece);
-    copy.staged = end;
-    done += end - first;
-  }
-  return copy.staged == copy.pieces.size();
-}
-
-// Fills one buffer while the other is being written, about `most` pieces. When all of this copy is
-// on its way, the next one begins, so that the disk need not wait for the fence or the caller.
-// True: all of it is written.
-bool HostMemorySource::copy_to_slot(Copy& copy, std::size_t most) {
-  for (std::size_t done = 0; copy.staged < copy.pieces.size() || copy.writing > 0;) {
+// Copies about `most` more pieces. When all of this copy is under way the next one begins,
+// whichever way it goes, so that the disk need not wait for the fence or the caller. True: that was
+// the last.
+bool HostMemorySource::copy_on(Copy& copy, std::size_t most) {
+  for (std::size_t done = 0; copy.staged < copy.pieces.size() || copy.under_way > 0;) {
     if (done >= most) return false;
-    std::byte* const out = writer_->buffer();
-    Copy* const next = out == nullptr ? nullptr : to_stage(copy);
+    Copy* const next = io_->room() ? to_stage(copy) : nullptr;
     if (next != nullptr) {
-      stage(*next, out);
-      done += kPiecesAtOnce;
+      done += stage(*next, most);
     } else {
       collect();
     }
   }
+  const bool out = copy.to->handle.tier == Tier::kHost;
   if (!copy.error.empty()) throw SourceError(copy.error);
-  if (copy.write_error != 0) refused("writing the spill file", copy.write_error);
-  if (const int error = spill_->settle(copy.to->slot); error != 0) {
-    refused("syncing the spill file", error);
+  if (copy.io_error != 0) {
+    refused(out ? "writing the spill file" : "reading the spill file", copy.io_error);
+  }
+  if (out) {
+    if (const int error = spill_->settle(copy.to->slot); error != 0) {
+      refused("syncing the spill file", error);
+    }
   }
   return true;
 }
 
-// Returns the copy of which a buffer is to be filled next: the one that is waited for, else a later
+// Returns the copy that goes on next: the one that is waited for, else a later
 // one. Only for calls that the caller serialises: they alone change the table.
 HostMemorySource::Copy* HostMemorySource::to_stage(Copy& waited) const noexcept
     COMMENSAL_NO_THREAD_SAFETY_ANALYSIS {
   const auto open = [](const Copy& copy) { return copy.staged < copy.pieces.size(); };
   if (open(waited)) return &waited;
   for (const auto& [id, copy] : copies_) {
-    if (copy->to->handle.tier == Tier::kHost && open(*copy) &&
-        copy->state.load() == CopyState::kRunning) {
+    if (!copy->stays && open(*copy) && copy->state.load() == CopyState::kRunning) {
       return copy.get();
     }
   }
   return nullptr;
 }
 
-// Fills a buffer and hands it to the writer. A copy that fails is staged no further.
-void HostMemorySource::stage(Copy& copy, std::byte* out) {
-  const std::size_t first = copy.staged;
-  const std::size_t end = std::min(first + kPiecesAtOnce, copy.pieces.size());
+// Copies some pieces, or begins to. Returns how many. A copy that fails is staged no further.
+std::size_t HostMemorySource::stage(Copy& copy, std::size_t most) {
   try {
-    copy_batch(copy, first, end, out);
+    return copy.to->handle.tier == Tier::kHost ? stage_out(copy, most) : stage_back(copy);
   } catch (const SourceError& error) {
     copy.error = error.what();
     copy.staged = copy.pieces.size();
-    return;
+    return 1;
   }
-  copy.staged = end;
-  ++copy.writing;
-  writer_->submit(copy.to->slot, first * kPiece, (end - first) * kPiece, &copy);
 }
 
-// Waits for the oldest buffer.
+// Where the kernel notes writes, the disk takes the bytes from where they are: a piece that is
+// written meanwhile is copied again or stays. Else they go through a buffer and are fingerprinted
+// there, so that what the file holds is what was compared.
+std::size_t HostMemorySource::stage_out(Copy& copy, std::size_t most) {
+  const std::size_t first = copy.staged;
+  const std::size_t at_once =
+      copy.watched ? std::clamp(most, kPiecesInBuffer, kPiecesAtOnce) : kPiecesInBuffer;
+  const std::size_t end = std::min(first + at_once, copy.pieces.size());
+  const std::byte* from = copy.address + first * kPiece;
+  if (!copy.watched) {
+    std::byte* const buffer = io_->buffer();
+    copy_pieces(copy, first, end, buffer);
+    from = buffer;
+  }
+  copy.staged = end;
+  ++copy.under_way;
+  io_->write(copy.to->slot, first * kPiece, from, (end - first) * kPiece, &copy);
+  return end - first;
+}
+
+// Pieces of a slot that nobody wrote come from the file and are not fingerprinted: if they are
+// written later, their pages show it.
+std::size_t HostMemorySource::stage_back(Copy& copy) {
+  if (copy.staging == nullptr) prepare_staging(copy);
+  const std::size_t first = copy.staged;
+  if (copy.from_slot && first == 0) {
+    // If the kernel does not tell, every piece counts as written and is read through the mapping.
+    static_cast<void>(
+        pages_->mark_written(copy.address, copy.size.count(), kPiece, copy.written.data()));
+  }
+  const bool live = copy.written[first] != 0;
+  std::size_t end = first;
+  while (end < copy.pieces.size() && end - first < kPiecesAtOnce &&
+         (copy.written[end] != 0) == live) {
+    ++end;
+  }
+  std::byte* const to = copy.staging + first * kPiece;
+  copy.staged = end;
+  if (live) {
+    copy_pieces(copy, first, end, to);
+  } else {
+    ++copy.under_way;
+    io_->read(copy.from->slot, first * kPiece, to, (end - first) * kPiece, &copy);
+  }
+  return end - first;
+}
+
+// Waits for the oldest request.
 void HostMemorySource::collect() noexcept {
-  const SlotWriter::Written written = writer_->collect();
-  Copy& copy = *static_cast<Copy*>(written.owner);
-  --copy.writing;
-  if (written.error == 0) return;
+  const SlotIo::Done done = io_->collect();
+  Copy& copy = *static_cast<Copy*>(done.owner);
+  --copy.under_way;
+  if (done.error == 0) return;
   copy.staged = copy.pieces.size();
-  copy.write_error = written.error;
+  copy.io_error = done.error;
 }
 
 void HostMemorySource::end_copy(CopyTicket ticket) noexcept {
   Copy* copy = find(ticket);
   if (copy == nullptr || in_child_) return;
-  while (copy->writing > 0) collect();
+  while (copy->under_way > 0) collect();
   drop_staging(*copy);
   if (!copy->swapped) {
     end_watch(*copy);
@@ -617,7 +630,7 @@ FenceResult HostMemorySource::fence(Duration deadline) noexcept {
   if (fenced_) return FenceResult{false, "called inside a fence", {}};
   if (!pages_) return FenceResult{false, "threads cannot be stopped here", {}};
   // `swap` may need a buffer, and nobody is to wait inside.
-  while (writer_ && !writer_->idle()) collect();
+  while (io_ && !io_->idle()) collect();
   if (!options_.testing.stop_threads) {
     fenced_ = true;
     return FenceResult{true, "", {}};
@@ -672,14 +685,14 @@ COMMENSAL_IN_FENCE bool HostMemorySource::renew(Copy& copy, OnChange on_change,
     static_cast<void>(watch_writes_->changed(copy.address, copy.size.count(), kPiece, written));
     for (std::size_t i = 0; i < count && !options_.testing.heed_watch; ++i) written[i] = 0;
   }
-  std::byte* const buffer = to_slot ? writer_->buffer() : nullptr;
+  std::byte* const buffer = to_slot ? io_->buffer() : nullptr;
   std::size_t run = 0;  // changed pieces in the buffer, the last of them before `i`
   for (std::size_t i = 0; i <= count; ++i) {
     const std::byte* live = copy.address + i * kPiece;
     const bool changed =
         i < count && written[i] != 0 &&
         (copy.watched || !pieces[i].live || !same(fingerprint(live, kPiece), pieces[i].print));
-    if (run != 0 && (!changed || run == kPiecesAtOnce)) {
+    if (run != 0 && (!changed || run == kPiecesInBuffer)) {
       if (spill_->write(copy.to->slot, (i - run) * kPiece, buffer, run * kPiece) != 0) {
         answer = SwapResult::kFailed;
         return false;
@@ -754,7 +767,7 @@ void HostMemorySource::after_fork_child() noexcept {
     ThreadStopper::instance().forget_in_child();
   }
   if (spill_) spill_->forget_in_child();
-  if (writer_) writer_->forget_in_child();
+  if (io_) io_->forget_in_child();
   if (watch_writes_) watch_writes_->forget_in_child();
   watch_.forget_in_child();
   held_.clear();

@@ -17,7 +17,7 @@
 #include "allocator/host/child_watch.h"
 #include "allocator/host/live_memory.h"
 #include "allocator/host/page_map.h"
-#include "allocator/host/slot_writer.h"
+#include "allocator/host/slot_io.h"
 #include "allocator/host/spill_file.h"
 #include "allocator/host/thread_stopper.h"
 #include "allocator/host/write_watch.h"
@@ -147,9 +147,9 @@ class HostMemorySource final : public MemorySource {
     bool watchable = false;  // the kernel is prepared to note writes
     bool watched = false;    // and does: `written` comes from it, fingerprints are not needed
     std::string error;
-    std::size_t staged = 0;   // so many pieces are copied, to a slot: in a buffer or written
-    std::size_t writing = 0;  // buffers that the writer has not given back
-    int write_error = 0;
+    std::size_t staged = 0;     // so many pieces are copied or under way
+    std::size_t under_way = 0;  // requests to the spill file
+    int io_error = 0;
     std::vector<Piece> pieces;
     std::vector<std::uint8_t> written;  // one flag a piece
   };
@@ -172,13 +172,14 @@ class HostMemorySource final : public MemorySource {
   void given_back(Bytes bytes, ForkCount made) noexcept;
   Copy* find(CopyTicket ticket) const noexcept;
   void prepare_staging(Copy& copy);
-  bool copy_to_device(Copy& copy, std::size_t most);
-  bool copy_to_slot(Copy& copy, std::size_t most);
+  bool copy_on(Copy& copy, std::size_t most);
   void end_watch(Copy& copy) noexcept;
   [[nodiscard]] Copy* to_stage(Copy& waited) const noexcept;
-  void stage(Copy& copy, std::byte* out);
+  std::size_t stage(Copy& copy, std::size_t most);
+  std::size_t stage_out(Copy& copy, std::size_t most);
+  std::size_t stage_back(Copy& copy);
   void collect() noexcept;
-  void copy_batch(Copy& copy, std::size_t first, std::size_t end, std::byte* out);
+  void copy_pieces(Copy& copy, std::size_t first, std::size_t end, std::byte* out);
   void drop_staging(Copy& copy) noexcept;
   bool renew(Copy& copy, OnChange on_change, SwapResult& answer) noexcept;
   bool exchange(Copy& copy) noexcept;
@@ -190,7 +191,7 @@ class HostMemorySource final : public MemorySource {
   std::unique_ptr<SpillFile> spill_;
   std::unique_ptr<PageMap> pages_;
   std::unique_ptr<WriteWatch> watch_writes_;
-  std::unique_ptr<SlotWriter> writer_;
+  std::unique_ptr<SlotIo> io_;
   std::map<std::byte*, Range> ranges_;
   std::map<std::uint64_t, Block> blocks_;
   std::map<const std::byte*, std::uint64_t> mapped_;  // address to handle

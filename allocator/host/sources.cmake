@@ -8,7 +8,7 @@ target_sources(
           ${CMAKE_CURRENT_LIST_DIR}/live_memory.cpp
           ${CMAKE_CURRENT_LIST_DIR}/page_map.cpp
           ${CMAKE_CURRENT_LIST_DIR}/signal_stacks.cpp
-          ${CMAKE_CURRENT_LIST_DIR}/slot_writer.cpp
+          ${CMAKE_CURRENT_LIST_DIR}/slot_io.cpp
           ${CMAKE_CURRENT_LIST_DIR}/spill_file.cpp
           ${CMAKE_CURRENT_LIST_DIR}/thread_stopper.cpp
           ${CMAKE_CURRENT_LIST_DIR}/write_watch.cpp)

@@ -1,17 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chunks that move out together: one is copied while another is being written.
+// Chunks that move together: one is copied while another is being written, or read.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <string>
 #include <vector>
 
+#include "allocator/host/child_watch.h"
 #include "allocator/host/host_memory_source.h"
+#include "allocator/host/slot_io.h"
+#include "allocator/host/spill_file.h"
 
 namespace commensal {
 namespace {
@@ -139,6 +144,98 @@ TEST_F(HostPipeline, AWriteAfterAChunkWasCopiedAheadIsSeen) {
   EXPECT_EQ(second, SwapResult::kSwapped);
   chunks_[2].address[kSize.count() - 1] ^= std::byte{1};
   expect_whole();
+}
+
+TEST_F(HostPipeline, ChunksMoveOutWhileOthersComeBack) {
+  for (const std::size_t i : {0U, 1U}) {
+    begin(chunks_[i]);
+    wait(chunks_[i]);
+  }
+  swap({&chunks_[0], &chunks_[1]});
+  for (const std::size_t i : {0U, 1U}) chunks_[i].to = source_->create(Tier::kDevice, kSize);
+  for (Chunk& chunk : chunks_) begin(chunk);
+  for (const std::size_t i : {2U, 0U, 1U, 3U}) wait(chunks_[i]);
+  swap({&chunks_[0], &chunks_[2], &chunks_[1], &chunks_[3]});
+  expect_whole();
+  EXPECT_EQ(chunks_[0].handle.tier, Tier::kDevice);
+  EXPECT_EQ(chunks_[3].handle.tier, Tier::kHost);
+}
+
+// The threads that write to a spill file and read from it.
+class SlotIos : public ::testing::Test {
+ protected:
+  static constexpr std::size_t kSize = SlotIo::kBuffer;
+
+  void SetUp() override {
+    std::string reason;
+    file_ = SpillFile::open(SpillFile::Options{}, watch_, reason);
+    ASSERT_NE(file_, nullptr) << reason;
+    io_ = std::make_unique<SlotIo>(*file_);
+  }
+  void fill(std::byte* bytes, std::uint8_t with) { std::memset(bytes, with, kSize); }
+  static bool holds(const std::byte* bytes, std::uint8_t what) {
+    return std::all_of(bytes, bytes + kSize, [&](std::byte b) { return b == std::byte{what}; });
+  }
+
+  ChildWatch watch_;
+  std::unique_ptr<SpillFile> file_;
+  std::unique_ptr<SlotIo> io_;
+};
+
+TEST_F(SlotIos, AWriteAndAReadAreUnderWayAtOnce) {
+  const SpillSlot first = file_->allocate(2_MiB);
+  const SpillSlot second = file_->allocate(2_MiB);
+  int owners[2] = {};
+  fill(io_->buffer(), 1);
+  io_->write(first, 0, io_->buffer(), kSize, &owners[0]);
+  EXPECT_EQ(io_->collect().owner, &owners[0]);
+
+  std::byte* const out = io_->buffer();
+  fill(out, 2);
+  io_->write(second, 0, out, kSize, &owners[0]);
+  ASSERT_TRUE(io_->room()) << "the write need not be over";
+  std::byte* const in = io_->buffer();
+  EXPECT_NE(in, out);
+  io_->read(first, 0, in, kSize, &owners[1]);
+  EXPECT_FALSE(io_->room());
+  EXPECT_EQ(io_->buffer(), nullptr);
+  const SlotIo::Done written = io_->collect();
+  const SlotIo::Done read = io_->collect();
+  EXPECT_EQ(written.owner, &owners[0]);
+  EXPECT_EQ(written.error, 0);
+  EXPECT_EQ(read.owner, &owners[1]);
+  EXPECT_EQ(read.error, 0);
+  EXPECT_TRUE(holds(in, 1));
+  EXPECT_TRUE(io_->idle());
+  std::byte* const again = io_->buffer();
+  io_->read(second, 0, again, kSize, nullptr);
+  EXPECT_EQ(io_->collect().error, 0);
+  EXPECT_TRUE(holds(again, 2));
+}
+
+TEST_F(SlotIos, AnErrorBelongsToItsRequest) {
+  const SpillSlot slot = file_->allocate(2_MiB);
+  const SpillSlot beyond{slot.offset + (std::uint64_t{1} << 40U), 2_MiB, slot.made};
+  int owner = 0;
+  io_->read(beyond, 0, io_->buffer(), kSize, &owner);  // nothing is there
+  fill(io_->buffer(), 3);
+  io_->write(slot, 0, io_->buffer(), kSize, nullptr);
+  const SlotIo::Done failed = io_->collect();
+  EXPECT_EQ(failed.owner, &owner);
+  EXPECT_EQ(failed.error, EIO);
+  EXPECT_EQ(io_->collect().error, 0);
+}
+
+TEST_F(SlotIos, WhatIsUnderWayEndsBeforeTheThreadsDo) {
+  const SpillSlot slot = file_->allocate(2_MiB);
+  fill(io_->buffer(), 4);
+  io_->write(slot, 0, io_->buffer(), kSize, nullptr);
+  io_.reset();
+  io_ = std::make_unique<SlotIo>(*file_);
+  io_->read(slot, 0, io_->buffer(), kSize, nullptr);
+  std::byte* const bytes = io_->buffer() - kSize;
+  EXPECT_EQ(io_->collect().error, 0);
+  EXPECT_TRUE(holds(bytes, 4));
 }
 
 }  // namespace

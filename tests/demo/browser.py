@@ -107,6 +107,8 @@ def look(
         [
             program,
             *("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"),
+            # A frame in a process of its own may not be painted when the virtual time is over.
+            *("--disable-features=IsolateSandboxedIframes", "--disable-site-isolation-trials"),
             *(f"--user-data-dir={folder / 'profile'}", "--enable-logging=stderr"),
             f"--blink-settings=preferredColorScheme={0 if dark else 1}",
             *(f"--window-size={max(width, 500)},{height}", "--virtual-time-budget=30000"),

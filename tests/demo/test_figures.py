@@ -17,10 +17,18 @@ from commensal.demo.figures import (
     check,
     figures_of,
     live_moves,
+    nearest_median,
     overlap,
 )
 from commensal.demo.runs import JobRecord, Mode, WindowRecord, read_log
 from commensal.demo.series import memory_of
+
+
+def test_a_trackers_window_may_begin_a_step_earlier_or_later() -> None:
+    periods = [9.0] * 20 + [0.1] * 16 + [0.3] * 16  # the last 32: as many of either kind
+    assert nearest_median(periods, 0.3) == pytest.approx(0.3)  # the last 31
+    assert nearest_median(periods, 0.1) == pytest.approx(0.2)
+    assert nearest_median([1.0] * 50, 7.0) == 1.0
 
 
 def test_the_figures_of_a_recorded_run(measurement: Measurement) -> None:

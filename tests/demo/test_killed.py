@@ -43,6 +43,14 @@ with tempfile.TemporaryDirectory():
 """
 
 
+@pytest.fixture(autouse=True)
+def hangups_end_programs() -> Iterator[None]:
+    """Undo what `nohup` did: a program inherits that SIGHUP is ignored."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 def wait_until(what: str, condition: Callable[[], object]) -> None:
     end = time.monotonic() + DEADLINE
     while not condition():

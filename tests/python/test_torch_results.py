@@ -209,7 +209,7 @@ def small() -> Iterator[Any]:
 
 def scenario_step_in_a_move(stop_threads: bool) -> Facts:
     """Train a guaranteed job; let a step cut in between a move's comparison and its exchange."""
-    patience_ms = 20 if stop_threads else 30_000  # a stopped thread never comes
+    patience_ms = 20 if stop_threads else 10_000  # a stopped thread never comes
     job = Job.start(job_class="guaranteed", cut_into_a_move=(stop_threads, patience_ms))
     mover = threading.Thread(target=job.shrink)
 

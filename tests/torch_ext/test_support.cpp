@@ -74,6 +74,7 @@ void wait_for_a_step(void* /*context*/) {
     const timespec pause{0, 1'000'000};
     ::syscall(SYS_nanosleep, &pause, nullptr);
   }
+  if (whole() < 1 && !g_cut.stop_threads) g_cut.patience = 0;  // there are no steps left
   g_cut.steps_in.fetch_add(std::max(0, whole()));
 }
 

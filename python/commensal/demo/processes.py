@@ -24,6 +24,8 @@ from commensal.demo.runs import CpuSample, Event, JobRecord, Step, read_log
 __all__ = ["Daemon", "DemoError", "Job", "examples_folder", "plain_environment"]
 
 INSTANCE = "demo"
+# A machine that is busy with something else must not end a demo.
+ANSWER_MS = 20_000
 
 
 class DemoError(RuntimeError):
@@ -229,7 +231,7 @@ class Daemon:
 
     def status(self) -> dict[str, object]:
         """Return what `commensal status --json` prints."""
-        answer = json.loads(_core.control_status(self.socket, "", 2000))
+        answer = json.loads(_core.control_status(self.socket, "", ANSWER_MS))
         if not isinstance(answer, dict):
             raise DemoError(f"the coordinator's status is no object: {answer!r}")
         return answer
@@ -241,7 +243,9 @@ class Daemon:
             DemoError: the coordinator refused.
         """
         try:
-            _, _, outcome, reason = _core.control_set(self.socket, job, 2000, memory=(0, max_bytes))
+            _, _, outcome, reason = _core.control_set(
+                self.socket, job, ANSWER_MS, memory=(0, max_bytes)
+            )
         except _core.CoordinatorError as error:
             outcome, reason = "refused", str(error)
         if outcome == "refused":
