@@ -36,7 +36,8 @@ bool ElasticCore::open_ahead(std::vector<ChunkRef> chunks, Tier tier) {
     batch[i].from = chunks[i]->handle;
   }
   MoveReport report = mover_.begin(batch, tier);
-  ahead_ = Ahead{.open = !report.refused,
+  const bool open = !report.refused;
+  ahead_ = Ahead{.open = open,
                  .chunks = std::move(chunks),
                  .batch = std::move(batch),
                  .report = std::move(report)};

@@ -49,7 +49,7 @@ class BlockTable {
  public:
   [[nodiscard]] Block& operator[](BlockId id) const noexcept {
     const std::size_t at = id + kFirst;
-    const auto slab = static_cast<std::size_t>(std::bit_width(at)) - 1 - kFirstShift;
+    const auto slab = static_cast<std::size_t>(std::bit_width(at >> (kFirstShift + 1)));
     return slabs_[slab][at - (kFirst << slab)];
   }
   /// Returns an unused node, or none when memory is exhausted.

@@ -15,7 +15,10 @@ class Relaxed {
   Relaxed(T value) noexcept
       : value_(value) {}  // NOLINT(google-explicit-constructor): a plain value
   Relaxed(const Relaxed& other) noexcept : value_(T(other)) {}
-  Relaxed& operator=(const Relaxed& other) noexcept { return *this = T(other); }
+  Relaxed& operator=(const Relaxed& other) noexcept {
+    if (this != &other) *this = T(other);
+    return *this;
+  }
   Relaxed& operator=(T value) noexcept {
     value_.store(value, std::memory_order_relaxed);
     return *this;

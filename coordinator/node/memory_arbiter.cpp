@@ -211,6 +211,7 @@ Bytes give_needs(const std::vector<Candidate*>& active, Bytes left, Bytes step, 
   for (const Candidate* c : active) missing += saturating_sub(c->need, c->target);
   const bool contended = missing > left;
   std::vector<Bytes> minima;
+  minima.reserve(active.size());
   for (const Candidate* c : active) minima.push_back(c->target);
   left = pour(active, left, [](const Candidate& c) { return c.need; });
   if (!contended) return left;
