@@ -101,7 +101,7 @@ class SourceError : public std::runtime_error {
 struct FenceResult {
   bool stopped = false;
   const char* reason = "";
-  Duration took{};
+  Duration took{};  ///< since the first writer was asked to stop; those found before ran meanwhile
 };
 
 /// Says what moving live chunks would risk now. `reason` is empty when nothing speaks against it.

@@ -635,10 +635,9 @@ FenceResult HostMemorySource::fence(Duration deadline) noexcept {
     fenced_ = true;
     return FenceResult{true, "", {}};
   }
-  const TimePoint begin = std::chrono::steady_clock::now();
   const ThreadStopper::Result result = ThreadStopper::instance().stop(deadline, stop_point());
   fenced_ = result.stopped;
-  return FenceResult{result.stopped, result.reason, std::chrono::steady_clock::now() - begin};
+  return FenceResult{result.stopped, result.reason, result.held};
 }
 
 void HostMemorySource::unfence() noexcept {

@@ -698,16 +698,17 @@ ThreadStopper* ThreadStopper::existing() noexcept {
 
 ThreadStopper::Result ThreadStopper::stop(Duration deadline, StopPoint where) noexcept {
   const std::uint64_t limit = now() + static_cast<std::uint64_t>(deadline.count());
-  if (!take_turn(limit)) return Result{false, "another thread stops the threads of this process"};
+  if (!take_turn(limit)) return Result{false, "another thread stops the threads of this process", {}};
   const int self = static_cast<int>(::syscall(SYS_gettid));
   const int process = static_cast<int>(::syscall(SYS_getpid));
   if (!look_first(self, signal_, where, static_cast<std::uint64_t>(deadline.count()) / 2)) {
     give_turn();
-    return Result{false, g.reason};
+    return Result{false, g.reason, {}};
   }
   give_self(self);
 
   set_mask(~std::uint64_t{0}, &g.saved_mask);
+  const std::uint64_t begin = now();
   const std::uint32_t generation = load(g.gate) + 1;
   store(g.wanted, 0U);
   store(g.arrivals, static_cast<std::uint64_t>(generation) << 32U);
@@ -721,7 +722,7 @@ ThreadStopper::Result ThreadStopper::stop(Duration deadline, StopPoint where) no
         !wait_for_arrivals(generation, limit)) {
       note_stacks(generation);
       resume();
-      return Result{false, g.reason};
+      return Result{false, g.reason, {}};
     }
     if (!pass.grew && ready_only) {
       ready_only = false;
@@ -730,7 +731,8 @@ ThreadStopper::Result ThreadStopper::stop(Duration deadline, StopPoint where) no
     if (pass.grew && now() >= limit) {
       note_stacks(generation);
       resume();
-      return Result{false, Reason().add("threads start faster than they can be stopped").text()};
+      return Result{
+          false, Reason().add("threads start faster than they can be stopped").text(), {}};
     }
   }
   note_stacks(generation);
@@ -738,7 +740,7 @@ ThreadStopper::Result ThreadStopper::stop(Duration deadline, StopPoint where) no
     store(g.stacks_wanted, 0U);
     store(g.links, pass.links);
   }
-  return Result{true, ""};
+  return Result{true, "", Duration{static_cast<Duration::rep>(now() - begin)}};
 }
 
 void ThreadStopper::resume() noexcept {

@@ -40,6 +40,7 @@ class ThreadStopper {
   struct Result {
     bool stopped = false;
     const char* reason = "";  ///< why not; valid until the next `stop`
+    Duration held{};          ///< since the first thread was signalled; before that all ran
   };
 
   /// Returns the one instance; the first call takes a free real-time signal.

@@ -194,10 +194,11 @@ class Elastic {
   std::vector<double> empty_stops(int count) {
     std::vector<double> stops;
     for (int i = 0; i < count; ++i) {
+      const FenceResult fence = source_.fence(std::chrono::seconds{1});
       const auto begin = Steady::now();
-      if (!source_.fence(std::chrono::seconds{1}).stopped) throw std::runtime_error("no stop");
+      if (!fence.stopped) throw std::runtime_error("no stop");
       source_.unfence();
-      stops.push_back(since(begin));
+      stops.push_back(seconds(fence.took) + since(begin));
     }
     return stops;
   }
