@@ -51,6 +51,16 @@ void ElasticCore::close_ahead(Tier tier) {
   set_moving(false);
   note_report(ahead_.report);
   note_moved(ahead_.chunks, ahead_.batch, tier, tier, false);
+  const MutexLock lock(blocks_);
+  for (std::size_t i = 0; i < ahead_.batch.size(); ++i) {
+    Chunk& chunk = *ahead_.chunks[i];
+    if (ahead_.batch[i].moved) {
+      chunk.changed = 0;
+    } else if (chunk.changed < UINT8_MAX) {
+      ++chunk.changed;
+    }
+    chunk.ahead_from = ahead_.batch[i].moved ? 0 : safe_points_ + ahead_rest(chunk.changed);
+  }
 }
 
 void ElasticCore::abandon_ahead() noexcept {
@@ -64,13 +74,20 @@ void ElasticCore::abandon_ahead() noexcept {
 // touched on the slower tier lately goes only if the next safe point moved it anyway.
 std::vector<std::size_t> ElasticCore::choose_spills_ahead(Snapshot& shot, const AheadPlan& plan,
                                                           Bytes most) {
-  if (plan.out.is_zero() && plan.rest_out.is_zero()) return {};
-  for (std::size_t i = 0; i < shot.refs.size(); ++i) {
-    ChunkView& view = shot.views[i];
-    const bool rests = !view.hot && !view.keep;
-    if (short_lived(shot.refs[i].segment->pool)) view.skip = true;
-    if (plan.out.is_zero() && !rests) view.skip = true;
+  const bool trial_only = plan.out.is_zero();
+  if (trial_only && plan.rest_out.is_zero()) return {};
+  {
+    const MutexLock lock(blocks_);
+    if (trial_only && !pace_.due(safe_points_)) return {};
+    for (std::size_t i = 0; i < shot.refs.size(); ++i) {
+      ChunkView& view = shot.views[i];
+      const bool rests = !view.hot && !view.keep;
+      const bool waits = shot.refs[i]->ahead_from > safe_points_;
+      if (short_lived(shot.refs[i].segment->pool) || waits) view.skip = true;
+      if (trial_only && !rests) view.skip = true;
+    }
   }
+  if (trial_only) most = std::min(most, TrialPace::most(limit()));
   std::vector<std::size_t> chosen = choose_spills(shot.views, std::max(plan.out, plan.rest_out),
                                                   most, phase_.load(std::memory_order_relaxed));
   std::erase_if(chosen, [&](std::size_t i) { return shot.views[i].tier != Tier::kDevice; });

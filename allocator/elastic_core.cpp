@@ -543,6 +543,7 @@ void ElasticCore::set_chunk(const ChunkRef& ref, MemoryHandle handle, Tier tier)
   chunk.tier = tier;
   chunk.lazy = false;
   chunk.fresh = false;
+  if (tier == Tier::kFree) chunk.trips = chunk.changed = 0;
   if (ledger_.on_device() > totals_.peak_device) totals_.peak_device = ledger_.on_device();
   if (ledger_.slow_chunks > 0) pending_.fetch_or(kSlowChunks, std::memory_order_release);
   // The limit may have fallen after room for this chunk was found.

@@ -396,6 +396,7 @@ class ElasticCore {
   };
   Need need_ COMMENSAL_GUARDED_BY(blocks_);
   std::uint64_t safe_points_ COMMENSAL_GUARDED_BY(blocks_) = 0;
+  TrialPace pace_ COMMENSAL_GUARDED_BY(blocks_);
   bool wake_lazy_ COMMENSAL_GUARDED_BY(blocks_) = false;    // the limit rose: bring back all
   bool stay_parked_ COMMENSAL_GUARDED_BY(blocks_) = false;  // until `grow`, whatever the limit
   Bytes lease_ COMMENSAL_GUARDED_BY(blocks_);               // what the source was told last

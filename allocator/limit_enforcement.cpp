@@ -108,7 +108,11 @@ void ElasticCore::measure_touched() {
     chunk->touched = touched.resident;
     chunk->written = touched.written;
     if (touched.resident.is_zero()) continue;
-    chunk->hot_until = safe_points_ + kHotSafePoints;
+    if (chunk->hot_until <= safe_points_) {
+      if (chunk->trips < UINT8_MAX) ++chunk->trips;
+      pace_.note_touched(safe_points_);
+    }
+    chunk->hot_until = safe_points_ + hot_for(chunk->trips);
     chunk->lazy = false;
     if (chunk->tier == Tier::kParked) {
       chunk->tier = Tier::kHost;

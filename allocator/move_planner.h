@@ -71,6 +71,47 @@ struct ChunkView {
 /// out again meanwhile would only trade it for another; afterwards it is worth a try.
 inline constexpr std::uint64_t kHotSafePoints = 64;
 
+/// Returns for how many safe points a chunk counts as hot that was touched on the slower tier after
+/// each of `trips` moves there: 64, then twice as many each time, up to 4096. Nobody knows whether
+/// memory on the device is read; so it is tried, and the less it rests the less often.
+[[nodiscard]] constexpr std::uint64_t hot_for(unsigned trips) noexcept {
+  return kHotSafePoints << std::min(trips == 0 ? 0U : trips - 1, 6U);
+}
+/// Returns for how many safe points a chunk is not copied ahead that was written meanwhile, so many
+/// times in a row: 4, then twice as many each time, up to 256.
+[[nodiscard]] constexpr std::uint64_t ahead_rest(unsigned changed) noexcept {
+  return std::uint64_t{4} << std::min(changed == 0 ? 0U : changed - 1, 6U);
+}
+/// Whether to move out what might rest because a step needs more than the limit. Each time that
+/// some of it is touched after all, the next trial waits twice as long, up to 64 safe points; after
+/// one that was not, half as long.
+class TrialPace {
+ public:
+  static constexpr std::uint64_t kLongest = 64;
+  /// Returns whether it is time at this safe point; then the next is later.
+  [[nodiscard]] constexpr bool due(std::uint64_t safe_point) noexcept {
+    if (safe_point < next_) return false;
+    if (!touched_) gap_ = std::max<std::uint64_t>(1, gap_ / 2);
+    touched_ = false;
+    next_ = safe_point + gap_;
+    return true;
+  }
+  constexpr void note_touched(std::uint64_t safe_point) noexcept {
+    touched_ = true;
+    gap_ = std::min(kLongest, gap_ * 2);
+    next_ = safe_point + gap_;
+  }
+  /// Returns the most bytes of a trial.
+  [[nodiscard]] static constexpr Bytes most(Bytes limit) noexcept {
+    return Bytes{limit.count() / 32};
+  }
+
+ private:
+  std::uint64_t gap_ = 1;
+  std::uint64_t next_ = 0;
+  bool touched_ = false;
+};
+
 /// Returns chunks to move to the slower tier, until `need` bytes or `batch` bytes are reached; at
 /// least one if there is one. In this order:
 /// 1. live device chunks that are not hot, coldest first (the optimizer's state unless its step is

@@ -37,6 +37,9 @@ struct Chunk {
   std::uint64_t idle_since = 0;  ///< safe point at which it became wholly free
   std::uint64_t skip_round = 0;  ///< failed to move in this round
   std::uint64_t hot_until = 0;   ///< safe point up to which it is not worth moving out again
+  std::uint8_t trips = 0;        ///< how often it was moved out and touched there
+  std::uint8_t changed = 0;      ///< how often in a row it was written while it was copied ahead
+  std::uint64_t ahead_from = 0;  ///< safe point from which it may be copied ahead again
   Bytes touched;                 ///< slower tier: resident bytes when last measured
   Bytes written;                 ///< of `touched`: changed
 };

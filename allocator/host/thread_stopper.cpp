@@ -698,7 +698,8 @@ ThreadStopper* ThreadStopper::existing() noexcept {
 
 ThreadStopper::Result ThreadStopper::stop(Duration deadline, StopPoint where) noexcept {
   const std::uint64_t limit = now() + static_cast<std::uint64_t>(deadline.count());
-  if (!take_turn(limit)) return Result{false, "another thread stops the threads of this process", {}};
+  if (!take_turn(limit))
+    return Result{false, "another thread stops the threads of this process", {}};
   const int self = static_cast<int>(::syscall(SYS_gettid));
   const int process = static_cast<int>(::syscall(SYS_getpid));
   if (!look_first(self, signal_, where, static_cast<std::uint64_t>(deadline.count()) / 2)) {

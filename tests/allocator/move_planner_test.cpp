@@ -102,6 +102,32 @@ TEST(MovePlannerTest, WhatRestsHasTheRoomThatAStepLeavesAtItsPeak) {
   EXPECT_EQ(plan(10_MiB, 12_MiB).out, 0_B) << "a safe point would not move it";
 }
 
+TEST(MovePlannerTest, TrialsThatFailBecomeRare) {
+  TrialPace pace;
+  std::uint64_t trials = 0;
+  for (std::uint64_t safe_point = 0; safe_point < 1000; ++safe_point) {
+    if (!pace.due(safe_point)) continue;
+    ++trials;
+    pace.note_touched(safe_point + 1);
+  }
+  EXPECT_LE(trials, 6 + 1000 / TrialPace::kLongest);
+  EXPECT_GE(trials, 1000 / TrialPace::kLongest);
+  std::uint64_t untouched = 0;
+  for (std::uint64_t safe_point = 1000; safe_point < 1400; ++safe_point) {
+    untouched += pace.due(safe_point) ? 1 : 0;
+  }
+  EXPECT_GE(untouched, 200U) << "what rests is found out in the end";
+}
+
+TEST(MovePlannerTest, WhatIsTouchedAgainAndAgainIsTriedSeldom) {
+  EXPECT_EQ(hot_for(1), kHotSafePoints);
+  EXPECT_EQ(hot_for(2), 2 * kHotSafePoints);
+  EXPECT_EQ(hot_for(200), 64 * kHotSafePoints);
+  EXPECT_EQ(ahead_rest(1), 4U);
+  EXPECT_EQ(ahead_rest(2), 8U);
+  EXPECT_EQ(ahead_rest(255), 256U);
+}
+
 TEST(MovePlannerTest, OnlyWhatNobodyTouchedIsHeldToTheRoomForRest) {
   std::vector<ChunkView> chunks{host(0_B), host(1_MiB), host(0_B), host(0_B)};
   chunks[2].hot = true;

@@ -33,6 +33,13 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
         help=f"one of {', '.join(NAMES)}; may be repeated; default: all",
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder for NAME.json files")
+    parser.add_argument(
+        "--repeats",
+        type=int,
+        default=3,
+        choices=range(4),
+        help="how often a part is repeated while the machine is disturbed (default: 3)",
+    )
     parser.add_argument("--quick", action="store_true", help="little of everything; not judged")
     return parser.parse_args(argv)
 

@@ -91,6 +91,8 @@ class Result:
 class Bench:
     """Runs windows for one benchmark under the guard that the demo uses, too."""
 
+    most_repeats = 3  # of a window
+
     def __init__(self, result: Result, *, quick: bool) -> None:
         self.result = result
         self.quick = quick
@@ -99,13 +101,13 @@ class Bench:
         self._failed = False
 
     def window(self, what: str, work: Callable[[], T]) -> T:
-        """Run one window; repeat it while the machine is disturbed, three times at most."""
+        """Run one window; repeat it while the machine is disturbed, a few times at most."""
 
         def tell(verdict: Verdict) -> None:
             CONSOLE.print(f"{what}: {verdict.reason}; once more", style="dim", markup=False)
 
         CONSOLE.print(f"{self.result.name}: {what}", style="dim", markup=False)
-        repeats = 0 if self.quick or self._failed else 3
+        repeats = 0 if self.quick or self._failed else self.most_repeats
         measured = self._guard.measure(work, most_repeats=repeats, on_repeat=tell)
         if not measured.judged:
             self.result.judged = False

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from arguments import NAMES, parse
-from harness import CONSOLE, BenchmarkError, Result
+from harness import CONSOLE, Bench, BenchmarkError, Result
 from traces import TraceError
 
 from commensal.demo.figures import machine
@@ -19,6 +19,7 @@ from commensal.demo.processes import DemoError
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmarks. A missed bar is reported; only a benchmark that cannot run fails."""
     arguments = parse(argv)
+    Bench.most_repeats = arguments.repeats
     about = machine()
     CONSOLE.print(", ".join(f"{key} {value}" for key, value in about.items()), markup=False)
     failed = False
