@@ -108,7 +108,7 @@ void ElasticCore::measure_touched() {
     chunk->touched = touched.resident;
     chunk->written = touched.written;
     if (touched.resident.is_zero()) continue;
-    if (chunk->hot_until <= safe_points_) {
+    if (chunk->hot_until <= safe_points_ && !chunk->fresh) {  // what overflowed was no trial
       if (chunk->trips < UINT8_MAX) ++chunk->trips;
       pace_.note_touched(safe_points_);
     }

@@ -152,6 +152,16 @@ TEST_F(BelowThePeakTest, WhatRestsMakesRoomForTheStepAndStaysAway) {
   give_up(resting);
 }
 
+TEST_F(BelowThePeakTest, WhatOverflowsDoesNotMakeTrialsRare) {
+  auto resting = chunks(16, Phase::kUnknown);
+  for (int i = 0; i < 3; ++i) (void)step();
+  (void)allocator_.post_limit(kChunk * 17);
+  for (int i = 0; i < 20; ++i) (void)step();  // a chunk at a time makes room
+  EXPECT_EQ(slow(resting), 3U);
+  EXPECT_EQ(step(), 0U);
+  give_up(resting);
+}
+
 TEST_F(BelowThePeakTest, WhatEachStepTouchesIsTriedOnce) {
   auto weights = chunks(4, Phase::kUnknown);
   for (int i = 0; i < 3; ++i) (void)step();
