@@ -70,11 +70,13 @@ void ElasticCore::abandon_ahead() noexcept {
   set_moving(false);
 }
 
-// Chooses what moves out early. Blocks that die within the step make room by themselves; what was
+// Chooses what moves out early. Blocks that die within the step make room by themselves; the
+// optimizer's state, which each step touches before its safe point, is left to that; what was
 // touched on the slower tier lately goes only if the next safe point moved it anyway.
 std::vector<std::size_t> ElasticCore::choose_spills_ahead(Snapshot& shot, const AheadPlan& plan,
                                                           Bytes most) {
   const bool trial_only = plan.out.is_zero();
+  Bytes later;
   if (trial_only && plan.rest_out.is_zero()) return {};
   {
     const MutexLock lock(blocks_);
@@ -85,11 +87,16 @@ std::vector<std::size_t> ElasticCore::choose_spills_ahead(Snapshot& shot, const 
       const bool waits = shot.refs[i]->ahead_from > safe_points_;
       if (short_lived(shot.refs[i].segment->pool) || waits) view.skip = true;
       if (trial_only && !rests) view.skip = true;
+      if (view.born == Phase::kOptimizer && view.tier == Tier::kDevice && !view.used.is_zero()) {
+        later += view.size;
+        view.skip = true;
+      }
     }
   }
   if (trial_only) most = std::min(most, TrialPace::most(limit()));
-  std::vector<std::size_t> chosen = choose_spills(shot.views, std::max(plan.out, plan.rest_out),
-                                                  most, phase_.load(std::memory_order_relaxed));
+  const Bytes need = trial_only ? plan.rest_out : saturating_sub(plan.out, later);
+  std::vector<std::size_t> chosen =
+      choose_spills(shot.views, need, most, phase_.load(std::memory_order_relaxed));
   std::erase_if(chosen, [&](std::size_t i) { return shot.views[i].tier != Tier::kDevice; });
   return chosen;
 }
