@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -211,7 +212,13 @@ def scenario_step_in_a_move(stop_threads: bool) -> Facts:
     """Train a guaranteed job; let a step cut in between a move's comparison and its exchange."""
     patience_ms = 20 if stop_threads else 10_000  # a stopped thread never comes
     job = Job.start(job_class="guaranteed", cut_into_a_move=(stop_threads, patience_ms))
-    mover = threading.Thread(target=job.shrink)
+
+    def shrink() -> None:  # a thread that cannot be stopped just then is no reason to give up
+        while job.chunks_compared == 0:
+            job.shrink()
+            time.sleep(0.01)
+
+    mover = threading.Thread(target=shrink, daemon=True)
 
     def between_steps(number: int) -> None:
         job.stepped()
