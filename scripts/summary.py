@@ -1,11 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adds up JUnit result files and prints the closing line `N passed, N failed, N skipped`."""
+"""Adds up JUnit result files and prints the closing line `N passed, N failed, N skipped`.
+
+Every failed case is named before it, with the end of what it printed.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
 from xml.etree import ElementTree
+
+
+# As much of a failed case's output as tells what went wrong without burying the next one.
+TOLD_LINES = 25
+
+
+def told(case: ElementTree.Element) -> str:
+    """Return the end of what a failed case said, each line marked with "  | "."""
+    texts = (case.findtext(tag) for tag in ("failure", "error", "system-out"))
+    text = next((text for text in texts if text and text.strip()), "")
+    return "".join(f"  | {line}\n" for line in text.rstrip().splitlines()[-TOLD_LINES:])
 
 
 def count(path: str) -> tuple[int, int, int]:
@@ -20,6 +34,7 @@ def count(path: str) -> tuple[int, int, int]:
         if case.find("failure") is not None or case.find("error") is not None:
             failed += 1
             print(f"failed: {case.get('classname', '')} {case.get('name', '')}", file=sys.stderr)
+            print(told(case), end="", file=sys.stderr)
         elif case.find("skipped") is not None:
             skipped += 1
         else:
