@@ -28,6 +28,8 @@ build_preset() { configure_preset "$1" && cmake --build --preset "$1"; }
 if command -v ccache >/dev/null 2>&1; then
   export COMMENSAL_CCACHE=ccache CMAKE_CXX_COMPILER_LAUNCHER=ccache
   export CCACHE_BASEDIR="$COMMENSAL_ROOT" CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=pch_defines,time_macros
+  # The package and the tests are two builds; under one name for the compiler they share objects.
+  export CXX=${CXX:-g++}
 else
   export COMMENSAL_CCACHE=""
 fi

@@ -29,7 +29,7 @@ from typing import Any
 import jobs
 import torch
 
-# Totals of `commensal.stats()["memory"]` whose change each step of `train` reports.
+# Totals of `commensal.stats()["memory"]` whose change since the last step `train` reports.
 TOTALS = (
     "safe_point_wait_seconds_total",
     "pause_seconds_total",
@@ -93,26 +93,34 @@ class EmptyStop:
         return seconds
 
 
-def observed(step: jobs.Step, count: int, empty: EmptyStop | None) -> list[dict[str, Any]]:
-    """Train, and tell what each step saw; `failed`: it raised, or its loss is no number."""
-    rows = []
-    before = memory()
-    for _ in range(count):
+class Observed:
+    """Trains, and tells what each step saw, with what happened since the one before it."""
+
+    def __init__(self, step: jobs.Step, empty: EmptyStop | None) -> None:
+        self._step = step
+        self._empty = empty
+        self._before: dict[str, Any] = {}
+
+    def train(self, count: int) -> list[dict[str, Any]]:
+        """Return a row for each step; `failed`: it raised, or its loss is no number."""
+        self._before = self._before or memory()
+        return [self._row() for _ in range(count)]
+
+    def _row(self) -> dict[str, Any]:
         begin = time.monotonic()
         try:
-            failed = "" if math.isfinite(step()) else "the loss is no number"
+            failed = "" if math.isfinite(self._step()) else "the loss is no number"
         except RuntimeError as error:  # torch.OutOfMemoryError is one
             failed = str(error)
         end = time.monotonic()
         after = memory()
         row = {"begin": begin, "end": end, "failed": failed, "device": after["device_bytes"]}
         row["host"] = after["host_bytes"]
-        row |= {name: after[name] - before[name] for name in TOTALS}
-        if empty is not None:
-            row["empty_stop"] = empty.seconds()
-        rows.append(row)
-        before = after
-    return rows
+        row |= {name: after[name] - self._before[name] for name in TOTALS}
+        self._before = after
+        if self._empty is not None:
+            row["empty_stop"] = self._empty.seconds()
+        return row
 
 
 def main() -> None:
@@ -129,6 +137,7 @@ def main() -> None:
     cold = torch.arange(arguments.cold_mib << 17)  # of 8 bytes each
     losses = [step() for _ in range(arguments.warm_up)]
     empty = EmptyStop(arguments.library) if arguments.library else None
+    observed = Observed(step, empty)
     turns: list[list[float]] = []
 
     def go() -> str:
@@ -140,7 +149,7 @@ def main() -> None:
         return "done"
 
     answers: dict[str, Callable[[str], Any]] = {
-        "train": lambda count: observed(step, int(count), empty),
+        "train": lambda count: observed.train(int(count)),
         "limit": lambda size: limit(int(size)),
         "touch": lambda _: int(cold.sum()),
         "memory": lambda _: {**memory(), **resident()},

@@ -50,6 +50,11 @@ def library_dir() -> Path | None:
 # ----- in the process of a scenario
 
 
+# Whether a pinned block is free again when the next batch wants one depends on how fast the last
+# copy was: native runs of it differ from each other in their calls.
+UNCOUNTED = ("training",)
+
+
 class Run:
     """What a scenario notes of PyTorch's memory."""
 
@@ -478,7 +483,8 @@ def main(name: str, who: str, answer: str) -> None:
     elif who != "native":
         testing.commensal_testing_swap_deleters(int(who == "careful"))
     globals()[f"scenario_{name}"](run)
-    run.note_calls()
+    if name not in UNCOUNTED:
+        run.note_calls()
     run.facts["frees_seen"] = testing.commensal_testing_frees()
     Path(answer).write_text(json.dumps(run.facts))
 
