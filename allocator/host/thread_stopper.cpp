@@ -6,6 +6,7 @@
 
 #include <fcntl.h>
 #include <linux/futex.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
@@ -59,6 +60,7 @@ struct Thread {
   int tid;
   Kind kind;
   bool signalled;
+  bool raised;  // out of the idle class until it goes on
   std::uint64_t started;
   std::byte* stack;       // put in place by the handler if the thread has none
   std::uint64_t arrived;  // generation in which it came into the handler << 8 | Found
@@ -77,6 +79,8 @@ struct State {
   int busy;  // a thread that ran without an alternate stack all through it; 0: none
   std::uint32_t stacks_wanted;  // 1: a stop was refused for want of an alternate stack
   std::uint64_t links;          // of /proc/self/task when everybody was stopped between ops
+  int raised_self;              // the caller's thread, if it was in the idle class; 0: it was not
+  bool cannot_raise;            // the kernel refused once
   std::size_t stack_size;
   SignalStacks stacks;
   std::uint32_t count;
@@ -320,11 +324,6 @@ Kind classify(Thread& thread, std::uint32_t position, int signal, bool& asleep) 
   return Kind::kBlocked;
 }
 
-void forget_threads() noexcept {
-  g.count = 0;
-  for (std::uint32_t& bucket : g.buckets) bucket = 0;
-}
-
 // Finds a thread, or the place for it. Null: the table is full.
 Thread* find(int tid, bool& is_new) noexcept {
   std::uint32_t at = static_cast<std::uint32_t>(tid) * 2654435761U % kBuckets;
@@ -342,10 +341,51 @@ Thread* find(int tid, bool& is_new) noexcept {
   thread.tid = tid;
   thread.kind = Kind::kStop;
   thread.signalled = false;
+  thread.raised = false;
   thread.started = 0;
   store(thread.stack, static_cast<std::byte*>(nullptr));
   g.buckets[at] = ++g.count;
   return &thread;
+}
+
+// Forgets all but that some are raised.
+void forget_threads() noexcept {
+  const std::uint32_t count = g.count;
+  g.count = 0;
+  for (std::uint32_t& bucket : g.buckets) bucket = 0;
+  for (std::uint32_t i = 0; i < count; ++i) {
+    if (!g.threads[i].raised) continue;
+    bool is_new = false;
+    find(g.threads[i].tid, is_new)->raised = true;
+  }
+}
+
+// A thread in the idle class comes to its handler only when nobody else wants the processor: beside
+// a busy neighbour after seconds, while all others wait. It leaves the class until it goes on. The
+// kernel lets an ordinary user do so only where RLIMIT_NICE allows it.
+bool raise(int tid) noexcept {
+  if (g.cannot_raise) return false;
+  const long policy = ::syscall(SYS_sched_getscheduler, tid);
+  if (policy != SCHED_IDLE) return false;
+  const sched_param normal{};
+  if (::syscall(SYS_sched_setscheduler, tid, SCHED_OTHER, &normal) == 0) return true;
+  g.cannot_raise = errno == EPERM;
+  return false;
+}
+
+// Puts all back that were raised, before they go on.
+void lower_all() noexcept {
+  const sched_param normal{};
+  for (std::uint32_t i = 0; i < g.count; ++i) {
+    Thread& thread = g.threads[i];
+    if (thread.raised && thread.kind != Kind::kGone) {
+      ::syscall(SYS_sched_setscheduler, thread.tid, SCHED_IDLE, &normal);
+    }
+    thread.raised = false;
+  }
+  if (g.raised_self == 0) return;
+  ::syscall(SYS_sched_setscheduler, g.raised_self, SCHED_IDLE, &normal);
+  g.raised_self = 0;
 }
 
 struct DirectoryEntry {
@@ -435,7 +475,11 @@ bool look_first(int self, int signal, StopPoint where, std::uint64_t patience) n
       }
       bool asleep = false;
       thread->kind = classify(*thread, position, signal, asleep);
-      if (thread->kind == Kind::kBlocked) blocked = thread;
+      if (thread->kind == Kind::kBlocked) {
+        blocked = thread;
+        // It may be on its way out of the handler still.
+        thread->raised = thread->raised || raise(tid);
+      }
       if (thread->kind == Kind::kGone || thread->kind == Kind::kExempt) return true;
       const SignalStackOwner* owner = g.stacks.meet(tid, thread->started);
       if (owner == nullptr) {
@@ -549,6 +593,7 @@ bool signal_threads(int self, int process, int signal, std::uint32_t generation,
     store(thread->stack, owner->stack);
     grew = true;
     thread->signalled = true;
+    thread->raised = thread->raised || raise(tid);
     long error = 0;
     store(g.wanted, g.wanted + 1);
     if (send(*thread, process, signal, generation, error)) return true;
@@ -703,12 +748,14 @@ ThreadStopper::Result ThreadStopper::stop(Duration deadline, StopPoint where) no
   const int self = static_cast<int>(::syscall(SYS_gettid));
   const int process = static_cast<int>(::syscall(SYS_getpid));
   if (!look_first(self, signal_, where, static_cast<std::uint64_t>(deadline.count()) / 2)) {
+    lower_all();
     give_turn();
     return Result{false, g.reason, {}};
   }
   give_self(self);
 
   set_mask(~std::uint64_t{0}, &g.saved_mask);
+  g.raised_self = raise(self) ? self : 0;
   const std::uint64_t begin = now();
   const std::uint32_t generation = load(g.gate) + 1;
   store(g.wanted, 0U);
@@ -745,6 +792,7 @@ ThreadStopper::Result ThreadStopper::stop(Duration deadline, StopPoint where) no
 }
 
 void ThreadStopper::resume() noexcept {
+  lower_all();
   open_gate();
   const std::uint64_t mask = g.saved_mask;
   give_turn();
@@ -764,17 +812,19 @@ ThreadStopper::Result ThreadStopper::give_stacks(Duration deadline) noexcept {
 }
 
 std::uint32_t ThreadStopper::unused_stacks() noexcept {
-  take_turn(UINT64_MAX);
-  const std::uint32_t unused = g.stacks.unused();
-  give_turn();
-  return unused;
+  const NoStops none;
+  return g.stacks.unused();
 }
+
+ThreadStopper::NoStops::NoStops() noexcept { take_turn(UINT64_MAX); }
+ThreadStopper::NoStops::~NoStops() { give_turn(); }
 
 std::string ThreadStopper::obstacle(StopPoint where) {
   if (!take_turn(now() + kNanoseconds)) return "another thread stops the threads of this process";
   const bool none = look_first(static_cast<int>(::syscall(SYS_gettid)), signal_, where, kPatience);
   char text[sizeof(g.reason)];
   for (std::size_t i = 0; i < sizeof(text); ++i) text[i] = g.reason[i];
+  lower_all();
   give_turn();
   return none ? std::string() : std::string(text);
 }

@@ -32,6 +32,9 @@ enum class StopPoint : std::uint8_t {
 /// yet is signalled while it sleeps in a system call, after all others are held; if it runs, the
 /// stop is refused, `stacks_wanted` is true, and a stop between ops gives it one.
 ///
+/// Threads of the idle scheduling class (SCHED_IDLE) are in the usual one from when they are
+/// signalled until they go on, where the kernel allows that; else a busy neighbour delays the stop.
+///
 /// There is one a process, because a signal handler has no other place for its state. Thread
 /// safety: two threads may call `stop`; the second waits for the first one's `resume`.
 /// Between `stop` and `resume` the caller must not take locks or allocate, see memory_source.h.
@@ -41,6 +44,16 @@ class ThreadStopper {
     bool stopped = false;
     const char* reason = "";  ///< why not; valid until the next `stop`
     Duration held{};          ///< since the first thread was signalled; before that all ran
+  };
+
+  /// While one lives, nobody stops threads: for who changes their scheduling class. Not inside a
+  /// stop. Waits for the `resume` of one in progress.
+  class NoStops {
+   public:
+    NoStops() noexcept;
+    ~NoStops();
+    NoStops(const NoStops&) = delete;
+    NoStops& operator=(const NoStops&) = delete;
   };
 
   /// Returns the one instance; the first call takes a free real-time signal.

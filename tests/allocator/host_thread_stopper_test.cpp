@@ -84,6 +84,75 @@ TEST(ThreadStopper, StopsAProcessOfOneThread) {
   EXPECT_EQ(ThreadStopper::instance().obstacle(), "");
 }
 
+// A thread of the idle class that does nothing but end when told.
+class IdleClassThread {
+ public:
+  IdleClassThread() : thread_([this] { run(); }) {
+    while (tid_.load() == 0) std::this_thread::yield();
+  }
+  ~IdleClassThread() {
+    end_ = true;
+    thread_.join();
+  }
+  IdleClassThread(const IdleClassThread&) = delete;
+  IdleClassThread& operator=(const IdleClassThread&) = delete;
+
+  UNINSTRUMENTED long scheduling_class() const noexcept {
+    return ::syscall(SYS_sched_getscheduler, tid_.load());
+  }
+  // Whether the kernel lets such a thread leave the class again.
+  [[nodiscard]] bool may_leave() const noexcept { return may_leave_; }
+
+ private:
+  void run() {
+    const sched_param normal{};
+    ::sched_setscheduler(0, SCHED_IDLE, &normal);
+    may_leave_ = ::sched_setscheduler(0, SCHED_OTHER, &normal) == 0;
+    ::sched_setscheduler(0, SCHED_IDLE, &normal);
+    tid_ = static_cast<int>(::syscall(SYS_gettid));
+    while (!end_) std::this_thread::sleep_for(1ms);
+  }
+
+  std::atomic<int> tid_{0};
+  std::atomic<bool> end_{false};
+  bool may_leave_ = false;
+  std::thread thread_;
+};
+
+TEST(ThreadStopper, AThreadOfTheIdleClassIsOutOfItWhileItIsStopped) {
+  const IdleClassThread thread;
+  ASSERT_EQ(thread.scheduling_class(), SCHED_IDLE);
+  for (int round = 0; round < 3; ++round) {
+    stop_or_fail();
+    const long inside = thread.scheduling_class();
+    ThreadStopper::instance().resume();
+    EXPECT_EQ(inside, thread.may_leave() ? SCHED_OTHER : SCHED_IDLE);
+    EXPECT_EQ(thread.scheduling_class(), SCHED_IDLE) << "it goes on as it was";
+  }
+}
+
+TEST(ThreadStopper, WhoStopsFromTheIdleClassIsBackInItAfterwards) {
+  std::thread([] {
+    const sched_param normal{};
+    ASSERT_EQ(::sched_setscheduler(0, SCHED_IDLE, &normal), 0);
+    stop_or_fail();
+    ThreadStopper::instance().resume();
+    EXPECT_EQ(::sched_getscheduler(0), SCHED_IDLE);
+  }).join();
+}
+
+TEST(ThreadStopper, NobodyStopsThreadsWhileTheirClassesChange) {
+  ThreadStopper::instance();
+  {
+    const ThreadStopper::NoStops none;
+    const ThreadStopper::Result result = ThreadStopper::instance().stop(10ms);
+    EXPECT_FALSE(result.stopped);
+    EXPECT_THAT(result.reason, HasSubstr("another thread"));
+  }
+  stop_or_fail();
+  ThreadStopper::instance().resume();
+}
+
 TEST(ThreadStopper, NothingMovesInsideAndEverythingGoesOn) {
   Counters counters;
   std::atomic<bool> end{false};

@@ -19,7 +19,8 @@ from commensal.demo.processes import Daemon
 from commensal.demo.statistics import Interval, bootstrap_interval
 
 MiB = 1 << 20
-NO_LIMIT = 1 << 40
+DEVICE = 8192 * MiB
+SPILLING = "spilling"
 MOST_SECONDS = 15.0  # for a move; what is left then is told
 CASES = ("alone", "spill")
 
@@ -70,10 +71,13 @@ class Training(threading.Thread):
 
 
 def run(*, quick: bool) -> Result:
-    """Let one job train while the other, which does not compute, spills."""
+    """Let one job train while a coordinator takes the memory of the other, which does not compute.
+
+    The other is in the kernel's idle class, as opportunistic jobs are.
+    """
     mib, rounds = (64, 1) if quick else (2048, 2)
-    # Its few ops need not wait for gaps; and on a busy machine, where a quick run may be, the
-    # kernel's idle class stands still.
+    # Its few ops need not wait for gaps; and on a busy machine, where a quick run may be, it would
+    # not get as far as that in the idle class.
     options = ("--quiet", "--law", "open", *(("--no-idle-class",) if quick else ()))
     result = Result(
         "neighbour",
@@ -84,7 +88,7 @@ def run(*, quick: bool) -> Result:
     windows: list[Window] = []
     with (
         tempfile.TemporaryDirectory(prefix="commensal-bench-") as folder,
-        Daemon(Path(folder), 8192 * MiB) as daemon,
+        Daemon(Path(folder), DEVICE) as daemon,
         Script(
             *("workload.py", "--model", "char_transformer"),
             launcher=daemon.launcher("guaranteed", "neighbour", "--quiet"),
@@ -92,7 +96,7 @@ def run(*, quick: bool) -> Result:
         ) as neighbour,
         Script(
             *("workload.py", "--model", "mlp_tiny", "--cold-mib", str(mib + 64)),
-            launcher=daemon.launcher("opportunistic", "spilling", *options),
+            launcher=daemon.launcher("opportunistic", SPILLING, *options),
             environment=daemon.environment(),
         ) as spilling,
     ):
@@ -100,7 +104,7 @@ def run(*, quick: bool) -> Result:
             windows.append(
                 bench.window(
                     f"round {number + 1} of {rounds}",
-                    lambda: observe(neighbour, spilling, mib, 0.5 if quick else 2.0),
+                    lambda: observe(daemon, neighbour, spilling, mib, 0.5 if quick else 2.0),
                 )
             )
         spilling.finish()
@@ -109,17 +113,18 @@ def run(*, quick: bool) -> Result:
     return result
 
 
-def observe(neighbour: Script, spilling: Script, mib: int, quiet_seconds: float) -> Window:
+def observe(
+    daemon: Daemon, neighbour: Script, spilling: Script, mib: int, quiet_seconds: float
+) -> Window:
     """Train, and meanwhile move memory out; sort the steps by whether they overlap that."""
-    bring_back(spilling)
-    held = int(json.loads(spilling.tell("memory"))["device_bytes"])
+    held = bring_back(daemon, spilling)
     window = Window()
     training = Training(neighbour)
     training.start()
     try:
         training.wait(quiet_seconds)
         begin = time.monotonic()
-        window.moved_bytes = move(spilling, held - mib * MiB)
+        window.moved_bytes = move_out(daemon, held - mib * MiB)
         end = time.monotonic()
         training.wait(quiet_seconds)
     finally:
@@ -131,28 +136,36 @@ def observe(neighbour: Script, spilling: Script, mib: int, quiet_seconds: float)
     return window
 
 
-def bring_back(job: Script) -> None:
-    """Lift the limit and wait; what no step uses comes back once it was touched, at a rate."""
-    for line in (f"limit {NO_LIMIT}", "touch", "train 1", f"limit {NO_LIMIT}"):
-        job.tell(line)
+def memory(daemon: Daemon) -> dict[str, Any]:
+    """Return what the coordinator knows of the memory of the job that spills."""
+    jobs: Any = daemon.status()["jobs"]
+    found: dict[str, Any] = next(job for job in jobs if job["job"]["name"] == SPILLING)["memory"]
+    return found
+
+
+def bring_back(daemon: Daemon, job: Script) -> int:
+    """Lift the limit, wait, and return the bytes; what no step uses comes back once touched."""
+    daemon.set_memory(SPILLING, DEVICE)
+    job.tell("touch")
     end = time.monotonic() + MOST_SECONDS
-    while json.loads(job.tell("memory"))["host_bytes"] > 0:
+    while (now := json.loads(job.tell("memory")))["host_bytes"] > 0:
         if time.monotonic() > end:
             raise BenchmarkError(f"memory was not back within {MOST_SECONDS:.0f} s")
         job.tell("train 1")
         time.sleep(0.1)
+    return int(now["device_bytes"])
 
 
-def move(job: Script, limit: int) -> int:
-    """Set a job's limit again and again until nothing is left to do; return the bytes."""
-    moved = 0
+def move_out(daemon: Daemon, limit: int) -> int:
+    """Let the coordinator lower the limit; return the bytes that are out when it holds."""
+    before = memory(daemon)["moved_out_bytes_total"]
+    daemon.set_memory(SPILLING, limit)
     end = time.monotonic() + MOST_SECONDS
-    while time.monotonic() < end:
-        ticket = json.loads(job.tell(f"limit {limit}"))
-        moved += ticket["done_bytes"]
-        if not ticket["deferred_bytes"]:
-            break
-    return moved
+    now = memory(daemon)
+    while now["device_bytes"] > limit and time.monotonic() < end:
+        time.sleep(0.02)
+        now = memory(daemon)
+    return int(now["moved_out_bytes_total"] - before)
 
 
 def report(result: Result, windows: list[Window], mib: int) -> None:

@@ -11,6 +11,8 @@
 #include <set>
 #include <system_error>
 
+#include "allocator/host/thread_stopper.h"
+
 namespace commensal {
 namespace {
 
@@ -39,6 +41,7 @@ void each_thread(Visit visit) {
 
 IdleClassResult set_all(int policy) {
   IdleClassResult result;
+  const ThreadStopper::NoStops none;  // a stop changes classes too, and back
   each_thread([&](int tid, const std::string& name) {
     if (policy == SCHED_IDLE && stays_out_of_idle_class(name)) return;
     const int now = ::sched_getscheduler(tid);
