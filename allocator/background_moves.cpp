@@ -78,7 +78,6 @@ std::vector<std::size_t> ElasticCore::choose_spills_ahead(Snapshot& shot, const 
   const bool trial_only = plan.out.is_zero();
   Bytes later;
   if (trial_only && plan.rest_out.is_zero()) return {};
-  const bool soon = needed_next(Phase::kOptimizer, phase_.load(std::memory_order_relaxed));
   {
     const MutexLock lock(blocks_);
     if (trial_only && !pace_.due(safe_points_)) return {};
@@ -88,7 +87,7 @@ std::vector<std::size_t> ElasticCore::choose_spills_ahead(Snapshot& shot, const 
       const bool waits = shot.refs[i]->ahead_from > safe_points_;
       if (short_lived(shot.refs[i].segment->pool) || waits) view.skip = true;
       if (trial_only && !rests) view.skip = true;
-      if (soon && view.born == Phase::kOptimizer && view.tier == Tier::kDevice && !view.used.is_zero()) {
+      if (view.born == Phase::kOptimizer && view.tier == Tier::kDevice && !view.used.is_zero()) {
         later += view.size;
         view.skip = true;
       }
