@@ -52,6 +52,8 @@ function(commensal_test name)
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(${name} PRIVATE commensal::warnings commensal::sanitize ${ARG_LIBRARIES}
                                         GTest::gmock_main)
+  # What is tested is optimised; tests themselves build a quarter faster without much of it.
+  target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
   list(LENGTH ARG_UNPARSED_ARGUMENTS sources)
   if(sources GREATER 3) # the header of googletest takes longer than most tests
     target_precompile_headers(${name} PRIVATE <gmock/gmock.h> <gtest/gtest.h>)

@@ -173,11 +173,7 @@ def built(program: str) -> bool:
 @pytest.mark.parametrize(
     ("name", "program", "bars"),
     [
-        (
-            "replay",
-            "replay_benchmark",
-            12 * 2,
-        ),  # of each, four for each number of threads
+        ("replay", "replay_benchmark", 12),  # four for each number of threads
         ("density", "replay_benchmark", 2 * len(TRACED)),
         ("limits", "limit_benchmark", 9),
         ("given_back", None, 4),
