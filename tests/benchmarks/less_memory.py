@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -21,6 +22,7 @@ from commensal.demo.statistics import Interval, paired_ratio_interval
 MiB = 1 << 20
 LEVELS = (0.9, 0.7, 0.5, 0.3)
 TURN_SECONDS = 0.5
+RESTS_SECONDS = 1.0
 # Read off figure 10 of "AntMan: Dynamic Scaling on GPU Clusters for Deep Learning" (OSDI 2020):
 # part of its memory that a job has -> its speed over that with all of it. Other jobs, on a GPU.
 ANTMAN_FIGURE_10 = {
@@ -59,6 +61,7 @@ class Cell:
     limit_bytes: int
     most_bytes: int
     failed: int
+    given_back: float  # anonymous memory less than the free job's, over what the limit asks for
 
 
 def policies() -> tuple[Policy, ...]:
@@ -74,7 +77,8 @@ def run(*, quick: bool) -> Result:
     levels, turns = ((0.9,), 1) if quick else (LEVELS, 3)
     result = Result(
         "less_memory",
-        "Speed of a job with a part of its memory, over its speed with all of it",
+        "Speed of a job with a part of its memory, over its speed with all of it "
+        "(in brackets: how much less memory it has, of what the limit asks for)",
         ["job", "memory", "policy", *(f"{level:.0%}" for level in levels)],
     )
     bench = Bench(result, quick=quick)
@@ -141,14 +145,27 @@ def measure(
                     base.train(free, whole.steps_in(TURN_SECONDS))
                     for _, job, side in limited:
                         side.train(job, side.steps_in(TURN_SECONDS))
+                whole_bytes = anonymous(free)
                 for policy, job, side in limited:
                     speed = paired_ratio_interval(
                         list(zip(base.turns, side.turns[1:], strict=True))
                     )
-                    cells[policy, level] = Cell(speed, limit, side.most_bytes, side.failed)
+                    given_back = (whole_bytes - anonymous(job)) / (peak - limit)
+                    cells[policy, level] = Cell(
+                        speed, limit, side.most_bytes, side.failed, given_back
+                    )
                     job.finish()
         free.finish()
     return peak, cells
+
+
+def anonymous(job: Script) -> int:
+    """Return the bytes of a job's own memory, as the kernel counts it while it rests.
+
+    A step that begins with a fetch ends with the next one, or when nothing happens for a while.
+    """
+    time.sleep(RESTS_SECONDS)
+    return int(json.loads(job.tell("memory"))["RssAnon"])
 
 
 def report(result: Result, name: str, peak: int, cells: dict[tuple[Policy, float], Cell]) -> None:
@@ -156,7 +173,7 @@ def report(result: Result, name: str, peak: int, cells: dict[tuple[Policy, float
     figures: dict[str, Any] = {"peak_bytes": peak}
     for policy in dict.fromkeys(policy for policy, _ in cells):
         row = {level: cell for (of, level), cell in cells.items() if of == policy}
-        shown = (f"{cell.speed.value:.2f}" for cell in row.values())
+        shown = (f"{cell.speed.value:.2f} ({cell.given_back:.2f})" for cell in row.values())
         result.rows.append((name, f"{peak / MiB:.0f} MiB", policy, *shown))
         figures[policy] = {
             f"{level:g}": {
@@ -165,6 +182,7 @@ def report(result: Result, name: str, peak: int, cells: dict[tuple[Policy, float
                 "limit_bytes": cell.limit_bytes,
                 "most_bytes_after_a_step": cell.most_bytes,
                 "failed_steps": cell.failed,
+                "given_back_over_asked": cell.given_back,
             }
             for level, cell in row.items()
         }
