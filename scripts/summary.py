@@ -10,7 +10,6 @@ import sys
 from collections.abc import Sequence
 from xml.etree import ElementTree
 
-
 # As much of a failed case's output as tells what went wrong without burying the next one.
 TOLD_LINES = 25
 
