@@ -81,6 +81,8 @@ struct State {
   std::uint64_t links;          // of /proc/self/task when everybody was stopped between ops
   int raised_self;              // the caller's thread, if it was in the idle class; 0: it was not
   bool cannot_raise;            // the kernel refused once
+  std::uint64_t raised_since;   // ticks: who starts from then on may inherit the class; 0: nobody
+  std::uint64_t ticks;          // of the kernel, a second
   std::size_t stack_size;
   SignalStacks stacks;
   std::uint32_t count;
@@ -178,6 +180,7 @@ long kernel_sigaction(int signal, const KernelSigaction* set, KernelSigaction* o
 // Takes a signal nobody handles, from the top: few programs start there.
 int install_handler() {
   g.stack_size = SignalStacks::size();
+  g.ticks = static_cast<std::uint64_t>(::sysconf(_SC_CLK_TCK));
   for (int signal = SIGRTMAX - 2; signal >= SIGRTMIN; --signal) {
     KernelSigaction old{};
     if (kernel_sigaction(signal, nullptr, &old) != 0 || old.handler != nullptr) continue;
@@ -324,6 +327,14 @@ Kind classify(Thread& thread, std::uint32_t position, int signal, bool& asleep) 
   return Kind::kBlocked;
 }
 
+// In the unit of `Thread::started`.
+std::uint64_t ticks_now() noexcept {
+  timespec time{};
+  ::syscall(SYS_clock_gettime, CLOCK_BOOTTIME, &time);
+  return static_cast<std::uint64_t>(time.tv_sec) * g.ticks +
+         static_cast<std::uint64_t>(time.tv_nsec) * g.ticks / kNanoseconds;
+}
+
 // Finds a thread, or the place for it. Null: the table is full.
 Thread* find(int tid, bool& is_new) noexcept {
   std::uint32_t at = static_cast<std::uint32_t>(tid) * 2654435761U % kBuckets;
@@ -367,25 +378,37 @@ bool raise(int tid) noexcept {
   if (g.cannot_raise) return false;
   const long policy = ::syscall(SYS_sched_getscheduler, tid);
   if (policy != SCHED_IDLE) return false;
+  if (g.raised_since == 0) g.raised_since = ticks_now();
   const sched_param normal{};
   if (::syscall(SYS_sched_setscheduler, tid, SCHED_OTHER, &normal) == 0) return true;
   g.cannot_raise = errno == EPERM;
   return false;
 }
 
-// Puts all back that were raised, before they go on.
-void lower_all() noexcept {
+void lower(int tid) noexcept {
   const sched_param normal{};
-  for (std::uint32_t i = 0; i < g.count; ++i) {
+  ::syscall(SYS_sched_setscheduler, tid, SCHED_IDLE, &normal);
+}
+
+// Tells whether a thread inherited the usual class from one that was raised.
+bool inherited(const Thread& thread) noexcept {
+  return thread.kind == Kind::kStop && thread.started >= g.raised_since &&
+         ::syscall(SYS_sched_getscheduler, thread.tid) == SCHED_OTHER;
+}
+
+// Puts all back that were raised, and those that they started, before they go on. `all_held`: no
+// thread can be missing; else one that is being started just now is put back at the next stop.
+void lower_all(bool all_held) noexcept {
+  bool any = g.raised_self != 0;
+  for (std::uint32_t i = 0; i < g.count; ++i) any = any || g.threads[i].raised;
+  for (std::uint32_t i = 0; any && i < g.count; ++i) {
     Thread& thread = g.threads[i];
-    if (thread.raised && thread.kind != Kind::kGone) {
-      ::syscall(SYS_sched_setscheduler, thread.tid, SCHED_IDLE, &normal);
-    }
+    if (thread.raised ? thread.kind != Kind::kGone : inherited(thread)) lower(thread.tid);
     thread.raised = false;
   }
-  if (g.raised_self == 0) return;
-  ::syscall(SYS_sched_setscheduler, g.raised_self, SCHED_IDLE, &normal);
+  if (g.raised_self != 0) lower(g.raised_self);
   g.raised_self = 0;
+  if (all_held) g.raised_since = 0;
 }
 
 struct DirectoryEntry {
@@ -722,6 +745,14 @@ void open_gate() noexcept {
   futex_wake(g.gate, INT32_MAX);
 }
 
+void let_go(bool all_held) noexcept {
+  lower_all(all_held);
+  open_gate();
+  const std::uint64_t mask = g.saved_mask;
+  give_turn();
+  set_mask(mask, nullptr);
+}
+
 }  // namespace
 
 bool need_not_stop(std::string_view thread_name) noexcept {
@@ -748,7 +779,7 @@ ThreadStopper::Result ThreadStopper::stop(Duration deadline, StopPoint where) no
   const int self = static_cast<int>(::syscall(SYS_gettid));
   const int process = static_cast<int>(::syscall(SYS_getpid));
   if (!look_first(self, signal_, where, static_cast<std::uint64_t>(deadline.count()) / 2)) {
-    lower_all();
+    lower_all(false);
     give_turn();
     return Result{false, g.reason, {}};
   }
@@ -769,7 +800,7 @@ ThreadStopper::Result ThreadStopper::stop(Duration deadline, StopPoint where) no
     if (!signal_threads(self, process, signal_, generation, where, ready_only, pass) ||
         !wait_for_arrivals(generation, limit)) {
       note_stacks(generation);
-      resume();
+      let_go(false);
       return Result{false, g.reason, {}};
     }
     if (!pass.grew && ready_only) {
@@ -778,7 +809,7 @@ ThreadStopper::Result ThreadStopper::stop(Duration deadline, StopPoint where) no
     }
     if (pass.grew && now() >= limit) {
       note_stacks(generation);
-      resume();
+      let_go(false);
       return Result{
           false, Reason().add("threads start faster than they can be stopped").text(), {}};
     }
@@ -791,13 +822,7 @@ ThreadStopper::Result ThreadStopper::stop(Duration deadline, StopPoint where) no
   return Result{true, "", Duration{static_cast<Duration::rep>(now() - begin)}};
 }
 
-void ThreadStopper::resume() noexcept {
-  lower_all();
-  open_gate();
-  const std::uint64_t mask = g.saved_mask;
-  give_turn();
-  set_mask(mask, nullptr);
-}
+void ThreadStopper::resume() noexcept { let_go(true); }
 
 bool ThreadStopper::stacks_wanted() const noexcept {
   return __atomic_load_n(&g.stacks_wanted, __ATOMIC_RELAXED) != 0;
@@ -824,7 +849,7 @@ std::string ThreadStopper::obstacle(StopPoint where) {
   const bool none = look_first(static_cast<int>(::syscall(SYS_gettid)), signal_, where, kPatience);
   char text[sizeof(g.reason)];
   for (std::size_t i = 0; i < sizeof(text); ++i) text[i] = g.reason[i];
-  lower_all();
+  lower_all(false);
   give_turn();
   return none ? std::string() : std::string(text);
 }

@@ -34,6 +34,8 @@ enum class StopPoint : std::uint8_t {
 ///
 /// Threads of the idle scheduling class (SCHED_IDLE) are in the usual one from when they are
 /// signalled until they go on, where the kernel allows that; else a busy neighbour delays the stop.
+/// Who is started meanwhile (in the kernel's ticks, 10 ms) and inherits the usual class is put into
+/// the idle one with them.
 ///
 /// There is one a process, because a signal handler has no other place for its state. Thread
 /// safety: two threads may call `stop`; the second waits for the first one's `resume`.

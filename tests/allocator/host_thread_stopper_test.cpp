@@ -84,6 +84,9 @@ TEST(ThreadStopper, StopsAProcessOfOneThread) {
   EXPECT_EQ(ThreadStopper::instance().obstacle(), "");
 }
 
+// What was started in the kernel's tick in which a stop begins passes for started during it.
+void let_a_tick_pass() { std::this_thread::sleep_for(30ms); }
+
 // A thread of the idle class that does nothing but end when told.
 class IdleClassThread {
  public:
@@ -120,6 +123,7 @@ class IdleClassThread {
 };
 
 TEST(ThreadStopper, AThreadOfTheIdleClassIsOutOfItWhileItIsStopped) {
+  let_a_tick_pass();
   const IdleClassThread thread;
   ASSERT_EQ(thread.scheduling_class(), SCHED_IDLE);
   for (int round = 0; round < 3; ++round) {
@@ -132,6 +136,7 @@ TEST(ThreadStopper, AThreadOfTheIdleClassIsOutOfItWhileItIsStopped) {
 }
 
 TEST(ThreadStopper, WhoStopsFromTheIdleClassIsBackInItAfterwards) {
+  let_a_tick_pass();
   std::thread([] {
     const sched_param normal{};
     ASSERT_EQ(::sched_setscheduler(0, SCHED_IDLE, &normal), 0);
@@ -139,6 +144,101 @@ TEST(ThreadStopper, WhoStopsFromTheIdleClassIsBackInItAfterwards) {
     ThreadStopper::instance().resume();
     EXPECT_EQ(::sched_getscheduler(0), SCHED_IDLE);
   }).join();
+}
+
+// A thread of the idle class that does what it is told; then it has ended.
+void in_the_idle_class(const std::function<void(bool may_leave)>& work) {
+  std::thread([&] {
+    const sched_param normal{};
+    ::sched_setscheduler(0, SCHED_IDLE, &normal);
+    const bool may_leave = ::sched_setscheduler(0, SCHED_OTHER, &normal) == 0;
+    ::sched_setscheduler(0, SCHED_IDLE, &normal);
+    work(may_leave);
+  }).join();
+}
+
+// A thread that lives until it is told to end.
+class Sleeper {
+ public:
+  // `first` runs on the thread.
+  explicit Sleeper(const std::function<void()>& first = [] {})
+      : thread_([this, first] {
+          first();
+          tid_ = static_cast<int>(::syscall(SYS_gettid));
+          while (!end_) std::this_thread::sleep_for(1ms);
+        }) {
+    while (tid_.load() == 0) std::this_thread::yield();
+  }
+  ~Sleeper() {
+    end_ = true;
+    thread_.join();
+  }
+  Sleeper(const Sleeper&) = delete;
+  Sleeper& operator=(const Sleeper&) = delete;
+
+  [[nodiscard]] int scheduling_class() const noexcept { return ::sched_getscheduler(tid_.load()); }
+
+ private:
+  std::atomic<int> tid_{0};
+  std::atomic<bool> end_{false};
+  std::thread thread_;
+};
+
+TEST(ThreadStopper, AThreadStartedDuringAStopIsInTheIdleClassAsItsParent) {
+  ThreadStopper& stopper = ThreadStopper::instance();
+  sigset_t signal;
+  sigemptyset(&signal);
+  sigaddset(&signal, stopper.signal_number());
+  std::promise<void> deaf;
+  std::unique_ptr<Sleeper> child;
+  const Sleeper usual;
+  let_a_tick_pass();
+  std::thread parent([&] {
+    in_the_idle_class([&](bool may_leave) {
+      pthread_sigmask(SIG_BLOCK, &signal, nullptr);
+      deaf.set_value();
+      // Just what a thread does that starts another one: it blocks signals when the stop looks.
+      while (may_leave && ::sched_getscheduler(0) == SCHED_IDLE) std::this_thread::yield();
+      child = std::make_unique<Sleeper>([&] { pthread_sigmask(SIG_UNBLOCK, &signal, nullptr); });
+      EXPECT_EQ(child->scheduling_class(), may_leave ? SCHED_OTHER : SCHED_IDLE);
+      pthread_sigmask(SIG_UNBLOCK, &signal, nullptr);
+    });
+  });
+  deaf.get_future().wait();
+  stop_or_fail();
+  stopper.resume();
+  parent.join();
+  EXPECT_EQ(child->scheduling_class(), SCHED_IDLE);
+  EXPECT_EQ(usual.scheduling_class(), SCHED_OTHER) << "who was not in the class is not put there";
+}
+
+TEST(ThreadStopper, ThreadsStartedAllTheTimeStayInTheIdleClass) {
+  ThreadStopper& stopper = ThreadStopper::instance();
+  std::atomic<bool> enough{false};
+  std::vector<std::unique_ptr<Sleeper>> children;
+  std::thread parent([&] {
+    in_the_idle_class([&](bool) {
+      while (children.size() < 100 && !enough) children.push_back(std::make_unique<Sleeper>());
+    });
+  });
+  for (int i = 0; i < 60; ++i) {
+    // Short ones, of which some are given up while a thread is being started.
+    if (stopper.stop(i % 2 == 0 ? 5ms : 1s).stopped) stopper.resume();
+  }
+  enough = true;
+  parent.join();
+  // What a stop that was given up has missed, the next one puts back.
+  const Sleeper last([] {
+    const sched_param normal{};
+    ::sched_setscheduler(0, SCHED_IDLE, &normal);
+  });
+  // Beside a busy neighbour some may still be on their way out of the handler.
+  bool stopped = false;
+  for (int i = 0; i < 50 && !stopped; ++i) stopped = stopper.stop(kLong).stopped;
+  ASSERT_TRUE(stopped);
+  stopper.resume();
+  EXPECT_FALSE(children.empty());
+  for (const auto& child : children) EXPECT_EQ(child->scheduling_class(), SCHED_IDLE);
 }
 
 TEST(ThreadStopper, NobodyStopsThreadsWhileTheirClassesChange) {
@@ -504,6 +604,7 @@ TEST(ThreadStopper, AnAlternateStackOfTheProgramStays) {
 
 TEST(ThreadStopper, StacksOfThreadsThatEndedServeOthers) {
   const auto stop_and_go = [] {
+    let_a_tick_pass();  // a thread that was joined may be seen for a moment still
     stop_or_fail();
     ThreadStopper::instance().resume();
   };
