@@ -153,7 +153,7 @@ AheadReport ElasticCore::work_ahead(Bytes most) {
   }
   if (!out) {
     const Bytes unused = saturating_sub(limit(), ledger().resident());
-    if (added > unused) (void)release_free(added - unused, 1);
+    if (added > unused) (void)release_free(added - unused, Unused::kDevice, 1);
     if (added > saturating_sub(limit(), ledger().resident())) return report;
     lease_limit();
   }

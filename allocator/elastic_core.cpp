@@ -301,7 +301,7 @@ ElasticCore::Attempt ElasticCore::try_device(const Request& request, Bytes& rele
   Growth growth = grow_pool(request, false);
   if (growth.block == nullptr) {
     const Bytes before = ledger().on_device();
-    released = release_free(growth.short_by);
+    released = release_free(growth.short_by, Unused::kDevice);
     const Bytes gone = saturating_sub(before, ledger().on_device());
     {
       const MutexLock lock(blocks_);
@@ -327,7 +327,7 @@ void ElasticCore::trade_chunks(Bytes more, Bytes request) {
     const Bytes reserved = ledger_.device + ledger_.host + ledger_.parked + more;
     over = saturating_sub(reserved, reserve_allowance(peak_with(request)));
   }
-  if (!over.is_zero()) (void)release_free(over);
+  if (!over.is_zero()) (void)release_free(over, Unused::kDevice);
 }
 
 ElasticCore::Attempt ElasticCore::try_host(const Request& request) {
@@ -337,7 +337,12 @@ ElasticCore::Attempt ElasticCore::try_host(const Request& request) {
       if (void* block = take(pool, request, false)) return {block, {}};
     }
   }
-  const Growth growth = grow_pool(request, true);
+  Growth growth = grow_pool(request, true);
+  if (growth.block == nullptr) {
+    const Bytes before = ledger().on_host();
+    (void)release_free({}, Unused::kEverywhere);
+    if (ledger().on_host() < before) growth = grow_pool(request, true);
+  }
   return {growth.block, growth.reason};
 }
 
@@ -538,7 +543,7 @@ void ElasticCore::set_chunk(const ChunkRef& ref, MemoryHandle handle, Tier tier)
   }
   if (chunk.tier != Tier::kFree && tier == Tier::kFree) --ref.segment->mapped;
   ledger_.touched = saturating_sub(ledger_.touched, chunk.touched);
-  chunk.touched = chunk.written = Bytes{};
+  chunk.touched = chunk.touched_before = chunk.written = Bytes{};
   chunk.handle = handle;
   chunk.tier = tier;
   chunk.lazy = false;

@@ -288,7 +288,13 @@ class ElasticCore {
       COMMENSAL_REQUIRES(moves_);
   [[nodiscard]] MoveReport run_batch(const std::vector<ChunkRef>& chunks, Tier tier, Tier label,
                                      bool lazy, TimePoint deadline) COMMENSAL_REQUIRES(moves_);
-  Bytes release_free(Bytes need, std::uint64_t idle_for = 0) COMMENSAL_REQUIRES(moves_);
+  /// Which chunks without blocks are given back.
+  enum class Unused : std::uint8_t {
+    kDevice,     ///< within a step: what overflowed once is likely to be needed again
+    kEverywhere  ///< all of the slower tier, too
+  };
+  Bytes release_free(Bytes need, Unused which, std::uint64_t idle_for = 0)
+      COMMENSAL_REQUIRES(moves_);
   [[nodiscard]] std::size_t release_run(std::span<const ChunkRef> run) COMMENSAL_REQUIRES(moves_);
   [[nodiscard]] Bytes release_chunks(std::vector<ChunkRef>& chunks) COMMENSAL_REQUIRES(moves_);
   void drop_empty_segments() COMMENSAL_REQUIRES(moves_);
@@ -314,7 +320,7 @@ class ElasticCore {
     std::vector<ChunkView> views;
     Bytes free_device;  // chunks of the device that no block uses
     Bytes idle_device;  // of these, for some safe points
-    Bytes soon_free;    // chunks of the device that are free, or are when the step's blocks die
+    Bytes soon_free;    // resident in chunks that are free, or are when the step's blocks die
     Bytes at_peak;      // resident where a step needs most, as far as steps are known
   };
   [[nodiscard]] Snapshot snapshot(std::uint64_t round) COMMENSAL_REQUIRES(moves_);

@@ -105,14 +105,20 @@ void ElasticCore::measure_touched() {
     const MemorySource::Touched touched = source_.touched(chunk.address(), chunk->handle);
     const MutexLock lock(blocks_);
     ledger_.touched = saturating_sub(ledger_.touched + touched.resident, chunk->touched);
+    if (std::exchange(chunk->measured_at, safe_points_) != safe_points_) {
+      chunk->touched_before = chunk->touched;
+    }
     chunk->touched = touched.resident;
+    chunk->touched_before = std::min(chunk->touched_before, touched.resident);
     chunk->written = touched.written;
     if (touched.resident.is_zero()) continue;
-    if (chunk->hot_until <= safe_points_ && !chunk->fresh) {  // what overflowed was no trial
-      if (chunk->trips < UINT8_MAX) ++chunk->trips;
-      pace_.note_touched(safe_points_);
+    if (in_use(saturating_sub(touched.resident, chunk->touched_before), chunk.size())) {
+      if (chunk->hot_until <= safe_points_ && !chunk->fresh) {  // what overflowed was no trial
+        if (chunk->trips < UINT8_MAX) ++chunk->trips;
+        pace_.note_touched(safe_points_);
+      }
+      chunk->hot_until = safe_points_ + hot_for(chunk->trips);
     }
-    chunk->hot_until = safe_points_ + hot_for(chunk->trips);
     chunk->lazy = false;
     if (chunk->tier == Tier::kParked) {
       chunk->tier = Tier::kHost;
@@ -143,7 +149,8 @@ Bytes ElasticCore::trim_clean() {
 Bytes ElasticCore::resident_at_peak() noexcept {
   Bytes resting;
   each_chunk([&](const ChunkRef& chunk) {
-    if (slow(chunk->tier) && chunk->used != 0 && chunk->touched.is_zero()) resting += chunk.size();
+    const bool rests = chunk->used != 0 && !chunk->fresh && chunk->hot_until <= safe_points_;
+    if (slow(chunk->tier) && rests) resting += saturating_sub(chunk.size(), chunk->touched);
   });
   return saturating_sub(step_need(), resting);
 }
@@ -159,12 +166,13 @@ ElasticCore::Snapshot ElasticCore::snapshot(std::uint64_t round) {
                   chunk->written, chunk->hot_until > now, chunk->lazy,
                   chunk->moving || chunk->skip_round >= round || stays(*chunk), chunk->born});
     shot.views.back().fresh = chunk->fresh;
-    if (chunk->tier != Tier::kDevice) return;
-    if (chunk->used == 0) {
-      shot.free_device += chunk.size();
-      if (now - chunk->idle_since >= kIdleForReturns) shot.idle_device += chunk.size();
+    const bool device = chunk->tier == Tier::kDevice;
+    if (chunk->used == 0 || short_lived(chunk.segment->pool)) {
+      shot.soon_free += device ? chunk.size() : chunk->touched;
     }
-    if (chunk->used == 0 || short_lived(chunk.segment->pool)) shot.soon_free += chunk.size();
+    if (!device || chunk->used != 0) return;
+    shot.free_device += chunk.size();
+    if (now - chunk->idle_since >= kIdleForReturns) shot.idle_device += chunk.size();
   });
   shot.at_peak = resident_at_peak();
   for (std::size_t i = 0; i < shot.refs.size(); ++i) view_tag(shot.refs[i], shot.views[i]);
@@ -243,10 +251,9 @@ Bytes ElasticCore::release_chunks(std::vector<ChunkRef>& chunks) {
   return released;
 }
 
-// Gives back chunks without blocks: all of the slower tier, and of the device, those unused for
-// longest first, until `need` bytes are free. `idle_for`: only those unused for so many safe
-// points. Returns device bytes.
-Bytes ElasticCore::release_free(Bytes need, std::uint64_t idle_for) {
+// Gives back chunks without blocks: of the device, those unused for longest first, until `need`
+// bytes are free; `idle_for`: only those unused for so many safe points. Returns device bytes.
+Bytes ElasticCore::release_free(Bytes need, Unused which, std::uint64_t idle_for) {
   std::vector<ChunkRef> candidates;
   {
     const MutexLock lock(blocks_);
@@ -254,9 +261,9 @@ Bytes ElasticCore::release_free(Bytes need, std::uint64_t idle_for) {
     const std::uint64_t now = safe_points_;
     each_chunk([&](const ChunkRef& chunk) {
       if (chunk->used != 0 || chunk->moving) return;
-      if (chunk->tier != Tier::kDevice || now - chunk->idle_since >= idle_for) {
-        candidates.push_back(chunk);
-      }
+      const bool wanted = chunk->tier == Tier::kDevice ? now - chunk->idle_since >= idle_for
+                                                       : which == Unused::kEverywhere;
+      if (wanted) candidates.push_back(chunk);
     });
     std::sort(candidates.begin(), candidates.end(), [](const ChunkRef& a, const ChunkRef& b) {
       const std::uint64_t first = a.last_use();
@@ -325,7 +332,7 @@ void ElasticCore::release_idle() {
   }
   if (!cache_is_large(cached, live)) return;
   const Bytes keep{live.count() / 4 + (64_MiB).count()};
-  release_free(saturating_sub(cached, keep), kIdleSafePoints);
+  release_free(saturating_sub(cached, keep), Unused::kEverywhere, kIdleSafePoints);
 }
 
 Bytes ElasticCore::release_cached() {
@@ -334,7 +341,7 @@ Bytes ElasticCore::release_cached() {
   const Foreground scope(*this);
   lease({});
   retry_orphans();
-  const Bytes released = release_free(kNoLimit);
+  const Bytes released = release_free(kNoLimit, Unused::kEverywhere);
   finish({});
   return released;
 }
@@ -427,7 +434,7 @@ std::string ElasticCore::shrink_to(const ShrinkGoal& goal, TimePoint deadline) {
     Bytes resident = ledger().resident();
     if (resident <= target) return {};
     const Bytes before = ledger().on_device();
-    const Bytes released = release_free(resident - target);
+    const Bytes released = release_free(resident - target, Unused::kEverywhere);
     if (!released.is_zero()) {
       const Bytes gone = saturating_sub(before, ledger().on_device());
       const MutexLock lock(blocks_);
@@ -487,7 +494,7 @@ std::string ElasticCore::grow_back(const Returns& wanted, TimePoint deadline, By
     // Free chunks make room for used ones.
     const Bytes unused = saturating_sub(most, now.resident());
     if (added > unused) {
-      (void)release_free(added - unused);
+      (void)release_free(added - unused, Unused::kEverywhere);
       // Meanwhile a block may have taken a free chunk, and a chosen chunk may have become free.
       Bytes room = saturating_sub(most, ledger().resident());
       std::erase_if(chunks, [&room](const ChunkRef& chunk) {
@@ -588,7 +595,7 @@ LimitTicket ElasticCore::enforce_limit(TimePoint begin, TimePoint deadline) {
       ++safe_points_;
       if (grow_here) wake = std::exchange(wake_lazy_, false);
     }
-    release_free({});  // chunks of the slower tier without blocks
+    release_free({}, Unused::kEverywhere);
     over = shrink_to(ShrinkGoal{true, {}, false, false}, deadline);
     // Where there is a mover, a safe point waits for no disk.
     if (over.empty()) under = grow_back({kNoLimit, wake, !grow_here, false}, deadline, grown);
@@ -699,7 +706,7 @@ LimitTicket ElasticCore::grow(Bytes bytes) {
   lease_limit();
   retry_orphans();
   measure_touched();
-  release_free({});
+  release_free({}, Unused::kEverywhere);
   Ledger now = ledger();
   const Bytes most = std::min(limit(), source_.capacity(Tier::kDevice));
   const Snapshot shot = snapshot(begin_round());

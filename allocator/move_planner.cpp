@@ -106,7 +106,7 @@ std::vector<std::size_t> choose_returns(std::span<const ChunkView> chunks,
     const ChunkView& chunk = chunks[i];
     if (moved >= budget.bytes || (!chosen.empty() && moved + chunk.size > budget.batch)) break;
     const Bytes cost = saturating_sub(chunk.size, chunk.touched);
-    const bool rests = chunk.touched.is_zero() && !chunk.hot && !chunk.keep;
+    const bool rests = !chunk.hot && !chunk.keep && !chunk.fresh;
     if (cost > room || (rests && cost > rest_room)) continue;
     room -= cost;
     if (rests) rest_room -= cost;

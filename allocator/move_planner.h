@@ -51,7 +51,7 @@ struct ChunkView {
   std::uint64_t last_use = 0;    ///< larger is later
   Bytes touched;                 ///< slower tier: resident bytes
   Bytes written;                 ///< of these, changed
-  bool hot = false;              ///< was touched on the slower tier lately
+  bool hot = false;              ///< was in use on the slower tier lately
   bool lazy = false;             ///< comes back only when touched or asked for
   bool skip = false;             ///< failed to move, is on its way, or is to stay where it is
   Phase born = Phase::kUnknown;  ///< in which its last long-lived block was made
@@ -67,11 +67,18 @@ struct ChunkView {
   return (born == Phase::kOptimizer) == before_optimizer;
 }
 
-/// A chunk that was touched on the slower tier counts as hot for so many safe points. To move it
+/// Returns whether so much of a chunk on the slower tier was touched since the last safe point that
+/// it is in use. What is read here and there (a data set, of which a step takes some rows) rests
+/// all the same: these few pages come from the file.
+[[nodiscard]] constexpr bool in_use(Bytes newly_touched, Bytes size) noexcept {
+  return !newly_touched.is_zero() && newly_touched.count() >= size.count() / 4;
+}
+
+/// A chunk that is in use on the slower tier counts as hot for so many safe points. To move it
 /// out again meanwhile would only trade it for another; afterwards it is worth a try.
 inline constexpr std::uint64_t kHotSafePoints = 64;
 
-/// Returns for how many safe points a chunk counts as hot that was touched on the slower tier after
+/// Returns for how many safe points a chunk counts as hot that was in use on the slower tier after
 /// each of `trips` moves there: 64, then twice as many each time, up to 4096. Nobody knows whether
 /// memory on the device is read; so it is tried, and the less it rests the less often.
 [[nodiscard]] constexpr std::uint64_t hot_for(unsigned trips) noexcept {
@@ -83,11 +90,11 @@ inline constexpr std::uint64_t kHotSafePoints = 64;
   return std::uint64_t{4} << std::min(changed == 0 ? 0U : changed - 1, 6U);
 }
 /// Whether to move out what might rest because a step needs more than the limit. Each time that
-/// some of it is touched after all, the next trial waits twice as long, up to 64 safe points; after
+/// some of it is in use after all, the next trial waits twice as long, up to 16 safe points; after
 /// one that was not, half as long.
 class TrialPace {
  public:
-  static constexpr std::uint64_t kLongest = 64;
+  static constexpr std::uint64_t kLongest = 16;
   /// Returns whether it is time at this safe point; then the next is later.
   [[nodiscard]] constexpr bool due(std::uint64_t safe_point) noexcept {
     if (safe_point < next_) return false;
@@ -103,7 +110,7 @@ class TrialPace {
   }
   /// Returns the most bytes of a trial.
   [[nodiscard]] static constexpr Bytes most(Bytes limit) noexcept {
-    return Bytes{limit.count() / 32};
+    return Bytes{limit.count() / 16};
   }
 
  private:
@@ -135,7 +142,7 @@ struct ReturnBudget {
   bool lazy = false;  ///< also chunks that were moved out by request and not touched since
   Phase now = Phase::kUnknown;  ///< what is needed next comes before the rest
   bool fresh_only = false;      ///< only what was made there: that costs no reading
-  /// Room for chunks that nobody touched lately, where a step needs most memory. Without it they
+  /// Room for chunks that are not in use, where a step needs most memory. Without it they
   /// would come back between two steps, and the next one would lack what they take.
   Bytes rest_room{UINT64_MAX};
 };
@@ -148,7 +155,7 @@ struct ReturnBudget {
 struct AheadView {
   Bytes resident;   ///< on the device, and touched of the slower tier
   Bytes limit;      ///< most resident bytes
-  Bytes soon_free;  ///< of these, on the device and expected to be free at the next safe point
+  Bytes soon_free;  ///< of these, expected to be free at the next safe point
   Bytes idle;       ///< of these, free for so long that nobody needs them
   Bytes at_peak;    ///< resident where a step needs most memory if nothing moves until then
 };

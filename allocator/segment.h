@@ -33,15 +33,17 @@ struct Chunk {
   Phase born = Phase::kUnknown;  ///< in which its last long-lived block was made
   BlockId head = 0;
   BlockId tail = 0;
-  std::uint64_t used = 0;        ///< bytes of blocks that are handed out (or recently freed)
-  std::uint64_t idle_since = 0;  ///< safe point at which it became wholly free
-  std::uint64_t skip_round = 0;  ///< failed to move in this round
-  std::uint64_t hot_until = 0;   ///< safe point up to which it is not worth moving out again
-  std::uint8_t trips = 0;        ///< how often it was moved out and touched there
-  std::uint8_t changed = 0;      ///< how often in a row it was written while it was copied ahead
-  std::uint64_t ahead_from = 0;  ///< safe point from which it may be copied ahead again
-  Bytes touched;                 ///< slower tier: resident bytes when last measured
-  Bytes written;                 ///< of `touched`: changed
+  std::uint64_t used = 0;         ///< bytes of blocks that are handed out (or recently freed)
+  std::uint64_t idle_since = 0;   ///< safe point at which it became wholly free
+  std::uint64_t skip_round = 0;   ///< failed to move in this round
+  std::uint64_t hot_until = 0;    ///< safe point up to which it is not worth moving out again
+  std::uint8_t trips = 0;         ///< how often it was moved out and in use there
+  std::uint8_t changed = 0;       ///< how often in a row it was written while it was copied ahead
+  std::uint64_t ahead_from = 0;   ///< safe point from which it may be copied ahead again
+  Bytes touched;                  ///< slower tier: resident bytes when last measured
+  Bytes touched_before;           ///< at the safe point before that
+  std::uint64_t measured_at = 0;  ///< safe point of `touched`
+  Bytes written;                  ///< of `touched`: changed
 };
 
 /// When lanes used the chunks of a segment last. Each lane writes lines of its own, so that threads

@@ -320,7 +320,7 @@ void ElasticCore::refill_dropped(TagId tag, TagTicket& ticket) {
   });
   const Bytes most = std::min(limit(), source_.capacity(Tier::kDevice));
   const Bytes room = saturating_sub(most, ledger().resident());
-  if (needed > room) (void)release_free(needed - room);
+  if (needed > room) (void)release_free(needed - room, Unused::kEverywhere);
   const Ledger now = ledger();
   Bytes device_room = saturating_sub(most, now.resident());
   Bytes host_room = saturating_sub(host_most(), now.on_host());
@@ -364,7 +364,7 @@ void ElasticCore::bring_tag_back(TagId tag, TagTicket& ticket) {
     }
     chunks.resize(count);
     const Bytes unused = saturating_sub(most, ledger().resident());
-    if (cost > unused) (void)release_free(cost - unused);
+    if (cost > unused) (void)release_free(cost - unused, Unused::kEverywhere);
     Bytes room = saturating_sub(most, ledger().resident());
     std::erase_if(chunks, [&room](const ChunkRef& chunk) {
       const Bytes wants = saturating_sub(chunk.size(), chunk->touched);

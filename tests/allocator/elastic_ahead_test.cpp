@@ -14,6 +14,7 @@
 
 #include "allocator/background_mover.h"
 #include "allocator/elastic_allocator.h"
+#include "allocator/move_planner.h"
 #include "tests/allocator/moving_source.h"
 #include "tests/allocator/patterned_blocks.h"
 
@@ -174,6 +175,93 @@ TEST_F(BelowThePeakTest, WhatEachStepTouchesIsTriedOnce) {
   }
   EXPECT_LE(allocator_.stats().moved_out, before + kChunk * weights.size())
       << "each of them left at most once more";
+  give_up(weights);
+}
+
+TEST_F(BelowThePeakTest, WhatIsReadHereAndThereRests) {
+  auto data = chunks(4, Phase::kUnknown);
+  for (int i = 0; i < 3; ++i) (void)step();
+  (void)allocator_.post_limit(kChunk * 7 - 1_KiB);  // room for the pages that are read
+  for (int i = 0; i < 3; ++i) (void)step();
+  ASSERT_EQ(slow(data), 2U);
+  const AllocatorStats before = allocator_.stats();
+  for (std::uint64_t i = 1; i <= 30; ++i) {  // in the end nearly half of each was read once
+    for (void* block : data) {
+      if (source_.fake().tier_at(block) == Tier::kDevice) continue;
+      source_.fake().set_touched(static_cast<std::byte*>(block), {1_KiB * i, 0_B});
+    }
+    EXPECT_EQ(step(), 0U) << i;
+  }
+  EXPECT_EQ(slow(data), 2U);
+  EXPECT_EQ(allocator_.stats().moves, before.moves) << "a few rows made it come back";
+  give_up(data);
+}
+
+TEST_F(BelowThePeakTest, WhatAStepUsesComesBackAndStaysForLong) {
+  auto data = chunks(4, Phase::kUnknown);
+  for (int i = 0; i < 3; ++i) (void)step();
+  (void)allocator_.post_limit(kChunk * 6);
+  for (int i = 0; i < 3; ++i) (void)step();
+  ASSERT_EQ(slow(data), 2U);
+  void* const used = *std::find_if(data.begin(), data.end(), [&](void* block) {
+    return source_.fake().tier_at(block) != Tier::kDevice;
+  });
+  source_.fake().set_touched(static_cast<std::byte*>(used), {kChunk, 0_B});
+  for (std::uint64_t i = 0; i < kHotSafePoints / 2; ++i) {
+    (void)step();
+    EXPECT_EQ(source_.fake().tier_at(used), Tier::kDevice) << i;
+  }
+  give_up(data);
+}
+
+TEST_F(ElasticAheadTest, WhatOverflowedServesTheStepAgain) {
+  auto weights = chunks(2, Phase::kUnknown);
+  (void)allocator_.post_limit(kChunk * 2);
+  void* const first = chunk_of(Phase::kForward);
+  EXPECT_EQ(source_.fake().tier_at(first), Tier::kHost);
+  const std::uint64_t made = source_.fake().calls(FakeCall::kCreate);
+  EXPECT_TRUE(allocator_.deallocate(first));
+  for (int i = 0; i < 5; ++i) {
+    void* const next = chunk_of(Phase::kForward);
+    EXPECT_EQ(source_.fake().tier_at(next), Tier::kHost);
+    EXPECT_TRUE(allocator_.deallocate(next));
+  }
+  EXPECT_EQ(source_.fake().calls(FakeCall::kCreate), made) << "given back and made anew";
+  EXPECT_EQ(source_.fake().created(Tier::kHost), kChunk);
+  EXPECT_TRUE(allocator_.safe_point().complete());
+  EXPECT_EQ(source_.fake().created(Tier::kHost), 0_B) << "the step is over";
+  give_up(weights);
+}
+
+TEST_F(ElasticAheadTest, WhatOverflowedMakesRoomForWhatDoesNotFitIntoIt) {
+  ElasticAllocatorOptions narrow = options();
+  narrow.limit = 0_B;
+  narrow.host_cap = kChunk;
+  MovingSource source;
+  ElasticAllocator allocator(source, narrow);
+  void* const large = allocator.allocate(kChunk, 0, in(Phase::kForward));
+  EXPECT_TRUE(allocator.deallocate(large));
+  void* const small = allocator.allocate(512_B, 0, in(Phase::kForward));  // in chunks of its own
+  EXPECT_NE(small, nullptr);
+  EXPECT_EQ(source.fake().created(Tier::kHost), kChunk);
+  EXPECT_THROW((void)allocator.allocate(kChunk, 0, in(Phase::kForward)), OutOfMemory);
+  EXPECT_TRUE(allocator.deallocate(small));
+}
+
+TEST_F(ElasticAheadTest, ActivationsOnTheSlowerTierMoveNoWeights) {
+  auto weights = chunks(4, Phase::kUnknown);
+  (void)allocator_.post_limit(kChunk * 4);
+  auto activations = chunks(2, Phase::kForward);
+  for (void* block : activations) {
+    ASSERT_EQ(source_.fake().tier_at(block), Tier::kHost);
+    source_.fake().set_touched(static_cast<std::byte*>(block), {kChunk, kChunk});
+  }
+  EXPECT_EQ(work_to_the_end(), 0_B) << "they are gone at the next safe point";
+  give_up(activations);
+  EXPECT_EQ(work_to_the_end(), 0_B) << "they are free already";
+  const std::uint64_t moves = allocator_.stats().moves;
+  EXPECT_TRUE(allocator_.safe_point().complete());
+  EXPECT_EQ(allocator_.stats().moves, moves);
   give_up(weights);
 }
 

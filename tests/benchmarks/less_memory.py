@@ -22,6 +22,10 @@ from commensal.demo.statistics import Interval, paired_ratio_interval
 MiB = 1 << 20
 LEVELS = (0.9, 0.7, 0.5, 0.3)
 TURN_SECONDS = 0.5
+# A job below its limit finds out what rests: at most so many steps, or so long. Nothing is measured
+# meanwhile, of either policy.
+SETTLE_STEPS = 100
+SETTLE_SECONDS = 15.0
 RESTS_SECONDS = 1.0
 # Read off figure 10 of "AntMan: Dynamic Scaling on GPU Clusters for Deep Learning" (OSDI 2020):
 # part of its memory that a job has -> its speed over that with all of it. Other jobs, on a GPU.
@@ -46,6 +50,15 @@ class Side:
         self.turns.append([row["end"] - row["begin"] for row in rows])
         self.most_bytes = max(self.most_bytes, *(row["device"] for row in rows))
         self.failed += sum(bool(row["failed"]) for row in rows)
+
+    def settle(self, job: Script, steps: int, seconds: float) -> None:
+        """Train for so many steps, or as many as fit into the time."""
+        begin = time.monotonic()
+        for _ in range(steps // 2):
+            self.train(job, 2)
+            if time.monotonic() - begin > seconds:
+                break
+        del self.turns[:-1]
 
     def steps_in(self, seconds: float) -> int:
         """Return how many steps fill a turn, by the newest ones."""
@@ -74,7 +87,7 @@ def policies() -> tuple[Policy, ...]:
 
 def run(*, quick: bool) -> Result:
     """Train each job with and without a limit in turn, policy by policy, level by level."""
-    levels, turns = ((0.9,), 1) if quick else (LEVELS, 3)
+    levels, turns, settle = ((0.9,), 1, 2) if quick else (LEVELS, 3, SETTLE_STEPS)
     result = Result(
         "less_memory",
         "Speed of a job with a part of its memory, over its speed with all of it "
@@ -94,7 +107,9 @@ def run(*, quick: bool) -> Result:
         for name in ("digits_cnn",) if quick else jobs.FIVE:
             peak, cells = bench.window(
                 name,
-                lambda name=name: measure(daemon, name, levels, compared, turns),  # type: ignore[misc]
+                lambda name=name: measure(  # type: ignore[misc]
+                    daemon, name, levels, compared, turns, settle
+                ),
             )
             report(result, name, peak, cells)
     for name, speeds in ANTMAN_FIGURE_10.items():
@@ -125,6 +140,7 @@ def measure(
     levels: tuple[float, ...],
     compared: tuple[Policy, ...],
     turns: int,
+    settle: int,
 ) -> tuple[int, dict[tuple[Policy, float], Cell]]:
     """Return the job's memory, the most that it holds without a limit, and its speeds."""
     cells: dict[tuple[Policy, float], Cell] = {}
@@ -139,7 +155,7 @@ def measure(
                 for policy in compared:
                     job = stack.enter_context(start(daemon, name, policy, limit))
                     limited.append((policy, job, Side()))
-                    limited[-1][2].train(job, 2)  # it settles
+                    limited[-1][2].settle(job, settle, SETTLE_SECONDS)
                 base = Side()
                 for _ in range(turns):
                     base.train(free, whole.steps_in(TURN_SECONDS))

@@ -18,9 +18,8 @@ constexpr auto kRelaxed = std::memory_order_relaxed;
 constexpr Duration kWatchTick = std::chrono::milliseconds{20};
 /// Otherwise: often enough for the heartbeat, rare enough to cost nothing.
 constexpr Duration kQuietTick = std::chrono::milliseconds{200};
-/// A limit waits this long for a step's end before the client's thread applies it itself.
-constexpr Duration kWithoutStep = std::chrono::milliseconds{200};
-/// The same when ops are running all the time: stopping threads makes it right anywhere.
+/// A limit waits this long where ops are running all the time before the client's thread applies it
+/// itself: stopping threads makes it right anywhere.
 constexpr Duration kWithoutQuiet = std::chrono::seconds{1};
 /// Parking that could not save all of it is tried again after this long.
 constexpr Duration kParkAgain = std::chrono::seconds{2};
@@ -310,7 +309,8 @@ void Session::Impl::apply_waiting_limit(TimePoint now) {
   }
   if (work_since == TimePoint{}) work_since = now;
   const TimePoint last_safe{Duration{last_safe_point_ns.load(kRelaxed)}};
-  if (now - std::max(work_since, last_safe) < kWithoutStep) return;
+  const Duration wait = wait_for_safe_point(steps.state(), now, owed_since.has_value());
+  if (now - std::max(work_since, last_safe) < wait) return;
   const bool quiet = gate.ops_in_flight() == 0 || gate.paused();
   if (!quiet && now - work_since < kWithoutQuiet) return;
   safe_point();

@@ -30,6 +30,14 @@ std::string_view to_string(StepSource source) noexcept {
   return "none";
 }
 
+Duration wait_for_safe_point(const StepState& steps, TimePoint now, bool owed) noexcept {
+  constexpr Duration kLeast = std::chrono::milliseconds{200};
+  constexpr Duration kMostOwed = std::chrono::seconds{1};
+  if (steps.number < 2 || now - steps.last_end > 8 * steps.median) return kLeast;
+  const Duration two = 2 * steps.median;
+  return std::max(kLeast, owed ? std::min(two, kMostOwed) : two);
+}
+
 /// How deep this thread is inside of optimizer steps: ranges and hooks pair within a thread.
 struct StepTracker::Depth {
   std::uint64_t tracker;

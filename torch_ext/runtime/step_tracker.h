@@ -26,6 +26,15 @@ struct StepState {
   TimePoint last_end;  ///< zero before the first
 };
 
+/// Returns for how long there must have been no safe point before another thread makes one in the
+/// middle of whatever the job does: 200 ms, and where steps are known two of them, since memory
+/// that moves within a step is touched again by the same step. A job that took no step for eight of
+/// its steps (a validation, a prompt) counts as one without steps.
+///
+/// @param owed  a new limit waits: then for a second at most.
+[[nodiscard]] Duration wait_for_safe_point(const StepState& steps, TimePoint now,
+                                           bool owed) noexcept;
+
 /// Turns optimizer ranges, optimizer hooks, data loader ranges and user calls into steps.
 ///
 /// - An optimizer step is the outermost `Optimizer.step#...` range of its thread; hooks inside it

@@ -246,5 +246,52 @@ TEST_F(StepTrackerTest, ThreadsDoNotDisturbEachOthersNesting) {
   EXPECT_EQ(number(), 2U);
 }
 
+// --- how long memory waits for the end of a step -------------------------------------------
+
+class WaitForSafePoint : public StepTrackerTest {
+ protected:
+  void train(Duration step) {
+    for (int i = 0; i < 5; ++i) {
+      compute(step - milliseconds{1});
+      (void)eager_step();
+    }
+  }
+  [[nodiscard]] Duration wait(bool owed) const {
+    return wait_for_safe_point(tracker_.state(), clock_.now(), owed);
+  }
+};
+
+TEST_F(WaitForSafePoint, IsShortInAJobThatNeverSteps) {
+  EXPECT_EQ(wait(false), milliseconds{200});
+  clock_.advance(std::chrono::hours{1});
+  EXPECT_EQ(wait(true), milliseconds{200});
+}
+
+TEST_F(WaitForSafePoint, IsNeverBelow200Milliseconds) {
+  train(milliseconds{10});
+  EXPECT_EQ(wait(false), milliseconds{200});
+  EXPECT_EQ(wait(true), milliseconds{200});
+}
+
+TEST_F(WaitForSafePoint, IsTwoStepsWhereTheyAreLong) {
+  train(milliseconds{300});
+  EXPECT_EQ(wait(false), milliseconds{600});
+  EXPECT_EQ(wait(true), milliseconds{600});
+}
+
+TEST_F(WaitForSafePoint, IsASecondAtMostForANewLimit) {
+  train(std::chrono::seconds{5});
+  EXPECT_EQ(wait(false), std::chrono::seconds{10});
+  EXPECT_EQ(wait(true), std::chrono::seconds{1});
+}
+
+TEST_F(WaitForSafePoint, IsShortAgainInAJobThatStoppedStepping) {
+  train(milliseconds{300});
+  clock_.advance(milliseconds{2400});
+  EXPECT_EQ(wait(false), milliseconds{600});
+  clock_.advance(milliseconds{1});
+  EXPECT_EQ(wait(false), milliseconds{200});
+}
+
 }  // namespace
 }  // namespace commensal
