@@ -34,6 +34,7 @@ bool ElasticCore::open_ahead(std::vector<ChunkRef> chunks, Tier tier) {
   for (std::size_t i = 0; i < chunks.size(); ++i) {
     batch[i].address = chunks[i].address();
     batch[i].from = chunks[i]->handle;
+    batch[i].fresh = chunks[i]->fresh && tier == Tier::kDevice;
   }
   MoveReport report = mover_.begin(batch, tier);
   const bool open = !report.refused;

@@ -55,6 +55,19 @@ void ChunkMover::give_up(ChunkMove& move, std::string reason, MoveReport& report
   move.reason = std::move(reason);
 }
 
+// Makes the new memory, and is done if the old one only needs another name.
+void ChunkMover::rename(ChunkMove& move, Tier tier, MoveReport& report) noexcept {
+  try {
+    move.to = source_.create(tier, move.from.size);
+    if (!source_.rename(move.address, move.from, move.to)) return;
+  } catch (const std::exception&) {
+    return;  // what is wrong shows again when it moves
+  }
+  release(move.from);
+  move.moved = true;
+  ++report.moved;
+}
+
 // Begins to copy; makes the new memory unless it is there from the round before.
 void ChunkMover::start(ChunkMove& move, Tier tier, MoveReport& report) noexcept {
   try {
@@ -133,6 +146,10 @@ MoveReport ChunkMover::begin(std::vector<ChunkMove>& batch, Tier tier) {
   expect_releases(batch.size() * 2);
   exchanges_.reserve(batch.size());
   tickets_.reserve(batch.size());
+  for (ChunkMove& move : batch) {
+    if (move.fresh) rename(move, tier, report);
+  }
+  if (report.moved == batch.size()) return report;
   MoveRisk risk;
   try {
     risk = source_.move_risk();
@@ -140,11 +157,14 @@ MoveReport ChunkMover::begin(std::vector<ChunkMove>& batch, Tier tier) {
     risk = MoveRisk{false, error.what()};
   }
   if (!risk.safe) {
-    report.refused = true;
+    report.refused = report.moved == 0;
     report.reason = risk.reason;
+    abandon(batch, risk.reason, report);
     return report;
   }
-  for (ChunkMove& move : batch) start(move, tier, report);
+  for (ChunkMove& move : batch) {
+    if (!move.moved) start(move, tier, report);
+  }
   watch(batch, tier, report);
   return report;
 }

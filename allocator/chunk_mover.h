@@ -18,6 +18,7 @@ struct ChunkMove {
   MemoryHandle to;  ///< what is mapped there now if `moved`
   bool moved = false;
   std::string reason;  ///< why not, if not
+  bool fresh = false;  ///< never saved on the slower tier: another name may do
 
   // Used while the batch runs.
   CopyTicket ticket{};
@@ -45,7 +46,8 @@ class ChunkMover {
   ChunkMover(MemorySource& source, const Clock& clock, Duration fence_deadline)
       : source_(source), clock_(clock), fence_deadline_(fence_deadline) {}
 
-  /// Moves every chunk of the batch that can move to `tier`. First round: chunks whose bytes
+  /// Moves every chunk of the batch that can move to `tier`. What takes only another name moves
+  /// without a fence, and whatever the risk. First round: chunks whose bytes
   /// changed since the copy stay; second round: they are copied inside the fence.
   /// @throws std::bad_alloc before anything was done.
   MoveReport run(std::vector<ChunkMove>& batch, Tier tier, TimePoint deadline);
@@ -69,6 +71,7 @@ class ChunkMover {
   void expect_releases(std::size_t count) { orphans_.reserve(orphans_.size() + count); }
 
  private:
+  void rename(ChunkMove& move, Tier tier, MoveReport& report) noexcept;
   void start(ChunkMove& move, Tier tier, MoveReport& report) noexcept;
   void watch(const std::vector<ChunkMove>& batch, Tier tier, MoveReport& report);
   CopyState copy(ChunkMove& move, Bytes most, MoveReport& report) noexcept;

@@ -148,8 +148,9 @@ Bytes ElasticCore::trim_clean() {
 // on the slower tier. Zero: nobody told of steps.
 Bytes ElasticCore::resident_at_peak() noexcept {
   Bytes resting;
+  const std::uint64_t now = safe_points_;
   each_chunk([&](const ChunkRef& chunk) {
-    const bool rests = chunk->used != 0 && !chunk->fresh && chunk->hot_until <= safe_points_;
+    const bool rests = chunk->used != 0 && !chunk->fresh && chunk->hot_until <= now;
     if (slow(chunk->tier) && rests) resting += saturating_sub(chunk.size(), chunk->touched);
   });
   return saturating_sub(step_need(), resting);
@@ -357,6 +358,7 @@ MoveReport ElasticCore::run_batch(const std::vector<ChunkRef>& chunks, Tier tier
     ChunkMove move;
     move.address = chunk.address();
     move.from = chunk->handle;
+    move.fresh = chunk->fresh && tier == Tier::kDevice;
     batch.push_back(std::move(move));
   }
   MoveReport report = mover_.run(batch, tier, deadline);

@@ -190,6 +190,14 @@ class MemorySource {
   [[nodiscard]] virtual UnmappedRun unmap_run(std::byte* address,
                                               std::span<const MemoryHandle> handles);
 
+  /// Maps `to` (same size, not mapped) at `address` in place of `from` where that takes only
+  /// another name: no byte moves and no mapping changes, so nobody has to stop and nobody can
+  /// notice. False: it takes more, and nothing is done.
+  [[nodiscard]] virtual bool rename(std::byte* /*address*/, MemoryHandle /*from*/,
+                                    MemoryHandle /*to*/) {
+    return false;
+  }
+
   /// Starts to copy what is mapped at `address` into `to` (same size, not mapped).
   [[nodiscard]] virtual CopyTicket begin_copy(std::byte* address, MemoryHandle from,
                                               MemoryHandle to) = 0;

@@ -344,6 +344,24 @@ void HostMemorySource::given_back(Bytes bytes, ForkCount made) noexcept {
   }
 }
 
+// What was made on the slower tier and never saved there is anonymous memory like any other.
+bool HostMemorySource::rename(std::byte* address, MemoryHandle from, MemoryHandle to) {
+  check_usable("rename");
+  Block& source = block(from, "rename");
+  Block& target = block(to, "rename");
+  if (source.address == nullptr || source.address != address) {
+    misuse("rename", "source is not mapped at " + hex(address));
+  }
+  if (target.address != nullptr) misuse("rename", "target is mapped");
+  if (source.copying || target.copying) misuse("rename", "part of a copy");
+  if (from.size != to.size) misuse("rename", "sizes differ");
+  if (source.in_slot || to.tier != Tier::kDevice) return false;
+  target.address = std::exchange(source.address, nullptr);
+  target.mapped_at = source.mapped_at;
+  mapped_.find(address)->second = to.id;
+  return true;
+}
+
 CopyTicket HostMemorySource::begin_copy(std::byte* address, MemoryHandle from, MemoryHandle to) {
   check_usable("begin_copy");
   Block& source = block(from, "begin_copy");

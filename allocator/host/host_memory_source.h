@@ -89,6 +89,7 @@ class HostMemorySource final : public MemorySource {
   void unmap(std::byte* address, MemoryHandle handle) override;
   [[nodiscard]] UnmappedRun unmap_run(std::byte* address,
                                       std::span<const MemoryHandle> handles) override;
+  [[nodiscard]] bool rename(std::byte* address, MemoryHandle from, MemoryHandle to) override;
   [[nodiscard]] CopyTicket begin_copy(std::byte* address, MemoryHandle from,
                                       MemoryHandle to) override;
   [[nodiscard]] CopyState copy_state(CopyTicket ticket) const noexcept override;

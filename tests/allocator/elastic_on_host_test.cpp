@@ -74,6 +74,25 @@ TEST_F(ElasticOnHostTest, Law2_StoresOfAnotherThreadAreKeptWhileChunksMove) {
   EXPECT_TRUE(allocator.deallocate(words));
 }
 
+TEST_F(ElasticOnHostTest, WhatOverflowedIsFastMemoryLaterWithoutAStop) {
+  ElasticAllocatorOptions limits;
+  limits.limit = 4_MiB;
+  ElasticAllocator allocator(source_, limits);
+  void* const first = allocator.allocate(4_MiB);
+  auto* const over = static_cast<std::byte*>(allocator.allocate(2_MiB));
+  std::memset(over, 7, (2_MiB).count());
+  ASSERT_EQ(allocator.stats().host, 2_MiB);
+  EXPECT_TRUE(allocator.deallocate(first));
+  EXPECT_TRUE(allocator.safe_point().complete());
+  const AllocatorStats stats = allocator.stats();
+  EXPECT_EQ(stats.host, 0_B);
+  EXPECT_EQ(stats.moved_in, 2_MiB);
+  EXPECT_EQ(stats.moves, 0U) << "threads were stopped";
+  EXPECT_EQ(stats.total_pause, Duration::zero());
+  EXPECT_EQ(over[12345], std::byte{7});
+  EXPECT_TRUE(allocator.deallocate(over));
+}
+
 TEST_F(ElasticOnHostTest, P6_AParkedTagIsServedByTheKernelAndComesBackWhenTouched) {
   ElasticAllocator allocator(source_, {});
   const TagId tag = allocator.open_tag("weights");

@@ -97,6 +97,45 @@ TEST(HostTier, AtMostHalfOfTheFreeDisk) {
   EXPECT_LT(source.capacity(Tier::kHost), Bytes{free.count() / 4 * 3}) << "others write, too";
 }
 
+TEST(HostTier, WhatWasNeverSavedOnlyNeedsAnotherName) {
+  HostMemorySource source(with_cap(8_MiB));
+  const AddressRange range = source.reserve(2_MiB);
+  MemoryHandle handle = source.create(Tier::kHost, 2_MiB);
+  source.map(range.begin, handle);
+  std::memset(range.begin, 7, range.size.count());
+  const MemoryHandle device = source.create(Tier::kDevice, 2_MiB);
+  ASSERT_TRUE(source.rename(range.begin, handle, device));
+  EXPECT_EQ(range.begin[12345], std::byte{7});
+  EXPECT_NO_THROW(source.release(handle)) << "nothing is mapped by the old name";
+  EXPECT_THROW(source.release(device), std::logic_error) << "this is";
+  // What is saved has to be read.
+  handle = move(source, range.begin, device, Tier::kHost);
+  const MemoryHandle back = source.create(Tier::kDevice, 2_MiB);
+  EXPECT_FALSE(source.rename(range.begin, handle, back));
+  EXPECT_EQ(range.begin[12345], std::byte{7});
+  EXPECT_NO_THROW(source.release(back)) << "it is as before";
+  EXPECT_EQ(source.touched(range.begin, handle).written, 0_B);
+}
+
+TEST(HostTier, NobodyIsRenamedByMistake) {
+  HostMemorySource source(with_cap(8_MiB));
+  const AddressRange range = source.reserve(4_MiB);
+  const MemoryHandle handle = source.create(Tier::kHost, 2_MiB);
+  const MemoryHandle large = source.create(Tier::kDevice, 4_MiB);
+  const MemoryHandle other = source.create(Tier::kHost, 2_MiB);
+  EXPECT_THROW((void)source.rename(range.begin, handle, other), std::logic_error) << "not mapped";
+  source.map(range.begin, handle);
+  EXPECT_THROW((void)source.rename(range.begin + 4096, handle, other), std::logic_error);
+  EXPECT_THROW((void)source.rename(range.begin, handle, large), std::logic_error) << "of 4 MiB";
+  EXPECT_THROW((void)source.rename(range.begin, handle, handle), std::logic_error) << "is mapped";
+  EXPECT_FALSE(source.rename(range.begin, handle, other)) << "of the slower tier";
+  const CopyTicket ticket = source.begin_copy(range.begin, handle, other);
+  const MemoryHandle device = source.create(Tier::kDevice, 2_MiB);
+  EXPECT_THROW((void)source.rename(range.begin, handle, device), std::logic_error) << "copied";
+  source.end_copy(ticket);
+  EXPECT_TRUE(source.rename(range.begin, handle, device));
+}
+
 TEST(HostTier, MemoryReallyComesBack) {
   constexpr Bytes kSize = 32_MiB;
   HostMemorySource source(with_cap(128_MiB));

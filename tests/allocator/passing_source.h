@@ -25,6 +25,9 @@ class PassingSource : public MemorySource {
   void release(MemoryHandle handle) override { source_.release(handle); }
   void map(std::byte* address, MemoryHandle handle) override { source_.map(address, handle); }
   void unmap(std::byte* address, MemoryHandle handle) override { source_.unmap(address, handle); }
+  [[nodiscard]] bool rename(std::byte* address, MemoryHandle from, MemoryHandle to) override {
+    return source_.rename(address, from, to);
+  }
   [[nodiscard]] CopyTicket begin_copy(std::byte* address, MemoryHandle from,
                                       MemoryHandle to) override {
     return source_.begin_copy(address, from, to);

@@ -22,6 +22,7 @@ MiB = 1 << 20
 DEVICE = 8192 * MiB
 SPILLING = "spilling"
 MOST_SECONDS = 15.0  # for a move; what is left then is told
+ASK_SECONDS = 0.25  # to ask how far it is takes a part of a core, too
 CASES = ("alone", "spill")
 
 
@@ -75,7 +76,7 @@ def run(*, quick: bool) -> Result:
 
     The other is in the kernel's idle class, as opportunistic jobs are.
     """
-    mib, rounds = (64, 1) if quick else (2048, 2)
+    mib, rounds = (64, 1) if quick else (2048, 4)
     # Its few ops need not wait for gaps; and on a busy machine, where a quick run may be, it would
     # not get as far as that in the idle class.
     options = ("--quiet", "--law", "open", *(("--no-idle-class",) if quick else ()))
@@ -163,7 +164,7 @@ def move_out(daemon: Daemon, limit: int) -> int:
     end = time.monotonic() + MOST_SECONDS
     now = memory(daemon)
     while now["device_bytes"] > limit and time.monotonic() < end:
-        time.sleep(0.02)
+        time.sleep(ASK_SECONDS)
         now = memory(daemon)
     return int(now["moved_out_bytes_total"] - before)
 

@@ -168,7 +168,7 @@ assert commensal.stats()["job"]["class"] == "guaranteed"
 def test_by_hand_without_a_daemon_live_memory_moves(world: World) -> None:
     script = world.script(
         """
-import torch, commensal, json, os
+import torch, commensal, json, os, time
 commensal.init(job_class="opportunistic", memory_limit="256MiB", compute_share=1.0)
 tensors = [torch.full((4 * 2**20,), float(i)) for i in range(8)]  # 16 MiB each
 before = commensal.stats()
@@ -177,6 +177,9 @@ shrunk = commensal.stats()["memory"]
 assert [t[123].item() for t in tensors] == list(range(8))  # reads only: stays where it is
 assert [t.sum().item() for t in tensors] == [float(i) * 4 * 2**20 for i in range(8)]
 grown = commensal.set_memory_limit(256 * 2**20)
+end = time.monotonic() + 30  # an opportunistic job's memory comes back in the background
+while not commensal.stats()["memory"]["moved_in_bytes_total"] and time.monotonic() < end:
+    time.sleep(0.01)
 commensal.set_compute_share(0.5)
 child = os.fork()
 if child == 0:
