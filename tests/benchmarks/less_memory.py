@@ -25,7 +25,7 @@ TURN_SECONDS = 0.5
 # A job below its limit finds out what rests: at most so many steps, or so long. Nothing is measured
 # meanwhile, of either policy.
 SETTLE_STEPS = 100
-SETTLE_SECONDS = 15.0
+SETTLE_SECONDS = 10.0
 RESTS_SECONDS = 1.0
 # Read off figure 10 of "AntMan: Dynamic Scaling on GPU Clusters for Deep Learning" (OSDI 2020):
 # part of its memory that a job has -> its speed over that with all of it. Other jobs, on a GPU.

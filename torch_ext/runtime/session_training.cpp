@@ -148,8 +148,10 @@ std::string Session::Impl::ask_for_memory(Bytes needed) noexcept {
     if (!client.connected()) return "no coordinator: " + client.status().reason;
     if (limits.bound_by_itself())
       return "the coordinator was not asked: the limit is the job's own";
-    if (!observer.observe(now).coordinator_alive) return "the coordinator shows no sign of life";
     const bool last_resort = stats.host + needed > source->capacity(Tier::kHost);
+    // One that hangs for a second on a busy machine is no reason to die.
+    const bool hangs = !observer.observe(now).coordinator_alive;
+    if (hangs && !last_resort) return "the coordinator shows no sign of life";
     const Duration patience =
         last_resort ? std::max<Duration>(config.ask_wait, kLastResortWait) : config.ask_wait;
     std::uint64_t refusals = 0;
@@ -191,7 +193,7 @@ std::string Session::Impl::ask_for_memory(Bytes needed) noexcept {
         answer = "the coordinator did not grant " + to_string(more) + " more within " +
                  std::to_string(
                      std::chrono::duration_cast<std::chrono::milliseconds>(patience).count()) +
-                 " ms";
+                 " ms" + (hangs ? ", and shows no sign of life" : "");
       }
       ask_mutex.unlock();
     });

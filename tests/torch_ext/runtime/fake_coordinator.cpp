@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstring>
 #include <stdexcept>
 #include <utility>
@@ -19,6 +20,18 @@ namespace {
 
 std::uint64_t page_now() {
   return static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
+}
+
+// Calls until no signal came in between: a thread that is stopped for a move is interrupted.
+template <typename Call>
+auto uninterrupted(Call&& call) {
+  for (;;) {
+    try {
+      return call();
+    } catch (const zmq::error_t& error) {
+      if (error.num() != EINTR) throw;
+    }
+  }
 }
 
 }  // namespace
@@ -77,8 +90,9 @@ void FakeCoordinator::send(const wire::Message& message) { send_frame(wire::enco
 void FakeCoordinator::send_frame(std::string frame) {
   command([this, frame = std::move(frame)] {
     auto& router = *static_cast<zmq::socket_t*>(router_);
-    (void)router.send(zmq::buffer(last_identity_), zmq::send_flags::sndmore);
-    (void)router.send(zmq::buffer(frame), zmq::send_flags::none);
+    uninterrupted(
+        [&] { return router.send(zmq::buffer(last_identity_), zmq::send_flags::sndmore); });
+    uninterrupted([&] { return router.send(zmq::buffer(frame), zmq::send_flags::none); });
   });
 }
 
@@ -156,17 +170,12 @@ void FakeCoordinator::run() {
     zmq::pollitem_t items[] = {{router.handle(), 0, ZMQ_POLLIN, 0},
                                {nullptr, listener_.get(), ZMQ_POLLIN, 0},
                                {nullptr, wake_.get(), ZMQ_POLLIN, 0}};
-    try {
-      zmq::poll(items, 3, std::chrono::milliseconds{50});
-    } catch (const zmq::error_t& error) {
-      if (error.num() != EINTR) throw;
-      continue;
-    }
+    uninterrupted([&] { return zmq::poll(items, 3, std::chrono::milliseconds{50}); });
     if ((items[1].revents & ZMQ_POLLIN) != 0) accept();
     zmq::message_t identity;
-    while (router.recv(identity, zmq::recv_flags::dontwait)) {
+    while (uninterrupted([&] { return router.recv(identity, zmq::recv_flags::dontwait); })) {
       zmq::message_t frame;
-      (void)router.recv(frame, zmq::recv_flags::none);
+      uninterrupted([&] { return router.recv(frame, zmq::recv_flags::none); });
       take(identity.to_string(), wire::decode(frame.to_string_view()));
     }
     std::uint64_t count = 0;

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "tests/torch_ext/runtime/fake_coordinator.h"
+#include "torch_ext/runtime/peer_observer.h"
 #include "torch_ext/runtime/session.h"
 
 namespace commensal {
@@ -94,6 +95,39 @@ TEST_F(SessionMemoryTest, ARefusalIsPartOfTheStory) {
   EXPECT_THAT(story, HasSubstr("tried: 1. own cache: 0 B released, needs 48 MiB more on the device;"
                                " 2. others: the coordinator refused: needs 48 MiB: it may have "
                                "16 MiB (full); 3. slower tier: no slower tier: "));
+}
+
+TEST_F(SessionMemoryTest, WhoWouldDieOtherwiseAsksACoordinatorThatHangs) {
+  FakeCoordinator coordinator(folder_.path(), little());
+  Session& session = Session::start(without_slower_tier());
+  ASSERT_TRUE(eventually([&] { return stats(session)["memory"]["limit_bytes"] == 16U << 20U; }));
+  ASSERT_TRUE(eventually([&] { return coordinator.has_job_page(); }));
+  coordinator.fall_silent();
+  std::this_thread::sleep_for(2 * PeerObserver::kSilence);
+  std::thread arbiter([&] {
+    (void)coordinator.next<wire::AskMemory>();
+    wire::Change grant;
+    grant.job_id = "job-1";
+    grant.revision = 2;
+    grant.limit_bytes = (128_MiB).count();
+    coordinator.send(grant);
+  });
+  void* const block = session.allocator().allocate(48_MiB);
+  arbiter.join();
+  EXPECT_NE(block, nullptr);
+  session.allocator().deallocate(block);
+}
+
+TEST_F(SessionMemoryTest, AndDiesWithTheStoryIfItNeverAnswers) {
+  FakeCoordinator coordinator(folder_.path(), little());
+  Session& session = Session::start(without_slower_tier());
+  ASSERT_TRUE(eventually([&] { return stats(session)["memory"]["limit_bytes"] == 16U << 20U; }));
+  ASSERT_TRUE(eventually([&] { return coordinator.has_job_page(); }));
+  coordinator.fall_silent();
+  std::this_thread::sleep_for(2 * PeerObserver::kSilence);
+  EXPECT_THAT(out_of_memory(session, 48_MiB),
+              HasSubstr("2. others: the coordinator did not grant 48 MiB more within 6000 ms, and "
+                        "shows no sign of life; 3. "));
 }
 
 TEST_F(SessionMemoryTest, WithoutACoordinatorTheStorySaysSo) {
