@@ -7,6 +7,7 @@
 #include <cmath>
 #include <exception>
 
+#include "coordinator/wire/laws.h"
 #include "coordinator/wire/paths.h"
 
 namespace commensal::node {
@@ -33,6 +34,12 @@ CLI::Validator between(double least, double most) {
           "FLOAT in [" + range + "]"};
 }
 
+std::vector<std::string> law_choices() {
+  std::vector<std::string> names;
+  for (const wire::LawId law : wire::kLaws) names.emplace_back(wire::to_string(law));
+  return names;
+}
+
 constexpr double kLongest = 1e9;  // seconds: 31 years fit into a Duration, and more does not help
 
 void add_options(CLI::App& app, Words& line) {
@@ -56,15 +63,15 @@ void add_options(CLI::App& app, Words& line) {
   app.add_option("--trickle", options.trickle, "share that an opportunistic job always has")
       ->check(between(0.0, 1.0))
       ->capture_default_str();
-  app.add_option("--slo", options.slo, "slowdown that guaranteed jobs may see")
-      ->check(between(0.0, 1.0))
+  app.add_option("--slo", options.slo, "slowdown that guaranteed jobs may see, a fraction")
+      ->check(between(1e-6, 0.5))
       ->capture_default_str();
   app.add_option("--headroom", options.headroom,
                  "fraction of the device kept free above what guaranteed jobs want")
       ->check(between(0.0, 0.5))
       ->capture_default_str();
   app.add_option("--law", options.law, "pacing law of opportunistic jobs that ask for none")
-      ->check(CLI::IsMember({"gap", "duty_cycle", "open"}))
+      ->check(CLI::IsMember(law_choices()))
       ->capture_default_str();
   app.add_option("--idle-exit", options.idle_exit_seconds,
                  "leave after so many seconds without a job; 0: never")

@@ -33,7 +33,7 @@ json empty_stats() {
                "allocations_total": 0, "frees_total": 0, "out_of_memory_total": 0,
                "revision": 0, "notes": []},
     "gate": {"law": "", "share": 1.0, "share_min": 0.0, "state": "off", "reason": "",
-             "closed_seconds_total": 0.0, "ops_gated_total": 0, "ops_seen_total": 0,
+             "closed_seconds_total": 0.0, "closed_by": [], "ops_gated_total": 0, "ops_seen_total": 0,
              "busy_seconds_total": 0.0, "idle_class": false, "idle_class_reason": ""},
     "step": {"number": 0, "last_seconds": 0.0, "median_seconds": 0.0, "confidence": 0.0,
              "source": "none"},
@@ -184,6 +184,8 @@ json NodeCoordinator::job_status(const Job& job, TimePoint now) const {
   result["slowdown_error"] = slowdown ? json(slowdown->error) : json(nullptr);
   result["baseline_seconds"] = baseline.steps > 0 ? json(baseline.seconds) : json(nullptr);
   result["baseline_steps"] = baseline.steps;
+  result["serves"] = job.serves();
+  result["slo"] = guaranteed ? json(slo_of(job)) : json(nullptr);
   result["share"] = {{"now", guaranteed ? job.share.max : job.share_now},
                      {"min", job.share.min},
                      {"max", job.share.max},
@@ -234,11 +236,13 @@ json NodeCoordinator::status(const std::string& job, TimePoint now) {
                  {"free_bytes", ledger_.free().count()},
                  {"available_bytes", available_ ? json(available_->count()) : json(nullptr)},
                  {"covers", config_.charge_unmanaged ? "all" : "managed"},
+                 {"use", device_shares(now)},
                  {"reason", device_.reason}}}},
               {"jobs", std::move(jobs)}};
 }
 
 void NodeCoordinator::end_job(Job& job, const std::string& exit_reason, TimePoint now) {
+  log(job.id, "departure", job.name + " " + exit_reason, now);
   json status = job_status(job, now);
   status["ended"] = true;
   status["exit_reason"] = exit_reason;
@@ -296,12 +300,16 @@ void NodeCoordinator::handle(const PeerId& peer, const wire::SetRequest& message
     return;
   }
   Job& job = *found.job;
-  const std::string problem = problem_with(job.id, job.job_class, message.memory, message.share);
+  std::string problem = problem_with(job.id, job.job_class, message.memory, message.share);
+  if (problem.empty()) problem = problem_with_pace(job.job_class, message);
   if (!problem.empty()) {
     send(peer, wire::SetReply{job.id.str(), job.revision, "refused", problem});
     return;
   }
   std::string done;
+  const auto tell_done = [&done](const std::string& text) {
+    done += std::string{done.empty() ? "" : "; "} + text;
+  };
   wire::Change change;
   if (message.memory) {
     job.memory.min = Bytes{message.memory->min_bytes};
@@ -314,23 +322,37 @@ void NodeCoordinator::handle(const PeerId& peer, const wire::SetRequest& message
     job.share = {message.share->min, message.share->max};
     change.share_min = job.share.min;
     change.share_max = job.share.max;
-    done += std::string{done.empty() ? "" : "; "} + "share " + json(job.share.min).dump() + ":" +
-            json(job.share.max).dump();
+    tell_done("share " + json(job.share.min).dump() + ":" + json(job.share.max).dump());
+  }
+  if (message.law) {
+    job.law = *message.law;
+    change.law = job.law;
+    tell_done("law " + job.law);
+  }
+  if (message.slo) {
+    job.slo = message.slo;
+    change.slo = job.slo;
+    tell_done("SLO " + json(100.0 * *job.slo).dump() + " %");
+  }
+  if (message.idle_class) {
+    change.idle_class = message.idle_class;
+    tell_done(*message.idle_class ? "into the idle class" : "out of the idle class");
   }
   if (message.paused) {
     job.paused = *message.paused;
     change.paused = job.paused || job.parked();
-    done += std::string{done.empty() ? "" : "; "} + (job.paused ? "paused" : "resumed");
+    tell_done(job.paused ? "paused" : "resumed");
     if (job.parked() && !job.paused) done += ", and waits: " + job.stage_reason;
     forget_speeds();  // the others compute beside another number of jobs
   }
-  if (message.share || message.paused) {
+  if (message.share || message.paused || message.law || message.slo || message.idle_class) {
     change.job_id = job.id.str();
     change.revision = ++job.revision;
     change.reason = "asked by the command line";
     for (const Member& member : job.members) send(member.peer, change);
     update_shares(now);
   }
+  log(job.id, "set", done, now);
   send(peer, wire::SetReply{job.id.str(), job.revision, "applied", done});
 }
 

@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <utility>
+
+#include "coordinator/node/share_division.h"
 
 namespace commensal::node {
 namespace {
@@ -21,6 +24,7 @@ constexpr double kAlarm = 0.05;          // slowdown at which the baseline itsel
 constexpr std::size_t kAlarmSteps = 10;  // ... with so many new quiet steps
 constexpr std::size_t kEarlyWindowSteps = 3;
 constexpr std::size_t kWindowSteps = 2;
+constexpr std::size_t kWindowRequests = 8;
 constexpr double kUnknownStep = 1.0;  // seconds
 constexpr double kMostTokens = 5.0;   // seconds, or two windows if those are longer
 
@@ -45,24 +49,26 @@ ShareDecision decide_share(const ShareInput& input, const ComputeConfig& config)
   state.share = std::clamp(state.share, least, most);
   if (!input.slowdown) return {state, "no slowdown measured yet"};
   const SlowdownEstimate& slowdown = *input.slowdown;
-  const std::string measured =
-      "slowdown " + percent(slowdown.value) + " (+-" + percent(slowdown.error) + ")";
-  if (slowdown.value - slowdown.error > config.slo) {
+  const std::string measured = "guaranteed step " + percent(slowdown.value) + " over baseline (+-" +
+                               percent(slowdown.error) + ", n = " + std::to_string(slowdown.steps) +
+                               ")";
+  if (slowdown.value - slowdown.error > input.slo) {
     if (state.share <= least) return {state, measured + ": at its least share"};
     state.ceiling = state.share;
     state.share = std::max(least, state.share * kDecrease);
     state.periods_held = 0;
-    return {state, measured + " above " + percent(config.slo) + ": halved"};
+    return {state, measured + ", above " + percent(input.slo) + ": halved"};
   }
-  if (slowdown.value > config.slo) return {state, measured + ": not certain, held"};
-  const double goal = state.ceiling < 1.0 ? std::min(most, kBelowCeiling * state.ceiling) : most;
+  if (slowdown.value > input.slo) return {state, measured + ": not certain, held"};
+  const bool bounded = state.ceiling < ShareState::kNoCeiling;
+  const double goal = bounded ? std::min(most, kBelowCeiling * state.ceiling) : most;
   if (state.share < goal) {
     state.share = std::min(goal, std::max(state.share * kIncrease, state.share + kLeastIncrease));
     state.periods_held = 0;
     return {state, measured + ": raised"};
   }
-  if (state.ceiling < 1.0 && ++state.periods_held >= kPeriodsBeforeProbe) {
-    state.ceiling = std::min(1.0, state.ceiling * kProbe);
+  if (bounded && ++state.periods_held >= kPeriodsBeforeProbe) {
+    state.ceiling = std::min(ShareState::kNoCeiling, state.ceiling * kProbe);
     state.periods_held = 0;
   }
   return {state, measured + ": held"};
@@ -82,6 +88,8 @@ bool ComputeController::sync_jobs(const ComputeView& view) {
   std::erase_if(guaranteed_, [&](const auto& e) { return !present(view.guaranteed, e.first); });
   for (const auto& job : view.guaranteed) {
     const auto [entry, is_new] = guaranteed_.try_emplace(job.id);
+    entry->second.slo = job.slo;
+    entry->second.history.follow(job.serves ? StepSignal::kTail : StepSignal::kMedian);
     if (!is_new) continue;
     arrived = true;
     entry->second.last_step = job.step_number;
@@ -91,23 +99,65 @@ bool ComputeController::sync_jobs(const ComputeView& view) {
       entry->second.history.begin_quiet(view.now);
     }
   }
-  std::erase_if(opportunistic_,
-                [&](const auto& e) { return !present(view.opportunistic, e.first); });
   bool changed = arrived;
+  const auto left = std::erase_if(
+      opportunistic_, [&](const auto& e) { return !present(view.opportunistic, e.first); });
+  bool regrouped = left > 0;
   for (const auto& job : view.opportunistic) {
     const auto [entry, is_new] = opportunistic_.try_emplace(job.id);
     Controlled& controlled = entry->second;
+    regrouped =
+        regrouped || controlled.bounds != job.share || controlled.takes_part != takes_part(job);
+    controlled.bounds = job.share;
+    controlled.takes_part = takes_part(job);
     if (!is_new && !arrived && controlled.idle_class == job.idle_class) continue;
     // The kernel already keeps an idle-class job out of the way; any other begins at its trickle.
     controlled.idle_class = job.idle_class;
-    controlled.state = ShareState{};
-    controlled.state.share =
-        job.idle_class ? job.share.max : least_share(job.share, config_.trickle);
-    controlled.reason = job.idle_class ? "idle class: begins at its maximum"
-                                       : "no idle class: begins at its trickle";
+    controlled.share = job.idle_class ? job.share.max : least_share(job.share, config_.trickle);
     changed = true;
   }
+  if (changed || regrouped) renew_budgets(view, arrived);
   return changed;
+}
+
+void ComputeController::renew_budgets(const ComputeView& view, bool arrived) {
+  std::map<bool, Budget> renewed;
+  std::map<bool, double> granted;
+  for (const auto& job : view.opportunistic) {
+    if (!takes_part(job)) continue;
+    Budget& budget = renewed[job.idle_class];
+    budget.least += least_share(job.share, config_.trickle);
+    budget.most += job.share.max;
+    granted[job.idle_class] += opportunistic_.at(job.id).share;
+  }
+  for (auto& [idle_class, budget] : renewed) {
+    const auto before = budgets_.find(idle_class);
+    if (before != budgets_.end() && !arrived) budget.state = before->second.state;
+    // Who stays keeps what it had, who is new brings what it begins with.
+    if (budget.most > 0.0) budget.state.share = std::min(1.0, granted[idle_class] / budget.most);
+    budget.reason =
+        idle_class ? "idle class: begins at its maximum" : "no idle class: begins at its trickle";
+  }
+  budgets_ = std::move(renewed);
+  divide(view);
+}
+
+void ComputeController::divide(const ComputeView& view) {
+  for (const auto& [idle_class, budget] : budgets_) {
+    std::vector<Controlled*> jobs;
+    std::vector<ShareClaim> claims;
+    std::vector<double> used;
+    for (const auto& job : view.opportunistic) {
+      if (!takes_part(job) || job.idle_class != idle_class) continue;
+      jobs.push_back(&opportunistic_.at(job.id));
+      claims.push_back({{least_share(job.share, config_.trickle), job.share.max}, 0.0});
+      used.push_back(job.used);
+    }
+    const std::vector<double> lacking = deficits(used);
+    for (std::size_t i = 0; i < claims.size(); ++i) claims[i].deficit = lacking[i];
+    const std::vector<double> parts = divide_share(budget.state.share * budget.most, claims);
+    for (std::size_t i = 0; i < jobs.size(); ++i) jobs[i]->share = parts[i];
+  }
 }
 
 void ComputeController::sample_steps(const ComputeView& view) {
@@ -131,7 +181,9 @@ void ComputeController::mark_exposure(TimePoint now) {
 }
 
 bool ComputeController::needs_baseline(const Tracked& tracked) const {
-  if (tracked.history.baseline_steps() < config_.good_baseline) return true;
+  const bool serves = tracked.history.signal() == StepSignal::kTail;
+  const std::size_t good = serves ? config_.good_tail : config_.good_baseline;
+  if (tracked.history.baseline_steps() < good) return true;
   return tracked.alarmed &&
          tracked.history.quiet_steps_total() < tracked.quiet_at_alarm + kAlarmSteps;
 }
@@ -154,6 +206,7 @@ void ComputeController::run_window(const ComputeView& view) {
     return;
   }
   bool early = false;
+  bool serves = false;
   bool stepping = false;
   double step = 0.0;
   std::size_t quiet = 0;
@@ -161,12 +214,13 @@ void ComputeController::run_window(const ComputeView& view) {
     if (tracked.last_step == 0) continue;
     stepping = true;
     early = early || needs_baseline(tracked);
+    serves = serves || tracked.history.signal() == StepSignal::kTail;
     quiet = std::max(quiet, tracked.history.quiet_steps_total());
     step = std::max(step, tracked.step_seconds);
   }
   if (!stepping) return;
   if (step <= 0) step = kUnknownStep;
-  const std::size_t goal = early ? kEarlyWindowSteps : kWindowSteps;
+  const std::size_t goal = serves ? kWindowRequests : early ? kEarlyWindowSteps : kWindowSteps;
   const double age = seconds(kStepAge);
   const double wanted = age + step + static_cast<double>(goal) * std::max(step, age);
   window_tokens_ += elapsed * (early ? config_.early_budget : config_.steady_budget);
@@ -178,13 +232,21 @@ void ComputeController::run_window(const ComputeView& view) {
   }
 }
 
-std::optional<SlowdownEstimate> ComputeController::worst() const {
-  std::optional<SlowdownEstimate> result;
+ComputeController::Worst ComputeController::worst() const {
+  Worst result;
   for (const auto& [id, tracked] : guaranteed_) {
     const auto slowdown = tracked.history.slowdown();  // of the present shares, or none yet
-    if (slowdown && (!result || slowdown->value > result->value)) result = slowdown;
+    if (!slowdown) continue;
+    const bool worse =
+        !result.slowdown || slowdown->value - tracked.slo > result.slowdown->value - result.slo;
+    if (worse) result = {slowdown, tracked.slo};
   }
   return result;
+}
+
+bool ComputeController::all_controlled(const ComputeView& view) {
+  return std::all_of(view.opportunistic.begin(), view.opportunistic.end(),
+                     [](const auto& job) { return job.controlled || job.paused; });
 }
 
 void ComputeController::control(const ComputeView& view) {
@@ -197,15 +259,17 @@ void ComputeController::control(const ComputeView& view) {
     if (alarm && !tracked.alarmed) tracked.quiet_at_alarm = tracked.history.quiet_steps_total();
     tracked.alarmed = alarm;
   }
-  const auto slowdown = worst();
+  const auto [slowdown, slo] = worst();
   bool moved = false;
-  for (const auto& job : view.opportunistic) {
-    Controlled& controlled = opportunistic_.at(job.id);
-    ShareDecision decision = decide_share({job.share, controlled.state, slowdown}, config_);
-    moved = moved || decision.state.share != controlled.state.share;
-    controlled.state = decision.state;
-    controlled.reason = std::move(decision.reason);
+  for (auto& [idle_class, budget] : budgets_) {
+    if (budget.most <= 0.0) continue;
+    const policies::ShareRange bounds{budget.least / budget.most, 1.0};
+    ShareDecision decision = decide_share({bounds, budget.state, slowdown, slo}, config_);
+    moved = moved || decision.state.share != budget.state.share;
+    budget.state = decision.state;
+    budget.reason = std::move(decision.reason);
   }
+  divide(view);
   if (!moved) return;
   for (auto& [id, tracked] : guaranteed_) tracked.history.forget_shared();
   if (!window_closed_) mark_exposure(view.now);
@@ -224,7 +288,12 @@ Plan ComputeController::update(const ComputeView& view) {
     last_control_ = view.now;
   }
   if (sharing_) {
-    run_window(view);
+    if (all_controlled(view)) {
+      run_window(view);
+    } else if (window_closed_) {  // another law has come: there is no quiet any more
+      window_closed_ = false;
+      mark_exposure(view.now);
+    }
     control(view);
   }
   last_update_ = view.now;
@@ -233,14 +302,19 @@ Plan ComputeController::update(const ComputeView& view) {
   for (const auto& job : view.opportunistic) {
     const Controlled& controlled = opportunistic_.at(job.id);
     ShareChange change{job.id, view.device, 0.0, ""};
-    if (window_closed_) {
+    if (!job.controlled) {
+      change.share = job.share.max;
+      change.reason = "paced by its own law";
+    } else if (job.paused) {
+      change.reason = "paused";
+    } else if (window_closed_) {
       change.reason = "closed for a moment: measuring the guaranteed job alone";
     } else if (view.guaranteed.empty()) {
       change.share = job.share.max;
       change.reason = "no guaranteed job on the device";
     } else {
-      change.share = std::min(controlled.state.share, job.share.max);
-      change.reason = controlled.reason;
+      change.share = std::min(controlled.share, job.share.max);
+      change.reason = budgets_.at(controlled.idle_class).reason;
     }
     plan.shares.push_back(std::move(change));
   }

@@ -17,18 +17,21 @@
 namespace commensal::node {
 
 struct ComputeConfig {
-  double slo = 0.01;      ///< slowdown that the guaranteed side may see
+  double slo = 0.01;      ///< slowdown that a guaranteed job may see which asks for none
   double trickle = 0.01;  ///< share that an opportunistic job always has
   Duration period = std::chrono::milliseconds(500);
   double early_budget = 0.10;      ///< time in closed windows until the baseline is good
   double steady_budget = 0.015;    ///< and from then on
   std::size_t good_baseline = 20;  ///< quiet steps
+  std::size_t good_tail = 200;     ///< the same of a job that serves requests
 };
 
-/// Where the control of one opportunistic job stands.
+/// Where the control of a budget stands: device time that a group of opportunistic jobs may use
+/// together, as a fraction of what they may use at most.
 struct ShareState {
+  static constexpr double kNoCeiling = 2.0;
   double share = 1.0;
-  double ceiling = 1.0;  ///< lowest share that was found to cost too much; 1: none
+  double ceiling = kNoCeiling;  ///< lowest share that was found to cost too much
   int periods_held = 0;
   bool operator==(const ShareState&) const = default;
 };
@@ -37,6 +40,7 @@ struct ShareInput {
   policies::ShareRange bounds;
   ShareState state;
   std::optional<SlowdownEstimate> slowdown;  ///< of the guaranteed job that suffers most
+  double slo = 0.01;                         ///< which that one may see
 };
 
 struct ShareDecision {
@@ -55,6 +59,8 @@ struct ComputeView {
     JobId id;
     std::uint64_t step_number = 0;  ///< of its slowest rank's page; 0: no step yet
     Duration step_last{};
+    double slo = 0.01;
+    bool serves = false;  ///< its steps are requests: their 99th percentile counts
     bool operator==(const Guaranteed&) const = default;
   };
   struct Opportunistic {
@@ -62,6 +68,8 @@ struct ComputeView {
     policies::ShareRange share;
     bool paused = false;
     bool idle_class = false;  ///< its threads are in the kernel's idle class
+    bool controlled = true;   ///< its law takes its share from here; else no window closes it
+    double used = 0.0;        ///< device time of late, in any unit that is the same for all
     bool operator==(const Opportunistic&) const = default;
   };
   TimePoint now;
@@ -70,7 +78,9 @@ struct ComputeView {
   std::vector<Opportunistic> opportunistic;
 };
 
-/// Turns step times into shares. Deterministic: the same views in the same order give the same
+/// Turns step times into shares. One budget for the jobs in the kernel's idle class, which hurt
+/// less, and one for the others; a budget is divided by minimum shares first, then by deficit
+/// (share_division.h). Deterministic: the same views in the same order give the same
 /// plans. Called often (it samples steps); shares move once a period, at once when jobs come or go.
 /// Not thread safe.
 class ComputeController {
@@ -91,6 +101,7 @@ class ComputeController {
  private:
   struct Tracked {
     StepHistory history;
+    double slo = 0.01;
     std::optional<SlowdownEstimate> last_slowdown;
     double step_seconds = 0.0;  // newest known length of a step
     std::uint64_t last_step = 0;
@@ -98,22 +109,41 @@ class ComputeController {
     std::size_t quiet_at_alarm = 0;
   };
   struct Controlled {
-    ShareState state;
+    double share = 1.0;
+    policies::ShareRange bounds;
     bool idle_class = false;
+    bool takes_part = false;  ///< in the division of its group's budget
+  };
+  /// What the jobs of one kind may use together.
+  struct Budget {
+    ShareState state;
+    double least = 0.0;  ///< of the device's time, all its jobs together
+    double most = 0.0;
     std::string reason;
   };
   bool sync_jobs(const ComputeView& view);
   void sample_steps(const ComputeView& view);
   void run_window(const ComputeView& view);
   void control(const ComputeView& view);
+  void renew_budgets(const ComputeView& view, bool arrived);
+  void divide(const ComputeView& view);
   void mark_exposure(TimePoint now);
   [[nodiscard]] bool needs_baseline(const Tracked& tracked) const;
-  [[nodiscard]] std::optional<SlowdownEstimate> worst() const;
+  struct Worst {
+    std::optional<SlowdownEstimate> slowdown;
+    double slo = 0.01;
+  };
+  [[nodiscard]] Worst worst() const;
+  [[nodiscard]] static bool takes_part(const ComputeView::Opportunistic& job) noexcept {
+    return job.controlled && !job.paused;
+  }
+  [[nodiscard]] static bool all_controlled(const ComputeView& view);
   [[nodiscard]] static bool sharing(const ComputeView& view);
 
   ComputeConfig config_;
   std::map<JobId, Tracked> guaranteed_;
   std::map<JobId, Controlled> opportunistic_;
+  std::map<bool, Budget> budgets_;  // by whether its jobs are in the idle class
   bool sharing_ = false;
   bool window_closed_ = false;
   double window_tokens_ = 0.0;  // seconds that windows may still take

@@ -227,7 +227,9 @@ class Daemon {
 
   [[nodiscard]] TimePoint next_wake() const {
     TimePoint next = std::min(next_heartbeat_, next_tick_);
-    if (coordinator_.wants_sampling()) next = std::min(next, next_sample_);
+    if (coordinator_.wants_sampling()) {
+      next = std::min({next, next_sample_, coordinator_.next_sample()});
+    }
     return next;
   }
 
@@ -295,10 +297,19 @@ class Daemon {
     std::vector<JobId> ids;
     for (const Job& job : coordinator_.table().jobs()) ids.push_back(job.id);
     for (const JobId& id : ids) measure(id, now);
+    for (const auto& [key, pidfd] : watches_) time_process(key.first, key.second, now);
     try {
       coordinator_.observe_available(read_host_facts().available, now);
     } catch (const std::runtime_error& problem) {
       log_->warn("cannot read what is available: {}", problem.what());
+    }
+  }
+
+  /// Shows the coordinator a process's time on cores, where its pid means the same here.
+  void time_process(const JobId& job, std::int64_t pid, TimePoint now) {
+    if (!watches_.contains({job, pid})) return;
+    if (const auto threads = read_thread_times(pid)) {
+      coordinator_.observe_cpu(job, pid, *threads, read_io_stalled(), now);
     }
   }
 
@@ -311,9 +322,11 @@ class Daemon {
 
   void keep_time(TimePoint now) {
     read_pages(now);
-    if (coordinator_.wants_sampling() && now >= next_sample_) {
+    if (coordinator_.wants_sampling() &&
+        now >= std::min(next_sample_, coordinator_.next_sample())) {
       coordinator_.sample(now);
       next_sample_ = now + kSampling;
+      for (const LeaseKey& key : coordinator_.timed_now()) time_process(key.job, key.pid, now);
     }
     if (now < next_tick_) return;
     next_tick_ = now + kHeartbeat;
@@ -386,6 +399,8 @@ class Daemon {
     if (change.share_max) add(fmt::format("share at most {}", *change.share_max));
     if (change.paused) add(*change.paused ? "paused" : "resumed");
     if (change.law) add("law " + *change.law);
+    if (change.slo) add(fmt::format("SLO {} %", 100.0 * *change.slo));
+    if (change.idle_class) add(*change.idle_class ? "idle class" : "no idle class");
     return text;
   }
 

@@ -17,11 +17,6 @@ std::uint64_t nanoseconds(TimePoint time) {
   return static_cast<std::uint64_t>(time.time_since_epoch().count());
 }
 
-wire::LawId law_id(const std::string& law) {
-  if (law == "gap") return wire::LawId::kGap;
-  return law == "duty_cycle" ? wire::LawId::kDutyCycle : wire::LawId::kOpen;
-}
-
 void copy_id(char* to, const std::string& id) {
   std::memset(to, 0, wire::kIdSize);
   id.copy(to, wire::kIdSize - 1);
@@ -50,13 +45,15 @@ void DevicePageWriter::write(std::size_t slot, const PageEntry& entry) {
   out.sequence.exchange(sequence + 1, std::memory_order_seq_cst);
   copy_id(out.job_id, entry.job_id);
   out.job_class.store(static_cast<std::uint64_t>(entry.job_class), std::memory_order_release);
-  out.law.store(static_cast<std::uint64_t>(law_id(entry.law)), std::memory_order_release);
+  const wire::LawId law = wire::to_law(entry.law).value_or(wire::LawId::kOpen);
+  out.law.store(static_cast<std::uint64_t>(law), std::memory_order_release);
   out.share_min_ppm.store(ppm(entry.share_min), std::memory_order_release);
   out.share_max_ppm.store(ppm(entry.share_max), std::memory_order_release);
   out.paused.store(entry.paused ? 1 : 0, std::memory_order_release);
   out.lease_until_ns.store(nanoseconds(entry.lease_until), std::memory_order_release);
   out.memory_grant.store(entry.memory_grant.count(), std::memory_order_release);
   out.slo_ppm.store(ppm(entry.slo), std::memory_order_release);
+  out.turn_until_ns.store(nanoseconds(entry.turn_until), std::memory_order_release);
   out.sequence.store(sequence + 2, std::memory_order_release);
 }
 

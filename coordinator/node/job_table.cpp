@@ -88,6 +88,18 @@ bool Job::in_idle_class() const {
   return speaker() != nullptr && std::none_of(members.begin(), members.end(), awake);
 }
 
+bool Job::serves() const noexcept {
+  return std::any_of(members.begin(), members.end(), [this](const Member& member) {
+    return trains(member) && member.page && member.page->serves;
+  });
+}
+
+Duration Job::core_time() const noexcept {
+  Duration sum{};
+  for (const Member& member : members) sum += member.cpu.totals().run;
+  return sum;
+}
+
 const Member* Job::speaker() const noexcept {
   const Member* best = nullptr;
   for (const Member& m : members) {

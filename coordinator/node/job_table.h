@@ -12,10 +12,13 @@
 #include "allocator/base/bytes.h"
 #include "allocator/base/clock.h"
 #include "allocator/base/ids.h"
+#include "coordinator/node/cpu_meter.h"
+#include "coordinator/node/job_history.h"
 #include "coordinator/node/ledger.h"
 #include "coordinator/node/memory_lease.h"
 #include "coordinator/node/process_use.h"
 #include "coordinator/node/recent_least.h"
+#include "coordinator/node/slowdown_split.h"
 #include "coordinator/node/speed_curve.h"
 #include "coordinator/policies/view.h"
 
@@ -30,6 +33,9 @@ struct PageReading {
   std::uint64_t step_number = 0;
   Duration step_last{};
   Bytes memory_wanted;
+  bool waits = false;   ///< for data, for a request, or at its closed gate
+  bool serves = false;  ///< its steps are requests; `step_last` is a latency
+  Duration burst{};     ///< longest run of ops of late; zero: not known
 };
 
 /// A process of a job.
@@ -45,6 +51,8 @@ struct Member {
   Bytes held;
   std::optional<Bytes> resident;  ///< what the kernel showed last; nothing: it cannot be read
   RecentLeast beside;             ///< of it, what is not `held`
+  CpuMeter cpu;                   ///< its time on cores since it was first looked at
+  TimeUseHistory time_use;        ///< of a guaranteed job's process: quiet and shared
   nlohmann::json stats;           ///< its newest report; null before the first
   std::optional<PageReading> page;
   TimePoint told_at;    ///< when its limit was last told
@@ -76,6 +84,7 @@ struct Job {
   policies::MemoryRange memory;
   policies::ShareRange share;
   std::string law;
+  std::optional<double> slo;  ///< of a guaranteed job; nothing: the coordinator's
   bool paused = false;
   std::vector<Member> members;
   Revision revision = 0;
@@ -95,6 +104,7 @@ struct Job {
   policies::Stage stage = policies::Stage::kNone;
   TimePoint stage_since;
   std::string stage_reason;
+  JobHistory history;
 
   [[nodiscard]] LeaseKey key(const Member& member) const { return LeaseKey{id, member.pid}; }
   [[nodiscard]] Member* member(std::int64_t pid) noexcept;
@@ -106,8 +116,12 @@ struct Job {
   [[nodiscard]] Bytes part_of(Bytes total, const Member& member) const;
   /// Whether all that train are in the kernel's idle class.
   [[nodiscard]] bool in_idle_class() const;
+  /// Whether its steps are requests.
+  [[nodiscard]] bool serves() const noexcept;
   /// The process that speaks for the job: its lowest rank, else its first main.
   [[nodiscard]] const Member* speaker() const noexcept;
+  /// Time on cores of all its registered processes, since each was first looked at.
+  [[nodiscard]] Duration core_time() const noexcept;
   [[nodiscard]] bool parked() const noexcept { return stage != policies::Stage::kNone; }
   /// Notes what the kernel shows of its processes.
   void note_use(TimePoint now, JobUse measured);

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "coordinator/wire/laws.h"
 #include "coordinator/wire/pages.h"
 
 namespace commensal::node {
@@ -23,7 +24,22 @@ constexpr Bytes kMeasuringError{32U << 20U};
 constexpr std::uint64_t kReservePart = 32;
 constexpr Bytes kMostReserve{256U << 20U};
 
-bool is_law(const std::string& law) { return law == "open" || law == "duty_cycle" || law == "gap"; }
+/// On the page of who takes part and has no turn: long ago.
+constexpr TimePoint kNoTurn{Duration{1}};
+constexpr double kMostSlo = 0.5;
+/// Of the 99th percentile of requests, where nobody asks for another: 1 % of it cannot be measured.
+constexpr double kServingSlo = 0.1;
+/// The law whose shares the controller sets, and the one that needs turns.
+constexpr std::string_view kControlled = "gap";
+constexpr std::string_view kTurns = "token_window";
+
+bool is_law(const std::string& law) { return wire::to_law(law).has_value(); }
+
+std::string percent(double fraction) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f %%", fraction * 100);
+  return text;
+}
 
 std::string number(double value) {
   char text[32];
@@ -41,6 +57,14 @@ std::string range_problem(const wire::MemoryRange& memory) {
   if (!memory.max_bytes || memory.min_bytes <= *memory.max_bytes) return "";
   return "memory minimum above maximum: " + to_string(Bytes{memory.min_bytes}) + " > " +
          to_string(Bytes{*memory.max_bytes});
+}
+
+std::string slo_problem(JobClass job_class, double slo) {
+  if (job_class != JobClass::kGuaranteed) {
+    return "an SLO is the slowdown that a guaranteed job may see; this one is opportunistic";
+  }
+  if (slo > 0 && slo <= kMostSlo) return "";
+  return "SLO outside 0 (excluded) to 50 %: " + number(slo * 100) + " %";
 }
 
 std::string range_problem(const wire::ShareRange& share) {
@@ -88,6 +112,29 @@ void NodeCoordinator::receive_malformed(const PeerId& peer, const wire::BadMessa
 
 // --- registration -----------------------------------------------------------------------------
 
+std::string NodeCoordinator::problem_with_pace(JobClass job_class,
+                                               const wire::SetRequest& message) {
+  if (message.law && !is_law(*message.law)) {
+    return "no pacing law '" + *message.law + "' (" + wire::law_names() + ")";
+  }
+  if (message.idle_class && job_class == JobClass::kGuaranteed) {
+    return "a guaranteed job stays out of the kernel's idle class";
+  }
+  return message.slo ? slo_problem(job_class, *message.slo) : "";
+}
+
+double NodeCoordinator::minimum_shares_except(const JobId& job) const {
+  double sum = 0.0;
+  for (const Job& other : table_.jobs()) {
+    if (other.id != job && other.job_class == JobClass::kOpportunistic) sum += other.share.min;
+  }
+  return sum;
+}
+
+double NodeCoordinator::slo_of(const Job& job) const {
+  return job.slo.value_or(job.serves() ? kServingSlo : config_.compute.slo);
+}
+
 Bytes NodeCoordinator::floors_except(const JobId& job) const {
   Bytes sum;
   for (const Job& other : table_.jobs()) {
@@ -110,6 +157,11 @@ std::string NodeCoordinator::problem_with(const JobId& job, JobClass job_class,
                                           const std::optional<wire::ShareRange>& share) const {
   if (share) {
     if (std::string problem = range_problem(*share); !problem.empty()) return problem;
+    const double others = minimum_shares_except(job);
+    if (job_class == JobClass::kOpportunistic && share->min > 0 && others + share->min > 1.0) {
+      return "minimum shares add up to more than the device: " + number(share->min) + " and " +
+             number(others) + " of other jobs";
+    }
   }
   if (!memory) return "";
   if (std::string problem = range_problem(*memory); !problem.empty()) return problem;
@@ -144,6 +196,12 @@ Job* NodeCoordinator::admit(const PeerId& peer, const wire::Register& message, T
     job.memory.min = Bytes{};
     if (!range_problem(message.memory).empty()) job.memory.max.reset();
     if (!range_problem(message.share).empty()) job.share = {};
+    job.share.min = 0.0;
+  }
+  if (message.slo && job.job_class == message.job_class) {
+    const std::string wrong = slo_problem(job.job_class, *message.slo);
+    if (wrong.empty()) job.slo = message.slo;
+    if (!wrong.empty()) job.reason += (job.reason.empty() ? "" : "; ") + wrong;
   }
   const std::string usual = job.job_class == JobClass::kGuaranteed ? "open" : config_.law;
   job.law = is_law(message.law) && job.job_class == message.job_class ? message.law : usual;
@@ -153,7 +211,12 @@ Job* NodeCoordinator::admit(const PeerId& peer, const wire::Register& message, T
   }
   if (job.job_class == JobClass::kOpportunistic) forget_speeds();
   Job* added = table_.add(std::move(job), wire::kMaxDeviceEntries);
-  if (added == nullptr) {
+  if (added != nullptr) {
+    log(added->id, "arrival",
+        std::string{to_string(added->job_class)} + ", law " + added->law +
+            (added->reason.empty() ? "" : ": " + added->reason),
+        now);
+  } else {
     send(peer, wire::Error{"full", "the device page has no entry left for job '" + message.job_id +
                                        "': all " + std::to_string(wire::kMaxDeviceEntries) +
                                        " are in use"});
@@ -351,6 +414,29 @@ void NodeCoordinator::observe_use(const JobId& id, JobUse use, TimePoint now) {
   if (config_.charge_unmanaged) ledger_.set_unmanaged(id, job->unmanaged());
 }
 
+void NodeCoordinator::observe_cpu(const JobId& id, std::int64_t pid, const ThreadTimes& threads,
+                                  std::optional<Duration> io_stalled, TimePoint now) {
+  Job* job = table_.find(id);
+  Member* member = job != nullptr ? job->member(pid) : nullptr;
+  if (member == nullptr) return;
+  member->cpu.note(threads, pid);
+  if (job->job_class == JobClass::kGuaranteed && job->trains(*member)) {
+    member->time_use.note(now, member->cpu.totals(), io_stalled.value_or(Duration{}), was_quiet_);
+  }
+}
+
+std::vector<LeaseKey> NodeCoordinator::timed_now() const {
+  std::vector<LeaseKey> processes;
+  if (!stretch_changed_) return processes;
+  for (const Job& job : table_.jobs()) {
+    if (job.job_class != JobClass::kGuaranteed) continue;
+    for (const Member& member : job.members) {
+      if (job.trains(member)) processes.push_back(job.key(member));
+    }
+  }
+  return processes;
+}
+
 void NodeCoordinator::observe_available(Bytes available, TimePoint now) {
   available_ = available;
   Bytes used = ledger_.total_unmanaged();
@@ -428,6 +514,7 @@ void NodeCoordinator::change_stage(Job& job, const policies::StageChange& change
   job.stage = change.stage;
   job.stage_since = now;
   job.stage_reason = change.reason;
+  log(job.id, "memory", std::string{policies::to_string(change.stage)} + ": " + change.reason, now);
   wire::Change message;
   message.job_id = job.id.str();
   message.revision = ++job.revision;
@@ -445,6 +532,9 @@ void NodeCoordinator::rebalance(TimePoint now) {
   for (const auto& change : plan.stages) change_stage(*table_.find(change.job), change, now);
   for (const auto& change : plan.memory) {
     Job* job = table_.find(change.job);
+    if (job->target != change.limit) {
+      log(job->id, "memory", "limit " + to_string(change.limit) + ": " + change.reason, now);
+    }
     job->target = change.limit;
     job->target_reason = change.reason;
   }
@@ -547,7 +637,11 @@ bool NodeCoordinator::wants_sampling() const {
     return std::any_of(table_.jobs().begin(), table_.jobs().end(),
                        [&](const Job& job) { return job.job_class == job_class; });
   };
-  return has(JobClass::kGuaranteed) && has(JobClass::kOpportunistic);
+  return gives_turns_ || (has(JobClass::kGuaranteed) && has(JobClass::kOpportunistic));
+}
+
+TimePoint NodeCoordinator::next_sample() const noexcept {
+  return gives_turns_ && !turns_.turn().holder.empty() ? turns_.turn().until : TimePoint::max();
 }
 
 void NodeCoordinator::sample(TimePoint now) { update_shares(now); }
@@ -577,6 +671,11 @@ void NodeCoordinator::tick(TimePoint now) {
   rebalance(now);
   retell(now);
   update_shares(now);
+  keep_history(now);
+}
+
+void NodeCoordinator::log(const JobId& job, std::string kind, std::string text, TimePoint now) {
+  log_.note({now, job, std::move(kind), std::move(text)});
 }
 
 void NodeCoordinator::update_shares(TimePoint now) {
@@ -585,11 +684,12 @@ void NodeCoordinator::update_shares(TimePoint now) {
   view.device = DeviceId{device_.id};
   for (const Job& job : table_.jobs()) {
     if (job.job_class == JobClass::kOpportunistic) {
-      view.opportunistic.push_back(
-          {job.id, job.share, job.paused || job.parked(), job.in_idle_class()});
+      view.opportunistic.push_back({job.id, job.share, job.paused || job.parked(),
+                                    job.in_idle_class(), job.law == kControlled,
+                                    used_of_late(job, now)});
       continue;
     }
-    ComputeView::Guaranteed seen{job.id, 0, {}};
+    ComputeView::Guaranteed seen{job.id, 0, {}, slo_of(job), job.serves()};
     for (const Member& member : job.members) {  // its slowest rank
       if (!job.trains(member) || !member.page || member.page->step_number == 0) continue;
       if (seen.step_number == 0 || member.page->step_number < seen.step_number) {
@@ -599,16 +699,66 @@ void NodeCoordinator::update_shares(TimePoint now) {
     }
     view.guaranteed.push_back(seen);
   }
-  for (const auto& change : compute_.update(view).shares) {
+  const policies::Plan plan = compute_.update(view);
+  const bool quiet = compute_.window_closed() || !wants_sampling();
+  stretch_changed_ = quiet != was_quiet_;
+  was_quiet_ = quiet;
+  for (const auto& change : plan.shares) {
     Job* job = table_.find(change.job);
+    // What a window closes for a moment is one line, not one for each job and way.
+    if (job->share_now != change.share && !compute_.window_closed() && !stretch_changed_) {
+      log(job->id, "share",
+          percent(job->share_now) + " -> " + percent(change.share) + ": " + change.reason, now);
+    } else if (compute_.window_closed() && stretch_changed_) {
+      log(job->id, "window", change.reason, now);
+    }
     job->share_now = change.share;
     job->share_reason = change.reason;
+  }
+  update_turns(now);
+}
+
+void NodeCoordinator::update_turns(TimePoint now) {
+  std::vector<TurnClient> clients;
+  double requested = 0.0;
+  for (const Job& job : table_.jobs()) {
+    if (job.job_class == JobClass::kGuaranteed || job.law != kTurns) continue;
+    TurnClient client{job.id, job.share.min, job.share.max, !job.paused && !job.parked(), true, {}};
+    for (const Member& member : job.members) {
+      if (job.trains(member) && member.page)
+        client.burst = std::max(client.burst, member.page->burst);
+    }
+    requested += client.request;
+    clients.push_back(std::move(client));
+  }
+  const bool anybody = !clients.empty();
+  for (const Job& job : table_.jobs()) {
+    if (!anybody || job.job_class != JobClass::kGuaranteed) continue;
+    const bool waits = std::all_of(job.members.begin(), job.members.end(), [&](const Member& m) {
+      return !job.trains(m) || (m.page && m.page->waits);
+    });
+    // It requests what the others do not.
+    clients.push_back({job.id, std::max(job.share.min, 1.0 - requested), 1.0, !waits, false, {}});
+  }
+  // Who is alone, and may use all, needs no turns.
+  gives_turns_ = clients.size() > 1 || (anybody && clients.front().limit < 1.0);
+  if (gives_turns_) {
+    (void)turns_.update(now, clients);
+  } else {
+    turns_ = TurnScheduler{};
   }
 }
 
 std::vector<PageEntry> NodeCoordinator::page_entries(TimePoint now) const {
   std::vector<PageEntry> entries;
   const bool closed = compute_.window_closed();
+  double slo = config_.compute.slo;
+  bool any_slo = false;
+  for (const Job& job : table_.jobs()) {
+    if (job.job_class != JobClass::kGuaranteed) continue;
+    slo = any_slo ? std::min(slo, slo_of(job)) : slo_of(job);
+    any_slo = true;
+  }
   for (const Job& job : table_.jobs()) {
     PageEntry entry;
     entry.slot = job.slot;
@@ -616,15 +766,21 @@ std::vector<PageEntry> NodeCoordinator::page_entries(TimePoint now) const {
     entry.job_class = job.job_class;
     entry.law = job.law;
     entry.paused = job.paused || job.parked();
-    entry.slo = config_.compute.slo;
+    entry.slo = slo;
+    if (gives_turns_ && job.law == kTurns && job.job_class == JobClass::kOpportunistic) {
+      entry.turn_until = turns_.turn().holder == job.id ? turns_.turn().until : kNoTurn;
+    }
     for (const Member& m : job.members) entry.memory_grant += ledger_.limit(job.key(m));
     if (job.job_class == JobClass::kGuaranteed) {
       entry.share_min = job.share.min;
       entry.share_max = job.share.max;
       entry.lease_until = now + kLease;
-    } else {
+    } else if (job.law == kControlled) {
       entry.share_min = closed ? 0.0 : job.share_now;
       entry.share_max = closed ? 0.0 : job.share.max;
+    } else {
+      entry.share_min = job.share.min;
+      entry.share_max = job.share.max;
     }
     entries.push_back(std::move(entry));
   }

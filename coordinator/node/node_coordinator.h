@@ -15,6 +15,7 @@
 #include "coordinator/node/job_table.h"
 #include "coordinator/node/ledger.h"
 #include "coordinator/node/memory_arbiter.h"
+#include "coordinator/node/turn_scheduler.h"
 #include "coordinator/wire/messages.h"
 
 namespace commensal::node {
@@ -23,7 +24,7 @@ struct CoordinatorConfig {
   std::string instance = "default";
   std::string version;
   std::string socket;       ///< for the status
-  std::string law = "gap";  ///< of opportunistic jobs that ask for none
+  std::string law = "gap";  ///< of opportunistic jobs that ask for none; a name of wire::kLaws
   ArbiterConfig memory;
   ComputeConfig compute;
   /// AskMemory is answered by then. An opportunistic job in a long step gives memory back after a
@@ -57,8 +58,12 @@ struct PageEntry {
   TimePoint lease_until;
   Bytes memory_grant;
   double slo = 0.0;
+  TimePoint turn_until;  ///< law token_window: past for who has no turn; zero: no turns are given
   bool operator==(const PageEntry&) const = default;
 };
+
+/// Over which a device's busy shares are told.
+inline constexpr Duration kUseWindow = std::chrono::seconds(10);
 
 /// Why a process is gone.
 enum class Departure : std::uint8_t {
@@ -85,6 +90,13 @@ class NodeCoordinator {
   /// Notes what the kernel shows of a job's processes. Best called right before an Answer of one is
   /// received, and about once a second.
   void observe_use(const JobId& job, JobUse use, TimePoint now);
+  /// Notes what the kernel shows of a process's time on cores, and, where it tells, for how long
+  /// tasks of the machine were stalled on I/O. Best called about once a second, and for those that
+  /// `timed_now` names.
+  void observe_cpu(const JobId& job, std::int64_t pid, const ThreadTimes& threads,
+                   std::optional<Duration> io_stalled, TimePoint now);
+  /// Processes of guaranteed jobs to look at now: what may run beside them has just changed.
+  [[nodiscard]] std::vector<LeaseKey> timed_now() const;
   /// Notes how much memory the kernel would let anybody take now.
   void observe_available(Bytes available, TimePoint now);
   /// Returns a dead process's lease; the job ends with its last process that is no helper.
@@ -96,10 +108,15 @@ class NodeCoordinator {
 
   [[nodiscard]] std::vector<Outgoing> take_outgoing();
   [[nodiscard]] std::vector<PageEntry> page_entries(TimePoint now) const;
-  /// Whether a guaranteed and an opportunistic job are here together.
+  /// Whether a guaranteed and an opportunistic job are here together, or turns are given.
   [[nodiscard]] bool wants_sampling() const;
+  /// When `sample` is due at the latest, while `wants_sampling`: the end of a turn.
+  [[nodiscard]] TimePoint next_sample() const noexcept;
   /// docs/stats.md, "status". @param job  id or name; empty: everything.
   [[nodiscard]] nlohmann::json status(const std::string& job, TimePoint now);
+  /// docs/stats.md, "explain": who was throttled within the last minutes, why, and what it cost.
+  [[nodiscard]] nlohmann::json explain(const Job& job, Duration last, bool series,
+                                       TimePoint now) const;
 
   [[nodiscard]] const JobTable& table() const noexcept { return table_; }
   [[nodiscard]] const Ledger& ledger() const noexcept { return ledger_; }
@@ -117,6 +134,7 @@ class NodeCoordinator {
   void handle(const PeerId& peer, const wire::AskMemory& message, TimePoint now);
   void handle(const PeerId& peer, const wire::StatusRequest& message, TimePoint now);
   void handle(const PeerId& peer, const wire::SetRequest& message, TimePoint now);
+  void handle(const PeerId& peer, const wire::ExplainRequest& message, TimePoint now);
   void handle(const PeerId& peer, const wire::MapRequest& message, TimePoint now);
   void handle(const PeerId& peer, const wire::MapReply& message, TimePoint now);
 
@@ -136,6 +154,14 @@ class NodeCoordinator {
   [[nodiscard]] std::string problem_with(const JobId& job, JobClass job_class,
                                          const std::optional<wire::MemoryRange>& memory,
                                          const std::optional<wire::ShareRange>& share) const;
+  /// The same of how a job is paced.
+  [[nodiscard]] static std::string problem_with_pace(JobClass job_class,
+                                                     const wire::SetRequest& message);
+  [[nodiscard]] double slo_of(const Job& job) const;
+  /// Minimum shares of the opportunistic jobs but this one.
+  [[nodiscard]] double minimum_shares_except(const JobId& job) const;
+  /// Part of the device's core time that it used within the last `kUseWindow`.
+  [[nodiscard]] double used_of_late(const Job& job, TimePoint now) const;
   [[nodiscard]] Bytes floors_except(const JobId& job) const;
   void update_floors();
 
@@ -153,8 +179,17 @@ class NodeCoordinator {
   void settle_asks(TimePoint now);
   void retell(TimePoint now);
   void update_shares(TimePoint now);
+  void update_turns(TimePoint now);
+  void keep_history(TimePoint now);
+  void log(const JobId& job, std::string kind, std::string text, TimePoint now);
 
   [[nodiscard]] policies::DeviceView device_view(TimePoint now) const;
+  struct DeviceUse;
+  [[nodiscard]] DeviceUse device_use(TimePoint now) const;
+  /// Busy shares, the oracle and how near to it: of the last `kUseWindow`.
+  [[nodiscard]] nlohmann::json device_shares(TimePoint now) const;
+  [[nodiscard]] nlohmann::json explain_guaranteed(const Job& job, Duration last,
+                                                  TimePoint now) const;
   [[nodiscard]] nlohmann::json lease_status(const Job& job, TimePoint now) const;
   [[nodiscard]] nlohmann::json job_status(const Job& job, TimePoint now) const;
   void end_job(Job& job, const std::string& exit_reason, TimePoint now);
@@ -169,6 +204,11 @@ class NodeCoordinator {
   JobTable table_;
   Ledger ledger_;
   ComputeController compute_;
+  TurnScheduler turns_;
+  bool gives_turns_ = false;
+  DecisionLog log_;
+  bool stretch_changed_ = false;  // by the newest sample
+  bool was_quiet_ = false;
   std::optional<Bytes> available_;  ///< as the kernel said last
   RecentLeast outside_;
   std::vector<Outgoing> outgoing_;

@@ -252,6 +252,11 @@ std::optional<PageReading> PageServer::read(const ProcessKey& process) const {
   reading.step_number = page->step_number.load(std::memory_order_acquire);
   reading.step_last = nanoseconds(page->step_last_ns);
   reading.memory_wanted = Bytes{page->memory_wanted.load(std::memory_order_relaxed)};
+  const auto activity = static_cast<wire::Activity>(page->activity.load(std::memory_order_relaxed));
+  reading.waits = activity == wire::Activity::kWaiting || activity == wire::Activity::kPaused;
+  reading.serves = page->step_kind.load(std::memory_order_relaxed) ==
+                   static_cast<std::uint64_t>(wire::StepKind::kRequests);
+  reading.burst = nanoseconds(page->gate_burst_ns);
   return reading;
 }
 

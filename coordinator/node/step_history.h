@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <optional>
 
@@ -13,7 +14,7 @@ namespace commensal::node {
 /// A job's page may show a step this late; ops that were let in before a gate closed end within it.
 inline constexpr Duration kStepAge = std::chrono::milliseconds(60);
 
-/// A median and how sure it is (its standard error), in seconds.
+/// A median, or another quantile, and how sure it is (its standard error), in seconds.
 struct MedianEstimate {
   double seconds = 0.0;
   double error = 0.0;
@@ -24,7 +25,11 @@ struct MedianEstimate {
 struct SlowdownEstimate {
   double value = 0.0;
   double error = 0.0;
+  std::size_t steps = 0;  ///< shared ones that it is made of
 };
+
+/// What is compared: of training the median step, of a server the 99th percentile of requests.
+enum class StepSignal : std::uint8_t { kMedian, kTail };
 
 /// Collects step times while the device is *quiet* (no opportunistic op may run) and *shared*.
 ///
@@ -33,6 +38,9 @@ struct SlowdownEstimate {
 /// which are then dropped. A step that saw both states counts for neither. Not thread safe.
 class StepHistory {
  public:
+  /// Says what is compared; a change drops all steps.
+  void follow(StepSignal signal);
+  [[nodiscard]] StepSignal signal() const noexcept { return signal_; }
   /// Says from when on the device is quiet or shared.
   void begin_quiet(TimePoint now);
   void begin_shared(TimePoint now);
@@ -44,7 +52,7 @@ class StepHistory {
 
   [[nodiscard]] MedianEstimate baseline() const;
   [[nodiscard]] MedianEstimate shared() const;
-  /// Nothing until there are at least 3 quiet and 5 shared steps.
+  /// Nothing until there are at least 3 quiet and 5 shared steps; of requests 50 each.
   [[nodiscard]] std::optional<SlowdownEstimate> slowdown() const;
   /// Quiet steps ever seen: tells how many a window has brought.
   [[nodiscard]] std::size_t quiet_steps_total() const noexcept { return quiet_total_; }
@@ -58,8 +66,9 @@ class StepHistory {
     double seconds;
   };
   void drop_outdated_baseline();
-  [[nodiscard]] static MedianEstimate estimate(const std::deque<Step>& steps);
+  [[nodiscard]] MedianEstimate estimate(const std::deque<Step>& steps) const;
 
+  StepSignal signal_ = StepSignal::kMedian;
   bool quiet_ = true;
   TimePoint since_;
   std::deque<Step> quiet_steps_;

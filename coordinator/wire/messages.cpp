@@ -174,6 +174,7 @@ void fields(Like<Register> auto& m, const auto& field) {
   field("revision", m.revision);
   field("limit_bytes", m.limit_bytes);
   field("law", m.law);
+  field("slo", m.slo);
 }
 void fields(Like<Registered> auto& m, const auto& field) {
   field("job_id", m.job_id);
@@ -203,6 +204,8 @@ void fields(Like<Change> auto& m, const auto& field) {
   field("paused", m.paused);
   field("parked", m.parked);
   field("law", m.law);
+  field("slo", m.slo);
+  field("idle_class", m.idle_class);
   field("reason", m.reason);
 }
 void fields(Like<Answer> auto& m, const auto& field) {
@@ -228,6 +231,9 @@ void fields(Like<SetRequest> auto& m, const auto& field) {
   field("memory", m.memory);
   field("share", m.share);
   field("paused", m.paused);
+  field("law", m.law);
+  field("slo", m.slo);
+  field("idle_class", m.idle_class);
 }
 void fields(Like<SetReply> auto& m, const auto& field) {
   field("job_id", m.job_id);
@@ -247,6 +253,12 @@ void fields(Like<MapReply> auto& m, const auto& field) {
   field("map", m.map);
   field("reason", m.reason);
 }
+void fields(Like<ExplainRequest> auto& m, const auto& field) {
+  field("job", m.job);
+  field("seconds", m.seconds);
+  field("series", m.series);
+}
+void fields(Like<ExplainReply> auto& m, const auto& field) { field("explanation", m.explanation); }
 void fields(Like<Error> auto& m, const auto& field) {
   field("code", m.code);
   field("what", m.what);
@@ -265,9 +277,9 @@ void Writer::write(json& out, const T& value) {
 
 // The position is that of the type in `Message`.
 constexpr std::string_view kTypeNames[] = {
-    "register",   "registered",     "stats",        "change",      "answer",
-    "ask_memory", "status_request", "status_reply", "set_request", "set_reply",
-    "error",      "map_request",    "map_reply"};
+    "register",   "registered",     "stats",        "change",          "answer",
+    "ask_memory", "status_request", "status_reply", "set_request",     "set_reply",
+    "error",      "map_request",    "map_reply",    "explain_request", "explain_reply"};
 static_assert(std::size(kTypeNames) == std::variant_size_v<Message>);
 
 template <std::size_t Index = 0>

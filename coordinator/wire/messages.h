@@ -69,6 +69,8 @@ struct Register {
   /// Limit in force (after a restart): it may grow up to it until it hears from us. Absent: held.
   std::optional<std::uint64_t> limit_bytes;
   std::string law;  ///< asked for; empty: the coordinator's default
+  /// Slowdown that a guaranteed job may see, as a fraction; absent: the coordinator's default.
+  std::optional<double> slo;
 };
 
 /// The coordinator's answer to Register.
@@ -106,6 +108,8 @@ struct Change {
   /// does not know it gets limit 0 and is paused, which is nearly the same.
   std::optional<bool> parked;
   std::optional<std::string> law;
+  std::optional<double> slo;  ///< to be said again at the next registration
+  std::optional<bool> idle_class;
   std::string reason;
 };
 
@@ -143,6 +147,9 @@ struct SetRequest {
   std::optional<MemoryRange> memory;
   std::optional<ShareRange> share;
   std::optional<bool> paused;
+  std::optional<std::string> law;
+  std::optional<double> slo;
+  std::optional<bool> idle_class;
 };
 /// Answers SetRequest: what was applied or why it was refused.
 struct SetReply {
@@ -167,6 +174,17 @@ struct MapReply {
   nlohmann::json map;  ///< docs/stats.md, "memory map"; null: see `reason`
   std::string reason;
 };
+/// Asks what happened to a job within the last minutes. From the command line.
+struct ExplainRequest {
+  std::string job;
+  double seconds = 60.0;
+  bool series = false;  ///< with a sample a second, for a timeline
+};
+/// Answers ExplainRequest.
+// NOLINTNEXTLINE(bugprone-exception-escape): as Stats
+struct ExplainReply {
+  nlohmann::json explanation;  ///< docs/stats.md, "explain"
+};
 /// Answers what cannot be used or done. Codes: those of BadMessage; "no_memory" (AskMemory);
 /// "unknown_job" (not registered here, for instance after a restart: register again);
 /// "full" (no entry left on the device page).
@@ -175,8 +193,9 @@ struct Error {
   std::string what;
 };
 
-using Message = std::variant<Register, Registered, Stats, Change, Answer, AskMemory, StatusRequest,
-                             StatusReply, SetRequest, SetReply, Error, MapRequest, MapReply>;
+using Message =
+    std::variant<Register, Registered, Stats, Change, Answer, AskMemory, StatusRequest, StatusReply,
+                 SetRequest, SetReply, Error, MapRequest, MapReply, ExplainRequest, ExplainReply>;
 
 /// Turns a message into one frame.
 [[nodiscard]] std::string encode(const Message& message);

@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "coordinator/wire/laws.h"
+
 namespace commensal::wire {
 
 inline constexpr std::uint64_t kJobPageMagic = 0x314A'4C53'4E4D'4F43ULL;     // "COMNSLJ1"
@@ -37,6 +39,12 @@ enum class Activity : std::uint64_t {
   kBusy = 1,     ///< between a batch's arrival and the next wait
   kWaiting = 2,  ///< in the data loader
   kPaused = 3,   ///< its gate is closed
+};
+
+/// What a job's steps are.
+enum class StepKind : std::uint64_t {
+  kTraining = 0,  ///< mini-batches, from end to end
+  kRequests = 1   ///< requests that it serves, from the first sign of work to the end
 };
 
 /// A job process's page ("rank page"). Times: CLOCK_MONOTONIC nanoseconds. Writer: that process.
@@ -76,7 +84,12 @@ struct JobPage {
   Word gate_ops_total;  ///< ops that waited
   Word gate_open;       ///< 1: open now
   Word gate_law;        ///< LawId
-  std::uint64_t reserved1[24];
+  // Added without a new version: zero in the page of an older writer
+  Word step_end_ns;         ///< when step `step_number` ended
+  Word gate_busy_ns_total;  ///< time that its ops ran, summed over threads; 0 without a callback
+  Word gate_burst_ns;       ///< longest run of ops of late (law token_window); 0: not known
+  Word step_kind;           ///< StepKind
+  std::uint64_t reserved1[20];
 };
 static_assert(std::is_standard_layout_v<JobPage>);
 static_assert(offsetof(JobPage, job_id) == 32);
@@ -86,9 +99,6 @@ static_assert(offsetof(JobPage, step_number) == 192);
 static_assert(offsetof(JobPage, memory_limit) == 224);
 static_assert(offsetof(JobPage, gate_closed_ns_total) == 288);
 static_assert(sizeof(JobPage) == 512 && sizeof(JobPage) <= kPageSize);
-
-/// Pacing laws by number on the pages (torch_ext/gate).
-enum class LawId : std::uint64_t { kOpen = 0, kDutyCycle = 1, kGap = 2 };
 
 /// What the coordinator tells one job's processes between two messages.
 struct DeviceEntry {
@@ -102,7 +112,8 @@ struct DeviceEntry {
   Word lease_until_ns;  ///< a guaranteed entry counts as alive until then
   Word memory_grant;    ///< bytes
   Word slo_ppm;         ///< allowed slowdown of the guaranteed side
-  std::uint64_t reserved[7];
+  Word turn_until_ns;   ///< law token_window: end of its newest turn; 0: no turns are given
+  std::uint64_t reserved[6];
 };
 static_assert(std::is_standard_layout_v<DeviceEntry>);
 static_assert(sizeof(DeviceEntry) == 192);

@@ -142,6 +142,7 @@ def activate(settings: JobSettings, member: Member) -> _core.Session | None:
             share_min=settings.share.min_share,
             share_max=settings.share.max_share,
             law=settings.law,
+            slo=settings.slo,
             role=member.role,
             rank=member.rank,
             world_size=member.world_size,

@@ -51,7 +51,8 @@ def init(
     memory_limit: int | str | None = None,
     compute_share: float | None = None,
     name: str | None = None,
-    law: Literal["gap", "duty_cycle", "open"] | None = None,
+    law: Literal["gap", "duty_cycle", "antman", "rate_aimd", "token_window", "open"] | None = None,
+    slo: float | str | None = None,
     idle_class: bool = True,
     spill_dir: str | os.PathLike[str] | None = None,
     memory_policy: Literal["elastic", "antman"] | None = None,
@@ -70,6 +71,8 @@ def init(
         compute_share: most of the device's time, 0..1. None: 1.
         name: how `commensal status` calls the job. None: the script's name.
         law: how an opportunistic job is paced. None: "gap".
+        slo: slowdown in percent, above 0 and at most 50, that a guaranteed job may see. None: the
+            coordinator's, 1.
         idle_class: False keeps an opportunistic job's threads out of the kernel's idle class.
         spill_dir: folder of the spill file. None: COMMENSAL_SPILL_DIR or /var/tmp.
         memory_policy: "elastic" (live tensors move between the tiers) or "antman" (they stay where
@@ -117,6 +120,7 @@ def init(
         memory=_quantities.MemoryRange(0, maximum),
         share=_quantities.ShareRange(0.0, share),
         law=_environment.check_law(law or ""),
+        slo=_environment.check_slo(slo, guaranteed=job_class == "guaranteed"),
         idle_class=idle_class,
         spill_dir=path(spill_dir) or base.spill_dir,
         memory_policy=policy,

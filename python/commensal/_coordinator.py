@@ -99,6 +99,23 @@ class Coordinator:
             raise Refused(str(error)) from error
         return cast("dict[str, Any]", json.loads(text))
 
+    def explain(self, job: str, seconds: float, *, series: bool = False) -> dict[str, Any]:
+        """Return what happened to a job within the last seconds (docs/stats.md, "explain").
+
+        `series` adds a sample a second of every job. @raises Unreachable, Refused.
+        """
+        from commensal import _core
+
+        try:
+            text = _core.control_explain(
+                str(self.socket_path), job, seconds, series, _milliseconds(_ANSWER)
+            )
+        except _core.CoordinatorUnreachable as error:
+            raise Unreachable(str(error)) from error
+        except _core.CoordinatorError as error:
+            raise Refused(str(error)) from error
+        return cast("dict[str, Any]", json.loads(text))
+
     def set(
         self,
         job: str,
@@ -106,6 +123,9 @@ class Coordinator:
         memory: MemoryRange | None = None,
         share: ShareRange | None = None,
         paused: bool | None = None,
+        law: str | None = None,
+        slo: float | None = None,
+        idle_class: bool | None = None,
     ) -> Change:
         """Ask for a change of a job. @raises Unreachable, Refused."""
         from commensal import _core
@@ -119,6 +139,9 @@ class Coordinator:
                     memory=None if memory is None else (memory.min_bytes, memory.max_bytes),
                     share=None if share is None else (share.min_share, share.max_share),
                     paused=paused,
+                    law=law,
+                    slo=slo,
+                    idle_class=idle_class,
                 )
             )
         except _core.CoordinatorUnreachable as error:

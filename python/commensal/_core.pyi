@@ -68,6 +68,7 @@ def start(
     share_min: float,
     share_max: float,
     law: str,
+    slo: float | None,
     role: Literal["main", "rank", "helper"],
     rank: int,
     world_size: int,
@@ -100,6 +101,11 @@ def control_status(socket_path: str, job: str, timeout_ms: int) -> str:
 def control_map(socket_path: str, job: str, pid: int | None, timeout_ms: int) -> str:
     """Ask a coordinator where a process's memory lies; return JSON (docs/stats.md)."""
 
+def control_explain(
+    socket_path: str, job: str, seconds: float, series: bool, timeout_ms: int
+) -> str:
+    """Ask a coordinator what happened to a job; return JSON (docs/stats.md, "explain")."""
+
 def control_set(
     socket_path: str,
     job: str,
@@ -108,6 +114,9 @@ def control_set(
     memory: tuple[int, int | None] | None = None,
     share: tuple[float, float] | None = None,
     paused: bool | None = None,
+    law: str | None = None,
+    slo: float | None = None,
+    idle_class: bool | None = None,
 ) -> tuple[str, int, str, str]:
     """Ask for a change; return job id, revision, outcome and reason."""
 

@@ -22,6 +22,7 @@ from commensal._quantities import (
     parse_duration_ms,
     parse_memory_range,
     parse_share_range,
+    parse_slo,
 )
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "check_job_class",
     "check_law",
     "check_memory_policy",
+    "check_slo",
     "default_instance",
     "default_runtime_dir",
     "member_of",
@@ -43,7 +45,7 @@ __all__ = [
 ]
 
 JobClass = Literal["guaranteed", "opportunistic"]
-LAWS = ("", "open", "duty_cycle", "gap")
+LAWS = ("gap", "duty_cycle", "antman", "rate_aimd", "token_window", "open")
 MEMORY_POLICIES = ("elastic", "antman")
 SHORTEST_PARK_IDLE_MS = 1000
 LONGEST_ASK_WAIT_MS = 3_600_000
@@ -81,6 +83,7 @@ class JobSettings:
     memory: MemoryRange = field(default_factory=MemoryRange)
     share: ShareRange = field(default_factory=ShareRange)
     law: str = ""  # empty: the class's default
+    slo: float | None = None  # a fraction, of a guaranteed job; None: the coordinator's default
     idle_class: bool = True
     instance: str = "default"
     runtime_dir: Path | None = None  # None: do not connect
@@ -119,6 +122,7 @@ class JobSettings:
             "COMMENSAL_SPILL_DIR": self.spill_dir,
             "COMMENSAL_HOST_CAP": self.host_cap_bytes,
             "COMMENSAL_SUMMARY_FILE": self.summary_file,
+            "COMMENSAL_SLO": None if self.slo is None else repr(round(self.slo * 100, 10)),
             "COMMENSAL_PARK_IDLE": self.park_idle_ms and f"{self.park_idle_ms}ms",
             "COMMENSAL_LAUNCH": self.launch and f"{self.launch.pid}:{self.launch.at_seconds!r}",
         }
@@ -144,6 +148,8 @@ class JobSettings:
                 share = parse_share_range(text, guaranteed=guaranteed)
         with _naming("COMMENSAL_LAW"):
             law = check_law(environ.get("COMMENSAL_LAW", ""))
+        with _naming("COMMENSAL_SLO"):
+            slo = check_slo(environ.get("COMMENSAL_SLO"), guaranteed=guaranteed)
         with _naming("COMMENSAL_HOST_CAP"):
             if text := environ.get("COMMENSAL_HOST_CAP"):
                 host_cap = parse_bytes(text)
@@ -172,6 +178,7 @@ class JobSettings:
             memory=memory,
             share=share,
             law=law,
+            slo=slo,
             idle_class=environ.get("COMMENSAL_IDLE_CLASS", "1") != "0",
             instance=instance,
             runtime_dir=default_runtime_dir(environ),
@@ -207,9 +214,22 @@ def check_job_class(text: str) -> JobClass:
 
 def check_law(text: str) -> str:
     """Return the name of a pacing law; empty is the class's default. @raises ValueError."""
-    if text not in LAWS:
-        raise ValueError(f"not a pacing law: {text!r} (gap, duty_cycle or open)")
+    if text and text not in LAWS:
+        raise ValueError(f"not a pacing law: {text!r} ({', '.join(LAWS)})")
     return text
+
+
+def check_slo(text: str | float | None, *, guaranteed: bool) -> float | None:
+    """Return the slowdown in percent that a job may see as a fraction. @raises ValueError."""
+    if text is None or text == "":
+        return None
+    slo = parse_slo(text)
+    if not guaranteed:
+        raise ValueError(
+            f"an SLO is the slowdown that a guaranteed job may see; this one is opportunistic: "
+            f"{text!r}"
+        )
+    return slo
 
 
 def check_memory_policy(text: str) -> str:

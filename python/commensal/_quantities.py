@@ -22,6 +22,7 @@ __all__ = [
     "parse_memory_range",
     "parse_share",
     "parse_share_range",
+    "parse_slo",
 ]
 
 _QUANTITY = re.compile(r"(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<unit>[a-z]*)", re.IGNORECASE)
@@ -30,6 +31,7 @@ for _power, _letter in enumerate("kmgtp", start=1):
     _UNITS[_letter] = _UNITS[f"{_letter}ib"] = 1024**_power
     _UNITS[f"{_letter}b"] = 1000**_power
 _LARGEST = 2**63 - 1
+_LARGEST_SLO = 50.0  # percent
 _DURATION_UNITS = {"ms": 1, "": 1000, "s": 1000, "min": 60_000, "m": 60_000}
 _DURATION_UNITS |= {"h": 3_600_000, "d": 86_400_000}
 _LONGEST_MS = 365 * 86_400_000
@@ -93,6 +95,20 @@ def parse_share(text: str | float) -> float:
     if not 0.0 <= share <= 1.0:  # also false for nan
         raise ValueError(f"not a share between 0 and 1: {text!r}")
     return share
+
+
+def parse_slo(text: str | float) -> float:
+    """Read a slowdown in percent ("3", "0.5 %"). Returns a fraction. @raises ValueError."""
+    wrong = f"not a slowdown in percent, above 0 and at most 50: {text!r}"
+    if isinstance(text, bool):
+        raise ValueError(wrong)
+    try:
+        percent = float(str(text).strip().removesuffix("%"))
+    except ValueError:
+        raise ValueError(wrong) from None
+    if not 0.0 < percent <= _LARGEST_SLO:  # also false for nan
+        raise ValueError(wrong)
+    return percent / 100
 
 
 def parse_memory_range(text: str, *, guaranteed: bool) -> MemoryRange:

@@ -95,13 +95,30 @@ std::string control_map(const std::string& socket_path, std::string job,
   return reply->map.dump();
 }
 
+std::string control_explain(const std::string& socket_path, std::string job, double seconds,
+                            bool series, std::int64_t timeout_ms) {
+  const wire::Message answer =
+      ask(socket_path, timeout_ms, wire::ExplainRequest{std::move(job), seconds, series});
+  const auto* reply = std::get_if<wire::ExplainReply>(&answer);
+  if (reply == nullptr) {
+    throw CoordinatorError("the coordinator answered an explain request with another message");
+  }
+  return reply->explanation.dump();
+}
+
 using MemoryPair = std::pair<std::uint64_t, std::optional<std::uint64_t>>;
 using SharePair = std::pair<double, double>;
 
 std::tuple<std::string, Revision, std::string, std::string> control_set(
     const std::string& socket_path, std::string job, std::int64_t timeout_ms,
-    std::optional<MemoryPair> memory, std::optional<SharePair> share, std::optional<bool> paused) {
-  wire::SetRequest request{.job = std::move(job), .memory = {}, .share = {}, .paused = paused};
+    std::optional<MemoryPair> memory, std::optional<SharePair> share, std::optional<bool> paused,
+    std::optional<std::string> law, std::optional<double> slo, std::optional<bool> idle_class) {
+  wire::SetRequest request;
+  request.job = std::move(job);
+  request.paused = paused;
+  request.law = std::move(law);
+  request.slo = slo;
+  request.idle_class = idle_class;
   if (memory) request.memory = wire::MemoryRange{memory->first, memory->second};
   if (share) request.share = wire::ShareRange{share->first, share->second};
   const wire::Message answer = ask(socket_path, timeout_ms, request);
@@ -112,12 +129,13 @@ std::tuple<std::string, Revision, std::string, std::string> control_set(
 }
 
 SessionHandle start(JobId job_id, std::string name, std::string tenant, std::string_view job_class,
-                    MemoryBounds memory, ShareBounds share, std::string law, std::string_view role,
-                    int rank, int world_size, std::string instance, std::string runtime_dir,
-                    std::string spill_dir, std::optional<Bytes> host_cap, bool idle_class,
-                    std::string summary_file, std::string_view memory_policy,
-                    std::int64_t ask_wait_ms, std::optional<std::int64_t> park_idle_ms,
-                    std::optional<Bytes> background_rate, bool quiet) {
+                    MemoryBounds memory, ShareBounds share, std::string law,
+                    std::optional<double> slo, std::string_view role, int rank, int world_size,
+                    std::string instance, std::string runtime_dir, std::string spill_dir,
+                    std::optional<Bytes> host_cap, bool idle_class, std::string summary_file,
+                    std::string_view memory_policy, std::int64_t ask_wait_ms,
+                    std::optional<std::int64_t> park_idle_ms, std::optional<Bytes> background_rate,
+                    bool quiet) {
   SessionConfig config;
   config.job_id = std::move(job_id);
   config.name = std::move(name);
@@ -126,6 +144,7 @@ SessionHandle start(JobId job_id, std::string name, std::string tenant, std::str
   config.memory = memory;
   config.share = share;
   config.law = std::move(law);
+  config.slo = slo;
   config.role = to_role(role);
   config.rank = rank;
   config.world_size = world_size;
@@ -230,26 +249,27 @@ void bind_session(py::module_& m) {
       "start",
       [](std::string job_id, std::string name, std::string tenant, const std::string& job_class,
          std::uint64_t memory_min_bytes, std::optional<std::uint64_t> memory_max_bytes,
-         double share_min, double share_max, std::string law, const std::string& role, int rank,
-         int world_size, std::string instance, std::string runtime_dir, std::string spill_dir,
+         double share_min, double share_max, std::string law, std::optional<double> slo,
+         const std::string& role, int rank, int world_size, std::string instance,
+         std::string runtime_dir, std::string spill_dir,
          std::optional<std::uint64_t> host_cap_bytes, bool idle_class, std::string summary_file,
          const std::string& memory_policy, std::int64_t ask_wait_ms,
          std::optional<std::int64_t> park_idle_ms,
          std::optional<std::uint64_t> background_rate_bytes, bool quiet) {
         return start(JobId{std::move(job_id)}, std::move(name), std::move(tenant), job_class,
                      {Bytes{memory_min_bytes}, to_bytes(memory_max_bytes)}, {share_min, share_max},
-                     std::move(law), role, rank, world_size, std::move(instance),
+                     std::move(law), slo, role, rank, world_size, std::move(instance),
                      std::move(runtime_dir), std::move(spill_dir), to_bytes(host_cap_bytes),
                      idle_class, std::move(summary_file), memory_policy, ask_wait_ms, park_idle_ms,
                      to_bytes(background_rate_bytes), quiet);
       },
       py::kw_only(), py::arg("job_id"), py::arg("name"), py::arg("tenant"), py::arg("job_class"),
       py::arg("memory_min_bytes"), py::arg("memory_max_bytes"), py::arg("share_min"),
-      py::arg("share_max"), py::arg("law"), py::arg("role"), py::arg("rank"), py::arg("world_size"),
-      py::arg("instance"), py::arg("runtime_dir"), py::arg("spill_dir"), py::arg("host_cap_bytes"),
-      py::arg("idle_class"), py::arg("summary_file"), py::arg("memory_policy"),
-      py::arg("ask_wait_ms"), py::arg("park_idle_ms"), py::arg("background_rate_bytes"),
-      py::arg("quiet"), "Start the session of this process.");
+      py::arg("share_max"), py::arg("law"), py::arg("slo"), py::arg("role"), py::arg("rank"),
+      py::arg("world_size"), py::arg("instance"), py::arg("runtime_dir"), py::arg("spill_dir"),
+      py::arg("host_cap_bytes"), py::arg("idle_class"), py::arg("summary_file"),
+      py::arg("memory_policy"), py::arg("ask_wait_ms"), py::arg("park_idle_ms"),
+      py::arg("background_rate_bytes"), py::arg("quiet"), "Start the session of this process.");
   m.def(
       "current",
       []() {
@@ -276,9 +296,13 @@ void bind_control(py::module_& m) {
   m.def("control_map", &control_map, py::arg("socket_path"), py::arg("job"), py::arg("pid"),
         py::arg("timeout_ms"), ReleaseGil(),
         "Ask where the memory of a job's process lies, as JSON.");
+  m.def("control_explain", &control_explain, py::arg("socket_path"), py::arg("job"),
+        py::arg("seconds"), py::arg("series"), py::arg("timeout_ms"), ReleaseGil(),
+        "Ask what happened to a job within the last seconds, as JSON.");
   m.def("control_set", &control_set, py::arg("socket_path"), py::arg("job"), py::arg("timeout_ms"),
         py::kw_only(), py::arg("memory") = py::none(), py::arg("share") = py::none(),
-        py::arg("paused") = py::none(), ReleaseGil(),
+        py::arg("paused") = py::none(), py::arg("law") = py::none(), py::arg("slo") = py::none(),
+        py::arg("idle_class") = py::none(), ReleaseGil(),
         "Ask a coordinator for a change; return job id, revision, outcome, reason.");
 }
 

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <numeric>
 #include <random>
 
 namespace commensal::node {
@@ -16,7 +17,7 @@ using ::testing::HasSubstr;
 
 constexpr double kBase = 0.05;  // seconds of a step alone
 
-SlowdownEstimate estimate(double value, double error = 0.001) { return {value, error}; }
+SlowdownEstimate estimate(double value, double error = 0.001) { return {value, error, 40}; }
 
 // --- one decision
 // ---------------------------------------------------------------------------------
@@ -25,7 +26,8 @@ TEST(ShareDecision, HalvesWhenTheSlowdownIsBeyondDoubt) {
   const auto decision = decide_share({{0, 1}, {0.4, 1.0, 0}, estimate(0.05)}, {});
   EXPECT_DOUBLE_EQ(decision.state.share, 0.2);
   EXPECT_DOUBLE_EQ(decision.state.ceiling, 0.4);
-  EXPECT_THAT(decision.reason, HasSubstr("slowdown 5.0 %"));
+  EXPECT_THAT(decision.reason,
+              HasSubstr("guaranteed step 5.0 % over baseline (+-0.1 %, n = 40), above 1.0 %"));
 }
 
 TEST(ShareDecision, HoldsWhatIsNotCertain) {
@@ -71,7 +73,11 @@ class Simulation {
 
   void add_guaranteed() { view_.guaranteed = {{JobId{"g"}, 0, {}}}; }
   void add_opportunistic() { view_.opportunistic = {opportunistic_}; }
-  ComputeView::Opportunistic& job() { return view_.opportunistic.at(0); }
+  ComputeView::Opportunistic& job(std::size_t number = 0) { return view_.opportunistic.at(number); }
+  void add_another(const std::string& id, policies::ShareRange bounds) {
+    view_.opportunistic.push_back({JobId{id}, bounds, false, opportunistic_.idle_class});
+  }
+  void remove_last() { view_.opportunistic.pop_back(); }
 
   /// Passes time in ticks of 20 ms; `always_lose` slows every shared step, whatever the share.
   void run(Duration duration) {
@@ -87,12 +93,15 @@ class Simulation {
   void update() {
     view_.now = now_;
     const auto plan = controller_.update(view_);
-    share_ = plan.shares.empty() ? 0.0 : plan.shares[0].share;
+    shares_.clear();
+    for (const auto& change : plan.shares) shares_.push_back(change.share);
+    share_ = std::accumulate(shares_.begin(), shares_.end(), 0.0);
     reason_ = plan.shares.empty() ? "" : plan.shares[0].reason;
     if (controller_.window_closed()) longest_closed_ += 20ms;
   }
 
-  [[nodiscard]] double share() const { return share_; }
+  [[nodiscard]] double share() const { return share_; }  ///< of all jobs together
+  [[nodiscard]] double share(std::size_t number) const { return shares_.at(number); }
   [[nodiscard]] const std::string& reason() const { return reason_; }
   [[nodiscard]] const ComputeController& controller() const { return controller_; }
   [[nodiscard]] double baseline() const { return controller_.baseline(JobId{"g"}).seconds; }
@@ -140,6 +149,7 @@ class Simulation {
   TimePoint step_end_{1h};
   Duration step_duration_{};
   double share_ = 0.0;
+  std::vector<double> shares_;
   std::string reason_;
   double total_ = 0.0;
   std::uint64_t steps_ = 0;
@@ -204,7 +214,7 @@ TEST(ComputeController, ReactsAtOnceToAGuaranteedJobsArrival) {
   EXPECT_DOUBLE_EQ(simulation.share(), 0.01);
 }
 
-TEST(ComputeController, BaselineDoesNotDecayInAnHourOfLoss) {
+TEST(ComputeController, C18_TheBaselineDoesNotDecayInAnHourOfLoss) {
   Simulation simulation{0.0, true};
   simulation.set_constant_loss(0.10);  // 10 % at any share: nothing the controller does helps
   simulation.add_guaranteed();
@@ -278,6 +288,130 @@ TEST(ComputeController, NoWindowsWithoutStepsOrForPausedJobs) {
   simulation.run(60s);
   EXPECT_EQ(simulation.controller().closed_total(), Duration::zero());
   EXPECT_GE(simulation.baseline_steps(), 20U) << "a paused neighbour is no neighbour";
+}
+
+// --- requests ------------------------------------------------------------------------------------
+
+/// Adds requests of 10 ms, every `slow`-th of which takes 30 ms.
+void serve(StepHistory& history, TimePoint& now, int count, int slow) {
+  for (int i = 0; i < count; ++i) {
+    now += 50ms;
+    history.add(now, slow > 0 && i % slow == 0 ? 30ms : 10ms);
+  }
+}
+
+TEST(StepHistory, ForRequestsTheTailCounts) {
+  for (const StepSignal signal : {StepSignal::kMedian, StepSignal::kTail}) {
+    StepHistory history;
+    history.follow(signal);
+    TimePoint now{1h};
+    history.begin_quiet(now);
+    serve(history, now, 400, 0);
+    history.begin_shared(now);
+    now += 1s;
+    serve(history, now, 400, 20);  // one of twenty waits for a neighbour's op
+    ASSERT_TRUE(history.slowdown());
+    const double expected = signal == StepSignal::kTail ? 2.0 : 0.0;
+    EXPECT_NEAR(history.slowdown()->value, expected, 1e-6);
+  }
+}
+
+TEST(StepHistory, APercentileNeedsManyRequests) {
+  StepHistory history;
+  history.follow(StepSignal::kTail);
+  TimePoint now{1h};
+  history.begin_quiet(now);
+  serve(history, now, 60, 0);
+  history.begin_shared(now);
+  now += 1s;
+  serve(history, now, 40, 0);
+  EXPECT_FALSE(history.slowdown());
+  serve(history, now, 20, 0);
+  EXPECT_TRUE(history.slowdown());
+  history.follow(StepSignal::kMedian);
+  EXPECT_EQ(history.baseline_steps(), 0U) << "latencies are no mini-batches";
+}
+
+TEST(StepHistory, TheErrorOfATailIsThatOfItsRank) {
+  StepHistory history;
+  history.follow(StepSignal::kTail);
+  TimePoint now{1h};
+  history.begin_quiet(now);
+  for (int i = 0; i < 400; ++i) {
+    now += 50ms;
+    history.add(now, 1ms * (1 + i % 100));
+  }
+  EXPECT_NEAR(history.baseline().seconds, 0.099, 0.0015);
+  EXPECT_GT(history.baseline().error, 0.0002);
+  EXPECT_LT(history.baseline().error, 0.002);
+}
+
+// --- several jobs --------------------------------------------------------------------------------
+
+TEST(SharesOfSeveral, TheirSumStaysUnderTheObjectiveWhateverTheirNumber) {
+  Simulation simulation{0.2, false};
+  simulation.add_guaranteed();
+  simulation.add_opportunistic();
+  for (const char* id : {"p", "q", "r"}) simulation.add_another(id, {0, 1});
+  simulation.run(200s);
+  (void)simulation.take_slowdown();
+  simulation.run(100s);
+  EXPECT_LT(simulation.take_slowdown(), 0.02) << "four jobs cost no more than one";
+  EXPECT_NEAR(simulation.share(0), simulation.share(3), 1e-9);
+}
+
+TEST(SharesOfSeveral, MinimumSharesAreKeptFirst) {
+  Simulation simulation{0.2, true};
+  simulation.add_guaranteed();
+  simulation.add_opportunistic();
+  simulation.add_another("p", {0.3, 1});
+  simulation.run(200s);
+  EXPECT_GE(simulation.share(1), 0.3 - 1e-9);
+  EXPECT_LT(simulation.share(0), 0.05) << "what is left of the budget is nearly nothing";
+}
+
+TEST(SharesOfSeveral, WhoGotLessGetsMore) {
+  Simulation simulation{0.2, true};
+  simulation.add_guaranteed();
+  simulation.add_opportunistic();
+  simulation.add_another("p", {0, 1});
+  simulation.job(0).used = 0.3;
+  simulation.job(1).used = 0.1;
+  simulation.run(100s);
+  EXPECT_GT(simulation.share(1), 2 * simulation.share(0));
+  EXPECT_GE(simulation.share(0), 0.01 - 1e-9) << "the trickle is everybody's";
+  simulation.job(1).used = 0.5;
+  simulation.run(10s);
+  EXPECT_GT(simulation.share(0), simulation.share(1));
+}
+
+TEST(SharesOfSeveral, WhoLeavesOrIsPausedGivesItsPartBack) {
+  Simulation simulation{0.2, true};
+  simulation.add_guaranteed();
+  simulation.add_opportunistic();
+  simulation.add_another("p", {0.2, 1});
+  simulation.run(100s);
+  const double together = simulation.share();
+  simulation.job(1).paused = true;
+  simulation.run(100s);
+  EXPECT_GT(simulation.share(0), 0.01);
+  EXPECT_LT(simulation.share(0), together);
+  simulation.remove_last();
+  simulation.run(100s);
+  (void)simulation.take_slowdown();
+  simulation.run(100s);
+  EXPECT_LT(simulation.take_slowdown(), 0.02);
+}
+
+TEST(SharesOfSeveral, EachKindHasABudgetOfItsOwn) {
+  Simulation simulation{0.0, true};
+  simulation.add_guaranteed();
+  simulation.add_opportunistic();
+  simulation.add_another("p", {0, 1});
+  simulation.job(1).idle_class = false;
+  simulation.update();
+  EXPECT_DOUBLE_EQ(simulation.share(0), 1.0) << "idle class: at its maximum";
+  EXPECT_DOUBLE_EQ(simulation.share(1), 0.01) << "not in the idle class: at its trickle";
 }
 
 /// The shares of 50 s, by a controller that has run for `before` already.

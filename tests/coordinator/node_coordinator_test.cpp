@@ -557,6 +557,32 @@ TEST_F(NodeCoordinatorTest, AMemoryMapIsAskedOfTheProcessAndHandedBack) {
               HasSubstr("has no process " + std::to_string(o.pid + 1)));
 }
 
+TEST_F(NodeCoordinatorTest, MinimumSharesFitTheDevice) {
+  auto first = hello("a", JobClass::kOpportunistic, 0_B);
+  first.share = {0.7, 1.0};
+  join(first);
+  auto second = hello("b", JobClass::kOpportunistic, 0_B);
+  second.share = {0.4, 0.9};
+  EXPECT_THAT(
+      join(second).reason,
+      HasSubstr("minimum shares add up to more than the device: 0.4 and 0.7 of other jobs"));
+  EXPECT_EQ(node_.status("b", now_)["jobs"][0]["share"]["min"], 0.0);
+  EXPECT_EQ(node_.status("b", now_)["jobs"][0]["share"]["max"], 0.9);
+  wire::SetRequest request;
+  request.job = "b";
+  request.share = wire::ShareRange{0.31, 1.0};
+  send("cli", request);
+  const auto refused = take<wire::SetReply>("cli").at(0);
+  EXPECT_EQ(refused.outcome, "refused");
+  EXPECT_THAT(refused.reason, HasSubstr("0.31"));
+  request.share = wire::ShareRange{0.3, 1.0};
+  send("cli", request);
+  EXPECT_EQ(take<wire::SetReply>("cli").at(0).outcome, "applied");
+  auto guaranteed = hello("g", JobClass::kGuaranteed, 0_B);
+  guaranteed.share = {1.0, 1.0};
+  EXPECT_EQ(join(guaranteed).job_class, JobClass::kGuaranteed) << "its share is not divided";
+}
+
 TEST_F(NodeCoordinatorTest, SetRefusesWithTheValue) {
   join(hello("g", JobClass::kGuaranteed, 700_MiB, 700_MiB));
   auto twin = hello("h", JobClass::kOpportunistic, 0_B);

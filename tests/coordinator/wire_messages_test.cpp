@@ -33,6 +33,7 @@ std::vector<Message> one_of_each() {
   hello.revision = 9;
   hello.limit_bytes = 88;
   hello.law = "gap";
+  hello.slo = 0.02;
   Registered registered;
   registered.job_id = "j1";
   registered.coordinator = "default";
@@ -50,12 +51,17 @@ std::vector<Message> one_of_each() {
   change.share_max = 0.5;
   change.paused = false;
   change.law = "open";
+  change.slo = 0.5;
+  change.idle_class = true;
   change.reason = "r";
   SetRequest set;
   set.job = "j1";
   set.memory = MemoryRange{1, std::nullopt};
   set.share = ShareRange{0, 1};
   set.paused = true;
+  set.law = "antman";
+  set.slo = 0.01;
+  set.idle_class = false;
   return {hello,
           registered,
           stats,
@@ -68,7 +74,9 @@ std::vector<Message> one_of_each() {
           SetReply{"j1", 3, "applied", ""},
           Error{"no_memory", "none left"},
           MapRequest{"j1", 4711, "0a"},
-          MapReply{"j1", 4711, "0a", json{{"segments", json::array()}}, ""}};
+          MapReply{"j1", 4711, "0a", json{{"segments", json::array()}}, ""},
+          ExplainRequest{"j1", 30.0, true},
+          ExplainReply{json{{"schema", 1}}}};
 }
 
 std::string code_of(std::string_view frame) {

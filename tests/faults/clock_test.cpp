@@ -103,7 +103,7 @@ class BusyDevice final : public DeviceObserver {
 
 TEST_P(ClockJumps, Law4_TheTrickleGoesOnAtItsRate) {
   clock_.advance(hours{100});
-  for (const char* law : {"gap", "duty_cycle"}) {
+  for (const char* law : {"gap", "duty_cycle", "rate_aimd", "token_window"}) {
     SCOPED_TRACE(law);
     BusyDevice device;
     int sleeps = 0;

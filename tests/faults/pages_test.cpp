@@ -129,7 +129,7 @@ TEST_F(ScribbledPages, SignsOfLifeFromTheFutureAreNone) {
 }
 
 TEST_F(ScribbledPages, Law4_AGateThatWasToldNonsenseOpensWhenThePageIsSound) {
-  for (const char* law : {"gap", "duty_cycle", "open"}) {
+  for (const char* law : {"gap", "duty_cycle", "antman", "rate_aimd", "token_window", "open"}) {
     SCOPED_TRACE(law);
     Gate gate{make_pacing_law(law), observer_};
     static OpDuration op;

@@ -10,6 +10,7 @@
 
 #include "coordinator/node/command_line.h"
 #include "coordinator/wire/handover.h"
+#include "coordinator/wire/laws.h"
 #include "tests/fuzz/fuzz_input.h"
 
 namespace {
@@ -30,7 +31,7 @@ void check(const node::DaemonOptions& options) {
   require(options.memory_budget.bytes ||
               (options.memory_budget.fraction > 0 && options.memory_budget.fraction <= 1),
           "a budget is bytes or a fraction");
-  require(options.law == "gap" || options.law == "duty_cycle" || options.law == "open", "a law");
+  require(wire::to_law(options.law).has_value(), "a law");
   require(!options.instance.empty() && options.instance.find('/') == std::string::npos,
           "an instance's name is a file's name");
 }

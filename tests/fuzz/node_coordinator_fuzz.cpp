@@ -7,6 +7,7 @@
 #include <string>
 
 #include "coordinator/node/node_coordinator.h"
+#include "coordinator/wire/laws.h"
 #include "tests/fuzz/fuzz_input.h"
 
 namespace {
@@ -27,6 +28,12 @@ std::uint64_t size(Input& in) {
 // As `decode` lets them through.
 Revision revision(Input& in) { return std::min(in.number(), wire::kMaxRevision); }
 double share(Input& in) { return static_cast<double>(in.byte()) / 200.0; }
+/// A law, none, or a name that is none.
+std::string law(Input& in) {
+  const std::size_t which = in.below(wire::kLaws.size() + 2);
+  if (which < wire::kLaws.size()) return std::string{wire::to_string(wire::kLaws[which])};
+  return which == wire::kLaws.size() ? "" : in.text(4);
+}
 
 wire::Register hello(Input& in) {
   wire::Register m;
@@ -45,7 +52,8 @@ wire::Register hello(Input& in) {
   m.held_bytes = in.byte() % 4 == 0 ? size(in) : 0;
   m.revision = in.byte() % 4 == 0 ? revision(in) : 0;
   if (in.byte() % 4 == 0) m.limit_bytes = size(in);
-  m.law = in.byte() % 4 == 0 ? in.text(4) : "";
+  m.law = law(in);
+  if (in.byte() % 4 == 0) m.slo = share(in);
   return m;
 }
 
@@ -71,6 +79,9 @@ wire::Message message(Input& in, Revision told) {
       if (in.byte() % 2 == 0) m.memory = wire::MemoryRange{size(in), size(in)};
       if (in.byte() % 2 == 0) m.share = wire::ShareRange{share(in), share(in)};
       if (in.byte() % 2 == 0) m.paused = in.byte() % 2 == 0;
+      if (in.byte() % 4 == 0) m.law = law(in);
+      if (in.byte() % 4 == 0) m.slo = share(in);
+      if (in.byte() % 4 == 0) m.idle_class = in.byte() % 2 == 0;
       return m;
     }
     default: return wire::StatusRequest{in.byte() % 2 == 0 ? name(in) : ""};
@@ -106,6 +117,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         reading.step_number = in.number();
         reading.step_last = Duration{static_cast<std::int64_t>(in.number())};
         reading.memory_wanted = Bytes{size(in)};
+        reading.waits = in.byte() % 2 == 0;
+        reading.burst = Duration{static_cast<std::int64_t>(in.number())};
         node.observe_page(JobId{name(in)}, pid(in), reading, now);
         if (in.byte() % 2 == 0) node.sample(now);
         break;

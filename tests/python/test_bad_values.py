@@ -65,6 +65,24 @@ TABLE = [
         "COMMENSAL_MEMORY_POLICY",
         "memory_policy='AntMan'",
     ),
+    Wrong("not a pacing law: 'Gap' (gap,", "Gap", "--law", "COMMENSAL_LAW", "law='Gap'"),
+    *(
+        Wrong(
+            f"not a slowdown in percent, above 0 and at most 50: {value!r}",
+            value,
+            "--slo",
+            "COMMENSAL_SLO",
+            f"slo={value!r}",
+        )
+        for value in ("0", "50.1", "-3", "nan", "small")
+    ),
+    Wrong(
+        "this one is opportunistic: '3'",
+        "3",
+        "--slo",
+        "COMMENSAL_SLO",
+        "slo='3'",
+    ),
     time("soon", "not a duration: 'soon'"),
     time("-10m", "not a duration: '-10m'"),
     time("10 parsecs", "not a duration: '10 parsecs'"),

@@ -31,6 +31,7 @@ def test_what_run_writes_the_script_reads() -> None:
         memory=MemoryRange(1 << 20, 1 << 30),
         share=ShareRange(0.1, 0.7),
         law="duty_cycle",
+        slo=0.07,
         idle_class=False,
         instance="second",
         runtime_dir=Path("/tmp/x"),
@@ -66,6 +67,7 @@ def test_defaults_are_the_harmless_ones() -> None:
     assert read.job_class == "opportunistic"
     assert read.memory == MemoryRange(0, None)
     assert read.share == ShareRange(0.0, 1.0)
+    assert read.slo is None
     assert read.idle_class
     assert not read.quiet
     assert read.memory_policy == "elastic"

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from commensal._quantities import (
@@ -15,6 +17,7 @@ from commensal._quantities import (
     parse_memory_range,
     parse_share,
     parse_share_range,
+    parse_slo,
 )
 
 GIB = 1024**3
@@ -81,6 +84,19 @@ def test_names_a_wrong_share_range(text: str) -> None:
 def test_names_a_wrong_share(value: object) -> None:
     with pytest.raises(ValueError, match="between 0 and 1"):
         parse_share(value)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "fraction"), [("3", 0.03), ("0.5 %", 0.005), (50, 0.5), (" 1% ", 0.01)]
+)
+def test_reads_a_slowdown_in_percent(text: str | float, fraction: float) -> None:
+    assert parse_slo(text) == pytest.approx(fraction)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "50.1", "nan", "inf", "much", "", "3 %%", True])
+def test_names_a_wrong_slowdown(text: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(repr(text))):
+        parse_slo(text)
 
 
 def test_writes_sizes_and_times_for_people() -> None:

@@ -23,6 +23,20 @@ def test_says_that_there_are_no_jobs() -> None:
     ]
 
 
+def test_tells_who_used_the_device_where_that_is_known() -> None:
+    reply = machine()
+    use = {"seconds": 10.0, "guaranteed_share": 0.62, "opportunistic_share": 0.25}
+    reply["devices"][0]["use"] = use | {"oracle_share": 0.39, "efficiency": 0.64}
+    assert (
+        "  of its time, the last 10 s: guaranteed 62 %, opportunistic 25 % of the 39 % that can be "
+        "had"
+    ) in describe_machine(reply, 80).splitlines()
+    reply["devices"][0]["use"] = use | {"oracle_share": None, "efficiency": None}
+    assert describe_machine(reply, 80).splitlines()[2].endswith("opportunistic 25 %")
+    reply["devices"][0]["use"] = dict.fromkeys(use | {"oracle_share": None})
+    assert "of its time" not in describe_machine(reply, 80)
+
+
 @pytest.mark.parametrize("width", [60, 80, 100, 120])
 def test_fits_the_terminal_and_says_where_the_rest_is(width: int) -> None:
     lines = describe_machine(THREE, width).splitlines()

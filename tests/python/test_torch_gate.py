@@ -402,7 +402,7 @@ def test_these_never_wait(gate: Facts, what: str) -> None:
     assert gate[what] == {"waited": 0, "held": []}
 
 
-def test_a_wait_leaves_pythons_lock_to_other_threads(gate: Facts) -> None:
+def test_c12_a_wait_leaves_pythons_lock_to_other_threads(gate: Facts) -> None:
     assert gate["beats_while_main_waited"] == 100
 
 
@@ -489,7 +489,7 @@ def scenario_rank(rank: int, store: str) -> Facts:
     return facts
 
 
-def test_collectives_never_wait_so_ranks_whose_gates_close_at_random_go_on(
+def test_c10_ranks_whose_gates_close_at_random_go_on(
     tmp_path: Path,
 ) -> None:
     store = str(tmp_path / "store")

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <climits>
 #include <ctime>
@@ -157,6 +158,13 @@ struct Gate::Impl {
   std::atomic<bool> needed{false};  // since it dozes: an op has come
   std::function<void()> bring_back;
 
+  struct ClosedBy {
+    const char* reason = nullptr;  // static text
+    Duration total{};
+  };
+  static constexpr std::size_t kMostReasons = 32;
+  std::array<ClosedBy, kMostReasons> closed_by COMMENSAL_GUARDED_BY(mutex);
+
   std::atomic<bool> last_open{true};
   std::atomic<bool> last_paused{false};
   std::atomic<const char*> last_reason{""};
@@ -231,7 +239,7 @@ struct Gate::Impl {
     const TimePoint now = clock.now();
     const DeviceObservation device = view.observe(now);
     const double share = std::min(share_max, device.share_max);
-    charge_cap();
+    const Duration run_total = charge_cap();
     cap.advance(now, share);
     trickle.advance(now, std::max(share_min, device.trickle));
 
@@ -257,7 +265,8 @@ struct Gate::Impl {
                                       .cap_debt = cap.debt(),
                                       .trickle_debt = trickle.debt(),
                                       .share_min = share_min,
-                                      .share_max = share_max});
+                                      .share_max = share_max,
+                                      .run_total = run_total});
     }
     if (dozing.load(kRelaxed) && verdict.decision.open) {
       verdict.decision = {.open = false,
@@ -283,11 +292,28 @@ struct Gate::Impl {
     return verdict;
   }
 
-  /// Charges the ops that ended under a bound since the last time.
-  void charge_cap() noexcept COMMENSAL_REQUIRES(mutex) {
-    std::uint64_t total = 0;
-    slots->each([&total](const Slot& slot) { total += slot.capped_ticks.load(kRelaxed); });
-    cap.charge(ticks.to_duration(total - std::exchange(capped_ticks_charged, total)));
+  /// Notes that an op waited for so long because of this.
+  void waited(const char* reason, Duration time) noexcept {
+    const MutexLock lock(mutex);
+    for (ClosedBy& entry : closed_by) {
+      if (entry.reason == nullptr) entry.reason = reason;
+      if (entry.reason != reason && &entry != &closed_by.back()) continue;
+      entry.total += time;
+      return;
+    }
+  }
+
+  /// Charges the ops that ended under a bound since the last time. Returns the run time of all that
+  /// ever ended.
+  Duration charge_cap() noexcept COMMENSAL_REQUIRES(mutex) {
+    std::uint64_t capped = 0;
+    std::uint64_t all = 0;
+    slots->each([&](const Slot& slot) {
+      capped += slot.capped_ticks.load(kRelaxed);
+      all += slot.busy_ticks.load(kRelaxed);
+    });
+    cap.charge(ticks.to_duration(capped - std::exchange(capped_ticks_charged, capped)));
+    return ticks.to_duration(all);
   }
 
   /// Charges an op for what it ran beside a busy guaranteed job.
@@ -361,7 +387,10 @@ void Gate::wait_op(const OpDuration& op, Summons summoned) noexcept {
     if (verdict.decision.open || gate.disarmed.load(kRelaxed)) break;
     if (verdict.needed && !gate.needed.exchange(true) && gate.bring_back) gate.bring_back();
     if (summoned != nullptr && summoned()) break;
+    const TimePoint began = gate.clock.now();
     gate.sleep(verdict.decision.recheck, seen);
+    if (gate.disarmed.load(kRelaxed)) break;
+    gate.waited(verdict.decision.reason, gate.clock.now() - began);
   }
   slot.wait_since_ns.store(0, kRelaxed);
   slot.closed_ns.store(slot.closed_ns.load(kRelaxed) + (gate.clock.now() - since).count(),
@@ -450,7 +479,7 @@ void Gate::refresh() noexcept {
     const MutexLock lock(gate.mutex);
     const double share = std::min(gate.share_max, device.share_max);
     wants = gate.paused_by != nullptr || gate.dozing.load(kRelaxed) || device.paused ||
-            share <= 0.0 || gate.law->throttles(share, device.guaranteed_present);
+            share <= 0.0 || gate.law->throttles(device, share);
   }
   if (wants) (void)gate.ask(Duration::zero(), true);
   if (gate.wanted.exchange(wants) != wants && gate.listener != nullptr) gate.listener(wants);
@@ -498,6 +527,18 @@ GateStats Gate::stats() const {
   {
     const MutexLock lock(gate.mutex);
     stats.law = std::string(gate.law->name());
+    stats.burst = gate.law->burst();
+    for (const Impl::ClosedBy& entry : gate.closed_by) {
+      if (entry.reason == nullptr) break;
+      const auto same =
+          std::find_if(stats.closed_by.begin(), stats.closed_by.end(),
+                       [&](const auto& known) { return known.first == entry.reason; });
+      if (same == stats.closed_by.end()) {
+        stats.closed_by.emplace_back(entry.reason, entry.total);
+      } else {
+        same->second += entry.total;  // the same words in another law
+      }
+    }
     stats.share_min = std::max(gate.share_min, device.trickle);
     stats.share_max = std::min(gate.share_max, device.share_max);
   }

@@ -6,6 +6,8 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "allocator/base/clock.h"
 #include "torch_ext/gate/op_duration.h"
@@ -19,7 +21,10 @@ struct GateStats {
   const char* state = "off";  ///< "off", "open", "closed" or "paused"
   std::string reason;         ///< of the newest decision
   Duration closed_total{};    ///< time that ops waited, summed over threads
-  Duration busy_total{};      ///< time that outermost ops ran, summed over threads
+  /// Of that, the waits that ended, by the reason of the decision; each reason once.
+  std::vector<std::pair<std::string, Duration>> closed_by;
+  Duration busy_total{};  ///< time that outermost ops ran, summed over threads
+  Duration burst{};       ///< PacingLaw::burst
   std::uint64_t ops_gated = 0;
   std::uint64_t ops_seen = 0;
   double share_min = 0.0;

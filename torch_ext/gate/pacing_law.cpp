@@ -1,73 +1,57 @@
 // SPDX-License-Identifier: Apache-2.0
-// The three pacing laws and the meter they share.
+// The pacing laws without memory, and the meter that laws share.
 #include "torch_ext/gate/pacing_law.h"
 
 #include <algorithm>
 #include <stdexcept>
 
+#include "torch_ext/gate/antman_law.h"
+#include "torch_ext/gate/law_parts.h"
+#include "torch_ext/gate/rate_aimd_law.h"
+#include "torch_ext/gate/token_window_law.h"
+
 namespace commensal {
+
+PacingDecision beside(const PacingInput& input, Duration recheck, const char* reason) noexcept {
+  const double share = std::max(input.share_min, input.device.trickle);
+  if (share >= 1.0) {  // measured to do no harm
+    return {.open = true,
+            .trickle = true,
+            .recheck = {},
+            .valid_for = kGapDecision,
+            .fits = kForever,
+            .reason = "beside the guaranteed job, unbounded"};
+  }
+  if (share > 0.0 && input.trickle_debt <= Duration::zero()) {
+    return {.open = true,
+            .trickle = true,
+            .recheck = {},
+            .valid_for = {},
+            .fits = {},
+            .reason = "trickle beside the guaranteed job"};
+  }
+  if (share > 0.0) recheck = std::min(recheck, time_to_pay(input.trickle_debt, share));
+  return closed(recheck, reason);
+}
+
 namespace {
 
-using std::chrono::microseconds;
 using std::chrono::milliseconds;
-
-constexpr Duration kForever = std::chrono::hours{24};
-constexpr Duration kFreeDecision = microseconds{50};  // nobody to disturb: ask again after this
-constexpr Duration kGapDecision = microseconds{20};   // in a gap: how late a burst may be noticed
-constexpr Duration kPollMin = microseconds{100};
-constexpr Duration kPollMax = milliseconds{1};
-
-/// Time until a debt is paid at a rate; bounded so that changes are noticed.
-Duration time_to_pay(Duration debt, double share) {
-  if (share <= 0.0) return kPollMax;
-  const double nanoseconds = static_cast<double>(debt.count()) / share;
-  if (nanoseconds >= static_cast<double>(kPollMax.count()) * 10) return kPollMax * 10;
-  return std::max(kPollMin / 2, Duration{static_cast<Duration::rep>(nanoseconds)});
-}
-
-PacingDecision free_to_run(const char* reason) {
-  return {.open = true,
-          .trickle = false,
-          .recheck = {},
-          .valid_for = kFreeDecision,
-          .fits = kForever,
-          .reason = reason};
-}
-
-PacingDecision closed(Duration recheck, const char* reason) {
-  return {.open = false,
-          .trickle = false,
-          .recheck = recheck,
-          .valid_for = {},
-          .fits = {},
-          .reason = reason};
-}
-
-/// Applies the bound on the job's share; `inner` decides below it.
-template <typename Inner>
-PacingDecision bounded(const PacingInput& input, Inner inner) {
-  const double share = std::min(input.share_max, input.device.share_max);
-  if (share <= 0.0) return closed(kPollMax, "share is 0");
-  if (share < 1.0 && input.cap_debt > Duration::zero()) {
-    return closed(time_to_pay(input.cap_debt, share), "resting for its share of device time");
-  }
-  return inner();
-}
 
 class OpenLaw final : public PacingLaw {
  public:
   std::string_view name() const noexcept override { return "open"; }
-  bool throttles(double, bool) const noexcept override { return false; }
-  PacingDecision decide(const PacingInput&) const noexcept override {
-    return free_to_run("law open");
-  }
+  bool throttles(const DeviceObservation&, double) const noexcept override { return false; }
+  PacingDecision decide(const PacingInput&) noexcept override { return free_to_run("law open"); }
 };
 
 class DutyCycleLaw final : public PacingLaw {
  public:
   std::string_view name() const noexcept override { return "duty_cycle"; }
-  bool throttles(double share_max, bool) const noexcept override { return share_max < 1.0; }
-  PacingDecision decide(const PacingInput& input) const noexcept override {
+  bool throttles(const DeviceObservation&, double share_max) const noexcept override {
+    return share_max < 1.0;
+  }
+  PacingDecision decide(const PacingInput& input) noexcept override {
     return bounded(input, [] { return free_to_run("within its share of device time"); });
   }
 };
@@ -75,10 +59,10 @@ class DutyCycleLaw final : public PacingLaw {
 class GapLaw final : public PacingLaw {
  public:
   std::string_view name() const noexcept override { return "gap"; }
-  bool throttles(double share_max, bool guaranteed_present) const noexcept override {
-    return guaranteed_present || share_max < 1.0;
+  bool throttles(const DeviceObservation& device, double share_max) const noexcept override {
+    return device.guaranteed_present || share_max < 1.0;
   }
-  PacingDecision decide(const PacingInput& input) const noexcept override {
+  PacingDecision decide(const PacingInput& input) noexcept override {
     return bounded(input, [&input] {
       if (!input.device.guaranteed_present) return free_to_run("no guaranteed job on the device");
       if (!input.device.coordinator_alive) {
@@ -89,29 +73,6 @@ class GapLaw final : public PacingLaw {
   }
 
  private:
-  /// The guaranteed job must not be disturbed: only the trickle passes.
-  static PacingDecision beside(const PacingInput& input, Duration recheck, const char* reason) {
-    const double share = std::max(input.share_min, input.device.trickle);
-    if (share >= 1.0) {  // measured to do no harm
-      return {.open = true,
-              .trickle = true,
-              .recheck = {},
-              .valid_for = kGapDecision,
-              .fits = kForever,
-              .reason = "beside the guaranteed job, unbounded"};
-    }
-    if (share > 0.0 && input.trickle_debt <= Duration::zero()) {
-      return {.open = true,
-              .trickle = true,
-              .recheck = {},
-              .valid_for = {},
-              .fits = {},
-              .reason = "trickle beside the guaranteed job"};
-    }
-    if (share > 0.0) recheck = std::min(recheck, time_to_pay(input.trickle_debt, share));
-    return closed(recheck, reason);
-  }
-
   static PacingDecision in_gap(const PacingInput& input) {
     const DeviceObservation& device = input.device;
     if (!device.all_waiting) return beside(input, kPollMax / 2, "guaranteed job busy");
@@ -149,8 +110,11 @@ std::unique_ptr<PacingLaw> make_pacing_law(std::string_view name) {
   if (name == "open") return std::make_unique<OpenLaw>();
   if (name == "duty_cycle") return std::make_unique<DutyCycleLaw>();
   if (name == "gap") return std::make_unique<GapLaw>();
+  if (name == "antman") return std::make_unique<AntmanLaw>();
+  if (name == "rate_aimd") return std::make_unique<RateAimdLaw>();
+  if (name == "token_window") return std::make_unique<TokenWindowLaw>();
   throw std::invalid_argument("unknown pacing law: '" + std::string(name) +
-                              "' (open, duty_cycle, gap)");
+                              "' (gap, duty_cycle, antman, rate_aimd, token_window, open)");
 }
 
 void RunTimeMeter::advance(TimePoint now, double share) noexcept {

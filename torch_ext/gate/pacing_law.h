@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pacing laws: pure decisions, from what a device looks like to "open" or "wait, because".
+// Pacing laws: decisions, from what a device looks like to "open" or "wait, because".
 #pragma once
 
 #include <cstdint>
@@ -22,6 +22,11 @@ struct DeviceObservation {
   TimePoint idle_expected_end;      ///< earliest likely end of a wait; zero: not known
   TimePoint last_touch;             ///< newest sign of work from any of them
   TimePoint busy_since;             ///< if not all wait: when the first of them became busy
+  std::size_t processes = 0;        ///< guaranteed processes that are seen
+  std::uint64_t steps = 0;          ///< that they have ended, summed
+  TimePoint step_end;               ///< of the newest of these steps; zero: none yet
+  double slo = 0.01;                ///< slowdown that the guaranteed side allows
+  TimePoint turn_until;             ///< end of this job's newest turn; zero: no turns are given
   double trickle = 0.0;             ///< share that is let through while the guaranteed side is busy
   double share_max = 1.0;           ///< the coordinator's bound; 1: none
   bool paused = false;              ///< the coordinator closed this job's gate
@@ -42,6 +47,7 @@ struct PacingInput {
   Duration trickle_debt{};  ///< the same for run time beside a busy guaranteed job
   double share_min = 0.0;   ///< run beside a busy guaranteed job: the trickle
   double share_max = 1.0;
+  Duration run_total{};  ///< run time of all ops that have ended, summed over threads
 };
 
 /// One decision and its reason (static text, shown by `stats` and `status`).
@@ -54,20 +60,30 @@ struct PacingDecision {
   const char* reason = "";
 };
 
-/// Decides whether an op may start. Has no clock, lock or socket; equal input, equal decision.
+/// Decides whether an op may start. Has no clock, lock or socket: what a law remembers it has from
+/// earlier inputs, so equal inputs in equal order give equal decisions. Not thread-safe; the gate
+/// asks under its lock.
 class PacingLaw {
  public:
   virtual ~PacingLaw() = default;
   /// Name in commands and statistics; lower case, unique.
   [[nodiscard]] virtual std::string_view name() const noexcept = 0;
   /// Whether decisions can ever be "wait" for these bounds: else the op callback stays off.
-  [[nodiscard]] virtual bool throttles(double share_max,
-                                       bool guaranteed_present) const noexcept = 0;
-  [[nodiscard]] virtual PacingDecision decide(const PacingInput& input) const noexcept = 0;
+  [[nodiscard]] virtual bool throttles(const DeviceObservation& device,
+                                       double share_max) const noexcept = 0;
+  [[nodiscard]] virtual PacingDecision decide(const PacingInput& input) noexcept = 0;
+  /// Longest run of ops without a pause, as of late; zero: the law does not need to know.
+  [[nodiscard]] virtual Duration burst() const noexcept { return {}; }
 };
 
-/// Makes a law by name: "open", "duty_cycle" (AntMan: sleeps in proportion to its own run time)
-/// or "gap" (runs in the guaranteed job's gaps). @throws std::invalid_argument naming the value.
+/// Makes a law by name:
+/// - "gap": runs in the guaranteed job's gaps;
+/// - "duty_cycle": sleeps in proportion to its own run time (AntMan's `perfControl`);
+/// - "antman": that, with the share found from the guaranteed job's step time (antman_law.h);
+/// - "rate_aimd": TGS's rate control (rate_aimd_law.h);
+/// - "token_window": Gemini's turns, which the node coordinator gives (token_window_law.h);
+/// - "open": never waits.
+/// @throws std::invalid_argument naming the value.
 [[nodiscard]] std::unique_ptr<PacingLaw> make_pacing_law(std::string_view name);
 
 /// Duration that an op is taken to have before it was seen once.

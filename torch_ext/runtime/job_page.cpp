@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace commensal {
 namespace {
@@ -35,7 +36,11 @@ ActivityRecorder::ActivityRecorder(wire::JobPage& page, const Clock& clock)
 void ActivityRecorder::wait_begin() noexcept {
   const TimePoint now = clock_.now();
   const MutexLock lock(mutex_);
-  if (depth_++ != 0) return;
+  if (depth_++ == 0) begin_waiting(now);
+}
+
+void ActivityRecorder::begin_waiting(TimePoint now) noexcept {
+  between_requests_.store(false, kRelaxed);  // of a wait for data the end is told
   wait_since_ = now;
   const std::uint64_t since = to_page_time(now);
   const std::uint64_t typical = page_.wait_typical_ns.load(kRelaxed);
@@ -49,7 +54,10 @@ void ActivityRecorder::wait_end() noexcept {
   const TimePoint now = clock_.now();
   const MutexLock lock(mutex_);
   if (depth_ == 0) return;  // began before the session
-  if (--depth_ != 0) return;
+  if (--depth_ == 0) end_waiting(now);
+}
+
+void ActivityRecorder::end_waiting(TimePoint now) noexcept {
   // Busy first: an opportunistic neighbour must see the burst at once.
   page_.activity.store(static_cast<std::uint64_t>(wire::Activity::kBusy),
                        std::memory_order_release);
@@ -65,6 +73,24 @@ void ActivityRecorder::wait_end() noexcept {
     page_.wait_typical_ns.store(typical_wait(), kRelaxed);
 }
 
+Duration ActivityRecorder::request_end() noexcept {
+  const TimePoint now = clock_.now();
+  const MutexLock lock(mutex_);
+  if (depth_ != 0) return {};  // waits for data already
+  const TimePoint began = std::exchange(request_began_, TimePoint{});
+  if (!between_requests_.load(kRelaxed)) begin_waiting(now);
+  between_requests_.store(true, kRelaxed);
+  return began == TimePoint{} || now < began ? Duration{} : now - began;
+}
+
+void ActivityRecorder::request_begin() noexcept {
+  const TimePoint now = clock_.now();
+  const MutexLock lock(mutex_);
+  if (!between_requests_.exchange(false, kRelaxed)) return;  // another thread was quicker
+  request_began_ = now;
+  end_waiting(now);
+}
+
 std::uint64_t ActivityRecorder::typical_wait() noexcept {
   if (waits_seen_ < kWaitsBeforeTypical) return 0;
   std::array<std::uint64_t, kWindow> sorted = waits_;
@@ -75,6 +101,7 @@ std::uint64_t ActivityRecorder::typical_wait() noexcept {
 }
 
 void ActivityRecorder::worked() noexcept {
+  if (between_requests_.load(kRelaxed)) return request_begin();
   const std::uint64_t now = to_page_time(clock_.now());
   page_.last_touch_ns.store(now, kRelaxed);
   if (page_.activity.load(kRelaxed) != static_cast<std::uint64_t>(wire::Activity::kUnknown)) return;
@@ -89,6 +116,7 @@ void ActivityRecorder::touch() noexcept {
   const bool waiting =
       page_.activity.load(kRelaxed) == static_cast<std::uint64_t>(wire::Activity::kWaiting);
   if (!waiting && ++calls % kEvery != 0) return;
+  if (between_requests_.load(kRelaxed)) return request_begin();
   page_.last_touch_ns.store(to_page_time(clock_.now()), kRelaxed);
 }
 

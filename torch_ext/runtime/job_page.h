@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -53,20 +54,29 @@ class ActivityRecorder {
   /// The outermost fetch of a batch begins; it ends with the matching `wait_end`.
   void wait_begin() noexcept;
   void wait_end() noexcept;
-  /// Work was seen at another place than at a wait's border.
+  /// A request that the job serves has ended: it waits until the next sign of work, which begins
+  /// the next one. @return how long the request took; zero if its beginning was not seen.
+  Duration request_end() noexcept;
+  /// Work was seen at another place than at a wait's border. Begins a request.
   void worked() noexcept;
-  /// Cheap sign of work: always recorded during a wait, every 16th time otherwise.
+  /// Cheap sign of work: always recorded during a wait, every 16th time otherwise. Begins a
+  /// request.
   void touch() noexcept;
 
  private:
   static constexpr std::size_t kWindow = 32;
   [[nodiscard]] std::uint64_t typical_wait() noexcept COMMENSAL_REQUIRES(mutex_);
+  void begin_waiting(TimePoint now) noexcept COMMENSAL_REQUIRES(mutex_);
+  void end_waiting(TimePoint now) noexcept COMMENSAL_REQUIRES(mutex_);
+  void request_begin() noexcept;
 
   wire::JobPage& page_;
   const Clock& clock_;
   Mutex mutex_;
   int depth_ COMMENSAL_GUARDED_BY(mutex_) = 0;
   TimePoint wait_since_ COMMENSAL_GUARDED_BY(mutex_);
+  std::atomic<bool> between_requests_{false};
+  TimePoint request_began_ COMMENSAL_GUARDED_BY(mutex_);  // zero: not seen
   std::array<std::uint64_t, kWindow> waits_ COMMENSAL_GUARDED_BY(mutex_){};
   std::uint64_t waits_seen_ COMMENSAL_GUARDED_BY(mutex_) = 0;
 };

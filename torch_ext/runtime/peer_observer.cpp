@@ -123,6 +123,9 @@ void PeerObserver::observe_page(const wire::DevicePage& page,
   if (own != nullptr) {
     seen.paused = seen.paused || own->paused.load(kRelaxed) != 0;
     seen.share_max = std::min(seen.share_max, fraction(own->share_max_ppm));
+    if (const double slo = fraction(own->slo_ppm); slo > 0.0) seen.slo = slo;
+    const std::uint64_t turn = own->turn_until_ns.load(kRelaxed);
+    if (turn != 0) seen.turn_until = from_page_time(turn);
   }
   if (seen.coordinator_alive) {
     if (own != nullptr) seen.trickle = fraction(own->share_min_ppm);
@@ -146,6 +149,11 @@ void PeerObserver::observe_peers(DeviceObservation& seen) const noexcept {
     const wire::JobPage* page = peers_[i].page.load(std::memory_order_acquire);
     if (page == nullptr) continue;
     any = true;
+    ++seen.processes;
+    // The number first: a step that ends between the two loads makes it one too small, not the end
+    // too old.
+    seen.steps += page->step_number.load(std::memory_order_acquire);
+    seen.step_end = std::max(seen.step_end, from_page_time(page->step_end_ns.load(kRelaxed)));
     const auto activity =
         static_cast<wire::Activity>(page->activity.load(std::memory_order_acquire));
     const TimePoint since = from_page_time(page->activity_since_ns.load(kRelaxed));

@@ -26,6 +26,8 @@ constexpr std::chrono::milliseconds kLongestAskWait = std::chrono::hours{1};
 constexpr std::chrono::milliseconds kShortestParkIdle = std::chrono::seconds{1};
 constexpr std::chrono::milliseconds kLongestParkIdle = std::chrono::hours{24 * 365};
 
+constexpr double kMostSlo = 0.5;
+
 std::atomic<Session*> g_session{nullptr};
 Mutex g_start_mutex;
 std::atomic<Session*> g_fork_parent{nullptr};  // never forgotten: the child must find it
@@ -87,6 +89,14 @@ void check_config(const SessionConfig& config) {
                                 " bytes: '" + config.job_id.str() + "'");
   }
   if (!config.law.empty()) (void)make_pacing_law(config.law);
+  if (config.slo && !(*config.slo > 0.0 && *config.slo <= kMostSlo)) {
+    throw std::invalid_argument("SLO outside 0 (excluded) to 50 %: " + text(*config.slo * 100) +
+                                " %");
+  }
+  if (config.slo && config.job_class != JobClass::kGuaranteed) {
+    throw std::invalid_argument("an SLO is the slowdown that a guaranteed job may see: " +
+                                text(*config.slo * 100) + " % for an opportunistic one");
+  }
   if (config.ask_wait < std::chrono::milliseconds::zero() || config.ask_wait > kLongestAskWait) {
     throw std::invalid_argument("wait for memory outside 0 to 3600000 ms: " +
                                 std::to_string(config.ask_wait.count()) + " ms");
@@ -134,6 +144,9 @@ Session::Impl::Impl(SessionConfig given, std::unique_ptr<MemorySource> memory_so
       limits(allocator, config.memory.max),
       known_role(config.role),
       job_class(config.job_class),
+      law_chosen(!config.law.empty()),
+      slo(config.slo),
+      wants_idle_class(config.idle_class),
       share(config.share),
       mover(allocator,
             {.rate = config.background_rate.value_or(Bytes{}),
@@ -207,7 +220,7 @@ void Session::Impl::follow_class() {
   bool idle = false;
   {
     const MutexLock lock(mutex);
-    idle = config.idle_class && job_class == JobClass::kOpportunistic;
+    idle = wants_idle_class && job_class == JobClass::kOpportunistic;
     if (idle == in_idle_class) return;
   }
   const IdleClassResult result = idle ? enter_idle_class() : leave_idle_class();
@@ -367,7 +380,7 @@ void Session::touch() noexcept {
 
 void Session::step() noexcept {
   if (impl_->in_child.load(std::memory_order_relaxed)) return;
-  if (impl_->steps.user_step()) impl_->step_ended();
+  impl_->user_step();
 }
 
 void Session::become_rank(int rank, int world_size) { impl_->become_rank(rank, world_size); }

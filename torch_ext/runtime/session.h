@@ -62,7 +62,10 @@ struct SessionConfig {
   JobClass job_class = JobClass::kOpportunistic;
   MemoryBounds memory;
   ShareBounds share;
-  std::string law;  ///< "gap", "duty_cycle", "open"; empty: default of the class
+  std::string law;  ///< a name of `make_pacing_law`; empty: default of the class
+  /// Slowdown that this job may see, as a fraction: guaranteed jobs only. Absent: the
+  /// coordinator's.
+  std::optional<double> slo;
   MemberRole role = MemberRole::kMain;
   int rank = 0;
   int world_size = 1;

@@ -48,11 +48,6 @@ std::string_view activity_name(std::uint64_t activity) {
   return "unknown";
 }
 
-wire::LawId law_id(std::string_view law) {
-  if (law == "gap") return wire::LawId::kGap;
-  return law == "duty_cycle" ? wire::LawId::kDutyCycle : wire::LawId::kOpen;
-}
-
 }  // namespace
 
 std::string_view to_string(MemberRole role) noexcept {
@@ -74,9 +69,10 @@ wire::Register Session::Impl::registration() {
   if (const auto max = limits.own_max()) hello.memory.max_bytes = max->count();
   // A share below 1 needs a law that can hold it; the class's default may not.
   const std::string law = gate.stats().law;
-  hello.law = !config.law.empty() || law == "duty_cycle" ? law : "";
   {
     const MutexLock lock(mutex);
+    hello.law = law_chosen || law == "duty_cycle" ? law : "";
+    hello.slo = slo;
     hello.share = {std::min(share.min, share.max), share.max};
   }
   hello.pid = ::getpid();
@@ -159,17 +155,15 @@ void Session::Impl::on_change(const wire::Change& change) {
             .reason = "revision " + std::to_string(limits.revision()) + " is newer"});
     return;
   }
-  if (change.law) {
-    try {
-      use_law(*change.law);
-    } catch (const std::invalid_argument& wrong) {
-      answer({.revision = change.revision,
-              .outcome = "refused",
-              .done = {},
-              .deferred = {},
-              .reason = wrong.what()});
-      return;
-    }
+  try {
+    use_pace(change);
+  } catch (const std::invalid_argument& wrong) {
+    answer({.revision = change.revision,
+            .outcome = "refused",
+            .done = {},
+            .deferred = {},
+            .reason = wrong.what()});
+    return;
   }
   if (change.paused) observer.set_paused(*change.paused);
   if (change.parked) {
@@ -247,6 +241,24 @@ void Session::Impl::use_law(const std::string& name) {
   if (gate.stats().law != name) gate.set_law(make_pacing_law(name));
 }
 
+void Session::Impl::use_pace(const wire::Change& change) {
+  if (change.law) use_law(*change.law);
+  {
+    const MutexLock lock(mutex);
+    law_chosen = law_chosen || change.law.has_value();
+    if (change.slo) slo = change.slo;
+    if (change.idle_class) wants_idle_class = *change.idle_class;
+  }
+  if (!change.idle_class) return;
+  follow_class();
+  std::string why;
+  {
+    const MutexLock lock(mutex);
+    if (in_idle_class != *change.idle_class) why = idle_class_reason;
+  }
+  if (!why.empty()) note("not all threads changed the idle class: " + why);
+}
+
 void Session::Impl::use_class(JobClass wanted_class, const std::string& why) {
   {
     const MutexLock lock(mutex);
@@ -297,7 +309,11 @@ void Session::Impl::publish(TimePoint now) {
     page.activity_since_ns.store(to_page_time(now), kRelaxed);
   }
   page.gate_open.store(state == "open" || state == "off" ? 1 : 0, kRelaxed);
-  page.gate_law.store(static_cast<std::uint64_t>(law_id(gate_stats.law)), kRelaxed);
+  const wire::LawId law = wire::to_law(gate_stats.law).value_or(wire::LawId::kOpen);
+  page.gate_law.store(static_cast<std::uint64_t>(law), kRelaxed);
+  page.gate_busy_ns_total.store(static_cast<std::uint64_t>(gate_stats.busy_total.count()),
+                                kRelaxed);
+  page.gate_burst_ns.store(static_cast<std::uint64_t>(gate_stats.burst.count()), kRelaxed);
 }
 
 void Session::Impl::apply_waiting_limit(TimePoint now) {

@@ -55,7 +55,9 @@ struct Session::Impl final : public ClientHost {
   void range_end(std::string_view name) noexcept;
   void fetch_begin() noexcept;
   void fetch_end() noexcept;
+  void user_step() noexcept;
   void step_ended() noexcept;
+  void publish_step(Duration last) noexcept;
   void safe_point() noexcept;
   /// Tells whether the caller is between two ops of the job: it is the thread that trains.
   /// Before the first step that is taken to be the process's first thread.
@@ -104,6 +106,8 @@ struct Session::Impl final : public ClientHost {
   void set_resting(bool rests, TimePoint now) noexcept;
   [[nodiscard]] SignsOfWork signs_of_work(const AllocatorStats& stats) const;
   void use_law(const std::string& name);
+  /// Takes what the coordinator says about pacing. @throws std::invalid_argument.
+  void use_pace(const wire::Change& change);
   void use_class(JobClass wanted_class, const std::string& why);
   /// Puts the threads into the idle class, or out of it, as the class of the job wants it.
   void follow_class();
@@ -168,6 +172,9 @@ struct Session::Impl final : public ClientHost {
 
   mutable Mutex mutex;  // what people are told, and bounds that change rarely
   JobClass job_class COMMENSAL_GUARDED_BY(mutex);
+  bool law_chosen COMMENSAL_GUARDED_BY(mutex);  // by its user: not the default of the class
+  std::optional<double> slo COMMENSAL_GUARDED_BY(mutex);
+  bool wants_idle_class COMMENSAL_GUARDED_BY(mutex);
   ShareBounds share COMMENSAL_GUARDED_BY(mutex);
   std::string reason COMMENSAL_GUARDED_BY(mutex);  // what the coordinator said last
   std::vector<std::string> notes COMMENSAL_GUARDED_BY(mutex);

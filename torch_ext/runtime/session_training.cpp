@@ -22,6 +22,8 @@ constexpr Duration kAskPause = std::chrono::seconds{1};
 constexpr Bytes kSmallestUnit = 2_MiB;
 constexpr Bytes kLargestUnit = 32_MiB;
 constexpr Duration kStopDeadline = std::chrono::milliseconds{50};
+/// A job that is idle for at least so long between most of its steps serves requests.
+constexpr Duration kLeastPause = std::chrono::milliseconds{1};
 
 /// Fetches that are open on this thread, and whether the outermost one was taken for a wait.
 struct FetchState {
@@ -90,12 +92,35 @@ void Session::Impl::fetch_end() noexcept {
   activity.wait_end();
 }
 
+void Session::Impl::user_step() noexcept {
+  if (!steps.user_step()) return;
+  if (steps.trains()) return step_ended();
+  // Without an optimizer these are requests: until the next one begins, the device is free. Where
+  // the next one always follows at once it is a loop of the user's own.
+  const Duration latency = activity.request_end();
+  const bool serves =
+      page.wait_typical_ns.load(kRelaxed) >= static_cast<std::uint64_t>(kLeastPause.count());
+  training_thread.store(this_thread(), kRelaxed);
+  page.step_kind.store(
+      static_cast<std::uint64_t>(serves ? wire::StepKind::kRequests : wire::StepKind::kTraining),
+      kRelaxed);
+  publish_step(serves ? latency : steps.state().last);
+  allocator.step_ended();
+  safe_point();
+}
+
+void Session::Impl::publish_step(Duration last) noexcept {
+  const StepState step = steps.state();
+  page.step_end_ns.store(to_page_time(step.last_end), kRelaxed);
+  page.step_last_ns.store(static_cast<std::uint64_t>(last.count()), kRelaxed);
+  page.step_number.store(step.number, std::memory_order_release);
+}
+
 void Session::Impl::step_ended() noexcept {
   training_thread.store(this_thread(), kRelaxed);
   activity.worked();
-  const StepState step = steps.state();
-  page.step_number.store(step.number, kRelaxed);
-  page.step_last_ns.store(static_cast<std::uint64_t>(step.last.count()), kRelaxed);
+  page.step_kind.store(static_cast<std::uint64_t>(wire::StepKind::kTraining), kRelaxed);
+  publish_step(steps.state().last);
   in_optimizer.store(false, kRelaxed);  // where a step ended by an exception, nothing said so
   allocator.step_ended();
   safe_point();

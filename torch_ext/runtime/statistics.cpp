@@ -82,12 +82,17 @@ json memory_json(const StatisticsView& view) {
 
 json gate_json(const StatisticsView& view) {
   const GateStats& gate = view.gate;
+  json closed_by = json::array();
+  for (const auto& [reason, time] : gate.closed_by) {
+    closed_by.push_back({{"reason", reason}, {"seconds", seconds(time)}});
+  }
   return {{"law", gate.law},
           {"share", gate.share_max},
           {"share_min", gate.share_min},
           {"state", gate.state},
           {"reason", gate.reason},
           {"closed_seconds_total", seconds(gate.closed_total)},
+          {"closed_by", std::move(closed_by)},
           {"ops_gated_total", gate.ops_gated},
           {"ops_seen_total", gate.ops_seen},
           {"busy_seconds_total", seconds(gate.busy_total)},

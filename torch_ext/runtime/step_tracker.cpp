@@ -82,6 +82,7 @@ bool StepTracker::hook_end() noexcept {
 
 bool StepTracker::optimizer_step_ended(StepSource source) noexcept {
   const TimePoint now = clock_.now();
+  optimizer_seen_.store(true, std::memory_order_relaxed);
   const MutexLock lock(mutex_);
   if (user_driven_) return false;
   if (by_fetch_) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
@@ -65,6 +66,10 @@ class StepTracker {
   bool user_step() noexcept;
 
   [[nodiscard]] StepState state() const noexcept;
+  /// Whether an optimizer has stepped: else the user's steps are requests that the job serves.
+  [[nodiscard]] bool trains() const noexcept {
+    return optimizer_seen_.load(std::memory_order_relaxed);
+  }
 
  private:
   struct Depth;
@@ -74,6 +79,7 @@ class StepTracker {
 
   const Clock& clock_;
   const std::uint64_t id_;
+  std::atomic<bool> optimizer_seen_{false};
   mutable Mutex mutex_;
   StepState state_ COMMENSAL_GUARDED_BY(mutex_);
   std::array<Duration, kWindow> durations_ COMMENSAL_GUARDED_BY(mutex_){};

@@ -87,6 +87,7 @@ def _register() -> None:
         control,
         demo,
         doctor,
+        explain,
         logs,
         memory,
         profile,
@@ -96,7 +97,10 @@ def _register() -> None:
         version,
     )
 
-    for module in (run, status, top, logs, memory, control, profile, doctor, demo, version):
+    for module in (
+        *(run, status, top, explain, logs, memory, control),
+        *(profile, doctor, demo, version),
+    ):
         module.register(app)
 
 

@@ -9,11 +9,13 @@ from typing import Annotated
 import typer
 
 from commensal._coordinator import Change, Coordinator
+from commensal._environment import check_law
 from commensal._quantities import (
     MemoryRange,
     ShareRange,
     parse_memory_range,
     parse_share_range,
+    parse_slo,
 )
 from commensal._say import say
 from commensal.cli._manual import manual
@@ -40,6 +42,8 @@ def register(app: typer.Typer) -> None:
                 ("commensal set sweep --memory 2GiB", "at most 2 GiB from its next step on"),
                 ("commensal set sweep --memory 512MiB:4GiB", "never less, never more"),
                 ("commensal set sweep --share 0.2", "at most a fifth of the device's time"),
+                ("commensal set sweep --law duty_cycle", "paced by another law from now on"),
+                ("commensal set prod --slo 3", "a guaranteed job that allows a slowdown of 3 %"),
             ],
             _CODES,
         ),
@@ -65,10 +69,32 @@ def set_job(
     share: Annotated[
         str | None, typer.Option(help="Share of the device's time, 0..1.", metavar="MIN[:MAX]")
     ] = None,
+    law: Annotated[
+        str | None,
+        typer.Option(
+            help="Pacing law: gap, duty_cycle, antman, rate_aimd, token_window or open.",
+            metavar="LAW",
+        ),
+    ] = None,
+    slo: Annotated[
+        str | None,
+        typer.Option(
+            help="Slowdown in percent that a guaranteed job may see, above 0 and at most 50.",
+            metavar="PERCENT",
+        ),
+    ] = None,
+    idle_class: Annotated[
+        bool | None,
+        typer.Option(
+            "--idle-class/--no-idle-class",
+            help="Put an opportunistic job's threads into the kernel's idle class, or out of it "
+            "(which the kernel allows an ordinary user only with RLIMIT_NICE).",
+        ),
+    ] = None,
     as_json: AsJson = False,
     instance: Instance = None,
 ) -> None:
-    """Change memory or share of a running job.
+    """Change memory, share or pacing of a running job.
 
     A smaller limit takes effect at the job's next safe point (the end of a step): cached memory
     goes first, then live memory moves to the slower tier under its addresses. A larger one brings
@@ -76,15 +102,29 @@ def set_job(
 
     One value alone is MAX (MIN 0) for an opportunistic job and both for a guaranteed one.
     """
-    if memory is None and share is None:
+    if all(value is None for value in (memory, share, law, slo, idle_class)):
         raise typer.BadParameter("nothing to change", param_hint="'--memory' / '--share'")
+    with blaming("--law"):
+        if law is not None and not check_law(law):
+            raise ValueError("empty name of a law")
+    slowdown = None
+    with blaming("--slo"):
+        if slo is not None:
+            slowdown = parse_slo(slo)
     # Values are checked before anybody is asked; the class only decides what one value means.
     _parse(memory, share, guaranteed=False)
     coordinator = coordinator_of(context, instance)
     with reporting(coordinator):
         guaranteed = _is_guaranteed(coordinator, job)
         memory_range, share_range = _parse(memory, share, guaranteed=guaranteed)
-        change = coordinator.set(job, memory=memory_range, share=share_range)
+        change = coordinator.set(
+            job,
+            memory=memory_range,
+            share=share_range,
+            law=law,
+            slo=slowdown,
+            idle_class=idle_class,
+        )
     _tell(job, change, as_json)
 
 

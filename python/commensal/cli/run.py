@@ -21,6 +21,7 @@ from commensal._environment import (
     Launch,
     check_law,
     check_memory_policy,
+    check_slo,
     new_job_id,
     parse_ask_wait,
     parse_background_rate,
@@ -107,11 +108,18 @@ def run(
     law: Annotated[
         str,
         typer.Option(
-            help="Pacing law: gap, duty_cycle or open. Default: gap for an opportunistic "
-            "job, open for a guaranteed one.",
+            help="Pacing law: gap, duty_cycle, antman, rate_aimd, token_window or open. Default: "
+            "gap for an opportunistic job, open for a guaranteed one.",
             metavar="LAW",
         ),
     ] = "",
+    slo: Annotated[
+        str | None,
+        typer.Option(
+            help="Slowdown in percent that a guaranteed job may see. Default: 1.",
+            metavar="PERCENT",
+        ),
+    ] = None,
     idle_class: Annotated[
         bool,
         typer.Option(
@@ -174,6 +182,8 @@ def run(
             share_range = parse_share_range(share, guaranteed=guaranteed)
     with blaming("--law"):
         check_law(law)
+    with blaming("--slo"):
+        slowdown = check_slo(slo, guaranteed=guaranteed)
     with blaming("--memory-policy"):
         policy = check_memory_policy(_given(memory_policy, "COMMENSAL_MEMORY_POLICY") or "elastic")
     ask_wait_ms, park_idle_ms = JobSettings.ask_wait_ms, None
@@ -195,6 +205,7 @@ def run(
         memory=memory_range,
         share=share_range,
         law=law,
+        slo=slowdown,
         idle_class=idle_class,
         instance=coordinator.instance,
         runtime_dir=coordinator.runtime_dir,

@@ -85,10 +85,26 @@ def describe_machine(reply: Record, width: int | None) -> str:
         f"{format_bytes(device['granted_bytes'])}, free {format_bytes(device['free_bytes'])}"
         for device in reply["devices"]
     ]
+    lines += [line for device in reply["devices"] if (line := _use(device))]
     if not reply["jobs"]:
         return "\n".join([*lines, "no jobs"])
     jobs = sorted(reply["jobs"], key=lambda record: bool(record.get("ended")))
     return "\n".join([*lines, "", *_table([_cells(record) for record in jobs], width)])
+
+
+def _use(device: Record) -> str:
+    """Return who used a device's time; empty: it is not known."""
+    use = device.get("use") or {}
+    if use.get("guaranteed_share") is None:
+        return ""
+    line = (
+        f"  of its time, the last {format_seconds(use['seconds'])}: guaranteed "
+        f"{100 * use['guaranteed_share']:.0f} %, opportunistic "
+        f"{100 * use['opportunistic_share']:.0f} %"
+    )
+    if use["oracle_share"] is not None:
+        line += f" of the {100 * use['oracle_share']:.0f} % that can be had"
+    return line
 
 
 # In the order of the table; on a narrow terminal those with the highest number go first.

@@ -209,7 +209,7 @@ class SimulatedGateTest : public ::testing::Test {
   TimePoint started_;
 };
 
-TEST_F(SimulatedGateTest, AnElevenMsOpNeverStartsInAFiveMsGap) {
+TEST_F(SimulatedGateTest, C3_AnElevenMsOpNeverStartsInAFiveMsGap) {
   run_op(g_mm, milliseconds{11});  // alone: the gate learns its length
   TimePoint gap_begin;
   // A guaranteed job that is busy for 5 ms and idle for 5 ms; ops are let through in gaps only.
@@ -232,6 +232,15 @@ TEST_F(SimulatedGateTest, AnElevenMsOpNeverStartsInAFiveMsGap) {
   EXPECT_FALSE(gate_.try_enter_op(g_mm));
   gate_.wait_op(g_mm);
   EXPECT_GE(sleeps, 2000) << "it started beside the guaranteed job";
+}
+
+TEST_F(SimulatedGateTest, C3_WithoutALengthToGoByItStarts) {
+  static OpDuration never_seen;
+  device_.gap(clock_.now() - milliseconds{1}, clock_.now() + milliseconds{4});
+  EXPECT_TRUE(gate_.try_enter_op(never_seen)) << "and runs into the burst for 7 of its 11 ms";
+  clock_.advance(milliseconds{11});
+  gate_.leave_op(never_seen);
+  EXPECT_FALSE(gate_.try_enter_op(never_seen)) << "once";
 }
 
 TEST_F(SimulatedGateTest, ShortOpsRunInTheGapAndStopBeforeItsEnd) {
@@ -301,7 +310,7 @@ TEST_F(SimulatedGateTest, AShareWithoutAnyCoordinatorIsADutyCycle) {
               std::chrono::duration<double>(ran).count(), 1e-3);
 }
 
-TEST_F(SimulatedGateTest, AKilledGuaranteedJobOpensTheGate) {
+TEST_F(SimulatedGateTest, C19_AKilledGuaranteedJobOpensTheGate) {
   device_.burst(clock_.now());
   int sleeps = 0;
   on_sleep_ = [&] {
@@ -311,6 +320,17 @@ TEST_F(SimulatedGateTest, AKilledGuaranteedJobOpensTheGate) {
   EXPECT_FALSE(gate_.try_enter_op(g_add));
   gate_.wait_op(g_add);
   EXPECT_EQ(sleeps, 5);
+}
+
+TEST_F(SimulatedGateTest, C19_WithALeaseThatNeverEndsItStaysClosed) {
+  device_.burst(clock_.now());
+  int sleeps = 0;
+  on_sleep_ = [&] {
+    if (++sleeps == 5000) gate_.disarm_in_child();  // or this test would not end
+  };
+  EXPECT_FALSE(gate_.try_enter_op(g_add));
+  gate_.wait_op(g_add);
+  EXPECT_EQ(sleeps, 5000);
 }
 
 std::atomic<int> g_switched_on{0};

@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <deque>
 #include <string>
 
 namespace commensal {
@@ -172,21 +174,21 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(PacingLawTest, OpenNeverWaits) {
   const auto law = make_pacing_law("open");
   EXPECT_TRUE(law->decide(beside_a_burst()).open);
-  EXPECT_FALSE(law->throttles(0.1, true));
+  EXPECT_FALSE(law->throttles(beside_a_burst().device, 0.1));
 }
 
 TEST(PacingLawTest, DutyCycleIgnoresTheGuaranteedJob) {
   const auto law = make_pacing_law("duty_cycle");
   EXPECT_TRUE(law->decide(beside_a_burst()).open);
-  EXPECT_TRUE(law->throttles(0.5, false));
-  EXPECT_FALSE(law->throttles(1.0, true));
+  EXPECT_TRUE(law->throttles({}, 0.5));
+  EXPECT_FALSE(law->throttles(beside_a_burst().device, 1.0));
 }
 
 TEST(PacingLawTest, ThrottlesOnlyWhereADecisionCanBeToWait) {
   const auto law = make_pacing_law("gap");
-  EXPECT_FALSE(law->throttles(1.0, false));
-  EXPECT_TRUE(law->throttles(1.0, true));
-  EXPECT_TRUE(law->throttles(0.9, false));
+  EXPECT_FALSE(law->throttles({}, 1.0));
+  EXPECT_TRUE(law->throttles(beside_a_burst().device, 1.0));
+  EXPECT_TRUE(law->throttles({}, 0.9));
 }
 
 TEST(PacingLawTest, UnknownNameIsNamed) {
@@ -224,13 +226,77 @@ double simulate(PacingLaw& law, PacingInput input, Duration op, Duration total) 
   return std::chrono::duration<double>(ran) / std::chrono::duration<double>(now - begin);
 }
 
-TEST(PacingLawTest, TrickleIsKeptForShortAndLongOps) {
+TEST(PacingLawTest, C4_TheTrickleIsKeptForShortAndLongOps) {
   PacingInput input = beside_a_burst();
   input.device.trickle = 0.05;
   for (const Duration op :
        {Duration{microseconds{20}}, Duration{milliseconds{1}}, Duration{milliseconds{11}}}) {
     const double share = simulate(*make_pacing_law("gap"), input, op, seconds{20});
     EXPECT_NEAR(share, 0.05, 0.005) << op.count() << " ns";
+  }
+}
+
+/// What goes wrong where launches are charged instead of the time that they take.
+TEST(PacingLawTest, C4_ChargedByTheirNumberLongOpsGetHundredfoldShares) {
+  const auto share_of = [](Duration op) {
+    RunTimeMeter meter;
+    TimePoint now = kNow;
+    Duration ran{};
+    while (now - kNow < seconds{20}) {
+      meter.advance(now, 0.05);
+      if (meter.debt() > Duration::zero()) {
+        now += microseconds{100};
+        continue;
+      }
+      now += op;
+      ran += op;
+      meter.charge(microseconds{20});  // each counts the same
+    }
+    return std::chrono::duration<double>(ran) / std::chrono::duration<double>(now - kNow);
+  };
+  EXPECT_LT(share_of(microseconds{20}), 0.06);
+  EXPECT_GT(share_of(milliseconds{11}), 0.5);
+}
+
+/// The maximum of an op's share within each window of a length.
+double largest_share(PacingLaw& law, double share, Duration op, Duration window) {
+  PacingInput input;
+  input.share_max = share;
+  RunTimeMeter cap;
+  TimePoint now = kNow;
+  double largest = 0.0;
+  std::deque<TimePoint> begins;  // of the ops in the newest window
+  while (now - kNow < 3 * window + seconds{20}) {
+    input.device.now = now;
+    cap.advance(now, share);
+    input.cap_debt = cap.debt();
+    const PacingDecision decision = law.decide(input);
+    if (!decision.open) {
+      now += decision.recheck + microseconds{60};
+      continue;
+    }
+    begins.push_back(now);
+    now += op;
+    cap.charge(op);
+    while (begins.front() < now - window) begins.pop_front();
+    largest = std::max(largest, std::chrono::duration<double>(op) /
+                                    std::chrono::duration<double>(window) *
+                                    static_cast<double>(begins.size()));
+  }
+  return largest;
+}
+
+TEST(PacingLawTest, AMaximumHoldsWithinEverySecondAndBetterOverTen) {
+  for (const double share : {0.1, 0.5, 0.9}) {
+    for (const Duration op :
+         {Duration{microseconds{20}}, Duration{milliseconds{5}}, Duration{milliseconds{40}}}) {
+      const auto law = make_pacing_law("duty_cycle");
+      const double longest_op = std::chrono::duration<double>(op).count();
+      EXPECT_LE(largest_share(*law, share, op, seconds{1}), share + 0.05 + longest_op)
+          << share << " " << op.count() << " ns";
+      EXPECT_LE(largest_share(*law, share, op, seconds{10}), share + 0.02)
+          << share << " " << op.count() << " ns";
+    }
   }
 }
 

@@ -89,5 +89,53 @@ TEST_F(ActivityTest, TheFirstSignOfWorkEndsNotKnowing) {
   EXPECT_EQ(activity(), Activity::kBusy);
 }
 
+TEST_F(ActivityTest, BetweenTwoRequestsTheJobWaits) {
+  EXPECT_EQ(recorder_.request_end(), Duration::zero()) << "its beginning was not seen";
+  EXPECT_EQ(activity(), Activity::kWaiting);
+  clock_.advance(milliseconds{40});
+  recorder_.touch();
+  EXPECT_EQ(activity(), Activity::kBusy) << "the first sign of work is the next request";
+  EXPECT_EQ(page_.last_touch_ns.load(), to_page_time(clock_.now()));
+  EXPECT_EQ(page_.wait_ns_total.load(), 40'000'000U);
+  clock_.advance(milliseconds{7});
+  EXPECT_EQ(recorder_.request_end(), milliseconds{7});
+  clock_.advance(milliseconds{10});
+  recorder_.worked();
+  EXPECT_EQ(activity(), Activity::kBusy);
+  EXPECT_EQ(page_.waits_total.load(), 2U);
+}
+
+TEST_F(ActivityTest, WaitsBetweenRequestsAreExpectedToLastAsLongAsUsual) {
+  for (int i = 0; i < 10; ++i) {
+    (void)recorder_.request_end();
+    clock_.advance(milliseconds{30});
+    recorder_.touch();
+    clock_.advance(milliseconds{5});
+  }
+  const std::uint64_t begin = to_page_time(clock_.now());
+  (void)recorder_.request_end();
+  EXPECT_EQ(page_.wait_expected_end_ns.load(), begin + 30'000'000U);
+}
+
+TEST_F(ActivityTest, AFetchEndsWhenItEndsWhateverIsTouchedMeanwhile) {
+  (void)recorder_.request_end();
+  recorder_.wait_begin();  // its next request comes from a data loader
+  recorder_.touch();
+  EXPECT_EQ(activity(), Activity::kWaiting);
+  EXPECT_EQ(recorder_.request_end(), Duration::zero()) << "an end inside of a fetch is none";
+  recorder_.wait_end();
+  EXPECT_EQ(activity(), Activity::kBusy);
+}
+
+TEST_F(ActivityTest, AnEndSaidTwiceIsOneWait) {
+  (void)recorder_.request_end();
+  clock_.advance(milliseconds{10});
+  EXPECT_EQ(recorder_.request_end(), Duration::zero());
+  clock_.advance(milliseconds{10});
+  recorder_.touch();
+  EXPECT_EQ(page_.wait_ns_total.load(), 20'000'000U);
+  EXPECT_EQ(page_.waits_total.load(), 1U);
+}
+
 }  // namespace
 }  // namespace commensal

@@ -138,15 +138,10 @@ TEST_F(CoordinatorClientTest, MalformedFramesAreCountedAndIgnored) {
   coordinator.send_frame("{");
   coordinator.send_frame(R"({"v":99,"type":"change"})");
   coordinator.send(wire::StatusRequest{});  // not for a job
-  coordinator.send(wire::Change{.job_id = "job-1",
-                                .revision = 7,
-                                .limit_bytes = {},
-                                .share_min = {},
-                                .share_max = {},
-                                .paused = {},
-                                .parked = {},
-                                .law = {},
-                                .reason = ""});
+  wire::Change change;
+  change.job_id = "job-1";
+  change.revision = 7;
+  coordinator.send(change);
   EXPECT_TRUE(eventually([&] { return host_.changes == 7; }));
   EXPECT_EQ(client.status().malformed_frames, 3U);
   EXPECT_TRUE(client.connected());

@@ -143,7 +143,7 @@ TEST_F(PeerObserverTest, ADeadProcessNoLongerCounts) {
   EXPECT_EQ(observer_.peers(), 1U);
 }
 
-TEST_F(PeerObserverTest, ASilentCoordinatorLeavesLeasesToExpire) {
+TEST_F(PeerObserverTest, C20_ASilentCoordinatorLeavesLeasesToExpire) {
   add_guaranteed(1);
   use_device();
   const TimePoint later = kNow + PeerObserver::kSilence + milliseconds{1};

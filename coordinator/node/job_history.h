@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// The last minutes of a node: what was decided, and how its jobs went, for `commensal explain`.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "allocator/base/clock.h"
+#include "allocator/base/ids.h"
+
+namespace commensal::node {
+
+/// How far back it can be asked.
+inline constexpr Duration kHistory = std::chrono::minutes(10);
+
+/// Something that was decided, or happened.
+struct Decision {
+  TimePoint at;
+  JobId job;         ///< whom it concerns; empty: the device
+  std::string kind;  ///< "share", "window", "turn", "memory", "set", "arrival", "departure"
+  std::string text;  ///< what and why, for people
+  bool operator==(const Decision&) const = default;
+};
+
+/// Decisions of the last `kHistory`, at most `kMost`; the oldest go first. Not thread safe.
+class DecisionLog {
+ public:
+  static constexpr std::size_t kMost = 4096;
+  void note(Decision decision);
+  [[nodiscard]] const std::deque<Decision>& all() const noexcept { return decisions_; }
+
+ private:
+  std::deque<Decision> decisions_;
+};
+
+/// A job's totals at one moment; differences of two tell about the time between.
+struct JobSample {
+  TimePoint at;
+  double closed_seconds = 0.0;                            ///< ops waited, summed over threads
+  std::vector<std::pair<std::string, double>> closed_by;  ///< of that, by reason
+  double op_seconds = 0.0;                                ///< ops ran while they were metered
+  double core_seconds = 0.0;                              ///< on cores, as the kernel says
+  double waited_seconds = 0.0;                            ///< for data
+  std::uint64_t steps = 0;
+  double share = 1.0;
+  std::optional<double> slowdown;
+};
+
+/// Samples of a job, one a second. Not thread safe.
+class JobHistory {
+ public:
+  static constexpr Duration kEvery = std::chrono::seconds(1);
+  /// Takes a sample unless one was taken within the last second, a little less.
+  void note(JobSample sample);
+  [[nodiscard]] const std::deque<JobSample>& samples() const noexcept { return samples_; }
+  /// The newest sample that is at least that old; else the oldest. Null before the first.
+  [[nodiscard]] const JobSample* at(TimePoint time) const noexcept;
+
+ private:
+  std::deque<JobSample> samples_;
+};
+
+/// Seconds by reason between two samples, the largest first; what did not grow is left out.
+[[nodiscard]] std::vector<std::pair<std::string, double>> closed_between(const JobSample& from,
+                                                                         const JobSample& to);
+
+/// Share of device time that time-slicing can give away at most while the job that uses `busy` of
+/// it alone loses `slowdown`: 1 - u / (1 + s), at least 0 (docs/stats.md).
+[[nodiscard]] double oracle_share(double busy, double slowdown) noexcept;
+
+}  // namespace commensal::node

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`commensal explain`: who was throttled, why, and what it cost whom."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from commensal._quantities import format_seconds, parse_duration_ms
+from commensal._say import say
+from commensal._timeline import to_trace
+from commensal.cli._manual import EXIT_CODES, manual
+from commensal.cli._options import (
+    BROKEN,
+    AsJson,
+    Instance,
+    LiveJob,
+    blaming,
+    coordinator_of,
+    reporting,
+)
+
+__all__ = ["describe", "explain", "register"]
+
+_CODES: dict[int | str, str] = {code: EXIT_CODES[code] for code in (0, 2, 3, 4)}
+_CODES[1] = "the timeline could not be written"
+_LONGEST_S = 600
+_DECISIONS = 12  # that are shown; the others are in --json
+_PARTS = {
+    "memory": "the same work took longer on a core (caches, bandwidth, SMT, clocks)",
+    "scheduling": "ready, and waiting for a core",
+    "io": "waiting while the machine stalled on I/O",
+    "unknown": "other waiting (its other threads, locks, its data)",
+}
+
+
+def register(app: typer.Typer) -> None:
+    app.command(
+        "explain",
+        epilog=manual(
+            [
+                ("commensal explain sweep", "the last minute"),
+                ("commensal explain prod --last 10m", "what its neighbours cost it"),
+                ("commensal explain sweep --timeline t.json", "open it in ui.perfetto.dev"),
+            ],
+            _CODES,
+        ),
+    )(explain)
+
+
+def explain(
+    context: typer.Context,
+    job: LiveJob,
+    last: Annotated[str, typer.Option(help="How far back, at most 10m.", metavar="TIME")] = "60s",
+    timeline: Annotated[
+        Path | None,
+        typer.Option(help="Write a trace there that Perfetto opens.", metavar="FILE"),
+    ] = None,
+    as_json: AsJson = False,
+    instance: Instance = None,
+) -> None:
+    """Tell who was throttled, why, and what it cost whom, over the last minutes.
+
+    For an opportunistic job: how long its ops waited at the gate, by reason. For the guaranteed
+    jobs beside it: their slowdown, split by cause, against what they allow. For the device: who
+    used it, and how much of what was to be had was taken. Then the decisions, newest last.
+    """
+    with blaming("--last"):
+        milliseconds = parse_duration_ms(last)
+        if not 0 < milliseconds <= _LONGEST_S * 1000:
+            raise ValueError(f"the last ten minutes are remembered, not {last!r}")
+    coordinator = coordinator_of(context, instance)
+    with reporting(coordinator):
+        told = coordinator.explain(job, milliseconds / 1000, series=timeline is not None)
+    if as_json:
+        print(json.dumps(told, indent=2))
+    else:
+        print("\n".join(describe(told, datetime.now())))
+    if timeline is None:
+        return
+    try:
+        timeline.write_text(json.dumps(to_trace(told)), encoding="utf-8")
+    except OSError as error:
+        say(f"cannot write {timeline}: {error.strerror}")
+        raise typer.Exit(BROKEN) from None
+    say(f"timeline: {timeline} (open it at https://ui.perfetto.dev)")
+
+
+def describe(told: dict[str, Any], now: datetime) -> Iterator[str]:
+    """Write an explanation for people."""
+    job, length = told["job"], told["seconds"]
+    state = ", paused" if job["paused"] else ""
+    yield f"{job['name']} ({job['class']}, law {job['law']}{state}): the last {_time(length)}"
+    if job["class"] == "opportunistic":
+        yield from _throttled(job, length)
+    if not told["guaranteed"]:
+        yield "no guaranteed job on the device: nobody to yield to"
+    for guaranteed in told["guaranteed"]:
+        yield from _slowdown(guaranteed, length)
+    yield from _device(told)
+    yield from _decisions(told, now)
+
+
+def _throttled(job: dict[str, Any], length: float) -> Iterator[str]:
+    if "closed_seconds" not in job:
+        yield "  nothing is known yet: it has just begun"
+        return
+    closed = job["closed_seconds"]
+    share = f" ({100 * closed / length:.0f} % of the time)" if length > 0 else ""
+    yield (
+        f"  its ops waited at the gate for {_time(closed)}{share}, summed over threads; it used "
+        f"{_time(job['core_seconds'])} of core time and took {job['steps']} steps"
+    )
+    for entry in job["closed_by"]:
+        yield f"    {_time(entry['seconds']):>8}  {entry['reason']}"
+    may = job["share"]
+    yield f"  beside a busy guaranteed job it may use {100 * may['now']:.0f} %: {may['reason']}"
+
+
+def _slowdown(job: dict[str, Any], length: float) -> Iterator[str]:
+    if job["slowdown"] is None:
+        yield (
+            f"{job['name']} (guaranteed, SLO {100 * job['slo']:g} %): slowdown not known; "
+            f"{job['baseline_steps']} steps alone were seen"
+        )
+        return
+    verdict = "within" if job["slowdown"] <= job["slo"] else "above"
+    yield (
+        f"{job['name']} (guaranteed): {100 * job['slowdown']:+.1f} % "
+        f"(+-{100 * job['slowdown_error']:.1f}), {verdict} its SLO of {100 * job['slo']:g} %; "
+        f"about {_time(job['lost_seconds'])} of {_time(length)} lost"
+    )
+    if job["parts"] is None:
+        yield "    of what it is made is not known yet"
+        return
+    for name, text in _PARTS.items():
+        yield f"    {100 * job['parts'][name]:+6.1f} %  {text}"
+    quiet, shared = job["evidence"]["quiet"], job["evidence"]["shared"]
+    yield (
+        "    evidence, of its training thread's time alone -> beside others: "
+        f"on a core {100 * quiet['running']:.0f} -> {100 * shared['running']:.0f} %, "
+        f"waiting for one {100 * quiet['waiting_for_a_core']:.1f} -> "
+        f"{100 * shared['waiting_for_a_core']:.1f} %"
+    )
+
+
+def _device(told: dict[str, Any]) -> Iterator[str]:
+    use = told["device"]
+    if use["guaranteed_share"] is None:
+        return
+    line = (
+        f"device, the last {_time(use['seconds'])}: guaranteed jobs used "
+        f"{100 * use['guaranteed_share']:.0f} % of the core time, opportunistic ones "
+        f"{100 * use['opportunistic_share']:.0f} %"
+    )
+    if use["oracle_share"] is not None:
+        line += f"; {100 * use['oracle_share']:.0f} % were to be had"
+    if use["efficiency"] is not None:
+        line += f" ({100 * use['efficiency']:.0f} % of that was taken)"
+    yield line
+
+
+def _decisions(told: dict[str, Any], now: datetime) -> Iterator[str]:
+    decisions = told["decisions"]
+    if not decisions:
+        yield "no decision was taken"
+        return
+    left_out = len(decisions) - _DECISIONS
+    yield "decisions" + (f" (the newest {_DECISIONS} of {len(decisions)})" if left_out > 0 else "")
+    for decision in decisions[-_DECISIONS:]:
+        at = now - timedelta(seconds=decision["seconds_ago"])
+        yield f"  {at:%H:%M:%S}  {decision['job']}  {decision['kind']}: {decision['text']}"
+
+
+def _time(seconds: float) -> str:
+    return format_seconds(seconds)

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the coordinator tells of the last minutes.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "coordinator/node/node_coordinator.h"
+
+namespace commensal::node {
+namespace {
+
+using namespace std::chrono_literals;
+using nlohmann::json;
+using ::testing::HasSubstr;
+
+/// Two jobs on two cores. Beside the other one the guaranteed job's step takes longer, because its
+/// thread waits for a core.
+class ExplainTest : public ::testing::Test {
+ protected:
+  ExplainTest() {
+    join("g", JobClass::kGuaranteed, 10);
+    join("o", JobClass::kOpportunistic, 20);
+  }
+
+  void join(const std::string& id, JobClass job_class, std::int64_t pid) {
+    wire::Register hello;
+    hello.job_id = id;
+    hello.name = id;
+    hello.job_class = job_class;
+    hello.pid = pid;
+    hello.start_ticks = 1;
+    hello.role = "main";
+    node_.receive(id, hello, now_);
+    (void)node_.take_outgoing();
+  }
+  template <typename Reply>
+  Reply ask(const wire::Message& message) {
+    node_.receive("cli", message, now_);
+    for (const Outgoing& out : node_.take_outgoing()) {
+      if (const auto* reply = std::get_if<Reply>(&out.message)) return *reply;
+    }
+    ADD_FAILURE() << "no answer";
+    return {};
+  }
+  json explain(const std::string& job, double seconds = 60.0, bool series = false) {
+    return ask<wire::ExplainReply>(wire::ExplainRequest{job, seconds, series}).explanation;
+  }
+
+  /// Passes time: g steps of 40 ms alone, 1 + `loss` times as long beside o.
+  void run(Duration time, double loss) {
+    const TimePoint end = now_ + time;
+    while (now_ < end) {
+      const bool quiet = node_.compute().window_closed();
+      const Duration step =
+          quiet ? 40ms : Duration{static_cast<Duration::rep>(40e6 * (1.0 + loss))};
+      now_ += step;
+      guaranteed_.run += 30ms;
+      guaranteed_.delayed += step - 40ms;
+      other_.run += quiet ? 0ms : step / 2;
+      closed_ += std::chrono::duration<double>(quiet ? step : step / 2).count();
+      PageReading page;
+      page.heartbeat = now_;
+      page.step_number = ++steps_;
+      page.step_last = step;
+      node_.observe_page(JobId{"g"}, 10, page, now_);
+      node_.sample(now_);
+      if (!node_.timed_now().empty() || steps_ % 25 == 0) {
+        node_.observe_cpu(JobId{"g"}, 10, {{10, guaranteed_}}, 0s, now_);
+        node_.observe_cpu(JobId{"o"}, 20, {{20, other_}}, 0s, now_);
+      }
+      report();
+      node_.tick(now_);
+      (void)node_.take_outgoing();
+    }
+  }
+  void report() {
+    const json stats{
+        {"gate",
+         {{"closed_seconds_total", closed_},
+          {"busy_seconds_total", 1.0},
+          {"closed_by", json::array({{{"reason", "guaranteed job busy"}, {"seconds", closed_}},
+                                     {{"reason", "resting"}, {"seconds", 0.5}}})}}}};
+    node_.receive("o", wire::Stats{"o", 20, stats, false}, now_);
+  }
+
+  static HostDevice device() {
+    HostDevice device;
+    device.capacity = 1000_MiB;
+    device.cores = 2;
+    return device;
+  }
+  TimePoint now_{1h};
+  NodeCoordinator node_{CoordinatorConfig{}, device(), 77, 5, now_};
+  ThreadTime guaranteed_;
+  ThreadTime other_;
+  double closed_ = 0.0;
+  std::uint64_t steps_ = 0;
+};
+
+TEST_F(ExplainTest, TellsHowLongOpsWaitedAndWhy) {
+  run(30s, 0.0);
+  const json told = explain("o", 20);
+  EXPECT_NEAR(told["seconds"].get<double>(), 20, 1.5);
+  const json& job = told["job"];
+  EXPECT_EQ(job["class"], "opportunistic");
+  EXPECT_EQ(job["law"], "gap");
+  EXPECT_NEAR(job["closed_seconds"].get<double>(), 10, 2);
+  ASSERT_EQ(job["closed_by"].size(), 1U) << "the other reason did not grow";
+  EXPECT_EQ(job["closed_by"][0]["reason"], "guaranteed job busy");
+  EXPECT_NEAR(job["closed_by"][0]["seconds"].get<double>(), job["closed_seconds"].get<double>(),
+              1e-6);
+  EXPECT_NEAR(job["core_seconds"].get<double>(), 10, 2);
+}
+
+TEST_F(ExplainTest, TellsWhatItCostTheGuaranteedJobAndOfWhatTheCostIsMade) {
+  run(60s, 0.10);
+  for (const char* asked : {"o", "g"}) {
+    const json told = explain(asked, 30);
+    ASSERT_EQ(told["guaranteed"].size(), 1U);
+    const json& cost = told["guaranteed"][0];
+    EXPECT_EQ(cost["name"], "g");
+    EXPECT_NEAR(cost["slowdown"].get<double>(), 0.10, 0.01);
+    EXPECT_NEAR(cost["lost_seconds"].get<double>(), 30 * 0.1 / 1.1, 0.4);
+    EXPECT_NEAR(cost["parts"]["scheduling"].get<double>(), 0.10, 0.02);
+    EXPECT_NEAR(cost["parts"]["memory"].get<double>(), 0.0, 0.02);
+    EXPECT_GT(cost["evidence"]["shared"]["waiting_for_a_core"].get<double>(), 0.05);
+    EXPECT_EQ(cost["slo"], 0.01);
+  }
+}
+
+TEST_F(ExplainTest, NamesTheDecisionsWithTheirNumbers) {
+  run(20s, 0.0);
+  run(60s, 0.10);
+  std::string all;
+  const json decisions = explain("o", 600)["decisions"];
+  for (const json& decision : decisions) {
+    all += decision["job"].get<std::string>() + " " + decision["kind"].get<std::string>() + ": " +
+           decision["text"].get<std::string>() + "\n";
+    EXPECT_GE(decision["seconds_ago"].get<double>(), 0.0);
+  }
+  EXPECT_THAT(all, HasSubstr("g arrival: guaranteed, law open"));
+  EXPECT_THAT(all, HasSubstr("o share: 1.0 % -> "));
+  EXPECT_THAT(all, HasSubstr("% over baseline (+-"));
+  EXPECT_THAT(all, HasSubstr("above 1.0 %: halved"));
+  EXPECT_THAT(all, HasSubstr("o window: closed for a moment"));
+  (void)ask<wire::SetReply>(wire::SetRequest{"o", {}, wire::ShareRange{0, 0.5}, {}, {}, {}, {}});
+  node_.member_gone(JobId{"g"}, 10, Departure::kExited, now_);
+  const json last = explain("o", 1)["decisions"];
+  std::string after;
+  for (const json& decision : last) after += decision["text"].get<std::string>() + "\n";
+  EXPECT_THAT(after, HasSubstr("share 0.0:0.5"));
+  EXPECT_THAT(after, HasSubstr("g killed or crashed"));
+}
+
+TEST_F(ExplainTest, ToldOfTheDeviceIsHowMuchOfWhatWasToBeHadWasTaken) {
+  run(30s, 0.0);
+  const json use = explain("o")["device"];
+  // g runs 30 of 40 ms on one of two cores.
+  EXPECT_NEAR(use["guaranteed_share"].get<double>(), 0.375, 0.03);
+  EXPECT_NEAR(use["oracle_share"].get<double>(), 1 - 0.375 / 1.01, 0.03);
+  EXPECT_NEAR(use["efficiency"].get<double>(),
+              use["opportunistic_share"].get<double>() / use["oracle_share"].get<double>(), 1e-9);
+  EXPECT_EQ(node_.status("", now_)["devices"][0]["use"], use);
+}
+
+TEST_F(ExplainTest, ASeriesComesWhenItIsAskedFor) {
+  run(30s, 0.0);
+  EXPECT_TRUE(explain("o")["series"].empty());
+  const json series = explain("o", 10, true)["series"];
+  ASSERT_EQ(series.size(), 2U);
+  EXPECT_NEAR(static_cast<double>(series[1]["samples"].size()), 10, 2);
+  EXPECT_TRUE(series[1]["samples"][0].contains("closed_seconds_total"));
+}
+
+TEST_F(ExplainTest, AJobThatHasJustBegunIsExplainedToo) {
+  const json told = explain("o");
+  EXPECT_EQ(told["seconds"], 0.0);
+  EXPECT_FALSE(told["job"].contains("closed_seconds"));
+  EXPECT_TRUE(told["device"]["guaranteed_share"].is_null());
+  EXPECT_TRUE(told["guaranteed"][0]["slowdown"].is_null());
+}
+
+TEST_F(ExplainTest, WrongQuestionsAreAnsweredWithTheValue) {
+  EXPECT_THAT(ask<wire::Error>(wire::ExplainRequest{"x", 60, false}).what, HasSubstr("x"));
+  for (const double seconds : {0.0, -1.0, 601.0}) {
+    const auto error = ask<wire::Error>(wire::ExplainRequest{"o", seconds, false});
+    EXPECT_EQ(error.code, "malformed");
+    EXPECT_THAT(error.what, HasSubstr("at most 600"));
+    EXPECT_THAT(error.what, HasSubstr(json(seconds).dump()));
+  }
+}
+
+TEST_F(ExplainTest, StrangeReportsDoNoHarm) {
+  for (const json& gate : {json(3), json("x"), json{{"closed_by", 3}},
+                           json{{"closed_by", json::array({3, {{"reason", 5}}, json::object()})}},
+                           json{{"closed_by", {{{"reason", "x"}, {"seconds", "long"}}}},
+                                {"closed_seconds_total", "x"}},
+                           json(nullptr)}) {
+    node_.receive("o", wire::Stats{"o", 20, {{"gate", gate}, {"activity", 3}}, false}, now_);
+    now_ += 1s;
+    node_.tick(now_);
+    EXPECT_NO_THROW((void)explain("o"));
+  }
+}
+
+}  // namespace
+}  // namespace commensal::node

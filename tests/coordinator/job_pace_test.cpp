@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the node coordinator paces jobs: laws and SLOs that users choose, and turns.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <map>
+#include <string>
+
+#include "coordinator/node/node_coordinator.h"
+#include "coordinator/wire/laws.h"
+
+namespace commensal::node {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::HasSubstr;
+
+class JobPaceTest : public ::testing::Test {
+ protected:
+  static HostDevice device() {
+    HostDevice device;
+    device.capacity = 1000_MiB;
+    device.cores = 2;
+    return device;
+  }
+  static wire::Register hello(const std::string& id, JobClass job_class,
+                              const std::string& law = "") {
+    wire::Register hello;
+    hello.job_id = hello.name = id;
+    hello.job_class = job_class;
+    hello.pid = static_cast<std::int64_t>(std::hash<std::string>{}(id) % 30000 + 1);
+    hello.start_ticks = 1;
+    hello.role = "main";
+    hello.law = law;
+    return hello;
+  }
+  /// @return the reply's reason.
+  std::string join(const wire::Register& hello) {
+    pids_[hello.job_id] = hello.pid;
+    return answer<wire::Registered>(hello.job_id, hello).reason;
+  }
+  template <typename Reply>
+  Reply answer(const std::string& peer, const wire::Message& message) {
+    node_.receive(peer, message, now_);
+    Reply reply;
+    for (const Outgoing& out : node_.take_outgoing()) {
+      if (const auto* change = std::get_if<wire::Change>(&out.message)) told_[out.peer] = *change;
+      if (const auto* wanted = std::get_if<Reply>(&out.message)) reply = *wanted;
+    }
+    return reply;
+  }
+  wire::SetReply set(const std::string& job, const std::function<void(wire::SetRequest&)>& change) {
+    wire::SetRequest request;
+    request.job = job;
+    change(request);
+    return answer<wire::SetReply>("cli", request);
+  }
+  wire::SetReply set_law(const std::string& job, const std::string& law) {
+    return set(job, [&](auto& request) { request.law = law; });
+  }
+  [[nodiscard]] PageEntry entry(const std::string& job) const {
+    for (const PageEntry& entry : node_.page_entries(now_)) {
+      if (entry.job_id == job) return entry;
+    }
+    ADD_FAILURE() << "no entry of " << job;
+    return {};
+  }
+  /// Shows what a job's page says.
+  void show(const std::string& job, std::uint64_t step, bool waits) {
+    PageReading page;
+    page.heartbeat = now_;
+    page.step_number = step;
+    page.step_last = 50ms;
+    page.waits = waits;
+    node_.observe_page(JobId{job}, pids_.at(job), page, now_);
+  }
+  [[nodiscard]] bool has_turn(const std::string& job) const { return entry(job).turn_until > now_; }
+  /// Passes time in samples. @return the part of it that each job had the turn.
+  std::map<std::string, double> run(Duration time) {
+    std::map<std::string, double> parts;
+    const auto count = time / kSample;
+    for (int i = 0; i < count; ++i) {
+      now_ += kSample;
+      node_.sample(now_);
+      for (const auto& [job, pid] : pids_) {
+        if (has_turn(job)) parts[job] += 1.0 / static_cast<double>(count);
+      }
+    }
+    return parts;
+  }
+
+  static constexpr Duration kSample = 10ms;
+  TimePoint now_{1h};
+  NodeCoordinator node_{CoordinatorConfig{}, device(), 77, 5, now_};
+  std::map<std::string, wire::Change> told_;
+  std::map<std::string, std::int64_t> pids_;
+};
+
+TEST_F(JobPaceTest, EveryLawCanBeAskedForAndChanged) {
+  for (const wire::LawId law : wire::kLaws) {
+    const std::string name{wire::to_string(law)};
+    join(hello("o-" + name, JobClass::kOpportunistic, name));
+    EXPECT_EQ(entry("o-" + name).law, name);
+  }
+  join(hello("o", JobClass::kOpportunistic));
+  for (const wire::LawId law : wire::kLaws) {
+    const std::string name{wire::to_string(law)};
+    EXPECT_EQ(set_law("o", name).outcome, "applied");
+    EXPECT_EQ(told_.at("o").law, name);
+    EXPECT_EQ(entry("o").law, name);
+  }
+}
+
+TEST_F(JobPaceTest, WhatCannotBeIsRefusedWithTheValueAndChangesNothing) {
+  join(hello("o", JobClass::kOpportunistic));
+  join(hello("g", JobClass::kGuaranteed));
+  const auto refused = [&](const std::string& job,
+                           const std::function<void(wire::SetRequest&)>& change) {
+    told_.clear();
+    const wire::SetReply reply = set(job, change);
+    EXPECT_EQ(reply.outcome, "refused");
+    EXPECT_TRUE(told_.empty());
+    return reply.reason;
+  };
+  EXPECT_THAT(refused("o", [](auto& r) { r.law = "jungle"; }),
+              HasSubstr("no pacing law 'jungle' (gap, duty_cycle, antman"));
+  for (const double slo : {0.0, -0.01, 0.51, 7.0}) {
+    EXPECT_THAT(refused("g", [&](auto& r) { r.slo = slo; }), HasSubstr("SLO outside 0"));
+  }
+  EXPECT_THAT(refused("g", [](auto& r) { r.slo = 0.51; }), HasSubstr("51 %"));
+  EXPECT_THAT(refused("o", [](auto& r) { r.slo = 0.02; }), HasSubstr("opportunistic"));
+  EXPECT_THAT(refused("g", [](auto& r) { r.idle_class = true; }), HasSubstr("stays out"));
+  EXPECT_EQ(entry("o").law, "gap");
+  EXPECT_EQ(entry("o").slo, 0.01);
+  // All or nothing: a wrong law keeps a right share from being applied.
+  (void)refused("o", [](auto& r) {
+    r.share = wire::ShareRange{0.0, 0.5};
+    r.law = "jungle";
+  });
+  EXPECT_EQ(entry("o").share_max, 1.0);
+}
+
+TEST_F(JobPaceTest, TheStrictestGuaranteedJobSetsTheSlo) {
+  join(hello("o", JobClass::kOpportunistic));
+  EXPECT_EQ(entry("o").slo, 0.01) << "the coordinator's own";
+  wire::Register lenient = hello("g", JobClass::kGuaranteed);
+  lenient.slo = 0.05;
+  join(lenient);
+  EXPECT_EQ(entry("o").slo, 0.05);
+  wire::Register strict = hello("h", JobClass::kGuaranteed);
+  strict.slo = 0.02;
+  join(strict);
+  EXPECT_EQ(entry("o").slo, 0.02);
+  EXPECT_EQ(set("h", [](auto& r) { r.slo = 0.1; }).reason, "SLO 10.0 %");
+  EXPECT_EQ(told_.at("h").slo, 0.1) << "says it again when it registers again";
+  EXPECT_EQ(entry("o").slo, 0.05);
+  EXPECT_EQ(node_.status("g", now_)["jobs"][0]["slo"], 0.05);
+  EXPECT_TRUE(node_.status("o", now_)["jobs"][0]["slo"].is_null());
+}
+
+TEST_F(JobPaceTest, AnSloThatCannotBeIsToldAndNotTaken) {
+  wire::Register wrong = hello("g", JobClass::kGuaranteed);
+  wrong.slo = 0.7;
+  EXPECT_THAT(join(wrong), HasSubstr("70 %"));
+  EXPECT_EQ(node_.status("g", now_)["jobs"][0]["slo"], 0.01);
+  wrong = hello("o", JobClass::kOpportunistic);
+  wrong.slo = 0.02;
+  EXPECT_THAT(join(wrong), HasSubstr("opportunistic"));
+}
+
+TEST_F(JobPaceTest, TheIdleClassIsChangedByAMessage) {
+  join(hello("o", JobClass::kOpportunistic));
+  EXPECT_EQ(set("o", [](auto& r) { r.idle_class = false; }).reason, "out of the idle class");
+  EXPECT_EQ(told_.at("o").idle_class, false);
+  EXPECT_FALSE(told_.at("o").law);
+}
+
+TEST_F(JobPaceTest, OnlyTheGapLawIsClosedForABaseline) {
+  join(hello("g", JobClass::kGuaranteed));
+  join(hello("o", JobClass::kOpportunistic, "rate_aimd"));
+  std::uint64_t step = 0;
+  const auto some_window_closes = [&] {
+    bool closed = false;
+    for (int i = 0; i < 2000; ++i) {
+      now_ += 50ms;
+      show("g", ++step, false);
+      node_.sample(now_);
+      closed = closed || entry("o").share_max == 0.0;
+    }
+    return closed;
+  };
+  EXPECT_FALSE(some_window_closes());
+  EXPECT_EQ(entry("o").share_min, 0.0) << "no trickle of the controller's";
+  EXPECT_THAT(node_.status("o", now_)["jobs"][0]["share"]["reason"], "paced by its own law");
+  set_law("o", "gap");
+  EXPECT_TRUE(some_window_closes());
+}
+
+// --- turns ---------------------------------------------------------------------------------------
+
+TEST_F(JobPaceTest, TurnsAreGivenAmongThoseWhoseLawNeedsThem) {
+  for (const char* id : {"a", "b"}) {
+    wire::Register job = hello(id, JobClass::kOpportunistic, "token_window");
+    job.share = {id[0] == 'a' ? 0.7 : 0.3, 1.0};
+    join(job);
+  }
+  join(hello("c", JobClass::kOpportunistic, "gap"));
+  run(10s);
+  EXPECT_TRUE(node_.wants_sampling());
+  const auto parts = run(20s);
+  EXPECT_NEAR(parts.at("a"), 0.7, 0.06);
+  EXPECT_NEAR(parts.at("b"), 0.3, 0.06);
+  EXPECT_EQ(parts.count("c"), 0U);
+  EXPECT_EQ(entry("c").turn_until, TimePoint{}) << "no turns for other laws";
+  const bool one = has_turn("a") != has_turn("b");
+  EXPECT_TRUE(one) << "never both";
+}
+
+TEST_F(JobPaceTest, WhoIsAloneNeedsNoTurns) {
+  join(hello("a", JobClass::kOpportunistic, "token_window"));
+  run(1s);
+  EXPECT_EQ(entry("a").turn_until, TimePoint{});
+  EXPECT_FALSE(node_.wants_sampling());
+  join(hello("b", JobClass::kOpportunistic, "token_window"));
+  run(1s);
+  EXPECT_NE(entry("a").turn_until, TimePoint{});
+  set_law("b", "open");
+  run(1s);
+  EXPECT_EQ(entry("a").turn_until, TimePoint{});
+}
+
+TEST_F(JobPaceTest, ALimitHoldsAlone) {
+  wire::Register job = hello("a", JobClass::kOpportunistic, "token_window");
+  job.share = {0.0, 0.25};
+  join(job);
+  run(10s);
+  EXPECT_NEAR(run(20s).at("a"), 0.25, 0.03);
+}
+
+TEST_F(JobPaceTest, AGuaranteedJobTakesTurnsWhileItIsBusy) {
+  join(hello("g", JobClass::kGuaranteed));
+  join(hello("o", JobClass::kOpportunistic, "token_window"));
+  show("g", 1, false);
+  run(10s);
+  EXPECT_LT(run(5s)["o"], 0.1) << "it requests all that others do not";
+  show("g", 2, true);
+  EXPECT_GT(run(5s)["o"], 0.9);
+  EXPECT_EQ(entry("g").turn_until, TimePoint{}) << "nobody's ops wait there";
+}
+
+TEST_F(JobPaceTest, APausedJobGetsNoTurn) {
+  join(hello("a", JobClass::kOpportunistic, "token_window"));
+  join(hello("b", JobClass::kOpportunistic, "token_window"));
+  set("a", [](auto& r) { r.paused = true; });
+  const auto parts = run(5s);
+  EXPECT_EQ(parts.count("a"), 0U);
+  EXPECT_GT(parts.at("b"), 0.95);
+}
+
+}  // namespace
+}  // namespace commensal::node

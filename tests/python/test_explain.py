@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`commensal explain`: what is told in words, in JSON and as a timeline."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import pytest
+from world import World, read_line, wait_until
+
+from commensal._timeline import to_trace
+from commensal.cli import main
+from commensal.cli.explain import describe
+
+NOON = datetime(2026, 1, 1, 12, 0, 0)
+TRAIN = """
+import sys, torch
+model = torch.nn.Linear(64, 64)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+data = torch.utils.data.DataLoader(torch.randn(4096, 64), batch_size=4)
+print("ready", flush=True)
+while True:
+    for batch in data:
+        optimizer.zero_grad()
+        model(batch).sum().backward()
+        optimizer.step()
+"""
+
+
+def told(**more: Any) -> dict[str, Any]:
+    """Return an explanation of an opportunistic job beside a guaranteed one."""
+    share = {"now": 0.2, "min": 0.0, "max": 1.0, "reason": "guaranteed step 0.4 %: held"}
+    samples = [
+        {
+            "seconds_ago": 60.0 - second,
+            "closed_seconds_total": 0.5 * second,
+            "op_seconds_total": 0.3 * second,
+            "core_seconds_total": 0.4 * second,
+            "waited_seconds_total": 0.0,
+            "steps": 20 * second,
+            "share": 0.2,
+            "slowdown": None,
+        }
+        for second in range(3)
+    ]
+    return {
+        "schema": 1,
+        "seconds": 60.0,
+        "asked_seconds": 60.0,
+        "job": {
+            "id": "sweep-1",
+            "name": "sweep",
+            "class": "opportunistic",
+            "law": "gap",
+            "paused": False,
+            "idle_class": True,
+            "share": share,
+            "closed_by": [
+                {"reason": "guaranteed job busy", "seconds": 31.0},
+                {"reason": "op does not fit in what is left of the gap", "seconds": 9.0},
+            ],
+            "closed_seconds": 40.0,
+            "op_seconds": 17.0,
+            "core_seconds": 18.0,
+            "waited_seconds": 0.0,
+            "steps": 340,
+        },
+        "device": {
+            "seconds": 10.0,
+            "guaranteed_share": 0.62,
+            "opportunistic_share": 0.25,
+            "oracle_share": 0.39,
+            "efficiency": 0.64,
+        },
+        "window_seconds_total": 1.5,
+        "guaranteed": [
+            {
+                "id": "prod-1",
+                "name": "prod",
+                "slo": 0.01,
+                "slowdown": 0.031,
+                "slowdown_error": 0.004,
+                "baseline_seconds": 0.04,
+                "baseline_steps": 41,
+                "steps": 1400,
+                "lost_seconds": 1.8,
+                "parts": {"memory": 0.021, "scheduling": 0.01, "io": 0.0, "unknown": 0.0},
+                "evidence": {
+                    "quiet": {"running": 0.6, "waiting_for_a_core": 0.001},
+                    "shared": {"running": 0.61, "waiting_for_a_core": 0.011},
+                },
+            }
+        ],
+        "opportunistic": [],
+        "decisions": [
+            {"seconds_ago": 30.0, "job": "sweep-1", "kind": "share", "text": "40 % -> 20 %: why"}
+        ],
+        "series": [
+            {"id": "prod-1", "name": "prod", "class": "guaranteed", "samples": []},
+            {"id": "sweep-1", "name": "sweep", "class": "opportunistic", "samples": samples},
+        ],
+        **more,
+    }
+
+
+def words(explanation: dict[str, Any]) -> str:
+    return "\n".join(describe(explanation, NOON))
+
+
+def test_says_who_was_throttled_why_and_what_it_cost() -> None:
+    text = words(told())
+    assert text.startswith("sweep (opportunistic, law gap): the last 60 s\n")
+    assert "waited at the gate for 40 s (67 % of the time)" in text
+    assert "340 steps" in text
+    assert text.index("31 s  guaranteed job busy") < text.index("9.0 s  op does not fit")
+    assert "may use 20 %: guaranteed step 0.4 %: held" in text
+    assert "prod (guaranteed): +3.1 % (+-0.4), above its SLO of 1 %; about 1.8 s of 60 s" in text
+    assert "+2.1 %  the same work took longer on a core" in text
+    assert "+1.0 %  ready, and waiting for a core" in text
+    assert "waiting for one 0.1 -> 1.1 %" in text
+    assert "guaranteed jobs used 62 % of the core time, opportunistic ones 25 %" in text
+    assert "39 % were to be had (64 % of that was taken)" in text
+    assert "11:59:30  sweep-1  share: 40 % -> 20 %: why" in text
+
+
+def test_what_is_not_known_is_said_to_be_so() -> None:
+    job = told()["job"]
+    for key in ("closed_seconds", "op_seconds", "core_seconds", "waited_seconds", "steps"):
+        del job[key]
+    prod = told()["guaranteed"][0] | {"slowdown": None, "baseline_steps": 2, "parts": None}
+    device = dict.fromkeys(told()["device"])
+    text = words(told(job=job, guaranteed=[prod], device=device, decisions=[]))
+    assert "nothing is known yet" in text
+    assert "slowdown not known; 2 steps alone were seen" in text
+    assert "no decision was taken" in text
+    assert "device" not in text
+    assert "made is not known yet" in words(
+        told(guaranteed=[told()["guaranteed"][0] | {"parts": None}])
+    )
+
+
+def test_alone_there_is_nobody_to_yield_to() -> None:
+    assert "nobody to yield to" in words(told(guaranteed=[]))
+
+
+def test_only_the_newest_decisions_are_shown() -> None:
+    many = [
+        {"seconds_ago": 60.0 - i, "job": "a", "kind": "share", "text": f"number {i}"}
+        for i in range(40)
+    ]
+    text = words(told(decisions=many))
+    assert "the newest 12 of 40" in text
+    assert "number 39" in text
+    assert "number 27" not in text
+
+
+def test_a_timeline_has_a_track_for_each_job_and_its_decisions() -> None:
+    trace = to_trace(told())
+    events = trace["traceEvents"]
+    names = {e["pid"]: e["args"]["name"] for e in events if e["ph"] == "M"}
+    assert set(names.values()) == {"device", "prod (guaranteed)", "sweep (opportunistic)"}
+    [decision] = [e for e in events if e["ph"] == "i"]
+    assert names[decision["pid"]] == "sweep (opportunistic)"
+    assert decision["ts"] == pytest.approx(30e6)
+    closed = [e for e in events if e["name"] == "gate closed"]
+    assert [e["ts"] for e in closed] == pytest.approx([0.0, 1e6])
+    assert [e["args"]["gate closed"] for e in closed] == pytest.approx([0.5, 0.5])
+    assert all(e["ts"] >= 0 for e in events if "ts" in e)
+    json.dumps(trace)
+
+
+@pytest.mark.parametrize("last", ["0", "11m", "soon", "-5"])
+def test_how_far_back_is_checked(capsys: pytest.CaptureFixture[str], last: str) -> None:
+    assert main(["explain", "job", "--last", last]) == 2
+    assert last in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    made = World(Path(mkdtemp(prefix="cm-", dir="/tmp")))
+    script = made.script(TRAIN)
+    command = str(Path(sys.executable).parent / "commensal")
+    for name, job_class in (("prod", "--guaranteed"), ("sweep", "--opportunistic")):
+        job = made.start([command, "run", job_class, "--name", name, "--", sys.executable, script])
+        read_line(job, "ready")
+    yield made
+    made.close()
+
+
+SERVE = """
+import sys, time, torch, commensal
+weights = torch.randn(256, 256)
+print("ready", flush=True)
+while True:
+    time.sleep(0.01)
+    torch.relu(weights @ weights).sum().item()
+    commensal.step()
+"""
+
+
+def test_a_job_that_serves_requests_is_seen_to_wait_between_them(world: World) -> None:
+    command = str(Path(sys.executable).parent / "commensal")
+    script = world.script(SERVE, "serve.py")
+    server = world.start(
+        [command, "run", "--guaranteed", "--name", "server", "--", sys.executable, script]
+    )
+    read_line(server, "ready")
+
+    def record() -> dict[str, Any]:
+        [job] = json.loads(world.commensal("status", "server", "--json").stdout)["jobs"]
+        return dict(job)
+
+    wait_until("seen to serve", lambda: bool(record()["serves"]))
+    job = record()
+    assert job["slo"] == pytest.approx(0.1)
+    assert job["activity"]["waits_total"] > 0
+    assert job["activity"]["wait_seconds_total"] > 0.2 * job["activity"]["waits_total"] * 0.01
+    server.kill()
+    server.wait()
+
+
+def explained(world: World) -> dict[str, Any]:
+    done = world.commensal("explain", "sweep", "--json")
+    assert done.returncode == 0, done.stderr
+    explanation: dict[str, Any] = json.loads(done.stdout)
+    return explanation
+
+
+def test_two_running_jobs_are_explained(world: World, tmp_path: Path) -> None:
+    def known() -> bool:
+        told = explained(world)
+        return bool(told["job"]["closed_by"]) and told["guaranteed"][0]["slowdown"] is not None
+
+    wait_until("measured", known)
+    explanation = explained(world)
+    assert explanation["job"]["closed_seconds"] > 0
+    assert sum(e["seconds"] for e in explanation["job"]["closed_by"]) == pytest.approx(
+        explanation["job"]["closed_seconds"], rel=0.5, abs=0.5
+    )
+    assert 0 < explanation["device"]["guaranteed_share"] <= 1.05
+    kinds = {decision["kind"] for decision in explanation["decisions"]}
+    assert {"arrival", "window"} <= kinds
+    file = tmp_path / "trace.json"
+    done = world.commensal("explain", "prod", "--timeline", str(file))
+    assert done.returncode == 0, done.stderr
+    assert "prod (guaranteed" in done.stdout
+    assert str(file) in done.stderr
+    counters = {e["name"] for e in json.loads(file.read_text())["traceEvents"] if e["ph"] == "C"}
+    assert {"gate closed", "cores used", "steps a second"} <= counters
+
+
+def test_what_cannot_be_explained_or_written_is_told(world: World) -> None:
+    done = world.commensal("explain", "nobody")
+    assert done.returncode == 4
+    assert "nobody" in done.stderr
+    done = world.commensal("explain", "sweep", "--timeline", "/nonexistent/t.json")
+    assert done.returncode == 1
+    assert "/nonexistent/t.json" in done.stderr
