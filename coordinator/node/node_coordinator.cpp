@@ -420,7 +420,9 @@ void NodeCoordinator::observe_cpu(const JobId& id, std::int64_t pid, const Threa
   Member* member = job != nullptr ? job->member(pid) : nullptr;
   if (member == nullptr) return;
   member->cpu.note(threads, pid);
-  if (job->job_class == JobClass::kGuaranteed && job->trains(*member)) {
+  // What a job does before its first step is no part of its steps.
+  const bool steps = member->page && member->page->step_number > 0;
+  if (job->job_class == JobClass::kGuaranteed && job->trains(*member) && steps) {
     member->time_use.note(now, member->cpu.totals(), io_stalled.value_or(Duration{}), was_quiet_);
   }
 }

@@ -92,8 +92,8 @@ def told(**more: Any) -> dict[str, Any]:
                 "lost_seconds": 1.8,
                 "parts": {"memory": 0.021, "scheduling": 0.01, "io": 0.0, "unknown": 0.0},
                 "evidence": {
-                    "quiet": {"running": 0.6, "waiting_for_a_core": 0.001},
-                    "shared": {"running": 0.61, "waiting_for_a_core": 0.011},
+                    "quiet": {"seconds": 8.0, "running": 0.6, "waiting_for_a_core": 0.001},
+                    "shared": {"seconds": 50.0, "running": 0.61, "waiting_for_a_core": 0.011},
                 },
             }
         ],
@@ -123,7 +123,9 @@ def test_says_who_was_throttled_why_and_what_it_cost() -> None:
     assert "prod (guaranteed): +3.1 % (+-0.4), above its SLO of 1 %; about 1.8 s of 60 s" in text
     assert "+2.1 %  the same work took longer on a core" in text
     assert "+1.0 %  ready, and waiting for a core" in text
-    assert "waiting for one 0.1 -> 1.1 %" in text
+    assert "in 8.0 s alone and 50 s beside others" in text
+    assert "waited for one for 0.1 and 1.1 %" in text
+    assert "too short" not in text
     assert "guaranteed jobs used 62 % of the core time, opportunistic ones 25 %" in text
     assert "39 % were to be had (64 % of that was taken)" in text
     assert "11:59:30  sweep-1  share: 40 % -> 20 %: why" in text
@@ -143,6 +145,17 @@ def test_what_is_not_known_is_said_to_be_so() -> None:
     assert "made is not known yet" in words(
         told(guaranteed=[told()["guaranteed"][0] | {"parts": None}])
     )
+
+
+def test_a_split_from_little_is_said_to_be_so() -> None:
+    prod = told()["guaranteed"][0]
+    prod["evidence"]["quiet"]["seconds"] = 2.0
+    assert "2.0 s alone" in words(told(guaranteed=[prod]))
+    assert "too short to go by" in words(told(guaranteed=[prod]))
+
+
+def test_another_law_takes_no_share_from_the_coordinator() -> None:
+    assert "it may use" not in words(told(job=told()["job"] | {"law": "rate_aimd"}))
 
 
 def test_alone_there_is_nobody_to_yield_to() -> None:

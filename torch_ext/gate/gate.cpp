@@ -253,12 +253,14 @@ struct Gate::Impl {
                           .fits = {},
                           .reason = paused_by != nullptr ? paused_by : "paused by the coordinator"};
     } else if (share <= 0.0) {
-      verdict.decision = {.open = false,
-                          .trickle = false,
-                          .recheck = kMaxSleep,
-                          .valid_for = {},
-                          .fits = {},
-                          .reason = "paused: its share of device time is 0"};
+      verdict.decision = {
+          .open = false,
+          .trickle = false,
+          .recheck = kMaxSleep,
+          .valid_for = {},
+          .fits = {},
+          .reason = share_max <= 0.0 ? "paused: its share of device time is 0"
+                                     : "closed for a moment: a guaranteed job is measured alone"};
     } else {
       verdict.decision = law->decide({.device = device,
                                       .predicted = predicted,

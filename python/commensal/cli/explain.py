@@ -30,6 +30,7 @@ __all__ = ["describe", "explain", "register"]
 _CODES: dict[int | str, str] = {code: EXIT_CODES[code] for code in (0, 2, 3, 4)}
 _CODES[1] = "the timeline could not be written"
 _LONGEST_S = 600
+_LEAST_EVIDENCE_S = 5.0
 _DECISIONS = 12  # that are shown; the others are in --json
 _PARTS = {
     "memory": "the same work took longer on a core (caches, bandwidth, SMT, clocks)",
@@ -118,8 +119,9 @@ def _throttled(job: dict[str, Any], length: float) -> Iterator[str]:
     )
     for entry in job["closed_by"]:
         yield f"    {_time(entry['seconds']):>8}  {entry['reason']}"
-    may = job["share"]
-    yield f"  beside a busy guaranteed job it may use {100 * may['now']:.0f} %: {may['reason']}"
+    if job["law"] == "gap":
+        may = job["share"]
+        yield f"  beside a busy guaranteed job it may use {100 * may['now']:.0f} %: {may['reason']}"
 
 
 def _slowdown(job: dict[str, Any], length: float) -> Iterator[str]:
@@ -142,10 +144,11 @@ def _slowdown(job: dict[str, Any], length: float) -> Iterator[str]:
         yield f"    {100 * job['parts'][name]:+6.1f} %  {text}"
     quiet, shared = job["evidence"]["quiet"], job["evidence"]["shared"]
     yield (
-        "    evidence, of its training thread's time alone -> beside others: "
-        f"on a core {100 * quiet['running']:.0f} -> {100 * shared['running']:.0f} %, "
-        f"waiting for one {100 * quiet['waiting_for_a_core']:.1f} -> "
-        f"{100 * shared['waiting_for_a_core']:.1f} %"
+        f"    evidence: in {_time(quiet['seconds'])} alone and {_time(shared['seconds'])} beside "
+        f"others its training thread was on a core for {100 * quiet['running']:.0f} and "
+        f"{100 * shared['running']:.0f} %, and waited for one for "
+        f"{100 * quiet['waiting_for_a_core']:.1f} and {100 * shared['waiting_for_a_core']:.1f} %"
+        + ("; too short to go by" if quiet["seconds"] < _LEAST_EVIDENCE_S else "")
     )
 
 
