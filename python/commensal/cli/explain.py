@@ -65,7 +65,7 @@ def explain(
     as_json: AsJson = False,
     instance: Instance = None,
 ) -> None:
-    """Tell who was throttled, why, and what it cost whom, over the last minutes.
+    """Tell who was throttled of late, why, and at what cost.
 
     For an opportunistic job: how long its ops waited at the gate, by reason. For the guaranteed
     jobs beside it: their slowdown, split by cause, against what they allow. For the device: who
