@@ -238,6 +238,15 @@ void NodeCoordinator::send_registered(const Job& job, const Member& member) {
   reply.revision = job.revision;
   reply.reason = job.reason;
   if (reply.reason.empty() && !member.is_managed()) reply.reason = "listed only: " + member.role;
+  if (reply.reason.empty() && job.job_class == JobClass::kGuaranteed) {
+    for (const Job& other : table_.jobs()) {
+      if (other.id == job.id || other.job_class != JobClass::kGuaranteed) continue;
+      reply.reason =
+          "beside another guaranteed job, '" + other.name +
+          "': opportunistic jobs yield to both, and these two do not yield to each other";
+      break;
+    }
+  }
   send(member.peer, reply);
 }
 

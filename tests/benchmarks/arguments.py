@@ -14,8 +14,10 @@ from pathlib import Path
 NAMES = (
     *("job_alone", "sharing", "gate_cost", "allocator", "pressure"),
     *("replay", "density", "limits", "given_back", "messages"),
-    *("pauses", "less_memory", "neighbour", "cycles"),
+    *("pauses", "less_memory", "neighbour", "cycles", "pairs"),
 )
+# Hours: only when they are named.
+LONG = ("pairs",)
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -30,7 +32,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
         action="append",
         choices=NAMES,
         metavar="NAME",
-        help=f"one of {', '.join(NAMES)}; may be repeated; default: all",
+        help=f"one of {', '.join(NAMES)}; may be repeated; default: all but {', '.join(LONG)}",
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder for NAME.json files")
     parser.add_argument(

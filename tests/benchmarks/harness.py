@@ -92,6 +92,7 @@ class Bench:
     """Runs windows for one benchmark under the guard that the demo uses, too."""
 
     most_repeats = 3  # of a window
+    folder: Path | None = None  # for what a benchmark keeps beside its result
 
     def __init__(self, result: Result, *, quick: bool) -> None:
         self.result = result
@@ -160,6 +161,11 @@ class Script:
                 pipe.close()
         self._errors.close()
         self._folder.cleanup()
+
+    @property
+    def pid(self) -> int:
+        """Of the script: a launcher becomes it."""
+        return self._process.pid
 
     def turn(self) -> None:
         """Let it train for one turn, and wait until it is done."""

@@ -8,7 +8,7 @@ import json
 import sys
 from collections.abc import Sequence
 
-from arguments import NAMES, parse
+from arguments import LONG, NAMES, parse
 from harness import CONSOLE, Bench, BenchmarkError, Result
 from traces import TraceError
 
@@ -20,10 +20,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmarks. A missed bar is reported; only a benchmark that cannot run fails."""
     arguments = parse(argv)
     Bench.most_repeats = arguments.repeats
+    Bench.folder = arguments.out
     about = machine()
     CONSOLE.print(", ".join(f"{key} {value}" for key, value in about.items()), markup=False)
     failed = False
-    for name in arguments.only or NAMES:
+    for name in arguments.only or [name for name in NAMES if name not in LONG]:
         try:
             result: Result = importlib.import_module(name).run(quick=arguments.quick)
         except (BenchmarkError, DemoError, TraceError) as error:

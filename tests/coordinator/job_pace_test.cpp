@@ -169,6 +169,15 @@ TEST_F(JobPaceTest, AnSloThatCannotBeIsToldAndNotTaken) {
   EXPECT_THAT(join(wrong), HasSubstr("opportunistic"));
 }
 
+TEST_F(JobPaceTest, TwoGuaranteedJobsAreBothProtectedAndToldSo) {
+  EXPECT_EQ(join(hello("g", JobClass::kGuaranteed)), "");
+  EXPECT_THAT(join(hello("h", JobClass::kGuaranteed)), HasSubstr("another guaranteed job, 'g'"));
+  join(hello("o", JobClass::kOpportunistic));
+  EXPECT_GT(entry("g").lease_until, now_);
+  EXPECT_GT(entry("h").lease_until, now_);
+  EXPECT_EQ(join(hello("p", JobClass::kOpportunistic)), "");
+}
+
 TEST_F(JobPaceTest, TheIdleClassIsChangedByAMessage) {
   join(hello("o", JobClass::kOpportunistic));
   EXPECT_EQ(set("o", [](auto& r) { r.idle_class = false; }).reason, "out of the idle class");

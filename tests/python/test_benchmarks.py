@@ -257,3 +257,21 @@ def test_a_pause_is_counted_per_32_mib(traces: Any) -> None:
     change = Change(rows, 0.2, settled=True)
     assert change.waits() == pytest.approx([0.1, 0.2]), "the third moved nothing"
     assert change.extra_seconds() == pytest.approx(0.9)
+
+
+@pytest.mark.slow
+@pytest.mark.alone
+def test_a_pair_of_jobs_is_ordered_as_it_should_be(tmp_path: Path) -> None:
+    result = quick_run("pairs", tmp_path)
+    [ways] = result["figures"].values()
+    ours, default = ways["commensal"], ways["default"]
+    assert ours["slowdown"] < default["slowdown"], "default sharing has no gate"
+    assert ours["harvest"] > 0
+    assert ways["nobody (A/A)"]["harvest"] == 0
+    assert 0 < ours["busy"] < 1
+    assert ours["oracle"] == pytest.approx(1 - ours["busy"] / 1.01)
+    assert (tmp_path / "pairs.png").stat().st_size > 10_000
+    kept = json.loads((tmp_path / "pairs-1.json").read_text())
+    assert kept["ways"].keys() == ways.keys()
+    again = quick_run("pairs", tmp_path)
+    assert again["figures"] == result["figures"], "a pair that was measured is not measured again"

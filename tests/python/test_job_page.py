@@ -28,10 +28,13 @@ end = time.monotonic() + 60  # it is published every now and then
 while page.device_bytes < kept.nbytes and time.monotonic() < end:
     time.sleep(0.01)
 stats = commensal.stats()
+between = page.activity  # no optimizer: it has answered a request, and waits for the next one
+torch.ones(10)
 print(json.dumps({
     "before": before is not None,
     "steps": [page.step_number, stats["step"]["number"]],
     "device": [page.device_bytes, stats["memory"]["device_bytes"]],
+    "waiting": between == Activity.WAITING,
     "busy": page.activity == Activity.BUSY,
 }))
 """
@@ -42,6 +45,7 @@ def test_a_page_says_what_its_session_says(world: World) -> None:
     assert not facts["before"]
     assert facts["steps"] == [7, 7]
     assert facts["device"][0] == facts["device"][1] >= 4 << 20
+    assert facts["waiting"]
     assert facts["busy"]
 
 

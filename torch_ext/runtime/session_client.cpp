@@ -265,6 +265,7 @@ void Session::Impl::use_class(JobClass wanted_class, const std::string& why) {
     reason = why;
     job_class = wanted_class;
   }
+  if (!why.empty() && told_role != MemberRole::kHelper) note(why);
   follow_class();
   choose_who_brings_back();
 }

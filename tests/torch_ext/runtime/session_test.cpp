@@ -10,10 +10,12 @@
 #include <atomic>
 #include <cstring>
 #include <fstream>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
 
+#include "coordinator/wire/laws.h"
 #include "tests/torch_ext/runtime/fake_coordinator.h"
 #include "torch_ext/gate/gate.h"
 #include "torch_ext/runtime/job_page.h"
@@ -434,6 +436,85 @@ TEST_F(SessionTest, AnUnknownLawIsRefused) {
   EXPECT_NE(answer->reason.find("'fast'"), std::string::npos);
 }
 
+TEST_F(SessionTest, ItsPaceChangesWhileItRunsAndIsKeptForTheNextDaemon) {
+  auto coordinator = std::make_unique<FakeCoordinator>(folder_.path());
+  Session& session = Session::start(connected());
+  ASSERT_TRUE(coordinator->next<wire::Register>());
+  wire::Change pace = change(2);
+  pace.law = "rate_aimd";
+  pace.idle_class = false;
+  coordinator->send(pace);
+  ASSERT_TRUE(eventually([&] { return stats(session)["gate"]["law"] == "rate_aimd"; }));
+  EXPECT_TRUE(eventually([&] {
+    return coordinator->job_page().gate_law.load() ==
+           static_cast<std::uint64_t>(wire::LawId::kRateAimd);
+  }));
+  coordinator.reset();
+  coordinator = std::make_unique<FakeCoordinator>(folder_.path());
+  const auto hello = coordinator->next<wire::Register>();
+  ASSERT_TRUE(hello);
+  EXPECT_EQ(hello->law, "rate_aimd");
+}
+
+TEST_F(SessionTest, AnSloIsSaidAndSaidAgain) {
+  FakeCoordinator::Behaviour behaviour;
+  behaviour.job_class = JobClass::kGuaranteed;
+  behaviour.law = "open";
+  auto coordinator = std::make_unique<FakeCoordinator>(folder_.path(), behaviour);
+  SessionConfig wanted = connected();
+  wanted.job_class = JobClass::kGuaranteed;
+  wanted.slo = 0.02;
+  Session::start(wanted);
+  const auto first = coordinator->next<wire::Register>();
+  ASSERT_TRUE(first && first->slo);
+  EXPECT_EQ(*first->slo, 0.02);
+  wire::Change lenient = change(2);
+  lenient.slo = 0.05;
+  coordinator->send(lenient);
+  ASSERT_TRUE(coordinator->next_if<wire::Answer>([](const auto& a) { return a.revision == 2; }));
+  coordinator.reset();
+  coordinator = std::make_unique<FakeCoordinator>(folder_.path(), behaviour);
+  const auto again = coordinator->next<wire::Register>();
+  ASSERT_TRUE(again && again->slo);
+  EXPECT_EQ(*again->slo, 0.05);
+}
+
+TEST_F(SessionTest, AnSloThatCannotBeIsRefusedWithItsValue) {
+  SessionConfig wrong = config(JobClass::kGuaranteed);
+  for (const double slo : {0.0, -0.1, 0.51}) {
+    wrong.slo = slo;
+    EXPECT_THROW(Session::start(wrong), std::invalid_argument) << slo;
+  }
+  wrong = config();
+  wrong.slo = 0.02;
+  EXPECT_THROW(Session::start(wrong), std::invalid_argument) << "of an opportunistic job";
+}
+
+TEST_F(SessionTest, StepsWithPausesAndWithoutAnOptimizerAreRequests) {
+  FakeCoordinator coordinator(folder_.path());
+  Session& session = Session::start(connected());
+  ASSERT_TRUE(eventually([&] { return coordinator.has_job_page(); }));
+  const wire::JobPage& page = coordinator.job_page();
+  const auto is = [&](wire::StepKind kind) {
+    return page.step_kind.load() == static_cast<std::uint64_t>(kind);
+  };
+  for (int i = 0; i < 12; ++i) {
+    session.step();
+    EXPECT_EQ(page.activity.load(), static_cast<std::uint64_t>(wire::Activity::kWaiting));
+    std::this_thread::sleep_for(milliseconds{3});
+    session.touch();
+    EXPECT_EQ(page.activity.load(), static_cast<std::uint64_t>(wire::Activity::kBusy));
+    std::this_thread::sleep_for(milliseconds{1});
+  }
+  session.step();
+  EXPECT_TRUE(is(wire::StepKind::kRequests));
+  EXPECT_GE(page.step_last_ns.load(), 1'000'000U) << "a latency";
+  EXPECT_EQ(page.step_number.load(), 13U);
+  step(session);  // an optimizer: it trains after all
+  session.step();
+  EXPECT_TRUE(is(wire::StepKind::kTraining));
+}
+
 TEST_F(SessionTest, PauseAndResumeWorkWithoutADaemon) {
   Session& session = Session::start(config(JobClass::kGuaranteed));
   EXPECT_TRUE(session.gate().try_enter_op(g_add));
@@ -470,6 +551,7 @@ TEST_F(SessionTest, TrainingGoesOnWhenTheDaemonDiesAndANewOneIsTold) {
   EXPECT_EQ(session.allocator().stats().limit, 512_MiB) << "the last grant holds";
   FakeCoordinator::Behaviour behaviour;
   behaviour.revision = 5;
+  coordinator.reset();
   coordinator = std::make_unique<FakeCoordinator>(folder_.path(), behaviour);
   const auto again = coordinator->next<wire::Register>();
   ASSERT_TRUE(again);
