@@ -8,6 +8,8 @@
 #include <deque>
 #include <string>
 
+#include "tests/torch_ext/gate/shared_device.h"
+
 namespace commensal {
 namespace {
 
@@ -201,29 +203,10 @@ TEST(PacingLawTest, UnknownNameIsNamed) {
 }
 
 /// Runs ops of a length for a while as the law allows, and returns the share of time that they ran.
-double simulate(PacingLaw& law, PacingInput input, Duration op, Duration total) {
-  RunTimeMeter cap;
-  RunTimeMeter trickle;
-  const TimePoint begin = kNow;
-  TimePoint now = begin;
-  Duration ran{};
-  while (now - begin < total) {
-    input.device.now = now;
-    cap.advance(now, input.share_max);
-    trickle.advance(now, input.device.trickle);
-    input.cap_debt = cap.debt();
-    input.trickle_debt = trickle.debt();
-    const PacingDecision decision = law.decide(input);
-    if (!decision.open) {
-      now += decision.recheck + microseconds{60};  // a timer is always late
-      continue;
-    }
-    now += op;
-    ran += op;
-    cap.charge(op);
-    if (decision.trickle) trickle.charge(op);
-  }
-  return std::chrono::duration<double>(ran) / std::chrono::duration<double>(now - begin);
+double simulate(PacingLaw& law, const PacingInput& input, Duration op, Duration total) {
+  testing::SharedDevice device(law, {.op = op});
+  device.input() = input;
+  return device.run(total);
 }
 
 TEST(PacingLawTest, C4_TheTrickleIsKeptForShortAndLongOps) {
