@@ -326,8 +326,8 @@ class Daemon {
         now >= std::min(next_sample_, coordinator_.next_sample())) {
       coordinator_.sample(now);
       next_sample_ = now + kSampling;
-      for (const LeaseKey& key : coordinator_.timed_now()) time_process(key.job, key.pid, now);
     }
+    for (const LeaseKey& key : coordinator_.take_timed()) time_process(key.job, key.pid, now);
     if (now < next_tick_) return;
     next_tick_ = now + kHeartbeat;
     find_silent(now);

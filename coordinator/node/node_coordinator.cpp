@@ -436,9 +436,9 @@ void NodeCoordinator::observe_cpu(const JobId& id, std::int64_t pid, const Threa
   }
 }
 
-std::vector<LeaseKey> NodeCoordinator::timed_now() const {
+std::vector<LeaseKey> NodeCoordinator::take_timed() {
   std::vector<LeaseKey> processes;
-  if (!stretch_changed_) return processes;
+  if (!std::exchange(stretch_changed_, false)) return processes;
   for (const Job& job : table_.jobs()) {
     if (job.job_class != JobClass::kGuaranteed) continue;
     for (const Member& member : job.members) {
@@ -712,15 +712,15 @@ void NodeCoordinator::update_shares(TimePoint now) {
   }
   const policies::Plan plan = compute_.update(view);
   const bool quiet = compute_.window_closed() || !wants_sampling();
-  stretch_changed_ = quiet != was_quiet_;
-  was_quiet_ = quiet;
+  const bool changed = quiet != std::exchange(was_quiet_, quiet);
+  stretch_changed_ = stretch_changed_ || changed;
   for (const auto& change : plan.shares) {
     Job* job = table_.find(change.job);
     // What a window closes for a moment is one line, not one for each job and way.
-    if (job->share_now != change.share && !compute_.window_closed() && !stretch_changed_) {
+    if (job->share_now != change.share && !compute_.window_closed() && !changed) {
       log(job->id, "share",
           percent(job->share_now) + " -> " + percent(change.share) + ": " + change.reason, now);
-    } else if (compute_.window_closed() && stretch_changed_) {
+    } else if (compute_.window_closed() && changed) {
       log(job->id, "window", change.reason, now);
     }
     job->share_now = change.share;

@@ -92,11 +92,11 @@ class NodeCoordinator {
   void observe_use(const JobId& job, JobUse use, TimePoint now);
   /// Notes what the kernel shows of a process's time on cores, and, where it tells, for how long
   /// tasks of the machine were stalled on I/O. Best called about once a second, and for those that
-  /// `timed_now` names.
+  /// `take_timed` names.
   void observe_cpu(const JobId& job, std::int64_t pid, const ThreadTimes& threads,
                    std::optional<Duration> io_stalled, TimePoint now);
-  /// Processes of guaranteed jobs to look at now: what may run beside them has just changed.
-  [[nodiscard]] std::vector<LeaseKey> timed_now() const;
+  /// Processes of guaranteed jobs to look at now, named once: what may run beside them has changed.
+  [[nodiscard]] std::vector<LeaseKey> take_timed();
   /// Notes how much memory the kernel would let anybody take now.
   void observe_available(Bytes available, TimePoint now);
   /// Returns a dead process's lease; the job ends with its last process that is no helper.
@@ -207,7 +207,7 @@ class NodeCoordinator {
   TurnScheduler turns_;
   bool gives_turns_ = false;
   DecisionLog log_;
-  bool stretch_changed_ = false;  // by the newest sample
+  bool stretch_changed_ = false;  // since `take_timed`
   bool was_quiet_ = false;
   std::optional<Bytes> available_;  ///< as the kernel said last
   RecentLeast outside_;

@@ -65,7 +65,7 @@ class ExplainTest : public ::testing::Test {
       page.step_last = step;
       node_.observe_page(JobId{"g"}, 10, page, now_);
       node_.sample(now_);
-      if (!node_.timed_now().empty() || steps_ % 25 == 0) {
+      if (!node_.take_timed().empty() || steps_ % 25 == 0) {
         node_.observe_cpu(JobId{"g"}, 10, {{10, guaranteed_}}, 0s, now_);
         node_.observe_cpu(JobId{"o"}, 20, {{20, other_}}, 0s, now_);
       }
