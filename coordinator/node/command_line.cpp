@@ -36,6 +36,7 @@ CLI::Validator between(double least, double most) {
 
 std::vector<std::string> law_choices() {
   std::vector<std::string> names;
+  names.reserve(wire::kLaws.size());
   for (const wire::LawId law : wire::kLaws) names.emplace_back(wire::to_string(law));
   return names;
 }
