@@ -16,8 +16,9 @@ add_library(commensal::sanitize ALIAS commensal_sanitize)
 if(COMMENSAL_SANITIZE)
   # Lines for stack traces are enough: with all variables a build takes twice as long. GCC's warnings
   # are wrong about what a sanitizer adds; the other builds hold to them.
-  target_compile_options(commensal_sanitize INTERFACE -fsanitize=${COMMENSAL_SANITIZE}
-                                                      -fno-omit-frame-pointer -g1 -Wno-error)
+  target_compile_options(
+    commensal_sanitize INTERFACE -fsanitize=${COMMENSAL_SANITIZE} -fno-omit-frame-pointer -g1
+                                 $<$<CXX_COMPILER_ID:GNU>:-Wno-error>)
   target_link_options(commensal_sanitize INTERFACE -fsanitize=${COMMENSAL_SANITIZE})
 endif()
 
@@ -40,11 +41,35 @@ function(commensal_fake name)
   target_link_libraries(${name} PRIVATE commensal::warnings PUBLIC ${ARG_LIBRARIES})
 endfunction()
 
-# commensal_test(NAME source... LIBRARIES target... [LABELS label...] [ONE_THREAD]): a GoogleTest
-# program whose cases ctest knows one by one, by the name that GoogleTest filters by (no bytes of
-# parameters). ONE_THREAD: nothing for TSan to see, so left out there.
+# commensal_test_headers(): the header of googletest, which takes longer than most tests, compiled once
+# for all of them.
+function(commensal_test_headers)
+  # A program, as the tests: a library would be compiled with other options.
+  add_executable(commensal_test_headers ${PROJECT_SOURCE_DIR}/tests/test_headers.cpp)
+  target_link_libraries(commensal_test_headers PRIVATE commensal::warnings commensal::sanitize
+                                                       Threads::Threads GTest::gmock)
+  target_precompile_headers(commensal_test_headers PRIVATE <gmock/gmock.h> <gtest/gtest.h>)
+  commensal_test_options(commensal_test_headers)
+endfunction()
+
+# The compiler's options for a test: equal for all, or they could not share a header.
+function(commensal_test_options name)
+  # What is tested is optimised; tests themselves build in a third of the time without.
+  target_compile_options(${name} PRIVATE -O0)
+  # So that ccache knows what it may keep of a target with a compiled header.
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    target_compile_options(${name} PRIVATE -fpch-preprocess)
+  else()
+    target_compile_options(${name} PRIVATE "SHELL:-Xclang -fno-pch-timestamp")
+  endif()
+endfunction()
+
+# commensal_test(NAME source... LIBRARIES target... [LABELS label...] [ONE_THREAD] [OWN_HEADERS]): a
+# GoogleTest program whose cases ctest knows one by one, by the name that GoogleTest filters by (no
+# bytes of parameters). ONE_THREAD: nothing for TSan to see, so left out there. OWN_HEADERS: has
+# definitions that change what the shared header means.
 function(commensal_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 ARG "ONE_THREAD" "" "LIBRARIES;LABELS")
+  cmake_parse_arguments(PARSE_ARGV 1 ARG "ONE_THREAD;OWN_HEADERS" "" "LIBRARIES;LABELS")
   if(ARG_ONE_THREAD AND COMMENSAL_SANITIZE MATCHES thread)
     return()
   endif()
@@ -52,17 +77,11 @@ function(commensal_test name)
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(${name} PRIVATE commensal::warnings commensal::sanitize ${ARG_LIBRARIES}
                                         GTest::gmock_main)
-  # What is tested is optimised; tests themselves build a quarter faster without much of it.
-  target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
-  list(LENGTH ARG_UNPARSED_ARGUMENTS sources)
-  if(sources GREATER 3) # the header of googletest takes longer than most tests
+  commensal_test_options(${name})
+  if(ARG_OWN_HEADERS)
     target_precompile_headers(${name} PRIVATE <gmock/gmock.h> <gtest/gtest.h>)
-    # So that ccache knows what it may keep.
-    if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-      target_compile_options(${name} PRIVATE -fpch-preprocess)
-    else()
-      target_compile_options(${name} PRIVATE "SHELL:-Xclang -fno-pch-timestamp")
-    endif()
+  else()
+    target_precompile_headers(${name} REUSE_FROM commensal_test_headers)
   endif()
   gtest_discover_tests(${name} NO_PRETTY_VALUES DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 300 LABELS
                        "${ARG_LABELS}")

@@ -77,10 +77,10 @@ class CudaMemorySourceTest : public ::testing::Test {
     source().unfence();
     return result;
   }
-  static CUmemAllocationProp properties_at(const std::byte* address) {
+  static CUmemAllocationProp properties_at(std::byte* address) {
     CUmemGenericAllocationHandle handle = 0;
     CUmemAllocationProp properties{};
-    EXPECT_EQ(machine().symbol<CUresult(CUmemGenericAllocationHandle*, const void*)>(
+    EXPECT_EQ(machine().symbol<CUresult(CUmemGenericAllocationHandle*, void*)>(
                   "cuMemRetainAllocationHandle")(&handle, address),
               CUDA_SUCCESS);
     EXPECT_EQ(machine().symbol<CUresult(CUmemAllocationProp*, CUmemGenericAllocationHandle)>(

@@ -214,7 +214,7 @@ TEST_F(CudaPitfalls, P3_RegistrationsOfOtherThreadsNeverMeetAMove) {
   });
   const auto handle_of = [&] {
     CUmemGenericAllocationHandle handle = 0;
-    EXPECT_EQ(machine().symbol<CUresult(CUmemGenericAllocationHandle*, const void*)>(
+    EXPECT_EQ(machine().symbol<CUresult(CUmemGenericAllocationHandle*, void*)>(
                   "cuMemRetainAllocationHandle")(&handle, block),
               CUDA_SUCCESS);
     EXPECT_EQ(CudaDriver::get().cuMemRelease(handle), CUDA_SUCCESS);
@@ -251,7 +251,7 @@ TEST_F(CudaPitfalls, P5_WhatWasNotMadeShareableCannotBeExported) {
   std::byte* const address = source().reserve(chunk()).begin;
   const MemoryHandle handle = mapped(Tier::kDevice, address);
   CUmemGenericAllocationHandle ours = 0;
-  ASSERT_EQ(machine().symbol<CUresult(CUmemGenericAllocationHandle*, const void*)>(
+  ASSERT_EQ(machine().symbol<CUresult(CUmemGenericAllocationHandle*, void*)>(
                 "cuMemRetainAllocationHandle")(&ours, address),
             CUDA_SUCCESS);
   EXPECT_TRUE(can_be_exported(ours));

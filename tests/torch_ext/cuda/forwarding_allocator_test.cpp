@@ -270,6 +270,11 @@ TEST_F(ForwardingAllocatorTest, ShowsTheDelegateItsOwnDeleterAndLeavesTheBlockTo
 // A new PyTorch may add a function with a body to the interface: the compiler accepts a class that
 // does not forward it. So no entry of the vtable may be anybody's but ours.
 TEST(ForwardingAllocatorVtable, HasNoFunctionOfTheBaseClass) {
+#if defined(__clang__) && defined(__has_feature)
+#if __has_feature(address_sanitizer)
+  GTEST_SKIP() << "Clang's ASan surrounds the vtable with zones, so its length is not known";
+#endif
+#endif
   StrictMock<MockCudaAllocator> native;
   const ForwardingAllocator allocator(native);
   void* const* vtable = nullptr;
