@@ -297,6 +297,31 @@ def beats_while_main_waits(job: Job) -> int:
     return result
 
 
+def beats_while_main_keeps_the_lock(job: Job) -> int:
+    """Return how often another thread ran Python while this one waited with Python's lock held."""
+    beats = 0
+    stop = threading.Event()
+
+    def beat() -> None:
+        nonlocal beats
+        while not stop.is_set():
+            beats += 1
+            time.sleep(0.0005)
+
+    helper = Attempt("heart", beat)
+    wait_until(lambda: beats > 10, "the heart beats")
+    gated = job.ops_gated()
+    job.pause()
+    job.resume_after(200)
+    before = beats
+    job.pass_gate(keep_pythons_lock=True)
+    result = beats - before
+    stop.set()
+    helper.finish()
+    assert job.ops_gated() > gated
+    return result
+
+
 def in_range(name: str) -> Callable[[], object]:
     """Return a call that runs an op inside of a USER_SCOPE range."""
     import torch
@@ -363,6 +388,7 @@ def scenario_gate() -> Facts:
     facts["data"] = hold(job, ops)
     facts["no_data"] = pass_closed_gate(job, no_data_ops())
     facts["beats_while_main_waited"] = beats_while_main_waits(job)
+    facts["beats_while_main_kept_the_lock"] = beats_while_main_keeps_the_lock(job)
 
     facts["custom_function"] = held_inside(job, build_custom_function)
     facts["backward"] = held_inside(job, build_backward)
@@ -404,6 +430,11 @@ def test_these_never_wait(gate: Facts, what: str) -> None:
 
 def test_c12_a_wait_leaves_pythons_lock_to_other_threads(gate: Facts) -> None:
     assert gate["beats_while_main_waited"] == 100
+
+
+def test_c12_a_wait_that_keeps_pythons_lock_stalls_them(gate: Facts) -> None:
+    # In 200 ms; one or two may fall between the counting and the call.
+    assert gate["beats_while_main_kept_the_lock"] <= 5
 
 
 @pytest.mark.parametrize(
@@ -507,6 +538,74 @@ def test_c10_ranks_whose_gates_close_at_random_go_on(
     assert first["gathered"] == second["gathered"] == [0.0, 1.0]
     assert first["closes"] + second["closes"] >= 10_000
     assert first["gated"] > 0
+
+
+def scenario_collective_at_a_closed_gate(rank: int, store: str, waits: bool) -> Facts:
+    """One rank of two; the gate of rank 0 is closed until rank 1 was in its collective for long."""
+    import torch
+    from torch import distributed
+
+    job = Job.start()
+    distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    signs = Path(store).parent
+    value = torch.full((8,), float(rank))
+
+    def reduce() -> None:
+        if rank == 0 and waits:
+            job.pass_gate()  # what a gate does that takes a collective for any other op
+        distributed.all_reduce(value)
+
+    if rank == 0:
+        job.pause()
+        attempt = Attempt("all_reduce", reduce)
+        wait_until((signs / "seen").exists, "the other rank has looked")
+        job.resume()
+        attempt.finish()
+        facts: Facts = {}
+    else:
+        attempt = Attempt("all_reduce", reduce)
+        attempt._thread.join(1 if waits else 30)
+        facts = {"ended_beside_a_closed_gate": attempt.is_done}
+        (signs / "seen").touch()
+        attempt.finish()
+    distributed.barrier()
+    facts["sum"] = float(value.sum())
+    distributed.destroy_process_group()
+    return facts
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_c10_a_collective_that_waits_at_the_gate_holds_the_other_rank(
+    tmp_path: Path, waits: bool
+) -> None:
+    store = str(tmp_path / "store")
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(
+            lambda rank: run_scenario(scenario_collective_at_a_closed_gate, rank, store, waits),
+            (0, 1),
+        )
+    assert second["ended_beside_a_closed_gate"] is not waits
+    assert first["sum"] == second["sum"] == 8.0
+
+
+def test_c21_another_number_of_threads_gives_other_results() -> None:
+    def gradient(threads: int) -> float:
+        import torch
+
+        torch.set_num_threads(threads)
+        norm = torch.nn.LayerNorm(64)
+        norm(torch.arange(64 * 999.0).view(999, 64).sin()).square().sum().backward()
+        assert norm.weight.grad is not None
+        return float(norm.weight.grad.double().sum())
+
+    import torch
+
+    before = torch.get_num_threads()
+    try:
+        assert gradient(1) == gradient(1)
+        assert gradient(1) != gradient(2)
+    finally:
+        torch.set_num_threads(before)
 
 
 def scenario_inductor() -> Facts:

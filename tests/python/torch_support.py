@@ -201,6 +201,17 @@ class Job:
         """Open the gate."""
         self._library.commensal_testing_resume()
 
+    def resume_after(self, milliseconds: int) -> None:
+        """Open the gate after a while, whoever holds Python's lock then."""
+        self._library.commensal_testing_resume_after(milliseconds)
+
+    def pass_gate(self, *, keep_pythons_lock: bool = False) -> None:
+        """Come to the gate as an op does, though nothing here is one."""
+        if not keep_pythons_lock:
+            self._library.commensal_testing_pass_gate()
+            return
+        ctypes.PyDLL(self._library._name).commensal_testing_pass_gate()
+
     def wants_callback(self) -> bool:
         """Tell whether the op callback is on."""
         return bool(self._library.commensal_testing_wants_callback())
@@ -273,6 +284,8 @@ def _declare(library: ctypes.CDLL, adaptor: ctypes.CDLL) -> None:
         ("resume", None, []),
         ("wants_callback", number, []),
         ("ops_in_flight", size, []),
+        ("pass_gate", None, []),
+        ("resume_after", None, [number]),
         ("stats", text, []),
         ("has_current", number, []),
         ("shutdown", None, []),

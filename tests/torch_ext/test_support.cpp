@@ -6,12 +6,14 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <exception>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <thread>
 
 #include "allocator/host/host_memory_source.h"
 #include "torch_ext/gate/gate.h"
@@ -153,6 +155,20 @@ void commensal_testing_pause() { g_session->gate().pause(); }
 void commensal_testing_resume() { g_session->gate().resume(); }
 int commensal_testing_wants_callback() { return g_session->gate().wants_callback() ? 1 : 0; }
 std::uint64_t commensal_testing_ops_in_flight() { return g_session->gate().ops_in_flight(); }
+// Comes to the gate as an op does, and waits there with whatever lock the caller holds.
+void commensal_testing_pass_gate() {
+  commensal::OpDuration op;
+  commensal::Gate& gate = g_session->gate();
+  if (!gate.try_enter_op(op)) gate.wait_op(op);
+  gate.leave_op(op);
+}
+// Opens the gate after a while, from a thread that needs nothing of Python.
+void commensal_testing_resume_after(int milliseconds) {
+  std::thread([milliseconds] {
+    std::this_thread::sleep_for(std::chrono::milliseconds{milliseconds});
+    g_session->gate().resume();
+  }).detach();
+}
 
 const char* commensal_testing_stats() { return keep(g_session->stats_json()); }
 int commensal_testing_has_current() { return Session::current() != nullptr ? 1 : 0; }
