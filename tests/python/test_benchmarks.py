@@ -176,10 +176,10 @@ def built(program: str) -> bool:
         ("replay", "replay_benchmark", 12),  # four for each number of threads
         ("density", "replay_benchmark", 2 * len(TRACED)),
         ("limits", "limit_benchmark", 9),
-        ("given_back", None, 4),
         ("messages", "message_benchmark", 3),
-        ("job_alone", None, 3),
-        ("pauses", "libcommensal_empty_stop.so", 3),
+        pytest.param("given_back", None, 4, marks=pytest.mark.soak),
+        pytest.param("job_alone", None, 3, marks=pytest.mark.soak),
+        pytest.param("pauses", "libcommensal_empty_stop.so", 3, marks=pytest.mark.soak),
         ("neighbour", None, 2),
     ],
 )
@@ -212,7 +212,7 @@ def quick_run(name: str, folder: Path) -> Any:
     return json.loads((folder / f"{name}.json").read_text())
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_each_policy_of_a_job_with_less_memory_has_its_speeds(tmp_path: Path) -> None:
     result = quick_run("less_memory", tmp_path)
     figures = result["figures"]["digits_cnn"]

@@ -199,8 +199,9 @@ def world() -> Iterator[World]:
     made = World(Path(mkdtemp(prefix="cm-", dir="/tmp")))
     script = made.script(TRAIN)
     command = str(Path(sys.executable).parent / "commensal")
-    for name, job_class in (("prod", "--guaranteed"), ("sweep", "--opportunistic")):
-        job = made.start([command, "run", job_class, "--name", name, "--", sys.executable, script])
+    # On a machine that is busy otherwise a job of the idle class would hardly start.
+    for name, *options in (("prod", "--guaranteed"), ("sweep", "--no-idle-class")):
+        job = made.start([command, "run", *options, "--name", name, "--", sys.executable, script])
         read_line(job, "ready")
     yield made
     made.close()

@@ -7,7 +7,6 @@ Only where the packages are installed, which are large: `./scripts/soak` install
 from __future__ import annotations
 
 import json
-import os
 import sys
 
 import pytest
@@ -94,7 +93,7 @@ print(json.dumps({"true": steps, "seen": commensal.stats()["step"]}))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("accumulate", [1, 4])
 @pytest.mark.parametrize(
     ("package", "script"),
@@ -103,8 +102,6 @@ print(json.dumps({"true": steps, "seen": commensal.stats()["step"]}))
 def test_each_step_of_the_loop_is_counted_once(
     world: World, package: str, script: str, accumulate: int
 ) -> None:
-    if os.environ.get("COMMENSAL_SLOW_TESTS") != "1":
-        pytest.skip("needs large packages; ./scripts/soak runs it (COMMENSAL_SLOW_TESTS=1)")
     pytest.importorskip(package)
     file = world.script(script)
     done = world.run(

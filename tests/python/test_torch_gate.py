@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import threading
 import time
@@ -628,9 +627,7 @@ def scenario_inductor() -> Facts:
     return held_inside(job, build)
 
 
-@pytest.mark.slow
+@pytest.mark.soak  # compiles C++ for 30 s
 def test_an_inductor_region_waits_at_its_entry() -> None:
-    if os.environ.get("COMMENSAL_SLOW_TESTS") != "1":
-        pytest.skip("compiles C++ for 30 s; ./scripts/soak runs it (COMMENSAL_SLOW_TESTS=1)")
     facts = run_scenario(scenario_inductor)
     assert facts == {"at_gate": ["called"], "at_end": ["called", "returned"]}
