@@ -11,6 +11,7 @@
 #include "torch_ext/known_ops.h"
 #include "torch_ext/op_kind.h"
 #include "torch_ext/op_nesting.h"
+#include "torch_ext/op_positions.h"
 #include "torch_ext/python_lock.h"
 #include "torch_ext/runtime/session.h"
 #include "torch_ext/thread_shield.h"
@@ -30,6 +31,7 @@ Mutex& switch_mutex() {
 
 struct OpThread {
   OpNesting nesting;
+  OpCursor cursor;
   Gate::Account* account = nullptr;  // null: not asked for yet
 };
 COMMENSAL_QUICK_THREAD_LOCAL constinit OpThread t_thread;
@@ -47,11 +49,12 @@ Gate::Account* ask_for_account(Gate& gate) noexcept {
 
 // Named ops never go, but wrappers' names are temporaries: those are never stored here.
 KnownOps g_known_ops;
+OpPositions g_positions;
 OpDuration g_region_duration;  // of all compiled regions together: their names are temporaries
 
 struct FoundOp {
   OpKind kind;
-  OpDuration* duration = nullptr;
+  OpDuration* duration = nullptr;  // null where kind is kTransparent
 };
 
 // By hand, for it is asked about every op: a call of strncmp costs more than all the rest.
@@ -75,7 +78,7 @@ FoundOp find_op(const at::RecordFunction& event) {
   return {known->kind(), &known->duration()};
 }
 
-void enter(Gate& gate, Gate::Account* account, const OpDuration& op) noexcept {
+void enter(Gate& gate, Gate::Account* account, OpEstimate op) noexcept {
   if (gate.try_enter_op(op, account)) return;
   void* const python = release_python_lock();
   gate.wait_op(op, &python_signal_raised);
@@ -83,9 +86,9 @@ void enter(Gate& gate, Gate::Account* account, const OpDuration& op) noexcept {
 }
 
 inline void apply(Gate& gate, const OpThread& thread, const GateCalls& calls) noexcept {
-  if (calls.leave != nullptr) gate.leave_op(*calls.leave, thread.account);
-  if (calls.enter == nullptr) return;
-  enter(gate, thread.account != nullptr ? thread.account : ask_for_account(gate), *calls.enter);
+  if (calls.leave) gate.leave_op(calls.leave, thread.account);
+  if (!calls.enter) return;
+  enter(gate, thread.account != nullptr ? thread.account : ask_for_account(gate), calls.enter);
 }
 
 // Out of the way of ops: the first event in a forked child ends up here.
@@ -106,7 +109,12 @@ std::unique_ptr<at::ObserverContext> on_op_begin(const at::RecordFunction& event
   }
   const FoundOp op = find_op(event);
   if (op.kind == OpKind::kTransparent) return nullptr;
-  apply(*gate, thread, thread.nesting.begin_outermost(op.kind, op.duration, is_thread_shielded()));
+  // A kind of op has one duration, so its address names the op.
+  OpDuration* const here =
+      g_positions.next(thread.cursor, op.duration, gate->border().load(std::memory_order_relaxed));
+  apply(*gate, thread,
+        thread.nesting.begin_outermost(op.kind, OpEstimate(*op.duration, here),
+                                       is_thread_shielded()));
   return nullptr;
 }
 

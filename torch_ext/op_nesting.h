@@ -9,10 +9,10 @@
 
 namespace commensal {
 
-/// What an event asks of the gate: leave one op, then enter another; null: nothing.
+/// What an event asks of the gate: leave one op, then enter another; empty: nothing.
 struct GateCalls {
-  OpDuration* leave = nullptr;
-  OpDuration* enter = nullptr;
+  OpEstimate leave;
+  OpEstimate enter;
 };
 
 /// Counts the depth of one thread's events. Events of a thread end in the reverse order of their
@@ -29,11 +29,11 @@ class OpNesting {
   /// Notes a begin while not `is_inside()`.
   /// @param op        what the gate is told to enter: the op, or all compiled regions.
   /// @param shielded  the thread belongs to a communication library now: nothing waits.
-  [[nodiscard]] GateCalls begin_outermost(OpKind kind, OpDuration* op, bool shielded) noexcept {
+  [[nodiscard]] GateCalls begin_outermost(OpKind kind, OpEstimate op, bool shielded) noexcept {
     if (kind == OpKind::kTransparent) return {};
     if (kind != OpKind::kRegion) depth_ = 1;
     // An op inside a compiled region ends the region's own run: the op is metered by itself.
-    GateCalls calls{std::exchange(entered_, nullptr), nullptr};
+    GateCalls calls{std::exchange(entered_, {}), {}};
     if (kind != OpKind::kCollective && !shielded) calls.enter = entered_ = op;
     return calls;
   }
@@ -49,12 +49,12 @@ class OpNesting {
   [[nodiscard]] GateCalls end_outermost(bool is_region) noexcept {
     if (depth_ == 0 && !is_region) return {};
     depth_ = 0;
-    return {std::exchange(entered_, nullptr), nullptr};
+    return {std::exchange(entered_, {}), {}};
   }
 
  private:
-  int depth_ = 0;                  // counted events that are running
-  OpDuration* entered_ = nullptr;  // what this thread entered the gate with and has not left
+  int depth_ = 0;       // counted events that are running
+  OpEstimate entered_;  // what this thread entered the gate with and has not left
 };
 
 }  // namespace commensal

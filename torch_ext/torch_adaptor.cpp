@@ -15,6 +15,7 @@
 #include "allocator/base/mutex.h"
 #include "torch_ext/cpu_allocator.h"
 #include "torch_ext/op_callback.h"
+#include "torch_ext/op_sampler.h"
 #include "torch_ext/range_callback.h"
 #include "torch_ext/runtime/session.h"
 
@@ -53,7 +54,18 @@ std::string loaded_version() {
   return minor_text(packed >> 56U, (packed >> 48U) & 0xFFU);
 }
 
+void prepare_for_fork() {
+  prepare_op_callback_for_fork();
+  prepare_op_sampler_for_fork();
+}
+
+void release_parent() {
+  release_op_sampler_in_parent();
+  release_op_callback_in_parent();
+}
+
 void disarm_child() {
+  disarm_op_sampler_in_child();
   disarm_op_callback_in_child();
   disarm_range_callback_in_child();
 }
@@ -62,7 +74,8 @@ void install_all(Session& session) {
   install_cpu_allocator(session);
   install_range_callback(session);
   install_op_callback(session);
-  ::pthread_atfork(&prepare_op_callback_for_fork, &release_op_callback_in_parent, &disarm_child);
+  install_op_sampler(session);
+  ::pthread_atfork(&prepare_for_fork, &release_parent, &disarm_child);
 }
 
 // Returns an empty text, or why nothing was installed.

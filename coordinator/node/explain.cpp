@@ -24,6 +24,32 @@ double number_of(const json& report, const char* section, const char* name) {
   return value != part->end() && value->is_number() ? value->get<double>() : 0.0;
 }
 
+/// What the ops that a guaranteed process sampled say; null before the first that says anything.
+json sampled_ops(const json& report) {
+  const double windows = number_of(report, "samples", "window_seconds_total");
+  const double compute = number_of(report, "samples", "compute_seconds_total");
+  const double memory = number_of(report, "samples", "memory_seconds_total");
+  const double ops = compute + memory;
+  if (!(windows > 0.0 && ops > 0.0)) return nullptr;
+  json top = json::array();
+  const json& samples = report["samples"];
+  if (samples.contains("top") && samples["top"].is_array()) {
+    for (const json& op : samples["top"]) {
+      if (!op.is_object() || !op.contains("name") || !op["name"].is_string()) continue;
+      if (!op.contains("seconds") || !op["seconds"].is_number()) continue;
+      top.push_back({{"name", op["name"]}, {"seconds", op["seconds"]}});
+    }
+  }
+  return {{"window_seconds", windows},
+          {"samples", number_of(report, "samples", "ops_total")},
+          {"busy", ops / windows},
+          {"compute", compute / ops},
+          {"memory", memory / ops},
+          {"on_core", number_of(report, "samples", "on_core_seconds_total") / ops},
+          {"op_seconds", ops},
+          {"top", std::move(top)}};
+}
+
 /// The gate's part of a sample, from the report of one process.
 void add_gate(JobSample& sample, const json& report) {
   sample.closed_seconds += number_of(report, "gate", "closed_seconds_total");
@@ -147,7 +173,9 @@ json NodeCoordinator::explain_guaranteed(const Job& job, Duration last, TimePoin
   const MedianEstimate baseline = compute_.baseline(job.id);
   json parts = nullptr;
   json evidence = nullptr;
+  json ops = nullptr;
   for (const Member& member : job.members) {
+    if (job.trains(member) && ops.is_null()) ops = sampled_ops(member.stats);
     if (!slowdown || !job.trains(member) || !parts.is_null()) continue;
     const TimeUse& quiet = member.time_use.quiet();
     const TimeUse& shared = member.time_use.shared();
@@ -178,7 +206,8 @@ json NodeCoordinator::explain_guaranteed(const Job& job, Duration last, TimePoin
           {"steps", stretch.from == nullptr ? 0 : stretch.to->steps - stretch.from->steps},
           {"lost_seconds", slowdown ? json(length * loss / (1.0 + loss)) : json(nullptr)},
           {"parts", std::move(parts)},
-          {"evidence", std::move(evidence)}};
+          {"evidence", std::move(evidence)},
+          {"ops", std::move(ops)}};
 }
 
 json NodeCoordinator::explain(const Job& job, Duration last, bool series, TimePoint now) const {

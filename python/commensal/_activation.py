@@ -156,6 +156,7 @@ def activate(settings: JobSettings, member: Member) -> _core.Session | None:
             ask_wait_ms=settings.ask_wait_ms,
             park_idle_ms=settings.park_idle_ms,
             background_rate_bytes=settings.background_rate_bytes,
+            sample_ops=settings.sample_ops,
             quiet=settings.quiet,
         )
         atexit.register(session.shutdown)

@@ -82,6 +82,7 @@ def start(
     ask_wait_ms: int,
     park_idle_ms: int | None,
     background_rate_bytes: int | None,
+    sample_ops: bool,
     quiet: bool,
 ) -> Session:
     """Start the session. Raises SessionError if there is one, ValueError naming a wrong value."""

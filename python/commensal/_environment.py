@@ -96,6 +96,7 @@ class JobSettings:
     ask_wait_ms: int = 2000
     park_idle_ms: int | None = None  # None: an idle job is not parked
     background_rate_bytes: int | None = 512 << 20  # a second; 0: no bound, None: off
+    sample_ops: bool = True  # of a guaranteed job, in short windows
 
     def to_environ(self) -> dict[str, str]:
         """Return the variables of docs/environment.md; those that are unset are left out."""
@@ -116,6 +117,7 @@ class JobSettings:
             "COMMENSAL_MEMORY_POLICY": self.memory_policy,
             "COMMENSAL_ASK_WAIT": f"{self.ask_wait_ms}ms",
             "COMMENSAL_BACKGROUND_RATE": _rate_text(self.background_rate_bytes),
+            "COMMENSAL_SAMPLE_OPS": "1" if self.sample_ops else "0",
         }
         optional = {
             "COMMENSAL_RUNTIME_DIR": self.runtime_dir,
@@ -164,6 +166,8 @@ class JobSettings:
         with _naming("COMMENSAL_BACKGROUND_RATE"):
             text = environ.get("COMMENSAL_BACKGROUND_RATE")
             rate = parse_background_rate(text) if text else cls.background_rate_bytes
+        with _naming("COMMENSAL_SAMPLE_OPS"):
+            sample_ops = parse_switch(environ.get("COMMENSAL_SAMPLE_OPS") or "1")
         with _naming("COMMENSAL_INSTANCE"):
             instance = default_instance(environ)
         with _naming("COMMENSAL_LAUNCH"):
@@ -191,6 +195,7 @@ class JobSettings:
             ask_wait_ms=ask_wait_ms,
             park_idle_ms=park_idle_ms,
             background_rate_bytes=rate,
+            sample_ops=sample_ops,
         )
 
 
@@ -237,6 +242,13 @@ def check_memory_policy(text: str) -> str:
     if text not in MEMORY_POLICIES:
         raise ValueError(f"not a memory policy: {text!r} (elastic or antman)")
     return text
+
+
+def parse_switch(text: str) -> bool:
+    """Read 0 or 1. @raises ValueError naming the value."""
+    if text not in ("0", "1"):
+        raise ValueError(f"not 0 or 1: {text!r}")
+    return text == "1"
 
 
 def parse_ask_wait(text: str | float) -> int:

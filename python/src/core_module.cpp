@@ -135,7 +135,7 @@ SessionHandle start(JobId job_id, std::string name, std::string tenant, std::str
                     std::optional<Bytes> host_cap, bool idle_class, std::string summary_file,
                     std::string_view memory_policy, std::int64_t ask_wait_ms,
                     std::optional<std::int64_t> park_idle_ms, std::optional<Bytes> background_rate,
-                    bool quiet) {
+                    bool sample_ops, bool quiet) {
   SessionConfig config;
   config.job_id = std::move(job_id);
   config.name = std::move(name);
@@ -158,6 +158,7 @@ SessionHandle start(JobId job_id, std::string name, std::string tenant, std::str
   config.ask_wait = std::chrono::milliseconds{ask_wait_ms};
   if (park_idle_ms) config.park_idle = std::chrono::milliseconds{*park_idle_ms};
   config.background_rate = background_rate;
+  config.sample_ops = sample_ops;
   config.quiet = quiet;
   const py::gil_scoped_release released;  // connecting may wait
   Session::start(std::move(config));
@@ -255,13 +256,13 @@ void bind_session(py::module_& m) {
          std::optional<std::uint64_t> host_cap_bytes, bool idle_class, std::string summary_file,
          const std::string& memory_policy, std::int64_t ask_wait_ms,
          std::optional<std::int64_t> park_idle_ms,
-         std::optional<std::uint64_t> background_rate_bytes, bool quiet) {
+         std::optional<std::uint64_t> background_rate_bytes, bool sample_ops, bool quiet) {
         return start(JobId{std::move(job_id)}, std::move(name), std::move(tenant), job_class,
                      {Bytes{memory_min_bytes}, to_bytes(memory_max_bytes)}, {share_min, share_max},
                      std::move(law), slo, role, rank, world_size, std::move(instance),
                      std::move(runtime_dir), std::move(spill_dir), to_bytes(host_cap_bytes),
                      idle_class, std::move(summary_file), memory_policy, ask_wait_ms, park_idle_ms,
-                     to_bytes(background_rate_bytes), quiet);
+                     to_bytes(background_rate_bytes), sample_ops, quiet);
       },
       py::kw_only(), py::arg("job_id"), py::arg("name"), py::arg("tenant"), py::arg("job_class"),
       py::arg("memory_min_bytes"), py::arg("memory_max_bytes"), py::arg("share_min"),
@@ -269,7 +270,8 @@ void bind_session(py::module_& m) {
       py::arg("world_size"), py::arg("instance"), py::arg("runtime_dir"), py::arg("spill_dir"),
       py::arg("host_cap_bytes"), py::arg("idle_class"), py::arg("summary_file"),
       py::arg("memory_policy"), py::arg("ask_wait_ms"), py::arg("park_idle_ms"),
-      py::arg("background_rate_bytes"), py::arg("quiet"), "Start the session of this process.");
+      py::arg("background_rate_bytes"), py::arg("sample_ops"), py::arg("quiet"),
+      "Start the session of this process.");
   m.def(
       "current",
       []() {

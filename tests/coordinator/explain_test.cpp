@@ -129,6 +129,37 @@ TEST_F(ExplainTest, TellsWhatItCostTheGuaranteedJobAndOfWhatTheCostIsMade) {
   }
 }
 
+TEST_F(ExplainTest, WhatAGuaranteedJobsOpsAreIsEvidence) {
+  run(5s, 0.0);
+  EXPECT_TRUE(explain("o")["guaranteed"][0]["ops"].is_null()) << "nothing was sampled";
+  node_.receive(
+      "g",
+      wire::Stats{
+          "g",
+          10,
+          {{"samples",
+            {{"windows_total", 4},
+             {"window_seconds_total", 0.2},
+             {"ops_total", 120},
+             {"compute_seconds_total", 0.09},
+             {"memory_seconds_total", 0.03},
+             {"on_core_seconds_total", 0.06},
+             {"top", json::array({{{"name", "aten::mm"}, {"seconds", 0.05}}, {{"name", 3}}, 7})}}}},
+          false},
+      now_);
+  const json ops = explain("o")["guaranteed"][0]["ops"];
+  EXPECT_EQ(ops["samples"], 120);
+  EXPECT_NEAR(ops["busy"].get<double>(), 0.6, 1e-9);
+  EXPECT_NEAR(ops["compute"].get<double>(), 0.75, 1e-9);
+  EXPECT_NEAR(ops["memory"].get<double>(), 0.25, 1e-9);
+  EXPECT_NEAR(ops["on_core"].get<double>(), 0.5, 1e-9);
+  EXPECT_EQ(ops["top"], json::array({{{"name", "aten::mm"}, {"seconds", 0.05}}}));
+  for (const json& strange : {json(3), json{{"window_seconds_total", 1.0}}, json::array()}) {
+    node_.receive("g", wire::Stats{"g", 10, {{"samples", strange}}, false}, now_);
+    EXPECT_TRUE(explain("o")["guaranteed"][0]["ops"].is_null());
+  }
+}
+
 TEST_F(ExplainTest, NamesTheDecisionsWithTheirNumbers) {
   run(20s, 0.0);
   run(60s, 0.10);

@@ -56,6 +56,7 @@ TABLE = [
     Wrong("not a size: 'much'", "much", None, "COMMENSAL_HOST_CAP"),
     Wrong("not a size: 'fast'", "fast", None, "COMMENSAL_BACKGROUND_RATE"),
     Wrong("not a size: '-1MiB'", "-1MiB", None, "COMMENSAL_BACKGROUND_RATE"),
+    Wrong("not 0 or 1: 'often'", "often", None, "COMMENSAL_SAMPLE_OPS"),
     Wrong("size out of range: '9000000TiB'", "9000000TiB", None, "COMMENSAL_HOST_CAP"),
     Wrong("MIN above MAX: '0.9:0.1'", "0.9:0.1", "--share", "COMMENSAL_SHARE"),
     Wrong(
@@ -137,6 +138,7 @@ def test_as_a_variable_it_is_named_with_it(wrong: Wrong) -> None:
         "COMMENSAL_PARK_IDLE",
         "COMMENSAL_ASK_WAIT",
         "COMMENSAL_BACKGROUND_RATE",
+        "COMMENSAL_SAMPLE_OPS",
     ],
 )
 def test_a_variable_that_run_reads_is_a_usage_error_too(

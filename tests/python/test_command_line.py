@@ -133,6 +133,7 @@ def test_the_script_gets_the_documented_environment(world: World) -> None:
         *("--memory-policy", "antman", "--ask-wait", "0.5", "--", sys.executable, script),
         COMMENSAL_PRIMARY_PID="1",
         COMMENSAL_HOST_CAP="7",
+        COMMENSAL_SAMPLE_OPS="0",
     )
     seen = json.loads(done.stdout)
     job_id, launch = seen["COMMENSAL_JOB_ID"], seen["COMMENSAL_LAUNCH"]
@@ -158,6 +159,7 @@ def test_the_script_gets_the_documented_environment(world: World) -> None:
         "COMMENSAL_QUIET": "0",
         "COMMENSAL_MEMORY_POLICY": "antman",
         "COMMENSAL_ASK_WAIT": "500ms",
+        "COMMENSAL_SAMPLE_OPS": "0",
     }
     assert Launch.parse(launch).pid == seen["pid"]
     wait_until("removed", lambda: not Path(seen["COMMENSAL_SUMMARY_FILE"]).parent.exists())

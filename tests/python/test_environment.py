@@ -44,6 +44,7 @@ def test_what_run_writes_the_script_reads() -> None:
         ask_wait_ms=1234,
         park_idle_ms=90_000,
         background_rate_bytes=None,
+        sample_ops=False,
     )
     assert JobSettings.from_environ(written.to_environ()) == written
 
@@ -74,6 +75,7 @@ def test_defaults_are_the_harmless_ones() -> None:
     assert read.ask_wait_ms == 2000
     assert read.park_idle_ms is None
     assert read.background_rate_bytes == 512 << 20
+    assert read.sample_ops
 
 
 @pytest.mark.parametrize(

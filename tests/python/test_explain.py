@@ -95,6 +95,19 @@ def told(**more: Any) -> dict[str, Any]:
                     "quiet": {"seconds": 8.0, "running": 0.6, "waiting_for_a_core": 0.001},
                     "shared": {"seconds": 50.0, "running": 0.61, "waiting_for_a_core": 0.011},
                 },
+                "ops": {
+                    "window_seconds": 1.2,
+                    "samples": 140,
+                    "busy": 0.61,
+                    "op_seconds": 0.732,
+                    "compute": 0.8,
+                    "memory": 0.2,
+                    "on_core": 0.95,
+                    "top": [
+                        {"name": "aten::addmm", "seconds": 0.366},
+                        {"name": "aten::add_", "seconds": 0.0732},
+                    ],
+                },
             }
         ],
         "opportunistic": [],
@@ -152,6 +165,20 @@ def test_a_split_from_little_is_said_to_be_so() -> None:
     prod["evidence"]["quiet"]["seconds"] = 2.0
     assert "2.0 s alone" in words(told(guaranteed=[prod]))
     assert "too short to go by" in words(told(guaranteed=[prod]))
+
+
+def test_says_of_what_the_guaranteed_jobs_ops_are() -> None:
+    text = words(told())
+    assert "its ops, from 140 samples in 1.2 s: they ran for at least 61 % of the time" in text
+    assert "95 % of that on a core; products and convolutions took 80 %" in text
+    assert "memory bounds 20 % (addmm 50 %, add_ 10 %)" in text
+    assert "too few to go by" not in text
+    prod = told()["guaranteed"][0]
+    prod["ops"]["samples"] = 12
+    assert "too few to go by" in words(told(guaranteed=[prod]))
+    unknown = told()["guaranteed"][0] | {"slowdown": None}
+    assert "its ops, from 140 samples" in words(told(guaranteed=[unknown]))
+    assert "its ops" not in words(told(guaranteed=[prod | {"ops": None}]))
 
 
 def test_another_law_takes_no_share_from_the_coordinator() -> None:

@@ -168,6 +168,10 @@ class Job:
         """Say that a step ended; of `cut_into_a_move`."""
         self._library.commensal_testing_stepped()
 
+    def shutdown(self) -> None:
+        """End the session, as at the end of the process."""
+        self._library.commensal_testing_shutdown()
+
     def set_limit(self, limit_bytes: int) -> int:
         """Set the limit and enforce it; return the bytes that are deferred."""
         self._library.commensal_testing_set_limit(limit_bytes)

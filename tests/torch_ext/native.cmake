@@ -1,6 +1,14 @@
 # Tests of the gate and the session: free of torch, with fake clocks, pages and coordinators.
-commensal_test(gate_test gate/pacing_law_test.cpp gate/rival_laws_test.cpp gate/gate_test.cpp
-               gate/op_duration_test.cpp LIBRARIES commensal::gate)
+commensal_test(
+  gate_test
+  gate/gate_test.cpp
+  gate/long_ops_test.cpp
+  gate/metering_test.cpp
+  gate/op_duration_test.cpp
+  gate/pacing_law_test.cpp
+  gate/rival_laws_test.cpp
+  LIBRARIES
+  commensal::gate)
 if(TARGET commensal_cuda_machine)
   commensal_test(doze_on_cuda_test gate/doze_on_cuda_test.cpp LIBRARIES commensal::cuda_machine
                  commensal::allocator commensal::gate LABELS simulated_cuda)
@@ -11,7 +19,9 @@ commensal_test(
   runtime/coordinator_client_test.cpp
   runtime/idle_watch_test.cpp
   runtime/limit_keeper_test.cpp
+  runtime/op_samples_test.cpp
   runtime/peer_observer_test.cpp
+  runtime/sample_windows_test.cpp
   runtime/statistics_test.cpp
   runtime/step_tracker_test.cpp
   runtime/wanted_memory_test.cpp

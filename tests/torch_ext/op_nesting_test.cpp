@@ -19,7 +19,7 @@ class OpNestingTest : public ::testing::Test {
     if (nesting_.is_inside()) {
       nesting_.begin_nested();
     } else {
-      note(nesting_.begin_outermost(kind, &ops_[name], shielded));
+      note(nesting_.begin_outermost(kind, ops_[name], shielded));
     }
   }
 
@@ -37,12 +37,12 @@ class OpNestingTest : public ::testing::Test {
 
  private:
   void note(const GateCalls& calls) {
-    if (calls.leave != nullptr) log_.push_back("leave " + name_of(calls.leave));
-    if (calls.enter != nullptr) log_.push_back("enter " + name_of(calls.enter));
+    if (calls.leave) log_.push_back("leave " + name_of(calls.leave));
+    if (calls.enter) log_.push_back("enter " + name_of(calls.enter));
   }
-  std::string name_of(const OpDuration* op) {
-    for (const auto& [name, known] : ops_) {
-      if (&known == op) return name;
+  std::string name_of(OpEstimate op) {
+    for (auto& [name, known] : ops_) {
+      if (OpEstimate(known) == op) return name;
     }
     return "no op";
   }

@@ -16,6 +16,7 @@
 
 #include "allocator/base/mutex.h"
 #include "torch_ext/gate/tick_source.h"
+#include "torch_ext/gate/work_in_flight.h"
 
 namespace commensal {
 
@@ -27,8 +28,14 @@ struct alignas(64) Gate::Account {
   std::atomic<std::uint64_t> ops{0};
   std::atomic<std::uint64_t> gated{0};
   std::atomic<std::int64_t> closed_ns{0};
-  std::atomic<std::int64_t> wait_since_ns{0};  // 0: not waiting
-  std::uint8_t charge = 0;                     // of the running op: some of `Charge`
+  std::atomic<std::int64_t> wait_since_ns{0};      // 0: not waiting
+  std::atomic<std::uint64_t> off_device_ticks{0};  // ops ran, and the thread did not
+  std::atomic<std::int64_t> predicted_ns{0};       // of the running op
+  std::uint8_t charge = 0;                         // of the running op: some of `Charge`
+  WorkInFlight::Open open = WorkInFlight::kNone;   // what was issued without a marker yet
+  Duration prepaid{};                              // of the running op
+  std::uint64_t asked_ticks = 0;                   // when ThreadTime was asked last; 0: never
+  Duration thread_time{};                          // what it said
   std::atomic<bool> in_use{true};
   Account* next = nullptr;
 };
@@ -40,12 +47,23 @@ constexpr Duration kMinSleep = std::chrono::microseconds{50};
 constexpr Duration kMaxSleep = std::chrono::milliseconds{10};
 /// Ops shorter than this are not checked for running into the guaranteed job's burst.
 constexpr Duration kNegligibleOverrun = std::chrono::microseconds{10};
+/// Ops of this length are asked for how long of it their thread ran: two questions of some 200 ns.
+constexpr Duration kLongEnoughToAsk = std::chrono::microseconds{200};
+/// So often is asked besides, so that an op that took longer than foreseen has an answer from
+/// before it.
+constexpr Duration kAskAgain = std::chrono::milliseconds{1};
+/// Credit for an op that saves up is kept so long after it asked.
+constexpr Duration kKeepSavings = std::chrono::seconds{1};
 
 /// What an op is charged to when it ends.
 enum Charge : std::uint8_t { kNothing = 0, kCap = 1, kTrickle = 2, kOverrun = 4 };
 
 void add(std::atomic<std::uint64_t>& counter, std::uint64_t n) noexcept {
   counter.store(counter.load(kRelaxed) + n, kRelaxed);  // one writer
+}
+
+Duration or_unknown(Duration predicted) noexcept {
+  return predicted > Duration::zero() ? predicted : kUnknownOp;
 }
 
 using Slot = Gate::Account;
@@ -108,6 +126,7 @@ ThreadSlots::~ThreadSlots() {
   last_slot = {0, nullptr};
   for (const Entry& entry : entries) {
     entry.slot->start_ticks.store(0, kRelaxed);
+    entry.slot->asked_ticks = 0;  // the next owner is another thread
     entry.slot->in_use.store(false, std::memory_order_release);
   }
 }
@@ -121,27 +140,45 @@ std::uint64_t next_gate_id() {
 
 struct Gate::Impl {
   Impl(std::unique_ptr<PacingLaw> pacing_law, const DeviceObserver& device, const Clock& time,
-       Sleeper sleep)
+       Sleeper sleep, const DeviceTime& device_time)
       : view(device),
         clock(time),
         ticks(time),
         sleeper(std::move(sleep)),
+        thread_time(device_time.threads),
         law(std::move(pacing_law)) {
     last_reason.store("not asked yet", kRelaxed);
+    if (thread_time != nullptr) {
+      long_ticks = ticks.to_ticks(kLongEnoughToAsk);
+      ask_again_ticks = ticks.to_ticks(kAskAgain);
+    }
+    if (device_time.work != nullptr && !device_time.work->done_on_return()) {
+      work = std::make_unique<WorkInFlight>(*device_time.work);
+      has_queues = true;
+    }
   }
 
   // --- read by every op: one cache line
   alignas(64) std::atomic<bool> hard_closed{false};  // paused, dozing: no cached decision counts
   std::atomic<bool> disarmed{false};
+  bool has_queues = false;
   std::atomic<std::uint64_t> open_until_ticks{0};
   std::atomic<std::int64_t> open_fits_ns{0};
+  std::atomic<std::int64_t> open_bound_ns{0};  // on work in flight; 0: none
   std::atomic<std::uint8_t> open_charge{kNothing};
   const std::uint64_t id = next_gate_id();
+  std::uint64_t long_ticks = UINT64_MAX;  // nobody to ask how long a thread ran
+  std::uint64_t ask_again_ticks = UINT64_MAX;
+
+  alignas(64) std::atomic<std::uint64_t> border{0};
+  std::atomic<std::uint64_t> borders{0};
 
   alignas(64) const DeviceObserver& view;
   const Clock& clock;
   const TickSource ticks;
   const Sleeper sleeper;
+  const ThreadTime* const thread_time;  // null: ops are taken to run all the time
+  std::unique_ptr<WorkInFlight> work;   // null: an op that returned is done
   std::shared_ptr<SlotList> slots = std::make_shared<SlotList>();
 
   mutable Mutex mutex;  // law, meters, bounds; held for one decision
@@ -149,6 +186,9 @@ struct Gate::Impl {
   RunTimeMeter cap COMMENSAL_GUARDED_BY(mutex);
   std::uint64_t capped_ticks_charged COMMENSAL_GUARDED_BY(mutex) = 0;
   RunTimeMeter trickle COMMENSAL_GUARDED_BY(mutex);
+  Duration savings COMMENSAL_GUARDED_BY(mutex){};  // that an op may make by the trickle
+  TimePoint savings_end COMMENSAL_GUARDED_BY(mutex);
+  Duration completed COMMENSAL_GUARDED_BY(mutex){};  // work, as the device measured it
   double share_min COMMENSAL_GUARDED_BY(mutex) = 0.0;
   double share_max COMMENSAL_GUARDED_BY(mutex) = 1.0;
   const char* paused_by COMMENSAL_GUARDED_BY(mutex) = nullptr;
@@ -196,8 +236,16 @@ struct Gate::Impl {
     return slot;
   }
 
-  static void enter(Slot& slot, std::uint64_t now, std::uint8_t charge) noexcept {
+  void enter(Slot& slot, std::uint64_t now, std::uint8_t charge, Duration predicted,
+             Duration prepaid) noexcept {
+    slot.prepaid = prepaid;
+    if (thread_time != nullptr && predicted >= kLongEnoughToAsk) ask_thread(slot, now);
+    enter_quick(slot, now, charge, predicted);
+  }
+  static void enter_quick(Slot& slot, std::uint64_t now, std::uint8_t charge,
+                          Duration predicted) noexcept {
     slot.charge = charge;
+    slot.predicted_ns.store(predicted.count(), kRelaxed);
     slot.start_ticks.store(now | 1U, kRelaxed);
     add(slot.ops, 1);
   }
@@ -229,19 +277,114 @@ struct Gate::Impl {
 
   [[gnu::noinline]] bool ask_and_enter(Slot& slot, Duration predicted) noexcept {
     const Verdict verdict = ask(predicted, false);
-    if (verdict.decision.open) enter(slot, ticks.now(), verdict.charge);
+    if (verdict.decision.open) {
+      enter(slot, ticks.now(), verdict.charge, or_unknown(predicted), verdict.decision.prepaid);
+    }
     return verdict.decision.open;
+  }
+
+  /// An op that is long: what its thread runs counts from here.
+  [[gnu::noinline]] bool enter_long(Slot& slot, std::uint64_t now, Duration predicted) noexcept {
+    enter(slot, now, open_charge.load(kRelaxed), predicted, Duration::zero());
+    return true;
+  }
+
+  /// Asks the calling thread's time. Returns what it ran since it was asked before; negative if it
+  /// never was.
+  Duration ask_thread(Slot& slot, std::uint64_t now) noexcept {
+    const Duration total = thread_time->total();
+    const Duration ran = slot.asked_ticks == 0 ? Duration{-1} : total - slot.thread_time;
+    slot.thread_time = total;
+    slot.asked_ticks = now | 1U;
+    return ran;
+  }
+
+  /// Of the time that an op took, what its thread was on the device at most.
+  [[gnu::noinline]] std::uint64_t on_device(Slot& slot, std::uint64_t now,
+                                            std::uint64_t took) noexcept {
+    const Duration ran = ask_thread(slot, now);
+    if (ran < Duration::zero()) return took;
+    const std::uint64_t on = std::min(took, ticks.to_ticks(ran));
+    add(slot.off_device_ticks, took - on);
+    return on;
+  }
+
+  /// Predicted time of the work in the device's queues.
+  [[nodiscard]] Duration queued() const noexcept {
+    return has_queues ? work->pending() : Duration::zero();
+  }
+  /// What the running ops are predicted to take still, and the work that is queued. An op that
+  /// takes longer than predicted counts as nothing: its end is near, or was never known.
+  [[nodiscard]] Duration in_flight() const noexcept {
+    const std::uint64_t now = ticks.now();
+    Duration sum = queued();
+    slots->each([&](const Slot& slot) {
+      const std::uint64_t start = slot.start_ticks.load(kRelaxed);
+      if (start == 0) return;
+      const Duration ran = now > start ? ticks.to_duration(now - start) : Duration::zero();
+      const Duration predicted{slot.predicted_ns.load(kRelaxed)};
+      sum += std::max(Duration::zero(), predicted - ran);
+    });
+    return sum;
+  }
+  [[gnu::noinline]] bool is_full(std::int64_t bound_ns) const noexcept {
+    return in_flight().count() >= bound_ns;
+  }
+
+  /// Charges what the device has completed meanwhile.
+  void collect() noexcept {
+    if (!has_queues) return;
+    const TimePoint now = clock.now();
+    const DeviceObservation device = view.observe(now);
+    Duration all{};
+    Duration capped{};
+    Duration beside{};
+    work->collect(now, [&](const CompletedWork& done) {
+      all += done.took;
+      if ((done.charge & kCap) != 0) capped += done.took;
+      beside += ran_beside(device, now, done.charge, done.took) - done.prepaid;
+    });
+    if (all == Duration::zero()) return;
+    const MutexLock lock(mutex);
+    completed += all;
+    cap.charge(capped);
+    trickle.charge(beside);
+  }
+
+  /// What work that has just ended ran beside a busy guaranteed job.
+  static Duration ran_beside(const DeviceObservation& device, TimePoint now, std::uint8_t charge,
+                             Duration took) noexcept {
+    if ((charge & kTrickle) != 0) return took;
+    if ((charge & kOverrun) == 0 || !device.guaranteed_present || device.all_waiting ||
+        device.busy_since == TimePoint{}) {
+      return Duration::zero();
+    }
+    return std::clamp(now - device.busy_since, Duration::zero(), took);
+  }
+
+  /// Notes what an op issued to the device's queues.
+  [[gnu::noinline]] void issued(Slot& slot, const OpEstimate& op) noexcept {
+    if (disarmed.load(kRelaxed)) return;
+    const TimePoint now = clock.now();
+    work->issued(slot.open,
+                 {.op = op,
+                  .predicted = op.predicted(),
+                  .charge = slot.charge,
+                  .prepaid = std::exchange(slot.prepaid, Duration::zero())},
+                 Duration{open_bound_ns.load(kRelaxed)}, now);
   }
 
   /// Asks the law. `peek`: only to report, with nothing cached.
   Verdict ask(Duration predicted, bool peek) noexcept {
+    collect();
     const MutexLock lock(mutex);
     const TimePoint now = clock.now();
     const DeviceObservation device = view.observe(now);
     const double share = std::min(share_max, device.share_max);
     const Duration run_total = charge_cap();
     cap.advance(now, share);
-    trickle.advance(now, std::max(share_min, device.trickle));
+    trickle.advance(now, std::max(share_min, device.trickle),
+                    now < savings_end ? std::max(savings, kMeterCredit) : kMeterCredit);
 
     Verdict verdict;
     const bool paused = paused_by != nullptr || device.paused;
@@ -264,11 +407,13 @@ struct Gate::Impl {
     } else {
       verdict.decision = law->decide({.device = device,
                                       .predicted = predicted,
-                                      .cap_debt = cap.debt(),
-                                      .trickle_debt = trickle.debt(),
+                                      .cap_debt = cap.debt() + queued(),
+                                      .trickle_debt = trickle.debt() + queued(),
                                       .share_min = share_min,
                                       .share_max = share_max,
-                                      .run_total = run_total});
+                                      .run_total = run_total,
+                                      .in_flight = in_flight(),
+                                      .queued = queued()});
     }
     if (dozing.load(kRelaxed) && verdict.decision.open) {
       verdict.decision = {.open = false,
@@ -280,6 +425,11 @@ struct Gate::Impl {
       verdict.needed = true;
     }
     const PacingDecision& decision = verdict.decision;
+    if (!peek && !decision.open && decision.saves > Duration::zero()) {
+      savings = decision.saves;
+      savings_end = now + kKeepSavings;
+    }
+    if (!peek && decision.open) trickle.charge(decision.prepaid);
     if (share < 1.0) verdict.charge |= kCap;
     if (device.guaranteed_present) verdict.charge |= decision.trickle ? kTrickle : kOverrun;
     last_open.store(decision.open, kRelaxed);
@@ -288,6 +438,7 @@ struct Gate::Impl {
     if (!peek && decision.open && decision.valid_for > Duration::zero()) {
       open_fits_ns.store(decision.fits.count(), kRelaxed);
       open_charge.store(verdict.charge, kRelaxed);
+      open_bound_ns.store(device.guaranteed_present ? device.in_flight_bound.count() : 0, kRelaxed);
       // Under the mutex, so that a pause cannot slip in between and be overwritten.
       open_until_ticks.store(ticks.now() + ticks.to_ticks(decision.valid_for), kRelaxed);
     }
@@ -315,22 +466,15 @@ struct Gate::Impl {
       all += slot.busy_ticks.load(kRelaxed);
     });
     cap.charge(ticks.to_duration(capped - std::exchange(capped_ticks_charged, capped)));
-    return ticks.to_duration(all);
+    return ticks.to_duration(all) + completed;
   }
 
   /// Charges an op for what it ran beside a busy guaranteed job.
-  [[gnu::noinline]] void charge_trickle(std::uint8_t charge, Duration took) noexcept {
+  [[gnu::noinline]] void charge_trickle(Slot& slot, Duration took) noexcept {
     if (disarmed.load(kRelaxed)) return;  // another thread may have held the lock at the fork
-    Duration beside{};
-    if ((charge & kTrickle) != 0) {
-      beside = took;
-    } else {
-      const TimePoint now = clock.now();
-      const DeviceObservation device = view.observe(now);
-      if (device.guaranteed_present && !device.all_waiting && device.busy_since != TimePoint{}) {
-        beside = std::clamp(now - device.busy_since, Duration::zero(), took);
-      }
-    }
+    const TimePoint now = clock.now();
+    const Duration beside = ran_beside(view.observe(now), now, slot.charge, took) -
+                            std::exchange(slot.prepaid, Duration::zero());
     if (beside == Duration::zero()) return;
     const MutexLock lock(mutex);
     trickle.charge(beside);
@@ -352,7 +496,11 @@ struct Gate::Impl {
 
 Gate::Gate(std::unique_ptr<PacingLaw> law, const DeviceObserver& view, const Clock& clock,
            Sleeper sleeper)
-    : impl_(std::make_unique<Impl>(std::move(law), view, clock, std::move(sleeper))) {}
+    : Gate(std::move(law), view, clock, std::move(sleeper), DeviceTime::of_cpu(clock)) {}
+
+Gate::Gate(std::unique_ptr<PacingLaw> law, const DeviceObserver& view, const Clock& clock,
+           Sleeper sleeper, const DeviceTime& device_time)
+    : impl_(std::make_unique<Impl>(std::move(law), view, clock, std::move(sleeper), device_time)) {}
 
 Gate::~Gate() = default;
 
@@ -361,24 +509,31 @@ Gate::Account* Gate::account() noexcept { return impl_->slot(); }
 // The next two are all that an op at an open gate runs: what happens more rarely is out of line, in
 // calls at their ends, so that they need no stack frame.
 
-bool Gate::try_enter_op(const OpDuration& op, Account* account) noexcept {
+bool Gate::try_enter_op(OpEstimate op, Account* account) noexcept {
   if (account == nullptr) return try_enter_op(op, this->account());
   Impl& gate = *impl_;
   if (gate.disarmed.load(kRelaxed)) return true;
   const std::uint64_t now = gate.ticks.now();
+  const Duration known = op.predicted();
+  const Duration predicted = or_unknown(known);
   if (now >= gate.open_until_ticks.load(kRelaxed) || gate.hard_closed.load() ||
-      (op.is_known() ? op.predicted() : kUnknownOp).count() > gate.open_fits_ns.load(kRelaxed)) {
-    return gate.ask_and_enter(*account, op.predicted());
+      (predicted + gate.queued()).count() > gate.open_fits_ns.load(kRelaxed)) {
+    return gate.ask_and_enter(*account, known);
   }
-  Impl::enter(*account, now, gate.open_charge.load(kRelaxed));
+  if (const std::int64_t bound = gate.open_bound_ns.load(kRelaxed); bound != 0) {
+    if (gate.is_full(bound)) return gate.ask_and_enter(*account, known);
+  }
+  if (predicted >= kLongEnoughToAsk) return gate.enter_long(*account, now, predicted);
+  Impl::enter_quick(*account, now, gate.open_charge.load(kRelaxed), predicted);
   return true;
 }
 
-void Gate::wait_op(const OpDuration& op, Summons summoned) noexcept {
+void Gate::wait_op(OpEstimate op, Summons summoned) noexcept {
   Impl& gate = *impl_;
   if (gate.disarmed.load(kRelaxed)) return;
   Slot& slot = *gate.slot();
   const Duration predicted = op.predicted();
+  if (gate.has_queues) gate.work->flush(slot.open);
   const TimePoint since = gate.clock.now();
   slot.wait_since_ns.store(since.time_since_epoch().count(), kRelaxed);
   add(slot.gated, 1);
@@ -397,26 +552,39 @@ void Gate::wait_op(const OpDuration& op, Summons summoned) noexcept {
   slot.wait_since_ns.store(0, kRelaxed);
   slot.closed_ns.store(slot.closed_ns.load(kRelaxed) + (gate.clock.now() - since).count(),
                        kRelaxed);
-  Impl::enter(slot, gate.ticks.now(), verdict.charge);
+  gate.enter(slot, gate.ticks.now(), verdict.charge, or_unknown(predicted),
+             verdict.decision.open ? verdict.decision.prepaid : Duration::zero());
 }
 
-void Gate::leave_op(OpDuration& op, Account* account) noexcept {
+void Gate::leave_op(OpEstimate op, Account* account) noexcept {
   if (account == nullptr) return leave_op(op, this->account());
   Impl& gate = *impl_;
   const std::uint64_t start = account->start_ticks.load(kRelaxed);
   if (start == 0) return;
   const std::uint64_t now = gate.ticks.now();
-  const std::uint64_t took = now > start ? now - start : 0;
+  std::uint64_t took = now > start ? now - start : 0;
   account->start_ticks.store(0, kRelaxed);
+  if (gate.has_queues) return gate.issued(*account, op);
+  if (took >= gate.long_ticks || now - account->asked_ticks >= gate.ask_again_ticks) {
+    took = gate.on_device(*account, now, took);
+  }
   add(account->busy_ticks, took);
   const Duration duration = gate.ticks.to_duration(took);
   op.record(duration);
   const std::uint8_t charge = account->charge;
   if ((charge & kCap) != 0) add(account->capped_ticks, took);
   if ((charge & kTrickle) != 0 || ((charge & kOverrun) != 0 && duration > kNegligibleOverrun)) {
-    gate.charge_trickle(charge, duration);
+    gate.charge_trickle(*account, duration);
   }
 }
+
+void Gate::begin_part(StepPart part) noexcept {
+  if (!impl_->wanted.load(kRelaxed)) return;
+  const std::uint64_t number = impl_->borders.fetch_add(1, kRelaxed) + 1;
+  impl_->border.store((number << 8U) | static_cast<std::uint64_t>(part), kRelaxed);
+}
+
+const std::atomic<std::uint64_t>& Gate::border() const noexcept { return impl_->border; }
 
 void Gate::pause(const char* by) noexcept {
   impl_->change([&]() COMMENSAL_NO_THREAD_SAFETY_ANALYSIS { impl_->paused_by = by; });
@@ -510,6 +678,7 @@ GateStats Gate::stats() const {
     return stats;
   }
   std::uint64_t busy_ticks = 0;
+  std::uint64_t off_device_ticks = 0;
   const TimePoint now = gate.clock.now();
   const std::uint64_t now_ticks = gate.ticks.now();
   gate.slots->each([&](const Slot& slot) {
@@ -521,14 +690,18 @@ GateStats Gate::stats() const {
       stats.closed_total += std::max(Duration::zero(), now.time_since_epoch() - Duration{waiting});
     }
     busy_ticks += slot.busy_ticks.load(kRelaxed);
+    off_device_ticks += slot.off_device_ticks.load(kRelaxed);
     const std::uint64_t start = slot.start_ticks.load(kRelaxed);
     if (start != 0 && now_ticks > start) busy_ticks += now_ticks - start;
   });
   stats.busy_total = gate.ticks.to_duration(busy_ticks);
+  stats.off_device_total = gate.ticks.to_duration(off_device_ticks);
+  stats.in_flight = gate.in_flight();
   const DeviceObservation device = gate.view.observe(now);
   {
     const MutexLock lock(gate.mutex);
     stats.law = std::string(gate.law->name());
+    stats.busy_total += gate.completed;
     stats.burst = gate.law->burst();
     for (const Impl::ClosedBy& entry : gate.closed_by) {
       if (entry.reason == nullptr) break;
@@ -541,6 +714,7 @@ GateStats Gate::stats() const {
         same->second += entry.total;  // the same words in another law
       }
     }
+    stats.in_flight_bound = device.in_flight_bound;
     stats.share_min = std::max(gate.share_min, device.trickle);
     stats.share_max = std::min(gate.share_max, device.share_max);
   }

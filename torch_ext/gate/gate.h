@@ -2,6 +2,7 @@
 // The one gate of a process: the point where an op waits before it is launched.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "allocator/base/clock.h"
+#include "torch_ext/gate/device_time.h"
 #include "torch_ext/gate/op_duration.h"
 #include "torch_ext/gate/pacing_law.h"
 
@@ -23,12 +25,26 @@ struct GateStats {
   Duration closed_total{};    ///< time that ops waited, summed over threads
   /// Of that, the waits that ended, by the reason of the decision; each reason once.
   std::vector<std::pair<std::string, Duration>> closed_by;
-  Duration busy_total{};  ///< time that outermost ops ran, summed over threads
-  Duration burst{};       ///< PacingLaw::burst
+  Duration busy_total{};  ///< device time of outermost ops, summed over threads
+  /// Time in ops in which their threads were not on the device, as far as ops were long enough.
+  Duration off_device_total{};
+  Duration in_flight{};        ///< predicted time of ops that run or are queued
+  Duration in_flight_bound{};  ///< zero: none
+  Duration burst{};            ///< PacingLaw::burst
   std::uint64_t ops_gated = 0;
   std::uint64_t ops_seen = 0;
   double share_min = 0.0;
   double share_max = 1.0;  ///< the smaller of the job's own bound and the coordinator's
+};
+
+/// A border within the step, from which positions of ops are counted.
+enum class StepPart : std::uint8_t {
+  kUnknown,
+  kBatch,           ///< a batch has arrived
+  kOptimizer,       ///< an optimizer begins its step
+  kAfterOptimizer,  ///< it has ended it
+  kGradients,       ///< gradients were reset
+  kStep             ///< the job says that a step has ended
 };
 
 /// Lets a thread's outermost dispatcher ops pass or wait, as its pacing law decides.
@@ -48,6 +64,8 @@ class Gate {
   /// @param view  answers what the device looks like now; called without locks, often. Not owned.
   Gate(std::unique_ptr<PacingLaw> law, const DeviceObserver& view,
        const Clock& clock = SteadyClock::instance(), Sleeper sleeper = {});
+  Gate(std::unique_ptr<PacingLaw> law, const DeviceObserver& view, const Clock& clock,
+       Sleeper sleeper, const DeviceTime& device_time);
   ~Gate();
   Gate(const Gate&) = delete;
   Gate& operator=(const Gate&) = delete;
@@ -60,13 +78,18 @@ class Gate {
   /// Called at the entry of a thread's outermost dispatcher op, with what is known about how long
   /// it takes. Quick when open, quicker with the thread's account at hand. Returns false if the op
   /// would have to wait: then call `wait_op`.
-  [[nodiscard]] bool try_enter_op(const OpDuration& op, Account* account = nullptr) noexcept;
+  [[nodiscard]] bool try_enter_op(OpEstimate op, Account* account = nullptr) noexcept;
   /// Waits until the gate opens for this op, then enters it; or enters it through the closed gate
   /// once `summoned` says so, which is asked all along.
-  void wait_op(const OpDuration& op, Summons summoned = nullptr) noexcept;
-  /// Called when that op has ended, on the same thread; notes how long it took. Without an entry
-  /// before: does nothing.
-  void leave_op(OpDuration& op, Account* account = nullptr) noexcept;
+  void wait_op(OpEstimate op, Summons summoned = nullptr) noexcept;
+  /// Called when that op has ended, on the same thread; notes the device time that it took, which
+  /// on a device with queues is known later. Without an entry before: does nothing.
+  void leave_op(OpEstimate op, Account* account = nullptr) noexcept;
+
+  /// Notes a border within the step; does nothing while no callback is wanted.
+  void begin_part(StepPart part) noexcept;
+  /// The newest border: its number, and a `StepPart` in the lowest 8 bits. Read on every op.
+  [[nodiscard]] const std::atomic<std::uint64_t>& border() const noexcept;
 
   /// Closes until `resume`: `commensal pause`. `by` is static text for people: who closed it.
   void pause(const char* by = "paused by the job itself") noexcept;

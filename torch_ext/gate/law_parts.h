@@ -62,6 +62,13 @@ template <typename Inner>
   return inner();
 }
 
+/// Whether the job has as much work in flight as it may, so that a closed gate stops the device
+/// within the bound and one op.
+[[nodiscard]] inline bool flight_is_full(const PacingInput& input) noexcept {
+  const Duration bound = input.device.in_flight_bound;
+  return bound > Duration::zero() && input.in_flight >= bound;
+}
+
 /// The guaranteed job must not be disturbed: only the trickle passes.
 [[nodiscard]] PacingDecision beside(const PacingInput& input, Duration recheck,
                                     const char* reason) noexcept;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Remembers how long a kind of op takes, so that a gap can be judged before the op starts.
+// Remembers how long ops take on the device, so that a gap can be judged before an op starts.
 #pragma once
 
 #include <atomic>
@@ -22,6 +22,8 @@ class OpDuration {
   }
 
   [[nodiscard]] bool is_known() const noexcept { return predicted() != Duration::zero(); }
+  /// As if the op was never seen.
+  void forget() noexcept { nanoseconds_.store(0, std::memory_order_relaxed); }
 
   void record(Duration took) noexcept {
     const std::int64_t old = nanoseconds_.load(std::memory_order_relaxed);
@@ -37,6 +39,37 @@ class OpDuration {
  private:
   static constexpr std::int64_t kMostRise = 8;
   std::atomic<std::int64_t> nanoseconds_{0};
+};
+
+/// What is known about one op: at its position in the step, and wherever it is called.
+///
+/// Two pointers, to be passed by value. What they point to outlives every op.
+class OpEstimate {
+ public:
+  constexpr OpEstimate() noexcept = default;
+  /// An op that is known by its name alone. Implicit: a duration is an estimate.
+  constexpr OpEstimate(OpDuration& anywhere) noexcept  // NOLINT(google-explicit-constructor)
+      : anywhere_(&anywhere) {}
+  /// @param here  at this position; null: the position is not followed.
+  constexpr OpEstimate(OpDuration& anywhere, OpDuration* here) noexcept
+      : anywhere_(&anywhere), here_(here) {}
+
+  /// Whether there is an op at all.
+  [[nodiscard]] explicit constexpr operator bool() const noexcept { return anywhere_ != nullptr; }
+  /// Returns what it took at this position, else what it takes anywhere; zero if neither is known.
+  [[nodiscard]] Duration predicted() const noexcept {
+    if (here_ != nullptr && here_->is_known()) return here_->predicted();
+    return anywhere_ == nullptr ? Duration::zero() : anywhere_->predicted();
+  }
+  void record(Duration took) const noexcept {
+    if (anywhere_ != nullptr) anywhere_->record(took);
+    if (here_ != nullptr) here_->record(took);
+  }
+  bool operator==(const OpEstimate&) const noexcept = default;
+
+ private:
+  OpDuration* anywhere_ = nullptr;
+  OpDuration* here_ = nullptr;
 };
 
 }  // namespace commensal

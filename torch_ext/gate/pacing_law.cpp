@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The pacing laws without memory, and the meter that laws share.
+// The simple pacing laws, ours among them, and the meter that laws share.
 #include "torch_ext/gate/pacing_law.h"
 
 #include <algorithm>
@@ -7,6 +7,7 @@
 
 #include "torch_ext/gate/antman_law.h"
 #include "torch_ext/gate/law_parts.h"
+#include "torch_ext/gate/long_ops.h"
 #include "torch_ext/gate/rate_aimd_law.h"
 #include "torch_ext/gate/token_window_law.h"
 
@@ -63,8 +64,9 @@ class GapLaw final : public PacingLaw {
     return device.guaranteed_present || share_max < 1.0;
   }
   PacingDecision decide(const PacingInput& input) noexcept override {
-    return bounded(input, [&input] {
+    return bounded(input, [this, &input] {
       if (!input.device.guaranteed_present) return free_to_run("no guaranteed job on the device");
+      if (flight_is_full(input)) return closed(kPollMin, "work in flight is at its bound");
       if (!input.device.coordinator_alive) {
         return beside(input, kPollMax, "coordinator silent, guaranteed job present");
       }
@@ -73,25 +75,33 @@ class GapLaw final : public PacingLaw {
   }
 
  private:
-  static PacingDecision in_gap(const PacingInput& input) {
+  PacingDecision in_gap(const PacingInput& input) {
     const DeviceObservation& device = input.device;
-    if (!device.all_waiting) return beside(input, kPollMax / 2, "guaranteed job busy");
+    const Duration needs = input.predicted > Duration::zero() ? input.predicted : kUnknownOp;
+    if (!device.all_waiting) return not_now(input, needs, kPollMax / 2, "guaranteed job busy");
     const Duration waited = device.now - device.idle_since;
     const Duration quiet = device.now - std::max(device.idle_since, device.last_touch);
     if (quiet < kQuietBeforeGap) {
-      return beside(input, std::max(kPollMin, kQuietBeforeGap - quiet),
-                    "guaranteed job may be working on its batch");
+      return not_now(input, needs, std::max(kPollMin, kQuietBeforeGap - quiet),
+                     "guaranteed job may be working on its batch");
     }
     const Duration fits = room(device, waited);
-    const Duration needs = input.predicted > Duration::zero() ? input.predicted : kUnknownOp;
-    if (needs > fits)
-      return beside(input, kPollMax / 2, "op does not fit in what is left of the gap");
+    long_ops_.note_room(device.idle_since, fits);
+    if (input.queued + needs > fits) {
+      return not_now(input, needs, kPollMax / 2, "op does not fit in what is left of the gap");
+    }
     return {.open = true,
             .trickle = false,
             .recheck = {},
             .valid_for = kGapDecision,
             .fits = fits - std::min(fits, kGapDecision),
             .reason = "in a gap"};
+  }
+
+  PacingDecision not_now(const PacingInput& input, Duration needs, Duration recheck,
+                         const char* reason) {
+    if (long_ops_.is_long(needs)) return long_ops_.hold(input, needs);
+    return beside(input, recheck, reason);
   }
 
   /// The longest op that may start now.
@@ -102,6 +112,8 @@ class GapLaw final : public PacingLaw {
     // Later than expected: only little, and more the longer this unusual wait lasts.
     return (device.now - device.idle_expected_end) / 4;
   }
+
+  LongOps long_ops_;
 };
 
 }  // namespace
@@ -117,7 +129,7 @@ std::unique_ptr<PacingLaw> make_pacing_law(std::string_view name) {
                               "' (gap, duty_cycle, antman, rate_aimd, token_window, open)");
 }
 
-void RunTimeMeter::advance(TimePoint now, double share) noexcept {
+void RunTimeMeter::advance(TimePoint now, double share, Duration credit) noexcept {
   if (!started_) {
     started_ = true;
     last_ = now;
@@ -129,7 +141,7 @@ void RunTimeMeter::advance(TimePoint now, double share) noexcept {
     return;
   }
   const double paid = static_cast<double>((now - last_).count()) * share;
-  debt_ = std::max(debt_ - Duration{static_cast<Duration::rep>(paid)}, -kMeterCredit);
+  debt_ = std::max(debt_ - Duration{static_cast<Duration::rep>(paid)}, -credit);
   last_ = now;
 }
 

@@ -30,6 +30,7 @@ struct DeviceObservation {
   double trickle = 0.0;             ///< share that is let through while the guaranteed side is busy
   double share_max = 1.0;           ///< the coordinator's bound; 1: none
   bool paused = false;              ///< the coordinator closed this job's gate
+  Duration in_flight_bound{};       ///< on the job's own work in flight; zero: none
 };
 
 /// Looks at the shared pages. Called from the gate's hot path: a few atomic loads, no lock.
@@ -43,11 +44,16 @@ class DeviceObserver {
 struct PacingInput {
   DeviceObservation device;
   Duration predicted{};     ///< of the op at the gate; zero: not known
-  Duration cap_debt{};      ///< run time above `share_max` that is not paid off yet; <= 0: none
+  Duration cap_debt{};      ///< run time above `share_max` that is not paid off yet; <= 0: none.
+                            ///< Work in queues counts as predicted until the device has told
   Duration trickle_debt{};  ///< the same for run time beside a busy guaranteed job
   double share_min = 0.0;   ///< run beside a busy guaranteed job: the trickle
   double share_max = 1.0;
   Duration run_total{};  ///< run time of all ops that have ended, summed over threads
+  /// What running ops are predicted to take still, and work that was issued to a queue and is not
+  /// known to be completed, over all threads.
+  Duration in_flight{};
+  Duration queued{};  ///< of that, in a queue of the device: the op at the gate comes after it
 };
 
 /// One decision and its reason (static text, shown by `stats` and `status`).
@@ -58,6 +64,8 @@ struct PacingDecision {
   Duration valid_for{};  ///< when open: ops that take up to `fits` may pass for that long
   Duration fits{};
   const char* reason = "";
+  Duration saves{};    ///< when closed: run time that may be saved up for this op
+  Duration prepaid{};  ///< when open: of the op's run time, this much was saved: charge it now
 };
 
 /// Decides whether an op may start. Has no clock, lock or socket: what a law remembers it has from
@@ -100,7 +108,8 @@ class RunTimeMeter {
  public:
   /// Pays debt off for the time since the last call. A time that is a little earlier is
   /// ignored; after one that is much earlier the clock goes on from there.
-  void advance(TimePoint now, double share) noexcept;
+  /// @param credit  what may be saved up while nothing runs.
+  void advance(TimePoint now, double share, Duration credit = kMeterCredit) noexcept;
   /// Adds the run time of an op that ended.
   void charge(Duration run) noexcept { debt_ += run; }
   [[nodiscard]] Duration debt() const noexcept { return debt_; }

@@ -141,6 +141,7 @@ Session::Impl::Impl(SessionConfig given, std::unique_ptr<MemorySource> memory_so
       gate(make_pacing_law(first_law(config)), observer),
       steps(clock),
       activity(page, clock),
+      sample_windows(clock.now()),
       limits(allocator, config.memory.max),
       known_role(config.role),
       job_class(config.job_class),
@@ -281,6 +282,7 @@ void Session::Impl::shutdown() noexcept {
   try {
     publish(clock.now());
     client.stop();
+    end_sampling();
     mover.stop();
     allocator.expect_work_ahead(false);
     gate.wake();  // nobody would bring memory back for an op that waited
@@ -344,6 +346,13 @@ Gate& Session::gate() noexcept { return impl_->gate; }
 void Session::on_callback_switch(void (*enable)(bool on)) {
   if (!impl_->in_child.load()) impl_->gate.on_callback_switch(enable);
 }
+
+void Session::on_sampling_switch(void (*enable)(bool on)) {
+  impl_->switch_sampling.store(enable, std::memory_order_release);
+  impl_->client.wake();
+}
+
+void Session::op_sampled(const OpSample& sample) noexcept { impl_->samples.note(sample); }
 
 void Session::on_wait(void* (*release)(), void (*restore)(void*)) {
   impl_->restore_gil.store(restore, std::memory_order_release);

@@ -14,6 +14,7 @@
 #include "allocator/base/bytes.h"
 #include "allocator/base/ids.h"
 #include "allocator/elastic_allocator.h"
+#include "torch_ext/runtime/op_samples.h"
 
 namespace commensal {
 
@@ -85,6 +86,7 @@ struct SessionConfig {
   bool quiet = false;      ///< no line on stderr unless something is wrong
   bool idle_class = true;  ///< opportunistic threads enter SCHED_IDLE
   std::chrono::milliseconds connect_timeout{1000};
+  bool sample_ops = true;              ///< a guaranteed job's ops, in short windows (SampleWindows)
   std::filesystem::path summary_file;  ///< final statistics are written here; empty: nowhere
 };
 
@@ -115,6 +117,11 @@ class Session {
   /// Lets the adaptor switch its FUNCTION callback: called with true when the gate begins to
   /// throttle, meter or remap, with false when it ends. Called at once with the present state.
   void on_callback_switch(void (*enable)(bool on));
+  /// Lets the adaptor switch its sampling callback, which is on in short windows of a guaranteed
+  /// job (SampleWindows). Called on the client's thread.
+  void on_sampling_switch(void (*enable)(bool on));
+  /// Takes an op that was sampled.
+  void op_sampled(const OpSample& sample) noexcept;
   /// Lets the adaptor release and take back the GIL around a wait: `release` returns a token
   /// (null: was not held) that `restore` gets back.
   void on_wait(void* (*release)(), void (*restore)(void*));

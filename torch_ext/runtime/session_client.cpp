@@ -18,6 +18,8 @@ constexpr auto kRelaxed = std::memory_order_relaxed;
 constexpr Duration kWatchTick = std::chrono::milliseconds{20};
 /// Otherwise: often enough for the heartbeat, rare enough to cost nothing.
 constexpr Duration kQuietTick = std::chrono::milliseconds{200};
+/// To the next border of a sampling window, at least.
+constexpr Duration kShortestTick = std::chrono::milliseconds{1};
 /// A limit waits this long where ops are running all the time before the client's thread applies it
 /// itself: stopping threads makes it right anywhere.
 constexpr Duration kWithoutQuiet = std::chrono::seconds{1};
@@ -357,6 +359,29 @@ void Session::Impl::park_if_asked(TimePoint now) {
   parked_at = clock.now();
 }
 
+TimePoint Session::Impl::follow_sampling(TimePoint now) {
+  auto* const enable = switch_sampling.load(std::memory_order_acquire);
+  if (enable == nullptr || !config.sample_ops || role.load() == MemberRole::kHelper) {
+    return TimePoint::max();
+  }
+  bool was_open = false;
+  bool open = false;
+  TimePoint due = TimePoint::max();
+  {
+    const MutexLock lock(mutex);
+    const bool samples_now = job_class == JobClass::kGuaranteed && !ended.load();
+    was_open = sample_windows.is_open();
+    open = sample_windows.advance(now, samples_now);
+    if (samples_now) due = sample_windows.due();
+  }
+  if (open != was_open) enable(open);
+  return due;
+}
+
+void Session::Impl::end_sampling() noexcept {
+  if (auto* const enable = switch_sampling.load(std::memory_order_acquire)) enable(false);
+}
+
 Duration Session::Impl::on_tick() {
   const TimePoint now = clock.now();
   page.heartbeat_ns.store(to_page_time(now), kRelaxed);
@@ -370,9 +395,11 @@ Duration Session::Impl::on_tick() {
     due = published == TimePoint{} || now - published >= kQuietTick;
   }
   if (due) publish(now);
+  const TimePoint sample_at = follow_sampling(now);
   const bool watch = gate.stats().law != "open";
   const bool at_work = work_since != TimePoint{} || !returning.is_zero();
-  return watch || at_work ? kWatchTick : kQuietTick;
+  const Duration tick = watch || at_work ? kWatchTick : kQuietTick;
+  return sample_at <= now + tick ? std::max<Duration>(kShortestTick, sample_at - now) : tick;
 }
 
 StatisticsView Session::Impl::view() const {
@@ -400,6 +427,7 @@ StatisticsView Session::Impl::view() const {
   view.activity.state = resting.load()  ? "parked"
                         : gate.paused() ? "paused"
                                         : activity_name(page.activity.load(kRelaxed));
+  view.samples = samples.sums();
   view.activity.waits = page.waits_total.load(kRelaxed);
   view.activity.waited = Duration{static_cast<Duration::rep>(page.wait_ns_total.load(kRelaxed))};
   view.activity.typical = Duration{static_cast<Duration::rep>(page.wait_typical_ns.load(kRelaxed))};
@@ -415,6 +443,8 @@ StatisticsView Session::Impl::view() const {
   view.wanted = resting.load() ? Bytes{} : wanted.wanted();
   view.notes.insert(view.notes.end(), notes.begin(), notes.end());
   view.idle_class = in_idle_class;
+  view.sample_windows = sample_windows.windows();
+  view.sampled = sample_windows.total();
   view.idle_class_reason = idle_class_reason;
   return view;
 }

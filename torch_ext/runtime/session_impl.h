@@ -19,6 +19,7 @@
 #include "torch_ext/runtime/job_page.h"
 #include "torch_ext/runtime/limit_keeper.h"
 #include "torch_ext/runtime/peer_observer.h"
+#include "torch_ext/runtime/sample_windows.h"
 #include "torch_ext/runtime/session.h"
 #include "torch_ext/runtime/statistics.h"
 #include "torch_ext/runtime/step_tracker.h"
@@ -91,6 +92,10 @@ struct Session::Impl final : public ClientHost {
   void on_peer_gone(std::int64_t pid) override;
   Duration on_tick() override;
   void publish(TimePoint now);
+  /// Begins and ends the windows in which a guaranteed job's ops are sampled. Returns when it has
+  /// to be called again; `TimePoint::max()`: there is nothing to sample.
+  TimePoint follow_sampling(TimePoint now);
+  void end_sampling() noexcept;
   void apply_waiting_limit(TimePoint now);
   void park_if_asked(TimePoint now);
   /// Runs again: whoever parked it is gone, or knows nothing of it.
@@ -138,8 +143,11 @@ struct Session::Impl final : public ClientHost {
   Gate gate;
   StepTracker steps;
   ActivityRecorder activity;
+  SampleWindows sample_windows COMMENSAL_GUARDED_BY(mutex);
   LimitKeeper limits;
 
+  OpSamples samples;
+  std::atomic<void (*)(bool)> switch_sampling{nullptr};
   std::atomic<void* (*)()> release_gil{nullptr};
   std::atomic<void (*)(void*)> restore_gil{nullptr};
   std::atomic<const void*> training_thread{nullptr};  // ran the last step; see this_thread()

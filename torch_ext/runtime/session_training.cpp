@@ -52,6 +52,7 @@ void Session::Impl::range_begin(std::string_view name) noexcept {
     case RangeKind::kFetch: fetch_begin(); return;
     case RangeKind::kOptimizerStep:
       in_optimizer.store(true, kRelaxed);
+      gate.begin_part(StepPart::kOptimizer);
       (void)steps.optimizer_range_begin();
       return;
     case RangeKind::kZeroGrad:
@@ -64,11 +65,13 @@ void Session::Impl::range_end(std::string_view name) noexcept {
     case RangeKind::kFetch: fetch_end(); return;
     case RangeKind::kOptimizerStep:
       in_optimizer.store(false, kRelaxed);
+      gate.begin_part(StepPart::kAfterOptimizer);
       training_thread.store(this_thread(), kRelaxed);
       activity.worked();
       if (steps.optimizer_range_end()) step_ended();
       return;
     case RangeKind::kZeroGrad:
+      gate.begin_part(StepPart::kGradients);
       activity.worked();
       (void)steps.zero_grad_end();
       return;
@@ -90,9 +93,11 @@ void Session::Impl::fetch_end() noexcept {
   if (fetches.depth == 0) return;  // began before the session
   if (--fetches.depth != 0 || !fetches.counted) return;
   activity.wait_end();
+  gate.begin_part(StepPart::kBatch);
 }
 
 void Session::Impl::user_step() noexcept {
+  gate.begin_part(StepPart::kStep);
   if (!steps.user_step()) return;
   if (steps.trains()) return step_ended();
   // Without an optimizer these are requests: until the next one begins, the device is free. Where

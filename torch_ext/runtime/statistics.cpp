@@ -96,8 +96,32 @@ json gate_json(const StatisticsView& view) {
           {"ops_gated_total", gate.ops_gated},
           {"ops_seen_total", gate.ops_seen},
           {"busy_seconds_total", seconds(gate.busy_total)},
+          {"off_device_seconds_total", seconds(gate.off_device_total)},
+          {"in_flight_seconds", seconds(gate.in_flight)},
+          {"in_flight_bound_seconds", gate.in_flight_bound > Duration::zero()
+                                          ? json(seconds(gate.in_flight_bound))
+                                          : json(nullptr)},
           {"idle_class", view.idle_class},
           {"idle_class_reason", view.idle_class_reason}};
+}
+
+json samples_json(const StatisticsView& view) {
+  const OpSampleSums& sums = view.samples;
+  json top = json::array();
+  for (const OpSampleSums::Op& op : sums.top) {
+    top.push_back({{"name", op.name},
+                   {"work", op.work},
+                   {"samples", op.samples},
+                   {"seconds", seconds(op.time)}});
+  }
+  return {{"windows_total", view.sample_windows},
+          {"window_seconds_total", seconds(view.sampled)},
+          {"ops_total", sums.samples},
+          {"ops_unclassified_total", sums.unclassified},
+          {"compute_seconds_total", seconds(sums.compute)},
+          {"memory_seconds_total", seconds(sums.memory)},
+          {"on_core_seconds_total", seconds(sums.ran)},
+          {"top", std::move(top)}};
 }
 
 }  // namespace
@@ -107,6 +131,7 @@ json to_json(const StatisticsView& view) {
           {"job", job_json(view.job)},
           {"memory", memory_json(view)},
           {"gate", gate_json(view)},
+          {"samples", samples_json(view)},
           {"step",
            {{"number", view.step.number},
             {"last_seconds", seconds(view.step.last)},

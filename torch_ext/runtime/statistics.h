@@ -10,6 +10,7 @@
 
 #include "allocator/elastic_allocator.h"
 #include "torch_ext/gate/gate.h"
+#include "torch_ext/runtime/op_samples.h"
 #include "torch_ext/runtime/step_tracker.h"
 
 namespace commensal {
@@ -45,6 +46,9 @@ struct StatisticsView {
   bool idle_class = false;
   std::string idle_class_reason;
   StepState step;
+  std::uint64_t sample_windows = 0;
+  Duration sampled{};  ///< in windows that have ended
+  OpSampleSums samples;
   struct Activity {
     std::string_view state;
     std::uint64_t waits = 0;

@@ -21,6 +21,7 @@ VARIABLES = {
     "COMMENSAL_SPILL_DIR": "folder of the spill file, as --spill-dir of 'run'",
     "COMMENSAL_MEMORY_POLICY": "elastic or antman, as --memory-policy",
     "COMMENSAL_ASK_WAIT": "wait for others' memory, as --ask-wait",
+    "COMMENSAL_SAMPLE_OPS": "0: the ops of a guaranteed job are never sampled",
     "COMMENSAL_PARK_IDLE": "when to park an idle job, as --park-idle",
     "NO_COLOR": "set to anything: no colours on a terminal either",
     "TMPDIR": "where files that are needed for a while are made",

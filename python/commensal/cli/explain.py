@@ -31,6 +31,8 @@ _CODES: dict[int | str, str] = {code: EXIT_CODES[code] for code in (0, 2, 3, 4)}
 _CODES[1] = "the timeline could not be written"
 _LONGEST_S = 600
 _LEAST_EVIDENCE_S = 5.0
+_LEAST_SAMPLES = 100
+_OP_NAMES = 3
 _DECISIONS = 12  # that are shown; the others are in --json
 _PARTS = {
     "memory": "the same work took longer on a core (caches, bandwidth, SMT, clocks)",
@@ -130,6 +132,7 @@ def _slowdown(job: dict[str, Any], length: float) -> Iterator[str]:
             f"{job['name']} (guaranteed, SLO {100 * job['slo']:g} %): slowdown not known; "
             f"{job['baseline_steps']} steps alone were seen"
         )
+        yield from _ops(job)
         return
     verdict = "within" if job["slowdown"] <= job["slo"] else "above"
     yield (
@@ -137,6 +140,11 @@ def _slowdown(job: dict[str, Any], length: float) -> Iterator[str]:
         f"(+-{100 * job['slowdown_error']:.1f}), {verdict} its SLO of {100 * job['slo']:g} %; "
         f"about {_time(job['lost_seconds'])} of {_time(length)} lost"
     )
+    yield from _parts(job)
+    yield from _ops(job)
+
+
+def _parts(job: dict[str, Any]) -> Iterator[str]:
     if job["parts"] is None:
         yield "    of what it is made is not known yet"
         return
@@ -149,6 +157,23 @@ def _slowdown(job: dict[str, Any], length: float) -> Iterator[str]:
         f"{100 * shared['running']:.0f} %, and waited for one for "
         f"{100 * quiet['waiting_for_a_core']:.1f} and {100 * shared['waiting_for_a_core']:.1f} %"
         + ("; too short to go by" if quiet["seconds"] < _LEAST_EVIDENCE_S else "")
+    )
+
+
+def _ops(job: dict[str, Any]) -> Iterator[str]:
+    ops = job["ops"]
+    if ops is None:
+        return
+    names = ", ".join(
+        f"{op['name'].removeprefix('aten::')} {100 * op['seconds'] / ops['op_seconds']:.0f} %"
+        for op in ops["top"][:_OP_NAMES]
+    )
+    yield (
+        f"    its ops, from {ops['samples']:.0f} samples in {_time(ops['window_seconds'])}: they "
+        f"ran for at least {100 * ops['busy']:.0f} % of the time, {100 * ops['on_core']:.0f} % of "
+        f"that on a core; products and convolutions took {100 * ops['compute']:.0f} %, ops that "
+        f"memory bounds {100 * ops['memory']:.0f} % ({names})"
+        + ("; too few to go by" if ops["samples"] < _LEAST_SAMPLES else "")
     )
 
 

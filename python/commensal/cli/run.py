@@ -26,6 +26,7 @@ from commensal._environment import (
     parse_ask_wait,
     parse_background_rate,
     parse_park_idle,
+    parse_switch,
 )
 from commensal._lifetime import leave_watcher
 from commensal._quantities import (
@@ -64,7 +65,8 @@ def register(app: typer.Typer) -> None:
             [
                 *("COMMENSAL_INSTANCE", "COMMENSAL_RUNTIME_DIR"),
                 *("COMMENSAL_SPILL_DIR", "COMMENSAL_MEMORY_POLICY"),
-                *("COMMENSAL_ASK_WAIT", "COMMENSAL_PARK_IDLE", "TMPDIR"),
+                *("COMMENSAL_ASK_WAIT", "COMMENSAL_PARK_IDLE"),
+                *("COMMENSAL_SAMPLE_OPS", "TMPDIR"),
             ],
         ),
     )(run)
@@ -191,6 +193,8 @@ def run(
     with blaming("COMMENSAL_BACKGROUND_RATE"):
         if text := os.environ.get("COMMENSAL_BACKGROUND_RATE"):
             rate = parse_background_rate(text)
+    with blaming("COMMENSAL_SAMPLE_OPS"):
+        sample_ops = parse_switch(os.environ.get("COMMENSAL_SAMPLE_OPS") or "1")
     with blaming("--ask-wait"):
         if (text := _given(ask_wait, "COMMENSAL_ASK_WAIT")) is not None:
             ask_wait_ms = parse_ask_wait(text)
@@ -215,6 +219,7 @@ def run(
         ask_wait_ms=ask_wait_ms,
         park_idle_ms=park_idle_ms,
         background_rate_bytes=rate,
+        sample_ops=sample_ops,
     )
     raise typer.Exit(_run_job(settings, coordinator, command))
 

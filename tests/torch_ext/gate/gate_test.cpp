@@ -6,12 +6,12 @@
 
 #include <atomic>
 #include <functional>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "tests/torch_ext/fake_clock.h"
+#include "tests/torch_ext/gate/fake_device.h"
 
 namespace commensal {
 namespace {
@@ -19,42 +19,10 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 using testing::FakeClock;
+using testing::FakeDevice;
 
 OpDuration g_add;
 OpDuration g_mm;
-
-/// A device whose state tests set from any thread.
-class FakeDevice final : public DeviceObserver {
- public:
-  DeviceObservation observe(TimePoint now) const noexcept override {
-    const std::lock_guard lock(mutex_);
-    DeviceObservation seen = seen_;
-    seen.now = now;
-    return seen;
-  }
-  void set(const std::function<void(DeviceObservation&)>& change) {
-    const std::lock_guard lock(mutex_);
-    change(seen_);
-  }
-  void burst(TimePoint now) {
-    set([now](DeviceObservation& seen) {
-      seen.guaranteed_present = seen.coordinator_alive = true;
-      seen.all_waiting = false;
-      seen.busy_since = now;
-    });
-  }
-  void gap(TimePoint since, TimePoint end) {
-    set([=](DeviceObservation& seen) {
-      seen.guaranteed_present = seen.coordinator_alive = seen.all_waiting = true;
-      seen.idle_since = seen.last_touch = since;
-      seen.idle_expected_end = end;
-    });
-  }
-
- private:
-  mutable std::mutex mutex_;
-  DeviceObservation seen_;
-};
 
 /// Waits until something is true; tests fail rather than hang.
 template <typename Condition>

@@ -66,9 +66,13 @@ TEST(StatisticsTest, HasEveryFieldOfTheSchema) {
                                      "out_of_memory_total",
                                      "revision",
                                      "notes"});
-  expect_fields(stats.at("gate"),
-                {"law", "share", "share_min", "state", "reason", "closed_seconds_total",
-                 "ops_gated_total", "ops_seen_total", "busy_seconds_total", "idle_class"});
+  expect_fields(stats.at("gate"), {"law", "share", "share_min", "state", "reason",
+                                   "closed_seconds_total", "ops_gated_total", "ops_seen_total",
+                                   "busy_seconds_total", "off_device_seconds_total",
+                                   "in_flight_seconds", "in_flight_bound_seconds", "idle_class"});
+  expect_fields(stats.at("samples"),
+                {"windows_total", "window_seconds_total", "ops_total", "ops_unclassified_total",
+                 "compute_seconds_total", "memory_seconds_total", "on_core_seconds_total", "top"});
   expect_fields(stats.at("step"),
                 {"number", "last_seconds", "median_seconds", "confidence", "source"});
   expect_fields(stats.at("activity"),
@@ -112,6 +116,28 @@ TEST(StatisticsTest, WritesUnitsAsPromised) {
   EXPECT_DOUBLE_EQ(stats["memory"]["longest_pause_seconds"], 0.012);
   EXPECT_DOUBLE_EQ(stats["step"]["median_seconds"], 0.25);
   EXPECT_EQ(stats["step"]["source"], "hook");
+}
+
+TEST(StatisticsTest, TellsWhatWasSampled) {
+  StatisticsView view;
+  view.sample_windows = 3;
+  view.sampled = std::chrono::milliseconds{150};
+  view.samples.samples = 40;
+  view.samples.compute = std::chrono::milliseconds{80};
+  view.samples.top = {{"aten::mm", "compute", 12, std::chrono::milliseconds{80}}};
+  const nlohmann::json samples = to_json(view).at("samples");
+  EXPECT_EQ(samples["windows_total"], 3);
+  EXPECT_DOUBLE_EQ(samples["window_seconds_total"], 0.15);
+  EXPECT_DOUBLE_EQ(samples["compute_seconds_total"], 0.08);
+  EXPECT_EQ(samples["top"], nlohmann::json::parse(R"([
+    {"name": "aten::mm", "work": "compute", "samples": 12, "seconds": 0.08}])"));
+}
+
+TEST(StatisticsTest, ABoundThatIsNotThereIsNull) {
+  StatisticsView view;
+  EXPECT_TRUE(to_json(view)["gate"]["in_flight_bound_seconds"].is_null());
+  view.gate.in_flight_bound = std::chrono::milliseconds{2};
+  EXPECT_DOUBLE_EQ(to_json(view)["gate"]["in_flight_bound_seconds"], 0.002);
 }
 
 TEST(StatisticsTest, NoLimitIsNull) {

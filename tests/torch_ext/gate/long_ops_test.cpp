@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ops that are longer than the gaps: they wait for a long gap, and do not starve.
+#include "torch_ext/gate/long_ops.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/torch_ext/fake_clock.h"
+#include "tests/torch_ext/gate/fake_device.h"
+#include "torch_ext/gate/gate.h"
+
+namespace commensal {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing::FakeClock;
+using testing::FakeDevice;
+
+/// A guaranteed job that is busy for 45 ms and waits for 5, again and again, in simulated time.
+class LongOpsTest : public ::testing::Test {
+ protected:
+  LongOpsTest() {
+    (void)run_op(mm_, milliseconds{11});  // alone: the gate learns their lengths
+    (void)run_op(add_, microseconds{100});
+    device_.set([](DeviceObservation& seen) { seen.trickle = 0.01; });
+    begin_ = clock_.now();
+  }
+
+  void play() {
+    const TimePoint now = clock_.now();
+    if (pause_ != TimePoint{} && now >= pause_ && now < pause_ + milliseconds{300}) {
+      device_.gap(pause_, pause_ + milliseconds{300});
+      return;
+    }
+    const Duration at = (now - begin_) % milliseconds{50};
+    if (at >= milliseconds{45}) {
+      const TimePoint gap = now - at + milliseconds{45};
+      device_.gap(gap, gap + milliseconds{5});
+    } else {
+      device_.burst(now - at);
+    }
+  }
+  /// @return when it started.
+  TimePoint run_op(OpDuration& op, Duration takes) {
+    if (!gate_.try_enter_op(op)) gate_.wait_op(op);
+    const TimePoint started = clock_.now();
+    beside_ = !device_.observe(started).all_waiting;
+    clock_.advance(takes);
+    if (begin_ != TimePoint{}) play();
+    gate_.leave_op(op);
+    return started;
+  }
+  /// Short ops for so long.
+  void run_short(Duration time) {
+    for (const TimePoint end = clock_.now() + time; clock_.now() < end;) {
+      (void)run_op(add_, microseconds{100});
+    }
+  }
+
+  FakeClock clock_;
+  FakeDevice device_;
+  TimePoint begin_;
+  TimePoint pause_;  // an evaluation's, of 300 ms
+  bool beside_ = false;
+  Gate gate_{make_pacing_law("gap"), device_, clock_, [this](Duration time) {
+               clock_.advance(time);
+               play();
+             }};
+  OpDuration mm_;
+  OpDuration add_;
+};
+
+TEST_F(LongOpsTest, C3_AnOpLongerThanTheGapsWaitsForALongOne) {
+  run_short(seconds{2});
+  pause_ = clock_.now() + milliseconds{600};
+  const TimePoint started = run_op(mm_, milliseconds{11});
+  EXPECT_FALSE(beside_);
+  EXPECT_GE(started, pause_);
+  EXPECT_LE(started, pause_ + milliseconds{5});
+}
+
+TEST_F(LongOpsTest, C3_AsShortOpsDoItWouldCollide) {
+  clock_.advance(seconds{2});  // no gap was seen: what is long is not known
+  play();
+  pause_ = clock_.now() + milliseconds{600};
+  const TimePoint started = run_op(mm_, milliseconds{11});
+  EXPECT_TRUE(beside_);
+  EXPECT_LT(started, pause_);
+}
+
+TEST_F(LongOpsTest, AnOpThatFindsNoLongGapGoesByTheTrickle) {
+  run_short(seconds{2});
+  const TimePoint asked = clock_.now();
+  const TimePoint started = run_op(mm_, milliseconds{11});
+  EXPECT_GE(started - asked, milliseconds{800}) << "11 ms are saved at 1 % first";
+  EXPECT_LE(started - asked, milliseconds{1500});
+}
+
+TEST_F(LongOpsTest, C4_LongOpsGetTheSameTrickleAsOthers) {
+  run_short(seconds{2});
+  const TimePoint begin = clock_.now();
+  Duration ran{};
+  for (; clock_.now() - begin < seconds{120}; ran += milliseconds{11}) {
+    (void)run_op(mm_, milliseconds{11});
+  }
+  EXPECT_NEAR(
+      std::chrono::duration<double>(ran) / std::chrono::duration<double>(clock_.now() - begin),
+      0.01, 0.001);
+}
+
+TEST_F(LongOpsTest, AHeldOpSaysWhatItWaitsFor) {
+  run_short(seconds{2});
+  clock_.advance(milliseconds{50} - (clock_.now() - begin_) % milliseconds{50});
+  play();
+  gate_.refresh();
+  EXPECT_FALSE(gate_.try_enter_op(mm_));
+  EXPECT_EQ(gate_.stats().reason, "op longer than the usual gap: held for a long one");
+}
+
+TEST(LongOpsRule, OpsOfOtherThreadsDoNotStarveIt) {
+  // Ops of another thread take what is saved as soon as there is any.
+  PacingInput input;
+  input.device.now = TimePoint{seconds{5}};
+  input.device.guaranteed_present = input.device.coordinator_alive = true;
+  input.device.trickle = 0.01;
+  input.predicted = milliseconds{11};
+  LongOps ops;
+  ops.note_room(TimePoint{milliseconds{1}}, milliseconds{4});
+  ops.note_room(TimePoint{milliseconds{51}}, milliseconds{4});
+  ASSERT_TRUE(ops.is_long(input.predicted));
+  const TimePoint asked = input.device.now;
+  PacingDecision decision = ops.hold(input, input.predicted);
+  while (!decision.open && input.device.now - asked < seconds{10}) {
+    input.device.now += decision.recheck;
+    decision = ops.hold(input, input.predicted);  // its debt never falls below zero
+  }
+  EXPECT_TRUE(decision.open);
+  EXPECT_NEAR(std::chrono::duration<double>(input.device.now - asked).count(), 2.2, 0.05);
+  EXPECT_EQ(decision.prepaid, Duration::zero()) << "so it pays afterwards";
+}
+
+TEST(LongOpsRule, OneLongGapMakesNoUsualOne) {
+  LongOps ops;
+  TimePoint gap{seconds{1}};
+  const auto see = [&](Duration room) {
+    ops.note_room(gap += milliseconds{50}, room);
+    ops.note_room(gap, room / 2);
+  };
+  for (int i = 0; i < 20; ++i) see(milliseconds{5});
+  see(seconds{10});
+  see(milliseconds{5});
+  EXPECT_TRUE(ops.is_long(milliseconds{11}));
+  EXPECT_FALSE(ops.is_long(milliseconds{4}));
+  for (int i = 0; i < 40; ++i) see(milliseconds{40});
+  EXPECT_FALSE(ops.is_long(milliseconds{11})) << "gaps became longer";
+}
+
+TEST(LongOpsRule, WithoutGapsNothingIsLong) { EXPECT_FALSE(LongOps{}.is_long(seconds{1})); }
+
+}  // namespace
+}  // namespace commensal

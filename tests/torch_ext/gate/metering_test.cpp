@@ -1,0 +1,407 @@
+// SPDX-License-Identifier: Apache-2.0
+// What an op is charged: the device's time, not calls and not waiting; and that what a closed gate
+// leaves running is bounded.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <functional>
+#include <future>
+#include <memory>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "tests/torch_ext/fake_clock.h"
+#include "tests/torch_ext/gate/fake_device.h"
+#include "tests/torch_ext/gate/fake_streams.h"
+#include "torch_ext/gate/gate.h"
+#include "torch_ext/gate/work_in_flight.h"
+
+namespace commensal {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing::FakeClock;
+using testing::FakeDevice;
+using testing::FakeStreams;
+
+// --- ops on a CPU: time of their threads -----------------------------------------------------
+
+/// The time of the one thread that a test has.
+class FakeThreadTime final : public ThreadTime {
+ public:
+  [[nodiscard]] Duration total() const noexcept override {
+    ++asked;
+    return ran;
+  }
+  Duration ran{};
+  mutable int asked = 0;
+};
+
+class ThreadTimeTest : public ::testing::Test {
+ protected:
+  /// An op that takes so long, for a part of which its thread runs.
+  void run_op(OpDuration& op, Duration takes, Duration runs) {
+    ASSERT_TRUE(gate_.try_enter_op(op));
+    clock_.advance(takes);
+    thread_.ran += runs;
+    gate_.leave_op(op);
+  }
+
+  FakeClock clock_;
+  FakeDevice device_;
+  FakeThreadTime thread_;
+  Gate gate_{make_pacing_law("open"), device_, clock_,
+             [this](Duration time) { clock_.advance(time); },
+             DeviceTime{.threads = &thread_, .work = nullptr}};
+  /// Times are known to about a nanosecond an op.
+  static void expect_about(Duration got, Duration wanted) {
+    EXPECT_NEAR(static_cast<double>(got.count()), static_cast<double>(wanted.count()), 2000.0);
+  }
+  OpDuration mm_;
+};
+
+TEST_F(ThreadTimeTest, C4_AnOpThatWaitsIsChargedForWhatItsThreadRan) {
+  run_op(mm_, milliseconds{10}, milliseconds{10});
+  expect_about(gate_.stats().busy_total, milliseconds{10});
+  run_op(mm_, milliseconds{10}, milliseconds{2});
+  expect_about(gate_.stats().busy_total, milliseconds{12});
+  expect_about(gate_.stats().off_device_total, milliseconds{8});
+  EXPECT_LT(mm_.predicted(), milliseconds{10}) << "a wait is no part of its length either";
+}
+
+TEST_F(ThreadTimeTest, C4_AShortOpThatIsHeldUpIsNoLongOp) {
+  for (int i = 0; i < 100; ++i) run_op(mm_, microseconds{50}, microseconds{50});
+  expect_about(mm_.predicted(), microseconds{50});
+  run_op(mm_, milliseconds{30}, microseconds{50});  // another process had the core
+  EXPECT_LE(mm_.predicted(), microseconds{600}) << "known to within how often the thread is asked";
+  EXPECT_LE(gate_.stats().busy_total, microseconds{5000 + 50 + 1100});
+}
+
+TEST_F(ThreadTimeTest, ShortOpsAskTheKernelOnceAMillisecond) {
+  for (int i = 0; i < 1000; ++i) run_op(mm_, microseconds{10}, microseconds{10});
+  EXPECT_LE(thread_.asked, 12);
+  expect_about(gate_.stats().busy_total, milliseconds{10});
+}
+
+TEST_F(ThreadTimeTest, WhatAThreadRanBetweenOpsIsNotTheirs) {
+  run_op(mm_, milliseconds{1}, milliseconds{1});
+  clock_.advance(seconds{1});
+  thread_.ran += seconds{1};  // its own Python
+  run_op(mm_, milliseconds{5}, milliseconds{1});
+  expect_about(gate_.stats().busy_total, milliseconds{2});
+}
+
+/// Two threads: one's op waits for the end of the other's, as a reentrant backward does. Returns
+/// what they were taken to need: who waits, who works.
+std::pair<Duration, Duration> wait_for_anothers_op(const DeviceTime& time) {
+  FakeDevice device;
+  Gate gate(make_pacing_law("open"), device, SteadyClock::instance(), {}, time);
+  OpDuration waits;
+  OpDuration works;
+  EXPECT_TRUE(gate.try_enter_op(waits));
+  std::thread([&] {
+    EXPECT_TRUE(gate.try_enter_op(works));
+    const Duration begin = CpuThreadTime::instance().total();
+    while (CpuThreadTime::instance().total() - begin < milliseconds{40}) {
+    }
+    gate.leave_op(works);
+  }).join();
+  gate.leave_op(waits);
+  return {waits.predicted(), works.predicted()};
+}
+
+TEST(ThreadTimeOfThreads, C4_AnOpThatWaitsForAnotherThreadsOpIsNotChargedTwice) {
+  const auto [waits, works] = wait_for_anothers_op(DeviceTime::of_cpu(SteadyClock::instance()));
+  EXPECT_GE(works, milliseconds{39});
+  EXPECT_LT(waits, works / 2);
+}
+
+TEST(ThreadTimeOfThreads, C4_WithoutThreadTimesItIs) {
+  const auto [waits, works] = wait_for_anothers_op(DeviceTime{});
+  EXPECT_GE(waits, works);
+}
+
+// --- ops on a device with queues ---------------------------------------------------------------
+
+constexpr Duration kHostTime = microseconds{10};  // of a call that issues an op
+
+class QueuedWorkTest : public ::testing::Test {
+ protected:
+  QueuedWorkTest() { use(DeviceTime{.threads = nullptr, .work = &streams_}); }
+
+  void use(const DeviceTime& time) {
+    gate_ = std::make_unique<Gate>(
+        make_pacing_law("gap"), device_, clock_,
+        [this](Duration sleep) {
+          clock_.advance(sleep);
+          on_sleep_();
+        },
+        time);
+  }
+  /// Issues an op that runs for so long. @return when it was issued.
+  TimePoint run_op(OpDuration& op, Duration runs) {
+    if (!gate_->try_enter_op(op)) gate_->wait_op(op);
+    const TimePoint issued = clock_.now();
+    clock_.advance(kHostTime);
+    streams_.issue(runs);
+    gate_->leave_op(op);
+    return issued;
+  }
+  /// A wait that is expected to last for so long, and what may be in flight meanwhile.
+  void open_gap(Duration length, Duration bound) {
+    clock_.advance(milliseconds{1});
+    device_.gap(clock_.now() - milliseconds{1}, clock_.now() + length);
+    device_.set([bound](DeviceObservation& seen) { seen.in_flight_bound = bound; });
+  }
+  /// Issues ops into a gap of 50 ms until it ends. @return what runs on after its end.
+  Duration left_running(Duration bound) {
+    for (int i = 0; i < 50; ++i) (void)run_op(mm_, microseconds{300});  // learns their length
+    clock_.advance(seconds{1});
+    open_gap(seconds{1}, bound);  // the wait ends earlier than foreseen
+    const TimePoint end = clock_.now() + milliseconds{50};
+    Duration left{};
+    on_sleep_ = [&] {
+      if (clock_.now() < end || left != Duration{}) return;
+      left = streams_.backlog();
+      device_.set([](DeviceObservation& seen) { seen.guaranteed_present = false; });
+    };
+    while (clock_.now() < end) (void)run_op(mm_, microseconds{300});
+    return left != Duration{} ? left : streams_.backlog();
+  }
+
+  FakeClock clock_;
+  FakeDevice device_;
+  FakeStreams streams_{clock_};
+  std::function<void()> on_sleep_ = [] {};
+  std::unique_ptr<Gate> gate_;
+  OpDuration mm_;
+};
+
+TEST_F(QueuedWorkTest, C1_WhatRunsOnAfterClosingIsTheBoundAndAnOp) {
+  const Duration left = left_running(milliseconds{2});
+  EXPECT_GT(left, milliseconds{1}) << "the bound is made use of";
+  EXPECT_LE(left, milliseconds{2} + microseconds{300});
+}
+
+TEST_F(QueuedWorkTest, C1_WithoutABoundTheQueueRunsOn) {
+  EXPECT_GT(left_running(Duration::zero()), milliseconds{100});
+}
+
+TEST_F(QueuedWorkTest, C2_TheDeviceHasWorkAllTheTimeWhileTheGateIsOpen) {
+  for (int i = 0; i < 50; ++i) (void)run_op(mm_, microseconds{50});
+  clock_.advance(seconds{1});
+  open_gap(seconds{10}, microseconds{500});
+  const Duration ran = streams_.busy_total();
+  const TimePoint begin = clock_.now();
+  while (clock_.now() - begin < milliseconds{500}) (void)run_op(mm_, microseconds{50});
+  EXPECT_GE((streams_.busy_total() - ran) * 100, (clock_.now() - begin) * 99);
+}
+
+TEST_F(QueuedWorkTest, C2_ABoundBelowAnOpLeavesBubbles) {
+  for (int i = 0; i < 50; ++i) (void)run_op(mm_, microseconds{50});
+  clock_.advance(seconds{1});
+  open_gap(seconds{10}, microseconds{20});
+  const Duration ran = streams_.busy_total();
+  const TimePoint begin = clock_.now();
+  while (clock_.now() - begin < milliseconds{500}) (void)run_op(mm_, microseconds{50});
+  EXPECT_LT((streams_.busy_total() - ran) * 100, (clock_.now() - begin) * 80);
+}
+
+TEST_F(QueuedWorkTest, C3_AnOpIsNotIssuedBehindMoreThanTheGapHasRoomFor) {
+  for (int i = 0; i < 50; ++i) (void)run_op(mm_, milliseconds{1});
+  clock_.advance(seconds{1});
+  open_gap(milliseconds{20}, Duration::zero());
+  const TimePoint end = clock_.now() + milliseconds{20};
+  on_sleep_ = [&] {
+    device_.set([](DeviceObservation& seen) { seen.guaranteed_present = false; });
+  };
+  while (gate_->try_enter_op(mm_)) {
+    clock_.advance(kHostTime);
+    streams_.issue(milliseconds{1});
+    gate_->leave_op(mm_);
+  }
+  EXPECT_LE(clock_.now() + streams_.backlog(), end + kHostTime);
+  EXPECT_GE(streams_.backlog(), milliseconds{17});
+}
+
+/// Share of the device's time that ops of a length get beside a busy guaranteed job, of 2 %.
+double trickle_of(FakeClock& clock, FakeDevice& device, FakeStreams& streams,
+                  const std::function<void(OpDuration&, Duration)>& run, Duration length) {
+  OpDuration op;
+  device.burst(clock.now());
+  device.set([](DeviceObservation& seen) { seen.trickle = 0.02; });
+  run(op, length);
+  clock.advance(seconds{2});
+  const TimePoint begin = clock.now();
+  const Duration ran = streams.busy_total();
+  while (clock.now() - begin < seconds{30}) run(op, length);
+  return std::chrono::duration<double>(streams.busy_total() - ran) /
+         std::chrono::duration<double>(clock.now() - begin);
+}
+
+TEST_F(QueuedWorkTest, C4_ShortAndLongOpsGetTheSameShareOfTheDevice) {
+  for (const Duration length : {Duration{microseconds{10}}, Duration{milliseconds{10}}}) {
+    EXPECT_NEAR(trickle_of(
+                    clock_, device_, streams_,
+                    [this](OpDuration& op, Duration runs) { (void)run_op(op, runs); }, length),
+                0.02, 0.004)
+        << length.count() << " ns";
+  }
+}
+
+TEST_F(QueuedWorkTest, C4_ChargedForTheCallLongOpsTakeTheDevice) {
+  use(DeviceTime{});  // an op that returned is taken to be done
+  EXPECT_GT(
+      trickle_of(
+          clock_, device_, streams_,
+          [this](OpDuration& op, Duration runs) { (void)run_op(op, runs); }, milliseconds{10}),
+      0.5);
+}
+
+TEST_F(QueuedWorkTest, C5_AMarkerIsForAChunkOfWork) {
+  for (int i = 0; i < 10; ++i) (void)run_op(mm_, microseconds{10});
+  clock_.advance(seconds{1});
+  (void)run_op(mm_, microseconds{10});
+  const auto before = streams_.markers();
+  for (int i = 0; i < 1000; ++i) (void)run_op(mm_, microseconds{10});
+  EXPECT_LE(streams_.markers() - before, 60U);
+  EXPECT_GE(streams_.markers() - before, 40U);
+}
+
+TEST_F(QueuedWorkTest, C5_OnlyWhatWasNeverSeenIsMarkedOpByOp) {
+  std::vector<OpDuration> ops(1000);
+  for (OpDuration& op : ops) (void)run_op(op, microseconds{10});
+  EXPECT_GE(streams_.markers(), 1000U);
+  clock_.advance(seconds{1});
+  gate_->refresh();
+  const auto before = streams_.markers();
+  for (OpDuration& op : ops) (void)run_op(op, microseconds{10});
+  EXPECT_LE(streams_.markers() - before, 60U);
+}
+
+TEST_F(QueuedWorkTest, PredictionsAreCorrectedByWhatTheDeviceSays) {
+  OpDuration add;
+  OpDuration conv;
+  for (int i = 0; i < 200; ++i) {
+    (void)run_op(add, microseconds{20});
+    (void)run_op(conv, microseconds{900});
+    clock_.advance(milliseconds{2});
+    gate_->refresh();
+  }
+  EXPECT_NEAR(static_cast<double>(add.predicted().count()), 20e3, 2e3);
+  EXPECT_NEAR(static_cast<double>(conv.predicted().count()), 900e3, 20e3);
+  for (int i = 0; i < 100; ++i) {  // its input became smaller
+    (void)run_op(conv, microseconds{100});
+    clock_.advance(milliseconds{2});
+    gate_->refresh();
+  }
+  EXPECT_NEAR(static_cast<double>(conv.predicted().count()), 100e3, 10e3);
+  EXPECT_NEAR(std::chrono::duration<double>(gate_->stats().busy_total).count(),
+              std::chrono::duration<double>(streams_.busy_total()).count(), 2e-3);
+}
+
+TEST_F(QueuedWorkTest, QueuesOfOneThreadCountTogether) {
+  for (int i = 0; i < 50; ++i) (void)run_op(mm_, microseconds{300});
+  clock_.advance(seconds{1});
+  open_gap(seconds{1}, milliseconds{1});
+  for (std::size_t i = 0; i < 200; ++i) {
+    streams_.use_queue(i % 3);
+    (void)run_op(mm_, microseconds{300});
+    ASSERT_LE(streams_.backlog(), microseconds{1300});
+  }
+}
+
+TEST_F(QueuedWorkTest, ADeviceThatMakesNoMarkersIsBelievedWhatWasForetold) {
+  for (int i = 0; i < 50; ++i) (void)run_op(mm_, microseconds{300});
+  clock_.advance(seconds{1});
+  open_gap(seconds{10}, milliseconds{1});
+  streams_.fail_to_mark();
+  const TimePoint begin = clock_.now();
+  for (int i = 0; i < 1000; ++i) (void)run_op(mm_, microseconds{300});
+  EXPECT_LT(clock_.now() - begin, seconds{1}) << "nothing waits for a marker that does not exist";
+}
+
+TEST_F(QueuedWorkTest, WhatAThreadLeftBehindDoesNotCloseTheGateForEver) {
+  OpDuration small;
+  for (int i = 0; i < 50; ++i) {
+    (void)run_op(mm_, microseconds{100});
+    (void)run_op(small, microseconds{60});
+  }
+  clock_.advance(seconds{1});
+  open_gap(seconds{100}, microseconds{150});
+  const TimePoint begin = clock_.now();
+  on_sleep_ = [&] {  // or this test would not end
+    if (clock_.now() - begin > seconds{10}) gate_->disarm_in_child();
+  };
+  std::promise<void> end;
+  const std::shared_future<void> over = end.get_future().share();
+  std::atomic<int> issued{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 3; ++i) {  // too little for a marker each, together more than the bound
+    threads.emplace_back([&] {
+      (void)run_op(small, microseconds{60});
+      issued.fetch_add(1);
+      over.wait();
+    });
+    while (issued.load() <= i) std::this_thread::yield();
+  }
+  for (int i = 0; i < 100; ++i) (void)run_op(mm_, microseconds{100});
+  EXPECT_LT(clock_.now() - begin, milliseconds{300});
+  end.set_value();
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST_F(QueuedWorkTest, AnOpAtTheBoundSaysSo) {
+  for (int i = 0; i < 50; ++i) (void)run_op(mm_, milliseconds{1});
+  clock_.advance(seconds{1});
+  open_gap(seconds{1}, milliseconds{1});
+  (void)run_op(mm_, milliseconds{1});
+  gate_->refresh();
+  EXPECT_FALSE(gate_->try_enter_op(mm_));
+  const GateStats stats = gate_->stats();
+  EXPECT_EQ(stats.reason, "work in flight is at its bound");
+  EXPECT_EQ(stats.in_flight, milliseconds{1});
+  EXPECT_EQ(stats.in_flight_bound, milliseconds{1});
+  gate_->wait_op(mm_);
+  gate_->leave_op(mm_);
+}
+
+// --- several threads on a CPU --------------------------------------------------------------------
+
+TEST(BoundOnACpuTest, OpsOfSeveralThreadsCountTogether) {
+  FakeClock clock;
+  FakeDevice device;
+  Gate gate(make_pacing_law("gap"), device, clock, [&](Duration time) { clock.advance(time); });
+  OpDuration op;
+  OpDuration other;
+  EXPECT_TRUE(gate.try_enter_op(op));
+  clock.advance(milliseconds{2});
+  gate.leave_op(op);  // alone: 2 ms
+  clock.advance(milliseconds{1});
+  device.gap(clock.now() - milliseconds{1}, clock.now() + seconds{1});
+  const auto second_thread_may = [&] {
+    bool may = false;
+    std::thread([&] {
+      may = gate.try_enter_op(other);
+      if (may) gate.leave_op(other);
+    }).join();
+    return may;
+  };
+  EXPECT_TRUE(gate.try_enter_op(op));
+  EXPECT_TRUE(second_thread_may()) << "no bound";
+  device.set([](DeviceObservation& seen) { seen.in_flight_bound = milliseconds{3}; });
+  clock.advance(microseconds{100});  // the decision that is in force runs out
+  EXPECT_TRUE(second_thread_may()) << "1.9 of 3 ms are in flight";
+  device.set([](DeviceObservation& seen) { seen.in_flight_bound = microseconds{1500}; });
+  clock.advance(microseconds{100});
+  EXPECT_FALSE(second_thread_may()) << "1.8 of 1.5 ms";
+  clock.advance(microseconds{500});
+  EXPECT_TRUE(second_thread_may()) << "1.3 ms are left of it";
+  gate.leave_op(op);
+}
+
+}  // namespace
+}  // namespace commensal

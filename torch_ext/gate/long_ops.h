@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ops that are longer than the guaranteed job's usual gaps. Internal to torch_ext/gate.
+#pragma once
+
+#include "allocator/base/clock.h"
+#include "torch_ext/gate/pacing_law.h"
+
+namespace commensal {
+
+/// Holds ops that no usual gap has room for until a long gap comes (an evaluation, a checkpoint).
+///
+/// Such an op beside a busy guaranteed job is a collision of its full length. So it does not go at
+/// once and pay afterwards, as short ones do, but **saves first**: it goes when the trickle would
+/// have paid for it, and in the time until then a long gap may come. The trickle's rate is the same
+/// either way, so nobody starves. If other threads use up what is saved, it goes after twice that
+/// time.
+///
+/// Not thread-safe; equal inputs in equal order, equal decisions.
+class LongOps {
+ public:
+  /// Notes the longest op that may start now, in the gap that began at `gap`.
+  void note_room(TimePoint gap, Duration room) noexcept;
+  /// Room of the usual gap: a decayed mean of the most that each gap had; zero: none has ended yet.
+  /// One gap counts at most as four times the usual one.
+  [[nodiscard]] Duration usual_room() const noexcept { return usual_; }
+  [[nodiscard]] bool is_long(Duration needs) const noexcept {
+    return usual_ > Duration::zero() && needs > usual_;
+  }
+  /// Decides on an op for which `is_long` and that has no room now.
+  [[nodiscard]] PacingDecision hold(const PacingInput& input, Duration needs) noexcept;
+
+ private:
+  TimePoint gap_;
+  Duration room_{};  // most that this gap had
+  Duration usual_{};
+  TimePoint held_since_;  // zero: none is held
+  TimePoint asked_;
+};
+
+}  // namespace commensal

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// Counts the predicted time of work that was issued and is not completed, and corrects predictions
+// by what the device says it took.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "allocator/base/clock.h"
+#include "allocator/base/mutex.h"
+#include "torch_ext/gate/device_time.h"
+#include "torch_ext/gate/op_duration.h"
+
+namespace commensal {
+
+/// An op that was issued.
+struct IssuedWork {
+  OpEstimate op;
+  Duration predicted{};     ///< zero: never seen
+  std::uint8_t charge = 0;  ///< what its time is charged to; the gate's own
+  Duration prepaid{};       ///< of its time, this much is charged already
+};
+
+/// Work between two markers of one thread.
+struct CompletedWork {
+  std::uint8_t charge = 0;
+  Duration predicted{};
+  Duration prepaid{};
+  Duration took{};  ///< as the device measured it
+};
+
+/// The work of one process in a device's queues.
+///
+/// Work is marked in chunks, not op by op: a marker costs a microsecond or two (C5). A chunk is
+/// `kChunk` long, half of the bound where that is less, so that a second one is queued while the
+/// first is waited for (C2). An op that was never seen is a chunk of its own: it is measured alone.
+/// What a chunk took goes to its ops in proportion to what they were predicted to take.
+///
+/// Thread safety: any member from any thread. The work clock is called without locks.
+class WorkInFlight {
+ public:
+  static constexpr Duration kChunk = std::chrono::microseconds{200};
+  static constexpr std::size_t kMostOps = 64;     ///< in a chunk
+  static constexpr std::size_t kMostChunks = 64;  ///< at once; more work goes into open ones
+  /// The little work that a thread left without a marker counts as done after this: the thread may
+  /// be gone, or have nothing more to do.
+  static constexpr Duration kForgotten = std::chrono::milliseconds{50};
+
+  /// What a thread has issued since its last marker: a number of ours; to be kept by the thread.
+  using Open = std::uint8_t;
+  static constexpr Open kNone = UINT8_MAX;
+
+  explicit WorkInFlight(WorkClock& clock);
+  WorkInFlight(const WorkInFlight&) = delete;
+  WorkInFlight& operator=(const WorkInFlight&) = delete;
+
+  /// Notes an op that the calling thread issued. May put a marker behind it.
+  /// Work of another charge is another chunk.
+  /// @param bound  on work in flight; zero: none.
+  void issued(Open& open, const IssuedWork& work, Duration bound, TimePoint now) noexcept;
+  /// Puts a marker behind what the calling thread has issued, before it waits.
+  void flush(Open& open) noexcept;
+  /// Asks what was completed, corrects predictions, and calls `take` for each chunk, without locks.
+  template <typename Take>
+  void collect(TimePoint now, Take take) noexcept {
+    std::array<CompletedWork, kMostChunks> done;
+    const std::size_t count = collect_into(done, now);
+    for (std::size_t i = 0; i < count; ++i) take(done[i]);
+  }
+  /// Predicted time of what was issued and is not known to be completed.
+  [[nodiscard]] Duration pending() const noexcept {
+    return Duration{pending_ns_.load(std::memory_order_relaxed)};
+  }
+  [[nodiscard]] std::uint64_t markers() const noexcept {
+    return markers_.load(std::memory_order_relaxed);
+  }
+
+ private:
+  enum class State : std::uint8_t { kFree, kOpen, kMarking, kMarked, kAsked };
+  struct Part {
+    OpEstimate op;
+    Duration predicted{};
+  };
+  struct Chunk {
+    State state = State::kFree;
+    std::uint8_t charge = 0;
+    std::uint8_t ops = 0;
+    WorkClock::Marker marker = 0;
+    Duration predicted{};
+    Duration prepaid{};
+    TimePoint touched;
+    std::array<Part, kMostOps> parts;
+  };
+
+  [[nodiscard]] std::size_t collect_into(std::array<CompletedWork, kMostChunks>& done,
+                                         TimePoint now) noexcept;
+  [[nodiscard]] Open free_chunk() const noexcept COMMENSAL_REQUIRES(mutex_);
+  CompletedWork finish(Chunk& chunk, Duration took) noexcept COMMENSAL_REQUIRES(mutex_);
+
+  WorkClock& clock_;
+  std::atomic<std::int64_t> pending_ns_{0};
+  std::atomic<std::uint64_t> markers_{0};
+  std::atomic<bool> collecting_{false};
+  mutable Mutex mutex_;
+  std::array<Chunk, kMostChunks> chunks_ COMMENSAL_GUARDED_BY(mutex_);
+};
+
+}  // namespace commensal
