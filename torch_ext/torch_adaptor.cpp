@@ -2,6 +2,7 @@
 // The C functions of libcommensal_torch, which Python loads by ctypes where torch is imported.
 #include "torch_ext/torch_adaptor.h"
 
+#include <ATen/Parallel.h>
 #include <dlfcn.h>
 #include <pthread.h>
 #include <torch/headeronly/version.h>
@@ -62,6 +63,7 @@ void install_all(Session& session) {
   install_cpu_allocator(session);
   install_range_callback(session);
   install_op_callback(session);
+  session.on_thread_count(&at::get_num_threads, &at::set_num_threads);
   ::pthread_atfork(&prepare_op_callback_for_fork, &release_op_callback_in_parent, &disarm_child);
 }
 

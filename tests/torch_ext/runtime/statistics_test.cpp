@@ -69,6 +69,8 @@ TEST(StatisticsTest, HasEveryFieldOfTheSchema) {
   expect_fields(stats.at("gate"),
                 {"law", "share", "share_min", "state", "reason", "closed_seconds_total",
                  "ops_gated_total", "ops_seen_total", "busy_seconds_total", "idle_class"});
+  expect_fields(stats.at("cores"),
+                {"cpus", "own", "reason", "threads_left_alone", "elastic_threads", "threads"});
   expect_fields(stats.at("step"),
                 {"number", "last_seconds", "median_seconds", "confidence", "source"});
   expect_fields(stats.at("activity"),
