@@ -2,6 +2,7 @@
 // The C functions of libcommensal_torch, which Python loads by ctypes where torch is imported.
 #include "torch_ext/torch_adaptor.h"
 
+#include <ATen/Parallel.h>
 #include <dlfcn.h>
 #include <pthread.h>
 #include <torch/headeronly/version.h>
@@ -75,6 +76,7 @@ void install_all(Session& session) {
   install_range_callback(session);
   install_op_callback(session);
   install_op_sampler(session);
+  session.on_thread_count(&at::get_num_threads, &at::set_num_threads);
   ::pthread_atfork(&prepare_for_fork, &release_parent, &disarm_child);
 }
 

@@ -39,6 +39,8 @@ json empty_stats() {
     "samples": {"windows_total": 0, "window_seconds_total": 0.0, "ops_total": 0,
                 "ops_unclassified_total": 0, "compute_seconds_total": 0.0,
                 "memory_seconds_total": 0.0, "on_core_seconds_total": 0.0, "top": []},
+    "cores": {"cpus": "", "own": "", "reason": "", "threads_left_alone": 0,
+              "elastic_threads": false, "threads": null},
     "step": {"number": 0, "last_seconds": 0.0, "median_seconds": 0.0, "confidence": 0.0,
              "source": "none"},
     "activity": {"state": "unknown", "waits_total": 0, "wait_seconds_total": 0.0,
@@ -194,6 +196,8 @@ json NodeCoordinator::job_status(const Job& job, TimePoint now) const {
                      {"min", job.share.min},
                      {"max", job.share.max},
                      {"reason", guaranteed ? "guaranteed" : job.share_reason}};
+  result["group"] = {
+      {"low", job.group.low}, {"path", job.group.group.native()}, {"reason", job.group.reason}};
   result["paused"] = job.paused;
   result["members"] = std::move(members);
   result["started_seconds_ago"] = seconds(now - job.started);
@@ -241,12 +245,20 @@ json NodeCoordinator::status(const std::string& job, TimePoint now) {
                  {"available_bytes", available_ ? json(available_->count()) : json(nullptr)},
                  {"covers", config_.charge_unmanaged ? "all" : "managed"},
                  {"use", device_shares(now)},
+                 {"opportunistic_cpus", core_share_.cores.to_string()},
+                 {"opportunistic_cpus_reason", core_share_reason_},
                  {"reason", device_.reason}}}},
               {"jobs", std::move(jobs)}};
 }
 
 void NodeCoordinator::end_job(Job& job, const std::string& exit_reason, TimePoint now) {
   log(job.id, "departure", job.name + " " + exit_reason, now);
+  if (!job.members.empty()) job.history.finish(sample_of(job, now));
+  json costs = json::array();
+  for (const Job& other : table_.jobs()) {
+    if (other.job_class == JobClass::kGuaranteed) costs.push_back(cost_of(other));
+  }
+  json device = device_shares(now);
   json status = job_status(job, now);
   status["ended"] = true;
   status["exit_reason"] = exit_reason;
@@ -258,9 +270,15 @@ void NodeCoordinator::end_job(Job& job, const std::string& exit_reason, TimePoin
   for (const Member& member : job.members) ledger_.close(job.key(member));
   ledger_.set_unmanaged(job.id, Bytes{});
   if (job.job_class == JobClass::kOpportunistic) forget_speeds();
-  ended_.push_back({std::move(status), job.started, now});
+  const TimePoint started = job.started;
+  const JobId id = job.id;
+  job.members.clear();
+  ended_.push_back(
+      {std::move(status), started, now, std::move(job), std::move(costs), std::move(device)});
   if (ended_.size() > kEndedKept) ended_.pop_front();
-  table_.remove(job.id);
+  forget_ended(now);
+  job.id = id;  // by which it is found
+  table_.remove(id);
   idle_since_ = now;
 }
 
@@ -342,6 +360,10 @@ void NodeCoordinator::handle(const PeerId& peer, const wire::SetRequest& message
     change.idle_class = message.idle_class;
     tell_done(*message.idle_class ? "into the idle class" : "out of the idle class");
   }
+  if (message.affinity) {
+    change.affinity = message.affinity;
+    tell_done(*message.affinity ? "keeps to the cores that are left" : "on all its cores");
+  }
   if (message.paused) {
     job.paused = *message.paused;
     change.paused = job.paused || job.parked();
@@ -349,7 +371,8 @@ void NodeCoordinator::handle(const PeerId& peer, const wire::SetRequest& message
     if (job.parked() && !job.paused) done += ", and waits: " + job.stage_reason;
     forget_speeds();  // the others compute beside another number of jobs
   }
-  if (message.share || message.paused || message.law || message.slo || message.idle_class) {
+  if (message.share || message.paused || message.law || message.slo || message.idle_class ||
+      message.affinity) {
     change.job_id = job.id.str();
     change.revision = ++job.revision;
     change.reason = "asked by the command line";

@@ -321,6 +321,12 @@ Plan ComputeController::update(const ComputeView& view) {
   return plan;
 }
 
+void ComputeController::surroundings_changed(TimePoint now) {
+  for (auto& [idle_class, budget] : budgets_) budget.state.ceiling = ShareState::kNoCeiling;
+  for (auto& [id, tracked] : guaranteed_) tracked.history.forget_shared();
+  if (!window_closed_) mark_exposure(now);
+}
+
 std::optional<SlowdownEstimate> ComputeController::slowdown(const JobId& guaranteed) const {
   const auto found = guaranteed_.find(guaranteed);
   return found == guaranteed_.end() ? std::nullopt : found->second.last_slowdown;

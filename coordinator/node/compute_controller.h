@@ -91,6 +91,10 @@ class ComputeController {
   /// window is closed every share is 0.
   policies::Plan update(const ComputeView& view);
 
+  /// Says that what jobs do to each other has changed (they run on other cores): what was found to
+  /// cost too much is found anew.
+  void surroundings_changed(TimePoint now);
+
   /// The newest estimate; null until there is a baseline and steps beside an opportunistic job.
   [[nodiscard]] std::optional<SlowdownEstimate> slowdown(const JobId& guaranteed) const;
   [[nodiscard]] MedianEstimate baseline(const JobId& guaranteed) const;

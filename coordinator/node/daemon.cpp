@@ -25,6 +25,7 @@
 
 #include "coordinator/node/background.h"
 #include "coordinator/node/device_page.h"
+#include "coordinator/node/group_weight.h"
 #include "coordinator/node/page_server.h"
 #include "coordinator/node/process_use.h"
 #include "coordinator/wire/paths.h"
@@ -163,7 +164,7 @@ class Daemon {
         signals_(block_signals()),
         coordinator_(coordinator_config(options, after_crash),
                      make_host_device(read_host_facts(), options.memory_budget, options.cores),
-                     getpid(), start_ticks(getpid()), clock_.now()),
+                     getpid(), start_ticks(getpid()), clock_.now(), read_topology()),
         page_(coordinator_.device(), options.trickle, getpid()),
         pages_(pages_path_.native(), [this] { return page_.reader(); }),
         control_(wire::ipc_endpoint(control_path_)) {
@@ -297,7 +298,18 @@ class Daemon {
     std::vector<JobId> ids;
     for (const Job& job : coordinator_.table().jobs()) ids.push_back(job.id);
     for (const JobId& id : ids) measure(id, now);
-    for (const auto& [key, pidfd] : watches_) time_process(key.first, key.second, now);
+    std::map<JobId, ThreadTimes> threads;
+    for (const auto& [key, pidfd] : watches_) {
+      threads[key.first].merge(time_process(key.first, key.second, now));
+    }
+    for (auto& [id, times] : threads) measure_need(id, times, now);
+    for (const JobId& id : ids) follow_weight(id);
+    for (const JobId& id : weights_.known()) {
+      const auto& jobs = coordinator_.table().jobs();
+      const bool lives = std::any_of(jobs.begin(), jobs.end(),
+                                     [&](const Job& candidate) { return candidate.id == id; });
+      if (!lives) weights_.restore(id);
+    }
     try {
       coordinator_.observe_available(read_host_facts().available, now);
     } catch (const std::runtime_error& problem) {
@@ -305,12 +317,62 @@ class Daemon {
     }
   }
 
-  /// Shows the coordinator a process's time on cores, where its pid means the same here.
-  void time_process(const JobId& job, std::int64_t pid, TimePoint now) {
-    if (!watches_.contains({job, pid})) return;
-    if (const auto threads = read_thread_times(pid)) {
-      coordinator_.observe_cpu(job, pid, *threads, read_io_stalled(), now);
+  /// Shows the coordinator a process's time on cores, where its pid means the same here, and
+  /// returns its threads' clocks.
+  ThreadTimes time_process(const JobId& job, std::int64_t pid, TimePoint now) {
+    if (!watches_.contains({job, pid})) return {};
+    auto threads = read_thread_times(pid);
+    if (!threads) return {};
+    coordinator_.observe_cpu(job, pid, *threads, read_io_stalled(), now);
+    return std::move(*threads);
+  }
+
+  /// Shows the coordinator how many cores a guaranteed job may be on at once: its processes'
+  /// threads are given, those of its forked children are read here.
+  void measure_need(const JobId& id, ThreadTimes& threads, TimePoint now) {
+    const auto& jobs = coordinator_.table().jobs();
+    const auto job = std::find_if(jobs.begin(), jobs.end(),
+                                  [&](const Job& candidate) { return candidate.id == id; });
+    if (job == jobs.end() || job->job_class != JobClass::kGuaranteed) return;
+    wire::CoreSet allowed;
+    for (const Member& member : job->members) {
+      if (!watches_.contains({id, member.pid})) return;  // what cannot be seen may need any core
+      allowed = allowed | read_allowed(member.pid).value_or(wire::CoreSet{});
     }
+    for (const ChildUse& child : job->use.children) {
+      if (auto times = read_thread_times(child.pid)) threads.merge(*times);
+    }
+    coordinator_.observe_need(id, threads, allowed, now);
+  }
+
+  /// Puts an opportunistic job's control group behind others, unless its user wants no such help.
+  void follow_weight(const JobId& id) {
+    const auto& jobs = coordinator_.table().jobs();
+    const auto job = std::find_if(jobs.begin(), jobs.end(),
+                                  [&](const Job& candidate) { return candidate.id == id; });
+    if (job == jobs.end() || job->job_class != JobClass::kOpportunistic) return;
+    if (const Member* speaker = job->speaker(); speaker == nullptr || speaker->stats.is_null()) {
+      return;  // what it wants is not known yet
+    }
+    if (!job->wants_idle_class()) {
+      weights_.restore(id);
+      coordinator_.observe_group(id, {false, {}, "kept out of the idle class by its user"});
+      return;
+    }
+    std::set<std::int64_t> processes;
+    for (const Member& member : job->members) {
+      if (!watches_.contains({id, member.pid})) {
+        coordinator_.observe_group(id, {false, {}, "its pids mean nothing here"});
+        return;
+      }
+      processes.insert(member.pid);
+    }
+    for (const ChildUse& child : job->use.children) processes.insert(child.pid);
+    const GroupOutcome before = job->group;
+    const GroupOutcome& outcome = weights_.lower(id, processes, job->in_idle_class());
+    if (outcome == before) return;
+    coordinator_.observe_group(id, outcome);
+    log_->info("job {}: {}", id.str(), outcome.reason);
   }
 
   void process_gone(const ProcessKey& key, Departure departure) {
@@ -327,7 +389,9 @@ class Daemon {
       coordinator_.sample(now);
       next_sample_ = now + kSampling;
     }
-    for (const LeaseKey& key : coordinator_.take_timed()) time_process(key.job, key.pid, now);
+    for (const LeaseKey& key : coordinator_.take_timed()) {
+      (void)time_process(key.job, key.pid, now);
+    }
     if (now < next_tick_) return;
     next_tick_ = now + kHeartbeat;
     find_silent(now);
@@ -401,6 +465,7 @@ class Daemon {
     if (change.law) add("law " + *change.law);
     if (change.slo) add(fmt::format("SLO {} %", 100.0 * *change.slo));
     if (change.idle_class) add(*change.idle_class ? "idle class" : "no idle class");
+    if (change.affinity) add(*change.affinity ? "affinity" : "no affinity");
     return text;
   }
 
@@ -428,6 +493,7 @@ class Daemon {
   DevicePageWriter page_;
   PageServer pages_;
   ControlSocket control_;
+  GroupWeights weights_{HostRoots{}, kernel_group_files()};
   std::map<ProcessKey, wire::UniqueFd> watches_;
   std::vector<PageEntry> published_;
   TimePoint next_measuring_;

@@ -54,6 +54,10 @@ void DevicePageWriter::write(std::size_t slot, const PageEntry& entry) {
   out.memory_grant.store(entry.memory_grant.count(), std::memory_order_release);
   out.slo_ppm.store(ppm(entry.slo), std::memory_order_release);
   out.turn_until_ns.store(nanoseconds(entry.turn_until), std::memory_order_release);
+  wire::CoreWords& cores = mapped_.as<wire::DevicePage>()->core_sets[slot];
+  for (std::size_t i = 0; i < wire::kCoreWords; ++i) {
+    cores.cpus[i].store(entry.cores.words()[i], std::memory_order_release);
+  }
   out.sequence.store(sequence + 2, std::memory_order_release);
 }
 

@@ -74,10 +74,10 @@ void add_gate(JobSample& sample, const json& report) {
   }
 }
 
-json series_of(const JobHistory& history, TimePoint since, TimePoint now) {
+json series_of(const JobHistory& history, TimePoint since, TimePoint until, TimePoint now) {
   json series = json::array();
   for (const JobSample& sample : history.samples()) {
-    if (sample.at < since) continue;
+    if (sample.at < since || sample.at > until) continue;
     series.push_back({{"seconds_ago", seconds(now - sample.at)},
                       {"closed_seconds_total", sample.closed_seconds},
                       {"op_seconds_total", sample.op_seconds},
@@ -97,31 +97,42 @@ struct Stretch {
   [[nodiscard]] double length() const { return from == nullptr ? 0.0 : seconds(to->at - from->at); }
 };
 
-Stretch stretch_of(const JobHistory& history, TimePoint since) {
+Stretch stretch_of(const JobHistory& history, TimePoint since, TimePoint until) {
   if (history.samples().empty()) return {};
-  return {history.at(since), &history.samples().back()};
+  return {history.at(since), history.at(until)};
 }
 
 }  // namespace
 
+JobSample NodeCoordinator::sample_of(const Job& job, TimePoint now) const {
+  JobSample sample;
+  sample.at = now;
+  for (const Member& member : job.members) {
+    if (job.trains(member)) add_gate(sample, member.stats);
+  }
+  const Member* speaker = job.speaker();
+  if (speaker != nullptr && speaker->page) sample.steps = speaker->page->step_number;
+  sample.core_seconds = seconds(job.core_time());
+  sample.share = job.job_class == JobClass::kGuaranteed ? 1.0 : job.share_now;
+  if (const auto slowdown = compute_.slowdown(job.id)) sample.slowdown = slowdown->value;
+  return sample;
+}
+
 void NodeCoordinator::keep_history(TimePoint now) {
-  for (Job& job : table_.jobs()) {
-    JobSample sample;
-    sample.at = now;
-    for (const Member& member : job.members) {
-      if (job.trains(member)) add_gate(sample, member.stats);
-    }
-    const Member* speaker = job.speaker();
-    if (speaker != nullptr && speaker->page) sample.steps = speaker->page->step_number;
-    sample.core_seconds = seconds(job.core_time());
-    sample.share = job.job_class == JobClass::kGuaranteed ? 1.0 : job.share_now;
-    if (const auto slowdown = compute_.slowdown(job.id)) sample.slowdown = slowdown->value;
-    job.history.note(std::move(sample));
+  for (Job& job : table_.jobs()) job.history.note(sample_of(job, now));
+}
+
+void NodeCoordinator::forget_ended(TimePoint now) {
+  std::size_t newer = 0;
+  for (auto ended = ended_.rbegin(); ended != ended_.rend(); ++ended) {
+    if (newer++ < kEndedExplained && ended->ended >= now - kHistory) continue;
+    ended->job.reset();
+    ended->costs = ended->device = nullptr;
   }
 }
 
 double NodeCoordinator::used_of_late(const Job& job, TimePoint now) const {
-  const Stretch stretch = stretch_of(job.history, now - kUseWindow);
+  const Stretch stretch = stretch_of(job.history, now - kUseWindow, now);
   const double length = stretch.length();
   if (length <= 0.0) return 0.0;
   return (stretch.to->core_seconds - stretch.from->core_seconds) / (length * device_.cores);
@@ -137,7 +148,7 @@ struct NodeCoordinator::DeviceUse {
 NodeCoordinator::DeviceUse NodeCoordinator::device_use(TimePoint now) const {
   DeviceUse use;
   for (const Job& job : table_.jobs()) {
-    use.length = std::max(use.length, stretch_of(job.history, now - kUseWindow).length());
+    use.length = std::max(use.length, stretch_of(job.history, now - kUseWindow, now).length());
     (job.job_class == JobClass::kGuaranteed ? use.guaranteed : use.opportunistic) +=
         used_of_late(job, now);
   }
@@ -167,8 +178,7 @@ json NodeCoordinator::device_shares(TimePoint now) const {
           {"efficiency", shared ? json(use.opportunistic / oracle) : json(nullptr)}};
 }
 
-json NodeCoordinator::explain_guaranteed(const Job& job, Duration last, TimePoint now) const {
-  const Stretch stretch = stretch_of(job.history, now - last);
+json NodeCoordinator::cost_of(const Job& job) const {
   const auto slowdown = compute_.slowdown(job.id);
   const MedianEstimate baseline = compute_.baseline(job.id);
   json parts = nullptr;
@@ -194,8 +204,6 @@ json NodeCoordinator::explain_guaranteed(const Job& job, Duration last, TimePoin
     };
     evidence = {{"quiet", kinds(quiet)}, {"shared", kinds(shared)}};
   }
-  const double length = stretch.length();
-  const double loss = slowdown ? std::max(0.0, slowdown->value) : 0.0;
   return {{"id", job.id.str()},
           {"name", job.name},
           {"slo", slo_of(job)},
@@ -203,15 +211,56 @@ json NodeCoordinator::explain_guaranteed(const Job& job, Duration last, TimePoin
           {"slowdown_error", slowdown ? json(slowdown->error) : json(nullptr)},
           {"baseline_seconds", baseline.steps > 0 ? json(baseline.seconds) : json(nullptr)},
           {"baseline_steps", baseline.steps},
-          {"steps", stretch.from == nullptr ? 0 : stretch.to->steps - stretch.from->steps},
-          {"lost_seconds", slowdown ? json(length * loss / (1.0 + loss)) : json(nullptr)},
           {"parts", std::move(parts)},
           {"evidence", std::move(evidence)},
           {"ops", std::move(ops)}};
 }
 
-json NodeCoordinator::explain(const Job& job, Duration last, bool series, TimePoint now) const {
-  const Stretch stretch = stretch_of(job.history, now - last);
+template <typename Visit>
+void NodeCoordinator::each_of(TimePoint since, TimePoint until, Visit visit) const {
+  for (const Ended& past : ended_) {
+    if (past.job && past.ended > since && past.started <= until) visit(*past.job, &past);
+  }
+  for (const Job& job : table_.jobs()) {
+    // Who begins in this very moment is there for whoever is explained now.
+    if (job.started <= until) visit(job, static_cast<const Ended*>(nullptr));
+  }
+}
+
+json NodeCoordinator::costs_of(const Told& told, TimePoint since, TimePoint until,
+                               TimePoint now) const {
+  const Ended* own = nullptr;  // what was known when the job ended
+  for (const Ended& past : ended_) {
+    if (told.ended && past.job && &*past.job == told.job) own = &past;
+  }
+  json costs = json::array();
+  each_of(since, until, [&](const Job& job, const Ended* ended) {
+    if (job.job_class != JobClass::kGuaranteed) return;
+    json cost = nullptr;
+    for (const Ended* then : {own, ended}) {
+      if (then == nullptr || !cost.is_null()) continue;
+      for (const json& known : then->costs) {
+        if (known["id"] == job.id.str()) cost = known;
+      }
+    }
+    if (cost.is_null()) cost = cost_of(job);
+    const Stretch stretch = stretch_of(job.history, since, until);
+    const bool known = cost["slowdown"].is_number();
+    const double loss = known ? std::max(0.0, cost["slowdown"].get<double>()) : 0.0;
+    cost["steps"] = stretch.from == nullptr ? 0 : stretch.to->steps - stretch.from->steps;
+    cost["lost_seconds"] = known ? json(stretch.length() * loss / (1.0 + loss)) : json(nullptr);
+    cost["ended_seconds_ago"] =
+        ended != nullptr ? json(seconds(now - ended->ended)) : json(nullptr);
+    costs.push_back(std::move(cost));
+  });
+  return costs;
+}
+
+json NodeCoordinator::explain(const Told& told, Duration last, bool series, TimePoint now) const {
+  const Job& job = *told.job;
+  const TimePoint until = told.ended.value_or(now);
+  const TimePoint since = until - last;
+  const Stretch stretch = stretch_of(job.history, since, until);
   json closed_by = json::array();
   json own = {{"id", job.id.str()},
               {"name", job.name},
@@ -219,6 +268,8 @@ json NodeCoordinator::explain(const Job& job, Duration last, bool series, TimePo
               {"law", job.law},
               {"paused", job.paused || job.parked()},
               {"idle_class", job.in_idle_class()},
+              {"ended_seconds_ago", told.ended ? json(seconds(now - until)) : json(nullptr)},
+              {"exit_reason", ""},
               {"share",
                {{"now", job.share_now},
                 {"min", job.share.min},
@@ -235,21 +286,23 @@ json NodeCoordinator::explain(const Job& job, Duration last, bool series, TimePo
     own["steps"] = stretch.to->steps - std::min(stretch.to->steps, stretch.from->steps);
   }
   own["closed_by"] = std::move(closed_by);
-  json guaranteed = json::array();
+  json device = told.ended ? json(nullptr) : device_shares(now);
   json opportunistic = json::array();
   json samples = json::array();
-  for (const Job& other : table_.jobs()) {
+  each_of(since, until, [&](const Job& other, const Ended* ended) {
+    if (ended != nullptr && &other == &job) {
+      own["exit_reason"] = ended->status["exit_reason"];
+      own["idle_class"] = ended->status["gate"]["idle_class"];
+      device = ended->device;
+    }
     if (series) {
       samples.push_back({{"id", other.id.str()},
                          {"name", other.name},
                          {"class", to_string(other.job_class)},
-                         {"samples", series_of(other.history, now - last, now)}});
+                         {"samples", series_of(other.history, since, until, now)}});
     }
-    if (other.job_class == JobClass::kGuaranteed) {
-      guaranteed.push_back(explain_guaranteed(other, last, now));
-      continue;
-    }
-    const Stretch use = stretch_of(other.history, now - last);
+    if (other.job_class == JobClass::kGuaranteed) return;
+    const Stretch use = stretch_of(other.history, since, until);
     opportunistic.push_back(
         {{"id", other.id.str()},
          {"name", other.name},
@@ -257,10 +310,10 @@ json NodeCoordinator::explain(const Job& job, Duration last, bool series, TimePo
           use.from == nullptr ? 0.0 : use.to->core_seconds - use.from->core_seconds},
          {"closed_seconds",
           use.from == nullptr ? 0.0 : use.to->closed_seconds - use.from->closed_seconds}});
-  }
+  });
   json decisions = json::array();
   for (const Decision& decision : log_.all()) {
-    if (decision.at < now - last) continue;
+    if (decision.at < since || decision.at > until) continue;
     decisions.push_back({{"seconds_ago", seconds(now - decision.at)},
                          {"job", decision.job.str()},
                          {"kind", decision.kind},
@@ -269,20 +322,45 @@ json NodeCoordinator::explain(const Job& job, Duration last, bool series, TimePo
   return {{"schema", 1},
           {"seconds", stretch.length()},
           {"asked_seconds", seconds(last)},
+          {"until_seconds_ago", seconds(now - until)},
           {"job", std::move(own)},
-          {"device", device_shares(now)},
+          {"device", std::move(device)},
           {"window_seconds_total", seconds(compute_.closed_total())},
-          {"guaranteed", std::move(guaranteed)},
+          {"guaranteed", costs_of(told, since, until, now)},
           {"opportunistic", std::move(opportunistic)},
           {"decisions", std::move(decisions)},
           {"series", std::move(samples)}};
 }
 
+NodeCoordinator::Told NodeCoordinator::find_told(const std::string& id_or_name) {
+  const JobTable::Lookup live = table_.resolve(id_or_name);
+  if (live.job != nullptr) return {live.job, std::nullopt, ""};
+  const auto has_name = [&](const Job& job) { return job.name == id_or_name; };
+  if (std::any_of(table_.jobs().begin(), table_.jobs().end(), has_name)) {
+    return {nullptr, std::nullopt, live.problem};  // more than one
+  }
+  std::string known;
+  const auto add = [&known](const Job& job, const char* more) {
+    known += (known.empty() ? "" : ", ") + job.id.str() + " (" + job.name + more + ")";
+  };
+  for (const Job& job : table_.jobs()) add(job, "");
+  for (auto past = ended_.rbegin(); past != ended_.rend(); ++past) {
+    if (!past->job) continue;
+    if (past->job->id.str() == id_or_name || has_name(*past->job)) {
+      return {&*past->job, past->ended, ""};
+    }
+    add(*past->job, ", ended");
+  }
+  return {nullptr, std::nullopt,
+          "no job '" + id_or_name + "' of the last ten minutes; " +
+              (known.empty() ? "none is known" : "known: " + known)};
+}
+
 void NodeCoordinator::handle(const PeerId& peer, const wire::ExplainRequest& message,
                              TimePoint now) {
-  const JobTable::Lookup found = table_.resolve(message.job);
-  if (found.job == nullptr) {
-    send(peer, wire::Error{"unknown_job", found.problem});
+  const Told told = find_told(message.job);
+  if (told.job == nullptr) {
+    send(peer, wire::Error{"unknown_job", told.problem});
     return;
   }
   const double most = seconds(kHistory);
@@ -294,7 +372,7 @@ void NodeCoordinator::handle(const PeerId& peer, const wire::ExplainRequest& mes
     return;
   }
   const Duration last{std::llround(message.seconds * 1e9)};
-  send(peer, wire::ExplainReply{explain(*found.job, last, message.series, now)});
+  send(peer, wire::ExplainReply{explain(told, last, message.series, now)});
 }
 
 }  // namespace commensal::node

@@ -15,6 +15,7 @@ struct HostRoots {
   std::filesystem::path proc = "/proc";
   /// Put before the mount points that `proc/self/mountinfo` names.
   std::filesystem::path mounts = "/";
+  std::filesystem::path sys = "/sys";
 };
 
 /// What the machine and the control groups above this process leave to it.

@@ -7,7 +7,7 @@
 namespace commensal::node {
 
 void DecisionLog::note(Decision decision) {
-  const TimePoint oldest = decision.at - kHistory;
+  const TimePoint oldest = decision.at - kKept;
   decisions_.push_back(std::move(decision));
   while (decisions_.size() > kMost || decisions_.front().at < oldest) decisions_.pop_front();
 }
@@ -15,7 +15,16 @@ void DecisionLog::note(Decision decision) {
 void JobHistory::note(JobSample sample) {
   constexpr Duration kAlmost = kEvery - kEvery / 10;  // ticks are not exact
   if (!samples_.empty() && sample.at - samples_.back().at < kAlmost) return;
-  const TimePoint oldest = sample.at - kHistory;
+  add(std::move(sample));
+}
+
+void JobHistory::finish(JobSample sample) {
+  if (!samples_.empty() && sample.at <= samples_.back().at) return;
+  add(std::move(sample));
+}
+
+void JobHistory::add(JobSample sample) {
+  const TimePoint oldest = sample.at - kKept;
   samples_.push_back(std::move(sample));
   while (samples_.front().at < oldest) samples_.pop_front();
 }

@@ -18,6 +18,11 @@ namespace commensal::node {
 
 /// How far back it can be asked.
 inline constexpr Duration kHistory = std::chrono::minutes(10);
+/// How long samples and decisions are kept: who ended as long ago as can be asked may be asked for
+/// as long before its end.
+inline constexpr Duration kKept = 2 * kHistory;
+/// How many ended jobs can be asked for, of those that ended within `kHistory`.
+inline constexpr std::size_t kEndedExplained = 64;
 
 /// Something that was decided, or happened.
 struct Decision {
@@ -28,7 +33,7 @@ struct Decision {
   bool operator==(const Decision&) const = default;
 };
 
-/// Decisions of the last `kHistory`, at most `kMost`; the oldest go first. Not thread safe.
+/// Decisions of the last `kKept`, at most `kMost`; the oldest go first. Not thread safe.
 class DecisionLog {
  public:
   static constexpr std::size_t kMost = 4096;
@@ -52,17 +57,20 @@ struct JobSample {
   std::optional<double> slowdown;
 };
 
-/// Samples of a job, one a second. Not thread safe.
+/// Samples of a job, one a second, of the last `kKept`. Not thread safe.
 class JobHistory {
  public:
   static constexpr Duration kEvery = std::chrono::seconds(1);
   /// Takes a sample unless one was taken within the last second, a little less.
   void note(JobSample sample);
+  /// Takes the last sample of a job that has ended, whenever the one before it was taken.
+  void finish(JobSample sample);
   [[nodiscard]] const std::deque<JobSample>& samples() const noexcept { return samples_; }
   /// The newest sample that is at least that old; else the oldest. Null before the first.
   [[nodiscard]] const JobSample* at(TimePoint time) const noexcept;
 
  private:
+  void add(JobSample sample);
   std::deque<JobSample> samples_;
 };
 

@@ -25,6 +25,13 @@ bool Member::in_idle_class() const {
   return gate != nullptr && gate->contains("idle_class") && (*gate)["idle_class"] == true;
 }
 
+std::string Member::idle_class_refusal() const {
+  const auto* gate = section(*this, "gate");
+  if (gate == nullptr) return "";
+  const auto reason = gate->find("idle_class_reason");
+  return reason != gate->end() && reason->is_string() ? reason->get<std::string>() : "";
+}
+
 Bytes Member::held_by_children() const {
   const auto* memory = section(*this, "memory");
   if (memory == nullptr) return {};
@@ -88,6 +95,12 @@ bool Job::in_idle_class() const {
   return speaker() != nullptr && std::none_of(members.begin(), members.end(), awake);
 }
 
+bool Job::wants_idle_class() const {
+  return in_idle_class() || std::any_of(members.begin(), members.end(), [](const Member& m) {
+           return !m.idle_class_refusal().empty();
+         });
+}
+
 bool Job::serves() const noexcept {
   return std::any_of(members.begin(), members.end(), [this](const Member& member) {
     return trains(member) && member.page && member.page->serves;
@@ -95,7 +108,7 @@ bool Job::serves() const noexcept {
 }
 
 Duration Job::core_time() const noexcept {
-  Duration sum{};
+  Duration sum = gone_core_time;
   for (const Member& member : members) sum += member.cpu.totals().run;
   return sum;
 }

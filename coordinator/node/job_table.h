@@ -12,7 +12,9 @@
 #include "allocator/base/bytes.h"
 #include "allocator/base/clock.h"
 #include "allocator/base/ids.h"
+#include "coordinator/node/core_share.h"
 #include "coordinator/node/cpu_meter.h"
+#include "coordinator/node/group_weight.h"
 #include "coordinator/node/job_history.h"
 #include "coordinator/node/ledger.h"
 #include "coordinator/node/memory_lease.h"
@@ -68,6 +70,8 @@ struct Member {
   [[nodiscard]] bool is_managed() const noexcept { return role != "helper"; }
   /// Whether its newest report says that its threads are in the kernel's idle class.
   [[nodiscard]] bool in_idle_class() const;
+  /// Why the kernel kept them out, as it reported; empty: it did not.
+  [[nodiscard]] std::string idle_class_refusal() const;
   /// What forked children still hold of what it gave back, as it reported.
   [[nodiscard]] Bytes held_by_children() const;
   /// What it would use without a limit, as far as it has told.
@@ -105,6 +109,10 @@ struct Job {
   TimePoint stage_since;
   std::string stage_reason;
   JobHistory history;
+  Duration gone_core_time{};  ///< of processes that have left
+  CoreNeed need;              ///< of a guaranteed job
+  wire::CoreSet allowed;      ///< CPUs that its owner lets it use; empty: not known
+  GroupOutcome group;         ///< of an opportunistic job: the weight of its control group
 
   [[nodiscard]] LeaseKey key(const Member& member) const { return LeaseKey{id, member.pid}; }
   [[nodiscard]] Member* member(std::int64_t pid) noexcept;
@@ -116,11 +124,13 @@ struct Job {
   [[nodiscard]] Bytes part_of(Bytes total, const Member& member) const;
   /// Whether all that train are in the kernel's idle class.
   [[nodiscard]] bool in_idle_class() const;
+  /// Whether they are, or would be if the kernel let them, as far as they have reported.
+  [[nodiscard]] bool wants_idle_class() const;
   /// Whether its steps are requests.
   [[nodiscard]] bool serves() const noexcept;
   /// The process that speaks for the job: its lowest rank, else its first main.
   [[nodiscard]] const Member* speaker() const noexcept;
-  /// Time on cores of all its registered processes, since each was first looked at.
+  /// Time on cores of all processes that ever registered, since each was first looked at.
   [[nodiscard]] Duration core_time() const noexcept;
   [[nodiscard]] bool parked() const noexcept { return stage != policies::Stage::kNone; }
   /// Notes what the kernel shows of its processes.

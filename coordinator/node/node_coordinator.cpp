@@ -76,7 +76,7 @@ std::string range_problem(const wire::ShareRange& share) {
 }  // namespace
 
 NodeCoordinator::NodeCoordinator(CoordinatorConfig config, HostDevice device, std::int64_t pid,
-                                 std::uint64_t start_ticks, TimePoint now)
+                                 std::uint64_t start_ticks, TimePoint now, CoreTopology topology)
     : config_(std::move(config)),
       device_(std::move(device)),
       pid_(pid),
@@ -84,7 +84,8 @@ NodeCoordinator::NodeCoordinator(CoordinatorConfig config, HostDevice device, st
       started_(now),
       idle_since_(now),
       ledger_(device_.capacity, config_.confirm),
-      compute_(config_.compute) {}
+      compute_(config_.compute),
+      topology_(std::move(topology)) {}
 
 void NodeCoordinator::send(const PeerId& peer, wire::Message message) {
   outgoing_.push_back({peer, std::move(message)});
@@ -119,6 +120,9 @@ std::string NodeCoordinator::problem_with_pace(JobClass job_class,
   }
   if (message.idle_class && job_class == JobClass::kGuaranteed) {
     return "a guaranteed job stays out of the kernel's idle class";
+  }
+  if (message.affinity && job_class == JobClass::kGuaranteed) {
+    return "a guaranteed job stays on all its cores";
   }
   return message.slo ? slo_problem(job_class, *message.slo) : "";
 }
@@ -436,6 +440,18 @@ void NodeCoordinator::observe_cpu(const JobId& id, std::int64_t pid, const Threa
   }
 }
 
+void NodeCoordinator::observe_need(const JobId& id, const ThreadTimes& threads,
+                                   const wire::CoreSet& allowed, TimePoint now) {
+  Job* job = table_.find(id);
+  if (job == nullptr) return;
+  job->need.note(now, threads);
+  job->allowed = allowed;
+}
+
+void NodeCoordinator::observe_group(const JobId& id, const GroupOutcome& outcome) {
+  if (Job* job = table_.find(id); job != nullptr) job->group = outcome;
+}
+
 std::vector<LeaseKey> NodeCoordinator::take_timed() {
   std::vector<LeaseKey> processes;
   if (!std::exchange(stretch_changed_, false)) return processes;
@@ -682,7 +698,9 @@ void NodeCoordinator::tick(TimePoint now) {
   rebalance(now);
   retell(now);
   update_shares(now);
+  update_cores(now);
   keep_history(now);
+  forget_ended(now);
 }
 
 void NodeCoordinator::log(const JobId& job, std::string kind, std::string text, TimePoint now) {
@@ -760,6 +778,29 @@ void NodeCoordinator::update_turns(TimePoint now) {
   }
 }
 
+void NodeCoordinator::update_cores(TimePoint now) {
+  CoreShareInput input;
+  input.now = now;
+  input.cores = device_.cores;
+  for (const Job& job : table_.jobs()) {
+    if (job.job_class == JobClass::kOpportunistic) {
+      input.opportunistic = true;
+      continue;
+    }
+    input.guaranteed.push_back(
+        {job.name, job.need.seen(), job.allowed, compute_.slowdown(job.id), slo_of(job)});
+  }
+  CoreShareDecision decision = decide_cores(input, core_share_, topology_);
+  if (decision.state.cores != core_share_.cores) {
+    for (const Job& job : table_.jobs()) {
+      if (job.job_class == JobClass::kOpportunistic) log(job.id, "cores", decision.reason, now);
+    }
+    compute_.surroundings_changed(now);
+  }
+  core_share_ = std::move(decision.state);
+  core_share_reason_ = std::move(decision.reason);
+}
+
 std::vector<PageEntry> NodeCoordinator::page_entries(TimePoint now) const {
   std::vector<PageEntry> entries;
   const bool closed = compute_.window_closed();
@@ -782,6 +823,7 @@ std::vector<PageEntry> NodeCoordinator::page_entries(TimePoint now) const {
       entry.turn_until = turns_.turn().holder == job.id ? turns_.turn().until : kNoTurn;
     }
     for (const Member& m : job.members) entry.memory_grant += ledger_.limit(job.key(m));
+    if (job.job_class == JobClass::kOpportunistic) entry.cores = core_share_.cores;
     if (job.job_class == JobClass::kGuaranteed) {
       entry.share_min = job.share.min;
       entry.share_max = job.share.max;
@@ -815,11 +857,13 @@ void NodeCoordinator::member_gone(const JobId& id, std::int64_t pid, Departure d
     end_job(*job, reason, now);
   } else {
     ledger_.close(job->key(*member));
+    job->gone_core_time += member->cpu.totals().run;
     std::erase_if(job->members, [&](const Member& m) { return m.pid == pid; });
     if (job->members.empty()) end_job(*job, "ended", now);
   }
   rebalance(now);
   update_shares(now);
+  update_cores(now);
 }
 
 }  // namespace commensal::node

@@ -11,6 +11,7 @@
 
 #include "allocator/base/clock.h"
 #include "coordinator/node/compute_controller.h"
+#include "coordinator/node/core_share.h"
 #include "coordinator/node/host_device.h"
 #include "coordinator/node/job_table.h"
 #include "coordinator/node/ledger.h"
@@ -59,6 +60,7 @@ struct PageEntry {
   Bytes memory_grant;
   double slo = 0.0;
   TimePoint turn_until;  ///< law token_window: past for who has no turn; zero: no turns are given
+  wire::CoreSet cores;   ///< that its threads should keep to; empty: those that it has
   bool operator==(const PageEntry&) const = default;
 };
 
@@ -78,8 +80,9 @@ enum class Departure : std::uint8_t {
 /// `take_outgoing`. Not thread safe: one loop drives it.
 class NodeCoordinator {
  public:
+  /// @param topology  the device's cores; empty: opportunistic jobs are not kept to some of them.
   NodeCoordinator(CoordinatorConfig config, HostDevice device, std::int64_t pid,
-                  std::uint64_t start_ticks, TimePoint now);
+                  std::uint64_t start_ticks, TimePoint now, CoreTopology topology = {});
 
   /// Takes a message of a peer.
   void receive(const PeerId& peer, const wire::Message& message, TimePoint now);
@@ -95,6 +98,12 @@ class NodeCoordinator {
   /// `take_timed` names.
   void observe_cpu(const JobId& job, std::int64_t pid, const ThreadTimes& threads,
                    std::optional<Duration> io_stalled, TimePoint now);
+  /// Notes the clocks of all threads of a guaranteed job, forked children included, and the CPUs
+  /// that its owner lets it use (empty: not known). Best called about once a second.
+  void observe_need(const JobId& job, const ThreadTimes& threads, const wire::CoreSet& allowed,
+                    TimePoint now);
+  /// Notes what became of the weight of an opportunistic job's control group.
+  void observe_group(const JobId& job, const GroupOutcome& outcome);
   /// Processes of guaranteed jobs to look at now, named once: what may run beside them has changed.
   [[nodiscard]] std::vector<LeaseKey> take_timed();
   /// Notes how much memory the kernel would let anybody take now.
@@ -114,8 +123,17 @@ class NodeCoordinator {
   [[nodiscard]] TimePoint next_sample() const noexcept;
   /// docs/stats.md, "status". @param job  id or name; empty: everything.
   [[nodiscard]] nlohmann::json status(const std::string& job, TimePoint now);
-  /// docs/stats.md, "explain": who was throttled within the last minutes, why, and what it cost.
-  [[nodiscard]] nlohmann::json explain(const Job& job, Duration last, bool series,
+  /// A job that can be explained: a live one, or one that ended within the last `kHistory`.
+  struct Told {
+    const Job* job = nullptr;
+    std::optional<TimePoint> ended;  ///< nothing: it lives
+    std::string problem;             ///< why there is none; names those that there are
+  };
+  /// Finds a job by id or name: a live one before an ended one, the newest of these.
+  [[nodiscard]] Told find_told(const std::string& id_or_name);
+  /// docs/stats.md, "explain": who was throttled within the last minutes (of its life, if it has
+  /// ended), why, and what it cost.
+  [[nodiscard]] nlohmann::json explain(const Told& told, Duration last, bool series,
                                        TimePoint now) const;
 
   [[nodiscard]] const JobTable& table() const noexcept { return table_; }
@@ -180,7 +198,11 @@ class NodeCoordinator {
   void retell(TimePoint now);
   void update_shares(TimePoint now);
   void update_turns(TimePoint now);
+  void update_cores(TimePoint now);
   void keep_history(TimePoint now);
+  [[nodiscard]] JobSample sample_of(const Job& job, TimePoint now) const;
+  /// Forgets what is older than anybody may ask for.
+  void forget_ended(TimePoint now);
   void log(const JobId& job, std::string kind, std::string text, TimePoint now);
 
   [[nodiscard]] policies::DeviceView device_view(TimePoint now) const;
@@ -188,8 +210,14 @@ class NodeCoordinator {
   [[nodiscard]] DeviceUse device_use(TimePoint now) const;
   /// Busy shares, the oracle and how near to it: of the last `kUseWindow`.
   [[nodiscard]] nlohmann::json device_shares(TimePoint now) const;
-  [[nodiscard]] nlohmann::json explain_guaranteed(const Job& job, Duration last,
-                                                  TimePoint now) const;
+  /// What is known of a guaranteed job's slowdown now.
+  [[nodiscard]] nlohmann::json cost_of(const Job& job) const;
+  /// The guaranteed jobs of a stretch, those that have ended among them, with what they lost in it.
+  [[nodiscard]] nlohmann::json costs_of(const Told& told, TimePoint since, TimePoint until,
+                                        TimePoint now) const;
+  /// Calls `visit(job, ended)` for each job that lived in a stretch and is remembered.
+  template <typename Visit>
+  void each_of(TimePoint since, TimePoint until, Visit visit) const;
   [[nodiscard]] nlohmann::json lease_status(const Job& job, TimePoint now) const;
   [[nodiscard]] nlohmann::json job_status(const Job& job, TimePoint now) const;
   void end_job(Job& job, const std::string& exit_reason, TimePoint now);
@@ -206,6 +234,9 @@ class NodeCoordinator {
   ComputeController compute_;
   TurnScheduler turns_;
   bool gives_turns_ = false;
+  CoreTopology topology_;
+  CoreShareState core_share_;
+  std::string core_share_reason_ = "all cores: no guaranteed job on the device";
   DecisionLog log_;
   bool stretch_changed_ = false;  // since `take_timed`
   bool was_quiet_ = false;
@@ -216,6 +247,9 @@ class NodeCoordinator {
     nlohmann::json status;
     TimePoint started;
     TimePoint ended;
+    std::optional<Job> job;  ///< with its history, while it can be explained
+    nlohmann::json costs;    ///< of the guaranteed jobs, as they were then
+    nlohmann::json device;   ///< its use, as it was then
   };
   std::deque<Ended> ended_;
   std::uint64_t malformed_total_ = 0;

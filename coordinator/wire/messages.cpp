@@ -206,6 +206,7 @@ void fields(Like<Change> auto& m, const auto& field) {
   field("law", m.law);
   field("slo", m.slo);
   field("idle_class", m.idle_class);
+  field("affinity", m.affinity);
   field("reason", m.reason);
 }
 void fields(Like<Answer> auto& m, const auto& field) {
@@ -234,6 +235,7 @@ void fields(Like<SetRequest> auto& m, const auto& field) {
   field("law", m.law);
   field("slo", m.slo);
   field("idle_class", m.idle_class);
+  field("affinity", m.affinity);
 }
 void fields(Like<SetReply> auto& m, const auto& field) {
   field("job_id", m.job_id);

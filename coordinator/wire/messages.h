@@ -110,6 +110,7 @@ struct Change {
   std::optional<std::string> law;
   std::optional<double> slo;  ///< to be said again at the next registration
   std::optional<bool> idle_class;
+  std::optional<bool> affinity;
   std::string reason;
 };
 
@@ -150,6 +151,7 @@ struct SetRequest {
   std::optional<std::string> law;
   std::optional<double> slo;
   std::optional<bool> idle_class;
+  std::optional<bool> affinity;
 };
 /// Answers SetRequest: what was applied or why it was refused.
 struct SetReply {

@@ -118,6 +118,13 @@ struct DeviceEntry {
 static_assert(std::is_standard_layout_v<DeviceEntry>);
 static_assert(sizeof(DeviceEntry) == 192);
 
+inline constexpr std::size_t kCoreWords = 4;
+
+/// The CPUs that a job's threads should keep to, one bit each; all zero: those that it has.
+struct CoreWords {
+  Word cpus[kCoreWords];
+};
+
 /// One device's page. Writer: the node coordinator.
 struct DevicePage {
   PageHeader header;
@@ -130,10 +137,13 @@ struct DevicePage {
   Word trickle_ppm;       ///< share of an opportunistic job while the coordinator is silent
   std::uint64_t reserved[6];
   DeviceEntry entries[kMaxDeviceEntries];
+  // Added without a new version: zero in the page of an older writer
+  CoreWords core_sets[kMaxDeviceEntries];  ///< of the entry of that index, under its `sequence`
 };
 static_assert(std::is_standard_layout_v<DevicePage>);
 static_assert(offsetof(DevicePage, heartbeat_ns) == 96);
 static_assert(offsetof(DevicePage, entries) == 192);
+static_assert(offsetof(DevicePage, core_sets) == 192 + kMaxDeviceEntries * sizeof(DeviceEntry));
 static_assert(sizeof(DevicePage) <= kPageSize);
 
 /// Says what is wrong with a mapped page; empty: it can be used. Checks magic, version and size.

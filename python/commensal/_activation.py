@@ -151,6 +151,9 @@ def activate(settings: JobSettings, member: Member) -> _core.Session | None:
             spill_dir=str(settings.spill_dir or ""),
             host_cap_bytes=settings.host_cap_bytes,
             idle_class=settings.idle_class,
+            affinity=settings.affinity,
+            inherited_cpus=os.environ.get("COMMENSAL_CPUS", ""),
+            elastic_threads=settings.elastic_threads,
             summary_file="" if summary is None else _own_file(summary),
             memory_policy=settings.memory_policy,
             ask_wait_ms=settings.ask_wait_ms,
@@ -160,6 +163,8 @@ def activate(settings: JobSettings, member: Member) -> _core.Session | None:
             quiet=settings.quiet,
         )
         atexit.register(session.shutdown)
+        if settings.job_class == "opportunistic":  # any other stays on all its CPUs
+            _leave_cpus(session)
         if adaptor is not None:
             try:
                 _install(adaptor)
@@ -167,6 +172,21 @@ def activate(settings: JobSettings, member: Member) -> _core.Session | None:
                 session.shutdown()
                 raise
         return session
+
+
+def _leave_cpus(session: _core.Session) -> None:
+    """Tell the processes that this one starts which CPUs and threads it counts as its own.
+
+    One that is started while the job keeps to fewer CPUs inherits these: it would take them for all
+    that it may ever use, and OpenMP would choose a thread for each of them.
+    """
+    cores = json.loads(session.stats_json())["cores"]
+    torch = sys.modules["torch"]
+    began_with = os.environ.get("COMMENSAL_CPUS", "").rpartition(":")[2]
+    chosen = "OMP_NUM_THREADS" in os.environ or "MKL_NUM_THREADS" in os.environ
+    if cores["cpus"] != cores["own"] and began_with.isdecimal() and not chosen:
+        torch.set_num_threads(int(began_with))
+    os.environ["COMMENSAL_CPUS"] = f"{os.getpid()}:{cores['own']}:{torch.get_num_threads()}"
 
 
 def _leave_idle_class() -> None:

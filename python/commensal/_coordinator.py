@@ -126,6 +126,7 @@ class Coordinator:
         law: str | None = None,
         slo: float | None = None,
         idle_class: bool | None = None,
+        affinity: bool | None = None,
     ) -> Change:
         """Ask for a change of a job. @raises Unreachable, Refused."""
         from commensal import _core
@@ -142,6 +143,7 @@ class Coordinator:
                     law=law,
                     slo=slo,
                     idle_class=idle_class,
+                    affinity=affinity,
                 )
             )
         except _core.CoordinatorUnreachable as error:

@@ -77,6 +77,9 @@ def start(
     spill_dir: str,
     host_cap_bytes: int | None,
     idle_class: bool,
+    affinity: bool,
+    inherited_cpus: str,
+    elastic_threads: bool,
     summary_file: str,
     memory_policy: str,
     ask_wait_ms: int,
@@ -118,6 +121,7 @@ def control_set(
     law: str | None = None,
     slo: float | None = None,
     idle_class: bool | None = None,
+    affinity: bool | None = None,
 ) -> tuple[str, int, str, str]:
     """Ask for a change; return job id, revision, outcome and reason."""
 

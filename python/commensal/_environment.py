@@ -85,6 +85,8 @@ class JobSettings:
     law: str = ""  # empty: the class's default
     slo: float | None = None  # a fraction, of a guaranteed job; None: the coordinator's default
     idle_class: bool = True
+    affinity: bool = True
+    elastic_threads: bool = False
     instance: str = "default"
     runtime_dir: Path | None = None  # None: do not connect
     spill_dir: Path | None = None
@@ -112,6 +114,8 @@ class JobSettings:
             "COMMENSAL_SHARE": f"{share.min_share!r}:{share.max_share!r}",
             "COMMENSAL_LAW": self.law,
             "COMMENSAL_IDLE_CLASS": "1" if self.idle_class else "0",
+            "COMMENSAL_AFFINITY": "1" if self.affinity else "0",
+            "COMMENSAL_ELASTIC_THREADS": "1" if self.elastic_threads else "0",
             "COMMENSAL_INSTANCE": self.instance,
             "COMMENSAL_QUIET": "1" if self.quiet else "0",
             "COMMENSAL_MEMORY_POLICY": self.memory_policy,
@@ -184,6 +188,8 @@ class JobSettings:
             law=law,
             slo=slo,
             idle_class=environ.get("COMMENSAL_IDLE_CLASS", "1") != "0",
+            affinity=environ.get("COMMENSAL_AFFINITY", "1") != "0",
+            elastic_threads=environ.get("COMMENSAL_ELASTIC_THREADS", "0") == "1",
             instance=instance,
             runtime_dir=default_runtime_dir(environ),
             spill_dir=path("COMMENSAL_SPILL_DIR"),

@@ -17,7 +17,7 @@ _DEVICE = 1
 
 def to_trace(explanation: dict[str, Any]) -> dict[str, Any]:
     """Turn an explanation with its series into trace events; time 0 is its beginning."""
-    length = explanation["asked_seconds"]
+    length = explanation["asked_seconds"] + explanation.get("until_seconds_ago", 0.0)
     names = {job["id"]: number for number, job in enumerate(explanation["series"], start=2)}
     events = [_name(_DEVICE, "device")]
     for job in explanation["series"]:

@@ -112,13 +112,15 @@ using SharePair = std::pair<double, double>;
 std::tuple<std::string, Revision, std::string, std::string> control_set(
     const std::string& socket_path, std::string job, std::int64_t timeout_ms,
     std::optional<MemoryPair> memory, std::optional<SharePair> share, std::optional<bool> paused,
-    std::optional<std::string> law, std::optional<double> slo, std::optional<bool> idle_class) {
+    std::optional<std::string> law, std::optional<double> slo, std::optional<bool> idle_class,
+    std::optional<bool> affinity) {
   wire::SetRequest request;
   request.job = std::move(job);
   request.paused = paused;
   request.law = std::move(law);
   request.slo = slo;
   request.idle_class = idle_class;
+  request.affinity = affinity;
   if (memory) request.memory = wire::MemoryRange{memory->first, memory->second};
   if (share) request.share = wire::ShareRange{share->first, share->second};
   const wire::Message answer = ask(socket_path, timeout_ms, request);
@@ -132,7 +134,8 @@ SessionHandle start(JobId job_id, std::string name, std::string tenant, std::str
                     MemoryBounds memory, ShareBounds share, std::string law,
                     std::optional<double> slo, std::string_view role, int rank, int world_size,
                     std::string instance, std::string runtime_dir, std::string spill_dir,
-                    std::optional<Bytes> host_cap, bool idle_class, std::string summary_file,
+                    std::optional<Bytes> host_cap, bool idle_class, bool affinity,
+                    std::string inherited_cpus, bool elastic_threads, std::string summary_file,
                     std::string_view memory_policy, std::int64_t ask_wait_ms,
                     std::optional<std::int64_t> park_idle_ms, std::optional<Bytes> background_rate,
                     bool sample_ops, bool quiet) {
@@ -153,6 +156,9 @@ SessionHandle start(JobId job_id, std::string name, std::string tenant, std::str
   config.spill_dir = std::move(spill_dir);
   config.host_cap = host_cap;
   config.idle_class = idle_class;
+  config.affinity = affinity;
+  config.inherited_cpus = std::move(inherited_cpus);
+  config.elastic_threads = elastic_threads;
   config.summary_file = std::move(summary_file);
   config.memory_policy = to_memory_policy(memory_policy);
   config.ask_wait = std::chrono::milliseconds{ask_wait_ms};
@@ -253,7 +259,8 @@ void bind_session(py::module_& m) {
          double share_min, double share_max, std::string law, std::optional<double> slo,
          const std::string& role, int rank, int world_size, std::string instance,
          std::string runtime_dir, std::string spill_dir,
-         std::optional<std::uint64_t> host_cap_bytes, bool idle_class, std::string summary_file,
+         std::optional<std::uint64_t> host_cap_bytes, bool idle_class, bool affinity,
+         std::string inherited_cpus, bool elastic_threads, std::string summary_file,
          const std::string& memory_policy, std::int64_t ask_wait_ms,
          std::optional<std::int64_t> park_idle_ms,
          std::optional<std::uint64_t> background_rate_bytes, bool sample_ops, bool quiet) {
@@ -261,14 +268,16 @@ void bind_session(py::module_& m) {
                      {Bytes{memory_min_bytes}, to_bytes(memory_max_bytes)}, {share_min, share_max},
                      std::move(law), slo, role, rank, world_size, std::move(instance),
                      std::move(runtime_dir), std::move(spill_dir), to_bytes(host_cap_bytes),
-                     idle_class, std::move(summary_file), memory_policy, ask_wait_ms, park_idle_ms,
+                     idle_class, affinity, std::move(inherited_cpus), elastic_threads,
+                     std::move(summary_file), memory_policy, ask_wait_ms, park_idle_ms,
                      to_bytes(background_rate_bytes), sample_ops, quiet);
       },
       py::kw_only(), py::arg("job_id"), py::arg("name"), py::arg("tenant"), py::arg("job_class"),
       py::arg("memory_min_bytes"), py::arg("memory_max_bytes"), py::arg("share_min"),
       py::arg("share_max"), py::arg("law"), py::arg("slo"), py::arg("role"), py::arg("rank"),
       py::arg("world_size"), py::arg("instance"), py::arg("runtime_dir"), py::arg("spill_dir"),
-      py::arg("host_cap_bytes"), py::arg("idle_class"), py::arg("summary_file"),
+      py::arg("host_cap_bytes"), py::arg("idle_class"), py::arg("affinity"),
+      py::arg("inherited_cpus"), py::arg("elastic_threads"), py::arg("summary_file"),
       py::arg("memory_policy"), py::arg("ask_wait_ms"), py::arg("park_idle_ms"),
       py::arg("background_rate_bytes"), py::arg("sample_ops"), py::arg("quiet"),
       "Start the session of this process.");
@@ -304,7 +313,7 @@ void bind_control(py::module_& m) {
   m.def("control_set", &control_set, py::arg("socket_path"), py::arg("job"), py::arg("timeout_ms"),
         py::kw_only(), py::arg("memory") = py::none(), py::arg("share") = py::none(),
         py::arg("paused") = py::none(), py::arg("law") = py::none(), py::arg("slo") = py::none(),
-        py::arg("idle_class") = py::none(), ReleaseGil(),
+        py::arg("idle_class") = py::none(), py::arg("affinity") = py::none(), ReleaseGil(),
         "Ask a coordinator for a change; return job id, revision, outcome, reason.");
 }
 

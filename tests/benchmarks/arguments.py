@@ -15,9 +15,10 @@ NAMES = (
     *("job_alone", "sharing", "gate_cost", "allocator", "pressure"),
     *("replay", "density", "limits", "given_back", "messages"),
     *("pauses", "less_memory", "neighbour", "cycles", "pairs"),
+    *("shares", "cores"),
 )
-# Hours: only when they are named.
-LONG = ("pairs",)
+# Minutes to hours: only when they are named.
+LONG = ("pairs", "shares", "cores")
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:

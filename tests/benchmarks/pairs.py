@@ -21,6 +21,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from groups import Groups, NoGroups, two_groups
 from harness import CONSOLE, Bar, Bench, BenchmarkError, Result, Script
 
 from commensal.demo.processes import Daemon
@@ -42,6 +43,7 @@ class Pair:
     guaranteed: str
     stalls: float
     opportunistic: str
+    guaranteed_threads: int | None = None  # None: one for each core
 
     @property
     def serves(self) -> bool:
@@ -67,6 +69,7 @@ class Way:
     guaranteed_options: tuple[str, ...] = ()
     settle: float = 0.0  # windows that it is given to learn, before it is measured
     sweep: tuple[Way, ...] = field(default=(), compare=False)
+    weights: tuple[int, int] | None = None  # of two control groups: the opportunistic job's first
     idle: bool = False  # the opportunistic job does nothing: what two equal windows differ by
 
 
@@ -82,6 +85,10 @@ WAYS = (
     Way(NOBODY, idle=True),
     Way("default"),
     Way("SCHED_IDLE", ("chrt", "-i", "0")),
+    Way(
+        "cgroup weight",
+        sweep=tuple(Way(f"1 against {high}", weights=(1, high)) for high in (100, 10000)),
+    ),
     Way(
         "duty_cycle",
         commensal=True,
@@ -168,6 +175,9 @@ def measure(bench: Bench, pair: Pair, rounds: int, seconds: float) -> dict[str, 
 
     for way in QUICK if bench.quick else WAYS:
         chosen = way
+        if any(point.weights for point in way.sweep) and (reason := why_no_groups()):
+            ways[way.name] = {"left_out": reason}
+            continue
         if way.sweep:
             points = way.sweep[:1] if bench.quick else way.sweep
             tried = [(point, both(point, 1, seconds / 2)) for point in points]
@@ -176,6 +186,15 @@ def measure(bench: Bench, pair: Pair, rounds: int, seconds: float) -> dict[str, 
         ways[way.name] = both(chosen, rounds, seconds)
     about = {"pair": pair.name, "quick": bench.quick, "judged": bench.result.judged}
     return {**about, "stall": stall, "ways": ways}
+
+
+def why_no_groups() -> str:
+    """Return why jobs cannot be put into control groups with weights here; empty: they can."""
+    try:
+        with two_groups(1, 100):
+            return ""
+    except NoGroups as error:
+        return str(error)
 
 
 def best(tried: Sequence[tuple[Way, dict[str, Any]]]) -> Way:
@@ -220,6 +239,9 @@ def sharing(pair: Pair, way: Way, stall: float) -> Iterator[tuple[Script, Script
     """Start both jobs of a pair."""
     with contextlib.ExitStack() as stack:
         daemon = None
+        groups: Groups | None = None
+        if way.weights is not None:
+            groups = stack.enter_context(two_groups(*way.weights))
         if way.commensal:
             runtime = stack.enter_context(tempfile.TemporaryDirectory(prefix="commensal-"))
             daemon = stack.enter_context(Daemon(Path(runtime), 4096 * MiB))
@@ -228,11 +250,17 @@ def sharing(pair: Pair, way: Way, stall: float) -> Iterator[tuple[Script, Script
             launcher: Sequence[str] = way.launcher if job_class == "opportunistic" else ()
             if daemon is not None:
                 launcher = daemon.launcher(job_class, job_class, "--quiet", *options)
+            if groups is not None:
+                group = groups.low if job_class == "opportunistic" else groups.high
+                launcher = [*Groups.launcher(group), *launcher]
+            environment = dict(daemon.environment()) if daemon is not None else {}
+            if job_class == "guaranteed" and pair.guaranteed_threads is not None:
+                environment["OMP_NUM_THREADS"] = str(pair.guaranteed_threads)
             return stack.enter_context(
                 Script(
                     *("paired_job.py", "--model", model, *arguments),
                     launcher=launcher,
-                    environment=daemon.environment() if daemon is not None else {},
+                    environment=environment,
                 )
             )
 
@@ -316,6 +344,8 @@ def report(result: Result, pair: Pair, ways: dict[str, Any]) -> None:
     result.figures[pair.name] = ways
     result.rows.append((pair.name, *[""] * 5))
     for name, found in ways.items():
+        if "left_out" in found:
+            result.rows.append((f"  {name}: left out, {found['left_out']}", *[""] * 5))
         if "slowdown" not in found:
             continue
         low, high = found["slowdown_interval"]

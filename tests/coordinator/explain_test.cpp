@@ -175,7 +175,8 @@ TEST_F(ExplainTest, NamesTheDecisionsWithTheirNumbers) {
   EXPECT_THAT(all, HasSubstr("% over baseline (+-"));
   EXPECT_THAT(all, HasSubstr("above 1.0 %: halved"));
   EXPECT_THAT(all, HasSubstr("o window: closed for a moment"));
-  (void)ask<wire::SetReply>(wire::SetRequest{"o", {}, wire::ShareRange{0, 0.5}, {}, {}, {}, {}});
+  (void)ask<wire::SetReply>(
+      wire::SetRequest{"o", {}, wire::ShareRange{0, 0.5}, {}, {}, {}, {}, {}});
   node_.member_gone(JobId{"g"}, 10, Departure::kExited, now_);
   const json last = explain("o", 1)["decisions"];
   std::string after;
@@ -220,6 +221,137 @@ TEST_F(ExplainTest, WrongQuestionsAreAnsweredWithTheValue) {
     EXPECT_THAT(error.what, HasSubstr("at most 600"));
     EXPECT_THAT(error.what, HasSubstr(json(seconds).dump()));
   }
+}
+
+TEST_F(ExplainTest, AnEndedJobIsExplainedAsOfItsEnd) {
+  run(60s, 0.10);
+  const json live = explain("o", 30);
+  node_.member_gone(JobId{"o"}, 20, Departure::kExited, now_);
+  now_ += 2min;
+  node_.tick(now_);
+  const json told = explain("o", 30, true);
+  const json& job = told["job"];
+  EXPECT_NEAR(job["ended_seconds_ago"].get<double>(), 120, 1e-6);
+  EXPECT_NEAR(told["until_seconds_ago"].get<double>(), 120, 1e-6);
+  EXPECT_THAT(job["exit_reason"].get<std::string>(), HasSubstr("killed or crashed"));
+  EXPECT_TRUE(live["job"]["ended_seconds_ago"].is_null());
+  EXPECT_NEAR(told["seconds"].get<double>(), live["seconds"].get<double>(), 1.1);
+  EXPECT_NEAR(job["closed_seconds"].get<double>(), live["job"]["closed_seconds"].get<double>(), 2);
+  ASSERT_EQ(job["closed_by"].size(), 1U);
+  EXPECT_EQ(job["closed_by"][0]["reason"], "guaranteed job busy");
+  EXPECT_GT(job["core_seconds"].get<double>(), 5.0);
+  ASSERT_EQ(told["guaranteed"].size(), 1U);
+  EXPECT_NEAR(told["guaranteed"][0]["slowdown"].get<double>(), 0.10, 0.01);
+  EXPECT_NEAR(told["guaranteed"][0]["lost_seconds"].get<double>(), 30 * 0.1 / 1.1, 0.4);
+  EXPECT_FALSE(told["guaranteed"][0]["parts"].is_null());
+  EXPECT_GT(told["device"]["opportunistic_share"].get<double>(), 0.0);
+  EXPECT_EQ(told["opportunistic"][0]["id"], "o");
+  std::string kinds;
+  for (const json& decision : told["decisions"]) kinds += decision["kind"].get<std::string>() + " ";
+  EXPECT_THAT(kinds, HasSubstr("departure"));
+  ASSERT_EQ(told["series"].size(), 2U);
+  for (const json& other : told["series"]) {
+    EXPECT_GE(other["samples"].back()["seconds_ago"].get<double>(), 119.0) << other["id"];
+    EXPECT_NEAR(static_cast<double>(other["samples"].size()), 31, 4) << other["id"];
+  }
+}
+
+TEST_F(ExplainTest, WhatAJobCostIsKnownAfterTheOneThatPaidHasLeft) {
+  run(60s, 0.10);
+  node_.member_gone(JobId{"g"}, 10, Departure::kExited, now_);
+  now_ += 5s;
+  for (const char* asked : {"o", "g"}) {
+    const json told = explain(asked, 30);
+    ASSERT_EQ(told["guaranteed"].size(), 1U) << asked;
+    EXPECT_NEAR(told["guaranteed"][0]["slowdown"].get<double>(), 0.10, 0.01) << asked;
+    EXPECT_NEAR(told["guaranteed"][0]["ended_seconds_ago"].get<double>(), 5, 1e-6) << asked;
+  }
+  now_ += 1min;
+  EXPECT_TRUE(explain("o", 30)["guaranteed"].empty()) << "not in the last half minute";
+}
+
+TEST_F(ExplainTest, WhatHappenedAfterItsEndIsNotToldOfAnEndedJob) {
+  run(20s, 0.0);
+  node_.member_gone(JobId{"o"}, 20, Departure::kExited, now_);
+  now_ += 1s;
+  join("later", JobClass::kGuaranteed, 30);
+  const json told = explain("o");
+  EXPECT_EQ(told["guaranteed"].size(), 1U);
+  for (const json& decision : told["decisions"]) EXPECT_NE(decision["job"], "later");
+}
+
+TEST_F(ExplainTest, ALiveJobComesBeforeAnEndedOneOfItsNameAndOfTheseTheNewest) {
+  run(2s, 0.0);
+  const auto begin = [&](const char* id, std::int64_t pid) {
+    wire::Register hello;
+    hello.job_id = id;
+    hello.name = "sweep";
+    hello.pid = pid;
+    hello.start_ticks = 1;
+    hello.role = "main";
+    node_.receive(id, hello, now_);
+    (void)node_.take_outgoing();
+  };
+  for (const auto& [id, pid] : {std::pair{"s1", 31}, std::pair{"s2", 32}, std::pair{"s3", 33}}) {
+    begin(id, pid);
+    EXPECT_EQ(explain("sweep")["job"]["id"], id);
+    now_ += 1s;
+    node_.member_gone(JobId{id}, pid, Departure::kExited, now_);
+    EXPECT_EQ(explain("sweep")["job"]["id"], id);
+  }
+  EXPECT_EQ(explain("s1")["job"]["id"], "s1");
+}
+
+TEST_F(ExplainTest, EndedJobsAreForgottenAfterTenMinutes) {
+  run(5s, 0.0);
+  node_.member_gone(JobId{"o"}, 20, Departure::kExited, now_);
+  now_ += kHistory;
+  node_.tick(now_);
+  EXPECT_EQ(explain("o")["job"]["id"], "o");
+  now_ += 1s;
+  node_.tick(now_);
+  const auto error = ask<wire::Error>(wire::ExplainRequest{"o", 60, false});
+  EXPECT_EQ(error.code, "unknown_job");
+  EXPECT_EQ(error.what, "no job 'o' of the last ten minutes; known: g (g)");
+  EXPECT_FALSE(node_.status("o", now_)["jobs"].empty()) << "the status lists it longer";
+}
+
+TEST_F(ExplainTest, OfManyEndedJobsTheNewestAreKept) {
+  const auto id = [](std::size_t i) { return "job-" + std::to_string(i); };
+  for (std::size_t i = 0; i <= kEndedExplained; ++i) {
+    join(id(i), JobClass::kOpportunistic, 100 + static_cast<std::int64_t>(i));
+    now_ += 1s;
+    node_.member_gone(JobId{id(i)}, 100 + static_cast<std::int64_t>(i), Departure::kExited, now_);
+  }
+  EXPECT_EQ(ask<wire::Error>(wire::ExplainRequest{id(0), 60, false}).code, "unknown_job");
+  EXPECT_EQ(explain(id(1))["job"]["id"], id(1));
+  EXPECT_EQ(explain(id(kEndedExplained))["job"]["id"], id(kEndedExplained));
+}
+
+TEST_F(ExplainTest, AnUnknownJobIsAnsweredWithThoseThatAreKnown) {
+  run(2s, 0.0);
+  node_.member_gone(JobId{"o"}, 20, Departure::kExited, now_);
+  EXPECT_EQ(ask<wire::Error>(wire::ExplainRequest{"x", 60, false}).what,
+            "no job 'x' of the last ten minutes; known: g (g), o (o, ended)");
+}
+
+TEST_F(ExplainTest, TimeOnCoresOfARankThatLeftStaysCounted) {
+  run(10s, 0.0);
+  wire::Register hello;
+  hello.job_id = hello.name = "o";
+  hello.pid = 21;
+  hello.start_ticks = 1;
+  hello.role = "main";
+  node_.receive("o2", hello, now_);
+  node_.observe_cpu(JobId{"o"}, 21, {{21, {0s, 0s}}}, 0s, now_);
+  node_.observe_cpu(JobId{"o"}, 21, {{21, {3s, 0s}}}, 0s, now_);
+  now_ += 1s;
+  node_.tick(now_);
+  const double before = explain("o")["job"]["core_seconds"].get<double>();
+  node_.member_gone(JobId{"o"}, 21, Departure::kExited, now_);
+  now_ += 1s;
+  node_.tick(now_);
+  EXPECT_NEAR(explain("o")["job"]["core_seconds"].get<double>(), before, 1e-6);
 }
 
 TEST_F(ExplainTest, StrangeReportsDoNoHarm) {

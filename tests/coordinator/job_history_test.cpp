@@ -18,11 +18,23 @@ JobSample sample(Duration after, double closed = 0.0) {
   return sample;
 }
 
-TEST(JobHistory, KeepsOneSampleASecondForTenMinutes) {
+TEST(JobHistory, KeepsOneSampleASecondForTwentyMinutes) {
   JobHistory history;
   for (int i = 0; i < 5 * 60 * 60; ++i) history.note(sample(i * 200ms));
-  EXPECT_NEAR(static_cast<double>(history.samples().size()), 601, 2);
-  EXPECT_GE(history.samples().front().at, history.samples().back().at - kHistory);
+  EXPECT_NEAR(static_cast<double>(history.samples().size()), 1201, 2);
+  EXPECT_GE(history.samples().front().at, history.samples().back().at - kKept);
+}
+
+TEST(JobHistory, TheLastSampleOfAJobIsTakenWheneverItEnds) {
+  JobHistory history;
+  history.note(sample(0s));
+  history.note(sample(100ms, 1.0));
+  EXPECT_EQ(history.samples().size(), 1U);
+  history.finish(sample(100ms, 1.0));
+  ASSERT_EQ(history.samples().size(), 2U);
+  EXPECT_EQ(history.samples().back().closed_seconds, 1.0);
+  history.finish(sample(50ms, 9.0));
+  EXPECT_EQ(history.samples().size(), 2U) << "time does not go back";
 }
 
 TEST(JobHistory, FindsTheSampleOfATime) {
@@ -48,11 +60,11 @@ TEST(JobHistory, TellsWhatGrewByReason) {
 TEST(DecisionLog, ForgetsTheOldestByTimeAndByNumber) {
   DecisionLog log;
   log.note({kStart, JobId{"a"}, "share", "old"});
-  log.note({kStart + kHistory + 1s, JobId{"a"}, "share", "new"});
+  log.note({kStart + kKept + 1s, JobId{"a"}, "share", "new"});
   ASSERT_EQ(log.all().size(), 1U);
   EXPECT_EQ(log.all()[0].text, "new");
   for (std::size_t i = 0; i < DecisionLog::kMost + 10; ++i) {
-    log.note({kStart + kHistory + 1s, JobId{"a"}, "share", std::to_string(i)});
+    log.note({kStart + kKept + 1s, JobId{"a"}, "share", std::to_string(i)});
   }
   EXPECT_EQ(log.all().size(), DecisionLog::kMost);
   EXPECT_EQ(log.all().front().text, "10");

@@ -131,6 +131,7 @@ TEST_F(JobPaceTest, WhatCannotBeIsRefusedWithTheValueAndChangesNothing) {
   EXPECT_THAT(refused("g", [](auto& r) { r.slo = 0.51; }), HasSubstr("51 %"));
   EXPECT_THAT(refused("o", [](auto& r) { r.slo = 0.02; }), HasSubstr("opportunistic"));
   EXPECT_THAT(refused("g", [](auto& r) { r.idle_class = true; }), HasSubstr("stays out"));
+  EXPECT_THAT(refused("g", [](auto& r) { r.affinity = true; }), HasSubstr("all its cores"));
   EXPECT_EQ(entry("o").law, "gap");
   EXPECT_EQ(entry("o").slo, 0.01);
   // All or nothing: a wrong law keeps a right share from being applied.
@@ -182,6 +183,10 @@ TEST_F(JobPaceTest, TheIdleClassIsChangedByAMessage) {
   join(hello("o", JobClass::kOpportunistic));
   EXPECT_EQ(set("o", [](auto& r) { r.idle_class = false; }).reason, "out of the idle class");
   EXPECT_EQ(told_.at("o").idle_class, false);
+  EXPECT_EQ(set("o", [](auto& r) { r.affinity = false; }).reason, "on all its cores");
+  EXPECT_EQ(told_.at("o").affinity, false);
+  EXPECT_EQ(set("o", [](auto& r) { r.affinity = true; }).reason,
+            "keeps to the cores that are left");
   EXPECT_FALSE(told_.at("o").law);
 }
 

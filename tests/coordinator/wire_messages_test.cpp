@@ -53,6 +53,7 @@ std::vector<Message> one_of_each() {
   change.law = "open";
   change.slo = 0.5;
   change.idle_class = true;
+  change.affinity = false;
   change.reason = "r";
   SetRequest set;
   set.job = "j1";
@@ -62,6 +63,7 @@ std::vector<Message> one_of_each() {
   set.law = "antman";
   set.slo = 0.01;
   set.idle_class = false;
+  set.affinity = true;
   return {hello,
           registered,
           stats,

@@ -112,7 +112,7 @@ class FrameFaults : public ::testing::Test {
     /// Waits until the daemon has taken everything: it answers in order.
     void wait_until_heard() {
       const std::string marker = "no job has this id " + std::to_string(++asked_);
-      say(wire::encode(wire::SetRequest{marker, {}, {}, {}, {}, {}, {}}));
+      say(wire::encode(wire::SetRequest{marker, {}, {}, {}, {}, {}, {}, {}}));
       socket_.set(zmq::sockopt::rcvtimeo, 20000);
       zmq::message_t reply;
       while (socket_.recv(reply)) {
@@ -135,13 +135,13 @@ class FrameFaults : public ::testing::Test {
     const auto pid = static_cast<std::int64_t>(opportunistic_->pid());
     auto hello = registration("x", JobClass::kOpportunistic, 0, 0);
     hello.pid = ::getpid();
-    return {
-        wire::encode(hello),
-        wire::encode(wire::Stats{"o", pid, {{"schema", 1}}, false}),
-        wire::encode(wire::Answer{"o", pid, 1, "applied", 0, 0, 600 * kMiB, ""}),
-        wire::encode(wire::AskMemory{"o", pid, 0, 600 * kMiB}),
-        wire::encode(wire::StatusRequest{""}),
-        wire::encode(wire::SetRequest{"nobody", wire::MemoryRange{0, 1}, {}, true, {}, {}, {}})};
+    return {wire::encode(hello),
+            wire::encode(wire::Stats{"o", pid, {{"schema", 1}}, false}),
+            wire::encode(wire::Answer{"o", pid, 1, "applied", 0, 0, 600 * kMiB, ""}),
+            wire::encode(wire::AskMemory{"o", pid, 0, 600 * kMiB}),
+            wire::encode(wire::StatusRequest{""}),
+            wire::encode(
+                wire::SetRequest{"nobody", wire::MemoryRange{0, 1}, {}, true, {}, {}, {}, {}})};
   }
 
   DaemonFolder folder_;

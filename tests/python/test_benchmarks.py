@@ -275,3 +275,76 @@ def test_a_pair_of_jobs_is_ordered_as_it_should_be(tmp_path: Path) -> None:
     assert kept["ways"].keys() == ways.keys()
     again = quick_run("pairs", tmp_path)
     assert again["figures"] == result["figures"], "a pair that was measured is not measured again"
+
+
+def test_groups_with_weights_are_made_and_removed_and_rank_what_runs_in_them(traces: Any) -> None:
+    del traces  # only makes the folder known
+    from groups import Groups, NoGroups, two_groups
+
+    cpu = min(os.sched_getaffinity(0))
+    spin = f"import os, resource, time; os.sched_setaffinity(0, {{{cpu}}})\n"
+    spin += "end = time.monotonic() + 3\nwhile time.monotonic() < end: pass\n"
+    spin += "print(resource.getrusage(resource.RUSAGE_SELF).ru_utime)"
+    try:
+        with two_groups(1, 10000) as groups:
+            folders = (groups.low, groups.high)
+            running = [
+                subprocess.Popen(
+                    [*Groups.launcher(folder), sys.executable, "-c", spin],
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+                for folder in folders
+            ]
+            low, high = (float(process.communicate(timeout=DEADLINE)[0]) for process in running)
+    except NoGroups as error:
+        pytest.skip(str(error))
+    assert low < high
+    assert not any(folder.exists() for folder in folders)
+
+
+def test_a_way_that_cannot_be_taken_is_left_out_with_its_reason(
+    traces: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del traces
+    import pairs
+    from groups import NoGroups
+    from harness import Result
+
+    def refuse(*_: int) -> None:
+        raise NoGroups("cannot make /sys/fs/cgroup/x: Read-only file system")
+
+    monkeypatch.setattr(pairs, "two_groups", refuse)
+    assert "Read-only" in pairs.why_no_groups()
+    measured = {
+        "slowdown": 0.0,
+        "slowdown_interval": [0.0, 0.0],
+        "p99": 0.0,
+        "harvest": 0.5,
+        "efficiency": 1.0,
+        "oracle": 0.5,
+    }
+    ways = dict.fromkeys((pairs.NOBODY, "default", pairs.OURS), measured)
+    result = Result("pairs", "", [])
+    pairs.report(result, pairs.PAIRS[0], ways | {"cgroup weight": {"left_out": "Read-only"}})
+    assert "  cgroup weight: left out, Read-only" in [row[0] for row in result.rows]
+
+
+def test_use_is_taken_over_whole_windows(traces: Any) -> None:
+    del traces
+    from shares import used
+
+    clock = [(0.1 * i, 0.03 * i) for i in range(101)]
+    assert used(clock, 1.0) == pytest.approx([0.3] * len(used(clock, 1.0)))
+    assert len(used(clock, 1.0)) in (9, 10)
+    assert used(clock, 60.0) == pytest.approx([0.3]), "what there is, where it is shorter"
+
+
+@pytest.mark.slow
+@pytest.mark.alone
+def test_shares_are_ordered_as_they_were_asked_for(tmp_path: Path) -> None:
+    figures = quick_run("shares", tmp_path)["figures"]
+    [held] = figures["gap 0.3"]["long"]
+    assert 0.0 < held < 0.6, "a maximum holds without a neighbour"
+    [more], [less] = figures["minimum 0.3"]["long"], figures["minimum 0.1"]["long"]
+    assert more > less > 0.0

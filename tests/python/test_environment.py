@@ -33,6 +33,8 @@ def test_what_run_writes_the_script_reads() -> None:
         law="duty_cycle",
         slo=0.07,
         idle_class=False,
+        affinity=False,
+        elastic_threads=True,
         instance="second",
         runtime_dir=Path("/tmp/x"),
         spill_dir=Path("/var/tmp/y"),
@@ -70,6 +72,8 @@ def test_defaults_are_the_harmless_ones() -> None:
     assert read.share == ShareRange(0.0, 1.0)
     assert read.slo is None
     assert read.idle_class
+    assert read.affinity
+    assert not read.elastic_threads, "it changes results"
     assert not read.quiet
     assert read.memory_policy == "elastic"
     assert read.ask_wait_ms == 2000

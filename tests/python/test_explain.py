@@ -185,6 +185,25 @@ def test_another_law_takes_no_share_from_the_coordinator() -> None:
     assert "it may use" not in words(told(job=told()["job"] | {"law": "rate_aimd"}))
 
 
+def test_of_an_ended_job_its_end_is_told() -> None:
+    over = {"ended_seconds_ago": 90.0, "exit_reason": "killed or crashed"}
+    prod = told()["guaranteed"][0] | {"ended_seconds_ago": 30.0}
+    text = words(told(job=told()["job"] | over, guaranteed=[prod]))
+    assert text.startswith(
+        "sweep (opportunistic, law gap, killed or crashed 90 s ago): the last 60 s of its life\n"
+    )
+    assert "it might use 20 %" in text
+    assert "prod (guaranteed, ended 30 s ago): +3.1 %" in text
+
+
+def test_the_timeline_of_an_ended_job_begins_with_it() -> None:
+    later = told()
+    later["until_seconds_ago"] = 100.0
+    for record in (*later["decisions"], *later["series"][1]["samples"]):
+        record["seconds_ago"] += 100.0
+    assert to_trace(later) == to_trace(told())
+
+
 def test_alone_there_is_nobody_to_yield_to() -> None:
     assert "nobody to yield to" in words(told(guaranteed=[]))
 
@@ -296,10 +315,35 @@ def test_two_running_jobs_are_explained(world: World, tmp_path: Path) -> None:
     assert {"gate closed", "cores used", "steps a second"} <= counters
 
 
+def test_a_job_that_has_ended_is_explained(world: World, tmp_path: Path) -> None:
+    script = world.script(
+        "import torch\nfor _ in range(200): torch.randn(99, 99).sum()", "short.py"
+    )
+    done = world.commensal("run", "--name", "short", "--", sys.executable, script)
+    assert done.returncode == 0, done.stderr
+
+    def over() -> bool:
+        done = world.commensal("explain", "short", "--json")
+        return done.returncode == 0 and json.loads(done.stdout)["job"]["exit_reason"] != ""
+
+    wait_until("seen to end", over)
+    file = tmp_path / "trace.json"
+    done = world.commensal("explain", "short", "--last", "5m", "--timeline", str(file))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("short (opportunistic, law gap, ended ")
+    assert "of its life" in done.stdout
+    assert "departure: short ended" in done.stdout
+    assert "prod (guaranteed" in done.stdout, "who ran beside it"
+    names = [
+        e["args"]["name"] for e in json.loads(file.read_text())["traceEvents"] if "M" in e["ph"]
+    ]
+    assert "short (opportunistic)" in names
+
+
 def test_what_cannot_be_explained_or_written_is_told(world: World) -> None:
     done = world.commensal("explain", "nobody")
     assert done.returncode == 4
-    assert "nobody" in done.stderr
+    assert "no job 'nobody' of the last ten minutes; known: prod-" in done.stderr
     done = world.commensal("explain", "sweep", "--timeline", "/nonexistent/t.json")
     assert done.returncode == 1
     assert "/nonexistent/t.json" in done.stderr

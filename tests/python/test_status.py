@@ -83,3 +83,13 @@ def test_a_job_that_has_not_reported_yet_is_shown() -> None:
     bare = {"job": {"id": "x-1", "name": "x", "class": "guaranteed"}, "ended": False}
     assert "x-1" in describe_machine(machine(bare), None)
     assert describe_job(bare).startswith("x (guaranteed, x-1")
+
+
+def test_the_cores_that_a_job_keeps_to_are_told_with_the_reason() -> None:
+    kept = job("sweep", "opportunistic")
+    kept["cores"] = {"cpus": "2-3", "own": "0-3", "reason": "guaranteed jobs leave CPUs 2-3"}
+    assert "cores     CPUs 2-3 of 0-3: guaranteed jobs leave CPUs 2-3" in describe_job(kept)
+    kept["cores"] = {"cpus": "0-3", "own": "0-3", "reason": ""}
+    assert "cores" not in describe_job(kept)
+    kept["group"] = {"low": True, "path": "/x", "reason": "cpu.idle 1 for its control group"}
+    assert "group     cpu.idle 1 for its control group" in describe_job(kept)

@@ -17,6 +17,7 @@ commensal_test(
   runtime_test
   runtime/activity_test.cpp
   runtime/coordinator_client_test.cpp
+  runtime/core_keeper_test.cpp
   runtime/idle_watch_test.cpp
   runtime/limit_keeper_test.cpp
   runtime/op_samples_test.cpp
@@ -33,6 +34,7 @@ commensal_test(
 commensal_test(
   session_test
   runtime/session_test.cpp
+  runtime/session_cores_test.cpp
   runtime/session_idle_test.cpp
   runtime/session_life_test.cpp
   runtime/session_memory_test.cpp

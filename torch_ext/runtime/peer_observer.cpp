@@ -97,6 +97,27 @@ DeviceObservation PeerObserver::observe(TimePoint now) const noexcept {
   return seen;
 }
 
+std::optional<PeerObserver::CoreWord> PeerObserver::cores_left(TimePoint now) const noexcept {
+  constexpr int kAttempts = 4;
+  const DeviceObservation seen = observe(now);
+  CoreWord word{seen.coordinator_alive, seen.guaranteed_present, {}};
+  const wire::DevicePage* page = device_.load(std::memory_order_acquire);
+  const wire::DeviceEntry* own = page != nullptr ? own_entry(*page) : nullptr;
+  if (own == nullptr) return word;
+  const wire::CoreWords& cores = page->core_sets[own - &page->entries[0]];
+  for (int i = 0; i < kAttempts; ++i) {
+    const std::uint64_t sequence = own->sequence.load(std::memory_order_acquire);
+    wire::CoreSet::Words words{};
+    for (std::size_t w = 0; w < words.size(); ++w) {
+      words[w] = cores.cpus[w].load(std::memory_order_acquire);
+    }
+    if (sequence % 2 != 0 || own->sequence.load(kRelaxed) != sequence) continue;
+    word.left = wire::CoreSet{words};
+    return word;
+  }
+  return std::nullopt;
+}
+
 const wire::DeviceEntry* PeerObserver::own_entry(const wire::DevicePage& page) const noexcept {
   constexpr std::uint64_t kIndexBits = 8;
   const std::uint64_t revision = page.revision.load(std::memory_order_acquire);

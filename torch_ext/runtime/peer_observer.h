@@ -7,10 +7,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "allocator/base/clock.h"
 #include "allocator/base/ids.h"
+#include "coordinator/wire/core_set.h"
 #include "coordinator/wire/handover.h"
 #include "coordinator/wire/pages.h"
 #include "torch_ext/gate/pacing_law.h"
@@ -36,6 +38,15 @@ class PeerObserver final : public DeviceObserver {
   PeerObserver& operator=(const PeerObserver&) = delete;
 
   [[nodiscard]] DeviceObservation observe(TimePoint now) const noexcept override;
+
+  /// What a process goes by when it decides on which CPUs it keeps.
+  struct CoreWord {
+    bool coordinator_alive = false;
+    bool guaranteed_present = false;
+    wire::CoreSet left;  ///< for this job; empty: all
+  };
+  /// Reads the own entry's cores. Nothing while the coordinator changes them.
+  [[nodiscard]] std::optional<CoreWord> cores_left(TimePoint now) const noexcept;
 
   /// Uses a coordinator's device page from now on. @throws std::runtime_error if it is unusable.
   void set_device_page(wire::MappedPage page);

@@ -63,6 +63,14 @@ ElasticAllocatorOptions allocator_options(const SessionConfig& config) {
   return options;
 }
 
+CoreKeeper make_keeper(const std::string& inherited) {
+  ThreadCores& kernel = kernel_thread_cores();
+  const wire::CoreSet mine = kernel.get(::getpid()).value_or(wire::CoreSet{});
+  const int parent = parent_of(inherited);
+  const auto parents = parent != 0 ? kernel.get(parent) : std::nullopt;
+  return {kernel, own_cores(mine, inherited, parents), mine};
+}
+
 SessionConfig completed(SessionConfig config) {
   check_config(config);
   if (config.job_id.empty()) config.job_id = JobId{"job-" + std::to_string(::getpid())};
@@ -148,7 +156,10 @@ Session::Impl::Impl(SessionConfig given, std::unique_ptr<MemorySource> memory_so
       law_chosen(!config.law.empty()),
       slo(config.slo),
       wants_idle_class(config.idle_class),
+      wants_affinity(config.affinity),
       share(config.share),
+      keeper(make_keeper(config.inherited_cpus)),
+      cores_wanted(keeper.now()),
       mover(allocator,
             {.rate = config.background_rate.value_or(Bytes{}),
              .step = [this] { return steps.state().median; }},
@@ -357,6 +368,11 @@ void Session::op_sampled(const OpSample& sample) noexcept { impl_->samples.note(
 void Session::on_wait(void* (*release)(), void (*restore)(void*)) {
   impl_->restore_gil.store(restore, std::memory_order_release);
   impl_->release_gil.store(release, std::memory_order_release);
+}
+
+void Session::on_thread_count(int (*get)(), void (*set)(int)) {
+  impl_->set_thread_count.store(set, std::memory_order_release);
+  impl_->get_thread_count.store(get, std::memory_order_release);
 }
 
 void Session::range_begin(std::string_view name) noexcept {

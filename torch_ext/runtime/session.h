@@ -85,6 +85,11 @@ struct SessionConfig {
   std::optional<std::chrono::milliseconds> park_idle;
   bool quiet = false;      ///< no line on stderr unless something is wrong
   bool idle_class = true;  ///< opportunistic threads enter SCHED_IDLE
+  bool affinity = true;    ///< and keep to the cores that guaranteed jobs leave
+  /// "PID:LIST:...": process PID, an ancestor, counts these CPUs as its own; see `own_cores`.
+  std::string inherited_cpus;
+  /// The number of PyTorch's threads follows the cores, at step borders: changes results.
+  bool elastic_threads = false;
   std::chrono::milliseconds connect_timeout{1000};
   bool sample_ops = true;              ///< a guaranteed job's ops, in short windows (SampleWindows)
   std::filesystem::path summary_file;  ///< final statistics are written here; empty: nowhere
@@ -125,6 +130,9 @@ class Session {
   /// Lets the adaptor release and take back the GIL around a wait: `release` returns a token
   /// (null: was not held) that `restore` gets back.
   void on_wait(void* (*release)(), void (*restore)(void*));
+  /// Lets the adaptor tell and set with how many threads the calling thread's ops compute. Called
+  /// at step borders, by the thread that ends them, and only with `elastic_threads`.
+  void on_thread_count(int (*get)(), void (*set)(int count));
   /// USER_SCOPE ranges and optimizer hooks feed the step tracker, the activity on the job page,
   /// and, at the end of a step, the safe point (which may wait).
   void range_begin(std::string_view name) noexcept;

@@ -250,6 +250,7 @@ void Session::Impl::use_pace(const wire::Change& change) {
     law_chosen = law_chosen || change.law.has_value();
     if (change.slo) slo = change.slo;
     if (change.idle_class) wants_idle_class = *change.idle_class;
+    if (change.affinity) wants_affinity = *change.affinity;
   }
   if (!change.idle_class) return;
   follow_class();
@@ -394,7 +395,10 @@ Duration Session::Impl::on_tick() {
     const MutexLock lock(mutex);
     due = published == TimePoint{} || now - published >= kQuietTick;
   }
-  if (due) publish(now);
+  if (due) {
+    publish(now);
+    follow_cores(now);
+  }
   const TimePoint sample_at = follow_sampling(now);
   const bool watch = gate.stats().law != "open";
   const bool at_work = work_since != TimePoint{} || !returning.is_zero();
@@ -437,6 +441,7 @@ StatisticsView Session::Impl::view() const {
   if (const std::string no_tier = source->host_tier_reason(); !no_tier.empty()) {
     view.notes.push_back("no slower tier: " + no_tier);
   }
+  view.cores = cores_view();
   const MutexLock lock(mutex);
   view.job.job_class = to_string(job_class);
   view.job.reason = line.connected ? reason : line.reason;

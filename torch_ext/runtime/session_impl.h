@@ -15,6 +15,8 @@
 #include "allocator/memory_source.h"
 #include "torch_ext/gate/gate.h"
 #include "torch_ext/runtime/coordinator_client.h"
+#include "torch_ext/runtime/core_keeper.h"
+#include "torch_ext/runtime/elastic_threads.h"
 #include "torch_ext/runtime/idle_watch.h"
 #include "torch_ext/runtime/job_page.h"
 #include "torch_ext/runtime/limit_keeper.h"
@@ -110,6 +112,13 @@ struct Session::Impl final : public ClientHost {
   void bring_more_back();
   void set_resting(bool rests, TimePoint now) noexcept;
   [[nodiscard]] SignsOfWork signs_of_work(const AllocatorStats& stats) const;
+  // cores and threads (session_cores.cpp)
+  /// On the client's thread: reads the page, and lets the next safe point move the threads.
+  void follow_cores(TimePoint now);
+  void apply_cores() noexcept;
+  /// At a step border, on the thread that ends the step.
+  void follow_thread_count() noexcept;
+  [[nodiscard]] StatisticsView::Cores cores_view() const;
   void use_law(const std::string& name);
   /// Takes what the coordinator says about pacing. @throws std::invalid_argument.
   void use_pace(const wire::Change& change);
@@ -150,6 +159,9 @@ struct Session::Impl final : public ClientHost {
   std::atomic<void (*)(bool)> switch_sampling{nullptr};
   std::atomic<void* (*)()> release_gil{nullptr};
   std::atomic<void (*)(void*)> restore_gil{nullptr};
+  std::atomic<int (*)()> get_thread_count{nullptr};
+  std::atomic<void (*)(int)> set_thread_count{nullptr};
+  std::atomic<bool> cores_due{false};                 // the threads are to be moved
   std::atomic<const void*> training_thread{nullptr};  // ran the last step; see this_thread()
   std::atomic<std::int64_t> last_safe_point_ns{0};
   std::atomic<bool> in_optimizer{false};
@@ -183,6 +195,7 @@ struct Session::Impl final : public ClientHost {
   bool law_chosen COMMENSAL_GUARDED_BY(mutex);  // by its user: not the default of the class
   std::optional<double> slo COMMENSAL_GUARDED_BY(mutex);
   bool wants_idle_class COMMENSAL_GUARDED_BY(mutex);
+  bool wants_affinity COMMENSAL_GUARDED_BY(mutex);
   ShareBounds share COMMENSAL_GUARDED_BY(mutex);
   std::string reason COMMENSAL_GUARDED_BY(mutex);  // what the coordinator said last
   std::vector<std::string> notes COMMENSAL_GUARDED_BY(mutex);
@@ -191,6 +204,15 @@ struct Session::Impl final : public ClientHost {
   WantedMemory wanted COMMENSAL_GUARDED_BY(mutex);
   Bytes peak_seen COMMENSAL_GUARDED_BY(mutex);
   TimePoint published COMMENSAL_GUARDED_BY(mutex);
+
+  mutable Mutex cores_mutex;
+  CoreKeeper keeper COMMENSAL_GUARDED_BY(cores_mutex);
+  wire::CoreSet cores_wanted COMMENSAL_GUARDED_BY(cores_mutex);
+  TimePoint cores_due_since COMMENSAL_GUARDED_BY(cores_mutex);
+  std::string cores_reason COMMENSAL_GUARDED_BY(cores_mutex);
+  int threads_left_alone COMMENSAL_GUARDED_BY(cores_mutex) = 0;
+  ElasticThreads elastic COMMENSAL_GUARDED_BY(cores_mutex);
+  int thread_count COMMENSAL_GUARDED_BY(cores_mutex) = 0;  // as it was set; 0: never
 
   BackgroundMover mover;     // its thread uses what stands above
   CoordinatorClient client;  // last: its thread uses everything above

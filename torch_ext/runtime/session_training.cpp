@@ -110,6 +110,7 @@ void Session::Impl::user_step() noexcept {
       static_cast<std::uint64_t>(serves ? wire::StepKind::kRequests : wire::StepKind::kTraining),
       kRelaxed);
   publish_step(serves ? latency : steps.state().last);
+  follow_thread_count();
   allocator.step_ended();
   safe_point();
 }
@@ -127,6 +128,7 @@ void Session::Impl::step_ended() noexcept {
   page.step_kind.store(static_cast<std::uint64_t>(wire::StepKind::kTraining), kRelaxed);
   publish_step(steps.state().last);
   in_optimizer.store(false, kRelaxed);  // where a step ended by an exception, nothing said so
+  follow_thread_count();
   allocator.step_ended();
   safe_point();
 }
@@ -146,6 +148,7 @@ void Session::Impl::equip_threads(bool did_work) noexcept {
 }
 
 void Session::Impl::safe_point() noexcept {
+  if (cores_due.load(kRelaxed)) apply_cores();
   last_safe_point_ns.store(clock.now().time_since_epoch().count(), kRelaxed);
   if (!allocator.work_pending()) {
     equip_threads(false);

@@ -45,6 +45,15 @@ struct StatisticsView {
   GateStats gate;
   bool idle_class = false;
   std::string idle_class_reason;
+  /// CPUs by the kernel's lists.
+  struct Cores {
+    std::string cpus;  ///< that its threads keep to
+    std::string own;   ///< by its owner
+    std::string reason;
+    int left_alone = 0;
+    bool elastic_threads = false;
+    int threads = 0;  ///< set so at a step border; 0: never
+  } cores;
   StepState step;
   std::uint64_t sample_windows = 0;
   Duration sampled{};  ///< in windows that have ended

@@ -91,6 +91,14 @@ def set_job(
             "(which the kernel allows an ordinary user only with RLIMIT_NICE).",
         ),
     ] = None,
+    affinity: Annotated[
+        bool | None,
+        typer.Option(
+            "--affinity/--no-affinity",
+            help="Let an opportunistic job's threads keep to the cores that guaranteed ones leave, "
+            "or let them use all of theirs.",
+        ),
+    ] = None,
     as_json: AsJson = False,
     instance: Instance = None,
 ) -> None:
@@ -102,7 +110,7 @@ def set_job(
 
     One value alone is MAX (MIN 0) for an opportunistic job and both for a guaranteed one.
     """
-    if all(value is None for value in (memory, share, law, slo, idle_class)):
+    if all(value is None for value in (memory, share, law, slo, idle_class, affinity)):
         raise typer.BadParameter("nothing to change", param_hint="'--memory' / '--share'")
     with blaming("--law"):
         if law is not None and not check_law(law):
@@ -124,6 +132,7 @@ def set_job(
             law=law,
             slo=slowdown,
             idle_class=idle_class,
+            affinity=affinity,
         )
     _tell(job, change, as_json)
 

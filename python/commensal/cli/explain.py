@@ -17,9 +17,9 @@ from commensal._timeline import to_trace
 from commensal.cli._manual import EXIT_CODES, manual
 from commensal.cli._options import (
     BROKEN,
+    AnyJob,
     AsJson,
     Instance,
-    LiveJob,
     blaming,
     coordinator_of,
     reporting,
@@ -58,8 +58,14 @@ def register(app: typer.Typer) -> None:
 
 def explain(
     context: typer.Context,
-    job: LiveJob,
-    last: Annotated[str, typer.Option(help="How far back, at most 10m.", metavar="TIME")] = "60s",
+    job: AnyJob,
+    last: Annotated[
+        str,
+        typer.Option(
+            help="How far back, at most 10m: from now, or from the end of a job that has ended.",
+            metavar="TIME",
+        ),
+    ] = "60s",
     timeline: Annotated[
         Path | None,
         typer.Option(help="Write a trace there that Perfetto opens.", metavar="FILE"),
@@ -72,6 +78,8 @@ def explain(
     For an opportunistic job: how long its ops waited at the gate, by reason. For the guaranteed
     jobs beside it: their slowdown, split by cause, against what they allow. For the device: who
     used it, and how much of what was to be had was taken. Then the decisions, newest last.
+
+    A job that ended within the last ten minutes is explained as of its end (the newest 64 are).
     """
     with blaming("--last"):
         milliseconds = parse_duration_ms(last)
@@ -98,7 +106,13 @@ def describe(told: dict[str, Any], now: datetime) -> Iterator[str]:
     """Write an explanation for people."""
     job, length = told["job"], told["seconds"]
     state = ", paused" if job["paused"] else ""
-    yield f"{job['name']} ({job['class']}, law {job['law']}{state}): the last {_time(length)}"
+    of_its_life = ""
+    if job.get("ended_seconds_ago") is not None:
+        state, of_its_life = f", {_ended(job)}", " of its life"
+    yield (
+        f"{job['name']} ({job['class']}, law {job['law']}{state}): "
+        f"the last {_time(length)}{of_its_life}"
+    )
     if job["class"] == "opportunistic":
         yield from _throttled(job, length)
     if not told["guaranteed"]:
@@ -122,21 +136,30 @@ def _throttled(job: dict[str, Any], length: float) -> Iterator[str]:
     for entry in job["closed_by"]:
         yield f"    {_time(entry['seconds']):>8}  {entry['reason']}"
     if job["law"] == "gap":
-        may = job["share"]
-        yield f"  beside a busy guaranteed job it may use {100 * may['now']:.0f} %: {may['reason']}"
+        may, could = job["share"], "might" if job.get("ended_seconds_ago") is not None else "may"
+        yield (
+            f"  beside a busy guaranteed job it {could} use {100 * may['now']:.0f} %: "
+            f"{may['reason']}"
+        )
+
+
+def _ended(job: dict[str, Any]) -> str:
+    how = job.get("exit_reason") or "ended"
+    return f"{how} {_time(job['ended_seconds_ago'])} ago"
 
 
 def _slowdown(job: dict[str, Any], length: float) -> Iterator[str]:
+    over = f", {_ended(job)}" if job.get("ended_seconds_ago") is not None else ""
     if job["slowdown"] is None:
         yield (
-            f"{job['name']} (guaranteed, SLO {100 * job['slo']:g} %): slowdown not known; "
+            f"{job['name']} (guaranteed{over}, SLO {100 * job['slo']:g} %): slowdown not known; "
             f"{job['baseline_steps']} steps alone were seen"
         )
         yield from _ops(job)
         return
     verdict = "within" if job["slowdown"] <= job["slo"] else "above"
     yield (
-        f"{job['name']} (guaranteed): {100 * job['slowdown']:+.1f} % "
+        f"{job['name']} (guaranteed{over}): {100 * job['slowdown']:+.1f} % "
         f"(+-{100 * job['slowdown_error']:.1f}), {verdict} its SLO of {100 * job['slo']:g} %; "
         f"about {_time(job['lost_seconds'])} of {_time(length)} lost"
     )

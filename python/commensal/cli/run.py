@@ -129,6 +129,22 @@ def run(
             help="Let an opportunistic job's threads enter the kernel's idle class.",
         ),
     ] = True,
+    affinity: Annotated[
+        bool,
+        typer.Option(
+            "--affinity/--no-affinity",
+            help="Let an opportunistic job's threads keep to the cores that a guaranteed one "
+            "leaves, while that one suffers.",
+        ),
+    ] = True,
+    elastic_threads: Annotated[
+        bool,
+        typer.Option(
+            "--elastic-threads",
+            help="Let the number of PyTorch's threads follow these cores, at step borders. Sums "
+            "are then taken in another order: results change.",
+        ),
+    ] = False,
     instance: Instance = None,
     spill_dir: Annotated[
         Path | None,
@@ -168,8 +184,8 @@ def run(
     script's own; our lines go to stderr. Without a coordinator the script trains all the same.
 
     A guaranteed job must run as if alone. An opportunistic one takes the time and the memory that
-    it leaves, and may be slowed and shrunk. Results do not change, only times do. In MIN[:MAX] one
-    value alone is MAX (MIN 0), and both for a guaranteed job.
+    it leaves, and may be slowed and shrunk. Results do not change, only times do (but see
+    --elastic-threads). In MIN[:MAX] one value alone is MAX (MIN 0), and both for a guaranteed job.
     """
     coordinator = coordinator_of(context, instance)
     if name is not None and not name.strip():
@@ -186,6 +202,9 @@ def run(
         check_law(law)
     with blaming("--slo"):
         slowdown = check_slo(slo, guaranteed=guaranteed)
+    with blaming("--elastic-threads"):
+        if elastic_threads and guaranteed:
+            raise ValueError("the threads of a guaranteed job stay as they are")
     with blaming("--memory-policy"):
         policy = check_memory_policy(_given(memory_policy, "COMMENSAL_MEMORY_POLICY") or "elastic")
     ask_wait_ms, park_idle_ms = JobSettings.ask_wait_ms, None
@@ -211,6 +230,8 @@ def run(
         law=law,
         slo=slowdown,
         idle_class=idle_class,
+        affinity=affinity,
+        elastic_threads=elastic_threads,
         instance=coordinator.instance,
         runtime_dir=coordinator.runtime_dir,
         spill_dir=spill_dir.absolute() if spill_dir else None,

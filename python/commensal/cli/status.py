@@ -197,6 +197,10 @@ def describe_job(record: Record) -> str:
         now = share.get("now")
         text = "-" if now is None else f"{now:.2f} while a guaranteed job is busy"
         rows.append(("share", _with_reason(text, share.get("reason"))))
+    if text := _cores(record.get("cores", {})):
+        rows.append(("cores", text))
+    if group := record.get("group", {}).get("reason"):
+        rows.append(("group", group))
     rows.append(("steps", describe_steps(step)))
     if record.get("slowdown") is not None:
         error = record.get("slowdown_error")
@@ -207,6 +211,14 @@ def describe_job(record: Record) -> str:
     rows += [("note", note) for note in memory.get("notes", [])]
     head = f"{job['name']} ({job['class']}, {job['id']}, tenant {job.get('tenant', '-')})"
     return "\n".join([head, *(f"  {name:<9} {text}" for name, text in rows)])
+
+
+def _cores(cores: Record) -> str:
+    """Say on which of its CPUs a job keeps, where there is something to say."""
+    kept, own = cores.get("cpus"), cores.get("own")
+    if kept == own and not cores.get("reason"):
+        return ""
+    return _with_reason(f"CPUs {kept} of {own}" if kept != own else f"CPUs {own}", cores["reason"])
 
 
 def _with_reason(text: str, reason: str | None) -> str:

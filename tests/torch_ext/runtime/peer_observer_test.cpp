@@ -69,6 +69,31 @@ TEST_F(PeerObserverTest, WithoutPagesNobodyIsThere) {
   EXPECT_EQ(seen.share_max, 1.0);
 }
 
+TEST_F(PeerObserverTest, TheOwnEntrysCoresAreRead) {
+  put(1, "another", JobClass::kOpportunistic);
+  const auto words = wire::CoreSet::parse("1,70,255")->words();
+  for (std::size_t i = 0; i < words.size(); ++i) device_.core_sets[0].cpus[i].store(words[i]);
+  device_.core_sets[1].cpus[0].store(1);
+  EXPECT_FALSE(observer_.cores_left(kNow)->coordinator_alive) << "no page yet";
+  use_device();
+  const auto word = observer_.cores_left(kNow);
+  ASSERT_TRUE(word);
+  EXPECT_TRUE(word->coordinator_alive);
+  EXPECT_FALSE(word->guaranteed_present);
+  EXPECT_EQ(word->left.to_string(), "1,70,255");
+  add_guaranteed(2);
+  EXPECT_TRUE(observer_.cores_left(kNow)->guaranteed_present);
+  EXPECT_FALSE(observer_.cores_left(kNow + seconds{5})->coordinator_alive);
+}
+
+TEST_F(PeerObserverTest, CoresThatAreBeingWrittenAreNotRead) {
+  use_device();
+  entry(0).sequence.store(7);
+  EXPECT_FALSE(observer_.cores_left(kNow));
+  entry(0).sequence.store(8);
+  EXPECT_TRUE(observer_.cores_left(kNow));
+}
+
 TEST_F(PeerObserverTest, TheOwnEntryBoundsTheGate) {
   entry(0).share_max_ppm.store(250'000);
   entry(0).paused.store(1);

@@ -73,6 +73,8 @@ TEST(StatisticsTest, HasEveryFieldOfTheSchema) {
   expect_fields(stats.at("samples"),
                 {"windows_total", "window_seconds_total", "ops_total", "ops_unclassified_total",
                  "compute_seconds_total", "memory_seconds_total", "on_core_seconds_total", "top"});
+  expect_fields(stats.at("cores"),
+                {"cpus", "own", "reason", "threads_left_alone", "elastic_threads", "threads"});
   expect_fields(stats.at("step"),
                 {"number", "last_seconds", "median_seconds", "confidence", "source"});
   expect_fields(stats.at("activity"),
