@@ -54,6 +54,9 @@ void DevicePageWriter::write(std::size_t slot, const PageEntry& entry) {
   out.memory_grant.store(entry.memory_grant.count(), std::memory_order_release);
   out.slo_ppm.store(ppm(entry.slo), std::memory_order_release);
   out.turn_until_ns.store(nanoseconds(entry.turn_until), std::memory_order_release);
+  const wire::PackedGapRules rules = wire::pack(entry.gap_rules);
+  out.gap_rules.store(rules.gaps, std::memory_order_release);
+  out.flight_rules.store(rules.flight, std::memory_order_release);
   out.sequence.store(sequence + 2, std::memory_order_release);
 }
 

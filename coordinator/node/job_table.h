@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -13,6 +14,7 @@
 #include "allocator/base/clock.h"
 #include "allocator/base/ids.h"
 #include "coordinator/node/cpu_meter.h"
+#include "coordinator/node/gap_control.h"
 #include "coordinator/node/job_history.h"
 #include "coordinator/node/ledger.h"
 #include "coordinator/node/memory_lease.h"
@@ -105,6 +107,9 @@ struct Job {
   TimePoint stage_since;
   std::string stage_reason;
   JobHistory history;
+  std::shared_ptr<const std::vector<GapClass>> gaps;  ///< of late; null: not known yet
+  double hand_overs = 0.0;                            ///< gaps a second that it entered of late
+  GapDecision gap_rules;                              ///< what the compute controller decided
 
   [[nodiscard]] LeaseKey key(const Member& member) const { return LeaseKey{id, member.pid}; }
   [[nodiscard]] Member* member(std::int64_t pid) noexcept;

@@ -58,6 +58,7 @@ struct PageEntry {
   TimePoint lease_until;
   Bytes memory_grant;
   double slo = 0.0;
+  wire::GapRules gap_rules;
   TimePoint turn_until;  ///< law token_window: past for who has no turn; zero: no turns are given
   bool operator==(const PageEntry&) const = default;
 };
@@ -181,6 +182,9 @@ class NodeCoordinator {
   void update_shares(TimePoint now);
   void update_turns(TimePoint now);
   void keep_history(TimePoint now);
+  void follow_gaps(Job& job, TimePoint now);
+  /// What it may do in gaps; null for a job that the controller has no say in.
+  [[nodiscard]] static nlohmann::json rules_of(const Job& job);
   void log(const JobId& job, std::string kind, std::string text, TimePoint now);
 
   [[nodiscard]] policies::DeviceView device_view(TimePoint now) const;

@@ -1,6 +1,6 @@
 # Tests of the gate and the session: free of torch, with fake clocks, pages and coordinators.
 commensal_test(gate_test gate/pacing_law_test.cpp gate/rival_laws_test.cpp gate/gate_test.cpp
-               gate/op_duration_test.cpp LIBRARIES commensal::gate)
+               gate/op_duration_test.cpp gate/gap_histogram_test.cpp LIBRARIES commensal::gate)
 if(TARGET commensal_cuda_machine)
   commensal_test(doze_on_cuda_test gate/doze_on_cuda_test.cpp LIBRARIES commensal::cuda_machine
                  commensal::allocator commensal::gate LABELS simulated_cuda)

@@ -22,6 +22,7 @@ namespace commensal {
 /// One thread's account. Written by that thread alone, read by everybody.
 struct alignas(64) Gate::Account {
   std::atomic<std::uint64_t> start_ticks{0};  // 0: no op running
+  std::atomic<std::int64_t> predicted_ns{0};  // of the running op
   std::atomic<std::uint64_t> busy_ticks{0};
   std::atomic<std::uint64_t> capped_ticks{0};  // of that: run under a bound on the share
   std::atomic<std::uint64_t> ops{0};
@@ -196,8 +197,10 @@ struct Gate::Impl {
     return slot;
   }
 
-  static void enter(Slot& slot, std::uint64_t now, std::uint8_t charge) noexcept {
+  static void enter(Slot& slot, std::uint64_t now, std::uint8_t charge,
+                    Duration predicted) noexcept {
     slot.charge = charge;
+    slot.predicted_ns.store(predicted.count(), kRelaxed);
     slot.start_ticks.store(now | 1U, kRelaxed);
     add(slot.ops, 1);
   }
@@ -229,7 +232,7 @@ struct Gate::Impl {
 
   [[gnu::noinline]] bool ask_and_enter(Slot& slot, Duration predicted) noexcept {
     const Verdict verdict = ask(predicted, false);
-    if (verdict.decision.open) enter(slot, ticks.now(), verdict.charge);
+    if (verdict.decision.open) enter(slot, ticks.now(), verdict.charge, predicted);
     return verdict.decision.open;
   }
 
@@ -268,7 +271,11 @@ struct Gate::Impl {
                                       .trickle_debt = trickle.debt(),
                                       .share_min = share_min,
                                       .share_max = share_max,
-                                      .run_total = run_total});
+                                      .run_total = run_total,
+                                      .in_flight = device.gap_rules.in_flight > Duration::zero()
+                                                       ? work_in_flight()
+                                                       : Duration::zero(),
+                                      .peek = peek});
     }
     if (dozing.load(kRelaxed) && verdict.decision.open) {
       verdict.decision = {.open = false,
@@ -316,6 +323,22 @@ struct Gate::Impl {
     });
     cap.charge(ticks.to_duration(capped - std::exchange(capped_ticks_charged, capped)));
     return ticks.to_duration(all);
+  }
+
+  /// What the running ops are predicted to take still, summed over threads. One that takes longer
+  /// than predicted counts as nothing: its end is near, or was never known.
+  Duration work_in_flight() const noexcept {
+    const std::uint64_t now = ticks.now();
+    Duration total{};
+    slots->each([&](const Slot& slot) {
+      const std::uint64_t start = slot.start_ticks.load(kRelaxed);
+      if (start == 0) return;
+      const Duration predicted{slot.predicted_ns.load(kRelaxed)};
+      const Duration ran = now > start ? ticks.to_duration(now - start) : Duration::zero();
+      const Duration whole = predicted > Duration::zero() ? predicted : kUnknownOp;
+      total += std::max(Duration::zero(), whole - ran);
+    });
+    return total;
   }
 
   /// Charges an op for what it ran beside a busy guaranteed job.
@@ -370,7 +393,7 @@ bool Gate::try_enter_op(const OpDuration& op, Account* account) noexcept {
       (op.is_known() ? op.predicted() : kUnknownOp).count() > gate.open_fits_ns.load(kRelaxed)) {
     return gate.ask_and_enter(*account, op.predicted());
   }
-  Impl::enter(*account, now, gate.open_charge.load(kRelaxed));
+  Impl::enter(*account, now, gate.open_charge.load(kRelaxed), op.predicted());
   return true;
 }
 
@@ -397,7 +420,7 @@ void Gate::wait_op(const OpDuration& op, Summons summoned) noexcept {
   slot.wait_since_ns.store(0, kRelaxed);
   slot.closed_ns.store(slot.closed_ns.load(kRelaxed) + (gate.clock.now() - since).count(),
                        kRelaxed);
-  Impl::enter(slot, gate.ticks.now(), verdict.charge);
+  Impl::enter(slot, gate.ticks.now(), verdict.charge, predicted);
 }
 
 void Gate::leave_op(OpDuration& op, Account* account) noexcept {
@@ -530,6 +553,7 @@ GateStats Gate::stats() const {
     const MutexLock lock(gate.mutex);
     stats.law = std::string(gate.law->name());
     stats.burst = gate.law->burst();
+    stats.hand_overs = gate.law->hand_overs();
     for (const Impl::ClosedBy& entry : gate.closed_by) {
       if (entry.reason == nullptr) break;
       const auto same =

@@ -56,6 +56,39 @@ class DutyCycleLaw final : public PacingLaw {
   }
 };
 
+/// Enters gaps at a bounded rate: every entry costs the guaranteed job something when it comes back
+/// (compute_sharing: s = R * (Q / 2 + c)).
+class HandOvers {
+ public:
+  /// Whether the gap that began then may be entered. @param rate  a second; zero: no bound.
+  [[nodiscard]] bool allow(TimePoint now, TimePoint gap, double rate) noexcept {
+    if (rate <= 0.0) {
+      tokens_ = 1.0;
+      last_ = now;
+      return true;
+    }
+    const double most = std::max(1.0, rate * kHandOverCredit);
+    if (now > last_) tokens_ += std::chrono::duration<double>(now - last_).count() * rate;
+    last_ = std::max(last_, now);
+    tokens_ = std::min(tokens_, most);
+    return gap == entered_ || tokens_ >= 1.0;
+  }
+  /// An op was let into the gap that began then.
+  void enter(TimePoint gap) noexcept {
+    if (gap == entered_) return;
+    entered_ = gap;
+    tokens_ = std::max(0.0, tokens_ - 1.0);
+    ++total_;
+  }
+  [[nodiscard]] std::uint64_t total() const noexcept { return total_; }
+
+ private:
+  double tokens_ = 1.0;
+  TimePoint last_;
+  TimePoint entered_;  // when the gap began that was entered last
+  std::uint64_t total_ = 0;
+};
+
 class GapLaw final : public PacingLaw {
  public:
   std::string_view name() const noexcept override { return "gap"; }
@@ -63,7 +96,7 @@ class GapLaw final : public PacingLaw {
     return device.guaranteed_present || share_max < 1.0;
   }
   PacingDecision decide(const PacingInput& input) noexcept override {
-    return bounded(input, [&input] {
+    return bounded(input, [&] {
       if (!input.device.guaranteed_present) return free_to_run("no guaranteed job on the device");
       if (!input.device.coordinator_alive) {
         return beside(input, kPollMax, "coordinator silent, guaranteed job present");
@@ -71,37 +104,72 @@ class GapLaw final : public PacingLaw {
       return in_gap(input);
     });
   }
+  std::uint64_t hand_overs() const noexcept override { return hand_overs_.total(); }
 
  private:
-  static PacingDecision in_gap(const PacingInput& input) {
+  PacingDecision in_gap(const PacingInput& input) noexcept {
     const DeviceObservation& device = input.device;
+    const wire::GapRules& rules = device.gap_rules;
     if (!device.all_waiting) return beside(input, kPollMax / 2, "guaranteed job busy");
     const Duration waited = device.now - device.idle_since;
     const Duration quiet = device.now - std::max(device.idle_since, device.last_touch);
-    if (quiet < kQuietBeforeGap) {
-      return beside(input, std::max(kPollMin, kQuietBeforeGap - quiet),
+    const bool boundary = (device.gap_phases & wire::phase_bit(wire::GapPhase::kBoundary)) != 0;
+    const Duration quiet_first = boundary ? kQuietBeforeBoundary : kQuietBeforeGap;
+    if (quiet < quiet_first) {
+      return beside(input, std::max(kPollMin, quiet_first - quiet),
                     "guaranteed job may be working on its batch");
     }
-    const Duration fits = room(device, waited);
+    if ((device.gap_phases & ~rules.phases) != 0) {
+      return beside(input, kPollMax, "gaps of this phase are closed: they were found to cost");
+    }
+    const Duration length = std::max(waited, device.idle_expected_end == TimePoint{}
+                                                 ? Duration::zero()
+                                                 : device.idle_expected_end - device.idle_since);
+    if (length < rules.smallest) {
+      return beside(input, kPollMax / 2, "gap is shorter than those that may be used");
+    }
+    const Duration room_left = room(device, waited, rules.guard);
     const Duration needs = input.predicted > Duration::zero() ? input.predicted : kUnknownOp;
-    if (needs > fits)
+    if (needs > room_left)
       return beside(input, kPollMax / 2, "op does not fit in what is left of the gap");
+    // One op may always go alone, or a bound below its length would hold it for ever.
+    const bool bounded_flight = rules.in_flight > Duration::zero();
+    if (bounded_flight && input.in_flight > Duration::zero() &&
+        input.in_flight + needs > rules.in_flight) {
+      return beside(input, kPollMin, "work in flight is at its bound");
+    }
+    if (!hand_overs_.allow(device.now, device.idle_since, rules.hand_overs)) {
+      return beside(input, kPollMax, "hand-overs of this second are used up");
+    }
+    if (!input.peek) hand_overs_.enter(device.idle_since);
+    Duration fits = room_left - std::min(room_left, kGapDecision);
+    if (bounded_flight) {
+      // Whoever passes by this decision is not asked again: room for one op of a few threads each.
+      constexpr int kThreads = 4;
+      const Duration free = rules.in_flight - std::min(rules.in_flight, input.in_flight);
+      fits = std::min(fits, free / kThreads);
+    }
     return {.open = true,
             .trickle = false,
             .recheck = {},
             .valid_for = kGapDecision,
-            .fits = fits - std::min(fits, kGapDecision),
+            .fits = fits,
             .reason = "in a gap"};
   }
 
   /// The longest op that may start now.
-  static Duration room(const DeviceObservation& device, Duration waited) {
+  static Duration room(const DeviceObservation& device, Duration waited, Duration guard) {
     // Without a prediction: a wait that has lasted for t is likely to last about as long again.
     if (device.idle_expected_end == TimePoint{}) return std::max<Duration>(milliseconds{2}, waited);
-    if (device.now < device.idle_expected_end) return device.idle_expected_end - device.now;
+    if (device.now < device.idle_expected_end) {
+      const Duration left = device.idle_expected_end - device.now;
+      return left - std::min(left, guard);
+    }
     // Later than expected: only little, and more the longer this unusual wait lasts.
     return (device.now - device.idle_expected_end) / 4;
   }
+
+  HandOvers hand_overs_;
 };
 
 }  // namespace

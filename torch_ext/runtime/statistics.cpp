@@ -80,6 +80,21 @@ json memory_json(const StatisticsView& view) {
           {"notes", view.notes}};
 }
 
+json gaps_json(const std::vector<GapSummary>& gaps) {
+  json all = json::array();
+  for (const GapSummary& gap : gaps) {
+    json lengths = json::array();
+    for (const auto& [floor, count] : gap.lengths) lengths.push_back({seconds(floor), count});
+    all.push_back({{"phase", wire::to_string(gap.phase)},
+                   {"waits_total", gap.waits},
+                   {"seconds_total", seconds(gap.waited)},
+                   {"median_seconds", seconds(gap.median)},
+                   {"p90_seconds", seconds(gap.p90)},
+                   {"lengths", std::move(lengths)}});
+  }
+  return all;
+}
+
 json gate_json(const StatisticsView& view) {
   const GateStats& gate = view.gate;
   json closed_by = json::array();
@@ -96,6 +111,7 @@ json gate_json(const StatisticsView& view) {
           {"ops_gated_total", gate.ops_gated},
           {"ops_seen_total", gate.ops_seen},
           {"busy_seconds_total", seconds(gate.busy_total)},
+          {"hand_overs_total", gate.hand_overs},
           {"idle_class", view.idle_class},
           {"idle_class_reason", view.idle_class_reason}};
 }
@@ -117,7 +133,10 @@ json to_json(const StatisticsView& view) {
            {{"state", view.activity.state},
             {"waits_total", view.activity.waits},
             {"wait_seconds_total", seconds(view.activity.waited)},
-            {"wait_typical_seconds", seconds(view.activity.typical)}}}};
+            {"wait_typical_seconds", seconds(view.activity.typical)},
+            {"phase", view.activity.phase.empty() ? wire::to_string(wire::GapPhase::kUnknown)
+                                                  : view.activity.phase},
+            {"gaps", gaps_json(view.activity.gaps)}}}};
 }
 
 }  // namespace commensal

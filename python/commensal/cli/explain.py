@@ -14,6 +14,7 @@ import typer
 from commensal._quantities import format_seconds, parse_duration_ms
 from commensal._say import say
 from commensal._timeline import to_trace
+from commensal.cli._gaps import LEAST_SHARE, describe_gap, describe_rules
 from commensal.cli._manual import EXIT_CODES, manual
 from commensal.cli._options import (
     BROKEN,
@@ -103,6 +104,7 @@ def describe(told: dict[str, Any], now: datetime) -> Iterator[str]:
         yield "no guaranteed job on the device: nobody to yield to"
     for guaranteed in told["guaranteed"]:
         yield from _slowdown(guaranteed, length)
+        yield from _gaps(guaranteed)
     yield from _device(told)
     yield from _decisions(told, now)
 
@@ -122,6 +124,8 @@ def _throttled(job: dict[str, Any], length: float) -> Iterator[str]:
     if job["law"] == "gap":
         may = job["share"]
         yield f"  beside a busy guaranteed job it may use {100 * may['now']:.0f} %: {may['reason']}"
+        for rules in describe_rules(job):
+            yield f"  in its gaps: {rules}"
 
 
 def _slowdown(job: dict[str, Any], length: float) -> Iterator[str]:
@@ -150,6 +154,14 @@ def _slowdown(job: dict[str, Any], length: float) -> Iterator[str]:
         f"{100 * quiet['waiting_for_a_core']:.1f} and {100 * shared['waiting_for_a_core']:.1f} %"
         + ("; too short to go by" if quiet["seconds"] < _LEAST_EVIDENCE_S else "")
     )
+
+
+def _gaps(job: dict[str, Any]) -> Iterator[str]:
+    gaps = [gap for gap in job.get("gaps") or [] if gap["share"] >= LEAST_SHARE]
+    if gaps:
+        yield f"    the gaps that {job['name']} leaves, of the last minute"
+    for gap in gaps:
+        yield f"      {describe_gap(gap)}"
 
 
 def _device(told: dict[str, Any]) -> Iterator[str]:
