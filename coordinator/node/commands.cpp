@@ -34,7 +34,7 @@ json empty_stats() {
                "revision": 0, "notes": []},
     "gate": {"law": "", "share": 1.0, "share_min": 0.0, "state": "off", "reason": "",
              "closed_seconds_total": 0.0, "closed_by": [], "ops_gated_total": 0, "ops_seen_total": 0,
-             "busy_seconds_total": 0.0, "off_device_seconds_total": 0.0,
+             "busy_seconds_total": 0.0, "off_device_seconds_total": 0.0, "hand_overs_total": 0,
              "in_flight_seconds": 0.0, "in_flight_bound_seconds": null, "idle_class": false, "idle_class_reason": ""},
     "samples": {"windows_total": 0, "window_seconds_total": 0.0, "ops_total": 0,
                 "ops_unclassified_total": 0, "compute_seconds_total": 0.0,
@@ -44,7 +44,7 @@ json empty_stats() {
     "step": {"number": 0, "last_seconds": 0.0, "median_seconds": 0.0, "confidence": 0.0,
              "source": "none"},
     "activity": {"state": "unknown", "waits_total": 0, "wait_seconds_total": 0.0,
-                 "wait_typical_seconds": 0.0}
+                 "wait_typical_seconds": 0.0, "phase": "unknown", "gaps": []}
   })");
   return kEmpty;
 }
@@ -198,12 +198,19 @@ json NodeCoordinator::job_status(const Job& job, TimePoint now) const {
                      {"reason", guaranteed ? "guaranteed" : job.share_reason}};
   result["group"] = {
       {"low", job.group.low}, {"path", job.group.group.native()}, {"reason", job.group.reason}};
+  result["gaps"] = job.gaps ? to_json(*job.gaps) : json::array();
+  result["gap_rules"] = rules_of(job);
   result["paused"] = job.paused;
   result["members"] = std::move(members);
   result["started_seconds_ago"] = seconds(now - job.started);
   result["ended"] = false;
   result["exit_reason"] = "";
   return result;
+}
+
+json NodeCoordinator::rules_of(const Job& job) {
+  const bool known = job.job_class == JobClass::kOpportunistic && job.gap_rules.rules.known;
+  return known ? to_json(job.gap_rules) : json(nullptr);
 }
 
 json NodeCoordinator::status(const std::string& job, TimePoint now) {

@@ -15,6 +15,7 @@ using policies::Plan;
 using policies::ShareChange;
 
 constexpr double kDecrease = 0.5;
+constexpr double kMostDecrease = 1.0 / 32.0;  // at once
 constexpr double kIncrease = 1.5;
 constexpr double kLeastIncrease = 0.02;
 constexpr double kBelowCeiling = 0.8;
@@ -25,8 +26,13 @@ constexpr std::size_t kAlarmSteps = 10;  // ... with so many new quiet steps
 constexpr std::size_t kEarlyWindowSteps = 3;
 constexpr std::size_t kWindowSteps = 2;
 constexpr std::size_t kWindowRequests = 8;
-constexpr double kUnknownStep = 1.0;  // seconds
-constexpr double kMostTokens = 5.0;   // seconds, or two windows if those are longer
+constexpr double kWindowSlack = 1.25;  // on credit: a window that ends before its last step is lost
+constexpr double kUnknownStep = 1.0;   // seconds
+constexpr double kLongStep = 0.15;     // seconds: two steps must do where a look is urgent
+constexpr double kFreshSeconds = 2.0;  // a baseline of now, or of so many steps ago
+constexpr double kFreshSteps = 5.0;
+constexpr std::uint64_t kFirstSteps = 3;  // of a job that say little about those that follow
+constexpr double kMostTokens = 5.0;       // seconds, or two windows if those are longer
 
 double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
@@ -54,12 +60,18 @@ ShareDecision decide_share(const ShareInput& input, const ComputeConfig& config)
                                ")";
   if (slowdown.value - slowdown.error > input.slo) {
     if (state.share <= least) return {state, measured + ": at its least share"};
-    state.ceiling = state.share;
-    state.share = std::max(least, state.share * kDecrease);
+    // What is certain of the slowdown grows with the share; what is too much is twice what is left.
+    const double certain = slowdown.value - slowdown.error;
+    const double part = std::clamp(input.slo / certain, kMostDecrease, kDecrease);
+    state.share *= part;
+    state.ceiling = state.share / kDecrease;
+    state.share = std::max(least, state.share);
     state.periods_held = 0;
-    return {state, measured + ", above " + percent(input.slo) + ": halved"};
+    return {state, measured + ", above " + percent(input.slo) + ": " +
+                       (part < kDecrease ? "cut to " + percent(state.share) : "halved")};
   }
   if (slowdown.value > input.slo) return {state, measured + ": not certain, held"};
+  if (!input.may_rise) return {state, measured + ": held while gaps are restricted"};
   const bool bounded = state.ceiling < ShareState::kNoCeiling;
   const double goal = bounded ? std::min(most, kBelowCeiling * state.ceiling) : most;
   if (state.share < goal) {
@@ -89,6 +101,7 @@ bool ComputeController::sync_jobs(const ComputeView& view) {
   for (const auto& job : view.guaranteed) {
     const auto [entry, is_new] = guaranteed_.try_emplace(job.id);
     entry->second.slo = job.slo;
+    entry->second.gaps = job.gaps;
     entry->second.history.follow(job.serves ? StepSignal::kTail : StepSignal::kMedian);
     if (!is_new) continue;
     arrived = true;
@@ -132,7 +145,12 @@ void ComputeController::renew_budgets(const ComputeView& view, bool arrived) {
   }
   for (auto& [idle_class, budget] : renewed) {
     const auto before = budgets_.find(idle_class);
-    if (before != budgets_.end() && !arrived) budget.state = before->second.state;
+    if (before != budgets_.end() && !arrived) {
+      budget.state = before->second.state;
+      budget.gaps = before->second.gaps;
+    } else {
+      budget.gaps = decide_gaps({});
+    }
     // Who stays keeps what it had, who is new brings what it begins with.
     if (budget.most > 0.0) budget.state.share = std::min(1.0, granted[idle_class] / budget.most);
     budget.reason =
@@ -167,6 +185,7 @@ void ComputeController::sample_steps(const ComputeView& view) {
     tracked.last_step = job.step_number;
     tracked.history.add(view.now, job.step_last);
     tracked.step_seconds = seconds(job.step_last);
+    if (sharing_ && !window_closed_ && tracked.history.change_suspected()) tracked.suspected = true;
   }
 }
 
@@ -188,6 +207,38 @@ bool ComputeController::needs_baseline(const Tracked& tracked) const {
          tracked.history.quiet_steps_total() < tracked.quiet_at_alarm + kAlarmSteps;
 }
 
+bool ComputeController::urgent() const {
+  return std::any_of(guaranteed_.begin(), guaranteed_.end(), [](const auto& entry) {
+    const Tracked& tracked = entry.second;
+    if (tracked.step_seconds <= 0.0 || tracked.last_step < kFirstSteps) return false;
+    return tracked.suspected || (tracked.history.baseline_steps() == 0 &&
+                                 tracked.history.signal() == StepSignal::kMedian);
+  });
+}
+
+void ComputeController::open_window(TimePoint now, std::size_t steps, double wanted) {
+  window_closed_ = true;
+  window_floor_ = std::min(0.0, window_tokens_ - kWindowSlack * wanted);
+  window_goal_ = 0;
+  for (auto& [id, tracked] : guaranteed_) {
+    window_goal_ = std::max(window_goal_, tracked.history.quiet_steps_total() + steps);
+    if (tracked.suspected) tracked.history.expect_change(steps);
+  }
+  mark_exposure(now);
+}
+
+void ComputeController::end_window(TimePoint now) {
+  window_closed_ = false;
+  settle_suspicions();
+  mark_exposure(now);
+}
+
+void ComputeController::settle_suspicions() {
+  for (auto& [id, tracked] : guaranteed_) {
+    if (std::exchange(tracked.suspected, false)) tracked.history.settle_change();
+  }
+}
+
 void ComputeController::run_window(const ComputeView& view) {
   const double elapsed = seconds(view.now - last_update_);
   if (window_closed_) {
@@ -199,9 +250,8 @@ void ComputeController::run_window(const ComputeView& view) {
       steps = std::max(steps, tracked.history.quiet_steps_total());
       stepping = stepping || tracked.last_step > 0;
     }
-    if (window_tokens_ <= 0 || steps >= window_goal_ || !stepping) {
-      window_closed_ = false;
-      mark_exposure(view.now);
+    if (window_tokens_ <= window_floor_ || steps >= window_goal_ || !stepping) {
+      end_window(view.now);
     }
     return;
   }
@@ -209,26 +259,27 @@ void ComputeController::run_window(const ComputeView& view) {
   bool serves = false;
   bool stepping = false;
   double step = 0.0;
-  std::size_t quiet = 0;
   for (const auto& [id, tracked] : guaranteed_) {
     if (tracked.last_step == 0) continue;
     stepping = true;
     early = early || needs_baseline(tracked);
     serves = serves || tracked.history.signal() == StepSignal::kTail;
-    quiet = std::max(quiet, tracked.history.quiet_steps_total());
     step = std::max(step, tracked.step_seconds);
   }
   if (!stepping) return;
   if (step <= 0) step = kUnknownStep;
-  const std::size_t goal = serves ? kWindowRequests : early ? kEarlyWindowSteps : kWindowSteps;
+  const bool at_once = urgent();
+  std::size_t goal = serves ? kWindowRequests : early ? kEarlyWindowSteps : kWindowSteps;
+  if (at_once && step > kLongStep) goal = kWindowSteps;
   const double age = seconds(kStepAge);
   const double wanted = age + step + static_cast<double>(goal) * std::max(step, age);
   window_tokens_ += elapsed * (early ? config_.early_budget : config_.steady_budget);
   window_tokens_ = std::min(window_tokens_, std::max(kMostTokens, 2 * wanted));
-  if (window_tokens_ >= wanted) {
-    window_closed_ = true;
-    window_goal_ = quiet + goal;
-    mark_exposure(view.now);
+  if (window_tokens_ >= wanted || (at_once && window_tokens_ >= 0.0)) {
+    open_window(view.now, goal, wanted);
+  } else if (at_once) {
+    // No credit left: what was suspected is taken for a cost of the shares, and acted upon.
+    settle_suspicions();
   }
 }
 
@@ -239,7 +290,7 @@ ComputeController::Worst ComputeController::worst() const {
     if (!slowdown) continue;
     const bool worse =
         !result.slowdown || slowdown->value - tracked.slo > result.slowdown->value - result.slo;
-    if (worse) result = {slowdown, tracked.slo};
+    if (worse) result = {slowdown, tracked.slo, tracked.gaps};
   }
   return result;
 }
@@ -256,18 +307,44 @@ void ComputeController::control(const ComputeView& view) {
     const auto slowdown = tracked.history.slowdown();
     if (slowdown) tracked.last_slowdown = slowdown;
     const bool alarm = slowdown && slowdown->value - slowdown->error > kAlarm;
-    if (alarm && !tracked.alarmed) tracked.quiet_at_alarm = tracked.history.quiet_steps_total();
+    if (alarm && !tracked.alarmed) {
+      tracked.quiet_at_alarm = tracked.history.quiet_steps_total();
+      // Against a baseline of a while ago it may be the job that has changed.
+      const double age = seconds(view.now - tracked.history.newest_quiet());
+      const bool old = age > std::max(kFreshSeconds, kFreshSteps * tracked.step_seconds);
+      if (old && tracked.history.signal() == StepSignal::kMedian && all_controlled(view)) {
+        tracked.suspected = true;
+      }
+    }
     tracked.alarmed = alarm;
   }
-  const auto [slowdown, slo] = worst();
+  const bool suspected = std::any_of(guaranteed_.begin(), guaranteed_.end(),
+                                     [](const auto& entry) { return entry.second.suspected; });
+  if (suspected) {  // a window looks first whether the job itself has changed
+    last_control_ = view.now - config_.period;
+    return;
+  }
+  const Worst suffers = worst();
   bool moved = false;
   for (auto& [idle_class, budget] : budgets_) {
     if (budget.most <= 0.0) continue;
     const policies::ShareRange bounds{budget.least / budget.most, 1.0};
-    ShareDecision decision = decide_share({bounds, budget.state, slowdown, slo}, config_);
+    const double least = least_share(bounds, config_.trickle);
+    ShareDecision decision = decide_share(
+        {bounds, budget.state, suffers.slowdown, suffers.slo, budget.gaps.state.level == 0},
+        config_);
     moved = moved || decision.state.share != budget.state.share;
+    GapInput gap_input{budget.gaps.state, suffers.slowdown, suffers.slo,
+                       budget.state.share <= least * (1 + 1e-6)};
+    if (suffers.gaps) gap_input.gaps = *suffers.gaps;
+    for (const auto& job : view.opportunistic) {
+      if (takes_part(job) && job.idle_class == idle_class) gap_input.hand_overs += job.hand_overs;
+    }
+    GapDecision gaps = decide_gaps(gap_input);
+    moved = moved || gaps.state.level != budget.gaps.state.level;
     budget.state = decision.state;
     budget.reason = std::move(decision.reason);
+    budget.gaps = std::move(gaps);
   }
   divide(view);
   if (!moved) return;
@@ -282,7 +359,7 @@ Plan ComputeController::update(const ComputeView& view) {
   if (const bool now_sharing = sharing(view); now_sharing != sharing_ || changed) {
     const bool began = now_sharing != sharing_;
     sharing_ = now_sharing;
-    if (!sharing_) window_closed_ = false;
+    if (!sharing_ && window_closed_) end_window(view.now);
     for (auto& [id, tracked] : guaranteed_) tracked.history.forget_shared();
     if (began || !window_closed_) mark_exposure(view.now);
     last_control_ = view.now;
@@ -290,9 +367,9 @@ Plan ComputeController::update(const ComputeView& view) {
   if (sharing_) {
     if (all_controlled(view)) {
       run_window(view);
-    } else if (window_closed_) {  // another law has come: there is no quiet any more
-      window_closed_ = false;
-      mark_exposure(view.now);
+    } else {  // beside another law there is no quiet
+      settle_suspicions();
+      if (window_closed_) end_window(view.now);
     }
     control(view);
   }
@@ -330,6 +407,13 @@ void ComputeController::surroundings_changed(TimePoint now) {
 std::optional<SlowdownEstimate> ComputeController::slowdown(const JobId& guaranteed) const {
   const auto found = guaranteed_.find(guaranteed);
   return found == guaranteed_.end() ? std::nullopt : found->second.last_slowdown;
+}
+
+GapDecision ComputeController::gap_rules(const JobId& opportunistic) const {
+  const auto found = opportunistic_.find(opportunistic);
+  if (found == opportunistic_.end()) return {};
+  const auto budget = budgets_.find(found->second.idle_class);
+  return budget == budgets_.end() ? GapDecision{} : budget->second.gaps;
 }
 
 MedianEstimate ComputeController::baseline(const JobId& guaranteed) const {

@@ -4,12 +4,14 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "allocator/base/clock.h"
 #include "allocator/base/ids.h"
+#include "coordinator/node/gap_control.h"
 #include "coordinator/node/step_history.h"
 #include "coordinator/policies/plan.h"
 #include "coordinator/policies/view.h"
@@ -41,6 +43,7 @@ struct ShareInput {
   ShareState state;
   std::optional<SlowdownEstimate> slowdown;  ///< of the guaranteed job that suffers most
   double slo = 0.01;                         ///< which that one may see
+  bool may_rise = true;  ///< false: gaps are restricted, and come back before the share rises
 };
 
 struct ShareDecision {
@@ -49,8 +52,9 @@ struct ShareDecision {
   bool operator==(const ShareDecision&) const = default;
 };
 
-/// Takes one control step: halve when the slowdown is above the SLO beyond doubt, rise quickly to
-/// four fifths of what was too much, then probe rarely. Pure.
+/// Takes one control step: when the slowdown is above the SLO beyond doubt, cut to the part of the
+/// share that the SLO is of the slowdown, at least by half; else rise quickly to four fifths of
+/// what was too much, then probe rarely. Pure.
 [[nodiscard]] ShareDecision decide_share(const ShareInput& input, const ComputeConfig& config);
 
 /// What the controller sees at one moment.
@@ -61,6 +65,7 @@ struct ComputeView {
     Duration step_last{};
     double slo = 0.01;
     bool serves = false;  ///< its steps are requests: their 99th percentile counts
+    std::shared_ptr<const std::vector<GapClass>> gaps = nullptr;  ///< of late; null: not known
     bool operator==(const Guaranteed&) const = default;
   };
   struct Opportunistic {
@@ -70,6 +75,7 @@ struct ComputeView {
     bool idle_class = false;  ///< its threads are in the kernel's idle class
     bool controlled = true;   ///< its law takes its share from here; else no window closes it
     double used = 0.0;        ///< device time of late, in any unit that is the same for all
+    double hand_overs = 0.0;  ///< gaps a second that it entered of late
     bool operator==(const Opportunistic&) const = default;
   };
   TimePoint now;
@@ -78,11 +84,15 @@ struct ComputeView {
   std::vector<Opportunistic> opportunistic;
 };
 
-/// Turns step times into shares. One budget for the jobs in the kernel's idle class, which hurt
-/// less, and one for the others; a budget is divided by minimum shares first, then by deficit
-/// (share_division.h). Deterministic: the same views in the same order give the same
-/// plans. Called often (it samples steps); shares move once a period, at once when jobs come or go.
-/// Not thread safe.
+/// Turns step times into shares and rules for gaps. One budget for the jobs in the kernel's idle
+/// class, which hurt less, and one for the others; a budget is divided by minimum shares first,
+/// then by deficit (share_division.h); the jobs of a budget have the same rules (gap_control.h).
+/// What runs beside a busy guaranteed job is restricted first and released last.
+///
+/// A baseline is taken at once when a guaranteed job has none, or seems to have changed: such a
+/// window is a credit on the early budget and is paid back before the next. Deterministic: the same
+/// views in the same order give the same plans. Called often (it samples steps); shares move once a
+/// period, at once when jobs come or go. Not thread safe.
 class ComputeController {
  public:
   explicit ComputeController(const ComputeConfig& config) : config_(config) {}
@@ -98,6 +108,8 @@ class ComputeController {
   /// The newest estimate; null until there is a baseline and steps beside an opportunistic job.
   [[nodiscard]] std::optional<SlowdownEstimate> slowdown(const JobId& guaranteed) const;
   [[nodiscard]] MedianEstimate baseline(const JobId& guaranteed) const;
+  /// What an opportunistic job may do in gaps, with the reason; unknown for one that is not here.
+  [[nodiscard]] GapDecision gap_rules(const JobId& opportunistic) const;
   [[nodiscard]] bool window_closed() const noexcept { return window_closed_; }
   /// Time spent in closed windows since the controller began.
   [[nodiscard]] Duration closed_total() const noexcept { return closed_total_; }
@@ -111,6 +123,8 @@ class ComputeController {
     std::uint64_t last_step = 0;
     bool alarmed = false;  // slowdown far above the SLO
     std::size_t quiet_at_alarm = 0;
+    bool suspected = false;  // it seems to have changed; a window looks
+    std::shared_ptr<const std::vector<GapClass>> gaps;
   };
   struct Controlled {
     double share = 1.0;
@@ -124,6 +138,7 @@ class ComputeController {
     double least = 0.0;  ///< of the device's time, all its jobs together
     double most = 0.0;
     std::string reason;
+    GapDecision gaps;
   };
   bool sync_jobs(const ComputeView& view);
   void sample_steps(const ComputeView& view);
@@ -136,8 +151,15 @@ class ComputeController {
   struct Worst {
     std::optional<SlowdownEstimate> slowdown;
     double slo = 0.01;
+    std::shared_ptr<const std::vector<GapClass>> gaps;
   };
   [[nodiscard]] Worst worst() const;
+  /// Whether a guaranteed job that steps waits for a baseline.
+  [[nodiscard]] bool urgent() const;
+  void open_window(TimePoint now, std::size_t steps, double wanted);
+  void end_window(TimePoint now);
+  /// What was suspected is not looked at, or not any more.
+  void settle_suspicions();
   [[nodiscard]] static bool takes_part(const ComputeView::Opportunistic& job) noexcept {
     return job.controlled && !job.paused;
   }
@@ -150,7 +172,8 @@ class ComputeController {
   std::map<bool, Budget> budgets_;  // by whether its jobs are in the idle class
   bool sharing_ = false;
   bool window_closed_ = false;
-  double window_tokens_ = 0.0;  // seconds that windows may still take
+  double window_tokens_ = 0.0;  // seconds that windows may still take; below zero: a credit
+  double window_floor_ = 0.0;   // of them, at which the present window ends
   std::size_t window_goal_ = 0;
   Duration closed_total_{};
   TimePoint last_update_;

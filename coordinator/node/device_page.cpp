@@ -58,6 +58,9 @@ void DevicePageWriter::write(std::size_t slot, const PageEntry& entry) {
   for (std::size_t i = 0; i < wire::kCoreWords; ++i) {
     cores.cpus[i].store(entry.cores.words()[i], std::memory_order_release);
   }
+  const wire::PackedGapRules rules = wire::pack(entry.gap_rules);
+  out.gap_rules.store(rules.gaps, std::memory_order_release);
+  out.flight_rules.store(rules.flight, std::memory_order_release);
   out.sequence.store(sequence + 2, std::memory_order_release);
 }
 

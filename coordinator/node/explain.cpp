@@ -54,6 +54,7 @@ json sampled_ops(const json& report) {
 void add_gate(JobSample& sample, const json& report) {
   sample.closed_seconds += number_of(report, "gate", "closed_seconds_total");
   sample.op_seconds += number_of(report, "gate", "busy_seconds_total");
+  sample.hand_overs += number_of(report, "gate", "hand_overs_total");
   sample.waited_seconds += number_of(report, "activity", "wait_seconds_total");
   if (!report.is_object() || !report.contains("gate") || !report["gate"].is_object()) return;
   const auto by = report["gate"].find("closed_by");
@@ -112,6 +113,7 @@ JobSample NodeCoordinator::sample_of(const Job& job, TimePoint now) const {
   }
   const Member* speaker = job.speaker();
   if (speaker != nullptr && speaker->page) sample.steps = speaker->page->step_number;
+  if (speaker != nullptr) sample.gaps = read_gap_totals(speaker->stats);
   sample.core_seconds = seconds(job.core_time());
   sample.share = job.job_class == JobClass::kGuaranteed ? 1.0 : job.share_now;
   if (const auto slowdown = compute_.slowdown(job.id)) sample.slowdown = slowdown->value;
@@ -119,7 +121,10 @@ JobSample NodeCoordinator::sample_of(const Job& job, TimePoint now) const {
 }
 
 void NodeCoordinator::keep_history(TimePoint now) {
-  for (Job& job : table_.jobs()) job.history.note(sample_of(job, now));
+  for (Job& job : table_.jobs()) {
+    job.history.note(sample_of(job, now));
+    follow_gaps(job, now);
+  }
 }
 
 void NodeCoordinator::forget_ended(TimePoint now) {
@@ -129,6 +134,22 @@ void NodeCoordinator::forget_ended(TimePoint now) {
     ended->job.reset();
     ended->costs = ended->device = nullptr;
   }
+}
+
+void NodeCoordinator::follow_gaps(Job& job, TimePoint now) {
+  const Member* speaker = job.speaker();
+  if (speaker == nullptr) return;
+  if (job.job_class == JobClass::kGuaranteed) {
+    const Stretch stretch = stretch_of(job.history, now - kGapWindow, now);
+    if (stretch.length() <= 0.0) return;
+    job.gaps = std::make_shared<const std::vector<GapClass>>(
+        gap_classes(speaker->stats, stretch.from->gaps, stretch.length()));
+    return;
+  }
+  const Stretch stretch = stretch_of(job.history, now - kUseWindow, now);
+  if (stretch.length() <= 0.0) return;
+  job.hand_overs =
+      std::max(0.0, stretch.to->hand_overs - stretch.from->hand_overs) / stretch.length();
 }
 
 double NodeCoordinator::used_of_late(const Job& job, TimePoint now) const {
@@ -207,6 +228,7 @@ json NodeCoordinator::cost_of(const Job& job) const {
   return {{"id", job.id.str()},
           {"name", job.name},
           {"slo", slo_of(job)},
+          {"gaps", job.gaps ? to_json(*job.gaps) : json::array()},
           {"slowdown", slowdown ? json(slowdown->value) : json(nullptr)},
           {"slowdown_error", slowdown ? json(slowdown->error) : json(nullptr)},
           {"baseline_seconds", baseline.steps > 0 ? json(baseline.seconds) : json(nullptr)},
@@ -270,6 +292,7 @@ json NodeCoordinator::explain(const Told& told, Duration last, bool series, Time
               {"idle_class", job.in_idle_class()},
               {"ended_seconds_ago", told.ended ? json(seconds(now - until)) : json(nullptr)},
               {"exit_reason", ""},
+              {"gap_rules", rules_of(job)},
               {"share",
                {{"now", job.share_now},
                 {"min", job.share.min},

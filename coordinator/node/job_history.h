@@ -13,6 +13,7 @@
 
 #include "allocator/base/clock.h"
 #include "allocator/base/ids.h"
+#include "coordinator/node/gap_report.h"
 
 namespace commensal::node {
 
@@ -28,7 +29,7 @@ inline constexpr std::size_t kEndedExplained = 64;
 struct Decision {
   TimePoint at;
   JobId job;         ///< whom it concerns; empty: the device
-  std::string kind;  ///< "share", "window", "turn", "memory", "set", "arrival", "departure"
+  std::string kind;  ///< "share", "gaps", "window", "turn", "memory", "set", "arrival", "departure"
   std::string text;  ///< what and why, for people
   bool operator==(const Decision&) const = default;
 };
@@ -54,6 +55,8 @@ struct JobSample {
   double waited_seconds = 0.0;                            ///< for data
   std::uint64_t steps = 0;
   double share = 1.0;
+  GapTotals gaps;           ///< that it left, as its speaker reports
+  double hand_overs = 0.0;  ///< gaps of others that its processes entered
   std::optional<double> slowdown;
 };
 

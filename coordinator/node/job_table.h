@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -15,6 +16,7 @@
 #include "coordinator/node/core_share.h"
 #include "coordinator/node/cpu_meter.h"
 #include "coordinator/node/group_weight.h"
+#include "coordinator/node/gap_control.h"
 #include "coordinator/node/job_history.h"
 #include "coordinator/node/ledger.h"
 #include "coordinator/node/memory_lease.h"
@@ -113,6 +115,9 @@ struct Job {
   CoreNeed need;              ///< of a guaranteed job
   wire::CoreSet allowed;      ///< CPUs that its owner lets it use; empty: not known
   GroupOutcome group;         ///< of an opportunistic job: the weight of its control group
+  std::shared_ptr<const std::vector<GapClass>> gaps;  ///< of late; null: not known yet
+  double hand_overs = 0.0;                            ///< gaps a second that it entered of late
+  GapDecision gap_rules;                              ///< what the compute controller decided
 
   [[nodiscard]] LeaseKey key(const Member& member) const { return LeaseKey{id, member.pid}; }
   [[nodiscard]] Member* member(std::int64_t pid) noexcept;

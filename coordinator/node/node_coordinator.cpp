@@ -715,10 +715,10 @@ void NodeCoordinator::update_shares(TimePoint now) {
     if (job.job_class == JobClass::kOpportunistic) {
       view.opportunistic.push_back({job.id, job.share, job.paused || job.parked(),
                                     job.in_idle_class(), job.law == kControlled,
-                                    used_of_late(job, now)});
+                                    used_of_late(job, now), job.hand_overs});
       continue;
     }
-    ComputeView::Guaranteed seen{job.id, 0, {}, slo_of(job), job.serves()};
+    ComputeView::Guaranteed seen{job.id, 0, {}, slo_of(job), job.serves(), job.gaps};
     for (const Member& member : job.members) {  // its slowest rank
       if (!job.trains(member) || !member.page || member.page->step_number == 0) continue;
       if (seen.step_number == 0 || member.page->step_number < seen.step_number) {
@@ -743,6 +743,11 @@ void NodeCoordinator::update_shares(TimePoint now) {
     }
     job->share_now = change.share;
     job->share_reason = change.reason;
+    GapDecision rules = compute_.gap_rules(change.job);
+    if (rules.state.level != job->gap_rules.state.level) {
+      log(job->id, "gaps", rules.reason, now);
+    }
+    job->gap_rules = std::move(rules);
   }
   update_turns(now);
 }
@@ -829,6 +834,7 @@ std::vector<PageEntry> NodeCoordinator::page_entries(TimePoint now) const {
       entry.share_max = job.share.max;
       entry.lease_until = now + kLease;
     } else if (job.law == kControlled) {
+      entry.gap_rules = job.gap_rules.rules;
       entry.share_min = closed ? 0.0 : job.share_now;
       entry.share_max = closed ? 0.0 : job.share.max;
     } else {

@@ -59,6 +59,7 @@ struct PageEntry {
   TimePoint lease_until;
   Bytes memory_grant;
   double slo = 0.0;
+  wire::GapRules gap_rules;
   TimePoint turn_until;  ///< law token_window: past for who has no turn; zero: no turns are given
   wire::CoreSet cores;   ///< that its threads should keep to; empty: those that it has
   bool operator==(const PageEntry&) const = default;
@@ -203,6 +204,9 @@ class NodeCoordinator {
   [[nodiscard]] JobSample sample_of(const Job& job, TimePoint now) const;
   /// Forgets what is older than anybody may ask for.
   void forget_ended(TimePoint now);
+  void follow_gaps(Job& job, TimePoint now);
+  /// What it may do in gaps; null for a job that the controller has no say in.
+  [[nodiscard]] static nlohmann::json rules_of(const Job& job);
   void log(const JobId& job, std::string kind, std::string text, TimePoint now);
 
   [[nodiscard]] policies::DeviceView device_view(TimePoint now) const;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 #include <vector>
 
 namespace commensal::node {
@@ -25,16 +26,54 @@ constexpr Sizes kOfTail{400, 400, 50, 50, 20, 20s};
 constexpr const Sizes& sizes(StepSignal signal) {
   return signal == StepSignal::kTail ? kOfTail : kOfMedian;
 }
+/// A change of the job itself, where a few steps must do: this far from the steps before, and
+/// outside of their range.
+constexpr double kJump = 1.25;
+constexpr double kOutside = 1.03;
+constexpr std::size_t kJumpSteps = 2;
+constexpr std::size_t kStepsBeforeJump = 3;
+constexpr std::size_t kRecent = 8;
+/// A difference that two steps on each side show.
+constexpr double kFarApart = 1.10;
 constexpr double kTailQuantile = 0.99;
 constexpr double kChangedBy = 0.10;       // the newest quiet steps' median, to overrule older ones
 constexpr double kMedianToError = 1.858;  // 1.2533 (median) * 1.4826 (MAD to deviation)
 constexpr double kLeastRelativeError = 1e-3;
+
+struct Range {
+  double least = 0.0;
+  double most = 0.0;
+};
+template <typename Iterator>
+Range range_of(Iterator begin, Iterator end) {
+  const auto shorter = [](const auto& a, const auto& b) { return a.seconds < b.seconds; };
+  const auto [least, most] = std::minmax_element(begin, end, shorter);
+  return {least->seconds, most->seconds};
+}
 
 double median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());
   if (values.size() % 2 == 1) return *middle;
   return (*middle + *std::max_element(values.begin(), middle)) / 2;
+}
+
+template <typename Iterator>
+double median_of(Iterator begin, Iterator end) {
+  std::vector<double> values;
+  for (auto it = begin; it != end; ++it) values.push_back(it->seconds);
+  return median(std::move(values));
+}
+
+/// The range without the outer tenths, where there are ten steps or more: a few of another kind
+/// must not widen it.
+template <typename Iterator>
+Range most_of(Iterator begin, Iterator end) {
+  std::vector<double> sorted;
+  for (auto it = begin; it != end; ++it) sorted.push_back(it->seconds);
+  std::sort(sorted.begin(), sorted.end());
+  const std::size_t tenth = sorted.size() / 10;
+  return {sorted[tenth], sorted[sorted.size() - 1 - tenth]};
 }
 
 }  // namespace
@@ -44,14 +83,17 @@ void StepHistory::follow(StepSignal signal) {
   signal_ = signal;
   quiet_steps_.clear();
   shared_steps_.clear();
+  recent_.clear();
 }
 
 void StepHistory::begin_quiet(TimePoint now) {
   quiet_ = true;
+  quiet_at_begin_ = quiet_total_;
   since_ = now;
 }
 
 void StepHistory::begin_shared(TimePoint now) {
+  if (quiet_) shared_since_ = now;
   quiet_ = false;
   since_ = now;
 }
@@ -59,6 +101,10 @@ void StepHistory::begin_shared(TimePoint now) {
 void StepHistory::add(TimePoint end, Duration duration) {
   if (duration <= Duration::zero()) return;
   const Step step{end, std::chrono::duration<double>(duration).count()};
+  if (!quiet_ && end - duration >= shared_since_ + kStepAge) {
+    recent_.push_back(step);
+    if (recent_.size() > kRecent) recent_.pop_front();
+  }
   if (end - duration < since_ + kStepAge) return;  // saw both states, or may have
   if (quiet_) {
     ++quiet_total_;
@@ -78,19 +124,55 @@ void StepHistory::add(TimePoint end, Duration duration) {
 
 void StepHistory::drop_outdated_baseline() {
   const std::size_t count = sizes(signal_).newest;
+  const std::size_t now = quiet_total_ - quiet_at_begin_;
+  if (confirming_ >= kJumpSteps && now >= confirming_ && quiet_steps_.size() > now) {
+    const auto border = quiet_steps_.end() - static_cast<std::ptrdiff_t>(now);
+    const Range before = most_of(quiet_steps_.begin(), border);
+    const double usual = median_of(quiet_steps_.begin(), border);
+    const Range newest = range_of(border, quiet_steps_.end());
+    const bool agree = newest.most < newest.least * kJump;
+    const bool longer =
+        newest.least > before.most * kOutside && newest.least > usual * (1 + kChangedBy);
+    const bool shorter =
+        newest.most < before.least / kOutside && newest.most < usual / (1 + kChangedBy);
+    if (agree && (longer || shorter)) return rebase(now);
+  }
   if (quiet_steps_.size() < 2 * count) return;
   const auto border = quiet_steps_.end() - static_cast<std::ptrdiff_t>(count);
-  std::vector<double> older;
-  std::vector<double> newest;
-  for (auto it = quiet_steps_.begin(); it != border; ++it) older.push_back(it->seconds);
-  for (auto it = border; it != quiet_steps_.end(); ++it) newest.push_back(it->seconds);
-  const double before = median(older);
+  const double before = median_of(quiet_steps_.begin(), border);
   // All of them on the same side: one slow evaluation among them is no change of the job.
-  const auto [least, most] = std::minmax_element(newest.begin(), newest.end());
-  if (*least > before * (1 + kChangedBy) || *most < before / (1 + kChangedBy)) {
-    quiet_steps_.erase(quiet_steps_.begin(), border);
-    shared_steps_.clear();
+  const Range newest = range_of(border, quiet_steps_.end());
+  if (newest.least > before * (1 + kChangedBy) || newest.most < before / (1 + kChangedBy)) {
+    rebase(count);
   }
+}
+
+void StepHistory::rebase(std::size_t newest) {
+  quiet_steps_.erase(quiet_steps_.begin(),
+                     quiet_steps_.end() - static_cast<std::ptrdiff_t>(newest));
+  shared_steps_.clear();
+  recent_.clear();
+}
+
+bool StepHistory::change_suspected() const {
+  if (signal_ != StepSignal::kMedian || recent_.size() < kJumpSteps) return false;
+  const auto border = recent_.end() - static_cast<std::ptrdiff_t>(kJumpSteps);
+  const Range newest = range_of(border, recent_.end());
+  if (quiet_steps_.size() >= kJumpSteps) {
+    const Range alone = most_of(quiet_steps_.begin(), quiet_steps_.end());
+    if (newest.most * kFarApart < alone.least) return true;
+  }
+  if (recent_.size() < kJumpSteps + kStepsBeforeJump) return false;
+  const Range before = range_of(recent_.begin(), border);
+  const double usual = median_of(recent_.begin(), border);
+  return (newest.least > usual * kJump && newest.least > before.most * kOutside) ||
+         (newest.most < usual / kJump && newest.most < before.least / kOutside);
+}
+
+void StepHistory::settle_change() {
+  confirming_ = 0;
+  while (shared_steps_.size() > kJumpSteps) shared_steps_.pop_front();
+  while (recent_.size() > kJumpSteps) recent_.pop_front();
 }
 
 MedianEstimate StepHistory::estimate(const std::deque<Step>& steps) const {
@@ -120,6 +202,8 @@ MedianEstimate StepHistory::estimate(const std::deque<Step>& steps) const {
   result.error =
       std::max(kMedianToError * median(values) / std::sqrt(static_cast<double>(values.size())),
                kLeastRelativeError * result.seconds);
+  // Of a few values the spread is itself a guess.
+  result.error *= 1.0 + 2.0 / static_cast<double>(values.size());
   return result;
 }
 
@@ -129,7 +213,14 @@ MedianEstimate StepHistory::shared() const { return estimate(shared_steps_); }
 std::optional<SlowdownEstimate> StepHistory::slowdown() const {
   const Sizes& size = sizes(signal_);
   if (quiet_steps_.size() < size.least_quiet || shared_steps_.size() < size.least_shared) {
-    return std::nullopt;
+    if (signal_ != StepSignal::kMedian || quiet_steps_.size() < kJumpSteps ||
+        shared_steps_.size() < kJumpSteps) {
+      return std::nullopt;
+    }
+    // Too few for an interval, but enough to tell what is far apart.
+    const Range alone = range_of(quiet_steps_.begin(), quiet_steps_.end());
+    const Range here = range_of(shared_steps_.begin(), shared_steps_.end());
+    if (here.least < alone.most * kFarApart) return std::nullopt;
   }
   const MedianEstimate alone = baseline();
   const MedianEstimate here = shared();

@@ -44,6 +44,16 @@ class StepHistory {
   /// Says from when on the device is quiet or shared.
   void begin_quiet(TimePoint now);
   void begin_shared(TimePoint now);
+  /// Whether the job itself seems to have changed (its batch, a stall that was switched on or off):
+  /// the newest shared steps are beyond doubt shorter than those alone, or have left the range of
+  /// the shared steps before them at a jump that no share makes. Quiet steps must confirm it.
+  [[nodiscard]] bool change_suspected() const;
+  /// Begins a look at that: from the next `begin_quiet` on, fewer quiet steps can overrule the
+  /// older ones, as long as they agree with each other. @param steps  at least 2.
+  void expect_change(std::size_t steps) { confirming_ = steps; }
+  /// Ends it. What has not been confirmed was no change of the job: from now on the newest shared
+  /// steps are what the shares cost.
+  void settle_change();
   /// Drops the shared steps: under other shares they say nothing about the present ones.
   void forget_shared() { shared_steps_.clear(); }
 
@@ -52,13 +62,18 @@ class StepHistory {
 
   [[nodiscard]] MedianEstimate baseline() const;
   [[nodiscard]] MedianEstimate shared() const;
-  /// Nothing until there are at least 3 quiet and 5 shared steps; of requests 50 each.
+  /// Nothing until there are at least 3 quiet and 5 shared steps, or 2 of each that are far apart;
+  /// of requests 50 each.
   [[nodiscard]] std::optional<SlowdownEstimate> slowdown() const;
   /// Quiet steps ever seen: tells how many a window has brought.
   [[nodiscard]] std::size_t quiet_steps_total() const noexcept { return quiet_total_; }
   /// Steps that the baseline is made of.
   [[nodiscard]] std::size_t baseline_steps() const noexcept { return quiet_steps_.size(); }
   [[nodiscard]] bool is_quiet() const noexcept { return quiet_; }
+  /// When the newest step of the baseline ended; zero: there is none.
+  [[nodiscard]] TimePoint newest_quiet() const noexcept {
+    return quiet_steps_.empty() ? TimePoint{} : quiet_steps_.back().end;
+  }
 
  private:
   struct Step {
@@ -66,6 +81,7 @@ class StepHistory {
     double seconds;
   };
   void drop_outdated_baseline();
+  void rebase(std::size_t newest);
   [[nodiscard]] MedianEstimate estimate(const std::deque<Step>& steps) const;
 
   StepSignal signal_ = StepSignal::kMedian;
@@ -73,7 +89,11 @@ class StepHistory {
   TimePoint since_;
   std::deque<Step> quiet_steps_;
   std::deque<Step> shared_steps_;
+  TimePoint shared_since_;   // whatever the shares were
+  std::deque<Step> recent_;  // the newest shared steps, whatever the shares were
   std::size_t quiet_total_ = 0;
+  std::size_t quiet_at_begin_ = 0;  // of `quiet_total_`, when the device became quiet
+  std::size_t confirming_ = 0;      // quiet steps that confirm a change; 0: none is looked at
 };
 
 }  // namespace commensal::node

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "coordinator/wire/gaps.h"
 #include "coordinator/wire/laws.h"
 
 namespace commensal::wire {
@@ -37,7 +38,7 @@ static_assert(sizeof(PageHeader) == 32);
 enum class Activity : std::uint64_t {
   kUnknown = 0,  ///< before the first signal: treat as busy
   kBusy = 1,     ///< between a batch's arrival and the next wait
-  kWaiting = 2,  ///< in the data loader
+  kWaiting = 2,  ///< in a gap, see `wait_phase`
   kPaused = 3,   ///< its gate is closed
 };
 
@@ -85,11 +86,13 @@ struct JobPage {
   Word gate_open;       ///< 1: open now
   Word gate_law;        ///< LawId
   // Added without a new version: zero in the page of an older writer
-  Word step_end_ns;         ///< when step `step_number` ended
-  Word gate_busy_ns_total;  ///< time that its ops ran, summed over threads; 0 without a callback
-  Word gate_burst_ns;       ///< longest run of ops of late (law token_window); 0: not known
-  Word step_kind;           ///< StepKind
-  std::uint64_t reserved1[20];
+  Word step_end_ns;            ///< when step `step_number` ended
+  Word gate_busy_ns_total;     ///< time that its ops ran, summed over threads; 0 without a callback
+  Word gate_burst_ns;          ///< longest run of ops of late (law token_window); 0: not known
+  Word step_kind;              ///< StepKind
+  Word wait_phase;             ///< GapPhase of the present wait, or of the last
+  Word gate_hand_overs_total;  ///< gaps of others that it entered (law gap)
+  std::uint64_t reserved1[18];
 };
 static_assert(std::is_standard_layout_v<JobPage>);
 static_assert(offsetof(JobPage, job_id) == 32);
@@ -98,7 +101,16 @@ static_assert(offsetof(JobPage, heartbeat_ns) == 128);
 static_assert(offsetof(JobPage, step_number) == 192);
 static_assert(offsetof(JobPage, memory_limit) == 224);
 static_assert(offsetof(JobPage, gate_closed_ns_total) == 288);
-static_assert(sizeof(JobPage) == 512 && sizeof(JobPage) <= kPageSize);
+static_assert(sizeof(JobPage) == 512 && sizeof(JobPage) <= kGapTableOffset);
+static_assert(kGapTableOffset + sizeof(GapTable) <= kPageSize);
+
+/// Returns the table behind a job's page. @param page  of which `kPageSize` bytes are mapped.
+[[nodiscard]] inline const GapTable& gap_table(const JobPage& page) noexcept {
+  return *reinterpret_cast<const GapTable*>(reinterpret_cast<const char*>(&page) + kGapTableOffset);
+}
+[[nodiscard]] inline GapTable& gap_table(JobPage& page) noexcept {
+  return *reinterpret_cast<GapTable*>(reinterpret_cast<char*>(&page) + kGapTableOffset);
+}
 
 /// What the coordinator tells one job's processes between two messages.
 struct DeviceEntry {
@@ -113,7 +125,9 @@ struct DeviceEntry {
   Word memory_grant;    ///< bytes
   Word slo_ppm;         ///< allowed slowdown of the guaranteed side
   Word turn_until_ns;   ///< law token_window: end of its newest turn; 0: no turns are given
-  std::uint64_t reserved[6];
+  Word gap_rules;       ///< PackedGapRules::gaps; 0: not known
+  Word flight_rules;    ///< PackedGapRules::flight
+  std::uint64_t reserved[4];
 };
 static_assert(std::is_standard_layout_v<DeviceEntry>);
 static_assert(sizeof(DeviceEntry) == 192);

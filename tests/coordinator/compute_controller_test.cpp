@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <random>
 
@@ -22,12 +23,30 @@ SlowdownEstimate estimate(double value, double error = 0.001) { return {value, e
 // --- one decision
 // ---------------------------------------------------------------------------------
 
-TEST(ShareDecision, HalvesWhenTheSlowdownIsBeyondDoubt) {
-  const auto decision = decide_share({{0, 1}, {0.4, 1.0, 0}, estimate(0.05)}, {});
+TEST(ShareDecision, HalvesWhenTheSlowdownIsJustBeyondDoubt) {
+  const auto decision = decide_share({{0, 1}, {0.4, 1.0, 0}, estimate(0.015)}, {});
   EXPECT_DOUBLE_EQ(decision.state.share, 0.2);
   EXPECT_DOUBLE_EQ(decision.state.ceiling, 0.4);
-  EXPECT_THAT(decision.reason,
-              HasSubstr("guaranteed step 5.0 % over baseline (+-0.1 %, n = 40), above 1.0 %"));
+  EXPECT_THAT(
+      decision.reason,
+      HasSubstr("guaranteed step 1.5 % over baseline (+-0.1 %, n = 40), above 1.0 %: halved"));
+}
+
+TEST(ShareDecision, CutsInProportionToWhatIsCertain) {
+  const auto decision = decide_share({{0, 1}, {0.4, 1.0, 0}, estimate(0.051)}, {});
+  EXPECT_NEAR(decision.state.share, 0.4 * 0.01 / 0.05, 1e-9);
+  EXPECT_NEAR(decision.state.ceiling, 2 * decision.state.share, 1e-9);
+  EXPECT_THAT(decision.reason, HasSubstr("cut to 8.0 %"));
+  const auto unsure = decide_share({{0, 1}, {0.4, 1.0, 0}, estimate(0.05, 0.035)}, {});
+  EXPECT_DOUBLE_EQ(unsure.state.share, 0.2) << "1.5 % are certain";
+}
+
+TEST(ShareDecision, StaysWhereItIsWhileGapsAreRestricted) {
+  ShareInput input{{0, 1}, {0.1, 1.0, 0}, estimate(0.0)};
+  input.may_rise = false;
+  EXPECT_DOUBLE_EQ(decide_share(input, {}).state.share, 0.1);
+  input.slowdown = estimate(0.05);
+  EXPECT_LT(decide_share(input, {}).state.share, 0.1);
 }
 
 TEST(ShareDecision, HoldsWhatIsNotCertain) {
@@ -117,13 +136,41 @@ class Simulation {
     return mean;
   }
   void set_base(double seconds) { base_ = seconds; }
+  void set_gap_cost(double cost) { gap_cost_ = cost; }
+  void remove_guaranteed() { view_.guaranteed.clear(); }
+  /// Passes time until the slowdown has stayed within a bound for so long. @return the time until
+  /// then, and the number of steps.
+  struct Settled {
+    double seconds = 0.0;
+    std::uint64_t steps = 0;
+  };
+  Settled settle(double bound, Duration hold, Duration most) {
+    const TimePoint begin = now_;
+    TimePoint since = now_;
+    std::uint64_t steps = 0;
+    std::uint64_t steps_until = 0;
+    while (now_ - begin < most && now_ - since < hold) {
+      const std::uint64_t before = ended_;
+      run(20ms);
+      steps += ended_ - before;
+      if (before == ended_ || last_loss_ <= bound) continue;
+      since = now_;
+      steps_until = steps;
+    }
+    return {std::chrono::duration<double>(since - begin).count(), steps_until};
+  }
   void set_constant_loss(double loss) { loss_ = loss; }
 
  private:
   void begin_step() {
     const bool disturbed = share_ > 0.0;
-    const double seconds =
-        base_ * (1.0 + cost_ * share_ + (disturbed ? loss_ : 0.0)) * (1.0 + noise_(random_));
+    double loss = cost_ * share_ + (disturbed ? loss_ : 0.0);
+    if (disturbed && !view_.opportunistic.empty()) {  // the less, the more gaps are restricted
+      const int level = controller_.gap_rules(view_.opportunistic[0].id).state.level;
+      loss += gap_cost_ * std::pow(0.4, level);
+    }
+    step_loss_ = loss;
+    const double seconds = base_ * (1.0 + loss) * (1.0 + noise_(random_));
     step_duration_ = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
     step_end_ += step_duration_;
   }
@@ -134,11 +181,17 @@ class Simulation {
     }
     total_ += std::chrono::duration<double>(step_duration_).count();
     ++steps_;
+    ++ended_;
+    last_loss_ = step_loss_;
     begin_step();
   }
 
   double cost_;
   double loss_ = 0.0;
+  double gap_cost_ = 0.0;
+  double step_loss_ = 0.0;
+  double last_loss_ = 0.0;
+  std::uint64_t ended_ = 0;
   double base_ = kBase;
   ComputeController controller_;
   ComputeView view_;
@@ -243,7 +296,8 @@ TEST(ComputeController, ClosedWindowsStayWithinTheirBudget) {
   };
   for (int i = 0; i < 600; ++i) {
     simulation.run(200ms);
-    ASSERT_LE(closed(), 0.10 * elapsed() + 0.05) << "after " << elapsed() << " s";
+    // The first one is a credit: it is paid back before the next.
+    ASSERT_LE(closed(), 0.10 * elapsed() + 0.40) << "after " << elapsed() << " s";
   }
   EXPECT_GE(simulation.baseline_steps(), 20U) << "they bring a baseline";
   const double before = closed();
@@ -288,6 +342,229 @@ TEST(ComputeController, NoWindowsWithoutStepsOrForPausedJobs) {
   simulation.run(60s);
   EXPECT_EQ(simulation.controller().closed_total(), Duration::zero());
   EXPECT_GE(simulation.baseline_steps(), 20U) << "a paused neighbour is no neighbour";
+}
+
+// --- changes of the guaranteed job ---------------------------------------------------------------
+
+constexpr double kSettled = 0.02;  // twice the SLO: single steps, with their noise beside them
+
+/// A job that costs its neighbour 20 % at its full share, in the idle class, settled beside it.
+Simulation settled_neighbours(double base) {
+  Simulation simulation{0.2, true};
+  simulation.set_base(base);
+  simulation.add_guaranteed();
+  simulation.run(20s);
+  simulation.add_opportunistic();
+  simulation.run(120s);
+  return simulation;
+}
+
+void expect_within_two_seconds_or_five_steps(const Simulation::Settled& settled,
+                                             const Simulation& simulation) {
+  EXPECT_TRUE(settled.seconds <= 2.0 || settled.steps <= 5)
+      << settled.seconds << " s, " << settled.steps << " steps; " << simulation.reason();
+}
+
+/// Two seconds or five steps, from the end of the step that is under way.
+Duration time_to_settle(double before, double after) {
+  return std::chrono::duration_cast<Duration>(
+      std::chrono::duration<double>(before + std::max(2.0, 5.0 * after) + 0.1));
+}
+
+class Reconvergence : public ::testing::TestWithParam<double> {};
+INSTANTIATE_TEST_SUITE_P(StepSeconds, Reconvergence, ::testing::Values(0.03, 0.05, 0.2, 1.0));
+
+TEST_P(Reconvergence, AfterTheArrivalOfANeighbour) {
+  Simulation simulation{0.2, true};
+  simulation.set_base(GetParam());
+  simulation.add_guaranteed();
+  simulation.run(20s);
+  simulation.add_opportunistic();
+  expect_within_two_seconds_or_five_steps(simulation.settle(kSettled, 3s, 60s), simulation);
+}
+
+TEST_P(Reconvergence, AfterItsBatchDoubled) {
+  Simulation simulation = settled_neighbours(GetParam());
+  const double share = simulation.share();
+  const double old = GetParam();
+  simulation.set_base(2 * old);
+  simulation.run(time_to_settle(old, 2 * old));
+  EXPECT_NEAR(simulation.baseline(), 2 * old, 0.1 * old) << simulation.reason();
+  (void)simulation.settle(kSettled, 3s, 30s);
+  simulation.run(5s);
+  EXPECT_GT(simulation.share() + (simulation.controller().window_closed() ? 1.0 : 0.0), share / 4)
+      << "its neighbour does not pay for it: " << simulation.reason();
+}
+
+TEST_P(Reconvergence, AfterAStallWasSwitchedOnAndOff) {
+  Simulation simulation = settled_neighbours(GetParam());
+  const double old = GetParam();
+  for (const double now : {1.6 * old, old}) {
+    simulation.set_base(now);
+    simulation.run(time_to_settle(now == old ? 1.6 * old : old, now));
+    EXPECT_NEAR(simulation.baseline(), now, 0.06 * now) << simulation.reason();
+    simulation.run(90s);  // the credit is paid back
+  }
+}
+
+TEST_P(Reconvergence, ToFullUseWhenItLeaves) {
+  Simulation simulation = settled_neighbours(GetParam());
+  simulation.remove_guaranteed();
+  simulation.update();  // no time passes
+  EXPECT_DOUBLE_EQ(simulation.share(), 1.0);
+}
+
+/// A neighbour that begins to cost more is no change of the job: the baseline stays.
+TEST(ChangeOfTheJob, C18_ANeighbourThatCostsMoreDoesNotMoveTheBaseline) {
+  Simulation simulation{0.0, true};
+  simulation.add_guaranteed();
+  simulation.add_opportunistic();
+  simulation.run(120s);
+  simulation.set_constant_loss(0.5);  // steps under sharing jump, those alone do not
+  for (int i = 0; i < 100; ++i) {
+    simulation.run(1s);
+    ASSERT_NEAR(simulation.baseline(), kBase, 0.03 * kBase) << i;
+  }
+  EXPECT_LT(simulation.share(), 0.1) << simulation.reason();
+}
+
+TEST(ChangeOfTheJob, LooksStayWithinTheirBudget) {
+  Simulation simulation{0.0, true};
+  simulation.add_guaranteed();
+  simulation.add_opportunistic();
+  simulation.run(60s);
+  const Duration before = simulation.controller().closed_total();
+  for (int i = 0; i < 60; ++i) {  // it changes every second
+    simulation.set_base(i % 2 == 0 ? 2 * kBase : kBase);
+    simulation.run(1s);
+  }
+  EXPECT_LE(simulation.controller().closed_total() - before, 60s * 0.12);
+}
+
+TEST(ChangeOfTheJob, OneLongStepIsNoChange) {
+  StepHistory history;
+  TimePoint now{1h};
+  history.begin_quiet(now);
+  for (int i = 0; i < 10; ++i) history.add(now += 1s, 50ms);
+  history.begin_shared(now);
+  for (int i = 0; i < 20; ++i) history.add(now += 1s, 50ms);
+  EXPECT_FALSE(history.change_suspected());
+  history.add(now += 1s, 400ms);  // an evaluation
+  EXPECT_FALSE(history.change_suspected());
+  history.add(now += 1s, 50ms);
+  EXPECT_FALSE(history.change_suspected());
+  history.add(now += 1s, 100ms);
+  history.add(now += 1s, 100ms);
+  EXPECT_FALSE(history.change_suspected()) << "within the range of those before";
+}
+
+TEST(ChangeOfTheJob, TwoStepsBeyondAllBeforeAreSuspected) {
+  for (const Duration step : {Duration{100ms}, Duration{30ms}}) {
+    StepHistory history;
+    TimePoint now{1h};
+    history.begin_shared(now);
+    for (int i = 0; i < 20; ++i) history.add(now += 1s, 50ms + i * 100us);
+    history.add(now += 1s, step);
+    EXPECT_FALSE(history.change_suspected());
+    history.add(now += 1s, step);
+    EXPECT_TRUE(history.change_suspected());
+    history.settle_change();
+    EXPECT_FALSE(history.change_suspected()) << "it is looked at once";
+  }
+}
+
+TEST(ChangeOfTheJob, StepsBesideOthersThatAreShorterThanAloneAreSuspectedAtOnce) {
+  StepHistory history;
+  TimePoint now{1h};
+  history.begin_quiet(now);
+  for (int i = 0; i < 5; ++i) history.add(now += 1s, 50ms);
+  history.begin_shared(now);
+  history.add(now += 1s, 30ms);
+  history.add(now += 1s, 30ms);
+  EXPECT_TRUE(history.change_suspected());
+}
+
+TEST(ChangeOfTheJob, QuietStepsMustConfirmIt) {
+  for (const bool expected : {true, false}) {
+    StepHistory history;
+    TimePoint now{1h};
+    history.begin_quiet(now);
+    for (int i = 0; i < 20; ++i) history.add(now += 1s, 50ms);
+    history.begin_shared(now);
+    now += 1s;
+    if (expected) history.expect_change(2);
+    history.begin_quiet(now);
+    history.add(now += 1s, 100ms);
+    EXPECT_NEAR(history.baseline().seconds, 0.05, 1e-9) << "one is not enough";
+    history.add(now += 1s, 101ms);
+    EXPECT_NEAR(history.baseline().seconds, expected ? 0.1005 : 0.05, 1e-9);
+  }
+}
+
+TEST(ChangeOfTheJob, QuietStepsThatDisagreeConfirmNothing) {
+  StepHistory history;
+  TimePoint now{1h};
+  history.begin_quiet(now);
+  for (int i = 0; i < 20; ++i) history.add(now += 1s, 50ms);
+  history.expect_change(2);
+  history.begin_shared(now);
+  history.begin_quiet(now += 1s);
+  history.add(now += 1s, 100ms);
+  history.add(now += 1s, 400ms);
+  EXPECT_NEAR(history.baseline().seconds, 0.05, 1e-9);
+}
+
+// --- gaps ----------------------------------------------------------------------------------------
+
+TEST(GapsOfTheController, AreRestrictedOnceSharesAreAtTheirLeast) {
+  Simulation simulation{0.0, false};
+  simulation.set_gap_cost(0.05);  // 5 % whatever the share: what is used are gaps
+  simulation.add_guaranteed();
+  simulation.add_opportunistic();
+  simulation.run(60s);
+  const GapDecision decision = simulation.controller().gap_rules(JobId{"o"});
+  EXPECT_GE(decision.state.level, 1) << decision.reason;
+  (void)simulation.take_slowdown();
+  simulation.run(120s);
+  EXPECT_LT(simulation.take_slowdown(), 0.015) << decision.reason;
+}
+
+TEST(GapsOfTheController, StayOpenWhereTheShareIsToBlame) {
+  Simulation simulation{0.2, true};
+  simulation.add_guaranteed();
+  simulation.add_opportunistic();
+  for (int i = 0; i < 60; ++i) {
+    simulation.run(2s);
+    ASSERT_EQ(simulation.controller().gap_rules(JobId{"o"}).state.level, 0) << i;
+  }
+}
+
+TEST(GapsOfTheController, ComeBackBeforeTheShareRises) {
+  Simulation simulation{0.0, false};
+  simulation.set_gap_cost(0.05);
+  simulation.add_guaranteed();
+  simulation.add_opportunistic();
+  simulation.run(60s);
+  const auto level = [&] { return simulation.controller().gap_rules(JobId{"o"}).state.level; };
+  ASSERT_GE(level(), 1);
+  simulation.set_gap_cost(0.0);
+  for (int i = 0; i < 10'000 && level() > 0; ++i) {
+    simulation.run(100ms);
+    if (level() > 0) {
+      ASSERT_LE(simulation.share(), 0.011) << simulation.reason();
+    }
+  }
+  EXPECT_EQ(level(), 0);
+  simulation.run(60s);
+  EXPECT_GT(simulation.share() + (simulation.controller().window_closed() ? 1.0 : 0.0), 0.5);
+}
+
+TEST(GapsOfTheController, AreUnknownForAJobThatIsNotThere) {
+  Simulation simulation{0.0, true};
+  EXPECT_FALSE(simulation.controller().gap_rules(JobId{"o"}).rules.known);
+  simulation.add_opportunistic();
+  simulation.run(1s);
+  EXPECT_EQ(simulation.controller().gap_rules(JobId{"o"}).rules, wire::GapRules{.known = true});
 }
 
 // --- requests ------------------------------------------------------------------------------------

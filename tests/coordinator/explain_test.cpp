@@ -98,6 +98,40 @@ class ExplainTest : public ::testing::Test {
   std::uint64_t steps_ = 0;
 };
 
+TEST_F(ExplainTest, TellsTheGapsByPhaseAndTheRulesForThem) {
+  double waits = 0;
+  for (int second = 0; second < 40; ++second) {
+    waits += 10;
+    json stats = json::parse(R"({"activity": {"gaps": [{"phase": "loader",
+        "median_seconds": 0.03, "p90_seconds": 0.04, "lengths": [[0.028, 30.0]]}]}})");
+    stats["activity"]["gaps"][0]["waits_total"] = waits;
+    stats["activity"]["gaps"][0]["seconds_total"] = 0.03 * waits;
+    node_.receive("g", wire::Stats{"g", 10, stats, false}, now_);
+    run(1s, 0.0);
+  }
+  const json told = explain("o");
+  const json& gaps = told["guaranteed"][0]["gaps"];
+  ASSERT_EQ(gaps.size(), 1U);
+  EXPECT_EQ(gaps[0]["phase"], "loader");
+  EXPECT_NEAR(gaps[0]["per_minute"].get<double>(), 600, 60);
+  EXPECT_NEAR(gaps[0]["share"].get<double>(), 0.3, 0.03);
+  EXPECT_EQ(told["job"]["gap_rules"]["level"], 0);
+  EXPECT_THAT(told["job"]["gap_rules"]["reason"].get<std::string>(),
+              HasSubstr("every gap may be used"));
+  const json status = node_.status("", now_);
+  EXPECT_EQ(status["jobs"][0]["gaps"], gaps);
+  EXPECT_TRUE(status["jobs"][0]["gap_rules"].is_null()) << "it is guaranteed";
+  EXPECT_EQ(status["jobs"][1]["gap_rules"]["level"], 0);
+}
+
+TEST_F(ExplainTest, ThePageSaysWhatTheControllerDecidesOfGaps) {
+  run(20s, 0.0);
+  for (const PageEntry& entry : node_.page_entries(now_)) {
+    EXPECT_EQ(entry.gap_rules,
+              entry.job_id == "o" ? wire::GapRules{.known = true} : wire::GapRules{});
+  }
+}
+
 TEST_F(ExplainTest, TellsHowLongOpsWaitedAndWhy) {
   run(30s, 0.0);
   const json told = explain("o", 20);

@@ -144,6 +144,25 @@ def test_says_who_was_throttled_why_and_what_it_cost() -> None:
     assert "11:59:30  sweep-1  share: 40 % -> 20 %: why" in text
 
 
+def test_gaps_are_told_by_phase_and_what_may_be_done_in_them() -> None:
+    gap = {
+        "phase": "loader",
+        "per_minute": 120.0,
+        "share": 0.06,
+        "median_seconds": 0.03,
+        "p90_seconds": 0.04,
+    }
+    rare = {**gap, "phase": "checkpoint", "share": 0.0}
+    rules = {"reason": "every gap may be used; guaranteed step 0.4 %: held"}
+    prod = told()["guaranteed"][0] | {"gaps": [gap, rare]}
+    text = words(told(guaranteed=[prod], job=told()["job"] | {"gap_rules": rules}))
+    assert "in its gaps: every gap may be used; guaranteed step 0.4 %: held" in text
+    assert "the gaps that prod leaves, of the last minute" in text
+    assert "loader 120 a minute of 30 ms (90 % up to 40 ms), 6.0 % of the time" in text
+    assert "checkpoint" not in text
+    assert "the gaps that" not in words(told(guaranteed=[prod | {"gaps": []}]))
+
+
 def test_what_is_not_known_is_said_to_be_so() -> None:
     job = told()["job"]
     for key in ("closed_seconds", "op_seconds", "core_seconds", "waited_seconds", "steps"):

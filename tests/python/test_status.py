@@ -37,6 +37,34 @@ def test_tells_who_used_the_device_where_that_is_known() -> None:
     assert "of its time" not in describe_machine(reply, 80)
 
 
+GAP = {
+    "phase": "loader",
+    "per_minute": 120.0,
+    "share": 0.06,
+    "median_seconds": 0.03,
+    "p90_seconds": 0.04,
+}
+
+
+def test_tells_the_gaps_that_a_guaranteed_job_leaves() -> None:
+    reply = machine(job("prod", "guaranteed", gaps=[GAP]), job("sweep", gaps=[]))
+    line = "  gaps of prod: loader 120 a minute of 30 ms (90 % up to 40 ms), 6.0 % of the time"
+    assert line in describe_machine(reply, None).splitlines()
+    assert line[:57] + "..." in describe_machine(reply, 60).splitlines()
+    assert "gaps of sweep" not in describe_machine(reply, None)
+    ended = machine(job("prod", "guaranteed", gaps=[GAP], ended=True))
+    assert "gaps of" not in describe_machine(ended, None)
+    assert "gaps      loader 120 a minute" in describe_job(reply["jobs"][0])
+
+
+def test_tells_what_may_be_done_in_gaps() -> None:
+    rules = {
+        "reason": "ops end 0.2 ms before a gap is expected to; guaranteed step 3 %: restricted"
+    }
+    assert f"gaps      {rules['reason']}" in describe_job(job("sweep", gap_rules=rules))
+    assert "gaps" not in describe_job(job("sweep", gap_rules=None))
+
+
 @pytest.mark.parametrize("width", [60, 80, 100, 120])
 def test_fits_the_terminal_and_says_where_the_rest_is(width: int) -> None:
     lines = describe_machine(THREE, width).splitlines()

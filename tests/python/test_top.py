@@ -84,6 +84,25 @@ def test_shows_devices_jobs_and_decisions(width: int) -> None:
         assert words in text, text
 
 
+def test_shows_the_use_of_the_device_and_the_gaps() -> None:
+    gap = {"phase": "loader", "per_minute": 60.0, "share": 0.5}
+    gap |= {"median_seconds": 0.5, "p90_seconds": 0.6}
+    shown = frame(*(job(f"g{number}", "guaranteed", gaps=[gap]) for number in range(5)))
+    use = {"seconds": 10.0, "guaranteed_share": 0.62, "opportunistic_share": 0.25}
+    shown.status["devices"][0]["use"] = use | {"oracle_share": 0.39, "efficiency": 0.64}
+    text = lines(shown, 100)
+    assert "guaranteed 62 %, opportunistic 25 % of 39 % to be had, efficiency 0.64" in text
+    told = [line for line in text if line.startswith("gaps of")]
+    assert [line.split()[2] for line in told] == ["g0:", "g1:", "g2:"]
+    assert (
+        told[0]
+        == "gaps of g0: loader 60 a minute of 500 ms (90 % up to 600 ms), 50.0 % of the time"
+    )
+    assert max(map(len, lines(shown, 60))) <= 60
+    shown.status["devices"][0]["use"] = dict.fromkeys(use)
+    assert not any("to be had" in line for line in lines(shown, 100))
+
+
 def test_says_how_many_jobs_have_no_room_and_keeps_some_decisions() -> None:
     shown = lines(frame(*(job(f"train_{number}") for number in range(40))))
     [rest] = [line for line in shown if "more" in line]

@@ -1,6 +1,7 @@
 # Tests of the gate and the session: free of torch, with fake clocks, pages and coordinators.
 commensal_test(
   gate_test
+  gate/gap_histogram_test.cpp
   gate/gate_test.cpp
   gate/long_ops_test.cpp
   gate/metering_test.cpp

@@ -413,7 +413,8 @@ struct Gate::Impl {
                                       .share_max = share_max,
                                       .run_total = run_total,
                                       .in_flight = in_flight(),
-                                      .queued = queued()});
+                                      .queued = queued(),
+                                      .peek = peek});
     }
     if (dozing.load(kRelaxed) && verdict.decision.open) {
       verdict.decision = {.open = false,
@@ -438,7 +439,7 @@ struct Gate::Impl {
     if (!peek && decision.open && decision.valid_for > Duration::zero()) {
       open_fits_ns.store(decision.fits.count(), kRelaxed);
       open_charge.store(verdict.charge, kRelaxed);
-      open_bound_ns.store(device.guaranteed_present ? device.in_flight_bound.count() : 0, kRelaxed);
+      open_bound_ns.store(device.guaranteed_present ? device.gap_rules.in_flight.count() : 0, kRelaxed);
       // Under the mutex, so that a pause cannot slip in between and be overwritten.
       open_until_ticks.store(ticks.now() + ticks.to_ticks(decision.valid_for), kRelaxed);
     }
@@ -703,6 +704,7 @@ GateStats Gate::stats() const {
     stats.law = std::string(gate.law->name());
     stats.busy_total += gate.completed;
     stats.burst = gate.law->burst();
+    stats.hand_overs = gate.law->hand_overs();
     for (const Impl::ClosedBy& entry : gate.closed_by) {
       if (entry.reason == nullptr) break;
       const auto same =
@@ -714,7 +716,7 @@ GateStats Gate::stats() const {
         same->second += entry.total;  // the same words in another law
       }
     }
-    stats.in_flight_bound = device.in_flight_bound;
+    stats.in_flight_bound = device.gap_rules.in_flight;
     stats.share_min = std::max(gate.share_min, device.trickle);
     stats.share_max = std::min(gate.share_max, device.share_max);
   }

@@ -33,6 +33,7 @@ struct GateStats {
   Duration burst{};            ///< PacingLaw::burst
   std::uint64_t ops_gated = 0;
   std::uint64_t ops_seen = 0;
+  std::uint64_t hand_overs = 0;  ///< PacingLaw::hand_overs
   double share_min = 0.0;
   double share_max = 1.0;  ///< the smaller of the job's own bound and the coordinator's
 };

@@ -65,7 +65,7 @@ template <typename Inner>
 /// Whether the job has as much work in flight as it may, so that a closed gate stops the device
 /// within the bound and one op.
 [[nodiscard]] inline bool flight_is_full(const PacingInput& input) noexcept {
-  const Duration bound = input.device.in_flight_bound;
+  const Duration bound = input.device.gap_rules.in_flight;
   return bound > Duration::zero() && input.in_flight >= bound;
 }
 

@@ -57,6 +57,39 @@ class DutyCycleLaw final : public PacingLaw {
   }
 };
 
+/// Enters gaps at a bounded rate: every entry costs the guaranteed job something when it comes back
+/// (compute_sharing: s = R * (Q / 2 + c)).
+class HandOvers {
+ public:
+  /// Whether the gap that began then may be entered. @param rate  a second; zero: no bound.
+  [[nodiscard]] bool allow(TimePoint now, TimePoint gap, double rate) noexcept {
+    if (rate <= 0.0) {
+      tokens_ = 1.0;
+      last_ = now;
+      return true;
+    }
+    const double most = std::max(1.0, rate * kHandOverCredit);
+    if (now > last_) tokens_ += std::chrono::duration<double>(now - last_).count() * rate;
+    last_ = std::max(last_, now);
+    tokens_ = std::min(tokens_, most);
+    return gap == entered_ || tokens_ >= 1.0;
+  }
+  /// An op was let into the gap that began then.
+  void enter(TimePoint gap) noexcept {
+    if (gap == entered_) return;
+    entered_ = gap;
+    tokens_ = std::max(0.0, tokens_ - 1.0);
+    ++total_;
+  }
+  [[nodiscard]] std::uint64_t total() const noexcept { return total_; }
+
+ private:
+  double tokens_ = 1.0;
+  TimePoint last_;
+  TimePoint entered_;  // when the gap began that was entered last
+  std::uint64_t total_ = 0;
+};
+
 class GapLaw final : public PacingLaw {
  public:
   std::string_view name() const noexcept override { return "gap"; }
@@ -73,23 +106,41 @@ class GapLaw final : public PacingLaw {
       return in_gap(input);
     });
   }
+  std::uint64_t hand_overs() const noexcept override { return hand_overs_.total(); }
 
  private:
-  PacingDecision in_gap(const PacingInput& input) {
+  PacingDecision in_gap(const PacingInput& input) noexcept {
     const DeviceObservation& device = input.device;
+    const wire::GapRules& rules = device.gap_rules;
     const Duration needs = input.predicted > Duration::zero() ? input.predicted : kUnknownOp;
     if (!device.all_waiting) return not_now(input, needs, kPollMax / 2, "guaranteed job busy");
     const Duration waited = device.now - device.idle_since;
     const Duration quiet = device.now - std::max(device.idle_since, device.last_touch);
-    if (quiet < kQuietBeforeGap) {
-      return not_now(input, needs, std::max(kPollMin, kQuietBeforeGap - quiet),
+    const bool boundary = (device.gap_phases & wire::phase_bit(wire::GapPhase::kBoundary)) != 0;
+    const Duration quiet_first = boundary ? kQuietBeforeBoundary : kQuietBeforeGap;
+    if (quiet < quiet_first) {
+      return not_now(input, needs, std::max(kPollMin, quiet_first - quiet),
                      "guaranteed job may be working on its batch");
     }
-    const Duration fits = room(device, waited);
+    if ((device.gap_phases & ~rules.phases) != 0) {
+      return not_now(input, needs, kPollMax,
+                     "gaps of this phase are closed: they were found to cost");
+    }
+    const Duration length = std::max(waited, device.idle_expected_end == TimePoint{}
+                                                 ? Duration::zero()
+                                                 : device.idle_expected_end - device.idle_since);
+    if (length < rules.smallest) {
+      return not_now(input, needs, kPollMax / 2, "gap is shorter than those that may be used");
+    }
+    const Duration fits = room(device, waited, rules.guard);
     long_ops_.note_room(device.idle_since, fits);
     if (input.queued + needs > fits) {
       return not_now(input, needs, kPollMax / 2, "op does not fit in what is left of the gap");
     }
+    if (!hand_overs_.allow(device.now, device.idle_since, rules.hand_overs)) {
+      return not_now(input, needs, kPollMax, "hand-overs of this second are used up");
+    }
+    if (!input.peek) hand_overs_.enter(device.idle_since);
     return {.open = true,
             .trickle = false,
             .recheck = {},
@@ -105,15 +156,19 @@ class GapLaw final : public PacingLaw {
   }
 
   /// The longest op that may start now.
-  static Duration room(const DeviceObservation& device, Duration waited) {
+  static Duration room(const DeviceObservation& device, Duration waited, Duration guard) {
     // Without a prediction: a wait that has lasted for t is likely to last about as long again.
     if (device.idle_expected_end == TimePoint{}) return std::max<Duration>(milliseconds{2}, waited);
-    if (device.now < device.idle_expected_end) return device.idle_expected_end - device.now;
+    if (device.now < device.idle_expected_end) {
+      const Duration left = device.idle_expected_end - device.now;
+      return left - std::min(left, guard);
+    }
     // Later than expected: only little, and more the longer this unusual wait lasts.
     return (device.now - device.idle_expected_end) / 4;
   }
 
   LongOps long_ops_;
+  HandOvers hand_overs_;
 };
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "allocator/base/clock.h"
+#include "coordinator/wire/gaps.h"
 
 namespace commensal {
 
@@ -20,17 +21,19 @@ struct DeviceObservation {
   bool all_waiting = false;         ///< every guaranteed process is in a wait
   TimePoint idle_since;             ///< when the last of them began to wait
   TimePoint idle_expected_end;      ///< earliest likely end of a wait; zero: not known
-  TimePoint last_touch;             ///< newest sign of work from any of them
-  TimePoint busy_since;             ///< if not all wait: when the first of them became busy
-  std::size_t processes = 0;        ///< guaranteed processes that are seen
-  std::uint64_t steps = 0;          ///< that they have ended, summed
-  TimePoint step_end;               ///< of the newest of these steps; zero: none yet
-  double slo = 0.01;                ///< slowdown that the guaranteed side allows
-  TimePoint turn_until;             ///< end of this job's newest turn; zero: no turns are given
-  double trickle = 0.0;             ///< share that is let through while the guaranteed side is busy
-  double share_max = 1.0;           ///< the coordinator's bound; 1: none
-  bool paused = false;              ///< the coordinator closed this job's gate
-  Duration in_flight_bound{};       ///< on the job's own work in flight; zero: none
+  /// What they wait for: a bit for each phase; zero: older pages, not known.
+  std::uint32_t gap_phases = 0;
+  wire::GapRules gap_rules;   ///< what the coordinator allows this job in gaps
+  TimePoint last_touch;       ///< newest sign of work from any of them
+  TimePoint busy_since;       ///< if not all wait: when the first of them became busy
+  std::size_t processes = 0;  ///< guaranteed processes that are seen
+  std::uint64_t steps = 0;    ///< that they have ended, summed
+  TimePoint step_end;         ///< of the newest of these steps; zero: none yet
+  double slo = 0.01;          ///< slowdown that the guaranteed side allows
+  TimePoint turn_until;       ///< end of this job's newest turn; zero: no turns are given
+  double trickle = 0.0;       ///< share that is let through while the guaranteed side is busy
+  double share_max = 1.0;     ///< the coordinator's bound; 1: none
+  bool paused = false;        ///< the coordinator closed this job's gate
 };
 
 /// Looks at the shared pages. Called from the gate's hot path: a few atomic loads, no lock.
@@ -54,6 +57,7 @@ struct PacingInput {
   /// known to be completed, over all threads.
   Duration in_flight{};
   Duration queued{};  ///< of that, in a queue of the device: the op at the gate comes after it
+  bool peek = false;  ///< only to tell: no op starts by this decision
 };
 
 /// One decision and its reason (static text, shown by `stats` and `status`).
@@ -82,6 +86,8 @@ class PacingLaw {
   [[nodiscard]] virtual PacingDecision decide(const PacingInput& input) noexcept = 0;
   /// Longest run of ops without a pause, as of late; zero: the law does not need to know.
   [[nodiscard]] virtual Duration burst() const noexcept { return {}; }
+  /// Gaps of the guaranteed side that the job has entered; zero for laws that know no gaps.
+  [[nodiscard]] virtual std::uint64_t hand_overs() const noexcept { return 0; }
 };
 
 /// Makes a law by name:
@@ -98,6 +104,10 @@ class PacingLaw {
 inline constexpr Duration kUnknownOp = std::chrono::microseconds{200};
 /// A wait counts as a gap once the guaranteed side has shown no sign of work for this long.
 inline constexpr Duration kQuietBeforeGap = std::chrono::microseconds{500};
+/// A boundary counts as a gap only after this: an op that allocates nothing may run in it.
+inline constexpr Duration kQuietBeforeBoundary = std::chrono::milliseconds{2};
+/// Hand-overs that may be saved up, in seconds of their rate; one at the least.
+inline constexpr double kHandOverCredit = 1.0;
 /// Idle time that a meter remembers as credit, so that late wake-ups do not cost share.
 inline constexpr Duration kMeterCredit = std::chrono::milliseconds{2};
 

@@ -14,6 +14,11 @@ namespace {
 constexpr auto kRelaxed = std::memory_order_relaxed;
 constexpr std::uint64_t kWaitsBeforeTypical = 3;
 constexpr std::uint64_t kLowQuantileDivisor = 5;  // 20 %: most waits last at least that long
+/// A phase's table is made anew after each of its first waits, then after every so many.
+constexpr std::uint64_t kFewWaits = 8;
+constexpr std::uint64_t kTableEvery = 4;
+constexpr Duration kBetweenBoundaries = std::chrono::microseconds{500};
+constexpr double kLeastCount = 0.05;  // of a bucket that is told of
 
 }  // namespace
 
@@ -31,30 +36,103 @@ OwnPage::OwnPage(const JobId& job, JobClass job_class, int rank)
 }
 
 ActivityRecorder::ActivityRecorder(wire::JobPage& page, const Clock& clock)
-    : page_(page), clock_(clock) {}
+    : page_(page), table_(wire::gap_table(page)), clock_(clock) {}
 
-void ActivityRecorder::wait_begin() noexcept {
+void ActivityRecorder::fetch_begin() noexcept {
   const TimePoint now = clock_.now();
   const MutexLock lock(mutex_);
-  if (depth_++ == 0) begin_waiting(now);
+  if (depth_ != 0) {
+    ++depth_;
+    return;
+  }
+  begin_wait_of(fetches_.fetch(), now);
 }
 
-void ActivityRecorder::begin_waiting(TimePoint now) noexcept {
-  between_requests_.store(false, kRelaxed);  // of a wait for data the end is told
+void ActivityRecorder::wait_begin(wire::GapPhase phase) noexcept {
+  const TimePoint now = clock_.now();
+  const MutexLock lock(mutex_);
+  if (depth_ != 0) {
+    ++depth_;
+    return;
+  }
+  begin_wait_of(phase, now);
+}
+
+void ActivityRecorder::begin_wait_of(wire::GapPhase phase, TimePoint now) noexcept {
+  depth_ = 1;
+  announced_ = false;
+  // A boundary that turns out to be this wait ends here, without a moment of work in between.
+  after_boundary_ = ends_by_.load(kRelaxed) == EndsBy::kWork;
+  if (after_boundary_) note_wait(now);
+  begin_waiting(phase, now);
+}
+
+void ActivityRecorder::begin_waiting(wire::GapPhase phase, TimePoint now) noexcept {
+  ends_by_.store(EndsBy::kItsOwner, kRelaxed);  // of a wait for data the end is told
+  phase_ = phase;
   wait_since_ = now;
+  publish_table(phase);
   const std::uint64_t since = to_page_time(now);
-  const std::uint64_t typical = page_.wait_typical_ns.load(kRelaxed);
-  page_.wait_expected_end_ns.store(typical == 0 ? 0 : since + typical, kRelaxed);
+  const std::uint64_t usual = table_.expected_ns[static_cast<std::size_t>(phase)][0].load(kRelaxed);
+  page_.wait_phase.store(static_cast<std::uint64_t>(phase), kRelaxed);
+  page_.wait_expected_end_ns.store(usual == 0 ? 0 : since + usual, kRelaxed);
   page_.activity_since_ns.store(since, kRelaxed);
   page_.activity.store(static_cast<std::uint64_t>(wire::Activity::kWaiting),
                        std::memory_order_release);
+}
+
+void ActivityRecorder::publish_table(wire::GapPhase phase) noexcept {
+  Phase& of = phases_[static_cast<std::size_t>(phase)];
+  const std::uint64_t waits = of.lengths.waits();
+  if (waits == of.published || (waits > kFewWaits && waits - of.published < kTableEvery)) return;
+  of.published = waits;
+  std::array<std::uint64_t, wire::kGapBuckets> expected;
+  of.lengths.expected(expected);
+  auto& words = table_.expected_ns[static_cast<std::size_t>(phase)];
+  for (std::size_t i = 0; i < wire::kGapBuckets; ++i) words[i].store(expected[i], kRelaxed);
 }
 
 void ActivityRecorder::wait_end() noexcept {
   const TimePoint now = clock_.now();
   const MutexLock lock(mutex_);
   if (depth_ == 0) return;  // began before the session
-  if (--depth_ == 0) end_waiting(now);
+  if (--depth_ != 0) return;
+  if (after_boundary_ && phase_ == wire::GapPhase::kCheckpoint) {
+    note_wait(now);  // what follows a checkpoint is not the next step's work yet
+    begin_boundary(now);
+  } else if (announced_) {
+    page_.last_touch_ns.store(to_page_time(now), kRelaxed);
+  } else {
+    end_waiting(now);
+  }
+}
+
+void ActivityRecorder::wait_ends_soon() noexcept {
+  const TimePoint now = clock_.now();
+  const MutexLock lock(mutex_);
+  if (depth_ == 0 || std::exchange(announced_, true)) return;
+  end_waiting(now);
+}
+
+void ActivityRecorder::wait_goes_on() noexcept {
+  const TimePoint now = clock_.now();
+  const MutexLock lock(mutex_);
+  if (depth_ == 0 || !std::exchange(announced_, false)) return;
+  begin_waiting(phase_, now);
+}
+
+void ActivityRecorder::boundary_begin() noexcept {
+  const TimePoint now = clock_.now();
+  const MutexLock lock(mutex_);
+  if (depth_ != 0 || now - boundary_began_ < kBetweenBoundaries) return;
+  if (ends_by_.load(kRelaxed) != EndsBy::kItsOwner) return;  // waits already
+  begin_boundary(now);
+}
+
+void ActivityRecorder::begin_boundary(TimePoint now) noexcept {
+  boundary_began_ = now;
+  begin_waiting(wire::GapPhase::kBoundary, now);
+  ends_by_.store(EndsBy::kWork, kRelaxed);
 }
 
 void ActivityRecorder::end_waiting(TimePoint now) noexcept {
@@ -64,8 +142,15 @@ void ActivityRecorder::end_waiting(TimePoint now) noexcept {
   page_.activity_since_ns.store(to_page_time(now), kRelaxed);
   page_.last_touch_ns.store(to_page_time(now), kRelaxed);
   page_.wait_expected_end_ns.store(0, kRelaxed);
-  const auto waited =
-      static_cast<std::uint64_t>(std::max<Duration::rep>(0, (now - wait_since_).count()));
+  note_wait(now);
+}
+
+void ActivityRecorder::note_wait(TimePoint now) noexcept {
+  const Duration length = std::max(Duration::zero(), now - wait_since_);
+  phases_[static_cast<std::size_t>(phase_)].lengths.add(length);
+  // The totals are those of waits for data and requests, as they always were.
+  if (phase_ == wire::GapPhase::kBoundary || phase_ == wire::GapPhase::kCheckpoint) return;
+  const auto waited = static_cast<std::uint64_t>(length.count());
   waits_[waits_seen_++ % kWindow] = waited;
   page_.waits_total.store(waits_seen_, kRelaxed);
   page_.wait_ns_total.store(page_.wait_ns_total.load(kRelaxed) + waited, kRelaxed);
@@ -78,17 +163,26 @@ Duration ActivityRecorder::request_end() noexcept {
   const MutexLock lock(mutex_);
   if (depth_ != 0) return {};  // waits for data already
   const TimePoint began = std::exchange(request_began_, TimePoint{});
-  if (!between_requests_.load(kRelaxed)) begin_waiting(now);
-  between_requests_.store(true, kRelaxed);
+  if (ends_by_.load(kRelaxed) != EndsBy::kRequest) {
+    if (ends_by_.load(kRelaxed) == EndsBy::kWork) note_wait(now);
+    begin_waiting(wire::GapPhase::kRequests, now);
+  }
+  ends_by_.store(EndsBy::kRequest, kRelaxed);
   return began == TimePoint{} || now < began ? Duration{} : now - began;
 }
 
-void ActivityRecorder::request_begin() noexcept {
+void ActivityRecorder::ended_by_work() noexcept {
   const TimePoint now = clock_.now();
   const MutexLock lock(mutex_);
-  if (!between_requests_.exchange(false, kRelaxed)) return;  // another thread was quicker
-  request_began_ = now;
+  const EndsBy ends_by = ends_by_.exchange(EndsBy::kItsOwner, kRelaxed);
+  if (ends_by == EndsBy::kItsOwner) return;  // another thread was quicker
+  if (ends_by == EndsBy::kRequest) request_began_ = now;
   end_waiting(now);
+}
+
+void ActivityRecorder::trained() noexcept {
+  const MutexLock lock(mutex_);
+  fetches_.trained();
 }
 
 std::uint64_t ActivityRecorder::typical_wait() noexcept {
@@ -100,8 +194,13 @@ std::uint64_t ActivityRecorder::typical_wait() noexcept {
   return *low;
 }
 
+void ActivityRecorder::zeroed() noexcept {
+  trained();
+  if (ends_by_.load(kRelaxed) != EndsBy::kWork) worked();
+}
+
 void ActivityRecorder::worked() noexcept {
-  if (between_requests_.load(kRelaxed)) return request_begin();
+  if (ends_by_.load(kRelaxed) != EndsBy::kItsOwner) return ended_by_work();
   const std::uint64_t now = to_page_time(clock_.now());
   page_.last_touch_ns.store(now, kRelaxed);
   if (page_.activity.load(kRelaxed) != static_cast<std::uint64_t>(wire::Activity::kUnknown)) return;
@@ -116,8 +215,26 @@ void ActivityRecorder::touch() noexcept {
   const bool waiting =
       page_.activity.load(kRelaxed) == static_cast<std::uint64_t>(wire::Activity::kWaiting);
   if (!waiting && ++calls % kEvery != 0) return;
-  if (between_requests_.load(kRelaxed)) return request_begin();
+  if (ends_by_.load(kRelaxed) != EndsBy::kItsOwner) return ended_by_work();
   page_.last_touch_ns.store(to_page_time(clock_.now()), kRelaxed);
+}
+
+std::vector<GapSummary> ActivityRecorder::gaps() const {
+  const MutexLock lock(mutex_);
+  std::vector<GapSummary> all;
+  for (std::size_t i = 0; i < wire::kGapPhases; ++i) {
+    const GapHistogram& lengths = phases_[i].lengths;
+    if (lengths.waits() == 0) continue;
+    GapSummary summary{static_cast<wire::GapPhase>(i), lengths.waits(),       lengths.total(),
+                       lengths.quantile(0.5),          lengths.quantile(0.9), {}};
+    for (std::size_t bucket = 0; bucket < wire::kGapBuckets; ++bucket) {
+      if (lengths.count(bucket) < kLeastCount) continue;
+      const auto floor = static_cast<Duration::rep>(wire::gap_bucket_floor(bucket));
+      summary.lengths.emplace_back(Duration{floor}, lengths.count(bucket));
+    }
+    all.push_back(std::move(summary));
+  }
+  return all;
 }
 
 }  // namespace commensal

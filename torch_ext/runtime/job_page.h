@@ -8,12 +8,17 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "allocator/base/clock.h"
 #include "allocator/base/ids.h"
 #include "allocator/base/mutex.h"
+#include "coordinator/wire/gaps.h"
 #include "coordinator/wire/handover.h"
 #include "coordinator/wire/pages.h"
+#include "torch_ext/gate/gap_histogram.h"
+#include "torch_ext/runtime/fetch_phase.h"
 
 namespace commensal {
 
@@ -41,9 +46,21 @@ class OwnPage {
   wire::MappedPage mapping_;
 };
 
-/// Publishes whether the job waits for data, since when, and how long such waits usually are.
+/// The gaps of one phase that a job has left.
+struct GapSummary {
+  wire::GapPhase phase = wire::GapPhase::kUnknown;
+  std::uint64_t waits = 0;
+  Duration waited{};
+  Duration median{};  ///< of late
+  Duration p90{};
+  /// Shortest length and decayed number of each bucket that has any, the shortest first.
+  std::vector<std::pair<Duration, double>> lengths;
+};
+
+/// Publishes whether the job waits, for what, since when, and how long such waits usually are.
 ///
-/// Runs on a guaranteed job's path: no allocation, no system call, a few hundred nanoseconds.
+/// Runs on a guaranteed job's path: no allocation, no system call, a few hundred nanoseconds. What
+/// takes longer than a few stores is done where a wait begins, when there is time.
 /// Thread safety: any member may be called from any thread.
 class ActivityRecorder {
  public:
@@ -51,32 +68,73 @@ class ActivityRecorder {
   ActivityRecorder(const ActivityRecorder&) = delete;
   ActivityRecorder& operator=(const ActivityRecorder&) = delete;
 
-  /// The outermost fetch of a batch begins; it ends with the matching `wait_end`.
-  void wait_begin() noexcept;
+  /// The outermost fetch of a batch begins; it ends with the matching `wait_end`. Its phase is
+  /// found from what was trained since the last one.
+  void fetch_begin() noexcept;
+  /// The same for a wait whose phase is known: a checkpoint, or, where there is one, the host's
+  /// wait for its device.
+  void wait_begin(wire::GapPhase phase = wire::GapPhase::kLoader) noexcept;
   void wait_end() noexcept;
+  /// Look-ahead: what the present wait is for has come, and is only unpacked. Shows the job busy
+  /// before it needs its device; the wait's end then changes nothing more.
+  void wait_ends_soon() noexcept;
+  /// It was not what the wait is for (another batch came first): the job waits on.
+  void wait_goes_on() noexcept;
+  /// An optimizer step has ended: until the next sign of work the job may print, sleep or log.
+  /// Many in a row (an optimizer in the backward pass) are looked at now and then.
+  void boundary_begin() noexcept;
+  /// The job trains: an optimizer stepped, or gradients were set to zero.
+  void trained() noexcept;
+  /// Gradients were set to zero: a sign of work, but none that ends a boundary, where it is usual.
+  void zeroed() noexcept;
   /// A request that the job serves has ended: it waits until the next sign of work, which begins
   /// the next one. @return how long the request took; zero if its beginning was not seen.
   Duration request_end() noexcept;
-  /// Work was seen at another place than at a wait's border. Begins a request.
+  /// Work was seen at another place than at a wait's border. Begins a request, ends a boundary.
   void worked() noexcept;
   /// Cheap sign of work: always recorded during a wait, every 16th time otherwise. Begins a
-  /// request.
+  /// request, ends a boundary.
   void touch() noexcept;
+
+  /// What is known of the gaps, by phase; those without any are left out.
+  [[nodiscard]] std::vector<GapSummary> gaps() const;
 
  private:
   static constexpr std::size_t kWindow = 32;
+  /// What ends the present wait.
+  enum class EndsBy : std::uint8_t {
+    kItsOwner,  ///< or there is none
+    kRequest,   ///< the first sign of work, which begins a request
+    kWork       ///< the first sign of work
+  };
+  struct Phase {
+    GapHistogram lengths;
+    std::uint64_t published = 0;  // waits that the table was made of
+  };
   [[nodiscard]] std::uint64_t typical_wait() noexcept COMMENSAL_REQUIRES(mutex_);
-  void begin_waiting(TimePoint now) noexcept COMMENSAL_REQUIRES(mutex_);
+  void begin_wait_of(wire::GapPhase phase, TimePoint now) noexcept COMMENSAL_REQUIRES(mutex_);
+  void begin_waiting(wire::GapPhase phase, TimePoint now) noexcept COMMENSAL_REQUIRES(mutex_);
+  void begin_boundary(TimePoint now) noexcept COMMENSAL_REQUIRES(mutex_);
+  /// Tells readers that the job is busy, then notes how long it waited.
   void end_waiting(TimePoint now) noexcept COMMENSAL_REQUIRES(mutex_);
-  void request_begin() noexcept;
+  void note_wait(TimePoint now) noexcept COMMENSAL_REQUIRES(mutex_);
+  void publish_table(wire::GapPhase phase) noexcept COMMENSAL_REQUIRES(mutex_);
+  void ended_by_work() noexcept;
 
   wire::JobPage& page_;
+  wire::GapTable& table_;
   const Clock& clock_;
-  Mutex mutex_;
+  mutable Mutex mutex_;
   int depth_ COMMENSAL_GUARDED_BY(mutex_) = 0;
+  bool announced_ COMMENSAL_GUARDED_BY(mutex_) = false;       // the end of the wait at this depth
+  bool after_boundary_ COMMENSAL_GUARDED_BY(mutex_) = false;  // the present wait began in one
+  wire::GapPhase phase_ COMMENSAL_GUARDED_BY(mutex_) = wire::GapPhase::kUnknown;
   TimePoint wait_since_ COMMENSAL_GUARDED_BY(mutex_);
-  std::atomic<bool> between_requests_{false};
+  TimePoint boundary_began_ COMMENSAL_GUARDED_BY(mutex_);
+  std::atomic<EndsBy> ends_by_{EndsBy::kItsOwner};
   TimePoint request_began_ COMMENSAL_GUARDED_BY(mutex_);  // zero: not seen
+  FetchPhase fetches_ COMMENSAL_GUARDED_BY(mutex_);
+  std::array<Phase, wire::kGapPhases> phases_ COMMENSAL_GUARDED_BY(mutex_);
   std::array<std::uint64_t, kWindow> waits_ COMMENSAL_GUARDED_BY(mutex_){};
   std::uint64_t waits_seen_ COMMENSAL_GUARDED_BY(mutex_) = 0;
 };

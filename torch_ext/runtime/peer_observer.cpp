@@ -15,6 +15,7 @@ namespace {
 
 constexpr auto kRelaxed = std::memory_order_relaxed;
 constexpr double kPerMillion = 1e-6;
+constexpr std::uint64_t kLongestWait = 3'600'000'000'000;  // an hour: pages may hold anything
 
 // Pages may hold anything: a sign of life from the future is none, and shares are fractions.
 bool fresh(std::uint64_t heartbeat, TimePoint now) noexcept {
@@ -35,6 +36,34 @@ bool in_use(const wire::DeviceEntry& entry) noexcept { return entry.job_id[0] !=
 
 bool is_guaranteed(const wire::DeviceEntry& entry) noexcept {
   return entry.job_class.load(kRelaxed) == static_cast<std::uint64_t>(JobClass::kGuaranteed);
+}
+
+/// When the present wait of a process is likely to end at the earliest; zero: not known.
+TimePoint expected_end(const wire::JobPage& page, wire::GapPhase phase, TimePoint since,
+                       TimePoint now) noexcept {
+  const auto index = static_cast<std::size_t>(phase);
+  const std::uint64_t first = page.wait_expected_end_ns.load(kRelaxed);
+  const bool has_table = page.header.size >= wire::kGapTableOffset + sizeof(wire::GapTable);
+  if (phase == wire::GapPhase::kUnknown || index >= wire::kGapPhases || !has_table) {
+    return first == 0 ? TimePoint{} : from_page_time(first);
+  }
+  // Given that it has lasted so long already: the more unusual it is, the longer it may last.
+  const Duration waited = std::max(Duration::zero(), now - since);
+  const auto& table = wire::gap_table(page).expected_ns[index];
+  const std::uint64_t length =
+      table[wire::gap_bucket(static_cast<std::uint64_t>(waited.count()))].load(kRelaxed);
+  if (length == 0) return TimePoint{};
+  return from_page_time(to_page_time(since) + std::min<std::uint64_t>(length, kLongestWait));
+}
+
+/// Adds a wait of a process to what is seen: the first of several to end counts.
+void observe_wait(const wire::JobPage& page, TimePoint since, DeviceObservation& seen) noexcept {
+  const auto phase = static_cast<wire::GapPhase>(page.wait_phase.load(kRelaxed));
+  if (phase != wire::GapPhase::kUnknown) seen.gap_phases |= wire::phase_bit(phase);
+  const TimePoint expected = expected_end(page, phase, since, seen.now);
+  if (expected == TimePoint{}) return;
+  const bool first = seen.idle_expected_end == TimePoint{};
+  seen.idle_expected_end = first ? expected : std::min(seen.idle_expected_end, expected);
 }
 
 }  // namespace
@@ -147,6 +176,8 @@ void PeerObserver::observe_page(const wire::DevicePage& page,
     if (const double slo = fraction(own->slo_ppm); slo > 0.0) seen.slo = slo;
     const std::uint64_t turn = own->turn_until_ns.load(kRelaxed);
     if (turn != 0) seen.turn_until = from_page_time(turn);
+    seen.gap_rules =
+        wire::unpack({own->gap_rules.load(kRelaxed), own->flight_rules.load(kRelaxed)});
   }
   if (seen.coordinator_alive) {
     if (own != nullptr) seen.trickle = fraction(own->share_min_ppm);
@@ -184,12 +215,7 @@ void PeerObserver::observe_peers(DeviceObservation& seen) const noexcept {
       busy_since = std::min(busy_since, since);
     } else {
       seen.idle_since = std::max(seen.idle_since, since);
-      const std::uint64_t end_ns = page->wait_expected_end_ns.load(kRelaxed);
-      if (activity == wire::Activity::kWaiting && end_ns != 0) {
-        const TimePoint expected = from_page_time(end_ns);
-        const bool first = seen.idle_expected_end == TimePoint{};
-        seen.idle_expected_end = first ? expected : std::min(seen.idle_expected_end, expected);
-      }
+      if (activity == wire::Activity::kWaiting) observe_wait(*page, since, seen);
     }
     // A job that goes on after its coordinator died must not be disturbed either.
     if (!seen.coordinator_alive && fresh(page->heartbeat_ns.load(kRelaxed), seen.now)) {

@@ -393,6 +393,23 @@ void Session::optimizer_step_end() noexcept {
   if (impl_->in_child.load(std::memory_order_relaxed)) return;
   impl_->in_optimizer.store(false, std::memory_order_relaxed);
   if (impl_->steps.hook_end()) impl_->step_ended();
+  impl_->optimizer_ended();
+}
+
+void Session::batch_awaited() noexcept {
+  if (!impl_->in_child.load(std::memory_order_relaxed)) impl_->batch_awaited();
+}
+
+void Session::batch_arrived() noexcept {
+  if (!impl_->in_child.load(std::memory_order_relaxed)) impl_->batch_arrived();
+}
+
+bool Session::checkpoint_begin() noexcept {
+  return !impl_->in_child.load(std::memory_order_relaxed) && impl_->checkpoint_begin();
+}
+
+void Session::checkpoint_end() noexcept {
+  if (!impl_->in_child.load(std::memory_order_relaxed)) impl_->activity.wait_end();
 }
 
 bool Session::in_optimizer() const noexcept {

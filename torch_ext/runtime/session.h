@@ -139,6 +139,15 @@ class Session {
   void range_end(std::string_view name) noexcept;
   void optimizer_step_begin() noexcept;
   void optimizer_step_end() noexcept;
+  /// A data loader that is fed by other processes looks for a batch, or has found one that is still
+  /// to be unpacked: the end of the wait shows before the batch is used. Outside of a fetch on the
+  /// training thread: nothing.
+  void batch_awaited() noexcept;
+  void batch_arrived() noexcept;
+  /// The calling thread begins to write a checkpoint. @return whether the training waits for it:
+  /// then `checkpoint_end` must follow.
+  [[nodiscard]] bool checkpoint_begin() noexcept;
+  void checkpoint_end() noexcept;
   /// Tells whether an optimizer step runs in this process: one relaxed load.
   [[nodiscard]] bool in_optimizer() const noexcept;
   /// Cheap sign of work from the allocator's hot path (one relaxed store every few calls).

@@ -318,6 +318,7 @@ void Session::Impl::publish(TimePoint now) {
   page.gate_busy_ns_total.store(static_cast<std::uint64_t>(gate_stats.busy_total.count()),
                                 kRelaxed);
   page.gate_burst_ns.store(static_cast<std::uint64_t>(gate_stats.burst.count()), kRelaxed);
+  page.gate_hand_overs_total.store(gate_stats.hand_overs, kRelaxed);
 }
 
 void Session::Impl::apply_waiting_limit(TimePoint now) {
@@ -435,6 +436,9 @@ StatisticsView Session::Impl::view() const {
   view.activity.waits = page.waits_total.load(kRelaxed);
   view.activity.waited = Duration{static_cast<Duration::rep>(page.wait_ns_total.load(kRelaxed))};
   view.activity.typical = Duration{static_cast<Duration::rep>(page.wait_typical_ns.load(kRelaxed))};
+  view.activity.phase =
+      wire::to_string(static_cast<wire::GapPhase>(page.wait_phase.load(kRelaxed)));
+  view.activity.gaps = activity.gaps();
   if (const std::string smaller = allocator.reservation_notes(); !smaller.empty()) {
     view.notes.push_back(smaller);
   }

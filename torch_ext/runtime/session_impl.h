@@ -58,6 +58,11 @@ struct Session::Impl final : public ClientHost {
   void range_end(std::string_view name) noexcept;
   void fetch_begin() noexcept;
   void fetch_end() noexcept;
+  void optimizer_ended() noexcept;
+  void batch_awaited() noexcept;
+  void batch_arrived() noexcept;
+  /// Returns whether this counts as a wait: then `activity.wait_end` belongs to it.
+  bool checkpoint_begin() noexcept;
   void user_step() noexcept;
   void step_ended() noexcept;
   void publish_step(Duration last) noexcept;

@@ -69,14 +69,21 @@ void Session::Impl::range_end(std::string_view name) noexcept {
       training_thread.store(this_thread(), kRelaxed);
       activity.worked();
       if (steps.optimizer_range_end()) step_ended();
+      optimizer_ended();
       return;
     case RangeKind::kZeroGrad:
       gate.begin_part(StepPart::kGradients);
-      activity.worked();
+      activity.zeroed();
       (void)steps.zero_grad_end();
       return;
     case RangeKind::kOther: return;
   }
+}
+
+void Session::Impl::optimizer_ended() noexcept {
+  if (steps.inside_optimizer()) return;
+  activity.trained();
+  activity.boundary_begin();
 }
 
 void Session::Impl::fetch_begin() noexcept {
@@ -86,7 +93,7 @@ void Session::Impl::fetch_begin() noexcept {
   fetches.counted = trainer == nullptr || trainer == this_thread();
   if (!fetches.counted) return;
   if (steps.fetch_begin()) step_ended();
-  activity.wait_begin();
+  activity.fetch_begin();
 }
 
 void Session::Impl::fetch_end() noexcept {
@@ -96,10 +103,30 @@ void Session::Impl::fetch_end() noexcept {
   gate.begin_part(StepPart::kBatch);
 }
 
+void Session::Impl::batch_awaited() noexcept {
+  if (fetches.depth != 0 && fetches.counted) activity.wait_goes_on();
+}
+
+void Session::Impl::batch_arrived() noexcept {
+  if (fetches.depth != 0 && fetches.counted) activity.wait_ends_soon();
+}
+
+bool Session::Impl::checkpoint_begin() noexcept {
+  // One that is written by a thread of its own is no reason why the job would wait.
+  const void* trainer = training_thread.load(kRelaxed);
+  if (trainer != nullptr && trainer != this_thread()) return false;
+  activity.wait_begin(wire::GapPhase::kCheckpoint);
+  return true;
+}
+
 void Session::Impl::user_step() noexcept {
   gate.begin_part(StepPart::kStep);
   if (!steps.user_step()) return;
-  if (steps.trains()) return step_ended();
+  if (steps.trains()) {
+    step_ended();
+    activity.boundary_begin();
+    return;
+  }
   // Without an optimizer these are requests: until the next one begins, the device is free. Where
   // the next one always follows at once it is a loop of the user's own.
   const Duration latency = activity.request_end();

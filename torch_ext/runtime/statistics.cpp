@@ -80,6 +80,21 @@ json memory_json(const StatisticsView& view) {
           {"notes", view.notes}};
 }
 
+json gaps_json(const std::vector<GapSummary>& gaps) {
+  json all = json::array();
+  for (const GapSummary& gap : gaps) {
+    json lengths = json::array();
+    for (const auto& [floor, count] : gap.lengths) lengths.push_back({seconds(floor), count});
+    all.push_back({{"phase", wire::to_string(gap.phase)},
+                   {"waits_total", gap.waits},
+                   {"seconds_total", seconds(gap.waited)},
+                   {"median_seconds", seconds(gap.median)},
+                   {"p90_seconds", seconds(gap.p90)},
+                   {"lengths", std::move(lengths)}});
+  }
+  return all;
+}
+
 json gate_json(const StatisticsView& view) {
   const GateStats& gate = view.gate;
   json closed_by = json::array();
@@ -101,6 +116,7 @@ json gate_json(const StatisticsView& view) {
           {"in_flight_bound_seconds", gate.in_flight_bound > Duration::zero()
                                           ? json(seconds(gate.in_flight_bound))
                                           : json(nullptr)},
+          {"hand_overs_total", gate.hand_overs},
           {"idle_class", view.idle_class},
           {"idle_class_reason", view.idle_class_reason}};
 }
@@ -149,7 +165,10 @@ json to_json(const StatisticsView& view) {
            {{"state", view.activity.state},
             {"waits_total", view.activity.waits},
             {"wait_seconds_total", seconds(view.activity.waited)},
-            {"wait_typical_seconds", seconds(view.activity.typical)}}}};
+            {"wait_typical_seconds", seconds(view.activity.typical)},
+            {"phase", view.activity.phase.empty() ? wire::to_string(wire::GapPhase::kUnknown)
+                                                  : view.activity.phase},
+            {"gaps", gaps_json(view.activity.gaps)}}}};
 }
 
 }  // namespace commensal

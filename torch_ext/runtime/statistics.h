@@ -11,6 +11,7 @@
 #include "allocator/elastic_allocator.h"
 #include "torch_ext/gate/gate.h"
 #include "torch_ext/runtime/op_samples.h"
+#include "torch_ext/runtime/job_page.h"
 #include "torch_ext/runtime/step_tracker.h"
 
 namespace commensal {
@@ -63,6 +64,8 @@ struct StatisticsView {
     std::uint64_t waits = 0;
     Duration waited{};
     Duration typical{};
+    std::string_view phase;  ///< of the present wait, or of the last
+    std::vector<GapSummary> gaps;
   } activity;
 };
 

@@ -53,6 +53,11 @@ StepTracker::Depth& StepTracker::depth() const noexcept {
   return depth;
 }
 
+bool StepTracker::inside_optimizer() const noexcept {
+  const Depth& here = depth();
+  return here.range != 0 || here.hook != 0;
+}
+
 bool StepTracker::optimizer_range_begin() noexcept {
   Depth& here = depth();
   if (here.range++ == 0) here.hook = 0;  // a hook's end is missing after a step that raised

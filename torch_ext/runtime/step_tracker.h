@@ -66,6 +66,8 @@ class StepTracker {
   bool user_step() noexcept;
 
   [[nodiscard]] StepState state() const noexcept;
+  /// Whether this thread is inside of an optimizer step.
+  [[nodiscard]] bool inside_optimizer() const noexcept;
   /// Whether an optimizer has stepped: else the user's steps are requests that the job serves.
   [[nodiscard]] bool trains() const noexcept {
     return optimizer_seen_.load(std::memory_order_relaxed);

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from commensal._quantities import format_bytes, format_seconds
+from commensal.cli._gaps import describe_gaps
 from commensal.cli._top_state import Decision, Frame
 from commensal.cli.status import describe_state, describe_steps, percent
 
@@ -20,6 +21,7 @@ Record = dict[str, Any]
 
 LEAST_DECISIONS = 3
 JOB_LINES = 2
+MOST_GAPS = 3  # jobs whose gaps are told: the rest is in `commensal status`
 COLOURS = {"guaranteed": "green", "opportunistic": "cyan"}
 USED, GRANTED, SLOWER, PARKED = ("█", "#"), ("▒", "="), ("▒", "="), ("░", "-")
 REST, MARK = ("·", "."), ("┃", "|")
@@ -35,6 +37,8 @@ def draw(frame: Frame, height: int | None = None) -> RenderableType:
     head = [_head(frame, len(jobs))]
     for device in status["devices"]:
         head += [_cores(device, frame.busy_share), _memory(device, jobs)]
+        head += _use(device)
+    head += _gaps(jobs)
     if not jobs:
         return Group(*head, Text(), Text("no jobs; 'commensal run' starts one", "dim"))
     shown, decided = _room(len(jobs), len(frame.decisions), len(head), height)
@@ -76,6 +80,29 @@ def _cores(device: Record, busy: float | None) -> RenderableType:
     label = f"{device['id']}: {cores:g} {'core' if cores == 1 else 'cores'}"
     value = "-" if busy is None else f"{busy * 100:.0f} % busy"
     return _labelled(label, Bar(((busy or 0.0), USED, "magenta")), value)
+
+
+def _use(device: Record) -> list[RenderableType]:
+    """Return who used the device's time, of what was to be had; nothing while that is not known."""
+    use = device.get("use") or {}
+    if use.get("guaranteed_share") is None or use.get("oracle_share") is None:
+        return []
+    text = (
+        f"guaranteed {100 * use['guaranteed_share']:.0f} %, opportunistic "
+        f"{100 * use['opportunistic_share']:.0f} % of {100 * use['oracle_share']:.0f} % to be had"
+    )
+    if use.get("efficiency") is not None:
+        text += f", efficiency {use['efficiency']:.2f}"
+    return [Text(text, "dim", no_wrap=True, overflow="ellipsis")]
+
+
+def _gaps(jobs: list[Record]) -> list[RenderableType]:
+    told = [
+        f"gaps of {record['job']['name']}: {gaps}"
+        for record in jobs
+        if (gaps := describe_gaps(record.get("gaps") or []))
+    ]
+    return [Text(text, "dim", no_wrap=True, overflow="ellipsis") for text in told[:MOST_GAPS]]
 
 
 def _memory(device: Record, jobs: list[Record]) -> RenderableType:

@@ -14,6 +14,7 @@ import typer
 from commensal._quantities import format_seconds, parse_duration_ms
 from commensal._say import say
 from commensal._timeline import to_trace
+from commensal.cli._gaps import LEAST_SHARE, describe_gap, describe_rules
 from commensal.cli._manual import EXIT_CODES, manual
 from commensal.cli._options import (
     BROKEN,
@@ -119,6 +120,7 @@ def describe(told: dict[str, Any], now: datetime) -> Iterator[str]:
         yield "no guaranteed job on the device: nobody to yield to"
     for guaranteed in told["guaranteed"]:
         yield from _slowdown(guaranteed, length)
+        yield from _gaps(guaranteed)
     yield from _device(told)
     yield from _decisions(told, now)
 
@@ -141,6 +143,8 @@ def _throttled(job: dict[str, Any], length: float) -> Iterator[str]:
             f"  beside a busy guaranteed job it {could} use {100 * may['now']:.0f} %: "
             f"{may['reason']}"
         )
+        for rules in describe_rules(job):
+            yield f"  in its gaps: {rules}"
 
 
 def _ended(job: dict[str, Any]) -> str:
@@ -198,6 +202,12 @@ def _ops(job: dict[str, Any]) -> Iterator[str]:
         f"memory bounds {100 * ops['memory']:.0f} % ({names})"
         + ("; too few to go by" if ops["samples"] < _LEAST_SAMPLES else "")
     )
+def _gaps(job: dict[str, Any]) -> Iterator[str]:
+    gaps = [gap for gap in job.get("gaps") or [] if gap["share"] >= LEAST_SHARE]
+    if gaps:
+        yield f"    the gaps that {job['name']} leaves, of the last minute"
+    for gap in gaps:
+        yield f"      {describe_gap(gap)}"
 
 
 def _device(told: dict[str, Any]) -> Iterator[str]:

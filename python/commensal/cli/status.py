@@ -13,6 +13,7 @@ import typer
 
 from commensal._quantities import format_bytes, format_seconds
 from commensal._say import say
+from commensal.cli._gaps import describe_gaps, describe_rules
 from commensal.cli._manual import manual
 from commensal.cli._options import REFUSED, AnyJob, AsJson, Instance, coordinator_of, reporting
 
@@ -86,6 +87,11 @@ def describe_machine(reply: Record, width: int | None) -> str:
         for device in reply["devices"]
     ]
     lines += [line for device in reply["devices"] if (line := _use(device))]
+    lines += [
+        _clip(f"  gaps of {record['job']['name']}: {gaps}", width)
+        for record in reply["jobs"]
+        if not record.get("ended") and (gaps := describe_gaps(record.get("gaps") or []))
+    ]
     if not reply["jobs"]:
         return "\n".join([*lines, "no jobs"])
     jobs = sorted(reply["jobs"], key=lambda record: bool(record.get("ended")))
@@ -105,6 +111,10 @@ def _use(device: Record) -> str:
     if use["oracle_share"] is not None:
         line += f" of the {100 * use['oracle_share']:.0f} % that can be had"
     return line
+
+
+def _clip(line: str, width: int | None) -> str:
+    return line if width is None or len(line) <= width else line[: width - 3] + "..."
 
 
 # In the order of the table; on a narrow terminal those with the highest number go first.
@@ -206,6 +216,9 @@ def describe_job(record: Record) -> str:
         error = record.get("slowdown_error")
         spread = "" if error is None else f" (standard error {error * 100:.1f} %)"
         rows.append(("slowdown", percent(record["slowdown"]) + spread))
+    if gaps := describe_gaps(record.get("gaps") or []):
+        rows.append(("gaps", gaps))
+    rows += [("gaps", rules) for rules in describe_rules(record)]
     if members := record.get("members"):
         rows.append(("members", ", ".join(_member(member) for member in members)))
     rows += [("note", note) for note in memory.get("notes", [])]

@@ -235,6 +235,37 @@ TEST_F(SimulatedGateTest, ShortOpsRunInTheGapAndStopBeforeItsEnd) {
   EXPECT_GT(in_first_gap, 35);
 }
 
+/// Ops of two threads count together: where one of 5 ms runs, another one of 5 ms is too much for a
+/// bound of 8 ms, and fits again once the first has run for 3 ms.
+TEST_F(SimulatedGateTest, WorkInFlightIsThatOfAllThreads) {
+  device_.gap(clock_.now() - milliseconds{2}, clock_.now() + milliseconds{100});
+  device_.set([](DeviceObservation& seen) {
+    seen.gap_rules.known = true;
+    seen.gap_rules.in_flight = milliseconds{8};
+  });
+  Gate gate(make_pacing_law("gap"), device_, clock_, [](Duration) {});
+  gate.refresh();
+  EXPECT_EQ(gate.stats().hand_overs, 0U) << "a look enters nothing";
+  OpDuration op;
+  op.record(milliseconds{5});
+  std::atomic<int> stage{0};
+  std::thread other([&] {
+    ASSERT_TRUE(gate.try_enter_op(op)) << "alone";
+    stage.store(1);
+    ASSERT_TRUE(eventually([&] { return stage.load() == 2; }));
+    gate.leave_op(op);
+  });
+  ASSERT_TRUE(eventually([&] { return stage.load() == 1; }));
+  EXPECT_FALSE(gate.try_enter_op(op)) << "5 + 5 ms are above 8";
+  EXPECT_EQ(gate.stats().reason, "work in flight is at its bound");
+  clock_.advance(milliseconds{3});
+  EXPECT_TRUE(gate.try_enter_op(op)) << "2 + 5 ms are not";
+  gate.leave_op(op);
+  stage.store(2);
+  other.join();
+  EXPECT_EQ(gate.stats().hand_overs, 1U) << "both ops ran in one gap";
+}
+
 TEST_F(SimulatedGateTest, TheTrickleIsKeptOverASimulatedMinute) {
   device_.burst(clock_.now());
   device_.set([](DeviceObservation& seen) { seen.trickle = 0.02; });

@@ -154,7 +154,7 @@ class QueuedWorkTest : public ::testing::Test {
   void open_gap(Duration length, Duration bound) {
     clock_.advance(milliseconds{1});
     device_.gap(clock_.now() - milliseconds{1}, clock_.now() + length);
-    device_.set([bound](DeviceObservation& seen) { seen.in_flight_bound = bound; });
+    device_.set([bound](DeviceObservation& seen) { seen.gap_rules.in_flight = bound; });
   }
   /// Issues ops into a gap of 50 ms until it ends. @return what runs on after its end.
   Duration left_running(Duration bound) {

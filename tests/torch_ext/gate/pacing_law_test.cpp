@@ -9,6 +9,7 @@
 #include <string>
 
 #include "tests/torch_ext/gate/shared_device.h"
+#include "torch_ext/gate/gap_histogram.h"
 
 namespace commensal {
 namespace {
@@ -38,6 +39,19 @@ PacingInput beside_a_burst() {
   PacingInput input = in_a_gap();
   input.device.all_waiting = false;
   input.device.busy_since = kNow - milliseconds{1};
+  return input;
+}
+
+/// The same gap of a loader: boundaries and checkpoints closed, half a millisecond of guard, two of
+/// work at once.
+PacingInput under_rules() {
+  PacingInput input = in_a_gap();
+  input.device.gap_phases = wire::phase_bit(wire::GapPhase::kLoader);
+  input.device.gap_rules.known = true;
+  input.device.gap_rules.phases =
+      wire::phase_bit(wire::GapPhase::kLoader) | wire::phase_bit(wire::GapPhase::kRequests);
+  input.device.gap_rules.guard = microseconds{500};
+  input.device.gap_rules.in_flight = milliseconds{2};
   return input;
 }
 
@@ -169,9 +183,200 @@ INSTANTIATE_TEST_SUITE_P(
                             i.cap_debt = milliseconds{1};
                           }),
                   false, "resting for its share of device time"},
+        Situation{"boundary_that_has_just_begun",
+                  changed(in_a_gap(),
+                          [](auto& i) {
+                            i.device.gap_phases = wire::phase_bit(wire::GapPhase::kBoundary);
+                            i.device.idle_since = i.device.last_touch = kNow - microseconds{1900};
+                          }),
+                  false, "guaranteed job may be working on its batch"},
+        Situation{"long_boundary",
+                  changed(in_a_gap(),
+                          [](auto& i) {
+                            i.device.gap_phases = wire::phase_bit(wire::GapPhase::kBoundary);
+                          }),
+                  true, "in a gap"},
+        Situation{"phase_that_is_closed",
+                  changed(under_rules(),
+                          [](auto& i) {
+                            i.device.gap_phases = wire::phase_bit(wire::GapPhase::kCheckpoint);
+                          }),
+                  false, "gaps of this phase are closed: they were found to cost"},
+        Situation{"one_of_two_phases_that_is_closed",
+                  changed(under_rules(),
+                          [](auto& i) {
+                            i.device.gap_phases |= wire::phase_bit(wire::GapPhase::kBoundary);
+                          }),
+                  false, "gaps of this phase are closed: they were found to cost"},
+        Situation{"phase_that_is_open", under_rules(), true, "in a gap"},
+        Situation{"rules_of_an_older_coordinator",
+                  changed(under_rules(),
+                          [](auto& i) {
+                            i.device.gap_rules = {};
+                            i.device.gap_phases = wire::phase_bit(wire::GapPhase::kCheckpoint);
+                          }),
+                  true, "in a gap"},
+        Situation{
+            "gap_that_is_too_short",
+            changed(under_rules(), [](auto& i) { i.device.gap_rules.smallest = milliseconds{6}; }),
+            false, "gap is shorter than those that may be used"},
+        Situation{"gap_that_has_proved_long",
+                  changed(under_rules(),
+                          [](auto& i) {
+                            i.device.gap_rules.smallest = milliseconds{6};
+                            i.device.idle_since = kNow - milliseconds{6};
+                          }),
+                  true, "in a gap"},
+        Situation{"op_that_ends_within_the_guard",
+                  changed(under_rules(), [](auto& i) { i.predicted = microseconds{2600}; }), false,
+                  "op does not fit in what is left of the gap"},
+        Situation{"op_that_ends_before_the_guard",
+                  changed(under_rules(), [](auto& i) { i.predicted = microseconds{2400}; }), true,
+                  "in a gap"},
+        Situation{"two_ops_above_the_bound_in_flight",
+                  changed(under_rules(),
+                          [](auto& i) {
+                            i.predicted = microseconds{1200};
+                            i.in_flight = microseconds{900};
+                          }),
+                  false, "work in flight is at its bound"},
+        Situation{"two_ops_within_the_bound_in_flight",
+                  changed(under_rules(),
+                          [](auto& i) {
+                            i.predicted = microseconds{1000};
+                            i.in_flight = microseconds{900};
+                          }),
+                  true, "in a gap"},
         Situation{"share_zero", changed(PacingInput{}, [](auto& i) { i.share_max = 0.0; }), false,
                   "share is 0"}),
     [](const auto& param) { return std::string{param.param.name}; });
+
+// --- rules for gaps
+// ------------------------------------------------------------------------------
+
+/// Offers an op in every gap of `length`, one each `period`, for `total`. @return gaps entered.
+int gaps_entered(PacingLaw& law, PacingInput input, Duration period, Duration length,
+                 Duration total) {
+  int entered = 0;
+  for (Duration at{}; at < total; at += period) {
+    input.device.idle_since = input.device.last_touch = kNow + at;
+    input.device.idle_expected_end = input.device.idle_since + length;
+    bool in = false;
+    for (Duration inside = milliseconds{1}; inside < length; inside += microseconds{500}) {
+      input.device.now = input.device.idle_since + inside;
+      in = law.decide(input).open || in;
+    }
+    entered += in ? 1 : 0;
+  }
+  return entered;
+}
+
+TEST(GapLaw, HandOversStayWithinTheirRate) {
+  PacingInput input = under_rules();
+  input.device.gap_rules.hand_overs = 5.0;
+  const auto law = make_pacing_law("gap");
+  const int entered = gaps_entered(*law, input, milliseconds{20}, milliseconds{10}, seconds{20});
+  EXPECT_NEAR(entered, 100, 6) << "of 1000 gaps";
+  EXPECT_EQ(law->hand_overs(), static_cast<std::uint64_t>(entered));
+}
+
+TEST(GapLaw, WithoutABoundEveryGapIsEntered) {
+  PacingInput input = under_rules();
+  const auto law = make_pacing_law("gap");
+  EXPECT_EQ(gaps_entered(*law, input, milliseconds{20}, milliseconds{10}, seconds{2}), 100);
+  EXPECT_EQ(law->hand_overs(), 100U);
+}
+
+TEST(GapLaw, AGapThatWasEnteredStaysOpen) {
+  PacingInput input = under_rules();
+  input.device.gap_rules.hand_overs = 0.001;
+  const auto law = make_pacing_law("gap");
+  ASSERT_TRUE(law->decide(input).open);
+  for (int i = 0; i < 10; ++i) {
+    input.device.now += microseconds{100};
+    EXPECT_TRUE(law->decide(input).open) << i;
+  }
+  input.device.idle_since = input.device.last_touch = input.device.now + milliseconds{5};
+  input.device.now = input.device.idle_since + milliseconds{1};
+  input.device.idle_expected_end = input.device.now + milliseconds{3};
+  EXPECT_STREQ(law->decide(input).reason, "hand-overs of this second are used up");
+}
+
+TEST(GapLaw, AnOpLongerThanTheBoundInFlightGoesAlone) {
+  PacingInput input = under_rules();
+  input.device.idle_expected_end = kNow + milliseconds{50};
+  input.predicted = milliseconds{8};
+  EXPECT_TRUE(make_pacing_law("gap")->decide(input).open) << "or nothing would ever let it go";
+  input.in_flight = input.device.gap_rules.in_flight;
+  EXPECT_FALSE(make_pacing_law("gap")->decide(input).open);
+}
+
+TEST(GapLaw, TheTrickleGoesOnUnderEveryRule) {
+  PacingInput input = under_rules();
+  input.device.gap_rules.phases = 0;
+  input.device.trickle = 0.01;
+  input.trickle_debt = Duration::zero();
+  EXPECT_STREQ(make_pacing_law("gap")->decide(input).reason, "trickle beside the guaranteed job");
+}
+
+// --- expected ends
+// -------------------------------------------------------------------------------
+
+/// What ops of 1.1 ms made of waits of two kinds: four of five last 2 ms, the others 80.
+struct Harvest {
+  Duration used{};
+  Duration waited{};
+  Duration overrun{};
+};
+
+/// @param expects  the end of a wait, from how long it has lasted; zero: not known.
+template <typename Expects>
+Harvest harvest(Expects expects, GapHistogram& lengths) {
+  const auto law = make_pacing_law("gap");
+  PacingInput input = in_a_gap();
+  input.predicted = microseconds{1100};
+  Harvest result;
+  TimePoint now = kNow;
+  for (int i = 0; i < 2000; ++i) {
+    const Duration length = i % 5 == 3 ? milliseconds{80} : milliseconds{2};
+    const TimePoint begin = now + milliseconds{20};  // it works on its batch
+    const TimePoint end = begin + length;
+    input.device.idle_since = input.device.last_touch = begin;
+    for (now = begin; now < end;) {
+      input.device.now = now;
+      const Duration expected = expects(now - begin);
+      input.device.idle_expected_end =
+          expected == Duration::zero() ? TimePoint{} : begin + expected;
+      const PacingDecision decision = law->decide(input);
+      const Duration step = decision.open ? input.predicted : decision.recheck;
+      now += step;
+      if (!decision.open) continue;
+      result.used += step;
+      result.overrun += std::max(Duration::zero(), now - end);
+    }
+    now = std::max(now, end);
+    result.waited += length;
+    lengths.add(length);
+  }
+  return result;
+}
+
+/// Survival finds the long waits among the short ones; one quantile over all counts on 2 ms, and
+/// finds them only a little at a time, each longer than it expected.
+TEST(GapLaw, TheLongWaitsAmongShortOnesAreUsedWithoutRunningOverTheirEnds) {
+  GapHistogram lengths;
+  const Harvest by_survival =
+      harvest([&](Duration waited) { return lengths.expected(waited); }, lengths);
+  GapHistogram same;
+  const Harvest by_quantile = harvest([&](Duration) { return same.quantile(0.2); }, same);
+  const auto share = [](Duration part, const Harvest& of) {
+    return std::chrono::duration<double>(part) / std::chrono::duration<double>(of.waited);
+  };
+  EXPECT_GT(share(by_survival.used, by_survival), 0.85);
+  EXPECT_LT(share(by_survival.overrun, by_survival), 0.01);
+  EXPECT_LT(share(by_quantile.used, by_quantile), share(by_survival.used, by_survival));
+  EXPECT_GT(by_quantile.overrun, 4 * by_survival.overrun);
+}
 
 TEST(PacingLawTest, OpenNeverWaits) {
   const auto law = make_pacing_law("open");

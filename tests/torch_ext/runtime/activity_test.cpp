@@ -13,6 +13,7 @@ namespace {
 using std::chrono::milliseconds;
 using testing::FakeClock;
 using wire::Activity;
+using wire::GapPhase;
 
 class ActivityTest : public ::testing::Test {
  protected:
@@ -20,6 +21,26 @@ class ActivityTest : public ::testing::Test {
     recorder_.wait_begin();
     clock_.advance(length);
     recorder_.wait_end();
+  }
+  void fetch(Duration length) {
+    recorder_.fetch_begin();
+    clock_.advance(length);
+    recorder_.wait_end();
+  }
+  /// Trains on the batch that was fetched, and ends the step.
+  void train() {
+    recorder_.touch();
+    clock_.advance(milliseconds{20});
+    recorder_.worked();
+    recorder_.trained();
+    recorder_.boundary_begin();
+  }
+  [[nodiscard]] GapPhase phase() const { return static_cast<GapPhase>(page_.wait_phase.load()); }
+  [[nodiscard]] std::uint64_t waits_of(GapPhase wanted) const {
+    for (const GapSummary& gap : recorder_.gaps()) {
+      if (gap.phase == wanted) return gap.waits;
+    }
+    return 0;
   }
   [[nodiscard]] Activity activity() const { return static_cast<Activity>(page_.activity.load()); }
 
@@ -135,6 +156,194 @@ TEST_F(ActivityTest, AnEndSaidTwiceIsOneWait) {
   recorder_.touch();
   EXPECT_EQ(page_.wait_ns_total.load(), 20'000'000U);
   EXPECT_EQ(page_.waits_total.load(), 1U);
+}
+
+// --- phases
+// --------------------------------------------------------------------------------------
+
+TEST_F(ActivityTest, FetchesWithoutTrainingInBetweenAreAnEvaluation) {
+  for (int step = 0; step < 5; ++step) {
+    fetch(milliseconds{10});
+    EXPECT_EQ(phase(), GapPhase::kLoader) << step;
+    train();
+  }
+  fetch(milliseconds{10});
+  EXPECT_EQ(phase(), GapPhase::kLoader) << "nothing tells it from the next step's";
+  for (int batch = 0; batch < 10; ++batch) {
+    fetch(milliseconds{2});
+    EXPECT_EQ(phase(), GapPhase::kEvaluation) << batch;
+  }
+  train();
+  fetch(milliseconds{10});
+  EXPECT_EQ(phase(), GapPhase::kLoader) << "it trains again";
+  EXPECT_EQ(waits_of(GapPhase::kEvaluation), 10U);
+  EXPECT_EQ(waits_of(GapPhase::kLoader), 7U);
+}
+
+TEST_F(ActivityTest, AccumulatedGradientsAreNoEvaluation) {
+  for (int step = 0; step < 6; ++step) {
+    for (int batch = 0; batch < 4; ++batch) {
+      fetch(milliseconds{10});
+      if (step >= 1) {
+        EXPECT_EQ(phase(), GapPhase::kLoader) << step << " " << batch;
+      }
+    }
+    train();
+  }
+  for (int batch = 0; batch < 5; ++batch) fetch(milliseconds{2});
+  EXPECT_EQ(phase(), GapPhase::kEvaluation) << "more than an iteration takes";
+}
+
+TEST_F(ActivityTest, AJobThatNeverTrainsHasOneKindOfFetch) {
+  for (int batch = 0; batch < 10; ++batch) fetch(milliseconds{2});
+  EXPECT_EQ(waits_of(GapPhase::kEvaluation), 0U);
+  EXPECT_EQ(waits_of(GapPhase::kLoader), 10U);
+}
+
+/// One low quantile over all waits would promise 2 ms where 40 are usual.
+TEST_F(ActivityTest, EachPhaseIsExpectedToLastAsLongAsItsOwn) {
+  for (int round = 0; round < 5; ++round) {
+    for (int step = 0; step < 4; ++step) {
+      fetch(milliseconds{40});
+      train();
+    }
+    fetch(milliseconds{40});
+    for (int batch = 0; batch < 20; ++batch) fetch(milliseconds{2});
+    train();
+  }
+  recorder_.fetch_begin();
+  EXPECT_EQ(phase(), GapPhase::kLoader);
+  EXPECT_EQ(page_.wait_expected_end_ns.load(), to_page_time(clock_.now()) + 40'000'000U);
+  recorder_.wait_end();
+  recorder_.fetch_begin();
+  EXPECT_EQ(phase(), GapPhase::kEvaluation);
+  EXPECT_EQ(page_.wait_expected_end_ns.load(), to_page_time(clock_.now()) + 2'000'000U);
+  recorder_.wait_end();
+  EXPECT_EQ(page_.wait_typical_ns.load(), 2'000'000U) << "what it was before";
+}
+
+TEST_F(ActivityTest, FromTheEndOfAStepToTheNextSignOfWorkIsABoundary) {
+  fetch(milliseconds{10});
+  train();
+  EXPECT_EQ(activity(), Activity::kWaiting);
+  EXPECT_EQ(phase(), GapPhase::kBoundary);
+  EXPECT_EQ(page_.wait_expected_end_ns.load(), 0U);
+  clock_.advance(milliseconds{700});  // it prints, and sleeps
+  recorder_.zeroed();
+  EXPECT_EQ(activity(), Activity::kWaiting) << "setting gradients to none is no work";
+  recorder_.touch();
+  EXPECT_EQ(activity(), Activity::kBusy);
+  EXPECT_EQ(page_.last_touch_ns.load(), to_page_time(clock_.now()));
+  EXPECT_EQ(waits_of(GapPhase::kBoundary), 1U);
+  EXPECT_EQ(page_.waits_total.load(), 1U) << "the totals are of waits for data, as ever";
+}
+
+TEST_F(ActivityTest, ABoundaryThatTurnsOutToBeAFetchGoesOnWithoutAMomentOfWork) {
+  fetch(milliseconds{10});
+  train();
+  clock_.advance(milliseconds{3});
+  recorder_.fetch_begin();
+  EXPECT_EQ(activity(), Activity::kWaiting);
+  EXPECT_EQ(phase(), GapPhase::kLoader);
+  EXPECT_EQ(page_.activity_since_ns.load(), to_page_time(clock_.now()));
+  recorder_.touch();  // the loader makes its batch here
+  EXPECT_EQ(activity(), Activity::kWaiting) << "only the fetch's end ends it";
+  recorder_.wait_end();
+  EXPECT_EQ(activity(), Activity::kBusy);
+  EXPECT_EQ(waits_of(GapPhase::kBoundary), 1U);
+}
+
+TEST_F(ActivityTest, OptimizersInTheBackwardPassAreNotABoundaryEach) {
+  for (int parameter = 0; parameter < 100; ++parameter) {
+    recorder_.boundary_begin();
+    clock_.advance(std::chrono::microseconds{20});
+    recorder_.touch();
+  }
+  EXPECT_LE(waits_of(GapPhase::kBoundary), 5U);
+}
+
+TEST_F(ActivityTest, ACheckpointIsAGapOfItsOwn) {
+  fetch(milliseconds{10});
+  train();
+  recorder_.wait_begin(GapPhase::kCheckpoint);
+  EXPECT_EQ(phase(), GapPhase::kCheckpoint);
+  clock_.advance(milliseconds{300});
+  recorder_.touch();
+  EXPECT_EQ(activity(), Activity::kWaiting) << "it copies what it writes";
+  recorder_.wait_end();
+  EXPECT_EQ(phase(), GapPhase::kBoundary) << "which is not the next step yet";
+  EXPECT_EQ(activity(), Activity::kWaiting);
+  recorder_.touch();
+  EXPECT_EQ(activity(), Activity::kBusy);
+  EXPECT_EQ(waits_of(GapPhase::kCheckpoint), 1U);
+}
+
+TEST_F(ActivityTest, ACheckpointInTheMiddleOfWorkIsFollowedByWork) {
+  fetch(milliseconds{10});
+  recorder_.touch();
+  recorder_.wait_begin(GapPhase::kCheckpoint);
+  clock_.advance(milliseconds{300});
+  recorder_.wait_end();
+  EXPECT_EQ(activity(), Activity::kBusy);
+}
+
+TEST_F(ActivityTest, LookAheadShowsTheJobBusyBeforeTheFetchEnds) {
+  recorder_.fetch_begin();
+  clock_.advance(milliseconds{30});
+  recorder_.wait_ends_soon();
+  EXPECT_EQ(activity(), Activity::kBusy);
+  EXPECT_EQ(page_.wait_ns_total.load(), 30'000'000U);
+  clock_.advance(milliseconds{4});  // it is unpacked
+  recorder_.wait_end();
+  EXPECT_EQ(activity(), Activity::kBusy);
+  EXPECT_EQ(page_.waits_total.load(), 1U) << "one wait, which ended when the batch came";
+  EXPECT_EQ(page_.wait_ns_total.load(), 30'000'000U);
+}
+
+TEST_F(ActivityTest, ABatchThatIsNotTheNextOneLetsTheJobWaitOn) {
+  recorder_.fetch_begin();
+  clock_.advance(milliseconds{30});
+  recorder_.wait_ends_soon();
+  clock_.advance(milliseconds{1});
+  recorder_.wait_goes_on();
+  EXPECT_EQ(activity(), Activity::kWaiting);
+  EXPECT_EQ(phase(), GapPhase::kLoader);
+  EXPECT_EQ(page_.activity_since_ns.load(), to_page_time(clock_.now()));
+  clock_.advance(milliseconds{10});
+  recorder_.wait_ends_soon();
+  recorder_.wait_end();
+  EXPECT_EQ(page_.wait_ns_total.load(), 40'000'000U);
+}
+
+TEST_F(ActivityTest, LookAheadOutsideOfAWaitIsNothing) {
+  recorder_.wait_ends_soon();
+  EXPECT_EQ(activity(), Activity::kUnknown);
+  fetch(milliseconds{1});
+  recorder_.wait_goes_on();
+  EXPECT_EQ(activity(), Activity::kBusy);
+}
+
+TEST_F(ActivityTest, TheTableOnThePageFollowsTheHistogram) {
+  const auto& table = wire::gap_table(page_).expected_ns;
+  for (int i = 0; i < 40; ++i) wait(milliseconds{i % 5 == 4 ? 80 : 4});
+  recorder_.wait_begin();
+  const auto& loader = table[static_cast<std::size_t>(GapPhase::kLoader)];
+  EXPECT_EQ(loader[0].load(), 4'000'000U);
+  EXPECT_EQ(loader[wire::gap_bucket(6'000'000)].load(), 80'000'000U)
+      << "having outlasted the short ones";
+  EXPECT_EQ(table[static_cast<std::size_t>(GapPhase::kRequests)][0].load(), 0U);
+}
+
+TEST_F(ActivityTest, TellsOfEachPhaseWhatIsKnown) {
+  for (int i = 0; i < 20; ++i) wait(milliseconds{30});
+  const auto gaps = recorder_.gaps();
+  ASSERT_EQ(gaps.size(), 1U);
+  EXPECT_EQ(gaps[0].phase, GapPhase::kLoader);
+  EXPECT_EQ(gaps[0].waits, 20U);
+  EXPECT_EQ(gaps[0].waited, milliseconds{600});
+  EXPECT_EQ(gaps[0].median, milliseconds{30});
+  ASSERT_EQ(gaps[0].lengths.size(), 1U);
+  EXPECT_LE(gaps[0].lengths[0].first, milliseconds{30});
 }
 
 }  // namespace

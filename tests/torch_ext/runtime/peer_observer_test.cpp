@@ -156,6 +156,81 @@ TEST_F(PeerObserverTest, AllProcessesMustWait) {
   EXPECT_EQ(seen.last_touch, kNow - milliseconds{1});
 }
 
+TEST_F(PeerObserverTest, TheEndOfAWaitIsExpectedGivenHowLongItHasLasted) {
+  add_guaranteed(1);
+  use_device();
+  observer_.add_peer(10, view_of(first_));
+  set(first_, wire::Activity::kWaiting, kNow, kNow + milliseconds{7});
+  EXPECT_EQ(observer_.observe(kNow).idle_expected_end, kNow + milliseconds{7})
+      << "of a writer without a table";
+  first_.page().wait_phase.store(static_cast<std::uint64_t>(wire::GapPhase::kEvaluation));
+  auto& table = wire::gap_table(first_.page())
+                    .expected_ns[static_cast<std::size_t>(wire::GapPhase::kEvaluation)];
+  for (std::size_t i = 0; i < wire::kGapBuckets; ++i) {
+    table[i].store(i <= wire::gap_bucket(4'000'000) ? 4'000'000 : 80'000'000);
+  }
+  table[wire::gap_bucket(1'000'000'000)].store(0);
+  DeviceObservation seen = observer_.observe(kNow + milliseconds{1});
+  EXPECT_EQ(seen.idle_expected_end, kNow + milliseconds{4});
+  EXPECT_EQ(seen.gap_phases, wire::phase_bit(wire::GapPhase::kEvaluation));
+  seen = observer_.observe(kNow + milliseconds{6});
+  EXPECT_EQ(seen.idle_expected_end, kNow + milliseconds{80}) << "it is one of the long ones";
+  seen = observer_.observe(kNow + seconds{1});
+  EXPECT_EQ(seen.idle_expected_end, TimePoint{}) << "none lasted so long";
+}
+
+TEST_F(PeerObserverTest, OfSeveralWaitsThePhasesAddUpAndTheFirstEndCounts) {
+  add_guaranteed(1);
+  use_device();
+  observer_.add_peer(10, view_of(first_));
+  observer_.add_peer(11, view_of(second_));
+  const auto waits = [](OwnPage& page, wire::GapPhase phase, std::uint64_t length) {
+    set(page, wire::Activity::kWaiting, kNow - milliseconds{1});
+    page.page().wait_phase.store(static_cast<std::uint64_t>(phase));
+    for (auto& word : wire::gap_table(page.page()).expected_ns[static_cast<std::size_t>(phase)]) {
+      word.store(length);
+    }
+  };
+  waits(first_, wire::GapPhase::kLoader, 30'000'000);
+  waits(second_, wire::GapPhase::kCheckpoint, 500'000'000);
+  const DeviceObservation seen = observer_.observe(kNow);
+  EXPECT_EQ(seen.gap_phases, wire::phase_bit(wire::GapPhase::kLoader) |
+                                 wire::phase_bit(wire::GapPhase::kCheckpoint));
+  EXPECT_EQ(seen.idle_expected_end, kNow + milliseconds{29});
+}
+
+TEST_F(PeerObserverTest, NonsenseInATableIsNoHarm) {
+  use_device();
+  observer_.add_peer(10, view_of(first_));
+  set(first_, wire::Activity::kWaiting, kNow);
+  for (const std::uint64_t phase : {std::uint64_t{3}, std::uint64_t{99}, UINT64_MAX}) {
+    first_.page().wait_phase.store(phase);
+    for (auto& row : wire::gap_table(first_.page()).expected_ns) {
+      for (auto& word : row) word.store(UINT64_MAX);
+    }
+    for (const std::uint64_t since : {std::uint64_t{0}, to_page_time(kNow), UINT64_MAX}) {
+      first_.page().activity_since_ns.store(since);
+      const DeviceObservation seen = observer_.observe(kNow);
+      EXPECT_EQ(seen.idle_expected_end == TimePoint{}, phase != 3) << phase << " " << since;
+    }
+  }
+}
+
+TEST_F(PeerObserverTest, TheRulesForGapsAreTheOwnEntrys) {
+  wire::GapRules rules;
+  rules.known = true;
+  rules.guard = milliseconds{1};
+  rules.in_flight = milliseconds{2};
+  rules.hand_overs = 4.5;
+  const wire::PackedGapRules words = wire::pack(rules);
+  entry(0).gap_rules.store(words.gaps);
+  entry(0).flight_rules.store(words.flight);
+  use_device();
+  EXPECT_EQ(observer_.observe(kNow).gap_rules, rules);
+  entry(0).gap_rules.store(0);
+  EXPECT_FALSE(observer_.observe(kNow).gap_rules.known) << "an older coordinator's page";
+}
+
 TEST_F(PeerObserverTest, ADeadProcessNoLongerCounts) {
   add_guaranteed(1);
   use_device();

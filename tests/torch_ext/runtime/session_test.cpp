@@ -12,6 +12,7 @@
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <thread>
 
@@ -198,6 +199,8 @@ TEST_F(SessionTest, AFetchIsPublishedAsAWait) {
   session.range_end(kFetch);
   EXPECT_EQ(activity(), wire::Activity::kBusy);
   step(session);
+  session.touch();
+  EXPECT_EQ(activity(), wire::Activity::kBusy);
   std::thread([&] {  // a thread that only prefetches
     session.range_begin(kFetch);
     EXPECT_EQ(activity(), wire::Activity::kBusy);
@@ -206,6 +209,59 @@ TEST_F(SessionTest, AFetchIsPublishedAsAWait) {
       .join();
   EXPECT_EQ(stats(session)["activity"]["waits_total"], 1);
   EXPECT_GT(coordinator.job_page().heartbeat_ns.load(), 0U);
+}
+
+TEST_F(SessionTest, PhasesOfWaitsComeFromRangesAndHooksAlone) {
+  FakeCoordinator coordinator(folder_.path());
+  Session& session = Session::start(connected(JobClass::kGuaranteed));
+  ASSERT_TRUE(eventually([&] { return coordinator.has_job_page(); }));
+  const auto phase = [&] {
+    return static_cast<wire::GapPhase>(coordinator.job_page().wait_phase.load());
+  };
+  const auto activity = [&] {
+    return static_cast<wire::Activity>(coordinator.job_page().activity.load());
+  };
+  session.range_begin(kFetch);
+  EXPECT_EQ(phase(), wire::GapPhase::kLoader);
+  session.batch_awaited();
+  EXPECT_EQ(activity(), wire::Activity::kWaiting);
+  session.batch_arrived();
+  EXPECT_EQ(activity(), wire::Activity::kBusy) << "it has come, and is unpacked";
+  session.range_end(kFetch);
+  session.optimizer_step_begin();  // compiled: hooks without a range
+  session.optimizer_step_end();
+  EXPECT_EQ(phase(), wire::GapPhase::kBoundary);
+  EXPECT_EQ(activity(), wire::Activity::kWaiting);
+  ASSERT_TRUE(session.checkpoint_begin());
+  EXPECT_EQ(phase(), wire::GapPhase::kCheckpoint);
+  session.checkpoint_end();
+  EXPECT_EQ(activity(), wire::Activity::kWaiting);
+  for (int batch = 0; batch < 2; ++batch) {
+    session.range_begin(kFetch);
+    session.range_end(kFetch);
+  }
+  EXPECT_EQ(phase(), wire::GapPhase::kEvaluation);
+  EXPECT_EQ(stats(session)["activity"]["phase"], "evaluation");
+  std::set<std::string> told;
+  for (const auto& gap : stats(session)["activity"]["gaps"])
+    told.insert(gap["phase"].get<std::string>());
+  EXPECT_EQ(told, (std::set<std::string>{"loader", "boundary", "checkpoint", "evaluation"}));
+}
+
+TEST_F(SessionTest, ACheckpointOrABatchOfAnotherThreadIsNoWait) {
+  FakeCoordinator coordinator(folder_.path());
+  Session& session = Session::start(connected(JobClass::kGuaranteed));
+  ASSERT_TRUE(eventually([&] { return coordinator.has_job_page(); }));
+  step(session);
+  session.touch();
+  session.range_begin(kFetch);
+  std::thread([&] {
+    EXPECT_FALSE(session.checkpoint_begin());
+    session.batch_arrived();
+  }).join();
+  EXPECT_EQ(coordinator.job_page().activity.load(),
+            static_cast<std::uint64_t>(wire::Activity::kWaiting));
+  session.range_end(kFetch);
 }
 
 std::atomic<int> g_released{0};

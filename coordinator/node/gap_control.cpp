@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+// Levels of restraint in gaps.
+#include "coordinator/node/gap_control.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <utility>
+
+namespace commensal::node {
+namespace {
+
+using std::chrono::microseconds;
+
+struct Level {
+  microseconds guard;
+  microseconds in_flight;  // zero: not bounded
+  double of_budget;        // part of the hand-overs that the SLO allows; zero: not bounded
+};
+constexpr std::array<Level, GapState::kMostLevel + 1> kLevels{{
+    {microseconds{0}, microseconds{0}, 0.0},
+    {microseconds{100}, microseconds{5000}, 0.0},
+    {microseconds{200}, microseconds{2000}, 1.0},
+    {microseconds{500}, microseconds{1000}, 0.5},
+    {microseconds{1000}, microseconds{1000}, 0.25},
+    {microseconds{2000}, microseconds{500}, 0.1},
+}};
+constexpr int kWithoutBoundaries = 3;
+/// A gap that is worth a guard is longer than it by this.
+constexpr int kGuardsAGap = 4;
+
+double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
+
+std::string text(const char* format, double value) {
+  char buffer[48];
+  std::snprintf(buffer, sizeof buffer, format, value);
+  return buffer;
+}
+
+/// Gaps a second of at least this length. A phase without a histogram counts by its quantiles.
+double rate_of(const std::vector<GapClass>& gaps, double length) {
+  double rate = 0.0;
+  for (const GapClass& gap : gaps) {
+    double part = 0.0;
+    for (const auto& [floor, fraction] : gap.lengths) part += floor >= length ? fraction : 0.0;
+    if (gap.lengths.empty()) {
+      part = gap.median_seconds >= length ? 1.0 : gap.p90_seconds >= length ? 0.5 : 0.0;
+    }
+    rate += gap.per_minute / 60.0 * part;
+  }
+  return rate;
+}
+
+/// The shortest length of which there are at most so many gaps a second.
+double shortest_for(const std::vector<GapClass>& gaps, double rate) {
+  if (rate_of(gaps, 0.0) <= rate) return 0.0;
+  std::vector<double> lengths;
+  for (const GapClass& gap : gaps) {
+    for (const auto& [floor, fraction] : gap.lengths) lengths.push_back(floor);
+  }
+  std::sort(lengths.begin(), lengths.end());
+  double longest = 0.0;
+  for (const double length : lengths) {
+    if (rate_of(gaps, length) <= rate) return length;
+    longest = length;
+  }
+  return longest;  // the longest bucket: the rate itself is bounded besides
+}
+
+std::string describe(const wire::GapRules& rules) {
+  if (rules == wire::GapRules{.known = true}) return "every gap may be used";
+  std::string all = "ops end " + text("%.1f ms", 1e3 * seconds(rules.guard)) +
+                    " before a gap is expected to, " +
+                    text("%.1f ms", 1e3 * seconds(rules.in_flight)) + " of work at once";
+  if (rules.smallest > Duration::zero()) {
+    all += ", gaps from " + text("%.1f ms", 1e3 * seconds(rules.smallest)) + " on";
+  }
+  if (rules.hand_overs > 0.0) all += text(", %.1f gaps a second", rules.hand_overs);
+  std::string closed;
+  for (std::size_t i = 0; i < wire::kGapPhases; ++i) {
+    const auto phase = static_cast<wire::GapPhase>(i);
+    if ((rules.phases & wire::phase_bit(phase)) != 0) continue;
+    closed += (closed.empty() ? "" : " and ") + std::string{wire::to_string(phase)};
+  }
+  return closed.empty() ? all : all + ", none in " + closed;
+}
+
+}  // namespace
+
+double hand_over_budget(double slowdown, double in_flight_seconds) {
+  return slowdown / (in_flight_seconds / 2 + kHandOverSeconds);
+}
+
+wire::GapRules gap_rules_at(int level, double slo, const std::vector<GapClass>& gaps) {
+  const int index = std::clamp(level, 0, GapState::kMostLevel);
+  const Level& of = kLevels[static_cast<std::size_t>(index)];
+  wire::GapRules rules;
+  rules.known = true;
+  if (index == 0) return rules;
+  rules.guard = of.guard;
+  rules.in_flight = of.in_flight;
+  rules.smallest = kGuardsAGap * of.guard;
+  if (index >= kWithoutBoundaries) rules.phases &= ~wire::phase_bit(wire::GapPhase::kBoundary);
+  if (of.of_budget > 0.0) {
+    rules.hand_overs = of.of_budget * hand_over_budget(slo, seconds(of.in_flight));
+    const double shortest = shortest_for(gaps, rules.hand_overs);
+    rules.smallest = std::max(rules.smallest, Duration{static_cast<Duration::rep>(shortest * 1e9)});
+  }
+  for (const GapClass& gap : gaps) {  // whole phases that are too short say so by name
+    if (!gap.lengths.empty() && gap.lengths.back().first * 1.25 < seconds(rules.smallest)) {
+      rules.phases &= ~wire::phase_bit(gap.phase);
+    }
+  }
+  return rules;
+}
+
+GapDecision decide_gaps(const GapInput& input) {
+  GapState state = input.state;
+  std::string why;
+  if (!input.slowdown) {
+    why = "no slowdown measured yet";
+  } else {
+    const SlowdownEstimate& slowdown = *input.slowdown;
+    why = "guaranteed step " + text("%.1f %%", 100 * slowdown.value) + " over baseline (+-" +
+          text("%.1f %%", 100 * slowdown.error) + ", n = " + std::to_string(slowdown.steps) + ", " +
+          text("%.1f gaps a second entered)", input.hand_overs);
+    if (slowdown.value - slowdown.error > input.slo) {
+      state.periods_held = 0;
+      if (!input.shares_at_least) {
+        why += ": what runs beside it is cut first";
+      } else if (state.level < GapState::kMostLevel) {
+        if (std::exchange(state.relaxed, false)) {
+          state.patience = std::min(GapState::kMostPatience, 2 * state.patience);
+        }
+        ++state.level;
+        why += ": restricted";
+      } else {
+        why += ": as restricted as can be";
+      }
+    } else if (slowdown.value > input.slo) {
+      why += ": not certain, held";
+    } else if (++state.periods_held < state.patience) {
+      why += ": held";
+    } else if (state.level == 0) {  // it has held for long: forget what there was
+      state = GapState{};
+      why += ": held";
+    } else {
+      --state.level;
+      state.periods_held = 0;
+      state.relaxed = true;
+      why += ": relaxed";
+    }
+  }
+  const wire::GapRules rules = gap_rules_at(state.level, input.slo, input.gaps);
+  return {state, rules, describe(rules) + "; " + why};
+}
+
+}  // namespace commensal::node

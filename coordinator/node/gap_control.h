@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which of a guaranteed job's gaps opportunistic jobs may use, and how: a decision with its reason.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "coordinator/node/step_history.h"
+#include "coordinator/wire/gaps.h"
+
+namespace commensal::node {
+
+/// The gaps of one phase that a guaranteed job left of late.
+struct GapClass {
+  wire::GapPhase phase = wire::GapPhase::kUnknown;
+  double per_minute = 0.0;
+  double share = 0.0;  ///< of the time
+  double median_seconds = 0.0;
+  double p90_seconds = 0.0;
+  /// Shortest length of a bucket in seconds, and the part of the phase's gaps in it.
+  std::vector<std::pair<double, double>> lengths;
+  bool operator==(const GapClass&) const = default;
+};
+
+/// Where the control of gaps stands.
+struct GapState {
+  static constexpr int kMostLevel = 5;
+  static constexpr int kLeastPatience = 10;
+  static constexpr int kMostPatience = 160;
+  int level = 0;  ///< 0: every gap may be used; each level restricts more
+  int periods_held = 0;
+  int patience = kLeastPatience;  ///< periods without trouble before a level is given back
+  bool relaxed = false;           ///< a level was given back since the last restriction
+  bool operator==(const GapState&) const = default;
+};
+
+struct GapInput {
+  GapState state;
+  std::optional<SlowdownEstimate> slowdown;  ///< of the guaranteed job that suffers most
+  double slo = 0.01;                         ///< which that one may see
+  bool shares_at_least = false;  ///< what runs beside the guaranteed job is at its least already
+  std::vector<GapClass> gaps{};  ///< of the same job
+  double hand_overs = 0.0;       ///< gaps a second that were entered of late
+};
+
+struct GapDecision {
+  GapState state;
+  wire::GapRules rules;
+  std::string reason;
+  bool operator==(const GapDecision&) const = default;
+};
+
+/// What a hand-over costs besides the work in flight: section 7.4 of the budget that it is taken
+/// from gives 0.1 ms for a switch and its caches.
+inline constexpr double kHandOverSeconds = 1e-4;
+
+/// Returns how many hand-overs a second a slowdown allows: s = R * (Q / 2 + c).
+/// @param in_flight_seconds  Q: what may still run when a gap ends.
+[[nodiscard]] double hand_over_budget(double slowdown, double in_flight_seconds);
+
+/// Returns the rules of a level. From the first on, ops end before the gap is expected to, and less
+/// may run at once; from the second on, only as many gaps a second are entered as the slowdown
+/// allows, the longest ones; from the third on, no boundaries, whose end is the least certain.
+/// Pure.
+[[nodiscard]] wire::GapRules gap_rules_at(int level, double slo, const std::vector<GapClass>& gaps);
+
+/// Takes one control step. Above the SLO beyond doubt: one level up, but only once the shares are
+/// at their least, for what runs beside a busy job is the first suspect; within it for as long as
+/// the patience lasts: one level down. Between the two, without an estimate and at either end it
+/// stays where it is, so nothing winds up. A level that had to be taken back soon is given back
+/// later the next time. Pure.
+[[nodiscard]] GapDecision decide_gaps(const GapInput& input);
+
+}  // namespace commensal::node
