@@ -379,10 +379,10 @@ TEST(BoundOnACpuTest, OpsOfSeveralThreadsCountTogether) {
   };
   EXPECT_TRUE(gate.try_enter_op(op));
   EXPECT_TRUE(second_thread_may()) << "no bound";
-  device.set([](DeviceObservation& seen) { seen.in_flight_bound = milliseconds{3}; });
+  device.set([](DeviceObservation& seen) { seen.gap_rules.in_flight = milliseconds{3}; });
   clock.advance(microseconds{100});  // the decision that is in force runs out
   EXPECT_TRUE(second_thread_may()) << "1.9 of 3 ms are in flight";
-  device.set([](DeviceObservation& seen) { seen.in_flight_bound = microseconds{1500}; });
+  device.set([](DeviceObservation& seen) { seen.gap_rules.in_flight = microseconds{1500}; });
   clock.advance(microseconds{100});
   EXPECT_FALSE(second_thread_may()) << "1.8 of 1.5 ms";
   clock.advance(microseconds{500});
