@@ -220,6 +220,7 @@ def _install(adaptor: ctypes.CDLL) -> None:
 
     register_optimizer_step_pre_hook(_optimizer_hook(_core.optimizer_step_begin))
     register_optimizer_step_post_hook(_optimizer_hook(_core.optimizer_step_end))
+    _follow_gaps()
     _manage_cuda()
     # For processes that this one starts: those of the same rank help it.
     os.environ["COMMENSAL_PRIMARY_PID"] = str(os.getpid())
@@ -229,6 +230,14 @@ def _install(adaptor: ctypes.CDLL) -> None:
 def installed_adaptor() -> ctypes.CDLL | None:
     """Return what serves this process's tensors; None where that is PyTorch alone."""
     return _adaptor[0] if _adaptor else None
+
+
+def _follow_gaps() -> None:
+    from commensal._gaps import follow_batches, follow_checkpoints
+
+    torch = sys.modules["torch"]
+    follow_checkpoints(torch)
+    follow_batches(sys.modules.get("torch.utils.data.dataloader"))
 
 
 def _manage_cuda() -> None:

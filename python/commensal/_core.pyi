@@ -99,6 +99,18 @@ def optimizer_step_begin() -> None:
 def optimizer_step_end() -> None:
     """Tell the step tracker; may wait at the safe point. Does nothing without a session."""
 
+def batch_awaited() -> None:
+    """Tell that a fetch looks for a batch of another process; does nothing without a session."""
+
+def batch_arrived() -> None:
+    """Tell that the batch has come and is still to be unpacked. Does nothing without a session."""
+
+def checkpoint_begin() -> bool:
+    """Tell that a checkpoint is written; return whether `checkpoint_end` must follow."""
+
+def checkpoint_end() -> None:
+    """Tell that it has been written."""
+
 def control_status(socket_path: str, job: str, timeout_ms: int) -> str:
     """Ask a coordinator; return the JSON of `commensal status --json` (docs/stats.md)."""
 
@@ -135,6 +147,8 @@ class JobPage:
     @property
     def activity(self) -> int: ...
     @property
+    def wait_phase(self) -> int: ...
+    @property
     def step_number(self) -> int: ...
     @property
     def device_bytes(self) -> int: ...
@@ -142,6 +156,8 @@ class JobPage:
 ACTIVITIES: tuple[int, int, int, int]
 """What `JobPage.activity` is for: unknown, busy, waiting, paused."""
 
+GAP_PHASES: tuple[str, ...]
+"""What `JobPage.wait_phase` is for; phases of gaps (docs/stats.md)."""
 JOB_PAGE_NAME: str
 """The name of a page's memfd."""
 

@@ -299,6 +299,32 @@ void bind_session(py::module_& m) {
         if (Session* const session = Session::current()) session->optimizer_step_end();
       },
       ReleaseGil(), "Tell the step tracker; may wait at the safe point.");
+  // These are quick, and wait for nobody: giving up the lock would cost more.
+  m.def(
+      "batch_awaited",
+      [] {
+        if (Session* const session = Session::current()) session->batch_awaited();
+      },
+      "Tell that a fetch looks for a batch of another process.");
+  m.def(
+      "batch_arrived",
+      [] {
+        if (Session* const session = Session::current()) session->batch_arrived();
+      },
+      "Tell that the batch has come and is still to be unpacked.");
+  m.def(
+      "checkpoint_begin",
+      [] {
+        Session* const session = Session::current();
+        return session != nullptr && session->checkpoint_begin();
+      },
+      "Tell that a checkpoint is written; return whether checkpoint_end must follow.");
+  m.def(
+      "checkpoint_end",
+      [] {
+        if (Session* const session = Session::current()) session->checkpoint_end();
+      },
+      "Tell that it has been written.");
 }
 
 void bind_control(py::module_& m) {
@@ -376,12 +402,18 @@ void bind_job_page(py::module_& m) {
   py::class_<JobPageView>(m, "JobPage", "What a process publishes of its job, read-only.")
       .def(py::init<const std::string&>(), py::arg("path"))
       .def_property_readonly("activity", reads(&wire::JobPage::activity))
+      .def_property_readonly("wait_phase", reads(&wire::JobPage::wait_phase))
       .def_property_readonly("step_number", reads(&wire::JobPage::step_number))
       .def_property_readonly("device_bytes", reads(&wire::JobPage::memory_device));
   const auto number = [](wire::Activity activity) { return static_cast<int>(activity); };
   m.attr("ACTIVITIES") =
       py::make_tuple(number(wire::Activity::kUnknown), number(wire::Activity::kBusy),
                      number(wire::Activity::kWaiting), number(wire::Activity::kPaused));
+  py::tuple phases(wire::kGapPhases);
+  for (std::size_t i = 0; i < wire::kGapPhases; ++i) {
+    phases[i] = py::str(wire::kGapPhaseNames[i].data(), wire::kGapPhaseNames[i].size());
+  }
+  m.attr("GAP_PHASES") = phases;
   m.attr("JOB_PAGE_NAME") = wire::kJobPageName;
 }
 

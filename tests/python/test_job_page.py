@@ -6,14 +6,16 @@ from __future__ import annotations
 import fcntl
 import os
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import pytest
 from training import facts_of
 from world import World
 
-from commensal._core import JobPage
-from commensal.profiling.job_page import Activity, find_job_page
+from commensal._core import GAP_PHASES, JobPage
+from commensal.profiling.job_page import Activity, activity_of, find_job_page
 
 SCRIPT = """
 import json, os, time, torch, commensal
@@ -47,6 +49,26 @@ def test_a_page_says_what_its_session_says(world: World) -> None:
     assert facts["device"][0] == facts["device"][1] >= 4 << 20
     assert facts["waiting"]
     assert facts["busy"]
+
+
+@dataclass
+class Page:
+    """As much of a page as tells what a job does."""
+
+    activity: int
+    wait_phase: int
+
+
+def test_waiting_for_data_is_told_from_what_follows_a_step() -> None:
+    def seen(activity: int, phase: str) -> int:
+        return activity_of(cast(JobPage, Page(activity, GAP_PHASES.index(phase))))
+
+    for phase in ("unknown", "loader", "evaluation", "requests"):
+        assert seen(Activity.WAITING, phase) == Activity.WAITING
+    for phase in ("boundary", "checkpoint"):
+        assert seen(Activity.WAITING, phase) == Activity.BUSY
+        assert seen(Activity.PAUSED, phase) == Activity.PAUSED
+    assert activity_of(None) == Activity.UNKNOWN
 
 
 def test_the_activities_are_four() -> None:

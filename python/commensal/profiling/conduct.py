@@ -23,7 +23,7 @@ from commensal._say import say
 from commensal.demo.quiet import QuietGuard, Usage, verdict_between
 from commensal.profiling.analysis import WARM_UP_STEPS, Analysis, Samples, TooLittle, analyse
 from commensal.profiling.clocks import TreeClock
-from commensal.profiling.job_page import Activity, JobPage, find_job_page
+from commensal.profiling.job_page import JobPage, activity_of, find_job_page
 from commensal.profiling.report import Profile
 from commensal.profiling.touched import TouchWindows
 
@@ -183,8 +183,7 @@ def _sample(script: subprocess.Popen[bytes], seen: _Seen, limits: Limits, launch
             page = seen.page
             steps = page.step_number if page else 0
             if len(samples) < MOST_SAMPLES:
-                activity = page.activity if page else Activity.UNKNOWN
-                samples.add(now, seen.clock.read(), activity, steps)
+                samples.add(now, seen.clock.read(), activity_of(page), steps)
             if steps > WARM_UP_STEPS and not trained_ns:
                 trained_ns = now
             if reached := _reached(limits, now, steps, trained_ns, launched_ns):

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import os
 
-from commensal._core import ACTIVITIES, JOB_PAGE_NAME, JobPage
+from commensal._core import ACTIVITIES, GAP_PHASES, JOB_PAGE_NAME, JobPage
 
-__all__ = ["Activity", "JobPage", "find_job_page"]
+__all__ = ["Activity", "JobPage", "activity_of", "find_job_page"]
 
 _LINK = f"/memfd:{JOB_PAGE_NAME}"
 
@@ -16,6 +16,19 @@ class Activity:
     """What a job is doing, as the page tells it."""
 
     UNKNOWN, BUSY, WAITING, PAUSED = ACTIVITIES
+
+
+_BETWEEN_STEPS = frozenset(GAP_PHASES.index(name) for name in ("boundary", "checkpoint"))
+
+
+def activity_of(page: JobPage | None) -> int:
+    """Return what a job does; waiting is for data or a request, not what follows a step."""
+    if page is None:
+        return Activity.UNKNOWN
+    activity = page.activity
+    if activity == Activity.WAITING and page.wait_phase in _BETWEEN_STEPS:
+        return Activity.BUSY
+    return activity
 
 
 def find_job_page(pid: int) -> JobPage | None:
