@@ -243,8 +243,8 @@ TEST_F(SessionTest, PhasesOfWaitsComeFromRangesAndHooksAlone) {
   EXPECT_EQ(phase(), wire::GapPhase::kEvaluation);
   EXPECT_EQ(stats(session)["activity"]["phase"], "evaluation");
   std::set<std::string> told;
-  for (const auto& gap : stats(session)["activity"]["gaps"])
-    told.insert(gap["phase"].get<std::string>());
+  const nlohmann::json gaps = stats(session)["activity"]["gaps"];
+  for (const auto& gap : gaps) told.insert(gap["phase"].get<std::string>());
   EXPECT_EQ(told, (std::set<std::string>{"loader", "boundary", "checkpoint", "evaluation"}));
 }
 
