@@ -17,7 +17,8 @@ double seconds(Duration duration) { return std::chrono::duration<double>(duratio
 
 /// A job's object before its first report: every field of docs/stats.md with a neutral value.
 json empty_stats() {
-  static const json kEmpty = json::parse(R"({
+  static const json kEmpty = [] {
+    json empty = json::parse(R"({
     "schema": 1,
     "job": {"id": "", "name": "", "tenant": "", "class": "", "active": true, "role": "",
             "rank": 0, "world_size": 1, "pid": 0, "coordinator": "", "coordinator_pid": 0,
@@ -46,6 +47,9 @@ json empty_stats() {
     "activity": {"state": "unknown", "waits_total": 0, "wait_seconds_total": 0.0,
                  "wait_typical_seconds": 0.0, "phase": "unknown", "gaps": []}
   })");
+    empty["activity"]["gaps"] = no_gaps();
+    return empty;
+  }();
   return kEmpty;
 }
 
@@ -198,7 +202,7 @@ json NodeCoordinator::job_status(const Job& job, TimePoint now) const {
                      {"reason", guaranteed ? "guaranteed" : job.share_reason}};
   result["group"] = {
       {"low", job.group.low}, {"path", job.group.group.native()}, {"reason", job.group.reason}};
-  result["gaps"] = job.gaps ? to_json(*job.gaps) : json::array();
+  result["gaps"] = to_json(job.gaps ? *job.gaps : std::vector<GapClass>{});
   result["gap_rules"] = rules_of(job);
   result["paused"] = job.paused;
   result["members"] = std::move(members);
@@ -209,8 +213,7 @@ json NodeCoordinator::job_status(const Job& job, TimePoint now) const {
 }
 
 json NodeCoordinator::rules_of(const Job& job) {
-  const bool known = job.job_class == JobClass::kOpportunistic && job.gap_rules.rules.known;
-  return known ? to_json(job.gap_rules) : json(nullptr);
+  return to_json(job.job_class == JobClass::kOpportunistic ? job.gap_rules : GapDecision{});
 }
 
 json NodeCoordinator::status(const std::string& job, TimePoint now) {

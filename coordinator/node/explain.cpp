@@ -228,7 +228,7 @@ json NodeCoordinator::cost_of(const Job& job) const {
   return {{"id", job.id.str()},
           {"name", job.name},
           {"slo", slo_of(job)},
-          {"gaps", job.gaps ? to_json(*job.gaps) : json::array()},
+          {"gaps", to_json(job.gaps ? *job.gaps : std::vector<GapClass>{})},
           {"slowdown", slowdown ? json(slowdown->value) : json(nullptr)},
           {"slowdown_error", slowdown ? json(slowdown->error) : json(nullptr)},
           {"baseline_seconds", baseline.steps > 0 ? json(baseline.seconds) : json(nullptr)},

@@ -99,12 +99,32 @@ std::vector<GapClass> gap_classes(const json& report, const GapTotals& before, d
 
 json to_json(const std::vector<GapClass>& gaps) {
   json all = json::array();
-  for (const GapClass& gap : gaps) {
+  std::vector<GapClass> every = gaps;
+  for (std::size_t i = 1; i < wire::kGapPhases; ++i) {
+    const auto phase = static_cast<wire::GapPhase>(i);
+    const bool seen = std::any_of(gaps.begin(), gaps.end(),
+                                  [&](const GapClass& gap) { return gap.phase == phase; });
+    if (!seen) every.push_back({.phase = phase, .lengths = {}});
+  }
+  for (const GapClass& gap : every) {
     all.push_back({{"phase", wire::to_string(gap.phase)},
                    {"per_minute", gap.per_minute},
                    {"share", gap.share},
                    {"median_seconds", gap.median_seconds},
                    {"p90_seconds", gap.p90_seconds}});
+  }
+  return all;
+}
+
+json no_gaps() {
+  json all = json::array();
+  for (std::size_t i = 1; i < wire::kGapPhases; ++i) {
+    all.push_back({{"phase", wire::kGapPhaseNames[i]},
+                   {"waits_total", 0},
+                   {"seconds_total", 0.0},
+                   {"median_seconds", 0.0},
+                   {"p90_seconds", 0.0},
+                   {"lengths", json::array()}});
   }
   return all;
 }

@@ -35,8 +35,10 @@ struct GapTotals {
 [[nodiscard]] std::vector<GapClass> gap_classes(const nlohmann::json& report,
                                                 const GapTotals& before, double seconds);
 
-/// Writes them as `jobs[].gaps`.
+/// Writes them as `jobs[].gaps`, the phases that were not seen last.
 [[nodiscard]] nlohmann::json to_json(const std::vector<GapClass>& gaps);
+/// Returns `activity.gaps` of a job that has not reported yet.
+[[nodiscard]] nlohmann::json no_gaps();
 /// Writes them as `jobs[].gap_rules`.
 [[nodiscard]] nlohmann::json to_json(const GapDecision& decision);
 

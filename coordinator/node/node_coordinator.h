@@ -205,7 +205,7 @@ class NodeCoordinator {
   /// Forgets what is older than anybody may ask for.
   void forget_ended(TimePoint now);
   void follow_gaps(Job& job, TimePoint now);
-  /// What it may do in gaps; null for a job that the controller has no say in.
+  /// What it may do in gaps; without a reason for a guaranteed job.
   [[nodiscard]] static nlohmann::json rules_of(const Job& job);
   void log(const JobId& job, std::string kind, std::string text, TimePoint now);
 

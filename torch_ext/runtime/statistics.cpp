@@ -82,7 +82,12 @@ json memory_json(const StatisticsView& view) {
 
 json gaps_json(const std::vector<GapSummary>& gaps) {
   json all = json::array();
-  for (const GapSummary& gap : gaps) {
+  for (std::size_t i = 1; i < wire::kGapPhases; ++i) {  // all that have a name, seen or not
+    GapSummary gap;
+    gap.phase = static_cast<wire::GapPhase>(i);
+    for (const GapSummary& seen : gaps) {
+      if (seen.phase == gap.phase) gap = seen;
+    }
     json lengths = json::array();
     for (const auto& [floor, count] : gap.lengths) lengths.push_back({seconds(floor), count});
     all.push_back({{"phase", wire::to_string(gap.phase)},

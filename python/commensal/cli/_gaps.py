@@ -31,5 +31,5 @@ def describe_gaps(gaps: list[Record]) -> str:
 
 def describe_rules(record: Record) -> Iterator[str]:
     """Yield what an opportunistic job may do in gaps, if anything is said about it."""
-    if rules := record.get("gap_rules"):
-        yield rules["reason"]
+    if reason := (record.get("gap_rules") or {}).get("reason"):
+        yield reason
