@@ -208,7 +208,7 @@ TEST_F(ExplainTest, NamesTheDecisionsWithTheirNumbers) {
   EXPECT_THAT(all, HasSubstr("g arrival: guaranteed, law open"));
   EXPECT_THAT(all, HasSubstr("o share: 1.0 % -> "));
   EXPECT_THAT(all, HasSubstr("% over baseline (+-"));
-  EXPECT_THAT(all, HasSubstr("above 1.0 %: halved"));
+  EXPECT_THAT(all, HasSubstr("above 1.0 %: cut to"));
   EXPECT_THAT(all, HasSubstr("o window: closed for a moment"));
   (void)ask<wire::SetReply>(
       wire::SetRequest{"o", {}, wire::ShareRange{0, 0.5}, {}, {}, {}, {}, {}});

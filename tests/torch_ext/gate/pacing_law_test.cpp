@@ -233,14 +233,14 @@ INSTANTIATE_TEST_SUITE_P(
         Situation{"op_that_ends_before_the_guard",
                   changed(under_rules(), [](auto& i) { i.predicted = microseconds{2400}; }), true,
                   "in a gap"},
-        Situation{"two_ops_above_the_bound_in_flight",
+        Situation{"an_op_at_the_bound_in_flight",
                   changed(under_rules(),
                           [](auto& i) {
                             i.predicted = microseconds{1200};
-                            i.in_flight = microseconds{900};
+                            i.in_flight = milliseconds{2};
                           }),
                   false, "work in flight is at its bound"},
-        Situation{"two_ops_within_the_bound_in_flight",
+        Situation{"an_op_below_the_bound_in_flight",
                   changed(under_rules(),
                           [](auto& i) {
                             i.predicted = microseconds{1000};
