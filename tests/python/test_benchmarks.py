@@ -340,7 +340,7 @@ def test_use_is_taken_over_whole_windows(traces: Any) -> None:
     assert used(clock, 60.0) == pytest.approx([0.3]), "what there is, where it is shorter"
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.alone
 def test_shares_are_ordered_as_they_were_asked_for(tmp_path: Path) -> None:
     figures = quick_run("shares", tmp_path)["figures"]

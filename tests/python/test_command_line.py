@@ -150,6 +150,8 @@ def test_the_script_gets_the_documented_environment(world: World) -> None:
         "COMMENSAL_LAW": "open",
         "COMMENSAL_SLO": "2.5",
         "COMMENSAL_IDLE_CLASS": "0",
+        "COMMENSAL_AFFINITY": "1",
+        "COMMENSAL_ELASTIC_THREADS": "0",
         "COMMENSAL_INSTANCE": "second",
         "COMMENSAL_RUNTIME_DIR": str(world.runtime_dir),
         "COMMENSAL_SPILL_DIR": str(world.folder / "spill"),

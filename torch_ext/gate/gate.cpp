@@ -439,7 +439,8 @@ struct Gate::Impl {
     if (!peek && decision.open && decision.valid_for > Duration::zero()) {
       open_fits_ns.store(decision.fits.count(), kRelaxed);
       open_charge.store(verdict.charge, kRelaxed);
-      open_bound_ns.store(device.guaranteed_present ? device.gap_rules.in_flight.count() : 0, kRelaxed);
+      open_bound_ns.store(device.guaranteed_present ? device.gap_rules.in_flight.count() : 0,
+                          kRelaxed);
       // Under the mutex, so that a pause cannot slip in between and be overwritten.
       open_until_ticks.store(ticks.now() + ticks.to_ticks(decision.valid_for), kRelaxed);
     }

@@ -10,8 +10,8 @@
 
 #include "allocator/elastic_allocator.h"
 #include "torch_ext/gate/gate.h"
-#include "torch_ext/runtime/op_samples.h"
 #include "torch_ext/runtime/job_page.h"
+#include "torch_ext/runtime/op_samples.h"
 #include "torch_ext/runtime/step_tracker.h"
 
 namespace commensal {

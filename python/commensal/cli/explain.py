@@ -202,6 +202,8 @@ def _ops(job: dict[str, Any]) -> Iterator[str]:
         f"memory bounds {100 * ops['memory']:.0f} % ({names})"
         + ("; too few to go by" if ops["samples"] < _LEAST_SAMPLES else "")
     )
+
+
 def _gaps(job: dict[str, Any]) -> Iterator[str]:
     gaps = [gap for gap in job.get("gaps") or [] if gap["share"] >= LEAST_SHARE]
     if gaps:

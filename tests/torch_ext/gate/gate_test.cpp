@@ -235,8 +235,8 @@ TEST_F(SimulatedGateTest, ShortOpsRunInTheGapAndStopBeforeItsEnd) {
   EXPECT_GT(in_first_gap, 35);
 }
 
-/// Ops of two threads count together: where one of 5 ms runs, a bound of 4 ms is reached, and another
-/// one may start once the first has run for 3 ms.
+/// Ops of two threads count together: where one of 5 ms runs, a bound of 4 ms is reached, and
+/// another one may start once the first has run for 3 ms.
 TEST_F(SimulatedGateTest, WorkInFlightIsThatOfAllThreads) {
   device_.gap(clock_.now() - milliseconds{2}, clock_.now() + milliseconds{100});
   device_.set([](DeviceObservation& seen) {
