@@ -34,6 +34,7 @@ json empty_stats() {
                "revision": 0, "notes": []},
     "gate": {"law": "", "share": 1.0, "share_min": 0.0, "state": "off", "reason": "",
              "closed_seconds_total": 0.0, "closed_by": [], "ops_gated_total": 0, "ops_seen_total": 0,
+             "ops_behind_total": 0, "gang_epoch": 0,
              "busy_seconds_total": 0.0, "idle_class": false, "idle_class_reason": ""},
     "step": {"number": 0, "last_seconds": 0.0, "median_seconds": 0.0, "confidence": 0.0,
              "source": "none"},
@@ -190,6 +191,7 @@ json NodeCoordinator::job_status(const Job& job, TimePoint now) const {
                      {"min", job.share.min},
                      {"max", job.share.max},
                      {"reason", guaranteed ? "guaranteed" : job.share_reason}};
+  result["gang"] = job.gang_keeper.status();
   result["paused"] = job.paused;
   result["members"] = std::move(members);
   result["started_seconds_ago"] = seconds(now - job.started);

@@ -190,6 +190,7 @@ json NodeCoordinator::explain(const Job& job, Duration last, bool series, TimePo
               {"law", job.law},
               {"paused", job.paused || job.parked()},
               {"idle_class", job.in_idle_class()},
+              {"gang", job.gang_keeper.status()},
               {"share",
                {{"now", job.share_now},
                 {"min", job.share.min},

@@ -13,6 +13,7 @@
 #include "allocator/base/clock.h"
 #include "allocator/base/ids.h"
 #include "coordinator/node/cpu_meter.h"
+#include "coordinator/node/gang_keeper.h"
 #include "coordinator/node/job_history.h"
 #include "coordinator/node/ledger.h"
 #include "coordinator/node/memory_lease.h"
@@ -36,6 +37,10 @@ struct PageReading {
   bool waits = false;   ///< for data, for a request, or at its closed gate
   bool serves = false;  ///< its steps are requests; `step_last` is a latency
   Duration burst{};     ///< longest run of ops of late; zero: not known
+  std::uint64_t collectives_begun = 0;
+  std::uint64_t collectives_ended = 0;
+  std::uint64_t gang_epoch = 0;  ///< newest one that its gate acted on
+  std::uint64_t gang_stand = 0;  ///< see wire::JobPage
 };
 
 /// A process of a job.
@@ -81,6 +86,7 @@ struct Job {
   JobClass job_class = JobClass::kOpportunistic;
   std::string reason;  ///< why it is not what was asked for; empty: it is
   policies::Gang gang;
+  GangKeeper gang_keeper;  ///< of an opportunistic job: whether its ranks are gated together
   policies::MemoryRange memory;
   policies::ShareRange share;
   std::string law;
@@ -118,6 +124,9 @@ struct Job {
   [[nodiscard]] bool in_idle_class() const;
   /// Whether its steps are requests.
   [[nodiscard]] bool serves() const noexcept;
+  /// The process whose steps tell how fast the job is: of those that train, the one that is least
+  /// far; of several, the one whose last step took longest. Null before the first step.
+  [[nodiscard]] const Member* slowest() const noexcept;
   /// The process that speaks for the job: its lowest rank, else its first main.
   [[nodiscard]] const Member* speaker() const noexcept;
   /// Time on cores of all its registered processes, since each was first looked at.

@@ -59,6 +59,7 @@ struct PageEntry {
   Bytes memory_grant;
   double slo = 0.0;
   TimePoint turn_until;  ///< law token_window: past for who has no turn; zero: no turns are given
+  std::uint64_t gang_epoch = 0;  ///< 0: each process is gated by itself
   bool operator==(const PageEntry&) const = default;
 };
 
@@ -180,6 +181,9 @@ class NodeCoordinator {
   void retell(TimePoint now);
   void update_shares(TimePoint now);
   void update_turns(TimePoint now);
+  void update_gangs(TimePoint now);
+  /// Whether the gates of an opportunistic job are ordered to close.
+  [[nodiscard]] bool is_closed(const Job& job) const;
   void keep_history(TimePoint now);
   void log(const JobId& job, std::string kind, std::string text, TimePoint now);
 

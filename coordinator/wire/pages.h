@@ -89,7 +89,12 @@ struct JobPage {
   Word gate_busy_ns_total;  ///< time that its ops ran, summed over threads; 0 without a callback
   Word gate_burst_ns;       ///< longest run of ops of late (law token_window); 0: not known
   Word step_kind;           ///< StepKind
-  std::uint64_t reserved1[20];
+  // Gang: docs/design/018-gangs.md
+  Word collectives_begun;  ///< collectives that began in this process; never falls
+  Word collectives_ended;
+  Word gang_epoch;  ///< newest epoch of the device entry that its gate acted on
+  Word gang_stand;  ///< in it: collectives begun when its gate closed, plus 1; 0: not closed
+  std::uint64_t reserved1[16];
 };
 static_assert(std::is_standard_layout_v<JobPage>);
 static_assert(offsetof(JobPage, job_id) == 32);
@@ -113,7 +118,8 @@ struct DeviceEntry {
   Word memory_grant;    ///< bytes
   Word slo_ppm;         ///< allowed slowdown of the guaranteed side
   Word turn_until_ns;   ///< law token_window: end of its newest turn; 0: no turns are given
-  std::uint64_t reserved[6];
+  Word gang_epoch;      ///< number of its gang's newest switch; 0: each process is gated by itself
+  std::uint64_t reserved[5];
 };
 static_assert(std::is_standard_layout_v<DeviceEntry>);
 static_assert(sizeof(DeviceEntry) == 192);

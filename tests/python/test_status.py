@@ -83,3 +83,38 @@ def test_a_job_that_has_not_reported_yet_is_shown() -> None:
     bare = {"job": {"id": "x-1", "name": "x", "class": "guaranteed"}, "ended": False}
     assert "x-1" in describe_machine(machine(bare), None)
     assert describe_job(bare).startswith("x (guaranteed, x-1")
+
+
+GANG = {
+    "gated": True,
+    "epoch": 5,
+    "ranks": 2,
+    "closed": True,
+    "closes_total": 0,
+    "closes_together_total": 0,
+    "collectives": [],
+    "reason": "closed together after collective 42",
+}
+
+
+@pytest.mark.parametrize(
+    ("more", "line"),
+    [
+        ({}, "  gang      2 ranks, epoch 5: closed together after collective 42"),
+        (
+            {"closes_total": 3, "closes_together_total": 2},
+            "  gang      2 ranks, epoch 5: closed together after collective 42 "
+            "(2 of 3 times together)",
+        ),
+        (
+            {"gated": False, "epoch": 0, "reason": "1 of its 2 ranks are here"},
+            "  gang      each rank is gated by itself: 1 of its 2 ranks are here",
+        ),
+    ],
+)
+def test_a_job_of_several_ranks_tells_of_its_gang(more: dict[str, object], line: str) -> None:
+    assert line in describe_job(job("pair", gang=GANG | more)).splitlines()
+
+
+def test_a_job_of_one_process_has_no_gang() -> None:
+    assert "  gang " not in describe_job(job("single", gang=None))

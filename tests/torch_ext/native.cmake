@@ -1,6 +1,6 @@
 # Tests of the gate and the session: free of torch, with fake clocks, pages and coordinators.
 commensal_test(gate_test gate/pacing_law_test.cpp gate/rival_laws_test.cpp gate/gate_test.cpp
-               gate/op_duration_test.cpp LIBRARIES commensal::gate)
+               gate/gang_rule_test.cpp gate/op_duration_test.cpp LIBRARIES commensal::gate)
 if(TARGET commensal_cuda_machine)
   commensal_test(doze_on_cuda_test gate/doze_on_cuda_test.cpp LIBRARIES commensal::cuda_machine
                  commensal::allocator commensal::gate LABELS simulated_cuda)
@@ -9,6 +9,7 @@ commensal_test(
   runtime_test
   runtime/activity_test.cpp
   runtime/coordinator_client_test.cpp
+  runtime/gang_model_test.cpp
   runtime/idle_watch_test.cpp
   runtime/limit_keeper_test.cpp
   runtime/peer_observer_test.cpp

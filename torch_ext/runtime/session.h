@@ -122,6 +122,9 @@ class Session {
   /// and, at the end of a step, the safe point (which may wait).
   void range_begin(std::string_view name) noexcept;
   void range_end(std::string_view name) noexcept;
+  /// A collective of a communication library begins or ends, on whichever thread.
+  void collective_begin() noexcept;
+  void collective_end() noexcept;
   void optimizer_step_begin() noexcept;
   void optimizer_step_end() noexcept;
   /// Tells whether an optimizer step runs in this process: one relaxed load.

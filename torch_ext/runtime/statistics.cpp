@@ -95,6 +95,8 @@ json gate_json(const StatisticsView& view) {
           {"closed_by", std::move(closed_by)},
           {"ops_gated_total", gate.ops_gated},
           {"ops_seen_total", gate.ops_seen},
+          {"ops_behind_total", gate.ops_behind},
+          {"gang_epoch", gate.gang_epoch},
           {"busy_seconds_total", seconds(gate.busy_total)},
           {"idle_class", view.idle_class},
           {"idle_class_reason", view.idle_class_reason}};

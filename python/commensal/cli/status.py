@@ -17,6 +17,7 @@ from commensal.cli._manual import manual
 from commensal.cli._options import REFUSED, AnyJob, AsJson, Instance, coordinator_of, reporting
 
 __all__ = [
+    "describe_gang",
     "describe_job",
     "describe_machine",
     "describe_state",
@@ -202,11 +203,23 @@ def describe_job(record: Record) -> str:
         error = record.get("slowdown_error")
         spread = "" if error is None else f" (standard error {error * 100:.1f} %)"
         rows.append(("slowdown", percent(record["slowdown"]) + spread))
+    if gang := record.get("gang"):
+        rows.append(("gang", describe_gang(gang)))
     if members := record.get("members"):
         rows.append(("members", ", ".join(_member(member) for member in members)))
     rows += [("note", note) for note in memory.get("notes", [])]
     head = f"{job['name']} ({job['class']}, {job['id']}, tenant {job.get('tenant', '-')})"
     return "\n".join([head, *(f"  {name:<9} {text}" for name, text in rows)])
+
+
+def describe_gang(gang: Record) -> str:
+    """Say whether a job's ranks are gated together, and how that went."""
+    if not gang["gated"]:
+        return f"each rank is gated by itself: {gang['reason']}"
+    text = f"{gang['ranks']} ranks, epoch {gang['epoch']}: {gang['reason']}"
+    if gang["closes_total"]:
+        text += f" ({gang['closes_together_total']} of {gang['closes_total']} times together)"
+    return text
 
 
 def _with_reason(text: str, reason: str | None) -> str:
