@@ -3,6 +3,7 @@
 #include "torch_ext/op_callback.h"
 
 #include <ATen/record_function.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
 
 #include <atomic>
 
@@ -78,8 +79,16 @@ FoundOp find_op(const at::RecordFunction& event) {
   return {known->kind(), &known->duration()};
 }
 
+// Compiling runs a program on tensors without data, thousands of ops of it: they use no device time
+// worth a gap, and one by one they would wait for as many gaps.
+bool is_traced() noexcept {
+  using c10::impl::TorchDispatchModeKey;
+  return c10::impl::TorchDispatchModeTLS::get_mode(TorchDispatchModeKey::FAKE).has_value();
+}
+
 void enter(Gate& gate, Gate::Account* account, OpEstimate op) noexcept {
   if (gate.try_enter_op(op, account)) return;
+  if (is_traced()) return;  // what was not entered is not left either
   void* const python = release_python_lock();
   gate.wait_op(op, &python_signal_raised);
   take_python_lock_back(python);

@@ -179,4 +179,11 @@ bool is_communication_range(std::string_view name) noexcept {
          name.starts_with("ucc:");
 }
 
+bool is_collective_range(std::string_view name) noexcept {
+  if (!is_communication_range(name)) return false;
+  const std::string_view what = name.substr(name.find(':') + 1);
+  // "recvAnySource", "send 0->1"
+  return !what.starts_with("send") && !what.starts_with("recv");
+}
+
 }  // namespace commensal

@@ -33,4 +33,8 @@ enum class OpKind : std::uint8_t {
 /// Returns whether a USER_SCOPE range runs on a thread of a communication library ("gloo:...").
 [[nodiscard]] bool is_communication_range(std::string_view name) noexcept;
 
+/// Returns whether such a range is one that every rank of its group begins: not a message from one
+/// rank to another ("gloo:send").
+[[nodiscard]] bool is_collective_range(std::string_view name) noexcept;
+
 }  // namespace commensal

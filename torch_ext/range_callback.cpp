@@ -19,20 +19,26 @@ std::atomic<Session*> g_session{nullptr};  // null before installation and in a 
 // Keeps a communication range's thread out of the gate until the range ends, wherever it does.
 class ShieldedRange final : public at::ObserverContext {
  public:
-  explicit ShieldedRange(ShieldCount count) : count_(std::move(count)) {
+  ShieldedRange(ShieldCount count, Session* counts) : count_(std::move(count)), counts_(counts) {
     count_->fetch_add(1, std::memory_order_relaxed);
+    if (counts_ != nullptr) counts_->collective_begin();
   }
-  ~ShieldedRange() override { count_->fetch_sub(1, std::memory_order_relaxed); }
+  ~ShieldedRange() override {
+    count_->fetch_sub(1, std::memory_order_relaxed);
+    if (counts_ != nullptr) counts_->collective_end();
+  }
 
  private:
   ShieldCount count_;
+  Session* counts_;  // the session that counts it; null: it is no collective
 };
 
 std::unique_ptr<at::ObserverContext> on_range_begin(const at::RecordFunction& range) {
-  if (is_communication_range(range.name())) {
-    return std::make_unique<ShieldedRange>(this_thread_shield());
-  }
   Session* const session = g_session.load(std::memory_order_acquire);
+  if (is_communication_range(range.name())) {
+    Session* const counts = is_collective_range(range.name()) ? session : nullptr;
+    return std::make_unique<ShieldedRange>(this_thread_shield(), counts);
+  }
   if (session != nullptr && !range.isAsync()) session->range_begin(range.name());
   return nullptr;
 }

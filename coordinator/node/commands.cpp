@@ -35,6 +35,7 @@ json empty_stats() {
                "revision": 0, "notes": []},
     "gate": {"law": "", "share": 1.0, "share_min": 0.0, "state": "off", "reason": "",
              "closed_seconds_total": 0.0, "closed_by": [], "ops_gated_total": 0, "ops_seen_total": 0,
+             "ops_behind_total": 0, "gang_epoch": 0,
              "busy_seconds_total": 0.0, "off_device_seconds_total": 0.0, "hand_overs_total": 0,
              "in_flight_seconds": 0.0, "in_flight_bound_seconds": null, "idle_class": false, "idle_class_reason": ""},
     "samples": {"windows_total": 0, "window_seconds_total": 0.0, "ops_total": 0,
@@ -204,6 +205,7 @@ json NodeCoordinator::job_status(const Job& job, TimePoint now) const {
       {"low", job.group.low}, {"path", job.group.group.native()}, {"reason", job.group.reason}};
   result["gaps"] = to_json(job.gaps ? *job.gaps : std::vector<GapClass>{});
   result["gap_rules"] = rules_of(job);
+  result["gang"] = job.gang_keeper.status();
   result["paused"] = job.paused;
   result["members"] = std::move(members);
   result["started_seconds_ago"] = seconds(now - job.started);

@@ -47,6 +47,8 @@ void DevicePageWriter::write(std::size_t slot, const PageEntry& entry) {
   out.job_class.store(static_cast<std::uint64_t>(entry.job_class), std::memory_order_release);
   const wire::LawId law = wire::to_law(entry.law).value_or(wire::LawId::kOpen);
   out.law.store(static_cast<std::uint64_t>(law), std::memory_order_release);
+  // Before what closes the gates: who sees the order also knows by which epoch to follow it.
+  out.gang_epoch.store(entry.gang_epoch, std::memory_order_release);
   out.share_min_ppm.store(ppm(entry.share_min), std::memory_order_release);
   out.share_max_ppm.store(ppm(entry.share_max), std::memory_order_release);
   out.paused.store(entry.paused ? 1 : 0, std::memory_order_release);

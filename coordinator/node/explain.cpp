@@ -293,6 +293,7 @@ json NodeCoordinator::explain(const Told& told, Duration last, bool series, Time
               {"ended_seconds_ago", told.ended ? json(seconds(now - until)) : json(nullptr)},
               {"exit_reason", ""},
               {"gap_rules", rules_of(job)},
+              {"gang", job.gang_keeper.status()},
               {"share",
                {{"now", job.share_now},
                 {"min", job.share.min},

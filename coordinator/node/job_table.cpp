@@ -113,6 +113,18 @@ Duration Job::core_time() const noexcept {
   return sum;
 }
 
+const Member* Job::slowest() const noexcept {
+  const Member* worst = nullptr;
+  for (const Member& m : members) {
+    if (!trains(m) || !m.page || m.page->step_number == 0) continue;
+    const bool worse = worst == nullptr || m.page->step_number < worst->page->step_number ||
+                       (m.page->step_number == worst->page->step_number &&
+                        m.page->step_last > worst->page->step_last);
+    if (worse) worst = &m;
+  }
+  return worst;
+}
+
 const Member* Job::speaker() const noexcept {
   const Member* best = nullptr;
   for (const Member& m : members) {

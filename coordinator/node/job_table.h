@@ -15,6 +15,7 @@
 #include "allocator/base/ids.h"
 #include "coordinator/node/core_share.h"
 #include "coordinator/node/cpu_meter.h"
+#include "coordinator/node/gang_keeper.h"
 #include "coordinator/node/gap_control.h"
 #include "coordinator/node/group_weight.h"
 #include "coordinator/node/job_history.h"
@@ -40,6 +41,10 @@ struct PageReading {
   bool waits = false;   ///< for data, for a request, or at its closed gate
   bool serves = false;  ///< its steps are requests; `step_last` is a latency
   Duration burst{};     ///< longest run of ops of late; zero: not known
+  std::uint64_t collectives_begun = 0;
+  std::uint64_t collectives_ended = 0;
+  std::uint64_t gang_epoch = 0;  ///< newest one that its gate acted on
+  std::uint64_t gang_stand = 0;  ///< see wire::JobPage
 };
 
 /// A process of a job.
@@ -87,6 +92,7 @@ struct Job {
   JobClass job_class = JobClass::kOpportunistic;
   std::string reason;  ///< why it is not what was asked for; empty: it is
   policies::Gang gang;
+  GangKeeper gang_keeper;  ///< of an opportunistic job: whether its ranks are gated together
   policies::MemoryRange memory;
   policies::ShareRange share;
   std::string law;
@@ -133,6 +139,9 @@ struct Job {
   [[nodiscard]] bool wants_idle_class() const;
   /// Whether its steps are requests.
   [[nodiscard]] bool serves() const noexcept;
+  /// The process whose steps tell how fast the job is: of those that train, the one that is least
+  /// far; of several, the one whose last step took longest. Null before the first step.
+  [[nodiscard]] const Member* slowest() const noexcept;
   /// The process that speaks for the job: its lowest rank, else its first main.
   [[nodiscard]] const Member* speaker() const noexcept;
   /// Time on cores of all processes that ever registered, since each was first looked at.

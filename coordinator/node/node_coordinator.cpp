@@ -719,12 +719,9 @@ void NodeCoordinator::update_shares(TimePoint now) {
       continue;
     }
     ComputeView::Guaranteed seen{job.id, 0, {}, slo_of(job), job.serves(), job.gaps};
-    for (const Member& member : job.members) {  // its slowest rank
-      if (!job.trains(member) || !member.page || member.page->step_number == 0) continue;
-      if (seen.step_number == 0 || member.page->step_number < seen.step_number) {
-        seen.step_number = member.page->step_number;
-        seen.step_last = member.page->step_last;
-      }
+    if (const Member* slowest = job.slowest(); slowest != nullptr) {
+      seen.step_number = slowest->page->step_number;
+      seen.step_last = slowest->page->step_last;
     }
     view.guaranteed.push_back(seen);
   }
@@ -750,6 +747,34 @@ void NodeCoordinator::update_shares(TimePoint now) {
     job->gap_rules = std::move(rules);
   }
   update_turns(now);
+  update_gangs(now);
+}
+
+bool NodeCoordinator::is_closed(const Job& job) const {
+  return job.paused || job.parked() || (job.law == kControlled && compute_.window_closed());
+}
+
+void NodeCoordinator::update_gangs(TimePoint now) {
+  for (Job& job : table_.jobs()) {
+    if (job.job_class != JobClass::kOpportunistic) continue;
+    GangView view{now, job.gang.world_size, is_closed(job), {}};
+    for (const Member& member : job.members) {
+      if (!job.trains(member)) continue;
+      GangRank rank{member.pid, member.rank, member.page.has_value(), {}, 0, 0, 0, 0};
+      if (member.page) {
+        rank.heartbeat = member.page->heartbeat;
+        rank.begun = member.page->collectives_begun;
+        rank.ended = member.page->collectives_ended;
+        rank.epoch = member.page->gang_epoch;
+        rank.stand = member.page->gang_stand;
+      }
+      view.ranks.push_back(rank);
+    }
+    std::sort(view.ranks.begin(), view.ranks.end(),
+              [](const GangRank& a, const GangRank& b) { return a.rank < b.rank; });
+    const std::string news = job.gang_keeper.update(view);
+    if (!news.empty()) log(job.id, "gang", news, now);
+  }
 }
 
 void NodeCoordinator::update_turns(TimePoint now) {
@@ -829,6 +854,7 @@ std::vector<PageEntry> NodeCoordinator::page_entries(TimePoint now) const {
     }
     for (const Member& m : job.members) entry.memory_grant += ledger_.limit(job.key(m));
     if (job.job_class == JobClass::kOpportunistic) entry.cores = core_share_.cores;
+    entry.gang_epoch = job.gang_keeper.page_epoch();
     if (job.job_class == JobClass::kGuaranteed) {
       entry.share_min = job.share.min;
       entry.share_max = job.share.max;

@@ -62,6 +62,7 @@ struct PageEntry {
   wire::GapRules gap_rules;
   TimePoint turn_until;  ///< law token_window: past for who has no turn; zero: no turns are given
   wire::CoreSet cores;   ///< that its threads should keep to; empty: those that it has
+  std::uint64_t gang_epoch = 0;  ///< 0: each process is gated by itself
   bool operator==(const PageEntry&) const = default;
 };
 
@@ -200,6 +201,9 @@ class NodeCoordinator {
   void update_shares(TimePoint now);
   void update_turns(TimePoint now);
   void update_cores(TimePoint now);
+  void update_gangs(TimePoint now);
+  /// Whether the gates of an opportunistic job are ordered to close.
+  [[nodiscard]] bool is_closed(const Job& job) const;
   void keep_history(TimePoint now);
   [[nodiscard]] JobSample sample_of(const Job& job, TimePoint now) const;
   /// Forgets what is older than anybody may ask for.

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <iterator>
 #include <system_error>
 
 #include "coordinator/wire/messages.h"
@@ -205,6 +206,7 @@ bool PageServer::remove_peer(Process& from, const ProcessKey& peer) const {
 
 void PageServer::sync_peers(const JobTable& table) {
   std::vector<const Process*> guaranteed;
+  std::vector<const Process*> ranks;  // of opportunistic jobs: each other's
   std::vector<Process*> opportunistic;
   for (Process& process : processes_) {
     if (!process.known) continue;
@@ -216,6 +218,7 @@ void PageServer::sync_peers(const JobTable& table) {
       if (member == job.members.end()) continue;
       if (job.job_class == JobClass::kOpportunistic) {
         opportunistic.push_back(&process);
+        if (member->role == "rank") ranks.push_back(&process);
       } else if (job.trains(*member)) {
         guaranteed.push_back(&process);
       }
@@ -223,12 +226,17 @@ void PageServer::sync_peers(const JobTable& table) {
   }
   for (Process* process : opportunistic) {
     if (!process->socket) continue;
+    std::vector<const Process*> wanted = guaranteed;
+    const bool is_rank = std::find(ranks.begin(), ranks.end(), process) != ranks.end();
+    std::copy_if(ranks.begin(), ranks.end(), std::back_inserter(wanted), [&](const Process* rank) {
+      return is_rank && rank->key.first == process->key.first && rank != process;
+    });
     std::erase_if(process->peers, [&](const ProcessKey& peer) {
-      const bool alive = std::any_of(guaranteed.begin(), guaranteed.end(),
-                                     [&](const Process* g) { return g->key == peer; });
+      const bool alive = std::any_of(wanted.begin(), wanted.end(),
+                                     [&](const Process* other) { return other->key == peer; });
       return !alive && remove_peer(*process, peer);
     });
-    for (const Process* peer : guaranteed) {
+    for (const Process* peer : wanted) {
       if (!process->peers.contains(peer->key) && push_peer(*process, *peer)) {
         process->peers.insert(peer->key);
       }
@@ -257,6 +265,10 @@ std::optional<PageReading> PageServer::read(const ProcessKey& process) const {
   reading.serves = page->step_kind.load(std::memory_order_relaxed) ==
                    static_cast<std::uint64_t>(wire::StepKind::kRequests);
   reading.burst = nanoseconds(page->gate_burst_ns);
+  reading.collectives_ended = page->collectives_ended.load(std::memory_order_acquire);
+  reading.collectives_begun = page->collectives_begun.load(std::memory_order_acquire);
+  reading.gang_epoch = page->gang_epoch.load(std::memory_order_acquire);
+  reading.gang_stand = page->gang_stand.load(std::memory_order_acquire);
   return reading;
 }
 

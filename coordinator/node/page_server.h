@@ -19,8 +19,9 @@
 namespace commensal::node {
 
 /// Serves the hand-over socket. A process says hello with its page and its pidfd and gets the
-/// device page, read-only; an opportunistic one also gets the pages of guaranteed processes and
-/// hears when they are gone. What cannot be used is refused with a text. Not thread safe.
+/// device page, read-only; an opportunistic one also gets the pages of guaranteed processes, and of
+/// its own job's other ranks, and hears when they are gone. What cannot be used is refused with a
+/// text. Not thread safe.
 class PageServer {
  public:
   using ProcessKey = std::pair<JobId, std::int64_t>;
@@ -34,8 +35,8 @@ class PageServer {
   /// Takes what has arrived on a descriptor. @return a refusal's text for the log, else empty.
   std::string serve(int descriptor);
 
-  /// Gives every opportunistic process the pages of guaranteed ones that it lacks, and takes back
-  /// those that are gone.
+  /// Gives every opportunistic process the pages of guaranteed ones and of its job's other ranks
+  /// that it lacks, and takes back those that are gone.
   void sync_peers(const JobTable& table);
   /// Forgets a process that is gone.
   void forget(const ProcessKey& process);

@@ -92,7 +92,12 @@ struct JobPage {
   Word step_kind;              ///< StepKind
   Word wait_phase;             ///< GapPhase of the present wait, or of the last
   Word gate_hand_overs_total;  ///< gaps of others that it entered (law gap)
-  std::uint64_t reserved1[18];
+  // Gang: docs/design/018-gangs.md
+  Word collectives_begun;  ///< collectives that began in this process; never falls
+  Word collectives_ended;
+  Word gang_epoch;  ///< newest epoch of the device entry that its gate acted on
+  Word gang_stand;  ///< in it: collectives begun when its gate closed, plus 1; 0: not closed
+  std::uint64_t reserved1[14];
 };
 static_assert(std::is_standard_layout_v<JobPage>);
 static_assert(offsetof(JobPage, job_id) == 32);
@@ -127,7 +132,8 @@ struct DeviceEntry {
   Word turn_until_ns;   ///< law token_window: end of its newest turn; 0: no turns are given
   Word gap_rules;       ///< PackedGapRules::gaps; 0: not known
   Word flight_rules;    ///< PackedGapRules::flight
-  std::uint64_t reserved[4];
+  Word gang_epoch;      ///< number of its gang's newest switch; 0: each process is gated by itself
+  std::uint64_t reserved[3];
 };
 static_assert(std::is_standard_layout_v<DeviceEntry>);
 static_assert(sizeof(DeviceEntry) == 192);

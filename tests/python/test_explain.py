@@ -227,6 +227,18 @@ def test_alone_there_is_nobody_to_yield_to() -> None:
     assert "nobody to yield to" in words(told(guaranteed=[]))
 
 
+def test_a_job_of_several_ranks_tells_of_its_gang() -> None:
+    explained = told()
+    explained["job"]["gang"] = {
+        "gated": False,
+        "ranks": 2,
+        "reason": "rank 1 has shown no sign of life for 2.1 s",
+    }
+    assert (
+        "  gang: each rank is gated by itself: rank 1 has shown no sign of life for 2.1 s"
+    ) in list(describe(explained, NOON))
+
+
 def test_only_the_newest_decisions_are_shown() -> None:
     many = [
         {"seconds_ago": 60.0 - i, "job": "a", "kind": "share", "text": f"number {i}"}

@@ -121,3 +121,38 @@ def test_the_cores_that_a_job_keeps_to_are_told_with_the_reason() -> None:
     assert "cores" not in describe_job(kept)
     kept["group"] = {"low": True, "path": "/x", "reason": "cpu.idle 1 for its control group"}
     assert "group     cpu.idle 1 for its control group" in describe_job(kept)
+
+
+GANG = {
+    "gated": True,
+    "epoch": 5,
+    "ranks": 2,
+    "closed": True,
+    "closes_total": 0,
+    "closes_together_total": 0,
+    "collectives": [],
+    "reason": "closed together after collective 42",
+}
+
+
+@pytest.mark.parametrize(
+    ("more", "line"),
+    [
+        ({}, "  gang      2 ranks, epoch 5: closed together after collective 42"),
+        (
+            {"closes_total": 3, "closes_together_total": 2},
+            "  gang      2 ranks, epoch 5: closed together after collective 42 "
+            "(2 of 3 times together)",
+        ),
+        (
+            {"gated": False, "epoch": 0, "reason": "1 of its 2 ranks are here"},
+            "  gang      each rank is gated by itself: 1 of its 2 ranks are here",
+        ),
+    ],
+)
+def test_a_job_of_several_ranks_tells_of_its_gang(more: dict[str, object], line: str) -> None:
+    assert line in describe_job(job("pair", gang=GANG | more)).splitlines()
+
+
+def test_a_job_of_one_process_has_no_gang() -> None:
+    assert "  gang " not in describe_job(job("single", gang=None))

@@ -226,6 +226,24 @@ def build_compiled(weight: Any, progress: list[str]) -> Callable[[], object]:
     return call
 
 
+def build_compiling(_weight: Any, progress: list[str]) -> Callable[[], object]:
+    import torch
+
+    def backend(graph: Any, _inputs: Any) -> Any:
+        progress.append("compiled")
+        return graph.forward
+
+    compiled = torch.compile(lambda value: ((value @ value).relu() + 1).sum(), backend=backend)
+    value = torch.randn(8, 8)
+
+    def call() -> None:
+        progress.append("called")
+        compiled(value)
+        progress.append("returned")
+
+    return call
+
+
 def train(steps: int) -> list[float]:
     """Train a small network; return its losses."""
     import torch
@@ -394,6 +412,7 @@ def scenario_gate() -> Facts:
     facts["checkpoint"] = held_inside(job, build_checkpoint)
     facts["checkpoint_backward"] = held_inside(job, build_checkpoint_backward)
     facts["compiled"] = held_inside(job, build_compiled)
+    facts["compiling"] = held_inside(job, build_compiling)
 
     facts["gloo_range"] = pass_closed_gate(job, {"gloo": in_range("gloo:all_reduce")})
     job.pause()
@@ -444,6 +463,7 @@ def test_c12_a_wait_that_keeps_pythons_lock_stalls_them(gate: Facts) -> None:
         ("checkpoint", ["segment began"]),
         ("checkpoint_backward", ["segment began"]),
         ("compiled", ["called"]),
+        ("compiling", ["called", "compiled"]),  # not one of its ops on tensors without data
     ],
 )
 def test_ops_inside_of_wrappers_wait(gate: Facts, where: str, held_after: list[str]) -> None:

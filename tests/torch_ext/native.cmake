@@ -1,6 +1,7 @@
 # Tests of the gate and the session: free of torch, with fake clocks, pages and coordinators.
 commensal_test(
   gate_test
+  gate/gang_rule_test.cpp
   gate/gap_histogram_test.cpp
   gate/gate_test.cpp
   gate/long_ops_test.cpp
@@ -19,6 +20,7 @@ commensal_test(
   runtime/activity_test.cpp
   runtime/coordinator_client_test.cpp
   runtime/core_keeper_test.cpp
+  runtime/gang_model_test.cpp
   runtime/idle_watch_test.cpp
   runtime/limit_keeper_test.cpp
   runtime/op_samples_test.cpp

@@ -57,5 +57,16 @@ TEST(OpKindTest, CommunicationRangesAreToldByPrefix) {
   EXPECT_FALSE(is_communication_range("my gloo: range"));
 }
 
+TEST(OpKindTest, MessagesBetweenTwoRanksAreNoCollectives) {
+  for (const char* all : {"gloo:all_reduce", "gloo:barrier", "gloo:broadcast", "nccl:all_gather"}) {
+    EXPECT_TRUE(is_collective_range(all)) << all;
+  }
+  for (const char* two : {"gloo:send", "gloo:recv", "gloo:recvAnySource", "nccl:send 0->1"}) {
+    EXPECT_FALSE(is_collective_range(two)) << two;
+    EXPECT_TRUE(is_communication_range(two)) << two;
+  }
+  EXPECT_FALSE(is_collective_range("Optimizer.step#Adam.step"));
+}
+
 }  // namespace
 }  // namespace commensal

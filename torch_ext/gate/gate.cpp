@@ -45,6 +45,8 @@ namespace {
 constexpr auto kRelaxed = std::memory_order_relaxed;
 constexpr Duration kMinSleep = std::chrono::microseconds{50};
 constexpr Duration kMaxSleep = std::chrono::milliseconds{10};
+/// Between two looks of a rank whose gang was just ordered to close.
+constexpr Duration kGangLook = std::chrono::milliseconds{1};
 /// Ops shorter than this are not checked for running into the guaranteed job's burst.
 constexpr Duration kNegligibleOverrun = std::chrono::microseconds{10};
 /// Ops of this length are asked for how long of it their thread ran: two questions of some 200 ns.
@@ -204,6 +206,9 @@ struct Gate::Impl {
   };
   static constexpr std::size_t kMostReasons = 32;
   std::array<ClosedBy, kMostReasons> closed_by COMMENSAL_GUARDED_BY(mutex);
+
+  TimePoint ordered COMMENSAL_GUARDED_BY(mutex);  // first saw that it is to close; zero: it is not
+  std::atomic<std::uint64_t> ops_behind{0};
 
   std::atomic<bool> last_open{true};
   std::atomic<bool> last_paused{false};
@@ -388,10 +393,14 @@ struct Gate::Impl {
 
     Verdict verdict;
     const bool paused = paused_by != nullptr || device.paused;
-    if (paused) {
+    const bool is_ordered = follow_order(device, share);
+    bool behind = is_ordered && runs_on(device.gang, now - ordered);
+    if (behind) {
+      verdict.decision = one_op_behind(device);
+    } else if (paused) {
       verdict.decision = {.open = false,
                           .trickle = false,
-                          .recheck = kMaxSleep,
+                          .recheck = until_looked_at(device, now),
                           .valid_for = {},
                           .fits = {},
                           .reason = paused_by != nullptr ? paused_by : "paused by the coordinator"};
@@ -399,22 +408,27 @@ struct Gate::Impl {
       verdict.decision = {
           .open = false,
           .trickle = false,
-          .recheck = kMaxSleep,
+          .recheck = until_looked_at(device, now),
           .valid_for = {},
           .fits = {},
           .reason = share_max <= 0.0 ? "paused: its share of device time is 0"
                                      : "closed for a moment: a guaranteed job is measured alone"};
     } else {
-      verdict.decision = law->decide({.device = device,
-                                      .predicted = predicted,
-                                      .cap_debt = cap.debt() + queued(),
-                                      .trickle_debt = trickle.debt() + queued(),
-                                      .share_min = share_min,
-                                      .share_max = share_max,
-                                      .run_total = run_total,
-                                      .in_flight = in_flight(),
-                                      .queued = queued(),
-                                      .peek = peek});
+      verdict.decision =
+          law->decide({.device = device,
+                       .predicted = predicted,
+                       .cap_debt = debt_to_go_by(device.gang, cap.debt() + queued()),
+                       .trickle_debt = debt_to_go_by(device.gang, trickle.debt() + queued()),
+                       .share_min = share_min,
+                       .share_max = share_max,
+                       .run_total = run_total,
+                       .in_flight = in_flight(),
+                       .queued = queued(),
+                       .peek = peek});
+      const bool owes = (share < 1.0 && cap.debt() > Duration::zero()) ||
+                        (verdict.decision.trickle && trickle.debt() > Duration::zero());
+      behind = device.gang.behind() && verdict.decision.open && owes;
+      if (behind) verdict.decision.reason = kCatchUpReason;
     }
     if (dozing.load(kRelaxed) && verdict.decision.open) {
       verdict.decision = {.open = false,
@@ -436,6 +450,11 @@ struct Gate::Impl {
     last_open.store(decision.open, kRelaxed);
     last_paused.store(paused || share <= 0.0, kRelaxed);
     last_reason.store(decision.reason, kRelaxed);
+    if (device.gang.epoch != 0) {
+      const bool stands = is_ordered && !decision.open;
+      view.show_gang(device.gang.epoch, stands ? device.gang.stand() : 0);
+    }
+    if (!peek && behind && decision.open) ops_behind.fetch_add(1, kRelaxed);
     if (!peek && decision.open && decision.valid_for > Duration::zero()) {
       open_fits_ns.store(decision.fits.count(), kRelaxed);
       open_charge.store(verdict.charge, kRelaxed);
@@ -445,6 +464,36 @@ struct Gate::Impl {
       open_until_ticks.store(ticks.now() + ticks.to_ticks(decision.valid_for), kRelaxed);
     }
     return verdict;
+  }
+
+  /// Whether the coordinator wants the gate closed, whoever waits for this process. What the job
+  /// itself wants (`paused_by`, a share of 0) is done at once.
+  bool follow_order(const DeviceObservation& device, double share) noexcept
+      COMMENSAL_REQUIRES(mutex) {
+    const bool own = paused_by != nullptr || share_max <= 0.0;
+    const bool is_ordered = !own && (device.paused || share <= 0.0);
+    if (!is_ordered) {
+      ordered = TimePoint{};
+    } else if (ordered == TimePoint{}) {
+      ordered = device.now;
+    }
+    return is_ordered;
+  }
+
+  static PacingDecision one_op_behind(const DeviceObservation& device) noexcept {
+    return {.open = true,
+            .trickle = device.guaranteed_present,
+            .recheck = {},
+            .valid_for = {},
+            .fits = {},
+            .reason = kCatchUpReason};
+  }
+
+  /// A rank of a gang looks often at first: others may come to be ahead of it.
+  Duration until_looked_at(const DeviceObservation& device, TimePoint now) const noexcept
+      COMMENSAL_REQUIRES(mutex) {
+    if (device.gang.epoch == 0 || ordered == TimePoint{}) return kMaxSleep;
+    return std::clamp((now - ordered) / 8, kGangLook, kMaxSleep);
   }
 
   /// Notes that an op waited for so long because of this.
@@ -718,6 +767,8 @@ GateStats Gate::stats() const {
       }
     }
     stats.in_flight_bound = device.gap_rules.in_flight;
+    stats.ops_behind = gate.ops_behind.load(kRelaxed);
+    stats.gang_epoch = device.gang.epoch;
     stats.share_min = std::max(gate.share_min, device.trickle);
     stats.share_max = std::min(gate.share_max, device.share_max);
   }

@@ -9,6 +9,7 @@
 
 #include "allocator/base/clock.h"
 #include "coordinator/wire/gaps.h"
+#include "torch_ext/gate/gang_rule.h"
 
 namespace commensal {
 
@@ -34,6 +35,7 @@ struct DeviceObservation {
   double trickle = 0.0;       ///< share that is let through while the guaranteed side is busy
   double share_max = 1.0;     ///< the coordinator's bound; 1: none
   bool paused = false;        ///< the coordinator closed this job's gate
+  GangObservation gang;       ///< the job's other ranks
 };
 
 /// Looks at the shared pages. Called from the gate's hot path: a few atomic loads, no lock.
@@ -41,6 +43,10 @@ class DeviceObserver {
  public:
   virtual ~DeviceObserver() = default;
   [[nodiscard]] virtual DeviceObservation observe(TimePoint now) const noexcept = 0;
+  /// Shows the coordinator what this rank's gate does in an epoch of its gang.
+  /// @param stand  GangObservation::stand of a gate that closed as it was ordered to; 0: it did
+  /// not.
+  virtual void show_gang(std::uint64_t /*epoch*/, std::uint64_t /*stand*/) const noexcept {}
 };
 
 /// What the job itself did and may do.

@@ -72,7 +72,8 @@ struct PeerObserver::Pages {
   std::vector<wire::MappedPage> kept;
 };
 
-PeerObserver::PeerObserver(JobId job) : job_(std::move(job)), pages_(std::make_unique<Pages>()) {}
+PeerObserver::PeerObserver(JobId job, wire::JobPage* own)
+    : job_(std::move(job)), own_page_(own), pages_(std::make_unique<Pages>()) {}
 PeerObserver::~PeerObserver() = default;
 
 void PeerObserver::set_device_page(wire::MappedPage page) {
@@ -88,29 +89,40 @@ void PeerObserver::add_peer(std::int64_t pid, wire::MappedPage page) {
   const auto* job = page.as<wire::JobPage>();
   const char* wrong = wire::check_page(job, wire::kPageSize, wire::kJobPageMagic);
   if (*wrong != '\0') throw std::runtime_error(std::string("page of a peer: ") + wrong);
-  if (job_.str() == std::string_view(job->job_id, ::strnlen(job->job_id, wire::kIdSize))) return;
+  const bool own =
+      job_.str() == std::string_view(job->job_id, ::strnlen(job->job_id, wire::kIdSize));
   remove_peer(pid);
-  const std::size_t end = peers_end_.load(kRelaxed);
-  for (std::size_t i = 0; i < kMaxPeers; ++i) {
-    Peer& peer = peers_[i];
-    if (peer.page.load(kRelaxed) != nullptr) continue;
-    pages_->kept.push_back(std::move(page));
-    peer.pid = pid;
-    peer.page.store(job, std::memory_order_release);
-    peers_end_.store(std::max(end, i + 1), std::memory_order_release);
-    return;
-  }
-  throw std::runtime_error("too many guaranteed processes to watch: " + std::to_string(kMaxPeers));
+  pages_->kept.push_back(std::move(page));
+  if ((own ? ranks_ : guaranteed_).add(pid, job)) return;
+  pages_->kept.pop_back();
+  throw std::runtime_error(std::string("too many ") + (own ? "ranks" : "guaranteed processes") +
+                           " to watch: " + std::to_string(kMaxPeers));
 }
 
 void PeerObserver::remove_peer(std::int64_t pid) noexcept {
-  for (Peer& peer : peers_) {
+  guaranteed_.remove(pid);
+  ranks_.remove(pid);
+}
+
+bool PeerObserver::PeerList::add(std::int64_t pid, const wire::JobPage* page) noexcept {
+  for (std::size_t i = 0; i < peers.size(); ++i) {
+    if (peers[i].page.load(kRelaxed) != nullptr) continue;
+    peers[i].pid = pid;
+    peers[i].page.store(page, std::memory_order_release);
+    end.store(std::max(end.load(kRelaxed), i + 1), std::memory_order_release);
+    return true;
+  }
+  return false;
+}
+
+void PeerObserver::PeerList::remove(std::int64_t pid) noexcept {
+  for (Peer& peer : peers) {
     if (peer.pid == pid) peer.page.store(nullptr, std::memory_order_release);
   }
 }
 
-std::size_t PeerObserver::peers() const noexcept {
-  return static_cast<std::size_t>(std::count_if(peers_.begin(), peers_.end(), [](const Peer& peer) {
+std::size_t PeerObserver::PeerList::count() const noexcept {
+  return static_cast<std::size_t>(std::count_if(peers.begin(), peers.end(), [](const Peer& peer) {
     return peer.page.load(kRelaxed) != nullptr;
   }));
 }
@@ -180,6 +192,7 @@ void PeerObserver::observe_page(const wire::DevicePage& page,
         wire::unpack({own->gap_rules.load(kRelaxed), own->flight_rules.load(kRelaxed)});
   }
   if (seen.coordinator_alive) {
+    if (own != nullptr) observe_gang(own->gang_epoch.load(kRelaxed), seen);
     if (own != nullptr) seen.trickle = fraction(own->share_min_ppm);
     const std::uint64_t itself = own != nullptr && is_guaranteed(*own) ? 1 : 0;
     seen.guaranteed_present = page.guaranteed_alive.load(kRelaxed) > itself;
@@ -192,14 +205,36 @@ void PeerObserver::observe_page(const wire::DevicePage& page,
   }
 }
 
+void PeerObserver::observe_gang(std::uint64_t epoch, DeviceObservation& seen) const noexcept {
+  if (epoch == 0 || own_page_ == nullptr) return;
+  seen.gang.epoch = epoch;
+  // The own count first: what the others begin meanwhile can only make this rank look behind.
+  seen.gang.begun = own_page_->collectives_begun.load(std::memory_order_acquire);
+  seen.gang.front = seen.gang.begun;
+  ranks_.each([&](const wire::JobPage& rank) {
+    // Nobody waits for a rank that is stopped or dead, as far as can be told.
+    if (!fresh(rank.heartbeat_ns.load(kRelaxed), seen.now)) return;
+    const std::uint64_t begun = rank.collectives_begun.load(std::memory_order_acquire);
+    seen.gang.front = std::max(seen.gang.front, begun);
+  });
+}
+
+void PeerObserver::show_gang(std::uint64_t epoch, std::uint64_t stand) const noexcept {
+  if (own_page_ == nullptr) return;
+  wire::JobPage& own = *own_page_;
+  if (own.gang_epoch.load(kRelaxed) != epoch) {
+    own.gang_stand.store(0, kRelaxed);  // who reads the new epoch shall not read an old stand
+    own.gang_epoch.store(epoch, std::memory_order_release);
+  }
+  own.gang_stand.store(stand, std::memory_order_release);
+}
+
 void PeerObserver::observe_peers(DeviceObservation& seen) const noexcept {
   bool any = false;
   bool all = true;
   TimePoint busy_since = TimePoint::max();
-  const std::size_t end = peers_end_.load(std::memory_order_acquire);
-  for (std::size_t i = 0; i < end; ++i) {
-    const wire::JobPage* page = peers_[i].page.load(std::memory_order_acquire);
-    if (page == nullptr) continue;
+  guaranteed_.each([&](const wire::JobPage& peer) {
+    const wire::JobPage* const page = &peer;
     any = true;
     ++seen.processes;
     // The number first: a step that ends between the two loads makes it one too small, not the end
@@ -221,7 +256,7 @@ void PeerObserver::observe_peers(DeviceObservation& seen) const noexcept {
     if (!seen.coordinator_alive && fresh(page->heartbeat_ns.load(kRelaxed), seen.now)) {
       seen.guaranteed_present = true;
     }
-  }
+  });
   seen.all_waiting = any && all;
   if (busy_since != TimePoint::max()) seen.busy_since = busy_since;
 }

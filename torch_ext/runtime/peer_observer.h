@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads the device page and the guaranteed processes' pages: what the gate decides on.
+// Reads the device page, the guaranteed processes' pages and those of the own job's other ranks:
+// what the gate decides on.
 #pragma once
 
 #include <array>
@@ -32,12 +33,15 @@ class PeerObserver final : public DeviceObserver {
   static constexpr Duration kLongestLease = std::chrono::minutes{1};
 
   /// @param job  the own job, whose entry on the device page bounds the gate.
-  explicit PeerObserver(JobId job);
+  /// @param own  the own page, which counts its collectives and takes what `show_gang` shows; null:
+  ///             the process is never a part of a gang. Not owned.
+  explicit PeerObserver(JobId job, wire::JobPage* own = nullptr);
   ~PeerObserver() override;
   PeerObserver(const PeerObserver&) = delete;
   PeerObserver& operator=(const PeerObserver&) = delete;
 
   [[nodiscard]] DeviceObservation observe(TimePoint now) const noexcept override;
+  void show_gang(std::uint64_t epoch, std::uint64_t stand) const noexcept override;
 
   /// What a process goes by when it decides on which CPUs it keeps.
   struct CoreWord {
@@ -50,34 +54,57 @@ class PeerObserver final : public DeviceObserver {
 
   /// Uses a coordinator's device page from now on. @throws std::runtime_error if it is unusable.
   void set_device_page(wire::MappedPage page);
-  /// Watches a guaranteed process. Replaces an older page of the same process.
+  /// Watches a guaranteed process, or another rank of the own job. Replaces an older page of the
+  /// same process.
   /// @throws std::runtime_error if the page is unusable or there are too many.
   void add_peer(std::int64_t pid, wire::MappedPage page);
   /// Forgets a process: it died, or its job is no longer guaranteed.
   void remove_peer(std::int64_t pid) noexcept;
-  [[nodiscard]] std::size_t peers() const noexcept;
+  /// Guaranteed processes, and ranks of the own job beside this one, that are watched.
+  [[nodiscard]] std::size_t peers() const noexcept { return guaranteed_.count(); }
+  [[nodiscard]] std::size_t ranks() const noexcept { return ranks_.count(); }
   /// What a message said, besides the page.
   void set_paused(bool paused) noexcept { paused_.store(paused, std::memory_order_relaxed); }
   /// Share that the coordinator's messages allow at most; 1: no bound.
   void set_share_max(double share) noexcept { share_max_.store(share, std::memory_order_relaxed); }
 
  private:
-  struct Peer {
-    std::atomic<const wire::JobPage*> page{nullptr};
-    std::int64_t pid = 0;
+  /// Pages that are read without a lock while one thread adds and removes.
+  struct PeerList {
+    struct Peer {
+      std::atomic<const wire::JobPage*> page{nullptr};
+      std::int64_t pid = 0;
+    };
+    std::array<Peer, kMaxPeers> peers;
+    std::atomic<std::size_t> end{0};
+
+    /// Returns false if it is full.
+    bool add(std::int64_t pid, const wire::JobPage* page) noexcept;
+    void remove(std::int64_t pid) noexcept;
+    [[nodiscard]] std::size_t count() const noexcept;
+    template <typename Visit>
+    void each(Visit visit) const {
+      const std::size_t until = end.load(std::memory_order_acquire);
+      for (std::size_t i = 0; i < until; ++i) {
+        const wire::JobPage* page = peers[i].page.load(std::memory_order_acquire);
+        if (page != nullptr) visit(*page);
+      }
+    }
   };
   struct Pages;  // every mapping that was ever in use
 
   void observe_page(const wire::DevicePage& page, DeviceObservation& seen) const noexcept;
   void observe_peers(DeviceObservation& seen) const noexcept;
+  void observe_gang(std::uint64_t epoch, DeviceObservation& seen) const noexcept;
   [[nodiscard]] const wire::DeviceEntry* own_entry(const wire::DevicePage& page) const noexcept;
 
   const JobId job_;
   std::atomic<const wire::DevicePage*> device_{nullptr};
   // Where the own entry is, as of a revision of the page: (revision << 8) | (index + 1, 0: none).
   mutable std::atomic<std::uint64_t> own_entry_{UINT64_MAX};
-  std::array<Peer, kMaxPeers> peers_;
-  std::atomic<std::size_t> peers_end_{0};
+  wire::JobPage* const own_page_;
+  PeerList guaranteed_;
+  PeerList ranks_;
   std::atomic<bool> paused_{false};
   std::atomic<double> share_max_{1.0};
   std::unique_ptr<Pages> pages_;

@@ -145,7 +145,7 @@ Session::Impl::Impl(SessionConfig given, std::unique_ptr<MemorySource> memory_so
       source(std::move(memory_source)),
       allocator(*source, allocator_options(config)),
       own_page(config.job_id, config.job_class, config.rank),
-      observer(config.job_id),
+      observer(config.job_id, &page),
       gate(make_pacing_law(first_law(config)), observer),
       steps(clock),
       activity(page, clock),
@@ -381,6 +381,16 @@ void Session::range_begin(std::string_view name) noexcept {
 
 void Session::range_end(std::string_view name) noexcept {
   if (!impl_->in_child.load(std::memory_order_relaxed)) impl_->range_end(name);
+}
+
+void Session::collective_begin() noexcept {
+  if (impl_->in_child.load(std::memory_order_relaxed)) return;
+  impl_->page.collectives_begun.fetch_add(1, std::memory_order_release);
+}
+
+void Session::collective_end() noexcept {
+  if (impl_->in_child.load(std::memory_order_relaxed)) return;
+  impl_->page.collectives_ended.fetch_add(1, std::memory_order_release);
 }
 
 void Session::optimizer_step_begin() noexcept {

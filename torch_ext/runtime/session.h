@@ -137,6 +137,9 @@ class Session {
   /// and, at the end of a step, the safe point (which may wait).
   void range_begin(std::string_view name) noexcept;
   void range_end(std::string_view name) noexcept;
+  /// A collective of a communication library begins or ends, on whichever thread.
+  void collective_begin() noexcept;
+  void collective_end() noexcept;
   void optimizer_step_begin() noexcept;
   void optimizer_step_end() noexcept;
   /// A data loader that is fed by other processes looks for a batch, or has found one that is still

@@ -115,6 +115,8 @@ json gate_json(const StatisticsView& view) {
           {"closed_by", std::move(closed_by)},
           {"ops_gated_total", gate.ops_gated},
           {"ops_seen_total", gate.ops_seen},
+          {"ops_behind_total", gate.ops_behind},
+          {"gang_epoch", gate.gang_epoch},
           {"busy_seconds_total", seconds(gate.busy_total)},
           {"off_device_seconds_total", seconds(gate.off_device_total)},
           {"in_flight_seconds", seconds(gate.in_flight)},

@@ -25,6 +25,7 @@ from commensal.cli._options import (
     coordinator_of,
     reporting,
 )
+from commensal.cli.status import describe_gang
 
 __all__ = ["describe", "explain", "register"]
 
@@ -135,6 +136,8 @@ def _throttled(job: dict[str, Any], length: float) -> Iterator[str]:
         f"  its ops waited at the gate for {_time(closed)}{share}, summed over threads; it used "
         f"{_time(job['core_seconds'])} of core time and took {job['steps']} steps"
     )
+    if gang := job.get("gang"):
+        yield f"  gang: {describe_gang(gang)}"
     for entry in job["closed_by"]:
         yield f"    {_time(entry['seconds']):>8}  {entry['reason']}"
     if job["law"] == "gap":

@@ -18,6 +18,7 @@ from commensal.cli._manual import manual
 from commensal.cli._options import REFUSED, AnyJob, AsJson, Instance, coordinator_of, reporting
 
 __all__ = [
+    "describe_gang",
     "describe_job",
     "describe_machine",
     "describe_state",
@@ -219,6 +220,8 @@ def describe_job(record: Record) -> str:
     if gaps := describe_gaps(record.get("gaps") or []):
         rows.append(("gaps", gaps))
     rows += [("gaps", rules) for rules in describe_rules(record)]
+    if gang := record.get("gang"):
+        rows.append(("gang", describe_gang(gang)))
     if members := record.get("members"):
         rows.append(("members", ", ".join(_member(member) for member in members)))
     rows += [("note", note) for note in memory.get("notes", [])]
@@ -232,6 +235,16 @@ def _cores(cores: Record) -> str:
     if kept == own and not cores.get("reason"):
         return ""
     return _with_reason(f"CPUs {kept} of {own}" if kept != own else f"CPUs {own}", cores["reason"])
+
+
+def describe_gang(gang: Record) -> str:
+    """Say whether a job's ranks are gated together, and how that went."""
+    if not gang["gated"]:
+        return f"each rank is gated by itself: {gang['reason']}"
+    text = f"{gang['ranks']} ranks, epoch {gang['epoch']}: {gang['reason']}"
+    if gang["closes_total"]:
+        text += f" ({gang['closes_together_total']} of {gang['closes_total']} times together)"
+    return text
 
 
 def _with_reason(text: str, reason: str | None) -> str:

@@ -300,6 +300,101 @@ TEST_F(Law6Observer, Law6_BreaksWhenTheDaemonsDeathDoesNotShow) {
   EXPECT_EQ(passed, 0) << "it would never train again";
 }
 
+/// The own job has three ranks; this process is one of them.
+class GangObserver : public PeerObserverTest {
+ protected:
+  GangObserver() {
+    entry(0).gang_epoch.store(3);
+    own_.page().collectives_begun.store(5);
+    show(second_rank_, 5);
+    show(third_rank_, 5);
+    rank_.set_device_page(wire::MappedPage(device_fd_.get(), wire::kPageSize, false));
+    rank_.add_peer(21, view_of(second_rank_));
+    rank_.add_peer(22, view_of(third_rank_));
+  }
+  static void show(OwnPage& rank, std::uint64_t begun) {
+    rank.page().heartbeat_ns.store(to_page_time(kNow));
+    rank.page().collectives_begun.store(begun);
+  }
+
+  OwnPage own_{JobId{"own"}, JobClass::kOpportunistic, 0};
+  OwnPage second_rank_{JobId{"own"}, JobClass::kOpportunistic, 1};
+  OwnPage third_rank_{JobId{"own"}, JobClass::kOpportunistic, 2};
+  PeerObserver rank_{JobId{"own"}, &own_.page()};
+};
+
+TEST_F(GangObserver, TheFrontIsTheRankThatHasBegunMost) {
+  EXPECT_EQ(rank_.ranks(), 2U);
+  EXPECT_EQ(rank_.peers(), 0U) << "ranks of the own job are no neighbours";
+  GangObservation gang = rank_.observe(kNow).gang;
+  EXPECT_EQ(gang.epoch, 3U);
+  EXPECT_EQ(gang.begun, 5U);
+  EXPECT_EQ(gang.front, 5U);
+  show(third_rank_, 7);
+  gang = rank_.observe(kNow).gang;
+  EXPECT_EQ(gang.front, 7U);
+  EXPECT_TRUE(gang.behind());
+  own_.page().collectives_begun.store(9);
+  EXPECT_EQ(rank_.observe(kNow).gang.front, 9U) << "itself";
+}
+
+TEST_F(GangObserver, ASilentOrDeadRankIsNotTheFront) {
+  show(third_rank_, 7);
+  third_rank_.page().heartbeat_ns.store(to_page_time(kNow - seconds{3}));
+  EXPECT_FALSE(rank_.observe(kNow).gang.behind());
+  third_rank_.page().heartbeat_ns.store(to_page_time(kNow));
+  EXPECT_TRUE(rank_.observe(kNow).gang.behind());
+  rank_.remove_peer(22);
+  EXPECT_FALSE(rank_.observe(kNow).gang.behind());
+  EXPECT_EQ(rank_.ranks(), 1U);
+}
+
+TEST_F(GangObserver, WithoutACoordinatorThereIsNoGang) {
+  show(third_rank_, 7);
+  device_.heartbeat_ns.store(to_page_time(kNow - seconds{3}));
+  EXPECT_EQ(rank_.observe(kNow).gang.epoch, 0U);
+  device_.heartbeat_ns.store(to_page_time(kNow));
+  entry(0).gang_epoch.store(0);
+  EXPECT_FALSE(rank_.observe(kNow).gang.behind()) << "the coordinator freed it";
+}
+
+TEST_F(GangObserver, ShowsItsStandByEpoch) {
+  rank_.show_gang(3, 6);
+  EXPECT_EQ(own_.page().gang_epoch.load(), 3U);
+  EXPECT_EQ(own_.page().gang_stand.load(), 6U);
+  rank_.show_gang(4, 0);
+  EXPECT_EQ(own_.page().gang_epoch.load(), 4U);
+  EXPECT_EQ(own_.page().gang_stand.load(), 0U);
+}
+
+TEST_F(GangObserver, WithoutAPageOfItsOwnAProcessIsNeverBehind) {
+  show(third_rank_, 7);
+  observer_.set_device_page(wire::MappedPage(device_fd_.get(), wire::kPageSize, false));
+  observer_.add_peer(22, view_of(third_rank_));
+  EXPECT_EQ(observer_.observe(kNow).gang.epoch, 0U);
+  observer_.show_gang(1, 1);  // nowhere to show it
+}
+
+TEST_F(GangObserver, NonsenseInAnotherRanksPageOpensNoGateForLong) {
+  show(third_rank_, UINT64_MAX);
+  const GangObservation gang = rank_.observe(kNow).gang;
+  EXPECT_TRUE(gang.behind());
+  EXPECT_FALSE(runs_on(gang, kMostCatchUp));
+}
+
+/// A data-parallel guaranteed job: its device is free only while all of its ranks wait.
+TEST_F(Law6Observer, AGapBeginsWithTheLastRankOfAGuaranteedJob) {
+  observer_.add_peer(10, view_of(first_));
+  observer_.add_peer(11, view_of(second_));
+  set(first_, wire::Activity::kWaiting, kNow - milliseconds{20}, kNow + milliseconds{50});
+  set(second_, wire::Activity::kBusy, kNow - milliseconds{20});
+  EXPECT_FALSE(lets_an_op_pass(kNow)) << "one computes, or waits for the other in a collective";
+  set(second_, wire::Activity::kWaiting, kNow - milliseconds{5}, kNow + milliseconds{50});
+  EXPECT_TRUE(lets_an_op_pass(kNow));
+  set(first_, wire::Activity::kBusy, kNow);
+  EXPECT_FALSE(lets_an_op_pass(kNow)) << "and ends with the first";
+}
+
 TEST_F(PeerObserverTest, RefusesPagesThatAreNone) {
   device_.header.version = 99;
   EXPECT_THROW(use_device(), std::runtime_error);
