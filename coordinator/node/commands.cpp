@@ -196,6 +196,7 @@ json NodeCoordinator::job_status(const Job& job, TimePoint now) const {
   result["baseline_seconds"] = baseline.steps > 0 ? json(baseline.seconds) : json(nullptr);
   result["baseline_steps"] = baseline.steps;
   result["serves"] = job.serves();
+  result["measured_by"] = guaranteed ? json(to_string(job.signal)) : json(nullptr);
   result["slo"] = guaranteed ? json(slo_of(job)) : json(nullptr);
   result["share"] = {{"now", guaranteed ? job.share.max : job.share_now},
                      {"min", job.share.min},
@@ -282,15 +283,13 @@ void NodeCoordinator::end_job(Job& job, const std::string& exit_reason, TimePoin
   for (const Member& member : job.members) ledger_.close(job.key(member));
   ledger_.set_unmanaged(job.id, Bytes{});
   if (job.job_class == JobClass::kOpportunistic) forget_speeds();
-  const TimePoint started = job.started;
-  const JobId id = job.id;
-  job.members.clear();
+  Job past = table_.take(job.id);  // `job` is gone from here on
+  past.members.clear();
+  const TimePoint started = past.started;
   ended_.push_back(
-      {std::move(status), started, now, std::move(job), std::move(costs), std::move(device)});
+      {std::move(status), started, now, std::move(past), std::move(costs), std::move(device)});
   if (ended_.size() > kEndedKept) ended_.pop_front();
   forget_ended(now);
-  job.id = id;  // by which it is found
-  table_.remove(id);
   idle_since_ = now;
 }
 

@@ -32,6 +32,7 @@ constexpr double kLongStep = 0.15;     // seconds: two steps must do where a loo
 constexpr double kFreshSeconds = 2.0;  // a baseline of now, or of so many steps ago
 constexpr double kFreshSteps = 5.0;
 constexpr std::uint64_t kFirstSteps = 3;  // of a job that say little about those that follow
+constexpr double kBetweenLooks = 0.2;     // at a job that is measured by its time on cores
 constexpr double kMostTokens = 5.0;       // seconds, or two windows if those are longer
 
 double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
@@ -102,7 +103,7 @@ bool ComputeController::sync_jobs(const ComputeView& view) {
     const auto [entry, is_new] = guaranteed_.try_emplace(job.id);
     entry->second.slo = job.slo;
     entry->second.gaps = job.gaps;
-    entry->second.history.follow(job.serves ? StepSignal::kTail : StepSignal::kMedian);
+    entry->second.history.follow(job.signal);
     if (!is_new) continue;
     arrived = true;
     entry->second.last_step = job.step_number;
@@ -183,8 +184,13 @@ void ComputeController::sample_steps(const ComputeView& view) {
     Tracked& tracked = guaranteed_.at(job.id);
     if (job.step_number == tracked.last_step) continue;
     tracked.last_step = job.step_number;
-    tracked.history.add(view.now, job.step_last);
+    // A step may be told long after its end, when the device's state was another one.
+    const bool told = job.step_end > TimePoint{} && job.step_end < view.now;
+    tracked.history.add(told ? job.step_end : view.now, job.step_last);
     tracked.step_seconds = seconds(job.step_last);
+    if (job.signal == StepSignal::kCores) {
+      tracked.step_seconds = std::max(tracked.step_seconds, kBetweenLooks);
+    }
     if (sharing_ && !window_closed_ && tracked.history.change_suspected()) tracked.suspected = true;
   }
 }
@@ -211,8 +217,8 @@ bool ComputeController::urgent() const {
   return std::any_of(guaranteed_.begin(), guaranteed_.end(), [](const auto& entry) {
     const Tracked& tracked = entry.second;
     if (tracked.step_seconds <= 0.0 || tracked.last_step < kFirstSteps) return false;
-    return tracked.suspected || (tracked.history.baseline_steps() == 0 &&
-                                 tracked.history.signal() == StepSignal::kMedian);
+    return tracked.suspected ||
+           (tracked.history.baseline_steps() == 0 && tracked.history.signal() != StepSignal::kTail);
   });
 }
 
@@ -312,7 +318,7 @@ void ComputeController::control(const ComputeView& view) {
       // Against a baseline of a while ago it may be the job that has changed.
       const double age = seconds(view.now - tracked.history.newest_quiet());
       const bool old = age > std::max(kFreshSeconds, kFreshSteps * tracked.step_seconds);
-      if (old && tracked.history.signal() == StepSignal::kMedian && all_controlled(view)) {
+      if (old && tracked.history.signal() != StepSignal::kTail && all_controlled(view)) {
         tracked.suspected = true;
       }
     }

@@ -61,11 +61,12 @@ struct ShareDecision {
 struct ComputeView {
   struct Guaranteed {
     JobId id;
-    std::uint64_t step_number = 0;  ///< of its slowest rank's page; 0: no step yet
+    std::uint64_t step_number = 0;  ///< of its slowest rank; 0: no step yet
     Duration step_last{};
     double slo = 0.01;
-    bool serves = false;  ///< its steps are requests: their 99th percentile counts
+    StepSignal signal = StepSignal::kMedian;                      ///< what its steps are
     std::shared_ptr<const std::vector<GapClass>> gaps = nullptr;  ///< of late; null: not known
+    TimePoint step_end{};                                         ///< zero: when it was seen
     bool operator==(const Guaranteed&) const = default;
   };
   struct Opportunistic {

@@ -408,7 +408,7 @@ class Daemon {
   void read_pages(TimePoint now) {
     for (const Job& job : coordinator_.table().jobs()) {
       for (const Member& member : job.members) {
-        const auto reading = pages_.read({job.id, member.pid});
+        const auto reading = pages_.read({job.id, member.pid}, now);
         if (reading) coordinator_.observe_page(job.id, member.pid, *reading, now);
       }
     }

@@ -2,6 +2,7 @@
 // Answers `commensal explain`: who was throttled, why, and what it cost whom.
 #include <algorithm>
 #include <cmath>
+#include <ranges>
 
 #include "coordinator/node/node_coordinator.h"
 
@@ -129,10 +130,10 @@ void NodeCoordinator::keep_history(TimePoint now) {
 
 void NodeCoordinator::forget_ended(TimePoint now) {
   std::size_t newer = 0;
-  for (auto ended = ended_.rbegin(); ended != ended_.rend(); ++ended) {
-    if (newer++ < kEndedExplained && ended->ended >= now - kHistory) continue;
-    ended->job.reset();
-    ended->costs = ended->device = nullptr;
+  for (Ended& ended : std::views::reverse(ended_)) {
+    if (newer++ < kEndedExplained && ended.ended >= now - kHistory) continue;
+    ended.job.reset();
+    ended.costs = ended.device = nullptr;
   }
 }
 
@@ -141,13 +142,13 @@ void NodeCoordinator::follow_gaps(Job& job, TimePoint now) {
   if (speaker == nullptr) return;
   if (job.job_class == JobClass::kGuaranteed) {
     const Stretch stretch = stretch_of(job.history, now - kGapWindow, now);
-    if (stretch.length() <= 0.0) return;
+    if (stretch.from == nullptr || stretch.length() <= 0.0) return;
     job.gaps = std::make_shared<const std::vector<GapClass>>(
         gap_classes(speaker->stats, stretch.from->gaps, stretch.length()));
     return;
   }
   const Stretch stretch = stretch_of(job.history, now - kUseWindow, now);
-  if (stretch.length() <= 0.0) return;
+  if (stretch.from == nullptr || stretch.length() <= 0.0) return;
   job.hand_overs =
       std::max(0.0, stretch.to->hand_overs - stretch.from->hand_overs) / stretch.length();
 }
@@ -155,7 +156,7 @@ void NodeCoordinator::follow_gaps(Job& job, TimePoint now) {
 double NodeCoordinator::used_of_late(const Job& job, TimePoint now) const {
   const Stretch stretch = stretch_of(job.history, now - kUseWindow, now);
   const double length = stretch.length();
-  if (length <= 0.0) return 0.0;
+  if (stretch.from == nullptr || length <= 0.0) return 0.0;
   return (stretch.to->core_seconds - stretch.from->core_seconds) / (length * device_.cores);
 }
 
@@ -368,12 +369,12 @@ NodeCoordinator::Told NodeCoordinator::find_told(const std::string& id_or_name) 
     known += (known.empty() ? "" : ", ") + job.id.str() + " (" + job.name + more + ")";
   };
   for (const Job& job : table_.jobs()) add(job, "");
-  for (auto past = ended_.rbegin(); past != ended_.rend(); ++past) {
-    if (!past->job) continue;
-    if (past->job->id.str() == id_or_name || has_name(*past->job)) {
-      return {&*past->job, past->ended, ""};
+  for (const Ended& past : std::views::reverse(ended_)) {
+    if (!past.job) continue;
+    if (past.job->id.str() == id_or_name || has_name(*past.job)) {
+      return {&*past.job, past.ended, ""};
     }
-    add(*past->job, ", ended");
+    add(*past.job, ", ended");
   }
   return {nullptr, std::nullopt,
           "no job '" + id_or_name + "' of the last ten minutes; " +

@@ -3,6 +3,7 @@
 #include "coordinator/node/job_table.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace commensal::node {
 namespace {
@@ -107,6 +108,28 @@ bool Job::serves() const noexcept {
   });
 }
 
+StepKnowledge Job::step_knowledge() const noexcept {
+  StepKnowledge known;
+  known.serves = serves();
+  for (const Member& member : members) {
+    if (trains(member)) known.stretches += member.pace.number();
+  }
+  if (const Member* shown = slowest(); shown != nullptr) {
+    known.number = shown->page->step_number;
+    known.confidence = shown->page->step_confidence;
+  }
+  return known;
+}
+
+const Member* Job::slowest_on_cores() const noexcept {
+  const Member* worst = nullptr;
+  for (const Member& m : members) {
+    if (!trains(m) || m.pace.number() == 0) continue;
+    if (worst == nullptr || m.pace.length() > worst->pace.length()) worst = &m;
+  }
+  return worst;
+}
+
 Duration Job::core_time() const noexcept {
   Duration sum = gone_core_time;
   for (const Member& member : members) sum += member.cpu.totals().run;
@@ -178,8 +201,12 @@ Job* JobTable::add(Job job, std::size_t slots) {
   return &jobs_.emplace_back(std::move(job));
 }
 
-void JobTable::remove(JobId id) {
-  std::erase_if(jobs_, [&](const Job& job) { return job.id == id; });
+Job JobTable::take(JobId id) {
+  const auto found =
+      std::find_if(jobs_.begin(), jobs_.end(), [&](const Job& job) { return job.id == id; });
+  Job job = std::move(*found);
+  jobs_.erase(found);
+  return job;
 }
 
 JobTable::Lookup JobTable::resolve(const std::string& id_or_name) {

@@ -13,6 +13,7 @@
 #include "allocator/base/bytes.h"
 #include "allocator/base/clock.h"
 #include "allocator/base/ids.h"
+#include "coordinator/node/core_pace.h"
 #include "coordinator/node/core_share.h"
 #include "coordinator/node/cpu_meter.h"
 #include "coordinator/node/gang_keeper.h"
@@ -37,6 +38,8 @@ struct PageReading {
   TimePoint heartbeat;
   std::uint64_t step_number = 0;
   Duration step_last{};
+  TimePoint step_end;            ///< zero: an older writer
+  double step_confidence = 1.0;  ///< 0..1: how sure its tracker is that these are steps
   Bytes memory_wanted;
   bool waits = false;   ///< for data, for a request, or at its closed gate
   bool serves = false;  ///< its steps are requests; `step_last` is a latency
@@ -61,6 +64,7 @@ struct Member {
   std::optional<Bytes> resident;  ///< what the kernel showed last; nothing: it cannot be read
   RecentLeast beside;             ///< of it, what is not `held`
   CpuMeter cpu;                   ///< its time on cores since it was first looked at
+  CorePace pace;                  ///< of a guaranteed job's process
   TimeUseHistory time_use;        ///< of a guaranteed job's process: quiet and shared
   nlohmann::json stats;           ///< its newest report; null before the first
   std::optional<PageReading> page;
@@ -96,7 +100,8 @@ struct Job {
   policies::MemoryRange memory;
   policies::ShareRange share;
   std::string law;
-  std::optional<double> slo;  ///< of a guaranteed job; nothing: the coordinator's
+  std::optional<double> slo;                ///< of a guaranteed job; nothing: the coordinator's
+  StepSignal signal = StepSignal::kMedian;  ///< what a guaranteed job's slowdown is measured by
   bool paused = false;
   std::vector<Member> members;
   Revision revision = 0;
@@ -142,6 +147,10 @@ struct Job {
   /// The process whose steps tell how fast the job is: of those that train, the one that is least
   /// far; of several, the one whose last step took longest. Null before the first step.
   [[nodiscard]] const Member* slowest() const noexcept;
+  /// What is known of its steps, and of its time on cores.
+  [[nodiscard]] StepKnowledge step_knowledge() const noexcept;
+  /// The training process on whose cores a piece of work took longest of late; null: none is known.
+  [[nodiscard]] const Member* slowest_on_cores() const noexcept;
   /// The process that speaks for the job: its lowest rank, else its first main.
   [[nodiscard]] const Member* speaker() const noexcept;
   /// Time on cores of all processes that ever registered, since each was first looked at.
@@ -161,7 +170,9 @@ class JobTable {
   [[nodiscard]] Job* find(const JobId& id) noexcept;
   /// Adds a job on a free slot. Null if none of the `slots` is free.
   Job* add(Job job, std::size_t slots);
-  void remove(JobId id);  // by value: the caller's may be inside the table
+  /// Takes a job out of the table, in which it must be. @param id  by value: the caller's may be
+  /// inside of it.
+  Job take(JobId id);
 
   struct Lookup {
     Job* job = nullptr;

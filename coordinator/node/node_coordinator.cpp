@@ -435,7 +435,9 @@ void NodeCoordinator::observe_cpu(const JobId& id, std::int64_t pid, const Threa
   member->cpu.note(threads, pid);
   // What a job does before its first step is no part of its steps.
   const bool steps = member->page && member->page->step_number > 0;
-  if (job->job_class == JobClass::kGuaranteed && job->trains(*member) && steps) {
+  if (job->job_class != JobClass::kGuaranteed || !job->trains(*member)) return;
+  member->pace.note(member->cpu.totals());
+  if (steps) {
     member->time_use.note(now, member->cpu.totals(), io_stalled.value_or(Duration{}), was_quiet_);
   }
 }
@@ -711,17 +713,24 @@ void NodeCoordinator::update_shares(TimePoint now) {
   ComputeView view;
   view.now = now;
   view.device = DeviceId{device_.id};
-  for (const Job& job : table_.jobs()) {
+  for (Job& job : table_.jobs()) {
     if (job.job_class == JobClass::kOpportunistic) {
       view.opportunistic.push_back({job.id, job.share, job.paused || job.parked(),
                                     job.in_idle_class(), job.law == kControlled,
                                     used_of_late(job, now), job.hand_overs});
       continue;
     }
-    ComputeView::Guaranteed seen{job.id, 0, {}, slo_of(job), job.serves(), job.gaps};
-    if (const Member* slowest = job.slowest(); slowest != nullptr) {
+    follow_signal(job, now);
+    ComputeView::Guaranteed seen{job.id, 0, {}, slo_of(job), job.signal, job.gaps};
+    if (job.signal == StepSignal::kCores) {
+      if (const Member* slowest = job.slowest_on_cores(); slowest != nullptr) {
+        seen.step_number = job.step_knowledge().stretches;
+        seen.step_last = slowest->pace.length();
+      }
+    } else if (const Member* slowest = job.slowest(); slowest != nullptr) {
       seen.step_number = slowest->page->step_number;
       seen.step_last = slowest->page->step_last;
+      seen.step_end = slowest->page->step_end;
     }
     view.guaranteed.push_back(seen);
   }
@@ -748,6 +757,20 @@ void NodeCoordinator::update_shares(TimePoint now) {
   }
   update_turns(now);
   update_gangs(now);
+}
+
+void NodeCoordinator::follow_signal(Job& job, TimePoint now) {
+  const StepKnowledge known = job.step_knowledge();
+  const StepSignal before = std::exchange(job.signal, choose_signal(known, job.signal));
+  if (job.signal == before) return;
+  std::string why;
+  if (job.signal == StepSignal::kCores) {
+    why = known.number == 0 ? "time on its cores: no step was seen"
+                            : "time on its cores: what it shows as steps is too irregular";
+  } else {
+    why = job.signal == StepSignal::kTail ? "the 99th percentile of its requests" : "its steps";
+  }
+  log(job.id, "steps", "slowdown is measured by " + why, now);
 }
 
 bool NodeCoordinator::is_closed(const Job& job) const {

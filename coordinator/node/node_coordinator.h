@@ -201,6 +201,8 @@ class NodeCoordinator {
   void update_shares(TimePoint now);
   void update_turns(TimePoint now);
   void update_cores(TimePoint now);
+  /// Chooses what a guaranteed job's slowdown is measured by.
+  void follow_signal(Job& job, TimePoint now);
   void update_gangs(TimePoint now);
   /// Whether the gates of an opportunistic job are ordered to close.
   [[nodiscard]] bool is_closed(const Job& job) const;

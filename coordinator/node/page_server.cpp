@@ -248,7 +248,7 @@ void PageServer::forget(const ProcessKey& process) {
   processes_.remove_if([&](const Process& p) { return p.known && p.key == process; });
 }
 
-std::optional<PageReading> PageServer::read(const ProcessKey& process) const {
+std::optional<PageReading> PageServer::read(const ProcessKey& process, TimePoint now) const {
   const Process* found = find(process);
   if (found == nullptr) return std::nullopt;
   const auto* page = found->page.as<wire::JobPage>();
@@ -259,9 +259,13 @@ std::optional<PageReading> PageServer::read(const ProcessKey& process) const {
   reading.heartbeat = TimePoint{nanoseconds(page->heartbeat_ns)};
   reading.step_number = page->step_number.load(std::memory_order_acquire);
   reading.step_last = nanoseconds(page->step_last_ns);
+  reading.step_end = TimePoint{nanoseconds(page->step_end_ns)};
+  reading.step_confidence = std::min(
+      1.0, static_cast<double>(page->step_confidence_ppm.load(std::memory_order_relaxed)) * 1e-6);
   reading.memory_wanted = Bytes{page->memory_wanted.load(std::memory_order_relaxed)};
   const auto activity = static_cast<wire::Activity>(page->activity.load(std::memory_order_relaxed));
-  reading.waits = activity == wire::Activity::kWaiting || activity == wire::Activity::kPaused;
+  const auto now_ns = static_cast<std::uint64_t>(now.time_since_epoch().count());
+  reading.waits = wire::present_wait(*page, now_ns).waits || activity == wire::Activity::kPaused;
   reading.serves = page->step_kind.load(std::memory_order_relaxed) ==
                    static_cast<std::uint64_t>(wire::StepKind::kRequests);
   reading.burst = nanoseconds(page->gate_burst_ns);

@@ -41,7 +41,7 @@ class PageServer {
   /// Forgets a process that is gone.
   void forget(const ProcessKey& process);
 
-  [[nodiscard]] std::optional<PageReading> read(const ProcessKey& process) const;
+  [[nodiscard]] std::optional<PageReading> read(const ProcessKey& process, TimePoint now) const;
   /// Whether the process has its line open: it lives, and is the program that opened it.
   [[nodiscard]] bool connected(const ProcessKey& process) const;
   /// The pidfd that the process sent; -1 without one.

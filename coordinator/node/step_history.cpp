@@ -78,6 +78,15 @@ Range most_of(Iterator begin, Iterator end) {
 
 }  // namespace
 
+const char* to_string(StepSignal signal) noexcept {
+  switch (signal) {
+    case StepSignal::kMedian: return "steps";
+    case StepSignal::kTail: return "requests";
+    case StepSignal::kCores: return "cores";
+  }
+  return "steps";
+}
+
 void StepHistory::follow(StepSignal signal) {
   if (signal == signal_) return;
   signal_ = signal;
@@ -155,7 +164,7 @@ void StepHistory::rebase(std::size_t newest) {
 }
 
 bool StepHistory::change_suspected() const {
-  if (signal_ != StepSignal::kMedian || recent_.size() < kJumpSteps) return false;
+  if (signal_ == StepSignal::kTail || recent_.size() < kJumpSteps) return false;
   const auto border = recent_.end() - static_cast<std::ptrdiff_t>(kJumpSteps);
   const Range newest = range_of(border, recent_.end());
   if (quiet_steps_.size() >= kJumpSteps) {
@@ -213,7 +222,7 @@ MedianEstimate StepHistory::shared() const { return estimate(shared_steps_); }
 std::optional<SlowdownEstimate> StepHistory::slowdown() const {
   const Sizes& size = sizes(signal_);
   if (quiet_steps_.size() < size.least_quiet || shared_steps_.size() < size.least_shared) {
-    if (signal_ != StepSignal::kMedian || quiet_steps_.size() < kJumpSteps ||
+    if (signal_ == StepSignal::kTail || quiet_steps_.size() < kJumpSteps ||
         shared_steps_.size() < kJumpSteps) {
       return std::nullopt;
     }

@@ -28,8 +28,11 @@ struct SlowdownEstimate {
   std::size_t steps = 0;  ///< shared ones that it is made of
 };
 
-/// What is compared: of training the median step, of a server the 99th percentile of requests.
-enum class StepSignal : std::uint8_t { kMedian, kTail };
+/// What is compared: of training the median step, of a server the 99th percentile of requests, and
+/// of a job whose steps are not known the median time that a piece of its work takes (CorePace).
+enum class StepSignal : std::uint8_t { kMedian, kTail, kCores };
+/// "steps", "requests" or "cores".
+[[nodiscard]] const char* to_string(StepSignal signal) noexcept;
 
 /// Collects step times while the device is *quiet* (no opportunistic op may run) and *shared*.
 ///

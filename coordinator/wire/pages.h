@@ -97,7 +97,10 @@ struct JobPage {
   Word collectives_ended;
   Word gang_epoch;  ///< newest epoch of the device entry that its gate acted on
   Word gang_stand;  ///< in it: collectives begun when its gate closed, plus 1; 0: not closed
-  std::uint64_t reserved1[14];
+  /// After so long without a sign of work the job waits for a request, though nobody says so: see
+  /// `present_wait`; 0: its waits are told.
+  Word quiet_ns;
+  std::uint64_t reserved1[13];
 };
 static_assert(std::is_standard_layout_v<JobPage>);
 static_assert(offsetof(JobPage, job_id) == 32);
@@ -115,6 +118,29 @@ static_assert(kGapTableOffset + sizeof(GapTable) <= kPageSize);
 }
 [[nodiscard]] inline GapTable& gap_table(JobPage& page) noexcept {
   return *reinterpret_cast<GapTable*>(reinterpret_cast<char*>(&page) + kGapTableOffset);
+}
+
+/// The wait in which a process is.
+struct PresentWait {
+  bool waits = false;
+  std::uint64_t since_ns = 0;
+  GapPhase phase = GapPhase::kUnknown;
+};
+
+/// Reads it off a page, told or concluded from silence. @param now_ns  CLOCK_MONOTONIC.
+[[nodiscard]] inline PresentWait present_wait(const JobPage& page, std::uint64_t now_ns) noexcept {
+  const auto activity = static_cast<Activity>(page.activity.load(std::memory_order_acquire));
+  if (activity == Activity::kWaiting) {
+    return {true, page.activity_since_ns.load(std::memory_order_relaxed),
+            static_cast<GapPhase>(page.wait_phase.load(std::memory_order_relaxed))};
+  }
+  const std::uint64_t quiet = page.quiet_ns.load(std::memory_order_relaxed);
+  const std::uint64_t touched = page.last_touch_ns.load(std::memory_order_relaxed);
+  if (activity == Activity::kPaused || quiet == 0 || touched == 0 || touched >= now_ns ||
+      now_ns - touched < quiet) {
+    return {};
+  }
+  return {true, touched, GapPhase::kRequests};
 }
 
 /// What the coordinator tells one job's processes between two messages.

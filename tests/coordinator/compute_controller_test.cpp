@@ -714,5 +714,59 @@ TEST(Law5Compute, Law5_BreaksWhenAControllerHasSeenMore) {
   EXPECT_NE(shares_after(Duration::zero()), shares_after(3s));
 }
 
+// A request that was found is told when the next one comes: perhaps after a window has begun.
+TEST(ComputeController, AStepCountsForTheTimeInWhichItRan) {
+  for (const bool told : {true, false}) {
+    ComputeController controller{ComputeConfig{}};
+    ComputeView view;
+    view.device = DeviceId{"host"};
+    view.guaranteed = {{JobId{"g"}, 0, {}}};
+    view.now = TimePoint{1h};
+    (void)controller.update(view);
+    const auto step = [&](Duration length, Duration ended_before) {
+      ++view.guaranteed[0].step_number;
+      view.guaranteed[0].step_last = length;
+      if (told) view.guaranteed[0].step_end = view.now - ended_before;
+      (void)controller.update(view);
+    };
+    for (int i = 0; i < 5; ++i) {
+      view.now += 100ms;
+      step(10ms, 0ms);
+    }
+    EXPECT_EQ(controller.baseline(JobId{"g"}).steps, 5U);
+    // It ended before the device was quiet again.
+    view.opportunistic = {{JobId{"o"}, {0, 1}, false, true}};
+    (void)controller.update(view);
+    view.now += 1s;
+    view.opportunistic.clear();
+    (void)controller.update(view);
+    view.now += 200ms;
+    step(10ms, 210ms);
+    EXPECT_EQ(controller.baseline(JobId{"g"}).steps, told ? 5U : 6U);
+  }
+}
+
+TEST(ComputeController, AJobThatIsMeasuredByItsCoresHasAMedianOfPieces) {
+  ComputeController controller{ComputeConfig{}};
+  ComputeView view;
+  view.device = DeviceId{"host"};
+  view.guaranteed = {{JobId{"g"}, 0, {}, 0.01, StepSignal::kCores}};
+  view.opportunistic = {{JobId{"o"}, {0, 1}, false, false}};
+  double share = 0.0;
+  std::size_t closed = 0;
+  for (int look = 0; look < 3000; ++look) {  // ten minutes, five looks a second
+    view.now = TimePoint{1h} + look * 200ms;
+    ++view.guaranteed[0].step_number;
+    view.guaranteed[0].step_last = std::chrono::duration_cast<Duration>(50ms * (1.0 + 0.2 * share));
+    const auto plan = controller.update(view);
+    share = plan.shares.at(0).share;
+    if (controller.window_closed()) ++closed;
+  }
+  EXPECT_NEAR(controller.baseline(JobId{"g"}).seconds, 0.05, 1e-4);
+  ASSERT_TRUE(controller.slowdown(JobId{"g"}));
+  EXPECT_LT(controller.slowdown(JobId{"g"})->value, 0.02);
+  EXPECT_LT(closed, 300U);
+}
+
 }  // namespace
 }  // namespace commensal::node

@@ -358,7 +358,11 @@ TEST_F(JobOfRanksTest, ASpawnedHelperBecomesARank) {
 TEST_F(JobOfRanksTest, ItsStepsAreThoseOfItsSlowestRank) {
   job_class_ = JobClass::kGuaranteed;
   const auto steps_at = [&](int pid, std::uint64_t number, Duration last) {
-    node_.observe_page(JobId{"j"}, pid, PageReading{now_, number, last, 0_B}, now_);
+    PageReading reading;
+    reading.heartbeat = now_;
+    reading.step_number = number;
+    reading.step_last = last;
+    node_.observe_page(JobId{"j"}, pid, reading, now_);
   };
   add(100, "main");
   add(101, "rank");
@@ -376,6 +380,46 @@ TEST_F(JobOfRanksTest, ItsStepsAreThoseOfItsSlowestRank) {
   const auto job = node_.status("j", now_)["jobs"][0];
   EXPECT_GT(job["baseline_steps"], 0);
   EXPECT_NEAR(job["baseline_seconds"].get<double>(), 0.05, 1e-6);
+}
+
+TEST_F(JobOfRanksTest, WithoutStepsItIsMeasuredByItsTimeOnCores) {
+  job_class_ = JobClass::kGuaranteed;
+  add(100, "main");
+  settle();
+  const auto measured_by = [&] {
+    return node_.status("j", now_)["jobs"][0]["measured_by"].get<std::string>();
+  };
+  ThreadTimes threads{{100, {}}};
+  const auto work = [&](int looks, Duration delayed) {
+    for (int i = 0; i < looks; ++i) {
+      now_ += 200ms;
+      threads[100].run += 200ms - delayed;
+      threads[100].delayed += delayed;
+      node_.observe_cpu(JobId{"j"}, 100, threads, {}, now_);
+      node_.sample(now_);
+      node_.tick(now_);
+    }
+  };
+  work(10, {});
+  EXPECT_EQ(measured_by(), "steps");
+  work(60, {});
+  EXPECT_EQ(measured_by(), "cores");
+  EXPECT_NEAR(node_.status("j", now_)["jobs"][0]["baseline_seconds"].get<double>(), 0.05, 1e-6);
+  const auto steps = [&](std::uint64_t number, double confidence) {
+    PageReading reading;
+    reading.heartbeat = now_;
+    reading.step_number = number;
+    reading.step_last = 50ms;
+    reading.step_confidence = confidence;
+    node_.observe_page(JobId{"j"}, 100, reading, now_);
+    work(1, {});
+  };
+  steps(5, 0.9);
+  EXPECT_EQ(measured_by(), "cores") << "too few to tell";
+  steps(20, 0.9);
+  EXPECT_EQ(measured_by(), "steps");
+  steps(30, 0.3);
+  EXPECT_EQ(measured_by(), "cores");
 }
 
 TEST_F(NodeCoordinatorTest, AskingIsAnsweredAtOnceFromFreeMemory) {

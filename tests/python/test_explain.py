@@ -316,6 +316,50 @@ def test_a_job_that_serves_requests_is_seen_to_wait_between_them(world: World) -
     server.wait()
 
 
+SERVE_UNMARKED = """
+import socket, threading, time, torch
+ours, theirs = socket.socketpair()
+def ask():
+    while True:
+        time.sleep(0.03)
+        theirs.send(b"x")
+        theirs.recv(1)
+threading.Thread(target=ask, daemon=True).start()
+model = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(8)]).eval()
+with torch.inference_mode():
+    model(torch.randn(1, 64))
+    print("ready", flush=True)
+    while ours.recv(1):
+        for _ in range(20):
+            model(torch.randn(4, 64))
+        ours.send(b"y")
+"""
+
+
+def test_a_server_that_marks_nothing_is_found_out(world: World) -> None:
+    command = str(Path(sys.executable).parent / "commensal")
+    script = world.script(SERVE_UNMARKED, "unmarked.py")
+    server = world.start(
+        [command, "run", "--guaranteed", "--name", "unmarked", "--", sys.executable, script]
+    )
+    read_line(server, "ready")
+
+    def record() -> dict[str, Any]:
+        [job] = json.loads(world.commensal("status", "unmarked", "--json").stdout)["jobs"]
+        return dict(job)
+
+    wait_until("seen to serve", lambda: bool(record()["serves"]))
+    wait_until("enough of them", lambda: int(record()["step"]["number"]) > 20)
+    job = record()
+    assert job["measured_by"] == "requests"
+    assert job["slo"] == pytest.approx(0.1)
+    assert job["step"]["source"] == "found"
+    assert job["activity"]["wait_typical_seconds"] > 0.01
+    assert [gap["phase"] for gap in job["activity"]["gaps"]] == ["requests"]
+    server.kill()
+    server.wait()
+
+
 def explained(world: World) -> dict[str, Any]:
     done = world.commensal("explain", "sweep", "--json")
     assert done.returncode == 0, done.stderr

@@ -35,12 +35,14 @@ OwnPage::OwnPage(const JobId& job, JobClass job_class, int rank)
   own.rank = static_cast<std::uint32_t>(rank);
 }
 
-ActivityRecorder::ActivityRecorder(wire::JobPage& page, const Clock& clock)
-    : page_(page), table_(wire::gap_table(page)), clock_(clock) {}
+ActivityRecorder::ActivityRecorder(wire::JobPage& page, const Clock& clock,
+                                   ThreadUse (*thread_use)() noexcept)
+    : page_(page), table_(wire::gap_table(page)), clock_(clock), thread_use_(thread_use) {}
 
 void ActivityRecorder::fetch_begin() noexcept {
   const TimePoint now = clock_.now();
   const MutexLock lock(mutex_);
+  stop_finding();
   if (depth_ != 0) {
     ++depth_;
     return;
@@ -146,7 +148,10 @@ void ActivityRecorder::end_waiting(TimePoint now) noexcept {
 }
 
 void ActivityRecorder::note_wait(TimePoint now) noexcept {
-  const Duration length = std::max(Duration::zero(), now - wait_since_);
+  note_length(std::max(Duration::zero(), now - wait_since_));
+}
+
+void ActivityRecorder::note_length(Duration length) noexcept {
   phases_[static_cast<std::size_t>(phase_)].lengths.add(length);
   // The totals are those of waits for data and requests, as they always were.
   if (phase_ == wire::GapPhase::kBoundary || phase_ == wire::GapPhase::kCheckpoint) return;
@@ -161,6 +166,7 @@ void ActivityRecorder::note_wait(TimePoint now) noexcept {
 Duration ActivityRecorder::request_end() noexcept {
   const TimePoint now = clock_.now();
   const MutexLock lock(mutex_);
+  stop_finding();
   if (depth_ != 0) return {};  // waits for data already
   const TimePoint began = std::exchange(request_began_, TimePoint{});
   if (ends_by_.load(kRelaxed) != EndsBy::kRequest) {
@@ -182,6 +188,7 @@ void ActivityRecorder::ended_by_work() noexcept {
 
 void ActivityRecorder::trained() noexcept {
   const MutexLock lock(mutex_);
+  stop_finding();
   fetches_.trained();
 }
 
@@ -209,14 +216,46 @@ void ActivityRecorder::worked() noexcept {
                        std::memory_order_release);
 }
 
-void ActivityRecorder::touch() noexcept {
+void ActivityRecorder::stop_finding() noexcept {
+  if (!finds_requests_.exchange(false, kRelaxed)) return;
+  page_.quiet_ns.store(0, kRelaxed);
+}
+
+std::optional<FoundRequest> ActivityRecorder::look_for_request() noexcept {
+  const TimePoint now = clock_.now();
+  // Of two threads that come at once one may see the other's time, which is no pause.
+  const std::uint64_t last = page_.last_touch_ns.exchange(to_page_time(now), kRelaxed);
+  if (last == 0 || now - from_page_time(last) < RequestFinder::kLeastPause) return std::nullopt;
+  thread_local constinit char thread = 0;
+  const ThreadUse use = thread_use_();
+  const MutexLock lock(mutex_);
+  if (!finds_requests_.load(kRelaxed) || depth_ != 0) return std::nullopt;
+  auto found = requests_.note(from_page_time(last), now, &thread, use);
+  if (!found) return std::nullopt;
+  phase_ = wire::GapPhase::kRequests;
+  note_length(found->waited);
+  if (requests_.found() < RequestFinder::kBefore) return std::nullopt;
+  publish_table(wire::GapPhase::kRequests);
+  page_.wait_phase.store(static_cast<std::uint64_t>(wire::GapPhase::kRequests), kRelaxed);
+  page_.activity_since_ns.store(to_page_time(now), kRelaxed);
+  page_.activity.store(static_cast<std::uint64_t>(wire::Activity::kBusy), kRelaxed);
+  page_.quiet_ns.store(static_cast<std::uint64_t>(requests_.quiet().count()), kRelaxed);
+  return found;
+}
+
+std::optional<FoundRequest> ActivityRecorder::touch() noexcept {
+  if (finds_requests_.load(kRelaxed)) return look_for_request();
   constexpr unsigned int kEvery = 16;
   thread_local constinit unsigned int calls = 0;
   const bool waiting =
       page_.activity.load(kRelaxed) == static_cast<std::uint64_t>(wire::Activity::kWaiting);
-  if (!waiting && ++calls % kEvery != 0) return;
-  if (ends_by_.load(kRelaxed) != EndsBy::kItsOwner) return ended_by_work();
-  page_.last_touch_ns.store(to_page_time(clock_.now()), kRelaxed);
+  if (!waiting && ++calls % kEvery != 0) return std::nullopt;
+  if (ends_by_.load(kRelaxed) != EndsBy::kItsOwner) {
+    ended_by_work();
+  } else {
+    page_.last_touch_ns.store(to_page_time(clock_.now()), kRelaxed);
+  }
+  return std::nullopt;
 }
 
 std::vector<GapSummary> ActivityRecorder::gaps() const {

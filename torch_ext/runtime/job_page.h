@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,6 +20,7 @@
 #include "coordinator/wire/pages.h"
 #include "torch_ext/gate/gap_histogram.h"
 #include "torch_ext/runtime/fetch_phase.h"
+#include "torch_ext/runtime/request_finder.h"
 
 namespace commensal {
 
@@ -64,7 +66,9 @@ struct GapSummary {
 /// Thread safety: any member may be called from any thread.
 class ActivityRecorder {
  public:
-  ActivityRecorder(wire::JobPage& page, const Clock& clock);
+  /// @param thread_use  asked after pauses while requests are looked for.
+  ActivityRecorder(wire::JobPage& page, const Clock& clock,
+                   ThreadUse (*thread_use)() noexcept = &read_thread_use);
   ActivityRecorder(const ActivityRecorder&) = delete;
   ActivityRecorder& operator=(const ActivityRecorder&) = delete;
 
@@ -92,9 +96,13 @@ class ActivityRecorder {
   Duration request_end() noexcept;
   /// Work was seen at another place than at a wait's border. Begins a request, ends a boundary.
   void worked() noexcept;
-  /// Cheap sign of work: always recorded during a wait, every 16th time otherwise. Begins a
-  /// request, ends a boundary.
-  void touch() noexcept;
+  /// Cheap sign of work: always recorded during a wait and while requests are looked for, every
+  /// 16th time otherwise. Begins a request, ends a boundary.
+  /// @return the request that had ended before this one, if one was found.
+  std::optional<FoundRequest> touch() noexcept;
+  /// Looks for requests from now on (`RequestFinder`), until the job turns out to train, to read
+  /// batches, or to mark its requests.
+  void find_requests() noexcept { finds_requests_.store(true, std::memory_order_relaxed); }
 
   /// What is known of the gaps, by phase; those without any are left out.
   [[nodiscard]] std::vector<GapSummary> gaps() const;
@@ -118,12 +126,17 @@ class ActivityRecorder {
   /// Tells readers that the job is busy, then notes how long it waited.
   void end_waiting(TimePoint now) noexcept COMMENSAL_REQUIRES(mutex_);
   void note_wait(TimePoint now) noexcept COMMENSAL_REQUIRES(mutex_);
+  void note_length(Duration length) noexcept COMMENSAL_REQUIRES(mutex_);
   void publish_table(wire::GapPhase phase) noexcept COMMENSAL_REQUIRES(mutex_);
   void ended_by_work() noexcept;
+  std::optional<FoundRequest> look_for_request() noexcept;
+  void stop_finding() noexcept COMMENSAL_REQUIRES(mutex_);
 
   wire::JobPage& page_;
   wire::GapTable& table_;
   const Clock& clock_;
+  ThreadUse (*const thread_use_)() noexcept;
+  std::atomic<bool> finds_requests_{false};
   mutable Mutex mutex_;
   int depth_ COMMENSAL_GUARDED_BY(mutex_) = 0;
   bool announced_ COMMENSAL_GUARDED_BY(mutex_) = false;       // the end of the wait at this depth
@@ -134,6 +147,7 @@ class ActivityRecorder {
   std::atomic<EndsBy> ends_by_{EndsBy::kItsOwner};
   TimePoint request_began_ COMMENSAL_GUARDED_BY(mutex_);  // zero: not seen
   FetchPhase fetches_ COMMENSAL_GUARDED_BY(mutex_);
+  RequestFinder requests_ COMMENSAL_GUARDED_BY(mutex_);
   std::array<Phase, wire::kGapPhases> phases_ COMMENSAL_GUARDED_BY(mutex_);
   std::array<std::uint64_t, kWindow> waits_ COMMENSAL_GUARDED_BY(mutex_){};
   std::uint64_t waits_seen_ COMMENSAL_GUARDED_BY(mutex_) = 0;

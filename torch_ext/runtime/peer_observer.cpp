@@ -57,10 +57,11 @@ TimePoint expected_end(const wire::JobPage& page, wire::GapPhase phase, TimePoin
 }
 
 /// Adds a wait of a process to what is seen: the first of several to end counts.
-void observe_wait(const wire::JobPage& page, TimePoint since, DeviceObservation& seen) noexcept {
-  const auto phase = static_cast<wire::GapPhase>(page.wait_phase.load(kRelaxed));
+void observe_wait(const wire::JobPage& page, const wire::PresentWait& wait,
+                  DeviceObservation& seen) noexcept {
+  const wire::GapPhase phase = wait.phase;
   if (phase != wire::GapPhase::kUnknown) seen.gap_phases |= wire::phase_bit(phase);
-  const TimePoint expected = expected_end(page, phase, since, seen.now);
+  const TimePoint expected = expected_end(page, phase, from_page_time(wait.since_ns), seen.now);
   if (expected == TimePoint{}) return;
   const bool first = seen.idle_expected_end == TimePoint{};
   seen.idle_expected_end = first ? expected : std::min(seen.idle_expected_end, expected);
@@ -243,14 +244,16 @@ void PeerObserver::observe_peers(DeviceObservation& seen) const noexcept {
     seen.step_end = std::max(seen.step_end, from_page_time(page->step_end_ns.load(kRelaxed)));
     const auto activity =
         static_cast<wire::Activity>(page->activity.load(std::memory_order_acquire));
-    const TimePoint since = from_page_time(page->activity_since_ns.load(kRelaxed));
+    const wire::PresentWait wait = wire::present_wait(*page, to_page_time(seen.now));
+    const TimePoint since =
+        from_page_time(wait.waits ? wait.since_ns : page->activity_since_ns.load(kRelaxed));
     seen.last_touch = std::max(seen.last_touch, from_page_time(page->last_touch_ns.load(kRelaxed)));
-    if (activity != wire::Activity::kWaiting && activity != wire::Activity::kPaused) {
+    if (!wait.waits && activity != wire::Activity::kPaused) {
       all = false;
       busy_since = std::min(busy_since, since);
     } else {
       seen.idle_since = std::max(seen.idle_since, since);
-      if (activity == wire::Activity::kWaiting) observe_wait(*page, since, seen);
+      if (wait.waits) observe_wait(*page, wait, seen);
     }
     // A job that goes on after its coordinator died must not be disturbed either.
     if (!seen.coordinator_alive && fresh(page->heartbeat_ns.load(kRelaxed), seen.now)) {

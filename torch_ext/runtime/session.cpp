@@ -174,6 +174,8 @@ Session::Impl::Impl(SessionConfig given, std::unique_ptr<MemorySource> memory_so
     // A helper does not train: it must not look like a burst that never ends.
     page.activity_since_ns.store(to_page_time(clock.now()));
     page.activity.store(static_cast<std::uint64_t>(wire::Activity::kWaiting));
+  } else if (config.job_class == JobClass::kGuaranteed) {
+    activity.find_requests();
   }
 }
 
@@ -253,6 +255,7 @@ void Session::Impl::become_rank(int new_rank, int new_world_size) {
   // As at the start of any process that trains: busy until it shows otherwise.
   page.activity_since_ns.store(to_page_time(clock.now()));
   page.activity.store(static_cast<std::uint64_t>(wire::Activity::kUnknown));
+  if (config.job_class == JobClass::kGuaranteed) activity.find_requests();
   client.register_again();
   if (!client.connected()) return;
   // What is allocated from here on should find the limit of a rank.
@@ -427,7 +430,7 @@ bool Session::in_optimizer() const noexcept {
 }
 
 void Session::touch() noexcept {
-  if (!impl_->in_child.load(std::memory_order_relaxed)) impl_->activity.touch();
+  if (!impl_->in_child.load(std::memory_order_relaxed)) impl_->touched();
 }
 
 void Session::step() noexcept {

@@ -40,8 +40,9 @@ std::uint64_t start_ticks() {
   return field.empty() ? 0 : std::strtoull(field.c_str(), nullptr, 10);
 }
 
-std::string_view activity_name(std::uint64_t activity) {
-  switch (static_cast<wire::Activity>(activity)) {
+std::string_view activity_name(const wire::JobPage& page, TimePoint now) {
+  if (wire::present_wait(page, to_page_time(now)).waits) return "waiting";
+  switch (static_cast<wire::Activity>(page.activity.load(kRelaxed))) {
     case wire::Activity::kUnknown: return "unknown";
     case wire::Activity::kBusy: return "busy";
     case wire::Activity::kWaiting: return "waiting";
@@ -431,7 +432,7 @@ StatisticsView Session::Impl::view() const {
   view.step = steps.state();
   view.activity.state = resting.load()  ? "parked"
                         : gate.paused() ? "paused"
-                                        : activity_name(page.activity.load(kRelaxed));
+                                        : activity_name(page, clock.now());
   view.samples = samples.sums();
   view.activity.waits = page.waits_total.load(kRelaxed);
   view.activity.waited = Duration{static_cast<Duration::rep>(page.wait_ns_total.load(kRelaxed))};

@@ -64,6 +64,10 @@ struct Session::Impl final : public ClientHost {
   /// Returns whether this counts as a wait: then `activity.wait_end` belongs to it.
   bool checkpoint_begin() noexcept;
   void user_step() noexcept;
+  void touched() noexcept {
+    if (const auto request = activity.touch()) request_found(*request);
+  }
+  void request_found(const FoundRequest& request) noexcept;
   void step_ended() noexcept;
   void publish_step(Duration last) noexcept;
   void safe_point() noexcept;

@@ -142,6 +142,14 @@ void Session::Impl::user_step() noexcept {
   safe_point();
 }
 
+// Within an allocation: no place for a safe point.
+void Session::Impl::request_found(const FoundRequest& request) noexcept {
+  if (!steps.request_found(request.ended)) return;
+  training_thread.store(this_thread(), kRelaxed);
+  page.step_kind.store(static_cast<std::uint64_t>(wire::StepKind::kRequests), kRelaxed);
+  publish_step(request.length);
+}
+
 void Session::Impl::publish_step(Duration last) noexcept {
   const StepState step = steps.state();
   page.step_end_ns.store(to_page_time(step.last_end), kRelaxed);

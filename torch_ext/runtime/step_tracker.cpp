@@ -26,6 +26,7 @@ std::string_view to_string(StepSource source) noexcept {
     case StepSource::kRange: return "range";
     case StepSource::kHook: return "hook";
     case StepSource::kUser: return "user";
+    case StepSource::kFound: return "found";
   }
   return "none";
 }
@@ -150,7 +151,18 @@ bool StepTracker::user_step() noexcept {
   return true;
 }
 
+bool StepTracker::request_found(TimePoint ended) noexcept {
+  const MutexLock lock(mutex_);
+  if (user_driven_ || by_fetch_ || optimizer_seen_.load(std::memory_order_relaxed)) return false;
+  end_step(ended, StepSource::kFound);
+  return true;
+}
+
 void StepTracker::end_step(TimePoint when, StepSource source) noexcept {
+  if (state_.source == StepSource::kFound && source != StepSource::kFound) {
+    durations_seen_ = 0;  // they were no requests, or are marked now
+    state_.last_end = TimePoint{};
+  }
   if (state_.last_end != TimePoint{} && when > state_.last_end) {
     state_.last = when - state_.last_end;
     durations_[durations_seen_++ % kWindow] = state_.last;
@@ -185,7 +197,8 @@ StepState StepTracker::state() const noexcept {
                                                   : static_cast<double>(middle->count()) /
                                                         static_cast<double>(state.median.count());
   const double enough = static_cast<double>(std::min<std::ptrdiff_t>(count, 8)) / 8.0;
-  const double meaning = grouped ? 1.0 : 0.8;  // without a loader, an iteration may have several
+  // Without a loader an iteration may have several, and a found request is a guess.
+  const double meaning = state.source == StepSource::kFound ? 0.6 : grouped ? 1.0 : 0.8;
   state.confidence = enough * meaning / (1.0 + spread);
   return state;
 }

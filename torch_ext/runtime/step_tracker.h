@@ -14,7 +14,7 @@
 namespace commensal {
 
 /// Where the newest step came from.
-enum class StepSource : std::uint8_t { kNone, kRange, kHook, kUser };
+enum class StepSource : std::uint8_t { kNone, kRange, kHook, kUser, kFound };
 [[nodiscard]] std::string_view to_string(StepSource source) noexcept;
 
 /// What is known about the steps so far.
@@ -46,6 +46,8 @@ struct StepState {
 ///   scaler skipped.
 /// - Without a data loader each optimizer step is a step.
 /// - After `user_step` only the user's calls count.
+/// - Requests that were found in a job that shows nothing else (`RequestFinder`) count until it
+/// does.
 ///
 /// Thread safety: any member may be called from any thread; no allocation, one short lock.
 class StepTracker {
@@ -64,6 +66,7 @@ class StepTracker {
   bool zero_grad_end() noexcept;
   bool fetch_begin() noexcept;
   bool user_step() noexcept;
+  bool request_found(TimePoint ended) noexcept;
 
   [[nodiscard]] StepState state() const noexcept;
   /// Whether this thread is inside of an optimizer step.

@@ -216,7 +216,8 @@ def describe_job(record: Record) -> str:
     if record.get("slowdown") is not None:
         error = record.get("slowdown_error")
         spread = "" if error is None else f" (standard error {error * 100:.1f} %)"
-        rows.append(("slowdown", percent(record["slowdown"]) + spread))
+        of = _MEASURED_BY.get(record.get("measured_by") or "", "")
+        rows.append(("slowdown", percent(record["slowdown"]) + spread + of))
     if gaps := describe_gaps(record.get("gaps") or []):
         rows.append(("gaps", gaps))
     rows += [("gaps", rules) for rules in describe_rules(record)]
@@ -227,6 +228,12 @@ def describe_job(record: Record) -> str:
     rows += [("note", note) for note in memory.get("notes", [])]
     head = f"{job['name']} ({job['class']}, {job['id']}, tenant {job.get('tenant', '-')})"
     return "\n".join([head, *(f"  {name:<9} {text}" for name, text in rows)])
+
+
+_MEASURED_BY = {
+    "requests": ", of the 99th percentile of its requests",
+    "cores": ", of its time on cores: its steps are not known",
+}
 
 
 def _cores(cores: Record) -> str:

@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <functional>
+#include <optional>
+#include <vector>
 
 #include "tests/torch_ext/fake_clock.h"
 #include "torch_ext/runtime/job_page.h"
@@ -344,6 +347,124 @@ TEST_F(ActivityTest, TellsOfEachPhaseWhatIsKnown) {
   EXPECT_EQ(gaps[0].median, milliseconds{30});
   ASSERT_EQ(gaps[0].lengths.size(), 1U);
   EXPECT_LE(gaps[0].lengths[0].first, milliseconds{30});
+}
+
+/// A server that tells of nothing but its allocations.
+class FoundRequestsTest : public ::testing::Test {
+ protected:
+  static ThreadUse use() noexcept { return {clock_->now() - TimePoint{} - blocked_, {}}; }
+  FoundRequestsTest() {
+    clock_ = &time_;
+    blocked_ = Duration{};
+    recorder_.find_requests();
+  }
+  std::optional<FoundRequest> work(Duration length) {
+    std::optional<FoundRequest> found;
+    for (Duration done{}; done < length; done += std::chrono::microseconds{500}) {
+      if (const auto one = recorder_.touch()) found = one;
+      time_.advance(std::chrono::microseconds{500});
+    }
+    return found;
+  }
+  void wait(Duration length) {
+    time_.advance(length);
+    blocked_ += length;
+  }
+  /// So many requests of 10 ms, 30 ms apart; the last one has not been found yet.
+  void serve(int requests) {
+    for (int i = 0; i < requests; ++i) {
+      work(milliseconds{10});
+      wait(milliseconds{30});
+    }
+  }
+  [[nodiscard]] wire::PresentWait wait_now() const {
+    return wire::present_wait(page_, to_page_time(time_.now()));
+  }
+
+  static inline const FakeClock* clock_ = nullptr;
+  static inline Duration blocked_{};
+  FakeClock time_;
+  OwnPage own_{JobId{"job-1"}, JobClass::kGuaranteed, 0};
+  wire::JobPage& page_ = own_.page();
+  ActivityRecorder recorder_{page_, time_, &use};
+};
+
+TEST_F(FoundRequestsTest, AServerThatMarksNothingIsSeenToWaitBetweenItsRequests) {
+  serve(20);
+  EXPECT_FALSE(wait_now().waits) << "too few to tell";
+  EXPECT_EQ(page_.quiet_ns.load(), 0U);
+  serve(20);
+  const std::uint64_t last = page_.last_touch_ns.load();
+  const wire::PresentWait wait = wait_now();
+  EXPECT_TRUE(wait.waits);
+  EXPECT_EQ(wait.since_ns, last);
+  EXPECT_EQ(wait.phase, GapPhase::kRequests);
+  const auto found = work(milliseconds{4});
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->length, milliseconds{10});
+  EXPECT_FALSE(wait_now().waits) << "it works on the next one";
+  EXPECT_EQ(page_.waits_total.load(), 39U);
+  EXPECT_EQ(page_.wait_typical_ns.load(), 30'000'000U);
+  const std::vector<GapSummary> gaps = recorder_.gaps();
+  ASSERT_EQ(gaps.size(), 1U);
+  EXPECT_EQ(gaps[0].phase, GapPhase::kRequests);
+  EXPECT_EQ(gaps[0].median, milliseconds{30});
+}
+
+TEST_F(FoundRequestsTest, SilenceShorterThanUsualIsNoWait) {
+  serve(40);
+  work(milliseconds{2});
+  EXPECT_FALSE(wait_now().waits);
+  time_.advance(milliseconds{1});
+  EXPECT_FALSE(wait_now().waits);
+  time_.advance(milliseconds{1});
+  EXPECT_TRUE(wait_now().waits);
+}
+
+TEST_F(FoundRequestsTest, WhoTrainsReadsBatchesOrMarksRequestsIsNotGuessedAt) {
+  const auto over = [&](const std::function<void(ActivityRecorder&)>& sign) {
+    OwnPage own{JobId{"job-2"}, JobClass::kGuaranteed, 0};
+    ActivityRecorder recorder{own.page(), time_, &use};
+    recorder.find_requests();
+    std::size_t found = 0;
+    const auto serve = [&] {
+      for (int i = 0; i < 60; ++i) {
+        if (recorder.touch()) ++found;
+        time_.advance(std::chrono::microseconds{500});
+        wait(milliseconds{5});
+      }
+    };
+    serve();
+    EXPECT_GT(found, 0U);
+    EXPECT_NE(own.page().quiet_ns.load(), 0U);
+    sign(recorder);
+    EXPECT_EQ(own.page().quiet_ns.load(), 0U);
+    found = 0;
+    serve();
+    EXPECT_EQ(found, 0U);
+  };
+  over([](ActivityRecorder& recorder) { recorder.trained(); });
+  over([](ActivityRecorder& recorder) {
+    recorder.fetch_begin();
+    recorder.wait_end();
+  });
+  over([](ActivityRecorder& recorder) { (void)recorder.request_end(); });
+}
+
+TEST(PresentWait, NonsenseOnAPageIsNoWait) {
+  OwnPage own{JobId{"job-1"}, JobClass::kGuaranteed, 0};
+  wire::JobPage& page = own.page();
+  page.quiet_ns.store(1);
+  EXPECT_FALSE(wire::present_wait(page, 1'000).waits) << "no sign of work yet";
+  page.last_touch_ns.store(UINT64_MAX);
+  EXPECT_FALSE(wire::present_wait(page, 1'000).waits) << "one from the future";
+  page.last_touch_ns.store(10);
+  page.quiet_ns.store(UINT64_MAX);
+  EXPECT_FALSE(wire::present_wait(page, 1'000).waits);
+  page.quiet_ns.store(990);
+  EXPECT_TRUE(wire::present_wait(page, 1'000).waits);
+  page.activity.store(static_cast<std::uint64_t>(Activity::kPaused));
+  EXPECT_FALSE(wire::present_wait(page, 1'000).waits) << "its gate is closed";
 }
 
 }  // namespace

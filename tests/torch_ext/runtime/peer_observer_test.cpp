@@ -402,5 +402,20 @@ TEST_F(PeerObserverTest, RefusesPagesThatAreNone) {
                std::runtime_error);
 }
 
+TEST_F(PeerObserverTest, ASilentServerThatMarksNothingWaits) {
+  use_device();
+  add_guaranteed(1);
+  observer_.add_peer(7, view_of(first_));
+  set(first_, wire::Activity::kBusy, kNow - seconds{1});
+  first_.page().last_touch_ns.store(to_page_time(kNow - milliseconds{3}));
+  EXPECT_FALSE(observer_.observe(kNow).all_waiting) << "of a training job silence says nothing";
+  first_.page().quiet_ns.store(4'000'000);
+  EXPECT_FALSE(observer_.observe(kNow).all_waiting);
+  const DeviceObservation seen = observer_.observe(kNow + milliseconds{1});
+  EXPECT_TRUE(seen.all_waiting);
+  EXPECT_EQ(seen.idle_since, kNow - milliseconds{3});
+  EXPECT_EQ(seen.gap_phases, wire::phase_bit(wire::GapPhase::kRequests));
+}
+
 }  // namespace
 }  // namespace commensal

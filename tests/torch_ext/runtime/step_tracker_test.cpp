@@ -293,5 +293,33 @@ TEST_F(WaitForSafePoint, IsShortAgainInAJobThatStoppedStepping) {
   EXPECT_EQ(wait(false), milliseconds{200});
 }
 
+TEST_F(StepTrackerTest, RequestsThatWereFoundCountUntilTheJobShowsSteps) {
+  for (int i = 0; i < 10; ++i) {
+    compute(milliseconds{10});
+    EXPECT_TRUE(tracker_.request_found(clock_.now() - milliseconds{3}));
+  }
+  StepState state = tracker_.state();
+  EXPECT_EQ(state.number, 10U);
+  EXPECT_EQ(state.source, StepSource::kFound);
+  EXPECT_EQ(to_string(state.source), "found");
+  EXPECT_EQ(state.median, milliseconds{10});
+  EXPECT_EQ(state.last_end, clock_.now() - milliseconds{3});
+  EXPECT_NEAR(state.confidence, 0.6, 1e-9);
+  for (int i = 0; i < 4; ++i) {
+    compute(milliseconds{99});
+    EXPECT_TRUE(eager_step());
+    EXPECT_FALSE(tracker_.request_found(clock_.now()));
+  }
+  state = tracker_.state();
+  EXPECT_EQ(state.number, 14U);
+  EXPECT_EQ(state.median, milliseconds{100}) << "requests were none of its steps";
+}
+
+TEST_F(StepTrackerTest, NoRequestsAreFoundWhereBatchesAreRead) {
+  (void)fetch();
+  EXPECT_FALSE(tracker_.request_found(clock_.now()));
+  EXPECT_EQ(number(), 0U);
+}
+
 }  // namespace
 }  // namespace commensal
