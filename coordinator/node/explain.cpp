@@ -2,7 +2,6 @@
 // Answers `commensal explain`: who was throttled, why, and what it cost whom.
 #include <algorithm>
 #include <cmath>
-#include <ranges>
 
 #include "coordinator/node/node_coordinator.h"
 
@@ -130,7 +129,8 @@ void NodeCoordinator::keep_history(TimePoint now) {
 
 void NodeCoordinator::forget_ended(TimePoint now) {
   std::size_t newer = 0;
-  for (Ended& ended : std::views::reverse(ended_)) {
+  for (std::size_t i = ended_.size(); i-- > 0;) {
+    Ended& ended = ended_[i];
     if (newer++ < kEndedExplained && ended.ended >= now - kHistory) continue;
     ended.job.reset();
     ended.costs = ended.device = nullptr;
@@ -369,7 +369,8 @@ NodeCoordinator::Told NodeCoordinator::find_told(const std::string& id_or_name) 
     known += (known.empty() ? "" : ", ") + job.id.str() + " (" + job.name + more + ")";
   };
   for (const Job& job : table_.jobs()) add(job, "");
-  for (const Ended& past : std::views::reverse(ended_)) {
+  for (std::size_t i = ended_.size(); i-- > 0;) {
+    const Ended& past = ended_[i];
     if (!past.job) continue;
     if (past.job->id.str() == id_or_name || has_name(*past.job)) {
       return {&*past.job, past.ended, ""};
