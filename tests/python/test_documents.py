@@ -334,8 +334,10 @@ def test_stats_names_each_number_and_no_other(numbers: Numbers) -> None:
     assert own == fields(numbers.stats)
     seen = {f for reply in (numbers.alive, numbers.ended) for f in fields(reply)}
     of_jobs = {f"jobs[].{name}" for name in own}
-    # An ended job has no members.
-    assert documented - own == seen - of_jobs - {"schema", "jobs[].members"}
+    # An ended job has no members, and a job of one process no gang.
+    gang = {f for f in documented if f.startswith("jobs[].gang.")}
+    assert gang
+    assert documented - own - gang == seen - of_jobs - {"schema", "jobs[].members"}
 
 
 def test_stats_names_what_people_read(numbers: Numbers) -> None:
