@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from tempfile import mkdtemp
@@ -295,25 +296,32 @@ while True:
 """
 
 
-def test_a_job_that_serves_requests_is_seen_to_wait_between_them(world: World) -> None:
+@contextmanager
+def serving(world: World, name: str, text: str) -> Iterator[Callable[[], dict[str, Any]]]:
+    """Run a guaranteed server; yield what returns its status."""
     command = str(Path(sys.executable).parent / "commensal")
-    script = world.script(SERVE, "serve.py")
+    script = world.script(text, f"{name}.py")
     server = world.start(
-        [command, "run", "--guaranteed", "--name", "server", "--", sys.executable, script]
+        [command, "run", "--guaranteed", "--name", name, "--", sys.executable, script]
     )
     read_line(server, "ready")
 
     def record() -> dict[str, Any]:
-        [job] = json.loads(world.commensal("status", "server", "--json").stdout)["jobs"]
+        [job] = json.loads(world.commensal("status", name, "--json").stdout)["jobs"]
         return dict(job)
 
     wait_until("seen to serve", lambda: bool(record()["serves"]))
-    job = record()
-    assert job["slo"] == pytest.approx(0.1)
-    assert job["activity"]["waits_total"] > 0
-    assert job["activity"]["wait_seconds_total"] > 0.2 * job["activity"]["waits_total"] * 0.01
+    yield record
     server.kill()
     server.wait()
+
+
+def test_a_job_that_serves_requests_is_seen_to_wait_between_them(world: World) -> None:
+    with serving(world, "server", SERVE) as record:
+        job = record()
+        assert job["slo"] == pytest.approx(0.1)
+        assert job["activity"]["waits_total"] > 0
+        assert job["activity"]["wait_seconds_total"] > 0.2 * job["activity"]["waits_total"] * 0.01
 
 
 SERVE_UNMARKED = """
@@ -337,29 +345,16 @@ with torch.inference_mode():
 
 
 def test_a_server_that_marks_nothing_is_found_out(world: World) -> None:
-    command = str(Path(sys.executable).parent / "commensal")
-    script = world.script(SERVE_UNMARKED, "unmarked.py")
-    server = world.start(
-        [command, "run", "--guaranteed", "--name", "unmarked", "--", sys.executable, script]
-    )
-    read_line(server, "ready")
-
-    def record() -> dict[str, Any]:
-        [job] = json.loads(world.commensal("status", "unmarked", "--json").stdout)["jobs"]
-        return dict(job)
-
-    wait_until("seen to serve", lambda: bool(record()["serves"]))
-    wait_until("enough of them", lambda: int(record()["step"]["number"]) > 20)
-    job = record()
-    assert job["measured_by"] == "requests"
-    assert job["slo"] == pytest.approx(0.1)
-    assert job["step"]["source"] == "found"
-    assert job["activity"]["wait_typical_seconds"] > 0.01
-    waits = {gap["phase"]: gap["waits_total"] for gap in job["activity"]["gaps"]}
-    assert waits["requests"] > 20
-    assert sum(waits.values()) == waits["requests"]
-    server.kill()
-    server.wait()
+    with serving(world, "unmarked", SERVE_UNMARKED) as record:
+        wait_until("enough of them", lambda: int(record()["step"]["number"]) > 20)
+        job = record()
+        assert job["measured_by"] == "requests"
+        assert job["slo"] == pytest.approx(0.1)
+        assert job["step"]["source"] == "found"
+        assert job["activity"]["wait_typical_seconds"] > 0.01
+        waits = {gap["phase"]: gap["waits_total"] for gap in job["activity"]["gaps"]}
+        assert waits["requests"] > 20
+        assert sum(waits.values()) == waits["requests"]
 
 
 def explained(world: World) -> dict[str, Any]:
