@@ -332,7 +332,7 @@ void ElasticCore::release_idle() {
     live = lanes_.live();
   }
   if (!cache_is_large(cached, live)) return;
-  const Bytes keep{live.count() / 4 + (64_MiB).count()};
+  const Bytes keep{live.count() / 4 + Bytes{64_MiB}.count()};
   release_free(saturating_sub(cached, keep), Unused::kEverywhere, kIdleSafePoints);
 }
 

@@ -38,7 +38,7 @@ struct SegmentPlan {
 
 /// Returns whether free memory is worth giving back although no limit asks for it.
 [[nodiscard]] constexpr bool cache_is_large(Bytes cached, Bytes live) noexcept {
-  return cached.count() > live.count() / 4 + (64_MiB).count();
+  return cached.count() > live.count() / 4 + Bytes{64_MiB}.count();
 }
 /// Chunks that no block used for so many safe points are given back while the cache is large.
 inline constexpr std::uint64_t kIdleSafePoints = 8;

@@ -20,6 +20,7 @@ namespace commensal {
 namespace {
 
 constexpr std::uint8_t kHighestPriority = 255;
+// NOLINTNEXTLINE(bugprone-throwing-static-initialization): no index, nothing to throw for
 const c10::Device kCpu{c10::DeviceType::CPU};
 
 // Set once by install_cpu_allocator, before the allocator is registered.

@@ -12,8 +12,8 @@ template <typename T>
 class Relaxed {
  public:
   Relaxed() noexcept = default;
-  Relaxed(T value) noexcept
-      : value_(value) {}  // NOLINT(google-explicit-constructor): a plain value
+  // NOLINTNEXTLINE(misc-explicit-constructor): a plain value
+  Relaxed(T value) noexcept : value_(value) {}
   Relaxed(const Relaxed& other) noexcept : value_(T(other)) {}
   Relaxed& operator=(const Relaxed& other) noexcept {
     if (this != &other) *this = T(other);
@@ -23,7 +23,7 @@ class Relaxed {
     value_.store(value, std::memory_order_relaxed);
     return *this;
   }
-  operator T() const noexcept {  // NOLINT(google-explicit-constructor): a plain value
+  operator T() const noexcept {  // NOLINT(misc-explicit-constructor): a plain value
     return value_.load(std::memory_order_relaxed);
   }
 

@@ -57,7 +57,7 @@ void SlotIo::begin_threads() {
       worker.thread = std::make_unique<std::thread>([this, &worker] { run(worker); });
       worker.ended.acquire();  // it has its name now
     }
-  } catch (const std::exception&) {
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch)
     // No thread to be had: `submit` does the work itself.
   }
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);

@@ -94,8 +94,9 @@ PeerId from_ticket(std::string_view ticket) {
   PeerId peer;
   for (; ticket.size() >= 2; ticket.remove_prefix(2)) {
     unsigned byte = 0;
-    const char* const end = ticket.data() + 2;
-    if (std::from_chars(ticket.data(), end, byte, 16).ptr != end) return {};
+    const std::string digits{ticket.substr(0, 2)};
+    const char* const end = digits.data() + digits.size();
+    if (std::from_chars(digits.data(), end, byte, 16).ptr != end) return {};
     peer += static_cast<char>(byte);
   }
   return ticket.empty() ? peer : PeerId{};

@@ -31,6 +31,7 @@ std::optional<CoreSet> allowed_of(const std::string& process, const HostRoots& r
 /// few choose first, from the lowest number on.
 CoreTopology cores_left(const CoreShareInput& input, const CoreTopology& machine) {
   std::vector<const CoreShareInput::Guaranteed*> order;
+  order.reserve(input.guaranteed.size());
   for (const auto& job : input.guaranteed) order.push_back(&job);
   const auto choices = [](const auto* job) {
     return job->allowed.empty() ? CoreSet::kMost : job->allowed.count();

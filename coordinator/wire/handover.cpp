@@ -148,6 +148,7 @@ void send_handover(int socket, const Handover& message) {
     rights->cmsg_type = SCM_RIGHTS;
     rights->cmsg_len = CMSG_LEN(message.fds.size() * sizeof(int));
     std::vector<int> fds;
+    fds.reserve(message.fds.size());
     for (const UniqueFd& fd : message.fds) fds.push_back(fd.get());
     std::memcpy(CMSG_DATA(rights), fds.data(), fds.size() * sizeof(int));
   }

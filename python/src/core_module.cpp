@@ -283,9 +283,7 @@ void bind_session(py::module_& m) {
       "Start the session of this process.");
   m.def(
       "current",
-      []() {
-        return Session::current() == nullptr ? std::nullopt : std::optional{SessionHandle{}};
-      },
+      [] { return Session::current() == nullptr ? std::nullopt : std::optional{SessionHandle{}}; },
       "Return the session; None before `start` and in a forked child.");
   m.def(
       "optimizer_step_begin",

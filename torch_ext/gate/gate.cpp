@@ -571,8 +571,9 @@ bool Gate::try_enter_op(OpEstimate op, Account* account) noexcept {
       (predicted + gate.queued()).count() > gate.open_fits_ns.load(kRelaxed)) {
     return gate.ask_and_enter(*account, known);
   }
-  if (const std::int64_t bound = gate.open_bound_ns.load(kRelaxed); bound != 0) {
-    if (gate.is_full(bound)) return gate.ask_and_enter(*account, known);
+  if (const std::int64_t bound = gate.open_bound_ns.load(kRelaxed);
+      bound != 0 && gate.is_full(bound)) {
+    return gate.ask_and_enter(*account, known);
   }
   if (predicted >= kLongEnoughToAsk) return gate.enter_long(*account, now, predicted);
   Impl::enter_quick(*account, now, gate.open_charge.load(kRelaxed), predicted);

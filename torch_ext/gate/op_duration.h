@@ -48,7 +48,7 @@ class OpEstimate {
  public:
   constexpr OpEstimate() noexcept = default;
   /// An op that is known by its name alone. Implicit: a duration is an estimate.
-  constexpr OpEstimate(OpDuration& anywhere) noexcept  // NOLINT(google-explicit-constructor)
+  constexpr OpEstimate(OpDuration& anywhere) noexcept  // NOLINT(misc-explicit-constructor)
       : anywhere_(&anywhere) {}
   /// @param here  at this position; null: the position is not followed.
   constexpr OpEstimate(OpDuration& anywhere, OpDuration* here) noexcept
