@@ -57,7 +57,7 @@ def newest_build(library: str) -> Path | None:
     Those that ask for a sanitizer do not count: Python would have to load that before them.
     """
     built = (ROOT / "build").glob(f"**/{library}")
-    plain = [path for path in built if b"libasan.so" not in path.read_bytes()]
+    plain = [path for path in built if b"__asan_init" not in path.read_bytes()]
     return max(plain, key=lambda path: path.stat().st_mtime).parent if plain else None
 
 
