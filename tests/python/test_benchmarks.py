@@ -181,6 +181,8 @@ def built(program: str) -> bool:
         pytest.param("job_alone", None, 3, marks=pytest.mark.soak),
         pytest.param("pauses", "libcommensal_empty_stop.so", 3, marks=pytest.mark.soak),
         ("neighbour", None, 2),
+        pytest.param("reaction", None, 3, marks=pytest.mark.soak),
+        pytest.param("arrival", None, 4, marks=pytest.mark.soak),
     ],
 )
 def test_a_quick_run_fills_every_bar(
@@ -257,6 +259,37 @@ def test_a_pause_is_counted_per_32_mib(traces: Any) -> None:
     change = Change(rows, 0.2, settled=True)
     assert change.waits() == pytest.approx([0.1, 0.2]), "the third moved nothing"
     assert change.extra_seconds() == pytest.approx(0.9)
+
+
+def test_ops_are_matched_with_the_gaps_that_they_began_and_ended_in(traces: Any) -> None:
+    del traces  # only makes the folder known
+    from reaction import reactions
+
+    steps = [(1.0, 1.1), (2.0, 2.1), (3.0, 3.1), (4.0, 4.1), (5.0, 5.1)]
+    holds = [
+        (0.9, 0.95),  # in a gap that was not seen
+        (1.02, 1.05),  # the trickle, after the last op of the gap ended 20 ms late
+        (1.06, 1.103),  # and the first op of the next gap, 3 ms after its begin
+        (1.99, 3.2),  # held 10 ms before the gap ended; not let into the next one
+        (4.6, 4.7),  # ops ran all through the fourth step
+        (4.95, 5.2),
+    ]
+    found = reactions(steps, holds)
+    assert found.closed == pytest.approx([0.02, -0.01, -1.01, 0.1])
+    assert found.opened == pytest.approx([0.003, 0.1])
+    assert (found.missed, found.leaked) == (1, 1)
+
+
+def test_a_job_has_settled_when_no_later_piece_is_slow(traces: Any) -> None:
+    del traces
+    from arrival import pieces, settled_after
+
+    assert settled_after([0.5, 0.005, 0.2, 0.0, 0.01], 0.01) == pytest.approx(1.5)
+    assert settled_after([0.0, 0.0], 0.01) == 0.0
+    assert settled_after([0.0, 0.02], 0.01) == pytest.approx(1.0), "not within what was seen"
+    steps = [(0.1 * i, 0.1 * i + 0.1) for i in range(5)] + [(0.5, 0.7), (0.7, 0.9)]
+    assert pieces(steps, 0.0, 1.0, 0.1) == pytest.approx([0.0, 1.0], abs=1e-6)
+    assert pieces(steps, 0.0, 1.6, 0.1)[2] == pytest.approx(1.0, abs=1e-6), "as before"
 
 
 @pytest.mark.slow
