@@ -125,7 +125,7 @@ def watch_for(daemon: Daemon, arrived: Callable[[float], None]) -> None:
     while time.monotonic() < deadline:
         jobs = daemon.status()["jobs"]
         assert isinstance(jobs, list)
-        if any(job["name"] == "opportunistic" for job in jobs):
+        if any(job["job"]["name"] == "opportunistic" for job in jobs):
             arrived(time.monotonic())
             return
         time.sleep(0.02)
