@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a guaranteed job notices of an opportunistic one that arrives, and for how long.
 
-The job arrives when its coordinator knows it: that is before its first op. The guaranteed job waits
-10 ms for each batch; beside one that never waits a job of the idle class hardly starts.
+The job arrives when its coordinator knows it: that is before its first op. The second of the pairs
+of `pairs`; beside a job that never waits one of the idle class hardly starts.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from statistics import median
 
 import numpy as np
 from harness import Bar, Bench, BenchmarkError, Result, Script
-from pairs import SLO, MiB, Steps, take
+from pairs import PAIRS, SLO, MiB, Steps, stall_seconds, take
 
 from commensal.demo.processes import Daemon
 
 PIECE_S = 0.5  # step times are compared by the median of such pieces
 FIRST_STEPS = 2  # that may take any time
 FAR = 2.0  # times a usual step
-STALL_S = 0.01
+PAIR = PAIRS[1]
 WAYS = {"commensal": (), "no idle class": ("--no-idle-class",)}
 
 
@@ -48,15 +48,17 @@ def run(*, quick: bool) -> Result:
     """Let a job arrive a few times, in the kernel's idle class and outside of it."""
     result = Result(
         "arrival",
-        "A guaranteed MLP while the transformer arrives beside it",
+        f"{PAIR.name}: while the latter arrives",
         ["way to share", "within the SLO after", "worst round", "noise alone", "steps over 2x"],
     )
     bench = Bench(result, quick=quick)
     rounds, seconds = (1, 3.0) if quick else (5, 10.0)
+    stall = stall_seconds(PAIR)
     for way, options in WAYS.items():
         found = [
             bench.window(
-                f"{way}, round {number + 1}", lambda options=options: arrive(options, seconds)
+                f"{way}, round {number + 1}",
+                lambda options=options: arrive(options, stall, seconds),
             )
             for number in range(rounds)
         ]
@@ -79,7 +81,9 @@ def run(*, quick: bool) -> Result:
     return result
 
 
-def arrive(options: tuple[str, ...], seconds: float) -> tuple[list[float], float, int]:
+def arrive(
+    options: tuple[str, ...], stall: float, seconds: float
+) -> tuple[list[float], float, int]:
     """Return the slowdown of each piece after an arrival, what is allowed, and how many steps were
     far longer than usual."""
     with contextlib.ExitStack() as stack:
@@ -95,7 +99,7 @@ def arrive(options: tuple[str, ...], seconds: float) -> tuple[list[float], float
             )
             return stack.enter_context(script)
 
-        guaranteed = start("guaranteed", "mlp", stall=STALL_S)
+        guaranteed = start("guaranteed", PAIR.guaranteed, stall=stall)
         guaranteed.tell("go")
         time.sleep(1.0)
         take(guaranteed)
@@ -108,7 +112,7 @@ def arrive(options: tuple[str, ...], seconds: float) -> tuple[list[float], float
         arrived: list[float] = []
         watcher = threading.Thread(target=watch_for, args=(daemon, arrived.append))
         watcher.start()
-        other = start("opportunistic", "char_transformer", *options)
+        other = start("opportunistic", PAIR.opportunistic, *options)
         other.tell("go")
         time.sleep(seconds)
         steps = take(guaranteed)

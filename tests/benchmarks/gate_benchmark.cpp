@@ -30,6 +30,9 @@ using namespace std::chrono_literals;
 
 TimePoint now() { return SteadyClock::instance().now(); }
 
+/// Of gaps, which last up to three times as long; so long each is expected to last.
+constexpr std::chrono::milliseconds kShortest{10};
+
 /// A guaranteed job that is busy or waits, as its page would say.
 class Device final : public DeviceObserver {
  public:
@@ -45,6 +48,7 @@ class Device final : public DeviceObserver {
     seen.guaranteed_present = seen.coordinator_alive = true;
     seen.all_waiting = waiting_.load();
     seen.idle_since = TimePoint{Duration{idle_since_.load()}};
+    seen.idle_expected_end = seen.idle_since + kShortest;
     seen.processes = 1;
     return seen;
   }
@@ -158,7 +162,7 @@ int run(const std::vector<std::string>& arguments) {
   Job job(gate, std::chrono::microseconds{std::stoi(arguments[2])});
 
   std::mt19937 dice(1);  // NOLINT(cert-msc51-cpp): the same gaps each time
-  std::uniform_int_distribution<int> length(10'000, 30'000);
+  std::uniform_int_distribution<int> length(1000 * kShortest.count(), 3000 * kShortest.count());
   std::vector<double> first;
   std::vector<double> last;
   double longest = 0.0;

@@ -36,6 +36,7 @@ struct alignas(64) Gate::Account {
   Duration prepaid{};                              // of the running op
   std::uint64_t asked_ticks = 0;                   // when ThreadTime was asked last; 0: never
   Duration thread_time{};                          // what it said
+  std::uint64_t left_ticks = 0;                    // end of the op before; 0: none, or it waited
   std::atomic<bool> in_use{true};
   Account* next = nullptr;
 };
@@ -54,6 +55,9 @@ constexpr Duration kLongEnoughToAsk = std::chrono::microseconds{200};
 /// So often is asked besides, so that an op that took longer than foreseen has an answer from
 /// before it.
 constexpr Duration kAskAgain = std::chrono::milliseconds{1};
+/// On a device without queues, what a thread does between two ops needs a core as they do, and
+/// counts against a maximum. After a longer pause it is taken to have waited for something.
+constexpr Duration kLongestBetween = std::chrono::milliseconds{1};
 /// Credit for an op that saves up is kept so long after it asked.
 constexpr Duration kKeepSavings = std::chrono::seconds{1};
 
@@ -128,7 +132,7 @@ ThreadSlots::~ThreadSlots() {
   last_slot = {0, nullptr};
   for (const Entry& entry : entries) {
     entry.slot->start_ticks.store(0, kRelaxed);
-    entry.slot->asked_ticks = 0;  // the next owner is another thread
+    entry.slot->asked_ticks = entry.slot->left_ticks = 0;  // the next owner is another thread
     entry.slot->in_use.store(false, std::memory_order_release);
   }
 }
@@ -150,6 +154,7 @@ struct Gate::Impl {
         thread_time(device_time.threads),
         law(std::move(pacing_law)) {
     last_reason.store("not asked yet", kRelaxed);
+    between_ticks = ticks.to_ticks(kLongestBetween);
     if (thread_time != nullptr) {
       long_ticks = ticks.to_ticks(kLongEnoughToAsk);
       ask_again_ticks = ticks.to_ticks(kAskAgain);
@@ -171,6 +176,7 @@ struct Gate::Impl {
   const std::uint64_t id = next_gate_id();
   std::uint64_t long_ticks = UINT64_MAX;  // nobody to ask how long a thread ran
   std::uint64_t ask_again_ticks = UINT64_MAX;
+  std::uint64_t between_ticks = 0;
 
   alignas(64) std::atomic<std::uint64_t> border{0};
   std::atomic<std::uint64_t> borders{0};
@@ -312,6 +318,13 @@ struct Gate::Impl {
     const std::uint64_t on = std::min(took, ticks.to_ticks(ran));
     add(slot.off_device_ticks, took - on);
     return on;
+  }
+
+  /// What a thread did from the end of its last op to now, if that counts.
+  [[nodiscard]] std::uint64_t between(const Slot& slot, std::uint64_t now) const noexcept {
+    if (slot.left_ticks == 0 || now <= slot.left_ticks) return 0;
+    const std::uint64_t passed = now - slot.left_ticks;
+    return passed < between_ticks ? passed : 0;
   }
 
   /// Predicted time of the work in the device's queues.
@@ -586,6 +599,8 @@ void Gate::wait_op(OpEstimate op, Summons summoned) noexcept {
   Slot& slot = *gate.slot();
   const Duration predicted = op.predicted();
   if (gate.has_queues) gate.work->flush(slot.open);
+  if ((slot.charge & kCap) != 0) add(slot.capped_ticks, gate.between(slot, gate.ticks.now()));
+  slot.left_ticks = 0;
   const TimePoint since = gate.clock.now();
   slot.wait_since_ns.store(since.time_since_epoch().count(), kRelaxed);
   add(slot.gated, 1);
@@ -624,7 +639,10 @@ void Gate::leave_op(OpEstimate op, Account* account) noexcept {
   const Duration duration = gate.ticks.to_duration(took);
   op.record(duration);
   const std::uint8_t charge = account->charge;
-  if ((charge & kCap) != 0) add(account->capped_ticks, took);
+  if ((charge & kCap) != 0) {
+    add(account->capped_ticks, took + gate.between(*account, start));
+    account->left_ticks = now;
+  }
   if ((charge & kTrickle) != 0 || ((charge & kOverrun) != 0 && duration > kNegligibleOverrun)) {
     gate.charge_trickle(*account, duration);
   }

@@ -309,6 +309,29 @@ TEST_F(SimulatedGateTest, AShareWithoutAnyCoordinatorIsADutyCycle) {
               std::chrono::duration<double>(ran).count(), 1e-3);
 }
 
+TEST_F(SimulatedGateTest, WhatAThreadDoesBetweenTwoOpsCountsAgainstAMaximum) {
+  gate_.set_share(0.0, 0.25);
+  const TimePoint begin = clock_.now();
+  Duration ran{};
+  while (clock_.now() - begin < std::chrono::seconds{10}) {
+    run_op(g_add, microseconds{300});
+    clock_.advance(microseconds{100});
+    ran += microseconds{400};
+  }
+  EXPECT_NEAR(
+      std::chrono::duration<double>(ran) / std::chrono::duration<double>(clock_.now() - begin),
+      0.25, 0.01);
+}
+
+TEST_F(SimulatedGateTest, APauseBetweenTwoOpsDoesNot) {
+  gate_.set_share(0.0, 0.5);
+  for (int i = 0; i < 1000; ++i) {
+    run_op(g_add, milliseconds{1});
+    clock_.advance(milliseconds{2});  // for a batch, say
+  }
+  EXPECT_EQ(gate_.stats().ops_gated, 0U);
+}
+
 TEST_F(SimulatedGateTest, C19_AKilledGuaranteedJobOpensTheGate) {
   device_.burst(clock_.now());
   int sleeps = 0;
