@@ -15,7 +15,6 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
-import numpy as np
 from harness import Bar, Bench, BenchmarkError, Result, Script
 from pairs import PAIRS, SLO, MiB, Steps, stall_seconds, take
 
@@ -122,7 +121,7 @@ def arrive(
     after = [step for step in steps if step[1] > arrived[0]]
     far = sum(e - b > FAR * usual for b, e in after[FIRST_STEPS:])
     slow = pieces(after, arrived[0], arrived[0] + seconds, usual)
-    return slow, float(np.max([SLO, *quiet])), far
+    return slow, max(SLO, *quiet), far
 
 
 def watch_for(daemon: Daemon, arrived: Callable[[float], None]) -> None:
