@@ -362,6 +362,7 @@ def report(result: Result, pair: Pair, ways: dict[str, Any]) -> None:
     ours, plain = ways[OURS], ways["default"]
     low, high = ways[NOBODY]["slowdown_interval"]
     result.bars.append(Bar(f"{pair.name}: A/A, interval to 0", max(low, -high, 0.0), most=0.0))
+    low, high = ours["slowdown_interval"]
     result.bars.append(Bar(f"{pair.name}: A/A", abs(ways[NOBODY]["slowdown"]), most=0.02))
     if pair.serves:
         result.bars.append(Bar(f"{pair.name}: p99 latency", ours["p99"], most=0.1))
@@ -369,7 +370,7 @@ def report(result: Result, pair: Pair, ways: dict[str, Any]) -> None:
         result.bars.append(Bar(f"{pair.name}: slowdown", ours["slowdown"], most=SLO))
     if pair.stalls > 0:
         result.bars += [
-            Bar(f"{pair.name}: upper bound", ours["slowdown_interval"][1], most=0.03),
+            Bar(f"{pair.name}: upper bound", high, most=0.03),
             Bar(f"{pair.name}: harvest of the oracle", ours["efficiency"], least=0.85),
         ]
     else:
@@ -377,6 +378,9 @@ def report(result: Result, pair: Pair, ways: dict[str, Any]) -> None:
     if "SCHED_IDLE" in ways:
         kept = ours["harvest"] / max(1e-9, ways["SCHED_IDLE"]["harvest"])
         result.bars.append(Bar(f"{pair.name}: harvest of SCHED_IDLE's", kept, least=0.85))
+        worse = max(0.0, low - ways["SCHED_IDLE"]["slowdown_interval"][1])
+        name = f"{pair.name}: slowdown, its interval beyond SCHED_IDLE's"
+        result.bars.append(Bar(name, worse, most=0.0))
     if NO_IDLE in ways:
         part = ways[NO_IDLE]["slowdown"] / max(1e-9, plain["slowdown"])
         name = f"{pair.name}: no idle class, of default sharing's slowdown"

@@ -174,6 +174,23 @@ def test_p3_nccl_registers_no_buffers_of_graphs_unless_the_user_says_so(world: W
     assert world.commensal(*command, NCCL_GRAPH_REGISTER="1").stdout.strip() == "1"
 
 
+@pytest.mark.parametrize("chosen", ["OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"])
+def test_c16_openmp_waits_briefly_in_opportunistic_jobs_unless_the_user_says_so(
+    world: World, chosen: str
+) -> None:
+    names = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
+    script = world.script(f"import os; print([os.environ.get(name) for name in {names}])")
+
+    def seen(job_class: str, **environment: str) -> str:
+        command = ("run", "--quiet", f"--{job_class}", "--", sys.executable, script)
+        return world.commensal(*command, **environment).stdout.strip()
+
+    assert seen("opportunistic") == "[None, '1000', '0']"
+    assert seen("guaranteed") == "[None, None, None]"
+    said = [("7" if name == chosen else None) for name in names]
+    assert seen("opportunistic", **{chosen: "7"}) == str(said)
+
+
 def test_a_quiet_job_reports_to_nobody_and_no_outer_job_shows(world: World) -> None:
     script = world.script("import json, os; print(json.dumps(dict(os.environ)))")
     done = world.commensal(

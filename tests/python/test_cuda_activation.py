@@ -108,7 +108,7 @@ def test_a_script_under_commensal_run(world: World, choice: str) -> None:
         pytest.skip(str(reason))
     script = world.script(SCRIPT)
     done = world.commensal(
-        *("run", "--opportunistic", "--", sys.executable, script),
+        *("run", "--opportunistic", "--no-idle-class", "--", sys.executable, script),
         **driver,
         COMMENSAL_CUDA_ALLOCATOR=choice,
         TEST_LIBRARIES=str(LIBRARIES),

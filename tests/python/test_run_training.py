@@ -55,6 +55,40 @@ def stop_job(world: World, name: str, process: subprocess.Popen[str]) -> tuple[d
     return facts, errors
 
 
+# Prints for how many milliseconds PyTorch's second thread is on a core in the 50 after an op.
+AFTER_AN_OP = """
+import os, time, torch
+torch.set_num_threads(2)
+a, b = torch.randn(256, 1024), torch.randn(1024, 512)
+def ran():
+    return int(open(f"/proc/self/task/{worker}/schedstat").read().split()[0]) / 1e6
+begin = set(os.listdir("/proc/self/task"))
+a @ b
+[worker] = set(os.listdir("/proc/self/task")) - begin
+times = []
+for _ in range(15):
+    a @ b
+    before = ran()
+    time.sleep(0.05)
+    times.append(ran() - before)
+print(sorted(times)[7])
+"""
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core: OpenMP does not spin long")
+def test_c16_no_thread_spins_after_the_ops_of_an_opportunistic_job(world: World) -> None:
+    script = world.script(AFTER_AN_OP)
+
+    def after_an_op(**environment: str) -> float:
+        command = ("run", "--opportunistic", "--no-idle-class", "--quiet", "--")
+        done = world.commensal(*command, sys.executable, script, **environment)
+        assert done.returncode == 0, done.stderr
+        return float(done.stdout)
+
+    assert after_an_op() < 0.5
+    assert after_an_op(GOMP_SPINCOUNT="30000000") > 2.0  # the mechanism off: its user's choice
+
+
 @pytest.mark.parametrize("job_class", ["guaranteed", "opportunistic"])
 def test_law1_a_script_is_active_and_computes_what_it_computes_alone(
     world: World, job_class: str
@@ -62,7 +96,8 @@ def test_law1_a_script_is_active_and_computes_what_it_computes_alone(
     script = world.script(TRAIN + TELL)
     alone = facts_of(world.run([sys.executable, script, STEPS]))
     done = world.commensal(
-        *("run", f"--{job_class}", "--memory", "1GiB", "--", sys.executable, script, STEPS)
+        *("run", f"--{job_class}", "--no-idle-class", "--memory", "1GiB", "--"),
+        *(sys.executable, script, STEPS),
     )
     facts = facts_of(done)
     assert facts["active"], done.stderr

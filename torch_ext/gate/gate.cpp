@@ -37,6 +37,7 @@ struct alignas(64) Gate::Account {
   std::uint64_t asked_ticks = 0;                   // when ThreadTime was asked last; 0: never
   Duration thread_time{};                          // what it said
   std::uint64_t left_ticks = 0;                    // end of the op before; 0: none, or it waited
+  std::uint64_t counted_ticks = 0;                 // of capped_ticks: since ThreadTime was asked
   std::atomic<bool> in_use{true};
   Account* next = nullptr;
 };
@@ -132,7 +133,8 @@ ThreadSlots::~ThreadSlots() {
   last_slot = {0, nullptr};
   for (const Entry& entry : entries) {
     entry.slot->start_ticks.store(0, kRelaxed);
-    entry.slot->asked_ticks = entry.slot->left_ticks = 0;  // the next owner is another thread
+    // The next owner is another thread.
+    entry.slot->asked_ticks = entry.slot->left_ticks = entry.slot->counted_ticks = 0;
     entry.slot->in_use.store(false, std::memory_order_release);
   }
 }
@@ -250,7 +252,11 @@ struct Gate::Impl {
   void enter(Slot& slot, std::uint64_t now, std::uint8_t charge, Duration predicted,
              Duration prepaid) noexcept {
     slot.prepaid = prepaid;
-    if (thread_time != nullptr && predicted >= kLongEnoughToAsk) ask_thread(slot, now);
+    if (thread_time != nullptr && predicted >= kLongEnoughToAsk) {
+      const Duration ran = ask_thread(slot, now);
+      if ((slot.charge & kCap) != 0 && !has_queues) settle(slot, ran, 0);
+      slot.left_ticks = 0;  // counted up to here
+    }
     enter_quick(slot, now, charge, predicted);
   }
   static void enter_quick(Slot& slot, std::uint64_t now, std::uint8_t charge,
@@ -311,13 +317,29 @@ struct Gate::Impl {
   }
 
   /// Of the time that an op took, what its thread was on the device at most.
-  [[gnu::noinline]] std::uint64_t on_device(Slot& slot, std::uint64_t now,
-                                            std::uint64_t took) noexcept {
+  /// @param before  what lies before the op and counts against a maximum.
+  [[gnu::noinline]] std::uint64_t on_device(Slot& slot, std::uint64_t now, std::uint64_t took,
+                                            std::uint64_t before) noexcept {
     const Duration ran = ask_thread(slot, now);
     if (ran < Duration::zero()) return took;
     const std::uint64_t on = std::min(took, ticks.to_ticks(ran));
     add(slot.off_device_ticks, took - on);
+    if ((slot.charge & kCap) != 0) settle(slot, ran, on + before);
     return on;
+  }
+
+  /// Counts against the maximum what a thread ran and nobody counted: the gate itself, falling
+  /// asleep and waking up. As between two ops, at most a millisecond.
+  /// @param ran  since the question before.  @param known  of that, what is being counted.
+  void settle(Slot& slot, Duration ran, std::uint64_t known) noexcept {
+    known += std::exchange(slot.counted_ticks, 0);
+    const std::uint64_t all = ran > Duration::zero() ? ticks.to_ticks(ran) : 0;
+    if (all > known) add(slot.capped_ticks, std::min(all - known, between_ticks));
+  }
+
+  static void count(Slot& slot, std::uint64_t ticks_run) noexcept {
+    add(slot.capped_ticks, ticks_run);
+    slot.counted_ticks += ticks_run;
   }
 
   /// What a thread did from the end of its last op to now, if that counts.
@@ -599,7 +621,7 @@ void Gate::wait_op(OpEstimate op, Summons summoned) noexcept {
   Slot& slot = *gate.slot();
   const Duration predicted = op.predicted();
   if (gate.has_queues) gate.work->flush(slot.open);
-  if ((slot.charge & kCap) != 0) add(slot.capped_ticks, gate.between(slot, gate.ticks.now()));
+  if ((slot.charge & kCap) != 0) Impl::count(slot, gate.between(slot, gate.ticks.now()));
   slot.left_ticks = 0;
   const TimePoint since = gate.clock.now();
   slot.wait_since_ns.store(since.time_since_epoch().count(), kRelaxed);
@@ -632,15 +654,16 @@ void Gate::leave_op(OpEstimate op, Account* account) noexcept {
   std::uint64_t took = now > start ? now - start : 0;
   account->start_ticks.store(0, kRelaxed);
   if (gate.has_queues) return gate.issued(*account, op);
-  if (took >= gate.long_ticks || now - account->asked_ticks >= gate.ask_again_ticks) {
-    took = gate.on_device(*account, now, took);
-  }
+  const std::uint8_t charge = account->charge;
+  const std::uint64_t before = (charge & kCap) != 0 ? gate.between(*account, start) : 0;
+  const bool asks = took >= gate.long_ticks || now - account->asked_ticks >= gate.ask_again_ticks;
+  if (asks) took = gate.on_device(*account, now, took, before);
   add(account->busy_ticks, took);
   const Duration duration = gate.ticks.to_duration(took);
   op.record(duration);
-  const std::uint8_t charge = account->charge;
   if ((charge & kCap) != 0) {
-    add(account->capped_ticks, took + gate.between(*account, start));
+    Impl::count(*account, took + before);
+    if (asks) account->counted_ticks = 0;  // settled just now
     account->left_ticks = now;
   }
   if ((charge & kTrickle) != 0 || ((charge & kOverrun) != 0 && duration > kNegligibleOverrun)) {

@@ -257,6 +257,8 @@ def _run_job(settings: JobSettings, coordinator: Coordinator, command: Sequence[
     settings = _arrange_last_line(settings)
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(_OF_ANOTHER_JOB)}
     environ = _FOR_OTHERS | inherited | settings.to_environ()
+    if settings.job_class == "opportunistic" and not any(name in inherited for name in _WAITING):
+        environ |= _WAIT_BRIEFLY
     idle = settings.idle_class and settings.job_class == "opportunistic" and _launch.may_renice()
     try:
         _launch.become(command, environ, idle_class=idle)
@@ -270,6 +272,12 @@ def _run_job(settings: JobSettings, coordinator: Coordinator, command: Sequence[
 # NCCL registers the buffers of captured graphs by address and does not notice that other memory is
 # mapped there later: a replay then hangs. Who sets the variable decides.
 _FOR_OTHERS = {"NCCL_GRAPH_REGISTER": "0"}
+
+# OpenMP's threads spin after each parallel region, by default for milliseconds (GCC: 300,000 turns):
+# after a gate has closed that is on cores that it has just left to others (pitfall C16). A few
+# microseconds bridge the time to the next op. Who sets one of the variables decides.
+_WAIT_BRIEFLY = {"GOMP_SPINCOUNT": "1000", "KMP_BLOCKTIME": "0"}
+_WAITING = ("OMP_WAIT_POLICY", *_WAIT_BRIEFLY)
 
 # A job that is started inside of another one is a job of its own.
 _OF_ANOTHER_JOB = ("COMMENSAL_PRIMARY_", "COMMENSAL_LAUNCH", "COMMENSAL_SUMMARY_FILE")

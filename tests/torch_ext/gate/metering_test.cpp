@@ -94,6 +94,44 @@ TEST_F(ThreadTimeTest, WhatAThreadRanBetweenOpsIsNotTheirs) {
   expect_about(gate_.stats().busy_total, milliseconds{2});
 }
 
+/// A job of ops of that length that may use half of the device, and needs 20 us of it for each time
+/// that it is put to sleep. Returns for which part of the time it is on the device.
+double share_used(const ThreadTime* threads, FakeThreadTime& thread, Duration length) {
+  constexpr Duration kWakeUp = microseconds{20};
+  FakeClock clock;
+  FakeDevice device;
+  const auto run = [&](Duration time) {
+    clock.advance(time);
+    thread.ran += time;
+  };
+  const auto sleep = [&](Duration time) {
+    clock.advance(time);
+    run(kWakeUp);
+  };
+  Gate gate(make_pacing_law("duty_cycle"), device, clock, sleep, DeviceTime{threads, nullptr});
+  gate.set_share(0.0, 0.5);
+  OpDuration op;
+  const TimePoint begin = clock.now();
+  while (clock.now() - begin < seconds{10}) {
+    if (!gate.try_enter_op(op)) gate.wait_op(op);
+    run(length);
+    gate.leave_op(op);
+  }
+  return std::chrono::duration<double>(thread.ran) / (clock.now() - begin);
+}
+
+TEST(ThreadTimeAndMaximum, FallingAsleepAndWakingUpCounts) {
+  FakeThreadTime thread;
+  EXPECT_NEAR(share_used(&thread, thread, microseconds{50}), 0.5, 0.01);
+  FakeThreadTime of_long_ops;
+  EXPECT_NEAR(share_used(&of_long_ops, of_long_ops, microseconds{500}), 0.5, 0.01);
+}
+
+TEST(ThreadTimeAndMaximum, WithoutThreadTimesItDoesNot) {
+  FakeThreadTime thread;
+  EXPECT_GT(share_used(nullptr, thread, microseconds{50}), 0.52);
+}
+
 /// Two threads: one's op waits for the end of the other's, as a reentrant backward does. Returns
 /// what they were taken to need: who waits, who works.
 std::pair<Duration, Duration> wait_for_anothers_op(const DeviceTime& time) {
