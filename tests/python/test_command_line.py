@@ -185,7 +185,7 @@ def test_c16_openmp_waits_briefly_in_opportunistic_jobs_unless_the_user_says_so(
         command = ("run", "--quiet", f"--{job_class}", "--", sys.executable, script)
         return world.commensal(*command, **environment).stdout.strip()
 
-    assert seen("opportunistic") == "[None, '1000', '0']"
+    assert seen("opportunistic") == "[None, '10000', '0']"
     assert seen("guaranteed") == "[None, None, None]"
     said = [("7" if name == chosen else None) for name in names]
     assert seen("opportunistic", **{chosen: "7"}) == str(said)

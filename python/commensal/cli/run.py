@@ -274,9 +274,10 @@ def _run_job(settings: JobSettings, coordinator: Coordinator, command: Sequence[
 _FOR_OTHERS = {"NCCL_GRAPH_REGISTER": "0"}
 
 # OpenMP's threads spin after each parallel region, by default for milliseconds (GCC: 300,000 turns):
-# after a gate has closed that is on cores that it has just left to others (pitfall C16). A few
-# microseconds bridge the time to the next op. Who sets one of the variables decides.
-_WAIT_BRIEFLY = {"GOMP_SPINCOUNT": "1000", "KMP_BLOCKTIME": "0"}
+# after a gate has closed that is on cores that it has just left to others (pitfall C16). A fifth of
+# a millisecond bridges the time to the next op (docs/results, 35). Who sets one of the variables
+# decides.
+_WAIT_BRIEFLY = {"GOMP_SPINCOUNT": "10000", "KMP_BLOCKTIME": "0"}
 _WAITING = ("OMP_WAIT_POLICY", *_WAIT_BRIEFLY)
 
 # A job that is started inside of another one is a job of its own.
