@@ -273,7 +273,7 @@ def _run_job(settings: JobSettings, coordinator: Coordinator, command: Sequence[
 # mapped there later: a replay then hangs. Who sets the variable decides.
 _FOR_OTHERS = {"NCCL_GRAPH_REGISTER": "0"}
 
-# OpenMP's threads spin after each parallel region, by default for milliseconds (GCC: 300,000 turns):
+# OpenMP's threads spin after each parallel region, by default 300,000 times (5 ms with GCC):
 # after a gate has closed that is on cores that it has just left to others (pitfall C16). A fifth of
 # a millisecond bridges the time to the next op (docs/results, 35). Who sets one of the variables
 # decides.
