@@ -3,6 +3,8 @@
 #include "torch_ext/gate/pacing_law.h"
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <stdexcept>
 
 #include "torch_ext/gate/antman_law.h"
@@ -90,6 +92,33 @@ class HandOvers {
   std::uint64_t total_ = 0;
 };
 
+/// When to look again at a busy guaranteed job. Each look takes a core for microseconds, which that
+/// job may be using: so rarely at first, and more often towards the end of the shortest of its busy
+/// stretches of late.
+class BusyStretches {
+ public:
+  void note(const DeviceObservation& device) noexcept {
+    if (!device.all_waiting) {
+      if (device.busy_since > TimePoint{}) since_ = device.busy_since;
+    } else if (since_ > TimePoint{} && device.idle_since > since_) {
+      lengths_[known_++ % lengths_.size()] = device.idle_since - since_;
+      since_ = TimePoint{};
+    }
+  }
+  [[nodiscard]] Duration until_next_look(TimePoint now) const noexcept {
+    if (known_ < lengths_.size() || since_ == TimePoint{}) return kOften;
+    const Duration shortest = *std::min_element(lengths_.begin(), lengths_.end());
+    return std::clamp((shortest - (now - since_)) / 2, kOften, kRarely);
+  }
+
+ private:
+  static constexpr Duration kOften = kPollMax / 2;
+  static constexpr Duration kRarely = milliseconds{5};
+  std::array<Duration, 8> lengths_{};
+  std::size_t known_ = 0;
+  TimePoint since_;  // zero: it is not busy
+};
+
 class GapLaw final : public PacingLaw {
  public:
   std::string_view name() const noexcept override { return "gap"; }
@@ -113,7 +142,10 @@ class GapLaw final : public PacingLaw {
     const DeviceObservation& device = input.device;
     const wire::GapRules& rules = device.gap_rules;
     const Duration needs = input.predicted > Duration::zero() ? input.predicted : kUnknownOp;
-    if (!device.all_waiting) return not_now(input, needs, kPollMax / 2, "guaranteed job busy");
+    stretches_.note(device);
+    if (!device.all_waiting) {
+      return not_now(input, needs, stretches_.until_next_look(device.now), "guaranteed job busy");
+    }
     const Duration waited = device.now - device.idle_since;
     const Duration quiet = device.now - std::max(device.idle_since, device.last_touch);
     const bool boundary = (device.gap_phases & wire::phase_bit(wire::GapPhase::kBoundary)) != 0;
@@ -169,6 +201,7 @@ class GapLaw final : public PacingLaw {
 
   LongOps long_ops_;
   HandOvers hand_overs_;
+  BusyStretches stretches_;
 };
 
 }  // namespace

@@ -311,6 +311,53 @@ TEST(GapLaw, AnOpLongerThanTheBoundInFlightGoesAlone) {
   EXPECT_FALSE(make_pacing_law("gap")->decide(input).open);
 }
 
+/// A guaranteed job that is busy for 40 ms, once for 30, and waits for 10 in between.
+class BusyFor {
+ public:
+  /// Shows a law so many of its steps, and the begin of the next one.
+  BusyFor(PacingLaw& law, int steps) : law_(law) {
+    for (int i = 0; i < steps; ++i) {
+      (void)look(Duration{});
+      input_.device.all_waiting = true;
+      input_.device.idle_since = begin_ + milliseconds{i == 3 ? 30 : 40};
+      input_.device.now = input_.device.last_touch = input_.device.idle_since;
+      input_.device.idle_expected_end = input_.device.now + milliseconds{10};
+      (void)law_.decide(input_);
+      begin_ = input_.device.idle_expected_end;
+    }
+  }
+  /// How long its neighbour sleeps that looks at it so long after its begin.
+  Duration look(Duration after) {
+    input_.device.all_waiting = false;
+    input_.device.busy_since = begin_;
+    input_.device.now = begin_ + after;
+    return law_.decide(input_).recheck;
+  }
+
+ private:
+  PacingLaw& law_;
+  PacingInput input_ = beside_a_burst();
+  TimePoint begin_ = kNow;
+};
+
+TEST(GapLaw, ABusyJobIsLookedAtMoreOftenTowardsTheEndOfItsShortestStretch) {
+  const auto law = make_pacing_law("gap");
+  BusyFor job(*law, 8);
+  EXPECT_EQ(job.look(milliseconds{0}), milliseconds{5});
+  EXPECT_EQ(job.look(milliseconds{26}), milliseconds{2});
+  EXPECT_EQ(job.look(microseconds{29'500}), microseconds{500});
+  EXPECT_EQ(job.look(milliseconds{36}), microseconds{500}) << "a longer one may end at any time";
+  int looks = 0;
+  for (Duration at{}; at < milliseconds{40}; at += job.look(at)) ++looks;
+  EXPECT_LE(looks, 32) << "80 at half a millisecond each";
+}
+
+TEST(GapLaw, AJobOfUnknownStretchesIsLookedAtOften) {
+  const auto law = make_pacing_law("gap");
+  BusyFor job(*law, 7);
+  EXPECT_EQ(job.look(milliseconds{0}), microseconds{500});
+}
+
 TEST(GapLaw, TheTrickleGoesOnUnderEveryRule) {
   PacingInput input = under_rules();
   input.device.gap_rules.phases = 0;
