@@ -116,9 +116,10 @@ class OpPositions {
   static std::uint64_t near_key(const OpCursor& cursor, std::uint32_t index) noexcept {
     return mix(cursor.recent ^ mix(index)) | 1U;  // never 0
   }
-  /// The last sixteen, anywhere.
+  /// The last sixteen, anywhere. Of the last four all bits count, for with four bits each one op of
+  /// sixteen would be taken for what usually comes here.
   static std::uint64_t far_key(const OpCursor& cursor) noexcept {
-    return mix(~cursor.further) | 1U;
+    return mix(mix(~cursor.further) ^ cursor.recent) | 1U;
   }
   Sign& sign_of(std::uint64_t key) noexcept { return signs_[(key >> 20U) % kSigns]; }
 

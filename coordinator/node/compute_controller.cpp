@@ -59,11 +59,10 @@ ShareDecision decide_share(const ShareInput& input, const ComputeConfig& config)
   const std::string measured = "guaranteed step " + percent(slowdown.value) + " over baseline (+-" +
                                percent(slowdown.error) + ", n = " + std::to_string(slowdown.steps) +
                                ")";
-  if (slowdown.value - slowdown.error > input.slo) {
+  if (slowdown.certain() > input.slo) {
     if (state.share <= least) return {state, measured + ": at its least share"};
     // What is certain of the slowdown grows with the share; what is too much is twice what is left.
-    const double certain = slowdown.value - slowdown.error;
-    const double part = std::clamp(input.slo / certain, kMostDecrease, kDecrease);
+    const double part = std::clamp(input.slo / slowdown.certain(), kMostDecrease, kDecrease);
     state.share *= part;
     state.ceiling = state.share / kDecrease;
     state.share = std::max(least, state.share);
@@ -150,7 +149,9 @@ void ComputeController::renew_budgets(const ComputeView& view, bool arrived) {
       budget.state = before->second.state;
       budget.gaps = before->second.gaps;
     } else {
-      budget.gaps = decide_gaps({});
+      GapInput first;
+      first.idle_class = idle_class;
+      budget.gaps = decide_gaps(first);
     }
     // Who stays keeps what it had, who is new brings what it begins with.
     if (budget.most > 0.0) budget.state.share = std::min(1.0, granted[idle_class] / budget.most);
@@ -312,7 +313,7 @@ void ComputeController::control(const ComputeView& view) {
   for (auto& [id, tracked] : guaranteed_) {
     const auto slowdown = tracked.history.slowdown();
     if (slowdown) tracked.last_slowdown = slowdown;
-    const bool alarm = slowdown && slowdown->value - slowdown->error > kAlarm;
+    const bool alarm = slowdown && slowdown->certain() > kAlarm;
     if (alarm && !tracked.alarmed) {
       tracked.quiet_at_alarm = tracked.history.quiet_steps_total();
       // Against a baseline of a while ago it may be the job that has changed.
@@ -343,6 +344,7 @@ void ComputeController::control(const ComputeView& view) {
     GapInput gap_input{budget.gaps.state, suffers.slowdown, suffers.slo,
                        budget.state.share <= least * (1 + 1e-6)};
     if (suffers.gaps) gap_input.gaps = *suffers.gaps;
+    gap_input.idle_class = idle_class;
     for (const auto& job : view.opportunistic) {
       if (takes_part(job) && job.idle_class == idle_class) gap_input.hand_overs += job.hand_overs;
     }

@@ -61,7 +61,7 @@ CoreSet all_of(const CoreTopology& cores) {
 const CoreShareInput::Guaranteed* sufferer(const CoreShareInput& input) {
   const CoreShareInput::Guaranteed* worst = nullptr;
   for (const auto& job : input.guaranteed) {
-    if (!job.slowdown || job.slowdown->value - job.slowdown->error <= job.slo) continue;
+    if (!job.slowdown || job.slowdown->certain() <= job.slo) continue;
     if (worst == nullptr || job.slowdown->value > worst->slowdown->value) worst = &job;
   }
   return worst;

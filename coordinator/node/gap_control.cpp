@@ -37,41 +37,55 @@ std::string text(const char* format, double value) {
   return buffer;
 }
 
-/// Gaps a second of at least this length. A phase without a histogram counts by its quantiles.
-double rate_of(const std::vector<GapClass>& gaps, double length) {
-  double rate = 0.0;
+/// What gaps of at least some length there are.
+struct Supply {
+  double rate = 0.0;  // a second
+  double time = 0.0;  // in them, of each second, at the least
+};
+/// A phase without a histogram counts by its quantiles.
+Supply supply_of(const std::vector<GapClass>& gaps, double length) {
+  Supply supply;
   for (const GapClass& gap : gaps) {
-    double part = 0.0;
-    for (const auto& [floor, fraction] : gap.lengths) part += floor >= length ? fraction : 0.0;
-    if (gap.lengths.empty()) {
-      part = gap.median_seconds >= length ? 1.0 : gap.p90_seconds >= length ? 0.5 : 0.0;
-    }
-    rate += gap.per_minute / 60.0 * part;
+    const double rate = gap.per_minute / 60.0;
+    const auto add = [&](double at, double part) {
+      if (at < length) return;
+      supply.rate += rate * part;
+      supply.time += rate * part * at;
+    };
+    for (const auto& [floor, fraction] : gap.lengths) add(floor, fraction);
+    if (!gap.lengths.empty()) continue;
+    add(gap.median_seconds, 0.5);
+    add(gap.p90_seconds, 0.5);
   }
-  return rate;
+  return supply;
 }
 
-/// The shortest length of which there are at most so many gaps a second.
-double shortest_for(const std::vector<GapClass>& gaps, double rate) {
-  if (rate_of(gaps, 0.0) <= rate) return 0.0;
-  std::vector<double> lengths;
+/// The length from which on so many gaps a second give the most time: short ones must not use up
+/// what long ones could have, and of gaps that are all alike none is too short.
+double best_length(const std::vector<GapClass>& gaps, double rate) {
+  double best = 0.0;
+  double most = 0.0;
   for (const GapClass& gap : gaps) {
-    for (const auto& [floor, fraction] : gap.lengths) lengths.push_back(floor);
+    for (const auto& [floor, fraction] : gap.lengths) {
+      const Supply supply = supply_of(gaps, floor);
+      const double time = supply.time * std::min(1.0, rate / supply.rate);
+      if (fraction <= 0.0 || time < most || (time == most && floor < best)) continue;
+      most = time;
+      best = floor;
+    }
   }
-  std::sort(lengths.begin(), lengths.end());
-  double longest = 0.0;
-  for (const double length : lengths) {
-    if (rate_of(gaps, length) <= rate) return length;
-    longest = length;
-  }
-  return longest;  // the longest bucket: the rate itself is bounded besides
+  return best;
 }
 
 std::string describe(const wire::GapRules& rules) {
-  if (rules == wire::GapRules{.known = true}) return "every gap may be used";
-  std::string all = "ops end " + text("%.1f ms", 1e3 * seconds(rules.guard)) +
-                    " before a gap is expected to, " +
-                    text("%.1f ms", 1e3 * seconds(rules.in_flight)) + " of work at once";
+  std::string all;
+  if (rules.guard > Duration::zero()) {
+    all = "ops end " + text("%.1f ms", 1e3 * seconds(rules.guard)) + " before a gap is expected to";
+  }
+  if (rules.in_flight == Duration::zero()) {
+    return "every gap may be used" + (all.empty() ? all : ", " + all);
+  }
+  all += ", " + text("%.1f ms", 1e3 * seconds(rules.in_flight)) + " of work at once";
   if (rules.smallest > Duration::zero()) {
     all += ", gaps from " + text("%.1f ms", 1e3 * seconds(rules.smallest)) + " on";
   }
@@ -91,20 +105,21 @@ double hand_over_budget(double slowdown, double in_flight_seconds) {
   return slowdown / (in_flight_seconds / 2 + kHandOverSeconds);
 }
 
-wire::GapRules gap_rules_at(int level, double slo, const std::vector<GapClass>& gaps) {
+wire::GapRules gap_rules_at(int level, double slo, const std::vector<GapClass>& gaps,
+                            bool idle_class) {
   const int index = std::clamp(level, 0, GapState::kMostLevel);
   const Level& of = kLevels[static_cast<std::size_t>(index)];
   wire::GapRules rules;
   rules.known = true;
+  rules.guard = idle_class ? of.guard : std::max<Duration>(of.guard, kWakeGuard);
   if (index == 0) return rules;
-  rules.guard = of.guard;
   rules.in_flight = of.in_flight;
-  rules.smallest = kGuardsAGap * of.guard;
+  rules.smallest = kGuardsAGap * rules.guard;
   if (index >= kWithoutBoundaries) rules.phases &= ~wire::phase_bit(wire::GapPhase::kBoundary);
   if (of.of_budget > 0.0) {
     rules.hand_overs = of.of_budget * hand_over_budget(slo, seconds(of.in_flight));
-    const double shortest = shortest_for(gaps, rules.hand_overs);
-    rules.smallest = std::max(rules.smallest, Duration{static_cast<Duration::rep>(shortest * 1e9)});
+    const double best = best_length(gaps, rules.hand_overs);
+    rules.smallest = std::max(rules.smallest, Duration{static_cast<Duration::rep>(best * 1e9)});
   }
   for (const GapClass& gap : gaps) {  // whole phases that are too short say so by name
     if (!gap.lengths.empty() && gap.lengths.back().first * 1.25 < seconds(rules.smallest)) {
@@ -124,7 +139,7 @@ GapDecision decide_gaps(const GapInput& input) {
     why = "guaranteed step " + text("%.1f %%", 100 * slowdown.value) + " over baseline (+-" +
           text("%.1f %%", 100 * slowdown.error) + ", n = " + std::to_string(slowdown.steps) + ", " +
           text("%.1f gaps a second entered)", input.hand_overs);
-    if (slowdown.value - slowdown.error > input.slo) {
+    if (slowdown.certain() > input.slo) {
       state.periods_held = 0;
       if (!input.shares_at_least) {
         why += ": what runs beside it is cut first";
@@ -151,7 +166,7 @@ GapDecision decide_gaps(const GapInput& input) {
       why += ": relaxed";
     }
   }
-  const wire::GapRules rules = gap_rules_at(state.level, input.slo, input.gaps);
+  const wire::GapRules rules = gap_rules_at(state.level, input.slo, input.gaps, input.idle_class);
   return {state, rules, describe(rules) + "; " + why};
 }
 

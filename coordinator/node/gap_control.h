@@ -43,6 +43,7 @@ struct GapInput {
   bool shares_at_least = false;  ///< what runs beside the guaranteed job is at its least already
   std::vector<GapClass> gaps{};  ///< of the same job
   double hand_overs = 0.0;       ///< gaps a second that were entered of late
+  bool idle_class = true;        ///< of those who use the gaps
 };
 
 struct GapDecision {
@@ -62,9 +63,15 @@ inline constexpr double kHandOverSeconds = 1e-4;
 
 /// Returns the rules of a level. From the first on, ops end before the gap is expected to, and less
 /// may run at once; from the second on, only as many gaps a second are entered as the slowdown
-/// allows, the longest ones; from the third on, no boundaries, whose end is the least certain.
-/// Pure.
-[[nodiscard]] wire::GapRules gap_rules_at(int level, double slo, const std::vector<GapClass>& gaps);
+/// allows, from the length on from which these give the most time; from the third on, no
+/// boundaries, whose end is the least certain. Pure.
+/// @param idle_class  the kernel takes a core from those who use the gaps at once. Of others an op
+/// that still runs holds a guaranteed thread up, so the guard is at least `kWakeGuard`.
+[[nodiscard]] wire::GapRules gap_rules_at(int level, double slo, const std::vector<GapClass>& gaps,
+                                          bool idle_class = true);
+/// An op takes longer than foreseen, or a wait ends a little early, by about so much (traces of
+/// context switches: 0.2 to 0.5 ms after most gaps).
+inline constexpr Duration kWakeGuard = std::chrono::microseconds{300};
 
 /// Takes one control step. Above the SLO beyond doubt: one level up, but only once the shares are
 /// at their least, for what runs beside a busy job is the first suspect; within it for as long as

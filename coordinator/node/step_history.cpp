@@ -36,9 +36,11 @@ constexpr std::size_t kRecent = 8;
 /// A difference that two steps on each side show.
 constexpr double kFarApart = 1.10;
 constexpr double kTailQuantile = 0.99;
-constexpr double kChangedBy = 0.10;       // the newest quiet steps' median, to overrule older ones
-constexpr double kMedianToError = 1.858;  // 1.2533 (median) * 1.4826 (MAD to deviation)
+constexpr double kChangedBy = 0.10;  // the newest quiet steps' median, to overrule older ones
 constexpr double kLeastRelativeError = 1e-3;
+constexpr std::size_t kWindowsForDrift = 3;
+constexpr double kTwiceChance = 2.0;
+constexpr double kCertainlyApart = 2.0;  // standard errors
 
 struct Range {
   double least = 0.0;
@@ -49,13 +51,6 @@ Range range_of(Iterator begin, Iterator end) {
   const auto shorter = [](const auto& a, const auto& b) { return a.seconds < b.seconds; };
   const auto [least, most] = std::minmax_element(begin, end, shorter);
   return {least->seconds, most->seconds};
-}
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  if (values.size() % 2 == 1) return *middle;
-  return (*middle + *std::max_element(values.begin(), middle)) / 2;
 }
 
 template <typename Iterator>
@@ -93,9 +88,19 @@ void StepHistory::follow(StepSignal signal) {
   quiet_steps_.clear();
   shared_steps_.clear();
   recent_.clear();
+  pairs_.forget();
+}
+
+void StepHistory::forget_shared() {
+  shared_steps_.clear();
+  pairs_.forget();
 }
 
 void StepHistory::begin_quiet(TimePoint now) {
+  if (!quiet_) {
+    ++window_;
+    pairs_.begin_quiet();
+  }
   quiet_ = true;
   quiet_at_begin_ = quiet_total_;
   since_ = now;
@@ -109,7 +114,7 @@ void StepHistory::begin_shared(TimePoint now) {
 
 void StepHistory::add(TimePoint end, Duration duration) {
   if (duration <= Duration::zero()) return;
-  const Step step{end, std::chrono::duration<double>(duration).count()};
+  const Step step{end, std::chrono::duration<double>(duration).count(), window_};
   if (!quiet_ && end - duration >= shared_since_ + kStepAge) {
     recent_.push_back(step);
     if (recent_.size() > kRecent) recent_.pop_front();
@@ -118,11 +123,13 @@ void StepHistory::add(TimePoint end, Duration duration) {
   if (quiet_) {
     ++quiet_total_;
     quiet_steps_.push_back(step);
+    pairs_.add_quiet(step.seconds);
     if (quiet_steps_.size() > sizes(signal_).quiet_kept) quiet_steps_.pop_front();
     drop_outdated_baseline();
     return;
   }
   shared_steps_.push_back(step);
+  pairs_.add_shared(step.seconds);
   const Sizes& size = sizes(signal_);
   while (shared_steps_.size() > size.shared_kept ||
          (shared_steps_.size() > size.least_shared &&
@@ -161,6 +168,7 @@ void StepHistory::rebase(std::size_t newest) {
                      quiet_steps_.end() - static_cast<std::ptrdiff_t>(newest));
   shared_steps_.clear();
   recent_.clear();
+  pairs_.forget();
 }
 
 bool StepHistory::change_suspected() const {
@@ -207,13 +215,34 @@ MedianEstimate StepHistory::estimate(const std::deque<Step>& steps) const {
     return result;
   }
   result.seconds = median(values);
-  for (double& value : values) value = std::abs(value - result.seconds);
-  result.error =
-      std::max(kMedianToError * median(values) / std::sqrt(static_cast<double>(values.size())),
-               kLeastRelativeError * result.seconds);
-  // Of a few values the spread is itself a guess.
-  result.error *= 1.0 + 2.0 / static_cast<double>(values.size());
+  result.error = error_of_median(values);
   return result;
+}
+
+double StepHistory::drift() const {
+  std::vector<double> windows;  // mean of each
+  std::vector<double> all;
+  double sum = 0.0;
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < quiet_steps_.size(); ++i) {
+    all.push_back(quiet_steps_[i].seconds);
+    sum += quiet_steps_[i].seconds;
+    ++count;
+    if (i + 1 < quiet_steps_.size() && quiet_steps_[i + 1].window == quiet_steps_[i].window) {
+      continue;
+    }
+    windows.push_back(sum / static_cast<double>(count));
+    sum = 0.0;
+    count = 0;
+  }
+  if (windows.size() < kWindowsForDrift || all.size() <= windows.size()) return 0.0;
+  // Of steps that differ by chance alone, means of k differ by a k-th of their variance; of a few
+  // windows, now and then by twice that.
+  const double part = static_cast<double>(windows.size()) / static_cast<double>(all.size());
+  const double between = std::pow(deviation(std::move(windows)), 2);
+  const double by_chance = part * std::pow(deviation(std::move(all)), 2);
+  if (between < kTwiceChance * by_chance) return 0.0;
+  return std::sqrt((between - by_chance) / (1.0 - part));
 }
 
 MedianEstimate StepHistory::baseline() const { return estimate(quiet_steps_); }
@@ -234,9 +263,17 @@ std::optional<SlowdownEstimate> StepHistory::slowdown() const {
   const MedianEstimate alone = baseline();
   const MedianEstimate here = shared();
   const double ratio = here.seconds / alone.seconds;
-  return SlowdownEstimate{
-      ratio - 1.0, ratio * std::hypot(here.error / here.seconds, alone.error / alone.seconds),
+  const double changes = signal_ == StepSignal::kTail ? 0.0 : drift();
+  const SlowdownEstimate newest{
+      ratio - 1.0,
+      ratio * std::hypot(here.error / here.seconds, alone.error / alone.seconds,
+                         changes / alone.seconds),
       here.steps};
+  const auto paired = signal_ == StepSignal::kTail ? std::nullopt : pairs_.slowdown();
+  if (!paired || paired->error >= newest.error) return newest;
+  // Pairs are of a minute or more: what has certainly changed since is told by the newest steps.
+  const double apart = std::abs(newest.value - paired->value);
+  return apart > kCertainlyApart * std::hypot(newest.error, paired->error) ? newest : *paired;
 }
 
 }  // namespace commensal::node

@@ -8,25 +8,13 @@
 #include <optional>
 
 #include "allocator/base/clock.h"
+#include "coordinator/node/slowdown_estimate.h"
+#include "coordinator/node/step_pairs.h"
 
 namespace commensal::node {
 
 /// A job's page may show a step this late; ops that were let in before a gate closed end within it.
 inline constexpr Duration kStepAge = std::chrono::milliseconds(60);
-
-/// A median, or another quantile, and how sure it is (its standard error), in seconds.
-struct MedianEstimate {
-  double seconds = 0.0;
-  double error = 0.0;
-  std::size_t steps = 0;
-};
-
-/// Slowdown = shared / baseline - 1, with its standard error.
-struct SlowdownEstimate {
-  double value = 0.0;
-  double error = 0.0;
-  std::size_t steps = 0;  ///< shared ones that it is made of
-};
 
 /// What is compared: of training the median step, of a server the 99th percentile of requests, and
 /// of a job whose steps are not known the median time that a piece of its work takes (CorePace).
@@ -38,7 +26,12 @@ enum class StepSignal : std::uint8_t { kMedian, kTail, kCores };
 ///
 /// The baseline is made of quiet steps alone, so no loss that lasts can become the reference. When
 /// the job itself changes (a larger batch), the newest quiet steps disagree with the older ones,
-/// which are then dropped. A step that saw both states counts for neither. Not thread safe.
+/// which are then dropped. A step that saw both states counts for neither.
+///
+/// A slowdown is found in two ways, and the surer one counts: by pairs (StepPairs), which need
+/// time, and from the newest shared steps against all of the baseline, at once. There the spread
+/// between quiet windows, beyond that within them, counts as uncertainty: by so much a machine
+/// changes by itself. Not thread safe.
 class StepHistory {
  public:
   /// Says what is compared; a change drops all steps.
@@ -58,7 +51,7 @@ class StepHistory {
   /// steps are what the shares cost.
   void settle_change();
   /// Drops the shared steps: under other shares they say nothing about the present ones.
-  void forget_shared() { shared_steps_.clear(); }
+  void forget_shared();
 
   /// Adds a step that ended at `end`.
   void add(TimePoint end, Duration duration);
@@ -82,7 +75,10 @@ class StepHistory {
   struct Step {
     TimePoint end;
     double seconds;
+    std::size_t window = 0;  // of a quiet step: which
   };
+  /// Standard deviation between quiet windows beyond that within them, in seconds.
+  [[nodiscard]] double drift() const;
   void drop_outdated_baseline();
   void rebase(std::size_t newest);
   [[nodiscard]] MedianEstimate estimate(const std::deque<Step>& steps) const;
@@ -94,6 +90,8 @@ class StepHistory {
   std::deque<Step> shared_steps_;
   TimePoint shared_since_;   // whatever the shares were
   std::deque<Step> recent_;  // the newest shared steps, whatever the shares were
+  StepPairs pairs_;
+  std::size_t window_ = 0;
   std::size_t quiet_total_ = 0;
   std::size_t quiet_at_begin_ = 0;  // of `quiet_total_`, when the device became quiet
   std::size_t confirming_ = 0;      // quiet steps that confirm a change; 0: none is looked at

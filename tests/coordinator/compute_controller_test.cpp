@@ -33,12 +33,14 @@ TEST(ShareDecision, HalvesWhenTheSlowdownIsJustBeyondDoubt) {
 }
 
 TEST(ShareDecision, CutsInProportionToWhatIsCertain) {
-  const auto decision = decide_share({{0, 1}, {0.4, 1.0, 0}, estimate(0.051)}, {});
+  const auto decision = decide_share({{0, 1}, {0.4, 1.0, 0}, estimate(0.052)}, {});
   EXPECT_NEAR(decision.state.share, 0.4 * 0.01 / 0.05, 1e-9);
   EXPECT_NEAR(decision.state.ceiling, 2 * decision.state.share, 1e-9);
   EXPECT_THAT(decision.reason, HasSubstr("cut to 8.0 %"));
-  const auto unsure = decide_share({{0, 1}, {0.4, 1.0, 0}, estimate(0.05, 0.035)}, {});
+  const auto unsure = decide_share({{0, 1}, {0.4, 1.0, 0}, estimate(0.085, 0.035)}, {});
   EXPECT_DOUBLE_EQ(unsure.state.share, 0.2) << "1.5 % are certain";
+  const auto chance = decide_share({{0, 1}, {0.4, 1.0, 0}, estimate(0.05, 0.035)}, {});
+  EXPECT_DOUBLE_EQ(chance.state.share, 0.4) << "more than one standard error above, by chance";
 }
 
 TEST(ShareDecision, StaysWhereItIsWhileGapsAreRestricted) {
@@ -655,6 +657,7 @@ TEST(SharesOfSeveral, WhoGotLessGetsMore) {
   simulation.job(0).used = 0.3;
   simulation.job(1).used = 0.1;
   simulation.run(100s);
+  for (int i = 0; i < 300 && simulation.share() < 0.04; ++i) simulation.run(1s);
   EXPECT_GT(simulation.share(1), 2 * simulation.share(0));
   EXPECT_GE(simulation.share(0), 0.01 - 1e-9) << "the trickle is everybody's";
   simulation.job(1).used = 0.5;

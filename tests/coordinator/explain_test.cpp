@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "coordinator/node/gap_control.h"
 #include "coordinator/node/node_coordinator.h"
 
 namespace commensal::node {
@@ -127,9 +128,10 @@ TEST_F(ExplainTest, TellsTheGapsByPhaseAndTheRulesForThem) {
 
 TEST_F(ExplainTest, ThePageSaysWhatTheControllerDecidesOfGaps) {
   run(20s, 0.0);
+  wire::GapRules of_o{.known = true};
+  of_o.guard = kWakeGuard;  // it is not in the idle class
   for (const PageEntry& entry : node_.page_entries(now_)) {
-    EXPECT_EQ(entry.gap_rules,
-              entry.job_id == "o" ? wire::GapRules{.known = true} : wire::GapRules{});
+    EXPECT_EQ(entry.gap_rules, entry.job_id == "o" ? of_o : wire::GapRules{});
   }
 }
 

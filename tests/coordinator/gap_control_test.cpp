@@ -76,6 +76,37 @@ TEST(GapRulesAt, OnlyTheLongestGapsAreUsedWhereHandOversAreCounted) {
   EXPECT_TRUE(allows(rules, GapPhase::kCheckpoint));
 }
 
+TEST(GapRulesAt, OfGapsThatAreAlikeNoneIsTooShort) {
+  // 22 a second of 24 ms, of which chance puts a few into the next bucket.
+  const std::vector<GapClass> alike{
+      {GapPhase::kLoader, 1320, 0.5, 0.024, 0.025, {{0.021, 0.9}, {0.025, 0.1}}}};
+  const wire::GapRules rules = gap_rules_at(2, 0.01, alike);
+  EXPECT_NEAR(rules.hand_overs, 9.1, 0.1) << "bounds them";
+  EXPECT_LE(rules.smallest, 21ms) << "2 a second of 25 ms or more would be a tenth of the time";
+}
+
+TEST(GapRulesAt, FewLongGapsAreNotUsedUpByManyShortOnes) {
+  std::vector<GapClass> few = gaps();
+  few[1].per_minute = 60;  // one a second
+  EXPECT_GT(gap_rules_at(2, 0.01, few).smallest, 2ms);
+  few[1].per_minute = 6;  // too few to matter
+  EXPECT_LE(gap_rules_at(2, 0.01, few).smallest, 2ms);
+}
+
+TEST(GapRulesAt, WhoIsNotInTheIdleClassEndsBeforeAGapDoes) {
+  for (int level = 0; level <= GapState::kMostLevel; ++level) {
+    const wire::GapRules at_once = gap_rules_at(level, 0.01, gaps(), true);
+    const wire::GapRules later = gap_rules_at(level, 0.01, gaps(), false);
+    EXPECT_EQ(later.guard, std::max<Duration>(at_once.guard, kWakeGuard)) << level;
+    EXPECT_EQ(later.in_flight, at_once.in_flight) << level;
+  }
+  GapInput in = input(0, estimate(0.0));
+  in.idle_class = false;
+  EXPECT_EQ(decide_gaps(in).rules.guard, kWakeGuard);
+  EXPECT_THAT(decide_gaps(in).reason,
+              HasSubstr("every gap may be used, ops end 0.3 ms before a gap is expected to;"));
+}
+
 TEST(GapRulesAt, ALargerObjectiveAllowsMoreHandOvers) {
   EXPECT_GT(gap_rules_at(2, 0.05, gaps()).hand_overs, 4 * gap_rules_at(2, 0.01, gaps()).hand_overs);
   EXPECT_LT(gap_rules_at(2, 0.05, gaps()).smallest, gap_rules_at(2, 0.01, gaps()).smallest);

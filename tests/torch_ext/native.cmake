@@ -1,6 +1,7 @@
 # Tests of the gate and the session: free of torch, with fake clocks, pages and coordinators.
 commensal_test(
   gate_test
+  gate/doorbell_test.cpp
   gate/gang_rule_test.cpp
   gate/gap_histogram_test.cpp
   gate/gate_test.cpp
@@ -10,7 +11,8 @@ commensal_test(
   gate/pacing_law_test.cpp
   gate/rival_laws_test.cpp
   LIBRARIES
-  commensal::gate)
+  commensal::gate
+  commensal::wire)
 if(TARGET commensal_cuda_machine)
   commensal_test(doze_on_cuda_test gate/doze_on_cuda_test.cpp LIBRARIES commensal::cuda_machine
                  commensal::allocator commensal::gate LABELS simulated_cuda)

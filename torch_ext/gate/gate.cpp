@@ -46,7 +46,6 @@ namespace {
 
 constexpr auto kRelaxed = std::memory_order_relaxed;
 constexpr Duration kMinSleep = std::chrono::microseconds{50};
-constexpr Duration kMaxSleep = std::chrono::milliseconds{10};
 /// Between two looks of a rank whose gang was just ordered to close.
 constexpr Duration kGangLook = std::chrono::milliseconds{1};
 /// Ops shorter than this are not checked for running into the guaranteed job's burst.
@@ -196,7 +195,9 @@ struct Gate::Impl {
   RunTimeMeter cap COMMENSAL_GUARDED_BY(mutex);
   std::uint64_t capped_ticks_charged COMMENSAL_GUARDED_BY(mutex) = 0;
   RunTimeMeter trickle COMMENSAL_GUARDED_BY(mutex);
-  Duration savings COMMENSAL_GUARDED_BY(mutex){};  // that an op may make by the trickle
+  Duration beside_total COMMENSAL_GUARDED_BY(mutex){};  // run beside a busy guaranteed job
+  Duration gaps_seen COMMENSAL_GUARDED_BY(mutex){};     // run time elsewhere that was looked at
+  Duration savings COMMENSAL_GUARDED_BY(mutex){};       // that an op may make by the trickle
   TimePoint savings_end COMMENSAL_GUARDED_BY(mutex);
   Duration completed COMMENSAL_GUARDED_BY(mutex){};  // work, as the device measured it
   double share_min COMMENSAL_GUARDED_BY(mutex) = 0.0;
@@ -274,16 +275,10 @@ struct Gate::Impl {
     (void)::syscall(SYS_futex, &generation, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
   }
 
-  void sleep(Duration time, std::uint32_t seen) noexcept {
-    time = std::clamp(time, kMinSleep, kMaxSleep);
-    if (sleeper) {
-      sleeper(time);
-      return;
-    }
-    timespec timeout{};
-    timeout.tv_nsec = static_cast<decltype(timeout.tv_nsec)>(time.count());
-    // EAGAIN (changed meanwhile), EINTR and ETIMEDOUT all mean the same: ask again.
-    (void)::syscall(SYS_futex, &generation, FUTEX_WAIT_PRIVATE, seen, &timeout, nullptr, 0);
+  void sleep(Duration time, const Doorbell& bell, std::uint32_t seen) noexcept {
+    time = std::clamp(time, kMinSleep, kLongestSleep);
+    if (sleeper) return sleeper(time);
+    sleep_until_rung(generation, seen, bell, time);
   }
 
   struct Verdict {
@@ -379,16 +374,19 @@ struct Gate::Impl {
     Duration all{};
     Duration capped{};
     Duration beside{};
+    Duration prepaid{};
     work->collect(now, [&](const CompletedWork& done) {
       all += done.took;
       if ((done.charge & kCap) != 0) capped += done.took;
-      beside += ran_beside(device, now, done.charge, done.took) - done.prepaid;
+      beside += ran_beside(device, now, done.charge, done.took);
+      prepaid += done.prepaid;
     });
     if (all == Duration::zero()) return;
     const MutexLock lock(mutex);
     completed += all;
     cap.charge(capped);
-    trickle.charge(beside);
+    trickle.charge(beside - prepaid);
+    beside_total += beside;
   }
 
   /// What work that has just ended ran beside a busy guaranteed job.
@@ -423,8 +421,15 @@ struct Gate::Impl {
     const double share = std::min(share_max, device.share_max);
     const Duration run_total = charge_cap();
     cap.advance(now, share);
-    trickle.advance(now, std::max(share_min, device.trickle),
-                    now < savings_end ? std::max(savings, kMeterCredit) : kMeterCredit);
+    const double beside = std::max(share_min, device.trickle);
+    const bool saves = now < savings_end;
+    trickle.advance(now, beside, saves ? std::max(savings, kMeterCredit) : kMeterCredit);
+    const Duration gaps = run_total - beside_total;
+    const Duration in_gaps = gaps - std::exchange(gaps_seen, gaps);
+    if (beside <= device.least_trickle && !saves && in_gaps > Duration::zero()) {
+      trickle.charge_up_to(in_gaps, Duration{static_cast<Duration::rep>(
+                                        beside * static_cast<double>(kGapsCountFor.count()))});
+    }
 
     Verdict verdict;
     const bool paused = paused_by != nullptr || device.paused;
@@ -468,7 +473,7 @@ struct Gate::Impl {
     if (dozing.load(kRelaxed) && verdict.decision.open) {
       verdict.decision = {.open = false,
                           .trickle = false,
-                          .recheck = kMaxSleep,
+                          .recheck = kLongestSleep,
                           .valid_for = {},
                           .fits = {},
                           .reason = "parked while idle: an op has it brought back"};
@@ -527,8 +532,8 @@ struct Gate::Impl {
   /// A rank of a gang looks often at first: others may come to be ahead of it.
   Duration until_looked_at(const DeviceObservation& device, TimePoint now) const noexcept
       COMMENSAL_REQUIRES(mutex) {
-    if (device.gang.epoch == 0 || ordered == TimePoint{}) return kMaxSleep;
-    return std::clamp((now - ordered) / 8, kGangLook, kMaxSleep);
+    if (device.gang.epoch == 0 || ordered == TimePoint{}) return kLongestSleep;
+    return std::clamp((now - ordered) / 8, kGangLook, kLongestSleep);
   }
 
   /// Notes that an op waited for so long because of this.
@@ -559,11 +564,12 @@ struct Gate::Impl {
   [[gnu::noinline]] void charge_trickle(Slot& slot, Duration took) noexcept {
     if (disarmed.load(kRelaxed)) return;  // another thread may have held the lock at the fork
     const TimePoint now = clock.now();
-    const Duration beside = ran_beside(view.observe(now), now, slot.charge, took) -
-                            std::exchange(slot.prepaid, Duration::zero());
-    if (beside == Duration::zero()) return;
+    const Duration beside = ran_beside(view.observe(now), now, slot.charge, took);
+    const Duration prepaid = std::exchange(slot.prepaid, Duration::zero());
+    if (beside == Duration::zero() && prepaid == Duration::zero()) return;
     const MutexLock lock(mutex);
-    trickle.charge(beside);
+    trickle.charge(beside - prepaid);
+    beside_total += beside;
   }
 
   /// Changes the bounds under the lock and lets waiting ops look again.
@@ -634,7 +640,7 @@ void Gate::wait_op(OpEstimate op, Summons summoned) noexcept {
     if (verdict.needed && !gate.needed.exchange(true) && gate.bring_back) gate.bring_back();
     if (summoned != nullptr && summoned()) break;
     const TimePoint began = gate.clock.now();
-    gate.sleep(verdict.decision.recheck, seen);
+    gate.sleep(verdict.decision.recheck, verdict.decision.bell, seen);
     if (gate.disarmed.load(kRelaxed)) break;
     gate.waited(verdict.decision.reason, gate.clock.now() - began);
   }

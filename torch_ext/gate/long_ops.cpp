@@ -11,7 +11,8 @@ namespace {
 
 constexpr int kMostOfOneGap = 4;
 constexpr int kDecay = 8;
-/// A held op asks every millisecond or so: after this long without a question it is another one.
+/// A held op asks every ten milliseconds or so: after this long without a question it is another
+/// one.
 constexpr Duration kNotAskedFor = std::chrono::seconds{1};
 
 }  // namespace
@@ -29,10 +30,10 @@ void LongOps::note_room(TimePoint gap, Duration room) noexcept {
   room_ = std::max(room_, room);
 }
 
-PacingDecision LongOps::hold(const PacingInput& input, Duration needs) noexcept {
+PacingDecision LongOps::hold(const PacingInput& input, Duration needs, Duration recheck) noexcept {
   constexpr const char* kHeld = "op longer than the usual gap: held for a long one";
   const double share = std::max(input.share_min, input.device.trickle);
-  if (share <= 0.0 || share >= 1.0) return beside(input, kPollMax, kHeld);
+  if (share <= 0.0 || share >= 1.0) return beside(input, recheck, kHeld);
   const TimePoint now = input.device.now;
   if (held_since_ == TimePoint{} || now - asked_ > kNotAskedFor) held_since_ = now;
   asked_ = now;
@@ -47,7 +48,7 @@ PacingDecision LongOps::hold(const PacingInput& input, Duration needs) noexcept 
     return decision;
   }
   PacingDecision decision =
-      closed(std::min(kPollMax, time_to_pay(input.trickle_debt + needs, share)), kHeld);
+      closed(std::min(recheck, time_to_pay(input.trickle_debt + needs, share)), kHeld);
   decision.saves = needs;
   return decision;
 }

@@ -27,7 +27,8 @@ class LongOps {
     return usual_ > Duration::zero() && needs > usual_;
   }
   /// Decides on an op for which `is_long` and that has no room now.
-  [[nodiscard]] PacingDecision hold(const PacingInput& input, Duration needs) noexcept;
+  [[nodiscard]] PacingDecision hold(const PacingInput& input, Duration needs,
+                                    Duration recheck) noexcept;
 
  private:
   TimePoint gap_;

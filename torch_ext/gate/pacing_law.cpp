@@ -59,6 +59,11 @@ class DutyCycleLaw final : public PacingLaw {
   }
 };
 
+/// Between two looks of a thread that waits for a gap. A look takes some ten microseconds of a
+/// core.
+constexpr Duration kOften = kPollMax / 2;
+constexpr Duration kRarely = milliseconds{5};
+
 /// Enters gaps at a bounded rate: every entry costs the guaranteed job something when it comes back
 /// (compute_sharing: s = R * (Q / 2 + c)).
 class HandOvers {
@@ -83,6 +88,14 @@ class HandOvers {
     tokens_ = std::max(0.0, tokens_ - 1.0);
     ++total_;
   }
+  /// How long it takes until another one may be.
+  [[nodiscard]] Duration until_next(double rate) const noexcept {
+    const Duration most = kLongestSleep;
+    if (rate <= 0.0) return most;
+    const double left = std::max(0.0, 1.0 - tokens_) / rate;
+    if (left >= std::chrono::duration<double>(most).count()) return most;
+    return std::max(kPollMin, std::chrono::ceil<Duration>(std::chrono::duration<double>(left)));
+  }
   [[nodiscard]] std::uint64_t total() const noexcept { return total_; }
 
  private:
@@ -92,9 +105,9 @@ class HandOvers {
   std::uint64_t total_ = 0;
 };
 
-/// When to look again at a busy guaranteed job. Each look takes a core for microseconds, which that
-/// job may be using: so rarely at first, and more often towards the end of the shortest of its busy
-/// stretches of late.
+/// When to look again at a busy guaranteed job that does not ring when it begins to wait. Each look
+/// takes a core for microseconds, which that job may be using: so rarely at first, and more often
+/// towards the end of the shortest of its busy stretches of late.
 class BusyStretches {
  public:
   void note(const DeviceObservation& device) noexcept {
@@ -112,8 +125,6 @@ class BusyStretches {
   }
 
  private:
-  static constexpr Duration kOften = kPollMax / 2;
-  static constexpr Duration kRarely = milliseconds{5};
   std::array<Duration, 8> lengths_{};
   std::size_t known_ = 0;
   TimePoint since_;  // zero: it is not busy
@@ -144,7 +155,11 @@ class GapLaw final : public PacingLaw {
     const Duration needs = input.predicted > Duration::zero() ? input.predicted : kUnknownOp;
     stretches_.note(device);
     if (!device.all_waiting) {
-      return not_now(input, needs, stretches_.until_next_look(device.now), "guaranteed job busy");
+      PacingDecision decision = not_now(
+          input, needs, device.bell ? kLongestSleep : stretches_.until_next_look(device.now),
+          "guaranteed job busy");
+      decision.bell = device.bell;
+      return decision;
     }
     const Duration waited = device.now - device.idle_since;
     const Duration quiet = device.now - std::max(device.idle_since, device.last_touch);
@@ -155,22 +170,25 @@ class GapLaw final : public PacingLaw {
                      "guaranteed job may be working on its batch");
     }
     if ((device.gap_phases & ~rules.phases) != 0) {
-      return not_now(input, needs, kPollMax,
+      return not_now(input, needs, until_it_ends(device),
                      "gaps of this phase are closed: they were found to cost");
     }
     const Duration length = std::max(waited, device.idle_expected_end == TimePoint{}
                                                  ? Duration::zero()
                                                  : device.idle_expected_end - device.idle_since);
     if (length < rules.smallest) {
-      return not_now(input, needs, kPollMax / 2, "gap is shorter than those that may be used");
+      return not_now(input, needs, until_it_ends(device),
+                     "gap is shorter than those that may be used");
     }
     const Duration fits = room(device, waited, rules.guard);
     long_ops_.note_room(device.idle_since, fits);
     if (input.queued + needs > fits) {
-      return not_now(input, needs, kPollMax / 2, "op does not fit in what is left of the gap");
+      return not_now(input, needs, until_it_ends(device),
+                     "op does not fit in what is left of the gap");
     }
     if (!hand_overs_.allow(device.now, device.idle_since, rules.hand_overs)) {
-      return not_now(input, needs, kPollMax, "hand-overs of this second are used up");
+      return not_now(input, needs, hand_overs_.until_next(rules.hand_overs),
+                     "hand-overs of this second are used up");
     }
     if (!input.peek) hand_overs_.enter(device.idle_since);
     return {.open = true,
@@ -183,8 +201,13 @@ class GapLaw final : public PacingLaw {
 
   PacingDecision not_now(const PacingInput& input, Duration needs, Duration recheck,
                          const char* reason) {
-    if (long_ops_.is_long(needs)) return long_ops_.hold(input, needs);
+    if (long_ops_.is_long(needs)) return long_ops_.hold(input, needs, recheck);
     return beside(input, recheck, reason);
+  }
+
+  /// When to look again in a gap that is of no use as far as is known.
+  static Duration until_it_ends(const DeviceObservation& device) noexcept {
+    return std::clamp(device.idle_expected_end - device.now, kOften, kRarely);
   }
 
   /// The longest op that may start now.

@@ -9,6 +9,7 @@
 
 #include "allocator/base/clock.h"
 #include "coordinator/wire/gaps.h"
+#include "torch_ext/gate/doorbell.h"
 #include "torch_ext/gate/gang_rule.h"
 
 namespace commensal {
@@ -27,15 +28,19 @@ struct DeviceObservation {
   wire::GapRules gap_rules;   ///< what the coordinator allows this job in gaps
   TimePoint last_touch;       ///< newest sign of work from any of them
   TimePoint busy_since;       ///< if not all wait: when the first of them became busy
+  Doorbell bell;              ///< if not all wait: rings when one that is busy begins to
   std::size_t processes = 0;  ///< guaranteed processes that are seen
   std::uint64_t steps = 0;    ///< that they have ended, summed
   TimePoint step_end;         ///< of the newest of these steps; zero: none yet
   double slo = 0.01;          ///< slowdown that the guaranteed side allows
   TimePoint turn_until;       ///< end of this job's newest turn; zero: no turns are given
   double trickle = 0.0;       ///< share that is let through while the guaranteed side is busy
-  double share_max = 1.0;     ///< the coordinator's bound; 1: none
-  bool paused = false;        ///< the coordinator closed this job's gate
-  GangObservation gang;       ///< the job's other ranks
+  /// The least trickle, which is only there so that nobody starves: what ran in gaps counts towards
+  /// it. A larger one was measured to do no harm, or is a minimum that the job was promised.
+  double least_trickle = 0.0;
+  double share_max = 1.0;  ///< the coordinator's bound; 1: none
+  bool paused = false;     ///< the coordinator closed this job's gate
+  GangObservation gang;    ///< the job's other ranks
 };
 
 /// Looks at the shared pages. Called from the gate's hot path: a few atomic loads, no lock.
@@ -76,6 +81,7 @@ struct PacingDecision {
   const char* reason = "";
   Duration saves{};    ///< when closed: run time that may be saved up for this op
   Duration prepaid{};  ///< when open: of the op's run time, this much was saved: charge it now
+  Doorbell bell{};     ///< when closed: ask again when it rings, too
 };
 
 /// Decides whether an op may start. Has no clock, lock or socket: what a law remembers it has from
@@ -114,6 +120,11 @@ inline constexpr Duration kQuietBeforeGap = std::chrono::microseconds{500};
 inline constexpr Duration kQuietBeforeBoundary = std::chrono::milliseconds{2};
 /// Hand-overs that may be saved up, in seconds of their rate; one at the least.
 inline constexpr double kHandOverCredit = 1.0;
+/// A gate asks a closed law again after this at the latest.
+inline constexpr Duration kLongestSleep = std::chrono::milliseconds{10};
+/// Run time in gaps counts towards the least trickle for so long at most: after the last gap it
+/// begins again within this.
+inline constexpr Duration kGapsCountFor = std::chrono::seconds{1};
 /// Idle time that a meter remembers as credit, so that late wake-ups do not cost share.
 inline constexpr Duration kMeterCredit = std::chrono::milliseconds{2};
 
@@ -128,6 +139,10 @@ class RunTimeMeter {
   void advance(TimePoint now, double share, Duration credit = kMeterCredit) noexcept;
   /// Adds the run time of an op that ended.
   void charge(Duration run) noexcept { debt_ += run; }
+  /// The same, but makes no debt above `most`.
+  void charge_up_to(Duration run, Duration most) noexcept {
+    debt_ = std::max(debt_, std::min(debt_ + run, most));
+  }
   [[nodiscard]] Duration debt() const noexcept { return debt_; }
 
  private:

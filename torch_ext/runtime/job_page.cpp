@@ -8,6 +8,8 @@
 #include <cstring>
 #include <utility>
 
+#include "torch_ext/gate/doorbell.h"
+
 namespace commensal {
 namespace {
 
@@ -17,6 +19,7 @@ constexpr std::uint64_t kLowQuantileDivisor = 5;  // 20 %: most waits last at le
 /// A phase's table is made anew after each of its first waits, then after every so many.
 constexpr std::uint64_t kFewWaits = 8;
 constexpr std::uint64_t kTableEvery = 4;
+constexpr std::uint64_t kWorthRinging = 1'000'000;  // ns, of which half is spent on being sure
 constexpr Duration kBetweenBoundaries = std::chrono::microseconds{500};
 constexpr double kLeastCount = 0.05;  // of a bucket that is told of
 
@@ -81,6 +84,8 @@ void ActivityRecorder::begin_waiting(wire::GapPhase phase, TimePoint now) noexce
   page_.activity_since_ns.store(since, kRelaxed);
   page_.activity.store(static_cast<std::uint64_t>(wire::Activity::kWaiting),
                        std::memory_order_release);
+  // Who waits for a gap sleeps at this word. A gap that is likely to be too short is not worth it.
+  if (usual == 0 || usual >= kWorthRinging) ring(page_.activity);
 }
 
 void ActivityRecorder::publish_table(wire::GapPhase phase) noexcept {

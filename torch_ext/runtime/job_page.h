@@ -61,8 +61,9 @@ struct GapSummary {
 
 /// Publishes whether the job waits, for what, since when, and how long such waits usually are.
 ///
-/// Runs on a guaranteed job's path: no allocation, no system call, a few hundred nanoseconds. What
-/// takes longer than a few stores is done where a wait begins, when there is time.
+/// Runs on a guaranteed job's path: no allocation, a few hundred nanoseconds. What takes longer
+/// than a few stores is done where a wait begins, when there is time; there is also the only system
+/// call: it wakes who waits for that (ring), unless such waits are usually too short.
 /// Thread safety: any member may be called from any thread.
 class ActivityRecorder {
  public:

@@ -181,7 +181,7 @@ const wire::DeviceEntry* PeerObserver::own_entry(const wire::DevicePage& page) c
 void PeerObserver::observe_page(const wire::DevicePage& page,
                                 DeviceObservation& seen) const noexcept {
   seen.coordinator_alive = fresh(page.heartbeat_ns.load(kRelaxed), seen.now);
-  seen.trickle = fraction(page.trickle_ppm);
+  seen.trickle = seen.least_trickle = fraction(page.trickle_ppm);
   const wire::DeviceEntry* own = own_entry(page);
   if (own != nullptr) {
     seen.paused = seen.paused || own->paused.load(kRelaxed) != 0;
@@ -251,6 +251,10 @@ void PeerObserver::observe_peers(DeviceObservation& seen) const noexcept {
     if (!wait.waits && activity != wire::Activity::kPaused) {
       all = false;
       busy_since = std::min(busy_since, since);
+      // A process whose waits are concluded from silence cannot ring.
+      if (!seen.bell && page->quiet_ns.load(kRelaxed) == 0) {
+        seen.bell = {&page->activity, static_cast<std::uint32_t>(activity)};
+      }
     } else {
       seen.idle_since = std::max(seen.idle_since, since);
       if (wait.waits) observe_wait(*page, wait, seen);

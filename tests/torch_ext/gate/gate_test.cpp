@@ -294,6 +294,46 @@ TEST_F(SimulatedGateTest, RunningIntoABurstIsPaidFromTheTrickle) {
   gate_.leave_op(g_add);
 }
 
+/// Runs 20 ms of ops in a gap, then the guaranteed job is busy.
+void use_a_gap(Gate& gate, FakeDevice& device, FakeClock& clock) {
+  device.gap(clock.now() - milliseconds{2}, clock.now() + milliseconds{100});
+  for (int i = 0; i < 20; ++i) {
+    ASSERT_TRUE(gate.try_enter_op(g_add));
+    clock.advance(milliseconds{1});
+    gate.leave_op(g_add);
+  }
+  device.burst(clock.now());
+}
+
+TEST_F(SimulatedGateTest, WhatRanInGapsCountsTowardsTheLeastTrickle) {
+  device_.set([](DeviceObservation& seen) { seen.trickle = seen.least_trickle = 0.01; });
+  use_a_gap(gate_, device_, clock_);
+  EXPECT_FALSE(gate_.try_enter_op(g_add)) << "it does not starve";
+  clock_.advance(milliseconds{900});
+  EXPECT_FALSE(gate_.try_enter_op(g_add));
+  clock_.advance(milliseconds{120});
+  EXPECT_TRUE(gate_.try_enter_op(g_add)) << "no gap for a second";
+  gate_.leave_op(g_add);
+}
+
+TEST_F(SimulatedGateTest, AShareThatDoesNoHarmIsNotSpentInGaps) {
+  device_.set([](DeviceObservation& seen) {
+    seen.trickle = 0.05;
+    seen.least_trickle = 0.01;
+  });
+  use_a_gap(gate_, device_, clock_);
+  EXPECT_TRUE(gate_.try_enter_op(g_add));
+  gate_.leave_op(g_add);
+}
+
+TEST_F(SimulatedGateTest, AMinimumOfItsOwnIsNotSpentInGaps) {
+  device_.set([](DeviceObservation& seen) { seen.trickle = seen.least_trickle = 0.01; });
+  gate_.set_share(0.05, 1.0);
+  use_a_gap(gate_, device_, clock_);
+  EXPECT_TRUE(gate_.try_enter_op(g_add));
+  gate_.leave_op(g_add);
+}
+
 TEST_F(SimulatedGateTest, AShareWithoutAnyCoordinatorIsADutyCycle) {
   gate_.set_share(0.0, 0.25);
   const TimePoint begin = clock_.now();

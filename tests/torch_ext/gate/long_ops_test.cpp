@@ -7,6 +7,7 @@
 #include "tests/torch_ext/fake_clock.h"
 #include "tests/torch_ext/gate/fake_device.h"
 #include "torch_ext/gate/gate.h"
+#include "torch_ext/gate/law_parts.h"
 
 namespace commensal {
 namespace {
@@ -130,10 +131,10 @@ TEST(LongOpsRule, OpsOfOtherThreadsDoNotStarveIt) {
   ops.note_room(TimePoint{milliseconds{51}}, milliseconds{4});
   ASSERT_TRUE(ops.is_long(input.predicted));
   const TimePoint asked = input.device.now;
-  PacingDecision decision = ops.hold(input, input.predicted);
+  PacingDecision decision = ops.hold(input, input.predicted, kPollMax);
   while (!decision.open && input.device.now - asked < seconds{10}) {
     input.device.now += decision.recheck;
-    decision = ops.hold(input, input.predicted);  // its debt never falls below zero
+    decision = ops.hold(input, input.predicted, kPollMax);  // its debt never falls below zero
   }
   EXPECT_TRUE(decision.open);
   EXPECT_NEAR(std::chrono::duration<double>(input.device.now - asked).count(), 2.2, 0.05);

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <deque>
 #include <string>
 
@@ -356,6 +357,66 @@ TEST(GapLaw, AJobOfUnknownStretchesIsLookedAtOften) {
   const auto law = make_pacing_law("gap");
   BusyFor job(*law, 7);
   EXPECT_EQ(job.look(milliseconds{0}), microseconds{500});
+}
+
+TEST(GapLaw, AJobThatRingsIsHardlyLookedAt) {
+  const std::atomic<std::uint64_t> word{1};
+  PacingInput input = beside_a_burst();
+  const auto law = make_pacing_law("gap");
+  EXPECT_FALSE(law->decide(input).bell);
+  input.device.bell = {&word, 1};
+  const PacingDecision decision = law->decide(input);
+  EXPECT_EQ(decision.bell.word, &word);
+  EXPECT_EQ(decision.bell.seen, 1U);
+  EXPECT_EQ(decision.recheck, kLongestSleep);
+  EXPECT_FALSE(law->decide(in_a_gap()).bell) << "its end is not rung";
+}
+
+TEST(GapLaw, TheTrickleIsPaidOffBesideAJobThatRings) {
+  const std::atomic<std::uint64_t> word{1};
+  PacingInput input = beside_a_burst();
+  input.device.bell = {&word, 1};
+  input.device.trickle = 0.5;
+  input.trickle_debt = milliseconds{2};
+  const PacingDecision decision = make_pacing_law("gap")->decide(input);
+  EXPECT_EQ(decision.recheck, milliseconds{4});
+  EXPECT_TRUE(decision.bell) << "what comes first counts";
+}
+
+TEST(GapLaw, AGapOfNoUseIsLookedAtWhenItIsExpectedToEnd) {
+  const auto recheck = [](Duration left, auto... changes) {
+    PacingInput input = under_rules();
+    input.device.idle_expected_end = input.device.now + left;
+    (changes(input), ...);
+    const PacingDecision decision = make_pacing_law("gap")->decide(input);
+    EXPECT_FALSE(decision.open) << decision.reason;
+    return decision.recheck;
+  };
+  const auto too_long = [](PacingInput& input) { input.predicted = milliseconds{60}; };
+  const auto no_phase = [](PacingInput& input) { input.device.gap_rules.phases = 0; };
+  const auto too_short = [](PacingInput& input) { input.device.gap_rules.smallest = seconds{1}; };
+  EXPECT_EQ(recheck(milliseconds{3}, too_long), milliseconds{3});
+  EXPECT_EQ(recheck(milliseconds{3}, no_phase), milliseconds{3});
+  EXPECT_EQ(recheck(milliseconds{3}, too_short), milliseconds{3});
+  EXPECT_EQ(recheck(milliseconds{50}, too_long), milliseconds{5}) << "it may end early";
+  EXPECT_EQ(recheck(-milliseconds{3}, too_long), microseconds{500}) << "any moment now";
+}
+
+TEST(GapLaw, UsedUpHandOversAreWaitedFor) {
+  PacingInput input = under_rules();
+  input.device.gap_rules.hand_overs = 200.0;
+  const auto law = make_pacing_law("gap");
+  PacingDecision decision = law->decide(input);
+  const TimePoint began = input.device.now;
+  while (decision.open) {  // gap after gap in no time
+    input.device.idle_since -= microseconds{1};
+    decision = law->decide(input);
+  }
+  EXPECT_STREQ(decision.reason, "hand-overs of this second are used up");
+  EXPECT_EQ(decision.recheck, milliseconds{5});
+  input.device.now = began + decision.recheck;
+  input.device.idle_expected_end = input.device.now + milliseconds{3};
+  EXPECT_TRUE(law->decide(input).open) << "no look in between was needed";
 }
 
 TEST(GapLaw, TheTrickleGoesOnUnderEveryRule) {

@@ -69,6 +69,26 @@ TEST_F(PeerObserverTest, WithoutPagesNobodyIsThere) {
   EXPECT_EQ(seen.share_max, 1.0);
 }
 
+TEST_F(PeerObserverTest, ABusyProcessRingsUnlessItsWaitsAreNotTold) {
+  use_device();
+  add_guaranteed(1);
+  observer_.add_peer(1, view_of(first_));
+  observer_.add_peer(2, view_of(second_));
+  set(first_, wire::Activity::kWaiting, kNow - milliseconds{5});
+  set(second_, wire::Activity::kBusy, kNow - milliseconds{5});
+  const Doorbell bell = observer_.observe(kNow).bell;
+  ASSERT_TRUE(bell);
+  EXPECT_EQ(bell.seen, static_cast<std::uint32_t>(wire::Activity::kBusy));
+  second_.page().activity.store(42);
+  EXPECT_EQ(bell.word->load(), 42U) << "the busy one's word";
+  set(second_, wire::Activity::kBusy, kNow - milliseconds{5});
+  second_.page().quiet_ns.store(10'000'000'000);
+  EXPECT_FALSE(observer_.observe(kNow).bell);
+  second_.page().quiet_ns.store(0);
+  set(second_, wire::Activity::kWaiting, kNow - milliseconds{5});
+  EXPECT_FALSE(observer_.observe(kNow).bell) << "both wait";
+}
+
 TEST_F(PeerObserverTest, TheOwnEntrysCoresAreRead) {
   put(1, "another", JobClass::kOpportunistic);
   const auto words = wire::CoreSet::parse("1,70,255")->words();

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// Shared steps against the quiet ones between them: what slows both sides down cancels out.
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <optional>
+#include <vector>
+
+#include "coordinator/node/slowdown_estimate.h"
+
+namespace commensal::node {
+
+/// Makes a pair of each quiet window: the median of its steps, and the median of the newest shared
+/// steps before it and of the first ones after it, of which the mean is taken. A machine that gets
+/// slower for everybody, for a second or for an hour, changes both, and is not taken for a cost of
+/// sharing (8.2 of the protocol asks for paired medians). Not thread-safe.
+class StepPairs {
+ public:
+  static constexpr std::size_t kLeast = 4;  ///< pairs for an estimate
+  static constexpr std::size_t kMost = 8;   ///< that are kept
+  static constexpr std::size_t kSide = 8;   ///< shared steps on each side of a window
+
+  void begin_quiet();
+  void add_quiet(double seconds);
+  void add_shared(double seconds);
+  /// Drops everything: the shares or the job have changed.
+  void forget() { *this = StepPairs{}; }
+  /// Median ratio minus 1, and its standard error; nothing before there are enough pairs.
+  [[nodiscard]] std::optional<SlowdownEstimate> slowdown() const;
+
+ private:
+  struct Pair {
+    double ratio;
+    std::size_t shared_steps;
+  };
+  void finish();
+
+  std::deque<double> newest_;  // shared steps
+  // The pair in the making: of the window that began last.
+  std::vector<double> before_;
+  std::vector<double> quiet_;
+  std::vector<double> after_;
+  std::deque<Pair> pairs_;
+};
+
+}  // namespace commensal::node
