@@ -70,7 +70,9 @@ ShareDecision decide_share(const ShareInput& input, const ComputeConfig& config)
     return {state, measured + ", above " + percent(input.slo) + ": " +
                        (part < kDecrease ? "cut to " + percent(state.share) : "halved")};
   }
-  if (slowdown.value > input.slo) return {state, measured + ": not certain, held"};
+  if (slowdown.value > input.slo || (!input.idle_class && slowdown.possible() > input.slo)) {
+    return {state, measured + ": not certain, held"};
+  }
   if (!input.may_rise) return {state, measured + ": held while gaps are restricted"};
   const bool bounded = state.ceiling < ShareState::kNoCeiling;
   const double goal = bounded ? std::min(most, kBelowCeiling * state.ceiling) : most;
@@ -215,16 +217,17 @@ bool ComputeController::needs_baseline(const Tracked& tracked) const {
 }
 
 bool ComputeController::urgent() const {
-  return std::any_of(guaranteed_.begin(), guaranteed_.end(), [](const auto& entry) {
-    const Tracked& tracked = entry.second;
-    if (tracked.step_seconds <= 0.0 || tracked.last_step < kFirstSteps) return false;
-    return tracked.suspected ||
-           (tracked.history.baseline_steps() == 0 && tracked.history.signal() != StepSignal::kTail);
-  });
+  return look_wanted_ || std::any_of(guaranteed_.begin(), guaranteed_.end(), [](const auto& entry) {
+           const Tracked& tracked = entry.second;
+           if (tracked.step_seconds <= 0.0 || tracked.last_step < kFirstSteps) return false;
+           return tracked.suspected || (tracked.history.baseline_steps() == 0 &&
+                                        tracked.history.signal() != StepSignal::kTail);
+         });
 }
 
 void ComputeController::open_window(TimePoint now, std::size_t steps, double wanted) {
   window_closed_ = true;
+  look_wanted_ = false;
   window_floor_ = std::min(0.0, window_tokens_ - kWindowSlack * wanted);
   window_goal_ = 0;
   for (auto& [id, tracked] : guaranteed_) {
@@ -297,7 +300,9 @@ ComputeController::Worst ComputeController::worst() const {
     if (!slowdown) continue;
     const bool worse =
         !result.slowdown || slowdown->value - tracked.slo > result.slowdown->value - result.slo;
-    if (worse) result = {slowdown, tracked.slo, tracked.gaps};
+    if (worse) {
+      result = {slowdown, tracked.slo, tracked.gaps, tracked.history.confirmed(tracked.slo)};
+    }
   }
   return result;
 }
@@ -337,18 +342,20 @@ void ComputeController::control(const ComputeView& view) {
     if (budget.most <= 0.0) continue;
     const policies::ShareRange bounds{budget.least / budget.most, 1.0};
     const double least = least_share(bounds, config_.trickle);
-    ShareDecision decision = decide_share(
-        {bounds, budget.state, suffers.slowdown, suffers.slo, budget.gaps.state.level == 0},
-        config_);
+    ShareDecision decision = decide_share({bounds, budget.state, suffers.slowdown, suffers.slo,
+                                           budget.gaps.state.level == 0, idle_class},
+                                          config_);
     moved = moved || decision.state.share != budget.state.share;
     GapInput gap_input{budget.gaps.state, suffers.slowdown, suffers.slo,
                        budget.state.share <= least * (1 + 1e-6)};
     if (suffers.gaps) gap_input.gaps = *suffers.gaps;
     gap_input.idle_class = idle_class;
+    gap_input.confirmed = suffers.confirmed;
     for (const auto& job : view.opportunistic) {
       if (takes_part(job) && job.idle_class == idle_class) gap_input.hand_overs += job.hand_overs;
     }
     GapDecision gaps = decide_gaps(gap_input);
+    look_wanted_ = look_wanted_ || gaps.wants_look;
     moved = moved || gaps.state.level != budget.gaps.state.level;
     budget.state = decision.state;
     budget.reason = std::move(decision.reason);

@@ -44,6 +44,9 @@ struct ShareInput {
   std::optional<SlowdownEstimate> slowdown;  ///< of the guaranteed job that suffers most
   double slo = 0.01;                         ///< which that one may see
   bool may_rise = true;  ///< false: gaps are restricted, and come back before the share rises
+  /// The kernel takes cores from those whose share it is. The share of others rises only where it
+  /// does no harm beyond doubt: their ops run beside the guaranteed job's, on its cores.
+  bool idle_class = true;
 };
 
 struct ShareDecision {
@@ -153,9 +156,10 @@ class ComputeController {
     std::optional<SlowdownEstimate> slowdown;
     double slo = 0.01;
     std::shared_ptr<const std::vector<GapClass>> gaps;
+    bool confirmed = false;
   };
   [[nodiscard]] Worst worst() const;
-  /// Whether a guaranteed job that steps waits for a baseline.
+  /// Whether a guaranteed job that steps waits for a baseline, or a decision for a look at it.
   [[nodiscard]] bool urgent() const;
   void open_window(TimePoint now, std::size_t steps, double wanted);
   void end_window(TimePoint now);
@@ -173,6 +177,7 @@ class ComputeController {
   std::map<bool, Budget> budgets_;  // by whether its jobs are in the idle class
   bool sharing_ = false;
   bool window_closed_ = false;
+  bool look_wanted_ = false;    // at the guaranteed jobs alone, to confirm a slowdown
   double window_tokens_ = 0.0;  // seconds that windows may still take; below zero: a credit
   double window_floor_ = 0.0;   // of them, at which the present window ends
   std::size_t window_goal_ = 0;

@@ -132,6 +132,7 @@ wire::GapRules gap_rules_at(int level, double slo, const std::vector<GapClass>& 
 GapDecision decide_gaps(const GapInput& input) {
   GapState state = input.state;
   std::string why;
+  bool wants_look = false;
   if (!input.slowdown) {
     why = "no slowdown measured yet";
   } else {
@@ -143,6 +144,9 @@ GapDecision decide_gaps(const GapInput& input) {
       state.periods_held = 0;
       if (!input.shares_at_least) {
         why += ": what runs beside it is cut first";
+      } else if (!input.confirmed && state.level < GapState::kMostLevel) {
+        why += ": held until a look at it alone confirms it";
+        wants_look = true;
       } else if (state.level < GapState::kMostLevel) {
         if (std::exchange(state.relaxed, false)) {
           state.patience = std::min(GapState::kMostPatience, 2 * state.patience);
@@ -167,7 +171,7 @@ GapDecision decide_gaps(const GapInput& input) {
     }
   }
   const wire::GapRules rules = gap_rules_at(state.level, input.slo, input.gaps, input.idle_class);
-  return {state, rules, describe(rules) + "; " + why};
+  return {state, rules, describe(rules) + "; " + why, wants_look};
 }
 
 }  // namespace commensal::node

@@ -44,12 +44,14 @@ struct GapInput {
   std::vector<GapClass> gaps{};  ///< of the same job
   double hand_overs = 0.0;       ///< gaps a second that were entered of late
   bool idle_class = true;        ///< of those who use the gaps
+  bool confirmed = true;         ///< a look at the job alone under the present rules showed it, too
 };
 
 struct GapDecision {
   GapState state;
   wire::GapRules rules;
   std::string reason;
+  bool wants_look = false;  ///< at the guaranteed job alone, for it would restrict otherwise
   bool operator==(const GapDecision&) const = default;
 };
 
@@ -74,7 +76,8 @@ inline constexpr double kHandOverSeconds = 1e-4;
 inline constexpr Duration kWakeGuard = std::chrono::microseconds{300};
 
 /// Takes one control step. Above the SLO beyond doubt: one level up, but only once the shares are
-/// at their least, for what runs beside a busy job is the first suspect; within it for as long as
+/// at their least, for what runs beside a busy job is the first suspect, and only if a look at the
+/// job alone confirmed it; within it for as long as
 /// the patience lasts: one level down. Between the two, without an estimate and at either end it
 /// stays where it is, so nothing winds up. A level that had to be taken back soon is given back
 /// later the next time. Pure.

@@ -22,6 +22,8 @@ struct SlowdownEstimate {
   /// What it is at least, beyond doubt: two standard errors less. With one, chance alone would
   /// cross any border once in six looks, and there are two looks a second.
   [[nodiscard]] double certain() const noexcept { return value - 2.0 * error; }
+  /// What it is at most, beyond doubt.
+  [[nodiscard]] double possible() const noexcept { return value + 2.0 * error; }
 };
 
 /// Returns the median. @param values  at least one.

@@ -39,6 +39,8 @@ constexpr double kTailQuantile = 0.99;
 constexpr double kChangedBy = 0.10;  // the newest quiet steps' median, to overrule older ones
 constexpr double kLeastRelativeError = 1e-3;
 constexpr std::size_t kWindowsForDrift = 3;
+constexpr double kTenthOfNormal = 1.28;  // its tenth lies so many deviations from the middle
+constexpr double kDifferenceToDeviation = 1.0483;  // median of |x - y| of a normal distribution
 constexpr double kTwiceChance = 2.0;
 constexpr double kCertainlyApart = 2.0;  // standard errors
 
@@ -220,29 +222,36 @@ MedianEstimate StepHistory::estimate(const std::deque<Step>& steps) const {
 }
 
 double StepHistory::drift() const {
-  std::vector<double> windows;  // mean of each
-  std::vector<double> all;
+  std::vector<double> windows;     // mean of each
+  std::vector<double> successive;  // differences of two steps of a window
   double sum = 0.0;
   std::size_t count = 0;
   for (std::size_t i = 0; i < quiet_steps_.size(); ++i) {
-    all.push_back(quiet_steps_[i].seconds);
-    sum += quiet_steps_[i].seconds;
+    const Step& step = quiet_steps_[i];
+    sum += step.seconds;
     ++count;
-    if (i + 1 < quiet_steps_.size() && quiet_steps_[i + 1].window == quiet_steps_[i].window) {
+    if (i + 1 < quiet_steps_.size() && quiet_steps_[i + 1].window == step.window) {
+      successive.push_back(std::abs(quiet_steps_[i + 1].seconds - step.seconds));
       continue;
     }
     windows.push_back(sum / static_cast<double>(count));
     sum = 0.0;
     count = 0;
   }
-  if (windows.size() < kWindowsForDrift || all.size() <= windows.size()) return 0.0;
+  if (windows.size() < kWindowsForDrift || successive.empty()) return 0.0;
+  // Half of the range without the outer tenths: a machine that is at times in another state, for
+  // seconds, must not look steady because it is so for less than half of the time.
+  std::sort(windows.begin(), windows.end());
+  const std::size_t tenth = windows.size() / 10;
+  const double half = (windows[windows.size() - 1 - tenth] - windows[tenth]) / 2;
   // Of steps that differ by chance alone, means of k differ by a k-th of their variance; of a few
   // windows, now and then by twice that.
-  const double part = static_cast<double>(windows.size()) / static_cast<double>(all.size());
-  const double between = std::pow(deviation(std::move(windows)), 2);
-  const double by_chance = part * std::pow(deviation(std::move(all)), 2);
-  if (between < kTwiceChance * by_chance) return 0.0;
-  return std::sqrt((between - by_chance) / (1.0 - part));
+  const double steps_a_window =
+      static_cast<double>(quiet_steps_.size()) / static_cast<double>(windows.size());
+  const double by_chance =
+      std::pow(kTenthOfNormal * kDifferenceToDeviation * median(successive), 2) / steps_a_window;
+  if (half * half < kTwiceChance * by_chance) return 0.0;
+  return std::sqrt(half * half - by_chance);
 }
 
 MedianEstimate StepHistory::baseline() const { return estimate(quiet_steps_); }

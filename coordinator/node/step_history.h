@@ -61,6 +61,13 @@ class StepHistory {
   /// Nothing until there are at least 3 quiet and 5 shared steps, or 2 of each that are far apart;
   /// of requests 50 each.
   [[nodiscard]] std::optional<SlowdownEstimate> slowdown() const;
+  /// Whether a quiet window that began since the shares are as they are shows a slowdown above
+  /// this, too, compared with the shared steps next to it. A single window cannot measure it; but
+  /// without one, a machine that has become slower for everybody looks the same.
+  [[nodiscard]] bool confirmed(double slo) const {
+    const auto newest = pairs_.newest();
+    return newest && *newest > slo;
+  }
   /// Quiet steps ever seen: tells how many a window has brought.
   [[nodiscard]] std::size_t quiet_steps_total() const noexcept { return quiet_total_; }
   /// Steps that the baseline is made of.
@@ -77,7 +84,8 @@ class StepHistory {
     double seconds;
     std::size_t window = 0;  // of a quiet step: which
   };
-  /// Standard deviation between quiet windows beyond that within them, in seconds.
+  /// By how much the job's speed changes from one quiet window to another, beyond what chance
+  /// within them explains, in seconds: half of the range of their means.
   [[nodiscard]] double drift() const;
   void drop_outdated_baseline();
   void rebase(std::size_t newest);

@@ -26,6 +26,10 @@ class StepPairs {
   void add_shared(double seconds);
   /// Drops everything: the shares or the job have changed.
   void forget() { *this = StepPairs{}; }
+  /// Slowdown of the newest pair; nothing before the first.
+  [[nodiscard]] std::optional<double> newest() const {
+    return pairs_.empty() ? std::nullopt : std::optional{pairs_.back().ratio - 1.0};
+  }
   /// Median ratio minus 1, and its standard error; nothing before there are enough pairs.
   [[nodiscard]] std::optional<SlowdownEstimate> slowdown() const;
 

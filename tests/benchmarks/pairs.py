@@ -135,15 +135,7 @@ def run(*, quick: bool) -> Result:
     rounds, seconds = (1, 2.0) if quick else (5, 20.0)
     for pair in PAIRS[1:2] if quick else PAIRS:
         kept = None if Bench.folder is None else Bench.folder / f"pairs-{PAIRS.index(pair)}.json"
-        before = json.loads(kept.read_text()) if kept is not None and kept.exists() else {}
-        if before.get("quick") == quick:
-            measured = before
-            CONSOLE.print(f"pairs: {pair.name}: as in {kept}", style="dim", markup=False)
-        else:
-            measured = measure(bench, pair, rounds, seconds)
-            if kept is not None:
-                kept.parent.mkdir(parents=True, exist_ok=True)
-                kept.write_text(json.dumps(measured, indent=1))
+        measured = measure(bench, pair, rounds, seconds, kept)
         result.judged = result.judged and measured["judged"]
         report(result, pair, measured["ways"])
     if Bench.folder is not None:
@@ -151,14 +143,25 @@ def run(*, quick: bool) -> Result:
     return result
 
 
-def measure(bench: Bench, pair: Pair, rounds: int, seconds: float) -> dict[str, Any]:
-    """Run every way of one pair."""
-    bench.result.judged = not bench.quick
-    stall = stall_seconds(pair)
-    rate = bench.window(
-        f"{pair.name}: {pair.opportunistic} alone", lambda: alone_rate(pair.opportunistic, seconds)
-    )
-    ways: dict[str, Any] = {}
+def measure(
+    bench: Bench, pair: Pair, rounds: int, seconds: float, kept: Path | None
+) -> dict[str, Any]:
+    """Run every way of one pair that is not in `kept` yet, and add each to it."""
+    measured: dict[str, Any] = {}
+    if kept is not None and kept.exists():
+        measured = json.loads(kept.read_text())
+    if measured.get("quick") != bench.quick:
+        measured = {"pair": pair.name, "quick": bench.quick, "judged": not bench.quick}
+        measured |= {"stall": stall_seconds(pair), "ways": {}}
+    bench.result.judged = measured["judged"]
+    ways: dict[str, Any] = measured["ways"]
+    stall = measured["stall"]
+    rate = measured.get("rate")
+    if rate is None:
+        rate = bench.window(
+            f"{pair.name}: {pair.opportunistic} alone",
+            lambda: alone_rate(pair.opportunistic, seconds),
+        )
 
     def both(way: Way, count: int, length: float) -> dict[str, Any]:
         with sharing(pair, way, stall) as (guaranteed, other):
@@ -173,7 +176,18 @@ def measure(bench: Bench, pair: Pair, rounds: int, seconds: float) -> dict[str, 
             ]
         return figures(windows, rate, tail=pair.serves) | {"options": way.name}
 
+    def keep() -> None:
+        measured.update(rate=rate, judged=bench.result.judged)
+        if kept is not None:
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            kept.write_text(json.dumps(measured, indent=1))
+
     for way in QUICK if bench.quick else WAYS:
+        if way.name in ways:
+            CONSOLE.print(
+                f"pairs: {pair.name}: {way.name}: as in {kept}", style="dim", markup=False
+            )
+            continue
         chosen = way
         if any(point.weights for point in way.sweep) and (reason := why_no_groups()):
             ways[way.name] = {"left_out": reason}
@@ -184,8 +198,9 @@ def measure(bench: Bench, pair: Pair, rounds: int, seconds: float) -> dict[str, 
             chosen = best(tried)
             ways[f"{way.name}, sweep"] = {point.name: found for point, found in tried}
         ways[way.name] = both(chosen, rounds, seconds)
-    about = {"pair": pair.name, "quick": bench.quick, "judged": bench.result.judged}
-    return {**about, "stall": stall, "ways": ways}
+        keep()
+    keep()
+    return measured
 
 
 def why_no_groups() -> str:

@@ -57,6 +57,16 @@ TEST(ShareDecision, HoldsWhatIsNotCertain) {
   EXPECT_THAT(decision.reason, HasSubstr("not certain"));
 }
 
+TEST(ShareDecision, OutsideOfTheIdleClassRisesOnlyWhereItDoesNoHarmBeyondDoubt) {
+  ShareInput input{{0, 1}, {0.1, 1.0, 0}, estimate(0.004, 0.01)};
+  EXPECT_GT(decide_share(input, {}).state.share, 0.1) << "the kernel keeps it out of the way";
+  input.idle_class = false;
+  EXPECT_DOUBLE_EQ(decide_share(input, {}).state.share, 0.1);
+  EXPECT_THAT(decide_share(input, {}).reason, HasSubstr("not certain, held"));
+  input.slowdown = estimate(0.004, 0.002);
+  EXPECT_GT(decide_share(input, {}).state.share, 0.1);
+}
+
 TEST(ShareDecision, RisesToBelowWhatWasTooMuch) {
   ShareState state{0.1, 0.4, 0};
   for (int i = 0; i < 20; ++i) state = decide_share({{0, 1}, state, estimate(0.0)}, {}).state;
@@ -139,6 +149,9 @@ class Simulation {
   }
   void set_base(double seconds) { base_ = seconds; }
   void set_gap_cost(double cost) { gap_cost_ = cost; }
+  /// A quarter of the time, for some seconds at once, everything takes so much longer.
+  void set_unsteady(double part) { unsteady_ = part; }
+  [[nodiscard]] int level() const { return controller_.gap_rules(JobId{"o"}).state.level; }
   void remove_guaranteed() { view_.guaranteed.clear(); }
   /// Passes time until the slowdown has stayed within a bound for so long. @return the time until
   /// then, and the number of steps.
@@ -172,7 +185,11 @@ class Simulation {
       loss += gap_cost_ * std::pow(0.4, level);
     }
     step_loss_ = loss;
-    const double seconds = base_ * (1.0 + loss) * (1.0 + noise_(random_));
+    if (step_end_ >= state_end_) {
+      state_end_ = step_end_ + std::chrono::seconds{3 + static_cast<int>(random_() % 12)};
+      machine_ = random_() % 4 == 0 ? 1.0 + unsteady_ : 1.0;
+    }
+    const double seconds = base_ * machine_ * (1.0 + loss) * (1.0 + noise_(random_));
     step_duration_ = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
     step_end_ += step_duration_;
   }
@@ -191,6 +208,9 @@ class Simulation {
   double cost_;
   double loss_ = 0.0;
   double gap_cost_ = 0.0;
+  double unsteady_ = 0.0;
+  double machine_ = 1.0;
+  TimePoint state_end_{};
   double step_loss_ = 0.0;
   double last_loss_ = 0.0;
   std::uint64_t ended_ = 0;
@@ -283,6 +303,44 @@ TEST(ComputeController, C18_TheBaselineDoesNotDecayInAnHourOfLoss) {
     ASSERT_NEAR(slowdown->value, 0.10, 0.03) << "minute " << minute;
   }
   EXPECT_GE(simulation.share(), 0.0);
+}
+
+/// Mean level of the gap rules over ten minutes, and of the share.
+struct Mean {
+  double level = 0.0;
+  double share = 0.0;
+};
+Mean mean_of(Simulation& simulation) {
+  simulation.run(30s);
+  Mean mean;
+  constexpr int kLooks = 3000;
+  for (int i = 0; i < kLooks; ++i) {
+    simulation.run(200ms);
+    mean.level += static_cast<double>(simulation.level()) / kLooks;
+    mean.share += simulation.share() / kLooks;
+  }
+  return mean;
+}
+
+TEST(ComputeController, AnUnsteadyMachineDoesNotCloseTheGaps) {
+  for (const bool idle_class : {true, false}) {
+    Simulation simulation{0.0, idle_class};
+    simulation.set_unsteady(0.15);
+    simulation.add_guaranteed();
+    simulation.add_opportunistic();
+    const Mean mean = mean_of(simulation);
+    EXPECT_LT(mean.level, 0.5) << "idle class " << idle_class;
+  }
+}
+
+TEST(ComputeController, OnAnUnsteadyMachineGapsThatCostAreRestricted) {
+  Simulation simulation{0.0, true};
+  simulation.set_unsteady(0.15);
+  simulation.set_gap_cost(0.20);
+  simulation.add_guaranteed();
+  simulation.add_opportunistic();
+  const Mean mean = mean_of(simulation);
+  EXPECT_GT(mean.level, 1.5);
 }
 
 TEST(ComputeController, ClosedWindowsStayWithinTheirBudget) {

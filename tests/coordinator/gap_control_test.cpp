@@ -107,6 +107,24 @@ TEST(GapRulesAt, WhoIsNotInTheIdleClassEndsBeforeAGapDoes) {
               HasSubstr("every gap may be used, ops end 0.3 ms before a gap is expected to;"));
 }
 
+TEST(GapDecision, IsHeldUntilALookAtTheJobAloneConfirmsIt) {
+  GapInput in = input(1, estimate(0.2));
+  in.confirmed = false;
+  const GapDecision held = decide_gaps(in);
+  EXPECT_EQ(held.state.level, 1);
+  EXPECT_TRUE(held.wants_look);
+  EXPECT_THAT(held.reason, HasSubstr("held until a look at it alone confirms it"));
+  in.confirmed = true;
+  EXPECT_EQ(decide_gaps(in).state.level, 2);
+  EXPECT_FALSE(decide_gaps(in).wants_look);
+  in.confirmed = false;
+  in.slowdown = estimate(0.0);
+  EXPECT_FALSE(decide_gaps(in).wants_look) << "nothing is to be confirmed";
+  in.slowdown = estimate(0.2);
+  in.shares_at_least = false;
+  EXPECT_FALSE(decide_gaps(in).wants_look) << "shares are cut first, and come back soon";
+}
+
 TEST(GapRulesAt, ALargerObjectiveAllowsMoreHandOvers) {
   EXPECT_GT(gap_rules_at(2, 0.05, gaps()).hand_overs, 4 * gap_rules_at(2, 0.01, gaps()).hand_overs);
   EXPECT_LT(gap_rules_at(2, 0.05, gaps()).smallest, gap_rules_at(2, 0.01, gaps()).smallest);
