@@ -61,6 +61,9 @@ ShareDecision decide_share(const ShareInput& input, const ComputeConfig& config)
                                ")";
   if (slowdown.certain() > input.slo) {
     if (state.share <= least) return {state, measured + ": at its least share"};
+    if (input.idle_class && !input.confirmed) {
+      return {state, measured + ": held until a look at it alone confirms it", true};
+    }
     // What is certain of the slowdown grows with the share; what is too much is twice what is left.
     const double part = std::clamp(input.slo / slowdown.certain(), kMostDecrease, kDecrease);
     state.share *= part;
@@ -342,9 +345,10 @@ void ComputeController::control(const ComputeView& view) {
     if (budget.most <= 0.0) continue;
     const policies::ShareRange bounds{budget.least / budget.most, 1.0};
     const double least = least_share(bounds, config_.trickle);
-    ShareDecision decision = decide_share({bounds, budget.state, suffers.slowdown, suffers.slo,
-                                           budget.gaps.state.level == 0, idle_class},
-                                          config_);
+    ShareDecision decision =
+        decide_share({bounds, budget.state, suffers.slowdown, suffers.slo,
+                      budget.gaps.state.level == 0, idle_class, suffers.confirmed},
+                     config_);
     moved = moved || decision.state.share != budget.state.share;
     GapInput gap_input{budget.gaps.state, suffers.slowdown, suffers.slo,
                        budget.state.share <= least * (1 + 1e-6)};
@@ -355,7 +359,7 @@ void ComputeController::control(const ComputeView& view) {
       if (takes_part(job) && job.idle_class == idle_class) gap_input.hand_overs += job.hand_overs;
     }
     GapDecision gaps = decide_gaps(gap_input);
-    look_wanted_ = look_wanted_ || gaps.wants_look;
+    look_wanted_ = look_wanted_ || decision.wants_look || gaps.wants_look;
     moved = moved || gaps.state.level != budget.gaps.state.level;
     budget.state = decision.state;
     budget.reason = std::move(decision.reason);

@@ -47,11 +47,15 @@ struct ShareInput {
   /// The kernel takes cores from those whose share it is. The share of others rises only where it
   /// does no harm beyond doubt: their ops run beside the guaranteed job's, on its cores.
   bool idle_class = true;
+  /// A look at the guaranteed job alone under the present shares showed the slowdown, too. Without
+  /// one the idle class is not cut: the kernel keeps it out of the way meanwhile.
+  bool confirmed = true;
 };
 
 struct ShareDecision {
   ShareState state;
   std::string reason;
+  bool wants_look = false;  ///< at the guaranteed job alone, for it would cut otherwise
   bool operator==(const ShareDecision&) const = default;
 };
 

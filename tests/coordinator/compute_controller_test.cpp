@@ -57,6 +57,20 @@ TEST(ShareDecision, HoldsWhatIsNotCertain) {
   EXPECT_THAT(decision.reason, HasSubstr("not certain"));
 }
 
+TEST(ShareDecision, TheIdleClassIsCutOnceALookConfirmsIt) {
+  ShareInput input{{0, 1}, {0.4, 1.0, 0}, estimate(0.05)};
+  input.confirmed = false;
+  const ShareDecision held = decide_share(input, {});
+  EXPECT_DOUBLE_EQ(held.state.share, 0.4);
+  EXPECT_TRUE(held.wants_look);
+  input.confirmed = true;
+  EXPECT_LT(decide_share(input, {}).state.share, 0.4);
+  EXPECT_FALSE(decide_share(input, {}).wants_look);
+  input.confirmed = input.idle_class = false;
+  EXPECT_LT(decide_share(input, {}).state.share, 0.4) << "nobody else protects the other job";
+  EXPECT_FALSE(decide_share(input, {}).wants_look);
+}
+
 TEST(ShareDecision, OutsideOfTheIdleClassRisesOnlyWhereItDoesNoHarmBeyondDoubt) {
   ShareInput input{{0, 1}, {0.1, 1.0, 0}, estimate(0.004, 0.01)};
   EXPECT_GT(decide_share(input, {}).state.share, 0.1) << "the kernel keeps it out of the way";
@@ -330,6 +344,9 @@ TEST(ComputeController, AnUnsteadyMachineDoesNotCloseTheGaps) {
     simulation.add_opportunistic();
     const Mean mean = mean_of(simulation);
     EXPECT_LT(mean.level, 0.5) << "idle class " << idle_class;
+    if (idle_class) {
+      EXPECT_GT(mean.share, 0.8);
+    }
   }
 }
 
