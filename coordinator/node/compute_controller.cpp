@@ -220,12 +220,12 @@ bool ComputeController::needs_baseline(const Tracked& tracked) const {
 }
 
 bool ComputeController::urgent() const {
-  return look_wanted_ || std::any_of(guaranteed_.begin(), guaranteed_.end(), [](const auto& entry) {
-           const Tracked& tracked = entry.second;
-           if (tracked.step_seconds <= 0.0 || tracked.last_step < kFirstSteps) return false;
-           return tracked.suspected || (tracked.history.baseline_steps() == 0 &&
-                                        tracked.history.signal() != StepSignal::kTail);
-         });
+  return std::any_of(guaranteed_.begin(), guaranteed_.end(), [](const auto& entry) {
+    const Tracked& tracked = entry.second;
+    if (tracked.step_seconds <= 0.0 || tracked.last_step < kFirstSteps) return false;
+    return tracked.suspected ||
+           (tracked.history.baseline_steps() == 0 && tracked.history.signal() != StepSignal::kTail);
+  });
 }
 
 void ComputeController::open_window(TimePoint now, std::size_t steps, double wanted) {
@@ -288,7 +288,9 @@ void ComputeController::run_window(const ComputeView& view) {
   const double wanted = age + step + static_cast<double>(goal) * std::max(step, age);
   window_tokens_ += elapsed * (early ? config_.early_budget : config_.steady_budget);
   window_tokens_ = std::min(window_tokens_, std::max(kMostTokens, 2 * wanted));
-  if (window_tokens_ >= wanted || (at_once && window_tokens_ >= 0.0)) {
+  // Once the baseline is good, what one look takes is kept for those that are wanted at once.
+  const double kept = early || look_wanted_ ? 0.0 : wanted;
+  if (window_tokens_ >= wanted + kept || (at_once && window_tokens_ >= 0.0)) {
     open_window(view.now, goal, wanted);
   } else if (at_once) {
     // No credit left: what was suspected is taken for a cost of the shares, and acted upon.

@@ -95,7 +95,7 @@ void StepHistory::follow(StepSignal signal) {
 
 void StepHistory::forget_shared() {
   shared_steps_.clear();
-  pairs_.forget();
+  pairs_.forget_shared();
 }
 
 void StepHistory::begin_quiet(TimePoint now) {
@@ -125,13 +125,13 @@ void StepHistory::add(TimePoint end, Duration duration) {
   if (quiet_) {
     ++quiet_total_;
     quiet_steps_.push_back(step);
-    pairs_.add_quiet(step.seconds);
+    pairs_.add_quiet(step.end, step.seconds);
     if (quiet_steps_.size() > sizes(signal_).quiet_kept) quiet_steps_.pop_front();
     drop_outdated_baseline();
     return;
   }
   shared_steps_.push_back(step);
-  pairs_.add_shared(step.seconds);
+  pairs_.add_shared(step.end, step.seconds);
   const Sizes& size = sizes(signal_);
   while (shared_steps_.size() > size.shared_kept ||
          (shared_steps_.size() > size.least_shared &&

@@ -61,10 +61,12 @@ class StepHistory {
   /// Nothing until there are at least 3 quiet and 5 shared steps, or 2 of each that are far apart;
   /// of requests 50 each.
   [[nodiscard]] std::optional<SlowdownEstimate> slowdown() const;
-  /// Whether a quiet window that began since the shares are as they are shows a slowdown above
-  /// this, too, compared with the shared steps next to it. A single window cannot measure it; but
-  /// without one, a machine that has become slower for everybody looks the same.
+  /// Whether the newest quiet window shows a slowdown above this, too, compared with steps under
+  /// the present shares next to it. A single window cannot measure it; but without one, a machine
+  /// that has become slower for everybody looks the same. Of requests always: a window has too few
+  /// of them to show a percentile.
   [[nodiscard]] bool confirmed(double slo) const {
+    if (signal_ == StepSignal::kTail) return true;
     const auto newest = pairs_.newest();
     return newest && *newest > slo;
   }

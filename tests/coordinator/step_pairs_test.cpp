@@ -32,62 +32,123 @@ TEST(SlowdownEstimate, MediansAndDeviationsAreRobust) {
 
 // --- pairs --------------------------------------------------------------------------------------
 
+/// Pairs, and the time in which their steps end.
+struct Shown {
+  StepPairs pairs;
+  TimePoint now{1h};
+  TimePoint pass(double seconds) {
+    return now += std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
+  }
+  void quiet(double seconds) { pairs.add_quiet(pass(seconds), seconds); }
+  void shared(double seconds) { pairs.add_shared(pass(seconds), seconds); }
+};
+
 /// Shows shared steps, a window, shared steps: the machine's speed changes by `drift` each time.
-void show(StepPairs& pairs, int windows, double slowdown, double drift, std::size_t side = 8) {
+void show(Shown& to, int windows, double slowdown, double drift, std::size_t side = 8) {
   double step = 0.1;
   for (int i = 0; i < windows; ++i) {
-    for (std::size_t k = 0; k < side; ++k) pairs.add_shared(step * (1 + slowdown));
+    for (std::size_t k = 0; k < side; ++k) to.shared(step * (1 + slowdown));
     step *= 1 + drift;
-    pairs.begin_quiet();
-    for (int k = 0; k < 3; ++k) pairs.add_quiet(step);
+    to.pairs.begin_quiet();
+    for (int k = 0; k < 3; ++k) to.quiet(step);
     step *= 1 + drift;
   }
-  for (std::size_t k = 0; k < side; ++k) pairs.add_shared(step * (1 + slowdown));
+  for (std::size_t k = 0; k < side; ++k) to.shared(step * (1 + slowdown));
 }
 
 TEST(StepPairs, AreTheRatioOfBothSidesToTheWindow) {
-  StepPairs pairs;
-  show(pairs, 3, 0.02, 0.0);
-  EXPECT_FALSE(pairs.slowdown()) << "too few";
-  show(pairs, 1, 0.02, 0.0);
-  ASSERT_TRUE(pairs.slowdown());
-  EXPECT_NEAR(pairs.slowdown()->value, 0.02, 1e-9);
-  EXPECT_EQ(pairs.slowdown()->steps, 4 * 16U);
+  Shown to;
+  show(to, 3, 0.02, 0.0);
+  EXPECT_FALSE(to.pairs.slowdown()) << "too few";
+  show(to, 1, 0.02, 0.0);
+  ASSERT_TRUE(to.pairs.slowdown());
+  EXPECT_NEAR(to.pairs.slowdown()->value, 0.02, 1e-9);
+  EXPECT_EQ(to.pairs.slowdown()->steps, 4 * 16U);
 }
 
 TEST(StepPairs, AMachineThatGetsSlowerIsNoSlowdown) {
-  StepPairs pairs;
-  show(pairs, 6, 0.02, 0.05);
-  EXPECT_NEAR(pairs.slowdown()->value, 0.02, 0.002);
-  EXPECT_LT(pairs.slowdown()->error, 0.002);
+  Shown to;
+  show(to, 6, 0.02, 0.05);
+  EXPECT_NEAR(to.pairs.slowdown()->value, 0.02, 0.002);
+  EXPECT_LT(to.pairs.slowdown()->error, 0.002);
 }
 
 TEST(StepPairs, TheOldestGo) {
-  StepPairs pairs;
-  show(pairs, 8, 0.5, 0.0);
-  show(pairs, 8, 0.02, 0.0);
-  EXPECT_NEAR(pairs.slowdown()->value, 0.02, 1e-9);
+  Shown to;
+  show(to, 8, 0.5, 0.0);
+  show(to, 8, 0.02, 0.0);
+  EXPECT_NEAR(to.pairs.slowdown()->value, 0.02, 1e-9);
 }
 
 TEST(StepPairs, OneStepIsNoSideAndNoStepNoWindow) {
-  StepPairs pairs;
-  show(pairs, 8, 0.02, 0.0, 1);
-  EXPECT_NEAR(pairs.slowdown()->value, 0.02, 1e-9) << "from the steps before alone";
-  StepPairs empty;
+  Shown to;
+  show(to, 8, 0.02, 0.0, 1);
+  EXPECT_NEAR(to.pairs.slowdown()->value, 0.02, 1e-9) << "from the steps before alone";
+  Shown empty;
   for (int i = 0; i < 10; ++i) {
-    for (int k = 0; k < 8; ++k) empty.add_shared(0.1);
-    empty.begin_quiet();
+    for (int k = 0; k < 8; ++k) empty.shared(0.1);
+    empty.pairs.begin_quiet();
   }
-  EXPECT_FALSE(empty.slowdown());
+  EXPECT_FALSE(empty.pairs.slowdown());
 }
 
 TEST(StepPairs, WhatIsForgottenDoesNotComeBack) {
-  StepPairs pairs;
-  show(pairs, 4, 0.5, 0.0);
-  pairs.forget();
-  EXPECT_FALSE(pairs.slowdown());
-  show(pairs, 4, 0.02, 0.0);
-  EXPECT_NEAR(pairs.slowdown()->value, 0.02, 1e-9);
+  Shown to;
+  show(to, 4, 0.5, 0.0);
+  to.pairs.forget();
+  EXPECT_FALSE(to.pairs.slowdown());
+  show(to, 4, 0.02, 0.0);
+  EXPECT_NEAR(to.pairs.slowdown()->value, 0.02, 1e-9);
+}
+
+TEST(StepPairs, TheNewestIsToldWhileItIsMade) {
+  Shown to;
+  to.pairs.begin_quiet();
+  for (int k = 0; k < 3; ++k) to.quiet(0.1);
+  to.shared(0.12);
+  EXPECT_FALSE(to.pairs.newest());
+  to.shared(0.12);
+  ASSERT_TRUE(to.pairs.newest());
+  EXPECT_NEAR(*to.pairs.newest(), 0.2, 1e-9);
+}
+
+TEST(StepPairs, AWindowOfJustNowOutlivesAChangeOfShares) {
+  Shown to;
+  show(to, 2, 0.5, 0.0);
+  to.pairs.begin_quiet();
+  for (int k = 0; k < 3; ++k) to.quiet(0.1);
+  to.shared(0.15);
+  to.shared(0.15);
+  to.pairs.forget_shared();
+  EXPECT_FALSE(to.pairs.newest());
+  for (int k = 0; k < 8; ++k) to.shared(0.104);
+  ASSERT_TRUE(to.pairs.newest());
+  EXPECT_NEAR(*to.pairs.newest(), 0.04, 1e-9);
+}
+
+TEST(StepPairs, StepsThatAreNotNextToAWindowAreNoSide) {
+  Shown to;
+  to.pairs.begin_quiet();
+  for (int k = 0; k < 3; ++k) to.quiet(0.1);
+  to.pass(10.0);
+  for (int k = 0; k < 8; ++k) to.shared(0.2);
+  EXPECT_FALSE(to.pairs.newest()) << "after it";
+  to.pass(10.0);
+  to.pairs.begin_quiet();
+  for (int k = 0; k < 3; ++k) to.quiet(0.1);
+  for (int k = 0; k < 8; ++k) to.shared(0.13);
+  ASSERT_TRUE(to.pairs.newest());
+  EXPECT_NEAR(*to.pairs.newest(), 0.3, 1e-9) << "nor before it";
+}
+
+TEST(StepPairs, OfALongTimeAloneTheNewestStepsCount) {
+  Shown to;
+  to.pairs.begin_quiet();
+  for (int k = 0; k < 1000; ++k) to.quiet(0.3);
+  for (int k = 0; k < 8; ++k) to.quiet(0.1);
+  for (int k = 0; k < 8; ++k) to.shared(0.11);
+  ASSERT_TRUE(to.pairs.newest());
+  EXPECT_NEAR(*to.pairs.newest(), 0.1, 1e-9);
 }
 
 // --- the history that uses them -----------------------------------------------------------------
