@@ -6,11 +6,13 @@
 #include <spdlog/sinks/rotating_file_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
+#include <sys/epoll.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstdint>
@@ -35,10 +37,10 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr Duration kHeartbeat = 200ms;
-constexpr Duration kSampling = 20ms;
+constexpr Duration kBeat = 100ms;
+constexpr Duration kHeartbeat = 2 * kBeat;
 constexpr Duration kRecovery = 1500ms;
-constexpr Duration kMeasuring = 1s;  // between two looks at what processes hold
+constexpr Duration kMeasuring = 10 * kBeat;  // between two looks at what a job's processes hold
 constexpr int kMessagesAtOnce = 256;
 constexpr std::int64_t kLargestFrame = 16LL << 20U;  // larger ones end the connection
 constexpr std::size_t kLogBytes = 4U << 20U;
@@ -172,6 +174,7 @@ class Daemon {
     log_->info("commensald {} '{}' began: pid {}, {} cores, {} ({})", options.version,
                options.instance, getpid(), device.cores, to_string(device.capacity), device.reason);
     page_.publish({}, device, clock_.now());
+    follow_handovers();
   }
 
   void run() {
@@ -196,16 +199,9 @@ class Daemon {
   using ProcessKey = PageServer::ProcessKey;
 
   void wait() {
-    std::vector<zmq::pollitem_t> items{{control_.handle(), 0, ZMQ_POLLIN, 0},
-                                       {nullptr, signals_.get(), ZMQ_POLLIN, 0}};
-    const auto add = [&](int fd) { items.push_back({nullptr, fd, ZMQ_POLLIN, 0}); };
-    const std::vector<int> handovers = pages_.descriptors();
-    std::for_each(handovers.begin(), handovers.end(), add);
-    std::vector<ProcessKey> watched;
-    for (const auto& [key, pidfd] : watches_) {
-      watched.push_back(key);
-      add(pidfd.get());
-    }
+    std::array<zmq::pollitem_t, 3> items{{{control_.handle(), 0, ZMQ_POLLIN, 0},
+                                          {nullptr, signals_.get(), ZMQ_POLLIN, 0},
+                                          {nullptr, others_.get(), ZMQ_POLLIN, 0}}};
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(next_wake() - clock_.now());
     try {
       zmq::poll(items, std::max(left, 0ms));
@@ -214,24 +210,41 @@ class Daemon {
       return;
     }
     if (items[1].revents != 0) take_signal();
-    for (std::size_t i = 0; i < handovers.size(); ++i) {
-      if (items[2 + i].revents == 0) continue;
-      if (const std::string refusal = pages_.serve(handovers[i]); !refusal.empty()) {
+    if (items[2].revents != 0) serve_others();
+  }
+
+  /// Waits for this one, too. One that is closed is no longer waited for.
+  void add_other(int descriptor) {
+    epoll_event event{.events = EPOLLIN, .data = {.fd = descriptor}};
+    if (epoll_ctl(others_.get(), EPOLL_CTL_ADD, descriptor, &event) == 0 || errno == EEXIST) return;
+    throw std::system_error(errno, std::generic_category(), "epoll_ctl");
+  }
+
+  /// Takes what has arrived at the hand-over socket and its connections, and the ends of processes.
+  void serve_others() {
+    std::array<epoll_event, 64> events{};
+    const int count = epoll_wait(others_.get(), events.data(), events.size(), 0);
+    for (int i = 0; i < count; ++i) {
+      const int descriptor = events.at(static_cast<std::size_t>(i)).data.fd;
+      const auto watch = std::find_if(watches_.begin(), watches_.end(), [&](const auto& entry) {
+        return entry.second.get() == descriptor;
+      });
+      if (watch != watches_.end()) {
+        process_gone(ProcessKey{watch->first}, Departure::kExited);
+      } else if (const std::string refusal = pages_.serve(descriptor); !refusal.empty()) {
         log_->warn("refused a hand-over: {}", refusal);
       }
     }
-    for (std::size_t i = 0; i < watched.size(); ++i) {
-      if (items[2 + handovers.size() + i].revents != 0)
-        process_gone(watched[i], Departure::kExited);
-    }
+    follow_handovers();
+  }
+
+  void follow_handovers() {
+    for (const int descriptor : pages_.descriptors()) add_other(descriptor);
   }
 
   [[nodiscard]] TimePoint next_wake() const {
-    TimePoint next = std::min(next_heartbeat_, next_tick_);
-    if (coordinator_.wants_sampling()) {
-      next = std::min({next, next_sample_, coordinator_.next_sample()});
-    }
-    return next;
+    if (!coordinator_.wants_sampling()) return next_beat_;
+    return std::min({next_beat_, next_sample_, coordinator_.next_sample()});
   }
 
   void take_signal() {
@@ -271,7 +284,9 @@ class Daemon {
     if (hello.start_ticks == 0) return;
     try {
       wire::UniqueFd pidfd = wire::open_pidfd(hello.pid);
-      if (start_ticks(hello.pid) == hello.start_ticks) watches_.emplace(key, std::move(pidfd));
+      if (start_ticks(hello.pid) != hello.start_ticks) return;
+      add_other(pidfd.get());
+      watches_.emplace(key, std::move(pidfd));
     } catch (const std::system_error& error) {
       log_->debug("process {} lives as long as it says something: {}", hello.pid, error.what());
     }
@@ -292,18 +307,32 @@ class Daemon {
     if (!members.empty()) coordinator_.observe_use(id, measure_job(members, known), now);
   }
 
-  void measure_all(TimePoint now) {
-    if (now < next_measuring_) return;
-    next_measuring_ = now + kMeasuring;
-    std::vector<JobId> ids;
-    for (const Job& job : coordinator_.table().jobs()) ids.push_back(job.id);
-    for (const JobId& id : ids) measure(id, now);
-    std::map<JobId, ThreadTimes> threads;
-    for (const auto& [key, pidfd] : watches_) {
-      threads[key.first].merge(time_process(key.first, key.second, now));
+  /// At each beat some jobs, in a second all: a look at all of them at once would delay answers.
+  void measure_in_turn(TimePoint now) {
+    if (to_measure_.empty() && now >= next_round_) begin_round(now);
+    for (std::size_t i = 0; i < measured_a_beat_ && !to_measure_.empty(); ++i) {
+      const JobId id = to_measure_.back();
+      to_measure_.pop_back();
+      measure_all_of(id, now);
     }
-    for (auto& [id, times] : threads) measure_need(id, times, now);
-    for (const JobId& id : ids) follow_weight(id);
+  }
+
+  void measure_all_of(const JobId& id, TimePoint now) {
+    measure(id, now);
+    ThreadTimes threads;
+    for (const auto& [key, pidfd] : watches_) {
+      if (key.first == id) threads.merge(time_process(id, key.second, now));
+    }
+    measure_need(id, threads, now);
+    follow_weight(id);
+  }
+
+  /// Looks at the machine, and lists the jobs to look at within the next second.
+  void begin_round(TimePoint now) {
+    next_round_ = now + kMeasuring;
+    for (const Job& job : coordinator_.table().jobs()) to_measure_.push_back(job.id);
+    constexpr std::size_t kBeats = kMeasuring / kBeat;
+    measured_a_beat_ = (to_measure_.size() + kBeats - 1) / kBeats;
     for (const JobId& id : weights_.known()) {
       const auto& jobs = coordinator_.table().jobs();
       const bool lives = std::any_of(jobs.begin(), jobs.end(),
@@ -311,7 +340,7 @@ class Daemon {
       if (!lives) weights_.restore(id);
     }
     try {
-      coordinator_.observe_available(read_host_facts().available, now);
+      coordinator_.observe_available(read_available(), now);
     } catch (const std::runtime_error& problem) {
       log_->warn("cannot read what is available: {}", problem.what());
     }
@@ -384,18 +413,18 @@ class Daemon {
 
   void keep_time(TimePoint now) {
     read_pages(now);
-    if (coordinator_.wants_sampling() &&
-        now >= std::min(next_sample_, coordinator_.next_sample())) {
+    if (coordinator_.wants_sampling() && now >= next_wake()) {
       coordinator_.sample(now);
-      next_sample_ = now + kSampling;
+      next_sample_ = now + coordinator_.sampling_period(now);
     }
     for (const LeaseKey& key : coordinator_.take_timed()) {
       (void)time_process(key.job, key.pid, now);
     }
-    if (now < next_tick_) return;
-    next_tick_ = now + kHeartbeat;
+    if (now < next_beat_) return;
+    next_beat_ = now + kBeat;
+    measure_in_turn(now);
+    if (now < next_heartbeat_) return;
     find_silent(now);
-    measure_all(now);
     coordinator_.tick(now);
     const bool idle =
         coordinator_.table().jobs().empty() && now - coordinator_.idle_since() >= idle_exit_;
@@ -489,6 +518,7 @@ class Daemon {
   std::filesystem::path control_path_;
   std::filesystem::path pages_path_;
   wire::UniqueFd signals_;
+  wire::UniqueFd others_{epoll_create1(EPOLL_CLOEXEC)};
   NodeCoordinator coordinator_;
   DevicePageWriter page_;
   PageServer pages_;
@@ -496,9 +526,11 @@ class Daemon {
   GroupWeights weights_{HostRoots{}, kernel_group_files()};
   std::map<ProcessKey, wire::UniqueFd> watches_;
   std::vector<PageEntry> published_;
-  TimePoint next_measuring_;
+  std::vector<JobId> to_measure_;  // in this round
+  std::size_t measured_a_beat_ = 0;
+  TimePoint next_round_;
+  TimePoint next_beat_;
   TimePoint next_heartbeat_;
-  TimePoint next_tick_;
   TimePoint next_sample_;
   bool leaving_ = false;
 };

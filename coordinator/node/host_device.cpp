@@ -75,10 +75,7 @@ std::string cores_text(double cores) {
   return text;
 }
 
-}  // namespace
-
-HostFacts read_host_facts(const HostRoots& roots) {
-  HostFacts facts;
+void read_cores(const HostRoots& roots, HostFacts& facts) {
   const auto status =
       value_of(read_file(roots.proc / "self/status").value_or(""), "Cpus_allowed_list:");
   if (!status)
@@ -95,6 +92,9 @@ HostFacts read_host_facts(const HostRoots& roots) {
     }
   }
 
+}
+
+void read_memory(const HostRoots& roots, HostFacts& facts) {
   const std::string meminfo = read_file(roots.proc / "meminfo").value_or("");
   const auto bytes_of = [&](const char* name) -> std::optional<Bytes> {
     const auto text = value_of(meminfo, name);
@@ -117,7 +117,21 @@ HostFacts read_host_facts(const HostRoots& roots) {
           "left in the control group " + folder.native() + ": " + to_string(facts.available);
     }
   }
+}
+
+}  // namespace
+
+HostFacts read_host_facts(const HostRoots& roots) {
+  HostFacts facts;
+  read_cores(roots, facts);
+  read_memory(roots, facts);
   return facts;
+}
+
+Bytes read_available(const HostRoots& roots) {
+  HostFacts facts;
+  read_memory(roots, facts);
+  return facts.available;
 }
 
 MemoryBudget parse_memory_budget(const std::string& text) {

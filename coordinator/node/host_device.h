@@ -32,6 +32,8 @@ struct HostFacts {
 /// root; page cache that can be dropped is not use.
 /// @throws std::runtime_error if /proc does not tell affinity or MemAvailable.
 [[nodiscard]] HostFacts read_host_facts(const HostRoots& roots = {});
+/// The same of the memory alone: what can still be taken.
+[[nodiscard]] Bytes read_available(const HostRoots& roots = {});
 
 /// How much of the available memory the device has: a count, or a fraction of what is available.
 struct MemoryBudget {

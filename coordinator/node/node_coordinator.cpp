@@ -17,6 +17,9 @@ using policies::DeviceView;
 using policies::JobView;
 
 constexpr Duration kLease = 2s;
+constexpr Duration kSampling = 20ms;
+constexpr Duration kCalmSampling = 100ms;
+constexpr Duration kCalmAfter = 1s;
 constexpr std::uint64_t kLeastGrowth = 1U << 20U;
 /// What the kernel shows beside a job's word is noise up to here.
 constexpr Bytes kMeasuringError{32U << 20U};
@@ -658,6 +661,9 @@ void NodeCoordinator::observe_page(const JobId& id, std::int64_t pid, const Page
   Member* member = job != nullptr ? job->member(pid) : nullptr;
   if (member == nullptr) return;
   if (!member->page || member->page->heartbeat != reading.heartbeat) member->last_heard = now;
+  const bool moved = !member->page || member->page->step_number != reading.step_number ||
+                     member->page->waits != reading.waits;
+  if (moved && job->job_class == JobClass::kGuaranteed) newest_move_ = now;
   member->page = reading;
 }
 
@@ -667,6 +673,18 @@ bool NodeCoordinator::wants_sampling() const {
                        [&](const Job& job) { return job.job_class == job_class; });
   };
   return gives_turns_ || (has(JobClass::kGuaranteed) && has(JobClass::kOpportunistic));
+}
+
+Duration NodeCoordinator::sampling_period(TimePoint now) const noexcept {
+  const bool gangs = std::any_of(table_.jobs().begin(), table_.jobs().end(), [](const Job& job) {
+    return job.job_class == JobClass::kOpportunistic && job.gang.world_size > 1;
+  });
+  const bool by_cores = std::any_of(table_.jobs().begin(), table_.jobs().end(), [](const Job& job) {
+    return job.job_class == JobClass::kGuaranteed && job.signal == StepSignal::kCores;
+  });
+  const bool calm = !gives_turns_ && !compute_.window_closed() && !gangs && !by_cores &&
+                    now - newest_move_ >= kCalmAfter;
+  return calm ? kCalmSampling : kSampling;
 }
 
 TimePoint NodeCoordinator::next_sample() const noexcept {

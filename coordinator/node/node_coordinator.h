@@ -112,7 +112,7 @@ class NodeCoordinator {
   void observe_available(Bytes available, TimePoint now);
   /// Returns a dead process's lease; the job ends with its last process that is no helper.
   void member_gone(const JobId& job, std::int64_t pid, Departure departure, TimePoint now);
-  /// Takes the controller's samples; call every few ms while `wants_sampling`.
+  /// Takes the controller's samples; call every `sampling_period` while `wants_sampling`.
   void sample(TimePoint now);
   /// Does what is due by time: memory, deadlines, what was not answered. Call a few times a second.
   void tick(TimePoint now);
@@ -121,6 +121,9 @@ class NodeCoordinator {
   [[nodiscard]] std::vector<PageEntry> page_entries(TimePoint now) const;
   /// Whether a guaranteed and an opportunistic job are here together, or turns are given.
   [[nodiscard]] bool wants_sampling() const;
+  /// Time between two samples: 20 ms, or 100 ms while the pages of guaranteed jobs show nothing new
+  /// for a second and nothing of a moment's length is under way (a window, a turn, a gang's order).
+  [[nodiscard]] Duration sampling_period(TimePoint now) const noexcept;
   /// When `sample` is due at the latest, while `wants_sampling`: the end of a turn.
   [[nodiscard]] TimePoint next_sample() const noexcept;
   /// docs/stats.md, "status". @param job  id or name; empty: everything.
@@ -248,6 +251,7 @@ class NodeCoordinator {
   CoreShareState core_share_;
   std::string core_share_reason_ = "all cores: no guaranteed job on the device";
   DecisionLog log_;
+  TimePoint newest_move_;         // on a page of a guaranteed job
   bool stretch_changed_ = false;  // since `take_timed`
   bool was_quiet_ = false;
   std::optional<Bytes> available_;  ///< as the kernel said last

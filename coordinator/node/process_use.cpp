@@ -107,8 +107,13 @@ JobUse measure_job(const std::set<std::int64_t>& members, const std::set<std::in
     use.children.push_back({pid, kibibytes(rollup, "Private_Dirty:").value_or(Bytes{})});
   }
   children.insert(members.begin(), members.end());
+  const std::string process = std::to_string(use.resident.begin()->first);
+  // With the coordinator in the same group nothing has to be looked up, once a second and job.
+  if (read_file(roots.proc / process / "cgroup") == read_file(roots.proc / "self/cgroup")) {
+    return use;
+  }
   const auto own = memory_group(roots, "self");
-  const auto group = memory_group(roots, std::to_string(use.resident.begin()->first));
+  const auto group = memory_group(roots, process);
   if (!group || (own && own->first == group->first) || !has_only(group->first, children)) {
     return use;
   }

@@ -34,7 +34,13 @@ class HostDeviceTest : public ::testing::Test {
     fs::create_directories((root_ / path).parent_path());
     std::ofstream{root_ / path} << text;
   }
-  [[nodiscard]] HostFacts facts() const { return read_host_facts({root_ / "proc", root_}); }
+  /// What is read at once, and of it the memory once more alone.
+  [[nodiscard]] HostFacts facts() const {
+    const HostRoots roots{root_ / "proc", root_};
+    HostFacts all = read_host_facts(roots);
+    EXPECT_EQ(read_available(roots), all.available);
+    return all;
+  }
 
   void version_1(const std::string& group, const std::string& mount_root = "/") const {
     write("proc/self/mountinfo",

@@ -211,6 +211,52 @@ TEST_F(JobPaceTest, OnlyTheGapLawIsClosedForABaseline) {
   EXPECT_TRUE(some_window_closes());
 }
 
+// --- how often is looked
+// ---------------------------------------------------------------------------
+
+TEST_F(JobPaceTest, JobsThatDoNothingAreLookedAtLessOften) {
+  join(hello("g", JobClass::kGuaranteed));
+  join(hello("o", JobClass::kOpportunistic));
+  show("g", 1, false);
+  EXPECT_EQ(node_.sampling_period(now_), 20ms);
+  now_ += 900ms;
+  show("g", 1, false);
+  EXPECT_EQ(node_.sampling_period(now_), 20ms);
+  now_ += 100ms;
+  show("g", 1, false);
+  EXPECT_EQ(node_.sampling_period(now_), 100ms) << "its heartbeat is no news";
+  show("g", 1, true);
+  EXPECT_EQ(node_.sampling_period(now_), 20ms) << "it waits";
+  now_ += 1s;
+  show("g", 2, true);
+  EXPECT_EQ(node_.sampling_period(now_), 20ms) << "a step";
+  now_ += 1s;
+  show("o", 7, true);
+  EXPECT_EQ(node_.sampling_period(now_), 100ms)
+      << "what an opportunistic one does is its own matter";
+}
+
+TEST_F(JobPaceTest, WindowsAndTurnsAndGangsAreLookedAtOften) {
+  join(hello("g", JobClass::kGuaranteed));
+  join(hello("o", JobClass::kOpportunistic));
+  bool closed = false;
+  for (std::uint64_t step = 1; step < 200 && !closed; ++step) {
+    show("g", step, false);
+    (void)run(50ms);
+    closed = entry("o").share_max == 0.0;
+  }
+  ASSERT_TRUE(closed);
+  now_ += 1s;
+  EXPECT_EQ(node_.sampling_period(now_), 20ms) << "a window ends by itself";
+  for (int i = 0; i < 1000 && entry("o").share_max == 0.0; ++i) (void)run(20ms);
+  now_ += 1s;
+  EXPECT_EQ(node_.sampling_period(now_), 100ms);
+  wire::Register rank = hello("gang", JobClass::kOpportunistic);
+  rank.world_size = 2;
+  join(rank);
+  EXPECT_EQ(node_.sampling_period(now_), 20ms) << "its ranks stop together";
+}
+
 // --- turns ---------------------------------------------------------------------------------------
 
 TEST_F(JobPaceTest, TurnsAreGivenAmongThoseWhoseLawNeedsThem) {

@@ -117,6 +117,17 @@ TEST_F(ProcessUseTest, AGroupWithOthersInItIsNot) {
   EXPECT_FALSE(measured({7}).group) << "the coordinator is in it";
 }
 
+TEST_F(ProcessUseTest, InTheCoordinatorsGroupNothingIsLookedUp) {
+  group("job", "7\n11\n12\n13\n");
+  write("proc/7/cgroup", "0::/job\n");
+  ASSERT_EQ(measured({7}).by, "cgroup v2");
+  write("proc/self/cgroup", "0::/job\n");
+  fs::remove(root_ / "proc/self/mountinfo");
+  const JobUse use = measured({7});
+  EXPECT_EQ(use.by, "process");
+  EXPECT_EQ(use.resident.at(7), 1024_KiB);
+}
+
 TEST_F(ProcessUseTest, Version1Too) {
   write("proc/self/mountinfo", "33 31 0:32 / /mem rw - cgroup cgroup rw,memory\n");
   write("proc/7/cgroup", "8:memory:/job\n");
