@@ -91,7 +91,6 @@ void read_cores(const HostRoots& roots, HostFacts& facts) {
       facts.cores_reason = "CPU quota of " + folder.native() + ": " + cores_text(*cores);
     }
   }
-
 }
 
 void read_memory(const HostRoots& roots, HostFacts& facts) {
