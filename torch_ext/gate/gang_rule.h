@@ -2,6 +2,7 @@
 // When a rank passes a closed gate: while another rank of its job waits for it in a collective.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "allocator/base/clock.h"
@@ -22,9 +23,10 @@ struct GangObservation {
   [[nodiscard]] constexpr std::uint64_t stand() const noexcept { return begun + 1; }
 };
 
-/// After the gate was ordered to close (a pause, a window), a rank that is behind runs on for so
-/// long at most: the way to its next collective, unless the rank is far behind, and then its
-/// neighbour shall not pay for it.
+/// After the gate was ordered to close (a pause, a window), a rank runs on while it is behind, for
+/// so long in all at most: the way to its next collective, unless the rank is far behind, and then
+/// its neighbour shall not pay for it. Time in which it stands does not count: the front may begin
+/// its last collective long after others saw the order.
 inline constexpr Duration kMostCatchUp = std::chrono::milliseconds{50};
 /// Run time that a rank that is behind may owe to its budget (trickle, maximum share) and still
 /// pass. It is paid off like any other, so that over a second the budget holds as before.
@@ -34,9 +36,15 @@ inline constexpr const char* kCatchUpReason =
     "behind its gang: runs on to the collective that others wait in";
 
 /// Whether an op passes a gate that was ordered to close.
-/// @param closed_for  time since this gate first saw the order.
-[[nodiscard]] constexpr bool runs_on(const GangObservation& gang, Duration closed_for) noexcept {
-  return gang.behind() && closed_for < kMostCatchUp;
+/// @param caught_up  for how long it has run on since this order.
+[[nodiscard]] constexpr bool runs_on(const GangObservation& gang, Duration caught_up) noexcept {
+  return gang.behind() && caught_up < kMostCatchUp;
+}
+
+/// What ran on since an op passed: up to the next one that is behind; of the last op of all, the
+/// collective that it led to, and what came after, was no running on.
+[[nodiscard]] constexpr Duration ran_on(const GangObservation& gang, Duration passed) noexcept {
+  return gang.behind() ? passed : std::min(passed, kCatchUpCredit);
 }
 
 /// The debt that a law shall see.

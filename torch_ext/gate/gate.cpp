@@ -217,6 +217,8 @@ struct Gate::Impl {
   std::array<ClosedBy, kMostReasons> closed_by COMMENSAL_GUARDED_BY(mutex);
 
   TimePoint ordered COMMENSAL_GUARDED_BY(mutex);  // first saw that it is to close; zero: it is not
+  Duration caught_up COMMENSAL_GUARDED_BY(mutex){};     // since then, by ops that were behind
+  TimePoint passed_behind COMMENSAL_GUARDED_BY(mutex);  // the newest of them; zero: it is counted
   std::atomic<std::uint64_t> ops_behind{0};
 
   std::atomic<bool> last_open{true};
@@ -434,7 +436,7 @@ struct Gate::Impl {
     Verdict verdict;
     const bool paused = paused_by != nullptr || device.paused;
     const bool is_ordered = follow_order(device, share);
-    bool behind = is_ordered && runs_on(device.gang, now - ordered);
+    bool behind = is_ordered && catches_up(device.gang, now, peek);
     if (behind) {
       verdict.decision = one_op_behind(device);
     } else if (paused) {
@@ -513,11 +515,24 @@ struct Gate::Impl {
     const bool own = paused_by != nullptr || share_max <= 0.0;
     const bool is_ordered = !own && (device.paused || share <= 0.0);
     if (!is_ordered) {
-      ordered = TimePoint{};
+      ordered = passed_behind = TimePoint{};
+      caught_up = Duration::zero();
     } else if (ordered == TimePoint{}) {
       ordered = device.now;
     }
     return is_ordered;
+  }
+
+  /// Whether an op passes the ordered close because others wait for this rank.
+  bool catches_up(const GangObservation& gang, TimePoint now, bool peek) noexcept
+      COMMENSAL_REQUIRES(mutex) {
+    Duration in_all = caught_up;
+    if (passed_behind != TimePoint{}) in_all += ran_on(gang, now - passed_behind);
+    const bool passes = runs_on(gang, in_all);
+    if (peek) return passes;
+    caught_up = in_all;
+    passed_behind = passes ? now : TimePoint{};
+    return passes;
   }
 
   static PacingDecision one_op_behind(const DeviceObservation& device) noexcept {

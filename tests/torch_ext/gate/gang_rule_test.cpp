@@ -106,6 +106,41 @@ TEST_F(GangRule, ItRunsOnForAMomentOnly) {
   EXPECT_FALSE(pass());
 }
 
+TEST_F(GangRule, AFrontThatMovesLateIsStillCaughtUpWith) {
+  rank_.seen.paused = true;
+  rank_.seen.gang.front = 3;
+  EXPECT_EQ(try_for(seconds{1}), 0.0) << "it stands, and nobody is ahead";
+  rank_.seen.gang.front = 4;  // an op of another rank took that long
+  EXPECT_TRUE(pass());
+  const double part = try_for(seconds{1});
+  EXPECT_GT(part, 0.04) << "for the same moment as ever";
+  EXPECT_LE(part, 0.05 + 0.002);
+}
+
+TEST_F(GangRule, TheMomentIsOneForAllThatItCatchesUpWithInAClose) {
+  rank_.seen.paused = true;
+  double ran = 0.0;
+  for (std::uint64_t front = 4; front < 200; ++front) {  // scribbled over, or another program
+    rank_.seen.gang.front = front;
+    ran += 0.02 * try_for(milliseconds{20});
+    rank_.seen.gang.begun = front;
+    EXPECT_FALSE(pass());
+  }
+  EXPECT_GT(ran, 0.02);
+  EXPECT_LE(ran, 0.05 + 0.002);
+}
+
+TEST_F(GangRule, WhatItWaitsInACollectiveIsNoRunningOn) {
+  rank_.seen.paused = true;
+  EXPECT_TRUE(pass());
+  rank_.seen.gang.begun = 4;
+  clock_.advance(seconds{1});  // in the collective, for a third rank
+  EXPECT_FALSE(pass());
+  rank_.seen.gang.front = 5;
+  EXPECT_TRUE(pass());
+  EXPECT_GT(try_for(seconds{1}), 0.03);
+}
+
 TEST_F(GangRule, EachOrderToCloseGivesItAMomentAnew) {
   rank_.seen.paused = true;
   (void)try_for(seconds{1});
