@@ -217,6 +217,7 @@ struct Gate::Impl {
   std::array<ClosedBy, kMostReasons> closed_by COMMENSAL_GUARDED_BY(mutex);
 
   TimePoint ordered COMMENSAL_GUARDED_BY(mutex);  // first saw that it is to close; zero: it is not
+  std::uint64_t ordered_epoch COMMENSAL_GUARDED_BY(mutex) = 0;
   Duration caught_up COMMENSAL_GUARDED_BY(mutex){};     // since then, by ops that were behind
   TimePoint passed_behind COMMENSAL_GUARDED_BY(mutex);  // the newest of them; zero: it is counted
   std::atomic<std::uint64_t> ops_behind{0};
@@ -514,12 +515,13 @@ struct Gate::Impl {
       COMMENSAL_REQUIRES(mutex) {
     const bool own = paused_by != nullptr || share_max <= 0.0;
     const bool is_ordered = !own && (device.paused || share <= 0.0);
-    if (!is_ordered) {
+    // It may have been open in between, too shortly for anybody here to have seen it.
+    const bool is_new = std::exchange(ordered_epoch, device.gang.epoch) != device.gang.epoch;
+    if (!is_ordered || is_new) {
       ordered = passed_behind = TimePoint{};
       caught_up = Duration::zero();
-    } else if (ordered == TimePoint{}) {
-      ordered = device.now;
     }
+    if (is_ordered && ordered == TimePoint{}) ordered = device.now;
     return is_ordered;
   }
 

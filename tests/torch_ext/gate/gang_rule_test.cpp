@@ -152,6 +152,14 @@ TEST_F(GangRule, EachOrderToCloseGivesItAMomentAnew) {
   EXPECT_TRUE(pass());
 }
 
+TEST_F(GangRule, AnOrderIsANewOneEvenIfNobodySawTheGateOpenInBetween) {
+  rank_.seen.paused = true;
+  (void)try_for(seconds{1});
+  EXPECT_FALSE(pass());
+  rank_.seen.gang.epoch += 2;  // it opened and closed, within less than a look
+  EXPECT_TRUE(pass());
+}
+
 TEST_F(GangRule, TheFrontStandsAndSaysWhere) {
   rank_.seen.paused = true;
   EXPECT_TRUE(pass());
