@@ -17,14 +17,17 @@ ElasticAllocator::ElasticAllocator(MemorySource& source, ElasticAllocatorOptions
     : impl_(std::make_unique<Impl>(source, options, clock)) {}
 ElasticAllocator::~ElasticAllocator() = default;
 
-// The stream is part of the contract already; on a CPU there is one.
-void* ElasticAllocator::allocate(Bytes size, StreamId, AllocationContext context) {
-  if (context.tag != 0) return impl_->allocate_tagged(size, context.tag);
+void* ElasticAllocator::allocate(Bytes size, StreamId stream, AllocationContext context) {
+  const PoolKey key{stream, context.tag};
+  if (!key.none()) return impl_->allocate_apart(size, key);
   return impl_->allocate(size, context.phase);
 }
-bool ElasticAllocator::deallocate(void* block) noexcept { return impl_->deallocate(block); }
+Bytes ElasticAllocator::rounded(Bytes size, StreamId stream, TagId tag) const noexcept {
+  return impl_->rounded(size, {stream, tag});
+}
+FreedBlock ElasticAllocator::take_back(void* block) noexcept { return impl_->take_back(block); }
 bool ElasticAllocator::owns(const void* address) const noexcept { return impl_->owns(address); }
-Bytes ElasticAllocator::size_of(const void* block) const noexcept { return impl_->size_of(block); }
+BlockPlace ElasticAllocator::find(const void* block) const noexcept { return impl_->find(block); }
 
 LimitTicket ElasticAllocator::post_limit(Bytes limit, Revision revision) {
   return impl_->post_limit(limit, revision);
@@ -47,6 +50,7 @@ void ElasticAllocator::on_pressure(PressureHandler handler) {
 }
 
 AllocatorStats ElasticAllocator::stats() const { return impl_->stats(); }
+void ElasticAllocator::reset_peak_reserved() noexcept { impl_->reset_peak_reserved(); }
 std::vector<ChunkResidency> ElasticAllocator::residency() const { return impl_->residency(); }
 std::vector<SegmentMap> ElasticAllocator::memory_map(bool with_blocks) const {
   return impl_->memory_map(with_blocks);

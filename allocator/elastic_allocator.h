@@ -16,12 +16,10 @@
 #include "allocator/base/ids.h"
 #include "allocator/lifetime.h"
 #include "allocator/memory_source.h"
+#include "allocator/pool_key.h"
 #include "allocator/tags.h"
 
 namespace commensal {
-
-/// Names the queue of work that will use a block first. Zero on a CPU.
-using StreamId = std::uint64_t;
 
 /// What the caller knows about an allocation: its lifetime is guessed from the phase and the size.
 struct AllocationContext {
@@ -61,11 +59,12 @@ struct AllocatorStats {
   Bytes cached;        ///< device bytes that no live block uses
   Bytes peak_live;
   Bytes peak_device;
-  Bytes moved_out;    ///< live bytes moved to the slower tier, total
-  Bytes moved_ahead;  ///< of `moved_out`: between safe points, while the job ran
-  Bytes moved_in;     ///< live bytes brought back, total
-  Bytes given_back;   ///< device bytes released to the system by limits, total
-  Bytes deferred;     ///< bytes above the limit at the last safe point, with a reason
+  Bytes peak_reserved;  ///< most of `device + host + parked` since `reset_peak_reserved`
+  Bytes moved_out;      ///< live bytes moved to the slower tier, total
+  Bytes moved_ahead;    ///< of `moved_out`: between safe points, while the job ran
+  Bytes moved_in;       ///< live bytes brought back, total
+  Bytes given_back;     ///< device bytes released to the system by limits, total
+  Bytes deferred;       ///< bytes above the limit at the last safe point, with a reason
   Bytes held_by_children;
   std::uint64_t moves = 0;  ///< fences in which at least one chunk was swapped
   std::uint64_t allocations = 0;
@@ -84,6 +83,7 @@ struct ElasticAllocatorOptions {
   Bytes host_cap{UINT64_MAX};  ///< most bytes on the slower tier (also bounded by the source)
   Bytes small_block{64_KiB};   ///< requests up to this come from the small pool
   Bytes chunk_size{};          ///< fixed size of all chunks; zero: by the size of the segment
+  Bytes alignment = 64_B;      ///< of every block: a power of two, 64 B to 4 KiB
   bool by_lifetime = true;     ///< keep blocks that die within a step apart from the others
   /// False: a live block stays on the tier where it was allocated until it dies, whatever the limit
   /// asks and however much room there is. (Pages of the slower tier that were touched go back to
@@ -91,6 +91,13 @@ struct ElasticAllocatorOptions {
   bool move_live = true;
   Duration fence_deadline = std::chrono::milliseconds{50};
   Duration move_deadline = std::chrono::seconds{2};  ///< a safe point waits no longer than this
+};
+
+/// A block that was taken back.
+struct FreedBlock {
+  bool ours = false;  ///< false: it is not one of ours, and nothing was done
+  Bytes asked;
+  Bytes size;  ///< rounded
 };
 
 /// See `ElasticAllocator::on_pressure`.
@@ -108,23 +115,32 @@ using PressureHandler = std::function<std::string(Bytes needed)>;
 class ElasticAllocator {
  public:
   /// @param source  not owned; must outlive this object.
+  /// @throws std::invalid_argument naming an alignment that is none.
   ElasticAllocator(MemorySource& source, ElasticAllocatorOptions options,
                    const Clock& clock = SteadyClock::instance());
   ~ElasticAllocator();
   ElasticAllocator(const ElasticAllocator&) = delete;
   ElasticAllocator& operator=(const ElasticAllocator&) = delete;
 
-  /// Returns a block of at least `size` bytes, aligned to 64. Zero bytes: null.
-  /// Over the limit it asks the handler of `on_pressure`, then serves from the slower tier.
+  /// Returns a block of at least `size` bytes, aligned as `options.alignment` says. Zero bytes:
+  /// null. Once freed it serves requests of its own stream only: the work that uses it may still be
+  /// in that queue. Blocks without stream and tag lie apart by lifetime, the others by stream and
+  /// tag. Over the limit it asks the handler of `on_pressure`, then serves from the slower tier.
   /// @throws OutOfMemory naming limit, in use, asked and what was tried; nothing has changed then.
   [[nodiscard]] void* allocate(Bytes size, StreamId stream = 0, AllocationContext context = {});
+  /// Returns the size that a block of `size` bytes gets.
+  [[nodiscard]] Bytes rounded(Bytes size, StreamId stream = 0, TagId tag = 0) const noexcept;
   /// Takes a block back, from any thread, also after exit handlers ran.
   /// @return false, and does nothing, if `block` is not one of ours (null included: true).
-  bool deallocate(void* block) noexcept;
+  bool deallocate(void* block) noexcept { return take_back(block).ours; }
+  /// As `deallocate`, and tells how large it was (zero in a forked child).
+  FreedBlock take_back(void* block) noexcept;
   /// Tells whether an address lies in one of our reserved ranges.
   [[nodiscard]] bool owns(const void* address) const noexcept;
   /// Returns the size that was asked for, zero if `block` is not the start of a live block.
-  [[nodiscard]] Bytes size_of(const void* block) const noexcept;
+  [[nodiscard]] Bytes size_of(const void* block) const noexcept { return find(block).asked; }
+  /// Returns a live block by its start, or one of no size.
+  [[nodiscard]] BlockPlace find(const void* block) const noexcept;
 
   /// Records a limit without moving anything: one atomic store that the next `allocate` sees and
   /// the next safe point enforces. A revision below the newest one is stale and ignored;
@@ -189,6 +205,7 @@ class ElasticAllocator {
   void on_pressure(PressureHandler handler);
 
   [[nodiscard]] AllocatorStats stats() const;
+  void reset_peak_reserved() noexcept;
   [[nodiscard]] std::vector<ChunkResidency> residency() const;
   /// Returns every segment that holds memory, in the order of addresses; `with_blocks`: also the
   /// blocks, live and free.

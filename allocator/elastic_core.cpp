@@ -3,10 +3,12 @@
 #include "allocator/elastic_core.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstdlib>
 #include <exception>
 #include <new>
 #include <optional>
+#include <stdexcept>
 #include <utility>
 
 namespace commensal {
@@ -18,9 +20,19 @@ constexpr Bytes kLargestRequest{std::uint64_t{1} << 46U};
 
 }  // namespace
 
+ElasticAllocatorOptions ElasticCore::checked(ElasticAllocatorOptions options) {
+  const std::size_t alignment = options.alignment.count();
+  if (alignment < kSmallestUnit || alignment > kLargeUnit || !std::has_single_bit(alignment)) {
+    throw std::invalid_argument("alignment is no power of two from " +
+                                std::to_string(kSmallestUnit) + " to " +
+                                std::to_string(kLargeUnit) + ": " + std::to_string(alignment));
+  }
+  return options;
+}
+
 ElasticCore::ElasticCore(MemorySource& source, ElasticAllocatorOptions options, const Clock& clock)
     : source_(source),
-      options_(options),
+      options_(checked(options)),
       clock_(clock),
       limit_(options.limit.count()),
       mover_(source, clock, options.fence_deadline),
@@ -66,7 +78,7 @@ void* ElasticCore::take(std::size_t number, const Request& request, bool fast) {
   BlockPool& pool = pools_[number];
   const std::size_t rounded = pool.rounded(request.size.count());
   FrontLane& lane = *request.lane;
-  if (fast && !tagged(number)) {
+  if (fast && !apart(number)) {
     const ShortLock lock(lane.mutex);
     if (const BlockId id = lane.take(pool.nodes(), number, rounded); id != 0) {
       return hand_out(lane, pool[id], request);
@@ -93,7 +105,7 @@ void ElasticCore::note_birth(const Block& block, const Request& request) noexcep
 // Tells whether blocks of one lifetime may get `more` chunks of their own beside the free memory
 // of the others.
 bool ElasticCore::may_reserve(Bytes more) const noexcept {
-  const Bytes reserved = ledger_.device + ledger_.host + ledger_.parked;
+  const Bytes reserved = ledger_.reserved();
   return reserved + more <= reserve_allowance(peak_with(more)) &&
          ledger_.resident() + more <= limit();
 }
@@ -129,6 +141,29 @@ void* ElasticCore::allocate(Bytes size, Phase phase) {
   return allocate_slowly(request);
 }
 
+// Serves a block from the pool of a stream or a tag.
+void* ElasticCore::allocate_apart(Bytes size, PoolKey key) {
+  if (in_child()) return child_allocate(size);
+  if (size.is_zero()) return nullptr;
+  if (size > kLargestRequest) {
+    out_of_memory(size, Tried{.nothing = "nothing: larger than any address range"});
+  }
+  Request request{size, &lanes_.mine(), kPools, Phase::kUnknown, {}};
+  {
+    const MutexLock lock(blocks_);
+    if (key.tag != 0) (void)checked_tag(key.tag);
+    request.pool = pools_.number_for(key, unit_of(kPools));
+    if (request.pool != 0) {
+      if (void* block = take(request.pool, request, true)) return block;
+    }
+  }
+  if (request.pool == 0) {
+    out_of_memory(size, Tried{.nothing = "nothing: more streams and tags than " +
+                                         std::to_string(PoolTable::kMostApart)});
+  }
+  return allocate_slowly(request);
+}
+
 // Serves a block from the free memory of its pool once lanes have given back theirs; a short-lived
 // one also from holes that gradients left, rather than that more is reserved. Null: none fits.
 void* ElasticCore::take_after_flush(const Request& request) {
@@ -140,30 +175,29 @@ void* ElasticCore::take_after_flush(const Request& request) {
   return take(request.other(), request, true);
 }
 
-bool ElasticCore::deallocate(void* address) noexcept {
-  if (address == nullptr) return true;
+FreedBlock ElasticCore::take_back(void* address) noexcept {
+  if (address == nullptr) return {.ours = true, .asked = {}, .size = {}};
   const auto* byte = static_cast<const std::byte*>(address);
   Freed freed;
   freed.elsewhere = &lanes_.mine();
   while (freed.elsewhere != nullptr) freed = free_in_lane(byte, *freed.elsewhere);
   if (in_child()) {
     if (freed.segment == nullptr) std::free(address);  // served by `child_allocate`
-    return true;                                       // else it is the parent's
+    return {.ours = true, .asked = {}, .size = {}};    // else it is the parent's
   }
-  if (freed.block == 0) return false;
-  if (freed.kept) return true;
+  if (freed.block == 0 || freed.kept) return freed.told;
   const MutexLock lock(blocks_);
   BlockPool& pool = pools_[freed.segment->pool];
   const Block& block = pool[freed.block];
   // Recent blocks are served before all others, so only those on the device may be.
-  if (!tagged(pool.number()) && pool.on_device(block)) {
+  if (!apart(pool.number()) && pool.on_device(block)) {
     FrontLane& lane = lanes_[block.lane];
     const ShortLock inner(lane.mutex);
-    if (lane.keep(pool.nodes(), pool.number(), freed.block)) return true;
+    if (lane.keep(pool.nodes(), pool.number(), freed.block)) return freed.told;
   }
   pool.give_back(freed.block, safe_points_);
   note_cache();
-  return true;
+  return freed.told;
 }
 
 // Frees a block as far as a lane can. While there are slow chunks, it cannot tell whether the block
@@ -182,19 +216,21 @@ inline ElasticCore::Freed ElasticCore::free_in_lane(const std::byte* address,
     freed.elsewhere = &lanes_[block.lane];
     return freed;
   }
-  const bool learns = !tagged(pool.number());
+  const bool learns = !apart(pool.number());
   if (learns) lane.lifetimes().died(block.mark, step_.load(std::memory_order_relaxed));
   lane.count_death(block);
+  freed.told = {.ours = true, .asked = Bytes{block.asked}, .size = Bytes{block.size}};
   block.state = BlockState::kRecent;  // from here on nobody can free it again
   freed.kept = learns && (pending_.load(std::memory_order_relaxed) & kSlowChunks) == 0 &&
                lane.keep(pool.nodes(), pool.number(), freed.block);
   return freed;
 }
 
-void* ElasticCore::child_allocate(Bytes size) {
+void* ElasticCore::child_allocate(Bytes size) const {
   if (size.is_zero()) return nullptr;
   if (size <= kLargestRequest) {
-    void* block = std::aligned_alloc(kSmallUnit, round_up(size, Bytes{kSmallUnit}).count());
+    const std::size_t alignment = options_.alignment.count();
+    void* block = std::aligned_alloc(alignment, round_up(size, options_.alignment).count());
     if (block != nullptr) return block;
   }
   throw OutOfMemory("out of memory in a forked child: asked " + to_string(size));
@@ -202,7 +238,7 @@ void* ElasticCore::child_allocate(Bytes size) {
 
 void ElasticCore::note_cache() noexcept {
   if ((pending_.load(std::memory_order_relaxed) & kLargeCache) != 0) return;
-  const Bytes mapped = ledger_.device + ledger_.host + ledger_.parked;
+  const Bytes mapped = ledger_.reserved();
   if (cache_is_large(saturating_sub(mapped, used_bytes()), lanes_.live())) {
     pending_.fetch_or(kLargeCache, std::memory_order_release);
   }
@@ -243,7 +279,7 @@ void ElasticCore::flush_recent() noexcept {
 }
 
 void ElasticCore::flush_recent(BlockPool& pool) noexcept {
-  if (tagged(pool.number())) return;  // lanes keep none of them
+  if (apart(pool.number())) return;  // lanes keep none of them
   const std::uint64_t now = safe_points_;
   for (std::size_t i = 0; i < FrontLanes::kLanes; ++i) {
     FrontLane& lane = lanes_[i];
@@ -324,7 +360,7 @@ void ElasticCore::trade_chunks(Bytes more, Bytes request) {
   Bytes over;
   {
     const MutexLock lock(blocks_);
-    const Bytes reserved = ledger_.device + ledger_.host + ledger_.parked + more;
+    const Bytes reserved = ledger_.reserved() + more;
     over = saturating_sub(reserved, reserve_allowance(peak_with(request)));
   }
   if (!over.is_zero()) (void)release_free(over, Unused::kDevice);
@@ -550,6 +586,7 @@ void ElasticCore::set_chunk(const ChunkRef& ref, MemoryHandle handle, Tier tier)
   chunk.fresh = false;
   if (tier == Tier::kFree) chunk.trips = chunk.changed = 0;
   if (ledger_.on_device() > totals_.peak_device) totals_.peak_device = ledger_.on_device();
+  if (ledger_.reserved() > totals_.peak_reserved) totals_.peak_reserved = ledger_.reserved();
   if (ledger_.slow_chunks > 0) pending_.fetch_or(kSlowChunks, std::memory_order_release);
   // The limit may have fallen after room for this chunk was found.
   if (ledger_.resident() > limit()) pending_.fetch_or(kOverLimit, std::memory_order_release);
@@ -612,14 +649,16 @@ bool ElasticCore::owns(const void* address) {
   return table_.find(static_cast<const std::byte*>(address)) != nullptr;
 }
 
-Bytes ElasticCore::size_of(const void* address) {
+BlockPlace ElasticCore::find(const void* address) {
   const MutexLock lock(blocks_);
   const auto* byte = static_cast<const std::byte*>(address);
   const Segment* segment = table_.find(byte);
   if (segment == nullptr) return {};
   const BlockPool& pool = pools_[segment->pool];
   const BlockId id = pool.live_at(*segment, byte);
-  return id == 0 ? Bytes{} : Bytes{pool[id].asked};
+  if (id == 0) return {};
+  return BlockPlace{byte, Bytes{pool[id].size}, Bytes{pool[id].asked},
+                    pools_.key(segment->pool).stream};
 }
 
 void ElasticCore::on_pressure(PressureHandler handler) {
@@ -627,6 +666,11 @@ void ElasticCore::on_pressure(PressureHandler handler) {
   if (handler) next = std::make_shared<const PressureHandler>(std::move(handler));
   const MutexLock lock(blocks_);
   pressure_.swap(next);
+}
+
+void ElasticCore::reset_peak_reserved() noexcept {
+  const MutexLock lock(blocks_);
+  totals_.peak_reserved = ledger_.reserved();
 }
 
 AllocatorStats ElasticCore::stats() {

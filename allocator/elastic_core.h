@@ -26,6 +26,7 @@
 #include "allocator/front_lane.h"
 #include "allocator/lifetime.h"
 #include "allocator/move_planner.h"
+#include "allocator/pool_key.h"
 #include "allocator/pool_table.h"
 #include "allocator/segment.h"
 #include "allocator/tags.h"
@@ -46,14 +47,18 @@ class ElasticCore {
 
   // elastic_core.cpp: blocks
   [[nodiscard]] void* allocate(Bytes size, Phase phase) COMMENSAL_EXCLUDES(moves_, blocks_);
-  bool deallocate(void* block) noexcept COMMENSAL_EXCLUDES(moves_, blocks_);
+  [[nodiscard]] Bytes rounded(Bytes size, PoolKey key) const noexcept {
+    return round_up(size, Bytes{unit_of(key.none() ? size_class(size) : kPools)});
+  }
+  FreedBlock take_back(void* block) noexcept COMMENSAL_EXCLUDES(moves_, blocks_);
   void step_ended() noexcept {
     step_.fetch_add(1, std::memory_order_relaxed);
     phase_.store(Phase::kForward, std::memory_order_relaxed);
   }
   [[nodiscard]] bool owns(const void* address) COMMENSAL_EXCLUDES(blocks_);
-  [[nodiscard]] Bytes size_of(const void* block) COMMENSAL_EXCLUDES(blocks_);
+  [[nodiscard]] BlockPlace find(const void* block) COMMENSAL_EXCLUDES(blocks_);
   void on_pressure(PressureHandler handler) COMMENSAL_EXCLUDES(blocks_);
+  void reset_peak_reserved() noexcept COMMENSAL_EXCLUDES(blocks_);
   [[nodiscard]] AllocatorStats stats() COMMENSAL_EXCLUDES(moves_, blocks_);
   [[nodiscard]] std::vector<ChunkResidency> residency() COMMENSAL_EXCLUDES(blocks_);
   [[nodiscard]] std::string reservation_notes() COMMENSAL_EXCLUDES(blocks_);
@@ -78,7 +83,7 @@ class ElasticCore {
   [[nodiscard]] TagId open_tag(std::string_view name, TagOptions options)
       COMMENSAL_EXCLUDES(moves_, blocks_);
   [[nodiscard]] TagId find_tag(std::string_view name) COMMENSAL_EXCLUDES(moves_, blocks_);
-  [[nodiscard]] void* allocate_tagged(Bytes size, TagId tag) COMMENSAL_EXCLUDES(moves_, blocks_);
+  [[nodiscard]] void* allocate_apart(Bytes size, PoolKey key) COMMENSAL_EXCLUDES(moves_, blocks_);
   TagTicket park_tag(TagId tag) COMMENSAL_EXCLUDES(moves_, blocks_);
   TagTicket drop_tag(TagId tag) COMMENSAL_EXCLUDES(moves_, blocks_);
   TagTicket wake_tag(TagId tag) COMMENSAL_EXCLUDES(moves_, blocks_);
@@ -101,17 +106,15 @@ class ElasticCore {
     kLargeCache = 8,  ///< free memory that may be worth giving back
     kPeakOver = 16    ///< a step needs more than the limit: what rests may make room
   };
-  /// Pools: two sizes of each lifetime; then one of each tag.
+  /// Pools: two sizes of each lifetime; then one of each stream and tag.
   enum : std::size_t { kSmall, kLarge, kSizes, kPools = PoolTable::kByLifetime };
   [[nodiscard]] static constexpr bool short_lived(std::size_t pool) noexcept {
     return pool >= kSizes && pool < kPools;
   }
-  [[nodiscard]] static constexpr bool tagged(std::size_t pool) noexcept { return pool >= kPools; }
-  [[nodiscard]] static constexpr std::size_t pool_of(TagId tag) noexcept {
-    return kPools + tag - 1;
-  }
-  [[nodiscard]] static constexpr TagId tag_of(std::size_t pool) noexcept {
-    return tagged(pool) ? static_cast<TagId>(pool - kPools + 1) : 0;
+  [[nodiscard]] static constexpr bool apart(std::size_t pool) noexcept { return pool >= kPools; }
+  /// Of a pool that exists: needs no lock.
+  [[nodiscard]] TagId tag_of(std::size_t pool) const noexcept COMMENSAL_NO_THREAD_SAFETY_ANALYSIS {
+    return pools_.key(pool).tag;
   }
 
   /// A block to be served.
@@ -122,9 +125,9 @@ class ElasticCore {
     Phase phase = Phase::kUnknown;
     BirthMark mark;
     [[nodiscard]] bool dies_soon() const noexcept { return short_lived(pool); }
-    /// The pool of the same sizes and the other lifetime; tags lend each other nothing.
+    /// The pool of the same sizes and the other lifetime; streams and tags lend each other nothing.
     [[nodiscard]] std::size_t other() const noexcept {
-      return tagged(pool) ? pool : (pool + kSizes) % kPools;
+      return apart(pool) ? pool : (pool + kSizes) % kPools;
     }
   };
 
@@ -157,17 +160,20 @@ class ElasticCore {
 
     [[nodiscard]] Bytes on_device() const noexcept { return device + orphans_device; }
     [[nodiscard]] Bytes on_host() const noexcept { return host + parked + orphans_host; }
+    [[nodiscard]] Bytes reserved() const noexcept { return device + host + parked; }
     [[nodiscard]] Bytes resident() const noexcept { return on_device() + touched; }
   };
+
+  [[nodiscard]] static ElasticAllocatorOptions checked(ElasticAllocatorOptions options);
 
   // --- blocks (elastic_core.cpp) ------------------------------------------------------------
   [[nodiscard]] std::size_t size_class(Bytes size) const noexcept {
     return size <= options_.small_block ? kSmall : kLarge;
   }
-  [[nodiscard]] static constexpr std::size_t unit_of(std::size_t pool) noexcept {
-    return tagged(pool) || pool % kSizes == kSmall ? kSmallUnit : kLargeUnit;
+  [[nodiscard]] std::size_t unit_of(std::size_t pool) const noexcept {
+    return apart(pool) || pool % kSizes == kSmall ? options_.alignment.count() : kLargeUnit;
   }
-  static constexpr std::size_t kSmallUnit = 64;
+  static constexpr std::size_t kSmallestUnit = 64;
   static constexpr std::size_t kLargeUnit = 4096;
   [[nodiscard]] Bytes chunk_size(Bytes segment) const noexcept {
     const Bytes granularity = source_.granularity();
@@ -189,6 +195,7 @@ class ElasticCore {
     BlockId block = 0;               // none: nothing live begins there
     FrontLane* elsewhere = nullptr;  // nothing is done: another lane's block
     bool kept = false;               // among the lane's recent ones; else it is to be given back
+    FreedBlock told{};
   };
   [[nodiscard]] Freed free_in_lane(const std::byte* address, FrontLane& lane) noexcept
       COMMENSAL_EXCLUDES(blocks_);
@@ -255,7 +262,7 @@ class ElasticCore {
   void flush_recent(BlockPool& pool) noexcept COMMENSAL_REQUIRES(blocks_);
   void set_chunk(const ChunkRef& chunk, MemoryHandle handle, Tier tier) noexcept
       COMMENSAL_REQUIRES(blocks_);
-  [[nodiscard]] static void* child_allocate(Bytes size);
+  [[nodiscard]] void* child_allocate(Bytes size) const;
 
   // --- chunks and limits (limit_enforcement.cpp) ---------------------------------------------
   /// What a shrink aims at.
@@ -379,7 +386,7 @@ class ElasticCore {
   std::atomic<std::uint32_t> step_{0};
   std::atomic<Phase> phase_{Phase::kUnknown};  // of the newest block that no lane served
   std::atomic<bool> ahead_expected_{false};
-  FrontLanes lanes_{{kSmallUnit, kLargeUnit, kSmallUnit, kLargeUnit}};
+  FrontLanes lanes_{{unit_of(0), unit_of(1), unit_of(2), unit_of(3)}};
 
   std::atomic<int> move_waiters_{0};
   Mutex moves_{LockRank::kMoves};

@@ -45,7 +45,6 @@ TagId ElasticCore::open_tag(std::string_view name, TagOptions options) {
     throw std::invalid_argument("more than " + std::to_string(kMostTags) +
                                 " tags: " + quoted(name));
   }
-  pools_.add(unit_of(pool_of(number)), pool_of(number));
   tags_.push_back(Tag{std::string(name), options});
   return number;
 }
@@ -67,23 +66,6 @@ ElasticCore::Tag& ElasticCore::checked_tag(TagId tag) {
                                 std::to_string(tags_.size()) + ")");
   }
   return tags_[tag - 1];
-}
-
-// --- blocks --------------------------------------------------------------------------------
-
-void* ElasticCore::allocate_tagged(Bytes size, TagId tag) {
-  if (in_child()) return child_allocate(size);
-  if (size.is_zero()) return nullptr;
-  if (size > Bytes{std::uint64_t{1} << 46U}) {
-    out_of_memory(size, Tried{.nothing = "nothing: larger than any address range"});
-  }
-  const Request request{size, &lanes_.mine(), pool_of(tag), Phase::kUnknown, {}};
-  {
-    const MutexLock lock(blocks_);
-    (void)checked_tag(tag);
-    if (void* block = take(request.pool, request, true)) return block;
-  }
-  return allocate_slowly(request);
 }
 
 // --- parts of moving a tag -----------------------------------------------------------------
@@ -440,7 +422,7 @@ void ElasticCore::wake_touched_tag(const ChunkRef& touched) noexcept {
   const TagId tag = tag_of(touched.segment->pool);
   if (tag == 0 || !tags_[tag - 1].parked) return;
   tags_[tag - 1].parked = false;
-  each_chunk([tag](const ChunkRef& chunk) {
+  each_chunk([this, tag](const ChunkRef& chunk) {
     if (tag_of(chunk.segment->pool) == tag) chunk->lazy = false;
   });
 }
@@ -485,10 +467,10 @@ std::vector<SegmentMap> ElasticCore::memory_map(bool with_blocks) {
     if (segment->mapped == 0) continue;
     SegmentMap map;
     map.range = segment->range;
-    const TagId tag = tag_of(segment->pool);
-    if (tag != 0) {
-      map.tag = tags_[tag - 1].name;
-    } else {
+    const PoolKey key = pools_.key(segment->pool);
+    map.stream = key.stream;
+    if (key.tag != 0) map.tag = tags_[key.tag - 1].name;
+    if (key.none()) {
       map.small = segment->pool % kSizes == kSmall;
       map.lifetime = segment->pool < kSizes ? Lifetime::kLong : Lifetime::kStep;
     }
@@ -504,8 +486,8 @@ std::vector<SegmentMap> ElasticCore::memory_map(bool with_blocks) {
         const Block& block = pool[id];
         if (block.address < done) continue;  // began in the chunk before
         const bool live = block.state == BlockState::kLive;
-        map.blocks.push_back(
-            BlockPlace{block.address, Bytes{block.size}, Bytes{live ? block.asked : 0}});
+        map.blocks.push_back(BlockPlace{block.address, Bytes{block.size},
+                                        Bytes{live ? block.asked : 0}, key.stream});
         done = block.end();
       }
     }

@@ -57,6 +57,7 @@ struct BlockPlace {
   const std::byte* address = nullptr;
   Bytes size;   ///< rounded
   Bytes asked;  ///< zero: free
+  std::uint64_t stream = 0;
 };
 
 /// A segment with what lies in it, in the order of addresses.
@@ -65,6 +66,7 @@ struct SegmentMap {
   bool small = false;                   ///< holds blocks of the small sizes
   Lifetime lifetime = Lifetime::kLong;  ///< of the blocks in it, as guessed
   std::string tag;                      ///< empty: none
+  std::uint64_t stream = 0;             ///< of the blocks in it
   std::vector<ChunkResidency> chunks;   ///< those that are not kFree
   std::vector<BlockPlace> blocks;       ///< if asked for
 };

@@ -32,7 +32,9 @@ SLO = 0.01
 CORES = len(os.sched_getaffinity(0))
 DROPPED = 0.1  # of each window, at its beginning
 Steps = list[tuple[float, float]]
-TICKS = (-20, -5, 0, 5, 20, 100, 500)  # of the picture: percent of slowdown
+MARKERS = "sXDPv^<o*"  # of the ways, in their order
+COLORS = ("0.5", "#d64545", "#e07b39", "#b8860b", "#7a5195", "#374c80", "#bc5090", "", "")
+TICKS = (-20, -5, 0, 5, 20, 100, 1000)  # of the picture: percent of slowdown
 
 
 @dataclass(frozen=True)
@@ -417,29 +419,36 @@ def report(result: Result, pair: Pair, ways: dict[str, Any]) -> None:
 
 
 def draw(found: dict[str, Any], file: Path) -> None:
-    """Draw slowdown and harvest of each way, a panel a pair."""
+    """Draw slowdown and harvest of each way, a panel a pair, two in a row."""
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(1, len(found), figsize=(5 * len(found), 4.5), squeeze=False)
-    for axis, (name, ways) in zip(axes[0], found.items(), strict=True):
+    rows = (len(found) + 1) // 2
+    figure, axes = pyplot.subplots(rows, 2, figsize=(11, 4.2 * rows + 0.8), squeeze=False)
+    looks = {
+        way.name: {"marker": marker, "color": "#0f8b8d" if way.name.startswith(OURS) else color}
+        for way, marker, color in zip(WAYS, MARKERS, COLORS, strict=True)
+    }
+    for axis in axes.flat[len(found) :]:
+        axis.set_visible(False)
+    for axis, (name, ways) in zip(axes.flat, found.items(), strict=False):
         shown = {way: one for way, one in ways.items() if "slowdown" in one}
         for way, one_way in shown.items():
             at = (100 * one_way["slowdown"], 100 * one_way["harvest"])
             low, high = (100 * bound for bound in one_way["slowdown_interval"])
-            axis.plot([low, high], [at[1], at[1]], color="0.7", zorder=1)
-            axis.scatter(*at, zorder=2, color="#0f8b8d" if way.startswith(OURS) else "#d64545")
-            axis.annotate(way, at, textcoords="offset points", xytext=(5, 4), fontsize=8)
+            axis.plot([low, high], [at[1], at[1]], color=looks[way]["color"], alpha=0.4, zorder=1)
+            axis.scatter(*at, zorder=2, s=60, label=way, **looks[way])
         oracle = 100 * shown[OURS]["oracle"]
-        axis.axhline(oracle, linestyle=":", color="0.4", label=f"to be had: {oracle:.0f} %")
+        axis.axhline(oracle, linestyle=":", color="0.4", label="to be had without harm")
         axis.axvline(100 * SLO, linestyle="--", color="0.4", label=f"allowed: {100 * SLO:.0f} %")
-        axis.legend(fontsize=8, loc="lower right")
         axis.set_xscale("symlog", linthresh=5)
         axis.set_xticks(TICKS, [f"{tick:+d}" if tick else "0" for tick in TICKS])
         axis.minorticks_off()
-        axis.margins(0.15)
-        axis.set_title(name, fontsize=10)
-        axis.set_xlabel("slowdown of the guaranteed job, %")
+        axis.margins(0.1)
+        axis.set_title(name, fontsize=11)
+        axis.set_xlabel("slowdown of the guaranteed job, % (line: 95 % interval)")
         axis.set_ylabel("harvest of the opportunistic job, %")
-    figure.tight_layout()
-    figure.savefig(file, dpi=110)
+    handles, labels = axes[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="lower center", ncols=4, fontsize=9)
+    figure.tight_layout(rect=(0, 0.8 / figure.get_figheight(), 1, 1))
+    figure.savefig(file, dpi=100)
     pyplot.close(figure)

@@ -414,6 +414,79 @@ def scenario_compiled(run: Run) -> None:
     run.note("ran")
 
 
+def scenario_elastic(run: Run) -> None:
+    """Live tensors leave the device and come back, at the same addresses, with their content."""
+    import torch
+
+    testing = our_testing()
+    memory = functools.partial(where_memory_lies, testing)
+    values = [torch.full((WORDS,), float(index)) for index in range(16)]
+    tensors = [value.cuda() for value in values]
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = torch.empty(WORDS, device="cuda")
+        out.copy_(tensors[3])
+    addresses = [tensor.data_ptr() for tensor in tensors]
+    run.facts["elastic"] = [bool(testing.commensal_testing_is_elastic(0, a)) for a in addresses]
+    run.facts["captured_elastic"] = bool(testing.commensal_testing_is_elastic(0, out.data_ptr()))
+    before = torch.cuda.memory_stats()
+    steps = []
+    for limit in (16 * MIB, 1 << 30, 40 * MIB, 1 << 30):
+        torch.cuda.synchronize()
+        deferred = testing.commensal_testing_set_limit(0, limit)
+        graph.replay()  # what it reads may have moved, and is where it was
+        same = all(torch.equal(t.cpu(), v) for t, v in zip(tensors, values, strict=True))
+        steps.append([limit, deferred, *memory(), same, out.cpu().unique().tolist()])
+    run.facts["steps"] = steps
+    run.facts["addresses_kept"] = addresses == [tensor.data_ptr() for tensor in tensors]
+    after = torch.cuda.memory_stats()
+    name = "allocated_bytes.all.current"
+    run.facts["told"] = [before[name], after[name]]
+    run.facts["free"] = torch.cuda.mem_get_info()[0] > 0
+    del tensors, out, graph
+    gc.collect()
+    torch.cuda.empty_cache()
+    run.facts["left"] = [*memory(), torch.cuda.memory_allocated(), torch.cuda.memory_reserved()]
+
+
+def scenario_elastic_pressure(run: Run) -> None:
+    """More than the limit is served from the slower tier, and too much is PyTorch's error."""
+    import torch
+
+    testing = our_testing()
+    tensors = [torch.full((WORDS,), float(index)).cuda() for index in range(24)]  # 96 MiB
+    run.facts["memory"] = where_memory_lies(testing)
+    run.facts["values"] = [tensor.cpu().unique().tolist() for tensor in tensors]
+    run.facts["too_much"] = error_of(
+        lambda: torch.empty(900 * MIB, dtype=torch.uint8, device="cuda")
+    )
+    run.facts["ooms"] = torch.cuda.memory_stats()["num_ooms"]
+    del tensors[::2]
+    more = [torch.empty(WORDS, device="cuda") for _ in range(12)]
+    run.facts["goes_on"] = len({tensor.data_ptr() for tensor in more})
+
+
+def our_testing() -> ctypes.CDLL:
+    """Return the library with the C functions for tests."""
+    folder = library_dir()
+    assert folder is not None
+    testing = ctypes.CDLL(str(folder / TESTING_LIBRARY))
+    testing.commensal_testing_install_elastic.argtypes = [ctypes.c_uint64, ctypes.c_uint64]
+    testing.commensal_testing_install_elastic.restype = ctypes.c_char_p
+    testing.commensal_testing_set_limit.argtypes = [ctypes.c_int, ctypes.c_uint64]
+    testing.commensal_testing_set_limit.restype = ctypes.c_uint64
+    testing.commensal_testing_is_elastic.argtypes = [ctypes.c_int, ctypes.c_void_p]
+    testing.commensal_testing_frees.restype = ctypes.c_uint64
+    return testing
+
+
+def where_memory_lies(testing: ctypes.CDLL) -> list[int]:
+    """Return the MiB of elastic memory on the device, and on the slower tier."""
+    device, host = ctypes.c_uint64(), ctypes.c_uint64()
+    testing.commensal_testing_memory(0, ctypes.byref(device), ctypes.byref(host))
+    return [device.value // MIB, host.value // MIB]
+
+
 def scenario_late(run: Run) -> None:
     """Installing after CUDA has started is refused, and the script goes on."""
     import torch
@@ -475,9 +548,11 @@ def main(name: str, who: str, answer: str) -> None:
     folder = library_dir()
     assert folder is not None
     run = Run()
-    testing = ctypes.CDLL(str(folder / TESTING_LIBRARY))
-    testing.commensal_testing_frees.restype = ctypes.c_uint64
-    if who == "ours":
+    testing = our_testing()
+    if who.startswith("elastic"):
+        limit = int(who.removeprefix("elastic")) * MIB
+        assert testing.commensal_testing_install_elastic(limit, 256 * MIB) is None
+    elif who == "ours":
         assert install() == ""
         run.facts["served_by_us"] = is_installed()
     elif who != "native":
@@ -573,6 +648,106 @@ def test_two_devices() -> None:
     assert ours.pop("served_by_us")
     assert ours == native
     assert ours["arrived"] == [1.0]
+
+
+# What a script sees of its memory that is the same whoever serves it: blocks, their bytes as asked
+# for, and everything that the scenarios find out by using them.
+COUNTED = ("allocation.all", "requested_bytes.all", "active.all")
+
+
+def counts(facts: Facts) -> Facts:
+    """Return the counts of every note of a scenario."""
+    return {
+        name: {
+            f"{counter}.{kind}": note["stats"][f"{counter}.{kind}"]
+            for counter in COUNTED
+            for kind in ("current", "peak", "allocated", "freed")
+        }
+        for name, note in facts.items()
+        if isinstance(note, dict) and "stats" in note
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "same"),
+    [
+        ("streams", ["reused_while_pending", "copied", "reused_afterwards"]),
+        ("pools", ["pool", "pool_again", "use_count"]),
+        ("graphs", ["results"]),
+        ("graph_trees", ["shape"]),
+        ("training", []),
+        ("compiled", ["shape"]),
+        ("interface", ["clone", "uncached"]),
+    ],
+)
+def test_elastic_memory_serves_unmodified_scripts(name: str, same: list[str]) -> None:
+    native, elastic = run_with("native", "elastic1024", name=name)
+    for fact in same:
+        assert elastic[fact] == native[fact], fact
+    found, expected = counts(elastic), counts(native)
+    assert found.keys() == expected.keys()
+    for note in expected:
+        assert found[note] == expected[note], note
+
+
+def test_elastic_memory_runs_out_as_pytorchs_own() -> None:
+    native, elastic = run_with("native", "elastic1024", name="out_of_memory")
+    for facts in (native, elastic):
+        assert facts["is_oom"]
+        for error in (facts["too_much"], facts["over_fraction"]):
+            assert error[0] == "OutOfMemoryError"
+            assert error[1].startswith("CUDA out of memory. Tried to allocate ")
+        assert len(facts["observed"]) == 2
+        assert [seen[:2] for seen in facts["observed"]] == [seen[:2] for seen in native["observed"]]
+    assert elastic["fraction"] == native["fraction"]
+    assert elastic["retried"]["stats"]["num_ooms"] == 2
+
+
+def test_elastic_memorys_history_has_its_blocks() -> None:
+    facts = run_scenario("history", "elastic1024")
+    actions = [entry[0] for entry in facts["trace"]]
+    assert [action for action in actions if not action.startswith("segment")] == [
+        "alloc",
+        "alloc",
+        "free_requested",
+        "free_completed",
+        "oom",
+    ]
+    stacks = [{name for name, _ in entry[4]} for entry in facts["trace"]]
+    assert all("scenario_history" in stack for stack in stacks[:3])
+    kept = [json.loads(segment) for segment in facts["segments"]]
+    assert sum(segment["requested_size"] for segment in kept) == 4 * MIB
+    for segment in kept:
+        assert sum(block[0] for block in segment["blocks"]) == segment["total_size"]
+
+
+def test_live_tensors_leave_the_device_and_come_back() -> None:
+    facts = run_scenario("elastic", "elastic1024")
+    assert facts["elastic"] == [True] * 16
+    assert not facts["captured_elastic"]
+    for limit, deferred, device, host, same, replayed in facts["steps"]:
+        assert deferred == 0
+        assert device <= limit // MIB
+        assert device + host >= 64
+        assert same
+        assert replayed == [3.0]
+    assert [step[3] >= 48 for step in facts["steps"]] == [True, False, False, False]
+    assert facts["addresses_kept"]
+    assert facts["told"][0] == facts["told"][1]
+    assert facts["left"] == [0, 0, 0, 0]
+
+
+def test_above_the_limit_the_slower_tier_serves_and_then_nobody() -> None:
+    facts = run_scenario("elastic_pressure", "elastic48")
+    device, host = facts["memory"]
+    assert device <= 48
+    assert device + host >= 96
+    assert facts["values"] == [[float(index)] for index in range(24)]
+    kind, text = facts["too_much"]
+    assert kind == "OutOfMemoryError"
+    assert "limit 48 MiB" in text
+    assert facts["ooms"] == 1
+    assert facts["goes_on"] == 12
 
 
 @pytest.mark.parametrize("settings", ["backend:native", "expandable_segments:True"])

@@ -44,7 +44,7 @@ std::string cuda_install_complaint(const CudaAllocatorFacts& current) {
   return {};
 }
 
-std::string install_cuda_allocator() {
+std::string install_cuda_allocator(MakeCudaAllocator make) {
   static Mutex mutex;
   const MutexLock lock(mutex);
   if (cuda_allocator_is_ours()) return {};
@@ -52,7 +52,8 @@ std::string install_cuda_allocator() {
   if (std::string complaint = cuda_install_complaint(facts_of(native)); !complaint.empty()) {
     return complaint;
   }
-  auto* const ours = new ForwardingAllocator(*native);  // never destroyed
+  CudaAllocator* const ours =  // never destroyed
+      make != nullptr ? make(*native) : new ForwardingAllocator(*native);
   replace(*ours);
   g_ours.store(ours, std::memory_order_release);
   return {};

@@ -4,6 +4,10 @@
 
 #include <string>
 
+namespace c10::cuda::CUDACachingAllocator {
+class CUDAAllocator;
+}
+
 namespace commensal {
 
 /// What is known of PyTorch's CUDA allocator before ours takes its place.
@@ -16,10 +20,14 @@ struct CudaAllocatorFacts {
 /// Returns an empty text, or one sentence that says why ours cannot take its place.
 [[nodiscard]] std::string cuda_install_complaint(const CudaAllocatorFacts& current);
 
-/// Makes a ForwardingAllocator PyTorch's CUDA allocator. Once a process, before CUDA starts; the
-/// object is never destroyed, for tensors are freed after exit handlers.
+/// Makes what is to stand over PyTorch's own allocator.
+using MakeCudaAllocator = c10::cuda::CUDACachingAllocator::
+    CUDAAllocator* (*)(c10::cuda::CUDACachingAllocator::CUDAAllocator& native);
+
+/// Makes what `make` returns PyTorch's CUDA allocator; null: a ForwardingAllocator. Once a process,
+/// before CUDA starts; the object is never destroyed, for tensors are freed after exit handlers.
 /// @return an empty text, or why nothing has changed.
-[[nodiscard]] std::string install_cuda_allocator();
+[[nodiscard]] std::string install_cuda_allocator(MakeCudaAllocator make = nullptr);
 
 /// Tells whether install_cuda_allocator() has succeeded and nobody has replaced ours since.
 [[nodiscard]] bool cuda_allocator_is_ours() noexcept;

@@ -2,6 +2,7 @@
 // C functions by which Python tests put an allocator with a deleter of its own under PyTorch.
 #include <atomic>
 
+#include "torch_ext/cuda/elastic_install.h"
 #include "torch_ext/cuda/forwarding_allocator.h"
 
 namespace commensal {
@@ -57,3 +58,35 @@ COMMENSAL_EXPORT void commensal_testing_swap_deleters(int careful) {
 
 /// Counts the blocks that came back through the deleter.
 COMMENSAL_EXPORT std::uint64_t commensal_testing_frees() { return commensal::g_frees.load(); }
+
+/// Puts elastic memory under PyTorch, with a limit and a cap of the slower tier. Null, or why not.
+COMMENSAL_EXPORT const char* commensal_testing_install_elastic(std::uint64_t limit,
+                                                               std::uint64_t host_cap) {
+  static std::string complaint;
+  commensal::CudaDeviceMemory::Options options;
+  options.allocator.limit = commensal::Bytes{limit};
+  options.allocator.host_cap = commensal::Bytes{host_cap};
+  options.allocator.fence_deadline = std::chrono::seconds{5};  // of a slow machine
+  complaint = commensal::install_elastic_cuda_allocator(options);
+  return complaint.empty() ? nullptr : complaint.c_str();
+}
+
+/// Sets a device's limit and moves what has to move. Returns the bytes that are deferred.
+COMMENSAL_EXPORT std::uint64_t commensal_testing_set_limit(int device, std::uint64_t limit) {
+  return commensal::elastic_cuda_memory(device)
+      ->set_limit(commensal::Bytes{limit})
+      .deferred.count();
+}
+
+/// Tells where a device's memory lies: on the device, and on the slower tier.
+COMMENSAL_EXPORT void commensal_testing_memory(int device, std::uint64_t* on_device,
+                                               std::uint64_t* on_host) {
+  const commensal::AllocatorStats stats = commensal::elastic_cuda_memory(device)->stats();
+  *on_device = stats.device.count();
+  *on_host = (stats.host + stats.parked).count();
+}
+
+/// Tells whether an address is in elastic memory.
+COMMENSAL_EXPORT int commensal_testing_is_elastic(int device, const void* address) {
+  return commensal::elastic_cuda_memory(device)->owns(address) ? 1 : 0;
+}

@@ -1,0 +1,627 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which blocks are ours and which the delegate's; what PyTorch is told of both together.
+#include "torch_ext/cuda/elastic_cuda_allocator.h"
+
+#include <c10/cuda/CUDAStream.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/allocator/moving_source.h"
+#include "tests/torch_ext/cuda/fake_cuda_calls.h"
+#include "tests/torch_ext/cuda/mock_cuda_allocator.h"
+
+namespace commensal {
+namespace {
+
+using ::testing::_;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::NiceMock;
+using ::testing::Return;
+
+const c10::MempoolId_t kNoPool{0, 0};
+const c10::MempoolId_t kGraph{5, 0};
+
+int g_native_frees = 0;
+void native_free(void* block) {
+  ++g_native_frees;
+  std::free(block);
+}
+void foreign_free(void* /*block*/) {}
+
+class FakeDeviceMemory final : public DeviceMemory {
+ public:
+  ElasticAllocator* of(int device) override {
+    if (device == refused) return nullptr;
+    return &made(device).allocator;
+  }
+  std::string reason(int /*device*/) override { return "refused by a test"; }
+  void on_pressure(int device, std::function<std::string(Bytes)> helper) override {
+    made(device).allocator.on_pressure(std::move(helper));
+  }
+  FakeMemorySource& source(int device) { return made(device).source.fake(); }
+
+  int refused = -1;
+  ElasticAllocatorOptions options = [] {
+    ElasticAllocatorOptions usual;
+    usual.alignment = 512_B;
+    return usual;
+  }();
+
+ private:
+  struct Made {
+    explicit Made(const ElasticAllocatorOptions& options) : allocator(source, options) {}
+    MovingSource source;
+    ElasticAllocator allocator;
+  };
+  Made& made(int device) {
+    const MutexLock lock(mutex_);
+    auto& slot = made_[device];
+    if (slot == nullptr) slot = std::make_unique<Made>(options);
+    return *slot;
+  }
+  Mutex mutex_;
+  std::map<int, std::unique_ptr<Made>> made_;
+};
+
+class ElasticCudaAllocatorTest : public ::testing::Test {
+ protected:
+  ElasticCudaAllocatorTest() {
+    g_native_frees = 0;
+    ON_CALL(native_, raw_deleter()).WillByDefault(Return(&native_free));
+    ON_CALL(native_, allocate(_)).WillByDefault([](std::size_t size) {
+      void* const block = size == 0 ? nullptr : std::malloc(size);
+      return c10::DataPtr(block, block, &native_free, c10::Device(c10::DeviceType::CUDA, 0));
+    });
+    ON_CALL(native_, raw_alloc_with_stream(_, _)).WillByDefault([](std::size_t size, cudaStream_t) {
+      return std::malloc(size);
+    });
+    ON_CALL(native_, raw_delete(_)).WillByDefault([](void* block) { native_free(block); });
+    ON_CALL(native_, getDeviceStats(_)).WillByDefault([this](c10::DeviceIndex) { return theirs_; });
+  }
+
+  ElasticAllocator& memory() { return *memory_.of(0); }
+  [[nodiscard]] bool ours(const c10::DataPtr& block) { return memory().owns(block.get()); }
+  static c10::cuda::CUDAStream stream(std::uintptr_t number) {
+    return c10::cuda::getStreamFromExternal(FakeCudaCalls::handle(number), 0);
+  }
+  void begin_capture(bool claims = true) {
+    allocator_.beginAllocateToPool(0, kGraph, [claims](cudaStream_t) { return claims; });
+  }
+  void end_capture() { allocator_.endAllocateToPool(0, kGraph); }
+  static c10::CachingAllocator::Stat all(const c10::CachingDeviceAllocator::StatArray& stat) {
+    return stat[static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE)];
+  }
+
+  NiceMock<MockCudaAllocator> native_;
+  MockCudaAllocator::DeviceStats theirs_;
+  FakeCudaCalls calls_;
+  FakeDeviceMemory memory_;
+  ElasticCudaAllocator allocator_{native_, calls_, memory_};
+};
+
+// --- whose a block is ----------------------------------------------------------------------
+
+TEST_F(ElasticCudaAllocatorTest, AnOrdinaryBlockIsOurs) {
+  EXPECT_CALL(native_, allocate(_)).Times(0);
+  calls_.device = 2;
+  {
+    const c10::DataPtr block = allocator_.allocate(1000);
+    EXPECT_TRUE(memory_.of(2)->owns(block.get()));
+    EXPECT_EQ(block.get(), block.get_context());
+    EXPECT_EQ(block.get_deleter(), allocator_.raw_deleter());
+    EXPECT_EQ(block.device(), c10::Device(c10::DeviceType::CUDA, 2));
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(block.get()) % 512, 0U);
+  }
+  EXPECT_EQ(memory_.of(2)->stats().live, Bytes{});
+  EXPECT_EQ(g_native_frees, 0);
+}
+
+TEST_F(ElasticCudaAllocatorTest, NothingAskedForIsANullPointerWithTheDeleter) {
+  const c10::DataPtr block = allocator_.allocate(0);
+  EXPECT_EQ(block.get(), nullptr);
+  EXPECT_EQ(block.get_deleter(), allocator_.raw_deleter());
+  EXPECT_EQ(block.device().type(), c10::DeviceType::CUDA);
+  EXPECT_EQ(allocator_.raw_alloc(0), nullptr);
+}
+
+TEST_F(ElasticCudaAllocatorTest, WhatAFilterClaimsIsTheDelegatesAndCarriesOurDeleter) {
+  begin_capture();
+  {
+    const c10::DataPtr block = allocator_.allocate(1000);
+    EXPECT_FALSE(ours(block));
+    EXPECT_EQ(block.get_deleter(), allocator_.raw_deleter());
+  }
+  EXPECT_EQ(g_native_frees, 1);  // by the address
+  end_capture();
+  EXPECT_TRUE(ours(allocator_.allocate(1000)));
+}
+
+TEST_F(ElasticCudaAllocatorTest, FiltersSeeTheStreamAndNest) {
+  const auto claims_7 = [](cudaStream_t at) { return at == FakeCudaCalls::handle(7); };
+  const c10::MempoolId_t other{0, 9};
+  allocator_.beginAllocateToPool(0, kGraph, claims_7);
+  allocator_.beginAllocateToPool(0, other, claims_7);
+  EXPECT_TRUE(ours(allocator_.allocate(1000)));
+  calls_.stream = FakeCudaCalls::handle(7);
+  EXPECT_FALSE(ours(allocator_.allocate(1000)));
+  end_capture();
+  EXPECT_FALSE(ours(allocator_.allocate(1000)));
+  void* const raw = allocator_.raw_alloc_with_stream(1000, FakeCudaCalls::handle(8));
+  EXPECT_TRUE(memory().owns(raw));  // the stream that is given, not the current one
+  allocator_.raw_delete(raw);
+  allocator_.endAllocateToPool(0, other);
+  EXPECT_TRUE(ours(allocator_.allocate(1000)));
+  EXPECT_FALSE(allocator_.capturing());
+}
+
+TEST_F(ElasticCudaAllocatorTest, FiltersOfOneDeviceClaimNothingOfAnother) {
+  begin_capture();
+  calls_.device = 1;
+  const c10::DataPtr block = allocator_.allocate(1000);
+  EXPECT_TRUE(memory_.of(1)->owns(block.get()));
+}
+
+TEST_F(ElasticCudaAllocatorTest, RawBlocksGoBackByTheirAddress) {
+  EXPECT_CALL(native_, raw_delete(_)).Times(1);
+  void* const own = allocator_.raw_alloc(1000);
+  EXPECT_TRUE(memory().owns(own));
+  begin_capture();
+  void* const theirs = allocator_.raw_alloc(1000);
+  EXPECT_FALSE(memory().owns(theirs));
+  end_capture();
+  allocator_.raw_delete(own);
+  allocator_.raw_delete(theirs);
+  allocator_.raw_delete(nullptr);
+  EXPECT_EQ(memory().stats().live, Bytes{});
+}
+
+TEST_F(ElasticCudaAllocatorTest, ADeviceThatIsNotOursIsTheDelegates) {
+  memory_.refused = 1;
+  calls_.device = 1;
+  EXPECT_CALL(native_, allocate(1000)).Times(2);
+  for (int i = 0; i < 2; ++i) (void)allocator_.allocate(1000);
+  EXPECT_EQ(g_native_frees, 2);
+  EXPECT_EQ(all(allocator_.getDeviceStats(1).allocation).current, 0);
+}
+
+TEST_F(ElasticCudaAllocatorTest, SwitchedOffItServesNothing) {
+  EXPECT_CALL(native_, enable(false));
+  allocator_.enable(false);
+  EXPECT_FALSE(ours(allocator_.allocate(1000)));
+  EXPECT_CALL(native_, enable(true));
+  allocator_.enable(true);
+  EXPECT_TRUE(ours(allocator_.allocate(1000)));
+}
+
+TEST_F(ElasticCudaAllocatorTest, ACheckpointsBlocksGetTheDeleterToo) {
+  EXPECT_CALL(native_, setCheckpointPoolState(0, _)).WillOnce([](auto, auto) {
+    MockCudaAllocator::CheckpointDelta delta;
+    void* const block = std::malloc(8);
+    delta.dataptrs_allocd.emplace_back(block, block, &native_free,
+                                       c10::Device(c10::DeviceType::CUDA, 0));
+    delta.ptrs_freed.push_back(block);
+    return delta;
+  });
+  {
+    const auto delta = allocator_.setCheckpointPoolState(0, nullptr);
+    ASSERT_EQ(delta.dataptrs_allocd.size(), 1U);
+    EXPECT_EQ(delta.dataptrs_allocd[0].get_deleter(), allocator_.raw_deleter());
+    EXPECT_EQ(delta.ptrs_freed.size(), 1U);
+  }
+  EXPECT_EQ(g_native_frees, 1);
+}
+
+TEST_F(ElasticCudaAllocatorTest, ThereIsOneInAProcess) {
+  EXPECT_THROW(ElasticCudaAllocator(native_, calls_, memory_), std::logic_error);
+}
+
+TEST_F(ElasticCudaAllocatorTest, BlocksMayDieOnAnyThread) {
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([this] {
+      std::vector<c10::DataPtr> blocks;
+      for (std::size_t size = 1; size < 2000; ++size) {
+        blocks.push_back(allocator_.allocate(size * 64));
+        std::memset(blocks.back().get(), 1, size * 64);
+        if (blocks.size() > 20) blocks.erase(blocks.begin(), blocks.begin() + 10);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  const auto stats = allocator_.getDeviceStats(0);
+  EXPECT_EQ(all(stats.allocation).current, 0);
+  EXPECT_EQ(all(stats.allocated_bytes).current, 0);
+  EXPECT_EQ(all(stats.allocation).allocated, 4 * 1999);
+  EXPECT_EQ(all(stats.allocation).freed, 4 * 1999);
+  EXPECT_EQ(memory().stats().live, Bytes{});
+}
+
+// --- streams -------------------------------------------------------------------------------
+
+TEST_F(ElasticCudaAllocatorTest, ABlockThatAnotherStreamUsesIsNotServedAgainBefore) {
+  c10::DataPtr block = allocator_.allocate(1 << 20);
+  void* const address = block.get();
+  allocator_.recordStream(block, stream(7));
+  block.clear();
+  const c10::DataPtr meanwhile = allocator_.allocate(1 << 20);
+  EXPECT_NE(meanwhile.get(), address);
+  calls_.pass(FakeCudaCalls::handle(7));
+  const c10::DataPtr after = allocator_.allocate(1 << 20);
+  EXPECT_EQ(after.get(), address);
+}
+
+TEST_F(ElasticCudaAllocatorTest, ItsOwnStreamNeedsNoRecord) {
+  calls_.stream = FakeCudaCalls::handle(7);
+  c10::DataPtr block = allocator_.allocate(1 << 20);
+  void* const address = block.get();
+  allocator_.recordStream(block, stream(7));
+  block.clear();
+  EXPECT_EQ(calls_.calls, 0);
+  EXPECT_EQ(allocator_.allocate(1 << 20).get(), address);
+}
+
+TEST_F(ElasticCudaAllocatorTest, ADelegatesBlockIsRecordedWithTheDelegatesDeleter) {
+  begin_capture();
+  const c10::DataPtr block = allocator_.allocate(1000);
+  EXPECT_CALL(native_, recordStream(_, ::testing::An<c10::cuda::CUDAStream>()))
+      .WillOnce([&](const c10::DataPtr& shown, c10::cuda::CUDAStream) {
+        EXPECT_EQ(shown.get(), block.get());
+        EXPECT_EQ(shown.get_deleter(), &native_free);
+      });
+  allocator_.recordStream(block, stream(7));
+  EXPECT_EQ(g_native_frees, 0);
+}
+
+TEST_F(ElasticCudaAllocatorTest, AForeignBlockIsShownAsItIs) {
+  int something = 0;
+  const c10::DataPtr block(&something, &something, &foreign_free,
+                           c10::Device(c10::DeviceType::CUDA, 0));
+  EXPECT_CALL(native_, recordStream(::testing::Ref(block), ::testing::An<c10::cuda::CUDAStream>()));
+  allocator_.recordStream(block, stream(7));
+  allocator_.recordStream(c10::DataPtr(), stream(7));  // null: nothing
+}
+
+TEST_F(ElasticCudaAllocatorTest, DuringACaptureNothingOfOursReachesTheRuntime) {
+  c10::DataPtr block = allocator_.allocate(1 << 20);
+  void* const address = block.get();
+  allocator_.recordStream(block, stream(7));
+  begin_capture(false);  // of another thread
+  block.clear();
+  EXPECT_NE(allocator_.allocate(1 << 20).get(), address);
+  EXPECT_CALL(native_, emptyCache(kNoPool)).Times(1);
+  allocator_.emptyCache(kNoPool);
+  EXPECT_EQ(calls_.calls, 0);
+  EXPECT_GT(memory().stats().device, Bytes{});  // to unmap waits for the device
+  end_capture();
+  (void)allocator_.allocate(1 << 20);
+  EXPECT_GT(calls_.calls, 0);
+}
+
+// --- when memory is short ------------------------------------------------------------------
+
+TEST_F(ElasticCudaAllocatorTest, OutOfMemoryIsPyTorchsOwnErrorAfterEverythingWasTried) {
+  memory_.options.limit = 8_MiB;
+  memory_.options.host_cap = Bytes{};
+  std::vector<std::string> order;
+  EXPECT_CALL(native_, emptyCache(kNoPool)).WillRepeatedly([&](auto) {
+    order.emplace_back("cache");
+  });
+  allocator_.attachOutOfMemoryObserver(
+      [&](std::int64_t device, std::size_t asked, std::size_t total, std::size_t) {
+        EXPECT_EQ(device, 0);
+        EXPECT_EQ(asked, 64U << 20U);
+        EXPECT_EQ(total, calls_.total);
+        order.emplace_back("observer");
+      });
+  try {
+    (void)allocator_.allocate(64U << 20U);
+    FAIL() << "64 MiB within 8";
+  } catch (const c10::OutOfMemoryError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("CUDA out of memory. Tried to allocate 64.00 MiB"));
+    EXPECT_THAT(error.what(), HasSubstr("limit 8 MiB"));
+  }
+  ASSERT_GE(order.size(), 2U);
+  EXPECT_EQ(order.front(), "cache");
+  EXPECT_EQ(order.back(), "observer");
+  EXPECT_EQ(allocator_.getDeviceStats(0).num_ooms, 1);
+  EXPECT_NO_THROW((void)allocator_.allocate(1U << 20U));
+}
+
+TEST_F(ElasticCudaAllocatorTest, WhatOnlyWaitsForAStreamServesBeforeItFails) {
+  memory_.options.limit = 8_MiB;
+  memory_.options.host_cap = Bytes{};
+  c10::DataPtr block = allocator_.allocate(8U << 20U);
+  allocator_.recordStream(block, stream(7));
+  block.clear();
+  const c10::DataPtr again = allocator_.allocate(8U << 20U);
+  EXPECT_EQ(calls_.waits, 1);
+  EXPECT_TRUE(ours(again));
+  EXPECT_EQ(allocator_.getDeviceStats(0).num_alloc_retries, 1);
+  EXPECT_EQ(allocator_.getDeviceStats(0).num_ooms, 0);
+}
+
+TEST_F(ElasticCudaAllocatorTest, AboveTheLimitTheSlowerTierServes) {
+  memory_.options.limit = 8_MiB;
+  const c10::DataPtr block = allocator_.allocate(64U << 20U);
+  EXPECT_TRUE(ours(block));
+  EXPECT_GE(memory().stats().host, 56_MiB);
+}
+
+TEST_F(ElasticCudaAllocatorTest, AFractionIsABoundThatEvenTheSlowerTierKeeps) {
+  EXPECT_CALL(native_, setMemoryFraction(0.125, 0));
+  calls_.total = 128U << 20U;
+  allocator_.setMemoryFraction(0.125, 0);
+  c10::DataPtr block = allocator_.allocate(8U << 20U);
+  EXPECT_THROW((void)allocator_.allocate(12U << 20U), c10::OutOfMemoryError);
+  block.clear();  // cached now, and given back for it
+  EXPECT_NO_THROW((void)allocator_.allocate(12U << 20U));
+  EXPECT_CALL(native_, setMemoryFraction(1.0, 0));
+  allocator_.setMemoryFraction(1.0, 0);
+  EXPECT_NO_THROW((void)allocator_.allocate(64U << 20U));
+}
+
+TEST_F(ElasticCudaAllocatorTest, EmptyCacheIsForBoth) {
+  (void)allocator_.allocate(4U << 20U);
+  EXPECT_GT(memory().stats().device, Bytes{});
+  EXPECT_CALL(native_, emptyCache(kNoPool));
+  allocator_.emptyCache(kNoPool);
+  EXPECT_EQ(memory().stats().device, Bytes{});
+  (void)allocator_.allocate(4U << 20U);
+  EXPECT_CALL(native_, emptyCache(kGraph));
+  allocator_.emptyCache(kGraph);  // a pool's: not ours
+  EXPECT_GT(memory().stats().device, Bytes{});
+}
+
+TEST_F(ElasticCudaAllocatorTest, TheDelegateMayHaveOurUnusedMemory) {
+  (void)allocator_.allocate(4U << 20U);
+  const auto callback = c10::FreeCudaMemoryCallbacksRegistry()->Create("commensal_give_up_cache");
+  ASSERT_NE(callback, nullptr);
+  EXPECT_TRUE(callback->Execute());
+  EXPECT_EQ(memory().stats().device, Bytes{});
+  EXPECT_FALSE(callback->Execute());  // nothing left
+}
+
+TEST_F(ElasticCudaAllocatorTest, FreeMemoryIsSeenThroughTheLimit) {
+  calls_.free = 100U << 20U;
+  calls_.total = 1U << 30U;
+  EXPECT_EQ(allocator_.getMemoryInfo(0), std::make_pair(calls_.free, calls_.total));
+  const c10::DataPtr block = allocator_.allocate(4U << 20U);
+  (void)memory().set_limit(64_MiB);
+  const auto [free, total] = allocator_.getMemoryInfo(0);
+  EXPECT_EQ(total, 64U << 20U);
+  EXPECT_EQ(free, (64_MiB - memory().stats().device).count());
+  std::size_t largest = 0;
+  EXPECT_CALL(native_, cacheInfo(0, &largest)).WillOnce([](auto, std::size_t* most) { *most = 5; });
+  allocator_.cacheInfo(0, &largest);
+  EXPECT_EQ(largest, free);
+}
+
+// --- what PyTorch is told ------------------------------------------------------------------
+
+TEST_F(ElasticCudaAllocatorTest, StatisticsAreOfBothTogether) {
+  theirs_.allocated_bytes[0] = {.current = 1000, .peak = 5000, .allocated = 9000, .freed = 8000};
+  c10::DataPtr block = allocator_.allocate(1000);
+  c10::DataPtr large = allocator_.allocate(3U << 20U);
+  auto stats = allocator_.getDeviceStats(0);
+  const std::int64_t own = 1024 + (3 << 20);
+  EXPECT_EQ(all(stats.allocated_bytes).current, 1000 + own);
+  EXPECT_EQ(all(stats.allocated_bytes).allocated, 9000 + own);
+  EXPECT_EQ(all(stats.allocated_bytes).freed, 8000);
+  EXPECT_EQ(all(stats.requested_bytes).current, 1000 + (3 << 20));
+  EXPECT_EQ(all(stats.allocation).current, 2);
+  EXPECT_EQ(stats.allocation[1].current, 1);  // small
+  EXPECT_EQ(stats.allocation[2].current, 1);  // large
+  EXPECT_GE(all(stats.reserved_bytes).current, own);
+  large.clear();
+  stats = allocator_.getDeviceStats(0);
+  EXPECT_EQ(all(stats.allocated_bytes).current, 1000 + 1024);
+  EXPECT_EQ(all(stats.allocated_bytes).freed, 8000 + (3 << 20));
+}
+
+TEST_F(ElasticCudaAllocatorTest, ThePeakIsOfTheSum) {
+  c10::DataPtr own = allocator_.allocate(1U << 20U);
+  own.clear();
+  EXPECT_EQ(all(allocator_.getDeviceStats(0).allocated_bytes).peak, 1 << 20);
+  // The delegate serves as much while ours has nothing: no higher.
+  theirs_.allocated_bytes[0] = {.current = 1 << 20, .peak = 1 << 20, .allocated = 1 << 20};
+  begin_capture();
+  const c10::DataPtr theirs = allocator_.allocate(1U << 20U);
+  end_capture();
+  EXPECT_EQ(all(allocator_.getDeviceStats(0).allocated_bytes).peak, 1 << 20);
+  own = allocator_.allocate(1U << 20U);  // and now beside it
+  EXPECT_EQ(all(allocator_.getDeviceStats(0).allocated_bytes).peak, 2 << 20);
+  own.clear();
+  EXPECT_CALL(native_, resetPeakStats(0));
+  allocator_.resetPeakStats(0);
+  EXPECT_EQ(all(allocator_.getDeviceStats(0).allocated_bytes).peak, 1 << 20);
+  EXPECT_CALL(native_, resetAccumulatedStats(0));
+  allocator_.resetAccumulatedStats(0);
+  theirs_.allocated_bytes[0].allocated = 0;
+  EXPECT_EQ(all(allocator_.getDeviceStats(0).allocated_bytes).allocated, 0);
+}
+
+TEST_F(ElasticCudaAllocatorTest, ReservedMemoryHasAPeakOfItsOwn) {
+  (void)allocator_.allocate(32U << 20U);
+  EXPECT_CALL(native_, emptyCache(kNoPool));
+  allocator_.emptyCache(kNoPool);
+  EXPECT_EQ(all(allocator_.getDeviceStats(0).reserved_bytes).current, 0);
+  EXPECT_GE(all(allocator_.getDeviceStats(0).reserved_bytes).peak, 32 << 20);
+  allocator_.resetPeakStats(0);
+  EXPECT_EQ(all(allocator_.getDeviceStats(0).reserved_bytes).peak, 0);
+}
+
+TEST_F(ElasticCudaAllocatorTest, ABlockHeldBackIsActiveAndNotAllocated) {
+  c10::DataPtr block = allocator_.allocate(1U << 20U);
+  allocator_.recordStream(block, stream(7));
+  block.clear();
+  const auto stats = allocator_.getDeviceStats(0);
+  EXPECT_EQ(all(stats.allocated_bytes).current, 0);
+  EXPECT_EQ(all(stats.requested_bytes).current, 1 << 20);  // as PyTorch's own
+  EXPECT_EQ(all(stats.active_bytes).current, 1 << 20);
+  EXPECT_EQ(all(stats.active).current, 1);
+}
+
+TEST_F(ElasticCudaAllocatorTest, ASnapshotsBlocksAddUpToTheirSegments) {
+  EXPECT_CALL(native_, snapshot(kNoPool, true)).WillOnce([](auto, auto) {
+    MockCudaAllocator::SnapshotInfo theirs;
+    theirs.segments.resize(1);
+    return theirs;
+  });
+  const c10::DataPtr kept = allocator_.allocate(3000);
+  calls_.stream = FakeCudaCalls::handle(9);
+  const c10::DataPtr side = allocator_.allocate(5U << 20U);
+  c10::DataPtr waits = allocator_.allocate(1U << 20U);
+  void* const waiting = waits.get();
+  allocator_.recordStream(waits, stream(7));
+  waits.clear();
+  const auto snapshot = allocator_.snapshot(kNoPool, true);
+  ASSERT_EQ(snapshot.segments.size(), 3U);  // the delegate's first
+  std::size_t found = 0;
+  for (std::size_t i = 1; i < snapshot.segments.size(); ++i) {
+    const auto& segment = snapshot.segments[i];
+    std::size_t sum = 0;
+    std::size_t address = segment.address;
+    for (const auto& block : segment.blocks) {
+      sum += block.size;
+      if (address == reinterpret_cast<std::size_t>(kept.get())) {
+        EXPECT_TRUE(block.allocated && block.active);
+        EXPECT_EQ(block.requested_size, 3000U);
+        EXPECT_EQ(block.size, 3072U);
+        EXPECT_EQ(segment.stream, nullptr);
+        ++found;
+      }
+      if (address == reinterpret_cast<std::size_t>(waiting)) {
+        EXPECT_TRUE(!block.allocated && block.active);
+        EXPECT_EQ(segment.stream, FakeCudaCalls::handle(9));
+        ++found;
+      }
+      address += block.size;
+    }
+    EXPECT_EQ(sum, segment.total_size);
+    EXPECT_TRUE(segment.is_expandable);
+  }
+  EXPECT_EQ(found, 2U);
+}
+
+TEST_F(ElasticCudaAllocatorTest, ASnapshotOfAPoolIsTheDelegatesAlone) {
+  (void)allocator_.allocate(3000);
+  EXPECT_CALL(native_, snapshot(kGraph, false)).WillOnce([](auto, auto) {
+    return MockCudaAllocator::SnapshotInfo{};
+  });
+  EXPECT_TRUE(allocator_.snapshot(kGraph, false).segments.empty());
+}
+
+TEST_F(ElasticCudaAllocatorTest, TheHistoryTellsOurBlocksInPyTorchsFormat) {
+  using Entry = c10::CachingDeviceAllocator::TraceEntry;
+  struct Stack final : c10::GatheredContext {};
+  const auto gather = []() -> std::shared_ptr<c10::GatheredContext> {
+    return std::make_shared<Stack>();
+  };
+  (void)allocator_.allocate(512);  // not recorded
+  allocator_.recordHistory(true, gather, 100, c10::CachingDeviceAllocator::RecordContext::ALL,
+                           false, {});
+  std::string compiled = "a graph";
+  allocator_.pushCompileContext(compiled);
+  allocator_.setUserMetadata("mine");
+  c10::DataPtr block = allocator_.allocate(1000);
+  const auto address = reinterpret_cast<std::size_t>(block.get());
+  allocator_.popCompileContext();
+  EXPECT_CALL(native_, snapshot(kNoPool, true)).WillRepeatedly([](auto, auto) {
+    return MockCudaAllocator::SnapshotInfo{};
+  });
+  auto snapshot = allocator_.snapshot(kNoPool, true);
+  bool with_stack = false;
+  for (const auto& segment : snapshot.segments) {
+    for (const auto& entry : segment.blocks) with_stack |= entry.context_when_allocated != nullptr;
+  }
+  EXPECT_TRUE(with_stack);
+  block.clear();
+  snapshot = allocator_.snapshot(kNoPool, true);
+  ASSERT_EQ(snapshot.device_traces.size(), 1U);
+  const auto& trace = snapshot.device_traces[0];
+  ASSERT_EQ(trace.size(), 3U);
+  EXPECT_EQ(trace[0].action_, Entry::ALLOC);
+  EXPECT_EQ(trace[1].action_, Entry::FREE_REQUESTED);
+  EXPECT_EQ(trace[2].action_, Entry::FREE_COMPLETED);
+  for (const Entry& entry : trace) {
+    EXPECT_EQ(entry.addr_, address);
+    EXPECT_EQ(entry.size_, 1024U);
+    EXPECT_NE(entry.context_, nullptr);
+    EXPECT_EQ(entry.user_metadata_, "mine");
+  }
+  EXPECT_EQ(trace[0].compile_context_, "a graph");
+  EXPECT_EQ(trace[1].compile_context_, "");
+  const std::time_t now = std::time(nullptr);
+  EXPECT_NEAR(static_cast<double>(trace[0].time_.t_) / 1e6, static_cast<double>(now), 60.0);
+  allocator_.recordHistory(false, nullptr, 0, c10::CachingDeviceAllocator::RecordContext::NEVER,
+                           true, {});
+  (void)allocator_.allocate(1000);
+  snapshot = allocator_.snapshot(kNoPool, true);
+  EXPECT_TRUE(snapshot.device_traces.empty() || snapshot.device_traces[0].empty());
+}
+
+TEST_F(ElasticCudaAllocatorTest, TheHistoryIsBoundedAndSkipsWhatItIsToldTo) {
+  allocator_.recordHistory(true, nullptr, 4, c10::CachingDeviceAllocator::RecordContext::NEVER,
+                           false, {"free_requested"});
+  for (int i = 0; i < 10; ++i) (void)allocator_.allocate(1000);
+  EXPECT_CALL(native_, snapshot(kNoPool, true)).WillOnce([](auto, auto) {
+    return MockCudaAllocator::SnapshotInfo{};
+  });
+  const auto snapshot = allocator_.snapshot(kNoPool, true);
+  ASSERT_EQ(snapshot.device_traces.size(), 1U);
+  ASSERT_EQ(snapshot.device_traces[0].size(), 4U);
+  for (const auto& entry : snapshot.device_traces[0]) {
+    EXPECT_NE(entry.action_, c10::CachingDeviceAllocator::TraceEntry::FREE_REQUESTED);
+  }
+}
+
+TEST_F(ElasticCudaAllocatorTest, TrackersHearOfOurBlocksAndOfTheDelegates) {
+  using Entry = c10::CachingDeviceAllocator::TraceEntry;
+  std::vector<Entry::Action> heard;
+  EXPECT_CALL(native_, attachAllocatorTraceTracker(_));
+  allocator_.attachAllocatorTraceTracker(
+      [&](const Entry& entry) { heard.push_back(entry.action_); });
+  (void)allocator_.allocate(1000);
+  EXPECT_THAT(heard, ElementsAre(Entry::ALLOC, Entry::FREE_REQUESTED, Entry::FREE_COMPLETED));
+}
+
+// --- other processes and devices -----------------------------------------------------------
+
+TEST_F(ElasticCudaAllocatorTest, OurBlocksAreNotSharedAndSaySo) {
+  const c10::DataPtr block = allocator_.allocate(1000);
+  try {
+    (void)allocator_.shareIpcHandle(block.get());
+    FAIL() << "shared";
+  } catch (const c10::Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("cannot be shared with another process"));
+  }
+  std::size_t size = 0;
+  EXPECT_THROW((void)allocator_.getBaseAllocation(block.get(), &size), c10::Error);
+  int theirs = 0;
+  EXPECT_CALL(native_, getBaseAllocation(&theirs, &size)).WillOnce(Return(&theirs));
+  EXPECT_EQ(allocator_.getBaseAllocation(&theirs, &size), &theirs);
+  EXPECT_CALL(native_, shareIpcHandle(&theirs));
+  (void)allocator_.shareIpcHandle(&theirs);
+}
+
+TEST_F(ElasticCudaAllocatorTest, CopiesOfOurBlocksAreOurs) {
+  const c10::DataPtr block = allocator_.allocate(1000);
+  char theirs[8];
+  EXPECT_EQ(allocator_.memcpyAsync(block.get(), 0, theirs, 0, 8, nullptr, false), cudaSuccess);
+  EXPECT_EQ(calls_.copies, 1);
+  EXPECT_CALL(native_, memcpyAsync(_, 0, _, 1, 8, nullptr, true))
+      .WillOnce(Return(cudaErrorInvalidValue));
+  EXPECT_EQ(allocator_.memcpyAsync(theirs, 0, theirs + 1, 1, 8, nullptr, true),
+            cudaErrorInvalidValue);
+}
+
+}  // namespace
+}  // namespace commensal

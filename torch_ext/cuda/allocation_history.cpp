@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// What PyTorch records of allocations, for blocks that are ours: traces, call stacks, trackers.
+#include "torch_ext/cuda/allocation_history.h"
+
+#include <cstdint>
+#include <utility>
+
+namespace commensal {
+namespace {
+
+using c10::CachingDeviceAllocator::RecordContext;
+constexpr std::int64_t kNanosecondsPerMicrosecond = 1000;
+
+}  // namespace
+
+void AllocationHistory::record(bool enabled, Settings settings, bool clear) {
+  const MutexLock lock(mutex_);
+  enabled_ = enabled;
+  settings_ = std::move(settings);
+  if (clear) entries_.clear();
+  if (enabled && clock_ == nullptr) {
+    clock_ = std::make_unique<c10::ApproximateClockToUnixTimeConverter>();
+  }
+  if (!enabled || settings_.when == RecordContext::NEVER) born_.clear();
+  while (entries_.size() > settings_.most_entries) entries_.pop_front();
+  listen();
+}
+
+void AllocationHistory::track(c10::CachingDeviceAllocator::AllocatorTraceTracker tracker) {
+  const MutexLock lock(mutex_);
+  trackers_.push_back(std::move(tracker));
+  listen();
+}
+
+void AllocationHistory::listen() {
+  listening_.store(enabled_ || !trackers_.empty(), std::memory_order_release);
+}
+
+void AllocationHistory::note_it(Entry::Action action, const void* address, std::size_t size,
+                                void* stream) {
+  const auto wants = [action](RecordContext when) {
+    switch (action) {
+      case Entry::ALLOC: return when >= RecordContext::STATE;
+      case Entry::FREE_REQUESTED:
+      case Entry::FREE_COMPLETED: return when >= RecordContext::ALL;
+      default: return when >= RecordContext::ALLOC;
+    }
+  };
+  c10::CachingDeviceAllocator::CreateContextFn gather = nullptr;
+  {
+    const MutexLock lock(mutex_);
+    if (enabled_ && wants(settings_.when)) gather = settings_.gather;
+  }
+  const Context context = gather == nullptr ? nullptr : gather();  // takes the GIL: without a lock
+  const MutexLock lock(mutex_);
+  Entry entry(action, device_, reinterpret_cast<std::size_t>(address), size, stream, {0, 0},
+              c10::getApproximateTime(), context,
+              compile_contexts_.empty() ? std::string() : compile_contexts_.back(), metadata_);
+  for (const auto& tracker : trackers_) tracker(entry);
+  if (!enabled_) return;
+  if (action == Entry::ALLOC && context != nullptr) born_[address] = context;
+  if (action == Entry::FREE_COMPLETED) born_.erase(address);
+  if (settings_.skipped.contains(action) || settings_.most_entries == 0) return;
+  // PyTorch keeps stacks of live blocks with STATE, and those of entries from ALLOC on.
+  if (settings_.when < RecordContext::ALLOC) entry.context_ = nullptr;
+  if (entries_.size() >= settings_.most_entries) entries_.pop_front();
+  entries_.push_back(std::move(entry));
+}
+
+void AllocationHistory::push_compile_context(const std::string& context) {
+  const MutexLock lock(mutex_);
+  compile_contexts_.push_back(context);
+}
+
+void AllocationHistory::pop_compile_context() {
+  const MutexLock lock(mutex_);
+  if (!compile_contexts_.empty()) compile_contexts_.pop_back();
+}
+
+void AllocationHistory::set_user_metadata(const std::string& metadata) {
+  const MutexLock lock(mutex_);
+  metadata_ = metadata;
+}
+
+std::vector<AllocationHistory::Entry> AllocationHistory::entries() const {
+  const MutexLock lock(mutex_);
+  std::vector<Entry> all(entries_.begin(), entries_.end());
+  if (all.empty()) return all;
+  const auto since_epoch = clock_->makeConverter();
+  for (Entry& entry : all) {
+    entry.time_.t_ = since_epoch(entry.time_.approx_t_) / kNanosecondsPerMicrosecond;
+  }
+  return all;
+}
+
+AllocationHistory::Context AllocationHistory::born_at(const void* block) const {
+  const MutexLock lock(mutex_);
+  const auto at = born_.find(block);
+  return at == born_.end() ? nullptr : at->second;
+}
+
+}  // namespace commensal

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// Elastic memory of a process's GPUs, each made when it is used first.
+#include "torch_ext/cuda/cuda_device_memory.h"
+
+#include <exception>
+#include <utility>
+
+namespace commensal {
+
+CudaDeviceMemory::Device& CudaDeviceMemory::made(int device) {
+  const auto [at, added] = devices_.try_emplace(device);
+  Device& found = at->second;
+  if (!added) return found;
+  try {
+    CudaMemorySource::Options source = options_.source;
+    source.device = device;
+    ElasticAllocatorOptions allocator = options_.allocator;
+    allocator.alignment = kCudaAlignment;
+    found.source = std::make_unique<CudaMemorySource>(source);
+    found.allocator = std::make_unique<ElasticAllocator>(*found.source, allocator);
+  } catch (const std::exception& error) {
+    found.source.reset();
+    found.reason = error.what();
+  }
+  return found;
+}
+
+ElasticAllocator* CudaDeviceMemory::of(int device) {
+  const MutexLock lock(mutex_);
+  return made(device).allocator.get();
+}
+
+std::string CudaDeviceMemory::reason(int device) {
+  const MutexLock lock(mutex_);
+  return made(device).reason;
+}
+
+void CudaDeviceMemory::on_pressure(int device, std::function<std::string(Bytes)> helper) {
+  if (ElasticAllocator* const allocator = of(device)) allocator->on_pressure(std::move(helper));
+}
+
+}  // namespace commensal

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where the CUDA allocator gets its elastic memory from.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "allocator/base/bytes.h"
+#include "allocator/elastic_allocator.h"
+
+namespace commensal {
+
+/// The elastic memory of the devices of a process. Thread safety: all.
+class DeviceMemory {
+ public:
+  virtual ~DeviceMemory() = default;
+
+  /// Returns the memory of a device, made at the first call, or null: the device is not ours. What
+  /// it returns for a device never changes, and lives for ever.
+  [[nodiscard]] virtual ElasticAllocator* of(int device) = 0;
+  /// Says why `of` returned null.
+  [[nodiscard]] virtual std::string reason(int device) = 0;
+  /// What a new block is for.
+  [[nodiscard]] virtual AllocationContext context() noexcept { return {}; }
+  /// Called with no lock held when memory of a device is short, before the slower tier serves:
+  /// gives back what others hold there for nothing, and says in words what came of it.
+  virtual void on_pressure(int device, std::function<std::string(Bytes needed)> helper) = 0;
+};
+
+}  // namespace commensal

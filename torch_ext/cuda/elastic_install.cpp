@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// Puts elastic memory under PyTorch's CUDA tensors.
+#include "torch_ext/cuda/elastic_install.h"
+
+#include <atomic>
+
+#include "torch_ext/cuda/cuda_install.h"
+#include "torch_ext/cuda/elastic_cuda_allocator.h"
+
+namespace commensal {
+namespace {
+
+// Set before the allocator is made; never destroyed, as the blocks in it.
+CudaDeviceMemory* g_memory = nullptr;
+std::atomic<ElasticCudaAllocator*> g_allocator{nullptr};
+
+bool capturing() {
+  const ElasticCudaAllocator* const allocator = g_allocator.load(std::memory_order_acquire);
+  return allocator != nullptr && allocator->capturing();
+}
+
+ForwardingAllocator::Base* make(ForwardingAllocator::Base& native) {
+  auto* const made = new ElasticCudaAllocator(native, runtime_cuda_calls(), *g_memory);
+  g_allocator.store(made, std::memory_order_release);
+  return made;
+}
+
+}  // namespace
+
+std::string install_elastic_cuda_allocator(const CudaDeviceMemory::Options& options) {
+  static Mutex mutex;
+  const MutexLock lock(mutex);
+  if (g_memory == nullptr) {
+    CudaDeviceMemory::Options full = options;
+    full.source.capturing = &capturing;
+    g_memory = new CudaDeviceMemory(full);
+  }
+  return install_cuda_allocator(&make);
+}
+
+ElasticAllocator* elastic_cuda_memory(int device) {
+  return g_allocator.load() == nullptr ? nullptr : g_memory->of(device);
+}
+
+}  // namespace commensal

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// Puts elastic memory under PyTorch's CUDA tensors.
+#pragma once
+
+#include <string>
+
+#include "torch_ext/cuda/cuda_device_memory.h"
+
+namespace commensal {
+
+/// Makes an ElasticCudaAllocator PyTorch's CUDA allocator; each device gets memory of its own with
+/// these options when it is used first. As `install_cuda_allocator`, and at most once a process.
+/// @return an empty text, or why nothing has changed.
+[[nodiscard]] std::string install_elastic_cuda_allocator(const CudaDeviceMemory::Options& options);
+
+/// The memory of a device, or null: it is not ours.
+[[nodiscard]] ElasticAllocator* elastic_cuda_memory(int device);
+
+}  // namespace commensal
