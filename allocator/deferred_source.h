@@ -23,8 +23,12 @@ class DeferredSource final : public MemorySource {
   /// @param make  called once, by the first `reserve` or `create`; what it throws comes out of
   ///              these, and the next one tries again.
   /// @param granularity  a multiple of that of the source to come; checked when it is made.
-  DeferredSource(Make make, Bytes granularity)
-      : make_(std::move(make)), granularity_(granularity) {}
+  /// @param risk  asked before the source is; null: nothing speaks against a move.
+  DeferredSource(Make make, Bytes granularity, std::function<MoveRisk()> risk = nullptr)
+      : make_(std::move(make)), granularity_(granularity), risk_(std::move(risk)) {}
+
+  /// Makes it now. @throws what `make` throws.
+  void start() { (void)get(); }
 
   /// Returns the source, or null: it has not been made.
   [[nodiscard]] MemorySource* made() const noexcept {
@@ -96,7 +100,8 @@ class DeferredSource final : public MemorySource {
   }
   [[nodiscard]] MoveRisk move_risk() override {
     MemorySource* const source = made();
-    return source == nullptr ? MoveRisk{} : source->move_risk();
+    MoveRisk risk = risk_ == nullptr ? MoveRisk{} : risk_();
+    return source == nullptr || !risk.safe ? risk : source->move_risk();
   }
   [[nodiscard]] FenceResult fence(Duration deadline) noexcept override {
     MemorySource* const source = made();
@@ -151,6 +156,7 @@ class DeferredSource final : public MemorySource {
 
   const Make make_;
   const Bytes granularity_;
+  const std::function<MoveRisk()> risk_;
   Bytes lease_;
   std::unique_ptr<MemorySource> owned_;
   std::atomic<MemorySource*> source_{nullptr};

@@ -3,16 +3,14 @@
 #include "torch_ext/cpu_allocator.h"
 
 #include <c10/core/Allocator.h>
-#include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
-#include <torch/csrc/autograd/function.h>
 
-#include <atomic>
 #include <cstdlib>
 #include <stdexcept>
 #include <string>
 
 #include "allocator/elastic_allocator.h"
+#include "torch_ext/phase.h"
 #include "torch_ext/region.h"
 #include "torch_ext/runtime/session.h"
 
@@ -47,23 +45,10 @@ void report_to_profiler(void* block, std::int64_t change) {
   throw c10::OutOfMemoryError({__func__, __FILE__, static_cast<std::uint32_t>(__LINE__)}, message);
 }
 
-// The part of a step in which this thread asks for memory. Until the first backward pass nothing
-// tells a forward pass from preparations.
-Phase phase_now() {
-  static std::atomic<bool> trains{false};
-  if (g_session->in_optimizer()) return Phase::kOptimizer;
-  const bool grad = c10::GradMode::is_enabled();
-  if (!trains.load(std::memory_order_relaxed)) {
-    if (grad || torch::autograd::get_current_node() == nullptr) return Phase::kUnknown;
-    trains.store(true, std::memory_order_relaxed);
-  }
-  return grad ? Phase::kForward : Phase::kBackward;
-}
-
 void* take(Bytes size) {
   try {
     AllocationContext context;
-    context.phase = phase_now();
+    context.phase = phase_now(*g_session);
     context.tag = current_tag();
     return g_elastic->allocate(size, 0, context);
   } catch (const OutOfMemory& error) {

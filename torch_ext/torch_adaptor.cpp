@@ -72,7 +72,7 @@ void disarm_child() {
 }
 
 void install_all(Session& session) {
-  install_cpu_allocator(session);
+  if (session.config().device == "host") install_cpu_allocator(session);
   install_range_callback(session);
   install_op_callback(session);
   install_op_sampler(session);

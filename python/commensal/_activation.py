@@ -148,6 +148,7 @@ def activate(settings: JobSettings, member: Member) -> _core.Session | None:
             world_size=member.world_size,
             instance=settings.instance,
             runtime_dir=str(settings.runtime_dir or ""),
+            device="host" if adaptor is None else _offer_cuda(),
             spill_dir=str(settings.spill_dir or ""),
             host_cap_bytes=settings.host_cap_bytes,
             idle_class=settings.idle_class,
@@ -238,6 +239,14 @@ def _follow_gaps() -> None:
     torch = sys.modules["torch"]
     follow_checkpoints(torch)
     follow_batches(sys.modules.get("torch.utils.data.dataloader"))
+
+
+def _offer_cuda() -> str:
+    """Return the device whose memory the session is to manage."""
+    from commensal._cuda import offer_cuda
+
+    torch = sys.modules["torch"]
+    return offer_cuda(LIBRARIES, str(torch.__version__), torch.version.cuda, os.environ)
 
 
 def _manage_cuda() -> None:

@@ -74,6 +74,7 @@ def start(
     world_size: int,
     instance: str,
     runtime_dir: str,
+    device: str,
     spill_dir: str,
     host_cap_bytes: int | None,
     idle_class: bool,

@@ -8,18 +8,31 @@ may fork later.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 from collections.abc import Mapping
 from pathlib import Path
 
 from commensal._say import say
 
-__all__ = ["install_cuda_allocator", "manage_cuda", "wanted"]
+__all__ = ["install_cuda_allocator", "manage_cuda", "offer_cuda", "wanted"]
 
 VARIABLE = "COMMENSAL_CUDA_ALLOCATOR"
+CHOICES = ("auto", "0", "1", "elastic")
 
 # What the driver's kernel module leaves: one node a GPU; on Windows' Linux one for all.
 _DEVICE_NODES = ("nvidia[0-9]*", "dxg")
+
+
+def offer_cuda(libraries: Path, version: str, cuda: str | None, environ: Mapping[str, str]) -> str:
+    """Return the device whose memory a session is to manage: "cuda" where elastic memory is asked
+    for and can be had, else "host". Where it cannot, `manage_cuda` says why.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        if choice_of(cuda, environ) == "elastic" and not missing(libraries, version):
+            _load(libraries, version).commensal_torch_cuda_offer()
+            return "cuda"
+    return "host"
 
 
 def manage_cuda(
@@ -30,42 +43,68 @@ def manage_cuda(
     `version` and `cuda` are PyTorch's (`torch.__version__`, `torch.version.cuda`).
     """
     try:
-        complaint = install_cuda_allocator(libraries, version) if wanted(cuda, environ) else ""
+        complaint = ""
+        if wanted(cuda, environ):
+            elastic = choice_of(cuda, environ) == "elastic"
+            complaint = install_cuda_allocator(libraries, version, elastic=elastic)
     except (OSError, ValueError) as error:
         complaint = " ".join(str(error).split())
     if complaint:
         say(f"GPU memory is PyTorch's own, commensal does not manage it: {complaint}")
 
 
+def choice_of(cuda: str | None, environ: Mapping[str, str]) -> str:
+    """Return what the environment asks for. @raises ValueError naming a wrong value."""
+    choice = environ.get(VARIABLE) or "auto"
+    if choice not in CHOICES:
+        raise ValueError(f"{VARIABLE}: not {', '.join(CHOICES[:-1])} or {CHOICES[-1]}: {choice!r}")
+    if choice in ("1", "elastic") and cuda is None:
+        raise ValueError(f"{VARIABLE} is {choice}, and this PyTorch is built without CUDA")
+    return choice
+
+
 def wanted(cuda: str | None, environ: Mapping[str, str], devices: Path = Path("/dev")) -> bool:
     """Tell whether the environment asks for the allocator. @raises ValueError naming the value."""
-    choice = environ.get(VARIABLE) or "auto"
-    if choice not in ("auto", "0", "1"):
-        raise ValueError(f"{VARIABLE}: not auto, 0 or 1: {choice!r}")
+    choice = choice_of(cuda, environ)
     if choice == "auto":
         return cuda is not None and _has_device(devices)
-    if choice == "1" and cuda is None:
-        raise ValueError(f"{VARIABLE} is 1, and this PyTorch is built without CUDA")
-    return choice == "1"
+    return choice != "0"
 
 
 def _has_device(devices: Path) -> bool:
     return any(True for pattern in _DEVICE_NODES for _ in devices.glob(pattern))
 
 
-def install_cuda_allocator(libraries: Path, version: str) -> str:
+def install_cuda_allocator(libraries: Path, version: str, *, elastic: bool = False) -> str:
     """Install the allocator; return an empty text, or one sentence that says why not.
 
-    Call it only after the adaptor beside the library has accepted the PyTorch that runs.
+    Call it only after the adaptor beside the library has accepted the PyTorch that runs. `elastic`:
+    over the memory of the session, which `offer_cuda` must have made one of a GPU.
 
     @raises OSError if the library does not load.
     """
-    minor = ".".join(version.split("+", maxsplit=1)[0].split(".")[:2])
-    path = libraries / f"libcommensal_torch_cuda-{minor}.so"
-    if not path.exists():
-        return f"commensal was built without CUDA, {path.name} is missing"
-    install = ctypes.CDLL(str(path)).commensal_torch_cuda_install
+    if complaint := missing(libraries, version):
+        return complaint
+    library = _load(libraries, version)
+    install = library.commensal_torch_cuda_install
+    if elastic:
+        install = library.commensal_torch_cuda_install_session
     install.argtypes = []
     install.restype = ctypes.c_char_p
-    complaint: bytes | None = install()
-    return "" if complaint is None else complaint.decode(errors="replace")
+    told: bytes | None = install()
+    return "" if told is None else told.decode(errors="replace")
+
+
+def missing(libraries: Path, version: str) -> str:
+    """Say that there is no library for a PyTorch; empty: there is one."""
+    path = _path(libraries, version)
+    return "" if path.exists() else f"commensal was built without CUDA, {path.name} is missing"
+
+
+def _path(libraries: Path, version: str) -> Path:
+    minor = ".".join(version.split("+", maxsplit=1)[0].split(".")[:2])
+    return libraries / f"libcommensal_torch_cuda-{minor}.so"
+
+
+def _load(libraries: Path, version: str) -> ctypes.CDLL:
+    return ctypes.CDLL(str(_path(libraries, version)))

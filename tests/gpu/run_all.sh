@@ -4,6 +4,8 @@
 #
 #   tests/gpu/run_all.sh                  all stages
 #   tests/gpu/run_all.sh probes adaptor   some
+#   tests/gpu/run_all.sh --simulated FOLDER [STAGE...]   a dry run on the simulated driver, whose
+#                       libraries are in FOLDER (build/release/tests/simulated_cuda): run.json says so
 #   OUT=FOLDER  where results go (build/gpu-results)   PYTHON=python3  the one that has torch
 #   GTEST_ROOT=FOLDER  GoogleTest's include/ and lib/, where the system has none (stage memory)
 #
@@ -30,6 +32,12 @@ case ${1:-} in
     exit 0
     ;;
 esac
+simulated=
+if [ "${1:-}" = --simulated ]; then
+  [ -e "${2:-}/libcuda.so.1" ] || die 2 "no simulated driver (libcuda.so.1) in '${2:-}'"
+  simulated=$(cd -- "$2" && pwd)
+  shift 2
+fi
 stages=("$@")
 [ ${#stages[@]} -gt 0 ] || stages=("${ALL_STAGES[@]}")
 for stage in "${stages[@]}"; do
@@ -82,60 +90,98 @@ build_probes() {
     "${sources[@]}" -ldl -lpthread
 }
 
+# compile FOLDER FLAG... -- SOURCE...: objects into the folder, as many at a time as there are cores.
+compile() {
+  local objects=$1 flags=() running=() source failed=0
+  shift
+  while [ "$1" != -- ]; do
+    flags+=("$1")
+    shift
+  done
+  shift
+  rm -rf "$objects" && mkdir -p "$objects" || return 1
+  for source in "$@"; do
+    if [ "${#running[@]}" -ge "$(nproc)" ]; then
+      wait "${running[0]}" || failed=1
+      running=("${running[@]:1}")
+    fi
+    "$compiler" -std=c++20 -O2 -DNDEBUG -fPIC -I"$root" "${flags[@]}" -isystem "$cuda_include" -c \
+      -o "$objects/$(basename "$source" .cpp).o" "$source" &
+    running+=($!)
+  done
+  for source in "${running[@]}"; do wait "$source" || failed=1; done
+  return "$failed"
+}
+
+# The elastic allocator and its source on a GPU, for the adaptor and for the suites.
+build_allocator() {
+  local stamp=$work/allocator.built
+  if [ -e "$stamp" ] && [ -z "$(find "$root/allocator" -name '*.[ch]*' -newer "$stamp")" ]; then
+    return
+  fi
+  rm -f "$stamp"
+  compile "$work/allocator" -- "$root"/allocator/*.cpp "$root"/allocator/cuda/*.cpp &&
+    touch "$stamp"
+}
+
 build_adaptor() {
-  local minor
+  local minor torch=(-isystem "$torch_dir/include") link=(-L"$torch_dir/lib" -lc10_cuda -lc10 -ldl)
   minor=$(cut -d. -f1,2 <<<"$torch_version")
-  "$compiler" -std=c++20 -O2 -DNDEBUG -fPIC -shared -fvisibility=hidden -I"$root" \
-    -isystem "$torch_dir/include" -isystem "$cuda_include" \
-    -o "$work/libcommensal_torch_cuda-$minor.so" "$root"/torch_ext/cuda/*.cpp \
-    -L"$torch_dir/lib" -lc10_cuda -lc10 &&
-    "$compiler" -std=c++20 -O2 -DNDEBUG -fPIC -shared -I"$root" \
-      -isystem "$torch_dir/include" -isystem "$cuda_include" \
-      -o "$work/libcommensal_cuda_testing.so" "$root/tests/torch_ext/cuda/test_support.cpp" \
-      "$root/torch_ext/cuda/forwarding_allocator.cpp" -L"$torch_dir/lib" -lc10_cuda -lc10
+  build_allocator &&
+    compile "$work/adaptor" -fvisibility=hidden "${torch[@]}" -- \
+      "$root"/torch_ext/cuda/{[!s]*,stream_*}.cpp && # but what needs a session
+    compile "$work/testing" "${torch[@]}" -- "$root/tests/torch_ext/cuda/test_support.cpp" &&
+    "$compiler" -shared -o "$work/libcommensal_torch_cuda-$minor.so" "$work"/adaptor/*.o \
+      "$work"/allocator/*.o "${link[@]}" &&
+    "$compiler" -shared -o "$work/libcommensal_cuda_testing.so" "$work"/testing/*.o \
+      "$work"/adaptor/*.o "$work"/allocator/*.o "${link[@]}"
 }
 
 # The suites of the CUDA memory source and of the allocator on it, as one program.
 build_memory() {
-  local objects=$work/memory flags=(-std=c++20 -O2 -DNDEBUG -I"$root" -isystem "$cuda_include")
-  local libraries=() compilers=() source failed=0
+  local flags=('-DCOMMENSAL_SIMULATED_CUDA="libcuda.so.1"') libraries=()
   if [ -n "${GTEST_ROOT:-}" ]; then
     flags+=(-isystem "$GTEST_ROOT/include")
     libraries+=("-L$GTEST_ROOT/lib" "-Wl,-rpath,$GTEST_ROOT/lib")
   fi
-  if ! "$compiler" "${flags[@]}" -fsyntax-only -include gmock/gmock.h -x c++ /dev/null; then
+  if ! "$compiler" -std=c++20 "${flags[@]}" -fsyntax-only -include gmock/gmock.h -x c++ /dev/null; then
     printf 'no GoogleTest: set GTEST_ROOT to a folder that has it\n' >&2
     return 1
   fi
-  rm -rf "$objects" && mkdir -p "$objects" || return 1
-  for source in "$root"/allocator/*.cpp "$root"/allocator/cuda/*.cpp \
-    "$root"/tests/allocator/cuda/{cuda_machine,cuda_contract_test,cuda_memory_source_test,cuda_faults_test,elastic_on_cuda_test}.cpp; do
-    if [ "${#compilers[@]}" -ge "$(nproc)" ]; then
-      wait "${compilers[0]}" || failed=1
-      compilers=("${compilers[@]:1}")
-    fi
-    "$compiler" "${flags[@]}" '-DCOMMENSAL_SIMULATED_CUDA="libcuda.so.1"' -c \
-      -o "$objects/$(basename "$source").o" "$source" &
-    compilers+=($!)
-  done
-  for source in "${compilers[@]}"; do wait "$source" || failed=1; done
-  [ "$failed" = 0 ] || return 1
-  "$compiler" -o "$work/commensal-gpu-memory" "$objects"/*.o "${libraries[@]}" \
-    -lgmock_main -lgmock -lgtest -ldl -lpthread
+  build_allocator &&
+    compile "$work/memory" "${flags[@]}" -- \
+      "$root"/tests/allocator/cuda/{cuda_machine,cuda_contract_test,cuda_memory_source_test,cuda_faults_test,elastic_on_cuda_test}.cpp &&
+    "$compiler" -o "$work/commensal-gpu-memory" "$work"/memory/*.o "$work"/allocator/*.o \
+      "${libraries[@]}" -lgmock_main -lgmock -lgtest -ldl -lpthread
+}
+
+# Runs a program on the driver that is meant: the machine's, or the simulated one.
+on_driver() {
+  if [ -z "$simulated" ]; then
+    "$@"
+  else
+    env LD_LIBRARY_PATH="$simulated:$LD_LIBRARY_PATH" TRITON_LIBCUDA_PATH="$simulated" \
+      SIMULATED_CUDA_MEMORY="${SIMULATED_CUDA_MEMORY:-536870912}" "$@"
+  fi
 }
 
 stage_build() { build_probes && build_adaptor; }
 
-stage_probes() { "$work/commensal-gpu-probes" --out "$OUT/probes.json"; }
+stage_probes() { on_driver "$work/commensal-gpu-probes" --out "$OUT/probes.json"; }
 
 stage_adaptor() {
-  COMMENSAL_TEST_ON_GPU=1 COMMENSAL_TEST_CUDA_LIBRARY_DIR="$work" "$PYTHON" -m pytest -q \
+  local card=1
+  [ -z "$simulated" ] || card=0 # then the tests start their scripts on the simulated driver
+  COMMENSAL_TEST_ON_GPU=$card SIMULATED_CUDA_LIBRARY_DIR="$simulated" \
+    COMMENSAL_TEST_CUDA_LIBRARY_DIR="$work" "$PYTHON" -m pytest -q \
     -p no:cacheprovider --rootdir "$root" --junit-xml="$OUT/adaptor.xml" \
     "$root/tests/python/test_cuda_allocator.py"
 }
 
 stage_memory() {
-  build_memory && COMMENSAL_TEST_REAL_CUDA=1 "$work/commensal-gpu-memory" \
+  local card=1
+  [ -z "$simulated" ] || card=0
+  build_memory && COMMENSAL_TEST_REAL_CUDA=$card on_driver "$work/commensal-gpu-memory" \
     --gtest_output="xml:$OUT/memory.xml"
 }
 
@@ -146,8 +192,8 @@ for stage in "${stages[@]}"; do
   say "$stage"
   start=$SECONDS
   # A stage is a process group of its own: what hangs is ended with all that it started.
-  export -f "stage_$stage" build_probes build_adaptor build_memory
-  export here root OUT PYTHON work torch_dir torch_version cuda_include compiler
+  export -f "stage_$stage" build_probes build_allocator build_adaptor build_memory compile on_driver
+  export here root OUT simulated PYTHON work torch_dir torch_version cuda_include compiler
   timeout --kill-after=10 "$STAGE_SECONDS" bash -c "stage_$stage" 2>&1 | tee "$OUT/$stage.log"
   code=${PIPESTATUS[0]}
   say "$stage: code $code after $((SECONDS - start)) s"
@@ -161,10 +207,12 @@ import datetime, json, platform, sys
 
 import torch
 
+simulated = sys.argv[1] != ""
 stages = [line.split() for line in sys.stdin]
 json.dump(
     {
         "schema": 1,
+        "simulated": simulated,
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -177,6 +225,6 @@ json.dump(
     indent=1,
 )
 print()
-' >"$OUT/run.json" || failed=1
+' "$simulated" >"$OUT/run.json" || failed=1
 [ "$no_gpu" = 0 ] || exit 3
 exit "$failed"

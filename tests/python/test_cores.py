@@ -79,14 +79,15 @@ pytestmark = [
 def alone() -> dict[str, Any]:
     """Train without commensal."""
     world = World(Path(mkdtemp(prefix="cm-", dir="/tmp")))
-    (world.folder / "go").touch()
-    job = world.start(
-        [sys.executable, world.script(TRAIN), str(world.folder / "go")],
-        OMP_NUM_THREADS=str(THREADS),
-    )
-    told = results_of(job)
-    world.close()
-    return told
+    try:
+        (world.folder / "go").touch()
+        job = world.start(
+            [sys.executable, world.script(TRAIN), str(world.folder / "go")],
+            OMP_NUM_THREADS=str(THREADS),
+        )
+        return results_of(job)
+    finally:
+        world.close()
 
 
 def beside_one_that_leaves_a_core(world: World, *options: str) -> dict[str, Any]:

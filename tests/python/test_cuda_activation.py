@@ -49,6 +49,7 @@ def devices(folder: Path, *names: str) -> Path:
         ("auto", None, ("nvidia0",), False),
         ("0", "13.0", ("nvidia0",), False),
         ("1", "13.0", (), True),
+        ("elastic", "13.0", (), True),
     ],
 )
 def test_is_wanted_where_there_is_a_card(
@@ -61,8 +62,9 @@ def test_is_wanted_where_there_is_a_card(
 @pytest.mark.parametrize(
     ("environ", "cuda", "words"),
     [
-        ({"COMMENSAL_CUDA_ALLOCATOR": "yes"}, "13.0", "not auto, 0 or 1: 'yes'"),
+        ({"COMMENSAL_CUDA_ALLOCATOR": "yes"}, "13.0", "not auto, 0, 1 or elastic: 'yes'"),
         ({"COMMENSAL_CUDA_ALLOCATOR": "1"}, None, "this PyTorch is built without CUDA"),
+        ({"COMMENSAL_CUDA_ALLOCATOR": "elastic"}, None, "is elastic, and this PyTorch is built"),
         ({"COMMENSAL_CUDA_ALLOCATOR": "1"}, "13.0", "libcommensal_torch_cuda-2.11.so is missing"),
     ],
 )
@@ -120,3 +122,85 @@ def test_a_script_under_commensal_run(world: World, choice: str) -> None:
     assert facts["allocated"] == 4096
     assert facts["backend"] == "native"
     assert "GPU memory is PyTorch's own" not in done.stderr
+
+
+def test_elastic_memory_is_not_offered_where_it_cannot_be_had(tmp_path: Path) -> None:
+    asked = {"COMMENSAL_CUDA_ALLOCATOR": "elastic"}
+    assert _cuda.offer_cuda(tmp_path, "2.11.0", "13.0", asked) == "host"  # no library
+    assert _cuda.offer_cuda(tmp_path, "2.11.0", None, asked) == "host"
+    assert _cuda.offer_cuda(LIBRARIES, "2.11.0", "13.0", {}) == "host"
+    (tmp_path / "libcommensal_torch_cuda-2.11.so").write_text("no library")
+    assert _cuda.offer_cuda(tmp_path, "2.11.0", "13.0", asked) == "host"
+
+
+# Trains on a GPU whose kernels do nothing; what it has copied there must stay.
+ELASTIC = """
+import json, time, torch, commensal
+values = [torch.full((1 << 20,), float(index)) for index in range(16)]
+tensors = [value.cuda() for value in values]
+addresses = [tensor.data_ptr() for tensor in tensors]
+weight = torch.nn.Parameter(torch.zeros(16, device="cuda"))
+weight.grad = torch.zeros(16, device="cuda")
+optimizer = torch.optim.SGD([weight], lr=0.0)
+def memory():
+    told = commensal.stats()["memory"]
+    return {name: told[f"{name}_bytes"] >> 20 for name in ("device", "host", "live")}
+def same():
+    return all(torch.equal(t.cpu(), v) for t, v in zip(tensors, values))
+optimizer.step()
+facts = {"before": memory()}
+ticket = commensal.set_memory_limit("16MiB")
+facts["shrunk"] = memory()
+facts["deferred"] = ticket.deferred_bytes
+facts["same"] = [same()]
+optimizer.step()
+commensal.set_memory_limit("512MiB")
+patience = time.monotonic() + 60  # until the coordinator has granted it
+while memory()["host"] and time.monotonic() < patience:
+    time.sleep(0.05)
+    optimizer.step()
+facts["grown"] = memory()
+facts["same"].append(same())
+facts["kept"] = addresses == [tensor.data_ptr() for tensor in tensors]
+facts["allocated"] = torch.cuda.memory_allocated() >> 20
+facts["free"] = torch.accelerator.memory.get_memory_info()[1] >> 20
+on_host = torch.ones(1 << 20)
+facts["after_host"] = memory()["live"]
+try:
+    torch.empty(1 << 45, dtype=torch.uint8, device="cuda")
+except torch.OutOfMemoryError as error:
+    facts["error"] = str(error).splitlines()[0]
+print(json.dumps(facts))
+"""
+
+
+def test_a_jobs_gpu_memory_shrinks_and_grows_under_commensal_run(world: World) -> None:
+    import run as simulated_cuda
+
+    if not list(LIBRARIES.glob("libcommensal_torch_cuda-*.so")):
+        pytest.skip("commensal is installed for a PyTorch without CUDA")
+    try:
+        driver = simulated_cuda.environment({}, {"MEMORY": 1 << 30})
+    except FileNotFoundError as reason:
+        pytest.skip(str(reason))
+    done = world.commensal(
+        *("run", "--opportunistic", "--no-idle-class", "--memory", "0:512MiB"),
+        *("--", sys.executable, world.script(ELASTIC)),
+        **driver,
+        COMMENSAL_CUDA_ALLOCATOR="elastic",
+    )
+    facts = facts_of(done)
+    assert "GPU memory is PyTorch's own" not in done.stderr
+    assert facts["before"]["device"] >= 64
+    assert facts["before"]["host"] == 0
+    assert facts["deferred"] == 0
+    assert facts["shrunk"]["device"] <= 16
+    assert facts["shrunk"]["host"] >= 48
+    assert facts["grown"]["host"] == 0
+    assert facts["same"] == [True, True]
+    assert facts["kept"]
+    assert facts["allocated"] == 64
+    assert facts["free"] == 512  # the device is seen through the limit
+    assert facts["after_host"] == facts["before"]["live"]  # memory of the host is not counted
+    assert facts["error"].startswith("CUDA out of memory. Tried to allocate 32768.00 GiB")
+    assert "limit 512 MiB" in facts["error"]

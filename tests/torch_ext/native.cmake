@@ -46,6 +46,7 @@ commensal_test(
   runtime/session_memory_test.cpp
   LIBRARIES
   fake_coordinator
+  fake_memory_source
   commensal::session)
 commensal_test(two_sessions_test runtime/two_sessions_test.cpp
                LIBRARIES

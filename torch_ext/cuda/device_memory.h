@@ -22,6 +22,8 @@ class DeviceMemory {
   [[nodiscard]] virtual std::string reason(int device) = 0;
   /// What a new block is for.
   [[nodiscard]] virtual AllocationContext context() noexcept { return {}; }
+  /// A block was served.
+  virtual void served() noexcept {}
   /// Called with no lock held when memory of a device is short, before the slower tier serves:
   /// gives back what others hold there for nothing, and says in words what came of it.
   virtual void on_pressure(int device, std::function<std::string(Bytes needed)> helper) = 0;

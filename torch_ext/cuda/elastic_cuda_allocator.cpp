@@ -199,6 +199,7 @@ void* ElasticCudaAllocator::serve(Device& device, Bytes size, cudaStream_t strea
   }
   const Bytes rounded = device.memory.rounded(size, id_of(stream), context.tag);
   device.counters.born(size, rounded);
+  memory_.served();
   device.history.note(AllocationHistory::Entry::ALLOC, block, rounded.count(), stream);
   if (c10::memoryProfilingEnabled()) report(device, block, static_cast<std::int64_t>(size.count()));
   if (const auto* const trace = c10::impl::GPUTrace::get_trace(); C10_UNLIKELY(trace != nullptr)) {

@@ -11,13 +11,8 @@ namespace commensal {
 namespace {
 
 // Set before the allocator is made; never destroyed, as the blocks in it.
-CudaDeviceMemory* g_memory = nullptr;
+DeviceMemory* g_memory = nullptr;
 std::atomic<ElasticCudaAllocator*> g_allocator{nullptr};
-
-bool capturing() {
-  const ElasticCudaAllocator* const allocator = g_allocator.load(std::memory_order_acquire);
-  return allocator != nullptr && allocator->capturing();
-}
 
 ForwardingAllocator::Base* make(ForwardingAllocator::Base& native) {
   auto* const made = new ElasticCudaAllocator(native, runtime_cuda_calls(), *g_memory);
@@ -27,15 +22,22 @@ ForwardingAllocator::Base* make(ForwardingAllocator::Base& native) {
 
 }  // namespace
 
-std::string install_elastic_cuda_allocator(const CudaDeviceMemory::Options& options) {
+bool cuda_capturing() {
+  const ElasticCudaAllocator* const allocator = g_allocator.load(std::memory_order_acquire);
+  return allocator != nullptr && allocator->capturing();
+}
+
+std::string install_elastic_cuda_allocator(DeviceMemory& memory) {
   static Mutex mutex;
   const MutexLock lock(mutex);
-  if (g_memory == nullptr) {
-    CudaDeviceMemory::Options full = options;
-    full.source.capturing = &capturing;
-    g_memory = new CudaDeviceMemory(full);
-  }
+  if (g_memory == nullptr) g_memory = &memory;
   return install_cuda_allocator(&make);
+}
+
+std::string install_elastic_cuda_allocator(const CudaDeviceMemory::Options& options) {
+  CudaDeviceMemory::Options full = options;
+  full.source.capturing = &cuda_capturing;
+  return install_elastic_cuda_allocator(*new CudaDeviceMemory(full));
 }
 
 ElasticAllocator* elastic_cuda_memory(int device) {

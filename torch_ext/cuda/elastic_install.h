@@ -12,6 +12,11 @@ namespace commensal {
 /// these options when it is used first. As `install_cuda_allocator`, and at most once a process.
 /// @return an empty text, or why nothing has changed.
 [[nodiscard]] std::string install_elastic_cuda_allocator(const CudaDeviceMemory::Options& options);
+/// The same over memory of the caller's, which must live for ever.
+[[nodiscard]] std::string install_elastic_cuda_allocator(DeviceMemory& memory);
+
+/// Tells whether a graph may be captured now: then nothing of ours calls CUDA.
+[[nodiscard]] bool cuda_capturing();
 
 /// The memory of a device, or null: it is not ours.
 [[nodiscard]] ElasticAllocator* elastic_cuda_memory(int device);

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstdio>
 #include <fstream>
+#include <map>
 #include <sstream>
 #include <utility>
 
@@ -27,6 +28,7 @@ constexpr std::chrono::milliseconds kShortestParkIdle = std::chrono::seconds{1};
 constexpr std::chrono::milliseconds kLongestParkIdle = std::chrono::hours{24 * 365};
 
 constexpr double kMostSlo = 0.5;
+constexpr Bytes kDeviceAlignment = 512_B;  // what PyTorch's CUDA code relies on
 
 std::atomic<Session*> g_session{nullptr};
 Mutex g_start_mutex;
@@ -44,7 +46,7 @@ std::string first_law(const SessionConfig& config) {
   return config.share.max < 1.0 ? "duty_cycle" : "open";  // "open" cannot hold a share
 }
 
-std::unique_ptr<MemorySource> make_source(const SessionConfig& config, bool (*between_ops)()) {
+std::unique_ptr<MemorySource> make_host_source(const SessionConfig& config, bool (*between_ops)()) {
   HostMemorySource::Options options;
   options.between_ops = between_ops;
   if (!config.spill_dir.empty()) options.spill_folder = config.spill_dir.string();
@@ -52,8 +54,34 @@ std::unique_ptr<MemorySource> make_source(const SessionConfig& config, bool (*be
   return std::make_unique<HostMemorySource>(options);
 }
 
+// What sessions may manage, by the name of the device.
+class OfferedMemory {
+ public:
+  static OfferedMemory& all() {
+    static OfferedMemory& offered = *new OfferedMemory;
+    return offered;
+  }
+  void add(std::string_view device, MakeSource make) {
+    const MutexLock lock(mutex_);
+    (void)makers_.emplace(device, make);
+  }
+  [[nodiscard]] MakeSource of(const std::string& device) {
+    const MutexLock lock(mutex_);
+    if (const auto at = makers_.find(device); at != makers_.end()) return at->second;
+    std::string known;
+    for (const auto& [name, make] : makers_) known += (known.empty() ? "" : ", ") + name;
+    throw std::invalid_argument("no memory of a device '" + device + "' (there is: " + known + ")");
+  }
+
+ private:
+  Mutex mutex_;
+  std::map<std::string, MakeSource> makers_ COMMENSAL_GUARDED_BY(mutex_){
+      {std::string(kHostMemory), &make_host_source}};
+};
+
 ElasticAllocatorOptions allocator_options(const SessionConfig& config) {
   ElasticAllocatorOptions options;
+  if (config.device != kHostMemory) options.alignment = kDeviceAlignment;
   if (config.memory.max) options.limit = *config.memory.max;
   if (config.host_cap) options.host_cap = *config.host_cap;
   if (config.memory_policy == MemoryPolicy::kAntman) {
@@ -113,6 +141,10 @@ void check_config(const SessionConfig& config) {
   if (*config.park_idle < kShortestParkIdle || *config.park_idle > kLongestParkIdle) {
     throw std::invalid_argument(
         "park-idle outside 1 s to 365 d: " + std::to_string(config.park_idle->count()) + " ms");
+  }
+  if (config.device != kHostMemory) {
+    throw std::invalid_argument("park-idle is for memory of the host, not of '" + config.device +
+                                "'");
   }
   if (config.memory_policy == MemoryPolicy::kAntman) {
     throw std::invalid_argument(
@@ -187,7 +219,8 @@ Session::Impl::~Impl() {
 void Session::Impl::begin() {
   gate.set_share(config.share.min, config.share.max);
   allocator.on_pressure([this](Bytes needed) { return ask_for_memory(needed); });
-  if (config.background_rate && config.memory_policy == MemoryPolicy::kElastic) {
+  // Memory of another device moves at the ends of steps alone: nothing else stops its writers.
+  if (on_host() && config.background_rate && config.memory_policy == MemoryPolicy::kElastic) {
     if (const std::string why = mover.start(); !why.empty()) {
       note("memory moves at safe points only: " + why);
     }
@@ -216,7 +249,7 @@ std::string Session::Impl::above_device(const char* what, Bytes limit) const {
 void Session::Impl::note_doubtful_values() {
   const std::string folder = config.spill_dir.empty() ? HostMemorySource::Options{}.spill_folder
                                                       : config.spill_dir.string();
-  const FolderFacts facts = file_system_of(folder);
+  const FolderFacts facts = on_host() ? file_system_of(folder) : FolderFacts{};
   for (const std::string& doubt :
        {above_device("memory minimum", config.memory.min),
         above_device("memory limit", config.memory.max.value_or(Bytes{})),
@@ -318,7 +351,8 @@ void Session::Impl::shutdown() noexcept {
 Session::Session(SessionConfig config, MakeSource make)
     : impl_([&config, make] {
         SessionConfig full = completed(std::move(config));
-        auto source = (make != nullptr ? make : make_source)(full, &Impl::between_ops);
+        const MakeSource maker = make != nullptr ? make : OfferedMemory::all().of(full.device);
+        auto source = maker(full, &Impl::between_ops);
         return std::make_unique<Impl>(std::move(full), std::move(source));
       }()) {}
 
@@ -349,6 +383,10 @@ Session& Session::start(SessionConfig config, MakeSource make_source) {
   g_session.store(active);
   if (registered != 0) active->impl_->note("pthread_atfork failed: forked children are not inert");
   return *active;
+}
+
+void Session::offer_memory(std::string_view device, MakeSource make) {
+  OfferedMemory::all().add(device, make);
 }
 
 Session* Session::current() noexcept { return g_session.load(); }
@@ -431,6 +469,13 @@ bool Session::in_optimizer() const noexcept {
 
 void Session::touch() noexcept {
   if (!impl_->in_child.load(std::memory_order_relaxed)) impl_->touched();
+}
+
+void Session::on_pressure(PressureHandler help) {
+  impl_->allocator.on_pressure([impl = impl_.get(), help = std::move(help)](Bytes needed) {
+    const std::string helped = help(needed);
+    return helped + "; " + impl->ask_for_memory(needed);
+  });
 }
 
 void Session::step() noexcept {

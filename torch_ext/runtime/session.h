@@ -72,6 +72,7 @@ struct SessionConfig {
   int world_size = 1;
   std::string instance = "default";   ///< which node coordinator
   std::filesystem::path runtime_dir;  ///< where its sockets are; empty: do not connect
+  std::string device = "host";        ///< whose memory it manages: see `Session::offer_memory`
   std::filesystem::path spill_dir;    ///< empty: /var/tmp
   std::optional<Bytes> host_cap;      ///< most bytes on the slower tier
   /// Most bytes a second that move between safe points; zero: no bound, nullopt: nothing moves
@@ -111,6 +112,9 @@ class Session {
   /// @param make_source  for tests; null: the memory of this machine.
   /// @throws SessionError if one is active already; std::invalid_argument naming a wrong value.
   static Session& start(SessionConfig config, MakeSource make_source = nullptr);
+  /// Makes memory known, by the name of its device, to sessions that start afterwards
+  /// (`SessionConfig::device`). "host" is always there; a name that is known stays as it is.
+  static void offer_memory(std::string_view device, MakeSource make);
   /// Returns the active session; null before `start` and in a forked child.
   [[nodiscard]] static Session* current() noexcept;
 
@@ -161,6 +165,10 @@ class Session {
   /// Waits until the coordinator knows it, at most for the `connect_timeout`.
   /// @throws SessionError if this process is no helper; std::invalid_argument naming a wrong rank.
   void become_rank(int rank, int world_size);
+
+  /// Called when memory is short, before the coordinator is asked: gives back what others hold on
+  /// the device for nothing, and says in words what came of it.
+  void on_pressure(PressureHandler help);
 
   // --- for users ---------------------------------------------------------------------------
   /// Ends a step by hand; from then on ranges and hooks no longer count steps.

@@ -29,6 +29,9 @@
 
 namespace commensal {
 
+/// The device whose memory is that of this machine.
+inline constexpr std::string_view kHostMemory = "host";
+
 /// What a USER_SCOPE range of PyTorch means to a session.
 enum class RangeKind : std::uint8_t { kOther, kFetch, kOptimizerStep, kZeroGrad };
 [[nodiscard]] RangeKind range_kind(std::string_view name) noexcept;
@@ -50,6 +53,7 @@ struct Session::Impl final : public ClientHost {
   /// Says by how much a limit is above the device; empty: it is not.
   [[nodiscard]] std::string above_device(const char* what, Bytes limit) const;
   void note_doubtful_values();
+  [[nodiscard]] bool on_host() const noexcept { return config.device == kHostMemory; }
   /// Connects and enters the idle class. Throws nothing that has changed something.
   void begin();
 

@@ -192,7 +192,12 @@ void Session::Impl::safe_point() noexcept {
   const Moving here(*this);
   try {
     std::optional<LimitTicket> ticket;
-    release_and([&] { ticket = allocator.safe_point(); });
+    const auto move = [&] { ticket = allocator.safe_point(); };
+    if (on_host()) {
+      release_and(move);
+    } else {
+      move();  // the GIL keeps the program's other threads from giving the device work meanwhile
+    }
     if (const auto owed = limits.after_safe_point(*ticket)) answer(*owed);
   } catch (const std::exception& error) {
     note(std::string("a safe point failed: ") + error.what());

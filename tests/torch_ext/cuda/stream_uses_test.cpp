@@ -89,7 +89,7 @@ TEST_F(StreamUsesTest, DuringACaptureNothingReachesTheRuntime) {
 }
 
 TEST_F(StreamUsesTest, DrainWaits) {
-  for (std::uintptr_t number : {1, 2}) {
+  for (const std::uintptr_t number : {1U, 2U}) {
     uses_.record(block(number), stream(7));
     EXPECT_TRUE(uses_.freed(block(number), false));
   }

@@ -5,10 +5,15 @@
 
 #include <atomic>
 #include <cstring>
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
+#include "allocator/deferred_source.h"
+#include "tests/allocator/moving_source.h"
 #include "tests/torch_ext/runtime/fake_coordinator.h"
 #include "torch_ext/runtime/peer_observer.h"
 #include "torch_ext/runtime/session.h"
@@ -280,8 +285,84 @@ INSTANTIATE_TEST_SUITE_P(
                       c.park_idle = std::chrono::minutes{1};
                       c.memory_policy = MemoryPolicy::kAntman;
                     },
-                    "park-idle moves live memory, which the memory policy antman does not"}),
+                    "park-idle moves live memory, which the memory policy antman does not"},
+        WrongConfig{"NoSuchDevice", [](SessionConfig& c) { c.device = "tpu"; },
+                    "no memory of a device 'tpu' (there is: host)"},
+        WrongConfig{"ParkIdleOfADevice",
+                    [](SessionConfig& c) {
+                      c.park_idle = std::chrono::minutes{1};
+                      c.device = "made-up";
+                    },
+                    "park-idle is for memory of the host, not of 'made-up'"}),
     [](const auto& row) { return std::string(row.param.name); });
+
+// Memory of a device that the runtime knows nothing of, as the CUDA adaptor offers it.
+std::unique_ptr<MemorySource> make_offered(const SessionConfig& /*config*/, bool (*between_ops)()) {
+  const auto risk = [between_ops] {
+    return between_ops() ? MoveRisk{} : MoveRisk{false, "not between two steps"};
+  };
+  return std::make_unique<DeferredSource>([] { return std::make_unique<MovingSource>(); }, 64_KiB,
+                                          risk);
+}
+
+class OfferedMemoryTest : public SessionMemoryTest {
+ protected:
+  static Session& start(std::optional<Bytes> host_cap = std::nullopt) {
+    Session::offer_memory("made-up", &make_offered);
+    SessionConfig with = config();
+    with.device = "made-up";
+    with.host_cap = host_cap;
+    return Session::start(with);
+  }
+};
+
+TEST_F(OfferedMemoryTest, IsTheSessionsAndAligned) {
+  Session& session = start();
+  EXPECT_EQ(stats(session).at("memory").at("device_bytes"), 0);
+  void* const block = session.allocator().allocate(1000_B);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(block) % 512, 0U);
+  EXPECT_GT(stats(session).at("memory").at("device_bytes"), 0);
+  EXPECT_TRUE(session.allocator().deallocate(block));
+  session.shutdown();
+}
+
+TEST_F(OfferedMemoryTest, MovesAtTheEndsOfStepsOfTheThreadThatTrains) {
+  Session& session = start();
+  auto* const block = static_cast<unsigned char*>(session.allocator().allocate(8_MiB));
+  std::memset(block, 7, (8_MiB).count());
+  const auto step = [&] {
+    session.range_begin(kStep);
+    session.range_end(kStep);
+  };
+  step();
+  LimitTicket elsewhere;
+  std::thread([&] { elsewhere = session.allocator().set_limit(4_MiB); }).join();
+  EXPECT_GE(elsewhere.deferred, 4_MiB);
+  EXPECT_THAT(elsewhere.reason, HasSubstr("not between two steps"));
+  EXPECT_GE(session.allocator().stats().device, 8_MiB);
+  step();
+  EXPECT_LE(session.allocator().stats().device, 4_MiB);
+  EXPECT_EQ(block[(8_MiB).count() - 1], 7);
+  EXPECT_TRUE(session.allocator().deallocate(block));
+  session.shutdown();
+}
+
+TEST_F(OfferedMemoryTest, WhoHelpsIsAskedFirst) {
+  Session& session = start(Bytes{});
+  (void)session.allocator().set_limit(1_MiB);
+  std::vector<Bytes> asked;
+  session.on_pressure([&](Bytes needed) {
+    asked.push_back(needed);
+    session.allocator().post_limit(16_MiB);
+    return std::string("the helper made room");
+  });
+  void* const block = session.allocator().allocate(8_MiB);
+  EXPECT_THAT(asked, ::testing::ElementsAre(8_MiB));
+  EXPECT_TRUE(session.allocator().deallocate(block));
+  session.on_pressure([](Bytes) { return std::string("the helper has nothing"); });
+  EXPECT_THAT(out_of_memory(session, 64_MiB), HasSubstr("the helper has nothing; "));
+  session.shutdown();
+}
 
 TEST(MemoryPolicyTest, AnUnknownNameIsNamed) {
   EXPECT_EQ(to_memory_policy("elastic"), MemoryPolicy::kElastic);

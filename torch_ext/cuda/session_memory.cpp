@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// The memory of a GPU as that of a session.
+#include "torch_ext/cuda/session_memory.h"
+
+#include <atomic>
+#include <exception>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "allocator/cuda/cuda_memory_source.h"
+#include "allocator/deferred_source.h"
+#include "torch_ext/cuda/elastic_install.h"
+#include "torch_ext/phase.h"
+#include "torch_ext/runtime/session.h"
+
+#define COMMENSAL_EXPORT __attribute__((visibility("default")))
+
+namespace commensal {
+namespace {
+
+constexpr const char* kDevice = "cuda";
+constexpr Bytes kChunk = 2_MiB;  // the granularity of every GPU so far; checked when CUDA starts
+constexpr int kNone = -1;
+
+std::atomic<int> g_device{kNone};    // whose memory it is: the one that is used first
+DeferredSource* g_source = nullptr;  // of the session
+
+std::unique_ptr<MemorySource> make_source(const SessionConfig& config, bool (*between_ops)()) {
+  CudaMemorySource::Options options;
+  if (config.host_cap) options.host_cap = *config.host_cap;
+  options.capturing = &cuda_capturing;
+  const auto make = [options] {
+    CudaMemorySource::Options chosen = options;
+    chosen.device = g_device.load();
+    return std::make_unique<CudaMemorySource>(chosen);
+  };
+  const auto risk = [between_ops] {
+    if (between_ops()) return MoveRisk{};
+    return MoveRisk{false, "memory of a GPU moves at the ends of steps of the training thread"};
+  };
+  auto source = std::make_unique<DeferredSource>(make, kChunk, risk);
+  g_source = source.get();
+  return source;
+}
+
+class SessionMemory final : public DeviceMemory {
+ public:
+  explicit SessionMemory(Session& session) : session_(session) {}
+
+  ElasticAllocator* of(int device) override {
+    int first = kNone;
+    (void)g_device.compare_exchange_strong(first, device);
+    if (g_device.load() != device) return nullptr;
+    const MutexLock lock(mutex_);
+    if (!reason_.empty()) return nullptr;
+    try {
+      g_source->start();
+    } catch (const std::exception& error) {
+      reason_ = error.what();
+      return nullptr;
+    }
+    return &session_.allocator();
+  }
+
+  std::string reason(int device) override {
+    const int first = g_device.load();
+    if (first != device) {
+      return "the memory of one GPU is managed in a process, and that is GPU " +
+             std::to_string(first);
+    }
+    const MutexLock lock(mutex_);
+    return reason_;
+  }
+
+  AllocationContext context() noexcept override { return {phase_now(session_), 0}; }
+  void served() noexcept override { session_.touch(); }
+  void on_pressure(int /*device*/, std::function<std::string(Bytes)> helper) override {
+    session_.on_pressure(std::move(helper));
+  }
+
+ private:
+  Session& session_;
+  Mutex mutex_;
+  std::string reason_ COMMENSAL_GUARDED_BY(mutex_);
+};
+
+std::string install_session() {
+  Session* const session = Session::current();
+  if (session == nullptr) return "commensal has no active session in this process";
+  if (session->config().device != kDevice) {
+    return "the session manages memory of '" + session->config().device + "'";
+  }
+  return install_elastic_cuda_allocator(*new SessionMemory(*session));
+}
+
+}  // namespace
+}  // namespace commensal
+
+COMMENSAL_EXPORT void commensal_torch_cuda_offer() {
+  commensal::Session::offer_memory(commensal::kDevice, &commensal::make_source);
+}
+
+COMMENSAL_EXPORT const char* commensal_torch_cuda_install_session() {
+  static thread_local std::string kept;
+  try {
+    kept = commensal::install_session();
+  } catch (const std::exception& error) {
+    kept = error.what();
+  }
+  return kept.empty() ? nullptr : kept.c_str();
+}
