@@ -79,6 +79,8 @@ class CudaMemorySource final : public MemorySource {
   explicit CudaMemorySource(const Options& options);
   ~CudaMemorySource() override;
 
+  /// Returns the name by which programs of all kinds know the device. @throws SourceError.
+  [[nodiscard]] std::string device_id() const { return context_.id(); }
   /// Says why every chunk is copied inside the fence; empty: changes are told by fingerprints.
   [[nodiscard]] const std::string& fingerprint_reason() const noexcept {
     return queue_->fingerprint_reason();

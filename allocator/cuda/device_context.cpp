@@ -2,6 +2,8 @@
 // The primary context of a device.
 #include "allocator/cuda/device_context.h"
 
+#include <array>
+#include <cstdio>
 #include <string>
 
 namespace commensal {
@@ -15,6 +17,19 @@ DeviceContext::DeviceContext(int device) : driver_(CudaDriver::get()) {
 DeviceContext::~DeviceContext() {
   if (context_ == nullptr) return;
   (void)insist([this] { return driver_.cuDevicePrimaryCtxRelease(device_); });
+}
+
+std::string DeviceContext::id() const {
+  CUuuid uuid{};
+  check_cuda(driver_.cuDeviceGetUuid(&uuid, device_), "cuDeviceGetUuid");
+  std::string text = "GPU";
+  for (std::size_t i = 0; i < sizeof uuid.bytes; ++i) {
+    if (i == 0 || i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    std::array<char, 3> digits{};
+    std::snprintf(digits.data(), digits.size(), "%02x", static_cast<unsigned char>(uuid.bytes[i]));
+    text += digits.data();
+  }
+  return text;
 }
 
 int DeviceContext::attribute(CUdevice_attribute which) const {

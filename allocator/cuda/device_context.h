@@ -4,6 +4,8 @@
 
 #include <cuda.h>
 
+#include <string>
+
 #include "allocator/cuda/driver.h"
 
 namespace commensal {
@@ -21,6 +23,9 @@ class DeviceContext {
   [[nodiscard]] const CudaDriver& driver() const noexcept { return driver_; }
   [[nodiscard]] CUdevice device() const noexcept { return device_; }
   [[nodiscard]] CUcontext handle() const noexcept { return context_; }
+  /// Returns the name by which programs of all kinds know the device: "GPU-" and its UUID, also for
+  /// a MIG instance. @throws SourceError.
+  [[nodiscard]] std::string id() const;
   /// Returns an attribute of the device. @throws SourceError.
   [[nodiscard]] int attribute(CUdevice_attribute which) const;
 

@@ -18,6 +18,7 @@ struct Words {
   DaemonOptions options;
   std::string memory_budget = "0.8";
   std::string budget_covers = "auto";
+  std::string gpu_budget = "1";
   double cores = 0.0;
   bool check_config = false;
 };
@@ -61,6 +62,9 @@ void add_options(CLI::App& app, Words& line) {
       ->capture_default_str();
   app.add_option("--cores", line.cores, "cores to divide; default: affinity and quotas")
       ->check(between(0.01, 65536.0));
+  app.add_option("--gpu-memory-budget", line.gpu_budget,
+                 "memory of each GPU to divide: bytes or a fraction of it")
+      ->capture_default_str();
   app.add_option("--trickle", options.trickle, "share that an opportunistic job always has")
       ->check(between(0.0, 1.0))
       ->capture_default_str();
@@ -100,6 +104,7 @@ void add_options(CLI::App& app, Words& line) {
 /// Turns what CLI11 read into options. @throws std::exception with one clear sentence.
 void finish(Words& line) {
   line.options.memory_budget = parse_memory_budget(line.memory_budget);
+  line.options.gpu_budget = parse_memory_budget(line.gpu_budget);
   if (line.budget_covers != "auto") line.options.covers_all = line.budget_covers == "all";
   if (line.cores > 0) line.options.cores = line.cores;
   wire::check_instance_name(line.options.instance);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the command line asks of the node coordinator: status, set, pause, resume.
+// What the command line asks of a device: status, set, pause, resume.
 #include <algorithm>
 #include <charconv>
 #include <string_view>
 
-#include "coordinator/node/node_coordinator.h"
+#include "coordinator/node/device_coordinator.h"
 
 namespace commensal::node {
 namespace {
@@ -104,12 +104,7 @@ PeerId from_ticket(std::string_view ticket) {
 
 }  // namespace
 
-void NodeCoordinator::handle(const PeerId& peer, const wire::StatusRequest& message,
-                             TimePoint now) {
-  send(peer, wire::StatusReply{status(message.job, now)});
-}
-
-json NodeCoordinator::lease_status(const Job& job, TimePoint now) const {
+json DeviceCoordinator::lease_status(const Job& job, TimePoint now) const {
   Bytes granted;
   Bytes held;
   Bytes charged;
@@ -163,7 +158,7 @@ json NodeCoordinator::lease_status(const Job& job, TimePoint now) const {
           {"reason", reason}};
 }
 
-json NodeCoordinator::job_status(const Job& job, TimePoint now) const {
+json DeviceCoordinator::job_status(const Job& job, TimePoint now) const {
   json result = empty_stats();
   const Member* speaker = job.speaker();
   if (speaker != nullptr && speaker->stats.is_object()) overlay(result, speaker->stats);
@@ -207,7 +202,7 @@ json NodeCoordinator::job_status(const Job& job, TimePoint now) const {
       {"low", job.group.low}, {"path", job.group.group.native()}, {"reason", job.group.reason}};
   result["gaps"] = to_json(job.gaps ? *job.gaps : std::vector<GapClass>{});
   result["gap_rules"] = rules_of(job);
-  result["gang"] = job.gang_keeper.status();
+  result["gang"] = job.gang_keeper->status();
   result["paused"] = job.paused;
   result["members"] = std::move(members);
   result["started_seconds_ago"] = seconds(now - job.started);
@@ -216,56 +211,33 @@ json NodeCoordinator::job_status(const Job& job, TimePoint now) const {
   return result;
 }
 
-json NodeCoordinator::rules_of(const Job& job) {
+json DeviceCoordinator::rules_of(const Job& job) {
   return to_json(job.job_class == JobClass::kOpportunistic ? job.gap_rules : GapDecision{});
 }
 
-json NodeCoordinator::status(const std::string& job, TimePoint now) {
-  json jobs = json::array();
-  const auto wanted = [&](const std::string& id, const std::string& name) {
-    return job.empty() || job == id || job == name;
-  };
-  for (const Job& live : table_.jobs()) {
-    if (wanted(live.id.str(), live.name)) jobs.push_back(job_status(live, now));
+json DeviceCoordinator::device_status(TimePoint now) const {
+  Bytes held;
+  for (const Job& job : table_.jobs()) {
+    for (const Member& member : job.members) held += std::min(member.held, device_.capacity);
   }
-  for (const Ended& ended : ended_) {
-    const json& identity = ended.status["job"];
-    if (!wanted(identity["id"].get<std::string>(), identity["name"].get<std::string>())) continue;
-    jobs.push_back(ended.status);
-    jobs.back()["started_seconds_ago"] = seconds(now - ended.started);
-    jobs.back()["ended_seconds_ago"] = seconds(now - ended.ended);
-  }
-  const Bytes charged = ledger_.total_charged();
-  return json{{"schema", 1},
-              {"coordinator",
-               {{"instance", config_.instance},
-                {"pid", pid_},
-                {"version", config_.version},
-                {"uptime_seconds", seconds(now - started_)},
-                {"malformed_frames_total", malformed_total_},
-                {"socket", config_.socket},
-                {"slo", config_.compute.slo},
-                {"trickle", config_.compute.trickle},
-                {"window_seconds_total", seconds(compute_.closed_total())}}},
-              {"devices",
-               {{{"id", device_.id},
-                 {"kind", "host"},
-                 {"cores", device_.cores},
-                 {"capacity_bytes", device_.capacity.count()},
-                 {"granted_bytes", charged.count()},
-                 {"unmanaged_bytes", ledger_.total_unmanaged().count()},
-                 {"outside_bytes", ledger_.outside().count()},
-                 {"free_bytes", ledger_.free().count()},
-                 {"available_bytes", available_ ? json(available_->count()) : json(nullptr)},
-                 {"covers", config_.charge_unmanaged ? "all" : "managed"},
-                 {"use", device_shares(now)},
-                 {"opportunistic_cpus", core_share_.cores.to_string()},
-                 {"opportunistic_cpus_reason", core_share_reason_},
-                 {"reason", device_.reason}}}},
-              {"jobs", std::move(jobs)}};
+  return {{"id", device_.id},
+          {"kind", to_string(device_.kind)},
+          {"name", device_.name},
+          {"cores", is_host() ? json(device_.cores) : json(nullptr)},
+          {"capacity_bytes", device_.capacity.count()},
+          {"granted_bytes", ledger_.total_charged().count()},
+          {"held_bytes", held.count()},
+          {"unmanaged_bytes", ledger_.total_unmanaged().count()},
+          {"outside_bytes", ledger_.outside().count()},
+          {"free_bytes", ledger_.free().count()},
+          {"available_bytes", available_ ? json(available_->count()) : json(nullptr)},
+          {"covers", config_.charge_unmanaged ? "all" : "managed"},
+          {"use", device_shares(now)},
+          {"window_seconds_total", seconds(compute_.closed_total())},
+          {"reason", device_.reason}};
 }
 
-void NodeCoordinator::end_job(Job& job, const std::string& exit_reason, TimePoint now) {
+void DeviceCoordinator::end_job(Job& job, const std::string& exit_reason, TimePoint now) {
   log(job.id, "departure", job.name + " " + exit_reason, now);
   if (!job.members.empty()) job.history.finish(sample_of(job, now));
   json costs = json::array();
@@ -295,14 +267,14 @@ void NodeCoordinator::end_job(Job& job, const std::string& exit_reason, TimePoin
 }
 
 // Nothing is kept of a request: its ticket is the name of the peer that asked.
-void NodeCoordinator::handle(const PeerId& peer, const wire::MapRequest& message, TimePoint) {
-  const JobTable::Lookup found = table_.resolve(message.job);
-  if (found.job == nullptr) {
-    send(peer, wire::Error{"unknown_job", found.problem});
+void DeviceCoordinator::handle(const PeerId& peer, const wire::MapRequest& message, TimePoint) {
+  const Job* job = table_.find(JobId{message.job});
+  if (job == nullptr) {
+    send(peer, wire::Error{"unknown_job", "no job '" + message.job + "' on " + device_.id});
     return;
   }
   const Member* chosen = nullptr;
-  for (const Member& member : found.job->members) {
+  for (const Member& member : job->members) {
     if (!member.registered || !member.is_managed()) continue;
     if (message.pid && *message.pid != member.pid) continue;
     if (chosen == nullptr || member.rank < chosen->rank) chosen = &member;
@@ -312,10 +284,10 @@ void NodeCoordinator::handle(const PeerId& peer, const wire::MapRequest& message
     send(peer, wire::Error{"unknown_job", "job " + message.job + " has no process " + which});
     return;
   }
-  send(chosen->peer, wire::MapRequest{found.job->id.str(), chosen->pid, to_ticket(peer)});
+  send(chosen->peer, wire::MapRequest{job->id.str(), chosen->pid, to_ticket(peer)});
 }
 
-void NodeCoordinator::handle(const PeerId& peer, const wire::MapReply& message, TimePoint now) {
+void DeviceCoordinator::handle(const PeerId& peer, const wire::MapReply& message, TimePoint now) {
   if (find_sender(peer, message.job_id, message.pid, now).member == nullptr) return;
   const PeerId asked = from_ticket(message.ticket);
   if (asked.empty()) {
@@ -327,19 +299,21 @@ void NodeCoordinator::handle(const PeerId& peer, const wire::MapReply& message, 
   send(asked, std::move(reply));
 }
 
-void NodeCoordinator::handle(const PeerId& peer, const wire::SetRequest& message, TimePoint now) {
-  const JobTable::Lookup found = table_.resolve(message.job);
-  if (found.job == nullptr) {
-    send(peer, wire::SetReply{message.job, 0, "refused", found.problem});
-    return;
+std::string DeviceCoordinator::problem_with(const JobId& id,
+                                            const wire::SetRequest& message) const {
+  const Job* const job = table_.find(id);
+  if (job == nullptr) return "no job '" + id.str() + "' on " + device_.id;
+  std::string problem = problem_with(id, job->job_class, message.memory, message.share);
+  return problem.empty() ? problem_with_pace(job->job_class, message) : problem;
+}
+
+wire::SetReply DeviceCoordinator::set(const JobId& id, const wire::SetRequest& message,
+                                      TimePoint now) {
+  Job* const found = table_.find(id);
+  if (std::string problem = problem_with(id, message); !problem.empty()) {
+    return {id.str(), found == nullptr ? 0 : found->revision, "refused", std::move(problem)};
   }
-  Job& job = *found.job;
-  std::string problem = problem_with(job.id, job.job_class, message.memory, message.share);
-  if (problem.empty()) problem = problem_with_pace(job.job_class, message);
-  if (!problem.empty()) {
-    send(peer, wire::SetReply{job.id.str(), job.revision, "refused", problem});
-    return;
-  }
+  Job& job = *found;
   std::string done;
   const auto tell_done = [&done](const std::string& text) {
     done += std::string{done.empty() ? "" : "; "} + text;
@@ -392,7 +366,7 @@ void NodeCoordinator::handle(const PeerId& peer, const wire::SetRequest& message
     update_shares(now);
   }
   log(job.id, "set", done, now);
-  send(peer, wire::SetReply{job.id.str(), job.revision, "applied", done});
+  return {job.id.str(), job.revision, "applied", done};
 }
 
 }  // namespace commensal::node

@@ -27,7 +27,9 @@
 
 #include "coordinator/node/background.h"
 #include "coordinator/node/device_page.h"
+#include "coordinator/node/gpu_monitor.h"
 #include "coordinator/node/group_weight.h"
+#include "coordinator/node/node_coordinator.h"
 #include "coordinator/node/page_server.h"
 #include "coordinator/node/process_use.h"
 #include "coordinator/wire/paths.h"
@@ -166,14 +168,17 @@ class Daemon {
         signals_(block_signals()),
         coordinator_(coordinator_config(options, after_crash),
                      make_host_device(read_host_facts(), options.memory_budget, options.cores),
-                     getpid(), start_ticks(getpid()), clock_.now(), read_topology()),
-        page_(coordinator_.device(), options.trickle, getpid()),
-        pages_(pages_path_.native(), [this] { return page_.reader(); }),
+                     getpid(), start_ticks(getpid()), clock_.now(), read_topology(),
+                     [this](const std::string& id) { return find_device(id); }),
+        trickle_(options.trickle),
+        gpu_budget_(options.gpu_budget),
+        pages_(pages_path_.native(),
+               [this](const std::string& device) { return shown_.at(device).page.reader(); }),
         control_(wire::ipc_endpoint(control_path_)) {
-    const HostDevice& device = coordinator_.device();
+    const Device& device = coordinator_.host().device();
     log_->info("commensald {} '{}' began: pid {}, {} cores, {} ({})", options.version,
                options.instance, getpid(), device.cores, to_string(device.capacity), device.reason);
-    page_.publish({}, device, clock_.now());
+    publish(clock_.now());
     follow_handovers();
   }
 
@@ -192,7 +197,7 @@ class Daemon {
     std::error_code ignored;
     std::filesystem::remove(control_path_, ignored);
     std::filesystem::remove(pages_path_, ignored);
-    return coordinator_.table().jobs().empty();
+    return !coordinator_.has_jobs();
   }
 
  private:
@@ -292,19 +297,73 @@ class Daemon {
     }
   }
 
-  /// Shows the coordinator what the kernel says of a job's processes, of those whose pid means the
-  /// same here.
+  /// Finds a GPU that a process names; all that there are become known with the first.
+  FoundDevice find_device(const std::string& id) {
+    const std::vector<GpuFacts> gpus = gpus_->all();
+    const auto found = find_gpu(gpus, id);
+    if (found) return {make_gpu_device(*found, gpu_budget_), ""};
+    std::string known;
+    for (const GpuFacts& gpu : gpus) known += (known.empty() ? "" : ", ") + gpu.id;
+    return {std::nullopt, known.empty() ? gpus_->problem() : "there are " + known};
+  }
+
+  /// Shows the coordinator what a job's processes hold, of those whose pid means the same here: of
+  /// the machine's memory by the kernel's word, of a GPU's by its driver's.
   void measure(const JobId& id, TimePoint now) {
-    std::set<std::int64_t> members;
+    std::map<const DeviceCoordinator*, std::set<std::int64_t>> members;
     std::set<std::int64_t> known;
-    for (const Job& job : coordinator_.table().jobs()) {
-      for (const Member& member : job.members) {
-        if (!watches_.contains({job.id, member.pid})) continue;
-        known.insert(member.pid);
-        if (job.id == id) members.insert(member.pid);
+    for (const auto& device : coordinator_.devices()) {
+      for (const Job& job : device->table().jobs()) {
+        for (const Member& member : job.members) {
+          if (!watches_.contains({job.id, member.pid})) continue;
+          known.insert(member.pid);
+          if (job.id == id) members[device.get()].insert(member.pid);
+        }
       }
     }
-    if (!members.empty()) coordinator_.observe_use(id, measure_job(members, known), now);
+    for (const auto& [device, pids] : members) {
+      const Device& on = device->device();
+      JobUse use = measure_job(pids, known);
+      if (on.kind == DeviceKind::kGpu) use = on_gpu(on.id, std::move(use), pids);
+      coordinator_.observe_use(DeviceId{on.id}, id, std::move(use), now);
+    }
+  }
+
+  /// What the same processes hold of a GPU, as it was told in this round.
+  JobUse on_gpu(const std::string& id, JobUse use, const std::set<std::int64_t>& pids) {
+    use.resident.clear();
+    use.group.reset();
+    use.by.clear();
+    const auto told = gpu_uses_.find(id);
+    if (told == gpu_uses_.end()) {
+      use.children.clear();
+      return use;
+    }
+    const auto held = [&](std::int64_t pid) {
+      const auto found = told->second.processes.find(pid);
+      return found == told->second.processes.end() ? Bytes{} : found->second;
+    };
+    for (const std::int64_t pid : pids) {
+      // One that is not in the list has another number there: in a container.
+      if (!held(pid).is_zero()) use.resident[pid] = held(pid);
+    }
+    for (ChildUse& child : use.children) child.bytes = held(child.pid);
+    use.by = "nvml";
+    return use;
+  }
+
+  void read_gpus(TimePoint now) {
+    gpu_uses_.clear();
+    for (const auto& device : coordinator_.devices()) {
+      const Device& shown = device->device();
+      if (shown.kind != DeviceKind::kGpu) continue;
+      if (auto use = gpus_->use(shown.id)) {
+        coordinator_.observe_available(DeviceId{shown.id}, use->free, now, use->processes);
+        gpu_uses_.emplace(shown.id, *std::move(use));
+      } else {
+        log_->warn("cannot read what is free of {}: {}", shown.id, gpus_->problem());
+      }
+    }
   }
 
   /// At each beat some jobs, in a second all: a look at all of them at once would delay answers.
@@ -330,20 +389,22 @@ class Daemon {
   /// Looks at the machine, and lists the jobs to look at within the next second.
   void begin_round(TimePoint now) {
     next_round_ = now + kMeasuring;
-    for (const Job& job : coordinator_.table().jobs()) to_measure_.push_back(job.id);
+    for (const Job* job : coordinator_.jobs()) {
+      if (std::find(to_measure_.begin(), to_measure_.end(), job->id) == to_measure_.end()) {
+        to_measure_.push_back(job->id);
+      }
+    }
     constexpr std::size_t kBeats = kMeasuring / kBeat;
     measured_a_beat_ = (to_measure_.size() + kBeats - 1) / kBeats;
     for (const JobId& id : weights_.known()) {
-      const auto& jobs = coordinator_.table().jobs();
-      const bool lives = std::any_of(jobs.begin(), jobs.end(),
-                                     [&](const Job& candidate) { return candidate.id == id; });
-      if (!lives) weights_.restore(id);
+      if (!coordinator_.has_job(id)) weights_.restore(id);
     }
     try {
-      coordinator_.observe_available(read_available(), now);
+      coordinator_.observe_available(DeviceId{kHostId}, read_available(), now);
     } catch (const std::runtime_error& problem) {
       log_->warn("cannot read what is available: {}", problem.what());
     }
+    read_gpus(now);
   }
 
   /// Shows the coordinator a process's time on cores, where its pid means the same here, and
@@ -359,49 +420,58 @@ class Daemon {
   /// Shows the coordinator how many cores a guaranteed job may be on at once: its processes'
   /// threads are given, those of its forked children are read here.
   void measure_need(const JobId& id, ThreadTimes& threads, TimePoint now) {
-    const auto& jobs = coordinator_.table().jobs();
-    const auto job = std::find_if(jobs.begin(), jobs.end(),
-                                  [&](const Job& candidate) { return candidate.id == id; });
-    if (job == jobs.end() || job->job_class != JobClass::kGuaranteed) return;
     wire::CoreSet allowed;
-    for (const Member& member : job->members) {
-      if (!watches_.contains({id, member.pid})) return;  // what cannot be seen may need any core
-      allowed = allowed | read_allowed(member.pid).value_or(wire::CoreSet{});
-    }
-    for (const ChildUse& child : job->use.children) {
-      if (auto times = read_thread_times(child.pid)) threads.merge(*times);
+    for (const Job* const job : parts_of(id)) {
+      if (job->job_class != JobClass::kGuaranteed) return;
+      for (const Member& member : job->members) {
+        if (!watches_.contains({id, member.pid})) return;  // what cannot be seen may need any core
+        allowed = allowed | read_allowed(member.pid).value_or(wire::CoreSet{});
+      }
+      for (const ChildUse& child : job->use.children) {
+        if (auto times = read_thread_times(child.pid)) threads.merge(*times);
+      }
     }
     coordinator_.observe_need(id, threads, allowed, now);
   }
 
   /// Puts an opportunistic job's control group behind others, unless its user wants no such help.
   void follow_weight(const JobId& id) {
-    const auto& jobs = coordinator_.table().jobs();
-    const auto job = std::find_if(jobs.begin(), jobs.end(),
-                                  [&](const Job& candidate) { return candidate.id == id; });
-    if (job == jobs.end() || job->job_class != JobClass::kOpportunistic) return;
-    if (const Member* speaker = job->speaker(); speaker == nullptr || speaker->stats.is_null()) {
+    const std::vector<const Job*> parts = parts_of(id);
+    if (parts.empty() || parts.front()->job_class != JobClass::kOpportunistic) return;
+    const Job& first = *parts.front();
+    if (const Member* speaker = first.speaker(); speaker == nullptr || speaker->stats.is_null()) {
       return;  // what it wants is not known yet
     }
-    if (!job->wants_idle_class()) {
+    if (!first.wants_idle_class()) {
       weights_.restore(id);
       coordinator_.observe_group(id, {false, {}, "kept out of the idle class by its user"});
       return;
     }
     std::set<std::int64_t> processes;
-    for (const Member& member : job->members) {
-      if (!watches_.contains({id, member.pid})) {
-        coordinator_.observe_group(id, {false, {}, "its pids mean nothing here"});
-        return;
+    bool idle_class = true;
+    for (const Job* const job : parts) {
+      idle_class = idle_class && job->in_idle_class();
+      for (const Member& member : job->members) {
+        if (!watches_.contains({id, member.pid})) {
+          coordinator_.observe_group(id, {false, {}, "its pids mean nothing here"});
+          return;
+        }
+        processes.insert(member.pid);
       }
-      processes.insert(member.pid);
+      for (const ChildUse& child : job->use.children) processes.insert(child.pid);
     }
-    for (const ChildUse& child : job->use.children) processes.insert(child.pid);
-    const GroupOutcome before = job->group;
-    const GroupOutcome& outcome = weights_.lower(id, processes, job->in_idle_class());
+    const GroupOutcome before = first.group;
+    const GroupOutcome& outcome = weights_.lower(id, processes, idle_class);
     if (outcome == before) return;
     coordinator_.observe_group(id, outcome);
     log_->info("job {}: {}", id.str(), outcome.reason);
+  }
+
+  /// A job's parts, one a device.
+  [[nodiscard]] std::vector<const Job*> parts_of(const JobId& id) const {
+    std::vector<const Job*> parts = coordinator_.jobs();
+    std::erase_if(parts, [&](const Job* job) { return job->id != id; });
+    return parts;
   }
 
   void process_gone(const ProcessKey& key, Departure departure) {
@@ -426,8 +496,7 @@ class Daemon {
     if (now < next_heartbeat_) return;
     find_silent(now);
     coordinator_.tick(now);
-    const bool idle =
-        coordinator_.table().jobs().empty() && now - coordinator_.idle_since() >= idle_exit_;
+    const bool idle = !coordinator_.has_jobs() && now - coordinator_.idle_since() >= idle_exit_;
     if (idle && idle_exit_ > Duration::zero()) {
       log_->info("leaves: no job for {} s", std::chrono::duration<double>(idle_exit_).count());
       leaving_ = true;
@@ -435,10 +504,10 @@ class Daemon {
   }
 
   void read_pages(TimePoint now) {
-    for (const Job& job : coordinator_.table().jobs()) {
-      for (const Member& member : job.members) {
-        const auto reading = pages_.read({job.id, member.pid}, now);
-        if (reading) coordinator_.observe_page(job.id, member.pid, *reading, now);
+    for (const Job* const job : coordinator_.jobs()) {
+      for (const Member& member : job->members) {
+        const auto reading = pages_.read({job->id, member.pid}, now);
+        if (reading) coordinator_.observe_page(job->id, member.pid, *reading, now);
       }
     }
   }
@@ -447,9 +516,9 @@ class Daemon {
   /// process that is only stopped keeps its line open; one that became another program does not.
   void find_silent(TimePoint now) {
     std::vector<std::pair<ProcessKey, Departure>> gone;
-    for (const Job& job : coordinator_.table().jobs()) {
-      for (const Member& member : job.members) {
-        const ProcessKey key{job.id, member.pid};
+    for (const Job* const job : coordinator_.jobs()) {
+      for (const Member& member : job->members) {
+        const ProcessKey key{job->id, member.pid};
         pollfd end{pages_.pidfd(key), POLLIN, 0};
         const bool watched = watches_.contains(key) || end.fd >= 0;
         if (!watches_.contains(key) && end.fd >= 0 && poll(&end, 1, 0) > 0) {
@@ -469,17 +538,35 @@ class Daemon {
         log_->debug("a peer is gone before its message");
       }
     }
-    pages_.sync_peers(coordinator_.table());
-    const std::vector<PageEntry> entries = coordinator_.page_entries(now);
-    const bool same = std::equal(entries.begin(), entries.end(), published_.begin(),
-                                 published_.end(), [](PageEntry a, PageEntry b) {
-                                   a.lease_until = b.lease_until = TimePoint{};
-                                   return a == b;
-                                 });
-    if (same && now < next_heartbeat_) return;
-    page_.publish(entries, coordinator_.device(), now);
-    published_ = entries;
-    if (now >= next_heartbeat_) next_heartbeat_ = now + kHeartbeat;
+    if (publish(now) && now >= next_heartbeat_) next_heartbeat_ = now + kHeartbeat;
+    pages_.sync(coordinator_);
+  }
+
+  /// Writes the device pages. @return false if nothing was due.
+  bool publish(TimePoint now) {
+    bool any = false;
+    for (const auto& device : coordinator_.devices()) {
+      const Device& facts = device->device();
+      auto at = shown_.find(facts.id);
+      const bool is_new = at == shown_.end();
+      if (is_new) at = shown_.try_emplace(facts.id, facts, trickle_, getpid()).first;
+      Shown& shown = at->second;
+      std::vector<PageEntry> entries = device->page_entries(now);
+      const bool same = std::equal(entries.begin(), entries.end(), shown.published.begin(),
+                                   shown.published.end(), [](PageEntry a, PageEntry b) {
+                                     a.lease_until = b.lease_until = TimePoint{};
+                                     return a == b;
+                                   });
+      if (same && !is_new && now < next_heartbeat_) continue;
+      shown.page.publish(entries, facts, now);
+      shown.published = std::move(entries);
+      any = true;
+      if (is_new && facts.kind == DeviceKind::kGpu) {
+        log_->info("device {}: {}, {} ({})", facts.id, facts.name, to_string(facts.capacity),
+                   facts.reason);
+      }
+    }
+    return any;
   }
 
   static std::string what_changes(const wire::Change& change) {
@@ -519,13 +606,21 @@ class Daemon {
   std::filesystem::path pages_path_;
   wire::UniqueFd signals_;
   wire::UniqueFd others_{epoll_create1(EPOLL_CLOEXEC)};
+  std::unique_ptr<GpuMonitor> gpus_ = nvml_monitor();
   NodeCoordinator coordinator_;
-  DevicePageWriter page_;
+  double trickle_;
+  MemoryBudget gpu_budget_;
+  std::map<std::string, GpuUse> gpu_uses_;  // as of this round
+  struct Shown {
+    Shown(const Device& device, double trickle, std::int64_t pid) : page(device, trickle, pid) {}
+    DevicePageWriter page;
+    std::vector<PageEntry> published;
+  };
+  std::map<std::string, Shown> shown_;  // by device
   PageServer pages_;
   ControlSocket control_;
   GroupWeights weights_{HostRoots{}, kernel_group_files()};
   std::map<ProcessKey, wire::UniqueFd> watches_;
-  std::vector<PageEntry> published_;
   std::vector<JobId> to_measure_;  // in this round
   std::size_t measured_a_beat_ = 0;
   TimePoint next_round_;

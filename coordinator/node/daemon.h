@@ -21,6 +21,7 @@ struct DaemonOptions {
   /// fraction of what is available, what they manage for a number of bytes.
   std::optional<bool> covers_all;
   std::optional<double> cores;
+  MemoryBudget gpu_budget{std::nullopt, 1.0};  ///< of each GPU
   double trickle = 0.01;
   double slo = 0.01;
   double headroom = 0.05;

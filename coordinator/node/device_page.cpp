@@ -24,7 +24,7 @@ void copy_id(char* to, const std::string& id) {
 
 }  // namespace
 
-DevicePageWriter::DevicePageWriter(const HostDevice& device, double trickle, std::int64_t pid)
+DevicePageWriter::DevicePageWriter(const Device& device, double trickle, std::int64_t pid)
     : memfd_(wire::make_page_memfd("commensal-device")),
       mapped_(memfd_.get(), wire::kPageSize, true),
       written_(wire::kMaxDeviceEntries) {
@@ -66,7 +66,7 @@ void DevicePageWriter::write(std::size_t slot, const PageEntry& entry) {
   out.sequence.store(sequence + 2, std::memory_order_release);
 }
 
-void DevicePageWriter::publish(const std::vector<PageEntry>& entries, const HostDevice& device,
+void DevicePageWriter::publish(const std::vector<PageEntry>& entries, const Device& device,
                                TimePoint now) {
   auto* page = mapped_.as<wire::DevicePage>();
   std::vector<PageEntry> wanted(wire::kMaxDeviceEntries);

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "allocator/base/clock.h"
-#include "coordinator/node/host_device.h"
+#include "coordinator/node/device.h"
 #include "coordinator/node/node_coordinator.h"
 #include "coordinator/wire/handover.h"
 #include "coordinator/wire/pages.h"
@@ -17,10 +17,10 @@ namespace commensal::node {
 class DevicePageWriter {
  public:
   /// @throws std::system_error.
-  DevicePageWriter(const HostDevice& device, double trickle, std::int64_t pid);
+  DevicePageWriter(const Device& device, double trickle, std::int64_t pid);
 
   /// Makes the page say `entries`, and that the coordinator lives.
-  void publish(const std::vector<PageEntry>& entries, const HostDevice& device, TimePoint now);
+  void publish(const std::vector<PageEntry>& entries, const Device& device, TimePoint now);
   /// Returns a descriptor to hand out: read-only.
   [[nodiscard]] wire::UniqueFd reader() const { return wire::reopen_read_only(memfd_.get()); }
   [[nodiscard]] const wire::DevicePage& page() const noexcept {

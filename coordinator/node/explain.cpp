@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "coordinator/node/node_coordinator.h"
+#include "coordinator/node/device_coordinator.h"
 
 namespace commensal::node {
 
@@ -105,7 +105,7 @@ Stretch stretch_of(const JobHistory& history, TimePoint since, TimePoint until) 
 
 }  // namespace
 
-JobSample NodeCoordinator::sample_of(const Job& job, TimePoint now) const {
+JobSample DeviceCoordinator::sample_of(const Job& job, TimePoint now) const {
   JobSample sample;
   sample.at = now;
   for (const Member& member : job.members) {
@@ -120,14 +120,14 @@ JobSample NodeCoordinator::sample_of(const Job& job, TimePoint now) const {
   return sample;
 }
 
-void NodeCoordinator::keep_history(TimePoint now) {
+void DeviceCoordinator::keep_history(TimePoint now) {
   for (Job& job : table_.jobs()) {
     job.history.note(sample_of(job, now));
     follow_gaps(job, now);
   }
 }
 
-void NodeCoordinator::forget_ended(TimePoint now) {
+void DeviceCoordinator::forget_ended(TimePoint now) {
   std::size_t newer = 0;
   for (std::size_t i = ended_.size(); i-- > 0;) {
     Ended& ended = ended_[i];
@@ -137,7 +137,7 @@ void NodeCoordinator::forget_ended(TimePoint now) {
   }
 }
 
-void NodeCoordinator::follow_gaps(Job& job, TimePoint now) {
+void DeviceCoordinator::follow_gaps(Job& job, TimePoint now) {
   const Member* speaker = job.speaker();
   if (speaker == nullptr) return;
   if (job.job_class == JobClass::kGuaranteed) {
@@ -153,21 +153,23 @@ void NodeCoordinator::follow_gaps(Job& job, TimePoint now) {
       std::max(0.0, stretch.to->hand_overs - stretch.from->hand_overs) / stretch.length();
 }
 
-double NodeCoordinator::used_of_late(const Job& job, TimePoint now) const {
+double DeviceCoordinator::used_of_late(const Job& job, TimePoint now) const {
   const Stretch stretch = stretch_of(job.history, now - kUseWindow, now);
   const double length = stretch.length();
   if (stretch.from == nullptr || length <= 0.0) return 0.0;
+  // Cores say nothing of a GPU's time; what the gate let through does.
+  if (!is_host()) return (stretch.to->op_seconds - stretch.from->op_seconds) / length;
   return (stretch.to->core_seconds - stretch.from->core_seconds) / (length * device_.cores);
 }
 
 /// How a device's core time was used within a stretch.
-struct NodeCoordinator::DeviceUse {
+struct DeviceCoordinator::DeviceUse {
   double length = 0.0;         ///< seconds
   double guaranteed = 0.0;     ///< share of the core time
   double opportunistic = 0.0;  ///< the same
 };
 
-NodeCoordinator::DeviceUse NodeCoordinator::device_use(TimePoint now) const {
+DeviceCoordinator::DeviceUse DeviceCoordinator::device_use(TimePoint now) const {
   DeviceUse use;
   for (const Job& job : table_.jobs()) {
     use.length = std::max(use.length, stretch_of(job.history, now - kUseWindow, now).length());
@@ -177,7 +179,7 @@ NodeCoordinator::DeviceUse NodeCoordinator::device_use(TimePoint now) const {
   return use;
 }
 
-json NodeCoordinator::device_shares(TimePoint now) const {
+json DeviceCoordinator::device_shares(TimePoint now) const {
   const DeviceUse use = device_use(now);
   double slowdown = 0.0;
   double slo = 0.0;
@@ -191,7 +193,7 @@ json NodeCoordinator::device_shares(TimePoint now) const {
   // The guaranteed job's core time belongs to steps that took 1 + slowdown as long.
   const double alone = std::min(1.0, use.guaranteed * (1.0 + slowdown));
   const double oracle = oracle_share(alone, slo);
-  const bool known = use.length > 0.0;
+  const bool known = use.length > 0.0 && is_host();  // nobody measures a GPU's time yet
   const bool shared = known && present && use.opportunistic > 0.0 && oracle > 0.0;
   return {{"seconds", use.length},
           {"guaranteed_share", known ? json(use.guaranteed) : json(nullptr)},
@@ -200,7 +202,7 @@ json NodeCoordinator::device_shares(TimePoint now) const {
           {"efficiency", shared ? json(use.opportunistic / oracle) : json(nullptr)}};
 }
 
-json NodeCoordinator::cost_of(const Job& job) const {
+json DeviceCoordinator::cost_of(const Job& job) const {
   const auto slowdown = compute_.slowdown(job.id);
   const MedianEstimate baseline = compute_.baseline(job.id);
   json parts = nullptr;
@@ -240,7 +242,7 @@ json NodeCoordinator::cost_of(const Job& job) const {
 }
 
 template <typename Visit>
-void NodeCoordinator::each_of(TimePoint since, TimePoint until, Visit visit) const {
+void DeviceCoordinator::each_of(TimePoint since, TimePoint until, Visit visit) const {
   for (const Ended& past : ended_) {
     if (past.job && past.ended > since && past.started <= until) visit(*past.job, &past);
   }
@@ -250,12 +252,9 @@ void NodeCoordinator::each_of(TimePoint since, TimePoint until, Visit visit) con
   }
 }
 
-json NodeCoordinator::costs_of(const Told& told, TimePoint since, TimePoint until,
-                               TimePoint now) const {
-  const Ended* own = nullptr;  // what was known when the job ended
-  for (const Ended& past : ended_) {
-    if (told.ended && past.job && &*past.job == told.job) own = &past;
-  }
+// What was known when `own` ended counts; null: the job lives.
+json DeviceCoordinator::costs_of(const Ended* own, TimePoint since, TimePoint until,
+                                 TimePoint now) const {
   json costs = json::array();
   each_of(since, until, [&](const Job& job, const Ended* ended) {
     if (job.job_class != JobClass::kGuaranteed) return;
@@ -279,9 +278,9 @@ json NodeCoordinator::costs_of(const Told& told, TimePoint since, TimePoint unti
   return costs;
 }
 
-json NodeCoordinator::explain(const Told& told, Duration last, bool series, TimePoint now) const {
-  const Job& job = *told.job;
-  const TimePoint until = told.ended.value_or(now);
+json DeviceCoordinator::explain(const Job& job, const Ended* told, Duration last, bool series,
+                                TimePoint now) const {
+  const TimePoint until = told != nullptr ? told->ended : now;
   const TimePoint since = until - last;
   const Stretch stretch = stretch_of(job.history, since, until);
   json closed_by = json::array();
@@ -291,10 +290,10 @@ json NodeCoordinator::explain(const Told& told, Duration last, bool series, Time
               {"law", job.law},
               {"paused", job.paused || job.parked()},
               {"idle_class", job.in_idle_class()},
-              {"ended_seconds_ago", told.ended ? json(seconds(now - until)) : json(nullptr)},
+              {"ended_seconds_ago", told != nullptr ? json(seconds(now - until)) : json(nullptr)},
               {"exit_reason", ""},
               {"gap_rules", rules_of(job)},
-              {"gang", job.gang_keeper.status()},
+              {"gang", job.gang_keeper->status()},
               {"share",
                {{"now", job.share_now},
                 {"min", job.share.min},
@@ -311,7 +310,7 @@ json NodeCoordinator::explain(const Told& told, Duration last, bool series, Time
     own["steps"] = stretch.to->steps - std::min(stretch.to->steps, stretch.from->steps);
   }
   own["closed_by"] = std::move(closed_by);
-  json device = told.ended ? json(nullptr) : device_shares(now);
+  json device = told != nullptr ? json(nullptr) : device_shares(now);
   json opportunistic = json::array();
   json samples = json::array();
   each_of(since, until, [&](const Job& other, const Ended* ended) {
@@ -355,50 +354,6 @@ json NodeCoordinator::explain(const Told& told, Duration last, bool series, Time
           {"opportunistic", std::move(opportunistic)},
           {"decisions", std::move(decisions)},
           {"series", std::move(samples)}};
-}
-
-NodeCoordinator::Told NodeCoordinator::find_told(const std::string& id_or_name) {
-  const JobTable::Lookup live = table_.resolve(id_or_name);
-  if (live.job != nullptr) return {live.job, std::nullopt, ""};
-  const auto has_name = [&](const Job& job) { return job.name == id_or_name; };
-  if (std::any_of(table_.jobs().begin(), table_.jobs().end(), has_name)) {
-    return {nullptr, std::nullopt, live.problem};  // more than one
-  }
-  std::string known;
-  const auto add = [&known](const Job& job, const char* more) {
-    known += (known.empty() ? "" : ", ") + job.id.str() + " (" + job.name + more + ")";
-  };
-  for (const Job& job : table_.jobs()) add(job, "");
-  for (std::size_t i = ended_.size(); i-- > 0;) {
-    const Ended& past = ended_[i];
-    if (!past.job) continue;
-    if (past.job->id.str() == id_or_name || has_name(*past.job)) {
-      return {&*past.job, past.ended, ""};
-    }
-    add(*past.job, ", ended");
-  }
-  return {nullptr, std::nullopt,
-          "no job '" + id_or_name + "' of the last ten minutes; " +
-              (known.empty() ? "none is known" : "known: " + known)};
-}
-
-void NodeCoordinator::handle(const PeerId& peer, const wire::ExplainRequest& message,
-                             TimePoint now) {
-  const Told told = find_told(message.job);
-  if (told.job == nullptr) {
-    send(peer, wire::Error{"unknown_job", told.problem});
-    return;
-  }
-  const double most = seconds(kHistory);
-  if (!(message.seconds > 0.0 && message.seconds <= most)) {
-    receive_malformed(
-        peer,
-        wire::BadMessage("malformed", "field 'seconds' must be above 0 and at most " +
-                                          json(most).dump() + ": " + json(message.seconds).dump()));
-    return;
-  }
-  const Duration last{std::llround(message.seconds * 1e9)};
-  send(peer, wire::ExplainReply{explain(told, last, message.series, now)});
 }
 
 }  // namespace commensal::node

@@ -163,9 +163,9 @@ MemoryBudget parse_memory_budget(const std::string& text) {
   return MemoryBudget{Bytes{static_cast<std::uint64_t>(*bytes)}, 0.0};
 }
 
-HostDevice make_host_device(const HostFacts& facts, const MemoryBudget& budget,
-                            std::optional<double> cores) {
-  HostDevice device;
+Device make_host_device(const HostFacts& facts, const MemoryBudget& budget,
+                        std::optional<double> cores) {
+  Device device;
   device.cores = cores.value_or(facts.cores);
   const std::string cores_reason = cores ? "cores as configured" : facts.cores_reason;
   if (budget.bytes) {

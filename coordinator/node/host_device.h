@@ -7,6 +7,7 @@
 #include <string>
 
 #include "allocator/base/bytes.h"
+#include "coordinator/node/device.h"
 
 namespace commensal::node {
 
@@ -43,17 +44,8 @@ struct MemoryBudget {
 /// Reads "6GiB", "512 MiB", "0.8". @throws std::invalid_argument naming the value.
 [[nodiscard]] MemoryBudget parse_memory_budget(const std::string& text);
 
-/// What the node coordinator divides.
-struct HostDevice {
-  std::string id = "host";
-  Bytes capacity;
-  double cores = 1.0;
-  /// Fraction that was taken of the available memory; 0: the capacity was given in bytes.
-  double fraction = 0.0;
-  Bytes machine{std::uint64_t{1} << 62U};  ///< the capacity never grows above it
-  std::string reason;
-};
-[[nodiscard]] HostDevice make_host_device(const HostFacts& facts, const MemoryBudget& budget,
-                                          std::optional<double> cores);
+/// The machine as a device.
+[[nodiscard]] Device make_host_device(const HostFacts& facts, const MemoryBudget& budget,
+                                      std::optional<double> cores);
 
 }  // namespace commensal::node

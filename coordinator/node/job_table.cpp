@@ -82,9 +82,10 @@ Bytes Job::part_of(Bytes total, const Member& member) const {
   Bytes rest = total;
   std::uint64_t training = 0;
   for (const Member& m : members) {
+    if (!m.is_managed()) continue;
     if (trains(m)) {
       ++training;
-    } else if (m.is_managed()) {
+    } else {
       rest -= main_part(m);
     }
   }
@@ -190,6 +191,12 @@ Job* JobTable::find(const JobId& id) noexcept {
   return found == jobs_.end() ? nullptr : &*found;
 }
 
+const Job* JobTable::find(const JobId& id) const noexcept {
+  const auto found =
+      std::find_if(jobs_.begin(), jobs_.end(), [&](const Job& job) { return job.id == id; });
+  return found == jobs_.end() ? nullptr : &*found;
+}
+
 Job* JobTable::add(Job job, std::size_t slots) {
   std::size_t slot = 0;
   const auto taken = [&] {
@@ -209,24 +216,28 @@ Job JobTable::take(JobId id) {
   return job;
 }
 
-JobTable::Lookup JobTable::resolve(const std::string& id_or_name) {
-  if (Job* job = find(JobId{id_or_name}); job != nullptr) return {job, ""};
-  Job* only = nullptr;
-  std::string same;
-  std::string all;
-  int count = 0;
-  for (Job& job : jobs_) {
-    const std::string shown = job.id.str() + " (" + job.name + ")";
-    all += (all.empty() ? "" : ", ") + shown;
-    if (job.name != id_or_name) continue;
-    ++count;
-    only = &job;
-    same += (same.empty() ? "" : ", ") + shown;
+FoundJob find_job(const std::vector<JobName>& jobs, const std::string& id_or_name) {
+  std::vector<JobName> known;
+  for (const JobName& job : jobs) {
+    if (job.id.str() == id_or_name) return {job.id, ""};
+    if (std::find(known.begin(), known.end(), job) == known.end()) known.push_back(job);
   }
-  if (count == 1) return {only, ""};
-  if (count > 1) return {nullptr, "more than one job has the name '" + id_or_name + "': " + same};
-  return {nullptr, "no job '" + id_or_name + "'; " +
-                       (all.empty() ? "no job is running" : "there are: " + all)};
+  std::vector<JobName> same;
+  std::copy_if(known.begin(), known.end(), std::back_inserter(same),
+               [&](const JobName& job) { return job.name == id_or_name; });
+  if (same.size() == 1) return {same.front().id, ""};
+  const auto listed = [](const std::vector<JobName>& all) {
+    std::string text;
+    for (const JobName& job : all) {
+      text += (text.empty() ? "" : ", ") + job.id.str() + " (" + job.name + ")";
+    }
+    return text;
+  };
+  if (!same.empty()) {
+    return {std::nullopt, "more than one job has the name '" + id_or_name + "': " + listed(same)};
+  }
+  return {std::nullopt, "no job '" + id_or_name + "'; " +
+                            (known.empty() ? "no job is running" : "there are: " + listed(known))};
 }
 
 }  // namespace commensal::node

@@ -57,6 +57,7 @@ struct Member {
   std::string role;  ///< "main", "rank" or "helper"
   int rank = 0;
   PeerId peer;
+  bool placed = true;       ///< it has said on which device its memory is
   bool registered = false;  ///< has been answered; changes go out as messages from then on
   bool left = false;        ///< has sent its last report
   TimePoint last_heard;
@@ -77,8 +78,8 @@ struct Member {
   };
   std::optional<Ask> ask;
 
-  /// Whether it has managed memory, and so a part of its job's limit.
-  [[nodiscard]] bool is_managed() const noexcept { return role != "helper"; }
+  /// Whether it has managed memory here, and so a part of its job's limit.
+  [[nodiscard]] bool is_managed() const noexcept { return placed && role != "helper"; }
   /// Whether its newest report says that its threads are in the kernel's idle class.
   [[nodiscard]] bool in_idle_class() const;
   /// Why the kernel kept them out, as it reported; empty: it did not.
@@ -96,7 +97,8 @@ struct Job {
   JobClass job_class = JobClass::kOpportunistic;
   std::string reason;  ///< why it is not what was asked for; empty: it is
   policies::Gang gang;
-  GangKeeper gang_keeper;  ///< of an opportunistic job: whether its ranks are gated together
+  /// Whether the ranks of an opportunistic job are gated together; one for all its devices.
+  std::shared_ptr<GangKeeper> gang_keeper = std::make_shared<GangKeeper>();
   policies::MemoryRange memory;
   policies::ShareRange share;
   std::string law;
@@ -162,24 +164,32 @@ struct Job {
   [[nodiscard]] Bytes unmanaged() const;
 };
 
+/// A job as users name it.
+struct JobName {
+  JobId id;
+  std::string name;
+  bool operator==(const JobName&) const = default;
+};
+struct FoundJob {
+  std::optional<JobId> id;
+  std::string problem;  ///< why there is none; names the candidates
+};
+/// Finds a job by its id, else by its name if only one has it. A job may stand in the list more
+/// than once.
+[[nodiscard]] FoundJob find_job(const std::vector<JobName>& jobs, const std::string& id_or_name);
+
 /// Live jobs in the order of their arrival. Not thread safe.
 class JobTable {
  public:
   [[nodiscard]] std::vector<Job>& jobs() noexcept { return jobs_; }
   [[nodiscard]] const std::vector<Job>& jobs() const noexcept { return jobs_; }
   [[nodiscard]] Job* find(const JobId& id) noexcept;
+  [[nodiscard]] const Job* find(const JobId& id) const noexcept;
   /// Adds a job on a free slot. Null if none of the `slots` is free.
   Job* add(Job job, std::size_t slots);
   /// Takes a job out of the table, in which it must be. @param id  by value: the caller's may be
   /// inside of it.
   Job take(JobId id);
-
-  struct Lookup {
-    Job* job = nullptr;
-    std::string problem;  ///< why there is none; names the candidates
-  };
-  /// Finds a job by its id, else by its name if only one has it.
-  [[nodiscard]] Lookup resolve(const std::string& id_or_name);
 
  private:
   std::vector<Job> jobs_;

@@ -1,100 +1,162 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the node coordinator does with each message.
+// Which message belongs to which device, and what concerns several.
 #include "coordinator/node/node_coordinator.h"
 
 #include <algorithm>
-#include <cstdio>
+#include <cmath>
+#include <ranges>
 #include <utility>
-
-#include "coordinator/wire/laws.h"
-#include "coordinator/wire/pages.h"
 
 namespace commensal::node {
 namespace {
 
-using namespace std::chrono_literals;
-using policies::DeviceView;
-using policies::JobView;
+using nlohmann::json;
 
-constexpr Duration kLease = 2s;
-constexpr Duration kSampling = 20ms;
-constexpr Duration kCalmSampling = 100ms;
-constexpr Duration kCalmAfter = 1s;
-constexpr std::uint64_t kLeastGrowth = 1U << 20U;
-/// What the kernel shows beside a job's word is noise up to here.
-constexpr Bytes kMeasuringError{32U << 20U};
-/// Kept available on the machine: a part of the capacity, and at most so much.
-constexpr std::uint64_t kReservePart = 32;
-constexpr Bytes kMostReserve{256U << 20U};
+double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
-/// On the page of who takes part and has no turn: long ago.
-constexpr TimePoint kNoTurn{Duration{1}};
-constexpr double kMostSlo = 0.5;
-/// Of the 99th percentile of requests, where nobody asks for another: 1 % of it cannot be measured.
-constexpr double kServingSlo = 0.1;
-/// The law whose shares the controller sets, and the one that needs turns.
-constexpr std::string_view kControlled = "gap";
-constexpr std::string_view kTurns = "token_window";
-
-bool is_law(const std::string& law) { return wire::to_law(law).has_value(); }
-
-std::string percent(double fraction) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f %%", fraction * 100);
-  return text;
-}
-
-std::string number(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%g", value);
-  return text;
-}
-
-policies::MemoryRange to_range(const wire::MemoryRange& range) {
-  policies::MemoryRange result{Bytes{range.min_bytes}, std::nullopt};
-  if (range.max_bytes) result.max = Bytes{*range.max_bytes};
-  return result;
-}
-
-std::string range_problem(const wire::MemoryRange& memory) {
-  if (!memory.max_bytes || memory.min_bytes <= *memory.max_bytes) return "";
-  return "memory minimum above maximum: " + to_string(Bytes{memory.min_bytes}) + " > " +
-         to_string(Bytes{*memory.max_bytes});
-}
-
-std::string slo_problem(JobClass job_class, double slo) {
-  if (job_class != JobClass::kGuaranteed) {
-    return "an SLO is the slowdown that a guaranteed job may see; this one is opportunistic";
+/// Adds what another device's coordinator says of a job.
+void merge_status(json& into, const json& other) {
+  for (const char* section : {"lease", "memory"}) {
+    for (const auto& [name, value] : other[section].items()) {
+      const bool sum = value.is_number_unsigned() && into[section][name].is_number_unsigned();
+      if (!sum || name == "revision") continue;
+      into[section][name] = into[section][name].get<std::uint64_t>() + value.get<std::uint64_t>();
+    }
   }
-  if (slo > 0 && slo <= kMostSlo) return "";
-  return "SLO outside 0 (excluded) to 50 %: " + number(slo * 100) + " %";
+  for (const json& member : other["members"]) into["members"].push_back(member);
+  for (const json& device : other["devices"]) into["devices"].push_back(device);
 }
 
-std::string range_problem(const wire::ShareRange& share) {
-  if (share.min >= 0 && share.min <= share.max && share.max <= 1) return "";
-  return "share must be MIN:MAX with 0 <= MIN <= MAX <= 1: " + number(share.min) + ":" +
-         number(share.max);
+/// Where two devices have a process of a job, the one with the lower number speaks for it: first
+/// ranks, then what started them.
+int place_of(const Job& job) {
+  constexpr int kAfterRanks = 1 << 30;
+  int place = INT32_MAX;
+  for (const Member& member : job.members) {
+    if (!job.trains(member)) continue;
+    place = std::min(place, member.role == "rank" ? member.rank : kAfterRanks);
+  }
+  return place;
+}
+
+bool has_ranks(const Job& job) {
+  return std::any_of(job.members.begin(), job.members.end(),
+                     [](const Member& member) { return member.role == "rank"; });
 }
 
 }  // namespace
 
-NodeCoordinator::NodeCoordinator(CoordinatorConfig config, HostDevice device, std::int64_t pid,
-                                 std::uint64_t start_ticks, TimePoint now, CoreTopology topology)
+NodeCoordinator::NodeCoordinator(CoordinatorConfig config, Device host, std::int64_t pid,
+                                 std::uint64_t start_ticks, TimePoint now, CoreTopology topology,
+                                 FindDevice find)
     : config_(std::move(config)),
-      device_(std::move(device)),
       pid_(pid),
       start_ticks_(start_ticks),
       started_(now),
-      idle_since_(now),
-      ledger_(device_.capacity, config_.confirm),
-      compute_(config_.compute),
-      topology_(std::move(topology)) {}
+      find_(std::move(find)),
+      topology_(std::move(topology)) {
+  devices_.push_back(
+      std::make_unique<DeviceCoordinator>(config_, std::move(host), pid_, start_ticks_, now));
+}
 
 void NodeCoordinator::send(const PeerId& peer, wire::Message message) {
   outgoing_.push_back({peer, std::move(message)});
 }
 
-std::vector<Outgoing> NodeCoordinator::take_outgoing() { return std::exchange(outgoing_, {}); }
+std::vector<Outgoing> NodeCoordinator::take_outgoing() {
+  std::vector<Outgoing> all = std::exchange(outgoing_, {});
+  for (const auto& device : devices_) {
+    std::vector<Outgoing> part = device->take_outgoing();
+    std::move(part.begin(), part.end(), std::back_inserter(all));
+  }
+  return all;
+}
+
+// --- who is where -------------------------------------------------------------------------------
+
+DeviceCoordinator& NodeCoordinator::add_device(Device device, TimePoint now) {
+  if (DeviceCoordinator* const known = find_device(device.id); known != nullptr) return *known;
+  CoordinatorConfig config = config_;
+  // Contexts, libraries and programs of others take memory of a GPU, too.
+  config.charge_unmanaged = config.charge_unmanaged || device.kind == DeviceKind::kGpu;
+  devices_.push_back(std::make_unique<DeviceCoordinator>(std::move(config), std::move(device), pid_,
+                                                         start_ticks_, now));
+  devices_.back()->take_cores(core_share_.cores, core_share_reason_, now);
+  return *devices_.back();
+}
+
+DeviceCoordinator* NodeCoordinator::find_device(const std::string& id) const {
+  const auto found = std::find_if(devices_.begin(), devices_.end(),
+                                  [&](const auto& each) { return each->device().id == id; });
+  return found == devices_.end() ? nullptr : found->get();
+}
+
+std::vector<DeviceCoordinator*> NodeCoordinator::devices_with(const JobId& job) const {
+  std::vector<DeviceCoordinator*> found;
+  for (const auto& device : devices_) {
+    if (device->table().find(job) != nullptr) found.push_back(device.get());
+  }
+  return found;
+}
+
+const DeviceCoordinator* NodeCoordinator::device_of(const JobId& id, std::int64_t pid) const {
+  for (DeviceCoordinator* const device : devices_with(id)) {
+    if (device->table().find(id)->member(pid) != nullptr) return device;
+  }
+  return nullptr;
+}
+
+// The host, for who is nowhere: there he is told so.
+DeviceCoordinator& NodeCoordinator::where(const JobId& id, std::int64_t pid) const {
+  for (DeviceCoordinator* const device : devices_with(id)) {
+    if (device->table().find(id)->member(pid) != nullptr) return *device;
+  }
+  return *devices_.front();
+}
+
+DeviceCoordinator* NodeCoordinator::device_to_ask(const JobId& job) const {
+  const auto found = devices_with(job);
+  const auto lowest =
+      std::min_element(found.begin(), found.end(), [&](const auto* a, const auto* b) {
+        return place_of(*a->table().find(job)) < place_of(*b->table().find(job));
+      });
+  return lowest == found.end() ? nullptr : *lowest;
+}
+
+bool NodeCoordinator::has_jobs() const {
+  return std::any_of(devices_.begin(), devices_.end(),
+                     [](const auto& device) { return !device->table().jobs().empty(); });
+}
+
+bool NodeCoordinator::has_job(const JobId& job) const { return !devices_with(job).empty(); }
+
+std::vector<const Job*> NodeCoordinator::jobs() const {
+  std::vector<const Job*> all;
+  for (const auto& device : devices_) {
+    for (const Job& job : std::as_const(*device).table().jobs()) all.push_back(&job);
+  }
+  return all;
+}
+
+FoundJob NodeCoordinator::find_live(const std::string& id_or_name) const {
+  std::vector<JobName> names;
+  for (const Job* const job : jobs()) names.push_back({job->id, job->name});
+  return find_job(names, id_or_name);
+}
+
+// --- messages -----------------------------------------------------------------------------------
+
+template <typename Message>
+void NodeCoordinator::hand_on(const PeerId& peer, const Message& message, TimePoint now) {
+  if constexpr (requires {
+                  message.pid + 0;
+                  message.job_id;
+                }) {
+    where(JobId{message.job_id}, message.pid).receive(peer, message, now);
+  } else {
+    host().receive(peer, message, now);  // which refuses it
+  }
+}
 
 void NodeCoordinator::receive(const PeerId& peer, const wire::Message& message, TimePoint now) {
   std::visit(
@@ -102,8 +164,7 @@ void NodeCoordinator::receive(const PeerId& peer, const wire::Message& message, 
         if constexpr (requires { handle(peer, m, now); }) {
           handle(peer, m, now);
         } else {
-          receive_malformed(
-              peer, wire::BadMessage("unknown_type", "a coordinator does not take such a message"));
+          hand_on(peer, m, now);
         }
       },
       message);
@@ -114,829 +175,328 @@ void NodeCoordinator::receive_malformed(const PeerId& peer, const wire::BadMessa
   send(peer, wire::Error{problem.code(), problem.what()});
 }
 
-// --- registration -----------------------------------------------------------------------------
-
-std::string NodeCoordinator::problem_with_pace(JobClass job_class,
-                                               const wire::SetRequest& message) {
-  if (message.law && !is_law(*message.law)) {
-    return "no pacing law '" + *message.law + "' (" + wire::law_names() + ")";
-  }
-  if (message.idle_class && job_class == JobClass::kGuaranteed) {
-    return "a guaranteed job stays out of the kernel's idle class";
-  }
-  if (message.affinity && job_class == JobClass::kGuaranteed) {
-    return "a guaranteed job stays on all its cores";
-  }
-  return message.slo ? slo_problem(job_class, *message.slo) : "";
-}
-
-double NodeCoordinator::minimum_shares_except(const JobId& job) const {
-  double sum = 0.0;
-  for (const Job& other : table_.jobs()) {
-    if (other.id != job && other.job_class == JobClass::kOpportunistic) sum += other.share.min;
-  }
-  return sum;
-}
-
-double NodeCoordinator::slo_of(const Job& job) const {
-  return job.slo.value_or(job.serves() ? kServingSlo : config_.compute.slo);
-}
-
-Bytes NodeCoordinator::floors_except(const JobId& job) const {
-  Bytes sum;
-  for (const Job& other : table_.jobs()) {
-    if (other.id != job && other.job_class == JobClass::kGuaranteed) sum += other.memory.min;
-  }
-  return sum;
-}
-
-void NodeCoordinator::update_floors() {
-  for (const Job& job : table_.jobs()) {
-    const Bytes floor = job.job_class == JobClass::kGuaranteed ? job.memory.min : Bytes{};
-    for (const Member& member : job.members) {
-      ledger_.set_floor(job.key(member), job.part_of(floor, member));
-    }
-  }
-}
-
-std::string NodeCoordinator::problem_with(const JobId& job, JobClass job_class,
-                                          const std::optional<wire::MemoryRange>& memory,
-                                          const std::optional<wire::ShareRange>& share) const {
-  if (share) {
-    if (std::string problem = range_problem(*share); !problem.empty()) return problem;
-    const double others = minimum_shares_except(job);
-    if (job_class == JobClass::kOpportunistic && share->min > 0 && others + share->min > 1.0) {
-      return "minimum shares add up to more than the device: " + number(share->min) + " and " +
-             number(others) + " of other jobs";
-    }
-  }
-  if (!memory) return "";
-  if (std::string problem = range_problem(*memory); !problem.empty()) return problem;
-  const Bytes min{memory->min_bytes};
-  if (min > device_.capacity) {
-    return "memory minimum above the device: " + to_string(min) + " > " +
-           to_string(device_.capacity);
-  }
-  const Bytes left = saturating_sub(device_.capacity, floors_except(job));
-  if (job_class == JobClass::kGuaranteed && min > left) {
-    return "its floor does not fit beside other floors: " + to_string(min) + " > " +
-           to_string(left);
-  }
-  return "";
-}
-
-Job* NodeCoordinator::admit(const PeerId& peer, const wire::Register& message, TimePoint now) {
-  Job job;
-  job.id = JobId{message.job_id};
-  job.name = message.name;
-  job.tenant = message.tenant;
-  job.job_class = message.job_class;
-  job.gang = {policies::GangId{message.gang}, message.epoch, message.world_size};
-  job.started = now;
-  job.memory = to_range(message.memory);
-  job.share = {message.share.min, message.share.max};
-  const std::string problem =
-      problem_with(job.id, message.job_class, message.memory, message.share);
-  if (!problem.empty()) {
-    job.job_class = JobClass::kOpportunistic;
-    job.reason = "runs as opportunistic without a minimum: " + problem;
-    job.memory.min = Bytes{};
-    if (!range_problem(message.memory).empty()) job.memory.max.reset();
-    if (!range_problem(message.share).empty()) job.share = {};
-    job.share.min = 0.0;
-  }
-  if (message.slo && job.job_class == message.job_class) {
-    const std::string wrong = slo_problem(job.job_class, *message.slo);
-    if (wrong.empty()) job.slo = message.slo;
-    if (!wrong.empty()) job.reason += (job.reason.empty() ? "" : "; ") + wrong;
-  }
-  const std::string usual = job.job_class == JobClass::kGuaranteed ? "open" : config_.law;
-  job.law = is_law(message.law) && job.job_class == message.job_class ? message.law : usual;
-  if (!message.law.empty() && !is_law(message.law)) {
-    job.reason += (job.reason.empty() ? "" : "; ") + std::string{"no pacing law '"} + message.law +
-                  "', uses " + usual;
-  }
-  if (job.job_class == JobClass::kOpportunistic) forget_speeds();
-  Job* added = table_.add(std::move(job), wire::kMaxDeviceEntries);
-  if (added != nullptr) {
-    log(added->id, "arrival",
-        std::string{to_string(added->job_class)} + ", law " + added->law +
-            (added->reason.empty() ? "" : ": " + added->reason),
-        now);
-  } else {
-    send(peer, wire::Error{"full", "the device page has no entry left for job '" + message.job_id +
-                                       "': all " + std::to_string(wire::kMaxDeviceEntries) +
-                                       " are in use"});
-  }
-  return added;
-}
-
-void NodeCoordinator::send_registered(const Job& job, const Member& member) {
-  wire::Registered reply;
-  reply.job_id = job.id.str();
-  reply.coordinator = config_.instance;
-  reply.coordinator_pid = pid_;
-  reply.capacity_bytes = device_.capacity.count();
-  reply.limit_bytes = ledger_.limit(job.key(member)).count();
-  reply.share_min = job.share.min;
-  reply.share_max = job.share.max;
-  reply.law = job.law;
-  reply.job_class = job.job_class;
-  reply.revision = job.revision;
-  reply.reason = job.reason;
-  if (reply.reason.empty() && !member.is_managed()) reply.reason = "listed only: " + member.role;
-  if (reply.reason.empty() && job.job_class == JobClass::kGuaranteed) {
-    for (const Job& other : table_.jobs()) {
-      if (other.id == job.id || other.job_class != JobClass::kGuaranteed) continue;
-      reply.reason =
-          "beside another guaranteed job, '" + other.name +
-          "': opportunistic jobs yield to both, and these two do not yield to each other";
-      break;
-    }
-  }
-  send(member.peer, reply);
+std::uint64_t NodeCoordinator::malformed_total() const {
+  std::uint64_t total = malformed_total_;
+  for (const auto& device : devices_) total += device->malformed_total();
+  return total;
 }
 
 void NodeCoordinator::handle(const PeerId& peer, const wire::Register& message, TimePoint now) {
-  if (message.role != "main" && message.role != "rank" && message.role != "helper") {
-    receive_malformed(peer, wire::BadMessage("malformed",
-                                             "field 'role' must be \"main\", \"rank\" or "
-                                             "\"helper\": '" +
-                                                 message.role + "'"));
+  std::string id = message.device.value_or(kHostId);
+  if (id.empty()) id = kHostId;  // where its cores are
+  DeviceCoordinator* to = find_device(id);
+  if (to == nullptr) {
+    FoundDevice found = find_ != nullptr ? find_(id) : FoundDevice{{}, "GPUs are not managed here"};
+    if (!found.device) {
+      send(peer, wire::Error{"no_device", "no device '" + id + "': " + found.problem});
+      return;
+    }
+    to = &add_device(*std::move(found.device), now);
+  }
+  const JobId job{message.job_id};
+  std::optional<Job> before;
+  std::shared_ptr<GangKeeper> gang;
+  for (DeviceCoordinator* const device : devices_with(job)) {
+    gang = device->table().find(job)->gang_keeper;
+    if (device != to) before = device->member_moved(job, message.pid, to->device().id, now);
+  }
+  const bool is_new = to->table().find(job) == nullptr;
+  to->receive(peer, message, now);
+  if (gang != nullptr) to->share_gang(job, gang);
+  if (before && is_new) to->go_on_as(*std::move(before));
+  update_gangs(now);
+}
+
+void NodeCoordinator::handle(const PeerId& peer, const wire::StatusRequest& message,
+                             TimePoint now) {
+  send(peer, wire::StatusReply{status(message.job, now)});
+}
+
+// A job is changed on all its devices, or on none.
+void NodeCoordinator::handle(const PeerId& peer, const wire::SetRequest& message, TimePoint now) {
+  const FoundJob found = find_live(message.job);
+  if (!found.id) {
+    send(peer, wire::SetReply{message.job, 0, "refused", found.problem});
     return;
   }
-  const JobId id{message.job_id};
-  Job* job = table_.find(id);
-  Member* member = job != nullptr ? job->member(message.pid) : nullptr;
-  if (member != nullptr && member->start_ticks != message.start_ticks) {
-    member_gone(id, message.pid, Departure::kReplaced, now);
-    job = table_.find(id);
-    member = nullptr;
-  }
-  if (member != nullptr && member->role == message.role) {
-    member->peer = peer;  // said again, perhaps on a new connection
-    member->last_heard = now;
-    send_registered(*job, *member);
+  const std::vector<DeviceCoordinator*> devices = devices_with(*found.id);
+  for (DeviceCoordinator* const device : devices) {
+    if (device->problem_with(*found.id, message).empty()) continue;
+    send(peer, device->set(*found.id, message, now));  // refuses it, with the reason
     return;
   }
-  if (job == nullptr) job = admit(peer, message, now);
-  if (job == nullptr) return;
-  if (member == nullptr) member = &enlist(*job, message);
-  member->role = message.role;  // a helper may have become a rank
-  member->rank = message.rank;
-  member->peer = peer;
-  member->last_heard = now;
-  job->gang.world_size = std::max(job->gang.world_size, message.world_size);
-  // A first limit only ever grows from what it has, so that it needs no answer.
-  const LeaseKey key = job->key(*member);
-  const bool has_memory = !ledger_.charged(key).is_zero();
-  member->registered = has_memory;
-  if (has_memory) send_registered(*job, *member);
-  rebalance(now);
-  if (!has_memory) {
-    member->registered = true;
-    send_registered(*job, *member);
+  wire::SetReply all;
+  for (DeviceCoordinator* const device : devices) {
+    wire::SetReply reply = device->set(*found.id, message, now);
+    if (devices.size() > 1) reply.reason = device->device().id + ": " + reply.reason;
+    if (!all.reason.empty()) reply.reason = all.reason + "; " + reply.reason;
+    reply.revision = std::max(all.revision, reply.revision);
+    all = std::move(reply);
   }
-  if (job->paused || job->parked()) {
-    wire::Change change;
-    change.job_id = job->id.str();
-    change.revision = ++job->revision;
-    change.paused = true;
-    if (job->parked()) change.parked = true;
-    change.reason = job->parked() ? job->stage_reason : "the job is paused";
-    send(peer, change);
-  }
-  update_shares(now);
+  update_gangs(now);
+  send(peer, std::move(all));
 }
 
-Member& NodeCoordinator::enlist(Job& job, const wire::Register& message) {
-  Member member;
-  member.pid = message.pid;
-  member.start_ticks = message.start_ticks;
-  member.held = Bytes{message.held_bytes};
-  job.revision = std::max(job.revision, message.revision);
-  const Bytes limit{message.limit_bytes.value_or(message.held_bytes)};
-  const bool has_memory = !member.held.is_zero() || !limit.is_zero();
-  if (has_memory && device_.fraction > 0 && message.start_ticks < start_ticks_) {
-    // It held this when the available memory was read, so it was not counted then.
-    const double held = static_cast<double>(std::min(member.held, device_.machine).count());
-    const Bytes counted{static_cast<std::uint64_t>(held * device_.fraction)};
-    device_.capacity = std::min(device_.machine, device_.capacity + counted);
-    ledger_.set_capacity(device_.capacity);
+void NodeCoordinator::handle(const PeerId& peer, const wire::MapRequest& message, TimePoint now) {
+  const FoundJob found = find_live(message.job);
+  if (!found.id) {
+    send(peer, wire::Error{"unknown_job", found.problem});
+    return;
   }
-  ledger_.open(job.key(member), member.held, limit, job.revision, Bytes{});
-  job.members.push_back(std::move(member));
-  return job.members.back();
+  wire::MapRequest request = message;
+  request.job = found.id->str();
+  const bool known = message.pid && device_of(*found.id, *message.pid) != nullptr;
+  DeviceCoordinator& device = known ? where(*found.id, *message.pid) : *device_to_ask(*found.id);
+  device.receive(peer, request, now);
 }
 
-// --- reports and answers ------------------------------------------------------------------------
-
-NodeCoordinator::Sender NodeCoordinator::find_sender(const PeerId& peer, const std::string& job_id,
-                                                     std::int64_t pid, TimePoint now) {
-  Job* job = table_.find(JobId{job_id});
-  Member* member = job != nullptr ? job->member(pid) : nullptr;
-  if (member == nullptr) {
-    send(peer, wire::Error{"unknown_job", "process " + std::to_string(pid) + " of job '" + job_id +
-                                              "' is not registered here"});
-    return {};
+void NodeCoordinator::handle(const PeerId& peer, const wire::ExplainRequest& message,
+                             TimePoint now) {
+  const Told told = find_told(message.job);
+  if (told.job == nullptr) {
+    send(peer, wire::Error{"unknown_job", told.problem});
+    return;
   }
-  member->peer = peer;
-  member->last_heard = now;
-  return {job, member};
+  const double most = seconds(kHistory);
+  if (!(message.seconds > 0.0 && message.seconds <= most)) {
+    receive_malformed(
+        peer,
+        wire::BadMessage("malformed", "field 'seconds' must be above 0 and at most " +
+                                          json(most).dump() + ": " + json(message.seconds).dump()));
+    return;
+  }
+  const Duration last{std::llround(message.seconds * 1e9)};
+  send(peer, wire::ExplainReply{explain(told, last, message.series, now)});
 }
 
-void NodeCoordinator::handle(const PeerId& peer, const wire::Stats& message, TimePoint now) {
-  const auto [job, member] = find_sender(peer, message.job_id, message.pid, now);
-  if (member == nullptr) return;
-  const bool was_idle_class = job->in_idle_class();
-  member->stats = message.stats;
-  member->left = member->left || message.final;
-  const auto memory = member->stats.find("memory");
-  if (memory != member->stats.end() && memory->is_object()) {
-    if (const auto held = memory->find("device_bytes");
-        held != memory->end() && held->is_number_unsigned()) {
-      member->held = Bytes{held->get<std::uint64_t>()};
+json NodeCoordinator::explain(const Told& told, Duration last, bool series, TimePoint now) const {
+  return told.device->explain(*told.job, told.ended, last, series, now);
+}
+
+NodeCoordinator::Told NodeCoordinator::find_told(const std::string& id_or_name) const {
+  const FoundJob live = find_live(id_or_name);
+  if (live.id) {
+    const DeviceCoordinator* const device = device_to_ask(*live.id);
+    return {device, device->table().find(*live.id), nullptr, ""};
+  }
+  const auto has_name = [&](const Job& job) { return job.name == id_or_name; };
+  std::string known;
+  std::vector<JobName> added;
+  const auto add = [&](const Job& job, const char* more) {
+    const JobName name{job.id, job.name + more};
+    if (std::find(added.begin(), added.end(), name) != added.end()) return;  // on another device
+    added.push_back(name);
+    known += (known.empty() ? "" : ", ") + name.id.str() + " (" + name.name + ")";
+  };
+  for (const Job* const job : jobs()) {
+    if (has_name(*job)) return {nullptr, nullptr, nullptr, live.problem};  // more than one
+    add(*job, "");
+  }
+  Told newest;
+  for (const auto& device : devices_) {
+    for (const DeviceCoordinator::Ended& past : std::views::reverse(device->ended())) {
+      if (!past.job) continue;
+      add(*past.job, ", ended");
+      if (past.job->id.str() != id_or_name && !has_name(*past.job)) continue;
+      if (newest.job != nullptr && newest.ended->ended >= past.ended) continue;
+      newest = {device.get(), &*past.job, &past, ""};
     }
   }
-  if (was_idle_class != job->in_idle_class()) update_shares(now);
+  if (newest.job != nullptr) return newest;
+  return {nullptr, nullptr, nullptr,
+          "no job '" + id_or_name + "' of the last ten minutes; " +
+              (known.empty() ? "none is known" : "known: " + known)};
 }
 
-void NodeCoordinator::handle(const PeerId& peer, const wire::Answer& message, TimePoint now) {
-  const auto [job, member] = find_sender(peer, message.job_id, message.pid, now);
-  if (member == nullptr) return;
-  const std::string& outcome = message.outcome;
-  if (outcome == "stale") {
-    // It knows a newer change than this one: ours of before a restart, or this one said twice.
-    job->revision = std::max(job->revision, message.revision);
-    member->outcome = outcome;
-    return;
-  }
-  if (outcome == "refused") {
-    member->outcome = outcome;
-    member->answer_reason = message.reason;
-    return;
-  }
-  if (outcome != "applied" && outcome != "deferred") {
-    receive_malformed(peer, wire::BadMessage("malformed",
-                                             "field 'outcome' must be \"applied\", \"deferred\", "
-                                             "\"stale\" or \"refused\": '" +
-                                                 outcome + "'"));
-    return;
-  }
-  const Bytes said{message.held_bytes};
-  const Bytes shown = shown_or_said(*member, said);
-  if (!ledger_.confirm(job->key(*member), message.revision, shown)) return;
-  member->held = said;
-  member->outcome = outcome;
-  member->answer_reason = message.reason;
-  if (shown > said && ledger_.shrinking(job->key(*member))) {
-    member->answer_reason += (message.reason.empty() ? "" : "; ") +
-                             std::string{"says that it holds "} + to_string(said) +
-                             ", the kernel shows " + to_string(shown);
-  }
-  rebalance(now);
+// --- what is seen -------------------------------------------------------------------------------
+
+void NodeCoordinator::observe_page(const JobId& job, std::int64_t pid, const PageReading& reading,
+                                   TimePoint now) {
+  where(job, pid).observe_page(job, pid, reading, now);
 }
 
-void NodeCoordinator::handle(const PeerId& peer, const wire::AskMemory& message, TimePoint now) {
-  const auto [job, member] = find_sender(peer, message.job_id, message.pid, now);
-  if (member == nullptr) return;
-  member->held = Bytes{message.held_bytes};
-  if (!member->is_managed()) {
-    send(peer,
-         wire::Error{"no_memory", "a " + member->role + " of a job has no part of its limit"});
-    return;
-  }
-  // More than the device is answered like all that does not fit; so the sum cannot overflow.
-  const Bytes most = device_.capacity + Bytes{1};
-  const Bytes total =
-      std::min(most, std::min(most, member->held) + std::min(most, Bytes{message.needed_bytes}));
-  member->ask = Member::Ask{total, now + config_.ask_timeout};
-  rebalance(now);
-}
-
-// --- memory -------------------------------------------------------------------------------------
-
-Bytes NodeCoordinator::shown_or_said(const Member& member, Bytes said) const {
-  // What it usually holds beside must be known, or all of that would look like memory kept back.
-  if (!config_.prove_releases || !member.resident || !member.beside.known()) return said;
-  const Bytes shown = saturating_sub(*member.resident, member.beside.value());
-  return shown > said + kMeasuringError ? shown : said;
-}
-
-void NodeCoordinator::observe_use(const JobId& id, JobUse use, TimePoint now) {
-  Job* job = table_.find(id);
-  if (job == nullptr) return;
-  job->note_use(now, std::move(use));
-  if (config_.charge_unmanaged) ledger_.set_unmanaged(id, job->unmanaged());
-}
-
-void NodeCoordinator::observe_cpu(const JobId& id, std::int64_t pid, const ThreadTimes& threads,
+void NodeCoordinator::observe_cpu(const JobId& job, std::int64_t pid, const ThreadTimes& threads,
                                   std::optional<Duration> io_stalled, TimePoint now) {
-  Job* job = table_.find(id);
-  Member* member = job != nullptr ? job->member(pid) : nullptr;
-  if (member == nullptr) return;
-  member->cpu.note(threads, pid);
-  // What a job does before its first step is no part of its steps.
-  const bool steps = member->page && member->page->step_number > 0;
-  if (job->job_class != JobClass::kGuaranteed || !job->trains(*member)) return;
-  member->pace.note(member->cpu.totals());
-  if (steps) {
-    member->time_use.note(now, member->cpu.totals(), io_stalled.value_or(Duration{}), was_quiet_);
+  where(job, pid).observe_cpu(job, pid, threads, io_stalled, now);
+}
+
+void NodeCoordinator::observe_need(const JobId& job, const ThreadTimes& threads,
+                                   const wire::CoreSet& allowed, TimePoint now) {
+  for (DeviceCoordinator* const device : devices_with(job)) {
+    device->observe_need(job, threads, allowed, now);
   }
 }
 
-void NodeCoordinator::observe_need(const JobId& id, const ThreadTimes& threads,
-                                   const wire::CoreSet& allowed, TimePoint now) {
-  Job* job = table_.find(id);
-  if (job == nullptr) return;
-  job->need.note(now, threads);
-  job->allowed = allowed;
+void NodeCoordinator::observe_group(const JobId& job, const GroupOutcome& outcome) {
+  for (DeviceCoordinator* const device : devices_with(job)) device->observe_group(job, outcome);
 }
 
-void NodeCoordinator::observe_group(const JobId& id, const GroupOutcome& outcome) {
-  if (Job* job = table_.find(id); job != nullptr) job->group = outcome;
+void NodeCoordinator::observe_use(const DeviceId& id, const JobId& job, JobUse use, TimePoint now) {
+  DeviceCoordinator* const device = find_device(id.str());
+  if (device != nullptr) device->observe_use(job, std::move(use), now);
+}
+
+void NodeCoordinator::observe_available(const DeviceId& id, Bytes available, TimePoint now,
+                                        const std::map<std::int64_t, Bytes>& holders) {
+  DeviceCoordinator* const device = find_device(id.str());
+  if (device != nullptr) device->observe_available(available, holders, now);
 }
 
 std::vector<LeaseKey> NodeCoordinator::take_timed() {
-  std::vector<LeaseKey> processes;
-  if (!std::exchange(stretch_changed_, false)) return processes;
-  for (const Job& job : table_.jobs()) {
-    if (job.job_class != JobClass::kGuaranteed) continue;
-    for (const Member& member : job.members) {
-      if (job.trains(member)) processes.push_back(job.key(member));
-    }
+  std::vector<LeaseKey> all;
+  for (const auto& device : devices_) {
+    const std::vector<LeaseKey> part = device->take_timed();
+    all.insert(all.end(), part.begin(), part.end());
   }
-  return processes;
+  return all;
 }
 
-void NodeCoordinator::observe_available(Bytes available, TimePoint now) {
-  available_ = available;
-  Bytes used = ledger_.total_unmanaged();
-  for (const Job& job : table_.jobs()) {
-    for (const Member& member : job.members) used += std::min(member.held, device_.capacity);
-  }
-  const Bytes reserve = std::min(kMostReserve, Bytes{device_.capacity.count() / kReservePart});
-  const Bytes usable = used + saturating_sub(available, reserve);
-  outside_.note(now, saturating_sub(device_.capacity, usable));
-  ledger_.set_outside(outside_.value());
-}
-
-DeviceView NodeCoordinator::device_view(TimePoint now) const {
-  DeviceView device;
-  device.id = DeviceId{device_.id};
-  device.now = now;
-  device.capacity = device_.capacity;
-  device.outside = ledger_.outside();
-  device.cores = device_.cores;
-  for (const Job& job : table_.jobs()) {
-    JobView view;
-    view.id = job.id;
-    view.tenant = TenantId{job.tenant};
-    view.job_class = job.job_class;
-    view.gang = job.gang;
-    view.memory = job.memory;
-    view.share = job.share;
-    view.paused = job.paused;
-    view.limit = job.target;
-    for (const Member& member : job.members) {
-      if (!member.is_managed()) continue;
-      view.ranks.push_back({member.rank, ledger_.limit(job.key(member)), member.held});
-      view.held += member.held;
-      view.wanted += member.wanted();
-      if (member.ask) view.asked = std::max(view.asked, member.ask->total * job.managed_count());
-    }
-    view.unmanaged = ledger_.unmanaged(job.id);
-    view.lease = job.lease.lease();
-    view.speeds = job.speeds.points();
-    view.owed = job.owed;
-    view.owed_since = job.owed_since;
-    view.stage = job.stage;
-    view.stage_since = job.stage_since;
-    std::sort(view.ranks.begin(), view.ranks.end(),
-              [](const auto& a, const auto& b) { return a.rank < b.rank; });
-    device.jobs.push_back(std::move(view));
-  }
-  return device;
-}
-
-policies::NodeView NodeCoordinator::view(TimePoint now) const {
-  return {policies::NodeId{config_.instance}, now, {device_view(now)}};
-}
-
-void NodeCoordinator::observe_jobs(TimePoint now) {
-  update_floors();
-  for (Job& job : table_.jobs()) {
-    Bytes wanted;
-    Bytes asked;
-    Bytes owed;
-    for (const Member& member : job.members) {
-      const LeaseKey key = job.key(member);
-      owed += saturating_sub(ledger_.charged(key), ledger_.limit(key));
-      if (!member.is_managed()) continue;
-      wanted += member.wanted();
-      if (member.ask) asked = std::max(asked, member.ask->total * job.managed_count());
-    }
-    job.lease.note(now, std::max(wanted, asked));
-    if (job.owed.is_zero()) job.owed_since = now;
-    job.owed = owed;
-  }
-}
-
-void NodeCoordinator::change_stage(Job& job, const policies::StageChange& change, TimePoint now) {
-  job.stage = change.stage;
-  job.stage_since = now;
-  job.stage_reason = change.reason;
-  log(job.id, "memory", std::string{policies::to_string(change.stage)} + ": " + change.reason, now);
-  wire::Change message;
-  message.job_id = job.id.str();
-  message.revision = ++job.revision;
-  message.paused = job.paused || job.parked();
-  message.parked = job.parked();
-  message.reason = change.reason;
-  for (const Member& member : job.members) {
-    if (member.registered) send(member.peer, message);
-  }
-}
-
-void NodeCoordinator::rebalance(TimePoint now) {
-  observe_jobs(now);
-  const policies::Plan plan = decide_memory(device_view(now), config_.memory);
-  for (const auto& change : plan.stages) change_stage(*table_.find(change.job), change, now);
-  for (const auto& change : plan.memory) {
-    Job* job = table_.find(change.job);
-    if (job->target != change.limit) {
-      log(job->id, "memory", "limit " + to_string(change.limit) + ": " + change.reason, now);
-    }
-    job->target = change.limit;
-    job->target_reason = change.reason;
-  }
-  apply_targets(now);
-  settle_asks(now);
-}
-
-void NodeCoordinator::apply_targets(TimePoint now) {
-  for (const bool shrink : {true, false}) {
-    if (!shrink && now < started_ + config_.recovery) return;
-    for (const JobClass job_class : {JobClass::kGuaranteed, JobClass::kOpportunistic}) {
-      for (Job& job : table_.jobs()) {
-        if (job.job_class != job_class) continue;
-        for (Member& member : job.members) move_toward_target(job, member, shrink, now);
-      }
-    }
-  }
-}
-
-void NodeCoordinator::move_toward_target(Job& job, Member& member, bool shrink, TimePoint now) {
-  const Bytes target = job.part_of(job.target, member);
-  const Bytes limit = ledger_.limit(job.key(member));
-  if (shrink) {
-    if (target < limit) tell(job, member, target, job.target_reason, now);
-    return;
-  }
-  if (target <= limit) return;
-  const Bytes reachable = ledger_.reachable(job.key(member), target);
-  // A part of the way is worth a message when it is a good part.
-  const Bytes worthwhile{std::max(kLeastGrowth, target.count() / 10)};
-  if (reachable == target || reachable >= limit + worthwhile) {
-    tell(job, member, reachable, job.target_reason, now);
-  }
-}
-
-void NodeCoordinator::tell(Job& job, Member& member, Bytes limit, const std::string& reason,
-                           TimePoint now) {
-  ++job.revision;
-  ledger_.tell(job.key(member), limit, job.revision);
-  member.told_at = now;
-  if (member.ask && limit >= member.ask->total) member.ask.reset();
-  if (!member.registered) return;
-  wire::Change change;
-  change.job_id = job.id.str();
-  change.revision = job.revision;
-  change.limit_bytes = limit.count();
-  change.reason = reason;
-  send(member.peer, change);
-}
-
-void NodeCoordinator::settle_asks(TimePoint now) {
-  for (Job& job : table_.jobs()) {
-    for (Member& member : job.members) {
-      if (!member.ask) continue;
-      const Bytes total = member.ask->total;
-      const Bytes limit = ledger_.limit(job.key(member));
-      if (limit >= total) {  // it may have it already: say so
-        tell(job, member, limit, "within its limit", now);
-        continue;
-      }
-      const bool hopeless = job.part_of(job.target, member) < total;
-      if (!hopeless && now < member.ask->deadline) continue;
-      const std::string why =
-          hopeless ? "it may have " + to_string(job.part_of(job.target, member)) + " (" +
-                         job.target_reason + ")"
-                   : "other jobs did not give it back in time; limit " + to_string(limit);
-      member.ask.reset();
-      send(member.peer, wire::Error{"no_memory", "needs " + to_string(total) + ": " + why});
-    }
-  }
-}
-
-void NodeCoordinator::retell(TimePoint now) {
-  for (Job& job : table_.jobs()) {
-    for (Member& member : job.members) {
-      const LeaseKey key = job.key(member);
-      const bool refused = member.outcome == "refused";
-      const Duration wait = refused ? 10 * config_.retell_after : config_.retell_after;
-      const bool open = ledger_.shrinking(key) || member.outcome == "stale";
-      if (member.registered && open && now - member.told_at >= wait) {
-        tell(job, member, ledger_.limit(key), job.target_reason, now);
-      }
-    }
-  }
+void NodeCoordinator::member_gone(const JobId& job, std::int64_t pid, Departure departure,
+                                  TimePoint now) {
+  where(job, pid).member_gone(job, pid, departure, now);
+  update_gangs(now);
+  update_cores(now);
 }
 
 // --- time ---------------------------------------------------------------------------------------
 
-void NodeCoordinator::observe_page(const JobId& id, std::int64_t pid, const PageReading& reading,
-                                   TimePoint now) {
-  Job* job = table_.find(id);
-  Member* member = job != nullptr ? job->member(pid) : nullptr;
-  if (member == nullptr) return;
-  if (!member->page || member->page->heartbeat != reading.heartbeat) member->last_heard = now;
-  const bool moved = !member->page || member->page->step_number != reading.step_number ||
-                     member->page->waits != reading.waits;
-  if (moved && job->job_class == JobClass::kGuaranteed) newest_move_ = now;
-  member->page = reading;
-}
-
-bool NodeCoordinator::wants_sampling() const {
-  const auto has = [&](JobClass job_class) {
-    return std::any_of(table_.jobs().begin(), table_.jobs().end(),
-                       [&](const Job& job) { return job.job_class == job_class; });
-  };
-  return gives_turns_ || (has(JobClass::kGuaranteed) && has(JobClass::kOpportunistic));
-}
-
-Duration NodeCoordinator::sampling_period(TimePoint now) const noexcept {
-  const bool gangs = std::any_of(table_.jobs().begin(), table_.jobs().end(), [](const Job& job) {
-    return job.job_class == JobClass::kOpportunistic && job.gang.world_size > 1;
-  });
-  const bool by_cores = std::any_of(table_.jobs().begin(), table_.jobs().end(), [](const Job& job) {
-    return job.job_class == JobClass::kGuaranteed && job.signal == StepSignal::kCores;
-  });
-  const bool calm = !gives_turns_ && !compute_.window_closed() && !gangs && !by_cores &&
-                    now - newest_move_ >= kCalmAfter;
-  return calm ? kCalmSampling : kSampling;
-}
-
-TimePoint NodeCoordinator::next_sample() const noexcept {
-  return gives_turns_ && !turns_.turn().holder.empty() ? turns_.turn().until : TimePoint::max();
-}
-
-void NodeCoordinator::sample(TimePoint now) { update_shares(now); }
-
-void NodeCoordinator::measure_speeds(TimePoint now) {
-  const bool alone = std::none_of(table_.jobs().begin(), table_.jobs().end(), [](const Job& job) {
-    return job.job_class == JobClass::kGuaranteed;
-  });
-  for (Job& job : table_.jobs()) {
-    Bytes granted;
-    for (const Member& member : job.members) granted += ledger_.limit(job.key(member));
-    const Member* speaker = job.speaker();
-    const bool steps = speaker != nullptr && speaker->page && speaker->page->step_number > 0;
-    // Beside a guaranteed job the gate paces it, whatever memory it has.
-    const bool steady = alone && steps && !job.paused && !job.parked() && job.owed.is_zero() &&
-                        granted.count() + job.members.size() >= job.target.count();
-    job.speeds.note(now, job.target, steps ? speaker->page->step_number : 0, steady);
-  }
-}
-
-void NodeCoordinator::forget_speeds() noexcept {
-  for (Job& job : table_.jobs()) job.speeds.clear();
-}
-
-void NodeCoordinator::tick(TimePoint now) {
-  measure_speeds(now);
-  rebalance(now);
-  retell(now);
-  update_shares(now);
-  update_cores(now);
-  keep_history(now);
-  forget_ended(now);
-}
-
-void NodeCoordinator::log(const JobId& job, std::string kind, std::string text, TimePoint now) {
-  log_.note({now, job, std::move(kind), std::move(text)});
-}
-
-void NodeCoordinator::update_shares(TimePoint now) {
-  ComputeView view;
-  view.now = now;
-  view.device = DeviceId{device_.id};
-  for (Job& job : table_.jobs()) {
-    if (job.job_class == JobClass::kOpportunistic) {
-      view.opportunistic.push_back({job.id, job.share, job.paused || job.parked(),
-                                    job.in_idle_class(), job.law == kControlled,
-                                    used_of_late(job, now), job.hand_overs});
-      continue;
-    }
-    follow_signal(job, now);
-    ComputeView::Guaranteed seen{job.id, 0, {}, slo_of(job), job.signal, job.gaps};
-    if (job.signal == StepSignal::kCores) {
-      if (const Member* slowest = job.slowest_on_cores(); slowest != nullptr) {
-        seen.step_number = job.step_knowledge().stretches;
-        seen.step_last = slowest->pace.length();
-      }
-    } else if (const Member* slowest = job.slowest(); slowest != nullptr) {
-      seen.step_number = slowest->page->step_number;
-      seen.step_last = slowest->page->step_last;
-      seen.step_end = slowest->page->step_end;
-    }
-    view.guaranteed.push_back(seen);
-  }
-  const policies::Plan plan = compute_.update(view);
-  const bool quiet = compute_.window_closed() || !wants_sampling();
-  const bool changed = quiet != std::exchange(was_quiet_, quiet);
-  stretch_changed_ = stretch_changed_ || changed;
-  for (const auto& change : plan.shares) {
-    Job* job = table_.find(change.job);
-    // What a window closes for a moment is one line, not one for each job and way.
-    if (job->share_now != change.share && !compute_.window_closed() && !changed) {
-      log(job->id, "share",
-          percent(job->share_now) + " -> " + percent(change.share) + ": " + change.reason, now);
-    } else if (compute_.window_closed() && changed) {
-      log(job->id, "window", change.reason, now);
-    }
-    job->share_now = change.share;
-    job->share_reason = change.reason;
-    GapDecision rules = compute_.gap_rules(change.job);
-    if (rules.state.level != job->gap_rules.state.level) {
-      log(job->id, "gaps", rules.reason, now);
-    }
-    job->gap_rules = std::move(rules);
-  }
-  update_turns(now);
+void NodeCoordinator::sample(TimePoint now) {
+  for (const auto& device : devices_) device->sample(now);
   update_gangs(now);
 }
 
-void NodeCoordinator::follow_signal(Job& job, TimePoint now) {
-  const StepKnowledge known = job.step_knowledge();
-  const StepSignal before = std::exchange(job.signal, choose_signal(known, job.signal));
-  if (job.signal == before) return;
-  std::string why;
-  if (job.signal == StepSignal::kCores) {
-    why = known.number == 0 ? "time on its cores: no step was seen"
-                            : "time on its cores: what it shows as steps is too irregular";
-  } else {
-    why = job.signal == StepSignal::kTail ? "the 99th percentile of its requests" : "its steps";
+void NodeCoordinator::tick(TimePoint now) {
+  for (const auto& device : devices_) device->tick(now);
+  update_gangs(now);
+  update_cores(now);
+}
+
+bool NodeCoordinator::wants_sampling() const {
+  return std::any_of(devices_.begin(), devices_.end(),
+                     [](const auto& device) { return device->wants_sampling(); });
+}
+
+Duration NodeCoordinator::sampling_period(TimePoint now) const noexcept {
+  Duration shortest = devices_.front()->sampling_period(now);
+  for (const auto& device : devices_) {
+    if (device->wants_sampling()) shortest = std::min(shortest, device->sampling_period(now));
   }
-  log(job.id, "steps", "slowdown is measured by " + why, now);
+  return shortest;
 }
 
-bool NodeCoordinator::is_closed(const Job& job) const {
-  return job.paused || job.parked() || (job.law == kControlled && compute_.window_closed());
+TimePoint NodeCoordinator::next_sample() const noexcept {
+  TimePoint next = TimePoint::max();
+  for (const auto& device : devices_) next = std::min(next, device->next_sample());
+  return next;
 }
 
+TimePoint NodeCoordinator::idle_since() const {
+  TimePoint last = started_;
+  for (const auto& device : devices_) last = std::max(last, device->idle_since());
+  return last;
+}
+
+// Ranks on several devices are one gang: an order to close on one of them is one for all.
 void NodeCoordinator::update_gangs(TimePoint now) {
-  for (Job& job : table_.jobs()) {
-    if (job.job_class != JobClass::kOpportunistic) continue;
-    GangView view{now, job.gang.world_size, is_closed(job), {}};
-    for (const Member& member : job.members) {
-      if (!job.trains(member)) continue;
-      GangRank rank{member.pid, member.rank, member.page.has_value(), {}, 0, 0, 0, 0};
-      if (member.page) {
-        rank.heartbeat = member.page->heartbeat;
-        rank.begun = member.page->collectives_begun;
-        rank.ended = member.page->collectives_ended;
-        rank.epoch = member.page->gang_epoch;
-        rank.stand = member.page->gang_stand;
+  for (const auto& device : devices_) {
+    for (const Job& job : device->table().jobs()) {
+      if (job.job_class != JobClass::kOpportunistic || device_to_ask(job.id) != device.get()) {
+        continue;
       }
-      view.ranks.push_back(rank);
+      GangView view{now, job.gang.world_size, false, {}};
+      const std::vector<DeviceCoordinator*> parts = devices_with(job.id);
+      const bool any = std::any_of(parts.begin(), parts.end(), [&](const auto* part) {
+        return has_ranks(*part->table().find(job.id));
+      });
+      for (DeviceCoordinator* const part : parts) {
+        const Job& there = *part->table().find(job.id);
+        if (!any || has_ranks(there)) part->add_ranks(there, view);  // else it only started them
+      }
+      std::sort(view.ranks.begin(), view.ranks.end(),
+                [](const GangRank& a, const GangRank& b) { return a.rank < b.rank; });
+      const std::string news = job.gang_keeper->update(view);
+      if (!news.empty()) device->log(job.id, "gang", news, now);
     }
-    std::sort(view.ranks.begin(), view.ranks.end(),
-              [](const GangRank& a, const GangRank& b) { return a.rank < b.rank; });
-    const std::string news = job.gang_keeper.update(view);
-    if (!news.empty()) log(job.id, "gang", news, now);
-  }
-}
-
-void NodeCoordinator::update_turns(TimePoint now) {
-  std::vector<TurnClient> clients;
-  double requested = 0.0;
-  for (const Job& job : table_.jobs()) {
-    if (job.job_class == JobClass::kGuaranteed || job.law != kTurns) continue;
-    TurnClient client{job.id, job.share.min, job.share.max, !job.paused && !job.parked(), true, {}};
-    for (const Member& member : job.members) {
-      if (job.trains(member) && member.page)
-        client.burst = std::max(client.burst, member.page->burst);
-    }
-    requested += client.request;
-    clients.push_back(std::move(client));
-  }
-  const bool anybody = !clients.empty();
-  for (const Job& job : table_.jobs()) {
-    if (!anybody || job.job_class != JobClass::kGuaranteed) continue;
-    const bool waits = std::all_of(job.members.begin(), job.members.end(), [&](const Member& m) {
-      return !job.trains(m) || (m.page && m.page->waits);
-    });
-    // It requests what the others do not.
-    clients.push_back({job.id, std::max(job.share.min, 1.0 - requested), 1.0, !waits, false, {}});
-  }
-  // Who is alone, and may use all, needs no turns.
-  gives_turns_ = clients.size() > 1 || (anybody && clients.front().limit < 1.0);
-  if (gives_turns_) {
-    (void)turns_.update(now, clients);
-  } else {
-    turns_ = TurnScheduler{};
   }
 }
 
 void NodeCoordinator::update_cores(TimePoint now) {
   CoreShareInput input;
   input.now = now;
-  input.cores = device_.cores;
-  for (const Job& job : table_.jobs()) {
-    if (job.job_class == JobClass::kOpportunistic) {
-      input.opportunistic = true;
-      continue;
-    }
-    input.guaranteed.push_back(
-        {job.name, job.need.seen(), job.allowed, compute_.slowdown(job.id), slo_of(job)});
-  }
+  input.cores = host().device().cores;
+  for (const auto& device : devices_) device->add_needs(input);
   CoreShareDecision decision = decide_cores(input, core_share_, topology_);
-  if (decision.state.cores != core_share_.cores) {
-    for (const Job& job : table_.jobs()) {
-      if (job.job_class == JobClass::kOpportunistic) log(job.id, "cores", decision.reason, now);
-    }
-    compute_.surroundings_changed(now);
-  }
   core_share_ = std::move(decision.state);
   core_share_reason_ = std::move(decision.reason);
+  for (const auto& device : devices_) {
+    device->take_cores(core_share_.cores, core_share_reason_, now);
+  }
 }
 
-std::vector<PageEntry> NodeCoordinator::page_entries(TimePoint now) const {
-  std::vector<PageEntry> entries;
-  const bool closed = compute_.window_closed();
-  double slo = config_.compute.slo;
-  bool any_slo = false;
-  for (const Job& job : table_.jobs()) {
-    if (job.job_class != JobClass::kGuaranteed) continue;
-    slo = any_slo ? std::min(slo, slo_of(job)) : slo_of(job);
-    any_slo = true;
+// --- status -------------------------------------------------------------------------------------
+
+json NodeCoordinator::job_status(const JobId& id, TimePoint now) const {
+  DeviceCoordinator* const first = device_to_ask(id);
+  const auto status_on = [&](const DeviceCoordinator& device) {
+    json status = device.job_status(*device.table().find(id), now);
+    status["devices"] = {device.device().id};
+    return status;
+  };
+  json status = status_on(*first);
+  for (DeviceCoordinator* const other : devices_with(id)) {
+    if (other != first) merge_status(status, status_on(*other));
   }
-  for (const Job& job : table_.jobs()) {
-    PageEntry entry;
-    entry.slot = job.slot;
-    entry.job_id = job.id.str();
-    entry.job_class = job.job_class;
-    entry.law = job.law;
-    entry.paused = job.paused || job.parked();
-    entry.slo = slo;
-    if (gives_turns_ && job.law == kTurns && job.job_class == JobClass::kOpportunistic) {
-      entry.turn_until = turns_.turn().holder == job.id ? turns_.turn().until : kNoTurn;
-    }
-    for (const Member& m : job.members) entry.memory_grant += ledger_.limit(job.key(m));
-    if (job.job_class == JobClass::kOpportunistic) entry.cores = core_share_.cores;
-    entry.gang_epoch = job.gang_keeper.page_epoch();
-    if (job.job_class == JobClass::kGuaranteed) {
-      entry.share_min = job.share.min;
-      entry.share_max = job.share.max;
-      entry.lease_until = now + kLease;
-    } else if (job.law == kControlled) {
-      entry.gap_rules = job.gap_rules.rules;
-      entry.share_min = closed ? 0.0 : job.share_now;
-      entry.share_max = closed ? 0.0 : job.share.max;
-    } else {
-      entry.share_min = job.share.min;
-      entry.share_max = job.share.max;
-    }
-    entries.push_back(std::move(entry));
-  }
-  return entries;
+  return status;
 }
 
-// --- departure ----------------------------------------------------------------------------------
-
-void NodeCoordinator::member_gone(const JobId& id, std::int64_t pid, Departure departure,
-                                  TimePoint now) {
-  Job* job = table_.find(id);
-  Member* member = job != nullptr ? job->member(pid) : nullptr;
-  if (member == nullptr) return;
-  const bool last = member->role != "helper" &&
-                    std::none_of(job->members.begin(), job->members.end(), [&](const Member& m) {
-                      return m.pid != pid && m.role != "helper";
-                    });
-  if (last) {
-    std::string reason = member->left ? "ended" : "killed or crashed: gone without a last report";
-    if (departure == Departure::kSilent) reason = "no sign of life";
-    end_job(*job, reason, now);
-  } else {
-    ledger_.close(job->key(*member));
-    job->gone_core_time += member->cpu.totals().run;
-    std::erase_if(job->members, [&](const Member& m) { return m.pid == pid; });
-    if (job->members.empty()) end_job(*job, "ended", now);
+json NodeCoordinator::status(const std::string& job, TimePoint now) {
+  const auto wanted = [&](const std::string& id, const std::string& name) {
+    return job.empty() || job == id || job == name;
+  };
+  json jobs = json::array();
+  json devices = json::array();
+  double windows = 0.0;
+  for (const auto& device : devices_) {
+    json shown = device->device_status(now);
+    windows += shown["window_seconds_total"].get<double>();
+    shown["opportunistic_cpus"] = core_share_.cores.to_string();
+    shown["opportunistic_cpus_reason"] = core_share_reason_;
+    devices.push_back(std::move(shown));
+    for (const Job& live : device->table().jobs()) {
+      if (wanted(live.id.str(), live.name) && device_to_ask(live.id) == device.get()) {
+        jobs.push_back(job_status(live.id, now));
+      }
+    }
   }
-  rebalance(now);
-  update_shares(now);
-  update_cores(now);
+  for (const auto& device : devices_) {
+    for (const DeviceCoordinator::Ended& ended : device->ended()) {
+      const json& identity = ended.status["job"];
+      if (!wanted(identity["id"].get<std::string>(), identity["name"].get<std::string>())) continue;
+      jobs.push_back(ended.status);
+      jobs.back()["devices"] = {device->device().id};
+      jobs.back()["started_seconds_ago"] = seconds(now - ended.started);
+      jobs.back()["ended_seconds_ago"] = seconds(now - ended.ended);
+    }
+  }
+  return json{{"schema", 1},
+              {"coordinator",
+               {{"instance", config_.instance},
+                {"pid", pid_},
+                {"version", config_.version},
+                {"uptime_seconds", seconds(now - started_)},
+                {"malformed_frames_total", malformed_total()},
+                {"socket", config_.socket},
+                {"slo", config_.compute.slo},
+                {"trickle", config_.compute.trickle},
+                {"window_seconds_total", windows}}},
+              {"devices", std::move(devices)},
+              {"jobs", std::move(jobs)}};
+}
+
+policies::NodeView NodeCoordinator::view(TimePoint now) const {
+  policies::NodeView node{policies::NodeId{config_.instance}, now, {}};
+  for (const auto& device : devices_) node.devices.push_back(device->view(now));
+  return node;
 }
 
 }  // namespace commensal::node

@@ -3,269 +3,139 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "allocator/base/clock.h"
-#include "coordinator/node/compute_controller.h"
-#include "coordinator/node/core_share.h"
-#include "coordinator/node/host_device.h"
-#include "coordinator/node/job_table.h"
-#include "coordinator/node/ledger.h"
-#include "coordinator/node/memory_arbiter.h"
-#include "coordinator/node/turn_scheduler.h"
-#include "coordinator/wire/messages.h"
+#include "coordinator/node/device_coordinator.h"
 
 namespace commensal::node {
 
-struct CoordinatorConfig {
-  std::string instance = "default";
-  std::string version;
-  std::string socket;       ///< for the status
-  std::string law = "gap";  ///< of opportunistic jobs that ask for none; a name of wire::kLaws
-  ArbiterConfig memory;
-  ComputeConfig compute;
-  /// AskMemory is answered by then. An opportunistic job in a long step gives memory back after a
-  /// second, and moving it may take two more.
-  Duration ask_timeout = std::chrono::seconds(5);
-  Duration retell_after = std::chrono::seconds(1);  ///< a shrink that is not done is told again
-  /// After a crash, nothing grows so long, for the older instance's jobs to register again.
-  Duration recovery{};
-  ConfirmShrinks confirm = ConfirmShrinks::kYes;
-  /// The capacity covers all that jobs hold, not only what they manage.
-  bool charge_unmanaged = false;
-  /// A shrink counts when the kernel shows it, not when the job says so. False exists to show in a
-  /// test that the look is needed.
-  bool prove_releases = true;
+/// Finds a GPU of the machine by the id that a process gives.
+struct FoundDevice {
+  std::optional<Device> device;
+  std::string problem;  ///< why there is none, in words
 };
+using FindDevice = std::function<FoundDevice(const std::string& id)>;
 
-struct Outgoing {
-  PeerId peer;
-  wire::Message message;
-};
-
-/// One job's entry on the device page, as it should be.
-struct PageEntry {
-  std::size_t slot = 0;
-  std::string job_id;
-  JobClass job_class = JobClass::kOpportunistic;
-  std::string law;
-  double share_min = 0.0;
-  double share_max = 1.0;
-  bool paused = false;
-  TimePoint lease_until;
-  Bytes memory_grant;
-  double slo = 0.0;
-  wire::GapRules gap_rules;
-  TimePoint turn_until;  ///< law token_window: past for who has no turn; zero: no turns are given
-  wire::CoreSet cores;   ///< that its threads should keep to; empty: those that it has
-  std::uint64_t gang_epoch = 0;  ///< 0: each process is gated by itself
-  bool operator==(const PageEntry&) const = default;
-};
-
-/// Over which a device's busy shares are told.
-inline constexpr Duration kUseWindow = std::chrono::seconds(10);
-
-/// Why a process is gone.
-enum class Departure : std::uint8_t {
-  kExited,   ///< its pidfd or /proc says so
-  kSilent,   ///< no sign of life, and its pid cannot be checked from here
-  kReplaced  ///< its pid has been taken by another process
-};
-
-/// Keeps the jobs of a node, divides its device among them and answers messages.
+/// Keeps the jobs of a node on its devices: each device has a coordinator of its own, and this one
+/// knows which process is on which. What concerns more than one device is decided here: the
+/// machine's cores, and gangs whose ranks are on several.
 ///
 /// Holds no socket, file or clock: everything comes in as an argument, answers are collected until
 /// `take_outgoing`. Not thread safe: one loop drives it.
 class NodeCoordinator {
  public:
-  /// @param topology  the device's cores; empty: opportunistic jobs are not kept to some of them.
-  NodeCoordinator(CoordinatorConfig config, HostDevice device, std::int64_t pid,
-                  std::uint64_t start_ticks, TimePoint now, CoreTopology topology = {});
+  /// @param topology  the machine's cores; empty: opportunistic jobs are not kept to some of them.
+  /// @param find      called for a device that is not known yet; null: there is the host alone.
+  NodeCoordinator(CoordinatorConfig config, Device host, std::int64_t pid,
+                  std::uint64_t start_ticks, TimePoint now, CoreTopology topology = {},
+                  FindDevice find = nullptr);
 
   /// Takes a message of a peer.
   void receive(const PeerId& peer, const wire::Message& message, TimePoint now);
   /// Counts a frame that could not be used, and answers it.
   void receive_malformed(const PeerId& peer, const wire::BadMessage& problem);
-  /// Notes what a process shows on its page.
+
+  // What is seen of a process counts on the device where it is.
   void observe_page(const JobId& job, std::int64_t pid, const PageReading& reading, TimePoint now);
-  /// Notes what the kernel shows of a job's processes. Best called right before an Answer of one is
-  /// received, and about once a second.
-  void observe_use(const JobId& job, JobUse use, TimePoint now);
-  /// Notes what the kernel shows of a process's time on cores, and, where it tells, for how long
-  /// tasks of the machine were stalled on I/O. Best called about once a second, and for those that
-  /// `take_timed` names.
   void observe_cpu(const JobId& job, std::int64_t pid, const ThreadTimes& threads,
                    std::optional<Duration> io_stalled, TimePoint now);
-  /// Notes the clocks of all threads of a guaranteed job, forked children included, and the CPUs
-  /// that its owner lets it use (empty: not known). Best called about once a second.
+  void member_gone(const JobId& job, std::int64_t pid, Departure departure, TimePoint now);
+  // What is seen of a job counts on each device where it has processes.
   void observe_need(const JobId& job, const ThreadTimes& threads, const wire::CoreSet& allowed,
                     TimePoint now);
-  /// Notes what became of the weight of an opportunistic job's control group.
   void observe_group(const JobId& job, const GroupOutcome& outcome);
+  /// Notes what a device's own accounting shows of a job there.
+  void observe_use(const DeviceId& device, const JobId& job, JobUse use, TimePoint now);
+  /// Notes how much memory of a device anybody could take now, and what each process held at that
+  /// moment, where that is told.
+  void observe_available(const DeviceId& device, Bytes available, TimePoint now,
+                         const std::map<std::int64_t, Bytes>& holders = {});
   /// Processes of guaranteed jobs to look at now, named once: what may run beside them has changed.
   [[nodiscard]] std::vector<LeaseKey> take_timed();
-  /// Notes how much memory the kernel would let anybody take now.
-  void observe_available(Bytes available, TimePoint now);
-  /// Returns a dead process's lease; the job ends with its last process that is no helper.
-  void member_gone(const JobId& job, std::int64_t pid, Departure departure, TimePoint now);
-  /// Takes the controller's samples; call every `sampling_period` while `wants_sampling`.
+
+  /// Takes the controllers' samples; call every `sampling_period` while `wants_sampling`.
   void sample(TimePoint now);
   /// Does what is due by time: memory, deadlines, what was not answered. Call a few times a second.
   void tick(TimePoint now);
+  [[nodiscard]] bool wants_sampling() const;
+  [[nodiscard]] Duration sampling_period(TimePoint now) const noexcept;
+  [[nodiscard]] TimePoint next_sample() const noexcept;
 
   [[nodiscard]] std::vector<Outgoing> take_outgoing();
-  [[nodiscard]] std::vector<PageEntry> page_entries(TimePoint now) const;
-  /// Whether a guaranteed and an opportunistic job are here together, or turns are given.
-  [[nodiscard]] bool wants_sampling() const;
-  /// Time between two samples: 20 ms, or 100 ms while the pages of guaranteed jobs show nothing new
-  /// for a second and nothing of a moment's length is under way (a window, a turn, a gang's order).
-  [[nodiscard]] Duration sampling_period(TimePoint now) const noexcept;
-  /// When `sample` is due at the latest, while `wants_sampling`: the end of a turn.
-  [[nodiscard]] TimePoint next_sample() const noexcept;
   /// docs/stats.md, "status". @param job  id or name; empty: everything.
   [[nodiscard]] nlohmann::json status(const std::string& job, TimePoint now);
   /// A job that can be explained: a live one, or one that ended within the last `kHistory`.
   struct Told {
+    const DeviceCoordinator* device = nullptr;  ///< null: there is none
     const Job* job = nullptr;
-    std::optional<TimePoint> ended;  ///< nothing: it lives
-    std::string problem;             ///< why there is none; names those that there are
+    const DeviceCoordinator::Ended* ended = nullptr;  ///< null: it lives
+    std::string problem;                              ///< names those that there are
   };
   /// Finds a job by id or name: a live one before an ended one, the newest of these.
-  [[nodiscard]] Told find_told(const std::string& id_or_name);
-  /// docs/stats.md, "explain": who was throttled within the last minutes (of its life, if it has
-  /// ended), why, and what it cost.
+  [[nodiscard]] Told find_told(const std::string& id_or_name) const;
+
+  /// docs/stats.md, "explain". @param told  there is a job.
   [[nodiscard]] nlohmann::json explain(const Told& told, Duration last, bool series,
                                        TimePoint now) const;
 
-  [[nodiscard]] const JobTable& table() const noexcept { return table_; }
-  [[nodiscard]] const Ledger& ledger() const noexcept { return ledger_; }
-  [[nodiscard]] const HostDevice& device() const noexcept { return device_; }
-  [[nodiscard]] const ComputeController& compute() const noexcept { return compute_; }
-  [[nodiscard]] std::uint64_t malformed_total() const noexcept { return malformed_total_; }
+  /// The machine without its GPUs; always there.
+  [[nodiscard]] DeviceCoordinator& host() noexcept { return *devices_.front(); }
+  [[nodiscard]] const DeviceCoordinator& host() const noexcept { return *devices_.front(); }
+  /// All devices that are known, the host first. They stay where they are.
+  [[nodiscard]] const std::vector<std::unique_ptr<DeviceCoordinator>>& devices() const noexcept {
+    return devices_;
+  }
+  /// Adds a device that is not known yet, so that it is shown before a job is there.
+  DeviceCoordinator& add_device(Device device, TimePoint now);
+  /// The device where a process is registered; null: it is not.
+  [[nodiscard]] const DeviceCoordinator* device_of(const JobId& job, std::int64_t pid) const;
+
+  [[nodiscard]] bool has_jobs() const;
+  [[nodiscard]] bool has_job(const JobId& job) const;
+  /// All live jobs, device by device; one with ranks on several devices is there more than once.
+  [[nodiscard]] std::vector<const Job*> jobs() const;
   /// When the last job ended; the start if there was none. Meaningful without live jobs.
-  [[nodiscard]] TimePoint idle_since() const noexcept { return idle_since_; }
+  [[nodiscard]] TimePoint idle_since() const;
+  [[nodiscard]] std::uint64_t malformed_total() const;
   [[nodiscard]] policies::NodeView view(TimePoint now) const;
 
  private:
   void handle(const PeerId& peer, const wire::Register& message, TimePoint now);
-  void handle(const PeerId& peer, const wire::Stats& message, TimePoint now);
-  void handle(const PeerId& peer, const wire::Answer& message, TimePoint now);
-  void handle(const PeerId& peer, const wire::AskMemory& message, TimePoint now);
   void handle(const PeerId& peer, const wire::StatusRequest& message, TimePoint now);
   void handle(const PeerId& peer, const wire::SetRequest& message, TimePoint now);
   void handle(const PeerId& peer, const wire::ExplainRequest& message, TimePoint now);
   void handle(const PeerId& peer, const wire::MapRequest& message, TimePoint now);
-  void handle(const PeerId& peer, const wire::MapReply& message, TimePoint now);
+  /// What a process says about itself goes to its device.
+  template <typename Message>
+  void hand_on(const PeerId& peer, const Message& message, TimePoint now);
 
-  Job* admit(const PeerId& peer, const wire::Register& message, TimePoint now);
-  /// Adds a process, with a lease over what it has already.
-  Member& enlist(Job& job, const wire::Register& message);
-  struct Sender {
-    Job* job = nullptr;
-    Member* member = nullptr;
-  };
-  /// Finds the process that a message is from and notes that it lives. If it is not known, it is
-  /// told so and the result is null.
-  Sender find_sender(const PeerId& peer, const std::string& job_id, std::int64_t pid,
-                     TimePoint now);
-  void send_registered(const Job& job, const Member& member);
-  /// Says what is wrong with bounds for a job; empty: nothing.
-  [[nodiscard]] std::string problem_with(const JobId& job, JobClass job_class,
-                                         const std::optional<wire::MemoryRange>& memory,
-                                         const std::optional<wire::ShareRange>& share) const;
-  /// The same of how a job is paced.
-  [[nodiscard]] static std::string problem_with_pace(JobClass job_class,
-                                                     const wire::SetRequest& message);
-  [[nodiscard]] double slo_of(const Job& job) const;
-  /// Minimum shares of the opportunistic jobs but this one.
-  [[nodiscard]] double minimum_shares_except(const JobId& job) const;
-  /// Part of the device's core time that it used within the last `kUseWindow`.
-  [[nodiscard]] double used_of_late(const Job& job, TimePoint now) const;
-  [[nodiscard]] Bytes floors_except(const JobId& job) const;
-  void update_floors();
-
-  void rebalance(TimePoint now);
-  /// Brings up to date what the decision sees: floors, leases, debts.
-  void observe_jobs(TimePoint now);
-  void measure_speeds(TimePoint now);
-  void forget_speeds() noexcept;
-  void change_stage(Job& job, const policies::StageChange& change, TimePoint now);
-  /// What a process holds, by its own word or, if that is more, by the kernel's.
-  [[nodiscard]] Bytes shown_or_said(const Member& member, Bytes said) const;
-  void apply_targets(TimePoint now);
-  void move_toward_target(Job& job, Member& member, bool shrink, TimePoint now);
-  void tell(Job& job, Member& member, Bytes limit, const std::string& reason, TimePoint now);
-  void settle_asks(TimePoint now);
-  void retell(TimePoint now);
-  void update_shares(TimePoint now);
-  void update_turns(TimePoint now);
-  void update_cores(TimePoint now);
-  /// Chooses what a guaranteed job's slowdown is measured by.
-  void follow_signal(Job& job, TimePoint now);
+  [[nodiscard]] DeviceCoordinator* find_device(const std::string& id) const;
+  [[nodiscard]] DeviceCoordinator& where(const JobId& job, std::int64_t pid) const;
+  [[nodiscard]] std::vector<DeviceCoordinator*> devices_with(const JobId& job) const;
+  /// Where its lowest rank is; null: nowhere.
+  [[nodiscard]] DeviceCoordinator* device_to_ask(const JobId& job) const;
+  [[nodiscard]] FoundJob find_live(const std::string& id_or_name) const;
+  [[nodiscard]] nlohmann::json job_status(const JobId& job, TimePoint now) const;
   void update_gangs(TimePoint now);
-  /// Whether the gates of an opportunistic job are ordered to close.
-  [[nodiscard]] bool is_closed(const Job& job) const;
-  void keep_history(TimePoint now);
-  [[nodiscard]] JobSample sample_of(const Job& job, TimePoint now) const;
-  /// Forgets what is older than anybody may ask for.
-  void forget_ended(TimePoint now);
-  void follow_gaps(Job& job, TimePoint now);
-  /// What it may do in gaps; without a reason for a guaranteed job.
-  [[nodiscard]] static nlohmann::json rules_of(const Job& job);
-  void log(const JobId& job, std::string kind, std::string text, TimePoint now);
-
-  [[nodiscard]] policies::DeviceView device_view(TimePoint now) const;
-  struct DeviceUse;
-  [[nodiscard]] DeviceUse device_use(TimePoint now) const;
-  /// Busy shares, the oracle and how near to it: of the last `kUseWindow`.
-  [[nodiscard]] nlohmann::json device_shares(TimePoint now) const;
-  /// What is known of a guaranteed job's slowdown now.
-  [[nodiscard]] nlohmann::json cost_of(const Job& job) const;
-  /// The guaranteed jobs of a stretch, those that have ended among them, with what they lost in it.
-  [[nodiscard]] nlohmann::json costs_of(const Told& told, TimePoint since, TimePoint until,
-                                        TimePoint now) const;
-  /// Calls `visit(job, ended)` for each job that lived in a stretch and is remembered.
-  template <typename Visit>
-  void each_of(TimePoint since, TimePoint until, Visit visit) const;
-  [[nodiscard]] nlohmann::json lease_status(const Job& job, TimePoint now) const;
-  [[nodiscard]] nlohmann::json job_status(const Job& job, TimePoint now) const;
-  void end_job(Job& job, const std::string& exit_reason, TimePoint now);
+  void update_cores(TimePoint now);
   void send(const PeerId& peer, wire::Message message);
 
   CoordinatorConfig config_;
-  HostDevice device_;
   std::int64_t pid_;
   std::uint64_t start_ticks_;
   TimePoint started_;
-  TimePoint idle_since_;
-  JobTable table_;
-  Ledger ledger_;
-  ComputeController compute_;
-  TurnScheduler turns_;
-  bool gives_turns_ = false;
+  FindDevice find_;
+  std::vector<std::unique_ptr<DeviceCoordinator>> devices_;
   CoreTopology topology_;
   CoreShareState core_share_;
   std::string core_share_reason_ = "all cores: no guaranteed job on the device";
-  DecisionLog log_;
-  TimePoint newest_move_;         // on a page of a guaranteed job
-  bool stretch_changed_ = false;  // since `take_timed`
-  bool was_quiet_ = false;
-  std::optional<Bytes> available_;  ///< as the kernel said last
-  RecentLeast outside_;
   std::vector<Outgoing> outgoing_;
-  struct Ended {
-    nlohmann::json status;
-    TimePoint started;
-    TimePoint ended;
-    std::optional<Job> job;  ///< with its history, while it can be explained
-    nlohmann::json costs;    ///< of the guaranteed jobs, as they were then
-    nlohmann::json device;   ///< its use, as it was then
-  };
-  std::deque<Ended> ended_;
   std::uint64_t malformed_total_ = 0;
 };
 

@@ -71,7 +71,8 @@ UniqueFd duplicate(int fd) { return UniqueFd{fcntl(fd, F_DUPFD_CLOEXEC, 0)}; }
 
 }  // namespace
 
-PageServer::PageServer(const std::string& path, std::function<UniqueFd()> device_page)
+PageServer::PageServer(const std::string& path,
+                       std::function<UniqueFd(const std::string&)> device_page)
     : listener_(wire::listen_handover(path)), device_page_(std::move(device_page)) {
   make_non_blocking(listener_.get());
 }
@@ -169,14 +170,18 @@ std::string PageServer::take_hello(Process& process, Handover hello) {
   process.page = std::move(page);
   for (Process& other : processes_) other.peers.erase(key);  // a new page is sent anew
 
-  Handover answer;
-  answer.kind = HandoverKind::kDevicePage;
-  answer.job_id = hello.job_id;
-  answer.pid = hello.pid;
-  answer.rank = hello.rank;
-  answer.fds.push_back(device_page_());
-  try_send(process.socket, answer);
+  (void)push_device(process, process.device);
   return "";
+}
+
+bool PageServer::push_device(Process& to, const std::string& device) const {
+  Handover message;
+  message.kind = HandoverKind::kDevicePage;
+  message.job_id = to.key.first.str();
+  message.pid = to.key.second;
+  message.rank = to.rank;
+  message.fds.push_back(device_page_(device));
+  return try_send(to.socket, message);
 }
 
 const PageServer::Process* PageServer::find(const ProcessKey& key) const {
@@ -204,41 +209,52 @@ bool PageServer::remove_peer(Process& from, const ProcessKey& peer) const {
   return try_send(from.socket, message);
 }
 
-void PageServer::sync_peers(const JobTable& table) {
-  std::vector<const Process*> guaranteed;
-  std::vector<const Process*> ranks;  // of opportunistic jobs: each other's
-  std::vector<Process*> opportunistic;
+void PageServer::sync(const NodeCoordinator& node) {
+  struct Place {
+    Process* process;
+    const DeviceCoordinator* device;
+    bool guaranteed;
+    bool listens;  // an opportunistic one
+    bool rank;     // of an opportunistic job
+  };
+  std::vector<Place> places;
   for (Process& process : processes_) {
     if (!process.known) continue;
-    for (const Job& job : table.jobs()) {
-      if (job.id != process.key.first) continue;
-      const auto member =
-          std::find_if(job.members.begin(), job.members.end(),
-                       [&](const Member& m) { return m.pid == process.key.second; });
-      if (member == job.members.end()) continue;
-      if (job.job_class == JobClass::kOpportunistic) {
-        opportunistic.push_back(&process);
-        if (member->role == "rank") ranks.push_back(&process);
-      } else if (job.trains(*member)) {
-        guaranteed.push_back(&process);
-      }
-    }
+    const auto& [id, pid] = process.key;
+    const DeviceCoordinator* const device = node.device_of(id, pid);
+    if (device == nullptr) continue;
+    const Job& job = *device->table().find(id);
+    const Member& member =
+        *std::find_if(job.members.begin(), job.members.end(),
+                      [wanted = pid](const Member& each) { return each.pid == wanted; });
+    const bool opportunistic = job.job_class == JobClass::kOpportunistic;
+    places.push_back({&process, device, !opportunistic && job.trains(member), opportunistic,
+                      opportunistic && member.role == "rank"});
   }
-  for (Process* process : opportunistic) {
-    if (!process->socket) continue;
-    std::vector<const Process*> wanted = guaranteed;
-    const bool is_rank = std::find(ranks.begin(), ranks.end(), process) != ranks.end();
-    std::copy_if(ranks.begin(), ranks.end(), std::back_inserter(wanted), [&](const Process* rank) {
-      return is_rank && rank->key.first == process->key.first && rank != process;
-    });
-    std::erase_if(process->peers, [&](const ProcessKey& peer) {
+  for (const Place& to : places) {
+    Process& process = *to.process;
+    const std::string& device = to.device->device().id;
+    if (process.socket && process.device != device && push_device(process, device)) {
+      process.device = device;
+    }
+    if (!process.socket || !to.listens) continue;
+    const auto is_peer = [&](const Place& other) {
+      const bool same_gang = to.rank && other.rank && other.process != to.process &&
+                             other.process->key.first == process.key.first;
+      return same_gang || (other.guaranteed && other.device == to.device);
+    };
+    std::vector<const Process*> wanted;
+    for (const Place& other : places) {
+      if (is_peer(other)) wanted.push_back(other.process);
+    }
+    std::erase_if(process.peers, [&](const ProcessKey& peer) {
       const bool alive = std::any_of(wanted.begin(), wanted.end(),
                                      [&](const Process* other) { return other->key == peer; });
-      return !alive && remove_peer(*process, peer);
+      return !alive && remove_peer(process, peer);
     });
     for (const Process* peer : wanted) {
-      if (!process->peers.contains(peer->key) && push_peer(*process, *peer)) {
-        process->peers.insert(peer->key);
+      if (!process.peers.contains(peer->key) && push_peer(process, *peer)) {
+        process.peers.insert(peer->key);
       }
     }
   }

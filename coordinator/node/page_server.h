@@ -13,31 +13,33 @@
 #include <utility>
 #include <vector>
 
-#include "coordinator/node/job_table.h"
+#include "coordinator/node/node_coordinator.h"
 #include "coordinator/wire/handover.h"
 
 namespace commensal::node {
 
-/// Serves the hand-over socket. A process says hello with its page and its pidfd and gets the
-/// device page, read-only; an opportunistic one also gets the pages of guaranteed processes, and of
-/// its own job's other ranks, and hears when they are gone. What cannot be used is refused with a
+/// Serves the hand-over socket. A process says hello with its page and its pidfd and gets the page
+/// of its device, read-only: the host's until it is known to be on another one. An opportunistic
+/// one also gets the pages of guaranteed processes on that device, and of its own job's other
+/// ranks, wherever they are, and hears when they are gone. What cannot be used is refused with a
 /// text. Not thread safe.
 class PageServer {
  public:
   using ProcessKey = std::pair<JobId, std::int64_t>;
 
   /// @param path         of the socket; bound here. @throws std::system_error.
-  /// @param device_page  makes a read-only descriptor of the device page.
-  PageServer(const std::string& path, std::function<wire::UniqueFd()> device_page);
+  /// @param device_page  makes a read-only descriptor of the page of a device that is known.
+  PageServer(const std::string& path,
+             std::function<wire::UniqueFd(const std::string& device)> device_page);
 
   /// Descriptors to wait on: the listener and the connections.
   [[nodiscard]] std::vector<int> descriptors() const;
   /// Takes what has arrived on a descriptor. @return a refusal's text for the log, else empty.
   std::string serve(int descriptor);
 
-  /// Gives every opportunistic process the pages of guaranteed ones and of its job's other ranks
-  /// that it lacks, and takes back those that are gone.
-  void sync_peers(const JobTable& table);
+  /// Gives every process its device's page, and the opportunistic ones the pages of others that
+  /// they lack; takes back those that are gone.
+  void sync(const NodeCoordinator& node);
   /// Forgets a process that is gone.
   void forget(const ProcessKey& process);
 
@@ -56,17 +58,19 @@ class PageServer {
     wire::UniqueFd page_reader;
     wire::UniqueFd pidfd;
     wire::MappedPage page;
+    std::string device = kHostId;  ///< whose page it has
     std::set<ProcessKey> peers;
   };
   std::string accept_all();
   std::string take_hello(Process& process, wire::Handover hello);
   void refuse(Process& process, const std::string& text) const;
   [[nodiscard]] const Process* find(const ProcessKey& key) const;
+  bool push_device(Process& to, const std::string& device) const;
   bool push_peer(Process& to, const Process& peer) const;
   bool remove_peer(Process& from, const ProcessKey& peer) const;
 
   wire::UniqueFd listener_;
-  std::function<wire::UniqueFd()> device_page_;
+  std::function<wire::UniqueFd(const std::string&)> device_page_;
   std::list<Process> processes_;
 };
 

@@ -175,6 +175,7 @@ void fields(Like<Register> auto& m, const auto& field) {
   field("limit_bytes", m.limit_bytes);
   field("law", m.law);
   field("slo", m.slo);
+  field("device", m.device);
 }
 void fields(Like<Registered> auto& m, const auto& field) {
   field("job_id", m.job_id);
@@ -188,6 +189,7 @@ void fields(Like<Registered> auto& m, const auto& field) {
   field("job_class", m.job_class);
   field("revision", m.revision);
   field("reason", m.reason);
+  field("device", m.device);
 }
 void fields(Like<Stats> auto& m, const auto& field) {
   field("job_id", m.job_id);

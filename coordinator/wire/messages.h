@@ -71,9 +71,13 @@ struct Register {
   std::string law;  ///< asked for; empty: the coordinator's default
   /// Slowdown that a guaranteed job may see, as a fraction; absent: the coordinator's default.
   std::optional<double> slo;
+  /// Where its managed memory is: "host", or a GPU as NVML writes it ("GPU-..." or "MIG-...").
+  /// Empty: on a GPU that is not known yet; it is said in a Register to come. Absent: "host".
+  std::optional<std::string> device;
 };
 
-/// The coordinator's answer to Register.
+/// The coordinator's answer to Register. One that names a device that is not there is answered with
+/// an Error, code "no_device".
 struct Registered {
   std::string job_id;
   std::string coordinator;  ///< instance name
@@ -86,6 +90,7 @@ struct Registered {
   JobClass job_class = JobClass::kOpportunistic;  ///< may differ from what was asked, see reason
   Revision revision = 0;
   std::string reason;
+  std::optional<std::string> device;  ///< where it is registered; absent: an older coordinator
 };
 
 /// Periodic report of one process; `stats` is the object of docs/stats.md.
@@ -189,7 +194,7 @@ struct ExplainReply {
 };
 /// Answers what cannot be used or done. Codes: those of BadMessage; "no_memory" (AskMemory);
 /// "unknown_job" (not registered here, for instance after a restart: register again);
-/// "full" (no entry left on the device page).
+/// "full" (no entry left on the device page); "no_device" (Register: no such device here).
 struct Error {
   std::string code;
   std::string what;

@@ -399,7 +399,7 @@ class CoresOfJobsTest : public ::testing::Test {
   /// Passes time, with g's steps `loss` longer than alone.
   void run(Duration time, double loss) {
     for (const TimePoint end = now_ + time; now_ < end;) {
-      const double factor = node_.compute().window_closed() ? 1.0 : 1.0 + loss;
+      const double factor = node_.host().compute().window_closed() ? 1.0 : 1.0 + loss;
       const Duration step{static_cast<Duration::rep>(40e6 * factor)};
       now_ += step;
       clocks_[10].run += step;
@@ -415,15 +415,15 @@ class CoresOfJobsTest : public ::testing::Test {
     }
   }
   [[nodiscard]] std::string cores_of(const std::string& id) const {
-    for (const PageEntry& entry : node_.page_entries(now_)) {
+    for (const PageEntry& entry : node_.host().page_entries(now_)) {
       if (entry.job_id == id) return entry.cores.to_string();
     }
     return "no entry";
   }
   [[nodiscard]] nlohmann::json device() { return node_.status("", now_)["devices"][0]; }
 
-  static HostDevice two_cores() {
-    HostDevice device;
+  static Device two_cores() {
+    Device device;
     device.capacity = Bytes{1U << 30U};
     device.cores = 2;
     return device;
@@ -460,8 +460,8 @@ TEST_F(CoresOfJobsTest, AllCoresAreBackInTheMomentThatTheGuaranteedJobLeaves) {
 TEST_F(CoresOfJobsTest, ThePageIsWrittenForItsReaders) {
   run(30s, 0.0);
   run(10s, 0.2);
-  DevicePageWriter writer{node_.device(), 0.01, 77};
-  writer.publish(node_.page_entries(now_), node_.device(), now_);
+  DevicePageWriter writer{node_.host().device(), 0.01, 77};
+  writer.publish(node_.host().page_entries(now_), node_.host().device(), now_);
   const wire::DevicePage& page = writer.page();
   std::size_t index = 0;
   while (std::string{page.entries[index].job_id} != "o") ++index;
@@ -470,7 +470,7 @@ TEST_F(CoresOfJobsTest, ThePageIsWrittenForItsReaders) {
   EXPECT_EQ(CoreSet{words}.to_string(), "1");
   EXPECT_EQ(page.entries[index].sequence.load() % 2, 0U);
   node_.member_gone(JobId{"g"}, 10, Departure::kExited, now_);
-  writer.publish(node_.page_entries(now_), node_.device(), now_);
+  writer.publish(node_.host().page_entries(now_), node_.host().device(), now_);
   EXPECT_EQ(page.core_sets[index].cpus[0].load(), 0U);
 }
 

@@ -52,7 +52,7 @@ class ExplainTest : public ::testing::Test {
   void run(Duration time, double loss) {
     const TimePoint end = now_ + time;
     while (now_ < end) {
-      const bool quiet = node_.compute().window_closed();
+      const bool quiet = node_.host().compute().window_closed();
       const Duration step =
           quiet ? 40ms : Duration{static_cast<Duration::rep>(40e6 * (1.0 + loss))};
       now_ += step;
@@ -85,8 +85,8 @@ class ExplainTest : public ::testing::Test {
     node_.receive("o", wire::Stats{"o", 20, stats, false}, now_);
   }
 
-  static HostDevice device() {
-    HostDevice device;
+  static Device device() {
+    Device device;
     device.capacity = 1000_MiB;
     device.cores = 2;
     return device;
@@ -130,7 +130,7 @@ TEST_F(ExplainTest, ThePageSaysWhatTheControllerDecidesOfGaps) {
   run(20s, 0.0);
   wire::GapRules of_o{.known = true};
   of_o.guard = kWakeGuard;  // it is not in the idle class
-  for (const PageEntry& entry : node_.page_entries(now_)) {
+  for (const PageEntry& entry : node_.host().page_entries(now_)) {
     EXPECT_EQ(entry.gap_rules, entry.job_id == "o" ? of_o : wire::GapRules{});
   }
 }

@@ -175,11 +175,11 @@ TEST_F(HostDeviceTest, BudgetsAreBytesOrFractions) {
 }
 
 TEST_F(HostDeviceTest, TheDeviceStatesItsReason) {
-  const HostDevice part = make_host_device(facts(), MemoryBudget{std::nullopt, 0.5}, std::nullopt);
+  const Device part = make_host_device(facts(), MemoryBudget{std::nullopt, 0.5}, std::nullopt);
   EXPECT_EQ(part.capacity, 8_GiB);
   EXPECT_DOUBLE_EQ(part.fraction, 0.5);
   EXPECT_THAT(part.reason, AllOf(HasSubstr("0.5"), HasSubstr("16 GiB"), HasSubstr("8 CPUs")));
-  const HostDevice given = make_host_device(facts(), MemoryBudget{32_GiB, 0.0}, 2.0);
+  const Device given = make_host_device(facts(), MemoryBudget{32_GiB, 0.0}, 2.0);
   EXPECT_EQ(given.capacity, 32_GiB);
   EXPECT_DOUBLE_EQ(given.cores, 2.0);
   EXPECT_THAT(given.reason, HasSubstr("more than is available"));

@@ -18,8 +18,8 @@ using ::testing::HasSubstr;
 
 class JobPaceTest : public ::testing::Test {
  protected:
-  static HostDevice device() {
-    HostDevice device;
+  static Device device() {
+    Device device;
     device.capacity = 1000_MiB;
     device.cores = 2;
     return device;
@@ -60,7 +60,7 @@ class JobPaceTest : public ::testing::Test {
     return set(job, [&](auto& request) { request.law = law; });
   }
   [[nodiscard]] PageEntry entry(const std::string& job) const {
-    for (const PageEntry& entry : node_.page_entries(now_)) {
+    for (const PageEntry& entry : node_.host().page_entries(now_)) {
       if (entry.job_id == job) return entry;
     }
     ADD_FAILURE() << "no entry of " << job;

@@ -34,8 +34,8 @@ wire::Register hello(const std::string& job, JobClass job_class, Bytes min,
 
 class NodeCoordinatorTest : public ::testing::Test {
  protected:
-  static HostDevice device() {
-    HostDevice device;
+  static Device device() {
+    Device device;
     device.capacity = 1000_MiB;
     device.cores = 2;
     return device;
@@ -100,7 +100,7 @@ class NodeCoordinatorTest : public ::testing::Test {
     node_ = NodeCoordinator{config, device(), 77, 5, now_};
   }
   Bytes limit(const wire::Register& who) {
-    return node_.ledger().limit({JobId{who.job_id}, who.pid});
+    return node_.host().ledger().limit({JobId{who.job_id}, who.pid});
   }
   void pass(Duration time) {
     now_ += time;
@@ -201,8 +201,8 @@ TEST_F(NodeCoordinatorTest, RegisteringTwiceChangesNothing) {
   const auto second = join(o);
   EXPECT_EQ(first.limit_bytes, second.limit_bytes);
   EXPECT_EQ(first.revision, second.revision);
-  EXPECT_EQ(node_.table().jobs().size(), 1U);
-  EXPECT_EQ(node_.table().jobs()[0].members.size(), 1U);
+  EXPECT_EQ(node_.host().table().jobs().size(), 1U);
+  EXPECT_EQ(node_.host().table().jobs()[0].members.size(), 1U);
 }
 
 TEST_F(NodeCoordinatorTest, ADeathReturnsTheLease) {
@@ -273,7 +273,7 @@ class JobOfRanksTest : public NodeCoordinatorTest {
     pass(200ms);
     settle();
   }
-  Bytes limit_of(int pid) { return node_.ledger().limit({JobId{"j"}, pid}); }
+  Bytes limit_of(int pid) { return node_.host().ledger().limit({JobId{"j"}, pid}); }
 
   JobClass job_class_ = JobClass::kOpportunistic;
   std::set<int> pids_;
@@ -303,7 +303,7 @@ TEST_F(JobOfRanksTest, TheLimitIsDividedAmongThem) {
   settle();
   EXPECT_EQ(limit_of(100), 800_MiB) << "the job is its main again";
   node_.member_gone(JobId{"j"}, 100, Departure::kExited, now_);
-  EXPECT_TRUE(node_.table().jobs().empty()) << "a helper alone is no job";
+  EXPECT_TRUE(node_.host().table().jobs().empty()) << "a helper alone is no job";
 }
 
 TEST_F(JobOfRanksTest, AMainBesideRanksKeepsWhatItUses) {
@@ -350,7 +350,7 @@ TEST_F(JobOfRanksTest, ASpawnedHelperBecomesARank) {
   EXPECT_EQ(limit_of(100), 64_MiB);
   EXPECT_EQ(limit_of(101), 368_MiB);
   EXPECT_EQ(limit_of(102), 368_MiB);
-  EXPECT_EQ(node_.table().jobs()[0].members.size(), 3U);
+  EXPECT_EQ(node_.host().table().jobs()[0].members.size(), 3U);
   add(102, "rank", 1);
   EXPECT_EQ(take<wire::Registered>("102").back().limit_bytes, (368_MiB).count()) << "said twice";
 }
@@ -496,7 +496,7 @@ TEST_F(NodeCoordinatorTest, ARestartedCoordinatorRebuildsFromTheJobs) {
   p.held_bytes = p.limit_bytes.emplace((300_MiB).count());
   p.revision = 7;
   again.receive("p", p, now_);
-  EXPECT_LE(again.ledger().total_charged(), 1000_MiB);
+  EXPECT_LE(again.host().ledger().total_charged(), 1000_MiB);
   (void)again.take_outgoing();
   again.tick(now_ + 1600ms);
   for (const Outgoing& message : again.take_outgoing()) {
@@ -509,19 +509,19 @@ TEST_F(NodeCoordinatorTest, ARestartedCoordinatorRebuildsFromTheJobs) {
       }
     }
   }
-  EXPECT_LE(again.ledger().total_charged(), 1000_MiB);
+  EXPECT_LE(again.host().ledger().total_charged(), 1000_MiB);
 }
 
 TEST_F(NodeCoordinatorTest, MemoryThatJobsHeldAtTheStartCountsAsAvailable) {
-  HostDevice device = NodeCoordinatorTest::device();
+  Device device = NodeCoordinatorTest::device();
   device.fraction = 0.5;
   NodeCoordinator again{config(), device, 78, 5, now_};
   auto o = hello("o", JobClass::kOpportunistic, 0_B);
   o.held_bytes = (100_MiB).count();
   again.receive("o", o, now_);
-  EXPECT_EQ(again.device().capacity, 1050_MiB);
+  EXPECT_EQ(again.host().device().capacity, 1050_MiB);
   again.receive("o", o, now_);
-  EXPECT_EQ(again.device().capacity, 1050_MiB) << "once";
+  EXPECT_EQ(again.host().device().capacity, 1050_MiB) << "once";
 }
 
 TEST_F(NodeCoordinatorTest, UnknownProcessesAreToldToRegister) {
@@ -538,9 +538,9 @@ TEST_F(NodeCoordinatorTest, AReusedPidIsANewProcess) {
   join(o);
   o.start_ticks = 99;
   join(o);
-  ASSERT_EQ(node_.table().jobs().size(), 1U);
-  EXPECT_EQ(node_.table().jobs()[0].members.size(), 1U);
-  EXPECT_EQ(node_.table().jobs()[0].members[0].start_ticks, 99U);
+  ASSERT_EQ(node_.host().table().jobs().size(), 1U);
+  EXPECT_EQ(node_.host().table().jobs()[0].members.size(), 1U);
+  EXPECT_EQ(node_.host().table().jobs()[0].members[0].start_ticks, 99U);
 }
 
 TEST_F(NodeCoordinatorTest, SetMovesLimitsSharesAndPauses) {
@@ -562,7 +562,7 @@ TEST_F(NodeCoordinatorTest, SetMovesLimitsSharesAndPauses) {
   EXPECT_EQ(changes[1].share_max, 0.4);
   EXPECT_EQ(changes[1].paused, true);
   EXPECT_GT(changes[1].revision, changes[0].revision);
-  const auto entries = node_.page_entries(now_);
+  const auto entries = node_.host().page_entries(now_);
   ASSERT_EQ(entries.size(), 1U);
   EXPECT_TRUE(entries[0].paused);
   EXPECT_DOUBLE_EQ(entries[0].share_max, 0.4);
@@ -570,7 +570,7 @@ TEST_F(NodeCoordinatorTest, SetMovesLimitsSharesAndPauses) {
   request.job = "o";
   request.paused = false;
   send("cli", request);
-  EXPECT_FALSE(node_.page_entries(now_)[0].paused);
+  EXPECT_FALSE(node_.host().page_entries(now_)[0].paused);
 }
 
 TEST_F(NodeCoordinatorTest, AMemoryMapIsAskedOfTheProcessAndHandedBack) {
@@ -692,15 +692,15 @@ TEST_F(NodeCoordinatorTest, StrangeReportsDoNoHarm) {
 TEST_F(NodeCoordinatorTest, GuaranteedArrivalsReachThePageAtOnce) {
   const auto o = hello("o", JobClass::kOpportunistic, 0_B);
   join(o);
-  EXPECT_DOUBLE_EQ(node_.page_entries(now_)[0].share_min, 1.0);
+  EXPECT_DOUBLE_EQ(node_.host().page_entries(now_)[0].share_min, 1.0);
   join(hello("g", JobClass::kGuaranteed, 0_B));
-  const auto entries = node_.page_entries(now_);
+  const auto entries = node_.host().page_entries(now_);
   ASSERT_EQ(entries.size(), 2U);
   EXPECT_DOUBLE_EQ(entries[0].share_min, 0.01) << "its trickle";
   EXPECT_EQ(entries[1].lease_until, now_ + 2s);
   EXPECT_TRUE(node_.wants_sampling());
   send("o", wire::Stats{"o", o.pid, {{"gate", {{"idle_class", true}}}}, false});
-  EXPECT_DOUBLE_EQ(node_.page_entries(now_)[0].share_min, 1.0) << "the kernel keeps it away";
+  EXPECT_DOUBLE_EQ(node_.host().page_entries(now_)[0].share_min, 1.0) << "the kernel keeps it away";
 }
 
 TEST_F(NodeCoordinatorTest, APageThatIsFullTakesNobodyElse) {
@@ -736,7 +736,7 @@ class BudgetTest : public NodeCoordinatorTest {
       use.resident[who.pid] = resident;
       use.children = children;
       use.by = "process";
-      node_.observe_use(JobId{who.job_id}, use, now_);
+      node_.observe_use(DeviceId{kHostId}, JobId{who.job_id}, use, now_);
       node_.tick(now_);
       collect();
     }
@@ -753,7 +753,7 @@ TEST_F(BudgetTest, UnmanagedMemoryIsChargedAndShownApart) {
   obey(o, "applied", 100_MiB);
   report(o, 100_MiB);
   use(o, 340_MiB);
-  EXPECT_EQ(node_.ledger().unmanaged(JobId{"o"}), 256_MiB) << "240 MiB, in steps of 32";
+  EXPECT_EQ(node_.host().ledger().unmanaged(JobId{"o"}), 256_MiB) << "240 MiB, in steps of 32";
   EXPECT_EQ(limit(o), 744_MiB) << "the limit is of managed bytes still";
   EXPECT_EQ(lease("o")["unmanaged_bytes"], (256_MiB).count());
   EXPECT_EQ(lease("o")["resident_bytes"], (340_MiB).count());
@@ -789,10 +789,10 @@ TEST_F(BudgetTest, AMomentsDifferenceIsNotBelieved) {
   report(o, 100_MiB);
   use(o, 100_MiB);
   use(o, 600_MiB, 500ms);  // it has grown, and its report is older
-  EXPECT_EQ(node_.ledger().unmanaged(JobId{"o"}), 0_B);
+  EXPECT_EQ(node_.host().ledger().unmanaged(JobId{"o"}), 0_B);
   report(o, 600_MiB);
   use(o, 600_MiB);
-  EXPECT_EQ(node_.ledger().unmanaged(JobId{"o"}), 0_B);
+  EXPECT_EQ(node_.host().ledger().unmanaged(JobId{"o"}), 0_B);
 }
 
 /// P26: memory that a job says it gave back counts when the kernel shows it.
@@ -815,13 +815,13 @@ class P26Test : public BudgetTest {
 TEST_F(P26Test, P26_AReleaseCountsWhenTheKernelShowsIt) {
   EXPECT_EQ(granted_after_a_false_word(true), 0_B);
   EXPECT_THAT(lease("o")["reason"].get<std::string>(), HasSubstr("the kernel shows 1000 MiB"));
-  EXPECT_LE(node_.ledger().total_charged(), 1000_MiB);
+  EXPECT_LE(node_.host().ledger().total_charged(), 1000_MiB);
   const auto o = hello("o", JobClass::kOpportunistic, 0_B);
   JobUse use;
   use.resident[o.pid] = 600_MiB;
   use.by = "process";
-  node_.observe_use(JobId{"o"}, use, now_);  // now it is so
-  pass(1200ms);                              // it is told again, and answers again
+  node_.observe_use(DeviceId{kHostId}, JobId{"o"}, use, now_);  // now it is so
+  pass(1200ms);  // it is told again, and answers again
   obey(o, "applied", 600_MiB);
   EXPECT_EQ(limit(hello("g", JobClass::kGuaranteed, 0_B)), 400_MiB);
 }
@@ -863,7 +863,7 @@ TEST_F(BudgetTest, WhatOthersTakeOfTheMachineIsNotDivided) {
   obey(o, "applied", 100_MiB);
   report(o, 100_MiB);
   for (int i = 0; i < 8; ++i) {
-    node_.observe_available(400_MiB, now_);
+    node_.observe_available(DeviceId{kHostId}, 400_MiB, now_);
     pass(500ms);
   }
   obey(o, "applied", 100_MiB);
@@ -871,7 +871,7 @@ TEST_F(BudgetTest, WhatOthersTakeOfTheMachineIsNotDivided) {
   EXPECT_EQ(limit(o), 456_MiB);
   EXPECT_EQ(node_.status("", now_)["devices"][0]["outside_bytes"], (544_MiB).count());
   for (int i = 0; i < 8; ++i) {
-    node_.observe_available(4000_MiB, now_);
+    node_.observe_available(DeviceId{kHostId}, 4000_MiB, now_);
     pass(500ms);
   }
   EXPECT_EQ(limit(o), 1000_MiB);
@@ -896,7 +896,7 @@ TEST_F(NodeCoordinatorTest, AJobThatGivesNothingBackIsParkedThenToBeMoved) {
   EXPECT_TRUE(*park->paused) << "a job that does not know parking waits at least";
   EXPECT_THAT(park->reason, HasSubstr("did not give back 400 MiB within 10 s"));
   EXPECT_EQ(node_.status("o", now_)["jobs"][0]["lease"]["state"], "parked");
-  EXPECT_TRUE(node_.page_entries(now_).at(0).paused);
+  EXPECT_TRUE(node_.host().page_entries(now_).at(0).paused);
   for (int i = 0; i < 124; ++i) pass(500ms);
   const auto lease = node_.status("o", now_)["jobs"][0]["lease"];
   EXPECT_EQ(lease["stage"], "move");
@@ -953,7 +953,7 @@ TEST_F(NodeCoordinatorTest, OpportunisticJobsAloneTradeByMeasuredSpeed) {
     page.step_number = static_cast<std::uint64_t>(steps_b);
     node_.observe_page(JobId{"b"}, b.pid, page, now_);
     pass(200ms);
-    reasons.insert(node_.table().jobs()[0].target_reason);
+    reasons.insert(node_.host().table().jobs()[0].target_reason);
   }
   EXPECT_GT(limit(a), 800_MiB);
   EXPECT_LE(limit(a) + limit(b), 1000_MiB);
@@ -992,9 +992,9 @@ TEST_F(NodeCoordinatorTest, AGuaranteedJobsBurstsAreServedAHundredTimes) {
     EXPECT_TRUE(take<wire::Error>("g").empty());
     (void)take<wire::Change>("o");
     send("g", wire::Answer{"g", g.pid, changes.back().revision, "applied", 0, 0, peak.count(), ""});
-    ASSERT_LE(node_.ledger().total_charged(), 1000_MiB);
+    ASSERT_LE(node_.host().ledger().total_charged(), 1000_MiB);
   }
-  EXPECT_EQ(node_.table().jobs().size(), 2U) << "nobody has ended";
+  EXPECT_EQ(node_.host().table().jobs().size(), 2U) << "nobody has ended";
 }
 
 /// Law 3 through messages: whatever jobs do and whatever gets lost, they never hold too much.
@@ -1089,13 +1089,13 @@ TEST_F(NodeCoordinatorTest, Law3_JobsNeverHoldMoreThanTheDevice) {
     Bytes held;
     for (const auto& [name, p] : processes) held += p.held;
     ASSERT_LE(held, 1000_MiB) << "step " << step;
-    ASSERT_LE(node_.ledger().total_charged(), 1000_MiB) << "step " << step;
+    ASSERT_LE(node_.host().ledger().total_charged(), 1000_MiB) << "step " << step;
   }
   for (const auto& [name, p] : processes) {
     node_.member_gone(JobId{name}, p.hello.pid, Departure::kExited, now_);
   }
   pass(10s);
-  EXPECT_EQ(node_.ledger().total_charged(), 0_B) << "nothing is kept for the dead";
+  EXPECT_EQ(node_.host().ledger().total_charged(), 0_B) << "nothing is kept for the dead";
   const auto last = hello("last", JobClass::kGuaranteed, 1000_MiB, 1000_MiB);
   join(last);
   obey(last);

@@ -16,8 +16,8 @@ using ::testing::HasSubstr;
 
 class NodeGangTest : public ::testing::Test {
  protected:
-  static HostDevice device() {
-    HostDevice device;
+  static Device device() {
+    Device device;
     device.capacity = 1000_MiB;
     device.cores = 2;
     return device;
@@ -59,7 +59,7 @@ class NodeGangTest : public ::testing::Test {
     node_.sample(now_);
   }
   [[nodiscard]] PageEntry entry(const std::string& job) const {
-    for (const PageEntry& entry : node_.page_entries(now_)) {
+    for (const PageEntry& entry : node_.host().page_entries(now_)) {
       if (entry.job_id == job) return entry;
     }
     ADD_FAILURE() << "no entry of " << job;
@@ -171,7 +171,7 @@ TEST_F(NodeGangTest, StatusAndExplainTellOfTheGang) {
 TEST_F(NodeGangTest, TheSlowestRankOfAGuaranteedJobIsTheSignal) {
   join("g", JobClass::kGuaranteed, 10, 0, 2);
   join("g", JobClass::kGuaranteed, 11, 1, 2);
-  const Job* job = node_.table().jobs().data();
+  const Job* job = node_.host().table().jobs().data();
   EXPECT_EQ(job->slowest(), nullptr) << "no step yet";
   show("g", 10, page(0, 7, 50ms));
   show("g", 11, page(0, 8, 90ms));

@@ -75,7 +75,7 @@ class Machine {
   void start_daemon(bool after_crash) {
     CoordinatorConfig config;
     if (after_crash) config.recovery = 1500ms;
-    HostDevice device;
+    Device device;
     device.capacity = kCapacity;
     device.cores = 2;
     daemon_ = std::make_unique<NodeCoordinator>(config, device, ++next_pid_, 1, now_);
@@ -140,14 +140,16 @@ class Machine {
     for (const auto& [id, process] : processes_) sum += process.held;
     return sum;
   }
-  [[nodiscard]] Bytes charged() const { return daemon_ ? daemon_->ledger().total_charged() : 0_B; }
+  [[nodiscard]] Bytes charged() const {
+    return daemon_ ? daemon_->host().ledger().total_charged() : 0_B;
+  }
   /// What each job may hold, by the ledger, and what it holds.
   [[nodiscard]] Grants grants() const {
     Grants result;
     for (const auto& [id, process] : processes_) {
       const LeaseKey key{JobId{id}, process.hello.pid};
-      const bool known = daemon_ && daemon_->ledger().contains(key);
-      result[id] = {known ? daemon_->ledger().limit(key) : 0_B, process.held};
+      const bool known = daemon_ && daemon_->host().ledger().contains(key);
+      result[id] = {known ? daemon_->host().ledger().limit(key) : 0_B, process.held};
     }
     return result;
   }

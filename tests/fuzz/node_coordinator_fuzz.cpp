@@ -93,7 +93,7 @@ wire::Message message(Input& in, Revision told) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size_of_data) {
   Input in{data, size_of_data};
   CoordinatorConfig config;
-  HostDevice device;
+  Device device;
   device.capacity = Bytes{1000 * kMiB};
   device.cores = 2;
   device.machine = Bytes{4000 * kMiB};
@@ -103,7 +103,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   NodeCoordinator node{config, device, 1, 2, now};
   std::map<PeerId, Revision> told;
   while (!in.empty()) {
-    const Bytes before = node.ledger().total_charged();
+    const Bytes before = node.host().ledger().total_charged();
     bool may_exceed = false;  // only by what a process says that it holds already
     const PeerId peer = name(in);
     switch (in.below(4)) {
@@ -136,15 +136,16 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       require(!wire::encode(out.message).empty(), "every answer can be written");
       if (const auto* change = std::get_if<wire::Change>(&out.message)) {
         told[out.peer] = change->revision;
-        require(!change->limit_bytes || *change->limit_bytes <= node.device().capacity.count() ||
-                    *change->limit_bytes <= node.ledger().total_charged().count(),
+        require(!change->limit_bytes ||
+                    *change->limit_bytes <= node.host().device().capacity.count() ||
+                    *change->limit_bytes <= node.host().ledger().total_charged().count(),
                 "no limit above the device");
       }
     }
-    const Bytes charged = node.ledger().total_charged();
-    require(may_exceed || charged <= std::max(before, node.device().capacity),
+    const Bytes charged = node.host().ledger().total_charged();
+    require(may_exceed || charged <= std::max(before, node.host().device().capacity),
             "law 3: the ledger never grants more than the device has");
-    for (const PageEntry& entry : node.page_entries(now)) {
+    for (const PageEntry& entry : node.host().page_entries(now)) {
       require(entry.share_min >= 0 && entry.share_min <= 1 && entry.share_max >= 0 &&
                   entry.share_max <= 1,
               "shares are between 0 and 1");

@@ -54,12 +54,15 @@ class SessionMemory final : public DeviceMemory {
     if (g_device.load() != device) return nullptr;
     const MutexLock lock(mutex_);
     if (!reason_.empty()) return nullptr;
+    if (started_) return &session_.allocator();
     try {
       g_source->start();
+      session_.use_device(static_cast<CudaMemorySource*>(g_source->made())->device_id());
     } catch (const std::exception& error) {
       reason_ = error.what();
       return nullptr;
     }
+    started_ = true;
     return &session_.allocator();
   }
 
@@ -82,6 +85,7 @@ class SessionMemory final : public DeviceMemory {
  private:
   Session& session_;
   Mutex mutex_;
+  bool started_ COMMENSAL_GUARDED_BY(mutex_) = false;
   std::string reason_ COMMENSAL_GUARDED_BY(mutex_);
 };
 

@@ -299,6 +299,22 @@ void Session::Impl::become_rank(int new_rank, int new_world_size) {
   }
 }
 
+void Session::Impl::use_device(std::string id) {
+  {
+    const MutexLock lock(ask_mutex);
+    if (device_id == id) return;
+    device_id = std::move(id);
+    known_placed = false;
+  }
+  client.register_again();
+  // What is allocated from here on should find the limit on that device.
+  const auto until = std::chrono::steady_clock::now() + config.connect_timeout;
+  const MutexLock lock(ask_mutex);
+  while (!known_placed && client.connected()) {
+    if (ask_answered.wait_until(ask_mutex, until) == std::cv_status::timeout) return;
+  }
+}
+
 void Session::Impl::note(const std::string& line) {
   const MutexLock lock(mutex);
   if (!notes.empty() && notes.back() == line) return;
@@ -388,6 +404,8 @@ Session& Session::start(SessionConfig config, MakeSource make_source) {
 void Session::offer_memory(std::string_view device, MakeSource make) {
   OfferedMemory::all().add(device, make);
 }
+
+void Session::use_device(std::string id) { impl_->use_device(std::move(id)); }
 
 Session* Session::current() noexcept { return g_session.load(); }
 

@@ -166,6 +166,9 @@ class Session {
   /// @throws SessionError if this process is no helper; std::invalid_argument naming a wrong rank.
   void become_rank(int rank, int world_size);
 
+  /// Says on which GPU its memory is, by the id that NVML gives it ("GPU-..."), and waits for the
+  /// limit there, a second at most. For a session whose device is no "host".
+  void use_device(std::string id);
   /// Called when memory is short, before the coordinator is asked: gives back what others hold on
   /// the device for nothing, and says in words what came of it.
   void on_pressure(PressureHandler help);

@@ -82,6 +82,10 @@ wire::Register Session::Impl::registration() {
   hello.start_ticks = start_ticks();
   told_role = role.load();
   hello.role = to_string(told_role);
+  if (!on_host()) {
+    const MutexLock lock(ask_mutex);
+    hello.device = device_id;
+  }
   hello.rank = rank.load();
   hello.world_size = world_size.load();
   hello.held_bytes = held_by(allocator.stats()).count();
@@ -130,10 +134,9 @@ void Session::Impl::moved_ahead() noexcept {
 void Session::Impl::on_registered(const wire::Registered& registered) {
   forget_parking();  // a change that follows says so if it is to stay parked
   limits.start_over(registered.revision);
-  // A helper is listed, not managed: its share of the job's memory is not known.
-  if (told_role != MemberRole::kHelper) {
-    take_grant(Bytes{registered.limit_bytes}, registered.revision);
-  }
+  // Until it has said on which GPU its memory is, it is listed with the machine.
+  placed = on_host() || registered.device.value_or(std::string(kHostMemory)) != kHostMemory;
+  if (has_grant()) take_grant(Bytes{registered.limit_bytes}, registered.revision);
   use_class(registered.job_class, registered.reason);
   if (!registered.law.empty()) use_law(registered.law);
   {
@@ -145,6 +148,7 @@ void Session::Impl::on_registered(const wire::Registered& registered) {
   {
     const MutexLock lock(ask_mutex);
     known_role = told_role;
+    known_placed = placed;
   }
   ask_answered.notify_all();
 }
@@ -188,7 +192,7 @@ void Session::Impl::on_change(const wire::Change& change) {
     const MutexLock lock(mutex);
     reason = change.reason;
   }
-  if (change.limit_bytes && told_role != MemberRole::kHelper) {
+  if (change.limit_bytes && has_grant()) {
     take_grant(Bytes{*change.limit_bytes}, change.revision);
   } else if (limits.note_revision(change.revision)) {
     answer({.revision = change.revision,
@@ -217,6 +221,12 @@ void Session::Impl::on_error(const wire::Error& error) {
     return;
   }
   note("the coordinator says " + error.code + ": " + error.what);
+  if (error.code != "no_device") return;
+  {
+    const MutexLock lock(ask_mutex);
+    known_placed = true;  // as far as it ever will be: nobody is to wait
+  }
+  ask_answered.notify_all();
 }
 
 void Session::Impl::on_disconnected() {
@@ -269,7 +279,7 @@ void Session::Impl::use_class(JobClass wanted_class, const std::string& why) {
     reason = why;
     job_class = wanted_class;
   }
-  if (!why.empty() && told_role != MemberRole::kHelper) note(why);
+  if (!why.empty() && has_grant()) note(why);
   follow_class();
   choose_who_brings_back();
 }

@@ -54,6 +54,11 @@ struct Session::Impl final : public ClientHost {
   [[nodiscard]] std::string above_device(const char* what, Bytes limit) const;
   void note_doubtful_values();
   [[nodiscard]] bool on_host() const noexcept { return config.device == kHostMemory; }
+  /// Whether limits of the coordinator are for this process. A helper is listed, not managed: its
+  /// share of the job's memory is not known. On the client's thread.
+  [[nodiscard]] bool has_grant() const noexcept {
+    return placed && told_role != MemberRole::kHelper;
+  }
   /// Connects and enters the idle class. Throws nothing that has changed something.
   void begin();
 
@@ -79,6 +84,7 @@ struct Session::Impl final : public ClientHost {
   /// Before the first step that is taken to be the process's first thread.
   [[nodiscard]] static bool between_ops() noexcept;
   void become_rank(int new_rank, int new_world_size);
+  void use_device(std::string id);
   /// Gives threads that came meanwhile an alternate signal stack, so that they can be stopped.
   void equip_threads(bool did_work) noexcept;
   /// Runs `work`, which may wait, with the GIL released.
@@ -188,6 +194,7 @@ struct Session::Impl final : public ClientHost {
   TimePoint parked_at;                         // when that was last tried
   TimePoint work_since;                        // since when memory waits to be moved
   MemberRole told_role = MemberRole::kHelper;  // in the newest registration
+  bool placed = false;  // the coordinator knows on which device its memory is
   IdleWatch idle_watch;
   TimePoint looked_at;
   TimePoint rests_since;
@@ -202,6 +209,8 @@ struct Session::Impl final : public ClientHost {
   std::string refusal COMMENSAL_GUARDED_BY(ask_mutex);    // the newest one's reason
   TimePoint ask_again COMMENSAL_GUARDED_BY(ask_mutex);    // not before
   MemberRole known_role COMMENSAL_GUARDED_BY(ask_mutex);  // as which the coordinator knows it
+  std::string device_id COMMENSAL_GUARDED_BY(ask_mutex);  // of the GPU; empty: not used yet
+  bool known_placed COMMENSAL_GUARDED_BY(ask_mutex) = false;
 
   mutable Mutex mutex;  // what people are told, and bounds that change rarely
   JobClass job_class COMMENSAL_GUARDED_BY(mutex);

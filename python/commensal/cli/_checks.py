@@ -218,4 +218,7 @@ def _memory_limits() -> tuple[State, str]:
 def _gpu() -> tuple[State, str]:
     if not Path("/dev/nvidiactl").exists():
         return "off", "none: jobs share this machine's cores and memory"
-    return "off", "there is one, but sharing a GPU is not built yet; jobs share cores and memory"
+    return "note", (
+        "there is one; COMMENSAL_CUDA_ALLOCATOR=elastic lets jobs share its memory. "
+        "Its time is not divided yet"
+    )

@@ -57,7 +57,10 @@ class Frame:
             "schema": 1,
             "time_seconds": self.time_seconds,
             "devices": [
-                {"id": device["id"], "busy_share": self.busy_share}
+                {
+                    "id": device["id"],
+                    "busy_share": self.busy_share if device["id"] == "host" else None,
+                }
                 for device in self.status["devices"]
             ],
             "closed_shares": self.closed_shares,

@@ -36,7 +36,11 @@ def draw(frame: Frame, height: int | None = None) -> RenderableType:
     )
     head = [_head(frame, len(jobs))]
     for device in status["devices"]:
-        head += [_cores(device, frame.busy_share), _memory(device, jobs)]
+        if device.get("kind") == "gpu":
+            head.append(Text(f"{device['id']}: {device['name']}", no_wrap=True))
+        else:
+            head.append(_cores(device, frame.busy_share))
+        head.append(_memory(device, jobs))
         head += _use(device)
     head += _gaps(jobs)
     if not jobs:
@@ -107,7 +111,9 @@ def _gaps(jobs: list[Record]) -> list[RenderableType]:
 
 def _memory(device: Record, jobs: list[Record]) -> RenderableType:
     capacity = max(1, device["capacity_bytes"])
-    used = sum(record.get("memory", {}).get("device_bytes") or 0 for record in jobs)
+    used = device.get("held_bytes")
+    if used is None:  # an older coordinator
+        used = sum(record.get("memory", {}).get("device_bytes") or 0 for record in jobs)
     granted = device["granted_bytes"]
     bar = Bar(
         (min(used, capacity) / capacity, USED, "yellow"),
@@ -115,7 +121,8 @@ def _memory(device: Record, jobs: list[Record]) -> RenderableType:
     )
     value = f"used {format_bytes(used)}, granted {format_bytes(granted)}"
     value += f", free {format_bytes(device['free_bytes'])}"
-    return _labelled(f"{' ' * len(device['id'])}  {format_bytes(capacity)}", bar, value)
+    indent = " " * (2 + len(device["id"][:12]))
+    return _labelled(f"{indent}{format_bytes(capacity)}", bar, value)
 
 
 _COLUMNS = (  # heading of a job's two lines, width (None: the rest)

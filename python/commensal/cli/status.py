@@ -82,7 +82,7 @@ def describe_machine(reply: Record, width: int | None) -> str:
         f"up {format_seconds(daemon['uptime_seconds'])}"
     ]
     lines += [
-        f"device {device['id']}: {device['cores']:g} cores, "
+        f"device {device['id']}: {_what(device)}, "
         f"{format_bytes(device['capacity_bytes'])}, granted "
         f"{format_bytes(device['granted_bytes'])}, free {format_bytes(device['free_bytes'])}"
         for device in reply["devices"]
@@ -97,6 +97,17 @@ def describe_machine(reply: Record, width: int | None) -> str:
         return "\n".join([*lines, "no jobs"])
     jobs = sorted(reply["jobs"], key=lambda record: bool(record.get("ended")))
     return "\n".join([*lines, "", *_table([_cells(record) for record in jobs], width)])
+
+
+def _what(device: Record) -> str:
+    if device.get("kind") == "gpu":
+        return str(device["name"])
+    return f"{device['cores']:g} cores"
+
+
+def short_device(name: str) -> str:
+    """Return the first characters of a GPU's id, as people tell them apart."""
+    return name[:12]
 
 
 def _use(device: Record) -> str:
@@ -123,6 +134,7 @@ _COLUMNS = {
     "job": 0,
     "class": 3,
     "state": 0,
+    "on": 9,
     "device": 0,
     "limit": 1,
     "host": 6,
@@ -139,7 +151,8 @@ _GAP = 2
 
 def _table(rows: Sequence[dict[str, str]], width: int | None) -> list[str]:
     widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in _COLUMNS}
-    shown = list(_COLUMNS)
+    known = [name for name in _COLUMNS if name != "on" or any(row["on"] != "host" for row in rows)]
+    shown = list(known)
     while (
         width is not None
         and sum(widths[name] + _GAP for name in shown) - _GAP > width
@@ -155,7 +168,7 @@ def _table(rows: Sequence[dict[str, str]], width: int | None) -> list[str]:
         return (" " * _GAP).join(cells).rstrip()
 
     lines = [line({name: name for name in shown}), *(line(row) for row in rows)]
-    if len(shown) < len(_COLUMNS):
+    if len(shown) < len(known):
         lines.append("'commensal status JOB' shows the rest")
     return lines
 
@@ -169,6 +182,7 @@ def _cells(record: Record) -> dict[str, str]:
         "job": job["name"],
         "class": job["class"],
         "state": describe_state(record),
+        "on": ", ".join(map(short_device, record.get("devices") or ["host"])),
         "device": "-" if ended else format_bytes(memory.get("device_bytes")),
         "limit": "-" if ended or not memory else _limit(memory),
         "host": "-" if ended else format_bytes(memory.get("host_bytes")),
@@ -186,6 +200,8 @@ def describe_job(record: Record) -> str:
     job, lease, share = record["job"], record.get("lease", {}), record.get("share", {})
     memory, gate, step = record.get("memory", {}), record.get("gate", {}), record.get("step", {})
     rows = [("state", f"{describe_state(record)}, {_since(record)}")]
+    if (devices := record.get("devices") or ["host"]) != ["host"]:
+        rows.append(("on", ", ".join(devices)))
     if memory:
         used = ", ".join(
             f"{format_bytes(memory.get(f'{tier}_bytes'))} {where}"

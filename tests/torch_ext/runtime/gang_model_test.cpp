@@ -186,8 +186,8 @@ class World {
   }
 
  private:
-  static node::HostDevice device() {
-    node::HostDevice device;
+  static node::Device device() {
+    node::Device device;
     device.cores = 2;
     return device;
   }
@@ -225,7 +225,7 @@ class World {
   Rules rules_;
   std::mt19937_64 random_;
   testing::FakeClock clock_;
-  node::HostDevice device_ = device();
+  node::Device device_ = device();
   node::DevicePageWriter writer_{device_, 0.01, 1};
   node::GangKeeper keeper_;
   std::vector<std::unique_ptr<Rank>> ranks_;

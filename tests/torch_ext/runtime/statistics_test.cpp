@@ -83,7 +83,7 @@ TEST(StatisticsTest, HasEveryFieldOfTheSchema) {
 
 /// What the coordinator shows of a job before its first report has the same fields.
 TEST(StatisticsTest, ACoordinatorsNeutralValuesHaveTheSameFields) {
-  node::HostDevice device;
+  node::Device device;
   device.capacity = 1_GiB;
   node::NodeCoordinator coordinator{{}, device, 1, 1, TimePoint{}};
   wire::Register hello;

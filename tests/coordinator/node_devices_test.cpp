@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: Apache-2.0
+// A node with GPUs: which process is on which device, and what concerns several of them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "coordinator/node/node_coordinator.h"
+
+namespace commensal::node {
+namespace {
+
+using namespace commensal::literals;
+using namespace std::chrono_literals;
+using nlohmann::json;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+Device host() {
+  Device device;
+  device.capacity = 1000_MiB;
+  device.cores = 4;
+  return device;
+}
+
+Device gpu(const std::string& id, Bytes capacity = 2000_MiB) {
+  Device device;
+  device.id = id;
+  device.kind = DeviceKind::kGpu;
+  device.name = "Simulated";
+  device.capacity = capacity;
+  return device;
+}
+
+class NodeDevicesTest : public ::testing::Test {
+ protected:
+  static wire::Register hello(const std::string& job, JobClass job_class, std::int64_t pid,
+                              std::optional<std::string> device, int rank = 0, int world_size = 1) {
+    wire::Register message;
+    message.job_id = message.name = job;
+    message.job_class = job_class;
+    message.pid = pid;
+    message.start_ticks = 1;
+    message.role = world_size > 1 ? "rank" : "main";
+    message.rank = rank;
+    message.world_size = world_size;
+    message.device = std::move(device);
+    return message;
+  }
+  template <typename T>
+  std::vector<T> send(const wire::Message& message, const std::string& peer = "peer") {
+    node_.receive(peer, message, now_);
+    std::vector<T> wanted;
+    for (const Outgoing& out : node_.take_outgoing()) {
+      if (const auto* fits = std::get_if<T>(&out.message)) wanted.push_back(*fits);
+    }
+    return wanted;
+  }
+  wire::Registered join(const wire::Register& message) {
+    const auto replies = send<wire::Registered>(message, message.job_id);
+    EXPECT_EQ(replies.size(), 1U) << message.job_id;
+    return replies.empty() ? wire::Registered{} : replies.front();
+  }
+  void pass(Duration time) {
+    now_ += time;
+    node_.sample(now_);
+    node_.tick(now_);
+    (void)node_.take_outgoing();
+  }
+  const DeviceCoordinator& on(const std::string& id) {
+    for (const auto& device : node_.devices()) {
+      if (device->device().id == id) return *device;
+    }
+    ADD_FAILURE() << "no device " << id;
+    return node_.host();
+  }
+  std::vector<std::string> jobs_on(const std::string& id) {
+    std::vector<std::string> names;
+    for (const Job& job : on(id).table().jobs()) names.push_back(job.id.str());
+    return names;
+  }
+  PageEntry entry(const std::string& device, const std::string& job) {
+    for (const PageEntry& entry : on(device).page_entries(now_)) {
+      if (entry.job_id == job) return entry;
+    }
+    ADD_FAILURE() << "no entry of " << job << " on " << device;
+    return {};
+  }
+  json status_of(const std::string& job) {
+    const json jobs = node_.status(job, now_)["jobs"];
+    EXPECT_FALSE(jobs.empty()) << job;
+    return jobs.empty() ? json() : jobs[0];
+  }
+
+  TimePoint now_{1h};
+  NodeCoordinator node_{
+      CoordinatorConfig{}, host(), 77, 5, now_, {}, [](const std::string& id) -> FoundDevice {
+        if (id == "GPU-a" || id == "GPU-b") return {gpu(id), ""};
+        return {std::nullopt, "there are GPU-a, GPU-b"};
+      }};
+};
+
+TEST_F(NodeDevicesTest, AProcessIsOnTheDeviceThatItNames) {
+  const auto reply = join(hello("j", JobClass::kOpportunistic, 10, "GPU-a"));
+  EXPECT_EQ(reply.device, "GPU-a");
+  EXPECT_EQ(reply.capacity_bytes, (2000_MiB).count());
+  EXPECT_EQ(reply.limit_bytes, (2000_MiB).count());
+  EXPECT_EQ(on("GPU-a").ledger().total_charged(), 2000_MiB);
+  EXPECT_EQ(node_.host().ledger().total_charged(), 0_B);
+  EXPECT_EQ(node_.device_of(JobId{"j"}, 10), &on("GPU-a"));
+  EXPECT_EQ(node_.device_of(JobId{"j"}, 11), nullptr);
+}
+
+TEST_F(NodeDevicesTest, OneThatNamesNoneIsOnTheHost) {
+  const auto reply = join(hello("j", JobClass::kOpportunistic, 10, std::nullopt));
+  EXPECT_EQ(reply.device, "host");
+  EXPECT_EQ(reply.limit_bytes, (1000_MiB).count());
+}
+
+TEST_F(NodeDevicesTest, ADeviceThatIsNotThereIsNamed) {
+  const auto errors = send<wire::Error>(hello("j", JobClass::kOpportunistic, 10, "GPU-c"));
+  ASSERT_EQ(errors.size(), 1U);
+  EXPECT_EQ(errors[0].code, "no_device");
+  EXPECT_EQ(errors[0].what, "no device 'GPU-c': there are GPU-a, GPU-b");
+  EXPECT_FALSE(node_.has_jobs());
+  EXPECT_EQ(join(hello("j", JobClass::kOpportunistic, 10, "GPU-a")).device, "GPU-a");
+}
+
+TEST_F(NodeDevicesTest, WithoutSomebodyWhoFindsThemThereIsTheHostAlone) {
+  node_ = NodeCoordinator{CoordinatorConfig{}, host(), 77, 5, now_};
+  const auto errors = send<wire::Error>(hello("j", JobClass::kOpportunistic, 10, "GPU-a"));
+  ASSERT_EQ(errors.size(), 1U);
+  EXPECT_EQ(errors[0].what, "no device 'GPU-a': GPUs are not managed here");
+}
+
+TEST_F(NodeDevicesTest, BeforeItHasUsedItsGpuAJobIsListedAndTakesNoMemory) {
+  join(hello("other", JobClass::kOpportunistic, 9, "host"));
+  auto waits = hello("j", JobClass::kGuaranteed, 10, "");
+  waits.memory.min_bytes = (1500_MiB).count();  // more than the host has: it is about the GPU
+  const auto reply = join(waits);
+  EXPECT_EQ(reply.limit_bytes, 0U);
+  EXPECT_EQ(reply.job_class, JobClass::kGuaranteed);
+  EXPECT_EQ(reply.device, "host");
+  EXPECT_THAT(reply.reason, HasSubstr("not used its device yet"));
+  pass(1s);
+  EXPECT_EQ(node_.host().ledger().limit({JobId{"other"}, 9}), 1000_MiB) << "nobody gave it any";
+  EXPECT_EQ(status_of("j")["devices"], json({"host"}));
+}
+
+TEST_F(NodeDevicesTest, AJobGoesOnWhereItsMemoryIs) {
+  join(hello("j", JobClass::kOpportunistic, 10, ""));
+  wire::SetRequest pause;
+  pause.job = "j";
+  pause.paused = true;
+  EXPECT_EQ(send<wire::SetReply>(pause).at(0).outcome, "applied");
+  pass(2s);
+  const auto reply = join(hello("j", JobClass::kOpportunistic, 10, "GPU-a"));
+  EXPECT_EQ(reply.limit_bytes, (2000_MiB).count());
+  EXPECT_THAT(jobs_on("host"), IsEmpty());
+  EXPECT_THAT(jobs_on("GPU-a"), ElementsAre("j"));
+  EXPECT_TRUE(entry("GPU-a", "j").paused) << "what its user had said still holds";
+  const json status = node_.status("", now_);
+  ASSERT_EQ(status["jobs"].size(), 1U) << "it has not ended anywhere";
+  EXPECT_EQ(status["jobs"][0]["devices"], json({"GPU-a"}));
+  EXPECT_GE(status["jobs"][0]["started_seconds_ago"], 2.0);
+}
+
+TEST_F(NodeDevicesTest, WhatWasAlreadyThereIsNoMove) {
+  join(hello("j", JobClass::kOpportunistic, 10, "GPU-a"));
+  const auto again = join(hello("j", JobClass::kOpportunistic, 10, "GPU-a"));
+  EXPECT_EQ(again.limit_bytes, (2000_MiB).count());
+  EXPECT_EQ(on("GPU-a").table().jobs().at(0).members.size(), 1U);
+}
+
+TEST_F(NodeDevicesTest, JobsOnOtherDevicesAreNoNeighbours) {
+  auto owner = hello("g", JobClass::kGuaranteed, 1, "GPU-a");
+  owner.memory.min_bytes = owner.memory.max_bytes.emplace((1800_MiB).count());
+  join(owner);
+  const auto reply = join(hello("o", JobClass::kOpportunistic, 2, "GPU-b"));
+  EXPECT_EQ(reply.limit_bytes, (2000_MiB).count());
+  pass(1s);
+  EXPECT_FALSE(node_.wants_sampling());
+  EXPECT_EQ(on("GPU-b").page_entries(now_).size(), 1U);
+  EXPECT_EQ(on("GPU-a").page_entries(now_).size(), 1U);
+  join(hello("near", JobClass::kOpportunistic, 3, "GPU-a"));
+  pass(1s);
+  EXPECT_TRUE(node_.wants_sampling());
+  EXPECT_LE(on("GPU-a").ledger().limit({JobId{"near"}, 3}), 200_MiB);
+  EXPECT_EQ(on("GPU-b").ledger().limit({JobId{"o"}, 2}), 2000_MiB);
+}
+
+TEST_F(NodeDevicesTest, RanksOnSeveralDevicesAreOneJob) {
+  join(hello("o", JobClass::kOpportunistic, 1, ""));  // torchrun itself
+  join(hello("o", JobClass::kOpportunistic, 10, "GPU-a", 0, 2));
+  join(hello("o", JobClass::kOpportunistic, 11, "GPU-b", 1, 2));
+  const json status = node_.status("", now_);
+  ASSERT_EQ(status["jobs"].size(), 1U);
+  const json& job = status["jobs"][0];
+  EXPECT_EQ(job["devices"], json({"GPU-a", "host", "GPU-b"}));
+  EXPECT_EQ(job["members"].size(), 3U);
+  EXPECT_EQ(job["job"]["rank"], 0);
+  EXPECT_EQ(job["job"]["role"], "rank");
+  EXPECT_EQ(job["lease"]["granted_bytes"], (4000_MiB).count());
+  std::vector<std::string> devices;
+  for (const json& device : status["devices"]) devices.push_back(device["id"]);
+  EXPECT_THAT(devices, ElementsAre("host", "GPU-a", "GPU-b"));
+  EXPECT_EQ(status["devices"][1]["kind"], "gpu");
+  EXPECT_TRUE(status["devices"][1]["cores"].is_null());
+  EXPECT_EQ(status["devices"][1]["covers"], "all") << "contexts take memory of a GPU too";
+}
+
+TEST_F(NodeDevicesTest, AGangOnSeveralDevicesHasOneEpoch) {
+  PageReading page;
+  page.collectives_begun = page.collectives_ended = 3;
+  join(hello("o", JobClass::kOpportunistic, 1, ""));
+  for (const auto& [pid, device] : {std::pair{10, "GPU-a"}, std::pair{11, "GPU-b"}}) {
+    join(hello("o", JobClass::kOpportunistic, pid, device, pid - 10, 2));
+    page.heartbeat = now_;
+    node_.observe_page(JobId{"o"}, pid, page, now_);
+  }
+  pass(20ms);
+  const std::uint64_t open = entry("GPU-a", "o").gang_epoch;
+  EXPECT_NE(open, 0U) << status_of("o")["gang"];
+  EXPECT_EQ(entry("GPU-b", "o").gang_epoch, open);
+  // A guaranteed job on one of the devices is looked at alone: both ranks are ordered to close.
+  join(hello("g", JobClass::kGuaranteed, 20, "GPU-a"));
+  PageReading steps;
+  bool closed = false;
+  for (int i = 0; i < 400 && !closed; ++i) {
+    steps.heartbeat = page.heartbeat = now_;
+    steps.step_number = static_cast<std::uint64_t>(i);
+    steps.step_last = 20ms;
+    steps.step_end = now_;
+    node_.observe_page(JobId{"g"}, 20, steps, now_);
+    for (const int pid : {10, 11}) node_.observe_page(JobId{"o"}, pid, page, now_);
+    pass(20ms);
+    closed = on("GPU-a").compute().window_closed();
+  }
+  ASSERT_TRUE(closed);
+  EXPECT_GT(entry("GPU-a", "o").gang_epoch, open);
+  EXPECT_EQ(entry("GPU-b", "o").gang_epoch, entry("GPU-a", "o").gang_epoch);
+}
+
+TEST_F(NodeDevicesTest, AJobIsChangedOnAllItsDevicesOrOnNone) {
+  join(hello("o", JobClass::kOpportunistic, 10, "GPU-a", 0, 2));
+  join(hello("o", JobClass::kOpportunistic, 11, "GPU-b", 1, 2));
+  auto owner = hello("x", JobClass::kOpportunistic, 20, "GPU-b");
+  owner.share.min = 0.7;
+  join(owner);
+  wire::SetRequest request;
+  request.job = "o";
+  request.share = wire::ShareRange{0.5, 1.0};
+  const auto refused = send<wire::SetReply>(request).at(0);
+  EXPECT_EQ(refused.outcome, "refused");
+  EXPECT_THAT(refused.reason, HasSubstr("minimum shares add up to more than the device"));
+  EXPECT_EQ(on("GPU-a").table().jobs().at(0).share.min, 0.0);
+  request.share = wire::ShareRange{0.2, 0.6};
+  const auto applied = send<wire::SetReply>(request).at(0);
+  EXPECT_EQ(applied.outcome, "applied");
+  EXPECT_THAT(applied.reason, HasSubstr("GPU-a: share 0.2:0.6; GPU-b: share 0.2:0.6"));
+  EXPECT_EQ(on("GPU-a").table().jobs().at(0).share.max, 0.6);
+  EXPECT_EQ(on("GPU-b").table().jobs().at(0).share.max, 0.6);
+}
+
+TEST_F(NodeDevicesTest, APlainNameIsFoundOnAnyDevice) {
+  join(hello("o", JobClass::kOpportunistic, 10, "GPU-a", 0, 2));
+  join(hello("o", JobClass::kOpportunistic, 11, "GPU-b", 1, 2));
+  const auto reply = send<wire::ExplainReply>(wire::ExplainRequest{"o", 60, false});
+  ASSERT_EQ(reply.size(), 1U);
+  EXPECT_EQ(reply[0].explanation["job"]["id"], "o");
+  const auto errors = send<wire::Error>(wire::ExplainRequest{"p", 60, false});
+  ASSERT_EQ(errors.size(), 1U);
+  EXPECT_EQ(errors[0].what, "no job 'p' of the last ten minutes; known: o (o)");
+}
+
+TEST_F(NodeDevicesTest, TheMemoryMapIsAskedOfTheProcessThatIsMeant) {
+  join(hello("o", JobClass::kOpportunistic, 10, "GPU-a", 0, 2));
+  node_.receive("second", hello("o", JobClass::kOpportunistic, 11, "GPU-b", 1, 2), now_);
+  (void)node_.take_outgoing();
+  wire::MapRequest request;
+  request.job = "o";
+  node_.receive("cli", request, now_);
+  EXPECT_EQ(node_.take_outgoing().at(0).peer, "o");
+  request.pid = 11;
+  node_.receive("cli", request, now_);
+  EXPECT_EQ(node_.take_outgoing().at(0).peer, "second");
+  request.pid = 12;
+  EXPECT_EQ(send<wire::Error>(request).at(0).what, "job o has no process 12");
+}
+
+TEST_F(NodeDevicesTest, AJobEndsWhereItsLastProcessEnds) {
+  join(hello("o", JobClass::kOpportunistic, 10, "GPU-a", 0, 2));
+  join(hello("o", JobClass::kOpportunistic, 11, "GPU-b", 1, 2));
+  node_.member_gone(JobId{"o"}, 11, Departure::kExited, now_);
+  EXPECT_EQ(on("GPU-b").ledger().total_charged(), 0_B);
+  EXPECT_TRUE(node_.has_job(JobId{"o"}));
+  EXPECT_EQ(status_of("o")["devices"], json({"GPU-a"}));
+  pass(1s);
+  node_.member_gone(JobId{"o"}, 10, Departure::kExited, now_);
+  EXPECT_FALSE(node_.has_jobs());
+  EXPECT_EQ(node_.idle_since(), now_);
+}
+
+TEST_F(NodeDevicesTest, WhatTheDriverShowsBesideCountsOnItsDevice) {
+  join(hello("o", JobClass::kOpportunistic, 10, "GPU-a"));
+  send<wire::Error>(
+      wire::Stats{"o", 10, {{"memory", {{"device_bytes", (100_MiB).count()}}}}, false});
+  JobUse use;
+  use.resident[10] = 612_MiB;  // a context of half a GiB beside
+  use.by = "nvml";
+  for (int i = 0; i < 20; ++i) {
+    node_.observe_use(DeviceId{"GPU-a"}, JobId{"o"}, use, now_);
+    pass(1s);
+  }
+  EXPECT_EQ(on("GPU-a").ledger().unmanaged(JobId{"o"}), 512_MiB);
+  EXPECT_EQ(node_.host().ledger().total_unmanaged(), 0_B);
+  EXPECT_EQ(status_of("o")["lease"]["measured_by"], "nvml");
+  EXPECT_LE(on("GPU-a").ledger().limit({JobId{"o"}, 10}), 1488_MiB);
+}
+
+// What a job took a moment ago, and its context, are no others' memory: its report comes later.
+TEST_F(NodeDevicesTest, WhatIsFreeIsComparedWithWhatProcessesHeldAtThatMoment) {
+  join(hello("o", JobClass::kOpportunistic, 10, "GPU-a"));
+  for (int i = 0; i < 20; ++i) {
+    node_.observe_available(DeviceId{"GPU-a"}, 400_MiB, now_, {{10, 1600_MiB}, {99, 300_MiB}});
+    pass(100ms);
+    EXPECT_EQ(on("GPU-a").ledger().outside(), 0_B) << i;
+  }
+  for (int i = 0; i < 20; ++i) {
+    node_.observe_available(DeviceId{"GPU-a"}, 100_MiB, now_, {{10, 1600_MiB}, {99, 300_MiB}});
+    pass(200ms);
+  }
+  EXPECT_GE(on("GPU-a").ledger().outside(), 300_MiB) << "that of 99, nobody's here";
+}
+
+TEST_F(NodeDevicesTest, WhatOthersHoldOfAGpuIsNotDivided) {
+  join(hello("o", JobClass::kOpportunistic, 10, "GPU-a"));
+  for (int i = 0; i < 20; ++i) {
+    node_.observe_available(DeviceId{"GPU-a"}, 800_MiB, now_);
+    pass(1s);
+  }
+  EXPECT_GE(on("GPU-a").ledger().outside(), 1200_MiB);
+  EXPECT_LE(on("GPU-a").ledger().limit({JobId{"o"}, 10}), 800_MiB);
+  EXPECT_EQ(node_.host().ledger().outside(), 0_B);
+}
+
+}  // namespace
+}  // namespace commensal::node

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two jobs of one GPU under the node coordinator, on the simulated driver."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from world import COMMENSAL, World, wait_until
+
+from commensal._activation import LIBRARIES
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "simulated_cuda"))
+
+JOB = """
+import json, sys, time, torch, commensal
+mib, stop = int(sys.argv[1]), sys.argv[2]
+tensor = torch.full((mib << 18,), 3.0).cuda()
+address = tensor.data_ptr()
+weight = torch.nn.Parameter(torch.zeros(16, device="cuda"))
+weight.grad = torch.zeros(16, device="cuda")
+optimizer = torch.optim.SGD([weight], lr=0.0)
+def stopped():
+    try:
+        return bool(open(stop).close() is None)
+    except FileNotFoundError:
+        return False
+while not stopped():
+    time.sleep(0.02)
+    optimizer.step()
+told = commensal.stats()["memory"]
+same = bool((tensor.cpu() == 3.0).all())
+kept = address == tensor.data_ptr()
+print(json.dumps({"memory": told, "same": same, "kept": kept}))
+"""
+
+
+class Gpu:
+    """Jobs on one simulated GPU of 512 MiB that all processes see."""
+
+    def __init__(self, world: World, driver: dict[str, str]) -> None:
+        self.world = world
+        self.driver = driver | {"COMMENSAL_CUDA_ALLOCATOR": "elastic"}
+        self.script = world.script(JOB)
+        self.stop = world.folder / "stop"
+
+    def start(self, mib: int, name: str, *options: str) -> subprocess.Popen[str]:
+        return self.world.start(
+            [
+                *(str(COMMENSAL), "run", "--name", name, *options),
+                *("--", sys.executable, self.script, str(mib), str(self.stop)),
+            ],
+            **self.driver,
+        )
+
+    def status(self) -> dict[str, Any]:
+        done = self.world.commensal("status", "--json", **self.driver)
+        told: dict[str, Any] = json.loads(done.stdout) if done.returncode == 0 else {}
+        return told
+
+    def job(self, name: str) -> dict[str, Any]:
+        found = [job for job in self.status().get("jobs", []) if job["job"]["name"] == name]
+        return found[0] if found else {}
+
+    def memory(self, name: str, tier: str) -> int:
+        return int(self.job(name).get("memory", {}).get(f"{tier}_bytes", 0)) >> 20
+
+    def facts(self, process: subprocess.Popen[str]) -> dict[str, Any]:
+        out, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors
+        told: dict[str, Any] = json.loads(out.splitlines()[-1])
+        return told
+
+
+@pytest.fixture
+def gpu(world: World) -> Gpu:
+    import run as simulated_cuda
+
+    if not list(LIBRARIES.glob("libcommensal_torch_cuda-*.so")):
+        pytest.skip("commensal is installed for a PyTorch without CUDA")
+    try:
+        settings = {"MEMORY": 512 << 20, "LEDGER": world.folder / "ledger"}
+        return Gpu(world, simulated_cuda.environment({}, settings))
+    except FileNotFoundError as reason:
+        pytest.skip(str(reason))
+
+
+def test_a_guaranteed_job_gets_the_gpus_memory_and_the_other_one_keeps_its_bytes(gpu: Gpu) -> None:
+    other = gpu.start(300, "other", "--opportunistic", "--no-idle-class")
+    wait_until("the first job's memory is there", lambda: gpu.memory("other", "device") >= 300)
+    status = gpu.status()
+    assert [device["kind"] for device in status["devices"]] == ["host", "gpu"]
+    device = status["devices"][1]
+    assert device["id"].startswith("GPU-")
+    assert device["capacity_bytes"] == 512 << 20
+    assert gpu.job("other")["devices"] == [device["id"]]
+    wait_until(
+        "its context is known as its own",
+        lambda: (
+            gpu.job("other")["lease"]["unmanaged_bytes"] > 0
+            and gpu.job("other")["lease"]["measured_by"] == "nvml"
+        ),
+    )
+    owner = gpu.start(200, "owner", "--guaranteed", "--memory", "220MiB")
+    wait_until("the owner has its memory", lambda: gpu.memory("owner", "device") >= 200)
+    assert gpu.memory("owner", "host") == 0
+    assert gpu.memory("other", "host") > 0
+    assert gpu.memory("other", "device") < 300
+    shown = gpu.world.commensal("status", **gpu.driver).stdout
+    assert "device GPU-" in shown
+    assert "Simulated GPU, 512 MiB" in shown
+    assert gpu.world.commensal("top", "--once", **gpu.driver).returncode == 0
+    gpu.stop.touch()
+    for facts in (gpu.facts(owner), gpu.facts(other)):
+        assert facts["same"]
+        assert facts["kept"]
+
+
+def test_a_gpu_that_nvml_does_not_show_is_named(gpu: Gpu) -> None:
+    # The coordinator is started without the library, the job with it.
+    started = gpu.world.start([str(COMMENSAL.parent / "commensald"), "--foreground"])
+    wait_until("it listens", lambda: gpu.status() != {})
+    job = gpu.start(16, "job", "--opportunistic", "--no-idle-class")
+    wait_until("it has said so", lambda: gpu.job("job").get("memory", {}).get("notes"))
+    notes = gpu.job("job")["memory"]["notes"]
+    assert any("the coordinator says no_device: no device 'GPU-" in note for note in notes), notes
+    assert any("cannot load libnvidia-ml.so.1" in note for note in notes), notes
+    assert gpu.job("job")["devices"] == ["host"]
+    gpu.stop.touch()
+    facts = gpu.facts(job)
+    assert facts["same"]
+    assert facts["memory"]["device_bytes"] >= 16 << 20
+    started.terminate()
