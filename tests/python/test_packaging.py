@@ -59,7 +59,9 @@ def test_only_the_adaptor_links_torch() -> None:
     ]
     linking = {path.name for path in binaries if b"libtorch_cpu.so" in path.read_bytes()}
     assert len(binaries) >= 4
-    assert all(name.startswith("libcommensal_torch-") for name in linking)
+    # The adaptor is in two parts: the second is for a PyTorch with CUDA.
+    adaptor = ("libcommensal_torch-", "libcommensal_torch_cuda-")
+    assert all(name.startswith(adaptor) for name in linking), linking
     assert linking
 
 
