@@ -88,7 +88,7 @@ bool is_traced() noexcept {
 
 void enter(Gate& gate, Gate::Account* account, OpEstimate op) noexcept {
   if (gate.try_enter_op(op, account)) return;
-  if (is_traced()) return;  // what was not entered is not left either
+  if (is_traced() || gate.passes_by()) return;  // what was not entered is not left either
   void* const python = release_python_lock();
   gate.wait_op(op, &python_signal_raised);
   take_python_lock_back(python);

@@ -18,7 +18,8 @@ namespace commensal {
   X(cuCtxGetCurrent) X(cuCtxSetCurrent) X(cuCtxGetStreamPriorityRange) X(cuCtxRecordEvent) \
   X(cuThreadExchangeStreamCaptureMode) X(cuMemAddressReserve) X(cuMemAddressFree) X(cuMemCreate) \
   X(cuMemRelease) X(cuMemMap) X(cuMemUnmap) X(cuMemSetAccess) X(cuMemGetAllocationGranularity) \
-  X(cuMemAlloc) X(cuMemFree) X(cuMemHostAlloc) X(cuMemFreeHost) X(cuMemcpyAsync) \
+  X(cuMemAlloc) X(cuMemFree) X(cuMemHostAlloc) X(cuMemFreeHost) X(cuMemHostRegister) \
+  X(cuMemHostUnregister) X(cuMemHostGetDevicePointer) X(cuStreamWriteValue64) X(cuMemcpyAsync) \
   X(cuMemsetD8Async) X(cuStreamCreateWithPriority) X(cuStreamDestroy) X(cuStreamSynchronize) \
   X(cuEventCreate) X(cuEventDestroy) X(cuEventRecord) X(cuEventQuery) X(cuEventSynchronize) \
   X(cuModuleLoadData) X(cuModuleUnload) X(cuModuleGetFunction) X(cuLaunchKernel)

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <ranges>
 #include <utility>
 
 namespace commensal::node {
@@ -294,7 +293,9 @@ NodeCoordinator::Told NodeCoordinator::find_told(const std::string& id_or_name) 
   }
   Told newest;
   for (const auto& device : devices_) {
-    for (const DeviceCoordinator::Ended& past : std::views::reverse(device->ended())) {
+    const std::deque<DeviceCoordinator::Ended>& ended = device->ended();
+    for (std::size_t i = ended.size(); i-- > 0;) {
+      const DeviceCoordinator::Ended& past = ended[i];
       if (!past.job) continue;
       add(*past.job, ", ended");
       if (past.job->id.str() != id_or_name && !has_name(*past.job)) continue;

@@ -100,7 +100,10 @@ struct JobPage {
   /// After so long without a sign of work the job waits for a request, though nobody says so: see
   /// `present_wait`; 0: its waits are told.
   Word quiet_ns;
-  std::uint64_t reserved1[13];
+  // Where a device has queues, it works on after the job has begun to wait
+  Word queue_issued;  ///< number of the newest wait's mark in its queue; 0: there are no marks
+  Word queue_done;    ///< newest mark that the device has passed; written by the device
+  std::uint64_t reserved1[11];
 };
 static_assert(std::is_standard_layout_v<JobPage>);
 static_assert(offsetof(JobPage, job_id) == 32);
@@ -127,10 +130,17 @@ struct PresentWait {
   GapPhase phase = GapPhase::kUnknown;
 };
 
+/// Whether the device still works on what a process gave it before it began to wait.
+[[nodiscard]] inline bool queue_works(const JobPage& page) noexcept {
+  const std::uint64_t issued = page.queue_issued.load(std::memory_order_relaxed);
+  return issued != 0 && page.queue_done.load(std::memory_order_relaxed) != issued;
+}
+
 /// Reads it off a page, told or concluded from silence. @param now_ns  CLOCK_MONOTONIC.
 [[nodiscard]] inline PresentWait present_wait(const JobPage& page, std::uint64_t now_ns) noexcept {
   const auto activity = static_cast<Activity>(page.activity.load(std::memory_order_acquire));
   if (activity == Activity::kWaiting) {
+    if (queue_works(page)) return {};
     return {true, page.activity_since_ns.load(std::memory_order_relaxed),
             static_cast<GapPhase>(page.wait_phase.load(std::memory_order_relaxed))};
   }

@@ -135,3 +135,40 @@ def test_a_gpu_that_nvml_does_not_show_is_named(gpu: Gpu) -> None:
     assert facts["same"]
     assert facts["memory"]["device_bytes"] >= 16 << 20
     started.terminate()
+
+
+CAPTURE = """
+import json, threading, time, torch, commensal
+x = torch.ones(1024, device="cuda")
+side = torch.cuda.Stream()
+with torch.cuda.stream(side):
+    y = x * 2
+torch.cuda.current_stream().wait_stream(side)
+torch.cuda.synchronize()
+graph = torch.cuda.CUDAGraph()
+facts = {}
+def gated():
+    return commensal.stats()["gate"]["ops_gated_total"]
+with torch.cuda.graph(graph):
+    commensal.pause()
+    before = gated()
+    began = time.monotonic()
+    y = x * 2
+    facts["gated_in_capture"] = gated() - before
+    facts["seconds_in_capture"] = time.monotonic() - began
+threading.Timer(0.5, commensal.resume).start()
+z = x * 3
+facts["gated_after"] = gated() - before
+print(json.dumps(facts))
+"""
+
+
+def test_c13_ops_pass_a_closed_gate_while_a_graph_is_captured(gpu: Gpu) -> None:
+    script = gpu.world.script(CAPTURE, "capture.py")
+    job = gpu.world.start(
+        [str(COMMENSAL), "run", "--opportunistic", "--no-idle-class", "--", sys.executable, script],
+        **gpu.driver,
+    )
+    facts = gpu.facts(job)
+    assert facts["gated_in_capture"] == 0
+    assert facts["gated_after"] > 0, "what is not recorded waits"

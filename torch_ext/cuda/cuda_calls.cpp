@@ -51,6 +51,25 @@ class RuntimeCalls final : public CudaCalls {
 
   void wait(cudaEvent_t mark) override { C10_CUDA_CHECK(cudaEventSynchronize(mark)); }
 
+  cudaEvent_t make_timed(int device) override {
+    const c10::cuda::CUDAGuard guard(index_of(device));
+    cudaEvent_t event = nullptr;
+    C10_CUDA_CHECK(cudaEventCreate(&event));
+    return event;
+  }
+
+  void record(cudaEvent_t event, int device, cudaStream_t stream) override {
+    const c10::cuda::CUDAGuard guard(index_of(device));
+    C10_CUDA_CHECK(cudaEventRecord(event, stream));
+  }
+
+  Duration between(cudaEvent_t from, cudaEvent_t to) override {
+    float milliseconds = 0.0F;
+    C10_CUDA_CHECK(cudaEventElapsedTime(&milliseconds, from, to));
+    return std::chrono::duration_cast<Duration>(
+        std::chrono::duration<double, std::milli>(milliseconds));
+  }
+
   cudaError_t copy(void* dest, int dest_device, const void* src, int src_device, std::size_t count,
                    cudaStream_t stream, bool peer_access) noexcept override {
     if (dest_device == src_device || peer_access) {

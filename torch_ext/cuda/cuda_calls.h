@@ -8,10 +8,12 @@
 #include <cstddef>
 #include <utility>
 
+#include "allocator/base/clock.h"
+
 namespace commensal {
 
-/// The current device, streams, marks in streams. Thread safety: all. Everything but the last two
-/// throws what PyTorch throws where the runtime refuses (c10::AcceleratorError).
+/// The current device, streams, marks in streams. Thread safety: all. What is not noexcept throws
+/// what PyTorch throws where the runtime refuses (c10::AcceleratorError).
 class CudaCalls {
  public:
   virtual ~CudaCalls() = default;
@@ -26,6 +28,12 @@ class CudaCalls {
   /// Tells whether everything before a mark is done.
   [[nodiscard]] virtual bool reached(cudaEvent_t mark) = 0;
   virtual void wait(cudaEvent_t mark) = 0;
+  /// Makes an event of a device that tells times; to be forgotten as a mark.
+  [[nodiscard]] virtual cudaEvent_t make_timed(int device) = 0;
+  /// Puts an event into a stream of its device, again.
+  virtual void record(cudaEvent_t event, int device, cudaStream_t stream) = 0;
+  /// Time between two timed events that were reached, to half a microsecond.
+  [[nodiscard]] virtual Duration between(cudaEvent_t from, cudaEvent_t to) = 0;
   [[nodiscard]] virtual cudaError_t copy(void* dest, int dest_device, const void* src,
                                          int src_device, std::size_t count, cudaStream_t stream,
                                          bool peer_access) noexcept = 0;

@@ -10,7 +10,10 @@
 
 #include "allocator/cuda/cuda_memory_source.h"
 #include "allocator/deferred_source.h"
+#include "torch_ext/cuda/cuda_work_clock.h"
 #include "torch_ext/cuda/elastic_install.h"
+#include "torch_ext/cuda/page_queue.h"
+#include "torch_ext/gate/gate.h"
 #include "torch_ext/phase.h"
 #include "torch_ext/runtime/session.h"
 
@@ -26,10 +29,35 @@ constexpr int kNone = -1;
 std::atomic<int> g_device{kNone};    // whose memory it is: the one that is used first
 DeferredSource* g_source = nullptr;  // of the session
 
+CudaWorkClock& work_clock() {
+  static CudaWorkClock& clock = *new CudaWorkClock(runtime_cuda_calls(), &cuda_capturing);
+  return clock;
+}
+
+// Where ops pass the session's gate, none begins while chunks change places. Where they do not, it
+// is the Python lock that keeps the program's threads from giving the device work: a safe point
+// holds it, and lies between two steps.
+class SessionGate final : public WorkGate {
+ public:
+  bool close(Duration deadline) noexcept override {
+    Session* const session = Session::current();
+    closed_ = session != nullptr && session->gate().wants_callback();
+    return !closed_ || session->gate().hold(deadline);
+  }
+  void open() noexcept override {
+    if (closed_) Session::current()->gate().release();
+  }
+
+ private:
+  bool closed_ = false;  // by the thread that moves memory: one at a time
+};
+
 std::unique_ptr<MemorySource> make_source(const SessionConfig& config, bool (*between_ops)()) {
   CudaMemorySource::Options options;
   if (config.host_cap) options.host_cap = *config.host_cap;
   options.capturing = &cuda_capturing;
+  static SessionGate& gate = *new SessionGate;
+  options.gate = &gate;
   const auto make = [options] {
     CudaMemorySource::Options chosen = options;
     chosen.device = g_device.load();
@@ -62,6 +90,9 @@ class SessionMemory final : public DeviceMemory {
       reason_ = error.what();
       return nullptr;
     }
+    work_clock().watch(device);
+    session_.gate().pass_while(&cuda_capturing);
+    follow_queue(device);
     started_ = true;
     return &session_.allocator();
   }
@@ -83,6 +114,16 @@ class SessionMemory final : public DeviceMemory {
   }
 
  private:
+  void follow_queue(int device) {
+    try {
+      session_.follow_queue([device](std::atomic<std::uint64_t>& done) {
+        return std::make_unique<PageQueue>(device, done, runtime_cuda_calls(), &cuda_capturing);
+      });
+    } catch (const SourceError& error) {
+      session_.note(std::string("waits are told before the GPU is idle: ") + error.what());
+    }
+  }
+
   Session& session_;
   Mutex mutex_;
   bool started_ COMMENSAL_GUARDED_BY(mutex_) = false;
@@ -102,7 +143,8 @@ std::string install_session() {
 }  // namespace commensal
 
 COMMENSAL_EXPORT void commensal_torch_cuda_offer() {
-  commensal::Session::offer_memory(commensal::kDevice, &commensal::make_source);
+  commensal::Session::offer_memory(commensal::kDevice, &commensal::make_source,
+                                   &commensal::work_clock());
 }
 
 COMMENSAL_EXPORT const char* commensal_torch_cuda_install_session() {

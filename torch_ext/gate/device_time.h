@@ -48,10 +48,14 @@ class WorkClock {
   virtual ~WorkClock() = default;
   /// Whether what an op issued is done when it returns: then nothing below is called.
   [[nodiscard]] virtual bool done_on_return() const noexcept = 0;
+  /// Called before the calling thread issues the first of what the next marker is for: a clock that
+  /// cannot tell work from pauses measures from here.
+  virtual void begin() noexcept {}
   /// Puts a marker behind what the calling thread has issued. @return 0 if it cannot.
   [[nodiscard]] virtual Marker mark() noexcept = 0;
   /// If the device has passed a marker: for how long it worked on what lies between that and the
-  /// marker before it in the same queue. Not called again for a marker that was passed.
+  /// marker before it in the same queue, or the beginning. Not called again for a marker that was
+  /// passed.
   [[nodiscard]] virtual std::optional<Duration> passed(Marker marker) noexcept = 0;
 };
 

@@ -3,6 +3,7 @@
 #include "torch_ext/gate/gate.h"
 
 #include <linux/futex.h>
+#include <linux/membarrier.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -168,6 +169,7 @@ struct Gate::Impl {
 
   // --- read by every op: one cache line
   alignas(64) std::atomic<bool> hard_closed{false};  // paused, dozing: no cached decision counts
+  std::atomic<bool> held{false};                     // by the writer side
   std::atomic<bool> disarmed{false};
   bool has_queues = false;
   std::atomic<std::uint64_t> open_until_ticks{0};
@@ -228,6 +230,8 @@ struct Gate::Impl {
 
   std::atomic<std::uint32_t> generation{0};  // futex: grows with every change from outside
 
+  std::atomic<bool> hold_expected{false};
+  std::atomic<bool (*)()> recording{nullptr};
   Mutex switch_mutex;  // orders the listener's calls; never taken by ops
   void (*listener)(bool) COMMENSAL_GUARDED_BY(switch_mutex) = nullptr;
   std::atomic<bool> wanted{false};
@@ -255,6 +259,7 @@ struct Gate::Impl {
 
   void enter(Slot& slot, std::uint64_t now, std::uint8_t charge, Duration predicted,
              Duration prepaid) noexcept {
+    if (has_queues) work->begins(slot.open);
     slot.prepaid = prepaid;
     if (thread_time != nullptr && predicted >= kLongEnoughToAsk) {
       const Duration ran = ask_thread(slot, now);
@@ -269,6 +274,19 @@ struct Gate::Impl {
     slot.predicted_ns.store(predicted.count(), kRelaxed);
     slot.start_ticks.store(now | 1U, kRelaxed);
     add(slot.ops, 1);
+  }
+
+  /// Whether an op that has just entered must go back: the writer side has the gate. Who holds has
+  /// seen the entry, or the thread that entered sees the hold: `hold` has every thread's stores
+  /// before it come through (membarrier), so that ops need no fence.
+  [[nodiscard]] bool goes_back(Slot& slot) const noexcept {
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    return held.load(kRelaxed) && withdraw(slot);
+  }
+  [[gnu::noinline]] static bool withdraw(Slot& slot) noexcept {
+    slot.start_ticks.store(0, std::memory_order_release);
+    slot.ops.store(slot.ops.load(kRelaxed) - 1, kRelaxed);
+    return true;
   }
 
   void invalidate() noexcept { open_until_ticks.store(0); }
@@ -295,13 +313,13 @@ struct Gate::Impl {
     if (verdict.decision.open) {
       enter(slot, ticks.now(), verdict.charge, or_unknown(predicted), verdict.decision.prepaid);
     }
-    return verdict.decision.open;
+    return verdict.decision.open && !goes_back(slot);
   }
 
   /// An op that is long: what its thread runs counts from here.
   [[gnu::noinline]] bool enter_long(Slot& slot, std::uint64_t now, Duration predicted) noexcept {
     enter(slot, now, open_charge.load(kRelaxed), predicted, Duration::zero());
-    return true;
+    return !goes_back(slot);
   }
 
   /// Asks the calling thread's time. Returns what it ran since it was asked before; negative if it
@@ -438,7 +456,15 @@ struct Gate::Impl {
     const bool paused = paused_by != nullptr || device.paused;
     const bool is_ordered = follow_order(device, share);
     bool behind = is_ordered && catches_up(device.gang, now, peek);
-    if (behind) {
+    if (held.load()) {
+      behind = false;
+      verdict.decision = {.open = false,
+                          .trickle = false,
+                          .recheck = kLongestSleep,
+                          .valid_for = {},
+                          .fits = {},
+                          .reason = "memory is being moved"};
+    } else if (behind) {
       verdict.decision = one_op_behind(device);
     } else if (paused) {
       verdict.decision = {.open = false,
@@ -596,7 +622,7 @@ struct Gate::Impl {
       const MutexLock lock(mutex);
       apply();
       self_paused.store(paused_by != nullptr);
-      hard_closed.store(paused_by != nullptr || dozing.load());
+      hard_closed.store(paused_by != nullptr || dozing.load() || held.load());
       invalidate();
     }
     announce_change();
@@ -634,8 +660,9 @@ bool Gate::try_enter_op(OpEstimate op, Account* account) noexcept {
     return gate.ask_and_enter(*account, known);
   }
   if (predicted >= kLongEnoughToAsk) return gate.enter_long(*account, now, predicted);
+  if (gate.has_queues) gate.work->begins(account->open);
   Impl::enter_quick(*account, now, gate.open_charge.load(kRelaxed), predicted);
-  return true;
+  return !gate.goes_back(*account);
 }
 
 void Gate::wait_op(OpEstimate op, Summons summoned) noexcept {
@@ -649,23 +676,27 @@ void Gate::wait_op(OpEstimate op, Summons summoned) noexcept {
   const TimePoint since = gate.clock.now();
   slot.wait_since_ns.store(since.time_since_epoch().count(), kRelaxed);
   add(slot.gated, 1);
-  Impl::Verdict verdict;
-  while (true) {
+  while (!gate.disarmed.load(kRelaxed)) {
     const std::uint32_t seen = gate.generation.load();
-    verdict = gate.ask(predicted, false);
-    if (verdict.decision.open || gate.disarmed.load(kRelaxed)) break;
+    const Impl::Verdict verdict = gate.ask(predicted, false);
     if (verdict.needed && !gate.needed.exchange(true) && gate.bring_back) gate.bring_back();
-    if (summoned != nullptr && summoned()) break;
+    // While memory is being moved nobody goes through, whoever calls.
+    const bool called = !gate.held.load() && summoned != nullptr && summoned();
+    if (verdict.decision.open || called) {
+      gate.enter(slot, gate.ticks.now(), verdict.charge, or_unknown(predicted),
+                 verdict.decision.open ? verdict.decision.prepaid : Duration::zero());
+      if (!gate.goes_back(slot)) break;
+      continue;
+    }
     const TimePoint began = gate.clock.now();
     gate.sleep(verdict.decision.recheck, verdict.decision.bell, seen);
-    if (gate.disarmed.load(kRelaxed)) break;
-    gate.waited(verdict.decision.reason, gate.clock.now() - began);
+    if (!gate.disarmed.load(kRelaxed)) {
+      gate.waited(verdict.decision.reason, gate.clock.now() - began);
+    }
   }
   slot.wait_since_ns.store(0, kRelaxed);
   slot.closed_ns.store(slot.closed_ns.load(kRelaxed) + (gate.clock.now() - since).count(),
                        kRelaxed);
-  gate.enter(slot, gate.ticks.now(), verdict.charge, or_unknown(predicted),
-             verdict.decision.open ? verdict.decision.prepaid : Duration::zero());
 }
 
 void Gate::leave_op(OpEstimate op, Account* account) noexcept {
@@ -675,7 +706,7 @@ void Gate::leave_op(OpEstimate op, Account* account) noexcept {
   if (start == 0) return;
   const std::uint64_t now = gate.ticks.now();
   std::uint64_t took = now > start ? now - start : 0;
-  account->start_ticks.store(0, kRelaxed);
+  account->start_ticks.store(0, std::memory_order_release);
   if (gate.has_queues) return gate.issued(*account, op);
   const std::uint8_t charge = account->charge;
   const std::uint64_t before = (charge & kCap) != 0 ? gate.between(*account, start) : 0;
@@ -746,6 +777,48 @@ void Gate::set_share(double min, double max) noexcept {
   refresh();
 }
 
+void Gate::pass_while(bool (*recording)()) noexcept { impl_->recording.store(recording); }
+
+bool Gate::passes_by() const noexcept {
+  auto* const recording = impl_->recording.load(kRelaxed);
+  return recording != nullptr && recording();
+}
+
+bool Gate::hold(Duration deadline) noexcept {
+  static const bool barriers =
+      ::syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0;
+  Impl& gate = *impl_;
+  if (!barriers || gate.disarmed.load()) return false;
+  const Slot* const own = gate.slot();
+  gate.change([&] { gate.held.store(true); });
+  bool quiet = ::syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) == 0;
+  const TimePoint until = gate.clock.now() + deadline;
+  const auto runs = [&] {
+    bool any = false;
+    gate.slots->each([&](const Slot& slot) {
+      any = any || (&slot != own && slot.start_ticks.load(std::memory_order_acquire) != 0);
+    });
+    return any;
+  };
+  while (quiet && runs()) {
+    if (gate.clock.now() >= until) {
+      quiet = false;
+    } else {
+      gate.sleep(kMinSleep, {}, gate.generation.load());
+    }
+  }
+  if (!quiet) release();
+  return quiet;
+}
+
+void Gate::release() noexcept {
+  impl_->change([&] { impl_->held.store(false); });
+}
+
+void Gate::expect_hold(bool expected) noexcept {
+  if (impl_->hold_expected.exchange(expected) != expected) refresh();
+}
+
 std::uint64_t Gate::ops_in_flight() const noexcept {
   std::uint64_t count = 0;
   impl_->slots->each([&count](const Slot& slot) {
@@ -765,7 +838,7 @@ void Gate::refresh() noexcept {
     const MutexLock lock(gate.mutex);
     const double share = std::min(gate.share_max, device.share_max);
     wants = gate.paused_by != nullptr || gate.dozing.load(kRelaxed) || device.paused ||
-            share <= 0.0 || gate.law->throttles(device, share);
+            share <= 0.0 || gate.hold_expected.load() || gate.law->throttles(device, share);
   }
   if (wants) (void)gate.ask(Duration::zero(), true);
   if (gate.wanted.exchange(wants) != wants && gate.listener != nullptr) gate.listener(wants);

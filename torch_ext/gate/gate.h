@@ -109,6 +109,22 @@ class Gate {
   /// Sets the job's own bounds, taken as 0 to 1; the coordinator's come with the observation.
   void set_share(double min, double max) noexcept;
 
+  /// Ops pass by, not metered, while this says so: a graph is captured, and what is recorded then
+  /// runs later. Null: never.
+  void pass_while(bool (*recording)()) noexcept;
+  [[nodiscard]] bool passes_by() const noexcept;
+
+  /// The writer side, for who changes what ops work on: lets no further op begin, of any thread,
+  /// and waits until none runs but on the calling thread. Ops pass the gate only while
+  /// `wants_callback`: what began before it was switched on is not seen.
+  /// @return false after the deadline, or where the kernel lacks what it takes: nobody is held
+  /// then.
+  [[nodiscard]] bool hold(Duration deadline) noexcept;
+  /// Ends it. Not called after a `hold` that returned false.
+  void release() noexcept;
+  /// Whether `hold` is to be expected: then ops pass the gate from now on.
+  void expect_hold(bool expected) noexcept;
+
   /// Number of threads that are inside of an op that they entered through the gate.
   [[nodiscard]] std::uint64_t ops_in_flight() const noexcept;
 

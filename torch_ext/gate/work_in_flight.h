@@ -56,6 +56,11 @@ class WorkInFlight {
   WorkInFlight(const WorkInFlight&) = delete;
   WorkInFlight& operator=(const WorkInFlight&) = delete;
 
+  /// Called before the calling thread issues an op: where it has none without a marker yet, a
+  /// chunk begins.
+  void begins(Open open) noexcept {
+    if (open == kNone) clock_.begin();
+  }
   /// Notes an op that the calling thread issued. May put a marker behind it.
   /// Work of another charge is another chunk.
   /// @param bound  on work in flight; zero: none.

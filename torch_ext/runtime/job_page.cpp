@@ -82,6 +82,11 @@ void ActivityRecorder::begin_waiting(wire::GapPhase phase, TimePoint now) noexce
   page_.wait_phase.store(static_cast<std::uint64_t>(phase), kRelaxed);
   page_.wait_expected_end_ns.store(usual == 0 ? 0 : since + usual, kRelaxed);
   page_.activity_since_ns.store(since, kRelaxed);
+  if (DeviceQueue* const queue = queue_.load(std::memory_order_acquire); queue != nullptr) {
+    const std::uint64_t number = page_.queue_issued.load(kRelaxed) + 1;
+    page_.queue_issued.store(number, kRelaxed);  // before the wait is seen
+    (void)queue->mark(number);                   // else it is not passed: the job looks busy
+  }
   page_.activity.store(static_cast<std::uint64_t>(wire::Activity::kWaiting),
                        std::memory_order_release);
   // Who waits for a gap sleeps at this word. A gap that is likely to be too short is not worth it.

@@ -59,6 +59,15 @@ struct GapSummary {
   std::vector<std::pair<Duration, double>> lengths;
 };
 
+/// The queue of a device that works on after the job has begun to wait.
+class DeviceQueue {
+ public:
+  virtual ~DeviceQueue() = default;
+  /// Has the device write `number` to the page's `queue_done` once it has done all that the calling
+  /// thread has given it. Takes a microsecond or two. @return false: it cannot, now or ever.
+  [[nodiscard]] virtual bool mark(std::uint64_t number) noexcept = 0;
+};
+
 /// Publishes whether the job waits, for what, since when, and how long such waits usually are.
 ///
 /// Runs on a guaranteed job's path: no allocation, a few hundred nanoseconds. What takes longer
@@ -105,6 +114,10 @@ class ActivityRecorder {
   /// batches, or to mark its requests.
   void find_requests() noexcept { finds_requests_.store(true, std::memory_order_relaxed); }
 
+  /// From now on a wait counts for readers once the device has done what it was given: while it
+  /// cannot be marked, the job looks busy. @param queue  not owned, must live for ever.
+  void follow_queue(DeviceQueue& queue) noexcept { queue_.store(&queue); }
+
   /// What is known of the gaps, by phase; those without any are left out.
   [[nodiscard]] std::vector<GapSummary> gaps() const;
 
@@ -138,6 +151,7 @@ class ActivityRecorder {
   const Clock& clock_;
   ThreadUse (*const thread_use_)() noexcept;
   std::atomic<bool> finds_requests_{false};
+  std::atomic<DeviceQueue*> queue_{nullptr};
   mutable Mutex mutex_;
   int depth_ COMMENSAL_GUARDED_BY(mutex_) = 0;
   bool announced_ COMMENSAL_GUARDED_BY(mutex_) = false;       // the end of the wait at this depth

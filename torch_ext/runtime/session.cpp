@@ -61,23 +61,37 @@ class OfferedMemory {
     static OfferedMemory& offered = *new OfferedMemory;
     return offered;
   }
-  void add(std::string_view device, MakeSource make) {
+  struct Offer {
+    MakeSource make = nullptr;
+    WorkClock* work = nullptr;
+  };
+  void add(std::string_view device, Offer offer) {
     const MutexLock lock(mutex_);
-    (void)makers_.emplace(device, make);
+    (void)offers_.emplace(device, offer);
   }
   [[nodiscard]] MakeSource of(const std::string& device) {
     const MutexLock lock(mutex_);
-    if (const auto at = makers_.find(device); at != makers_.end()) return at->second;
+    if (const auto at = offers_.find(device); at != offers_.end()) return at->second.make;
     std::string known;
-    for (const auto& [name, make] : makers_) known += (known.empty() ? "" : ", ") + name;
+    for (const auto& [name, offer] : offers_) known += (known.empty() ? "" : ", ") + name;
     throw std::invalid_argument("no memory of a device '" + device + "' (there is: " + known + ")");
+  }
+  [[nodiscard]] WorkClock* work_of(const std::string& device) {
+    const MutexLock lock(mutex_);
+    const auto at = offers_.find(device);
+    return at == offers_.end() ? nullptr : at->second.work;
   }
 
  private:
   Mutex mutex_;
-  std::map<std::string, MakeSource> makers_ COMMENSAL_GUARDED_BY(mutex_){
-      {std::string(kHostMemory), &make_host_source}};
+  std::map<std::string, Offer> offers_ COMMENSAL_GUARDED_BY(mutex_){
+      {std::string(kHostMemory), {&make_host_source, nullptr}}};
 };
+
+DeviceTime device_time(const std::string& device) {
+  if (device == kHostMemory) return DeviceTime::of_cpu(SteadyClock::instance());
+  return {nullptr, OfferedMemory::all().work_of(device)};
+}
 
 ElasticAllocatorOptions allocator_options(const SessionConfig& config) {
   ElasticAllocatorOptions options;
@@ -178,7 +192,8 @@ Session::Impl::Impl(SessionConfig given, std::unique_ptr<MemorySource> memory_so
       allocator(*source, allocator_options(config)),
       own_page(config.job_id, config.job_class, config.rank),
       observer(config.job_id, &page),
-      gate(make_pacing_law(first_law(config)), observer),
+      gate(make_pacing_law(first_law(config)), observer, SteadyClock::instance(), {},
+           device_time(config.device)),
       steps(clock),
       activity(page, clock),
       sample_windows(clock.now()),
@@ -401,9 +416,17 @@ Session& Session::start(SessionConfig config, MakeSource make_source) {
   return *active;
 }
 
-void Session::offer_memory(std::string_view device, MakeSource make) {
-  OfferedMemory::all().add(device, make);
+void Session::offer_memory(std::string_view device, MakeSource make, WorkClock* work) {
+  OfferedMemory::all().add(device, {make, work});
 }
+
+void Session::follow_queue(
+    const std::function<std::unique_ptr<DeviceQueue>(std::atomic<std::uint64_t>& done)>& make) {
+  // The device may write to the page as long as the process lives.
+  impl_->activity.follow_queue(*make(impl_->page.queue_done).release());
+}
+
+void Session::note(const std::string& line) { impl_->note(line); }
 
 void Session::use_device(std::string id) { impl_->use_device(std::move(id)); }
 

@@ -2,9 +2,11 @@
 // What is active in this process: allocator, gate, step tracker and the line to the coordinator.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -18,7 +20,9 @@
 
 namespace commensal {
 
+class DeviceQueue;
 class Gate;
+class WorkClock;
 class MemorySource;
 class StepTracker;
 
@@ -114,7 +118,8 @@ class Session {
   static Session& start(SessionConfig config, MakeSource make_source = nullptr);
   /// Makes memory known, by the name of its device, to sessions that start afterwards
   /// (`SessionConfig::device`). "host" is always there; a name that is known stays as it is.
-  static void offer_memory(std::string_view device, MakeSource make);
+  /// @param work  what tells how long the device works, not owned; null: ops are done on return.
+  static void offer_memory(std::string_view device, MakeSource make, WorkClock* work = nullptr);
   /// Returns the active session; null before `start` and in a forked child.
   [[nodiscard]] static Session* current() noexcept;
 
@@ -169,6 +174,12 @@ class Session {
   /// Says on which GPU its memory is, by the id that NVML gives it ("GPU-..."), and waits for the
   /// limit there, a second at most. For a session whose device is no "host".
   void use_device(std::string id);
+  /// Has waits of the job count for others once its device has done what it was given.
+  /// @param make  makes the queue, with the word that the device is to write; called at once.
+  void follow_queue(
+      const std::function<std::unique_ptr<DeviceQueue>(std::atomic<std::uint64_t>& done)>& make);
+  /// Adds a line for people to `memory.notes` of the statistics.
+  void note(const std::string& line);
   /// Called when memory is short, before the coordinator is asked: gives back what others hold on
   /// the device for nothing, and says in words what came of it.
   void on_pressure(PressureHandler help);

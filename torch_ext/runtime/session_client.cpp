@@ -398,6 +398,8 @@ void Session::Impl::end_sampling() noexcept {
 Duration Session::Impl::on_tick() {
   const TimePoint now = clock.now();
   page.heartbeat_ns.store(to_page_time(now), kRelaxed);
+  // On a GPU memory moves while no op runs, of any thread. On a host threads are stopped instead.
+  if (!on_host()) gate.expect_hold(allocator.work_pending());
   gate.refresh();
   apply_waiting_limit(now);
   park_if_asked(now);

@@ -22,6 +22,7 @@ class FakeCudaCalls final : public CudaCalls {
   int waits = 0;  ///< for a mark that was not reached
   int copies = 0;
   bool broken = false;  ///< marking fails
+  Duration time{};      ///< of the device
 
   /// Even, as a pointer: PyTorch marks others by the lowest bit.
   static cudaStream_t handle(std::uintptr_t number) {
@@ -29,7 +30,11 @@ class FakeCudaCalls final : public CudaCalls {
   }
   /// Everything in a stream is done.
   void pass(cudaStream_t past) {
-    for (Mark& mark : marks_) mark.reached = mark.reached || mark.stream == past;
+    for (Mark& mark : marks_) {
+      if (mark.reached || mark.stream != past) continue;
+      mark.reached = true;
+      mark.when = time;
+    }
   }
   /// Marks that were made and not forgotten.
   [[nodiscard]] std::size_t kept() const {
@@ -56,6 +61,24 @@ class FakeCudaCalls final : public CudaCalls {
     waits += at(mark).reached ? 0 : 1;
     at(mark).reached = true;
   }
+  cudaEvent_t make_timed(int /*device*/) override {
+    ++calls;
+    if (broken) throw std::runtime_error("the runtime is broken");
+    marks_.push_back({nullptr, true});
+    return reinterpret_cast<cudaEvent_t>(marks_.size());
+  }
+  void record(cudaEvent_t event, int /*device*/, cudaStream_t into) override {
+    ++calls;
+    if (broken) throw std::runtime_error("the runtime is broken");
+    Mark& mark = at(event);
+    mark.stream = into;
+    mark.reached = false;
+  }
+  Duration between(cudaEvent_t from, cudaEvent_t to) override {
+    ++calls;
+    if (!at(from).reached || !at(to).reached) throw std::runtime_error("not reached");
+    return at(to).when - at(from).when;
+  }
   cudaError_t copy(void* /*dest*/, int /*dest_device*/, const void* /*src*/, int /*src_device*/,
                    std::size_t /*count*/, cudaStream_t /*stream*/,
                    bool /*peer_access*/) noexcept override {
@@ -69,6 +92,7 @@ class FakeCudaCalls final : public CudaCalls {
     cudaStream_t stream = nullptr;
     bool reached = false;
     bool forgotten = false;
+    Duration when{};  // reached
   };
   Mark& at(cudaEvent_t mark) { return marks_[reinterpret_cast<std::uintptr_t>(mark) - 1]; }
   std::vector<Mark> marks_;

@@ -89,6 +89,127 @@ TEST(GateTest, Law4_AClosedGateLetsNoOpPassAndOpensAgain) {
 
 TEST(GateTest, Law4_WithTheMechanismOffOpsPass) { EXPECT_GT(passed_beside_a_burst("open"), 0U); }
 
+/// Runs ops on four threads, and counts those that ran while memory was being moved.
+std::uint64_t ran_while_moving(bool holds) {
+  FakeDevice device;
+  Gate gate(make_pacing_law("open"), device);
+  std::atomic<bool> moving{false};
+  std::atomic<bool> stop{false};
+  std::atomic<std::uint64_t> wrong{0};
+  std::atomic<std::uint64_t> ops{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      while (!stop.load()) {
+        if (!gate.try_enter_op(g_add)) gate.wait_op(g_add);
+        const bool before = moving.load();
+        for (int spin = 0; spin < 50; ++spin) std::atomic_signal_fence(std::memory_order_seq_cst);
+        if (before || moving.load()) wrong.fetch_add(1);
+        gate.leave_op(g_add);
+        ops.fetch_add(1);
+      }
+    });
+  }
+  EXPECT_TRUE(eventually([&] { return ops.load() > 1000; }));
+  int held = 0;
+  for (int i = 0; i < 300; ++i) {
+    if (holds && !gate.hold(std::chrono::seconds{5})) continue;
+    ++held;
+    moving.store(true);
+    std::this_thread::sleep_for(microseconds{100});
+    moving.store(false);
+    if (holds) gate.release();
+    const std::uint64_t seen = ops.load();
+    EXPECT_TRUE(eventually([&] { return ops.load() > seen; })) << "nobody goes on";
+  }
+  stop.store(true);
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_GT(held, 250);
+  return wrong.load();
+}
+
+TEST(GateHold, NoOpRunsWhileMemoryIsMoved) { EXPECT_EQ(ran_while_moving(true), 0U); }
+
+TEST(GateHold, WithTheMechanismOffOpsRunWhileMemoryIsMoved) {
+  EXPECT_GT(ran_while_moving(false), 0U);
+}
+
+TEST(GateHold, GivesUpAtItsDeadlineAndHoldsNobody) {
+  FakeDevice device;
+  Gate gate(make_pacing_law("open"), device);
+  std::atomic<bool> inside{false};
+  std::atomic<bool> done{false};
+  std::thread other([&] {
+    ASSERT_TRUE(gate.try_enter_op(g_mm));
+    inside.store(true);
+    while (!done.load()) std::this_thread::sleep_for(milliseconds{1});
+    gate.leave_op(g_mm);
+  });
+  ASSERT_TRUE(eventually([&] { return inside.load(); }));
+  EXPECT_FALSE(gate.hold(milliseconds{5})) << "its op still runs";
+  EXPECT_TRUE(gate.try_enter_op(g_add)) << "nobody is held";
+  gate.leave_op(g_add);
+  done.store(true);
+  other.join();
+  EXPECT_TRUE(gate.hold(milliseconds{5}));
+  EXPECT_FALSE(gate.try_enter_op(g_add));
+  gate.release();
+  EXPECT_TRUE(gate.try_enter_op(g_add));
+  gate.leave_op(g_add);
+}
+
+TEST(GateHold, TheHoldersOwnOpIsNoneToWaitFor) {
+  FakeDevice device;
+  Gate gate(make_pacing_law("open"), device);
+  ASSERT_TRUE(gate.try_enter_op(g_add));
+  EXPECT_TRUE(gate.hold(milliseconds{5}));
+  gate.release();
+  gate.leave_op(g_add);
+  EXPECT_EQ(gate.ops_in_flight(), 0U);
+}
+
+TEST(GateHold, NobodyWhoIsCalledGoesThrough) {
+  FakeDevice device;
+  Gate gate(make_pacing_law("open"), device);
+  ASSERT_TRUE(gate.hold(milliseconds{5}));
+  std::atomic<bool> through{false};
+  std::thread other([&] {
+    EXPECT_FALSE(gate.try_enter_op(g_add));
+    gate.wait_op(g_add, []() noexcept { return true; });  // a signal is pending all the time
+    through.store(true);
+    gate.leave_op(g_add);
+  });
+  EXPECT_TRUE(eventually([&] { return gate.stats().ops_gated == 1; }));
+  std::this_thread::sleep_for(milliseconds{30});
+  EXPECT_FALSE(through.load());
+  gate.release();
+  other.join();
+  EXPECT_TRUE(through.load());
+}
+
+TEST(GateHold, AnOpThatGoesBackIsNotCounted) {
+  FakeDevice device;
+  Gate gate(make_pacing_law("open"), device);
+  ASSERT_TRUE(gate.try_enter_op(g_add));
+  gate.leave_op(g_add);
+  ASSERT_TRUE(gate.hold(milliseconds{5}));
+  EXPECT_FALSE(gate.try_enter_op(g_add));
+  gate.release();
+  EXPECT_EQ(gate.stats().ops_seen, 1U);
+  EXPECT_EQ(gate.ops_in_flight(), 0U);
+}
+
+TEST(GateHold, OpsPassTheGateWhereAHoldIsExpected) {
+  FakeDevice device;
+  Gate gate(make_pacing_law("open"), device);
+  gate.refresh();
+  EXPECT_FALSE(gate.wants_callback());
+  gate.expect_hold(true);
+  EXPECT_TRUE(gate.wants_callback());
+  gate.expect_hold(false);
+  EXPECT_FALSE(gate.wants_callback());
+}
+
 TEST(GateTest, Law4_APausedGateLetsNoOpPassAndOpensAgain) {
   FakeDevice device;
   Gate gate(make_pacing_law("gap"), device);

@@ -57,6 +57,53 @@ class ActivityTest : public ::testing::Test {
   ActivityRecorder recorder_{page_, clock_};
 };
 
+/// A device's queue that comes past a mark when a test says so.
+class SlowQueue final : public DeviceQueue {
+ public:
+  explicit SlowQueue(wire::JobPage& page) : page_(page) {}
+  bool mark(std::uint64_t number) noexcept override {
+    if (!fails) marked = number;
+    return !fails;
+  }
+  void pass() { page_.queue_done.store(marked); }
+  bool fails = false;
+  std::uint64_t marked = 0;
+
+ private:
+  wire::JobPage& page_;
+};
+
+TEST_F(ActivityTest, AWaitCountsOnceTheDeviceHasDoneItsWork) {
+  SlowQueue queue{page_};
+  recorder_.follow_queue(queue);
+  const auto waits = [&] { return wire::present_wait(page_, to_page_time(clock_.now())).waits; };
+  recorder_.wait_begin();
+  EXPECT_FALSE(waits()) << "the device still works";
+  queue.pass();
+  EXPECT_TRUE(waits());
+  recorder_.wait_end();
+  EXPECT_FALSE(waits());
+  recorder_.wait_begin();
+  EXPECT_FALSE(waits()) << "what was done before is not this wait's work";
+  queue.pass();
+  EXPECT_TRUE(waits());
+}
+
+TEST_F(ActivityTest, WhereTheQueueCannotBeMarkedTheJobLooksBusy) {
+  SlowQueue queue{page_};
+  recorder_.follow_queue(queue);
+  const auto waits = [&] { return wire::present_wait(page_, to_page_time(clock_.now())).waits; };
+  queue.fails = true;
+  recorder_.wait_begin();
+  queue.pass();
+  EXPECT_FALSE(waits());
+  recorder_.wait_end();
+  queue.fails = false;
+  recorder_.wait_begin();
+  queue.pass();
+  EXPECT_TRUE(waits());
+}
+
 TEST_F(ActivityTest, ThePageSaysWhoseItIs) {
   EXPECT_STREQ(wire::check_page(&page_, wire::kPageSize, wire::kJobPageMagic), "");
   EXPECT_STREQ(page_.job_id, "job-1");
