@@ -39,6 +39,18 @@ struct Process {
 
 using ReadProcesses = int (*)(Handle, unsigned*, Process*);
 
+// The library's own types have other names: a sanitizer that compares them must not look.
+#if defined(__clang__)
+#define COMMENSAL_FOREIGN_CALL __attribute__((no_sanitize("function")))
+#else
+#define COMMENSAL_FOREIGN_CALL
+#endif
+template <typename Result, typename... Parameters>
+COMMENSAL_FOREIGN_CALL Result call(Result (*function)(Parameters...),
+                                   std::type_identity_t<Parameters>... arguments) {
+  return function(arguments...);
+}
+
 struct Functions {
   int (*init)() = nullptr;
   int (*shutdown)() = nullptr;
@@ -58,7 +70,7 @@ struct Functions {
 class Library {
  public:
   explicit Library(const std::string& name)
-      : handle_(::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL)) {
+      : handle_(::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE)) {
     if (handle_ == nullptr) throw std::runtime_error("cannot load " + name);
     try {
       find(functions_.init, "nvmlInit_v2");
@@ -75,7 +87,7 @@ class Library {
       find_any(functions_.processes[0], "nvmlDeviceGetComputeRunningProcesses_v3");
       find_any(functions_.processes[1], "nvmlDeviceGetMPSComputeRunningProcesses_v3");
       find_any(functions_.processes[2], "nvmlDeviceGetGraphicsRunningProcesses_v3");
-      check(functions_.init(), "nvmlInit");
+      check(call(functions_.init), "nvmlInit");
     } catch (...) {
       ::dlclose(handle_);
       throw;
@@ -84,16 +96,16 @@ class Library {
   Library(const Library&) = delete;
   Library& operator=(const Library&) = delete;
   ~Library() {
-    (void)functions_.shutdown();
+    (void)call(functions_.shutdown);
     ::dlclose(handle_);
   }
 
   [[nodiscard]] const Functions& functions() const noexcept { return functions_; }
 
-  void check(int result, const char* call) const {
+  void check(int result, const char* what) const {
     if (result == kSuccess) return;
-    const char* const text = functions_.error(result);
-    throw std::runtime_error(std::string{call} + ": " + (text == nullptr ? "unknown" : text) +
+    const char* const text = call(functions_.error, result);
+    throw std::runtime_error(std::string{what} + ": " + (text == nullptr ? "unknown" : text) +
                              " (" + std::to_string(result) + ")");
   }
 
@@ -155,9 +167,9 @@ class Nvml final : public GpuMonitor {
     return *library_;
   }
 
-  std::string text(int (*read)(Handle, char*, unsigned), Handle handle, const char* call) {
+  std::string text(int (*read)(Handle, char*, unsigned), Handle handle, const char* what) {
     std::array<char, kTextSize> out{};
-    nvml().check(read(handle, out.data(), static_cast<unsigned>(out.size())), call);
+    nvml().check(call(read, handle, out.data(), static_cast<unsigned>(out.size())), what);
     out.back() = '\0';
     return out.data();
   }
@@ -165,7 +177,7 @@ class Nvml final : public GpuMonitor {
   MemoryV2 memory(Handle handle) {
     MemoryV2 told{};
     told.version = kMemoryV2;
-    nvml().check(nvml().functions().memory(handle, &told), "nvmlDeviceGetMemoryInfo");
+    nvml().check(call(nvml().functions().memory, handle, &told), "nvmlDeviceGetMemoryInfo");
     return told;
   }
 
@@ -180,25 +192,25 @@ class Nvml final : public GpuMonitor {
   std::vector<Shown> list() {
     const Functions& f = nvml().functions();
     unsigned count = 0;
-    nvml().check(f.count(&count), "nvmlDeviceGetCount");
+    nvml().check(call(f.count, &count), "nvmlDeviceGetCount");
     std::vector<Shown> found;
     for (unsigned index = 0; index < count; ++index) {
       Handle handle = nullptr;
-      nvml().check(f.by_index(index, &handle), "nvmlDeviceGetHandleByIndex");
+      nvml().check(call(f.by_index, index, &handle), "nvmlDeviceGetHandleByIndex");
       unsigned mode = 0;
       unsigned pending = 0;
       const bool told = f.mig_mode != nullptr && f.most_instances != nullptr &&
-                        f.instance != nullptr && f.mig_mode(handle, &mode, &pending) == kSuccess;
+                        f.instance != nullptr && call(f.mig_mode, handle, &mode, &pending) == kSuccess;
       if (!told || mode != kMigEnabled) {
         found.push_back(show(handle, ""));
         continue;
       }
       const std::string parent = text(f.uuid, handle, "nvmlDeviceGetUUID");
       unsigned most = 0;
-      nvml().check(f.most_instances(handle, &most), "nvmlDeviceGetMaxMigDeviceCount");
+      nvml().check(call(f.most_instances, handle, &most), "nvmlDeviceGetMaxMigDeviceCount");
       for (unsigned place = 0; place < most; ++place) {
         Handle instance = nullptr;  // places may be empty
-        if (f.instance(handle, place, &instance) == kSuccess)
+        if (call(f.instance, handle, place, &instance) == kSuccess)
           found.push_back(show(instance, parent));
       }
     }
@@ -226,7 +238,7 @@ class Nvml final : public GpuMonitor {
     std::vector<Process> list(16);
     for (int tries = 0; tries < 4; ++tries) {
       auto count = static_cast<unsigned>(list.size());
-      const int result = read(handle, &count, list.data());
+      const int result = call(read, handle, &count, list.data());
       if (result == kInsufficientSize) {
         list.resize(count + 16);  // others may begin meanwhile
         continue;

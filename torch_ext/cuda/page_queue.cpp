@@ -42,7 +42,7 @@ PageQueue::~PageQueue() {
 bool PageQueue::mark(std::uint64_t number) noexcept {
   if (capturing_()) return false;
   try {
-    cudaStream_t const stream = calls_.current_stream(device_);
+    auto* const stream = calls_.current_stream(device_);
     const DeviceContext::Scope scope(context_);
     return scope.result() == CUDA_SUCCESS &&
            context_.driver().cuStreamWriteValue64(stream, done_, number,
