@@ -200,7 +200,8 @@ class Nvml final : public GpuMonitor {
       unsigned mode = 0;
       unsigned pending = 0;
       const bool told = f.mig_mode != nullptr && f.most_instances != nullptr &&
-                        f.instance != nullptr && call(f.mig_mode, handle, &mode, &pending) == kSuccess;
+                        f.instance != nullptr &&
+                        call(f.mig_mode, handle, &mode, &pending) == kSuccess;
       if (!told || mode != kMigEnabled) {
         found.push_back(show(handle, ""));
         continue;
