@@ -5,6 +5,7 @@
 #include <ATen/record_function.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 
+#include <array>
 #include <atomic>
 
 #include "allocator/base/mutex.h"
@@ -127,16 +128,19 @@ std::unique_ptr<at::ObserverContext> on_op_begin(const at::RecordFunction& event
   return nullptr;
 }
 
+void leave_thread_op(OpThread& thread, bool is_region) noexcept {
+  const GateCalls calls = thread.nesting.end_outermost(is_region);
+  Gate* const gate = g_gate.load(std::memory_order_relaxed);
+  if (gate != nullptr) apply(*gate, thread, calls);
+}
+
 void on_op_end(const at::RecordFunction& event, at::ObserverContext* /*none*/) {
   OpThread& thread = t_thread;
   if (thread.nesting.is_nested()) {
     thread.nesting.end_nested();
     return;
   }
-  const bool is_region = thread.nesting.is_outside() && is_compiled_region(event.name());
-  const GateCalls calls = thread.nesting.end_outermost(is_region);
-  Gate* const gate = g_gate.load(std::memory_order_relaxed);
-  if (gate != nullptr) apply(*gate, thread, calls);
+  leave_thread_op(thread, thread.nesting.is_outside() && is_compiled_region(event.name()));
 }
 
 void switch_op_callback(bool on) {
@@ -158,6 +162,34 @@ void install_op_callback(Session& session) {
   g_gate.store(&session.gate(), std::memory_order_release);
   session.on_wait(&release_python_lock, &take_python_lock_back);
   session.on_callback_switch(&switch_op_callback);
+}
+
+bool begin_launch(Launch what) noexcept {
+  static std::array<OpDuration, 2> durations;
+  const auto number = static_cast<std::size_t>(what);
+  Gate* const gate = g_gate.load(std::memory_order_relaxed);
+  if (gate == nullptr || number >= durations.size() || !gate->wants_callback()) return false;
+  OpThread& thread = t_thread;
+  if (thread.nesting.is_inside()) {
+    thread.nesting.begin_nested();
+    return true;
+  }
+  OpDuration& duration = durations.at(number);
+  OpDuration* const here =
+      g_positions.next(thread.cursor, &duration, gate->border().load(std::memory_order_relaxed));
+  apply(*gate, thread,
+        thread.nesting.begin_outermost(OpKind::kOp, OpEstimate(duration, here),
+                                       is_thread_shielded()));
+  return true;
+}
+
+void end_launch() noexcept {
+  OpThread& thread = t_thread;
+  if (thread.nesting.is_nested()) {
+    thread.nesting.end_nested();
+  } else {
+    leave_thread_op(thread, false);
+  }
 }
 
 void prepare_op_callback_for_fork() noexcept COMMENSAL_NO_THREAD_SAFETY_ANALYSIS {

@@ -11,6 +11,14 @@ class Session;
 /// While it is on, each op costs 110 to 190 ns more; while off, nothing.
 void install_op_callback(Session& session);
 
+/// Work that no dispatcher op reports; numbers of the Python side (python/commensal/_launches.py).
+enum class Launch : unsigned { kGraph, kKernel };
+/// Lets the calling thread's launch pass the gate as an op does, while ops do. The caller holds no
+/// Python lock, or one that may be released.
+/// @return whether it counts: then `end_launch` has to follow on the same thread.
+[[nodiscard]] bool begin_launch(Launch what) noexcept;
+void end_launch() noexcept;
+
 /// Around fork(): no switch of the callback is under way while the process forks.
 void prepare_op_callback_for_fork() noexcept;
 void release_op_callback_in_parent() noexcept;

@@ -121,3 +121,9 @@ COMMENSAL_EXPORT const char* commensal_torch_install() {
     return commensal::keep(error.what());
   }
 }
+
+COMMENSAL_EXPORT int commensal_torch_begin_launch(unsigned what) {
+  return commensal::begin_launch(static_cast<commensal::Launch>(what)) ? 1 : 0;
+}
+
+COMMENSAL_EXPORT void commensal_torch_end_launch() { commensal::end_launch(); }

@@ -15,4 +15,10 @@ const char* commensal_torch_check(const char* torch_version);
 /// second call does nothing. Call it from a thread that may wait for no other.
 /// @return null on success, else one sentence; nothing has changed then.
 const char* commensal_torch_install();
+
+/// Lets work that no op reports pass the gate, as an op of the calling thread: a replayed graph
+/// (0), a kernel of Triton (1). May wait; releases Python's lock meanwhile if it is held.
+/// @return whether it counts: then `commensal_torch_end_launch` has to follow on that thread.
+int commensal_torch_begin_launch(unsigned what);
+void commensal_torch_end_launch();
 }

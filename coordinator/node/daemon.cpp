@@ -270,7 +270,10 @@ class Daemon {
         }
         const wire::Message message = wire::decode(frames.front());
         if (const auto* answer = std::get_if<wire::Answer>(&message)) {
-          measure(JobId{answer->job_id}, now);  // what it says is compared with what is so
+          // What it says is compared with what is so: both of this moment, or what it holds beside
+          // would look smaller than it is for as long as that is remembered.
+          coordinator_.observe_held(JobId{answer->job_id}, answer->pid, Bytes{answer->held_bytes});
+          measure(JobId{answer->job_id}, now);
         }
         coordinator_.receive(peer, message, now);
         if (const auto* hello = std::get_if<wire::Register>(&message)) watch(*hello);
@@ -324,46 +327,42 @@ class Daemon {
     for (const auto& [device, pids] : members) {
       const Device& on = device->device();
       JobUse use = measure_job(pids, known);
-      if (on.kind == DeviceKind::kGpu) use = on_gpu(on.id, std::move(use), pids);
+      if (on.kind == DeviceKind::kGpu) use = on_gpu(on.id, std::move(use), pids, now);
       coordinator_.observe_use(DeviceId{on.id}, id, std::move(use), now);
     }
   }
 
-  /// What the same processes hold of a GPU, as it was told in this round.
-  JobUse on_gpu(const std::string& id, JobUse use, const std::set<std::int64_t>& pids) {
+  /// What the same processes hold of a GPU now: what one says that it gave back must show at once.
+  JobUse on_gpu(const std::string& id, JobUse use, const std::set<std::int64_t>& pids,
+                TimePoint now) {
     use.resident.clear();
     use.group.reset();
     use.by.clear();
-    const auto told = gpu_uses_.find(id);
-    if (told == gpu_uses_.end()) {
-      use.children.clear();
-      return use;
-    }
+    const auto told = read_gpu(id, now);
+    std::map<std::int64_t, Bytes> holders;
+    if (told) holders = told->processes;
     const auto held = [&](std::int64_t pid) {
-      const auto found = told->second.processes.find(pid);
-      return found == told->second.processes.end() ? Bytes{} : found->second;
+      const auto found = holders.find(pid);
+      return found == holders.end() ? Bytes{} : found->second;
     };
     for (const std::int64_t pid : pids) {
       // One that is not in the list has another number there: in a container.
       if (!held(pid).is_zero()) use.resident[pid] = held(pid);
     }
     for (ChildUse& child : use.children) child.bytes = held(child.pid);
-    use.by = "nvml";
+    if (told) use.by = "nvml";
     return use;
   }
 
-  void read_gpus(TimePoint now) {
-    gpu_uses_.clear();
-    for (const auto& device : coordinator_.devices()) {
-      const Device& shown = device->device();
-      if (shown.kind != DeviceKind::kGpu) continue;
-      if (auto use = gpus_->use(shown.id)) {
-        coordinator_.observe_available(DeviceId{shown.id}, use->free, now, use->processes);
-        gpu_uses_.emplace(shown.id, *std::move(use));
-      } else {
-        log_->warn("cannot read what is free of {}: {}", shown.id, gpus_->problem());
-      }
+  /// Reads a GPU's memory and shows it to the coordinator.
+  std::optional<GpuUse> read_gpu(const std::string& id, TimePoint now) {
+    auto use = gpus_->use(id);
+    if (use) {
+      coordinator_.observe_available(DeviceId{id}, use->free, now, use->processes);
+    } else {
+      log_->warn("cannot read what is free of {}: {}", id, gpus_->problem());
     }
+    return use;
   }
 
   /// At each beat some jobs, in a second all: a look at all of them at once would delay answers.
@@ -404,7 +403,9 @@ class Daemon {
     } catch (const std::runtime_error& problem) {
       log_->warn("cannot read what is available: {}", problem.what());
     }
-    read_gpus(now);
+    for (const auto& device : coordinator_.devices()) {
+      if (device->device().kind == DeviceKind::kGpu) (void)read_gpu(device->device().id, now);
+    }
   }
 
   /// Shows the coordinator a process's time on cores, where its pid means the same here, and
@@ -610,7 +611,6 @@ class Daemon {
   NodeCoordinator coordinator_;
   double trickle_;
   MemoryBudget gpu_budget_;
-  std::map<std::string, GpuUse> gpu_uses_;  // as of this round
   struct Shown {
     Shown(const Device& device, double trickle, std::int64_t pid) : page(device, trickle, pid) {}
     DevicePageWriter page;

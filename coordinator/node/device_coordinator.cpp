@@ -400,7 +400,8 @@ void DeviceCoordinator::handle(const PeerId& peer, const wire::Answer& message, 
   if (shown > said && ledger_.shrinking(job->key(*member))) {
     member->answer_reason += (message.reason.empty() ? "" : "; ") +
                              std::string{"says that it holds "} + to_string(said) +
-                             ", the kernel shows " + to_string(shown);
+                             (is_host() ? ", the kernel shows " : ", the driver shows ") +
+                             to_string(shown);
   }
   rebalance(now);
 }
@@ -429,6 +430,12 @@ Bytes DeviceCoordinator::shown_or_said(const Member& member, Bytes said) const {
   if (!config_.prove_releases || !member.resident || !member.beside.known()) return said;
   const Bytes shown = saturating_sub(*member.resident, member.beside.value());
   return shown > said + kMeasuringError ? shown : said;
+}
+
+void DeviceCoordinator::observe_held(const JobId& id, std::int64_t pid, Bytes held) {
+  Job* job = table_.find(id);
+  Member* member = job != nullptr ? job->member(pid) : nullptr;
+  if (member != nullptr) member->held = held;
 }
 
 void DeviceCoordinator::observe_use(const JobId& id, JobUse use, TimePoint now) {
@@ -810,10 +817,6 @@ bool DeviceCoordinator::is_closed(const Job& job) const {
   return job.paused || job.parked() || (job.law == kControlled && compute_.window_closed());
 }
 
-void DeviceCoordinator::share_gang(const JobId& id, std::shared_ptr<GangKeeper> keeper) {
-  if (Job* job = table_.find(id); job != nullptr) job->gang_keeper = std::move(keeper);
-}
-
 void DeviceCoordinator::add_ranks(const Job& job, GangView& view) const {
   view.closed = view.closed || is_closed(job);
   view.world_size = std::max(view.world_size, job.gang.world_size);
@@ -969,12 +972,12 @@ std::optional<Job> DeviceCoordinator::member_moved(const JobId& id, std::int64_t
   return gone;
 }
 
-void DeviceCoordinator::go_on_as(Job before) {
-  Job* job = table_.find(before.id);
+void DeviceCoordinator::go_on_as(const Job& elsewhere) {
+  Job* job = table_.find(elsewhere.id);
   if (job == nullptr) return;
-  job->started = before.started;
-  job->paused = before.paused;
-  job->gang_keeper = std::move(before.gang_keeper);
+  job->started = elsewhere.started;
+  job->paused = elsewhere.paused;
+  job->gang_keeper = elsewhere.gang_keeper;
 }
 
 }  // namespace commensal::node

@@ -98,6 +98,8 @@ class DeviceCoordinator {
   [[nodiscard]] wire::SetReply set(const JobId& id, const wire::SetRequest& message, TimePoint now);
   /// Notes what a process shows on its page.
   void observe_page(const JobId& job, std::int64_t pid, const PageReading& reading, TimePoint now);
+  /// Notes what a process says that it holds.
+  void observe_held(const JobId& job, std::int64_t pid, Bytes held);
   /// Notes what the kernel shows of a job's processes. Best called right before an Answer of one is
   /// received, and about once a second.
   void observe_use(const JobId& job, JobUse use, TimePoint now);
@@ -124,14 +126,13 @@ class DeviceCoordinator {
   /// process here: the job has not ended.
   std::optional<Job> member_moved(const JobId& job, std::int64_t pid, const std::string& where,
                                   TimePoint now);
-  /// Lets a job that has just registered here go on with what its user had set where it was.
-  void go_on_as(Job before);
+  /// Lets a job that has just registered here go on as it is, or was, on another device: since when
+  /// it runs, whether its user paused it, and the keeper of its gang.
+  void go_on_as(const Job& elsewhere);
   /// Adds the guaranteed jobs of this device, and whether it has opportunistic ones.
   void add_needs(CoreShareInput& input) const;
   /// Keeps opportunistic jobs to these cores of the machine, from now on.
   void take_cores(const wire::CoreSet& cores, const std::string& reason, TimePoint now);
-  /// Shares a keeper with the parts of a job on other devices.
-  void share_gang(const JobId& job, std::shared_ptr<GangKeeper> keeper);
   /// Adds what a job's ranks on this device show, and whether they are ordered to close.
   void add_ranks(const Job& job, GangView& view) const;
   /// Takes the controller's samples; call every `sampling_period` while `wants_sampling`.

@@ -193,16 +193,17 @@ void NodeCoordinator::handle(const PeerId& peer, const wire::Register& message, 
     to = &add_device(*std::move(found.device), now);
   }
   const JobId job{message.job_id};
-  std::optional<Job> before;
-  std::shared_ptr<GangKeeper> gang;
-  for (DeviceCoordinator* const device : devices_with(job)) {
-    gang = device->table().find(job)->gang_keeper;
-    if (device != to) before = device->member_moved(job, message.pid, to->device().id, now);
-  }
   const bool is_new = to->table().find(job) == nullptr;
+  std::optional<Job> before;
+  for (DeviceCoordinator* const device : devices_with(job)) {
+    if (device == to) continue;
+    before = device->member_moved(job, message.pid, to->device().id, now);
+  }
   to->receive(peer, message, now);
-  if (gang != nullptr) to->share_gang(job, gang);
-  if (before && is_new) to->go_on_as(*std::move(before));
+  if (is_new && before) to->go_on_as(*before);
+  for (DeviceCoordinator* const device : devices_with(job)) {
+    if (is_new && device != to) to->go_on_as(*device->table().find(job));
+  }
   update_gangs(now);
 }
 
@@ -310,6 +311,10 @@ NodeCoordinator::Told NodeCoordinator::find_told(const std::string& id_or_name) 
 }
 
 // --- what is seen -------------------------------------------------------------------------------
+
+void NodeCoordinator::observe_held(const JobId& job, std::int64_t pid, Bytes held) {
+  where(job, pid).observe_held(job, pid, held);
+}
 
 void NodeCoordinator::observe_page(const JobId& job, std::int64_t pid, const PageReading& reading,
                                    TimePoint now) {

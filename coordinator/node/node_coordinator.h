@@ -42,6 +42,8 @@ class NodeCoordinator {
   void receive_malformed(const PeerId& peer, const wire::BadMessage& problem);
 
   // What is seen of a process counts on the device where it is.
+  /// Notes what a process says that it holds, before `observe_use` compares the two.
+  void observe_held(const JobId& job, std::int64_t pid, Bytes held);
   void observe_page(const JobId& job, std::int64_t pid, const PageReading& reading, TimePoint now);
   void observe_cpu(const JobId& job, std::int64_t pid, const ThreadTimes& threads,
                    std::optional<Duration> io_stalled, TimePoint now);

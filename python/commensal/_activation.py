@@ -132,6 +132,7 @@ def activate(settings: JobSettings, member: Member) -> _core.Session | None:
         adaptor = None if member.role == "helper" else _load_adaptor()
         _leave_idle_class()
         summary = settings.summary_file
+        device = "host" if adaptor is None else _offer_cuda()
         session = _core.start(
             job_id=settings.job_id,
             name=settings.name,
@@ -148,7 +149,7 @@ def activate(settings: JobSettings, member: Member) -> _core.Session | None:
             world_size=member.world_size,
             instance=settings.instance,
             runtime_dir=str(settings.runtime_dir or ""),
-            device="host" if adaptor is None else _offer_cuda(),
+            device=device,
             spill_dir=str(settings.spill_dir or ""),
             host_cap_bytes=settings.host_cap_bytes,
             idle_class=settings.idle_class,
@@ -169,6 +170,8 @@ def activate(settings: JobSettings, member: Member) -> _core.Session | None:
         if adaptor is not None:
             try:
                 _install(adaptor)
+                if device == "cuda" and settings.job_class == "opportunistic":
+                    _follow_launches(adaptor)
             except BaseException:
                 session.shutdown()
                 raise
@@ -239,6 +242,17 @@ def _follow_gaps() -> None:
     torch = sys.modules["torch"]
     follow_checkpoints(torch)
     follow_batches(sys.modules.get("torch.utils.data.dataloader"))
+
+
+def _follow_launches(adaptor: ctypes.CDLL) -> None:
+    from commensal._launches import follow_graphs, follow_kernels
+
+    adaptor.commensal_torch_begin_launch.argtypes = [ctypes.c_uint]
+    adaptor.commensal_torch_begin_launch.restype = ctypes.c_int
+    adaptor.commensal_torch_end_launch.argtypes = []
+    adaptor.commensal_torch_end_launch.restype = None
+    follow_graphs(sys.modules["torch"].cuda, adaptor)
+    follow_kernels(adaptor)
 
 
 def _offer_cuda() -> str:

@@ -826,6 +826,35 @@ TEST_F(P26Test, P26_AReleaseCountsWhenTheKernelShowsIt) {
   EXPECT_EQ(limit(hello("g", JobClass::kGuaranteed, 0_B)), 400_MiB);
 }
 
+/// o gives back what g waits for, and says so. @param told_first  its word is there before the
+/// look.
+class TrueWordTest : public BudgetTest {
+ protected:
+  Bytes beside_after_a_true_word(bool told_first) {
+    restart(all());
+    const auto o = hello("o", JobClass::kOpportunistic, 0_B);
+    join(o);
+    report(o, 700_MiB);
+    use(o, 940_MiB);  // 240 MiB are beside
+    join(hello("g", JobClass::kGuaranteed, 400_MiB, 400_MiB));
+    if (told_first) node_.observe_held(JobId{"o"}, o.pid, 300_MiB);
+    JobUse now;
+    now.resident[o.pid] = 540_MiB;
+    now.by = "process";
+    node_.observe_use(DeviceId{kHostId}, JobId{"o"}, now, now_);
+    obey(o, "applied", 300_MiB);
+    EXPECT_EQ(limit(hello("g", JobClass::kGuaranteed, 0_B)), 400_MiB);
+    return node_.host().ledger().unmanaged(JobId{"o"});
+  }
+};
+
+TEST_F(TrueWordTest, WhatIsBesideStaysKnown) { EXPECT_EQ(beside_after_a_true_word(true), 256_MiB); }
+
+// Then the job's limit grows by it, and what is promised is more than there is.
+TEST_F(TrueWordTest, ComparedWithAnOlderWordItIsForgotten) {
+  EXPECT_EQ(beside_after_a_true_word(false), 0_B);
+}
+
 TEST_F(P26Test, P26_WithoutTheLookTheNeighbourGetsBytesThatAreNotThere) {
   EXPECT_EQ(granted_after_a_false_word(false), 400_MiB);
 }

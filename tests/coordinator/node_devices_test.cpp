@@ -213,6 +213,16 @@ TEST_F(NodeDevicesTest, RanksOnSeveralDevicesAreOneJob) {
   EXPECT_EQ(status["devices"][1]["covers"], "all") << "contexts take memory of a GPU too";
 }
 
+TEST_F(NodeDevicesTest, ARankThatComesLaterIsPausedAsTheOthers) {
+  join(hello("o", JobClass::kOpportunistic, 10, "GPU-a", 0, 2));
+  wire::SetRequest pause;
+  pause.job = "o";
+  pause.paused = true;
+  EXPECT_EQ(send<wire::SetReply>(pause).at(0).outcome, "applied");
+  join(hello("o", JobClass::kOpportunistic, 11, "GPU-b", 1, 2));
+  EXPECT_TRUE(entry("GPU-b", "o").paused);
+}
+
 TEST_F(NodeDevicesTest, AGangOnSeveralDevicesHasOneEpoch) {
   PageReading page;
   page.collectives_begun = page.collectives_ended = 3;

@@ -7,7 +7,9 @@
 #   tests/gpu/run_all.sh --simulated FOLDER [STAGE...]   a dry run on the simulated driver, whose
 #                       libraries are in FOLDER (build/release/tests/simulated_cuda): run.json says so
 #   OUT=FOLDER  where results go (build/gpu-results)   PYTHON=python3  the one that has torch
-#   GTEST_ROOT=FOLDER  GoogleTest's include/ and lib/, where the system has none (stage memory)
+#   BUNDLE=FOLDER  what tests/gpu/bundle.sh collected, for a machine that lacks it
+#   GTEST_ROOT=FOLDER  GoogleTest's include/ and lib/, where the system has none (stage memory);
+#                      default: BUNDLE
 #
 # Writes OUT/run.json (what ran, how it ended), OUT/STAGE.log, and what the stages write.
 # Exit code: 0 all stages passed, 1 one failed, 2 usage, 3 there is no GPU.
@@ -50,6 +52,18 @@ mkdir -p "$OUT" || die 2 "cannot make $OUT"
 OUT=$(cd -- "$OUT" && pwd)
 work=${BUILD:-$root/build/gpu}
 mkdir -p "$work"
+if [ -n "${BUNDLE:-}" ]; then
+  [ -e "$BUNDLE/bundle.json" ] || die 2 "no bundle.json in '$BUNDLE': tests/gpu/bundle.sh makes it"
+  BUNDLE=$(cd -- "$BUNDLE" && pwd)
+  GTEST_ROOT=${GTEST_ROOT:-$BUNDLE}
+  # Wheels of pure Python, or for any Python 3: unpacked is installed.
+  for wheel in "$BUNDLE"/wheels/*.whl; do
+    "$PYTHON" -m zipfile -e "$wheel" "$work/site" || die 2 "cannot unpack $wheel"
+  done
+  export BUNDLE PYTHONPATH="$work/site${PYTHONPATH:+:$PYTHONPATH}"
+  export LD_LIBRARY_PATH="$BUNDLE/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+fi
+export GTEST_ROOT=${GTEST_ROOT:-}
 
 # Where PyTorch and CUDA's headers are: torch, its version, the folder of cuda.h, of libraries.
 where=$("$PYTHON" - <<'PY'

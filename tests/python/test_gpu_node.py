@@ -172,3 +172,44 @@ def test_c13_ops_pass_a_closed_gate_while_a_graph_is_captured(gpu: Gpu) -> None:
     facts = gpu.facts(job)
     assert facts["gated_in_capture"] == 0
     assert facts["gated_after"] > 0, "what is not recorded waits"
+
+
+REPLAY = """
+import json, threading, time, torch, commensal
+x = torch.ones(1024, device="cuda")
+side = torch.cuda.Stream()
+with torch.cuda.stream(side):
+    y = x * 2
+torch.cuda.current_stream().wait_stream(side)
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    y = x * 2
+def gate():
+    return commensal.stats()["gate"]
+facts = {"wrapped": hasattr(torch.cuda.CUDAGraph.replay, "__wrapped__")}
+graph.replay()
+commensal.pause()
+before = gate()
+threading.Timer(0.5, commensal.resume).start()
+began = time.monotonic()
+graph.replay()
+facts["gated"] = gate()["ops_gated_total"] - before["ops_gated_total"]
+facts["waited"] = time.monotonic() - began >= 0.4
+torch.cuda.synchronize()
+print(json.dumps(facts))
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "gated"),
+    [(("--opportunistic", "--no-idle-class"), True), (("--guaranteed",), False)],
+)
+def test_c7_a_replayed_graph_waits_at_a_closed_gate(
+    gpu: Gpu, options: tuple[str, ...], *, gated: bool
+) -> None:
+    script = gpu.world.script(REPLAY, "replay.py")
+    job = gpu.world.start(
+        [str(COMMENSAL), "run", *options, "--", sys.executable, script], **gpu.driver
+    )
+    facts = gpu.facts(job)
+    assert facts == {"wrapped": gated, "gated": int(gated), "waited": gated}

@@ -264,3 +264,43 @@ def test_a_dry_run_without_a_driver_is_refused(tmp_path: Path) -> None:
     )
     assert done.returncode == 2
     assert f"no simulated driver (libcuda.so.1) in '{tmp_path}'" in done.stderr
+
+
+def test_a_bundle_has_what_a_bare_machine_lacks(tmp_path: Path) -> None:
+    folder = tmp_path / "bundle"
+    done = subprocess.run(
+        [str(ROOT / "tests" / "gpu" / "bundle.sh"), str(folder)],
+        env=os.environ | {"PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    if "no wheels of" in done.stderr or "no dpkg here" in done.stderr:
+        pytest.skip(done.stderr.splitlines()[-1])
+    assert done.returncode == 0, done.stderr
+    told = json.loads((folder / "bundle.json").read_text())
+    assert told["packages"]["libzmq3-dev"]
+    assert any(name.startswith("pytest-") for name in told["wheels"])
+    for header in ("zmq.h", "zmq.hpp", "spdlog/spdlog.h", "nlohmann/json.hpp", "gtest/gtest.h"):
+        assert (folder / "include" / header).is_file(), header
+    for library in ("libzmq.so.5", "libfmt.so", "libgmock_main.a", "libbenchmark.so"):
+        assert (folder / "lib" / library).exists(), library
+    needs = subprocess.run(
+        ["ldd", str(folder / "lib" / "libzmq.so.5")],
+        env=os.environ | {"LD_LIBRARY_PATH": str(folder / "lib")},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert "not found" not in needs
+    assert str(folder / "lib" / "libsodium.so.23") in needs
+    assert sum(path.stat().st_size for path in folder.rglob("*")) < 30 << 20
+
+
+def test_a_folder_that_is_no_bundle_is_named(tmp_path: Path) -> None:
+    script = ROOT / "tests" / "gpu" / "run_all.sh"
+    environ = os.environ | {"OUT": str(tmp_path), "PYTHON": sys.executable, "BUNDLE": str(tmp_path)}
+    done = subprocess.run([str(script)], env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert f"no bundle.json in '{tmp_path}'" in done.stderr

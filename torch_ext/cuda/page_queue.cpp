@@ -4,15 +4,27 @@
 
 #include <unistd.h>
 
+#include <chrono>
 #include <exception>
+#include <thread>
 
 #include "allocator/memory_source.h"
 
 namespace commensal {
+namespace {
+
+constexpr std::chrono::seconds kPatience{1};
+
+}  // namespace
 
 PageQueue::PageQueue(int device, std::atomic<std::uint64_t>& done, CudaCalls& calls,
                      bool (*capturing)())
-    : context_(device), device_(device), calls_(calls), capturing_(capturing) {
+    : context_(device),
+      device_(device),
+      calls_(calls),
+      capturing_(capturing),
+      word_(done),
+      newest_(done.load()) {
   if (context_.attribute(CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS) == 0) {
     throw SourceError("the GPU's streams cannot write to memory");
   }
@@ -35,6 +47,11 @@ PageQueue::PageQueue(int device, std::atomic<std::uint64_t>& done, CudaCalls& ca
 }
 
 PageQueue::~PageQueue() {
+  const auto until = std::chrono::steady_clock::now() + kPatience;
+  while (word_.load() != newest_.load()) {
+    if (std::chrono::steady_clock::now() > until) return;  // it stays registered
+    std::this_thread::sleep_for(std::chrono::milliseconds{1});
+  }
   const DeviceContext::Scope scope(context_);
   if (scope.result() == CUDA_SUCCESS) (void)context_.driver().cuMemHostUnregister(registered_);
 }
@@ -44,9 +61,13 @@ bool PageQueue::mark(std::uint64_t number) noexcept {
   try {
     auto* const stream = calls_.current_stream(device_);
     const DeviceContext::Scope scope(context_);
-    return scope.result() == CUDA_SUCCESS &&
-           context_.driver().cuStreamWriteValue64(stream, done_, number,
-                                                  CU_STREAM_WRITE_VALUE_DEFAULT) == CUDA_SUCCESS;
+    if (scope.result() != CUDA_SUCCESS ||
+        context_.driver().cuStreamWriteValue64(stream, done_, number,
+                                               CU_STREAM_WRITE_VALUE_DEFAULT) != CUDA_SUCCESS) {
+      return false;
+    }
+    newest_.store(number);
+    return true;
   } catch (const std::exception&) {
     return false;
   }

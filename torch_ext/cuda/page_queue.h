@@ -20,6 +20,8 @@ class PageQueue final : public DeviceQueue {
   /// @param done  the word to write; the page of memory around it is registered.
   /// @throws SourceError if the device cannot write to it.
   PageQueue(int device, std::atomic<std::uint64_t>& done, CudaCalls& calls, bool (*capturing)());
+  /// Waits for the newest mark, a second at most: until it is passed the device may write to the
+  /// page, which its owner must keep for as long.
   ~PageQueue() override;
   PageQueue(const PageQueue&) = delete;
   PageQueue& operator=(const PageQueue&) = delete;
@@ -33,6 +35,8 @@ class PageQueue final : public DeviceQueue {
   bool (*const capturing_)();
   void* registered_ = nullptr;
   CUdeviceptr done_ = 0;
+  std::atomic<std::uint64_t>& word_;
+  std::atomic<std::uint64_t> newest_;  // that is on its way, or was passed
 };
 
 }  // namespace commensal
