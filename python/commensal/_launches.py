@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lets work on a GPU that no op of PyTorch reports pass the gate: replayed graphs, Triton's kernels.
+"""Lets work on a GPU that no op of PyTorch reports pass the gate: graphs, kernels of Triton.
 
 Two methods of PyTorch are wrapped, once for a process, and in opportunistic jobs alone: a
 guaranteed job pays nothing. What they return and raise stays what it was. Captures are not held
@@ -81,8 +81,8 @@ class _Watch(MetaPathFinder):
     def find_spec(
         self,
         fullname: str,
-        path: Sequence[str] | None = None,
-        target: ModuleType | None = None,
+        path: Sequence[str] | None = None,  # noqa: ARG002
+        target: ModuleType | None = None,  # noqa: ARG002
     ) -> ModuleSpec | None:
         if fullname != self.name:
             return None
