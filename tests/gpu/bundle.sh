@@ -23,7 +23,7 @@ MOST_BYTES=$((30 << 20))
 PACKAGES=(libzmq3-dev libzmq5 cppzmq-dev nlohmann-json3-dev libspdlog-dev libspdlog1.10 libfmt-dev
   libfmt9 libcli11-dev libxxhash-dev libxxhash0 libgtest-dev libgmock-dev libbenchmark-dev
   libbenchmark1debian)
-NEEDED_WHEELS=(pytest psutil pybind11)
+NEEDED_WHEELS=(pytest psutil pybind11 rich typer)
 PEER_WHEELS=(torch-memory-saver kvcached)
 
 die() {

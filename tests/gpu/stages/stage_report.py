@@ -82,7 +82,7 @@ class StageReport:
         """
         one = isinstance(samples, (int, float))
         told: dict[str, Any] = {"unit": unit, **facts}
-        told |= {"value": samples} if one else spread(samples)  # type: ignore[arg-type]
+        told |= {"value": samples} if one else spread(samples)
         judged = told["value" if one else of]
         target = {"most": most, "least": least}
         if given := {key: bound for key, bound in target.items() if bound is not None}:
