@@ -214,44 +214,6 @@ def test_the_script_names_its_stages(tmp_path: Path) -> None:
     assert "Exit code" in done.stdout
 
 
-@pytest.mark.slow
-def test_a_dry_run_goes_through_the_stages_and_says_that_it_was_one(tmp_path: Path) -> None:
-    """The adaptor's stage has a test of its own, which takes minutes (`test_cuda_allocator.py`)."""
-    import run as simulated_cuda
-
-    folder = simulated_cuda.library_dir()
-    if folder is None:
-        pytest.skip("the simulated driver is not built")
-    script = ROOT / "tests" / "gpu" / "run_all.sh"
-    environ = os.environ | {
-        "OUT": str(tmp_path / "out"),
-        "BUILD": str(tmp_path / "build"),
-        "PYTHON": sys.executable,
-        "PATH": f"/usr/lib/ccache:{os.environ['PATH']}",  # where it is there
-    }
-    stages = ["build", "probes", "memory"]
-    done = subprocess.run(
-        [str(script), "--simulated", str(folder), *stages],
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
-    report = json.loads((tmp_path / "out" / "run.json").read_text())
-    assert report["simulated"] is True
-    assert [(stage["stage"], stage["exit_code"]) for stage in report["stages"]] == [
-        (stage, 0) for stage in stages
-    ]
-    probes = json.loads((tmp_path / "out" / "probes.json").read_text())
-    assert probes["simulated"] is True
-    assert list((tmp_path / "build").glob("libcommensal_torch_cuda-*.so"))
-    suites = (tmp_path / "out" / "memory.xml").read_text()
-    assert 'failures="0"' in suites
-    assert "ElasticOnCuda" in suites
-
-
 def test_a_dry_run_without_a_driver_is_refused(tmp_path: Path) -> None:
     script = ROOT / "tests" / "gpu" / "run_all.sh"
     environ = os.environ | {"OUT": str(tmp_path), "PYTHON": sys.executable}

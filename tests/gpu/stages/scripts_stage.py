@@ -70,8 +70,6 @@ def run(name: str, folder: Path, launcher: list[str], deadline: float) -> Ran:
         "COMMENSAL_CUDA_ALLOCATOR": "elastic",
         "COMMENSAL_RUNTIME_DIR": str(folder / "run"),
     }
-    ledger = folder / f"{result.name}.ledger"  # of a dry run: the card is this job's alone
-    environment["SIMULATED_CUDA_LEDGER"] = str(ledger)
     try:
         done = subprocess.run(
             command,

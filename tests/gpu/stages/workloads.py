@@ -350,12 +350,15 @@ def lightning(arguments: argparse.Namespace) -> list[str]:
         data = TensorDataset(torch.randn(8 * arguments.steps, 1 << 16))
     else:
         data = TensorDataset(*images(8 * arguments.steps, 128))
-    quiet = {
-        name: False
-        for name in ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
-    }
     runner = pl.Trainer(
-        accelerator="cuda", devices=1, max_epochs=1, deterministic=not arguments.stand_in, **quiet
+        accelerator="cuda",
+        devices=1,
+        max_epochs=1,
+        deterministic=not arguments.stand_in,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
     )
     runner.fit(Module(), DataLoader(data, batch_size=8))
     return losses
