@@ -132,7 +132,7 @@ print(pybind11.get_include())')
 # Runs a command with the product on its paths.
 in_product() {
   if [ "$PRODUCT" = installed ]; then
-    "$@"
+    PATH="$(dirname -- "$(command -v -- "$PYTHON")"):$PATH" "$@"
   else
     PYTHONPATH="$work/product${PYTHONPATH:+:$PYTHONPATH}" PATH="$work/product/bin:$PATH" "$@"
   fi
@@ -200,5 +200,10 @@ stage_memory() {
 }
 
 stage_scripts() { stage_program scripts_stage.py --out "$OUT"; }
+stage_figures() { stage_program figures_stage.py --out "$OUT"; }
+stage_pair_e1() { stage_program pair_stage.py e1 --out "$OUT"; }
+stage_pair_e2() { stage_program pair_stage.py e2 --out "$OUT"; }
+stage_pair_e3() { stage_program pair_stage.py e3 --out "$OUT"; }
+stage_demo() { stage_program demo_stage.py --out "$OUT"; }
 
 "stage_${1//-/_}"
