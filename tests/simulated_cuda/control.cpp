@@ -56,6 +56,10 @@ void simulated_cuda_clear(void) { Process::get().log.clear(); }
 
 uint64_t simulated_cuda_launches(const char* kernel) { return Kernels::get().launches(kernel); }
 
+uint64_t simulated_cuda_launches_on(unsigned multiprocessors) {
+  return Kernels::get().launches_on(multiprocessors);
+}
+
 void simulated_cuda_hold(void) { Process::get().brake.hold(); }
 
 void simulated_cuda_let_go(void) { Process::get().brake.let_go(); }

@@ -35,6 +35,10 @@ void simulated_cuda_clear(void);
 /// Launches of a kernel by name, as its library registered it.
 uint64_t simulated_cuda_launches(const char* kernel);
 
+/// Launches, or captured launches, of all kernels into streams of green contexts with so many
+/// multiprocessors; 0: into any other stream.
+uint64_t simulated_cuda_launches_on(unsigned multiprocessors);
+
 /// Stops all streams before their next piece of work, until let go: events pend, memory is busy.
 void simulated_cuda_hold(void);
 void simulated_cuda_let_go(void);

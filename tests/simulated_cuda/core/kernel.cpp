@@ -34,6 +34,7 @@ CUresult Kernels::launch(const std::shared_ptr<Stream>& stream, const std::strin
   {
     const MutexLock lock(mutex_);
     ++launches_[name];
+    ++by_part_[stream->part() == nullptr ? 0U : stream->part()->multiprocessors];
     if (const auto found = defined_.find(name); found != defined_.end()) defined = found->second;
   }
   // A launch copies its arguments, and so does a graph that records it.
@@ -62,6 +63,12 @@ std::uint64_t Kernels::launches(const std::string& name) {
   const MutexLock lock(mutex_);
   const auto found = launches_.find(name);
   return found == launches_.end() ? 0 : found->second;
+}
+
+std::uint64_t Kernels::launches_on(unsigned multiprocessors) {
+  const MutexLock lock(mutex_);
+  const auto found = by_part_.find(multiprocessors);
+  return found == by_part_.end() ? 0 : found->second;
 }
 
 }  // namespace commensal::simulated_cuda

@@ -39,6 +39,8 @@ class Kernels {
                   const LaunchShape& shape, void** arguments);
 
   [[nodiscard]] std::uint64_t launches(const std::string& name);
+  /// Launches of all kernels on a part of the device of so many multiprocessors; 0: on all of it.
+  [[nodiscard]] std::uint64_t launches_on(unsigned multiprocessors);
 
  private:
   struct Defined {
@@ -49,6 +51,7 @@ class Kernels {
   Mutex mutex_;
   std::map<std::string, std::shared_ptr<Defined>> defined_ COMMENSAL_GUARDED_BY(mutex_);
   std::map<std::string, std::uint64_t> launches_ COMMENSAL_GUARDED_BY(mutex_);
+  std::map<unsigned, std::uint64_t> by_part_ COMMENSAL_GUARDED_BY(mutex_);
 };
 
 }  // namespace commensal::simulated_cuda

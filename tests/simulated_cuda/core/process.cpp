@@ -17,11 +17,27 @@ Context::Context(int device, Brake& brake, Fate& fate)
       legacy_(std::make_shared<Stream>(device, CU_STREAM_DEFAULT, 0, brake, fate)),
       marker_(std::make_shared<Stream>(device, CU_STREAM_NON_BLOCKING, 0, brake, fate)) {}
 
-std::shared_ptr<Stream> Context::make_stream(unsigned flags, int priority) {
-  auto stream = std::make_shared<Stream>(device_, flags, priority, brake_, fate_);
+Context::Context(Context& primary, std::shared_ptr<GreenPart> part)
+    : device_(primary.device_),
+      brake_(primary.brake_),
+      fate_(primary.fate_),
+      primary_(&primary),
+      part_(std::move(part)),
+      legacy_(std::make_shared<Stream>(device_, CU_STREAM_NON_BLOCKING, 0, brake_, fate_, part_)),
+      marker_(std::make_shared<Stream>(device_, CU_STREAM_NON_BLOCKING, 0, brake_, fate_, part_)) {
+  primary.adopt(legacy_);
+}
+
+void Context::adopt(const std::shared_ptr<Stream>& stream) {
   const MutexLock lock(mutex_);
   std::erase_if(streams_, [](const auto& weak) { return weak.expired(); });
   streams_.push_back(stream);
+}
+
+std::shared_ptr<Stream> Context::make_stream(unsigned flags, int priority) {
+  auto stream = std::make_shared<Stream>(device_, flags, priority, brake_, fate_, part_);
+  adopt(stream);
+  if (primary_ != nullptr) primary_->adopt(stream);
   return stream;
 }
 
@@ -165,7 +181,9 @@ CUresult Process::find_stream(CUstream handle, std::shared_ptr<Stream>* stream) 
     return CUDA_SUCCESS;
   }
   *stream = streams.find(handle);
-  return *stream == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
+  if (*stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  const auto& part = (*stream)->part();
+  return part != nullptr && part->gone ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_SUCCESS;
 }
 
 CUresult Process::submit(const std::shared_ptr<Stream>& stream, CUgraphNodeType type,

@@ -51,10 +51,14 @@ class HandleTable {
   std::map<Handle, std::shared_ptr<Object>> objects_ COMMENSAL_GUARDED_BY(mutex_);
 };
 
-/// A device's primary context; `CUcontext` is its address. It lives as long as the process.
+/// A device's primary context, or a green context that was converted to one; `CUcontext` is its
+/// address. It lives as long as the process.
 class Context {
  public:
   Context(int device, Brake& brake, Fate& fate);
+  /// On a part of the device. What waits for all work of `primary` waits for its work too; its
+  /// default stream waits for nobody.
+  Context(Context& primary, std::shared_ptr<GreenPart> part);
 
   [[nodiscard]] int device() const { return device_; }
   [[nodiscard]] const std::shared_ptr<Stream>& legacy() const { return legacy_; }
@@ -82,10 +86,13 @@ class Context {
 
  private:
   std::vector<Ticket> outstanding(bool only_blocking) COMMENSAL_REQUIRES(mutex_);
+  void adopt(const std::shared_ptr<Stream>& stream);
 
   const int device_;
   Brake& brake_;
   Fate& fate_;
+  Context* const primary_ = nullptr;  // of a converted one
+  const std::shared_ptr<GreenPart> part_;
   const std::shared_ptr<Stream> legacy_;
   const std::shared_ptr<Stream> marker_;  // for `push_after_all`; programs do not see it
   Mutex mutex_;

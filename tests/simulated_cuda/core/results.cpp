@@ -80,6 +80,8 @@ constexpr Named kResults[] = {
     COMMENSAL_RESULT(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD,
                      "attempt to terminate a thread-local capture sequence from another thread"),
     COMMENSAL_RESULT(CUDA_ERROR_TIMEOUT, "wait operation timed out"),
+    COMMENSAL_RESULT(CUDA_ERROR_INVALID_RESOURCE_TYPE, "invalid resource type"),
+    COMMENSAL_RESULT(CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION, "invalid resource configuration"),
     COMMENSAL_RESULT(CUDA_ERROR_UNKNOWN, "unknown error"),
 };
 

@@ -52,11 +52,13 @@ void Ticket::wait() const {
   while (stream->done_ < number) stream->changed_.wait(stream->mutex_);
 }
 
-Stream::Stream(int device, unsigned flags, int priority, Brake& brake, Fate& fate)
+Stream::Stream(int device, unsigned flags, int priority, Brake& brake, Fate& fate,
+               std::shared_ptr<GreenPart> part)
     : device_(device),
       flags_(flags),
       priority_(priority),
       id_(next_stream_id++),
+      part_(std::move(part)),
       brake_(brake),
       fate_(fate) {}
 

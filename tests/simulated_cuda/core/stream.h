@@ -60,6 +60,13 @@ class Brake {
   bool on_ COMMENSAL_GUARDED_BY(mutex_) = false;
 };
 
+/// The multiprocessors of a green context, as its streams know them.
+struct GreenPart {
+  explicit GreenPart(unsigned count) : multiprocessors(count) {}
+  const unsigned multiprocessors;
+  std::atomic<bool> gone{false};  ///< the green context was destroyed
+};
+
 /// The error that ended all work: once set, it stays, and no more work is done.
 using Fate = std::atomic<CUresult>;
 
@@ -67,7 +74,9 @@ using Fate = std::atomic<CUresult>;
 /// done. Any member may be called from any thread.
 class Stream : public std::enable_shared_from_this<Stream> {
  public:
-  Stream(int device, unsigned flags, int priority, Brake& brake, Fate& fate);
+  /// @param part  of the device, on which its kernels run; null: all of it.
+  Stream(int device, unsigned flags, int priority, Brake& brake, Fate& fate,
+         std::shared_ptr<GreenPart> part = nullptr);
 
   /// Adds work that begins when the stream's earlier work and everything in `after` is done.
   Ticket push(std::vector<Ticket> after, Body body);
@@ -82,6 +91,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   [[nodiscard]] unsigned flags() const { return flags_; }
   [[nodiscard]] int priority() const { return priority_; }
   [[nodiscard]] std::uint64_t id() const { return id_; }
+  [[nodiscard]] const std::shared_ptr<GreenPart>& part() const { return part_; }
   /// Whether the legacy default stream waits for this one and this one for it.
   [[nodiscard]] bool blocking() const { return (flags_ & CU_STREAM_NON_BLOCKING) == 0; }
 
@@ -100,6 +110,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   const unsigned flags_;
   const int priority_;
   const std::uint64_t id_;
+  const std::shared_ptr<GreenPart> part_;
   Brake& brake_;
   Fate& fate_;
   Clock::time_point free_from_{};  // of the worker alone: when the device is done with the last

@@ -49,8 +49,10 @@ CUresult create_stream(CUstream* handle, unsigned flags, int priority) {
 }
 
 CUresult destroy_stream(CUstream handle) {
-  const std::shared_ptr<Stream> stream = Process::get().streams.remove(handle);
+  std::shared_ptr<Stream> stream = Process::get().streams.find(handle);
   if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  COMMENSAL_RETURN_IF_REFUSED(find(handle, &stream));  // not of a context that was destroyed
+  (void)Process::get().streams.remove(handle);
   stream->close();  // what is queued is still done
   return CUDA_SUCCESS;
 }

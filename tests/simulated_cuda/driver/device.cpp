@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "tests/simulated_cuda/core/entry.h"
+#include "tests/simulated_cuda/core/green_context.h"
 #include "tests/simulated_cuda/core/stream_calls.h"
 
 using namespace commensal::simulated_cuda;
@@ -27,7 +28,9 @@ bool is_context(CUcontext context) {
   for (const auto& made : Process::get().contexts) {
     if (reinterpret_cast<CUcontext>(made.get()) == context) return true;
   }
-  return false;
+  const GreenContext* const green =
+      GreenContexts::get().of(reinterpret_cast<const Context*>(context));
+  return green != nullptr && !green->part->gone;
 }
 
 }  // namespace

@@ -74,6 +74,7 @@ CUresult cuStreamGetId(CUstream handle, unsigned long long* id) {
 CUresult cuStreamGetCtx(CUstream handle, CUcontext* context) {
   COMMENSAL_DRIVER_CALL(kContext, handle, context);
   return with_stream(handle, [&](const auto& stream) {
+    if (stream->part() != nullptr) return CUDA_ERROR_NOT_SUPPORTED;  // cuStreamGetGreenCtx tells
     const auto device = static_cast<std::size_t>(stream->device());
     *context = reinterpret_cast<CUcontext>(Process::get().contexts[device].get());
     return CUDA_SUCCESS;
