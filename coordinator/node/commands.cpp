@@ -43,6 +43,7 @@ json empty_stats() {
                 "memory_seconds_total": 0.0, "on_core_seconds_total": 0.0, "top": []},
     "cores": {"cpus": "", "own": "", "reason": "", "threads_left_alone": 0,
               "elastic_threads": false, "threads": null},
+    "multiprocessors": {"share": null, "asked": null, "granted": null, "total": null, "reason": ""},
     "step": {"number": 0, "last_seconds": 0.0, "median_seconds": 0.0, "confidence": 0.0,
              "source": "none"},
     "activity": {"state": "unknown", "waits_total": 0, "wait_seconds_total": 0.0,
@@ -350,6 +351,10 @@ wire::SetReply DeviceCoordinator::set(const JobId& id, const wire::SetRequest& m
     change.affinity = message.affinity;
     tell_done(*message.affinity ? "keeps to the cores that are left" : "on all its cores");
   }
+  if (message.sm_share) {
+    change.sm_share = message.sm_share;
+    tell_done("at most " + json(100.0 * *message.sm_share).dump() + " % of the SMs");
+  }
   if (message.paused) {
     job.paused = *message.paused;
     change.paused = job.paused || job.parked();
@@ -358,7 +363,7 @@ wire::SetReply DeviceCoordinator::set(const JobId& id, const wire::SetRequest& m
     forget_speeds();  // the others compute beside another number of jobs
   }
   if (message.share || message.paused || message.law || message.slo || message.idle_class ||
-      message.affinity) {
+      message.affinity || message.sm_share) {
     change.job_id = job.id.str();
     change.revision = ++job.revision;
     change.reason = "asked by the command line";

@@ -583,6 +583,7 @@ class Daemon {
     if (change.slo) add(fmt::format("SLO {} %", 100.0 * *change.slo));
     if (change.idle_class) add(*change.idle_class ? "idle class" : "no idle class");
     if (change.affinity) add(*change.affinity ? "affinity" : "no affinity");
+    if (change.sm_share) add(fmt::format("at most {} % of the SMs", 100.0 * *change.sm_share));
     return text;
   }
 

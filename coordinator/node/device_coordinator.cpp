@@ -126,6 +126,13 @@ std::string DeviceCoordinator::problem_with_pace(JobClass job_class,
   if (message.affinity && job_class == JobClass::kGuaranteed) {
     return "a guaranteed job stays on all its cores";
   }
+  if (message.sm_share && job_class == JobClass::kGuaranteed) {
+    return "a guaranteed job keeps all multiprocessors of its GPU";
+  }
+  if (message.sm_share && !(*message.sm_share > 0.0 && *message.sm_share <= 1.0)) {
+    return "a share of the multiprocessors is above 0 and at most 1: " +
+           nlohmann::json(*message.sm_share).dump();
+  }
   return message.slo ? slo_problem(job_class, *message.slo) : "";
 }
 

@@ -209,6 +209,7 @@ void fields(Like<Change> auto& m, const auto& field) {
   field("slo", m.slo);
   field("idle_class", m.idle_class);
   field("affinity", m.affinity);
+  field("sm_share", m.sm_share);
   field("reason", m.reason);
 }
 void fields(Like<Answer> auto& m, const auto& field) {
@@ -238,6 +239,7 @@ void fields(Like<SetRequest> auto& m, const auto& field) {
   field("slo", m.slo);
   field("idle_class", m.idle_class);
   field("affinity", m.affinity);
+  field("sm_share", m.sm_share);
 }
 void fields(Like<SetReply> auto& m, const auto& field) {
   field("job_id", m.job_id);

@@ -116,6 +116,7 @@ struct Change {
   std::optional<double> slo;  ///< to be said again at the next registration
   std::optional<bool> idle_class;
   std::optional<bool> affinity;
+  std::optional<double> sm_share;  ///< of a GPU's multiprocessors, above 0
   std::string reason;
 };
 
@@ -157,6 +158,7 @@ struct SetRequest {
   std::optional<double> slo;
   std::optional<bool> idle_class;
   std::optional<bool> affinity;
+  std::optional<double> sm_share;  ///< of a GPU's multiprocessors, above 0
 };
 /// Answers SetRequest: what was applied or why it was refused.
 struct SetReply {

@@ -124,6 +124,7 @@ def activate(settings: JobSettings, member: Member) -> _core.Session | None:
     @raises ActivationError, ValueError naming a wrong value.
     """
     from commensal import _core
+    from commensal._mps import held_share
 
     with _started:
         if _core.current() is not None:
@@ -156,6 +157,8 @@ def activate(settings: JobSettings, member: Member) -> _core.Session | None:
             affinity=settings.affinity,
             inherited_cpus=os.environ.get("COMMENSAL_CPUS", ""),
             elastic_threads=settings.elastic_threads,
+            sm_share=settings.sm_share,
+            sm_held_by=held_share(os.environ) if settings.sm_share is not None else "",
             summary_file="" if summary is None else _own_file(summary),
             memory_policy=settings.memory_policy,
             ask_wait_ms=settings.ask_wait_ms,

@@ -54,6 +54,7 @@ def init(
     law: Literal["gap", "duty_cycle", "antman", "rate_aimd", "token_window", "open"] | None = None,
     slo: float | str | None = None,
     idle_class: bool = True,
+    sm_share: float | str | None = None,
     spill_dir: str | os.PathLike[str] | None = None,
     memory_policy: Literal["elastic", "antman"] | None = None,
     ask_wait: float | str | None = None,
@@ -74,6 +75,8 @@ def init(
         slo: slowdown in percent, above 0 and at most 50, that a guaranteed job may see. None: the
             coordinator's, 1.
         idle_class: False keeps an opportunistic job's threads out of the kernel's idle class.
+        sm_share: most of a GPU's multiprocessors that an opportunistic job's work runs on, above 0
+            and at most 1. None: COMMENSAL_SM_SHARE or all of them.
         spill_dir: folder of the spill file. None: COMMENSAL_SPILL_DIR or /var/tmp.
         memory_policy: "elastic" (live tensors move between the tiers) or "antman" (they stay where
             they were allocated). None: COMMENSAL_MEMORY_POLICY or "elastic".
@@ -109,6 +112,7 @@ def init(
     share = 1.0 if compute_share is None else _quantities.parse_share(compute_share)
     policy = _environment.check_memory_policy(memory_policy or base.memory_policy)
     wait_ms = base.ask_wait_ms if ask_wait is None else _environment.parse_ask_wait(ask_wait)
+    given_share = sm_share if sm_share is not None else os.environ.get("COMMENSAL_SM_SHARE")
     park_idle_ms = base.park_idle_ms
     if park_idle is not None:
         park_idle_ms = _environment.parse_park_idle(park_idle, policy)
@@ -122,6 +126,7 @@ def init(
         law=_environment.check_law(law or ""),
         slo=_environment.check_slo(slo, guaranteed=job_class == "guaranteed"),
         idle_class=idle_class,
+        sm_share=_environment.check_sm_share(given_share, guaranteed=job_class == "guaranteed"),
         spill_dir=path(spill_dir) or base.spill_dir,
         memory_policy=policy,
         ask_wait_ms=wait_ms,

@@ -127,6 +127,7 @@ class Coordinator:
         slo: float | None = None,
         idle_class: bool | None = None,
         affinity: bool | None = None,
+        sm_share: float | None = None,
     ) -> Change:
         """Ask for a change of a job. @raises Unreachable, Refused."""
         from commensal import _core
@@ -144,6 +145,7 @@ class Coordinator:
                     slo=slo,
                     idle_class=idle_class,
                     affinity=affinity,
+                    sm_share=sm_share,
                 )
             )
         except _core.CoordinatorUnreachable as error:

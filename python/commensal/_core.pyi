@@ -79,6 +79,8 @@ def start(
     host_cap_bytes: int | None,
     idle_class: bool,
     affinity: bool,
+    sm_share: float | None,
+    sm_held_by: str,
     inherited_cpus: str,
     elastic_threads: bool,
     summary_file: str,
@@ -135,6 +137,7 @@ def control_set(
     slo: float | None = None,
     idle_class: bool | None = None,
     affinity: bool | None = None,
+    sm_share: float | None = None,
 ) -> tuple[str, int, str, str]:
     """Ask for a change; return job id, revision, outcome and reason."""
 

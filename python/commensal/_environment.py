@@ -23,6 +23,7 @@ from commensal._quantities import (
     parse_memory_range,
     parse_share_range,
     parse_slo,
+    parse_sm_share,
 )
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "check_law",
     "check_memory_policy",
     "check_slo",
+    "check_sm_share",
     "default_instance",
     "default_runtime_dir",
     "member_of",
@@ -87,6 +89,7 @@ class JobSettings:
     idle_class: bool = True
     affinity: bool = True
     elastic_threads: bool = False
+    sm_share: float | None = None  # of a GPU's multiprocessors; None: all of them
     instance: str = "default"
     runtime_dir: Path | None = None  # None: do not connect
     spill_dir: Path | None = None
@@ -129,6 +132,7 @@ class JobSettings:
             "COMMENSAL_HOST_CAP": self.host_cap_bytes,
             "COMMENSAL_SUMMARY_FILE": self.summary_file,
             "COMMENSAL_SLO": None if self.slo is None else repr(round(self.slo * 100, 10)),
+            "COMMENSAL_SM_SHARE": None if self.sm_share is None else repr(self.sm_share),
             "COMMENSAL_PARK_IDLE": self.park_idle_ms and f"{self.park_idle_ms}ms",
             "COMMENSAL_LAUNCH": self.launch and f"{self.launch.pid}:{self.launch.at_seconds!r}",
         }
@@ -156,6 +160,8 @@ class JobSettings:
             law = check_law(environ.get("COMMENSAL_LAW", ""))
         with _naming("COMMENSAL_SLO"):
             slo = check_slo(environ.get("COMMENSAL_SLO"), guaranteed=guaranteed)
+        with _naming("COMMENSAL_SM_SHARE"):
+            sm_share = check_sm_share(environ.get("COMMENSAL_SM_SHARE"), guaranteed=guaranteed)
         with _naming("COMMENSAL_HOST_CAP"):
             if text := environ.get("COMMENSAL_HOST_CAP"):
                 host_cap = parse_bytes(text)
@@ -190,6 +196,7 @@ class JobSettings:
             idle_class=environ.get("COMMENSAL_IDLE_CLASS", "1") != "0",
             affinity=environ.get("COMMENSAL_AFFINITY", "1") != "0",
             elastic_threads=environ.get("COMMENSAL_ELASTIC_THREADS", "0") == "1",
+            sm_share=sm_share,
             instance=instance,
             runtime_dir=default_runtime_dir(environ),
             spill_dir=path("COMMENSAL_SPILL_DIR"),
@@ -241,6 +248,16 @@ def check_slo(text: str | float | None, *, guaranteed: bool) -> float | None:
             f"{text!r}"
         )
     return slo
+
+
+def check_sm_share(text: str | float | None, *, guaranteed: bool) -> float | None:
+    """Return the share of a GPU's multiprocessors that a job may use. @raises ValueError."""
+    if text is None or text == "":
+        return None
+    share = parse_sm_share(text)
+    if guaranteed:
+        raise ValueError(f"a guaranteed job keeps all multiprocessors of its GPU: {text!r}")
+    return share
 
 
 def check_memory_policy(text: str) -> str:

@@ -23,6 +23,7 @@ __all__ = [
     "parse_share",
     "parse_share_range",
     "parse_slo",
+    "parse_sm_share",
 ]
 
 _QUANTITY = re.compile(r"(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<unit>[a-z]*)", re.IGNORECASE)
@@ -94,6 +95,17 @@ def parse_share(text: str | float) -> float:
         raise ValueError(f"not a share between 0 and 1: {text!r}") from None
     if not 0.0 <= share <= 1.0:  # also false for nan
         raise ValueError(f"not a share between 0 and 1: {text!r}")
+    return share
+
+
+def parse_sm_share(text: str | float) -> float:
+    """Return a share of a GPU's multiprocessors, above 0. @raises ValueError naming the value."""
+    try:
+        share = parse_share(text)
+    except ValueError:
+        share = 0.0
+    if share == 0.0:
+        raise ValueError(f"not a share of the SMs, above 0 and at most 1: {text!r}")
     return share
 
 

@@ -113,7 +113,7 @@ std::tuple<std::string, Revision, std::string, std::string> control_set(
     const std::string& socket_path, std::string job, std::int64_t timeout_ms,
     std::optional<MemoryPair> memory, std::optional<SharePair> share, std::optional<bool> paused,
     std::optional<std::string> law, std::optional<double> slo, std::optional<bool> idle_class,
-    std::optional<bool> affinity) {
+    std::optional<bool> affinity, std::optional<double> sm_share) {
   wire::SetRequest request;
   request.job = std::move(job);
   request.paused = paused;
@@ -121,6 +121,7 @@ std::tuple<std::string, Revision, std::string, std::string> control_set(
   request.slo = slo;
   request.idle_class = idle_class;
   request.affinity = affinity;
+  request.sm_share = sm_share;
   if (memory) request.memory = wire::MemoryRange{memory->first, memory->second};
   if (share) request.share = wire::ShareRange{share->first, share->second};
   const wire::Message answer = ask(socket_path, timeout_ms, request);
@@ -135,9 +136,9 @@ SessionHandle start(JobId job_id, std::string name, std::string tenant, std::str
                     std::optional<double> slo, std::string_view role, int rank, int world_size,
                     std::string instance, std::string runtime_dir, std::string device,
                     std::string spill_dir, std::optional<Bytes> host_cap, bool idle_class,
-                    bool affinity, std::string inherited_cpus, bool elastic_threads,
-                    std::string summary_file, std::string_view memory_policy,
-                    std::int64_t ask_wait_ms, std::optional<std::int64_t> park_idle_ms,
+                    bool affinity, std::optional<double> sm_share, std::string sm_held_by,
+                    std::string inherited_cpus, bool elastic_threads, std::string summary_file,
+                    std::string_view memory_policy, std::int64_t ask_wait_ms, std::optional<std::int64_t> park_idle_ms,
                     std::optional<Bytes> background_rate, bool sample_ops, bool quiet) {
   SessionConfig config;
   config.job_id = std::move(job_id);
@@ -158,6 +159,8 @@ SessionHandle start(JobId job_id, std::string name, std::string tenant, std::str
   config.host_cap = host_cap;
   config.idle_class = idle_class;
   config.affinity = affinity;
+  config.sm_share = sm_share;
+  config.sm_held_by = std::move(sm_held_by);
   config.inherited_cpus = std::move(inherited_cpus);
   config.elastic_threads = elastic_threads;
   config.summary_file = std::move(summary_file);
@@ -261,7 +264,7 @@ void bind_session(py::module_& m) {
          const std::string& role, int rank, int world_size, std::string instance,
          std::string runtime_dir, std::string device, std::string spill_dir,
          std::optional<std::uint64_t> host_cap_bytes, bool idle_class, bool affinity,
-         std::string inherited_cpus, bool elastic_threads, std::string summary_file,
+         std::optional<double> sm_share, std::string sm_held_by, std::string inherited_cpus, bool elastic_threads, std::string summary_file,
          const std::string& memory_policy, std::int64_t ask_wait_ms,
          std::optional<std::int64_t> park_idle_ms,
          std::optional<std::uint64_t> background_rate_bytes, bool sample_ops, bool quiet) {
@@ -269,7 +272,8 @@ void bind_session(py::module_& m) {
                      {Bytes{memory_min_bytes}, to_bytes(memory_max_bytes)}, {share_min, share_max},
                      std::move(law), slo, role, rank, world_size, std::move(instance),
                      std::move(runtime_dir), std::move(device), std::move(spill_dir),
-                     to_bytes(host_cap_bytes), idle_class, affinity, std::move(inherited_cpus),
+                     to_bytes(host_cap_bytes), idle_class, affinity, sm_share,
+                     std::move(sm_held_by), std::move(inherited_cpus),
                      elastic_threads, std::move(summary_file), memory_policy, ask_wait_ms,
                      park_idle_ms, to_bytes(background_rate_bytes), sample_ops, quiet);
       },
@@ -278,7 +282,7 @@ void bind_session(py::module_& m) {
       py::arg("share_max"), py::arg("law"), py::arg("slo"), py::arg("role"), py::arg("rank"),
       py::arg("world_size"), py::arg("instance"), py::arg("runtime_dir"), py::arg("device"),
       py::arg("spill_dir"), py::arg("host_cap_bytes"), py::arg("idle_class"), py::arg("affinity"),
-      py::arg("inherited_cpus"), py::arg("elastic_threads"), py::arg("summary_file"),
+      py::arg("sm_share"), py::arg("sm_held_by"), py::arg("inherited_cpus"), py::arg("elastic_threads"), py::arg("summary_file"),
       py::arg("memory_policy"), py::arg("ask_wait_ms"), py::arg("park_idle_ms"),
       py::arg("background_rate_bytes"), py::arg("sample_ops"), py::arg("quiet"),
       "Start the session of this process.");
@@ -338,7 +342,8 @@ void bind_control(py::module_& m) {
   m.def("control_set", &control_set, py::arg("socket_path"), py::arg("job"), py::arg("timeout_ms"),
         py::kw_only(), py::arg("memory") = py::none(), py::arg("share") = py::none(),
         py::arg("paused") = py::none(), py::arg("law") = py::none(), py::arg("slo") = py::none(),
-        py::arg("idle_class") = py::none(), py::arg("affinity") = py::none(), ReleaseGil(),
+        py::arg("idle_class") = py::none(), py::arg("affinity") = py::none(),
+        py::arg("sm_share") = py::none(), ReleaseGil(),
         "Ask a coordinator for a change; return job id, revision, outcome, reason.");
 }
 

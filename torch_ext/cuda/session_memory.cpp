@@ -12,6 +12,7 @@
 #include "allocator/deferred_source.h"
 #include "torch_ext/cuda/cuda_work_clock.h"
 #include "torch_ext/cuda/elastic_install.h"
+#include "torch_ext/cuda/green_dial.h"
 #include "torch_ext/cuda/page_queue.h"
 #include "torch_ext/gate/gate.h"
 #include "torch_ext/phase.h"
@@ -93,6 +94,8 @@ class SessionMemory final : public DeviceMemory {
     work_clock().watch(device);
     session_.gate().pass_while(&cuda_capturing);
     follow_queue(device);
+    session_.follow_multiprocessors(
+        std::make_unique<GreenDial>(device, torch_current_stream(), &cuda_capturing));
     started_ = true;
     return &session_.allocator();
   }

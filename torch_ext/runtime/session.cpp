@@ -204,6 +204,7 @@ Session::Impl::Impl(SessionConfig given, std::unique_ptr<MemorySource> memory_so
       slo(config.slo),
       wants_idle_class(config.idle_class),
       wants_affinity(config.affinity),
+      sm_share(config.sm_share),
       share(config.share),
       keeper(make_keeper(config.inherited_cpus)),
       cores_wanted(keeper.now()),
@@ -424,6 +425,10 @@ void Session::follow_queue(
     const std::function<std::unique_ptr<DeviceQueue>(std::atomic<std::uint64_t>& done)>& make) {
   // The device may write to the page as long as the process lives.
   impl_->activity.follow_queue(*make(impl_->page.queue_done).release());
+}
+
+void Session::follow_multiprocessors(std::unique_ptr<MultiprocessorDial> dial) {
+  impl_->sm_dial.store(dial.release(), std::memory_order_release);  // a step may be about to use it
 }
 
 void Session::note(const std::string& line) { impl_->note(line); }

@@ -24,6 +24,7 @@ class DeviceQueue;
 class Gate;
 class WorkClock;
 class MemorySource;
+class MultiprocessorDial;
 class StepTracker;
 
 /// Raised for a misuse of the session; the message is one clear sentence with the value.
@@ -91,6 +92,11 @@ struct SessionConfig {
   bool quiet = false;      ///< no line on stderr unless something is wrong
   bool idle_class = true;  ///< opportunistic threads enter SCHED_IDLE
   bool affinity = true;    ///< and keep to the cores that guaranteed jobs leave
+  /// Most of a GPU's multiprocessors that an opportunistic job's work runs on, above 0 and at most
+  /// 1; absent: all of them.
+  std::optional<double> sm_share;
+  /// What holds that share from outside of this process, for people; empty: nothing does.
+  std::string sm_held_by;
   /// "PID:LIST:...": process PID, an ancestor, counts these CPUs as its own; see `own_cores`.
   std::string inherited_cpus;
   /// The number of PyTorch's threads follows the cores, at step borders: changes results.
@@ -178,6 +184,8 @@ class Session {
   /// @param make  makes the queue, with the word that the device is to write; called at once.
   void follow_queue(
       const std::function<std::unique_ptr<DeviceQueue>(std::atomic<std::uint64_t>& done)>& make);
+  /// Lets the share of the multiprocessors be followed at the ends of steps. Makes no call of `dial`.
+  void follow_multiprocessors(std::unique_ptr<MultiprocessorDial> dial);
   /// Adds a line for people to `memory.notes` of the statistics.
   void note(const std::string& line);
   /// Called when memory is short, before the coordinator is asked: gives back what others hold on

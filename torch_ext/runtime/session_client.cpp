@@ -262,6 +262,7 @@ void Session::Impl::use_pace(const wire::Change& change) {
     if (change.slo) slo = change.slo;
     if (change.idle_class) wants_idle_class = *change.idle_class;
     if (change.affinity) wants_affinity = *change.affinity;
+    if (change.sm_share) sm_share = change.sm_share;
   }
   if (!change.idle_class) return;
   follow_class();
@@ -459,6 +460,7 @@ StatisticsView Session::Impl::view() const {
     view.notes.push_back("no slower tier: " + no_tier);
   }
   view.cores = cores_view();
+  view.multiprocessors = multiprocessors_view();
   const MutexLock lock(mutex);
   view.job.job_class = to_string(job_class);
   view.job.reason = line.connected ? reason : line.reason;

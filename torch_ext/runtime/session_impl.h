@@ -20,6 +20,7 @@
 #include "torch_ext/runtime/idle_watch.h"
 #include "torch_ext/runtime/job_page.h"
 #include "torch_ext/runtime/limit_keeper.h"
+#include "torch_ext/runtime/multiprocessor_dial.h"
 #include "torch_ext/runtime/peer_observer.h"
 #include "torch_ext/runtime/sample_windows.h"
 #include "torch_ext/runtime/session.h"
@@ -138,6 +139,11 @@ struct Session::Impl final : public ClientHost {
   /// At a step border, on the thread that ends the step.
   void follow_thread_count() noexcept;
   [[nodiscard]] StatisticsView::Cores cores_view() const;
+  // multiprocessors of a GPU (session_multiprocessors.cpp)
+  /// At a step border, on the thread that ends the step.
+  void follow_multiprocessors() noexcept;
+  [[nodiscard]] std::optional<double> multiprocessor_share() const;
+  [[nodiscard]] StatisticsView::Multiprocessors multiprocessors_view() const;
   void use_law(const std::string& name);
   /// Takes what the coordinator says about pacing. @throws std::invalid_argument.
   void use_pace(const wire::Change& change);
@@ -181,6 +187,9 @@ struct Session::Impl final : public ClientHost {
   std::atomic<int (*)()> get_thread_count{nullptr};
   std::atomic<void (*)(int)> set_thread_count{nullptr};
   std::atomic<bool> cores_due{false};                 // the threads are to be moved
+  std::atomic<MultiprocessorDial*> sm_dial{nullptr};  // lives for ever
+  std::atomic<bool> sm_followed{false};               // a share was asked for once
+  std::atomic<bool> sm_busy{false};                   // a thread is inside of the dial
   std::atomic<const void*> training_thread{nullptr};  // ran the last step; see this_thread()
   std::atomic<std::int64_t> last_safe_point_ns{0};
   std::atomic<bool> in_optimizer{false};
@@ -218,6 +227,8 @@ struct Session::Impl final : public ClientHost {
   std::optional<double> slo COMMENSAL_GUARDED_BY(mutex);
   bool wants_idle_class COMMENSAL_GUARDED_BY(mutex);
   bool wants_affinity COMMENSAL_GUARDED_BY(mutex);
+  std::optional<double> sm_share COMMENSAL_GUARDED_BY(mutex);
+  std::optional<MultiprocessorState> sm_state COMMENSAL_GUARDED_BY(mutex);
   ShareBounds share COMMENSAL_GUARDED_BY(mutex);
   std::string reason COMMENSAL_GUARDED_BY(mutex);  // what the coordinator said last
   std::vector<std::string> notes COMMENSAL_GUARDED_BY(mutex);

@@ -140,6 +140,7 @@ void Session::Impl::user_step() noexcept {
   follow_thread_count();
   allocator.step_ended();
   safe_point();
+  follow_multiprocessors();
 }
 
 // Within an allocation: no place for a safe point.
@@ -166,6 +167,7 @@ void Session::Impl::step_ended() noexcept {
   follow_thread_count();
   allocator.step_ended();
   safe_point();
+  follow_multiprocessors();
 }
 
 bool Session::Impl::between_ops() noexcept {

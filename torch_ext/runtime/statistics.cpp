@@ -147,6 +147,17 @@ json samples_json(const StatisticsView& view) {
           {"top", std::move(top)}};
 }
 
+json multiprocessors_json(const StatisticsView::Multiprocessors& view) {
+  const auto number = [&view](unsigned MultiprocessorState::*which) {
+    return view.state && view.state->total > 0 ? json((*view.state).*which) : json(nullptr);
+  };
+  return {{"share", view.share ? json(*view.share) : json(nullptr)},
+          {"asked", number(&MultiprocessorState::asked)},
+          {"granted", number(&MultiprocessorState::granted)},
+          {"total", number(&MultiprocessorState::total)},
+          {"reason", view.reason}};
+}
+
 }  // namespace
 
 json to_json(const StatisticsView& view) {
@@ -162,6 +173,7 @@ json to_json(const StatisticsView& view) {
             {"threads_left_alone", view.cores.left_alone},
             {"elastic_threads", view.cores.elastic_threads},
             {"threads", view.cores.threads > 0 ? json(view.cores.threads) : json(nullptr)}}},
+          {"multiprocessors", multiprocessors_json(view.multiprocessors)},
           {"step",
            {{"number", view.step.number},
             {"last_seconds", seconds(view.step.last)},

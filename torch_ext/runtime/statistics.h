@@ -11,6 +11,7 @@
 #include "allocator/elastic_allocator.h"
 #include "torch_ext/gate/gate.h"
 #include "torch_ext/runtime/job_page.h"
+#include "torch_ext/runtime/multiprocessor_dial.h"
 #include "torch_ext/runtime/op_samples.h"
 #include "torch_ext/runtime/step_tracker.h"
 
@@ -55,6 +56,12 @@ struct StatisticsView {
     bool elastic_threads = false;
     int threads = 0;  ///< set so at a step border; 0: never
   } cores;
+  /// Of a GPU.
+  struct Multiprocessors {
+    std::optional<double> share;  ///< that was asked for
+    std::optional<MultiprocessorState> state;
+    std::string reason;
+  } multiprocessors;
   StepState step;
   std::uint64_t sample_windows = 0;
   Duration sampled{};  ///< in windows that have ended

@@ -19,6 +19,7 @@ from typing import Literal
 
 from commensal._activation import ActivationError, adaptor_versions, find_adaptor
 from commensal._coordinator import Coordinator, Refused, Unreachable, find_daemon
+from commensal._mps import find_daemon as find_mps
 from commensal._quantities import format_bytes, format_seconds
 from commensal.cli._launch import may_renice
 
@@ -50,6 +51,8 @@ def examine(coordinator: Coordinator) -> list[Check]:
         ("cgroup", _cgroup),
         ("memory limits", _memory_limits),
         ("gpu", _gpu),
+        ("green contexts", _green_contexts),
+        ("mps", _mps),
     ]
     found = []
     for name, check in checks:
@@ -221,4 +224,63 @@ def _gpu() -> tuple[State, str]:
     return "note", (
         "there is one; COMMENSAL_CUDA_ALLOCATOR=elastic lets jobs share its memory. "
         "Its time is not divided yet"
+    )
+
+
+_DRIVER = "libcuda.so.1"
+_GREEN_CALLS = (
+    "cuDeviceGetDevResource",
+    "cuDevSmResourceSplitByCount",
+    "cuDevResourceGenerateDesc",
+    "cuGreenCtxCreate",
+    "cuGreenCtxGetDevResource",
+    "cuGreenCtxStreamCreate",
+)
+_SM_RESOURCE = 1  # CU_DEV_RESOURCE_TYPE_SM
+_SM_NUMBERS = struct.Struct("=96x3I")  # CUdevResource: count, smallest part, step
+_ANSWER = struct.Struct("=4I")  # these behind the driver's error
+
+
+def _green_contexts() -> tuple[State, str]:
+    try:
+        driver = ctypes.CDLL(_DRIVER)
+    except OSError:
+        return "off", f"no CUDA driver ({_DRIVER}): --sm-share has no effect"
+    for name in _GREEN_CALLS:
+        if not hasattr(driver, name):
+            return "off", f"this driver has no {name} (CUDA 12.5 has it): --sm-share has no effect"
+    read, write = os.pipe()
+    with open(read, "rb") as answers:
+        try:
+            _in_child(lambda: os.write(write, _multiprocessors_of(driver)))
+        finally:
+            os.close(write)
+        answer = answers.read()
+    if len(answer) != _ANSWER.size:
+        return "off", "the driver gave no answer: see 'gpu'"
+    failed, count, least, step = _ANSWER.unpack(answer)
+    if failed:
+        return "off", f"the driver tells no multiprocessors (error {failed}): see 'gpu'"
+    return "ok", f"--sm-share works on {count} SMs, in parts of at least {least}, by {step}"
+
+
+def _multiprocessors_of(driver: ctypes.CDLL) -> bytes:
+    """Ask about the first GPU. In a child: CUDA would stay in this process."""
+    resource = ctypes.create_string_buffer(1024)  # it may be larger with a newer driver
+    device = ctypes.c_int()
+    failed = (
+        driver.cuInit(0)
+        or driver.cuDeviceGet(ctypes.byref(device), 0)
+        or driver.cuDeviceGetDevResource(device, resource, _SM_RESOURCE)
+    )
+    return _ANSWER.pack(failed, *_SM_NUMBERS.unpack_from(resource.raw))
+
+
+def _mps() -> tuple[State, str]:
+    daemon = find_mps(os.environ)
+    if daemon.pid is None:
+        return "off", daemon.reason
+    return "ok", (
+        f"control daemon {daemon.pid} in {daemon.folder}: opportunistic jobs use it with a "
+        "priority below normal, guaranteed ones stay out (--mps, --no-mps)"
     )

@@ -16,6 +16,7 @@ from commensal._quantities import (
     parse_memory_range,
     parse_share_range,
     parse_slo,
+    parse_sm_share,
 )
 from commensal._say import say
 from commensal.cli._manual import manual
@@ -99,6 +100,14 @@ def set_job(
             "or let them use all of theirs.",
         ),
     ] = None,
+    sm_share: Annotated[
+        str | None,
+        typer.Option(
+            help="Most of a GPU's multiprocessors (SMs) for an opportunistic job, above 0 and at "
+            "most 1.",
+            metavar="MAX",
+        ),
+    ] = None,
     as_json: AsJson = False,
     instance: Instance = None,
 ) -> None:
@@ -110,7 +119,8 @@ def set_job(
 
     One value alone is MAX (MIN 0) for an opportunistic job and both for a guaranteed one.
     """
-    if all(value is None for value in (memory, share, law, slo, idle_class, affinity)):
+    asked = (memory, share, law, slo, idle_class, affinity, sm_share)
+    if all(value is None for value in asked):
         raise typer.BadParameter("nothing to change", param_hint="'--memory' / '--share'")
     with blaming("--law"):
         if law is not None and not check_law(law):
@@ -119,6 +129,10 @@ def set_job(
     with blaming("--slo"):
         if slo is not None:
             slowdown = parse_slo(slo)
+    most_sms = None
+    with blaming("--sm-share"):
+        if sm_share is not None:
+            most_sms = parse_sm_share(sm_share)
     # Values are checked before anybody is asked; the class only decides what one value means.
     _parse(memory, share, guaranteed=False)
     coordinator = coordinator_of(context, instance)
@@ -133,6 +147,7 @@ def set_job(
             slo=slowdown,
             idle_class=idle_class,
             affinity=affinity,
+            sm_share=most_sms,
         )
     _tell(job, change, as_json)
 

@@ -22,6 +22,7 @@ from commensal._environment import (
     check_law,
     check_memory_policy,
     check_slo,
+    check_sm_share,
     new_job_id,
     parse_ask_wait,
     parse_background_rate,
@@ -29,6 +30,7 @@ from commensal._environment import (
     parse_switch,
 )
 from commensal._lifetime import leave_watcher
+from commensal._mps import find_daemon, plan_use
 from commensal._quantities import (
     MemoryRange,
     ShareRange,
@@ -66,7 +68,8 @@ def register(app: typer.Typer) -> None:
                 *("COMMENSAL_INSTANCE", "COMMENSAL_RUNTIME_DIR"),
                 *("COMMENSAL_SPILL_DIR", "COMMENSAL_MEMORY_POLICY"),
                 *("COMMENSAL_ASK_WAIT", "COMMENSAL_PARK_IDLE"),
-                *("COMMENSAL_SAMPLE_OPS", "TMPDIR"),
+                *("COMMENSAL_SAMPLE_OPS", "COMMENSAL_SM_SHARE"),
+                *("CUDA_MPS_PIPE_DIRECTORY", "TMPDIR"),
             ],
         ),
     )(run)
@@ -145,6 +148,21 @@ def run(
             "are then taken in another order: results change.",
         ),
     ] = False,
+    sm_share: Annotated[
+        str | None,
+        typer.Option(
+            help="Most of a GPU's multiprocessors (SMs) that an opportunistic job's work runs on, "
+            "above 0 and at most 1. Results may change in the last bits. Default: all.",
+            metavar="MAX",
+        ),
+    ] = None,
+    mps: Annotated[
+        bool | None,
+        typer.Option(
+            "--mps/--no-mps",
+            help="Use NVIDIA's MPS where its daemon runs. Default: opportunistic jobs do.",
+        ),
+    ] = None,
     instance: Instance = None,
     spill_dir: Annotated[
         Path | None,
@@ -205,6 +223,9 @@ def run(
     with blaming("--elastic-threads"):
         if elastic_threads and guaranteed:
             raise ValueError("the threads of a guaranteed job stay as they are")
+    with blaming("--sm-share"):
+        given_share = _given(sm_share, "COMMENSAL_SM_SHARE")
+        most_sms = check_sm_share(given_share, guaranteed=guaranteed)
     with blaming("--memory-policy"):
         policy = check_memory_policy(_given(memory_policy, "COMMENSAL_MEMORY_POLICY") or "elastic")
     ask_wait_ms, park_idle_ms = JobSettings.ask_wait_ms, None
@@ -232,6 +253,7 @@ def run(
         idle_class=idle_class,
         affinity=affinity,
         elastic_threads=elastic_threads,
+        sm_share=most_sms,
         instance=coordinator.instance,
         runtime_dir=coordinator.runtime_dir,
         spill_dir=spill_dir.absolute() if spill_dir else None,
@@ -242,7 +264,7 @@ def run(
         background_rate_bytes=rate,
         sample_ops=sample_ops,
     )
-    raise typer.Exit(_run_job(settings, coordinator, command))
+    raise typer.Exit(_run_job(settings, coordinator, command, mps))
 
 
 def _given(option: str | None, variable: str) -> str | None:
@@ -250,7 +272,9 @@ def _given(option: str | None, variable: str) -> str | None:
     return option if option is not None else os.environ.get(variable) or None
 
 
-def _run_job(settings: JobSettings, coordinator: Coordinator, command: Sequence[str]) -> int:
+def _run_job(
+    settings: JobSettings, coordinator: Coordinator, command: Sequence[str], mps: bool | None
+) -> int:
     """Become the script; return an exit code only if that was not possible."""
     if reason := coordinator.ensure_running():
         say(f"no coordinator, the job runs on its own limits: {reason}")
@@ -259,6 +283,7 @@ def _run_job(settings: JobSettings, coordinator: Coordinator, command: Sequence[
     environ = _FOR_OTHERS | inherited | settings.to_environ()
     if settings.job_class == "opportunistic" and not any(name in inherited for name in _WAITING):
         environ |= _WAIT_BRIEFLY
+    environ |= _mps_variables(settings, coordinator, mps)
     idle = settings.idle_class and settings.job_class == "opportunistic" and _launch.may_renice()
     try:
         _launch.become(command, environ, idle_class=idle)
@@ -267,6 +292,19 @@ def _run_job(settings: JobSettings, coordinator: Coordinator, command: Sequence[
             shutil.rmtree(settings.summary_file.parent, ignore_errors=True)
         say(str(error))
         return error.code
+
+
+def _mps_variables(
+    settings: JobSettings, coordinator: Coordinator, wanted: bool | None
+) -> dict[str, str]:
+    """Return what makes a job a client of MPS, or keeps it out, where a daemon runs."""
+    nowhere = coordinator.runtime_dir / "without-mps"
+    plan = plan_use(
+        settings.job_class, wanted, settings.sm_share, find_daemon(os.environ), os.environ, nowhere
+    )
+    if plan.unmet:
+        say(f"MPS is not used: {plan.reason}")
+    return plan.variables
 
 
 # NCCL registers the buffers of captured graphs by address and does not notice that other memory is

@@ -226,6 +226,8 @@ def describe_job(record: Record) -> str:
         rows.append(("share", _with_reason(text, share.get("reason"))))
     if text := _cores(record.get("cores", {})):
         rows.append(("cores", text))
+    if text := _multiprocessors(record.get("multiprocessors", {})):
+        rows.append(("SMs", text))
     if group := record.get("group", {}).get("reason"):
         rows.append(("group", group))
     rows.append(("steps", describe_steps(step)))
@@ -258,6 +260,16 @@ def _cores(cores: Record) -> str:
     if kept == own and not cores.get("reason"):
         return ""
     return _with_reason(f"CPUs {kept} of {own}" if kept != own else f"CPUs {own}", cores["reason"])
+
+
+def _multiprocessors(found: Record) -> str:
+    """Say on how many of a GPU's SMs a job's work runs, where a share was asked for."""
+    if found.get("share") is None:
+        return ""
+    text = f"share {found['share']:g}"
+    if found.get("total") is not None:
+        text = f"{found['granted']} of {found['total']}, asked for {found['asked']} ({text})"
+    return _with_reason(text, found.get("reason"))
 
 
 def describe_gang(gang: Record) -> str:

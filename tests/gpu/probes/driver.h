@@ -28,7 +28,8 @@ namespace probes {
   X(cuModuleGetFunction) X(cuLaunchKernel) X(cuCheckpointProcessLock) \
   X(cuCheckpointProcessUnlock) X(cuCheckpointProcessCheckpoint) X(cuCheckpointProcessRestore) \
   X(cuDeviceGetDevResource) X(cuDevSmResourceSplitByCount) X(cuDevResourceGenerateDesc) \
-  X(cuGreenCtxCreate) X(cuGreenCtxDestroy) X(cuGreenCtxStreamCreate)
+  X(cuGreenCtxCreate) X(cuGreenCtxDestroy) X(cuGreenCtxStreamCreate) X(cuGreenCtxGetDevResource) \
+  X(cuStreamWaitEvent)
 // clang-format on
 
 /// Says that a probe cannot be answered here, and why. No failure.

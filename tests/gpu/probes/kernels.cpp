@@ -56,6 +56,16 @@ extern "C" __global__ void work(unsigned rounds, float* never) {
   if (a + b + c + d == -1.0f) *never = a;
 }
 
+// Each block notes where it runs, and stays for a while, so that others go elsewhere.
+extern "C" __global__ void visit(unsigned* seen, unsigned capacity) {
+  unsigned where;
+  asm volatile("mov.u32 %0, %%smid;" : "=r"(where));
+  if (threadIdx.x == 0 && where < capacity) seen[where] = 1;
+  const u64 start = now();
+  while (now() - start < 20000) {
+  }
+}
+
 extern "C" __global__ void add_one(unsigned* values, u64 count) {
   const u64 stride = (u64)gridDim.x * blockDim.x;
   for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += stride) values[i] += 1;

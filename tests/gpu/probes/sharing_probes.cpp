@@ -6,8 +6,10 @@
 #include <array>
 #include <cstdlib>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "child.h"
 #include "driver.h"
@@ -222,6 +224,69 @@ void note_state(Answer& answer, const std::string& label, const std::string& uui
   answer.fact(label + "_temperature_c", state->temperature_c);
 }
 
+/// A green context with a stream.
+class GreenPart {
+ public:
+  GreenPart(const Device& device, const CUdevResource& all, unsigned wanted)
+      : label_("wanted_" + std::to_string(wanted)) {
+    CUdevResource part{};
+    unsigned groups = 1;
+    CU(cuDevSmResourceSplitByCount, &part, &groups, &all, nullptr, 0U, wanted);
+    CUdevResourceDesc description = nullptr;
+    CU(cuDevResourceGenerateDesc, &description, &part, 1U);
+    const std::uint64_t start = now_ns();
+    CU(cuGreenCtxCreate, &context_, description, device.id(),
+       static_cast<unsigned>(CU_GREEN_CTX_DEFAULT_STREAM));
+    CU(cuGreenCtxStreamCreate, &stream_, context_, static_cast<unsigned>(CU_STREAM_NON_BLOCKING),
+       0);
+    create_us_ = us_since(start);
+    CUdevResource own{};
+    CU(cuGreenCtxGetDevResource, context_, &own, CU_DEV_RESOURCE_TYPE_SM);
+    granted_ = own.sm.smCount;
+  }
+  ~GreenPart() {
+    (void)Driver::get().cuStreamDestroy(stream_);
+    (void)Driver::get().cuGreenCtxDestroy(context_);
+  }
+  GreenPart(const GreenPart&) = delete;
+  GreenPart& operator=(const GreenPart&) = delete;
+
+  [[nodiscard]] const std::string& label() const { return label_; }
+  [[nodiscard]] CUstream stream() const { return stream_; }
+  [[nodiscard]] double granted() const { return granted_; }
+  [[nodiscard]] double create_us() const { return create_us_; }
+
+ private:
+  std::string label_;
+  CUgreenCtx context_ = nullptr;
+  CUstream stream_ = nullptr;
+  double create_us_ = 0;
+  double granted_ = 0;
+};
+
+void join(CUstream one, CUstream other) {
+  const Event first;
+  const Event second;
+  CU(cuEventRecord, static_cast<CUevent>(first), one);
+  CU(cuEventRecord, static_cast<CUevent>(second), other);
+  CU(cuStreamWaitEvent, other, static_cast<CUevent>(first), 0U);
+  CU(cuStreamWaitEvent, one, static_cast<CUevent>(second), 0U);
+}
+
+/// On how many multiprocessors the blocks of one large kernel ran.
+double multiprocessors_seen(Device& device, CUstream stream) {
+  constexpr std::size_t kMost = 1024;
+  const Buffer seen(device, kMost * sizeof(unsigned));
+  CU(cuMemsetD32Async, seen.address(), 0U, kMost, stream);
+  launch(device.kernel("visit"), static_cast<unsigned>(device.multiprocessors()) * 64, 256, stream,
+         seen.address(), static_cast<unsigned>(kMost));
+  std::vector<unsigned> flags(kMost);
+  CU(cuMemcpyDtoHAsync, static_cast<void*>(flags.data()), seen.address(), kMost * sizeof(unsigned),
+     stream);
+  CU(cuStreamSynchronize, stream);
+  return static_cast<double>(std::count(flags.begin(), flags.end(), 1U));
+}
+
 }  // namespace
 
 void slices_and_switches(Device& device, Answer& answer) {
@@ -270,32 +335,34 @@ void green_contexts(Device& device, Answer& answer) {
   CUdevResource all{};
   CU(cuDeviceGetDevResource, device.id(), &all, CU_DEV_RESOURCE_TYPE_SM);
   answer.fact("multiprocessors", all.sm.smCount);
-  for (const unsigned wanted : {8U, 16U, 32U, 64U}) {
+  answer.fact("smallest_part", all.sm.minSmPartitionSize);
+  answer.fact("step", all.sm.smCoscheduledAlignment);
+  std::vector<std::unique_ptr<GreenPart>> parts;
+  for (const unsigned wanted : {8U, 16U, 20U, 32U, 64U, 128U}) {
     if (wanted >= all.sm.smCount) continue;
-    const std::string label = "wanted_" + std::to_string(wanted);
-    CUdevResource part{};
-    CUdevResource rest{};
-    unsigned groups = 1;
-    CU(cuDevSmResourceSplitByCount, &part, &groups, &all, &rest, 0U, wanted);
-    answer.fact(label + "_got", part.sm.smCount);
-    CUdevResourceDesc description = nullptr;
-    CU(cuDevResourceGenerateDesc, &description, &part, 1U);
-    CUgreenCtx context = nullptr;
-    std::uint64_t start = now_ns();
-    CU(cuGreenCtxCreate, &context, description, device.id(),
-       static_cast<unsigned>(CU_GREEN_CTX_DEFAULT_STREAM));
-    answer.figure(label + "_create", "us", {us_since(start)});
-    CUstream stream = nullptr;
-    CU(cuGreenCtxStreamCreate, &stream, context, static_cast<unsigned>(CU_STREAM_NON_BLOCKING), 0);
-    Worker worker(device);
-    const Stream whole;
+    parts.push_back(std::make_unique<GreenPart>(device, all, wanted));
+    const GreenPart& part = *parts.back();
+    answer.fact(part.label() + "_got", part.granted());
+    answer.figure(part.label() + "_create", "us", {part.create_us()});
+  }
+  if (parts.empty()) return;
+  const Stream whole;
+  // What a job's step pays: both streams wait for each other.
+  std::vector<double> joins;
+  for (int round = 0; round < 100; ++round) {
+    const std::uint64_t start = now_ns();
+    join(whole, parts.front()->stream());
+    joins.push_back(us_since(start));
+  }
+  answer.figure("join_of_two_streams", "us", joins);
+  Worker worker(device);
+  for (const auto& part : parts) {
+    answer.fact(part->label() + "_kernels_see", multiprocessors_seen(device, part->stream()));
     std::vector<double> slowdowns;
     for (int round = 0; round < 10; ++round) {
-      slowdowns.push_back(worker.measure(stream, 2000) / worker.measure(whole, 2000));
+      slowdowns.push_back(worker.measure(part->stream(), 2000) / worker.measure(whole, 2000));
     }
-    answer.figure(label + "_time_against_all", "times", slowdowns);
-    CU(cuStreamDestroy, stream);
-    CU(cuGreenCtxDestroy, context);
+    answer.figure(part->label() + "_time_against_all", "times", slowdowns);
   }
 }
 

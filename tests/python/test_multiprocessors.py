@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A share of a GPU's multiprocessors (--sm-share), on the simulated driver."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from world import COMMENSAL, World, wait_until
+
+from commensal._activation import LIBRARIES
+from commensal._environment import check_sm_share
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "simulated_cuda"))
+
+# Trains until it is told to stop. What `step` returns: launches of kernels by the number of
+# multiprocessors of their stream, 0 for all of them.
+JOB = """
+import ctypes, json, os, sys, time, torch
+driver = ctypes.CDLL("libcuda.so.1")
+driver.simulated_cuda_launches_on.restype = ctypes.c_uint64
+values = torch.arange(1 << 16, dtype=torch.float32)
+kept = values.cuda()
+weight = torch.nn.Parameter(torch.zeros(4096, device="cuda"))
+optimizer = torch.optim.Adam([weight])
+def launches():
+    return {count: driver.simulated_cuda_launches_on(count) for count in (0, 32, 64)}
+def step():
+    before = launches()
+    optimizer.zero_grad()
+    (weight * kept[:4096]).sum().backward()
+    optimizer.step()
+    after = launches()
+    return {count: after[count] - before[count] for count in after if after[count] > before[count]}
+def graph():
+    captured = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(captured):
+        kept.add_(0)
+    captured.replay()
+    torch.cuda.synchronize()
+def same():
+    return bool(torch.equal(kept.cpu(), values))
+"""
+
+TRAIN = (
+    JOB
+    + """
+seen = []
+graphs = 0
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.01)
+    launched = step()
+    if launched not in seen:
+        seen.append(launched)
+        graph()
+        graphs += 1
+print(json.dumps({"seen": [sorted(each) for each in seen], "same": same(), "graphs": graphs}))
+"""
+)
+
+BY_HAND = (
+    JOB.replace("import ctypes", "import torch, commensal; commensal.init(sm_share='0.3')\nimport ctypes")
+    + """
+seen = [sorted(step()) for _ in range(4)]
+print(json.dumps({"seen": seen, "same": same(), "told": commensal.stats()["multiprocessors"],
+                  "notes": commensal.stats()["memory"]["notes"]}))
+"""
+)
+
+# PyTorch's own green contexts, as a script may use them, on the simulated driver.
+TORCHS_OWN = (
+    JOB
+    + """
+green = torch.cuda.green_contexts.GreenContext.create(num_sms=30, device_id=0)
+before = launches()[32]
+with torch.cuda.stream(green.Stream()):
+    kept.add_(0)
+torch.cuda.synchronize()
+between = launches()[32]
+green.set_context()
+kept.add_(0)
+green.pop_context()
+torch.cuda.synchronize()
+print(json.dumps({"by_stream": between - before, "by_context": launches()[32] - between,
+                  "same": same()}))
+"""
+)
+
+
+@pytest.fixture
+def driver(world: World) -> dict[str, str]:
+    import run as simulated_cuda
+
+    if not list(LIBRARIES.glob("libcommensal_torch_cuda-*.so")):
+        pytest.skip("commensal is installed for a PyTorch without CUDA")
+    try:
+        environ = simulated_cuda.environment({}, {"MEMORY": 1 << 29})
+    except FileNotFoundError as reason:
+        pytest.skip(str(reason))
+    del world
+    return environ | {"COMMENSAL_CUDA_ALLOCATOR": "elastic"}
+
+
+def facts(process: subprocess.Popen[str]) -> dict[str, Any]:
+    out, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    told: dict[str, Any] = json.loads(out.splitlines()[-1])
+    return told
+
+
+def test_an_unmodified_script_moves_at_the_end_of_its_step_and_trains_on(
+    world: World, driver: dict[str, str]
+) -> None:
+    stop = world.folder / "stop"
+    job = world.start(
+        [
+            *(str(COMMENSAL), "run", "--name", "o", "--no-idle-class", "--sm-share", "0.3"),
+            *("--", sys.executable, world.script(TRAIN), str(stop)),
+        ],
+        **driver,
+    )
+
+    def told() -> dict[str, Any]:
+        done = world.commensal("status", "--json", **driver)
+        jobs = json.loads(done.stdout)["jobs"] if done.returncode == 0 else []
+        return dict(jobs[0].get("multiprocessors", {})) if jobs else {}
+
+    wait_until("32 SMs", lambda: told().get("granted") == 32)
+    assert told() == {"share": 0.3, "asked": 39, "granted": 32, "total": 132, "reason": ""}
+    text = world.commensal("status", "o", **driver).stdout
+    assert "32 of 132, asked for 39 (share 0.3)" in text
+    change = world.commensal("set", "o", "--sm-share", "0.5", **driver)
+    assert "at most 50" in change.stdout, change.stderr
+    wait_until("64 SMs", lambda: told().get("granted") == 64)
+    assert world.commensal("set", "o", "--sm-share", "1", **driver).returncode == 0
+    wait_until("132 SMs", lambda: told().get("granted") == 132)
+    stop.touch()
+    done = facts(job)
+    # Each step ran on one part, backward included: no launch of it went elsewhere.
+    assert done["seen"] == [["0"], ["32"], ["64"]]
+    assert done["graphs"] == 3
+    assert done["same"]
+
+
+@pytest.mark.parametrize("call", ["cuDeviceGetDevResource", "cuGreenCtxStreamCreate", ""])
+def test_a_call_that_fails_is_named_and_the_script_trains_on(
+    world: World, driver: dict[str, str], call: str
+) -> None:
+    failing = {"SIMULATED_CUDA_FAIL": f"{call}:1:CUDA_ERROR_NOT_SUPPORTED"} if call else {}
+    done = facts(world.start([sys.executable, world.script(BY_HAND)], **driver, **failing))
+    assert done["same"]
+    if not call:  # the twin: with the call, the steps after the first one have moved
+        assert done["seen"] == [["0"], ["32"], ["32"], ["32"]]
+        assert done["told"]["granted"] == 32
+        return
+    assert done["seen"] == [["0"], ["0"], ["0"], ["0"]]
+    assert call in done["told"]["reason"]
+    assert "CUDA_ERROR_NOT_SUPPORTED" in done["told"]["reason"]
+    assert f"no share of the SMs: {done['told']['reason']}" in done["notes"]
+
+
+def test_without_a_gpu_of_its_own_the_job_says_so(world: World, driver: dict[str, str]) -> None:
+    host = driver | {"COMMENSAL_CUDA_ALLOCATOR": "0"}
+    done = facts(world.start([sys.executable, world.script(BY_HAND)], **host))
+    assert done["seen"] == [["0"]] * 4
+    assert done["told"]["share"] == 0.3
+    assert done["told"]["granted"] is None
+    assert "commensal manages no GPU in this process" in done["told"]["reason"]
+
+
+def test_pytorchs_own_green_contexts_run_on_the_simulated_driver(
+    world: World, driver: dict[str, str]
+) -> None:
+    plain = driver | {"COMMENSAL_CUDA_ALLOCATOR": "0"}
+    done = facts(world.start([sys.executable, world.script(TORCHS_OWN)], **plain))
+    assert done["by_stream"] >= 1
+    assert done["by_context"] >= 1
+    assert done["same"]
+
+
+@pytest.mark.parametrize("value", ["0", "1.1", "-0.5", "half", "nan"])
+def test_a_wrong_share_is_named(world: World, value: str) -> None:
+    words = f"not a share of the SMs, above 0 and at most 1: '{value}'"
+    for command in (("run", f"--sm-share={value}", "--", "true"), ("set", "o", f"--sm-share={value}")):
+        done = world.commensal(*command)
+        assert done.returncode == 2
+        assert words in " ".join(done.stderr.replace("│", " ").split())
+
+
+def test_a_guaranteed_job_keeps_all_of_them() -> None:
+    assert check_sm_share(None, guaranteed=True) is None
+    assert check_sm_share("0.5", guaranteed=False) == 0.5
+    with pytest.raises(ValueError, match=r"keeps all multiprocessors of its GPU: '0\.5'"):
+        check_sm_share("0.5", guaranteed=True)
+
+
+def test_doctor_tells_the_multiprocessors(world: World, driver: dict[str, str]) -> None:
+    def line(environ: dict[str, str]) -> dict[str, str]:
+        told = json.loads(world.commensal("doctor", "--json", **environ).stdout)
+        [found] = [check for check in told["checks"] if check["name"] == "green contexts"]
+        return dict(found)
+
+    assert line(driver)["state"] == "ok"
+    assert "132 SMs, in parts of at least 8, by 8" in line(driver)["detail"]
+    refused = line(driver | {"SIMULATED_CUDA_FAIL": "cuDeviceGetDevResource:1:801"})
+    assert refused["state"] == "off"
+    assert "error 801" in refused["detail"]
