@@ -35,6 +35,7 @@ def test_what_run_writes_the_script_reads() -> None:
         idle_class=False,
         affinity=False,
         elastic_threads=True,
+        sm_share=None,  # of an opportunistic job alone
         instance="second",
         runtime_dir=Path("/tmp/x"),
         spill_dir=Path("/var/tmp/y"),
@@ -65,6 +66,11 @@ def test_a_memory_policy_survives_the_way() -> None:
     assert JobSettings.from_environ(written.to_environ()) == written
 
 
+def test_a_share_of_the_multiprocessors_survives_the_way() -> None:
+    written = JobSettings("a", "a", "opportunistic", runtime_dir=Path("/x"), sm_share=0.3)
+    assert JobSettings.from_environ(written.to_environ()) == written
+
+
 def test_defaults_are_the_harmless_ones() -> None:
     read = JobSettings.from_environ({})
     assert read.job_class == "opportunistic"
@@ -74,6 +80,7 @@ def test_defaults_are_the_harmless_ones() -> None:
     assert read.idle_class
     assert read.affinity
     assert not read.elastic_threads, "it changes results"
+    assert read.sm_share is None, "it may change results"
     assert not read.quiet
     assert read.memory_policy == "elastic"
     assert read.ask_wait_ms == 2000
@@ -89,6 +96,7 @@ def test_defaults_are_the_harmless_ones() -> None:
         ("COMMENSAL_MEMORY", "2:1"),
         ("COMMENSAL_SHARE", "0:7"),
         ("COMMENSAL_LAW", "chaos"),
+        ("COMMENSAL_SM_SHARE", "0"),
         ("COMMENSAL_HOST_CAP", "much"),
         ("COMMENSAL_INSTANCE", "../etc"),
         ("COMMENSAL_LAUNCH", "yesterday"),

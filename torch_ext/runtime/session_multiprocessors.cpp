@@ -14,10 +14,10 @@ std::optional<double> Session::Impl::multiprocessor_share() const {
 void Session::Impl::follow_multiprocessors() noexcept {
   MultiprocessorDial* const dial = sm_dial.load(std::memory_order_acquire);
   if (dial == nullptr || !config.sm_held_by.empty()) return;
-  const std::optional<double> share = multiprocessor_share();
-  if (!share && !sm_followed.load(std::memory_order_relaxed)) return;  // nobody ever asked
+  const std::optional<double> most = multiprocessor_share();
+  if (!most && !sm_followed.load(std::memory_order_relaxed)) return;  // nobody ever asked
   if (sm_busy.exchange(true)) return;  // another thread ends a step, too
-  std::optional<MultiprocessorState> state = dial->follow(share);
+  std::optional<MultiprocessorState> state = dial->follow(most);
   sm_busy.store(false);
   if (!state) return;
   sm_followed.store(true, std::memory_order_relaxed);

@@ -23,6 +23,8 @@ VARIABLES = {
     "COMMENSAL_ASK_WAIT": "wait for others' memory, as --ask-wait",
     "COMMENSAL_SAMPLE_OPS": "0: the ops of a guaranteed job are never sampled",
     "COMMENSAL_PARK_IDLE": "when to park an idle job, as --park-idle",
+    "COMMENSAL_SM_SHARE": "part of a GPU, as --sm-share",
+    "CUDA_MPS_PIPE_DIRECTORY": "where NVIDIA's MPS is looked for",
     "NO_COLOR": "set to anything: no colours on a terminal either",
     "TMPDIR": "where files that are needed for a while are made",
 }
