@@ -8,7 +8,6 @@ kept out by a pipe directory in which nothing answers.
 
 from __future__ import annotations
 
-import os
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -40,28 +39,38 @@ class Daemon:
 def find_daemon(environ: Mapping[str, str], processes: Path = Path("/proc")) -> Daemon:
     """Look for the daemon that CUDA would ask in this environment. Asks it nothing."""
     folder = Path(environ.get(PIPE_DIRECTORY) or _DEFAULT_DIRECTORY)
-
-    def none(reason: str) -> Daemon:
-        return Daemon(folder, None, reason)
-
     try:
-        mode = (folder / "control").stat().st_mode
-        text = (folder / _PID_FILE).read_text(encoding="utf-8", errors="replace").strip()
+        return Daemon(folder, _running(folder, processes))
     except FileNotFoundError as error:
-        return none(f"no MPS control daemon: {error.filename} is missing")
+        return Daemon(folder, None, f"no MPS control daemon: {error.filename} is missing")
     except OSError as error:
-        return none(f"no MPS control daemon that this user may ask: {error}")
+        return Daemon(folder, None, f"no MPS control daemon that this user may ask: {error}")
+    except _NoDaemonError as error:
+        return Daemon(folder, None, str(error))
+
+
+class _NoDaemonError(Exception):
+    """Says why what is in a pipe directory is no daemon."""
+
+
+def _running(folder: Path, processes: Path) -> int:
+    """Return the daemon's process. @raises OSError, _NoDaemonError."""
+    mode = (folder / "control").stat().st_mode
     if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
-        return none(f"no MPS control daemon: {folder / 'control'} is no pipe")
+        raise _NoDaemonError(f"no MPS control daemon: {folder / 'control'} is no pipe")
+    file = folder / _PID_FILE
+    text = file.read_text(encoding="utf-8", errors="replace").strip()
     if not text.isascii() or not text.isdigit():
-        return none(f"no MPS control daemon: {folder / _PID_FILE} holds no process id: {text!r}")
+        raise _NoDaemonError(f"no MPS control daemon: {file} holds no process id: {text!r}")
     try:
         program = (processes / text / "comm").read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
-        return none(f"the MPS control daemon has ended: there is no process {text}")
+        raise _NoDaemonError(
+            f"the MPS control daemon has ended: there is no process {text}"
+        ) from None
     if not program.startswith(_PROGRAM):
-        return none(f"the MPS control daemon has ended: process {text} is {program!r}")
-    return Daemon(folder, int(text))
+        raise _NoDaemonError(f"the MPS control daemon has ended: process {text} is {program!r}")
+    return int(text)
 
 
 @dataclass(frozen=True)

@@ -132,6 +132,10 @@ TEST_F(JobPaceTest, WhatCannotBeIsRefusedWithTheValueAndChangesNothing) {
   EXPECT_THAT(refused("o", [](auto& r) { r.slo = 0.02; }), HasSubstr("opportunistic"));
   EXPECT_THAT(refused("g", [](auto& r) { r.idle_class = true; }), HasSubstr("stays out"));
   EXPECT_THAT(refused("g", [](auto& r) { r.affinity = true; }), HasSubstr("all its cores"));
+  EXPECT_THAT(refused("g", [](auto& r) { r.sm_share = 0.5; }), HasSubstr("all multiprocessors"));
+  for (const double share : {0.0, -0.5, 1.5}) {
+    EXPECT_THAT(refused("o", [&](auto& r) { r.sm_share = share; }), HasSubstr("at most 1: "));
+  }
   EXPECT_EQ(entry("o").law, "gap");
   EXPECT_EQ(entry("o").slo, 0.01);
   // All or nothing: a wrong law keeps a right share from being applied.
@@ -188,6 +192,12 @@ TEST_F(JobPaceTest, TheIdleClassIsChangedByAMessage) {
   EXPECT_EQ(set("o", [](auto& r) { r.affinity = true; }).reason,
             "keeps to the cores that are left");
   EXPECT_FALSE(told_.at("o").law);
+}
+
+TEST_F(JobPaceTest, TheShareOfTheMultiprocessorsIsChangedByAMessage) {
+  join(hello("o", JobClass::kOpportunistic));
+  EXPECT_EQ(set("o", [](auto& r) { r.sm_share = 0.25; }).reason, "at most 25.0 % of the SMs");
+  EXPECT_EQ(told_.at("o").sm_share, 0.25);
 }
 
 TEST_F(JobPaceTest, OnlyTheGapLawIsClosedForABaseline) {

@@ -54,6 +54,7 @@ std::vector<Message> one_of_each() {
   change.slo = 0.5;
   change.idle_class = true;
   change.affinity = false;
+  change.sm_share = 0.3;
   change.reason = "r";
   SetRequest set;
   set.job = "j1";
@@ -64,6 +65,7 @@ std::vector<Message> one_of_each() {
   set.slo = 0.01;
   set.idle_class = false;
   set.affinity = true;
+  set.sm_share = 0.4;
   return {hello,
           registered,
           stats,

@@ -63,7 +63,9 @@ print(json.dumps({"seen": seen, "same": same(), "graphs": graphs}))
 )
 
 BY_HAND = (
-    JOB.replace("import ctypes", "import torch, commensal; commensal.init(sm_share='0.3')\nimport ctypes")
+    JOB.replace(
+        "import ctypes", "import torch, commensal; commensal.init(sm_share='0.3')\nimport ctypes"
+    )
     + """
 seen = [sorted(step()) for _ in range(4)]
 print(json.dumps({"seen": seen, "same": same(), "told": commensal.stats()["multiprocessors"],
@@ -185,7 +187,10 @@ def test_pytorchs_own_green_contexts_run_on_the_simulated_driver(
 @pytest.mark.parametrize("value", ["0", "1.1", "-0.5", "half", "nan"])
 def test_a_wrong_share_is_named(world: World, value: str) -> None:
     words = f"not a share of the SMs, above 0 and at most 1: '{value}'"
-    for command in (("run", f"--sm-share={value}", "--", "true"), ("set", "o", f"--sm-share={value}")):
+    for command in (
+        ("run", f"--sm-share={value}", "--", "true"),
+        ("set", "o", f"--sm-share={value}"),
+    ):
         done = world.commensal(*command)
         assert done.returncode == 2
         assert words in " ".join(done.stderr.replace("│", " ").split())

@@ -44,6 +44,7 @@ commensal_test(
   runtime/session_idle_test.cpp
   runtime/session_life_test.cpp
   runtime/session_memory_test.cpp
+  runtime/session_multiprocessors_test.cpp
   LIBRARIES
   fake_coordinator
   fake_memory_source

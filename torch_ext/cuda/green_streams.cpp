@@ -63,9 +63,9 @@ GreenStream GreenStreams::make(unsigned count) {
   check_cuda(driver.cuDevResourceGenerateDesc(&descriptor, &part, 1),
              "cuDevResourceGenerateDesc" + size);
   CUgreenCtx green = nullptr;
-  check_cuda(driver.cuGreenCtxCreate(&green, descriptor, context_.device(),
-                                     CU_GREEN_CTX_DEFAULT_STREAM),
-             "cuGreenCtxCreate" + size);
+  check_cuda(
+      driver.cuGreenCtxCreate(&green, descriptor, context_.device(), CU_GREEN_CTX_DEFAULT_STREAM),
+      "cuGreenCtxCreate" + size);
   GreenStream made;
   try {
     CUdevResource own{};

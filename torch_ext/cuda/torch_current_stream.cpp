@@ -25,7 +25,9 @@ class Mark {
   Mark(const Mark&) = delete;
   Mark& operator=(const Mark&) = delete;
 
-  void hold_up(cudaStream_t stream) const { C10_CUDA_CHECK(cudaStreamWaitEvent(stream, event_, 0)); }
+  void hold_up(cudaStream_t stream) const {
+    C10_CUDA_CHECK(cudaStreamWaitEvent(stream, event_, 0));
+  }
 
  private:
   cudaEvent_t event_ = nullptr;

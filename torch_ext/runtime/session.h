@@ -184,7 +184,8 @@ class Session {
   /// @param make  makes the queue, with the word that the device is to write; called at once.
   void follow_queue(
       const std::function<std::unique_ptr<DeviceQueue>(std::atomic<std::uint64_t>& done)>& make);
-  /// Lets the share of the multiprocessors be followed at the ends of steps. Makes no call of `dial`.
+  /// Lets the share of the multiprocessors be followed at the ends of steps. Makes no call of
+  /// `dial`.
   void follow_multiprocessors(std::unique_ptr<MultiprocessorDial> dial);
   /// Adds a line for people to `memory.notes` of the statistics.
   void note(const std::string& line);

@@ -224,10 +224,11 @@ def describe_job(record: Record) -> str:
         now = share.get("now")
         text = "-" if now is None else f"{now:.2f} while a guaranteed job is busy"
         rows.append(("share", _with_reason(text, share.get("reason"))))
-    if text := _cores(record.get("cores", {})):
-        rows.append(("cores", text))
-    if text := _multiprocessors(record.get("multiprocessors", {})):
-        rows.append(("SMs", text))
+    parts = {
+        "cores": _cores(record.get("cores", {})),
+        "SMs": _multiprocessors(record.get("multiprocessors", {})),
+    }
+    rows += [(name, text) for name, text in parts.items() if text]
     if group := record.get("group", {}).get("reason"):
         rows.append(("group", group))
     rows.append(("steps", describe_steps(step)))

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Driver API: multiprocessors as a resource, green contexts and their streams.
-#include "tests/simulated_cuda/core/green_context.h"
-
 #include <algorithm>
 
 #include "tests/simulated_cuda/core/device.h"
 #include "tests/simulated_cuda/core/entry.h"
+#include "tests/simulated_cuda/core/green_context.h"
 
 using namespace commensal::simulated_cuda;
 

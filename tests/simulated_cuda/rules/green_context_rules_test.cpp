@@ -41,9 +41,8 @@ class GreenContextRules : public DriverTest {
 
   bool rules_of_sm_90() {
     int major = 0;
-    EXPECT_EQ(
-        cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device_),
-        CUDA_SUCCESS);
+    EXPECT_EQ(cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device_),
+              CUDA_SUCCESS);
     return major >= 9;
   }
 };

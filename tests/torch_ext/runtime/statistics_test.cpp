@@ -75,6 +75,7 @@ TEST(StatisticsTest, HasEveryFieldOfTheSchema) {
                  "compute_seconds_total", "memory_seconds_total", "on_core_seconds_total", "top"});
   expect_fields(stats.at("cores"),
                 {"cpus", "own", "reason", "threads_left_alone", "elastic_threads", "threads"});
+  expect_fields(stats.at("multiprocessors"), {"share", "asked", "granted", "total", "reason"});
   expect_fields(stats.at("step"),
                 {"number", "last_seconds", "median_seconds", "confidence", "source"});
   expect_fields(stats.at("activity"),
