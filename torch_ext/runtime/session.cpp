@@ -122,6 +122,12 @@ SessionConfig completed(SessionConfig config) {
 
 }  // namespace
 
+void check_sm_share(double share) {
+  if (share > 0.0 && share <= 1.0) return;
+  throw std::invalid_argument("a share of the multiprocessors is above 0 and at most 1: " +
+                              text(share));
+}
+
 void check_config(const SessionConfig& config) {
   const ShareBounds& share = config.share;
   if (!(share.min >= 0.0 && share.min <= share.max && share.max <= 1.0)) {
@@ -147,6 +153,7 @@ void check_config(const SessionConfig& config) {
     throw std::invalid_argument("an SLO is the slowdown that a guaranteed job may see: " +
                                 text(*config.slo * 100) + " % for an opportunistic one");
   }
+  if (config.sm_share) check_sm_share(*config.sm_share);
   if (config.ask_wait < std::chrono::milliseconds::zero() || config.ask_wait > kLongestAskWait) {
     throw std::invalid_argument("wait for memory outside 0 to 3600000 ms: " +
                                 std::to_string(config.ask_wait.count()) + " ms");

@@ -255,6 +255,7 @@ void Session::Impl::use_law(const std::string& name) {
 }
 
 void Session::Impl::use_pace(const wire::Change& change) {
+  if (change.sm_share) check_sm_share(*change.sm_share);
   if (change.law) use_law(*change.law);
   {
     const MutexLock lock(mutex);

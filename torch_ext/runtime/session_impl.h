@@ -42,6 +42,7 @@ enum class RangeKind : std::uint8_t { kOther, kFetch, kOptimizerStep, kZeroGrad 
 /// Throw std::invalid_argument naming the first wrong value.
 void check_config(const SessionConfig& config);
 void check_rank(int rank, int world_size);
+void check_sm_share(double share);
 
 struct Session::Impl final : public ClientHost {
   class Moving;

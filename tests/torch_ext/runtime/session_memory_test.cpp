@@ -273,6 +273,8 @@ INSTANTIATE_TEST_SUITE_P(
                     "wait for memory outside 0 to 3600000 ms: -1 ms"},
         WrongConfig{"EndlessWait", [](SessionConfig& c) { c.ask_wait = milliseconds{3'600'001}; },
                     "3600001 ms"},
+        WrongConfig{"NoMultiprocessors", [](SessionConfig& c) { c.sm_share = 0.0; },
+                    "a share of the multiprocessors is above 0 and at most 1: 0"},
         WrongConfig{"ParkedAtOnce", [](SessionConfig& c) { c.park_idle = milliseconds{0}; },
                     "park-idle outside 1 s to 365 d: 0 ms"},
         WrongConfig{"NegativeParkIdle", [](SessionConfig& c) { c.park_idle = milliseconds{-5000}; },

@@ -57,7 +57,8 @@ class SessionMultiprocessorsTest : public ::testing::Test {
     config.device = device;
     config.sm_share = share;
     config.sm_held_by = held_by;
-    config.runtime_dir = folder_.path();
+    // The coordinator of the tests takes every job for an opportunistic one.
+    if (job_class == JobClass::kOpportunistic) config.runtime_dir = folder_.path();
     config.connect_timeout = std::chrono::seconds{10};
     Session& session = Session::start(config);
     session.follow_multiprocessors(std::make_unique<FakeDial>(asked_, refusal_));
@@ -114,6 +115,23 @@ TEST_F(SessionMultiprocessorsTest, AChangeCountsFromTheNextStepOn) {
   EXPECT_TRUE(asked_.empty());
   step(session);
   EXPECT_EQ(asked_, Asked{0.5});
+}
+
+TEST_F(SessionMultiprocessorsTest, AWrongChangeLeavesItAsItWas) {
+  Session& session = start(0.25);
+  wire::Change change;
+  change.job_id = "job-1";
+  change.revision = 2;
+  change.sm_share = -1.0;
+  coordinator_.send(change);
+  change.revision = 3;
+  change.sm_share.reset();
+  change.share_max = 0.5;
+  coordinator_.send(change);
+  EXPECT_TRUE(eventually([&] {
+    return nlohmann::json::parse(session.stats_json()).at("gate").at("share") == 0.5;
+  })) << "it lives on";
+  EXPECT_EQ(stats(session)["share"], 0.25);
 }
 
 TEST_F(SessionMultiprocessorsTest, AReasonIsNotedOnce) {
