@@ -63,8 +63,9 @@ struct GapSummary {
 class DeviceQueue {
  public:
   virtual ~DeviceQueue() = default;
-  /// Has the device write `number` to the page's `queue_done` once it has done all that the calling
-  /// thread has given it. Takes a microsecond or two. @return false: it cannot, now or ever.
+  /// Has the device write `number` to the page's `queue_done` once it has done all that the process
+  /// has given it. Takes some microseconds; called by one thread at a time. @return false: it
+  /// cannot, now or ever.
   [[nodiscard]] virtual bool mark(std::uint64_t number) noexcept = 0;
 };
 
