@@ -135,7 +135,10 @@ void ActivityRecorder::wait_goes_on() noexcept {
 
 void ActivityRecorder::boundary_begin() noexcept { pause_begin(wire::GapPhase::kBoundary); }
 
-void ActivityRecorder::synchronised() noexcept { pause_begin(wire::GapPhase::kSynchronisation); }
+void ActivityRecorder::synchronised() noexcept {
+  if (finds_requests_.load(kRelaxed)) return;  // what its pauses are shows in silence
+  pause_begin(wire::GapPhase::kSynchronisation);
+}
 
 void ActivityRecorder::pause_begin(wire::GapPhase phase) noexcept {
   const TimePoint now = clock_.now();

@@ -99,7 +99,7 @@ class ActivityRecorder {
   void boundary_begin() noexcept;
   /// The host has waited for its device, which has nothing to do: until the next sign of work the
   /// host works, or waits for something else. As boundaries, many in a row are looked at now and
-  /// then.
+  /// then. While requests are looked for: nothing.
   void synchronised() noexcept;
   /// The job trains: an optimizer stepped, or gradients were set to zero.
   void trained() noexcept;

@@ -373,6 +373,16 @@ TEST_F(ActivityTest, AfterASynchronisationTheDeviceHasNothingToDoUntilTheNextSig
   EXPECT_EQ(page_.waits_total.load(), 1U) << "the totals are of waits for data, as ever";
 }
 
+TEST_F(ActivityTest, WhileRequestsAreLookedForASynchronisationIsNoPause) {
+  recorder_.find_requests();
+  recorder_.worked();
+  recorder_.synchronised();
+  EXPECT_EQ(activity(), Activity::kBusy);
+  recorder_.trained();  // it serves none
+  recorder_.synchronised();
+  EXPECT_EQ(phase(), GapPhase::kSynchronisation);
+}
+
 TEST_F(ActivityTest, ASynchronisationWithinAWaitOrSoonAfterOneIsNone) {
   recorder_.fetch_begin();
   recorder_.synchronised();
