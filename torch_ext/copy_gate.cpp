@@ -36,8 +36,8 @@ at::Tensor& copy(at::Tensor& self, const at::Tensor& source, bool non_blocking) 
 }  // namespace
 
 void install_copy_gate() {
-  static torch::Library& library = *new torch::Library(torch::Library::IMPL, "aten",
-                                                       c10::DispatchKey::CUDA, __FILE__, __LINE__);
+  static torch::Library& library =
+      *new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::CUDA, __FILE__, __LINE__);
   library.impl("copy_", TORCH_FN(copy));
 }
 

@@ -55,7 +55,7 @@ KnownOps g_known_ops;
 OpPositions g_positions;
 CopyDurations g_copies;
 bool g_allocations_wait = false;  // set before the callback is
-OpDuration g_region_duration;  // of all compiled regions together: their names are temporaries
+OpDuration g_region_duration;     // of all compiled regions together: their names are temporaries
 
 struct FoundOp {
   OpKind kind;

@@ -141,8 +141,8 @@ constexpr auto kTouchNoData = std::to_array<std::string_view>({
 static_assert(std::ranges::is_sorted(kTouchNoData));
 
 // `new_empty` and the like make one of these, which is an event of its own.
-constexpr auto kOnlyAllocate = std::to_array<std::string_view>(
-    {"empty", "empty_like", "empty_permuted", "empty_strided"});
+constexpr auto kOnlyAllocate =
+    std::to_array<std::string_view>({"empty", "empty_like", "empty_permuted", "empty_strided"});
 static_assert(std::ranges::is_sorted(kOnlyAllocate));
 
 // A rank that waits inside a collective would stop every other rank of its job.

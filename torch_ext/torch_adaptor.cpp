@@ -76,8 +76,7 @@ void install_all(Session& session) {
   if (session.config().device == "host") install_cpu_allocator(session);
   install_range_callback(session);
   install_op_callback(session);
-  if (session.config().device == "cuda" &&
-      session.config().job_class == JobClass::kOpportunistic) {
+  if (session.config().device == "cuda" && session.config().job_class == JobClass::kOpportunistic) {
     install_copy_gate();
   }
   install_op_sampler(session);

@@ -186,8 +186,8 @@ def test_c6_a_host_callback_would_be_seen(machine: Machine) -> None:
 CLOSED = """
 LOCKING = [
     "cuMemCreate", "cuMemRelease", "cuMemMap", "cuMemUnmap", "cuMemSetAccess",
-    "cuMemAddressReserve", "cuMemAlloc", "cuMemFree", "cuMemHostAlloc", "cuMemFreeHost", "cuMemHostRegister",
-    "cuMemHostUnregister", "cuModuleLoadData", "cudaMalloc", "cudaFree", "cudaHostAlloc",
+    "cuMemAddressReserve", "cuMemAlloc", "cuMemFree", "cuMemHostAlloc", "cuMemFreeHost",
+    "cuMemHostRegister", "cuMemHostUnregister", "cuModuleLoadData", "cudaMalloc", "cudaFree", "cudaHostAlloc",
     "cudaFreeHost", "cudaHostRegister", "cuLibraryLoadData",
 ]
 torch.ones(4, device="cuda")

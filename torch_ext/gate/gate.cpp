@@ -820,9 +820,7 @@ void Gate::expect_hold(bool expected) noexcept {
   if (impl_->hold_expected.exchange(expected) != expected) refresh();
 }
 
-void Gate::note_copy(Bytes size) noexcept {
-  impl_->copied_bytes.fetch_add(size.count(), kRelaxed);
-}
+void Gate::note_copy(Bytes size) noexcept { impl_->copied_bytes.fetch_add(size.count(), kRelaxed); }
 
 std::uint64_t Gate::ops_in_flight() const noexcept {
   std::uint64_t count = 0;

@@ -34,10 +34,10 @@ struct GateStats {
   Duration burst{};            ///< PacingLaw::burst
   std::uint64_t ops_gated = 0;
   std::uint64_t ops_seen = 0;
-  std::uint64_t hand_overs = 0;  ///< PacingLaw::hand_overs
-  std::uint64_t ops_behind = 0;  ///< that passed because the rank was behind its gang
+  std::uint64_t hand_overs = 0;    ///< PacingLaw::hand_overs
+  std::uint64_t ops_behind = 0;    ///< that passed because the rank was behind its gang
   std::uint64_t copied_bytes = 0;  ///< of `note_copy`
-  std::uint64_t gang_epoch = 0;  ///< 0: not gated as a part of a gang
+  std::uint64_t gang_epoch = 0;    ///< 0: not gated as a part of a gang
   double share_min = 0.0;
   double share_max = 1.0;  ///< the smaller of the job's own bound and the coordinator's
 };

@@ -159,7 +159,7 @@ class ActivityRecorder {
   std::atomic<DeviceQueue*> queue_{nullptr};
   mutable Mutex mutex_;
   int depth_ COMMENSAL_GUARDED_BY(mutex_) = 0;
-  bool announced_ COMMENSAL_GUARDED_BY(mutex_) = false;       // the end of the wait at this depth
+  bool announced_ COMMENSAL_GUARDED_BY(mutex_) = false;    // the end of the wait at this depth
   bool after_pause_ COMMENSAL_GUARDED_BY(mutex_) = false;  // the present wait began in a pause
   wire::GapPhase phase_ COMMENSAL_GUARDED_BY(mutex_) = wire::GapPhase::kUnknown;
   TimePoint wait_since_ COMMENSAL_GUARDED_BY(mutex_);
