@@ -35,6 +35,7 @@ struct OpThread {
   OpNesting nesting;
   OpCursor cursor;
   Gate::Account* account = nullptr;  // null: not asked for yet
+  bool copies = false;               // a copy that counts is under way: those within it do not
 };
 COMMENSAL_QUICK_THREAD_LOCAL constinit OpThread t_thread;
 
@@ -52,7 +53,9 @@ Gate::Account* ask_for_account(Gate& gate) noexcept {
 // Named ops never go, but wrappers' names are temporaries: those are never stored here.
 KnownOps g_known_ops;
 OpPositions g_positions;
-OpDuration g_region_duration;  // of all compiled regions together: their names are temporaries
+CopyDurations g_copies;
+bool g_allocations_wait = false;  // set before the callback is
+OpDuration g_region_duration;     // of all compiled regions together: their names are temporaries
 
 struct FoundOp {
   OpKind kind;
@@ -66,7 +69,10 @@ bool is_aten(const char* name) noexcept {
 }
 
 FoundOp look_at(const char* name, bool is_dispatcher) {
-  const OpKind kind = op_kind(name, is_dispatcher);
+  OpKind kind = op_kind(name, is_dispatcher);
+  if (kind == OpKind::kTransparent && g_allocations_wait && only_allocates(name)) {
+    kind = OpKind::kOp;
+  }
   if (kind == OpKind::kRegion) return {kind, &g_region_duration};
   if (kind == OpKind::kTransparent && !is_aten(name)) return {kind};
   return {kind, &g_known_ops.add(name, kind).duration()};
@@ -156,6 +162,7 @@ void switch_op_callback(bool on) {
 }  // namespace
 
 void install_op_callback(Session& session) {
+  g_allocations_wait = session.config().device != "host";
   g_handle = at::addGlobalCallback(
       at::RecordFunctionCallback(&on_op_begin, &on_op_end).scopes({at::RecordScope::FUNCTION}));
   at::disableCallback(g_handle);
@@ -190,6 +197,27 @@ void end_launch() noexcept {
   } else {
     leave_thread_op(thread, false);
   }
+}
+
+bool begin_copy(Bytes size, CopyWay way) noexcept {
+  Gate* const gate = g_gate.load(std::memory_order_relaxed);
+  if (gate == nullptr || size < CopyDurations::kSmallest || !gate->wants_callback()) return false;
+  OpThread& thread = t_thread;
+  if (thread.copies) return false;  // one that converts makes another one
+  const GateCalls calls = thread.nesting.begin_part(g_copies.of(size, way));
+  if (!calls.enter) return false;
+  thread.copies = true;
+  gate->note_copy(size);
+  apply(*gate, thread, calls);
+  return true;
+}
+
+void end_copy() noexcept {
+  OpThread& thread = t_thread;
+  thread.copies = false;
+  const GateCalls calls = thread.nesting.end_part();
+  Gate* const gate = g_gate.load(std::memory_order_relaxed);
+  if (gate != nullptr) apply(*gate, thread, calls);
 }
 
 void prepare_op_callback_for_fork() noexcept COMMENSAL_NO_THREAD_SAFETY_ANALYSIS {

@@ -2,6 +2,8 @@
 // Lets every thread's outermost dispatcher ops pass the gate.
 #pragma once
 
+#include "torch_ext/copy_durations.h"
+
 namespace commensal {
 
 class Session;
@@ -18,6 +20,12 @@ enum class Launch : unsigned { kGraph, kKernel };
 /// @return whether it counts: then `end_launch` has to follow on the same thread.
 [[nodiscard]] bool begin_launch(Launch what) noexcept;
 void end_launch() noexcept;
+
+/// Lets a large copy between host and device pass the gate by its own length, within the op that
+/// makes it; its bytes are counted.
+/// @return whether it counts: then `end_copy` has to follow on the same thread.
+[[nodiscard]] bool begin_copy(Bytes size, CopyWay way) noexcept;
+void end_copy() noexcept;
 
 /// Around fork(): no switch of the callback is under way while the process forks.
 void prepare_op_callback_for_fork() noexcept;

@@ -140,6 +140,11 @@ constexpr auto kTouchNoData = std::to_array<std::string_view>({
 });
 static_assert(std::ranges::is_sorted(kTouchNoData));
 
+// `new_empty` and the like make one of these, which is an event of its own.
+constexpr auto kOnlyAllocate =
+    std::to_array<std::string_view>({"empty", "empty_like", "empty_permuted", "empty_strided"});
+static_assert(std::ranges::is_sorted(kOnlyAllocate));
+
 // A rank that waits inside a collective would stop every other rank of its job.
 constexpr auto kCollectiveNamespaces =
     std::to_array<std::string_view>({"c10d::", "_c10d_functional::", "_c10d_functional_autograd::",
@@ -166,6 +171,11 @@ OpKind op_kind(std::string_view name, bool is_dispatcher) noexcept {
   const bool is_collective = std::ranges::any_of(
       kCollectiveNamespaces, [&](std::string_view prefix) { return name.starts_with(prefix); });
   return is_collective ? OpKind::kCollective : OpKind::kOp;
+}
+
+bool only_allocates(std::string_view name) noexcept {
+  return name.starts_with(kAten) &&
+         std::ranges::binary_search(kOnlyAllocate, name.substr(kAten.size()));
 }
 
 bool is_compiled_region(std::string_view name) noexcept {

@@ -27,6 +27,10 @@ enum class OpKind : std::uint8_t {
 /// one waits.
 [[nodiscard]] OpKind op_kind(std::string_view name, bool is_dispatcher) noexcept;
 
+/// Returns whether an op does nothing but allocate. Where that takes calls of a driver, it is no op
+/// that touches no data: those calls take locks that the whole machine shares (C14).
+[[nodiscard]] bool only_allocates(std::string_view name) noexcept;
+
 /// Returns whether a wrapper's name is that of a compiled region.
 [[nodiscard]] bool is_compiled_region(std::string_view name) noexcept;
 

@@ -32,11 +32,22 @@ class OpNesting {
   [[nodiscard]] GateCalls begin_outermost(OpKind kind, OpEstimate op, bool shielded) noexcept {
     if (kind == OpKind::kTransparent) return {};
     if (kind != OpKind::kRegion) depth_ = 1;
+    in_parts_ = false;
     // An op inside a compiled region ends the region's own run: the op is metered by itself.
     GateCalls calls{std::exchange(entered_, {}), {}};
     if (kind != OpKind::kCollective && !shielded) calls.enter = entered_ = op;
     return calls;
   }
+
+  /// Notes the begin of a part of the running op that is metered by itself, and waits by itself.
+  /// Where the op does not wait (a collective, a shielded thread), neither do its parts.
+  [[nodiscard]] GateCalls begin_part(OpEstimate part) noexcept {
+    if (depth_ == 0 || (!entered_ && !in_parts_)) return {};
+    in_parts_ = true;
+    return {std::exchange(entered_, part), part};
+  }
+  /// Notes its end; what follows in the op is not metered.
+  [[nodiscard]] GateCalls end_part() noexcept { return {std::exchange(entered_, {}), {}}; }
 
   /// Whether `end_outermost` has to be told if the event is a region.
   [[nodiscard]] bool is_outside() const noexcept { return depth_ == 0; }
@@ -53,8 +64,9 @@ class OpNesting {
   }
 
  private:
-  int depth_ = 0;       // counted events that are running
-  OpEstimate entered_;  // what this thread entered the gate with and has not left
+  int depth_ = 0;          // counted events that are running
+  bool in_parts_ = false;  // the running op was left for a part of it
+  OpEstimate entered_;     // what this thread entered the gate with and has not left
 };
 
 }  // namespace commensal

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "allocator/base/mutex.h"
+#include "torch_ext/copy_gate.h"
 #include "torch_ext/cpu_allocator.h"
 #include "torch_ext/op_callback.h"
 #include "torch_ext/op_sampler.h"
@@ -75,6 +76,9 @@ void install_all(Session& session) {
   if (session.config().device == "host") install_cpu_allocator(session);
   install_range_callback(session);
   install_op_callback(session);
+  if (session.config().device == "cuda" && session.config().job_class == JobClass::kOpportunistic) {
+    install_copy_gate();
+  }
   install_op_sampler(session);
   session.on_thread_count(&at::get_num_threads, &at::set_num_threads);
   ::pthread_atfork(&prepare_for_fork, &release_parent, &disarm_child);

@@ -35,7 +35,7 @@ json empty_stats() {
                "revision": 0, "notes": []},
     "gate": {"law": "", "share": 1.0, "share_min": 0.0, "state": "off", "reason": "",
              "closed_seconds_total": 0.0, "closed_by": [], "ops_gated_total": 0, "ops_seen_total": 0,
-             "ops_behind_total": 0, "gang_epoch": 0,
+             "ops_behind_total": 0, "copied_bytes_total": 0, "gang_epoch": 0,
              "busy_seconds_total": 0.0, "off_device_seconds_total": 0.0, "hand_overs_total": 0,
              "in_flight_seconds": 0.0, "in_flight_bound_seconds": null, "idle_class": false, "idle_class_reason": ""},
     "samples": {"windows_total": 0, "window_seconds_total": 0.0, "ops_total": 0,

@@ -115,7 +115,7 @@ wire::GapRules gap_rules_at(int level, double slo, const std::vector<GapClass>& 
   if (index == 0) return rules;
   rules.in_flight = of.in_flight;
   rules.smallest = kGuardsAGap * rules.guard;
-  if (index >= kWithoutBoundaries) rules.phases &= ~wire::phase_bit(wire::GapPhase::kBoundary);
+  if (index >= kWithoutBoundaries) rules.phases &= ~wire::kPauses;
   if (of.of_budget > 0.0) {
     rules.hand_overs = of.of_budget * hand_over_budget(slo, seconds(of.in_flight));
     const double best = best_length(gaps, rules.hand_overs);

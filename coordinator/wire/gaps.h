@@ -25,7 +25,7 @@ enum class GapPhase : std::uint64_t {
   kEvaluation = 2,       ///< for a batch, without training in between
   kBoundary = 3,         ///< from the end of an optimizer step to the next sign of work
   kCheckpoint = 4,       ///< in torch.save
-  kSynchronisation = 5,  ///< the host waits for the device; a CPU has no such wait
+  kSynchronisation = 5,  ///< from the end of the host's wait for a GPU to the next sign of work
   kRequests = 6          ///< for the next request
 };
 inline constexpr std::size_t kGapPhases = 7;
@@ -42,6 +42,9 @@ inline constexpr std::array<std::string_view, kGapPhases> kGapPhaseNames{
   const auto index = static_cast<std::uint32_t>(phase);
   return index < kGapPhases ? 1U << index : 1U;
 }
+/// Pauses, which nobody ends: the next sign of work does, and not every op is one.
+inline constexpr std::uint32_t kPauses =
+    phase_bit(GapPhase::kBoundary) | phase_bit(GapPhase::kSynchronisation);
 inline constexpr std::uint32_t kAllGapPhases = (1U << kGapPhases) - 1;
 
 // --- lengths, in four buckets an octave from 128 us to 6.4 s -------------------------------------

@@ -175,6 +175,8 @@ def activate(settings: JobSettings, member: Member) -> _core.Session | None:
                 _install(adaptor)
                 if device == "cuda" and settings.job_class == "opportunistic":
                     _follow_launches(adaptor)
+                elif device == "cuda":
+                    _show_launches()
             except BaseException:
                 session.shutdown()
                 raise
@@ -256,6 +258,15 @@ def _follow_launches(adaptor: ctypes.CDLL) -> None:
     adaptor.commensal_torch_end_launch.restype = None
     follow_graphs(sys.modules["torch"].cuda, adaptor)
     follow_kernels(adaptor)
+
+
+def _show_launches() -> None:
+    from commensal._launches import show_graphs, show_regions, show_synchronisations
+
+    cuda = sys.modules["torch"].cuda
+    show_graphs(cuda)
+    show_regions()
+    show_synchronisations(cuda)
 
 
 def _offer_cuda() -> str:

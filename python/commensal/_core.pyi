@@ -108,6 +108,12 @@ def batch_awaited() -> None:
 def batch_arrived() -> None:
     """Tell that the batch has come and is still to be unpacked. Does nothing without a session."""
 
+def work_begins() -> None:
+    """Tell that the device gets work that no allocation shows; nothing without a session."""
+
+def synchronised() -> None:
+    """Tell that this thread has waited for its GPU; does nothing without a session."""
+
 def checkpoint_begin() -> bool:
     """Tell that a checkpoint is written; return whether `checkpoint_end` must follow."""
 
@@ -152,6 +158,9 @@ class JobPage:
     def activity(self) -> int: ...
     @property
     def wait_phase(self) -> int: ...
+    @property
+    def device_works(self) -> bool:
+        """Whether a GPU still works on what it got before the present wait."""
     @property
     def step_number(self) -> int: ...
     @property

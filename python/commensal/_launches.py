@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lets work on a GPU that no op of PyTorch reports pass the gate: graphs, kernels of Triton.
+"""Follows work on a GPU that no op of PyTorch reports: graphs, kernels of Triton, regions.
 
-Two methods of PyTorch are wrapped, once for a process, and in opportunistic jobs alone: a
-guaranteed job pays nothing. What they return and raise stays what it was. Captures are not held
-up: the gate lets pass what is only recorded.
+A few functions of PyTorch are wrapped, once for a process; what they return and raise stays what it
+was. In an opportunistic job graphs and kernels pass the gate. Captures are not held up: the gate
+lets pass what is only recorded. In a guaranteed job one call tells that a graph or a compiled
+region begins, which may allocate nothing, and one that the host has waited for the GPU.
 """
 
 from __future__ import annotations
@@ -17,10 +18,21 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, Protocol
 
-__all__ = ["Gate", "follow_graphs", "follow_kernels", "when_imported"]
+from commensal import _core
+
+__all__ = [
+    "Gate",
+    "follow_graphs",
+    "follow_kernels",
+    "show_graphs",
+    "show_regions",
+    "show_synchronisations",
+    "when_imported",
+]
 
 GRAPH, KERNEL = 0, 1  # torch_ext/op_callback.h, Launch
 HEURISTICS = "torch._inductor.runtime.triton_heuristics"
+REGIONS = "torch._inductor.output_code"
 
 
 class Gate(Protocol):
@@ -61,6 +73,51 @@ def _gated(launch: Callable[..., Any], what: int, gate: Gate) -> Callable[..., A
             end()
 
     return passing
+
+
+def show_graphs(cuda: Any) -> None:
+    """Make `torch.cuda.CUDAGraph.replay` a sign of work; `cuda` is `torch.cuda`."""
+    graph = getattr(cuda, "CUDAGraph", None)
+    if graph is not None:
+        graph.replay = _telling_first(_core.work_begins, graph.replay)
+
+
+def show_regions() -> None:
+    """Make a call of a region that Inductor compiled a sign of work, once that is imported."""
+
+    def wrap(module: Any) -> None:
+        region = getattr(module, "CompiledFxGraph", None)
+        if region is not None:
+            region.__call__ = _telling_first(_core.work_begins, region.__call__)
+
+    when_imported(REGIONS, wrap)
+
+
+def show_synchronisations(cuda: Any) -> None:
+    """Make the ends of the host's waits for a GPU show on the job's page."""
+    cuda.synchronize = _telling_then(_core.synchronised, cuda.synchronize)
+    for name in ("Stream", "Event"):
+        if (kind := getattr(cuda, name, None)) is not None:
+            kind.synchronize = _telling_then(_core.synchronised, kind.synchronize)
+
+
+def _telling_first(tell: Callable[[], None], function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def told(*args: Any, **kwargs: Any) -> Any:
+        tell()
+        return function(*args, **kwargs)
+
+    return told
+
+
+def _telling_then(tell: Callable[[], None], function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def told(*args: Any, **kwargs: Any) -> Any:
+        result = function(*args, **kwargs)
+        tell()
+        return result
+
+    return told
 
 
 def when_imported(name: str, then: Callable[[ModuleType], None]) -> None:

@@ -317,6 +317,18 @@ void bind_session(py::module_& m) {
       },
       "Tell that the batch has come and is still to be unpacked.");
   m.def(
+      "work_begins",
+      [] {
+        if (Session* const session = Session::current()) session->touch();
+      },
+      "Tell that the device gets work that no allocation shows.");
+  m.def(
+      "synchronised",
+      [] {
+        if (Session* const session = Session::current()) session->synchronised();
+      },
+      "Tell that this thread has waited for its GPU.");
+  m.def(
       "checkpoint_begin",
       [] {
         Session* const session = Session::current();
@@ -379,6 +391,7 @@ class JobPageView {
     if (*wrong != '\0') throw std::invalid_argument(wrong);
   }
 
+  [[nodiscard]] bool device_works() const noexcept { return wire::queue_works(page()); }
   /// Returns one word; each is valid alone, two may not belong together.
   [[nodiscard]] std::uint64_t word(wire::Word wire::JobPage::*field) const noexcept {
     return (page().*field).load(std::memory_order_acquire);
@@ -408,6 +421,7 @@ void bind_job_page(py::module_& m) {
       .def(py::init<const std::string&>(), py::arg("path"))
       .def_property_readonly("activity", reads(&wire::JobPage::activity))
       .def_property_readonly("wait_phase", reads(&wire::JobPage::wait_phase))
+      .def_property_readonly("device_works", &JobPageView::device_works)
       .def_property_readonly("step_number", reads(&wire::JobPage::step_number))
       .def_property_readonly("device_bytes", reads(&wire::JobPage::memory_device));
   const auto number = [](wire::Activity activity) { return static_cast<int>(activity); };

@@ -57,6 +57,7 @@ class Page:
 
     activity: int
     wait_phase: int
+    device_works: bool = False
 
 
 def test_waiting_for_data_is_told_from_what_follows_a_step() -> None:
@@ -65,7 +66,9 @@ def test_waiting_for_data_is_told_from_what_follows_a_step() -> None:
 
     for phase in ("unknown", "loader", "evaluation", "requests"):
         assert seen(Activity.WAITING, phase) == Activity.WAITING
-    for phase in ("boundary", "checkpoint"):
+    still_works = Page(Activity.WAITING, GAP_PHASES.index("loader"), device_works=True)
+    assert activity_of(cast(JobPage, still_works)) == Activity.BUSY
+    for phase in ("boundary", "checkpoint", "synchronisation"):
         assert seen(Activity.WAITING, phase) == Activity.BUSY
         assert seen(Activity.PAUSED, phase) == Activity.PAUSED
     assert activity_of(None) == Activity.UNKNOWN

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from commensal import _launches
 from commensal._launches import follow_graphs, follow_kernels, when_imported
 
 
@@ -103,3 +104,72 @@ def test_kernels_of_triton_pass_the_gate(monkeypatch: pytest.MonkeyPatch) -> Non
     follow_kernels(gate)
     assert CachingAutotuner().run(3) == 4
     assert gate.calls == ["begin 1", "end"]
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What a guaranteed job tells its session."""
+    seen: list[str] = []
+    core = SimpleNamespace(
+        work_begins=lambda: seen.append("work"), synchronised=lambda: seen.append("synchronised")
+    )
+    monkeypatch.setattr(_launches, "_core", core)
+    return seen
+
+
+def test_a_guaranteed_jobs_replay_is_a_sign_of_work(told: list[str]) -> None:
+    class CUDAGraph:
+        def replay(self, word: str) -> str:
+            told.append(word)
+            return word
+
+    _launches.show_graphs(SimpleNamespace(CUDAGraph=CUDAGraph))
+    assert CUDAGraph().replay("runs") == "runs"
+    assert told == ["work", "runs"]
+    _launches.show_graphs(SimpleNamespace())  # a PyTorch without graphs
+
+
+def test_a_guaranteed_jobs_compiled_region_is_a_sign_of_work(
+    told: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class CompiledFxGraph:
+        def __call__(self, inputs: list[int]) -> list[int]:
+            told.append("runs")
+            return inputs
+
+    module = ModuleType("output_code")
+    module.CompiledFxGraph = CompiledFxGraph  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, _launches.REGIONS, module)
+    _launches.show_regions()
+    assert CompiledFxGraph()([1]) == [1]
+    assert told == ["work", "runs"]
+
+
+def test_the_end_of_a_synchronisation_is_told(told: list[str]) -> None:
+    class Stream:
+        def synchronize(self) -> None:
+            told.append("stream")
+
+    def synchronize(device: int = 0) -> int:
+        told.append("device")
+        return device
+
+    cuda = SimpleNamespace(synchronize=synchronize, Stream=Stream)
+    _launches.show_synchronisations(cuda)
+    assert cuda.synchronize(3) == 3
+    Stream().synchronize()
+    assert told == ["device", "synchronised", "stream", "synchronised"]
+    with pytest.raises(TypeError):
+        cuda.synchronize(1, 2)
+    assert told[-1] == "synchronised", "one that fails is none"
+    assert len(told) == 4
+
+
+def test_what_is_wrapped_is_there_in_this_pytorch() -> None:
+    from torch._inductor.output_code import CompiledFxGraph
+    from torch._inductor.runtime.triton_heuristics import CachingAutotuner
+    from torch.cuda import CUDAGraph
+
+    assert callable(CachingAutotuner.run)
+    assert callable(CUDAGraph.replay)
+    assert "__call__" in vars(CompiledFxGraph)

@@ -68,5 +68,16 @@ TEST(OpKindTest, MessagesBetweenTwoRanksAreNoCollectives) {
   EXPECT_FALSE(is_collective_range("Optimizer.step#Adam.step"));
 }
 
+// Its twin: by its kind an allocation waits at no gate, which is right on a CPU.
+TEST(OpKindTest, C14_AnAllocationIsToldFromWhatTouchesNoData) {
+  for (const char* const name : {"aten::empty", "aten::empty_strided", "aten::empty_like"}) {
+    EXPECT_TRUE(only_allocates(name)) << name;
+    EXPECT_EQ(op_kind(name, true), OpKind::kTransparent) << name;
+  }
+  for (const char* const name : {"aten::view", "aten::zeros", "aten::new_empty", "empty"}) {
+    EXPECT_FALSE(only_allocates(name)) << name;
+  }
+}
+
 }  // namespace
 }  // namespace commensal

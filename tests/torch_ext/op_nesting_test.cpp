@@ -33,6 +33,9 @@ class OpNestingTest : public ::testing::Test {
     }
   }
 
+  void begin_part(const std::string& name) { note(nesting_.begin_part(ops_[name])); }
+  void end_part() { note(nesting_.end_part()); }
+
   std::vector<std::string> log_;
 
  private:
@@ -133,6 +136,34 @@ TEST_F(OpNestingTest, RegionsNest) {
   end();
   EXPECT_EQ(log_, (Log{"enter region", "leave region", "enter region", "leave region", "enter mm",
                        "leave mm"}));
+}
+
+// C15: the copy within an op.
+TEST_F(OpNestingTest, C15_APartOfAnOpIsMeteredByItself) {
+  begin(OpKind::kOp, "_to_copy");
+  begin_part("copy");
+  end_part();
+  begin_part("copy");  // of a list
+  end_part();
+  end();
+  EXPECT_EQ(log_, (Log{"enter _to_copy", "leave _to_copy", "enter copy", "leave copy", "enter copy",
+                       "leave copy"}));
+  begin(OpKind::kOp, "mm");
+  end();
+  EXPECT_EQ(log_.back(), "leave mm");
+}
+
+TEST_F(OpNestingTest, C15_APartOfWhatDoesNotWaitDoesNotWait) {
+  begin_part("copy");  // the callback was switched on a moment ago
+  begin(OpKind::kCollective);
+  begin_part("copy");
+  end_part();
+  end();
+  begin(OpKind::kOp, "op", true);
+  begin_part("copy");
+  end_part();
+  end();
+  EXPECT_EQ(log_, Log{});
 }
 
 }  // namespace

@@ -120,7 +120,7 @@ class SessionMemory final : public DeviceMemory {
   void follow_queue(int device) {
     try {
       session_.follow_queue([device](std::atomic<std::uint64_t>& done) {
-        return std::make_unique<PageQueue>(device, done, runtime_cuda_calls(), &cuda_capturing);
+        return std::make_unique<PageQueue>(device, done, &cuda_capturing);
       });
     } catch (const SourceError& error) {
       session_.note(std::string("waits are told before the GPU is idle: ") + error.what());

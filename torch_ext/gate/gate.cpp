@@ -223,6 +223,7 @@ struct Gate::Impl {
   Duration caught_up COMMENSAL_GUARDED_BY(mutex){};     // since then, by ops that were behind
   TimePoint passed_behind COMMENSAL_GUARDED_BY(mutex);  // the newest of them; zero: it is counted
   std::atomic<std::uint64_t> ops_behind{0};
+  std::atomic<std::uint64_t> copied_bytes{0};
 
   std::atomic<bool> last_open{true};
   std::atomic<bool> last_paused{false};
@@ -819,6 +820,8 @@ void Gate::expect_hold(bool expected) noexcept {
   if (impl_->hold_expected.exchange(expected) != expected) refresh();
 }
 
+void Gate::note_copy(Bytes size) noexcept { impl_->copied_bytes.fetch_add(size.count(), kRelaxed); }
+
 std::uint64_t Gate::ops_in_flight() const noexcept {
   std::uint64_t count = 0;
   impl_->slots->each([&count](const Slot& slot) {
@@ -906,6 +909,7 @@ GateStats Gate::stats() const {
     }
     stats.in_flight_bound = device.gap_rules.in_flight;
     stats.ops_behind = gate.ops_behind.load(kRelaxed);
+    stats.copied_bytes = gate.copied_bytes.load(kRelaxed);
     stats.gang_epoch = device.gang.epoch;
     stats.share_min = std::max(gate.share_min, device.trickle);
     stats.share_max = std::min(gate.share_max, device.share_max);

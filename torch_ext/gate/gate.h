@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "allocator/base/bytes.h"
 #include "allocator/base/clock.h"
 #include "torch_ext/gate/device_time.h"
 #include "torch_ext/gate/op_duration.h"
@@ -33,9 +34,10 @@ struct GateStats {
   Duration burst{};            ///< PacingLaw::burst
   std::uint64_t ops_gated = 0;
   std::uint64_t ops_seen = 0;
-  std::uint64_t hand_overs = 0;  ///< PacingLaw::hand_overs
-  std::uint64_t ops_behind = 0;  ///< that passed because the rank was behind its gang
-  std::uint64_t gang_epoch = 0;  ///< 0: not gated as a part of a gang
+  std::uint64_t hand_overs = 0;    ///< PacingLaw::hand_overs
+  std::uint64_t ops_behind = 0;    ///< that passed because the rank was behind its gang
+  std::uint64_t copied_bytes = 0;  ///< of `note_copy`
+  std::uint64_t gang_epoch = 0;    ///< 0: not gated as a part of a gang
   double share_min = 0.0;
   double share_max = 1.0;  ///< the smaller of the job's own bound and the coordinator's
 };
@@ -88,6 +90,9 @@ class Gate {
   /// Called when that op has ended, on the same thread; notes the device time that it took, which
   /// on a device with queues is known later. Without an entry before: does nothing.
   void leave_op(OpEstimate op, Account* account = nullptr) noexcept;
+
+  /// Counts a copy between host and device that passed the gate by its bytes.
+  void note_copy(Bytes size) noexcept;
 
   /// Notes a border within the step; does nothing while no callback is wanted.
   void begin_part(StepPart part) noexcept;

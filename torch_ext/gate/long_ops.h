@@ -18,13 +18,16 @@ namespace commensal {
 /// Not thread-safe; equal inputs in equal order, equal decisions.
 class LongOps {
  public:
+  static constexpr Duration kLong = std::chrono::milliseconds{100};
   /// Notes the longest op that may start now, in the gap that began at `gap`.
   void note_room(TimePoint gap, Duration room) noexcept;
   /// Room of the usual gap: a decayed mean of the most that each gap had; zero: none has ended yet.
   /// One gap counts at most as four times the usual one.
   [[nodiscard]] Duration usual_room() const noexcept { return usual_; }
+  /// Until a gap has ended, what is longer than `kLong` is long: a copy of gigabytes that was never
+  /// made before (C15) must not begin beside a busy job at once.
   [[nodiscard]] bool is_long(Duration needs) const noexcept {
-    return usual_ > Duration::zero() && needs > usual_;
+    return needs > (usual_ > Duration::zero() ? usual_ : kLong);
   }
   /// Decides on an op for which `is_long` and that has no room now.
   [[nodiscard]] PacingDecision hold(const PacingInput& input, Duration needs,

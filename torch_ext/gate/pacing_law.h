@@ -116,7 +116,8 @@ class PacingLaw {
 inline constexpr Duration kUnknownOp = std::chrono::microseconds{200};
 /// A wait counts as a gap once the guaranteed side has shown no sign of work for this long.
 inline constexpr Duration kQuietBeforeGap = std::chrono::microseconds{500};
-/// A boundary counts as a gap only after this: an op that allocates nothing may run in it.
+/// A boundary, or what follows a synchronisation, counts as a gap only after this: an op that
+/// allocates nothing may run in it.
 inline constexpr Duration kQuietBeforeBoundary = std::chrono::milliseconds{2};
 /// Hand-overs that may be saved up, in seconds of their rate; one at the least.
 inline constexpr double kHandOverCredit = 1.0;

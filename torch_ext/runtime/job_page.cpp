@@ -20,7 +20,7 @@ constexpr std::uint64_t kLowQuantileDivisor = 5;  // 20 %: most waits last at le
 constexpr std::uint64_t kFewWaits = 8;
 constexpr std::uint64_t kTableEvery = 4;
 constexpr std::uint64_t kWorthRinging = 1'000'000;  // ns, of which half is spent on being sure
-constexpr Duration kBetweenBoundaries = std::chrono::microseconds{500};
+constexpr Duration kBetweenPauses = std::chrono::microseconds{500};
 constexpr double kLeastCount = 0.05;  // of a bucket that is told of
 
 }  // namespace
@@ -67,8 +67,8 @@ void ActivityRecorder::begin_wait_of(wire::GapPhase phase, TimePoint now) noexce
   depth_ = 1;
   announced_ = false;
   // A boundary that turns out to be this wait ends here, without a moment of work in between.
-  after_boundary_ = ends_by_.load(kRelaxed) == EndsBy::kWork;
-  if (after_boundary_) note_wait(now);
+  after_pause_ = ends_by_.load(kRelaxed) == EndsBy::kWork;
+  if (after_pause_) note_wait(now);
   begin_waiting(phase, now);
 }
 
@@ -109,9 +109,9 @@ void ActivityRecorder::wait_end() noexcept {
   const MutexLock lock(mutex_);
   if (depth_ == 0) return;  // began before the session
   if (--depth_ != 0) return;
-  if (after_boundary_ && phase_ == wire::GapPhase::kCheckpoint) {
+  if (after_pause_ && phase_ == wire::GapPhase::kCheckpoint) {
     note_wait(now);  // what follows a checkpoint is not the next step's work yet
-    begin_boundary(now);
+    begin_pause(wire::GapPhase::kBoundary, now);
   } else if (announced_) {
     page_.last_touch_ns.store(to_page_time(now), kRelaxed);
   } else {
@@ -133,17 +133,24 @@ void ActivityRecorder::wait_goes_on() noexcept {
   begin_waiting(phase_, now);
 }
 
-void ActivityRecorder::boundary_begin() noexcept {
-  const TimePoint now = clock_.now();
-  const MutexLock lock(mutex_);
-  if (depth_ != 0 || now - boundary_began_ < kBetweenBoundaries) return;
-  if (ends_by_.load(kRelaxed) != EndsBy::kItsOwner) return;  // waits already
-  begin_boundary(now);
+void ActivityRecorder::boundary_begin() noexcept { pause_begin(wire::GapPhase::kBoundary); }
+
+void ActivityRecorder::synchronised() noexcept {
+  if (finds_requests_.load(kRelaxed)) return;  // what its pauses are shows in silence
+  pause_begin(wire::GapPhase::kSynchronisation);
 }
 
-void ActivityRecorder::begin_boundary(TimePoint now) noexcept {
-  boundary_began_ = now;
-  begin_waiting(wire::GapPhase::kBoundary, now);
+void ActivityRecorder::pause_begin(wire::GapPhase phase) noexcept {
+  const TimePoint now = clock_.now();
+  const MutexLock lock(mutex_);
+  if (depth_ != 0 || now - pause_began_ < kBetweenPauses) return;
+  if (ends_by_.load(kRelaxed) != EndsBy::kItsOwner) return;  // waits already
+  begin_pause(phase, now);
+}
+
+void ActivityRecorder::begin_pause(wire::GapPhase phase, TimePoint now) noexcept {
+  pause_began_ = now;
+  begin_waiting(phase, now);
   ends_by_.store(EndsBy::kWork, kRelaxed);
 }
 
@@ -164,7 +171,10 @@ void ActivityRecorder::note_wait(TimePoint now) noexcept {
 void ActivityRecorder::note_length(Duration length) noexcept {
   phases_[static_cast<std::size_t>(phase_)].lengths.add(length);
   // The totals are those of waits for data and requests, as they always were.
-  if (phase_ == wire::GapPhase::kBoundary || phase_ == wire::GapPhase::kCheckpoint) return;
+  if (phase_ == wire::GapPhase::kBoundary || phase_ == wire::GapPhase::kCheckpoint ||
+      phase_ == wire::GapPhase::kSynchronisation) {
+    return;
+  }
   const auto waited = static_cast<std::uint64_t>(length.count());
   waits_[waits_seen_++ % kWindow] = waited;
   page_.waits_total.store(waits_seen_, kRelaxed);

@@ -63,8 +63,9 @@ struct GapSummary {
 class DeviceQueue {
  public:
   virtual ~DeviceQueue() = default;
-  /// Has the device write `number` to the page's `queue_done` once it has done all that the calling
-  /// thread has given it. Takes a microsecond or two. @return false: it cannot, now or ever.
+  /// Has the device write `number` to the page's `queue_done` once it has done all that the process
+  /// has given it. Takes some microseconds; called by one thread at a time. @return false: it
+  /// cannot, now or ever.
   [[nodiscard]] virtual bool mark(std::uint64_t number) noexcept = 0;
 };
 
@@ -85,8 +86,7 @@ class ActivityRecorder {
   /// The outermost fetch of a batch begins; it ends with the matching `wait_end`. Its phase is
   /// found from what was trained since the last one.
   void fetch_begin() noexcept;
-  /// The same for a wait whose phase is known: a checkpoint, or, where there is one, the host's
-  /// wait for its device.
+  /// The same for a wait whose phase is known: a checkpoint.
   void wait_begin(wire::GapPhase phase = wire::GapPhase::kLoader) noexcept;
   void wait_end() noexcept;
   /// Look-ahead: what the present wait is for has come, and is only unpacked. Shows the job busy
@@ -97,6 +97,10 @@ class ActivityRecorder {
   /// An optimizer step has ended: until the next sign of work the job may print, sleep or log.
   /// Many in a row (an optimizer in the backward pass) are looked at now and then.
   void boundary_begin() noexcept;
+  /// The host has waited for its device, which has nothing to do: until the next sign of work the
+  /// host works, or waits for something else. As boundaries, many in a row are looked at now and
+  /// then. While requests are looked for: nothing.
+  void synchronised() noexcept;
   /// The job trains: an optimizer stepped, or gradients were set to zero.
   void trained() noexcept;
   /// Gradients were set to zero: a sign of work, but none that ends a boundary, where it is usual.
@@ -136,7 +140,8 @@ class ActivityRecorder {
   [[nodiscard]] std::uint64_t typical_wait() noexcept COMMENSAL_REQUIRES(mutex_);
   void begin_wait_of(wire::GapPhase phase, TimePoint now) noexcept COMMENSAL_REQUIRES(mutex_);
   void begin_waiting(wire::GapPhase phase, TimePoint now) noexcept COMMENSAL_REQUIRES(mutex_);
-  void begin_boundary(TimePoint now) noexcept COMMENSAL_REQUIRES(mutex_);
+  void pause_begin(wire::GapPhase phase) noexcept;
+  void begin_pause(wire::GapPhase phase, TimePoint now) noexcept COMMENSAL_REQUIRES(mutex_);
   /// Tells readers that the job is busy, then notes how long it waited.
   void end_waiting(TimePoint now) noexcept COMMENSAL_REQUIRES(mutex_);
   void note_wait(TimePoint now) noexcept COMMENSAL_REQUIRES(mutex_);
@@ -154,11 +159,11 @@ class ActivityRecorder {
   std::atomic<DeviceQueue*> queue_{nullptr};
   mutable Mutex mutex_;
   int depth_ COMMENSAL_GUARDED_BY(mutex_) = 0;
-  bool announced_ COMMENSAL_GUARDED_BY(mutex_) = false;       // the end of the wait at this depth
-  bool after_boundary_ COMMENSAL_GUARDED_BY(mutex_) = false;  // the present wait began in one
+  bool announced_ COMMENSAL_GUARDED_BY(mutex_) = false;    // the end of the wait at this depth
+  bool after_pause_ COMMENSAL_GUARDED_BY(mutex_) = false;  // the present wait began in a pause
   wire::GapPhase phase_ COMMENSAL_GUARDED_BY(mutex_) = wire::GapPhase::kUnknown;
   TimePoint wait_since_ COMMENSAL_GUARDED_BY(mutex_);
-  TimePoint boundary_began_ COMMENSAL_GUARDED_BY(mutex_);
+  TimePoint pause_began_ COMMENSAL_GUARDED_BY(mutex_);
   std::atomic<EndsBy> ends_by_{EndsBy::kItsOwner};
   TimePoint request_began_ COMMENSAL_GUARDED_BY(mutex_);  // zero: not seen
   FetchPhase fetches_ COMMENSAL_GUARDED_BY(mutex_);

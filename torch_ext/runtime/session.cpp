@@ -516,6 +516,10 @@ void Session::checkpoint_end() noexcept {
   if (!impl_->in_child.load(std::memory_order_relaxed)) impl_->activity.wait_end();
 }
 
+void Session::synchronised() noexcept {
+  if (!impl_->in_child.load(std::memory_order_relaxed)) impl_->synchronised();
+}
+
 bool Session::in_optimizer() const noexcept {
   return impl_->in_optimizer.load(std::memory_order_relaxed);
 }

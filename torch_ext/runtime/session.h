@@ -166,6 +166,8 @@ class Session {
   /// then `checkpoint_end` must follow.
   [[nodiscard]] bool checkpoint_begin() noexcept;
   void checkpoint_end() noexcept;
+  /// The calling thread has waited for its GPU, which now has nothing to do.
+  void synchronised() noexcept;
   /// Tells whether an optimizer step runs in this process: one relaxed load.
   [[nodiscard]] bool in_optimizer() const noexcept;
   /// Cheap sign of work from the allocator's hot path (one relaxed store every few calls).

@@ -74,6 +74,7 @@ struct Session::Impl final : public ClientHost {
   void batch_arrived() noexcept;
   /// Returns whether this counts as a wait: then `activity.wait_end` belongs to it.
   bool checkpoint_begin() noexcept;
+  void synchronised() noexcept;
   void user_step() noexcept;
   void touched() noexcept {
     if (const auto request = activity.touch()) request_found(*request);

@@ -119,6 +119,11 @@ bool Session::Impl::checkpoint_begin() noexcept {
   return true;
 }
 
+void Session::Impl::synchronised() noexcept {
+  const void* trainer = training_thread.load(kRelaxed);
+  if (trainer == nullptr || trainer == this_thread()) activity.synchronised();
+}
+
 void Session::Impl::user_step() noexcept {
   gate.begin_part(StepPart::kStep);
   if (!steps.user_step()) return;

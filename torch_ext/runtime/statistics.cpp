@@ -116,6 +116,7 @@ json gate_json(const StatisticsView& view) {
           {"ops_gated_total", gate.ops_gated},
           {"ops_seen_total", gate.ops_seen},
           {"ops_behind_total", gate.ops_behind},
+          {"copied_bytes_total", gate.copied_bytes},
           {"gang_epoch", gate.gang_epoch},
           {"busy_seconds_total", seconds(gate.busy_total)},
           {"off_device_seconds_total", seconds(gate.off_device_total)},

@@ -18,7 +18,9 @@ class Activity:
     UNKNOWN, BUSY, WAITING, PAUSED = ACTIVITIES
 
 
-_BETWEEN_STEPS = frozenset(GAP_PHASES.index(name) for name in ("boundary", "checkpoint"))
+_BETWEEN_STEPS = frozenset(
+    GAP_PHASES.index(name) for name in ("boundary", "checkpoint", "synchronisation")
+)
 
 
 def activity_of(page: JobPage | None) -> int:
@@ -26,7 +28,7 @@ def activity_of(page: JobPage | None) -> int:
     if page is None:
         return Activity.UNKNOWN
     activity = page.activity
-    if activity == Activity.WAITING and page.wait_phase in _BETWEEN_STEPS:
+    if activity == Activity.WAITING and (page.wait_phase in _BETWEEN_STEPS or page.device_works):
         return Activity.BUSY
     return activity
 

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cstddef>
 #include <string>
 #include <thread>
 
@@ -13,7 +14,6 @@
 #include "coordinator/wire/handover.h"
 #include "coordinator/wire/pages.h"
 #include "tests/allocator/cuda/cuda_machine.h"
-#include "tests/torch_ext/cuda/fake_cuda_calls.h"
 
 namespace commensal {
 namespace {
@@ -34,7 +34,7 @@ class PageQueueTest : public ::testing::Test {
     if (machine_.simulated()) machine_.clear();
   }
   std::unique_ptr<PageQueue> queue() {
-    return std::make_unique<PageQueue>(0, page().queue_done, calls_, [] { return g_capturing; });
+    return std::make_unique<PageQueue>(0, page().queue_done, [] { return g_capturing; });
   }
   wire::JobPage& page() { return *mapped_.as<wire::JobPage>(); }
   bool done_within(std::uint64_t number, Duration patience) {
@@ -55,7 +55,6 @@ class PageQueueTest : public ::testing::Test {
   }
 
   CudaMachine& machine_ = CudaMachine::get();
-  FakeCudaCalls calls_;
   wire::UniqueFd memory_ = wire::make_page_memfd("test");
   wire::MappedPage mapped_{memory_.get(), wire::kPageSize, true};
 };
@@ -71,6 +70,43 @@ TEST_F(PageQueueTest, TheDeviceWritesOnceItHasDoneItsWork) {
   EXPECT_TRUE(done_within(2, 10s));
 }
 
+// A copy in a stream of its own, while the thread that waits uses another one.
+TEST_F(PageQueueTest, TheWorkOfEveryStreamIsWaitedFor) {
+  const auto queue = this->queue();
+  HeldStream copies;
+  HeldStream more;
+  EXPECT_TRUE(queue->mark(1));
+  copies.pull();
+  EXPECT_FALSE(done_within(1, 30ms)) << "one of the two still works";
+  more.pull();
+  EXPECT_TRUE(done_within(1, 10s));
+}
+
+// Its twin: a mark in the stream of the thread that waits, as it was.
+TEST_F(PageQueueTest, AMarkInOneStreamAloneIsPassedWhileAnotherOneWorks) {
+  const auto queue = this->queue();  // the page is registered
+  const HeldStream copies;
+  const CudaDriver& driver = CudaDriver::get();
+  CUdeviceptr page_address = 0;
+  ASSERT_EQ(driver.cuMemHostGetDevicePointer(&page_address, &page(), 0), CUDA_SUCCESS);
+  const CUdeviceptr done = page_address + offsetof(wire::JobPage, queue_done);
+  CUstream current = nullptr;
+  ASSERT_EQ(driver.cuStreamCreateWithPriority(&current, CU_STREAM_NON_BLOCKING, 0), CUDA_SUCCESS);
+  ASSERT_EQ(driver.cuStreamWriteValue64(current, done, 1, CU_STREAM_WRITE_VALUE_DEFAULT),
+            CUDA_SUCCESS);
+  EXPECT_TRUE(done_within(1, 10s));
+  EXPECT_EQ(driver.cuStreamDestroy(current), CUDA_SUCCESS);
+  page().queue_done.store(0);  // as the queue left it
+}
+
+// What works on is what the program gave the device after the mark: it waits for none of it.
+TEST_F(PageQueueTest, LaterWorkIsNotWaitedFor) {
+  const auto queue = this->queue();
+  EXPECT_TRUE(queue->mark(1));
+  const HeldStream later;
+  EXPECT_TRUE(done_within(1, 10s));
+}
+
 TEST_F(PageQueueTest, AnotherProcessSeesItThroughItsOwnMapping) {
   const auto queue = this->queue();
   const wire::MappedPage theirs{memory_.get(), wire::kPageSize, false};
@@ -82,10 +118,13 @@ TEST_F(PageQueueTest, AnotherProcessSeesItThroughItsOwnMapping) {
 TEST_F(PageQueueTest, NothingIsAskedDuringACapture) {
   if (!machine_.simulated()) GTEST_SKIP() << "calls of a card's driver are not counted";
   const auto queue = this->queue();
-  const std::uint64_t before = machine_.calls("cuStreamWriteValue64");
+  const auto asked = [this] {
+    return machine_.calls("cuCtxRecordEvent") + machine_.calls("cuStreamWriteValue64");
+  };
+  const std::uint64_t before = asked();
   g_capturing = true;
   EXPECT_FALSE(queue->mark(1));
-  EXPECT_EQ(machine_.calls("cuStreamWriteValue64"), before);
+  EXPECT_EQ(asked(), before);
   g_capturing = false;
   EXPECT_TRUE(queue->mark(1));
 }
@@ -94,11 +133,17 @@ TEST_F(PageQueueTest, WhatTheDriverRefusesIsNamedAndLeavesNothing) {
   if (!machine_.simulated()) GTEST_SKIP() << "a card's driver does not fail on demand";
   machine_.fail("cuMemHostRegister", 1);
   EXPECT_THAT(refusal(), HasSubstr("cuMemHostRegister of the job's page"));
+  machine_.fail("cuStreamCreateWithPriority", 1);
+  EXPECT_THAT(refusal(), HasSubstr("cuStreamCreateWithPriority of the stream of marks"));
+  machine_.fail("cuEventCreate", 1);
+  EXPECT_THAT(refusal(), HasSubstr("cuEventCreate of marks"));
   machine_.fail("cuMemHostGetDevicePointer", 1);
   EXPECT_THAT(refusal(), HasSubstr("cuMemHostGetDevicePointer of the job's page"));
   const auto queue = this->queue();  // the page is not registered still
-  machine_.fail("cuStreamWriteValue64", 1);
-  EXPECT_FALSE(queue->mark(1));
+  for (const char* const call : {"cuCtxRecordEvent", "cuStreamWaitEvent", "cuStreamWriteValue64"}) {
+    machine_.fail(call, 1);
+    EXPECT_FALSE(queue->mark(1)) << call;
+  }
   EXPECT_TRUE(queue->mark(2));
   EXPECT_TRUE(done_within(2, 10s));
 }

@@ -157,7 +157,10 @@ TEST(LongOpsRule, OneLongGapMakesNoUsualOne) {
   EXPECT_FALSE(ops.is_long(milliseconds{11})) << "gaps became longer";
 }
 
-TEST(LongOpsRule, WithoutGapsNothingIsLong) { EXPECT_FALSE(LongOps{}.is_long(seconds{1})); }
+TEST(LongOpsRule, C15_WithoutGapsOnlyWhatNoUsualGapHasRoomForIsLong) {
+  EXPECT_FALSE(LongOps{}.is_long(milliseconds{50}));
+  EXPECT_TRUE(LongOps{}.is_long(seconds{1}));
+}
 
 }  // namespace
 }  // namespace commensal

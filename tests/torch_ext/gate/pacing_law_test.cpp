@@ -191,6 +191,13 @@ INSTANTIATE_TEST_SUITE_P(
                             i.device.idle_since = i.device.last_touch = kNow - microseconds{1900};
                           }),
                   false, "guaranteed job may be working on its batch"},
+        Situation{"synchronisation_that_has_just_ended",
+                  changed(in_a_gap(),
+                          [](auto& i) {
+                            i.device.gap_phases = wire::phase_bit(wire::GapPhase::kSynchronisation);
+                            i.device.idle_since = i.device.last_touch = kNow - microseconds{1900};
+                          }),
+                  false, "guaranteed job may be working on its batch"},
         Situation{"long_boundary",
                   changed(in_a_gap(),
                           [](auto& i) {

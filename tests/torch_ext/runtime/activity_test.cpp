@@ -354,6 +354,51 @@ TEST_F(ActivityTest, OptimizersInTheBackwardPassAreNotABoundaryEach) {
   EXPECT_LE(waits_of(GapPhase::kBoundary), 5U);
 }
 
+TEST_F(ActivityTest, AfterASynchronisationTheDeviceHasNothingToDoUntilTheNextSignOfWork) {
+  SlowQueue queue{page_};
+  recorder_.follow_queue(queue);
+  const auto waits = [&] { return wire::present_wait(page_, to_page_time(clock_.now())).waits; };
+  fetch(milliseconds{10});
+  clock_.advance(milliseconds{5});
+  recorder_.synchronised();
+  EXPECT_EQ(phase(), GapPhase::kSynchronisation);
+  EXPECT_FALSE(waits()) << "another stream still works";
+  queue.pass();
+  EXPECT_TRUE(waits());
+  clock_.advance(milliseconds{7});
+  recorder_.touch();
+  EXPECT_FALSE(waits());
+  EXPECT_EQ(activity(), Activity::kBusy);
+  EXPECT_EQ(waits_of(GapPhase::kSynchronisation), 1U);
+  EXPECT_EQ(page_.waits_total.load(), 1U) << "the totals are of waits for data, as ever";
+}
+
+TEST_F(ActivityTest, WhileRequestsAreLookedForASynchronisationIsNoPause) {
+  recorder_.find_requests();
+  recorder_.worked();
+  recorder_.synchronised();
+  EXPECT_EQ(activity(), Activity::kBusy);
+  recorder_.trained();  // it serves none
+  recorder_.synchronised();
+  EXPECT_EQ(phase(), GapPhase::kSynchronisation);
+}
+
+TEST_F(ActivityTest, ASynchronisationWithinAWaitOrSoonAfterOneIsNone) {
+  recorder_.fetch_begin();
+  recorder_.synchronised();
+  EXPECT_EQ(phase(), GapPhase::kLoader);
+  recorder_.wait_end();
+  recorder_.boundary_begin();
+  recorder_.synchronised();
+  EXPECT_EQ(phase(), GapPhase::kBoundary) << "which goes on";
+  for (int loss = 0; loss < 100; ++loss) {
+    recorder_.touch();
+    clock_.advance(std::chrono::microseconds{20});
+    recorder_.synchronised();
+  }
+  EXPECT_LE(waits_of(GapPhase::kSynchronisation), 5U);
+}
+
 TEST_F(ActivityTest, ACheckpointIsAGapOfItsOwn) {
   fetch(milliseconds{10});
   train();
