@@ -90,7 +90,8 @@ class CudaMemorySource final : public MemorySource {
   [[nodiscard]] Bytes kept(Tier tier) const noexcept { return handles_->kept(tier); }
 
   /// Lets another GPU use what is mapped here, on either tier, now and from now on. A second call
-  /// does nothing. Serialised by the caller, as the contract's calls (ElasticAllocator::with_source).
+  /// does nothing. Serialised by the caller, as the contract's calls
+  /// (ElasticAllocator::with_source).
   /// @param device  ordinal among the visible devices.
   /// @throws SourceError if the driver refuses; nothing has changed then.
   void let_in(int device);

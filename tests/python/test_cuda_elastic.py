@@ -96,6 +96,18 @@ def scenario_private_pools(run: base.Run) -> None:
     run.facts["given_back"] = free - torch.cuda.mem_get_info()[0]
 
 
+def scenario_wrong_free(run: base.Run) -> None:
+    """A block that is made while caching is off, and freed once it is on again."""
+    import torch
+
+    torch.empty(1, device="cuda")
+    torch.cuda.caching_allocator_enable(False)
+    block = torch.empty(WORDS, device="cuda")
+    torch.cuda.caching_allocator_enable(True)
+    del block
+    run.facts["freed"] = True
+
+
 def scenario_fractions(run: base.Run) -> None:
     """A fraction of the device is of elastic memory and private pools together."""
     import torch
@@ -140,9 +152,7 @@ def scenario_uncached(run: base.Run) -> None:
     tensor = torch.ones(WORDS).cuda()
     run.facts["elastic"] = is_elastic(testing, tensor)
     run.facts["values"] = tensor.cpu().unique().tolist()
-    run.facts["standard_deleter"] = torch._C._has_Standard_Deleter(
-        tensor.untyped_storage()._cdata
-    )
+    run.facts["standard_deleter"] = torch._C._has_Standard_Deleter(tensor.untyped_storage()._cdata)
     side = torch.cuda.Stream()
     tensor.record_stream(side)
     del tensor
@@ -228,6 +238,11 @@ def test_p24_pools_empty_caches_and_frees_in_any_order() -> None:
         assert facts["given_back"] == 0
 
 
+def test_p24_one_deleter_for_all_blocks_frees_by_the_wrong_function() -> None:
+    with pytest.raises(AssertionError, match="invalid device pointer"):
+        run_scenario("wrong_free", "careful")
+
+
 def test_p25_a_fraction_is_of_pools_and_elastic_memory_together() -> None:
     facts = run_scenario("fractions", "elastic4096")
     assert facts["before"] == 1.0
@@ -239,7 +254,9 @@ def test_p25_a_fraction_is_of_pools_and_elastic_memory_together() -> None:
 
 
 def test_a_fraction_in_the_settings_bounds_elastic_memory() -> None:
-    facts = run_scenario("fraction_setting", "elastic4096", settings="per_process_memory_fraction:0.25")
+    facts = run_scenario(
+        "fraction_setting", "elastic4096", settings="per_process_memory_fraction:0.25"
+    )
     assert facts["told"] == 0.25
     assert facts["error"][0] == "OutOfMemoryError"
 

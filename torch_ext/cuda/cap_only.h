@@ -13,8 +13,8 @@
 
 namespace commensal {
 
-/// Bounds what PyTorch's allocator holds of one GPU: its memory fraction is the limit's, and what it
-/// caches is given back where that is above. Live memory stays. A fraction that the program sets
+/// Bounds what PyTorch's allocator holds of one GPU: its memory fraction is the limit's, and what
+/// it caches is given back where that is above. Live memory stays. A fraction that the program sets
 /// itself holds besides. Thread safety: all.
 class CapOnly final : public LimitedMemory {
  public:

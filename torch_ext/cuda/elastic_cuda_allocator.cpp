@@ -74,9 +74,7 @@ struct ElasticCudaAllocator::Device {
         uses(calls, [this, &all](void* block) { all.retire(*this, block); }) {}
 
   /// Whether a free is more than taking the block back.
-  [[nodiscard]] bool watched() const noexcept {
-    return history.listening() || uses.any_recorded();
-  }
+  [[nodiscard]] bool watched() const noexcept { return history.listening() || uses.any_recorded(); }
 
   const int index;
   ElasticAllocator& memory;
@@ -407,8 +405,8 @@ bool ElasticCudaAllocator::make_room(Device& device, Bytes size) {
   return fits();
 }
 
-// Leaves the delegate what the program's bound leaves beside ours. Before a capture begins: to lower
-// its fraction during one could make it free memory then, which breaks the capture.
+// Leaves the delegate what the program's bound leaves beside ours. Before a capture begins: to
+// lower its fraction during one could make it free memory then, which breaks the capture.
 void ElasticCudaAllocator::bound_delegate(Device& device) {
   const double fraction = device.fraction.load(std::memory_order_relaxed);
   if (fraction >= 1.0 || capturing()) return;

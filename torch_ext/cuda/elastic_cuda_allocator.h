@@ -122,7 +122,7 @@ class ElasticCudaAllocator final : public ForwardingAllocator {
   std::array<std::atomic<Device*>, kMostDevices> devices_{};
   std::array<std::atomic<bool>, kMostDevices> refused_{};
   std::atomic<std::size_t> highest_{0};  // one above the highest device
-  const bool may_cache_;  // or the environment forbids it
+  const bool may_cache_;                 // or the environment forbids it
   std::atomic<bool> enabled_;
 
   Mutex mutex_;  // what comes for devices that do not exist yet, and their making

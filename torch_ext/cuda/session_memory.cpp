@@ -109,9 +109,7 @@ class FurtherMemory final : public LimitedMemory {
     if (!ticket.deferred.is_zero()) ticket.reason = kElsewhere;
     return ticket;
   }
-  LimitTicket safe_point() override {
-    return between_ops() ? memory_.safe_point() : LimitTicket{};
-  }
+  LimitTicket safe_point() override { return between_ops() ? memory_.safe_point() : LimitTicket{}; }
   void step_ended() noexcept override { memory_.step_ended(); }
   [[nodiscard]] bool work_pending() const noexcept override { return memory_.work_pending(); }
   [[nodiscard]] AllocatorStats stats() const override { return memory_.stats(); }
@@ -278,8 +276,13 @@ COMMENSAL_EXPORT const char* commensal_torch_cuda_install_session() {
 }
 
 COMMENSAL_EXPORT const char* commensal_torch_cuda_cap_only(const char* why) {
-  return complaint_of([why] {
+  const char* const complaint = complaint_of([why] {
     commensal::begin_cap_only(why);
     return std::string();
   });
+  commensal::Session* const session = commensal::Session::current();
+  if (complaint != nullptr && session != nullptr) {
+    session->note(std::string("the limit of GPU memory is not enforced: ") + complaint);
+  }
+  return complaint;
 }

@@ -179,8 +179,8 @@ class Session {
   /// @param make  makes the queue, with the word that the device is to write; called at once.
   void follow_queue(
       const std::function<std::unique_ptr<DeviceQueue>(std::atomic<std::uint64_t>& done)>& make);
-  /// The limits are those of `memory` from now on, of which only the total can be bounded, and whose
-  /// live part stays: `memory.policy` of the statistics says "cap only". Must live for ever.
+  /// The limits are those of `memory` from now on, of which only the total can be bounded, and
+  /// whose live part stays: `memory.policy` of the statistics says "cap only". Must live for ever.
   void cap_only(LimitedMemory& memory);
   /// Memory of one more GPU: it follows the job's own MAX, has safe points where this session's has
   /// them, and is told in the statistics. Must live for ever. @param id  as of `use_device`.

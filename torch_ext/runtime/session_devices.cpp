@@ -35,7 +35,7 @@ bool Session::Impl::memory_pending() const noexcept {
 
 // The ticket is that of the memory which the coordinator knows.
 LimitTicket Session::Impl::memory_safe_point() {
-  if (between_ops()) give_back_of_others();
+  if (between_ops()) give_back_of_others(limits.effective().value_or(kNoLimit));
   for (const MoreMemory& more : further()) {
     if (more.memory->work_pending()) (void)more.memory->safe_point();
   }
@@ -43,11 +43,13 @@ LimitTicket Session::Impl::memory_safe_point() {
   return instead != nullptr ? instead->safe_point() : allocator.safe_point();
 }
 
-void Session::Impl::give_back_of_others() {
+void Session::Impl::give_back_of_others(Bytes limit) {
   std::shared_ptr<const std::function<void()>> give_back;
+  const bool over = held_by(memory_stats()) > limit;
   {
     const MutexLock lock(more_mutex);
-    give_back = give_back_first;
+    if (over || limit < limit_before) give_back = give_back_first;
+    limit_before = limit;
   }
   if (give_back != nullptr) (*give_back)();
 }

@@ -101,7 +101,8 @@ struct Session::Impl final : public ClientHost {
   [[nodiscard]] AllocatorStats memory_stats() const;
   [[nodiscard]] bool memory_pending() const noexcept;
   LimitTicket memory_safe_point();
-  void give_back_of_others();
+  /// Where the limit falls to this, or more is held: has others give back what they cache.
+  void give_back_of_others(Bytes limit);
   void end_step_of_memory() noexcept;
   void cap_only(LimitedMemory& memory);
   void add_device(LimitedMemory& memory, std::string id);
@@ -252,6 +253,7 @@ struct Session::Impl final : public ClientHost {
   mutable Mutex more_mutex;
   std::vector<MoreMemory> more_memory COMMENSAL_GUARDED_BY(more_mutex);
   std::shared_ptr<const std::function<void()>> give_back_first COMMENSAL_GUARDED_BY(more_mutex);
+  Bytes limit_before COMMENSAL_GUARDED_BY(more_mutex){UINT64_MAX};
 
   mutable Mutex cores_mutex;
   CoreKeeper keeper COMMENSAL_GUARDED_BY(cores_mutex);

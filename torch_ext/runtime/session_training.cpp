@@ -288,7 +288,7 @@ LimitTicket Session::Impl::set_memory_limit(Bytes max) {
   LimitTicket ticket;
   {
     const Moving now(*this);
-    if (here) give_back_of_others();
+    if (here) give_back_of_others(std::min(max, limits.effective().value_or(max)));
     ticket = limits.set_own(max, here);
     limit_devices(max, here, ticket);
   }

@@ -50,9 +50,8 @@ class CapOnlyTest : public ::testing::Test {
 
   NiceMock<MockCudaAllocator> native_;
   FakeCudaCalls calls_;
-  CapOnly::Options options_{.device = 0,
-                            .may_act = [] { return g_border; },
-                            .capturing = [] { return g_capturing; }};
+  CapOnly::Options options_{
+      .device = 0, .may_act = [] { return g_border; }, .capturing = [] { return g_capturing; }};
   std::unique_ptr<CapOnly> cap_;
   std::int64_t reserved_ = 0;
   std::int64_t live_ = 0;

@@ -92,7 +92,11 @@ class ElasticCudaAllocatorTest : public ::testing::Test {
       return std::malloc(size);
     });
     ON_CALL(native_, raw_delete(_)).WillByDefault([](void* block) { native_free(block); });
-    ON_CALL(native_, getMemoryFraction(_)).WillByDefault(Return(1.0));
+    ON_CALL(native_, getMemoryFraction(_)).WillByDefault([this](c10::DeviceIndex) {
+      return fraction_;
+    });
+    ON_CALL(native_, setMemoryFraction(_, _))
+        .WillByDefault([this](double fraction, c10::DeviceIndex) { fraction_ = fraction; });
     ON_CALL(native_, getDeviceStats(_)).WillByDefault([this](c10::DeviceIndex) { return theirs_; });
   }
 
@@ -111,6 +115,7 @@ class ElasticCudaAllocatorTest : public ::testing::Test {
 
   NiceMock<MockCudaAllocator> native_;
   MockCudaAllocator::DeviceStats theirs_;
+  double fraction_ = 1.0;
   FakeCudaCalls calls_;
   FakeDeviceMemory memory_;
   ElasticCudaAllocator allocator_{native_, calls_, memory_};
@@ -458,7 +463,7 @@ TEST_F(ElasticCudaAllocatorTest, P25_TheDelegatesFractionAloneDoesNotCountOurs) 
 
 TEST_F(ElasticCudaAllocatorTest, AFractionFromBeforeHoldsFromTheFirstBlockOn) {
   calls_.total = 128U << 20U;
-  ON_CALL(native_, getMemoryFraction(0)).WillByDefault(Return(0.125));
+  fraction_ = 0.125;
   EXPECT_EQ(allocator_.getMemoryFraction(0), 0.125);
   EXPECT_THROW((void)allocator_.allocate(20U << 20U), c10::OutOfMemoryError);
   EXPECT_NO_THROW((void)allocator_.allocate(8U << 20U));
@@ -759,10 +764,10 @@ TEST_F(ElasticCudaAllocatorTest, OthersBlocksAreImportedByTheDelegate) {
 TEST_F(ElasticCudaAllocatorTest, APeerGetsAccessToOurMemoryToo) {
   EXPECT_CALL(native_, enablePeerAccess(0, 1)).Times(1);
   EXPECT_CALL(native_, enablePeerAccess(1, 0)).Times(1);
-  (void)allocator_.allocate(1000);      // of device 0
-  allocator_.enablePeerAccess(1, 0);    // device 1 reaches it
+  (void)allocator_.allocate(1000);    // of device 0
+  allocator_.enablePeerAccess(1, 0);  // device 1 reaches it
   EXPECT_THAT(memory_.allowed, ElementsAre(std::pair(0, 1)));
-  allocator_.enablePeerAccess(0, 1);    // there is no memory of device 1 yet
+  allocator_.enablePeerAccess(0, 1);  // there is no memory of device 1 yet
   EXPECT_EQ(memory_.allowed.size(), 1U);
   calls_.device = 1;
   (void)allocator_.allocate(1000);
