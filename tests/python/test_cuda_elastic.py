@@ -53,7 +53,7 @@ def scenario_copies(run: base.Run) -> None:
         run.facts["allocated"] = torch.cuda.memory_allocated() // MIB
 
 
-def scenario_private_pools(run: base.Run) -> None:
+def private_pools(run: base.Run) -> None:
     """Pools, emptied caches and freed blocks in every order that has gone wrong elsewhere."""
     import torch
 
@@ -108,7 +108,7 @@ def scenario_wrong_free(run: base.Run) -> None:
     run.facts["freed"] = True
 
 
-def scenario_fractions(run: base.Run) -> None:
+def fractions(run: base.Run) -> None:
     """A fraction of the device is of elastic memory and private pools together."""
     import torch
 
@@ -130,6 +130,12 @@ def scenario_fractions(run: base.Run) -> None:
     torch.cuda.set_per_process_memory_fraction(1.0)
     more = torch.empty(total // 4, dtype=torch.uint8, device="cuda")
     run.facts["sizes"] = [block.numel() * 32 // total for block in (ours, theirs, fits, more)]
+
+
+def scenario_pools(run: base.Run) -> None:
+    """Private pools, and fractions that count them."""
+    private_pools(run)
+    fractions(run)
 
 
 def scenario_fraction_setting(run: base.Run) -> None:
@@ -158,7 +164,41 @@ def scenario_uncached(run: base.Run) -> None:
     del tensor
 
 
-def scenario_ends(run: base.Run) -> None:
+def share(run: base.Run) -> None:
+    """A tensor that another process is to have says that it cannot, in both ways of sharing."""
+    import torch
+
+    tensor = torch.ones(WORDS).cuda()
+    queue = torch.multiprocessing.get_context("spawn").SimpleQueue()
+    run.facts["sent"] = base.error_of(lambda: queue.put(tensor))
+    run.facts["reduced"] = base.error_of(
+        lambda: torch.multiprocessing.reductions.reduce_tensor(tensor)
+    )
+    queue.put(tensor.cpu())  # what the error says to do
+    run.facts["copied"] = queue.get().unique().tolist()
+
+
+def profile(run: base.Run) -> None:
+    """The profiler's memory events are of elastic memory and private pools together."""
+    import torch
+
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        theirs = torch.empty(WORDS, device="cuda")
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities, profile_memory=True) as profiler:
+        ours = torch.empty(2 * WORDS, device="cuda")
+        del ours
+    events = [
+        event
+        for event in profiler.profiler.kineto_results.events()
+        if event.name() == "[memory]" and event.device_type() == torch.autograd.DeviceType.CUDA
+    ]
+    run.facts["changes"] = [event.nbytes() // MIB for event in events]
+    run.facts["kept"] = theirs.shape[0]
+
+
+def end(run: base.Run) -> None:
     """Blocks outlive the interpreter, some of them in use by a stream; a forked child ends, too."""
     import torch
 
@@ -177,38 +217,11 @@ def scenario_ends(run: base.Run) -> None:
     sys.modules["__main__"].__dict__["kept_for_ever"] = [recorded, *kept]
 
 
-def scenario_shared(run: base.Run) -> None:
-    """A tensor that another process is to have says that it cannot, in both ways of sharing."""
-    import torch
-
-    tensor = torch.ones(WORDS).cuda()
-    queue = torch.multiprocessing.get_context("spawn").SimpleQueue()
-    run.facts["sent"] = base.error_of(lambda: queue.put(tensor))
-    run.facts["reduced"] = base.error_of(
-        lambda: torch.multiprocessing.reductions.reduce_tensor(tensor)
-    )
-    queue.put(tensor.cpu())  # what the error says to do
-    run.facts["copied"] = queue.get().unique().tolist()
-
-
-def scenario_profiled(run: base.Run) -> None:
-    """The profiler's memory events are of elastic memory and private pools together."""
-    import torch
-
-    pool = torch.cuda.MemPool()
-    with torch.cuda.use_mem_pool(pool):
-        theirs = torch.empty(WORDS, device="cuda")
-    activities = [torch.profiler.ProfilerActivity.CPU]
-    with torch.profiler.profile(activities=activities, profile_memory=True) as profile:
-        ours = torch.empty(2 * WORDS, device="cuda")
-        del ours
-    events = [
-        event
-        for event in profile.profiler.kineto_results.events()
-        if event.name() == "[memory]" and event.device_type() == torch.autograd.DeviceType.CUDA
-    ]
-    run.facts["changes"] = [event.nbytes() // MIB for event in events]
-    run.facts["kept"] = theirs.shape[0]
+def scenario_life(run: base.Run) -> None:
+    """Sharing, profiling, and the end."""
+    share(run)
+    profile(run)
+    end(run)
 
 
 @pytest.mark.parametrize("peer", ["1", "0"])
@@ -227,7 +240,7 @@ def test_tensors_go_from_one_gpu_to_the_other(peer: str) -> None:
 
 
 def test_p24_pools_empty_caches_and_frees_in_any_order() -> None:
-    facts = run_scenario("private_pools", "elastic4096")
+    facts = run_scenario("pools", "elastic4096")
     assert not facts["inside_elastic"]
     assert facts["fits"]
     assert facts["kept"] == 100
@@ -244,7 +257,7 @@ def test_p24_one_deleter_for_all_blocks_frees_by_the_wrong_function() -> None:
 
 
 def test_p25_a_fraction_is_of_pools_and_elastic_memory_together() -> None:
-    facts = run_scenario("fractions", "elastic4096")
+    facts = run_scenario("pools", "elastic4096")
     assert facts["before"] == 1.0
     for kind, text in (facts["pool"], facts["ours"]):
         assert kind == "OutOfMemoryError"
@@ -269,13 +282,13 @@ def test_what_must_not_be_cached_is_pytorchs() -> None:
 
 
 def test_blocks_outlive_the_interpreter_and_a_forked_child() -> None:
-    facts = run_scenario("ends", "elastic1024")  # which also ends with 0
+    facts = run_scenario("life", "elastic1024")  # which also ends with 0
     assert facts["child"] == 0
     assert facts["values"] == [[1.0]] * 3
 
 
 def test_p4_what_cannot_be_shared_says_so_and_what_to_do() -> None:
-    facts = run_scenario("shared", "elastic1024")
+    facts = run_scenario("life", "elastic1024")
     for kind, text in (facts["sent"], facts["reduced"]):
         assert kind == "RuntimeError"
         assert "a CUDA tensor in elastic memory cannot be shared with another process" in text
@@ -284,7 +297,7 @@ def test_p4_what_cannot_be_shared_says_so_and_what_to_do() -> None:
 
 
 def test_the_profiler_sees_blocks_of_elastic_memory() -> None:
-    facts = run_scenario("profiled", "elastic1024")
+    facts = run_scenario("life", "elastic1024")
     assert facts["changes"] == [8, -8]
     assert facts["kept"] == WORDS
 

@@ -80,7 +80,9 @@ void Session::Impl::add_device(LimitedMemory& memory, std::string id) {
 }
 
 void Session::Impl::before_moves(std::function<void()> give_back) {
+  const Bytes limit = limits.effective().value_or(kNoLimit);
   const MutexLock lock(more_mutex);
+  limit_before = limit;
   give_back_first = std::make_shared<const std::function<void()>>(std::move(give_back));
 }
 
