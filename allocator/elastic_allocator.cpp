@@ -50,6 +50,7 @@ void ElasticAllocator::on_pressure(PressureHandler handler) {
 }
 
 AllocatorStats ElasticAllocator::stats() const { return impl_->stats(); }
+void ElasticAllocator::with_source(const std::function<void()>& work) { impl_->with_source(work); }
 void ElasticAllocator::reset_peak_reserved() noexcept { impl_->reset_peak_reserved(); }
 std::vector<ChunkResidency> ElasticAllocator::residency() const { return impl_->residency(); }
 std::vector<SegmentMap> ElasticAllocator::memory_map(bool with_blocks) const {

@@ -213,6 +213,10 @@ class ElasticAllocator {
   /// Says where address space or overcommit limits made reservations smaller; empty: nowhere.
   [[nodiscard]] std::string reservation_notes() const;
 
+  /// Runs `work` while nobody calls the source: what the source's own class offers beside the
+  /// contract is called there. Takes the lock for moves. Does nothing in a forked child.
+  void with_source(const std::function<void()>& work);
+
   /// Registers fork handlers for this object (once a process; the object must then live for
   /// ever). Afterwards `in_child` tells a forked child from the owner.
   void install_fork_handlers();

@@ -71,6 +71,7 @@ class ElasticCore {
   LimitTicket grow(Bytes bytes) COMMENSAL_EXCLUDES(moves_, blocks_);
   LimitTicket park(bool until_grow) COMMENSAL_EXCLUDES(moves_, blocks_);
   Bytes release_cached() COMMENSAL_EXCLUDES(moves_, blocks_);
+  void with_source(const std::function<void()>& work) COMMENSAL_EXCLUDES(moves_, blocks_);
 
   // background_moves.cpp: moves between safe points
   AheadReport work_ahead(Bytes most) COMMENSAL_EXCLUDES(moves_, blocks_);

@@ -347,6 +347,12 @@ Bytes ElasticCore::release_cached() {
   return released;
 }
 
+void ElasticCore::with_source(const std::function<void()>& work) {
+  if (in_child()) return;
+  const MoveLock moves(*this);
+  work();
+}
+
 // --- batches -------------------------------------------------------------------------------
 
 // Moves chunks and notes where they are now. Chunks that did not move are skipped in this round.

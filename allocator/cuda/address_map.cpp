@@ -3,6 +3,7 @@
 #include "allocator/cuda/address_map.h"
 
 #include <bit>
+#include <utility>
 
 namespace commensal {
 namespace {
@@ -57,6 +58,36 @@ CUresult AddressMap::allow(std::span<const Placed> run) noexcept {
     begin = end;
   }
   return CUDA_SUCCESS;
+}
+
+void AddressMap::let_in(CUdevice device, std::span<const Placed> all) {
+  CUmemAccessDesc right{};
+  right.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
+  // Returns how many chunks were done, from the first on, and the result of the last call.
+  const auto set = [&](std::span<const Placed> chunks, CUmemAccess_flags flags) {
+    right.flags = flags;
+    for (std::size_t begin = 0; begin < chunks.size();) {
+      std::size_t end = begin + 1;
+      while (end < chunks.size() && chunks[end].tier == chunks[begin].tier &&
+             chunks[end].address == chunks[end - 1].address + chunks[end - 1].size.count()) {
+        ++end;
+      }
+      const Bytes size = size_of(chunks.subspan(begin, end - begin));
+      const auto give = [&] {
+        return driver_.cuMemSetAccess(chunks[begin].address, size.count(), &right, 1);
+      };
+      const CUresult result = flags == CU_MEM_ACCESS_FLAGS_PROT_NONE ? insist(give) : give();
+      if (result != CUDA_SUCCESS) return std::pair(begin, result);
+      begin = end;
+    }
+    return std::pair(chunks.size(), CUDA_SUCCESS);
+  };
+  const auto [done, result] = set(all, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+  if (result == CUDA_SUCCESS) return;
+  // A right that the driver does not take back harms nobody, and ends with the mapping.
+  (void)set(all.first(done), CU_MEM_ACCESS_FLAGS_PROT_NONE);
+  check_cuda(result, "cuMemSetAccess for device " + std::to_string(device) + " of " +
+                         to_string(size_of(all)) + " at " + hex(all.front().address));
 }
 
 // Maps a run and gives access to it; undoes its part if that fails.

@@ -48,6 +48,9 @@ class AddressMap {
   /// Puts `to` where `from` is; both are the same run of addresses and sizes. After an error `from`
   /// is mapped as before. Allocates nothing, if `expect` has made room.
   [[nodiscard]] CUresult replace(std::span<const Placed> from, std::span<const Placed> to) noexcept;
+  /// Gives a device access to what is mapped already: one call for each run. `all` is in the order
+  /// of addresses. @throws SourceError; what it was given is taken away then.
+  void let_in(CUdevice device, std::span<const Placed> all);
   /// Makes room to note what goes wrong with so many chunks.
   void expect(std::size_t chunks);
 

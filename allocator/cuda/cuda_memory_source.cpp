@@ -321,6 +321,25 @@ CudaMemorySource::Block& CudaMemorySource::check_unmap(std::byte* address, Memor
   return found;
 }
 
+void CudaMemorySource::let_in(int device) {
+  check_usable("let_in");
+  const Entry entry(*this, "let_in");
+  CUdevice user = 0;
+  check_cuda(context_.driver().cuDeviceGet(&user, device),
+             "cuDeviceGet of device " + std::to_string(device));
+  if (handles_->has_user(user)) return;
+  std::vector<Placed> all;
+  all.reserve(mapped_.size());
+  for (const auto& [address, id] : mapped_) all.push_back(placed(blocks_.at(id), address));
+  handles_->add_user(user);  // from now on
+  try {
+    addresses_->let_in(user, all);
+  } catch (...) {
+    handles_->drop_user(user);
+    throw;
+  }
+}
+
 // Blocks are freed while work that uses them may still be in a queue, and the driver unmaps at
 // once: that work would end the context.
 void CudaMemorySource::wait_for_work() {

@@ -89,6 +89,13 @@ class CudaMemorySource final : public MemorySource {
   /// within the lease.
   [[nodiscard]] Bytes kept(Tier tier) const noexcept { return handles_->kept(tier); }
 
+  /// Lets another GPU use what is mapped here, on either tier, now and from now on. A second call
+  /// does nothing. Serialised by the caller, as the contract's calls
+  /// (ElasticAllocator::with_source).
+  /// @param device  ordinal among the visible devices.
+  /// @throws SourceError if the driver refuses; nothing has changed then.
+  void let_in(int device);
+
   /// Keeps the chunks of a range where they are while somebody outside relies on what is mapped
   /// there: a collective library that registered it, a captured graph. Until as many `may_move` of
   /// the same range, `begin_copy` throws SourceError for them and `swap` answers kFailed. Waits for

@@ -2,12 +2,17 @@
 // Physical memory of a GPU and of the host beside it.
 #include "allocator/cuda/handle_store.h"
 
+#include <algorithm>
 #include <exception>
 #include <numeric>
 #include <utility>
 
 namespace commensal {
 namespace {
+
+bool is_of(const CUmemAccessDesc& access, CUdevice device) noexcept {
+  return access.location.type == CU_MEM_LOCATION_TYPE_DEVICE && access.location.id == device;
+}
 
 CUmemAccessDesc read_write(CUmemLocation location) {
   CUmemAccessDesc access{};
@@ -121,6 +126,24 @@ std::string HandleStore::try_host(CUmemLocation location) {
   host_access_ = std::move(access);
   granularity_ = unit;
   return {};
+}
+
+void HandleStore::add_user(CUdevice device) {
+  const CUmemAccessDesc access = read_write({CU_MEM_LOCATION_TYPE_DEVICE, device});
+  device_access_.reserve(device_access_.size() + 1);
+  host_access_.push_back(access);
+  device_access_.push_back(access);  // there is room: both change or none
+}
+
+void HandleStore::drop_user(CUdevice device) noexcept {
+  for (std::vector<CUmemAccessDesc>* const list : {&device_access_, &host_access_}) {
+    std::erase_if(*list, [&](const CUmemAccessDesc& access) { return is_of(access, device); });
+  }
+}
+
+bool HandleStore::has_user(CUdevice device) const noexcept {
+  return std::any_of(device_access_.begin(), device_access_.end(),
+                     [&](const CUmemAccessDesc& access) { return is_of(access, device); });
 }
 
 CUmemGenericAllocationHandle HandleStore::create(Tier tier, Bytes size) {

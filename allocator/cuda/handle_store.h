@@ -40,11 +40,16 @@ class HandleStore {
   [[nodiscard]] Bytes granularity() const noexcept { return granularity_; }
   /// Says why there is no slower tier; empty: there is one.
   [[nodiscard]] const std::string& host_reason() const noexcept { return host_reason_; }
-  /// Returns who gets access to memory of a tier: the device, and to host memory the CPU too if the
-  /// driver allows that.
+  /// Returns who gets access to memory of a tier: the device, others that were added, and to host
+  /// memory the CPU too if the driver allows that.
   [[nodiscard]] const std::vector<CUmemAccessDesc>& access(Tier tier) const noexcept {
     return tier == Tier::kDevice ? device_access_ : host_access_;
   }
+
+  /// Adds another device to those that get access, or takes it out again.
+  void add_user(CUdevice device);
+  void drop_user(CUdevice device) noexcept;
+  [[nodiscard]] bool has_user(CUdevice device) const noexcept;
 
   /// @throws OutOfMemory, SourceError; nothing has changed then.
   [[nodiscard]] CUmemGenericAllocationHandle create(Tier tier, Bytes size);

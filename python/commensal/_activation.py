@@ -80,7 +80,7 @@ def _autoload() -> None:
         return
     from commensal._promotion import watch_helper
 
-    watch_helper(lambda rank, size: _promote(session, rank, size, quiet=settings.quiet))
+    watch_helper(lambda rank, size: _promote(session, settings, rank, size))
 
 
 def _announce(session: _core.Session, *, quiet: bool) -> None:
@@ -93,16 +93,18 @@ def _announce(session: _core.Session, *, quiet: bool) -> None:
         say(f"note: {note}")
 
 
-def _promote(session: _core.Session, rank: int, world_size: int, *, quiet: bool) -> None:
+def _promote(session: _core.Session, settings: JobSettings, rank: int, world_size: int) -> None:
     """Manage a helper from now on: it has turned out to be a rank. Never raises."""
     try:
         adaptor = _load_adaptor()
         session.become_rank(rank, world_size)
         _install(adaptor)
+        if _offer_cuda() == "cuda" and settings.job_class == "opportunistic":
+            _follow_launches(adaptor)
     except Exception as error:
         say(f"rank {rank} runs unmanaged: {' '.join(str(error).split())}")
         return
-    _announce(session, quiet=quiet)
+    _announce(session, quiet=settings.quiet)
 
 
 def _tell_end(settings: JobSettings, tell_end: Callable[[JobSettings], None]) -> None:
@@ -130,7 +132,8 @@ def activate(settings: JobSettings, member: Member) -> _core.Session | None:
         if _core.current() is not None:
             return None
         # Everything that can fail without a trace comes first.
-        adaptor = None if member.role == "helper" else _load_adaptor()
+        helper = member.role == "helper"
+        adaptor = None if helper and not _wants_gpu_memory() else _load_adaptor()
         _leave_idle_class()
         summary = settings.summary_file
         device = "host" if adaptor is None else _offer_cuda()
@@ -170,7 +173,10 @@ def activate(settings: JobSettings, member: Member) -> _core.Session | None:
         atexit.register(session.shutdown)
         if settings.job_class == "opportunistic":  # any other stays on all its CPUs
             _leave_cpus(session)
-        if adaptor is not None:
+        if helper:
+            if device == "cuda":
+                _prepare_cuda()
+        elif adaptor is not None:
             try:
                 _install(adaptor)
                 if device == "cuda" and settings.job_class == "opportunistic":
@@ -269,12 +275,25 @@ def _show_launches() -> None:
     show_synchronisations(cuda)
 
 
+def _wants_gpu_memory() -> bool:
+    from commensal._cuda import wants_elastic
+
+    return wants_elastic(sys.modules["torch"].version.cuda, os.environ)
+
+
 def _offer_cuda() -> str:
     """Return the device whose memory the session is to manage."""
     from commensal._cuda import offer_cuda
 
     torch = sys.modules["torch"]
     return offer_cuda(LIBRARIES, str(torch.__version__), torch.version.cuda, os.environ)
+
+
+def _prepare_cuda() -> None:
+    """Let a helper have GPU memory once it is a rank: by then it may have started CUDA."""
+    from commensal._cuda import prepare_cuda
+
+    prepare_cuda(LIBRARIES, str(sys.modules["torch"].__version__))
 
 
 def _manage_cuda() -> None:

@@ -10,12 +10,20 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from commensal._say import say
 
-__all__ = ["install_cuda_allocator", "manage_cuda", "offer_cuda", "wanted"]
+__all__ = [
+    "install_cuda_allocator",
+    "manage_cuda",
+    "offer_cuda",
+    "prepare_cuda",
+    "wanted",
+    "wants_elastic",
+]
 
 VARIABLE = "COMMENSAL_CUDA_ALLOCATOR"
 CHOICES = ("auto", "0", "1", "elastic")
@@ -28,11 +36,26 @@ def offer_cuda(libraries: Path, version: str, cuda: str | None, environ: Mapping
     """Return the device whose memory a session is to manage: "cuda" where elastic memory is asked
     for and can be had, else "host". Where it cannot, `manage_cuda` says why.
     """
-    with contextlib.suppress(OSError, ValueError):
-        if choice_of(cuda, environ) == "elastic" and not missing(libraries, version):
+    with contextlib.suppress(OSError):
+        if wants_elastic(cuda, environ) and not missing(libraries, version):
             _load(libraries, version).commensal_torch_cuda_offer()
             return "cuda"
     return "host"
+
+
+def wants_elastic(cuda: str | None, environ: Mapping[str, str]) -> bool:
+    """Tell whether elastic memory of GPUs is asked for, by a value that can be read."""
+    with contextlib.suppress(ValueError):
+        return choice_of(cuda, environ) == "elastic"
+    return False
+
+
+def prepare_cuda(libraries: Path, version: str) -> None:
+    """Install the allocator in a helper, before CUDA starts there: until the process is one that
+    trains, PyTorch's own serves. Says nothing: `manage_cuda` does, if it comes to that.
+    """
+    with contextlib.suppress(OSError):
+        install_cuda_allocator(libraries, version, elastic=True)
 
 
 def manage_cuda(
@@ -42,15 +65,33 @@ def manage_cuda(
 
     `version` and `cuda` are PyTorch's (`torch.__version__`, `torch.version.cuda`).
     """
+    complaint, capped = "", False
     try:
-        complaint = ""
         if wanted(cuda, environ):
             elastic = choice_of(cuda, environ) == "elastic"
             complaint = install_cuda_allocator(libraries, version, elastic=elastic)
+            capped = elastic and bool(complaint) and not missing(libraries, version)
     except (OSError, ValueError) as error:
         complaint = " ".join(str(error).split())
-    if complaint:
+    if capped:
+        say(f"GPU memory is PyTorch's own, bound by its limit and no more (cap only): {complaint}")
+        _when_cuda_starts(lambda: _cap_only(_load(libraries, version), complaint))
+    elif complaint:
         say(f"GPU memory is PyTorch's own, commensal does not manage it: {complaint}")
+
+
+def _when_cuda_starts(begin: Callable[[], None]) -> None:
+    """Call `begin` as soon as CUDA has started: now, if it has."""
+    sys.modules["torch"].cuda._lazy_call(begin)
+
+
+def _cap_only(library: ctypes.CDLL, why: str) -> None:
+    """Bound PyTorch's own allocator, which could not be replaced because of `why`."""
+    begin = library.commensal_torch_cuda_cap_only
+    begin.argtypes = [ctypes.c_char_p]
+    begin.restype = ctypes.c_char_p
+    if told := begin(why.encode()):
+        say(f"the limit of GPU memory is not enforced: {told.decode(errors='replace')}")
 
 
 def choice_of(cuda: str | None, environ: Mapping[str, str]) -> str:

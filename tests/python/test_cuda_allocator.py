@@ -538,7 +538,7 @@ def is_installed() -> bool:
     return bool(our_library().commensal_torch_cuda_is_installed())
 
 
-def main(name: str, who: str, answer: str) -> None:
+def main(scenarios: dict[str, Any], name: str, who: str, answer: str) -> None:
     """Run one scenario with one allocator and write what it notes."""
     import faulthandler
 
@@ -557,7 +557,7 @@ def main(name: str, who: str, answer: str) -> None:
         run.facts["served_by_us"] = is_installed()
     elif who != "native":
         testing.commensal_testing_swap_deleters(int(who == "careful"))
-    globals()[f"scenario_{name}"](run)
+    scenarios[f"scenario_{name}"](run)
     if name not in UNCOUNTED:
         run.note_calls()
     run.facts["frees_seen"] = testing.commensal_testing_frees()
@@ -567,9 +567,17 @@ def main(name: str, who: str, answer: str) -> None:
 # ----- in the test's process
 
 
-def run_scenario(name: str, who: str, devices: int = 1, settings: str = "") -> Facts:
-    """Run a scenario in a process of its own and return its facts; the same one only once."""
-    facts: Facts = json.loads(_run_scenario(name, who, devices, settings))
+def run_scenario(
+    name: str,
+    who: str,
+    devices: int = 1,
+    settings: str = "",
+    file: str = __file__,
+    **environ: str,
+) -> Facts:
+    """Run a scenario of a file in a process of its own and return its facts; the same one once."""
+    extra = tuple(sorted(environ.items()))
+    facts: Facts = json.loads(_run_scenario(name, who, devices, settings, file, extra))
     return facts
 
 
@@ -580,7 +588,9 @@ def run_with(*whose: str, name: str, devices: int = 1, settings: str = "") -> li
 
 
 @functools.cache
-def _run_scenario(name: str, who: str, devices: int, settings: str) -> str:
+def _run_scenario(
+    name: str, who: str, devices: int, settings: str, file: str, extra: tuple[tuple[str, str], ...]
+) -> str:
     folder = library_dir()
     if folder is None:
         pytest.skip("the CUDA adaptor is not built: it needs a PyTorch with CUDA")
@@ -593,8 +603,9 @@ def _run_scenario(name: str, who: str, devices: int, settings: str) -> str:
         environment |= {"TORCHINDUCTOR_CACHE_DIR": scratch, "OMP_NUM_THREADS": "2"}
         if settings:
             environment["PYTORCH_CUDA_ALLOC_CONF"] = settings
+        environment |= dict(extra)
         process = subprocess.Popen(
-            [sys.executable, __file__, name, who, str(answer)],
+            [sys.executable, file, name, who, str(answer)],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -803,4 +814,4 @@ def test_a_second_installation_does_nothing() -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(globals(), *sys.argv[1:])

@@ -179,6 +179,18 @@ bool without_virtual_memory_while_capturing() {
          cuMemUnmap(address, kChunk) == CUDA_SUCCESS;
 }
 
+bool without_peer_access() {
+  CUcontext other = nullptr;
+  int can = 1;
+  if (!start() || cuDevicePrimaryCtxRetain(&other, 1) != CUDA_SUCCESS) return false;
+  const CUdeviceptr address = mapped_chunk(CU_MEM_LOCATION_TYPE_DEVICE);
+  return cuDeviceCanAccessPeer(&can, 0, 1) == CUDA_SUCCESS && can == 0 &&
+         cuCtxEnablePeerAccess(other, 0) == CUDA_ERROR_PEER_ACCESS_UNSUPPORTED &&
+         allow(address, CU_MEM_LOCATION_TYPE_DEVICE, 1) == CUDA_ERROR_PEER_ACCESS_UNSUPPORTED &&
+         allow(mapped_chunk(CU_MEM_LOCATION_TYPE_HOST_NUMA), CU_MEM_LOCATION_TYPE_DEVICE, 1) ==
+             CUDA_SUCCESS;
+}
+
 bool without_devices() {
   int count = 0;
   return cuInit(0) == CUDA_ERROR_NO_DEVICE &&
@@ -207,6 +219,10 @@ TEST(Switches, TheCpuCanBeLetIn) { expect_with("SIMULATED_CUDA_CPU_ACCESS", "1",
 TEST(Switches, CapturesCanForbidVirtualMemory) {
   expect_with("SIMULATED_CUDA_VIRTUAL_MEMORY_WHILE_CAPTURING", "0",
               without_virtual_memory_while_capturing);
+}
+
+TEST(Switches, DevicesCanBeKeptApart) {
+  expect_with("SIMULATED_CUDA_PEER_ACCESS", "0", without_peer_access);
 }
 
 TEST(Switches, DevicesCanBeHidden) { expect_with("CUDA_VISIBLE_DEVICES", "", without_devices); }

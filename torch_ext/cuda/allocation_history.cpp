@@ -11,6 +11,9 @@ namespace {
 using c10::CachingDeviceAllocator::RecordContext;
 constexpr std::int64_t kNanosecondsPerMicrosecond = 1000;
 
+// Of the calling thread, for all devices, as in PyTorch's own.
+thread_local std::vector<std::string> compile_contexts;
+
 }  // namespace
 
 void AllocationHistory::record(bool enabled, Settings settings, bool clear) {
@@ -55,7 +58,7 @@ void AllocationHistory::note_it(Entry::Action action, const void* address, std::
   const MutexLock lock(mutex_);
   Entry entry(action, device_, reinterpret_cast<std::size_t>(address), size, stream, {0, 0},
               c10::getApproximateTime(), context,
-              compile_contexts_.empty() ? std::string() : compile_contexts_.back(), metadata_);
+              compile_contexts.empty() ? std::string() : compile_contexts.back(), metadata_);
   for (const auto& tracker : trackers_) tracker(entry);
   if (!enabled_) return;
   if (action == Entry::ALLOC && context != nullptr) born_[address] = context;
@@ -68,13 +71,11 @@ void AllocationHistory::note_it(Entry::Action action, const void* address, std::
 }
 
 void AllocationHistory::push_compile_context(const std::string& context) {
-  const MutexLock lock(mutex_);
-  compile_contexts_.push_back(context);
+  compile_contexts.push_back(context);
 }
 
 void AllocationHistory::pop_compile_context() {
-  const MutexLock lock(mutex_);
-  if (!compile_contexts_.empty()) compile_contexts_.pop_back();
+  if (!compile_contexts.empty()) compile_contexts.pop_back();
 }
 
 void AllocationHistory::set_user_metadata(const std::string& metadata) {

@@ -47,8 +47,9 @@ class AllocationHistory {
   void note(Entry::Action action, const void* address, std::size_t size, void* stream) {
     if (listening()) note_it(action, address, size, stream);
   }
-  void push_compile_context(const std::string& context);
-  void pop_compile_context();
+  /// What the calling thread compiles: for entries of every device.
+  static void push_compile_context(const std::string& context);
+  static void pop_compile_context();
   void set_user_metadata(const std::string& metadata);
 
   /// Returns the entries in the order of time; times are microseconds since the epoch.
@@ -72,7 +73,6 @@ class AllocationHistory {
   std::unordered_map<const void*, Context> born_ COMMENSAL_GUARDED_BY(mutex_);
   std::vector<c10::CachingDeviceAllocator::AllocatorTraceTracker> trackers_
       COMMENSAL_GUARDED_BY(mutex_);
-  std::vector<std::string> compile_contexts_ COMMENSAL_GUARDED_BY(mutex_);
   std::string metadata_ COMMENSAL_GUARDED_BY(mutex_);
 };
 

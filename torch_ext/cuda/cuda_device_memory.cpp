@@ -35,6 +35,21 @@ std::string CudaDeviceMemory::reason(int device) {
   return made(device).reason;
 }
 
+void CudaDeviceMemory::let_in(int device, int user) {
+  Device* found = nullptr;
+  {
+    const MutexLock lock(mutex_);
+    found = &made(device);
+  }
+  if (found->allocator == nullptr) return;
+  found->allocator->with_source([&] { found->source->let_in(user); });
+}
+
+std::string CudaDeviceMemory::id(int device) {
+  const MutexLock lock(mutex_);
+  return made(device).source->device_id();
+}
+
 void CudaDeviceMemory::on_pressure(int device, std::function<std::string(Bytes)> helper) {
   if (ElasticAllocator* const allocator = of(device)) allocator->on_pressure(std::move(helper));
 }

@@ -23,6 +23,9 @@ class CudaDeviceMemory final : public DeviceMemory {
 
   [[nodiscard]] ElasticAllocator* of(int device) override;
   [[nodiscard]] std::string reason(int device) override;
+  void let_in(int device, int user) override;
+  /// The name of a device that is ours, as CudaMemorySource::device_id.
+  [[nodiscard]] std::string id(int device);
   void on_pressure(int device, std::function<std::string(Bytes needed)> helper) override;
 
  private:

@@ -59,6 +59,15 @@ std::string install_cuda_allocator(MakeCudaAllocator make) {
   return {};
 }
 
+std::string watch_cuda_allocator(MakeCudaAllocator make) {
+  CudaAllocator* const native = c10::cuda::CUDACachingAllocator::allocator.load();
+  CudaAllocatorFacts facts = facts_of(native);
+  facts.initialized = false;  // no matter
+  if (std::string complaint = cuda_install_complaint(facts); !complaint.empty()) return complaint;
+  replace(*make(*native));  // never destroyed
+  return {};
+}
+
 bool cuda_allocator_is_ours() noexcept {
   CudaAllocator* const ours = g_ours.load(std::memory_order_acquire);
   return ours != nullptr && c10::cuda::CUDACachingAllocator::allocator.load() == ours;

@@ -29,6 +29,11 @@ using MakeCudaAllocator = c10::cuda::CUDACachingAllocator::
 /// @return an empty text, or why nothing has changed.
 [[nodiscard]] std::string install_cuda_allocator(MakeCudaAllocator make = nullptr);
 
+/// Puts what `make` returns over PyTorch's own allocator also after CUDA has started: only what
+/// forwards every call and leaves each block its deleter. Not over another backend's.
+/// @return an empty text, or why nothing has changed.
+[[nodiscard]] std::string watch_cuda_allocator(MakeCudaAllocator make);
+
 /// Tells whether install_cuda_allocator() has succeeded and nobody has replaced ours since.
 [[nodiscard]] bool cuda_allocator_is_ours() noexcept;
 

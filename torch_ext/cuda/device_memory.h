@@ -15,11 +15,17 @@ class DeviceMemory {
  public:
   virtual ~DeviceMemory() = default;
 
+  /// Tells whether `of` may be asked yet: until then every block is the delegate's. Once true, it
+  /// stays so.
+  [[nodiscard]] virtual bool begun() noexcept { return true; }
   /// Returns the memory of a device, made at the first call, or null: the device is not ours. What
   /// it returns for a device never changes, and lives for ever.
   [[nodiscard]] virtual ElasticAllocator* of(int device) = 0;
   /// Says why `of` returned null.
   [[nodiscard]] virtual std::string reason(int device) = 0;
+  /// Lets another device use memory of `device`, which is ours, now and from now on.
+  /// @throws SourceError if the driver refuses; nothing has changed then.
+  virtual void let_in(int device, int user) = 0;
   /// What a new block is for.
   [[nodiscard]] virtual AllocationContext context() noexcept { return {}; }
   /// A block was served.

@@ -4,11 +4,14 @@
 
 #include <c10/core/impl/GPUTrace.h>
 #include <c10/util/Exception.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <limits>
 #include <stdexcept>
+#include <system_error>
 
 namespace commensal {
 namespace {
@@ -16,7 +19,10 @@ namespace {
 using c10::CachingAllocator::format_size;
 
 std::atomic<ElasticCudaAllocator*> g_allocator{nullptr};
+std::atomic<bool> g_in_child{false};  // of a fork: locks may be held for ever, and CUDA is gone
+constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
 constexpr const char* kGiveUpCache = "commensal_give_up_cache";
+constexpr const char* kNoCaching = "PYTORCH_NO_CUDA_MEMORY_CACHING";  // PyTorch's own variable
 
 c10::Device cuda_device(int index) {
   return {c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index)};
@@ -68,25 +74,33 @@ struct ElasticCudaAllocator::Device {
         uses(calls, [this, &all](void* block) { all.retire(*this, block); }) {}
 
   /// Whether a free is more than taking the block back.
-  [[nodiscard]] bool watched() const noexcept {
-    return history.listening() || uses.any_recorded() || memory.in_child();
-  }
+  [[nodiscard]] bool watched() const noexcept { return history.listening() || uses.any_recorded(); }
 
   const int index;
   ElasticAllocator& memory;
   AllocationHistory history;
   StreamUses uses;
   DeviceCounters counters;
-  std::atomic<std::uint64_t> cap{UINT64_MAX};  // of what is reserved, by the program
+  std::atomic<double> fraction{1.0};           // of the device, by the program
+  std::atomic<std::uint64_t> cap{UINT64_MAX};  // the same: bytes of what ours and theirs reserve
   std::atomic<std::int64_t> out_of_memory{0};
   std::atomic<std::int64_t> retries{0};
 };
 
 ElasticCudaAllocator::ElasticCudaAllocator(Base& native, CudaCalls& calls, DeviceMemory& memory)
-    : ForwardingAllocator(native), calls_(calls), memory_(memory) {
+    : ForwardingAllocator(native),
+      calls_(calls),
+      memory_(memory),
+      may_cache_(std::getenv(kNoCaching) == nullptr),
+      enabled_(may_cache_) {
   ElasticCudaAllocator* nobody = nullptr;
   if (!g_allocator.compare_exchange_strong(nobody, this)) {
     throw std::logic_error("there is an ElasticCudaAllocator in this process already");
+  }
+  static const int registered =
+      ::pthread_atfork(nullptr, nullptr, [] { g_in_child.store(true, std::memory_order_relaxed); });
+  if (registered != 0) {
+    throw std::system_error(registered, std::generic_category(), "pthread_atfork");
   }
   auto* const callbacks = c10::FreeCudaMemoryCallbacksRegistry();
   if (!callbacks->Has(kGiveUpCache)) {
@@ -119,22 +133,36 @@ ElasticCudaAllocator::Device* ElasticCudaAllocator::serving(int device, cudaStre
     return nullptr;
   }
   if (Device* const found = devices_[at].load(std::memory_order_acquire)) return found;
+  if (!memory_.begun()) return nullptr;
   ElasticAllocator* const elastic = memory_.of(device);  // takes its time, and locks of its own
   if (elastic == nullptr) {
     refused_[at].store(true, std::memory_order_release);
     return nullptr;
   }
-  const MutexLock lock(mutex_);
-  if (Device* const found = devices_[at].load(std::memory_order_acquire)) return found;
-  made_.push_back(std::make_unique<Device>(device, *elastic, calls_, *this));
-  Device& made = *made_.back();
-  if (history_on_) made.history.record(true, history_, false);
-  for (const auto& tracker : trackers_) made.history.track(tracker);
-  memory_.on_pressure(device, [this, &made](Bytes) { return release_unused(made); });
-  devices_[at].store(&made, std::memory_order_release);
-  highest_.store(std::max(highest_.load(std::memory_order_relaxed), at + 1),
-                 std::memory_order_release);
-  return &made;
+  std::vector<int> users;
+  Device* made = nullptr;
+  {
+    const MutexLock lock(mutex_);
+    if (Device* const found = devices_[at].load(std::memory_order_acquire)) return found;
+    made_.push_back(std::make_unique<Device>(device, *elastic, calls_, *this));
+    made = made_.back().get();
+    if (history_on_) made->history.record(true, history_, false);
+    made->history.set_user_metadata(metadata_);
+    for (const auto& tracker : trackers_) made->history.track(tracker);
+    memory_.on_pressure(device, [this, made](Bytes) { return release_unused(*made); });
+    const auto [first, last] = users_.equal_range(device);
+    for (auto user = first; user != last; ++user) users.push_back(user->second);
+    devices_[at].store(made, std::memory_order_release);
+    highest_.store(std::max(highest_.load(std::memory_order_relaxed), at + 1),
+                   std::memory_order_release);
+  }
+  for (const int user : users) let_in(device, user);
+  // By the program before, or by the setting per_process_memory_fraction.
+  if (const double fraction = native().getMemoryFraction(static_cast<c10::DeviceIndex>(device));
+      fraction < 1.0) {
+    set_fraction(*made, fraction);
+  }
+  return made;
 }
 
 ElasticCudaAllocator::Device* ElasticCudaAllocator::owner(const void* block) const noexcept {
@@ -157,7 +185,11 @@ c10::DataPtr ElasticCudaAllocator::allocate(std::size_t size) {
     }
   }
   c10::DataPtr block = native().allocate(size);
-  (void)block.compare_exchange_deleter(native().raw_deleter(), &give_back);
+  // While caching is off the delegate's deleter is another one, which has to be that of the block
+  // also once it is on again.
+  if (enabled_.load(std::memory_order_relaxed)) {
+    (void)block.compare_exchange_deleter(native().raw_deleter(), &give_back);
+  }
   note_delegate(device);
   return block;
 }
@@ -214,7 +246,7 @@ void ElasticCudaAllocator::give_back(void* block) {
 }
 
 void ElasticCudaAllocator::release(void* block) {
-  if (block == nullptr) return;
+  if (block == nullptr || g_in_child.load(std::memory_order_relaxed)) return;  // the parent's
   const bool told = c10::memoryProfilingEnabled() || c10::impl::GPUTrace::get_trace() != nullptr;
   const std::size_t end = highest_.load(std::memory_order_acquire);
   for (std::size_t i = 0; i < end; ++i) {
@@ -237,7 +269,6 @@ void ElasticCudaAllocator::release(void* block) {
 
 // Frees a block of which somebody wants to know, or that another stream may still use.
 void ElasticCudaAllocator::release_watched(Device& device, void* block) {
-  if (device.memory.in_child()) return;  // it is the parent's
   if (const auto* const trace = c10::impl::GPUTrace::get_trace(); C10_UNLIKELY(trace != nullptr)) {
     (*trace)->trace_gpu_memory_deallocation(c10::kCUDA, reinterpret_cast<std::uintptr_t>(block));
   }
@@ -260,7 +291,9 @@ void ElasticCudaAllocator::retire(Device& device, void* block) noexcept {
   (void)device.memory.take_back(block);
 }
 
-c10::DeleterFnPtr ElasticCudaAllocator::raw_deleter() const { return &give_back; }
+c10::DeleterFnPtr ElasticCudaAllocator::raw_deleter() const {
+  return enabled_.load(std::memory_order_relaxed) ? &give_back : native().raw_deleter();
+}
 
 void ElasticCudaAllocator::raw_delete(void* block) {
   if (block == nullptr) return;
@@ -294,6 +327,7 @@ void ElasticCudaAllocator::recordStream(const c10::DataPtr& block, c10::cuda::CU
 
 void ElasticCudaAllocator::beginAllocateToPool(c10::DeviceIndex device, c10::MempoolId_t pool,
                                                std::function<bool(cudaStream_t)> filter) {
+  if (Device* const own = known(device)) bound_delegate(*own);
   native().beginAllocateToPool(device, pool, filter);
   filters_.begin(device, pool, std::move(filter));
 }
@@ -315,20 +349,44 @@ ElasticCudaAllocator::CheckpointDelta ElasticCudaAllocator::setCheckpointPoolSta
 
 // --- when memory is short ------------------------------------------------------------------
 
+// Lets others free what they can. Returns whether one did.
+bool ElasticCudaAllocator::run_callbacks() {
+  const GiveUpCache::Off off;  // ours goes as the caller wants it
+  bool freed = false;
+  for (const std::string& name : c10::FreeCudaMemoryCallbacksRegistry()->Keys()) {
+    freed |= c10::FreeCudaMemoryCallbacksRegistry()->Create(name)->Execute();
+  }
+  return freed;
+}
+
+Bytes ElasticCudaAllocator::reserved_by_delegate(int device) const {
+  const auto stats = native().getDeviceStats(static_cast<c10::DeviceIndex>(device));
+  return Bytes{static_cast<std::uint64_t>(stats.reserved_bytes[kAll].current)};
+}
+
 // Gives back what nobody uses: ours is given back by who asked. Returns what came of it, in words.
 std::string ElasticCudaAllocator::release_unused(Device& device) {
   const bool capture = capturing();
   device.uses.process(capture);
   if (capture) return "PyTorch's own cache stays during a capture";
-  const GiveUpCache::Off off;  // the caller gives up ours, if he wants to
-  bool freed = false;
-  const auto names = c10::FreeCudaMemoryCallbacksRegistry()->Keys();
-  for (const std::string& name : names) {
-    freed |= c10::FreeCudaMemoryCallbacksRegistry()->Create(name)->Execute();
-  }
+  const bool freed = run_callbacks();
   native().emptyCache({0, 0});
   note_delegate(device.index);
   return std::string("PyTorch's own cache emptied") + (freed ? ", callbacks freed some" : "");
+}
+
+void ElasticCudaAllocator::give_back_delegates_cache() {
+  if (capturing()) return;
+  bool unused = false;
+  each_device([&](const Device& device) {
+    const DeviceStats theirs = native().getDeviceStats(static_cast<c10::DeviceIndex>(device.index));
+    unused |= theirs.reserved_bytes[kAll].current >
+              theirs.active_bytes[kAll].current + theirs.inactive_split_bytes[kAll].current;
+  });
+  (void)run_callbacks();
+  if (!unused) return;
+  native().emptyCache({0, 0});
+  note_delegate();
 }
 
 // Tells whether the program's own bound leaves room for a block, after unused memory has gone.
@@ -337,22 +395,36 @@ bool ElasticCudaAllocator::make_room(Device& device, Bytes size) {
   if (cap == Bytes{UINT64_MAX}) return true;
   const auto fits = [&] {
     const AllocatorStats stats = device.memory.stats();
-    const Bytes used = reserved(stats);
+    const Bytes used = reserved(stats) + reserved_by_delegate(device.index);
     return size <= stats.cached || size <= saturating_sub(cap, used);
   };
   if (fits()) return true;
   (void)give_up_cache();
+  if (fits()) return true;
+  give_back_delegates_cache();
   return fits();
+}
+
+// Leaves the delegate what the program's bound leaves beside ours. Before a capture begins: to
+// lower its fraction during one could make it free memory then, which breaks the capture.
+void ElasticCudaAllocator::bound_delegate(Device& device) {
+  const double fraction = device.fraction.load(std::memory_order_relaxed);
+  if (fraction >= 1.0 || capturing()) return;
+  const Bytes cap{device.cap.load(std::memory_order_relaxed)};
+  const Bytes left = saturating_sub(cap, reserved(device.memory.stats()));
+  native().setMemoryFraction(
+      fraction * (static_cast<double>(left.count()) / static_cast<double>(cap.count())),
+      static_cast<c10::DeviceIndex>(device.index));
 }
 
 void ElasticCudaAllocator::raise_out_of_memory(Device& device, Bytes size, const std::string& why) {
   device.out_of_memory.fetch_add(1, std::memory_order_relaxed);
-  const AllocatorStats stats = device.memory.stats();
   const auto [free, total] = calls_.memory_info(device.index);
   device.history.note(AllocationHistory::Entry::OOM, pointer(free), size.count(), nullptr);
   if (c10::memoryProfilingEnabled()) {
-    c10::reportOutOfMemoryToProfiler(static_cast<std::int64_t>(size.count()), stats.live.count(),
-                                     reserved(stats).count(), cuda_device(device.index));
+    const auto [allocated, held] = totals(device);
+    c10::reportOutOfMemoryToProfiler(static_cast<std::int64_t>(size.count()), allocated, held,
+                                     cuda_device(device.index));
   }
   std::vector<OutOfMemoryObserver> observers;
   {
@@ -388,17 +460,25 @@ void ElasticCudaAllocator::emptyCache(c10::MempoolId_t pool) {
 
 void ElasticCudaAllocator::enable(bool value) {
   native().enable(value);
-  enabled_.store(value, std::memory_order_relaxed);
+  enabled_.store(value && may_cache_, std::memory_order_relaxed);
 }
 
 void ElasticCudaAllocator::setMemoryFraction(double fraction, c10::DeviceIndex device) {
   native().setMemoryFraction(fraction, device);  // says what is wrong with it
-  const std::size_t total = calls_.memory_info(device).second;
-  cudaStream_t stream = calls_.current_stream(device);
-  if (Device* const own = serving(device, stream)) {
-    const auto most = static_cast<std::uint64_t>(fraction * static_cast<double>(total));
-    own->cap.store(fraction < 1.0 ? most : UINT64_MAX, std::memory_order_relaxed);
-  }
+  if (Device* const own = known(device)) set_fraction(*own, fraction);  // else when it is made
+}
+
+double ElasticCudaAllocator::getMemoryFraction(c10::DeviceIndex device) {
+  const Device* const own = known(device);
+  if (own == nullptr) return native().getMemoryFraction(device);
+  return own->fraction.load(std::memory_order_relaxed);
+}
+
+void ElasticCudaAllocator::set_fraction(Device& device, double fraction) {
+  const auto total = static_cast<double>(calls_.memory_info(device.index).second);
+  device.fraction.store(fraction, std::memory_order_relaxed);
+  device.cap.store(fraction < 1.0 ? static_cast<std::uint64_t>(fraction * total) : UINT64_MAX,
+                   std::memory_order_relaxed);
 }
 
 std::pair<std::size_t, std::size_t> ElasticCudaAllocator::getMemoryInfo(c10::DeviceIndex device) {
@@ -457,7 +537,6 @@ ElasticCudaAllocator::DeviceStats ElasticCudaAllocator::getDeviceStats(c10::Devi
     stat.current += static_cast<std::int64_t>(now);
     stat.allocated += static_cast<std::int64_t>(now);
   };
-  constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
   add(all.reserved_bytes[kAll], reserved(stats).count(), stats.peak_reserved.count());
   add(all.segment[kAll], stats.chunks_device + stats.chunks_host,
       stats.chunks_device + stats.chunks_host);
@@ -484,10 +563,18 @@ void ElasticCudaAllocator::resetPeakStats(c10::DeviceIndex device) {
   own->memory.reset_peak_reserved();
 }
 
+// Allocated and reserved, of both.
+std::pair<std::size_t, std::size_t> ElasticCudaAllocator::totals(const Device& device) const {
+  const DeviceStats theirs = native().getDeviceStats(static_cast<c10::DeviceIndex>(device.index));
+  const auto ours = device.counters.allocated_bytes.kinds[MemoryCounters::kAll].read().current;
+  return {static_cast<std::size_t>(theirs.allocated_bytes[kAll].current + ours),
+          static_cast<std::size_t>(theirs.reserved_bytes[kAll].current) +
+              reserved(device.memory.stats()).count()};
+}
+
 void ElasticCudaAllocator::report(const Device& device, void* block, std::int64_t change) const {
-  const AllocatorStats stats = device.memory.stats();
-  c10::reportMemoryUsageToProfiler(block, change, stats.live.count(), reserved(stats).count(),
-                                   cuda_device(device.index));
+  const auto [allocated, held] = totals(device);
+  c10::reportMemoryUsageToProfiler(block, change, allocated, held, cuda_device(device.index));
 }
 
 std::vector<ElasticCudaAllocator::StreamSegmentSize>
@@ -583,16 +670,18 @@ void ElasticCudaAllocator::recordHistory(
 
 void ElasticCudaAllocator::pushCompileContext(std::string& context) {
   native().pushCompileContext(context);
-  each_device([&](Device& device) { device.history.push_compile_context(context); });
+  AllocationHistory::push_compile_context(context);
 }
 
 void ElasticCudaAllocator::popCompileContext() {
   native().popCompileContext();
-  each_device([](Device& device) { device.history.pop_compile_context(); });
+  AllocationHistory::pop_compile_context();
 }
 
 void ElasticCudaAllocator::setUserMetadata(const std::string& metadata) {
   native().setUserMetadata(metadata);
+  const MutexLock lock(mutex_);
+  metadata_ = metadata;
   each_device([&](Device& device) { device.history.set_user_metadata(metadata); });
 }
 
@@ -629,6 +718,28 @@ ElasticCudaAllocator::ShareableHandle ElasticCudaAllocator::shareIpcHandle(void*
       "commensal: a CUDA tensor in elastic memory cannot be shared with another process; "
       "make it within torch.cuda.use_mem_pool(torch.cuda.MemPool()), or copy it to the CPU");
   return native().shareIpcHandle(block);
+}
+
+void ElasticCudaAllocator::let_in(int device, int user) {
+  try {
+    memory_.let_in(device, user);
+  } catch (const SourceError& error) {
+    TORCH_CHECK(false, "commensal: GPU ", user, " gets no access to memory of GPU ", device, ": ",
+                error.what());
+  }
+}
+
+// PyTorch asks once for each pair, before the first copy between the two.
+void ElasticCudaAllocator::enablePeerAccess(c10::DeviceIndex device, c10::DeviceIndex owner) {
+  native().enablePeerAccess(device, owner);
+  {
+    const MutexLock lock(mutex_);
+    if (known(owner) == nullptr) {
+      users_.emplace(owner, device);
+      return;
+    }
+  }
+  let_in(owner, device);
 }
 
 cudaError_t ElasticCudaAllocator::memcpyAsync(void* dest, int dest_device, const void* src,

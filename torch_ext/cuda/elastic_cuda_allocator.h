@@ -4,6 +4,7 @@
 
 #include <array>
 #include <atomic>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -41,6 +42,10 @@ class ElasticCudaAllocator final : public ForwardingAllocator {
   /// Tells whether a graph may be captured now: then nothing of ours calls CUDA.
   [[nodiscard]] bool capturing() const noexcept { return filters_.any(); }
 
+  /// Gives back what the delegate caches, and what the callbacks of others free; nothing during a
+  /// capture.
+  void give_back_delegates_cache();
+
   c10::DataPtr allocate(std::size_t size) override;
   c10::DeleterFnPtr raw_deleter() const override;
   void emptyCache(c10::MempoolId_t pool) override;
@@ -54,6 +59,7 @@ class ElasticCudaAllocator final : public ForwardingAllocator {
   void* raw_alloc(std::size_t size) override;
   void* raw_alloc_with_stream(std::size_t size, cudaStream_t stream) override;
   void raw_delete(void* block) override;
+  double getMemoryFraction(c10::DeviceIndex device) override;
   void setMemoryFraction(double fraction, c10::DeviceIndex device) override;
   std::vector<StreamSegmentSize> getExpandableSegmentSizes(c10::DeviceIndex device) override;
   void enable(bool value) override;
@@ -73,6 +79,7 @@ class ElasticCudaAllocator final : public ForwardingAllocator {
   void attachOutOfMemoryObserver(OutOfMemoryObserver observer) override;
   void attachAllocatorTraceTracker(
       c10::CachingDeviceAllocator::AllocatorTraceTracker tracker) override;
+  void enablePeerAccess(c10::DeviceIndex device, c10::DeviceIndex owner) override;
   cudaError_t memcpyAsync(void* dest, int dest_device, const void* src, int src_device,
                           std::size_t count, cudaStream_t stream, bool p2p_enabled) override;
   CheckpointDelta setCheckpointPoolState(c10::DeviceIndex device,
@@ -90,8 +97,13 @@ class ElasticCudaAllocator final : public ForwardingAllocator {
   [[nodiscard]] Device* known(int device) const noexcept;
   [[nodiscard]] Device* serving(int device, cudaStream_t stream);
   [[nodiscard]] Device* owner(const void* block) const noexcept;
+  void let_in(int device, int user);
   [[nodiscard]] void* serve(Device& device, Bytes size, cudaStream_t stream);
+  [[nodiscard]] Bytes reserved_by_delegate(int device) const;
   [[nodiscard]] bool make_room(Device& device, Bytes size);
+  void set_fraction(Device& device, double fraction);
+  void bound_delegate(Device& device);
+  [[nodiscard]] static bool run_callbacks();
   [[nodiscard]] std::string release_unused(Device& device);
   Bytes give_up_cache();
   [[noreturn]] void raise_out_of_memory(Device& device, Bytes size, const std::string& why);
@@ -99,6 +111,7 @@ class ElasticCudaAllocator final : public ForwardingAllocator {
   void note_delegate();
   void append_segments(Device& device,
                        std::vector<c10::CachingDeviceAllocator::SegmentInfo>& segments);
+  [[nodiscard]] std::pair<std::size_t, std::size_t> totals(const Device& device) const;
   void report(const Device& device, void* block, std::int64_t change) const;
   template <typename Visit>
   void each_device(Visit visit) const;
@@ -109,7 +122,8 @@ class ElasticCudaAllocator final : public ForwardingAllocator {
   std::array<std::atomic<Device*>, kMostDevices> devices_{};
   std::array<std::atomic<bool>, kMostDevices> refused_{};
   std::atomic<std::size_t> highest_{0};  // one above the highest device
-  std::atomic<bool> enabled_{true};
+  const bool may_cache_;                 // or the environment forbids it
+  std::atomic<bool> enabled_;
 
   Mutex mutex_;  // what comes for devices that do not exist yet, and their making
   AllocationHistory::Settings history_ COMMENSAL_GUARDED_BY(mutex_);
@@ -117,7 +131,9 @@ class ElasticCudaAllocator final : public ForwardingAllocator {
   std::vector<c10::CachingDeviceAllocator::AllocatorTraceTracker> trackers_
       COMMENSAL_GUARDED_BY(mutex_);
   std::vector<OutOfMemoryObserver> observers_ COMMENSAL_GUARDED_BY(mutex_);
+  std::string metadata_ COMMENSAL_GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<Device>> made_ COMMENSAL_GUARDED_BY(mutex_);
+  std::multimap<int, int> users_ COMMENSAL_GUARDED_BY(mutex_);  // of devices that do not exist yet
 };
 
 }  // namespace commensal

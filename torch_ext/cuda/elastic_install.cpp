@@ -4,6 +4,7 @@
 
 #include <atomic>
 
+#include "torch_ext/cuda/capture_watch.h"
 #include "torch_ext/cuda/cuda_install.h"
 #include "torch_ext/cuda/elastic_cuda_allocator.h"
 
@@ -13,6 +14,7 @@ namespace {
 // Set before the allocator is made; never destroyed, as the blocks in it.
 DeviceMemory* g_memory = nullptr;
 std::atomic<ElasticCudaAllocator*> g_allocator{nullptr};
+std::atomic<CaptureWatch*> g_watch{nullptr};
 
 ForwardingAllocator::Base* make(ForwardingAllocator::Base& native) {
   auto* const made = new ElasticCudaAllocator(native, runtime_cuda_calls(), *g_memory);
@@ -24,7 +26,26 @@ ForwardingAllocator::Base* make(ForwardingAllocator::Base& native) {
 
 bool cuda_capturing() {
   const ElasticCudaAllocator* const allocator = g_allocator.load(std::memory_order_acquire);
-  return allocator != nullptr && allocator->capturing();
+  if (allocator != nullptr) return allocator->capturing();
+  const CaptureWatch* const watch = g_watch.load(std::memory_order_acquire);
+  return watch != nullptr && watch->capturing();
+}
+
+std::string watch_captures() {
+  static Mutex mutex;
+  const MutexLock lock(mutex);
+  if (g_watch.load() != nullptr) return {};
+  return watch_cuda_allocator([](ForwardingAllocator::Base& native) -> ForwardingAllocator::Base* {
+    auto* const made = new CaptureWatch(native);
+    g_watch.store(made, std::memory_order_release);
+    return made;
+  });
+}
+
+void give_back_delegates_cache() {
+  if (ElasticCudaAllocator* const allocator = g_allocator.load(std::memory_order_acquire)) {
+    allocator->give_back_delegates_cache();
+  }
 }
 
 std::string install_elastic_cuda_allocator(DeviceMemory& memory) {

@@ -15,6 +15,14 @@ namespace commensal {
 /// The same over memory of the caller's, which must live for ever.
 [[nodiscard]] std::string install_elastic_cuda_allocator(DeviceMemory& memory);
 
+/// Watches PyTorch's own allocator, which serves everything from now on, for captures.
+/// @return an empty text, or why captures stay unknown.
+[[nodiscard]] std::string watch_captures();
+
+/// Gives back what PyTorch's allocator caches beside the elastic memory, and what the callbacks of
+/// others free. Does nothing during a capture.
+void give_back_delegates_cache();
+
 /// Tells whether a graph may be captured now: then nothing of ours calls CUDA.
 [[nodiscard]] bool cuda_capturing();
 

@@ -5,17 +5,20 @@
 #include <atomic>
 #include <exception>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 
 #include "allocator/cuda/cuda_memory_source.h"
 #include "allocator/deferred_source.h"
+#include "torch_ext/cuda/cap_only.h"
 #include "torch_ext/cuda/cuda_work_clock.h"
 #include "torch_ext/cuda/elastic_install.h"
 #include "torch_ext/cuda/green_dial.h"
 #include "torch_ext/cuda/page_queue.h"
 #include "torch_ext/gate/gate.h"
 #include "torch_ext/phase.h"
+#include "torch_ext/runtime/limited_memory.h"
 #include "torch_ext/runtime/session.h"
 
 #define COMMENSAL_EXPORT __attribute__((visibility("default")))
@@ -26,6 +29,8 @@ namespace {
 constexpr const char* kDevice = "cuda";
 constexpr Bytes kChunk = 2_MiB;  // the granularity of every GPU so far; checked when CUDA starts
 constexpr int kNone = -1;
+constexpr const char* kElsewhere =
+    "memory of a GPU moves at the ends of steps of the training thread";
 
 std::atomic<int> g_device{kNone};    // whose memory it is: the one that is used first
 DeferredSource* g_source = nullptr;  // of the session
@@ -53,34 +58,122 @@ class SessionGate final : public WorkGate {
   bool closed_ = false;  // by the thread that moves memory: one at a time
 };
 
-std::unique_ptr<MemorySource> make_source(const SessionConfig& config, bool (*between_ops)()) {
+bool (*g_between_ops)() = nullptr;
+
+bool between_ops() { return g_between_ops != nullptr && g_between_ops(); }
+
+CudaMemorySource::Options source_options(const SessionConfig& config) {
   CudaMemorySource::Options options;
   if (config.host_cap) options.host_cap = *config.host_cap;
   options.capturing = &cuda_capturing;
   static SessionGate& gate = *new SessionGate;
   options.gate = &gate;
-  const auto make = [options] {
+  return options;
+}
+
+std::unique_ptr<MemorySource> make_source(const SessionConfig& config, bool (*at_border)()) {
+  g_between_ops = at_border;
+  const auto make = [options = source_options(config)] {
     CudaMemorySource::Options chosen = options;
     chosen.device = g_device.load();
     return std::make_unique<CudaMemorySource>(chosen);
   };
-  const auto risk = [between_ops] {
+  const auto risk = [] {
     if (between_ops()) return MoveRisk{};
-    return MoveRisk{false, "memory of a GPU moves at the ends of steps of the training thread"};
+    return MoveRisk{false, kElsewhere};
   };
   auto source = std::make_unique<DeferredSource>(make, kChunk, risk);
   g_source = source.get();
   return source;
 }
 
+CudaDeviceMemory::Options more_options(const SessionConfig& config) {
+  CudaDeviceMemory::Options options;
+  options.source = source_options(config);
+  if (config.host_cap) options.allocator.host_cap = *config.host_cap;
+  if (config.memory_policy == MemoryPolicy::kAntman) {
+    options.allocator.move_live = false;
+    options.allocator.by_lifetime = false;
+  }
+  return options;
+}
+
+// Elastic memory of a further GPU, which moves where that of the first does.
+class FurtherMemory final : public LimitedMemory {
+ public:
+  explicit FurtherMemory(ElasticAllocator& memory) : memory_(memory) {}
+
+  LimitTicket post_limit(Bytes limit) override {
+    LimitTicket ticket = memory_.post_limit(limit);
+    const AllocatorStats now = memory_.stats();
+    ticket.deferred = saturating_sub(now.device + now.host_touched, limit);
+    if (!ticket.deferred.is_zero()) ticket.reason = kElsewhere;
+    return ticket;
+  }
+  LimitTicket safe_point() override { return between_ops() ? memory_.safe_point() : LimitTicket{}; }
+  void step_ended() noexcept override { memory_.step_ended(); }
+  [[nodiscard]] bool work_pending() const noexcept override { return memory_.work_pending(); }
+  [[nodiscard]] AllocatorStats stats() const override { return memory_.stats(); }
+
+ private:
+  ElasticAllocator& memory_;
+};
+
+// Has the gate go by the time of a GPU, and waits of the job count once that is idle.
+void follow_device(Session& session, int device) {
+  work_clock().watch(device);
+  session.gate().pass_while(&cuda_capturing);
+  try {
+    session.follow_queue([device](std::atomic<std::uint64_t>& done) {
+      return std::make_unique<PageQueue>(device, done, &cuda_capturing);
+    });
+  } catch (const SourceError& error) {
+    session.note(std::string("waits are told before the GPU is idle: ") + error.what());
+  }
+}
+
+// The GPU that is used first is the session's; the coordinator divides its memory. Each further one
+// has elastic memory of its own, bound by the job's own MAX.
 class SessionMemory final : public DeviceMemory {
  public:
-  explicit SessionMemory(Session& session) : session_(session) {}
+  explicit SessionMemory(Session& session)
+      : session_(session), further_(more_options(session.config())) {}
+
+  bool begun() noexcept override { return session_.trains(); }
 
   ElasticAllocator* of(int device) override {
     int first = kNone;
     (void)g_device.compare_exchange_strong(first, device);
-    if (g_device.load() != device) return nullptr;
+    return g_device.load() == device ? of_session(device) : of_further(device);
+  }
+
+  std::string reason(int device) override {
+    if (g_device.load() != device) return further_.reason(device);
+    const MutexLock lock(mutex_);
+    return reason_;
+  }
+
+  void let_in(int device, int user) override {
+    if (g_device.load() != device) {
+      further_.let_in(device, user);
+      return;
+    }
+    session_.allocator().with_source(
+        [&] { static_cast<CudaMemorySource*>(g_source->made())->let_in(user); });
+  }
+
+  AllocationContext context() noexcept override { return {phase_now(session_), 0}; }
+  void served() noexcept override { session_.touch(); }
+  void on_pressure(int device, std::function<std::string(Bytes)> helper) override {
+    if (g_device.load() == device) {
+      session_.on_pressure(std::move(helper));
+    } else {
+      further_.on_pressure(device, std::move(helper));
+    }
+  }
+
+ private:
+  ElasticAllocator* of_session(int device) {
     const MutexLock lock(mutex_);
     if (!reason_.empty()) return nullptr;
     if (started_) return &session_.allocator();
@@ -91,55 +184,69 @@ class SessionMemory final : public DeviceMemory {
       reason_ = error.what();
       return nullptr;
     }
-    work_clock().watch(device);
-    session_.gate().pass_while(&cuda_capturing);
-    follow_queue(device);
+    follow_device(session_, device);
     session_.follow_multiprocessors(
         std::make_unique<GreenDial>(device, torch_current_stream(), &cuda_capturing));
     started_ = true;
     return &session_.allocator();
   }
 
-  std::string reason(int device) override {
-    const int first = g_device.load();
-    if (first != device) {
-      return "the memory of one GPU is managed in a process, and that is GPU " +
-             std::to_string(first);
-    }
+  ElasticAllocator* of_further(int device) {
+    ElasticAllocator* const memory = further_.of(device);
+    if (memory == nullptr) return nullptr;
     const MutexLock lock(mutex_);
-    return reason_;
-  }
-
-  AllocationContext context() noexcept override { return {phase_now(session_), 0}; }
-  void served() noexcept override { session_.touch(); }
-  void on_pressure(int /*device*/, std::function<std::string(Bytes)> helper) override {
-    session_.on_pressure(std::move(helper));
-  }
-
- private:
-  void follow_queue(int device) {
-    try {
-      session_.follow_queue([device](std::atomic<std::uint64_t>& done) {
-        return std::make_unique<PageQueue>(device, done, &cuda_capturing);
-      });
-    } catch (const SourceError& error) {
-      session_.note(std::string("waits are told before the GPU is idle: ") + error.what());
-    }
+    if (!added_.insert(device).second) return memory;
+    const std::string id = further_.id(device);
+    session_.add_device(*new FurtherMemory(*memory), id);  // never destroyed
+    session_.note("the memory of " + id + " is bound by the job's own limit alone: the " +
+                  "coordinator divides that of the GPU which the process used first");
+    return memory;
   }
 
   Session& session_;
+  CudaDeviceMemory further_;
   Mutex mutex_;
   bool started_ COMMENSAL_GUARDED_BY(mutex_) = false;
   std::string reason_ COMMENSAL_GUARDED_BY(mutex_);
+  std::set<int> added_ COMMENSAL_GUARDED_BY(mutex_);
 };
 
-std::string install_session() {
+Session& session_of_gpu() {
   Session* const session = Session::current();
-  if (session == nullptr) return "commensal has no active session in this process";
+  if (session == nullptr) throw SessionError("commensal has no active session in this process");
   if (session->config().device != kDevice) {
-    return "the session manages memory of '" + session->config().device + "'";
+    throw SessionError("the session manages memory of '" + session->config().device + "'");
   }
-  return install_elastic_cuda_allocator(*new SessionMemory(*session));
+  return *session;
+}
+
+std::string install_session() {
+  Session& session = session_of_gpu();
+  static SessionMemory& memory = *new SessionMemory(session);  // never destroyed
+  std::string complaint = install_elastic_cuda_allocator(memory);
+  if (complaint.empty()) session.before_moves(&give_back_delegates_cache);
+  return complaint;
+}
+
+// For the GPU that is current: CUDA has started.
+void begin_cap_only(const std::string& why) {
+  Session& session = session_of_gpu();
+  const int device = runtime_cuda_calls().current_device();
+  int first = kNone;
+  if (!g_device.compare_exchange_strong(first, device)) return;  // has begun
+  CapOnly::Options options;
+  options.device = device;
+  options.may_act = &between_ops;
+  const std::string blind = watch_captures();
+  if (blind.empty()) options.capturing = &cuda_capturing;
+  auto& allocator = *c10::cuda::CUDACachingAllocator::allocator.load();
+  // Throws where PyTorch's allocator knows no fraction.
+  auto& memory = *new CapOnly(allocator, runtime_cuda_calls(), options);  // never destroyed
+  session.cap_only(memory);
+  session.note("cap only: " + why);
+  if (blind.empty()) follow_device(session, device);
+  session.use_device(DeviceContext(device).id());
+  (void)memory.safe_point();
 }
 
 }  // namespace
@@ -150,12 +257,35 @@ COMMENSAL_EXPORT void commensal_torch_cuda_offer() {
                                    &commensal::work_clock());
 }
 
-COMMENSAL_EXPORT const char* commensal_torch_cuda_install_session() {
+namespace {
+
+// Runs `work` and returns null, or what it complains of until the thread's next call.
+template <typename Work>
+const char* complaint_of(Work work) {
   static thread_local std::string kept;
   try {
-    kept = commensal::install_session();
+    kept = work();
   } catch (const std::exception& error) {
     kept = error.what();
+    kept = kept.substr(0, kept.find('\n'));  // PyTorch's errors go on with a trace
   }
   return kept.empty() ? nullptr : kept.c_str();
+}
+
+}  // namespace
+
+COMMENSAL_EXPORT const char* commensal_torch_cuda_install_session() {
+  return complaint_of([] { return commensal::install_session(); });
+}
+
+COMMENSAL_EXPORT const char* commensal_torch_cuda_cap_only(const char* why) {
+  const char* const complaint = complaint_of([why] {
+    commensal::begin_cap_only(why);
+    return std::string();
+  });
+  commensal::Session* const session = commensal::Session::current();
+  if (complaint != nullptr && session != nullptr) {
+    session->note(std::string("the limit of GPU memory is not enforced: ") + complaint);
+  }
+  return complaint;
 }

@@ -13,4 +13,11 @@ void commensal_torch_cuda_offer();
 /// @return null on success, else one sentence; nothing has changed then. Valid until the thread's
 ///         next call.
 const char* commensal_torch_cuda_install_session();
+
+/// Bounds PyTorch's own allocator of the current GPU by the active session's limits: its memory
+/// fraction follows them, and at the ends of steps what it caches above them is given back. For
+/// processes where the former failed. CUDA must have started.
+/// @param why  for people: why it failed.
+/// @return as above.
+const char* commensal_torch_cuda_cap_only(const char* why);
 }

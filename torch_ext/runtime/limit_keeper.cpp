@@ -16,6 +16,13 @@ Bytes held(const AllocatorStats& stats) { return stats.device + stats.host_touch
 LimitKeeper::LimitKeeper(ElasticAllocator& allocator, std::optional<Bytes> own_max)
     : allocator_(allocator), own_max_(own_max) {}
 
+void LimitKeeper::follow(LimitedMemory& memory) {
+  const MutexLock lock(mutex_);
+  instead_.store(&memory);
+  const LimitTicket ticket = post_locked();
+  if (waiting_) waiting_->allocator_revision = ticket.revision;  // the memory's own numbers
+}
+
 std::optional<Bytes> LimitKeeper::effective_locked() const {
   if (!grant_) return own_max_;
   if (own_max_ && own_bound_new_) return std::min(*own_max_, *grant_);
@@ -35,7 +42,8 @@ std::optional<LimitAnswer> LimitKeeper::grant(Bytes limit, Revision revision, Ti
   grant_ = limit;
   waiting_.reset();
   const LimitTicket ticket = post_locked();
-  if (held(allocator_.stats()) <= ticket.limit) {
+  const LimitedMemory* const instead = instead_.load();
+  if (held(instead != nullptr ? instead->stats() : allocator_.stats()) <= ticket.limit) {
     return LimitAnswer{
         .revision = revision, .outcome = "applied", .done = {}, .deferred = {}, .reason = {}};
   }
@@ -48,7 +56,9 @@ std::optional<LimitAnswer> LimitKeeper::grant(Bytes limit, Revision revision, Ti
 
 LimitTicket LimitKeeper::post_locked() {
   const Bytes target = effective_locked().value_or(kNoLimit);
-  LimitTicket ticket = allocator_.post_limit(target);
+  LimitedMemory* const instead = instead_.load();
+  LimitTicket ticket =
+      instead != nullptr ? instead->post_limit(target) : allocator_.post_limit(target);
   ticket.limit = target;
   return ticket;
 }
@@ -77,7 +87,8 @@ LimitTicket LimitKeeper::set_own(Bytes max, bool here) {
     ticket = post_locked();
     if (grant_ && *grant_ < max) note = "the coordinator grants " + to_string(*grant_);
   }
-  if (here) ticket = allocator_.safe_point();
+  LimitedMemory* const instead = instead_.load();
+  if (here) ticket = instead != nullptr ? instead->safe_point() : allocator_.safe_point();
   if (!note.empty()) ticket.reason = ticket.reason.empty() ? note : note + "; " + ticket.reason;
   return ticket;
 }

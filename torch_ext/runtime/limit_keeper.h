@@ -2,6 +2,7 @@
 // Which memory limit holds: the job's own bound, the coordinator's grant, and what is still owed.
 #pragma once
 
+#include <atomic>
 #include <optional>
 #include <string>
 
@@ -10,6 +11,7 @@
 #include "allocator/base/ids.h"
 #include "allocator/base/mutex.h"
 #include "allocator/elastic_allocator.h"
+#include "torch_ext/runtime/limited_memory.h"
 
 namespace commensal {
 
@@ -31,6 +33,8 @@ struct LimitAnswer {
 class LimitKeeper {
  public:
   LimitKeeper(ElasticAllocator& allocator, std::optional<Bytes> own_max);
+  /// From now on the limits are those of `memory`, instead of the allocator's. Must live as long.
+  void follow(LimitedMemory& memory);
 
   /// Records the coordinator's grant. Answers at once when nothing has to move for it; otherwise
   /// `after_safe_point` does later.
@@ -71,6 +75,7 @@ class LimitKeeper {
   LimitTicket post_locked() COMMENSAL_REQUIRES(mutex_);
 
   ElasticAllocator& allocator_;
+  std::atomic<LimitedMemory*> instead_{nullptr};
   mutable Mutex mutex_;
   std::optional<Bytes> own_max_ COMMENSAL_GUARDED_BY(mutex_);
   bool own_bound_new_ COMMENSAL_GUARDED_BY(mutex_) = false;  // the coordinator has not taken it yet

@@ -439,6 +439,16 @@ void Session::follow_multiprocessors(std::unique_ptr<MultiprocessorDial> dial) {
 }
 
 void Session::note(const std::string& line) { impl_->note(line); }
+void Session::cap_only(LimitedMemory& memory) { impl_->cap_only(memory); }
+void Session::add_device(LimitedMemory& memory, std::string id) {
+  impl_->add_device(memory, std::move(id));
+}
+void Session::before_moves(std::function<void()> give_back) {
+  impl_->before_moves(std::move(give_back));
+}
+bool Session::trains() const noexcept {
+  return impl_->role.load(std::memory_order_relaxed) != MemberRole::kHelper;
+}
 
 void Session::use_device(std::string id) { impl_->use_device(std::move(id)); }
 

@@ -22,6 +22,7 @@ namespace commensal {
 
 class DeviceQueue;
 class Gate;
+class LimitedMemory;
 class WorkClock;
 class MemorySource;
 class MultiprocessorDial;
@@ -189,6 +190,17 @@ class Session {
   /// Lets the share of the multiprocessors be followed at the ends of steps. Makes no call of
   /// `dial`.
   void follow_multiprocessors(std::unique_ptr<MultiprocessorDial> dial);
+  /// The limits are those of `memory` from now on, of which only the total can be bounded, and
+  /// whose live part stays: `memory.policy` of the statistics says "cap only". Must live for ever.
+  void cap_only(LimitedMemory& memory);
+  /// Memory of one more GPU: it follows the job's own MAX, has safe points where this session's has
+  /// them, and is told in the statistics. Must live for ever. @param id  as of `use_device`.
+  void add_device(LimitedMemory& memory, std::string id);
+  /// Called at a safe point that has something to do, before anything moves: gives back what others
+  /// hold on the device for nothing.
+  void before_moves(std::function<void()> give_back);
+  /// Tells whether it is one of those that train: no helper.
+  [[nodiscard]] bool trains() const noexcept;
   /// Adds a line for people to `memory.notes` of the statistics.
   void note(const std::string& line);
   /// Called when memory is short, before the coordinator is asked: gives back what others hold on

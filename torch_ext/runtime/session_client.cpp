@@ -88,7 +88,7 @@ wire::Register Session::Impl::registration() {
   }
   hello.rank = rank.load();
   hello.world_size = world_size.load();
-  hello.held_bytes = held_by(allocator.stats()).count();
+  hello.held_bytes = held_by(memory_stats()).count();
   hello.revision = limits.revision();
   if (hello.revision != 0) {  // had a grant from a coordinator before
     if (const auto limit = limits.effective()) hello.limit_bytes = limit->count();
@@ -105,7 +105,7 @@ void Session::Impl::answer(const LimitAnswer& limit_answer) {
                            .outcome = limit_answer.outcome,
                            .done_bytes = limit_answer.done.count(),
                            .deferred_bytes = limit_answer.deferred.count(),
-                           .held_bytes = held_by(allocator.stats()).count(),
+                           .held_bytes = held_by(memory_stats()).count(),
                            .reason = limit_answer.reason});
 }
 
@@ -287,7 +287,7 @@ void Session::Impl::use_class(JobClass wanted_class, const std::string& why) {
 }
 
 void Session::Impl::publish(TimePoint now) {
-  const AllocatorStats stats = allocator.stats();
+  const AllocatorStats stats = memory_stats();
   const StepState step = steps.state();
   const GateStats gate_stats = gate.stats();
   const std::vector<TagResidency> tags = allocator.tags();
@@ -337,7 +337,7 @@ void Session::Impl::publish(TimePoint now) {
 void Session::Impl::apply_waiting_limit(TimePoint now) {
   if (resting.load()) return;  // holds nothing; more room is no reason to come back
   const auto owed_since = limits.waiting_since();
-  if (!owed_since && !allocator.work_pending()) {
+  if (!owed_since && !memory_pending()) {
     work_since = TimePoint{};
     return;
   }
@@ -348,8 +348,8 @@ void Session::Impl::apply_waiting_limit(TimePoint now) {
   const bool quiet = gate.ops_in_flight() == 0 || gate.paused();
   if (!quiet && now - work_since < kWithoutQuiet) return;
   safe_point();
-  if (const auto still = limits.waiting_since(); still && !allocator.work_pending()) {
-    if (const auto owed = limits.after_safe_point(allocator.safe_point())) answer(*owed);
+  if (const auto still = limits.waiting_since(); still && !memory_pending()) {
+    if (const auto owed = limits.after_safe_point(memory_safe_point())) answer(*owed);
   }
   work_since = clock.now();
 }
@@ -401,7 +401,7 @@ Duration Session::Impl::on_tick() {
   const TimePoint now = clock.now();
   page.heartbeat_ns.store(to_page_time(now), kRelaxed);
   // On a GPU memory moves while no op runs, of any thread. On a host threads are stopped instead.
-  if (!on_host()) gate.expect_hold(allocator.work_pending());
+  if (!on_host()) gate.expect_hold(capped.load() == nullptr && memory_pending());
   gate.refresh();
   apply_waiting_limit(now);
   park_if_asked(now);
@@ -436,8 +436,9 @@ StatisticsView Session::Impl::view() const {
   view.job.coordinator = line.instance;
   view.job.coordinator_pid = line.coordinator_pid;
   view.job.malformed_frames = line.malformed_frames;
-  view.memory = allocator.stats();
-  view.memory_policy = to_string(config.memory_policy);
+  view.memory = memory_stats();
+  view.memory_policy = capped.load() != nullptr ? "cap only" : to_string(config.memory_policy);
+  view.devices = devices_view();
   view.tags = allocator.tags();
   view.memory_min = config.memory.min;
   view.memory_max = limits.own_max();

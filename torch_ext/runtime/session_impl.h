@@ -21,6 +21,7 @@
 #include "torch_ext/runtime/job_page.h"
 #include "torch_ext/runtime/limit_keeper.h"
 #include "torch_ext/runtime/multiprocessor_dial.h"
+#include "torch_ext/runtime/limited_memory.h"
 #include "torch_ext/runtime/peer_observer.h"
 #include "torch_ext/runtime/sample_windows.h"
 #include "torch_ext/runtime/session.h"
@@ -93,6 +94,25 @@ struct Session::Impl final : public ClientHost {
   /// Runs `work`, which may wait, with the GIL released.
   template <typename Work>
   void release_and(Work work);
+  /// Memory of a further device.
+  struct MoreMemory {
+    LimitedMemory* memory = nullptr;
+    std::string id;
+  };
+  [[nodiscard]] std::vector<MoreMemory> further() const;
+  // What the limits are of: the allocator, or what stands in for it (`cap_only`).
+  [[nodiscard]] AllocatorStats memory_stats() const;
+  [[nodiscard]] bool memory_pending() const noexcept;
+  LimitTicket memory_safe_point();
+  /// Where the limit falls to this, or more is held: has others give back what they cache.
+  void give_back_of_others(Bytes limit);
+  void end_step_of_memory() noexcept;
+  void cap_only(LimitedMemory& memory);
+  void add_device(LimitedMemory& memory, std::string id);
+  void before_moves(std::function<void()> give_back);
+  /// Sets MAX of further devices; what stays deferred there is added to the ticket.
+  void limit_devices(Bytes max, bool here, LimitTicket& ticket);
+  [[nodiscard]] std::vector<StatisticsView::Device> devices_view() const;
   /// Returns what came of it, in words.
   std::string ask_for_memory(Bytes needed) noexcept;
   LimitTicket set_memory_limit(Bytes max);
@@ -182,6 +202,8 @@ struct Session::Impl final : public ClientHost {
   SampleWindows sample_windows COMMENSAL_GUARDED_BY(mutex);
   LimitKeeper limits;
 
+  std::atomic<LimitedMemory*> capped{nullptr};  // instead of `allocator`
+
   OpSamples samples;
   std::atomic<void (*)(bool)> switch_sampling{nullptr};
   std::atomic<void* (*)()> release_gil{nullptr};
@@ -239,6 +261,12 @@ struct Session::Impl final : public ClientHost {
   WantedMemory wanted COMMENSAL_GUARDED_BY(mutex);
   Bytes peak_seen COMMENSAL_GUARDED_BY(mutex);
   TimePoint published COMMENSAL_GUARDED_BY(mutex);
+
+  std::atomic<bool> has_more{false};  // memory of further devices
+  mutable Mutex more_mutex;
+  std::vector<MoreMemory> more_memory COMMENSAL_GUARDED_BY(more_mutex);
+  std::shared_ptr<const std::function<void()>> give_back_first COMMENSAL_GUARDED_BY(more_mutex);
+  Bytes limit_before COMMENSAL_GUARDED_BY(more_mutex){UINT64_MAX};
 
   mutable Mutex cores_mutex;
   CoreKeeper keeper COMMENSAL_GUARDED_BY(cores_mutex);

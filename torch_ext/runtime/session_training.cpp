@@ -143,7 +143,7 @@ void Session::Impl::user_step() noexcept {
       kRelaxed);
   publish_step(serves ? latency : steps.state().last);
   follow_thread_count();
-  allocator.step_ended();
+  end_step_of_memory();
   safe_point();
   follow_multiprocessors();
 }
@@ -170,7 +170,7 @@ void Session::Impl::step_ended() noexcept {
   publish_step(steps.state().last);
   in_optimizer.store(false, kRelaxed);  // where a step ended by an exception, nothing said so
   follow_thread_count();
-  allocator.step_ended();
+  end_step_of_memory();
   safe_point();
   follow_multiprocessors();
 }
@@ -192,14 +192,14 @@ void Session::Impl::equip_threads(bool did_work) noexcept {
 void Session::Impl::safe_point() noexcept {
   if (cores_due.load(kRelaxed)) apply_cores();
   last_safe_point_ns.store(clock.now().time_since_epoch().count(), kRelaxed);
-  if (!allocator.work_pending()) {
+  if (!memory_pending()) {
     equip_threads(false);
     return;
   }
   const Moving here(*this);
   try {
     std::optional<LimitTicket> ticket;
-    const auto move = [&] { ticket = allocator.safe_point(); };
+    const auto move = [&] { ticket = memory_safe_point(); };
     if (on_host()) {
       release_and(move);
     } else {
@@ -295,7 +295,9 @@ LimitTicket Session::Impl::set_memory_limit(Bytes max) {
   LimitTicket ticket;
   {
     const Moving now(*this);
+    if (here) give_back_of_others(std::min(max, limits.effective().value_or(max)));
     ticket = limits.set_own(max, here);
+    limit_devices(max, here, ticket);
   }
   mover.wake();
   if (here) {

@@ -44,6 +44,22 @@ json tags_json(const std::vector<TagResidency>& tags) {
   return all;
 }
 
+json devices_json(const std::vector<StatisticsView::Device>& devices) {
+  json all = json::array();
+  for (const auto& [id, memory] : devices) {
+    const bool unlimited = memory.limit.count() == UINT64_MAX;
+    all.push_back({{"device", id},
+                   {"limit_bytes", unlimited ? json(nullptr) : json(memory.limit.count())},
+                   {"device_bytes", memory.device.count()},
+                   {"host_bytes", memory.host.count()},
+                   {"cached_bytes", memory.cached.count()},
+                   {"live_bytes", memory.live.count()},
+                   {"deferred_bytes", memory.deferred.count()},
+                   {"deferred_reason", memory.deferred_reason}});
+  }
+  return all;
+}
+
 json memory_json(const StatisticsView& view) {
   const AllocatorStats& m = view.memory;
   return {{"policy", view.memory_policy},
@@ -56,6 +72,7 @@ json memory_json(const StatisticsView& view) {
           {"parked_bytes", m.parked.count()},
           {"dropped_bytes", m.dropped.count()},
           {"tags", tags_json(view.tags)},
+          {"devices", devices_json(view.devices)},
           {"cached_bytes", m.cached.count()},
           {"live_bytes", m.live.count()},
           {"peak_live_bytes", m.peak_live.count()},

@@ -38,6 +38,12 @@ struct StatisticsView {
   } job;
   AllocatorStats memory;
   std::string_view memory_policy;
+  /// Memory of a further GPU of the process.
+  struct Device {
+    std::string id;
+    AllocatorStats memory;
+  };
+  std::vector<Device> devices;
   std::vector<TagResidency> tags;
   Bytes memory_min;
   std::optional<Bytes> memory_max;

@@ -11,7 +11,7 @@ target_compile_definitions(commensal_cuda_machine
                            PRIVATE COMMENSAL_SIMULATED_CUDA="$<TARGET_FILE:simulated_cuda>")
 add_dependencies(commensal_cuda_machine simulated_cuda)
 foreach(test cuda_contract_test cuda_memory_source_test cuda_faults_test elastic_on_cuda_test
-             pitfalls_cuda_test)
+             peer_access_test pitfalls_cuda_test)
   commensal_test(${test} ${cuda_test_folder}/${test}.cpp LIBRARIES commensal::cuda_machine
                  commensal::allocator LABELS allocator simulated_cuda)
 endforeach()

@@ -93,6 +93,7 @@ Ticket Context::push_after_all(Body body) {
 
 CUresult Context::enable_peer(int device) {
   if (device == device_) return CUDA_ERROR_INVALID_DEVICE;
+  if (!Process::get().settings.peer_access) return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
   const MutexLock lock(mutex_);
   return peers_.insert(device).second ? CUDA_SUCCESS : CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
 }

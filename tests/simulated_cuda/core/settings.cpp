@@ -84,6 +84,7 @@ Settings Settings::from_environment() {
   read("HOST_POINTER_ATTRIBUTES", made.host_pointer_attributes);
   read("CPU_ACCESS", made.cpu_access);
   read("VIRTUAL_MEMORY_WHILE_CAPTURING", made.virtual_memory_while_capturing);
+  read("PEER_ACCESS", made.peer_access);
   read("LEDGER", made.ledger);
   read("FAIL", made.fail);
   read("LOG", made.log);

@@ -21,6 +21,7 @@ struct Settings {
   bool host_pointer_attributes = true;         ///< ... and pointer queries answer for them
   bool cpu_access = false;                     ///< the CPU may touch what a device may touch
   bool virtual_memory_while_capturing = true;  ///< `cuMem*` are harmless to a capture
+  bool peer_access = true;                     ///< devices may use each other's memory
   std::string ledger;                          ///< file shared by the processes of the machine
   std::string fail;                            ///< calls that fail, see `CallLog::fail_from_text`
   std::string log;                             ///< file that gets the call log at exit

@@ -188,7 +188,16 @@ CUresult AddressSpace::check_rights(CUdeviceptr address, std::size_t bytes,
   if (right.location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
     const bool known =
         right.location.id >= 0 && right.location.id < static_cast<int>(settings_.visible.size());
-    return known ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+    if (!known) return CUDA_ERROR_INVALID_DEVICE;
+    if (settings_.peer_access) return CUDA_SUCCESS;
+    for (auto found = mappings_.find(address);
+         found != mappings_.end() && found->first < address + bytes; ++found) {
+      const PhysicalMemory& memory = *found->second.memory;
+      if (memory.on_device() && memory.device() != right.location.id) {
+        return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
+      }
+    }
+    return CUDA_SUCCESS;
   }
   if (!on_host(right.location)) return CUDA_ERROR_INVALID_VALUE;
   for (auto found = mappings_.find(address);

@@ -123,7 +123,7 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice
 CUresult cuDeviceCanAccessPeer(int* can, CUdevice device, CUdevice peer) {
   COMMENSAL_DRIVER_CALL(kInit, can, device, peer);
   if (!known(device) || !known(peer)) return CUDA_ERROR_INVALID_DEVICE;
-  *can = device == peer ? 0 : 1;
+  *can = device != peer && Process::get().settings.peer_access ? 1 : 0;
   return CUDA_SUCCESS;
 }
 

@@ -125,7 +125,7 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
 cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
   COMMENSAL_RUNTIME_CALL(kInit, can, device, peer);
   if (!known(device) || !known(peer)) return runtime_result(CUDA_ERROR_INVALID_DEVICE);
-  *can = device == peer ? 0 : 1;
+  *can = device != peer && Process::get().settings.peer_access ? 1 : 0;
   return cudaSuccess;
 }
 

@@ -46,9 +46,17 @@ class FakeDeviceMemory final : public DeviceMemory {
   void on_pressure(int device, std::function<std::string(Bytes)> helper) override {
     made(device).allocator.on_pressure(std::move(helper));
   }
+  bool begun() noexcept override { return has_begun; }
+  void let_in(int device, int user) override {
+    if (user == unwelcome) throw SourceError("refused by a test");
+    allowed.emplace_back(device, user);
+  }
   FakeMemorySource& source(int device) { return made(device).source.fake(); }
 
   int refused = -1;
+  int unwelcome = -1;
+  bool has_begun = true;
+  std::vector<std::pair<int, int>> allowed;  // device, user
   ElasticAllocatorOptions options = [] {
     ElasticAllocatorOptions usual;
     usual.alignment = 512_B;
@@ -84,6 +92,11 @@ class ElasticCudaAllocatorTest : public ::testing::Test {
       return std::malloc(size);
     });
     ON_CALL(native_, raw_delete(_)).WillByDefault([](void* block) { native_free(block); });
+    ON_CALL(native_, getMemoryFraction(_)).WillByDefault([this](c10::DeviceIndex) {
+      return fraction_;
+    });
+    ON_CALL(native_, setMemoryFraction(_, _))
+        .WillByDefault([this](double fraction, c10::DeviceIndex) { fraction_ = fraction; });
     ON_CALL(native_, getDeviceStats(_)).WillByDefault([this](c10::DeviceIndex) { return theirs_; });
   }
 
@@ -102,6 +115,7 @@ class ElasticCudaAllocatorTest : public ::testing::Test {
 
   NiceMock<MockCudaAllocator> native_;
   MockCudaAllocator::DeviceStats theirs_;
+  double fraction_ = 1.0;
   FakeCudaCalls calls_;
   FakeDeviceMemory memory_;
   ElasticCudaAllocator allocator_{native_, calls_, memory_};
@@ -190,6 +204,39 @@ TEST_F(ElasticCudaAllocatorTest, ADeviceThatIsNotOursIsTheDelegates) {
   for (int i = 0; i < 2; ++i) (void)allocator_.allocate(1000);
   EXPECT_EQ(g_native_frees, 2);
   EXPECT_EQ(all(allocator_.getDeviceStats(1).allocation).current, 0);
+}
+
+TEST_F(ElasticCudaAllocatorTest, BeforeItHasBegunEveryBlockIsTheDelegates) {
+  memory_.has_begun = false;  // a helper that may become a rank
+  c10::DataPtr early = allocator_.allocate(1000);
+  EXPECT_FALSE(ours(early));
+  memory_.has_begun = true;
+  EXPECT_TRUE(ours(allocator_.allocate(1000)));
+  early.clear();
+  EXPECT_EQ(g_native_frees, 1);
+}
+
+// PyTorch's own has another deleter while caching is off.
+TEST_F(ElasticCudaAllocatorTest, P24_ABlockGoesBackByTheFunctionThatItWasMadeWith) {
+  static int uncached_frees = 0;
+  uncached_frees = 0;
+  const c10::DeleterFnPtr uncached = [](void* block) {
+    ++uncached_frees;
+    std::free(block);
+  };
+  ON_CALL(native_, raw_deleter()).WillByDefault(Return(uncached));
+  ON_CALL(native_, allocate(_)).WillByDefault([&](std::size_t size) {
+    void* const block = std::malloc(size);
+    return c10::DataPtr(block, block, uncached, c10::Device(c10::DeviceType::CUDA, 0));
+  });
+  allocator_.enable(false);
+  EXPECT_EQ(allocator_.raw_deleter(), uncached);
+  c10::DataPtr block = allocator_.allocate(1000);
+  allocator_.enable(true);
+  ON_CALL(native_, raw_deleter()).WillByDefault(Return(&native_free));
+  block.clear();
+  EXPECT_EQ(uncached_frees, 1);
+  EXPECT_EQ(g_native_frees, 0);
 }
 
 TEST_F(ElasticCudaAllocatorTest, SwitchedOffItServesNothing) {
@@ -348,6 +395,25 @@ TEST_F(ElasticCudaAllocatorTest, WhatOnlyWaitsForAStreamServesBeforeItFails) {
   EXPECT_EQ(allocator_.getDeviceStats(0).num_ooms, 0);
 }
 
+// What the allocator of elastic memory throws is no error of PyTorch's: scripts would not find it.
+TEST_F(ElasticCudaAllocatorTest, P10_ExhaustedMemoryIsPyTorchsErrorAndNoOther) {
+  memory_.options.limit = 8_MiB;
+  memory_.options.host_cap = Bytes{};
+  EXPECT_THROW((void)allocator_.allocate(64U << 20U), c10::OutOfMemoryError);
+  EXPECT_THROW((void)allocator_.raw_alloc(64U << 20U), c10::OutOfMemoryError);
+}
+
+TEST_F(ElasticCudaAllocatorTest, P10_WithoutTheTranslationItIsAPlainError) {
+  memory_.options.limit = 8_MiB;
+  memory_.options.host_cap = Bytes{};
+  try {
+    (void)memory().allocate(64_MiB);
+    FAIL() << "64 MiB within 8";
+  } catch (const std::exception& error) {
+    EXPECT_EQ(dynamic_cast<const c10::OutOfMemoryError*>(&error), nullptr);
+  }
+}
+
 TEST_F(ElasticCudaAllocatorTest, AboveTheLimitTheSlowerTierServes) {
   memory_.options.limit = 8_MiB;
   const c10::DataPtr block = allocator_.allocate(64U << 20U);
@@ -366,6 +432,56 @@ TEST_F(ElasticCudaAllocatorTest, AFractionIsABoundThatEvenTheSlowerTierKeeps) {
   EXPECT_CALL(native_, setMemoryFraction(1.0, 0));
   allocator_.setMemoryFraction(1.0, 0);
   EXPECT_NO_THROW((void)allocator_.allocate(64U << 20U));
+}
+
+// The fraction is of what both hold together.
+TEST_F(ElasticCudaAllocatorTest, P25_AFractionCountsTheDelegatesMemoryToo) {
+  calls_.total = 128U << 20U;
+  (void)allocator_.allocate(1000);
+  EXPECT_CALL(native_, setMemoryFraction(0.5, 0));
+  allocator_.setMemoryFraction(0.5, 0);
+  EXPECT_EQ(allocator_.getMemoryFraction(0), 0.5);
+  theirs_.reserved_bytes[0] = {.current = 40 << 20, .peak = 40 << 20, .allocated = 40 << 20};
+  EXPECT_THROW((void)allocator_.allocate(32U << 20U), c10::OutOfMemoryError);
+  const c10::DataPtr block = allocator_.allocate(16U << 20U);
+  // And the delegate gets what ours leave, before a capture begins; not during one.
+  const double left = 0.5 - static_cast<double>(memory().stats().device.count()) / (128 << 20);
+  EXPECT_CALL(native_, setMemoryFraction(::testing::DoubleNear(left, 1e-6), 0)).Times(1);
+  begin_capture();
+  allocator_.beginAllocateToPool(0, {0, 9}, [](cudaStream_t) { return false; });
+  EXPECT_EQ(allocator_.getMemoryFraction(0), 0.5);  // as the program set it
+}
+
+// The twin: PyTorch's own fraction alone bounds nothing of ours.
+TEST_F(ElasticCudaAllocatorTest, P25_TheDelegatesFractionAloneDoesNotCountOurs) {
+  calls_.total = 128U << 20U;
+  const c10::DataPtr first = allocator_.allocate(1000);
+  native_.setMemoryFraction(0.25, 0);
+  const c10::DataPtr block = allocator_.allocate(100U << 20U);
+  EXPECT_TRUE(ours(block));
+}
+
+TEST_F(ElasticCudaAllocatorTest, AFractionFromBeforeHoldsFromTheFirstBlockOn) {
+  calls_.total = 128U << 20U;
+  fraction_ = 0.125;
+  EXPECT_EQ(allocator_.getMemoryFraction(0), 0.125);
+  EXPECT_THROW((void)allocator_.allocate(20U << 20U), c10::OutOfMemoryError);
+  EXPECT_NO_THROW((void)allocator_.allocate(8U << 20U));
+  EXPECT_EQ(allocator_.getMemoryFraction(0), 0.125);
+}
+
+TEST_F(ElasticCudaAllocatorTest, P27_WhatTheDelegateCachesIsGivenBackBeforeMemoryMoves) {
+  (void)allocator_.allocate(1000);
+  theirs_.reserved_bytes[0] = {.current = 40 << 20, .peak = 40 << 20, .allocated = 40 << 20};
+  theirs_.active_bytes[0] = {.current = 8 << 20, .peak = 8 << 20, .allocated = 8 << 20};
+  theirs_.inactive_split_bytes[0] = {.current = 2 << 20, .peak = 2 << 20, .allocated = 2 << 20};
+  EXPECT_CALL(native_, emptyCache(kNoPool)).Times(1);
+  begin_capture();
+  allocator_.give_back_delegates_cache();  // would break it
+  end_capture();
+  allocator_.give_back_delegates_cache();
+  theirs_.reserved_bytes[0].current = 10 << 20;
+  allocator_.give_back_delegates_cache();  // all of it is used, or shares a segment with what is
 }
 
 TEST_F(ElasticCudaAllocatorTest, EmptyCacheIsForBoth) {
@@ -583,6 +699,33 @@ TEST_F(ElasticCudaAllocatorTest, TheHistoryIsBoundedAndSkipsWhatItIsToldTo) {
   }
 }
 
+TEST_F(ElasticCudaAllocatorTest, WhatIsNotedBeforeTheFirstBlockIsInTheHistoryToo) {
+  EXPECT_CALL(native_, isHistoryEnabled()).WillOnce(Return(true));
+  EXPECT_TRUE(allocator_.isHistoryEnabled());
+  const std::vector<std::pair<std::string, std::string>> annotation{{"name", "a step"}};
+  EXPECT_CALL(native_, recordAnnotation(annotation));
+  allocator_.recordAnnotation(annotation);
+  allocator_.recordHistory(true, nullptr, 10, c10::CachingDeviceAllocator::RecordContext::NEVER,
+                           false, {});
+  allocator_.setUserMetadata("mine");
+  std::string compiled = "a graph";
+  allocator_.pushCompileContext(compiled);
+  (void)allocator_.allocate(1000);
+  std::thread other([&] { (void)allocator_.allocate(1000); });
+  other.join();
+  allocator_.popCompileContext();
+  EXPECT_CALL(native_, snapshot(kNoPool, true)).WillOnce([](auto, auto) {
+    return MockCudaAllocator::SnapshotInfo{};
+  });
+  const auto snapshot = allocator_.snapshot(kNoPool, true);
+  ASSERT_EQ(snapshot.device_traces.size(), 1U);
+  ASSERT_EQ(snapshot.device_traces[0].size(), 6U);
+  for (std::size_t i = 0; i < 6; ++i) {
+    EXPECT_EQ(snapshot.device_traces[0][i].user_metadata_, "mine");
+    EXPECT_EQ(snapshot.device_traces[0][i].compile_context_, i < 3 ? "a graph" : "");
+  }
+}
+
 TEST_F(ElasticCudaAllocatorTest, TrackersHearOfOurBlocksAndOfTheDelegates) {
   using Entry = c10::CachingDeviceAllocator::TraceEntry;
   std::vector<Entry::Action> heard;
@@ -610,6 +753,39 @@ TEST_F(ElasticCudaAllocatorTest, OurBlocksAreNotSharedAndSaySo) {
   EXPECT_EQ(allocator_.getBaseAllocation(&theirs, &size), &theirs);
   EXPECT_CALL(native_, shareIpcHandle(&theirs));
   (void)allocator_.shareIpcHandle(&theirs);
+}
+
+TEST_F(ElasticCudaAllocatorTest, OthersBlocksAreImportedByTheDelegate) {
+  const auto imported = std::make_shared<int>(7);
+  EXPECT_CALL(native_, getIpcDevPtr("a handle")).WillOnce(Return(imported));
+  EXPECT_EQ(allocator_.getIpcDevPtr("a handle"), imported);
+}
+
+TEST_F(ElasticCudaAllocatorTest, APeerGetsAccessToOurMemoryToo) {
+  EXPECT_CALL(native_, enablePeerAccess(0, 1)).Times(1);
+  EXPECT_CALL(native_, enablePeerAccess(1, 0)).Times(1);
+  (void)allocator_.allocate(1000);    // of device 0
+  allocator_.enablePeerAccess(1, 0);  // device 1 reaches it
+  EXPECT_THAT(memory_.allowed, ElementsAre(std::pair(0, 1)));
+  allocator_.enablePeerAccess(0, 1);  // there is no memory of device 1 yet
+  EXPECT_EQ(memory_.allowed.size(), 1U);
+  calls_.device = 1;
+  (void)allocator_.allocate(1000);
+  EXPECT_THAT(memory_.allowed, ElementsAre(std::pair(0, 1), std::pair(1, 0)));
+}
+
+TEST_F(ElasticCudaAllocatorTest, AccessThatIsRefusedIsAnErrorWithItsReason) {
+  (void)allocator_.allocate(1000);
+  memory_.unwelcome = 1;
+  try {
+    allocator_.enablePeerAccess(1, 0);
+    FAIL() << "let in";
+  } catch (const c10::Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("GPU 1 gets no access to memory of GPU 0: refused"));
+  }
+  memory_.unwelcome = -1;
+  allocator_.enablePeerAccess(1, 0);  // PyTorch asks again before the next copy
+  EXPECT_THAT(memory_.allowed, ElementsAre(std::pair(0, 1)));
 }
 
 TEST_F(ElasticCudaAllocatorTest, CopiesOfOurBlocksAreOurs) {

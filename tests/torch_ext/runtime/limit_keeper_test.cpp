@@ -118,5 +118,69 @@ TEST_F(LimitKeeperTest, ARefusedOwnBoundStays) {
   EXPECT_EQ(limits_.effective(), 20_MiB);
 }
 
+// Memory that somebody else serves, in the place of the allocator's.
+class OtherMemory final : public LimitedMemory {
+ public:
+  LimitTicket post_limit(Bytes limit) override {
+    limit_ = limit;
+    return {.revision = ++revision_, .limit = limit, .done = {}, .deferred = {}, .reason = {}};
+  }
+  LimitTicket safe_point() override {
+    ++safe_points;
+    return {.revision = revision_,
+            .limit = limit_,
+            .done = {},
+            .deferred = saturating_sub(held, limit_),
+            .reason = "live memory stays"};
+  }
+  [[nodiscard]] bool work_pending() const noexcept override { return held > limit_; }
+  [[nodiscard]] AllocatorStats stats() const override {
+    AllocatorStats stats;
+    stats.device = held;
+    stats.limit = limit_;
+    return stats;
+  }
+
+  Bytes held;
+  int safe_points = 0;
+
+ private:
+  Bytes limit_{UINT64_MAX};
+  Revision revision_ = 0;
+};
+
+TEST_F(LimitKeeperTest, LimitsAreOfTheMemoryThatStandsIn) {
+  OtherMemory other;
+  other.held = 32_MiB;
+  limits_.follow(other);
+  EXPECT_EQ(other.stats().limit, 64_MiB);  // the own bound
+  EXPECT_FALSE(grant(16_MiB, 5));
+  EXPECT_EQ(other.stats().limit, 16_MiB);
+  EXPECT_EQ(allocator_.stats().limit, Bytes{UINT64_MAX});  // has nothing to do with it
+  const auto late = limits_.after_safe_point(other.safe_point());
+  ASSERT_TRUE(late);
+  EXPECT_EQ(late->outcome, "deferred");
+  EXPECT_EQ(late->deferred, 16_MiB);
+  other.held = 8_MiB;
+  const auto done = limits_.after_safe_point(other.safe_point());
+  ASSERT_TRUE(done);
+  EXPECT_EQ(done->outcome, "applied");
+  (void)limits_.set_own(4_MiB, true);
+  EXPECT_EQ(other.safe_points, 3);
+  EXPECT_EQ(other.stats().limit, 4_MiB);
+}
+
+TEST_F(LimitKeeperTest, AGrantThatWaitsIsThatOfTheMemoryThatStandsIn) {
+  void* const block = allocator_.allocate(24_MiB);
+  EXPECT_FALSE(grant(4_MiB, 5));
+  OtherMemory other;
+  limits_.follow(other);
+  const auto answer = limits_.after_safe_point(other.safe_point());
+  ASSERT_TRUE(answer);
+  EXPECT_EQ(answer->revision, 5U);
+  EXPECT_EQ(answer->outcome, "applied");
+  EXPECT_TRUE(allocator_.deallocate(block));
+}
+
 }  // namespace
 }  // namespace commensal

@@ -30,6 +30,27 @@ TEST(StatisticsTest, TellsOfEachTag) {
     "dropped_bytes": 0, "live_bytes": 3145728}])"));
 }
 
+TEST(StatisticsTest, TellsOfTheFurtherDevicesOfAProcess) {
+  StatisticsView view;
+  EXPECT_EQ(to_json(view).at("memory").at("devices"), nlohmann::json::array());
+  AllocatorStats memory;
+  memory.limit = Bytes{UINT64_MAX};
+  memory.device = 4_MiB;
+  memory.live = 3_MiB;
+  view.devices = {{"GPU-1", memory}};
+  memory.limit = 2_MiB;
+  memory.deferred = 2_MiB;
+  memory.deferred_reason = "waits";
+  view.devices.push_back({"GPU-2", memory});
+  const nlohmann::json devices = to_json(view).at("memory").at("devices");
+  ASSERT_EQ(devices.size(), 2U);
+  EXPECT_EQ(devices[0].at("device"), "GPU-1");
+  EXPECT_TRUE(devices[0].at("limit_bytes").is_null());
+  EXPECT_EQ(devices[0].at("live_bytes"), 3U << 20U);
+  EXPECT_EQ(devices[1].at("limit_bytes"), 2U << 20U);
+  EXPECT_EQ(devices[1].at("deferred_reason"), "waits");
+}
+
 TEST(StatisticsTest, HasEveryFieldOfTheSchema) {
   const nlohmann::json stats = to_json(StatisticsView{});
   EXPECT_EQ(stats.at("schema"), 1);
@@ -45,6 +66,7 @@ TEST(StatisticsTest, HasEveryFieldOfTheSchema) {
                                      "parked_bytes",
                                      "dropped_bytes",
                                      "tags",
+                                     "devices",
                                      "cached_bytes",
                                      "live_bytes",
                                      "peak_live_bytes",

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// Limits where PyTorch's own CUDA allocator serves everything: no more than a cap.
+#include "torch_ext/cuda/cap_only.h"
+
+#include <algorithm>
+
+namespace commensal {
+namespace {
+
+constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+
+Bytes current(const c10::CachingDeviceAllocator::StatArray& stat) {
+  return Bytes{static_cast<std::uint64_t>(std::max<std::int64_t>(stat[kAll].current, 0))};
+}
+
+}  // namespace
+
+CapOnly::CapOnly(ForwardingAllocator::Base& allocator, CudaCalls& calls, const Options& options)
+    : allocator_(allocator),
+      calls_(calls),
+      options_(options),
+      total_(calls.memory_info(options.device).second),
+      own_fraction_(allocator.getMemoryFraction(static_cast<c10::DeviceIndex>(options.device))),
+      set_fraction_(own_fraction_) {}
+
+CapOnly::Held CapOnly::held() const {
+  const auto stats = allocator_.getDeviceStats(static_cast<c10::DeviceIndex>(options_.device));
+  Held now;
+  now.reserved = current(stats.reserved_bytes);
+  now.allocated = current(stats.allocated_bytes);
+  now.unused = saturating_sub(now.reserved,
+                              current(stats.active_bytes) + current(stats.inactive_split_bytes));
+  return now;
+}
+
+LimitTicket CapOnly::post_limit(Bytes limit) {
+  limit_.store(limit.count());
+  LimitTicket ticket;
+  ticket.revision = revision_.fetch_add(1) + 1;
+  ticket.limit = limit;
+  return ticket;
+}
+
+void CapOnly::bound(Bytes limit) {
+  const auto device = static_cast<c10::DeviceIndex>(options_.device);
+  const double now = allocator_.getMemoryFraction(device);
+  double wanted = 1.0;
+  {
+    const MutexLock lock(mutex_);
+    if (now != set_fraction_) own_fraction_ = now;  // the program has set another one meanwhile
+    const double share = static_cast<double>(limit.count()) / static_cast<double>(total_.count());
+    wanted = std::min({share, own_fraction_, 1.0});
+  }
+  if (wanted == now) return;
+  allocator_.setMemoryFraction(wanted, device);
+  const double rounded = allocator_.getMemoryFraction(device);
+  const MutexLock lock(mutex_);
+  set_fraction_ = rounded;
+}
+
+LimitTicket CapOnly::safe_point() {
+  LimitTicket ticket;
+  ticket.revision = revision_.load();
+  const Bytes limit{limit_.load()};
+  ticket.limit = limit;
+  const Bytes before = held().reserved;
+  Bytes after = before;
+  if (options_.may_act != nullptr && !options_.may_act()) {
+    ticket.reason = "applies at the end of the training thread's step";
+  } else if (options_.capturing != nullptr && options_.capturing()) {
+    ticket.reason = "a graph is captured";
+  } else {
+    bound(limit);
+    applied_.store(limit.count());
+    if (before > limit && options_.capturing != nullptr) {
+      allocator_.emptyCache({0, 0});
+      after = held().reserved;
+    }
+    ticket.reason = "live memory stays: cap only";
+  }
+  ticket.done = saturating_sub(before, after);
+  ticket.deferred = saturating_sub(after, limit);
+  if (ticket.deferred.is_zero()) ticket.reason.clear();
+  given_back_.fetch_add(ticket.done.count());
+  over_.store(ticket.deferred.count());
+  const MutexLock lock(mutex_);
+  reason_ = ticket.reason;
+  return ticket;
+}
+
+bool CapOnly::work_pending() const noexcept {
+  if (limit_.load() != applied_.load()) return true;
+  if (over_.load() == 0 || options_.capturing == nullptr) return false;
+  return !held().unused.is_zero();  // what died since could go
+}
+
+AllocatorStats CapOnly::stats() const {
+  const Held now = held();
+  AllocatorStats stats;
+  stats.limit = Bytes{limit_.load()};
+  stats.device = now.reserved;
+  stats.live = now.allocated;
+  stats.cached = saturating_sub(now.reserved, now.allocated);
+  const auto theirs = allocator_.getDeviceStats(static_cast<c10::DeviceIndex>(options_.device));
+  stats.peak_live = Bytes{static_cast<std::uint64_t>(theirs.allocated_bytes[kAll].peak)};
+  stats.peak_device = Bytes{static_cast<std::uint64_t>(theirs.reserved_bytes[kAll].peak)};
+  stats.allocations = static_cast<std::uint64_t>(theirs.allocation[kAll].allocated);
+  stats.frees = static_cast<std::uint64_t>(theirs.allocation[kAll].freed);
+  stats.out_of_memory = static_cast<std::uint64_t>(theirs.num_ooms);
+  stats.given_back = Bytes{given_back_.load()};
+  stats.deferred = saturating_sub(now.reserved, stats.limit);
+  const MutexLock lock(mutex_);
+  if (!stats.deferred.is_zero()) stats.deferred_reason = reason_;
+  return stats;
+}
+
+}  // namespace commensal
