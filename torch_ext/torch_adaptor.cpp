@@ -18,6 +18,7 @@
 #include "torch_ext/op_callback.h"
 #include "torch_ext/op_sampler.h"
 #include "torch_ext/range_callback.h"
+#include "torch_ext/region.h"
 #include "torch_ext/runtime/session.h"
 
 #define COMMENSAL_EXPORT __attribute__((visibility("default")))
@@ -76,6 +77,7 @@ void install_all(Session& session) {
   install_range_callback(session);
   install_op_callback(session);
   install_op_sampler(session);
+  session.on_region(&current_tag);
   session.on_thread_count(&at::get_num_threads, &at::set_num_threads);
   ::pthread_atfork(&prepare_for_fork, &release_parent, &disarm_child);
 }

@@ -25,7 +25,7 @@ json empty_stats() {
             "reason": "", "malformed_frames_total": 0},
     "memory": {"policy": "", "limit_bytes": null, "min_bytes": 0, "max_bytes": null, "device_bytes": 0,
                "host_bytes": 0, "host_touched_bytes": 0, "parked_bytes": 0, "dropped_bytes": 0,
-               "tags": [], "cached_bytes": 0,
+               "tags": [], "kept_bytes": 0, "kept": [], "delegated_bytes": 0, "cached_bytes": 0,
                "live_bytes": 0, "peak_live_bytes": 0, "peak_device_bytes": 0, "wanted_bytes": 0,
                "moved_bytes_total": 0, "moved_out_bytes_total": 0, "moved_ahead_bytes_total": 0, "moved_in_bytes_total": 0,
                "given_back_bytes_total": 0, "deferred_bytes": 0, "deferred_reason": "",

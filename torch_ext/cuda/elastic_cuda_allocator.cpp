@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <set>
 #include <stdexcept>
 
 namespace commensal {
@@ -17,6 +18,7 @@ using c10::CachingAllocator::format_size;
 
 std::atomic<ElasticCudaAllocator*> g_allocator{nullptr};
 constexpr const char* kGiveUpCache = "commensal_give_up_cache";
+constexpr const char* kTold = "a library that registers memory was told of it";
 
 c10::Device cuda_device(int index) {
   return {c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index)};
@@ -80,6 +82,9 @@ struct ElasticCudaAllocator::Device {
   std::atomic<std::uint64_t> cap{UINT64_MAX};  // of what is reserved, by the program
   std::atomic<std::int64_t> out_of_memory{0};
   std::atomic<std::int64_t> retries{0};
+
+  Mutex told_mutex;
+  std::set<const std::byte*> told COMMENSAL_GUARDED_BY(told_mutex);  // chunks, to who registers them
 };
 
 ElasticCudaAllocator::ElasticCudaAllocator(Base& native, CudaCalls& calls, DeviceMemory& memory)
@@ -406,7 +411,7 @@ std::pair<std::size_t, std::size_t> ElasticCudaAllocator::getMemoryInfo(c10::Dev
   const Device* const own = known(device);
   if (own == nullptr) return {free, total};
   const AllocatorStats stats = own->memory.stats();
-  const Bytes held = stats.device + stats.host_touched;
+  const Bytes held = stats.device + stats.host_touched + stats.outside;
   const std::uint64_t room = saturating_sub(stats.limit, held).count();
   return {std::min<std::uint64_t>(free, room), std::min<std::uint64_t>(total, stats.limit.count())};
 }
@@ -438,6 +443,9 @@ void ElasticCudaAllocator::note_delegate(int device) {
   note(own->counters.requested_bytes, theirs.requested_bytes);
   note(own->counters.active, theirs.active);
   note(own->counters.active_bytes, theirs.active_bytes);
+  constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  const std::int64_t held = theirs.reserved_bytes[kAll].current;
+  memory_.delegated(device, Bytes{static_cast<std::uint64_t>(std::max<std::int64_t>(held, 0))});
 }
 
 ElasticCudaAllocator::DeviceStats ElasticCudaAllocator::getDeviceStats(c10::DeviceIndex device) {
@@ -509,6 +517,7 @@ ElasticCudaAllocator::SnapshotInfo ElasticCudaAllocator::snapshot(c10::MempoolId
   SnapshotInfo all = native().snapshot(pool, include_traces);
   if (pool != c10::MempoolId_t{0, 0}) return all;
   each_device([&](Device& device) {
+    if (tracked_.load(std::memory_order_acquire)) keep_told(device);
     append_segments(device, all.segments);
     if (!include_traces) return;
     const auto at = static_cast<std::size_t>(device.index);
@@ -520,6 +529,21 @@ ElasticCudaAllocator::SnapshotInfo ElasticCudaAllocator::snapshot(c10::MempoolId
     });
   });
   return all;
+}
+
+// Who follows segments (NCCL, with TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK) registers those
+// that a snapshot shows, by their addresses: what lies there must stay from now on. New segments of
+// ours are not told of, so nobody registers them.
+void ElasticCudaAllocator::keep_told(Device& device) {
+  std::vector<AddressRange> fresh;
+  for (const SegmentMap& map : device.memory.memory_map(false)) {
+    for (const ChunkResidency& chunk : map.chunks) {
+      const MutexLock lock(device.told_mutex);
+      if (!device.told.insert(chunk.address).second) continue;
+      fresh.push_back({const_cast<std::byte*>(chunk.address), chunk.size});
+    }
+  }
+  for (const AddressRange& chunk : fresh) device.memory.keep_in_place(chunk, kTold);
 }
 
 // PyTorch wants the blocks of a segment to add up to it, so each run of chunks is one.
@@ -609,6 +633,7 @@ void ElasticCudaAllocator::attachAllocatorTraceTracker(
   {
     const MutexLock lock(mutex_);
     trackers_.push_back(tracker);
+    tracked_.store(true, std::memory_order_release);
     each_device([&](Device& device) { device.history.track(tracker); });
   }
   native().attachAllocatorTraceTracker(std::move(tracker));

@@ -97,6 +97,7 @@ class ElasticCudaAllocator final : public ForwardingAllocator {
   [[noreturn]] void raise_out_of_memory(Device& device, Bytes size, const std::string& why);
   void note_delegate(int device);
   void note_delegate();
+  static void keep_told(Device& device);
   void append_segments(Device& device,
                        std::vector<c10::CachingDeviceAllocator::SegmentInfo>& segments);
   void report(const Device& device, void* block, std::int64_t change) const;
@@ -110,6 +111,7 @@ class ElasticCudaAllocator final : public ForwardingAllocator {
   std::array<std::atomic<bool>, kMostDevices> refused_{};
   std::atomic<std::size_t> highest_{0};  // one above the highest device
   std::atomic<bool> enabled_{true};
+  std::atomic<bool> tracked_{false};  // somebody follows segments, to register them
 
   Mutex mutex_;  // what comes for devices that do not exist yet, and their making
   AllocationHistory::Settings history_ COMMENSAL_GUARDED_BY(mutex_);

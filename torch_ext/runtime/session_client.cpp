@@ -365,7 +365,8 @@ void Session::Impl::park_if_asked(TimePoint now) {
   if ((stats.device + stats.host).is_zero()) return;
   const Moving here(*this);
   try {
-    (void)allocator.park();
+    const InItsStead acts(*this);
+    move_and([&] { (void)allocator.park(); });
   } catch (const std::exception& error) {
     note(std::string("parking failed: ") + error.what());
   }
@@ -437,6 +438,7 @@ StatisticsView Session::Impl::view() const {
   view.memory = allocator.stats();
   view.memory_policy = to_string(config.memory_policy);
   view.tags = allocator.tags();
+  view.kept = allocator.kept_in_place();
   view.memory_min = config.memory.min;
   view.memory_max = limits.own_max();
   view.revision = limits.revision();

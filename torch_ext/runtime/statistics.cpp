@@ -44,6 +44,14 @@ json tags_json(const std::vector<TagResidency>& tags) {
   return all;
 }
 
+json kept_json(const std::vector<KeptMemory>& kept) {
+  json all = json::array();
+  for (const KeptMemory& memory : kept) {
+    all.push_back({{"reason", memory.why}, {"bytes", memory.bytes.count()}});
+  }
+  return all;
+}
+
 json memory_json(const StatisticsView& view) {
   const AllocatorStats& m = view.memory;
   return {{"policy", view.memory_policy},
@@ -56,6 +64,9 @@ json memory_json(const StatisticsView& view) {
           {"parked_bytes", m.parked.count()},
           {"dropped_bytes", m.dropped.count()},
           {"tags", tags_json(view.tags)},
+          {"kept_bytes", m.kept.count()},
+          {"kept", kept_json(view.kept)},
+          {"delegated_bytes", m.outside.count()},
           {"cached_bytes", m.cached.count()},
           {"live_bytes", m.live.count()},
           {"peak_live_bytes", m.peak_live.count()},

@@ -38,6 +38,7 @@ struct StatisticsView {
   AllocatorStats memory;
   std::string_view memory_policy;
   std::vector<TagResidency> tags;
+  std::vector<KeptMemory> kept;
   Bytes memory_min;
   std::optional<Bytes> memory_max;
   Bytes wanted;
