@@ -179,8 +179,11 @@ TEST_F(ElasticKeptTest, WhatOthersHoldCountsAgainstTheLimit) {
 }
 
 TEST_F(ElasticKeptTest, OutOfMemoryNamesWhatOthersHold) {
-  MovingSource source(FakeMemorySource::Options{.host_capacity = 0_B});
-  ElasticAllocator small(source, {.limit = 8_MiB});
+  MovingSource source;
+  source.fake().set_capacity(Tier::kHost, 0_B);
+  ElasticAllocatorOptions options;
+  options.limit = 8_MiB;
+  ElasticAllocator small(source, options);
   small.count_outside(6_MiB);
   try {
     (void)small.allocate(4_MiB);

@@ -5,6 +5,7 @@ AntMan's policy. Real jobs on the simulated driver, whose kernels do nothing and
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +23,7 @@ MIB = 1 << 20
 
 # What the jobs share: tensors with a content of their own, and what is told of memory.
 JOB = """
-import json, sys, time, torch, commensal
+import json, os, subprocess, sys, time, torch, commensal
 MIB = 1 << 20
 class Held:
     def __init__(self, mib, value):
@@ -44,7 +45,7 @@ def error(call):
         return f"{type(problem).__name__}: {problem}"
     return None
 def limit(size):
-    """Sets a limit; a busy machine may need several safe points for it."""
+    # A busy machine may need several safe points for it.
     patience = time.monotonic() + 60
     stays = ("stays where it is", "others in the process", "live memory stays", "a collective")
     while True:
@@ -290,6 +291,15 @@ stream.wait_stream(torch.cuda.current_stream())
 with torch.cuda.graph(graph, stream=stream):
     captured = torch.zeros(24 * MIB, dtype=torch.uint8, device="cuda")
 facts["before"] = memory("device", "delegated")
+kept = commensal.keep_resident(held[0].tensor, reason="RDMA")
+patience = time.monotonic() + 60
+while time.monotonic() < patience:  # until the coordinator has heard of it
+    command = [os.path.join(os.path.dirname(sys.executable), "commensal"), "status", "script"]
+    text = subprocess.run(command, capture_output=True, text=True).stdout
+    facts["status"] = [line for line in text.splitlines() if "not elastic" in line]
+    if facts["status"] and "kept" in facts["status"][0]:
+        break
+kept.release()
 ticket = limit("80MiB")
 facts["shrunk"] = memory("device", "host", "delegated")
 facts["complete"] = [ticket.deferred_bytes, ticket.reason]
@@ -315,6 +325,9 @@ facts["whole"] = [one.whole() for one in (*held, more)]
     )
     delegated = facts["before"]["delegated"]
     assert delegated >= 56
+    [status] = facts["status"]
+    assert "16 MiB kept: RDMA; " in status
+    assert f"{delegated} MiB of PyTorch's own allocator: graphs and pools" in status
     assert facts["shrunk"]["delegated"] == delegated
     assert facts["shrunk"]["device"] <= 80 - delegated
     assert facts["complete"] == [0, ""]
@@ -368,7 +381,7 @@ facts["moved"] = commensal.stats()["memory"]["moved_bytes_total"]
 
 # Rank 1 comes to the collective when rank 0 has tried to move memory meanwhile.
 RANKS = """
-import os, torch.distributed as dist
+import torch.distributed as dist
 dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}/ranks",
                         rank=int(os.environ["RANK"]), world_size=2)
 held = [Held(16, float(i)) for i in range(4)]
@@ -425,7 +438,7 @@ def test_nothing_moves_while_a_collective_is_outstanding(world: World) -> None:
     for process in ranks:
         out, errors = process.communicate(timeout=120)
         assert process.returncode == 0, errors
-        facts.append(json_of(out))
+        facts.append(json.loads(out.splitlines()[-1]))
     assert facts[0]["meanwhile"][0] >= 48
     assert facts[0]["meanwhile"][1] == "a collective is outstanding"
     assert facts[0]["afterwards"]["device"] <= 16  # the twin: once it is done, the same memory goes
@@ -434,8 +447,43 @@ def test_nothing_moves_while_a_collective_is_outstanding(world: World) -> None:
         assert rank["sum"] == [2.0]
 
 
-def json_of(out: str) -> dict[str, Any]:
-    import json
-
-    found: dict[str, Any] = json.loads(out.splitlines()[-1])
-    return found
+def test_an_idle_job_is_parked_off_a_gpu_and_back_at_its_next_op(job: Run) -> None:
+    facts = job(
+        """
+held = [Held(16, float(i)) for i in range(4)]
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    captured = torch.zeros(MIB, device="cuda")
+busy = memory()
+free = torch.cuda.mem_get_info()[0]
+def rests():
+    patience = time.monotonic() + 90
+    while time.monotonic() < patience:
+        time.sleep(0.5)  # seldom: to look is work, too
+        if commensal.stats()["activity"]["state"] == "parked":
+            return True
+    return False
+facts["rests"] = [rests()]
+facts["parked"] = memory()
+facts["freed"] = torch.cuda.mem_get_info()[0] - free >> 20
+held[0].tensor.add_(0)
+facts["back"] = [memory()["device"] >= busy["device"], memory()["parked"]]
+facts["whole"] = [one.whole() for one in held]
+facts["rests"].append(rests())
+graph.replay()  # no op of PyTorch
+torch.cuda.synchronize()
+patience = time.monotonic() + 60
+while memory()["parked"] and time.monotonic() < patience:
+    time.sleep(0.02)
+facts["back by a graph"] = memory()["device"] >= busy["device"]
+facts["whole again"] = [one.whole() for one in held]
+""",
+        *("--park-idle", "1s"),
+    )
+    assert facts["rests"] == [True, True]
+    assert facts["parked"]["device"] == 0
+    assert facts["parked"]["parked"] >= 64
+    assert facts["freed"] >= 64
+    assert facts["back"] == [True, 0]
+    assert facts["back by a graph"]
+    assert facts["whole"] == facts["whole again"] == [True] * 4

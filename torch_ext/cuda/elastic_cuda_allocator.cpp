@@ -389,6 +389,7 @@ void ElasticCudaAllocator::emptyCache(c10::MempoolId_t pool) {
     give_up_cache();
   }
   native().emptyCache(pool);
+  note_delegate();
 }
 
 void ElasticCudaAllocator::enable(bool value) {

@@ -212,6 +212,12 @@ def describe_job(record: Record) -> str:
             )
         )
         rows.append(("memory", f"{used}; limit {_limit(memory)}"))
+        if memory.get("kept_bytes") or memory.get("delegated_bytes"):
+            kept = [f"{format_bytes(e['bytes'])} kept: {e['reason']}" for e in memory.get("kept", [])]
+            if memory.get("delegated_bytes"):
+                own = format_bytes(memory["delegated_bytes"])
+                kept.append(f"{own} of PyTorch's own allocator: graphs and pools")
+            rows.append(("not elastic", "; ".join(kept)))
         if memory.get("deferred_bytes"):
             deferred = format_bytes(memory["deferred_bytes"])
             rows.append(("deferred", _with_reason(deferred, memory.get("deferred_reason"))))
