@@ -115,9 +115,9 @@ using PressureHandler = std::function<std::string(Bytes needed)>;
 /// it. Live chunks move between the tiers without changing address.
 ///
 /// Safe points: the limit holds at each return of `safe_point` and of `set_limit`: resident bytes
-/// (`device + host_touched + outside`) <= limit + deferred, and `deferred_reason` says why not less.
-/// Thread safety: any member may be called from any thread. Two locks: one for blocks (never held
-/// while the source runs long calls) and one for moves, taken in the order moves -> blocks.
+/// (`device + host_touched + outside`) <= limit + deferred, and `deferred_reason` says why not
+/// less. Thread safety: any member may be called from any thread. Two locks: one for blocks (never
+/// held while the source runs long calls) and one for moves, taken in the order moves -> blocks.
 /// Fork: after `install_fork_handlers`, a child sees a snapshot of all blocks; in it `allocate`
 /// serves from the C heap, frees of the parent's blocks do nothing, everything else is inert.
 class ElasticAllocator {

@@ -205,7 +205,9 @@ std::size_t ElasticCore::release_run(std::span<const ChunkRef> run) {
     const MutexLock lock(blocks_);
     BlockPool& pool = pools_[run.front().segment->pool];
     for (const ChunkRef& chunk : run) {
-      if (chunk->moving || chunk->kept != 0 || chunk->used != 0 || !pool.is_free(*chunk.segment, chunk.index)) break;
+      if (chunk->moving || chunk->kept != 0 || chunk->used != 0 ||
+          !pool.is_free(*chunk.segment, chunk.index))
+        break;
       try {
         carved.push_back(pool.carve(*chunk.segment, chunk.index));
       } catch (const std::bad_alloc&) {

@@ -28,8 +28,8 @@ from commensal._api import (
     stats,
     step,
 )
-from commensal._registered import Registered, keep_resident
 from commensal._regions import TagTicket, drop_tag, park_tag, region, wake_tag
+from commensal._registered import Registered, keep_resident
 
 __version__ = "0.1.0"
 

@@ -64,9 +64,7 @@ class Registered:
         self.release()
 
 
-def keep_resident(
-    *tensors: torch.Tensor, reason: str = "registered by the program"
-) -> Registered:
+def keep_resident(*tensors: torch.Tensor, reason: str = "registered by the program") -> Registered:
     """Keep tensors on the device, and mapped as they are, while something outside relies on that.
 
     For whoever hands memory to what goes around PyTorch: registers it with a network card or a

@@ -278,7 +278,7 @@ facts["calls"] = calls
     assert facts["nothing kept"]["kept"] == 0
 
 
-def test_p25_graphs_and_pools_stay_count_against_the_limit_and_are_told(job: Run) -> None:
+def test_p25_p28_graphs_and_pools_stay_count_against_the_limit_and_are_told(job: Run) -> None:
     facts = job(
         """
 held = [Held(16, 1.0) for _ in range(4)]
@@ -289,7 +289,8 @@ graph = torch.cuda.CUDAGraph()
 stream = torch.cuda.Stream()
 stream.wait_stream(torch.cuda.current_stream())
 with torch.cuda.graph(graph, stream=stream):
-    captured = torch.zeros(24 * MIB, dtype=torch.uint8, device="cuda")
+    captured = torch.empty(6 * MIB, device="cuda")
+    captured[: 4 * MIB].copy_(held[1].tensor)
 facts["before"] = memory("device", "delegated")
 kept = commensal.keep_resident(held[0].tensor, reason="RDMA")
 patience = time.monotonic() + 60
@@ -303,9 +304,10 @@ kept.release()
 ticket = limit("80MiB")
 facts["shrunk"] = memory("device", "host", "delegated")
 facts["complete"] = [ticket.deferred_bytes, ticket.reason]
+ticket = limit("40MiB")
 graph.replay()
 torch.cuda.synchronize()
-ticket = limit("40MiB")
+facts["replayed"] = torch.equal(captured[: 4 * MIB].cpu(), held[1].value)
 facts["below"] = memory("device", "delegated")
 facts["deferred"] = [ticket.deferred_bytes >> 20, ticket.reason]
 more = Held(16, 2.0)  # on the slower tier
@@ -313,7 +315,14 @@ facts["more"] = memory("device")
 facts["free"] = torch.accelerator.memory.get_memory_info()[0]
 facts["summary"] = [line for line in commensal.memory_summary().splitlines() if "graphs" in line]
 del pooled, pool
-torch.cuda.empty_cache()
+unused = torch.cuda.CUDAGraph()
+with torch.cuda.graph(unused, stream=stream):
+    scratch = torch.empty(8 * MIB, device="cuda")
+before = memory("delegated")["delegated"]
+del scratch, unused
+torch.cuda.synchronize()
+limit("32MiB")  # P27: what PyTorch keeps for nothing goes, too
+facts["for nothing"] = [before, memory("delegated")["delegated"]]
 limit("512MiB")
 patience = time.monotonic() + 60
 while memory("host")["host"] and time.monotonic() < patience:
@@ -336,9 +345,12 @@ facts["whole"] = [one.whole() for one in (*held, more)]
     assert facts["deferred"][1] == f"others in the process hold {delegated} MiB"
     assert facts["more"]["device"] == 0
     assert facts["free"] == 0
+    assert facts["replayed"]  # the pool is where it was, and what it reads is found
     assert f"{delegated} MiB" in facts["summary"][0]
     assert facts["grown"]["host"] == 0
     assert facts["grown"]["device"] >= 80  # the twin: with the pool gone there is room again
+    before, after = facts["for nothing"]
+    assert before - after >= 32
     assert facts["grown"]["delegated"] <= delegated - 32
     assert facts["whole"] == [True] * 5
 

@@ -84,7 +84,8 @@ struct ElasticCudaAllocator::Device {
   std::atomic<std::int64_t> retries{0};
 
   Mutex told_mutex;
-  std::set<const std::byte*> told COMMENSAL_GUARDED_BY(told_mutex);  // chunks, to who registers them
+  std::set<const std::byte*> told
+      COMMENSAL_GUARDED_BY(told_mutex);  // chunks, to who registers them
 };
 
 ElasticCudaAllocator::ElasticCudaAllocator(Base& native, CudaCalls& calls, DeviceMemory& memory)

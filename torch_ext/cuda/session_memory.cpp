@@ -3,8 +3,8 @@
 #include "torch_ext/cuda/session_memory.h"
 
 #include <atomic>
-#include <exception>
 #include <chrono>
+#include <exception>
 #include <memory>
 #include <string>
 #include <thread>

@@ -529,10 +529,13 @@ void Session::touch() noexcept {
 }
 
 void Session::on_pressure(PressureHandler help) {
-  impl_->allocator.on_pressure([impl = impl_.get(), help = std::move(help)](Bytes needed) {
-    const std::string helped = help(needed);
+  auto shared = std::make_shared<const PressureHandler>(std::move(help));
+  impl_->allocator.on_pressure([impl = impl_.get(), shared](Bytes needed) {
+    const std::string helped = (*shared)(needed);
     return helped + "; " + impl->ask_for_memory(needed);
   });
+  const MutexLock lock(impl_->mutex);
+  impl_->helper.swap(shared);
 }
 
 void Session::step() noexcept {

@@ -189,8 +189,8 @@ class Session {
       const std::function<std::unique_ptr<DeviceQueue>(std::atomic<std::uint64_t>& done)>& make);
   /// Adds a line for people to `memory.notes` of the statistics.
   void note(const std::string& line);
-  /// Called when memory is short, before the coordinator is asked: gives back what others hold on
-  /// the device for nothing, and says in words what came of it.
+  /// Called when memory is short, before the coordinator is asked, and when a limit falls: gives
+  /// back what others hold on the device for nothing, and says in words what came of it.
   void on_pressure(PressureHandler help);
 
   // --- for users ---------------------------------------------------------------------------

@@ -110,11 +110,13 @@ void Session::Impl::bring_back(TimePoint now) {
   // What was given away meanwhile has to be asked for; nobody waits for the answer.
   const AllocatorStats stats = allocator.stats();
   const Bytes held = held_by(stats);
-  if (const auto limit = limits.effective(); limit && *limit < stats.live + stats.outside && client.connected()) {
-    client.post(wire::AskMemory{.job_id = config.job_id.str(),
-                                .pid = ::getpid(),
-                                .needed_bytes = saturating_sub(stats.live + stats.outside, held).count(),
-                                .held_bytes = held.count()});
+  if (const auto limit = limits.effective();
+      limit && *limit < stats.live + stats.outside && client.connected()) {
+    client.post(
+        wire::AskMemory{.job_id = config.job_id.str(),
+                        .pid = ::getpid(),
+                        .needed_bytes = saturating_sub(stats.live + stats.outside, held).count(),
+                        .held_bytes = held.count()});
   }
   bring_more_back();
 }

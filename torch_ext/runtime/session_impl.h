@@ -81,9 +81,12 @@ struct Session::Impl final : public ClientHost {
   void step_ended() noexcept;
   void publish_step(Duration last) noexcept;
   void safe_point() noexcept;
+  /// Has others in the process give back what they hold of the device for nothing, if that is above
+  /// a limit together with what is ours: before live memory moves for it.
+  void relieve(Bytes limit);
   /// Tells whether the caller is between two ops of the job: it is the thread that trains, or acts
-  /// in its stead while ops wait at the gate. Before the first step that is taken to be the process's
-  /// first thread.
+  /// in its stead while ops wait at the gate. Before the first step that is taken to be the
+  /// process's first thread.
   [[nodiscard]] static bool between_ops() noexcept;
   void become_rank(int new_rank, int new_world_size);
   void use_device(std::string id);
@@ -92,8 +95,8 @@ struct Session::Impl final : public ClientHost {
   /// Runs `work`, which may wait, with the GIL released.
   template <typename Work>
   void release_and(Work work);
-  /// Runs `work`, which moves memory: on a GPU with the GIL held, so that the program's other Python
-  /// threads give the device no work meanwhile.
+  /// Runs `work`, which moves memory: on a GPU with the GIL held, so that the program's other
+  /// Python threads give the device no work meanwhile.
   template <typename Work>
   void move_and(Work work);
   /// Returns what came of it, in words.
@@ -193,10 +196,10 @@ struct Session::Impl final : public ClientHost {
   std::atomic<const void*> training_thread{nullptr};  // ran the last step; see this_thread()
   std::atomic<std::int64_t> last_safe_point_ns{0};
   std::atomic<bool> in_optimizer{false};
-  std::atomic<int> moving{0};        // threads inside of a safe point; see Moving
-  std::atomic<bool> ended{false};    // shutdown was called
-  std::atomic<bool> resting{false};  // parked because it was idle
-  std::atomic<bool> op_came{false};  // since then
+  std::atomic<int> moving{0};                      // threads inside of a safe point; see Moving
+  std::atomic<bool> ended{false};                  // shutdown was called
+  std::atomic<bool> resting{false};                // parked because it was idle
+  std::atomic<bool> op_came{false};                // since then
   std::atomic<const void*> in_its_stead{nullptr};  // the thread that acts for the one that trains
 
   // The client thread's own.
@@ -231,6 +234,7 @@ struct Session::Impl final : public ClientHost {
   ShareBounds share COMMENSAL_GUARDED_BY(mutex);
   std::string reason COMMENSAL_GUARDED_BY(mutex);  // what the coordinator said last
   std::vector<std::string> notes COMMENSAL_GUARDED_BY(mutex);
+  std::shared_ptr<const PressureHandler> helper COMMENSAL_GUARDED_BY(mutex);
   bool in_idle_class COMMENSAL_GUARDED_BY(mutex) = false;
   std::string idle_class_reason COMMENSAL_GUARDED_BY(mutex);
   WantedMemory wanted COMMENSAL_GUARDED_BY(mutex);
@@ -250,8 +254,8 @@ struct Session::Impl final : public ClientHost {
   CoordinatorClient client;  // last: its thread uses everything above
 };
 
-/// What counts against a limit: bytes on the device, those of the slower tier that were touched, and
-/// what PyTorch's own allocator holds.
+/// What counts against a limit: bytes on the device, those of the slower tier that were touched,
+/// and what PyTorch's own allocator holds.
 [[nodiscard]] inline Bytes held_by(const AllocatorStats& stats) noexcept {
   return stats.device + stats.host_touched + stats.outside;
 }
@@ -268,8 +272,8 @@ class Session::Impl::Moving {
   Impl& session_;
 };
 
-/// While it lives, memory of a GPU may move on the calling thread: ops of the job pass its gate, and
-/// wait there while that is closed or held. On a host memory moves on any thread.
+/// While it lives, memory of a GPU may move on the calling thread: ops of the job pass its gate,
+/// and wait there while that is closed or held. On a host memory moves on any thread.
 class Session::Impl::InItsStead {
  public:
   explicit InItsStead(Impl& session) noexcept;

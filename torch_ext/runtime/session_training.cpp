@@ -195,6 +195,7 @@ void Session::Impl::safe_point() noexcept {
   try {
     std::optional<LimitTicket> ticket;
     const auto move = [&] { ticket = allocator.safe_point(); };
+    relieve(limits.effective().value_or(Bytes{UINT64_MAX}));
     if (on_host()) {
       release_and(move);
     } else {
@@ -207,6 +208,18 @@ void Session::Impl::safe_point() noexcept {
   equip_threads(true);
   if (allocator.work_pending()) mover.wake();
   last_safe_point_ns.store(clock.now().time_since_epoch().count(), kRelaxed);
+}
+
+void Session::Impl::relieve(Bytes limit) {
+  if (on_host() || !between_ops()) return;
+  const AllocatorStats stats = allocator.stats();
+  if (stats.outside.is_zero() || held_by(stats) <= limit) return;
+  std::shared_ptr<const PressureHandler> help;
+  {
+    const MutexLock lock(mutex);
+    help = helper;
+  }
+  if (help != nullptr) (void)(*help)(saturating_sub(held_by(stats), limit));
 }
 
 std::string Session::Impl::ask_for_memory(Bytes needed) noexcept {
@@ -290,6 +303,7 @@ LimitTicket Session::Impl::set_memory_limit(Bytes max) {
   LimitTicket ticket;
   {
     const Moving now(*this);
+    if (here) relieve(max);
     move_and([&] { ticket = limits.set_own(max, here); });
   }
   mover.wake();

@@ -389,11 +389,37 @@ TEST_F(OfferedMemoryTest, MovesWithThePythonLockHeldWhoeverAsks) {
   session.may_move({static_cast<std::byte*>(plain), 8_MiB}, "RDMA");
   // The twin: where no live memory may move, nobody waits for the lock.
   const int taken = g_lock_taken;
-  std::thread([&] { (void)session.allocator().post_limit(8_MiB), session.wake_tag("weights"); })
-      .join();
+  std::thread([&] {
+    (void)session.allocator().post_limit(8_MiB), session.wake_tag("weights");
+  }).join();
   EXPECT_EQ(g_lock_taken, taken);
   EXPECT_TRUE(session.allocator().deallocate(plain));
   EXPECT_TRUE(session.allocator().deallocate(tagged));
+  session.shutdown();
+}
+
+TEST_F(OfferedMemoryTest, P27_WhatOthersHoldForNothingGoesBeforeLiveMemoryMoves) {
+  Session& session = start();
+  void* const block = session.allocator().allocate(8_MiB);
+  int asked = 0;
+  session.on_pressure([&](Bytes needed) {
+    EXPECT_EQ(needed, 4_MiB);
+    ++asked;
+    session.allocator().count_outside({});
+    return std::string();
+  });
+  session.allocator().count_outside(8_MiB);
+  (void)session.set_memory_limit(16_MiB);
+  EXPECT_EQ(asked, 0) << "it fits";
+  EXPECT_TRUE(session.set_memory_limit(12_MiB).complete());
+  EXPECT_EQ(asked, 1);
+  EXPECT_TRUE(session.allocator().stats().moved_out.is_zero());
+  // The twin: what they need they keep, and live memory moves.
+  session.on_pressure([&](Bytes) { return std::string(); });
+  session.allocator().count_outside(8_MiB);
+  EXPECT_TRUE(session.set_memory_limit(12_MiB).complete());
+  EXPECT_EQ(session.allocator().stats().moved_out, 4_MiB);
+  EXPECT_TRUE(session.allocator().deallocate(block));
   session.shutdown();
 }
 
