@@ -98,6 +98,12 @@ class DeferredSource final : public MemorySource {
   void end_copy(CopyTicket ticket) noexcept override {
     if (MemorySource* const source = made()) source->end_copy(ticket);
   }
+  void keep_in_place(AddressRange range) override {
+    if (MemorySource* const source = made()) source->keep_in_place(range);
+  }
+  void may_move(AddressRange range) override {
+    if (MemorySource* const source = made()) source->may_move(range);
+  }
   [[nodiscard]] MoveRisk move_risk() override {
     MemorySource* const source = made();
     MoveRisk risk = risk_ == nullptr ? MoveRisk{} : risk_();

@@ -42,6 +42,14 @@ LimitTicket ElasticAllocator::park(bool until_grow) { return impl_->park(until_g
 AheadReport ElasticAllocator::work_ahead(Bytes most) { return impl_->work_ahead(most); }
 void ElasticAllocator::expect_work_ahead(bool on) noexcept { impl_->expect_work_ahead(on); }
 Bytes ElasticAllocator::release_cached() { return impl_->release_cached(); }
+Bytes ElasticAllocator::keep_in_place(AddressRange range, std::string_view why) {
+  return impl_->keep_in_place(range, why);
+}
+void ElasticAllocator::may_move(AddressRange range, std::string_view why) {
+  impl_->may_move(range, why);
+}
+std::vector<KeptMemory> ElasticAllocator::kept_in_place() const { return impl_->kept_in_place(); }
+void ElasticAllocator::count_outside(Bytes held) noexcept { impl_->count_outside(held); }
 void ElasticAllocator::step_ended() noexcept { impl_->step_ended(); }
 bool ElasticAllocator::work_pending() const noexcept { return impl_->work_pending(); }
 

@@ -55,6 +55,8 @@ struct AllocatorStats {
   Bytes host_touched;  ///< of `host`: resident because touched again; counts against the limit
   Bytes parked;        ///< saved, no physical memory
   Bytes dropped;       ///< addresses of blocks whose content was given up; no memory at all
+  Bytes kept;          ///< of `device`: stays where it is, see `keep_in_place`
+  Bytes outside;       ///< held by others in the process, see `count_outside`
   Bytes live;          ///< blocks handed out (as asked, before rounding)
   Bytes cached;        ///< device bytes that no live block uses
   Bytes peak_live;
@@ -100,6 +102,12 @@ struct FreedBlock {
   Bytes size;  ///< rounded
 };
 
+/// Memory that stays where it is, and why.
+struct KeptMemory {
+  std::string why;
+  Bytes bytes;
+};
+
 /// See `ElasticAllocator::on_pressure`.
 using PressureHandler = std::function<std::string(Bytes needed)>;
 
@@ -107,9 +115,9 @@ using PressureHandler = std::function<std::string(Bytes needed)>;
 /// it. Live chunks move between the tiers without changing address.
 ///
 /// Safe points: the limit holds at each return of `safe_point` and of `set_limit`: resident bytes
-/// (`device + host_touched`) <= limit + deferred, and `deferred_reason` says why not less.
-/// Thread safety: any member may be called from any thread. Two locks: one for blocks (never held
-/// while the source runs long calls) and one for moves, taken in the order moves -> blocks.
+/// (`device + host_touched + outside`) <= limit + deferred, and `deferred_reason` says why not
+/// less. Thread safety: any member may be called from any thread. Two locks: one for blocks (never
+/// held while the source runs long calls) and one for moves, taken in the order moves -> blocks.
 /// Fork: after `install_fork_handlers`, a child sees a snapshot of all blocks; in it `allocate`
 /// serves from the C heap, frees of the parent's blocks do nothing, everything else is inert.
 class ElasticAllocator {
@@ -170,6 +178,22 @@ class ElasticAllocator {
   LimitTicket park(bool until_grow = false);
   /// Gives back chunks without live blocks (torch's `empty_cache`). Returns bytes.
   Bytes release_cached();
+
+  /// Keeps what lies at a range of addresses on the device, and mapped as it is, because somebody
+  /// outside relies on that memory: a library that registered it with a network card, say. Until
+  /// `may_move` of the same range and reason no limit, tag or release touches its chunks. What is
+  /// on the slower tier comes back first. Call between ops. `why` is for people.
+  /// @return bytes of whole chunks; zero: nothing of ours lies there, and `may_move` is not due.
+  /// @throws SourceError if something cannot come back; then nothing is kept.
+  Bytes keep_in_place(AddressRange range, std::string_view why);
+  /// Ends the newest `keep_in_place` of that range and reason.
+  /// @throws std::logic_error if there is none.
+  void may_move(AddressRange range, std::string_view why);
+  /// Returns the bytes that are kept, by reason; a chunk counts for the first that keeps it.
+  [[nodiscard]] std::vector<KeptMemory> kept_in_place() const;
+  /// Notes how much of the device others in this process hold. It counts against the limit, and
+  /// nothing here moves it.
+  void count_outside(Bytes held) noexcept;
 
   /// A step of the training ended: what dies from now on outlived the step it was born in, unless
   /// it is born from now on too. Guesses of lifetimes learn from this.

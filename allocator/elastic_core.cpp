@@ -390,6 +390,9 @@ void ElasticCore::out_of_memory(Bytes size, const Tried& tried) {
   message += most == Bytes{UINT64_MAX} ? ", no limit" : ", limit " + to_string(most);
   message +=
       ", in use " + to_string(ledger_.on_device()) + " (live " + to_string(lanes_.live()) + ")";
+  if (!ledger_.outside.is_zero()) {
+    message += ", of it by others in the process " + to_string(ledger_.outside);
+  }
   const Bytes host = host_most();
   message += ", slower tier " + to_string(ledger_.on_host()) + " of ";
   message += host == Bytes{UINT64_MAX} ? "any size" : to_string(host);
@@ -585,7 +588,7 @@ void ElasticCore::set_chunk(const ChunkRef& ref, MemoryHandle handle, Tier tier)
   chunk.lazy = false;
   chunk.fresh = false;
   if (tier == Tier::kFree) chunk.trips = chunk.changed = 0;
-  if (ledger_.on_device() > totals_.peak_device) totals_.peak_device = ledger_.on_device();
+  if (ledger_.own() > totals_.peak_device) totals_.peak_device = ledger_.own();
   if (ledger_.reserved() > totals_.peak_reserved) totals_.peak_reserved = ledger_.reserved();
   if (ledger_.slow_chunks > 0) pending_.fetch_or(kSlowChunks, std::memory_order_release);
   // The limit may have fallen after room for this chunk was found.
@@ -684,7 +687,8 @@ AllocatorStats ElasticCore::stats() {
   const MutexLock lock(blocks_);
   AllocatorStats stats = totals_;
   stats.limit = limit();
-  stats.device = ledger_.on_device();
+  stats.device = ledger_.own();
+  stats.outside = ledger_.outside;
   stats.host = ledger_.host + ledger_.orphans_host;
   stats.host_touched = ledger_.touched;
   stats.parked = ledger_.parked;
@@ -700,6 +704,7 @@ AllocatorStats ElasticCore::stats() {
     }
     const bool device = chunk->tier == Tier::kDevice;
     if (device) used += Bytes{chunk->used};
+    if (chunk->kept != 0) stats.kept += chunk.size();
     ++(device ? stats.chunks_device : stats.chunks_host);
   });
   stats.cached = saturating_sub(ledger_.device, saturating_sub(used, lanes_.recent_bytes()));

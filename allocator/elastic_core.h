@@ -91,6 +91,12 @@ class ElasticCore {
   [[nodiscard]] std::vector<TagResidency> tags() COMMENSAL_EXCLUDES(moves_, blocks_);
   [[nodiscard]] std::vector<SegmentMap> memory_map(bool with_blocks) COMMENSAL_EXCLUDES(blocks_);
 
+  // kept_memory.cpp: what does not move
+  Bytes keep_in_place(AddressRange range, std::string_view why) COMMENSAL_EXCLUDES(moves_, blocks_);
+  void may_move(AddressRange range, std::string_view why) COMMENSAL_EXCLUDES(moves_, blocks_);
+  [[nodiscard]] std::vector<KeptMemory> kept_in_place() COMMENSAL_EXCLUDES(blocks_);
+  void count_outside(Bytes held) noexcept COMMENSAL_EXCLUDES(blocks_);
+
   // fork_handlers.cpp
   void install_fork_handlers();
   [[nodiscard]] bool in_child() const noexcept { return child_.load(std::memory_order_relaxed); }
@@ -157,9 +163,11 @@ class ElasticCore {
     Bytes touched;         // of host, as last measured
     Bytes orphans_device;  // no longer ours, but the source has not taken them back
     Bytes orphans_host;
+    Bytes outside;  // of the device, held by others in the process
     std::size_t slow_chunks = 0;
 
-    [[nodiscard]] Bytes on_device() const noexcept { return device + orphans_device; }
+    [[nodiscard]] Bytes own() const noexcept { return device + orphans_device; }
+    [[nodiscard]] Bytes on_device() const noexcept { return own() + outside; }
     [[nodiscard]] Bytes on_host() const noexcept { return host + parked + orphans_host; }
     [[nodiscard]] Bytes reserved() const noexcept { return device + host + parked; }
     [[nodiscard]] Bytes resident() const noexcept { return on_device() + touched; }
@@ -349,6 +357,17 @@ class ElasticCore {
   void close_ahead(Tier tier) COMMENSAL_REQUIRES(moves_);
   void abandon_ahead() noexcept COMMENSAL_REQUIRES(moves_);
   void set_moving(bool moving) noexcept COMMENSAL_REQUIRES(moves_);
+  // --- what does not move (kept_memory.cpp) --------------------------------------------------
+  struct Kept {
+    AddressRange range;
+    std::string why;
+    std::vector<ChunkRef> chunks;  // stay mapped, and so their segments
+    AddressRange whole;            // from the first chunk to the end of the last
+  };
+  [[nodiscard]] std::vector<ChunkRef> chunks_at(AddressRange range) COMMENSAL_EXCLUDES(blocks_);
+  void bring_to_device(const std::vector<ChunkRef>& chunks) COMMENSAL_REQUIRES(moves_);
+  /// What of the device stays where it is, for people; empty: nothing does.
+  [[nodiscard]] std::string kept_reason() COMMENSAL_EXCLUDES(blocks_);
   // --- tags (tagged_memory.cpp) ----------------------------------------------------------------
   struct Tag {
     std::string name;
@@ -416,6 +435,7 @@ class ElasticCore {
   Bytes lease_ COMMENSAL_GUARDED_BY(blocks_);               // what the source was told last
   std::string notes_ COMMENSAL_GUARDED_BY(blocks_);
   std::vector<Tag> tags_ COMMENSAL_GUARDED_BY(blocks_);  // tag number - 1
+  std::vector<Kept> kept_ COMMENSAL_GUARDED_BY(blocks_);
   std::shared_ptr<const PressureHandler> pressure_ COMMENSAL_GUARDED_BY(blocks_);
 };
 

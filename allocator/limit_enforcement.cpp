@@ -87,7 +87,7 @@ void ElasticCore::lease(Bytes bytes) {
 // Without a limit nobody has granted anything: what is released is to go back.
 void ElasticCore::lease_limit() {
   const Bytes most = limit();
-  lease(most == kNoLimit ? Bytes{} : most);
+  lease(most == kNoLimit ? Bytes{} : saturating_sub(most, ledger().outside));
 }
 
 // Asks how much of the slower tier is resident. A chunk that was touched comes back by itself.
@@ -153,7 +153,8 @@ Bytes ElasticCore::resident_at_peak() noexcept {
     const bool rests = chunk->used != 0 && !chunk->fresh && chunk->hot_until <= now;
     if (slow(chunk->tier) && rests) resting += saturating_sub(chunk.size(), chunk->touched);
   });
-  return saturating_sub(step_need(), resting);
+  const Bytes need = step_need();
+  return need.is_zero() ? need : saturating_sub(need, resting) + ledger_.outside;
 }
 
 ElasticCore::Snapshot ElasticCore::snapshot(std::uint64_t round) {
@@ -165,8 +166,10 @@ ElasticCore::Snapshot ElasticCore::snapshot(std::uint64_t round) {
     shot.views.push_back(
         ChunkView{chunk->tier, chunk.size(), Bytes{chunk->used}, chunk.last_use(), chunk->touched,
                   chunk->written, chunk->hot_until > now, chunk->lazy,
-                  chunk->moving || chunk->skip_round >= round || stays(*chunk), chunk->born});
+                  chunk->moving || chunk->kept != 0 || chunk->skip_round >= round || stays(*chunk),
+                  chunk->born});
     shot.views.back().fresh = chunk->fresh;
+    if (chunk->kept != 0) return;
     const bool device = chunk->tier == Tier::kDevice;
     if (chunk->used == 0 || short_lived(chunk.segment->pool)) {
       shot.soon_free += device ? chunk.size() : chunk->touched;
@@ -202,7 +205,9 @@ std::size_t ElasticCore::release_run(std::span<const ChunkRef> run) {
     const MutexLock lock(blocks_);
     BlockPool& pool = pools_[run.front().segment->pool];
     for (const ChunkRef& chunk : run) {
-      if (chunk->moving || chunk->used != 0 || !pool.is_free(*chunk.segment, chunk.index)) break;
+      if (chunk->moving || chunk->kept != 0 || chunk->used != 0 ||
+          !pool.is_free(*chunk.segment, chunk.index))
+        break;
       try {
         carved.push_back(pool.carve(*chunk.segment, chunk.index));
       } catch (const std::bad_alloc&) {
@@ -261,7 +266,7 @@ Bytes ElasticCore::release_free(Bytes need, Unused which, std::uint64_t idle_for
     flush_recent();
     const std::uint64_t now = safe_points_;
     each_chunk([&](const ChunkRef& chunk) {
-      if (chunk->used != 0 || chunk->moving) return;
+      if (chunk->used != 0 || chunk->moving || chunk->kept != 0) return;
       const bool wanted = chunk->tier == Tier::kDevice ? now - chunk->idle_since >= idle_for
                                                        : which == Unused::kEverywhere;
       if (wanted) candidates.push_back(chunk);
@@ -464,6 +469,7 @@ std::string ElasticCore::shrink_to(const ShrinkGoal& goal, TimePoint deadline) {
   if (!now.orphans_device.is_zero()) {
     return "the system has not taken back " + to_string(now.orphans_device) + " yet";
   }
+  if (std::string kept = kept_reason(); !kept.empty()) return kept;
   return "what is left could not be moved";
 }
 
@@ -659,7 +665,7 @@ LimitTicket ElasticCore::shrink(Bytes bytes) {
   retry_orphans();
   measure_touched();
   const Bytes before = ledger().resident();
-  const Bytes asked = std::min(bytes, before);
+  const Bytes asked = std::min(bytes, saturating_sub(before, ledger().outside));
   const std::string reason = shrink_to(ShrinkGoal{false, before - asked, true, false}, deadline);
   finish(reason);
   LimitTicket ticket = ticket_now();
@@ -678,7 +684,8 @@ LimitTicket ElasticCore::park(bool until_grow) {
   retry_orphans();
   measure_touched();
   const Bytes before = ledger().resident();
-  const std::string reason = shrink_to(ShrinkGoal{false, {}, true, true}, deadline);
+  const Bytes outside = ledger().outside;
+  const std::string reason = shrink_to(ShrinkGoal{false, outside, true, true}, deadline);
   {
     // What lay on the slower tier before is parked now too, unless it is being touched.
     const MutexLock lock(blocks_);
@@ -696,8 +703,9 @@ LimitTicket ElasticCore::park(bool until_grow) {
   }
   finish(reason);
   LimitTicket ticket = ticket_now();
-  ticket.deferred = ledger().resident();
-  ticket.done = saturating_sub(before, ticket.deferred);
+  const Bytes after = ledger().resident();
+  ticket.deferred = saturating_sub(after, outside);
+  ticket.done = saturating_sub(before, after);
   if (!ticket.deferred.is_zero()) ticket.reason = reason.empty() ? "touched again" : reason;
   return ticket;
 }

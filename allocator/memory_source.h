@@ -218,6 +218,11 @@ class MemorySource {
   /// Forgets a ticket (after `swap`, or instead of it).
   virtual void end_copy(CopyTicket ticket) noexcept = 0;
 
+  /// Told of memory that somebody outside relies on (a library that registered it): the caller
+  /// neither moves nor unmaps what lies there until `may_move` of the same range.
+  virtual void keep_in_place(AddressRange /*range*/) {}
+  virtual void may_move(AddressRange /*range*/) {}
+
   /// Says whether live chunks may move now (a thread that cannot be stopped, kernel I/O without a
   /// thread); asked before each batch.
   [[nodiscard]] virtual MoveRisk move_risk() = 0;

@@ -117,7 +117,7 @@ std::string ElasticCore::move_tag_out(TagId tag) {
     const std::uint64_t round = begin_round();
     for (;;) {
       const std::vector<ChunkRef> rest = tag_chunks(tag, [round](const ChunkRef& chunk) {
-        return chunk->used != 0 && chunk->skip_round < round &&
+        return chunk->used != 0 && chunk->kept == 0 && chunk->skip_round < round &&
                !resident(*chunk, chunk.size()).is_zero();
       });
       if (rest.empty()) break;
@@ -144,7 +144,7 @@ std::string ElasticCore::move_tag_out(TagId tag) {
     }
     measure_touched();
     const std::vector<ChunkRef> left = tag_chunks(tag, [](const ChunkRef& chunk) {
-      return chunk->used != 0 && chunk->tier == Tier::kDevice;
+      return chunk->used != 0 && chunk->kept == 0 && chunk->tier == Tier::kDevice;
     });
     if (left.empty()) return {};
   }
@@ -196,7 +196,10 @@ TagTicket ElasticCore::park_tag(TagId tag) {
   finish({});
   ticket.deferred = held();
   ticket.done = saturating_sub(before, ticket.deferred);
-  if (!ticket.complete()) ticket.reason = reason.empty() ? "touched again" : reason;
+  if (!ticket.complete()) {
+    const std::string kept = kept_reason();
+    ticket.reason = !reason.empty() ? reason : kept.empty() ? "touched again" : kept;
+  }
   return ticket;
 }
 
@@ -244,7 +247,9 @@ TagTicket ElasticCore::drop_tag(TagId tag) {
   lease({});
   retry_orphans();
   release_unused(tag);
-  const auto mapped = [](const ChunkRef& chunk) { return chunk->tier != Tier::kDropped; };
+  const auto mapped = [](const ChunkRef& chunk) {
+    return chunk->tier != Tier::kDropped && chunk->kept == 0;
+  };
   if (!tag_chunks(tag, mapped).empty()) ticket.reason = stop_writers();
   const std::vector<ChunkRef> chunks = tag_chunks(tag, mapped);
   if (ticket.reason.empty()) {
@@ -259,6 +264,11 @@ TagTicket ElasticCore::drop_tag(TagId tag) {
     }
   } else {
     for (const ChunkRef& chunk : chunks) ticket.deferred += resident(*chunk, chunk.size());
+  }
+  const auto kept = [](const ChunkRef& chunk) { return chunk->kept != 0; };
+  for (const ChunkRef& chunk : tag_chunks(tag, kept)) {
+    ticket.deferred += chunk.size();
+    ticket.reason = kept_reason();
   }
   {
     const MutexLock lock(blocks_);

@@ -168,6 +168,7 @@ void install_op_callback(Session& session) {
   at::disableCallback(g_handle);
   g_gate.store(&session.gate(), std::memory_order_release);
   session.on_wait(&release_python_lock, &take_python_lock_back);
+  session.on_move(&take_python_lock, &give_python_lock);
   session.on_callback_switch(&switch_op_callback);
 }
 

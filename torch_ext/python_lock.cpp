@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdint>
 #include <utility>
 
 namespace commensal {
@@ -30,6 +31,8 @@ struct Python {
   void* (*running)() = find<void*()>("PyThreadState_GetUnchecked", "_PyThreadState_UncheckedGet");
   void* (*save_thread)() = find<void*()>("PyEval_SaveThread");
   void (*restore_thread)(void*) = find<void(void*)>("PyEval_RestoreThread");
+  int (*ensure)() = find<int()>("PyGILState_Ensure");
+  void (*release)(int) = find<void(int)>("PyGILState_Release");
   int (*check_signals)() = find<int()>("PyErr_CheckSignals");
   void (*fetch_error)(void**, void**, void**) = find<void(void**, void**, void**)>("PyErr_Fetch");
   void (*restore_error)(void*, void*, void*) = find<void(void*, void*, void*)>("PyErr_Restore");
@@ -38,7 +41,8 @@ struct Python {
 
   [[nodiscard]] bool complete() const noexcept {
     return is_initialized != nullptr && is_finalizing != nullptr && this_thread != nullptr &&
-           running != nullptr && save_thread != nullptr && restore_thread != nullptr;
+           running != nullptr && save_thread != nullptr && restore_thread != nullptr &&
+           ensure != nullptr && release != nullptr;
   }
   [[nodiscard]] bool has_signals() const noexcept {
     return complete() && check_signals != nullptr && fetch_error != nullptr &&
@@ -100,6 +104,19 @@ bool announce_raised(const Python& py) noexcept {
 }
 
 }  // namespace
+
+void* take_python_lock() noexcept {
+  const Python& py = python();
+  if (!py.complete() || py.is_initialized() == 0 || py.is_finalizing() != 0 || py.holds_lock()) {
+    return nullptr;
+  }
+  return reinterpret_cast<void*>(static_cast<std::intptr_t>(py.ensure()) + 1);  // no token is null
+}
+
+void give_python_lock(void* token) noexcept {
+  if (token == nullptr) return;
+  python().release(static_cast<int>(reinterpret_cast<std::intptr_t>(token) - 1));
+}
 
 bool python_signal_raised() noexcept {
   constexpr std::chrono::milliseconds kBetweenLooks{100};

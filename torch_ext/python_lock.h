@@ -12,6 +12,13 @@ namespace commensal {
 /// one that ends it never returns from here, as it never would from Python's own call.
 void take_python_lock_back(void* token) noexcept;
 
+/// Waits until the calling thread, any thread, holds Python's global lock.
+/// @return a token for `give_python_lock`; null: it was held before, there is no Python here, or it
+///   is ending, and then only this thread runs.
+[[nodiscard]] void* take_python_lock() noexcept;
+/// Gives up what `take_python_lock` took, on the same thread. Null: does nothing.
+void give_python_lock(void* token) noexcept;
+
 /// Lets Python's signal handlers run on a main thread that waits without the lock; looks about ten
 /// times a second. Elsewhere does nothing.
 /// @return whether a handler has raised an exception (KeyboardInterrupt) that the interpreter has

@@ -19,6 +19,7 @@
 #include "torch_ext/op_callback.h"
 #include "torch_ext/op_sampler.h"
 #include "torch_ext/range_callback.h"
+#include "torch_ext/region.h"
 #include "torch_ext/runtime/session.h"
 
 #define COMMENSAL_EXPORT __attribute__((visibility("default")))
@@ -80,6 +81,7 @@ void install_all(Session& session) {
     install_copy_gate();
   }
   install_op_sampler(session);
+  session.on_region(&current_tag);
   session.on_thread_count(&at::get_num_threads, &at::set_num_threads);
   ::pthread_atfork(&prepare_for_fork, &release_parent, &disarm_child);
 }

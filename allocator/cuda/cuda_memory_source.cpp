@@ -551,7 +551,7 @@ FenceResult CudaMemorySource::fence(Duration deadline) noexcept {
   if (scope.result() != CUDA_SUCCESS) return refused("the CUDA context cannot be entered", begin);
   if (!addresses_->mend()) return refused("the driver refuses to mend a mapping", begin);
   if (options_.gate != nullptr && !options_.gate->close(deadline)) {
-    return refused("work is still being submitted to the device", begin);
+    return refused(options_.gate->reason(), begin);
   }
   // A capture may have begun before the gate closed.
   const bool captures = capturing();

@@ -30,6 +30,10 @@ class WorkGate {
   /// Lets no further work be submitted. Returns false, and holds nobody up, if that takes longer.
   [[nodiscard]] virtual bool close(Duration deadline) noexcept = 0;
   virtual void open() noexcept = 0;
+  /// Says why `close` returned false; static text.
+  [[nodiscard]] virtual const char* reason() const noexcept {
+    return "work is still being submitted to the device";
+  }
 };
 
 /// Serves device handles from the memory of one GPU and host handles from host memory that the GPU
@@ -100,9 +104,9 @@ class CudaMemorySource final : public MemorySource {
   /// there: a collective library that registered it, a captured graph. Until as many `may_move` of
   /// the same range, `begin_copy` throws SourceError for them and `swap` answers kFailed. Waits for
   /// a swap that runs, so that none comes after it. Any thread.
-  void keep_in_place(AddressRange range);
+  void keep_in_place(AddressRange range) override;
   /// @throws std::logic_error if the range is not kept.
-  void may_move(AddressRange range);
+  void may_move(AddressRange range) override;
 
   [[nodiscard]] Bytes granularity() const noexcept override { return handles_->granularity(); }
   [[nodiscard]] Bytes capacity(Tier tier) const noexcept override;

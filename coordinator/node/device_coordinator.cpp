@@ -366,13 +366,7 @@ void DeviceCoordinator::handle(const PeerId& peer, const wire::Stats& message, T
   const bool was_idle_class = job->in_idle_class();
   member->stats = message.stats;
   member->left = member->left || message.final;
-  const auto memory = member->stats.find("memory");
-  if (memory != member->stats.end() && memory->is_object()) {
-    if (const auto held = memory->find("device_bytes");
-        held != memory->end() && held->is_number_unsigned()) {
-      member->held = Bytes{held->get<std::uint64_t>()};
-    }
-  }
+  if (const auto held = member->told_held()) member->held = *held;
   if (was_idle_class != job->in_idle_class()) update_shares(now);
 }
 

@@ -19,6 +19,15 @@ const nlohmann::json* section(const Member& member, const char* name) {
   return found != member.stats.end() && found->is_object() ? &*found : nullptr;
 }
 
+// A number of bytes of a member's newest report. Sums of nonsense must not be small again.
+std::optional<Bytes> told_bytes(const Member& member, const char* name) {
+  const auto* memory = section(member, "memory");
+  if (memory == nullptr) return std::nullopt;
+  const auto value = memory->find(name);
+  if (value == memory->end() || !value->is_number_unsigned()) return std::nullopt;
+  return std::min(Bytes{value->get<std::uint64_t>()}, kMostBelieved);
+}
+
 }  // namespace
 
 bool Member::in_idle_class() const {
@@ -34,24 +43,19 @@ std::string Member::idle_class_refusal() const {
 }
 
 Bytes Member::held_by_children() const {
-  const auto* memory = section(*this, "memory");
-  if (memory == nullptr) return {};
-  const auto value = memory->find("held_by_children_bytes");
-  const bool known = value != memory->end() && value->is_number_unsigned();
-  return known ? Bytes{value->get<std::uint64_t>()} : Bytes{};
+  return told_bytes(*this, "held_by_children_bytes").value_or(Bytes{});
+}
+
+std::optional<Bytes> Member::told_held() const {
+  const auto device = told_bytes(*this, "device_bytes");
+  if (!device) return std::nullopt;
+  return *device + told_bytes(*this, "delegated_bytes").value_or(Bytes{});
 }
 
 Bytes Member::wanted() const {
   if (page && !page->memory_wanted.is_zero()) return page->memory_wanted;
-  const auto* memory = section(*this, "memory");
-  if (memory == nullptr) return held;
-  Bytes sum;
-  for (const char* name : {"device_bytes", "host_bytes"}) {
-    const auto value = memory->find(name);
-    if (value != memory->end() && value->is_number_unsigned())
-      sum += Bytes{value->get<std::uint64_t>()};
-  }
-  return sum;
+  if (section(*this, "memory") == nullptr) return held;
+  return told_held().value_or(Bytes{}) + told_bytes(*this, "host_bytes").value_or(Bytes{});
 }
 
 Member* Job::member(std::int64_t pid) noexcept {
@@ -166,8 +170,7 @@ void Job::note_use(TimePoint now, JobUse measured) {
     if (found != measured.resident.end()) m.resident = found->second;
     if (m.resident) m.beside.note(now, saturating_sub(*m.resident, m.held));
     held += m.held;
-    // A sum of nonsense must not be small again.
-    reported += std::min(m.held_by_children(), kMostBelieved);
+    reported += m.held_by_children();
   }
   if (measured.group) group_beside.note(now, saturating_sub(*measured.group, held));
   Bytes children_hold;

@@ -86,6 +86,9 @@ struct Member {
   [[nodiscard]] std::string idle_class_refusal() const;
   /// What forked children still hold of what it gave back, as it reported.
   [[nodiscard]] Bytes held_by_children() const;
+  /// What it reported that it holds of the device, with what PyTorch's own allocator does beside
+  /// it: its limit is for both. Nothing: no number.
+  [[nodiscard]] std::optional<Bytes> told_held() const;
   /// What it would use without a limit, as far as it has told.
   [[nodiscard]] Bytes wanted() const;
 };

@@ -29,17 +29,20 @@ from commensal._api import (
     step,
 )
 from commensal._regions import TagTicket, drop_tag, park_tag, region, wake_tag
+from commensal._registered import Registered, keep_resident
 
 __version__ = "0.1.0"
 
 __all__ = [
     "CommensalError",
     "LimitTicket",
+    "Registered",
     "TagTicket",
     "__version__",
     "drop_tag",
     "init",
     "is_active",
+    "keep_resident",
     "memory_saver",
     "memory_snapshot",
     "memory_stats",

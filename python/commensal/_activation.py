@@ -298,9 +298,11 @@ def _prepare_cuda() -> None:
 
 def _manage_cuda() -> None:
     from commensal._cuda import manage_cuda
+    from commensal._registered import follow_gds
 
     torch = sys.modules["torch"]
     manage_cuda(LIBRARIES, str(torch.__version__), torch.version.cuda, os.environ)
+    follow_gds()
 
 
 def _optimizer_hook(tell: Callable[[], None]) -> Callable[..., None]:

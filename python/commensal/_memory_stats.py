@@ -29,12 +29,14 @@ def torch_memory_stats(memory: dict[str, Any]) -> dict[str, Any]:
         found[f"{what}.all.current"] = live
         found[f"{what}.all.peak"] = peak
     for name, value in memory.items():
-        if name not in ("tags", "devices"):
+        if name not in ("tags", "devices", "kept"):
             found[f"commensal.{name}"] = value
     for tag in memory["tags"]:
         found.update((f"commensal.tag.{tag['name']}.{key}", value) for key, value in tag.items())
     for gpu in memory["devices"]:
         found.update((f"commensal.device.{gpu['device']}.{key}", gpu[key]) for key in gpu)
+    for entry in memory["kept"]:
+        found[f"commensal.kept.{entry['reason']}.bytes"] = entry["bytes"]
     return dict(sorted(found.items()))
 
 

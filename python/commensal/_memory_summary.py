@@ -23,6 +23,8 @@ def describe_memory(stats: dict[str, Any], where: MemoryMap) -> str:
         ("limit", "none" if limit is None else format_bytes(limit), ""),
         ("on the device", _size(memory, "device_bytes"), "live and cached"),
         ("  cached", _size(memory, "cached_bytes"), "used by no tensor"),
+        ("  kept in place", _size(memory, "kept_bytes"), _reasons(memory["kept"])),
+        ("PyTorch's own", _size(memory, "delegated_bytes"), "graphs and pools; does not move"),
         ("on the slower tier", _size(memory, "host_bytes"), "same addresses"),
         ("  touched again", _size(memory, "host_touched_bytes"), "counts against the limit"),
         ("parked", _size(memory, "parked_bytes"), "saved, no memory"),
@@ -54,6 +56,10 @@ def describe_kinds(where: MemoryMap) -> list[str]:
         return ["no chunks: nothing was allocated yet"]
     width = max(len(row[0]) for row in rows)
     return [f"  {row[0]:<{width}}" + "".join(f"{cell:>12}" for cell in row[1:]) for row in rows]
+
+
+def _reasons(kept: list[dict[str, Any]]) -> str:
+    return "; ".join(f"{format_bytes(entry['bytes'])}: {entry['reason']}" for entry in kept)
 
 
 def _size(memory: dict[str, Any], key: str) -> str:

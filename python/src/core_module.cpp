@@ -176,6 +176,10 @@ SessionHandle start(JobId job_id, std::string name, std::string tenant, std::str
   return {};
 }
 
+AddressRange range_of(std::uintptr_t address, std::uint64_t size_bytes) {
+  return {reinterpret_cast<std::byte*>(address), Bytes{size_bytes}};
+}
+
 void bind_errors(py::module_& m) {
   py::register_exception<SessionError>(m, "SessionError", PyExc_RuntimeError);
   py::register_exception<wire::CoordinatorUnreachable>(m, "CoordinatorUnreachable",
@@ -236,6 +240,18 @@ void bind_session(py::module_& m) {
           "wake_tag",
           [](const SessionHandle& s, const std::string& name) { return s.get().wake_tag(name); },
           py::arg("name"), ReleaseGil())
+      .def(
+          "keep_in_place",
+          [](const SessionHandle& s, std::uintptr_t address, std::uint64_t size_bytes,
+             const std::string& why) {
+            return s.get().keep_in_place(range_of(address, size_bytes), why).count();
+          },
+          py::arg("address"), py::arg("size_bytes"), py::arg("why"), ReleaseGil())
+      .def(
+          "may_move",
+          [](const SessionHandle& s, std::uintptr_t address, std::uint64_t size_bytes,
+             const std::string& why) { s.get().may_move(range_of(address, size_bytes), why); },
+          py::arg("address"), py::arg("size_bytes"), py::arg("why"), ReleaseGil())
       .def(
           "memory_map_json",
           [](const SessionHandle& s, bool with_blocks) {

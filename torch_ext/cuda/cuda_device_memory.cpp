@@ -50,6 +50,13 @@ std::string CudaDeviceMemory::id(int device) {
   return made(device).source->device_id();
 }
 
+void CudaDeviceMemory::delegated(int device, Bytes held) noexcept {
+  const MutexLock lock(mutex_);
+  const auto found = devices_.find(device);
+  if (found == devices_.end() || found->second.allocator == nullptr) return;
+  found->second.allocator->count_outside(held);
+}
+
 void CudaDeviceMemory::on_pressure(int device, std::function<std::string(Bytes)> helper) {
   if (ElasticAllocator* const allocator = of(device)) allocator->on_pressure(std::move(helper));
 }

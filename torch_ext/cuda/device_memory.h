@@ -30,6 +30,8 @@ class DeviceMemory {
   [[nodiscard]] virtual AllocationContext context() noexcept { return {}; }
   /// A block was served.
   virtual void served() noexcept {}
+  /// PyTorch's own allocator holds so much of a device.
+  virtual void delegated(int /*device*/, Bytes /*held*/) noexcept {}
   /// Called with no lock held when memory of a device is short, before the slower tier serves:
   /// gives back what others hold there for nothing, and says in words what came of it.
   virtual void on_pressure(int device, std::function<std::string(Bytes needed)> helper) = 0;

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <limits>
+#include <set>
 #include <stdexcept>
 #include <system_error>
 
@@ -23,6 +24,7 @@ std::atomic<bool> g_in_child{false};  // of a fork: locks may be held for ever, 
 constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
 constexpr const char* kGiveUpCache = "commensal_give_up_cache";
 constexpr const char* kNoCaching = "PYTORCH_NO_CUDA_MEMORY_CACHING";  // PyTorch's own variable
+constexpr const char* kTold = "a library that registers memory was told of it";
 
 c10::Device cuda_device(int index) {
   return {c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index)};
@@ -85,6 +87,10 @@ struct ElasticCudaAllocator::Device {
   std::atomic<std::uint64_t> cap{UINT64_MAX};  // the same: bytes of what ours and theirs reserve
   std::atomic<std::int64_t> out_of_memory{0};
   std::atomic<std::int64_t> retries{0};
+
+  Mutex told_mutex;
+  std::set<const std::byte*> told
+      COMMENSAL_GUARDED_BY(told_mutex);  // chunks, to who registers them
 };
 
 ElasticCudaAllocator::ElasticCudaAllocator(Base& native, CudaCalls& calls, DeviceMemory& memory)
@@ -456,6 +462,7 @@ void ElasticCudaAllocator::emptyCache(c10::MempoolId_t pool) {
     give_up_cache();
   }
   native().emptyCache(pool);
+  note_delegate();
 }
 
 void ElasticCudaAllocator::enable(bool value) {
@@ -486,7 +493,7 @@ std::pair<std::size_t, std::size_t> ElasticCudaAllocator::getMemoryInfo(c10::Dev
   const Device* const own = known(device);
   if (own == nullptr) return {free, total};
   const AllocatorStats stats = own->memory.stats();
-  const Bytes held = stats.device + stats.host_touched;
+  const Bytes held = stats.device + stats.host_touched + stats.outside;
   const std::uint64_t room = saturating_sub(stats.limit, held).count();
   return {std::min<std::uint64_t>(free, room), std::min<std::uint64_t>(total, stats.limit.count())};
 }
@@ -518,6 +525,8 @@ void ElasticCudaAllocator::note_delegate(int device) {
   note(own->counters.requested_bytes, theirs.requested_bytes);
   note(own->counters.active, theirs.active);
   note(own->counters.active_bytes, theirs.active_bytes);
+  const std::int64_t held = theirs.reserved_bytes[kAll].current;
+  memory_.delegated(device, Bytes{static_cast<std::uint64_t>(std::max<std::int64_t>(held, 0))});
 }
 
 ElasticCudaAllocator::DeviceStats ElasticCudaAllocator::getDeviceStats(c10::DeviceIndex device) {
@@ -596,6 +605,7 @@ ElasticCudaAllocator::SnapshotInfo ElasticCudaAllocator::snapshot(c10::MempoolId
   SnapshotInfo all = native().snapshot(pool, include_traces);
   if (pool != c10::MempoolId_t{0, 0}) return all;
   each_device([&](Device& device) {
+    if (tracked_.load(std::memory_order_acquire)) keep_told(device);
     append_segments(device, all.segments);
     if (!include_traces) return;
     const auto at = static_cast<std::size_t>(device.index);
@@ -607,6 +617,21 @@ ElasticCudaAllocator::SnapshotInfo ElasticCudaAllocator::snapshot(c10::MempoolId
     });
   });
   return all;
+}
+
+// Who follows segments (NCCL, with TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK) registers those
+// that a snapshot shows, by their addresses: what lies there must stay from now on. New segments of
+// ours are not told of, so nobody registers them.
+void ElasticCudaAllocator::keep_told(Device& device) {
+  std::vector<AddressRange> fresh;
+  for (const SegmentMap& map : device.memory.memory_map(false)) {
+    for (const ChunkResidency& chunk : map.chunks) {
+      const MutexLock lock(device.told_mutex);
+      if (!device.told.insert(chunk.address).second) continue;
+      fresh.push_back({const_cast<std::byte*>(chunk.address), chunk.size});
+    }
+  }
+  for (const AddressRange& chunk : fresh) device.memory.keep_in_place(chunk, kTold);
 }
 
 // PyTorch wants the blocks of a segment to add up to it, so each run of chunks is one.
@@ -698,6 +723,7 @@ void ElasticCudaAllocator::attachAllocatorTraceTracker(
   {
     const MutexLock lock(mutex_);
     trackers_.push_back(tracker);
+    tracked_.store(true, std::memory_order_release);
     each_device([&](Device& device) { device.history.track(tracker); });
   }
   native().attachAllocatorTraceTracker(std::move(tracker));

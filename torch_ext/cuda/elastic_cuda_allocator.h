@@ -109,6 +109,7 @@ class ElasticCudaAllocator final : public ForwardingAllocator {
   [[noreturn]] void raise_out_of_memory(Device& device, Bytes size, const std::string& why);
   void note_delegate(int device);
   void note_delegate();
+  static void keep_told(Device& device);
   void append_segments(Device& device,
                        std::vector<c10::CachingDeviceAllocator::SegmentInfo>& segments);
   [[nodiscard]] std::pair<std::size_t, std::size_t> totals(const Device& device) const;
@@ -124,6 +125,7 @@ class ElasticCudaAllocator final : public ForwardingAllocator {
   std::atomic<std::size_t> highest_{0};  // one above the highest device
   const bool may_cache_;                 // or the environment forbids it
   std::atomic<bool> enabled_;
+  std::atomic<bool> tracked_{false};  // somebody follows segments, to register them
 
   Mutex mutex_;  // what comes for devices that do not exist yet, and their making
   AllocationHistory::Settings history_ COMMENSAL_GUARDED_BY(mutex_);

@@ -3,10 +3,12 @@
 #include "torch_ext/cuda/session_memory.h"
 
 #include <atomic>
+#include <chrono>
 #include <exception>
 #include <memory>
 #include <set>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "allocator/cuda/cuda_memory_source.h"
@@ -31,6 +33,7 @@ constexpr Bytes kChunk = 2_MiB;  // the granularity of every GPU so far; checked
 constexpr int kNone = -1;
 constexpr const char* kElsewhere =
     "memory of a GPU moves at the ends of steps of the training thread";
+constexpr const char* kCollective = "a collective is outstanding";
 
 std::atomic<int> g_device{kNone};    // whose memory it is: the one that is used first
 DeferredSource* g_source = nullptr;  // of the session
@@ -43,19 +46,37 @@ CudaWorkClock& work_clock() {
 // Where ops pass the session's gate, none begins while chunks change places. Where they do not, it
 // is the Python lock that keeps the program's threads from giving the device work: a safe point
 // holds it, and lies between two steps.
+//
+// Collectives pass the gate, and their own threads give the device work without any lock of the
+// program (Gloo copies what it received): none may be outstanding.
 class SessionGate final : public WorkGate {
  public:
   bool close(Duration deadline) noexcept override {
+    const TimePoint until = std::chrono::steady_clock::now() + deadline;
     Session* const session = Session::current();
     closed_ = session != nullptr && session->gate().wants_callback();
-    return !closed_ || session->gate().hold(deadline);
+    reason_ = WorkGate::reason();
+    if (closed_ && !session->gate().hold(deadline)) return false;
+    while (session != nullptr && session->collective_outstanding()) {
+      if (std::chrono::steady_clock::now() < until) {
+        std::this_thread::sleep_for(kPause);
+        continue;
+      }
+      open();
+      reason_ = kCollective;
+      return false;
+    }
+    return true;
   }
   void open() noexcept override {
     if (closed_) Session::current()->gate().release();
   }
+  const char* reason() const noexcept override { return reason_; }
 
  private:
+  static constexpr Duration kPause = std::chrono::microseconds{50};
   bool closed_ = false;  // by the thread that moves memory: one at a time
+  const char* reason_ = "";
 };
 
 bool (*g_between_ops)() = nullptr;
@@ -79,8 +100,13 @@ std::unique_ptr<MemorySource> make_source(const SessionConfig& config, bool (*at
     return std::make_unique<CudaMemorySource>(chosen);
   };
   const auto risk = [] {
-    if (between_ops()) return MoveRisk{};
-    return MoveRisk{false, kElsewhere};
+    if (!between_ops()) return MoveRisk{false, kElsewhere};
+    // Not copied in vain: the fence would wait for the other ranks.
+    const Session* const session = Session::current();
+    if (session != nullptr && session->collective_outstanding()) {
+      return MoveRisk{false, kCollective};
+    }
+    return MoveRisk{};
   };
   auto source = std::make_unique<DeferredSource>(make, kChunk, risk);
   g_source = source.get();
@@ -162,7 +188,16 @@ class SessionMemory final : public DeviceMemory {
         [&] { static_cast<CudaMemorySource*>(g_source->made())->let_in(user); });
   }
 
-  AllocationContext context() noexcept override { return {phase_now(session_), 0}; }
+  AllocationContext context() noexcept override {
+    return {phase_now(session_), session_.current_tag()};
+  }
+  void delegated(int device, Bytes held) noexcept override {
+    if (g_device.load() == device) {
+      session_.allocator().count_outside(held);
+    } else {
+      further_.delegated(device, held);
+    }
+  }
   void served() noexcept override { session_.touch(); }
   void on_pressure(int device, std::function<std::string(Bytes)> helper) override {
     if (g_device.load() == device) {

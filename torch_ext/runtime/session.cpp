@@ -163,10 +163,6 @@ void check_config(const SessionConfig& config) {
     throw std::invalid_argument(
         "park-idle outside 1 s to 365 d: " + std::to_string(config.park_idle->count()) + " ms");
   }
-  if (config.device != kHostMemory) {
-    throw std::invalid_argument("park-idle is for memory of the host, not of '" + config.device +
-                                "'");
-  }
   if (config.memory_policy == MemoryPolicy::kAntman) {
     throw std::invalid_argument(
         "park-idle moves live memory, which the memory policy antman does not");
@@ -474,6 +470,20 @@ void Session::on_wait(void* (*release)(), void (*restore)(void*)) {
   impl_->release_gil.store(release, std::memory_order_release);
 }
 
+void Session::on_move(void* (*take)(), void (*give)(void*)) {
+  impl_->give_gil.store(give, std::memory_order_release);
+  impl_->take_gil.store(take, std::memory_order_release);
+}
+
+void Session::on_region(TagId (*tag)() noexcept) {
+  impl_->region_tag.store(tag, std::memory_order_release);
+}
+
+TagId Session::current_tag() const noexcept {
+  auto* const tag = impl_->region_tag.load(std::memory_order_acquire);
+  return tag == nullptr ? 0 : tag();
+}
+
 void Session::on_thread_count(int (*get)(), void (*set)(int)) {
   impl_->set_thread_count.store(set, std::memory_order_release);
   impl_->get_thread_count.store(get, std::memory_order_release);
@@ -495,6 +505,12 @@ void Session::collective_begin() noexcept {
 void Session::collective_end() noexcept {
   if (impl_->in_child.load(std::memory_order_relaxed)) return;
   impl_->page.collectives_ended.fetch_add(1, std::memory_order_release);
+}
+
+// What has ended is read first: what begins meanwhile shows as outstanding.
+bool Session::collective_outstanding() const noexcept {
+  const std::uint64_t ended = impl_->page.collectives_ended.load(std::memory_order_acquire);
+  return impl_->page.collectives_begun.load(std::memory_order_acquire) != ended;
 }
 
 void Session::optimizer_step_begin() noexcept {
@@ -539,10 +555,13 @@ void Session::touch() noexcept {
 }
 
 void Session::on_pressure(PressureHandler help) {
-  impl_->allocator.on_pressure([impl = impl_.get(), help = std::move(help)](Bytes needed) {
-    const std::string helped = help(needed);
+  auto shared = std::make_shared<const PressureHandler>(std::move(help));
+  impl_->allocator.on_pressure([impl = impl_.get(), shared](Bytes needed) {
+    const std::string helped = (*shared)(needed);
     return helped + "; " + impl->ask_for_memory(needed);
   });
+  const MutexLock lock(impl_->mutex);
+  impl_->helper.swap(shared);
 }
 
 void Session::step() noexcept {

@@ -146,6 +146,13 @@ class Session {
   /// Lets the adaptor release and take back the GIL around a wait: `release` returns a token
   /// (null: was not held) that `restore` gets back.
   void on_wait(void* (*release)(), void (*restore)(void*));
+  /// Lets the adaptor keep the program's Python threads from giving a GPU work while memory of it
+  /// moves: `take` returns once the calling thread holds the GIL, with a token for `give` (null: it
+  /// was not taken).
+  void on_move(void* (*take)(), void (*give)(void*));
+  /// Lets the adaptor say which tag a thread's new memory gets (zero: none).
+  void on_region(TagId (*tag)() noexcept);
+  [[nodiscard]] TagId current_tag() const noexcept;
   /// Lets the adaptor tell and set with how many threads the calling thread's ops compute. Called
   /// at step borders, by the thread that ends them, and only with `elastic_threads`.
   void on_thread_count(int (*get)(), void (*set)(int count));
@@ -156,6 +163,8 @@ class Session {
   /// A collective of a communication library begins or ends, on whichever thread.
   void collective_begin() noexcept;
   void collective_end() noexcept;
+  /// Tells whether one has begun and not ended.
+  [[nodiscard]] bool collective_outstanding() const noexcept;
   void optimizer_step_begin() noexcept;
   void optimizer_step_end() noexcept;
   /// A data loader that is fed by other processes looks for a batch, or has found one that is still
@@ -203,8 +212,8 @@ class Session {
   [[nodiscard]] bool trains() const noexcept;
   /// Adds a line for people to `memory.notes` of the statistics.
   void note(const std::string& line);
-  /// Called when memory is short, before the coordinator is asked: gives back what others hold on
-  /// the device for nothing, and says in words what came of it.
+  /// Called when memory is short, before the coordinator is asked, and when a limit falls: gives
+  /// back what others hold on the device for nothing, and says in words what came of it.
   void on_pressure(PressureHandler help);
 
   // --- for users ---------------------------------------------------------------------------
@@ -220,6 +229,9 @@ class Session {
   TagTicket park_tag(std::string_view name);
   TagTicket drop_tag(std::string_view name);
   TagTicket wake_tag(std::string_view name);
+  /// See ElasticAllocator. Call between ops.
+  Bytes keep_in_place(AddressRange range, std::string_view why);
+  void may_move(AddressRange range, std::string_view why);
   /// Says where memory lies as a JSON object (docs/stats.md, "memory map").
   [[nodiscard]] std::string memory_map_json(bool with_blocks) const;
   void pause();

@@ -367,7 +367,8 @@ void Session::Impl::park_if_asked(TimePoint now) {
   if ((stats.device + stats.host).is_zero()) return;
   const Moving here(*this);
   try {
-    (void)allocator.park();
+    const InItsStead acts(*this);
+    move_and([&] { (void)allocator.park(); });
   } catch (const std::exception& error) {
     note(std::string("parking failed: ") + error.what());
   }
@@ -440,6 +441,7 @@ StatisticsView Session::Impl::view() const {
   view.memory_policy = capped.load() != nullptr ? "cap only" : to_string(config.memory_policy);
   view.devices = devices_view();
   view.tags = allocator.tags();
+  view.kept = allocator.kept_in_place();
   view.memory_min = config.memory.min;
   view.memory_max = limits.own_max();
   view.revision = limits.revision();

@@ -81,7 +81,8 @@ void Session::Impl::park_idle_job(Duration idle_for) {
   LimitTicket ticket;
   try {
     const Moving here(*this);
-    ticket = allocator.park(true);
+    const InItsStead acts(*this);
+    move_and([&] { ticket = allocator.park(true); });
   } catch (const std::exception& error) {
     ticket.reason = error.what();
   }
@@ -109,11 +110,13 @@ void Session::Impl::bring_back(TimePoint now) {
   // What was given away meanwhile has to be asked for; nobody waits for the answer.
   const AllocatorStats stats = allocator.stats();
   const Bytes held = held_by(stats);
-  if (const auto limit = limits.effective(); limit && *limit < stats.live && client.connected()) {
-    client.post(wire::AskMemory{.job_id = config.job_id.str(),
-                                .pid = ::getpid(),
-                                .needed_bytes = saturating_sub(stats.live, held).count(),
-                                .held_bytes = held.count()});
+  if (const auto limit = limits.effective();
+      limit && *limit < stats.live + stats.outside && client.connected()) {
+    client.post(
+        wire::AskMemory{.job_id = config.job_id.str(),
+                        .pid = ::getpid(),
+                        .needed_bytes = saturating_sub(stats.live + stats.outside, held).count(),
+                        .held_bytes = held.count()});
   }
   bring_more_back();
 }
@@ -123,7 +126,8 @@ void Session::Impl::bring_more_back() {
   LimitTicket ticket;
   try {
     const Moving here(*this);
-    ticket = allocator.grow(Bytes{UINT64_MAX});
+    const InItsStead acts(*this);
+    move_and([&] { ticket = allocator.grow(Bytes{UINT64_MAX}); });
   } catch (const std::exception& error) {
     ticket.reason = error.what();
   }

@@ -47,6 +47,7 @@ void check_sm_share(double share);
 
 struct Session::Impl final : public ClientHost {
   class Moving;
+  class InItsStead;
 
   Impl(SessionConfig given, std::unique_ptr<MemorySource> memory_source);
   ~Impl() override;
@@ -84,8 +85,9 @@ struct Session::Impl final : public ClientHost {
   void step_ended() noexcept;
   void publish_step(Duration last) noexcept;
   void safe_point() noexcept;
-  /// Tells whether the caller is between two ops of the job: it is the thread that trains.
-  /// Before the first step that is taken to be the process's first thread.
+  /// Tells whether the caller is between two ops of the job: it is the thread that trains, or acts
+  /// in its stead while ops wait at the gate. Before the first step that is taken to be the
+  /// process's first thread.
   [[nodiscard]] static bool between_ops() noexcept;
   void become_rank(int new_rank, int new_world_size);
   void use_device(std::string id);
@@ -113,6 +115,10 @@ struct Session::Impl final : public ClientHost {
   /// Sets MAX of further devices; what stays deferred there is added to the ticket.
   void limit_devices(Bytes max, bool here, LimitTicket& ticket);
   [[nodiscard]] std::vector<StatisticsView::Device> devices_view() const;
+  /// Runs `work`, which moves memory: on a GPU with the GIL held, so that the program's other
+  /// Python threads give the device no work meanwhile.
+  template <typename Work>
+  void move_and(Work work);
   /// Returns what came of it, in words.
   std::string ask_for_memory(Bytes needed) noexcept;
   LimitTicket set_memory_limit(Bytes max);
@@ -208,6 +214,9 @@ struct Session::Impl final : public ClientHost {
   std::atomic<void (*)(bool)> switch_sampling{nullptr};
   std::atomic<void* (*)()> release_gil{nullptr};
   std::atomic<void (*)(void*)> restore_gil{nullptr};
+  std::atomic<void* (*)()> take_gil{nullptr};
+  std::atomic<void (*)(void*)> give_gil{nullptr};
+  std::atomic<TagId (*)() noexcept> region_tag{nullptr};
   std::atomic<int (*)()> get_thread_count{nullptr};
   std::atomic<void (*)(int)> set_thread_count{nullptr};
   std::atomic<bool> cores_due{false};                 // the threads are to be moved
@@ -217,10 +226,11 @@ struct Session::Impl final : public ClientHost {
   std::atomic<const void*> training_thread{nullptr};  // ran the last step; see this_thread()
   std::atomic<std::int64_t> last_safe_point_ns{0};
   std::atomic<bool> in_optimizer{false};
-  std::atomic<int> moving{0};        // threads inside of a safe point; see Moving
-  std::atomic<bool> ended{false};    // shutdown was called
-  std::atomic<bool> resting{false};  // parked because it was idle
-  std::atomic<bool> op_came{false};  // since then
+  std::atomic<int> moving{0};                      // threads inside of a safe point; see Moving
+  std::atomic<bool> ended{false};                  // shutdown was called
+  std::atomic<bool> resting{false};                // parked because it was idle
+  std::atomic<bool> op_came{false};                // since then
+  std::atomic<const void*> in_its_stead{nullptr};  // the thread that acts for the one that trains
 
   // The client thread's own.
   bool park_asked = false;                     // the coordinator wants all of it saved
@@ -256,6 +266,7 @@ struct Session::Impl final : public ClientHost {
   ShareBounds share COMMENSAL_GUARDED_BY(mutex);
   std::string reason COMMENSAL_GUARDED_BY(mutex);  // what the coordinator said last
   std::vector<std::string> notes COMMENSAL_GUARDED_BY(mutex);
+  std::shared_ptr<const PressureHandler> helper COMMENSAL_GUARDED_BY(mutex);
   bool in_idle_class COMMENSAL_GUARDED_BY(mutex) = false;
   std::string idle_class_reason COMMENSAL_GUARDED_BY(mutex);
   WantedMemory wanted COMMENSAL_GUARDED_BY(mutex);
@@ -281,9 +292,10 @@ struct Session::Impl final : public ClientHost {
   CoordinatorClient client;  // last: its thread uses everything above
 };
 
-/// What counts against a limit: bytes on the device and those of the slower tier that were touched.
+/// What counts against a limit: bytes on the device, those of the slower tier that were touched,
+/// and what PyTorch's own allocator holds.
 [[nodiscard]] inline Bytes held_by(const AllocatorStats& stats) noexcept {
-  return stats.device + stats.host_touched;
+  return stats.device + stats.host_touched + stats.outside;
 }
 
 /// While it lives, the calling thread may be inside of a safe point, where no memory is asked for.
@@ -298,23 +310,59 @@ class Session::Impl::Moving {
   Impl& session_;
 };
 
+/// While it lives, memory of a GPU may move on the calling thread: ops of the job pass its gate,
+/// and wait there while that is closed or held. On a host memory moves on any thread.
+class Session::Impl::InItsStead {
+ public:
+  explicit InItsStead(Impl& session) noexcept;
+  ~InItsStead() { session_.in_its_stead.store(nullptr); }
+  InItsStead(const InItsStead&) = delete;
+  InItsStead& operator=(const InItsStead&) = delete;
+
+ private:
+  Impl& session_;
+};
+
 /// Names the calling thread; constant while it lives.
 [[nodiscard]] inline const void* this_thread() noexcept {
   thread_local constinit char mark = 0;
   return &mark;
 }
 
+inline Session::Impl::InItsStead::InItsStead(Impl& session) noexcept : session_(session) {
+  if (session.on_host()) return;
+  session.gate.expect_hold(true);
+  session.in_its_stead.store(this_thread());
+}
+
+/// Does something about the GIL in a scope, and undoes it whatever happens.
+class GilScope {
+ public:
+  GilScope(void* (*enter)(), void (*leave)(void*))
+      : leave_(leave), token_(enter != nullptr && leave != nullptr ? enter() : nullptr) {}
+  ~GilScope() {
+    if (token_ != nullptr) leave_(token_);
+  }
+  GilScope(const GilScope&) = delete;
+  GilScope& operator=(const GilScope&) = delete;
+
+ private:
+  void (*leave_)(void*);
+  void* token_;
+};
+
 template <typename Work>
 void Session::Impl::release_and(Work work) {
-  auto* const release = release_gil.load(std::memory_order_acquire);
-  auto* const restore = restore_gil.load(std::memory_order_acquire);
-  struct Held {
-    void* token;
-    void (*restore)(void*);
-    ~Held() {  // the GIL comes back whatever happened
-      if (token != nullptr && restore != nullptr) restore(token);
-    }
-  } const held{release != nullptr ? release() : nullptr, restore};
+  const GilScope released(release_gil.load(std::memory_order_acquire),
+                          restore_gil.load(std::memory_order_acquire));
+  work();
+}
+
+template <typename Work>
+void Session::Impl::move_and(Work work) {
+  if (on_host() || !between_ops()) return work();  // by another thread no live memory moves
+  const GilScope taken(take_gil.load(std::memory_order_acquire),
+                       give_gil.load(std::memory_order_acquire));
   work();
 }
 

@@ -87,7 +87,9 @@ TagTicket Session::Impl::move_tag(std::string_view name,
                                   TagTicket (ElasticAllocator::*move)(TagId)) {
   const TagId tag = allocator.find_tag(name);
   const Moving here(*this);
-  return (allocator.*move)(tag);
+  TagTicket ticket;
+  move_and([&] { ticket = (allocator.*move)(tag); });
+  return ticket;
 }
 
 TagId Session::open_tag(std::string_view name, TagOptions options) {
@@ -101,7 +103,18 @@ TagTicket Session::drop_tag(std::string_view name) {
 }
 TagTicket Session::wake_tag(std::string_view name) {
   const TagId tag = impl_->allocator.find_tag(name);
-  return impl_->allocator.wake_tag(tag);  // not `Moving`: more memory may be asked for
+  TagTicket ticket;  // not `Moving`: more memory may be asked for
+  impl_->move_and([&] { ticket = impl_->allocator.wake_tag(tag); });
+  return ticket;
+}
+Bytes Session::keep_in_place(AddressRange range, std::string_view why) {
+  const Impl::Moving here(*impl_);
+  Bytes kept;
+  impl_->move_and([&] { kept = impl_->allocator.keep_in_place(range, why); });
+  return kept;
+}
+void Session::may_move(AddressRange range, std::string_view why) {
+  impl_->allocator.may_move(range, why);
 }
 std::string Session::memory_map_json(bool with_blocks) const {
   return impl_->memory_map(with_blocks, false).dump();

@@ -178,7 +178,9 @@ void Session::Impl::step_ended() noexcept {
 bool Session::Impl::between_ops() noexcept {
   const Session* const session = Session::current();
   if (session == nullptr) return false;
-  const void* trainer = session->impl_->training_thread.load(kRelaxed);
+  const Impl& impl = *session->impl_;
+  if (impl.in_its_stead.load(kRelaxed) == this_thread()) return impl.gate.wants_callback();
+  const void* trainer = impl.training_thread.load(kRelaxed);
   return trainer == nullptr ? ::syscall(SYS_gettid) == ::getpid() : trainer == this_thread();
 }
 
@@ -203,7 +205,7 @@ void Session::Impl::safe_point() noexcept {
     if (on_host()) {
       release_and(move);
     } else {
-      move();  // the GIL keeps the program's other threads from giving the device work meanwhile
+      move_and(move);
     }
     if (const auto owed = limits.after_safe_point(*ticket)) answer(*owed);
   } catch (const std::exception& error) {
@@ -223,7 +225,7 @@ std::string Session::Impl::ask_for_memory(Bytes needed) noexcept {
     const AllocatorStats stats = allocator.stats();
     {
       const MutexLock lock(mutex);
-      wanted.note(stats.live + needed, steps.state().number, now);
+      wanted.note(stats.live + stats.outside + needed, steps.state().number, now);
     }
     if (!client.connected()) return "no coordinator: " + client.status().reason;
     if (limits.bound_by_itself())
@@ -296,8 +298,10 @@ LimitTicket Session::Impl::set_memory_limit(Bytes max) {
   {
     const Moving now(*this);
     if (here) give_back_of_others(std::min(max, limits.effective().value_or(max)));
-    ticket = limits.set_own(max, here);
-    limit_devices(max, here, ticket);
+    move_and([&] {
+      ticket = limits.set_own(max, here);
+      limit_devices(max, here, ticket);
+    });
   }
   mover.wake();
   if (here) {

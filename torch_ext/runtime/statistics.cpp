@@ -60,6 +60,14 @@ json devices_json(const std::vector<StatisticsView::Device>& devices) {
   return all;
 }
 
+json kept_json(const std::vector<KeptMemory>& kept) {
+  json all = json::array();
+  for (const KeptMemory& memory : kept) {
+    all.push_back({{"reason", memory.why}, {"bytes", memory.bytes.count()}});
+  }
+  return all;
+}
+
 json memory_json(const StatisticsView& view) {
   const AllocatorStats& m = view.memory;
   return {{"policy", view.memory_policy},
@@ -73,6 +81,9 @@ json memory_json(const StatisticsView& view) {
           {"dropped_bytes", m.dropped.count()},
           {"tags", tags_json(view.tags)},
           {"devices", devices_json(view.devices)},
+          {"kept_bytes", m.kept.count()},
+          {"kept", kept_json(view.kept)},
+          {"delegated_bytes", m.outside.count()},
           {"cached_bytes", m.cached.count()},
           {"live_bytes", m.live.count()},
           {"peak_live_bytes", m.peak_live.count()},

@@ -45,6 +45,7 @@ struct StatisticsView {
   };
   std::vector<Device> devices;
   std::vector<TagResidency> tags;
+  std::vector<KeptMemory> kept;
   Bytes memory_min;
   std::optional<Bytes> memory_max;
   Bytes wanted;

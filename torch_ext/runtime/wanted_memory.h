@@ -14,15 +14,15 @@
 namespace commensal {
 
 /// Returns what a job needs now: its blocks, but for those of tags that were parked or dropped by
-/// request, or the chunks that they lie in.
+/// request, or the chunks that they lie in; and what PyTorch's own allocator holds.
 [[nodiscard]] inline Bytes needed_now(const AllocatorStats& stats,
                                       const std::vector<TagResidency>& tags) {
   Bytes away = stats.dropped;
   for (const TagResidency& tag : tags) {
     if (tag.parked) away += tag.saved;
   }
-  return std::max(saturating_sub(stats.live, away),
-                  saturating_sub(stats.device, stats.cached) + stats.host);
+  return stats.outside + std::max(saturating_sub(stats.live, away),
+                                  saturating_sub(stats.device, stats.cached) + stats.host);
 }
 
 /// Keeps the largest need of the last steps. Samples older than both `kSteps` steps and `kTime`

@@ -195,6 +195,34 @@ def _cells(record: Record) -> dict[str, str]:
     }
 
 
+def _not_elastic(memory: Record) -> str:
+    """Return what of a job's memory no limit moves, and why; empty: nothing."""
+    parts = [f"{format_bytes(e['bytes'])} kept: {e['reason']}" for e in memory.get("kept", [])]
+    if own := memory.get("delegated_bytes"):
+        parts.append(f"{format_bytes(own)} of PyTorch's own allocator: graphs and pools")
+    return "; ".join(parts)
+
+
+def _memory_rows(memory: Record) -> list[tuple[str, str]]:
+    if not memory:
+        return []
+    used = ", ".join(
+        f"{format_bytes(memory.get(f'{tier}_bytes'))} {where}"
+        for tier, where in (
+            ("device", "on the device"),
+            ("host", "on the slower tier"),
+            ("parked", "parked"),
+        )
+    )
+    rows = [("memory", f"{used}; limit {_limit(memory)}")]
+    if text := _not_elastic(memory):
+        rows.append(("not elastic", text))
+    if memory.get("deferred_bytes"):
+        deferred = format_bytes(memory["deferred_bytes"])
+        rows.append(("deferred", _with_reason(deferred, memory.get("deferred_reason"))))
+    return rows
+
+
 def describe_job(record: Record) -> str:
     """Return all that is known of a job, with the reasons, as lines of text."""
     job, lease, share = record["job"], record.get("lease", {}), record.get("share", {})
@@ -202,19 +230,7 @@ def describe_job(record: Record) -> str:
     rows = [("state", f"{describe_state(record)}, {_since(record)}")]
     if (devices := record.get("devices") or ["host"]) != ["host"]:
         rows.append(("on", ", ".join(devices)))
-    if memory:
-        used = ", ".join(
-            f"{format_bytes(memory.get(f'{tier}_bytes'))} {where}"
-            for tier, where in (
-                ("device", "on the device"),
-                ("host", "on the slower tier"),
-                ("parked", "parked"),
-            )
-        )
-        rows.append(("memory", f"{used}; limit {_limit(memory)}"))
-        if memory.get("deferred_bytes"):
-            deferred = format_bytes(memory["deferred_bytes"])
-            rows.append(("deferred", _with_reason(deferred, memory.get("deferred_reason"))))
+    rows += _memory_rows(memory)
     if lease:
         granted = f"{format_bytes(lease.get('granted_bytes'))} granted"
         rows.append(("lease", _with_reason(granted, lease.get("reason"))))

@@ -51,12 +51,17 @@ class FakeDeviceMemory final : public DeviceMemory {
     if (user == unwelcome) throw SourceError("refused by a test");
     allowed.emplace_back(device, user);
   }
+  AllocationContext context() noexcept override { return {Phase::kUnknown, tag}; }
+  void delegated(int device, Bytes held) noexcept override {
+    made(device).allocator.count_outside(held);
+  }
   FakeMemorySource& source(int device) { return made(device).source.fake(); }
 
   int refused = -1;
   int unwelcome = -1;
   bool has_begun = true;
   std::vector<std::pair<int, int>> allowed;  // device, user
+  TagId tag = 0;
   ElasticAllocatorOptions options = [] {
     ElasticAllocatorOptions usual;
     usual.alignment = 512_B;
@@ -633,6 +638,56 @@ TEST_F(ElasticCudaAllocatorTest, ASnapshotOfAPoolIsTheDelegatesAlone) {
     return MockCudaAllocator::SnapshotInfo{};
   });
   EXPECT_TRUE(allocator_.snapshot(kGraph, false).segments.empty());
+}
+
+// NCCL, with TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK, follows segments and registers those
+// that there are, as a snapshot shows them.
+TEST_F(ElasticCudaAllocatorTest, WhatIsShownToWhoRegistersMemoryStays) {
+  ON_CALL(native_, snapshot(_, _)).WillByDefault([](auto, auto) {
+    return MockCudaAllocator::SnapshotInfo{};
+  });
+  const c10::DataPtr block = allocator_.allocate(4U << 20U);
+  (void)allocator_.snapshot(kNoPool, true);  // for people
+  EXPECT_EQ(memory().stats().kept, 0_B);
+  EXPECT_CALL(native_, attachAllocatorTraceTracker(_));
+  allocator_.attachAllocatorTraceTracker([](const auto&) {});
+  EXPECT_EQ(memory().stats().kept, 0_B);
+  for (int i = 0; i < 2; ++i) (void)allocator_.snapshot(kNoPool, true);
+  EXPECT_EQ(memory().stats().kept, 4_MiB);
+  const c10::DataPtr later = allocator_.allocate(4U << 20U);  // nobody was told
+  const LimitTicket ticket = memory().set_limit(1_MiB);
+  EXPECT_EQ(ticket.deferred, 3_MiB);
+  EXPECT_EQ(ticket.reason,
+            "stays where it is: 4 MiB (a library that registers memory was told of it)");
+  EXPECT_EQ(memory_.source(0).tier_at(block.get()), Tier::kDevice);
+  EXPECT_EQ(memory_.source(0).tier_at(later.get()), Tier::kHost);
+}
+
+TEST_F(ElasticCudaAllocatorTest, WhatTheDelegateHoldsCountsAgainstTheLimit) {
+  const c10::DataPtr block = allocator_.allocate(8U << 20U);
+  begin_capture();
+  const auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  theirs_.reserved_bytes[kAll].current = 20 << 20;
+  const c10::DataPtr captured = allocator_.allocate(512);
+  end_capture();
+  EXPECT_EQ(memory().stats().outside, 20_MiB);
+  EXPECT_TRUE(memory().set_limit(24_MiB).complete());
+  EXPECT_LE(memory().stats().device, 4_MiB);
+  EXPECT_LE(allocator_.getMemoryInfo(0).first, (4_MiB).count());
+}
+
+TEST_F(ElasticCudaAllocatorTest, ABlockHasTheTagOfItsRegion) {
+  memory_.tag = memory().open_tag("weights");
+  c10::DataPtr tagged = allocator_.allocate(3000);
+  memory_.tag = 0;
+  const c10::DataPtr plain = allocator_.allocate(3000);
+  EXPECT_EQ(memory().tags().at(0).live, 3072_B);
+  EXPECT_TRUE(memory().park_tag(1).complete());
+  EXPECT_EQ(memory_.source(0).tier_at(tagged.get()), Tier::kHost);
+  EXPECT_EQ(memory_.source(0).tier_at(plain.get()), Tier::kDevice);
+  EXPECT_EQ(all(allocator_.getDeviceStats(0).allocated_bytes).current, 2 * 3072);
+  tagged.clear();
+  EXPECT_EQ(memory().tags().at(0).live, 0_B);
 }
 
 TEST_F(ElasticCudaAllocatorTest, TheHistoryTellsOurBlocksInPyTorchsFormat) {

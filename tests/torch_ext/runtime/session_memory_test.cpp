@@ -289,13 +289,7 @@ INSTANTIATE_TEST_SUITE_P(
                     },
                     "park-idle moves live memory, which the memory policy antman does not"},
         WrongConfig{"NoSuchDevice", [](SessionConfig& c) { c.device = "tpu"; },
-                    "no memory of a device 'tpu' (there is: host)"},
-        WrongConfig{"ParkIdleOfADevice",
-                    [](SessionConfig& c) {
-                      c.park_idle = std::chrono::minutes{1};
-                      c.device = "made-up";
-                    },
-                    "park-idle is for memory of the host, not of 'made-up'"}),
+                    "no memory of a device 'tpu' (there is: host)"}),
     [](const auto& row) { return std::string(row.param.name); });
 
 // Memory of a device that the runtime knows nothing of, as the CUDA adaptor offers it.
@@ -346,6 +340,103 @@ TEST_F(OfferedMemoryTest, MovesAtTheEndsOfStepsOfTheThreadThatTrains) {
   EXPECT_LE(session.allocator().stats().device, 4_MiB);
   EXPECT_EQ(block[(8_MiB).count() - 1], 7);
   EXPECT_TRUE(session.allocator().deallocate(block));
+  session.shutdown();
+}
+
+int g_lock_taken = 0;
+bool g_lock_held = false;
+void* take_lock() {
+  ++g_lock_taken;
+  g_lock_held = true;
+  return &g_lock_held;
+}
+void give_lock(void* token) { *static_cast<bool*>(token) = false; }
+bool g_moved_with_lock = false;
+std::unique_ptr<MemorySource> make_watched(const SessionConfig& /*config*/, bool (*)()) {
+  const auto risk = [] {
+    g_moved_with_lock = g_lock_held;
+    return MoveRisk{};
+  };
+  return std::make_unique<DeferredSource>([] { return std::make_unique<MovingSource>(); }, 64_KiB,
+                                          risk);
+}
+
+TEST_F(OfferedMemoryTest, MovesWithThePythonLockHeldWhoeverAsks) {
+  Session::offer_memory("watched", &make_watched);
+  SessionConfig with = config();
+  with.device = "watched";
+  Session& session = Session::start(with);
+  session.on_move(&take_lock, &give_lock);
+  const TagId tag = session.open_tag("weights", {});
+  void* const plain = session.allocator().allocate(8_MiB);
+  void* const tagged = session.allocator().allocate(8_MiB, 0, {Phase::kUnknown, tag});
+  const auto moves = [&](const char* what, const auto& call) {
+    g_moved_with_lock = false;
+    call();
+    EXPECT_TRUE(g_moved_with_lock) << what;
+    EXPECT_FALSE(g_lock_held) << what;
+  };
+  moves("a limit", [&] { (void)session.set_memory_limit(8_MiB); });
+  (void)session.set_memory_limit(64_MiB);
+  moves("a tag parked", [&] { (void)session.park_tag("weights"); });
+  moves("a tag woken", [&] { (void)session.wake_tag("weights"); });
+  session.allocator().post_limit(8_MiB);
+  moves("a step", [&] { session.step(); });
+  (void)session.set_memory_limit(8_MiB);
+  session.allocator().post_limit(64_MiB);
+  moves("memory that is to stay", [&] {
+    EXPECT_EQ(session.keep_in_place({static_cast<std::byte*>(plain), 8_MiB}, "RDMA"), 8_MiB);
+  });
+  EXPECT_EQ(stats(session).at("memory").at("kept").at(0).at("reason"), "RDMA");
+  session.may_move({static_cast<std::byte*>(plain), 8_MiB}, "RDMA");
+  // The twin: where no live memory may move, nobody waits for the lock.
+  const int taken = g_lock_taken;
+  std::thread([&] {
+    (void)session.allocator().post_limit(8_MiB), session.wake_tag("weights");
+  }).join();
+  EXPECT_EQ(g_lock_taken, taken);
+  EXPECT_TRUE(session.allocator().deallocate(plain));
+  EXPECT_TRUE(session.allocator().deallocate(tagged));
+  session.shutdown();
+}
+
+TEST_F(OfferedMemoryTest, P27_WhatOthersHoldForNothingGoesBeforeLiveMemoryMoves) {
+  Session& session = start();
+  void* const block = session.allocator().allocate(8_MiB);
+  int asked = 0;
+  session.on_pressure([&](Bytes needed) {
+    EXPECT_EQ(needed, 4_MiB);
+    ++asked;
+    session.allocator().count_outside({});
+    return std::string();
+  });
+  session.allocator().count_outside(8_MiB);
+  (void)session.set_memory_limit(16_MiB);
+  EXPECT_EQ(asked, 0) << "it fits";
+  EXPECT_TRUE(session.set_memory_limit(12_MiB).complete());
+  EXPECT_EQ(asked, 1);
+  EXPECT_TRUE(session.allocator().stats().moved_out.is_zero());
+  // The twin: what they need they keep, and live memory moves.
+  session.on_pressure([&](Bytes) { return std::string(); });
+  session.allocator().count_outside(8_MiB);
+  EXPECT_TRUE(session.set_memory_limit(12_MiB).complete());
+  EXPECT_EQ(session.allocator().stats().moved_out, 4_MiB);
+  EXPECT_TRUE(session.allocator().deallocate(block));
+  session.shutdown();
+}
+
+TEST_F(OfferedMemoryTest, TellsWhetherACollectiveIsOutstandingAndWhichTagAThreadHas) {
+  Session& session = start();
+  EXPECT_FALSE(session.collective_outstanding());
+  session.collective_begin();
+  session.collective_begin();
+  session.collective_end();
+  EXPECT_TRUE(session.collective_outstanding());
+  session.collective_end();
+  EXPECT_FALSE(session.collective_outstanding());
+  EXPECT_EQ(session.current_tag(), 0U);
+  session.on_region([]() noexcept { return TagId{5}; });
+  EXPECT_EQ(session.current_tag(), 5U);
   session.shutdown();
 }
 

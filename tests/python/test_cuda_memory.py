@@ -1,0 +1,501 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What moves of a GPU's memory and what stays: tags, registered and delegated memory, collectives,
+AntMan's policy. Real jobs on the simulated driver, whose kernels do nothing and whose copies do.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from training import facts_of
+from world import COMMENSAL, World
+
+from commensal._activation import LIBRARIES
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "simulated_cuda"))
+
+MIB = 1 << 20
+
+# What the jobs share: tensors with a content of their own, and what is told of memory.
+JOB = """
+import json, os, subprocess, sys, time, torch, commensal
+MIB = 1 << 20
+class Held:
+    def __init__(self, mib, value):
+        self.value = torch.full((mib << 18,), value)
+        self.tensor = self.value.cuda()
+        self.address = self.tensor.data_ptr()
+    def whole(self):
+        return torch.equal(self.tensor.cpu(), self.value) and self.address == self.tensor.data_ptr()
+def memory(*names):
+    told = commensal.stats()["memory"]
+    return {name: told[f"{name}_bytes"] >> 20 for name in names or ("device", "host", "parked")}
+def tag(name):
+    [found] = [tag for tag in commensal.stats()["memory"]["tags"] if tag["name"] == name]
+    return {key: found[f"{key}_bytes"] >> 20 for key in ("device", "host", "parked", "dropped")}
+def error(call):
+    try:
+        call()
+    except Exception as problem:
+        return f"{type(problem).__name__}: {problem}"
+    return None
+def limit(size):
+    # A busy machine may need several safe points for it.
+    patience = time.monotonic() + 60
+    stays = ("stays where it is", "others in the process", "live memory stays", "a collective")
+    while True:
+        ticket = commensal.set_memory_limit(size)
+        done = not ticket.deferred_bytes or ticket.reason.startswith(stays)
+        if done or time.monotonic() > patience:
+            return ticket
+weight = torch.nn.Parameter(torch.zeros(16, device="cuda"))
+weight.grad = torch.zeros(16, device="cuda")
+optimizer = torch.optim.SGD([weight], lr=0.0)
+optimizer.step()
+facts = {}
+"""
+TELL = "\nprint(json.dumps(facts))\n"
+
+Run = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def job(world: World) -> Run:
+    """Runs a job on a simulated GPU of 1 GiB and returns its facts."""
+    import run as simulated_cuda
+
+    if not list(LIBRARIES.glob("libcommensal_torch_cuda-*.so")):
+        pytest.skip("commensal is installed for a PyTorch without CUDA")
+
+    def run(body: str, *options: str, **settings: object) -> dict[str, Any]:
+        try:
+            driver = simulated_cuda.environment({}, {"MEMORY": 1 << 30} | settings)
+        except FileNotFoundError as reason:
+            pytest.skip(str(reason))
+        script = world.script(JOB + body + TELL)
+        done = world.commensal(
+            *("run", "--opportunistic", "--no-idle-class", *options, "--", sys.executable, script),
+            **driver,
+            COMMENSAL_CUDA_ALLOCATOR="elastic",
+        )
+        assert "GPU memory is PyTorch's own" not in done.stderr
+        return facts_of(done)
+
+    return run
+
+
+def test_a_tag_of_cuda_tensors_is_parked_and_woken_as_a_whole(job: Run) -> None:
+    facts = job(
+        """
+outside = Held(16, 1.0)
+with commensal.region("weights"):
+    kept = [Held(24, 2.0), Held(24, 3.0)]
+    loss = (kept[0].tensor.requires_grad_() * 2).sum()
+    loss.backward()  # by autograd's own thread
+    kept[0].tensor.requires_grad_(False)
+free = torch.cuda.mem_get_info()[0]
+facts["before"] = tag("weights")
+ticket = commensal.park_tag("weights")
+facts["park"] = [ticket.done_bytes >> 20, ticket.deferred_bytes, ticket.reason]
+facts["twice"] = commensal.park_tag("weights").done_bytes
+facts["parked"] = tag("weights")
+facts["freed"] = torch.cuda.mem_get_info()[0] - free >> 20
+facts["read while parked"] = [held.whole() for held in (outside, *kept)]
+facts["outside"] = memory("device")
+ticket = commensal.wake_tag("weights")
+facts["wake"] = [ticket.done_bytes >> 20, ticket.deferred_bytes, ticket.reason]
+facts["woken"] = tag("weights")
+facts["after"] = [held.whole() for held in (outside, *kept)]
+"""
+    )
+    assert facts["before"]["device"] >= 72  # with the gradient
+    size = facts["before"]["device"]
+    assert facts["park"] == [size, 0, ""]
+    assert facts["twice"] == 0
+    assert facts["parked"] == {"device": 0, "host": 0, "parked": size, "dropped": 0}
+    assert facts["freed"] == size
+    assert facts["outside"]["device"] >= 16  # the twin: what has no tag stays
+    assert facts["wake"] == [size, 0, ""]
+    assert facts["woken"] == facts["before"]
+    assert facts["read while parked"] == facts["after"] == [True, True, True]
+
+
+def test_a_dropped_tag_of_cuda_tensors_gets_fresh_memory_at_the_same_addresses(job: Run) -> None:
+    facts = job(
+        """
+from commensal.memory_saver import torch_memory_saver as saver
+with commensal.region("cache"):
+    cache = Held(32, 4.0)
+free = torch.cuda.mem_get_info()[0]
+facts["drop"] = commensal.drop_tag("cache").done_bytes >> 20
+facts["dropped"] = tag("cache")
+facts["freed"] = torch.cuda.mem_get_info()[0] - free >> 20
+commensal.wake_tag("cache")
+facts["woken"] = tag("cache")
+cache.tensor.copy_(cache.value)
+facts["whole"] = cache.whole()
+with saver.region("model", enable_cpu_backup=True):
+    backed_up = Held(16, 5.0)
+with saver.region("model"):
+    given_up = Held(16, 6.0)
+saver.pause("model")
+facts["paused"] = [tag("model")["parked"], tag("model (no backup)")["dropped"]]
+facts["backup"] = torch.equal(saver.get_cpu_backup(backed_up.tensor), backed_up.value)
+facts["no backup"] = error(lambda: saver.get_cpu_backup(given_up.tensor))
+saver.resume("model")
+given_up.tensor.copy_(given_up.value)
+facts["resumed"] = [backed_up.whole(), given_up.whole()]
+"""
+    )
+    assert facts["drop"] == facts["freed"] == 32
+    assert facts["dropped"] == {"device": 0, "host": 0, "parked": 0, "dropped": 32}
+    assert facts["woken"] == {"device": 32, "host": 0, "parked": 0, "dropped": 0}
+    assert facts["whole"]
+    assert facts["paused"] == [16, 16]
+    assert facts["backup"]
+    assert "it has no content" in facts["no backup"]
+    assert facts["resumed"] == [True, True]
+
+
+def test_p3_a_registered_tensor_stays_where_it_is_and_moves_once_it_is_released(job: Run) -> None:
+    facts = job(
+        """
+buffer = Held(32, 1.0)
+others = [Held(16, 2.0) for _ in range(4)]
+limit("8MiB")
+facts["all out"] = memory("host")
+facts["no room"] = error(lambda: commensal.keep_resident(buffer.tensor))
+facts["nothing kept"] = memory("kept")
+limit("512MiB")
+with commensal.keep_resident(buffer.tensor, buffer.tensor[5:], reason="a network card") as kept:
+    facts["resident"] = kept.resident_bytes >> 20
+    ticket = limit("8MiB")
+    facts["shrunk"] = memory("device", "host", "kept")
+    facts["deferred"] = [ticket.deferred_bytes >> 20, ticket.reason]
+    facts["told"] = commensal.stats()["memory"]["kept"]
+    facts["stats"] = commensal.memory_stats()["commensal.kept.a network card.bytes"] >> 20
+    facts["summary"] = [line for line in commensal.memory_summary().splitlines() if "kept" in line]
+    facts["whole"] = [held.whole() for held in (buffer, *others)]
+ticket = limit("8MiB")
+facts["released"] = memory("host", "kept")
+facts["complete"] = [ticket.deferred_bytes, ticket.reason]
+kept.release()  # a second time
+facts["still whole"] = [held.whole() for held in (buffer, *others)]
+facts["misuse"] = [error(commensal.keep_resident),
+                   error(lambda: commensal.keep_resident(buffer.tensor, reason=""))]
+facts["of the host"] = commensal.keep_resident(torch.ones(MIB)).resident_bytes
+facts["of a pool"] = 0
+with torch.cuda.use_mem_pool(torch.cuda.MemPool()):
+    pooled = torch.ones(MIB, device="cuda")
+facts["of a pool"] = commensal.keep_resident(pooled).resident_bytes
+"""
+    )
+    assert facts["all out"]["host"] >= 88
+    assert facts["no room"].startswith(
+        "CommensalError: memory cannot be kept on the device: the limit of 8 MiB leaves no room"
+    )
+    assert facts["nothing kept"]["kept"] == 0
+    assert facts["resident"] == 32
+    assert facts["shrunk"]["device"] == facts["shrunk"]["kept"] == 32
+    assert facts["shrunk"]["host"] >= 64
+    assert facts["deferred"] == [24, "stays where it is: 32 MiB (a network card)"]
+    assert facts["told"] == [{"reason": "a network card", "bytes": 32 * MIB}]
+    assert facts["stats"] == 32
+    assert "32 MiB: a network card" in facts["summary"][0]
+    assert facts["released"]["kept"] == 0
+    assert facts["released"]["host"] >= 88  # the twin
+    assert facts["complete"] == [0, ""]
+    assert facts["whole"] == facts["still whole"] == [True] * 5
+    assert facts["misuse"] == [
+        "ValueError: keep_resident() needs tensors and a reason: 0, 'registered by the program'",
+        "ValueError: keep_resident() needs tensors and a reason: 1, ''",
+    ]
+    assert facts["of the host"] == facts["of a pool"] == 0
+
+
+def test_a_registered_tensor_of_a_tag_is_neither_parked_nor_dropped(job: Run) -> None:
+    facts = job(
+        """
+with commensal.region("weights"):
+    buffer, other = Held(32, 1.0), Held(32, 2.0)
+kept = commensal.keep_resident(buffer.tensor, reason="RDMA")
+ticket = commensal.park_tag("weights")
+facts["park"] = [ticket.done_bytes >> 20, ticket.deferred_bytes >> 20, ticket.reason]
+facts["parked"] = tag("weights")
+commensal.wake_tag("weights")
+facts["woken"] = other.whole()
+ticket = commensal.drop_tag("weights")
+facts["drop"] = [ticket.done_bytes >> 20, ticket.deferred_bytes >> 20, ticket.reason]
+facts["whole"] = buffer.whole()
+del buffer.tensor
+kept.release()
+facts["gone"] = commensal.drop_tag("weights").deferred_bytes
+"""
+    )
+    assert facts["park"] == [32, 32, "stays where it is: 32 MiB (RDMA)"]
+    assert facts["parked"] == {"device": 32, "host": 0, "parked": 32, "dropped": 0}
+    assert facts["woken"]
+    assert facts["drop"] == [32, 32, "stays where it is: 32 MiB (RDMA)"]
+    assert facts["whole"]
+    assert facts["gone"] == 0
+
+
+def test_what_is_registered_with_gpudirect_storage_stays(job: Run) -> None:
+    facts = job(
+        """
+import torch.cuda.gds as gds
+calls = []
+torch._C._gds_register_buffer = lambda s: calls.append("register")
+torch._C._gds_deregister_buffer = lambda s: calls.append("deregister")
+buffer = Held(32, 1.0)
+gds.gds_register_buffer(buffer.tensor.untyped_storage())
+facts["kept"] = commensal.stats()["memory"]["kept"]
+limit("8MiB")
+facts["shrunk"] = memory("device")
+gds.gds_deregister_buffer(buffer.tensor.untyped_storage())
+limit("8MiB")
+facts["after"] = memory("device", "kept")
+facts["whole"] = buffer.whole()
+def refuse(s):
+    raise RuntimeError("no GPUDirect Storage here")
+torch._C._gds_register_buffer = refuse
+facts["refused"] = error(lambda: gds.gds_register_buffer(buffer.tensor.untyped_storage()))
+facts["nothing kept"] = memory("kept")
+facts["calls"] = calls
+"""
+    )
+    assert facts["kept"] == [{"reason": "registered with GPUDirect Storage", "bytes": 32 * MIB}]
+    assert facts["shrunk"]["device"] == 32
+    assert facts["after"]["kept"] == 0
+    assert facts["after"]["device"] <= 8  # the twin
+    assert facts["whole"]
+    assert facts["calls"] == ["register", "deregister"]
+    assert facts["nothing kept"]["kept"] == 0
+
+
+def test_p25_p28_graphs_and_pools_stay_count_against_the_limit_and_are_told(job: Run) -> None:
+    facts = job(
+        """
+held = [Held(16, 1.0) for _ in range(4)]
+pool = torch.cuda.MemPool()
+with torch.cuda.use_mem_pool(pool):
+    pooled = torch.zeros(32 * MIB, dtype=torch.uint8, device="cuda")
+graph = torch.cuda.CUDAGraph()
+stream = torch.cuda.Stream()
+stream.wait_stream(torch.cuda.current_stream())
+with torch.cuda.graph(graph, stream=stream):
+    captured = torch.empty(6 * MIB, device="cuda")
+    captured[: 4 * MIB].copy_(held[1].tensor)
+facts["before"] = memory("device", "delegated")
+kept = commensal.keep_resident(held[0].tensor, reason="RDMA")
+patience = time.monotonic() + 60
+while time.monotonic() < patience:  # until the coordinator has heard of it
+    command = [os.path.join(os.path.dirname(sys.executable), "commensal"), "status", "script"]
+    text = subprocess.run(command, capture_output=True, text=True).stdout
+    facts["status"] = [line for line in text.splitlines() if "not elastic" in line]
+    if facts["status"] and "kept" in facts["status"][0]:
+        break
+kept.release()
+ticket = limit("80MiB")
+facts["shrunk"] = memory("device", "host", "delegated")
+facts["complete"] = [ticket.deferred_bytes, ticket.reason]
+ticket = limit("40MiB")
+graph.replay()
+torch.cuda.synchronize()
+facts["replayed"] = torch.equal(captured[: 4 * MIB].cpu(), held[1].value)
+facts["below"] = memory("device", "delegated")
+facts["deferred"] = [ticket.deferred_bytes >> 20, ticket.reason]
+more = Held(16, 2.0)  # on the slower tier
+facts["more"] = memory("device")
+facts["free"] = torch.accelerator.memory.get_memory_info()[0]
+facts["summary"] = [line for line in commensal.memory_summary().splitlines() if "graphs" in line]
+del pooled, pool
+unused = torch.cuda.CUDAGraph()
+with torch.cuda.graph(unused, stream=stream):
+    scratch = torch.empty(8 * MIB, device="cuda")
+before = memory("delegated")["delegated"]
+del scratch, unused
+torch.cuda.synchronize()
+limit("32MiB")  # P27: what PyTorch keeps for nothing goes, too
+facts["for nothing"] = [before, memory("delegated")["delegated"]]
+limit("512MiB")
+patience = time.monotonic() + 60
+while memory("host")["host"] and time.monotonic() < patience:
+    time.sleep(0.02)
+    optimizer.step()
+facts["grown"] = memory("device", "host", "delegated")
+facts["whole"] = [one.whole() for one in (*held, more)]
+"""
+    )
+    delegated = facts["before"]["delegated"]
+    assert delegated >= 56
+    [status] = facts["status"]
+    assert "16 MiB kept: RDMA; " in status
+    assert f"{delegated} MiB of PyTorch's own allocator: graphs and pools" in status
+    assert facts["shrunk"]["delegated"] == delegated
+    assert facts["shrunk"]["device"] <= 80 - delegated
+    assert facts["complete"] == [0, ""]
+    assert facts["below"] == {"device": 0, "delegated": delegated}
+    assert facts["deferred"][0] == delegated - 40
+    assert facts["deferred"][1] == f"others in the process hold {delegated} MiB"
+    assert facts["more"]["device"] == 0
+    assert facts["free"] == 0
+    assert facts["replayed"]  # the pool is where it was, and what it reads is found
+    assert f"{delegated} MiB" in facts["summary"][0]
+    assert facts["grown"]["host"] == 0
+    assert facts["grown"]["device"] >= 80  # the twin: with the pool gone there is room again
+    before, after = facts["for nothing"]
+    assert before - after >= 32
+    assert facts["grown"]["delegated"] <= delegated - 32
+    assert facts["whole"] == [True] * 5
+
+
+def test_antman_overflows_at_allocation_and_moves_nothing_on_a_gpu(job: Run) -> None:
+    facts = job(
+        """
+old = Held(64, 1.0)
+ticket = limit("32MiB")
+facts["lowered"] = [memory("device", "host"), ticket.reason]
+limit("96MiB")
+new = Held(64, 2.0)  # does not fit in full
+facts["overflow"] = memory("device", "host")
+limit("512MiB")
+optimizer.step()
+facts["stays"] = memory("host")
+facts["whole"] = [old.whole(), new.whole()]
+del new, old
+facts["free before the border"] = memory("device")
+limit("16MiB")
+optimizer.step()
+facts["after the border"] = memory("device", "host")
+facts["moved"] = commensal.stats()["memory"]["moved_bytes_total"]
+""",
+        *("--memory-policy", "antman"),
+    )
+    lowered, reason = facts["lowered"]
+    assert lowered["device"] >= 64
+    assert lowered["host"] == 0
+    assert reason == "live memory stays: memory policy antman"
+    assert facts["overflow"]["device"] <= 96
+    assert facts["overflow"]["host"] >= 32
+    assert facts["stays"]["host"] == facts["overflow"]["host"]
+    assert facts["whole"] == [True, True]
+    assert facts["free before the border"]["device"] >= 64  # the twin: not at the free
+    assert facts["after the border"]["device"] <= 16
+    assert facts["after the border"]["host"] == 0
+    assert facts["moved"] == 0
+
+
+# Rank 1 comes to the collective when rank 0 has tried to move memory meanwhile.
+RANKS = """
+import torch.distributed as dist
+dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}/ranks",
+                        rank=int(os.environ["RANK"]), world_size=2)
+held = [Held(16, float(i)) for i in range(4)]
+together = torch.ones(MIB).cuda()
+tried = os.path.join(sys.argv[1], "tried")
+if dist.get_rank() == 0:
+    work = dist.all_reduce(together, async_op=True)
+    ticket = limit("16MiB")
+    facts["meanwhile"] = [ticket.deferred_bytes >> 20, ticket.reason]
+    open(tried, "w").close()
+    work.wait()
+    torch.cuda.synchronize()
+    del work
+    patience = time.monotonic() + 60
+    while memory("device")["device"] > 16 and time.monotonic() < patience:
+        optimizer.step()
+        time.sleep(0.01)
+    facts["afterwards"] = memory("device")
+else:
+    patience = time.monotonic() + 60
+    while not os.path.exists(tried) and time.monotonic() < patience:
+        time.sleep(0.01)
+    dist.all_reduce(together)
+facts["whole"] = [one.whole() for one in held]
+facts["sum"] = together.cpu().unique().tolist()
+dist.destroy_process_group()
+"""
+
+
+def test_nothing_moves_while_a_collective_is_outstanding(world: World) -> None:
+    import run as simulated_cuda
+
+    if not list(LIBRARIES.glob("libcommensal_torch_cuda-*.so")):
+        pytest.skip("commensal is installed for a PyTorch without CUDA")
+    try:
+        driver = simulated_cuda.environment({}, {"MEMORY": 1 << 30})
+    except FileNotFoundError as reason:
+        pytest.skip(str(reason))
+    script = world.script(JOB + RANKS + TELL)
+    ranks = [
+        world.start(
+            [
+                *(str(COMMENSAL), "run", "--opportunistic", "--no-idle-class"),
+                *("--name", f"rank{rank}", "--", sys.executable, script, str(world.folder)),
+            ],
+            **driver,
+            COMMENSAL_CUDA_ALLOCATOR="elastic",
+            RANK=str(rank),
+            WORLD_SIZE="2",
+        )
+        for rank in (0, 1)
+    ]
+    facts = []
+    for process in ranks:
+        out, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors
+        facts.append(json.loads(out.splitlines()[-1]))
+    assert facts[0]["meanwhile"][0] >= 48
+    assert facts[0]["meanwhile"][1] == "a collective is outstanding"
+    assert facts[0]["afterwards"]["device"] <= 16  # the twin: once it is done, the same memory goes
+    for rank in facts:
+        assert rank["whole"] == [True] * 4
+        assert rank["sum"] == [2.0]
+
+
+def test_an_idle_job_is_parked_off_a_gpu_and_back_at_its_next_op(job: Run) -> None:
+    facts = job(
+        """
+held = [Held(16, float(i)) for i in range(4)]
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    captured = torch.zeros(MIB, device="cuda")
+busy = memory()
+free = torch.cuda.mem_get_info()[0]
+def rests():
+    patience = time.monotonic() + 90
+    while time.monotonic() < patience:
+        time.sleep(0.5)  # seldom: to look is work, too
+        if commensal.stats()["activity"]["state"] == "parked":
+            return True
+    return False
+facts["rests"] = [rests()]
+facts["parked"] = memory()
+facts["freed"] = torch.cuda.mem_get_info()[0] - free >> 20
+held[0].tensor.add_(0)
+facts["back"] = [memory()["device"] >= busy["device"], memory()["parked"]]
+facts["whole"] = [one.whole() for one in held]
+facts["rests"].append(rests())
+graph.replay()  # no op of PyTorch
+torch.cuda.synchronize()
+patience = time.monotonic() + 60
+while memory()["parked"] and time.monotonic() < patience:
+    time.sleep(0.02)
+facts["back by a graph"] = memory()["device"] >= busy["device"]
+facts["whole again"] = [one.whole() for one in held]
+""",
+        *("--park-idle", "1s"),
+    )
+    assert facts["rests"] == [True, True]
+    assert facts["parked"]["device"] == 0
+    assert facts["parked"]["parked"] >= 64
+    assert facts["freed"] >= 64
+    assert facts["back"] == [True, 0]
+    assert facts["back by a graph"]
+    assert facts["whole"] == facts["whole again"] == [True] * 4
