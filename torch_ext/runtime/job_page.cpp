@@ -154,13 +154,31 @@ void ActivityRecorder::begin_pause(wire::GapPhase phase, TimePoint now) noexcept
   ends_by_.store(EndsBy::kWork, kRelaxed);
 }
 
-void ActivityRecorder::end_waiting(TimePoint now) noexcept {
+void ActivityRecorder::rest_begin() noexcept {
+  const TimePoint now = clock_.now();
+  const MutexLock lock(mutex_);
+  if (depth_ != 0 || ends_by_.load(kRelaxed) != EndsBy::kItsOwner) return;
+  if (page_.quiet_ns.load(kRelaxed) != 0) return;
+  if (page_.activity.load(kRelaxed) == static_cast<std::uint64_t>(wire::Activity::kPaused)) return;
+  begin_waiting(wire::GapPhase::kUnknown, now);
+  ends_by_.store(EndsBy::kRest, kRelaxed);
+}
+
+void ActivityRecorder::rest_end() noexcept {
+  if (ends_by_.load(kRelaxed) == EndsBy::kRest) ended_by_work();
+}
+
+void ActivityRecorder::show_busy(TimePoint now) noexcept {
   // Busy first: an opportunistic neighbour must see the burst at once.
   page_.activity.store(static_cast<std::uint64_t>(wire::Activity::kBusy),
                        std::memory_order_release);
   page_.activity_since_ns.store(to_page_time(now), kRelaxed);
   page_.last_touch_ns.store(to_page_time(now), kRelaxed);
   page_.wait_expected_end_ns.store(0, kRelaxed);
+}
+
+void ActivityRecorder::end_waiting(TimePoint now) noexcept {
+  show_busy(now);
   note_wait(now);
 }
 
@@ -202,6 +220,7 @@ void ActivityRecorder::ended_by_work() noexcept {
   const MutexLock lock(mutex_);
   const EndsBy ends_by = ends_by_.exchange(EndsBy::kItsOwner, kRelaxed);
   if (ends_by == EndsBy::kItsOwner) return;  // another thread was quicker
+  if (ends_by == EndsBy::kRest) return show_busy(now);
   if (ends_by == EndsBy::kRequest) request_began_ = now;
   end_waiting(now);
 }
@@ -264,7 +283,11 @@ std::optional<FoundRequest> ActivityRecorder::look_for_request() noexcept {
 }
 
 std::optional<FoundRequest> ActivityRecorder::touch() noexcept {
-  if (finds_requests_.load(kRelaxed)) return look_for_request();
+  if (finds_requests_.load(kRelaxed)) {
+    auto found = look_for_request();
+    rest_end();
+    return found;
+  }
   constexpr unsigned int kEvery = 16;
   thread_local constinit unsigned int calls = 0;
   const bool waiting =

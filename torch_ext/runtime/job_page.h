@@ -101,6 +101,12 @@ class ActivityRecorder {
   /// host works, or waits for something else. As boundaries, many in a row are looked at now and
   /// then. While requests are looked for: nothing.
   void synchronised() noexcept;
+  /// Nothing was seen of the job for seconds, and it uses no processor time: it sits at a prompt, or
+  /// hangs. A wait until the next sign of work, of which nothing is noted. Nothing where it waits
+  /// already, or where its waits show in silence.
+  void rest_begin() noexcept;
+  /// It uses processor time again, without a sign of work: busy, as far as can be told.
+  void rest_end() noexcept;
   /// The job trains: an optimizer stepped, or gradients were set to zero.
   void trained() noexcept;
   /// Gradients were set to zero: a sign of work, but none that ends a boundary, where it is usual.
@@ -131,7 +137,8 @@ class ActivityRecorder {
   enum class EndsBy : std::uint8_t {
     kItsOwner,  ///< or there is none
     kRequest,   ///< the first sign of work, which begins a request
-    kWork       ///< the first sign of work
+    kWork,      ///< the first sign of work
+    kRest       ///< the same, or processor time; its length says nothing of the next one
   };
   struct Phase {
     GapHistogram lengths;
@@ -142,7 +149,9 @@ class ActivityRecorder {
   void begin_waiting(wire::GapPhase phase, TimePoint now) noexcept COMMENSAL_REQUIRES(mutex_);
   void pause_begin(wire::GapPhase phase) noexcept;
   void begin_pause(wire::GapPhase phase, TimePoint now) noexcept COMMENSAL_REQUIRES(mutex_);
-  /// Tells readers that the job is busy, then notes how long it waited.
+  /// Tells readers that the job is busy.
+  void show_busy(TimePoint now) noexcept COMMENSAL_REQUIRES(mutex_);
+  /// The same, then notes how long it waited.
   void end_waiting(TimePoint now) noexcept COMMENSAL_REQUIRES(mutex_);
   void note_wait(TimePoint now) noexcept COMMENSAL_REQUIRES(mutex_);
   void note_length(Duration length) noexcept COMMENSAL_REQUIRES(mutex_);

@@ -407,6 +407,7 @@ Duration Session::Impl::on_tick() {
   apply_waiting_limit(now);
   park_if_asked(now);
   follow_idleness(now);
+  follow_rest(now);
   bool due = false;
   {
     const MutexLock lock(mutex);

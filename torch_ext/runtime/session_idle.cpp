@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parks a job that does nothing, and brings it back at its next op. All on the client's thread.
+// A job that does nothing: neighbours see it, and it is parked if it wants that, until its next op.
+// All on the client's thread.
 #include <poll.h>
 #include <unistd.h>
 
@@ -13,6 +14,7 @@ namespace {
 
 constexpr auto kRelaxed = std::memory_order_relaxed;
 constexpr Duration kLook = std::chrono::milliseconds{150};
+constexpr Duration kRests = std::chrono::seconds{2};  // as long as a process may show no heartbeat
 
 Duration cpu_time(clockid_t of) {
   timespec time{};
@@ -27,6 +29,22 @@ std::string seconds(Duration duration) {
 }
 
 }  // namespace
+
+void Session::Impl::follow_rest(TimePoint now) {
+  {
+    const MutexLock lock(mutex);
+    if (job_class != JobClass::kGuaranteed || role.load() == MemberRole::kHelper) return;
+  }
+  SignsOfWork signs;
+  signs.counted = steps.state().number + page.waits_total.load(kRelaxed) +
+                  page.last_touch_ns.load(kRelaxed);
+  signs.cpu = cpu_time(CLOCK_PROCESS_CPUTIME_ID) - cpu_time(CLOCK_THREAD_CPUTIME_ID);
+  if (now - rest_watch.look(signs, now) >= kRests) {
+    activity.rest_begin();
+  } else {
+    activity.rest_end();
+  }
+}
 
 SignsOfWork Session::Impl::signs_of_work(const AllocatorStats& stats) const {
   SignsOfWork signs;

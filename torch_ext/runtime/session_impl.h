@@ -153,7 +153,9 @@ struct Session::Impl final : public ClientHost {
   void take_grant(Bytes limit, Revision revision);
   /// On the mover's thread: something moved between safe points.
   void moved_ahead() noexcept;
-  // parking while idle (session_idle.cpp)
+  // doing nothing (session_idle.cpp)
+  /// Shows neighbours that a guaranteed job does nothing, though it says nothing.
+  void follow_rest(TimePoint now);
   void follow_idleness(TimePoint now);
   void park_idle_job(Duration idle_for);
   void bring_back(TimePoint now);
@@ -239,6 +241,7 @@ struct Session::Impl final : public ClientHost {
   MemberRole told_role = MemberRole::kHelper;  // in the newest registration
   bool placed = false;  // the coordinator knows on which device its memory is
   IdleWatch idle_watch;
+  IdleWatch rest_watch;
   TimePoint looked_at;
   TimePoint rests_since;
   TimePoint return_began;

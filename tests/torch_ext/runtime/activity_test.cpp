@@ -18,6 +18,7 @@ namespace commensal {
 namespace {
 
 using std::chrono::milliseconds;
+using std::chrono::seconds;
 using testing::FakeClock;
 using wire::Activity;
 using wire::GapPhase;
@@ -373,6 +374,70 @@ TEST_F(ActivityTest, AfterASynchronisationTheDeviceHasNothingToDoUntilTheNextSig
   EXPECT_EQ(page_.waits_total.load(), 1U) << "the totals are of waits for data, as ever";
 }
 
+TEST_F(ActivityTest, C19_AJobThatDoesNothingWaitsUntilItsNextSignOfWork) {
+  const auto waits = [&] { return wire::present_wait(page_, to_page_time(clock_.now())); };
+  recorder_.worked();
+  clock_.advance(seconds{2});
+  EXPECT_FALSE(waits().waits) << "nobody has said so yet";
+  recorder_.rest_begin();
+  EXPECT_TRUE(waits().waits);
+  EXPECT_EQ(waits().phase, GapPhase::kUnknown);
+  clock_.advance(seconds{60});
+  recorder_.touch();
+  EXPECT_FALSE(waits().waits);
+  EXPECT_EQ(activity(), Activity::kBusy);
+  EXPECT_TRUE(recorder_.gaps().empty()) << "how long somebody sat at a prompt predicts nothing";
+  EXPECT_EQ(page_.waits_total.load(), 0U);
+}
+
+TEST_F(ActivityTest, AJobThatHasNotBegunYetMayRestToo) {
+  recorder_.rest_begin();
+  EXPECT_EQ(activity(), Activity::kWaiting);
+  recorder_.worked();
+  EXPECT_EQ(activity(), Activity::kBusy);
+}
+
+TEST_F(ActivityTest, ARestEndsWithProcessorTimeAndWithAnyWait) {
+  recorder_.worked();
+  recorder_.rest_begin();
+  recorder_.rest_end();
+  EXPECT_EQ(activity(), Activity::kBusy);
+  recorder_.rest_begin();
+  wait(milliseconds{10});
+  EXPECT_EQ(activity(), Activity::kBusy);
+  recorder_.rest_end();
+  EXPECT_EQ(activity(), Activity::kBusy);
+  EXPECT_EQ(waits_of(GapPhase::kLoader), 1U);
+  recorder_.rest_begin();
+  recorder_.boundary_begin();
+  EXPECT_EQ(activity(), Activity::kWaiting) << "it waits already";
+  recorder_.touch();
+  EXPECT_EQ(activity(), Activity::kBusy);
+}
+
+TEST_F(ActivityTest, WhatWaitsOrIsPausedDoesNotBeginToRest) {
+  recorder_.wait_begin();
+  recorder_.rest_begin();
+  EXPECT_EQ(phase(), GapPhase::kLoader);
+  recorder_.rest_end();
+  EXPECT_EQ(activity(), Activity::kWaiting) << "the wait's own end ends it";
+  recorder_.wait_end();
+  page_.activity.store(static_cast<std::uint64_t>(Activity::kPaused));
+  recorder_.rest_begin();
+  EXPECT_EQ(activity(), Activity::kPaused);
+}
+
+TEST_F(ActivityTest, ARestCountsOnceTheDeviceHasDoneItsWork) {
+  SlowQueue queue{page_};
+  recorder_.follow_queue(queue);
+  const auto waits = [&] { return wire::present_wait(page_, to_page_time(clock_.now())).waits; };
+  recorder_.worked();
+  recorder_.rest_begin();
+  EXPECT_FALSE(waits()) << "the host sleeps until the device is done";
+  queue.pass();
+  EXPECT_TRUE(waits());
+}
+
 TEST_F(ActivityTest, WhileRequestsAreLookedForASynchronisationIsNoPause) {
   recorder_.find_requests();
   recorder_.worked();
@@ -543,6 +608,18 @@ TEST_F(FoundRequestsTest, AServerThatMarksNothingIsSeenToWaitBetweenItsRequests)
   ASSERT_EQ(gaps.size(), 1U);
   EXPECT_EQ(gaps[0].phase, GapPhase::kRequests);
   EXPECT_EQ(gaps[0].median, milliseconds{30});
+}
+
+TEST_F(FoundRequestsTest, ARestMeanwhileHidesNoRequest) {
+  serve(20);
+  wait(seconds{3});
+  recorder_.rest_begin();
+  EXPECT_TRUE(wait_now().waits);
+  serve(20);
+  EXPECT_EQ(page_.waits_total.load(), 39U);
+  recorder_.rest_begin();
+  EXPECT_TRUE(wait_now().waits);
+  EXPECT_EQ(wait_now().phase, GapPhase::kRequests) << "its silence tells by then";
 }
 
 TEST_F(FoundRequestsTest, SilenceShorterThanUsualIsNoWait) {

@@ -211,6 +211,24 @@ TEST_F(SessionTest, AFetchIsPublishedAsAWait) {
   EXPECT_GT(coordinator.job_page().heartbeat_ns.load(), 0U);
 }
 
+TEST_F(SessionTest, C19_AGuaranteedJobThatDoesNothingForSecondsIsSeenToWait) {
+  FakeCoordinator coordinator(folder_.path());
+  Session& session = Session::start(connected(JobClass::kGuaranteed));
+  ASSERT_TRUE(eventually([&] { return coordinator.has_job_page(); }));
+  const auto activity = [&] {
+    return static_cast<wire::Activity>(coordinator.job_page().activity.load());
+  };
+  session.range_begin(kStep);
+  session.range_end(kStep);
+  session.range_begin(kFetch);
+  session.range_end(kFetch);
+  ASSERT_EQ(activity(), wire::Activity::kBusy);
+  EXPECT_TRUE(eventually([&] { return activity() == wire::Activity::kWaiting; }));
+  session.range_begin(kStep);
+  EXPECT_EQ(activity(), wire::Activity::kBusy);
+  session.range_end(kStep);
+}
+
 TEST_F(SessionTest, PhasesOfWaitsComeFromRangesAndHooksAlone) {
   FakeCoordinator coordinator(folder_.path());
   Session& session = Session::start(connected(JobClass::kGuaranteed));
