@@ -42,8 +42,8 @@ LimitTicket ElasticAllocator::park(bool until_grow) { return impl_->park(until_g
 AheadReport ElasticAllocator::work_ahead(Bytes most) { return impl_->work_ahead(most); }
 void ElasticAllocator::expect_work_ahead(bool on) noexcept { impl_->expect_work_ahead(on); }
 Bytes ElasticAllocator::release_cached() { return impl_->release_cached(); }
-Bytes ElasticAllocator::keep_in_place(AddressRange range, std::string_view why) {
-  return impl_->keep_in_place(range, why);
+Bytes ElasticAllocator::keep_in_place(AddressRange range, std::string_view why, KeepWhere where) {
+  return impl_->keep_in_place(range, why, where);
 }
 void ElasticAllocator::may_move(AddressRange range, std::string_view why) {
   impl_->may_move(range, why);

@@ -55,7 +55,7 @@ struct AllocatorStats {
   Bytes host_touched;  ///< of `host`: resident because touched again; counts against the limit
   Bytes parked;        ///< saved, no physical memory
   Bytes dropped;       ///< addresses of blocks whose content was given up; no memory at all
-  Bytes kept;          ///< of `device`: stays where it is, see `keep_in_place`
+  Bytes kept;          ///< chunks that stay where they are, see `keep_in_place`
   Bytes outside;       ///< held by others in the process, see `count_outside`
   Bytes live;          ///< blocks handed out (as asked, before rounding)
   Bytes cached;        ///< device bytes that no live block uses
@@ -106,6 +106,12 @@ struct FreedBlock {
 struct KeptMemory {
   std::string why;
   Bytes bytes;
+};
+
+/// Where memory that is to stay has to be.
+enum class KeepWhere : std::uint8_t {
+  kOnDevice,  ///< what is on the slower tier comes back first
+  kWhereItIs
 };
 
 /// See `ElasticAllocator::on_pressure`.
@@ -179,13 +185,14 @@ class ElasticAllocator {
   /// Gives back chunks without live blocks (torch's `empty_cache`). Returns bytes.
   Bytes release_cached();
 
-  /// Keeps what lies at a range of addresses on the device, and mapped as it is, because somebody
-  /// outside relies on that memory: a library that registered it with a network card, say. Until
-  /// `may_move` of the same range and reason no limit, tag or release touches its chunks. What is
-  /// on the slower tier comes back first. Call between ops. `why` is for people.
+  /// Keeps what lies at a range of addresses mapped as it is, because somebody outside relies on that
+  /// memory: a library that registered it with a network card, say. Until `may_move` of the same
+  /// range and reason no limit, tag or release touches its chunks. Call between ops. `why` is for
+  /// people.
   /// @return bytes of whole chunks; zero: nothing of ours lies there, and `may_move` is not due.
   /// @throws SourceError if something cannot come back; then nothing is kept.
-  Bytes keep_in_place(AddressRange range, std::string_view why);
+  Bytes keep_in_place(AddressRange range, std::string_view why,
+                      KeepWhere where = KeepWhere::kOnDevice);
   /// Ends the newest `keep_in_place` of that range and reason.
   /// @throws std::logic_error if there is none.
   void may_move(AddressRange range, std::string_view why);

@@ -92,7 +92,8 @@ class ElasticCore {
   [[nodiscard]] std::vector<SegmentMap> memory_map(bool with_blocks) COMMENSAL_EXCLUDES(blocks_);
 
   // kept_memory.cpp: what does not move
-  Bytes keep_in_place(AddressRange range, std::string_view why) COMMENSAL_EXCLUDES(moves_, blocks_);
+  Bytes keep_in_place(AddressRange range, std::string_view why, KeepWhere where)
+      COMMENSAL_EXCLUDES(moves_, blocks_);
   void may_move(AddressRange range, std::string_view why) COMMENSAL_EXCLUDES(moves_, blocks_);
   [[nodiscard]] std::vector<KeptMemory> kept_in_place() COMMENSAL_EXCLUDES(blocks_);
   void count_outside(Bytes held) noexcept COMMENSAL_EXCLUDES(blocks_);

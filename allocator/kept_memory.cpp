@@ -55,14 +55,14 @@ void ElasticCore::bring_to_device(const std::vector<ChunkRef>& chunks) {
   }
 }
 
-Bytes ElasticCore::keep_in_place(AddressRange range, std::string_view why) {
+Bytes ElasticCore::keep_in_place(AddressRange range, std::string_view why, KeepWhere where) {
   if (in_child() || range.size.is_zero()) return {};
   const MoveLock moves(*this);
   const Foreground scope(*this);
   Kept kept{range, std::string(why), chunks_at(range), {}};
   if (kept.chunks.empty()) return {};
   try {
-    bring_to_device(kept.chunks);
+    if (where == KeepWhere::kOnDevice) bring_to_device(kept.chunks);
   } catch (const SourceError& error) {
     throw SourceError("memory cannot be kept on the device: " + std::string(error.what()));
   }

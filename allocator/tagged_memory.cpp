@@ -341,7 +341,7 @@ void ElasticCore::refill_dropped(TagId tag, TagTicket& ticket) {
 void ElasticCore::bring_tag_back(TagId tag, TagTicket& ticket) {
   const std::uint64_t round = begin_round();
   const auto saved = [round](const ChunkRef& chunk) {
-    return chunk->used != 0 && slow(chunk->tier) && chunk->skip_round < round;
+    return chunk->used != 0 && chunk->kept == 0 && slow(chunk->tier) && chunk->skip_round < round;
   };
   for (;;) {
     std::vector<ChunkRef> chunks = tag_chunks(tag, saved);

@@ -131,6 +131,20 @@ TEST_F(ElasticKeptTest, WhatIsOnTheSlowerTierComesBackFirstOrNothingIsKept) {
   allocator_.may_move(buffer, "RDMA");
 }
 
+TEST_F(ElasticKeptTest, WhereItDoesNotMatterWhereItStaysOnTheSlowerTier) {
+  const TagId tag = allocator_.open_tag("weights");
+  const AddressRange block = add(8_MiB, tag);
+  (void)allocator_.set_limit(2_MiB);
+  EXPECT_EQ(allocator_.keep_in_place(block, "NCCL", KeepWhere::kWhereItIs), 8_MiB);
+  (void)allocator_.set_limit(64_MiB);
+  (void)allocator_.grow(Bytes{UINT64_MAX});
+  (void)allocator_.wake_tag(tag);
+  EXPECT_EQ(fake().tier_at(block.begin), Tier::kHost);
+  allocator_.may_move(block, "NCCL");
+  (void)allocator_.safe_point();
+  EXPECT_EQ(fake().tier_at(block.begin), Tier::kDevice);
+}
+
 TEST_F(ElasticKeptTest, WhatWasGivenUpOrCannotMoveIsNotKept) {
   const TagId tag = allocator_.open_tag("cache");
   const AddressRange block = add(4_MiB, tag);

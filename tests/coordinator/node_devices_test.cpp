@@ -333,6 +333,26 @@ TEST_F(NodeDevicesTest, WhatTheDriverShowsBesideCountsOnItsDevice) {
 }
 
 // What a job took a moment ago, and its context, are no others' memory: its report comes later.
+TEST_F(NodeDevicesTest, WhatPyTorchsAllocatorHoldsIsChargedOnce) {
+  join(hello("o", JobClass::kOpportunistic, 10, "GPU-a"));
+  const auto report = [&](const json& memory) {
+    send<wire::Error>(wire::Stats{"o", 10, {{"memory", memory}}, false});
+    JobUse use;
+    use.resident[10] = 612_MiB;  // a context of half a GiB beside
+    use.by = "nvml";
+    for (int i = 0; i < 20; ++i) {
+      node_.observe_use(DeviceId{"GPU-a"}, JobId{"o"}, use, now_);
+      pass(1s);
+    }
+  };
+  report({{"device_bytes", (60_MiB).count()}, {"delegated_bytes", (40_MiB).count()}});
+  EXPECT_EQ(on("GPU-a").ledger().unmanaged(JobId{"o"}), 512_MiB) << "the limit is for both";
+  EXPECT_EQ(status_of("o")["memory"]["delegated_bytes"], (40_MiB).count());
+  // The twin: who does not tell of it has it beside his limit.
+  report({{"device_bytes", (60_MiB).count()}});
+  EXPECT_GT(on("GPU-a").ledger().unmanaged(JobId{"o"}), 512_MiB);
+}
+
 TEST_F(NodeDevicesTest, WhatIsFreeIsComparedWithWhatProcessesHeldAtThatMoment) {
   join(hello("o", JobClass::kOpportunistic, 10, "GPU-a"));
   for (int i = 0; i < 20; ++i) {

@@ -627,11 +627,13 @@ void ElasticCudaAllocator::keep_told(Device& device) {
   for (const SegmentMap& map : device.memory.memory_map(false)) {
     for (const ChunkResidency& chunk : map.chunks) {
       const MutexLock lock(device.told_mutex);
-      if (!device.told.insert(chunk.address).second) continue;
+      if (chunk.tier == Tier::kDropped || !device.told.insert(chunk.address).second) continue;
       fresh.push_back({const_cast<std::byte*>(chunk.address), chunk.size});
     }
   }
-  for (const AddressRange& chunk : fresh) device.memory.keep_in_place(chunk, kTold);
+  for (const AddressRange& chunk : fresh) {
+    device.memory.keep_in_place(chunk, kTold, KeepWhere::kWhereItIs);
+  }
 }
 
 // PyTorch wants the blocks of a segment to add up to it, so each run of chunks is one.

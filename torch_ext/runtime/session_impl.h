@@ -313,8 +313,9 @@ class Session::Impl::Moving {
   Impl& session_;
 };
 
-/// While it lives, memory of a GPU may move on the calling thread: ops of the job pass its gate,
-/// and wait there while that is closed or held. On a host memory moves on any thread.
+/// While it lives, memory of a GPU may move on the calling thread: ops of the job pass its gate, and
+/// wait there while that is closed or held. Not of a job that is guaranteed from the start: what it
+/// launches beside ops (graphs) passes no gate. On a host memory moves on any thread.
 class Session::Impl::InItsStead {
  public:
   explicit InItsStead(Impl& session) noexcept;
@@ -333,7 +334,7 @@ class Session::Impl::InItsStead {
 }
 
 inline Session::Impl::InItsStead::InItsStead(Impl& session) noexcept : session_(session) {
-  if (session.on_host()) return;
+  if (session.on_host() || session.config.job_class != JobClass::kOpportunistic) return;
   session.gate.expect_hold(true);
   session.in_its_stead.store(this_thread());
 }

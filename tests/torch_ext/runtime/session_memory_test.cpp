@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -15,6 +16,7 @@
 #include "allocator/deferred_source.h"
 #include "tests/allocator/moving_source.h"
 #include "tests/torch_ext/runtime/fake_coordinator.h"
+#include "torch_ext/gate/gate.h"
 #include "torch_ext/runtime/peer_observer.h"
 #include "torch_ext/runtime/session.h"
 
@@ -397,6 +399,54 @@ TEST_F(OfferedMemoryTest, MovesWithThePythonLockHeldWhoeverAsks) {
   EXPECT_EQ(g_lock_taken, taken);
   EXPECT_TRUE(session.allocator().deallocate(plain));
   EXPECT_TRUE(session.allocator().deallocate(tagged));
+  session.shutdown();
+}
+
+// Looks seldom: that is work, too.
+bool is_soon(const std::function<bool()>& condition) {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds{60};
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > until) return false;
+    std::this_thread::sleep_for(milliseconds{500});
+  }
+  return true;
+}
+
+class IdleOnDeviceTest : public SessionMemoryTest {
+ protected:
+  static Session& start(JobClass job_class) {
+    Session::offer_memory("made-up", &make_offered);
+    SessionConfig with = config();
+    with.device = "made-up";
+    with.job_class = job_class;
+    with.park_idle = std::chrono::seconds{1};
+    return Session::start(with);
+  }
+};
+
+TEST_F(IdleOnDeviceTest, AJobIsParkedAndBackAtItsNextOp) {
+  Session& session = start(JobClass::kOpportunistic);
+  void* const block = session.allocator().allocate(8_MiB);
+  ASSERT_TRUE(is_soon([&] { return stats(session)["activity"]["state"] == "parked"; }));
+  EXPECT_EQ(session.allocator().stats().device, 0_B);
+  OpDuration op;
+  if (!session.gate().try_enter_op(op)) session.gate().wait_op(op);
+  session.gate().leave_op(op);
+  EXPECT_EQ(session.allocator().stats().device, 8_MiB);
+  EXPECT_TRUE(session.allocator().deallocate(block));
+  session.shutdown();
+}
+
+TEST_F(IdleOnDeviceTest, AGuaranteedJobStaysAsItsLaunchesPassNoGate) {
+  Session& session = start(JobClass::kGuaranteed);
+  void* const block = session.allocator().allocate(8_MiB);
+  EXPECT_TRUE(is_soon([&] {
+    return stats(session)["memory"]["notes"].dump().find(
+               "the idle job could not be parked: not between two steps") != std::string::npos;
+  }));
+  EXPECT_EQ(session.allocator().stats().device, 8_MiB);
+  EXPECT_FALSE(session.gate().dozing());
+  EXPECT_TRUE(session.allocator().deallocate(block));
   session.shutdown();
 }
 
