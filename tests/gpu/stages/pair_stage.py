@@ -1,0 +1,648 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two jobs share one GPU under several laws: what the guaranteed one loses, the other one gets.
+
+    pair_stage.py e1|e2|e3|JOB[:BUSY]+JOB --out FOLDER [--modes MODE,...] [--pairs N] [--seconds S]
+                  [--resume FILE]
+
+Both jobs (`pair_job.py`) run under `commensal run` with elastic memory and a node coordinator of
+this stage's own, from the first window to the last; the opportunistic one is paused for every second
+window, and paced by another law in each mode. In G1 each batch is loaded for so long that the job
+keeps the GPU busy for BUSY of the time; nothing of that wait is in a step.
+
+Windows get shorter, or fewer, if STAGE_SECONDS is not enough. With `--resume` they never do: pairs
+are kept in FILE, and a later run measures those that are missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pair_picture
+from gpu_sensors import NoSensors, Sensors, nvml_reader
+from pair_figures import (
+    DROPPED,
+    Kept,
+    KeptError,
+    Pair,
+    Span,
+    busy_share,
+    clean_pairs,
+    durations,
+    oracle,
+    plan,
+    progress,
+)
+from pair_process import JobDied, PairProcess
+from scripts_stage import coordinator
+from stage_report import StageReport, on_simulated_driver
+
+from commensal._coordinator import Coordinator
+from commensal._quantities import ShareRange
+
+KERNELS_DO_NOTHING = "kernels do nothing on this driver, and its streams do not compete"
+TIME_WAS_UP = "the stage's time was up"
+GUARANTEED, OPPORTUNISTIC = "guaranteed", "opportunistic"
+EQUAL = "equal"  # two windows without the other job: A/A
+OURS = "gap"
+FINISH_SECONDS = 20.0  # for what comes after the last window
+PATIENCE = 20.0  # for what a coordinator does within a second
+STAND_IN_STALL = 0.01
+
+
+@dataclass(frozen=True)
+class Mode:
+    """A law. `settle`: seconds that it is given to learn; `knows_oracle`: its share is at most what
+    the guaranteed job leaves: nobody could choose it better beforehand.
+    """
+
+    law: str
+    settle: float
+    knows_oracle: bool = False
+
+
+MODES = {
+    # Nobody waits: the driver's own time slices.
+    "default": Mode("open", 0.5),
+    OURS: Mode("gap", 6.0),
+    # AntMan's executor: sleeps in proportion to its own run time.
+    "duty_cycle": Mode("duty_cycle", 1.0, knows_oracle=True),
+    # TGS with its published constants: 25 s to learn the reference, 5 s a change of the rate.
+    "rate_aimd": Mode("rate_aimd", 35.0),
+    # Gemini's (and HAMi's) tokens, with its published windows.
+    "token_window": Mode("token_window", 3.0, knows_oracle=True),
+    # AntMan's whole loop, which changes the share every 10 s.
+    "antman": Mode("antman", 35.0),
+}
+RIVALS = ("duty_cycle", "rate_aimd", "token_window", "antman")
+PAIRS = {"e1": "G1:0.7+O1", "e2": "G3+O2", "e3": "G1:0.7+O3"}
+FIRST = ("default", OURS, "duty_cycle", "rate_aimd")
+OF_MODE = ("slowdown", "slowdown_p99", "harvest", "efficiency")
+# Lengths of ops in the measurement of reaction, in ms; the target is for those up to 1 ms.
+SHORT_OPS = (0.1, 0.8)
+LONG_OP = 11.0  # the product of O3
+APART = ("reaction.", "sm_clock", "power", "temperature")  # figures that are no ratios of windows
+
+
+@dataclass(frozen=True)
+class Jobs:
+    """A pair of jobs; `busy`: the share of the time that the guaranteed one is to use, if given."""
+
+    name: str
+    guaranteed: str
+    opportunistic: str
+    busy: float | None
+
+    @classmethod
+    def parse(cls, text: str) -> Jobs:
+        found = re.fullmatch(r"(G[13])(?::(0\.\d+))?\+(O[1-4])", PAIRS.get(text, text))
+        if found is None:
+            raise argparse.ArgumentTypeError(
+                f"{text!r} is no pair: {', '.join(PAIRS)}, or G1:0.7+O1 (G1, G3; O1 to O4)"
+            )
+        guaranteed, busy, other = found.groups()
+        name = text if text in PAIRS else re.sub(r"[^\w.]+", "-", text)
+        return cls(name, guaranteed, other, float(busy) if busy else None)
+
+    @property
+    def reaction_ops(self) -> tuple[float, ...]:
+        return (*SHORT_OPS, LONG_OP) if self.opportunistic == "O3" else SHORT_OPS
+
+
+def figures_of(jobs: Jobs, modes: Sequence[str]) -> list[str]:
+    """Return the names of all figures of a stage."""
+    names = [f"{mode}.{figure}" for mode in modes for figure in OF_MODE]
+    names += ["equal.slowdown", "busy_share", "oracle", "sm_clock", "power", "temperature"]
+    for rival in modes:
+        if rival in RIVALS and OURS in modes:
+            names += [f"{OURS}.slowdown_less.{rival}", f"{OURS}.harvest_over.{rival}"]
+    for length in jobs.reaction_ops:
+        names += [f"reaction.close_to_quiet.{length}ms", f"reaction.open_to_first.{length}ms"]
+    return names
+
+
+@dataclass
+class Stage:
+    """One pair of jobs, from their start to their end."""
+
+    jobs: Jobs
+    modes: Sequence[str]
+    pairs: int
+    seconds: float
+    equal_pairs: int
+    report: StageReport
+    kept: Kept
+    keep: Callable[[], None]
+    deadline: float
+    guaranteed: PairProcess
+    other: PairProcess
+    node: Coordinator
+    settled: float = 1.0  # part of what modes are given to learn
+    sensors: Sensors | None = None
+    active: list[Span] = field(default_factory=list)  # when the other job was not paused
+
+    def left(self) -> float:
+        return self.deadline - time.monotonic()
+
+    # What the jobs are told.
+
+    def pace(self, law: str, share: float = 1.0) -> None:
+        self.node.set(OPPORTUNISTIC, law=law, share=ShareRange(0.0, share))
+        seen = ""
+        end = time.monotonic() + PATIENCE
+        while seen != law and time.monotonic() < end:
+            seen = self.other.ask("stats")["law"]
+            time.sleep(0.01)
+        if seen != law:
+            raise JobDied(f"{OPPORTUNISTIC} is paced by {seen}, not by {law}")
+
+    def pause(self) -> None:
+        self.node.set(OPPORTUNISTIC, paused=True)
+        if self.active and self.active[-1][1] == float("inf"):
+            self.active[-1] = self.active[-1][0], time.monotonic()
+
+    def resume(self) -> None:
+        self.active.append((time.monotonic(), float("inf")))
+        self.node.set(OPPORTUNISTIC, paused=False)
+
+    # Windows.
+
+    def watch(
+        self, seconds: float, *, both: bool
+    ) -> tuple[Span, list[list[float]], list[list[float]]]:
+        """Return a window, and the steps that ended in it of the guaranteed and the other job."""
+        self.guaranteed.ask("take")
+        begin = time.monotonic()
+        time.sleep(seconds)
+        mine: list[list[float]] = []
+        others: list[list[float]] = []
+        # In a dry run a window is as long as it takes to see that both work.
+        patience = begin + (PATIENCE if on_simulated_driver() else 0.0)
+        while True:
+            end = time.monotonic()
+            told = self.guaranteed.ask("take")
+            mine += told["steps"]
+            if both:
+                others += self.other.ask("take")["steps"]
+            if end > patience or (len(mine) >= 3 and (others or not both)):
+                break
+            time.sleep(0.02)
+        if told["since"] is not None:
+            mine.append([told["since"], float("inf"), 0.0])
+        return (begin, end), mine, others
+
+    def clock(self, span: Span) -> float | None:
+        return self.sensors.median_clock(*span) if self.sensors else None
+
+    def pair(self, *, alone_twice: bool = False) -> Pair:
+        """Measure a window alone and one beside the other job (or alone again)."""
+        alone, mine, _ = self.watch(self.seconds, both=False)
+        if not alone_twice:
+            self.resume()
+        shared, beside, others = self.watch(self.seconds, both=not alone_twice)
+        told: dict[str, Any] = {"steps": [], "since": None}
+        if not alone_twice:
+            self.pause()
+            time.sleep(0.05)  # for what was in its queue
+            told = self.other.ask("take")
+        first = shared[0] + DROPPED * (shared[1] - shared[0]), shared[1]
+        return Pair(
+            alone=durations(mine, *alone),
+            shared=durations(beside, *shared),
+            progress=progress(others + told["steps"], told["since"], self.active, first),
+            seconds=first[1] - first[0],
+            busy=busy_share(mine, *alone),
+            alone_mhz=self.clock(alone),
+            shared_mhz=self.clock(shared),
+        )
+
+    def fill(self, mode: str, wanted: int, settle: Callable[[], None]) -> None:
+        """Measure the pairs of a mode that are missing, as long as there is time."""
+        found = self.kept.modes.setdefault(mode, [])
+        if len(found) >= wanted:
+            return
+        settle()
+        while len(found) < wanted and self.left() > 2.0 * self.seconds + 1.0:
+            found.append(self.pair(alone_twice=mode == EQUAL))
+            self.keep()
+
+    # The parts of the stage.
+
+    def calibrate(self) -> None:
+        """Run each job alone: for the first cycle of losses, the stall, and the rate."""
+        found = self.kept.calibration
+        least = 3.0 if not on_simulated_driver() else 0.1
+        self.pace("open")
+        steps = self.alone(self.guaranteed, least)
+        typical = statistics.median(step[1] - step[0] for step in steps)
+        issued = statistics.median(step[2] for step in steps)
+        stall = STAND_IN_STALL if on_simulated_driver() else 0.0
+        if self.jobs.busy is not None and not on_simulated_driver():
+            stall = max(0.0, typical / self.jobs.busy - issued)
+        found.setdefault("stall_seconds", stall)
+        steps = self.alone(self.other, least)
+        found.setdefault("alone_rate", (len(steps) - 1) / (steps[-1][1] - steps[0][1]))
+        self.report.machine(step_seconds=typical, issue_seconds=issued, **found)
+        self.keep()
+
+    def alone(self, job: PairProcess, seconds: float) -> list[list[float]]:
+        """Let a job work for a while and at least a cycle."""
+        job.ask("go")
+        begin = time.monotonic()
+        steps: list[list[float]] = []
+        while len(steps) < 10 or time.monotonic() < begin + seconds:
+            time.sleep(0.02)
+            steps += job.ask("take")["steps"]
+            if time.monotonic() > begin + seconds + 60.0:
+                raise JobDied(f"{job.name} made {len(steps)} steps alone in {seconds + 60:.0f} s")
+        job.ask("stop")
+        return steps + job.ask("take")["steps"]
+
+    def measure(self) -> None:
+        """Measure all modes."""
+        self.guaranteed.ask(f"stall {self.kept.calibration['stall_seconds']!r}")
+        self.pause()
+        self.guaranteed.ask("go")
+        self.other.ask("go")
+        self.fill(EQUAL, self.equal_pairs, lambda: None)
+        for mode in self.modes:
+            before = self.other.ask("stats")["ops_seen_total"]
+            self.fill(mode, self.pairs, lambda mode=mode: self.settle(MODES[mode]))  # type: ignore[misc]
+            found = self.kept.modes[mode]
+            if not found:
+                continue
+            made = sum(pair.progress for pair in found)
+            self.report.check(
+                f"{mode}: both jobs made steps",
+                all(pair.shared for pair in found) and made > 0.0,
+                f"{sum(len(pair.shared) for pair in found)} and {made:.1f}",
+            )
+            stats = self.other.ask("stats")
+            if MODES[mode].law != "open" and stats["law"] == MODES[mode].law:
+                passed = stats["ops_seen_total"] - before
+                self.report.check(f"{mode}: ops passed the gate", passed > 0, passed)
+        self.pace("open")
+        self.resume()
+        for job in (self.other, self.guaranteed):
+            job.ask("stop", 120.0)
+
+    def settle(self, mode: Mode) -> None:
+        busy = [pair.busy for pairs in self.kept.modes.values() for pair in pairs]
+        share = 1.0
+        if mode.knows_oracle:
+            least = oracle(statistics.median(busy)) if busy else 0.0
+            share = round(min(1.0, max(0.02, least)), 2)
+        self.pace(mode.law, share)
+        self.resume()
+        time.sleep(self.settled * mode.settle)
+        self.pause()
+        time.sleep(0.05)
+        self.other.ask("take")
+
+    def losses(self) -> None:
+        """Check that no step of either job had another loss than alone."""
+        for job in (self.guaranteed, self.other):
+            told = job.ask("losses")
+            self.report.check(
+                f"losses of the {job.name} job are those alone, to the last bit",
+                told["compared"] > 0 and told["different"] == 0,
+                f"{told['compared'] - told['different']} of {told['compared']} steps",
+            )
+
+    def reactions(self) -> None:
+        """Measure how soon a gate that closes leaves the device quiet, and opens again.
+
+        The guaranteed job waits for a batch meanwhile, so nothing but the pauses closes the gate.
+        """
+        self.pace(MODES[OURS].law)
+        self.guaranteed.ask("stall 3600")
+        self.guaranteed.ask("go")
+        toggles = 5 if on_simulated_driver() else 100
+        for length in self.jobs.reaction_ops:
+            names = [f"reaction.{what}.{length}ms" for what in ("close_to_quiet", "open_to_first")]
+            if self.left() < 2.0:
+                for name in names:
+                    self.report.not_run(name, TIME_WAS_UP)
+                continue
+            told = self.other.ask(f"react {length} {toggles}", 120.0)
+            ran = len(told["quiet"]) == toggles and len(told["first"]) > 0
+            self.report.check(
+                f"ops of {length} ms went on after pauses", ran, f"{told['ops']} ops"
+            )
+            if on_simulated_driver():
+                for name in names:
+                    self.report.not_simulated(name, KERNELS_DO_NOTHING)
+                continue
+            target = 1e-3 if length <= 1.0 else None
+            for name, values, most in zip(
+                names, (told["quiet"], told["first"]), (target, None), strict=True
+            ):
+                tell_tail(self.report, name, values, most, op_milliseconds=told["milliseconds"])
+
+
+def tell_tail(
+    report: StageReport, name: str, values: Sequence[float], most: float | None, **facts: object
+) -> None:
+    """Record the 99th percentile of times, with the others beside it."""
+    if not values:
+        report.not_run(name, "nothing was seen")
+        return
+    ordered = sorted(values)
+    p99 = ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))]
+    facts |= {"of": "p99", "n": len(ordered), "p50": statistics.median(ordered), "max": ordered[-1]}
+    report.value(name, p99, "s", most=most, **facts)
+
+
+def tell_sharing(
+    report: StageReport, jobs: Jobs, modes: Sequence[str], kept: Kept, picture: Path
+) -> str:
+    """Record slowdown, harvest and what they are compared with; draw them.
+
+    Returns why there is no picture; empty: there is one.
+    """
+    names = [name for name in figures_of(jobs, modes) if not name.startswith(APART)]
+    if on_simulated_driver():
+        for name in names:
+            report.not_simulated(name, KERNELS_DO_NOTHING)
+        return KERNELS_DO_NOTHING
+    try:
+        from commensal.demo.statistics import paired_ratio_interval
+    except ImportError as error:
+        for name in names:
+            report.not_run(name, f"no package {error.name}")
+        return f"no package {error.name}"
+
+    counted = {mode: clean_pairs(kept.modes.get(mode, [])) for mode in (EQUAL, *modes)}
+    busy = [pair.busy for pairs in kept.modes.values() for pair in pairs]
+    most = oracle(statistics.median(busy)) if busy else 0.0
+    if busy:
+        report.value("busy_share", busy, "of the time", wanted=jobs.busy)
+        report.value("oracle", most, "of the time")
+    else:
+        report.not_run("busy_share", TIME_WAS_UP)
+        report.not_run("oracle", TIME_WAS_UP)
+    points: dict[str, pair_picture.Point] = {}
+    for mode, pairs in counted.items():
+        names = [f"{mode}.slowdown"] if mode == EQUAL else [f"{mode}.{name}" for name in OF_MODE]
+        every = len(kept.modes.get(mode, []))
+        if not pairs:
+            reason = TIME_WAS_UP
+            if every:
+                reason = f"the clock moved, or a job made no step, in each of {every} pairs"
+            for name in names:
+                report.not_run(name, reason)
+            continue
+        both = [(pair.shared, pair.alone) for pair in pairs]
+        facts = {"pairs": len(pairs), "dropped": every - len(pairs)}
+        ours = mode == OURS
+        for name, part, target in zip(names, (0.5, 0.99), (0.01, 0.03), strict=False):
+            found = paired_ratio_interval(both, part=part).shifted(-1.0)
+            interval = {"low": found.low, "high": found.high}
+            bound = target if ours else None
+            report.value(name, found.value, "ratio", most=bound, **facts, **interval)
+            if part == 0.5:
+                slowdown = found
+        if mode == EQUAL:
+            continue
+        harvests = [
+            pair.progress / pair.seconds / kept.calibration["alone_rate"] for pair in pairs
+        ]
+        harvest = statistics.median(harvests)
+        in_sum = harvest + 1.0 / (1.0 + slowdown.value)
+        report.value(names[2], harvest, "of alone", windows=harvests, sum_of_rates=in_sum)
+        if most > 0.0:
+            least = 0.85 if ours and jobs.name == "e1" else None
+            report.value(names[3], harvest / most, "of the oracle", least=least)
+        else:
+            report.not_run(names[3], "the guaranteed job leaves nothing")
+        points[mode] = pair_picture.Point(harvest, slowdown.value, slowdown.low, slowdown.high)
+    tell_rivals(report, modes, points)
+    title = f"{jobs.guaranteed}+{jobs.opportunistic}, {kept.given['card']}"
+    return pair_picture.draw(points, most, title, picture)
+
+
+def tell_rivals(
+    report: StageReport, modes: Sequence[str], points: dict[str, pair_picture.Point]
+) -> None:
+    """Record how far our law is ahead of each other one."""
+    for rival in modes:
+        if rival not in RIVALS or OURS not in modes:
+            continue
+        names = f"{OURS}.slowdown_less.{rival}", f"{OURS}.harvest_over.{rival}"
+        if rival not in points or OURS not in points:
+            for name in names:
+                report.not_run(name, "one of both was not measured")
+            continue
+        ours, theirs = points[OURS], points[rival]
+        report.value(names[0], ours.slowdown - theirs.slowdown, "ratio", most=0.0)
+        report.value(names[1], ours.harvest / max(1e-9, theirs.harvest), "x", least=1.0)
+
+
+def tell_sensors(report: StageReport, sensors: Sensors | None, reason: str) -> None:
+    """Record what the card told while both jobs were there."""
+    readings = sensors.readings if sensors else []
+    for name, unit, values in (
+        ("sm_clock", "MHz", [one.sm_mhz for one in readings]),
+        ("power", "W", [one.milliwatts / 1e3 for one in readings]),
+        ("temperature", "degrees C", [one.celsius for one in readings]),
+    ):
+        if on_simulated_driver():
+            report.not_simulated(name, "the driver has no sensors")
+        elif values:
+            report.value(name, values, unit, samples=values, problem=reason)
+        else:
+            report.not_run(name, reason or TIME_WAS_UP)
+
+
+def on_the_gpu(environment: dict[str, str]) -> str:
+    """Return why `commensal status` does not show both jobs on a GPU; empty: it does."""
+    end = time.monotonic() + PATIENCE
+    told: dict[str, Any] = {}
+    while time.monotonic() < end:
+        done = subprocess.run(
+            [program("commensal"), "status", "--json"],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        jobs = json.loads(done.stdout)["jobs"] if done.returncode == 0 else []
+        told = {job["job"]["name"]: job.get("devices") for job in jobs}
+        places = [told.get(name) or ["nowhere"] for name in (GUARANTEED, OPPORTUNISTIC)]
+        if all(place[0].startswith(("GPU-", "MIG-")) for place in places):
+            return ""
+        time.sleep(0.2)
+    return f"{told}"
+
+
+def program(name: str) -> str:
+    return shutil.which(name) or name
+
+
+@contextmanager
+def both_jobs(jobs: Jobs, folder: Path) -> Iterator[tuple[PairProcess, PairProcess, Coordinator]]:
+    """Start a node coordinator and both jobs, which have warmed up then."""
+    runtime = folder / "run"
+    runtime.mkdir(mode=0o700)
+    simulated = on_simulated_driver()
+    environment = os.environ | {
+        "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # PyTorch's deterministic settings want it
+        "COMMENSAL_CUDA_ALLOCATOR": "elastic",
+        "COMMENSAL_RUNTIME_DIR": str(runtime),
+    }
+    if simulated:
+        environment |= {"SIMULATED_CUDA_KERNEL_NANOSECONDS": "20000", "OMP_NUM_THREADS": "1"}
+    node = Coordinator("default", runtime)
+    with ExitStack() as stack:
+        stack.enter_context(coordinator(runtime))
+        end = time.monotonic() + PATIENCE
+        while not node.listens():
+            if time.monotonic() > end:
+                raise JobDied(f"the node coordinator did not get ready in {PATIENCE:.0f} s")
+            time.sleep(0.05)
+        started = []
+        for job_class, name in (
+            (GUARANTEED, jobs.guaranteed),
+            (OPPORTUNISTIC, jobs.opportunistic),
+        ):
+            launcher = [program("commensal"), "run", f"--{job_class}", "--name", job_class]
+            # Other work on a small machine must not keep a dry run's thread from its core.
+            launcher += ["--quiet", *(["--no-idle-class"] if simulated else []), "--"]
+            process = PairProcess(
+                job_class,
+                [name, *(["--stand-in"] if simulated else [])],
+                launcher=launcher,
+                environment=environment,
+            )
+            started.append(stack.enter_context(process))
+        yield started[0], started[1], node
+
+
+def share_gpu(
+    arguments: argparse.Namespace, modes: Sequence[str], report: StageReport, deadline: float
+) -> None:
+    """Go through the stage; what is measured is recorded, whatever ends it."""
+    jobs: Jobs = arguments.jobs
+    given: dict[str, Any] = {"jobs": f"{jobs.guaranteed}:{jobs.busy}+{jobs.opportunistic}"}
+    given |= {"seconds": arguments.seconds}
+    kept = Kept(given | {"card": "a card"})
+    sensors: Sensors | None = None
+    without_sensors = ""
+    picture = arguments.out / f"pair-{jobs.name}.png"
+    try:
+        with tempfile.TemporaryDirectory() as text, both_jobs(jobs, Path(text)) as started:
+            guaranteed, other, node = started
+            cards = [job.answer("start", 120.0) for job in (guaranteed, other)]
+            report.machine(**cards[0], jobs=given["jobs"], modes=list(modes))
+            kept.given["card"] = cards[0]["card"]
+            keep: Callable[[], None] = lambda: None  # noqa: E731
+            if arguments.resume is not None:
+                kept = Kept.read(arguments.resume, kept.given)
+                keep = lambda: kept.write(arguments.resume)  # noqa: E731
+            environment = os.environ | {"COMMENSAL_RUNTIME_DIR": str(Path(text) / "run")}
+            missing = on_the_gpu(environment)
+            report.check("commensal status shows both jobs on the GPU", not missing, missing)
+            stage = Stage(
+                *(jobs, modes, arguments.pairs, arguments.seconds, arguments.pairs),
+                *(report, kept, keep, deadline, guaranteed, other, node),
+            )
+            stage.calibrate()
+            settling = [MODES[mode].settle for mode in modes]
+            if on_simulated_driver():
+                stage.settled = 0.0
+            elif arguments.resume is None:
+                chosen = plan(stage.left(), settling, stage.pairs, stage.seconds)
+                stage = replace(
+                    stage,
+                    pairs=chosen.pairs,
+                    seconds=chosen.seconds,
+                    equal_pairs=chosen.equal_pairs,
+                )
+            report.machine(pairs=stage.pairs, window_seconds=stage.seconds)
+            try:
+                read = nvml_reader(f"GPU-{cards[0]['uuid'].removeprefix('GPU-')}")
+                sensors = stage.sensors = Sensors(read, min(1.0, stage.seconds / 4))
+            except NoSensors as error:
+                without_sensors = str(error)
+            stage.measure()
+            stage.losses()
+            stage.deadline += FINISH_SECONDS
+            stage.reactions()
+        report.check("both jobs lived to the end", True)
+    except JobDied as died:
+        report.check("both jobs lived to the end", False, str(died))
+        for name in report.missing():
+            if name.startswith("reaction."):
+                report.not_run(name, "a job died")
+    finally:
+        if sensors is not None:
+            sensors.close()
+            without_sensors = without_sensors or sensors.problem
+    tell_sensors(report, sensors, without_sensors)
+    why = tell_sharing(report, jobs, modes, kept, picture)
+    report.machine(picture=f"not drawn: {why}" if why else picture.name)
+
+
+def modes_of(text: str) -> list[str]:
+    names = text.split(",")
+    for name in names:
+        if name not in MODES:
+            raise argparse.ArgumentTypeError(f"no such mode: {name!r} ({', '.join(MODES)})")
+    if len(set(names)) != len(names):
+        raise argparse.ArgumentTypeError(f"a mode is named twice: {text!r}")
+    return names
+
+
+def positive(kind: Callable[[str], float]) -> Callable[[str], float]:
+    def parse(text: str) -> float:
+        value = kind(text)
+        if not 0 < value < 1e6:
+            raise argparse.ArgumentTypeError(f"must be above 0: {text}")
+        return value
+
+    return parse
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("jobs", type=Jobs.parse, metavar="PAIR")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--modes", type=modes_of)
+    parser.add_argument("--pairs", type=positive(int))
+    parser.add_argument("--seconds", type=positive(float), help="of a window")
+    parser.add_argument("--resume", type=Path, metavar="FILE")
+    arguments = parser.parse_args(argv)
+    simulated = on_simulated_driver()
+    arguments.pairs = int(arguments.pairs or (1 if simulated else 3))
+    arguments.seconds = arguments.seconds or (0.2 if simulated else 8.0)
+    modes = arguments.modes
+    if modes is None:
+        modes = [*FIRST, *(["token_window"] if arguments.jobs.name == "e1" else [])]
+    seconds = float(os.environ.get("STAGE_SECONDS") or 540)
+    deadline = time.monotonic() + seconds - FINISH_SECONDS - 5.0
+    report = StageReport(
+        f"pair-{arguments.jobs.name}", arguments.out, figures_of(arguments.jobs, modes)
+    )
+    try:
+        share_gpu(arguments, modes, report, deadline)
+    except KeptError as error:
+        print(f"pair_stage: {error}", file=sys.stderr)
+        return 2
+    return report.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
