@@ -229,14 +229,17 @@ class Stage:
             shared_mhz=self.clock(shared),
         )
 
-    def fill(self, mode: str, wanted: int, settle: Callable[[], None]) -> None:
-        """Measure the pairs of a mode that are missing, as long as there is time."""
-        found = self.kept.modes.setdefault(mode, [])
-        if len(found) >= wanted:
+    def fill(self, name: str, wanted: int, mode: Mode | None = None) -> None:
+        """Measure the pairs of a mode that are missing, as long as there is time; None: of A/A."""
+        found = self.kept.modes.setdefault(name, [])
+        one = 2.0 * self.seconds + 1.0
+        settle = self.settled * mode.settle if mode else 0.0
+        if len(found) >= wanted or self.left() < settle + one:
             return
-        settle()
-        while len(found) < wanted and self.left() > 2.0 * self.seconds + 1.0:
-            found.append(self.pair(alone_twice=mode == EQUAL))
+        if mode is not None:
+            self.settle(mode, settle)
+        while len(found) < wanted and self.left() > one:
+            found.append(self.pair(alone_twice=mode is None))
             self.keep()
 
     # The parts of the stage.
@@ -277,10 +280,10 @@ class Stage:
         self.pause()
         self.guaranteed.ask("go")
         self.other.ask("go")
-        self.fill(EQUAL, self.equal_pairs, lambda: None)
+        self.fill(EQUAL, self.equal_pairs)
         for mode in self.modes:
             before = self.other.ask("stats")["ops_seen_total"]
-            self.fill(mode, self.pairs, lambda mode=mode: self.settle(MODES[mode]))  # type: ignore[misc]
+            self.fill(mode, self.pairs, MODES[mode])
             found = self.kept.modes[mode]
             if not found:
                 continue
@@ -299,7 +302,8 @@ class Stage:
         for job in (self.other, self.guaranteed):
             job.ask("stop", 120.0)
 
-    def settle(self, mode: Mode) -> None:
+    def settle(self, mode: Mode, seconds: float) -> None:
+        """Change to a mode's law, and let it learn beside both jobs."""
         busy = [pair.busy for pairs in self.kept.modes.values() for pair in pairs]
         share = 1.0
         if mode.knows_oracle:
@@ -307,7 +311,7 @@ class Stage:
             share = round(min(1.0, max(0.02, least)), 2)
         self.pace(mode.law, share)
         self.resume()
-        time.sleep(self.settled * mode.settle)
+        time.sleep(seconds)
         self.pause()
         time.sleep(0.05)
         self.other.ask("take")
@@ -409,7 +413,7 @@ def tell_sharing(
         facts = {"pairs": len(pairs), "dropped": every - len(pairs)}
         ours = mode == OURS
         for name, part, target in zip(names, (0.5, 0.99), (0.01, 0.03), strict=False):
-            found = paired_ratio_interval(both, part=part).shifted(-1.0)
+            found = paired_ratio_interval(both, part=part, draws=500).shifted(-1.0)
             interval = {"low": found.low, "high": found.high}
             bound = target if ours else None
             report.value(name, found.value, "ratio", most=bound, **facts, **interval)
@@ -462,7 +466,7 @@ def tell_sensors(report: StageReport, sensors: Sensors | None, reason: str) -> N
         if on_simulated_driver():
             report.not_simulated(name, "the driver has no sensors")
         elif values:
-            report.value(name, values, unit, samples=values, problem=reason)
+            report.value(name, values, unit, readings=values, problem=reason)
         else:
             report.not_run(name, reason or TIME_WAS_UP)
 
