@@ -76,8 +76,8 @@ inline constexpr double kHandOverSeconds = 1e-4;
 inline constexpr Duration kWakeGuard = std::chrono::microseconds{300};
 
 /// Work in flight on a device with queues, at every level: an op returns long before it has run
-/// there, and a gate that closes stops nothing that is queued already (C1). Two chunks of the gate's
-/// (C2): 0.5 ms at the end of each gap costs 1 % at 29 gaps a second.
+/// there, and a gate that closes stops nothing that is queued already (C1). Two chunks of the
+/// gate's (C2): 0.5 ms at the end of each gap costs 1 % at 29 gaps a second.
 inline constexpr Duration kMostQueued = std::chrono::microseconds{500};
 /// Returns the rules of a device with queues. Pure.
 [[nodiscard]] wire::GapRules with_queues(wire::GapRules rules);

@@ -193,7 +193,7 @@ TEST_F(NodeDevicesTest, JobsOnOtherDevicesAreNoNeighbours) {
   EXPECT_EQ(on("GPU-b").ledger().limit({JobId{"o"}, 2}), 2000_MiB);
 }
 
-TEST_F(NodeDevicesTest, WorkInTheQueuesOfAGpuIsBounded) {
+TEST_F(NodeDevicesTest, C1_WorkInTheQueuesOfAGpuIsBounded) {
   for (const std::string device : {"host", "GPU-a"}) {
     (void)join(hello("g@" + device, JobClass::kGuaranteed, 1, device));
     (void)join(hello("o@" + device, JobClass::kOpportunistic, 2, device));

@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "gpu" / "stages"))
 import pair_figures
+import pair_job
 import pair_picture
 import pair_stage
 from gpu_sensors import NoSensors, Reading, Sensors, nvml_reader
@@ -33,8 +35,10 @@ from pair_figures import (
     plan,
     progress,
 )
+from pair_job import Losses, Timeline, fitting, reactions
+from pair_modes import APART, MODES, PAIRS, Jobs, figures_of
 from pair_process import JobDied, PairProcess
-from pair_stage import Jobs, figures_of, tell_rivals, tell_sensors, tell_sharing, tell_tail
+from pair_report import tell_rivals, tell_sensors, tell_sharing, tell_tail
 from stage_report import StageReport
 
 E1 = Jobs.parse("e1")
@@ -49,7 +53,7 @@ def pair(slower: float = 0.0, made: float = 20.0, **changed: Any) -> Pair:
     return replace(whole, **changed)
 
 
-# --- windows ---------------------------------------------------------------------------------------
+# --- windows ---
 
 
 def test_the_first_part_of_a_window_and_what_is_cut_off_do_not_count() -> None:
@@ -83,14 +87,16 @@ def test_the_oracle_is_the_protocols() -> None:
     assert oracle(1.2) == 0.0
 
 
-# --- clocks ----------------------------------------------------------------------------------------
+# --- clocks ---
 
 
 @pytest.mark.parametrize(
     ("alone", "shared", "kept"),
     [(1980.0, 1961.0, True), (1980.0, 1950.0, False), (1950.0, 1980.0, False)],
 )
-def test_c17_a_pair_whose_clock_moved_is_dropped(alone: float, shared: float, *, kept: bool) -> None:
+def test_c17_a_pair_whose_clock_moved_is_dropped(
+    alone: float, shared: float, *, kept: bool
+) -> None:
     moved = pair(slower=0.2, alone_mhz=alone, shared_mhz=shared)
     assert clean_pairs([moved, pair()]) == ([moved, pair()] if kept else [pair()])
 
@@ -118,7 +124,7 @@ def tell(out: Path, modes: dict[str, list[Pair]], wanted: tuple[str, ...] = ("ga
     return json.loads((out / "pair-e1.json").read_text())["figures"]
 
 
-# --- figures ---------------------------------------------------------------------------------------
+# --- figures ---
 
 
 def test_slowdown_harvest_and_efficiency_of_a_mode(tmp_path: Path) -> None:
@@ -149,7 +155,7 @@ def test_slowdown_harvest_and_efficiency_of_a_mode(tmp_path: Path) -> None:
     assert set(told) == {
         name
         for name in figures_of(E1, ("gap", "duty_cycle", "rate_aimd"))
-        if not name.startswith(pair_stage.APART)
+        if not name.startswith(APART)
     }
 
 
@@ -191,13 +197,13 @@ def test_rivals_are_compared_with_ours_only_where_it_ran(tmp_path: Path) -> None
 
 
 def test_every_pair_and_mode_has_names_of_its_own() -> None:
-    for name in pair_stage.PAIRS:
-        names = figures_of(Jobs.parse(name), list(pair_stage.MODES))
+    for name in PAIRS:
+        names = figures_of(Jobs.parse(name), list(MODES))
         assert len(set(names)) == len(names)
     assert "reaction.close_to_quiet.11.0ms" in figures_of(Jobs.parse("e3"), ["gap"])
 
 
-# --- pictures --------------------------------------------------------------------------------------
+# --- pictures ---
 
 
 def test_the_picture_shows_what_was_measured(tmp_path: Path) -> None:
@@ -216,7 +222,7 @@ def test_without_matplotlib_there_is_a_reason(
     assert not (tmp_path / "none.png").exists()
 
 
-# --- what fits into the time -----------------------------------------------------------------------
+# --- what fits into the time ---
 
 
 def test_with_time_enough_nothing_is_shortened() -> None:
@@ -241,7 +247,7 @@ def test_what_is_planned_fits_unless_it_is_the_least(available: float) -> None:
     assert least or sum(settling) + windows * chosen.seconds <= available + 1e-6
 
 
-# --- files of pairs --------------------------------------------------------------------------------
+# --- files of pairs ---
 
 
 def test_what_is_kept_is_read_again(tmp_path: Path) -> None:
@@ -263,9 +269,7 @@ def test_what_is_kept_is_read_again(tmp_path: Path) -> None:
         ('{"schema": 1, "given": {}, "modes": [], "calibration": {}}', "is damaged"),
     ],
 )
-def test_a_file_that_is_no_such_file_is_refused(
-    tmp_path: Path, text: str, complaint: str
-) -> None:
+def test_a_file_that_is_no_such_file_is_refused(tmp_path: Path, text: str, complaint: str) -> None:
     path = tmp_path / "kept.json"
     path.write_text(text)
     with pytest.raises(KeptError, match=f"kept.json {complaint}"):
@@ -289,11 +293,11 @@ def test_pairs_of_something_else_are_refused(
         Kept.read(path, GIVEN)
 
 
-# --- sensors ---------------------------------------------------------------------------------------
+# --- sensors ---
 
 
 def test_without_nvml_or_its_sensors_there_is_a_reason(tmp_path: Path) -> None:
-    with pytest.raises(NoSensors, match="no sensors in .*none.so"):
+    with pytest.raises(NoSensors, match=r"no sensors in .*none.so"):
         nvml_reader("GPU-a", str(tmp_path / "none.so"))
     with pytest.raises(NoSensors, match="nvmlDeviceGetClockInfo"):
         nvml_reader("GPU-a", ctypes.CDLL(None)._name or "libc.so.6")
@@ -328,7 +332,7 @@ def test_readings_are_told_and_a_window_has_a_median_clock(tmp_path: Path) -> No
     assert told["power"]["problem"] == "the card is gone"
 
 
-# --- jobs ------------------------------------------------------------------------------------------
+# --- jobs ---
 
 
 @pytest.fixture
@@ -350,21 +354,27 @@ def test_a_job_answers_with_what_is_marked(scripted: Callable[[str], PairProcess
 
 
 def test_a_job_that_dies_says_its_last_words(scripted: Callable[[str], PairProcess]) -> None:
-    with scripted("import sys; sys.exit('no device')") as job:
-        with pytest.raises(JobDied, match="guaranteed ended with code 1 at 'go': no device"):
-            job.ask("go")
+    with (
+        scripted("import sys; sys.exit('no device')") as job,
+        pytest.raises(JobDied, match="guaranteed ended with code 1 at 'go': no device"),
+    ):
+        job.ask("go")
 
 
 def test_a_job_that_is_silent_is_not_waited_for(scripted: Callable[[str], PairProcess]) -> None:
-    with scripted("import time; time.sleep(600)") as job:
-        with pytest.raises(JobDied, match="no answer to 'go' in 0 s"):
-            job.ask("go", 0.1)
+    with (
+        scripted("import time; time.sleep(600)") as job,
+        pytest.raises(JobDied, match="no answer to 'go' in 0 s"),
+    ):
+        job.ask("go", 0.1)
 
 
 def test_a_job_that_refuses_is_an_error(scripted: Callable[[str], PairProcess]) -> None:
-    with scripted("print('= {\"error\": \"unknown order: x\"}', flush=True); input()") as job:
-        with pytest.raises(JobDied, match="unknown order: x"):
-            job.answer("x", 60.0)
+    with (
+        scripted('print(\'= {"error": "unknown order: x"}\', flush=True); input()') as job,
+        pytest.raises(JobDied, match="unknown order: x"),
+    ):
+        job.answer("x", 60.0)
 
 
 def test_a_job_that_dies_fails_the_stage_and_leaves_reasons(
@@ -388,7 +398,83 @@ def test_a_job_that_dies_fails_the_stage_and_leaves_reasons(
     assert all("reason" in figure for figure in told["figures"].values())
 
 
-# --- a stage over jobs that are made up --------------------------------------------------------------
+def test_batches_are_halved_until_two_jobs_find_room() -> None:
+    assert fitting(128, 16.0, 80 * pair_job.GiB) == 128
+    assert fitting(128, 16.0, 24 * pair_job.GiB) == 64
+    assert fitting(8, 30.0, pair_job.GiB) == 1
+
+
+def test_a_pause_is_quiet_when_what_was_issued_before_it_is_done() -> None:
+    # Issued, begun and ended on the device; the last one waited at the gate.
+    ops = [(0.9, 0.9, 1.0), (1.0, 1.0, 1.0004), (1.0, 1.0004, 1.0009), (1.0203, 1.0009, 1.0204)]
+    told = reactions(ops, [(1.0002, 1.02)])
+    assert told["quiet"] == [pytest.approx(0.0007)]
+    assert told["first"] == [pytest.approx(0.0004)]
+    assert reactions(ops, [(1.001, 1.02)])["quiet"] == [0.0], "nothing was left to do"
+    assert reactions(ops, [(2.0, 3.0)])["first"] == [], "no op came after it"
+
+
+class FakeEvent:
+    """An event of a device whose time is told by the test; done when that has come."""
+
+    now = 0.0
+    reached = 0.0
+
+    def __init__(self, **_: bool) -> None:
+        self.at = math.inf
+
+    def record(self) -> None:
+        self.at = FakeEvent.now
+
+    def query(self) -> bool:
+        return self.at <= FakeEvent.reached
+
+    def synchronize(self) -> None:
+        FakeEvent.reached = max(FakeEvent.reached, self.at)
+
+    def elapsed_time(self, later: FakeEvent) -> float:
+        return (later.at - self.at) * 1e3
+
+
+def test_a_step_begins_when_its_batch_and_the_device_are_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(pair_job.time, "monotonic", lambda: 50.0)
+    timeline = Timeline()
+    timeline.begin()  # 50.0 by the clock is 0.0 on the device
+    timeline.arrived(51.0)
+    FakeEvent.now = 3.0
+    timeline.issued()
+    timeline.arrived(52.0)  # while the device still has the first one
+    FakeEvent.now = 5.0
+    timeline.issued()
+    assert timeline.take() == {"steps": [], "since": 51.0}
+    FakeEvent.reached = 4.0
+    told = timeline.take()
+    assert [step[:2] for step in told["steps"]] == [(51.0, 53.0)]
+    assert told["since"] == 53.0
+    FakeEvent.now = 6.0
+    timeline.border()  # what comes between two cycles
+    timeline.arrived(55.5)
+    FakeEvent.now = FakeEvent.reached = 8.0
+    timeline.issued()
+    assert [step[:2] for step in timeline.take()["steps"]] == [(53.0, 55.0), (56.0, 58.0)]
+
+
+def test_losses_are_compared_with_those_of_the_first_cycle() -> None:
+    losses = Losses("cpu")
+    for _ in range(2):
+        for index in range(pair_job.CYCLE):
+            losses.note(torch.tensor(float(index)))
+    assert (losses.told()["compared"], losses.told()["different"]) == (pair_job.CYCLE, 0)
+    losses.note(torch.tensor(1e-30))
+    told = losses.told()
+    assert (told["different"], told["first_different"]) == (1, 2 * pair_job.CYCLE)
+
+
+# --- a stage over jobs that are made up ---
 
 
 class FakeJob:
@@ -514,7 +600,7 @@ def test_a_law_that_the_job_does_not_take_ends_the_stage(
         stage.pace("gap")
 
 
-# --- the command line ------------------------------------------------------------------------------
+# --- the command line ---
 
 
 @pytest.mark.parametrize("text", ["e4", "G2+O1", "G1:7+O1", "O1+G1", "G1:0.7"])

@@ -10,15 +10,15 @@ Orders come on stdin, a line each; answers are lines of stdout that begin with "
     stop               ends after the step that it is in; answers when the device has done it
     take               steps since the last `take`: begin, end (monotonic clock), seconds to issue
                        it; and `since` when the one under way began
-    losses             of all steps so far, how many are not those of the first cycle (while it rests)
+    losses             while it rests: how many of all steps are not those of the first cycle
     react MS TOGGLES   while it rests: pauses its own gate again and again beside ops of MS on the
                        device, and tells when the device was quiet and when the next op was done
     stats              the gate of `commensal.stats()`
 
 A step begins when its batch is there and the device has done what came before. It ends when the
-device has done it, as an event tells; nobody waits for that. Every CYCLE steps the job goes back to
-the state that it began with, under PyTorch's deterministic settings: each cycle must have the
-losses of the first one, whatever runs beside it.
+device has done it, as an event tells; the job waits for that once it is two steps ahead. Every
+CYCLE steps it goes back to the state that it began with, under PyTorch's deterministic settings:
+each cycle must have the losses of the first one, whatever runs beside it.
 
 `--stand-in` is for a driver whose kernels do nothing.
 """
@@ -31,6 +31,7 @@ import queue
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -44,6 +45,7 @@ from workloads import StandIn, images, resnet50, there_and_back
 import commensal
 
 CYCLE = 8
+MOST_AHEAD = 2  # steps; a loop of large kernels would else queue seconds of work
 MOST_LOSSES = 1 << 16
 GiB = float(1 << 30)
 
@@ -221,6 +223,7 @@ class Timeline:
         self._pending: list[tuple[float | None, float, torch.cuda.Event]] = []
         self._done: list[tuple[float, float, float]] = []
         self._running: float | None = None
+        self._ahead: deque[torch.cuda.Event] = deque()
 
     def begin(self) -> None:
         """Find out what time it is on the device, which has nothing to do."""
@@ -242,8 +245,10 @@ class Timeline:
 
     def issued(self) -> None:
         assert self._running is not None
-        self._add(self._running, time.monotonic() - self._running)
+        self._ahead.append(self._add(self._running, time.monotonic() - self._running))
         self._running = None
+        if len(self._ahead) > MOST_AHEAD:
+            self._ahead.popleft().synchronize()
 
     def take(self) -> dict[str, Any]:
         with self._lock:
@@ -255,11 +260,12 @@ class Timeline:
             since = max(under_way[0], self._at) if under_way else None
         return {"steps": taken, "since": since}
 
-    def _add(self, arrival: float | None, seconds: float) -> None:
-        event = torch.cuda.Event(enable_timing=True)
+    def _add(self, arrival: float | None, seconds: float) -> torch.cuda.Event:
+        event = torch.cuda.Event(enable_timing=True, blocking=True)
         event.record()
         with self._lock:
             self._pending.append((arrival, seconds, event))
+        return event
 
     def _settle(self) -> None:
         while self._pending and self._pending[0][2].query():

@@ -34,7 +34,7 @@ class PairProcess:
     ) -> None:
         self.name = name
         path = script or Path(__file__).resolve().parent / "pair_job.py"
-        self._errors = tempfile.TemporaryFile("w+", errors="replace")
+        self._errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115  # __exit__
         self._process = subprocess.Popen(
             [*launcher, sys.executable, str(path), *arguments],
             env=environment,

@@ -5,9 +5,9 @@
                   [--resume FILE]
 
 Both jobs (`pair_job.py`) run under `commensal run` with elastic memory and a node coordinator of
-this stage's own, from the first window to the last; the opportunistic one is paused for every second
-window, and paced by another law in each mode. In G1 each batch is loaded for so long that the job
-keeps the GPU busy for BUSY of the time; nothing of that wait is in a step.
+this stage's own, from the first window to the last; the opportunistic one is paused for every
+second window, and paced by another law in each mode. In G1 each batch is loaded for so long that
+the job keeps the GPU busy for BUSY of the time; nothing of that wait is in a step.
 
 Windows get shorter, or fewer, if STAGE_SECONDS is not enough. With `--resume` they never do: pairs
 are kept in FILE, and a later run measures those that are missing.
@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import shutil
 import statistics
 import subprocess
@@ -27,11 +26,10 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pair_picture
 from gpu_sensors import NoSensors, Sensors, nvml_reader
 from pair_figures import (
     DROPPED,
@@ -40,98 +38,36 @@ from pair_figures import (
     Pair,
     Span,
     busy_share,
-    clean_pairs,
     durations,
     oracle,
     plan,
     progress,
 )
+from pair_modes import (
+    EQUAL,
+    FIRST,
+    KERNELS_DO_NOTHING,
+    MODES,
+    OURS,
+    SHORT_OPS,
+    TIME_WAS_UP,
+    Jobs,
+    Mode,
+    figures_of,
+)
 from pair_process import JobDied, PairProcess
+from pair_report import tell_sensors, tell_sharing, tell_tail
 from scripts_stage import coordinator
 from stage_report import StageReport, on_simulated_driver
 
-from commensal._coordinator import Coordinator
+from commensal._coordinator import Coordinator, Refused, Unreachable
 from commensal._quantities import ShareRange
 
-KERNELS_DO_NOTHING = "kernels do nothing on this driver, and its streams do not compete"
-TIME_WAS_UP = "the stage's time was up"
 GUARANTEED, OPPORTUNISTIC = "guaranteed", "opportunistic"
-EQUAL = "equal"  # two windows without the other job: A/A
-OURS = "gap"
 FINISH_SECONDS = 20.0  # for what comes after the last window
-PATIENCE = 20.0  # for what a coordinator does within a second
+REACTION_SECONDS = 6.0
+PATIENCE = 60.0  # for what a coordinator does within a second
 STAND_IN_STALL = 0.01
-
-
-@dataclass(frozen=True)
-class Mode:
-    """A law. `settle`: seconds that it is given to learn; `knows_oracle`: its share is at most what
-    the guaranteed job leaves: nobody could choose it better beforehand.
-    """
-
-    law: str
-    settle: float
-    knows_oracle: bool = False
-
-
-MODES = {
-    # Nobody waits: the driver's own time slices.
-    "default": Mode("open", 0.5),
-    OURS: Mode("gap", 6.0),
-    # AntMan's executor: sleeps in proportion to its own run time.
-    "duty_cycle": Mode("duty_cycle", 1.0, knows_oracle=True),
-    # TGS with its published constants: 25 s to learn the reference, 5 s a change of the rate.
-    "rate_aimd": Mode("rate_aimd", 35.0),
-    # Gemini's (and HAMi's) tokens, with its published windows.
-    "token_window": Mode("token_window", 3.0, knows_oracle=True),
-    # AntMan's whole loop, which changes the share every 10 s.
-    "antman": Mode("antman", 35.0),
-}
-RIVALS = ("duty_cycle", "rate_aimd", "token_window", "antman")
-PAIRS = {"e1": "G1:0.7+O1", "e2": "G3+O2", "e3": "G1:0.7+O3"}
-FIRST = ("default", OURS, "duty_cycle", "rate_aimd")
-OF_MODE = ("slowdown", "slowdown_p99", "harvest", "efficiency")
-# Lengths of ops in the measurement of reaction, in ms; the target is for those up to 1 ms.
-SHORT_OPS = (0.1, 0.8)
-LONG_OP = 11.0  # the product of O3
-APART = ("reaction.", "sm_clock", "power", "temperature")  # figures that are no ratios of windows
-
-
-@dataclass(frozen=True)
-class Jobs:
-    """A pair of jobs; `busy`: the share of the time that the guaranteed one is to use, if given."""
-
-    name: str
-    guaranteed: str
-    opportunistic: str
-    busy: float | None
-
-    @classmethod
-    def parse(cls, text: str) -> Jobs:
-        found = re.fullmatch(r"(G[13])(?::(0\.\d+))?\+(O[1-4])", PAIRS.get(text, text))
-        if found is None:
-            raise argparse.ArgumentTypeError(
-                f"{text!r} is no pair: {', '.join(PAIRS)}, or G1:0.7+O1 (G1, G3; O1 to O4)"
-            )
-        guaranteed, busy, other = found.groups()
-        name = text if text in PAIRS else re.sub(r"[^\w.]+", "-", text)
-        return cls(name, guaranteed, other, float(busy) if busy else None)
-
-    @property
-    def reaction_ops(self) -> tuple[float, ...]:
-        return (*SHORT_OPS, LONG_OP) if self.opportunistic == "O3" else SHORT_OPS
-
-
-def figures_of(jobs: Jobs, modes: Sequence[str]) -> list[str]:
-    """Return the names of all figures of a stage."""
-    names = [f"{mode}.{figure}" for mode in modes for figure in OF_MODE]
-    names += ["equal.slowdown", "busy_share", "oracle", "sm_clock", "power", "temperature"]
-    for rival in modes:
-        if rival in RIVALS and OURS in modes:
-            names += [f"{OURS}.slowdown_less.{rival}", f"{OURS}.harvest_over.{rival}"]
-    for length in jobs.reaction_ops:
-        names += [f"reaction.close_to_quiet.{length}ms", f"reaction.open_to_first.{length}ms"]
-    return names
 
 
 @dataclass
@@ -271,8 +207,25 @@ class Stage:
             steps += job.ask("take")["steps"]
             if time.monotonic() > begin + seconds + 60.0:
                 raise JobDied(f"{job.name} made {len(steps)} steps alone in {seconds + 60:.0f} s")
-        job.ask("stop")
+        job.ask("stop", 120.0)
+        told = job.ask("losses")
+        self.report.check(
+            f"losses of the {job.name} job alone repeat themselves",
+            told["compared"] > 0 and told["different"] == 0,
+            f"{told['compared'] - told['different']} of {told['compared']} steps",
+        )
         return steps + job.ask("take")["steps"]
+
+    def plan(self, *, shorten: bool) -> None:
+        """Find out how much fits into the time."""
+        if on_simulated_driver():
+            self.settled = 0.0
+        elif shorten:
+            settling = [MODES[mode].settle for mode in self.modes]
+            chosen = plan(self.left(), settling, self.pairs, self.seconds)
+            self.pairs, self.seconds = chosen.pairs, chosen.seconds
+            self.equal_pairs = chosen.equal_pairs
+        self.report.machine(pairs=self.pairs, window_seconds=self.seconds)
 
     def measure(self) -> None:
         """Measure all modes."""
@@ -334,18 +287,16 @@ class Stage:
         self.pace(MODES[OURS].law)
         self.guaranteed.ask("stall 3600")
         self.guaranteed.ask("go")
-        toggles = 5 if on_simulated_driver() else 100
         for length in self.jobs.reaction_ops:
             names = [f"reaction.{what}.{length}ms" for what in ("close_to_quiet", "open_to_first")]
-            if self.left() < 2.0:
+            toggles = 5 if on_simulated_driver() else 100 if length in SHORT_OPS else 30
+            if self.left() < REACTION_SECONDS:
                 for name in names:
                     self.report.not_run(name, TIME_WAS_UP)
                 continue
             told = self.other.ask(f"react {length} {toggles}", 120.0)
             ran = len(told["quiet"]) == toggles and len(told["first"]) > 0
-            self.report.check(
-                f"ops of {length} ms went on after pauses", ran, f"{told['ops']} ops"
-            )
+            self.report.check(f"ops of {length} ms went on after pauses", ran, f"{told['ops']} ops")
             if on_simulated_driver():
                 for name in names:
                     self.report.not_simulated(name, KERNELS_DO_NOTHING)
@@ -355,120 +306,6 @@ class Stage:
                 names, (told["quiet"], told["first"]), (target, None), strict=True
             ):
                 tell_tail(self.report, name, values, most, op_milliseconds=told["milliseconds"])
-
-
-def tell_tail(
-    report: StageReport, name: str, values: Sequence[float], most: float | None, **facts: object
-) -> None:
-    """Record the 99th percentile of times, with the others beside it."""
-    if not values:
-        report.not_run(name, "nothing was seen")
-        return
-    ordered = sorted(values)
-    p99 = ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))]
-    facts |= {"of": "p99", "n": len(ordered), "p50": statistics.median(ordered), "max": ordered[-1]}
-    report.value(name, p99, "s", most=most, **facts)
-
-
-def tell_sharing(
-    report: StageReport, jobs: Jobs, modes: Sequence[str], kept: Kept, picture: Path
-) -> str:
-    """Record slowdown, harvest and what they are compared with; draw them.
-
-    Returns why there is no picture; empty: there is one.
-    """
-    names = [name for name in figures_of(jobs, modes) if not name.startswith(APART)]
-    if on_simulated_driver():
-        for name in names:
-            report.not_simulated(name, KERNELS_DO_NOTHING)
-        return KERNELS_DO_NOTHING
-    try:
-        from commensal.demo.statistics import paired_ratio_interval
-    except ImportError as error:
-        for name in names:
-            report.not_run(name, f"no package {error.name}")
-        return f"no package {error.name}"
-
-    counted = {mode: clean_pairs(kept.modes.get(mode, [])) for mode in (EQUAL, *modes)}
-    busy = [pair.busy for pairs in kept.modes.values() for pair in pairs]
-    most = oracle(statistics.median(busy)) if busy else 0.0
-    if busy:
-        report.value("busy_share", busy, "of the time", wanted=jobs.busy)
-        report.value("oracle", most, "of the time")
-    else:
-        report.not_run("busy_share", TIME_WAS_UP)
-        report.not_run("oracle", TIME_WAS_UP)
-    points: dict[str, pair_picture.Point] = {}
-    for mode, pairs in counted.items():
-        names = [f"{mode}.slowdown"] if mode == EQUAL else [f"{mode}.{name}" for name in OF_MODE]
-        every = len(kept.modes.get(mode, []))
-        if not pairs:
-            reason = TIME_WAS_UP
-            if every:
-                reason = f"the clock moved, or a job made no step, in each of {every} pairs"
-            for name in names:
-                report.not_run(name, reason)
-            continue
-        both = [(pair.shared, pair.alone) for pair in pairs]
-        facts = {"pairs": len(pairs), "dropped": every - len(pairs)}
-        ours = mode == OURS
-        for name, part, target in zip(names, (0.5, 0.99), (0.01, 0.03), strict=False):
-            found = paired_ratio_interval(both, part=part, draws=500).shifted(-1.0)
-            interval = {"low": found.low, "high": found.high}
-            bound = target if ours else None
-            report.value(name, found.value, "ratio", most=bound, **facts, **interval)
-            if part == 0.5:
-                slowdown = found
-        if mode == EQUAL:
-            continue
-        harvests = [
-            pair.progress / pair.seconds / kept.calibration["alone_rate"] for pair in pairs
-        ]
-        harvest = statistics.median(harvests)
-        in_sum = harvest + 1.0 / (1.0 + slowdown.value)
-        report.value(names[2], harvest, "of alone", windows=harvests, sum_of_rates=in_sum)
-        if most > 0.0:
-            least = 0.85 if ours and jobs.name == "e1" else None
-            report.value(names[3], harvest / most, "of the oracle", least=least)
-        else:
-            report.not_run(names[3], "the guaranteed job leaves nothing")
-        points[mode] = pair_picture.Point(harvest, slowdown.value, slowdown.low, slowdown.high)
-    tell_rivals(report, modes, points)
-    title = f"{jobs.guaranteed}+{jobs.opportunistic}, {kept.given['card']}"
-    return pair_picture.draw(points, most, title, picture)
-
-
-def tell_rivals(
-    report: StageReport, modes: Sequence[str], points: dict[str, pair_picture.Point]
-) -> None:
-    """Record how far our law is ahead of each other one."""
-    for rival in modes:
-        if rival not in RIVALS or OURS not in modes:
-            continue
-        names = f"{OURS}.slowdown_less.{rival}", f"{OURS}.harvest_over.{rival}"
-        if rival not in points or OURS not in points:
-            for name in names:
-                report.not_run(name, "one of both was not measured")
-            continue
-        ours, theirs = points[OURS], points[rival]
-        report.value(names[0], ours.slowdown - theirs.slowdown, "ratio", most=0.0)
-        report.value(names[1], ours.harvest / max(1e-9, theirs.harvest), "x", least=1.0)
-
-
-def tell_sensors(report: StageReport, sensors: Sensors | None, reason: str) -> None:
-    """Record what the card told while both jobs were there."""
-    readings = sensors.readings if sensors else []
-    for name, unit, values in (
-        ("sm_clock", "MHz", [one.sm_mhz for one in readings]),
-        ("power", "W", [one.milliwatts / 1e3 for one in readings]),
-        ("temperature", "degrees C", [one.celsius for one in readings]),
-    ):
-        if on_simulated_driver():
-            report.not_simulated(name, "the driver has no sensors")
-        elif values:
-            report.value(name, values, unit, readings=values, problem=reason)
-        else:
-            report.not_run(name, reason or TIME_WAS_UP)
 
 
 def on_the_gpu(environment: dict[str, str]) -> str:
@@ -523,8 +360,12 @@ def both_jobs(jobs: Jobs, folder: Path) -> Iterator[tuple[PairProcess, PairProce
             (OPPORTUNISTIC, jobs.opportunistic),
         ):
             launcher = [program("commensal"), "run", f"--{job_class}", "--name", job_class]
-            # Other work on a small machine must not keep a dry run's thread from its core.
-            launcher += ["--quiet", *(["--no-idle-class"] if simulated else []), "--"]
+            if job_class == OPPORTUNISTIC:
+                # Until it is measured: beside a job that only warms up, too.
+                launcher += ["--law", "open"]
+                # Other work on a small machine must not keep a dry run's thread from its core.
+                launcher += ["--no-idle-class"] if simulated else []
+            launcher += ["--quiet", "--"]
             process = PairProcess(
                 job_class,
                 [name, *(["--stand-in"] if simulated else [])],
@@ -564,18 +405,7 @@ def share_gpu(
                 *(report, kept, keep, deadline, guaranteed, other, node),
             )
             stage.calibrate()
-            settling = [MODES[mode].settle for mode in modes]
-            if on_simulated_driver():
-                stage.settled = 0.0
-            elif arguments.resume is None:
-                chosen = plan(stage.left(), settling, stage.pairs, stage.seconds)
-                stage = replace(
-                    stage,
-                    pairs=chosen.pairs,
-                    seconds=chosen.seconds,
-                    equal_pairs=chosen.equal_pairs,
-                )
-            report.machine(pairs=stage.pairs, window_seconds=stage.seconds)
+            stage.plan(shorten=arguments.resume is None)
             try:
                 read = nvml_reader(f"GPU-{cards[0]['uuid'].removeprefix('GPU-')}")
                 sensors = stage.sensors = Sensors(read, min(1.0, stage.seconds / 4))
@@ -586,7 +416,7 @@ def share_gpu(
             stage.deadline += FINISH_SECONDS
             stage.reactions()
         report.check("both jobs lived to the end", True)
-    except JobDied as died:
+    except (JobDied, Unreachable, Refused) as died:
         report.check("both jobs lived to the end", False, str(died))
         for name in report.missing():
             if name.startswith("reaction."):
