@@ -414,6 +414,29 @@ def test_a_pause_is_quiet_when_what_was_issued_before_it_is_done() -> None:
     assert reactions(ops, [(2.0, 3.0)])["first"] == [], "no op came after it"
 
 
+@pytest.mark.filterwarnings("ignore:CUDA is not available")
+@pytest.mark.parametrize("kind", ["gpt", "normalised"])
+def test_a_job_that_goes_back_to_its_first_state_has_the_same_losses(kind: str) -> None:
+    torch.manual_seed(1)
+    if kind == "gpt":
+        gpt = pair_job.Gpt2(32, 2, 2, 16)
+        text = torch.randint(100, (2, 16))
+        optimizer: torch.optim.Optimizer = torch.optim.AdamW(gpt.parameters(), lr=1e-3)
+        work = pair_job.training(gpt, optimizer, lambda: gpt(text))
+    else:
+        body = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8))
+        optimizer = torch.optim.SGD(body.parameters(), lr=0.1, momentum=0.9)
+        x = torch.randn(4, 8)
+        work = pair_job.training(body, optimizer, lambda: body(x).square().mul(x).sum())
+    work.keep()
+    first = [work.step(index).item() for index in range(4)]
+    assert len(set(first)) == 4, "it learns"
+    moved = [part.detach().clone() for part in work.state]
+    work.restore()
+    assert not all(torch.equal(*both) for both in zip(moved, work.state, strict=True))
+    assert [work.step(index).item() for index in range(4)] == first
+
+
 class FakeEvent:
     """An event of a device whose time is told by the test; done when that has come."""
 
