@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "gpu" / "stages"))
 import pair_figures
 import pair_job
 import pair_picture
+import pair_report
 import pair_stage
 from gpu_sensors import NoSensors, Reading, Sensors, nvml_reader
 from pair_figures import (
@@ -43,6 +44,11 @@ from stage_report import StageReport
 
 E1 = Jobs.parse("e1")
 GIVEN = {"jobs": "G1:0.7+O1", "seconds": 8.0, "card": "a card"}
+
+
+@pytest.fixture(autouse=True)
+def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pair_report, "DRAWS", 40)
 
 
 def pair(slower: float = 0.0, made: float = 20.0, **changed: Any) -> Pair:
@@ -507,6 +513,7 @@ class FakeJob:
         self.name = name
         self.world = world
         self.rate = rate
+        self.ops = 1000.0  # a second
         self.taken = 0.0
         self.orders: list[str] = []
 
@@ -514,7 +521,7 @@ class FakeJob:
         self.orders.append(order)
         now = self.world.now
         if order == "stats":
-            return {"law": self.world.law, "ops_seen_total": int(1000 * now)}
+            return {"law": self.world.law, "ops_seen_total": int(self.ops * now)}
         if order == "take":
             begin, self.taken = self.taken, now
             count = int((now - begin) * self.rate)
@@ -604,14 +611,39 @@ def test_a_stage_that_is_out_of_time_keeps_what_it_has_and_a_later_one_goes_on(
     assert [change["law"] for change in world.changes if "law" in change] == ["open", "gap", "open"]
 
 
-def test_a_mode_in_which_a_job_makes_no_step_fails(
+def test_a_mode_in_which_a_job_does_nothing_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage, _ = made_up(tmp_path, monkeypatch, ["gap"], 1000.0)
     stage.other.rate = 0.01  # type: ignore[attr-defined]
+    stage.other.ops = 0.0  # type: ignore[attr-defined]
     stage.measure()
     checks = json.loads((tmp_path / "pair-e1.json").read_text())["checks"]
-    assert not checks["gap: both jobs made steps"]["held"]
+    assert not checks["gap: both jobs went on"]["held"]
+
+
+def test_a_step_that_is_held_back_counts_in_each_of_its_windows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage, _ = made_up(tmp_path, monkeypatch, ["gap"], 1000.0)
+    monkeypatch.setattr(stage, "settle", lambda *_: None)
+    job = stage.other
+    ended = iter([[], [], [], [[math.nan, math.nan, 0.0]]])
+
+    def ask(order: str, _: float = 60.0) -> Any:
+        if order != "take":
+            return FakeJob.ask(job, order)  # type: ignore[arg-type]
+        steps = next(ended, [])
+        for step in steps:  # from the first window on: it needs all of one, and some of the next
+            step[:2] = [stage.active[0][0], stage.active[1][0] + 4.0]
+        return {"steps": steps, "since": None}
+
+    monkeypatch.setattr(job, "ask", ask)
+    stage.pairs = 2
+    stage.fill("gap", 2, pair_stage.MODES["gap"])
+    made = [found.progress for found in stage.kept.modes["gap"]]
+    assert made[0] == pytest.approx(7.2 / 12.0, abs=0.02)
+    assert made[1] == pytest.approx(3.2 / 12.0, abs=0.02)
 
 
 def test_a_law_that_the_job_does_not_take_ends_the_stage(

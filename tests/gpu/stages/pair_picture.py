@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+TICKS = (-50, -20, -5, 0, 1, 5, 20, 50, 100, 1000)  # percent of slowdown
+
 
 @dataclass(frozen=True)
 class Point:
@@ -40,6 +42,10 @@ def draw(points: Mapping[str, Point], oracle: float, title: str, path: Path) -> 
     axes.axhline(1.0, color="0.6", linestyle="--", linewidth=1)
     axes.axvline(100.0 * oracle, color="0.6", linestyle=":", linewidth=1, label="oracle")
     axes.set_yscale("symlog", linthresh=5.0)
+    axes.minorticks_off()
+    low, high = axes.get_ylim()
+    axes.set_yticks(TICKS, [str(tick) for tick in TICKS])
+    axes.set_ylim(low, high)
     axes.set_xlabel("harvest, % of the opportunistic job alone")
     axes.set_ylabel("slowdown of the guaranteed job, %")
     axes.set_title(title)

@@ -23,6 +23,8 @@ from pair_modes import (
 from pair_picture import Point, draw
 from stage_report import StageReport, on_simulated_driver
 
+DRAWS = 500  # of a bootstrap interval
+
 
 def tell_tail(
     report: StageReport, name: str, values: Sequence[float], most: float | None, **facts: object
@@ -73,9 +75,7 @@ def tell_sharing(
     return draw(points, most, title, picture)
 
 
-def tell_mode(
-    report: StageReport, jobs: Jobs, mode: str, kept: Kept, most: float
-) -> Point | None:
+def tell_mode(report: StageReport, jobs: Jobs, mode: str, kept: Kept, most: float) -> Point | None:
     """Record the figures of a mode. `most`: the oracle."""
     from commensal.demo.statistics import paired_ratio_interval
 
@@ -93,7 +93,7 @@ def tell_mode(
     facts = {"pairs": len(pairs), "dropped": len(every) - len(pairs)}
     found = []
     for name, part, target in zip(names, (0.5, 0.99), (0.01, 0.03), strict=False):
-        slower = paired_ratio_interval(both, part=part, draws=500).shifted(-1.0)
+        slower = paired_ratio_interval(both, part=part, draws=DRAWS).shifted(-1.0)
         interval = {"low": slower.low, "high": slower.high}
         bound = target if mode == OURS else None
         report.value(name, slower.value, "ratio", most=bound, **facts, **interval)
@@ -113,9 +113,7 @@ def tell_mode(
     return Point(harvest, slowdown.value, slowdown.low, slowdown.high)
 
 
-def tell_rivals(
-    report: StageReport, modes: Sequence[str], points: dict[str, Point]
-) -> None:
+def tell_rivals(report: StageReport, modes: Sequence[str], points: dict[str, Point]) -> None:
     """Record how far our law is ahead of each other one."""
     for rival in modes:
         if rival not in RIVALS or OURS not in modes:

@@ -26,7 +26,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +89,7 @@ class Stage:
     settled: float = 1.0  # part of what modes are given to learn
     sensors: Sensors | None = None
     active: list[Span] = field(default_factory=list)  # when the other job was not paused
+    others: list[list[float]] = field(default_factory=list)  # its steps in this mode
 
     def left(self) -> float:
         return self.deadline - time.monotonic()
@@ -143,27 +144,29 @@ class Stage:
     def clock(self, span: Span) -> float | None:
         return self.sensors.median_clock(*span) if self.sensors else None
 
-    def pair(self, *, alone_twice: bool = False) -> Pair:
-        """Measure a window alone and one beside the other job (or alone again)."""
+    def pair(self, *, alone_twice: bool = False) -> tuple[Pair, Span]:
+        """Measure a window alone and one beside the other job (or alone again).
+
+        Returns them with the part of the second one that counts; progress in it is still to come.
+        """
         alone, mine, _ = self.watch(self.seconds, both=False)
         if not alone_twice:
             self.resume()
         shared, beside, others = self.watch(self.seconds, both=not alone_twice)
-        told: dict[str, Any] = {"steps": [], "since": None}
         if not alone_twice:
             self.pause()
-            time.sleep(0.05)  # for what was in its queue
-            told = self.other.ask("take")
+            self.others += others
         first = shared[0] + DROPPED * (shared[1] - shared[0]), shared[1]
-        return Pair(
+        found = Pair(
             alone=durations(mine, *alone),
             shared=durations(beside, *shared),
-            progress=progress(others + told["steps"], told["since"], self.active, first),
+            progress=0.0,
             seconds=first[1] - first[0],
             busy=busy_share(mine, *alone),
             alone_mhz=self.clock(alone),
             shared_mhz=self.clock(shared),
         )
+        return found, first
 
     def fill(self, name: str, wanted: int, mode: Mode | None = None) -> None:
         """Measure the pairs of a mode that are missing, as long as there is time; None: of A/A."""
@@ -174,8 +177,20 @@ class Stage:
             return
         if mode is not None:
             self.settle(mode, settle)
+        before = len(found)
+        windows: list[Span] = []
         while len(found) < wanted and self.left() > one:
-            found.append(self.pair(alone_twice=mode is None))
+            new, window = self.pair(alone_twice=mode is None)
+            found.append(new)
+            windows.append(window)
+            if mode is not None:
+                time.sleep(0.05)  # for what was in its queue
+                told = self.other.ask("take")
+                self.others += told["steps"]
+                # A step that is held back for long ends in a later window than it began in.
+                for index, span in enumerate(windows, before):
+                    made = progress(self.others, told["since"], self.active, span)
+                    found[index] = replace(found[index], progress=made)
             self.keep()
 
     # The parts of the stage.
@@ -240,15 +255,16 @@ class Stage:
             found = self.kept.modes[mode]
             if not found:
                 continue
-            made = sum(pair.progress for pair in found)
-            self.report.check(
-                f"{mode}: both jobs made steps",
-                all(pair.shared for pair in found) and made > 0.0,
-                f"{sum(len(pair.shared) for pair in found)} and {made:.1f}",
-            )
             stats = self.other.ask("stats")
+            passed = stats["ops_seen_total"] - before
+            made = sum(pair.progress for pair in found)
+            # A law may leave so little that no step ends; then its ops tell that it goes on.
+            self.report.check(
+                f"{mode}: both jobs went on",
+                all(pair.shared for pair in found) and (made > 0.0 or passed > 0),
+                f"{sum(len(pair.shared) for pair in found)} steps, and {made:.1f}",
+            )
             if MODES[mode].law != "open" and stats["law"] == MODES[mode].law:
-                passed = stats["ops_seen_total"] - before
                 self.report.check(f"{mode}: ops passed the gate", passed > 0, passed)
         self.pace("open")
         self.resume()
@@ -267,7 +283,7 @@ class Stage:
         time.sleep(seconds)
         self.pause()
         time.sleep(0.05)
-        self.other.ask("take")
+        self.others = self.other.ask("take")["steps"][-1:]  # one to know how long they take
 
     def losses(self) -> None:
         """Check that no step of either job had another loss than alone."""
