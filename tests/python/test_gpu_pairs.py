@@ -422,7 +422,10 @@ def test_a_pause_is_quiet_when_what_was_issued_before_it_is_done() -> None:
 
 @pytest.mark.filterwarnings("ignore:CUDA is not available")
 @pytest.mark.parametrize("kind", ["gpt", "normalised"])
-def test_a_job_that_goes_back_to_its_first_state_has_the_same_losses(kind: str) -> None:
+def test_a_job_that_goes_back_to_its_first_state_has_the_same_losses(
+    monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(pair_job.Gpt2, "TOKENS", 128)
     torch.manual_seed(1)
     if kind == "gpt":
         gpt = pair_job.Gpt2(32, 2, 2, 16)
@@ -521,7 +524,7 @@ class FakeJob:
         self.orders.append(order)
         now = self.world.now
         if order == "stats":
-            return {"law": self.world.law, "ops_seen_total": int(self.ops * now)}
+            return {"law": self.world.law, "ops_seen_total": int(self.ops * now), "host_bytes": 0}
         if order == "take":
             begin, self.taken = self.taken, now
             count = int((now - begin) * self.rate)
@@ -653,6 +656,20 @@ def test_a_law_that_the_job_does_not_take_ends_the_stage(
     monkeypatch.setattr(world, "set", lambda *_, **__: None)
     with pytest.raises(JobDied, match="is paced by open, not by gap"):
         stage.pace("gap")
+
+
+def test_jobs_are_on_the_gpu_when_the_status_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = FakeWorld()
+    monkeypatch.setattr(pair_stage, "time", world)
+    places = {"guaranteed": ["GPU-a"], "opportunistic": ["host"]}
+
+    def status() -> dict[str, Any]:
+        return {"jobs": [{"job": {"name": name}, "devices": at} for name, at in places.items()]}
+
+    monkeypatch.setattr(world, "status", status, raising=False)
+    assert "'opportunistic': ['host']" in pair_stage.on_the_gpu(world)  # type: ignore[arg-type]
+    places["opportunistic"] = ["MIG-b"]
+    assert pair_stage.on_the_gpu(world) == ""  # type: ignore[arg-type]
 
 
 # --- the command line ---

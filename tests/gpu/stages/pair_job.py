@@ -13,7 +13,7 @@ Orders come on stdin, a line each; answers are lines of stdout that begin with "
     losses             while it rests: how many of all steps are not those of the first cycle
     react MS TOGGLES   while it rests: pauses its own gate again and again beside ops of MS on the
                        device, and tells when the device was quiet and when the next op was done
-    stats              the gate of `commensal.stats()`
+    stats              the gate of `commensal.stats()`, and bytes of the job on the slower tier
 
 A step begins when its batch is there and the device has done what came before. It ends when the
 device has done it, as an event tells; the job waits for that once it is two steps ahead. Every
@@ -37,6 +37,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from pair_modes import MEMORY_GIB
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
@@ -64,6 +65,9 @@ class Work:
         with torch.no_grad():
             for part, kept in zip(self.state, self._kept, strict=True):
                 part.copy_(kept)
+
+
+Make = Callable[[float, float], Work]  # of the card's memory in bytes, and of the job's in GiB
 
 
 class Block(nn.Module):
@@ -130,8 +134,8 @@ def training(
     return Work(step, parts + [value for value in states if isinstance(value, Tensor)])
 
 
-def resnet(batch: int, gib: float) -> Callable[[float], Work]:
-    def make(memory: float) -> Work:
+def resnet(batch: int) -> Make:
+    def make(memory: float, gib: float) -> Work:
         x, y = (part.cuda() for part in images(fitting(batch, gib, memory), 224))
         x = x.to(memory_format=torch.channels_last)
         model = resnet50().cuda().to(memory_format=torch.channels_last)
@@ -141,8 +145,8 @@ def resnet(batch: int, gib: float) -> Callable[[float], Work]:
     return make
 
 
-def gpt2(width: int, layers: int, context: int, batch: int, gib: float) -> Callable[[float], Work]:
-    def make(memory: float) -> Work:
+def gpt2(width: int, layers: int, context: int, batch: int) -> Make:
+    def make(memory: float, gib: float) -> Work:
         model = Gpt2(width, layers, width // 64, context).cuda()
         text = torch.randint(Gpt2.TOKENS, (fitting(batch, gib, memory), context)).cuda()
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
@@ -151,10 +155,10 @@ def gpt2(width: int, layers: int, context: int, batch: int, gib: float) -> Calla
     return make
 
 
-def products(side: int, gib: float) -> Callable[[float], Work]:
+def products(side: int) -> Make:
     """One matrix product a step."""
 
-    def make(memory: float) -> Work:
+    def make(memory: float, gib: float) -> Work:
         n = fitting(side, gib, memory)
         a, b = (torch.randn(n, n, device="cuda", dtype=torch.bfloat16) for _ in range(2))
         c = torch.empty_like(a)
@@ -169,11 +173,11 @@ def products(side: int, gib: float) -> Callable[[float], Work]:
     return make
 
 
-def copies(gib: int) -> Callable[[float], Work]:
+def copies(wanted: int) -> Make:
     """One copy from memory of the device to other memory of it a step."""
 
-    def make(memory: float) -> Work:
-        size = fitting(gib << 30, 2.0 * gib, memory)
+    def make(memory: float, gib: float) -> Work:
+        size = fitting(wanted, gib, memory)
         a = torch.ones(size, dtype=torch.uint8, device="cuda")
         b = torch.empty_like(a)
 
@@ -187,18 +191,18 @@ def copies(gib: int) -> Callable[[float], Work]:
     return make
 
 
-# The jobs of the protocol that are here; their memory in GiB is a generous guess.
-JOBS: dict[str, Callable[[float], Work]] = {
-    "G1": resnet(128, 16.0),
-    "G3": gpt2(1024, 24, 1024, 8, 30.0),
-    "O1": resnet(64, 9.0),
-    "O2": gpt2(768, 12, 512, 8, 10.0),
-    "O3": products(16384, 2.0),
-    "O4": copies(8),
+# The jobs of the protocol that are here.
+JOBS: dict[str, Make] = {
+    "G1": resnet(128),
+    "G3": gpt2(1024, 24, 1024, 8),
+    "O1": resnet(64),
+    "O2": gpt2(768, 12, 512, 8),
+    "O3": products(16384),
+    "O4": copies(8 << 30),
 }
 
 
-def stand_in(_: float) -> Work:
+def stand_in(_memory: float, _gib: float) -> Work:
     """Copies, allocations and kernels that do nothing; its losses are checksums of its batches."""
     model = StandIn(1 << 12, 3).cuda()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
@@ -317,7 +321,8 @@ class Control:
             if order[:1] == ["take"]:
                 answer(self._timeline.take())
             elif order[:1] == ["stats"]:
-                answer(commensal.stats()["gate"])
+                stats = commensal.stats()
+                answer(stats["gate"] | {"host_bytes": stats["memory"]["host_bytes"]})
             elif order[:1] == ["stall"]:
                 self.stall = float(order[1])
                 answer("done")
@@ -502,7 +507,8 @@ def main(argv: list[str]) -> int:
         torch.utils.deterministic.fill_uninitialized_memory = False
     device = torch.cuda.get_device_properties(0)
     make = stand_in if arguments.stand_in else JOBS[arguments.name]
-    job = Job(make(float(device.total_memory)), stands_in=arguments.stand_in)
+    work = make(float(device.total_memory), MEMORY_GIB[arguments.name])
+    job = Job(work, stands_in=arguments.stand_in)
     answer({"card": device.name, "uuid": str(device.uuid), "memory": device.total_memory})
     job.run()
     return 0

@@ -39,6 +39,8 @@ MODES = {
     "antman": Mode("antman", 35.0),
 }
 RIVALS = ("duty_cycle", "rate_aimd", "token_window", "antman")
+# Generous guesses of what the jobs need, in GiB.
+MEMORY_GIB = {"G1": 16.0, "G3": 30.0, "O1": 9.0, "O2": 10.0, "O3": 2.0, "O4": 16.0}
 PAIRS = {"e1": "G1:0.7+O1", "e2": "G3+O2", "e3": "G1:0.7+O3"}
 FIRST = ("default", OURS, "duty_cycle", "rate_aimd")
 OF_MODE = ("slowdown", "slowdown_p99", "harvest", "efficiency")

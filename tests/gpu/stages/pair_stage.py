@@ -16,11 +16,9 @@ are kept in FILE, and a later run measures those that are missing.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -47,6 +45,7 @@ from pair_modes import (
     EQUAL,
     FIRST,
     KERNELS_DO_NOTHING,
+    MEMORY_GIB,
     MODES,
     OURS,
     SHORT_OPS,
@@ -286,8 +285,12 @@ class Stage:
         self.others = self.other.ask("take")["steps"][-1:]  # one to know how long they take
 
     def losses(self) -> None:
-        """Check that no step of either job had another loss than alone."""
+        """Check that no step of either job had another loss than alone, nor memory elsewhere."""
         for job in (self.guaranteed, self.other):
+            elsewhere = job.ask("stats")["host_bytes"]
+            self.report.check(
+                f"memory of the {job.name} job is on the GPU", elsewhere == 0, f"{elsewhere} B not"
+            )
             told = job.ask("losses")
             self.report.check(
                 f"losses of the {job.name} job are those alone, to the last bit",
@@ -324,24 +327,16 @@ class Stage:
                 tell_tail(self.report, name, values, most, op_milliseconds=told["milliseconds"])
 
 
-def on_the_gpu(environment: dict[str, str]) -> str:
-    """Return why `commensal status` does not show both jobs on a GPU; empty: it does."""
+def on_the_gpu(node: Coordinator) -> str:
+    """Return why the status does not show both jobs on a GPU; empty: it does."""
     end = time.monotonic() + PATIENCE
     told: dict[str, Any] = {}
     while time.monotonic() < end:
-        done = subprocess.run(
-            [program("commensal"), "status", "--json"],
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        jobs = json.loads(done.stdout)["jobs"] if done.returncode == 0 else []
-        told = {job["job"]["name"]: job.get("devices") for job in jobs}
+        told = {job["job"]["name"]: job.get("devices") for job in node.status()["jobs"]}
         places = [told.get(name) or ["nowhere"] for name in (GUARANTEED, OPPORTUNISTIC)]
         if all(place[0].startswith(("GPU-", "MIG-")) for place in places):
             return ""
-        time.sleep(0.2)
+        time.sleep(0.05)
     return f"{told}"
 
 
@@ -379,6 +374,9 @@ def both_jobs(jobs: Jobs, folder: Path) -> Iterator[tuple[PairProcess, PairProce
             if job_class == OPPORTUNISTIC:
                 # Until it is measured: beside a job that only warms up, too.
                 launcher += ["--law", "open"]
+                # Nobody is to move memory while this is about time.
+                most = f"{int(1536 * MEMORY_GIB[jobs.opportunistic])}MiB"
+                launcher += ["--memory", "128MiB" if simulated else most]
                 # Other work on a small machine must not keep a dry run's thread from its core.
                 launcher += ["--no-idle-class"] if simulated else []
             launcher += ["--quiet", "--"]
@@ -413,9 +411,8 @@ def share_gpu(
             if arguments.resume is not None:
                 kept = Kept.read(arguments.resume, kept.given)
                 keep = lambda: kept.write(arguments.resume)  # noqa: E731
-            environment = os.environ | {"COMMENSAL_RUNTIME_DIR": str(Path(text) / "run")}
-            missing = on_the_gpu(environment)
-            report.check("commensal status shows both jobs on the GPU", not missing, missing)
+            missing = on_the_gpu(node)
+            report.check("the status shows both jobs on the GPU", not missing, missing)
             stage = Stage(
                 *(jobs, modes, arguments.pairs, arguments.seconds, arguments.pairs),
                 *(report, kept, keep, deadline, guaranteed, other, node),
