@@ -792,6 +792,7 @@ void DeviceCoordinator::update_shares(TimePoint now) {
     job->share_now = change.share;
     job->share_reason = change.reason;
     GapDecision rules = compute_.gap_rules(change.job);
+    if (!is_host()) rules.rules = with_queues(rules.rules);
     if (rules.state.level != job->gap_rules.state.level) {
       log(job->id, "gaps", rules.reason, now);
     }

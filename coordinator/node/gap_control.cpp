@@ -105,6 +105,14 @@ double hand_over_budget(double slowdown, double in_flight_seconds) {
   return slowdown / (in_flight_seconds / 2 + kHandOverSeconds);
 }
 
+wire::GapRules with_queues(wire::GapRules rules) {
+  rules.known = true;
+  if (rules.in_flight == Duration::zero() || rules.in_flight > kMostQueued) {
+    rules.in_flight = kMostQueued;
+  }
+  return rules;
+}
+
 wire::GapRules gap_rules_at(int level, double slo, const std::vector<GapClass>& gaps,
                             bool idle_class) {
   const int index = std::clamp(level, 0, GapState::kMostLevel);

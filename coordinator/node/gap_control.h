@@ -75,6 +75,13 @@ inline constexpr double kHandOverSeconds = 1e-4;
 /// context switches: 0.2 to 0.5 ms after most gaps).
 inline constexpr Duration kWakeGuard = std::chrono::microseconds{300};
 
+/// Work in flight on a device with queues, at every level: an op returns long before it has run
+/// there, and a gate that closes stops nothing that is queued already (C1). Two chunks of the
+/// gate's (C2): 0.5 ms at the end of each gap costs 1 % at 29 gaps a second.
+inline constexpr Duration kMostQueued = std::chrono::microseconds{500};
+/// Returns the rules of a device with queues. Pure.
+[[nodiscard]] wire::GapRules with_queues(wire::GapRules rules);
+
 /// Takes one control step. Above the SLO beyond doubt: one level up, but only once the shares are
 /// at their least, for what runs beside a busy job is the first suspect, and only if a look at the
 /// job alone confirmed it; within it for as long as

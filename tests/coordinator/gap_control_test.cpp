@@ -48,6 +48,16 @@ TEST(GapRulesAt, TheFirstLevelRestrictsNothing) {
   EXPECT_EQ(gap_rules_at(0, 0.01, gaps()), wire::GapRules{.known = true});
 }
 
+TEST(GapRulesAt, WorkInQueuesIsBoundedAtEveryLevel) {
+  for (int level = 0; level <= GapState::kMostLevel; ++level) {
+    wire::GapRules rules = gap_rules_at(level, 0.01, gaps());
+    EXPECT_EQ(with_queues(rules).in_flight, 500us) << level;
+    rules.in_flight = with_queues(rules).in_flight;
+    EXPECT_EQ(with_queues(rules), rules) << "and nothing else";
+  }
+  EXPECT_TRUE(with_queues({}).known) << "also before the first decision";
+}
+
 TEST(GapRulesAt, EveryLevelRestrictsMoreThanTheOneBefore) {
   for (int level = 1; level <= GapState::kMostLevel; ++level) {
     const wire::GapRules before = gap_rules_at(level - 1, 0.01, gaps());

@@ -193,6 +193,16 @@ TEST_F(NodeDevicesTest, JobsOnOtherDevicesAreNoNeighbours) {
   EXPECT_EQ(on("GPU-b").ledger().limit({JobId{"o"}, 2}), 2000_MiB);
 }
 
+TEST_F(NodeDevicesTest, C1_WorkInTheQueuesOfAGpuIsBounded) {
+  for (const std::string device : {"host", "GPU-a"}) {
+    (void)join(hello("g@" + device, JobClass::kGuaranteed, 1, device));
+    (void)join(hello("o@" + device, JobClass::kOpportunistic, 2, device));
+  }
+  pass(1s);
+  EXPECT_EQ(entry("GPU-a", "o@GPU-a").gap_rules.in_flight, 500us);
+  EXPECT_EQ(entry("host", "o@host").gap_rules.in_flight, 0us) << "an op that returned is done";
+}
+
 TEST_F(NodeDevicesTest, RanksOnSeveralDevicesAreOneJob) {
   join(hello("o", JobClass::kOpportunistic, 1, ""));  // torchrun itself
   join(hello("o", JobClass::kOpportunistic, 10, "GPU-a", 0, 2));

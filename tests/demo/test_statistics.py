@@ -94,3 +94,11 @@ def test_pairs_that_disagree_widen_the_interval() -> None:
     assert (found.low, found.high) == pytest.approx((1.0, 1.2))
     with pytest.raises(ValueError, match="no pairs"):
         paired_ratio_interval([])
+
+
+def test_another_quantile_of_pairs() -> None:
+    steady, with_a_tail = [1.0] * 100, [1.0] * 95 + [2.0] * 5
+    found = paired_ratio_interval([(with_a_tail, steady)] * 3, part=0.99)
+    assert found.value == pytest.approx(2.0)
+    assert 1.0 <= found.low <= found.value <= found.high
+    assert paired_ratio_interval([(with_a_tail, steady)] * 3).value == pytest.approx(1.0)

@@ -102,15 +102,20 @@ def median_ratio_interval(shared: Sequence[float], alone: Sequence[float]) -> In
 
 
 def paired_ratio_interval(
-    pairs: Sequence[tuple[Sequence[float], Sequence[float]]], *, draws: int = 2000, seed: int = 0
+    pairs: Sequence[tuple[Sequence[float], Sequence[float]]],
+    *,
+    part: float = 0.5,
+    draws: int = 2000,
+    seed: int = 0,
 ) -> Interval:
     """Return the median over pairs of median(first) / median(second), with its interval.
 
     Each pair is two runs next to each other. A draw takes pairs with replacement, and within each
-    of them the values of both runs: both kinds of noise count.
+    of them the values of both runs: both kinds of noise count. `part`: the quantile that is
+    compared, if not the median.
 
     Raises:
-        ValueError: there is no pair.
+        ValueError: there is no pair, or `part` is not within 0 to 1.
     """
     if not pairs:
         raise ValueError("no pairs to compare")
@@ -118,14 +123,14 @@ def paired_ratio_interval(
     arrays = [(np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)) for a, b in pairs]
 
     def redrawn(values: Values) -> float:
-        return float(np.median(values[random.integers(0, len(values), len(values))]))
+        return float(np.quantile(values[random.integers(0, len(values), len(values))], part))
 
     drawn = []
     for _ in range(draws):
         chosen = random.integers(0, len(arrays), len(arrays))
         drawn.append(np.median([redrawn(arrays[i][0]) / redrawn(arrays[i][1]) for i in chosen]))
     low, high = np.percentile(drawn, [2.5, 97.5])
-    value = float(np.median([np.median(a) / np.median(b) for a, b in arrays]))
+    value = float(np.median([np.quantile(a, part) / np.quantile(b, part) for a, b in arrays]))
     return Interval(value, float(low), float(high))
 
 

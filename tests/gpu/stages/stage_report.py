@@ -113,15 +113,15 @@ class StageReport:
         )
         return held
 
+    def missing(self) -> list[str]:
+        """Return the names of figures that have neither a value nor a reason yet."""
+        return [name for name in self._expected if name not in self._told["figures"]]
+
     def finish(self) -> int:
         """Write the end; return 0, or 1 after saying on stderr what failed or is missing."""
-        figures, checks = self._told["figures"], self._told["checks"]
+        checks = self._told["checks"]
         complaints = [f"check failed: {name}" for name, told in checks.items() if not told["held"]]
-        complaints += [
-            f"figure missing, without a reason: {name}"
-            for name in self._expected
-            if name not in figures
-        ]
+        complaints += [f"figure missing, without a reason: {name}" for name in self.missing()]
         if not checks:
             complaints.append("a stage without a check")
         self._told["whole"] = not complaints
