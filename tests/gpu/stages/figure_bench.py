@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the groups of the stage `figures` share: sizes, processes in time, and where figures go."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cell_runs import PEERS, Cell, CellFailed, MissingPeer
+from stage_report import StageReport, on_simulated_driver
+
+__all__ = ["GIB", "Bench", "Group", "Sizes", "paired_ratio"]
+
+MIB = 1 << 20
+GIB = 1 << 30
+NO_TIMES = "copies take no time on this driver, and kernels do nothing"
+NO_PEERS = "peers are measured on a card"
+TIME_UP = "the stage's time was up"
+MOST_CELL_SECONDS = 75.0
+# What is started in a dry run is what is ours, and PyTorch as it comes.
+CARD_ONLY = (*PEERS, "expandable")
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Bytes, as parts of what is free on the card at the start and of the host's memory."""
+
+    free: int
+    host: int
+
+    @property
+    def kept(self) -> int:
+        """The most whose content is moved: a quarter of the card, a third of the host's memory."""
+        return min(self.free // 4, self.host // 3, 64 * GIB) // (2 * MIB) * (2 * MIB)
+
+    @property
+    def parked(self) -> int:
+        return min(32 * GIB, self.kept)
+
+    @property
+    def given_back(self) -> int:
+        return min(GIB, self.free // 16) // (2 * MIB) * (2 * MIB)
+
+    @property
+    def antman(self) -> tuple[int, int]:
+        """AntMan's ResNet-50 during a step and between two."""
+        step = min(17_600_000_000, self.kept)
+        return step, int(step * 1.3 / 17.6) // (2 * MIB) * (2 * MIB)
+
+    @property
+    def adam(self) -> int:
+        return int(self.free * 0.45) // (2 * MIB) * (2 * MIB)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Figures that are measured together. `cells`: what it needs, as name and variant."""
+
+    name: str
+    figures: tuple[str, ...]
+    cells: tuple[tuple[str, str], ...]
+    measure: Callable[[Bench], None]
+    quiet: bool = False  # the next group's processes may not start beside it
+
+
+class Bench:
+    """Starts cells ahead of their use, and records what comes of them."""
+
+    def __init__(self, report: StageReport, folder: Path, deadline: float) -> None:
+        self.report = report
+        self.sizes = Sizes(0, 0)
+        self.link: dict[str, float] = {}  # bytes a second, as this run's card cell measured
+        self.watch = ""
+        self._folder = folder
+        self._deadline = deadline
+        self._early: dict[tuple[str, str], Cell] = {}
+        self._recorded: set[str] = set()
+
+    @property
+    def simulated(self) -> bool:
+        return on_simulated_driver()
+
+    def out_of_time(self) -> bool:
+        return time.monotonic() > self._deadline
+
+    def seconds_left(self) -> float:
+        return self._deadline - time.monotonic()
+
+    def prepare(self, group: Group) -> None:
+        """Start the processes of a group that is next."""
+        for key in group.cells:
+            if key not in self._early and not (self.simulated and key[1] in CARD_ONLY):
+                self._early[key] = Cell(*key, self._folder)
+
+    @contextmanager
+    def cell(self, name: str, variant: str, **settings: object) -> Iterator[Cell]:
+        """Run a cell for as long as the block lasts.
+
+        Raises:
+            MissingPeer: it is not for this driver.
+            CellFailed: it failed.
+        """
+        if self.simulated and variant in CARD_ONLY:
+            raise MissingPeer(NO_PEERS)
+        cell = self._early.pop((name, variant), None) or Cell(name, variant, self._folder)
+        with cell:
+            end = min(self._deadline, time.monotonic() + MOST_CELL_SECONDS)
+            yield cell.make(end, watch=self.watch, **settings)
+
+    def close(self) -> None:
+        for cell in self._early.values():
+            cell.close()
+        self._early = {}
+
+    @contextmanager
+    def part(self, *figures: str, ours: bool = True) -> Iterator[None]:
+        """Measure some figures: where a cell fails, those that have no value get its reason."""
+        try:
+            yield
+        except MissingPeer as reason:
+            if self.simulated:
+                self._for_the_rest(figures, self.report.not_simulated, str(reason))
+            else:
+                self._for_the_rest(figures, self.report.not_run, str(reason))
+        except CellFailed as reason:
+            if self.out_of_time():
+                self._for_the_rest(figures, self.report.not_run, TIME_UP)
+                return
+            self._for_the_rest(figures, self.report.not_run, str(reason))
+            if ours:
+                self.report.check(f"{figures[0]}: was measured", False, str(reason))
+
+    def run(self, group: Group) -> None:
+        """Measure a group; see that none of its figures is left without a word."""
+        if self.out_of_time():
+            self._for_the_rest(group.figures, self.report.not_run, TIME_UP)
+            return
+        with self.part(*group.figures):
+            group.measure(self)
+
+    def figure(
+        self, name: str, samples: float | Sequence[float], unit: str, **details: Any
+    ) -> None:
+        """Record what time has a part in; a dry run has no such figure."""
+        self._recorded.add(name)
+        if self.simulated:
+            self.report.not_simulated(name, NO_TIMES)
+        else:
+            self.report.value(name, samples, unit, **details)
+
+    def count(self, name: str, number: float, unit: str, **details: Any) -> None:
+        """Record what means the same on any driver."""
+        self._recorded.add(name)
+        self.report.value(name, number, unit, **details)
+
+    def not_run(self, name: str, reason: str) -> None:
+        self._recorded.add(name)
+        self.report.not_run(name, reason)
+
+    def check(self, name: str, held: bool, detail: object = "") -> bool:
+        return self.report.check(name, held, detail)
+
+    def _for_the_rest(
+        self, figures: Sequence[str], say: Callable[[str, str], None], reason: str
+    ) -> None:
+        for figure in figures:
+            if figure not in self._recorded:
+                self._recorded.add(figure)
+                say(figure, reason)
+
+
+def paired_ratio(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, list[float]]:
+    """Return the median of the ratios of turns that were taken one after the other, and all."""
+    ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
+    return statistics.median(ratios), ratios

@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The figures of memory that leaves the card and comes back: M1, M2, M6, M7, M10, M11, M12."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+from cell_runs import Cell
+from figure_bench import GIB, MIB, Bench, Group
+from figures_allocation import NO_KVCACHED, NO_RAPIDS, OURS
+
+# Ours first: what peers take most of the time for has no place before it.
+WAYS = (OURS, "saver_retained", "native", "saver")
+NAMES = {
+    OURS: "commensal",
+    "guaranteed": "commensal",
+    "saver": "torch_memory_saver",
+    "saver_retained": "torch_memory_saver_retained",
+    "native": "pytorch",
+}
+SPEEDS = ("pause", "resume", "pause_cold", "resume_cold")
+RATIOS = {"saver": ("against_default", 10.0), "saver_retained": ("against_retained", 1.2)}
+NO_VLLM = "vLLM is too large to bring along"
+NO_CHECKPOINT = (
+    "cuCheckpoint takes the whole process, in a second one: not among the peers that install offline"
+)
+LEAST_WARM, MOST_WARM = 1, 5
+
+
+def park_figures(way: str) -> tuple[str, ...]:
+    name = NAMES[way]
+    return (
+        *(f"m1.{name}.{speed}" for speed in SPEEDS),
+        f"m2.{name}.drop",
+        f"m2.{name}.had_again",
+        f"m12.{name}.left",
+        f"m12.{name}.host_peak",
+    )
+
+
+def cycle(cell: Cell) -> tuple[dict[str, Any], dict[str, Any]]:
+    return cell.order("park"), cell.order("wake")
+
+
+def measure_way(bench: Bench, way: str) -> tuple[float, float]:
+    """Park and wake what one way holds; return its warm times, summed, and of the pause alone."""
+    name, ours = NAMES[way], way == OURS
+    size = bench.sizes.parked // (4 if bench.simulated else 1)
+    with bench.cell("job", way) as cell:
+        held = cell.order("hold", bytes=size)
+        facts = {"bytes": held["bytes"], "way": held["way"]}
+        before = cell.order("held")
+        cold_park = cell.order("park")
+        parked = cell.order("held")
+        cold_wake = cell.order("wake")
+        told = [(cold_park, cold_wake)]
+        one = cold_park["seconds"] + cold_wake["seconds"]
+        wanted = 2 if bench.simulated else MOST_WARM
+        while len(told) <= wanted and (
+            len(told) <= LEAST_WARM or bench.seconds_left() / 8 > one
+        ):
+            told.append(cycle(cell))
+        after = cell.order("check")
+        bench.check(
+            f"M1 {name}: the content is what it was after {len(told)} cycles",
+            after["same"] and (after["addresses"] or way == "native"),
+            f"{after}, {held['way']}",
+        )
+        late = sum(park["visible_seconds"] is None for park, _ in told)
+        bench.check(f"M1 {name}: another process sees the bytes as free", late == 0, f"{late} late")
+        reasons = {reason for turn in told for reason in (turn[0]["reason"], turn[1]["reason"])}
+        if ours:
+            bench.check("M1 commensal: nothing is deferred", reasons == {""}, str(reasons))
+        pauses = [max(park["seconds"], park["visible_seconds"] or 0.0) for park, _ in told]
+        resumes = [wake["seconds"] for _, wake in told]
+        figures = [pauses[1:], resumes[1:], pauses[:1], resumes[:1]]
+        for speed, seconds in zip(SPEEDS, figures, strict=True):
+            found = [held["bytes"] / GIB / one for one in seconds]
+            bench.figure(f"m1.{name}.{speed}", found, "GiB/s", **facts)
+        what_is_left(bench, name, size, before, parked)
+        dropped(bench, name, cell, size)
+    return statistics.median(pauses[1:]), statistics.median(resumes[1:])
+
+
+def what_is_left(
+    bench: Bench, name: str, size: int, before: dict[str, Any], parked: dict[str, Any]
+) -> None:
+    """M12: bytes of the card that a parked job holds, as NVML shows."""
+    if parked["device_bytes"] is None:
+        bench.not_run(f"m12.{name}.left", "NVML does not show this process (another PID namespace)")
+    else:
+        left = parked["device_bytes"]
+        bench.count(f"m12.{name}.left", left / MIB, "MiB", before=before["device_bytes"] / MIB)
+        bench.check(
+            f"M12 {name}: NVML shows the job without its bytes",
+            before["device_bytes"] - left >= 0.9 * size,
+            f"{before['device_bytes'] >> 20} -> {left >> 20} MiB",
+        )
+    bench.count(f"m12.{name}.host_peak", parked["host_bytes"] / MIB, "MiB", moved=size / MIB)
+
+
+def dropped(bench: Bench, name: str, cell: Cell, size: int) -> None:
+    """M2: the content is given up."""
+    figures = f"m2.{name}.drop", f"m2.{name}.had_again"
+    with bench.part(*figures, ours=name == "commensal"):
+        held = cell.order("hold_dropped", bytes=size)
+        if held["reason"]:
+            for figure in figures:
+                bench.not_run(figure, held["reason"])
+            return
+        told = [(cell.order("drop"), cell.order("undrop")) for _ in range(3)]
+        late = sum(drop["visible_seconds"] is None for drop, _ in told)
+        bench.check(f"M2 {name}: another process sees the bytes as free", late == 0, f"{late} late")
+        for side, figure in enumerate(figures):
+            times = [turn[side]["seconds"] * 1e3 for turn in told]
+            bench.figure(figure, times, "ms", bytes=held["bytes"])
+
+
+def park(bench: Bench) -> None:
+    """M1, M2 and M12, every way with the same bytes in the same blocks."""
+    ours: tuple[float, float] | None = None
+    for way in WAYS:
+        ratio, least = RATIOS.get(way, ("", 0.0))
+        figures = [*park_figures(way), *([f"pause_resume.{ratio}"] if ratio else [])]
+        figures += ["m1.commensal.pause_of_link"] if way == OURS else []
+        with bench.part(*figures, ours=way == OURS):
+            seconds = measure_way(bench, way)
+            if way == OURS:
+                ours = seconds
+                moved = bench.sizes.parked / seconds[0] / bench.link["d2h"]
+                bench.figure("m1.commensal.pause_of_link", moved, "x", least=0.95)
+            elif ratio and ours is None:
+                bench.not_run(f"pause_resume.{ratio}", "commensal's own side failed")
+            elif ratio and ours is not None:
+                bench.figure(f"pause_resume.{ratio}", sum(seconds) / sum(ours), "x", least=least)
+
+
+def others(bench: Bench) -> None:
+    """What section 5.3 names and one machine without a network cannot have."""
+    for row in ("m1", "m2", "m5", "m6", "m7", "m8", "m12"):
+        bench.not_run(f"{row}.vllm", NO_VLLM)
+    for row in ("m1", "m5", "m6", "m7"):
+        bench.not_run(f"{row}.cucheckpoint", NO_CHECKPOINT)
+    bench.not_run("m1.cudf", NO_RAPIDS)
+    bench.not_run("m10.rmm", NO_RAPIDS)
+    for row in ("m2", "m6", "m11"):
+        bench.not_run(f"{row}.kvcached", NO_KVCACHED)
+    bench.not_run(
+        "m4.torch_memory_saver", "it pauses a whole tag, whatever is asked for: M1 has its speed"
+    )
+    bench.not_run("m5.torch_memory_saver", "it stops the job and pauses: M1 has its speed")
+    bench.not_run(
+        "m7.torch_memory_saver", "graphs want its preloaded hook: another process than the others'"
+    )
+    bench.not_run("m9.managed", "managed memory is not used on this machine")
+
+
+OTHERS = (
+    *(f"{row}.vllm" for row in ("m1", "m2", "m5", "m6", "m7", "m8", "m12")),
+    *(f"{row}.cucheckpoint" for row in ("m1", "m5", "m6", "m7")),
+    *("m1.cudf", "m10.rmm", "m2.kvcached", "m6.kvcached", "m11.kvcached"),
+    *("m4.torch_memory_saver", "m5.torch_memory_saver", "m7.torch_memory_saver", "m9.managed"),
+)
+
+
+def neighbour(bench: Bench) -> None:
+    """M10, M11: another process takes the card's memory, of a running job and of a parked one."""
+    size = bench.sizes.kept // 4
+    for way in ("guaranteed", "native", "saver"):
+        name = NAMES[way]
+        ours = name == "commensal"
+        figures = f"m10.{name}.survives", f"m11.{name}.survives"
+        with (
+            bench.part(*figures, ours=ours),
+            bench.cell("job", way) as cell,
+            bench.cell("job", "native") as other,
+        ):
+            cell.order("hold", bytes=size)
+            other.order("take_all_but", bytes=size // 4)
+            with bench.part(figures[0], ours=ours):
+                told = cell.order("allocate", bytes=size)
+                bench.count(figures[0], float(told["survived"]), "jobs", error=told["error"])
+                after = cell.order("check")
+                if ours:
+                    bench.check(
+                        "M10 commensal: allocates although a neighbour has the card's memory",
+                        told["survived"] and after["same"] and after["addresses"],
+                        f"{told['error']} {after}",
+                    )
+            with bench.part(figures[1], ours=ours):
+                restore(bench, cell, other, figures[1], ours=ours)
+
+
+def restore(bench: Bench, cell: Cell, other: Cell, figure: str, *, ours: bool) -> None:
+    """M11: the job comes back where there is no memory, and then where there is."""
+    cell.order("leave")
+    other.order("leave")
+    cell.order("park")
+    other.order("take_all_but", bytes=0)
+    first = cell.order("wake")
+    other.order("leave")
+    again = cell.order("wake")
+    after = cell.order("check")
+    held = bool(first["reason"]) and not again["reason"] and after["same"]
+    bench.count(figure, float(after["same"]), "jobs", first=first["reason"], again=again["reason"])
+    if ours:
+        bench.check(
+            "M11 commensal: a restore that found no memory is told, and done when asked again",
+            held and after["addresses"],
+            f"first: {first['reason']}; again: {again['reason']}; {after}",
+        )
+
+
+def exchange(bench: Bench) -> None:
+    """M6: the bytes of one process leave the card while another's come back, in turns."""
+    size = bench.sizes.kept // 2
+    for way in (OURS, "saver_retained"):
+        figure = f"m6.{NAMES[way]}.exchange"
+        with (
+            bench.part(figure, ours=way == OURS),
+            bench.cell("job", way) as first,
+            bench.cell("job", way) as second,
+        ):
+            for cell in (first, second):
+                cell.order("hold", bytes=size)
+            second.order("park")
+            found = []
+            for turn in range(2 if bench.simulated else 6):
+                out, back = (first, second) if turn % 2 == 0 else (second, first)
+                out.send("park")
+                back.send("wake")
+                told = out.answer(), back.answer()
+                found.append(max(one["seconds"] for one in told))
+            whole = [cell.order("wake")["reason"] for cell in (first, second)]
+            checks = [cell.order("check")["same"] for cell in (first, second)]
+            bench.check(f"{figure}: both contents are what they were", all(checks), str(whole))
+            bench.figure(figure, found[1:] or found, "s", bytes_each=size)
+
+
+def graph(bench: Bench) -> None:
+    """M7: a captured graph reads tensors that left and came back."""
+    for way in (OURS, "native"):
+        name = NAMES[way]
+        with bench.part(f"m7.{name}.replay_ratio", ours=way == OURS):
+            if way == "native":
+                bench.not_run(
+                    f"m7.{name}.replay_ratio", "tensors come back at other addresses: no graph holds"
+                )
+                continue
+            settings = {"bytes": bench.sizes.kept // 8, "collective": not bench.simulated}
+            with bench.cell("graph", way, **settings) as cell:
+                told = cell.order()
+            bench.check("M7: replays are right before the cycle", told["same_before"])
+            bench.check(
+                "M7: a replay after the cycle reads what it read before",
+                told["same"] and told["source"],
+                "; ".join(told["reasons"]),
+            )
+            ratio = statistics.median(told["after"]) / statistics.median(told["before"])
+            bench.figure(f"m7.{name}.replay_ratio", ratio, "x", **settings)
+
+
+GROUPS = (
+    Group(
+        "park",
+        (
+            *(figure for way in WAYS for figure in park_figures(way)),
+            *("m1.commensal.pause_of_link",),
+            *("pause_resume.against_default", "pause_resume.against_retained"),
+        ),
+        tuple(("job", way) for way in WAYS),
+        park,
+    ),
+    Group(
+        "neighbour",
+        tuple(
+            f"{row}.{NAMES[way]}.survives"
+            for way in ("guaranteed", "native", "saver")
+            for row in ("m10", "m11")
+        ),
+        (("job", "guaranteed"), ("job", "native")),
+        neighbour,
+    ),
+    Group(
+        "exchange",
+        tuple(f"m6.{NAMES[way]}.exchange" for way in (OURS, "saver_retained")),
+        (("job", OURS),),
+        exchange,
+    ),
+    Group(
+        "graph", tuple(f"m7.{NAMES[way]}.replay_ratio" for way in (OURS, "native")),
+        (("graph", OURS),), graph,
+    ),
+    Group("others", OTHERS, (), others),
+)

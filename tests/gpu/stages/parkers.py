@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the memory of tensors is given back and had again: commensal's way, and others'.
+
+Each way has `region` (tensors made in it can be parked), `park`, `wake` and, where the content is
+to be given up, `drop` and `undrop`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+__all__ = ["NoWay", "Parker", "brought_back", "device_bytes", "parker"]
+
+TAG = "benchmark"
+DROPPED = "dropped"
+SMALLEST_LIMIT = 2 << 20
+PATIENCE = 3.0  # without a byte that comes back: the coordinator has to grant a limit first
+
+
+class NoWay(RuntimeError):
+    """Says why this way cannot do what is asked."""
+
+
+class Parker(Protocol):
+    way: str  # how it is done, for people
+
+    def region(self, *, keep: bool) -> AbstractContextManager[object]: ...
+    def hold(self, tensors: list[Tensor], *, keep: bool) -> None: ...
+    def park(self) -> str: ...
+    def wake(self) -> str: ...
+    def drop(self) -> None: ...
+    def undrop(self) -> None: ...
+
+
+def parker(variant: str) -> Parker:
+    if variant in ("native", "expandable"):
+        return PyTorch()
+    if variant.startswith("saver"):
+        return Saver(retained=variant == "saver_retained")
+    return Commensal()
+
+
+def device_bytes() -> int:
+    import commensal
+
+    return int(commensal.stats()["memory"]["device_bytes"])
+
+
+def brought_back(limit: int) -> str:
+    """Raise commensal's limit and end steps until all is back; return why it is not."""
+    import commensal
+
+    commensal.set_memory_limit(limit)
+    missing, since = -1, time.monotonic()
+    while True:
+        memory = commensal.stats()["memory"]
+        before, missing = missing, memory["host_bytes"] + memory["parked_bytes"]
+        if missing == 0:
+            return ""
+        if missing != before:
+            since = time.monotonic()
+        elif time.monotonic() - since > PATIENCE:
+            return f"{missing} bytes are not back: {memory['deferred_reason'] or 'no room'}"
+        commensal.step()
+        time.sleep(0.001)
+
+
+class Commensal:
+    """By a tag; where regions have no effect on this card, all of the job by its limit."""
+
+    def __init__(self) -> None:
+        import commensal
+
+        self._commensal = commensal
+        self._by_tag = False
+        self.way = "memory limit: regions have no effect here"
+        self._full = torch.cuda.get_device_properties(0).total_memory
+
+    def region(self, *, keep: bool) -> AbstractContextManager[object]:
+        return self._commensal.region(TAG if keep else DROPPED)
+
+    def hold(self, tensors: list[Tensor], *, keep: bool) -> None:
+        wanted = sum(tensor.nbytes for tensor in tensors)
+        told = self._commensal.stats()["memory"]["tags"]
+        live = {tag["name"]: tag["live_bytes"] for tag in told}
+        served = live.get(TAG if keep else DROPPED, 0) >= wanted
+        if keep:
+            self._by_tag = served
+        elif not served:
+            raise NoWay("regions have no effect on this card: no tag to drop")
+        if self._by_tag:
+            self.way = "tag"
+
+    def park(self) -> str:
+        if self._by_tag:
+            return self._commensal.park_tag(TAG).reason
+        return self._commensal.set_memory_limit(SMALLEST_LIMIT).reason
+
+    def wake(self) -> str:
+        if not self._by_tag:
+            return brought_back(self._full)
+        ticket = self._commensal.wake_tag(TAG)
+        return ticket.reason
+
+    def drop(self) -> None:
+        self._commensal.drop_tag(DROPPED)
+
+    def undrop(self) -> None:
+        self._commensal.wake_tag(DROPPED)
+
+
+class Saver:
+    """torch_memory_saver in the mode that needs no preloaded library."""
+
+    def __init__(self, *, retained: bool) -> None:
+        from torch_memory_saver import torch_memory_saver  # where it is installed
+
+        self._saver: Any = torch_memory_saver
+        self._saver.hook_mode = "torch"
+        self.way = "pause, resume"
+        if retained:
+            self._saver.retain_cpu_backup = True
+            self.way = "pause, resume; retain_cpu_backup"
+
+    def region(self, *, keep: bool) -> AbstractContextManager[object]:
+        region: AbstractContextManager[object] = self._saver.region(
+            tag=TAG if keep else DROPPED, enable_cpu_backup=keep
+        )
+        return region
+
+    def hold(self, tensors: list[Tensor], *, keep: bool) -> None:
+        pass
+
+    def park(self) -> str:
+        torch.cuda.synchronize()
+        self._saver.pause(TAG)
+        return ""
+
+    def wake(self) -> str:
+        self._saver.resume(TAG)
+        return ""
+
+    def drop(self) -> None:
+        torch.cuda.synchronize()
+        self._saver.pause(DROPPED)
+
+    def undrop(self) -> None:
+        self._saver.resume(DROPPED)
+
+
+class PyTorch:
+    """Copies to pinned memory, storages of no bytes, an emptied cache; and back."""
+
+    def __init__(self) -> None:
+        self.way = "copy to pinned, resize_(0), empty_cache()"
+        self._kept: list[Tensor] = []
+        self._dropped: list[Tensor] = []
+        self._saved: list[Tensor] = []
+        self._sizes: list[int] = []
+
+    def region(self, *, keep: bool) -> AbstractContextManager[object]:
+        return nullcontext(keep)
+
+    def hold(self, tensors: list[Tensor], *, keep: bool) -> None:
+        if keep:
+            self._kept = tensors
+        else:
+            self._dropped = tensors
+
+    def park(self) -> str:
+        if self._saved:
+            return ""
+        for tensor in self._kept:
+            saved = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+            self._saved.append(saved.copy_(tensor, non_blocking=True))
+        torch.cuda.synchronize()
+        self._release(self._kept)
+        return ""
+
+    def wake(self) -> str:
+        for tensor in self._kept:
+            tensor.untyped_storage().resize_(tensor.nbytes)
+        for tensor, saved in zip(self._kept, self._saved, strict=True):
+            tensor.copy_(saved, non_blocking=True)
+        torch.cuda.synchronize()
+        self._saved = []
+        return ""
+
+    def drop(self) -> None:
+        self._release(self._dropped)
+
+    def undrop(self) -> None:
+        for tensor in self._dropped:
+            tensor.untyped_storage().resize_(tensor.nbytes)
+
+    def _release(self, tensors: list[Tensor]) -> None:
+        for tensor in tensors:
+            tensor.untyped_storage().resize_(0)
+        torch.cuda.empty_cache()
+
+
+def peak_host_bytes() -> int:
+    """Return the most memory of the host that this process has held."""
+    with contextlib.suppress(OSError), open("/proc/self/status", encoding="ascii") as status:
+        for line in status:
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) << 10
+    return sys.maxsize
