@@ -64,9 +64,11 @@ class Cell:
         self._rest = b""
         command = [*launcher(variant), sys.executable, str(HERE / "cell.py"), name]
         command += ["--answers", str(write)]
+        host_memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGESIZE")
         environment = os.environ | {
             "COMMENSAL_CUDA_ALLOCATOR": "elastic",
             "COMMENSAL_RUNTIME_DIR": str(folder / "run"),
+            "COMMENSAL_HOST_CAP": str(host_memory // 2),
         }
         if variant == "expandable":
             environment["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"
@@ -128,15 +130,13 @@ class Cell:
         return told
 
     def close(self) -> None:
-        """End the process, gently first."""
+        """End the process with all that it started: what it told is here already."""
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=5.0)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
         self._answers.close()
         self._said.close()
 

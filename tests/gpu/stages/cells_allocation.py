@@ -187,7 +187,11 @@ def give_back(settings: dict[str, Any]) -> Handler:
                 break
         order.join()
         copied = commensal.stats()["memory"]["moved_ahead_bytes_total"] - copied
-        return {"seconds": max(stops), "ahead_bytes": copied, "all_seconds": time.monotonic() - begin}
+        return {
+            "seconds": max(stops),
+            "ahead_bytes": copied,
+            "all_seconds": time.monotonic() - begin,
+        }
 
     def handle(order: dict[str, Any]) -> dict[str, Any]:
         size = order["bytes"]
@@ -221,5 +225,3 @@ def antman_shrink(settings: dict[str, Any]) -> Handler:
         return told
 
     return handle
-
-

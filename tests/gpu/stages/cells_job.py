@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from stage_report import on_simulated_driver
 from torch import Tensor
 
 NEARLY_ALL = 0.9  # of the bytes: what is left is rounding, and what others took meanwhile
+TRIES = 16
 PATIENCE = 10.0  # until others see what was given back
 
 
@@ -94,9 +96,12 @@ class Job:
         """Take the card's memory, but for so many bytes."""
         torch.cuda.synchronize()
         size = (self._watch.free() - order["bytes"]) >> 21 << 21
-        if size > 0:
-            self._more.append(made(size))
-        return {"taken": max(0, size), "free": self._watch.free()}
+        before = len(self._more)
+        for part in range(TRIES):  # a driver keeps some for itself
+            with contextlib.suppress(torch.OutOfMemoryError):
+                self._more.append(made(size - part * max(2 << 20, size >> 8)))
+                break
+        return {"taken": bytes_of(self._more[before:]), "free": self._watch.free()}
 
     def leave(self, _order: dict[str, Any]) -> dict[str, Any]:
         """Give back what was taken."""

@@ -53,7 +53,7 @@ def steps(_settings: dict[str, Any]) -> Handler:
 
 
 def host_bound() -> Callable[[], object]:
-    model = StandIn(width=256, layers=120).cuda()
+    model = StandIn(width=256, layers=20 if on_simulated_driver() else 120).cuda()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     x = torch.randn(8, 256).cuda()
 
@@ -153,7 +153,7 @@ class AdamJob:
                 weight.data.normal_()
             weight.grad = torch.zeros_like(weight)
         # Of rate 0: what it writes is what was there, and that can be checked.
-        self.optimizer = torch.optim.Adam(self.weights, lr=0.0, foreach=False)
+        self.optimizer = torch.optim.Adam(self.weights, lr=0.0, fused=True)
         self.side = None if on_simulated_driver() else torch.randn(4096, 4096, device="cuda")
         self.step()
         self.expected = self.contents.checksum(self.weights)
@@ -199,9 +199,7 @@ def adam(settings: dict[str, Any]) -> Handler:
         order_given = threading.Thread(target=commensal.set_memory_limit, args=(limit,))
         order_given.start()
         begin, taken = time.monotonic(), []
-        while not taken or (
-            device_bytes() > limit and time.monotonic() - begin < STOP_PATIENCE
-        ):
+        while not taken or (device_bytes() > limit and time.monotonic() - begin < STOP_PATIENCE):
             taken += alone(1)
         order_given.join()
         after = commensal.stats()["memory"]

@@ -20,19 +20,15 @@ BLOCK = 1 << 23  # words of 8 bytes that are looked at at once
 PIECE = 20 << 20  # the size of PyTorch's own segments of mid-sized blocks
 # What a transformer's Adam job asks for, in parts of 64: matrices, and vectors between them.
 LAYER = (16, 16, 12, 4, 4, 4, 4, 1, 1, 1, 1)
-SMALLEST = 4096
+LAYERS = 8
 
 
 def mix(total: int) -> list[int]:
     """Split bytes into one big block (half), segments (a quarter), and those of an Adam job."""
-    big = total // 2
-    piece = min(PIECE, max(SMALLEST, total // 32))
-    sizes = [big, *[piece] * (total // 4 // piece)]
-    while (left := total - sum(sizes)) >= SMALLEST:
-        unit = max(SMALLEST, min(left, total // 8) // sum(LAYER))
-        sizes += [min(part * unit, left) for part in LAYER if sum(sizes) + part * unit <= total] or [
-            left
-        ]
+    piece = max(8, min(PIECE, total // 32))
+    sizes = [total // 2, *[piece] * (total // 4 // piece)]
+    unit = max(8, (total - sum(sizes)) // (LAYERS * sum(LAYER)))
+    sizes += [part * unit for _ in range(LAYERS) for part in LAYER]
     return [size // 8 * 8 for size in sizes]
 
 

@@ -4,13 +4,11 @@
 from __future__ import annotations
 
 import statistics
-from contextlib import ExitStack
 from typing import Any
 
-from cell_runs import Cell, CellFailed
-from figure_bench import Bench, Group, paired_ratio
+from figure_bench import NO_TIMES, Bench, Group, paired_ratio
 
-TRACES = ("gpt", "resnet18", "char_transformer", "digits_cnn", "loader")
+TRACES = ("gpt", "resnet18", "loader", "char_transformer", "digits_cnn")
 OURS = "opportunistic"
 ALLOCATORS = ("expandable", "saver", "guaranteed")  # beside ours and PyTorch's
 NO_KVCACHED = (
@@ -34,8 +32,8 @@ def allocator(bench: Bench) -> None:
         for trace in TRACES:
             figure, reserved = f"allocator.pair_ratio.{trace}", f"allocator.reserved_ratio.{trace}"
             if trace not in names:
-                bench.report.not_simulated(figure, "a dry run replays the two shortest")
-                bench.report.not_simulated(reserved, "a dry run replays the two shortest")
+                bench.not_simulated(figure, "a dry run replays the two smallest")
+                bench.not_simulated(reserved, "a dry run replays the two smallest")
                 continue
             with bench.part(figure, reserved):
                 order: dict[str, Any] = {"trace": trace, "steps": steps, "passes": passes}
@@ -64,8 +62,12 @@ def allocator(bench: Bench) -> None:
 
 def other_allocators(bench: Bench) -> None:
     """M8: the same traces with what else there is, against PyTorch's as it comes."""
-    order: dict[str, Any] = {"trace": "loader" if bench.simulated else "gpt"}
-    order |= {"steps": 3 if bench.simulated else 20, "passes": 1 if bench.simulated else 3}
+    bench.not_run("m8.pair_ratio.rmm", NO_RAPIDS)
+    if bench.simulated:
+        for variant in ALLOCATORS:
+            bench.not_simulated(f"m8.pair_ratio.{variant}", NO_TIMES)
+        return
+    order: dict[str, Any] = {"trace": "gpt", "steps": 20, "passes": 3}
     with bench.cell("traces", "native") as theirs:
         for variant in ALLOCATORS:
             figure = f"m8.pair_ratio.{variant}"
@@ -75,7 +77,6 @@ def other_allocators(bench: Bench) -> None:
                 pairs = [[statistics.median(one["nanoseconds"]) for one in turn] for turn in told]
                 ratio, ratios = paired_ratio(*zip(*pairs, strict=True))
                 bench.figure(figure, ratios, "x", median=ratio, trace=order["trace"])
-    bench.not_run("m8.pair_ratio.rmm", NO_RAPIDS)
 
 
 GIVEN_BACK = (
@@ -183,7 +184,11 @@ def antman_shrink(bench: Bench) -> None:
 
 GROUPS = (
     Group(
-        "allocator", trace_figures(), (("traces", OURS), ("traces", "native")), allocator, quiet=True
+        "allocator",
+        trace_figures(),
+        (("traces", OURS), ("traces", "native")),
+        allocator,
+        quiet=True,
     ),
     Group("give_back", GIVEN_BACK, (("give_back", OURS),), give_back),
     Group(
@@ -201,7 +206,7 @@ GROUPS = (
     Group(
         "other_allocators",
         (*(f"m8.pair_ratio.{one}" for one in ALLOCATORS), "m8.pair_ratio.rmm"),
-        (("traces", "native"), *(("traces", one) for one in ALLOCATORS)),
+        tuple(("traces", one) for one in ("native", *ALLOCATORS)),
         other_allocators,
         quiet=True,
     ),

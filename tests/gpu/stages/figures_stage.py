@@ -11,6 +11,7 @@ nothing there, contents and counts do.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import statistics
 import sys
@@ -23,11 +24,13 @@ import figures_parking
 import figures_training
 from cell_runs import Cell, CellFailed
 from figure_bench import GIB, Bench, Group, Sizes
+from figures_picture import draw
 from free_memory import Watcher
 from scripts_stage import coordinator
 from stage_report import StageReport
 
 LINK = ("link.d2h", "link.h2d", "link.duplex", "link.pinned_allocation")
+NO_CARD = "the card cannot be used or watched"
 PICTURE = "figures.png"
 ORDER = (
     *("allocator", "overhead", "give_back", "park", "stop_time", "antman_shrink", "resnet_90"),
@@ -69,15 +72,13 @@ def about_the_card(bench: Bench, folder: Path) -> str:
 
 def measure(bench: Bench, chosen: list[Group], folder: Path) -> None:
     """Measure the groups; the processes of the next one start beside the present one."""
+    bench.prepare(chosen[0])
     try:
         uuid = about_the_card(bench, folder)
-        poll = 0.001 if bench.simulated else 0.0001
-        watcher = Watcher(uuid, folder, poll)
+        watcher = Watcher(uuid, folder, 0.001 if bench.simulated else 0.0001)
     except (CellFailed, OSError) as reason:
         bench.check("the card can be used and watched", False, str(reason))
-        for group in chosen:
-            with bench.part(*group.figures):
-                raise CellFailed("the card cannot be used or watched")
+        bench.without([*LINK, *(one for group in chosen for one in group.figures)], NO_CARD)
         return
     with watcher:
         bench.watch = watcher.path
@@ -110,7 +111,12 @@ def main(argv: list[str]) -> int:
                 measure(bench, chosen, folder)
             finally:
                 bench.close()
-    return report.finish()
+    code = report.finish()
+    told = json.loads((arguments.out / "figures.json").read_text())
+    why = "this is a dry run" if bench.simulated else draw(told, arguments.out / PICTURE)
+    if why:
+        print(f"  no {PICTURE}: {why}", flush=True)
+    return code
 
 
 if __name__ == "__main__":

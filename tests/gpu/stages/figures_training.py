@@ -85,12 +85,13 @@ def host_mapped(bench: Bench, cell: Cell) -> None:
     for part in PARTS:
         figure = f"m9.host_mapped_{part}"
         if part not in parts:
-            bench.report.not_simulated(figure, "a dry run looks at two parts")
+            bench.not_simulated(figure, "a dry run looks at two parts")
             continue
         with bench.part(figure):
             told = cell.order("slow", part=part / 100, steps=3, window=0.01)
             usual, limited = (statistics.median(told[name]) for name in ("usual", "limited"))
             facts = {"host_bytes": told["host_bytes"], "usual_seconds": usual}
+            facts["host_part"] = told["host_bytes"] / bench.sizes.adam
             target = {"most": 5.0} if part == 20 else {}
             bench.figure(figure, (limited / usual - 1) * 100, "%", **facts, **target)
             bench.check(

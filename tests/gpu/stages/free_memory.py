@@ -48,9 +48,7 @@ class CardMemory:
         self._card = ctypes.c_void_p()
         names = [uuid] if "-" in uuid[:4] else [f"GPU-{uuid}", f"MIG-{uuid}"]
         for name in names:
-            asked = self._library.nvmlDeviceGetHandleByUUID(
-                name.encode(), ctypes.byref(self._card)
-            )
+            asked = self._library.nvmlDeviceGetHandleByUUID(name.encode(), ctypes.byref(self._card))
             if asked == 0:
                 return
         raise OSError(f"NVML knows no device {names[0]!r}")
