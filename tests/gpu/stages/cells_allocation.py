@@ -9,13 +9,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import torch
 from contents import PIECE, Contents
 from free_memory import Watch
-from parkers import brought_back, device_bytes
+from parkers import brought_back, device_bytes, parker
 from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
@@ -26,13 +27,17 @@ AHEAD_STEP_SECONDS = 0.005
 AHEAD_PATIENCE = 20.0
 JOBS = ("guaranteed", "opportunistic", "antman")
 
+PROCESS = ExitStack()
+
 Handler = Callable[[dict[str, Any]], dict[str, Any]]
 Program = list[tuple[int, int]]  # slot, and bytes to allocate there; 0: free it
 
 
-def traces(_settings: dict[str, Any]) -> Handler:
+def traces(settings: dict[str, Any]) -> Handler:
     """Replay the blocks of recorded jobs through the allocator that PyTorch has here."""
     torch.cuda.init()
+    if settings["variant"] == "saver":  # for as long as the process lives
+        PROCESS.enter_context(parker("saver").region(keep=True))
     allocate = torch._C._cuda_cudaCachingAllocator_raw_alloc
     free = torch._C._cuda_cudaCachingAllocator_raw_delete
     stream = torch.cuda.current_stream().cuda_stream

@@ -40,7 +40,7 @@ def about() -> dict[str, Any]:
 
 def link(size: int) -> dict[str, Any]:
     """Copy between pinned memory and the card; bytes a second, each way and both at once."""
-    size = min(LINK_BYTES, size)
+    size = min(LINK_BYTES, size) // 8 * 8
     begin = time.perf_counter()
     out = torch.empty(size, dtype=torch.uint8, pin_memory=True)
     pinned = size / (time.perf_counter() - begin)
@@ -71,7 +71,7 @@ def link(size: int) -> dict[str, Any]:
             found.append(moved / (time.perf_counter() - start))
         return found[1:]
 
-    back.random_(0, 255)
+    back.view(torch.int64).random_()
     other.copy_(back)
     there.copy_(other)
     told = {

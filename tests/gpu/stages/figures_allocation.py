@@ -26,7 +26,7 @@ def trace_figures() -> tuple[str, ...]:
 def allocator(bench: Bench) -> None:
     """Replay traces in turns: ours, PyTorch's, ours, PyTorch's."""
     names = TRACES[-2:] if bench.simulated else TRACES
-    steps, passes, turns = (3, 1, 2) if bench.simulated else (20, 3, 5)
+    steps, passes, turns = (3, 1, 2) if bench.simulated else (20, 10, 7)
     with bench.cell("traces", OURS) as ours, bench.cell("traces", "native") as theirs:
         loop = statistics.median(theirs.order("loop")["nanoseconds"] for _ in range(3))
         for trace in TRACES:
@@ -67,7 +67,7 @@ def other_allocators(bench: Bench) -> None:
         for variant in ALLOCATORS:
             bench.not_simulated(f"m8.pair_ratio.{variant}", NO_TIMES)
         return
-    order: dict[str, Any] = {"trace": "gpt", "steps": 20, "passes": 3}
+    order: dict[str, Any] = {"trace": "gpt", "steps": 20, "passes": 10}
     with bench.cell("traces", "native") as theirs:
         for variant in ALLOCATORS:
             figure = f"m8.pair_ratio.{variant}"

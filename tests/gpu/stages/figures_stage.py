@@ -31,6 +31,7 @@ from stage_report import StageReport
 
 LINK = ("link.d2h", "link.h2d", "link.duplex", "link.pinned_allocation")
 NO_CARD = "the card cannot be used or watched"
+POLL_SECONDS = 0.0005
 PICTURE = "figures.png"
 ORDER = (
     *("allocator", "overhead", "give_back", "park", "stop_time", "antman_shrink", "resnet_90"),
@@ -75,7 +76,7 @@ def measure(bench: Bench, chosen: list[Group], folder: Path) -> None:
     bench.prepare(chosen[0])
     try:
         uuid = about_the_card(bench, folder)
-        watcher = Watcher(uuid, folder, 0.001 if bench.simulated else 0.0001)
+        watcher = Watcher(uuid, folder, POLL_SECONDS)
     except (CellFailed, OSError) as reason:
         bench.check("the card can be used and watched", False, str(reason))
         bench.without([*LINK, *(one for group in chosen for one in group.figures)], NO_CARD)

@@ -103,7 +103,7 @@ def host_mapped(bench: Bench, cell: Cell) -> None:
 
 def resnet_90(bench: Bench) -> None:
     """ResNet-50 with 90 % of the memory that it had, against itself with all of it."""
-    order = {"seconds": 0.1, "most": 5} if bench.simulated else {"seconds": 5.0, "most": 10000}
+    order = {"seconds": 0.1, "most": 5} if bench.simulated else {"seconds": 3.0, "most": 10000}
     with bench.cell("resnet", "opportunistic") as cell:
         full = cell.order(**order)
         less = cell.order(part=0.9, **order)
