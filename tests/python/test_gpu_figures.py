@@ -73,6 +73,7 @@ def cells() -> dict[str, Order]:
         ),
         "antman_shrink": lambda *_: moved | same | {"grow_seconds": 0.1},
         "job": job,
+        "checkpoint": lambda *_: moved | {"visible": True, "left_bytes": 0},
         "graph": lambda *_: replays | {"same_before": True, "same": True, "source": True},
         "steps": lambda *_: {"seconds": [1.0]},
         "resnet": lambda *_: {"seconds": [1.0], "memory": limit, "same": True},
@@ -99,6 +100,7 @@ class Stage:
                 self.key = (name, variant)
                 stage.started.append(self.key)
                 self.tell = stage.tell.get(self.key) or stage.tell[name]
+                self.pid = 1
                 self.sent: tuple[str, Answer] = ("", {})
 
             def __enter__(self) -> MadeUp:
@@ -247,6 +249,14 @@ def test_a_peer_that_dies_without_memory_did_not_survive(stage: Stage) -> None:
     assert told["figures"]["m10.commensal.survives"]["value"] == 1.0
 
 
+def test_a_driver_without_checkpoints_is_a_reason(stage: Stage) -> None:
+    reason = "this driver has no cuCheckpointProcessLock"
+    stage.tell["checkpoint"] = lambda *_: {"reason": reason}
+    told = stage.told("checkpoint")
+    assert failed(told) == []
+    assert told["figures"]["m1.cucheckpoint.pause"]["reason"] == f"not run: {reason}"
+
+
 @pytest.mark.parametrize(
     ("group", "cell", "when", "values", "check"),
     [
@@ -267,6 +277,7 @@ def test_a_peer_that_dies_without_memory_did_not_survive(stage: Stage) -> None:
         ("neighbour", ("job", "guaranteed"), "allocate", {"survived": False}, "M10 commensal"),
         ("neighbour", ("job", "guaranteed"), "wake", {"reason": ""}, "M11 commensal"),
         ("exchange", ("job", OURS), "check", {"same": False}, "m6.commensal.exchange: both"),
+        ("checkpoint", ("job", "native"), "check", {"same": False}, "M1 cuCheckpoint: the cont"),
         ("graph", ("graph", OURS), "", {"same": False}, "M7: a replay after"),
         ("graph", ("graph", OURS), "", {"same_before": False}, "M7: replays are right"),
     ],

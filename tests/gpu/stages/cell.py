@@ -20,6 +20,7 @@ from typing import Any
 # name: where its function is, which makes the things that the orders need and returns a handler
 CELLS = {
     "card": "cells_card",
+    "checkpoint": "cells_checkpoint",
     "traces": "cells_allocation",
     "give_back": "cells_allocation",
     "antman_shrink": "cells_allocation",

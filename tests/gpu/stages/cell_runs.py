@@ -17,12 +17,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-__all__ = ["VARIANTS", "Cell", "CellFailed", "MissingPeer"]
+__all__ = ["PEERS", "Cell", "CellFailed", "MissingPeer"]
 
 HERE = Path(__file__).resolve().parent
 PEERS = {"saver": "torch_memory_saver", "saver_retained": "torch_memory_saver"}
-# How a cell's process is started: alone, with these settings of PyTorch, or as a job of commensal.
-VARIANTS = ("native", "expandable", *PEERS, "guaranteed", "opportunistic", "antman")
+# As what a cell's process is started, if not alone: as a job of commensal.
 JOBS = {
     "guaranteed": ["--guaranteed"],
     "opportunistic": ["--opportunistic"],
@@ -134,7 +133,8 @@ class Cell:
         assert self._process.stdin is not None
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # a driver may hold a process for long
+            self._process.wait(timeout=20.0)
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
         self._answers.close()

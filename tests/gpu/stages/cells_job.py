@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from contents import Contents, mix
 from free_memory import Watch
-from parkers import NoWay, parker, peak_host_bytes
+from parkers import NoWay, made, parker, peak_host_bytes
 from stage_report import on_simulated_driver
 from torch import Tensor
 
@@ -37,9 +37,7 @@ class Job:
 
     def hold(self, order: dict[str, Any]) -> dict[str, Any]:
         """Make tensors of so many bytes, with content."""
-        with self._parker.region(keep=True):
-            self._kept = [made(size) for size in mix(order["bytes"])]
-        self._parker.hold(self._kept, keep=True)
+        self._kept = self._parker.make(mix(order["bytes"]), keep=True)
         self._contents.fill(self._kept)
         self._sum = self._contents.checksum(self._kept)
         self._at = [tensor.data_ptr() for tensor in self._kept]
@@ -48,12 +46,9 @@ class Job:
 
     def hold_dropped(self, order: dict[str, Any]) -> dict[str, Any]:
         """Make tensors whose content may be given up."""
-        with self._parker.region(keep=False):
-            self._dropped = [made(size) for size in mix(order["bytes"])]
         try:
-            self._parker.hold(self._dropped, keep=False)
+            self._dropped = self._parker.make(mix(order["bytes"]), keep=False)
         except NoWay as reason:
-            self._dropped = []
             return {"bytes": 0, "reason": str(reason)}
         torch.cuda.synchronize()
         return {"bytes": bytes_of(self._dropped), "reason": ""}
@@ -141,10 +136,6 @@ def job(settings: dict[str, Any]) -> Callable[[dict[str, Any]], dict[str, Any]]:
     return handle
 
 
-def made(size: int) -> Tensor:
-    return torch.empty(size, dtype=torch.uint8, device="cuda")
-
-
 def bytes_of(tensors: list[Tensor]) -> int:
     return sum(tensor.nbytes for tensor in tensors)
 
@@ -154,9 +145,7 @@ def graph(settings: dict[str, Any]) -> Callable[[dict[str, Any]], dict[str, Any]
     way = parker(settings["variant"])
     contents = Contents()
     size = settings["bytes"]
-    with way.region(keep=True):
-        source = made(size)
-    way.hold([source], keep=True)
+    [source] = way.make([size], keep=True)
     target = made(size)
     group = settings["collective"]
     if group:

@@ -23,9 +23,10 @@ ON_A_CARD = "what others do is measured on a card"
 TIME_UP = "the stage's time was up"
 MOST_CELL_SECONDS = 75.0
 # In a dry run others are started where their failure shows that a check can fail, and no more.
-CARD_ONLY = (*PEERS, "expandable")
+CARD_ONLY = (*PEERS, "expandable", "vllm")
 CARD_ONLY_CELLS = (
     *(("give_back", "native"), ("antman_shrink", "native"), ("traces", "guaranteed")),
+    ("checkpoint", "native"),
 )
 
 

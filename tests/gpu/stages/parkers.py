@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """How the memory of tensors is given back and had again: commensal's way, and others'.
 
-Each way has `region` (tensors made in it can be parked), `park`, `wake` and, where the content is
-to be given up, `drop` and `undrop`.
+Each way has `make` (tensors that it can park), `region` (what is made in it is of the same memory),
+`park`, `wake` and, where the content is to be given up, `drop` and `undrop`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 import torch
+from contents import PIECE
+from driver_segments import Segment
 from torch import Tensor
 
-__all__ = ["NoWay", "Parker", "brought_back", "device_bytes", "parker"]
+__all__ = ["NoWay", "Parker", "brought_back", "device_bytes", "made", "parker", "peak_host_bytes"]
 
 TAG = "benchmark"
 DROPPED = "dropped"
@@ -32,7 +34,7 @@ class Parker(Protocol):
     way: str  # how it is done, for people
 
     def region(self, *, keep: bool) -> AbstractContextManager[object]: ...
-    def hold(self, tensors: list[Tensor], *, keep: bool) -> None: ...
+    def make(self, sizes: list[int], *, keep: bool) -> list[Tensor]: ...
     def park(self) -> str: ...
     def wake(self) -> str: ...
     def drop(self) -> None: ...
@@ -44,7 +46,11 @@ def parker(variant: str) -> Parker:
         return PyTorch()
     if variant.startswith("saver"):
         return Saver(retained=variant == "saver_retained")
-    return Commensal()
+    return Sleeper() if variant == "vllm" else Commensal()
+
+
+def made(size: int) -> Tensor:
+    return torch.empty(size, dtype=torch.uint8, device="cuda")
 
 
 def device_bytes() -> int:
@@ -86,7 +92,9 @@ class Commensal:
     def region(self, *, keep: bool) -> AbstractContextManager[object]:
         return self._commensal.region(TAG if keep else DROPPED)
 
-    def hold(self, tensors: list[Tensor], *, keep: bool) -> None:
+    def make(self, sizes: list[int], *, keep: bool) -> list[Tensor]:
+        with self.region(keep=keep):
+            tensors = [made(size) for size in sizes]
         wanted = sum(tensor.nbytes for tensor in tensors)
         told = self._commensal.stats()["memory"]["tags"]
         live = {tag["name"]: tag["live_bytes"] for tag in told}
@@ -97,6 +105,7 @@ class Commensal:
             raise NoWay("regions have no effect on this card: no tag to drop")
         if self._by_tag:
             self.way = "tag"
+        return tensors
 
     def park(self) -> str:
         if self._by_tag:
@@ -135,8 +144,9 @@ class Saver:
         )
         return region
 
-    def hold(self, tensors: list[Tensor], *, keep: bool) -> None:
-        pass
+    def make(self, sizes: list[int], *, keep: bool) -> list[Tensor]:
+        with self.region(keep=keep):
+            return [made(size) for size in sizes]
 
     def park(self) -> str:
         torch.cuda.synchronize()
@@ -168,11 +178,13 @@ class PyTorch:
     def region(self, *, keep: bool) -> AbstractContextManager[object]:
         return nullcontext(keep)
 
-    def hold(self, tensors: list[Tensor], *, keep: bool) -> None:
+    def make(self, sizes: list[int], *, keep: bool) -> list[Tensor]:
+        tensors = [made(size) for size in sizes]
         if keep:
             self._kept = tensors
         else:
             self._dropped = tensors
+        return tensors
 
     def park(self) -> str:
         if self._saved:
@@ -204,6 +216,53 @@ class PyTorch:
         for tensor in tensors:
             tensor.untyped_storage().resize_(0)
         torch.cuda.empty_cache()
+
+
+class Sleeper:
+    """vLLM's sleep mode, by the same calls of the driver in the same order."""
+
+    def __init__(self) -> None:
+        self.way = "emulated: the calls of vLLM's sleep mode"
+        torch.empty(1, device="cuda")  # the context is PyTorch's
+        self._kept: list[Segment] = []
+        self._dropped: list[Segment] = []
+
+    def region(self, *, keep: bool) -> AbstractContextManager[object]:
+        return nullcontext(keep)
+
+    def make(self, sizes: list[int], *, keep: bool) -> list[Tensor]:
+        """Lay blocks into segments as PyTorch's allocator does: small ones together."""
+        segments: list[Segment] = []
+        tensors = []
+        left = torch.empty(0)
+        for size in sizes:
+            if left.numel() < size:
+                segments.append(Segment(max(size, PIECE) if size < PIECE // 2 else size, 0))
+                left = segments[-1].tensor()
+            tensors.append(left[:size])
+            left = left[-(-size // 512) * 512 :]
+        (self._kept if keep else self._dropped).extend(segments)
+        return tensors
+
+    def park(self) -> str:
+        for segment in self._kept:
+            segment.sleep(keep=True)
+        torch.cuda.empty_cache()
+        return ""
+
+    def wake(self) -> str:
+        for segment in self._kept:
+            segment.wake_up()
+        return ""
+
+    def drop(self) -> None:
+        for segment in self._dropped:
+            segment.sleep(keep=False)
+        torch.cuda.empty_cache()
+
+    def undrop(self) -> None:
+        for segment in self._dropped:
+            segment.wake_up()
 
 
 def peak_host_bytes() -> int:
