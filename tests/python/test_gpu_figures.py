@@ -31,6 +31,7 @@ from stage_report import StageReport
 
 Answer = dict[str, Any]
 Order = Callable[[str, Answer], Answer]
+RETAINED_EXCHANGE = "m6.torch_memory_saver_retained.exchange"
 CARD = {"card": "a card", "uuid": "1", "free_bytes": 80 * GIB, "host_bytes": 128 * GIB}
 
 
@@ -249,6 +250,25 @@ def test_a_peer_that_dies_without_memory_did_not_survive(stage: Stage) -> None:
     assert told["figures"]["m10.commensal.survives"]["value"] == 1.0
 
 
+@pytest.mark.parametrize(
+    ("group", "cell", "when", "values", "figure"),
+    [
+        ("park", "saver", "check", {"same": False}, "m1.torch_memory_saver.pause"),
+        ("park", "saver", "check", {"addresses": False}, "pause_resume.against_default"),
+        ("park", "vllm", "park", {"visible_seconds": None}, "m1.vllm_emulated.pause"),
+        ("exchange", "saver_retained", "check", {"same": False}, RETAINED_EXCHANGE),
+        ("checkpoint", "native", "check", {"same": False}, "m1.cucheckpoint.resume"),
+    ],
+)
+def test_what_others_lose_is_the_reason_why_they_have_no_figure(
+    stage: Stage, group: str, cell: str, when: str, values: Answer, figure: str
+) -> None:
+    stage.tell["job", cell] = changed(stage.tell["job"], when, **values)
+    told = stage.told(group)
+    assert failed(told) == []
+    assert told["figures"][figure]["reason"].startswith("not run: not so: ")
+
+
 def test_a_driver_without_checkpoints_is_a_reason(stage: Stage) -> None:
     reason = "this driver has no cuCheckpointProcessLock"
     stage.tell["checkpoint"] = lambda *_: {"reason": reason}
@@ -265,7 +285,6 @@ def test_a_driver_without_checkpoints_is_a_reason(stage: Stage) -> None:
         ("park", ("job", OURS), "park", {"visible_seconds": None}, "M1 commensal: another process"),
         ("park", ("job", OURS), "park", {"reason": "busy"}, "M1 commensal: nothing is deferred"),
         ("park", ("job", OURS), "held", {"device_bytes": 9 * GIB}, "M12 commensal: NVML"),
-        ("park", ("job", "saver"), "check", {"same": False}, "M1 torch_memory_saver: the content"),
         ("give_back", ("give_back", OURS), "live", {"same": False}, "give back live memory: cont"),
         ("give_back", ("give_back", OURS), "cached", {"visible_seconds": None}, "give back cached"),
         ("allocator", ("traces", OURS), "run", {"left_bytes": 512}, ": as many blocks"),
@@ -277,7 +296,6 @@ def test_a_driver_without_checkpoints_is_a_reason(stage: Stage) -> None:
         ("neighbour", ("job", "guaranteed"), "allocate", {"survived": False}, "M10 commensal"),
         ("neighbour", ("job", "guaranteed"), "wake", {"reason": ""}, "M11 commensal"),
         ("exchange", ("job", OURS), "check", {"same": False}, "m6.commensal.exchange: both"),
-        ("checkpoint", ("job", "native"), "check", {"same": False}, "M1 cuCheckpoint: the cont"),
         ("graph", ("graph", OURS), "", {"same": False}, "M7: a replay after"),
         ("graph", ("graph", OURS), "", {"same_before": False}, "M7: replays are right"),
     ],

@@ -180,6 +180,16 @@ class Bench:
     def check(self, name: str, held: bool, detail: object = "") -> bool:
         return self.report.check(name, held, detail)
 
+    def verify(self, name: str, held: bool, detail: object, *, ours: bool) -> None:
+        """Check something; where others do not keep to it that is a reason and no failure.
+
+        Raises:
+            CellFailed: it is not so, and not ours.
+        """
+        if not ours and not held:
+            raise CellFailed(f"not so: {name} ({detail})")
+        self.check(name, held, detail)
+
     def without(self, figures: Sequence[str], reason: str) -> None:
         """Give those of the figures a reason that have neither a value nor one."""
         for figure in self._left(figures):

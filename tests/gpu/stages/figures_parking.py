@@ -58,13 +58,15 @@ def measure_way(bench: Bench, way: str) -> tuple[float, float]:
         while len(told) <= wanted and (len(told) <= LEAST_WARM or bench.seconds_left() / 8 > one):
             told.append(cycle(cell))
         after = cell.order("check")
-        bench.check(
+        bench.verify(
             f"M1 {name}: the content is what it was after {len(told)} cycles",
             after["same"] and (after["addresses"] or way == "native"),
             f"{after}, {held['way']}",
+            ours=ours,
         )
         late = sum(park["visible_seconds"] is None for park, _ in told)
-        bench.check(f"M1 {name}: another process sees the bytes as free", late == 0, f"{late} late")
+        seen = f"M1 {name}: another process sees the bytes as free"
+        bench.verify(seen, late == 0, f"{late} late", ours=ours)
         reasons = {reason for turn in told for reason in (turn[0]["reason"], turn[1]["reason"])}
         if ours:
             bench.check("M1 commensal: nothing is deferred", reasons == {""}, str(reasons))
@@ -88,10 +90,11 @@ def what_is_left(
     else:
         left = parked["device_bytes"]
         bench.count(f"m12.{name}.left", left / MIB, "MiB", before=before["device_bytes"] / MIB)
-        bench.check(
+        bench.verify(
             f"M12 {name}: NVML shows the job without its bytes",
             before["device_bytes"] - left >= 0.9 * size,
             f"{before['device_bytes'] >> 20} -> {left >> 20} MiB",
+            ours=name == "commensal",
         )
     bench.count(f"m12.{name}.host_peak", parked["host_bytes"] / MIB, "MiB", moved=size / MIB)
 
@@ -99,7 +102,8 @@ def what_is_left(
 def dropped(bench: Bench, name: str, cell: Cell, size: int) -> None:
     """M2: the content is given up."""
     figures = f"m2.{name}.drop", f"m2.{name}.had_again"
-    with bench.part(*figures, ours=name == "commensal"):
+    ours = name == "commensal"
+    with bench.part(*figures, ours=ours):
         held = cell.order("hold_dropped", bytes=size)
         if held["reason"]:
             for figure in figures:
@@ -107,7 +111,8 @@ def dropped(bench: Bench, name: str, cell: Cell, size: int) -> None:
             return
         told = [(cell.order("drop"), cell.order("undrop")) for _ in range(3)]
         late = sum(drop["visible_seconds"] is None for drop, _ in told)
-        bench.check(f"M2 {name}: another process sees the bytes as free", late == 0, f"{late} late")
+        seen = f"M2 {name}: another process sees the bytes as free"
+        bench.verify(seen, late == 0, f"{late} late", ours=ours)
         for side, figure in enumerate(figures):
             times = [turn[side]["seconds"] * 1e3 for turn in told]
             bench.figure(figure, times, "ms", bytes=held["bytes"])
@@ -250,7 +255,8 @@ def exchange(bench: Bench) -> None:
                 found.append(max(one["seconds"] for one in told))
             whole = [cell.order("wake")["reason"] for cell in (first, second)]
             checks = [cell.order("check")["same"] for cell in (first, second)]
-            bench.check(f"{figure}: both contents are what they were", all(checks), str(whole))
+            same = f"{figure}: both contents are what they were"
+            bench.verify(same, all(checks), str(whole), ours=way == OURS)
             bench.figure(figure, found[1:] or found, "s", bytes_each=size)
 
 
@@ -273,7 +279,8 @@ def checkpoint(bench: Bench) -> None:
             bench.without(CHECKPOINT, woken["reason"])
             return
         after = cell.order("check")
-        bench.check("M1 cuCheckpoint: the content is what it was", after["same"], str(after))
+        same = "M1 cuCheckpoint: the content is what it was"
+        bench.verify(same, after["same"], str(after), ours=False)
         for figure, told in zip(CHECKPOINT[:2], (parked, woken), strict=True):
             bench.figure(figure, held["bytes"] / GIB / told["seconds"], "GiB/s", **held)
         bench.count(CHECKPOINT[2], parked["left_bytes"] / MIB, "MiB", visible=parked["visible"])
