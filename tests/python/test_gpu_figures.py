@@ -380,6 +380,10 @@ def test_processes_of_the_next_group_start_beside_the_present_one(stage: Stage) 
     stage.told("give_back", "resnet_90")
     assert stage.started == [("give_back", OURS), ("card", "native"), ("resnet", OURS)]
     stage.started.clear()
+    stage.told("resnet_90", "neighbour")
+    assert stage.started[:3] == [("resnet", OURS), ("card", "native"), ("job", "native")]
+    assert stage.started[3] == ("job", "guaranteed"), "a guaranteed job comes with its own group"
+    stage.started.clear()
     begun: list[list[tuple[str, str]]] = []
     steps = cells()["steps"]
 

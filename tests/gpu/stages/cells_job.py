@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from contents import Contents, mix
 from free_memory import Watch
-from parkers import NoWay, made, parker, peak_host_bytes
+from parkers import PATIENCE, NoWay, made, parker, peak_host_bytes
 from stage_report import on_simulated_driver
 from torch import Tensor
 
 NEARLY_ALL = 0.9  # of the bytes: what is left is rounding, and what others took meanwhile
 TRIES = 16
-PATIENCE = 10.0  # until others see what was given back
+SEEN_WITHIN = 10.0  # until others see what was given back
 
 
 class Job:
@@ -59,7 +59,8 @@ class Job:
     def drop(self, _order: dict[str, Any]) -> dict[str, Any]:
         return self._timed(self._parker.drop, bytes_of(self._dropped))
 
-    def wake(self, _order: dict[str, Any]) -> dict[str, Any]:
+    def wake(self, order: dict[str, Any]) -> dict[str, Any]:
+        self._parker.patience = order.get("patience", PATIENCE)
         return self._timed(self._parker.wake, 0)
 
     def undrop(self, _order: dict[str, Any]) -> dict[str, Any]:
@@ -111,7 +112,7 @@ class Job:
         """Time something, until it returns and until others see its bytes as free."""
         torch.cuda.synchronize()
         if freed:
-            self._watch.arm(self._watch.free() + int(freed * NEARLY_ALL), PATIENCE)
+            self._watch.arm(self._watch.free() + int(freed * NEARLY_ALL), SEEN_WITHIN)
         begin = time.monotonic()
         reason = ""
         try:

@@ -215,7 +215,7 @@ def restore(bench: Bench, cell: Cell, other: Cell, figure: str, *, ours: bool) -
     cell.order("park")
     other.order("take_all_but", bytes=0)
     try:
-        first = cell.order("wake")
+        first = cell.order("wake", patience=2.0)
         other.order("leave")
         again = cell.order("wake")
         after = cell.order("check")

@@ -86,7 +86,7 @@ def measure(bench: Bench, chosen: list[Group], folder: Path) -> None:
         for group, following in zip(chosen, [*chosen[1:], None], strict=True):
             bench.prepare(group)
             if following is not None and not group.quiet:
-                bench.prepare(following)
+                bench.prepare(following, beside=True)
             begin = time.monotonic()
             bench.run(group)
             print(f"  -- {group.name}: {time.monotonic() - begin:.1f} s", flush=True)

@@ -18,12 +18,21 @@ from contents import PIECE
 from driver_segments import Segment
 from torch import Tensor
 
-__all__ = ["NoWay", "Parker", "brought_back", "device_bytes", "made", "parker", "peak_host_bytes"]
+__all__ = [
+    "PATIENCE",
+    "NoWay",
+    "Parker",
+    "brought_back",
+    "device_bytes",
+    "made",
+    "parker",
+    "peak_host_bytes",
+]
 
 TAG = "benchmark"
 DROPPED = "dropped"
 SMALLEST_LIMIT = 2 << 20
-PATIENCE = 3.0  # without a byte that comes back: the coordinator has to grant a limit first
+PATIENCE = 20.0  # without a byte that comes back: the coordinator has to grant a limit first
 
 
 class NoWay(RuntimeError):
@@ -32,6 +41,7 @@ class NoWay(RuntimeError):
 
 class Parker(Protocol):
     way: str  # how it is done, for people
+    patience: float = PATIENCE  # how long `wake` waits for memory where it can
 
     def region(self, *, keep: bool) -> AbstractContextManager[object]: ...
     def make(self, sizes: list[int], *, keep: bool) -> list[Tensor]: ...
@@ -59,7 +69,7 @@ def device_bytes() -> int:
     return int(commensal.stats()["memory"]["device_bytes"])
 
 
-def brought_back(limit: int) -> str:
+def brought_back(limit: int, patience: float = PATIENCE) -> str:
     """Raise commensal's limit and end steps until all is back; return why it is not."""
     import commensal
 
@@ -72,13 +82,13 @@ def brought_back(limit: int) -> str:
             return ""
         if missing != before:
             since = time.monotonic()
-        elif time.monotonic() - since > PATIENCE:
+        elif time.monotonic() - since > patience:
             return f"{missing} bytes are not back: {memory['deferred_reason'] or 'no room'}"
         commensal.step()
         time.sleep(0.001)
 
 
-class Commensal:
+class Commensal(Parker):
     """By a tag; where regions have no effect on this card, all of the job by its limit."""
 
     def __init__(self) -> None:
@@ -114,9 +124,14 @@ class Commensal:
 
     def wake(self) -> str:
         if not self._by_tag:
-            return brought_back(self._full)
-        ticket = self._commensal.wake_tag(TAG)
-        return ticket.reason
+            return brought_back(self._full, self.patience)
+        end = time.monotonic() + self.patience
+        while True:
+            reason = self._commensal.wake_tag(TAG).reason
+            if not reason or time.monotonic() > end:
+                return reason
+            self._commensal.step()
+            time.sleep(0.001)
 
     def drop(self) -> None:
         self._commensal.drop_tag(DROPPED)
@@ -125,7 +140,7 @@ class Commensal:
         self._commensal.wake_tag(DROPPED)
 
 
-class Saver:
+class Saver(Parker):
     """torch_memory_saver in the mode that needs no preloaded library."""
 
     def __init__(self, *, retained: bool) -> None:
@@ -165,7 +180,7 @@ class Saver:
         self._saver.resume(DROPPED)
 
 
-class PyTorch:
+class PyTorch(Parker):
     """Copies to pinned memory, storages of no bytes, an emptied cache; and back."""
 
     def __init__(self) -> None:
@@ -218,7 +233,7 @@ class PyTorch:
         torch.cuda.empty_cache()
 
 
-class Sleeper:
+class Sleeper(Parker):
     """vLLM's sleep mode, by the same calls of the driver in the same order."""
 
     def __init__(self) -> None:
