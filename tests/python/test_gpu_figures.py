@@ -227,7 +227,7 @@ def test_a_missing_peer_is_a_reason_and_no_failure(stage: Stage) -> None:
 
 def test_a_peer_that_crashes_fails_nothing(stage: Stage) -> None:
     stage.tell["job", "saver"] = dies("job (saver) ended with code 1: cudaError")
-    told = stage.told("park", "neighbour")
+    told = stage.told("park_default", "neighbour")
     assert failed(told) == []
     assert "cudaError" in told["figures"]["m1.torch_memory_saver.resume"]["reason"]
 
@@ -253,9 +253,9 @@ def test_a_peer_that_dies_without_memory_did_not_survive(stage: Stage) -> None:
 @pytest.mark.parametrize(
     ("group", "cell", "when", "values", "figure"),
     [
-        ("park", "saver", "check", {"same": False}, "m1.torch_memory_saver.pause"),
-        ("park", "saver", "check", {"addresses": False}, "pause_resume.against_default"),
-        ("park", "vllm", "park", {"visible_seconds": None}, "m1.vllm_emulated.pause"),
+        ("park_default", "saver", "check", {"same": False}, "m1.torch_memory_saver.pause"),
+        ("park_default", "saver", "check", {"addresses": False}, "pause_resume.against_default"),
+        ("park_others", "vllm", "park", {"visible_seconds": None}, "m1.vllm_emulated.pause"),
         ("exchange", "saver_retained", "check", {"same": False}, RETAINED_EXCHANGE),
         ("checkpoint", "native", "check", {"same": False}, "m1.cucheckpoint.resume"),
     ],
@@ -307,6 +307,18 @@ def test_what_must_be_so_and_is_not_fails(
     told = stage.told(group)
     assert failed(told), told
     assert all(check in name for name in failed(told)), failed(told)
+
+
+def test_ratios_are_of_what_was_measured_before(stage: Stage) -> None:
+    slow = {"seconds": 0.2, "visible_seconds": 0.2}
+    stage.tell["job", "saver"] = changed(changed(stage.tell["job"], "park", **slow), "wake", **slow)
+    told = stage.told("park", "park_default")
+    # 400 ms against 20 until others see the bytes and 10 until they are back.
+    ratio = told["figures"]["pause_resume.against_default"]
+    assert ratio["value"] == pytest.approx(0.4 / 0.03)
+    assert ratio["target"]["met"] is True
+    told = stage.told("park_default")
+    assert "was not measured" in told["figures"]["pause_resume.against_default"]["reason"]
 
 
 def test_what_was_not_copied_ahead_is_no_figure(stage: Stage) -> None:

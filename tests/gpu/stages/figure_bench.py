@@ -80,6 +80,7 @@ class Bench:
         self.report = report
         self.sizes = Sizes(0, 0)
         self.link: dict[str, float] = {}  # bytes a second, as this run's card cell measured
+        self.ours: dict[str, tuple[float, float]] = {}  # what later groups are held to
         self.watch = ""
         self._folder = folder
         self._deadline = deadline

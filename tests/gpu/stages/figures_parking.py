@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import statistics
 from typing import Any
 
@@ -10,8 +11,12 @@ from cell_runs import Cell, CellFailed
 from figure_bench import GIB, MIB, Bench, Group
 from figures_allocation import NO_KVCACHED, NO_RAPIDS, OURS
 
-# Ours first: what peers take most of the time for has no place before it.
-WAYS = (OURS, "saver_retained", "native", "saver", "vllm")
+# In groups: what takes long, and what no target is for, comes later.
+WAYS = {
+    "park": (OURS, "saver_retained"),
+    "park_default": ("saver",),
+    "park_others": ("native", "vllm"),
+}
 NAMES = {
     OURS: "commensal",
     "guaranteed": "commensal",
@@ -21,14 +26,20 @@ NAMES = {
     "vllm": "vllm_emulated",
 }
 SPEEDS = ("pause", "resume", "pause_cold", "resume_cold")
-RATIOS = {"saver": ("against_default", 10.0), "saver_retained": ("against_retained", 1.2)}
+OF_LINK = "m1.commensal.pause_of_link"
+RATIOS = {
+    "saver": ("pause_resume.against_default", 10.0),
+    "saver_retained": ("pause_resume.against_retained", 1.2),
+}
 NO_VLLM = "vLLM is too large to bring along; its sequence of calls is measured in M1, M2 and M12"
 LEAST_WARM, MOST_WARM = 1, 5
 
 
-def park_figures(way: str) -> tuple[str, ...]:
+def figures_of(way: str) -> tuple[str, ...]:
     name = NAMES[way]
+    more = (OF_LINK,) if way == OURS else RATIOS.get(way, ())[:1]
     return (
+        *more,
         *(f"m1.{name}.{speed}" for speed in SPEEDS),
         f"m2.{name}.drop",
         f"m2.{name}.had_again",
@@ -118,23 +129,27 @@ def dropped(bench: Bench, name: str, cell: Cell, size: int) -> None:
             bench.figure(figure, times, "ms", bytes=held["bytes"])
 
 
-def park(bench: Bench) -> None:
-    """M1, M2 and M12, every way with the same bytes in the same blocks."""
-    ours: tuple[float, float] | None = None
-    for way in WAYS:
-        ratio, least = RATIOS.get(way, ("", 0.0))
-        figures = [*park_figures(way), *([f"pause_resume.{ratio}"] if ratio else [])]
-        figures += ["m1.commensal.pause_of_link"] if way == OURS else []
+def park_ways(bench: Bench, ways: tuple[str, ...]) -> None:
+    """M1, M2 and M12 of some ways, each with the same bytes in the same blocks."""
+    for way in ways:
+        figures = figures_of(way)
         with bench.part(*figures, ours=way == OURS):
             seconds = measure_way(bench, way)
             if way == OURS:
-                ours = seconds
-                moved = bench.sizes.parked / seconds[0] / bench.link["d2h"]
-                bench.figure("m1.commensal.pause_of_link", moved, "x", least=0.95)
-            elif ratio and ours is None:
-                bench.not_run(f"pause_resume.{ratio}", "commensal's own side failed")
-            elif ratio and ours is not None:
-                bench.figure(f"pause_resume.{ratio}", sum(seconds) / sum(ours), "x", least=least)
+                bench.ours["park"] = seconds
+                speed = bench.sizes.parked / seconds[0] / bench.link["d2h"]
+                bench.figure(OF_LINK, speed, "x", least=0.95)
+            elif way in RATIOS:
+                ratio(bench, way, seconds)
+
+
+def ratio(bench: Bench, way: str, seconds: tuple[float, float]) -> None:
+    """Hold what another way takes for a pause and a resume to what commensal took."""
+    figure, least = RATIOS[way]
+    if ours := bench.ours.get("park"):
+        bench.figure(figure, sum(seconds) / sum(ours), "x", least=least)
+    else:
+        bench.not_run(figure, "commensal's own side was not measured")
 
 
 def others(bench: Bench) -> None:
@@ -306,15 +321,14 @@ def graph(bench: Bench) -> None:
 
 
 GROUPS = (
-    Group(
-        "park",
-        (
-            *(figure for way in WAYS for figure in park_figures(way)),
-            *("m1.commensal.pause_of_link",),
-            *("pause_resume.against_default", "pause_resume.against_retained"),
-        ),
-        tuple(("job", way) for way in WAYS),
-        park,
+    *(
+        Group(
+            name,
+            tuple(figure for way in ways for figure in figures_of(way)),
+            tuple(("job", way) for way in ways),
+            functools.partial(park_ways, ways=ways),
+        )
+        for name, ways in WAYS.items()
     ),
     Group(
         "neighbour",

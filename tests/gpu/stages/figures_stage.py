@@ -35,7 +35,8 @@ POLL_SECONDS = 0.0005
 PICTURE = "figures.png"
 ORDER = (
     *("allocator", "overhead", "give_back", "park", "stop_time", "antman_shrink", "resnet_90"),
-    *("neighbour", "empty_cache", "graph", "exchange", "other_allocators", "checkpoint", "others"),
+    *("park_default", "neighbour", "graph", "exchange", "empty_cache", "park_others"),
+    *("other_allocators", "checkpoint", "others"),
 )
 
 

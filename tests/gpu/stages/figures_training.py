@@ -18,7 +18,7 @@ PARTS = (20, 50, 10, 5)
 
 def overhead(bench: Bench) -> None:
     """Steps alone and as a job, in turns; each class by itself beside plain PyTorch."""
-    order = {"seconds": 0.05, "most": 3} if bench.simulated else {"seconds": 0.3, "most": 10000}
+    order = {"seconds": 0.05, "most": 3} if bench.simulated else {"seconds": 0.25, "most": 10000}
     turns = 2 if bench.simulated else 10
     with bench.cell("steps", "native") as alone:
         for job_class in CLASSES:
