@@ -16,6 +16,7 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
 from world import wait_until
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "gpu" / "stages"))
@@ -541,6 +542,65 @@ def test_a_card_that_cannot_be_watched_is_named(
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
     with pytest.raises(OSError, match=r"libnvidia-ml|NVML"):
         free_memory.Watcher("none", tmp_path, 0.001)
+
+
+class Product:
+    """Stands for the package commensal: memory that comes back step by step, as far as it may."""
+
+    def __init__(self, away: int, comes: int, stays: int = 0) -> None:
+        self.away, self.comes, self.stays, self.limit = away, comes, stays, 0
+        self.live = 0
+        self.tags: list[Answer] = []
+
+    def set_memory_limit(self, limit: int) -> None:
+        self.limit = limit
+
+    def step(self) -> None:
+        self.away = max(self.stays, self.away - self.comes)
+
+    def stats(self) -> Answer:
+        memory = {"host_bytes": self.away, "parked_bytes": 0, "deferred_reason": ""}
+        return {"memory": memory | {"tags": self.tags}}
+
+    def region(self, tag: str) -> nullcontext[None]:
+        self.tags.append({"name": tag, "live_bytes": self.live})
+        return nullcontext()
+
+
+@pytest.mark.parametrize(
+    ("away", "stays", "reason"), [(0, 0, ""), (10, 0, ""), (10, 4, "4 bytes are not back: no room")]
+)
+def test_steps_end_until_memory_is_back_or_nothing_more_comes(
+    monkeypatch: pytest.MonkeyPatch, away: int, stays: int, reason: str
+) -> None:
+    import parkers
+
+    product = Product(away, comes=3, stays=stays)
+    monkeypatch.setitem(sys.modules, "commensal", product)
+    assert parkers.brought_back(99, patience=0.05) == reason
+    assert product.limit == 99
+
+
+@pytest.mark.parametrize(("live", "way"), [(8, "tag"), (0, "memory limit")])
+def test_a_region_without_effect_is_found_out(
+    monkeypatch: pytest.MonkeyPatch, live: int, way: str
+) -> None:
+    import parkers
+
+    product = Product(0, 0)
+    monkeypatch.setitem(sys.modules, "commensal", product)
+    card = type("Card", (), {"total_memory": 64})
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: card)
+    monkeypatch.setattr(parkers, "made", lambda size: torch.empty(size, dtype=torch.uint8))
+    parked = parkers.Commensal()
+    product.live = live
+    assert sum(tensor.nbytes for tensor in parked.make([4, 4], keep=True)) == 8
+    assert parked.way.startswith(way)
+    if live:
+        parked.make([4, 4], keep=False)
+    else:
+        with pytest.raises(parkers.NoWay, match="no tag to drop"):
+            parked.make([4, 4], keep=False)
 
 
 def test_blocks_of_a_mix_add_up() -> None:

@@ -153,7 +153,8 @@ class Watcher:
         assert self._process.stdout is not None
         said = self._process.stdout.readline().strip()
         if said != "ready":
-            rest = self._process.communicate()[0].strip()
+            rest = self._process.stdout.read().strip()
+            self._process.wait()
             raise OSError((rest.splitlines() or [said])[-1])
 
     def __enter__(self) -> Watcher:
