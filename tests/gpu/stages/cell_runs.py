@@ -17,6 +17,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from stage_report import on_simulated_driver
+
 __all__ = ["PEERS", "Cell", "CellFailed", "MissingPeer"]
 
 HERE = Path(__file__).resolve().parent
@@ -69,6 +71,8 @@ class Cell:
             "COMMENSAL_RUNTIME_DIR": str(folder / "run"),
             "COMMENSAL_HOST_CAP": str(host_memory // 2),
         }
+        if on_simulated_driver():  # the host computes little, and spinning threads would cost more
+            environment["OMP_NUM_THREADS"] = "1"
         if variant == "expandable":
             environment["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"
         self._process = subprocess.Popen(

@@ -53,8 +53,10 @@ class Job:
         torch.cuda.synchronize()
         return {"bytes": bytes_of(self._dropped), "reason": ""}
 
-    def park(self, _order: dict[str, Any]) -> dict[str, Any]:
-        return self._timed(self._parker.park, bytes_of(self._kept))
+    def park(self, order: dict[str, Any]) -> dict[str, Any]:
+        """Park; see that the bytes are free, unless another process is to take them at once."""
+        freed = bytes_of(self._kept) if order.get("seen", True) else 0
+        return self._timed(self._parker.park, freed)
 
     def drop(self, _order: dict[str, Any]) -> dict[str, Any]:
         return self._timed(self._parker.drop, bytes_of(self._dropped))

@@ -264,7 +264,7 @@ def exchange(bench: Bench) -> None:
             found = []
             for turn in range(2 if bench.simulated else 6):
                 out, back = (first, second) if turn % 2 == 0 else (second, first)
-                out.send("park")
+                out.send("park", seen=False)
                 back.send("wake")
                 told = out.answer(), back.answer()
                 found.append(max(one["seconds"] for one in told))
