@@ -114,7 +114,7 @@ class Watch:
         answer = self._ask(f"held {pid}")
         return None if answer == "None" else int(answer)
 
-    def arm(self, least: int, seconds: float = 30.0) -> None:
+    def arm(self, least: int, seconds: float = 10.0) -> None:
         """Watch from now on until so many bytes are free; `seen` must follow."""
         self._least = least
         self._ask(f"until {least} {seconds}")
