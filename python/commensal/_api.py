@@ -112,7 +112,9 @@ def init(
     share = 1.0 if compute_share is None else _quantities.parse_share(compute_share)
     policy = _environment.check_memory_policy(memory_policy or base.memory_policy)
     wait_ms = base.ask_wait_ms if ask_wait is None else _environment.parse_ask_wait(ask_wait)
-    given_share = sm_share if sm_share is not None else os.environ.get("COMMENSAL_SM_SHARE")
+    given_share = sm_share
+    if sm_share is None and job_class != "guaranteed":
+        given_share = os.environ.get("COMMENSAL_SM_SHARE")
     park_idle_ms = base.park_idle_ms
     if park_idle is not None:
         park_idle_ms = _environment.parse_park_idle(park_idle, policy)

@@ -119,6 +119,8 @@ class JobSettings:
             "COMMENSAL_IDLE_CLASS": "1" if self.idle_class else "0",
             "COMMENSAL_AFFINITY": "1" if self.affinity else "0",
             "COMMENSAL_ELASTIC_THREADS": "1" if self.elastic_threads else "0",
+            # Empty where there is none: that of a job around this one is not meant.
+            "COMMENSAL_SM_SHARE": "" if self.sm_share is None else repr(self.sm_share),
             "COMMENSAL_INSTANCE": self.instance,
             "COMMENSAL_QUIET": "1" if self.quiet else "0",
             "COMMENSAL_MEMORY_POLICY": self.memory_policy,
@@ -132,7 +134,6 @@ class JobSettings:
             "COMMENSAL_HOST_CAP": self.host_cap_bytes,
             "COMMENSAL_SUMMARY_FILE": self.summary_file,
             "COMMENSAL_SLO": None if self.slo is None else repr(round(self.slo * 100, 10)),
-            "COMMENSAL_SM_SHARE": None if self.sm_share is None else repr(self.sm_share),
             "COMMENSAL_PARK_IDLE": self.park_idle_ms and f"{self.park_idle_ms}ms",
             "COMMENSAL_LAUNCH": self.launch and f"{self.launch.pid}:{self.launch.at_seconds!r}",
         }

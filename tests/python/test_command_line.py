@@ -134,6 +134,7 @@ def test_the_script_gets_the_documented_environment(world: World) -> None:
         COMMENSAL_PRIMARY_PID="1",
         COMMENSAL_HOST_CAP="7",
         COMMENSAL_SAMPLE_OPS="0",
+        COMMENSAL_SM_SHARE="0.3",
     )
     seen = json.loads(done.stdout)
     job_id, launch = seen["COMMENSAL_JOB_ID"], seen["COMMENSAL_LAUNCH"]
@@ -152,6 +153,7 @@ def test_the_script_gets_the_documented_environment(world: World) -> None:
         "COMMENSAL_IDLE_CLASS": "0",
         "COMMENSAL_AFFINITY": "1",
         "COMMENSAL_ELASTIC_THREADS": "0",
+        "COMMENSAL_SM_SHARE": "",  # that of the environment is for opportunistic jobs
         "COMMENSAL_INSTANCE": "second",
         "COMMENSAL_RUNTIME_DIR": str(world.runtime_dir),
         "COMMENSAL_SPILL_DIR": str(world.folder / "spill"),

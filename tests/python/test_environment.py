@@ -69,6 +69,9 @@ def test_a_memory_policy_survives_the_way() -> None:
 def test_a_share_of_the_multiprocessors_survives_the_way() -> None:
     written = JobSettings("a", "a", "opportunistic", runtime_dir=Path("/x"), sm_share=0.3)
     assert JobSettings.from_environ(written.to_environ()) == written
+    inner = JobSettings("b", "b", "guaranteed", runtime_dir=Path("/x"))
+    environ = written.to_environ() | inner.to_environ()  # a job inside of that one
+    assert JobSettings.from_environ(environ) == inner
 
 
 def test_defaults_are_the_harmless_ones() -> None:

@@ -39,7 +39,7 @@ MultiprocessorState GreenDial::turn(std::optional<double> share) {
   state.total = state.granted = green_->sizes().total;
   const MultiprocessorPart part = part_for(share.value_or(1.0), green_->sizes());
   state.asked = part.asked;
-  cudaStream_t const now = streams_.get(device_);
+  auto* const now = streams_.get(device_);
   if (now != nullptr && !green_->ours(now)) {
     if (part.count) state.reason = "the program trains in a stream of its own";
     return state;
@@ -55,7 +55,7 @@ MultiprocessorState GreenDial::turn(std::optional<double> share) {
 }
 
 void GreenDial::go_to(cudaStream_t stream) {
-  cudaStream_t const now = streams_.get(device_);
+  auto* const now = streams_.get(device_);
   if (now != stream) {
     streams_.join(device_, now, stream);
     streams_.set(device_, stream);
@@ -72,7 +72,7 @@ MultiprocessorState GreenDial::refused(double share, std::string reason) noexcep
   }
   failed_.reason = std::move(reason);
   try {
-    cudaStream_t const now = streams_.get(device_);
+    auto* const now = streams_.get(device_);
     if (green_ != nullptr && green_->ours(now)) go_to(nullptr);
   } catch (const std::exception& error) {
     // The thread stays where it is, which is as right as before; the program will hear of it.

@@ -224,7 +224,8 @@ def run(
         if elastic_threads and guaranteed:
             raise ValueError("the threads of a guaranteed job stay as they are")
     with blaming("--sm-share"):
-        given_share = _given(sm_share, "COMMENSAL_SM_SHARE")
+        # The variable is for opportunistic jobs: no mistake of a guaranteed one.
+        given_share = sm_share if guaranteed else _given(sm_share, "COMMENSAL_SM_SHARE")
         most_sms = check_sm_share(given_share, guaranteed=guaranteed)
     with blaming("--memory-policy"):
         policy = check_memory_policy(_given(memory_policy, "COMMENSAL_MEMORY_POLICY") or "elastic")

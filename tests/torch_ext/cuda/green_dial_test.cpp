@@ -106,7 +106,7 @@ TEST_F(GreenDialTest, TheStreamsWaitForEachOtherAtEachStepsEnd) {
 
 TEST_F(GreenDialTest, AnotherShareIsAnotherStreamAndTheFirstOneIsKept) {
   (void)follow(0.3);
-  cudaStream_t const first = streams_.stream;
+  auto* const first = streams_.stream;
   EXPECT_EQ(follow(0.5).granted, 64U);
   EXPECT_NE(streams_.stream, first);
   (void)follow(0.3);
@@ -117,7 +117,7 @@ TEST_F(GreenDialTest, AnotherShareIsAnotherStreamAndTheFirstOneIsKept) {
 
 TEST_F(GreenDialTest, WithoutAShareTheThreadGoesBackToTheDefaultStream) {
   (void)follow(0.3);
-  cudaStream_t const green = streams_.stream;
+  auto* const green = streams_.stream;
   streams_.joined.clear();
   const MultiprocessorState state = follow(std::nullopt);
   EXPECT_EQ(state.granted, 132U);
