@@ -44,7 +44,8 @@ class CopyDurations {
 
   [[nodiscard]] static std::size_t bucket(Bytes size) noexcept {
     const std::uint64_t count = std::max(size, kSmallest).count();
-    const auto exponent = static_cast<unsigned>(std::bit_width(count)) - 1;
+    const unsigned exponent =
+        std::clamp(static_cast<unsigned>(std::bit_width(count)), kFirstBit + 1, 64U) - 1;
     const std::size_t quarter = (count >> (exponent - 2)) & 3U;
     return std::min(kBuckets - 1, std::size_t{4} * (exponent - kFirstBit) + quarter);
   }
