@@ -13,7 +13,7 @@ from commensal._activation import LIBRARIES
 from commensal.demo.plan import DEVICES, GPU_LEAST_FREE, GiB
 from commensal.demo.processes import DemoError, plain_environment
 
-__all__ = ["Gpu", "choose", "look"]
+__all__ = ["Gpu", "choose", "look", "usable"]
 
 PATIENCE_SECONDS = 120
 
@@ -54,7 +54,7 @@ class Gpu:
 
 
 def look(command: tuple[str, ...] = (sys.executable, "-c", _LOOK)) -> Gpu | str:
-    """Return this machine's GPU, or why there is none that the demo can use."""
+    """Return this machine's GPU, or why there is none."""
     try:
         done = subprocess.run(
             command,
@@ -73,11 +73,13 @@ def look(command: tuple[str, ...] = (sys.executable, "-c", _LOOK)) -> Gpu | str:
     except (IndexError, ValueError):
         last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
         return f"PyTorch did not say: {last[0]}"
-    return str(told["why"]) if "why" in told else usable(Gpu(**told))
+    return str(told["why"]) if "why" in told else Gpu(**told)
 
 
-def usable(gpu: Gpu) -> Gpu | str:
+def usable(gpu: Gpu | str) -> Gpu | str:
     """Return a GPU, or why the demo cannot run on it."""
+    if isinstance(gpu, str):
+        return gpu
     minor = ".".join(gpu.torch.split("+")[0].split(".")[:2])
     if not (LIBRARIES / f"libcommensal_torch_cuda-{minor}.so").exists():
         return f"commensal was installed without CUDA for PyTorch {gpu.torch}"
@@ -102,7 +104,7 @@ def choose(asked: str, find: Callable[[], Gpu | str] = look) -> tuple[Gpu | None
         raise ValueError(f"device must be {', '.join(DEVICES[:-1])} or {DEVICES[-1]}: {asked}")
     if asked == "cpu":
         return None, ""
-    found = find()
+    found = usable(find())
     if isinstance(found, Gpu):
         return found, ""
     if asked == "cuda":

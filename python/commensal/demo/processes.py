@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -47,8 +48,9 @@ def examples_folder() -> Path:
 
 
 def program(name: str) -> str:
-    """Return a program that was installed together with this interpreter."""
-    return str(Path(sys.executable).parent / name)
+    """Return a program that was installed together with this interpreter, or is on the path."""
+    beside = Path(sys.executable).parent / name
+    return str(beside) if beside.exists() else shutil.which(name) or str(beside)
 
 
 def plain_environment() -> dict[str, str]:
