@@ -211,16 +211,17 @@ json DeviceCoordinator::device_shares(TimePoint now) const {
   // The guaranteed job's time belongs to steps that took 1 + slowdown as long.
   const double alone = std::min(1.0, use.guaranteed * (1.0 + slowdown));
   const double oracle = oracle_share(alone, slo);
-  const auto driver = is_host() ? std::nullopt : driver_busy_.mean(now);
+  json driver = nullptr;
+  if (const auto told = driver_busy_.mean(now)) driver = *told;
   bool known = use.length > 0.0 && (is_host() || shows_gpu_time());
-  if (!known && !present && driver && !table_.jobs().empty()) {
+  if (!known && !present && driver.is_number() && !table_.jobs().empty()) {
     known = true;  // whoever is alone is not metered
-    use.opportunistic = *driver;
+    use.opportunistic = driver.get<double>();
   }
   const bool shared = known && present && use.opportunistic > 0.0 && oracle > 0.0;
   return {{"kind", to_string(device_.kind)},
           {"seconds", use.length},
-          {"driver_busy_share", driver ? json(*driver) : json(nullptr)},
+          {"driver_busy_share", std::move(driver)},
           {"guaranteed_share", known ? json(use.guaranteed) : json(nullptr)},
           {"opportunistic_share", known ? json(use.opportunistic) : json(nullptr)},
           {"oracle_share", known && present ? json(oracle) : json(nullptr)},
