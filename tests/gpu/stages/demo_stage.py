@@ -11,6 +11,7 @@ checksums of what they were fed and of memory that moved.
 from __future__ import annotations
 
 import argparse
+import importlib
 import importlib.util
 import json
 import os
@@ -186,7 +187,7 @@ def draw(out: Path, measurement: Any) -> str:
     figures = figures_of(measurement)
     (out / "demo_figures.json").write_text(json.dumps(figures.as_json(), indent=1) + "\n")
     try:
-        from commensal.demo import report as pages
+        pages: Any = importlib.import_module("commensal.demo.report")
     except ImportError as missing:
         return f"{missing}; {RECORDING} has what they are drawn from"
     pages.write(out, measurement, figures).rename(out / "demo.html")
