@@ -23,8 +23,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
+import numpy
 import torch
-from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
@@ -101,13 +101,24 @@ def batches(dataset: StoredDigits, batch: int, seed: int) -> Iterator[tuple[Tens
         yield from loader
 
 
-def load(size: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def read_digits(file: Path | None) -> tuple[Tensor, Tensor]:
+    """Return images of 8 x 8 pixels from 0 to 16, and what they show."""
+    if file is None:
+        from sklearn.datasets import load_digits
+
+        digits = load_digits()
+        return torch.from_numpy(digits.images), torch.from_numpy(digits.target)
+    rows = torch.from_numpy(numpy.loadtxt(file, delimiter=","))
+    return rows[:, :-1].reshape(-1, 8, 8), rows[:, -1]
+
+
+def load(size: int, file: Path | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return training images and labels, then test images and labels; uint8, `size` x `size`."""
-    digits = load_digits()
-    images = torch.from_numpy(digits.images).float().unsqueeze(1) / 16.0
+    pixels, shown = read_digits(file)
+    images = pixels.float().unsqueeze(1) / 16.0
     images = functional.interpolate(images, size=(size, size), mode="bilinear", align_corners=False)
     images = images.mul(255.0).to(torch.uint8)
-    labels = torch.from_numpy(digits.target).long()
+    labels = shown.long()
     test = torch.arange(len(images)) % 6 == 0
     return images[~test], labels[~test], images[test], labels[test]
 
@@ -149,6 +160,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--double-at", type=int, help="the batch doubles at this step")
     parser.add_argument("--size", type=int, default=64, help="images are enlarged to this, pixels")
     parser.add_argument(
+        "--digits", type=Path, help="digits.csv.gz of scikit-learn; default: it is installed"
+    )
+    parser.add_argument(
         "--read-rate", type=float, default=4.4e6, help="bytes a second of the storage; 0: no wait"
     )
     parser.add_argument("--evaluate-every", type=int, default=50, metavar="STEPS")
@@ -170,7 +184,7 @@ def train(arguments: argparse.Namespace, log: TextIO | None, folder: Path) -> di
     """Train for a fixed number of steps; return the result with its hash."""
     device = choose_device(arguments.device)
     torch.manual_seed(arguments.seed)
-    images, labels, *test = load(arguments.size)
+    images, labels, *test = load(arguments.size, arguments.digits)
     test_images, test_labels = (part.to(device) for part in test)
     dataset = StoredDigits(images, labels, arguments.read_rate, arguments.seed, device)
     model = make_model(arguments.size).to(device)

@@ -15,7 +15,7 @@ TESTS = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(TESTS / "gpu" / "stages"))
 sys.path.insert(0, str(TESTS / "demo"))
 import demo_stage
-from demo_stage import FIGURES, RECORDING, TIMES, hold, plan_within
+from demo_stage import FIGURES, RECORDING, TIMES, digits_of_bundle, hold, plan_within
 from recorded import recorded_measurement
 from stage_report import StageReport
 
@@ -172,6 +172,27 @@ def test_what_cannot_be_drawn_keeps_its_figures(
     assert "not drawn: " in capsys.readouterr().out
     assert not (stage.out / "demo.html").exists()
     assert (stage.out / "demo_figures.json").exists()
+
+
+def test_a_recording_is_drawn_later(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
+    recording.save(stage.out / RECORDING, on_a_card())
+    assert demo_stage.main(["--out", str(stage.out), "--draw"]) == 0
+    assert "drawn: demo.html, demo.png" in capsys.readouterr().out
+    assert (stage.out / "demo.html").exists()
+
+
+def test_the_digits_of_a_bundle_are_for_who_lacks_scikit_learn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "data" / "digits.csv.gz"
+    file.parent.mkdir()
+    file.touch()
+    monkeypatch.setenv("BUNDLE", str(tmp_path))
+    assert digits_of_bundle() is None
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+    assert digits_of_bundle() == file
+    monkeypatch.delenv("BUNDLE")
+    assert digits_of_bundle() is None
 
 
 def test_a_dry_run_has_counts_and_no_times(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 """`commensal demo` on the card, as long as the stage may take: its figures, its report, its picture.
 
     demo_stage.py --out FOLDER
+    demo_stage.py --out FOLDER --draw     page and picture of a recording that is there, where the
+                                          machine that made it lacked matplotlib or plotly
 
 Each job alone, both with the card's default sharing (plain PyTorch, nothing of commensal), both
 under commensal. In a dry run the stand-ins of `demo_stand_ins` train instead, whose losses are
@@ -44,7 +46,7 @@ TIMES = (
     "gpu_time.efficiency",
 )
 FIGURES = (*TIMES, "moved", "moved_ahead")
-PACKAGES = ("numpy", "sklearn")  # of the demo's, what measuring needs
+PACKAGES = ("numpy",)  # of the demo's, what measuring needs besides the digits
 KERNELS_DO_NOTHING = "kernels do nothing on this driver"
 JUDGED_SECONDS = 400  # what two rounds take if each window is disturbed once
 ENDING_SECONDS = 20  # to draw the report, and to be asked for the rest
@@ -74,6 +76,14 @@ DRY = replace(
 )
 
 
+def digits_of_bundle() -> Path | None:
+    """Return the file of the digits, for a machine without scikit-learn, which brings them."""
+    if importlib.util.find_spec("sklearn") is not None:
+        return None
+    file = Path(os.environ.get("BUNDLE") or "/nowhere") / "data" / "digits.csv.gz"
+    return file if file.exists() else None
+
+
 def plan_within(seconds: float) -> DemoPlan:
     """Return what can be measured in the seconds of a stage."""
     if on_simulated_driver():
@@ -92,6 +102,9 @@ def measure(out: Path, seconds: float) -> int:
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     found = look()
     plan = plan_within(seconds)
+    if file := digits_of_bundle():
+        options = (*plan.guaranteed_options, "--digits", str(file))
+        plan = replace(plan, guaranteed_options=options)
     scripts = HERE / "demo_stand_ins" if on_simulated_driver() else None
     view = PlainView(Console(stderr=True), plan)
     with temporary_folder("commensal-demo-") as folder, view:
@@ -230,6 +243,8 @@ def hold(
     if not report.check("there is a GPU for the demo", isinstance(found, Gpu), str(found)):
         return without("no GPU for it")
     missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
+    if digits_of_bundle() is None and importlib.util.find_spec("sklearn") is None:
+        missing.append("sklearn, and no digits.csv.gz of a bundle")
     if missing and not on_simulated_driver():
         return without(f"no package {missing[0]}")
     (out / RECORDING).unlink(missing_ok=True)
@@ -251,10 +266,17 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--measure", action="store_true", help="only keep a recording")
+    parser.add_argument("--draw", action="store_true", help="draw what was recorded")
     arguments = parser.parse_args(argv)
     seconds = float(os.environ.get("STAGE_SECONDS") or 540)
     if arguments.measure:
         return measure(arguments.out, seconds)
+    if arguments.draw:
+        from commensal.demo import recording
+
+        undrawn = draw(arguments.out, recording.load(arguments.out / RECORDING))
+        print(undrawn or "drawn: demo.html, demo.png")
+        return 1 if undrawn else 0
     report = StageReport("demo", arguments.out, FIGURES)
     hold(report, arguments.out, seconds)
     return report.finish()
