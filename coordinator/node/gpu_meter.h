@@ -18,10 +18,10 @@ struct WaitsShown {
   bool works = false;  ///< in it: the device still works on what it was given before the wait
 };
 
-/// Adds up for how long a process had work for its GPU: all the time but its waits, without the part
-/// of them in which the device still worked. How large that part is, the looks tell: it is the part
-/// of the looks into waits that found the device at work, the newest 64 of them making half of the
-/// weight or more. A process that has shown nothing yet is taken to work. Not thread safe.
+/// Adds up for how long a process had work for its GPU: all the time but its waits, without the
+/// part of them in which the device still worked. How large that part is, the looks tell: it is the
+/// part of the looks into waits that found the device at work, the newest 64 of them making half of
+/// the weight or more. A process that has shown nothing yet is taken to work. Not thread safe.
 class GpuTimeMeter {
  public:
   void note(const WaitsShown& shown, TimePoint now);

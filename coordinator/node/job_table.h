@@ -42,7 +42,7 @@ struct PageReading {
   TimePoint step_end;            ///< zero: an older writer
   double step_confidence = 1.0;  ///< 0..1: how sure its tracker is that these are steps
   Bytes memory_wanted;
-  bool waits = false;   ///< for data, for a request, or at its closed gate
+  bool waits = false;  ///< for data, for a request, or at its closed gate
   WaitsShown waits_shown;
   bool serves = false;  ///< its steps are requests; `step_last` is a latency
   Duration burst{};     ///< longest run of ops of late; zero: not known

@@ -358,7 +358,8 @@ TEST_F(NodeDevicesTest, WhatOthersHoldOfAGpuIsNotDivided) {
   EXPECT_EQ(node_.host().ledger().outside(), 0_B);
 }
 
-/// A guaranteed job that has its GPU for 15 of 20 ms, beside one whose gate lets 4 of 20 ms through.
+/// A guaranteed job that has its GPU for 15 of 20 ms, beside one whose gate lets 4 of 20 ms
+/// through.
 class GpuTimeTest : public NodeDevicesTest {
  protected:
   void run(Duration time, const std::string& gate = "open") {

@@ -50,7 +50,7 @@ def on_gpu(measurement: Measurement) -> Measurement:
     return replace(measurement, plan=plan, windows=tuple(windows), machine=machine(CARD))
 
 
-# --- which device ----------------------------------------------------------------------------------
+# --- which device ---
 
 
 def test_auto_takes_a_gpu_where_there_is_one_and_else_says_why_not() -> None:
@@ -66,7 +66,7 @@ def test_nobody_looks_for_a_gpu_where_the_cpu_is_asked_for() -> None:
 
 
 def test_a_gpu_that_is_asked_for_and_is_not_there_is_an_error_with_the_reason() -> None:
-    with pytest.raises(DemoError, match="^no GPU to run on: no driver$"):
+    with pytest.raises(DemoError, match="no GPU to run on: no driver"):
         choose("cuda", lambda: "no driver")
     assert choose("cuda", lambda: CARD) == (CARD, "")
 
@@ -94,7 +94,7 @@ def test_what_the_child_says_is_taken_and_what_it_does_not_say_is_told() -> None
     assert said(f"import json; print('noise'); print(json.dumps({facts}))") == Gpu(
         "A card", 1, 1, "13.0", "2.11.0"
     )
-    assert said("print('{\"why\": \"no driver\"}')") == "no driver"
+    assert said('print(\'{"why": "no driver"}\')') == "no driver"
     assert said("raise RuntimeError('broken')") == "PyTorch did not say: RuntimeError: broken"
     assert said("raise SystemExit(3)") == "PyTorch did not say: exit code 3"
 
@@ -104,7 +104,7 @@ def test_a_child_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None
     assert said("import time; time.sleep(600)") == "PyTorch did not answer within 0.2 s"
 
 
-# --- what runs there -------------------------------------------------------------------------------
+# --- what runs there ---
 
 
 class NoView(PlainView):
@@ -137,9 +137,9 @@ def test_a_shorter_run_on_a_gpu_is_not_judged(seconds: int) -> None:
 def test_the_scripts_are_the_same_and_are_told_the_device(tmp_path: Path) -> None:
     for plan, device in ((GPU_FULL, True), (FULL, False)):
         scripts = Conductor(plan, NoView(), tmp_path)._scripts(Mode.COMMENSAL)
-        for name, script in ((GUARANTEED, "digits_cnn.py"), (OPPORTUNISTIC, "char_transformer.py")):
-            assert Path(scripts[name][0]).name == script
-            assert ("--device" in scripts[name]) is device
+        names = [Path(scripts[name][0]).name for name in (GUARANTEED, OPPORTUNISTIC)]
+        assert names == ["digits_cnn.py", "char_transformer.py"]
+        assert all(("--device" in script) is device for script in scripts.values())
 
 
 def test_jobs_on_a_gpu_get_its_memory_and_the_coordinator_divides_it(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_the_use_of_a_gpu_is_kept_once_it_is_known() -> None:
     assert device_uses(7.0, status) == [DeviceUse(7.0, 9.5, 0.5, 0.2, 0.4, 0.5)]
 
 
-# --- what is said of it ----------------------------------------------------------------------------
+# --- what is said of it ---
 
 
 def test_first_steps_that_load_kernels_do_not_count(on_gpu: Measurement) -> None:

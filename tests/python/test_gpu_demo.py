@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-TESTS = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(TESTS / "gpu" / "stages"))
-sys.path.insert(0, str(TESTS / "demo"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "gpu" / "stages"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "demo"))
 import demo_stage
 from demo_stage import FIGURES, RECORDING, TIMES, digits_of_bundle, hold, plan_within
 from recorded import recorded_measurement

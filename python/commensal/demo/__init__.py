@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The main job on real data: two training jobs share this machine, measured and checked.
 
-`main` runs it; `gpu` finds the device, `plan` says how much, `conductor` runs the windows, `figures`
-computes the numbers, `report` draws them. `quiet` tells whether the machine was quiet enough to
-judge a window.
+`main` runs it; `gpu` finds the device, `plan` says how much, `conductor` runs the windows,
+`figures` computes the numbers, `report` draws them. `quiet` tells whether the machine was quiet
+enough to judge a window.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the GPU that the demo could use: asked in a child process, so that CUDA never starts here."""
+"""Finds the GPU that the demo could use, in a child process: CUDA never starts in this one."""
 
 from __future__ import annotations
 

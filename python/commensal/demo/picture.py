@@ -63,7 +63,9 @@ def overview(measurement: Measurement, figures: Figures) -> Figure:
         axes = figure.add_subplot(below[row])
         axes.set_title(title)
         gaps = gaps_of(measurement, mode, EXCERPT_SECONDS)
-        plot_gaps(axes, gaps, COLOURS[mode.value], "speed" if measurement.plan.on_gpu else "CPU use")
+        plot_gaps(
+            axes, gaps, COLOURS[mode.value], "speed" if measurement.plan.on_gpu else "CPU use"
+        )
     axes.set_xlabel("milliseconds")
     plot_memory(figure.add_subplot(grid[1, :]), measurement)
     figure.suptitle(

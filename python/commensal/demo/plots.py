@@ -207,7 +207,9 @@ def gap_plot(gaps: Gaps | None, mode: Mode, title: str, *, on_gpu: bool = False)
         "fill": "tozeroy",
         "fillcolor": f"${mode.value}-area",
         "line": {"shape": "hvh", "width": 1, "color": f"${mode.value}"},
-        "hovertemplate": ("%{y:.0%} of its speed alone" if on_gpu else "it uses %{y:.0%} of the machine")
+        "hovertemplate": (
+            "%{y:.0%} of its speed alone" if on_gpu else "it uses %{y:.0%} of the machine"
+        )
         + "<br>at %{x:.0f} ms<extra></extra>",
     }
     layout: Json = {

@@ -36,7 +36,9 @@ def save(path: Path, measurement: Measurement) -> None:
 def load(path: Path) -> Measurement:
     """Read what `save` wrote."""
     raw = json.loads(gzip.decompress(path.read_bytes()))
-    plan = {k: tuple(v) if k.endswith("_options") else v for k, v in raw["plan"].items()}
+    plan: dict[str, Any] = {
+        k: tuple(v) if k.endswith("_options") else v for k, v in raw["plan"].items()
+    }
     plan["limit_changes"] = tuple(LimitChange(**change) for change in plan["limit_changes"])
     return Measurement(
         plan=DemoPlan(**plan),

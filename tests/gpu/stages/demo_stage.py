@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`commensal demo` on the card, as long as the stage may take: its figures, its report, its picture.
+"""`commensal demo` on the card, as long as the stage may take: figures, report and picture.
 
     demo_stage.py --out FOLDER
     demo_stage.py --out FOLDER --draw     page and picture of a recording that is there, where the
@@ -26,11 +26,11 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from stage_report import StageReport, on_simulated_driver
 
 from commensal._lifetime import temporary_folder
 from commensal.demo.gpu import Gpu, look, usable
 from commensal.demo.plan import GPU_FULL, DemoPlan, LimitChange, MiB, plan_for
-from stage_report import StageReport, on_simulated_driver
 
 HERE = Path(__file__).resolve().parent
 RECORDING = "demo_recording.json.gz"
@@ -241,16 +241,19 @@ def hold(
 
     found = look() if on_simulated_driver() else usable(look())
     if not report.check("there is a GPU for the demo", isinstance(found, Gpu), str(found)):
-        return without("no GPU for it")
+        without("no GPU for it")
+        return
     missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     if digits_of_bundle() is None and importlib.util.find_spec("sklearn") is None:
         missing.append("sklearn, and no digits.csv.gz of a bundle")
     if missing and not on_simulated_driver():
-        return without(f"no package {missing[0]}")
+        without(f"no package {missing[0]}")
+        return
     (out / RECORDING).unlink(missing_ok=True)
     code, words = run(out, seconds)
     if not report.check("it ran to its end", code == 0, words if code else ""):
-        return without("it did not run to its end")
+        without("it did not run to its end")
+        return
     from commensal.demo import recording
 
     measurement = recording.load(out / RECORDING)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stands in for `examples/char_transformer.py` where kernels do nothing: same options, same log.
 
-Its text lies on the GPU and is hardly touched: a step reads one place of it. Where it moved and came
-back with other bytes, the losses differ.
+Its text lies on the GPU and is hardly touched: a step reads one place of it. Where it moved and
+came back with other bytes, the losses differ.
 """
 
 from __future__ import annotations

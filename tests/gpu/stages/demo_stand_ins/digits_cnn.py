@@ -15,7 +15,7 @@ MEETING_STEP = 4  # whose batch comes when the other job trains
 
 
 class Stored(Dataset[Tensor]):
-    """Blocks behind a storage that delivers `read_rate` bytes a second; `waited` is for the last."""
+    """Blocks behind a storage of `read_rate` bytes a second; `waited` was for the last batch."""
 
     def __init__(self, training: Training, read_rate: float) -> None:
         self._training = training

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training of copies, allocations and element-wise kernels, logged as the demo's scripts log theirs.
+"""Training of copies, allocations and element-wise kernels, logged as the demo's scripts do.
 
-What is logged as a loss is a checksum of what was on the GPU: the step's batch after a copy to other
-memory of the device, and a place of the text.
+What is logged as a loss is a checksum of what was on the GPU: the step's batch after a copy to
+other memory of the device, and a place of the text.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def checksum(*tensors: Tensor) -> str:
 
 
 class Training:
-    """A model, its optimizer, and the files that the demo reads; the result is written at the end."""
+    """A model, its optimizer, and the files that the demo reads; the result comes at the end."""
 
     def __init__(self, arguments: argparse.Namespace, text_bytes: int = 0) -> None:
         torch.manual_seed(1)
