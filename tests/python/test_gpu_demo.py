@@ -218,7 +218,7 @@ def test_a_child_is_ended_at_the_end_of_the_stage(
     script = tmp_path / "stage.py"
     script.write_text("import time; print('begun', flush=True); time.sleep(600)")
     monkeypatch.setattr(demo_stage, "__file__", str(script))
-    monkeypatch.setattr(demo_stage, "ENDING_SECONDS", 0)
+    monkeypatch.setattr(demo_stage, "DRAWING_SECONDS", 0)
     code, words = demo_stage.run_child(tmp_path, 2.0)
     assert code == 124
     assert words.startswith("not done in time: ")

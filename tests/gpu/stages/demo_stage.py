@@ -49,7 +49,8 @@ FIGURES = (*TIMES, "moved", "moved_ahead")
 PACKAGES = ("numpy",)  # of the demo's, what measuring needs besides the digits
 KERNELS_DO_NOTHING = "kernels do nothing on this driver"
 JUDGED_SECONDS = 400  # what two rounds take if each window is disturbed once
-ENDING_SECONDS = 20  # to draw the report, and to be asked for the rest
+SPARE_SECONDS = 35  # of a stage: starts may be slower than the plan supposes
+DRAWING_SECONDS = 10  # of these, to record and to draw
 
 DRY = replace(
     GPU_FULL,
@@ -90,7 +91,7 @@ def plan_within(seconds: float) -> DemoPlan:
         return DRY
     if seconds >= JUDGED_SECONDS:
         return replace(GPU_FULL, most_repeats=1)
-    return plan_for(max(1, int(seconds) - ENDING_SECONDS), "cuda")
+    return plan_for(max(1, int(seconds) - SPARE_SECONDS), "cuda")
 
 
 def measure(out: Path, seconds: float) -> int:
@@ -219,7 +220,7 @@ def run_child(out: Path, seconds: float) -> tuple[int, str]:
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            timeout=max(1.0, seconds - ENDING_SECONDS / 2),
+            timeout=max(1.0, seconds - DRAWING_SECONDS),
             check=False,
         )
     except subprocess.TimeoutExpired as late:
