@@ -5,6 +5,8 @@ A plain PyTorch script: it knows nothing of commensal and runs anywhere.
 
     python examples/char_transformer.py --steps 200
     commensal run --opportunistic -- python examples/char_transformer.py --steps 200
+
+With `--device cuda` it trains on a GPU, under PyTorch's deterministic settings.
 """
 
 from __future__ import annotations
@@ -32,13 +34,27 @@ def standard_library_sources() -> Iterator[Path]:
 
 
 def read_text(limit_bytes: int) -> bytes:
-    """Read sources until there are `limit_bytes` of text, or no more sources."""
+    """Return `limit_bytes` of sources; where there are fewer, they are repeated."""
     text = bytearray()
     for path in standard_library_sources():
         text += path.read_bytes()
         if len(text) >= limit_bytes:
             break
-    return bytes(text[:limit_bytes])
+    return bytes(text * -(-limit_bytes // len(text)))[:limit_bytes]
+
+
+def choose_device(name: str) -> torch.device:
+    """Return a device; on a GPU the same run then gives the same bits."""
+    device = torch.device(name)
+    if device.type == "cuda":
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+        torch.utils.deterministic.fill_uninitialized_memory = False
+        # Fused attention adds its gradients in any order; this one is exact.
+        torch.backends.cuda.enable_flash_sdp(False)
+        torch.backends.cuda.enable_mem_efficient_sdp(False)
+        torch.backends.cuda.enable_cudnn_sdp(False)
+    return device
 
 
 class Block(nn.Module):
@@ -75,7 +91,7 @@ class CharTransformer(nn.Module):
         self.head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 256))
 
     def forward(self, tokens: Tensor) -> Tensor:
-        positions = torch.arange(tokens.shape[1])
+        positions = torch.arange(tokens.shape[1], device=tokens.device)
         x = self.byte_embedding(tokens) + self.position_embedding(positions)
         logits: Tensor = self.head(self.blocks(x))
         return logits
@@ -89,7 +105,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--width", type=int, default=224)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--heads", type=int, default=4)
-    parser.add_argument("--text-bytes", type=int, default=12 << 20, help="most text to read")
+    parser.add_argument("--text-bytes", type=int, default=12 << 20, help="text to train on")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--threads", type=int, help="default: PyTorch's own choice")
     parser.add_argument("--log", type=Path, help="one JSON line a step")
@@ -104,9 +121,12 @@ def write_line(log: TextIO | None, **values: object) -> None:
 
 def train(arguments: argparse.Namespace, log: TextIO | None) -> dict[str, object]:
     """Train for a fixed number of steps; return the result with its hash."""
+    device = choose_device(arguments.device)
     torch.manual_seed(arguments.seed)
-    data = torch.frombuffer(bytearray(read_text(arguments.text_bytes)), dtype=torch.uint8).long()
+    text = torch.frombuffer(bytearray(read_text(arguments.text_bytes)), dtype=torch.uint8)
+    data = text.to(device).long()
     model = CharTransformer(arguments.width, arguments.layers, arguments.heads, arguments.context)
+    model.to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
     digest = hashlib.sha256()
     window = torch.arange(arguments.context + 1)
@@ -115,7 +135,7 @@ def train(arguments: argparse.Namespace, log: TextIO | None) -> dict[str, object
     for step in range(arguments.steps):
         begin = time.monotonic()
         starts = torch.randint(len(data) - len(window), (arguments.batch, 1))
-        sequences = data[starts + window]
+        sequences = data[(starts + window).to(device)]
         optimizer.zero_grad()
         logits = model(sequences[:, :-1])
         loss = functional.cross_entropy(logits.flatten(0, 1), sequences[:, 1:].flatten())
@@ -133,7 +153,7 @@ def train(arguments: argparse.Namespace, log: TextIO | None) -> dict[str, object
         )
     for name, parameter in sorted(model.named_parameters()):
         digest.update(name.encode())
-        digest.update(parameter.detach().numpy().tobytes())
+        digest.update(parameter.detach().cpu().numpy().tobytes())
     write_line(log, event="end")
     parameters = sum(parameter.numel() for parameter in model.parameters())
     return {

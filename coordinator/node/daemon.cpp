@@ -359,6 +359,7 @@ class Daemon {
     auto use = gpus_->use(id);
     if (use) {
       coordinator_.observe_available(DeviceId{id}, use->free, now, use->processes);
+      if (use->busy) coordinator_.observe_busy(DeviceId{id}, *use->busy, now);
     } else {
       log_->warn("cannot read what is free of {}: {}", id, gpus_->problem());
     }

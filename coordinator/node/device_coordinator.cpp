@@ -688,6 +688,9 @@ void DeviceCoordinator::observe_page(const JobId& id, std::int64_t pid, const Pa
   const bool moved = !member->page || member->page->step_number != reading.step_number ||
                      member->page->waits != reading.waits;
   if (moved && job->job_class == JobClass::kGuaranteed) newest_move_ = now;
+  if (!is_host() && job->job_class == JobClass::kGuaranteed) {
+    member->gpu_time.note(reading.waits_shown, now);
+  }
   member->page = reading;
 }
 

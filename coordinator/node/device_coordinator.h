@@ -120,6 +120,8 @@ class DeviceCoordinator {
   /// held at that moment, where that is told; else what was reported before counts.
   void observe_available(Bytes available, const std::map<std::int64_t, Bytes>& holders,
                          TimePoint now);
+  /// Notes the part of the last moments in which this GPU ran anything, as its driver says.
+  void observe_busy(double share, TimePoint now) { driver_busy_.note(share, now); }
   /// Returns a dead process's lease; the job ends with its last process that is no helper.
   void member_gone(const JobId& job, std::int64_t pid, Departure departure, TimePoint now);
   /// Returns the lease of a process that goes on elsewhere. @return its job, if that was its last
@@ -210,7 +212,8 @@ class DeviceCoordinator {
   [[nodiscard]] double slo_of(const Job& job) const;
   /// Minimum shares of the opportunistic jobs but this one.
   [[nodiscard]] double minimum_shares_except(const JobId& job) const;
-  /// Part of the device's core time that it used within the last `kUseWindow`.
+  /// Part of the device's time that it used within the last `kUseWindow`: of its cores', or, of a
+  /// GPU's, that it had work (a guaranteed job) and that its gate metered (an opportunistic one).
   [[nodiscard]] double used_of_late(const Job& job, TimePoint now) const;
   [[nodiscard]] Bytes floors_except(const JobId& job) const;
   void update_floors();
@@ -243,6 +246,8 @@ class DeviceCoordinator {
   [[nodiscard]] static nlohmann::json rules_of(const Job& job);
 
   [[nodiscard]] bool is_host() const noexcept { return device_.kind == DeviceKind::kHost; }
+  /// Whether all jobs on this GPU show their time on it.
+  [[nodiscard]] bool shows_gpu_time() const;
   struct DeviceUse;
   [[nodiscard]] DeviceUse device_use(TimePoint now) const;
   /// Busy shares, the oracle and how near to it: of the last `kUseWindow`.
@@ -277,6 +282,7 @@ class DeviceCoordinator {
   bool was_quiet_ = false;
   std::optional<Bytes> available_;  ///< as the kernel said last
   RecentLeast outside_;
+  DriverBusyShare driver_busy_{kUseWindow};
   std::vector<Outgoing> outgoing_;
   std::deque<Ended> ended_;
   std::uint64_t malformed_total_ = 0;

@@ -115,6 +115,7 @@ JobSample DeviceCoordinator::sample_of(const Job& job, TimePoint now) const {
   if (speaker != nullptr && speaker->page) sample.steps = speaker->page->step_number;
   if (speaker != nullptr) sample.gaps = read_gap_totals(speaker->stats);
   sample.core_seconds = seconds(job.core_time());
+  sample.gpu_seconds = seconds(job.gpu_time().value_or(Duration{}));
   sample.share = job.job_class == JobClass::kGuaranteed ? 1.0 : job.share_now;
   if (const auto slowdown = compute_.slowdown(job.id)) sample.slowdown = slowdown->value;
   return sample;
@@ -157,15 +158,31 @@ double DeviceCoordinator::used_of_late(const Job& job, TimePoint now) const {
   const Stretch stretch = stretch_of(job.history, now - kUseWindow, now);
   const double length = stretch.length();
   if (stretch.from == nullptr || length <= 0.0) return 0.0;
-  // Cores say nothing of a GPU's time; what the gate let through does.
-  if (!is_host()) return (stretch.to->op_seconds - stretch.from->op_seconds) / length;
+  if (!is_host()) {
+    // Cores say nothing of a GPU's time; waits do, and what a gate let through.
+    const bool guaranteed = job.job_class == JobClass::kGuaranteed;
+    const double used = guaranteed ? stretch.to->gpu_seconds - stretch.from->gpu_seconds
+                                   : stretch.to->op_seconds - stretch.from->op_seconds;
+    return std::max(0.0, used / length);  // the process that it goes by may have left
+  }
   return (stretch.to->core_seconds - stretch.from->core_seconds) / (length * device_.cores);
 }
 
-/// How a device's core time was used within a stretch.
+bool DeviceCoordinator::shows_gpu_time() const {
+  return std::all_of(table_.jobs().begin(), table_.jobs().end(), [](const Job& job) {
+    if (job.job_class == JobClass::kGuaranteed) return job.gpu_time().has_value();
+    const Member* speaker = job.speaker();
+    if (speaker == nullptr || !speaker->stats.is_object()) return false;
+    // A gate that is off lets ops pass unseen.
+    const json state = speaker->stats.value(json::json_pointer("/gate/state"), json());
+    return state.is_string() && state != "off";
+  });
+}
+
+/// How a device's time was used within a stretch.
 struct DeviceCoordinator::DeviceUse {
   double length = 0.0;         ///< seconds
-  double guaranteed = 0.0;     ///< share of the core time
+  double guaranteed = 0.0;     ///< share of it, or of the core time
   double opportunistic = 0.0;  ///< the same
 };
 
@@ -180,7 +197,7 @@ DeviceCoordinator::DeviceUse DeviceCoordinator::device_use(TimePoint now) const 
 }
 
 json DeviceCoordinator::device_shares(TimePoint now) const {
-  const DeviceUse use = device_use(now);
+  DeviceUse use = device_use(now);
   double slowdown = 0.0;
   double slo = 0.0;
   bool present = false;
@@ -190,12 +207,21 @@ json DeviceCoordinator::device_shares(TimePoint now) const {
     present = true;
     if (const auto seen = compute_.slowdown(job.id)) slowdown = std::max(slowdown, seen->value);
   }
-  // The guaranteed job's core time belongs to steps that took 1 + slowdown as long.
+  if (!is_host()) use.guaranteed = std::min(1.0, use.guaranteed);  // two may have work at once
+  // The guaranteed job's time belongs to steps that took 1 + slowdown as long.
   const double alone = std::min(1.0, use.guaranteed * (1.0 + slowdown));
   const double oracle = oracle_share(alone, slo);
-  const bool known = use.length > 0.0 && is_host();  // nobody measures a GPU's time yet
+  json driver = nullptr;
+  if (const auto told = driver_busy_.mean(now)) driver = *told;
+  bool known = use.length > 0.0 && (is_host() || shows_gpu_time());
+  if (!known && !present && driver.is_number() && !table_.jobs().empty()) {
+    known = true;  // whoever is alone is not metered
+    use.opportunistic = driver.get<double>();
+  }
   const bool shared = known && present && use.opportunistic > 0.0 && oracle > 0.0;
-  return {{"seconds", use.length},
+  return {{"kind", to_string(device_.kind)},
+          {"seconds", use.length},
+          {"driver_busy_share", std::move(driver)},
           {"guaranteed_share", known ? json(use.guaranteed) : json(nullptr)},
           {"opportunistic_share", known ? json(use.opportunistic) : json(nullptr)},
           {"oracle_share", known && present ? json(oracle) : json(nullptr)},

@@ -37,6 +37,11 @@ struct Process {
   unsigned compute_instance;
 };
 
+struct Utilization {
+  unsigned gpu;  // percent
+  unsigned memory;
+};
+
 using ReadProcesses = int (*)(Handle, unsigned*, Process*);
 
 // The library's own types have other names: a sanitizer that compares them must not look.
@@ -64,6 +69,7 @@ struct Functions {
   int (*mig_mode)(Handle, unsigned*, unsigned*) = nullptr;
   int (*most_instances)(Handle, unsigned*) = nullptr;
   int (*instance)(Handle, unsigned, Handle*) = nullptr;
+  int (*utilization)(Handle, Utilization*) = nullptr;
   std::array<ReadProcesses, 3> processes{};  // of CUDA, of MPS clients, of graphics
 };
 
@@ -84,6 +90,7 @@ class Library {
       find_any(functions_.mig_mode, "nvmlDeviceGetMigMode");
       find_any(functions_.most_instances, "nvmlDeviceGetMaxMigDeviceCount");
       find_any(functions_.instance, "nvmlDeviceGetMigDeviceHandleByIndex");
+      find_any(functions_.utilization, "nvmlDeviceGetUtilizationRates");
       find_any(functions_.processes[0], "nvmlDeviceGetComputeRunningProcesses_v3");
       find_any(functions_.processes[1], "nvmlDeviceGetMPSComputeRunningProcesses_v3");
       find_any(functions_.processes[2], "nvmlDeviceGetGraphicsRunningProcesses_v3");
@@ -223,6 +230,11 @@ class Nvml final : public GpuMonitor {
   GpuUse read_use(Handle handle) {
     GpuUse use;
     use.free = Bytes{memory(handle).free};
+    Utilization told{};  // of a MIG instance it is not known
+    const auto read_utilization = nvml().functions().utilization;
+    if (read_utilization != nullptr && call(read_utilization, handle, &told) == kSuccess) {
+      use.busy = std::min(1.0, told.gpu / 100.0);
+    }
     for (const ReadProcesses read : nvml().functions().processes) {
       if (read == nullptr) continue;
       for (const Process& process : processes(handle, read)) {

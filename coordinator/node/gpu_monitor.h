@@ -28,6 +28,8 @@ struct GpuFacts {
 /// Who holds how much of a GPU now.
 struct GpuUse {
   Bytes free;
+  /// Part of the last moments in which any kernel ran, 0..1; nothing: it does not tell.
+  std::optional<double> busy;
   /// By process, numbered as this machine's first PID namespace does; one that does not tell how
   /// much is left out.
   std::map<std::int64_t, Bytes> processes;

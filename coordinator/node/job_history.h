@@ -52,7 +52,8 @@ struct JobSample {
   std::vector<std::pair<std::string, double>> closed_by;  ///< of that, by reason
   double op_seconds = 0.0;                                ///< ops ran while they were metered
   double core_seconds = 0.0;                              ///< on cores, as the kernel says
-  double waited_seconds = 0.0;                            ///< for data
+  double gpu_seconds = 0.0;     ///< of a guaranteed job: that it had work for its GPU
+  double waited_seconds = 0.0;  ///< for data
   std::uint64_t steps = 0;
   double share = 1.0;
   GapTotals gaps;           ///< that it left, as its speaker reports

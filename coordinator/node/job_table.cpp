@@ -135,6 +135,15 @@ const Member* Job::slowest_on_cores() const noexcept {
   return worst;
 }
 
+std::optional<Duration> Job::gpu_time() const noexcept {
+  std::optional<Duration> longest;
+  for (const Member& member : members) {
+    if (!trains(member) || !member.gpu_time.began()) continue;
+    longest = std::max(longest.value_or(Duration{}), member.gpu_time.busy());
+  }
+  return longest;
+}
+
 Duration Job::core_time() const noexcept {
   Duration sum = gone_core_time;
   for (const Member& member : members) sum += member.cpu.totals().run;

@@ -18,6 +18,7 @@
 #include "coordinator/node/cpu_meter.h"
 #include "coordinator/node/gang_keeper.h"
 #include "coordinator/node/gap_control.h"
+#include "coordinator/node/gpu_meter.h"
 #include "coordinator/node/group_weight.h"
 #include "coordinator/node/job_history.h"
 #include "coordinator/node/ledger.h"
@@ -41,7 +42,8 @@ struct PageReading {
   TimePoint step_end;            ///< zero: an older writer
   double step_confidence = 1.0;  ///< 0..1: how sure its tracker is that these are steps
   Bytes memory_wanted;
-  bool waits = false;   ///< for data, for a request, or at its closed gate
+  bool waits = false;  ///< for data, for a request, or at its closed gate
+  WaitsShown waits_shown;
   bool serves = false;  ///< its steps are requests; `step_last` is a latency
   Duration burst{};     ///< longest run of ops of late; zero: not known
   std::uint64_t collectives_begun = 0;
@@ -67,6 +69,7 @@ struct Member {
   CpuMeter cpu;                   ///< its time on cores since it was first looked at
   CorePace pace;                  ///< of a guaranteed job's process
   TimeUseHistory time_use;        ///< of a guaranteed job's process: quiet and shared
+  GpuTimeMeter gpu_time;          ///< of a guaranteed job's process on a GPU
   nlohmann::json stats;           ///< its newest report; null before the first
   std::optional<PageReading> page;
   TimePoint told_at;    ///< when its limit was last told
@@ -156,6 +159,9 @@ struct Job {
   [[nodiscard]] StepKnowledge step_knowledge() const noexcept;
   /// The training process on whose cores a piece of work took longest of late; null: none is known.
   [[nodiscard]] const Member* slowest_on_cores() const noexcept;
+  /// Time for which it had work for its GPU, by the process that had it longest; nothing: no page
+  /// of a training process has shown it yet.
+  [[nodiscard]] std::optional<Duration> gpu_time() const noexcept;
   /// The process that speaks for the job: its lowest rank, else its first main.
   [[nodiscard]] const Member* speaker() const noexcept;
   /// Time on cores of all processes that ever registered, since each was first looked at.

@@ -348,6 +348,11 @@ void NodeCoordinator::observe_available(const DeviceId& id, Bytes available, Tim
   if (device != nullptr) device->observe_available(available, holders, now);
 }
 
+void NodeCoordinator::observe_busy(const DeviceId& id, double share, TimePoint now) {
+  DeviceCoordinator* const device = find_device(id.str());
+  if (device != nullptr) device->observe_busy(share, now);
+}
+
 std::vector<LeaseKey> NodeCoordinator::take_timed() {
   std::vector<LeaseKey> all;
   for (const auto& device : devices_) {

@@ -58,6 +58,9 @@ class NodeCoordinator {
   /// moment, where that is told.
   void observe_available(const DeviceId& device, Bytes available, TimePoint now,
                          const std::map<std::int64_t, Bytes>& holders = {});
+  /// Notes the part of the last moments in which a GPU ran anything, as its driver says. Best
+  /// called about once a second.
+  void observe_busy(const DeviceId& device, double share, TimePoint now);
   /// Processes of guaranteed jobs to look at now, named once: what may run beside them has changed.
   [[nodiscard]] std::vector<LeaseKey> take_timed();
 

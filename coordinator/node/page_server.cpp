@@ -281,7 +281,15 @@ std::optional<PageReading> PageServer::read(const ProcessKey& process, TimePoint
   reading.memory_wanted = Bytes{page->memory_wanted.load(std::memory_order_relaxed)};
   const auto activity = static_cast<wire::Activity>(page->activity.load(std::memory_order_relaxed));
   const auto now_ns = static_cast<std::uint64_t>(now.time_since_epoch().count());
-  reading.waits = wire::present_wait(*page, now_ns).waits || activity == wire::Activity::kPaused;
+  const wire::PresentWait wait = wire::present_wait(*page, now_ns);
+  reading.waits = wait.waits || activity == wire::Activity::kPaused;
+  reading.waits_shown.ended = nanoseconds(page->wait_ns_total);
+  if (activity == wire::Activity::kWaiting || activity == wire::Activity::kPaused) {
+    reading.waits_shown.since = TimePoint{nanoseconds(page->activity_since_ns)};
+    reading.waits_shown.works = wire::queue_works(*page);
+  } else if (wait.waits) {
+    reading.waits_shown.since = TimePoint{Duration{static_cast<Duration::rep>(wait.since_ns)}};
+  }
   reading.serves = page->step_kind.load(std::memory_order_relaxed) ==
                    static_cast<std::uint64_t>(wire::StepKind::kRequests);
   reading.burst = nanoseconds(page->gate_burst_ns);

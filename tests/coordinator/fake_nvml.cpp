@@ -105,6 +105,12 @@ int nvmlDeviceGetMemoryInfo_v2(void* handle, MemoryV2* memory) {
              shown.total - shown.reserved - shown.free};
   return kSuccess;
 }
+int nvmlDeviceGetUtilizationRates(void* handle, unsigned* percent) {
+  if (handle != &plain) return kNotSupported;
+  percent[0] = asked("overfull") ? 137 : 37;
+  percent[1] = 12;
+  return kSuccess;
+}
 int nvmlDeviceGetMigMode(void* handle, unsigned* now, unsigned* pending) {
   if (handle == &plain) return kNotSupported;
   *now = *pending = asked("no-mig") ? 0 : 1;

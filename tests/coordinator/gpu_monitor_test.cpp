@@ -56,6 +56,13 @@ TEST_F(GpuMonitorTest, UseIsByProcessAndWhoDoesNotTellIsLeftOut) {
   EXPECT_THAT(use->processes, ElementsAre(Pair(100, 25_MiB))) << "the larger of two lists";
 }
 
+TEST_F(GpuMonitorTest, HowBusyItIsIsToldOfAWholeGpuOnly) {
+  EXPECT_EQ(monitor_->use(kPlain)->busy, std::optional(0.37));
+  EXPECT_FALSE(monitor_->use(kFirst)->busy);
+  says("overfull");
+  EXPECT_EQ(monitor_->use(kPlain)->busy, std::optional(1.0));
+}
+
 TEST_F(GpuMonitorTest, ManyProcessesAreAllSeen) {
   says("crowd");
   const auto use = monitor_->use(kPlain);

@@ -388,5 +388,94 @@ TEST_F(NodeDevicesTest, WhatOthersHoldOfAGpuIsNotDivided) {
   EXPECT_EQ(node_.host().ledger().outside(), 0_B);
 }
 
+/// A guaranteed job that has its GPU for 15 of 20 ms, beside one whose gate lets 4 of 20 ms
+/// through.
+class GpuTimeTest : public NodeDevicesTest {
+ protected:
+  void run(Duration time, const std::string& gate = "open") {
+    const TimePoint until = now_ + time;
+    while (now_ < until) {
+      now_ += 20ms;
+      waited_ += 5ms;
+      metered_ += 4ms;
+      PageReading page;
+      page.heartbeat = now_;
+      page.step_number = ++steps_;
+      page.step_last = 20ms;
+      page.waits_shown.ended = waited_;
+      if (shows_pages_) node_.observe_page(JobId{"g"}, 10, page, now_);
+      const double metered = std::chrono::duration<double>(metered_).count();
+      const json stats{{"gate", {{"busy_seconds_total", metered}, {"state", gate}}}};
+      node_.receive("o", wire::Stats{"o", 20, stats, false}, now_);
+      pass(0ms);
+    }
+  }
+  json use() { return node_.status("", now_)["devices"][1]["use"]; }
+
+  Duration waited_{};
+  Duration metered_{};
+  std::uint64_t steps_ = 0;
+  bool shows_pages_ = true;
+};
+
+TEST_F(GpuTimeTest, IsToldByWaitsAndByWhatWasMetered) {
+  (void)join(hello("g", JobClass::kGuaranteed, 10, "GPU-a"));
+  (void)join(hello("o", JobClass::kOpportunistic, 20, "GPU-a"));
+  EXPECT_TRUE(use()["guaranteed_share"].is_null());
+  run(30s);
+  const json told = use();
+  EXPECT_EQ(told["kind"], "gpu");
+  EXPECT_NEAR(told["seconds"].get<double>(), 10.0, 1.1);
+  EXPECT_NEAR(told["guaranteed_share"].get<double>(), 0.75, 0.01);
+  EXPECT_NEAR(told["opportunistic_share"].get<double>(), 0.2, 0.01);
+  EXPECT_NEAR(told["oracle_share"].get<double>(), 1 - 0.75 / 1.01, 0.02);
+  EXPECT_NEAR(told["efficiency"].get<double>(), 0.2 / (1 - 0.75 / 1.01), 0.1);
+  EXPECT_TRUE(told["driver_busy_share"].is_null());
+}
+
+TEST_F(GpuTimeTest, IsNotGuessedWhereAJobShowsNone) {
+  (void)join(hello("g", JobClass::kGuaranteed, 10, "GPU-a"));
+  (void)join(hello("o", JobClass::kOpportunistic, 20, "GPU-a"));
+  shows_pages_ = false;
+  run(5s);
+  EXPECT_TRUE(use()["guaranteed_share"].is_null()) << "no page of a guaranteed job";
+  shows_pages_ = true;
+  run(1s);
+  EXPECT_TRUE(use()["guaranteed_share"].is_number());
+  run(1s, "off");
+  EXPECT_TRUE(use()["opportunistic_share"].is_null()) << "ops pass a gate that is off unseen";
+}
+
+TEST_F(GpuTimeTest, OfWhoIsAloneTheDriverTells) {
+  (void)join(hello("o", JobClass::kOpportunistic, 20, "GPU-a"));
+  run(3s, "off");
+  EXPECT_TRUE(use()["opportunistic_share"].is_null());
+  node_.observe_busy(DeviceId{"GPU-a"}, 0.9, now_);
+  node_.observe_busy(DeviceId{"GPU-none"}, 0.1, now_);
+  const json told = use();
+  EXPECT_EQ(told["opportunistic_share"], 0.9);
+  EXPECT_EQ(told["guaranteed_share"], 0.0);
+  EXPECT_EQ(told["driver_busy_share"], 0.9);
+  EXPECT_TRUE(told["oracle_share"].is_null());
+  run(11s, "off");
+  EXPECT_TRUE(use()["opportunistic_share"].is_null()) << "it has stopped to tell";
+}
+
+TEST_F(GpuTimeTest, TwoThatHaveWorkAtOnceHaveNoMoreThanAll) {
+  (void)join(hello("g", JobClass::kGuaranteed, 10, "GPU-a"));
+  (void)join(hello("h", JobClass::kGuaranteed, 11, "GPU-a"));
+  for (int step = 0; step < 100; ++step) {
+    now_ += 100ms;
+    for (const auto& [job, pid] : {std::pair{"g", 10}, std::pair{"h", 11}}) {
+      PageReading page;
+      page.heartbeat = now_;
+      node_.observe_page(JobId{job}, pid, page, now_);
+    }
+    pass(0ms);
+  }
+  EXPECT_EQ(use()["guaranteed_share"], 1.0);
+  EXPECT_TRUE(use()["efficiency"].is_null());
+}
+
 }  // namespace
 }  // namespace commensal::node

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,14 @@ def test_gives_the_same_hash_twice(script: str, runs: dict[str, Run], tmp_path: 
     again_lines, again = run(script, tmp_path)
     assert losses(lines) == losses(again_lines)
     assert result == again
+
+
+def test_the_file_of_the_digits_is_the_digits(runs: dict[str, Run], tmp_path: Path) -> None:
+    datasets = find_spec("sklearn.datasets")
+    assert datasets is not None and datasets.origin is not None
+    file = Path(datasets.origin).parent / "data" / "digits.csv.gz"
+    again = run("digits_cnn.py", tmp_path, "--digits", str(file))[1]
+    assert again == runs["digits_cnn.py"][1]
 
 
 @pytest.mark.parametrize("script", sorted(QUICK))

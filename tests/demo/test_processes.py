@@ -4,12 +4,20 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from commensal.demo.processes import CpuSampler, DemoError, Job, examples_folder, plain_environment
+from commensal.demo.processes import (
+    CpuSampler,
+    DemoError,
+    Job,
+    examples_folder,
+    plain_environment,
+    program,
+)
 
 ONE_STEP = '{"time": 1.0, "step": 0, "seconds": 0.5, "wait_seconds": 0.0, "batch": 1, "loss": "x"}'
 
@@ -92,3 +100,15 @@ def test_the_sampler_survives_the_end_of_a_process(tmp_path: Path) -> None:
 
 def test_the_example_scripts_are_found() -> None:
     assert (examples_folder() / "char_transformer.py").exists()
+
+
+def test_a_program_is_beside_this_interpreter_or_on_the_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "commensald"
+    place.touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert program("commensald") == str(Path(sys.executable).parent / "commensald")
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    assert program("commensald") == str(place)
+    assert program("another") == "/nowhere/another"

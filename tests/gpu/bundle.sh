@@ -6,13 +6,13 @@
 #   BUNDLE_PYTHON=3.12               version of the Python on that machine
 #
 # Then, there: BUNDLE=FOLDER tests/gpu/run_all.sh
-# Writes FOLDER/{include,lib,wheels} and FOLDER/bundle.json: versions, and what is missing, with the
-# reason. Exit code: 0 done, 1 something that is needed is missing or it is larger than 30 MiB.
+# Writes FOLDER/{include,lib,wheels,data} and FOLDER/bundle.json: versions, and what is missing, with
+# the reason. Exit code: 0 done, 1 something that is needed is missing or it is larger than 30 MiB.
 set -euo pipefail
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
 case ${1:-} in
   -h | --help)
-    sed -n '2,/^# reason/s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+    sed -n '2,/^# the reason/s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
     exit 0
     ;;
 esac
@@ -25,6 +25,7 @@ PACKAGES=(libzmq3-dev libzmq5 cppzmq-dev nlohmann-json3-dev libspdlog-dev libspd
   libbenchmark1debian)
 NEEDED_WHEELS=(pytest psutil pybind11 rich typer)
 PEER_WHEELS=(torch-memory-saver kvcached)
+DIGITS=sklearn/datasets/data/digits.csv.gz # of scikit-learn, all that the demo takes of it
 
 die() {
   printf 'bundle: %s\n' "$*" >&2
@@ -68,6 +69,17 @@ download() {
 }
 download "${NEEDED_WHEELS[@]}" || die "no wheels of ${NEEDED_WHEELS[*]} for Python $python_there"
 missing=()
+mkdir "$folder/data"
+if download --no-deps scikit-learn && wheel=$(echo "$folder"/wheels/scikit_learn-*.whl) &&
+  "${PYTHON:-python3}" -c '
+import sys, zipfile
+sys.stdout.buffer.write(zipfile.ZipFile(sys.argv[1]).read(sys.argv[2]))' "$wheel" "$DIGITS" \
+    >"$folder/data/digits.csv.gz"; then
+  rm "$wheel"
+else
+  rm -rf "$folder/data" "$folder"/wheels/scikit_learn-*.whl
+  missing+=("digits.csv.gz of scikit-learn: it cannot be had")
+fi
 for wheel in "${PEER_WHEELS[@]}"; do
   # A peer brings PyTorch along: that is there already.
   if ! why=$(download --no-deps "$wheel" 2>&1); then

@@ -145,7 +145,7 @@ json.dump(
 print()
 ' "$simulated" >"$OUT/run.json" || failed=1
 # One file to take along.
-(cd "$OUT" && find . -maxdepth 1 -type f \( -name '*.json' -o -name '*.jsonl' -o -name '*.xml' -o \
+(cd "$OUT" && find . -maxdepth 1 -type f \( -name '*.json' -o -name '*.json.gz' -o -name '*.jsonl' -o -name '*.xml' -o \
   -name '*.png' -o -name '*.html' -o -name '*.log' \) -print0 |
   tar --null -czf results.tar.gz.part -T - && mv results.tar.gz.part results.tar.gz) || failed=1
 [ "$no_gpu" = 0 ] || exit 3

@@ -221,9 +221,17 @@ def _memory_limits() -> tuple[State, str]:
 def _gpu() -> tuple[State, str]:
     if not Path("/dev/nvidiactl").exists():
         return "off", "none: jobs share this machine's cores and memory"
+    if not list((Path(__file__).parents[1] / "lib").glob("libcommensal_torch_cuda-*.so")):
+        return "note", "there is one, and commensal was installed for a PyTorch without CUDA"
+    try:
+        ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError as error:
+        return "note", f"there is one, and no coordinator can know it: {error}"
+    asked = os.environ.get("COMMENSAL_CUDA_ALLOCATOR") == "elastic"
     return "note", (
-        "there is one; COMMENSAL_CUDA_ALLOCATOR=elastic lets jobs share its memory. "
-        "Its time is not divided yet"
+        ("jobs share it" if asked else "jobs share it where COMMENSAL_CUDA_ALLOCATOR=elastic")
+        + ": its memory moves at the ends of steps, opportunistic jobs are paced by its time;"
+        " tested on a simulated driver, never run on a card yet"
     )
 
 

@@ -219,9 +219,10 @@ def _device(told: dict[str, Any]) -> Iterator[str]:
     use = told["device"]
     if use["guaranteed_share"] is None:
         return
+    of = "GPU's time" if use.get("kind") == "gpu" else "core time"
     line = (
         f"device, the last {_time(use['seconds'])}: guaranteed jobs used "
-        f"{100 * use['guaranteed_share']:.0f} % of the core time, opportunistic ones "
+        f"{100 * use['guaranteed_share']:.0f} % of the {of}, opportunistic ones "
         f"{100 * use['opportunistic_share']:.0f} %"
     )
     if use["oracle_share"] is not None:

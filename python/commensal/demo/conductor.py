@@ -4,88 +4,32 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import signal
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
-from rich.console import Console
-
-from commensal._lifetime import temporary_folder
-from commensal.demo import recording, report
 from commensal.demo.figures import (
     GUARANTEED,
     OPPORTUNISTIC,
-    Figures,
     Measurement,
-    check,
-    figures_of,
     machine,
     settled,
     typical_seconds,
 )
-from commensal.demo.live import view_for
-from commensal.demo.plan import DemoPlan, LimitChange, MiB, plan_for
-from commensal.demo.processes import CpuSampler, Daemon, DemoError, Job, examples_folder
+from commensal.demo.gpu import Gpu
+from commensal.demo.plan import DemoPlan, LimitChange, MiB
+from commensal.demo.processes import CpuSampler, Daemon, Job, examples_folder
 from commensal.demo.quiet import QuietGuard, Verdict
-from commensal.demo.runs import CpuSample, Event, MemorySample, Mode, WindowRecord
+from commensal.demo.runs import CpuSample, DeviceUse, Event, MemorySample, Mode, WindowRecord
 from commensal.demo.view import TITLES, JobNow, View
 
-__all__ = ["run_demo"]
+__all__ = ["Conductor"]
 
 POLL_SECONDS = 0.2
 EXCERPT_SECONDS = 2.5
-
-
-def run_demo(out: Path, seconds: int | None, json_file: Path | None) -> int:
-    """Run everything and write the report; return the exit code (see `commensal.demo.main`)."""
-    console = Console(stderr=True)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
-            signal.signal(number, _leave)
-    try:
-        plan = plan_for(seconds)
-        out.mkdir(parents=True, exist_ok=True)
-        # The folder first: its watcher is forked, and a live view is a thread.
-        with temporary_folder("commensal-demo-") as folder, view_for(console, plan) as view:
-            measurement = Conductor(plan, view, folder).run()
-        recording.save(out / "recording.json.gz", measurement)
-        figures = figures_of(measurement)
-        text = json.dumps(figures.as_json(), indent=2)
-        for path in {out / "demo.json", json_file or out / "demo.json"}:
-            path.write_text(text + "\n")
-        page = report.write(out, measurement, figures)
-        failures = check(measurement, figures)
-    except (DemoError, ValueError, OSError) as error:
-        told = str(error)
-        if isinstance(error, OSError) and error.filename is not None:
-            told = f"{error.filename}: {error.strerror}"
-        console.print(f"commensal demo: {told}", style="bold red", markup=False, soft_wrap=True)
-        return 1
-    print_summary(Console(), figures, page)
-    for failure in failures:
-        console.print(f"failed: {failure}", style="bold red", markup=False)
-    return 1 if failures else 0
-
-
-def _leave(number: int, _frame: FrameType | None) -> None:
-    """End in good order: leaving the blocks ends what was started in them."""
-    raise SystemExit(128 + number)
-
-
-def print_summary(console: Console, figures: Figures, page: Path) -> None:
-    """Print the headline, the table and where the report is."""
-    console.print()
-    console.print(figures.headline(), style="bold", markup=False)
-    console.print(report.table(figures))
-    for note in figures.notes:
-        console.print(note, style="yellow", markup=False)
-    console.print(f"report: {page.resolve()}", markup=False, soft_wrap=True)
 
 
 @dataclass
@@ -94,17 +38,30 @@ class Watch:
 
     events: list[Event] = field(default_factory=list)
     memory: list[MemorySample] = field(default_factory=list)
+    device: list[DeviceUse] = field(default_factory=list)
     cpu: tuple[CpuSample, ...] = ()
     stats: dict[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 class Conductor:
-    """Runs a plan. One object, one run. What the processes write goes into `folder`."""
+    """Runs a plan. One object, one run. What the processes write goes into `folder`.
 
-    def __init__(self, plan: DemoPlan, view: View, folder: Path) -> None:
+    `scripts` is the folder of the two scripts; None: the examples.
+    """
+
+    def __init__(
+        self,
+        plan: DemoPlan,
+        view: View,
+        folder: Path,
+        gpu: Gpu | None = None,
+        scripts: Path | None = None,
+    ) -> None:
         self._plan = plan
         self._view = view
         self._folder = folder
+        self._gpu = gpu
+        self._examples = scripts or examples_folder()
         self._guard = QuietGuard()
         self._notes: list[str] = []
         self._judged = plan.judged
@@ -130,7 +87,7 @@ class Conductor:
             verdicts=tuple(verdicts),
             judged=self._judged,
             notes=tuple(self._notes),
-            machine=machine(),
+            machine=machine(self._gpu),
         )
 
     def _judged_window(self, mode: Mode, number: int) -> tuple[WindowRecord, Verdict]:
@@ -153,7 +110,7 @@ class Conductor:
         return result.value, result.verdicts[-1]
 
     def _scripts(self, mode: Mode) -> dict[str, list[str]]:
-        plan, folder = self._plan, examples_folder()
+        plan, folder = self._plan, self._examples
         steps, double_at = plan.guaranteed_steps, plan.double_at
         if mode is Mode.DEFAULT:
             steps, double_at = plan.default_steps, plan.default_double_at
@@ -163,17 +120,19 @@ class Conductor:
                 *("--steps", str(steps), "--double-at", str(double_at)),
                 *("--batch", str(plan.guaranteed_batch)),
                 *("--read-rate", str(plan.guaranteed_read_rate)),
+                *plan.guaranteed_options,
             ],
             OPPORTUNISTIC: [
                 str(folder / "char_transformer.py"),
                 *("--steps", str(plan.opportunistic_steps)),
                 *("--text-bytes", str(plan.text_bytes)),
+                *plan.opportunistic_options,
             ],
         }
 
     def _window(self, mode: Mode, number: int) -> WindowRecord:
         self._view.window(mode, number)
-        scripts = self._scripts(mode)
+        plan, scripts = self._plan, self._scripts(mode)
         if mode is Mode.COMMENSAL:
             return self._commensal_window(number, scripts)
         alone = {
@@ -190,13 +149,15 @@ class Conductor:
             self._watch(jobs, watch, None)
             # Guaranteed first: what the other does afterwards is no longer sharing.
             records = {name: jobs[name].stop() for name in reversed(list(jobs))}
-        return WindowRecord(mode, number, records, cpu=watch.cpu)
+        return WindowRecord(mode, number, records, cpu=watch.cpu, warm_up=plan.warm_up_steps)
 
     def _commensal_window(self, number: int, scripts: Mapping[str, Sequence[str]]) -> WindowRecord:
         plan, watch = self._plan, Watch()
         memory = {GUARANTEED: plan.guaranteed_memory, OPPORTUNISTIC: plan.opportunistic_memory}
         with contextlib.ExitStack() as stack:
-            daemon = stack.enter_context(Daemon(self._folder / "run", plan.budget_bytes))
+            daemon = stack.enter_context(
+                Daemon(self._folder / "run", plan.budget_bytes, on_gpu=plan.on_gpu)
+            )
             jobs: dict[str, Job] = {}
             for name in (OPPORTUNISTIC, GUARANTEED):
                 self._await_head_start(jobs)
@@ -217,6 +178,8 @@ class Conductor:
             events=tuple(watch.events),
             memory=tuple(watch.memory),
             cpu=watch.cpu,
+            device=tuple(watch.device),
+            warm_up=plan.warm_up_steps,
         )
 
     def _await_head_start(self, jobs: Mapping[str, Job]) -> None:
@@ -237,6 +200,7 @@ class Conductor:
             OPPORTUNISTIC: self._plan.opportunistic_steps,
         }
         changes = list(self._plan.limit_changes) if daemon else []
+        newest: LimitChange | None = None
         told: dict[str, int] = dict.fromkeys(jobs, 0)
         excerpt: threading.Thread | None = None
         while any(jobs[name].running() for name in awaited):
@@ -256,10 +220,13 @@ class Conductor:
                     if event.what == "double":
                         self._view.say(f"{name}: doubles its batch, and needs more memory")
             if daemon is not None and jobs[OPPORTUNISTIC].running():
-                while changes and jobs[OPPORTUNISTIC].steps_done() >= changes[0].at_step:
-                    self._set_limit(daemon, watch, changes.pop(0))
+                due = changes and jobs[OPPORTUNISTIC].steps_done() >= changes[0].at_step
+                if due and obeyed(newest, latest.get(OPPORTUNISTIC)):
+                    newest = changes.pop(0)
+                    self._set_limit(daemon, watch, newest)
             if (
                 excerpt is None
+                and not self._plan.on_gpu  # whose time no clock of a thread tells
                 and len(jobs) == 2
                 and all(job.steps_done() >= 10 for job in jobs.values())
             ):
@@ -279,7 +246,9 @@ class Conductor:
     def _sample(self, daemon: Daemon, watch: Watch, jobs: Mapping[str, Job]) -> None:
         """Read the coordinator's view of both jobs."""
         now = time.monotonic()
-        listed = daemon.status()["jobs"]
+        status = daemon.status()
+        watch.device += device_uses(now, status) if self._plan.on_gpu else []
+        listed = status["jobs"]
         for job in listed if isinstance(listed, list) else []:
             name = job["job"]["name"]
             if name not in jobs or "memory" not in job:
@@ -309,6 +278,22 @@ class Conductor:
                     gate_closed_seconds=gate["closed_seconds_total"],
                 )
             )
+
+
+def obeyed(change: LimitChange | None, seen: MemorySample | None) -> bool:
+    """Tell whether the job is within the newest limit: the next one would else hide it."""
+    return change is None or seen is None or seen.device_bytes <= change.max_bytes
+
+
+def device_uses(now: float, status: Mapping[str, Any]) -> list[DeviceUse]:
+    """Return how the time of the GPU is used, once that is known."""
+    found = []
+    for device in status["devices"]:
+        use = device["use"]
+        if device["kind"] == "gpu" and use["guaranteed_share"] is not None:
+            shares = ("guaranteed_share", "opportunistic_share", "oracle_share", "efficiency")
+            found.append(DeviceUse(now, use["seconds"], *(use[share] for share in shares)))
+    return found
 
 
 def take_excerpt(jobs: Mapping[str, Job], watch: Watch) -> None:

@@ -13,9 +13,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from commensal.demo.gpu import Gpu
 from commensal.demo.plan import DemoPlan, MiB
 from commensal.demo.quiet import Verdict
-from commensal.demo.runs import JobRecord, Mode, Step, WindowRecord
+from commensal.demo.runs import DeviceUse, JobRecord, Mode, Step, WindowRecord
 from commensal.demo.statistics import PhaseTimes, harvest, slowdown, slowdown_interval
 
 __all__ = [
@@ -112,6 +113,7 @@ class Figures:
     judged: bool
     notes: tuple[str, ...]
     machine: Mapping[str, Any]
+    device_use: DeviceUse | None = None  # of a GPU, while both jobs ran
 
     def headline(self) -> str:
         """Say it in one sentence."""
@@ -166,6 +168,7 @@ class Figures:
             "step_tracker": [
                 {**asdict(tracker), "agrees": tracker.agrees} for tracker in self.trackers
             ],
+            **({"device_use": asdict(self.device_use)} if self.device_use else {}),
             "judged": self.judged,
             "notes": list(self.notes),
             "machine": dict(self.machine),
@@ -179,7 +182,7 @@ def percent(slowdown_value: float) -> str:
     return f"{abs(slowdown_value) * 100:.{digits}f} % {how}"
 
 
-def machine() -> dict[str, Any]:
+def machine(gpu: Gpu | None = None) -> dict[str, Any]:
     """Describe where the figures come from."""
     model = "unknown processor"
     for line in Path("/proc/cpuinfo").read_text().splitlines():
@@ -193,7 +196,11 @@ def machine() -> dict[str, Any]:
             versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             versions[package] = "not installed"
+    device: dict[str, Any] = {}
+    if gpu is not None:
+        device = {"gpu": gpu.name, "gpu_memory_bytes": gpu.memory_bytes, "cuda": gpu.cuda}
     return {
+        **device,
         "processor": model,
         "cores": len(os.sched_getaffinity(0)),
         "memory_bytes": memory_kib * 1024,
@@ -204,12 +211,14 @@ def machine() -> dict[str, Any]:
 
 
 def overlap(window: WindowRecord) -> tuple[float, float]:
-    """Return from when to when every job of a window was stepping.
+    """Return from when to when every job of a window was stepping, and warm.
 
     Raises:
         ValueError: they never did at the same time.
     """
-    begin = max(job.steps[0].begin for job in window.jobs.values())
+    if any(len(job.steps) <= window.warm_up for job in window.jobs.values()):
+        raise ValueError(f"a job of a window never got warm ({window.mode.value})")
+    begin = max(job.steps[window.warm_up :][0].begin for job in window.jobs.values())
     end = min(job.steps[-1].end for job in window.jobs.values())
     if end <= begin:
         raise ValueError(f"the jobs of a window never ran together ({window.mode.value})")
@@ -244,9 +253,10 @@ def phases(alone: Sequence[Step], shared: Sequence[Step], *, waits: bool) -> lis
     ]
 
 
-def alone_rate(job: JobRecord) -> float:
-    """Return steps a second, from first to last."""
-    return len(job.steps) / (job.steps[-1].end - job.steps[0].begin)
+def alone_rate(job: JobRecord, warm_up: int = 0) -> float:
+    """Return steps a second, from the first that is warm to the last."""
+    warm = job.steps[warm_up:]
+    return len(warm) / (warm[-1].end - warm[0].begin)
 
 
 def counted_steps(job: JobRecord, begin: float, end: float) -> float:
@@ -276,7 +286,7 @@ def sharing_of(measurement: Measurement, mode: Mode) -> Sharing:
                 harvest(
                     counted_steps(window.jobs[OPPORTUNISTIC], begin, end),
                     end - begin,
-                    alone_rate(measurement.alone(OPPORTUNISTIC, window.round)),
+                    alone_rate(measurement.alone(OPPORTUNISTIC, window.round), window.warm_up),
                 ),
             )
         )
@@ -356,6 +366,12 @@ def nearest_median(periods: Sequence[float], tracked: float) -> float:
     return min((median(window) for window in windows), key=lambda found: abs(found - tracked))
 
 
+def device_use(window: WindowRecord) -> DeviceUse | None:
+    """Return the newest that was told of a GPU's time while both jobs ran."""
+    begin, end = overlap(window)
+    return next((use for use in reversed(window.device) if begin <= use.time <= end), None)
+
+
 def figures_of(measurement: Measurement) -> Figures:
     """Compute everything that is reported."""
     shared = measurement.of(Mode.COMMENSAL)
@@ -381,6 +397,7 @@ def figures_of(measurement: Measurement) -> Figures:
         judged=measurement.judged,
         notes=measurement.notes,
         machine=measurement.machine,
+        device_use=device_use(shared[-1]),
     )
 
 

@@ -65,6 +65,13 @@ class Pace:
             Mode.DEFAULT: 8.0 + 0.2 * plan.default_steps,
             Mode.COMMENSAL: 8.0 + 0.19 * plan.opportunistic_steps,
         }
+        if plan.on_gpu:  # the same on a card, as its plan supposes
+            seconds = {
+                Mode.GUARANTEED_ALONE: 9.0 + 0.05 * plan.guaranteed_steps,
+                Mode.OPPORTUNISTIC_ALONE: 9.0 + 0.01 * plan.opportunistic_steps,
+                Mode.DEFAULT: 10.0 + 0.08 * plan.default_steps,
+                Mode.COMMENSAL: 10.0 + 0.015 * plan.opportunistic_steps,
+            }
         self._weights = [seconds[mode] for _ in range(plan.rounds) for mode in Mode]
 
     def done(self, windows: int, share: float) -> float:

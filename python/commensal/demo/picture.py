@@ -56,15 +56,16 @@ def overview(measurement: Measurement, figures: Figures) -> Figure:
     figure: Figure = plt.figure(figsize=(12, 7.6), layout="constrained")
     grid = figure.add_gridspec(2, 2, width_ratios=[1, 1.25])
     plot_step_times(figure.add_subplot(grid[0, 0]), measurement)
-    cores = int(measurement.machine.get("cores", 1))
     below = grid[0, 1].subgridspec(2, 1)
     for row, (mode, title) in enumerate(
         [(Mode.DEFAULT, "Default sharing"), (Mode.COMMENSAL, "commensal: it runs in the gaps")]
     ):
         axes = figure.add_subplot(below[row])
         axes.set_title(title)
-        gaps = gaps_of(measurement.of(mode)[-1], cores, EXCERPT_SECONDS)
-        plot_gaps(axes, gaps, COLOURS[mode.value])
+        gaps = gaps_of(measurement, mode, EXCERPT_SECONDS)
+        plot_gaps(
+            axes, gaps, COLOURS[mode.value], "speed" if measurement.plan.on_gpu else "CPU use"
+        )
     axes.set_xlabel("milliseconds")
     plot_memory(figure.add_subplot(grid[1, :]), measurement)
     figure.suptitle(
@@ -105,7 +106,7 @@ def plot_step_times(axes: Axes, measurement: Measurement) -> None:
     axes.legend(loc="lower right")
 
 
-def plot_gaps(axes: Axes, gaps: Gaps | None, colour: str) -> None:
+def plot_gaps(axes: Axes, gaps: Gaps | None, colour: str, what: str) -> None:
     if gaps is None:
         axes.text(0.5, 0.5, "too short to sample", ha="center", transform=axes.transAxes)
         return
@@ -119,7 +120,7 @@ def plot_gaps(axes: Axes, gaps: Gaps | None, colour: str) -> None:
     axes.set_xlim(0, gaps.length)
     axes.set_ylim(0, 1.45)
     axes.set_yticks([0, 0.5, 1.0, 1.26], ["0 %", "50 %", "100 %", "guaranteed"])
-    axes.set_ylabel("opportunistic\nCPU use", y=0.35)
+    axes.set_ylabel(f"opportunistic\n{what}", y=0.35)
     axes.tick_params(axis="y", length=0)
 
 
@@ -165,5 +166,6 @@ def plot_memory(axes: Axes, measurement: Measurement) -> None:
     axes.set_axisbelow(True)
     axes.set_xlabel("seconds")
     axes.set_ylabel("MiB")
-    axes.set_title("Memory by tier")
+    gpu = measurement.machine.get("gpu")
+    axes.set_title(f"Memory of the {gpu} by tier" if gpu else "Memory by tier")
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=5, columnspacing=1.2)

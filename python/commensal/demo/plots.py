@@ -35,7 +35,7 @@ class Plot:
 
 def plots_of(measurement: Measurement) -> dict[str, list[Plot]]:
     """Return the plots of each section of the page."""
-    cores = int(measurement.machine.get("cores", 1))
+    on_gpu = measurement.plan.on_gpu
     return {
         "steps": [
             step_plot(measurement, GUARANTEED, "Guaranteed job"),
@@ -43,7 +43,7 @@ def plots_of(measurement: Measurement) -> dict[str, list[Plot]]:
         ],
         "memory": [memory_plot(measurement)],
         "gaps": [
-            gap_plot(gaps_of(measurement.of(mode)[-1], cores, EXCERPT_SECONDS), mode, title)
+            gap_plot(gaps_of(measurement, mode, EXCERPT_SECONDS), mode, title, on_gpu=on_gpu)
             for mode, title in (
                 (Mode.DEFAULT, "Default sharing"),
                 (Mode.COMMENSAL, "Under commensal"),
@@ -177,7 +177,7 @@ def memory_plot(measurement: Measurement) -> Plot:
     return Plot("Memory by tier", traces, layout)
 
 
-def gap_plot(gaps: Gaps | None, mode: Mode, title: str) -> Plot:
+def gap_plot(gaps: Gaps | None, mode: Mode, title: str, *, on_gpu: bool = False) -> Plot:
     if gaps is None:
         return Plot(f"{title}: too short to sample", [])
 
@@ -201,13 +201,16 @@ def gap_plot(gaps: Gaps | None, mode: Mode, title: str) -> Plot:
     used = {
         "type": "scatter",
         "mode": "lines",
-        "name": "opportunistic job's use",
+        "name": f"opportunistic job's {'speed' if on_gpu else 'use'}",
         "x": rounded(gaps.times, 1),
         "y": rounded(gaps.used),
         "fill": "tozeroy",
         "fillcolor": f"${mode.value}-area",
         "line": {"shape": "hvh", "width": 1, "color": f"${mode.value}"},
-        "hovertemplate": "it uses %{y:.0%} of the machine<br>at %{x:.0f} ms<extra></extra>",
+        "hovertemplate": (
+            "%{y:.0%} of its speed alone" if on_gpu else "it uses %{y:.0%} of the machine"
+        )
+        + "<br>at %{x:.0f} ms<extra></extra>",
     }
     layout: Json = {
         "barmode": "overlay",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -47,8 +48,9 @@ def examples_folder() -> Path:
 
 
 def program(name: str) -> str:
-    """Return a program that was installed together with this interpreter."""
-    return str(Path(sys.executable).parent / name)
+    """Return a program that was installed together with this interpreter, or is on the path."""
+    beside = Path(sys.executable).parent / name
+    return str(beside) if beside.exists() else shutil.which(name) or str(beside)
 
 
 def plain_environment() -> dict[str, str]:
@@ -180,17 +182,22 @@ def end_process(process: subprocess.Popen[bytes]) -> None:
 
 @dataclass
 class Daemon:
-    """The demo's own node coordinator, in a folder of its own."""
+    """The demo's own node coordinator, in a folder of its own.
+
+    What it divides is a GPU's memory, contexts and all, or the host's as far as it is managed.
+    """
 
     runtime_dir: Path
     budget_bytes: int
+    on_gpu: bool = False
     _process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
     def __enter__(self) -> Daemon:
         self.runtime_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         command = [program("commensald"), "--instance", INSTANCE, "--foreground"]
         command += ["--runtime-dir", str(self.runtime_dir)]
-        command += ["--memory-budget", f"{self.budget_bytes}"]
+        budget = "--gpu-memory-budget" if self.on_gpu else "--memory-budget"
+        command += [budget, f"{self.budget_bytes}"]
         self._process = start(command, plain_environment(), self.runtime_dir / "daemon.out")
         deadline = time.monotonic() + 10.0
         while True:
@@ -219,8 +226,10 @@ class Daemon:
 
     def environment(self) -> dict[str, str]:
         """Return the environment of jobs that belong to this daemon."""
+        elastic = {"COMMENSAL_CUDA_ALLOCATOR": "elastic"} if self.on_gpu else {}
         return {
             **plain_environment(),
+            **elastic,
             "COMMENSAL_INSTANCE": INSTANCE,
             "COMMENSAL_RUNTIME_DIR": str(self.runtime_dir),
         }

@@ -13,7 +13,16 @@ from typing import Any
 from commensal.demo.figures import Measurement
 from commensal.demo.plan import DemoPlan, LimitChange
 from commensal.demo.quiet import Verdict
-from commensal.demo.runs import CpuSample, Event, JobRecord, MemorySample, Mode, Step, WindowRecord
+from commensal.demo.runs import (
+    CpuSample,
+    DeviceUse,
+    Event,
+    JobRecord,
+    MemorySample,
+    Mode,
+    Step,
+    WindowRecord,
+)
 
 __all__ = ["load", "save"]
 
@@ -27,9 +36,12 @@ def save(path: Path, measurement: Measurement) -> None:
 def load(path: Path) -> Measurement:
     """Read what `save` wrote."""
     raw = json.loads(gzip.decompress(path.read_bytes()))
-    changes = tuple(LimitChange(**change) for change in raw["plan"].pop("limit_changes"))
+    plan: dict[str, Any] = {
+        k: tuple(v) if k.endswith("_options") else v for k, v in raw["plan"].items()
+    }
+    plan["limit_changes"] = tuple(LimitChange(**change) for change in plan["limit_changes"])
     return Measurement(
-        plan=DemoPlan(**raw["plan"], limit_changes=changes),
+        plan=DemoPlan(**plan),
         windows=tuple(_window(window) for window in raw["windows"]),
         verdicts=tuple(Verdict(**verdict) for verdict in raw["verdicts"]),
         judged=raw["judged"],
@@ -46,6 +58,8 @@ def _window(raw: Mapping[str, Any]) -> WindowRecord:
         events=tuple(Event(**event) for event in raw["events"]),
         memory=tuple(MemorySample(**sample) for sample in raw["memory"]),
         cpu=tuple(CpuSample(**sample) for sample in raw["cpu"]),
+        device=tuple(DeviceUse(**use) for use in raw.get("device", ())),
+        warm_up=raw.get("warm_up", 0),
     )
 
 

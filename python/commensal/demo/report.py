@@ -23,6 +23,8 @@ from commensal.demo.plots import Plot, plots_of
 __all__ = ["table", "write"]
 
 HEADINGS = ("", "alone", "default sharing", "commensal")
+GAPS = "how much of the machine the opportunistic job's threads used, as the kernel counts it"
+GAPS_ON_GPU = "the opportunistic job's speed by its own steps, of that alone"
 PAGE = Path(__file__).with_name("page")
 ICON = (
     b'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 2 2">'
@@ -105,10 +107,13 @@ def tiles(figures: Figures) -> list[tuple[str, str]]:
 def facts(figures: Figures) -> list[tuple[str, str]]:
     """Return where and how the figures were taken."""
     named = dict(figures.machine)
-    if "memory_bytes" in named:
-        named["memory"] = f"{named.pop('memory_bytes') / (1 << 30):.1f} GiB"
+    for of in ("gpu_", ""):
+        if f"{of}memory_bytes" in named:
+            size = named.pop(f"{of}memory_bytes") / (1 << 30)
+            named[f"{of}memory".replace("_", " ")] = f"{size:.1f} GiB"
     return [
         *((key, str(value)) for key, value in named.items()),
+        *gpu_time(figures),
         ("guaranteed job busy, alone", f"{figures.busy_share * 100:.0f} % of its time"),
         ("steps compared", ", ".join(f"{k} {v}" for k, v in figures.compared_steps.items())),
         *(
@@ -120,6 +125,16 @@ def facts(figures: Figures) -> list[tuple[str, str]]:
             for t in figures.trackers
         ),
     ]
+
+
+def gpu_time(figures: Figures) -> list[tuple[str, str]]:
+    """Return who used a GPU's time, where that is known."""
+    if (use := figures.device_use) is None:
+        return []
+    told = f"guaranteed {use.guaranteed_share:.0%}, opportunistic {use.opportunistic_share:.0%}"
+    if use.oracle_share is not None:
+        told += f" of {use.oracle_share:.0%} to be had"
+    return [(f"GPU's time, {use.seconds:.0f} s of both under commensal", told.replace("%", " %"))]
 
 
 def render(figures: Figures, plots: Mapping[str, Sequence[Plot]], still: bytes) -> str:
@@ -142,6 +157,7 @@ def render(figures: Figures, plots: Mapping[str, Sequence[Plot]], still: bytes) 
         "head": "".join(f"<th>{html.escape(heading)}</th>" for heading in HEADINGS),
         "body": table_rows(rows(figures), HEADINGS),
         "facts": table_rows(facts(figures)),
+        "gaps": GAPS_ON_GPU if "gpu" in figures.machine else GAPS,
         "plots": data.replace("<", "\\u003c"),  # nothing in it ends the script element
         "library": encoded(gzip.compress(get_plotlyjs().encode(), mtime=0)),
     }

@@ -11,6 +11,7 @@ from typing import Any, TextIO
 
 __all__ = [
     "CpuSample",
+    "DeviceUse",
     "Event",
     "JobRecord",
     "MemorySample",
@@ -88,6 +89,18 @@ class CpuSample:
 
 
 @dataclass(frozen=True)
+class DeviceUse:
+    """Who used a GPU's time in the seconds before, as the coordinator tells; docs/stats.md."""
+
+    time: float
+    seconds: float
+    guaranteed_share: float
+    opportunistic_share: float
+    oracle_share: float | None
+    efficiency: float | None
+
+
+@dataclass(frozen=True)
 class JobRecord:
     """One run of one job."""
 
@@ -99,7 +112,10 @@ class JobRecord:
 
 @dataclass(frozen=True)
 class WindowRecord:
-    """One window: its mode, its jobs (by name) and what was sampled meanwhile."""
+    """One window: its mode, its jobs (by name) and what was sampled meanwhile.
+
+    Older recordings have neither `device` nor `warm_up`.
+    """
 
     mode: Mode
     round: int
@@ -107,6 +123,8 @@ class WindowRecord:
     events: tuple[Event, ...] = ()
     memory: tuple[MemorySample, ...] = ()
     cpu: tuple[CpuSample, ...] = ()
+    device: tuple[DeviceUse, ...] = ()
+    warm_up: int = 0  # first steps of each job that count for nothing
 
 
 def read_log(log: TextIO) -> tuple[list[Step], list[Event], int]:

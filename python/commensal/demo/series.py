@@ -176,23 +176,32 @@ def marks_of(window: WindowRecord, origin: float) -> tuple[Mark, ...]:
     return tuple(sorted(marks, key=lambda mark: mark.seconds))
 
 
-def gaps_of(window: WindowRecord, cores: int, seconds: float) -> Gaps | None:
-    """Return who ran when in the middle of the sampled time; None if that was too short."""
-    if not window.cpu:
-        return None
+def gaps_of(measurement: Measurement, mode: Mode, seconds: float) -> Gaps | None:
+    """Return who ran when in the middle of the last window's sampled time; None: too short.
+
+    What the opportunistic job used of the cores, or, on a GPU, how fast its steps were of its speed
+    alone: no clock tells at such a scale who has a GPU.
+    """
+    window = measurement.of(mode)[-1]
     begin, end = overlap(window)
-    begin, end = max(begin, window.cpu[0].time), min(end, window.cpu[-1].time)
+    if measurement.plan.on_gpu:
+        times, used = step_rate(measurement, window)
+    elif window.cpu:
+        begin, end = max(begin, window.cpu[0].time), min(end, window.cpu[-1].time)
+        times, used = cpu_rate([s for s in window.cpu if s.job == OPPORTUNISTIC])
+        used = used / int(measurement.machine.get("cores", 1))
+    else:
+        return None
     if end - begin < 0.2:
         return None
     middle, half = (begin + end) / 2, min(seconds, end - begin) / 2
     begin, end = middle - half, middle + half
-    times, used = cpu_rate([s for s in window.cpu if s.job == OPPORTUNISTIC])
     shown = (times >= begin) & (times <= end)
     return Gaps(
         length=(end - begin) * 1e3,
         spans=tuple(spans_of(window.jobs[GUARANTEED], begin, end)),
         times=(times[shown] - begin) * 1e3,
-        used=np.clip(used[shown] / cores, 0, 1),
+        used=np.clip(used[shown], 0, 1),
     )
 
 
@@ -214,3 +223,14 @@ def cpu_rate(samples: Sequence[CpuSample]) -> tuple[Values, Values]:
     edges = np.arange(times[0], times[-1], BIN_SECONDS)
     at_edges = np.interp(edges, times, used)
     return (edges[:-1] + edges[1:]) / 2, np.diff(at_edges) / BIN_SECONDS
+
+
+def step_rate(measurement: Measurement, window: WindowRecord) -> tuple[Values, Values]:
+    """Return the middle of each bin and the opportunistic job's speed in it, of that alone."""
+    typical = typical_seconds(settled(measurement.alone(OPPORTUNISTIC, window.round)))
+    steps = window.jobs[OPPORTUNISTIC].steps[window.warm_up :]
+    # What is done by the end of each step, in seconds of the job alone.
+    times = np.array([steps[0].begin, *(step.end for step in steps)])
+    done = np.cumsum([0.0, *(typical.get(step.batch, 0.0) for step in steps)])
+    edges = np.arange(times[0], times[-1], BIN_SECONDS)
+    return (edges[:-1] + edges[1:]) / 2, np.diff(np.interp(edges, times, done)) / BIN_SECONDS
