@@ -11,8 +11,8 @@ namespace {
 using c10::CachingDeviceAllocator::RecordContext;
 constexpr std::int64_t kNanosecondsPerMicrosecond = 1000;
 
-// Of the calling thread, for all devices, as in PyTorch's own; null: none. Nothing that is destroyed
-// with its thread: blocks are freed after that.
+// Of the calling thread, for all devices, as in PyTorch's own; null: none. Nothing that is
+// destroyed with its thread: blocks are freed after that.
 thread_local constinit std::vector<std::string>* compile_contexts = nullptr;
 
 }  // namespace
