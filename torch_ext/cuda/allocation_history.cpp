@@ -11,8 +11,9 @@ namespace {
 using c10::CachingDeviceAllocator::RecordContext;
 constexpr std::int64_t kNanosecondsPerMicrosecond = 1000;
 
-// Of the calling thread, for all devices, as in PyTorch's own.
-thread_local std::vector<std::string> compile_contexts;
+// Of the calling thread, for all devices, as in PyTorch's own; null: none. Nothing that is
+// destroyed with its thread: blocks are freed after that.
+thread_local constinit std::vector<std::string>* compile_contexts = nullptr;
 
 }  // namespace
 
@@ -58,7 +59,7 @@ void AllocationHistory::note_it(Entry::Action action, const void* address, std::
   const MutexLock lock(mutex_);
   Entry entry(action, device_, reinterpret_cast<std::size_t>(address), size, stream, {0, 0},
               c10::getApproximateTime(), context,
-              compile_contexts.empty() ? std::string() : compile_contexts.back(), metadata_);
+              compile_contexts == nullptr ? std::string() : compile_contexts->back(), metadata_);
   for (const auto& tracker : trackers_) tracker(entry);
   if (!enabled_) return;
   if (action == Entry::ALLOC && context != nullptr) born_[address] = context;
@@ -71,11 +72,16 @@ void AllocationHistory::note_it(Entry::Action action, const void* address, std::
 }
 
 void AllocationHistory::push_compile_context(const std::string& context) {
-  compile_contexts.push_back(context);
+  if (compile_contexts == nullptr) compile_contexts = new std::vector<std::string>;
+  compile_contexts->push_back(context);
 }
 
 void AllocationHistory::pop_compile_context() {
-  if (!compile_contexts.empty()) compile_contexts.pop_back();
+  if (compile_contexts == nullptr) return;
+  compile_contexts->pop_back();
+  if (!compile_contexts->empty()) return;
+  delete compile_contexts;
+  compile_contexts = nullptr;
 }
 
 void AllocationHistory::set_user_metadata(const std::string& metadata) {

@@ -233,8 +233,9 @@ class SessionMemory final : public DeviceMemory {
     if (!added_.insert(device).second) return memory;
     const std::string id = further_.id(device);
     session_.add_device(*new FurtherMemory(*memory), id);  // never destroyed
-    session_.note("the memory of " + id + " is bound by the job's own limit alone: the " +
-                  "coordinator divides that of the GPU which the process used first");
+    session_.note("the memory of " + id +
+                  " is bound by the job's own limit alone: "
+                  "the coordinator divides that of the GPU which the process used first");
     return memory;
   }
 
