@@ -105,7 +105,9 @@ void BackgroundMover::run() noexcept {
     moving = false;
     try {
       const Duration step = options_.step ? options_.step() : Duration::zero();
-      report = allocator_.work_ahead(options_.batch.is_zero() ? batch_for(step) : options_.batch);
+      const Bytes most = options_.batch.is_zero() ? batch_for(step) : options_.batch;
+      const auto batch = [&] { report = allocator_.work_ahead(most); };
+      options_.around ? options_.around(batch) : batch();
     } catch (const std::exception&) {
       // Without memory for its lists it does nothing now; safe points move all the same.
       wait = kQuiet;

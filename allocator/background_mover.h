@@ -38,6 +38,9 @@ class BackgroundMover {
     std::function<Duration()> step{};
     /// Moved at a time, in one pause, at least one chunk; zero: `batch_for(step())`.
     Bytes batch{};
+    /// Runs a batch, on the mover's thread, with what it needs around it, or not at all now. None:
+    /// the batch alone.
+    std::function<void(const std::function<void()>& batch)> around{};
   };
   /// @param allocator  not owned; must outlive this object.
   /// @param moved  called on the thread after each batch that moved something; throws nothing.

@@ -236,6 +236,7 @@ struct Gate::Impl {
   Mutex switch_mutex;  // orders the listener's calls; never taken by ops
   void (*listener)(bool) COMMENSAL_GUARDED_BY(switch_mutex) = nullptr;
   std::atomic<bool> wanted{false};
+  std::atomic<std::uint64_t> switches{0};  // of `wanted` to true
 
   Slot* slot() noexcept {
     if (last_slot.gate == id) return last_slot.slot;
@@ -831,6 +832,7 @@ std::uint64_t Gate::ops_in_flight() const noexcept {
 }
 
 bool Gate::wants_callback() const noexcept { return impl_->wanted.load(); }
+std::uint64_t Gate::callback_switches() const noexcept { return impl_->switches.load(); }
 
 void Gate::refresh() noexcept {
   Impl& gate = *impl_;
@@ -844,6 +846,7 @@ void Gate::refresh() noexcept {
             share <= 0.0 || gate.hold_expected.load() || gate.law->throttles(device, share);
   }
   if (wants) (void)gate.ask(Duration::zero(), true);
+  if (wants && !gate.wanted.load()) gate.switches.fetch_add(1);
   if (gate.wanted.exchange(wants) != wants && gate.listener != nullptr) gate.listener(wants);
 }
 

@@ -137,6 +137,8 @@ class Gate {
   /// that ops take. `refresh` looks at the device anew, and is called every few milliseconds by
   /// whoever watches it.
   [[nodiscard]] bool wants_callback() const noexcept;
+  /// How often ops came to need it: grows with each change from no to yes.
+  [[nodiscard]] std::uint64_t callback_switches() const noexcept;
   void refresh() noexcept;
   /// Called with the present state at once, and at each change.
   void on_callback_switch(void (*enable)(bool on));

@@ -213,7 +213,9 @@ Session::Impl::Impl(SessionConfig given, std::unique_ptr<MemorySource> memory_so
       cores_wanted(keeper.now()),
       mover(allocator,
             {.rate = config.background_rate.value_or(Bytes{}),
-             .step = [this] { return steps.state().median; }},
+             .step = [this] { return steps.state().median; },
+             .batch = {},
+             .around = [this](const auto& batch) { move_between_steps(batch); }},
             [this] { moved_ahead(); }),
       client(ClientOptions{.runtime_dir = config.runtime_dir,
                            .instance = config.instance,
@@ -238,8 +240,9 @@ Session::Impl::~Impl() {
 void Session::Impl::begin() {
   gate.set_share(config.share.min, config.share.max);
   allocator.on_pressure([this](Bytes needed) { return ask_for_memory(needed); });
-  // Memory of another device moves at the ends of steps alone: nothing else stops its writers.
-  if (on_host() && config.background_rate && config.memory_policy == MemoryPolicy::kElastic) {
+  // The gate of a guaranteed job does not hold back all that it gives another device to do.
+  const bool moves = on_host() || config.job_class == JobClass::kOpportunistic;
+  if (moves && config.background_rate && config.memory_policy == MemoryPolicy::kElastic) {
     if (const std::string why = mover.start(); !why.empty()) {
       note("memory moves at safe points only: " + why);
     }
@@ -279,7 +282,9 @@ void Session::Impl::note_doubtful_values() {
 
 void Session::Impl::choose_who_brings_back() {
   const MutexLock lock(mutex);
-  allocator.expect_work_ahead(mover.running() && job_class == JobClass::kOpportunistic);
+  // On another device than the host the mover may have to wait for long: it only helps.
+  allocator.expect_work_ahead(on_host() && mover.running() &&
+                              job_class == JobClass::kOpportunistic);
 }
 
 void Session::Impl::follow_class() {

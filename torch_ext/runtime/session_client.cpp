@@ -120,6 +120,24 @@ void Session::Impl::take_grant(Bytes limit, Revision revision) {
   ask_answered.notify_all();
 }
 
+void Session::Impl::follow_held_steps() noexcept {
+  const std::uint64_t now = gate.wants_callback() ? gate.callback_switches() : 0;
+  if (held_switch.load(kRelaxed) == now) return;
+  held_switch.store(0);
+  held_step.store(steps.state().number);
+  held_switch.store(now);
+}
+
+void Session::Impl::move_between_steps(const std::function<void()>& batch) {
+  if (on_host()) return batch();
+  const std::uint64_t since = held_switch.load();
+  const bool all_pass = since != 0 && steps.state().number > held_step.load() &&
+                        gate.wants_callback() && gate.callback_switches() == since;
+  if (!all_pass) return;
+  const InItsStead acts(*this);
+  move_and(batch);
+}
+
 void Session::Impl::moved_ahead() noexcept {
   try {
     if (!limits.waiting_since() || held_by(allocator.stats()) > limits.effective()) return;
@@ -404,6 +422,7 @@ Duration Session::Impl::on_tick() {
   // On a GPU memory moves while no op runs, of any thread. On a host threads are stopped instead.
   if (!on_host()) gate.expect_hold(capped.load() == nullptr && memory_pending());
   gate.refresh();
+  follow_held_steps();
   apply_waiting_limit(now);
   park_if_asked(now);
   follow_idleness(now);

@@ -153,6 +153,10 @@ struct Session::Impl final : public ClientHost {
   void take_grant(Bytes limit, Revision revision);
   /// On the mover's thread: something moved between safe points.
   void moved_ahead() noexcept;
+  /// On the mover's thread: runs what moves memory between safe points, where that may be.
+  void move_between_steps(const std::function<void()>& batch);
+  /// On the client's thread: notes since which step all ops pass the gate.
+  void follow_held_steps() noexcept;
   // doing nothing (session_idle.cpp)
   /// Shows neighbours that a guaranteed job does nothing, though it says nothing.
   void follow_rest(TimePoint now);
@@ -233,6 +237,11 @@ struct Session::Impl final : public ClientHost {
   std::atomic<bool> resting{false};                // parked because it was idle
   std::atomic<bool> op_came{false};                // since then
   std::atomic<const void*> in_its_stead{nullptr};  // the thread that acts for the one that trains
+
+  // Since when all ops pass the gate: those that began before its callback came on are over when
+  // the step is in which it did. Written by the client's thread.
+  std::atomic<std::uint64_t> held_switch{0};  // Gate::callback_switches then; 0: it is off
+  std::atomic<std::uint64_t> held_step{0};
 
   // The client thread's own.
   bool park_asked = false;                     // the coordinator wants all of it saved
@@ -319,12 +328,15 @@ class Session::Impl::Moving {
 class Session::Impl::InItsStead {
  public:
   explicit InItsStead(Impl& session) noexcept;
-  ~InItsStead() { session_.in_its_stead.store(nullptr); }
+  ~InItsStead() {
+    if (acts_) session_.in_its_stead.store(nullptr);
+  }
   InItsStead(const InItsStead&) = delete;
   InItsStead& operator=(const InItsStead&) = delete;
 
  private:
   Impl& session_;
+  bool acts_ = false;  // one thread at a time
 };
 
 /// Names the calling thread; constant while it lives.
@@ -336,7 +348,8 @@ class Session::Impl::InItsStead {
 inline Session::Impl::InItsStead::InItsStead(Impl& session) noexcept : session_(session) {
   if (session.on_host() || session.config.job_class != JobClass::kOpportunistic) return;
   session.gate.expect_hold(true);
-  session.in_its_stead.store(this_thread());
+  const void* nobody = nullptr;
+  acts_ = session.in_its_stead.compare_exchange_strong(nobody, this_thread());
 }
 
 /// Does something about the GIL in a scope, and undoes it whatever happens.

@@ -454,23 +454,62 @@ TEST_F(OfferedMemoryTest, P27_WhatOthersHoldForNothingGoesBeforeLiveMemoryMoves)
   Session& session = start();
   void* const block = session.allocator().allocate(8_MiB);
   int asked = 0;
-  session.on_pressure([&](Bytes needed) {
-    EXPECT_EQ(needed, 4_MiB);
+  session.before_moves([&] {
     ++asked;
     session.allocator().count_outside({});
-    return std::string();
   });
   session.allocator().count_outside(8_MiB);
-  (void)session.set_memory_limit(16_MiB);
-  EXPECT_EQ(asked, 0) << "it fits";
   EXPECT_TRUE(session.set_memory_limit(12_MiB).complete());
   EXPECT_EQ(asked, 1);
   EXPECT_TRUE(session.allocator().stats().moved_out.is_zero());
   // The twin: what they need they keep, and live memory moves.
-  session.on_pressure([&](Bytes) { return std::string(); });
+  session.before_moves([] {});
   session.allocator().count_outside(8_MiB);
   EXPECT_TRUE(session.set_memory_limit(12_MiB).complete());
   EXPECT_EQ(session.allocator().stats().moved_out, 4_MiB);
+  EXPECT_TRUE(session.allocator().deallocate(block));
+  session.shutdown();
+}
+
+// A step of the thread that trains, within which something happens.
+void step_with(Session& session, const std::function<void()>& work) {
+  session.range_begin(kStep);
+  work();
+  session.range_end(kStep);
+}
+
+TEST_F(OfferedMemoryTest, BetweenStepsMemoryMovesOnceAllOpsPassTheGate) {
+  Session& session = start();
+  session.pause();  // so that ops pass the gate, whatever else is so
+  auto* const block = static_cast<unsigned char*>(session.allocator().allocate(8_MiB));
+  std::memset(block, 7, (8_MiB).count());
+  (void)session.allocator().post_limit(2_MiB);
+  std::this_thread::sleep_for(milliseconds{1500});
+  EXPECT_EQ(session.allocator().stats().device, 8_MiB) << "an op may have begun without the gate";
+  (void)session.allocator().post_limit(64_MiB);  // so that the safe point has nothing to do
+  step_with(session, [] {});
+  (void)session.allocator().post_limit(2_MiB);
+  EXPECT_TRUE(eventually([&] { return session.allocator().stats().device <= 2_MiB; }));
+  EXPECT_GE(session.allocator().stats().moved_ahead, 6_MiB);
+  EXPECT_EQ(block[0], 7);
+  EXPECT_EQ(block[(8_MiB).count() - 1], 7);
+  EXPECT_TRUE(session.allocator().deallocate(block));
+  session.shutdown();
+}
+
+TEST_F(OfferedMemoryTest, OfAGuaranteedJobNothingMovesBetweenSteps) {
+  Session::offer_memory("made-up", &make_offered);
+  SessionConfig with = config();
+  with.device = "made-up";
+  with.job_class = JobClass::kGuaranteed;
+  Session& session = Session::start(with);
+  void* const block = session.allocator().allocate(8_MiB);
+  step_with(session, [] {});
+  (void)session.allocator().post_limit(2_MiB);
+  std::this_thread::sleep_for(milliseconds{1500});
+  EXPECT_EQ(session.allocator().stats().device, 8_MiB) << "its launches pass no gate";
+  step_with(session, [] {});
+  EXPECT_LE(session.allocator().stats().device, 2_MiB);
   EXPECT_TRUE(session.allocator().deallocate(block));
   session.shutdown();
 }
