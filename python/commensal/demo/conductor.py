@@ -220,8 +220,9 @@ class Conductor:
                     if event.what == "double":
                         self._view.say(f"{name}: doubles its batch, and needs more memory")
             if daemon is not None and jobs[OPPORTUNISTIC].running():
-                due = changes and jobs[OPPORTUNISTIC].steps_done() >= changes[0].at_step
-                if due and obeyed(newest, latest.get(OPPORTUNISTIC)):
+                while changes and jobs[OPPORTUNISTIC].steps_done() >= changes[0].at_step:
+                    if self._plan.on_gpu and not obeyed(newest, latest.get(OPPORTUNISTIC)):
+                        break  # its steps are short: the next limit would hide this one
                     newest = changes.pop(0)
                     self._set_limit(daemon, watch, newest)
             if (
@@ -281,7 +282,7 @@ class Conductor:
 
 
 def obeyed(change: LimitChange | None, seen: MemorySample | None) -> bool:
-    """Tell whether the job is within the newest limit: the next one would else hide it."""
+    """Tell whether the job is within the newest limit."""
     return change is None or seen is None or seen.device_bytes <= change.max_bytes
 
 
