@@ -17,7 +17,6 @@ Bytes current(const c10::CachingDeviceAllocator::StatArray& stat) {
 
 CapOnly::CapOnly(ForwardingAllocator::Base& allocator, CudaCalls& calls, const Options& options)
     : allocator_(allocator),
-      calls_(calls),
       options_(options),
       total_(calls.memory_info(options.device).second),
       own_fraction_(allocator.getMemoryFraction(static_cast<c10::DeviceIndex>(options.device))),

@@ -26,7 +26,7 @@ class CapOnly final : public LimitedMemory {
     /// given back, which might break a capture.
     bool (*capturing)() = nullptr;
   };
-  /// Both must live as long.
+  /// The allocator must live as long.
   CapOnly(ForwardingAllocator::Base& allocator, CudaCalls& calls, const Options& options);
 
   LimitTicket post_limit(Bytes limit) override;
@@ -45,7 +45,6 @@ class CapOnly final : public LimitedMemory {
   void bound(Bytes limit);
 
   ForwardingAllocator::Base& allocator_;
-  CudaCalls& calls_;
   const Options options_;
   const Bytes total_;
   std::atomic<std::uint64_t> limit_{UINT64_MAX};

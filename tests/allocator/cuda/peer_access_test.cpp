@@ -57,8 +57,8 @@ class PeerAccessTest : public ::testing::Test {
 };
 
 TEST_F(PeerAccessTest, WhatIsMappedIsOpenToAPeerOnceItIsLetIn) {
-  for (const std::uint64_t chunk : {0, 1, 4}) (void)mapped(Tier::kDevice, chunk);
-  for (const std::uint64_t chunk : {2, 3}) (void)mapped(Tier::kHost, chunk);
+  for (const std::uint64_t chunk : {0U, 1U, 4U}) (void)mapped(Tier::kDevice, chunk);
+  for (const std::uint64_t chunk : {2U, 3U}) (void)mapped(Tier::kHost, chunk);
   EXPECT_FALSE(open_to(kPeer, at(0)));
   if (machine().simulated()) machine().clear();
   source_->let_in(kPeer);
@@ -93,7 +93,7 @@ TEST_F(PeerAccessTest, WhatIsMappedLaterIsOpenToo) {
 
 TEST_F(PeerAccessTest, ARefusalIsUndoneAndSaysWhy) {
   COMMENSAL_NEEDS_SIMULATION();
-  for (const std::uint64_t chunk : {0, 2, 4}) (void)mapped(Tier::kDevice, chunk);
+  for (const std::uint64_t chunk : {0U, 2U, 4U}) (void)mapped(Tier::kDevice, chunk);
   machine().clear();
   machine().fail("cuMemSetAccess", 3);
   try {
@@ -104,12 +104,12 @@ TEST_F(PeerAccessTest, ARefusalIsUndoneAndSaysWhy) {
     EXPECT_THAT(error.what(), HasSubstr("CUDA_ERROR_UNKNOWN"));
   }
   (void)mapped(Tier::kDevice, 6);
-  for (const std::uint64_t chunk : {0, 2, 4, 6}) {
+  for (const std::uint64_t chunk : {0U, 2U, 4U, 6U}) {
     EXPECT_FALSE(open_to(kPeer, at(chunk))) << chunk;
     EXPECT_TRUE(open_to(0, at(chunk))) << chunk;
   }
   source_->let_in(kPeer);
-  for (const std::uint64_t chunk : {0, 2, 4, 6}) EXPECT_TRUE(open_to(kPeer, at(chunk))) << chunk;
+  for (const std::uint64_t chunk : {0U, 2U, 4U, 6U}) EXPECT_TRUE(open_to(kPeer, at(chunk))) << chunk;
 }
 
 TEST_F(PeerAccessTest, MappingForAPeerThatIsRefusedMapsNothing) {
