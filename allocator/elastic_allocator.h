@@ -185,10 +185,10 @@ class ElasticAllocator {
   /// Gives back chunks without live blocks (torch's `empty_cache`). Returns bytes.
   Bytes release_cached();
 
-  /// Keeps what lies at a range of addresses mapped as it is, because somebody outside relies on that
-  /// memory: a library that registered it with a network card, say. Until `may_move` of the same
-  /// range and reason no limit, tag or release touches its chunks. Call between ops. `why` is for
-  /// people.
+  /// Keeps what lies at a range of addresses mapped as it is, because somebody outside relies on
+  /// that memory: a library that registered it with a network card, say. Until `may_move` of the
+  /// same range and reason no limit, tag or release touches its chunks. Call between ops. `why` is
+  /// for people.
   /// @return bytes of whole chunks; zero: nothing of ours lies there, and `may_move` is not due.
   /// @throws SourceError if something cannot come back; then nothing is kept.
   Bytes keep_in_place(AddressRange range, std::string_view why,

@@ -16,6 +16,7 @@ from training import facts_of
 from world import COMMENSAL, World
 
 from commensal._activation import LIBRARIES
+from commensal.cli.status import describe_job
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "simulated_cuda"))
 
@@ -23,7 +24,7 @@ MIB = 1 << 20
 
 # What the jobs share: tensors with a content of their own, and what is told of memory.
 JOB = """
-import json, os, subprocess, sys, time, torch, commensal
+import json, os, sys, time, torch, commensal
 MIB = 1 << 20
 class Held:
     def __init__(self, mib, value):
@@ -53,6 +54,8 @@ def limit(size):
         done = not ticket.deferred_bytes or ticket.reason.startswith(stays)
         if done or time.monotonic() > patience:
             return ticket
+if not commensal.is_active():
+    commensal.init(idle_class=False)
 weight = torch.nn.Parameter(torch.zeros(16, device="cuda"))
 weight.grad = torch.zeros(16, device="cuda")
 optimizer = torch.optim.SGD([weight], lr=0.0)
@@ -72,16 +75,14 @@ def job(world: World) -> Run:
     if not list(LIBRARIES.glob("libcommensal_torch_cuda-*.so")):
         pytest.skip("commensal is installed for a PyTorch without CUDA")
 
-    def run(body: str, *options: str, **settings: object) -> dict[str, Any]:
+    def run(body: str, **environ: str) -> dict[str, Any]:
         try:
-            driver = simulated_cuda.environment({}, {"MEMORY": 1 << 30} | settings)
+            driver = simulated_cuda.environment({}, {"MEMORY": 1 << 30})
         except FileNotFoundError as reason:
             pytest.skip(str(reason))
         script = world.script(JOB + body + TELL)
-        done = world.commensal(
-            *("run", "--opportunistic", "--no-idle-class", *options, "--", sys.executable, script),
-            **driver,
-            COMMENSAL_CUDA_ALLOCATOR="elastic",
+        done = world.run(  # without a coordinator: limits are the job's own
+            [sys.executable, script], **driver, **environ, COMMENSAL_CUDA_ALLOCATOR="elastic"
         )
         assert "GPU memory is PyTorch's own" not in done.stderr
         return facts_of(done)
@@ -292,19 +293,12 @@ with torch.cuda.graph(graph, stream=stream):
     captured = torch.empty(6 * MIB, device="cuda")
     captured[: 4 * MIB].copy_(held[1].tensor)
 facts["before"] = memory("device", "delegated")
-kept = commensal.keep_resident(held[0].tensor, reason="RDMA")
-patience = time.monotonic() + 60
-while time.monotonic() < patience:  # until the coordinator has heard of it
-    command = [os.path.join(os.path.dirname(sys.executable), "commensal"), "status", "script"]
-    text = subprocess.run(command, capture_output=True, text=True).stdout
-    facts["status"] = [line for line in text.splitlines() if "not elastic" in line]
-    if facts["status"] and "kept" in facts["status"][0]:
-        break
-kept.release()
 ticket = limit("80MiB")
 facts["shrunk"] = memory("device", "host", "delegated")
 facts["complete"] = [ticket.deferred_bytes, ticket.reason]
-ticket = limit("40MiB")
+patience = time.monotonic() + 60
+while memory()["device"] and time.monotonic() < patience:
+    ticket = limit("40MiB")
 graph.replay()
 torch.cuda.synchronize()
 facts["replayed"] = torch.equal(captured[: 4 * MIB].cpu(), held[1].value)
@@ -334,9 +328,6 @@ facts["whole"] = [one.whole() for one in (*held, more)]
     )
     delegated = facts["before"]["delegated"]
     assert delegated >= 56
-    [status] = facts["status"]
-    assert "16 MiB kept: RDMA; " in status
-    assert f"{delegated} MiB of PyTorch's own allocator: graphs and pools" in status
     assert facts["shrunk"]["delegated"] == delegated
     assert facts["shrunk"]["device"] <= 80 - delegated
     assert facts["complete"] == [0, ""]
@@ -375,7 +366,7 @@ optimizer.step()
 facts["after the border"] = memory("device", "host")
 facts["moved"] = commensal.stats()["memory"]["moved_bytes_total"]
 """,
-        *("--memory-policy", "antman"),
+        COMMENSAL_MEMORY_POLICY="antman",
     )
     lowered, reason = facts["lowered"]
     assert lowered["device"] >= 64
@@ -490,7 +481,7 @@ while memory()["parked"] and time.monotonic() < patience:
 facts["back by a graph"] = memory()["device"] >= busy["device"]
 facts["whole again"] = [one.whole() for one in held]
 """,
-        *("--park-idle", "1s"),
+        COMMENSAL_PARK_IDLE="1s",
     )
     assert facts["rests"] == [True, True]
     assert facts["parked"]["device"] == 0
@@ -499,3 +490,17 @@ facts["whole again"] = [one.whole() for one in held]
     assert facts["back"] == [True, 0]
     assert facts["back by a graph"]
     assert facts["whole"] == facts["whole again"] == [True] * 4
+
+
+def test_status_tells_what_is_not_elastic() -> None:
+    memory = {
+        "device_bytes": 48 * MIB,
+        "kept_bytes": 16 * MIB,
+        "kept": [{"reason": "RDMA", "bytes": 16 * MIB}],
+        "delegated_bytes": 56 * MIB,
+    }
+    record = {"job": {"name": "job", "class": "opportunistic", "id": "1"}, "memory": memory}
+    [line] = [line for line in describe_job(record).splitlines() if "not elastic" in line]
+    assert "16 MiB kept: RDMA; 56 MiB of PyTorch's own allocator: graphs and pools" in line
+    plain = record | {"memory": {"device_bytes": MIB}}
+    assert "not elastic" not in describe_job(plain)

@@ -322,9 +322,9 @@ class Session::Impl::Moving {
   Impl& session_;
 };
 
-/// While it lives, memory of a GPU may move on the calling thread: ops of the job pass its gate, and
-/// wait there while that is closed or held. Not of a job that is guaranteed from the start: what it
-/// launches beside ops (graphs) passes no gate. On a host memory moves on any thread.
+/// While it lives, memory of a GPU may move on the calling thread: ops of the job pass its gate,
+/// and wait there while that is closed or held. Not of a job that is guaranteed from the start:
+/// what it launches beside ops (graphs) passes no gate. On a host memory moves on any thread.
 class Session::Impl::InItsStead {
  public:
   explicit InItsStead(Impl& session) noexcept;
