@@ -112,7 +112,7 @@ class FrameFaults : public ::testing::Test {
     /// Waits until the daemon has taken everything: it answers in order.
     void wait_until_heard() {
       const std::string marker = "no job has this id " + std::to_string(++asked_);
-      say(wire::encode(wire::SetRequest{marker, {}, {}, {}, {}, {}, {}, {}}));
+      say(wire::encode(wire::SetRequest{marker, {}, {}, {}, {}, {}, {}, {}, {}}));
       socket_.set(zmq::sockopt::rcvtimeo, 20000);
       zmq::message_t reply;
       while (socket_.recv(reply)) {
@@ -141,7 +141,7 @@ class FrameFaults : public ::testing::Test {
             wire::encode(wire::AskMemory{"o", pid, 0, 600 * kMiB}),
             wire::encode(wire::StatusRequest{""}),
             wire::encode(
-                wire::SetRequest{"nobody", wire::MemoryRange{0, 1}, {}, true, {}, {}, {}, {}})};
+                wire::SetRequest{"nobody", wire::MemoryRange{0, 1}, {}, true, {}, {}, {}, {}, {}})};
   }
 
   DaemonFolder folder_;
