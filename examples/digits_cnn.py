@@ -112,7 +112,7 @@ def read_digits(file: Path | None) -> tuple[Tensor, Tensor]:
     return rows[:, :-1].reshape(-1, 8, 8), rows[:, -1]
 
 
-def load(size: int, file: Path | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def load(size: int, file: Path | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return training images and labels, then test images and labels; uint8, `size` x `size`."""
     pixels, shown = read_digits(file)
     images = pixels.float().unsqueeze(1) / 16.0

@@ -18,8 +18,6 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, Protocol
 
-from commensal import _core
-
 __all__ = [
     "Gate",
     "follow_graphs",
@@ -77,6 +75,8 @@ def _gated(launch: Callable[..., Any], what: int, gate: Gate) -> Callable[..., A
 
 def show_graphs(cuda: Any) -> None:
     """Make `torch.cuda.CUDAGraph.replay` a sign of work; `cuda` is `torch.cuda`."""
+    from commensal import _core
+
     graph = getattr(cuda, "CUDAGraph", None)
     if graph is not None:
         graph.replay = _telling_first(_core.work_begins, graph.replay)
@@ -84,6 +84,7 @@ def show_graphs(cuda: Any) -> None:
 
 def show_regions() -> None:
     """Make a call of a region that Inductor compiled a sign of work, once that is imported."""
+    from commensal import _core
 
     def wrap(module: Any) -> None:
         region = getattr(module, "CompiledFxGraph", None)
@@ -95,6 +96,8 @@ def show_regions() -> None:
 
 def show_synchronisations(cuda: Any) -> None:
     """Make the ends of the host's waits for a GPU show on the job's page."""
+    from commensal import _core
+
     cuda.synchronize = _telling_then(_core.synchronised, cuda.synchronize)
     for name in ("Stream", "Event"):
         if (kind := getattr(cuda, name, None)) is not None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import commensal
 from commensal import _launches
 from commensal._launches import follow_graphs, follow_kernels, when_imported
 
@@ -113,7 +114,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     core = SimpleNamespace(
         work_begins=lambda: seen.append("work"), synchronised=lambda: seen.append("synchronised")
     )
-    monkeypatch.setattr(_launches, "_core", core)
+    monkeypatch.setattr(commensal, "_core", core, raising=False)
     return seen
 
 

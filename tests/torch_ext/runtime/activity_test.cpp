@@ -616,7 +616,7 @@ TEST_F(FoundRequestsTest, ARestMeanwhileHidesNoRequest) {
   recorder_.rest_begin();
   EXPECT_TRUE(wait_now().waits);
   serve(20);
-  EXPECT_EQ(page_.waits_total.load(), 39U);
+  EXPECT_EQ(page_.waits_total.load(), 38U) << "as many as without; the last one has not ended";
   recorder_.rest_begin();
   EXPECT_TRUE(wait_now().waits);
   EXPECT_EQ(wait_now().phase, GapPhase::kRequests) << "its silence tells by then";
