@@ -187,8 +187,8 @@ CLOSED = """
 LOCKING = [
     "cuMemCreate", "cuMemRelease", "cuMemMap", "cuMemUnmap", "cuMemSetAccess",
     "cuMemAddressReserve", "cuMemAlloc", "cuMemFree", "cuMemHostAlloc", "cuMemFreeHost",
-    "cuMemHostRegister", "cuMemHostUnregister", "cuModuleLoadData", "cudaMalloc", "cudaFree", "cudaHostAlloc",
-    "cudaFreeHost", "cudaHostRegister", "cuLibraryLoadData",
+    "cuMemHostRegister", "cuMemHostUnregister", "cuModuleLoadData", "cuLibraryLoadData",
+    "cudaMalloc", "cudaFree", "cudaHostAlloc", "cudaFreeHost", "cudaHostRegister",
 ]
 torch.ones(4, device="cuda")
 at_start = {name: calls(name) for name in LOCKING}

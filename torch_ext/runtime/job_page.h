@@ -101,9 +101,9 @@ class ActivityRecorder {
   /// host works, or waits for something else. As boundaries, many in a row are looked at now and
   /// then. While requests are looked for: nothing.
   void synchronised() noexcept;
-  /// Nothing was seen of the job for seconds, and it uses no processor time: it sits at a prompt, or
-  /// hangs. A wait until the next sign of work, of which nothing is noted. Nothing where it waits
-  /// already, or where its waits show in silence.
+  /// Nothing was seen of the job for seconds, and it uses no processor time: it sits at a prompt,
+  /// or hangs. A wait until the next sign of work, of which nothing is noted. Nothing where it
+  /// waits already, or where its waits show in silence.
   void rest_begin() noexcept;
   /// It uses processor time again, without a sign of work: busy, as far as can be told.
   void rest_end() noexcept;

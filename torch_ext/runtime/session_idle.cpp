@@ -36,8 +36,8 @@ void Session::Impl::follow_rest(TimePoint now) {
     if (job_class != JobClass::kGuaranteed || role.load() == MemberRole::kHelper) return;
   }
   SignsOfWork signs;
-  signs.counted = steps.state().number + page.waits_total.load(kRelaxed) +
-                  page.last_touch_ns.load(kRelaxed);
+  signs.counted =
+      steps.state().number + page.waits_total.load(kRelaxed) + page.last_touch_ns.load(kRelaxed);
   signs.cpu = cpu_time(CLOCK_PROCESS_CPUTIME_ID) - cpu_time(CLOCK_THREAD_CPUTIME_ID);
   if (now - rest_watch.look(signs, now) >= kRests) {
     activity.rest_begin();

@@ -109,7 +109,8 @@ TEST_F(PeerAccessTest, ARefusalIsUndoneAndSaysWhy) {
     EXPECT_TRUE(open_to(0, at(chunk))) << chunk;
   }
   source_->let_in(kPeer);
-  for (const std::uint64_t chunk : {0U, 2U, 4U, 6U}) EXPECT_TRUE(open_to(kPeer, at(chunk))) << chunk;
+  for (const std::uint64_t chunk : {0U, 2U, 4U, 6U})
+    EXPECT_TRUE(open_to(kPeer, at(chunk))) << chunk;
 }
 
 TEST_F(PeerAccessTest, MappingForAPeerThatIsRefusedMapsNothing) {
