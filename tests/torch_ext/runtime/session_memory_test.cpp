@@ -367,6 +367,7 @@ TEST_F(OfferedMemoryTest, MovesWithThePythonLockHeldWhoeverAsks) {
   Session::offer_memory("watched", &make_watched);
   SessionConfig with = config();
   with.device = "watched";
+  with.background_rate.reset();  // nobody but who asks here
   Session& session = Session::start(with);
   session.on_move(&take_lock, &give_lock);
   const TagId tag = session.open_tag("weights", {});
