@@ -135,7 +135,7 @@ void Session::Impl::move_between_steps(const std::function<void()>& batch) {
                         gate.wants_callback() && gate.callback_switches() == since;
   if (!all_pass) return;
   const InItsStead acts(*this);
-  move_and(batch);
+  move_and([&batch] { batch(); });
 }
 
 void Session::Impl::moved_ahead() noexcept {
