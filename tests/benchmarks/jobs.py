@@ -81,7 +81,7 @@ def digits_cnn() -> Step:
     """The demo's guaranteed job, whose storage is fast here: it never waits."""
     images, labels, _, _ = load(PICTURE)
     model = make_model(PICTURE)
-    source = batches(StoredDigits(images, labels, 0.0, SEED), 32, SEED)
+    source = batches(StoredDigits(images, labels, 0.0, SEED, torch.device("cpu")), 32, SEED)
     return picture_job(model, torch.optim.Adam(model.parameters(), lr=1e-3), source)
 
 

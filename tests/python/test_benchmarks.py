@@ -139,6 +139,14 @@ def test_the_jobs_have_the_shapes_that_they_are_named_after(traces: Any) -> None
     assert parameters(jobs.start("resnet18")) == 11_689_512 - 990 * 513
 
 
+@pytest.mark.parametrize("name", ["digits_cnn", "char_transformer", "mlp_tiny"])
+def test_a_job_takes_a_step(traces: Any, name: str) -> None:
+    del traces  # it makes the folder importable
+    import jobs
+
+    assert 0 < jobs.start(name)() < 10
+
+
 @pytest.mark.slow
 def test_a_job_with_workers_is_the_same_under_commensal(world: World, tmp_path: Path) -> None:
     told = []
