@@ -281,6 +281,10 @@ TEST(GateTest, AResumeWakesWaitingOpsAtOnce) {
 /// The gate in simulated time: sleeping moves the clock.
 class SimulatedGateTest : public ::testing::Test {
  protected:
+  SimulatedGateTest() {
+    g_add.forget();  // what ops of other tests took says nothing here
+    g_mm.forget();
+  }
   void run_op(OpDuration& op, Duration length) {
     if (!gate_.try_enter_op(op)) gate_.wait_op(op);
     started_ = clock_.now();
