@@ -15,7 +15,6 @@ from world import World
 from commensal import _cuda
 from commensal._activation import LIBRARIES
 
-
 SCRIPT = """
 import ctypes, glob, json, os, torch
 block = torch.ones(1000).cuda()

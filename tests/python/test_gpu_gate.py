@@ -217,6 +217,7 @@ tell(while_closed=while_closed, loads=calls("cuModuleLoadData") - at_start["cuMo
      at_start=at_start)
 """
 
+
 @pytest.mark.parametrize(("allocate", "held"), [("by_ops", True), ("past_ops", False)])
 def test_c14_a_closed_gate_keeps_allocations_from_the_driver(
     machine: Machine, allocate: str, *, held: bool
