@@ -116,11 +116,12 @@ def gaps_entered():
     return gate()["hand_overs_total"]
 wait_until("the usual gap is known", lambda: gaps_entered() >= 3)
 def held():
-    waits = [entry["reason"] for entry in gate()["closed_by"]]
-    return any("does not fit" in why or "longer than the usual gap" in why for why in waits)
-seen = threading.Event()
+    waits = {entry["reason"]: entry["seconds"] for entry in gate()["closed_by"]}
+    return sum(waits[why] for why in waits
+               if "does not fit" in why or "longer than the usual gap" in why)
+seen, before = threading.Event(), held()
 def look():
-    wait_until("a copy waits for its length", held)
+    wait_until("a copy waits for its length", lambda: held() > before)
     seen.set()
     open(sys.argv[1] + "/seen", "w").close()
 watch = threading.Thread(target=look)
