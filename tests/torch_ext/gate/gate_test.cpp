@@ -328,7 +328,7 @@ TEST_F(SimulatedGateTest, C3_AnElevenMsOpNeverStartsInAFiveMsGap) {
 }
 
 TEST_F(SimulatedGateTest, C3_WithoutALengthToGoByItStarts) {
-  static OpDuration never_seen;
+  OpDuration never_seen;
   device_.gap(clock_.now() - milliseconds{1}, clock_.now() + milliseconds{4});
   EXPECT_TRUE(gate_.try_enter_op(never_seen)) << "and runs into the burst for 7 of its 11 ms";
   clock_.advance(milliseconds{11});
