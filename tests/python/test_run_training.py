@@ -341,7 +341,7 @@ def train():
         assert sum(float(row.sum()) for row in rows) == 64 * 28.0
     intact = all(bool((tensor == 1).all()) for tensor in ballast)
     line = json.dumps({"intact": intact} | {k: stats[k] for k in ("job", "gate", "memory")})
-    os.write(1, (line + "\n").encode())  # at once: both ranks write into one pipe
+    os.write(1, (line + "\\n").encode())  # at once: both ranks write into one pipe
     dist.barrier()
     dist.destroy_process_group()
 """
@@ -388,7 +388,8 @@ def test_ranks_are_managed_members_of_one_job(world: World, launcher: str, job_c
     )
     roles = sorted([(parent, 0), ("rank", 0), ("rank", 1)])
     wait_until("starts a coordinator", Coordinator("default", world.runtime_dir).listens)
-    wait_until("two ranks", lambda: _roles(world, "pair") == roles)
+    wait_until("two ranks", lambda: job.poll() is not None or _roles(world, "pair") == roles)
+    assert job.poll() is None, job.communicate()[1]
     wait_until("they train", lambda: _reporting(world, "pair"))
     changed = world.commensal("set", "pair", "--memory", "0:96MiB")
     assert changed.returncode == 0, changed.stderr
