@@ -8,17 +8,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
+from simulated_gpus import simulated_gpus
 from training import facts_of
 from world import COMMENSAL, World
 
-from commensal._activation import LIBRARIES
 from commensal.cli.status import describe_job
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "simulated_cuda"))
 
 MIB = 1 << 20
 
@@ -70,19 +67,12 @@ Run = Callable[..., dict[str, Any]]
 @pytest.fixture
 def job(world: World) -> Run:
     """Runs a job on a simulated GPU of 1 GiB and returns its facts."""
-    import run as simulated_cuda
-
-    if not list(LIBRARIES.glob("libcommensal_torch_cuda-*.so")):
-        pytest.skip("commensal is installed for a PyTorch without CUDA")
+    driver = simulated_gpus(MEMORY=1 << 30)
 
     def run(body: str, **environ: str) -> dict[str, Any]:
-        try:
-            driver = simulated_cuda.environment({}, {"MEMORY": 1 << 30})
-        except FileNotFoundError as reason:
-            pytest.skip(str(reason))
         script = world.script(JOB + body + TELL)
         done = world.run(  # without a coordinator: limits are the job's own
-            [sys.executable, script], **driver, **environ, COMMENSAL_CUDA_ALLOCATOR="elastic"
+            [sys.executable, script], **driver, **environ
         )
         assert "GPU memory is PyTorch's own" not in done.stderr
         return facts_of(done)
@@ -415,14 +405,7 @@ dist.destroy_process_group()
 
 
 def test_nothing_moves_while_a_collective_is_outstanding(world: World) -> None:
-    import run as simulated_cuda
-
-    if not list(LIBRARIES.glob("libcommensal_torch_cuda-*.so")):
-        pytest.skip("commensal is installed for a PyTorch without CUDA")
-    try:
-        driver = simulated_cuda.environment({}, {"MEMORY": 1 << 30})
-    except FileNotFoundError as reason:
-        pytest.skip(str(reason))
+    driver = simulated_gpus(MEMORY=1 << 30)
     script = world.script(JOB + RANKS + TELL)
     ranks = [
         world.start(
@@ -431,7 +414,6 @@ def test_nothing_moves_while_a_collective_is_outstanding(world: World) -> None:
                 *("--name", f"rank{rank}", "--", sys.executable, script, str(world.folder)),
             ],
             **driver,
-            COMMENSAL_CUDA_ALLOCATOR="elastic",
             RANK=str(rank),
             WORLD_SIZE="2",
         )

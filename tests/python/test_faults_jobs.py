@@ -19,6 +19,8 @@ import pytest
 from training import TELL, TRAIN, facts_of
 from world import COMMENSAL, DEADLINE, World, read_line, wait_until
 
+from commensal._coordinator import Coordinator
+
 STEPS = "20"
 MIB = 1 << 20
 
@@ -78,9 +80,7 @@ def run_job(world: World, name: str, *options: str) -> subprocess.Popen[str]:
 
 
 def live_job(world: World, name: str) -> dict[str, Any] | None:
-    done = world.commensal("status", "--json")
-    assert done.returncode == 0, done.stderr
-    jobs: list[dict[str, Any]] = json.loads(done.stdout)["jobs"]
+    jobs: list[dict[str, Any]] = Coordinator("default", world.runtime_dir).status()["jobs"]
     return next((job for job in jobs if job["job"]["name"] == name and not job["ended"]), None)
 
 

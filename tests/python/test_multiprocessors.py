@@ -6,16 +6,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
+from simulated_gpus import simulated_gpus
 from world import COMMENSAL, World, wait_until
 
-from commensal._activation import LIBRARIES
 from commensal._environment import check_sm_share
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "simulated_cuda"))
 
 # Trains until it is told to stop. What `step` returns: launches of kernels by the number of
 # multiprocessors of their stream, 0 for all of them.
@@ -51,7 +48,9 @@ TRAIN = (
     + """
 seen = []
 graphs = 0
-while not os.path.exists(sys.argv[1]):
+ended = False
+while not ended:
+    ended = os.path.exists(sys.argv[1])  # the last step is one after that
     time.sleep(0.01)
     launched = sorted(step())
     if launched not in seen[-1:]:
@@ -94,17 +93,8 @@ print(json.dumps({"by_stream": between - before, "by_context": launches()[32] - 
 
 
 @pytest.fixture
-def driver(world: World) -> dict[str, str]:
-    import run as simulated_cuda
-
-    if not list(LIBRARIES.glob("libcommensal_torch_cuda-*.so")):
-        pytest.skip("commensal is installed for a PyTorch without CUDA")
-    try:
-        environ = simulated_cuda.environment({}, {"MEMORY": 1 << 29})
-    except FileNotFoundError as reason:
-        pytest.skip(str(reason))
-    del world
-    return environ | {"COMMENSAL_CUDA_ALLOCATOR": "elastic"}
+def driver() -> dict[str, str]:
+    return simulated_gpus(MEMORY=1 << 29)
 
 
 def facts(process: subprocess.Popen[str]) -> dict[str, Any]:

@@ -16,16 +16,14 @@ import pytest
 from training import TELL, TRAIN, facts_of
 from world import COMMENSAL, DEADLINE, World, read_line, wait_until
 
+from commensal._coordinator import Coordinator
 from commensal.cli._launch import may_renice
 
 STEPS = "40"
 
 
 def status(world: World) -> dict[str, Any]:
-    done = world.commensal("status", "--json")
-    assert done.returncode == 0, done.stderr
-    reply: dict[str, Any] = json.loads(done.stdout)
-    return reply
+    return Coordinator("default", world.runtime_dir).status()
 
 
 def job_named(world: World, name: str) -> dict[str, Any] | None:
@@ -133,7 +131,7 @@ def test_two_jobs_are_seen_changed_paused_and_resumed(world: World) -> None:
     second = start_job(world, "second", "--opportunistic", "--memory", "512MiB")
     wait_until("both report", lambda: _reporting(world, "first", "second"))
 
-    reply = status(world)
+    reply = json.loads(world.commensal("status", "--json").stdout)
     classes = {job["job"]["name"]: job["job"]["class"] for job in reply["jobs"]}
     assert classes == {"first": "guaranteed", "second": "opportunistic"}
     assert reply["schema"] == 1
@@ -343,7 +341,7 @@ def train():
         assert sum(float(row.sum()) for row in rows) == 64 * 28.0
     intact = all(bool((tensor == 1).all()) for tensor in ballast)
     line = json.dumps({"intact": intact} | {k: stats[k] for k in ("job", "gate", "memory")})
-    os.write(1, (line + "\n").encode())  # at once: both ranks write into one pipe
+    os.write(1, (line + "\\n").encode())  # at once: both ranks write into one pipe
     dist.barrier()
     dist.destroy_process_group()
 """
@@ -389,8 +387,9 @@ def test_ranks_are_managed_members_of_one_job(world: World, launcher: str, job_c
         GLOO_SOCKET_IFNAME="lo",
     )
     roles = sorted([(parent, 0), ("rank", 0), ("rank", 1)])
-    wait_until("starts a coordinator", world.daemons)
-    wait_until("two ranks", lambda: _roles(world, "pair") == roles)
+    wait_until("starts a coordinator", Coordinator("default", world.runtime_dir).listens)
+    wait_until("two ranks", lambda: job.poll() is not None or _roles(world, "pair") == roles)
+    assert job.poll() is None, job.communicate()[1]
     wait_until("they train", lambda: _reporting(world, "pair"))
     changed = world.commensal("set", "pair", "--memory", "0:96MiB")
     assert changed.returncode == 0, changed.stderr

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import NoReturn
 
 ROOT = Path(__file__).resolve().parents[2]
-DRIVER = "libcuda.so.1"
 RUNTIME = "libsimulated_cudart.so"
 
 

@@ -131,7 +131,6 @@ std::size_t PeerObserver::PeerList::count() const noexcept {
 DeviceObservation PeerObserver::observe(TimePoint now) const noexcept {
   DeviceObservation seen;
   seen.now = now;
-  seen.share_max = share_max_.load(kRelaxed);
   seen.paused = paused_.load(kRelaxed);
   const wire::DevicePage* page = device_.load(std::memory_order_acquire);
   if (page != nullptr) observe_page(*page, seen);

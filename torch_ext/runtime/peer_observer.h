@@ -65,8 +65,6 @@ class PeerObserver final : public DeviceObserver {
   [[nodiscard]] std::size_t ranks() const noexcept { return ranks_.count(); }
   /// What a message said, besides the page.
   void set_paused(bool paused) noexcept { paused_.store(paused, std::memory_order_relaxed); }
-  /// Share that the coordinator's messages allow at most; 1: no bound.
-  void set_share_max(double share) noexcept { share_max_.store(share, std::memory_order_relaxed); }
 
  private:
   /// Pages that are read without a lock while one thread adds and removes.
@@ -106,7 +104,6 @@ class PeerObserver final : public DeviceObserver {
   PeerList guaranteed_;
   PeerList ranks_;
   std::atomic<bool> paused_{false};
-  std::atomic<double> share_max_{1.0};
   std::unique_ptr<Pages> pages_;
 };
 

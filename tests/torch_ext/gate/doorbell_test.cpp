@@ -6,10 +6,12 @@
 
 #include <atomic>
 #include <chrono>
+#include <optional>
 #include <thread>
 
 #include "coordinator/wire/handover.h"
 #include "coordinator/wire/pages.h"
+#include "tests/torch_ext/sleeping_thread.h"
 
 namespace commensal {
 namespace {
@@ -20,31 +22,25 @@ constexpr Duration kForLong = std::chrono::hours{1};
 class DoorbellTest : public ::testing::Test {
  protected:
   ~DoorbellTest() override {
+    if (!thread_) return;
     generation_.fetch_add(1);
-    while (thread_.joinable() && !awake_.load()) {  // whatever went wrong: it ends
+    while (!thread_->awake()) {  // whatever went wrong: it ends
       ring_own();
       std::this_thread::yield();
     }
-    if (thread_.joinable()) thread_.join();
+    thread_->join();
   }
   void sleep(Duration time = kForLong) {
     const std::uint32_t generation = generation_.load();
     const Doorbell bell{&reader_.as<wire::JobPage>()->activity,
                         static_cast<std::uint32_t>(word_.load())};
-    thread_ = std::thread([this, generation, bell, time] {
-      sleep_until_rung(generation_, generation, bell, time);
-      awake_.store(true);
-    });
+    thread_.emplace(
+        [this, generation, bell, time] { sleep_until_rung(generation_, generation, bell, time); });
   }
-  [[nodiscard]] bool wakes() const {
-    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds{20};
-    while (!awake_.load() && std::chrono::steady_clock::now() < until) std::this_thread::yield();
-    return awake_.load();
-  }
+  [[nodiscard]] bool wakes() const { return thread_->wakes_within(std::chrono::seconds{20}); }
   /// Whether it sleeps on for as long as it was watched.
   [[nodiscard]] bool sleeps_on() const {
-    std::this_thread::sleep_for(std::chrono::milliseconds{20});
-    return !awake_.load();
+    return !thread_->wakes_within(std::chrono::milliseconds{20});
   }
   void ring_own() { ring(*reinterpret_cast<std::atomic<std::uint64_t>*>(&generation_)); }
 
@@ -53,8 +49,7 @@ class DoorbellTest : public ::testing::Test {
   wire::MappedPage reader_{fd_.get(), wire::kPageSize, false};
   wire::Word& word_ = writer_.as<wire::JobPage>()->activity;
   alignas(8) std::atomic<std::uint32_t> generation_{0};
-  std::atomic<bool> awake_{false};
-  std::thread thread_;
+  std::optional<testing::SleepingThread> thread_;
 };
 
 TEST_F(DoorbellTest, WhoSleepsAtAPageIsWokenThroughAnotherMapping) {

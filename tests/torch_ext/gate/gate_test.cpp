@@ -281,6 +281,10 @@ TEST(GateTest, AResumeWakesWaitingOpsAtOnce) {
 /// The gate in simulated time: sleeping moves the clock.
 class SimulatedGateTest : public ::testing::Test {
  protected:
+  SimulatedGateTest() {
+    g_add.forget();  // what ops of other tests took says nothing here
+    g_mm.forget();
+  }
   void run_op(OpDuration& op, Duration length) {
     if (!gate_.try_enter_op(op)) gate_.wait_op(op);
     started_ = clock_.now();
@@ -324,7 +328,7 @@ TEST_F(SimulatedGateTest, C3_AnElevenMsOpNeverStartsInAFiveMsGap) {
 }
 
 TEST_F(SimulatedGateTest, C3_WithoutALengthToGoByItStarts) {
-  static OpDuration never_seen;
+  OpDuration never_seen;
   device_.gap(clock_.now() - milliseconds{1}, clock_.now() + milliseconds{4});
   EXPECT_TRUE(gate_.try_enter_op(never_seen)) << "and runs into the burst for 7 of its 11 ms";
   clock_.advance(milliseconds{11});

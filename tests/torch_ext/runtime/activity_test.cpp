@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tests/torch_ext/fake_clock.h"
+#include "tests/torch_ext/sleeping_thread.h"
 #include "torch_ext/gate/doorbell.h"
 #include "torch_ext/runtime/job_page.h"
 
@@ -20,6 +21,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::FakeClock;
+using testing::SleepingThread;
 using wire::Activity;
 using wire::GapPhase;
 
@@ -125,21 +127,15 @@ TEST_F(ActivityTest, AFetchIsAWait) {
   EXPECT_EQ(page_.last_touch_ns.load(), to_page_time(clock_.now()));
 }
 
-/// Whether somebody who sleeps at a page's activity, as it is, is woken by something.
-bool wakes_a_sleeper(wire::JobPage& page, const std::function<void()>& something) {
+/// Whether somebody who sleeps at a page's activity, as it is, is woken by something in that time.
+bool wakes_a_sleeper(wire::JobPage& page, milliseconds patience,
+                     const std::function<void()>& something) {
   const Doorbell bell{&page.activity, static_cast<std::uint32_t>(page.activity.load())};
   const std::atomic<std::uint32_t> generation{0};
-  std::atomic<bool> awake{false};
-  std::thread sleeper([&] {
-    sleep_until_rung(generation, 0, bell, std::chrono::hours{1});
-    awake.store(true);
-  });
-  std::this_thread::sleep_for(milliseconds{20});
+  SleepingThread sleeper([&] { sleep_until_rung(generation, 0, bell, std::chrono::hours{1}); });
   something();
-  // Long enough for a wake-up; if it is slower than that, a ring counts as none.
-  for (int i = 0; i < 200 && !awake.load(); ++i) std::this_thread::sleep_for(milliseconds{1});
-  const bool woken = awake.load();
-  while (!awake.load()) {
+  const bool woken = sleeper.wakes_within(patience);
+  while (!sleeper.awake()) {
     ring(page.activity);
     std::this_thread::sleep_for(milliseconds{1});
   }
@@ -149,17 +145,19 @@ bool wakes_a_sleeper(wire::JobPage& page, const std::function<void()>& something
 
 TEST_F(ActivityTest, AWaitRingsForThoseWhoSleepAtThePage) {
   recorder_.worked();
-  EXPECT_TRUE(wakes_a_sleeper(page_, [&] { recorder_.wait_begin(); })) << "nothing known of waits";
+  constexpr milliseconds kLong{20'000};
+  EXPECT_TRUE(wakes_a_sleeper(page_, kLong, [&] { recorder_.wait_begin(); }))
+      << "nothing known of waits";
   recorder_.wait_end();
   for (int i = 0; i < 20; ++i) wait(milliseconds{30});
-  EXPECT_TRUE(wakes_a_sleeper(page_, [&] { recorder_.wait_begin(); }));
+  EXPECT_TRUE(wakes_a_sleeper(page_, kLong, [&] { recorder_.wait_begin(); }));
   recorder_.wait_end();
-  EXPECT_TRUE(wakes_a_sleeper(page_, [&] { (void)recorder_.request_end(); })) << "any phase";
+  EXPECT_TRUE(wakes_a_sleeper(page_, kLong, [&] { (void)recorder_.request_end(); })) << "any phase";
 }
 
 TEST_F(ActivityTest, AWaitThatIsUsuallyTooShortForAGapDoesNotRing) {
   for (int i = 0; i < 20; ++i) wait(std::chrono::microseconds{300});
-  EXPECT_FALSE(wakes_a_sleeper(page_, [&] { recorder_.wait_begin(); }));
+  EXPECT_FALSE(wakes_a_sleeper(page_, milliseconds{200}, [&] { recorder_.wait_begin(); }));
   EXPECT_EQ(activity(), Activity::kWaiting) << "it is told all the same";
 }
 

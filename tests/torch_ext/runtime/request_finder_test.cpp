@@ -125,9 +125,9 @@ TEST(ThreadUse, TheKernelTellsRunningFromWaiting) {
   };
   const ThreadUse first = read_thread_use();
   std::this_thread::sleep_for(milliseconds{50});
+  const auto begin = std::chrono::steady_clock::now();
   const ThreadUse slept = read_thread_use();
   EXPECT_LT(slept.ran - first.ran, milliseconds{40});
-  const auto begin = std::chrono::steady_clock::now();
   spin(milliseconds{50});
   const ThreadUse after = read_thread_use();
   const Duration passed = std::chrono::steady_clock::now() - begin;

@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstring>
+#include <ctime>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -172,7 +174,10 @@ TEST_F(SessionIdleTest, WhatOthersTookMeanwhileIsAskedForAndTheOpDoesNotWaitForI
   less.revision = 3;
   less.limit_bytes = (64_MiB).count();
   coordinator.send(less);
-  EXPECT_TRUE(eventually([&] { return session.allocator().stats().device >= 24_MiB; }));
+  EXPECT_TRUE(eventually([&] {
+    op(session);  // or it may be parked again by then
+    return session.allocator().stats().device >= 24_MiB;
+  }));
   session.allocator().deallocate(block);
 }
 
@@ -195,12 +200,21 @@ TEST_F(SessionIdleTest, ABusyJobIsNotParked) {
   Session& session = Session::start(parking(config()));
   void* const block = session.allocator().allocate(4_MiB);
   // Three such times of work that the allocator sees nothing of.
-  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds{3};
-  while (std::chrono::steady_clock::now() < until) {
-    std::memset(block, 1, (4_MiB).count());
+  bool starved = false;
+  for (int part = 0; part < 6; ++part) {
+    const auto began = std::chrono::steady_clock::now();
+    const std::clock_t used = std::clock();
+    while (std::chrono::steady_clock::now() < began + std::chrono::milliseconds{500}) {
+      std::memset(block, 1, (4_MiB).count());
+    }
+    const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - began;
+    const double ran = static_cast<double>(std::clock() - used) / CLOCKS_PER_SEC;
+    starved = starved || ran < passed.count() / 5;
   }
-  EXPECT_EQ(session.allocator().stats().moves, 0U);
+  const std::uint64_t moves = session.allocator().stats().moves;
   session.allocator().deallocate(block);
+  if (starved) GTEST_SKIP() << "other processes left it less than a fifth of a core";
+  EXPECT_EQ(moves, 0U);
 }
 
 TEST_F(SessionIdleTest, AnEndedSessionHoldsNoOpUp) {
