@@ -164,7 +164,7 @@ build_memory() {
   fi
   build_allocator &&
     compile "$work/memory" "${flags[@]}" -- \
-      "$root"/tests/allocator/cuda/{cuda_machine,cuda_contract_test,cuda_memory_source_test,cuda_faults_test,elastic_on_cuda_test}.cpp &&
+      "$root"/tests/allocator/cuda/{cuda_machine,cuda_contract_test,cuda_memory_source_test,cuda_faults_test,elastic_on_cuda_test,peer_access_test}.cpp &&
     "$compiler" -o "$work/commensal-gpu-memory" "$work"/memory/*.o "$work"/allocator/*.o \
       "${libraries[@]}" -lgmock_main -lgmock -lgtest -ldl -lpthread
 }
@@ -189,7 +189,7 @@ stage_adaptor() {
   COMMENSAL_TEST_ON_GPU=$card SIMULATED_CUDA_LIBRARY_DIR="$simulated" \
     COMMENSAL_TEST_CUDA_LIBRARY_DIR="$work" "$PYTHON" -m pytest -q \
     -p no:cacheprovider --rootdir "$root" --junit-xml="$OUT/adaptor.xml" \
-    "$root"/tests/python/test_cuda_{allocator,elastic}.py
+    "$root"/tests/python/test_cuda_{allocator,elastic,public}.py
 }
 
 stage_memory() {
