@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
-GPU = Path(__file__).resolve().parents[1] / "gpu"
-sys.path.insert(0, str(GPU / "stages"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "gpu" / "stages"))
 from stage_report import StageReport, spread
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def told(out: Path) -> dict[str, Any]:
@@ -108,7 +109,7 @@ def test_a_spread_of_one_sample_is_that_sample() -> None:
 def test_every_suite_for_a_gpu_is_in_a_stage() -> None:
     """What CMake gives the label `gpu` is compiled by `stages.sh`, which does not know CMake."""
     ctest = shutil.which("ctest")
-    built = list((GPU.parents[1] / "build").glob("*/tests/allocator/peer_access_test"))
+    built = list((ROOT / "build").glob("*/tests/allocator/peer_access_test"))
     if ctest is None or not built:
         pytest.skip("no ctest, or no build folder with the suites")
     build = max(built, key=lambda suite: suite.stat().st_mtime).parents[2]
@@ -120,6 +121,6 @@ def test_every_suite_for_a_gpu_is_in_a_stage() -> None:
         timeout=120,
     )
     suites = {Path(test["command"][0]).name for test in json.loads(told.stdout)["tests"]}
-    staged = set(re.findall(r"\b\w+_test\b", (GPU / "stages.sh").read_text()))
+    staged = set(re.findall(r"\b\w+_test\b", (ROOT / "tests" / "gpu" / "stages.sh").read_text()))
     assert "peer_access_test" in suites
     assert suites <= staged

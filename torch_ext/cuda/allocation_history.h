@@ -21,8 +21,8 @@ namespace commensal {
 /// The history of one device's own blocks, in PyTorch's format (`_record_memory_history`).
 /// While nothing is recorded and nobody listens, a note costs one load.
 /// Trackers are told of blocks, not of segments: who follows these registers their memory, which is
-/// to stay movable. Thread safety: all. Trackers are called with the lock of this object held, as PyTorch's are with
-/// its allocator's: they take no GIL and call no allocator.
+/// to stay movable. Thread safety: all. Trackers are called with the lock of this object held, as
+/// PyTorch's are with its allocator's: they take no GIL and call no allocator.
 class AllocationHistory {
  public:
   using Entry = c10::CachingDeviceAllocator::TraceEntry;

@@ -255,7 +255,8 @@ void* ElasticCudaAllocator::serve(Device& device, Bytes size, cudaStream_t strea
   return block;
 }
 
-// Before the block: the chunks that it may lie on. Both came from here, so they have one call stack.
+// Before the block: the chunks that it may lie on. Both came from here, so they have one call
+// stack.
 void ElasticCudaAllocator::note_birth(Device& device, const void* block, Bytes size,
                                       cudaStream_t stream) {
   const AllocationHistory::Context context = device.history.gather(AllocationHistory::Entry::ALLOC);
@@ -270,8 +271,7 @@ void ElasticCudaAllocator::note_segments(Device& device,
   if (!device.history.recording() || device.memory.layout() == device.layout_told.load()) return;
   const MutexLock lock(device.ranges_mutex);
   const std::uint64_t layout = device.memory.layout();  // what comes after it is told the next time
-  for (const MappedRanges::Change& change :
-       device.ranges.update(device.memory.memory_map(false))) {
+  for (const MappedRanges::Change& change : device.ranges.update(device.memory.memory_map(false))) {
     device.history.note(change.mapped ? Entry::SEGMENT_MAP : Entry::SEGMENT_UNMAP, change.address,
                         change.size.count(), pointer(change.stream),
                         change.mapped ? context : nullptr);
@@ -411,8 +411,8 @@ ElasticCudaAllocator::CheckpointDelta ElasticCudaAllocator::setCheckpointPoolSta
 
 // --- when memory is short ------------------------------------------------------------------
 
-// Returns a block of a pool that the program lends (`use_on_oom`) and that has room, as PyTorch's own
-// does before it fails; null: there is none.
+// Returns a block of a pool that the program lends (`use_on_oom`) and that has room, as PyTorch's
+// own does before it fails; null: there is none.
 void* ElasticCudaAllocator::borrow(const Device& device, Bytes size, cudaStream_t stream) {
   const auto index = static_cast<c10::DeviceIndex>(device.index);
   const MutexLock lock(lending_);

@@ -13,7 +13,8 @@ void MappedRanges::append_missing(const Chunks& from, const Chunks& other, bool 
   for (const auto& [address, chunk] : from) {
     const auto same = other.find(address);
     if (same != other.end() && same->second == chunk) continue;
-    if (segment == chunk.segment && changes.back().address + changes.back().size.count() == address) {
+    if (segment == chunk.segment &&
+        changes.back().address + changes.back().size.count() == address) {
       changes.back().size += chunk.size;
       continue;
     }
