@@ -64,6 +64,7 @@ std::vector<ChunkResidency> ElasticAllocator::residency() const { return impl_->
 std::vector<SegmentMap> ElasticAllocator::memory_map(bool with_blocks) const {
   return impl_->memory_map(with_blocks);
 }
+std::uint64_t ElasticAllocator::layout() const noexcept { return impl_->layout(); }
 
 TagId ElasticAllocator::open_tag(std::string_view name, TagOptions options) {
   return impl_->open_tag(name, options);

@@ -241,6 +241,9 @@ class ElasticAllocator {
   /// Returns every segment that holds memory, in the order of addresses; `with_blocks`: also the
   /// blocks, live and free.
   [[nodiscard]] std::vector<SegmentMap> memory_map(bool with_blocks) const;
+  /// Returns a number that is another one once a segment of `memory_map` has more chunks, or less:
+  /// one atomic load.
+  [[nodiscard]] std::uint64_t layout() const noexcept;
   /// Says where address space or overcommit limits made reservations smaller; empty: nowhere.
   [[nodiscard]] std::string reservation_notes() const;
 

@@ -581,6 +581,9 @@ void ElasticCore::set_chunk(const ChunkRef& ref, MemoryHandle handle, Tier tier)
     chunk.idle_since = safe_points_;
   }
   if (chunk.tier != Tier::kFree && tier == Tier::kFree) --ref.segment->mapped;
+  if ((chunk.tier == Tier::kFree) != (tier == Tier::kFree)) {
+    layout_.fetch_add(1, std::memory_order_release);
+  }
   ledger_.touched = saturating_sub(ledger_.touched, chunk.touched);
   chunk.touched = chunk.touched_before = chunk.written = Bytes{};
   chunk.handle = handle;

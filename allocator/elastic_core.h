@@ -90,6 +90,9 @@ class ElasticCore {
   TagTicket wake_tag(TagId tag) COMMENSAL_EXCLUDES(moves_, blocks_);
   [[nodiscard]] std::vector<TagResidency> tags() COMMENSAL_EXCLUDES(moves_, blocks_);
   [[nodiscard]] std::vector<SegmentMap> memory_map(bool with_blocks) COMMENSAL_EXCLUDES(blocks_);
+  [[nodiscard]] std::uint64_t layout() const noexcept {
+    return layout_.load(std::memory_order_acquire);
+  }
 
   // kept_memory.cpp: what does not move
   Bytes keep_in_place(AddressRange range, std::string_view why, KeepWhere where)
@@ -407,6 +410,7 @@ class ElasticCore {
   std::atomic<std::uint32_t> step_{0};
   std::atomic<Phase> phase_{Phase::kUnknown};  // of the newest block that no lane served
   std::atomic<bool> ahead_expected_{false};
+  std::atomic<std::uint64_t> layout_{0};  // changes of which chunks there are
   FrontLanes lanes_{{unit_of(0), unit_of(1), unit_of(2), unit_of(3)}};
 
   std::atomic<int> move_waiters_{0};

@@ -71,6 +71,9 @@ def manage_cuda(
             elastic = choice_of(cuda, environ) == "elastic"
             complaint = install_cuda_allocator(libraries, version, elastic=elastic)
             capped = elastic and bool(complaint) and not missing(libraries, version)
+            if not complaint:
+                library = _load(libraries, version)
+                _when_cuda_starts(lambda: _look_again(library, elastic=elastic))
     except (OSError, ValueError) as error:
         complaint = " ".join(str(error).split())
     if capped:
@@ -83,6 +86,16 @@ def manage_cuda(
 def _when_cuda_starts(begin: Callable[[], None]) -> None:
     """Call `begin` as soon as CUDA has started: now, if it has."""
     sys.modules["torch"].cuda._lazy_call(begin)
+
+
+def _look_again(library: ctypes.CDLL, *, elastic: bool) -> None:
+    """Say that another allocator has taken the place of ours, if the program has chosen one."""
+    if library.commensal_torch_cuda_is_installed():
+        return
+    why = "the program chose it by torch.cuda.memory.change_current_allocator"
+    say(f"GPU memory is another allocator's, commensal does not manage it: {why}")
+    if elastic:
+        _cap_only(library, why)
 
 
 def _cap_only(library: ctypes.CDLL, why: str) -> None:

@@ -83,6 +83,13 @@ function(commensal_test name)
   else()
     target_precompile_headers(${name} REUSE_FROM commensal_test_headers)
   endif()
-  gtest_discover_tests(${name} NO_PRETTY_VALUES DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 300 LABELS
-                       "${ARG_LABELS}")
+  gtest_discover_tests(${name} NO_PRETTY_VALUES DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 300)
+  # Of a list among those properties it would keep the first entry alone.
+  set(labels "${CMAKE_CURRENT_BINARY_DIR}/${name}_labels.cmake")
+  file(WRITE "${labels}" "if(${name}_TESTS)\n  set_tests_properties(\${${name}_TESTS} PROPERTIES LABELS "
+                         "\"${ARG_LABELS}\")\nendif()\n")
+  set_property(
+    DIRECTORY
+    APPEND
+    PROPERTY TEST_INCLUDE_FILES "${labels}")
 endfunction()

@@ -582,10 +582,12 @@ def run_scenario(
     return facts
 
 
-def run_with(*whose: str, name: str, devices: int = 1, settings: str = "") -> list[Facts]:
+def run_with(
+    *whose: str, name: str, devices: int = 1, settings: str = "", file: str = __file__
+) -> list[Facts]:
     """Run a scenario with several allocators; at the same time where each has its own machine."""
     with ThreadPoolExecutor(1 if ON_GPU else len(whose)) as pool:
-        return list(pool.map(lambda who: run_scenario(name, who, devices, settings), whose))
+        return list(pool.map(lambda who: run_scenario(name, who, devices, settings, file), whose))
 
 
 @functools.cache

@@ -339,3 +339,29 @@ def test_where_not_even_a_cap_can_be_had_that_is_said(world: World) -> None:
     assert "(cap only): PyTorch's CUDA allocator is 'cudaMallocAsync'" in done.stderr
     assert "the limit of GPU memory is not enforced: CUDA error: operation not" in done.stderr
     assert any(note.startswith("the limit of GPU memory is not") for note in facts["notes"])
+
+
+REPLACED = (
+    """
+import torch
+other = torch.cuda.memory.CUDAPluggableAllocator("libc.so.6", "malloc", "free")
+torch.cuda.memory.change_current_allocator(other)
+"""
+    + OTHER
+)
+
+
+def test_an_allocator_that_the_program_chose_later_is_left_alone_and_that_is_said(
+    world: World,
+) -> None:
+    done = world.commensal(
+        *("run", "--opportunistic", "--no-idle-class", "--memory", "0:128MiB"),
+        *("--", sys.executable, world.script(REPLACED)),
+        **driver_of(world),
+    )
+    facts = facts_of(done)
+    assert facts["active"]
+    assert facts["backend"] == "pluggable"
+    assert "GPU memory is another allocator's, commensal does not manage it" in done.stderr
+    assert "the limit of GPU memory is not enforced: CUDAPluggableAllocator" in done.stderr
+    assert any(note.startswith("the limit of GPU memory is not") for note in facts["notes"])

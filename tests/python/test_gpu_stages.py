@@ -4,6 +4,9 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "gpu" / "stages"))
 from stage_report import StageReport, spread
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def told(out: Path) -> dict[str, Any]:
@@ -99,3 +104,23 @@ def test_a_name_is_announced_and_used_once(tmp_path: Path) -> None:
 
 def test_a_spread_of_one_sample_is_that_sample() -> None:
     assert spread([4.0]) == {"n": 1, "min": 4.0, "p10": 4.0, "p50": 4.0, "p90": 4.0, "max": 4.0}
+
+
+def test_every_suite_for_a_gpu_is_in_a_stage() -> None:
+    """What CMake gives the label `gpu` is compiled by `stages.sh`, which does not know CMake."""
+    ctest = shutil.which("ctest")
+    built = list((ROOT / "build").glob("*/tests/allocator/peer_access_test"))
+    if ctest is None or not built:
+        pytest.skip("no ctest, or no build folder with the suites")
+    build = max(built, key=lambda suite: suite.stat().st_mtime).parents[2]
+    told = subprocess.run(
+        [ctest, "--show-only=json-v1", "-L", "^gpu$"],
+        cwd=build,
+        capture_output=True,
+        check=True,
+        timeout=120,
+    )
+    suites = {Path(test["command"][0]).name for test in json.loads(told.stdout)["tests"]}
+    staged = set(re.findall(r"\b\w+_test\b", (ROOT / "tests" / "gpu" / "stages.sh").read_text()))
+    assert "peer_access_test" in suites
+    assert suites <= staged

@@ -37,11 +37,11 @@ void AllocationHistory::track(c10::CachingDeviceAllocator::AllocatorTraceTracker
 }
 
 void AllocationHistory::listen() {
+  recording_.store(enabled_, std::memory_order_release);
   listening_.store(enabled_ || !trackers_.empty(), std::memory_order_release);
 }
 
-void AllocationHistory::note_it(Entry::Action action, const void* address, std::size_t size,
-                                void* stream) {
+AllocationHistory::Context AllocationHistory::gather(Entry::Action action) const {
   const auto wants = [action](RecordContext when) {
     switch (action) {
       case Entry::ALLOC: return when >= RecordContext::STATE;
@@ -50,17 +50,25 @@ void AllocationHistory::note_it(Entry::Action action, const void* address, std::
       default: return when >= RecordContext::ALLOC;
     }
   };
-  c10::CachingDeviceAllocator::CreateContextFn gather = nullptr;
+  c10::CachingDeviceAllocator::CreateContextFn stack = nullptr;
   {
     const MutexLock lock(mutex_);
-    if (enabled_ && wants(settings_.when)) gather = settings_.gather;
+    if (enabled_ && wants(settings_.when)) stack = settings_.gather;
   }
-  const Context context = gather == nullptr ? nullptr : gather();  // takes the GIL: without a lock
+  return stack == nullptr ? nullptr : stack();
+}
+
+void AllocationHistory::note(Entry::Action action, const void* address, std::size_t size,
+                             void* stream, const Context& context) {
   const MutexLock lock(mutex_);
+  const bool freed = action == Entry::FREE_REQUESTED || action == Entry::FREE_COMPLETED;
+  const auto born = freed && context == nullptr ? born_.find(address) : born_.end();
   Entry entry(action, device_, reinterpret_cast<std::size_t>(address), size, stream, {0, 0},
-              c10::getApproximateTime(), context,
+              c10::getApproximateTime(), born == born_.end() ? context : born->second,
               compile_contexts == nullptr ? std::string() : compile_contexts->back(), metadata_);
-  for (const auto& tracker : trackers_) tracker(entry);
+  if (action != Entry::SEGMENT_MAP && action != Entry::SEGMENT_UNMAP) {
+    for (const auto& tracker : trackers_) tracker(entry);
+  }
   if (!enabled_) return;
   if (action == Entry::ALLOC && context != nullptr) born_[address] = context;
   if (action == Entry::FREE_COMPLETED) born_.erase(address);

@@ -20,8 +20,9 @@ namespace commensal {
 
 /// The history of one device's own blocks, in PyTorch's format (`_record_memory_history`).
 /// While nothing is recorded and nobody listens, a note costs one load.
-/// Thread safety: all. Trackers are called with the lock of this object held, as PyTorch's are with
-/// its allocator's: they take no GIL and call no allocator.
+/// Trackers are told of blocks, not of segments: who follows these registers their memory, which is
+/// to stay movable. Thread safety: all. Trackers are called with the lock of this object held, as
+/// PyTorch's are with its allocator's: they take no GIL and call no allocator.
 class AllocationHistory {
  public:
   using Entry = c10::CachingDeviceAllocator::TraceEntry;
@@ -43,10 +44,20 @@ class AllocationHistory {
   [[nodiscard]] bool listening() const noexcept {
     return listening_.load(std::memory_order_acquire);
   }
+  /// Whether entries are kept; else there may be trackers.
+  [[nodiscard]] bool recording() const noexcept {
+    return recording_.load(std::memory_order_acquire);
+  }
   /// Tells what happened. Gathers a call stack where PyTorch was asked to.
   void note(Entry::Action action, const void* address, std::size_t size, void* stream) {
-    if (listening()) note_it(action, address, size, stream);
+    if (listening()) note(action, address, size, stream, gather(action));
   }
+  /// The same with a call stack that was gathered before.
+  void note(Entry::Action action, const void* address, std::size_t size, void* stream,
+            const Context& context);
+  /// Returns the call stack that an entry is to have; null: none. Takes the GIL: not to be called
+  /// with a lock held.
+  [[nodiscard]] Context gather(Entry::Action action) const;
   /// What the calling thread compiles: for entries of every device.
   static void push_compile_context(const std::string& context);
   static void pop_compile_context();
@@ -58,11 +69,11 @@ class AllocationHistory {
   [[nodiscard]] Context born_at(const void* block) const;
 
  private:
-  void note_it(Entry::Action action, const void* address, std::size_t size, void* stream);
   void listen() COMMENSAL_REQUIRES(mutex_);
 
   const c10::DeviceIndex device_;
   std::atomic<bool> listening_{false};
+  std::atomic<bool> recording_{false};
 
   mutable Mutex mutex_;
   bool enabled_ COMMENSAL_GUARDED_BY(mutex_) = false;

@@ -10,9 +10,11 @@
 #include <cstdint>
 #include <cstdlib>
 #include <limits>
-#include <set>
 #include <stdexcept>
 #include <system_error>
+#include <thread>
+
+#include "torch_ext/cuda/mapped_ranges.h"
 
 namespace commensal {
 namespace {
@@ -22,6 +24,7 @@ using c10::CachingAllocator::format_size;
 std::atomic<ElasticCudaAllocator*> g_allocator{nullptr};
 std::atomic<bool> g_in_child{false};  // of a fork: locks may be held for ever, and CUDA is gone
 constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+constexpr Bytes kDelegatesUnit{512};  // of its blocks
 constexpr const char* kGiveUpCache = "commensal_give_up_cache";
 constexpr const char* kNoCaching = "PYTORCH_NO_CUDA_MEMORY_CACHING";  // PyTorch's own variable
 constexpr const char* kTold = "a library that registers memory was told of it";
@@ -87,6 +90,10 @@ struct ElasticCudaAllocator::Device {
   std::atomic<std::uint64_t> cap{UINT64_MAX};  // the same: bytes of what ours and theirs reserve
   std::atomic<std::int64_t> out_of_memory{0};
   std::atomic<std::int64_t> retries{0};
+
+  Mutex ranges_mutex;
+  MappedRanges ranges COMMENSAL_GUARDED_BY(ranges_mutex);  // that the history has
+  std::atomic<std::uint64_t> layout_told{0};               // of the memory, when it was told last
 
   Mutex told_mutex;
   std::set<const std::byte*> told
@@ -218,6 +225,7 @@ void* ElasticCudaAllocator::serve(Device& device, Bytes size, cudaStream_t strea
   const bool capture = capturing();
   device.uses.process(capture);
   if (!make_room(device, size)) {
+    if (void* const borrowed = borrow(device, size, stream)) return borrowed;
     raise_out_of_memory(device, size, "the program's memory fraction allows no more");
   }
   const AllocationContext context = memory_.context();
@@ -232,18 +240,43 @@ void* ElasticCudaAllocator::serve(Device& device, Bytes size, cudaStream_t strea
     try {
       block = device.memory.allocate(size, id_of(stream), context);
     } catch (const OutOfMemory& error) {
+      if (void* const borrowed = borrow(device, size, stream)) return borrowed;
       raise_out_of_memory(device, size, error.what());
     }
   }
   const Bytes rounded = device.memory.rounded(size, id_of(stream), context.tag);
   device.counters.born(size, rounded);
   memory_.served();
-  device.history.note(AllocationHistory::Entry::ALLOC, block, rounded.count(), stream);
+  if (device.history.listening()) note_birth(device, block, size, stream);
   if (c10::memoryProfilingEnabled()) report(device, block, static_cast<std::int64_t>(size.count()));
   if (const auto* const trace = c10::impl::GPUTrace::get_trace(); C10_UNLIKELY(trace != nullptr)) {
     (*trace)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<std::uintptr_t>(block));
   }
   return block;
+}
+
+// Before the block: the chunks that it may lie on. Both came from here, so they have one call
+// stack.
+void ElasticCudaAllocator::note_birth(Device& device, const void* block, Bytes size,
+                                      cudaStream_t stream) {
+  const AllocationHistory::Context context = device.history.gather(AllocationHistory::Entry::ALLOC);
+  note_segments(device, context);
+  device.history.note(AllocationHistory::Entry::ALLOC, block, size.count(), stream, context);
+}
+
+// Tells the history which chunks came and went since it was told last, whoever moved them.
+void ElasticCudaAllocator::note_segments(Device& device,
+                                         const AllocationHistory::Context& context) {
+  using Entry = AllocationHistory::Entry;
+  if (!device.history.recording() || device.memory.layout() == device.layout_told.load()) return;
+  const MutexLock lock(device.ranges_mutex);
+  const std::uint64_t layout = device.memory.layout();  // what comes after it is told the next time
+  for (const MappedRanges::Change& change : device.ranges.update(device.memory.memory_map(false))) {
+    device.history.note(change.mapped ? Entry::SEGMENT_MAP : Entry::SEGMENT_UNMAP, change.address,
+                        change.size.count(), pointer(change.stream),
+                        change.mapped ? context : nullptr);
+  }
+  device.layout_told.store(layout);
 }
 
 // The one deleter. Called from any thread, at any time, also after exit handlers.
@@ -280,7 +313,7 @@ void ElasticCudaAllocator::release_watched(Device& device, void* block) {
   }
   const BlockPlace place = device.memory.find(block);
   device.counters.freed(place.size);
-  device.history.note(AllocationHistory::Entry::FREE_REQUESTED, block, place.size.count(),
+  device.history.note(AllocationHistory::Entry::FREE_REQUESTED, block, place.asked.count(),
                       pointer(place.stream));
   if (c10::memoryProfilingEnabled()) {
     report(device, block, -static_cast<std::int64_t>(place.asked.count()));
@@ -291,7 +324,7 @@ void ElasticCudaAllocator::release_watched(Device& device, void* block) {
 // Nobody uses a freed block any more.
 void ElasticCudaAllocator::retire(Device& device, void* block) noexcept {
   const BlockPlace place = device.memory.find(block);
-  device.history.note(AllocationHistory::Entry::FREE_COMPLETED, block, place.size.count(),
+  device.history.note(AllocationHistory::Entry::FREE_COMPLETED, block, place.asked.count(),
                       pointer(place.stream));
   device.counters.retired(place.asked, place.size);
   (void)device.memory.take_back(block);
@@ -343,6 +376,29 @@ void ElasticCudaAllocator::endAllocateToPool(c10::DeviceIndex device, c10::Mempo
   filters_.end(device, pool);
 }
 
+void ElasticCudaAllocator::setUseOnOOM(c10::DeviceIndex device, c10::MempoolId_t pool,
+                                       bool use_on_oom) {
+  native().setUseOnOOM(device, pool, use_on_oom);
+  const MutexLock lock(lending_);
+  if (use_on_oom) {
+    lent_.emplace(device, pool);
+  } else {
+    lent_.erase({device, pool});
+  }
+}
+
+void ElasticCudaAllocator::releasePool(c10::DeviceIndex device, c10::MempoolId_t pool) {
+  const MutexLock lock(lending_);
+  const auto lent = lent_.find({device, pool});
+  if (lent != lent_.end() && native().getPoolUseCount(device, pool) == 1) lent_.erase(lent);
+  native().releasePool(device, pool);
+}
+
+int ElasticCudaAllocator::getPoolUseCount(c10::DeviceIndex device, c10::MempoolId_t pool) {
+  const MutexLock lock(lending_);  // without the use that lending it is
+  return native().getPoolUseCount(device, pool);
+}
+
 ElasticCudaAllocator::CheckpointDelta ElasticCudaAllocator::setCheckpointPoolState(
     c10::DeviceIndex device, std::shared_ptr<AllocatorState> state) {
   CheckpointDelta delta = native().setCheckpointPoolState(device, std::move(state));
@@ -354,6 +410,57 @@ ElasticCudaAllocator::CheckpointDelta ElasticCudaAllocator::setCheckpointPoolSta
 }
 
 // --- when memory is short ------------------------------------------------------------------
+
+// Returns a block of a pool that the program lends (`use_on_oom`) and that has room, as PyTorch's
+// own does before it fails; null: there is none.
+void* ElasticCudaAllocator::borrow(const Device& device, Bytes size, cudaStream_t stream) {
+  const auto index = static_cast<c10::DeviceIndex>(device.index);
+  const MutexLock lock(lending_);
+  for (const auto& [lender, pool] : lent_) {
+    // What somebody allocates to now the delegate would refuse to begin a second time.
+    if (lender != device.index || filters_.in_use(device.index, pool) ||
+        !has_room(device, pool, size, stream)) {
+      continue;
+    }
+    struct Use {
+      Base& native;
+      const c10::DeviceIndex device;
+      const c10::MempoolId_t pool;
+      Use(Base& of, c10::DeviceIndex at, c10::MempoolId_t lent)
+          : native(of), device(at), pool(lent) {
+        native.beginAllocateToPool(device, pool, [self = std::this_thread::get_id()](cudaStream_t) {
+          return std::this_thread::get_id() == self;
+        });
+      }
+      ~Use() {
+        native.endAllocateToPool(device, pool);
+        native.releasePool(device, pool);  // that it was begun counts as a use
+      }
+    };
+    void* block = nullptr;
+    {
+      const Use use(native(), index, pool);
+      block = native().raw_alloc_with_stream(size.count(), stream);
+    }
+    note_delegate(device.index);
+    return block;
+  }
+  return nullptr;
+}
+
+// Whether a free block of a pool would do. In a pool without one the delegate would make a segment.
+bool ElasticCudaAllocator::has_room(const Device& device, c10::MempoolId_t pool, Bytes size,
+                                    cudaStream_t stream) const {
+  const bool small = size <= MemoryCounters::kLargestSmall;
+  const auto segments = native().snapshot(pool, false).segments;
+  return std::any_of(segments.begin(), segments.end(), [&](const auto& segment) {
+    return segment.device == device.index && segment.stream == stream &&
+           segment.is_large != small &&
+           std::any_of(segment.blocks.begin(), segment.blocks.end(), [&](const auto& block) {
+             return !block.active && block.size >= round_up(size, kDelegatesUnit).count();
+           });
+  });
+}
 
 // Lets others free what they can. Returns whether one did.
 bool ElasticCudaAllocator::run_callbacks() {
@@ -453,6 +560,7 @@ Bytes ElasticCudaAllocator::give_up_cache() {
   each_device([&](Device& device) {
     device.uses.drain(false);
     gone += device.memory.release_cached();
+    note_segments(device, nullptr);
   });
   return gone;
 }
@@ -606,6 +714,7 @@ ElasticCudaAllocator::SnapshotInfo ElasticCudaAllocator::snapshot(c10::MempoolId
   if (pool != c10::MempoolId_t{0, 0}) return all;
   each_device([&](Device& device) {
     if (tracked_.load(std::memory_order_acquire)) keep_told(device);
+    note_segments(device, nullptr);
     append_segments(device, all.segments);
     if (!include_traces) return;
     const auto at = static_cast<std::size_t>(device.index);
@@ -689,6 +798,13 @@ void ElasticCudaAllocator::recordHistory(
   for (const std::string& action : skip_actions) {
     settings.skipped.insert(c10::CachingDeviceAllocator::parseTraceEntryAction(action));
   }
+  // What there is when recording begins came before.
+  each_device([](Device& device) {
+    if (device.history.recording()) return;
+    const MutexLock lock(device.ranges_mutex);
+    device.layout_told.store(device.memory.layout());
+    (void)device.ranges.update(device.memory.memory_map(false));
+  });
   const MutexLock lock(mutex_);
   history_on_ = enabled;
   history_ = settings;

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,7 +29,8 @@ namespace commensal {
 /// PyTorch compares deleters to know an allocator's blocks, and swaps them (cudagraph trees).
 /// Statistics, snapshots and histories are of both together.
 ///
-/// Lock order: the delegate's locks, then ours. It is never called with one of ours held.
+/// Lock order: the delegate's locks, then ours. It is never called with one of ours held, but for
+/// the one of pools that are lent (`lending_`), which nothing that it calls back takes.
 /// One object a process: the deleter has to find it. Thread safety: all.
 class ElasticCudaAllocator final : public ForwardingAllocator {
  public:
@@ -69,6 +71,9 @@ class ElasticCudaAllocator final : public ForwardingAllocator {
   void beginAllocateToPool(c10::DeviceIndex device, c10::MempoolId_t pool,
                            std::function<bool(cudaStream_t)> filter) override;
   void endAllocateToPool(c10::DeviceIndex device, c10::MempoolId_t pool) override;
+  void releasePool(c10::DeviceIndex device, c10::MempoolId_t pool) override;
+  int getPoolUseCount(c10::DeviceIndex device, c10::MempoolId_t pool) override;
+  void setUseOnOOM(c10::DeviceIndex device, c10::MempoolId_t pool, bool use_on_oom) override;
   ShareableHandle shareIpcHandle(void* block) override;
   void recordHistory(bool enabled, c10::CachingDeviceAllocator::CreateContextFn context_recorder,
                      std::size_t max_entries, c10::CachingDeviceAllocator::RecordContext when,
@@ -99,6 +104,11 @@ class ElasticCudaAllocator final : public ForwardingAllocator {
   [[nodiscard]] Device* owner(const void* block) const noexcept;
   void let_in(int device, int user);
   [[nodiscard]] void* serve(Device& device, Bytes size, cudaStream_t stream);
+  static void note_birth(Device& device, const void* block, Bytes size, cudaStream_t stream);
+  static void note_segments(Device& device, const AllocationHistory::Context& context);
+  [[nodiscard]] void* borrow(const Device& device, Bytes size, cudaStream_t stream);
+  [[nodiscard]] bool has_room(const Device& device, c10::MempoolId_t pool, Bytes size,
+                              cudaStream_t stream) const;
   [[nodiscard]] Bytes reserved_by_delegate(int device) const;
   [[nodiscard]] bool make_room(Device& device, Bytes size);
   void set_fraction(Device& device, double fraction);
@@ -126,6 +136,11 @@ class ElasticCudaAllocator final : public ForwardingAllocator {
   const bool may_cache_;                 // or the environment forbids it
   std::atomic<bool> enabled_;
   std::atomic<bool> tracked_{false};  // somebody follows segments, to register them
+
+  // Pools that the program lends to ordinary blocks when memory is short (`use_on_oom`), by device.
+  // Held while one is used: it is not given up meanwhile.
+  Mutex lending_;
+  std::set<std::pair<int, c10::MempoolId_t>> lent_ COMMENSAL_GUARDED_BY(lending_);
 
   Mutex mutex_;  // what comes for devices that do not exist yet, and their making
   AllocationHistory::Settings history_ COMMENSAL_GUARDED_BY(mutex_);

@@ -48,6 +48,13 @@ class PoolFilters {
       return active.device == device && active.filter(stream);
     });
   }
+  /// Tells whether a filter for that pool is active.
+  [[nodiscard]] bool in_use(int device, Pool pool) const {
+    const std::shared_lock lock(mutex_);
+    return std::any_of(active_.begin(), active_.end(), [&](const Active& active) {
+      return active.device == device && active.pool == pool;
+    });
+  }
   /// Tells whether a graph may be captured now, on any device.
   [[nodiscard]] bool any() const noexcept { return count_.load(std::memory_order_acquire) != 0; }
 

@@ -10,11 +10,15 @@ target_link_libraries(commensal_cuda_machine PUBLIC commensal::allocator_cuda GT
 target_compile_definitions(commensal_cuda_machine
                            PRIVATE COMMENSAL_SIMULATED_CUDA="$<TARGET_FILE:simulated_cuda>")
 add_dependencies(commensal_cuda_machine simulated_cuda)
+# Label gpu: asks a card, too, in a stage of tests/gpu/stages.sh.
 foreach(test cuda_contract_test cuda_memory_source_test cuda_faults_test elastic_on_cuda_test
-             peer_access_test pitfalls_cuda_test)
+             peer_access_test)
   commensal_test(${test} ${cuda_test_folder}/${test}.cpp LIBRARIES commensal::cuda_machine
-                 commensal::allocator LABELS allocator simulated_cuda)
+                 commensal::allocator LABELS allocator simulated_cuda gpu)
 endforeach()
+# Every case of it needs a driver that can be held and fails on demand.
+commensal_test(pitfalls_cuda_test ${cuda_test_folder}/pitfalls_cuda_test.cpp LIBRARIES
+               commensal::cuda_machine commensal::allocator LABELS allocator simulated_cuda)
 # ... and with chunks of another size than the card's.
 add_test(NAME cuda_contract_small_chunks COMMAND cuda_contract_test)
 set_tests_properties(

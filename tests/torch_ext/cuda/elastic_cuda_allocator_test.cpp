@@ -387,6 +387,102 @@ TEST_F(ElasticCudaAllocatorTest, OutOfMemoryIsPyTorchsOwnErrorAfterEverythingWas
   EXPECT_NO_THROW((void)allocator_.allocate(1U << 20U));
 }
 
+// --- pools that are lent (use_on_oom) --------------------------------------------------------
+
+class LentPoolTest : public ElasticCudaAllocatorTest {
+ protected:
+  LentPoolTest() {
+    memory_.options.limit = 8_MiB;
+    memory_.options.host_cap = Bytes{};
+    ON_CALL(native_, snapshot(kLent, false)).WillByDefault([this](auto, auto) {
+      c10::CachingDeviceAllocator::BlockInfo block;
+      block.size = 32U << 20U;
+      block.active = taken_;
+      c10::CachingDeviceAllocator::SegmentInfo segment;
+      segment.is_large = true;
+      segment.blocks = {block};
+      MockCudaAllocator::SnapshotInfo info;
+      info.segments = {segment};
+      return info;
+    });
+    ON_CALL(native_, getPoolUseCount(_, _)).WillByDefault(Return(1));
+  }
+  [[nodiscard]] bool served() {
+    try {
+      const c10::DataPtr block = allocator_.allocate(20U << 20U);
+      EXPECT_FALSE(ours(block));
+      EXPECT_EQ(block.get_deleter(), allocator_.raw_deleter());
+      return true;
+    } catch (const c10::OutOfMemoryError&) {
+      return false;
+    }
+  }
+
+  const c10::MempoolId_t kLent{0, 7};
+  bool taken_ = false;
+};
+
+TEST_F(LentPoolTest, ServesWhatOurMemoryCannot) {
+  EXPECT_CALL(native_, beginAllocateToPool(0, kLent, _)).Times(0);
+  EXPECT_FALSE(served());  // not lent
+  EXPECT_CALL(native_, setUseOnOOM(0, kLent, true));
+  allocator_.setUseOnOOM(0, kLent, true);
+  {
+    const ::testing::InSequence order;
+    EXPECT_CALL(native_, beginAllocateToPool(0, kLent, _)).WillOnce([](auto, auto, auto claims) {
+      EXPECT_TRUE(claims(nullptr));
+      std::thread([&] { EXPECT_FALSE(claims(nullptr)); }).join();
+    });
+    EXPECT_CALL(native_, raw_alloc_with_stream(20U << 20U, nullptr));
+    EXPECT_CALL(native_, endAllocateToPool(0, kLent));
+    EXPECT_CALL(native_, releasePool(0, kLent));
+  }
+  EXPECT_TRUE(served());
+  EXPECT_EQ(g_native_frees, 1);
+  EXPECT_TRUE(ours(allocator_.allocate(1U << 20U)));  // what fits is ours
+  EXPECT_FALSE(allocator_.capturing());
+}
+
+TEST_F(LentPoolTest, IsLeftAloneWithoutRoomWhileInUseAndOnceItIsGone) {
+  EXPECT_CALL(native_, raw_alloc_with_stream(_, _)).Times(0);
+  allocator_.setUseOnOOM(0, kLent, true);
+  taken_ = true;
+  EXPECT_FALSE(served());
+  taken_ = false;
+  allocator_.beginAllocateToPool(0, kLent, [](cudaStream_t) { return false; });  // another thread's
+  EXPECT_FALSE(served());
+  allocator_.endAllocateToPool(0, kLent);
+  calls_.stream = FakeCudaCalls::handle(7);  // its blocks are another stream's
+  EXPECT_FALSE(served());
+  calls_.stream = nullptr;
+  calls_.device = 1;
+  EXPECT_FALSE(served());
+  calls_.device = 0;
+  allocator_.releasePool(0, kLent);
+  EXPECT_FALSE(served());
+  allocator_.setUseOnOOM(0, kLent, true);
+  allocator_.setUseOnOOM(0, kLent, false);
+  EXPECT_FALSE(served());
+}
+
+TEST_F(LentPoolTest, ServesWhatAFractionForbids) {
+  memory_.options.limit = 1_GiB;
+  allocator_.setUseOnOOM(0, kLent, true);
+  (void)allocator_.allocate(1000);
+  allocator_.setMemoryFraction(8.0 / 1024, 0);
+  EXPECT_TRUE(served());
+}
+
+TEST_F(LentPoolTest, GivesItsUseBackWhenTheDelegateFails) {
+  allocator_.setUseOnOOM(0, kLent, true);
+  EXPECT_CALL(native_, raw_alloc_with_stream(_, _)).WillOnce([](auto, auto) -> void* {
+    TORCH_CHECK_WITH(OutOfMemoryError, false, "another thread was faster");
+  });
+  EXPECT_CALL(native_, endAllocateToPool(0, kLent));
+  EXPECT_CALL(native_, releasePool(0, kLent));
+  EXPECT_FALSE(served());
+}
+
 TEST_F(ElasticCudaAllocatorTest, WhatOnlyWaitsForAStreamServesBeforeItFails) {
   memory_.options.limit = 8_MiB;
   memory_.options.host_cap = Bytes{};
@@ -724,7 +820,7 @@ TEST_F(ElasticCudaAllocatorTest, TheHistoryTellsOurBlocksInPyTorchsFormat) {
   EXPECT_EQ(trace[2].action_, Entry::FREE_COMPLETED);
   for (const Entry& entry : trace) {
     EXPECT_EQ(entry.addr_, address);
-    EXPECT_EQ(entry.size_, 1024U);
+    EXPECT_EQ(entry.size_, 1000U);  // as asked, as PyTorch's own has it
     EXPECT_NE(entry.context_, nullptr);
     EXPECT_EQ(entry.user_metadata_, "mine");
   }
@@ -774,16 +870,119 @@ TEST_F(ElasticCudaAllocatorTest, WhatIsNotedBeforeTheFirstBlockIsInTheHistoryToo
   });
   const auto snapshot = allocator_.snapshot(kNoPool, true);
   ASSERT_EQ(snapshot.device_traces.size(), 1U);
-  ASSERT_EQ(snapshot.device_traces[0].size(), 6U);
-  for (std::size_t i = 0; i < 6; ++i) {
+  ASSERT_EQ(snapshot.device_traces[0].size(), 7U);  // the first one's begin with a chunk
+  for (std::size_t i = 0; i < 7; ++i) {
     EXPECT_EQ(snapshot.device_traces[0][i].user_metadata_, "mine");
-    EXPECT_EQ(snapshot.device_traces[0][i].compile_context_, i < 3 ? "a graph" : "");
+    EXPECT_EQ(snapshot.device_traces[0][i].compile_context_, i < 4 ? "a graph" : "");
   }
 }
 
-TEST_F(ElasticCudaAllocatorTest, TrackersHearOfOurBlocksAndOfTheDelegates) {
+// What a snapshot's segments hold is what came and did not go again, and blocks lie on it.
+void expect_segments_add_up(const MockCudaAllocator::SnapshotInfo& snapshot) {
+  using Entry = c10::CachingDeviceAllocator::TraceEntry;
+  std::map<std::size_t, std::size_t> mapped;  // 64 KiB each
+  constexpr std::size_t kStep = 64U << 10U;
+  for (const Entry& entry : snapshot.device_traces.at(0)) {
+    const bool came = entry.action_ == Entry::SEGMENT_MAP;
+    if (came || entry.action_ == Entry::SEGMENT_UNMAP) {
+      for (std::size_t at = entry.addr_; at < entry.addr_ + entry.size_; at += kStep) {
+        if (came) {
+          EXPECT_TRUE(mapped.emplace(at, kStep).second);
+        } else {
+          EXPECT_EQ(mapped.erase(at), 1U);
+        }
+      }
+    } else if (entry.action_ == Entry::ALLOC) {
+      EXPECT_TRUE(mapped.contains(entry.addr_ / kStep * kStep));
+      EXPECT_TRUE(mapped.contains((entry.addr_ + entry.size_ - 1) / kStep * kStep));
+    }
+  }
+  std::size_t reserved = 0;
+  for (const auto& segment : snapshot.segments) {
+    reserved += segment.total_size;
+    EXPECT_TRUE(mapped.contains(segment.address));
+  }
+  EXPECT_EQ(mapped.size() * kStep, reserved);
+}
+
+TEST_F(ElasticCudaAllocatorTest, TheHistoryTellsWhichChunksComeAndGo) {
+  using Entry = c10::CachingDeviceAllocator::TraceEntry;
+  struct Stack final : c10::GatheredContext {};
+  const auto gather = []() -> std::shared_ptr<c10::GatheredContext> {
+    return std::make_shared<Stack>();
+  };
+  ON_CALL(native_, snapshot(_, _)).WillByDefault([](auto, auto) {
+    return MockCudaAllocator::SnapshotInfo{};
+  });
+  allocator_.recordHistory(true, gather, 1000, c10::CachingDeviceAllocator::RecordContext::ALL,
+                           false, {});
+  c10::DataPtr block = allocator_.allocate(4U << 20U);
+  calls_.stream = FakeCudaCalls::handle(7);
+  c10::DataPtr on_side = allocator_.allocate(1000);
+  calls_.stream = nullptr;
+  auto snapshot = allocator_.snapshot(kNoPool, true);
+  expect_segments_add_up(snapshot);
+  ASSERT_EQ(snapshot.device_traces[0].size(), 4U);
+  for (const std::size_t at : {0U, 2U}) {
+    const Entry& came = snapshot.device_traces[0][at];
+    EXPECT_EQ(came.action_, Entry::SEGMENT_MAP);
+    EXPECT_NE(came.context_, nullptr);  // who needed it
+    EXPECT_EQ(came.stream_, at == 0 ? nullptr : FakeCudaCalls::handle(7));
+  }
+  block.clear();
+  allocator_.emptyCache(kNoPool);
+  snapshot = allocator_.snapshot(kNoPool, true);
+  EXPECT_EQ(snapshot.device_traces[0].back().action_, Entry::SEGMENT_UNMAP);
+  EXPECT_EQ(snapshot.device_traces[0].back().size_, 4U << 20U);
+  expect_segments_add_up(snapshot);
+  on_side.clear();
+  (void)memory().release_cached();  // by a limit, say: the next one who asks is told
+  snapshot = allocator_.snapshot(kNoPool, true);
+  EXPECT_TRUE(snapshot.segments.empty());
+  expect_segments_add_up(snapshot);
+  const std::size_t told = snapshot.device_traces[0].size();
+  EXPECT_EQ(allocator_.snapshot(kNoPool, true).device_traces[0].size(), told);  // once
+}
+
+TEST_F(ElasticCudaAllocatorTest, ChunksFromBeforeTheRecordingAreNotToldAndKindsAreSkipped) {
+  using Entry = c10::CachingDeviceAllocator::TraceEntry;
+  ON_CALL(native_, snapshot(_, _)).WillByDefault([](auto, auto) {
+    return MockCudaAllocator::SnapshotInfo{};
+  });
+  const auto segments_told = [&] {
+    const auto snapshot = allocator_.snapshot(kNoPool, true);
+    std::vector<Entry::Action> told;
+    if (snapshot.device_traces.empty()) return told;
+    for (const Entry& entry : snapshot.device_traces[0]) {
+      if (entry.action_ == Entry::SEGMENT_MAP || entry.action_ == Entry::SEGMENT_UNMAP) {
+        told.push_back(entry.action_);
+      }
+    }
+    return told;
+  };
+  const auto record = [&](bool on, const std::vector<std::string>& skipped) {
+    allocator_.recordHistory(on, nullptr, 100, c10::CachingDeviceAllocator::RecordContext::NEVER,
+                             true, skipped);
+  };
+  (void)allocator_.allocate(4U << 20U);
+  record(true, {});
+  (void)allocator_.allocate(4U << 20U);  // where the first one was
+  EXPECT_TRUE(segments_told().empty());
+  allocator_.emptyCache(kNoPool);
+  EXPECT_THAT(segments_told(), ElementsAre(Entry::SEGMENT_UNMAP));
+  record(false, {});
+  (void)allocator_.allocate(4U << 20U);  // while nothing is recorded
+  record(true, {"segment_map"});
+  allocator_.emptyCache(kNoPool);
+  (void)allocator_.allocate(4U << 20U);
+  EXPECT_THAT(segments_told(), ElementsAre(Entry::SEGMENT_UNMAP));
+}
+
+TEST_F(ElasticCudaAllocatorTest, TrackersHearOfOurBlocksAndOfTheDelegatesAndOfNoSegment) {
   using Entry = c10::CachingDeviceAllocator::TraceEntry;
   std::vector<Entry::Action> heard;
+  allocator_.recordHistory(true, nullptr, 10, c10::CachingDeviceAllocator::RecordContext::NEVER,
+                           false, {});
   EXPECT_CALL(native_, attachAllocatorTraceTracker(_));
   allocator_.attachAllocatorTraceTracker(
       [&](const Entry& entry) { heard.push_back(entry.action_); });
