@@ -537,9 +537,8 @@ def test_an_op_that_waits_for_the_gpu_shows_a_guaranteed_job_waiting(machine: Ma
 
 
 def test_without_kernels_of_ours_no_such_wait_would_show(machine: Machine) -> None:
-    alone = "import torch; torch.ones(1, device='cuda')\n" + HOST_WAITS.split("def ended_by")[0]
-    alone += "tell(told=told)"
-    facts = machine.run(alone, *OPPORTUNISTIC)  # which has none of them
+    waits = HOST_WAITS.partition("def ended_by")[0] + "tell(told=told)"
+    facts = machine.run(waits, *OPPORTUNISTIC)  # which has none of them
     assert not any(facts["told"].values())
 
 
