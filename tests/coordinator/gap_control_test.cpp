@@ -83,7 +83,7 @@ TEST(GapRulesAt, BySomeLevelsOwnWorkInFlightTheObjectiveWouldBeLeftUnused) {
 }
 
 TEST(GapRulesAt, JobsThatShareGapsHaveTheQueuesTogether) {
-  for (const std::size_t jobs : {1, 2, 5}) {
+  for (const std::size_t jobs : {1U, 2U, 5U}) {
     const GapUsers users{.idle_class = false, .queues = true, .jobs = jobs};
     const wire::GapRules rules = gap_rules_at(2, 0.01, gaps(), users);
     EXPECT_EQ(rules.in_flight * jobs, kMostQueued);
