@@ -121,6 +121,7 @@ AheadReport ElasticCore::work_ahead(Bytes most) {
       const MutexLock lock(blocks_);
       lazy = wake_lazy_;
     }
+    note_held_back({}, "");
     chosen = choose_returns(shot.views, ReturnBudget{.room = plan.in,
                                                      .bytes = plan.in,
                                                      .batch = most,
@@ -136,6 +137,7 @@ AheadReport ElasticCore::work_ahead(Bytes most) {
     pending_.fetch_and(~std::uint32_t{kPeakOver}, std::memory_order_relaxed);
     return report;
   }
+  if (!out && !may_return(chosen, shot, plan.in)) return report;
   const Tier tier = out ? Tier::kHost : Tier::kDevice;
   Bytes room = out ? saturating_sub(host_most(), ledger().on_host()) : plan.in;
   std::vector<ChunkRef> chunks;
@@ -158,6 +160,7 @@ AheadReport ElasticCore::work_ahead(Bytes most) {
     if (added > saturating_sub(limit(), ledger().resident())) return report;
     lease_limit();
   }
+  const TimePoint began = clock_.now();
   if (!open_ahead(std::move(chunks), tier)) {
     report.reason = ahead_.report.reason;
     return report;
@@ -172,6 +175,7 @@ AheadReport ElasticCore::work_ahead(Bytes most) {
   }
   const Ledger before = ledger();
   close_ahead(tier);
+  if (!out) note_returned(before.device, began);
   const Ledger after = ledger();
   report.moved_out = saturating_sub(before.device, after.device);
   report.moved_in = saturating_sub(after.device, before.device);

@@ -17,6 +17,7 @@
 #include "allocator/lifetime.h"
 #include "allocator/memory_source.h"
 #include "allocator/pool_key.h"
+#include "allocator/return_pace.h"
 #include "allocator/tags.h"
 
 namespace commensal {
@@ -67,6 +68,9 @@ struct AllocatorStats {
   Bytes moved_in;       ///< live bytes brought back, total
   Bytes given_back;     ///< device bytes released to the system by limits, total
   Bytes deferred;       ///< bytes above the limit at the last safe point, with a reason
+  Bytes held_back;      ///< bytes that have room on the device and no leave to come back
+  std::string held_back_reason;
+  std::uint64_t held_back_times = 0;  ///< looks at which some had none
   Bytes held_by_children;
   std::uint64_t moves = 0;  ///< fences in which at least one chunk was swapped
   std::uint64_t allocations = 0;
@@ -174,6 +178,10 @@ class ElasticAllocator {
   /// Whether somebody calls `work_ahead` regularly: safe points then leave it to him to bring
   /// memory back.
   void expect_work_ahead(bool on) noexcept;
+  /// From now on what comes back by itself, at safe points and by `work_ahead`, needs leave; what
+  /// is asked for (`grow`, `wake_tag`) does not. Null: as before. Must live as long as this object;
+  /// to be set before the first safe point.
+  void pace_returns(ReturnPace* pace) noexcept;
   /// Gives back up to `bytes` of device memory without changing the limit.
   LimitTicket shrink(Bytes bytes);
   /// Brings live chunks back to the device, up to `bytes` and the limit.

@@ -76,6 +76,7 @@ class ElasticCore {
   // background_moves.cpp: moves between safe points
   AheadReport work_ahead(Bytes most) COMMENSAL_EXCLUDES(moves_, blocks_);
   void expect_work_ahead(bool on) noexcept { ahead_expected_.store(on, std::memory_order_relaxed); }
+  void pace_returns(ReturnPace* pace) noexcept { return_pace_.store(pace); }
   [[nodiscard]] bool work_pending() const noexcept {
     return pending_.load(std::memory_order_acquire) != 0;
   }
@@ -303,6 +304,7 @@ class ElasticCore {
     bool lazy = false;           // also what was moved out by request
     bool fresh_only = false;     // only what was made on the slower tier
     bool all_that_fits = false;  // now, whether or not the next step lacks it then
+    bool by_itself = false;      // nobody asked for it: it needs leave
   };
   std::string grow_back(const Returns& wanted, TimePoint deadline, Bytes& grown)
       COMMENSAL_REQUIRES(moves_);
@@ -344,6 +346,10 @@ class ElasticCore {
     Bytes at_peak;      // resident where a step needs most, as far as steps are known
   };
   [[nodiscard]] Snapshot snapshot(std::uint64_t round) COMMENSAL_REQUIRES(moves_);
+  [[nodiscard]] bool may_return(std::vector<std::size_t>& chosen, const Snapshot& shot, Bytes room)
+      COMMENSAL_REQUIRES(moves_);
+  void note_held_back(Bytes bytes, const char* reason) COMMENSAL_REQUIRES(moves_);
+  void note_returned(Bytes before, TimePoint began) COMMENSAL_REQUIRES(moves_);
   [[nodiscard]] std::string deadline_reason() const;
 
   // --- between safe points (background_moves.cpp) --------------------------------------------
@@ -411,6 +417,7 @@ class ElasticCore {
   std::atomic<Phase> phase_{Phase::kUnknown};  // of the newest block that no lane served
   std::atomic<bool> ahead_expected_{false};
   std::atomic<std::uint64_t> layout_{0};  // changes of which chunks there are
+  std::atomic<ReturnPace*> return_pace_{nullptr};
   FrontLanes lanes_{{unit_of(0), unit_of(1), unit_of(2), unit_of(3)}};
 
   std::atomic<int> move_waiters_{0};

@@ -473,6 +473,42 @@ std::string ElasticCore::shrink_to(const ShrinkGoal& goal, TimePoint deadline) {
   return "what is left could not be moved";
 }
 
+// Cuts what was chosen to come back by itself down to what has leave. False: nothing has.
+bool ElasticCore::may_return(std::vector<std::size_t>& chosen, const Snapshot& shot, Bytes room) {
+  ReturnPace* const pace = return_pace_.load();
+  if (pace == nullptr) return true;
+  Bytes wanted;
+  for (const std::size_t i : chosen) wanted += shot.views[i].size;
+  const Bytes least = shot.views[chosen.front()].size;
+  const ReturnLeave leave = pace->leave(least, wanted);
+  if (leave.most.is_zero()) {
+    note_held_back(std::max(wanted, std::min(ledger().host, room)), leave.reason);
+    return false;
+  }
+  std::size_t count = 1;
+  Bytes sum = least;
+  while (count < chosen.size() && sum + shot.views[chosen[count]].size <= leave.most) {
+    sum += shot.views[chosen[count++]].size;
+  }
+  chosen.resize(count);
+  return true;
+}
+
+void ElasticCore::note_held_back(Bytes bytes, const char* reason) {
+  const MutexLock lock(blocks_);
+  totals_.held_back = bytes;
+  totals_.held_back_reason = reason;
+  if (!bytes.is_zero()) ++totals_.held_back_times;
+}
+
+void ElasticCore::note_returned(Bytes before, TimePoint began) {
+  ReturnPace* const pace = return_pace_.load();
+  const Bytes returned = saturating_sub(ledger().device, before);
+  if (pace != nullptr && !returned.is_zero()) {
+    pace->returned(returned, elapsed(began, clock_.now()));
+  }
+}
+
 // Brings chunks of the slower tier back, at most `bytes` and as far as the limit allows. Returns
 // why less than that came back; empty: all that fits did.
 std::string ElasticCore::grow_back(const Returns& wanted, TimePoint deadline, Bytes& grown) {
@@ -496,9 +532,10 @@ std::string ElasticCore::grow_back(const Returns& wanted, TimePoint deadline, By
     budget.fresh_only = wanted.fresh_only;
     budget.now = phase_.load(std::memory_order_relaxed);
     if (!wanted.all_that_fits) budget.rest_room = saturating_sub(most, shot.at_peak);
-    const std::vector<std::size_t> chosen = choose_returns(shot.views, budget);
+    std::vector<std::size_t> chosen = choose_returns(shot.views, budget);
     if (chosen.empty()) break;
     if (clock_.now() >= deadline) return deadline_reason();
+    if (wanted.by_itself && !may_return(chosen, shot, budget.room)) break;
     std::vector<ChunkRef> chunks;
     Bytes added;
     for (const std::size_t i : chosen) {
@@ -520,8 +557,10 @@ std::string ElasticCore::grow_back(const Returns& wanted, TimePoint deadline, By
       if (chunks.empty()) break;
     }
     const Bytes before = ledger().device;
+    const TimePoint began = clock_.now();
     const MoveReport report = run_batch(chunks, Tier::kDevice, Tier::kDevice, false, deadline);
     grown += saturating_sub(ledger().device, before);
+    note_returned(before, began);
     if (!report.reason.empty()) reason = report.reason;
     if (report.refused) break;
     yield_moves();
@@ -600,6 +639,7 @@ LimitTicket ElasticCore::enforce_limit(TimePoint begin, TimePoint deadline) {
   Bytes grown;
   std::string over;
   std::string under;
+  note_held_back({}, "");
   for (;;) {
     const Revision seen = revision_.load(std::memory_order_relaxed);
     lease_limit();
@@ -612,10 +652,11 @@ LimitTicket ElasticCore::enforce_limit(TimePoint begin, TimePoint deadline) {
     release_free({}, Unused::kEverywhere);
     over = shrink_to(ShrinkGoal{true, {}, false, false}, deadline);
     // Where there is a mover, a safe point waits for no disk.
-    if (over.empty()) under = grow_back({kNoLimit, wake, !grow_here, false}, deadline, grown);
-    if (wake && !under.empty()) {
+    if (over.empty()) under = grow_back({kNoLimit, wake, !grow_here, false, true}, deadline, grown);
+    if (wake) {
       const MutexLock lock(blocks_);
-      wake_lazy_ = true;  // what did not come back is tried again
+      // What did not come back is tried again.
+      wake_lazy_ = wake_lazy_ || !under.empty() || !totals_.held_back.is_zero();
     }
     if (revision_.load(std::memory_order_relaxed) == seen || clock_.now() >= deadline) break;
   }
@@ -719,6 +760,7 @@ LimitTicket ElasticCore::grow(Bytes bytes) {
     const MutexLock lock(blocks_);
     stay_parked_ = false;
   }
+  note_held_back({}, "");
   lease_limit();
   retry_orphans();
   measure_touched();

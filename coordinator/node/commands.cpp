@@ -30,6 +30,7 @@ json empty_stats() {
                "live_bytes": 0, "peak_live_bytes": 0, "peak_device_bytes": 0, "wanted_bytes": 0,
                "moved_bytes_total": 0, "moved_out_bytes_total": 0, "moved_ahead_bytes_total": 0, "moved_in_bytes_total": 0,
                "given_back_bytes_total": 0, "deferred_bytes": 0, "deferred_reason": "",
+               "held_back_bytes": 0, "held_back_reason": "", "held_back_total": 0,
                "held_by_children_bytes": 0, "moves_total": 0, "longest_pause_seconds": 0.0,
                "pause_seconds_total": 0.0, "safe_point_wait_seconds_total": 0.0,
                "allocations_total": 0, "frees_total": 0, "out_of_memory_total": 0,

@@ -138,6 +138,13 @@ bool ComputeController::sync_jobs(const ComputeView& view) {
   return changed;
 }
 
+GapUsers ComputeController::gap_users(const ComputeView& view, bool idle_class) {
+  const auto jobs = std::count_if(
+      view.opportunistic.begin(), view.opportunistic.end(),
+      [&](const auto& job) { return takes_part(job) && job.idle_class == idle_class; });
+  return {idle_class, view.queues, static_cast<std::size_t>(jobs)};
+}
+
 void ComputeController::renew_budgets(const ComputeView& view, bool arrived) {
   std::map<bool, Budget> renewed;
   std::map<bool, double> granted;
@@ -155,7 +162,7 @@ void ComputeController::renew_budgets(const ComputeView& view, bool arrived) {
       budget.gaps = before->second.gaps;
     } else {
       GapInput first;
-      first.idle_class = idle_class;
+      first.users = gap_users(view, idle_class);
       budget.gaps = decide_gaps(first);
     }
     // Who stays keeps what it had, who is new brings what it begins with.
@@ -355,7 +362,7 @@ void ComputeController::control(const ComputeView& view) {
     GapInput gap_input{budget.gaps.state, suffers.slowdown, suffers.slo,
                        budget.state.share <= least * (1 + 1e-6)};
     if (suffers.gaps) gap_input.gaps = *suffers.gaps;
-    gap_input.idle_class = idle_class;
+    gap_input.users = gap_users(view, idle_class);
     gap_input.confirmed = suffers.confirmed;
     for (const auto& job : view.opportunistic) {
       if (takes_part(job) && job.idle_class == idle_class) gap_input.hand_overs += job.hand_overs;

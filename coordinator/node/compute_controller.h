@@ -88,6 +88,7 @@ struct ComputeView {
   };
   TimePoint now;
   DeviceId device;
+  bool queues = false;  ///< the device has queues
   std::vector<Guaranteed> guaranteed;
   std::vector<Opportunistic> opportunistic;
 };
@@ -172,6 +173,7 @@ class ComputeController {
   [[nodiscard]] static bool takes_part(const ComputeView::Opportunistic& job) noexcept {
     return job.controlled && !job.paused;
   }
+  [[nodiscard]] static GapUsers gap_users(const ComputeView& view, bool idle_class);
   [[nodiscard]] static bool all_controlled(const ComputeView& view);
   [[nodiscard]] static bool sharing(const ComputeView& view);
 

@@ -757,6 +757,7 @@ void DeviceCoordinator::update_shares(TimePoint now) {
   ComputeView view;
   view.now = now;
   view.device = DeviceId{device_.id};
+  view.queues = !is_host();
   for (Job& job : table_.jobs()) {
     if (job.job_class == JobClass::kOpportunistic) {
       // The kernel's idle class is about cores.
@@ -795,13 +796,27 @@ void DeviceCoordinator::update_shares(TimePoint now) {
     job->share_now = change.share;
     job->share_reason = change.reason;
     GapDecision rules = compute_.gap_rules(change.job);
-    if (!is_host()) rules.rules = with_queues(rules.rules);
+    if (!is_host()) rules.rules = with_queues(rules.rules, queue_users());
     if (rules.state.level != job->gap_rules.state.level) {
       log(job->id, "gaps", rules.reason, now);
     }
     job->gap_rules = std::move(rules);
   }
   update_turns(now);
+}
+
+std::size_t DeviceCoordinator::queue_users() const {
+  std::size_t jobs = 0;
+  bool turns = false;
+  for (const Job& job : table_.jobs()) {
+    if (job.job_class == JobClass::kGuaranteed || job.paused || job.parked()) continue;
+    if (job.law == kTurns) {
+      turns = true;
+    } else {
+      ++jobs;
+    }
+  }
+  return jobs + (turns ? 1 : 0);
 }
 
 void DeviceCoordinator::follow_signal(Job& job, TimePoint now) {
@@ -924,6 +939,8 @@ std::vector<PageEntry> DeviceCoordinator::page_entries(TimePoint now) const {
       entry.share_min = closed ? 0.0 : job.share_now;
       entry.share_max = closed ? 0.0 : job.share.max;
     } else {
+      // Of turns: what is queued when one ends runs in the next.
+      if (!is_host() && job.law == kTurns) entry.gap_rules = with_queues({}, queue_users());
       entry.share_min = job.share.min;
       entry.share_max = job.share.max;
     }

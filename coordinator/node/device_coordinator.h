@@ -234,6 +234,8 @@ class DeviceCoordinator {
   void update_shares(TimePoint now);
   void update_turns(TimePoint now);
   /// Chooses what a guaranteed job's slowdown is measured by.
+  /// Jobs that may have work in the device's queues at the same time: those by turns are one.
+  [[nodiscard]] std::size_t queue_users() const;
   void follow_signal(Job& job, TimePoint now);
   /// Whether the gates of an opportunistic job are ordered to close.
   [[nodiscard]] bool is_closed(const Job& job) const;

@@ -79,17 +79,18 @@ double best_length(const std::vector<GapClass>& gaps, double rate) {
 
 std::string describe(const wire::GapRules& rules) {
   std::string all;
+  const auto add = [&all](const std::string& part) { all += (all.empty() ? "" : ", ") + part; };
+  if (rules.smallest == Duration::zero()) add("every gap may be used");
   if (rules.guard > Duration::zero()) {
-    all = "ops end " + text("%.1f ms", 1e3 * seconds(rules.guard)) + " before a gap is expected to";
+    add("ops end " + text("%.1f ms", 1e3 * seconds(rules.guard)) + " before a gap is expected to");
   }
-  if (rules.in_flight == Duration::zero()) {
-    return "every gap may be used" + (all.empty() ? all : ", " + all);
+  if (rules.in_flight > Duration::zero()) {
+    add(text("%.1f ms", 1e3 * seconds(rules.in_flight)) + " of work at once");
   }
-  all += ", " + text("%.1f ms", 1e3 * seconds(rules.in_flight)) + " of work at once";
   if (rules.smallest > Duration::zero()) {
-    all += ", gaps from " + text("%.1f ms", 1e3 * seconds(rules.smallest)) + " on";
+    add("gaps from " + text("%.1f ms", 1e3 * seconds(rules.smallest)) + " on");
   }
-  if (rules.hand_overs > 0.0) all += text(", %.1f gaps a second", rules.hand_overs);
+  if (rules.hand_overs > 0.0) add(text("%.1f gaps a second", rules.hand_overs));
   std::string closed;
   for (std::size_t i = 0; i < wire::kGapPhases; ++i) {
     const auto phase = static_cast<wire::GapPhase>(i);
@@ -105,27 +106,32 @@ double hand_over_budget(double slowdown, double in_flight_seconds) {
   return slowdown / (in_flight_seconds / 2 + kHandOverSeconds);
 }
 
-wire::GapRules with_queues(wire::GapRules rules) {
+wire::GapRules with_queues(wire::GapRules rules, std::size_t jobs) {
+  const auto number = static_cast<Duration::rep>(std::max<std::size_t>(1, jobs));
+  const Duration each = std::max(kLeastQueued, kMostQueued / number);
   rules.known = true;
-  if (rules.in_flight == Duration::zero() || rules.in_flight > kMostQueued) {
-    rules.in_flight = kMostQueued;
-  }
+  if (rules.in_flight == Duration::zero() || rules.in_flight > each) rules.in_flight = each;
   return rules;
 }
 
 wire::GapRules gap_rules_at(int level, double slo, const std::vector<GapClass>& gaps,
-                            bool idle_class) {
+                            const GapUsers& users) {
   const int index = std::clamp(level, 0, GapState::kMostLevel);
   const Level& of = kLevels[static_cast<std::size_t>(index)];
   wire::GapRules rules;
   rules.known = true;
-  rules.guard = idle_class ? of.guard : std::max<Duration>(of.guard, kWakeGuard);
-  if (index == 0) return rules;
+  rules.guard = users.idle_class ? of.guard : std::max<Duration>(of.guard, kWakeGuard);
   rules.in_flight = of.in_flight;
+  if (users.queues) rules = with_queues(rules, users.jobs);
+  if (index == 0) return rules;
   rules.smallest = kGuardsAGap * rules.guard;
   if (index >= kWithoutBoundaries) rules.phases &= ~wire::kPauses;
   if (of.of_budget > 0.0) {
-    rules.hand_overs = of.of_budget * hand_over_budget(slo, seconds(of.in_flight));
+    // All that may still be queued when a gap ends; on a device without queues the kernel's idle
+    // class makes way.
+    const double jobs =
+        users.queues ? static_cast<double>(std::max<std::size_t>(1, users.jobs)) : 1;
+    rules.hand_overs = of.of_budget * hand_over_budget(slo, jobs * seconds(rules.in_flight));
     const double best = best_length(gaps, rules.hand_overs);
     rules.smallest = std::max(rules.smallest, Duration{static_cast<Duration::rep>(best * 1e9)});
   }
@@ -178,7 +184,7 @@ GapDecision decide_gaps(const GapInput& input) {
       why += ": relaxed";
     }
   }
-  const wire::GapRules rules = gap_rules_at(state.level, input.slo, input.gaps, input.idle_class);
+  const wire::GapRules rules = gap_rules_at(state.level, input.slo, input.gaps, input.users);
   return {state, rules, describe(rules) + "; " + why, wants_look};
 }
 

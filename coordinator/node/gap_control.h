@@ -2,6 +2,7 @@
 // Which of a guaranteed job's gaps opportunistic jobs may use, and how: a decision with its reason.
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <utility>
@@ -36,6 +37,14 @@ struct GapState {
   bool operator==(const GapState&) const = default;
 };
 
+/// Who uses the gaps.
+struct GapUsers {
+  bool idle_class = true;  ///< the kernel takes a core from them at once
+  bool queues = false;     ///< the device has queues
+  std::size_t jobs = 1;    ///< that may have work in these at the same time
+  bool operator==(const GapUsers&) const = default;
+};
+
 struct GapInput {
   GapState state;
   std::optional<SlowdownEstimate> slowdown;  ///< of the guaranteed job that suffers most
@@ -43,8 +52,8 @@ struct GapInput {
   bool shares_at_least = false;  ///< what runs beside the guaranteed job is at its least already
   std::vector<GapClass> gaps{};  ///< of the same job
   double hand_overs = 0.0;       ///< gaps a second that were entered of late
-  bool idle_class = true;        ///< of those who use the gaps
-  bool confirmed = true;         ///< a look at the job alone under the present rules showed it, too
+  GapUsers users{};
+  bool confirmed = true;  ///< a look at the job alone under the present rules showed it, too
 };
 
 struct GapDecision {
@@ -66,21 +75,26 @@ inline constexpr double kHandOverSeconds = 1e-4;
 /// Returns the rules of a level. From the first on, ops end before the gap is expected to, and less
 /// may run at once; from the second on, only as many gaps a second are entered as the slowdown
 /// allows, from the length on from which these give the most time; from the third on, no
-/// boundaries, whose end is the least certain. Pure.
-/// @param idle_class  the kernel takes a core from those who use the gaps at once. Of others an op
-/// that still runs holds a guaranteed thread up, so the guard is at least `kWakeGuard`.
+/// boundaries, whose end is the least certain. An op that still runs of users who are not in the
+/// idle class holds a guaranteed thread up, so their guard is at least `kWakeGuard`. On a device
+/// with queues the work at once is that of `with_queues` at every level, and the hand-overs are
+/// what the slowdown allows for just that work. Pure.
 [[nodiscard]] wire::GapRules gap_rules_at(int level, double slo, const std::vector<GapClass>& gaps,
-                                          bool idle_class = true);
+                                          const GapUsers& users = {});
 /// An op takes longer than foreseen, or a wait ends a little early, by about so much (traces of
 /// context switches: 0.2 to 0.5 ms after most gaps).
 inline constexpr Duration kWakeGuard = std::chrono::microseconds{300};
 
 /// Work in flight on a device with queues, at every level: an op returns long before it has run
 /// there, and a gate that closes stops nothing that is queued already (C1). Two chunks of the
-/// gate's (C2): 0.5 ms at the end of each gap costs 1 % at 29 gaps a second.
+/// gate's (C2): 0.5 ms at the end of each gap costs 1 % at 29 gaps a second. That is of all jobs
+/// together: whose gates close at once leave the sum of their queues, and jobs that take turns on
+/// the device by its time slices need no more for being busy.
 inline constexpr Duration kMostQueued = std::chrono::microseconds{500};
-/// Returns the rules of a device with queues. Pure.
-[[nodiscard]] wire::GapRules with_queues(wire::GapRules rules);
+/// Of one job at the least: below it marking the chunks would cost more than a per cent.
+inline constexpr Duration kLeastQueued = std::chrono::microseconds{100};
+/// Returns the rules of a device with queues for each of so many jobs. Pure.
+[[nodiscard]] wire::GapRules with_queues(wire::GapRules rules, std::size_t jobs = 1);
 
 /// Takes one control step. Above the SLO beyond doubt: one level up, but only once the shares are
 /// at their least, for what runs beside a busy job is the first suspect, and only if a look at the

@@ -33,6 +33,7 @@ def describe_memory(stats: dict[str, Any], where: MemoryMap) -> str:
         ("moved in total", _size(memory, "moved_bytes_total"), f"{memory['moves_total']} moves"),
         ("given back in total", _size(memory, "given_back_bytes_total"), ""),
         ("deferred", _size(memory, "deferred_bytes"), memory["deferred_reason"]),
+        ("held back", _size(memory, "held_back_bytes"), memory["held_back_reason"]),
         ("held by children", _size(memory, "held_by_children_bytes"), ""),
         ("longest pause", format_seconds(memory["longest_pause_seconds"]), ""),
     ]

@@ -20,7 +20,7 @@ else()
 endif()
 
 if(InstalledTorchCuda_VERSION)
-  foreach(_torch_file include/c10/cuda/CUDACachingAllocator.h lib/libc10_cuda.so)
+  foreach(_torch_file include/c10/cuda/CUDACachingAllocator.h lib/libc10_cuda.so lib/libtorch_cuda.so)
     if(NOT EXISTS "${InstalledTorch_DIR}/${_torch_file}")
       set(InstalledTorchCuda_REASON "${InstalledTorch_DIR} has no ${_torch_file}")
     endif()
@@ -70,4 +70,9 @@ if(InstalledTorchCuda_FOUND AND NOT TARGET InstalledTorch::c10_cuda)
     InstalledTorch::c10_cuda
     PROPERTIES IMPORTED_LOCATION "${InstalledTorch_DIR}/lib/libc10_cuda.so"
                INTERFACE_LINK_LIBRARIES "InstalledTorch::torch;InstalledTorch::cuda_headers")
+  # Kernels of ops, for what calls them itself.
+  add_library(InstalledTorch::torch_cuda SHARED IMPORTED)
+  set_target_properties(InstalledTorch::torch_cuda
+                        PROPERTIES IMPORTED_LOCATION "${InstalledTorch_DIR}/lib/libtorch_cuda.so"
+                                   INTERFACE_LINK_LIBRARIES InstalledTorch::c10_cuda)
 endif()

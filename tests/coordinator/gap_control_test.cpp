@@ -58,6 +58,52 @@ TEST(GapRulesAt, WorkInQueuesIsBoundedAtEveryLevel) {
   EXPECT_TRUE(with_queues({}).known) << "also before the first decision";
 }
 
+/// What the hand-overs of a level cost at most where each leaves so much work queued.
+double cost_of(const wire::GapRules& rules, Duration queued) {
+  return rules.hand_overs * (std::chrono::duration<double>(queued).count() / 2 + kHandOverSeconds);
+}
+
+TEST(GapRulesAt, HandOversAreThoseThatTheWorkInQueuesAllows) {
+  const GapUsers users{.idle_class = false, .queues = true, .jobs = 1};
+  const wire::GapRules rules = gap_rules_at(2, 0.01, gaps(), users);
+  EXPECT_EQ(rules.in_flight, kMostQueued);
+  EXPECT_NEAR(rules.hand_overs, 29, 0.5) << "compute_sharing, section 7.4, at 0.5 ms";
+  EXPECT_NEAR(cost_of(rules, kMostQueued), 0.01, 1e-6) << "all that the objective allows";
+  EXPECT_THAT(decide_gaps({.state = {.level = 2}, .slowdown = {}, .users = users}).reason,
+              HasSubstr("0.5 ms of work at once, gaps from 1.2 ms on, 28.6 gaps a second"));
+  for (int level = 3; level <= GapState::kMostLevel; ++level) {
+    const wire::GapRules more = gap_rules_at(level, 0.01, gaps(), users);
+    EXPECT_LT(more.hand_overs, gap_rules_at(level - 1, 0.01, gaps(), users).hand_overs) << level;
+  }
+}
+
+TEST(GapRulesAt, BySomeLevelsOwnWorkInFlightTheObjectiveWouldBeLeftUnused) {
+  const wire::GapRules rules = gap_rules_at(2, 0.01, gaps());  // 2 ms, as on a CPU
+  EXPECT_LT(cost_of(rules, kMostQueued), 0.0035);
+}
+
+TEST(GapRulesAt, JobsThatShareGapsHaveTheQueuesTogether) {
+  for (const std::size_t jobs : {1U, 2U, 5U}) {
+    const GapUsers users{.idle_class = false, .queues = true, .jobs = jobs};
+    const wire::GapRules rules = gap_rules_at(2, 0.01, gaps(), users);
+    EXPECT_EQ(rules.in_flight * jobs, kMostQueued);
+    EXPECT_NEAR(cost_of(rules, rules.in_flight * jobs), 0.01, 1e-6) << jobs;
+    EXPECT_EQ(with_queues(rules, jobs), rules) << "once for all";
+  }
+  // The twin: with the whole bound for each of five, the same hand-overs cost four times as much.
+  const wire::GapRules alone =
+      gap_rules_at(2, 0.01, gaps(), {.idle_class = false, .queues = true, .jobs = 1});
+  EXPECT_GT(cost_of(alone, 5 * alone.in_flight), 0.035);
+}
+
+TEST(GapRulesAt, ManyJobsHaveFewerHandOversRatherThanNothingInFlight) {
+  const GapUsers users{.idle_class = false, .queues = true, .jobs = 20};
+  const wire::GapRules rules = gap_rules_at(2, 0.01, gaps(), users);
+  EXPECT_EQ(rules.in_flight, kLeastQueued);
+  EXPECT_NEAR(cost_of(rules, 20 * kLeastQueued), 0.01, 1e-6);
+  EXPECT_EQ(with_queues({}, 0).in_flight, kMostQueued) << "nobody yet";
+}
+
 TEST(GapRulesAt, EveryLevelRestrictsMoreThanTheOneBefore) {
   for (int level = 1; level <= GapState::kMostLevel; ++level) {
     const wire::GapRules before = gap_rules_at(level - 1, 0.01, gaps());
@@ -105,13 +151,13 @@ TEST(GapRulesAt, FewLongGapsAreNotUsedUpByManyShortOnes) {
 
 TEST(GapRulesAt, WhoIsNotInTheIdleClassEndsBeforeAGapDoes) {
   for (int level = 0; level <= GapState::kMostLevel; ++level) {
-    const wire::GapRules at_once = gap_rules_at(level, 0.01, gaps(), true);
-    const wire::GapRules later = gap_rules_at(level, 0.01, gaps(), false);
+    const wire::GapRules at_once = gap_rules_at(level, 0.01, gaps(), {.idle_class = true});
+    const wire::GapRules later = gap_rules_at(level, 0.01, gaps(), {.idle_class = false});
     EXPECT_EQ(later.guard, std::max<Duration>(at_once.guard, kWakeGuard)) << level;
     EXPECT_EQ(later.in_flight, at_once.in_flight) << level;
   }
   GapInput in = input(0, estimate(0.0));
-  in.idle_class = false;
+  in.users.idle_class = false;
   EXPECT_EQ(decide_gaps(in).rules.guard, kWakeGuard);
   EXPECT_THAT(decide_gaps(in).reason,
               HasSubstr("every gap may be used, ops end 0.3 ms before a gap is expected to;"));

@@ -203,6 +203,36 @@ TEST_F(NodeDevicesTest, C1_WorkInTheQueuesOfAGpuIsBounded) {
   EXPECT_EQ(entry("host", "o@host").gap_rules.in_flight, 0us) << "an op that returned is done";
 }
 
+TEST_F(NodeDevicesTest, JobsOnAGpuHaveItsQueuesTogether) {
+  (void)join(hello("g", JobClass::kGuaranteed, 1, "GPU-a"));
+  (void)join(hello("o", JobClass::kOpportunistic, 2, "GPU-a"));
+  (void)join(hello("p", JobClass::kOpportunistic, 3, "GPU-a"));
+  pass(1s);
+  EXPECT_EQ(entry("GPU-a", "o").gap_rules.in_flight, 250us);
+  EXPECT_EQ(entry("GPU-a", "p").gap_rules.in_flight, 250us);
+  wire::SetRequest pause;
+  pause.job = "p";
+  pause.paused = true;
+  EXPECT_EQ(send<wire::SetReply>(pause).at(0).outcome, "applied");
+  pass(1s);
+  EXPECT_EQ(entry("GPU-a", "o").gap_rules.in_flight, 500us) << "who is paused has nothing queued";
+}
+
+TEST_F(NodeDevicesTest, WhoHasATurnOnAGpuLeavesNoMoreThanTheBoundToTheNext) {
+  for (const std::string device : {"host", "GPU-a"}) {
+    for (const int pid : {1, 2}) {
+      auto message =
+          hello(std::to_string(pid) + "@" + device, JobClass::kOpportunistic, pid, device);
+      message.law = "token_window";
+      (void)join(message);
+    }
+  }
+  pass(1s);
+  EXPECT_EQ(entry("GPU-a", "1@GPU-a").gap_rules.in_flight, 500us) << "one at a time has it all";
+  EXPECT_EQ(entry("GPU-a", "2@GPU-a").gap_rules.in_flight, 500us);
+  EXPECT_EQ(entry("host", "1@host").gap_rules.in_flight, 0us) << "an op that returned is done";
+}
+
 TEST_F(NodeDevicesTest, RanksOnSeveralDevicesAreOneJob) {
   join(hello("o", JobClass::kOpportunistic, 1, ""));  // torchrun itself
   join(hello("o", JobClass::kOpportunistic, 10, "GPU-a", 0, 2));

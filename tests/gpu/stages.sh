@@ -114,7 +114,8 @@ print(pybind11.get_include())')
     "$compiler" -shared "-Wl,-rpath,\$ORIGIN" -o "$lib/libcommensal_torch-$minor.so" "$work"/torch/*.o \
       "${ours[@]}" "-L$torch_dir/lib" -ltorch_cpu -ltorch -lc10 -ldl &&
     "$compiler" -shared "-Wl,-rpath,\$ORIGIN" -o "$lib/libcommensal_torch_cuda-$minor.so" \
-      "$work"/torch_cuda/*.o "${ours[@]}" "-L$torch_dir/lib" -lc10_cuda -lc10 -ldl &&
+      "$work"/torch_cuda/*.o "${ours[@]}" "-L$torch_dir/lib" -ltorch_cuda -ltorch_cpu -lc10_cuda -lc10 \
+      -ldl &&
     "$compiler" -shared "-Wl,-rpath,\$ORIGIN/lib" -o "$product/commensal/_core$suffix" "$work"/core/*.o \
       "${ours[@]}" &&
     "$compiler" -o "$product/bin/commensald" "$work"/node/*.o "$work"/runtime/coordinator.wire.*.o \

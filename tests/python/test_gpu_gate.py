@@ -477,6 +477,131 @@ wait_until("it has come past", lambda: not page.device_works)
 facts["gaps"] = sorted(gap["phase"] for gap in commensal.stats()["activity"]["gaps"])
 tell(**facts)
 """
+# The host waits for the device in ops that no callback of a guaranteed job sees.
+HOST_WAITS = """
+x, loss = torch.ones(1024, device="cuda"), torch.ones(1, device="cuda")
+host = torch.ones(1024)
+page = find_job_page(os.getpid())
+parameter = torch.nn.Parameter(torch.ones(64, device="cuda"))
+optimizer = torch.optim.SGD([parameter], lr=0.0)
+optimizer.zero_grad()  # it trains, and serves no requests
+def after(run):
+    x + 1  # a sign of work: it allocates
+    time.sleep(0.02)  # pauses of no use are looked at every 16 ms
+    assert page.activity != Activity.WAITING
+    run()
+    return [page.activity, GAP_PHASES[page.wait_phase]] == [Activity.WAITING, "synchronisation"]
+waits = {
+    "item": lambda: loss.item(),
+    "float": lambda: float(loss),
+    "if": lambda: 1 if loss > 0 else 2,
+    "cpu": lambda: x.cpu(),
+    "tolist": lambda: x.tolist(),
+    "copy": lambda: host.copy_(x),
+    "not waited for": lambda: host.copy_(x, non_blocking=True),
+}
+told = {kind: after(run) for kind, run in waits.items()}
+def ended_by(run):
+    assert after(loss.item)
+    run()
+    return page.activity == Activity.BUSY
+begins = []
+optimizer.register_step_pre_hook(lambda *_: begins.append(page.activity == Activity.BUSY))
+signs = {"copy": ended_by(lambda: x.copy_(host)), "in place": ended_by(lambda: x.add_(1))}
+assert after(loss.item)
+optimizer.step()
+tell(told=told, signs=signs | {"optimizer": begins[0]})
+"""
+
+
+def test_an_op_that_waits_for_the_gpu_shows_a_guaranteed_job_waiting(machine: Machine) -> None:
+    process = machine.start(HOST_WAITS, "--guaranteed")
+    out, errors = process.communicate(timeout=DEADLINE)
+    assert process.returncode == 0, errors
+    assert "Overriding" not in errors, "PyTorch warns of a kernel that takes another one's place"
+    facts = json.loads(out.splitlines()[-1])
+    assert facts["told"].pop("not waited for") is False
+    assert facts["told"] == dict.fromkeys(("item", "float", "if", "cpu", "tolist", "copy"), True)
+    # What allocates nothing, calls no op that copies and steps no optimizer shows nothing.
+    assert facts["signs"] == {"copy": True, "optimizer": True, "in place": False}
+
+
+def test_without_kernels_of_ours_no_such_wait_would_show(machine: Machine) -> None:
+    waits = HOST_WAITS.partition("def ended_by")[0] + "tell(told=told)"
+    facts = machine.run(waits, *OPPORTUNISTIC)  # which has none of them
+    assert not any(facts["told"].values())
+
+
+# --- C15: memory that comes back ------------------------------------------------------------------
+
+# Is busy until the other job has looked, then waits for its next batch for as long as that works.
+BUSY_THEN_IDLE = """
+x = torch.ones(64, device="cuda")
+torch.optim.SGD([torch.nn.Parameter(x)], lr=0.0).zero_grad()  # it trains, and serves no requests
+def exists(name):
+    return os.path.exists(sys.argv[1] + "/" + name)
+x + 1
+open(sys.argv[1] + "/busy", "w").close()
+while not exists("looked"):
+    x + 1  # a sign of work
+    time.sleep(0.001)
+class Late(torch.utils.data.Dataset):
+    def __len__(self):
+        return 1
+    def __getitem__(self, index):
+        wait_until("the other job is done", lambda: exists("done"))
+        return x.new_zeros(1)
+for batch in torch.utils.data.DataLoader(Late()):
+    pass
+tell()
+"""
+
+COMES_BACK = """
+big = torch.ones(16 << 20, device="cuda")
+def memory():
+    return commensal.stats()["memory"]
+def between_steps(condition):
+    commensal.step()
+    time.sleep(0.005)
+    return condition()
+commensal.set_memory_limit("32MiB")
+wait_until("it is away", lambda: between_steps(lambda: memory()["host_bytes"] >= 32 << 20))
+wait_until("the other job works", lambda: os.path.exists(sys.argv[1] + "/busy"))
+if gate()["law"] == "gap":
+    busy = ("guaranteed job busy", "trickle beside the guaranteed job")
+    wait_until("that is seen", lambda: gate()["reason"] in busy)
+reasons = []
+def looked():
+    now = memory()
+    reasons.append(now["held_back_reason"])
+    return now["held_back_total"] > 0 or now["host_bytes"] == 0
+commensal.set_memory_limit("256MiB")
+wait_until("it has asked for a gap, or come", lambda: between_steps(looked))
+open(sys.argv[1] + "/looked", "w").close()
+wait_until("it is back", lambda: between_steps(lambda: memory()["host_bytes"] == 0))
+open(sys.argv[1] + "/done", "w").close()
+tell(memory=memory(), reasons=sorted(set(reasons) - {""}), law=gate()["law"])
+"""
+
+
+def test_c15_memory_that_comes_back_waits_for_a_gap(machine: Machine) -> None:
+    owner = machine.start(BUSY_THEN_IDLE, "--guaranteed")
+    facts = machine.run(COMES_BACK, *OPPORTUNISTIC)
+    machine.facts(owner)
+    assert facts["law"] == "gap"
+    assert facts["memory"]["held_back_total"] > 0
+    assert facts["reasons"], "the statistics say why"
+    assert facts["memory"]["held_back_bytes"] == 0
+
+
+def test_c15_without_the_law_of_gaps_it_is_copied_beside_the_busy_job(machine: Machine) -> None:
+    owner = machine.start(BUSY_THEN_IDLE, "--guaranteed")
+    facts = machine.run(COMES_BACK, *OPPORTUNISTIC, "--law", "open")
+    machine.facts(owner)
+    assert facts["law"] == "open"
+    assert facts["memory"]["held_back_total"] == 0
+
+
 WRAPPED, BARE = "replay(graph)", "replay.__wrapped__(graph)"
 
 

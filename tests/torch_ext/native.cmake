@@ -29,6 +29,7 @@ commensal_test(
   runtime/peer_observer_test.cpp
   runtime/sample_windows_test.cpp
   runtime/request_finder_test.cpp
+  runtime/return_meter_test.cpp
   runtime/statistics_test.cpp
   runtime/step_tracker_test.cpp
   runtime/wanted_memory_test.cpp

@@ -18,6 +18,7 @@
 #include "torch_ext/cuda/elastic_install.h"
 #include "torch_ext/cuda/green_dial.h"
 #include "torch_ext/cuda/page_queue.h"
+#include "torch_ext/cuda/synchronising_ops.h"
 #include "torch_ext/gate/gate.h"
 #include "torch_ext/phase.h"
 #include "torch_ext/runtime/limited_memory.h"
@@ -256,11 +257,19 @@ Session& session_of_gpu() {
   return *session;
 }
 
+// The host's waits of a guaranteed job; another one's ops pass its gate.
+void show_waits(const Session& session) {
+  if (session.config().job_class == JobClass::kGuaranteed) show_synchronising_ops();
+}
+
 std::string install_session() {
   Session& session = session_of_gpu();
   static SessionMemory& memory = *new SessionMemory(session);  // never destroyed
   std::string complaint = install_elastic_cuda_allocator(memory);
-  if (complaint.empty()) session.before_moves(&give_back_delegates_cache);
+  if (complaint.empty()) {
+    session.before_moves(&give_back_delegates_cache);
+    show_waits(session);
+  }
   return complaint;
 }
 
@@ -280,7 +289,10 @@ void begin_cap_only(const std::string& why) {
   auto& memory = *new CapOnly(allocator, runtime_cuda_calls(), options);  // never destroyed
   session.cap_only(memory);
   session.note("cap only: " + why);
-  if (blind.empty()) follow_device(session, device);
+  if (blind.empty()) {
+    follow_device(session, device);
+    show_waits(session);
+  }
   session.use_device(DeviceContext(device).id());
   (void)memory.safe_point();
 }

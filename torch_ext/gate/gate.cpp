@@ -435,8 +435,9 @@ struct Gate::Impl {
                  Duration{open_bound_ns.load(kRelaxed)}, now);
   }
 
-  /// Asks the law. `peek`: only to report, with nothing cached.
-  Verdict ask(Duration predicted, bool peek) noexcept {
+  /// Asks the law. `peek`: only to report, with nothing cached. `in_line`: it comes behind what is
+  /// in flight, which is bounded.
+  Verdict ask(Duration predicted, bool peek, bool in_line = true) noexcept {
     collect();
     const MutexLock lock(mutex);
     const TimePoint now = clock.now();
@@ -493,7 +494,7 @@ struct Gate::Impl {
                        .share_min = share_min,
                        .share_max = share_max,
                        .run_total = run_total,
-                       .in_flight = in_flight(),
+                       .in_flight = in_line ? in_flight() : Duration::zero(),
                        .queued = queued(),
                        .peek = peek});
       const bool owes = (share < 1.0 && cap.debt() > Duration::zero()) ||
@@ -529,8 +530,9 @@ struct Gate::Impl {
     if (!peek && decision.open && decision.valid_for > Duration::zero()) {
       open_fits_ns.store(decision.fits.count(), kRelaxed);
       open_charge.store(verdict.charge, kRelaxed);
-      open_bound_ns.store(device.guaranteed_present ? device.gap_rules.in_flight.count() : 0,
-                          kRelaxed);
+      const bool turns = has_queues && device.turn_until != TimePoint{};
+      const bool bounded = device.guaranteed_present || turns;
+      open_bound_ns.store(bounded ? device.gap_rules.in_flight.count() : 0, kRelaxed);
       // Under the mutex, so that a pause cannot slip in between and be overwritten.
       open_until_ticks.store(ticks.now() + ticks.to_ticks(decision.valid_for), kRelaxed);
     }
@@ -819,6 +821,19 @@ void Gate::release() noexcept {
 
 void Gate::expect_hold(bool expected) noexcept {
   if (impl_->hold_expected.exchange(expected) != expected) refresh();
+}
+
+Gate::Leave Gate::leave(Duration takes) noexcept {
+  Impl& gate = *impl_;
+  if (gate.disarmed.load(kRelaxed) || !gate.wanted.load()) return {Duration::max(), ""};
+  // A closed gate is only looked at: what saves up for its turn is ops.
+  for (const bool peek : {true, false}) {
+    const PacingDecision decision = gate.ask(takes, peek, false).decision;
+    if (!decision.open) return {Duration::zero(), decision.reason};
+    if (decision.trickle && decision.fits < takes) return {Duration::zero(), "guaranteed job busy"};
+    if (!peek) return {std::max(takes, decision.fits - gate.queued()), decision.reason};
+  }
+  return {};
 }
 
 void Gate::note_copy(Bytes size) noexcept { impl_->copied_bytes.fetch_add(size.count(), kRelaxed); }

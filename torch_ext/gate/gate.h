@@ -91,6 +91,16 @@ class Gate {
   /// on a device with queues is known later. Without an entry before: does nothing.
   void leave_op(OpEstimate op, Account* account = nullptr) noexcept;
 
+  /// How long work of our own that nobody waits for may take if it begins now, and goes no further
+  /// than asking: nothing enters, nothing is charged. Beside a busy guaranteed job that is nothing,
+  /// also where a trickle of ops passes, unless all may run there.
+  struct Leave {
+    Duration fits{};  ///< zero: it is to wait
+    const char* reason = "";
+  };
+  /// @param takes  the shortest piece of it
+  [[nodiscard]] Leave leave(Duration takes) noexcept;
+
   /// Counts a copy between host and device that passed the gate by its bytes.
   void note_copy(Bytes size) noexcept;
 

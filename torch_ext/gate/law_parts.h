@@ -69,6 +69,12 @@ template <typename Inner>
   return bound > Duration::zero() && input.in_flight >= bound;
 }
 
+/// The same where only a device's queues count: on a device without them nothing is left running
+/// that an op's end did not end.
+[[nodiscard]] inline bool queue_is_full(const PacingInput& input) noexcept {
+  return input.queued > Duration::zero() && flight_is_full(input);
+}
+
 /// The guaranteed job must not be disturbed: only the trickle passes.
 [[nodiscard]] PacingDecision beside(const PacingInput& input, Duration recheck,
                                     const char* reason) noexcept;

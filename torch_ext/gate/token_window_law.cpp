@@ -36,6 +36,8 @@ PacingDecision TokenWindowLaw::decide(const PacingInput& input) noexcept {
     });
   }
   if (device.now >= device.turn_until) return closed(kPollMax, "it is another's turn");
+  // What is queued when the turn goes on runs in that of another.
+  if (queue_is_full(input)) return closed(kPollMin, "work in flight is at its bound");
   bursts_.note(device.now, input.run_total);
   longest_burst_ = bursts_.longest(device.now);
   PacingDecision open = free_to_run("has the turn");

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "torch_ext/gate/doorbell.h"
+#include "torch_ext/gate/pacing_law.h"
 
 namespace commensal {
 namespace {
@@ -20,8 +21,7 @@ constexpr std::uint64_t kLowQuantileDivisor = 5;  // 20 %: most waits last at le
 constexpr std::uint64_t kFewWaits = 8;
 constexpr std::uint64_t kTableEvery = 4;
 constexpr std::uint64_t kWorthRinging = 1'000'000;  // ns, of which half is spent on being sure
-constexpr Duration kBetweenPauses = std::chrono::microseconds{500};
-constexpr double kLeastCount = 0.05;  // of a bucket that is told of
+constexpr double kLeastCount = 0.05;                // of a bucket that is told of
 
 }  // namespace
 
@@ -143,7 +143,9 @@ void ActivityRecorder::synchronised() noexcept {
 void ActivityRecorder::pause_begin(wire::GapPhase phase) noexcept {
   const TimePoint now = clock_.now();
   const MutexLock lock(mutex_);
-  if (depth_ != 0 || now - pause_began_ < kBetweenPauses) return;
+  const bool synchronised = phase == wire::GapPhase::kSynchronisation;
+  const Duration between = synchronised ? between_synchronisations_ : kBetweenPauses;
+  if (depth_ != 0 || now - pause_began_ < between) return;
   if (ends_by_.load(kRelaxed) != EndsBy::kItsOwner) return;  // waits already
   begin_pause(phase, now);
 }
@@ -188,6 +190,12 @@ void ActivityRecorder::note_wait(TimePoint now) noexcept {
 
 void ActivityRecorder::note_length(Duration length) noexcept {
   phases_[static_cast<std::size_t>(phase_)].lengths.add(length);
+  if (phase_ == wire::GapPhase::kSynchronisation) {
+    // Nobody may use a shorter one.
+    between_synchronisations_ = length >= kQuietBeforeBoundary
+                                    ? kBetweenPauses
+                                    : std::min(kMostBetween, 2 * between_synchronisations_);
+  }
   // The totals are those of waits for data and requests, as they always were.
   if (phase_ == wire::GapPhase::kBoundary || phase_ == wire::GapPhase::kCheckpoint ||
       phase_ == wire::GapPhase::kSynchronisation) {

@@ -99,7 +99,8 @@ class ActivityRecorder {
   void boundary_begin() noexcept;
   /// The host has waited for its device, which has nothing to do: until the next sign of work the
   /// host works, or waits for something else. As boundaries, many in a row are looked at now and
-  /// then. While requests are looked for: nothing.
+  /// then, and those of a job that always goes on at once more and more rarely. While requests are
+  /// looked for: nothing.
   void synchronised() noexcept;
   /// Nothing was seen of the job for seconds, and it uses no processor time: it sits at a prompt,
   /// or hangs. A wait until the next sign of work, of which nothing is noted. Nothing where it
@@ -133,6 +134,9 @@ class ActivityRecorder {
 
  private:
   static constexpr std::size_t kWindow = 32;
+  static constexpr Duration kBetweenPauses = std::chrono::microseconds{500};
+  /// The mark of a wait takes microseconds: 0.03 % of the time where it is of no use.
+  static constexpr Duration kMostBetween = std::chrono::milliseconds{16};
   /// What ends the present wait.
   enum class EndsBy : std::uint8_t {
     kItsOwner,  ///< or there is none
@@ -173,6 +177,7 @@ class ActivityRecorder {
   wire::GapPhase phase_ COMMENSAL_GUARDED_BY(mutex_) = wire::GapPhase::kUnknown;
   TimePoint wait_since_ COMMENSAL_GUARDED_BY(mutex_);
   TimePoint pause_began_ COMMENSAL_GUARDED_BY(mutex_);
+  Duration between_synchronisations_ COMMENSAL_GUARDED_BY(mutex_) = kBetweenPauses;
   std::atomic<EndsBy> ends_by_{EndsBy::kItsOwner};
   TimePoint request_began_ COMMENSAL_GUARDED_BY(mutex_);  // zero: not seen
   FetchPhase fetches_ COMMENSAL_GUARDED_BY(mutex_);

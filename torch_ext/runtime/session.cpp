@@ -201,6 +201,7 @@ Session::Impl::Impl(SessionConfig given, std::unique_ptr<MemorySource> memory_so
       activity(page, clock),
       sample_windows(clock.now()),
       limits(allocator, config.memory.max),
+      returns(gate, clock),
       known_role(config.role),
       job_class(config.job_class),
       law_chosen(!config.law.empty()),
@@ -240,6 +241,8 @@ Session::Impl::~Impl() {
 void Session::Impl::begin() {
   gate.set_share(config.share.min, config.share.max);
   allocator.on_pressure([this](Bytes needed) { return ask_for_memory(needed); });
+  // On a host memory comes back at no other job's cost that its idle class does not bear.
+  if (!on_host()) allocator.pace_returns(&returns);
   // The gate of a guaranteed job does not hold back all that it gives another device to do.
   const bool moves = on_host() || config.job_class == JobClass::kOpportunistic;
   if (moves && config.background_rate && config.memory_policy == MemoryPolicy::kElastic) {
@@ -521,6 +524,7 @@ bool Session::collective_outstanding() const noexcept {
 void Session::optimizer_step_begin() noexcept {
   if (impl_->in_child.load(std::memory_order_relaxed)) return;
   impl_->in_optimizer.store(true, std::memory_order_relaxed);
+  impl_->activity.worked();
   (void)impl_->steps.hook_begin();
 }
 

@@ -23,6 +23,7 @@
 #include "torch_ext/runtime/limited_memory.h"
 #include "torch_ext/runtime/multiprocessor_dial.h"
 #include "torch_ext/runtime/peer_observer.h"
+#include "torch_ext/runtime/return_meter.h"
 #include "torch_ext/runtime/sample_windows.h"
 #include "torch_ext/runtime/session.h"
 #include "torch_ext/runtime/statistics.h"
@@ -213,6 +214,7 @@ struct Session::Impl final : public ClientHost {
   ActivityRecorder activity;
   SampleWindows sample_windows COMMENSAL_GUARDED_BY(mutex);
   LimitKeeper limits;
+  ReturnMeter returns;
 
   std::atomic<LimitedMemory*> capped{nullptr};  // instead of `allocator`
 

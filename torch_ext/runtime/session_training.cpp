@@ -52,6 +52,7 @@ void Session::Impl::range_begin(std::string_view name) noexcept {
     case RangeKind::kFetch: fetch_begin(); return;
     case RangeKind::kOptimizerStep:
       in_optimizer.store(true, kRelaxed);
+      activity.worked();  // a fused one allocates nothing
       gate.begin_part(StepPart::kOptimizer);
       (void)steps.optimizer_range_begin();
       return;

@@ -220,6 +220,9 @@ def _memory_rows(memory: Record) -> list[tuple[str, str]]:
     if memory.get("deferred_bytes"):
         deferred = format_bytes(memory["deferred_bytes"])
         rows.append(("deferred", _with_reason(deferred, memory.get("deferred_reason"))))
+    if memory.get("held_back_bytes"):
+        waiting = format_bytes(memory["held_back_bytes"])
+        rows.append(("held back", _with_reason(waiting, memory.get("held_back_reason"))))
     return rows
 
 

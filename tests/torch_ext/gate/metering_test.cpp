@@ -210,6 +210,28 @@ class QueuedWorkTest : public ::testing::Test {
     return left != Duration{} ? left : streams_.backlog();
   }
 
+  /// Issues ops in a turn of 50 ms until it ends, no guaranteed job being there. @return what runs
+  /// on after it.
+  Duration left_in_next_turn(Duration bound) {
+    gate_->set_law(make_pacing_law("token_window"));
+    for (int i = 0; i < 50; ++i) (void)run_op(mm_, microseconds{300});  // learns their length
+    clock_.advance(seconds{1});
+    const TimePoint end = clock_.now() + milliseconds{50};
+    device_.set([&](DeviceObservation& seen) {
+      seen.coordinator_alive = true;
+      seen.turn_until = end;
+      seen.gap_rules.in_flight = bound;
+    });
+    Duration left{};
+    on_sleep_ = [&] {
+      if (clock_.now() < end || left != Duration{}) return;
+      left = streams_.backlog();
+      device_.set([](DeviceObservation& seen) { seen.turn_until = TimePoint{}; });
+    };
+    while (clock_.now() < end) (void)run_op(mm_, microseconds{300});
+    return left != Duration{} ? left : streams_.backlog();
+  }
+
   /// Share of the device's time that ops of a length get beside a busy guaranteed job, of 2 %.
   double trickle_of(OpDuration& op, Duration length) {
     device_.burst(clock_.now());
@@ -240,6 +262,16 @@ TEST_F(QueuedWorkTest, C1_WhatRunsOnAfterClosingIsTheBoundAndAnOp) {
 
 TEST_F(QueuedWorkTest, C1_WithoutABoundTheQueueRunsOn) {
   EXPECT_GT(left_running(Duration::zero()), milliseconds{100});
+}
+
+TEST_F(QueuedWorkTest, C1_WhatRunsOnInTheNextTurnIsTheBoundAndAnOp) {
+  const Duration left = left_in_next_turn(microseconds{500});
+  EXPECT_GT(left, microseconds{200}) << "the bound is made use of";
+  EXPECT_LE(left, microseconds{500} + microseconds{300});
+}
+
+TEST_F(QueuedWorkTest, C1_WithoutABoundTheQueueTakesTheNextTurn) {
+  EXPECT_GT(left_in_next_turn(Duration::zero()), milliseconds{100});
 }
 
 TEST_F(QueuedWorkTest, C2_TheDeviceHasWorkAllTheTimeWhileTheGateIsOpen) {

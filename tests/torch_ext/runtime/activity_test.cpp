@@ -462,6 +462,32 @@ TEST_F(ActivityTest, ASynchronisationWithinAWaitOrSoonAfterOneIsNone) {
   EXPECT_LE(waits_of(GapPhase::kSynchronisation), 5U);
 }
 
+TEST_F(ActivityTest, AJobThatGoesOnAtOnceIsLookedAtMoreAndMoreRarely) {
+  const auto told_in = [this](Duration time, Duration pause) {
+    const std::uint64_t before = waits_of(GapPhase::kSynchronisation);
+    for (const TimePoint end = clock_.now() + time; clock_.now() < end;) {
+      recorder_.touch();
+      clock_.advance(milliseconds{1} - pause);
+      recorder_.synchronised();
+      clock_.advance(pause);
+      recorder_.worked();
+    }
+    return waits_of(GapPhase::kSynchronisation) - before;
+  };
+  recorder_.trained();
+  const std::uint64_t at_first = told_in(milliseconds{20}, std::chrono::microseconds{50});
+  EXPECT_GE(at_first, 3U);
+  EXPECT_LE(at_first, 6U);
+  EXPECT_NEAR(static_cast<double>(told_in(seconds{1}, std::chrono::microseconds{50})), 62.0, 2.0)
+      << "every 16 ms";
+  clock_.advance(milliseconds{20});
+  recorder_.synchronised();
+  clock_.advance(milliseconds{5});
+  recorder_.worked();
+  EXPECT_GE(told_in(milliseconds{20}, std::chrono::microseconds{50}), 3U)
+      << "a pause that is of use has it looked at as at first";
+}
+
 TEST_F(ActivityTest, ACheckpointIsAGapOfItsOwn) {
   fetch(milliseconds{10});
   train();

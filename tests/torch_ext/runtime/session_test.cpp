@@ -67,6 +67,9 @@ class SessionTest : public ::testing::Test {
     session.range_begin(kStep);
     session.range_end(kStep);
   }
+  static std::string activity(const Session& session) {
+    return stats(session)["activity"]["state"].get<std::string>();
+  }
   static nlohmann::json stats(const Session& session) {
     return nlohmann::json::parse(session.stats_json());
   }
@@ -78,6 +81,20 @@ class SessionTest : public ::testing::Test {
 
   TemporaryFolder folder_;
 };
+
+TEST_F(SessionTest, APauseEndsWhereAnOptimizerBegins) {
+  Session& session = Session::start(config());
+  step(session);
+  EXPECT_EQ(activity(session), "waiting");
+  session.range_begin(kStep);  // a fused one allocates nothing
+  EXPECT_EQ(activity(session), "busy");
+  std::this_thread::sleep_for(std::chrono::milliseconds{1});  // pauses in a row are not all told
+  session.range_end(kStep);
+  EXPECT_EQ(activity(session), "waiting");
+  session.optimizer_step_begin();  // one that is no range
+  EXPECT_EQ(activity(session), "busy");
+  session.optimizer_step_end();
+}
 
 TEST_F(SessionTest, StartsAloneAndSaysSo) {
   Session& session = Session::start(config());
