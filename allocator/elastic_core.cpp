@@ -585,6 +585,7 @@ void ElasticCore::set_chunk(const ChunkRef& ref, MemoryHandle handle, Tier tier)
   chunk.touched = chunk.touched_before = chunk.written = Bytes{};
   chunk.handle = handle;
   chunk.tier = tier;
+  chunk.away = handle.tier == Tier::kParked;
   chunk.lazy = false;
   chunk.fresh = false;
   if (tier == Tier::kFree) chunk.trips = chunk.changed = 0;
@@ -705,6 +706,9 @@ AllocatorStats ElasticCore::stats() {
     const bool device = chunk->tier == Tier::kDevice;
     if (device) used += Bytes{chunk->used};
     if (chunk->kept != 0) stats.kept += chunk.size();
+    const TagId tag = tag_of(chunk.segment->pool);
+    const bool by_name = tag != 0 && tags_[tag - 1].parked;
+    if (chunk->away && chunk->tier == Tier::kParked && !by_name) stats.away += chunk.size();
     ++(device ? stats.chunks_device : stats.chunks_host);
   });
   stats.cached = saturating_sub(ledger_.device, saturating_sub(used, lanes_.recent_bytes()));
