@@ -11,8 +11,10 @@
 #include <functional>
 #include <memory>
 #include <ostream>
+#include <random>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "allocator/cuda/cuda_memory_source.h"
@@ -517,6 +519,62 @@ TEST_F(ParkedAwayTest, AFullArenaLeavesTheRestOnTheDeviceAndSaysSo) {
   EXPECT_TRUE(allocator().wake_tag(tag()).complete());
   EXPECT_TRUE(holds(block, 8_MiB, 3));
   EXPECT_TRUE(allocator().deallocate(block));
+}
+
+TEST_F(ParkedAwayTest, RandomOperationsLoseNothing) {
+  struct Held {
+    std::byte* block;
+    Bytes size;
+    unsigned char value;
+  };
+  std::mt19937 random(4711);
+  const auto below = [&](std::uint32_t end) { return static_cast<std::uint32_t>(random() % end); };
+  std::vector<Held> held;
+  const auto reachable = [&](const Held& one) {
+    const auto chunks = chunks_under(one.block, one.size);
+    return std::none_of(chunks.begin(), chunks.end(), [](const auto& chunk) { return chunk.away; });
+  };
+  std::size_t unreachable = 0;
+  for (int round = 0; round < 150; ++round) {
+    switch (below(8)) {
+      case 0: (void)allocator().park_tag(tag()); break;
+      case 1: (void)allocator().wake_tag(tag()); break;
+      case 2: (void)allocator().set_limit(Bytes{(8 + below(56)) << 20U}); break;
+      case 3:
+      case 4:
+        if (!held.empty()) {
+          const std::size_t at = below(static_cast<std::uint32_t>(held.size()));
+          const Held one = std::exchange(held[at], held.back());
+          held.pop_back();
+          if (reachable(one)) {
+            EXPECT_TRUE(holds(one.block, one.size, one.value)) << round;
+          } else {
+            ++unreachable;
+          }
+          EXPECT_TRUE(allocator().deallocate(one.block));
+        }
+        break;
+      default:
+        try {
+          const Bytes size{(1 + below(700)) << 12U};
+          const auto value = static_cast<unsigned char>(round);
+          held.push_back({tagged(size, value), size, value});
+          EXPECT_TRUE(reachable(held.back())) << round;
+        } catch (const OutOfMemory&) {
+          (void)allocator().set_limit(64_MiB);
+        }
+    }
+  }
+  EXPECT_GT(unreachable, 0U);
+  (void)allocator().set_limit(1_GiB);
+  const TagTicket woken = allocator().wake_tag(tag());
+  EXPECT_TRUE(woken.complete()) << woken.reason;
+  for (const Held& one : held) {
+    EXPECT_TRUE(holds(one.block, one.size, one.value));
+    EXPECT_TRUE(allocator().deallocate(one.block));
+  }
+  (void)allocator().release_cached();
+  EXPECT_EQ(allocator().stats().device + allocator().stats().parked, 0_B);
 }
 
 // --- failures ------------------------------------------------------------------------------
