@@ -117,7 +117,8 @@ enum class KeepWhere : std::uint8_t {
 
 /// How a parked job's memory comes back.
 enum class Parking : std::uint8_t {
-  kUntilRoom,  ///< what is touched at the next safe point; all of it when the limit rises, or by `grow`
+  kUntilRoom,  ///< what is touched at the next safe point; all of it when the limit rises, or by
+               ///< `grow`
   kUntilGrow,  ///< what is touched; the rest by `grow` only
   /// By `grow` only, and nobody uses the memory before `AllocatorStats::away` is zero again. So it
   /// may go where no address leads: for a device without a slower tier.
@@ -223,10 +224,9 @@ class ElasticAllocator {
   /// Saves a whole tag and gives its device memory back. Its blocks stay where they are and keep
   /// their content: what touches them is served (on a host by the kernel), and from the next safe
   /// point on the tag comes back. Where there is no slower tier and the source has kParked, they
-  /// are away: until `wake_tag` nothing may touch them. New blocks of the tag get memory as usual. A
-  /// tag that is parked
-  /// or dropped already stays so. All three: call between ops; takes as long as it takes; @throws
-  /// std::invalid_argument for a tag that was never opened.
+  /// are away: until `wake_tag` nothing may touch them. New blocks of the tag get memory as usual.
+  /// A tag that is parked or dropped already stays so. All three: call between ops; takes as long
+  /// as it takes; @throws std::invalid_argument for a tag that was never opened.
   TagTicket park_tag(TagId tag);
   /// Gives up the content of a whole tag and all memory that holds it. Addresses stay reserved, and
   /// the blocks can be freed; until `wake_tag` they must not be touched (on a host that reads zeros

@@ -304,7 +304,8 @@ void CudaMemorySource::make_physical(Block& block) {
 }
 
 void CudaMemorySource::let_go(const Block& block) {
-  if (!block.parked()) return handles_->release(block.handle.tier, block.handle.size, block.physical);
+  if (!block.parked())
+    return handles_->release(block.handle.tier, block.handle.size, block.physical);
   arena_->give(block.pinned);
   parked_ -= block.handle.size;
 }

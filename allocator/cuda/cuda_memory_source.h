@@ -39,8 +39,8 @@ class WorkGate {
 
 /// Serves device handles from the memory of one GPU and host handles from host memory that the GPU
 /// maps at the same address: usable there by kernels, more slowly. Where the driver gives no host
-/// memory to map, it serves kParked handles in their stead, from pinned memory: good for what nobody
-/// touches until it is back.
+/// memory to map, it serves kParked handles in their stead, from pinned memory: good for what
+/// nobody touches until it is back.
 ///
 /// A live chunk moves in four steps. `begin_copy` maps the new handle a second time, at an address
 /// of its own, copies into it while the job runs, and fingerprints on the device what arrived.

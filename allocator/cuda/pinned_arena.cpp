@@ -46,16 +46,14 @@ std::byte* PinnedArena::pin(Bytes size) const {
   const DeviceContext::Scope scope(context_);
   scope.check();
   void* begin = nullptr;
-  check_cuda(
-      context_.driver().cuMemHostAlloc(&begin, size.count(), CU_MEMHOSTALLOC_DEVICEMAP),
-      "cuMemHostAlloc of " + to_string(size));
+  check_cuda(context_.driver().cuMemHostAlloc(&begin, size.count(), CU_MEMHOSTALLOC_DEVICEMAP),
+             "cuMemHostAlloc of " + to_string(size));
   return static_cast<std::byte*>(begin);
 }
 
 bool PinnedArena::unpin(std::byte* begin) const noexcept {
   const DeviceContext::Scope scope(context_);
-  return scope.result() == CUDA_SUCCESS &&
-         context_.driver().cuMemFreeHost(begin) == CUDA_SUCCESS;
+  return scope.result() == CUDA_SUCCESS && context_.driver().cuMemFreeHost(begin) == CUDA_SUCCESS;
 }
 
 Bytes PinnedArena::idle_bytes() const {
@@ -116,8 +114,8 @@ void PinnedArena::add_slab(Bytes slot) {
 // Unpins one slab of which no slot is in use, without the lock meanwhile. False: there is none, or
 // the driver refuses.
 bool PinnedArena::give_back_one() noexcept {
-  const auto idle = std::find_if(slabs_.rbegin(), slabs_.rend(),
-                                 [](const auto& slab) { return slab->idle(); });
+  const auto idle =
+      std::find_if(slabs_.rbegin(), slabs_.rend(), [](const auto& slab) { return slab->idle(); });
   if (idle == slabs_.rend()) return false;
   Slab* const slab = idle->get();
   slab->leaving = true;

@@ -77,9 +77,7 @@ def job(world: World) -> Run:
 
     def run(body: str, *, fingerprints: bool = False, **environ: str) -> dict[str, Any]:
         try:
-            driver = simulated_cuda.environment(
-                {}, {"MEMORY": 1 << 30}, fingerprints=fingerprints
-            )
+            driver = simulated_cuda.environment({}, {"MEMORY": 1 << 30}, fingerprints=fingerprints)
         except FileNotFoundError as reason:
             pytest.skip(str(reason))
         script = world.script(JOB + body + TELL)
@@ -209,7 +207,9 @@ for turn in range(TURNS):  # inside of a step
     less = now["device_bytes"] - (8 << 20)
     threading.Thread(target=commensal.set_memory_limit, args=(less,)).start()
     patience = time.monotonic() + PATIENCE
-    while (now["limit_bytes"] != less or now["device_bytes"] > less) and time.monotonic() < patience:
+    while now["limit_bytes"] != less or now["device_bytes"] > less:
+        if time.monotonic() > patience:
+            break
         writes += 1
         changing.tensor.copy_(values[writes % 2])
         now = commensal.stats()["memory"]

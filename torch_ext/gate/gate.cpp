@@ -208,7 +208,7 @@ struct Gate::Impl {
   std::atomic<bool> self_paused{
       false};  // paused_by is set; changed, like the next, under the mutex
   std::atomic<bool> dozing{false};
-  std::atomic<bool> needed{false};  // since it dozes: an op has come
+  std::atomic<bool> needed{false};   // since it dozes: an op has come
   std::atomic<bool> for_all{false};  // it dozes for ops that are summoned, too
   std::function<void()> bring_back;
 

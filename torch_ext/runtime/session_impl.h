@@ -258,9 +258,9 @@ struct Session::Impl final : public ClientHost {
   TimePoint rests_since;
   TimePoint return_began;
   Bytes parked_by_idleness;
-  Bytes returning;  // not zero: some of this is still to come back
+  Bytes returning;      // not zero: some of this is still to come back
   TimePoint closed_at;  // the gate dozes since then, and nothing is parked yet; zero: it is not so
-  TimePoint asked_back_at;    // when memory was last asked for to come back
+  TimePoint asked_back_at;     // when memory was last asked for to come back
   bool said_it_waits = false;  // for memory to come back to
 
   // Answers of the coordinator that other threads wait for.

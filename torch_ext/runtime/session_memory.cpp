@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the session answers about tags, and where memory lies, as JSON.
-#include <algorithm>
 #include <unistd.h>
+
+#include <algorithm>
 
 #include "torch_ext/runtime/session_impl.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where no host memory can be mapped: what nobody touches is kept in pinned memory, and is as it was
-// when it is back.
+// Where no host memory can be mapped: what nobody touches is kept in pinned memory, and is as it
+// was when it is back.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -352,8 +352,7 @@ class ParkedAwayTest : public PinnedMemoryTest {
   ElasticAllocator& allocator() { return *allocator_; }
   TagId tag() const { return tag_; }
   std::byte* tagged(Bytes size, unsigned char value) {
-    auto* block =
-        static_cast<std::byte*>(allocator().allocate(size, 0, {Phase::kUnknown, tag_}));
+    auto* block = static_cast<std::byte*>(allocator().allocate(size, 0, {Phase::kUnknown, tag_}));
     const std::vector<unsigned char> image(size.count(), value);
     CudaMachine::access().store(block, image.data(), image.size());
     return block;
@@ -473,7 +472,8 @@ TEST_F(ParkedAwayTest, FreeMemoryThatIsAwayServesNobody) {
   EXPECT_TRUE(holds(more, 512_KiB, 4));
   // The twin: once it is back, its free memory serves.
   std::byte* const next = tagged(640_KiB, 5);
-  EXPECT_EQ(chunks_under(next, 640_KiB).front().address, chunks_under(first, 1_MiB).front().address);
+  EXPECT_EQ(chunks_under(next, 640_KiB).front().address,
+            chunks_under(first, 1_MiB).front().address);
   for (std::byte* block : {first, fresh, more, next}) EXPECT_TRUE(allocator().deallocate(block));
 }
 
@@ -602,8 +602,8 @@ TEST_P(ParkedAwayFaults, P9_Law2_EveryDriverCallThatFailsLosesNothingAndARetrySu
   std::size_t failures = 0;
   unsigned char value = 1;
   const auto ledger_fits = [&] {
-    return machine().used() == used_before() + allocator().stats().device +
-                                   source().kept(Tier::kDevice);
+    return machine().used() ==
+           used_before() + allocator().stats().device + source().kept(Tier::kDevice);
   };
   const auto once = [&](const std::string& function, std::uint64_t position) {
     machine().clear();
@@ -639,13 +639,13 @@ TEST_P(ParkedAwayFaults, P9_Law2_EveryDriverCallThatFailsLosesNothingAndARetrySu
 INSTANTIATE_TEST_SUITE_P(
     Everything, ParkedAwayFaults,
     ::testing::Values(
-        RoundTrip{"Tag", [](ElasticAllocator& allocator, TagId tag) { (void)allocator.park_tag(tag); },
+        RoundTrip{"Tag",
+                  [](ElasticAllocator& allocator, TagId tag) { (void)allocator.park_tag(tag); },
                   [](ElasticAllocator& allocator, TagId tag) { (void)allocator.wake_tag(tag); }},
-        RoundTrip{"Job",
-                  [](ElasticAllocator& allocator, TagId) {
-                    (void)allocator.park(Parking::kUntouched);
-                  },
-                  [](ElasticAllocator& allocator, TagId) { (void)allocator.grow(1_GiB); }}),
+        RoundTrip{
+            "Job",
+            [](ElasticAllocator& allocator, TagId) { (void)allocator.park(Parking::kUntouched); },
+            [](ElasticAllocator& allocator, TagId) { (void)allocator.grow(1_GiB); }}),
     [](const auto& test) { return std::string(test.param.name); });
 
 }  // namespace

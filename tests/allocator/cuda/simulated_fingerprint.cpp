@@ -8,10 +8,9 @@ namespace commensal {
 namespace {
 
 [[gnu::constructor]] void say_what_the_kernel_does() {
-  simulated_cuda_define_kernel(
-      kFingerprintKernel, kFingerprintArguments, 3, [](void** arguments) {
-        return run_fingerprint_kernel(arguments, &simulated_cuda_peek, &simulated_cuda_poke);
-      });
+  simulated_cuda_define_kernel(kFingerprintKernel, kFingerprintArguments, 3, [](void** arguments) {
+    return run_fingerprint_kernel(arguments, &simulated_cuda_peek, &simulated_cuda_poke);
+  });
 }
 
 }  // namespace
