@@ -8,8 +8,8 @@
 namespace commensal {
 namespace {
 
-bool fast_tier(const Chunk& chunk) noexcept { return chunk.tier == Tier::kDevice; }
-bool dropped(const Chunk& chunk) noexcept { return chunk.tier == Tier::kDropped; }
+bool fast_tier(const Chunk& chunk) noexcept { return chunk.tier == Tier::kDevice && !chunk.away; }
+bool unbacked(const Chunk& chunk) noexcept { return chunk.tier == Tier::kDropped || chunk.away; }
 
 std::size_t ceil_div(std::size_t a, std::size_t b) noexcept { return (a + b - 1) / b; }
 
@@ -109,7 +109,7 @@ std::size_t BlockPool::run_of_one_kind(const Block& block) const noexcept {
   const Chunk& first = segment.chunks[block.first_chunk];
   for (std::size_t c = block.first_chunk + 1; c <= last; ++c) {
     const Chunk& chunk = segment.chunks[c];
-    if (fast_tier(chunk) != fast_tier(first) || dropped(chunk) != dropped(first)) {
+    if (fast_tier(chunk) != fast_tier(first) || unbacked(chunk) != unbacked(first)) {
       return static_cast<std::size_t>(segment.chunk_begin(c) - block.address);
     }
   }
@@ -145,10 +145,10 @@ void BlockPool::make_free(BlockId id) noexcept {
     const std::size_t run = run_of_one_kind(block);
     block.fast = fast_tier(block.segment->chunks[block.first_chunk]);
     const BlockId rest = run < block.size ? split(id, run) : 0;
-    bool backed = !dropped(block.segment->chunks[block.first_chunk]);
+    bool backed = !unbacked(block.segment->chunks[block.first_chunk]);
     if (rest == 0 && run < block.size) {  // no node: one slow block
       block.fast = false;
-      each_chunk(block, [&](const Chunk& c, std::size_t) { backed = backed && !dropped(c); });
+      each_chunk(block, [&](const Chunk& c, std::size_t) { backed = backed && !unbacked(c); });
     }
     if (backed) make_free_piece(id);
     if (rest == 0) return;
@@ -304,8 +304,8 @@ BlockId BlockPool::take_held(const Held& held, std::size_t size) noexcept {
 bool BlockPool::is_free(const Segment& segment, std::size_t chunk) const noexcept {
   if (segment.chunks[chunk].tier == Tier::kFree) return false;
   const std::byte* end = segment.chunk_begin(chunk) + segment.chunk_size;
-  // Free memory of a dropped chunk is in no bin, and nobody else takes it out of one.
-  const BlockState unused = dropped(segment.chunks[chunk]) ? BlockState::kBusy : BlockState::kFree;
+  // Free memory of such a chunk is in no bin, and nobody else takes it out of one.
+  const BlockState unused = unbacked(segment.chunks[chunk]) ? BlockState::kBusy : BlockState::kFree;
   BlockId id = segment.chunks[chunk].head;
   while (id != 0 && table_[id].state == unused && table_[id].end() < end) id = table_[id].next;
   return id != 0 && table_[id].state == unused;

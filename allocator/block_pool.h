@@ -21,8 +21,8 @@ struct GrowthPlace {
 
 /// Hands out blocks of mapped chunks. Blocks are multiples of `unit`. Free memory on the device
 /// ("fast") and on the slower tier is kept apart; neighbours merge unless a hole (a chunk without
-/// memory), a tier border or a busy block lies between them. Free memory of dropped chunks serves
-/// nobody: it stays busy until they have memory again.
+/// memory), a tier border or a busy block lies between them. Free memory of dropped chunks, and of
+/// those that are away, serves nobody: it stays busy until they have memory again.
 ///
 /// Calls no memory source. Thread safety: none (the allocator's block lock), but for nodes of live
 /// blocks (front_lane.h), which is why a pool begins on a line of its own.
@@ -46,7 +46,7 @@ class alignas(64) BlockPool {
     const Block& block = table_[id];
     return block.address == address && block.state == BlockState::kLive ? id : 0;
   }
-  /// Tells whether all chunks of a block are on the device.
+  /// Tells whether all chunks of a block are on the device, to stay.
   [[nodiscard]] bool on_device(const Block& block) const noexcept;
   /// Returns bytes of live and recent blocks, rounded.
   [[nodiscard]] std::size_t used_bytes() const noexcept { return used_bytes_; }

@@ -38,7 +38,7 @@ LimitTicket ElasticAllocator::set_limit(Bytes limit, Revision revision) {
 LimitTicket ElasticAllocator::safe_point() { return impl_->safe_point(); }
 LimitTicket ElasticAllocator::shrink(Bytes bytes) { return impl_->shrink(bytes); }
 LimitTicket ElasticAllocator::grow(Bytes bytes) { return impl_->grow(bytes); }
-LimitTicket ElasticAllocator::park(bool until_grow) { return impl_->park(until_grow); }
+LimitTicket ElasticAllocator::park(Parking how) { return impl_->park(how); }
 AheadReport ElasticAllocator::work_ahead(Bytes most) { return impl_->work_ahead(most); }
 void ElasticAllocator::expect_work_ahead(bool on) noexcept { impl_->expect_work_ahead(on); }
 void ElasticAllocator::pace_returns(ReturnPace* pace) noexcept { impl_->pace_returns(pace); }

@@ -54,7 +54,8 @@ struct AllocatorStats {
   Bytes device;        ///< chunks on the device tier (live and cached)
   Bytes host;          ///< chunks on the slower tier
   Bytes host_touched;  ///< of `host`: resident because touched again; counts against the limit
-  Bytes parked;        ///< saved, no physical memory
+  Bytes parked;        ///< saved, no memory of the device
+  Bytes away;          ///< of `parked`: not mapped; but for tags that are parked by name
   Bytes dropped;       ///< addresses of blocks whose content was given up; no memory at all
   Bytes kept;          ///< chunks that stay where they are, see `keep_in_place`
   Bytes outside;       ///< held by others in the process, see `count_outside`
@@ -116,6 +117,16 @@ struct KeptMemory {
 enum class KeepWhere : std::uint8_t {
   kOnDevice,  ///< what is on the slower tier comes back first
   kWhereItIs
+};
+
+/// How a parked job's memory comes back.
+enum class Parking : std::uint8_t {
+  kUntilRoom,  ///< what is touched at the next safe point; all of it when the limit rises, or by
+               ///< `grow`
+  kUntilGrow,  ///< what is touched; the rest by `grow` only
+  /// By `grow` only, and nobody uses the memory before `AllocatorStats::away` is zero again. So it
+  /// may go where no address leads: for a device without a slower tier.
+  kUntouched
 };
 
 /// See `ElasticAllocator::on_pressure`.
@@ -187,9 +198,7 @@ class ElasticAllocator {
   /// Brings live chunks back to the device, up to `bytes` and the limit.
   LimitTicket grow(Bytes bytes);
   /// Moves every live chunk to the slower tier and gives back all device memory it can.
-  /// @param until_grow  what is not touched stays there until `grow`; else a larger limit, too,
-  ///                    brings it back.
-  LimitTicket park(bool until_grow = false);
+  LimitTicket park(Parking how = Parking::kUntilRoom);
   /// Gives back chunks without live blocks (torch's `empty_cache`). Returns bytes.
   Bytes release_cached();
 
@@ -222,16 +231,18 @@ class ElasticAllocator {
   [[nodiscard]] TagId find_tag(std::string_view name) const;
   /// Saves a whole tag and gives its device memory back. Its blocks stay where they are and keep
   /// their content: what touches them is served (on a host by the kernel), and from the next safe
-  /// point on the tag comes back. New blocks of the tag get memory as usual. A tag that is parked
-  /// or dropped already stays so. All three: call between ops; takes as long as it takes; @throws
-  /// std::invalid_argument for a tag that was never opened.
+  /// point on the tag comes back. Where there is no slower tier and the source has kParked, they
+  /// are away: until `wake_tag` nothing may touch them. New blocks of the tag get memory as usual.
+  /// A tag that is parked or dropped already stays so. All three: call between ops; takes as long
+  /// as it takes; @throws std::invalid_argument for a tag that was never opened.
   TagTicket park_tag(TagId tag);
   /// Gives up the content of a whole tag and all memory that holds it. Addresses stay reserved, and
   /// the blocks can be freed; until `wake_tag` they must not be touched (on a host that reads zeros
   /// or what was written since, and is lost or not).
   TagTicket drop_tag(TagId tag);
   /// Brings a parked tag back, and gives a dropped one fresh memory: on the device as far as the
-  /// limit allows (the handler of `on_pressure` is asked), else on the slower tier.
+  /// limit allows (the handler of `on_pressure` is asked), else on the slower tier. What is away
+  /// and finds no room is missing: it is tried again by the next wake, and at safe points.
   TagTicket wake_tag(TagId tag);
   [[nodiscard]] std::vector<TagResidency> tags() const;
 

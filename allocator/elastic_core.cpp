@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <bitset>
 #include <cstdlib>
 #include <exception>
 #include <new>
@@ -588,6 +589,7 @@ void ElasticCore::set_chunk(const ChunkRef& ref, MemoryHandle handle, Tier tier)
   chunk.touched = chunk.touched_before = chunk.written = Bytes{};
   chunk.handle = handle;
   chunk.tier = tier;
+  chunk.away = handle.tier == Tier::kParked;
   chunk.lazy = false;
   chunk.fresh = false;
   if (tier == Tier::kFree) chunk.trips = chunk.changed = 0;
@@ -699,6 +701,8 @@ AllocatorStats ElasticCore::stats() {
   stats.peak_live = lanes_.peak_live();
   stats.allocations = lanes_.births();
   stats.frees = lanes_.deaths();
+  std::bitset<kMostTags + 1> by_name;
+  for (std::size_t i = 0; i < tags_.size(); ++i) by_name[i + 1] = tags_[i].parked;
   Bytes used;
   each_chunk([&](const ChunkRef& chunk) {
     if (chunk->tier == Tier::kDropped) {
@@ -708,6 +712,8 @@ AllocatorStats ElasticCore::stats() {
     const bool device = chunk->tier == Tier::kDevice;
     if (device) used += Bytes{chunk->used};
     if (chunk->kept != 0) stats.kept += chunk.size();
+    const bool is_away = chunk->away && chunk->tier == Tier::kParked;
+    if (is_away && !by_name[tag_of(chunk.segment->pool)]) stats.away += chunk.size();
     ++(device ? stats.chunks_device : stats.chunks_host);
   });
   stats.cached = saturating_sub(ledger_.device, saturating_sub(used, lanes_.recent_bytes()));

@@ -69,7 +69,7 @@ class ElasticCore {
   LimitTicket safe_point() COMMENSAL_EXCLUDES(moves_, blocks_);
   LimitTicket shrink(Bytes bytes) COMMENSAL_EXCLUDES(moves_, blocks_);
   LimitTicket grow(Bytes bytes) COMMENSAL_EXCLUDES(moves_, blocks_);
-  LimitTicket park(bool until_grow) COMMENSAL_EXCLUDES(moves_, blocks_);
+  LimitTicket park(Parking how) COMMENSAL_EXCLUDES(moves_, blocks_);
   Bytes release_cached() COMMENSAL_EXCLUDES(moves_, blocks_);
   void with_source(const std::function<void()>& work) COMMENSAL_EXCLUDES(moves_, blocks_);
 
@@ -285,6 +285,7 @@ class ElasticCore {
     Bytes target{};             // otherwise: most resident bytes
     bool lazy = false;          // what moves out stays out until touched or asked for
     bool park = false;
+    bool untouched = false;  // nobody uses what moves out until it is back
   };
   [[nodiscard]] bool stays(const Chunk& chunk) const noexcept {
     return !options_.move_live && chunk.tier == Tier::kDevice;
@@ -333,8 +334,11 @@ class ElasticCore {
   void lease(Bytes bytes) COMMENSAL_REQUIRES(moves_);
   void lease_limit() COMMENSAL_REQUIRES(moves_);
   [[nodiscard]] Ledger ledger() COMMENSAL_EXCLUDES(blocks_);
-  [[nodiscard]] Bytes host_most() const noexcept;
-  [[nodiscard]] std::string host_full_reason(Bytes held) const;
+  [[nodiscard]] Bytes host_most(Tier tier = Tier::kHost) const noexcept;
+  [[nodiscard]] std::string host_full_reason(Bytes held, Tier tier = Tier::kHost) const;
+  /// Where memory goes that nobody uses until it is back: the slower tier, else away.
+  [[nodiscard]] Tier tier_for_untouched() const noexcept;
+  void set_away(const std::vector<ChunkRef>& chunks, bool away) COMMENSAL_EXCLUDES(blocks_);
   template <typename Visit>
   void each_chunk(Visit visit) COMMENSAL_REQUIRES(blocks_);
   struct Snapshot {

@@ -62,7 +62,11 @@ Bytes ElasticCore::keep_in_place(AddressRange range, std::string_view why, KeepW
   Kept kept{range, std::string(why), chunks_at(range), {}};
   if (kept.chunks.empty()) return {};
   try {
-    if (where == KeepWhere::kOnDevice) bring_to_device(kept.chunks);
+    std::vector<ChunkRef> wanted = kept.chunks;
+    if (where != KeepWhere::kOnDevice) {  // what is mapped nowhere cannot be relied on
+      std::erase_if(wanted, [](const ChunkRef& chunk) { return !chunk->away; });
+    }
+    bring_to_device(wanted);
   } catch (const SourceError& error) {
     throw SourceError("memory cannot be kept on the device: " + std::string(error.what()));
   }

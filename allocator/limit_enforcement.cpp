@@ -35,12 +35,17 @@ ElasticCore::Ledger ElasticCore::ledger() {
   return ledger_;
 }
 
-Bytes ElasticCore::host_most() const noexcept {
-  return std::min(options_.host_cap, source_.capacity(Tier::kHost));
+Bytes ElasticCore::host_most(Tier tier) const noexcept {
+  return std::min(options_.host_cap, source_.capacity(tier));
 }
 
-std::string ElasticCore::host_full_reason(Bytes held) const {
-  const Bytes most = host_most();
+Tier ElasticCore::tier_for_untouched() const noexcept {
+  const bool away = source_.capacity(Tier::kHost).is_zero() && !host_most(Tier::kParked).is_zero();
+  return away ? Tier::kParked : Tier::kHost;
+}
+
+std::string ElasticCore::host_full_reason(Bytes held, Tier tier) const {
+  const Bytes most = host_most(tier);
   if (!most.is_zero()) {
     return "slower tier full: " + to_string(held) + " of " + to_string(most);
   }
@@ -62,7 +67,7 @@ void ElasticCore::yield_moves() {
 
 void ElasticCore::count_orphans() {
   const Bytes device = mover_.orphaned(Tier::kDevice) + source_.over_lease();
-  const Bytes host = mover_.orphaned(Tier::kHost);
+  const Bytes host = mover_.orphaned(Tier::kHost) + mover_.orphaned(Tier::kParked);
   const MutexLock lock(blocks_);
   ledger_.orphans_device = device;
   ledger_.orphans_host = host;
@@ -372,10 +377,39 @@ MoveReport ElasticCore::run_batch(const std::vector<ChunkRef>& chunks, Tier tier
     move.fresh = chunk->fresh && tier == Tier::kDevice;
     batch.push_back(std::move(move));
   }
-  MoveReport report = mover_.run(batch, tier, deadline);
+  if (tier == Tier::kParked) set_away(chunks, true);
+  MoveReport report;
+  try {
+    report = mover_.run(batch, tier, deadline);
+  } catch (...) {
+    if (tier == Tier::kParked) set_away(chunks, false);
+    throw;
+  }
   note_report(report);
   note_moved(chunks, batch, tier, label, lazy);
+  if (tier == Tier::kParked && report.moved < batch.size()) {
+    std::vector<ChunkRef> stayed;
+    for (std::size_t i = 0; i < batch.size(); ++i) {
+      if (!batch[i].moved) stayed.push_back(chunks[i]);
+    }
+    set_away(stayed, false);
+  }
   return report;
+}
+
+// Has the free memory of chunks serve nobody, before nothing is mapped there any more; or has it
+// serve again.
+void ElasticCore::set_away(const std::vector<ChunkRef>& chunks, bool away) {
+  const MutexLock lock(blocks_);
+  // From here on lanes keep no block without asking where it lies.
+  if (away) pending_.fetch_or(kSlowChunks, std::memory_order_release);
+  flush_recent();
+  for (const ChunkRef& chunk : chunks) {
+    BlockPool& pool = pools_[chunk.segment->pool];
+    pool.begin_retier(*chunk.segment, chunk.index);
+    chunk->away = away;
+    pool.end_retier(*chunk.segment, chunk.index);
+  }
 }
 
 void ElasticCore::note_moved(const std::vector<ChunkRef>& chunks,
@@ -419,7 +453,8 @@ std::string ElasticCore::move_out(const ShrinkGoal& goal, std::uint64_t round, B
     return {};
   }
   const Ledger now = ledger();
-  Bytes room = saturating_sub(host_most(), now.on_host());
+  const Tier tier = goal.untouched ? tier_for_untouched() : Tier::kHost;
+  Bytes room = saturating_sub(host_most(tier), now.on_host());
   std::vector<ChunkRef> chunks;
   for (const std::size_t i : chosen) {
     if (shot.refs[i].size() > room) break;
@@ -428,10 +463,10 @@ std::string ElasticCore::move_out(const ShrinkGoal& goal, std::uint64_t round, B
   }
   if (chunks.empty()) {
     stop = true;
-    return host_full_reason(now.on_host());
+    return host_full_reason(now.on_host(), tier);
   }
   const Tier label = goal.park ? Tier::kParked : Tier::kHost;
-  const MoveReport report = run_batch(chunks, Tier::kHost, label, goal.lazy, deadline);
+  const MoveReport report = run_batch(chunks, tier, label, goal.lazy, deadline);
   stop = report.refused;
   return report.reason;
 }
@@ -650,7 +685,7 @@ LimitTicket ElasticCore::enforce_limit(TimePoint begin, TimePoint deadline) {
       if (grow_here) wake = std::exchange(wake_lazy_, false);
     }
     release_free({}, Unused::kEverywhere);
-    over = shrink_to(ShrinkGoal{true, {}, false, false}, deadline);
+    over = shrink_to(ShrinkGoal{.follow_limit = true}, deadline);
     // Where there is a mover, a safe point waits for no disk.
     if (over.empty()) under = grow_back({kNoLimit, wake, !grow_here, false, true}, deadline, grown);
     if (wake) {
@@ -707,7 +742,8 @@ LimitTicket ElasticCore::shrink(Bytes bytes) {
   measure_touched();
   const Bytes before = ledger().resident();
   const Bytes asked = std::min(bytes, saturating_sub(before, ledger().outside));
-  const std::string reason = shrink_to(ShrinkGoal{false, before - asked, true, false}, deadline);
+  const std::string reason =
+      shrink_to(ShrinkGoal{.target = before - asked, .lazy = true}, deadline);
   finish(reason);
   LimitTicket ticket = ticket_now();
   ticket.done = saturating_sub(before, ledger().resident());
@@ -716,7 +752,7 @@ LimitTicket ElasticCore::shrink(Bytes bytes) {
   return ticket;
 }
 
-LimitTicket ElasticCore::park(bool until_grow) {
+LimitTicket ElasticCore::park(Parking how) {
   if (in_child()) return ticket_now();
   const TimePoint deadline = clock_.now() + options_.move_deadline;
   const MoveLock moves(*this);
@@ -726,12 +762,14 @@ LimitTicket ElasticCore::park(bool until_grow) {
   measure_touched();
   const Bytes before = ledger().resident();
   const Bytes outside = ledger().outside;
-  const std::string reason = shrink_to(ShrinkGoal{false, outside, true, true}, deadline);
+  const ShrinkGoal goal{
+      .target = outside, .lazy = true, .park = true, .untouched = how == Parking::kUntouched};
+  const std::string reason = shrink_to(goal, deadline);
   {
     // What lay on the slower tier before is parked now too, unless it is being touched.
     const MutexLock lock(blocks_);
-    stay_parked_ = until_grow;
-    if (until_grow) wake_lazy_ = false;
+    stay_parked_ = how != Parking::kUntilRoom;
+    if (stay_parked_) wake_lazy_ = false;
     Bytes parked;
     each_chunk([&](const ChunkRef& chunk) {
       if (chunk->tier != Tier::kHost || !chunk->touched.is_zero()) return;

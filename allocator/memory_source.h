@@ -22,7 +22,7 @@ namespace commensal {
 enum class Tier : std::uint8_t {
   kDevice,  ///< full speed; counts against the limit
   kHost,    ///< same address, usable, slower (spill file, or host memory beside a GPU)
-  kParked,  ///< saved, holds no physical memory; only `swap` back makes it fast again
+  kParked,  ///< saved, holds no memory of the device; only `swap` back makes it fast again
   kFree,    ///< holds nothing
   kDropped  ///< blocks lie there, but their content was given up and nothing is mapped
 };
@@ -128,6 +128,10 @@ struct MoveRisk {
 ///   the old one is unmapped. After kChanged or kFailed everything is as before `begin_copy`,
 ///   except that the new handle still exists and must be released or used again. A source that
 ///   only gives the same memory another name has nothing to compare and never answers kChanged.
+/// - Where no slower tier can be mapped, a source may offer kParked in its stead: memory that holds
+///   a chunk's bytes beside its address. Only `swap` puts such a handle in a device handle's place
+///   and takes it away again (`map` is misuse; `unmap` lets go of the bytes); meanwhile nothing is
+///   mapped at the address, and whatever touches it fails.
 /// - Between `fence` and `unfence` only `swap` and `watch` may be called. The caller then takes no
 /// lock,
 ///   allocates nothing, throws nothing and calls nothing that does: a stopped thread may hold any
@@ -144,8 +148,9 @@ class MemorySource {
 
   /// Returns the smallest unit in which memory is created and mapped.
   [[nodiscard]] virtual Bytes granularity() const noexcept = 0;
-  /// Returns the most bytes that handles of `tier` (kDevice or kHost) may hold together.
-  /// kHost is zero where there is no slower tier; `host_tier_reason` then says why.
+  /// Returns the most bytes that handles of `tier` may hold together.
+  /// kHost is zero where there is no slower tier; `host_tier_reason` then says why. kParked is zero
+  /// where there is one, and where nothing can stand for it.
   [[nodiscard]] virtual Bytes capacity(Tier tier) const noexcept = 0;
   /// Says why there is no slower tier; empty when there is one.
   [[nodiscard]] virtual std::string host_tier_reason() const = 0;
@@ -156,7 +161,7 @@ class MemorySource {
   /// Gives a reservation back; nothing may be mapped in it.
   virtual void unreserve(AddressRange range) = 0;
 
-  /// Makes physical memory on `tier` (kDevice or kHost).
+  /// Makes physical memory on `tier`: kDevice, kHost, or kParked where its capacity is not zero.
   /// @throws OutOfMemory above capacity, SourceError when the system refuses (disk full).
   [[nodiscard]] virtual MemoryHandle create(Tier tier, Bytes size) = 0;
   /// Gives physical memory back to the system; the handle must not be mapped. Within the lease a

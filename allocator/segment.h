@@ -30,6 +30,7 @@ struct Chunk {
   bool lazy = false;    ///< moved out by request: comes back when touched or asked for
   bool fresh = false;   ///< made on the slower tier and never saved: to bring it back reads no disk
   bool moving = false;  ///< being copied between two turns of the move lock: must stay mapped
+  bool away = false;    ///< nothing is mapped, or soon no more: its free memory serves nobody
   std::uint32_t kept = 0;        ///< reasons for which it must stay where it is
   Phase born = Phase::kUnknown;  ///< in which its last long-lived block was made
   BlockId head = 0;

@@ -110,7 +110,7 @@ void ElasticCore::put_back(const ChunkRef& chunk, MemoryHandle handle, Tier tier
   pool.end_retier(*chunk.segment, chunk.index);
 }
 
-// Moves what a tag holds of the device to the slower tier. Returns why not all of it.
+// Moves what a tag holds of the device to the slower tier, or away. Returns why not all of it.
 std::string ElasticCore::move_tag_out(TagId tag) {
   std::string reason;
   for (int i = 0; i < kTries; ++i) {
@@ -122,7 +122,8 @@ std::string ElasticCore::move_tag_out(TagId tag) {
       });
       if (rest.empty()) break;
       const Ledger now = ledger();
-      Bytes room = saturating_sub(host_most(), now.on_host());
+      const Tier tier = tier_for_untouched();
+      Bytes room = saturating_sub(host_most(tier), now.on_host());
       Bytes bytes;
       std::vector<ChunkRef> batch;
       for (const ChunkRef& chunk : rest) {
@@ -131,8 +132,8 @@ std::string ElasticCore::move_tag_out(TagId tag) {
         bytes += chunk.size();
         batch.push_back(chunk);
       }
-      if (batch.empty()) return host_full_reason(now.on_host());
-      const MoveReport report = run_batch(batch, Tier::kHost, Tier::kParked, true, kNoDeadline);
+      if (batch.empty()) return host_full_reason(now.on_host(), tier);
+      const MoveReport report = run_batch(batch, tier, Tier::kParked, true, kNoDeadline);
       if (!report.reason.empty()) reason = report.reason;
       {
         // Each once a round: what is touched all the time would be moved for ever.
@@ -396,11 +397,16 @@ TagTicket ElasticCore::wake_tag(TagId tag) {
   bring_tag_back(tag, ticket);
   {
     // What found no room is in use on the slower tier, and comes back as soon as there is some.
+    // What is away comes back then too, and cannot be used before.
     const MutexLock lock(blocks_);
     ticket.deferred = Bytes{};
     Bytes usable;
     each_chunk([&](const ChunkRef& chunk) {
       if (tag_of(chunk.segment->pool) != tag || !slow(chunk->tier)) return;
+      if (chunk->away) {
+        ticket.missing += chunk.size();
+        return;
+      }
       ticket.deferred += chunk.size();
       if (chunk->tier != Tier::kParked) return;
       usable += chunk.size();
@@ -410,7 +416,7 @@ TagTicket ElasticCore::wake_tag(TagId tag) {
     ledger_.host += usable;
   }
   finish({});
-  if (ticket.reason.empty() && !ticket.deferred.is_zero()) {
+  if (ticket.reason.empty() && !ticket.complete()) {
     ticket.reason = "the limit of " + to_string(limit()) + " leaves no room";
   }
   if (ticket.complete()) ticket.reason.clear();
@@ -440,7 +446,8 @@ void ElasticCore::wake_touched_tag(const ChunkRef& touched) noexcept {
 // --- what lies where -----------------------------------------------------------------------
 
 ChunkResidency ElasticCore::residency_of(const ChunkRef& chunk) {
-  return ChunkResidency{chunk.address(), chunk.size(), chunk->tier, Bytes{chunk->used}};
+  return ChunkResidency{chunk.address(), chunk.size(), chunk->tier, Bytes{chunk->used},
+                        chunk->tier == Tier::kDropped || chunk->away};
 }
 
 std::vector<TagResidency> ElasticCore::tags() {

@@ -26,7 +26,7 @@ struct TagOptions {
 struct TagTicket {
   Bytes done;          ///< device memory given back, or (waking) memory brought back
   Bytes deferred;      ///< still on the device, or (waking) usable on the slower tier for now
-  Bytes missing;       ///< waking: dropped, and no memory could be had for it
+  Bytes missing;       ///< waking: no memory could be had for it, and it must not be touched
   std::string reason;  ///< why not all is done
 
   [[nodiscard]] bool complete() const noexcept { return deferred.is_zero() && missing.is_zero(); }
@@ -50,6 +50,7 @@ struct ChunkResidency {
   Bytes size;
   Tier tier = Tier::kFree;
   Bytes live;
+  bool away = false;  ///< nothing is mapped at the address
 };
 
 /// One block, live or free.

@@ -138,8 +138,11 @@ void AddressMap::restore(std::span<const Placed> run) noexcept {
 }
 
 CUresult AddressMap::replace(std::span<const Placed> from, std::span<const Placed> to) noexcept {
-  const CUresult unmapped = driver_.cuMemUnmap(from.front().address, size_of(from).count());
-  if (unmapped != CUDA_SUCCESS) return unmapped;
+  if (!from.empty()) {
+    const CUresult unmapped = driver_.cuMemUnmap(from.front().address, size_of(from).count());
+    if (unmapped != CUDA_SUCCESS) return unmapped;
+  }
+  if (to.empty()) return CUDA_SUCCESS;
   const char* call = "";
   const CUresult result = place(to, &call);
   if (result != CUDA_SUCCESS) restore(from);

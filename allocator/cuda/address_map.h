@@ -45,8 +45,9 @@ class AddressMap {
   void unmap(CUdeviceptr address, Bytes size);
   /// Unmaps, or notes that it is still to be done.
   void unmap_at_last(CUdeviceptr address, Bytes size) noexcept;
-  /// Puts `to` where `from` is; both are the same run of addresses and sizes. After an error `from`
-  /// is mapped as before. Allocates nothing, if `expect` has made room.
+  /// Puts `to` where `from` is; both are the same run of addresses and sizes, or one of them is
+  /// nothing. After an error `from` is mapped as before. Allocates nothing, if `expect` has made
+  /// room.
   [[nodiscard]] CUresult replace(std::span<const Placed> from, std::span<const Placed> to) noexcept;
   /// Gives a device access to what is mapped already: one call for each run. `all` is in the order
   /// of addresses. @throws SourceError; what it was given is taken away then.

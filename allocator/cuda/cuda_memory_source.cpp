@@ -69,10 +69,19 @@ void CudaMemorySource::start(const Options& options) {
   std::size_t total = 0;
   check_cuda(context_.driver().cuDeviceTotalMem(&total, context_.device()), "cuDeviceTotalMem");
   device_capacity_ = std::min(options.device_capacity, Bytes{total});
-  handles_ =
-      std::make_unique<HandleStore>(context_, !options.host_cap.is_zero(), options.host_keep);
-  if (handles_->host_reason().empty()) {
+  const HostUse use = options.host_cap.is_zero() ? HostUse::kOff
+                      : options.map_host         ? HostUse::kMapped
+                                                 : HostUse::kNotMapped;
+  handles_ = std::make_unique<HandleStore>(context_, use, options.host_keep);
+  if (use != HostUse::kOff) {
     host_capacity_ = std::min(options.host_cap, half_of_physical_memory());
+    if (!handles_->host_reason().empty()) {
+      arena_ = std::make_unique<PinnedArena>(
+          context_, PinnedArena::Options{.most = host_capacity_,
+                                         .keep = options.host_keep,
+                                         .capturing = options.capturing,
+                                         .in_background = options.testing.pin_in_background});
+    }
   }
   addresses_ = std::make_unique<AddressMap>(context_.driver(), *handles_);
   queue_ = std::make_unique<CopyQueue>(context_);
@@ -84,6 +93,7 @@ void CudaMemorySource::stop() noexcept {
   fence_.reset();
   queue_.reset();
   addresses_.reset();
+  arena_.reset();
   handles_.reset();
 }
 
@@ -102,10 +112,11 @@ CudaMemorySource::~CudaMemorySource() {
   (void)addresses_->mend();
   for (const auto& [id, copy] : copies) {
     queue_->end(copy->transfer);
-    give_window(copy->transfer.to, copy->transfer.size);
+    give_window(copy->window, copy->transfer.size);
   }
   copies.clear();
   for (const auto& [id, block] : blocks_) {
+    if (block.parked()) continue;  // the arena's
     if (block.address != nullptr) {
       (void)insist([&, at = block.address, size = block.handle.size.count()] {
         return driver.cuMemUnmap(to_cuda(at), size);
@@ -128,6 +139,7 @@ void CudaMemorySource::after_fork_child() noexcept {
   fenced_ = false;
   context_.abandon();
   handles_->abandon();
+  (void)arena_.release();  // its thread does not exist here, and may have held its lock
   queue_->abandon();
   fence_->abandon();
 }
@@ -136,7 +148,22 @@ void CudaMemorySource::after_fork_child() noexcept {
 
 Bytes CudaMemorySource::capacity(Tier tier) const noexcept {
   if (tier == Tier::kDevice) return device_capacity_;
-  return tier == Tier::kHost ? host_capacity_ : Bytes{};
+  const Tier slower = arena_ == nullptr ? Tier::kHost : Tier::kParked;
+  return tier == slower ? host_capacity_ : Bytes{};
+}
+
+std::string CudaMemorySource::host_tier_reason() const {
+  const std::string reason = handles_->host_reason();
+  return arena_ == nullptr ? reason : reason + "; what is parked is kept in pinned memory";
+}
+
+Bytes CudaMemorySource::kept(Tier tier) const noexcept {
+  if (tier == Tier::kParked) return arena_ == nullptr ? Bytes{} : arena_->unused();
+  return handles_->kept(tier);
+}
+
+Bytes CudaMemorySource::created(Tier tier) const noexcept {
+  return tier == Tier::kParked ? parked_ : handles_->created(tier);
 }
 
 void CudaMemorySource::check_usable(std::string_view call) const {
@@ -185,6 +212,7 @@ CudaMemorySource::Block& CudaMemorySource::check_map(std::string_view call,
   Block& found = block(handle, call);
   if (found.address != nullptr) misuse(call, "already mapped at " + hex(found.address));
   if (found.copying) misuse(call, "target of a copy");
+  if (found.parked()) misuse(call, "what is parked cannot be mapped");
   if (to_cuda(address) % granularity().count() != 0) {
     misuse(call, "address is not aligned: " + hex(address));
   }
@@ -229,11 +257,12 @@ void CudaMemorySource::unreserve(AddressRange range) {
 
 MemoryHandle CudaMemorySource::create(Tier tier, Bytes size) {
   check_usable("create");
-  if (tier != Tier::kDevice && tier != Tier::kHost) {
+  if (tier != Tier::kDevice && tier != Tier::kHost &&
+      (tier != Tier::kParked || arena_ == nullptr)) {
     misuse("create", "tier " + std::string(to_string(tier)) + " has no handles");
   }
   check_size("create", size);
-  const Bytes used = handles_->created(tier);
+  const Bytes used = created(tier);
   if (size > saturating_sub(capacity(tier), used)) {
     throw OutOfMemory("create: above capacity of tier " + std::string(to_string(tier)) + ": " +
                       to_string(used) + " + " + to_string(size) + " > " +
@@ -244,7 +273,7 @@ MemoryHandle CudaMemorySource::create(Tier tier, Bytes size) {
   made.handle = MemoryHandle{next_id_, size, tier};
   const auto at = blocks_.emplace(next_id_, made).first;
   try {
-    at->second.physical = handles_->create(tier, size);
+    make_physical(at->second);
   } catch (...) {
     blocks_.erase(at);
     throw;
@@ -259,8 +288,26 @@ void CudaMemorySource::release(MemoryHandle handle) {
   if (found.address != nullptr) misuse("release", "still mapped at " + hex(found.address));
   if (found.copying) misuse("release", "still part of a copy");
   const Entry entry(*this, "release");
-  handles_->release(handle.tier, handle.size, found.physical);
+  let_go(found);
   blocks_.erase(handle.id);
+}
+
+void CudaMemorySource::make_physical(Block& block) {
+  const auto& [id, size, tier] = block.handle;
+  if (!block.parked()) {
+    block.physical = handles_->create(tier, size);
+    return;
+  }
+  if (capturing()) throw SourceError(std::string("create: ") + kCapturing);
+  block.pinned = arena_->take(size);
+  parked_ += size;
+}
+
+void CudaMemorySource::let_go(const Block& block) {
+  if (!block.parked())
+    return handles_->release(block.handle.tier, block.handle.size, block.physical);
+  arena_->give(block.pinned);
+  parked_ -= block.handle.size;
 }
 
 void CudaMemorySource::set_lease(Bytes lease) noexcept {
@@ -330,7 +377,10 @@ void CudaMemorySource::let_in(int device) {
   if (handles_->has_user(user)) return;
   std::vector<Placed> all;
   all.reserve(mapped_.size());
-  for (const auto& [address, id] : mapped_) all.push_back(placed(blocks_.at(id), address));
+  for (const auto& [address, id] : mapped_) {
+    const Block& block = blocks_.at(id);
+    if (!block.parked()) all.push_back(placed(block, address));
+  }
   handles_->add_user(user);  // from now on
   try {
     addresses_->let_in(user, all);
@@ -354,8 +404,10 @@ void CudaMemorySource::unmap(std::byte* address, MemoryHandle handle) {
   check_usable("unmap");
   Block& found = check_unmap(address, handle);
   const Entry entry(*this, "unmap");
-  wait_for_work();
-  addresses_->unmap(to_cuda(address), handle.size);
+  if (!found.parked()) {
+    wait_for_work();
+    addresses_->unmap(to_cuda(address), handle.size);
+  }
   mapped_.erase(address);
   found.address = nullptr;
 }
@@ -373,10 +425,22 @@ MemorySource::UnmappedRun CudaMemorySource::unmap_run(std::byte* address,
       size += handle.size;
     }
     const Entry entry(*this, "unmap");
-    wait_for_work();
-    addresses_->unmap(to_cuda(address), size);
-    for (Block* found : run) mapped_.erase(std::exchange(found->address, nullptr));
-    result.unmapped = handles.size();
+    while (result.unmapped < run.size()) {
+      // As far as it is all mapped, or all parked.
+      const std::span<Block*> rest = std::span(run).subspan(result.unmapped);
+      const bool parked = rest.front()->parked();
+      std::size_t count = 0;
+      Bytes together;
+      for (; count < rest.size() && rest[count]->parked() == parked; ++count) {
+        together += rest[count]->handle.size;
+      }
+      if (!parked) {
+        wait_for_work();
+        addresses_->unmap(to_cuda(rest.front()->address), together);
+      }
+      for (Block* found : rest.first(count)) mapped_.erase(std::exchange(found->address, nullptr));
+      result.unmapped += count;
+    }
   } catch (const std::exception& error) {
     result.error = error.what();
   }
@@ -422,6 +486,7 @@ CUdeviceptr CudaMemorySource::take_window(Bytes size) {
 
 // Unmaps what arrived there and keeps the addresses.
 void CudaMemorySource::give_window(CUdeviceptr window, Bytes size) noexcept {
+  if (window == 0) return;
   addresses_->unmap_at_last(window, size);
   windows_.find(size)->second.push_back(window);
 }
@@ -436,6 +501,7 @@ CopyTicket CudaMemorySource::begin_copy(std::byte* address, MemoryHandle from, M
   if (target.address != nullptr) misuse("begin_copy", "target is mapped");
   if (source.copying || target.copying) misuse("begin_copy", "a copy of it runs already");
   if (from.size != to.size) misuse("begin_copy", "sizes differ");
+  if (source.parked() && target.parked()) misuse("begin_copy", "both are parked");
   if (capturing()) throw SourceError(std::string("begin_copy: ") + kCapturing);
   const Entry entry(*this, "begin_copy");
   const CopyTicket ticket{next_id_++};
@@ -443,7 +509,7 @@ CopyTicket CudaMemorySource::begin_copy(std::byte* address, MemoryHandle from, M
   copy->address = address;
   copy->from = &source;
   copy->to = &target;
-  copy->transfer.from = to_cuda(address);
+  copy->transfer.from = to_cuda(source.parked() ? source.pinned : address);
   copy->transfer.size = from.size;
   copy->transfer.target = to.tier;
   std::size_t running = 1;
@@ -460,10 +526,13 @@ CopyTicket CudaMemorySource::begin_copy(std::byte* address, MemoryHandle from, M
     leaving_.reserve(running);
     coming_.reserve(running);
     addresses_->expect(2 * running);
-    window = take_window(from.size);
-    addresses_->map(Placed{window, to.size, to.tier, target.physical});
-    mapped = true;
-    copy->transfer.to = window;
+    copy->transfer.to = to_cuda(target.pinned);
+    if (!target.parked()) {
+      window = take_window(from.size);
+      addresses_->map(Placed{window, to.size, to.tier, target.physical});
+      mapped = true;
+      copy->transfer.to = copy->window = window;
+    }
     queue_->start(copy->transfer);
   } catch (...) {
     if (mapped) {
@@ -517,7 +586,7 @@ void CudaMemorySource::end_copy(CopyTicket ticket) noexcept {
   if (copy == nullptr || in_child_) return;
   const DeviceContext::Scope scope(context_);
   queue_->end(copy->transfer);
-  give_window(copy->transfer.to, copy->transfer.size);
+  give_window(copy->window, copy->transfer.size);
   if (!copy->swapped) copy->from->copying = copy->to->copying = false;
   const MutexLock lock(mutex_);
   copies_.erase(ticket.id);
@@ -615,7 +684,9 @@ void CudaMemorySource::swap_all(std::span<Exchange> exchanges, OnChange on_chang
       std::size_t end = begin + 1;
       for (const std::byte* next = first.address + first.transfer.size.count();
            end < batch_.size() && batch_[end]->address == next &&
-           range_over(next, batch_[end]->transfer.size) == range;
+           range_over(next, batch_[end]->transfer.size) == range &&
+           batch_[end]->from->parked() == first.from->parked() &&
+           batch_[end]->to->parked() == first.to->parked();
            ++end) {
         next += batch_[end]->transfer.size.count();
       }
@@ -632,11 +703,13 @@ void CudaMemorySource::swap_all(std::span<Exchange> exchanges, OnChange on_chang
   swap_ended_.notify_all();
 }
 
-// Fingerprints every chunk of the batch as it is now. False: that failed.
+// Fingerprints every chunk of the batch as it is now; nobody can have written to what is parked.
+// False: that failed.
 bool CudaMemorySource::compare_all() noexcept {
   if (!queue_->fingerprint_reason().empty()) return true;
-  std::erase_if(
-      batch_, [this](Copy* copy) { return queue_->begin_compare(copy->transfer) != CUDA_SUCCESS; });
+  std::erase_if(batch_, [this](Copy* copy) {
+    return !copy->from->parked() && queue_->begin_compare(copy->transfer) != CUDA_SUCCESS;
+  });
   return queue_->finish() == CUDA_SUCCESS;
 }
 
@@ -644,7 +717,7 @@ bool CudaMemorySource::compare_all() noexcept {
 bool CudaMemorySource::renew_all(OnChange on_change) noexcept {
   const bool tells = queue_->fingerprint_reason().empty();
   std::erase_if(batch_, [&](Copy* copy) {
-    if (tells && queue_->unchanged(copy->transfer)) return false;
+    if (copy->from->parked() || (tells && queue_->unchanged(copy->transfer))) return false;
     if (on_change == OnChange::kLeave) {
       copy->exchange->result = SwapResult::kChanged;
       return true;
@@ -662,8 +735,8 @@ void CudaMemorySource::exchange_run(std::span<Copy* const> run) noexcept {
   leaving_.clear();
   coming_.clear();
   for (const Copy* copy : run) {
-    leaving_.push_back(placed(*copy->from, copy->address));
-    coming_.push_back(placed(*copy->to, copy->address));
+    if (!copy->from->parked()) leaving_.push_back(placed(*copy->from, copy->address));
+    if (!copy->to->parked()) coming_.push_back(placed(*copy->to, copy->address));
   }
   if (addresses_->replace(leaving_, coming_) != CUDA_SUCCESS) return;
   for (Copy* copy : run) {

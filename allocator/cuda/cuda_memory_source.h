@@ -19,6 +19,7 @@
 #include "allocator/cuda/device_context.h"
 #include "allocator/cuda/device_fence.h"
 #include "allocator/cuda/handle_store.h"
+#include "allocator/cuda/pinned_arena.h"
 #include "allocator/memory_source.h"
 
 namespace commensal {
@@ -37,7 +38,9 @@ class WorkGate {
 };
 
 /// Serves device handles from the memory of one GPU and host handles from host memory that the GPU
-/// maps at the same address: usable there by kernels, more slowly.
+/// maps at the same address: usable there by kernels, more slowly. Where the driver gives no host
+/// memory to map, it serves kParked handles in their stead, from pinned memory: good for what
+/// nobody touches until it is back.
 ///
 /// A live chunk moves in four steps. `begin_copy` maps the new handle a second time, at an address
 /// of its own, copies into it while the job runs, and fingerprints on the device what arrived.
@@ -61,12 +64,14 @@ class CudaMemorySource final : public MemorySource {
   /// For tests: switches single mechanisms off, to show what they are for.
   struct Testing {
     bool drain_before_unmap = true;  ///< false: memory goes while work may still use it
+    bool pin_in_background = true;   ///< false: memory is pinned when it is asked for
   };
   struct Options {
     int device = 0;                     ///< ordinal among the visible devices
     Bytes device_capacity{UINT64_MAX};  ///< also bounded by the device's memory
     Bytes host_cap{UINT64_MAX};         ///< also bounded by half of the machine's memory
     Bytes host_keep = 64_MiB;           ///< most unused host memory that stays pinned
+    bool map_host = true;               ///< false: as if the driver gave no host memory to map
     /// Closed by `fence`. Null: the caller sees to it that nobody submits work then.
     WorkGate* gate = nullptr;
     /// Asked before chunks are copied or fenced: does any stream capture a graph? A capture would
@@ -91,7 +96,7 @@ class CudaMemorySource final : public MemorySource {
   }
   /// Returns the bytes of released handles that are kept for the next `create`; on the device,
   /// within the lease.
-  [[nodiscard]] Bytes kept(Tier tier) const noexcept { return handles_->kept(tier); }
+  [[nodiscard]] Bytes kept(Tier tier) const noexcept;
 
   /// Lets another GPU use what is mapped here, on either tier, now and from now on. A second call
   /// does nothing. Serialised by the caller, as the contract's calls
@@ -110,7 +115,7 @@ class CudaMemorySource final : public MemorySource {
 
   [[nodiscard]] Bytes granularity() const noexcept override { return handles_->granularity(); }
   [[nodiscard]] Bytes capacity(Tier tier) const noexcept override;
-  [[nodiscard]] std::string host_tier_reason() const override { return handles_->host_reason(); }
+  [[nodiscard]] std::string host_tier_reason() const override;
   [[nodiscard]] AddressRange reserve(Bytes size) override;
   void unreserve(AddressRange range) override;
   [[nodiscard]] MemoryHandle create(Tier tier, Bytes size) override;
@@ -148,13 +153,17 @@ class CudaMemorySource final : public MemorySource {
   struct Block {
     MemoryHandle handle;
     CUmemGenericAllocationHandle physical = 0;
+    std::byte* pinned = nullptr;   // of kParked
     std::byte* address = nullptr;  // null: not mapped
     bool copying = false;
+
+    [[nodiscard]] bool parked() const noexcept { return handle.tier == Tier::kParked; }
   };
   struct Copy {
     std::byte* address = nullptr;
     Block* from = nullptr;
     Block* to = nullptr;
+    CUdeviceptr window = 0;  // where `to` is mapped besides; 0: it is parked
     DeviceCopy transfer;
     bool swapped = false;
     bool spoilt = false;           // the target may hold a mixture: never to be swapped in
@@ -178,6 +187,9 @@ class CudaMemorySource final : public MemorySource {
   [[nodiscard]] std::shared_ptr<Copy> find(CopyTicket ticket) const noexcept;
   [[nodiscard]] bool kept_in_place(const std::byte* address, Bytes size) const
       COMMENSAL_REQUIRES(mutex_);
+  [[nodiscard]] Bytes created(Tier tier) const noexcept;
+  void make_physical(Block& block);
+  void let_go(const Block& block);
   [[nodiscard]] CUdeviceptr take_window(Bytes size);
   void wait_for_work();
   void give_window(CUdeviceptr window, Bytes size) noexcept;
@@ -190,11 +202,13 @@ class CudaMemorySource final : public MemorySource {
   const Options options_;
   DeviceContext context_;
   std::unique_ptr<HandleStore> handles_;
+  std::unique_ptr<PinnedArena> arena_;  // null: host memory is mapped, or switched off
   std::unique_ptr<AddressMap> addresses_;
   std::unique_ptr<CopyQueue> queue_;
   std::unique_ptr<DeviceFence> fence_;
   Bytes device_capacity_;
-  Bytes host_capacity_;
+  Bytes host_capacity_;  // of kHost, else of kParked
+  Bytes parked_;         // handles of kParked
   std::map<const std::byte*, Bytes> ranges_;
   std::map<std::uint64_t, Block> blocks_;
   std::map<const std::byte*, std::uint64_t> mapped_;   // address to handle

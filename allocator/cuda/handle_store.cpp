@@ -27,13 +27,13 @@ std::string name_of(CUmemLocationType type) {
 
 }  // namespace
 
-HandleStore::HandleStore(const DeviceContext& context, bool use_host, Bytes host_keep)
+HandleStore::HandleStore(const DeviceContext& context, HostUse host, Bytes host_keep)
     : context_(context), driver_(context.driver()), host_keep_(host_keep) {
   choose_device();
-  if (use_host) {
-    choose_host();
-  } else {
-    host_reason_ = "host memory is switched off (its cap is 0 B)";
+  switch (host) {
+    case HostUse::kMapped: choose_host(); break;
+    case HostUse::kNotMapped: host_reason_ = "host memory is not to be mapped"; break;
+    case HostUse::kOff: host_reason_ = "host memory is switched off (its cap is 0 B)"; break;
   }
 }
 

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
@@ -15,6 +16,13 @@
 #include "allocator/memory_source.h"
 
 namespace commensal {
+
+/// What host memory is used for.
+enum class HostUse : std::uint8_t {
+  kMapped,     ///< the slower tier, if the driver gives any to map
+  kNotMapped,  ///< no slower tier, as if it gave none
+  kOff
+};
 
 /// Creates handles on the two tiers and keeps some that were released, for the next `create`.
 ///
@@ -28,10 +36,9 @@ namespace commensal {
 /// by the caller, which holds a DeviceContext::Scope.
 class HandleStore {
  public:
-  /// @param use_host   false: without a slower tier.
   /// @param host_keep  most bytes of unused host handles.
   /// @throws SourceError if the device has no virtual memory management.
-  HandleStore(const DeviceContext& context, bool use_host, Bytes host_keep);
+  HandleStore(const DeviceContext& context, HostUse host, Bytes host_keep);
   ~HandleStore();
   HandleStore(const HandleStore&) = delete;
   HandleStore& operator=(const HandleStore&) = delete;

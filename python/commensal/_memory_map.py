@@ -47,6 +47,7 @@ class MappedSegment:
     tag: str  #: empty: none
     runs: tuple[ChunkRun, ...]
     blocks: tuple[Block, ...] = ()
+    away: bool = False  #: what is parked here is in pinned memory: nothing may touch it
 
     @property
     def kind(self) -> str:
@@ -90,6 +91,14 @@ class MemoryMap:
         end = address + size_bytes
         return {run.tier for _, run in self.runs() if run.address < end and address < run.end}
 
+    def is_away(self, address: int, size_bytes: int) -> bool:
+        """Tell whether nothing is mapped under some of these bytes, and their content is saved."""
+        end = address + size_bytes
+        return any(
+            segment.away and run.tier == "parked" and run.address < end and address < run.end
+            for segment, run in self.runs()
+        )
+
     def bytes_by_kind(self) -> dict[str, dict[str, int]]:
         """Return bytes of chunks by kind and tier, and `live` bytes; lifetimes come first."""
         totals: dict[str, dict[str, int]] = {}
@@ -117,4 +126,5 @@ def _segment(entry: dict[str, Any]) -> MappedSegment:
         tag=str(entry["tag"]),
         runs=runs,
         blocks=tuple(Block(*block) for block in entry.get("blocks", ())),
+        away=bool(entry.get("away", False)),
     )

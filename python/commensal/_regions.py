@@ -71,7 +71,9 @@ def park_tag(tag: str) -> TagTicket:
     """Save a tag's tensors and give their memory back; they keep their content and addresses.
 
     Returns when that is done. Whatever touches one of them is served, slowly, and the whole tag
-    comes back at the next safe point. Parking twice does no harm. Call it between two ops.
+    comes back at the next safe point. On a GPU whose driver maps no host memory they are saved in
+    pinned memory, and until `wake_tag` nothing may use them. Parking twice does no harm. Call it
+    between two ops.
 
     Raises:
         CommensalError: commensal is not active.
@@ -98,8 +100,8 @@ def wake_tag(tag: str) -> TagTicket:
     What the limit leaves no room for is usable on the slower tier, and comes back by itself.
 
     Raises:
-        CommensalError: commensal is not active, or there is no memory for dropped tensors; what
-            could be had is theirs, and a later call tries the rest.
+        CommensalError: commensal is not active, or there is no memory for tensors that were dropped
+            or are in pinned memory; what could be had is theirs, and a later call tries the rest.
         ValueError: no region had this tag; the message names those that there are.
     """
     ticket = _session().wake_tag(tag)
@@ -107,7 +109,7 @@ def wake_tag(tag: str) -> TagTicket:
         from commensal._quantities import format_bytes
 
         raise CommensalError(
-            f"no memory for {format_bytes(ticket.missing_bytes)} of the dropped tag {tag!r}: "
+            f"no memory for {format_bytes(ticket.missing_bytes)} of the tag {tag!r}: "
             f"{ticket.reason}"
         )
     return _ticket(ticket)

@@ -12,7 +12,8 @@ Whoever uses that package changes one import:
 
 As there, what is paused without `enable_cpu_backup` loses its content; as there, addresses stay.
 Not as there: unknown tags are an error, pausing or resuming twice does no harm, a limit may move
-the tensors besides, and touching a tensor while its backed-up tag is paused brings the tag back.
+the tensors besides, and touching a tensor while its backed-up tag is paused brings the tag back
+(but for a GPU whose driver maps no host memory: there nothing may touch it, as there).
 (`commensal.pause` and `commensal.resume` are something else: they stop and continue computing.)
 """
 
@@ -144,7 +145,7 @@ class TorchMemorySaver:
         """Return a copy of a tensor's content on the CPU, paused or not.
 
         Raises:
-            CommensalError: its content was given up.
+            CommensalError: its content was given up, or is where only `resume` gets it from.
         """
         from commensal._memory_map import MemoryMap
 
@@ -153,6 +154,8 @@ class TorchMemorySaver:
             raise CommensalError(
                 "the tensor was paused without enable_cpu_backup: it has no content"
             )
+        if where.is_away(x.data_ptr(), x.nbytes):
+            raise CommensalError("the tensor is parked in pinned memory: resume its tag first")
         return x.detach().to("cpu", copy=True)
 
     @property

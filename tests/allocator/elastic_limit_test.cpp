@@ -416,7 +416,7 @@ TEST_F(ElasticLimitTest, ServesFreeMemoryOfTheDeviceBeforeThatOfTheSlowerTier) {
 TEST_F(ElasticLimitTest, ParkedUntilItGrowsALargerLimitBringsNothingBack) {
   (void)blocks_.add(8_MiB);
   (void)allocator_.set_limit(16_MiB);
-  EXPECT_TRUE(allocator_.park(true).complete());
+  EXPECT_TRUE(allocator_.park(Parking::kUntilGrow).complete());
   (void)allocator_.set_limit(32_MiB);
   EXPECT_EQ(allocator_.stats().parked, 8_MiB);
   EXPECT_TRUE(allocator_.grow(8_MiB).complete());

@@ -165,7 +165,7 @@ build_memory() {
   fi
   build_allocator &&
     compile "$work/memory" "${flags[@]}" -- \
-      "$root"/tests/allocator/cuda/{cuda_machine,cuda_contract_test,cuda_memory_source_test,cuda_faults_test,elastic_on_cuda_test,peer_access_test}.cpp &&
+      "$root"/tests/allocator/cuda/{cuda_machine,cuda_contract_test,cuda_memory_source_test,cuda_faults_test,elastic_on_cuda_test,peer_access_test,pinned_memory_test}.cpp &&
     "$compiler" -o "$work/commensal-gpu-memory" "$work"/memory/*.o "$work"/allocator/*.o \
       "${libraries[@]}" -lgmock_main -lgmock -lgtest -ldl -lpthread
 }

@@ -67,13 +67,12 @@ Run = Callable[..., dict[str, Any]]
 @pytest.fixture
 def job(world: World) -> Run:
     """Runs a job on a simulated GPU of 1 GiB and returns its facts."""
-    driver = simulated_gpus(MEMORY=1 << 30)
 
-    def run(body: str, **environ: str) -> dict[str, Any]:
+    def run(body: str, *, fingerprints: bool = False, **environ: str) -> dict[str, Any]:
+        driver = simulated_gpus(fingerprints=fingerprints, MEMORY=1 << 30)
         script = world.script(JOB + body + TELL)
-        done = world.run(  # without a coordinator: limits are the job's own
-            [sys.executable, script], **driver, **environ
-        )
+        # Without a coordinator: limits are the job's own.
+        done = world.run([sys.executable, script], **driver, **environ)
         assert "GPU memory is PyTorch's own" not in done.stderr
         return facts_of(done)
 
@@ -114,6 +113,120 @@ facts["after"] = [held.whole() for held in (outside, *kept)]
     assert facts["wake"] == [size, 0, ""]
     assert facts["woken"] == facts["before"]
     assert facts["read while parked"] == facts["after"] == [True, True, True]
+
+
+def test_where_no_host_memory_is_mapped_a_tag_is_parked_in_pinned_memory(job: Run) -> None:
+    facts = job(
+        """
+from commensal.memory_saver import torch_memory_saver as saver
+outside = Held(16, 1.0)
+with saver.region(tag="weights", enable_cpu_backup=True):
+    kept = [Held(24, 2.0), Held(24, 3.0)]
+free = torch.cuda.mem_get_info()[0]
+facts["before"] = tag("weights")
+ticket = commensal.set_memory_limit("16MiB")
+facts["live"] = [ticket.deferred_bytes >> 20, ticket.reason]
+commensal.set_memory_limit("512MiB")
+saver.pause("weights")
+saver.pause("weights")
+facts["paused"] = tag("weights")
+facts["freed"] = torch.cuda.mem_get_info()[0] - free >> 20
+facts["backup"] = error(lambda: saver.get_cpu_backup(kept[0].tensor))
+facts["outside"] = outside.whole()
+commensal.set_memory_limit("32MiB")
+facts["no room"] = error(lambda: saver.resume("weights"))
+facts["away"] = memory("parked")["parked"]
+commensal.set_memory_limit("512MiB")
+saver.resume("weights")
+facts["resumed"] = tag("weights")
+facts["whole"] = [held.whole() for held in (outside, *kept)]
+facts["backup again"] = torch.equal(saver.get_cpu_backup(kept[1].tensor), kept[1].value)
+facts["notes"] = commensal.stats()["memory"]["notes"]
+""",
+        SIMULATED_CUDA_HOST_HANDLES="0",
+    )
+    size = facts["before"]["device"]
+    assert size >= 48
+    assert facts["live"][0] >= 48  # the twin: what the job may touch stays
+    assert "no slower tier" in facts["live"][1]
+    assert facts["paused"] == {"device": 0, "host": 0, "parked": size, "dropped": 0}
+    assert facts["freed"] == size
+    assert facts["backup"] == (
+        "CommensalError: the tensor is parked in pinned memory: resume its tag first"
+    )
+    assert facts["outside"]
+    assert "of the tag 'weights': the limit of 32 MiB leaves no room" in facts["no room"]
+    assert facts["away"] > 0
+    assert facts["resumed"] == facts["before"]
+    assert facts["whole"] == [True] * 3
+    assert facts["backup again"]
+    assert any("what is parked is kept in pinned memory" in note for note in facts["notes"])
+
+
+def test_doctor_tells_whether_host_memory_can_be_mapped(world: World) -> None:
+    import run as simulated_cuda
+
+    def line(**settings: int) -> tuple[str, str]:
+        driver = simulated_cuda.environment({}, settings)
+        told = json.loads(world.commensal("doctor", "--json", **driver).stdout)
+        [found] = [check for check in told["checks"] if check["name"] == "gpu host memory"]
+        return found["state"], found["detail"]
+
+    try:
+        assert line(HOST_HANDLES=1)[0] == "ok"
+    except FileNotFoundError as reason:
+        pytest.skip(str(reason))
+    state, detail = line(HOST_HANDLES=0)
+    assert state == "note"
+    assert "parked regions and idle jobs are kept in pinned memory" in detail
+
+
+# The thread that sets a limit is not the one that trains: it only says what is to hold.
+AHEAD = """
+import threading
+commensal.set_compute_share(0.9)  # ops pass the gate from here on
+resting = [Held(8, float(i)) for i in range(8)]
+values = [torch.full((8 << 18,), float(i)) for i in range(2)]
+changing = Held(8, 9.0)
+for _ in range(3):
+    optimizer.step()
+now = commensal.stats()["memory"]
+writes = 0
+for turn in range(TURNS):  # inside of a step
+    less = now["device_bytes"] - (8 << 20)
+    threading.Thread(target=commensal.set_memory_limit, args=(less,)).start()
+    patience = time.monotonic() + PATIENCE
+    while now["limit_bytes"] != less or now["device_bytes"] > less:
+        if time.monotonic() > patience:
+            break
+        writes += 1
+        changing.tensor.copy_(values[writes % 2])
+        now = commensal.stats()["memory"]
+    if now["moved_ahead_bytes_total"] > 0:
+        break
+facts["ahead"] = now["moved_ahead_bytes_total"]
+facts["resting"] = [held.whole() for held in resting]
+facts["changing"] = torch.equal(changing.tensor.cpu(), values[writes % 2])
+optimizer.step()
+facts["after the step"] = [held.whole() for held in resting]
+facts["held"] = memory("device")["device"] << 20 <= now["limit_bytes"]
+"""
+
+
+def test_memory_of_a_gpu_that_rests_moves_out_in_the_middle_of_a_step(job: Run) -> None:
+    body = AHEAD.replace("TURNS", "4").replace("PATIENCE", "30")
+    facts = job(body, fingerprints=True)
+    assert facts["ahead"] > 0
+    assert facts["resting"] == facts["after the step"] == [True] * 8
+    assert facts["changing"]
+    assert facts["held"]
+
+
+def test_where_no_kernel_tells_what_changed_nothing_moves_ahead(job: Run) -> None:
+    facts = job(AHEAD.replace("TURNS", "1").replace("PATIENCE", "1"))
+    assert facts["ahead"] == 0  # the twin: it moves at the end of the step, copied with all stopped
+    assert facts["resting"] == facts["after the step"] == [True] * 8
+    assert facts["held"]
 
 
 def test_a_dropped_tag_of_cuda_tensors_gets_fresh_memory_at_the_same_addresses(job: Run) -> None:
@@ -472,6 +585,41 @@ facts["whole again"] = [one.whole() for one in held]
     assert facts["back"] == [True, 0]
     assert facts["back by a graph"]
     assert facts["whole"] == facts["whole again"] == [True] * 4
+
+
+def test_an_idle_job_whose_memory_is_away_waits_until_all_of_it_is_back(job: Run) -> None:
+    facts = job(
+        """
+import threading
+held = [Held(16, float(i)) for i in range(4)]
+busy = memory()
+free = torch.cuda.mem_get_info()[0]
+patience = time.monotonic() + 90
+while commensal.stats()["activity"]["state"] != "parked" and time.monotonic() < patience:
+    time.sleep(0.5)  # seldom: to look is work, too
+facts["parked"] = memory()
+facts["freed"] = torch.cuda.mem_get_info()[0] - free >> 20
+commensal.set_memory_limit("16MiB")
+def more():
+    time.sleep(1)
+    facts["still away"] = memory("parked")["parked"]
+    commensal.set_memory_limit("512MiB")
+thread = threading.Thread(target=more)
+thread.start()
+held[0].tensor.add_(0)  # waits: the limit leaves no room for what it might touch
+facts["back"] = [memory()["device"] >= busy["device"], memory()["parked"]]
+thread.join()
+facts["whole"] = [one.whole() for one in held]
+""",
+        COMMENSAL_PARK_IDLE="1s",
+        SIMULATED_CUDA_HOST_HANDLES="0",
+    )
+    assert facts["parked"]["device"] == 0
+    assert facts["parked"]["parked"] >= 64
+    assert facts["freed"] >= 64
+    assert facts["still away"] > 0
+    assert facts["back"] == [True, 0]
+    assert facts["whole"] == [True] * 4
 
 
 def test_status_tells_what_is_not_elastic() -> None:

@@ -19,6 +19,7 @@ from typing import NoReturn
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNTIME = "libsimulated_cudart.so"
+FINGERPRINT = "libsimulated_fingerprint.so"
 
 
 def library_dir() -> Path | None:
@@ -30,17 +31,23 @@ def library_dir() -> Path | None:
 
 
 def environment(
-    base: Mapping[str, str] | None = None, settings: Mapping[str, object] | None = None
+    base: Mapping[str, str] | None = None,
+    settings: Mapping[str, object] | None = None,
+    *,
+    fingerprints: bool = False,
 ) -> dict[str, str]:
     """Return ``base`` (default: this process's environment) made to use the simulated driver.
 
-    ``settings`` are those of README.md: ``environment(settings={"MEMORY": 1 << 28})``.
+    ``settings`` are those of README.md: ``environment(settings={"MEMORY": 1 << 28})``. With
+    ``fingerprints`` the kernel that tells whether memory changed works; otherwise none does.
     """
     made = dict(os.environ if base is None else base)
     folder = library_dir()
     if folder is None:
         raise FileNotFoundError(f"{RUNTIME} is not built: build the target simulated_cudart")
     preload = [str(folder / RUNTIME), *made.get("LD_PRELOAD", "").split()]
+    if fingerprints:
+        preload.append(str(folder / FINGERPRINT))
     path = [str(folder), *filter(None, made.get("LD_LIBRARY_PATH", "").split(":"))]
     made["LD_PRELOAD"] = " ".join(preload)
     made["LD_LIBRARY_PATH"] = ":".join(path)

@@ -736,7 +736,7 @@ void ElasticCudaAllocator::keep_told(Device& device) {
   for (const SegmentMap& map : device.memory.memory_map(false)) {
     for (const ChunkResidency& chunk : map.chunks) {
       const MutexLock lock(device.told_mutex);
-      if (chunk.tier == Tier::kDropped || !device.told.insert(chunk.address).second) continue;
+      if (chunk.away || !device.told.insert(chunk.address).second) continue;
       fresh.push_back({const_cast<std::byte*>(chunk.address), chunk.size});
     }
   }

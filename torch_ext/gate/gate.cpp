@@ -208,7 +208,8 @@ struct Gate::Impl {
   std::atomic<bool> self_paused{
       false};  // paused_by is set; changed, like the next, under the mutex
   std::atomic<bool> dozing{false};
-  std::atomic<bool> needed{false};  // since it dozes: an op has come
+  std::atomic<bool> needed{false};   // since it dozes: an op has come
+  std::atomic<bool> for_all{false};  // it dozes for ops that are summoned, too
   std::function<void()> bring_back;
 
   struct ClosedBy {
@@ -683,9 +684,12 @@ void Gate::wait_op(OpEstimate op, Summons summoned) noexcept {
   while (!gate.disarmed.load(kRelaxed)) {
     const std::uint32_t seen = gate.generation.load();
     const Impl::Verdict verdict = gate.ask(predicted, false);
-    if (verdict.needed && !gate.needed.exchange(true) && gate.bring_back) gate.bring_back();
-    // While memory is being moved nobody goes through, whoever calls.
-    const bool called = !gate.held.load() && summoned != nullptr && summoned();
+    bool called = summoned != nullptr && summoned();
+    const bool dozes_for_all = gate.dozing.load() && gate.for_all.load();
+    const bool needed = verdict.needed || (called && dozes_for_all);
+    if (needed && !gate.needed.exchange(true) && gate.bring_back) gate.bring_back();
+    // While memory is being moved, or is away, nobody goes through, whoever calls.
+    if (gate.held.load() || dozes_for_all) called = false;
     if (verdict.decision.open || called) {
       gate.enter(slot, gate.ticks.now(), verdict.charge, or_unknown(predicted),
                  verdict.decision.open ? verdict.decision.prepaid : Duration::zero());
@@ -749,9 +753,10 @@ void Gate::resume() noexcept {
 
 bool Gate::paused() const noexcept { return impl_->self_paused.load(); }
 
-void Gate::doze() noexcept {
+void Gate::doze(bool for_all) noexcept {
   impl_->change([&] {
     impl_->needed.store(false);
+    impl_->for_all.store(for_all);
     impl_->dozing.store(true);
   });
   refresh();

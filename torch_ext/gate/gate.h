@@ -115,7 +115,8 @@ class Gate {
   [[nodiscard]] bool paused() const noexcept;
   /// Closes until `wake`, for a job that does nothing: an op that the gate would let in otherwise
   /// waits, and has whoever is set by `on_needed` called, once, on its thread and without a lock.
-  void doze() noexcept;
+  /// @param for_all  an op that is summoned waits too: what it would touch is not there.
+  void doze(bool for_all = false) noexcept;
   void wake() noexcept;
   [[nodiscard]] bool dozing() const noexcept;
   /// To be set before the first `doze`.

@@ -375,6 +375,7 @@ void Session::Impl::shutdown() noexcept {
     end_sampling();
     mover.stop();
     allocator.expect_work_ahead(false);
+    bring_away_back();
     gate.wake();  // nobody would bring memory back for an op that waited
     if (config.summary_file.empty()) return;
     const std::string target = config.summary_file.string();

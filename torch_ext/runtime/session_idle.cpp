@@ -6,6 +6,7 @@
 
 #include <cstdio>
 #include <ctime>
+#include <utility>
 
 #include "torch_ext/runtime/session_impl.h"
 
@@ -14,6 +15,7 @@ namespace {
 
 constexpr auto kRelaxed = std::memory_order_relaxed;
 constexpr Duration kLook = std::chrono::milliseconds{150};
+constexpr Duration kAskAgain = std::chrono::seconds{1};
 constexpr Duration kRests = std::chrono::seconds{2};  // as long as a process may show no heartbeat
 
 Duration cpu_time(clockid_t of) {
@@ -81,7 +83,15 @@ void Session::Impl::follow_idleness(TimePoint now) {
   looked_at = now;
   const AllocatorStats stats = allocator.stats();
   const TimePoint idle_since = idle_watch.look(signs_of_work(stats), now);
-  if (resting.load()) {
+  if (closed_at != TimePoint{}) {
+    // An op that began before the gate closed has shown itself by now.
+    if (op_came.load() || idle_since > closed_at) {
+      closed_at = TimePoint{};
+      gate.wake();
+    } else {
+      park_idle_job(now - idle_since);
+    }
+  } else if (resting.load()) {
     // Another sign than an op: the kernel has served what reached parked memory by another way.
     const bool touched = stats.parked < parked_by_idleness;
     if (op_came.exchange(false) || touched || idle_since > rests_since) bring_back(now);
@@ -89,18 +99,29 @@ void Session::Impl::follow_idleness(TimePoint now) {
     bring_more_back();
   } else if (now - idle_since >= *config.park_idle && !(stats.device + stats.host).is_zero() &&
              !park_asked && moving.load() == 0) {
-    park_idle_job(now - idle_since);
+    op_came.store(false);
+    gate.doze(parks_away());  // an op that comes from here on waits until its memory is back
+    if (parks_away()) {
+      closed_at = now;
+    } else {
+      park_idle_job(now - idle_since);
+    }
   }
 }
 
+// Whether nothing is mapped where parked memory belongs: what touches it then fails.
+bool Session::Impl::parks_away() const noexcept {
+  return source->capacity(Tier::kHost).is_zero() && !source->capacity(Tier::kParked).is_zero();
+}
+
 void Session::Impl::park_idle_job(Duration idle_for) {
-  op_came.store(false);
-  gate.doze();  // an op that comes from here on waits until its memory is back
+  closed_at = TimePoint{};
   LimitTicket ticket;
   try {
     const Moving here(*this);
     const InItsStead acts(*this);
-    move_and([&] { ticket = allocator.park(true); });
+    const Parking how = parks_away() ? Parking::kUntouched : Parking::kUntilGrow;
+    move_and([&] { ticket = allocator.park(how); });
   } catch (const std::exception& error) {
     ticket.reason = error.what();
   }
@@ -116,7 +137,7 @@ void Session::Impl::park_idle_job(Duration idle_for) {
   (void)idle_watch.look(signs_of_work(allocator.stats()), now);
   set_resting(true, now);
   say("idle for " + seconds(idle_for) + ": parked, " + to_string(parked_by_idleness) +
-      " saved to the slower tier" +
+      (parks_away() ? " saved to pinned memory" : " saved to the slower tier") +
       (ticket.deferred.is_zero() ? std::string()
                                  : ", " + to_string(ticket.deferred) + " not: " + ticket.reason));
 }
@@ -124,8 +145,15 @@ void Session::Impl::park_idle_job(Duration idle_for) {
 void Session::Impl::bring_back(TimePoint now) {
   returning = parked_by_idleness;
   return_began = now;
+  said_it_waits = false;
   set_resting(false, now);
-  // What was given away meanwhile has to be asked for; nobody waits for the answer.
+  ask_to_come_back(now);
+  bring_more_back();
+}
+
+// What was given away meanwhile has to be asked for; nobody waits for the answer.
+void Session::Impl::ask_to_come_back(TimePoint now) {
+  asked_back_at = now;
   const AllocatorStats stats = allocator.stats();
   const Bytes held = held_by(stats);
   if (const auto limit = limits.effective();
@@ -136,7 +164,6 @@ void Session::Impl::bring_back(TimePoint now) {
                         .needed_bytes = saturating_sub(stats.live + stats.outside, held).count(),
                         .held_bytes = held.count()});
   }
-  bring_more_back();
 }
 
 // As much as one move may take; the rest follows at the next ticks, while ops run.
@@ -149,9 +176,17 @@ void Session::Impl::bring_more_back() {
   } catch (const std::exception& error) {
     ticket.reason = error.what();
   }
-  gate.wake();  // whatever came back: at the latest the slower tier serves the op
   const AllocatorStats stats = allocator.stats();
   idle_watch.start_over(clock.now());
+  if (!stats.away.is_zero()) {  // no op may find it so, however long that takes
+    if (clock.now() - asked_back_at >= kAskAgain) ask_to_come_back(clock.now());
+    if (ticket.done.is_zero() && !std::exchange(said_it_waits, true)) {
+      say("parked memory waits to come back: " + to_string(stats.away) +
+          (ticket.reason.empty() ? ": the limit leaves no room" : ": " + ticket.reason));
+    }
+    return;
+  }
+  gate.wake();  // whatever came back: at the latest the slower tier serves the op
   if (!ticket.done.is_zero() && !(stats.parked + stats.host).is_zero()) return;
   const Bytes slow = stats.parked + stats.host;
   say("back from parking: " + to_string(saturating_sub(returning, slow)) + " in " +
@@ -160,6 +195,24 @@ void Session::Impl::bring_more_back() {
                       : ", " + to_string(slow) + " on the slower tier" +
                             (ticket.reason.empty() ? "" : ": " + ticket.reason)));
   returning = Bytes{};
+}
+
+// The session ends: what is away comes back, whatever the limit, for what the program still does.
+void Session::Impl::bring_away_back() {
+  if (allocator.stats().away.is_zero()) return;
+  const InItsStead acts(*this);
+  LimitTicket ticket;
+  (void)allocator.post_limit(Bytes{UINT64_MAX});
+  for (Bytes away = allocator.stats().away; !away.is_zero();) {
+    move_and([&] { ticket = allocator.grow(Bytes{UINT64_MAX}); });
+    const Bytes left = allocator.stats().away;
+    if (left == away) {
+      std::fprintf(stderr, "commensal: %s of parked memory cannot come back: %s\n",
+                   to_string(left).c_str(), ticket.reason.c_str());
+      return;
+    }
+    away = left;
+  }
 }
 
 }  // namespace commensal

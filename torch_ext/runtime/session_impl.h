@@ -164,6 +164,9 @@ struct Session::Impl final : public ClientHost {
   void follow_idleness(TimePoint now);
   void park_idle_job(Duration idle_for);
   void bring_back(TimePoint now);
+  void ask_to_come_back(TimePoint now);
+  void bring_away_back();
+  [[nodiscard]] bool parks_away() const noexcept;
   void bring_more_back();
   void set_resting(bool rests, TimePoint now) noexcept;
   [[nodiscard]] SignsOfWork signs_of_work(const AllocatorStats& stats) const;
@@ -257,7 +260,10 @@ struct Session::Impl final : public ClientHost {
   TimePoint rests_since;
   TimePoint return_began;
   Bytes parked_by_idleness;
-  Bytes returning;  // not zero: some of this is still to come back
+  Bytes returning;      // not zero: some of this is still to come back
+  TimePoint closed_at;  // the gate dozes since then, and nothing is parked yet; zero: it is not so
+  TimePoint asked_back_at;     // when memory was last asked for to come back
+  bool said_it_waits = false;  // for memory to come back to
 
   // Answers of the coordinator that other threads wait for.
   Mutex ask_mutex;

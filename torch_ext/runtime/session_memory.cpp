@@ -2,6 +2,8 @@
 // What the session answers about tags, and where memory lies, as JSON.
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "torch_ext/runtime/session_impl.h"
 
 namespace commensal {
@@ -49,6 +51,10 @@ json to_json(const SegmentMap& segment, bool with_blocks, Detail detail) {
                 {"lifetime", segment.lifetime == Lifetime::kLong ? "long" : "step"},
                 {"tag", segment.tag},
                 {"chunks", runs(segment, detail)}};
+  const auto away = [](const ChunkResidency& chunk) {
+    return chunk.away && chunk.tier == Tier::kParked;
+  };
+  if (std::any_of(segment.chunks.begin(), segment.chunks.end(), away)) entry["away"] = true;
   if (!with_blocks) return entry;
   json blocks = json::array();
   for (const BlockPlace& block : segment.blocks) {

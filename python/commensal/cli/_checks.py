@@ -51,6 +51,7 @@ def examine(coordinator: Coordinator) -> list[Check]:
         ("cgroup", _cgroup),
         ("memory limits", _memory_limits),
         ("gpu", _gpu),
+        ("gpu host memory", _gpu_host_memory),
         ("green contexts", _green_contexts),
         ("mps", _mps),
     ]
@@ -257,13 +258,7 @@ def _green_contexts() -> tuple[State, str]:
     for name in _GREEN_CALLS:
         if not hasattr(driver, name):
             return "off", f"this driver has no {name} (CUDA 12.5 has it): --sm-share has no effect"
-    read, write = os.pipe()
-    with open(read, "rb") as answers:
-        try:
-            _in_child(lambda: os.write(write, _multiprocessors_of(driver)))
-        finally:
-            os.close(write)
-        answer = answers.read()
+    answer = _ask_in_child(lambda: _multiprocessors_of(driver))
     if len(answer) != _ANSWER.size:
         return "off", "the driver gave no answer: see 'gpu'"
     failed, count, least, step = _ANSWER.unpack(answer)
@@ -272,8 +267,52 @@ def _green_contexts() -> tuple[State, str]:
     return "ok", f"--sm-share works on {count} SMs, in parts of at least {least}, by {step}"
 
 
+def _ask_in_child(ask: Callable[[], bytes]) -> bytes:
+    """Return what a child's question to the driver came to: CUDA would stay in this process."""
+    read, write = os.pipe()
+    with open(read, "rb") as answers:
+        try:
+            _in_child(lambda: os.write(write, ask()))
+        finally:
+            os.close(write)
+        return answers.read()
+
+
+# CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, and the one of any host memory
+_HOST_MEMORY = (141, 145)
+
+
+def _gpu_host_memory() -> tuple[State, str]:
+    try:
+        driver = ctypes.CDLL(_DRIVER)
+    except OSError:
+        return "off", f"no CUDA driver ({_DRIVER})"
+    answer = _ask_in_child(lambda: _maps_host_memory(driver))
+    if answer not in (b"y", b"n"):
+        return "off", "the driver gave no answer: see 'gpu'"
+    if answer == b"y":
+        return "ok", "the driver says that it maps host memory: live memory can move there"
+    return "note", (
+        "the driver says that it maps no host memory: parked regions and idle jobs are kept in"
+        " pinned memory, live memory stays on the GPU"
+    )
+
+
+def _maps_host_memory(driver: ctypes.CDLL) -> bytes:
+    """Ask about the first GPU, in a child."""
+    device = ctypes.c_int()
+    if driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(device), 0):
+        return b""
+    value = ctypes.c_int()
+    for attribute in _HOST_MEMORY:
+        failed = driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, device)
+        if not failed and value.value:
+            return b"y"
+    return b"n"
+
+
 def _multiprocessors_of(driver: ctypes.CDLL) -> bytes:
-    """Ask about the first GPU. In a child: CUDA would stay in this process."""
+    """Ask about the first GPU, in a child."""
     resource = ctypes.create_string_buffer(1024)  # it may be larger with a newer driver
     device = ctypes.c_int()
     failed = (

@@ -10,9 +10,19 @@ target_link_libraries(commensal_cuda_machine PUBLIC commensal::allocator_cuda GT
 target_compile_definitions(commensal_cuda_machine
                            PRIVATE COMMENSAL_SIMULATED_CUDA="$<TARGET_FILE:simulated_cuda>")
 add_dependencies(commensal_cuda_machine simulated_cuda)
+# The fingerprint kernel for Python processes on the simulated driver: tests/simulated_cuda/run.py.
+if(NOT COMMENSAL_SANITIZE)
+  add_library(simulated_fingerprint SHARED ${cuda_test_folder}/simulated_fingerprint.cpp)
+  target_link_libraries(simulated_fingerprint PRIVATE commensal::allocator_cuda simulated_cuda
+                                                      commensal::warnings)
+  target_link_options(simulated_fingerprint PRIVATE "LINKER:--exclude-libs,ALL")
+  set_target_properties(
+    simulated_fingerprint PROPERTIES LIBRARY_OUTPUT_DIRECTORY $<TARGET_FILE_DIR:simulated_cuda>
+                                     BUILD_RPATH "$ORIGIN")
+endif()
 # Label gpu: asks a card, too, in a stage of tests/gpu/stages.sh.
 foreach(test cuda_contract_test cuda_memory_source_test cuda_faults_test elastic_on_cuda_test
-             peer_access_test)
+             peer_access_test pinned_memory_test)
   commensal_test(${test} ${cuda_test_folder}/${test}.cpp LIBRARIES commensal::cuda_machine
                  commensal::allocator LABELS allocator simulated_cuda gpu)
 endforeach()

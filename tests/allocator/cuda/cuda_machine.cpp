@@ -9,7 +9,7 @@
 #include <stdexcept>
 #include <string_view>
 
-#include "allocator/cuda/fingerprint.h"
+#include "tests/allocator/cuda/simulated_fingerprint.h"
 
 namespace commensal {
 namespace {
@@ -21,21 +21,10 @@ int (*poke)(std::uint64_t, const void*, std::size_t) = nullptr;
 void (*define_kernel)(const char*, const std::size_t*, std::size_t, int (*)(void**)) = nullptr;
 
 void say_what_the_kernel_does(int (*body)(void**)) {
-  static constexpr std::size_t kSizes[] = {8, 8, 8};
-  define_kernel(kFingerprintKernel, kSizes, 3, body);
+  define_kernel(kFingerprintKernel, kFingerprintArguments, 3, body);
 }
 
-int run_fingerprint_kernel(void** arguments) {
-  const auto argument = [&](std::size_t i) { return *static_cast<std::uint64_t*>(arguments[i]); };
-  std::vector<std::byte> bytes(argument(1) * 16);
-  if (const int error = peek(bytes.data(), argument(0), bytes.size()); error != 0) return error;
-  DeviceFingerprint sum;
-  if (const int error = peek(&sum, argument(2), sizeof sum); error != 0) return error;
-  const DeviceFingerprint added = fingerprint_of(bytes.data(), bytes.size());
-  sum.low += added.low;
-  sum.high += added.high;
-  return poke(argument(2), &sum, sizeof sum);
-}
+int run_fingerprint(void** arguments) { return run_fingerprint_kernel(arguments, peek, poke); }
 
 void expect_success(CUresult result, const char* call) {
   EXPECT_EQ(result, CUDA_SUCCESS) << call << ": " << CudaDriver::get().describe(result);
@@ -82,7 +71,7 @@ void CudaMachine::open_simulation() {
   poke = symbol<int(std::uint64_t, const void*, std::size_t)>("simulated_cuda_poke");
   define_kernel = symbol<void(const char*, const std::size_t*, std::size_t, int (*)(void**))>(
       "simulated_cuda_define_kernel");
-  say_what_the_kernel_does(&run_fingerprint_kernel);
+  say_what_the_kernel_does(&run_fingerprint);
 }
 
 void* CudaMachine::find(const char* name) const {
@@ -138,7 +127,7 @@ ForgetfulKernel::ForgetfulKernel() {
   say_what_the_kernel_does([](void**) { return 0; });
 }
 
-ForgetfulKernel::~ForgetfulKernel() { say_what_the_kernel_does(&run_fingerprint_kernel); }
+ForgetfulKernel::~ForgetfulKernel() { say_what_the_kernel_does(&run_fingerprint); }
 
 HeldStream::HeldStream() {
   const CudaDriver& driver = CudaDriver::get();

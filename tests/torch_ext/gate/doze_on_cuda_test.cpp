@@ -102,5 +102,37 @@ TEST(DozeOnCudaTest, Law2_AKernelFindsParkedMemoryOnTheDevice) {
   EXPECT_TRUE(allocator.deallocate(block));
 }
 
+TEST(DozeOnCudaTest, Law2_NoOpPassesWhileMemoryIsAwayNotEvenOneThatIsSummoned) {
+  COMMENSAL_NEEDS_CUDA();
+  CudaMachine::get().enter();
+  CudaMemorySource::Options options;
+  options.map_host = false;
+  CudaMemorySource source(options);
+  ElasticAllocatorOptions limits;
+  limits.fence_deadline = std::chrono::seconds{5};
+  limits.move_deadline = std::chrono::seconds{60};
+  ElasticAllocator allocator(source, limits);
+  void* const block = allocator.allocate(6_MiB);
+  (void)allocator.set_limit(64_MiB);
+
+  const QuietDevice device;
+  const auto summoned = []() noexcept { return true; };
+  OpDuration op;
+  for (const bool for_all : {false, true}) {
+    Gate gate(make_pacing_law("open"), device);
+    Keeper keeper(allocator, gate);
+    if (for_all) gate.on_needed([&keeper] { keeper.need(); });
+    gate.doze(for_all);
+    ASSERT_TRUE(allocator.park(Parking::kUntouched).complete());
+    EXPECT_GE(allocator.stats().away, 6_MiB);
+    EXPECT_FALSE(gate.try_enter_op(op));
+    gate.wait_op(op, summoned);
+    EXPECT_EQ(allocator.stats().away.is_zero(), for_all) << "the twin goes through the closed gate";
+    gate.leave_op(op);
+    (void)allocator.grow(64_MiB);
+  }
+  EXPECT_TRUE(allocator.deallocate(block));
+}
+
 }  // namespace
 }  // namespace commensal
