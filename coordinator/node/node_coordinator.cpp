@@ -43,8 +43,8 @@ std::int64_t place_of(const Job& job) {
 json part_of(const json& stats, const std::string& device) {
   json part = stats;
   json memory = json::object();
-  const json all = stats.is_object() ? stats.value(json::json_pointer("/memory/devices"), json())
-                                     : json();
+  const json all =
+      stats.is_object() ? stats.value(json::json_pointer("/memory/devices"), json()) : json();
   for (const json& each : all.is_array() ? all : json::array()) {
     if (each.is_object() && each.value("device", json()) == device) memory = each;
   }

@@ -241,8 +241,7 @@ void PageServer::push_devices(Process& to, const std::vector<Place>& places) con
 
 bool PageServer::is_peer(const Place& to, const Place& other) {
   if (!to.listens || other.process == to.process) return false;
-  const bool same_gang =
-      to.rank && other.rank && other.process->key.first == to.process->key.first;
+  const bool same_gang = to.rank && other.rank && other.process->key.first == to.process->key.first;
   return same_gang || (other.guaranteed && other.device == to.device);
 }
 

@@ -86,7 +86,7 @@ void read(const json& value, const std::string& field, json& out) {
 /// A part of a message that has fields of its own.
 template <typename T>
 concept Record = std::is_same_v<T, MemoryRange> || std::is_same_v<T, ShareRange> ||
-                 std::is_same_v<T, FurtherDevice>;
+    std::is_same_v<T, FurtherDevice>;
 template <Record T>
 void read(const json& value, const std::string& field, T& out);
 template <Record T>

@@ -83,9 +83,10 @@ struct Register {
   /// Where its managed memory is: "host", or a GPU as NVML writes it ("GPU-..." or "MIG-...").
   /// Empty: on a GPU that is not known yet; it is said in a Register to come. Absent: "host".
   std::optional<std::string> device;
-  /// All further GPUs that it uses by now: on one that was named before and is not any more it holds
-  /// nothing. Each is registered for itself: it has a limit of its own, revisions of its own, and is
-  /// named in what is said about it (`device`). Absent: none. An older coordinator ignores them.
+  /// All further GPUs that it uses by now: on one that was named before and is not any more it
+  /// holds nothing. Each is registered for itself: it has a limit of its own, revisions of its own,
+  /// and is named in what is said about it (`device`). Absent: none. An older coordinator ignores
+  /// them.
   std::optional<std::vector<FurtherDevice>> further = std::nullopt;
 };
 

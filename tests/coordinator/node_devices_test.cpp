@@ -563,9 +563,14 @@ TEST_F(FurtherDeviceTest, AfterARestartItSaysWhatItHoldsOfEach) {
   message.further->at(0) = {"GPU-b", (700_MiB).count(), 9, (900_MiB).count()};
   CoordinatorConfig config;
   config.recovery = 1s;
-  node_ = NodeCoordinator{config, host(), 77, 5, now_, {}, [](const std::string& id) {
-                            return FoundDevice{gpu(id), ""};
-                          }};
+  node_ = NodeCoordinator{config,
+                          host(),
+                          77,
+                          5,
+                          now_,
+                          {},
+                          [](const std::string& id) {
+                            return FoundDevice{gpu(id), ""}; }};
   (void)send<wire::Registered>(message, "o");
   EXPECT_EQ(on("GPU-a").ledger().charged({JobId{"o"}, 10}), 600_MiB);
   EXPECT_EQ(on("GPU-b").ledger().charged({JobId{"o"}, 10}), 900_MiB);
@@ -623,6 +628,7 @@ TEST_F(FurtherDeviceTest, AGuaranteedJobOnAnyOfThemIsItsNeighbour) {
 TEST_F(FurtherDeviceTest, ARankOfAGangIsInItOnce) {
   PageReading page;
   page.heartbeat = now_;
+  page.collectives_begun = page.collectives_ended = 3;
   for (const int rank : {0, 1}) {
     auto message = on_both("o", JobClass::kOpportunistic, 10 + rank);
     message.role = "rank";

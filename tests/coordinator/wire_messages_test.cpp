@@ -141,22 +141,23 @@ TEST(WireMessages, KeepsTheFurtherDevicesOfAProcess) {
 }
 
 TEST(WireMessages, RefusesFurtherDevicesThatCannotBe) {
-  const auto text_with = [](const json& further) {
+  const auto text_of_field = [](const json& further) {
     json frame = json::parse(encode(one_of_each()[0]));
     frame["further"] = further;
     return text_of(frame.dump());
   };
+  const auto text_with = [&](const std::vector<json>& list) { return text_of_field(json(list)); };
   const auto named = [](const char* id) {
     return json{{"device", id}, {"held_bytes", 0}, {"revision", 0}};
   };
-  EXPECT_EQ(text_with(json::array()), "");
+  EXPECT_EQ(text_with({}), "");
   EXPECT_EQ(text_with({named("GPU-b"), named("GPU-b")}),
             "field 'further' names a device of the process twice: \"GPU-b\"");
   EXPECT_EQ(text_with({named("GPU-a")}),
             "field 'further' names a device of the process twice: \"GPU-a\"");
   EXPECT_EQ(text_with({named("host")}), "field 'further' must name GPUs: \"host\"");
   EXPECT_EQ(text_with({named("")}), "field 'further' must name GPUs: \"\"");
-  EXPECT_EQ(text_with("GPU-b"), "field 'further' must be a list: \"GPU-b\"");
+  EXPECT_EQ(text_of_field("GPU-b"), "field 'further' must be a list: \"GPU-b\"");
   EXPECT_EQ(text_with({3}), "field 'further[0]' must be an object: 3");
   EXPECT_EQ(text_with({named("GPU-b"), json{{"device", "GPU-c"}}}),
             "field 'further[1].held_bytes' is missing");
@@ -165,7 +166,7 @@ TEST(WireMessages, RefusesFurtherDevicesThatCannotBe) {
   EXPECT_EQ(text_with({late}), "field 'revision' is too large: 18446744073709551615");
   json many = json::array();
   for (int i = 0; i < 16; ++i) many.push_back(named(("GPU-" + std::to_string(i)).c_str()));
-  EXPECT_EQ(text_with(many), "field 'further' must name at most 15 devices: 16");
+  EXPECT_EQ(text_of_field(many), "field 'further' must name at most 15 devices: 16");
 }
 
 TEST(WireMessages, IgnoresUnknownFields) {

@@ -165,8 +165,8 @@ PageQueue* follow_device(Session& session, int device) {
   return queue;
 }
 
-// The GPU that is used first is the session's. Each further one has elastic memory of its own, which
-// the coordinator divides, too.
+// The GPU that is used first is the session's. Each further one has elastic memory of its own,
+// which the coordinator divides, too.
 class SessionMemory final : public DeviceMemory {
  public:
   explicit SessionMemory(Session& session)

@@ -25,8 +25,8 @@ struct AskedMemory {
 /// but for what is said to be another's.
 class FurtherMemory {
  public:
-  FurtherMemory(LimitedMemory& memory, std::string id, std::optional<Bytes> own_max)
-      : memory(memory), id(std::move(id)), limits(memory, own_max) {}
+  FurtherMemory(LimitedMemory& of, std::string device, std::optional<Bytes> own_max)
+      : memory(of), id(std::move(device)), limits(of, own_max) {}
 
   void note_need(const AllocatorStats& stats, Bytes more, std::uint64_t step, TimePoint now) {
     const MutexLock lock(mutex_);
@@ -42,8 +42,8 @@ class FurtherMemory {
   LimitedMemory& memory;
   const std::string id;  ///< as NVML writes it
   LimitKeeper limits;
-  AskedMemory asked;   ///< under the session's lock for questions
-  bool known = false;  ///< the same: the coordinator has answered to its registration
+  AskedMemory asked;    ///< under the session's lock for questions
+  bool known = false;   ///< the same: the coordinator has answered to its registration
   bool paused = false;  ///< the client's thread alone: the device's coordinator wants it so
   bool parked = false;  ///< the same
 

@@ -122,9 +122,9 @@ void Session::Impl::answer(const LimitAnswer& limit_answer, const FurtherMemory*
 }
 
 void Session::Impl::take_grant(Bytes limit, Revision revision, FurtherMemory* more) {
-  LimitKeeper& keeper = more != nullptr ? more->limits : limits;
-  const bool grows = !keeper.allows(limit);
-  if (const auto done = keeper.grant(limit, revision, clock.now())) answer(*done, more);
+  LimitKeeper& bound = more != nullptr ? more->limits : limits;
+  const bool grows = !bound.allows(limit);
+  if (const auto done = bound.grant(limit, revision, clock.now())) answer(*done, more);
   if (more == nullptr) mover.wake();
   {
     const MutexLock lock(ask_mutex);  // whoever waits has looked at the limit before, or will now
@@ -469,9 +469,8 @@ void Session::Impl::forget_parking() {
 
 void Session::Impl::park_further(TimePoint now) {
   std::vector<FurtherMemory*> due = further();
-  std::erase_if(due, [](const FurtherMemory* more) {
-    return !more->parked || !more->memory.work_pending();
-  });
+  std::erase_if(
+      due, [](const FurtherMemory* more) { return !more->parked || !more->memory.work_pending(); });
   if (due.empty() || gate.ops_in_flight() != 0 || now - further_moved_at < kParkAgain) return;
   const Moving here(*this);
   try {

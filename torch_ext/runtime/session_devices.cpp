@@ -44,8 +44,8 @@ LimitTicket Session::Impl::memory_safe_point() {
 }
 
 void Session::Impl::move_further(FurtherMemory& more) {
-  const auto owed = between_ops() ? more.limits.after_safe_point(more.memory.safe_point())
-                                  : more.limits.if_met();
+  const auto owed =
+      between_ops() ? more.limits.after_safe_point(more.memory.safe_point()) : more.limits.if_met();
   if (owed) answer(*owed, &more);
 }
 

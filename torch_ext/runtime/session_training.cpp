@@ -223,7 +223,7 @@ std::string Session::Impl::ask_for_memory(Bytes needed, FurtherMemory* more) noe
   try {
     const TimePoint now = clock.now();
     const AllocatorStats stats = more != nullptr ? more->memory.stats() : allocator.stats();
-    const LimitKeeper& keeper = more != nullptr ? more->limits : limits;
+    const LimitKeeper& bound = more != nullptr ? more->limits : limits;
     if (more != nullptr) {
       more->note_need(stats, needed, steps.state().number, now);
     } else {
@@ -231,8 +231,7 @@ std::string Session::Impl::ask_for_memory(Bytes needed, FurtherMemory* more) noe
       wanted.note(stats.live + stats.outside + needed, steps.state().number, now);
     }
     if (!client.connected()) return "no coordinator: " + client.status().reason;
-    if (keeper.bound_by_itself())
-      return "the coordinator was not asked: the limit is the job's own";
+    if (bound.bound_by_itself()) return "the coordinator was not asked: the limit is the job's own";
     const Bytes slower =
         more != nullptr ? more->memory.slower_capacity() : source->capacity(Tier::kHost);
     const bool last_resort = stats.host + needed > slower;
@@ -256,12 +255,12 @@ std::string Session::Impl::ask_for_memory(Bytes needed, FurtherMemory* more) noe
     const Bytes held = held_by(stats);
     const Bytes unit = std::clamp(Bytes{held.count() / 16}, kSmallestUnit, kLargestUnit);
     const Bytes asks = round_up(needed, unit);
-    client.post(wire::AskMemory{.job_id = config.job_id.str(),
-                                .pid = ::getpid(),
-                                .needed_bytes = asks.count(),
-                                .held_bytes = held.count(),
-                                .device = more != nullptr ? std::optional(more->id)
-                                                          : std::nullopt});
+    client.post(
+        wire::AskMemory{.job_id = config.job_id.str(),
+                        .pid = ::getpid(),
+                        .needed_bytes = asks.count(),
+                        .held_bytes = held.count(),
+                        .device = more != nullptr ? std::optional(more->id) : std::nullopt});
     std::string answer;
     release_and([&]() COMMENSAL_NO_THREAD_SAFETY_ANALYSIS {
       const auto until = std::chrono::steady_clock::now() + patience;
@@ -270,7 +269,7 @@ std::string Session::Impl::ask_for_memory(Bytes needed, FurtherMemory* more) noe
       ask_mutex.lock();
       AskedMemory& about = more != nullptr ? more->asked : asked;
       // The limit may grow in several steps: what counts is that it is enough.
-      while (!(granted = keeper.allows(held + asks)) && about.refusals == refusals && !late) {
+      while (!(granted = bound.allows(held + asks)) && about.refusals == refusals && !late) {
         late = ask_answered.wait_until(ask_mutex, until) == std::cv_status::timeout;
       }
       // A question that was waited for in vain stands: its answer comes without another one.

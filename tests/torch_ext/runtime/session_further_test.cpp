@@ -58,7 +58,8 @@ class SecondGpu final : public LimitedMemory {
 
  private:
   LimitTicket ticket() {
-    return {.revision = ++revision_, .limit = Bytes{limit_}, .done = {}, .deferred = {}, .reason = {}};
+    return {
+        .revision = ++revision_, .limit = Bytes{limit_}, .done = {}, .deferred = {}, .reason = {}};
   }
   std::atomic<std::uint64_t> limit_{UINT64_MAX};
   std::atomic<Revision> revision_{0};
@@ -152,14 +153,16 @@ TEST_F(SessionFurtherTest, AShrinkThereMovesMemoryThereAndIsAnsweredSo) {
   wire::Change first = change(2);
   first.limit_bytes = (32_MiB).count();
   coordinator.send(first);
-  const auto other = coordinator.next_if<wire::Answer>([](const auto& each) { return !each.device; });
+  const auto other =
+      coordinator.next_if<wire::Answer>([](const auto& each) { return !each.device; });
   ASSERT_TRUE(other);
   EXPECT_EQ(session.allocator().stats().limit, 32_MiB);
   EXPECT_EQ(second_.limit(), 16_MiB);
   wire::Change old = there(1);
   old.limit_bytes = 0;
   coordinator.send(old);
-  const auto stale = coordinator.next_if<wire::Answer>([](const auto& each) { return each.revision == 1; });
+  const auto stale =
+      coordinator.next_if<wire::Answer>([](const auto& each) { return each.revision == 1; });
   ASSERT_TRUE(stale);
   EXPECT_EQ(stale->outcome, "stale");
   EXPECT_EQ(stale->device, "GPU-b");
@@ -206,7 +209,8 @@ TEST_F(SessionFurtherTest, ADeviceThatIsNotThereKeepsTheJobsOwnBound) {
   arbiter.join();
   EXPECT_EQ(second_.limit(), Bytes{UINT64_MAX});
   const std::string notes = stats(session)["memory"]["notes"].dump();
-  EXPECT_THAT(notes, HasSubstr("the coordinator says no_device: no device 'GPU-b': there are GPU-a"));
+  EXPECT_THAT(notes,
+              HasSubstr("the coordinator says no_device: no device 'GPU-b': there are GPU-a"));
   EXPECT_THAT(notes, ::testing::Not(HasSubstr("did not answer")));
   (void)session.set_memory_limit(32_MiB);
   EXPECT_EQ(second_.limit(), 32_MiB);
