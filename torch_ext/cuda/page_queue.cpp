@@ -110,10 +110,10 @@ bool PageQueue::mark(std::uint64_t number) noexcept {
   const DeviceContext::Scope scope(context_);
   if (scope.result() != CUDA_SUCCESS) return false;
   const CudaDriver& driver = context_.driver();
-  const auto* const end = further_.begin() + further_end_.load(std::memory_order_acquire);
+  const auto* const end = further_.cbegin() + further_end_.load(std::memory_order_acquire);
   if (driver.cuCtxRecordEvent(context_.handle(), event_) != CUDA_SUCCESS ||
       driver.cuStreamWaitEvent(stream_, event_, CU_EVENT_WAIT_DEFAULT) != CUDA_SUCCESS ||
-      !std::all_of(further_.begin(), end,
+      !std::all_of(further_.cbegin(), end,
                    [&](const auto& given) { return given->precede(stream_); }) ||
       driver.cuStreamWriteValue64(stream_, done_, number, CU_STREAM_WRITE_VALUE_DEFAULT) !=
           CUDA_SUCCESS) {
