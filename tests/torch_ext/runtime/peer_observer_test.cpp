@@ -424,6 +424,7 @@ struct FurtherPage {
     std::strncpy(page.device_id, id, wire::kIdSize - 1);
     page.heartbeat_ns.store(to_page_time(kNow));
     std::strncpy(own.job_id, "own", wire::kIdSize - 1);
+    own.job_class.store(static_cast<std::uint64_t>(JobClass::kOpportunistic));
     own.share_min_ppm.store(20'000);
     own.share_max_ppm.store(1'000'000);
   }
