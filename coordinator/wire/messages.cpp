@@ -299,7 +299,8 @@ template <Record T>
 void read(const json& value, const std::string& field, std::vector<T>& out) {
   if (!value.is_array()) wrong(field, "a list", value);
   for (const json& each : value) {
-    read(each, field + "[" + std::to_string(out.size()) + "]", out.emplace_back());
+    const std::string name = field + "[" + std::to_string(out.size()) + "]";
+    read(each, name, out.emplace_back());
   }
 }
 template <Record T>
