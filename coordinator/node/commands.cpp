@@ -167,7 +167,9 @@ json DeviceCoordinator::job_status(const Job& job, TimePoint now) const {
   if (speaker != nullptr && speaker->stats.is_object()) overlay(result, speaker->stats);
   json members = json::array();
   for (const Member& member : job.members) {
-    members.push_back({{"pid", member.pid}, {"role", member.role}, {"rank", member.rank}});
+    if (!member.further) {  // else it is told of where it is first
+      members.push_back({{"pid", member.pid}, {"role", member.role}, {"rank", member.rank}});
+    }
     if (&member != speaker && member.is_managed()) add_memory(result["memory"], member.stats);
   }
   json& identity = result["job"];
@@ -369,7 +371,7 @@ wire::SetReply DeviceCoordinator::set(const JobId& id, const wire::SetRequest& m
     change.job_id = job.id.str();
     change.revision = ++job.revision;
     change.reason = "asked by the command line";
-    for (const Member& member : job.members) send(member.peer, change);
+    for (const Member& member : job.members) send_to(member, change);
     update_shares(now);
   }
   log(job.id, "set", done, now);

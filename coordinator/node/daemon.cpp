@@ -272,7 +272,8 @@ class Daemon {
         if (const auto* answer = std::get_if<wire::Answer>(&message)) {
           // What it says is compared with what is so: both of this moment, or what it holds beside
           // would look smaller than it is for as long as that is remembered.
-          coordinator_.observe_held(JobId{answer->job_id}, answer->pid, Bytes{answer->held_bytes});
+          coordinator_.observe_held(JobId{answer->job_id}, answer->pid, Bytes{answer->held_bytes},
+                                    answer->device);
           measure(JobId{answer->job_id}, now);
         }
         coordinator_.receive(peer, message, now);
@@ -508,6 +509,7 @@ class Daemon {
   void read_pages(TimePoint now) {
     for (const Job* const job : coordinator_.jobs()) {
       for (const Member& member : job->members) {
+        if (member.further) continue;  // it is read for all its devices
         const auto reading = pages_.read({job->id, member.pid}, now);
         if (reading) coordinator_.observe_page(job->id, member.pid, *reading, now);
       }
@@ -520,6 +522,7 @@ class Daemon {
     std::vector<std::pair<ProcessKey, Departure>> gone;
     for (const Job* const job : coordinator_.jobs()) {
       for (const Member& member : job->members) {
+        if (member.further) continue;
         const ProcessKey key{job->id, member.pid};
         pollfd end{pages_.pidfd(key), POLLIN, 0};
         const bool watched = watches_.contains(key) || end.fd >= 0;
@@ -590,7 +593,8 @@ class Daemon {
 
   void describe(const wire::Message& message) {
     if (const auto* change = std::get_if<wire::Change>(&message); change != nullptr) {
-      log_->info("job {}: {} as revision {}: {}", change->job_id, what_changes(*change),
+      log_->info("job {}{}: {} as revision {}: {}", change->job_id,
+                 change->device ? " on " + *change->device : "", what_changes(*change),
                  change->revision, change->reason);
     } else if (const auto* reply = std::get_if<wire::Registered>(&message); reply != nullptr) {
       log_->info("job {}: registered, {}, limit {}{}{}", reply->job_id,

@@ -192,7 +192,8 @@ std::string DeviceCoordinator::problem_with(const JobId& job, JobClass job_class
   return "";
 }
 
-Job* DeviceCoordinator::admit(const PeerId& peer, const wire::Register& message, TimePoint now) {
+Job* DeviceCoordinator::admit(const PeerId& peer, const wire::Register& message, bool further,
+                              TimePoint now) {
   Job job;
   job.id = JobId{message.job_id};
   job.name = message.name;
@@ -234,9 +235,11 @@ Job* DeviceCoordinator::admit(const PeerId& peer, const wire::Register& message,
             (added->reason.empty() ? "" : ": " + added->reason),
         now);
   } else {
-    send(peer, wire::Error{"full", "the device page has no entry left for job '" + message.job_id +
-                                       "': all " + std::to_string(wire::kMaxDeviceEntries) +
-                                       " are in use"});
+    wire::Error full{"full", "the device page has no entry left for job '" + message.job_id +
+                                 "': all " + std::to_string(wire::kMaxDeviceEntries) +
+                                 " are in use"};
+    if (further) full.device = device_.id;
+    send(peer, std::move(full));
   }
   return added;
 }
@@ -269,7 +272,8 @@ void DeviceCoordinator::send_registered(const Job& job, const Member& member) {
   send(member.peer, reply);
 }
 
-void DeviceCoordinator::handle(const PeerId& peer, const wire::Register& message, TimePoint now) {
+void DeviceCoordinator::enroll(const PeerId& peer, const wire::Register& message, bool further,
+                               TimePoint now) {
   if (message.role != "main" && message.role != "rank" && message.role != "helper") {
     receive_malformed(peer, wire::BadMessage("malformed",
                                              "field 'role' must be \"main\", \"rank\" or "
@@ -289,14 +293,17 @@ void DeviceCoordinator::handle(const PeerId& peer, const wire::Register& message
   if (member != nullptr && member->role == message.role && member->placed == placed) {
     member->peer = peer;  // said again, perhaps on a new connection
     member->last_heard = now;
+    member->further = further;
     send_registered(*job, *member);
+    tell_paused(*job, *member);
     return;
   }
-  if (job == nullptr) job = admit(peer, message, now);
+  if (job == nullptr) job = admit(peer, message, further, now);
   if (job == nullptr) return;
   if (member == nullptr) member = &enlist(*job, message);
   member->role = message.role;  // a helper may have become a rank
   member->placed = placed;
+  member->further = further;
   member->rank = message.rank;
   member->peer = peer;
   member->last_heard = now;
@@ -311,16 +318,19 @@ void DeviceCoordinator::handle(const PeerId& peer, const wire::Register& message
     member->registered = true;
     send_registered(*job, *member);
   }
-  if (job->paused || job->parked()) {
-    wire::Change change;
-    change.job_id = job->id.str();
-    change.revision = ++job->revision;
-    change.paused = true;
-    if (job->parked()) change.parked = true;
-    change.reason = job->parked() ? job->stage_reason : "the job is paused";
-    send(peer, change);
-  }
+  tell_paused(*job, *member);
   update_shares(now);
+}
+
+void DeviceCoordinator::tell_paused(Job& job, const Member& member) {
+  if (!job.paused && !job.parked()) return;
+  wire::Change change;
+  change.job_id = job.id.str();
+  change.revision = ++job.revision;
+  change.paused = true;
+  if (job.parked()) change.parked = true;
+  change.reason = job.parked() ? job.stage_reason : "the job is paused";
+  send_to(member, std::move(change));
 }
 
 Member& DeviceCoordinator::enlist(Job& job, const wire::Register& message) {
@@ -412,8 +422,8 @@ void DeviceCoordinator::handle(const PeerId& peer, const wire::AskMemory& messag
   if (member == nullptr) return;
   member->held = Bytes{message.held_bytes};
   if (!member->is_managed()) {
-    send(peer,
-         wire::Error{"no_memory", "a " + member->role + " of a job has no part of its limit"});
+    send_to(*member,
+            wire::Error{"no_memory", "a " + member->role + " of a job has no part of its limit"});
     return;
   }
   // More than the device is answered like all that does not fit; so the sum cannot overflow.
@@ -578,7 +588,7 @@ void DeviceCoordinator::change_stage(Job& job, const policies::StageChange& chan
   message.parked = job.parked();
   message.reason = change.reason;
   for (const Member& member : job.members) {
-    if (member.registered) send(member.peer, message);
+    if (member.registered) send_to(member, message);
   }
 }
 
@@ -638,7 +648,7 @@ void DeviceCoordinator::tell(Job& job, Member& member, Bytes limit, const std::s
   change.revision = job.revision;
   change.limit_bytes = limit.count();
   change.reason = reason;
-  send(member.peer, change);
+  send_to(member, std::move(change));
 }
 
 void DeviceCoordinator::settle_asks(TimePoint now) {
@@ -658,7 +668,7 @@ void DeviceCoordinator::settle_asks(TimePoint now) {
                          job.target_reason + ")"
                    : "other jobs did not give it back in time; limit " + to_string(limit);
       member.ask.reset();
-      send(member.peer, wire::Error{"no_memory", "needs " + to_string(total) + ": " + why});
+      send_to(member, wire::Error{"no_memory", "needs " + to_string(total) + ": " + why});
     }
   }
 }
@@ -841,7 +851,7 @@ void DeviceCoordinator::add_ranks(const Job& job, GangView& view) const {
   view.closed = view.closed || is_closed(job);
   view.world_size = std::max(view.world_size, job.gang.world_size);
   for (const Member& member : job.members) {
-    if (!job.trains(member)) continue;
+    if (!job.trains(member) || member.further) continue;
     GangRank rank{member.pid, member.rank, member.page.has_value(), {}, 0, 0, 0, 0};
     if (member.page) {
       rank.heartbeat = member.page->heartbeat;
@@ -889,6 +899,11 @@ void DeviceCoordinator::add_needs(CoreShareInput& input) const {
   for (const Job& job : table_.jobs()) {
     if (job.job_class == JobClass::kOpportunistic) {
       input.opportunistic = true;
+      continue;
+    }
+    // Its cores are counted where its processes are first.
+    if (std::all_of(job.members.begin(), job.members.end(),
+                    [](const Member& member) { return member.further; })) {
       continue;
     }
     input.guaranteed.push_back(

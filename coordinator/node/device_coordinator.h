@@ -90,6 +90,10 @@ class DeviceCoordinator {
 
   /// Takes a message of a peer.
   void receive(const PeerId& peer, const wire::Message& message, TimePoint now);
+  /// Registers a process that uses this device beside the one that it used first.
+  void register_further(const PeerId& peer, const wire::Register& message, TimePoint now) {
+    enroll(peer, message, true, now);
+  }
   /// Counts a message that could not be used, and answers it.
   void receive_malformed(const PeerId& peer, const wire::BadMessage& problem);
   /// Says why a change that a user asks for cannot be made; empty: it can.
@@ -183,14 +187,17 @@ class DeviceCoordinator {
   void log(const JobId& job, std::string kind, std::string text, TimePoint now);
 
  private:
-  void handle(const PeerId& peer, const wire::Register& message, TimePoint now);
+  void handle(const PeerId& peer, const wire::Register& message, TimePoint now) {
+    enroll(peer, message, false, now);
+  }
+  void enroll(const PeerId& peer, const wire::Register& message, bool further, TimePoint now);
   void handle(const PeerId& peer, const wire::Stats& message, TimePoint now);
   void handle(const PeerId& peer, const wire::Answer& message, TimePoint now);
   void handle(const PeerId& peer, const wire::AskMemory& message, TimePoint now);
   void handle(const PeerId& peer, const wire::MapRequest& message, TimePoint now);
   void handle(const PeerId& peer, const wire::MapReply& message, TimePoint now);
 
-  Job* admit(const PeerId& peer, const wire::Register& message, TimePoint now);
+  Job* admit(const PeerId& peer, const wire::Register& message, bool further, TimePoint now);
   /// Adds a process, with a lease over what it has already.
   Member& enlist(Job& job, const wire::Register& message);
   struct Sender {
@@ -202,6 +209,14 @@ class DeviceCoordinator {
   Sender find_sender(const PeerId& peer, const std::string& job_id, std::int64_t pid,
                      TimePoint now);
   void send_registered(const Job& job, const Member& member);
+  /// Says to a process that has registered that its job is paused or parked, where it is.
+  void tell_paused(Job& job, const Member& member);
+  /// Sends a change, or an error, to a process, which knows what it is about.
+  template <typename Message>
+  void send_to(const Member& member, Message message) {
+    if (member.further) message.device = device_.id;
+    send(member.peer, std::move(message));
+  }
   /// Says what is wrong with bounds for a job; empty: nothing.
   [[nodiscard]] std::string problem_with(const JobId& job, JobClass job_class,
                                          const std::optional<wire::MemoryRange>& memory,

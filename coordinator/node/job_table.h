@@ -60,6 +60,7 @@ struct Member {
   int rank = 0;
   PeerId peer;
   bool placed = true;       ///< it has said on which device its memory is
+  bool further = false;     ///< another device is the one that it used first
   bool registered = false;  ///< has been answered; changes go out as messages from then on
   bool left = false;        ///< has sent its last report
   TimePoint last_heard;

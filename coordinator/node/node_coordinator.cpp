@@ -27,15 +27,39 @@ void merge_status(json& into, const json& other) {
 }
 
 /// Where two devices have a process of a job, the one with the lower number speaks for it: first
-/// ranks, then what started them.
-int place_of(const Job& job) {
-  constexpr int kAfterRanks = 1 << 30;
-  int place = INT32_MAX;
+/// ranks, then what started them; where they were first, then where else they are.
+std::int64_t place_of(const Job& job) {
+  constexpr std::int64_t kAfterRanks = std::int64_t{1} << 32U;
+  std::int64_t place = INT64_MAX;
   for (const Member& member : job.members) {
     if (!job.trains(member)) continue;
-    place = std::min(place, member.role == "rank" ? member.rank : kAfterRanks);
+    const std::int64_t number = member.role == "rank" ? member.rank : kAfterRanks;
+    place = std::min(place, 2 * number + (member.further ? 1 : 0));
   }
   return place;
+}
+
+/// What a report says of a further device, as if that were the only one.
+json part_of(const json& stats, const std::string& device) {
+  json part = stats;
+  json memory = json::object();
+  const json all =
+      stats.is_object() ? stats.value(json::json_pointer("/memory/devices"), json()) : json();
+  for (const json& each : all.is_array() ? all : json::array()) {
+    if (each.is_object() && each.value("device", json()) == device) memory = each;
+  }
+  if (part.is_object()) part["memory"] = std::move(memory);
+  return part;
+}
+
+/// How a job stands on one of its devices.
+json lease_on(const std::string& device, const json& status) {
+  json told{{"device", device}};
+  for (const char* field : {"granted_bytes", "charged_bytes", "held_bytes", "unmanaged_bytes",
+                            "target_bytes", "state", "reason"}) {
+    told[field] = status["lease"][field];
+  }
+  return told;
 }
 
 bool has_ranks(const Job& job) {
@@ -98,19 +122,27 @@ std::vector<DeviceCoordinator*> NodeCoordinator::devices_with(const JobId& job) 
   return found;
 }
 
-const DeviceCoordinator* NodeCoordinator::device_of(const JobId& id, std::int64_t pid) const {
+std::vector<DeviceCoordinator*> NodeCoordinator::places_of(const JobId& id,
+                                                           std::int64_t pid) const {
+  std::vector<DeviceCoordinator*> places;
   for (DeviceCoordinator* const device : devices_with(id)) {
-    if (device->table().find(id)->member(pid) != nullptr) return device;
+    const Member* const member = device->table().find(id)->member(pid);
+    if (member == nullptr) continue;
+    places.insert(member->further ? places.end() : places.begin(), device);
   }
-  return nullptr;
+  return places;
+}
+
+std::vector<const DeviceCoordinator*> NodeCoordinator::devices_of(const JobId& id,
+                                                                  std::int64_t pid) const {
+  const std::vector<DeviceCoordinator*> places = places_of(id, pid);
+  return {places.begin(), places.end()};
 }
 
 // The host, for who is nowhere: there he is told so.
 DeviceCoordinator& NodeCoordinator::where(const JobId& id, std::int64_t pid) const {
-  for (DeviceCoordinator* const device : devices_with(id)) {
-    if (device->table().find(id)->member(pid) != nullptr) return *device;
-  }
-  return *devices_.front();
+  const std::vector<DeviceCoordinator*> places = places_of(id, pid);
+  return places.empty() ? *devices_.front() : *places.front();
 }
 
 DeviceCoordinator* NodeCoordinator::device_to_ask(const JobId& job) const {
@@ -151,7 +183,17 @@ void NodeCoordinator::hand_on(const PeerId& peer, const Message& message, TimePo
                   message.pid + 0;
                   message.job_id;
                 }) {
-    where(JobId{message.job_id}, message.pid).receive(peer, message, now);
+    DeviceCoordinator* device = &where(JobId{message.job_id}, message.pid);
+    if constexpr (requires { message.device; }) {
+      if (message.device) device = find_device(*message.device);
+      if (device == nullptr) {
+        send(peer, wire::Error{"unknown_job", "process " + std::to_string(message.pid) +
+                                                  " of job '" + message.job_id +
+                                                  "' is not registered on " + *message.device});
+        return;
+      }
+    }
+    device->receive(peer, message, now);
   } else {
     host().receive(peer, message, now);  // which refuses it
   }
@@ -180,31 +222,81 @@ std::uint64_t NodeCoordinator::malformed_total() const {
   return total;
 }
 
+DeviceCoordinator* NodeCoordinator::find_or_add(const std::string& id, std::string& problem,
+                                                TimePoint now) {
+  if (DeviceCoordinator* const known = find_device(id); known != nullptr) return known;
+  FoundDevice found = find_ != nullptr ? find_(id) : FoundDevice{{}, "GPUs are not managed here"};
+  if (found.device) return &add_device(*std::move(found.device), now);
+  problem = "no device '" + id + "': " + found.problem;
+  return nullptr;
+}
+
+void NodeCoordinator::use_further(const PeerId& peer, const wire::Register& message,
+                                  const wire::FurtherDevice& further,
+                                  const DeviceCoordinator& first, TimePoint now) {
+  std::string problem;
+  DeviceCoordinator* const to = find_or_add(further.device, problem, now);
+  if (to == nullptr) {
+    send(peer, wire::Error{"no_device", problem, further.device});
+    return;
+  }
+  wire::Register part = message;
+  part.further.reset();
+  part.device = further.device;
+  part.held_bytes = further.held_bytes;
+  part.revision = further.revision;
+  part.limit_bytes = further.limit_bytes;
+  const JobId job{message.job_id};
+  const bool is_new = to->table().find(job) == nullptr;
+  to->register_further(peer, part, now);
+  if (is_new) to->go_on_as(*first.table().find(job));
+}
+
 void NodeCoordinator::handle(const PeerId& peer, const wire::Register& message, TimePoint now) {
   std::string id = message.device.value_or(kHostId);
   if (id.empty()) id = kHostId;  // where its cores are
-  DeviceCoordinator* to = find_device(id);
+  std::string problem;
+  DeviceCoordinator* const to = find_or_add(id, problem, now);
   if (to == nullptr) {
-    FoundDevice found = find_ != nullptr ? find_(id) : FoundDevice{{}, "GPUs are not managed here"};
-    if (!found.device) {
-      send(peer, wire::Error{"no_device", "no device '" + id + "': " + found.problem});
-      return;
-    }
-    to = &add_device(*std::move(found.device), now);
+    send(peer, wire::Error{"no_device", problem});
+    return;
   }
   const JobId job{message.job_id};
+  const std::vector<wire::FurtherDevice> further =
+      message.further.value_or(std::vector<wire::FurtherDevice>{});
+  const auto is_further = [&](const std::string& device) {
+    return std::any_of(further.begin(), further.end(),
+                       [&](const wire::FurtherDevice& each) { return each.device == device; });
+  };
   const bool is_new = to->table().find(job) == nullptr;
   std::optional<Job> before;
   for (DeviceCoordinator* const device : devices_with(job)) {
-    if (device == to) continue;
-    before = device->member_moved(job, message.pid, to->device().id, now);
+    if (device == to || is_further(device->device().id)) continue;
+    std::optional<Job> gone = device->member_moved(job, message.pid, to->device().id, now);
+    if (gone) before = std::move(gone);
   }
   to->receive(peer, message, now);
   if (is_new && before) to->go_on_as(*before);
   for (DeviceCoordinator* const device : devices_with(job)) {
     if (is_new && device != to) to->go_on_as(*device->table().find(job));
   }
+  if (Job* const known = to->table().find(job);
+      known != nullptr && known->member(message.pid) != nullptr) {
+    for (const wire::FurtherDevice& each : further) use_further(peer, message, each, *to, now);
+  }
   update_gangs(now);
+}
+
+// One report tells of all devices of a process.
+void NodeCoordinator::handle(const PeerId& peer, const wire::Stats& message, TimePoint now) {
+  const JobId job{message.job_id};
+  where(job, message.pid).receive(peer, message, now);
+  for (DeviceCoordinator* const device : places_of(job, message.pid)) {
+    if (!device->table().find(job)->member(message.pid)->further) continue;
+    wire::Stats part = message;
+    part.stats = part_of(message.stats, device->device().id);
+    device->receive(peer, part, now);
+  }
 }
 
 void NodeCoordinator::handle(const PeerId& peer, const wire::StatusRequest& message,
@@ -245,7 +337,7 @@ void NodeCoordinator::handle(const PeerId& peer, const wire::MapRequest& message
   }
   wire::MapRequest request = message;
   request.job = found.id->str();
-  const bool known = message.pid && device_of(*found.id, *message.pid) != nullptr;
+  const bool known = message.pid && !places_of(*found.id, *message.pid).empty();
   DeviceCoordinator& device = known ? where(*found.id, *message.pid) : *device_to_ask(*found.id);
   device.receive(peer, request, now);
 }
@@ -312,18 +404,27 @@ NodeCoordinator::Told NodeCoordinator::find_told(const std::string& id_or_name) 
 
 // --- what is seen -------------------------------------------------------------------------------
 
-void NodeCoordinator::observe_held(const JobId& job, std::int64_t pid, Bytes held) {
-  where(job, pid).observe_held(job, pid, held);
+void NodeCoordinator::observe_held(const JobId& job, std::int64_t pid, Bytes held,
+                                   const std::optional<std::string>& device) {
+  DeviceCoordinator* const on = device ? find_device(*device) : &where(job, pid);
+  if (on != nullptr) on->observe_held(job, pid, held);
 }
 
 void NodeCoordinator::observe_page(const JobId& job, std::int64_t pid, const PageReading& reading,
                                    TimePoint now) {
-  where(job, pid).observe_page(job, pid, reading, now);
+  for (DeviceCoordinator* const device : places_of(job, pid)) {
+    const Member& member = *device->table().find(job)->member(pid);
+    PageReading there = reading;
+    if (member.further) there.memory_wanted = Bytes{};  // the page's is that of the first device
+    device->observe_page(job, pid, there, now);
+  }
 }
 
 void NodeCoordinator::observe_cpu(const JobId& job, std::int64_t pid, const ThreadTimes& threads,
                                   std::optional<Duration> io_stalled, TimePoint now) {
-  where(job, pid).observe_cpu(job, pid, threads, io_stalled, now);
+  for (DeviceCoordinator* const device : places_of(job, pid)) {
+    device->observe_cpu(job, pid, threads, io_stalled, now);
+  }
 }
 
 void NodeCoordinator::observe_need(const JobId& job, const ThreadTimes& threads,
@@ -356,15 +457,18 @@ void NodeCoordinator::observe_busy(const DeviceId& id, double share, TimePoint n
 std::vector<LeaseKey> NodeCoordinator::take_timed() {
   std::vector<LeaseKey> all;
   for (const auto& device : devices_) {
-    const std::vector<LeaseKey> part = device->take_timed();
-    all.insert(all.end(), part.begin(), part.end());
+    for (LeaseKey& key : device->take_timed()) {
+      if (std::find(all.begin(), all.end(), key) == all.end()) all.push_back(std::move(key));
+    }
   }
   return all;
 }
 
 void NodeCoordinator::member_gone(const JobId& job, std::int64_t pid, Departure departure,
                                   TimePoint now) {
-  where(job, pid).member_gone(job, pid, departure, now);
+  for (DeviceCoordinator* const device : places_of(job, pid)) {
+    device->member_gone(job, pid, departure, now);
+  }
   update_gangs(now);
   update_cores(now);
 }
@@ -454,9 +558,14 @@ json NodeCoordinator::job_status(const JobId& id, TimePoint now) const {
     return status;
   };
   json status = status_on(*first);
+  json leases = json::array({lease_on(first->device().id, status)});
   for (DeviceCoordinator* const other : devices_with(id)) {
-    if (other != first) merge_status(status, status_on(*other));
+    if (other == first) continue;
+    const json there = status_on(*other);
+    leases.push_back(lease_on(other->device().id, there));
+    merge_status(status, there);
   }
+  status["leases"] = std::move(leases);
   return status;
 }
 
@@ -479,12 +588,22 @@ json NodeCoordinator::status(const std::string& job, TimePoint now) {
       }
     }
   }
+  std::map<std::pair<std::string, TimePoint>, std::size_t> ended_at;  // where in the list
   for (const auto& device : devices_) {
     for (const DeviceCoordinator::Ended& ended : device->ended()) {
       const json& identity = ended.status["job"];
-      if (!wanted(identity["id"].get<std::string>(), identity["name"].get<std::string>())) continue;
+      const auto id = identity["id"].get<std::string>();
+      if (!wanted(id, identity["name"].get<std::string>())) continue;
+      json leases = json::array({lease_on(device->device().id, ended.status)});
+      const auto [at, first] = ended_at.try_emplace({id, ended.ended}, jobs.size());
+      if (!first) {  // with a process that was on both devices
+        jobs[at->second]["devices"].push_back(device->device().id);
+        jobs[at->second]["leases"].push_back(std::move(leases[0]));
+        continue;
+      }
       jobs.push_back(ended.status);
       jobs.back()["devices"] = {device->device().id};
+      jobs.back()["leases"] = std::move(leases);
       jobs.back()["started_seconds_ago"] = seconds(now - ended.started);
       jobs.back()["ended_seconds_ago"] = seconds(now - ended.ended);
     }

@@ -43,7 +43,9 @@ class NodeCoordinator {
 
   // What is seen of a process counts on the device where it is.
   /// Notes what a process says that it holds, before `observe_use` compares the two.
-  void observe_held(const JobId& job, std::int64_t pid, Bytes held);
+  /// @param device  a further one that it uses; nothing: the one that it used first.
+  void observe_held(const JobId& job, std::int64_t pid, Bytes held,
+                    const std::optional<std::string>& device = std::nullopt);
   void observe_page(const JobId& job, std::int64_t pid, const PageReading& reading, TimePoint now);
   void observe_cpu(const JobId& job, std::int64_t pid, const ThreadTimes& threads,
                    std::optional<Duration> io_stalled, TimePoint now);
@@ -98,8 +100,10 @@ class NodeCoordinator {
   }
   /// Adds a device that is not known yet, so that it is shown before a job is there.
   DeviceCoordinator& add_device(Device device, TimePoint now);
-  /// The device where a process is registered; null: it is not.
-  [[nodiscard]] const DeviceCoordinator* device_of(const JobId& job, std::int64_t pid) const;
+  /// The devices where a process is registered, the one that it used first before the others;
+  /// empty: it is not.
+  [[nodiscard]] std::vector<const DeviceCoordinator*> devices_of(const JobId& job,
+                                                                 std::int64_t pid) const;
 
   [[nodiscard]] bool has_jobs() const;
   [[nodiscard]] bool has_job(const JobId& job) const;
@@ -112,6 +116,7 @@ class NodeCoordinator {
 
  private:
   void handle(const PeerId& peer, const wire::Register& message, TimePoint now);
+  void handle(const PeerId& peer, const wire::Stats& message, TimePoint now);
   void handle(const PeerId& peer, const wire::StatusRequest& message, TimePoint now);
   void handle(const PeerId& peer, const wire::SetRequest& message, TimePoint now);
   void handle(const PeerId& peer, const wire::ExplainRequest& message, TimePoint now);
@@ -121,6 +126,15 @@ class NodeCoordinator {
   void hand_on(const PeerId& peer, const Message& message, TimePoint now);
 
   [[nodiscard]] DeviceCoordinator* find_device(const std::string& id) const;
+  /// The same, and looks for one that is not known yet. Null: see `problem`.
+  DeviceCoordinator* find_or_add(const std::string& id, std::string& problem, TimePoint now);
+  /// Registers a process on a GPU that it uses beside `first`.
+  void use_further(const PeerId& peer, const wire::Register& message,
+                   const wire::FurtherDevice& further, const DeviceCoordinator& first,
+                   TimePoint now);
+  /// Where a process is, as `devices_of`.
+  [[nodiscard]] std::vector<DeviceCoordinator*> places_of(const JobId& job, std::int64_t pid) const;
+  /// The device that a process used first.
   [[nodiscard]] DeviceCoordinator& where(const JobId& job, std::int64_t pid) const;
   [[nodiscard]] std::vector<DeviceCoordinator*> devices_with(const JobId& job) const;
   /// Where its lowest rank is; null: nowhere.

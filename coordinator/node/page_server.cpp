@@ -209,44 +209,57 @@ bool PageServer::remove_peer(Process& from, const ProcessKey& peer) const {
   return try_send(from.socket, message);
 }
 
-void PageServer::sync(const NodeCoordinator& node) {
-  struct Place {
-    Process* process;
-    const DeviceCoordinator* device;
-    bool guaranteed;
-    bool listens;  // an opportunistic one
-    bool rank;     // of an opportunistic job
-  };
-  std::vector<Place> places;
+std::vector<PageServer::Place> PageServer::places(const NodeCoordinator& node) {
+  std::vector<Place> all;
   for (Process& process : processes_) {
     if (!process.known) continue;
     const auto& [id, pid] = process.key;
-    const DeviceCoordinator* const device = node.device_of(id, pid);
-    if (device == nullptr) continue;
-    const Job& job = *device->table().find(id);
-    const Member& member =
-        *std::find_if(job.members.begin(), job.members.end(),
-                      [wanted = pid](const Member& each) { return each.pid == wanted; });
-    const bool opportunistic = job.job_class == JobClass::kOpportunistic;
-    places.push_back({&process, device, !opportunistic && job.trains(member), opportunistic,
-                      opportunistic && member.role == "rank"});
+    for (const DeviceCoordinator* const device : node.devices_of(id, pid)) {
+      const Job& job = *device->table().find(id);
+      const Member& member =
+          *std::find_if(job.members.begin(), job.members.end(),
+                        [wanted = pid](const Member& each) { return each.pid == wanted; });
+      const bool opportunistic = job.job_class == JobClass::kOpportunistic;
+      all.push_back({&process, device, member.further, !opportunistic && job.trains(member),
+                     opportunistic, opportunistic && member.role == "rank"});
+    }
   }
-  for (const Place& to : places) {
-    Process& process = *to.process;
-    const std::string& device = to.device->device().id;
-    if (process.socket && process.device != device && push_device(process, device)) {
-      process.device = device;
+  return all;
+}
+
+void PageServer::push_devices(Process& to, const std::vector<Place>& places) const {
+  for (const Place& place : places) {
+    if (place.process != &to) continue;
+    const std::string& device = place.device->device().id;
+    if (place.further) {
+      if (!to.further.contains(device) && push_device(to, device)) to.further.insert(device);
+    } else if (to.device != device && push_device(to, device)) {
+      to.device = device;
     }
-    if (!process.socket || !to.listens) continue;
-    const auto is_peer = [&](const Place& other) {
-      const bool same_gang = to.rank && other.rank && other.process != to.process &&
-                             other.process->key.first == process.key.first;
-      return same_gang || (other.guaranteed && other.device == to.device);
-    };
-    std::vector<const Process*> wanted;
-    for (const Place& other : places) {
-      if (is_peer(other)) wanted.push_back(other.process);
+  }
+}
+
+bool PageServer::is_peer(const Place& to, const Place& other) {
+  if (!to.listens || other.process == to.process) return false;
+  const bool same_gang = to.rank && other.rank && other.process->key.first == to.process->key.first;
+  return same_gang || (other.guaranteed && other.device == to.device);
+}
+
+void PageServer::sync(const NodeCoordinator& node) {
+  const std::vector<Place> all = places(node);
+  for (Process& process : processes_) {
+    if (!process.known || !process.socket) continue;
+    push_devices(process, all);
+    bool listens = false;
+    std::set<const Process*> wanted;
+    for (const Place& to : all) {
+      if (to.process != &process) continue;
+      listens = listens || to.listens;
+      for (const Place& other : all) {
+        if (is_peer(to, other)) wanted.insert(other.process);
+      }
     }
+    if (!listens) continue;
     std::erase_if(process.peers, [&](const ProcessKey& peer) {
       const bool alive = std::any_of(wanted.begin(), wanted.end(),
                                      [&](const Process* other) { return other->key == peer; });

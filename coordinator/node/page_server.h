@@ -19,8 +19,9 @@
 namespace commensal::node {
 
 /// Serves the hand-over socket. A process says hello with its page and its pidfd and gets the page
-/// of its device, read-only: the host's until it is known to be on another one. An opportunistic
-/// one also gets the pages of guaranteed processes on that device, and of its own job's other
+/// of its device, read-only: the host's until it is known to be on another one, and of each further
+/// device that it uses. An opportunistic
+/// one also gets the pages of guaranteed processes on these devices, and of its own job's other
 /// ranks, wherever they are, and hears when they are gone. What cannot be used is refused with a
 /// text. Not thread safe.
 class PageServer {
@@ -58,12 +59,26 @@ class PageServer {
     wire::UniqueFd page_reader;
     wire::UniqueFd pidfd;
     wire::MappedPage page;
-    std::string device = kHostId;  ///< whose page it has
+    std::string device = kHostId;   ///< whose page it has
+    std::set<std::string> further;  ///< and those of further ones
     std::set<ProcessKey> peers;
   };
   std::string accept_all();
   std::string take_hello(Process& process, wire::Handover hello);
   void refuse(Process& process, const std::string& text) const;
+  /// A process on one of its devices.
+  struct Place {
+    Process* process;
+    const DeviceCoordinator* device;
+    bool further;
+    bool guaranteed;
+    bool listens;  // an opportunistic one
+    bool rank;     // of an opportunistic job
+  };
+  [[nodiscard]] std::vector<Place> places(const NodeCoordinator& node);
+  void push_devices(Process& to, const std::vector<Place>& places) const;
+  /// Whether what `to` is in a place hears of what the other one is there.
+  [[nodiscard]] static bool is_peer(const Place& to, const Place& other);
   [[nodiscard]] const Process* find(const ProcessKey& key) const;
   bool push_device(Process& to, const std::string& device) const;
   bool push_peer(Process& to, const Process& peer) const;

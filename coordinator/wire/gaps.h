@@ -89,6 +89,22 @@ struct GapRules {
   bool operator==(const GapRules&) const = default;
 };
 
+/// Returns what two sets of rules allow together.
+[[nodiscard]] inline GapRules both(const GapRules& one, const GapRules& other) noexcept {
+  if (!one.known) return other;
+  if (!other.known) return one;
+  const auto tighter = [](auto a, auto b) {  // zero bounds nothing
+    const decltype(a) nothing{};
+    return a == nothing ? b : b == nothing ? a : std::min(a, b);
+  };
+  return {true,
+          one.phases & other.phases,
+          std::max(one.smallest, other.smallest),
+          std::max(one.guard, other.guard),
+          tighter(one.in_flight, other.in_flight),
+          tighter(one.hand_overs, other.hand_overs)};
+}
+
 /// The two words of a DeviceEntry. Times are whole microseconds, up to 16 s; rates thousandths.
 struct PackedGapRules {
   std::uint64_t gaps = 0;    ///< bits 0..14 phases, 15 known, 16..39 smallest, 40..63 guard

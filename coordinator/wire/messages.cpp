@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <limits>
+#include <set>
 #include <type_traits>
 
 namespace commensal::wire {
@@ -84,9 +85,12 @@ void read(const json& value, const std::string& field, json& out) {
 
 /// A part of a message that has fields of its own.
 template <typename T>
-concept Record = std::is_same_v<T, MemoryRange> || std::is_same_v<T, ShareRange>;
+concept Record = std::is_same_v<T, MemoryRange> || std::is_same_v<T, ShareRange> ||
+    std::is_same_v<T, FurtherDevice>;
 template <Record T>
 void read(const json& value, const std::string& field, T& out);
+template <Record T>
+void read(const json& value, const std::string& field, std::vector<T>& out);
 
 template <typename T>
 struct IsOptional : std::false_type {};
@@ -139,6 +143,11 @@ class Writer {
   static void write(json& out, const JobClass& value) { out = std::string{to_string(value)}; }
   template <Record T>
   static void write(json& out, const T& value);
+  template <Record T>
+  static void write(json& out, const std::vector<T>& values) {
+    out = json::array();
+    for (const T& value : values) write(out.emplace_back(), value);
+  }
 
   json& object_;
 };
@@ -155,6 +164,12 @@ void fields(Like<MemoryRange> auto& m, const auto& field) {
 void fields(Like<ShareRange> auto& m, const auto& field) {
   field("min", m.min);
   field("max", m.max);
+}
+void fields(Like<FurtherDevice> auto& m, const auto& field) {
+  field("device", m.device);
+  field("held_bytes", m.held_bytes);
+  field("revision", m.revision);
+  field("limit_bytes", m.limit_bytes);
 }
 void fields(Like<Register> auto& m, const auto& field) {
   field("job_id", m.job_id);
@@ -176,6 +191,7 @@ void fields(Like<Register> auto& m, const auto& field) {
   field("law", m.law);
   field("slo", m.slo);
   field("device", m.device);
+  field("further", m.further);
 }
 void fields(Like<Registered> auto& m, const auto& field) {
   field("job_id", m.job_id);
@@ -211,6 +227,7 @@ void fields(Like<Change> auto& m, const auto& field) {
   field("affinity", m.affinity);
   field("sm_share", m.sm_share);
   field("reason", m.reason);
+  field("device", m.device);
 }
 void fields(Like<Answer> auto& m, const auto& field) {
   field("job_id", m.job_id);
@@ -221,12 +238,14 @@ void fields(Like<Answer> auto& m, const auto& field) {
   field("deferred_bytes", m.deferred_bytes);
   field("held_bytes", m.held_bytes);
   field("reason", m.reason);
+  field("device", m.device);
 }
 void fields(Like<AskMemory> auto& m, const auto& field) {
   field("job_id", m.job_id);
   field("pid", m.pid);
   field("needed_bytes", m.needed_bytes);
   field("held_bytes", m.held_bytes);
+  field("device", m.device);
 }
 void fields(Like<StatusRequest> auto& m, const auto& field) { field("job", m.job); }
 void fields(Like<StatusReply> auto& m, const auto& field) { field("status", m.status); }
@@ -268,12 +287,21 @@ void fields(Like<ExplainReply> auto& m, const auto& field) { field("explanation"
 void fields(Like<Error> auto& m, const auto& field) {
   field("code", m.code);
   field("what", m.what);
+  field("device", m.device);
 }
 
 template <Record T>
 void read(const json& value, const std::string& field, T& out) {
   if (!value.is_object()) wrong(field, "an object", value);
   fields(out, Reader{value, field + "."});
+}
+template <Record T>
+void read(const json& value, const std::string& field, std::vector<T>& out) {
+  if (!value.is_array()) wrong(field, "a list", value);
+  for (const json& each : value) {
+    const std::string name = field + "[" + std::to_string(out.size()) + "]";
+    read(each, name, out.emplace_back());
+  }
 }
 template <Record T>
 void Writer::write(json& out, const T& value) {
@@ -300,6 +328,31 @@ Message read_as(std::string_view type, const json& object) {
   }
 }
 
+void check_revision(Revision revision) {
+  if (revision <= kMaxRevision) return;
+  throw BadMessage("malformed", "field 'revision' is too large: " + std::to_string(revision));
+}
+
+/// Refuses devices that are no GPUs, or are named twice.
+void check_further(const std::vector<FurtherDevice>& further, const std::string& first) {
+  if (further.size() > kMaxFurtherDevices) {
+    throw BadMessage("malformed", "field 'further' must name at most " +
+                                      std::to_string(kMaxFurtherDevices) +
+                                      " devices: " + std::to_string(further.size()));
+  }
+  std::set<std::string> named{first};
+  for (const FurtherDevice& each : further) {
+    if (each.device.empty() || each.device == "host") {
+      throw BadMessage("malformed", "field 'further' must name GPUs: " + printed(each.device));
+    }
+    if (!named.insert(each.device).second) {
+      throw BadMessage("malformed", "field 'further' names a device of the process twice: " +
+                                        printed(each.device));
+    }
+    check_revision(each.revision);
+  }
+}
+
 /// Refuses ids that would not fit on a page, and revisions that leave no newer one.
 void check_values(const Message& message) {
   std::visit(
@@ -311,10 +364,7 @@ void check_values(const Message& message) {
           }
         }
         if constexpr (requires { m.revision; }) {
-          if (m.revision > kMaxRevision) {
-            throw BadMessage("malformed",
-                             "field 'revision' is too large: " + std::to_string(m.revision));
-          }
+          check_revision(m.revision);
         }
         using T = std::decay_t<decltype(m)>;
         if constexpr (std::is_same_v<T, Register>) {
@@ -325,6 +375,7 @@ void check_values(const Message& message) {
             throw BadMessage("malformed",
                              "field 'pid' must be a process id: " + std::to_string(m.pid));
           }
+          if (m.further) check_further(*m.further, m.device.value_or("host"));
         }
       },
       message);

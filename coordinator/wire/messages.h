@@ -48,6 +48,15 @@ struct ShareRange {
   double max = 1.0;
 };
 
+/// A GPU that a process uses beside its first one; the fields are those of Register, of this GPU.
+struct FurtherDevice {
+  std::string device;
+  std::uint64_t held_bytes = 0;
+  Revision revision = 0;
+  std::optional<std::uint64_t> limit_bytes;
+};
+inline constexpr std::size_t kMaxFurtherDevices = 15;
+
 /// A process of a job says hello. First message on a connection; repeated after a daemon restart
 /// (then with what it holds, so that the daemon can rebuild its ledger) and when its role changes.
 struct Register {
@@ -74,10 +83,15 @@ struct Register {
   /// Where its managed memory is: "host", or a GPU as NVML writes it ("GPU-..." or "MIG-...").
   /// Empty: on a GPU that is not known yet; it is said in a Register to come. Absent: "host".
   std::optional<std::string> device;
+  /// All further GPUs that it uses by now: on one that was named before and is not any more it
+  /// holds nothing. Each is registered for itself: it has a limit of its own, revisions of its own,
+  /// and is named in what is said about it (`device`). Absent: none. An older coordinator ignores
+  /// them.
+  std::optional<std::vector<FurtherDevice>> further = std::nullopt;
 };
 
-/// The coordinator's answer to Register. One that names a device that is not there is answered with
-/// an Error, code "no_device".
+/// The coordinator's answer to Register, one for each device. One that is not there is answered
+/// with an Error, code "no_device".
 struct Registered {
   std::string job_id;
   std::string coordinator;  ///< instance name
@@ -93,7 +107,8 @@ struct Registered {
   std::optional<std::string> device;  ///< where it is registered; absent: an older coordinator
 };
 
-/// Periodic report of one process; `stats` is the object of docs/stats.md.
+/// Periodic report of one process; `stats` is the object of docs/stats.md, which tells of further
+/// devices in `memory.devices`.
 struct Stats {  // NOLINT(bugprone-exception-escape): a move of json asserts, throws nothing
   std::string job_id;
   std::int64_t pid = 0;
@@ -118,6 +133,7 @@ struct Change {
   std::optional<bool> affinity;
   std::optional<double> sm_share;  ///< of a GPU's multiprocessors, above 0
   std::string reason;
+  std::optional<std::string> device = std::nullopt;  ///< a further one; absent: the first
 };
 
 /// A job's answer to a Change.
@@ -130,6 +146,7 @@ struct Answer {
   std::uint64_t deferred_bytes = 0;
   std::uint64_t held_bytes = 0;  ///< device bytes held now: what the ledger may count on
   std::string reason;
+  std::optional<std::string> device = std::nullopt;  ///< as of the Change
 };
 
 /// A job needs more device memory than its limit (the OOM conversation). Answered by a Change
@@ -139,6 +156,7 @@ struct AskMemory {
   std::int64_t pid = 0;
   std::uint64_t needed_bytes = 0;  ///< beyond `held_bytes`
   std::uint64_t held_bytes = 0;
+  std::optional<std::string> device = std::nullopt;  ///< a further one; absent: the first
 };
 
 /// From the command line. `job` is an id or an unambiguous name.
@@ -200,6 +218,7 @@ struct ExplainReply {
 struct Error {
   std::string code;
   std::string what;
+  std::optional<std::string> device = std::nullopt;  ///< about a further one alone
 };
 
 using Message =

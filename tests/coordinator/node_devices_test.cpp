@@ -111,8 +111,8 @@ TEST_F(NodeDevicesTest, AProcessIsOnTheDeviceThatItNames) {
   EXPECT_EQ(reply.limit_bytes, (2000_MiB).count());
   EXPECT_EQ(on("GPU-a").ledger().total_charged(), 2000_MiB);
   EXPECT_EQ(node_.host().ledger().total_charged(), 0_B);
-  EXPECT_EQ(node_.device_of(JobId{"j"}, 10), &on("GPU-a"));
-  EXPECT_EQ(node_.device_of(JobId{"j"}, 11), nullptr);
+  EXPECT_THAT(node_.devices_of(JobId{"j"}, 10), ElementsAre(&on("GPU-a")));
+  EXPECT_THAT(node_.devices_of(JobId{"j"}, 11), IsEmpty());
 }
 
 TEST_F(NodeDevicesTest, OneThatNamesNoneIsOnTheHost) {
@@ -416,6 +416,261 @@ TEST_F(NodeDevicesTest, WhatOthersHoldOfAGpuIsNotDivided) {
   EXPECT_GE(on("GPU-a").ledger().outside(), 1200_MiB);
   EXPECT_LE(on("GPU-a").ledger().limit({JobId{"o"}, 10}), 800_MiB);
   EXPECT_EQ(node_.host().ledger().outside(), 0_B);
+}
+
+/// A process that uses GPU-a, and GPU-b besides.
+class FurtherDeviceTest : public NodeDevicesTest {
+ protected:
+  static wire::Register on_both(const std::string& job, JobClass job_class, std::int64_t pid) {
+    wire::Register message = hello(job, job_class, pid, "GPU-a");
+    message.further.emplace().push_back({"GPU-b", 0, 0, std::nullopt});
+    return message;
+  }
+  /// Reports what it holds of each.
+  void report(const std::string& job, std::int64_t pid, Bytes first, Bytes second) {
+    const json more{{"device", "GPU-b"}, {"device_bytes", second.count()}};
+    const json memory{{"device_bytes", first.count()}, {"devices", json::array({more})}};
+    node_.receive(job, wire::Stats{job, pid, {{"memory", memory}}, false}, now_);
+  }
+  static wire::Register guaranteed(const std::string& job, std::int64_t pid,
+                                   const std::string& device, Bytes bytes) {
+    wire::Register message = hello(job, JobClass::kGuaranteed, pid, device);
+    message.memory.min_bytes = message.memory.max_bytes.emplace(bytes.count());
+    return message;
+  }
+  Bytes limit(const std::string& device, const std::string& job, std::int64_t pid) {
+    return on(device).ledger().limit({JobId{job}, pid});
+  }
+};
+
+TEST_F(FurtherDeviceTest, EachHasALimitOfItsOwn) {
+  const auto replies = send<wire::Registered>(on_both("o", JobClass::kOpportunistic, 10), "o");
+  ASSERT_EQ(replies.size(), 2U);
+  for (const wire::Registered& reply : replies) {
+    EXPECT_EQ(reply.limit_bytes, (2000_MiB).count()) << *reply.device;
+  }
+  EXPECT_EQ(replies[0].device, "GPU-a");
+  EXPECT_EQ(replies[1].device, "GPU-b");
+  EXPECT_THAT(node_.devices_of(JobId{"o"}, 10), ElementsAre(&on("GPU-a"), &on("GPU-b")));
+}
+
+TEST_F(FurtherDeviceTest, OneThatIsUsedLaterIsRegisteredThen) {
+  join(hello("o", JobClass::kOpportunistic, 10, "GPU-a"));
+  pass(2s);
+  EXPECT_EQ(node_.devices().size(), 2U) << "GPU-b is not known yet";
+  const auto replies = send<wire::Registered>(on_both("o", JobClass::kOpportunistic, 10), "o");
+  EXPECT_EQ(replies.size(), 2U);
+  EXPECT_EQ(on("GPU-a").table().jobs().at(0).members.size(), 1U);
+  EXPECT_THAT(jobs_on("GPU-b"), ElementsAre("o"));
+  EXPECT_GE(on("GPU-b").table().jobs().at(0).started, TimePoint{1h});
+  EXPECT_LT(on("GPU-b").table().jobs().at(0).started, now_) << "the job began before";
+}
+
+TEST_F(FurtherDeviceTest, TheFirstIsTheOneThatItUsedFirstInWhateverOrderTheyAreKnown) {
+  join(hello("other", JobClass::kOpportunistic, 9, "GPU-b"));
+  (void)send<wire::Registered>(on_both("o", JobClass::kOpportunistic, 10), "o");
+  EXPECT_THAT(node_.devices_of(JobId{"o"}, 10), ElementsAre(&on("GPU-a"), &on("GPU-b")));
+  EXPECT_EQ(status_of("o")["devices"], json({"GPU-a", "GPU-b"}));
+}
+
+TEST_F(FurtherDeviceTest, AShrinkIsOfOneDeviceAndSaysOfWhich) {
+  (void)send<wire::Registered>(on_both("o", JobClass::kOpportunistic, 10), "o");
+  report("o", 10, 1800_MiB, 1700_MiB);
+  node_.receive("g", guaranteed("g", 20, "GPU-b", 1500_MiB), now_);
+  std::vector<wire::Change> told;
+  for (const Outgoing& out : node_.take_outgoing()) {
+    const auto* change = std::get_if<wire::Change>(&out.message);
+    if (change != nullptr && out.peer == "o") told.push_back(*change);
+  }
+  ASSERT_EQ(told.size(), 1U);
+  EXPECT_EQ(told[0].device, "GPU-b");
+  EXPECT_LE(*told[0].limit_bytes, (500_MiB).count());
+  EXPECT_EQ(limit("GPU-a", "o", 10), 2000_MiB);
+  EXPECT_EQ(on("GPU-b").ledger().charged({JobId{"o"}, 10}), 2000_MiB) << "until it has answered";
+  // An answer for the first device is none for this one.
+  wire::Answer answer{"o", 10, told[0].revision, "applied", 0, 0, (400_MiB).count(), ""};
+  node_.receive("o", answer, now_);
+  EXPECT_EQ(on("GPU-b").ledger().charged({JobId{"o"}, 10}), 2000_MiB);
+  answer.device = "GPU-b";
+  node_.observe_held(JobId{"o"}, 10, 400_MiB, answer.device);
+  node_.receive("o", answer, now_);
+  EXPECT_LE(on("GPU-b").ledger().charged({JobId{"o"}, 10}), 500_MiB);
+  EXPECT_EQ(limit("GPU-b", "g", 20), 1500_MiB);
+}
+
+TEST_F(FurtherDeviceTest, WhatItAsksForIsAnsweredWhereItIsMeant) {
+  (void)send<wire::Registered>(on_both("o", JobClass::kOpportunistic, 10), "o");
+  join(guaranteed("g", 20, "GPU-b", 1500_MiB));
+  report("o", 10, 100_MiB, 400_MiB);
+  pass(1s);
+  wire::AskMemory ask{"o", 10, (800_MiB).count(), (400_MiB).count()};
+  ask.device = "GPU-b";
+  const auto errors = send<wire::Error>(ask, "o");
+  ASSERT_EQ(errors.size(), 1U);
+  EXPECT_EQ(errors[0].code, "no_memory");
+  EXPECT_EQ(errors[0].device, "GPU-b");
+  ask.device.reset();
+  const auto grants = send<wire::Change>(ask, "o");
+  ASSERT_EQ(grants.size(), 1U) << "the first device has it";
+  EXPECT_FALSE(grants[0].device);
+}
+
+TEST_F(FurtherDeviceTest, OneReportTellsOfAllDevices) {
+  (void)send<wire::Registered>(on_both("o", JobClass::kOpportunistic, 10), "o");
+  report("o", 10, 300_MiB, 700_MiB);
+  EXPECT_EQ(on("GPU-a").table().jobs().at(0).members.at(0).held, 300_MiB);
+  EXPECT_EQ(on("GPU-b").table().jobs().at(0).members.at(0).held, 700_MiB);
+  // What is no report of that device changes nothing there, and harms nobody.
+  for (const json& nonsense : {json(3), json::array({1}), json{{"memory", 7}},
+                               json{{"memory", {{"devices", {{{"device", 3}}}}}}}}) {
+    node_.receive("o", wire::Stats{"o", 10, nonsense, false}, now_);
+  }
+  EXPECT_EQ(on("GPU-b").table().jobs().at(0).members.at(0).held, 700_MiB);
+  JobUse use;
+  use.resident[10] = 900_MiB;  // with a context
+  use.by = "nvml";
+  report("o", 10, 300_MiB, 700_MiB);
+  for (int i = 0; i < 20; ++i) {
+    node_.observe_use(DeviceId{"GPU-b"}, JobId{"o"}, use, now_);
+    pass(1s);
+  }
+  EXPECT_GE(on("GPU-b").ledger().unmanaged(JobId{"o"}), 190_MiB);
+  EXPECT_EQ(on("GPU-a").ledger().unmanaged(JobId{"o"}), 0_B);
+}
+
+TEST_F(FurtherDeviceTest, ItsStatusShowsAllOfThem) {
+  (void)send<wire::Registered>(on_both("o", JobClass::kOpportunistic, 10), "o");
+  report("o", 10, 300_MiB, 700_MiB);
+  const json job = status_of("o");
+  EXPECT_EQ(job["devices"], json({"GPU-a", "GPU-b"}));
+  ASSERT_EQ(job["members"].size(), 1U) << job["members"];
+  EXPECT_EQ(job["memory"]["device_bytes"], (1000_MiB).count());
+  EXPECT_EQ(job["lease"]["granted_bytes"], (4000_MiB).count());
+  ASSERT_EQ(job["leases"].size(), 2U);
+  EXPECT_EQ(job["leases"][0]["device"], "GPU-a");
+  EXPECT_EQ(job["leases"][1]["device"], "GPU-b");
+  EXPECT_EQ(job["leases"][1]["granted_bytes"], (2000_MiB).count());
+  EXPECT_EQ(job["leases"][1]["held_bytes"], (700_MiB).count());
+}
+
+TEST_F(FurtherDeviceTest, ItsEndFreesAllOfThemAndIsOneEnd) {
+  (void)send<wire::Registered>(on_both("o", JobClass::kOpportunistic, 10), "o");
+  report("o", 10, 300_MiB, 700_MiB);
+  pass(1s);
+  node_.member_gone(JobId{"o"}, 10, Departure::kExited, now_);
+  EXPECT_FALSE(node_.has_jobs());
+  EXPECT_EQ(on("GPU-a").ledger().total_charged(), 0_B);
+  EXPECT_EQ(on("GPU-b").ledger().total_charged(), 0_B);
+  const json jobs = node_.status("", now_)["jobs"];
+  ASSERT_EQ(jobs.size(), 1U);
+  EXPECT_EQ(jobs[0]["devices"], json({"GPU-a", "GPU-b"}));
+  EXPECT_EQ(jobs[0]["leases"].size(), 2U);
+}
+
+TEST_F(FurtherDeviceTest, OneThatIsNotThereIsNamedAndTheOthersStay) {
+  auto message = hello("o", JobClass::kOpportunistic, 10, "GPU-a");
+  message.further = {{{"GPU-c", 0, 0, std::nullopt}, {"GPU-b", 0, 0, std::nullopt}}};
+  const auto errors = send<wire::Error>(message, "o");
+  ASSERT_EQ(errors.size(), 1U);
+  EXPECT_EQ(errors[0].code, "no_device");
+  EXPECT_EQ(errors[0].what, "no device 'GPU-c': there are GPU-a, GPU-b");
+  EXPECT_EQ(errors[0].device, "GPU-c");
+  EXPECT_THAT(node_.devices_of(JobId{"o"}, 10), ElementsAre(&on("GPU-a"), &on("GPU-b")));
+}
+
+TEST_F(FurtherDeviceTest, OneThatIsNamedNoMoreIsGivenBack) {
+  (void)send<wire::Registered>(on_both("o", JobClass::kOpportunistic, 10), "o");
+  join(hello("o", JobClass::kOpportunistic, 10, ""));  // became another program
+  EXPECT_EQ(on("GPU-a").ledger().total_charged(), 0_B);
+  EXPECT_EQ(on("GPU-b").ledger().total_charged(), 0_B);
+  EXPECT_EQ(status_of("o")["devices"], json({"host"}));
+}
+
+TEST_F(FurtherDeviceTest, AfterARestartItSaysWhatItHoldsOfEach) {
+  auto message = on_both("o", JobClass::kOpportunistic, 10);
+  message.held_bytes = (300_MiB).count();
+  message.limit_bytes = (600_MiB).count();
+  message.further->at(0) = {"GPU-b", (700_MiB).count(), 9, (900_MiB).count()};
+  CoordinatorConfig config;
+  config.recovery = 1s;
+  node_ = NodeCoordinator{config,
+                          host(),
+                          77,
+                          5,
+                          now_,
+                          {},
+                          [](const std::string& id) {
+                            return FoundDevice{gpu(id), ""}; }};
+  (void)send<wire::Registered>(message, "o");
+  EXPECT_EQ(on("GPU-a").ledger().charged({JobId{"o"}, 10}), 600_MiB);
+  EXPECT_EQ(on("GPU-b").ledger().charged({JobId{"o"}, 10}), 900_MiB);
+  EXPECT_GE(on("GPU-b").table().jobs().at(0).revision, 9U);
+}
+
+TEST_F(FurtherDeviceTest, WhatIsSaidOfADeviceWhereItIsNotIsAnswered) {
+  join(hello("o", JobClass::kOpportunistic, 10, "GPU-a"));
+  for (const char* device : {"GPU-b", "GPU-none"}) {
+    wire::AskMemory ask{"o", 10, 1, 0};
+    ask.device = device;
+    const auto errors = send<wire::Error>(ask, "o");
+    ASSERT_EQ(errors.size(), 1U) << device;
+    EXPECT_EQ(errors[0].code, "unknown_job");
+    join(hello("other", JobClass::kOpportunistic, 11, "GPU-b"));  // so that it is known
+  }
+}
+
+TEST_F(FurtherDeviceTest, AUsersPauseHoldsOnAllOfThem) {
+  (void)send<wire::Registered>(on_both("o", JobClass::kOpportunistic, 10), "o");
+  wire::SetRequest pause;
+  pause.job = "o";
+  pause.paused = true;
+  node_.receive("cli", pause, now_);
+  std::vector<std::string> told;
+  for (const Outgoing& out : node_.take_outgoing()) {
+    const auto* change = std::get_if<wire::Change>(&out.message);
+    if (change != nullptr && change->paused == true) told.push_back(change->device.value_or("-"));
+  }
+  EXPECT_THAT(told, ElementsAre("-", "GPU-b"));
+  EXPECT_TRUE(entry("GPU-a", "o").paused);
+  EXPECT_TRUE(entry("GPU-b", "o").paused);
+}
+
+// Its gate is one for all: what the guaranteed job of one device asks for closes it.
+TEST_F(FurtherDeviceTest, AGuaranteedJobOnAnyOfThemIsItsNeighbour) {
+  (void)send<wire::Registered>(on_both("o", JobClass::kOpportunistic, 10), "o");
+  join(hello("g", JobClass::kGuaranteed, 20, "GPU-b"));
+  PageReading steps;
+  bool closed = false;
+  for (int i = 0; i < 400 && !closed; ++i) {
+    steps.heartbeat = now_;
+    steps.step_number = static_cast<std::uint64_t>(i);
+    steps.step_last = 20ms;
+    steps.step_end = now_;
+    node_.observe_page(JobId{"g"}, 20, steps, now_);
+    pass(20ms);
+    closed = on("GPU-b").compute().window_closed();
+  }
+  ASSERT_TRUE(closed) << "it is looked at alone now and then";
+  EXPECT_EQ(entry("GPU-b", "o").share_max, 0.0);
+  EXPECT_EQ(entry("GPU-a", "o").share_max, 1.0) << "there is nobody";
+}
+
+TEST_F(FurtherDeviceTest, ARankOfAGangIsInItOnce) {
+  PageReading page;
+  page.heartbeat = now_;
+  page.collectives_begun = page.collectives_ended = 3;
+  for (const int rank : {0, 1}) {
+    auto message = on_both("o", JobClass::kOpportunistic, 10 + rank);
+    message.role = "rank";
+    message.rank = rank;
+    message.world_size = 2;
+    if (rank == 1) message.further.reset();
+    (void)send<wire::Registered>(message, "o");
+    node_.observe_page(JobId{"o"}, 10 + rank, page, now_);
+  }
+  pass(20ms);
+  EXPECT_NE(entry("GPU-a", "o").gang_epoch, 0U) << status_of("o")["gang"];
+  EXPECT_EQ(entry("GPU-b", "o").gang_epoch, entry("GPU-a", "o").gang_epoch);
 }
 
 /// A guaranteed job that has its GPU for 15 of 20 ms, beside one whose gate lets 4 of 20 ms

@@ -34,6 +34,8 @@ std::vector<Message> one_of_each() {
   hello.limit_bytes = 88;
   hello.law = "gap";
   hello.slo = 0.02;
+  hello.device = "GPU-a";
+  hello.further = {{{"GPU-b", 5, 6, 7}, {"MIG-c", 0, 0, std::nullopt}}};
   Registered registered;
   registered.job_id = "j1";
   registered.coordinator = "default";
@@ -56,6 +58,7 @@ std::vector<Message> one_of_each() {
   change.affinity = false;
   change.sm_share = 0.3;
   change.reason = "r";
+  change.device = "GPU-b";
   SetRequest set;
   set.job = "j1";
   set.memory = MemoryRange{1, std::nullopt};
@@ -70,13 +73,13 @@ std::vector<Message> one_of_each() {
           registered,
           stats,
           change,
-          Answer{"j1", 4711, 10, "deferred", 1, 2, 3, "later"},
-          AskMemory{"j1", 4711, 5, 6},
+          Answer{"j1", 4711, 10, "deferred", 1, 2, 3, "later", "GPU-b"},
+          AskMemory{"j1", 4711, 5, 6, "GPU-b"},
           StatusRequest{""},
           StatusReply{json{{"schema", 1}}},
           set,
           SetReply{"j1", 3, "applied", ""},
-          Error{"no_memory", "none left"},
+          Error{"no_memory", "none left", "GPU-b"},
           MapRequest{"j1", 4711, "0a"},
           MapReply{"j1", 4711, "0a", json{{"segments", json::array()}}, ""},
           ExplainRequest{"j1", 30.0, true},
@@ -120,6 +123,50 @@ TEST(WireMessages, KeepsLargeNumbersAndAbsentFields) {
   change.job_id = "j";
   const auto back = std::get<Change>(decode(encode(change)));
   EXPECT_FALSE(back.limit_bytes || back.share_min || back.share_max || back.paused || back.law);
+}
+
+TEST(WireMessages, KeepsTheFurtherDevicesOfAProcess) {
+  const auto hello = std::get<Register>(decode(encode(one_of_each()[0])));
+  ASSERT_TRUE(hello.further);
+  ASSERT_EQ(hello.further->size(), 2U);
+  EXPECT_EQ(hello.further->at(0).device, "GPU-b");
+  EXPECT_EQ(hello.further->at(0).held_bytes, 5U);
+  EXPECT_EQ(hello.further->at(0).revision, 6U);
+  EXPECT_EQ(hello.further->at(0).limit_bytes, 7U);
+  EXPECT_FALSE(hello.further->at(1).limit_bytes);
+  Register one;
+  one.job_id = "j";
+  one.pid = 1;
+  EXPECT_FALSE(json::parse(encode(one)).contains("further")) << "as it was before";
+}
+
+TEST(WireMessages, RefusesFurtherDevicesThatCannotBe) {
+  const auto text_of_field = [](const json& further) {
+    json frame = json::parse(encode(one_of_each()[0]));
+    frame["further"] = further;
+    return text_of(frame.dump());
+  };
+  const auto text_with = [&](const std::vector<json>& list) { return text_of_field(json(list)); };
+  const auto named = [](const char* id) {
+    return json{{"device", id}, {"held_bytes", 0}, {"revision", 0}};
+  };
+  EXPECT_EQ(text_with({}), "");
+  EXPECT_EQ(text_with({named("GPU-b"), named("GPU-b")}),
+            "field 'further' names a device of the process twice: \"GPU-b\"");
+  EXPECT_EQ(text_with({named("GPU-a")}),
+            "field 'further' names a device of the process twice: \"GPU-a\"");
+  EXPECT_EQ(text_with({named("host")}), "field 'further' must name GPUs: \"host\"");
+  EXPECT_EQ(text_with({named("")}), "field 'further' must name GPUs: \"\"");
+  EXPECT_EQ(text_of_field("GPU-b"), "field 'further' must be a list: \"GPU-b\"");
+  EXPECT_EQ(text_with({3}), "field 'further[0]' must be an object: 3");
+  EXPECT_EQ(text_with({named("GPU-b"), json{{"device", "GPU-c"}}}),
+            "field 'further[1].held_bytes' is missing");
+  json late = named("GPU-b");
+  late["revision"] = UINT64_MAX;
+  EXPECT_EQ(text_with({late}), "field 'revision' is too large: 18446744073709551615");
+  json many = json::array();
+  for (int i = 0; i < 16; ++i) many.push_back(named(("GPU-" + std::to_string(i)).c_str()));
+  EXPECT_EQ(text_of_field(many), "field 'further' must name at most 15 devices: 16");
 }
 
 TEST(WireMessages, IgnoresUnknownFields) {

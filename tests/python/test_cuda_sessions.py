@@ -203,7 +203,7 @@ def test_each_gpu_of_a_process_has_elastic_memory(world: World) -> None:
     assert facts["same"] == [True, True]
     assert facts["kept"]
     assert facts["allocated"] == 68
-    assert any("bound by the job's own limit alone" in note for note in facts["notes"])
+    assert not any("bound by the job's own limit alone" in note for note in facts["notes"])
     assert facts["child"] == 0
 
 

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from typing import Any
@@ -211,3 +213,117 @@ def test_c7_a_replayed_graph_waits_at_a_closed_gate(
     facts = gpu.facts(job)
     # A guaranteed job's replay is a sign of work, and passes no gate.
     assert facts == {"wrapped": True, "gated": int(gated), "waited": gated}
+
+
+# A process on two GPUs: the second one is used once there is a file that says so.
+TWO = """
+import json, os, sys, time, torch, commensal
+second_wanted, stop = sys.argv[1:3]
+def made(device):
+    tensor = torch.full((200 << 18,), 3.0).to(device)
+    return tensor, tensor.data_ptr()
+weight = torch.nn.Parameter(torch.zeros(16, device="cuda:0"))
+weight.grad = torch.zeros(16, device="cuda:0")
+optimizer = torch.optim.SGD([weight], lr=0.0)
+held = [made("cuda:0")]
+while not os.path.exists(stop):
+    if len(held) == 1 and os.path.exists(second_wanted):
+        held.append(made("cuda:1"))
+    time.sleep(0.02)
+    optimizer.step()
+print(json.dumps({
+    "same": [bool((tensor.cpu() == 3.0).all()) for tensor, _ in held],
+    "kept": [tensor.data_ptr() == address for tensor, address in held],
+}))
+"""
+
+
+def on_device(job: dict[str, Any], device: str) -> dict[str, Any]:
+    found = [lease for lease in job.get("leases", []) if lease["device"] == device]
+    return found[0] if found else {}
+
+
+def test_each_gpu_of_a_process_is_divided_for_itself(gpu: Gpu) -> None:
+    gpu.driver["SIMULATED_CUDA_DEVICES"] = "2"
+    second_wanted = gpu.world.folder / "second"
+    both = gpu.world.start(
+        [
+            *(str(COMMENSAL), "run", "--name", "both", "--opportunistic", "--no-idle-class", "--"),
+            *(sys.executable, gpu.world.script(TWO, "two.py"), str(second_wanted), str(gpu.stop)),
+        ],
+        **gpu.driver,
+    )
+    wait_until("its first memory is there", lambda: gpu.memory("both", "device") >= 200)
+    [first] = gpu.job("both")["devices"]
+    second_wanted.touch()  # from now on it uses the second one, too
+    wait_until("it is on both", lambda: len(gpu.job("both").get("devices", [])) == 2)
+    assert gpu.job("both")["devices"][0] == first
+    second = gpu.job("both")["devices"][1]
+    assert second.startswith("GPU-")
+
+    def held(device: str) -> int:
+        return int(on_device(gpu.job("both"), device).get("held_bytes", 0)) >> 20
+
+    wait_until("each shows what is held there", lambda: held(first) >= 200 and held(second) >= 200)
+    assert len(gpu.job("both")["members"]) == 1
+    wait_until(
+        "its contexts are known on both",
+        lambda: all(
+            on_device(gpu.job("both"), device)["unmanaged_bytes"] > 0 for device in (first, second)
+        ),
+    )
+    # A guaranteed job that sees the second GPU alone takes what it needs there, and only there.
+    owner = gpu.world.start(
+        [
+            *(str(COMMENSAL), "run", "--name", "owner", "--guaranteed", "--memory", "320MiB"),
+            *("--", sys.executable, gpu.script, "300", str(gpu.stop)),
+        ],
+        **gpu.driver,
+        CUDA_VISIBLE_DEVICES="1",
+    )
+    wait_until("the owner has its memory", lambda: gpu.memory("owner", "device") >= 300)
+    assert gpu.job("owner")["devices"] == [second]
+    assert held(second) < 200
+    assert held(first) >= 200
+    memory = gpu.job("both")["memory"]
+    [more] = memory["devices"]
+    assert more["device"] == second
+    assert more["host_bytes"] > 0
+    assert memory["host_bytes"] == more["host_bytes"], "of the first GPU nothing had to go"
+    # Its gate looks at the guaranteed job of its second GPU: it is no longer off.
+    wait_until("its gate is on", lambda: gpu.job("both")["gate"]["state"] != "off")
+    shown = gpu.world.commensal("status", **gpu.driver)
+    assert shown.returncode == 0
+    assert first in shown.stdout
+    assert second in shown.stdout
+    gpu.stop.touch()
+    assert gpu.facts(owner)["same"]
+    facts = gpu.facts(both)
+    assert facts["same"] == [True, True]
+    assert facts["kept"] == [True, True]
+
+
+def test_a_process_that_is_killed_frees_all_its_gpus(gpu: Gpu) -> None:
+    gpu.driver["SIMULATED_CUDA_DEVICES"] = "2"
+    second_wanted = gpu.world.folder / "second"
+    second_wanted.touch()
+    both = gpu.world.start(
+        [
+            *(str(COMMENSAL), "run", "--name", "both", "--opportunistic", "--no-idle-class", "--"),
+            *(sys.executable, gpu.world.script(TWO, "two.py"), str(second_wanted), str(gpu.stop)),
+        ],
+        **gpu.driver,
+    )
+
+    def granted() -> list[int]:
+        devices = [each for each in gpu.status().get("devices", []) if each["kind"] == "gpu"]
+        return [int(each["granted_bytes"]) for each in devices]
+
+    wait_until("both are granted", lambda: len(granted()) == 2 and all(granted()))
+    for member in gpu.job("both")["members"]:
+        os.kill(member["pid"], signal.SIGKILL)
+    wait_until("both are free", lambda: granted() == [0, 0])
+    [ended] = [job for job in gpu.status()["jobs"] if job["job"]["name"] == "both"]
+    assert ended["ended"]
+    assert len(ended["devices"]) == 2
+    both.communicate(timeout=120)

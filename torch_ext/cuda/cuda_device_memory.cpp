@@ -50,6 +50,11 @@ std::string CudaDeviceMemory::id(int device) {
   return made(device).source->device_id();
 }
 
+Bytes CudaDeviceMemory::slower_capacity(int device) {
+  const MutexLock lock(mutex_);
+  return made(device).source->capacity(Tier::kHost);
+}
+
 void CudaDeviceMemory::delegated(int device, Bytes held) noexcept {
   const MutexLock lock(mutex_);
   const auto found = devices_.find(device);

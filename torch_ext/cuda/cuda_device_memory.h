@@ -26,6 +26,8 @@ class CudaDeviceMemory final : public DeviceMemory {
   void let_in(int device, int user) override;
   /// The name of a device that is ours, as CudaMemorySource::device_id.
   [[nodiscard]] std::string id(int device);
+  /// Bytes that the slower tier of a device that is ours can hold.
+  [[nodiscard]] Bytes slower_capacity(int device);
   void delegated(int device, Bytes held) noexcept override;
   void on_pressure(int device, std::function<std::string(Bytes needed)> helper) override;
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <map>
 
 namespace commensal {
 namespace {
@@ -21,26 +22,28 @@ std::uint64_t next_number() {
 /// Events that nobody waits for. It outlives the clock where a thread still has its last one.
 struct CudaWorkClock::Pool {
   Mutex mutex;
-  std::vector<cudaEvent_t> free COMMENSAL_GUARDED_BY(mutex);
+  std::map<int, std::vector<cudaEvent_t>> free COMMENSAL_GUARDED_BY(mutex);  // by device
   std::size_t made COMMENSAL_GUARDED_BY(mutex) = 0;
   bool closed COMMENSAL_GUARDED_BY(mutex) = false;  // the clock is gone
 };
 
 struct CudaWorkClock::Event {
-  Event(std::shared_ptr<Pool> from, cudaEvent_t made) : pool(std::move(from)), handle(made) {}
+  Event(std::shared_ptr<Pool> from, cudaEvent_t made, int on)
+      : pool(std::move(from)), handle(made), device(on) {}
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
   ~Event() {
     const MutexLock lock(pool->mutex);
     if (pool->closed) return;
     try {
-      pool->free.push_back(handle);
+      pool->free[device].push_back(handle);
     } catch (const std::exception&) {
       --pool->made;  // one event is lost
     }
   }
   std::shared_ptr<Pool> pool;
   cudaEvent_t handle;
+  int device;
 };
 
 CudaWorkClock::CudaWorkClock(CudaCalls& calls, bool (*capturing)())
@@ -55,7 +58,9 @@ CudaWorkClock::~CudaWorkClock() {
     marks_.clear();
   }
   const MutexLock lock(pool_->mutex);
-  for (cudaEvent_t event : pool_->free) calls_.forget(event);
+  for (const auto& [device, events] : pool_->free) {
+    for (cudaEvent_t event : events) calls_.forget(event);
+  }
   pool_->free.clear();
   pool_->closed = true;
 }
@@ -64,14 +69,15 @@ std::shared_ptr<CudaWorkClock::Event> CudaWorkClock::record(int device) {
   cudaEvent_t handle = nullptr;
   {
     const MutexLock lock(pool_->mutex);
-    if (!pool_->free.empty()) {
-      handle = pool_->free.back();
-      pool_->free.pop_back();
+    std::vector<cudaEvent_t>& free = pool_->free[device];
+    if (!free.empty()) {
+      handle = free.back();
+      free.pop_back();
     }
   }
   const bool made = handle == nullptr;
   if (made) handle = calls_.make_timed(device);
-  auto event = std::make_shared<Event>(pool_, handle);
+  auto event = std::make_shared<Event>(pool_, handle, device);
   if (made) {
     const MutexLock lock(pool_->mutex);
     ++pool_->made;
@@ -89,8 +95,10 @@ CudaWorkClock::Mark CudaWorkClock::try_put() noexcept {
 }
 
 CudaWorkClock::Mark CudaWorkClock::put() {
-  const int device = device_.load(std::memory_order_relaxed);
-  if (device < 0 || capturing_() || calls_.current_device() != device) return {};
+  const std::uint64_t watched = devices_.load(std::memory_order_relaxed);
+  if (watched == 0 || capturing_()) return {};
+  const int device = calls_.current_device();
+  if (device < 0 || device >= kMaxDevices || (watched >> device & 1U) == 0) return {};
   struct Last {
     std::uint64_t clock = 0;
     std::shared_ptr<Event> event;
@@ -99,6 +107,7 @@ CudaWorkClock::Mark CudaWorkClock::put() {
   std::shared_ptr<Event> now = record(device);
   std::shared_ptr<Event> before = std::exchange(last.event, now);
   if (std::exchange(last.clock, number_) != number_) before = nullptr;
+  if (before != nullptr && before->device != device) before = nullptr;
   return {std::move(before), std::move(now)};
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <unordered_map>
@@ -17,8 +18,8 @@ namespace commensal {
 
 /// Marks are timed events in the calling thread's current stream, behind what it issued and, where
 /// a chunk of work begins, before it: an event tells the time, not whether the device worked. The
-/// time between two of one thread counts also across streams; what ran at the same time in another
-/// one counts twice.
+/// time between two of one thread counts also across streams, not across devices; what ran at the
+/// same time in another one counts twice.
 ///
 /// While a graph may be captured nothing is asked of the runtime, which would break the capture: no
 /// mark can be put then, and none is seen to be passed. Thread safety: all.
@@ -29,8 +30,10 @@ class CudaWorkClock final : public WorkClock {
   CudaWorkClock(CudaCalls& calls, bool (*capturing)());
   ~CudaWorkClock() override;
 
-  /// Work of this device is measured from now on; before nothing is asked of the runtime.
-  void watch(int device) noexcept { device_.store(device); }
+  /// Work of this device, too, is measured from now on; before nothing is asked of the runtime.
+  void watch(int device) noexcept {
+    if (device >= 0 && device < kMaxDevices) devices_.fetch_or(std::uint64_t{1} << device);
+  }
 
   [[nodiscard]] bool done_on_return() const noexcept override { return false; }
   void begin() noexcept override;
@@ -42,6 +45,7 @@ class CudaWorkClock final : public WorkClock {
   [[nodiscard]] std::size_t events() const;
 
  private:
+  static constexpr int kMaxDevices = 64;
   struct Pool;
   struct Event;
   struct Mark {
@@ -58,7 +62,7 @@ class CudaWorkClock final : public WorkClock {
   bool (*const capturing_)();
   const std::uint64_t number_;  // tells clocks apart
   const std::shared_ptr<Pool> pool_;
-  std::atomic<int> device_{-1};
+  std::atomic<std::uint64_t> devices_{0};  // that are watched: a bit for each
 
   mutable Mutex mutex_;
   std::unordered_map<Marker, Mark> marks_ COMMENSAL_GUARDED_BY(mutex_);

@@ -4,7 +4,10 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
+#include <stdexcept>
+#include <string>
 #include <thread>
 
 #include "allocator/memory_source.h"
@@ -15,6 +18,24 @@ namespace {
 constexpr std::chrono::seconds kPatience{1};
 
 }  // namespace
+
+PageQueue::Given::Given(int device) : context(device) {
+  const DeviceContext::Scope scope(context);
+  scope.check();
+  check_cuda(context.driver().cuEventCreate(&event, CU_EVENT_DISABLE_TIMING),
+             "cuEventCreate of marks");
+}
+
+PageQueue::Given::~Given() {
+  const DeviceContext::Scope scope(context);
+  if (scope.result() == CUDA_SUCCESS) (void)context.driver().cuEventDestroy(event);
+}
+
+bool PageQueue::Given::precede(CUstream stream) const noexcept {
+  const CudaDriver& driver = context.driver();
+  return driver.cuCtxRecordEvent(context.handle(), event) == CUDA_SUCCESS &&
+         driver.cuStreamWaitEvent(stream, event, CU_EVENT_WAIT_DEFAULT) == CUDA_SUCCESS;
+}
 
 PageQueue::PageQueue(int device, std::atomic<std::uint64_t>& done, bool (*capturing)())
     : context_(device), capturing_(capturing), word_(done), newest_(done.load()) {
@@ -72,6 +93,16 @@ PageQueue::~PageQueue() {
   if (scope.result() == CUDA_SUCCESS) close();
 }
 
+void PageQueue::add(int device) {
+  const std::size_t end = further_end_.load();
+  if (end == further_.size()) {
+    throw std::length_error("marks wait for " + std::to_string(further_.size() + 1) +
+                            " devices at most");
+  }
+  further_[end] = std::make_unique<const Given>(device);
+  further_end_.store(end + 1, std::memory_order_release);
+}
+
 // What a wait of the stream for the event means is settled when it is asked for: the event may be
 // recorded anew at once.
 bool PageQueue::mark(std::uint64_t number) noexcept {
@@ -79,8 +110,11 @@ bool PageQueue::mark(std::uint64_t number) noexcept {
   const DeviceContext::Scope scope(context_);
   if (scope.result() != CUDA_SUCCESS) return false;
   const CudaDriver& driver = context_.driver();
+  const auto* const end = further_.cbegin() + further_end_.load(std::memory_order_acquire);
   if (driver.cuCtxRecordEvent(context_.handle(), event_) != CUDA_SUCCESS ||
       driver.cuStreamWaitEvent(stream_, event_, CU_EVENT_WAIT_DEFAULT) != CUDA_SUCCESS ||
+      !std::all_of(further_.cbegin(), end,
+                   [&](const auto& given) { return given->precede(stream_); }) ||
       driver.cuStreamWriteValue64(stream_, done_, number, CU_STREAM_WRITE_VALUE_DEFAULT) !=
           CUDA_SUCCESS) {
     return false;

@@ -2,8 +2,11 @@
 // Has a GPU write into shared memory that it has done what a process gave it.
 #pragma once
 
+#include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 
 #include "allocator/cuda/device_context.h"
 #include "torch_ext/runtime/job_page.h"
@@ -13,8 +16,9 @@ namespace commensal {
 /// A mark is a memory write into a page that is registered with the driver: who reads the page
 /// needs no call, and sees it within microseconds. It is written once all streams of the context
 /// have come so far, also those that no one here knows (NCCL, DLPack, raw extensions): a stream of
-/// our own waits for them, and no stream of the program's for another one. Nothing is asked of the
-/// driver while a graph may be captured. Thread safety: marks are made by one thread at a time.
+/// our own waits for them, and no stream of the program's for another one. The contexts of further
+/// devices count from `add` on. Nothing is asked of the driver while a graph may be captured.
+/// Thread safety: marks are made by one thread at a time; `add` by another one at the same time.
 class PageQueue final : public DeviceQueue {
  public:
   /// @param done  the word to write; the page of memory around it is registered.
@@ -26,16 +30,35 @@ class PageQueue final : public DeviceQueue {
   PageQueue(const PageQueue&) = delete;
   PageQueue& operator=(const PageQueue&) = delete;
 
+  /// Has marks wait for this device as well. @throws SourceError; std::length_error if there are
+  /// too many.
+  void add(int device);
+
   [[nodiscard]] bool mark(std::uint64_t number) noexcept override;
 
  private:
+  static constexpr std::size_t kMostFurther = 15;
+  /// All that the context of a device was given; its event is used again and again.
+  struct Given {
+    explicit Given(int device);
+    ~Given();
+    Given(const Given&) = delete;
+    Given& operator=(const Given&) = delete;
+    /// Has the stream, of whichever device, wait for it.
+    [[nodiscard]] bool precede(CUstream stream) const noexcept;
+
+    const DeviceContext context;
+    CUevent event = nullptr;
+  };
   void map(std::atomic<std::uint64_t>& done);
   void close() noexcept;
 
   const DeviceContext context_;
   bool (*const capturing_)();
   CUstream stream_ = nullptr;
-  CUevent event_ = nullptr;  // all that the context was given; used again and again
+  CUevent event_ = nullptr;
+  std::array<std::unique_ptr<const Given>, kMostFurther> further_;
+  std::atomic<std::size_t> further_end_{0};
   void* registered_ = nullptr;
   CUdeviceptr done_ = 0;
   std::atomic<std::uint64_t>& word_;

@@ -126,9 +126,9 @@ CudaDeviceMemory::Options more_options(const SessionConfig& config) {
 }
 
 // Elastic memory of a further GPU, which moves where that of the first does.
-class FurtherMemory final : public LimitedMemory {
+class FurtherGpu final : public LimitedMemory {
  public:
-  explicit FurtherMemory(ElasticAllocator& memory) : memory_(memory) {}
+  FurtherGpu(ElasticAllocator& memory, Bytes slower) : memory_(memory), slower_(slower) {}
 
   LimitTicket post_limit(Bytes limit) override {
     LimitTicket ticket = memory_.post_limit(limit);
@@ -141,26 +141,33 @@ class FurtherMemory final : public LimitedMemory {
   void step_ended() noexcept override { memory_.step_ended(); }
   [[nodiscard]] bool work_pending() const noexcept override { return memory_.work_pending(); }
   [[nodiscard]] AllocatorStats stats() const override { return memory_.stats(); }
+  [[nodiscard]] Bytes slower_capacity() const override { return slower_; }
 
  private:
   ElasticAllocator& memory_;
+  const Bytes slower_;
 };
 
-// Has the gate go by the time of a GPU, and waits of the job count once that is idle.
-void follow_device(Session& session, int device) {
+// Has the gate go by the time of a GPU, and waits of the job count once that is idle. Returns the
+// queue, which lives for ever; null: waits cannot be told so.
+PageQueue* follow_device(Session& session, int device) {
   work_clock().watch(device);
   session.gate().pass_while(&cuda_capturing);
+  PageQueue* queue = nullptr;
   try {
-    session.follow_queue([device](std::atomic<std::uint64_t>& done) {
-      return std::make_unique<PageQueue>(device, done, &cuda_capturing);
+    session.follow_queue([device, &queue](std::atomic<std::uint64_t>& done) {
+      auto made = std::make_unique<PageQueue>(device, done, &cuda_capturing);
+      queue = made.get();
+      return made;
     });
   } catch (const SourceError& error) {
     session.note(std::string("waits are told before the GPU is idle: ") + error.what());
   }
+  return queue;
 }
 
-// The GPU that is used first is the session's; the coordinator divides its memory. Each further one
-// has elastic memory of its own, bound by the job's own MAX.
+// The GPU that is used first is the session's. Each further one has elastic memory of its own,
+// which the coordinator divides, too.
 class SessionMemory final : public DeviceMemory {
  public:
   explicit SessionMemory(Session& session)
@@ -204,7 +211,10 @@ class SessionMemory final : public DeviceMemory {
     if (g_device.load() == device) {
       session_.on_pressure(std::move(helper));
     } else {
-      further_.on_pressure(device, std::move(helper));
+      further_.on_pressure(device, [this, device, help = std::move(helper)](Bytes needed) {
+        const std::string helped = help(needed);
+        return helped + "; " + session_.ask_for_memory(further_.id(device), needed);
+      });
     }
   }
 
@@ -220,7 +230,7 @@ class SessionMemory final : public DeviceMemory {
       reason_ = error.what();
       return nullptr;
     }
-    follow_device(session_, device);
+    queue_ = follow_device(session_, device);
     session_.follow_multiprocessors(
         std::make_unique<GreenDial>(device, torch_current_stream(), &cuda_capturing));
     started_ = true;
@@ -230,19 +240,32 @@ class SessionMemory final : public DeviceMemory {
   ElasticAllocator* of_further(int device) {
     ElasticAllocator* const memory = further_.of(device);
     if (memory == nullptr) return nullptr;
-    const MutexLock lock(mutex_);
-    if (!added_.insert(device).second) return memory;
-    const std::string id = further_.id(device);
-    session_.add_device(*new FurtherMemory(*memory), id);  // never destroyed
-    session_.note("the memory of " + id +
-                  " is bound by the job's own limit alone: "
-                  "the coordinator divides that of the GPU which the process used first");
+    {
+      const MutexLock lock(mutex_);
+      if (!added_.insert(device).second) return memory;
+      follow_further(device);
+    }
+    // Not under the lock: it waits, with the GIL released.
+    session_.add_device(*new FurtherGpu(*memory, further_.slower_capacity(device)),
+                        further_.id(device));  // never destroyed
     return memory;
+  }
+
+  // The gate goes by its time, too, and waits count once it is idle as well.
+  void follow_further(int device) COMMENSAL_REQUIRES(mutex_) {
+    work_clock().watch(device);
+    if (queue_ == nullptr) return;
+    try {
+      queue_->add(device);
+    } catch (const std::exception& error) {
+      session_.note("waits are told before " + further_.id(device) + " is idle: " + error.what());
+    }
   }
 
   Session& session_;
   CudaDeviceMemory further_;
   Mutex mutex_;
+  PageQueue* queue_ COMMENSAL_GUARDED_BY(mutex_) = nullptr;
   bool started_ COMMENSAL_GUARDED_BY(mutex_) = false;
   std::string reason_ COMMENSAL_GUARDED_BY(mutex_);
   std::set<int> added_ COMMENSAL_GUARDED_BY(mutex_);
@@ -290,7 +313,7 @@ void begin_cap_only(const std::string& why) {
   session.cap_only(memory);
   session.note("cap only: " + why);
   if (blind.empty()) {
-    follow_device(session, device);
+    (void)follow_device(session, device);
     show_waits(session);
   }
   session.use_device(DeviceContext(device).id());

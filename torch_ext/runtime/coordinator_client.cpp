@@ -368,7 +368,7 @@ void CoordinatorClient::Impl::handle(const wire::Message& message) {
                  [this](const wire::SetReply& reply) { host.on_set_reply(reply); },
                  [this](const wire::MapRequest& request) { host.on_map_request(request); },
                  [this](const wire::Error& error) {
-                   if (!line->registered) {
+                   if (!line->registered && !error.device) {
                      drop("coordinator '" + options.instance + "' refused: " + error.what,
                           kRefusedRetry);
                    } else {

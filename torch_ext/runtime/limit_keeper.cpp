@@ -14,7 +14,12 @@ Bytes held(const AllocatorStats& stats) { return stats.device + stats.host_touch
 }  // namespace
 
 LimitKeeper::LimitKeeper(ElasticAllocator& allocator, std::optional<Bytes> own_max)
-    : allocator_(allocator), own_max_(own_max) {}
+    : allocator_(&allocator), own_max_(own_max) {}
+
+LimitKeeper::LimitKeeper(LimitedMemory& memory, std::optional<Bytes> own_max)
+    : allocator_(nullptr), own_max_(own_max) {
+  follow(memory);
+}
 
 void LimitKeeper::follow(LimitedMemory& memory) {
   const MutexLock lock(mutex_);
@@ -42,8 +47,7 @@ std::optional<LimitAnswer> LimitKeeper::grant(Bytes limit, Revision revision, Ti
   grant_ = limit;
   waiting_.reset();
   const LimitTicket ticket = post_locked();
-  const LimitedMemory* const instead = instead_.load();
-  if (held(instead != nullptr ? instead->stats() : allocator_.stats()) <= ticket.limit) {
+  if (held(stats()) <= ticket.limit) {
     return LimitAnswer{
         .revision = revision, .outcome = "applied", .done = {}, .deferred = {}, .reason = {}};
   }
@@ -54,11 +58,16 @@ std::optional<LimitAnswer> LimitKeeper::grant(Bytes limit, Revision revision, Ti
   return std::nullopt;
 }
 
+AllocatorStats LimitKeeper::stats() const {
+  const LimitedMemory* const instead = instead_.load();
+  return instead != nullptr ? instead->stats() : allocator_->stats();
+}
+
 LimitTicket LimitKeeper::post_locked() {
   const Bytes target = effective_locked().value_or(kNoLimit);
   LimitedMemory* const instead = instead_.load();
   LimitTicket ticket =
-      instead != nullptr ? instead->post_limit(target) : allocator_.post_limit(target);
+      instead != nullptr ? instead->post_limit(target) : allocator_->post_limit(target);
   ticket.limit = target;
   return ticket;
 }
@@ -88,7 +97,7 @@ LimitTicket LimitKeeper::set_own(Bytes max, bool here) {
     if (grant_ && *grant_ < max) note = "the coordinator grants " + to_string(*grant_);
   }
   LimitedMemory* const instead = instead_.load();
-  if (here) ticket = instead != nullptr ? instead->safe_point() : allocator_.safe_point();
+  if (here) ticket = instead != nullptr ? instead->safe_point() : allocator_->safe_point();
   if (!note.empty()) ticket.reason = ticket.reason.empty() ? note : note + "; " + ticket.reason;
   return ticket;
 }
@@ -114,6 +123,15 @@ std::optional<LimitAnswer> LimitKeeper::after_safe_point(const LimitTicket& tick
   waiting_->told_deferred = true;
   answer.outcome = "deferred";
   return answer;
+}
+
+std::optional<LimitAnswer> LimitKeeper::if_met() {
+  const MutexLock lock(mutex_);
+  if (!waiting_ || held(stats()) > effective_locked().value_or(kNoLimit)) return std::nullopt;
+  const Revision answered = waiting_->revision;
+  waiting_.reset();
+  return LimitAnswer{
+      .revision = answered, .outcome = "applied", .done = {}, .deferred = {}, .reason = {}};
 }
 
 std::optional<TimePoint> LimitKeeper::waiting_since() const {

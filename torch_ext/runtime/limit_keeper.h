@@ -33,6 +33,8 @@ struct LimitAnswer {
 class LimitKeeper {
  public:
   LimitKeeper(ElasticAllocator& allocator, std::optional<Bytes> own_max);
+  /// Keeps the limit of `memory`, which gets the job's own bound at once. Must outlive this.
+  LimitKeeper(LimitedMemory& memory, std::optional<Bytes> own_max);
   /// From now on the limits are those of `memory`, instead of the allocator's. Must live as long.
   void follow(LimitedMemory& memory);
 
@@ -51,6 +53,9 @@ class LimitKeeper {
 
   /// Called with what a safe point did. Returns what is to be answered, if anything.
   [[nodiscard]] std::optional<LimitAnswer> after_safe_point(const LimitTicket& ticket);
+
+  /// The same without a safe point, where memory that was freed meanwhile has met the limit.
+  [[nodiscard]] std::optional<LimitAnswer> if_met();
 
   /// Since when a grant waits to be applied; nullopt if none does.
   [[nodiscard]] std::optional<TimePoint> waiting_since() const;
@@ -71,10 +76,11 @@ class LimitKeeper {
     bool told_deferred = false;
   };
   [[nodiscard]] std::optional<Bytes> effective_locked() const COMMENSAL_REQUIRES(mutex_);
+  [[nodiscard]] AllocatorStats stats() const;
   /// Tells the allocator, under the lock: of two changes at once the newer one must win there too.
   LimitTicket post_locked() COMMENSAL_REQUIRES(mutex_);
 
-  ElasticAllocator& allocator_;
+  ElasticAllocator* const allocator_;  // null: there is `instead_` from the beginning
   std::atomic<LimitedMemory*> instead_{nullptr};
   mutable Mutex mutex_;
   std::optional<Bytes> own_max_ COMMENSAL_GUARDED_BY(mutex_);

@@ -67,6 +67,23 @@ void observe_wait(const wire::JobPage& page, const wire::PresentWait& wait,
   seen.idle_expected_end = first ? expected : std::min(seen.idle_expected_end, expected);
 }
 
+/// Adds what another device asks for.
+void tighten(DeviceObservation& seen, const DeviceObservation& other) noexcept {
+  seen.paused = seen.paused || other.paused;
+  seen.share_max = std::min(seen.share_max, other.share_max);
+  if (other.turn_until != TimePoint{}) {
+    const bool first = seen.turn_until == TimePoint{};
+    seen.turn_until = first ? other.turn_until : std::min(seen.turn_until, other.turn_until);
+  }
+  if (!other.guaranteed_present) return;  // rules are about guaranteed jobs
+  const bool first = !seen.guaranteed_present;
+  seen.slo = first ? other.slo : std::min(seen.slo, other.slo);
+  seen.trickle = first ? other.trickle : std::min(seen.trickle, other.trickle);
+  seen.least_trickle = std::min(seen.least_trickle, other.least_trickle);
+  seen.gap_rules = first ? other.gap_rules : wire::both(seen.gap_rules, other.gap_rules);
+  seen.guaranteed_present = true;
+}
+
 }  // namespace
 
 struct PeerObserver::Pages {
@@ -77,13 +94,29 @@ PeerObserver::PeerObserver(JobId job, wire::JobPage* own)
     : job_(std::move(job)), own_page_(own), pages_(std::make_unique<Pages>()) {}
 PeerObserver::~PeerObserver() = default;
 
-void PeerObserver::set_device_page(wire::MappedPage page) {
-  const auto* device = page.as<wire::DevicePage>();
-  const char* wrong = wire::check_page(device, wire::kPageSize, wire::kDevicePageMagic);
+void PeerObserver::use(Device& device, wire::MappedPage page) {
+  const auto* found = page.as<wire::DevicePage>();
+  const char* wrong = wire::check_page(found, wire::kPageSize, wire::kDevicePageMagic);
   if (*wrong != '\0') throw std::runtime_error(std::string("device page: ") + wrong);
   pages_->kept.push_back(std::move(page));
-  own_entry_.store(UINT64_MAX, kRelaxed);
-  device_.store(device, std::memory_order_release);
+  device.own_entry.store(UINT64_MAX, kRelaxed);
+  device.page.store(found, std::memory_order_release);
+}
+
+void PeerObserver::set_device_page(wire::MappedPage page) { use(devices_[0], std::move(page)); }
+
+void PeerObserver::add_device_page(wire::MappedPage page) {
+  const auto id = [](const wire::DevicePage* of) {
+    return std::string_view(of->device_id, ::strnlen(of->device_id, wire::kIdSize));
+  };
+  const std::size_t end = devices_end_.load(kRelaxed);
+  std::size_t at = 1;
+  while (at < end && id(devices_[at].page.load(kRelaxed)) != id(page.as<wire::DevicePage>())) ++at;
+  if (at == devices_.size()) {
+    throw std::runtime_error("too many devices to watch: " + std::to_string(kMaxDevices));
+  }
+  use(devices_[at], std::move(page));
+  devices_end_.store(std::max(end, at + 1), std::memory_order_release);
 }
 
 void PeerObserver::add_peer(std::int64_t pid, wire::MappedPage page) {
@@ -132,8 +165,14 @@ DeviceObservation PeerObserver::observe(TimePoint now) const noexcept {
   DeviceObservation seen;
   seen.now = now;
   seen.paused = paused_.load(kRelaxed);
-  const wire::DevicePage* page = device_.load(std::memory_order_acquire);
-  if (page != nullptr) observe_page(*page, seen);
+  observe_page(devices_[0], seen);
+  const std::size_t end = devices_end_.load(std::memory_order_acquire);
+  for (std::size_t i = 1; i < end; ++i) {
+    DeviceObservation other;
+    other.now = now;
+    observe_page(devices_[i], other);
+    tighten(seen, other);
+  }
   observe_peers(seen);
   return seen;
 }
@@ -142,8 +181,8 @@ std::optional<PeerObserver::CoreWord> PeerObserver::cores_left(TimePoint now) co
   constexpr int kAttempts = 4;
   const DeviceObservation seen = observe(now);
   CoreWord word{seen.coordinator_alive, seen.guaranteed_present, {}};
-  const wire::DevicePage* page = device_.load(std::memory_order_acquire);
-  const wire::DeviceEntry* own = page != nullptr ? own_entry(*page) : nullptr;
+  const wire::DevicePage* page = devices_[0].page.load(std::memory_order_acquire);
+  const wire::DeviceEntry* own = page != nullptr ? own_entry(devices_[0], *page) : nullptr;
   if (own == nullptr) return word;
   const wire::CoreWords& cores = page->core_sets[own - &page->entries[0]];
   for (int i = 0; i < kAttempts; ++i) {
@@ -159,10 +198,11 @@ std::optional<PeerObserver::CoreWord> PeerObserver::cores_left(TimePoint now) co
   return std::nullopt;
 }
 
-const wire::DeviceEntry* PeerObserver::own_entry(const wire::DevicePage& page) const noexcept {
+const wire::DeviceEntry* PeerObserver::own_entry(const Device& device,
+                                                 const wire::DevicePage& page) const noexcept {
   constexpr std::uint64_t kIndexBits = 8;
   const std::uint64_t revision = page.revision.load(std::memory_order_acquire);
-  const std::uint64_t cached = own_entry_.load(kRelaxed);
+  const std::uint64_t cached = device.own_entry.load(kRelaxed);
   if (cached != UINT64_MAX && (cached >> kIndexBits) == revision) {
     const std::uint64_t index = cached & ((1U << kIndexBits) - 1);
     return index == 0 ? nullptr : &page.entries[index - 1];
@@ -173,15 +213,17 @@ const wire::DeviceEntry* PeerObserver::own_entry(const wire::DevicePage& page) c
     const std::string_view id(entry.job_id, ::strnlen(entry.job_id, wire::kIdSize));
     if (!id.empty() && id == job_.str()) found = i + 1;
   }
-  own_entry_.store((revision << kIndexBits) | found, kRelaxed);
+  device.own_entry.store((revision << kIndexBits) | found, kRelaxed);
   return found == 0 ? nullptr : &page.entries[found - 1];
 }
 
-void PeerObserver::observe_page(const wire::DevicePage& page,
-                                DeviceObservation& seen) const noexcept {
+void PeerObserver::observe_page(const Device& device, DeviceObservation& seen) const noexcept {
+  const wire::DevicePage* const at = device.page.load(std::memory_order_acquire);
+  if (at == nullptr) return;
+  const wire::DevicePage& page = *at;
   seen.coordinator_alive = fresh(page.heartbeat_ns.load(kRelaxed), seen.now);
   seen.trickle = seen.least_trickle = fraction(page.trickle_ppm);
-  const wire::DeviceEntry* own = own_entry(page);
+  const wire::DeviceEntry* own = own_entry(device, page);
   if (own != nullptr) {
     seen.paused = seen.paused || own->paused.load(kRelaxed) != 0;
     seen.share_max = std::min(seen.share_max, fraction(own->share_max_ppm));

@@ -28,6 +28,7 @@ namespace commensal {
 class PeerObserver final : public DeviceObserver {
  public:
   static constexpr std::size_t kMaxPeers = 64;
+  static constexpr std::size_t kMaxDevices = 16;
   static constexpr Duration kSilence = std::chrono::seconds{2};  ///< without a heartbeat
   /// A lease on the page that runs for longer is not believed: the coordinator renews them often.
   static constexpr Duration kLongestLease = std::chrono::minutes{1};
@@ -54,6 +55,10 @@ class PeerObserver final : public DeviceObserver {
 
   /// Uses a coordinator's device page from now on. @throws std::runtime_error if it is unusable.
   void set_device_page(wire::MappedPage page);
+  /// Uses the page of a further device besides, or instead of an older one of the same device: what
+  /// any device asks for holds, and all guaranteed jobs count.
+  /// @throws std::runtime_error if it is unusable or there are too many.
+  void add_device_page(wire::MappedPage page);
   /// Watches a guaranteed process, or another rank of the own job. Replaces an older page of the
   /// same process.
   /// @throws std::runtime_error if the page is unusable or there are too many.
@@ -91,15 +96,22 @@ class PeerObserver final : public DeviceObserver {
   };
   struct Pages;  // every mapping that was ever in use
 
-  void observe_page(const wire::DevicePage& page, DeviceObservation& seen) const noexcept;
+  struct Device {
+    std::atomic<const wire::DevicePage*> page{nullptr};
+    // Where the own entry is, as of a revision of the page: (revision << 8) | (index + 1, 0: none).
+    mutable std::atomic<std::uint64_t> own_entry{UINT64_MAX};
+  };
+
+  void use(Device& device, wire::MappedPage page);
+  void observe_page(const Device& device, DeviceObservation& seen) const noexcept;
   void observe_peers(DeviceObservation& seen) const noexcept;
   void observe_gang(std::uint64_t epoch, DeviceObservation& seen) const noexcept;
-  [[nodiscard]] const wire::DeviceEntry* own_entry(const wire::DevicePage& page) const noexcept;
+  [[nodiscard]] const wire::DeviceEntry* own_entry(const Device& device,
+                                                   const wire::DevicePage& page) const noexcept;
 
   const JobId job_;
-  std::atomic<const wire::DevicePage*> device_{nullptr};
-  // Where the own entry is, as of a revision of the page: (revision << 8) | (index + 1, 0: none).
-  mutable std::atomic<std::uint64_t> own_entry_{UINT64_MAX};
+  std::array<Device, kMaxDevices> devices_;  // first the one that the process used first
+  std::atomic<std::size_t> devices_end_{1};
   wire::JobPage* const own_page_;
   PeerList guaranteed_;
   PeerList ranks_;

@@ -448,6 +448,10 @@ void Session::cap_only(LimitedMemory& memory) { impl_->cap_only(memory); }
 void Session::add_device(LimitedMemory& memory, std::string id) {
   impl_->add_device(memory, std::move(id));
 }
+std::string Session::ask_for_memory(const std::string& id, Bytes needed) {
+  FurtherMemory* const more = impl_->further(id);
+  return more == nullptr ? id + " is not used yet" : impl_->ask_for_memory(needed, more);
+}
 void Session::before_moves(std::function<void()> give_back) {
   impl_->before_moves(std::move(give_back));
 }

@@ -202,9 +202,12 @@ class Session {
   /// The limits are those of `memory` from now on, of which only the total can be bounded, and
   /// whose live part stays: `memory.policy` of the statistics says "cap only". Must live for ever.
   void cap_only(LimitedMemory& memory);
-  /// Memory of one more GPU: it follows the job's own MAX, has safe points where this session's has
-  /// them, and is told in the statistics. Must live for ever. @param id  as of `use_device`.
+  /// Memory of one more GPU: the coordinator divides it as it does that of the first, it has safe
+  /// points where this session's has them, and is told in the statistics. Must live for ever. Waits
+  /// for the limit there as `use_device` does. @param id  as there, another one each time.
   void add_device(LimitedMemory& memory, std::string id);
+  /// Asks the coordinator for more memory of that GPU. @return what came of it, in words.
+  std::string ask_for_memory(const std::string& id, Bytes needed);
   /// Called at a safe point that has something to do, before anything moves: gives back what others
   /// hold on the device for nothing.
   void before_moves(std::function<void()> give_back);

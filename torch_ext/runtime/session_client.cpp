@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 #include <fstream>
 #include <sstream>
 #include <stdexcept>
@@ -93,31 +94,91 @@ wire::Register Session::Impl::registration() {
   if (hello.revision != 0) {  // had a grant from a coordinator before
     if (const auto limit = limits.effective()) hello.limit_bytes = limit->count();
   }
+  for (const FurtherMemory* const more : further()) {
+    if (!hello.further) hello.further.emplace();
+    wire::FurtherDevice& there = hello.further->emplace_back();
+    there.device = more->id;
+    there.held_bytes = held_by(more->memory.stats()).count();
+    there.revision = more->limits.revision();
+    if (there.revision == 0) continue;
+    if (const auto limit = more->limits.effective()) there.limit_bytes = limit->count();
+  }
   return hello;
 }
 
 nlohmann::json Session::Impl::statistics() { return to_json(view()); }
 
-void Session::Impl::answer(const LimitAnswer& limit_answer) {
+void Session::Impl::answer(const LimitAnswer& limit_answer, const FurtherMemory* more) {
+  const AllocatorStats stats = more != nullptr ? more->memory.stats() : memory_stats();
   client.post(wire::Answer{.job_id = config.job_id.str(),
                            .pid = ::getpid(),
                            .revision = limit_answer.revision,
                            .outcome = limit_answer.outcome,
                            .done_bytes = limit_answer.done.count(),
                            .deferred_bytes = limit_answer.deferred.count(),
-                           .held_bytes = held_by(memory_stats()).count(),
-                           .reason = limit_answer.reason});
+                           .held_bytes = held_by(stats).count(),
+                           .reason = limit_answer.reason,
+                           .device = more != nullptr ? std::optional(more->id) : std::nullopt});
 }
 
-void Session::Impl::take_grant(Bytes limit, Revision revision) {
-  const bool more = !limits.allows(limit);
-  if (const auto done = limits.grant(limit, revision, clock.now())) answer(*done);
-  mover.wake();
+void Session::Impl::take_grant(Bytes limit, Revision revision, FurtherMemory* more) {
+  LimitKeeper& bound = more != nullptr ? more->limits : limits;
+  const bool grows = !bound.allows(limit);
+  if (const auto done = bound.grant(limit, revision, clock.now())) answer(*done, more);
+  if (more == nullptr) mover.wake();
   {
     const MutexLock lock(ask_mutex);  // whoever waits has looked at the limit before, or will now
-    if (more) ask_again = TimePoint{};
+    if (grows) (more != nullptr ? more->asked : asked).again = TimePoint{};
   }
   ask_answered.notify_all();
+}
+
+void Session::Impl::further_registered(FurtherMemory& more, const wire::Registered& registered) {
+  more.paused = more.parked = false;  // a change that follows says so if it is to stay so
+  follow_pauses();
+  more.limits.start_over(registered.revision);
+  if (told_role != MemberRole::kHelper) {
+    take_grant(Bytes{registered.limit_bytes}, registered.revision, &more);
+  }
+  if (!registered.reason.empty()) note("on " + more.id + ": " + registered.reason);
+  {
+    const MutexLock lock(ask_mutex);
+    more.known = true;
+  }
+  ask_answered.notify_all();
+}
+
+// How the job is paced is said by the first device's coordinator.
+void Session::Impl::further_changed(FurtherMemory& more, const wire::Change& change) {
+  if (change.revision < more.limits.revision()) {
+    answer({.revision = change.revision,
+            .outcome = "stale",
+            .done = {},
+            .deferred = {},
+            .reason = "revision " + std::to_string(more.limits.revision()) + " is newer"},
+           &more);
+    return;
+  }
+  more.paused = change.paused.value_or(more.paused);
+  more.parked = change.parked.value_or(more.parked);
+  follow_pauses();
+  gate.refresh();
+  if (change.limit_bytes) {
+    take_grant(Bytes{*change.limit_bytes}, change.revision, &more);
+  } else if (more.limits.note_revision(change.revision)) {
+    answer({.revision = change.revision,
+            .outcome = "applied",
+            .done = {},
+            .deferred = {},
+            .reason = {}},
+           &more);
+  }
+}
+
+void Session::Impl::follow_pauses() {
+  bool any = pause_asked;
+  for (const FurtherMemory* const more : further()) any = any || more->paused;
+  observer.set_paused(any);
 }
 
 void Session::Impl::follow_held_steps() noexcept {
@@ -150,6 +211,10 @@ void Session::Impl::moved_ahead() noexcept {
 }
 
 void Session::Impl::on_registered(const wire::Registered& registered) {
+  if (FurtherMemory* const more = further(registered.device); more != nullptr) {
+    further_registered(*more, registered);
+    return;
+  }
   forget_parking();  // a change that follows says so if it is to stay parked
   limits.start_over(registered.revision);
   // Until it has said on which GPU its memory is, it is listed with the machine.
@@ -172,6 +237,12 @@ void Session::Impl::on_registered(const wire::Registered& registered) {
 }
 
 void Session::Impl::on_change(const wire::Change& change) {
+  if (change.device) {
+    FurtherMemory* const more = further(change.device);
+    if (more != nullptr) further_changed(*more, change);
+    if (more == nullptr) note("the coordinator names a device that is not used: " + *change.device);
+    return;
+  }
   if (change.revision < limits.revision()) {
     answer({.revision = change.revision,
             .outcome = "stale",
@@ -190,7 +261,8 @@ void Session::Impl::on_change(const wire::Change& change) {
             .reason = wrong.what()});
     return;
   }
-  if (change.paused) observer.set_paused(*change.paused);
+  pause_asked = change.paused.value_or(pause_asked);
+  follow_pauses();
   if (change.parked) {
     park_asked = *change.parked;
     parked_at = TimePoint{};
@@ -224,37 +296,51 @@ void Session::Impl::on_change(const wire::Change& change) {
 void Session::Impl::on_set_reply(const wire::SetReply& reply) {
   const bool taken = reply.outcome == "applied" || reply.outcome == "deferred";
   limits.own_bound_answered(taken);
+  for (FurtherMemory* const more : further()) more->limits.own_bound_answered(taken);
   if (!taken) note("the coordinator did not take the job's own bound: " + reply.reason);
 }
 
 void Session::Impl::on_error(const wire::Error& error) {
   if (error.code == "unknown_job") throw std::runtime_error(error.what);  // register again
+  FurtherMemory* const more = further(error.device);
   if (error.code == "no_memory") {
     {
       const MutexLock lock(ask_mutex);
-      ++refusals_seen;
-      refusal = error.what;
+      AskedMemory& about = more != nullptr ? more->asked : asked;
+      ++about.refusals;
+      about.refusal = error.what;
     }
     ask_answered.notify_all();
     return;
   }
   note("the coordinator says " + error.code + ": " + error.what);
-  if (error.code != "no_device") return;
+  if (error.code != "no_device" && more == nullptr) return;
   {
     const MutexLock lock(ask_mutex);
-    known_placed = true;  // as far as it ever will be: nobody is to wait
+    (more != nullptr ? more->known : known_placed) = true;  // as far as it ever will be
+    if (more == nullptr) {
+      for (FurtherMemory* const each : further()) each->known = true;  // not looked at, then
+    }
   }
   ask_answered.notify_all();
 }
 
 void Session::Impl::on_disconnected() {
+  for (FurtherMemory* const more : further()) {
+    if (more->parked) more->paused = more->parked = false;
+  }
   forget_parking();
   ask_answered.notify_all();
   gate.refresh();
 }
 
 void Session::Impl::on_device_page(wire::MappedPage device_page) {
-  observer.set_device_page(std::move(device_page));
+  const char* const id = device_page.as<wire::DevicePage>()->device_id;
+  if (further(std::string(id, ::strnlen(id, wire::kIdSize))) != nullptr) {
+    observer.add_device_page(std::move(device_page));
+  } else {
+    observer.set_device_page(std::move(device_page));
+  }
   gate.refresh();
 }
 
@@ -321,6 +407,9 @@ void Session::Impl::publish(TimePoint now) {
     wanted.note(need, step.number, now);
     want = resting.load() ? Bytes{} : wanted.wanted();
   }
+  for (FurtherMemory* const more : further()) {
+    more->note_need(more->memory.stats(), Bytes{}, step.number, now);
+  }
   page.step_median_ns.store(static_cast<std::uint64_t>(step.median.count()), kRelaxed);
   page.step_confidence_ppm.store(static_cast<std::uint64_t>(step.confidence * 1e6), kRelaxed);
   page.memory_limit.store(stats.limit.count(), kRelaxed);
@@ -354,7 +443,7 @@ void Session::Impl::publish(TimePoint now) {
 
 void Session::Impl::apply_waiting_limit(TimePoint now) {
   if (resting.load()) return;  // holds nothing; more room is no reason to come back
-  const auto owed_since = limits.waiting_since();
+  const auto owed_since = limit_waits_since();
   if (!owed_since && !memory_pending()) {
     work_since = TimePoint{};
     return;
@@ -366,16 +455,33 @@ void Session::Impl::apply_waiting_limit(TimePoint now) {
   const bool quiet = gate.ops_in_flight() == 0 || gate.paused();
   if (!quiet && now - work_since < kWithoutQuiet) return;
   safe_point();
-  if (const auto still = limits.waiting_since(); still && !memory_pending()) {
+  if (const auto still = limit_waits_since(); still && !memory_pending()) {
     if (const auto owed = limits.after_safe_point(memory_safe_point())) answer(*owed);
   }
   work_since = clock.now();
 }
 
 void Session::Impl::forget_parking() {
-  if (!park_asked) return;
+  if (park_asked) pause_asked = false;
   park_asked = false;
-  observer.set_paused(false);
+  follow_pauses();
+}
+
+void Session::Impl::park_further(TimePoint now) {
+  std::vector<FurtherMemory*> due = further();
+  std::erase_if(
+      due, [](const FurtherMemory* more) { return !more->parked || !more->memory.work_pending(); });
+  if (due.empty() || gate.ops_in_flight() != 0 || now - further_moved_at < kParkAgain) return;
+  const Moving here(*this);
+  try {
+    const InItsStead acts(*this);
+    move_and([&] {
+      for (FurtherMemory* const more : due) move_further(*more);
+    });
+  } catch (const std::exception& error) {
+    note(std::string("parking on a further device failed: ") + error.what());
+  }
+  further_moved_at = clock.now();
 }
 
 void Session::Impl::park_if_asked(TimePoint now) {
@@ -425,6 +531,7 @@ Duration Session::Impl::on_tick() {
   follow_held_steps();
   apply_waiting_limit(now);
   park_if_asked(now);
+  park_further(now);
   follow_idleness(now);
   follow_rest(now);
   bool due = false;

@@ -30,22 +30,31 @@ bool Session::Impl::memory_pending() const noexcept {
   if (!has_more.load(std::memory_order_acquire)) return false;
   const MutexLock lock(more_mutex);
   return std::any_of(more_memory.begin(), more_memory.end(),
-                     [](const MoreMemory& more) { return more.memory->work_pending(); });
+                     [](const auto& more) { return more->memory.work_pending(); });
 }
 
 // The ticket is that of the memory which the coordinator knows.
 LimitTicket Session::Impl::memory_safe_point() {
   if (between_ops()) give_back_of_others(limits.effective().value_or(kNoLimit));
-  for (const MoreMemory& more : further()) {
-    if (more.memory->work_pending()) (void)more.memory->safe_point();
+  for (FurtherMemory* const more : further()) {
+    if (more->memory.work_pending() || more->limits.waiting_since()) move_further(*more);
   }
   LimitedMemory* const instead = capped.load();
   return instead != nullptr ? instead->safe_point() : allocator.safe_point();
 }
 
+void Session::Impl::move_further(FurtherMemory& more) {
+  const auto owed =
+      between_ops() ? more.limits.after_safe_point(more.memory.safe_point()) : more.limits.if_met();
+  if (owed) answer(*owed, &more);
+}
+
 void Session::Impl::give_back_of_others(Bytes limit) {
   std::shared_ptr<const std::function<void()>> give_back;
-  const bool over = held_by(memory_stats()) > limit;
+  bool over = held_by(memory_stats()) > limit;
+  for (const FurtherMemory* const more : further()) {
+    over = over || held_by(more->memory.stats()) > more->limits.effective().value_or(kNoLimit);
+  }
   {
     const MutexLock lock(more_mutex);
     if (over || limit < limit_before) give_back = give_back_first;
@@ -54,17 +63,35 @@ void Session::Impl::give_back_of_others(Bytes limit) {
   if (give_back != nullptr) (*give_back)();
 }
 
-std::vector<Session::Impl::MoreMemory> Session::Impl::further() const {
-  if (!has_more.load(std::memory_order_acquire)) return {};
+std::vector<FurtherMemory*> Session::Impl::further() const {
+  std::vector<FurtherMemory*> all;
+  if (!has_more.load(std::memory_order_acquire)) return all;
   const MutexLock lock(more_mutex);
-  return more_memory;
+  for (const auto& more : more_memory) all.push_back(more.get());
+  return all;
+}
+
+FurtherMemory* Session::Impl::further(const std::optional<std::string>& id) const {
+  for (FurtherMemory* const more : further()) {
+    if (more->id == id) return more;
+  }
+  return nullptr;
+}
+
+std::optional<TimePoint> Session::Impl::limit_waits_since() const {
+  std::optional<TimePoint> since = limits.waiting_since();
+  for (const FurtherMemory* const more : further()) {
+    const auto there = more->limits.waiting_since();
+    if (there) since = std::min(since.value_or(*there), *there);
+  }
+  return since;
 }
 
 void Session::Impl::end_step_of_memory() noexcept {
   allocator.step_ended();
   if (!has_more.load(std::memory_order_acquire)) return;
   const MutexLock lock(more_mutex);
-  for (const MoreMemory& more : more_memory) more.memory->step_ended();
+  for (const auto& more : more_memory) more->memory.step_ended();
 }
 
 void Session::Impl::cap_only(LimitedMemory& memory) {
@@ -73,10 +100,27 @@ void Session::Impl::cap_only(LimitedMemory& memory) {
 }
 
 void Session::Impl::add_device(LimitedMemory& memory, std::string id) {
-  (void)memory.post_limit(limits.own_max().value_or(kNoLimit));
-  const MutexLock lock(more_mutex);
-  more_memory.push_back({&memory, std::move(id)});
-  has_more.store(true, std::memory_order_release);
+  auto made = std::make_unique<FurtherMemory>(memory, std::move(id), limits.own_max());
+  const FurtherMemory& added = *made;
+  {
+    const MutexLock lock(more_mutex);
+    more_memory.push_back(std::move(made));
+    has_more.store(true, std::memory_order_release);
+  }
+  client.register_again();
+  // What is allocated from here on should find the limit on that device.
+  bool known = false;
+  release_and([&] {
+    const auto until = std::chrono::steady_clock::now() + config.connect_timeout;
+    const MutexLock lock(ask_mutex);
+    while (!(known = added.known) && client.connected()) {
+      if (ask_answered.wait_until(ask_mutex, until) == std::cv_status::timeout) break;
+    }
+  });
+  if (known || !client.connected()) return;
+  note("the memory of " + added.id +
+       " is bound by the job's own limit alone: the coordinator did not answer within " +
+       std::to_string(config.connect_timeout.count()) + " ms");
 }
 
 void Session::Impl::before_moves(std::function<void()> give_back) {
@@ -87,15 +131,19 @@ void Session::Impl::before_moves(std::function<void()> give_back) {
 }
 
 void Session::Impl::limit_devices(Bytes max, bool here, LimitTicket& ticket) {
-  for (const MoreMemory& more : further()) {
-    const LimitTicket posted = more.memory->post_limit(max);
-    add(ticket, here ? more.memory->safe_point() : posted);
+  for (FurtherMemory* const more : further()) {
+    const LimitTicket part = more->limits.set_own(max, here);
+    add(ticket, part);
+    if (!here) continue;
+    if (const auto owed = more->limits.after_safe_point(part)) answer(*owed, more);
   }
 }
 
 std::vector<StatisticsView::Device> Session::Impl::devices_view() const {
   std::vector<StatisticsView::Device> all;
-  for (const MoreMemory& more : further()) all.push_back({more.id, more.memory->stats()});
+  for (const FurtherMemory* const more : further()) {
+    all.push_back({more->id, more->memory.stats(), more->wanted()});
+  }
   return all;
 }
 

@@ -17,6 +17,7 @@
 #include "torch_ext/runtime/coordinator_client.h"
 #include "torch_ext/runtime/core_keeper.h"
 #include "torch_ext/runtime/elastic_threads.h"
+#include "torch_ext/runtime/further_memory.h"
 #include "torch_ext/runtime/idle_watch.h"
 #include "torch_ext/runtime/job_page.h"
 #include "torch_ext/runtime/limit_keeper.h"
@@ -97,12 +98,12 @@ struct Session::Impl final : public ClientHost {
   /// Runs `work`, which may wait, with the GIL released.
   template <typename Work>
   void release_and(Work work);
-  /// Memory of a further device.
-  struct MoreMemory {
-    LimitedMemory* memory = nullptr;
-    std::string id;
-  };
-  [[nodiscard]] std::vector<MoreMemory> further() const;
+  /// Memory of further devices; it lives for ever.
+  [[nodiscard]] std::vector<FurtherMemory*> further() const;
+  /// Null: there is none of this name.
+  [[nodiscard]] FurtherMemory* further(const std::optional<std::string>& id) const;
+  /// Does at a safe point what there is to do, and answers.
+  void move_further(FurtherMemory& more);
   // What the limits are of: the allocator, or what stands in for it (`cap_only`).
   [[nodiscard]] AllocatorStats memory_stats() const;
   [[nodiscard]] bool memory_pending() const noexcept;
@@ -113,6 +114,8 @@ struct Session::Impl final : public ClientHost {
   void cap_only(LimitedMemory& memory);
   void add_device(LimitedMemory& memory, std::string id);
   void before_moves(std::function<void()> give_back);
+  /// Since when a grant of any device waits to be applied; nullopt if none does.
+  [[nodiscard]] std::optional<TimePoint> limit_waits_since() const;
   /// Sets MAX of further devices; what stays deferred there is added to the ticket.
   void limit_devices(Bytes max, bool here, LimitTicket& ticket);
   [[nodiscard]] std::vector<StatisticsView::Device> devices_view() const;
@@ -120,8 +123,8 @@ struct Session::Impl final : public ClientHost {
   /// Python threads give the device no work meanwhile.
   template <typename Work>
   void move_and(Work work);
-  /// Returns what came of it, in words.
-  std::string ask_for_memory(Bytes needed) noexcept;
+  /// Returns what came of it, in words. @param more  null: the memory of the first device.
+  std::string ask_for_memory(Bytes needed, FurtherMemory* more = nullptr) noexcept;
   LimitTicket set_memory_limit(Bytes max);
   void set_compute_share(double max);
 
@@ -149,9 +152,15 @@ struct Session::Impl final : public ClientHost {
   void end_sampling() noexcept;
   void apply_waiting_limit(TimePoint now);
   void park_if_asked(TimePoint now);
+  /// The same of further devices: their limits say what is to go.
+  void park_further(TimePoint now);
+  /// Closes the gate for as long as any device's coordinator wants it closed.
+  void follow_pauses();
   /// Runs again: whoever parked it is gone, or knows nothing of it.
   void forget_parking();
-  void take_grant(Bytes limit, Revision revision);
+  void take_grant(Bytes limit, Revision revision, FurtherMemory* more = nullptr);
+  void further_registered(FurtherMemory& more, const wire::Registered& answer);
+  void further_changed(FurtherMemory& more, const wire::Change& change);
   /// On the mover's thread: something moved between safe points.
   void moved_ahead() noexcept;
   /// On the mover's thread: runs what moves memory between safe points, where that may be.
@@ -191,7 +200,7 @@ struct Session::Impl final : public ClientHost {
   /// A guaranteed job is back on fast memory from the next step; an opportunistic one does not wait
   /// for a disk at its safe points.
   void choose_who_brings_back();
-  void answer(const LimitAnswer& limit_answer);
+  void answer(const LimitAnswer& limit_answer, const FurtherMemory* more = nullptr);
 
   // --- for people
   [[nodiscard]] StatisticsView view() const;
@@ -249,7 +258,9 @@ struct Session::Impl final : public ClientHost {
   std::atomic<std::uint64_t> held_step{0};
 
   // The client thread's own.
+  bool pause_asked = false;                    // by the first device's coordinator
   bool park_asked = false;                     // the coordinator wants all of it saved
+  TimePoint further_moved_at;                  // while parked
   TimePoint parked_at;                         // when that was last tried
   TimePoint work_since;                        // since when memory waits to be moved
   MemberRole told_role = MemberRole::kHelper;  // in the newest registration
@@ -268,9 +279,7 @@ struct Session::Impl final : public ClientHost {
   // Answers of the coordinator that other threads wait for.
   Mutex ask_mutex;
   std::condition_variable_any ask_answered;
-  std::uint64_t refusals_seen COMMENSAL_GUARDED_BY(ask_mutex) = 0;
-  std::string refusal COMMENSAL_GUARDED_BY(ask_mutex);    // the newest one's reason
-  TimePoint ask_again COMMENSAL_GUARDED_BY(ask_mutex);    // not before
+  AskedMemory asked COMMENSAL_GUARDED_BY(ask_mutex);
   MemberRole known_role COMMENSAL_GUARDED_BY(ask_mutex);  // as which the coordinator knows it
   std::string device_id COMMENSAL_GUARDED_BY(ask_mutex);  // of the GPU; empty: not used yet
   bool known_placed COMMENSAL_GUARDED_BY(ask_mutex) = false;
@@ -295,7 +304,7 @@ struct Session::Impl final : public ClientHost {
 
   std::atomic<bool> has_more{false};  // memory of further devices
   mutable Mutex more_mutex;
-  std::vector<MoreMemory> more_memory COMMENSAL_GUARDED_BY(more_mutex);
+  std::vector<std::unique_ptr<FurtherMemory>> more_memory COMMENSAL_GUARDED_BY(more_mutex);
   std::shared_ptr<const std::function<void()>> give_back_first COMMENSAL_GUARDED_BY(more_mutex);
   Bytes limit_before COMMENSAL_GUARDED_BY(more_mutex){UINT64_MAX};
 

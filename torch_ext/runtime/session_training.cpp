@@ -217,21 +217,25 @@ void Session::Impl::safe_point() noexcept {
   last_safe_point_ns.store(clock.now().time_since_epoch().count(), kRelaxed);
 }
 
-std::string Session::Impl::ask_for_memory(Bytes needed) noexcept {
+std::string Session::Impl::ask_for_memory(Bytes needed, FurtherMemory* more) noexcept {
   if (in_child.load(kRelaxed) || client.on_client_thread() || moving.load() != 0) {
     return "not asked while memory moves";
   }
   try {
     const TimePoint now = clock.now();
-    const AllocatorStats stats = allocator.stats();
-    {
+    const AllocatorStats stats = more != nullptr ? more->memory.stats() : allocator.stats();
+    const LimitKeeper& bound = more != nullptr ? more->limits : limits;
+    if (more != nullptr) {
+      more->note_need(stats, needed, steps.state().number, now);
+    } else {
       const MutexLock lock(mutex);
       wanted.note(stats.live + stats.outside + needed, steps.state().number, now);
     }
     if (!client.connected()) return "no coordinator: " + client.status().reason;
-    if (limits.bound_by_itself())
-      return "the coordinator was not asked: the limit is the job's own";
-    const bool last_resort = stats.host + needed > source->capacity(Tier::kHost);
+    if (bound.bound_by_itself()) return "the coordinator was not asked: the limit is the job's own";
+    const Bytes slower =
+        more != nullptr ? more->memory.slower_capacity() : source->capacity(Tier::kHost);
+    const bool last_resort = stats.host + needed > slower;
     // One that hangs for a second on a busy machine is no reason to die.
     const bool hangs = !observer.observe(now).coordinator_alive;
     if (hangs && !last_resort) return "the coordinator shows no sign of life";
@@ -240,40 +244,44 @@ std::string Session::Impl::ask_for_memory(Bytes needed) noexcept {
     std::uint64_t refusals = 0;
     {
       const MutexLock lock(ask_mutex);
-      if (now < ask_again && !last_resort) {
+      AskedMemory& about = more != nullptr ? more->asked : asked;
+      if (now < about.again && !last_resort) {
         return "the coordinator was asked a moment ago" +
-               (refusal.empty() ? refusal : ", and refused: " + refusal);
+               (about.refusal.empty() ? about.refusal : ", and refused: " + about.refusal);
       }
-      ask_again = now + patience;  // one thread asks for all
-      refusals = refusals_seen;
+      about.again = now + patience;  // one thread asks for all
+      refusals = about.refusals;
     }
     // Memory comes in whole chunks, which are larger in a job that holds more.
     const Bytes held = held_by(stats);
     const Bytes unit = std::clamp(Bytes{held.count() / 16}, kSmallestUnit, kLargestUnit);
-    const Bytes more = round_up(needed, unit);
-    client.post(wire::AskMemory{.job_id = config.job_id.str(),
-                                .pid = ::getpid(),
-                                .needed_bytes = more.count(),
-                                .held_bytes = held.count()});
+    const Bytes asks = round_up(needed, unit);
+    client.post(
+        wire::AskMemory{.job_id = config.job_id.str(),
+                        .pid = ::getpid(),
+                        .needed_bytes = asks.count(),
+                        .held_bytes = held.count(),
+                        .device = more != nullptr ? std::optional(more->id) : std::nullopt});
     std::string answer;
     release_and([&]() COMMENSAL_NO_THREAD_SAFETY_ANALYSIS {
       const auto until = std::chrono::steady_clock::now() + patience;
       bool granted = false;
       bool late = false;
       ask_mutex.lock();
+      AskedMemory& about = more != nullptr ? more->asked : asked;
       // The limit may grow in several steps: what counts is that it is enough.
-      while (!(granted = limits.allows(held + more)) && refusals_seen == refusals && !late) {
+      while (!(granted = bound.allows(held + asks)) && about.refusals == refusals && !late) {
         late = ask_answered.wait_until(ask_mutex, until) == std::cv_status::timeout;
       }
       // A question that was waited for in vain stands: its answer comes without another one.
       const Duration stands = late ? kLastResortWait - patience : Duration{};
-      ask_again = granted ? TimePoint{} : clock.now() + std::max(kAskPause, stands);
+      about.again = granted ? TimePoint{} : clock.now() + std::max(kAskPause, stands);
       if (granted) {
-        answer = "the coordinator granted " + to_string(held + more);
-      } else if (refusals_seen != refusals) {
-        answer = "the coordinator refused: " + refusal;
+        answer = "the coordinator granted " + to_string(held + asks);
+      } else if (about.refusals != refusals) {
+        answer = "the coordinator refused: " + about.refusal;
       } else {
-        answer = "the coordinator did not grant " + to_string(more) + " more within " +
+        answer = "the coordinator did not grant " + to_string(asks) + " more within " +
                  std::to_string(
                      std::chrono::duration_cast<std::chrono::milliseconds>(patience).count()) +
                  " ms" + (hangs ? ", and shows no sign of life" : "");

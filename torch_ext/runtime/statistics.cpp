@@ -46,14 +46,17 @@ json tags_json(const std::vector<TagResidency>& tags) {
 
 json devices_json(const std::vector<StatisticsView::Device>& devices) {
   json all = json::array();
-  for (const auto& [id, memory] : devices) {
+  for (const auto& [id, memory, wanted] : devices) {
     const bool unlimited = memory.limit.count() == UINT64_MAX;
     all.push_back({{"device", id},
                    {"limit_bytes", unlimited ? json(nullptr) : json(memory.limit.count())},
                    {"device_bytes", memory.device.count()},
                    {"host_bytes", memory.host.count()},
+                   {"host_touched_bytes", memory.host_touched.count()},
+                   {"delegated_bytes", memory.outside.count()},
                    {"cached_bytes", memory.cached.count()},
                    {"live_bytes", memory.live.count()},
+                   {"wanted_bytes", wanted.count()},
                    {"deferred_bytes", memory.deferred.count()},
                    {"deferred_reason", memory.deferred_reason}});
   }

@@ -42,6 +42,7 @@ struct StatisticsView {
   struct Device {
     std::string id;
     AllocatorStats memory;
+    Bytes wanted;
   };
   std::vector<Device> devices;
   std::vector<TagResidency> tags;

@@ -226,6 +226,24 @@ def _memory_rows(memory: Record) -> list[tuple[str, str]]:
     return rows
 
 
+def _lease_rows(leases: list[Record], total: Record) -> list[tuple[str, str]]:
+    """Return what a job was granted: of several devices, on each."""
+    if len(leases) < 2:
+        granted = f"{format_bytes(total.get('granted_bytes'))} granted"
+        return [("lease", _with_reason(granted, total.get("reason")))]
+    return [
+        (
+            "lease",
+            _with_reason(
+                f"{format_bytes(lease['granted_bytes'])} granted on {lease['device']}, "
+                f"{format_bytes(lease['held_bytes'])} held",
+                lease["reason"],
+            ),
+        )
+        for lease in leases
+    ]
+
+
 def describe_job(record: Record) -> str:
     """Return all that is known of a job, with the reasons, as lines of text."""
     job, lease, share = record["job"], record.get("lease", {}), record.get("share", {})
@@ -235,8 +253,7 @@ def describe_job(record: Record) -> str:
         rows.append(("on", ", ".join(devices)))
     rows += _memory_rows(memory)
     if lease:
-        granted = f"{format_bytes(lease.get('granted_bytes'))} granted"
-        rows.append(("lease", _with_reason(granted, lease.get("reason"))))
+        rows += _lease_rows(record.get("leases") or [], lease)
     if gate:
         rows.append(("gate", _with_reason(_gate(gate), gate.get("reason"))))
     if share:

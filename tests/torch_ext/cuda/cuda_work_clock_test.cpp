@@ -94,6 +94,24 @@ TEST_F(CudaWorkClockTest, WorkOnAnotherDeviceIsNotMarked) {
   EXPECT_NE(clock_.mark(), 0U);
 }
 
+TEST_F(CudaWorkClockTest, WorkOfEachDeviceThatIsWatchedIsMeasuredByItsOwnEvents) {
+  clock_.watch(1);
+  (void)clock_.mark();
+  calls_.device = 1;
+  EXPECT_EQ(clock_.mark(), 0U) << "no time lies between events of two devices";
+  work(2ms);
+  const auto second = clock_.mark();
+  work(300us);
+  EXPECT_EQ(clock_.passed(second), 300us);
+  calls_.device = 2;
+  EXPECT_EQ(clock_.mark(), 0U) << "not watched";
+  calls_.device = 0;
+  EXPECT_EQ(clock_.mark(), 0U);
+  const auto first = clock_.mark();
+  work(70us);
+  EXPECT_EQ(clock_.passed(first), 70us);
+}
+
 TEST_F(CudaWorkClockTest, ARuntimeThatFailsMeasuresNothingAndHoldsNobodyUp) {
   (void)clock_.mark();
   calls_.broken = true;

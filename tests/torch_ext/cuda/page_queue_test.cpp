@@ -7,9 +7,12 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdlib>
+#include <memory>
 #include <string>
 #include <thread>
 
+#include "allocator/cuda/device_context.h"
 #include "allocator/memory_source.h"
 #include "coordinator/wire/handover.h"
 #include "coordinator/wire/pages.h"
@@ -20,6 +23,9 @@ namespace {
 
 using namespace std::chrono_literals;
 using ::testing::HasSubstr;
+
+// Before the simulation is opened.
+const bool kTwoDevices = ::setenv("SIMULATED_CUDA_DEVICES", "2", 0) == 0;
 
 bool g_capturing = false;
 
@@ -97,6 +103,60 @@ TEST_F(PageQueueTest, AMarkInOneStreamAloneIsPassedWhileAnotherOneWorks) {
   EXPECT_TRUE(done_within(1, 10s));
   EXPECT_EQ(driver.cuStreamDestroy(current), CUDA_SUCCESS);
   page().queue_done.store(0);  // as the queue left it
+}
+
+bool has_second() {
+  try {
+    const DeviceContext second(1);
+    return true;
+  } catch (const SourceError&) {
+    return false;
+  }
+}
+
+/// A held stream of the second device.
+struct HeldElsewhere {
+  HeldElsewhere() {
+    const DeviceContext::Scope scope(context);
+    held = std::make_unique<HeldStream>();
+  }
+  ~HeldElsewhere() {
+    const DeviceContext::Scope scope(context);
+    held.reset();
+  }
+  HeldElsewhere(const HeldElsewhere&) = delete;
+  HeldElsewhere& operator=(const HeldElsewhere&) = delete;
+  const DeviceContext context{1};
+  std::unique_ptr<HeldStream> held;
+};
+
+TEST_F(PageQueueTest, TheWorkOfAFurtherDeviceIsWaitedFor) {
+  if (!kTwoDevices || !has_second()) GTEST_SKIP() << "one device";
+  const auto queue = this->queue();
+  queue->add(1);
+  HeldElsewhere work;
+  EXPECT_TRUE(queue->mark(1));
+  EXPECT_FALSE(done_within(1, 30ms)) << "the second device works";
+  work.held->pull();
+  EXPECT_TRUE(done_within(1, 10s));
+}
+
+// Its twin.
+TEST_F(PageQueueTest, OfADeviceThatWasNotAddedNothingIsKnown) {
+  if (!kTwoDevices || !has_second()) GTEST_SKIP() << "one device";
+  const auto queue = this->queue();
+  const HeldElsewhere work;
+  EXPECT_TRUE(queue->mark(1));
+  EXPECT_TRUE(done_within(1, 10s));
+}
+
+TEST_F(PageQueueTest, AFurtherDeviceThatCannotBeAddedIsNamedAndMarksGoOn) {
+  if (!machine_.simulated()) GTEST_SKIP() << "a card's driver does not fail on demand";
+  const auto queue = this->queue();
+  machine_.fail("cuEventCreate", 1);
+  EXPECT_THROW(queue->add(1), SourceError);
+  EXPECT_TRUE(queue->mark(1));
+  EXPECT_TRUE(done_within(1, 10s));
 }
 
 // What works on is what the program gave the device after the mark: it waits for none of it.

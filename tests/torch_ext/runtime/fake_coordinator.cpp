@@ -149,7 +149,14 @@ void FakeCoordinator::take(std::string identity, const wire::Message& message) {
       answer.law = behaviour_.law;
       answer.job_class = behaviour_.job_class;
       answer.revision = behaviour_.revision;
+      if (hello->device && !hello->device->empty()) answer.device = hello->device;
       send(answer);
+      for (const auto& each : hello->further.value_or(std::vector<wire::FurtherDevice>{})) {
+        if (!behaviour_.further_limit_bytes) break;
+        answer.device = each.device;
+        answer.limit_bytes = *behaviour_.further_limit_bytes;
+        send(answer);
+      }
     }
   }
   const std::lock_guard lock(mutex_);

@@ -170,6 +170,23 @@ TEST_F(LimitKeeperTest, LimitsAreOfTheMemoryThatStandsIn) {
   EXPECT_EQ(other.stats().limit, 4_MiB);
 }
 
+TEST_F(LimitKeeperTest, OfMemoryWithoutAnAllocatorTheOwnBoundHoldsAtOnce) {
+  OtherMemory other;
+  other.held = 32_MiB;
+  LimitKeeper further(other, 64_MiB);
+  EXPECT_EQ(other.stats().limit, 64_MiB);
+  EXPECT_FALSE(further.grant(16_MiB, 5, TimePoint{}));
+  EXPECT_EQ(other.stats().limit, 16_MiB);
+  EXPECT_FALSE(further.if_met()) << "it holds more";
+  other.held = 8_MiB;  // freed by the program
+  const auto answer = further.if_met();
+  ASSERT_TRUE(answer);
+  EXPECT_EQ(answer->revision, 5U);
+  EXPECT_EQ(answer->outcome, "applied");
+  EXPECT_FALSE(further.if_met()) << "once";
+  EXPECT_EQ(other.safe_points, 0);
+}
+
 TEST_F(LimitKeeperTest, AGrantThatWaitsIsThatOfTheMemoryThatStandsIn) {
   void* const block = allocator_.allocate(24_MiB);
   EXPECT_FALSE(grant(4_MiB, 5));

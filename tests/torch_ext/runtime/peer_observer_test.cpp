@@ -6,6 +6,7 @@
 
 #include <cstring>
 #include <stdexcept>
+#include <string>
 
 #include "torch_ext/runtime/job_page.h"
 
@@ -413,6 +414,100 @@ TEST_F(Law6Observer, AGapBeginsWithTheLastRankOfAGuaranteedJob) {
   EXPECT_TRUE(lets_an_op_pass(kNow));
   set(first_, wire::Activity::kBusy, kNow);
   EXPECT_FALSE(lets_an_op_pass(kNow)) << "and ends with the first";
+}
+
+/// The page of a further device, with the own entry on it.
+struct FurtherPage {
+  explicit FurtherPage(const char* id) {
+    page.header = {wire::kDevicePageMagic, wire::kPageVersion,
+                   static_cast<std::uint32_t>(wire::kPageSize), 1, 0};
+    std::strncpy(page.device_id, id, wire::kIdSize - 1);
+    page.heartbeat_ns.store(to_page_time(kNow));
+    std::strncpy(own.job_id, "own", wire::kIdSize - 1);
+    own.job_class.store(static_cast<std::uint64_t>(JobClass::kOpportunistic));
+    own.share_min_ppm.store(20'000);
+    own.share_max_ppm.store(1'000'000);
+  }
+  [[nodiscard]] wire::MappedPage view() const {
+    return wire::MappedPage(fd.get(), wire::kPageSize, false);
+  }
+  wire::UniqueFd fd = wire::make_page_memfd("further-device");
+  wire::MappedPage map{fd.get(), wire::kPageSize, true};
+  wire::DevicePage& page = *map.as<wire::DevicePage>();
+  wire::DeviceEntry& own = page.entries[3];
+};
+
+TEST_F(PeerObserverTest, AGuaranteedJobOnAnyDeviceCounts) {
+  use_device();
+  FurtherPage second("GPU-b");
+  observer_.add_device_page(second.view());
+  EXPECT_FALSE(observer_.observe(kNow).guaranteed_present);
+  second.page.guaranteed_alive.store(1);
+  second.own.slo_ppm.store(30'000);
+  DeviceObservation seen = observer_.observe(kNow);
+  EXPECT_TRUE(seen.guaranteed_present);
+  EXPECT_DOUBLE_EQ(seen.trickle, 0.02) << "as that device's coordinator says";
+  EXPECT_DOUBLE_EQ(seen.slo, 0.03);
+  // With one on each: closed when any of them is busy, and the tighter word counts.
+  add_guaranteed(1);
+  set(first_, wire::Activity::kWaiting, kNow - seconds{1});
+  set(second_, wire::Activity::kBusy, kNow - milliseconds{3});
+  observer_.add_peer(41, view_of(first_));
+  observer_.add_peer(42, view_of(second_));
+  seen = observer_.observe(kNow);
+  EXPECT_FALSE(seen.all_waiting);
+  EXPECT_DOUBLE_EQ(seen.trickle, 0.01);
+  set(second_, wire::Activity::kWaiting, kNow - milliseconds{3});
+  EXPECT_TRUE(observer_.observe(kNow).all_waiting);
+}
+
+TEST_F(PeerObserverTest, WhatAnyDeviceAsksForHolds) {
+  use_device();
+  FurtherPage second("GPU-b");
+  observer_.add_device_page(second.view());
+  second.own.share_max_ppm.store(400'000);
+  EXPECT_DOUBLE_EQ(observer_.observe(kNow).share_max, 0.4);
+  second.own.paused.store(1);
+  EXPECT_TRUE(observer_.observe(kNow).paused);
+  second.own.paused.store(0);
+  second.own.turn_until_ns.store(to_page_time(kNow + seconds{2}));
+  EXPECT_EQ(observer_.observe(kNow).turn_until, kNow + seconds{2});
+  entry(0).turn_until_ns.store(to_page_time(kNow - seconds{1}));
+  EXPECT_EQ(observer_.observe(kNow).turn_until, kNow - seconds{1}) << "a turn on each";
+  // Rules are about guaranteed jobs: none, no rules.
+  const auto rules = [](wire::DeviceEntry& of, Duration in_flight, Duration guard) {
+    wire::GapRules set;
+    set.known = true;
+    set.in_flight = in_flight;
+    set.guard = guard;
+    const wire::PackedGapRules packed = wire::pack(set);
+    of.gap_rules.store(packed.gaps);
+    of.flight_rules.store(packed.flight);
+  };
+  rules(entry(0), milliseconds{4}, milliseconds{1});
+  rules(second.own, milliseconds{2}, Duration{});
+  EXPECT_EQ(observer_.observe(kNow).gap_rules.in_flight, milliseconds{4});
+  second.page.guaranteed_alive.store(1);
+  EXPECT_EQ(observer_.observe(kNow).gap_rules.in_flight, milliseconds{2});
+  EXPECT_EQ(observer_.observe(kNow).gap_rules.guard, Duration{});
+  add_guaranteed(1);
+  EXPECT_EQ(observer_.observe(kNow).gap_rules.in_flight, milliseconds{2});
+  EXPECT_EQ(observer_.observe(kNow).gap_rules.guard, milliseconds{1});
+}
+
+TEST_F(PeerObserverTest, AFurtherDevicesNewPageTakesThePlaceOfItsOldOne) {
+  use_device();
+  FurtherPage before("GPU-b");
+  before.page.guaranteed_alive.store(1);
+  observer_.add_device_page(before.view());
+  EXPECT_TRUE(observer_.observe(kNow).guaranteed_present);
+  const FurtherPage after("GPU-b");
+  observer_.add_device_page(after.view());
+  EXPECT_FALSE(observer_.observe(kNow).guaranteed_present);
+  for (std::size_t i = 2; i < PeerObserver::kMaxDevices; ++i) {
+    observer_.add_device_page(FurtherPage(("GPU-" + std::to_string(i)).c_str()).view());
+  }
+  EXPECT_THROW(observer_.add_device_page(FurtherPage("GPU-many").view()), std::runtime_error);
 }
 
 TEST_F(PeerObserverTest, RefusesPagesThatAreNone) {

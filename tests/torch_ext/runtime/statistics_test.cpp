@@ -37,16 +37,17 @@ TEST(StatisticsTest, TellsOfTheFurtherDevicesOfAProcess) {
   memory.limit = Bytes{UINT64_MAX};
   memory.device = 4_MiB;
   memory.live = 3_MiB;
-  view.devices = {{"GPU-1", memory}};
+  view.devices = {{"GPU-1", memory, 5_MiB}};
   memory.limit = 2_MiB;
   memory.deferred = 2_MiB;
   memory.deferred_reason = "waits";
-  view.devices.push_back({"GPU-2", memory});
+  view.devices.push_back({"GPU-2", memory, 0_B});
   const nlohmann::json devices = to_json(view).at("memory").at("devices");
   ASSERT_EQ(devices.size(), 2U);
   EXPECT_EQ(devices[0].at("device"), "GPU-1");
   EXPECT_TRUE(devices[0].at("limit_bytes").is_null());
   EXPECT_EQ(devices[0].at("live_bytes"), 3U << 20U);
+  EXPECT_EQ(devices[0].at("wanted_bytes"), 5U << 20U);
   EXPECT_EQ(devices[1].at("limit_bytes"), 2U << 20U);
   EXPECT_EQ(devices[1].at("deferred_reason"), "waits");
 }
