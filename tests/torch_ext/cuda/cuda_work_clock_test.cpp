@@ -107,6 +107,7 @@ TEST_F(CudaWorkClockTest, WorkOfEachDeviceThatIsWatchedIsMeasuredByItsOwnEvents)
   EXPECT_EQ(clock_.mark(), 0U) << "not watched";
   calls_.device = 0;
   EXPECT_EQ(clock_.mark(), 0U);
+  work(2ms);
   const auto first = clock_.mark();
   work(70us);
   EXPECT_EQ(clock_.passed(first), 70us);
