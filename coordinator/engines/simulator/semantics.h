@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// The rules of somebody's simulator: its clock, its costs, its places. The engine is one.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "coordinator/engines/simulator/trace.h"
+#include "coordinator/policies/cluster_view.h"
+#include "coordinator/policies/cluster_state.h"
+#include "coordinator/policies/placer.h"
+
+namespace commensal::simulator {
+
+using policies::ClusterJob;
+using policies::Time;
+
+/// What a job has left, in its own unit.
+struct Work {
+  double left = 0;          ///< units
+  double unit_seconds = 1;  ///< of a unit, at full speed
+  double overhead = 0;      ///< seconds that a profile takes off, by its own rule
+};
+
+/// Small strategies: made for one run, they may keep tables of its trace, and change nothing after
+/// `prepare`. Thread safety: does not change.
+class Semantics {
+ public:
+  virtual ~Semantics() = default;
+  [[nodiscard]] virtual std::string_view name() const noexcept = 0;
+
+  /// Where jobs go under `policy`.
+  [[nodiscard]] virtual const policies::Placer& placer(std::string_view policy) const = 0;
+
+  /// Options that a policy has under this profile unless the user gives others.
+  [[nodiscard]] virtual std::map<std::string, std::string> options(std::string_view policy) const;
+
+  /// What policies may know of the jobs besides.
+  [[nodiscard]] virtual policies::JobModels models() const { return {}; }
+
+  /// Brings a job to this profile's clock and units.
+  virtual void prepare(const TraceJob& recorded, ClusterJob& job, Work& work) const = 0;
+
+  /// Sorts jobs in the order of their arrival; equal ones keep the order of the file.
+  [[nodiscard]] virtual bool before(const ClusterJob& a, const ClusterJob& b) const;
+
+  /// Lets a running job run for `seconds`.
+  virtual void advance(ClusterJob& job, Work& work, double seconds) const;
+
+  /// When a running job will end if nothing happens before.
+  [[nodiscard]] virtual Time end(const ClusterJob& job, const Work& work, Time now) const;
+
+  /// Whether an end is one event with the first.
+  [[nodiscard]] virtual bool together(Time end, Time first) const { return end <= first; }
+
+  /// Length of a round in seconds; zero: the policy is asked at each event. In rounds it is asked at
+  /// their begin only, and a job that ends inside of one keeps its GPUs until the next.
+  [[nodiscard]] virtual double round() const { return 0; }
+
+  /// Runs a job through the round that begins at `now`; returns when it ends, if inside.
+  [[nodiscard]] virtual std::optional<Time> run_round(ClusterJob& job, Work& work, Time now) const;
+
+  /// Sets what follows from who runs where now: speeds of jobs that share, pauses of those that
+  /// started or moved. Called after each plan was committed; `works` has an entry a job.
+  virtual void settle(const policies::ClusterPlan& plan, policies::ClusterState& state,
+                      std::vector<Work>& works) const;
+
+  /// Charges a job for being stopped.
+  virtual void stopped(ClusterJob& job, Work& work) const;
+
+  /// When to ask the policy again after a decision, with or without stops; kNever: at the next event.
+  [[nodiscard]] virtual Time again(Time now, bool stops) const;
+};
+
+/// Makes a profile for a policy: tiresias, helios, muri or commensal.
+/// @throws std::invalid_argument for another name.
+[[nodiscard]] std::unique_ptr<Semantics> make_semantics(std::string_view name,
+                                                        std::string_view policy);
+
+[[nodiscard]] const std::vector<std::string_view>& all_semantics();
+
+}  // namespace commensal::simulator

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs a trace through a policy: one event after the other, nothing is random.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "coordinator/engines/simulator/semantics.h"
+#include "coordinator/engines/simulator/trace.h"
+#include "coordinator/policies/cluster_policy.h"
+#include "coordinator/policies/cluster_state.h"
+
+namespace commensal::simulator {
+
+/// What became of a job; seconds on the clock of the trace.
+struct JobOutcome {
+  std::size_t row = 0;  ///< in the trace
+  Time submit = 0;
+  Time first_start = 0;
+  Time end = 0;
+  double waited = 0;  ///< in all
+  std::int32_t gpus = 0;
+  std::uint32_t preemptions = 0;
+};
+
+struct Outcome {
+  std::vector<JobOutcome> jobs;  ///< in the order of arrival
+  std::uint64_t events = 0;
+  std::uint64_t decisions = 0;
+};
+
+/// Told about progress every thousand events; may throw to end the run.
+using Progress = std::function<void(std::size_t ended, std::size_t jobs)>;
+
+/// @throws std::invalid_argument for a job that can never run on the cluster; std::logic_error if
+/// the policy's plan breaks a rule, or leaves jobs waiting for ever.
+[[nodiscard]] Outcome simulate(const Trace& trace, const policies::Cluster& cluster,
+                               const Semantics& semantics, std::string_view policy_name,
+                               const policies::ClusterPolicy& policy, const Progress& progress);
+
+}  // namespace commensal::simulator

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// Changes jobs and cluster by plans.
+#include "coordinator/policies/cluster_state.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <utility>
+
+#include "coordinator/policies/plan_rules.h"
+
+namespace commensal::policies {
+
+JobIndex ClusterState::arrive(ClusterJob job) {
+  const auto index = static_cast<JobIndex>(jobs_.size());
+  job.turn = ++turns_;
+  jobs_.push_back(std::move(job));
+  arrived_.push_back(index);
+  return index;
+}
+
+void ClusterState::end(JobIndex index) {
+  ClusterJob& job = jobs_[index];
+  give(job);
+  job.phase = JobPhase::kEnded;
+  running_.erase(std::find(running_.begin(), running_.end(), index));
+  ended_.push_back(index);
+}
+
+ClusterPlan ClusterState::decide(const ClusterPolicy& policy, const Placer& placer,
+                                 const JobModels& models, Time now) {
+  const ClusterView view{.now = now,
+                         .jobs = jobs_,
+                         .arrived = arrived_,
+                         .ended = ended_,
+                         .running = running_,
+                         .tenants = tenants_,
+                         .cluster = &cluster_,
+                         .placer = &placer,
+                         .models = models};
+  ClusterPlan plan;
+  policy.decide(view, notes_, plan);
+  if (const std::string broken = broken_rule(view, plan); !broken.empty()) {
+    throw std::logic_error("a plan breaks a rule: " + broken);
+  }
+  arrived_.clear();
+  ended_.clear();
+  return plan;
+}
+
+void ClusterState::commit(const ClusterPlan& plan) {
+  bool stops = false;
+  for (const Decision& decision : plan.decisions) {
+    ClusterJob& job = jobs_[decision.job];
+    if (decision.action == Action::kStop || decision.action == Action::kMove) give(job);
+    if (decision.action == Action::kStart || decision.action == Action::kReserve) {
+      for (const GpuPart& part : job.reserved) cluster_.unreserve(part.node, part.gpu);
+      job.reserved.clear();
+    }
+    if (decision.action != Action::kStop) continue;
+    job.phase = JobPhase::kWaiting;
+    job.turn = ++turns_;
+    stops = true;
+  }
+  if (stops) {
+    std::erase_if(running_, [&](JobIndex job) { return jobs_[job].phase != JobPhase::kRunning; });
+  }
+  for (const Decision& decision : plan.decisions) make(decision);
+}
+
+void ClusterState::make(const Decision& decision) {
+  ClusterJob& job = jobs_[decision.job];
+  switch (decision.action) {
+    case Action::kStop: break;
+    case Action::kStart:
+      job.phase = JobPhase::kRunning;
+      job.turn = ++turns_;
+      job.job_class = decision.job_class;
+      running_.push_back(decision.job);
+      take(job, decision.placement);
+      break;
+    case Action::kMove: take(job, decision.placement); break;
+    case Action::kUpgrade: {
+      const Placement placement = job.placement;
+      give(job);
+      job.job_class = JobClass::kGuaranteed;
+      take(job, placement);
+      break;
+    }
+    case Action::kReserve:
+      for (const GpuPart& part : decision.placement) {
+        cluster_.reserve(part.node, part.gpu, decision.job);
+      }
+      job.reserved = decision.placement;
+      break;
+  }
+}
+
+void ClusterState::take(ClusterJob& job, const Placement& placement) {
+  job.placement = placement;
+  charge(job, 1);
+  if (placement.empty()) {
+    cluster_.take_counted(job.gpus);
+    return;
+  }
+  for (std::size_t i = 0; i < placement.size(); ++i) {
+    const GpuPart& part = placement[i];
+    if (job.job_class == JobClass::kGuaranteed) {
+      cluster_.take(part);
+    } else {
+      cluster_.take_beside(part);
+    }
+    if (i == 0 || placement[i - 1].node != part.node) {
+      cluster_.take_host(part.node, job.cpu_milli, job.memory_mib);
+    }
+  }
+}
+
+void ClusterState::give(ClusterJob& job) {
+  charge(job, -1);
+  if (job.placement.empty()) cluster_.give_counted(job.gpus);
+  for (std::size_t i = 0; i < job.placement.size(); ++i) {
+    const GpuPart& part = job.placement[i];
+    if (job.job_class == JobClass::kGuaranteed) {
+      cluster_.give(part);
+    } else {
+      cluster_.give_beside(part);
+    }
+    if (i == 0 || job.placement[i - 1].node != part.node) {
+      cluster_.give_host(part.node, job.cpu_milli, job.memory_mib);
+    }
+  }
+  job.placement.clear();
+}
+
+void ClusterState::charge(const ClusterJob& job, std::int32_t sign) {
+  if (job.job_class != JobClass::kGuaranteed || job.tenant >= tenants_.size()) return;
+  const auto gpus =
+      job.placement.empty() ? job.gpus : static_cast<std::int32_t>(job.placement.size());
+  tenants_[job.tenant].charged_milli += sign * gpus * job.gpu_milli;
+}
+
+}  // namespace commensal::policies

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// One maker a policy; each is defined in the policy's own file.
+#pragma once
+
+#include <memory>
+
+#include "coordinator/policies/registry.h"
+
+namespace commensal::policies {
+
+std::unique_ptr<ClusterPolicy> make_2d_las(Options& options);
+std::unique_ptr<ClusterPolicy> make_fifo(Options& options);
+std::unique_ptr<ClusterPolicy> make_fit_first(Options& options);
+std::unique_ptr<ClusterPolicy> make_gittins(Options& options);
+std::unique_ptr<ClusterPolicy> make_las(Options& options);
+std::unique_ptr<ClusterPolicy> make_sjf(Options& options);
+std::unique_ptr<ClusterPolicy> make_smallest_first(Options& options);
+std::unique_ptr<ClusterPolicy> make_srsf(Options& options);
+std::unique_ptr<ClusterPolicy> make_srtf(Options& options);
+
+}  // namespace commensal::policies
