@@ -69,6 +69,16 @@ class Cluster {
     return gpus_[first_[node] + static_cast<std::size_t>(gpu)];
   }
 
+  /// Number of a GPU among all of the cluster.
+  [[nodiscard]] std::size_t index(NodeIndex node, std::int32_t gpu) const {
+    return first_[node] + static_cast<std::size_t>(gpu);
+  }
+  /// Whether no guaranteed job holds the GPU and none has reserved it.
+  [[nodiscard]] bool open(NodeIndex node, std::int32_t gpu) const {
+    const Gpu& g = this->gpu(node, gpu);
+    return g.free_milli == kWholeGpu && g.reserved_for == kNoJob;
+  }
+
   /// Charges GPUs that are only counted: nobody asks on which node they are.
   /// @throws std::logic_error if fewer are free (all of these calls, with the values).
   void take_counted(std::int32_t gpus);

@@ -20,7 +20,9 @@ JobIndex ClusterState::arrive(ClusterJob job) {
 
 void ClusterState::end(JobIndex index) {
   ClusterJob& job = jobs_[index];
+  Placement held = job.placement;
   give(job);
+  job.placement = std::move(held);  // the next decision may want to know
   job.phase = JobPhase::kEnded;
   running_.erase(std::find(running_.begin(), running_.end(), index));
   ended_.push_back(index);

@@ -52,7 +52,8 @@ struct ClusterJob {
   double duration = 0;   ///< seconds in all with what it asked for; true or predicted
   double remaining = 0;  ///< of these; does not fall below zero
   std::uint64_t turn = 0;  ///< grows with each change of a phase, over all jobs
-  Placement placement;     ///< empty while it waits, or where GPUs are only counted
+  Placement placement;     ///< empty while it waits, or where GPUs are only counted; of a job that
+                           ///< has ended, where it was
   Placement reserved;      ///< GPUs that are kept for it while it waits
 
   /// GPUs that it holds.

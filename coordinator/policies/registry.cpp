@@ -52,6 +52,7 @@ const std::vector<PolicyEntry>& all_policies() {
       {"fifo", "in the order of arrival; nobody passes who does not fit", make_fifo},
       {"fit-first", "in the order of arrival; who does not fit is passed", make_fit_first},
       {"las", "least time so far first, in three queues (Tiresias)", make_las},
+      {"muri-antman", "AntMan as Muri's simulator models it: a baseline", make_muri_antman},
       {"sjf", "shortest duration first, nobody is stopped (Helios)", make_sjf},
       {"smallest-first", "fewest GPUs first, others are stopped (Tiresias)", make_smallest_first},
       {"srsf", "least remaining GPU-time first, others are stopped", make_srsf},

@@ -45,6 +45,28 @@ double overhead_of(const TraceJob& job) {
   return model->seconds[column];
 }
 
+/// How many iterations of a guaranteed job pass while an opportunistic one fits one of its own into
+/// the stages that the other leaves.
+double iterations_beside(const TraceJob& own, const TraceJob& partner) {
+  auto [d, g, n] = own.stage_seconds;
+  const auto [D, G, N] = partner.stage_seconds;
+  double k = std::floor(d / (G + N));
+  double r = std::fmod(d, G + N);
+  if (r > 0) {
+    k += 1;
+    g -= std::min({g, N, G + N - r});
+  }
+  k += std::floor(g / (D + N));
+  r = std::fmod(g, D + N);
+  if (r > 0) {
+    k += 1;
+    if (r < D) n -= std::min(n, D + G - r);
+  }
+  k += std::floor(n / (D + G));
+  if (std::fmod(n, D + G) > D) k += 1;
+  return k;
+}
+
 class Muri final : public Semantics {
  public:
   [[nodiscard]] std::string_view name() const noexcept override { return "muri"; }
@@ -72,6 +94,35 @@ class Muri final : public Semantics {
     job.attained += seconds;
     work.left -= std::max(seconds - work.overhead, 0.0) / work.unit_seconds;
     job.remaining = work.left * work.unit_seconds;
+  }
+
+  /// An opportunistic job's iteration takes as long as those of the guaranteed jobs that its stages
+  /// have to be fitted between.
+  void settle(const policies::ClusterPlan& /*plan*/, policies::ClusterState& state,
+              std::vector<Work>& works) const override {
+    std::vector<policies::JobIndex> holder(
+        static_cast<std::size_t>(state.cluster().total_gpus()), policies::kNoJob);
+    for (const policies::JobIndex index : state.running()) {
+      const ClusterJob& job = state.jobs()[index];
+      if (job.job_class != JobClass::kGuaranteed) continue;
+      for (const auto& part : job.placement) {
+        holder[state.cluster().index(part.node, part.gpu)] = index;
+      }
+    }
+    for (const policies::JobIndex index : state.running()) {
+      ClusterJob& job = state.jobs()[index];
+      if (job.job_class == JobClass::kGuaranteed) continue;
+      Work& work = works[index];
+      work.unit_seconds = work.recorded->iteration_seconds * kSlower;
+      for (const auto& part : job.placement) {
+        const auto partner = holder[state.cluster().index(part.node, part.gpu)];
+        if (partner == policies::kNoJob) continue;
+        work.unit_seconds = std::max(
+            work.unit_seconds, iterations_beside(*work.recorded, *works[partner].recorded) *
+                                   works[partner].unit_seconds);
+      }
+      job.remaining = work.left * work.unit_seconds;
+    }
   }
 
   [[nodiscard]] bool together(Time end, Time first) const override {

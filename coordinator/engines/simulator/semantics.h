@@ -24,6 +24,7 @@ struct Work {
   double left = 0;          ///< units
   double unit_seconds = 1;  ///< of a unit, at full speed
   double overhead = 0;      ///< seconds that a profile takes off, by its own rule
+  const TraceJob* recorded = nullptr;  ///< never null once it has arrived
 };
 
 /// Small strategies: made for one run, they may keep tables of its trace, and change nothing after

@@ -58,6 +58,7 @@ class Run {
       prepared.job.gpus = prepared.job.min_gpus = prepared.job.max_gpus = recorded.gpus;
       prepared.job.asked = recorded.asked;
       prepared.job.priority = recorded.priority;
+      prepared.work.recorded = &recorded;
       semantics_.prepare(recorded, prepared.job, prepared.work);
       if (recorded.gpus > state_.cluster().total_gpus()) {
         throw std::invalid_argument(
