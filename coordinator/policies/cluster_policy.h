@@ -30,6 +30,9 @@ class ClusterPolicy {
  public:
   virtual ~ClusterPolicy() = default;
 
+  /// Whether decisions depend on how far running jobs are (`attained`, `remaining`).
+  [[nodiscard]] virtual bool reads_progress() const noexcept { return true; }
+
   /// Writes changes into `plan`, which is empty, in order; none leaves everything as it is.
   virtual void decide(const ClusterView& view, Notes& notes, ClusterPlan& plan) const = 0;
 };

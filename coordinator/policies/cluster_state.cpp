@@ -37,6 +37,7 @@ ClusterPlan ClusterState::decide(const ClusterPolicy& policy, const Placer& plac
                          .running = running_,
                          .tenants = tenants_,
                          .cluster = &cluster_,
+                         .index = &index_,
                          .placer = &placer,
                          .models = models};
   ClusterPlan plan;
@@ -55,7 +56,10 @@ void ClusterState::commit(const ClusterPlan& plan) {
     ClusterJob& job = jobs_[decision.job];
     if (decision.action == Action::kStop || decision.action == Action::kMove) give(job);
     if (decision.action == Action::kStart || decision.action == Action::kReserve) {
-      for (const GpuPart& part : job.reserved) cluster_.unreserve(part.node, part.gpu);
+      for (const GpuPart& part : job.reserved) {
+        cluster_.unreserve(part.node, part.gpu);
+        index_.refresh(cluster_, part.node);
+      }
       job.reserved.clear();
     }
     if (decision.action != Action::kStop) continue;
@@ -91,6 +95,7 @@ void ClusterState::make(const Decision& decision) {
     case Action::kReserve:
       for (const GpuPart& part : decision.placement) {
         cluster_.reserve(part.node, part.gpu, decision.job);
+        index_.refresh(cluster_, part.node);
       }
       job.reserved = decision.placement;
       break;
@@ -102,36 +107,43 @@ void ClusterState::take(ClusterJob& job, const Placement& placement) {
   charge(job, 1);
   if (placement.empty()) {
     cluster_.take_counted(job.gpus);
-    return;
-  }
-  for (std::size_t i = 0; i < placement.size(); ++i) {
-    const GpuPart& part = placement[i];
-    if (job.job_class == JobClass::kGuaranteed) {
-      cluster_.take(part);
-    } else {
-      cluster_.take_beside(part);
-    }
-    if (i == 0 || placement[i - 1].node != part.node) {
-      cluster_.take_host(part.node, job.cpu_milli, job.memory_mib);
-    }
+  } else {
+    hold(job, placement, 1);
   }
 }
 
 void ClusterState::give(ClusterJob& job) {
   charge(job, -1);
-  if (job.placement.empty()) cluster_.give_counted(job.gpus);
-  for (std::size_t i = 0; i < job.placement.size(); ++i) {
-    const GpuPart& part = job.placement[i];
-    if (job.job_class == JobClass::kGuaranteed) {
-      cluster_.give(part);
-    } else {
-      cluster_.give_beside(part);
+  if (job.placement.empty()) {
+    cluster_.give_counted(job.gpus);
+  } else {
+    hold(job, job.placement, -1);
+  }
+  job.placement.clear();
+}
+
+/// Takes (or gives, with -1) each GPU of a placement, and of each node its part of the host.
+void ClusterState::hold(const ClusterJob& job, const Placement& placement, std::int32_t sign) {
+  const bool guaranteed = job.job_class == JobClass::kGuaranteed;
+  for (std::size_t i = 0; i < placement.size(); ++i) {
+    const GpuPart& part = placement[i];
+    if (part.gpu != kHostOnly) {
+      if (guaranteed) {
+        sign > 0 ? cluster_.take(part) : cluster_.give(part);
+      } else {
+        sign > 0 ? cluster_.take_beside(part) : cluster_.give_beside(part);
+      }
+      index_.add_load(static_cast<std::uint32_t>(cluster_.index(part.node, part.gpu)),
+                      sign * job.load_milli);
     }
-    if (i == 0 || job.placement[i - 1].node != part.node) {
+    if (i + 1 < placement.size() && placement[i + 1].node == part.node) continue;
+    index_.refresh(cluster_, part.node);
+    if (sign > 0) {
+      cluster_.take_host(part.node, job.cpu_milli, job.memory_mib);
+    } else {
       cluster_.give_host(part.node, job.cpu_milli, job.memory_mib);
     }
   }
-  job.placement.clear();
 }
 
 void ClusterState::charge(const ClusterJob& job, std::int32_t sign) {

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "coordinator/policies/cluster_index.h"
 #include "coordinator/policies/cluster_plan.h"
 #include "coordinator/policies/cluster_policy.h"
 #include "coordinator/policies/cluster_view.h"
@@ -15,7 +16,7 @@ namespace commensal::policies {
 class ClusterState {
  public:
   explicit ClusterState(Cluster cluster, std::vector<Tenant> tenants = {})
-      : cluster_(std::move(cluster)), tenants_(std::move(tenants)) {}
+      : cluster_(std::move(cluster)), index_(cluster_), tenants_(std::move(tenants)) {}
 
   /// Adds a job behind all others; it waits.
   JobIndex arrive(ClusterJob job);
@@ -32,6 +33,7 @@ class ClusterState {
   void commit(const ClusterPlan& plan);
 
   [[nodiscard]] std::vector<ClusterJob>& jobs() noexcept { return jobs_; }
+  [[nodiscard]] const ClusterJob& job(JobIndex index) const { return jobs_[index]; }
   [[nodiscard]] const std::vector<JobIndex>& running() const noexcept { return running_; }
   [[nodiscard]] const Cluster& cluster() const noexcept { return cluster_; }
   [[nodiscard]] const std::vector<Tenant>& tenants() const noexcept { return tenants_; }
@@ -41,9 +43,11 @@ class ClusterState {
   void give(ClusterJob& job);
   void take(ClusterJob& job, const Placement& placement);
   void make(const Decision& decision);
+  void hold(const ClusterJob& job, const Placement& placement, std::int32_t sign);
   void charge(const ClusterJob& job, std::int32_t sign);
 
   Cluster cluster_;
+  ClusterIndex index_;
   std::vector<Tenant> tenants_;
   std::vector<ClusterJob> jobs_;
   std::vector<JobIndex> running_;

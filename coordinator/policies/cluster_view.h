@@ -10,6 +10,7 @@
 
 #include "allocator/base/ids.h"
 #include "coordinator/policies/cluster.h"
+#include "coordinator/policies/cluster_index.h"
 #include "coordinator/policies/placer.h"
 
 namespace commensal::policies {
@@ -43,6 +44,7 @@ struct ClusterJob {
   std::uint32_t gpu_types = 0;         ///< bits of types that will do; zero: any
   TenantIndex tenant = 0;
   AskedClass asked = AskedClass::kGuaranteed;
+  std::int32_t load_milli = 0;  ///< of a GPU's time, that it makes busy; measured or assumed
   std::int32_t priority = 0;  ///< smaller is served first, where a policy looks at it
 
   // What is.
@@ -81,6 +83,7 @@ struct ClusterView {
   std::span<const JobIndex> running;     ///< in the order of their starts
   std::span<const Tenant> tenants;
   const Cluster* cluster = nullptr;  ///< never null
+  const ClusterIndex* index = nullptr;  ///< never null; follows from cluster and jobs
   const Placer* placer = nullptr;    ///< never null; where jobs may go
   JobModels models;
 };

@@ -14,6 +14,8 @@ class Fifo final : public ClusterPolicy {
  public:
   explicit Fifo(bool passes) : passes_(passes) {}
 
+  [[nodiscard]] bool reads_progress() const noexcept override { return false; }
+
   void decide(const ClusterView& view, Notes& notes, ClusterPlan& plan) const override {
     notes.lists.resize(1);
     std::vector<JobIndex>& queue = notes.lists[0];

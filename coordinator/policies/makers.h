@@ -9,6 +9,7 @@
 namespace commensal::policies {
 
 std::unique_ptr<ClusterPolicy> make_2d_las(Options& options);
+std::unique_ptr<ClusterPolicy> make_antman(Options& options);
 std::unique_ptr<ClusterPolicy> make_fifo(Options& options);
 std::unique_ptr<ClusterPolicy> make_fit_first(Options& options);
 std::unique_ptr<ClusterPolicy> make_gittins(Options& options);

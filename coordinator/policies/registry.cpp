@@ -49,6 +49,7 @@ const std::vector<PolicyEntry>& all_policies() {
   static const std::vector<PolicyEntry> policies{
       {"2d-gittins", "least likely to go on first, from past GPU-times (Tiresias)", make_gittins},
       {"2d-las", "least GPU-time so far first, in three queues (Tiresias)", make_2d_las},
+      {"antman", "guaranteed jobs within quotas, opportunistic ones beside them (AntMan)", make_antman},
       {"fifo", "in the order of arrival; nobody passes who does not fit", make_fifo},
       {"fit-first", "in the order of arrival; who does not fit is passed", make_fit_first},
       {"las", "least time so far first, in three queues (Tiresias)", make_las},

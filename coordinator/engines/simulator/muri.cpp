@@ -81,7 +81,7 @@ class Muri final : public Semantics {
     return {};
   }
 
-  void prepare(const TraceJob& recorded, ClusterJob& job, Work& work) const override {
+  void prepare(const TraceJob& recorded, ClusterJob& job, Work& work) override {
     job.submit = recorded.submit;
     work.unit_seconds = recorded.iteration_seconds * kSlower;
     work.left = recorded.iterations;
@@ -98,32 +98,33 @@ class Muri final : public Semantics {
 
   /// An opportunistic job's iteration takes as long as those of the guaranteed jobs that its stages
   /// have to be fitted between.
-  void settle(const policies::ClusterPlan& /*plan*/, policies::ClusterState& state,
-              std::vector<Work>& works) const override {
-    std::vector<policies::JobIndex> holder(
-        static_cast<std::size_t>(state.cluster().total_gpus()), policies::kNoJob);
+  void settle(const Change& change) override {
+    const policies::ClusterState& state = change.state;
+    std::vector<policies::JobIndex> holder(static_cast<std::size_t>(state.cluster().total_gpus()),
+                                           policies::kNoJob);
     for (const policies::JobIndex index : state.running()) {
-      const ClusterJob& job = state.jobs()[index];
+      const ClusterJob& job = state.job(index);
       if (job.job_class != JobClass::kGuaranteed) continue;
       for (const auto& part : job.placement) {
         holder[state.cluster().index(part.node, part.gpu)] = index;
       }
     }
     for (const policies::JobIndex index : state.running()) {
-      ClusterJob& job = state.jobs()[index];
+      const ClusterJob& job = state.job(index);
       if (job.job_class == JobClass::kGuaranteed) continue;
-      Work& work = works[index];
-      work.unit_seconds = work.recorded->iteration_seconds * kSlower;
+      const TraceJob& own = *change.works[index].recorded;
+      double unit = own.iteration_seconds * kSlower;
       for (const auto& part : job.placement) {
         const auto partner = holder[state.cluster().index(part.node, part.gpu)];
         if (partner == policies::kNoJob) continue;
-        work.unit_seconds = std::max(
-            work.unit_seconds, iterations_beside(*work.recorded, *works[partner].recorded) *
-                                   works[partner].unit_seconds);
+        const Work& other = change.works[partner];
+        unit = std::max(unit, iterations_beside(own, *other.recorded) * other.unit_seconds);
       }
-      job.remaining = work.left * work.unit_seconds;
+      change.set_unit(index, unit);
     }
   }
+
+  [[nodiscard]] bool counts_events() const override { return true; }
 
   [[nodiscard]] bool together(Time end, Time first) const override {
     return end <= first || end - first <= 1e-9 * end;

@@ -11,6 +11,7 @@
 #include <tuple>
 
 #include "coordinator/engines/simulator/muri.h"
+#include "coordinator/engines/simulator/shared_gpus.h"
 #include "coordinator/policies/cluster_plan.h"
 
 namespace commensal::simulator {
@@ -33,7 +34,7 @@ class Tiresias final : public Semantics {
   [[nodiscard]] const policies::Placer& placer(std::string_view /*policy*/) const override {
     return placer_;
   }
-  void prepare(const TraceJob& recorded, ClusterJob& job, Work& work) const override {
+  void prepare(const TraceJob& recorded, ClusterJob& job, Work& work) override {
     prepare_whole_seconds(recorded, job, work);
   }
 
@@ -55,7 +56,7 @@ class Helios final : public Semantics {
     if (policy == "srtf") return {{"ties", "queue"}};
     return {};
   }
-  void prepare(const TraceJob& recorded, ClusterJob& job, Work& work) const override {
+  void prepare(const TraceJob& recorded, ClusterJob& job, Work& work) override {
     prepare_whole_seconds(recorded, job, work);
   }
   [[nodiscard]] bool before(const ClusterJob& a, const ClusterJob& b) const override {
@@ -108,19 +109,19 @@ std::optional<Time> Semantics::run_round(ClusterJob& job, Work& work, Time now) 
   return last;
 }
 
-void Semantics::settle(const policies::ClusterPlan& /*plan*/, policies::ClusterState& /*state*/,
-                       std::vector<Work>& /*works*/) const {}
+void Semantics::settle(const Change& /*change*/) {}
 
 void Semantics::stopped(ClusterJob& /*job*/, Work& /*work*/) const {}
 
 Time Semantics::again(Time /*now*/, bool /*stops*/) const { return kNever; }
 
 const std::vector<std::string_view>& all_semantics() {
-  static const std::vector<std::string_view> names{"helios", "muri", "tiresias"};
+  static const std::vector<std::string_view> names{"commensal", "helios", "muri", "tiresias"};
   return names;
 }
 
 std::unique_ptr<Semantics> make_semantics(std::string_view name, std::string_view policy) {
+  if (name == "commensal") return make_commensal({});
   if (name == "tiresias") return std::make_unique<Tiresias>();
   if (name == "helios") return std::make_unique<Helios>(policy);
   if (name == "muri") return make_muri();

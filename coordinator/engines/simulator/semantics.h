@@ -2,6 +2,7 @@
 // The rules of somebody's simulator: its clock, its costs, its places. The engine is one.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -27,8 +28,7 @@ struct Work {
   const TraceJob* recorded = nullptr;  ///< never null once it has arrived
 };
 
-/// Small strategies: made for one run, they may keep tables of its trace, and change nothing after
-/// `prepare`. Thread safety: does not change.
+/// Small strategies, made for one run: they may keep what they need of its jobs. Thread safety: none.
 class Semantics {
  public:
   virtual ~Semantics() = default;
@@ -44,7 +44,7 @@ class Semantics {
   [[nodiscard]] virtual policies::JobModels models() const { return {}; }
 
   /// Brings a job to this profile's clock and units.
-  virtual void prepare(const TraceJob& recorded, ClusterJob& job, Work& work) const = 0;
+  virtual void prepare(const TraceJob& recorded, ClusterJob& job, Work& work) = 0;
 
   /// Sorts jobs in the order of their arrival; equal ones keep the order of the file.
   [[nodiscard]] virtual bool before(const ClusterJob& a, const ClusterJob& b) const;
@@ -65,10 +65,22 @@ class Semantics {
   /// Runs a job through the round that begins at `now`; returns when it ends, if inside.
   [[nodiscard]] virtual std::optional<Time> run_round(ClusterJob& job, Work& work, Time now) const;
 
+  /// What has just changed: who ended, then what was decided.
+  struct Change {
+    const std::vector<policies::JobIndex>& ended;
+    const policies::ClusterPlan& plan;
+    policies::ClusterState& state;
+    std::vector<Work>& works;  ///< an entry a job
+    /// Sets how long a unit of a job's work takes from now on.
+    std::function<void(policies::JobIndex job, double unit_seconds)> set_unit;
+  };
+
   /// Sets what follows from who runs where now: speeds of jobs that share, pauses of those that
-  /// started or moved. Called after each plan was committed; `works` has an entry a job.
-  virtual void settle(const policies::ClusterPlan& plan, policies::ClusterState& state,
-                      std::vector<Work>& works) const;
+  /// started or moved. Called after each plan was committed.
+  virtual void settle(const Change& change);
+
+  /// Whether jobs must be advanced at every event, because the result depends on how often.
+  [[nodiscard]] virtual bool counts_events() const { return false; }
 
   /// Charges a job for being stopped.
   virtual void stopped(ClusterJob& job, Work& work) const;

@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
+#include <functional>
+#include <queue>
 #include <stdexcept>
+#include <utility>
 
 namespace commensal::simulator {
 namespace {
@@ -21,14 +23,37 @@ using policies::kNever;
 
 constexpr std::uint64_t kEventsBetweenProgress = 1000;
 
+/// When jobs end; an entry that is older than the job's newest is passed over.
+class Ends {
+ public:
+  void set(JobIndex job, Time end) {
+    if (at_.size() <= job) at_.resize(job + 1, kNever);
+    at_[job] = end;
+    if (end < kNever) queue_.emplace(end, job);
+  }
+  [[nodiscard]] Time of(JobIndex job) const { return at_[job]; }
+
+  /// The earliest; kNever if nobody ends.
+  [[nodiscard]] std::pair<Time, JobIndex> first() {
+    while (!queue_.empty() && at_[queue_.top().second] != queue_.top().first) queue_.pop();
+    return queue_.empty() ? std::pair{kNever, policies::kNoJob} : queue_.top();
+  }
+
+ private:
+  using Entry = std::pair<Time, JobIndex>;
+  std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue_;
+  std::vector<Time> at_;
+};
+
 class Run {
  public:
-  Run(const Trace& trace, const policies::Cluster& cluster, const Semantics& semantics,
+  Run(const Trace& trace, const policies::Cluster& cluster, Semantics& semantics,
       std::string_view policy_name, const policies::ClusterPolicy& policy)
       : trace_(trace),
         semantics_(semantics),
         placer_(semantics.placer(policy_name)),
         policy_(policy),
+        every_event_(policy.reads_progress() || semantics.counts_events()),
         state_(cluster) {
     prepare();
   }
@@ -56,6 +81,9 @@ class Run {
       const TraceJob& recorded = trace_.jobs[row];
       Prepared prepared{.row = row, .job = {}, .work = {}};
       prepared.job.gpus = prepared.job.min_gpus = prepared.job.max_gpus = recorded.gpus;
+      prepared.job.gpu_milli = recorded.gpu_milli;
+      prepared.job.cpu_milli = recorded.cpu_milli;
+      prepared.job.memory_mib = recorded.memory_mib;
       prepared.job.asked = recorded.asked;
       prepared.job.priority = recorded.priority;
       prepared.work.recorded = &recorded;
@@ -78,15 +106,18 @@ class Run {
 
   void step() {
     const Time arrival = arrived_ < jobs_.size() ? jobs_[arrived_].job.submit : kNever;
-    Time finish = kNever;
-    for (const JobIndex job : state_.running()) finish = std::min(finish, ends_[job]);
+    const Time finish = ends_.first().first;
     const Time event = std::min(arrival, finish);
     if (event == kNever && wake_ == kNever) fail_waiting();
     const bool only_wake = wake_ < event;
-    advance_to(only_wake ? wake_ : event);
+    now_ = only_wake ? wake_ : event;
+    if (every_event_) {
+      for (const JobIndex job : state_.running()) advance(job);
+    }
+    now_ended_.clear();
     if (!only_wake) {
-      if (finish <= event || semantics_.together(finish, event)) end_jobs(event);
-      while (arrived_ < jobs_.size() && jobs_[arrived_].job.submit <= event) arrive();
+      end_jobs();
+      while (arrived_ < jobs_.size() && jobs_[arrived_].job.submit <= now_) arrive();
     }
     decide();
   }
@@ -101,15 +132,15 @@ class Run {
     }
     decide();
     if (state_.running().empty() && arrived_ == jobs_.size()) fail_waiting();
-    std::vector<JobIndex> due;
+    now_ended_.clear();
     for (const JobIndex job : state_.running()) {
       const auto last = semantics_.run_round(state_.jobs()[job], work_[job], now_);
       if (!last) continue;
       outcome_.jobs[job].end = *last;
-      due.push_back(job);
+      now_ended_.push_back(job);
     }
-    for (const JobIndex job : due) state_.end(job);
-    ended_ += due.size();
+    for (const JobIndex job : now_ended_) state_.end(job);
+    ended_ += now_ended_.size();
     now_ += length;
   }
 
@@ -118,24 +149,27 @@ class Run {
                                        trace_.source, jobs_.size() - ended_));
   }
 
-  void advance_to(Time time) {
-    const double seconds = time - now_;
-    for (const JobIndex job : state_.running()) {
-      semantics_.advance(state_.jobs()[job], work_[job], seconds);
-    }
-    now_ = time;
+  /// Brings a running job up to now.
+  void advance(JobIndex job) {
+    if (since_[job] == now_) return;
+    semantics_.advance(state_.jobs()[job], work_[job], now_ - since_[job]);
+    since_[job] = now_;
   }
 
-  void end_jobs(Time event) {
-    std::vector<JobIndex> due;
-    for (const JobIndex job : state_.running()) {
-      if (semantics_.together(ends_[job], event)) due.push_back(job);
-    }
-    for (const JobIndex job : due) {
-      state_.end(job);
+  void end_jobs() {
+    for (auto [end, job] = ends_.first(); end < kNever && semantics_.together(end, now_);
+         std::tie(end, job) = ends_.first()) {
+      advance(job);
+      ends_.set(job, kNever);
       outcome_.jobs[job].end = now_;
-      ++ended_;
+      now_ended_.push_back(job);
     }
+    // In the order of their starts, as the policy sees them.
+    std::sort(now_ended_.begin(), now_ended_.end(), [&](JobIndex a, JobIndex b) {
+      return state_.job(a).turn < state_.job(b).turn;
+    });
+    for (const JobIndex job : now_ended_) state_.end(job);
+    ended_ += now_ended_.size();
   }
 
   void arrive() {
@@ -146,31 +180,30 @@ class Run {
                              .end = kNever,
                              .gpus = next.job.gpus});
     waits_since_.push_back(next.job.submit);
+    since_.push_back(now_);
     work_.push_back(next.work);
-    ends_.push_back(kNever);
     state_.arrive(std::move(next.job));
   }
 
   void decide() {
     const ClusterPlan plan = state_.decide(policy_, placer_, semantics_.models(), now_);
+    for (const Decision& decision : plan.decisions) {
+      if (decision.action != Action::kStart && decision.action != Action::kReserve) {
+        advance(decision.job);
+      }
+    }
     state_.commit(plan);
     outcome_.decisions += plan.decisions.size();
     bool stops = false;
-    for (const Decision& decision : plan.decisions) {
-      JobOutcome& job = outcome_.jobs[decision.job];
-      if (decision.action == Action::kStop) {
-        stops = true;
-        ++job.preemptions;
-        waits_since_[decision.job] = now_;
-        semantics_.stopped(state_.jobs()[decision.job], work_[decision.job]);
-      } else if (decision.action == Action::kStart) {
-        if (job.first_start == kNever) job.first_start = now_;
-        job.waited += now_ - waits_since_[decision.job];
+    for (const Decision& decision : plan.decisions) stops = note(decision) || stops;
+    semantics_.settle({now_ended_, plan, state_, work_,
+                       [this](JobIndex job, double unit_seconds) { set_unit(job, unit_seconds); }});
+    if (every_event_) {
+      for (const JobIndex job : state_.running()) set_end(job);
+    } else {
+      for (const Decision& decision : plan.decisions) {
+        if (state_.job(decision.job).phase == JobPhase::kRunning) set_end(decision.job);
       }
-    }
-    semantics_.settle(plan, state_, work_);
-    for (const JobIndex job : state_.running()) {
-      ends_[job] = semantics_.end(state_.jobs()[job], work_[job], now_);
     }
     const Time asked = std::min(plan.wake, semantics_.again(now_, stops));
     // Asked twice at one moment without a change, it would be asked for ever.
@@ -179,16 +212,47 @@ class Run {
     last_decision_ = now_;
   }
 
+  /// Keeps the books of a decision; returns whether it stops a job.
+  bool note(const Decision& decision) {
+    JobOutcome& job = outcome_.jobs[decision.job];
+    if (decision.action == Action::kStart) {
+      if (job.first_start == kNever) job.first_start = now_;
+      job.waited += now_ - waits_since_[decision.job];
+      since_[decision.job] = now_;
+    }
+    if (decision.action != Action::kStop) return false;
+    ++job.preemptions;
+    waits_since_[decision.job] = now_;
+    ends_.set(decision.job, kNever);
+    semantics_.stopped(state_.jobs()[decision.job], work_[decision.job]);
+    return true;
+  }
+
+  void set_unit(JobIndex job, double unit_seconds) {
+    if (work_[job].unit_seconds == unit_seconds) return;
+    advance(job);
+    work_[job].unit_seconds = unit_seconds;
+    state_.jobs()[job].remaining = work_[job].left * unit_seconds;
+    set_end(job);
+  }
+
+  void set_end(JobIndex job) {
+    ends_.set(job, semantics_.end(state_.job(job), work_[job], now_));
+  }
+
   const Trace& trace_;
-  const Semantics& semantics_;
+  Semantics& semantics_;
   const policies::Placer& placer_;
   const policies::ClusterPolicy& policy_;
+  const bool every_event_;
   policies::ClusterState state_;
   std::vector<Prepared> jobs_;  // in the order of arrival
   std::size_t arrived_ = 0;
   std::size_t ended_ = 0;
   std::vector<Work> work_;
-  std::vector<Time> ends_;
+  std::vector<Time> since_;  // up to when a running job's work is counted
+  Ends ends_;
+  std::vector<JobIndex> now_ended_;
   std::vector<Time> waits_since_;
   Time now_ = 0;
   Time wake_ = kNever;
@@ -198,7 +262,7 @@ class Run {
 
 }  // namespace
 
-Outcome simulate(const Trace& trace, const policies::Cluster& cluster, const Semantics& semantics,
+Outcome simulate(const Trace& trace, const policies::Cluster& cluster, Semantics& semantics,
                  std::string_view policy_name, const policies::ClusterPolicy& policy,
                  const Progress& progress) {
   return Run(trace, cluster, semantics, policy_name, policy).run(progress);

@@ -36,7 +36,7 @@ using Progress = std::function<void(std::size_t ended, std::size_t jobs)>;
 /// @throws std::invalid_argument for a job that can never run on the cluster; std::logic_error if
 /// the policy's plan breaks a rule, or leaves jobs waiting for ever.
 [[nodiscard]] Outcome simulate(const Trace& trace, const policies::Cluster& cluster,
-                               const Semantics& semantics, std::string_view policy_name,
+                               Semantics& semantics, std::string_view policy_name,
                                const policies::ClusterPolicy& policy, const Progress& progress);
 
 }  // namespace commensal::simulator

@@ -20,6 +20,11 @@ struct TraceJob {
   std::int32_t gpus = 1;
   policies::AskedClass asked = policies::AskedClass::kGuaranteed;
   std::int32_t priority = 0;
+  std::int32_t gpu_milli = policies::kWholeGpu;
+  std::int64_t cpu_milli = 0;
+  std::int64_t memory_mib = 0;
+  std::vector<std::string> gpu_types;  ///< that will do; empty: any
+  double busy = -1;                    ///< of a GPU's time, alone, 0..1; negative: not recorded
   double iterations = 0;
   double iteration_seconds = 0;
   std::array<double, 3> stage_seconds{};  ///< of an iteration: data, device, network
