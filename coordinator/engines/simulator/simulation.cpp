@@ -28,6 +28,7 @@ class Ends {
  public:
   void set(JobIndex job, Time end) {
     if (at_.size() <= job) at_.resize(job + 1, kNever);
+    if (at_[job] == end) return;
     at_[job] = end;
     if (end < kNever) queue_.emplace(end, job);
   }
