@@ -26,6 +26,15 @@ class Draft {
   Draft(const ClusterView& view, std::int32_t open_below, ClusterPlan& plan)
       : view_(view), open_below_(open_below), plan_(plan) {}
 
+  /// Counts what a job with a reservation waits for.
+  void wait_for(const ClusterJob& job, const Placement& reserved) {
+    if (job.gpus > view_.index->most_on_a_node()) {
+      waited_by_large_ += job.gpus;
+    } else {
+      waited_for_[reserved.front().node] += job.gpus;
+    }
+  }
+
   [[nodiscard]] bool within_quota(const ClusterJob& job) const {
     if (job.tenant >= view_.tenants.size() || !view_.tenants[job.tenant].quota) return true;
     const Tenant& tenant = view_.tenants[job.tenant];
@@ -49,7 +58,10 @@ class Draft {
       return true;
     }
     // An auto job goes beside others rather than wait.
-    if (job.asked == AskedClass::kGuaranteed && parts.size() > job.reserved.size()) {
+    const bool more = parts.size() > job.reserved.size();
+    if (job.asked == AskedClass::kGuaranteed && more &&
+        (!job.reserved.empty() || may_reserve(job, parts))) {
+      if (job.reserved.empty()) wait_for(job, parts);
       close(parts);
       const Reason reason{"first of its tenant: {:.0f} of {:.0f} GPUs are kept for it",
                           {static_cast<double>(parts.size()), static_cast<double>(job.gpus)}};
@@ -106,6 +118,15 @@ class Draft {
     return view_.index->open_on(node) - (taken == taken_on_.end() ? 0 : taken->second);
   }
 
+  /// Whether all that waits with a reservation can be served one after the other: otherwise two
+  /// gangs could keep from each other what they wait for.
+  [[nodiscard]] bool may_reserve(const ClusterJob& job, const Placement& parts) const {
+    if (job.gpus > view_.index->most_on_a_node()) {
+      return waited_by_large_ + job.gpus <= view_.cluster->total_gpus();
+    }
+    return may_wait_on(job, parts.front().node);
+  }
+
   void charge(const ClusterJob& job) {
     charged_[job.tenant] += std::int64_t{job.gpus} * job.gpu_milli;
   }
@@ -151,12 +172,33 @@ class Draft {
         if (takes(job, node) && open_on(node) >= job.gpus) return node;
       }
     }
-    for (std::int32_t open = job.gpus - 1; open > 0; --open) {
+    return most_open(job);
+  }
+
+  /// A node to wait on: it must be able to hold this job beside all that wait there already.
+  [[nodiscard]] bool may_wait_on(const ClusterJob& job, NodeIndex node) const {
+    const auto waiting = waited_for_.find(node);
+    const std::int32_t others = waiting == waited_for_.end() ? 0 : waiting->second;
+    return takes(job, node) && others + job.gpus <= view_.cluster->nodes()[node].gpus;
+  }
+
+  [[nodiscard]] NodeIndex most_open(const ClusterJob& job) const {
+    NodeIndex best = kAnyNode;
+    std::int32_t most = 0;
+    const auto look = [&](NodeIndex node) {
+      const std::int32_t open = open_on(node);
+      if (open < most || open == 0 || !may_wait_on(job, node)) return;
+      if (open > most || node < best) best = node;
+      most = open;
+    };
+    for (const auto& [node, taken] : taken_on_) look(node);
+    for (std::int32_t open = job.gpus - 1; open > most; --open) {
       for (const NodeIndex node : view_.index->nodes_with_open(open)) {
-        if (takes(job, node) && open_on(node) == open) return node;
+        look(node);
+        if (most == open) break;
       }
     }
-    return kAnyNode;
+    return best;
   }
 
   /// Wholly open nodes, those of the rack that has most of them first.
@@ -184,6 +226,8 @@ class Draft {
   std::unordered_set<std::uint32_t> closed_;  // taken or reserved by guaranteed jobs
   std::unordered_set<std::uint32_t> loaded_;  // given to an opportunistic job
   std::unordered_map<NodeIndex, std::int32_t> taken_on_;
+  std::unordered_map<NodeIndex, std::int32_t> waited_for_;  // GPUs that jobs bound to it ask for
+  std::int32_t waited_by_large_ = 0;                        // GPUs that larger gangs ask for
 };
 
 class AntMan final : public ClusterPolicy {
@@ -199,6 +243,11 @@ class AntMan final : public ClusterPolicy {
       return view.jobs[job].phase != JobPhase::kRunning;
     });
     Draft draft(view, open_below_, plan);
+    for (std::size_t list = kFirstTenant; list < notes.lists.size(); ++list) {
+      if (notes.lists[list].empty()) continue;
+      const ClusterJob& head = view.jobs[notes.lists[list].front()];
+      if (!head.reserved.empty()) draft.wait_for(head, head.reserved);
+    }
     std::erase_if(notes.lists[kUpgrade], [&](JobIndex job) { return draft.upgrade(job); });
     for (const std::size_t list : tenants_in_turn(view, notes)) serve(notes, list, draft);
     start_beside(view, notes, draft);
