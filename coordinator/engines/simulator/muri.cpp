@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rivendile/Muri, simulator: work in iterations; at every event a running job loses the seconds that
-// a restart of its model takes, restarted or not, so that results depend on the number of events.
+// Rivendile/Muri, simulator: work in iterations; at every event a running job loses the seconds
+// that a restart of its model takes, restarted or not, so that results depend on the number of
+// events.
 #include "coordinator/engines/simulator/muri.h"
 
 #include <fmt/format.h>
@@ -70,6 +71,7 @@ double iterations_beside(const TraceJob& own, const TraceJob& partner) {
 class Muri final : public Semantics {
  public:
   [[nodiscard]] std::string_view name() const noexcept override { return "muri"; }
+  [[nodiscard]] bool equal_nodes() const noexcept override { return true; }
 
   [[nodiscard]] const policies::Placer& placer(std::string_view policy) const override {
     if (policy == "2d-las") return counted_;
@@ -100,8 +102,8 @@ class Muri final : public Semantics {
   /// have to be fitted between.
   void settle(const policies::ClusterPlan& /*plan*/, policies::ClusterState& state,
               std::vector<Work>& works) const override {
-    std::vector<policies::JobIndex> holder(
-        static_cast<std::size_t>(state.cluster().total_gpus()), policies::kNoJob);
+    std::vector<policies::JobIndex> holder(static_cast<std::size_t>(state.cluster().total_gpus()),
+                                           policies::kNoJob);
     for (const policies::JobIndex index : state.running()) {
       const ClusterJob& job = state.jobs()[index];
       if (job.job_class != JobClass::kGuaranteed) continue;
@@ -117,9 +119,9 @@ class Muri final : public Semantics {
       for (const auto& part : job.placement) {
         const auto partner = holder[state.cluster().index(part.node, part.gpu)];
         if (partner == policies::kNoJob) continue;
-        work.unit_seconds = std::max(
-            work.unit_seconds, iterations_beside(*work.recorded, *works[partner].recorded) *
-                                   works[partner].unit_seconds);
+        work.unit_seconds = std::max(work.unit_seconds,
+                                     iterations_beside(*work.recorded, *works[partner].recorded) *
+                                         works[partner].unit_seconds);
       }
       job.remaining = work.left * work.unit_seconds;
     }

@@ -41,13 +41,14 @@ class Tiresias final : public Semantics {
   policies::CountedPlacer placer_;
 };
 
-/// Helios' artifact: ticks of a second, placement "consolidate", stopping costs by size. Its loop for
-/// policies that stop jobs notices an end one tick late.
+/// Helios' artifact: ticks of a second, placement "consolidate", stopping costs by size. Its loop
+/// for policies that stop jobs notices an end one tick late.
 class Helios final : public Semantics {
  public:
   explicit Helios(std::string_view policy) : lag_(policy == "srtf" ? 1 : 0) {}
 
   [[nodiscard]] std::string_view name() const noexcept override { return "helios"; }
+  [[nodiscard]] bool equal_nodes() const noexcept override { return true; }
   [[nodiscard]] const policies::Placer& placer(std::string_view /*policy*/) const override {
     return placer_;
   }
