@@ -12,6 +12,7 @@
 
 #include "coordinator/engines/simulator/muri.h"
 #include "coordinator/policies/cluster_plan.h"
+#include "coordinator/policies/nearest_name.h"
 
 namespace commensal::simulator {
 namespace {
@@ -126,7 +127,9 @@ std::unique_ptr<Semantics> make_semantics(std::string_view name, std::string_vie
   if (name == "helios") return std::make_unique<Helios>(policy);
   if (name == "muri") return make_muri();
   throw std::invalid_argument(
-      fmt::format("no semantics {}; there are {}", name, fmt::join(all_semantics(), ", ")));
+      fmt::format("no semantics {}; did you mean {}? There are {}", name,
+                  policies::nearest_name(name, {all_semantics().begin(), all_semantics().end()}),
+                  fmt::join(all_semantics(), ", ")));
 }
 
 }  // namespace commensal::simulator

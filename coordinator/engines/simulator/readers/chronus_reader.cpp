@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Traces of Chronus: virtual clusters as tenants, jobs with deadlines are guaranteed and
-// best-effort ones opportunistic. Its unit of time is not stated; it is kept as if it were seconds.
+// best-effort ones opportunistic. Some ask
+// for no GPU. Its unit of time is not stated; it is kept as if it were seconds.
 #include "coordinator/engines/simulator/readers/formats.h"
 #include "coordinator/engines/simulator/readers/read_rows.h"
 
@@ -11,7 +12,7 @@ TraceJob job_of(const Rows<8>& row) {
   TraceJob job;
   job.name = row[0].text();
   job.tenant = row[1].text();
-  job.gpus = row[2].count(1);
+  job.gpus = row[2].count(0);
   job.submit = row[3].positive_or_zero();
   job.iterations = row[4].positive_or_zero();
   job.model = row[5].text();

@@ -81,7 +81,8 @@ class Rows {
 
  private:
   using Reader =
-      io::CSVReader<kColumns, io::trim_chars<' ', '\t'>, io::double_quote_escape<',', '"'>>;
+      io::CSVReader<kColumns, io::trim_chars<' ', '\t'>, io::double_quote_escape<',', '"'>,
+                    io::throw_on_overflow, io::empty_line_comment>;
 
   template <std::size_t... I>
   void read_header(std::index_sequence<I...> /*columns*/) {

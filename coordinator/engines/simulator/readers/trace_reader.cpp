@@ -11,6 +11,7 @@
 
 #include "coordinator/engines/simulator/readers/formats.h"
 #include "coordinator/engines/simulator/readers/read_rows.h"
+#include "coordinator/policies/nearest_name.h"
 
 namespace commensal::simulator {
 namespace {
@@ -145,7 +146,9 @@ Trace read_trace(const std::string& file, std::string_view format, const ReadOpt
                                   [&](const Format& known) { return known.name == format; });
   if (found == formats().end()) {
     throw std::invalid_argument(
-        fmt::format("no trace format {}; there are {}", format, fmt::join(all_formats(), ", ")));
+        fmt::format("no trace format {}; did you mean {}? There are {}", format,
+                    policies::nearest_name(format, {all_formats().begin(), all_formats().end()}),
+                    fmt::join(all_formats(), ", ")));
   }
   Trace trace = found->read(file, options);
   if (trace.jobs.empty()) throw BadTrace(fmt::format("{}: no job in it", file));
