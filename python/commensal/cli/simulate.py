@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["register", "simulate"]
 
 USAGE = 2
+WIDTH = 140  # of a table that goes to a file
 POINTS = 400  # of a curve of the report
 
 
@@ -210,4 +211,7 @@ def _write(answer: dict[str, Any], json_file: Path | None, report: Path | None) 
 
     from commensal.simulation.tables import drawn
 
-    Console(width=None).print(drawn(answer["results"]))
+    console = Console()
+    if not console.is_terminal:
+        console.width = WIDTH
+    console.print(drawn(answer["results"]))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 
 __all__ = ["PALETTE", "draw"]
 
@@ -33,6 +34,7 @@ def draw(path: Path, answer: dict[str, Any]) -> None:
         queue.plot(days, series["waiting"], **style)
         use.plot(days, [100 * busy / gpus for busy in series["busy_gpus"]], **style)
     done.set(xscale="log", xlabel="completion time, s", ylim=(0, 102))
+    done.xaxis.set_minor_formatter(NullFormatter())
     done.set_title("jobs done within a time, %")
     queue.set(xlabel="days", ylim=(0, None))
     queue.set_title("jobs that wait")
