@@ -5,8 +5,7 @@
 
 #include <algorithm>
 #include <ctime>
-#include <iomanip>
-#include <sstream>
+#include <string>
 
 #include "coordinator/engines/simulator/readers/formats.h"
 #include "coordinator/engines/simulator/readers/read_rows.h"
@@ -17,11 +16,9 @@ namespace {
 /// Seconds of a date and time such as 2017-10-09 07:01:55, as if it were in UTC.
 double seconds_of(const Field& field) {
   std::tm time{};
-  std::istringstream in{std::string(field.text())};
-  in >> std::get_time(&time, "%Y-%m-%d %H:%M:%S");
-  if (in.fail() || in.peek() != std::istringstream::traits_type::eof()) {
-    field.fail("no date and time such as 2017-10-09 07:01:55");
-  }
+  const std::string text(field.text());
+  const char* const end = strptime(text.c_str(), "%Y-%m-%d %H:%M:%S", &time);
+  if (end == nullptr || *end != '\0') field.fail("no date and time such as 2017-10-09 07:01:55");
   return static_cast<double>(timegm(&time));
 }
 
