@@ -86,7 +86,8 @@ class Compared:
         if self.ours is None:
             return False
         digits = len(self.theirs.partition(".")[2])
-        return abs(self.ours - float(self.theirs)) <= 0.5 * 10**-digits * (1 + 1e-9)
+        unit: float = 10.0**-digits
+        return abs(self.ours - float(self.theirs)) <= 0.5 * unit * (1 + 1e-9)
 
     def __str__(self) -> str:
         digits = len(self.theirs.partition(".")[2])
