@@ -111,7 +111,10 @@ TEST_F(FilesTest, NamesFileLineColumnAndValueOfABadRow) {
   EXPECT_THAT(refused(heading + "b,5,nan,1\n", "commensal"), HasSubstr("no number: \"nan\""));
   EXPECT_THAT(refused(heading + "b,5,1,0\n", "commensal"), HasSubstr("gpus: less than 1: \"0\""));
   EXPECT_THAT(refused(heading + "b,5,1,1.5\n", "commensal"), HasSubstr("no whole number: \"1.5\""));
-  EXPECT_THAT(refused(heading + "b,5,1\n", "commensal"), HasSubstr("line 3"));
+  EXPECT_THAT(refused(heading + "b,5,1\n", "commensal"),
+              HasSubstr("line 3: fewer values than columns"));
+  EXPECT_THAT(refused(heading + "b,5,1,2,3\n", "commensal"),
+              HasSubstr("line 3: more values than columns"));
   EXPECT_THAT(refused("job,submit,duration,gpus,class\na,0,1,1,best\n", "commensal"),
               HasSubstr("neither guaranteed, opportunistic nor auto: \"best\""));
 }

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import os
@@ -232,11 +233,11 @@ def test_when_it_is_ended_nothing_is_left(tmp_path: Path, signum: signal.Signals
     children: list[psutil.Process] = []
 
     def started() -> bool:
-        children[:] = [
-            child
-            for child in psutil.Process(process.pid).children()
-            if "--policy" in child.cmdline()
-        ]
+        children.clear()
+        for child in psutil.Process(process.pid).children():
+            with contextlib.suppress(psutil.NoSuchProcess):  # it only told what there is
+                if "--policy" in child.cmdline():
+                    children.append(child)
         return bool(children)
 
     wait_until("the policies run", started)

@@ -32,11 +32,11 @@ def register(app: typer.Typer) -> None:
         epilog=manual(
             [
                 (
-                    "commensal simulate --trace t.csv --nodes 16 --gpus-per-node 8 --policy fifo",
+                    "commensal simulate --trace t.csv --cluster c.json --policy fifo",
                     "a table on stdout",
                 ),
                 (
-                    "commensal simulate --trace t.csv --cluster c.json --policy fifo,srtf --json -",
+                    "commensal simulate --trace t.csv --cluster c.json --policy las,srtf --json m.json",
                     "two at a time, for scripts",
                 ),
                 ("commensal simulate --list-policies", "what there is to try"),

@@ -42,6 +42,10 @@ class Field {
   std::string_view text_;
 };
 
+/// Names the row that libfccp could not take apart.
+[[nodiscard]] BadTrace bad_row(std::string_view file, std::uint64_t line,
+                               const io::error::base& error);
+
 /// Reads a file row by row by libfccp. Columns may stand in any order; others are passed over.
 template <unsigned kColumns>
 class Rows {
@@ -65,7 +69,7 @@ class Rows {
     try {
       return read_row(std::make_index_sequence<kColumns>{});
     } catch (const io::error::base& error) {
-      throw BadTrace(error.what());
+      throw bad_row(file_, reader_->get_file_line(), error);
     }
   }
 
