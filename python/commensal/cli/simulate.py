@@ -36,8 +36,8 @@ def register(app: typer.Typer) -> None:
                     "a table on stdout",
                 ),
                 (
-                    "commensal simulate --trace t.csv --cluster c.json --policy las,srtf --json m.json",
-                    "two at a time, for scripts",
+                    "commensal simulate --trace t.csv --cluster c.json --policy las,srtf",
+                    "two at a time, compared",
                 ),
                 ("commensal simulate --list-policies", "what there is to try"),
             ],

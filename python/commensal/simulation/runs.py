@@ -76,9 +76,12 @@ class Runs:
         Raises BadInput or SimulatorFailed for the first that fails, and Interrupted for SIGINT and
         SIGTERM; all processes have ended then, and nothing was written.
         """
-        with tempfile.TemporaryDirectory(prefix="commensal-simulate-") as name, _signals():
+        with (
+            tempfile.TemporaryDirectory(prefix="commensal-simulate-") as name,
+            _signals() as caught,
+        ):
             folder = Path(name)
-            self._run_all(folder, heard)
+            self._run_all(folder, heard, caught)
             answers = [json.loads(self._answer(folder, p).read_bytes()) for p in self.policies]
             together: dict[str, Any] = answers[0]
             together["results"] = [answer["results"][0] for answer in answers]
@@ -87,7 +90,7 @@ class Runs:
                 write_whole(self.jobs_out, _joined(tables))
             return together
 
-    def _run_all(self, folder: Path, heard: Heard) -> None:
+    def _run_all(self, folder: Path, heard: Heard, caught: _Caught) -> None:
         waiting = list(self.policies)
         running: list[_Run] = []
         done: list[_Run] = []
@@ -95,6 +98,7 @@ class Runs:
         with selectors.DefaultSelector() as selector:
             try:
                 while waiting or running:
+                    caught.check()
                     while waiting and len(running) < most:
                         running.append(self._start(waiting.pop(0), folder, selector))
                     for key, _ in selector.select(LOOK_SECONDS):
@@ -179,18 +183,30 @@ def _end(running: Sequence[_Run]) -> None:
         cast("Any", run.process.stderr).close()
 
 
+class _Caught:
+    """Signals that came, looked at where nothing is lost: a process that has just been started is
+    known by then."""
+
+    def __init__(self) -> None:
+        self.signum = 0
+
+    def check(self) -> None:
+        """Raise Interrupted if a signal came."""
+        if self.signum:
+            raise Interrupted(self.signum)
+
+
 @contextmanager
-def _signals() -> Iterator[None]:
-    """Turn SIGINT and SIGTERM into Interrupted, and a second one into nothing."""
+def _signals() -> Iterator[_Caught]:
+    """Catch SIGINT and SIGTERM."""
+    caught = _Caught()
 
-    def raise_once(signum: int, _frame: FrameType | None) -> None:
-        for other in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(other, signal.SIG_IGN)
-        raise Interrupted(signum)
+    def catch(signum: int, _frame: FrameType | None) -> None:
+        caught.signum = signum
 
-    before = {s: signal.signal(s, raise_once) for s in (signal.SIGINT, signal.SIGTERM)}
+    before = {s: signal.signal(s, catch) for s in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield
+        yield caught
     finally:
         for signum, handler in before.items():
             signal.signal(signum, handler)
