@@ -236,7 +236,7 @@ def test_when_it_is_ended_nothing_is_left(tmp_path: Path, signum: signal.Signals
         children.clear()
         for child in psutil.Process(process.pid).children():
             with contextlib.suppress(psutil.NoSuchProcess):  # it only told what there is
-                if "--policy" in child.cmdline():
+                if "--progress" in child.cmdline():
                     children.append(child)
         return bool(children)
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -157,9 +158,10 @@ def _explaining() -> Iterator[None]:
     except SimulatorFailed as error:
         say(str(error))
         raise typer.Exit(USAGE if isinstance(error, BadInput) else BROKEN) from None
-    except Interrupted as error:
-        say(f"ended by {error}; nothing was written")
-        raise typer.Exit(128 + error.signum) from None
+    except (Interrupted, KeyboardInterrupt) as error:  # the latter while nothing runs
+        signum = error.signum if isinstance(error, Interrupted) else signal.SIGINT
+        say(f"ended by {signal.Signals(signum).name}; nothing was written")
+        raise typer.Exit(128 + signum) from None
     except ImportError as error:
         say(f"the report needs a package that is missing: {error} (pip install 'commensal[demo]')")
         raise typer.Exit(BROKEN) from None
