@@ -9,6 +9,7 @@ namespace commensal::policies {
 namespace {
 
 double until_crossing(Crossing crossing, double limit, const ClusterJob& job) {
+  if (job.gpus == 0 && crossing != Crossing::kSeconds) return kNever;  // it attains no service
   switch (crossing) {
     case Crossing::kSeconds: return limit - job.attained;
     case Crossing::kExact: return limit / job.gpus - job.attained;

@@ -10,10 +10,12 @@
 #include <stdexcept>
 
 #include "coordinator/policies/makers.h"
+#include "coordinator/policies/nearest_name.h"
 
 namespace commensal::policies {
 
 double Options::number(const std::string& name, double fallback) {
+  known_.push_back(name);
   const auto found = given_.find(name);
   if (found == given_.end()) return fallback;
   const std::string text = found->second;
@@ -28,6 +30,7 @@ double Options::number(const std::string& name, double fallback) {
 
 std::string Options::choice(const std::string& name, std::string_view fallback,
                             const std::vector<std::string>& choices) {
+  known_.push_back(name);
   const auto found = given_.find(name);
   if (found == given_.end()) return std::string(fallback);
   std::string value = found->second;
@@ -69,15 +72,18 @@ std::unique_ptr<ClusterPolicy> make_policy(std::string_view name,
     Options given(options);
     std::unique_ptr<ClusterPolicy> policy = entry.make(given);
     if (const auto left = given.left(); !left.empty()) {
-      throw std::invalid_argument(
-          fmt::format("policy {} has no option {}", name, fmt::join(left, ", ")));
+      throw std::invalid_argument(fmt::format(
+          "policy {} has no option {}{}", name, left.front(),
+          given.known().empty()
+              ? "; it has none"
+              : fmt::format("; did you mean {}?", nearest_name(left.front(), given.known()))));
     }
     return policy;
   }
-  std::vector<std::string_view> names;
-  for (const PolicyEntry& entry : all_policies()) names.push_back(entry.name);
-  throw std::invalid_argument(
-      fmt::format("no policy {}; there are {}", name, fmt::join(names, ", ")));
+  std::vector<std::string> names;
+  for (const PolicyEntry& entry : all_policies()) names.emplace_back(entry.name);
+  throw std::invalid_argument(fmt::format("no policy {}; did you mean {}? There are {}", name,
+                                          nearest_name(name, names), fmt::join(names, ", ")));
 }
 
 }  // namespace commensal::policies

@@ -27,8 +27,11 @@ class Options {
 
   /// Options that nobody took.
   [[nodiscard]] std::vector<std::string> left() const;
+  /// Options that were asked for, given or not.
+  [[nodiscard]] const std::vector<std::string>& known() const noexcept { return known_; }
 
  private:
+  std::vector<std::string> known_;
   std::map<std::string, std::string> given_;
 };
 

@@ -1,63 +1,49 @@
 // SPDX-License-Identifier: Apache-2.0
-// commensal-simulate: runs one trace through one policy and prints JSON.
-#include <fmt/format.h>
-
+// commensal-simulate: runs one trace through one policy and prints JSON. Exit codes: 0 done, 1 the
+// policy failed or a file could not be written, 2 wrong options, trace or cluster.
 #include <CLI/CLI.hpp>
 #include <iostream>
-#include <nlohmann/json.hpp>
+#include <stdexcept>
 
-#include "coordinator/engines/simulator/metrics.h"
-#include "coordinator/engines/simulator/readers/trace_reader.h"
-#include "coordinator/engines/simulator/semantics.h"
-#include "coordinator/engines/simulator/simulation.h"
-#include "coordinator/policies/registry.h"
+#include "coordinator/engines/simulator/cluster_file.h"
+#include "coordinator/engines/simulator/readers/rows.h"
+#include "coordinator/engines/simulator/results.h"
+#include "coordinator/engines/simulator/run_options.h"
 
 namespace {
 
 using namespace commensal;
 
+constexpr int kFailed = 1;
 constexpr int kBadInput = 2;
 
-int run(const std::string& file, const std::string& format, const std::string& semantics_name,
-        std::int32_t nodes, std::int32_t gpus_per_node, const std::string& policy_name) {
-  const simulator::Trace trace = simulator::read_trace(file, format, {});
-  const auto semantics = simulator::make_semantics(semantics_name, policy_name);
-  const auto policy = policies::make_policy(policy_name, semantics->options(policy_name));
-  const policies::Cluster cluster(policies::equal_nodes(nodes, gpus_per_node));
-  const simulator::Outcome outcome =
-      simulator::simulate(trace, cluster, *semantics, policy_name, *policy, {});
-  nlohmann::json result{{"policy", policy_name},
-                        {"metrics", simulator::metrics_of(outcome)},
-                        {"events", outcome.events},
-                        {"decisions", outcome.decisions}};
-  std::cout << nlohmann::json{{"trace", file}, {"results", {result}}}.dump(2) << "\n";
-  return 0;
+int fail(int code, const std::exception& error) {
+  std::cerr << "commensal-simulate: " << error.what() << "\n";
+  return code;
+}
+
+nlohmann::json answer(const simulator::RunOptions& options) {
+  if (options.list_policies) return simulator::list_policies();
+  if (options.list_formats) return simulator::list_formats();
+  return simulator::run(options, std::cerr);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app{"Runs a trace through a policy"};
-  std::string file;
-  std::string format = "itp";
-  std::string semantics = "tiresias";
-  std::string policy = "fifo";
-  std::int32_t nodes = 1;
-  std::int32_t gpus = 8;
-  app.add_option("--trace", file)->required();
-  app.add_option("--format", format);
-  app.add_option("--semantics", semantics);
-  app.add_option("--policy", policy);
-  app.add_option("--nodes", nodes)->check(CLI::PositiveNumber);
-  app.add_option("--gpus-per-node", gpus)->check(CLI::PositiveNumber);
-  CLI11_PARSE(app, argc, argv);
   try {
-    return run(file, format, semantics, nodes, gpus, policy);
+    const simulator::RunOptions options = simulator::parse_run_options(argc, argv);
+    std::cout << answer(options).dump(2) << std::endl;
+    return std::cout ? 0 : kFailed;
+  } catch (const CLI::Error&) {
+    return simulator::explain_usage();
   } catch (const std::invalid_argument& error) {
-    std::cerr << error.what() << "\n";
-    return kBadInput;
+    return fail(kBadInput, error);
   } catch (const simulator::BadTrace& error) {
-    std::cerr << error.what() << "\n";
-    return kBadInput;
+    return fail(kBadInput, error);
+  } catch (const simulator::BadCluster& error) {
+    return fail(kBadInput, error);
+  } catch (const std::exception& error) {
+    return fail(kFailed, error);
   }
 }

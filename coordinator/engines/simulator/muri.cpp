@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rivendile/Muri, simulator: work in iterations; at every event a running job loses the seconds that
-// a restart of its model takes, restarted or not, so that results depend on the number of events.
+// Rivendile/Muri, simulator: work in iterations; at every event a running job loses the seconds
+// that a restart of its model takes, restarted or not, so that results depend on the number of
+// events.
 #include "coordinator/engines/simulator/muri.h"
 
 #include <fmt/format.h>
@@ -70,6 +71,7 @@ double iterations_beside(const TraceJob& own, const TraceJob& partner) {
 class Muri final : public Semantics {
  public:
   [[nodiscard]] std::string_view name() const noexcept override { return "muri"; }
+  [[nodiscard]] bool equal_nodes() const noexcept override { return true; }
 
   [[nodiscard]] const policies::Placer& placer(std::string_view policy) const override {
     if (policy == "2d-las") return counted_;

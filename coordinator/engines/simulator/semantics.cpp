@@ -13,6 +13,7 @@
 #include "coordinator/engines/simulator/muri.h"
 #include "coordinator/engines/simulator/shared_gpus.h"
 #include "coordinator/policies/cluster_plan.h"
+#include "coordinator/policies/nearest_name.h"
 
 namespace commensal::simulator {
 namespace {
@@ -42,13 +43,14 @@ class Tiresias final : public Semantics {
   policies::CountedPlacer placer_;
 };
 
-/// Helios' artifact: ticks of a second, placement "consolidate", stopping costs by size. Its loop for
-/// policies that stop jobs notices an end one tick late.
+/// Helios' artifact: ticks of a second, placement "consolidate", stopping costs by size. Its loop
+/// for policies that stop jobs notices an end one tick late.
 class Helios final : public Semantics {
  public:
   explicit Helios(std::string_view policy) : lag_(policy == "srtf" ? 1 : 0) {}
 
   [[nodiscard]] std::string_view name() const noexcept override { return "helios"; }
+  [[nodiscard]] bool equal_nodes() const noexcept override { return true; }
   [[nodiscard]] const policies::Placer& placer(std::string_view /*policy*/) const override {
     return placer_;
   }
@@ -126,7 +128,9 @@ std::unique_ptr<Semantics> make_semantics(std::string_view name, std::string_vie
   if (name == "helios") return std::make_unique<Helios>(policy);
   if (name == "muri") return make_muri();
   throw std::invalid_argument(
-      fmt::format("no semantics {}; there are {}", name, fmt::join(all_semantics(), ", ")));
+      fmt::format("no semantics {}; did you mean {}? There are {}", name,
+                  policies::nearest_name(name, {all_semantics().begin(), all_semantics().end()}),
+                  fmt::join(all_semantics(), ", ")));
 }
 
 }  // namespace commensal::simulator

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "coordinator/engines/simulator/trace.h"
-#include "coordinator/policies/cluster_view.h"
 #include "coordinator/policies/cluster_state.h"
+#include "coordinator/policies/cluster_view.h"
 #include "coordinator/policies/placer.h"
 
 namespace commensal::simulator {
@@ -22,9 +22,9 @@ using policies::Time;
 
 /// What a job has left, in its own unit.
 struct Work {
-  double left = 0;          ///< units
-  double unit_seconds = 1;  ///< of a unit, at full speed
-  double overhead = 0;      ///< seconds that a profile takes off, by its own rule
+  double left = 0;                     ///< units
+  double unit_seconds = 1;             ///< of a unit, at full speed
+  double overhead = 0;                 ///< seconds that a profile takes off, by its own rule
   const TraceJob* recorded = nullptr;  ///< never null once it has arrived
 };
 
@@ -36,6 +36,9 @@ class Semantics {
 
   /// Where jobs go under `policy`.
   [[nodiscard]] virtual const policies::Placer& placer(std::string_view policy) const = 0;
+
+  /// Whether its rules are for nodes with equally many GPUs only.
+  [[nodiscard]] virtual bool equal_nodes() const noexcept { return false; }
 
   /// Options that a policy has under this profile unless the user gives others.
   [[nodiscard]] virtual std::map<std::string, std::string> options(std::string_view policy) const;
@@ -58,8 +61,8 @@ class Semantics {
   /// Whether an end is one event with the first.
   [[nodiscard]] virtual bool together(Time end, Time first) const { return end <= first; }
 
-  /// Length of a round in seconds; zero: the policy is asked at each event. In rounds it is asked at
-  /// their begin only, and a job that ends inside of one keeps its GPUs until the next.
+  /// Length of a round in seconds; zero: the policy is asked at each event. In rounds it is asked
+  /// at their begin only, and a job that ends inside of one keeps its GPUs until the next.
   [[nodiscard]] virtual double round() const { return 0; }
 
   /// Runs a job through the round that begins at `now`; returns when it ends, if inside.
@@ -85,7 +88,8 @@ class Semantics {
   /// Charges a job for being stopped.
   virtual void stopped(ClusterJob& job, Work& work) const;
 
-  /// When to ask the policy again after a decision, with or without stops; kNever: at the next event.
+  /// When to ask the policy again after a decision, with or without stops; kNever: at the next
+  /// event.
   [[nodiscard]] virtual Time again(Time now, bool stops) const;
 };
 

@@ -49,12 +49,13 @@ class Ends {
 class Run {
  public:
   Run(const Trace& trace, const policies::Cluster& cluster, Semantics& semantics,
-      std::string_view policy_name, const policies::ClusterPolicy& policy)
+      std::string_view policy_name, const policies::ClusterPolicy& policy, const Observer& observer)
       : trace_(trace),
         semantics_(semantics),
         placer_(semantics.placer(policy_name)),
         policy_(policy),
         every_event_(policy.reads_progress() || semantics.counts_events()),
+        observer_(observer),
         state_(cluster) {
     prepare();
   }
@@ -90,10 +91,9 @@ class Run {
       prepared.work.recorded = &recorded;
       semantics_.prepare(recorded, prepared.job, prepared.work);
       if (recorded.gpus > state_.cluster().total_gpus()) {
-        throw std::invalid_argument(
-            fmt::format("{}: job {} asks for more GPUs than the cluster has: {} > {}",
-                        trace_.source, recorded.name, recorded.gpus,
-                        state_.cluster().total_gpus()));
+        throw std::invalid_argument(fmt::format(
+            "{}: job {} asks for more GPUs than the cluster has: {} > {}", trace_.source,
+            recorded.name, recorded.gpus, state_.cluster().total_gpus()));
       }
       jobs_.push_back(std::move(prepared));
     }
@@ -146,8 +146,8 @@ class Run {
   }
 
   [[noreturn]] void fail_waiting() const {
-    throw std::logic_error(fmt::format("{}: nothing runs and {} jobs wait for ever",
-                                       trace_.source, jobs_.size() - ended_));
+    throw std::logic_error(fmt::format("{}: nothing runs and {} jobs wait for ever", trace_.source,
+                                       jobs_.size() - ended_));
   }
 
   /// Brings a running job up to now.
@@ -211,6 +211,7 @@ class Run {
     const bool idle = asked <= now_ && last_decision_ == now_ && plan.decisions.empty();
     wake_ = idle ? kNever : asked;
     last_decision_ = now_;
+    if (observer_) observer_(state_, now_, arrived_ - ended_ - state_.running().size());
   }
 
   /// Keeps the books of a decision; returns whether it stops a job.
@@ -246,6 +247,7 @@ class Run {
   const policies::Placer& placer_;
   const policies::ClusterPolicy& policy_;
   const bool every_event_;
+  const Observer& observer_;
   policies::ClusterState state_;
   std::vector<Prepared> jobs_;  // in the order of arrival
   std::size_t arrived_ = 0;
@@ -261,12 +263,24 @@ class Run {
   Outcome outcome_;
 };
 
+void check_nodes(const policies::Cluster& cluster, const Semantics& semantics) {
+  if (!semantics.equal_nodes()) return;
+  for (const policies::NodeSpec& node : cluster.nodes()) {
+    const policies::NodeSpec& first = cluster.nodes().front();
+    if (node.gpus == first.gpus) continue;
+    throw std::invalid_argument(
+        fmt::format("semantics {} know equal nodes only: {} has {} GPUs and {} has {}",
+                    semantics.name(), first.name, first.gpus, node.name, node.gpus));
+  }
+}
+
 }  // namespace
 
 Outcome simulate(const Trace& trace, const policies::Cluster& cluster, Semantics& semantics,
                  std::string_view policy_name, const policies::ClusterPolicy& policy,
-                 const Progress& progress) {
-  return Run(trace, cluster, semantics, policy_name, policy).run(progress);
+                 const Progress& progress, const Observer& observer) {
+  check_nodes(cluster, semantics);
+  return Run(trace, cluster, semantics, policy_name, policy, observer).run(progress);
 }
 
 }  // namespace commensal::simulator

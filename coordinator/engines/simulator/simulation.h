@@ -33,10 +33,15 @@ struct Outcome {
 /// Told about progress every thousand events; may throw to end the run.
 using Progress = std::function<void(std::size_t ended, std::size_t jobs)>;
 
-/// @throws std::invalid_argument for a job that can never run on the cluster; std::logic_error if
-/// the policy's plan breaks a rule, or leaves jobs waiting for ever.
+/// Shown the state after every decision, with how many jobs wait; it changes nothing.
+using Observer = std::function<void(policies::ClusterState& state, Time now, std::size_t waiting)>;
+
+/// @throws std::invalid_argument for a job that can never run on the cluster, and for unequal nodes
+/// under a profile that knows equal ones only; std::logic_error if the policy's plan breaks a rule,
+/// or leaves jobs waiting for ever.
 [[nodiscard]] Outcome simulate(const Trace& trace, const policies::Cluster& cluster,
                                Semantics& semantics, std::string_view policy_name,
-                               const policies::ClusterPolicy& policy, const Progress& progress);
+                               const policies::ClusterPolicy& policy, const Progress& progress,
+                               const Observer& observer = {});
 
 }  // namespace commensal::simulator

@@ -37,4 +37,14 @@ void Field::fail(std::string_view what) const {
       fmt::format("{}, line {}, column {}: {}: \"{}\"", file_, line_, column_, what, text_));
 }
 
+BadTrace bad_row(std::string_view file, std::uint64_t line, const io::error::base& error) {
+  if (dynamic_cast<const io::error::too_few_columns*>(&error) != nullptr) {
+    return BadTrace(fmt::format("{}, line {}: fewer values than columns", file, line));
+  }
+  if (dynamic_cast<const io::error::too_many_columns*>(&error) != nullptr) {
+    return BadTrace(fmt::format("{}, line {}: more values than columns", file, line));
+  }
+  return BadTrace(fmt::format("{}, line {}: {}", file, line, error.what()));
+}
+
 }  // namespace commensal::simulator

@@ -6,29 +6,15 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <sstream>
 #include <stdexcept>
-#include <unordered_set>
+
+#include "coordinator/engines/simulator/readers/formats.h"
+#include "coordinator/engines/simulator/readers/read_rows.h"
+#include "coordinator/policies/nearest_name.h"
 
 namespace commensal::simulator {
 namespace {
-
-/// Reads all rows of a file by `make(rows)`, which returns a job.
-template <unsigned kColumns, typename Make>
-Trace read_rows(const std::string& file, const ReadOptions& options,
-                std::array<std::string_view, kColumns> columns, const Make& make) {
-  Trace trace{.source = file, .jobs = {}};
-  Rows<kColumns> rows(file, columns);
-  for (bool more = true; more;) {
-    try {
-      more = rows.next();
-      if (more) trace.jobs.push_back(make(rows));
-    } catch (const BadTrace&) {
-      if (!options.skip_bad_rows) throw;
-      ++trace.skipped_rows;
-    }
-  }
-  return trace;
-}
 
 Trace read_itp(const std::string& file, const ReadOptions& options) {
   return read_rows<4>(file, options, {"job_id", "submission_time", "duration", "num_gpu"},
@@ -43,8 +29,7 @@ Trace read_itp(const std::string& file, const ReadOptions& options) {
 }
 
 Trace read_tiresias(const std::string& file, const ReadOptions& options) {
-  return read_rows<5>(file, options,
-                      {"job_id", "submit_time", "duration", "num_gpu", "model_name"},
+  return read_rows<5>(file, options, {"job_id", "submit_time", "duration", "num_gpu", "model_name"},
                       [](const Rows<5>& row) {
                         TraceJob job;
                         job.name = row[0].text();
@@ -60,8 +45,8 @@ Trace read_tiresias(const std::string& file, const ReadOptions& options) {
 Trace read_muri(const std::string& file, const ReadOptions& options) {
   return read_rows<11>(
       file, options,
-      {"job_id", "num_gpu", "submit_time", "iterations", "model_name", "duration",
-       "iteration_time", "resource_time_0", "resource_time_1", "resource_time_2", "priority"},
+      {"job_id", "num_gpu", "submit_time", "iterations", "model_name", "duration", "iteration_time",
+       "resource_time_0", "resource_time_1", "resource_time_2", "priority"},
       [](const Rows<11>& row) {
         const std::int32_t priority = row[10].count(0);
         if (priority > 1) row[10].fail("neither 0 nor 1");
@@ -86,36 +71,87 @@ Trace read_muri(const std::string& file, const ReadOptions& options) {
 struct Format {
   std::string_view name;
   Trace (*read)(const std::string& file, const ReadOptions& options);
+  std::vector<std::string_view> columns;  ///< by which a file is told to be of this format
 };
-constexpr std::array<Format, 3> kFormats{
-    {{"itp", read_itp}, {"muri", read_muri}, {"tiresias", read_tiresias}}};
+
+const std::vector<Format>& formats() {
+  static const std::vector<Format> all{
+      {"chronus",
+       read_chronus,
+       {"job_id", "user", "num_gpu", "submit_time", "iterations", "model_name", "duration",
+        "best_effort"}},
+      {"commensal", read_own, {"job", "submit", "duration", "gpus"}},
+      {"itp", read_itp, {"job_id", "submission_time", "duration", "num_gpu"}},
+      {"muri",
+       read_muri,
+       {"job_id", "num_gpu", "submit_time", "iterations", "model_name", "duration",
+        "iteration_time", "resource_time_0", "priority"}},
+      {"philly", read_philly, {"timestamp", "duration", "num_gpus", "cluster"}},
+      {"shockwave", read_shockwave, {"job_type", "total_steps", "num_gpu", "extra", "arrival_s"}},
+      {"tiresias", read_tiresias, {"job_id", "submit_time", "duration", "num_gpu", "model_name"}},
+  };
+  return all;
+}
+
+/// Names of the columns in the first line of a file.
+std::vector<std::string> columns_of(const std::string& file) {
+  try {
+    io::LineReader reader(file);
+    const char* const line = reader.next_line();
+    std::vector<std::string> columns;
+    std::istringstream in(line == nullptr ? "" : line);
+    for (std::string column; std::getline(in, column, ',');) columns.push_back(column);
+    return columns;
+  } catch (const io::error::base& error) {
+    throw BadTrace(error.what());
+  }
+}
 
 }  // namespace
 
 const std::vector<std::string_view>& all_formats() {
   static const std::vector<std::string_view> names = [] {
     std::vector<std::string_view> all;
-    for (const Format& format : kFormats) all.push_back(format.name);
+    for (const Format& format : formats()) all.push_back(format.name);
     return all;
   }();
   return names;
 }
 
+std::string guess_format(const std::string& file) {
+  const std::vector<std::string> columns = columns_of(file);
+  const auto named = [&](std::string_view column) {
+    return std::find(columns.begin(), columns.end(), column) != columns.end();
+  };
+  std::size_t most = 0;
+  std::vector<std::string_view> best;
+  for (const Format& format : formats()) {
+    const std::size_t size = format.columns.size();
+    if (size == 0 || size < most) continue;
+    if (!std::all_of(format.columns.begin(), format.columns.end(), named)) continue;
+    if (size > most) best.clear();
+    most = size;
+    best.push_back(format.name);
+  }
+  if (best.size() == 1) return std::string(best.front());
+  throw BadTrace(fmt::format(
+      "{}: its columns ({}) are of {}; name the format, one of {}", file, fmt::join(columns, ", "),
+      best.empty() ? "no format that is known"
+                   : fmt::format("several formats: {}", fmt::join(best, ", ")),
+      fmt::join(all_formats(), ", ")));
+}
+
 Trace read_trace(const std::string& file, std::string_view format, const ReadOptions& options) {
-  const auto* found = std::find_if(kFormats.begin(), kFormats.end(),
-                                   [&](const Format& known) { return known.name == format; });
-  if (found == kFormats.end()) {
+  const auto found = std::find_if(formats().begin(), formats().end(),
+                                  [&](const Format& known) { return known.name == format; });
+  if (found == formats().end()) {
     throw std::invalid_argument(
-        fmt::format("no trace format {}; there are {}", format, fmt::join(all_formats(), ", ")));
+        fmt::format("no trace format {}; did you mean {}? There are {}", format,
+                    policies::nearest_name(format, {all_formats().begin(), all_formats().end()}),
+                    fmt::join(all_formats(), ", ")));
   }
   Trace trace = found->read(file, options);
   if (trace.jobs.empty()) throw BadTrace(fmt::format("{}: no job in it", file));
-  std::unordered_set<std::string_view> names;
-  for (const TraceJob& job : trace.jobs) {
-    if (!names.insert(job.name).second) {
-      throw BadTrace(fmt::format("{}: two jobs with the id {}", file, job.name));
-    }
-  }
   return trace;
 }
 

@@ -18,6 +18,11 @@ struct ReadOptions {
 /// Formats by name.
 [[nodiscard]] const std::vector<std::string_view>& all_formats();
 
+/// Returns the format of a file by the columns that its first line names: of those whose columns
+/// are all there, the one with most.
+/// @throws BadTrace if it is none, or two alike.
+[[nodiscard]] std::string guess_format(const std::string& file);
+
 /// Reads a trace.
 /// @throws BadTrace, naming file, line, column and value; for an empty trace; for two jobs of one
 /// name. std::invalid_argument for an unknown format.
