@@ -19,9 +19,10 @@ using namespace commensal;
 constexpr int kBadInput = 2;
 
 int run(const std::string& file, const std::string& format, const std::string& semantics_name,
-        std::int32_t nodes, std::int32_t gpus_per_node, const std::string& policy_name) {
-  const simulator::Trace trace = simulator::read_trace(file, format, {});
-  const auto semantics = simulator::make_semantics(semantics_name, policy_name);
+        std::int32_t nodes, std::int32_t gpus_per_node, const std::string& policy_name,
+        const simulator::ReadOptions& options) {
+  const simulator::Trace trace = simulator::read_trace(file, format, options);
+  const auto semantics = simulator::make_semantics(semantics_name, policy_name, trace);
   const auto policy = policies::make_policy(policy_name, semantics->options(policy_name));
   const policies::Cluster cluster(policies::equal_nodes(nodes, gpus_per_node));
   const simulator::Outcome outcome =
@@ -44,15 +45,17 @@ int main(int argc, char** argv) {
   std::string policy = "fifo";
   std::int32_t nodes = 1;
   std::int32_t gpus = 8;
+  simulator::ReadOptions options;
   app.add_option("--trace", file)->required();
   app.add_option("--format", format);
   app.add_option("--semantics", semantics);
   app.add_option("--policy", policy);
+  app.add_option("--profiles", options.profiles);
   app.add_option("--nodes", nodes)->check(CLI::PositiveNumber);
   app.add_option("--gpus-per-node", gpus)->check(CLI::PositiveNumber);
   CLI11_PARSE(app, argc, argv);
   try {
-    return run(file, format, semantics, nodes, gpus, policy);
+    return run(file, format, semantics, nodes, gpus, policy, options);
   } catch (const std::invalid_argument& error) {
     std::cerr << error.what() << "\n";
     return kBadInput;

@@ -11,6 +11,7 @@
 #include <tuple>
 
 #include "coordinator/engines/simulator/muri.h"
+#include "coordinator/engines/simulator/pollux.h"
 #include "coordinator/policies/cluster_plan.h"
 
 namespace commensal::simulator {
@@ -116,14 +117,16 @@ void Semantics::stopped(ClusterJob& /*job*/, Work& /*work*/) const {}
 Time Semantics::again(Time /*now*/, bool /*stops*/) const { return kNever; }
 
 const std::vector<std::string_view>& all_semantics() {
-  static const std::vector<std::string_view> names{"helios", "muri", "tiresias"};
+  static const std::vector<std::string_view> names{"helios", "muri", "pollux", "tiresias"};
   return names;
 }
 
-std::unique_ptr<Semantics> make_semantics(std::string_view name, std::string_view policy) {
+std::unique_ptr<Semantics> make_semantics(std::string_view name, std::string_view policy,
+                                          const Trace& trace) {
   if (name == "tiresias") return std::make_unique<Tiresias>();
   if (name == "helios") return std::make_unique<Helios>(policy);
   if (name == "muri") return make_muri();
+  if (name == "pollux") return make_pollux(trace);
   throw std::invalid_argument(
       fmt::format("no semantics {}; there are {}", name, fmt::join(all_semantics(), ", ")));
 }

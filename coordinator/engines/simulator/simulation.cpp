@@ -164,8 +164,14 @@ class Run {
         waits_since_[decision.job] = now_;
         semantics_.stopped(state_.jobs()[decision.job], work_[decision.job]);
       } else if (decision.action == Action::kStart) {
-        if (job.first_start == kNever) job.first_start = now_;
+        if (job.first_start == kNever) {
+          job.first_start = now_;
+        } else {
+          ++job.restarts;
+        }
         job.waited += now_ - waits_since_[decision.job];
+      } else if (decision.action == Action::kMove) {
+        ++job.restarts;
       }
     }
     semantics_.settle(plan, state_, work_);
