@@ -2,8 +2,8 @@
 // optimus+oracle: one GPU a job in the order of arrival; then one more, again and again, to the job
 // whose remaining time it cuts most, while it cuts any. Who has as many GPUs as before stays; the
 // others are placed anew, smallest first, from the freest node. Source: Optimus (EuroSys '18) as
-// petuum/adaptdl, branch osdi21-artifact, simulates it for Pollux (simulator/optimus.py): step times
-// and remaining steps are the true ones, and a job has no parameter servers.
+// petuum/adaptdl, branch osdi21-artifact, simulates it for Pollux (simulator/optimus.py): step
+// times and remaining steps are the true ones, and a job has no parameter servers.
 #include <algorithm>
 #include <queue>
 #include <stdexcept>
@@ -73,9 +73,8 @@ class Optimus final : public ClusterPolicy {
     std::erase_if(jobs, [&](JobIndex job) { return view.jobs[job].phase == JobPhase::kEnded; });
     jobs.insert(jobs.end(), view.arrived.begin(), view.arrived.end());
     std::vector<Share> shares = divide(view, jobs);
-    std::erase_if(shares, [&](const Share& share) {
-      return view.jobs[share.job].held() == share.gpus;
-    });
+    std::erase_if(shares,
+                  [&](const Share& share) { return view.jobs[share.job].held() == share.gpus; });
     place(view, std::move(shares), plan);
   }
 
@@ -94,7 +93,9 @@ class Optimus final : public ClusterPolicy {
       const auto placement = share.gpus > 0 ? placer_.place(free, sized) : std::nullopt;
       if (placement) {
         for (const GpuPart& part : *placement) free.take(part);
-        plan.decisions.push_back({share.job, runs ? Action::kMove : Action::kStart, *placement,
+        plan.decisions.push_back({share.job,
+                                  runs ? Action::kMove : Action::kStart,
+                                  *placement,
                                   {"{:.0f} GPUs; one more would cut {:.0f} s",
                                    {static_cast<double>(share.gpus), share.gain}}});
       } else if (runs) {

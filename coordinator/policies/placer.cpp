@@ -97,7 +97,8 @@ std::optional<Placement> MostFreePlacer::place(const Cluster& cluster,
                                                const ClusterJob& job) const {
   std::vector<NodeIndex> nodes;
   for (NodeIndex node = 0; node < cluster.nodes().size(); ++node) {
-    const bool takes = job.gpu_types == 0 || (job.gpu_types >> cluster.nodes()[node].type & 1U) != 0;
+    const bool takes =
+        job.gpu_types == 0 || (job.gpu_types >> cluster.nodes()[node].type & 1U) != 0;
     if (takes && cluster.free_gpus(node) > 0) nodes.push_back(node);
   }
   std::stable_sort(nodes.begin(), nodes.end(), [&](NodeIndex a, NodeIndex b) {

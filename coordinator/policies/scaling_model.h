@@ -9,14 +9,14 @@ namespace commensal::policies {
 
 struct ClusterJob;
 
-/// Measured or predicted; a job is known by its `profile` and `epoch`. Pure. Thread safety: does not
-/// change.
+/// Measured or predicted; a job is known by its `profile` and `epoch`. Pure. Thread safety: does
+/// not change.
 class ScalingModel {
  public:
   virtual ~ScalingModel() = default;
 
-  /// Seconds of one step of `job` on so many GPUs, packed on as few nodes as can be; nothing if that
-  /// is not known.
+  /// Seconds of one step of `job` on so many GPUs, packed on as few nodes as can be; nothing if
+  /// that is not known.
   [[nodiscard]] virtual std::optional<double> step_seconds(const ClusterJob& job,
                                                            std::int32_t gpus) const = 0;
 

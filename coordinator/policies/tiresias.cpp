@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// tiresias: two queues by GPU-time so far, first come first served inside; a job falls to the second
-// for good when it has had 57,600 GPU-seconds. All GPUs are handed out anew, queue by queue, by count;
-// who does not fit is passed, who gets none is stopped, who is kept stays where it is. Source: Tiresias
-// (NSDI '19) as petuum/adaptdl, branch osdi21-artifact, simulates it for Pollux (simulator/tiresias.py;
-// starvation is not solved there, so nobody is promoted).
+// tiresias: two queues by GPU-time so far, first come first served inside; a job falls to the
+// second for good when it has had 57,600 GPU-seconds. All GPUs are handed out anew, queue by queue,
+// by count; who does not fit is passed, who gets none is stopped, who is kept stays where it is.
+// Source: Tiresias (NSDI '19) as petuum/adaptdl, branch osdi21-artifact, simulates it for Pollux
+// (simulator/tiresias.py; starvation is not solved there, so nobody is promoted).
 #include <algorithm>
 
 #include "coordinator/policies/hand_out.h"

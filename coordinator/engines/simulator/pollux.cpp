@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// petuum/adaptdl, branch osdi21-artifact, simulator: rounds of a minute; work in steps of the smallest
-// batch, by goodput; a job that starts or moves pauses for half a minute.
+// petuum/adaptdl, branch osdi21-artifact, simulator: rounds of a minute; work in steps of the
+// smallest batch, by goodput; a job that starts or moves pauses for half a minute.
 #include "coordinator/engines/simulator/pollux.h"
 
 #include <fmt/format.h>
@@ -77,11 +77,11 @@ class Kinds final : public policies::ScalingModel {
     if (!kind.profile->covers(kind.batch)) {
       throw std::invalid_argument(
           fmt::format("{}: job {}: batch {} of {} is outside of what was measured: {} to {}",
-                      trace.source, job.name, kind.batch, job.model,
-                      kind.profile->smallest_batch(), kind.profile->largest_batch()));
+                      trace.source, job.name, kind.batch, job.model, kind.profile->smallest_batch(),
+                      kind.profile->largest_batch()));
     }
-    for (std::int32_t gpus = 1; gpus <= std::min(kind.profile->most_gpus(kind.batch), kMostMeasured);
-         ++gpus) {
+    for (std::int32_t gpus = 1;
+         gpus <= std::min(kind.profile->most_gpus(kind.batch), kMostMeasured); ++gpus) {
       kind.step_seconds.push_back(
           kind.profile->step_seconds(packed(gpus), kind.profile->split(kind.batch, gpus, true)));
     }

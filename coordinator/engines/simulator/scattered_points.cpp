@@ -48,7 +48,8 @@ bool is_flat(const Tetrahedron& tetrahedron) { return std::isnan(tetrahedron.to_
 /// The inverse of the matrix whose columns are the edges from the last corner.
 std::array<Point3, 3> inverse(const std::array<Point3, 3>& edges) {
   constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-  constexpr std::array<Point3, 3> kNone{{{kNan, kNan, kNan}, {kNan, kNan, kNan}, {kNan, kNan, kNan}}};
+  constexpr std::array<Point3, 3> kNone{
+      {{kNan, kNan, kNan}, {kNan, kNan, kNan}, {kNan, kNan, kNan}}};
   const double volume = dot(edges[0], cross(edges[1], edges[2]));
   if (volume == 0) return kNone;
   std::array<Point3, 3> rows{};
@@ -133,23 +134,23 @@ class Hull {
 ScatteredPoints::ScatteredPoints(std::string_view what, std::vector<Point3> points,
                                  std::vector<Value2> values)
     : points_(std::move(points)), values_(std::move(values)) {
+  constexpr std::size_t kLeast = 4;
   std::vector<double> flat;
   for (const Point3& point : points_) flat.insert(flat.end(), point.begin(), point.end());
   Hull hull;
-  if (const int status = hull.run(flat); status != 0) {
+  if (points_.size() < kLeast || hull.run(flat) != 0) {
     throw std::invalid_argument(
-        fmt::format("{}: {} points cannot be triangulated: they are too few, or in one plane "
-                    "(qhull's status {})",
-                    what, points_.size(), status));
+        fmt::format("{}: {} points cannot be triangulated: they are too few, or in one plane", what,
+                    points_.size()));
   }
   tetrahedra_ = hull.tetrahedra();
   lift_scale_ = hull.lift_scale();
   lift_shift_ = hull.lift_shift();
   for (Tetrahedron& made : tetrahedra_) {
     const Point3& last = points_[made.corners[3]];
-    made.to_weights = inverse({minus(points_[made.corners[0]], last),
-                               minus(points_[made.corners[1]], last),
-                               minus(points_[made.corners[2]], last)});
+    made.to_weights =
+        inverse({minus(points_[made.corners[0]], last), minus(points_[made.corners[1]], last),
+                 minus(points_[made.corners[2]], last)});
   }
   low_ = high_ = points_.front();
   for (const Point3& point : points_) {
@@ -205,7 +206,8 @@ std::optional<std::size_t> ScatteredPoints::walk(std::size_t from, const Point3&
     const auto* behind = std::find_if(found.begin(), found.end(),
                                       [](double weight) { return weight < -kTolerance; });
     if (behind == found.end()) {
-      const bool holds = std::all_of(found.begin(), found.end(), [](double w) { return inside(w); });
+      const bool holds =
+          std::all_of(found.begin(), found.end(), [](double w) { return inside(w); });
       if (holds) return at;
       break;  // it is flat
     }

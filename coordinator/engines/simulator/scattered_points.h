@@ -19,20 +19,21 @@ struct Tetrahedron {
 
   std::array<std::size_t, 4> corners{};
   std::array<std::int32_t, 4> neighbours{};  ///< opposite of each corner; kNone at the hull
-  std::array<double, 5> plane{};  ///< of its corners on the paraboloid: normal and offset
-  std::array<Point3, 3> to_weights{};  ///< rows: (point - last corner) to the weights of the others;
-                                       ///< not numbers if it is flat
+  std::array<double, 5> plane{};       ///< of its corners on the paraboloid: normal and offset
+  std::array<Point3, 3> to_weights{};  ///< rows: (point - last corner) to the weights of the
+                                       ///< others; not numbers if it is flat
 };
 
-/// Interpolates linearly inside of the tetrahedra of Delaunay's triangulation. That of a grid is not
-/// unique, and the faces of neighbours need not fit together. So it is made by libqhull with the
-/// options of SciPy's LinearNDInterpolator ("Qbb Qc Qz Q12 Qt"), on the points in their order, and a
-/// point is looked up on SciPy's way: which of several tetrahedra holds it depends on that. Thread
-/// safety: does not change.
+/// Interpolates linearly inside of the tetrahedra of Delaunay's triangulation. That of a grid is
+/// not unique, and the faces of neighbours need not fit together. So it is made by libqhull with
+/// the options of SciPy's LinearNDInterpolator ("Qbb Qc Qz Q12 Qt"), on the points in their order,
+/// and a point is looked up on SciPy's way: which of several tetrahedra holds it depends on that.
+/// Thread safety: does not change.
 class ScatteredPoints {
  public:
   /// @param what  of what they are, for messages.
-  /// @throws std::invalid_argument if they cannot be triangulated: fewer than five, or in one plane.
+  /// @throws std::invalid_argument if they cannot be triangulated: fewer than four, or in one
+  /// plane.
   ScatteredPoints(std::string_view what, std::vector<Point3> points, std::vector<Value2> values);
 
   /// Returns the values at a point; nothing outside of the hull.

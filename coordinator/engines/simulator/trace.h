@@ -24,7 +24,7 @@ struct TraceJob {
   std::int32_t priority = 0;
   double iterations = 0;
   double iteration_seconds = 0;
-  std::int32_t batch_size = 0;  ///< samples of a step, over all GPUs
+  std::int32_t batch_size = 0;            ///< samples of a step, over all GPUs
   std::array<double, 3> stage_seconds{};  ///< of an iteration: data, device, network
 };
 

@@ -104,9 +104,8 @@ TrainingProfile::TrainingProfile(std::string name, MeasuredSteps steps, Measured
   double smallest = std::numeric_limits<double>::max();
   double largest = 0;
   for (auto& [digits, rows] : placements_) {
-    std::stable_sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) {
-      return a.local_batch < b.local_batch;
-    });
+    std::stable_sort(rows.begin(), rows.end(),
+                     [](const auto& a, const auto& b) { return a.local_batch < b.local_batch; });
     smallest = std::min(smallest, rows.front().local_batch);
     largest = std::max(largest, rows.back().local_batch);
   }
@@ -137,8 +136,8 @@ BatchSplit TrainingProfile::split(std::int32_t batch, std::int32_t gpus,
     split.accumulations = std::max(1, split.accumulations);
   }
   const std::int32_t turns = split.accumulations + 1;
-  split.atomic = std::min(ceiling(static_cast<double>(local) / turns),
-                          largest_batch() / (gpus * turns));
+  split.atomic =
+      std::min(ceiling(static_cast<double>(local) / turns), largest_batch() / (gpus * turns));
   return split;
 }
 
@@ -160,12 +159,12 @@ std::optional<double> TrainingProfile::step_seconds(const NodeCounts& placement,
 }
 
 double TrainingProfile::between(std::int32_t batch, std::int32_t epoch,
-                                double MeasuredEpoch::* column) const {
+                                double MeasuredEpoch::*column) const {
   const auto upper = measured_.lower_bound(batch);
   if (!covers(batch) || epoch < 0 || epoch >= epochs_) {
-    throw std::invalid_argument(
-        fmt::format("profile of {}: batch {} in epoch {} was not measured, only {} to {} in {} epochs",
-                    name_, batch, epoch, smallest_batch(), largest_batch(), epochs_));
+    throw std::invalid_argument(fmt::format(
+        "profile of {}: batch {} in epoch {} was not measured, only {} to {} in {} epochs", name_,
+        batch, epoch, smallest_batch(), largest_batch(), epochs_));
   }
   const auto row = static_cast<std::size_t>(epoch);
   if (upper->first == batch) return upper->second[row].*column;

@@ -41,8 +41,8 @@ using MeasuredEpochs = std::map<std::int32_t, std::vector<MeasuredEpoch>>;  ///<
 /// How a batch is divided among GPUs.
 struct BatchSplit {
   std::int32_t gpus = 1;
-  std::int32_t atomic = 0;        ///< samples that a GPU takes at a time
-  std::int32_t accumulations = 0; ///< times it does so before the last one, which synchronises
+  std::int32_t atomic = 0;         ///< samples that a GPU takes at a time
+  std::int32_t accumulations = 0;  ///< times it does so before the last one, which synchronises
   [[nodiscard]] std::int32_t batch() const noexcept { return gpus * atomic * (accumulations + 1); }
   bool operator==(const BatchSplit&) const = default;
 };
@@ -63,8 +63,8 @@ class TrainingProfile {
   /// Whether epochs were measured at this batch size or around it.
   [[nodiscard]] bool covers(std::int32_t batch) const;
 
-  /// Divides a batch. One GPU accumulates at least once if the batch is larger than the smallest, or
-  /// whenever `always_accumulates`.
+  /// Divides a batch. One GPU accumulates at least once if the batch is larger than the smallest,
+  /// or whenever `always_accumulates`.
   [[nodiscard]] BatchSplit split(std::int32_t batch, std::int32_t gpus,
                                  bool always_accumulates = false) const;
 
@@ -86,7 +86,7 @@ class TrainingProfile {
 
  private:
   [[nodiscard]] double between(std::int32_t batch, std::int32_t epoch,
-                               double MeasuredEpoch::* column) const;
+                               double MeasuredEpoch::*column) const;
   [[nodiscard]] std::optional<Value2> times(const NodeCounts& placement, double local_batch) const;
 
   std::string name_;

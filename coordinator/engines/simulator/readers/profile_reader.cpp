@@ -21,7 +21,8 @@ constexpr std::string_view kValidation = "validation-";
 /// A placement is a digit a node, none of them zero.
 std::string placement_of(const Field& field) {
   const std::string_view text = field.text();
-  const bool digits = std::all_of(text.begin(), text.end(), [](char c) { return c > '0' && c <= '9'; });
+  const bool digits =
+      std::all_of(text.begin(), text.end(), [](char c) { return c > '0' && c <= '9'; });
   if (text.empty() || !digits) field.fail("not a digit from 1 to 9 for each node");
   return std::string(text);
 }
@@ -56,7 +57,8 @@ std::vector<MeasuredEpoch> read_epochs(const std::string& file) {
                       .iterations = row[1].positive_or_zero(),
                       .grad_sqr = row[2].positive_or_zero(),
                       .grad_var = row[3].positive_or_zero()});
-    const bool falls = epochs.size() > 1 && epochs.back().progress < epochs[epochs.size() - 2].progress;
+    const bool falls =
+        epochs.size() > 1 && epochs.back().progress < epochs[epochs.size() - 2].progress;
     if (falls) row[0].fail("less than in the epoch before");
   }
   return epochs;
@@ -103,8 +105,8 @@ std::string find_profiles(const std::string& trace, const std::string& given) {
   for (const fs::path& at : {folder / "profiles", folder.parent_path() / "profiles"}) {
     if (fs::is_directory(at)) return at.string();
   }
-  throw BadTrace(fmt::format("{}: no folder profiles beside it or beside its folder, and none is named",
-                             trace));
+  throw BadTrace(fmt::format(
+      "{}: no folder profiles beside it or beside its folder, and none is named", trace));
 }
 
 TrainingProfiles read_profiles(const std::string& folder) {

@@ -86,27 +86,29 @@ Trace read_muri(const std::string& file, const ReadOptions& options) {
       });
 }
 
-/// Jobs by application and batch size; how long they take follows from the profiles.
+/// How long a job takes alone follows from the profile of its application.
+TraceJob pollux_job(const Rows<5>& row, const TrainingProfiles& profiles) {
+  const auto profile = profiles.find(row[2].text());
+  if (profile == profiles.end()) row[2].fail("no profile of this application");
+  TraceJob job;
+  job.name = row[0].text();
+  job.submit = row[1].positive_or_zero();
+  job.model = row[2].text();
+  job.gpus = row[3].count(1);
+  job.batch_size = row[4].count(1);
+  if (!profile->second.covers(job.batch_size)) row[4].fail("outside of the profile");
+  const auto seconds = profile->second.seconds_alone(job.batch_size, job.gpus);
+  if (!seconds) row[3].fail("no step time for so many GPUs and this batch in the profile");
+  job.duration = *seconds;
+  return job;
+}
+
 Trace read_pollux(const std::string& file, const ReadOptions& options) {
   const auto profiles = std::make_shared<const TrainingProfiles>(
       read_profiles(find_profiles(file, options.profiles)));
-  Trace trace = read_rows<5>(
-      file, options, {"name", "time", "application", "num_replicas", "batch_size"},
-      [&](const Rows<5>& row) {
-        const auto profile = profiles->find(row[2].text());
-        if (profile == profiles->end()) row[2].fail("no profile of this application");
-        TraceJob job;
-        job.name = row[0].text();
-        job.submit = row[1].positive_or_zero();
-        job.model = row[2].text();
-        job.gpus = row[3].count(1);
-        job.batch_size = row[4].count(1);
-        if (!profile->second.covers(job.batch_size)) row[4].fail("outside of the profile");
-        const auto seconds = profile->second.seconds_alone(job.batch_size, job.gpus);
-        if (!seconds) row[3].fail("no step time for so many GPUs and this batch in the profile");
-        job.duration = *seconds;
-        return job;
-      });
+  Trace trace =
+      read_rows<5>(file, options, {"name", "time", "application", "num_replicas", "batch_size"},
+                   [&](const Rows<5>& row) { return pollux_job(row, *profiles); });
   trace.profiles = profiles;
   return trace;
 }
@@ -115,10 +117,8 @@ struct Format {
   std::string_view name;
   Trace (*read)(const std::string& file, const ReadOptions& options);
 };
-constexpr std::array<Format, 4> kFormats{{{"itp", read_itp},
-                                          {"muri", read_muri},
-                                          {"pollux", read_pollux},
-                                          {"tiresias", read_tiresias}}};
+constexpr std::array<Format, 4> kFormats{
+    {{"itp", read_itp}, {"muri", read_muri}, {"pollux", read_pollux}, {"tiresias", read_tiresias}}};
 
 }  // namespace
 
