@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// optimus+oracle: one GPU a job in the order of arrival; then one more, again and again, to the job
-// whose remaining time it cuts most, while it cuts any. Who has as many GPUs as before stays; the
-// others are placed anew, smallest first, from the freest node. Source: Optimus (EuroSys '18) as
-// petuum/adaptdl, branch osdi21-artifact, simulates it for Pollux (simulator/optimus.py): step
-// times and remaining steps are the true ones, and a job has no parameter servers.
+// optimus, optimus+oracle: one GPU a job in the order of arrival; then one more, again and again,
+// to the job whose remaining time it cuts most, while it cuts any. Who has as many GPUs as before
+// stays; the others are placed anew, smallest first, from the freest node. With the oracle, step
+// times and remaining steps are the true ones and all is divided at each decision: as
+// petuum/adaptdl, branch osdi21-artifact, simulates it for Pollux (simulator/optimus.py). Without,
+// every ten minutes (but at once if nobody runs), by Optimus' own fits. Source: Optimus (EuroSys
+// '18); a server stands beside each worker, so that all tasks to be added are alike and none takes
+// more of the cluster than others.
 #include <algorithm>
 #include <queue>
 #include <stdexcept>
 
 #include "coordinator/policies/makers.h"
-#include "coordinator/policies/scaling_model.h"
+#include "coordinator/policies/optimus_estimates.h"
 
 namespace commensal::policies {
 namespace {
@@ -28,23 +31,23 @@ struct LessUrgent {
   }
 };
 
-double gain_of_one_more(const ClusterView& view, JobIndex index, std::int32_t gpus) {
-  const ClusterJob& job = view.jobs[index];
-  if (gpus >= job.max_gpus) return 0;
-  const ScalingModel& scaling = *view.models.scaling;
-  const auto now = scaling.step_seconds(job, gpus);
-  const auto then = scaling.step_seconds(job, gpus + 1);
+double gain_of_one_more(const ClusterView& view, const OptimusEstimates& estimates, JobIndex job,
+                        std::int32_t gpus) {
+  if (gpus >= view.jobs[job].max_gpus) return 0;
+  const auto now = estimates.step_seconds(job, gpus);
+  const auto then = estimates.step_seconds(job, gpus + 1);
   if (!now || !then) return 0;
-  return (*now - *then) * scaling.remaining_steps(job);
+  return (*now - *then) * estimates.remaining_steps(job) * estimates.trust(job);
 }
 
-std::vector<Share> divide(const ClusterView& view, const std::vector<JobIndex>& jobs) {
+std::vector<Share> divide(const ClusterView& view, const OptimusEstimates& estimates,
+                          const std::vector<JobIndex>& jobs) {
   std::vector<Share> shares;
   std::int32_t left = view.cluster->total_gpus();
   for (const JobIndex job : jobs) {
     const std::int32_t first = std::min(left, 1);
     left -= first;
-    shares.push_back({job, first, left > 0 ? gain_of_one_more(view, job, first) : 0});
+    shares.push_back({job, first, left > 0 ? gain_of_one_more(view, estimates, job, first) : 0});
   }
   std::priority_queue<std::size_t, std::vector<std::size_t>, LessUrgent> urgent(LessUrgent{shares});
   for (std::size_t i = 0; i < shares.size(); ++i) {
@@ -55,7 +58,7 @@ std::vector<Share> divide(const ClusterView& view, const std::vector<JobIndex>& 
     urgent.pop();
     Share& share = shares[next];
     ++share.gpus;
-    share.gain = gain_of_one_more(view, share.job, share.gpus);
+    share.gain = gain_of_one_more(view, estimates, share.job, share.gpus);
     if (share.gain > 0) urgent.push(next);
   }
   return shares;
@@ -63,22 +66,43 @@ std::vector<Share> divide(const ClusterView& view, const std::vector<JobIndex>& 
 
 class Optimus final : public ClusterPolicy {
  public:
+  struct Rule {
+    bool oracle;
+    double interval;   ///< seconds between two divisions; zero: at each decision
+    double threshold;  ///< share of the largest loss; a job that gains less in an epoch is done
+  };
+  explicit Optimus(Rule rule) : rule_(rule) {}
+
   void decide(const ClusterView& view, Notes& notes, ClusterPlan& plan) const override {
     if (view.models.scaling == nullptr) {
       throw std::invalid_argument(
-          "policy optimus+oracle needs step times by GPUs, which these jobs do not have");
+          "policy optimus needs step times by GPUs, which these jobs do not have");
     }
     notes.lists.resize(1);
     std::vector<JobIndex>& jobs = notes.lists[0];
     std::erase_if(jobs, [&](JobIndex job) { return view.jobs[job].phase == JobPhase::kEnded; });
     jobs.insert(jobs.end(), view.arrived.begin(), view.arrived.end());
-    std::vector<Share> shares = divide(view, jobs);
+    if (waits(view, notes, plan)) return;
+    const auto estimates =
+        rule_.oracle ? true_estimates(view) : predicted_estimates(view, jobs, rule_.threshold);
+    std::vector<Share> shares = divide(view, *estimates, jobs);
     std::erase_if(shares,
                   [&](const Share& share) { return view.jobs[share.job].held() == share.gpus; });
     place(view, std::move(shares), plan);
   }
 
  private:
+  /// Whether it is not yet time to divide again; else notes down that it is.
+  bool waits(const ClusterView& view, Notes& notes, ClusterPlan& plan) const {
+    if (rule_.interval <= 0) return false;
+    const bool first = notes.numbers.empty();
+    notes.numbers.resize(1);
+    const bool early = !first && view.now < notes.numbers[0] + rule_.interval;
+    if (!early || view.running.empty()) notes.numbers[0] = view.now;
+    plan.wake = notes.numbers[0] + rule_.interval;
+    return early && !view.running.empty();
+  }
+
   void place(const ClusterView& view, std::vector<Share> shares, ClusterPlan& plan) const {
     Cluster free = *view.cluster;
     for (const Share& share : shares) {
@@ -109,13 +133,23 @@ class Optimus final : public ClusterPolicy {
     return job.phase == JobPhase::kRunning ? job.placement : Placement{};
   }
 
+  Rule rule_;
   MostFreePlacer placer_;
 };
 
 }  // namespace
 
+std::unique_ptr<ClusterPolicy> make_optimus(Options& options) {
+  const double interval = options.number("interval", 600);
+  const double threshold = options.number("threshold", 0.01);
+  if (!(interval >= 0)) throw std::invalid_argument("option interval is negative");
+  if (!(threshold > 0)) throw std::invalid_argument("option threshold is not above zero");
+  return std::make_unique<Optimus>(
+      Optimus::Rule{.oracle = false, .interval = interval, .threshold = threshold});
+}
+
 std::unique_ptr<ClusterPolicy> make_optimus_oracle(Options& /*options*/) {
-  return std::make_unique<Optimus>();
+  return std::make_unique<Optimus>(Optimus::Rule{.oracle = true, .interval = 0, .threshold = 0});
 }
 
 }  // namespace commensal::policies

@@ -4,13 +4,16 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
+
+#include "coordinator/prediction/optimus_fits.h"
 
 namespace commensal::policies {
 
 struct ClusterJob;
 
-/// Measured or predicted; a job is known by its `profile` and `epoch`. Pure. Thread safety: does
-/// not change.
+/// Measured, of jobs that are known by their `profile` and `epoch`. Pure. Thread safety: does not
+/// change.
 class ScalingModel {
  public:
   virtual ~ScalingModel() = default;
@@ -22,6 +25,15 @@ class ScalingModel {
 
   /// Steps that `job` has left at its batch size, at least one.
   [[nodiscard]] virtual double remaining_steps(const ClusterJob& job) const = 0;
+
+  /// Steps of an epoch of `job`.
+  [[nodiscard]] virtual double epoch_steps(const ClusterJob& job) const = 0;
+
+  /// Samples of a step of `job`.
+  [[nodiscard]] virtual double batch(const ClusterJob& job) const = 0;
+
+  /// The loss of `job` at the end of each epoch so far.
+  [[nodiscard]] virtual std::vector<prediction::LossPoint> losses(const ClusterJob& job) const = 0;
 };
 
 }  // namespace commensal::policies

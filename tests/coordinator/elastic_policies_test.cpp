@@ -35,14 +35,21 @@ class TableModel final : public ScalingModel {
   [[nodiscard]] double remaining_steps(const ClusterJob& job) const override {
     return steps.at(job.profile);
   }
+  [[nodiscard]] double epoch_steps(const ClusterJob& /*job*/) const override { return 10; }
+  [[nodiscard]] double batch(const ClusterJob& /*job*/) const override { return 64; }
+  [[nodiscard]] std::vector<prediction::LossPoint> losses(const ClusterJob& job) const override {
+    const auto found = loss_after.find(job.profile);
+    return found == loss_after.end() ? std::vector<prediction::LossPoint>{} : found->second;
+  }
+  std::map<std::uint32_t, std::vector<prediction::LossPoint>> loss_after;
   std::map<std::uint32_t, std::vector<double>> seconds;
   std::map<std::uint32_t, double> steps;
 };
 
 class ElasticPoliciesTest : public ::testing::Test {
  protected:
-  ClusterPlan decide(const ClusterPolicy& policy) {
-    ClusterPlan plan = state_.decide(policy, placer_, {.scaling = &model_}, 0);
+  ClusterPlan decide(const ClusterPolicy& policy, Time now = 0) {
+    ClusterPlan plan = state_.decide(policy, placer_, {.scaling = &model_}, now);
     state_.commit(plan);
     return plan;
   }
@@ -165,6 +172,64 @@ TEST_F(ElasticPoliciesTest, OptimusMovesOnlyWhoseNumberOfGpusChanges) {
   EXPECT_EQ(plan.decisions[0].job, late);
   EXPECT_EQ(plan.decisions[0].action, Action::kStart);
   EXPECT_EQ(plan.decisions[1].action, Action::kMove);
+}
+
+TEST_F(ElasticPoliciesTest, PredictedOptimusGivesToTheJobWhoseLossStillFalls) {
+  const std::vector<double> seconds{8, 4, 3, 2.5, 2.2, 2, 1.9, 1.8};
+  const JobIndex done = elastic(1000, seconds, 8);
+  const JobIndex busy = elastic(1, seconds, 8);
+  for (double step = 10; step <= 100; step += 10) {
+    model_.loss_after[0].push_back({step, 1});
+    model_.loss_after[1].push_back({step, 1 / (0.01 * step + 1)});
+  }
+  decide(*make_policy("optimus", {}));
+  EXPECT_EQ(held(done) + held(busy), 8);
+  EXPECT_GT(held(busy), held(done));
+}
+
+TEST_F(ElasticPoliciesTest, PredictedOptimusGoesOnBehindWhatItHasTried) {
+  // It tries one, two, four and eight GPUs, and knows t = 8 / n by them; nothing between is asked.
+  state_ = ClusterState(Cluster(equal_nodes(4, 4)));
+  const JobIndex job = elastic(10, {8, 4, 99, 2, 99, 99, 99, 1}, 16);
+  decide(*make_policy("optimus", {}));
+  EXPECT_EQ(held(job), 16);
+}
+
+TEST_F(ElasticPoliciesTest, PredictedOptimusCountsAYoungJobsGainALittleLess) {
+  state_ = ClusterState(Cluster(equal_nodes(1, 3)));
+  const JobIndex young = elastic(1, {8, 4}, 2);
+  const JobIndex old = elastic(1, {8, 4}, 2);
+  for (double step = 10; step <= 100; step += 10) {
+    model_.loss_after[1].push_back({step, 1 / (0.01 * step + 1)});
+  }
+  // So that it has as many steps left as the ten epochs of ten steps that the young one counts.
+  const auto curve = prediction::LossCurve::fit(model_.loss_after[1]);
+  const double threshold =
+      (curve->loss(199) - curve->loss(209)) / model_.loss_after[1].front().loss;
+  decide(*make_policy("optimus", {{"threshold", std::to_string(threshold)}}));
+  EXPECT_EQ(held(young), 1);
+  EXPECT_EQ(held(old), 2);
+}
+
+TEST_F(ElasticPoliciesTest, PredictedOptimusDividesEveryTenMinutesOrWhenNobodyRuns) {
+  const auto policy = make_policy("optimus", {});
+  const JobIndex first = elastic(10, {8, 4}, 2);
+  EXPECT_EQ(decide(*policy, 100).wake, 700);
+  const JobIndex second = elastic(10, {8, 4}, 2);
+  decide(*policy, 699);
+  EXPECT_EQ(held(second), 0);
+  decide(*policy, 700);
+  EXPECT_EQ(held(second), 2);
+  state_.end(first);
+  state_.end(second);
+  const JobIndex third = elastic(10, {8, 4}, 2);
+  decide(*policy, 710);
+  EXPECT_EQ(held(third), 2);
+}
+
+TEST_F(ElasticPoliciesTest, PredictedOptimusRefusesOptionsThatMakeNoSense) {
+  EXPECT_THROW((void)make_policy("optimus", {{"interval", "-1"}}), std::invalid_argument);
+  EXPECT_THROW((void)make_policy("optimus", {{"threshold", "0"}}), std::invalid_argument);
 }
 
 TEST_F(ElasticPoliciesTest, OptimusSaysWhenItKnowsNoStepTimes) {

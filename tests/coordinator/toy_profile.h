@@ -28,6 +28,7 @@ inline TrainingProfile toy_profile(std::vector<double> epoch_ends = {10, 20}) {
     for (const double end : epoch_ends) {
       epochs[batch].push_back({.progress = end + step - 1,
                                .iterations = end / step,
+                               .metric = 50 + end,
                                .grad_sqr = 1,
                                .grad_var = step - 1});
     }

@@ -91,6 +91,12 @@ TEST_F(TrainingProfileTest, CountsRemainingStepsUpToTheLastEpoch) {
   EXPECT_EQ(toy_.remaining_steps(16, 1), 1);  // in the last epoch
 }
 
+TEST_F(TrainingProfileTest, TakesForLossWhatAnAccuracyLacks) {
+  EXPECT_DOUBLE_EQ(toy_.loss_after(16, 0), 40);  // 60 of 100
+  EXPECT_DOUBLE_EQ(toy_.loss_after(24, 1), 30);
+  EXPECT_DOUBLE_EQ(toy_.steps_after(32, 1), 10);
+}
+
 TEST_F(TrainingProfileTest, AddsUpTheEpochsOfAJobThatRunsAlone) {
   EXPECT_DOUBLE_EQ(toy_.seconds_alone(16, 2).value(), 20);  // steps of 1 s, worth 1
   EXPECT_FALSE(toy_.seconds_alone(16, 4));                  // four samples a GPU were not measured

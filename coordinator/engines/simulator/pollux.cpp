@@ -64,6 +64,25 @@ class Kinds final : public policies::ScalingModel {
     return kind.profile->remaining_steps(kind.batch, job.epoch);
   }
 
+  [[nodiscard]] double epoch_steps(const ClusterJob& job) const override {
+    const Kind& kind = kinds_[job.profile];
+    return kind.profile->steps_after(kind.batch, 0);
+  }
+
+  [[nodiscard]] double batch(const ClusterJob& job) const override {
+    return kinds_[job.profile].batch;
+  }
+
+  [[nodiscard]] std::vector<prediction::LossPoint> losses(const ClusterJob& job) const override {
+    const Kind& kind = kinds_[job.profile];
+    std::vector<prediction::LossPoint> points;
+    for (std::int32_t epoch = 0; epoch < job.epoch; ++epoch) {
+      points.push_back({kind.profile->steps_after(kind.batch, epoch),
+                        kind.profile->loss_after(kind.batch, epoch)});
+    }
+    return points;
+  }
+
  private:
   void add(const Trace& trace, const TraceJob& job) {
     const auto number = static_cast<std::uint32_t>(kinds_.size());

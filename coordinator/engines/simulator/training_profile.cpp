@@ -196,6 +196,18 @@ double TrainingProfile::remaining_steps(std::int32_t batch, std::int32_t epoch) 
          between(batch, epoch, &MeasuredEpoch::iterations);
 }
 
+double TrainingProfile::steps_after(std::int32_t batch, std::int32_t epoch) const {
+  return between(batch, epoch, &MeasuredEpoch::iterations);
+}
+
+double TrainingProfile::loss_after(std::int32_t batch, std::int32_t epoch) const {
+  const std::vector<MeasuredEpoch>& smallest = measured_.begin()->second;
+  const double metric = between(batch, epoch, &MeasuredEpoch::metric);
+  if (smallest.front().metric >= smallest.back().metric) return metric;
+  const double most = smallest.back().metric <= 1 ? 1 : 100;
+  return std::max(0.0, most - metric);
+}
+
 std::optional<double> TrainingProfile::seconds_alone(std::int32_t batch, std::int32_t gpus) const {
   const BatchSplit divided = split(batch, gpus);
   const auto step = step_seconds(packed(gpus), divided);

@@ -33,6 +33,7 @@ struct MeasuredSteps {
 struct MeasuredEpoch {
   double progress = 0;    ///< when it ends
   double iterations = 0;  ///< when it ends
+  double metric = 0;      ///< of validation: a loss, or an accuracy of at most 1 or 100
   double grad_sqr = 0;
   double grad_var = 0;
 };
@@ -80,6 +81,11 @@ class TrainingProfile {
   /// Returns the steps from the end of `epoch` to the end of the last one, as Optimus is told; at
   /// least one.
   [[nodiscard]] double remaining_steps(std::int32_t batch, std::int32_t epoch) const;
+
+  /// Returns the steps until an epoch ends.
+  [[nodiscard]] double steps_after(std::int32_t batch, std::int32_t epoch) const;
+  /// Returns the loss when an epoch ends: the metric if it falls, else what it lacks to its most.
+  [[nodiscard]] double loss_after(std::int32_t batch, std::int32_t epoch) const;
 
   /// Returns how long all epochs take on packed GPUs; nothing where that was not measured.
   [[nodiscard]] std::optional<double> seconds_alone(std::int32_t batch, std::int32_t gpus) const;

@@ -50,11 +50,12 @@ void read_scalability(const std::string& file, MeasuredSteps& steps) {
 }
 
 std::vector<MeasuredEpoch> read_epochs(const std::string& file) {
-  Rows<4> row(file, {"progress", "iteration", "grad_sqr", "grad_var"});
+  Rows<5> row(file, {"progress", "iteration", "grad_sqr", "grad_var", "metric"});
   std::vector<MeasuredEpoch> epochs;
   while (row.next()) {
     epochs.push_back({.progress = row[0].positive_or_zero(),
                       .iterations = row[1].positive_or_zero(),
+                      .metric = row[4].number(),
                       .grad_sqr = row[2].positive_or_zero(),
                       .grad_var = row[3].positive_or_zero()});
     const bool falls =
