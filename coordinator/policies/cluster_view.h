@@ -46,6 +46,7 @@ struct ClusterJob {
   AskedClass asked = AskedClass::kGuaranteed;
   std::int32_t load_milli = 0;  ///< of a GPU's time, that it makes busy; measured or assumed
   std::int32_t priority = 0;  ///< smaller is served first, where a policy looks at it
+  std::uint32_t profile = 0;  ///< what ScalingModel knows it by
 
   // What is.
   JobPhase phase = JobPhase::kWaiting;
@@ -53,6 +54,7 @@ struct ClusterJob {
   double attained = 0;                         ///< seconds that it has run
   double duration = 0;   ///< seconds in all with what it asked for; true or predicted
   double remaining = 0;  ///< of these; does not fall below zero
+  std::int32_t epoch = 0;  ///< passes over its data that are done, where that is known
   std::uint64_t turn = 0;  ///< grows with each change of a phase, over all jobs
   Placement placement;     ///< empty while it waits, or where GPUs are only counted; of a job that
                            ///< has ended, where it was

@@ -15,9 +15,12 @@ std::unique_ptr<ClusterPolicy> make_fit_first(Options& options);
 std::unique_ptr<ClusterPolicy> make_gittins(Options& options);
 std::unique_ptr<ClusterPolicy> make_las(Options& options);
 std::unique_ptr<ClusterPolicy> make_muri_antman(Options& options);
+std::unique_ptr<ClusterPolicy> make_optimus(Options& options);
+std::unique_ptr<ClusterPolicy> make_optimus_oracle(Options& options);
 std::unique_ptr<ClusterPolicy> make_sjf(Options& options);
 std::unique_ptr<ClusterPolicy> make_smallest_first(Options& options);
 std::unique_ptr<ClusterPolicy> make_srsf(Options& options);
 std::unique_ptr<ClusterPolicy> make_srtf(Options& options);
+std::unique_ptr<ClusterPolicy> make_tiresias(Options& options);
 
 }  // namespace commensal::policies

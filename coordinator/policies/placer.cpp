@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Places by counting, by consolidating, and on the first node that fits.
+// Places by counting, by consolidating, on the first node that fits, and from the freest node.
 #include "coordinator/policies/placer.h"
 
 #include <algorithm>
@@ -91,6 +91,29 @@ std::optional<Placement> FirstNodePlacer::place(const Cluster& cluster,
     if (missing == 0) return placement;
   }
   return std::nullopt;
+}
+
+std::optional<Placement> MostFreePlacer::place(const Cluster& cluster,
+                                               const ClusterJob& job) const {
+  std::vector<NodeIndex> nodes;
+  for (NodeIndex node = 0; node < cluster.nodes().size(); ++node) {
+    const bool takes =
+        job.gpu_types == 0 || (job.gpu_types >> cluster.nodes()[node].type & 1U) != 0;
+    if (takes && cluster.free_gpus(node) > 0) nodes.push_back(node);
+  }
+  std::stable_sort(nodes.begin(), nodes.end(), [&](NodeIndex a, NodeIndex b) {
+    return cluster.free_gpus(a) > cluster.free_gpus(b);
+  });
+  Placement placement;
+  std::int32_t missing = job.gpus;
+  for (const NodeIndex node : nodes) {
+    if (missing == 0) break;
+    const std::int32_t here = std::min(missing, cluster.free_gpus(node));
+    add_free(cluster, node, here, placement);
+    missing -= here;
+  }
+  if (missing > 0) return std::nullopt;
+  return placement;
 }
 
 }  // namespace commensal::policies

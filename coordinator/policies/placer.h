@@ -53,4 +53,13 @@ class FirstNodePlacer final : public Placer {
                                                const ClusterJob& job) const override;
 };
 
+/// The node with most free GPUs, the lowest of equal ones, then the next, until the job has its
+/// own; who runs stays (Pollux' simulator, for Tiresias and Optimus).
+class MostFreePlacer final : public Placer {
+ public:
+  [[nodiscard]] Scope scope() const noexcept override { return Scope::kStay; }
+  [[nodiscard]] std::optional<Placement> place(const Cluster& cluster,
+                                               const ClusterJob& job) const override;
+};
+
 }  // namespace commensal::policies

@@ -57,10 +57,15 @@ const std::vector<PolicyEntry>& all_policies() {
       {"fit-first", "in the order of arrival; who does not fit is passed", make_fit_first},
       {"las", "least time so far first, in three queues (Tiresias)", make_las},
       {"muri-antman", "AntMan as Muri's simulator models it: a baseline", make_muri_antman},
+      {"optimus", "GPUs to who gains most, by fits of speed and loss (Optimus)", make_optimus},
+      {"optimus+oracle", "GPUs to who gains most, true step times and steps (Pollux' Optimus)",
+       make_optimus_oracle},
       {"sjf", "shortest duration first, nobody is stopped (Helios)", make_sjf},
       {"smallest-first", "fewest GPUs first, others are stopped (Tiresias)", make_smallest_first},
       {"srsf", "least remaining GPU-time first, others are stopped", make_srsf},
       {"srtf", "least remaining time first, others are stopped", make_srtf},
+      {"tiresias", "least GPU-time so far first, in two queues, in place (Pollux' Tiresias)",
+       make_tiresias},
   };
   return policies;
 }

@@ -13,12 +13,14 @@ std::map<std::string, double> metrics_of(const Outcome& outcome) {
   double waited = 0;
   double makespan = 0;
   double preemptions = 0;
+  double restarts = 0;
   for (const JobOutcome& job : outcome.jobs) {
     times.push_back(job.end - job.submit);
     sum += times.back();
     waited += job.waited;
     makespan = std::max(makespan, job.end);
     preemptions += job.preemptions;
+    restarts += job.restarts;
   }
   std::sort(times.begin(), times.end());
   const auto n = static_cast<double>(times.size());
@@ -32,7 +34,8 @@ std::map<std::string, double> metrics_of(const Outcome& outcome) {
           {"makespan", makespan},
           {"avg_pending", waited / n},
           {"avg_queue", waited / n},
-          {"preemptions", preemptions}};
+          {"preemptions", preemptions},
+          {"restarts", restarts}};
 }
 
 }  // namespace commensal::simulator

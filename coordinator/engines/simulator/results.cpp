@@ -76,14 +76,16 @@ Progress reporter(const RunOptions& options, std::ostream& out) {
 }  // namespace
 
 json run(const RunOptions& options, std::ostream& progress) {
-  const auto semantics = make_semantics(options.semantics, options.policy);
+  const std::string format = options.format.empty() ? guess_format(options.trace) : options.format;
+  const Trace trace =
+      read_trace(options.trace, format,
+                 {.skip_bad_rows = options.skip_bad_rows, .profiles = options.profiles});
+  const auto semantics = make_semantics(options.semantics, options.policy, trace);
   const auto policy = policies::make_policy(
       options.policy, merged(options.policy_options, semantics->options(options.policy)));
   const policies::Cluster cluster(options.cluster.empty()
                                       ? policies::equal_nodes(options.nodes, options.gpus_per_node)
                                       : read_cluster(options.cluster));
-  const std::string format = options.format.empty() ? guess_format(options.trace) : options.format;
-  const Trace trace = read_trace(options.trace, format, {.skip_bad_rows = options.skip_bad_rows});
   std::vector<Sample> samples;
   const Outcome outcome =
       simulate(trace, cluster, *semantics, options.policy, *policy, reporter(options, progress),

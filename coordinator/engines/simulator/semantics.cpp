@@ -12,6 +12,7 @@
 
 #include "coordinator/engines/simulator/muri.h"
 #include "coordinator/engines/simulator/shared_gpus.h"
+#include "coordinator/engines/simulator/pollux.h"
 #include "coordinator/policies/cluster_plan.h"
 #include "coordinator/policies/nearest_name.h"
 
@@ -118,15 +119,18 @@ void Semantics::stopped(ClusterJob& /*job*/, Work& /*work*/) const {}
 Time Semantics::again(Time /*now*/, bool /*stops*/) const { return kNever; }
 
 const std::vector<std::string_view>& all_semantics() {
-  static const std::vector<std::string_view> names{"commensal", "helios", "muri", "tiresias"};
+  static const std::vector<std::string_view> names{"commensal", "helios", "muri", "pollux",
+                                                   "tiresias"};
   return names;
 }
 
-std::unique_ptr<Semantics> make_semantics(std::string_view name, std::string_view policy) {
+std::unique_ptr<Semantics> make_semantics(std::string_view name, std::string_view policy,
+                                          const Trace& trace) {
   if (name == "commensal") return make_commensal({});
   if (name == "tiresias") return std::make_unique<Tiresias>();
   if (name == "helios") return std::make_unique<Helios>(policy);
   if (name == "muri") return make_muri();
+  if (name == "pollux") return make_pollux(trace);
   throw std::invalid_argument(
       fmt::format("no semantics {}; did you mean {}? There are {}", name,
                   policies::nearest_name(name, {all_semantics().begin(), all_semantics().end()}),

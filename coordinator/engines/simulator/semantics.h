@@ -23,6 +23,7 @@ using policies::Time;
 /// What a job has left, in its own unit.
 struct Work {
   double left = 0;                     ///< units
+  double done = 0;                     ///< units, where a profile counts them up
   double unit_seconds = 1;             ///< of a unit, at full speed
   double overhead = 0;                 ///< seconds that a profile takes off, by its own rule
   const TraceJob* recorded = nullptr;  ///< never null once it has arrived
@@ -93,10 +94,11 @@ class Semantics {
   [[nodiscard]] virtual Time again(Time now, bool stops) const;
 };
 
-/// Makes a profile for a policy: tiresias, helios, muri or commensal.
-/// @throws std::invalid_argument for another name.
+/// Makes a profile for a policy and a trace: helios, muri, pollux or tiresias.
+/// @throws std::invalid_argument for another name, or if the trace lacks what the profile needs.
 [[nodiscard]] std::unique_ptr<Semantics> make_semantics(std::string_view name,
-                                                        std::string_view policy);
+                                                        std::string_view policy,
+                                                        const Trace& trace);
 
 [[nodiscard]] const std::vector<std::string_view>& all_semantics();
 

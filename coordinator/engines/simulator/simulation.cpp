@@ -152,7 +152,7 @@ class Run {
 
   /// Brings a running job up to now.
   void advance(JobIndex job) {
-    if (since_[job] == now_) return;
+    if (since_[job] == now_ || semantics_.round() > 0) return;  // a round advances them itself
     semantics_.advance(state_.jobs()[job], work_[job], now_ - since_[job]);
     since_[job] = now_;
   }
@@ -217,8 +217,13 @@ class Run {
   /// Keeps the books of a decision; returns whether it stops a job.
   bool note(const Decision& decision) {
     JobOutcome& job = outcome_.jobs[decision.job];
+    if (decision.action == Action::kMove) ++job.restarts;
     if (decision.action == Action::kStart) {
-      if (job.first_start == kNever) job.first_start = now_;
+      if (job.first_start == kNever) {
+        job.first_start = now_;
+      } else {
+        ++job.restarts;
+      }
       job.waited += now_ - waits_since_[decision.job];
       since_[decision.job] = now_;
     }

@@ -22,6 +22,7 @@ struct JobOutcome {
   double waited = 0;  ///< in all
   std::int32_t gpus = 0;
   std::uint32_t preemptions = 0;
+  std::uint32_t restarts = 0;  ///< starts after the first, and moves
 };
 
 struct Outcome {

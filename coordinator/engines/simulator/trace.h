@@ -4,9 +4,11 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "coordinator/engines/simulator/training_profile.h"
 #include "coordinator/policies/cluster_view.h"
 
 namespace commensal::simulator {
@@ -27,6 +29,7 @@ struct TraceJob {
   double busy = -1;                    ///< of a GPU's time, alone, 0..1; negative: not recorded
   double iterations = 0;
   double iteration_seconds = 0;
+  std::int32_t batch_size = 0;            ///< samples of a step, over all GPUs
   std::array<double, 3> stage_seconds{};  ///< of an iteration: data, device, network
 };
 
@@ -34,6 +37,7 @@ struct Trace {
   std::string source;  ///< the file, for messages
   std::vector<TraceJob> jobs;
   std::uint64_t skipped_rows = 0;
+  std::shared_ptr<const TrainingProfiles> profiles = nullptr;  ///< of its applications, if any
 };
 
 }  // namespace commensal::simulator

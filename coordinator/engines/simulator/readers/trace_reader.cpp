@@ -7,11 +7,14 @@
 
 #include <algorithm>
 #include <sstream>
+#include <memory>
 #include <stdexcept>
 
 #include "coordinator/engines/simulator/readers/formats.h"
 #include "coordinator/engines/simulator/readers/read_rows.h"
 #include "coordinator/policies/nearest_name.h"
+
+#include "coordinator/engines/simulator/readers/profile_reader.h"
 
 namespace commensal::simulator {
 namespace {
@@ -68,6 +71,33 @@ Trace read_muri(const std::string& file, const ReadOptions& options) {
       });
 }
 
+/// How long a job takes alone follows from the profile of its application.
+TraceJob pollux_job(const Rows<5>& row, const TrainingProfiles& profiles) {
+  const auto profile = profiles.find(row[2].text());
+  if (profile == profiles.end()) row[2].fail("no profile of this application");
+  TraceJob job;
+  job.name = row[0].text();
+  job.submit = row[1].positive_or_zero();
+  job.model = row[2].text();
+  job.gpus = row[3].count(1);
+  job.batch_size = row[4].count(1);
+  if (!profile->second.covers(job.batch_size)) row[4].fail("outside of the profile");
+  const auto seconds = profile->second.seconds_alone(job.batch_size, job.gpus);
+  if (!seconds) row[3].fail("no step time for so many GPUs and this batch in the profile");
+  job.duration = *seconds;
+  return job;
+}
+
+Trace read_pollux(const std::string& file, const ReadOptions& options) {
+  const auto profiles = std::make_shared<const TrainingProfiles>(
+      read_profiles(find_profiles(file, options.profiles)));
+  Trace trace =
+      read_rows<5>(file, options, {"name", "time", "application", "num_replicas", "batch_size"},
+                   [&](const Rows<5>& row) { return pollux_job(row, *profiles); });
+  trace.profiles = profiles;
+  return trace;
+}
+
 struct Format {
   std::string_view name;
   Trace (*read)(const std::string& file, const ReadOptions& options);
@@ -86,6 +116,7 @@ const std::vector<Format>& formats() {
        read_muri,
        {"job_id", "num_gpu", "submit_time", "iterations", "model_name", "duration",
         "iteration_time", "resource_time_0", "priority"}},
+      {"pollux", read_pollux, {"name", "time", "application", "num_replicas", "batch_size"}},
       {"philly", read_philly, {"timestamp", "duration", "num_gpus", "cluster"}},
       {"shockwave", read_shockwave, {"job_type", "total_steps", "num_gpu", "extra", "arrival_s"}},
       {"tiresias", read_tiresias, {"job_id", "submit_time", "duration", "num_gpu", "model_name"}},
