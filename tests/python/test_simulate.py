@@ -284,3 +284,18 @@ def test_a_policy_has_a_colour_of_the_page_and_later_ones_are_dashed() -> None:
     assert not [line for line in lines if style.count(f"-{line['color'][1:]}:") != 2]
     assert (lines[0]["dash"], lines[8]["dash"]) == ("solid", "dash")
     assert lines[0]["color"] == lines[8]["color"]
+
+
+def test_tables_show_metrics_that_only_some_policies_have() -> None:
+    from commensal.simulation.tables import compare
+
+    jobs = {"jobs": 2.0, "avg_jct": 1.5, "avg_queue": 0.5, "avg_pending": 0.5}
+    results = [
+        {"policy": "a", "metrics": jobs},
+        {"policy": "b", "metrics": {"jobs": 2.0, "gpu_share": 0.25}},
+    ]
+    assert compare(results) == [
+        ("policy", "jobs", "mean JCT, s", "mean wait, s", "gpu share"),
+        ("a", "2", "1.50", "0.50", ""),
+        ("b", "2", "", "", "0.25"),
+    ]

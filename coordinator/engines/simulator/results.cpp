@@ -83,7 +83,9 @@ json run(const RunOptions& options, std::ostream& progress) {
                                       ? policies::equal_nodes(options.nodes, options.gpus_per_node)
                                       : read_cluster(options.cluster));
   const std::string format = options.format.empty() ? guess_format(options.trace) : options.format;
-  const Trace trace = read_trace(options.trace, format, {.skip_bad_rows = options.skip_bad_rows});
+  const Trace trace =
+      read_trace(options.trace, format,
+                 {.skip_bad_rows = options.skip_bad_rows, .profiles = options.profiles});
   std::vector<Sample> samples;
   const Outcome outcome =
       simulate(trace, cluster, *semantics, options.policy, *policy, reporter(options, progress),
