@@ -133,7 +133,7 @@ TEST_F(FilesTest, RefusesFilesWithoutAJobOrWithoutAColumn) {
 TEST_F(FilesTest, SkipsBadRowsAndCountsThem) {
   const Trace trace =
       read_trace(file("job,submit,duration,gpus\na,0,1,1\nb,x,1,1\na,0,1,1\nc,1,1\nd,1,1,1\n"),
-                 "commensal", {.skip_bad_rows = true});
+                 "commensal", {.skip_bad_rows = true, .profiles = {}});
   EXPECT_EQ(trace.jobs.size(), 2U);
   EXPECT_EQ(trace.skipped_rows, 3U);
 }

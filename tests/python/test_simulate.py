@@ -266,3 +266,36 @@ def test_the_program_says_how_far_it_is(trace: Path) -> None:
     assert progress
     assert all(line["jobs"] == 1500 for line in progress)
     assert [line["ended"] for line in progress] == sorted(line["ended"] for line in progress)
+
+
+def test_a_policy_has_a_colour_of_the_page_and_later_ones_are_dashed() -> None:
+    from commensal.simulation import plots
+
+    style = (Path(plots.__file__).with_name("page") / "colours.css").read_text()
+    series = {"jct": [1.0, 2.0], "time": [0.0, 1.0], "waiting": [0.0, 1.0], "busy_gpus": [1.0, 2.0]}
+    results = [{"policy": f"p{i}", "series": series} for i in range(9)]
+    drawn = plots.plots_of({"results": results, "cluster": {"gpus": 2}})
+    assert {name: [len(plot.traces) for plot in plotted] for name, plotted in drawn.items()} == {
+        "jct": [9],
+        "queue": [9],
+        "use": [9],
+    }
+    lines = [trace["line"] for trace in drawn["jct"][0].traces]
+    assert not [line for line in lines if style.count(f"-{line['color'][1:]}:") != 2]
+    assert (lines[0]["dash"], lines[8]["dash"]) == ("solid", "dash")
+    assert lines[0]["color"] == lines[8]["color"]
+
+
+def test_tables_show_metrics_that_only_some_policies_have() -> None:
+    from commensal.simulation.tables import compare
+
+    jobs = {"jobs": 2.0, "avg_jct": 1.5, "avg_queue": 0.5, "avg_pending": 0.5}
+    results = [
+        {"policy": "a", "metrics": jobs},
+        {"policy": "b", "metrics": {"jobs": 2.0, "gpu_share": 0.25}},
+    ]
+    assert compare(results) == [
+        ("policy", "jobs", "mean JCT, s", "mean wait, s", "gpu share"),
+        ("a", "2", "1.50", "0.50", ""),
+        ("b", "2", "", "", "0.25"),
+    ]

@@ -10,7 +10,7 @@ from commensal.demo.plots import Json, Plot, rounded
 
 __all__ = ["COLOURS", "plots_of"]
 
-COLOURS = 8  # style variables --policy-0 to --policy-7 of the page; then they begin again, dashed
+COLOURS = "abcdefgh"  # style variables --policy-a and so on; then they begin again, dashed
 DAY = 86400.0
 
 
@@ -81,6 +81,6 @@ def _name(result: dict[str, Any]) -> str:
 
 
 def _line(number: int, name: str, x: list[float], y: list[float]) -> Json:
-    dash = "solid" if number < COLOURS else "dash"
-    line = {"width": 2, "color": f"$policy-{number % COLOURS}", "dash": dash}
+    dash = "solid" if number < len(COLOURS) else "dash"
+    line = {"width": 2, "color": f"$policy-{COLOURS[number % len(COLOURS)]}", "dash": dash}
     return {"type": "scatter", "mode": "lines", "name": name, "x": x, "y": y, "line": line}

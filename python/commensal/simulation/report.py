@@ -65,7 +65,9 @@ def render(answer: dict[str, Any], still: bytes) -> str:
 
 def headline(answer: dict[str, Any]) -> str:
     """Say which policy's jobs were done soonest, in the mean."""
-    results = answer["results"]
+    results = [result for result in answer["results"] if "avg_jct" in result["metrics"]]
+    if not results:
+        return f"{answer['trace']['jobs']:,} jobs on {answer['cluster']['gpus']:,} GPUs"
     best = min(results, key=lambda result: result["metrics"]["avg_jct"])
     jobs, gpus = answer["trace"]["jobs"], answer["cluster"]["gpus"]
     begin = f"{jobs:,} jobs on {gpus:,} GPUs"

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from rich.table import Table
@@ -19,25 +20,31 @@ COLUMNS = {
     "avg_queue": "mean wait, s",
     "makespan": "makespan, s",
     "preemptions": "preemptions",
+    "restarts": "restarts",
 }
+COUNTS = ("jobs", "preemptions", "restarts")
+SAME = "avg_pending"  # as avg_queue
 
 
 def compare(results: list[dict[str, Any]]) -> list[Row]:
-    """Return a heading and a row a policy."""
+    """Return a heading and a row a policy; metrics that the page does not know stand last."""
+    names = _names(results)
     return [
-        ("policy", *COLUMNS.values()),
-        *((result["policy"], *_figures(result["metrics"])) for result in results),
+        ("policy", *(COLUMNS.get(name, name.replace("_", " ")) for name in names)),
+        *((result["policy"], *_figures(names, result["metrics"])) for result in results),
     ]
 
 
 def groups(what: str, results: list[dict[str, Any]], key: str) -> list[Row]:
     """Return a heading and a row a tenant or class and policy."""
+    names = [name for name in _names(results) if name in COLUMNS]
     rows = [
-        (group["name"] or "(none)", result["policy"], *_figures(group["metrics"]))
+        (group["name"] or "(none)", result["policy"], *_figures(names, group["metrics"]))
         for result in results
         for group in result[key]
     ]
-    return [(what, "policy", *COLUMNS.values()), *sorted(rows, key=lambda row: row[0])]
+    heading = (what, "policy", *(COLUMNS[name] for name in names))
+    return [heading, *sorted(rows, key=lambda row: row[0])]
 
 
 def drawn(results: list[dict[str, Any]]) -> Table:
@@ -51,8 +58,16 @@ def drawn(results: list[dict[str, Any]]) -> Table:
     return table
 
 
-def _figures(metrics: dict[str, float]) -> Row:
-    return tuple(
-        f"{metrics[name]:,.0f}" if name in ("jobs", "preemptions") else f"{metrics[name]:,.2f}"
-        for name in COLUMNS
-    )
+def _names(results: list[dict[str, Any]]) -> list[str]:
+    there = {name: None for result in results for name in result["metrics"] if name != SAME}
+    return [n for n in COLUMNS if n in there] + [n for n in there if n not in COLUMNS]
+
+
+def _figures(names: Sequence[str], metrics: dict[str, float]) -> Row:
+    return tuple(_figure(name, metrics.get(name)) for name in names)
+
+
+def _figure(name: str, value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if name in COUNTS else f"{value:,.2f}"
