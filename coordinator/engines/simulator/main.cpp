@@ -6,7 +6,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
-#include "coordinator/engines/simulator/metrics.h"
+#include "coordinator/engines/simulator/readers/openb_reader.h"
 #include "coordinator/engines/simulator/readers/trace_reader.h"
 #include "coordinator/engines/simulator/semantics.h"
 #include "coordinator/engines/simulator/simulation.h"
@@ -19,15 +19,22 @@ using namespace commensal;
 constexpr int kBadInput = 2;
 
 int run(const std::string& file, const std::string& format, const std::string& semantics_name,
-        std::int32_t nodes, std::int32_t gpus_per_node, const std::string& policy_name) {
-  const simulator::Trace trace = simulator::read_trace(file, format, {});
-  const auto semantics = simulator::make_semantics(semantics_name, policy_name);
+        std::int32_t nodes, std::int32_t gpus_per_node, const std::string& cluster_file,
+        const std::string& policy_name, std::uint64_t seed) {
+  simulator::Trace trace = simulator::read_trace(file, format, {});
+  const auto semantics = simulator::make_semantics(semantics_name, policy_name, seed);
   const auto policy = policies::make_policy(policy_name, semantics->options(policy_name));
-  const policies::Cluster cluster(policies::equal_nodes(nodes, gpus_per_node));
+  std::vector<policies::NodeSpec> specs =
+      nodes > 0 ? policies::equal_nodes(nodes, gpus_per_node)
+                : simulator::read_openb_nodes(cluster_file.empty()
+                                                  ? simulator::openb_nodes_beside(file).value_or("")
+                                                  : cluster_file);
+  semantics->arrange(trace, specs);
+  const policies::Cluster cluster(std::move(specs));
   const simulator::Outcome outcome =
       simulator::simulate(trace, cluster, *semantics, policy_name, *policy, {});
   nlohmann::json result{{"policy", policy_name},
-                        {"metrics", simulator::metrics_of(outcome)},
+                        {"metrics", semantics->metrics(trace, cluster, outcome)},
                         {"events", outcome.events},
                         {"decisions", outcome.decisions}};
   std::cout << nlohmann::json{{"trace", file}, {"results", {result}}}.dump(2) << "\n";
@@ -42,7 +49,9 @@ int main(int argc, char** argv) {
   std::string format = "itp";
   std::string semantics = "tiresias";
   std::string policy = "fifo";
-  std::int32_t nodes = 1;
+  std::string cluster;
+  std::uint64_t seed = 0;
+  std::int32_t nodes = 0;
   std::int32_t gpus = 8;
   app.add_option("--trace", file)->required();
   app.add_option("--format", format);
@@ -50,9 +59,11 @@ int main(int argc, char** argv) {
   app.add_option("--policy", policy);
   app.add_option("--nodes", nodes)->check(CLI::PositiveNumber);
   app.add_option("--gpus-per-node", gpus)->check(CLI::PositiveNumber);
+  app.add_option("--cluster", cluster);
+  app.add_option("--seed", seed);
   CLI11_PARSE(app, argc, argv);
   try {
-    return run(file, format, semantics, nodes, gpus, policy);
+    return run(file, format, semantics, nodes, gpus, cluster, policy, seed);
   } catch (const std::invalid_argument& error) {
     std::cerr << error.what() << "\n";
     return kBadInput;

@@ -2,9 +2,10 @@
 // Rows of a CSV file with named columns; what is wrong is named by file, line, column and value.
 #pragma once
 
+#include <libfccp/csv.h>
+
 #include <array>
 #include <cstdint>
-#include <libfccp/csv.h>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -45,9 +46,11 @@ class Field {
 template <unsigned kColumns>
 class Rows {
  public:
-  /// @throws BadTrace if the file cannot be opened, or lacks a column.
-  Rows(std::string file, std::array<std::string_view, kColumns> columns)
-      : file_(std::move(file)), columns_(columns) {
+  /// Columns from number `optional` on may be missing: their text is empty then.
+  /// @throws BadTrace if the file cannot be opened, or lacks another column.
+  Rows(std::string file, std::array<std::string_view, kColumns> columns,
+       std::size_t optional = kColumns)
+      : file_(std::move(file)), columns_(columns), optional_(optional) {
     try {
       reader_ = std::make_unique<Reader>(file_);
       read_header(std::make_index_sequence<kColumns>{});
@@ -67,15 +70,28 @@ class Rows {
   }
 
   [[nodiscard]] Field operator[](std::size_t column) const {
-    return {file_, reader_->get_file_line(), columns_[column], values_[column]};
+    const char* const text = values_[column];
+    return part(column, text == nullptr ? std::string_view{} : std::string_view{text});
+  }
+
+  /// A part of a column's text.
+  [[nodiscard]] Field part(std::size_t column, std::string_view text) const {
+    return {file_, reader_->get_file_line(), columns_[column], text};
   }
 
  private:
-  using Reader = io::CSVReader<kColumns, io::trim_chars<' ', '\t'>, io::double_quote_escape<',', '"'>>;
+  using Reader =
+      io::CSVReader<kColumns, io::trim_chars<' ', '\t'>, io::double_quote_escape<',', '"'>,
+                    io::throw_on_overflow, io::empty_line_comment>;
 
   template <std::size_t... I>
   void read_header(std::index_sequence<I...> /*columns*/) {
-    reader_->read_header(io::ignore_extra_column, std::string(columns_[I])...);
+    reader_->read_header(io::ignore_extra_column | io::ignore_missing_column,
+                         std::string(columns_[I])...);
+    for (std::size_t column = 0; column < optional_; ++column) {
+      if (reader_->has_column(std::string(columns_[column]))) continue;
+      throw BadTrace(file_ + ": no column " + std::string(columns_[column]));
+    }
   }
 
   template <std::size_t... I>
@@ -85,6 +101,7 @@ class Rows {
 
   std::string file_;
   std::array<std::string_view, kColumns> columns_;
+  std::size_t optional_;
   std::array<char*, kColumns> values_{};
   std::unique_ptr<Reader> reader_;
 };

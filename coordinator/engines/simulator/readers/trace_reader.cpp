@@ -9,26 +9,11 @@
 #include <stdexcept>
 #include <unordered_set>
 
+#include "coordinator/engines/simulator/readers/openb_reader.h"
+#include "coordinator/engines/simulator/readers/read_rows.h"
+
 namespace commensal::simulator {
 namespace {
-
-/// Reads all rows of a file by `make(rows)`, which returns a job.
-template <unsigned kColumns, typename Make>
-Trace read_rows(const std::string& file, const ReadOptions& options,
-                std::array<std::string_view, kColumns> columns, const Make& make) {
-  Trace trace{.source = file, .jobs = {}};
-  Rows<kColumns> rows(file, columns);
-  for (bool more = true; more;) {
-    try {
-      more = rows.next();
-      if (more) trace.jobs.push_back(make(rows));
-    } catch (const BadTrace&) {
-      if (!options.skip_bad_rows) throw;
-      ++trace.skipped_rows;
-    }
-  }
-  return trace;
-}
 
 Trace read_itp(const std::string& file, const ReadOptions& options) {
   return read_rows<4>(file, options, {"job_id", "submission_time", "duration", "num_gpu"},
@@ -87,8 +72,10 @@ struct Format {
   std::string_view name;
   Trace (*read)(const std::string& file, const ReadOptions& options);
 };
-constexpr std::array<Format, 3> kFormats{
-    {{"itp", read_itp}, {"muri", read_muri}, {"tiresias", read_tiresias}}};
+constexpr std::array<Format, 4> kFormats{{{"itp", read_itp},
+                                          {"muri", read_muri},
+                                          {"openb", read_openb},
+                                          {"tiresias", read_tiresias}}};
 
 }  // namespace
 
