@@ -8,9 +8,9 @@
 #include <cmath>
 #include <map>
 #include <optional>
-#include <random>
 #include <utility>
 
+#include "coordinator/engines/simulator/go_random.h"
 #include "coordinator/engines/simulator/simulation.h"
 #include "coordinator/policies/cluster_plan.h"
 #include "coordinator/policies/typical_jobs.h"
@@ -22,39 +22,37 @@ using policies::kNever;
 using policies::kWholeGpu;
 
 constexpr double kDemand = 1.3;  // of the GPUs of the cluster
+// Watches of the scheduler's client that draw the length of their timeouts before nodes are shuffled.
+constexpr int kDrawsOfWatches = 10;
 
 std::int64_t gpu_milli(const TraceJob& job) { return std::int64_t{job.gpus} * job.gpu_milli; }
 
-/// Draws from 0 to size - 1; the same everywhere, unlike the distributions of the standard library.
-std::size_t draw(std::mt19937_64& random, std::size_t size) {
-  return static_cast<std::size_t>(random() % size);
-}
-
-template <typename T>
-void shuffle(std::mt19937_64& random, std::vector<T>& values) {
-  for (std::size_t left = values.size(); left > 1; --left) {
-    std::swap(values[left - 1], values[draw(random, left)]);
-  }
-}
+/// The original's tables have two digits.
+double hundredths(double value) { return std::nearbyint(value * 100) / 100; }
 
 /// Adds or takes out pods at random until the demand is `target` thousandths of a GPU.
-void tune(std::mt19937_64& random, double target, std::vector<TraceJob>& jobs) {
-  const std::vector<TraceJob> recorded = jobs;
+void tune(GoRandom& random, double target, const std::vector<TraceJob>& recorded,
+          std::vector<TraceJob>& jobs) {
   std::int64_t sum = 0;
   for (const TraceJob& job : jobs) sum += gpu_milli(job);
   while (static_cast<double>(sum) > target) {
-    const std::size_t out = draw(random, jobs.size());
+    const std::size_t out = random.draw(jobs.size());
     sum -= gpu_milli(jobs[out]);
     jobs.erase(jobs.begin() + static_cast<std::ptrdiff_t>(out));
   }
   if (jobs.size() < recorded.size() || sum == 0) return;
   for (std::size_t added = 0; static_cast<double>(sum) < target; ++added) {
-    TraceJob job = recorded[draw(random, recorded.size())];
+    TraceJob job = recorded[random.draw(recorded.size())];
     if (static_cast<double>(sum + job.gpu_milli) > target) break;  // of one of its GPUs
     sum += gpu_milli(job);
     job.name += fmt::format("-tuned-{}", added);
     jobs.push_back(std::move(job));
   }
+}
+
+template <typename T>
+void sort_by_name(std::vector<T>& values) {
+  std::sort(values.begin(), values.end(), [](const T& a, const T& b) { return a.name < b.name; });
 }
 
 class Fgd final : public Semantics {
@@ -76,12 +74,20 @@ class Fgd final : public Semantics {
   }
 
   void arrange(Trace& trace, std::vector<policies::NodeSpec>& nodes) override {
-    std::mt19937_64 random(seed_);
-    shuffle(random, nodes);
+    sort_by_name(trace.jobs);
+    sort_by_name(nodes);
     const policies::Cluster cluster(nodes);
     count_typical(trace, cluster);
-    shuffle(random, trace.jobs);
-    tune(random, kDemand * cluster.total_gpus() * kWholeGpu, trace.jobs);
+    const std::vector<TraceJob> recorded = trace.jobs;
+    GoRandom random(seed_);
+    (void)random.bits();  // the original writes one into its log
+    random.shuffle(trace.jobs);
+    tune(random, kDemand * cluster.total_gpus() * kWholeGpu, recorded, trace.jobs);
+    for (int drawn = 0; drawn < kDrawsOfWatches; ++drawn) (void)random.bits();
+    const std::vector<std::size_t> places = random.permutation(nodes.size());
+    for (std::size_t node = 0; node < nodes.size(); ++node) {
+      nodes[places[node]] = cluster.nodes()[node];
+    }
   }
 
   void prepare(const TraceJob& /*recorded*/, ClusterJob& job, Work& work) override {
@@ -111,7 +117,7 @@ class Fgd final : public Semantics {
         ++placed;
       }
       auto& [sum, pods] = at[static_cast<int>(std::nearbyint(static_cast<double>(arrived) / all))];
-      sum += static_cast<double>(allocated) / all;
+      sum += hundredths(static_cast<double>(allocated) / all);
       ++pods;
     }
     std::map<std::string, double> metrics{
@@ -122,7 +128,7 @@ class Fgd final : public Semantics {
       const auto found = at.find(percent);
       if (found == at.end()) continue;
       metrics[fmt::format("gpu_allocation_ratio_at_demand_{}pct", percent)] =
-          found->second.first / found->second.second;
+          hundredths(found->second.first / found->second.second);
     }
     return metrics;
   }
