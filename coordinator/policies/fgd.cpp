@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// fgd: fragmentation gradient descent. A job goes where, and to the GPU on which, the fragment of the
-// node grows least for what jobs usually ask for. Points are the sigmoid of the decrease in GPUs, in
-// whole hundredths; the lowest node, and the lowest GPU, among equals. Source: Weng et al., "Beware of
-// Fragmentation", ATC'23, and hkust-adsl/kubernetes-scheduler-simulator (`FGDScore`). What jobs usually
-// ask for is given, or counted from those that have arrived.
+// fgd: fragmentation gradient descent. A job goes where, and to the GPU on which, the fragment of
+// the node grows least for what jobs usually ask for. Points are the sigmoid of the decrease in
+// GPUs, in whole hundredths; the lowest node, and the lowest GPU, among equals. Source: Weng et
+// al., "Beware of Fragmentation", ATC'23, and hkust-adsl/kubernetes-scheduler-simulator
+// (`FGDScore`). What jobs usually ask for is given, or counted from those that have arrived.
 #include <algorithm>
 #include <cmath>
 #include <optional>
@@ -75,8 +75,9 @@ class Fgd final : public PackingRule {
   }
 
   [[nodiscard]] std::int64_t points(std::int64_t decrease) const {
-    const double gpus = static_cast<double>(decrease) /
-                        (static_cast<double>(std::max<std::int64_t>(1, typical_.weight())) * kWholeGpu);
+    const double gpus =
+        static_cast<double>(decrease) /
+        (static_cast<double>(std::max<std::int64_t>(1, typical_.weight())) * kWholeGpu);
     return static_cast<std::int64_t>(kMostPoints / (1.0 + std::exp(-gpus)));
   }
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// best-fit, dot-product, gpu-packing, gpu-clustering, random: packers as FGD (ATC'23) compares with.
-// Source: hkust-adsl/kubernetes-scheduler-simulator, its score plugins with the options of its
-// experiments: whole points of 100, requests measured by the largest node, parts of a GPU on the one
-// with the least left (random: on any). gpu-packing is what Kubernetes' GPU-sharing scheduler does,
-// gpu-clustering what Gandiva does, dot-product what Tetris does. Cores and GPUs count half each.
+// best-fit, dot-product, gpu-packing, gpu-clustering, random: packers as FGD (ATC'23) compares
+// with. Source: hkust-adsl/kubernetes-scheduler-simulator, its score plugins with the options of
+// its experiments: whole points of 100, requests measured by the largest node, parts of a GPU on
+// the one with the least left (random: on any). gpu-packing is what Kubernetes' GPU-sharing
+// scheduler does, gpu-clustering what Gandiva does, dot-product what Tetris does. Cores and GPUs
+// count half each.
 #include <algorithm>
 #include <memory>
 

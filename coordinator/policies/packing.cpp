@@ -91,8 +91,8 @@ void add_lowest(const NodeRoom& node, const ClusterJob& job, std::int32_t gpus,
                 Placement& placement) {
   for (std::size_t gpu = 0; gpus > 0 && gpu < node.gpus.size(); ++gpu) {
     if (node.gpus[gpu] < job.gpu_milli) continue;
-    placement.push_back({node.node, static_cast<std::uint16_t>(gpu),
-                         static_cast<std::uint16_t>(job.gpu_milli)});
+    placement.push_back(
+        {node.node, static_cast<std::uint16_t>(gpu), static_cast<std::uint16_t>(job.gpu_milli)});
     --gpus;
   }
 }
@@ -114,8 +114,8 @@ class Packing {
   bool offer(JobIndex index) {
     const ClusterJob& job = view_.jobs[index];
     if (refused_.contains(asked_of(job))) return false;
-    const bool started =
-        within_quota(job) && (job.gpus > room_.most_gpus() ? on_nodes(index, job) : on_node(index, job));
+    const bool started = within_quota(job) && (job.gpus > room_.most_gpus() ? on_nodes(index, job)
+                                                                            : on_node(index, job));
     if (!started) refused_.insert(asked_of(job));
     return started;
   }
@@ -150,8 +150,8 @@ class Packing {
     if (job.gpus == 0) {
       placement.push_back({*best, kHostOnly, 0});
     } else if (asks_for_part(job)) {
-      placement.push_back({*best, rule_.part_of(node, index, job),
-                           static_cast<std::uint16_t>(job.gpu_milli)});
+      placement.push_back(
+          {*best, rule_.part_of(node, index, job), static_cast<std::uint16_t>(job.gpu_milli)});
     } else {
       add_lowest(node, job, job.gpus, placement);
     }
@@ -227,9 +227,8 @@ void pack(const ClusterView& view, Notes& notes, PackingRule& rule, ClusterPlan&
   std::size_t first = view.ended.empty() ? waiting.size() : 0;
   waiting.insert(waiting.end(), view.arrived.begin(), view.arrived.end());
   Packing packing(view, rule, plan);
-  const auto kept =
-      std::remove_if(waiting.begin() + static_cast<std::ptrdiff_t>(first), waiting.end(),
-                     [&](JobIndex job) { return packing.offer(job); });
+  const auto kept = std::remove_if(waiting.begin() + static_cast<std::ptrdiff_t>(first),
+                                   waiting.end(), [&](JobIndex job) { return packing.offer(job); });
   waiting.erase(kept, waiting.end());
 }
 

@@ -15,11 +15,11 @@ namespace commensal::policies {
 /// What is free of a node while a plan is made. Valid until something is taken.
 struct NodeRoom {
   NodeIndex node = 0;
-  std::uint32_t type = 0;                ///< of its GPUs
-  std::int64_t cpu_milli = 0;            ///< without end where cores are not counted
-  std::int64_t memory_mib = 0;           ///< without end where memory is not counted
-  std::span<const std::int32_t> gpus;    ///< thousandths free of each; none of a reserved one
-  std::uint32_t kinds = 0;               ///< bits of `kind_of` of the jobs on it
+  std::uint32_t type = 0;              ///< of its GPUs
+  std::int64_t cpu_milli = 0;          ///< without end where cores are not counted
+  std::int64_t memory_mib = 0;         ///< without end where memory is not counted
+  std::span<const std::int32_t> gpus;  ///< thousandths free of each; none of a reserved one
+  std::uint32_t kinds = 0;             ///< bits of `kind_of` of the jobs on it
   [[nodiscard]] std::int64_t gpu_milli() const noexcept;  ///< free of all GPUs together
 };
 inline constexpr std::int64_t kUncounted = std::numeric_limits<std::int64_t>::max();
@@ -28,7 +28,8 @@ inline constexpr std::int64_t kUncounted = std::numeric_limits<std::int64_t>::ma
 [[nodiscard]] constexpr bool asks_for_part(const ClusterJob& job) noexcept {
   return job.gpus == 1 && job.gpu_milli < kWholeGpu;
 }
-/// A bit for jobs that ask alike: for a part of a GPU, for one GPU, for two, ...; zero without GPUs.
+/// A bit for jobs that ask alike: for a part of a GPU, for one GPU, for two, ...; zero without
+/// GPUs.
 [[nodiscard]] std::uint32_t kind_of(const ClusterJob& job) noexcept;
 
 /// The largest node of a cluster, by which requests are measured.
@@ -46,8 +47,8 @@ class PackingRule {
   [[nodiscard]] virtual std::int64_t score(const NodeRoom& node, JobIndex index,
                                            const ClusterJob& job) = 0;
 
-  /// The GPU for a job that asks for a part of one; unless a rule has its own, the one with the least
-  /// left that will do.
+  /// The GPU for a job that asks for a part of one; unless a rule has its own, the one with the
+  /// least left that will do.
   [[nodiscard]] virtual std::uint16_t part_of(const NodeRoom& node, JobIndex index,
                                               const ClusterJob& job);
 
@@ -60,11 +61,11 @@ class PackingRule {
 
 [[nodiscard]] LargestNode largest_node(const Cluster& cluster);
 
-/// Starts jobs in the order of their arrival, each whole on one node; who does not fit is passed and
-/// tried again when a job has ended. Nobody is stopped or moved. A job fits where cores, memory, GPU
-/// type and as many GPUs with its part free are; whole GPUs are the lowest that are wholly free. A
-/// job with more GPUs than any node has gets wholly free nodes, lowest first, the last one in part.
-/// Uses list 0 of the notes: who waits.
+/// Starts jobs in the order of their arrival, each whole on one node; who does not fit is passed
+/// and tried again when a job has ended. Nobody is stopped or moved. A job fits where cores,
+/// memory, GPU type and as many GPUs with its part free are; whole GPUs are the lowest that are
+/// wholly free. A job with more GPUs than any node has gets wholly free nodes, lowest first, the
+/// last one in part. Uses list 0 of the notes: who waits.
 void pack(const ClusterView& view, Notes& notes, PackingRule& rule, ClusterPlan& plan);
 
 }  // namespace commensal::policies

@@ -39,9 +39,10 @@ class TypicalJobs {
   /// has cores for.
   void weigh(std::uint32_t gpu_type, std::int64_t cpu_milli, Weights& weights) const;
 
-  /// Returns the fragment of a node times `weight()`, in thousandths of a GPU: idle GPU that a typical
-  /// job cannot use, summed over the typical jobs. All of it counts for a job without GPUs, of other
-  /// types, or that does not fit; else what is idle on GPUs with less left than it asks of each.
+  /// Returns the fragment of a node times `weight()`, in thousandths of a GPU: idle GPU that a
+  /// typical job cannot use, summed over the typical jobs. All of it counts for a job without GPUs,
+  /// of other types, or that does not fit; else what is idle on GPUs with less left than it asks of
+  /// each.
   [[nodiscard]] std::int64_t fragment(std::span<const std::int32_t> left,
                                       const Weights& weights) const;
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Allocation as FGD's own simulator gives it, seed by seed. All of it: tests/simulator/fgd_equality.py.
+// Allocation as FGD's own simulator gives it, seed by seed. All of it:
+// tests/simulator/fgd_equality.py.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -54,8 +55,8 @@ std::map<std::pair<int, int>, double> theirs(const std::string& workload,
   return all;
 }
 
-class FgdEqualityTest
-    : public ::testing::TestWithParam<std::tuple<std::string, std::string, int>> {};
+class FgdEqualityTest : public ::testing::TestWithParam<std::tuple<std::string, std::string, int>> {
+};
 
 TEST_P(FgdEqualityTest, AllocatesAsMuch) {
   const auto& [workload, policy, seed] = GetParam();
@@ -66,17 +67,18 @@ TEST_P(FgdEqualityTest, AllocatesAsMuch) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Seeds, FgdEqualityTest,
-    ::testing::Values(std::tuple("default", "best-fit", 42), std::tuple("default", "fgd", 43),
-                      std::tuple("default", "gpu-packing", 43),
-                      std::tuple("gpuspec33", "gpu-clustering", 42),
-                      std::tuple("cpu250", "dot-product", 43)),
-    [](const auto& info) {
-      std::string name = std::get<0>(info.param) + "_" + std::get<1>(info.param);
-      std::replace(name.begin(), name.end(), '-', '_');
-      return name;
-    });
+INSTANTIATE_TEST_SUITE_P(Seeds, FgdEqualityTest,
+                         ::testing::Values(std::tuple("default", "best-fit", 42),
+                                           std::tuple("default", "fgd", 43),
+                                           std::tuple("default", "gpu-packing", 43),
+                                           std::tuple("gpuspec33", "gpu-clustering", 42),
+                                           std::tuple("cpu250", "dot-product", 43)),
+                         [](const auto& test) {
+                           std::string name =
+                               std::get<0>(test.param) + "_" + std::get<1>(test.param);
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
 
 // Whom it gets depends on the order in which their threads find nodes, so only their spread can be
 // asked for: the mean of two of ours within four standard errors of the mean of their ten.
@@ -93,8 +95,9 @@ TEST(FgdRandomTest, AllocatesAsMuchOnTheMean) {
   }
   const double mean = sum / seeds;
   const double variance = (squares - seeds * mean * mean) / (seeds - 1);
-  const double ours =
-      (run("default", "random", 42).at(metric(130)) + run("default", "random", 43).at(metric(130))) / 2;
+  const double ours = (run("default", "random", 42).at(metric(130)) +
+                       run("default", "random", 43).at(metric(130))) /
+                      2;
   EXPECT_NEAR(ours, mean, 4 * std::sqrt(variance * (1.0 / 2 + 1.0 / seeds)));
 }
 
@@ -118,7 +121,8 @@ TEST(FgdSemanticsTest, PodsAskForThirteenTenthsOfTheCluster) {
 
 TEST(FgdSemanticsTest, ATypeThatNobodyHasIsAnError) {
   Trace trace{.source = "t", .jobs = {}};
-  trace.jobs.push_back({.name = "a", .gpu_types = {"H900"}});
+  trace.jobs.emplace_back();
+  trace.jobs.back().gpu_types = {"H900"};
   const auto semantics = make_semantics("fgd", "fgd");
   const auto policy = policies::make_policy("fgd", {});
   EXPECT_THAT(

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Pods and nodes of openb: what is read, and what of a bad row is named.
+#include "coordinator/engines/simulator/readers/openb_reader.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
 #include <fstream>
 #include <string>
-
-#include "coordinator/engines/simulator/readers/openb_reader.h"
 
 namespace commensal::simulator {
 namespace {
@@ -36,9 +36,8 @@ class OpenbReaderTest : public ::testing::Test {
     return read_openb(file("pods.csv", kColumns + row + "\n"), {}).jobs.at(0);
   }
 
-  std::filesystem::path folder_ =
-      std::filesystem::path(::testing::TempDir()) /
-      ::testing::UnitTest::GetInstance()->current_test_info()->name();
+  std::filesystem::path folder_ = std::filesystem::path(::testing::TempDir()) /
+                                  ::testing::UnitTest::GetInstance()->current_test_info()->name();
 };
 
 TEST_F(OpenbReaderTest, ReadsWhatAPodAsksFor) {
@@ -96,9 +95,10 @@ TEST_F(OpenbReaderTest, CountsBadRowsIfAsked) {
 }
 
 TEST_F(OpenbReaderTest, ReadsNodes) {
-  const auto nodes = read_openb_nodes(
-      file("nodes.csv", "sn,cpu_milli,memory_mib,gpu,model\nn0,64000,262144,2,P100\n"
-                        "n1,32000,1024,0,\n"));
+  const auto nodes =
+      read_openb_nodes(file("nodes.csv",
+                            "sn,cpu_milli,memory_mib,gpu,model\nn0,64000,262144,2,P100\n"
+                            "n1,32000,1024,0,\n"));
   ASSERT_EQ(nodes.size(), 2U);
   EXPECT_EQ(nodes[0].name, "n0");
   EXPECT_EQ(nodes[0].gpus, 2);
@@ -112,8 +112,9 @@ TEST_F(OpenbReaderTest, NodesMustHaveAGpuAmongThem) {
   const std::string columns = "sn,cpu_milli,memory_mib,gpu,model\n";
   EXPECT_THAT([&] { (void)read_openb_nodes(file("none.csv", columns + "n1,32000,1024,0,\n")); },
               ThrowsMessage<BadTrace>(HasSubstr("none.csv: no node with a GPU")));
-  EXPECT_THAT([&] { (void)read_openb_nodes(file("twice.csv", columns + "n,1,1,1,T4\nn,1,1,1,T4\n")); },
-              ThrowsMessage<BadTrace>(AllOf(HasSubstr("line 3"), HasSubstr("sn"))));
+  EXPECT_THAT(
+      [&] { (void)read_openb_nodes(file("twice.csv", columns + "n,1,1,1,T4\nn,1,1,1,T4\n")); },
+      ThrowsMessage<BadTrace>(AllOf(HasSubstr("line 3"), HasSubstr("sn"))));
   EXPECT_THAT([&] { (void)read_openb_nodes(file("model.csv", columns + "n,1,1,1,\n")); },
               ThrowsMessage<BadTrace>(HasSubstr("GPUs without a model")));
 }

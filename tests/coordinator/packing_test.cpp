@@ -168,7 +168,7 @@ TEST_F(PackingTest, GpuClusteringKeepsKindsApart) {
   EXPECT_EQ(place(asks_part(700)), at(0, 1, 700));  // its own kind before a free node
   EXPECT_EQ(place(asks(1)), at(1, 1));
   EXPECT_EQ(place(asks_part(900)), at(2, 0, 900));
-  EXPECT_EQ(place(asks(1)), at(2, 1));              // only others are left
+  EXPECT_EQ(place(asks(1)), at(2, 1));  // only others are left
   // Who has ended is of no kind: node 1 is free again, and node 2 has others, too.
   state_->end(1);
   state_->end(3);

@@ -22,7 +22,8 @@ using policies::kNever;
 using policies::kWholeGpu;
 
 constexpr double kDemand = 1.3;  // of the GPUs of the cluster
-// Watches of the scheduler's client that draw the length of their timeouts before nodes are shuffled.
+// Watches of the scheduler's client that draw the length of their timeouts before nodes are
+// shuffled.
 constexpr int kDrawsOfWatches = 10;
 
 std::int64_t gpu_milli(const TraceJob& job) { return std::int64_t{job.gpus} * job.gpu_milli; }
@@ -76,18 +77,18 @@ class Fgd final : public Semantics {
   void arrange(Trace& trace, std::vector<policies::NodeSpec>& nodes) override {
     sort_by_name(trace.jobs);
     sort_by_name(nodes);
-    const policies::Cluster cluster(nodes);
-    count_typical(trace, cluster);
+    std::int64_t gpus = 0;
+    for (const policies::NodeSpec& node : nodes) gpus += node.gpus;
     const std::vector<TraceJob> recorded = trace.jobs;
     GoRandom random(seed_);
     (void)random.bits();  // the original writes one into its log
     random.shuffle(trace.jobs);
-    tune(random, kDemand * cluster.total_gpus() * kWholeGpu, recorded, trace.jobs);
+    tune(random, kDemand * static_cast<double>(gpus * kWholeGpu), recorded, trace.jobs);
     for (int drawn = 0; drawn < kDrawsOfWatches; ++drawn) (void)random.bits();
+    const std::vector<policies::NodeSpec> by_name = nodes;
     const std::vector<std::size_t> places = random.permutation(nodes.size());
-    for (std::size_t node = 0; node < nodes.size(); ++node) {
-      nodes[places[node]] = cluster.nodes()[node];
-    }
+    for (std::size_t node = 0; node < nodes.size(); ++node) nodes[places[node]] = by_name[node];
+    count_typical(recorded, policies::Cluster(nodes));
   }
 
   void prepare(const TraceJob& /*recorded*/, ClusterJob& job, Work& work) override {
@@ -134,9 +135,9 @@ class Fgd final : public Semantics {
   }
 
  private:
-  void count_typical(const Trace& trace, const policies::Cluster& cluster) {
+  void count_typical(const std::vector<TraceJob>& jobs, const policies::Cluster& cluster) {
     std::map<policies::TypicalRequest, std::int64_t> counts;
-    for (const TraceJob& recorded : trace.jobs) {
+    for (const TraceJob& recorded : jobs) {
       ClusterJob job;
       job.gpus = recorded.gpus;
       job.gpu_milli = recorded.gpu_milli;
@@ -144,8 +145,8 @@ class Fgd final : public Semantics {
       job.gpu_types = cluster.type_bits(recorded.gpu_types);
       ++counts[policies::request_of(job)];
     }
-    typical_.emplace(std::vector<std::pair<policies::TypicalRequest, std::int64_t>>(
-        counts.begin(), counts.end()));
+    typical_.emplace(std::vector<std::pair<policies::TypicalRequest, std::int64_t>>(counts.begin(),
+                                                                                    counts.end()));
   }
 
   std::uint64_t seed_;
@@ -156,8 +157,6 @@ class Fgd final : public Semantics {
 
 }  // namespace
 
-std::unique_ptr<Semantics> make_fgd(std::uint64_t seed) {
-  return std::make_unique<Fgd>(seed);
-}
+std::unique_ptr<Semantics> make_fgd(std::uint64_t seed) { return std::make_unique<Fgd>(seed); }
 
 }  // namespace commensal::simulator

@@ -46,7 +46,8 @@ Words product(const Words& a, const Words& b) {
   return rest;
 }
 
-/// Position in the table of the word number `n` of the sequence: it is written from the middle down.
+/// Position in the table of the word number `n` of the sequence: it is written from the middle
+/// down.
 std::size_t position(std::uint64_t n) {
   return static_cast<std::size_t>((kWords - kTap - 1 + kWords - n % kWords) % kWords);
 }

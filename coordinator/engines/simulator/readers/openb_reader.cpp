@@ -17,7 +17,18 @@ using policies::AskedClass;
 using policies::kWholeGpu;
 
 // Columns of a pod; those from kSpec on may be missing.
-enum Pod : std::size_t { kName, kCpu, kMemory, kGpus, kMilli, kSpec, kQos, kCreated, kDeleted, kScheduled };
+enum Pod : std::size_t {
+  kName,
+  kCpu,
+  kMemory,
+  kGpus,
+  kMilli,
+  kSpec,
+  kQos,
+  kCreated,
+  kDeleted,
+  kScheduled
+};
 constexpr unsigned kPodColumns = 10;
 
 void read_gpus(const Rows<kPodColumns>& row, TraceJob& job) {

@@ -13,8 +13,8 @@ namespace commensal::simulator {
 
 /// Reads pods: `num_gpu` GPUs, `gpu_milli` of each (a part only of one), the types of `gpu_spec`;
 /// BE and Burstable pods are opportunistic, LS and Guaranteed ones are guaranteed; a pod runs from
-/// its start, or its creation, to its deletion. Lists of resources alone, without classes and times,
-/// are read too: all pods arrive at zero.
+/// its start, or its creation, to its deletion. Lists of resources alone, without classes and
+/// times, are read too: all pods arrive at zero.
 /// @throws BadTrace
 [[nodiscard]] Trace read_openb(const std::string& file, const ReadOptions& options);
 
