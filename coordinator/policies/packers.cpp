@@ -5,8 +5,12 @@
 // the one with the least left (random: on any). gpu-packing is what Kubernetes' GPU-sharing
 // scheduler does, gpu-clustering what Gandiva does, dot-product what Tetris does. Cores and GPUs
 // count half each.
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cmath>
 #include <memory>
+#include <stdexcept>
 
 #include "coordinator/policies/makers.h"
 #include "coordinator/policies/packing.h"
@@ -15,6 +19,7 @@ namespace commensal::policies {
 namespace {
 
 constexpr std::int64_t kMostPoints = 100;
+constexpr double kLargestSeed = 9007199254740992.0;  // the last that a double has with all before
 
 /// A part of the largest there is; a resource that is not counted has no part.
 double share(std::int64_t amount, std::int64_t largest) {
@@ -191,7 +196,12 @@ std::unique_ptr<ClusterPolicy> make_gpu_clustering(Options& /*options*/) {
 }
 
 std::unique_ptr<ClusterPolicy> make_random(Options& options) {
-  const auto seed = static_cast<std::uint64_t>(options.number("seed", 0));
+  const double given = options.number("seed", 0);
+  if (given < 0 || given > kLargestSeed || given != std::floor(given)) {
+    throw std::invalid_argument(
+        fmt::format("option seed is no whole number from 0 to {:.0f}: {}", kLargestSeed, given));
+  }
+  const auto seed = static_cast<std::uint64_t>(given);
   return packer([seed](const ClusterView& /*view*/) { return Random(seed); });
 }
 

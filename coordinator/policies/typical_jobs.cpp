@@ -36,7 +36,8 @@ TypicalJobs::TypicalJobs(std::vector<std::pair<TypicalRequest, std::int64_t>> re
   }
   requests.resize(kept);
   std::sort(requests.begin(), requests.end());  // cores first: sums below are in order
-  for (const auto& [request, count] : requests) {
+  for (const auto& entry : requests) {
+    const TypicalRequest& request = entry.first;
     if (request.gpus == 0) continue;
     auto shape = std::find_if(shapes_.begin(), shapes_.end(), [&](const Shape& known) {
       return std::tuple(known.gpu_milli, known.gpus, known.gpu_types) ==
@@ -46,7 +47,7 @@ TypicalJobs::TypicalJobs(std::vector<std::pair<TypicalRequest, std::int64_t>> re
       shape = shapes_.insert(shape, {request.gpu_milli, request.gpus, request.gpu_types, {}});
     }
     const std::int64_t before = shape->upto.empty() ? 0 : shape->upto.back().second;
-    shape->upto.emplace_back(request.cpu_milli, before + count);
+    shape->upto.emplace_back(request.cpu_milli, before + entry.second);
   }
   std::sort(shapes_.begin(), shapes_.end(),
             [](const Shape& a, const Shape& b) { return a.gpu_milli > b.gpu_milli; });

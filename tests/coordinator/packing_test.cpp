@@ -5,6 +5,7 @@
 
 #include <optional>
 #include <set>
+#include <stdexcept>
 
 #include "coordinator/policies/cluster_state.h"
 #include "coordinator/policies/registry.h"
@@ -186,6 +187,11 @@ TEST_F(PackingTest, RandomFollowsFromTheSeedAndReachesEverything) {
     seen.emplace(first.front().node, first.front().gpu);
   }
   EXPECT_THAT(seen, ElementsAre(std::pair(0, 0), std::pair(0, 1), std::pair(1, 0)));
+}
+
+TEST_F(PackingTest, RandomNeedsAWholeSeed) {
+  EXPECT_THROW(policy("random", {{"seed", "-1"}}), std::invalid_argument);
+  EXPECT_THROW(policy("random", {{"seed", "0.5"}}), std::invalid_argument);
 }
 
 TEST(TypicalJobsTest, CountsAsFragmentWhatAJobCannotUse) {

@@ -126,7 +126,8 @@ void Semantics::stopped(ClusterJob& /*job*/, Work& /*work*/) const {}
 Time Semantics::again(Time /*now*/, bool /*stops*/) const { return kNever; }
 
 const std::vector<std::string_view>& all_semantics() {
-  static const std::vector<std::string_view> names{"commensal", "fgd", "helios", "muri", "tiresias"};
+  static const std::vector<std::string_view> names{"commensal", "fgd", "helios", "muri",
+                                                   "tiresias"};
   return names;
 }
 

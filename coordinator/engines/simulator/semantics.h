@@ -103,8 +103,8 @@ class Semantics {
   [[nodiscard]] virtual Time again(Time now, bool stops) const;
 };
 
-/// Makes a profile for a policy: commensal, fgd, helios, muri or tiresias. What is random follows from
-/// the seed.
+/// Makes a profile for a policy: commensal, fgd, helios, muri or tiresias. What is random in it
+/// follows from the seed.
 /// @throws std::invalid_argument for another name.
 [[nodiscard]] std::unique_ptr<Semantics> make_semantics(std::string_view name,
                                                         std::string_view policy,
