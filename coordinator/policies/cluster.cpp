@@ -26,6 +26,14 @@ Cluster::Cluster(std::vector<NodeSpec> nodes) : specs_(std::move(nodes)) {
   free_gpus_ = total_gpus_;
 }
 
+std::uint32_t Cluster::type_bits(const std::vector<std::string>& names) const {
+  std::uint32_t bits = 0;
+  for (std::size_t type = 0; type < types_.size(); ++type) {
+    if (std::find(names.begin(), names.end(), types_[type]) != names.end()) bits |= 1U << type;
+  }
+  return bits;
+}
+
 Cluster::Gpu& Cluster::at(NodeIndex node, std::int32_t gpu) {
   if (node >= specs_.size() || gpu < 0 || gpu >= specs_[node].gpus) {
     throw std::logic_error(fmt::format("no GPU {} on node {}", gpu, node));

@@ -59,6 +59,8 @@ class Cluster {
   [[nodiscard]] const std::vector<NodeSpec>& nodes() const noexcept { return specs_; }
   /// GPU types in the order of their first node.
   [[nodiscard]] const std::vector<std::string>& types() const noexcept { return types_; }
+  /// Bits of these types, for `ClusterJob::gpu_types`; names that are of no node have none.
+  [[nodiscard]] std::uint32_t type_bits(const std::vector<std::string>& names) const;
   [[nodiscard]] std::int32_t total_gpus() const noexcept { return total_gpus_; }
   /// GPUs of which nothing is charged, reserved ones included.
   [[nodiscard]] std::int32_t free_gpus() const noexcept { return free_gpus_; }

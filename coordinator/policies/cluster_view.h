@@ -62,18 +62,20 @@ struct ClusterJob {
 
   /// GPUs that it holds.
   [[nodiscard]] std::int32_t held() const noexcept {
-    if (phase != JobPhase::kRunning) return 0;
+    if (phase != JobPhase::kRunning || gpus == 0) return 0;
     return placement.empty() ? gpus : static_cast<std::int32_t>(placement.size());
   }
 };
 
 class ScalingModel;     // step times by GPUs: scaling_model.h
+class TypicalJobs;      // what jobs usually ask for: typical_jobs.h
 class ThroughputTable;  // speeds by GPU type, alone and in pairs: throughput_table.h
 
 /// What is known about jobs besides; a policy that needs one says so when it is not there.
 struct JobModels {
   const ScalingModel* scaling = nullptr;
   const ThroughputTable* throughputs = nullptr;
+  const TypicalJobs* typical = nullptr;
 };
 
 /// Plain values: equal view and equal notes, equal plan. Valid during one decision.

@@ -10,13 +10,19 @@ namespace commensal::policies {
 
 std::unique_ptr<ClusterPolicy> make_2d_las(Options& options);
 std::unique_ptr<ClusterPolicy> make_antman(Options& options);
+std::unique_ptr<ClusterPolicy> make_best_fit(Options& options);
+std::unique_ptr<ClusterPolicy> make_dot_product(Options& options);
+std::unique_ptr<ClusterPolicy> make_fgd(Options& options);
 std::unique_ptr<ClusterPolicy> make_fifo(Options& options);
 std::unique_ptr<ClusterPolicy> make_fit_first(Options& options);
 std::unique_ptr<ClusterPolicy> make_gittins(Options& options);
+std::unique_ptr<ClusterPolicy> make_gpu_clustering(Options& options);
+std::unique_ptr<ClusterPolicy> make_gpu_packing(Options& options);
 std::unique_ptr<ClusterPolicy> make_las(Options& options);
 std::unique_ptr<ClusterPolicy> make_muri_antman(Options& options);
 std::unique_ptr<ClusterPolicy> make_optimus(Options& options);
 std::unique_ptr<ClusterPolicy> make_optimus_oracle(Options& options);
+std::unique_ptr<ClusterPolicy> make_random(Options& options);
 std::unique_ptr<ClusterPolicy> make_sjf(Options& options);
 std::unique_ptr<ClusterPolicy> make_smallest_first(Options& options);
 std::unique_ptr<ClusterPolicy> make_srsf(Options& options);

@@ -53,13 +53,19 @@ const std::vector<PolicyEntry>& all_policies() {
       {"2d-gittins", "least likely to go on first, from past GPU-times (Tiresias)", make_gittins},
       {"2d-las", "least GPU-time so far first, in three queues (Tiresias)", make_2d_las},
       {"antman", "guaranteed jobs within quotas, opportunistic ones beside them (AntMan)", make_antman},
+      {"best-fit", "on one node, where least is left behind (FGD's baselines)", make_best_fit},
+      {"dot-product", "on one node, smallest product of free and asked (Tetris)", make_dot_product},
+      {"fgd", "on one node, where fragments grow least for typical jobs (FGD)", make_fgd},
       {"fifo", "in the order of arrival; nobody passes who does not fit", make_fifo},
       {"fit-first", "in the order of arrival; who does not fit is passed", make_fit_first},
+      {"gpu-clustering", "on one node, beside jobs that ask alike (Gandiva)", make_gpu_clustering},
+      {"gpu-packing", "on one node, GPUs in use before free ones", make_gpu_packing},
       {"las", "least time so far first, in three queues (Tiresias)", make_las},
       {"muri-antman", "AntMan as Muri's simulator models it: a baseline", make_muri_antman},
       {"optimus", "GPUs to who gains most, by fits of speed and loss (Optimus)", make_optimus},
       {"optimus+oracle", "GPUs to who gains most, true step times and steps (Pollux' Optimus)",
        make_optimus_oracle},
+      {"random", "on any node and GPU that will do, by a seed", make_random},
       {"sjf", "shortest duration first, nobody is stopped (Helios)", make_sjf},
       {"smallest-first", "fewest GPUs first, others are stopped (Tiresias)", make_smallest_first},
       {"srsf", "least remaining GPU-time first, others are stopped", make_srsf},
@@ -71,12 +77,17 @@ const std::vector<PolicyEntry>& all_policies() {
 }
 
 std::unique_ptr<ClusterPolicy> make_policy(std::string_view name,
-                                           const std::map<std::string, std::string>& options) {
+                                           const std::map<std::string, std::string>& options,
+                                           std::optional<std::uint64_t> seed) {
   for (const PolicyEntry& entry : all_policies()) {
     if (entry.name != name) continue;
-    Options given(options);
+    std::map<std::string, std::string> all = options;
+    const bool seeded = seed && all.emplace("seed", std::to_string(*seed)).second;
+    Options given(std::move(all));
     std::unique_ptr<ClusterPolicy> policy = entry.make(given);
-    if (const auto left = given.left(); !left.empty()) {
+    std::vector<std::string> left = given.left();
+    if (seeded) std::erase(left, "seed");
+    if (!left.empty()) {
       throw std::invalid_argument(fmt::format(
           "policy {} has no option {}{}", name, left.front(),
           given.known().empty()

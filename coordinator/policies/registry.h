@@ -4,6 +4,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -44,9 +45,10 @@ struct PolicyEntry {
 /// All policies, by name.
 [[nodiscard]] const std::vector<PolicyEntry>& all_policies();
 
-/// Makes a policy.
+/// Makes a policy. One that draws takes the seed as its option of that name; others do without.
 /// @throws std::invalid_argument for a name or option that does not exist, with the nearest one.
 [[nodiscard]] std::unique_ptr<ClusterPolicy> make_policy(
-    std::string_view name, const std::map<std::string, std::string>& options);
+    std::string_view name, const std::map<std::string, std::string>& options,
+    std::optional<std::uint64_t> seed = std::nullopt);
 
 }  // namespace commensal::policies

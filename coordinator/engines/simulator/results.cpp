@@ -12,6 +12,7 @@
 #include "coordinator/engines/simulator/jobs_file.h"
 #include "coordinator/engines/simulator/metrics.h"
 #include "coordinator/engines/simulator/readers/trace_reader.h"
+#include "coordinator/engines/simulator/readers/openb_reader.h"
 #include "coordinator/engines/simulator/semantics.h"
 #include "coordinator/engines/simulator/series.h"
 #include "coordinator/engines/simulator/simulation.h"
@@ -73,19 +74,32 @@ Progress reporter(const RunOptions& options, std::ostream& out) {
   };
 }
 
+/// Nodes of a file (of openb's lists too: a list beside its pods needs no naming), or equal ones.
+std::vector<policies::NodeSpec> nodes_of(const RunOptions& options, const std::string& format) {
+  if (options.cluster.ends_with(".csv")) return read_openb_nodes(options.cluster);
+  if (!options.cluster.empty()) return read_cluster(options.cluster);
+  if (options.nodes > 0) return policies::equal_nodes(options.nodes, options.gpus_per_node);
+  const auto beside = format == "openb" ? openb_nodes_beside(options.trace) : std::nullopt;
+  if (!beside) {
+    throw std::invalid_argument("--cluster is missing, or --nodes and --gpus-per-node");
+  }
+  return read_openb_nodes(*beside);
+}
+
 }  // namespace
 
 json run(const RunOptions& options, std::ostream& progress) {
   const std::string format = options.format.empty() ? guess_format(options.trace) : options.format;
-  const Trace trace =
-      read_trace(options.trace, format,
-                 {.skip_bad_rows = options.skip_bad_rows, .profiles = options.profiles});
-  const auto semantics = make_semantics(options.semantics, options.policy, trace);
+  Trace trace = read_trace(options.trace, format,
+                           {.skip_bad_rows = options.skip_bad_rows, .profiles = options.profiles});
+  const auto semantics =
+      make_semantics(options.semantics, options.policy, trace, options.seed.value_or(0));
   const auto policy = policies::make_policy(
-      options.policy, merged(options.policy_options, semantics->options(options.policy)));
-  const policies::Cluster cluster(options.cluster.empty()
-                                      ? policies::equal_nodes(options.nodes, options.gpus_per_node)
-                                      : read_cluster(options.cluster));
+      options.policy, merged(options.policy_options, semantics->options(options.policy)),
+      options.seed);
+  std::vector<policies::NodeSpec> nodes = nodes_of(options, format);
+  semantics->arrange(trace, nodes);
+  const policies::Cluster cluster(std::move(nodes));
   std::vector<Sample> samples;
   const Outcome outcome =
       simulate(trace, cluster, *semantics, options.policy, *policy, reporter(options, progress),
@@ -94,13 +108,17 @@ json run(const RunOptions& options, std::ostream& progress) {
       {"policy", options.policy},
       {"semantics", options.semantics},
       {"options", options.policy_options},
-      {"metrics", metrics_of(outcome)},
+      {"metrics", semantics->metrics(trace, cluster, outcome)},
       {"events", outcome.events},
       {"decisions", outcome.decisions},
-      {"tenants", groups_of(trace, outcome, [](const TraceJob& job) { return job.tenant; })},
-      {"classes",
-       groups_of(trace, outcome, [](const TraceJob& job) { return to_string(job.asked); })}};
-  if (options.series > 0) result["series"] = json_of(series_of(outcome, samples, options.series));
+      {"tenants", json::array()},
+      {"classes", json::array()}};
+  if (semantics->leaves()) {
+    result["tenants"] = groups_of(trace, outcome, [](const TraceJob& job) { return job.tenant; });
+    result["classes"] =
+        groups_of(trace, outcome, [](const TraceJob& job) { return to_string(job.asked); });
+  }
+  if (options.series > 0 && semantics->leaves()) result["series"] = json_of(series_of(outcome, samples, options.series));
   if (!options.jobs_out.empty()) write_jobs(options.jobs_out, options.policy, trace, outcome);
   return {{"trace",
            {{"file", options.trace},

@@ -14,8 +14,7 @@ namespace {
 
 constexpr int kUsage = 2;
 
-void add_options(CLI::App& app, RunOptions& options, std::vector<std::string>& policy_options,
-                 std::string& seed) {
+void add_options(CLI::App& app, RunOptions& options, std::vector<std::string>& policy_options) {
   app.add_option("--trace", options.trace, "File with the jobs");
   app.add_option("--format", options.format, "Its format; told by its columns if not given");
   app.add_option("--semantics", options.semantics, "Whose simulator's rules to go by");
@@ -27,7 +26,7 @@ void add_options(CLI::App& app, RunOptions& options, std::vector<std::string>& p
   app.add_option("--option", policy_options, "Option of the policy, as name=value")
       ->expected(1)
       ->take_all();
-  app.add_option("--seed", seed, "Option seed=N, for policies that draw")
+  app.add_option("--seed", options.seed, "What is random follows from it")
       ->check(CLI::NonNegativeNumber);
   app.add_option("--profiles", options.profiles,
                  "Folder with what a trace's jobs were measured at");
@@ -46,7 +45,7 @@ void check(const RunOptions& options) {
   if (counted && !options.cluster.empty()) {
     throw std::invalid_argument("either --cluster, or --nodes and --gpus-per-node");
   }
-  if (options.cluster.empty() && (options.nodes == 0 || options.gpus_per_node == 0)) {
+  if (counted && (options.nodes == 0 || options.gpus_per_node == 0)) {
     throw std::invalid_argument("--cluster is missing, or --nodes and --gpus-per-node");
   }
 }
@@ -58,8 +57,7 @@ RunOptions parse_run_options(int argc, const char* const* argv) {
   RunOptions options;
   options.semantics = "tiresias";
   std::vector<std::string> policy_options;
-  std::string seed;
-  add_options(app, options, policy_options, seed);
+  add_options(app, options, policy_options);
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
@@ -73,7 +71,6 @@ RunOptions parse_run_options(int argc, const char* const* argv) {
     }
     options.policy_options[option.substr(0, equals)] = option.substr(equals + 1);
   }
-  if (!seed.empty()) options.policy_options["seed"] = seed;
   if (!options.list_policies && !options.list_formats) check(options);
   return options;
 }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 
 namespace commensal::simulator {
@@ -16,7 +17,8 @@ struct RunOptions {
   std::int32_t nodes = 0;
   std::int32_t gpus_per_node = 0;
   std::string policy;
-  std::map<std::string, std::string> policy_options;  ///< a given seed is one of them
+  std::map<std::string, std::string> policy_options;
+  std::optional<std::uint64_t> seed;
   std::string profiles;      ///< a folder; empty: looked for beside the trace
   std::string jobs_out;      ///< a file; empty: none
   std::uint32_t series = 0;  ///< points of each curve; zero: no curves

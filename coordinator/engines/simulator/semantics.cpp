@@ -10,6 +10,8 @@
 #include <stdexcept>
 #include <tuple>
 
+#include "coordinator/engines/simulator/fgd_profile.h"
+#include "coordinator/engines/simulator/metrics.h"
 #include "coordinator/engines/simulator/muri.h"
 #include "coordinator/engines/simulator/shared_gpus.h"
 #include "coordinator/engines/simulator/pollux.h"
@@ -91,6 +93,14 @@ std::map<std::string, std::string> Semantics::options(std::string_view /*policy*
   return {};
 }
 
+void Semantics::arrange(Trace& /*trace*/, std::vector<policies::NodeSpec>& /*nodes*/) {}
+
+std::map<std::string, double> Semantics::metrics(const Trace& /*trace*/,
+                                                 const policies::Cluster& /*cluster*/,
+                                                 const Outcome& outcome) const {
+  return metrics_of(outcome);
+}
+
 bool Semantics::before(const ClusterJob& a, const ClusterJob& b) const {
   return a.submit < b.submit;
 }
@@ -119,13 +129,15 @@ void Semantics::stopped(ClusterJob& /*job*/, Work& /*work*/) const {}
 Time Semantics::again(Time /*now*/, bool /*stops*/) const { return kNever; }
 
 const std::vector<std::string_view>& all_semantics() {
-  static const std::vector<std::string_view> names{"commensal", "helios", "muri", "pollux",
+  static const std::vector<std::string_view> names{"commensal", "fgd",    "helios",
+                                                   "muri",      "pollux",
                                                    "tiresias"};
   return names;
 }
 
 std::unique_ptr<Semantics> make_semantics(std::string_view name, std::string_view policy,
-                                          const Trace& trace) {
+                                          const Trace& trace, std::uint64_t seed) {
+  if (name == "fgd") return make_fgd(seed);
   if (name == "commensal") return make_commensal({});
   if (name == "tiresias") return std::make_unique<Tiresias>();
   if (name == "helios") return std::make_unique<Helios>(policy);

@@ -20,6 +20,8 @@ namespace commensal::simulator {
 using policies::ClusterJob;
 using policies::Time;
 
+struct Outcome;
+
 /// What a job has left, in its own unit.
 struct Work {
   double left = 0;                     ///< units
@@ -49,6 +51,18 @@ class Semantics {
 
   /// Brings a job to this profile's clock and units.
   virtual void prepare(const TraceJob& recorded, ClusterJob& job, Work& work) = 0;
+
+  /// Makes of what was recorded what is run: called once, before the cluster is made of `nodes`. By
+  /// default nothing changes.
+  virtual void arrange(Trace& trace, std::vector<policies::NodeSpec>& nodes);
+
+  /// Whether jobs end.
+  [[nodiscard]] virtual bool leaves() const { return true; }
+
+  /// What a run was like, by the names of those who publish such runs; by default `metrics_of`.
+  [[nodiscard]] virtual std::map<std::string, double> metrics(const Trace& trace,
+                                                              const policies::Cluster& cluster,
+                                                              const Outcome& outcome) const;
 
   /// Sorts jobs in the order of their arrival; equal ones keep the order of the file.
   [[nodiscard]] virtual bool before(const ClusterJob& a, const ClusterJob& b) const;
@@ -94,11 +108,13 @@ class Semantics {
   [[nodiscard]] virtual Time again(Time now, bool stops) const;
 };
 
-/// Makes a profile for a policy and a trace: helios, muri, pollux or tiresias.
+/// Makes a profile for a policy and a trace: commensal, fgd, helios, muri, pollux or tiresias. What is
+/// random in it follows from the seed.
 /// @throws std::invalid_argument for another name, or if the trace lacks what the profile needs.
 [[nodiscard]] std::unique_ptr<Semantics> make_semantics(std::string_view name,
                                                         std::string_view policy,
-                                                        const Trace& trace);
+                                                        const Trace& trace,
+                                                        std::uint64_t seed = 0);
 
 [[nodiscard]] const std::vector<std::string_view>& all_semantics();
 

@@ -3,6 +3,7 @@
 #include "coordinator/engines/simulator/simulation.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -61,7 +62,7 @@ class Run {
   }
 
   Outcome run(const Progress& progress) {
-    while (ended_ < jobs_.size()) {
+    while (!over()) {
       semantics_.round() > 0 ? round() : step();
       ++outcome_.events;
       if (progress && outcome_.events % kEventsBetweenProgress == 0) {
@@ -72,6 +73,11 @@ class Run {
   }
 
  private:
+  /// Where jobs stay, a run is over once all have arrived.
+  [[nodiscard]] bool over() const {
+    return (semantics_.leaves() ? ended_ : arrived_) == jobs_.size();
+  }
+
   struct Prepared {
     std::size_t row;
     ClusterJob job;
@@ -86,6 +92,7 @@ class Run {
       prepared.job.gpu_milli = recorded.gpu_milli;
       prepared.job.cpu_milli = recorded.cpu_milli;
       prepared.job.memory_mib = recorded.memory_mib;
+      prepared.job.gpu_types = state_.cluster().type_bits(recorded.gpu_types);
       prepared.job.asked = recorded.asked;
       prepared.job.priority = recorded.priority;
       prepared.work.recorded = &recorded;
@@ -94,6 +101,11 @@ class Run {
         throw std::invalid_argument(fmt::format(
             "{}: job {} asks for more GPUs than the cluster has: {} > {}", trace_.source,
             recorded.name, recorded.gpus, state_.cluster().total_gpus()));
+      }
+      if (!recorded.gpu_types.empty() && prepared.job.gpu_types == 0) {
+        throw std::invalid_argument(fmt::format(
+            "{}: job {} asks for GPUs of a type that the cluster does not have: {}", trace_.source,
+            recorded.name, fmt::join(recorded.gpu_types, ", ")));
       }
       jobs_.push_back(std::move(prepared));
     }

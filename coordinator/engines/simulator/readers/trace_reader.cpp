@@ -16,6 +16,9 @@
 
 #include "coordinator/engines/simulator/readers/profile_reader.h"
 
+#include "coordinator/engines/simulator/readers/openb_reader.h"
+#include "coordinator/engines/simulator/readers/read_rows.h"
+
 namespace commensal::simulator {
 namespace {
 
@@ -116,6 +119,7 @@ const std::vector<Format>& formats() {
        read_muri,
        {"job_id", "num_gpu", "submit_time", "iterations", "model_name", "duration",
         "iteration_time", "resource_time_0", "priority"}},
+      {"openb", read_openb, {"name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli"}},
       {"pollux", read_pollux, {"name", "time", "application", "num_replicas", "batch_size"}},
       {"philly", read_philly, {"timestamp", "duration", "num_gpus", "cluster"}},
       {"shockwave", read_shockwave, {"job_type", "total_steps", "num_gpu", "extra", "arrival_s"}},
