@@ -49,9 +49,12 @@ const std::vector<PolicyEntry>& all_policies() {
   static const std::vector<PolicyEntry> policies{
       {"2d-gittins", "least likely to go on first, from past GPU-times (Tiresias)", make_gittins},
       {"2d-las", "least GPU-time so far first, in three queues (Tiresias)", make_2d_las},
-      {"antman", "guaranteed jobs within quotas, opportunistic ones beside them (AntMan)", make_antman},
+      {"antman", "guaranteed jobs within quotas, opportunistic ones beside them (AntMan)",
+       make_antman},
       {"fifo", "in the order of arrival; nobody passes who does not fit", make_fifo},
       {"fit-first", "in the order of arrival; who does not fit is passed", make_fit_first},
+      {"gandiva", "equal time, and pairs on the same GPUs while that pays (Gandiva)", make_gandiva},
+      {"gavel", "shares of time on each type of GPU by linear programs (Gavel)", make_gavel},
       {"las", "least time so far first, in three queues (Tiresias)", make_las},
       {"muri-antman", "AntMan as Muri's simulator models it: a baseline", make_muri_antman},
       {"sjf", "shortest duration first, nobody is stopped (Helios)", make_sjf},

@@ -21,7 +21,7 @@ constexpr int kBadInput = 2;
 int run(const std::string& file, const std::string& format, const std::string& semantics_name,
         std::int32_t nodes, std::int32_t gpus_per_node, const std::string& policy_name) {
   const simulator::Trace trace = simulator::read_trace(file, format, {});
-  const auto semantics = simulator::make_semantics(semantics_name, policy_name);
+  const auto semantics = simulator::make_semantics(semantics_name, policy_name, trace);
   const auto policy = policies::make_policy(policy_name, semantics->options(policy_name));
   const policies::Cluster cluster(policies::equal_nodes(nodes, gpus_per_node));
   const simulator::Outcome outcome =

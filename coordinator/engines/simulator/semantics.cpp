@@ -10,6 +10,7 @@
 #include <stdexcept>
 #include <tuple>
 
+#include "coordinator/engines/simulator/gavel.h"
 #include "coordinator/engines/simulator/muri.h"
 #include "coordinator/engines/simulator/shared_gpus.h"
 #include "coordinator/policies/cluster_plan.h"
@@ -42,8 +43,8 @@ class Tiresias final : public Semantics {
   policies::CountedPlacer placer_;
 };
 
-/// Helios' artifact: ticks of a second, placement "consolidate", stopping costs by size. Its loop for
-/// policies that stop jobs notices an end one tick late.
+/// Helios' artifact: ticks of a second, placement "consolidate", stopping costs by size. Its loop
+/// for policies that stop jobs notices an end one tick late.
 class Helios final : public Semantics {
  public:
   explicit Helios(std::string_view policy) : lag_(policy == "srtf" ? 1 : 0) {}
@@ -102,6 +103,8 @@ Time Semantics::end(const ClusterJob& /*job*/, const Work& work, Time now) const
   return now + work.left * work.unit_seconds;
 }
 
+Time Semantics::round_of(Time arrival) const { return std::ceil(arrival / round()) * round(); }
+
 std::optional<Time> Semantics::run_round(ClusterJob& job, Work& work, Time now) const {
   const Time last = end(job, work, now);
   advance(job, work, std::min(round(), last - now));
@@ -116,15 +119,18 @@ void Semantics::stopped(ClusterJob& /*job*/, Work& /*work*/) const {}
 Time Semantics::again(Time /*now*/, bool /*stops*/) const { return kNever; }
 
 const std::vector<std::string_view>& all_semantics() {
-  static const std::vector<std::string_view> names{"commensal", "helios", "muri", "tiresias"};
+  static const std::vector<std::string_view> names{"commensal", "gavel", "helios", "muri",
+                                                   "tiresias"};
   return names;
 }
 
-std::unique_ptr<Semantics> make_semantics(std::string_view name, std::string_view policy) {
+std::unique_ptr<Semantics> make_semantics(std::string_view name, std::string_view policy,
+                                          const Trace& trace) {
   if (name == "commensal") return make_commensal({});
   if (name == "tiresias") return std::make_unique<Tiresias>();
   if (name == "helios") return std::make_unique<Helios>(policy);
   if (name == "muri") return make_muri();
+  if (name == "gavel") return make_gavel(trace);
   throw std::invalid_argument(
       fmt::format("no semantics {}; there are {}", name, fmt::join(all_semantics(), ", ")));
 }

@@ -4,10 +4,12 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "coordinator/policies/cluster_view.h"
+#include "coordinator/policies/throughput_table.h"
 
 namespace commensal::simulator {
 
@@ -20,6 +22,7 @@ struct TraceJob {
   std::int32_t gpus = 1;
   policies::AskedClass asked = policies::AskedClass::kGuaranteed;
   std::int32_t priority = 0;
+  double weight = 1;
   std::int32_t gpu_milli = policies::kWholeGpu;
   std::int64_t cpu_milli = 0;
   std::int64_t memory_mib = 0;
@@ -34,6 +37,8 @@ struct Trace {
   std::string source;  ///< the file, for messages
   std::vector<TraceJob> jobs;
   std::uint64_t skipped_rows = 0;
+  std::shared_ptr<const policies::ThroughputTable> throughputs =
+      nullptr;  ///< of its models, if any
 };
 
 }  // namespace commensal::simulator

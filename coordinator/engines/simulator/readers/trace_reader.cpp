@@ -9,6 +9,8 @@
 #include <stdexcept>
 #include <unordered_set>
 
+#include "coordinator/engines/simulator/readers/gavel_reader.h"
+
 namespace commensal::simulator {
 namespace {
 
@@ -43,8 +45,7 @@ Trace read_itp(const std::string& file, const ReadOptions& options) {
 }
 
 Trace read_tiresias(const std::string& file, const ReadOptions& options) {
-  return read_rows<5>(file, options,
-                      {"job_id", "submit_time", "duration", "num_gpu", "model_name"},
+  return read_rows<5>(file, options, {"job_id", "submit_time", "duration", "num_gpu", "model_name"},
                       [](const Rows<5>& row) {
                         TraceJob job;
                         job.name = row[0].text();
@@ -60,8 +61,8 @@ Trace read_tiresias(const std::string& file, const ReadOptions& options) {
 Trace read_muri(const std::string& file, const ReadOptions& options) {
   return read_rows<11>(
       file, options,
-      {"job_id", "num_gpu", "submit_time", "iterations", "model_name", "duration",
-       "iteration_time", "resource_time_0", "resource_time_1", "resource_time_2", "priority"},
+      {"job_id", "num_gpu", "submit_time", "iterations", "model_name", "duration", "iteration_time",
+       "resource_time_0", "resource_time_1", "resource_time_2", "priority"},
       [](const Rows<11>& row) {
         const std::int32_t priority = row[10].count(0);
         if (priority > 1) row[10].fail("neither 0 nor 1");
@@ -87,8 +88,11 @@ struct Format {
   std::string_view name;
   Trace (*read)(const std::string& file, const ReadOptions& options);
 };
-constexpr std::array<Format, 3> kFormats{
-    {{"itp", read_itp}, {"muri", read_muri}, {"tiresias", read_tiresias}}};
+constexpr std::array<Format, 5> kFormats{{{"gavel", read_gavel},
+                                          {"itp", read_itp},
+                                          {"muri", read_muri},
+                                          {"shockwave", read_gavel},
+                                          {"tiresias", read_tiresias}}};
 
 }  // namespace
 

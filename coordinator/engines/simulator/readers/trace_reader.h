@@ -13,6 +13,7 @@ namespace commensal::simulator {
 
 struct ReadOptions {
   bool skip_bad_rows = false;  ///< count them instead of ending
+  std::string profiles;        ///< folder of profiles; empty: look beside the trace (pollux)
 };
 
 /// Formats by name.
