@@ -2,8 +2,9 @@
 // gandiva: equal time for all, round by round (time slicing); while more GPUs are asked for than
 // there are, jobs of equal size are paired at random on the same GPUs, and a pair is parted once
 // both together are slower than one alone, summed over all types. This is Gavel's model of Gandiva,
-// the usual baseline. Options: `packing=off` leaves the pairs out. Source: Xiao et al., OSDI'18;
-// stanford-futuredata/gavel, scheduler/policies/gandiva.py.
+// the usual baseline. Option `packing=off` leaves the pairs out. Not in it: migration that gathers
+// jobs, and growing into idle GPUs. Source: Xiao et al., OSDI'18; stanford-futuredata/gavel,
+// scheduler/policies/gandiva.py.
 #include <algorithm>
 #include <numeric>
 #include <set>
