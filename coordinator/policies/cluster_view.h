@@ -46,7 +46,8 @@ struct ClusterJob {
   AskedClass asked = AskedClass::kGuaranteed;
   std::int32_t load_milli = 0;  ///< of a GPU's time, that it makes busy; measured or assumed
   std::int32_t priority = 0;  ///< smaller is served first, where a policy looks at it
-  std::uint32_t profile = 0;  ///< what ScalingModel knows it by
+  std::uint32_t profile = 0;    ///< what ScalingModel knows it by
+  double weight = 1;            ///< its share in proportion to those of others
 
   // What is.
   JobPhase phase = JobPhase::kWaiting;

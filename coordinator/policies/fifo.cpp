@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // fifo and fit-first: in the order of arrival. Head of line: the first that does not fit stops the
 // queue; fit-first passes it. Source: SymbioticLab/Tiresias, simulator (`fifo`, `fjf`); Helios'
-// artifact (`fifo`).
+// artifact (`fifo`). Option `types=agnostic|aware`: Gavel's, for GPUs of several types (gavel.cpp).
 #include <algorithm>
 
 #include "coordinator/policies/hand_out.h"
@@ -32,8 +32,7 @@ class Fifo final : public ClusterPolicy {
       passed.push_back(queue[next]);
     }
     // Who was passed stays in front of those who were not reached.
-    std::copy(passed.rbegin(), passed.rend(),
-              queue.rend() - static_cast<std::ptrdiff_t>(next));
+    std::copy(passed.rbegin(), passed.rend(), queue.rend() - static_cast<std::ptrdiff_t>(next));
     queue.erase(queue.begin(), queue.begin() + static_cast<std::ptrdiff_t>(next - passed.size()));
     hand_out.finish({}, plan);
   }
@@ -44,7 +43,9 @@ class Fifo final : public ClusterPolicy {
 
 }  // namespace
 
-std::unique_ptr<ClusterPolicy> make_fifo(Options& /*options*/) {
+std::unique_ptr<ClusterPolicy> make_fifo(Options& options) {
+  const std::string types = options.choice("types", "alike", {"alike", "agnostic", "aware"});
+  if (types != "alike") return make_gavel_fifo(types == "aware", options);
   return std::make_unique<Fifo>(false);
 }
 

@@ -11,6 +11,7 @@
 #include <tuple>
 
 #include "coordinator/engines/simulator/fgd_profile.h"
+#include "coordinator/engines/simulator/gavel.h"
 #include "coordinator/engines/simulator/metrics.h"
 #include "coordinator/engines/simulator/muri.h"
 #include "coordinator/engines/simulator/shared_gpus.h"
@@ -115,6 +116,8 @@ Time Semantics::end(const ClusterJob& /*job*/, const Work& work, Time now) const
   return now + work.left * work.unit_seconds;
 }
 
+Time Semantics::round_of(Time arrival) const { return std::ceil(arrival / round()) * round(); }
+
 std::optional<Time> Semantics::run_round(ClusterJob& job, Work& work, Time now) const {
   const Time last = end(job, work, now);
   advance(job, work, std::min(round(), last - now));
@@ -129,7 +132,7 @@ void Semantics::stopped(ClusterJob& /*job*/, Work& /*work*/) const {}
 Time Semantics::again(Time /*now*/, bool /*stops*/) const { return kNever; }
 
 const std::vector<std::string_view>& all_semantics() {
-  static const std::vector<std::string_view> names{"commensal", "fgd",    "helios",
+  static const std::vector<std::string_view> names{"commensal", "fgd",    "gavel", "helios",
                                                    "muri",      "pollux",
                                                    "tiresias"};
   return names;
@@ -143,6 +146,7 @@ std::unique_ptr<Semantics> make_semantics(std::string_view name, std::string_vie
   if (name == "helios") return std::make_unique<Helios>(policy);
   if (name == "muri") return make_muri();
   if (name == "pollux") return make_pollux(trace);
+  if (name == "gavel") return make_gavel(trace);
   throw std::invalid_argument(
       fmt::format("no semantics {}; did you mean {}? There are {}", name,
                   policies::nearest_name(name, {all_semantics().begin(), all_semantics().end()}),

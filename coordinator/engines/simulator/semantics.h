@@ -28,6 +28,8 @@ struct Work {
   double done = 0;                     ///< units, where a profile counts them up
   double unit_seconds = 1;             ///< of a unit, at full speed
   double overhead = 0;                 ///< seconds that a profile takes off, by its own rule
+  double round_units = 0;              ///< that it does in the round that begins, if a profile says
+  double round_seconds = 0;            ///< that these take
   const TraceJob* recorded = nullptr;  ///< never null once it has arrived
 };
 
@@ -80,6 +82,9 @@ class Semantics {
   /// at their begin only, and a job that ends inside of one keeps its GPUs until the next.
   [[nodiscard]] virtual double round() const { return 0; }
 
+  /// When the first round begins in which a job that arrives at `arrival` can run, if nobody runs.
+  [[nodiscard]] virtual Time round_of(Time arrival) const;
+
   /// Runs a job through the round that begins at `now`; returns when it ends, if inside.
   [[nodiscard]] virtual std::optional<Time> run_round(ClusterJob& job, Work& work, Time now) const;
 
@@ -108,8 +113,8 @@ class Semantics {
   [[nodiscard]] virtual Time again(Time now, bool stops) const;
 };
 
-/// Makes a profile for a policy and a trace: commensal, fgd, helios, muri, pollux or tiresias. What is
-/// random in it follows from the seed.
+/// Makes a profile for a policy and a trace: commensal, fgd, gavel, helios, muri, pollux or tiresias.
+/// What is random in it follows from the seed.
 /// @throws std::invalid_argument for another name, or if the trace lacks what the profile needs.
 [[nodiscard]] std::unique_ptr<Semantics> make_semantics(std::string_view name,
                                                         std::string_view policy,

@@ -95,6 +95,7 @@ class Run {
       prepared.job.gpu_types = state_.cluster().type_bits(recorded.gpu_types);
       prepared.job.asked = recorded.asked;
       prepared.job.priority = recorded.priority;
+      prepared.job.weight = recorded.weight;
       prepared.work.recorded = &recorded;
       semantics_.prepare(recorded, prepared.job, prepared.work);
       if (recorded.gpus > state_.cluster().total_gpus()) {
@@ -137,14 +138,18 @@ class Run {
 
   /// One round: who has arrived is decided on, then all run to the next boundary.
   void round() {
-    const double length = semantics_.round();
     while (arrived_ < jobs_.size() && jobs_[arrived_].job.submit <= now_) arrive();
     if (arrived_ == ended_) {  // nobody is here
-      now_ = std::ceil(jobs_[arrived_].job.submit / length) * length;
+      now_ = semantics_.round_of(jobs_[arrived_].job.submit);
       return;
     }
     decide();
-    if (state_.running().empty() && arrived_ == jobs_.size()) fail_waiting();
+    if (state_.running().empty()) {
+      if (arrived_ == jobs_.size() && wake_ == kNever) fail_waiting();
+      now_ = arrived_ == jobs_.size() ? wake_ : semantics_.round_of(jobs_[arrived_].job.submit);
+      now_ended_.clear();
+      return;
+    }
     now_ended_.clear();
     for (const JobIndex job : state_.running()) {
       const auto last = semantics_.run_round(state_.jobs()[job], work_[job], now_);
@@ -154,7 +159,7 @@ class Run {
     }
     for (const JobIndex job : now_ended_) state_.end(job);
     ended_ += now_ended_.size();
-    now_ += length;
+    now_ += semantics_.round();
   }
 
   [[noreturn]] void fail_waiting() const {
@@ -178,9 +183,8 @@ class Run {
       now_ended_.push_back(job);
     }
     // In the order of their starts, as the policy sees them.
-    std::sort(now_ended_.begin(), now_ended_.end(), [&](JobIndex a, JobIndex b) {
-      return state_.job(a).turn < state_.job(b).turn;
-    });
+    std::sort(now_ended_.begin(), now_ended_.end(),
+              [&](JobIndex a, JobIndex b) { return state_.job(a).turn < state_.job(b).turn; });
     for (const JobIndex job : now_ended_) state_.end(job);
     ended_ += now_ended_.size();
   }
@@ -255,9 +259,7 @@ class Run {
     set_end(job);
   }
 
-  void set_end(JobIndex job) {
-    ends_.set(job, semantics_.end(state_.job(job), work_[job], now_));
-  }
+  void set_end(JobIndex job) { ends_.set(job, semantics_.end(state_.job(job), work_[job], now_)); }
 
   const Trace& trace_;
   Semantics& semantics_;

@@ -10,6 +10,7 @@
 
 #include "coordinator/engines/simulator/training_profile.h"
 #include "coordinator/policies/cluster_view.h"
+#include "coordinator/policies/throughput_table.h"
 
 namespace commensal::simulator {
 
@@ -22,6 +23,7 @@ struct TraceJob {
   std::int32_t gpus = 1;
   policies::AskedClass asked = policies::AskedClass::kGuaranteed;
   std::int32_t priority = 0;
+  double weight = 1;
   std::int32_t gpu_milli = policies::kWholeGpu;
   std::int64_t cpu_milli = 0;
   std::int64_t memory_mib = 0;
@@ -38,6 +40,8 @@ struct Trace {
   std::vector<TraceJob> jobs;
   std::uint64_t skipped_rows = 0;
   std::shared_ptr<const TrainingProfiles> profiles = nullptr;  ///< of its applications, if any
+  std::shared_ptr<const policies::ThroughputTable> throughputs =
+      nullptr;  ///< of its models, if any
 };
 
 }  // namespace commensal::simulator

@@ -19,6 +19,8 @@
 #include "coordinator/engines/simulator/readers/openb_reader.h"
 #include "coordinator/engines/simulator/readers/read_rows.h"
 
+#include "coordinator/engines/simulator/readers/gavel_reader.h"
+
 namespace commensal::simulator {
 namespace {
 
@@ -114,6 +116,7 @@ const std::vector<Format>& formats() {
        {"job_id", "user", "num_gpu", "submit_time", "iterations", "model_name", "duration",
         "best_effort"}},
       {"commensal", read_own, {"job", "submit", "duration", "gpus"}},
+      {"gavel", read_gavel, {}},  // its columns are those of shockwave
       {"itp", read_itp, {"job_id", "submission_time", "duration", "num_gpu"}},
       {"muri",
        read_muri,
