@@ -18,7 +18,7 @@ from typing import Any, cast
 
 from commensal._quantities import MemoryRange, ShareRange
 
-__all__ = ["Change", "Coordinator", "Refused", "Unreachable", "find_daemon"]
+__all__ = ["Change", "Coordinator", "Refused", "Unreachable", "find_daemon", "find_program"]
 
 _ANSWER = timedelta(seconds=5)
 _START = timedelta(seconds=2)
@@ -195,12 +195,17 @@ class Coordinator:
 
 
 def find_daemon() -> Path | None:
-    """Return commensald: the one beside this command, of this Python, or on the PATH."""
+    """Return commensald, if it is installed."""
+    return find_program("commensald")
+
+
+def find_program(name: str) -> Path | None:
+    """Return a program of ours: the one beside this command, of this Python, or on the PATH."""
     for folder in (Path(sys.argv[0]).parent, Path(sys.prefix) / "bin"):
-        candidate = folder / "commensald"
+        candidate = folder / name
         if candidate.is_file() and os.access(candidate, os.X_OK):
             return candidate.absolute()
-    found = shutil.which("commensald")
+    found = shutil.which(name)
     return Path(found) if found else None
 
 

@@ -37,7 +37,7 @@ STATS, TROUBLE, ENVIRONMENT = (
 # --- commands and examples ------------------------------------------------------------------
 
 NOT_RUN = 8  # blocks that may be left out, each with its reason
-SHOWN = {"text", "mermaid", "ini"}  # languages that are not run
+SHOWN = {"text", "mermaid", "ini", "cpp", "csv", "json"}  # languages that are not run
 
 # What a reader calls train.py and other.py. Jobs in the background train until they are killed.
 STAND_IN = """
@@ -192,6 +192,12 @@ def test_every_block_is_run_or_says_why_not() -> None:
     unknown = [str(b) for b in blocks if b.language not in SHOWN | {"bash", "python"}]
     assert not unknown
     assert len([block for block in blocks if block.reason]) <= NOT_RUN
+
+
+def test_the_worked_example_of_a_policy_is_what_is_compiled() -> None:
+    [block] = [b for b in blocks_of(ROOT / "docs" / "policies.md") if b.language == "cpp"]
+    assert block.text == (ROOT / "tests" / "coordinator" / block.file).read_text()
+    assert block.text.count("\n") <= 60
 
 
 # --- messages ---------------------------------------------------------------------------------

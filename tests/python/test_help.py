@@ -14,7 +14,7 @@ from commensal.cli._manual import VARIABLES
 
 COMMANDS = {
     *("run", "status", "top", "logs", "memory", "set", "pause", "resume"),
-    *("profile", "doctor", "explain", "demo", "version"),
+    *("profile", "doctor", "explain", "simulate", "demo", "version"),
 }
 ENVIRONMENT = Path(__file__).parents[2] / "docs" / "environment.md"
 

@@ -48,7 +48,8 @@ def test_the_package_is_complete() -> None:
     for name in ("py.typed", "_core.pyi", "cli/__init__.py", "demo/__init__.py"):
         assert (PACKAGE / name).is_file(), name
     assert list(PACKAGE.glob("_core.*.so"))
-    assert (COMMENSAL.parent / "commensald").is_file()
+    for name in ("commensald", "commensal-simulate"):
+        assert (COMMENSAL.parent / name).is_file(), name
 
 
 def test_only_the_adaptor_links_torch() -> None:
@@ -56,6 +57,7 @@ def test_only_the_adaptor_links_torch() -> None:
         *PACKAGE.glob("_core.*.so"),
         *PACKAGE.glob("lib/*.so*"),
         COMMENSAL.parent / "commensald",
+        COMMENSAL.parent / "commensal-simulate",
     ]
     linking = {path.name for path in binaries if b"libtorch_cpu.so" in path.read_bytes()}
     assert len(binaries) >= 4

@@ -92,6 +92,7 @@ def _register() -> None:
         memory,
         profile,
         run,
+        simulate,
         status,
         top,
         version,
@@ -99,7 +100,7 @@ def _register() -> None:
 
     for module in (
         *(run, status, top, explain, logs, memory, control),
-        *(profile, doctor, demo, version),
+        *(profile, doctor, simulate, demo, version),
     ):
         module.register(app)
 

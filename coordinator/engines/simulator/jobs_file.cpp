@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows of comma-separated values; texts are quoted where they need it.
+#include "coordinator/engines/simulator/jobs_file.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iomanip>
+#include <sstream>
+#include <system_error>
+
+#include "coordinator/engines/simulator/job_class_name.h"
+
+namespace commensal::simulator {
+namespace {
+
+std::string cell(const std::string& text) {
+  if (text.find_first_of(",\"\n") == std::string::npos) return text;
+  std::ostringstream out;
+  out << std::quoted(text, '"', '"');
+  return out.str();
+}
+
+void write_rows(std::ostream& out, const std::string& policy, const Trace& trace,
+                const Outcome& outcome) {
+  out << "policy,job,tenant,class,gpus,submit,start,end,jct,waited,preemptions\n";
+  for (const JobOutcome& job : outcome.jobs) {
+    const TraceJob& recorded = trace.jobs[job.row];
+    out << fmt::format("{},{},{},{},{},{},{},{},{},{},{}\n", cell(policy), cell(recorded.name),
+                       cell(recorded.tenant), to_string(recorded.asked), job.gpus, job.submit,
+                       job.first_start, job.end, job.end - job.submit, job.waited, job.preemptions);
+  }
+}
+
+}  // namespace
+
+void write_jobs(const std::string& file, const std::string& policy, const Trace& trace,
+                const Outcome& outcome) {
+  const std::string part = fmt::format("{}.part{}", file, getpid());
+  errno = 0;
+  std::ofstream out(part, std::ios::binary);
+  if (out) write_rows(out, policy, trace, outcome);
+  out.close();
+  if (!out) {
+    const int error = errno;
+    std::error_code ignored;
+    std::filesystem::remove(part, ignored);
+    throw std::system_error(error, std::generic_category(), file);
+  }
+  std::filesystem::rename(part, file);
+}
+
+}  // namespace commensal::simulator

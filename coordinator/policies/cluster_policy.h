@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// The interface of every policy of the cluster.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "coordinator/policies/cluster_plan.h"
+#include "coordinator/policies/cluster_view.h"
+
+namespace commensal::policies {
+
+/// What a policy writes down for its next decision: plain values, kept with the view, so that a
+/// decision can be repeated from them.
+struct Notes {
+  std::vector<std::vector<JobIndex>> lists;
+  std::vector<std::uint8_t> level;   ///< by job
+  std::vector<std::uint32_t> mark;   ///< by job: the decision that last chose it
+  std::vector<double> numbers;       ///< what else a policy has to remember
+  std::uint32_t decisions = 0;
+  bool operator==(const Notes&) const = default;
+};
+
+/// Decides who runs where. Has no clock, lock, socket or memory of its own: equal view and equal
+/// notes give an equal plan and equal notes.
+///
+/// Every policy keeps the rules of `plan_rules.h`. Thread safety: a policy does not change.
+class ClusterPolicy {
+ public:
+  virtual ~ClusterPolicy() = default;
+
+  /// Whether decisions depend on how far running jobs are (`attained`, `remaining`).
+  [[nodiscard]] virtual bool reads_progress() const noexcept { return true; }
+
+  /// Writes changes into `plan`, which is empty, in order; none leaves everything as it is.
+  virtual void decide(const ClusterView& view, Notes& notes, ClusterPlan& plan) const = 0;
+};
+
+}  // namespace commensal::policies

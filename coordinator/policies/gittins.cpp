@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// 2d-gittins: the queues of 2d-las; inside a queue, first who will most likely finish soon, judged
+// from the GPU-times of past jobs: P(finish within D | a) / E[min(remaining, D) | a] with D = 3250
+// GPU-s. Ranks are refreshed at each event. Source: Tiresias (NSDI '19), 2D-Gittins; rules of
+// SymbioticLab/Tiresias, simulator (`dlas-gpu-gittins`).
+#include <algorithm>
+#include <cmath>
+#include <span>
+#include <utility>
+
+#include "coordinator/policies/attained_service.h"
+#include "coordinator/policies/gittins_samples.h"
+#include "coordinator/policies/hand_out.h"
+#include "coordinator/policies/kept_order.h"
+#include "coordinator/policies/makers.h"
+
+namespace commensal::policies {
+namespace {
+
+constexpr double kDelta = 3250;
+constexpr std::size_t kMoved = 2 * ServiceQueues::kQueues;
+
+double round_to(double value, double digits) { return std::nearbyint(value * digits) / digits; }
+
+/// Ranks by service, from sorted samples.
+class GittinsTable {
+ public:
+  explicit GittinsTable(std::span<const double> samples) : samples_(samples) {
+    const std::size_t n = samples.size();
+    std::vector<double> sums(n + 1, 0);  // of the first i
+    for (std::size_t i = 0; i < n; ++i) sums[i + 1] = sums[i] + samples[i];
+    for (const double sample : samples) {
+      const double a = sample - 1;
+      const std::size_t i = first_above(a);
+      const std::size_t j = a + kDelta > samples.back() - 1 ? n - 1 : first_above(a + kDelta);
+      const double p = round_to(static_cast<double>(j - i) / static_cast<double>(n - i), 1e5);
+      const double expected = std::floor((sums[j] - sums[i] + kDelta * static_cast<double>(n - j)) /
+                                         static_cast<double>(n - i));
+      ranks_.push_back(round_to(1e6 * p / expected, 1e4));
+    }
+  }
+
+  [[nodiscard]] double rank(double service) const {
+    const std::size_t i = first_above(service);
+    return i < ranks_.size() ? ranks_[i] : 0.0;
+  }
+
+ private:
+  [[nodiscard]] std::size_t first_above(double value) const {
+    return static_cast<std::size_t>(
+        std::upper_bound(samples_.begin(), samples_.end(), value) - samples_.begin());
+  }
+
+  std::span<const double> samples_;
+  std::vector<double> ranks_;
+};
+
+/// Largest rank first, then the earliest.
+using Key = std::pair<double, double>;
+
+class Gittins final : public ClusterPolicy {
+ public:
+  explicit Gittins(ServiceQueues queues) : queues_(queues), table_(kGittinsSamples) {}
+
+  void decide(const ClusterView& view, Notes& notes, ClusterPlan& plan) const override {
+    notes.lists.resize(kMoved + 1);
+    notes.level.resize(view.jobs.size(), 0);
+    const auto key_of = [&](JobIndex index) {
+      const ClusterJob& job = view.jobs[index];
+      return Key{-table_.rank(queues_.service(job)), job.submit};
+    };
+    // After a decision those that run stand before those that do not.
+    const auto behind = [&](JobIndex job) { return view.jobs[job].phase != JobPhase::kRunning; };
+    const auto order = [&](std::size_t level) {
+      return KeptOrder<Key>(notes.lists[2 * level], notes.lists[2 * level + 1]);
+    };
+    for (std::size_t level = 0; level < ServiceQueues::kQueues; ++level) {
+      order(level).forget_ended(view);
+    }
+    for (const JobIndex job : view.arrived) order(0).append(job, key_of);
+    queues_.demote(view, notes, kMoved, [&](JobIndex job, std::size_t from) {
+      order(from).remove(job);
+      order(from + 1).append(job, key_of);
+    });
+
+    HandOut hand_out(view, notes, HandOut::Mode::kAnew);
+    std::vector<JobIndex> run;
+    for (std::size_t level = 0; level < ServiceQueues::kQueues && !hand_out.exhausted(); ++level) {
+      order(level).walk(key_of, behind, [&](JobIndex job) {
+        const Reason reason{"in queue {:.0f} of three, with rank {:.4f}",
+                            {static_cast<double>(level), -key_of(job).first}};
+        if (hand_out.offer(job, reason)) run.push_back(job);
+        return !hand_out.exhausted();
+      });
+    }
+    hand_out.finish({"jobs that finish sooner by their rank need all GPUs"}, plan);
+    plan.wake = queues_.next_crossing(view, notes, run);
+  }
+
+ private:
+  ServiceQueues queues_;
+  GittinsTable table_;
+};
+
+}  // namespace
+
+std::unique_ptr<ClusterPolicy> make_gittins(Options& options) {
+  return std::make_unique<Gittins>(read_service_queues(options, true));
+}
+
+}  // namespace commensal::policies

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// Hands GPUs to jobs: by count, with who runs staying, or all placed anew.
+#include "coordinator/policies/hand_out.h"
+
+namespace commensal::policies {
+namespace {
+
+void give_all(Cluster& cluster, const Placement& placement) {
+  for (const GpuPart& part : placement) cluster.give(part);
+}
+
+void take_all(Cluster& cluster, const Placement& placement) {
+  for (const GpuPart& part : placement) cluster.take(part);
+}
+
+}  // namespace
+
+HandOut::HandOut(const ClusterView& view, Notes& notes, Mode mode)
+    : view_(view),
+      notes_(notes),
+      mode_(mode),
+      scope_(view.placer->scope()),
+      budget_(mode == Mode::kAnew ? view.cluster->total_gpus() : view.cluster->free_gpus()) {
+  notes_.mark.resize(view.jobs.size(), 0);
+  ++notes_.decisions;
+  if (mode == Mode::kAnew && scope_ == Placer::Scope::kMove) {
+    for (const JobIndex job : view.running) give_all(scratch(), view.jobs[job].placement);
+  }
+}
+
+Cluster& HandOut::scratch() {
+  if (!scratch_) scratch_.emplace(*view_.cluster);
+  return *scratch_;
+}
+
+bool HandOut::offer(JobIndex job, const Reason& reason) {
+  const ClusterJob& offered = view_.jobs[job];
+  if (offered.gpus > budget_) return false;
+  const bool runs = offered.phase == JobPhase::kRunning;
+  // With an order of its own for places, only those that find one count.
+  const bool place_now =
+      scope_ == Placer::Scope::kMove || (scope_ == Placer::Scope::kStay && mode_ == Mode::kFree);
+  std::optional<Placement> placement;
+  if (place_now) {
+    placement = view_.placer->place(scratch(), offered);
+    if (!placement) return false;
+    take_all(scratch(), *placement);
+  }
+  budget_ -= offered.gpus;
+  notes_.mark[job] = notes_.decisions;
+  if (!runs || (placement && *placement != offered.placement)) {
+    chosen_.push_back({job, reason, std::move(placement)});
+  }
+  return true;
+}
+
+void HandOut::finish(const Reason& stop_reason, ClusterPlan& plan) {
+  if (mode_ == Mode::kAnew) {
+    for (const JobIndex job : view_.running) {
+      if (notes_.mark[job] == notes_.decisions) continue;
+      plan.decisions.push_back({job, Action::kStop, {}, stop_reason});
+      if (scope_ == Placer::Scope::kStay) give_all(scratch(), view_.jobs[job].placement);
+    }
+  }
+  for (Chosen& chosen : chosen_) {
+    const ClusterJob& job = view_.jobs[chosen.job];
+    if (scope_ == Placer::Scope::kCounted) {
+      chosen.placement.emplace();
+    } else if (!chosen.placement) {
+      chosen.placement = view_.placer->place(scratch(), job);
+      if (!chosen.placement) continue;
+      take_all(scratch(), *chosen.placement);
+    }
+    const Action action = job.phase == JobPhase::kRunning ? Action::kMove : Action::kStart;
+    plan.decisions.push_back({chosen.job, action, std::move(*chosen.placement), chosen.reason});
+  }
+}
+
+}  // namespace commensal::policies

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The report's still picture: completion times, queue and use of several policies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
+
+__all__ = ["PALETTE", "draw"]
+
+PALETTE = ("#0f8b8d", "#d64545", "#334e68", "#d99a0b", "#7b5ea7", "#5a9e3f", "#c2649a", "#7b8794")
+DAY = 86400.0
+
+
+def draw(path: Path, answer: dict[str, Any]) -> None:
+    """Write the picture as PNG."""
+    results, gpus = answer["results"], answer["cluster"]["gpus"]
+    figure = Figure(figsize=(11, 3.8), dpi=110, layout="constrained")
+    done, queue, use = figure.subplots(1, 3)
+    for number, result in enumerate(results):
+        style: dict[str, Any] = {
+            "color": PALETTE[number % len(PALETTE)],
+            "linestyle": "-" if number < len(PALETTE) else "--",
+            "linewidth": 1.6,
+        }
+        series = result["series"]
+        times = [max(t, 1.0) for t in series["jct"]]
+        shares = [100 * (i + 1) / len(times) for i in range(len(times))]
+        days = [t / DAY for t in series["time"]]
+        done.plot(times, shares, label=result["policy"], **style)
+        queue.plot(days, series["waiting"], **style)
+        use.plot(days, [100 * busy / gpus for busy in series["busy_gpus"]], **style)
+    done.set(xscale="log", xlabel="completion time, s", ylim=(0, 102))
+    done.xaxis.set_minor_formatter(NullFormatter())
+    done.set_title("jobs done within a time, %")
+    queue.set(xlabel="days", ylim=(0, None))
+    queue.set_title("jobs that wait")
+    use.set(xlabel="days", ylim=(0, None))
+    use.set_title("GPUs in use, %")
+    for axes in (done, queue, use):
+        axes.grid(visible=True, color="#e4e7eb", linewidth=0.8)
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.legend(loc="outside lower center", ncols=6, frameon=False)
+    figure.savefig(path)

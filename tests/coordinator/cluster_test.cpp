@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// A cluster's accounting refuses what is not there, and changes nothing then.
+#include "coordinator/policies/cluster.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <stdexcept>
+
+namespace commensal::policies {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+class ClusterTest : public ::testing::Test {
+ protected:
+  ClusterTest()
+      : cluster_(
+            {{.name = "a", .gpu_type = "v100", .gpus = 2, .cpu_milli = 4000, .memory_mib = 1024},
+             {.name = "b", .gpu_type = "t4", .gpus = 1}}) {}
+
+  /// Expects a refusal that names the values, and an unchanged cluster.
+  void refuses(const std::function<void()>& call, const char* says) {
+    const Cluster before = cluster_;
+    EXPECT_THAT(call, ThrowsMessage<std::logic_error>(HasSubstr(says)));
+    EXPECT_EQ(cluster_, before);
+  }
+
+  Cluster cluster_;
+};
+
+TEST_F(ClusterTest, CountsWholeGpusOfEachNode) {
+  cluster_.take({.node = 0, .gpu = 1});
+  EXPECT_EQ(cluster_.free_gpus(), 2);
+  EXPECT_EQ(cluster_.free_gpus(0), 1);
+  cluster_.give({.node = 0, .gpu = 1});
+  EXPECT_EQ(cluster_.free_gpus(), 3);
+}
+
+TEST_F(ClusterTest, APartTakesAGpuOutOfTheWholeOnes) {
+  cluster_.take({.node = 0, .gpu = 0, .milli = 300});
+  cluster_.take({.node = 0, .gpu = 0, .milli = 700});
+  EXPECT_EQ(cluster_.free_gpus(0), 1);
+  EXPECT_EQ(cluster_.gpu(0, 0).free_milli, 0);
+  cluster_.give({.node = 0, .gpu = 0, .milli = 300});
+  EXPECT_EQ(cluster_.free_gpus(0), 1);
+  cluster_.give({.node = 0, .gpu = 0, .milli = 700});
+  EXPECT_EQ(cluster_.free_gpus(0), 2);
+}
+
+TEST_F(ClusterTest, RefusesMoreThanIsFree) {
+  cluster_.take({.node = 0, .gpu = 0, .milli = 600});
+  refuses([&] { cluster_.take({.node = 0, .gpu = 0, .milli = 500}); }, "500 > 400 milli");
+  refuses([&] { cluster_.take_counted(3); }, "3 > 2");
+  refuses([&] { cluster_.take_host(0, 4001, 0); }, "4001 > 4000 milli-CPU");
+  refuses([&] { cluster_.take_host(0, 0, 1025); }, "1025 > 1024 MiB");
+}
+
+TEST_F(ClusterTest, RefusesBackWhatWasNotTaken) {
+  refuses([&] { cluster_.give({.node = 1, .gpu = 0, .milli = 1}); }, "1 > 0 milli");
+  refuses([&] { cluster_.give_counted(1); }, "1 > 0");
+  refuses([&] { cluster_.give_beside({.node = 0, .gpu = 0}); }, "no opportunistic job");
+}
+
+TEST_F(ClusterTest, RefusesGpusThatDoNotExist) {
+  refuses([&] { cluster_.take({.node = 0, .gpu = 2}); }, "no GPU 2 on node 0");
+  refuses([&] { cluster_.take_beside({.node = 2, .gpu = 0}); }, "no GPU 0 on node 2");
+}
+
+TEST_F(ClusterTest, AReservationIsForOneJob) {
+  cluster_.reserve(0, 0, 7);
+  EXPECT_FALSE(cluster_.open(0, 0));
+  refuses([&] { cluster_.reserve(0, 0, 8); }, "reserved for job 7");
+  cluster_.unreserve(0, 0);
+  EXPECT_TRUE(cluster_.open(0, 0));
+}
+
+TEST_F(ClusterTest, WhatANodeDoesNotStateIsNotCounted) {
+  cluster_.take_host(1, 1'000'000, 1'000'000);
+  cluster_.give_host(1, 1'000'000, 1'000'000);
+}
+
+TEST_F(ClusterTest, NumbersTypesInTheOrderOfTheirNodes) {
+  EXPECT_THAT(cluster_.types(), ::testing::ElementsAre("v100", "t4"));
+  EXPECT_EQ(cluster_.nodes()[1].type, 1U);
+}
+
+TEST(ClusterTypesTest, RefusesMoreTypesThanAMaskHolds) {
+  std::vector<NodeSpec> nodes;
+  for (int i = 0; i < 33; ++i)
+    nodes.push_back({.name = {}, .gpu_type = std::to_string(i), .gpus = 1});
+  EXPECT_THROW(Cluster{nodes}, std::invalid_argument);
+}
+
+}  // namespace
+}  // namespace commensal::policies

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+// What holds for every policy, on clusters and jobs that are drawn: a new policy only joins
+// all_policies(). A failure prints its seed.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <string>
+
+#include "coordinator/policies/plan_rules.h"
+#include "coordinator/policies/registry.h"
+#include "tests/coordinator/made_up_cluster.h"
+
+namespace commensal::policies {
+namespace {
+
+using ::testing::HasSubstr;
+
+/// Lets a policy decide, and a fresh one about the same; returns what differs, or what is wrong.
+std::string fault(const ClusterPolicy& used, const ClusterPolicy& fresh, const ClusterView& view,
+                  Notes& notes, ClusterPlan& plan) {
+  Notes repeated_notes = notes;
+  ClusterPlan repeated;
+  used.decide(view, notes, plan);
+  fresh.decide(view, repeated_notes, repeated);
+  if (plan != repeated) return "equal view and notes give another plan";
+  if (notes != repeated_notes) return "equal view and notes give other notes";
+  for (const Decision& decision : plan.decisions) {
+    if (to_string(decision.reason).empty()) return "a decision has no reason";
+  }
+  return broken_rule(view, plan);
+}
+
+/// A policy that is watched.
+class Witness final : public ClusterPolicy {
+ public:
+  explicit Witness(std::string_view name) : name_(name), policy_(make_policy(name, {})) {}
+
+  void decide(const ClusterView& view, Notes& notes, ClusterPlan& plan) const override {
+    EXPECT_EQ(fault(*policy_, *make_policy(name_, {}), view, notes, plan), "");
+  }
+
+ private:
+  std::string_view name_;
+  std::unique_ptr<ClusterPolicy> policy_;
+};
+
+/// What no policy may do: starts a job only when asked for the second time.
+class Remembers final : public ClusterPolicy {
+ public:
+  void decide(const ClusterView& /*view*/, Notes& /*notes*/, ClusterPlan& plan) const override {
+    if (++asked_ > 1) plan.decisions.push_back({0, Action::kStart, {}, {"it was asked before"}});
+  }
+
+ private:
+  mutable int asked_ = 0;
+};
+
+TEST(PolicyRulesTwinTest, APolicyThatRemembersOutsideOfItsNotesIsFound) {
+  const CountedPlacer placer;
+  ClusterState state{Cluster(equal_nodes(1, 1))};
+  state.arrive(job_of(1, 10));
+  const ClusterView view{.now = 0,
+                         .jobs = state.jobs(),
+                         .arrived = {},
+                         .ended = {},
+                         .running = {},
+                         .tenants = {},
+                         .cluster = &state.cluster(),
+                         .placer = &placer,
+                         .models = {}};
+  const Remembers used;
+  Notes notes;
+  ClusterPlan plan;
+  EXPECT_EQ(fault(used, Remembers{}, view, notes, plan), "");
+  EXPECT_THAT(fault(used, Remembers{}, view, notes, plan), HasSubstr("another plan"));
+}
+
+class PolicyRulesTest : public ::testing::TestWithParam<std::string_view> {};
+
+/// Runs drawn jobs to their ends, in steps from event to event.
+class Day {
+ public:
+  Day(std::string_view policy, const Placer& placer, std::uint32_t seed)
+      : placer_(placer), witness_(policy), state_(Cluster(equal_nodes(4, 4))) {
+    std::mt19937 random(seed);
+    jobs_ = random_jobs(random, 60, 16);
+  }
+
+  /// Returns how many ended; fewer than there are: the others wait for ever.
+  std::size_t run() {
+    for (int event = 0; event < 20'000 && ended_ < jobs_.size(); ++event) {
+      const Time next = std::min({arrival(), end(), wake_});
+      if (next == kNever) break;
+      go_to(next);
+      while (arrival() <= now_) state_.arrive(jobs_[arrived_++]);
+      const ClusterPlan plan = state_.decide(witness_, placer_, {}, now_);
+      state_.commit(plan);
+      wake_ = plan.wake <= now_ ? kNever : plan.wake;
+      if (::testing::Test::HasFailure()) break;
+    }
+    return ended_;
+  }
+
+  [[nodiscard]] std::size_t jobs() const { return jobs_.size(); }
+  [[nodiscard]] ClusterState& state() { return state_; }
+
+ private:
+  [[nodiscard]] Time arrival() const {
+    return arrived_ < jobs_.size() ? jobs_[arrived_].submit : kNever;
+  }
+
+  [[nodiscard]] Time end() {
+    Time first = kNever;
+    for (const JobIndex job : state_.running()) {
+      first = std::min(first, now_ + state_.jobs()[job].remaining);
+    }
+    return first;
+  }
+
+  void go_to(Time time) {
+    std::vector<JobIndex> due;
+    for (const JobIndex index : state_.running()) {
+      ClusterJob& job = state_.jobs()[index];
+      job.attained += time - now_;
+      job.remaining = std::max(0.0, job.remaining - (time - now_));
+      if (job.remaining <= 0) due.push_back(index);
+    }
+    for (const JobIndex job : due) state_.end(job);
+    ended_ += due.size();
+    now_ = time;
+  }
+
+  const Placer& placer_;
+  Witness witness_;
+  ClusterState state_;
+  std::vector<ClusterJob> jobs_;
+  std::size_t arrived_ = 0;
+  std::size_t ended_ = 0;
+  Time now_ = 0;
+  Time wake_ = kNever;
+};
+
+TEST_P(PolicyRulesTest, EqualViewsGiveEqualPlansThatKeepTheRulesAndLoseNobody) {
+  const FirstNodePlacer first_node;
+  const CountedPlacer counted;
+  const ConsolidatingPlacer consolidating;
+  for (const Placer* placer :
+       {static_cast<const Placer*>(&first_node), static_cast<const Placer*>(&counted),
+        static_cast<const Placer*>(&consolidating)}) {
+    for (std::uint32_t seed = 0; seed < 5; ++seed) {
+      SCOPED_TRACE(::testing::Message() << "seed " << seed);
+      Day day(GetParam(), *placer, seed);
+      ASSERT_EQ(day.run(), day.jobs());
+      // All that was taken was given back.
+      EXPECT_EQ(day.state().cluster(), Cluster(equal_nodes(4, 4)));
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(AllPolicies, PolicyRulesTest, ::testing::ValuesIn([] {
+                           std::vector<std::string_view> names;
+                           for (const PolicyEntry& entry : all_policies()) {
+                             names.push_back(entry.name);
+                           }
+                           return names;
+                         }()),
+                         [](const auto& policy) {
+                           std::string name(policy.param);
+                           for (char& c : name) c = std::isalnum(c) != 0 ? c : '_';
+                           return "policy_" + name;
+                         });
+
+TEST(RegistryTest, PoliciesStandInTheOrderOfTheirNamesEachWithASummary) {
+  const auto& all = all_policies();
+  EXPECT_TRUE(std::is_sorted(all.begin(), all.end(),
+                             [](const auto& a, const auto& b) { return a.name < b.name; }));
+  for (const PolicyEntry& entry : all) EXPECT_FALSE(entry.summary.empty()) << entry.name;
+}
+
+std::string refusal(std::string_view name, const std::map<std::string, std::string>& options) {
+  try {
+    (void)make_policy(name, options);
+  } catch (const std::invalid_argument& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(RegistryTest, NamesTheNearestOfWhatDoesNotExist) {
+  EXPECT_THAT(refusal("2dlas", {}), HasSubstr("no policy 2dlas; did you mean 2d-las?"));
+  EXPECT_THAT(refusal("las", {{"first_limit", "1"}}),
+              HasSubstr("las has no option first_limit; did you mean first-limit?"));
+  EXPECT_THAT(refusal("fifo", {{"speed", "1"}}), HasSubstr("has no option speed; it has none"));
+}
+
+TEST(RegistryTest, ChecksTheValuesOfOptions) {
+  EXPECT_THAT(refusal("las", {{"first-limit", "soon"}}),
+              HasSubstr("first-limit is no number: soon"));
+  EXPECT_THAT(refusal("2d-las", {{"crossing", "round"}}), HasSubstr("round"));
+}
+
+}  // namespace
+}  // namespace commensal::policies

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// The engine: what happens when, what it refuses, and the figures and curves that come out.
+#include "coordinator/engines/simulator/simulation.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <stdexcept>
+
+#include "coordinator/engines/simulator/metrics.h"
+#include "coordinator/engines/simulator/series.h"
+#include "coordinator/policies/registry.h"
+
+namespace commensal::simulator {
+namespace {
+
+using policies::Cluster;
+using policies::equal_nodes;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+Trace trace_of(std::initializer_list<std::array<double, 3>> jobs) {
+  Trace trace{.source = "made up", .jobs = {}};
+  for (const auto& [submit, duration, gpus] : jobs) {
+    TraceJob job;
+    job.name = std::to_string(trace.jobs.size());
+    job.submit = submit;
+    job.duration = duration;
+    job.gpus = static_cast<std::int32_t>(gpus);
+    trace.jobs.push_back(job);
+  }
+  return trace;
+}
+
+Outcome run(const Trace& trace, const Cluster& cluster, std::string_view policy,
+            std::string_view semantics = "tiresias", const Observer& observer = {}) {
+  const auto rules = make_semantics(semantics, policy);
+  const auto decides = policies::make_policy(policy, rules->options(policy));
+  return simulate(trace, cluster, *rules, policy, *decides, {}, observer);
+}
+
+TEST(SimulationTest, AJobThatDoesNotFitWaitsForOneThatEnds) {
+  const Outcome outcome =
+      run(trace_of({{0, 10, 2}, {1, 5, 2}, {2, 5, 1}}), Cluster(equal_nodes(1, 2)), "fifo");
+  EXPECT_EQ(outcome.jobs[0].end, 10);
+  EXPECT_EQ(outcome.jobs[1].first_start, 10);
+  EXPECT_EQ(outcome.jobs[1].waited, 9);
+  EXPECT_EQ(outcome.jobs[2].end, 20);
+}
+
+TEST(SimulationTest, RowsMayStandInAnyOrderAndKeepTheirNumbers) {
+  const Outcome outcome = run(trace_of({{5, 1, 1}, {0, 1, 1}}), Cluster(equal_nodes(1, 1)), "fifo");
+  EXPECT_EQ(outcome.jobs[0].row, 1U);
+  EXPECT_EQ(outcome.jobs[1].row, 0U);
+}
+
+TEST(SimulationTest, AStoppedJobKeepsItsProgress) {
+  const Outcome outcome =
+      run(trace_of({{0, 10, 1}, {2, 3, 1}}), Cluster(equal_nodes(1, 1)), "srtf");
+  EXPECT_EQ(outcome.jobs[0].preemptions, 1U);
+  EXPECT_EQ(outcome.jobs[0].end, 13);
+  EXPECT_EQ(outcome.jobs[0].waited, 3);
+  EXPECT_EQ(outcome.jobs[1].end, 5);
+}
+
+TEST(SimulationTest, RefusesAJobThatIsLargerThanTheCluster) {
+  EXPECT_THAT(
+      [] {
+        (void)run(trace_of({{0, 1, 9}}), Cluster(equal_nodes(2, 4)), "fifo");
+      },
+      ThrowsMessage<std::invalid_argument>(
+          HasSubstr("job 0 asks for more GPUs than the cluster has: 9 > 8")));
+}
+
+TEST(SimulationTest, RefusesUnequalNodesUnderRulesForEqualOnes) {
+  const Cluster cluster(
+      {{.name = "a", .gpu_type = {}, .gpus = 8}, {.name = "b", .gpu_type = {}, .gpus = 4}});
+  EXPECT_THAT(
+      [&] {
+        (void)run(trace_of({{0, 1, 1}}), cluster, "fifo", "helios");
+      },
+      ThrowsMessage<std::invalid_argument>(HasSubstr("a has 8 GPUs and b has 4")));
+  EXPECT_EQ(run(trace_of({{0, 1, 12}}), cluster, "fifo", "tiresias").jobs[0].end, 1);
+}
+
+TEST(SimulationTest, UnknownSemanticsAreRefusedWithTheNearest) {
+  EXPECT_THAT([] { (void)make_semantics("helio", "fifo"); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("did you mean helios?")));
+}
+
+TEST(SimulationTest, IsTheSameEachTime) {
+  const Trace trace = trace_of({{0, 9000, 2}, {3, 800, 1}, {3, 70, 2}, {4, 6000, 1}, {9, 5, 2}});
+  const Cluster cluster(equal_nodes(1, 2));
+  for (const auto& entry : policies::all_policies()) {
+    if (entry.name == "muri-antman") continue;  // it names GPUs, and here they are counted
+    const Outcome first = run(trace, cluster, entry.name);
+    const Outcome second = run(trace, cluster, entry.name);
+    EXPECT_EQ(metrics_of(first), metrics_of(second)) << entry.name;
+    EXPECT_EQ(first.events, second.events) << entry.name;
+  }
+}
+
+TEST(MetricsTest, QuantilesAreSortedValuesByTheirRoundedDownNumber) {
+  Outcome outcome;
+  for (int i = 10; i >= 1; --i) {
+    outcome.jobs.push_back({.submit = 100, .end = 100.0 + i, .waited = 2, .preemptions = 1});
+  }
+  const auto metrics = metrics_of(outcome);
+  EXPECT_EQ(metrics.at("jobs"), 10);
+  EXPECT_EQ(metrics.at("avg_jct"), 5.5);
+  EXPECT_EQ(metrics.at("median_jct"), 6);  // number 5 from 0
+  EXPECT_EQ(metrics.at("p95_jct"), 10);    // number 9
+  EXPECT_EQ(metrics.at("makespan"), 110);  // the first submission is not taken off
+  EXPECT_EQ(metrics.at("avg_queue"), 2);
+  EXPECT_EQ(metrics.at("preemptions"), 10);
+}
+
+TEST(SeriesTest, AreMeansWeightedByTime) {
+  Outcome outcome;
+  outcome.jobs.push_back({.submit = 0, .end = 10});
+  outcome.jobs.push_back({.submit = 2, .end = 10});
+  const Series series = series_of(outcome, {{0, 0, 4}, {2.5, 2, 2}, {5, 1, 1}}, 2);
+  EXPECT_THAT(series.time, ElementsAre(0, 5));
+  EXPECT_THAT(series.waiting, ElementsAre(1, 1));
+  EXPECT_THAT(series.busy, ElementsAre(3, 1));
+  EXPECT_THAT(series.jct, ElementsAre(8, 10));
+}
+
+TEST(SeriesTest, AnObserverSeesWhoWaitsAndWhatIsBusy) {
+  std::vector<std::size_t> waiting;
+  std::vector<std::size_t> running;
+  (void)run(trace_of({{0, 10, 1}, {1, 5, 1}}), Cluster(equal_nodes(1, 1)), "fifo", "tiresias",
+            [&](policies::ClusterState& state, Time, std::size_t waits) {
+              waiting.push_back(waits);
+              running.push_back(state.running().size());
+            });
+  EXPECT_THAT(waiting, ElementsAre(0, 1, 0, 0));
+  EXPECT_THAT(running, ElementsAre(1, 1, 1, 0));
+}
+
+}  // namespace
+}  // namespace commensal::simulator

@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`commensal simulate`: policies on a trace, side by side; wrong input; how it is ended."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from world import COMMENSAL, DEADLINE, wait_until
+
+HEADING = "job,submit,duration,gpus,tenant,class\n"
+JOBS = "a,0,100,2,red,guaranteed\nb,1,50,2,blue,guaranteed\nc,2,10,1,blue,opportunistic\n"
+CLUSTER = ("--nodes", "1", "--gpus-per-node", "2")
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    path = tmp_path / "trace.csv"
+    path.write_text(HEADING + JOBS)
+    return path
+
+
+def simulate(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [COMMENSAL, "simulate", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
+    )
+
+
+def results_of(done: subprocess.CompletedProcess[str]) -> dict[str, dict[str, Any]]:
+    assert done.returncode == 0, done.stderr
+    return {result["policy"]: result for result in json.loads(done.stdout)["results"]}
+
+
+def test_json_on_stdout_is_all_that_is_there(trace: Path) -> None:
+    done = simulate("--trace", trace, *CLUSTER, "--policy", "fifo,srtf", "--json", "-")
+    results = results_of(done)
+    assert list(results) == ["fifo", "srtf"]
+    # fifo: a 100, b until 150, c until 160; srtf: c first at 2, then b, then a.
+    assert results["fifo"]["metrics"]["avg_jct"] == pytest.approx((100 + 149 + 158) / 3)
+    assert results["srtf"]["metrics"]["preemptions"] > 0
+    told = json.loads(done.stdout)
+    assert told["trace"]["format"] == "commensal"
+    assert told["cluster"]["gpus"] == 2
+
+
+def test_tenants_and_classes_are_told_apart(trace: Path) -> None:
+    done = simulate("--trace", trace, *CLUSTER, "--policy", "fifo", "--json", "-")
+    result = results_of(done)["fifo"]
+    assert {group["name"]: group["metrics"]["jobs"] for group in result["tenants"]} == {
+        "red": 1,
+        "blue": 2,
+    }
+    assert [group["name"] for group in result["classes"]] == ["guaranteed", "opportunistic"]
+
+
+def test_a_table_is_for_people(trace: Path) -> None:
+    done = simulate("--trace", trace, *CLUSTER, "--policy", "fifo,fit-first")
+    assert done.returncode == 0
+    assert done.stderr == ""
+    assert "mean JCT" in done.stdout and "fit-first" in done.stdout and "135.67" in done.stdout
+
+
+def test_jobs_of_several_policies_are_in_one_file(trace: Path, tmp_path: Path) -> None:
+    out = tmp_path / "jobs.csv"
+    done = simulate("--trace", trace, *CLUSTER, "--policy", "fifo,srtf", "--jobs-out", out)
+    assert done.returncode == 0, done.stderr
+    with out.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["policy"], row["job"]) for row in rows] == [
+        (policy, job) for policy in ("fifo", "srtf") for job in "abc"
+    ]
+    assert [row["end"] for row in rows[:3]] == ["100", "150", "160"]
+    assert rows[2]["class"] == "opportunistic"
+
+
+def test_options_reach_the_policy(trace: Path) -> None:
+    base = ("--trace", trace, *CLUSTER, "--policy", "las", "--json", "-")
+    without = results_of(simulate(*base))["las"]["metrics"]
+    given = simulate(*base, "--option", "first-limit=5", "--option", "second-limit=20")
+    result = results_of(given)["las"]
+    assert result["options"] == {"first-limit": "5", "second-limit": "20"}
+    assert result["metrics"]["preemptions"] != without["preemptions"]
+
+
+def test_the_report_needs_nothing_else(trace: Path, tmp_path: Path) -> None:
+    out = tmp_path / "report"
+    done = simulate("--trace", trace, *CLUSTER, "--policy", "fifo,srtf", "--report", out)
+    assert done.returncode == 0, done.stderr
+    assert sorted(path.name for path in out.iterdir()) == ["report.html", "simulation.png"]
+    page = (out / "report.html").read_text()
+    assert "http://" not in page.split('id="library"')[0].replace("http://www.w3.org", "")
+    assert 'src="http' not in page and "{{" not in page.split("<script")[0]
+    for text in ("3 jobs on 2 GPUs", "Completion times", "By tenant", "blue", "opportunistic"):
+        assert text in page
+    assert (out / "simulation.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_policies_are_listed_with_what_they_do() -> None:
+    done = simulate("--list-policies")
+    assert done.returncode == 0
+    lines = dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
+    assert {"fifo", "srtf", "2d-las", "2d-gittins"} <= set(lines)
+    assert all(lines.values())
+
+
+@pytest.mark.parametrize(
+    ("rows", "says"),
+    [
+        ("d,-5,1,1,,\n", ["line 5, column submit", "negative", '"-5"']),
+        ("a,5,1,1,,\n", ["line 5, column job", "second job", '"a"']),
+        ("d,5,1,3,,\n", ["job d asks for more GPUs than the cluster has: 3 > 2"]),
+        ("d,5,soon,1,,\n", ["column duration", '"soon"']),
+        ("d,5,1\n", ["line 5"]),
+    ],
+)
+def test_a_bad_row_is_named(trace: Path, tmp_path: Path, rows: str, says: list[str]) -> None:
+    trace.write_text(HEADING + JOBS + rows)
+    out, told = tmp_path / "jobs.csv", tmp_path / "told.json"
+    done = simulate(
+        *("--trace", trace, *CLUSTER, "--policy", "fifo,srtf"),
+        *("--jobs-out", out, "--json", told, "--report", tmp_path / "report"),
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert str(trace) in done.stderr
+    assert not [text for text in says if text not in done.stderr]
+    assert [path.name for path in tmp_path.iterdir()] == ["trace.csv"]
+
+
+def test_bad_rows_may_be_counted_instead(trace: Path) -> None:
+    trace.write_text(HEADING + JOBS + "d,x,1,1,,\n")
+    done = simulate(
+        "--trace", trace, *CLUSTER, "--policy", "fifo", "--json", "-", "--skip-bad-rows"
+    )
+    assert results_of(done)["fifo"]["metrics"]["jobs"] == 3
+    assert json.loads(done.stdout)["trace"]["skipped_rows"] == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--policy", "fifoo"], "no policy 'fifoo'; did you mean fifo?"),
+        (["--policy", "fifo", "--format", "phily"], "no format 'phily'; did you mean philly?"),
+        (["--policy", "fifo", "--semantics", "tresias"], "did you mean tiresias?"),
+        (["--policy", "las", "--option", "first_limit=1"], "did you mean first-limit?"),
+        (["--policy", "las", "--option", "first-limit=soon"], "first-limit is no number: soon"),
+        (["--policy", "las", "--option", "five"], "not name=value: five"),
+        ([], "--policy is missing"),
+        (["--policy", "fifo", "--cluster", "c.json"], "either --cluster, or --nodes"),
+        (["--policy", "fifo", "--polcy", "x"], "--polcy"),
+    ],
+)
+def test_a_wrong_option_is_named(trace: Path, arguments: list[str], says: str) -> None:
+    done = simulate("--trace", trace, *CLUSTER, *arguments)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("cluster", "says"),
+    [
+        ({"gpu_types": ["v100"], "nodes": [{"gpus": 2, "gpu_type": "v1000"}]}, '"v1000"'),
+        ({"nodes": [{"gpus": 2, "speed": 3}]}, "speed"),
+        ({"nodes": []}, "no node with a GPU"),
+    ],
+)
+def test_a_bad_cluster_is_named(trace: Path, tmp_path: Path, cluster: object, says: str) -> None:
+    file = tmp_path / "cluster.json"
+    file.write_text(json.dumps(cluster))
+    done = simulate("--trace", trace, "--cluster", file, "--policy", "fifo")
+    assert done.returncode == 2
+    assert str(file) in done.stderr and says in done.stderr
+
+
+def test_a_cluster_file_is_used(trace: Path, tmp_path: Path) -> None:
+    file = tmp_path / "cluster.json"
+    nodes = [{"count": 2, "gpus": 2, "gpu_type": "t4"}, {"gpus": 1, "gpu_type": "v100"}]
+    file.write_text(json.dumps({"gpu_types": ["t4", "v100"], "nodes": nodes}))
+    done = simulate("--trace", trace, "--cluster", file, "--policy", "fifo", "--json", "-")
+    assert results_of(done)["fifo"]["metrics"]["avg_queue"] == 0
+    assert json.loads(done.stdout)["cluster"]["gpu_types"] == {"t4": 4, "v100": 1}
+
+
+def test_an_empty_trace_and_none_are_named(trace: Path, tmp_path: Path) -> None:
+    trace.write_text(HEADING)
+    assert "no job in it" in simulate("--trace", trace, *CLUSTER, "--policy", "fifo").stderr
+    done = simulate("--trace", tmp_path / "absent.csv", *CLUSTER, "--policy", "fifo")
+    assert done.returncode == 2
+    assert "absent.csv" in done.stderr
+
+
+def test_a_file_that_cannot_be_written_is_named(trace: Path, tmp_path: Path) -> None:
+    out = tmp_path / "absent" / "told.json"
+    done = simulate("--trace", trace, *CLUSTER, "--policy", "fifo", "--json", out)
+    assert done.returncode == 1
+    assert str(out) in done.stderr
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_when_it_is_ended_nothing_is_left(tmp_path: Path, signum: signal.Signals) -> None:
+    trace = tmp_path / "long.csv"
+    # More jobs than GPUs for a long time: each event looks at many.
+    rows = "".join(f"j{i},{i},{90000 + i * 7 % 1000},1,,\n" for i in range(60000))
+    trace.write_text(HEADING + rows)
+    scratch = tmp_path / "tmp"
+    scratch.mkdir()
+    process = subprocess.Popen(
+        [
+            *(COMMENSAL, "simulate", "--trace", trace, "--nodes", "1000", "--gpus-per-node", "8"),
+            *("--policy", "srtf,srsf", "--jobs-out", tmp_path / "jobs.csv"),
+            *("--json", tmp_path / "told.json"),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"TMPDIR": str(scratch)},
+    )
+    children: list[psutil.Process] = []
+
+    def started() -> bool:
+        children.clear()
+        for child in psutil.Process(process.pid).children():
+            with contextlib.suppress(psutil.NoSuchProcess):  # it only told what there is
+                if "--progress" in child.cmdline():
+                    children.append(child)
+        return bool(children)
+
+    wait_until("the policies run", started)
+    process.send_signal(signum)
+    out, errors = process.communicate(timeout=DEADLINE)
+    assert process.returncode == 128 + signum
+    assert out == ""
+    assert "nothing was written" in errors
+    assert not [child for child in children if child.is_running()]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["long.csv", "tmp"]
+    assert not list(scratch.iterdir())
+
+
+def test_the_program_says_how_far_it_is(trace: Path) -> None:
+    rows = "".join(f"j{i},{i},5,1,,\n" for i in range(1500))
+    trace.write_text(HEADING + rows)
+    program = Path(sys.executable).with_name("commensal-simulate")
+    done = subprocess.run(
+        [program, "--trace", trace, *CLUSTER, "--policy", "fifo", "--progress"],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=True,
+    )
+    progress = [json.loads(line) for line in done.stderr.splitlines()]
+    assert progress
+    assert all(line["jobs"] == 1500 for line in progress)
+    assert [line["ended"] for line in progress] == sorted(line["ended"] for line in progress)
+
+
+def test_a_policy_has_a_colour_of_the_page_and_later_ones_are_dashed() -> None:
+    from commensal.simulation import plots
+
+    style = (Path(plots.__file__).with_name("page") / "colours.css").read_text()
+    series = {"jct": [1.0, 2.0], "time": [0.0, 1.0], "waiting": [0.0, 1.0], "busy_gpus": [1.0, 2.0]}
+    results = [{"policy": f"p{i}", "series": series} for i in range(9)]
+    drawn = plots.plots_of({"results": results, "cluster": {"gpus": 2}})
+    assert {name: [len(plot.traces) for plot in plotted] for name, plotted in drawn.items()} == {
+        "jct": [9],
+        "queue": [9],
+        "use": [9],
+    }
+    lines = [trace["line"] for trace in drawn["jct"][0].traces]
+    assert not [line for line in lines if style.count(f"-{line['color'][1:]}:") != 2]
+    assert (lines[0]["dash"], lines[8]["dash"]) == ("solid", "dash")
+    assert lines[0]["color"] == lines[8]["color"]
+
+
+def test_tables_show_metrics_that_only_some_policies_have() -> None:
+    from commensal.simulation.tables import compare
+
+    jobs = {"jobs": 2.0, "avg_jct": 1.5, "avg_queue": 0.5, "avg_pending": 0.5}
+    results = [
+        {"policy": "a", "metrics": jobs},
+        {"policy": "b", "metrics": {"jobs": 2.0, "gpu_share": 0.25}},
+    ]
+    assert compare(results) == [
+        ("policy", "jobs", "mean JCT, s", "mean wait, s", "gpu share"),
+        ("a", "2", "1.50", "0.50", ""),
+        ("b", "2", "", "", "0.25"),
+    ]
