@@ -32,7 +32,7 @@ std::string metric(int demand) {
 Metrics run(const std::string& workload, const std::string& policy_name, std::uint64_t seed) {
   Trace trace = read_openb(kFolder + "/openb_pod_list_" + workload + ".csv", {});
   auto nodes = read_openb_nodes(kFolder + "/openb_node_list_gpu_node.csv");
-  const auto semantics = make_semantics("fgd", policy_name, seed);
+  const auto semantics = make_semantics("fgd", policy_name, trace, seed);
   const auto policy = policies::make_policy(policy_name, semantics->options(policy_name));
   semantics->arrange(trace, nodes);
   const policies::Cluster cluster(std::move(nodes));
@@ -111,7 +111,7 @@ TEST(FgdSemanticsTest, PodsAskForThirteenTenthsOfTheCluster) {
     Trace trace = read_openb(kFolder + "/openb_pod_list_" + workload + ".csv", {});
     const std::size_t recorded = trace.jobs.size();
     auto nodes = read_openb_nodes(kFolder + "/openb_node_list_gpu_node.csv");
-    make_semantics("fgd", "fgd", 42)->arrange(trace, nodes);
+    make_semantics("fgd", "fgd", trace, 42)->arrange(trace, nodes);
     EXPECT_EQ(trace.jobs.size() > recorded, std::string(workload) == "gpushare100");
     double gpus = 0;
     for (const TraceJob& job : trace.jobs) gpus += job.gpus * job.gpu_milli / 1000.0;
@@ -123,7 +123,7 @@ TEST(FgdSemanticsTest, ATypeThatNobodyHasIsAnError) {
   Trace trace{.source = "t", .jobs = {}};
   trace.jobs.emplace_back();
   trace.jobs.back().gpu_types = {"H900"};
-  const auto semantics = make_semantics("fgd", "fgd");
+  const auto semantics = make_semantics("fgd", "fgd", trace);
   const auto policy = policies::make_policy("fgd", {});
   EXPECT_THAT(
       [&] {

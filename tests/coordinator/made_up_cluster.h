@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <random>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -13,6 +14,12 @@
 #include "coordinator/policies/cluster_view.h"
 
 namespace commensal::policies {
+
+/// Whether a policy decides by models of the jobs, which made-up jobs do not have.
+inline bool needs_models(std::string_view policy) {
+  return policy == "gandiva" || policy == "gavel" || policy == "optimus" ||
+         policy == "optimus+oracle";
+}
 
 /// A job of whole GPUs that asks for nothing else.
 inline ClusterJob job_of(std::int32_t gpus, double seconds, Time submit = 0) {

@@ -89,7 +89,7 @@ TEST_F(OpenbReaderTest, CountsBadRowsIfAsked) {
   const std::string name =
       file("pods.csv", std::string(kColumns) + "a,1,1,1,1001,,LS,Running,1,2,1\n" +
                            "b,1,1,1,1000,,LS,Running,1,2,1\n");
-  const Trace trace = read_openb(name, {.skip_bad_rows = true});
+  const Trace trace = read_openb(name, {.skip_bad_rows = true, .profiles = {}});
   EXPECT_EQ(trace.jobs.size(), 1U);
   EXPECT_EQ(trace.skipped_rows, 1U);
 }

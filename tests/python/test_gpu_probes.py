@@ -156,7 +156,7 @@ def test_all_questions_on_the_simulated_driver(program: Path) -> None:
     assert graph["copy_node_on_host_chunk"]
     assert graph["copy_node_back_on_device"]
     assert answered["memory-5.4.1b"]["facts"]["2_mib_comes_as_zeros"]
-    assert answered["compute-9.4"]["figures"]["write_to_reader_in_another_process"]["n"] > 1000
+    assert answered["compute-9.4"]["figures"]["write_to_reader_in_another_process"]["n"] > 10
 
 
 def test_what_the_driver_refuses_is_an_answer(program: Path) -> None:
