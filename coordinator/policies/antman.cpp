@@ -3,10 +3,10 @@
 // quota in use come first. Guaranteed jobs get GPUs that are free of guaranteed jobs: one node, or
 // whole nodes, of one rack where one has enough; who is first and does not fit reserves what is
 // there. Opportunistic jobs cost no quota: they go to the least loaded GPUs below 80 %, beside
-// guaranteed jobs and on reserved GPUs too. Who asks for `auto` begins as opportunistic if it cannot
-// be guaranteed at once, and is upgraded where it runs when its tenant's quota allows and its GPUs
-// are free of guaranteed jobs. Nobody is stopped. Source: AntMan (OSDI '20), Algorithm 1, with M =
-// 80 % as its public plugin has it; "auto" as its paper describes it.
+// guaranteed jobs and on reserved GPUs too. Who asks for `auto` begins as opportunistic if it
+// cannot be guaranteed at once, and is upgraded where it runs when its tenant's quota allows and
+// its GPUs are free of guaranteed jobs. Nobody is stopped. Source: AntMan (OSDI '20), Algorithm 1,
+// with M = 80 % as its public plugin has it; "auto" as its paper describes it.
 #include <algorithm>
 #include <unordered_map>
 #include <unordered_set>
@@ -53,7 +53,9 @@ class Draft {
     if (static_cast<std::int32_t>(parts.size()) == job.gpus) {
       charge(job);
       close(parts);
-      plan_.decisions.push_back({index, Action::kStart, std::move(parts),
+      plan_.decisions.push_back({index,
+                                 Action::kStart,
+                                 std::move(parts),
                                  {"within the quota, on GPUs without a guaranteed job"}});
       return true;
     }
@@ -82,10 +84,12 @@ class Draft {
     if (static_cast<std::int32_t>(parts.size()) < job.gpus) return false;
     sort(parts);
     for (const GpuPart& part : parts) loaded_.insert(number(part));
-    plan_.decisions.push_back({index, Action::kStart, std::move(parts),
-                               {"beside others, on the least loaded GPUs below {:.0f} %",
-                                {open_below_ / 10.0}},
-                               JobClass::kOpportunistic});
+    plan_.decisions.push_back(
+        {index,
+         Action::kStart,
+         std::move(parts),
+         {"beside others, on the least loaded GPUs below {:.0f} %", {open_below_ / 10.0}},
+         JobClass::kOpportunistic});
     return true;
   }
 
@@ -239,9 +243,8 @@ class AntMan final : public ClusterPolicy {
   void decide(const ClusterView& view, Notes& notes, ClusterPlan& plan) const override {
     notes.lists.resize(std::max(notes.lists.size(), kFirstTenant + view.tenants.size()));
     for (const JobIndex job : view.arrived) queue_of(view, notes, job).push_back(job);
-    std::erase_if(notes.lists[kUpgrade], [&](JobIndex job) {
-      return view.jobs[job].phase != JobPhase::kRunning;
-    });
+    std::erase_if(notes.lists[kUpgrade],
+                  [&](JobIndex job) { return view.jobs[job].phase != JobPhase::kRunning; });
     Draft draft(view, open_below_, plan);
     for (std::size_t list = kFirstTenant; list < notes.lists.size(); ++list) {
       if (notes.lists[list].empty()) continue;

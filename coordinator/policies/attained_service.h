@@ -36,7 +36,8 @@ struct ServiceQueues {
   /// of arrival, one queue a decision. Candidates are those that run and those that moved last time
   /// (`notes.lists[moved_list]`). Calls `move(job, from)`.
   template <typename Move>
-  void demote(const ClusterView& view, Notes& notes, std::size_t moved_list, const Move& move) const;
+  void demote(const ClusterView& view, Notes& notes, std::size_t moved_list,
+              const Move& move) const;
 
   /// The first moment at which a job of `running` crosses its limit.
   [[nodiscard]] Time next_crossing(const ClusterView& view, const Notes& notes,

@@ -15,9 +15,9 @@ namespace commensal::policies {
 /// decision can be repeated from them.
 struct Notes {
   std::vector<std::vector<JobIndex>> lists;
-  std::vector<std::uint8_t> level;   ///< by job
-  std::vector<std::uint32_t> mark;   ///< by job: the decision that last chose it
-  std::vector<double> numbers;       ///< what else a policy has to remember
+  std::vector<std::uint8_t> level;  ///< by job
+  std::vector<std::uint32_t> mark;  ///< by job: the decision that last chose it
+  std::vector<double> numbers;      ///< what else a policy has to remember
   std::uint32_t decisions = 0;
   bool operator==(const Notes&) const = default;
 };

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a policy of the cluster sees: jobs, the cluster, and what has happened since it last decided.
+// What a policy of the cluster sees: jobs, the cluster, and what has happened since it last
+// decided.
 #pragma once
 
 #include <cstdint>
@@ -45,7 +46,7 @@ struct ClusterJob {
   TenantIndex tenant = 0;
   AskedClass asked = AskedClass::kGuaranteed;
   std::int32_t load_milli = 0;  ///< of a GPU's time, that it makes busy; measured or assumed
-  std::int32_t priority = 0;  ///< smaller is served first, where a policy looks at it
+  std::int32_t priority = 0;    ///< smaller is served first, where a policy looks at it
   std::uint32_t profile = 0;    ///< what ScalingModel knows it by
   double weight = 1;            ///< its share in proportion to those of others
 
@@ -53,8 +54,8 @@ struct ClusterJob {
   JobPhase phase = JobPhase::kWaiting;
   JobClass job_class = JobClass::kGuaranteed;  ///< as which it runs
   double attained = 0;                         ///< seconds that it has run
-  double duration = 0;   ///< seconds in all with what it asked for; true or predicted
-  double remaining = 0;  ///< of these; does not fall below zero
+  double duration = 0;     ///< seconds in all with what it asked for; true or predicted
+  double remaining = 0;    ///< of these; does not fall below zero
   std::int32_t epoch = 0;  ///< passes over its data that are done, where that is known
   std::uint64_t turn = 0;  ///< grows with each change of a phase, over all jobs
   Placement placement;     ///< empty while it waits, or where GPUs are only counted; of a job that
@@ -82,14 +83,14 @@ struct JobModels {
 /// Plain values: equal view and equal notes, equal plan. Valid during one decision.
 struct ClusterView {
   Time now = 0;
-  std::span<const ClusterJob> jobs;      ///< every job that has arrived, by its index
-  std::span<const JobIndex> arrived;     ///< since the last decision, in their order
-  std::span<const JobIndex> ended;       ///< since the last decision
-  std::span<const JobIndex> running;     ///< in the order of their starts
+  std::span<const ClusterJob> jobs;   ///< every job that has arrived, by its index
+  std::span<const JobIndex> arrived;  ///< since the last decision, in their order
+  std::span<const JobIndex> ended;    ///< since the last decision
+  std::span<const JobIndex> running;  ///< in the order of their starts
   std::span<const Tenant> tenants;
-  const Cluster* cluster = nullptr;  ///< never null
+  const Cluster* cluster = nullptr;     ///< never null
   const ClusterIndex* index = nullptr;  ///< never null; follows from cluster and jobs
-  const Placer* placer = nullptr;    ///< never null; where jobs may go
+  const Placer* placer = nullptr;       ///< never null; where jobs may go
   JobModels models;
 };
 

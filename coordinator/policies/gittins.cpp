@@ -47,8 +47,8 @@ class GittinsTable {
 
  private:
   [[nodiscard]] std::size_t first_above(double value) const {
-    return static_cast<std::size_t>(
-        std::upper_bound(samples_.begin(), samples_.end(), value) - samples_.begin());
+    return static_cast<std::size_t>(std::upper_bound(samples_.begin(), samples_.end(), value) -
+                                    samples_.begin());
   }
 
   std::span<const double> samples_;

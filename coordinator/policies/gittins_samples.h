@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// GPU-seconds of 1001 past jobs, sorted: yarn-gput1000.csv of SymbioticLab/Tiresias (Apache-2.0), the
-// distribution behind the Gittins index of its simulator.
+// GPU-seconds of 1001 past jobs, sorted: yarn-gput1000.csv of SymbioticLab/Tiresias (Apache-2.0),
+// the distribution behind the Gittins index of its simulator.
 #pragma once
 
 #include <array>

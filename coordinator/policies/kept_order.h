@@ -31,8 +31,9 @@ class KeptOrder {
   template <typename KeyOf>
   void append(JobIndex job, const KeyOf& key_of) {
     const Key key = key_of(job);
-    const auto at = std::upper_bound(back_.begin(), back_.end(), key,
-                                     [&](const Key& k, JobIndex other) { return k < key_of(other); });
+    const auto at =
+        std::upper_bound(back_.begin(), back_.end(), key,
+                         [&](const Key& k, JobIndex other) { return k < key_of(other); });
     back_.insert(at, job);
   }
 

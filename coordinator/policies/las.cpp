@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// las and 2d-las: least attained service first, in three queues with limits of 3250 and 7200 (seconds
-// for las, GPU-seconds for 2d-las), first come first served inside. All GPUs are handed out anew at
-// each event, queue by queue; who does not fit is passed; who gets none is stopped. Source:
-// Tiresias (NSDI '19), 2D-LAS; rules of SymbioticLab/Tiresias, simulator (`dlas`, `dlas-gpu`).
+// las and 2d-las: least attained service first, in three queues with limits of 3250 and 7200
+// (seconds for las, GPU-seconds for 2d-las), first come first served inside. All GPUs are handed
+// out anew at each event, queue by queue; who does not fit is passed; who gets none is stopped.
+// Source: Tiresias (NSDI '19), 2D-LAS; rules of SymbioticLab/Tiresias, simulator (`dlas`,
+// `dlas-gpu`).
 #include <algorithm>
 
 #include "coordinator/policies/attained_service.h"

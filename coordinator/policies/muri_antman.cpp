@@ -66,7 +66,9 @@ class MuriAntMan final : public ClusterPolicy {
         return false;
       }
       for (const GpuPart& part : parts) loads[cluster.index(part.node, part.gpu)] += kIncomplete;
-      plan.decisions.push_back({index, Action::kStart, std::move(parts),
+      plan.decisions.push_back({index,
+                                Action::kStart,
+                                std::move(parts),
                                 {"all of its GPUs are free of guaranteed jobs"}});
       return true;
     }
@@ -133,7 +135,9 @@ class MuriAntMan final : public ClusterPolicy {
         parts.push_back({.node = node, .gpu = gpu});
         loads[cluster.index(node, gpu)] += kOpportunisticLoad;
       }
-      plan.decisions.push_back({index, Action::kStart, std::move(parts),
+      plan.decisions.push_back({index,
+                                Action::kStart,
+                                std::move(parts),
                                 {"on the least loaded GPUs, all below {:.1f}", {kOpenBelow}},
                                 JobClass::kOpportunistic});
       return true;
@@ -150,10 +154,9 @@ class MuriAntMan final : public ClusterPolicy {
 
   /// Keeps the queue in the order of priority; equal ones as they came.
   static void insert(const ClusterView& view, std::vector<JobIndex>& queue, JobIndex job) {
-    const auto at = std::upper_bound(
-        queue.begin(), queue.end(), job, [&](JobIndex a, JobIndex b) {
-          return view.jobs[a].priority < view.jobs[b].priority;
-        });
+    const auto at = std::upper_bound(queue.begin(), queue.end(), job, [&](JobIndex a, JobIndex b) {
+      return view.jobs[a].priority < view.jobs[b].priority;
+    });
     queue.insert(at, job);
   }
 };

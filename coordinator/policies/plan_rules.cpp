@@ -157,7 +157,9 @@ std::string broken_rule(const ClusterView& view, const ClusterPlan& plan) {
     const ClusterJob& job = view.jobs[decision.job];
     switch (decision.action) {
       case Action::kStop: sums.change(decision.job, job.placement, job.job_class, -1); break;
-      case Action::kStart: sums.change(decision.job, decision.placement, decision.job_class, 1); break;
+      case Action::kStart:
+        sums.change(decision.job, decision.placement, decision.job_class, 1);
+        break;
       case Action::kMove:
         sums.change(decision.job, job.placement, job.job_class, -1);
         sums.change(decision.job, decision.placement, job.job_class, 1);

@@ -8,8 +8,8 @@
 
 namespace commensal::policies {
 
-/// Returns which rule a plan breaks, with the values; empty: none. A plan that breaks one is dropped
-/// whole. The rules, once all that gives has given:
+/// Returns which rule a plan breaks, with the values; empty: none. A plan that breaks one is
+/// dropped whole. The rules, once all that gives has given:
 /// - only waiting jobs start or reserve, only running ones stop, move or are upgraded, each once;
 /// - a gang gets all of its GPUs or none: what it asks for, or between its least and its most, of a
 ///   type that it takes; a GPU is named once;

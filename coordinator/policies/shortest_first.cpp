@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// srtf, srsf, smallest-first: all GPUs are handed out anew at each event, to the jobs with the least
-// remaining time, remaining GPU-time, or GPUs; who gets none is stopped. sjf: the shortest duration
-// first, head of line, nobody is stopped. Sources: SymbioticLab/Tiresias, simulator (`shortest`,
-// `shortest-gpu`, `sjf`); Helios' artifact (`srtf`, `sjf`); Muri's simulator.
+// srtf, srsf, smallest-first: all GPUs are handed out anew at each event, to the jobs with the
+// least remaining time, remaining GPU-time, or GPUs; who gets none is stopped. sjf: the shortest
+// duration first, head of line, nobody is stopped. Sources: SymbioticLab/Tiresias, simulator
+// (`shortest`, `shortest-gpu`, `sjf`); Helios' artifact (`srtf`, `sjf`); Muri's simulator.
 #include <tuple>
 
 #include "coordinator/policies/hand_out.h"
@@ -78,8 +78,7 @@ class ShortestJobFirst final : public ClusterPolicy {
     order.walk(key_of, in_place, [&](JobIndex job) {
       return hand_out.offer(job, {"shortest in the queue: {:.0f} s", {key_of(job)}});
     });
-    std::erase_if(notes.lists[0],
-                  [&](JobIndex job) { return notes.mark[job] == notes.decisions; });
+    std::erase_if(notes.lists[0], [&](JobIndex job) { return notes.mark[job] == notes.decisions; });
     hand_out.finish({}, plan);
   }
 };
@@ -91,7 +90,8 @@ std::unique_ptr<ClusterPolicy> make_srtf(Options& options) {
 }
 
 std::unique_ptr<ClusterPolicy> make_srsf(Options& options) {
-  return std::make_unique<LeastFirst>(Rule{remaining_service, "least remaining: {:.0f} GPU-s"}, options);
+  return std::make_unique<LeastFirst>(Rule{remaining_service, "least remaining: {:.0f} GPU-s"},
+                                      options);
 }
 
 std::unique_ptr<ClusterPolicy> make_smallest_first(Options& options) {

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Speeds of jobs that share a GPU, and what they do to a small cluster.
+#include "coordinator/engines/simulator/coexecution.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <vector>
 
-#include "coordinator/engines/simulator/coexecution.h"
 #include "coordinator/engines/simulator/shared_gpus.h"
 #include "coordinator/engines/simulator/simulation.h"
 #include "coordinator/policies/registry.h"
@@ -70,15 +71,13 @@ Outcome run(const std::vector<TraceJob>& jobs, const SharingModel& model) {
 
 TEST(SharedGpusTest, AnOpportunisticJobRunsInTheGapsAndAtFullSpeedAfterwards) {
   const SharingModel model{.slo = 0.01, .efficiency = 1};
-  const Outcome outcome =
-      run({recorded("prod", 0, 101, policies::AskedClass::kGuaranteed, 0.505),
-           recorded("sweep", 0, 100, policies::AskedClass::kOpportunistic, 1)},
-          model);
+  const Outcome outcome = run({recorded("prod", 0, 101, policies::AskedClass::kGuaranteed, 0.505),
+                               recorded("sweep", 0, 100, policies::AskedClass::kOpportunistic, 1)},
+                              model);
   const double guaranteed_end = 101 * 1.01;
   EXPECT_THAT(outcome.jobs[0].end, DoubleNear(guaranteed_end, 1e-9));
   // Until then at half speed: 1 - 0.505 / 1.01.
-  EXPECT_THAT(outcome.jobs[1].end,
-              DoubleNear(guaranteed_end + 100 - guaranteed_end / 2, 1e-9));
+  EXPECT_THAT(outcome.jobs[1].end, DoubleNear(guaranteed_end + 100 - guaranteed_end / 2, 1e-9));
 }
 
 TEST(SharedGpusTest, AGuaranteedJobThatComesLaterSlowsTheOther) {

@@ -205,7 +205,8 @@ TEST(RegistryTest, NamesTheNearestOfWhatDoesNotExist) {
   EXPECT_THAT(refusal("2dlas", {}), HasSubstr("no policy 2dlas; did you mean 2d-las?"));
   EXPECT_THAT(refusal("las", {{"first_limit", "1"}}),
               HasSubstr("las has no option first_limit; did you mean first-limit?"));
-  EXPECT_THAT(refusal("fit-first", {{"speed", "1"}}), HasSubstr("has no option speed; it has none"));
+  EXPECT_THAT(refusal("fit-first", {{"speed", "1"}}),
+              HasSubstr("has no option speed; it has none"));
 }
 
 TEST(RegistryTest, ChecksTheValuesOfOptions) {

@@ -18,8 +18,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "simulated_cuda"))
 def simulated_gpus(*, fingerprints: bool = False, **settings: object) -> dict[str, str]:
     """Return the environment of a job with elastic memory of GPUs; skip where it cannot be had.
 
-    `settings` are those of tests/simulated_cuda/README.md. `fingerprints`: with the kernel that tells
-    which memory has changed.
+    `settings` are those of tests/simulated_cuda/README.md. `fingerprints`: with the kernel that
+    tells which memory has changed.
     """
     import run as simulated_cuda
 

@@ -19,9 +19,10 @@ enum class Sharing : std::uint8_t {
 /// What the model goes by; the defaults are what `docs/results` measured on the CPU.
 struct SharingModel {
   Sharing sharing = Sharing::kGate;
-  double slo = 0.01;         ///< slowdown that guaranteed jobs accept
-  double efficiency = 0.84;  ///< of the oracle's harvest that the gate reaches: pair 2 of section 36
-  double busy = 0.6;         ///< share of the time that a job keeps its GPU busy, if not recorded
+  double slo = 0.01;  ///< slowdown that guaranteed jobs accept
+  double efficiency =
+      0.84;           ///< of the oracle's harvest that the gate reaches: pair 2 of section 36
+  double busy = 0.6;  ///< share of the time that a job keeps its GPU busy, if not recorded
 };
 
 struct SharingSpeeds {
@@ -29,13 +30,13 @@ struct SharingSpeeds {
   double opportunistic = 1;  ///< of each
 };
 
-/// Returns the speeds on one GPU. `guaranteed_busy`: the busy share of the guaranteed job alone, 0 if
-/// there is none; `others`: busy shares alone of the opportunistic ones.
+/// Returns the speeds on one GPU. `guaranteed_busy`: the busy share of the guaranteed job alone, 0
+/// if there is none; `others`: busy shares alone of the opportunistic ones.
 ///
-/// The gate: the guaranteed job is slower by the SLO at most while somebody is beside it; the others
-/// share efficiency x (1 - u / (1 + s)), the oracle of compute sharing, and none is faster than
-/// alone. Default: n jobs that want more than the time there is get equal parts of it, and idle time
-/// inside of a slice is lost. MPS: the same, without that loss.
+/// The gate: the guaranteed job is slower by the SLO at most while somebody is beside it; the
+/// others share efficiency x (1 - u / (1 + s)), the oracle of compute sharing, and none is faster
+/// than alone. Default: n jobs that want more than the time there is get equal parts of it, and
+/// idle time inside of a slice is lost. MPS: the same, without that loss.
 [[nodiscard]] SharingSpeeds speeds_on_gpu(const SharingModel& model, double guaranteed_busy,
                                           std::span<const double> others);
 

@@ -11,8 +11,8 @@
 #include "coordinator/engines/simulator/job_class_name.h"
 #include "coordinator/engines/simulator/jobs_file.h"
 #include "coordinator/engines/simulator/metrics.h"
-#include "coordinator/engines/simulator/readers/trace_reader.h"
 #include "coordinator/engines/simulator/readers/openb_reader.h"
+#include "coordinator/engines/simulator/readers/trace_reader.h"
 #include "coordinator/engines/simulator/semantics.h"
 #include "coordinator/engines/simulator/series.h"
 #include "coordinator/engines/simulator/simulation.h"
@@ -105,20 +105,17 @@ json run(const RunOptions& options, std::ostream& progress) {
       simulate(trace, cluster, *semantics, options.policy, *policy, reporter(options, progress),
                options.series > 0 ? collector(samples) : Observer{});
   json result{
-      {"policy", options.policy},
-      {"semantics", options.semantics},
-      {"options", options.policy_options},
-      {"metrics", semantics->metrics(trace, cluster, outcome)},
-      {"events", outcome.events},
-      {"decisions", outcome.decisions},
-      {"tenants", json::array()},
-      {"classes", json::array()}};
+      {"policy", options.policy},          {"semantics", options.semantics},
+      {"options", options.policy_options}, {"metrics", semantics->metrics(trace, cluster, outcome)},
+      {"events", outcome.events},          {"decisions", outcome.decisions},
+      {"tenants", json::array()},          {"classes", json::array()}};
   if (semantics->leaves()) {
     result["tenants"] = groups_of(trace, outcome, [](const TraceJob& job) { return job.tenant; });
     result["classes"] =
         groups_of(trace, outcome, [](const TraceJob& job) { return to_string(job.asked); });
   }
-  if (options.series > 0 && semantics->leaves()) result["series"] = json_of(series_of(outcome, samples, options.series));
+  if (options.series > 0 && semantics->leaves())
+    result["series"] = json_of(series_of(outcome, samples, options.series));
   if (!options.jobs_out.empty()) write_jobs(options.jobs_out, options.policy, trace, outcome);
   return {{"trace",
            {{"file", options.trace},

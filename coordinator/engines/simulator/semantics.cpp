@@ -14,8 +14,8 @@
 #include "coordinator/engines/simulator/gavel.h"
 #include "coordinator/engines/simulator/metrics.h"
 #include "coordinator/engines/simulator/muri.h"
-#include "coordinator/engines/simulator/shared_gpus.h"
 #include "coordinator/engines/simulator/pollux.h"
+#include "coordinator/engines/simulator/shared_gpus.h"
 #include "coordinator/policies/cluster_plan.h"
 #include "coordinator/policies/nearest_name.h"
 
@@ -132,9 +132,8 @@ void Semantics::stopped(ClusterJob& /*job*/, Work& /*work*/) const {}
 Time Semantics::again(Time /*now*/, bool /*stops*/) const { return kNever; }
 
 const std::vector<std::string_view>& all_semantics() {
-  static const std::vector<std::string_view> names{"commensal", "fgd",    "gavel", "helios",
-                                                   "muri",      "pollux",
-                                                   "tiresias"};
+  static const std::vector<std::string_view> names{"commensal", "fgd",    "gavel",   "helios",
+                                                   "muri",      "pollux", "tiresias"};
   return names;
 }
 

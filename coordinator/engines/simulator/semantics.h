@@ -33,7 +33,8 @@ struct Work {
   const TraceJob* recorded = nullptr;  ///< never null once it has arrived
 };
 
-/// Small strategies, made for one run: they may keep what they need of its jobs. Thread safety: none.
+/// Small strategies, made for one run: they may keep what they need of its jobs. Thread safety:
+/// none.
 class Semantics {
  public:
   virtual ~Semantics() = default;
@@ -113,12 +114,11 @@ class Semantics {
   [[nodiscard]] virtual Time again(Time now, bool stops) const;
 };
 
-/// Makes a profile for a policy and a trace: commensal, fgd, gavel, helios, muri, pollux or tiresias.
-/// What is random in it follows from the seed.
+/// Makes a profile for a policy and a trace: commensal, fgd, gavel, helios, muri, pollux or
+/// tiresias. What is random in it follows from the seed.
 /// @throws std::invalid_argument for another name, or if the trace lacks what the profile needs.
 [[nodiscard]] std::unique_ptr<Semantics> make_semantics(std::string_view name,
-                                                        std::string_view policy,
-                                                        const Trace& trace,
+                                                        std::string_view policy, const Trace& trace,
                                                         std::uint64_t seed = 0);
 
 [[nodiscard]] const std::vector<std::string_view>& all_semantics();

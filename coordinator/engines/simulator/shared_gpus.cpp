@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The profile `commensal`: exact events, placement on nodes, speeds by the co-execution model. A gang
-// is as fast as its slowest GPU.
+// The profile `commensal`: exact events, placement on nodes, speeds by the co-execution model. A
+// gang is as fast as its slowest GPU.
 #include "coordinator/engines/simulator/shared_gpus.h"
 
 #include <algorithm>
@@ -101,8 +101,8 @@ class SharedGpus final : public Semantics {
 
   SharingModel model_;
   policies::FirstNodePlacer placer_;
-  std::vector<std::vector<JobIndex>> on_;  // by GPU
-  std::vector<SharingSpeeds> speeds_;      // by GPU
+  std::vector<std::vector<JobIndex>> on_;         // by GPU
+  std::vector<SharingSpeeds> speeds_;             // by GPU
   std::vector<std::vector<std::size_t>> placed_;  // by job: GPUs
 };
 

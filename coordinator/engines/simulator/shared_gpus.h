@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The profile `commensal`: our own cluster, where opportunistic jobs live on GPUs of guaranteed ones.
+// The profile `commensal`: our own cluster, where opportunistic jobs live on GPUs of guaranteed
+// ones.
 #pragma once
 
 #include <memory>

@@ -104,9 +104,9 @@ class Run {
             recorded.name, recorded.gpus, state_.cluster().total_gpus()));
       }
       if (!recorded.gpu_types.empty() && prepared.job.gpu_types == 0) {
-        throw std::invalid_argument(fmt::format(
-            "{}: job {} asks for GPUs of a type that the cluster does not have: {}", trace_.source,
-            recorded.name, fmt::join(recorded.gpu_types, ", ")));
+        throw std::invalid_argument(
+            fmt::format("{}: job {} asks for GPUs of a type that the cluster does not have: {}",
+                        trace_.source, recorded.name, fmt::join(recorded.gpu_types, ", ")));
       }
       jobs_.push_back(std::move(prepared));
     }

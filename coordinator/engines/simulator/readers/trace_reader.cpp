@@ -6,20 +6,16 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <sstream>
 #include <memory>
+#include <sstream>
 #include <stdexcept>
 
 #include "coordinator/engines/simulator/readers/formats.h"
+#include "coordinator/engines/simulator/readers/gavel_reader.h"
+#include "coordinator/engines/simulator/readers/openb_reader.h"
+#include "coordinator/engines/simulator/readers/profile_reader.h"
 #include "coordinator/engines/simulator/readers/read_rows.h"
 #include "coordinator/policies/nearest_name.h"
-
-#include "coordinator/engines/simulator/readers/profile_reader.h"
-
-#include "coordinator/engines/simulator/readers/openb_reader.h"
-#include "coordinator/engines/simulator/readers/read_rows.h"
-
-#include "coordinator/engines/simulator/readers/gavel_reader.h"
 
 namespace commensal::simulator {
 namespace {
