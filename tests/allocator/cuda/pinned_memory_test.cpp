@@ -287,7 +287,7 @@ TEST_F(PinnedMemoryTest, WhatTheDriverDoesNotUnpinIsTriedAgain) {
   EXPECT_EQ(source().kept(Tier::kParked), 0_B);
 }
 
-TEST_F(PinnedMemoryTest, P11_TheNextMemoryIsPinnedAndUnpinnedInTheBackground) {
+TEST_F(PinnedMemoryTest, P13_TheNextMemoryIsPinnedAndUnpinnedInTheBackground) {
   COMMENSAL_NEEDS_SIMULATION();
   const std::uint64_t before = machine().calls("cuMemHostAlloc");
   (void)source().create(Tier::kParked, chunk());
