@@ -139,7 +139,8 @@ void CudaMemorySource::after_fork_child() noexcept {
   fenced_ = false;
   context_.abandon();
   handles_->abandon();
-  (void)arena_.release();  // its thread does not exist here, and may have held its lock
+  [[maybe_unused]] PinnedArena* const kept =
+      arena_.release();  // its thread does not exist here, and may have held its lock
   queue_->abandon();
   fence_->abandon();
 }

@@ -280,6 +280,7 @@ class AntMan final : public ClusterPolicy {
     }
     std::sort(order.begin(), order.end());
     std::vector<std::size_t> lists;
+    lists.reserve(order.size());
     for (const auto& [used, list] : order) lists.push_back(list);
     return lists;
   }

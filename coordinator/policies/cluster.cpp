@@ -125,6 +125,7 @@ void Cluster::unreserve(NodeIndex node, std::int32_t gpu) { at(node, gpu).reserv
 
 std::vector<NodeSpec> equal_nodes(std::int32_t nodes, std::int32_t gpus_per_node) {
   std::vector<NodeSpec> made;
+  made.reserve(static_cast<std::size_t>(nodes));
   for (std::int32_t node = 0; node < nodes; ++node) {
     made.push_back({.name = fmt::format("node{:04}", node),
                     .gpu_type = "gpu",

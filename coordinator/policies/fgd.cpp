@@ -115,6 +115,7 @@ class FgdPolicy final : public ClusterPolicy {
       ++notes.numbers[known];
     }
     std::vector<std::pair<TypicalRequest, std::int64_t>> requests;
+    requests.reserve(samples.size());
     for (std::size_t i = 0; i < samples.size(); ++i) {
       requests.emplace_back(request_of(view.jobs[samples[i]]),
                             static_cast<std::int64_t>(notes.numbers[i]));

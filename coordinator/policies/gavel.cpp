@@ -165,6 +165,7 @@ std::unique_ptr<ClusterPolicy> make(std::string_view name, Options& options) {
 
 std::unique_ptr<ClusterPolicy> make_gavel(Options& options) {
   std::vector<std::string> names;
+  names.reserve(kObjectives.size());
   for (const Objective& objective : kObjectives) names.emplace_back(objective.name);
   return make(options.choice("objective", kObjectives.front().name, names), options);
 }

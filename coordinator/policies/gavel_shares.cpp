@@ -154,8 +154,8 @@ Shares max_min_shares(const ShareProblem& problem) {
 }
 
 Shares least_makespan_shares(const ShareProblem& problem) {
-  for (std::size_t job = 0; job < problem.rates.size(); ++job) {
-    if (*std::max_element(problem.rates[job].begin(), problem.rates[job].end()) <= 0) {
+  for (const auto& rates : problem.rates) {
+    if (*std::max_element(rates.begin(), rates.end()) <= 0) {
       throw std::runtime_error("a job cannot run on any type of GPU");
     }
   }

@@ -44,6 +44,7 @@ std::string Options::choice(const std::string& name, std::string_view fallback,
 
 std::vector<std::string> Options::left() const {
   std::vector<std::string> names;
+  names.reserve(given_.size());
   for (const auto& [name, value] : given_) names.push_back(name);
   return names;
 }

@@ -94,6 +94,7 @@ void plan_round(const ClusterView& view, const std::vector<RoundBook::Turn>& tur
   std::stable_sort(by_size.begin(), by_size.end(),
                    [&](const auto& a, const auto& b) { return gpus(a) > gpus(b); });
   std::vector<GpusOfType> free;
+  free.reserve(view.cluster->types().size());
   for (std::uint32_t type = 0; type < view.cluster->types().size(); ++type) {
     free.emplace_back(*view.cluster, type);
   }

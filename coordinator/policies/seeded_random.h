@@ -15,6 +15,7 @@ namespace commensal::policies {
 class SeededRandom {
  public:
   /// @param drawn  numbers that were drawn before and are passed over.
+  // NOLINTNEXTLINE(bugprone-random-generator-seed): seeded in the body
   SeededRandom(std::uint32_t seed, std::uint64_t drawn) : drawn_(drawn) {
     PythonSeed words{seed};
     engine_.seed(words);

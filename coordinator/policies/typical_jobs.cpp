@@ -58,6 +58,7 @@ void TypicalJobs::weigh(std::uint32_t gpu_type, std::int64_t cpu_milli, Weights&
   for (const Shape& shape : shapes_) {
     std::int64_t weight = 0;
     if (shape.gpu_types == 0 || (shape.gpu_types >> gpu_type & 1U) != 0) {
+      // NOLINTNEXTLINE(modernize-loop-convert): from the end
       for (auto step = shape.upto.rbegin(); step != shape.upto.rend(); ++step) {
         if (step->first > cpu_milli) continue;
         weight = step->second;

@@ -22,8 +22,10 @@ using ::testing::StartsWith;
 
 class FilesTest : public ::testing::Test {
  protected:
-  FilesTest() : folder_(std::filesystem::path(::testing::TempDir()) / "trace_readers_test") {
-    std::filesystem::create_directories(folder_);
+  FilesTest() {
+    std::string name = (std::filesystem::temp_directory_path() / "traces-XXXXXX").string();
+    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("no temporary folder: " + name);
+    folder_ = name;
   }
   ~FilesTest() override { std::filesystem::remove_all(folder_); }
 

@@ -33,7 +33,7 @@ nlohmann::json answer(const simulator::RunOptions& options) {
 int main(int argc, char** argv) {
   try {
     const simulator::RunOptions options = simulator::parse_run_options(argc, argv);
-    std::cout << answer(options).dump(2) << std::endl;
+    std::cout << answer(options).dump(2) << "\n" << std::flush;
     return std::cout ? 0 : kFailed;
   } catch (const CLI::Error&) {
     return simulator::explain_usage();

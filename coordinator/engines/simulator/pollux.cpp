@@ -76,6 +76,7 @@ class Kinds final : public policies::ScalingModel {
   [[nodiscard]] std::vector<prediction::LossPoint> losses(const ClusterJob& job) const override {
     const Kind& kind = kinds_[job.profile];
     std::vector<prediction::LossPoint> points;
+    points.reserve(static_cast<std::size_t>(job.epoch));
     for (std::int32_t epoch = 0; epoch < job.epoch; ++epoch) {
       points.push_back({kind.profile->steps_after(kind.batch, epoch),
                         kind.profile->loss_after(kind.batch, epoch)});

@@ -70,7 +70,7 @@ Observer collector(std::vector<Sample>& samples) {
 Progress reporter(const RunOptions& options, std::ostream& out) {
   if (!options.progress) return {};
   return [&out](std::size_t ended, std::size_t jobs) {
-    out << json{{"ended", ended}, {"jobs", jobs}}.dump() << std::endl;
+    out << json{{"ended", ended}, {"jobs", jobs}}.dump() << "\n" << std::flush;
   };
 }
 

@@ -92,7 +92,8 @@ NodeCounts packed(std::int32_t gpus) {
   return placement;
 }
 
-TrainingProfile::TrainingProfile(std::string name, MeasuredSteps steps, MeasuredEpochs epochs)
+TrainingProfile::TrainingProfile(std::string name, const MeasuredSteps& steps,
+                                 MeasuredEpochs epochs)
     : name_(std::move(name)),
       placements_(steps.placements),
       scaled_(scatter(name_, steps)),

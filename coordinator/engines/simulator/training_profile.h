@@ -53,7 +53,7 @@ struct BatchSplit {
 class TrainingProfile {
  public:
   /// @throws std::invalid_argument if a table is empty or the steps cannot be triangulated.
-  TrainingProfile(std::string name, MeasuredSteps steps, MeasuredEpochs epochs);
+  TrainingProfile(std::string name, const MeasuredSteps& steps, MeasuredEpochs epochs);
 
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
   [[nodiscard]] std::int32_t epochs() const noexcept { return epochs_; }

@@ -89,7 +89,7 @@ TrainingProfile read_profile(const fs::path& folder) {
     }
   }
   try {
-    return {folder.filename().string(), std::move(steps), std::move(epochs)};
+    return {folder.filename().string(), steps, std::move(epochs)};
   } catch (const std::invalid_argument& error) {
     throw BadTrace(fmt::format("{}: {}", folder.string(), error.what()));
   }

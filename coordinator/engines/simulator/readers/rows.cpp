@@ -11,8 +11,9 @@ namespace commensal::simulator {
 
 double Field::number() const {
   double value = 0;
-  const char* const end = text_.data() + text_.size();
-  const auto [stop, error] = std::from_chars(text_.data(), end, value);
+  const char* const begin = text_.data();  // NOLINT(bugprone-suspicious-stringview-data-usage)
+  const char* const end = begin + text_.size();
+  const auto [stop, error] = std::from_chars(begin, end, value);
   if (error != std::errc{} || stop != end || !std::isfinite(value)) fail("no number");
   return value;
 }
@@ -25,8 +26,9 @@ double Field::positive_or_zero() const {
 
 std::int32_t Field::count(std::int32_t least) const {
   std::int32_t value = 0;
-  const char* const end = text_.data() + text_.size();
-  const auto [stop, error] = std::from_chars(text_.data(), end, value);
+  const char* const begin = text_.data();  // NOLINT(bugprone-suspicious-stringview-data-usage)
+  const char* const end = begin + text_.size();
+  const auto [stop, error] = std::from_chars(begin, end, value);
   if (error != std::errc{} || stop != end) fail("no whole number");
   if (value < least) fail(fmt::format("less than {}", least));
   return value;
