@@ -540,7 +540,7 @@ class Daemon {
     for (const Outgoing& out : coordinator_.take_outgoing()) {
       describe(out.message);
       if (!control_.send(out.peer, wire::encode(out.message))) {
-        log_->debug("a peer is gone before its message");
+        log_->debug("a peer is gone or does not read: its message is lost");
       }
     }
     if (publish(now) && now >= next_heartbeat_) next_heartbeat_ = now + kHeartbeat;

@@ -226,7 +226,10 @@ void PeerObserver::observe_page(const Device& device, DeviceObservation& seen) c
   const wire::DeviceEntry* own = own_entry(device, page);
   if (own != nullptr) {
     seen.paused = seen.paused || own->paused.load(kRelaxed) != 0;
-    seen.share_max = std::min(seen.share_max, fraction(own->share_max_ppm));
+    // Of 0 while a guaranteed job is measured alone: who can no longer open again closes nothing. A
+    // share of 0 that was asked for is told in a message, too.
+    const double share = fraction(own->share_max_ppm);
+    if (seen.coordinator_alive || share > 0.0) seen.share_max = std::min(seen.share_max, share);
     if (const double slo = fraction(own->slo_ppm); slo > 0.0) seen.slo = slo;
     const std::uint64_t turn = own->turn_until_ns.load(kRelaxed);
     if (turn != 0) seen.turn_until = from_page_time(turn);

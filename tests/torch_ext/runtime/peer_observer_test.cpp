@@ -281,6 +281,17 @@ TEST_F(PeerObserverTest, C20_ASilentCoordinatorLeavesLeasesToExpire) {
   EXPECT_TRUE(seen.guaranteed_present);
 }
 
+TEST_F(PeerObserverTest, Law4_AMomentsClosingEndsWithItsCoordinator) {
+  add_guaranteed(1);
+  use_device();
+  entry(0).share_max_ppm.store(0);
+  EXPECT_DOUBLE_EQ(observer_.observe(kNow).share_max, 0.0) << "the twin: it lives";
+  const TimePoint later = kNow + PeerObserver::kSilence + milliseconds{1};
+  EXPECT_DOUBLE_EQ(observer_.observe(later).share_max, 1.0);
+  entry(0).share_max_ppm.store(400'000);
+  EXPECT_DOUBLE_EQ(observer_.observe(later).share_max, 0.4) << "a bound lets work through";
+}
+
 TEST_F(PeerObserverTest, ALivingGuaranteedProcessCountsWithoutALease) {
   use_device();
   observer_.add_peer(10, view_of(first_));
