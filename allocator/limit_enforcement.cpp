@@ -424,7 +424,8 @@ void ElasticCore::note_moved(const std::vector<ChunkRef>& chunks,
   for (std::size_t i = 0; i < batch.size(); ++i) {
     const ChunkRef& chunk = chunks[i];
     if (!batch[i].moved) {
-      chunk->skip_round = round_;
+      // What was not even tried did not fail: another thread may be the one that can move it.
+      if (!batch[i].reason.empty()) chunk->skip_round = round_;
       continue;
     }
     const bool was_device = chunk->tier == Tier::kDevice;

@@ -417,7 +417,10 @@ TagTicket ElasticCore::wake_tag(TagId tag) {
   }
   finish({});
   if (ticket.reason.empty() && !ticket.complete()) {
-    ticket.reason = "the limit of " + to_string(limit()) + " leaves no room";
+    const Bytes most = std::min(limit(), source_.capacity(Tier::kDevice));
+    ticket.reason = saturating_sub(most, ledger().resident()) < ticket.deferred + ticket.missing
+                        ? "the limit of " + to_string(limit()) + " leaves no room"
+                        : "what is left could not be moved";
   }
   if (ticket.complete()) ticket.reason.clear();
   return ticket;

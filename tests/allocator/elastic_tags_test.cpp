@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstring>
+#include <functional>
 #include <random>
 #include <thread>
 #include <utility>
@@ -14,6 +16,7 @@
 #include "allocator/elastic_allocator.h"
 #include "tests/allocator/fuzz.h"
 #include "tests/allocator/moving_source.h"
+#include "tests/allocator/passing_source.h"
 #include "tests/allocator/patterned_blocks.h"
 
 namespace commensal {
@@ -429,6 +432,49 @@ TEST_F(ElasticTagsTest, ThreadsAllocateAndFreeWhileTheirTagsMove) {
 
 // Random blocks of three tags and none; whole tags come and go, the limit moves. What was not
 // dropped keeps its content, and the fake notices every misuse.
+/// Lets only the thread that made it move memory, and calls `at_fence` when that thread stops all.
+class OneThreadsSource final : public testing::PassingSource {
+ public:
+  using PassingSource::PassingSource;
+  [[nodiscard]] MoveRisk move_risk() override {
+    if (std::this_thread::get_id() != mover_) return MoveRisk{false, "not its thread"};
+    return PassingSource::move_risk();
+  }
+  [[nodiscard]] FenceResult fence(Duration deadline) noexcept override {
+    if (at_fence) at_fence();
+    return PassingSource::fence(deadline);
+  }
+  std::function<void()> at_fence;
+
+ private:
+  const std::thread::id mover_ = std::this_thread::get_id();
+};
+
+TEST(ElasticTags, WhatAnotherThreadMayNotMoveIsMovedByTheOneThatMay) {
+  MovingSource memory;
+  OneThreadsSource source{memory};
+  ElasticAllocator allocator{source, {}};
+  const TagId tag = allocator.open_tag("weights");
+  void* const block = allocator.allocate(80_MiB, 0, tagged(tag));  // more than one batch
+  ASSERT_TRUE(allocator.park_tag(tag).complete());
+  std::thread other;
+  source.at_fence = [&] {
+    if (other.joinable()) return;
+    std::atomic<bool> goes{false};
+    other = std::thread([&] {
+      goes = true;
+      (void)allocator.set_limit(1_GiB);  // waits for the lock, and has it between two batches
+    });
+    while (!goes) std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::milliseconds{20});
+  };
+  const TagTicket ticket = allocator.wake_tag(tag);
+  other.join();
+  EXPECT_TRUE(ticket.complete()) << ticket.reason;
+  EXPECT_EQ(ticket.done, 80_MiB);
+  EXPECT_TRUE(allocator.deallocate(block));
+}
+
 TEST_F(ElasticTagsTest, P29_ContentSurvivesRandomOperations) {
   struct Live {
     std::byte* block;
