@@ -21,9 +21,6 @@ class LongOps {
   static constexpr Duration kLong = std::chrono::milliseconds{100};
   /// Notes the longest op that may start now, in the gap that began at `gap`.
   void note_room(TimePoint gap, Duration room) noexcept;
-  /// Room of the usual gap: a decayed mean of the most that each gap had; zero: none has ended yet.
-  /// One gap counts at most as four times the usual one.
-  [[nodiscard]] Duration usual_room() const noexcept { return usual_; }
   /// Until a gap has ended, what is longer than `kLong` is long: a copy of gigabytes that was never
   /// made before (C15) must not begin beside a busy job at once.
   [[nodiscard]] bool is_long(Duration needs) const noexcept {
@@ -36,6 +33,8 @@ class LongOps {
  private:
   TimePoint gap_;
   Duration room_{};  // most that this gap had
+  // Room of the usual gap: a decayed mean of the most that each gap had; zero: none has ended yet.
+  // One gap counts at most as four times the usual one.
   Duration usual_{};
   TimePoint held_since_;  // zero: none is held
   TimePoint asked_;
