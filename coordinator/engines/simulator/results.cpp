@@ -75,15 +75,15 @@ Progress reporter(const RunOptions& options, std::ostream& out) {
 }
 
 /// Nodes of a file (of openb's lists too: a list beside its pods needs no naming), or equal ones.
-std::vector<policies::NodeSpec> nodes_of(const RunOptions& options, const std::string& format) {
-  if (options.cluster.ends_with(".csv")) return read_openb_nodes(options.cluster);
+ClusterFile cluster_of(const RunOptions& options, const std::string& format) {
+  if (options.cluster.ends_with(".csv")) return {read_openb_nodes(options.cluster), {}};
   if (!options.cluster.empty()) return read_cluster(options.cluster);
-  if (options.nodes > 0) return policies::equal_nodes(options.nodes, options.gpus_per_node);
+  if (options.nodes > 0) return {policies::equal_nodes(options.nodes, options.gpus_per_node), {}};
   const auto beside = format == "openb" ? openb_nodes_beside(options.trace) : std::nullopt;
   if (!beside) {
     throw std::invalid_argument("--cluster is missing, or --nodes and --gpus-per-node");
   }
-  return read_openb_nodes(*beside);
+  return {read_openb_nodes(*beside), {}};
 }
 
 }  // namespace
@@ -97,13 +97,13 @@ json run(const RunOptions& options, std::ostream& progress) {
   const auto policy = policies::make_policy(
       options.policy, merged(options.policy_options, semantics->options(options.policy)),
       options.seed);
-  std::vector<policies::NodeSpec> nodes = nodes_of(options, format);
-  semantics->arrange(trace, nodes);
-  const policies::Cluster cluster(std::move(nodes));
+  ClusterFile file = cluster_of(options, format);
+  semantics->arrange(trace, file.nodes);
+  const policies::Cluster cluster(std::move(file.nodes));
   std::vector<Sample> samples;
   const Outcome outcome =
       simulate(trace, cluster, *semantics, options.policy, *policy, reporter(options, progress),
-               options.series > 0 ? collector(samples) : Observer{});
+               options.series > 0 ? collector(samples) : Observer{}, {std::move(file.tenants)});
   json result{
       {"policy", options.policy},          {"semantics", options.semantics},
       {"options", options.policy_options}, {"metrics", semantics->metrics(trace, cluster, outcome)},

@@ -12,6 +12,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "coordinator/engines/simulator/tenant_book.h"
+
 namespace commensal::simulator {
 namespace {
 
@@ -50,14 +52,16 @@ class Ends {
 class Run {
  public:
   Run(const Trace& trace, const policies::Cluster& cluster, Semantics& semantics,
-      std::string_view policy_name, const policies::ClusterPolicy& policy, const Observer& observer)
+      std::string_view policy_name, const policies::ClusterPolicy& policy, const Observer& observer,
+      const Conditions& conditions)
       : trace_(trace),
+        tenants_(trace, conditions.tenants),
         semantics_(semantics),
         placer_(semantics.placer(policy_name)),
         policy_(policy),
         every_event_(policy.reads_progress() || semantics.counts_events()),
         observer_(observer),
-        state_(cluster) {
+        state_(cluster, tenants_.tenants()) {
     prepare();
   }
 
@@ -88,7 +92,10 @@ class Run {
     for (std::size_t row = 0; row < trace_.jobs.size(); ++row) {
       const TraceJob& recorded = trace_.jobs[row];
       Prepared prepared{.row = row, .job = {}, .work = {}};
-      prepared.job.gpus = prepared.job.min_gpus = prepared.job.max_gpus = recorded.gpus;
+      prepared.job.gpus = recorded.gpus;
+      prepared.job.min_gpus = recorded.min_gpus > 0 ? recorded.min_gpus : recorded.gpus;
+      prepared.job.max_gpus = recorded.max_gpus > 0 ? recorded.max_gpus : recorded.gpus;
+      prepared.job.tenant = tenants_.of(recorded);
       prepared.job.gpu_milli = recorded.gpu_milli;
       prepared.job.cpu_milli = recorded.cpu_milli;
       prepared.job.memory_mib = recorded.memory_mib;
@@ -262,6 +269,7 @@ class Run {
   void set_end(JobIndex job) { ends_.set(job, semantics_.end(state_.job(job), work_[job], now_)); }
 
   const Trace& trace_;
+  const TenantBook tenants_;
   Semantics& semantics_;
   const policies::Placer& placer_;
   const policies::ClusterPolicy& policy_;
@@ -297,9 +305,9 @@ void check_nodes(const policies::Cluster& cluster, const Semantics& semantics) {
 
 Outcome simulate(const Trace& trace, const policies::Cluster& cluster, Semantics& semantics,
                  std::string_view policy_name, const policies::ClusterPolicy& policy,
-                 const Progress& progress, const Observer& observer) {
+                 const Progress& progress, const Observer& observer, const Conditions& conditions) {
   check_nodes(cluster, semantics);
-  return Run(trace, cluster, semantics, policy_name, policy, observer).run(progress);
+  return Run(trace, cluster, semantics, policy_name, policy, observer, conditions).run(progress);
 }
 
 }  // namespace commensal::simulator

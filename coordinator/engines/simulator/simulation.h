@@ -37,12 +37,20 @@ using Progress = std::function<void(std::size_t ended, std::size_t jobs)>;
 /// Shown the state after every decision, with how many jobs wait; it changes nothing.
 using Observer = std::function<void(policies::ClusterState& state, Time now, std::size_t waiting)>;
 
-/// @throws std::invalid_argument for a job that can never run on the cluster, and for unequal nodes
-/// under a profile that knows equal ones only; std::logic_error if the policy's plan breaks a rule,
-/// or leaves jobs waiting for ever.
+/// What else holds for a run.
+struct Conditions {
+  /// With their quotas; empty: those of the trace, without quotas. A job without a tenant is
+  /// charged to nobody.
+  std::vector<policies::Tenant> tenants;
+};
+
+/// @throws std::invalid_argument for a job that can never run on the cluster or within its tenant's
+/// quota, for a job of a tenant that `conditions` do not name, and for unequal nodes under a
+/// profile that knows equal ones only; std::logic_error if the policy's plan breaks a rule, or
+/// leaves jobs waiting for ever.
 [[nodiscard]] Outcome simulate(const Trace& trace, const policies::Cluster& cluster,
                                Semantics& semantics, std::string_view policy_name,
                                const policies::ClusterPolicy& policy, const Progress& progress,
-                               const Observer& observer = {});
+                               const Observer& observer = {}, const Conditions& conditions = {});
 
 }  // namespace commensal::simulator

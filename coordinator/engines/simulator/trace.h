@@ -18,9 +18,15 @@ struct TraceJob {
   std::string name;
   std::string tenant;
   std::string model;
-  double submit = 0;    ///< seconds
-  double duration = 0;  ///< seconds alone, with what it asked for
+  std::string user;
+  std::string group;       ///< of jobs that are run again and again
+  std::string request;     ///< what was asked for, as a key; empty: not recorded
+  std::string entrypoint;  ///< script or command, as a key
+  double submit = 0;       ///< seconds
+  double duration = 0;     ///< seconds alone, with what it asked for
   std::int32_t gpus = 1;
+  std::int32_t min_gpus = 0;  ///< of an elastic job; zero: as `gpus`
+  std::int32_t max_gpus = 0;
   policies::AskedClass asked = policies::AskedClass::kGuaranteed;
   std::int32_t priority = 0;
   double weight = 1;
