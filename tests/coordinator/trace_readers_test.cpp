@@ -107,6 +107,35 @@ TEST_F(FilesTest, OurOwnFormatSaysAllThatAJobMayAskFor) {
   EXPECT_LT(plain.busy, 0);
 }
 
+TEST_F(FilesTest, AStepOfPaiIsAsLongAsThatOfItsSlowestWorker) {
+  const std::string heading = ",worker,gpu,time,batch_time_norm\n";
+  const Trace trace = read_trace(file(heading + "0,0,25,1,400\n1,1,25,1,500\n2,0,25,9,1000\n"),
+                                 "pai-minibatch", {});
+  ASSERT_EQ(trace.jobs.size(), 1U);
+  EXPECT_EQ(trace.jobs[0].name, "given");
+  EXPECT_EQ(trace.jobs[0].gpus, 2);
+  EXPECT_EQ(trace.jobs[0].gpu_milli, 250);
+  EXPECT_EQ(trace.jobs[0].iterations, 2);
+  EXPECT_EQ(trace.jobs[0].duration, 1.5);
+  EXPECT_THAT(refused(heading + "0,0,25,1,1001\n", "pai-minibatch"),
+              HasSubstr("line 2, column batch_time_norm: more than 1000: \"1001\""));
+  EXPECT_THAT(refused(heading + "0,0,25,1,1\n0,1,50,1,1\n", "pai-minibatch"),
+              HasSubstr("line 3, column gpu: unlike other workers: \"50\""));
+  EXPECT_THAT(refused(heading, "pai-minibatch"), HasSubstr("no job in it"));
+}
+
+TEST_F(FilesTest, StepsOfPaiAreLongerTheMoreTheyVary) {
+  const Trace trace = read_trace(file(",0,1,2\njob_00,0,0,\njob_01,0.5,,\n"), "pai-variation", {});
+  ASSERT_EQ(trace.jobs.size(), 2U);
+  EXPECT_EQ(trace.jobs[0].duration, 2);
+  EXPECT_EQ(trace.jobs[1].iterations, 1);
+  EXPECT_NEAR(trace.jobs[1].duration, 1.7694, 1e-9);
+  EXPECT_THAT(refused(",0,1\njob_00,x,0\n", "pai-variation"),
+              HasSubstr("line 2, column 0: no number: \"x\""));
+  EXPECT_THAT(refused(",0,1\nj,1,0\nj,1,0\n", "pai-variation"), HasSubstr("a second job"));
+  EXPECT_THAT(refused(",0,1\nj,1,0,0\n", "pai-variation"), HasSubstr("more values than columns"));
+}
+
 TEST_F(FilesTest, NamesColumnAndValueOfWhatCannotBeAskedFor) {
   const auto with = [&](const std::string& column, const std::string& value) {
     return refused("job,submit,duration,gpus," + column + "\na,0,1,2," + value + "\n", "commensal");
@@ -196,6 +225,8 @@ TEST_F(FilesTest, TellsTheFormatByTheColumns) {
                               "iteration_time,resource_time_0,priority\n")),
             "muri");
   EXPECT_EQ(guess_format(file("job,submit,duration,gpus\n")), "commensal");
+  EXPECT_EQ(guess_format(file(",worker,gpu,time,batch_time_norm\n")), "pai-minibatch");
+  EXPECT_EQ(guess_format(file(",0,1,2\n")), "pai-variation");
   EXPECT_THROW((void)guess_format(file("when,how,long\n")), BadTrace);
   EXPECT_THROW((void)guess_format(file("")), BadTrace);
 }
