@@ -3,6 +3,7 @@
 #include "coordinator/engines/simulator/results.h"
 
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -48,6 +49,21 @@ json json_of(const Series& series) {
           {"waiting", series.waiting},
           {"busy_gpus", series.busy},
           {"jct", series.jct}};
+}
+
+json json_of(const FailureCosts& costs) {
+  json all{{"pre_runs", costs.pre_runs},
+           {"found_by_pre_run", costs.found_by_pre_run},
+           {"blacklisted_records", costs.blacklisted},
+           {"used_gpu_seconds", costs.used_gpu_seconds},
+           {"classes", json::array()}};
+  for (std::size_t i = 0; i < kFailureClasses; ++i) {
+    all["classes"].push_back({{"name", to_string(static_cast<FailureClass>(i))},
+                              {"failed_attempts", costs.by_class[i].failed_attempts},
+                              {"given_up", costs.by_class[i].given_up},
+                              {"wasted_gpu_seconds", costs.by_class[i].wasted_gpu_seconds}});
+  }
+  return all;
 }
 
 std::map<std::string, std::string> merged(std::map<std::string, std::string> given,
@@ -100,15 +116,25 @@ json run(const RunOptions& options, std::ostream& progress) {
   ClusterFile file = cluster_of(options, format);
   semantics->arrange(trace, file.nodes);
   const policies::Cluster cluster(std::move(file.nodes));
+  std::optional<Failures> failures;
+  if (!options.failures.empty()) {
+    failures.emplace(failure_options(options.failures), trace, options.seed.value_or(0));
+  }
   std::vector<Sample> samples;
   const Outcome outcome =
       simulate(trace, cluster, *semantics, options.policy, *policy, reporter(options, progress),
-               options.series > 0 ? collector(samples) : Observer{}, {std::move(file.tenants)});
+               options.series > 0 ? collector(samples) : Observer{},
+               {std::move(file.tenants), failures ? &*failures : nullptr});
   json result{
       {"policy", options.policy},          {"semantics", options.semantics},
       {"options", options.policy_options}, {"metrics", semantics->metrics(trace, cluster, outcome)},
       {"events", outcome.events},          {"decisions", outcome.decisions},
       {"tenants", json::array()},          {"classes", json::array()}};
+  if (failures) {
+    for (const auto& [name, value] : failures->costs().metrics()) result["metrics"][name] = value;
+    result["failures"] = json_of(failures->costs());
+    result["failures"]["options"] = options.failures;
+  }
   if (semantics->leaves()) {
     result["tenants"] = groups_of(trace, outcome, [](const TraceJob& job) { return job.tenant; });
     result["classes"] =

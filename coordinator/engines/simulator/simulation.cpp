@@ -10,6 +10,7 @@
 #include <functional>
 #include <queue>
 #include <stdexcept>
+#include <tuple>
 #include <utility>
 
 #include "coordinator/engines/simulator/tenant_book.h"
@@ -61,6 +62,7 @@ class Run {
         policy_(policy),
         every_event_(policy.reads_progress() || semantics.counts_events()),
         observer_(observer),
+        failures_(conditions.failures),
         state_(cluster, tenants_.tenants()) {
     prepare();
   }
@@ -86,6 +88,17 @@ class Run {
     std::size_t row;
     ClusterJob job;
     Work work;
+    Failures::Admission admission = {};  // with failures only
+    Time submit = 0;                     // before its pre-run
+  };
+
+  /// A job that failed and is to be tried again: number `outcome` of the outcomes and jobs.
+  struct Retry {
+    Time at;
+    std::size_t outcome;
+    bool operator>(const Retry& other) const {
+      return std::tuple(at, outcome) > std::tuple(other.at, other.outcome);
+    }
   };
 
   void prepare() {
@@ -117,16 +130,27 @@ class Run {
       }
       jobs_.push_back(std::move(prepared));
     }
-    std::stable_sort(jobs_.begin(), jobs_.end(), [&](const Prepared& a, const Prepared& b) {
-      return semantics_.before(a.job, b.job);
-    });
+    const auto sort = [this] {
+      std::stable_sort(jobs_.begin(), jobs_.end(), [&](const Prepared& a, const Prepared& b) {
+        return semantics_.before(a.job, b.job);
+      });
+    };
+    sort();
+    for (Prepared& job : jobs_) {
+      job.submit = job.job.submit;
+      if (failures_ == nullptr) continue;
+      job.admission = failures_->admit(job.row, job.submit, job.job.duration);
+      job.job.submit = job.admission.release;
+    }
+    if (failures_ != nullptr) sort();
     state_.jobs().reserve(jobs_.size());
     outcome_.jobs.reserve(jobs_.size());
     if (semantics_.round() == 0 && !jobs_.empty()) now_ = jobs_.front().job.submit;
   }
 
   void step() {
-    const Time arrival = arrived_ < jobs_.size() ? jobs_[arrived_].job.submit : kNever;
+    Time arrival = arrived_ < jobs_.size() ? jobs_[arrived_].job.submit : kNever;
+    if (!retries_.empty()) arrival = std::min(arrival, retries_.top().at);
     const Time finish = ends_.first().first;
     const Time event = std::min(arrival, finish);
     if (event == kNever && wake_ == kNever) fail_waiting();
@@ -139,6 +163,12 @@ class Run {
     if (!only_wake) {
       end_jobs();
       while (arrived_ < jobs_.size() && jobs_[arrived_].job.submit <= now_) arrive();
+      while (!retries_.empty() && retries_.top().at <= now_) {
+        const std::size_t outcome = retries_.top().outcome;
+        retries_.pop();
+        waits_since_.push_back(outcome_.jobs[outcome].end);
+        enter(outcome);
+      }
     }
     decide();
   }
@@ -161,7 +191,7 @@ class Run {
     for (const JobIndex job : state_.running()) {
       const auto last = semantics_.run_round(state_.jobs()[job], work_[job], now_);
       if (!last) continue;
-      outcome_.jobs[job].end = *last;
+      outcome_.jobs[outcome_of_[job]].end = *last;
       now_ended_.push_back(job);
     }
     for (const JobIndex job : now_ended_) state_.end(job);
@@ -186,27 +216,61 @@ class Run {
          std::tie(end, job) = ends_.first()) {
       advance(job);
       ends_.set(job, kNever);
-      outcome_.jobs[job].end = now_;
+      outcome_.jobs[outcome_of_[job]].end = now_;
       now_ended_.push_back(job);
     }
     // In the order of their starts, as the policy sees them.
     std::sort(now_ended_.begin(), now_ended_.end(),
               [&](JobIndex a, JobIndex b) { return state_.job(a).turn < state_.job(b).turn; });
-    for (const JobIndex job : now_ended_) state_.end(job);
-    ended_ += now_ended_.size();
+    for (const JobIndex job : now_ended_) {
+      state_.end(job);
+      if (!tried_again(job)) ++ended_;
+    }
+  }
+
+  /// Whether a job that has ended failed and comes back.
+  bool tried_again(JobIndex job) {
+    if (failures_ == nullptr) return false;
+    const std::size_t outcome = outcome_of_[job];
+    const auto at = failures_->end(jobs_[outcome].row, now_, state_.job(job).attained);
+    if (at) retries_.push({*at, outcome});
+    return at.has_value();
   }
 
   void arrive() {
-    Prepared& next = jobs_[arrived_++];
+    const Prepared& next = jobs_[arrived_];
     outcome_.jobs.push_back({.row = next.row,
-                             .submit = next.job.submit,
+                             .submit = next.submit,
                              .first_start = kNever,
                              .end = kNever,
                              .gpus = next.job.gpus});
-    waits_since_.push_back(next.job.submit);
+    ++arrived_;
+    if (next.admission.fails) {
+      outcome_.jobs.back().first_start = next.admission.begin;
+      outcome_.jobs.back().end = now_;
+      ++ended_;
+      return;
+    }
+    waits_since_.push_back(next.submit);
+    enter(arrived_ - 1);
+  }
+
+  /// Gives a job, or what is left of it after a failure, to the policy.
+  void enter(std::size_t outcome) {
+    ClusterJob job = jobs_[outcome].job;
+    Work work = jobs_[outcome].work;
+    if (failures_ != nullptr && job.duration > 0) {
+      const Failures::Attempt attempt = failures_->begin(jobs_[outcome].row);
+      work.beyond = work.left * attempt.beyond / job.duration;
+      work.left *= 1 - attempt.done / job.duration;
+      job.remaining *= 1 - attempt.done / job.duration;
+      job.duration -= attempt.done;
+      job.submit = now_;
+    }
+    outcome_of_.push_back(outcome);
     since_.push_back(now_);
-    work_.push_back(next.work);
-    state_.arrive(std::move(next.job));
+    work_.push_back(work);
+    state_.arrive(std::move(job));
   }
 
   void decide() {
@@ -239,7 +303,7 @@ class Run {
 
   /// Keeps the books of a decision; returns whether it stops a job.
   bool note(const Decision& decision) {
-    JobOutcome& job = outcome_.jobs[decision.job];
+    JobOutcome& job = outcome_.jobs[outcome_of_[decision.job]];
     if (decision.action == Action::kMove) ++job.restarts;
     if (decision.action == Action::kStart) {
       if (job.first_start == kNever) {
@@ -266,7 +330,15 @@ class Run {
     set_end(job);
   }
 
-  void set_end(JobIndex job) { ends_.set(job, semantics_.end(state_.job(job), work_[job], now_)); }
+  void set_end(JobIndex job) {
+    if (work_[job].beyond == 0) {
+      ends_.set(job, semantics_.end(state_.job(job), work_[job], now_));
+      return;
+    }
+    Work reached = work_[job];
+    reached.left -= reached.beyond;
+    ends_.set(job, std::max(now_, semantics_.end(state_.job(job), reached, now_)));
+  }
 
   const Trace& trace_;
   const TenantBook tenants_;
@@ -275,10 +347,13 @@ class Run {
   const policies::ClusterPolicy& policy_;
   const bool every_event_;
   const Observer& observer_;
+  Failures* const failures_;
   policies::ClusterState state_;
   std::vector<Prepared> jobs_;  // in the order of arrival
   std::size_t arrived_ = 0;
   std::size_t ended_ = 0;
+  std::vector<std::size_t> outcome_of_;  // by job: failed ones come back as another
+  std::priority_queue<Retry, std::vector<Retry>, std::greater<>> retries_;
   std::vector<Work> work_;
   std::vector<Time> since_;  // up to when a running job's work is counted
   Ends ends_;
@@ -301,12 +376,20 @@ void check_nodes(const policies::Cluster& cluster, const Semantics& semantics) {
   }
 }
 
+void check_failures(const Semantics& semantics, const Conditions& conditions) {
+  if (conditions.failures == nullptr || (semantics.round() == 0 && semantics.leaves())) return;
+  throw std::invalid_argument(fmt::format("semantics {} have {}, and failures happen between",
+                                          semantics.name(),
+                                          semantics.leaves() ? "rounds" : "no ends of jobs"));
+}
+
 }  // namespace
 
 Outcome simulate(const Trace& trace, const policies::Cluster& cluster, Semantics& semantics,
                  std::string_view policy_name, const policies::ClusterPolicy& policy,
                  const Progress& progress, const Observer& observer, const Conditions& conditions) {
   check_nodes(cluster, semantics);
+  check_failures(semantics, conditions);
   return Run(trace, cluster, semantics, policy_name, policy, observer, conditions).run(progress);
 }
 

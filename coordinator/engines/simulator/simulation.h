@@ -6,6 +6,7 @@
 #include <functional>
 #include <vector>
 
+#include "coordinator/engines/simulator/failures.h"
 #include "coordinator/engines/simulator/semantics.h"
 #include "coordinator/engines/simulator/trace.h"
 #include "coordinator/policies/cluster_policy.h"
@@ -42,12 +43,13 @@ struct Conditions {
   /// With their quotas; empty: those of the trace, without quotas. A job without a tenant is
   /// charged to nobody.
   std::vector<policies::Tenant> tenants;
+  Failures* failures = nullptr;  ///< null: nothing fails
 };
 
 /// @throws std::invalid_argument for a job that can never run on the cluster or within its tenant's
-/// quota, for a job of a tenant that `conditions` do not name, and for unequal nodes under a
-/// profile that knows equal ones only; std::logic_error if the policy's plan breaks a rule, or
-/// leaves jobs waiting for ever.
+/// quota, for a job of a tenant that `conditions` do not name, for unequal nodes under a profile
+/// that knows equal ones only, and for failures under one with rounds or without ends;
+/// std::logic_error if the policy's plan breaks a rule, or leaves jobs waiting for ever.
 [[nodiscard]] Outcome simulate(const Trace& trace, const policies::Cluster& cluster,
                                Semantics& semantics, std::string_view policy_name,
                                const policies::ClusterPolicy& policy, const Progress& progress,
