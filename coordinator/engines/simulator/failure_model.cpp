@@ -68,14 +68,15 @@ std::optional<double> FailureModel::user_error(std::size_t row) const {
   // Log-normal, by Box and Muller.
   const double normal = std::sqrt(-2 * std::log(drawn(row, kUserRadius))) *
                         std::cos(2 * std::numbers::pi * drawn(row, kUserAngle));
-  return rates_.user_seconds * std::exp(rates_.user_spread * normal);
+  return std::ceil(rates_.user_seconds * std::exp(rates_.user_spread * normal));
 }
 
 std::optional<Failure> FailureModel::next(const TraceJob& job, std::size_t row, double duration,
                                           double done, std::uint32_t attempt,
                                           const std::set<RecordId>& known) const {
   std::optional<Failure> first;
-  const auto meet = [&](const Failure& failure) {
+  const auto meet = [&](Failure failure) {
+    failure.at = std::ceil(failure.at);
     if (failure.at < done || failure.at >= duration) return;
     if (!first || failure.at < first->at) first = failure;
   };

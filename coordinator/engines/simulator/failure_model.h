@@ -40,7 +40,7 @@ using RecordId = std::pair<std::uint64_t, std::uint32_t>;
 
 struct Failure {
   FailureClass kind = FailureClass::kUser;
-  double at = 0;  ///< seconds of work since the job's begin
+  double at = 0;  ///< whole seconds of work since the job's begin
   RecordId record{};
 };
 

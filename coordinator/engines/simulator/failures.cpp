@@ -169,13 +169,13 @@ Failures::Attempt Failures::begin(std::size_t row) {
   return {course.saved, course.next ? course.duration - course.next->at : 0};
 }
 
-std::optional<Time> Failures::end(std::size_t row, Time now, double seconds) {
+Failures::Ending Failures::end(std::size_t row, Time now, double seconds) {
   Course& course = courses_[row];
   const double held = seconds * gpus_of(row);
   costs_.used_gpu_seconds += held;
   if (!course.next) {
     ++costs_.completed;
-    return std::nullopt;
+    return {true, std::nullopt};
   }
   const Failure failure = *course.next;
   FailureCosts::OfClass& of_class = costs_.by_class[static_cast<std::size_t>(failure.kind)];
@@ -188,7 +188,7 @@ std::optional<Time> Failures::end(std::size_t row, Time now, double seconds) {
   if (!delay) {
     ++of_class.given_up;
     of_class.wasted_gpu_seconds += held + course.held;
-    return std::nullopt;
+    return {};
   }
   ++costs_.retries;
   const double before = course.saved;
@@ -199,7 +199,7 @@ std::optional<Time> Failures::end(std::size_t row, Time now, double seconds) {
   const double kept = std::min(held, (course.saved - before) * gpus_of(row));
   course.held += kept;
   of_class.wasted_gpu_seconds += held - kept;
-  return now + *delay;
+  return {false, now + *delay};
 }
 
 }  // namespace commensal::simulator

@@ -75,10 +75,12 @@ class Failures {
   };
   [[nodiscard]] Attempt begin(std::size_t row);
 
-  /// Notes that an attempt has ended, after so many seconds on its GPUs; returns when the job is
-  /// tried again, if it failed and is not given up.
-  [[nodiscard]] std::optional<policies::Time> end(std::size_t row, policies::Time now,
-                                                  double seconds);
+  struct Ending {
+    bool completed = false;
+    std::optional<policies::Time> again;  ///< when it is tried again; absent: it is not
+  };
+  /// Notes that an attempt has ended, after so many seconds on its GPUs.
+  [[nodiscard]] Ending end(std::size_t row, policies::Time now, double seconds);
 
   [[nodiscard]] const FailureCosts& costs() const noexcept { return costs_; }
 

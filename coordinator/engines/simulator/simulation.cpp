@@ -232,9 +232,10 @@ class Run {
   bool tried_again(JobIndex job) {
     if (failures_ == nullptr) return false;
     const std::size_t outcome = outcome_of_[job];
-    const auto at = failures_->end(jobs_[outcome].row, now_, state_.job(job).attained);
-    if (at) retries_.push({*at, outcome});
-    return at.has_value();
+    const auto ending = failures_->end(jobs_[outcome].row, now_, state_.job(job).attained);
+    outcome_.jobs[outcome].completed = ending.completed;
+    if (ending.again) retries_.push({*ending.again, outcome});
+    return ending.again.has_value();
   }
 
   void arrive() {
@@ -248,6 +249,7 @@ class Run {
     if (next.admission.fails) {
       outcome_.jobs.back().first_start = next.admission.begin;
       outcome_.jobs.back().end = now_;
+      outcome_.jobs.back().completed = false;
       ++ended_;
       return;
     }

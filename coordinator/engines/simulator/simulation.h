@@ -24,6 +24,7 @@ struct JobOutcome {
   std::int32_t gpus = 0;
   std::uint32_t preemptions = 0;
   std::uint32_t restarts = 0;  ///< starts after the first, and moves
+  bool completed = true;       ///< false: it failed and was given up
 };
 
 struct Outcome {
