@@ -22,7 +22,10 @@ COLUMNS = {
     "preemptions": "preemptions",
     "restarts": "restarts",
 }
-COUNTS = ("jobs", "preemptions", "restarts")
+COUNTS = (
+    *("jobs", "preemptions", "restarts"),
+    *("completed", "given_up", "failed_attempts", "retries"),
+)
 SAME = "avg_pending"  # as avg_queue
 
 
