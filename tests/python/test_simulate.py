@@ -301,6 +301,24 @@ def test_tables_show_metrics_that_only_some_policies_have() -> None:
     ]
 
 
+def test_failures_have_a_table_of_their_own() -> None:
+    from commensal.simulation.report import failure_section
+    from commensal.simulation.tables import compare, failure_classes, failures
+
+    one = {"name": "user", "failed_attempts": 3, "given_up": 1, "wasted_gpu_seconds": 12.5}
+    metrics = {"jobs": 2.0, "given_up": 1.0, "wasted_gpu_seconds": 12.5}
+    found = {"options": "user=1", "classes": [one]}
+    results = [{"policy": "a", "metrics": metrics, "failures": found}]
+    assert compare(results) == [("policy", "jobs"), ("a", "2")]
+    heading, row = failures(results)
+    assert dict(zip(heading, row, strict=True))["wasted, GPU s"] == "12.50"
+    assert failure_classes(results)[1] == ("user", "a", "3", "1", "12.50")
+    assert "--failures user=1." in "".join(failure_section(results))
+    plain = [{"policy": "a", "metrics": {"jobs": 2.0}}]
+    assert not failures(plain)
+    assert not "".join(failure_section(plain))
+
+
 def test_jobs_fail_only_where_that_is_asked_for(trace: Path) -> None:
     words = ("--trace", trace, *CLUSTER, "--policy", "fifo", "--json", "-")
     plain = results_of(simulate(*words))["fifo"]

@@ -218,9 +218,12 @@ def _write(answer: dict[str, Any], json_file: Path | None, report: Path | None) 
         write_whole(json_file, text)
     from rich.console import Console
 
-    from commensal.simulation.tables import drawn
+    from commensal.simulation.tables import compare, drawn, failures
 
     console = Console()
     if not console.is_terminal:
         console.width = WIDTH
-    console.print(drawn(answer["results"]))
+    console.print(drawn(compare(answer["results"])))
+    if failed := failures(answer["results"]):
+        console.print("\nFailures, and what they cost")
+        console.print(drawn(failed))
