@@ -77,11 +77,13 @@ TEST_F(FilesTest, ReadsOurOwnFormatWithColumnsInAnyOrder) {
 TEST_F(FilesTest, OurOwnFormatSaysAllThatAJobMayAskFor) {
   const std::string heading =
       "job,submit,duration,gpus,gpu_milli,gpu_types,min_gpus,max_gpus,cores,memory_gib,user,group,"
+      "name,"
       "request,entrypoint,weight,busy,iterations,iteration_seconds,batch_size\n";
   const Trace trace = read_trace(
-      file(heading +
-           "a,0,9,2,250,v100|t4,1,4,1.5,0.5,ann,g7,half a GPU,train.py,2,0.4,90,0.1,32\n" +
-           "b,0,9,2,,,,,,,,,,,,,,,\n"),
+      file(
+          heading +
+          "a,0,9,2,250,v100|t4,1,4,1.5,0.5,ann,g7,night run,half a GPU,train.py,2,0.4,90,0.1,32\n" +
+          "b,0,9,2,,,,,,,,,,,,,,,,\n"),
       "commensal", {});
   const TraceJob& job = trace.jobs[0];
   EXPECT_EQ(job.gpu_milli, 250);
@@ -92,6 +94,7 @@ TEST_F(FilesTest, OurOwnFormatSaysAllThatAJobMayAskFor) {
   EXPECT_EQ(job.memory_mib, 512);
   EXPECT_EQ(job.user, "ann");
   EXPECT_EQ(job.group, "g7");
+  EXPECT_EQ(job.title, "night run");
   EXPECT_EQ(job.request, "half a GPU");
   EXPECT_EQ(job.entrypoint, "train.py");
   EXPECT_EQ(job.weight, 2);

@@ -18,10 +18,11 @@ struct TraceJob {
   std::string name;
   std::string tenant;
   std::string model;
-  std::string user;
-  std::string group;       ///< of jobs that are run again and again
-  std::string request;     ///< what was asked for, as a key; empty: not recorded
-  std::string entrypoint;  ///< script or command, as a key
+  std::string user;        ///< who submitted it; empty: the tenant
+  std::string group;       ///< of jobs that do the same; empty: not known
+  std::string title;       ///< as its user calls it; empty: the model
+  std::string request;     ///< what was asked for, as a key; empty: its GPUs
+  std::string entrypoint;  ///< script or command, as a key; empty: not known
   double submit = 0;       ///< seconds
   double duration = 0;     ///< seconds alone, with what it asked for
   std::int32_t gpus = 1;

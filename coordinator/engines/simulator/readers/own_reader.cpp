@@ -29,6 +29,7 @@ enum Column : std::size_t {
   kMemory,
   kUser,
   kGroup,
+  kTitle,
   kRequest,
   kEntrypoint,
   kWeight,
@@ -37,18 +38,30 @@ enum Column : std::size_t {
   kIterationSeconds,
   kBatch
 };
-constexpr std::size_t kColumns = 23;
-constexpr std::array<std::string_view, kColumns> kNames{"job",        "submit",
-                                                        "duration",   "gpus",
-                                                        "tenant",     "class",
-                                                        "model",      "priority",
-                                                        "gpu_milli",  "gpu_types",
-                                                        "min_gpus",   "max_gpus",
-                                                        "cores",      "memory_gib",
-                                                        "user",       "group",
-                                                        "request",    "entrypoint",
-                                                        "weight",     "busy",
-                                                        "iterations", "iteration_seconds",
+constexpr std::size_t kColumns = 24;
+constexpr std::array<std::string_view, kColumns> kNames{"job",
+                                                        "submit",
+                                                        "duration",
+                                                        "gpus",
+                                                        "tenant",
+                                                        "class",
+                                                        "model",
+                                                        "priority",
+                                                        "gpu_milli",
+                                                        "gpu_types",
+                                                        "min_gpus",
+                                                        "max_gpus",
+                                                        "cores",
+                                                        "memory_gib",
+                                                        "user",
+                                                        "group",
+                                                        "name",
+                                                        "request",
+                                                        "entrypoint",
+                                                        "weight",
+                                                        "busy",
+                                                        "iterations",
+                                                        "iteration_seconds",
                                                         "batch_size"};
 
 policies::AskedClass class_of(const Field& field) {
@@ -103,6 +116,7 @@ TraceJob job_of(const Rows<kColumns>& row) {
   job.memory_mib = parts_of(row[kMemory], 1024);
   job.user = row[kUser].text();
   job.group = row[kGroup].text();
+  job.title = row[kTitle].text();
   job.request = row[kRequest].text();
   job.entrypoint = row[kEntrypoint].text();
   job.model = row[kModel].text();
