@@ -32,6 +32,7 @@ policies::TenantIndex TenantBook::of(const TraceJob& job) const {
   const auto found = numbers_.find(job.tenant);
   if (found == numbers_.end()) {
     std::vector<std::string> names;
+    names.reserve(tenants_.size());
     for (const policies::Tenant& tenant : tenants_) names.push_back(tenant.name);
     throw std::invalid_argument(fmt::format(
         "{}: job {} is of a tenant that the cluster does not have: {}; did you mean {}?", source_,
