@@ -2,6 +2,9 @@
 // Hands GPUs to jobs: by count, with who runs staying, or all placed anew.
 #include "coordinator/policies/hand_out.h"
 
+#include <algorithm>
+#include <span>
+
 namespace commensal::policies {
 namespace {
 
@@ -23,6 +26,11 @@ HandOut::HandOut(const ClusterView& view, Notes& notes, Mode mode)
       budget_(mode == Mode::kAnew ? view.cluster->total_gpus() : view.cluster->free_gpus()) {
   notes_.mark.resize(view.jobs.size(), 0);
   ++notes_.decisions;
+  const bool quotas = std::any_of(view.tenants.begin(), view.tenants.end(),
+                                  [](const Tenant& tenant) { return tenant.quota.has_value(); });
+  for (const Tenant& tenant : quotas ? view.tenants : std::span<const Tenant>{}) {
+    charged_.push_back(mode == Mode::kAnew ? 0 : tenant.charged_milli);
+  }
   if (mode == Mode::kAnew && scope_ == Placer::Scope::kMove) {
     for (const JobIndex job : view.running) give_all(scratch(), view.jobs[job].placement);
   }
@@ -33,9 +41,15 @@ Cluster& HandOut::scratch() {
   return *scratch_;
 }
 
+bool HandOut::within_quota(const ClusterJob& job) const {
+  if (job.tenant >= charged_.size() || !view_.tenants[job.tenant].quota) return true;
+  return charged_[job.tenant] + std::int64_t{job.gpus} * job.gpu_milli <=
+         std::int64_t{*view_.tenants[job.tenant].quota} * kWholeGpu;
+}
+
 bool HandOut::offer(JobIndex job, const Reason& reason) {
   const ClusterJob& offered = view_.jobs[job];
-  if (offered.gpus > budget_) return false;
+  if (offered.gpus > budget_ || !within_quota(offered)) return false;
   const bool runs = offered.phase == JobPhase::kRunning;
   // With an order of its own for places, only those that find one count.
   const bool place_now =
@@ -47,6 +61,9 @@ bool HandOut::offer(JobIndex job, const Reason& reason) {
     take_all(scratch(), *placement);
   }
   budget_ -= offered.gpus;
+  if (offered.tenant < charged_.size()) {
+    charged_[offered.tenant] += std::int64_t{offered.gpus} * offered.gpu_milli;
+  }
   notes_.mark[job] = notes_.decisions;
   if (!runs || (placement && *placement != offered.placement)) {
     chosen_.push_back({job, reason, std::move(placement)});

@@ -24,7 +24,7 @@ class HandOut {
   [[nodiscard]] bool exhausted() const noexcept { return budget_ <= 0; }
   [[nodiscard]] std::int32_t budget() const noexcept { return budget_; }
 
-  /// Gives `job` all the GPUs that it asks for, or none.
+  /// Gives `job` all the GPUs that it asks for, or none: those of a tenant are within its quota.
   /// @return whether it got them; a job that runs keeps its own.
   bool offer(JobIndex job, const Reason& reason);
 
@@ -40,6 +40,7 @@ class HandOut {
   };
 
   [[nodiscard]] Cluster& scratch();
+  [[nodiscard]] bool within_quota(const ClusterJob& job) const;
 
   const ClusterView& view_;
   Notes& notes_;
@@ -47,7 +48,8 @@ class HandOut {
   Placer::Scope scope_;
   std::int32_t budget_;
   std::optional<Cluster> scratch_;
-  std::vector<Chosen> chosen_;  // that wait, or move
+  std::vector<std::int64_t> charged_;  // to tenants, in thousandths; empty if none has a quota
+  std::vector<Chosen> chosen_;         // that wait, or move
 };
 
 }  // namespace commensal::policies

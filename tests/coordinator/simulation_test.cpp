@@ -35,10 +35,11 @@ Trace trace_of(std::initializer_list<std::array<double, 3>> jobs) {
 }
 
 Outcome run(const Trace& trace, const Cluster& cluster, std::string_view policy,
-            std::string_view semantics = "tiresias", const Observer& observer = {}) {
+            std::string_view semantics = "tiresias", const Observer& observer = {},
+            const Conditions& conditions = {}) {
   const auto rules = make_semantics(semantics, policy, trace);
   const auto decides = policies::make_policy(policy, rules->options(policy));
-  return simulate(trace, cluster, *rules, policy, *decides, {}, observer);
+  return simulate(trace, cluster, *rules, policy, *decides, {}, observer, conditions);
 }
 
 TEST(SimulationTest, AJobThatDoesNotFitWaitsForOneThatEnds) {
@@ -72,6 +73,37 @@ TEST(SimulationTest, RefusesAJobThatIsLargerThanTheCluster) {
       },
       ThrowsMessage<std::invalid_argument>(
           HasSubstr("job 0 asks for more GPUs than the cluster has: 9 > 8")));
+}
+
+TEST(SimulationTest, QuotasHoldForEveryPolicyThatHandsOutGpus) {
+  Trace trace = trace_of({{0, 10, 2}, {0, 10, 1}, {0, 10, 1}});
+  for (TraceJob& job : trace.jobs) job.tenant = "a";
+  trace.jobs[2].tenant = "b";
+  const Conditions conditions{.tenants = {{.name = "a", .quota = 2}, {.name = "b", .quota = {}}}};
+  for (const std::string_view policy : {"fit-first", "srtf", "2d-las", "antman"}) {
+    const Outcome outcome = run(trace, Cluster(equal_nodes(1, 4)), policy,
+                                policy == "antman" ? "commensal" : "tiresias", {}, conditions);
+    EXPECT_EQ(outcome.jobs[2].end, 10) << policy;
+    EXPECT_EQ(outcome.jobs[0].end + outcome.jobs[1].end, 30) << policy;
+  }
+}
+
+TEST(SimulationTest, RefusesAJobOfNoTenantAndOneAboveItsQuota) {
+  Trace trace = trace_of({{0, 1, 3}});
+  trace.jobs[0].tenant = "visoin";
+  const Conditions conditions{
+      .tenants = {{.name = "speech", .quota = {}}, {.name = "vision", .quota = 2}}};
+  const auto run_it = [&] {
+    (void)run(trace, Cluster(equal_nodes(1, 4)), "fifo", "tiresias", {}, conditions);
+  };
+  EXPECT_THAT(run_it, ThrowsMessage<std::invalid_argument>(
+                          HasSubstr("job 0 is of a tenant that the cluster does not have: visoin; "
+                                    "did you mean vision?")));
+  trace.jobs[0].tenant = "vision";
+  EXPECT_THAT(run_it, ThrowsMessage<std::invalid_argument>(HasSubstr(
+                          "job 0 asks for more GPUs than the quota of its tenant vision: 3 > 2")));
+  trace.jobs[0].tenant = "";  // charged to nobody
+  EXPECT_NO_THROW(run_it());
 }
 
 TEST(SimulationTest, RefusesUnequalNodesUnderRulesForEqualOnes) {

@@ -17,6 +17,7 @@ namespace {
 
 using policies::AskedClass;
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
@@ -71,6 +72,85 @@ TEST_F(FilesTest, ReadsOurOwnFormatWithColumnsInAnyOrder) {
   EXPECT_EQ(trace.jobs[0].asked, AskedClass::kOpportunistic);
   EXPECT_EQ(trace.jobs[1].name, "b,c");
   EXPECT_EQ(trace.jobs[1].asked, AskedClass::kGuaranteed);
+}
+
+TEST_F(FilesTest, OurOwnFormatSaysAllThatAJobMayAskFor) {
+  const std::string heading =
+      "job,submit,duration,gpus,gpu_milli,gpu_types,min_gpus,max_gpus,cores,memory_gib,user,group,"
+      "name,"
+      "request,entrypoint,weight,busy,iterations,iteration_seconds,batch_size\n";
+  const Trace trace = read_trace(
+      file(
+          heading +
+          "a,0,9,2,250,v100|t4,1,4,1.5,0.5,ann,g7,night run,half a GPU,train.py,2,0.4,90,0.1,32\n" +
+          "b,0,9,2,,,,,,,,,,,,,,,,\n"),
+      "commensal", {});
+  const TraceJob& job = trace.jobs[0];
+  EXPECT_EQ(job.gpu_milli, 250);
+  EXPECT_THAT(job.gpu_types, ElementsAre("v100", "t4"));
+  EXPECT_EQ(job.min_gpus, 1);
+  EXPECT_EQ(job.max_gpus, 4);
+  EXPECT_EQ(job.cpu_milli, 1500);
+  EXPECT_EQ(job.memory_mib, 512);
+  EXPECT_EQ(job.user, "ann");
+  EXPECT_EQ(job.group, "g7");
+  EXPECT_EQ(job.title, "night run");
+  EXPECT_EQ(job.request, "half a GPU");
+  EXPECT_EQ(job.entrypoint, "train.py");
+  EXPECT_EQ(job.weight, 2);
+  EXPECT_EQ(job.busy, 0.4);
+  EXPECT_EQ(job.iterations, 90);
+  EXPECT_EQ(job.iteration_seconds, 0.1);
+  EXPECT_EQ(job.batch_size, 32);
+  const TraceJob& plain = trace.jobs[1];
+  EXPECT_EQ(plain.gpu_milli, policies::kWholeGpu);
+  EXPECT_EQ(plain.min_gpus, 2);
+  EXPECT_EQ(plain.max_gpus, 2);
+  EXPECT_EQ(plain.weight, 1);
+  EXPECT_LT(plain.busy, 0);
+}
+
+TEST_F(FilesTest, AStepOfPaiIsAsLongAsThatOfItsSlowestWorker) {
+  const std::string heading = ",worker,gpu,time,batch_time_norm\n";
+  const Trace trace = read_trace(file(heading + "0,0,25,1,400\n1,1,25,1,500\n2,0,25,9,1000\n"),
+                                 "pai-minibatch", {});
+  ASSERT_EQ(trace.jobs.size(), 1U);
+  EXPECT_EQ(trace.jobs[0].name, "given");
+  EXPECT_EQ(trace.jobs[0].gpus, 2);
+  EXPECT_EQ(trace.jobs[0].gpu_milli, 250);
+  EXPECT_EQ(trace.jobs[0].iterations, 2);
+  EXPECT_EQ(trace.jobs[0].duration, 1.5);
+  EXPECT_THAT(refused(heading + "0,0,25,1,1001\n", "pai-minibatch"),
+              HasSubstr("line 2, column batch_time_norm: more than 1000: \"1001\""));
+  EXPECT_THAT(refused(heading + "0,0,25,1,1\n0,1,50,1,1\n", "pai-minibatch"),
+              HasSubstr("line 3, column gpu: unlike other workers: \"50\""));
+  EXPECT_THAT(refused(heading, "pai-minibatch"), HasSubstr("no job in it"));
+}
+
+TEST_F(FilesTest, StepsOfPaiAreLongerTheMoreTheyVary) {
+  const Trace trace = read_trace(file(",0,1,2\njob_00,0,0,\njob_01,0.5,,\n"), "pai-variation", {});
+  ASSERT_EQ(trace.jobs.size(), 2U);
+  EXPECT_EQ(trace.jobs[0].duration, 2);
+  EXPECT_EQ(trace.jobs[1].iterations, 1);
+  EXPECT_NEAR(trace.jobs[1].duration, 1.7694, 1e-9);
+  EXPECT_THAT(refused(",0,1\njob_00,x,0\n", "pai-variation"),
+              HasSubstr("line 2, column 0: no number: \"x\""));
+  EXPECT_THAT(refused(",0,1\nj,1,0\nj,1,0\n", "pai-variation"), HasSubstr("a second job"));
+  EXPECT_THAT(refused(",0,1\nj,1,0,0\n", "pai-variation"), HasSubstr("more values than columns"));
+}
+
+TEST_F(FilesTest, NamesColumnAndValueOfWhatCannotBeAskedFor) {
+  const auto with = [&](const std::string& column, const std::string& value) {
+    return refused("job,submit,duration,gpus," + column + "\na,0,1,2," + value + "\n", "commensal");
+  };
+  EXPECT_THAT(with("gpu_milli", "1001"), HasSubstr("column gpu_milli: more than a whole GPU"));
+  EXPECT_THAT(with("gpu_milli", "0"), HasSubstr("column gpu_milli: less than 1: \"0\""));
+  EXPECT_THAT(with("min_gpus", "3"), HasSubstr("column min_gpus: more than gpus, 2: \"3\""));
+  EXPECT_THAT(with("max_gpus", "1"), HasSubstr("column max_gpus: less than gpus, 2: \"1\""));
+  EXPECT_THAT(with("cores", "-1"), HasSubstr("column cores: negative: \"-1\""));
+  EXPECT_THAT(with("memory_gib", "1e300"), HasSubstr("column memory_gib: too large"));
+  EXPECT_THAT(with("weight", "0"), HasSubstr("column weight: not above zero"));
+  EXPECT_THAT(with("busy", "1.1"), HasSubstr("column busy: more than 1"));
 }
 
 TEST_F(FilesTest, ReadsDatesOfPhillyFromItsEarliestJob) {
@@ -148,6 +228,8 @@ TEST_F(FilesTest, TellsTheFormatByTheColumns) {
                               "iteration_time,resource_time_0,priority\n")),
             "muri");
   EXPECT_EQ(guess_format(file("job,submit,duration,gpus\n")), "commensal");
+  EXPECT_EQ(guess_format(file(",worker,gpu,time,batch_time_norm\n")), "pai-minibatch");
+  EXPECT_EQ(guess_format(file(",0,1,2\n")), "pai-variation");
   EXPECT_THROW((void)guess_format(file("when,how,long\n")), BadTrace);
   EXPECT_THROW((void)guess_format(file("")), BadTrace);
 }
@@ -162,9 +244,13 @@ TEST_F(FilesTest, AnUnknownFormatIsRefusedWithTheNearest) {
 }
 
 TEST_F(FilesTest, ReadsAClusterOfSeveralTypes) {
-  const auto nodes = read_cluster(file(R"({"gpu_types": ["v100", "t4"], "nodes": [
+  const auto [nodes, tenants] = read_cluster(file(R"({"gpu_types": ["v100", "t4"], "nodes": [
       {"count": 2, "gpus": 8, "gpu_type": "v100", "rack": 3, "cores": 96, "memory_gib": 512},
-      {"name": "small", "gpus": 1, "gpu_type": "t4"}]})"));
+      {"name": "small", "gpus": 1, "gpu_type": "t4"}],
+      "tenants": [{"name": "vision", "quota": 12}, {"name": "speech"}]})"));
+  ASSERT_EQ(tenants.size(), 2U);
+  EXPECT_EQ(tenants[0], (policies::Tenant{.name = "vision", .quota = 12}));
+  EXPECT_EQ(tenants[1], (policies::Tenant{.name = "speech", .quota = {}}));
   ASSERT_EQ(nodes.size(), 3U);
   EXPECT_EQ(nodes[1].gpus, 8);
   EXPECT_EQ(nodes[1].rack, 3);
@@ -185,6 +271,12 @@ TEST_F(FilesTest, NamesFileKeyAndValueOfABadCluster) {
   EXPECT_THAT(refused_cluster(R"({"nodes": [{"gpus": 1e300}]})"), HasSubstr("gpus ="));
   EXPECT_THAT(refused_cluster(R"({"nodes": 3})"), HasSubstr("nodes = 3"));
   EXPECT_THAT(refused_cluster(R"({"nodes": []})"), HasSubstr("no node with a GPU"));
+  const std::string nodes = R"({"nodes": [{"gpus": 1}], "tenants": )";
+  EXPECT_THAT(refused_cluster(nodes + R"([{"quota": 1}]})"),
+              AllOf(HasSubstr("tenants[0]"), HasSubstr("\"name\"")));
+  EXPECT_THAT(refused_cluster(nodes + R"([{"name": "a", "quota": -1}]})"), HasSubstr("quota = -1"));
+  EXPECT_THAT(refused_cluster(nodes + R"([{"name": "a"}, {"name": "a"}]})"),
+              AllOf(HasSubstr("tenants[1]"), HasSubstr("second"), HasSubstr("\"a\"")));
   EXPECT_THAT(refused_cluster("{"), HasSubstr("no JSON"));
   EXPECT_THROW((void)read_cluster(folder_ / "absent"), BadCluster);
 }

@@ -299,3 +299,62 @@ def test_tables_show_metrics_that_only_some_policies_have() -> None:
         ("a", "2", "1.50", "0.50", ""),
         ("b", "2", "", "", "0.25"),
     ]
+
+
+def test_failures_have_a_table_of_their_own() -> None:
+    from commensal.simulation.report import failure_section
+    from commensal.simulation.tables import compare, failure_classes, failures
+
+    one = {"name": "user", "failed_attempts": 3, "given_up": 1, "wasted_gpu_seconds": 12.5}
+    metrics = {"jobs": 2.0, "given_up": 1.0, "wasted_gpu_seconds": 12.5}
+    found = {"options": "user=1", "classes": [one]}
+    results = [{"policy": "a", "metrics": metrics, "failures": found}]
+    assert compare(results) == [("policy", "jobs"), ("a", "2")]
+    heading, row = failures(results)
+    assert dict(zip(heading, row, strict=True))["wasted, GPU s"] == "12.50"
+    assert failure_classes(results)[1] == ("user", "a", "3", "1", "12.50")
+    assert "--failures user=1." in "".join(failure_section(results))
+    plain = [{"policy": "a", "metrics": {"jobs": 2.0}}]
+    assert not failures(plain)
+    assert not "".join(failure_section(plain))
+
+
+def test_jobs_fail_only_where_that_is_asked_for(trace: Path) -> None:
+    words = ("--trace", trace, *CLUSTER, "--policy", "fifo", "--json", "-")
+    plain = results_of(simulate(*words))["fifo"]
+    assert "failures" not in plain
+    nothing = "user=0,semantic=0,gpu-hours=0,corrupt=0"
+    same = results_of(simulate(*words, "--failures", nothing))["fifo"]
+    assert same["metrics"].items() >= plain["metrics"].items()
+    assert same["metrics"]["wasted_gpu_seconds"] == 0
+    early = "user=1,user-seconds=3,user-spread=0,retries=1,back-off=10"
+    failing = results_of(simulate(*words, "--failures", early))["fifo"]
+    # 3 s of 2, 2 and 1 GPUs, twice.
+    assert failing["metrics"]["wasted_gpu_seconds"] == 30
+    assert failing["metrics"]["given_up"] == 3
+    classes = {one["name"]: one for one in failing["failures"]["classes"]}
+    assert classes["user"]["failed_attempts"] == 6
+
+
+def test_words_about_failures_that_mean_nothing_are_named(trace: Path) -> None:
+    words = ("--trace", trace, *CLUSTER, "--policy", "fifo")
+    done = simulate(*words, "--failures", "retyr=all")
+    assert done.returncode == 2
+    assert "no option retyr; did you mean retry?" in done.stderr
+    done = simulate(*words, "--semantics", "fgd", "--failures", "on")
+    assert done.returncode == 2
+    assert "semantics fgd have no ends of jobs" in done.stderr
+
+
+def test_quotas_of_the_cluster_file_hold(trace: Path, tmp_path: Path) -> None:
+    cluster = tmp_path / "cluster.json"
+    tenants = [{"name": "red", "quota": 2}, {"name": "blue", "quota": 2}]
+    cluster.write_text(json.dumps({"nodes": [{"gpus": 4}], "tenants": tenants}))
+    words = ("--trace", trace, "--cluster", cluster, "--policy", "fifo")
+    results = results_of(simulate(*words, "--json", "-"))
+    # c has a GPU to itself, but is blue: fifo knows no classes, and b has blue's quota.
+    assert results["fifo"]["metrics"]["avg_queue"] == pytest.approx(49 / 3)
+    cluster.write_text(json.dumps({"nodes": [{"gpus": 4}], "tenants": tenants[:1]}))
+    done = simulate(*words)
+    assert done.returncode == 2
+    assert "job b is of a tenant that the cluster does not have: blue" in done.stderr

@@ -15,9 +15,11 @@ namespace {
 
 using nlohmann::json;
 using policies::NodeSpec;
+using policies::Tenant;
 
 constexpr std::int64_t kMostNodes = 1'000'000;
 constexpr std::int64_t kMostGpus = 1024;  // of a node
+constexpr std::int64_t kMostQuota = 1'000'000'000;
 
 /// An object of the file, and how it is called in messages.
 class Section {
@@ -107,17 +109,30 @@ void add_nodes(const Section& section, const std::vector<std::string>& types,
   }
 }
 
+Tenant tenant_of(const Section& section, const std::vector<Tenant>& others) {
+  if (!section.has("name")) section.fail("has no key:", "name");
+  Tenant tenant{.name = section.text("name", ""), .quota = {}};
+  for (const Tenant& other : others) {
+    if (other.name == tenant.name) section.fail("is a second tenant of this name:", tenant.name);
+  }
+  if (section.has("quota")) {
+    tenant.quota = static_cast<std::int32_t>(section.whole("quota", 0, 0, kMostQuota));
+  }
+  return tenant;
+}
+
 }  // namespace
 
-std::vector<NodeSpec> read_cluster(const std::string& file) {
+ClusterFile read_cluster(const std::string& file) {
   const json content = parse(file);
-  const Section all(file, "the cluster", content, {"gpu_types", "nodes"});
+  const Section all(file, "the cluster", content, {"gpu_types", "nodes", "tenants"});
   std::vector<std::string> types;
   for (const json& type : all.list("gpu_types")) {
     if (!type.is_string()) all.fail("has a type that is no text:", type);
     types.push_back(type.get<std::string>());
   }
-  std::vector<NodeSpec> nodes;
+  ClusterFile cluster;
+  std::vector<NodeSpec>& nodes = cluster.nodes;
   std::size_t number = 0;
   for (const json& entry : all.list("nodes")) {
     const Section section(file, fmt::format("nodes[{}]", number++), entry,
@@ -127,7 +142,12 @@ std::vector<NodeSpec> read_cluster(const std::string& file) {
   const bool any_gpu =
       std::any_of(nodes.begin(), nodes.end(), [](const NodeSpec& node) { return node.gpus > 0; });
   if (!any_gpu) throw BadCluster(fmt::format("{}: no node with a GPU in it", file));
-  return nodes;
+  number = 0;
+  for (const json& entry : all.list("tenants")) {
+    const Section section(file, fmt::format("tenants[{}]", number++), entry, {"name", "quota"});
+    cluster.tenants.push_back(tenant_of(section, cluster.tenants));
+  }
+  return cluster;
 }
 
 }  // namespace commensal::simulator

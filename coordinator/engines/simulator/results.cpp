@@ -3,6 +3,7 @@
 #include "coordinator/engines/simulator/results.h"
 
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -50,6 +51,21 @@ json json_of(const Series& series) {
           {"jct", series.jct}};
 }
 
+json json_of(const FailureCosts& costs) {
+  json all{{"pre_runs", costs.pre_runs},
+           {"found_by_pre_run", costs.found_by_pre_run},
+           {"blacklisted_records", costs.blacklisted},
+           {"used_gpu_seconds", costs.used_gpu_seconds},
+           {"classes", json::array()}};
+  for (std::size_t i = 0; i < kFailureClasses; ++i) {
+    all["classes"].push_back({{"name", to_string(static_cast<FailureClass>(i))},
+                              {"failed_attempts", costs.by_class[i].failed_attempts},
+                              {"given_up", costs.by_class[i].given_up},
+                              {"wasted_gpu_seconds", costs.by_class[i].wasted_gpu_seconds}});
+  }
+  return all;
+}
+
 std::map<std::string, std::string> merged(std::map<std::string, std::string> given,
                                           const std::map<std::string, std::string>& fallback) {
   given.insert(fallback.begin(), fallback.end());
@@ -75,15 +91,15 @@ Progress reporter(const RunOptions& options, std::ostream& out) {
 }
 
 /// Nodes of a file (of openb's lists too: a list beside its pods needs no naming), or equal ones.
-std::vector<policies::NodeSpec> nodes_of(const RunOptions& options, const std::string& format) {
-  if (options.cluster.ends_with(".csv")) return read_openb_nodes(options.cluster);
+ClusterFile cluster_of(const RunOptions& options, const std::string& format) {
+  if (options.cluster.ends_with(".csv")) return {read_openb_nodes(options.cluster), {}};
   if (!options.cluster.empty()) return read_cluster(options.cluster);
-  if (options.nodes > 0) return policies::equal_nodes(options.nodes, options.gpus_per_node);
+  if (options.nodes > 0) return {policies::equal_nodes(options.nodes, options.gpus_per_node), {}};
   const auto beside = format == "openb" ? openb_nodes_beside(options.trace) : std::nullopt;
   if (!beside) {
     throw std::invalid_argument("--cluster is missing, or --nodes and --gpus-per-node");
   }
-  return read_openb_nodes(*beside);
+  return {read_openb_nodes(*beside), {}};
 }
 
 }  // namespace
@@ -97,18 +113,28 @@ json run(const RunOptions& options, std::ostream& progress) {
   const auto policy = policies::make_policy(
       options.policy, merged(options.policy_options, semantics->options(options.policy)),
       options.seed);
-  std::vector<policies::NodeSpec> nodes = nodes_of(options, format);
-  semantics->arrange(trace, nodes);
-  const policies::Cluster cluster(std::move(nodes));
+  ClusterFile file = cluster_of(options, format);
+  semantics->arrange(trace, file.nodes);
+  const policies::Cluster cluster(std::move(file.nodes));
+  std::optional<Failures> failures;
+  if (!options.failures.empty()) {
+    failures.emplace(failure_options(options.failures), trace, options.seed.value_or(0));
+  }
   std::vector<Sample> samples;
   const Outcome outcome =
       simulate(trace, cluster, *semantics, options.policy, *policy, reporter(options, progress),
-               options.series > 0 ? collector(samples) : Observer{});
+               options.series > 0 ? collector(samples) : Observer{},
+               {std::move(file.tenants), failures ? &*failures : nullptr});
   json result{
       {"policy", options.policy},          {"semantics", options.semantics},
       {"options", options.policy_options}, {"metrics", semantics->metrics(trace, cluster, outcome)},
       {"events", outcome.events},          {"decisions", outcome.decisions},
       {"tenants", json::array()},          {"classes", json::array()}};
+  if (failures) {
+    for (const auto& [name, value] : failures->costs().metrics()) result["metrics"][name] = value;
+    result["failures"] = json_of(failures->costs());
+    result["failures"]["options"] = options.failures;
+  }
   if (semantics->leaves()) {
     result["tenants"] = groups_of(trace, outcome, [](const TraceJob& job) { return job.tenant; });
     result["classes"] =

@@ -28,6 +28,8 @@ void add_options(CLI::App& app, RunOptions& options, std::vector<std::string>& p
       ->take_all();
   app.add_option("--seed", options.seed, "What is random follows from it")
       ->check(CLI::NonNegativeNumber);
+  app.add_option("--failures", options.failures,
+                 "Let jobs fail: on, or name=value[,name=value...] (docs/policies.md)");
   app.add_option("--profiles", options.profiles,
                  "Folder with what a trace's jobs were measured at");
   app.add_option("--jobs-out", options.jobs_out, "Write what became of each job there, as CSV");

@@ -25,6 +25,7 @@ struct Outcome;
 /// What a job has left, in its own unit.
 struct Work {
   double left = 0;                     ///< units
+  double beyond = 0;                   ///< of these: not reached, because the job fails before
   double done = 0;                     ///< units, where a profile counts them up
   double unit_seconds = 1;             ///< of a unit, at full speed
   double overhead = 0;                 ///< seconds that a profile takes off, by its own rule

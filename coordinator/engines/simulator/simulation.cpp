@@ -10,7 +10,10 @@
 #include <functional>
 #include <queue>
 #include <stdexcept>
+#include <tuple>
 #include <utility>
+
+#include "coordinator/engines/simulator/tenant_book.h"
 
 namespace commensal::simulator {
 namespace {
@@ -50,14 +53,17 @@ class Ends {
 class Run {
  public:
   Run(const Trace& trace, const policies::Cluster& cluster, Semantics& semantics,
-      std::string_view policy_name, const policies::ClusterPolicy& policy, const Observer& observer)
+      std::string_view policy_name, const policies::ClusterPolicy& policy, const Observer& observer,
+      const Conditions& conditions)
       : trace_(trace),
+        tenants_(trace, conditions.tenants),
         semantics_(semantics),
         placer_(semantics.placer(policy_name)),
         policy_(policy),
         every_event_(policy.reads_progress() || semantics.counts_events()),
         observer_(observer),
-        state_(cluster) {
+        failures_(conditions.failures),
+        state_(cluster, tenants_.tenants()) {
     prepare();
   }
 
@@ -82,13 +88,27 @@ class Run {
     std::size_t row;
     ClusterJob job;
     Work work;
+    Failures::Admission admission = {};  // with failures only
+    Time submit = 0;                     // before its pre-run
+  };
+
+  /// A job that failed and is to be tried again: number `outcome` of the outcomes and jobs.
+  struct Retry {
+    Time at;
+    std::size_t outcome;
+    bool operator>(const Retry& other) const {
+      return std::tuple(at, outcome) > std::tuple(other.at, other.outcome);
+    }
   };
 
   void prepare() {
     for (std::size_t row = 0; row < trace_.jobs.size(); ++row) {
       const TraceJob& recorded = trace_.jobs[row];
       Prepared prepared{.row = row, .job = {}, .work = {}};
-      prepared.job.gpus = prepared.job.min_gpus = prepared.job.max_gpus = recorded.gpus;
+      prepared.job.gpus = recorded.gpus;
+      prepared.job.min_gpus = recorded.min_gpus > 0 ? recorded.min_gpus : recorded.gpus;
+      prepared.job.max_gpus = recorded.max_gpus > 0 ? recorded.max_gpus : recorded.gpus;
+      prepared.job.tenant = tenants_.of(recorded);
       prepared.job.gpu_milli = recorded.gpu_milli;
       prepared.job.cpu_milli = recorded.cpu_milli;
       prepared.job.memory_mib = recorded.memory_mib;
@@ -110,16 +130,27 @@ class Run {
       }
       jobs_.push_back(std::move(prepared));
     }
-    std::stable_sort(jobs_.begin(), jobs_.end(), [&](const Prepared& a, const Prepared& b) {
-      return semantics_.before(a.job, b.job);
-    });
+    const auto sort = [this] {
+      std::stable_sort(jobs_.begin(), jobs_.end(), [&](const Prepared& a, const Prepared& b) {
+        return semantics_.before(a.job, b.job);
+      });
+    };
+    sort();
+    for (Prepared& job : jobs_) {
+      job.submit = job.job.submit;
+      if (failures_ == nullptr) continue;
+      job.admission = failures_->admit(job.row, job.submit, job.job.duration);
+      job.job.submit = job.admission.release;
+    }
+    if (failures_ != nullptr) sort();
     state_.jobs().reserve(jobs_.size());
     outcome_.jobs.reserve(jobs_.size());
     if (semantics_.round() == 0 && !jobs_.empty()) now_ = jobs_.front().job.submit;
   }
 
   void step() {
-    const Time arrival = arrived_ < jobs_.size() ? jobs_[arrived_].job.submit : kNever;
+    Time arrival = arrived_ < jobs_.size() ? jobs_[arrived_].job.submit : kNever;
+    if (!retries_.empty()) arrival = std::min(arrival, retries_.top().at);
     const Time finish = ends_.first().first;
     const Time event = std::min(arrival, finish);
     if (event == kNever && wake_ == kNever) fail_waiting();
@@ -132,6 +163,12 @@ class Run {
     if (!only_wake) {
       end_jobs();
       while (arrived_ < jobs_.size() && jobs_[arrived_].job.submit <= now_) arrive();
+      while (!retries_.empty() && retries_.top().at <= now_) {
+        const std::size_t outcome = retries_.top().outcome;
+        retries_.pop();
+        waits_since_.push_back(outcome_.jobs[outcome].end);
+        enter(outcome);
+      }
     }
     decide();
   }
@@ -154,7 +191,7 @@ class Run {
     for (const JobIndex job : state_.running()) {
       const auto last = semantics_.run_round(state_.jobs()[job], work_[job], now_);
       if (!last) continue;
-      outcome_.jobs[job].end = *last;
+      outcome_.jobs[outcome_of_[job]].end = *last;
       now_ended_.push_back(job);
     }
     for (const JobIndex job : now_ended_) state_.end(job);
@@ -179,27 +216,63 @@ class Run {
          std::tie(end, job) = ends_.first()) {
       advance(job);
       ends_.set(job, kNever);
-      outcome_.jobs[job].end = now_;
+      outcome_.jobs[outcome_of_[job]].end = now_;
       now_ended_.push_back(job);
     }
     // In the order of their starts, as the policy sees them.
     std::sort(now_ended_.begin(), now_ended_.end(),
               [&](JobIndex a, JobIndex b) { return state_.job(a).turn < state_.job(b).turn; });
-    for (const JobIndex job : now_ended_) state_.end(job);
-    ended_ += now_ended_.size();
+    for (const JobIndex job : now_ended_) {
+      state_.end(job);
+      if (!tried_again(job)) ++ended_;
+    }
+  }
+
+  /// Whether a job that has ended failed and comes back.
+  bool tried_again(JobIndex job) {
+    if (failures_ == nullptr) return false;
+    const std::size_t outcome = outcome_of_[job];
+    const auto ending = failures_->end(jobs_[outcome].row, now_, state_.job(job).attained);
+    outcome_.jobs[outcome].completed = ending.completed;
+    if (ending.again) retries_.push({*ending.again, outcome});
+    return ending.again.has_value();
   }
 
   void arrive() {
-    Prepared& next = jobs_[arrived_++];
+    const Prepared& next = jobs_[arrived_];
     outcome_.jobs.push_back({.row = next.row,
-                             .submit = next.job.submit,
+                             .submit = next.submit,
                              .first_start = kNever,
                              .end = kNever,
                              .gpus = next.job.gpus});
-    waits_since_.push_back(next.job.submit);
+    ++arrived_;
+    if (next.admission.fails) {
+      outcome_.jobs.back().first_start = next.admission.begin;
+      outcome_.jobs.back().end = now_;
+      outcome_.jobs.back().completed = false;
+      ++ended_;
+      return;
+    }
+    waits_since_.push_back(next.submit);
+    enter(arrived_ - 1);
+  }
+
+  /// Gives a job, or what is left of it after a failure, to the policy.
+  void enter(std::size_t outcome) {
+    ClusterJob job = jobs_[outcome].job;
+    Work work = jobs_[outcome].work;
+    if (failures_ != nullptr && job.duration > 0) {
+      const Failures::Attempt attempt = failures_->begin(jobs_[outcome].row);
+      work.beyond = work.left * attempt.beyond / job.duration;
+      work.left *= 1 - attempt.done / job.duration;
+      job.remaining *= 1 - attempt.done / job.duration;
+      job.duration -= attempt.done;
+      job.submit = now_;
+    }
+    outcome_of_.push_back(outcome);
     since_.push_back(now_);
-    work_.push_back(next.work);
-    state_.arrive(std::move(next.job));
+    work_.push_back(work);
+    state_.arrive(std::move(job));
   }
 
   void decide() {
@@ -232,7 +305,7 @@ class Run {
 
   /// Keeps the books of a decision; returns whether it stops a job.
   bool note(const Decision& decision) {
-    JobOutcome& job = outcome_.jobs[decision.job];
+    JobOutcome& job = outcome_.jobs[outcome_of_[decision.job]];
     if (decision.action == Action::kMove) ++job.restarts;
     if (decision.action == Action::kStart) {
       if (job.first_start == kNever) {
@@ -259,18 +332,30 @@ class Run {
     set_end(job);
   }
 
-  void set_end(JobIndex job) { ends_.set(job, semantics_.end(state_.job(job), work_[job], now_)); }
+  void set_end(JobIndex job) {
+    if (work_[job].beyond == 0) {
+      ends_.set(job, semantics_.end(state_.job(job), work_[job], now_));
+      return;
+    }
+    Work reached = work_[job];
+    reached.left -= reached.beyond;
+    ends_.set(job, std::max(now_, semantics_.end(state_.job(job), reached, now_)));
+  }
 
   const Trace& trace_;
+  const TenantBook tenants_;
   Semantics& semantics_;
   const policies::Placer& placer_;
   const policies::ClusterPolicy& policy_;
   const bool every_event_;
   const Observer& observer_;
+  Failures* const failures_;
   policies::ClusterState state_;
   std::vector<Prepared> jobs_;  // in the order of arrival
   std::size_t arrived_ = 0;
   std::size_t ended_ = 0;
+  std::vector<std::size_t> outcome_of_;  // by job: failed ones come back as another
+  std::priority_queue<Retry, std::vector<Retry>, std::greater<>> retries_;
   std::vector<Work> work_;
   std::vector<Time> since_;  // up to when a running job's work is counted
   Ends ends_;
@@ -293,13 +378,21 @@ void check_nodes(const policies::Cluster& cluster, const Semantics& semantics) {
   }
 }
 
+void check_failures(const Semantics& semantics, const Conditions& conditions) {
+  if (conditions.failures == nullptr || (semantics.round() == 0 && semantics.leaves())) return;
+  throw std::invalid_argument(fmt::format("semantics {} have {}, and failures happen between",
+                                          semantics.name(),
+                                          semantics.leaves() ? "rounds" : "no ends of jobs"));
+}
+
 }  // namespace
 
 Outcome simulate(const Trace& trace, const policies::Cluster& cluster, Semantics& semantics,
                  std::string_view policy_name, const policies::ClusterPolicy& policy,
-                 const Progress& progress, const Observer& observer) {
+                 const Progress& progress, const Observer& observer, const Conditions& conditions) {
   check_nodes(cluster, semantics);
-  return Run(trace, cluster, semantics, policy_name, policy, observer).run(progress);
+  check_failures(semantics, conditions);
+  return Run(trace, cluster, semantics, policy_name, policy, observer, conditions).run(progress);
 }
 
 }  // namespace commensal::simulator

@@ -6,6 +6,7 @@
 #include <functional>
 #include <vector>
 
+#include "coordinator/engines/simulator/failures.h"
 #include "coordinator/engines/simulator/semantics.h"
 #include "coordinator/engines/simulator/trace.h"
 #include "coordinator/policies/cluster_policy.h"
@@ -23,6 +24,7 @@ struct JobOutcome {
   std::int32_t gpus = 0;
   std::uint32_t preemptions = 0;
   std::uint32_t restarts = 0;  ///< starts after the first, and moves
+  bool completed = true;       ///< false: it failed and was given up
 };
 
 struct Outcome {
@@ -37,12 +39,21 @@ using Progress = std::function<void(std::size_t ended, std::size_t jobs)>;
 /// Shown the state after every decision, with how many jobs wait; it changes nothing.
 using Observer = std::function<void(policies::ClusterState& state, Time now, std::size_t waiting)>;
 
-/// @throws std::invalid_argument for a job that can never run on the cluster, and for unequal nodes
-/// under a profile that knows equal ones only; std::logic_error if the policy's plan breaks a rule,
-/// or leaves jobs waiting for ever.
+/// What else holds for a run.
+struct Conditions {
+  /// With their quotas; empty: those of the trace, without quotas. A job without a tenant is
+  /// charged to nobody.
+  std::vector<policies::Tenant> tenants;
+  Failures* failures = nullptr;  ///< null: nothing fails
+};
+
+/// @throws std::invalid_argument for a job that can never run on the cluster or within its tenant's
+/// quota, for a job of a tenant that `conditions` do not name, for unequal nodes under a profile
+/// that knows equal ones only, and for failures under one with rounds or without ends;
+/// std::logic_error if the policy's plan breaks a rule, or leaves jobs waiting for ever.
 [[nodiscard]] Outcome simulate(const Trace& trace, const policies::Cluster& cluster,
                                Semantics& semantics, std::string_view policy_name,
                                const policies::ClusterPolicy& policy, const Progress& progress,
-                               const Observer& observer = {});
+                               const Observer& observer = {}, const Conditions& conditions = {});
 
 }  // namespace commensal::simulator

@@ -18,9 +18,16 @@ struct TraceJob {
   std::string name;
   std::string tenant;
   std::string model;
-  double submit = 0;    ///< seconds
-  double duration = 0;  ///< seconds alone, with what it asked for
+  std::string user;        ///< who submitted it; empty: the tenant
+  std::string group;       ///< of jobs that do the same; empty: not known
+  std::string title;       ///< as its user calls it; empty: the model
+  std::string request;     ///< what was asked for, as a key; empty: its GPUs
+  std::string entrypoint;  ///< script or command, as a key; empty: not known
+  double submit = 0;       ///< seconds
+  double duration = 0;     ///< seconds alone, with what it asked for
   std::int32_t gpus = 1;
+  std::int32_t min_gpus = 0;  ///< of an elastic job; zero: as `gpus`
+  std::int32_t max_gpus = 0;
   policies::AskedClass asked = policies::AskedClass::kGuaranteed;
   std::int32_t priority = 0;
   double weight = 1;

@@ -84,6 +84,12 @@ def simulate(
     seed: Annotated[
         int | None, typer.Option(min=0, help="For policies that draw.", metavar="N")
     ] = None,
+    failures: Annotated[
+        str | None,
+        typer.Option(
+            help="Let jobs fail: on, or NAME=VALUE,... (docs/policies.md).", metavar="WORDS"
+        ),
+    ] = None,
     skip_bad_rows: Annotated[
         bool, typer.Option("--skip-bad-rows", help="Count rows that cannot be read.")
     ] = False,
@@ -136,6 +142,7 @@ def simulate(
             "--gpus-per-node": gpus_per_node,
             "--cluster": cluster,
             "--seed": seed,
+            "--failures": failures,
             "--profiles": profiles,
             "--series": POINTS if report else None,
         }
@@ -211,9 +218,12 @@ def _write(answer: dict[str, Any], json_file: Path | None, report: Path | None) 
         write_whole(json_file, text)
     from rich.console import Console
 
-    from commensal.simulation.tables import drawn
+    from commensal.simulation.tables import compare, drawn, failures
 
     console = Console()
     if not console.is_terminal:
         console.width = WIDTH
-    console.print(drawn(answer["results"]))
+    console.print(drawn(compare(answer["results"])))
+    if failed := failures(answer["results"]):
+        console.print("\nFailures, and what they cost")
+        console.print(drawn(failed))

@@ -20,7 +20,7 @@ from commensal.demo.report import ICON, encoded, table_rows
 from commensal.demo.report import PAGE as DEMO_PAGE
 from commensal.simulation import picture
 from commensal.simulation.plots import plots_of
-from commensal.simulation.tables import compare, groups
+from commensal.simulation.tables import compare, failure_classes, failures, groups
 
 __all__ = ["write"]
 
@@ -53,6 +53,7 @@ def render(answer: dict[str, Any], still: bytes) -> str:
         "picture": encoded(still),
         "head": "".join(f"<th>{html.escape(cell)}</th>" for cell in heading),
         "body": table_rows(rows, heading),
+        "failures": "".join(failure_section(results)),
         "tenants": "".join(group_table("tenant", results, "tenants")),
         "classes": "".join(group_table("class", results, "classes")),
         "facts": table_rows(facts(answer)),
@@ -95,8 +96,27 @@ def facts(answer: dict[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
+def failure_section(results: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield a section about what failed, where anything could."""
+    rows = failures(results)
+    if not rows:
+        return
+    words = html.escape(results[0]["failures"]["options"])
+    yield f"<section><h2>Failures</h2><p>Injected with --failures {words}. Wasted are GPU-seconds "
+    yield "of which no completed job has anything, those of pre-runs included; the first report is "
+    yield 'counted from the submission of a job that fails.</p><div class="wide">'
+    yield from table(rows)
+    yield from table(failure_classes(results))
+    yield "</div></section>"
+
+
 def group_table(what: str, results: list[dict[str, Any]], key: str) -> Iterator[str]:
-    heading, *rows = groups(what, results, key)
+    yield from table(groups(what, results, key))
+
+
+def table(rows: list[tuple[str, ...]]) -> Iterator[str]:
+    """Yield a heading and rows."""
+    heading, *lines = rows
     head = "".join(f"<th>{html.escape(cell)}</th>" for cell in heading)
     yield f'<table class="figures"><thead><tr>{head}</tr></thead>'
-    yield f"<tbody>{table_rows(rows, heading)}</tbody></table>"
+    yield f"<tbody>{table_rows(lines, heading)}</tbody></table>"

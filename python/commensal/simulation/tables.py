@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
-__all__ = ["compare", "drawn", "groups"]
+__all__ = ["compare", "drawn", "failure_classes", "failures", "groups"]
 
 Row = tuple[str, ...]
 COLUMNS = {
@@ -22,7 +22,21 @@ COLUMNS = {
     "preemptions": "preemptions",
     "restarts": "restarts",
 }
-COUNTS = ("jobs", "preemptions", "restarts")
+FAILURES = {
+    "completed": "completed",
+    "given_up": "given up",
+    "failed_attempts": "failed attempts",
+    "retries": "retries",
+    "avg_first_report": "first report, s",
+    "prerun_gpu_seconds": "pre-runs, GPU s",
+    "wasted_gpu_seconds": "wasted, GPU s",
+    "wasted_percent": "wasted, %",
+}
+TEXTS = ("policy", "predictor", "from", "class")
+COUNTS = (
+    *("jobs", "preemptions", "restarts"),
+    *("completed", "given_up", "failed_attempts", "retries"),
+)
 SAME = "avg_pending"  # as avg_queue
 
 
@@ -47,19 +61,43 @@ def groups(what: str, results: list[dict[str, Any]], key: str) -> list[Row]:
     return [heading, *sorted(rows, key=lambda row: row[0])]
 
 
-def drawn(results: list[dict[str, Any]]) -> Table:
-    """Return the comparison for a terminal."""
-    heading, *rows = compare(results)
+def failures(results: list[dict[str, Any]]) -> list[Row]:
+    """Return a heading and a row a policy: what failures cost. Nothing if nothing could fail."""
+    rows = [
+        (result["policy"], *_figures(tuple(FAILURES), result["metrics"]))
+        for result in results
+        if "failures" in result
+    ]
+    return [("policy", *FAILURES.values()), *rows] if rows else []
+
+
+def failure_classes(results: list[dict[str, Any]]) -> list[Row]:
+    """Return a heading and a row a class of failures and policy."""
+    names = ("failed_attempts", "given_up", "wasted_gpu_seconds")
+    rows = [
+        (one["name"], result["policy"], *_figures(names, one))
+        for result in results
+        if "failures" in result
+        for one in result["failures"]["classes"]
+    ]
+    heading = ("class", "policy", *(FAILURES[name] for name in names))
+    return [heading, *sorted(rows, key=lambda row: row[0])] if rows else []
+
+
+def drawn(rows: Sequence[Row]) -> Table:
+    """Return a heading and rows for a terminal."""
+    heading, *lines = rows
     table = Table(box=None, header_style="bold")
     for name in heading:
-        table.add_column(name, justify="left" if name == "policy" else "right")
-    for row in rows:
-        table.add_row(*row)
+        table.add_column(name, justify="left" if name in TEXTS else "right")
+    for line in lines:
+        table.add_row(*line)
     return table
 
 
 def _names(results: list[dict[str, Any]]) -> list[str]:
-    there = {name: None for result in results for name in result["metrics"] if name != SAME}
+    apart = (SAME, *FAILURES)
+    there = {name: None for result in results for name in result["metrics"] if name not in apart}
     return [n for n in COLUMNS if n in there] + [n for n in there if n not in COLUMNS]
 
 

@@ -10,6 +10,8 @@ namespace commensal::simulator {
 
 [[nodiscard]] Trace read_chronus(const std::string& file, const ReadOptions& options);
 [[nodiscard]] Trace read_own(const std::string& file, const ReadOptions& options);
+[[nodiscard]] Trace read_pai_minibatch(const std::string& file, const ReadOptions& options);
+[[nodiscard]] Trace read_pai_variation(const std::string& file, const ReadOptions& options);
 [[nodiscard]] Trace read_philly(const std::string& file, const ReadOptions& options);
 [[nodiscard]] Trace read_shockwave(const std::string& file, const ReadOptions& options);
 

@@ -38,12 +38,7 @@ void read_gpus(const Rows<kPodColumns>& row, TraceJob& job) {
   if (job.gpus == 0 && job.gpu_milli > 0) row[kMilli].fail("a part of no GPU");
   if (job.gpus > 0 && job.gpu_milli == 0) row[kMilli].fail("nothing of a GPU");
   if (job.gpus > 1 && job.gpu_milli < kWholeGpu) row[kMilli].fail("parts of several GPUs");
-  std::string_view types = row[kSpec].text();
-  while (job.gpus > 0 && !types.empty()) {
-    const std::string_view type = types.substr(0, types.find('|'));
-    types.remove_prefix(std::min(types.size(), type.size() + 1));
-    if (!type.empty()) job.gpu_types.emplace_back(type);
-  }
+  if (job.gpus > 0) job.gpu_types = between_bars(row[kSpec].text());
 }
 
 AskedClass class_of(const Field& qos) {

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 
@@ -37,6 +38,16 @@ std::int32_t Field::count(std::int32_t least) const {
 void Field::fail(std::string_view what) const {
   throw BadTrace(
       fmt::format("{}, line {}, column {}: {}: \"{}\"", file_, line_, column_, what, text_));
+}
+
+std::vector<std::string> between_bars(std::string_view text) {
+  std::vector<std::string> parts;
+  while (!text.empty()) {
+    const std::string_view part = text.substr(0, text.find('|'));
+    text.remove_prefix(std::min(text.size(), part.size() + 1));
+    if (!part.empty()) parts.emplace_back(part);
+  }
+  return parts;
 }
 
 BadTrace bad_row(std::string_view file, std::uint64_t line, const io::error::base& error) {

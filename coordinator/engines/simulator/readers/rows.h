@@ -42,6 +42,9 @@ class Field {
   std::string_view text_;
 };
 
+/// Returns the texts between bars, as in v100|t4; without empty ones.
+[[nodiscard]] std::vector<std::string> between_bars(std::string_view text);
+
 /// Names the row that libfccp could not take apart.
 [[nodiscard]] BadTrace bad_row(std::string_view file, std::uint64_t line,
                                const io::error::base& error);

@@ -20,16 +20,24 @@
 namespace commensal::simulator {
 namespace {
 
+/// Models and steps stand in the files with deadlines only; the deadlines are passed over.
 Trace read_itp(const std::string& file, const ReadOptions& options) {
-  return read_rows<4>(file, options, {"job_id", "submission_time", "duration", "num_gpu"},
-                      [](const Rows<4>& row) {
-                        TraceJob job;
-                        job.name = row[0].text();
-                        job.submit = row[1].positive_or_zero();
-                        job.duration = row[2].positive_or_zero();
-                        job.gpus = row[3].count(1);
-                        return job;
-                      });
+  return read_rows<7>(
+      file, options,
+      {"job_id", "submission_time", "duration", "num_gpu", "model_name", "num_iteration",
+       "batch_size"},
+      [](const Rows<7>& row) {
+        TraceJob job;
+        job.name = row[0].text();
+        job.submit = row[1].positive_or_zero();
+        job.duration = row[2].positive_or_zero();
+        job.gpus = row[3].count(1);
+        job.model = row[4].text();
+        if (!row[5].text().empty()) job.iterations = row[5].positive_or_zero();
+        if (!row[6].text().empty()) job.batch_size = row[6].count(0);
+        return job;
+      },
+      4);
 }
 
 Trace read_tiresias(const std::string& file, const ReadOptions& options) {
@@ -119,6 +127,8 @@ const std::vector<Format>& formats() {
        {"job_id", "num_gpu", "submit_time", "iterations", "model_name", "duration",
         "iteration_time", "resource_time_0", "priority"}},
       {"openb", read_openb, {"name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli"}},
+      {"pai-minibatch", read_pai_minibatch, {"worker", "gpu", "time", "batch_time_norm"}},
+      {"pai-variation", read_pai_variation, {"0", "1"}},
       {"pollux", read_pollux, {"name", "time", "application", "num_replicas", "batch_size"}},
       {"philly", read_philly, {"timestamp", "duration", "num_gpus", "cluster"}},
       {"shockwave", read_shockwave, {"job_type", "total_steps", "num_gpu", "extra", "arrival_s"}},
