@@ -2,6 +2,8 @@
 // Reads, runs, and puts into JSON what came out.
 #include "coordinator/engines/simulator/results.h"
 
+#include <fmt/format.h>
+
 #include <map>
 #include <set>
 #include <string>
@@ -11,11 +13,14 @@
 #include "coordinator/engines/simulator/job_class_name.h"
 #include "coordinator/engines/simulator/jobs_file.h"
 #include "coordinator/engines/simulator/metrics.h"
+#include "coordinator/engines/simulator/predicted_durations.h"
 #include "coordinator/engines/simulator/readers/openb_reader.h"
 #include "coordinator/engines/simulator/readers/trace_reader.h"
+#include "coordinator/engines/simulator/recurrent_jobs.h"
 #include "coordinator/engines/simulator/semantics.h"
 #include "coordinator/engines/simulator/series.h"
 #include "coordinator/engines/simulator/simulation.h"
+#include "coordinator/policies/nearest_name.h"
 #include "coordinator/policies/registry.h"
 
 namespace commensal::simulator {
@@ -48,6 +53,30 @@ json json_of(const Series& series) {
           {"waiting", series.waiting},
           {"busy_gpus", series.busy},
           {"jct", series.jct}};
+}
+
+json json_of(const prediction::PredictionErrors::Row& row) {
+  return {{"jobs", row.jobs},
+          {"mape_percent", row.mape_percent},
+          {"median_error_percent", row.median_error_percent}};
+}
+
+/// How good the predictions were; `predicted` counts those from jobs alike.
+json json_of(const PredictedDurations& predicted) {
+  const prediction::PredictionErrors& errors = predicted.errors();
+  json all = json_of(errors.alike());
+  const double percent = 100 * all["jobs"].get<double>();
+  all["predictor"] = predicted.predictor();
+  all["predicted"] = all["jobs"];
+  all["jobs"] = errors.jobs();
+  all["coverage_percent"] = errors.jobs() == 0 ? 0 : percent / static_cast<double>(errors.jobs());
+  all["by_key"] = json::array();
+  for (const auto& row : errors.by_key()) {
+    json key = json_of(row);
+    key["key"] = row.key;
+    all["by_key"].push_back(key);
+  }
+  return all;
 }
 
 std::map<std::string, std::string> merged(std::map<std::string, std::string> given,
@@ -97,13 +126,16 @@ json run(const RunOptions& options, std::ostream& progress) {
   const auto policy = policies::make_policy(
       options.policy, merged(options.policy_options, semantics->options(options.policy)),
       options.seed);
+  const auto predicted = make_predicted(
+      options.predict.empty() ? policy->predictor() : std::string_view(options.predict),
+      *semantics);
   std::vector<policies::NodeSpec> nodes = nodes_of(options, format);
   semantics->arrange(trace, nodes);
   const policies::Cluster cluster(std::move(nodes));
   std::vector<Sample> samples;
   const Outcome outcome =
       simulate(trace, cluster, *semantics, options.policy, *policy, reporter(options, progress),
-               options.series > 0 ? collector(samples) : Observer{});
+               options.series > 0 ? collector(samples) : Observer{}, predicted.get());
   json result{
       {"policy", options.policy},          {"semantics", options.semantics},
       {"options", options.policy_options}, {"metrics", semantics->metrics(trace, cluster, outcome)},
@@ -114,6 +146,7 @@ json run(const RunOptions& options, std::ostream& progress) {
     result["classes"] =
         groups_of(trace, outcome, [](const TraceJob& job) { return to_string(job.asked); });
   }
+  if (predicted) result["prediction"] = json_of(*predicted);
   if (options.series > 0 && semantics->leaves())
     result["series"] = json_of(series_of(outcome, samples, options.series));
   if (!options.jobs_out.empty()) write_jobs(options.jobs_out, options.policy, trace, outcome);
@@ -126,6 +159,19 @@ json run(const RunOptions& options, std::ostream& progress) {
           {"results", {result}}};
 }
 
+json generate(const RunOptions& options) {
+  policies::Options given(options.policy_options);
+  const RecurrentJobs like = RecurrentJobs::from(given);
+  if (const auto left = given.left(); !left.empty()) {
+    throw std::invalid_argument(fmt::format("recurrent jobs have no option {}; did you mean {}?",
+                                            left.front(),
+                                            policies::nearest_name(left.front(), given.known())));
+  }
+  const Trace trace = make_recurrent_jobs(like, options.seed.value_or(0));
+  write_trace(options.out, trace);
+  return {{"trace", {{"file", options.out}, {"format", "commensal"}, {"jobs", trace.jobs.size()}}}};
+}
+
 json list_policies() {
   json all = json::array();
   for (const policies::PolicyEntry& entry : policies::all_policies()) {
@@ -134,6 +180,10 @@ json list_policies() {
   return {{"policies", all}};
 }
 
-json list_formats() { return {{"formats", all_formats()}, {"semantics", all_semantics()}}; }
+json list_formats() {
+  std::vector<std::string_view> predictors = prediction::all_predictors();
+  predictors.emplace_back("truth");
+  return {{"formats", all_formats()}, {"semantics", all_semantics()}, {"predictors", predictors}};
+}
 
 }  // namespace commensal::simulator

@@ -50,13 +50,15 @@ class Ends {
 class Run {
  public:
   Run(const Trace& trace, const policies::Cluster& cluster, Semantics& semantics,
-      std::string_view policy_name, const policies::ClusterPolicy& policy, const Observer& observer)
+      std::string_view policy_name, const policies::ClusterPolicy& policy, const Observer& observer,
+      PredictedDurations* predicted)
       : trace_(trace),
         semantics_(semantics),
         placer_(semantics.placer(policy_name)),
         policy_(policy),
         every_event_(policy.reads_progress() || semantics.counts_events()),
         observer_(observer),
+        predicted_(predicted),
         state_(cluster) {
     prepare();
   }
@@ -172,6 +174,7 @@ class Run {
     if (since_[job] == now_ || semantics_.round() > 0) return;  // a round advances them itself
     semantics_.advance(state_.jobs()[job], work_[job], now_ - since_[job]);
     since_[job] = now_;
+    show(job);
   }
 
   void end_jobs() {
@@ -185,7 +188,10 @@ class Run {
     // In the order of their starts, as the policy sees them.
     std::sort(now_ended_.begin(), now_ended_.end(),
               [&](JobIndex a, JobIndex b) { return state_.job(a).turn < state_.job(b).turn; });
-    for (const JobIndex job : now_ended_) state_.end(job);
+    for (const JobIndex job : now_ended_) {
+      state_.end(job);
+      if (predicted_ != nullptr) predicted_->end(job);
+    }
     ended_ += now_ended_.size();
   }
 
@@ -199,7 +205,13 @@ class Run {
     waits_since_.push_back(next.job.submit);
     since_.push_back(now_);
     work_.push_back(next.work);
-    state_.arrive(std::move(next.job));
+    const JobIndex job = state_.arrive(std::move(next.job));
+    if (predicted_ != nullptr) predicted_->arrive(state_.jobs()[job], work_[job]);
+  }
+
+  /// Hides from policies what is left of a job in truth, where durations are predicted.
+  void show(JobIndex job) {
+    if (predicted_ != nullptr) predicted_->show(job, state_.jobs()[job], work_[job]);
   }
 
   void decide() {
@@ -248,6 +260,7 @@ class Run {
     waits_since_[decision.job] = now_;
     ends_.set(decision.job, kNever);
     semantics_.stopped(state_.jobs()[decision.job], work_[decision.job]);
+    show(decision.job);
     return true;
   }
 
@@ -256,6 +269,7 @@ class Run {
     advance(job);
     work_[job].unit_seconds = unit_seconds;
     state_.jobs()[job].remaining = work_[job].left * unit_seconds;
+    show(job);
     set_end(job);
   }
 
@@ -267,6 +281,7 @@ class Run {
   const policies::ClusterPolicy& policy_;
   const bool every_event_;
   const Observer& observer_;
+  PredictedDurations* const predicted_;  // null: policies see the truth
   policies::ClusterState state_;
   std::vector<Prepared> jobs_;  // in the order of arrival
   std::size_t arrived_ = 0;
@@ -297,9 +312,10 @@ void check_nodes(const policies::Cluster& cluster, const Semantics& semantics) {
 
 Outcome simulate(const Trace& trace, const policies::Cluster& cluster, Semantics& semantics,
                  std::string_view policy_name, const policies::ClusterPolicy& policy,
-                 const Progress& progress, const Observer& observer) {
+                 const Progress& progress, const Observer& observer,
+                 PredictedDurations* predicted) {
   check_nodes(cluster, semantics);
-  return Run(trace, cluster, semantics, policy_name, policy, observer).run(progress);
+  return Run(trace, cluster, semantics, policy_name, policy, observer, predicted).run(progress);
 }
 
 }  // namespace commensal::simulator

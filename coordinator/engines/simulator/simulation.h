@@ -6,6 +6,7 @@
 #include <functional>
 #include <vector>
 
+#include "coordinator/engines/simulator/predicted_durations.h"
 #include "coordinator/engines/simulator/semantics.h"
 #include "coordinator/engines/simulator/trace.h"
 #include "coordinator/policies/cluster_policy.h"
@@ -37,12 +38,14 @@ using Progress = std::function<void(std::size_t ended, std::size_t jobs)>;
 /// Shown the state after every decision, with how many jobs wait; it changes nothing.
 using Observer = std::function<void(policies::ClusterState& state, Time now, std::size_t waiting)>;
 
+/// `predicted`: what policies see in place of true durations; null: the truth.
 /// @throws std::invalid_argument for a job that can never run on the cluster, and for unequal nodes
 /// under a profile that knows equal ones only; std::logic_error if the policy's plan breaks a rule,
 /// or leaves jobs waiting for ever.
 [[nodiscard]] Outcome simulate(const Trace& trace, const policies::Cluster& cluster,
                                Semantics& semantics, std::string_view policy_name,
                                const policies::ClusterPolicy& policy, const Progress& progress,
-                               const Observer& observer = {});
+                               const Observer& observer = {},
+                               PredictedDurations* predicted = nullptr);
 
 }  // namespace commensal::simulator

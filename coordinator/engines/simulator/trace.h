@@ -18,6 +18,9 @@ struct TraceJob {
   std::string name;
   std::string tenant;
   std::string model;
+  std::string user;     ///< who submitted it; empty: the tenant
+  std::string group;    ///< of jobs that do the same; empty: not known
+  std::string title;    ///< as its user calls it; empty: the model
   double submit = 0;    ///< seconds
   double duration = 0;  ///< seconds alone, with what it asked for
   std::int32_t gpus = 1;

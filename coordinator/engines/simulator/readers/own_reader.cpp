@@ -8,8 +8,9 @@ namespace commensal::simulator {
 namespace {
 
 constexpr std::size_t kOptional = 4;
-constexpr std::array<std::string_view, 8> kColumns{"job",    "submit", "duration", "gpus",
-                                                   "tenant", "class",  "model",    "priority"};
+constexpr std::array<std::string_view, 11> kColumns{"job",    "submit", "duration", "gpus",
+                                                    "tenant", "class",  "model",    "priority",
+                                                    "user",   "group",  "name"};
 
 policies::AskedClass class_of(const Field& field) {
   using policies::AskedClass;
@@ -21,7 +22,7 @@ policies::AskedClass class_of(const Field& field) {
   field.fail("neither guaranteed, opportunistic nor auto");
 }
 
-TraceJob job_of(const Rows<8>& row) {
+TraceJob job_of(const Rows<11>& row) {
   TraceJob job;
   job.name = row[0].text();
   if (job.name.empty()) row[0].fail("empty");
@@ -32,13 +33,16 @@ TraceJob job_of(const Rows<8>& row) {
   job.asked = class_of(row[5]);
   job.model = row[6].text();
   if (!row[7].text().empty()) job.priority = row[7].count(0);
+  job.user = row[8].text();
+  job.group = row[9].text();
+  job.title = row[10].text();
   return job;
 }
 
 }  // namespace
 
 Trace read_own(const std::string& file, const ReadOptions& options) {
-  return read_rows<8>(file, options, kColumns, job_of, kOptional);
+  return read_rows<11>(file, options, kColumns, job_of, kOptional);
 }
 
 }  // namespace commensal::simulator
