@@ -41,6 +41,10 @@ def register(app: typer.Typer) -> None:
                     "two at a time, compared",
                 ),
                 ("commensal simulate --list-policies", "what there is to try"),
+                (
+                    "commensal simulate --generate recurrent --out jobs.csv",
+                    "jobs that recur, for --predict",
+                ),
             ],
             {
                 0: "done",
@@ -82,11 +86,17 @@ def simulate(
         typer.Option(help="Option of all these policies; may be repeated.", metavar="NAME=VALUE"),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(min=0, help="For policies that draw.", metavar="N")
+        int | None, typer.Option(min=0, help="For what is drawn.", metavar="N")
     ] = None,
     skip_bad_rows: Annotated[
         bool, typer.Option("--skip-bad-rows", help="Count rows that cannot be read.")
     ] = False,
+    predict: Annotated[
+        str | None,
+        typer.Option(
+            help="Policies see predicted durations; truth: recorded ones.", metavar="NAME"
+        ),
+    ] = None,
     profiles: Annotated[
         Path | None,
         typer.Option(help="Folder of measured jobs, if not beside the trace.", metavar="DIR"),
@@ -100,6 +110,13 @@ def simulate(
     ] = None,
     report: Annotated[
         Path | None, typer.Option(help="Write report.html and a picture there.", metavar="DIR")
+    ] = None,
+    generate: Annotated[
+        str | None,
+        typer.Option(help="Instead: make up jobs (recurrent) for --out.", metavar="NAME"),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The file for these, as CSV.", metavar="FILE")
     ] = None,
     list_policies: Annotated[
         bool, typer.Option("--list-policies", help="Say what policies there are, and end.")
@@ -119,6 +136,9 @@ def simulate(
             for name, summary in known.policies.items():
                 print(f"{name:<16} {summary}")
             return
+        if generate is not None or out is not None:
+            print(_generate(program, generate, out, seed, option or []))
+            return
         policies = list(dict.fromkeys(filter(None, (policy or "").split(","))))
         if not policies:
             raise BadInput("--policy is missing (commensal simulate --list-policies)")
@@ -126,6 +146,7 @@ def simulate(
             ("policy", policies),
             ("format", [trace_format]),
             ("semantics", [semantics]),
+            ("predictor", [predict]),
         ):
             known.check(kind, [name for name in names if name is not None])
         given: dict[str, Any] = {
@@ -136,6 +157,7 @@ def simulate(
             "--gpus-per-node": gpus_per_node,
             "--cluster": cluster,
             "--seed": seed,
+            "--predict": predict,
             "--profiles": profiles,
             "--series": POINTS if report else None,
         }
@@ -168,6 +190,18 @@ def _explaining() -> Iterator[None]:
     except OSError as error:
         say(f"cannot write {error.filename}: {error.strerror}")
         raise typer.Exit(BROKEN) from None
+
+
+def _generate(
+    program: Path, what: str | None, out: Path | None, seed: int | None, options: list[str]
+) -> str:
+    """Make up jobs; return what was written."""
+    from commensal.simulation import generate
+
+    given = {"--generate": what, "--out": out, "--seed": seed}
+    arguments = [w for k, v in given.items() if v is not None for w in (k, str(v))]
+    arguments += [word for value in options for word in ("--option", value)]
+    return f"{out}: {generate(program, arguments):,} jobs"
 
 
 def _run(runs: Runs) -> dict[str, Any]:
@@ -211,9 +245,12 @@ def _write(answer: dict[str, Any], json_file: Path | None, report: Path | None) 
         write_whole(json_file, text)
     from rich.console import Console
 
-    from commensal.simulation.tables import drawn
+    from commensal.simulation.tables import compare, drawn, predictions
 
     console = Console()
     if not console.is_terminal:
         console.width = WIDTH
-    console.print(drawn(answer["results"]))
+    console.print(drawn(compare(answer["results"])))
+    if predicted := predictions(answer["results"]):
+        console.print("\nErrors of predicted durations, in percent of the true ones")
+        console.print(drawn(predicted))

@@ -20,7 +20,7 @@ from commensal.demo.report import ICON, encoded, table_rows
 from commensal.demo.report import PAGE as DEMO_PAGE
 from commensal.simulation import picture
 from commensal.simulation.plots import plots_of
-from commensal.simulation.tables import compare, groups
+from commensal.simulation.tables import compare, groups, predictions
 
 __all__ = ["write"]
 
@@ -53,6 +53,7 @@ def render(answer: dict[str, Any], still: bytes) -> str:
         "picture": encoded(still),
         "head": "".join(f"<th>{html.escape(cell)}</th>" for cell in heading),
         "body": table_rows(rows, heading),
+        "predictions": "".join(prediction_section(results)),
         "tenants": "".join(group_table("tenant", results, "tenants")),
         "classes": "".join(group_table("class", results, "classes")),
         "facts": table_rows(facts(answer)),
@@ -95,8 +96,26 @@ def facts(answer: dict[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
+def prediction_section(results: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield a section about predicted durations, where any policy saw some."""
+    rows = predictions(results)
+    if not rows:
+        return
+    yield "<section><h2>Predicted durations</h2>"
+    yield "<p>Policies saw a duration that was predicted when a job arrived, from jobs that had "
+    yield "ended. Errors are in percent of the true duration; jobs alike are those that share more "
+    yield 'than having ended.</p><div class="wide">'
+    yield from table(rows)
+    yield "</div></section>"
+
+
 def group_table(what: str, results: list[dict[str, Any]], key: str) -> Iterator[str]:
-    heading, *rows = groups(what, results, key)
+    yield from table(groups(what, results, key))
+
+
+def table(rows: list[tuple[str, ...]]) -> Iterator[str]:
+    """Yield a heading and rows."""
+    heading, *lines = rows
     head = "".join(f"<th>{html.escape(cell)}</th>" for cell in heading)
     yield f'<table class="figures"><thead><tr>{head}</tr></thead>'
-    yield f"<tbody>{table_rows(rows, heading)}</tbody></table>"
+    yield f"<tbody>{table_rows(lines, heading)}</tbody></table>"

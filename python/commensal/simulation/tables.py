@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
-__all__ = ["compare", "drawn", "groups"]
+__all__ = ["compare", "drawn", "groups", "predictions"]
 
 Row = tuple[str, ...]
 COLUMNS = {
@@ -22,6 +22,7 @@ COLUMNS = {
     "preemptions": "preemptions",
     "restarts": "restarts",
 }
+TEXTS = ("policy", "predictor", "from")
 COUNTS = ("jobs", "preemptions", "restarts")
 SAME = "avg_pending"  # as avg_queue
 
@@ -47,14 +48,35 @@ def groups(what: str, results: list[dict[str, Any]], key: str) -> list[Row]:
     return [heading, *sorted(rows, key=lambda row: row[0])]
 
 
-def drawn(results: list[dict[str, Any]]) -> Table:
-    """Return the comparison for a terminal."""
-    heading, *rows = compare(results)
+def predictions(results: list[dict[str, Any]]) -> list[Row]:
+    """Return a heading and rows: how far predicted durations were from the truth, in all and by
+    what the jobs had in common from which they were predicted. Nothing if none was."""
+    rows: list[Row] = []
+    for result in results:
+        found = result.get("prediction")
+        if found is None:
+            continue
+        share = f"{found['predicted']:,} of {found['jobs']:,} ({found['coverage_percent']:.0f} %)"
+        begin = (result["policy"], found["predictor"])
+        rows.append((*begin, "jobs alike", share, *_errors(found)))
+        rows += [(*begin, k["key"], f"{k['jobs']:,}", *_errors(k)) for k in found["by_key"]]
+    return [("policy", "predictor", "from", "jobs", "MAPE", "median error"), *rows] if rows else []
+
+
+def _errors(found: dict[str, Any]) -> Row:
+    if not found.get("predicted", found["jobs"]):
+        return ("", "")
+    return (f"{found['mape_percent']:,.1f}", f"{found['median_error_percent']:,.1f}")
+
+
+def drawn(rows: Sequence[Row]) -> Table:
+    """Return a heading and rows for a terminal."""
+    heading, *lines = rows
     table = Table(box=None, header_style="bold")
     for name in heading:
-        table.add_column(name, justify="left" if name == "policy" else "right")
-    for row in rows:
-        table.add_row(*row)
+        table.add_column(name, justify="left" if name in TEXTS else "right")
+    for line in lines:
+        table.add_row(*line)
     return table
 
 
