@@ -85,9 +85,7 @@ def simulate(
         list[str] | None,
         typer.Option(help="Option of all these policies; may be repeated.", metavar="NAME=VALUE"),
     ] = None,
-    seed: Annotated[
-        int | None, typer.Option(min=0, help="For what is drawn.", metavar="N")
-    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="For what is drawn.", metavar="N")] = None,
     skip_bad_rows: Annotated[
         bool, typer.Option("--skip-bad-rows", help="Count rows that cannot be read.")
     ] = False,
