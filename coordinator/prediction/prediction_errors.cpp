@@ -22,11 +22,10 @@ PredictionErrors::Row row_of(std::string key, std::vector<double> errors) {
 
 }  // namespace
 
-void PredictionErrors::add(const Prediction& prediction, double truth_seconds) {
-  const double error =
-      100 * std::abs(prediction.seconds - truth_seconds) / std::max(truth_seconds, 1.0);
-  errors_[std::string(prediction.key)].push_back(error);
-  if (prediction.alike) alike_.push_back(error);
+void PredictionErrors::add(std::string_view key, bool alike, double predicted, double truth) {
+  const double error = 100 * std::abs(predicted - truth) / std::max(truth, least_truth_);
+  errors_[std::string(key)].push_back(error);
+  if (alike) alike_.push_back(error);
   ++jobs_;
 }
 

@@ -12,7 +12,7 @@
 
 namespace commensal::prediction {
 
-/// Collects absolute errors in percent of the truth, which counts as one second at least.
+/// Collects absolute errors in percent of the truth.
 class PredictionErrors {
  public:
   struct Row {
@@ -22,7 +22,14 @@ class PredictionErrors {
     double median_error_percent = 0;  ///< number n/2 of the sorted ones, from 0; zero without a job
   };
 
-  void add(const Prediction& prediction, double truth_seconds);
+  /// @param least_truth  what the truth counts as at least: above zero.
+  explicit PredictionErrors(double least_truth = 1) : least_truth_(least_truth) {}
+
+  /// @param alike  whether the prediction is from jobs like the one that it is for.
+  void add(std::string_view key, bool alike, double predicted, double truth);
+  void add(const Prediction& prediction, double truth_seconds) {
+    add(prediction.key, prediction.alike, prediction.seconds, truth_seconds);
+  }
 
   /// Of all that were predicted from jobs like them.
   [[nodiscard]] Row alike() const;
@@ -32,6 +39,7 @@ class PredictionErrors {
   [[nodiscard]] std::vector<Row> by_key() const;
 
  private:
+  double least_truth_;
   std::map<std::string, std::vector<double>, std::less<>> errors_;
   std::vector<double> alike_;
   std::size_t jobs_ = 0;

@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from world import COMMENSAL, DEADLINE, wait_until
 
 HEADING = "job,submit,duration,gpus,tenant,class\n"
 JOBS = "a,0,100,2,red,guaranteed\nb,1,50,2,blue,guaranteed\nc,2,10,1,blue,opportunistic\n"
+POLLUX = Path(__file__).parents[1] / "data" / "pollux" / "pollux.tar.xz"
 CLUSTER = ("--nodes", "1", "--gpus-per-node", "2")
 
 
@@ -124,14 +126,14 @@ def test_predictions_come_with_their_errors(trace: Path, tmp_path: Path) -> None
     done = simulate(*base, "--report", tmp_path / "report")
     assert "1 of 3 (33 %)" in done.stdout and "MAPE" in done.stdout
     page = (tmp_path / "report" / "report.html").read_text()
-    assert "Predicted durations" in page and "group, user" in page
+    assert "<h2>Predictions</h2>" in page and "group, user" in page
 
 
 def test_without_predictions_nothing_is_said_of_them(trace: Path, tmp_path: Path) -> None:
     base = ("--trace", trace, *CLUSTER, "--policy", "sjf")
     assert "prediction" not in results_of(simulate(*base, "--json", "-"))["sjf"]
     assert "MAPE" not in simulate(*base, "--report", tmp_path / "report").stdout
-    assert "Predicted durations" not in (tmp_path / "report" / "report.html").read_text()
+    assert "<h2>Predictions</h2>" not in (tmp_path / "report" / "report.html").read_text()
 
 
 def test_qssf_goes_by_its_own_estimate_unless_told_otherwise(trace: Path) -> None:
@@ -139,6 +141,25 @@ def test_qssf_goes_by_its_own_estimate_unless_told_otherwise(trace: Path) -> Non
     assert results_of(simulate(*base))["qssf"]["prediction"]["predictor"] == "qssf"
     told = results_of(simulate(*base, "--predict", "truth"))["qssf"]
     assert "prediction" not in told
+
+
+def test_optimus_reports_how_good_its_fits_are(tmp_path: Path) -> None:
+    with tarfile.open(POLLUX) as packed:
+        packed.extractall(tmp_path, filter="data")
+    whole = (tmp_path / "workloads" / "workload-1.csv").read_text().splitlines(keepends=True)
+    some = tmp_path / "workloads" / "some.csv"
+    some.write_text("".join(whole[:20]))
+    done = simulate(
+        *("--trace", some, "--nodes", "16", "--gpus-per-node", "4", "--json", "-"),
+        *("--semantics", "pollux", "--policy", "optimus,optimus+oracle"),
+    )
+    results = results_of(done)
+    assert "prediction" not in results["optimus+oracle"]
+    found = results["optimus"]["prediction"]
+    assert found["predictor"] == "optimus" and found["predicted"] > 100
+    rows = {row["key"]: row for row in found["by_key"]}
+    assert rows["step time"]["median_error_percent"] < 10
+    assert {"ten epochs more", "losses, first quarter", "losses, last quarter"} <= set(rows)
 
 
 def test_jobs_that_recur_are_made_up(tmp_path: Path) -> None:

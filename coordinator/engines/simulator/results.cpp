@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "coordinator/engines/simulator/job_class_name.h"
 #include "coordinator/engines/simulator/jobs_file.h"
 #include "coordinator/engines/simulator/metrics.h"
+#include "coordinator/engines/simulator/optimus_errors.h"
 #include "coordinator/engines/simulator/predicted_durations.h"
 #include "coordinator/engines/simulator/readers/openb_reader.h"
 #include "coordinator/engines/simulator/readers/trace_reader.h"
@@ -21,6 +23,7 @@
 #include "coordinator/engines/simulator/series.h"
 #include "coordinator/engines/simulator/simulation.h"
 #include "coordinator/policies/nearest_name.h"
+#include "coordinator/policies/optimus_estimates.h"
 #include "coordinator/policies/registry.h"
 
 namespace commensal::simulator {
@@ -62,11 +65,10 @@ json json_of(const prediction::PredictionErrors::Row& row) {
 }
 
 /// How good the predictions were; `predicted` counts those from jobs alike.
-json json_of(const PredictedDurations& predicted) {
-  const prediction::PredictionErrors& errors = predicted.errors();
+json json_of(std::string_view predictor, const prediction::PredictionErrors& errors) {
   json all = json_of(errors.alike());
   const double percent = 100 * all["jobs"].get<double>();
-  all["predictor"] = predicted.predictor();
+  all["predictor"] = predictor;
   all["predicted"] = all["jobs"];
   all["jobs"] = errors.jobs();
   all["coverage_percent"] = errors.jobs() == 0 ? 0 : percent / static_cast<double>(errors.jobs());
@@ -79,20 +81,40 @@ json json_of(const PredictedDurations& predicted) {
   return all;
 }
 
+/// Of steps that are left, with step times as one more key.
+json json_of(const OptimusErrors& errors) {
+  json all = json_of("optimus", errors.steps_left());
+  const json times = json_of("optimus", errors.step_times());
+  for (const json& row : times["by_key"]) all["by_key"].push_back(row);
+  return all;
+}
+
+/// Only for the policy that predicts so, where its jobs have step times.
+std::optional<OptimusErrors> optimus_errors(const RunOptions& options, const Semantics& semantics) {
+  const policies::ScalingModel* const scaling = semantics.models().scaling;
+  if (options.policy != "optimus" || scaling == nullptr) return std::nullopt;
+  policies::Options given(options.policy_options);
+  return OptimusErrors(*scaling, given.number("threshold", policies::kOptimusThreshold));
+}
+
 std::map<std::string, std::string> merged(std::map<std::string, std::string> given,
                                           const std::map<std::string, std::string>& fallback) {
   given.insert(fallback.begin(), fallback.end());
   return given;
 }
 
-Observer collector(std::vector<Sample>& samples) {
-  return [&samples](policies::ClusterState& state, Time now, std::size_t waiting) {
+/// Collects samples and errors where they are asked for.
+Observer observer(std::vector<Sample>* samples, std::optional<OptimusErrors>& errors) {
+  if (samples == nullptr && !errors) return {};
+  return [samples, &errors](policies::ClusterState& state, Time now, std::size_t waiting) {
+    if (errors) errors->look(state);
+    if (samples == nullptr) return;
     double busy = 0;
     for (const policies::JobIndex index : state.running()) {
       const policies::ClusterJob& job = state.jobs()[index];
       busy += static_cast<double>(job.held()) * job.gpu_milli / policies::kWholeGpu;
     }
-    samples.push_back({now, static_cast<double>(waiting), busy});
+    samples->push_back({now, static_cast<double>(waiting), busy});
   };
 }
 
@@ -133,9 +155,10 @@ json run(const RunOptions& options, std::ostream& progress) {
   semantics->arrange(trace, nodes);
   const policies::Cluster cluster(std::move(nodes));
   std::vector<Sample> samples;
+  std::optional<OptimusErrors> errors = optimus_errors(options, *semantics);
   const Outcome outcome =
       simulate(trace, cluster, *semantics, options.policy, *policy, reporter(options, progress),
-               options.series > 0 ? collector(samples) : Observer{}, predicted.get());
+               observer(options.series > 0 ? &samples : nullptr, errors), predicted.get());
   json result{
       {"policy", options.policy},          {"semantics", options.semantics},
       {"options", options.policy_options}, {"metrics", semantics->metrics(trace, cluster, outcome)},
@@ -146,7 +169,10 @@ json run(const RunOptions& options, std::ostream& progress) {
     result["classes"] =
         groups_of(trace, outcome, [](const TraceJob& job) { return to_string(job.asked); });
   }
-  if (predicted) result["prediction"] = json_of(*predicted);
+  if (predicted) {
+    result["prediction"] = json_of(predicted->predictor(), predicted->errors());
+  }
+  if (errors) result["prediction"] = json_of(*errors);
   if (options.series > 0 && semantics->leaves())
     result["series"] = json_of(series_of(outcome, samples, options.series));
   if (!options.jobs_out.empty()) write_jobs(options.jobs_out, options.policy, trace, outcome);

@@ -250,5 +250,5 @@ def _write(answer: dict[str, Any], json_file: Path | None, report: Path | None) 
         console.width = WIDTH
     console.print(drawn(compare(answer["results"])))
     if predicted := predictions(answer["results"]):
-        console.print("\nErrors of predicted durations, in percent of the true ones")
+        console.print("\nErrors of predictions, in percent of the truth")
         console.print(drawn(predicted))

@@ -101,10 +101,11 @@ def prediction_section(results: list[dict[str, Any]]) -> Iterator[str]:
     rows = predictions(results)
     if not rows:
         return
-    yield "<section><h2>Predicted durations</h2>"
-    yield "<p>Policies saw a duration that was predicted when a job arrived, from jobs that had "
-    yield "ended. Errors are in percent of the true duration; jobs alike are those that share more "
-    yield 'than having ended.</p><div class="wide">'
+    yield "<section><h2>Predictions</h2>"
+    yield "<p>How far they were from the truth, in percent of it. Durations are predicted when a "
+    yield "job arrives, from jobs that have ended; jobs alike share more than that with it. "
+    yield "Optimus predicts, at each epoch of a job, the steps that it has left, from its losses, "
+    yield 'and the time of a step.</p><div class="wide">'
     yield from table(rows)
     yield "</div></section>"
 

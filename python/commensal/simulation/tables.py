@@ -49,8 +49,8 @@ def groups(what: str, results: list[dict[str, Any]], key: str) -> list[Row]:
 
 
 def predictions(results: list[dict[str, Any]]) -> list[Row]:
-    """Return a heading and rows: how far predicted durations were from the truth, in all and by
-    what the jobs had in common from which they were predicted. Nothing if none was."""
+    """Return a heading and rows: how far predictions were from the truth, in all and by what they
+    were made from. Nothing if there was none."""
     rows: list[Row] = []
     for result in results:
         found = result.get("prediction")
