@@ -33,6 +33,9 @@ class ClusterPolicy {
   /// Whether decisions depend on how far running jobs are (`attained`, `remaining`).
   [[nodiscard]] virtual bool reads_progress() const noexcept { return true; }
 
+  /// Whose durations it is published with, by the name of a predictor; `truth`: the recorded ones.
+  [[nodiscard]] virtual std::string_view predictor() const noexcept { return "truth"; }
+
   /// Writes changes into `plan`, which is empty, in order; none leaves everything as it is.
   virtual void decide(const ClusterView& view, Notes& notes, ClusterPlan& plan) const = 0;
 };

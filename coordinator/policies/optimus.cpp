@@ -141,7 +141,7 @@ class Optimus final : public ClusterPolicy {
 
 std::unique_ptr<ClusterPolicy> make_optimus(Options& options) {
   const double interval = options.number("interval", 600);
-  const double threshold = options.number("threshold", 0.01);
+  const double threshold = options.number("threshold", kOptimusThreshold);
   if (!(interval >= 0)) throw std::invalid_argument("option interval is negative");
   if (!(threshold > 0)) throw std::invalid_argument("option threshold is not above zero");
   return std::make_unique<Optimus>(

@@ -11,6 +11,9 @@
 
 namespace commensal::policies {
 
+/// Share of the largest loss: a job whose loss falls by less in an epoch is done.
+inline constexpr double kOptimusThreshold = 0.01;
+
 /// Of the jobs of one view. Lives for one decision.
 class OptimusEstimates {
  public:

@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from world import COMMENSAL, DEADLINE, wait_until
 
 HEADING = "job,submit,duration,gpus,tenant,class\n"
 JOBS = "a,0,100,2,red,guaranteed\nb,1,50,2,blue,guaranteed\nc,2,10,1,blue,opportunistic\n"
+POLLUX = Path(__file__).parents[1] / "data" / "pollux" / "pollux.tar.xz"
 CLUSTER = ("--nodes", "1", "--gpus-per-node", "2")
 
 
@@ -108,6 +110,96 @@ def test_the_report_needs_nothing_else(trace: Path, tmp_path: Path) -> None:
     assert (out / "simulation.png").read_bytes().startswith(b"\x89PNG")
 
 
+KEYS = "job,submit,duration,gpus,user,group\n"
+RECURRENT = "a,0,10,2,ann,g\nb,10,20,2,ann,g\nc,30,5,2,bob,h\n"
+
+
+def test_predictions_come_with_their_errors(trace: Path, tmp_path: Path) -> None:
+    trace.write_text(KEYS + RECURRENT)
+    base = ("--trace", trace, *CLUSTER, "--policy", "sjf", "--predict", "group")
+    found = results_of(simulate(*base, "--json", "-"))["sjf"]["prediction"]
+    assert (found["predictor"], found["jobs"], found["predicted"]) == ("group", 3, 1)
+    assert found["mape_percent"] == found["median_error_percent"] == pytest.approx(50)
+    assert found["coverage_percent"] == pytest.approx(100 / 3)
+    by_key = {row["key"]: row["mape_percent"] for row in found["by_key"]}
+    assert by_key == {"nothing": 100, "group, user": 50, "all jobs": 200}  # a; b; c is given 15
+    done = simulate(*base, "--report", tmp_path / "report")
+    assert "1 of 3 (33 %)" in done.stdout and "MAPE" in done.stdout
+    page = (tmp_path / "report" / "report.html").read_text()
+    assert "<h2>Predictions</h2>" in page and "group, user" in page
+
+
+def test_without_predictions_nothing_is_said_of_them(trace: Path, tmp_path: Path) -> None:
+    base = ("--trace", trace, *CLUSTER, "--policy", "sjf")
+    assert "prediction" not in results_of(simulate(*base, "--json", "-"))["sjf"]
+    assert "MAPE" not in simulate(*base, "--report", tmp_path / "report").stdout
+    assert "<h2>Predictions</h2>" not in (tmp_path / "report" / "report.html").read_text()
+
+
+def test_qssf_goes_by_its_own_estimate_unless_told_otherwise(trace: Path) -> None:
+    base = ("--trace", trace, *CLUSTER, "--policy", "qssf", "--json", "-")
+    assert results_of(simulate(*base))["qssf"]["prediction"]["predictor"] == "qssf"
+    told = results_of(simulate(*base, "--predict", "truth"))["qssf"]
+    assert "prediction" not in told
+
+
+def test_optimus_reports_how_good_its_fits_are(tmp_path: Path) -> None:
+    with tarfile.open(POLLUX) as packed:
+        packed.extractall(tmp_path, filter="data")
+    whole = (tmp_path / "workloads" / "workload-1.csv").read_text().splitlines(keepends=True)
+    some = tmp_path / "workloads" / "some.csv"
+    some.write_text("".join(whole[:20]))
+    done = simulate(
+        *("--trace", some, "--nodes", "16", "--gpus-per-node", "4", "--json", "-"),
+        *("--semantics", "pollux", "--policy", "optimus,optimus+oracle"),
+    )
+    results = results_of(done)
+    assert "prediction" not in results["optimus+oracle"]
+    found = results["optimus"]["prediction"]
+    assert found["predictor"] == "optimus" and found["predicted"] > 100
+    rows = {row["key"]: row for row in found["by_key"]}
+    assert rows["step time"]["median_error_percent"] < 10
+    assert {"ten epochs more", "losses, first quarter", "losses, last quarter"} <= set(rows)
+
+
+def test_jobs_that_recur_are_made_up(tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("a.csv", "b.csv", "c.csv")]
+    for file, seed in zip(files, ("1", "1", "2"), strict=True):
+        done = simulate(
+            *("--generate", "recurrent", "--out", file, "--seed", seed, "--option", "jobs=100")
+        )
+        assert (done.returncode, done.stdout) == (0, f"{file}: 100 jobs\n"), done.stderr
+    assert files[0].read_bytes() == files[1].read_bytes() != files[2].read_bytes()
+    done = simulate(
+        *("--trace", files[0], "--nodes", "2", "--gpus-per-node", "8", "--json", "-"),
+        *("--policy", "fifo,sjf", "--predict", "group-request"),
+    )
+    assert results_of(done)["sjf"]["prediction"]["predicted"] > 30
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--generate", "recurrent"], "--out is missing"),
+        (["--generate", "recurent", "--out", "x.csv"], "no jobs recurent to generate"),
+        (["--out", "x.csv"], "--out goes with --generate"),
+        (
+            ["--generate", "recurrent", "--out", "x.csv", "--option", "nois=1"],
+            "did you mean noise?",
+        ),
+        (
+            ["--generate", "recurrent", "--out", "x.csv", "--option", "recurrence=2"],
+            "recurrence is not from 0 to 1: 2",
+        ),
+    ],
+)
+def test_jobs_that_cannot_be_made_up_are_refused(arguments: list[str], says: str) -> None:
+    done = simulate(*arguments)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert not Path("x.csv").exists()
+
+
 def test_policies_are_listed_with_what_they_do() -> None:
     done = simulate("--list-policies")
     assert done.returncode == 0
@@ -156,6 +248,11 @@ def test_bad_rows_may_be_counted_instead(trace: Path) -> None:
         (["--policy", "fifoo"], "no policy 'fifoo'; did you mean fifo?"),
         (["--policy", "fifo", "--format", "phily"], "no format 'phily'; did you mean philly?"),
         (["--policy", "fifo", "--semantics", "tresias"], "did you mean tiresias?"),
+        (["--policy", "sjf", "--predict", "grup"], "no predictor 'grup'; did you mean group?"),
+        (
+            ["--policy", "sjf", "--predict", "group", "--semantics", "fgd"],
+            "semantics fgd have no durations to predict",
+        ),
         (["--policy", "las", "--option", "first_limit=1"], "did you mean first-limit?"),
         (["--policy", "las", "--option", "first-limit=soon"], "first-limit is no number: soon"),
         (["--policy", "las", "--option", "five"], "not name=value: five"),

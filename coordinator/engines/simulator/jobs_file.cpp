@@ -3,17 +3,12 @@
 #include "coordinator/engines/simulator/jobs_file.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <cerrno>
-#include <cstdio>
-#include <filesystem>
-#include <fstream>
 #include <iomanip>
 #include <sstream>
-#include <system_error>
 
 #include "coordinator/engines/simulator/job_class_name.h"
+#include "coordinator/engines/simulator/whole_file.h"
 
 namespace commensal::simulator {
 namespace {
@@ -40,18 +35,7 @@ void write_rows(std::ostream& out, const std::string& policy, const Trace& trace
 
 void write_jobs(const std::string& file, const std::string& policy, const Trace& trace,
                 const Outcome& outcome) {
-  const std::string part = fmt::format("{}.part{}", file, getpid());
-  errno = 0;
-  std::ofstream out(part, std::ios::binary);
-  if (out) write_rows(out, policy, trace, outcome);
-  out.close();
-  if (!out) {
-    const int error = errno;
-    std::error_code ignored;
-    std::filesystem::remove(part, ignored);
-    throw std::system_error(error, std::generic_category(), file);
-  }
-  std::filesystem::rename(part, file);
+  write_whole(file, [&](std::ostream& out) { write_rows(out, policy, trace, outcome); });
 }
 
 }  // namespace commensal::simulator

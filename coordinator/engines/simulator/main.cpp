@@ -25,6 +25,7 @@ int fail(int code, const std::exception& error) {
 nlohmann::json answer(const simulator::RunOptions& options) {
   if (options.list_policies) return simulator::list_policies();
   if (options.list_formats) return simulator::list_formats();
+  if (!options.generate.empty()) return simulator::generate(options);
   return simulator::run(options, std::cerr);
 }
 

@@ -2,6 +2,8 @@
 // Reads, runs, and puts into JSON what came out.
 #include "coordinator/engines/simulator/results.h"
 
+#include <fmt/format.h>
+
 #include <map>
 #include <optional>
 #include <set>
@@ -12,11 +14,16 @@
 #include "coordinator/engines/simulator/job_class_name.h"
 #include "coordinator/engines/simulator/jobs_file.h"
 #include "coordinator/engines/simulator/metrics.h"
+#include "coordinator/engines/simulator/optimus_errors.h"
+#include "coordinator/engines/simulator/predicted_durations.h"
 #include "coordinator/engines/simulator/readers/openb_reader.h"
 #include "coordinator/engines/simulator/readers/trace_reader.h"
+#include "coordinator/engines/simulator/recurrent_jobs.h"
 #include "coordinator/engines/simulator/semantics.h"
 #include "coordinator/engines/simulator/series.h"
 #include "coordinator/engines/simulator/simulation.h"
+#include "coordinator/policies/nearest_name.h"
+#include "coordinator/policies/optimus_estimates.h"
 #include "coordinator/policies/registry.h"
 
 namespace commensal::simulator {
@@ -66,20 +73,63 @@ json json_of(const FailureCosts& costs) {
   return all;
 }
 
+json json_of(const prediction::PredictionErrors::Row& row) {
+  return {{"jobs", row.jobs},
+          {"mape_percent", row.mape_percent},
+          {"median_error_percent", row.median_error_percent}};
+}
+
+/// How good the predictions were; `predicted` counts those from jobs alike.
+json json_of(std::string_view predictor, const prediction::PredictionErrors& errors) {
+  json all = json_of(errors.alike());
+  const double percent = 100 * all["jobs"].get<double>();
+  all["predictor"] = predictor;
+  all["predicted"] = all["jobs"];
+  all["jobs"] = errors.jobs();
+  all["coverage_percent"] = errors.jobs() == 0 ? 0 : percent / static_cast<double>(errors.jobs());
+  all["by_key"] = json::array();
+  for (const auto& row : errors.by_key()) {
+    json key = json_of(row);
+    key["key"] = row.key;
+    all["by_key"].push_back(key);
+  }
+  return all;
+}
+
+/// Of steps that are left, with step times as one more key.
+json json_of(const OptimusErrors& errors) {
+  json all = json_of("optimus", errors.steps_left());
+  const json times = json_of("optimus", errors.step_times());
+  for (const json& row : times["by_key"]) all["by_key"].push_back(row);
+  return all;
+}
+
+/// Only for the policy that predicts so, where its jobs have step times.
+std::optional<OptimusErrors> optimus_errors(const RunOptions& options, const Semantics& semantics) {
+  const policies::ScalingModel* const scaling = semantics.models().scaling;
+  if (options.policy != "optimus" || scaling == nullptr) return std::nullopt;
+  policies::Options given(options.policy_options);
+  return OptimusErrors(*scaling, given.number("threshold", policies::kOptimusThreshold));
+}
+
 std::map<std::string, std::string> merged(std::map<std::string, std::string> given,
                                           const std::map<std::string, std::string>& fallback) {
   given.insert(fallback.begin(), fallback.end());
   return given;
 }
 
-Observer collector(std::vector<Sample>& samples) {
-  return [&samples](policies::ClusterState& state, Time now, std::size_t waiting) {
+/// Collects samples and errors where they are asked for.
+Observer observer(std::vector<Sample>* samples, std::optional<OptimusErrors>& errors) {
+  if (samples == nullptr && !errors) return {};
+  return [samples, &errors](policies::ClusterState& state, Time now, std::size_t waiting) {
+    if (errors) errors->look(state);
+    if (samples == nullptr) return;
     double busy = 0;
     for (const policies::JobIndex index : state.running()) {
       const policies::ClusterJob& job = state.jobs()[index];
       busy += static_cast<double>(job.held()) * job.gpu_milli / policies::kWholeGpu;
     }
-    samples.push_back({now, static_cast<double>(waiting), busy});
+    samples->push_back({now, static_cast<double>(waiting), busy});
   };
 }
 
@@ -113,6 +163,9 @@ json run(const RunOptions& options, std::ostream& progress) {
   const auto policy = policies::make_policy(
       options.policy, merged(options.policy_options, semantics->options(options.policy)),
       options.seed);
+  const auto predicted = make_predicted(
+      options.predict.empty() ? policy->predictor() : std::string_view(options.predict),
+      *semantics);
   ClusterFile file = cluster_of(options, format);
   semantics->arrange(trace, file.nodes);
   const policies::Cluster cluster(std::move(file.nodes));
@@ -121,10 +174,11 @@ json run(const RunOptions& options, std::ostream& progress) {
     failures.emplace(failure_options(options.failures), trace, options.seed.value_or(0));
   }
   std::vector<Sample> samples;
+  std::optional<OptimusErrors> errors = optimus_errors(options, *semantics);
   const Outcome outcome =
       simulate(trace, cluster, *semantics, options.policy, *policy, reporter(options, progress),
-               options.series > 0 ? collector(samples) : Observer{},
-               {std::move(file.tenants), failures ? &*failures : nullptr});
+               observer(options.series > 0 ? &samples : nullptr, errors),
+               {std::move(file.tenants), failures ? &*failures : nullptr, predicted.get()});
   json result{
       {"policy", options.policy},          {"semantics", options.semantics},
       {"options", options.policy_options}, {"metrics", semantics->metrics(trace, cluster, outcome)},
@@ -140,6 +194,10 @@ json run(const RunOptions& options, std::ostream& progress) {
     result["classes"] =
         groups_of(trace, outcome, [](const TraceJob& job) { return to_string(job.asked); });
   }
+  if (predicted) {
+    result["prediction"] = json_of(predicted->predictor(), predicted->errors());
+  }
+  if (errors) result["prediction"] = json_of(*errors);
   if (options.series > 0 && semantics->leaves())
     result["series"] = json_of(series_of(outcome, samples, options.series));
   if (!options.jobs_out.empty()) write_jobs(options.jobs_out, options.policy, trace, outcome);
@@ -152,6 +210,19 @@ json run(const RunOptions& options, std::ostream& progress) {
           {"results", {result}}};
 }
 
+json generate(const RunOptions& options) {
+  policies::Options given(options.policy_options);
+  const RecurrentJobs like = RecurrentJobs::from(given);
+  if (const auto left = given.left(); !left.empty()) {
+    throw std::invalid_argument(fmt::format("recurrent jobs have no option {}; did you mean {}?",
+                                            left.front(),
+                                            policies::nearest_name(left.front(), given.known())));
+  }
+  const Trace trace = make_recurrent_jobs(like, options.seed.value_or(0));
+  write_trace(options.out, trace);
+  return {{"trace", {{"file", options.out}, {"format", "commensal"}, {"jobs", trace.jobs.size()}}}};
+}
+
 json list_policies() {
   json all = json::array();
   for (const policies::PolicyEntry& entry : policies::all_policies()) {
@@ -160,6 +231,10 @@ json list_policies() {
   return {{"policies", all}};
 }
 
-json list_formats() { return {{"formats", all_formats()}, {"semantics", all_semantics()}}; }
+json list_formats() {
+  std::vector<std::string_view> predictors = prediction::all_predictors();
+  predictors.emplace_back("truth");
+  return {{"formats", all_formats()}, {"semantics", all_semantics()}, {"predictors", predictors}};
+}
 
 }  // namespace commensal::simulator

@@ -16,10 +16,15 @@ namespace commensal::simulator {
 /// a policy that breaks a rule or lets jobs wait for ever; std::system_error.
 [[nodiscard]] nlohmann::json run(const RunOptions& options, std::ostream& progress);
 
+/// Makes up jobs and writes them.
+/// @return {"trace": {"file", "format", "jobs"}}.
+/// @throws std::invalid_argument for an option that does not exist; std::system_error.
+[[nodiscard]] nlohmann::json generate(const RunOptions& options);
+
 /// Returns {"policies": [{"name", "summary"}]}.
 [[nodiscard]] nlohmann::json list_policies();
 
-/// Returns {"formats": [...], "semantics": [...]}.
+/// Returns {"formats": [...], "semantics": [...], "predictors": [...]}.
 [[nodiscard]] nlohmann::json list_formats();
 
 }  // namespace commensal::simulator

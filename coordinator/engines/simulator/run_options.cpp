@@ -30,6 +30,9 @@ void add_options(CLI::App& app, RunOptions& options, std::vector<std::string>& p
       ->check(CLI::NonNegativeNumber);
   app.add_option("--failures", options.failures,
                  "Let jobs fail: on, or name=value[,name=value...] (docs/policies.md)");
+  app.add_option("--predict", options.predict, "Who predicts durations; truth: nobody");
+  app.add_option("--generate", options.generate, "Instead: make up jobs (recurrent)");
+  app.add_option("--out", options.out, "The file for these, as CSV");
   app.add_option("--profiles", options.profiles,
                  "Folder with what a trace's jobs were measured at");
   app.add_option("--jobs-out", options.jobs_out, "Write what became of each job there, as CSV");
@@ -41,6 +44,15 @@ void add_options(CLI::App& app, RunOptions& options, std::vector<std::string>& p
 }
 
 void check(const RunOptions& options) {
+  if (!options.generate.empty()) {
+    if (options.generate != "recurrent") {
+      throw std::invalid_argument(
+          fmt::format("no jobs {} to generate; there are recurrent", options.generate));
+    }
+    if (options.out.empty()) throw std::invalid_argument("--out is missing");
+    return;
+  }
+  if (!options.out.empty()) throw std::invalid_argument("--out goes with --generate");
   if (options.trace.empty()) throw std::invalid_argument("--trace is missing");
   if (options.policy.empty()) throw std::invalid_argument("--policy is missing");
   const bool counted = options.nodes > 0 || options.gpus_per_node > 0;

@@ -20,6 +20,9 @@ struct RunOptions {
   std::map<std::string, std::string> policy_options;
   std::optional<std::uint64_t> seed;
   std::string failures;      ///< as `failure_options` reads them; empty: nothing fails
+  std::string predict;       ///< by which predictor; empty: the one of the policy
+  std::string generate;      ///< which jobs to make up instead of a run
+  std::string out;           ///< the file for these
   std::string profiles;      ///< a folder; empty: looked for beside the trace
   std::string jobs_out;      ///< a file; empty: none
   std::uint32_t series = 0;  ///< points of each curve; zero: no curves

@@ -63,6 +63,7 @@ class Run {
         every_event_(policy.reads_progress() || semantics.counts_events()),
         observer_(observer),
         failures_(conditions.failures),
+        predicted_(conditions.predicted),
         state_(cluster, tenants_.tenants()) {
     prepare();
   }
@@ -209,6 +210,7 @@ class Run {
     if (since_[job] == now_ || semantics_.round() > 0) return;  // a round advances them itself
     semantics_.advance(state_.jobs()[job], work_[job], now_ - since_[job]);
     since_[job] = now_;
+    show(job);
   }
 
   void end_jobs() {
@@ -224,7 +226,9 @@ class Run {
               [&](JobIndex a, JobIndex b) { return state_.job(a).turn < state_.job(b).turn; });
     for (const JobIndex job : now_ended_) {
       state_.end(job);
-      if (!tried_again(job)) ++ended_;
+      if (tried_again(job)) continue;
+      ++ended_;
+      if (predicted_ != nullptr && outcome_.jobs[outcome_of_[job]].completed) predicted_->end(job);
     }
   }
 
@@ -272,7 +276,13 @@ class Run {
     outcome_of_.push_back(outcome);
     since_.push_back(now_);
     work_.push_back(work);
-    state_.arrive(std::move(job));
+    const JobIndex index = state_.arrive(std::move(job));
+    if (predicted_ != nullptr) predicted_->arrive(state_.jobs()[index], work_[index]);
+  }
+
+  /// Hides from policies what is left of a job in truth, where durations are predicted.
+  void show(JobIndex job) {
+    if (predicted_ != nullptr) predicted_->show(job, state_.jobs()[job], work_[job]);
   }
 
   void decide() {
@@ -321,6 +331,7 @@ class Run {
     waits_since_[decision.job] = now_;
     ends_.set(decision.job, kNever);
     semantics_.stopped(state_.jobs()[decision.job], work_[decision.job]);
+    show(decision.job);
     return true;
   }
 
@@ -329,6 +340,7 @@ class Run {
     advance(job);
     work_[job].unit_seconds = unit_seconds;
     state_.jobs()[job].remaining = work_[job].left * unit_seconds;
+    show(job);
     set_end(job);
   }
 
@@ -350,6 +362,7 @@ class Run {
   const bool every_event_;
   const Observer& observer_;
   Failures* const failures_;
+  PredictedDurations* const predicted_;  // null: policies see the truth
   policies::ClusterState state_;
   std::vector<Prepared> jobs_;  // in the order of arrival
   std::size_t arrived_ = 0;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "coordinator/engines/simulator/failures.h"
+#include "coordinator/engines/simulator/predicted_durations.h"
 #include "coordinator/engines/simulator/semantics.h"
 #include "coordinator/engines/simulator/trace.h"
 #include "coordinator/policies/cluster_policy.h"
@@ -44,7 +45,8 @@ struct Conditions {
   /// With their quotas; empty: those of the trace, without quotas. A job without a tenant is
   /// charged to nobody.
   std::vector<policies::Tenant> tenants;
-  Failures* failures = nullptr;  ///< null: nothing fails
+  Failures* failures = nullptr;              ///< null: nothing fails
+  PredictedDurations* predicted = nullptr;  ///< what policies see as durations; null: the truth
 };
 
 /// @throws std::invalid_argument for a job that can never run on the cluster or within its tenant's

@@ -41,6 +41,10 @@ def register(app: typer.Typer) -> None:
                     "two at a time, compared",
                 ),
                 ("commensal simulate --list-policies", "what there is to try"),
+                (
+                    "commensal simulate --generate recurrent --out jobs.csv",
+                    "jobs that recur, for --predict",
+                ),
             ],
             {
                 0: "done",
@@ -81,9 +85,7 @@ def simulate(
         list[str] | None,
         typer.Option(help="Option of all these policies; may be repeated.", metavar="NAME=VALUE"),
     ] = None,
-    seed: Annotated[
-        int | None, typer.Option(min=0, help="For policies that draw.", metavar="N")
-    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="For what is drawn.", metavar="N")] = None,
     failures: Annotated[
         str | None,
         typer.Option(
@@ -93,6 +95,12 @@ def simulate(
     skip_bad_rows: Annotated[
         bool, typer.Option("--skip-bad-rows", help="Count rows that cannot be read.")
     ] = False,
+    predict: Annotated[
+        str | None,
+        typer.Option(
+            help="Policies see predicted durations; truth: recorded ones.", metavar="NAME"
+        ),
+    ] = None,
     profiles: Annotated[
         Path | None,
         typer.Option(help="Folder of measured jobs, if not beside the trace.", metavar="DIR"),
@@ -106,6 +114,13 @@ def simulate(
     ] = None,
     report: Annotated[
         Path | None, typer.Option(help="Write report.html and a picture there.", metavar="DIR")
+    ] = None,
+    generate: Annotated[
+        str | None,
+        typer.Option(help="Instead: make up jobs (recurrent) for --out.", metavar="NAME"),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The file for these, as CSV.", metavar="FILE")
     ] = None,
     list_policies: Annotated[
         bool, typer.Option("--list-policies", help="Say what policies there are, and end.")
@@ -125,6 +140,9 @@ def simulate(
             for name, summary in known.policies.items():
                 print(f"{name:<16} {summary}")
             return
+        if generate is not None or out is not None:
+            print(_generate(program, generate, out, seed, option or []))
+            return
         policies = list(dict.fromkeys(filter(None, (policy or "").split(","))))
         if not policies:
             raise BadInput("--policy is missing (commensal simulate --list-policies)")
@@ -132,6 +150,7 @@ def simulate(
             ("policy", policies),
             ("format", [trace_format]),
             ("semantics", [semantics]),
+            ("predictor", [predict]),
         ):
             known.check(kind, [name for name in names if name is not None])
         given: dict[str, Any] = {
@@ -143,6 +162,7 @@ def simulate(
             "--cluster": cluster,
             "--seed": seed,
             "--failures": failures,
+            "--predict": predict,
             "--profiles": profiles,
             "--series": POINTS if report else None,
         }
@@ -175,6 +195,18 @@ def _explaining() -> Iterator[None]:
     except OSError as error:
         say(f"cannot write {error.filename}: {error.strerror}")
         raise typer.Exit(BROKEN) from None
+
+
+def _generate(
+    program: Path, what: str | None, out: Path | None, seed: int | None, options: list[str]
+) -> str:
+    """Make up jobs; return what was written."""
+    from commensal.simulation import generate
+
+    given = {"--generate": what, "--out": out, "--seed": seed}
+    arguments = [w for k, v in given.items() if v is not None for w in (k, str(v))]
+    arguments += [word for value in options for word in ("--option", value)]
+    return f"{out}: {generate(program, arguments):,} jobs"
 
 
 def _run(runs: Runs) -> dict[str, Any]:
@@ -218,7 +250,7 @@ def _write(answer: dict[str, Any], json_file: Path | None, report: Path | None) 
         write_whole(json_file, text)
     from rich.console import Console
 
-    from commensal.simulation.tables import compare, drawn, failures
+    from commensal.simulation.tables import compare, drawn, failures, predictions
 
     console = Console()
     if not console.is_terminal:
@@ -227,3 +259,6 @@ def _write(answer: dict[str, Any], json_file: Path | None, report: Path | None) 
     if failed := failures(answer["results"]):
         console.print("\nFailures, and what they cost")
         console.print(drawn(failed))
+    if predicted := predictions(answer["results"]):
+        console.print("\nErrors of predictions, in percent of the truth")
+        console.print(drawn(predicted))

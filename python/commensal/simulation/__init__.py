@@ -3,7 +3,14 @@
 
 from __future__ import annotations
 
-from commensal.simulation.program import BadInput, Listed, SimulatorFailed, find_simulator, listed
+from commensal.simulation.program import (
+    BadInput,
+    Listed,
+    SimulatorFailed,
+    find_simulator,
+    generate,
+    listed,
+)
 from commensal.simulation.runs import Interrupted, Runs
 
 __all__ = [
@@ -13,5 +20,6 @@ __all__ = [
     "Runs",
     "SimulatorFailed",
     "find_simulator",
+    "generate",
     "listed",
 ]

@@ -13,7 +13,15 @@ from typing import Any
 
 from commensal._coordinator import find_program
 
-__all__ = ["BadInput", "Listed", "SimulatorFailed", "find_simulator", "listed", "nearest"]
+__all__ = [
+    "BadInput",
+    "Listed",
+    "SimulatorFailed",
+    "find_simulator",
+    "generate",
+    "listed",
+    "nearest",
+]
 
 PROGRAM = "commensal-simulate"
 BAD_INPUT = 2  # its exit code
@@ -34,6 +42,7 @@ class Listed:
     policies: dict[str, str]  # with what each does
     formats: tuple[str, ...]
     semantics: tuple[str, ...]
+    predictors: tuple[str, ...]
 
     def check(self, kind: str, names: Sequence[str]) -> None:
         """Raise BadInput for a name that is not known, with the nearest one that is."""
@@ -41,6 +50,7 @@ class Listed:
             "policy": tuple(self.policies),
             "format": self.formats,
             "semantics": self.semantics,
+            "predictor": self.predictors,
         }[kind]
         for name in names:
             if name not in known:
@@ -62,13 +72,19 @@ def find_simulator() -> Path:
 
 def listed(program: Path) -> Listed:
     """Ask the program what it knows."""
-    policies = _ask(program, "--list-policies")["policies"]
-    known = _ask(program, "--list-formats")
+    policies = _ask(program, ["--list-policies"])["policies"]
+    known = _ask(program, ["--list-formats"])
     return Listed(
         {policy["name"]: policy["summary"] for policy in policies},
         tuple(known["formats"]),
         tuple(known["semantics"]),
+        tuple(known["predictors"]),
     )
+
+
+def generate(program: Path, arguments: Sequence[str]) -> int:
+    """Let the program write jobs that it makes up; return how many."""
+    return int(_ask(program, arguments)["trace"]["jobs"])
 
 
 def failure(code: int, said: str) -> SimulatorFailed:
@@ -81,8 +97,8 @@ def failure(code: int, said: str) -> SimulatorFailed:
     return SimulatorFailed(text or f"{PROGRAM} ended with code {code}")
 
 
-def _ask(program: Path, option: str) -> dict[str, Any]:
-    done = subprocess.run([program, option], capture_output=True, text=True, check=False)
+def _ask(program: Path, arguments: Sequence[str]) -> dict[str, Any]:
+    done = subprocess.run([program, *arguments], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise failure(done.returncode, done.stderr)
     answer: dict[str, Any] = json.loads(done.stdout)

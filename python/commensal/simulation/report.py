@@ -20,7 +20,7 @@ from commensal.demo.report import ICON, encoded, table_rows
 from commensal.demo.report import PAGE as DEMO_PAGE
 from commensal.simulation import picture
 from commensal.simulation.plots import plots_of
-from commensal.simulation.tables import compare, failure_classes, failures, groups
+from commensal.simulation.tables import compare, failure_classes, failures, groups, predictions
 
 __all__ = ["write"]
 
@@ -54,6 +54,7 @@ def render(answer: dict[str, Any], still: bytes) -> str:
         "head": "".join(f"<th>{html.escape(cell)}</th>" for cell in heading),
         "body": table_rows(rows, heading),
         "failures": "".join(failure_section(results)),
+        "predictions": "".join(prediction_section(results)),
         "tenants": "".join(group_table("tenant", results, "tenants")),
         "classes": "".join(group_table("class", results, "classes")),
         "facts": table_rows(facts(answer)),
@@ -107,6 +108,20 @@ def failure_section(results: list[dict[str, Any]]) -> Iterator[str]:
     yield 'counted from the submission of a job that fails.</p><div class="wide">'
     yield from table(rows)
     yield from table(failure_classes(results))
+    yield "</div></section>"
+
+
+def prediction_section(results: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield a section about predicted durations, where any policy saw some."""
+    rows = predictions(results)
+    if not rows:
+        return
+    yield "<section><h2>Predictions</h2>"
+    yield "<p>How far they were from the truth, in percent of it. Durations are predicted when a "
+    yield "job arrives, from jobs that have ended; jobs alike share more than that with it. "
+    yield "Optimus predicts, at each epoch of a job, the steps that it has left, from its losses, "
+    yield 'and the time of a step.</p><div class="wide">'
+    yield from table(rows)
     yield "</div></section>"
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
-__all__ = ["compare", "drawn", "failure_classes", "failures", "groups"]
+__all__ = ["compare", "drawn", "failure_classes", "failures", "groups", "predictions"]
 
 Row = tuple[str, ...]
 COLUMNS = {
@@ -82,6 +82,27 @@ def failure_classes(results: list[dict[str, Any]]) -> list[Row]:
     ]
     heading = ("class", "policy", *(FAILURES[name] for name in names))
     return [heading, *sorted(rows, key=lambda row: row[0])] if rows else []
+
+
+def predictions(results: list[dict[str, Any]]) -> list[Row]:
+    """Return a heading and rows: how far predictions were from the truth, in all and by what they
+    were made from. Nothing if there was none."""
+    rows: list[Row] = []
+    for result in results:
+        found = result.get("prediction")
+        if found is None:
+            continue
+        share = f"{found['predicted']:,} of {found['jobs']:,} ({found['coverage_percent']:.0f} %)"
+        begin = (result["policy"], found["predictor"])
+        rows.append((*begin, "jobs alike", share, *_errors(found)))
+        rows += [(*begin, k["key"], f"{k['jobs']:,}", *_errors(k)) for k in found["by_key"]]
+    return [("policy", "predictor", "from", "jobs", "MAPE", "median error"), *rows] if rows else []
+
+
+def _errors(found: dict[str, Any]) -> Row:
+    if not found.get("predicted", found["jobs"]):
+        return ("", "")
+    return (f"{found['mape_percent']:,.1f}", f"{found['median_error_percent']:,.1f}")
 
 
 def drawn(rows: Sequence[Row]) -> Table:
