@@ -69,6 +69,7 @@ const std::vector<PolicyEntry>& all_policies() {
       {"optimus", "GPUs to who gains most, by fits of speed and loss (Optimus)", make_optimus},
       {"optimus+oracle", "GPUs to who gains most, true step times and steps (Pollux' Optimus)",
        make_optimus_oracle},
+      {"philly", "fair share of quotas, locality that relaxes with time (Philly)", make_philly},
       {"random", "on any node and GPU that will do, by a seed", make_random},
       {"sjf", "shortest duration first, nobody is stopped (Helios)", make_sjf},
       {"smallest-first", "fewest GPUs first, others are stopped (Tiresias)", make_smallest_first},
