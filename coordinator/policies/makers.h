@@ -25,6 +25,7 @@ std::unique_ptr<ClusterPolicy> make_las(Options& options);
 std::unique_ptr<ClusterPolicy> make_muri_antman(Options& options);
 std::unique_ptr<ClusterPolicy> make_optimus(Options& options);
 std::unique_ptr<ClusterPolicy> make_optimus_oracle(Options& options);
+std::unique_ptr<ClusterPolicy> make_pai(Options& options);
 std::unique_ptr<ClusterPolicy> make_philly(Options& options);
 std::unique_ptr<ClusterPolicy> make_random(Options& options);
 std::unique_ptr<ClusterPolicy> make_sjf(Options& options);

@@ -12,6 +12,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "coordinator/engines/simulator/model_skew.h"
+
 namespace commensal::simulator {
 namespace {
 
@@ -96,6 +98,7 @@ class Run {
       prepared.job.asked = recorded.asked;
       prepared.job.priority = recorded.priority;
       prepared.job.weight = recorded.weight;
+      prepared.job.skew = model_skew(recorded.model);
       prepared.work.recorded = &recorded;
       semantics_.prepare(recorded, prepared.job, prepared.work);
       if (recorded.gpus > state_.cluster().total_gpus()) {
