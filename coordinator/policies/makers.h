@@ -12,6 +12,7 @@ std::unique_ptr<ClusterPolicy> make_2d_las(Options& options);
 std::unique_ptr<ClusterPolicy> make_antman(Options& options);
 std::unique_ptr<ClusterPolicy> make_best_fit(Options& options);
 std::unique_ptr<ClusterPolicy> make_dot_product(Options& options);
+std::unique_ptr<ClusterPolicy> make_dragon(Options& options);
 std::unique_ptr<ClusterPolicy> make_fgd(Options& options);
 std::unique_ptr<ClusterPolicy> make_fifo(Options& options);
 std::unique_ptr<ClusterPolicy> make_fit_first(Options& options);

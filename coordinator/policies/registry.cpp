@@ -63,6 +63,8 @@ const std::vector<PolicyEntry>& all_policies() {
        make_antman},
       {"best-fit", "on one node, where least is left behind (FGD's baselines)", make_best_fit},
       {"dot-product", "on one node, smallest product of free and asked (Tetris)", make_dot_product},
+      {"dragon", "elastic jobs: fewer workers when others wait, more when not (DRAGON)",
+       make_dragon},
       {"fgd", "on one node, where fragments grow least for typical jobs (FGD)", make_fgd},
       {"fifo", "in the order of arrival; nobody passes who does not fit", make_fifo},
       {"fit-first", "in the order of arrival; who does not fit is passed", make_fit_first},

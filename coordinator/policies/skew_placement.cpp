@@ -75,7 +75,9 @@ std::optional<Placement> SkewPlacer::place(const Cluster& cluster, const Cluster
   std::int32_t missing = job.gpus;
   for (std::size_t used = 0; missing > 0 && used < most && !nodes.empty(); ++used) {
     auto next = nodes.begin();
-    while (close && std::next(next) != nodes.end() && free(*std::next(next)) >= missing) ++next;
+    for (auto node = next; close && node != nodes.end() && free(*node) >= missing; ++node) {
+      if (free(*node) < free(*next)) next = node;
+    }
     const std::int32_t here = std::min(missing, free(*next));
     std::int32_t left = here;
     for (std::int32_t gpu = 0; left > 0; ++gpu) {

@@ -17,7 +17,10 @@ class TenantUse {
  public:
   TenantUse(const ClusterView& view, std::size_t tenants)
       : view_(&view), charged_(tenants, 0), lent_(tenants, 0), held_(tenants, 0) {
-    for (const JobIndex index : view.running) start(view.jobs[index], lent(view.jobs[index]));
+    for (const JobIndex index : view.running) {
+      const ClusterJob& job = view.jobs[index];
+      (lent(job) ? lent_ : charged_)[job.tenant] += milli(job, job.held());
+    }
   }
 
   /// Whether a job that runs is not charged to its tenant's quota.
@@ -31,29 +34,37 @@ class TenantUse {
     return used / static_cast<double>(std::max<std::int64_t>(1, quota(tenant)));
   }
 
-  [[nodiscard]] bool has_room(const ClusterJob& job) const {
-    const bool limited = job.tenant < view_->tenants.size() && view_->tenants[job.tenant].quota;
-    return !limited || charged_[job.tenant] + held_[job.tenant] + milli(job) <= quota(job.tenant);
+  /// Whether the quota has room for so many GPUs of a job.
+  [[nodiscard]] bool has_room(const ClusterJob& job, std::int32_t gpus) const {
+    return !limited(job.tenant) ||
+           charged_[job.tenant] + held_[job.tenant] + milli(job, gpus) <= quota(job.tenant);
   }
+  [[nodiscard]] bool has_room(const ClusterJob& job) const { return has_room(job, job.gpus); }
 
-  void start(const ClusterJob& job, bool beyond) {
-    (beyond ? lent_ : charged_)[job.tenant] += milli(job);
+  void charge(const ClusterJob& job, std::int32_t gpus) {
+    charged_[job.tenant] += milli(job, gpus);
   }
-  void stop_lent(const ClusterJob& job) { lent_[job.tenant] -= milli(job); }
+  void start(const ClusterJob& job, bool beyond) {
+    (beyond ? lent_ : charged_)[job.tenant] += milli(job, job.gpus);
+  }
+  void stop_lent(const ClusterJob& job) { lent_[job.tenant] -= milli(job, job.gpus); }
   void charge_lent(const ClusterJob& job) {
     stop_lent(job);
     start(job, false);
   }
-  void hold(const ClusterJob& job) { held_[job.tenant] += milli(job); }
+  void hold(const ClusterJob& job) { held_[job.tenant] += milli(job, job.gpus); }
 
  private:
-  static std::int64_t milli(const ClusterJob& job) {
-    return std::int64_t{job.gpus} * job.gpu_milli;
+  static std::int64_t milli(const ClusterJob& job, std::int32_t gpus) {
+    return std::int64_t{gpus} * job.gpu_milli;
+  }
+  [[nodiscard]] bool limited(std::size_t tenant) const {
+    return tenant < view_->tenants.size() && view_->tenants[tenant].quota.has_value();
   }
   [[nodiscard]] std::int64_t quota(std::size_t tenant) const {
-    const bool limited = tenant < view_->tenants.size() && view_->tenants[tenant].quota;
-    return std::int64_t{kWholeGpu} *
-           (limited ? *view_->tenants[tenant].quota : view_->cluster->total_gpus());
+    const std::int32_t gpus =
+        limited(tenant) ? *view_->tenants[tenant].quota : view_->cluster->total_gpus();
+    return std::int64_t{kWholeGpu} * gpus;
   }
 
   const ClusterView* view_;
