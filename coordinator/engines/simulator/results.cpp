@@ -16,6 +16,7 @@
 #include "coordinator/engines/simulator/semantics.h"
 #include "coordinator/engines/simulator/series.h"
 #include "coordinator/engines/simulator/simulation.h"
+#include "coordinator/engines/simulator/wait_causes.h"
 #include "coordinator/policies/registry.h"
 
 namespace commensal::simulator {
@@ -101,9 +102,15 @@ json run(const RunOptions& options, std::ostream& progress) {
   semantics->arrange(trace, nodes);
   const policies::Cluster cluster(std::move(nodes));
   std::vector<Sample> samples;
-  const Outcome outcome =
+  WaitCauses causes;
+  Outcome outcome =
       simulate(trace, cluster, *semantics, options.policy, *policy, reporter(options, progress),
-               options.series > 0 ? collector(samples) : Observer{});
+               [&, collect = options.series > 0 ? collector(samples) : Observer{}](
+                   policies::ClusterState& state, Time now, std::size_t waiting) {
+                 causes.observe(state, now);
+                 if (collect) collect(state, now, waiting);
+               });
+  causes.write(outcome);
   json result{
       {"policy", options.policy},          {"semantics", options.semantics},
       {"options", options.policy_options}, {"metrics", semantics->metrics(trace, cluster, outcome)},
