@@ -26,6 +26,10 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = ["Figures", "Split", "Way", "cluster_of", "main", "measure"]
 
@@ -46,7 +50,7 @@ SERVERS = {
     "103959": 8,
     "0e4a51": 32,
 }
-SIZES = (("1", 1), ("2 to 4", 4), ("5 to 8", 8), ("more", 1 << 30))
+SIZES = (("1", 1), ("2 to 4", 4), ("5 to 8", 8), ("more than 8", 1 << 30))
 MINUTE = 60.0
 
 
@@ -62,7 +66,8 @@ class Way:
 WAYS = (
     Way("philly", "philly"),
     Way("philly, locality never relaxed", "philly", ("tries=1000000000",)),
-    Way("antman (within quotas only)", "antman"),
+    Way("philly, nobody stopped", "philly", ("stop-above=100",)),
+    Way("antman, all jobs guaranteed", "antman"),
 )
 
 
@@ -140,7 +145,7 @@ def measure(program: Path, trace: Path, way: Way, shrink: int) -> Figures:
         way.name,
         shrink,
         answer["cluster"]["gpus"],
-        metrics["avg_jct"],
+        round(metrics["avg_jct"], 2),
         int(metrics["preemptions"]),
         _split("all", jobs),
         tuple(_split(size, _of_size(jobs, number)) for number, (size, _) in enumerate(SIZES)),
@@ -158,7 +163,10 @@ def _split(name: str, jobs: list[dict[str, str]]) -> Split:
     waited = [float(job["waited"]) for job in jobs]
     quota = [float(job["waited_for_quota"]) for job in jobs]
     delayed = sum(one >= MINUTE for one in waited) / n
-    return Split(name, len(jobs), delayed, sum(quota) / n, (sum(waited) - sum(quota)) / n)
+    fragmentation = (sum(waited) - sum(quota)) / n
+    return Split(
+        name, len(jobs), round(delayed, 5), round(sum(quota) / n, 2), round(fragmentation, 2)
+    )
 
 
 def _table(figures: Sequence[Figures]) -> str:
@@ -185,43 +193,48 @@ def _draw(path: Path, figures: Sequence[Figures]) -> None:
     smallest = [one for one in figures if one.gpus == min(f.gpus for f in figures)]
     figure = Figure(figsize=(11, 4.2), dpi=110, layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(3, 2))
-    colours = ("#0f8b8d", "#d64545", "#334e68")
-    width = 0.8 / len(smallest)
+    colours = ("#0f8b8d", "#d64545", "#d99a0b", "#334e68")
     for number, one in enumerate(smallest):
-        places = [i + (number - (len(smallest) - 1) / 2) * width for i in range(len(SIZES))]
-        _stack(left, places, one.sizes, width * 0.92, colours[number % len(colours)], one.way)
-    left.set_xticks(range(len(SIZES)), [name for name, _ in SIZES])
-    left.set(xlabel="GPUs of the job")
-    left.set_title(f"mean wait by size, minutes ({smallest[0].gpus} GPUs)")
-    left.legend(frameon=False, loc="upper left", fontsize=9)
-    first = smallest[0]
-    shown = first.tenants[:8]
-    _stack(right, list(range(len(shown))), shown, 0.7, colours[0], None)
-    right.set_xticks(range(len(shown)), [split.name for split in shown], rotation=40)
-    right.set_title(f"{first.way}: by tenant, minutes")
-    figure.supxlabel(
-        "full: the quota had no room (fair share); pale: it had (fragmentation)", fontsize=10
-    )
+        colour = colours[number % len(colours)]
+        rows = [i + (number - (len(smallest) - 1) / 2) * 0.2 for i in range(len(SIZES))]
+        _dots(left, rows, one.sizes, colour, one.way)
+        if number == 0:
+            shown = one.tenants[:8]
+            _dots(right, list(range(len(shown))), shown, colour, one.way)
+            right.set_yticks(range(len(shown)), [split.name for split in shown])
+    left.set_yticks(range(len(SIZES)), [name for name, _ in SIZES])
+    left.set_ylabel("GPUs of the job")
+    left.set_title(f"mean wait by size of the job ({smallest[0].gpus} GPUs)")
+    right.set_title("philly: by tenant")
     for axes in (left, right):
-        axes.grid(visible=True, axis="y", color="#e4e7eb", linewidth=0.8)
+        axes.set(xscale="log", xlabel="minutes")
+        axes.invert_yaxis()
+        axes.grid(visible=True, axis="x", color="#e4e7eb", linewidth=0.8)
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
+    figure.legend(
+        *left.get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False
+    )
+    figure.suptitle(
+        "filled: the quota had no room (fair share); hollow: it had (fragmentation), "
+        "at 0.01 if less",
+        fontsize=10,
+    )
     figure.savefig(path)
 
 
-def _stack(
-    axes: object,
-    places: list[float] | list[int],
+def _dots(
+    axes: Axes,
+    rows: Sequence[float],
     splits: Sequence[Split],
-    width: float,
     colour: str,
-    label: str | None,
+    label: str,
 ) -> None:
-    full = [split.fair_share / MINUTE for split in splits]
-    pale = [split.fragmentation / MINUTE for split in splits]
-    bar = axes.bar  # type: ignore[attr-defined]
-    bar(places, full, width, color=colour, label=label)
-    bar(places, pale, width, bottom=full, color=colour, alpha=0.4)
+    least = 0.01  # minutes: what is below is drawn there
+    full = [max(split.fair_share / MINUTE, least) for split in splits]
+    hollow = [max(split.fragmentation / MINUTE, least) for split in splits]
+    axes.scatter(full, rows, s=42, color=colour, label=label)
+    axes.scatter(hollow, rows, s=42, facecolors="white", edgecolors=colour, linewidths=1.6)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -240,13 +253,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("commensal-simulate is not installed: --program PATH")
     packed = given.trace.read_bytes()
     text = (lzma.decompress(packed) if given.trace.suffix == ".xz" else packed).decode()
-    lines = text.splitlines(keepends=True)
+    lines = text.strip().splitlines()
     if given.jobs:
         lines = [lines[0], *sorted(lines[1:])[: given.jobs]]
     runs = [(way, shrink) for shrink in given.shrink for way in WAYS]
     with tempfile.TemporaryDirectory(prefix="philly-") as name:
         trace = Path(name) / "philly.csv"
-        trace.write_text("".join(lines), encoding="utf-8")
+        trace.write_text("\n".join(lines) + "\n", encoding="utf-8")
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
             figures = list(pool.map(lambda run: measure(Path(program), trace, *run), runs))
     print(_table(figures))
