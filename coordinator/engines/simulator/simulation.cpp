@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <map>
 #include <queue>
 #include <stdexcept>
 #include <utility>
@@ -99,6 +100,7 @@ class Run {
       prepared.job.priority = recorded.priority;
       prepared.job.weight = recorded.weight;
       prepared.job.skew = model_skew(recorded.model);
+      prepared.job.group = group_of(recorded);
       prepared.work.recorded = &recorded;
       semantics_.prepare(recorded, prepared.job, prepared.work);
       if (recorded.gpus > state_.cluster().total_gpus()) {
@@ -119,6 +121,13 @@ class Run {
     state_.jobs().reserve(jobs_.size());
     outcome_.jobs.reserve(jobs_.size());
     if (semantics_.round() == 0 && !jobs_.empty()) now_ = jobs_.front().job.submit;
+  }
+
+  /// Number of the group of jobs that are run again and again; jobs of a model are one.
+  std::uint32_t group_of(const TraceJob& recorded) {
+    if (recorded.model.empty()) return 0;
+    const auto next = static_cast<std::uint32_t>(groups_.size() + 1);
+    return groups_.try_emplace(recorded.model, next).first->second;
   }
 
   void step() {
@@ -272,6 +281,7 @@ class Run {
   const Observer& observer_;
   policies::ClusterState state_;
   std::vector<Prepared> jobs_;  // in the order of arrival
+  std::map<std::string, std::uint32_t> groups_;
   std::size_t arrived_ = 0;
   std::size_t ended_ = 0;
   std::vector<Work> work_;
