@@ -128,6 +128,7 @@ Placement take_close(const ClusterJob& job, Locality locality, FreeGpus& free) {
   const Split split = fewest_servers(free.cluster(), job);
   std::map<std::int32_t, Rack> racks = racks_of(free.cluster(), job, locality, split, &free);
   std::vector<Rack> ranked;
+  ranked.reserve(racks.size());
   for (auto& [number, rack] : racks) ranked.push_back(std::move(rack));
   std::stable_sort(ranked.begin(), ranked.end(),
                    [](const Rack& a, const Rack& b) { return a.has > b.has; });
