@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // philly: virtual clusters (tenants) share a cluster by quotas, each with a queue in the order of
 // arrival; who does not fit is passed. Fair share: the tenant that uses least of its quota is
-// served first; when all have been served within their quotas, idle GPUs are lent beyond them, in
-// the same order. Who is lent GPUs runs alone on them as opportunistic, is charged as soon as its
-// tenant's quota has room, and is stopped only if more than 90 % of the GPUs are used and a job
-// within its quota does not fit: of the tenant furthest above its quota, the last started first.
-// Locality: a job asks for s servers x g GPUs of one rack; racks are ranked by servers with g free
-// GPUs, servers by packing. What is there is held; incomplete at the timeout (150 s), all is
-// released, and after a back-off (120 s) tried again. After three tries a level is relaxed by one:
-// same rack on more servers, then across racks. Who waits for its quota while too few GPUs are idle
-// is not being tried: it relaxes nothing. Nobody holds GPUs beyond its quota, nor when all who hold
-// some could not be served one after the other: gangs would keep from each other what they wait
-// for. Cores and memory go with the GPUs and only have to be there. Retries of failed jobs, and
-// when these are unsuccessful, are no matter of placing: whoever runs the jobs sees to them.
-// Source: Jeon et al., Multi-Tenant GPU Clusters, ATC'19; the number of tries is chosen here.
+// served first; then idle GPUs are lent beyond quotas, in the same order. Who is lent GPUs runs
+// alone on them as opportunistic, is charged once its tenant's quota has room, and is stopped only
+// if more than 90 % of the GPUs are used and a job within its quota does not fit: of the tenant
+// furthest above its quota, the last started first. Locality: a job asks for s servers x g GPUs of
+// one rack; racks are ranked by servers with g free GPUs, servers by packing. What is there is
+// held; incomplete at the timeout (150 s), all is released, and after a back-off (120 s) tried
+// again. After three tries a level is relaxed by one: same rack on more servers, then across racks.
+// While too few GPUs are idle, a job that holds none is not being tried: its time stands still.
+// Nobody holds GPUs beyond its quota, nor when all who hold some could not be served one after the
+// other: gangs would keep from each other what they wait for. Cores and memory go with the GPUs and
+// only have to be there. Retries of failed jobs are the business of who runs them. Source: Jeon et
+// al., Multi-Tenant GPU Clusters, ATC'19; the number of tries is chosen here.
 #include <algorithm>
 #include <set>
 #include <tuple>
@@ -113,16 +112,23 @@ class Draft {
       refused_.clear();
     }
     if (beyond && free_.total() < job.gpus) {
-      tries_.forget(index);
+      tries_.pause(index);
       return hold(index, {}, {"released: it waits for its tenant's quota"});
     }
     if (!tries_.due(index)) return wait(index, {}, "backs off: {:.0f} of {:.0f} GPUs are kept");
     Placement parts = take(job, tries_.level(index), beyond);
     if (std::ssize(parts) == job.gpus) return start(index, std::move(parts), beyond);
-    const bool late = tries_.failed(index);
-    if (late || beyond || waited_for_ + job.gpus > view_.cluster->total_gpus()) {
+    const bool lacks = free_.total() + std::ssize(parts) < job.gpus;
+    const bool holds =
+        !beyond && !parts.empty() && waited_for_ + job.gpus <= view_.cluster->total_gpus();
+    const bool late = (holds || !lacks) && tries_.failed(index);
+    if (late || !holds) {
       free_.give(job, parts);
       parts.clear();
+    }
+    if (lacks && !holds) {
+      tries_.pause(index);
+      return hold(index, {}, {"released: too few GPUs are idle"});
     }
     if (!parts.empty()) {
       use_.hold(job);

@@ -23,6 +23,7 @@ bool TimedLocality::due(JobIndex job) {
   double& tries = entry(job, kTries);
   double& backs_off = entry(job, kBacksOff);
   const bool first = until == kNotTried;
+  if (until == kPaused) until = view_.now + rules_.timeout;
   if (!first && backs_off == 0) return true;
   if (!first && until > view_.now) return false;
   std::uint8_t& level = notes_.level[job];

@@ -23,8 +23,15 @@ class TimedLocality {
 
   TimedLocality(const ClusterView& view, const Rules& rules, Notes& notes);
 
-  /// A job that is not being tried begins anew when it is.
+  /// A job that is to wait again begins with the closest level.
   void forget(JobIndex job) { entry(job, kUntil) = kNotTried; }
+
+  /// A job that is not being tried goes on with its level when it is; a back-off passes meanwhile.
+  void pause(JobIndex job) {
+    if (entry(job, kBacksOff) == 0 && entry(job, kUntil) != kNotTried) {
+      entry(job, kUntil) = kPaused;
+    }
+  }
 
   /// Whether a job is being tried now: not while it backs off.
   [[nodiscard]] bool due(JobIndex job);
@@ -41,6 +48,7 @@ class TimedLocality {
  private:
   enum Entry : std::size_t { kUntil, kTries, kBacksOff, kEntries };  // of each job
   static constexpr double kNotTried = -1;
+  static constexpr double kPaused = -2;
 
   double& entry(JobIndex job, Entry which) { return notes_.numbers[job * kEntries + which]; }
 

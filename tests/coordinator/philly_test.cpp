@@ -232,6 +232,20 @@ TEST_F(PhillyTest, WhoWaitsForItsQuotaDoesNotRelaxMeanwhile) {
   EXPECT_THAT(nodes_of(state_->job(waits).placement), Each(0U));
 }
 
+TEST_F(PhillyTest, TimeStandsStillForAJobWhileTooFewGpusAreIdle) {
+  cluster(racks(2, 2, 2));
+  std::vector<JobIndex> singles;
+  for (int i = 0; i < 8; ++i) singles.push_back(submit(1));
+  decide_at(0);
+  const JobIndex pair = submit(2);
+  state_->end(singles[0]);
+  EXPECT_EQ(decide_at(1).wake, kNever);
+  EXPECT_EQ(decide_at(4000).wake, kNever);
+  state_->end(singles[2]);  // a GPU of each server of the first rack
+  EXPECT_EQ(decide_at(4001).wake, 4151) << "the first try";
+  EXPECT_FALSE(runs(pair));
+}
+
 TEST_F(PhillyTest, GangsThatCouldNotBothBeServedDoNotBothHold) {
   cluster(racks(1, 6, 1));
   for (int i = 0; i < 2; ++i) (void)submit(1);
@@ -250,7 +264,7 @@ TEST_F(PhillyTest, GangsThatCouldNotBothBeServedDoNotBothHold) {
   decide_at(3);  // the blocker starts: four are free for the second, which lacks one
   EXPECT_THAT(state_->job(second).reserved, SizeIs(4));
   EXPECT_THAT(state_->job(third).reserved, IsEmpty());
-  decide_at(152);  // the second's try is over
+  decide_at(153);  // the second's try is over
   EXPECT_THAT(state_->job(second).reserved, IsEmpty());
   EXPECT_THAT(state_->job(third).reserved, SizeIs(4));
 }
