@@ -7,12 +7,11 @@
 // furthest above its quota, the last started first. Locality: a job asks for s servers x g GPUs of
 // one rack; racks are ranked by servers with g free GPUs, servers by packing. What is there is
 // held; incomplete at the timeout (150 s), all is released, and after a back-off (120 s) tried
-// again. After three tries a level is relaxed by one: same rack on more servers, then across racks.
-// While too few GPUs are idle, a job that holds none is not being tried: its time stands still.
-// Nobody holds GPUs beyond its quota, nor when all who hold some could not be served one after the
-// other: gangs would keep from each other what they wait for. Cores and memory go with the GPUs and
-// only have to be there. Retries of failed jobs are the business of who runs them. Source: Jeon et
-// al., Multi-Tenant GPU Clusters, ATC'19; the number of tries is chosen here.
+// again; after three tries a level is relaxed by one: same rack on more servers, then across racks.
+// While too few GPUs are idle, the time of a job that holds none stands still. Nobody holds GPUs
+// beyond its quota, nor if all who hold some could not be served one after the other. Cores and
+// memory go with the GPUs and only have to be there. Retries of failed jobs: who runs them. Source:
+// Jeon et al., Multi-Tenant GPU Clusters, ATC'19; the number of tries is chosen here.
 #include <algorithm>
 #include <set>
 #include <tuple>
@@ -63,16 +62,12 @@ class Draft {
   }
 
  private:
-  [[nodiscard]] bool within_quota(const ClusterJob& job) const {
-    return job.asked != AskedClass::kOpportunistic && use_.has_room(job);
-  }
-
   /// Charges who runs on lent GPUs where the quota has room now, in the order of their starts.
   void charge_lent() {
     for (const JobIndex index : view_.running) {
       const ClusterJob& job = view_.jobs[index];
       if (!TenantUse::lent(job)) continue;
-      if (!within_quota(job)) {
+      if (!use_.may_charge(job)) {
         lent_.push_back(index);
         continue;
       }
@@ -104,7 +99,7 @@ class Draft {
   /// Returns whether the job starts.
   bool offer(JobIndex index, bool beyond) {
     const ClusterJob& job = view_.jobs[index];
-    if (beyond ? tried_.contains(index) : !within_quota(job)) return false;
+    if (beyond ? tried_.contains(index) : !use_.may_charge(job)) return false;
     tried_.insert(index);
     if (!job.reserved.empty()) {
       free_.unreserve(job.reserved);
@@ -170,12 +165,12 @@ class Draft {
   bool start(JobIndex index, Placement parts, bool beyond) {
     use_.start(view_.jobs[index], beyond);
     started_.insert(index);
+    const auto as = beyond ? JobClass::kOpportunistic : JobClass::kGuaranteed;
     const Reason reason{beyond ? "beyond its tenant's quota, locality relaxed {:.0f} times"
                                : "within its tenant's quota, locality relaxed {:.0f} times",
                         {static_cast<double>(tries_.level(index))}};
     tries_.forget(index);
-    plan_.decisions.push_back({index, Action::kStart, std::move(parts), reason,
-                               beyond ? JobClass::kOpportunistic : JobClass::kGuaranteed});
+    plan_.decisions.push_back({index, Action::kStart, std::move(parts), reason, as});
     return true;
   }
 

@@ -39,7 +39,10 @@ class TenantUse {
     return !limited(job.tenant) ||
            charged_[job.tenant] + held_[job.tenant] + milli(job, gpus) <= quota(job.tenant);
   }
-  [[nodiscard]] bool has_room(const ClusterJob& job) const { return has_room(job, job.gpus); }
+  /// Whether a job is one for the quota, and fits into it.
+  [[nodiscard]] bool may_charge(const ClusterJob& job) const {
+    return job.asked != AskedClass::kOpportunistic && has_room(job, job.gpus);
+  }
 
   void charge(const ClusterJob& job, std::int32_t gpus) {
     charged_[job.tenant] += milli(job, gpus);
