@@ -49,6 +49,8 @@ struct ClusterJob {
   std::int32_t priority = 0;    ///< smaller is served first, where a policy looks at it
   std::uint32_t profile = 0;    ///< what ScalingModel knows it by
   double weight = 1;            ///< its share in proportion to those of others
+  std::uint32_t group = 0;      ///< number of the group of jobs that are run again; zero: none
+  double skew = -1;  ///< largest tensor as a part of its model, 0..1; negative: not known
 
   // What is.
   JobPhase phase = JobPhase::kWaiting;

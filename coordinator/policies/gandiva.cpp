@@ -2,17 +2,20 @@
 // gandiva: equal time for all, round by round (time slicing); while more GPUs are asked for than
 // there are, jobs of equal size are paired at random on the same GPUs, and a pair is parted once
 // both together are slower than one alone, summed over all types. This is Gavel's model of Gandiva,
-// the usual baseline. Option `packing=off` leaves the pairs out. Not in it: migration that gathers
-// jobs, and growing into idle GPUs. Source: Xiao et al., OSDI'18; stanford-futuredata/gavel,
-// scheduler/policies/gandiva.py.
+// the usual baseline; option `packing=off` leaves the pairs out. On the servers of a type, which
+// are all alike to Gavel's simulator: the choice of a server by affinity, migration when somebody
+// has left, grow-shrink of jobs that take more GPUs than they ask for, as gandiva_places.h has
+// them; options `migration=off`, `grow-shrink=off`. Jobs that are sliced move to vacated GPUs, and
+// interfering ones apart, from round to round in any case. Source: Xiao et al., OSDI'18;
+// stanford-futuredata/gavel, scheduler/policies/gandiva.py.
 #include <algorithm>
 #include <numeric>
 #include <set>
 #include <utility>
 
+#include "coordinator/policies/gandiva_places.h"
 #include "coordinator/policies/makers.h"
 #include "coordinator/policies/round_book.h"
-#include "coordinator/policies/round_plan.h"
 #include "coordinator/policies/seeded_random.h"
 
 namespace commensal::policies {
@@ -26,7 +29,8 @@ constexpr std::size_t kLists = 7;
 
 class Gandiva final : public ClusterPolicy {
  public:
-  Gandiva(RoundBook::Rules rules, std::uint32_t seed) : rules_(rules), seed_(seed) {}
+  Gandiva(RoundBook::Rules rules, GandivaRules places, std::uint32_t seed)
+      : rules_(rules), places_(places), seed_(seed) {}
 
   void decide(const ClusterView& view, Notes& notes, ClusterPlan& plan) const override {
     if (notes.lists.size() < kLists) {
@@ -38,7 +42,7 @@ class Gandiva final : public ClusterPolicy {
     std::vector<std::uint32_t> types(book.types());
     std::iota(types.begin(), types.end(), 0U);
     const std::vector<RoundBook::Turn> turns = book.schedule(types, false);
-    plan_round(view, turns, plan);
+    plan_on_servers(view, turns, places_, plan);
     book.close(turns, notes);
     if (turns.empty()) plan.wake = view.now;
   }
@@ -135,6 +139,7 @@ class Gandiva final : public ClusterPolicy {
   }
 
   RoundBook::Rules rules_;
+  GandivaRules places_;
   std::uint32_t seed_;
 };
 
@@ -145,7 +150,11 @@ std::unique_ptr<ClusterPolicy> make_gandiva(Options& options) {
   rules.round = options.number("round", rules.round);
   rules.between_resets = options.number("reset", rules.between_resets);
   rules.pairs = options.choice("packing", "on", {"on", "off"}) == "on";
-  return std::make_unique<Gandiva>(rules, static_cast<std::uint32_t>(options.number("seed", 0)));
+  GandivaRules places;
+  places.migrates = options.choice("migration", "on", {"on", "off"}) == "on";
+  places.grows = options.choice("grow-shrink", "on", {"on", "off"}) == "on";
+  return std::make_unique<Gandiva>(rules, places,
+                                   static_cast<std::uint32_t>(options.number("seed", 0)));
 }
 
 }  // namespace commensal::policies

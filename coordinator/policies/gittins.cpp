@@ -2,7 +2,7 @@
 // 2d-gittins: the queues of 2d-las; inside a queue, first who will most likely finish soon, judged
 // from the GPU-times of past jobs: P(finish within D | a) / E[min(remaining, D) | a] with D = 3250
 // GPU-s. Ranks are refreshed at each event. Source: Tiresias (NSDI '19), 2D-Gittins; rules of
-// SymbioticLab/Tiresias, simulator (`dlas-gpu-gittins`).
+// SymbioticLab/Tiresias, simulator (`dlas-gpu-gittins`). Option `placement=skew`: skew_placement.h.
 #include <algorithm>
 #include <cmath>
 #include <span>
@@ -13,6 +13,7 @@
 #include "coordinator/policies/hand_out.h"
 #include "coordinator/policies/kept_order.h"
 #include "coordinator/policies/makers.h"
+#include "coordinator/policies/skew_placement.h"
 
 namespace commensal::policies {
 namespace {
@@ -105,7 +106,7 @@ class Gittins final : public ClusterPolicy {
 }  // namespace
 
 std::unique_ptr<ClusterPolicy> make_gittins(Options& options) {
-  return std::make_unique<Gittins>(read_service_queues(options, true));
+  return with_placement(options, std::make_unique<Gittins>(read_service_queues(options, true)));
 }
 
 }  // namespace commensal::policies

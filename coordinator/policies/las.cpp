@@ -3,12 +3,13 @@
 // (seconds for las, GPU-seconds for 2d-las), first come first served inside. All GPUs are handed
 // out anew at each event, queue by queue; who does not fit is passed; who gets none is stopped.
 // Source: Tiresias (NSDI '19), 2D-LAS; rules of SymbioticLab/Tiresias, simulator (`dlas`,
-// `dlas-gpu`).
+// `dlas-gpu`). Option `placement=skew`: skew_placement.h.
 #include <algorithm>
 
 #include "coordinator/policies/attained_service.h"
 #include "coordinator/policies/hand_out.h"
 #include "coordinator/policies/makers.h"
+#include "coordinator/policies/skew_placement.h"
 
 namespace commensal::policies {
 namespace {
@@ -70,11 +71,13 @@ class LeastAttainedService final : public ClusterPolicy {
 }  // namespace
 
 std::unique_ptr<ClusterPolicy> make_las(Options& options) {
-  return std::make_unique<LeastAttainedService>(read_service_queues(options, false));
+  return with_placement(
+      options, std::make_unique<LeastAttainedService>(read_service_queues(options, false)));
 }
 
 std::unique_ptr<ClusterPolicy> make_2d_las(Options& options) {
-  return std::make_unique<LeastAttainedService>(read_service_queues(options, true));
+  return with_placement(options,
+                        std::make_unique<LeastAttainedService>(read_service_queues(options, true)));
 }
 
 }  // namespace commensal::policies

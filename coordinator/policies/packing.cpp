@@ -161,13 +161,18 @@ class Packing {
   }
 
   bool on_nodes(JobIndex index, const ClusterJob& job) {
-    Placement placement;
+    std::vector<std::pair<std::int64_t, NodeIndex>> nodes;
     for (NodeIndex number = 0; number < room_.nodes(); ++number) {
-      const std::int32_t missing = job.gpus - static_cast<std::int32_t>(placement.size());
       const NodeRoom node = room_.node(number);
-      if (missing == 0) break;
       if (!fits_host(node, job) || node.gpu_milli() < kWholeGpu * std::ssize(node.gpus)) continue;
-      add_lowest(node, job, missing, placement);
+      nodes.emplace_back(-rule_.score_as_part(node, index, job), number);
+    }
+    std::sort(nodes.begin(), nodes.end());
+    Placement placement;
+    for (const auto& [score, number] : nodes) {
+      const std::int32_t missing = job.gpus - static_cast<std::int32_t>(placement.size());
+      if (missing == 0) break;
+      add_lowest(room_.node(number), job, missing, placement);
     }
     if (std::ssize(placement) < job.gpus) return false;
     start(index, job, std::move(placement),
@@ -198,6 +203,11 @@ std::int64_t NodeRoom::gpu_milli() const noexcept {
 std::uint32_t kind_of(const ClusterJob& job) noexcept {
   if (job.gpus == 0) return 0;
   return 1U << (asks_for_part(job) ? 0 : std::min(job.gpus, 31));
+}
+
+std::int64_t PackingRule::score_as_part(const NodeRoom& /*node*/, JobIndex /*index*/,
+                                        const ClusterJob& /*job*/) {
+  return 0;
 }
 
 std::uint16_t PackingRule::part_of(const NodeRoom& node, JobIndex /*index*/,

@@ -47,6 +47,11 @@ class PackingRule {
   [[nodiscard]] virtual std::int64_t score(const NodeRoom& node, JobIndex index,
                                            const ClusterJob& job) = 0;
 
+  /// Points of a free node for a job with more GPUs than any node has: most first, the lowest among
+  /// equals. Unless a rule has its own, all are equal.
+  [[nodiscard]] virtual std::int64_t score_as_part(const NodeRoom& node, JobIndex index,
+                                                   const ClusterJob& job);
+
   /// The GPU for a job that asks for a part of one; unless a rule has its own, the one with the
   /// least left that will do.
   [[nodiscard]] virtual std::uint16_t part_of(const NodeRoom& node, JobIndex index,
@@ -64,8 +69,8 @@ class PackingRule {
 /// Starts jobs in the order of their arrival, each whole on one node; who does not fit is passed
 /// and tried again when a job has ended. Nobody is stopped or moved. A job fits where cores,
 /// memory, GPU type and as many GPUs with its part free are; whole GPUs are the lowest that are
-/// wholly free. A job with more GPUs than any node has gets wholly free nodes, lowest first, the
-/// last one in part. Uses list 0 of the notes: who waits.
+/// wholly free. A job with more GPUs than any node has gets wholly free nodes, by the rule's
+/// `score_as_part`, the last one in part. Uses list 0 of the notes: who waits.
 void pack(const ClusterView& view, Notes& notes, PackingRule& rule, ClusterPlan& plan);
 
 }  // namespace commensal::policies

@@ -97,8 +97,21 @@ std::string about_phase(const ClusterView& view, const Decision& decision) {
                                                    : "has ended");
 }
 
+/// Jobs whose reservations a plan changes: what was kept for them is free.
+std::set<JobIndex> released_by(const ClusterView& view, const ClusterPlan& plan) {
+  std::set<JobIndex> released;
+  for (const Decision& decision : plan.decisions) {
+    const bool changes = decision.action == Action::kStart || decision.action == Action::kReserve;
+    if (changes && decision.job < view.jobs.size() && !view.jobs[decision.job].reserved.empty()) {
+      released.insert(decision.job);
+    }
+  }
+  return released;
+}
+
 /// Whether a GPU may be held by a job that starts or moves, or reserved.
-std::string about_part(const ClusterView& view, const Decision& decision, const GpuPart& part) {
+std::string about_part(const ClusterView& view, const std::set<JobIndex>& released,
+                       const Decision& decision, const GpuPart& part) {
   const ClusterJob& job = view.jobs[decision.job];
   if (part.node >= view.cluster->nodes().size()) {
     return fmt::format("job {} is placed on node {}, which does not exist", decision.job,
@@ -114,18 +127,20 @@ std::string about_part(const ClusterView& view, const Decision& decision, const 
     return fmt::format("job {} does not take GPUs of type {}", decision.job, node.gpu_type);
   }
   const JobIndex keeper = view.cluster->gpu(part.node, part.gpu).reserved_for;
-  if (keeper != kNoJob && keeper != decision.job && decision.job_class == JobClass::kGuaranteed) {
+  if (keeper != kNoJob && keeper != decision.job && !released.contains(keeper) &&
+      decision.job_class == JobClass::kGuaranteed) {
     return fmt::format("GPU {} of node {} is reserved for job {}, not for job {}", part.gpu,
                        part.node, keeper, decision.job);
   }
   return {};
 }
 
-std::string about_places(const ClusterView& view, const Decision& decision) {
+std::string about_places(const ClusterView& view, const std::set<JobIndex>& released,
+                         const Decision& decision) {
   const ClusterJob& job = view.jobs[decision.job];
   std::set<GpuKey> named;
   for (const GpuPart& part : decision.placement) {
-    if (auto broken = about_part(view, decision, part); !broken.empty()) return broken;
+    if (auto broken = about_part(view, released, decision, part); !broken.empty()) return broken;
     if (!named.insert({part.node, part.gpu}).second) {
       return fmt::format("GPU {} of node {} is named twice for job {}", part.gpu, part.node,
                          decision.job);
@@ -146,6 +161,7 @@ std::string broken_rule(const ClusterView& view, const ClusterPlan& plan) {
     return fmt::format("the plan asks to be woken at {}, and it is {}", plan.wake, view.now);
   }
   Sums sums(view);
+  const std::set<JobIndex> released = released_by(view, plan);
   std::set<JobIndex> named;
   for (const Decision& decision : plan.decisions) {
     if (auto broken = about_phase(view, decision); !broken.empty()) return broken;
@@ -153,7 +169,7 @@ std::string broken_rule(const ClusterView& view, const ClusterPlan& plan) {
     if (!named.insert(decision.job).second) {
       return fmt::format("two decisions about job {}", decision.job);
     }
-    if (auto broken = about_places(view, decision); !broken.empty()) return broken;
+    if (auto broken = about_places(view, released, decision); !broken.empty()) return broken;
     const ClusterJob& job = view.jobs[decision.job];
     switch (decision.action) {
       case Action::kStop: sums.change(decision.job, job.placement, job.job_class, -1); break;

@@ -14,7 +14,7 @@ namespace commensal::policies {
 /// - a gang gets all of its GPUs or none: what it asks for, or between its least and its most, of a
 ///   type that it takes; a GPU is named once;
 /// - nothing is over capacity: GPUs, cores, memory; a GPU that is reserved for a job is closed to
-///   other guaranteed ones;
+///   other guaranteed ones, unless the plan changes that reservation;
 /// - no tenant's guaranteed jobs are over its quota;
 /// - every decision has a reason, and the plan does not ask to be woken in the past.
 [[nodiscard]] std::string broken_rule(const ClusterView& view, const ClusterPlan& plan);

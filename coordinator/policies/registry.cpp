@@ -28,6 +28,12 @@ double Options::number(const std::string& name, double fallback) {
   return value;
 }
 
+std::string Options::text(const std::string& name, std::string_view fallback) {
+  known_.push_back(name);
+  auto found = given_.extract(name);
+  return found.empty() ? std::string(fallback) : std::move(found.mapped());
+}
+
 std::string Options::choice(const std::string& name, std::string_view fallback,
                             const std::vector<std::string>& choices) {
   known_.push_back(name);
@@ -57,6 +63,8 @@ const std::vector<PolicyEntry>& all_policies() {
        make_antman},
       {"best-fit", "on one node, where least is left behind (FGD's baselines)", make_best_fit},
       {"dot-product", "on one node, smallest product of free and asked (Tetris)", make_dot_product},
+      {"dragon", "elastic jobs: fewer workers when others wait, more when not (DRAGON)",
+       make_dragon},
       {"fgd", "on one node, where fragments grow least for typical jobs (FGD)", make_fgd},
       {"fifo", "in the order of arrival; nobody passes who does not fit", make_fifo},
       {"fit-first", "in the order of arrival; who does not fit is passed", make_fit_first},
@@ -69,6 +77,8 @@ const std::vector<PolicyEntry>& all_policies() {
       {"optimus", "GPUs to who gains most, by fits of speed and loss (Optimus)", make_optimus},
       {"optimus+oracle", "GPUs to who gains most, true step times and steps (Pollux' Optimus)",
        make_optimus_oracle},
+      {"pai", "fractions of GPUs, high-end machines for jobs that need them (PAI)", make_pai},
+      {"philly", "fair share of quotas, locality that relaxes with time (Philly)", make_philly},
       {"qssf", "least predicted GPU-time first, nobody is stopped (Helios)", make_qssf},
       {"random", "on any node and GPU that will do, by a seed", make_random},
       {"sjf", "shortest duration first, nobody is stopped (Helios)", make_sjf},

@@ -22,6 +22,8 @@ class Options {
   /// Takes an option; `fallback` if it was not given.
   /// @throws std::invalid_argument if it is no number.
   [[nodiscard]] double number(const std::string& name, double fallback);
+  /// Takes an option that may be any text; `fallback` if it was not given.
+  [[nodiscard]] std::string text(const std::string& name, std::string_view fallback);
   /// @throws std::invalid_argument if it is none of `choices`.
   [[nodiscard]] std::string choice(const std::string& name, std::string_view fallback,
                                    const std::vector<std::string>& choices);

@@ -2,12 +2,14 @@
 // srtf, srsf, smallest-first: all GPUs are handed out anew at each event, to the jobs with the
 // least remaining time, remaining GPU-time, or GPUs; who gets none is stopped. sjf: the shortest
 // duration first, head of line, nobody is stopped. Sources: SymbioticLab/Tiresias, simulator
-// (`shortest`, `shortest-gpu`, `sjf`); Helios' artifact (`srtf`, `sjf`); Muri's simulator.
+// (`shortest`, `shortest-gpu`, `sjf`); Helios' artifact (`srtf`, `sjf`); Muri's simulator. Option
+// `placement=skew`: skew_placement.h.
 #include <tuple>
 
 #include "coordinator/policies/hand_out.h"
 #include "coordinator/policies/kept_order.h"
 #include "coordinator/policies/makers.h"
+#include "coordinator/policies/skew_placement.h"
 
 namespace commensal::policies {
 namespace {
@@ -83,19 +85,22 @@ class ShortestJobFirst final : public ClusterPolicy {
   }
 };
 
+std::unique_ptr<ClusterPolicy> least_first(const Rule& rule, Options& options) {
+  return with_placement(options, std::make_unique<LeastFirst>(rule, options));
+}
+
 }  // namespace
 
 std::unique_ptr<ClusterPolicy> make_srtf(Options& options) {
-  return std::make_unique<LeastFirst>(Rule{remaining_time, "least remaining: {:.0f} s"}, options);
+  return least_first({remaining_time, "least remaining: {:.0f} s"}, options);
 }
 
 std::unique_ptr<ClusterPolicy> make_srsf(Options& options) {
-  return std::make_unique<LeastFirst>(Rule{remaining_service, "least remaining: {:.0f} GPU-s"},
-                                      options);
+  return least_first({remaining_service, "least remaining: {:.0f} GPU-s"}, options);
 }
 
 std::unique_ptr<ClusterPolicy> make_smallest_first(Options& options) {
-  return std::make_unique<LeastFirst>(Rule{size, "fewest GPUs: {:.0f}"}, options);
+  return least_first({size, "fewest GPUs: {:.0f}"}, options);
 }
 
 std::unique_ptr<ClusterPolicy> make_sjf(Options& /*options*/) {

@@ -4,10 +4,12 @@
 // by count; who does not fit is passed, who gets none is stopped, who is kept stays where it is.
 // Source: Tiresias (NSDI '19) as petuum/adaptdl, branch osdi21-artifact, simulates it for Pollux
 // (simulator/tiresias.py; starvation is not solved there, so nobody is promoted).
+// Option `placement=skew`: skew_placement.h.
 #include <algorithm>
 
 #include "coordinator/policies/hand_out.h"
 #include "coordinator/policies/makers.h"
+#include "coordinator/policies/skew_placement.h"
 
 namespace commensal::policies {
 namespace {
@@ -67,7 +69,8 @@ class Tiresias final : public ClusterPolicy {
 }  // namespace
 
 std::unique_ptr<ClusterPolicy> make_tiresias(Options& options) {
-  return std::make_unique<Tiresias>(options.number("limit", kLimitGpuSeconds));
+  return with_placement(options,
+                        std::make_unique<Tiresias>(options.number("limit", kLimitGpuSeconds)));
 }
 
 }  // namespace commensal::policies

@@ -173,6 +173,14 @@ TEST_F(PlanRulesTest, AReservedGpuIsClosedToOtherGuaranteedJobs) {
   EXPECT_THAT(broken({start(3, {{.node = 1, .gpu = 1}})}), IsEmpty());
 }
 
+TEST_F(PlanRulesTest, AReservationThatThePlanReleasesClosesNothing) {
+  without_quota();
+  jobs_[3].reserved = {{.node = 1, .gpu = 1}};
+  const Decision start_there = start(1, {{.node = 1, .gpu = 1}});
+  EXPECT_THAT(broken({start_there, {3, Action::kReserve, {}, kWhy}}), IsEmpty());
+  EXPECT_THAT(broken({start_there, {2, Action::kReserve, {}, kWhy}}), HasSubstr("reserved for"));
+}
+
 TEST_F(PlanRulesTest, NoTenantIsOverItsQuota) {
   Decision decision = start(1, {{.node = 0, .gpu = 1}});
   EXPECT_THAT(broken({decision}),

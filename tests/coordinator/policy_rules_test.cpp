@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <random>
 #include <string>
 
@@ -35,14 +36,16 @@ std::string fault(const ClusterPolicy& used, const ClusterPolicy& fresh, const C
 /// A policy that is watched.
 class Witness final : public ClusterPolicy {
  public:
-  explicit Witness(std::string_view name) : name_(name), policy_(make_policy(name, {})) {}
+  explicit Witness(std::string_view name, std::map<std::string, std::string> options = {})
+      : name_(name), options_(std::move(options)), policy_(make_policy(name, options_)) {}
 
   void decide(const ClusterView& view, Notes& notes, ClusterPlan& plan) const override {
-    EXPECT_EQ(fault(*policy_, *make_policy(name_, {}), view, notes, plan), "");
+    EXPECT_EQ(fault(*policy_, *make_policy(name_, options_), view, notes, plan), "");
   }
 
  private:
   std::string_view name_;
+  std::map<std::string, std::string> options_;
   std::unique_ptr<ClusterPolicy> policy_;
 };
 
@@ -82,10 +85,37 @@ class PolicyRulesTest : public ::testing::TestWithParam<std::string_view> {};
 /// Runs drawn jobs to their ends, in steps from event to event.
 class Day {
  public:
-  Day(std::string_view policy, const Placer& placer, std::uint32_t seed)
-      : placer_(placer), witness_(policy), state_(Cluster(equal_nodes(4, 4))) {
+  Day(std::string_view policy, const Placer& placer, std::uint32_t seed,
+      std::vector<Tenant> tenants = {}, std::map<std::string, std::string> options = {})
+      : placer_(placer),
+        witness_(policy, std::move(options)),
+        state_(Cluster(equal_nodes(4, 4)), std::move(tenants)) {
     std::mt19937 random(seed);
     jobs_ = random_jobs(random, 60, 16);
+  }
+
+  /// Gives jobs to tenants in turn, and lets them run with half or twice of what they ask for.
+  void divide_among(TenantIndex tenants) {
+    for (std::size_t i = 0; i < jobs_.size(); ++i) {
+      ClusterJob& job = jobs_[i];
+      job.tenant = static_cast<TenantIndex>(i) % tenants;
+      job.min_gpus = std::max(1, job.gpus / 2);
+      job.max_gpus = std::min(16, job.gpus * 2);
+    }
+  }
+
+  /// Every second job has much in its largest tensor.
+  void draw_skews() {
+    for (std::size_t i = 0; i < jobs_.size(); ++i) jobs_[i].skew = i % 2 == 0 ? 0.7 : 0.1;
+  }
+
+  /// Lets no job of a tenant ask for more than its quota.
+  void cap(TenantIndex tenant, std::int32_t gpus) {
+    for (ClusterJob& job : jobs_) {
+      if (job.tenant != tenant) continue;
+      job.gpus = std::min(job.gpus, gpus);
+      job.min_gpus = std::min(job.min_gpus, gpus);
+    }
   }
 
   /// Returns how many ended; fewer than there are: the others wait for ever.
@@ -170,6 +200,53 @@ INSTANTIATE_TEST_SUITE_P(AllPolicies, PolicyRulesTest, ::testing::ValuesIn([] {
                            std::string name(policy.param);
                            for (char& c : name) c = std::isalnum(c) != 0 ? c : '_';
                            return "policy_" + name;
+                         });
+
+class SkewRulesTest : public ::testing::TestWithParam<std::string_view> {};
+
+TEST_P(SkewRulesTest, PlacingBySkewKeepsTheRulesAndLosesNobody) {
+  const CountedPlacer placer;
+  for (std::uint32_t seed = 0; seed < 5; ++seed) {
+    SCOPED_TRACE(::testing::Message() << "seed " << seed);
+    Day day(GetParam(), placer, seed, {}, {{"placement", "skew"}});
+    day.draw_skews();
+    ASSERT_EQ(day.run(), day.jobs());
+    EXPECT_EQ(day.state().cluster(), Cluster(equal_nodes(4, 4)));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(TiresiasPolicies, SkewRulesTest,
+                         ::testing::Values("las", "2d-las", "2d-gittins", "srtf", "srsf",
+                                           "smallest-first", "tiresias"),
+                         [](const auto& policy) {
+                           std::string name(policy.param);
+                           for (char& c : name) c = std::isalnum(c) != 0 ? c : '_';
+                           return "policy_" + name;
+                         });
+
+class QuotaRulesTest : public ::testing::TestWithParam<std::string_view> {};
+
+TEST_P(QuotaRulesTest, NoQuotaIsBrokenAndNobodyIsLost) {
+  const std::vector<Tenant> tenants{
+      {.name = "few", .quota = 8}, {.name = "all", .quota = 16}, {.name = "free", .quota = {}}};
+  const FirstNodePlacer placer;
+  for (std::uint32_t seed = 0; seed < 5; ++seed) {
+    SCOPED_TRACE(::testing::Message() << "seed " << seed);
+    Day day(GetParam(), placer, seed, tenants);
+    day.divide_among(3);
+    day.cap(0, 8);
+    ASSERT_EQ(day.run(), day.jobs());
+    EXPECT_EQ(day.state().cluster(), Cluster(equal_nodes(4, 4)));
+    for (const Tenant& tenant : day.state().tenants()) EXPECT_EQ(tenant.charged_milli, 0);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(PoliciesWithQuotas, QuotaRulesTest,
+                         ::testing::Values("antman", "best-fit", "dragon", "pai", "philly"),
+                         [](const auto& policy) {
+                           std::string name(policy.param);
+                           for (char& c : name) c = std::isalnum(c) != 0 ? c : '_';
+                           return name;
                          });
 
 TEST(PolicyModelsTest, WhoDecidesByModelsSaysSoWhereThereAreNone) {

@@ -22,12 +22,15 @@ std::string cell(const std::string& text) {
 
 void write_rows(std::ostream& out, const std::string& policy, const Trace& trace,
                 const Outcome& outcome) {
-  out << "policy,job,tenant,class,gpus,submit,start,end,jct,waited,preemptions\n";
+  out << "policy,job,tenant,class,gpus,submit,start,end,jct,waited,preemptions,waited_for_quota\n";
   for (const JobOutcome& job : outcome.jobs) {
     const TraceJob& recorded = trace.jobs[job.row];
-    out << fmt::format("{},{},{},{},{},{},{},{},{},{},{}\n", cell(policy), cell(recorded.name),
+    const std::string for_quota =
+        job.waited_for_quota ? fmt::format("{}", *job.waited_for_quota) : std::string{};
+    out << fmt::format("{},{},{},{},{},{},{},{},{},{},{},{}\n", cell(policy), cell(recorded.name),
                        cell(recorded.tenant), to_string(recorded.asked), job.gpus, job.submit,
-                       job.first_start, job.end, job.end - job.submit, job.waited, job.preemptions);
+                       job.first_start, job.end, job.end - job.submit, job.waited, job.preemptions,
+                       for_quota);
   }
 }
 

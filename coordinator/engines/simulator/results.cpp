@@ -22,6 +22,7 @@
 #include "coordinator/engines/simulator/semantics.h"
 #include "coordinator/engines/simulator/series.h"
 #include "coordinator/engines/simulator/simulation.h"
+#include "coordinator/engines/simulator/wait_causes.h"
 #include "coordinator/policies/nearest_name.h"
 #include "coordinator/policies/optimus_estimates.h"
 #include "coordinator/policies/registry.h"
@@ -175,10 +176,16 @@ json run(const RunOptions& options, std::ostream& progress) {
   }
   std::vector<Sample> samples;
   std::optional<OptimusErrors> errors = optimus_errors(options, *semantics);
-  const Outcome outcome =
+  WaitCauses causes;
+  Outcome outcome =
       simulate(trace, cluster, *semantics, options.policy, *policy, reporter(options, progress),
-               observer(options.series > 0 ? &samples : nullptr, errors),
+               [&, more = observer(options.series > 0 ? &samples : nullptr, errors)](
+                   policies::ClusterState& state, Time now, std::size_t waiting) {
+                 causes.observe(state, now);
+                 if (more) more(state, now, waiting);
+               },
                {std::move(file.tenants), failures ? &*failures : nullptr, predicted.get()});
+  causes.write(outcome);
   json result{
       {"policy", options.policy},          {"semantics", options.semantics},
       {"options", options.policy_options}, {"metrics", semantics->metrics(trace, cluster, outcome)},

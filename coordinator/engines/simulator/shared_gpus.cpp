@@ -96,6 +96,9 @@ class SharedGpus final : public Semantics {
                                   ? speeds_[gpu].guaranteed
                                   : speeds_[gpu].opportunistic);
     }
+    // An elastic job is as fast as it has GPUs, in proportion.
+    const ClusterJob& placed = state.job(job);
+    if (placed.held() > 0) speed *= static_cast<double>(placed.held()) / placed.gpus;
     return 1 / speed;
   }
 

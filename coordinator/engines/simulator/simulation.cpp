@@ -8,11 +8,13 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <map>
 #include <queue>
 #include <stdexcept>
 #include <tuple>
 #include <utility>
 
+#include "coordinator/engines/simulator/model_skew.h"
 #include "coordinator/engines/simulator/tenant_book.h"
 
 namespace commensal::simulator {
@@ -117,6 +119,8 @@ class Run {
       prepared.job.asked = recorded.asked;
       prepared.job.priority = recorded.priority;
       prepared.job.weight = recorded.weight;
+      prepared.job.skew = model_skew(recorded.model);
+      prepared.job.group = group_of(recorded);
       prepared.work.recorded = &recorded;
       semantics_.prepare(recorded, prepared.job, prepared.work);
       if (recorded.gpus > state_.cluster().total_gpus()) {
@@ -147,6 +151,13 @@ class Run {
     state_.jobs().reserve(jobs_.size());
     outcome_.jobs.reserve(jobs_.size());
     if (semantics_.round() == 0 && !jobs_.empty()) now_ = jobs_.front().job.submit;
+  }
+
+  /// Number of the group of jobs that are run again and again; jobs of a model are one.
+  std::uint32_t group_of(const TraceJob& recorded) {
+    if (recorded.model.empty()) return 0;
+    const auto next = static_cast<std::uint32_t>(groups_.size() + 1);
+    return groups_.try_emplace(recorded.model, next).first->second;
   }
 
   void step() {
@@ -365,6 +376,7 @@ class Run {
   PredictedDurations* const predicted_;  // null: policies see the truth
   policies::ClusterState state_;
   std::vector<Prepared> jobs_;  // in the order of arrival
+  std::map<std::string, std::uint32_t> groups_;
   std::size_t arrived_ = 0;
   std::size_t ended_ = 0;
   std::vector<std::size_t> outcome_of_;  // by job: failed ones come back as another

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "coordinator/engines/simulator/failures.h"
@@ -21,7 +22,8 @@ struct JobOutcome {
   Time submit = 0;
   Time first_start = 0;
   Time end = 0;
-  double waited = 0;  ///< in all
+  double waited = 0;                                      ///< in all
+  std::optional<double> waited_for_quota = std::nullopt;  ///< of these; where tenants have quotas
   std::int32_t gpus = 0;
   std::uint32_t preemptions = 0;
   std::uint32_t restarts = 0;  ///< starts after the first, and moves

@@ -18,6 +18,8 @@ COLUMNS = {
     "p95_jct": "95th pct",
     "p99_jct": "99th pct",
     "avg_queue": "mean wait, s",
+    "avg_queue_fair_share": "for the quota",
+    "avg_queue_fragmentation": "for places",
     "makespan": "makespan, s",
     "preemptions": "preemptions",
     "restarts": "restarts",
