@@ -41,12 +41,11 @@ class GittinsTable {
                                          static_cast<double>(n - i));
       ranks_.push_back(round_to(1e6 * p / expected, 1e4));
     }
-    begin_.resize(bin_of(samples.back()) + 1);
+    begin_.assign(bin_of(samples.back()) + 1, n);
     for (std::size_t i = n; i-- > 0;) begin_[bin_of(samples[i])] = i;
     for (std::size_t bin = begin_.size() - 1; bin-- > 0;) {
-      if (begin_[bin] == 0) begin_[bin] = begin_[bin + 1];
+      begin_[bin] = std::min(begin_[bin], begin_[bin + 1]);
     }
-    begin_.front() = 0;
   }
 
   [[nodiscard]] double rank(double service) const {
