@@ -48,7 +48,8 @@ Time ServiceQueues::next_crossing(const ClusterView& view, const Notes& notes,
     const std::size_t level = notes.level[index];
     if (level + 1 >= kQueues) continue;
     const ClusterJob& job = view.jobs[index];
-    first = std::min(first, std::max(ahead, view.now + until_crossing(crossing, limits[level], job)));
+    first =
+        std::min(first, std::max(ahead, view.now + until_crossing(crossing, limits[level], job)));
   }
   return first;
 }

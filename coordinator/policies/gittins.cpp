@@ -65,7 +65,8 @@ class GittinsTable {
   [[nodiscard]] static std::size_t bin_of(double value) noexcept {
     constexpr unsigned kShift = std::numeric_limits<double>::digits - 1 - 6;
     const auto bits = std::bit_cast<std::uint64_t>(std::max(value, 1.0));
-    return static_cast<std::size_t>((bits >> kShift) - (std::bit_cast<std::uint64_t>(1.0) >> kShift));
+    return static_cast<std::size_t>((bits >> kShift) -
+                                    (std::bit_cast<std::uint64_t>(1.0) >> kShift));
   }
 
   std::span<const double> samples_;
