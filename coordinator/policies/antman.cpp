@@ -8,6 +8,8 @@
 // its GPUs are free of guaranteed jobs. Nobody is stopped. Source: AntMan (OSDI '20), Algorithm 1,
 // with M = 80 % as its public plugin has it; "auto" as its paper describes it.
 #include <algorithm>
+#include <map>
+#include <set>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -24,7 +26,10 @@ constexpr std::size_t kFirstTenant = 2;
 class Draft {
  public:
   Draft(const ClusterView& view, std::int32_t open_below, ClusterPlan& plan)
-      : view_(view), open_below_(open_below), plan_(plan) {}
+      : view_(view),
+        open_below_(open_below),
+        plan_(plan),
+        least_loaded_(view.index->by_load().begin()) {}
 
   /// Counts what a job with a reservation waits for.
   void wait_for(const ClusterJob& job, const Placement& reserved) {
@@ -75,7 +80,10 @@ class Draft {
   bool start_beside(JobIndex index) {
     const ClusterJob& job = view_.jobs[index];
     Placement parts;
-    for (const auto& [load, gpu] : view_.index->by_load()) {
+    const auto& all = view_.index->by_load();
+    while (least_loaded_ != all.end() && loaded_.contains(least_loaded_->second)) ++least_loaded_;
+    for (auto at = least_loaded_; at != all.end(); ++at) {
+      const auto& [load, gpu] = *at;
       if (load >= open_below_ || static_cast<std::int32_t>(parts.size()) == job.gpus) break;
       const NodeIndex node = view_.index->node_of(gpu);
       if (loaded_.contains(gpu) || !takes(job, node)) continue;
@@ -158,7 +166,7 @@ class Draft {
   }
 
   /// Adds open GPUs to those that are reserved, as far as they go.
-  void complete(const ClusterJob& job, Placement& parts) const {
+  void complete(const ClusterJob& job, Placement& parts) {
     const auto enough = static_cast<std::size_t>(job.gpus);
     if (job.gpus > view_.index->most_on_a_node()) {
       add_whole_nodes(job, enough, parts);
@@ -170,10 +178,14 @@ class Draft {
   }
 
   /// The node with the fewest open GPUs that are enough; else the one with most.
-  [[nodiscard]] NodeIndex best_node(const ClusterJob& job) const {
+  [[nodiscard]] NodeIndex best_node(const ClusterJob& job) {
     for (std::int32_t open = job.gpus; open <= view_.index->most_on_a_node(); ++open) {
-      for (const NodeIndex node : view_.index->nodes_with_open(open)) {
-        if (takes(job, node) && open_on(node) >= job.gpus) return node;
+      const auto& nodes = view_.index->nodes_with_open(open);
+      // Within a decision GPUs are only taken: a node that is too full for so many stays so.
+      auto& first = first_with_.try_emplace({open, job.gpus}, nodes.begin()).first->second;
+      while (first != nodes.end() && open_on(*first) < job.gpus) ++first;
+      for (auto at = first; at != nodes.end(); ++at) {
+        if (takes(job, *at) && open_on(*at) >= job.gpus) return *at;
       }
     }
     return most_open(job);
@@ -229,6 +241,9 @@ class Draft {
   std::unordered_map<TenantIndex, std::int64_t> charged_;
   std::unordered_set<std::uint32_t> closed_;  // taken or reserved by guaranteed jobs
   std::unordered_set<std::uint32_t> loaded_;  // given to an opportunistic job
+  std::set<ClusterIndex::LoadedGpu>::const_iterator least_loaded_;  // all before are in `loaded_`
+  /// By open GPUs, as the view has them, and GPUs asked for: the first node with so many left.
+  std::map<std::pair<std::int32_t, std::int32_t>, std::set<NodeIndex>::const_iterator> first_with_;
   std::unordered_map<NodeIndex, std::int32_t> taken_on_;
   std::unordered_map<NodeIndex, std::int32_t> waited_for_;  // GPUs that jobs bound to it ask for
   std::int32_t waited_by_large_ = 0;                        // GPUs that larger gangs ask for

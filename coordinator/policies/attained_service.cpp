@@ -39,12 +39,17 @@ ServiceQueues read_service_queues(Options& options, bool by_gpus) {
 
 Time ServiceQueues::next_crossing(const ClusterView& view, const Notes& notes,
                                   const std::vector<JobIndex>& running) const {
+  // Sums of fractions are rounded: a moment that is not ahead would find the job below its limit
+  // once more, and nobody would be asked again.
+  const bool exact = crossing == Crossing::kExact || crossing == Crossing::kSeconds;
+  const Time ahead = exact ? std::nextafter(view.now, kNever) : view.now;
   Time first = kNever;
   for (const JobIndex index : running) {
     const std::size_t level = notes.level[index];
     if (level + 1 >= kQueues) continue;
     const ClusterJob& job = view.jobs[index];
-    first = std::min(first, view.now + until_crossing(crossing, limits[level], job));
+    first =
+        std::min(first, std::max(ahead, view.now + until_crossing(crossing, limits[level], job)));
   }
   return first;
 }

@@ -24,7 +24,10 @@ void ClusterState::end(JobIndex index) {
   give(job);
   job.placement = std::move(held);  // the next decision may want to know
   job.phase = JobPhase::kEnded;
-  running_.erase(std::find(running_.begin(), running_.end(), index));
+  // They stand in the order of their turns.
+  running_.erase(
+      std::lower_bound(running_.begin(), running_.end(), index,
+                       [&](JobIndex a, JobIndex b) { return jobs_[a].turn < jobs_[b].turn; }));
   ended_.push_back(index);
 }
 

@@ -4,7 +4,10 @@
 // GPU-s. Ranks are refreshed at each event. Source: Tiresias (NSDI '19), 2D-Gittins; rules of
 // SymbioticLab/Tiresias, simulator (`dlas-gpu-gittins`). Option `placement=skew`: skew_placement.h.
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstdint>
+#include <limits>
 #include <span>
 #include <utility>
 
@@ -39,11 +42,18 @@ class GittinsTable {
                                          static_cast<double>(n - i));
       ranks_.push_back(round_to(1e6 * p / expected, 1e4));
     }
+    begin_.assign(bin_of(samples.back()) + 1, n);
+    for (std::size_t i = n; i-- > 0;) begin_[bin_of(samples[i])] = i;
+    for (std::size_t bin = begin_.size() - 1; bin-- > 0;) {
+      begin_[bin] = std::min(begin_[bin], begin_[bin + 1]);
+    }
   }
 
   [[nodiscard]] double rank(double service) const {
-    const std::size_t i = first_above(service);
-    return i < ranks_.size() ? ranks_[i] : 0.0;
+    if (service >= samples_.back()) return 0;
+    std::size_t i = begin_[bin_of(service)];
+    while (samples_[i] <= service) ++i;
+    return ranks_[i];
   }
 
  private:
@@ -52,8 +62,17 @@ class GittinsTable {
                                     samples_.begin());
   }
 
+  /// Sixty-four equal bins from each power of two to the next, from 1 on.
+  [[nodiscard]] static std::size_t bin_of(double value) noexcept {
+    constexpr unsigned kShift = std::numeric_limits<double>::digits - 1 - 6;
+    const auto bits = std::bit_cast<std::uint64_t>(std::max(value, 1.0));
+    return static_cast<std::size_t>((bits >> kShift) -
+                                    (std::bit_cast<std::uint64_t>(1.0) >> kShift));
+  }
+
   std::span<const double> samples_;
-  std::vector<double> ranks_;
+  std::vector<double> ranks_;       // of the samples
+  std::vector<std::size_t> begin_;  // by bin: no sample before it is above a value of the bin
 };
 
 /// Largest rank first, then the earliest.

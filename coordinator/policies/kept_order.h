@@ -53,10 +53,13 @@ class KeptOrder {
     std::size_t f = 0;
     std::size_t b = 0;
     bool more = true;
+    Key back_key{};  // of back_[b]; a key may cost more than all else here
+    if (!back_.empty()) back_key = key_of(back_.front());
     while (more && (f < front.size() || b < back_.size())) {
       const bool from_front =
-          f < front.size() && (b == back_.size() || !(key_of(back_[b]) < front[f].first.first));
+          f < front.size() && (b == back_.size() || !(back_key < front[f].first.first));
       const JobIndex job = from_front ? front[f++].second : back_[b++];
+      if (!from_front && b < back_.size()) back_key = key_of(back_[b]);
       seen.push_back(job);
       more = offer(job);
     }

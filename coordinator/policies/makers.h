@@ -11,6 +11,7 @@ namespace commensal::policies {
 std::unique_ptr<ClusterPolicy> make_2d_las(Options& options);
 std::unique_ptr<ClusterPolicy> make_antman(Options& options);
 std::unique_ptr<ClusterPolicy> make_best_fit(Options& options);
+std::unique_ptr<ClusterPolicy> make_capacity(Options& options);
 std::unique_ptr<ClusterPolicy> make_dot_product(Options& options);
 std::unique_ptr<ClusterPolicy> make_dragon(Options& options);
 std::unique_ptr<ClusterPolicy> make_fgd(Options& options);

@@ -62,6 +62,7 @@ const std::vector<PolicyEntry>& all_policies() {
       {"antman", "guaranteed jobs within quotas, opportunistic ones beside them (AntMan)",
        make_antman},
       {"best-fit", "on one node, where least is left behind (FGD's baselines)", make_best_fit},
+      {"capacity", "a queue a tenant within its quota, least used first (YARN)", make_capacity},
       {"dot-product", "on one node, smallest product of free and asked (Tetris)", make_dot_product},
       {"dragon", "elastic jobs: fewer workers when others wait, more when not (DRAGON)",
        make_dragon},

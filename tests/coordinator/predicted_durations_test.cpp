@@ -56,7 +56,7 @@ Ran run(const Trace& trace, std::string_view policy, std::string_view predictor,
         ran.remaining.emplace_back();
         for (const ClusterJob& job : state.jobs()) ran.remaining.back().push_back(job.remaining);
       },
-      ran.predicted.get());
+      {.tenants = {}, .failures = nullptr, .predicted = ran.predicted.get()});
   return ran;
 }
 

@@ -5,7 +5,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <stdexcept>
+#include <string_view>
 
 #include "coordinator/engines/simulator/metrics.h"
 #include "coordinator/engines/simulator/series.h"
@@ -64,6 +66,36 @@ TEST(SimulationTest, AStoppedJobKeepsItsProgress) {
   EXPECT_EQ(outcome.jobs[0].end, 13);
   EXPECT_EQ(outcome.jobs[0].waited, 3);
   EXPECT_EQ(outcome.jobs[1].end, 5);
+}
+
+TEST(SimulationTest, ALimitIsCrossedOnAClockWithFractionsToo) {
+  // Woken 3250 s after its start the first job has run for a little less by the clock's rounding;
+  // it must fall behind the second then, and not only at the next arrival, which is late.
+  for (const std::string_view policy : {"las", "2d-las", "2d-gittins"}) {
+    for (int i = 0; i < 20; ++i) {
+      const double begin = 1048576 - 1000 + 0.37 * i;  // numbers above 2^20 have a bit less behind
+      const Trace trace =
+          trace_of({{begin, 20000, 1}, {begin + 0.7, 100, 1}, {begin + 90000, 1, 1}});
+      const Outcome outcome = run(trace, Cluster(equal_nodes(1, 1)), policy, "commensal");
+      EXPECT_NEAR(outcome.jobs[1].first_start, begin + 3250, 0.001) << policy;
+      EXPECT_NEAR(outcome.jobs[0].end, begin + 20100, 0.001) << policy;
+    }
+  }
+}
+
+TEST(SimulationTest, RoundsGoOnAfterOneInWhichNobodyRan) {
+  // The second comes when nobody is there, and before shares are computed anew.
+  Trace trace = trace_of({{1000, 300, 1}, {1400, 300, 1}});
+  policies::ThroughputTable table({"gpu"}, {"('model', 1)"});
+  table.set_alone(0, 0, 1);
+  trace.throughputs = std::make_shared<const policies::ThroughputTable>(table);
+  for (TraceJob& job : trace.jobs) {
+    job.model = "model";
+    job.iterations = job.duration;
+  }
+  const Outcome outcome = run(trace, Cluster(equal_nodes(1, 1)), "gandiva", "gavel");
+  EXPECT_EQ(outcome.jobs[0].end, 1300);
+  EXPECT_EQ(outcome.jobs[1].end, 1700);
 }
 
 TEST(SimulationTest, RefusesAJobThatIsLargerThanTheCluster) {

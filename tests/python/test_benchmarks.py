@@ -191,6 +191,7 @@ def built(program: str) -> bool:
         pytest.param("neighbour", None, 2, marks=pytest.mark.soak),
         ("reaction", "gate_benchmark", 9),
         pytest.param("arrival", None, 4, marks=pytest.mark.soak),
+        ("simulator", "decision_benchmark", 5),  # those of ITP are left out
     ],
 )
 def test_a_quick_run_fills_every_bar(

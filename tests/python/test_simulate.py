@@ -410,10 +410,10 @@ def test_failures_have_a_table_of_their_own() -> None:
     heading, row = failures(results)
     assert dict(zip(heading, row, strict=True))["wasted, GPU s"] == "12.50"
     assert failure_classes(results)[1] == ("user", "a", "3", "1", "12.50")
-    assert "--failures user=1." in "".join(failure_section(results))
+    assert "--failures user=1." in failure_section(results)
     plain = [{"policy": "a", "metrics": {"jobs": 2.0}}]
     assert not failures(plain)
-    assert not "".join(failure_section(plain))
+    assert not failure_section(plain)
 
 
 def test_jobs_fail_only_where_that_is_asked_for(trace: Path) -> None:
@@ -455,3 +455,30 @@ def test_quotas_of_the_cluster_file_hold(trace: Path, tmp_path: Path) -> None:
     done = simulate(*words)
     assert done.returncode == 2
     assert "job b is of a tenant that the cluster does not have: blue" in done.stderr
+def test_durations_are_in_words_and_axes_have_a_few_marks() -> None:
+    from commensal.simulation.durations import DAYS, HOURS, MINUTES, SECONDS, marks, unit_of, words
+
+    said = {0.25: "0.25 s", 59.0: "59 s", 3600.0: "1 h", 3661.0: "1 h 1 min", 190000.0: "2 d 5 h"}
+    assert {seconds: words(seconds) for seconds in said} == said
+    assert [unit_of(seconds) for seconds in (100, 120, 7300)] == [SECONDS, MINUTES, HOURS]
+    assert (unit_of(200000), unit_of(200000, DAYS)) == (HOURS, DAYS)
+    assert list(marks(30, 5000).values()) == ["1 min", "10 min", "1 h"]
+    assert list(marks(1.5, 6).values()) == ["2 s", "5 s"], "narrow: finer ones"
+    assert marks(1.1, 1.2) == {}
+
+
+def test_a_table_of_the_report_has_one_unit_and_marks_the_shortest() -> None:
+    from commensal.simulation import report
+
+    results = [
+        {"policy": "a", "metrics": {"jobs": 2.0, "avg_jct": 7200.0}, "tenants": [{"name": ""}]},
+        {"policy": "b", "metrics": {"jobs": 2.0, "avg_jct": 14400.0}, "tenants": [{"name": ""}]},
+    ]
+    table = report.html_table(report.compare(results, report.unit_of(7200.0)), report.best(results))
+    assert "<th>mean JCT,&nbsp;h</th>" in table
+    assert "<td class=best>2.00</td>" in table
+    assert "<td>4.00</td>" in table
+    assert report.group_section("tenant", results, "tenants", report.unit_of(7200.0)) == ""
+    grouped = report.html_table([("t", "p"), ("x", "a"), ("x", "b"), ("y", "a")], grouped=True)
+    assert grouped.count("<td>x</td>") == 1
+    assert grouped.count("<tr class=begins>") == 2

@@ -80,6 +80,7 @@ class GavelRounds final : public Semantics {
       for (const JobIndex job : jobs) change.works[job].round_seconds = seconds;
       length_ = std::max(length_, seconds);
     }
+    if (length_ == 0) length_ = kRoundSeconds;  // nobody runs yet
   }
 
   /// Jobs advance in whole rounds only.

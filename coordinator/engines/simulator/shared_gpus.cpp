@@ -25,6 +25,12 @@ class SharedGpus final : public Semantics {
     return placer_;
   }
 
+  /// Rounding to whole seconds belongs to clocks of whole seconds.
+  [[nodiscard]] std::map<std::string, std::string> options(std::string_view policy) const override {
+    if (policy == "2d-las" || policy == "2d-gittins") return {{"crossing", "exact"}};
+    return {};
+  }
+
   void prepare(const TraceJob& recorded, ClusterJob& job, Work& work) override {
     job.submit = recorded.submit;
     job.duration = recorded.duration;

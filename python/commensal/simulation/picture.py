@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullFormatter
+from matplotlib.ticker import NullLocator
+
+from commensal.simulation.durations import DAYS, marks, unit_of
 
 __all__ = ["PALETTE", "draw"]
 
 PALETTE = ("#0f8b8d", "#d64545", "#334e68", "#d99a0b", "#7b5ea7", "#5a9e3f", "#c2649a", "#7b8794")
-DAY = 86400.0
 
 
 def draw(path: Path, answer: dict[str, Any]) -> None:
@@ -20,6 +21,8 @@ def draw(path: Path, answer: dict[str, Any]) -> None:
     results, gpus = answer["results"], answer["cluster"]["gpus"]
     figure = Figure(figsize=(11, 3.8), dpi=110, layout="constrained")
     done, queue, use = figure.subplots(1, 3)
+    last = max((t for result in results for t in result["series"]["time"]), default=0.0)
+    clock = unit_of(last, DAYS)
     for number, result in enumerate(results):
         style: dict[str, Any] = {
             "color": PALETTE[number % len(PALETTE)],
@@ -29,16 +32,18 @@ def draw(path: Path, answer: dict[str, Any]) -> None:
         series = result["series"]
         times = [max(t, 1.0) for t in series["jct"]]
         shares = [100 * (i + 1) / len(times) for i in range(len(times))]
-        days = [t / DAY for t in series["time"]]
+        moments = [t / clock.seconds for t in series["time"]]
         done.plot(times, shares, label=result["policy"], **style)
-        queue.plot(days, series["waiting"], **style)
-        use.plot(days, [100 * busy / gpus for busy in series["busy_gpus"]], **style)
-    done.set(xscale="log", xlabel="completion time, s", ylim=(0, 102))
-    done.xaxis.set_minor_formatter(NullFormatter())
+        queue.plot(moments, series["waiting"], **style)
+        use.plot(moments, [100 * busy / gpus for busy in series["busy_gpus"]], **style)
+    done.set(xscale="log", xlabel="completion time", ylim=(0, 102))
+    if axis := marks(*done.get_xlim()):
+        done.set_xticks(list(axis), list(axis.values()))
+    done.xaxis.set_minor_locator(NullLocator())
     done.set_title("jobs done within a time, %")
-    queue.set(xlabel="days", ylim=(0, None))
+    queue.set(xlabel=clock.plural, ylim=(0, None))
     queue.set_title("jobs that wait")
-    use.set(xlabel="days", ylim=(0, None))
+    use.set(xlabel=clock.plural, ylim=(0, None))
     use.set_title("GPUs in use, %")
     for axes in (done, queue, use):
         axes.grid(visible=True, color="#e4e7eb", linewidth=0.8)

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from commensal.demo.plots import Json, Plot, rounded
+from commensal.simulation.durations import DAYS, marks, unit_of, words
 
 __all__ = ["COLOURS", "plots_of"]
 
 COLOURS = "abcdefgh"  # style variables --policy-a and so on; then they begin again, dashed
-DAY = 86400.0
 
 
 def plots_of(answer: dict[str, Any]) -> dict[str, list[Plot]]:
@@ -32,13 +32,18 @@ def _completion(results: Sequence[dict[str, Any]]) -> tuple[list[Json], Json]:
         traces.append(
             _line(number, result["policy"], rounded(max(t, 1.0) for t in times), shares)
             | {
-                "hovertemplate": "%{y:.0%} within %{x:,.0f} s<extra>"
-                + result["policy"]
-                + "</extra>"
+                "text": [words(time) for time in times],
+                "hovertemplate": "%{y:.0%} within %{text}<extra>" + result["policy"] + "</extra>",
             }
         )
+    all_times = [max(t, 1.0) for result in results for t in result["series"]["jct"]] or [1.0]
+    axis = marks(min(all_times), max(all_times))
     layout: Json = {
-        "xaxis": {"type": "log", "title": {"text": "job completion time, seconds (log)"}},
+        "xaxis": {
+            "type": "log",
+            "title": {"text": "job completion time (log)"},
+            **({"tickvals": list(axis), "ticktext": list(axis.values())} if axis else {}),
+        },
         "yaxis": {"title": {"text": "share of jobs"}, "tickformat": ".0%", "range": [0, 1.02]},
         "hovermode": "closest",
     }
@@ -48,24 +53,28 @@ def _completion(results: Sequence[dict[str, Any]]) -> tuple[list[Json], Json]:
 def _over_time(
     title: str, results: Sequence[dict[str, Any]], key: str, unit: float, name: str, form: str
 ) -> Plot:
+    last = max((t for result in results for t in result["series"]["time"]), default=0.0)
+    clock = unit_of(last, DAYS)
     traces = [
         _line(
             number,
             result["policy"],
-            rounded((t / DAY for t in result["series"]["time"]), 4),
+            rounded((t / clock.seconds for t in result["series"]["time"]), 4),
             rounded((value / unit for value in result["series"][key]), 4),
         )
         | {
             "hovertemplate": "%{y"
             + form
-            + "} on day %{x:.1f}<extra>"
+            + "} at %{x:.1f} "
+            + clock.name
+            + "<extra>"
             + result["policy"]
             + "</extra>"
         }
         for number, result in enumerate(results)
     ]
     layout: Json = {
-        "xaxis": {"title": {"text": "days on the clock of the trace"}},
+        "xaxis": {"title": {"text": f"{clock.plural} on the clock of the trace"}},
         "yaxis": {
             "title": {"text": name},
             "rangemode": "tozero",
@@ -74,10 +83,6 @@ def _over_time(
         "hovermode": "closest",
     }
     return Plot(title, traces, layout)
-
-
-def _name(result: dict[str, Any]) -> str:
-    return f"<extra>{result['policy']}</extra>"
 
 
 def _line(number: int, name: str, x: list[float], y: list[float]) -> Json:

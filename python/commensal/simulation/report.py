@@ -9,7 +9,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Container, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,16 @@ from plotly.offline import get_plotlyjs
 from commensal.demo.report import ICON, encoded, table_rows
 from commensal.demo.report import PAGE as DEMO_PAGE
 from commensal.simulation import picture
+from commensal.simulation.durations import Unit, unit_of, words
 from commensal.simulation.plots import plots_of
-from commensal.simulation.tables import compare, failure_classes, failures, groups, predictions
+from commensal.simulation.tables import (
+    best,
+    compare,
+    failure_classes,
+    failures,
+    groups,
+    predictions,
+)
 
 __all__ = ["write"]
 
@@ -44,19 +52,18 @@ def render(answer: dict[str, Any], still: bytes) -> str:
     """Return the whole page."""
     plots = {name: [asdict(plot) for plot in drawn] for name, drawn in plots_of(answer).items()}
     results = answer["results"]
-    heading, *rows = compare(results)
+    unit = unit_of(max((r["metrics"].get("avg_jct", 0.0) for r in results), default=0.0))
     parts = {
         "icon": encoded(ICON),
         "style": (DEMO_PAGE / "page.css").read_text() + (PAGE / "colours.css").read_text(),
         "script": (DEMO_PAGE / "page.js").read_text(),
         "headline": html.escape(headline(answer)),
         "picture": encoded(still),
-        "head": "".join(f"<th>{html.escape(cell)}</th>" for cell in heading),
-        "body": table_rows(rows, heading),
-        "failures": "".join(failure_section(results)),
-        "predictions": "".join(prediction_section(results)),
-        "tenants": "".join(group_table("tenant", results, "tenants")),
-        "classes": "".join(group_table("class", results, "classes")),
+        "compared": html_table(compare(results, unit), best(results)),
+        "failures": failure_section(results),
+        "predictions": prediction_section(results),
+        "classes": group_section("class", results, "classes", unit),
+        "tenants": group_section("tenant", results, "tenants", unit),
         "facts": table_rows(facts(answer)),
         "plots": json.dumps(plots, separators=(",", ":")).replace("<", "\\u003c"),
         "library": encoded(gzip.compress(get_plotlyjs().encode(), mtime=0)),
@@ -70,16 +77,16 @@ def headline(answer: dict[str, Any]) -> str:
     results = [result for result in answer["results"] if "avg_jct" in result["metrics"]]
     if not results:
         return f"{answer['trace']['jobs']:,} jobs on {answer['cluster']['gpus']:,} GPUs"
-    best = min(results, key=lambda result: result["metrics"]["avg_jct"])
+    least = min(results, key=lambda result: result["metrics"]["avg_jct"])
     jobs, gpus = answer["trace"]["jobs"], answer["cluster"]["gpus"]
     begin = f"{jobs:,} jobs on {gpus:,} GPUs"
-    time = f"{best['metrics']['avg_jct']:,.0f} s"
+    time = words(least["metrics"]["avg_jct"])
     if len(results) == 1:
-        return f"{begin}: {best['policy']} completes a job in {time} in the mean."
+        return f"{begin}: {least['policy']} completes a job in {time} in the mean."
     worst = max(results, key=lambda result: result["metrics"]["avg_jct"])
-    ratio = worst["metrics"]["avg_jct"] / max(best["metrics"]["avg_jct"], 1e-9)
+    ratio = worst["metrics"]["avg_jct"] / max(least["metrics"]["avg_jct"], 1e-9)
     return (
-        f"{begin}: {best['policy']} completes a job in {time} in the mean, "
+        f"{begin}: {least['policy']} completes a job in {time} in the mean, "
         f"{worst['policy']} takes {ratio:.2f} times as long."
     )
 
@@ -97,41 +104,66 @@ def facts(answer: dict[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
-def failure_section(results: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield a section about what failed, where anything could."""
+def failure_section(results: list[dict[str, Any]]) -> str:
+    """Return a section about what failed; nothing where nothing could."""
     rows = failures(results)
     if not rows:
-        return
+        return ""
     words = html.escape(results[0]["failures"]["options"])
-    yield f"<section><h2>Failures</h2><p>Injected with --failures {words}. Wasted are GPU-seconds "
-    yield "of which no completed job has anything, those of pre-runs included; the first report is "
-    yield 'counted from the submission of a job that fails.</p><div class="wide">'
-    yield from table(rows)
-    yield from table(failure_classes(results))
-    yield "</div></section>"
+    return (
+        f"<section><h2>Failures</h2><p>Injected with --failures {words}. Wasted are GPU-seconds "
+        "of which no completed job has anything, those of pre-runs included; the first report is "
+        "counted from the submission of a job that fails.</p>"
+        f"{html_table(rows)}{html_table(failure_classes(results), grouped=True)}</section>"
+    )
 
 
-def prediction_section(results: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield a section about predicted durations, where any policy saw some."""
+def prediction_section(results: list[dict[str, Any]]) -> str:
+    """Return a section about predicted durations; nothing where no policy saw any."""
     rows = predictions(results)
     if not rows:
-        return
-    yield "<section><h2>Predictions</h2>"
-    yield "<p>How far they were from the truth, in percent of it. Durations are predicted when a "
-    yield "job arrives, from jobs that have ended; jobs alike share more than that with it. "
-    yield "Optimus predicts, at each epoch of a job, the steps that it has left, from its losses, "
-    yield 'and the time of a step.</p><div class="wide">'
-    yield from table(rows)
-    yield "</div></section>"
+        return ""
+    return (
+        "<section><h2>Predictions</h2>"
+        "<p>How far they were from the truth, in percent of it. Durations are predicted when a "
+        "job arrives, from jobs that have ended; jobs alike share more than that with it. "
+        "Optimus predicts, at each epoch of a job, the steps that it has left, from its losses, "
+        f"and the time of a step.</p>{html_table(rows)}</section>"
+    )
 
 
-def group_table(what: str, results: list[dict[str, Any]], key: str) -> Iterator[str]:
-    yield from table(groups(what, results, key))
+def group_section(what: str, results: list[dict[str, Any]], key: str, unit: Unit) -> str:
+    """Return a section with a table, or nothing if all jobs are of one group without a name."""
+    if all(not group["name"] for result in results for group in result[key]):
+        return ""
+    table = html_table(groups(what, results, key, unit), grouped=True)
+    return f"<section><h2>By {what}</h2>\n{table}</section>"
 
 
-def table(rows: list[tuple[str, ...]]) -> Iterator[str]:
-    """Yield a heading and rows."""
-    heading, *lines = rows
-    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in heading)
-    yield f'<table class="figures"><thead><tr>{head}</tr></thead>'
-    yield f"<tbody>{table_rows(lines, heading)}</tbody></table>"
+def html_table(
+    lines: Sequence[Sequence[str]],
+    marked: Container[tuple[int, int]] = (),
+    *,
+    grouped: bool = False,
+) -> str:
+    """Return a table with a heading; `grouped`: a name in the first column stands once."""
+
+    def cell(row: int, column: int) -> str:
+        text = lines[row][column]
+        if grouped and column == 0 and row > 1 and lines[row - 1][0] == text:
+            text = ""
+        return f"<td{' class=best' * ((row, column) in marked)}>{html.escape(text)}</td>"
+
+    def begins(row: int) -> bool:
+        return grouped and lines[row][0] != lines[row - 1][0]
+
+    names = [html.escape(text).replace(", ", ",&nbsp;") for text in lines[0]]
+    head = "".join(f"<th>{name}</th>" for name in names)
+    body = "".join(
+        f"<tr{' class=begins' * begins(row)}>"
+        f"{''.join(cell(row, column) for column in range(len(lines[row])))}</tr>"
+        for row in range(1, len(lines))
+    )
+    kind = ' class="grouped"' if grouped else ""
+    table = f"<table{kind}><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f'<div class="wide">{table}</div>'

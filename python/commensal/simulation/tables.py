@@ -3,24 +3,27 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from rich.table import Table
 
-__all__ = ["compare", "drawn", "failure_classes", "failures", "groups", "predictions"]
+from commensal.simulation.durations import SECONDS, Unit
+
+__all__ = ["best", "compare", "drawn", "failure_classes", "failures", "groups", "predictions"]
 
 Row = tuple[str, ...]
 COLUMNS = {
     "jobs": "jobs",
-    "avg_jct": "mean JCT, s",
+    "avg_jct": "mean JCT",
     "median_jct": "median",
     "p95_jct": "95th pct",
     "p99_jct": "99th pct",
-    "avg_queue": "mean wait, s",
+    "avg_queue": "mean wait",
     "avg_queue_fair_share": "for the quota",
     "avg_queue_fragmentation": "for places",
-    "makespan": "makespan, s",
+    "makespan": "makespan",
     "preemptions": "preemptions",
     "restarts": "restarts",
 }
@@ -34,6 +37,11 @@ FAILURES = {
     "wasted_gpu_seconds": "wasted, GPU s",
     "wasted_percent": "wasted, %",
 }
+TIMES = (
+    *("avg_jct", "median_jct", "p95_jct", "p99_jct"),
+    *("avg_queue", "avg_queue_fair_share", "avg_queue_fragmentation", "makespan"),
+)
+WITH_UNIT = ("avg_jct", "avg_queue", "makespan")
 TEXTS = ("policy", "predictor", "from", "class")
 COUNTS = (
     *("jobs", "preemptions", "restarts"),
@@ -42,24 +50,34 @@ COUNTS = (
 SAME = "avg_pending"  # as avg_queue
 
 
-def compare(results: list[dict[str, Any]]) -> list[Row]:
+def compare(results: list[dict[str, Any]], unit: Unit = SECONDS) -> list[Row]:
     """Return a heading and a row a policy; metrics that the page does not know stand last."""
     names = _names(results)
     return [
-        ("policy", *(COLUMNS.get(name, name.replace("_", " ")) for name in names)),
-        *((result["policy"], *_figures(names, result["metrics"])) for result in results),
+        ("policy", *(_heading(name, unit) for name in names)),
+        *((result["policy"], *_figures(names, result["metrics"], unit)) for result in results),
     ]
 
 
-def groups(what: str, results: list[dict[str, Any]], key: str) -> list[Row]:
+def best(results: list[dict[str, Any]]) -> set[tuple[int, int]]:
+    """Return row and column, heading and names included, of the shortest times of `compare`."""
+    found = set()
+    for column, name in enumerate(_names(results), start=1):
+        values = [result["metrics"].get(name, math.inf) for result in results]
+        if name in TIMES and min(values) < max(values):
+            found |= {(i + 1, column) for i, value in enumerate(values) if value == min(values)}
+    return found
+
+
+def groups(what: str, results: list[dict[str, Any]], key: str, unit: Unit = SECONDS) -> list[Row]:
     """Return a heading and a row a tenant or class and policy."""
     names = [name for name in _names(results) if name in COLUMNS]
     rows = [
-        (group["name"] or "(none)", result["policy"], *_figures(names, group["metrics"]))
+        (group["name"] or "(none)", result["policy"], *_figures(names, group["metrics"], unit))
         for result in results
         for group in result[key]
     ]
-    heading = (what, "policy", *(COLUMNS[name] for name in names))
+    heading = (what, "policy", *(_heading(name, unit) for name in names))
     return [heading, *sorted(rows, key=lambda row: row[0])]
 
 
@@ -124,11 +142,18 @@ def _names(results: list[dict[str, Any]]) -> list[str]:
     return [n for n in COLUMNS if n in there] + [n for n in there if n not in COLUMNS]
 
 
-def _figures(names: Sequence[str], metrics: dict[str, float]) -> Row:
-    return tuple(_figure(name, metrics.get(name)) for name in names)
+def _heading(name: str, unit: Unit) -> str:
+    text = COLUMNS.get(name, name.replace("_", " "))
+    return f"{text}, {unit.name}" if name in WITH_UNIT else text
 
 
-def _figure(name: str, value: float | None) -> str:
+def _figures(names: Sequence[str], metrics: dict[str, float], unit: Unit = SECONDS) -> Row:
+    return tuple(_figure(name, metrics.get(name), unit) for name in names)
+
+
+def _figure(name: str, value: float | None, unit: Unit) -> str:
     if value is None:
         return ""
+    if name in TIMES:
+        value /= unit.seconds
     return f"{value:,.0f}" if name in COUNTS else f"{value:,.2f}"
