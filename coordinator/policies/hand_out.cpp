@@ -5,8 +5,9 @@
 namespace commensal::policies {
 namespace {
 
-void give_all(Cluster& cluster, const Placement& placement) {
-  for (const GpuPart& part : placement) cluster.give(part);
+void give_all(Cluster& cluster, const ClusterJob& job) {
+  if (job.job_class != JobClass::kGuaranteed) return;  // beside others, it holds nothing
+  for (const GpuPart& part : job.placement) cluster.give(part);
 }
 
 void take_all(Cluster& cluster, const Placement& placement) {
@@ -24,7 +25,7 @@ HandOut::HandOut(const ClusterView& view, Notes& notes, Mode mode)
   notes_.mark.resize(view.jobs.size(), 0);
   ++notes_.decisions;
   if (mode == Mode::kAnew && scope_ == Placer::Scope::kMove) {
-    for (const JobIndex job : view.running) give_all(scratch(), view.jobs[job].placement);
+    for (const JobIndex job : view.running) give_all(scratch(), view.jobs[job]);
   }
 }
 
@@ -35,8 +36,12 @@ Cluster& HandOut::scratch() {
 
 bool HandOut::offer(JobIndex job, const Reason& reason) {
   const ClusterJob& offered = view_.jobs[job];
-  if (offered.gpus > budget_) return false;
   const bool runs = offered.phase == JobPhase::kRunning;
+  if (runs && mode_ == Mode::kFree) {  // it has what it asks for
+    notes_.mark[job] = notes_.decisions;
+    return true;
+  }
+  if (offered.gpus > budget_) return false;
   // With an order of its own for places, only those that find one count.
   const bool place_now =
       scope_ == Placer::Scope::kMove || (scope_ == Placer::Scope::kStay && mode_ == Mode::kFree);
@@ -59,7 +64,7 @@ void HandOut::finish(const Reason& stop_reason, ClusterPlan& plan) {
     for (const JobIndex job : view_.running) {
       if (notes_.mark[job] == notes_.decisions) continue;
       plan.decisions.push_back({job, Action::kStop, {}, stop_reason});
-      if (scope_ == Placer::Scope::kStay) give_all(scratch(), view_.jobs[job].placement);
+      if (scope_ == Placer::Scope::kStay) give_all(scratch(), view_.jobs[job]);
     }
   }
   for (Chosen& chosen : chosen_) {

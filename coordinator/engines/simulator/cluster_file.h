@@ -2,18 +2,13 @@
 // A cluster from a JSON file.
 #pragma once
 
-#include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "coordinator/engines/simulator/json_section.h"
 #include "coordinator/policies/cluster.h"
 
 namespace commensal::simulator {
-
-class BadCluster : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
 
 /// Reads the nodes of a cluster (docs/policies.md has the keys):
 ///
