@@ -2,9 +2,12 @@
 // Reads, runs, and puts into JSON what came out.
 #include "coordinator/engines/simulator/results.h"
 
+#include <fmt/format.h>
+
 #include <map>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "coordinator/engines/simulator/cluster_file.h"
@@ -74,6 +77,15 @@ Progress reporter(const RunOptions& options, std::ostream& out) {
   };
 }
 
+/// How GPUs are shared, which only our own rules leave open; takes its options out of `options`.
+SharingModel sharing_of(const RunOptions& given, std::map<std::string, std::string>& options) {
+  if (given.semantics == "commensal") return read_sharing(given.sharing, options);
+  if (given.sharing.empty()) return {};
+  throw std::invalid_argument(
+      fmt::format("--sharing {} is of semantics commensal: those of {} have their own",
+                  given.sharing, given.semantics));
+}
+
 /// Nodes of a file (of openb's lists too: a list beside its pods needs no naming), or equal ones.
 std::vector<policies::NodeSpec> nodes_of(const RunOptions& options, const std::string& format) {
   if (options.cluster.ends_with(".csv")) return read_openb_nodes(options.cluster);
@@ -92,10 +104,12 @@ json run(const RunOptions& options, std::ostream& progress) {
   const std::string format = options.format.empty() ? guess_format(options.trace) : options.format;
   Trace trace = read_trace(options.trace, format,
                            {.skip_bad_rows = options.skip_bad_rows, .profiles = options.profiles});
+  std::map<std::string, std::string> policy_options = options.policy_options;
+  const SharingModel sharing = sharing_of(options, policy_options);
   const auto semantics =
-      make_semantics(options.semantics, options.policy, trace, options.seed.value_or(0));
+      make_semantics(options.semantics, options.policy, trace, options.seed.value_or(0), sharing);
   const auto policy = policies::make_policy(
-      options.policy, merged(options.policy_options, semantics->options(options.policy)),
+      options.policy, merged(std::move(policy_options), semantics->options(options.policy)),
       options.seed);
   std::vector<policies::NodeSpec> nodes = nodes_of(options, format);
   semantics->arrange(trace, nodes);
