@@ -240,6 +240,8 @@ class AntMan final : public ClusterPolicy {
 
   [[nodiscard]] bool reads_progress() const noexcept override { return false; }
 
+  [[nodiscard]] bool adopts_running() const noexcept override { return true; }
+
   void decide(const ClusterView& view, Notes& notes, ClusterPlan& plan) const override {
     notes.lists.resize(std::max(notes.lists.size(), kFirstTenant + view.tenants.size()));
     for (const JobIndex job : view.arrived) {

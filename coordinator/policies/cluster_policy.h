@@ -33,6 +33,11 @@ class ClusterPolicy {
   /// Whether decisions depend on how far running jobs are (`attained`, `remaining`).
   [[nodiscard]] virtual bool reads_progress() const noexcept { return true; }
 
+  /// Whether jobs that run already, which a coordinator finds after a restart without notes, arrive
+  /// like others. If not, only those that wait do: enough for who never looks at running jobs, or
+  /// at `view.running` only.
+  [[nodiscard]] virtual bool adopts_running() const noexcept { return false; }
+
   /// Writes changes into `plan`, which is empty, in order; none leaves everything as it is.
   virtual void decide(const ClusterView& view, Notes& notes, ClusterPlan& plan) const = 0;
 };

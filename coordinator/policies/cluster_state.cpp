@@ -45,6 +45,9 @@ void ClusterState::end(JobIndex index) {
 
 ClusterPlan ClusterState::decide(const ClusterPolicy& policy, const Placer& placer,
                                  const JobModels& models, Time now) {
+  if (!policy.adopts_running()) {
+    std::erase_if(arrived_, [&](JobIndex job) { return jobs_[job].phase == JobPhase::kRunning; });
+  }
   const ClusterView view{.now = now,
                          .jobs = jobs_,
                          .arrived = arrived_,

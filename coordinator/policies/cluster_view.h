@@ -84,8 +84,8 @@ struct JobModels {
 struct ClusterView {
   Time now = 0;
   std::span<const ClusterJob> jobs;  ///< every job that has arrived, by its index
-  /// Since the last decision, in their order. After a restart without notes: all that have not
-  /// ended, and of these some run, or wait with a reservation.
+  /// Since the last decision, in their order. After a restart without notes: all that wait, some
+  /// with a reservation, and those that run if the policy adopts them.
   std::span<const JobIndex> arrived;
   std::span<const JobIndex> ended;    ///< since the last decision
   std::span<const JobIndex> running;  ///< in the order of their starts

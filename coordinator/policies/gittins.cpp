@@ -62,6 +62,8 @@ class Gittins final : public ClusterPolicy {
  public:
   explicit Gittins(ServiceQueues queues) : queues_(queues), table_(kGittinsSamples) {}
 
+  [[nodiscard]] bool adopts_running() const noexcept override { return true; }
+
   void decide(const ClusterView& view, Notes& notes, ClusterPlan& plan) const override {
     notes.lists.resize(kMoved + 1);
     notes.level.resize(view.jobs.size(), 0);

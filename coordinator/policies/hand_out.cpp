@@ -36,12 +36,8 @@ Cluster& HandOut::scratch() {
 
 bool HandOut::offer(JobIndex job, const Reason& reason) {
   const ClusterJob& offered = view_.jobs[job];
-  const bool runs = offered.phase == JobPhase::kRunning;
-  if (runs && mode_ == Mode::kFree) {  // it has what it asks for
-    notes_.mark[job] = notes_.decisions;
-    return true;
-  }
   if (offered.gpus > budget_) return false;
+  const bool runs = offered.phase == JobPhase::kRunning;
   // With an order of its own for places, only those that find one count.
   const bool place_now =
       scope_ == Placer::Scope::kMove || (scope_ == Placer::Scope::kStay && mode_ == Mode::kFree);

@@ -23,6 +23,8 @@ class LeastAttainedService final : public ClusterPolicy {
  public:
   explicit LeastAttainedService(ServiceQueues queues) : queues_(queues) {}
 
+  [[nodiscard]] bool adopts_running() const noexcept override { return true; }
+
   void decide(const ClusterView& view, Notes& notes, ClusterPlan& plan) const override {
     notes.lists.resize(ServiceQueues::kQueues + 1);
     notes.level.resize(view.jobs.size(), 0);

@@ -19,6 +19,8 @@ constexpr double kOpenBelow = 0.8;
 
 class MuriAntMan final : public ClusterPolicy {
  public:
+  [[nodiscard]] bool adopts_running() const noexcept override { return true; }
+
   void decide(const ClusterView& view, Notes& notes, ClusterPlan& plan) const override {
     notes.lists.resize(1);
     notes.numbers.resize(static_cast<std::size_t>(view.cluster->total_gpus()), 0.0);

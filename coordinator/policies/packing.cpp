@@ -4,7 +4,6 @@
 #include "coordinator/policies/packing.h"
 
 #include <algorithm>
-#include <iterator>
 #include <numeric>
 #include <optional>
 #include <set>
@@ -226,8 +225,7 @@ void pack(const ClusterView& view, Notes& notes, PackingRule& rule, ClusterPlan&
   // Who was refused is refused again while nothing was given back.
   if (view.arrived.empty() && view.ended.empty()) return;
   std::size_t first = view.ended.empty() ? waiting.size() : 0;
-  std::copy_if(view.arrived.begin(), view.arrived.end(), std::back_inserter(waiting),
-               [&](JobIndex job) { return view.jobs[job].phase == JobPhase::kWaiting; });
+  waiting.insert(waiting.end(), view.arrived.begin(), view.arrived.end());
   Packing packing(view, rule, plan);
   const auto kept = std::remove_if(waiting.begin() + static_cast<std::ptrdiff_t>(first),
                                    waiting.end(), [&](JobIndex job) { return packing.offer(job); });

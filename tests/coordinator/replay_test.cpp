@@ -104,6 +104,36 @@ TEST_F(ReplayTest, APolicyThatStopsOthersSeesWhoRuns) {
   ASSERT_NE(decision_of(answer, "late"), nullptr);
 }
 
+/// Starts whatever arrives, as a policy that adopts nobody may.
+class StartsArrived final : public policies::ClusterPolicy {
+ public:
+  explicit StartsArrived(bool adopts) : adopts_(adopts) {}
+  [[nodiscard]] bool adopts_running() const noexcept override { return adopts_; }
+  void decide(const policies::ClusterView& view, policies::Notes& /*notes*/,
+              policies::ClusterPlan& plan) const override {
+    for (const policies::JobIndex job : view.arrived) {
+      plan.decisions.push_back({job, policies::Action::kStart, {}, {"it arrived"}});
+    }
+  }
+
+ private:
+  bool adopts_;
+};
+
+TEST_F(ReplayTest, WhoRunsArrivesOnlyWhereAPolicyAdoptsIt) {
+  json waiting = a_state();
+  waiting["jobs"].erase(3);
+  const policies::CountedPlacer placer;
+  RecordedState recorded = read_state(write(waiting));
+  const auto plan = recorded.state.decide(StartsArrived(false), placer, {}, recorded.now);
+  ASSERT_EQ(plan.decisions.size(), 1U);
+  EXPECT_EQ(recorded.jobs[plan.decisions[0].job], "late");
+  RecordedState again = read_state(write(waiting));
+  EXPECT_THROW((void)again.state.decide(StartsArrived(true), placer, {}, again.now),
+               std::logic_error)
+      << "who runs cannot start";
+}
+
 TEST_F(ReplayTest, ServiceBeforeTheRestartCounts) {
   json state = a_state();
   EXPECT_EQ(decision_of(plan(state, "2d-las"), "long"), nullptr) << "first in its queue";
