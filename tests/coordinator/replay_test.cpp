@@ -225,8 +225,8 @@ TEST_F(ReplayTest, WhatIsWrongIsNamedByPlaceKeyAndValue) {
         s["jobs"][1]["id"] = "late";
       },
       "jobs[1] has the id of another", "\"late\"");
-  expect_refused([](State& s) { s["jobs"][0]["phase"] = "runing"; }, "did you mean running?",
-                 "phase = \"runing\"");
+  expect_refused([](State& s) { s["jobs"][0]["phase"] = "run"; }, "did you mean running?",
+                 "phase = \"run\"");
   expect_refused([](State& s) { s["jobs"][0]["gpus"] = 0; }, "jobs[0]", "gpus = 0");
   expect_refused([](State& s) { s["jobs"][0]["submit"] = "now"; }, "jobs[0]", "submit = \"now\"");
   expect_refused([](State& s) { s["jobs"][0]["busy"] = 2; }, "jobs[0]", "busy = 2");

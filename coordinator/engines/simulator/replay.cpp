@@ -58,7 +58,8 @@ json summary_of(const RecordedState& recorded, const std::string& file) {
 json replay(const RunOptions& options) {
   const auto policy = policies::make_policy(options.policy, options.policy_options, options.seed);
   RecordedState recorded = read_state(options.state);
-  json answer{{"state", summary_of(recorded, options.state)},
+  json answer{{"schema", 1},
+              {"state", summary_of(recorded, options.state)},
               {"policy", options.policy},
               {"options", options.policy_options},
               {"assumed", recorded.assumed},
