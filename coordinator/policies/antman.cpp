@@ -255,9 +255,14 @@ class AntMan final : public ClusterPolicy {
 
   [[nodiscard]] bool reads_progress() const noexcept override { return false; }
 
+  [[nodiscard]] bool adopts_running() const noexcept override { return true; }
+
   void decide(const ClusterView& view, Notes& notes, ClusterPlan& plan) const override {
     notes.lists.resize(std::max(notes.lists.size(), kFirstTenant + view.tenants.size()));
-    for (const JobIndex job : view.arrived) queue_of(view, notes, job).push_back(job);
+    for (const JobIndex job : view.arrived) {
+      if (view.jobs[job].phase == JobPhase::kWaiting) queue_of(view, notes, job).push_back(job);
+      if (view.jobs[job].phase == JobPhase::kRunning) adopt(view, notes, job);
+    }
     std::erase_if(notes.lists[kUpgrade],
                   [&](JobIndex job) { return view.jobs[job].phase != JobPhase::kRunning; });
     Draft draft(view, open_below_, plan);
@@ -278,6 +283,14 @@ class AntMan final : public ClusterPolicy {
     const std::size_t list = kFirstTenant + arrived.tenant;
     if (list >= notes.lists.size()) notes.lists.resize(list + 1);
     return notes.lists[list];
+  }
+
+  /// Of those that ran before a restart, auto jobs beside others want to be upgraded.
+  static void adopt(const ClusterView& view, Notes& notes, JobIndex job) {
+    const ClusterJob& runs = view.jobs[job];
+    if (runs.asked == AskedClass::kAuto && runs.job_class == JobClass::kOpportunistic) {
+      notes.lists[kUpgrade].push_back(job);
+    }
   }
 
   /// Lists of tenants with somebody waiting: least of the quota in use first.

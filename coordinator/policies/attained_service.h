@@ -32,6 +32,13 @@ struct ServiceQueues {
     return by_gpus ? job.attained * job.gpus : job.attained;
   }
 
+  /// The queue of a job that arrives: the first, unless it ran before a restart.
+  [[nodiscard]] std::uint8_t level_of(const ClusterJob& job) const noexcept {
+    std::uint8_t level = 0;
+    while (level + 1U < kQueues && job.attained > 0 && service(job) >= limits[level]) ++level;
+    return level;
+  }
+
   /// Moves to the next queue each job whose service has reached the limit of its own, in the order
   /// of arrival, one queue a decision. Candidates are those that run and those that moved last time
   /// (`notes.lists[moved_list]`). Calls `move(job, from)`.

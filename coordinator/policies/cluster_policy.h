@@ -36,6 +36,11 @@ class ClusterPolicy {
   /// Whose durations it is published with, by the name of a predictor; `truth`: the recorded ones.
   [[nodiscard]] virtual std::string_view predictor() const noexcept { return "truth"; }
 
+  /// Whether jobs that run already, which a coordinator finds after a restart without notes, arrive
+  /// like others. If not, only those that wait do: enough for who never looks at running jobs, or
+  /// at `view.running` only.
+  [[nodiscard]] virtual bool adopts_running() const noexcept { return false; }
+
   /// Writes changes into `plan`, which is empty, in order; none leaves everything as it is.
   virtual void decide(const ClusterView& view, Notes& notes, ClusterPlan& plan) const = 0;
 };

@@ -18,6 +18,21 @@ JobIndex ClusterState::arrive(ClusterJob job) {
   return index;
 }
 
+JobIndex ClusterState::adopt(ClusterJob job) {
+  const Placement placement = std::exchange(job.placement, {});
+  const JobIndex index = arrive(std::move(job));
+  ClusterJob& adopted = jobs_[index];
+  if (adopted.phase == JobPhase::kRunning) {
+    running_.push_back(index);
+    take(adopted, placement);
+  }
+  for (const GpuPart& part : adopted.reserved) {
+    cluster_.reserve(part.node, part.gpu, index);
+    index_.refresh(cluster_, part.node);
+  }
+  return index;
+}
+
 void ClusterState::end(JobIndex index) {
   ClusterJob& job = jobs_[index];
   Placement held = job.placement;
@@ -33,6 +48,9 @@ void ClusterState::end(JobIndex index) {
 
 ClusterPlan ClusterState::decide(const ClusterPolicy& policy, const Placer& placer,
                                  const JobModels& models, Time now) {
+  if (!policy.adopts_running()) {
+    std::erase_if(arrived_, [&](JobIndex job) { return jobs_[job].phase == JobPhase::kRunning; });
+  }
   const ClusterView view{.now = now,
                          .jobs = jobs_,
                          .arrived = arrived_,

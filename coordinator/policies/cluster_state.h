@@ -21,6 +21,11 @@ class ClusterState {
   /// Adds a job behind all others; it waits.
   JobIndex arrive(ClusterJob job);
 
+  /// Adds a job behind all others as a restarted coordinator finds it: it runs on `placement`, or
+  /// waits, perhaps with GPUs that are kept for it.
+  /// @throws std::logic_error if these are not free.
+  JobIndex adopt(ClusterJob job);
+
   /// Ends a running job: its GPUs are free.
   void end(JobIndex job);
 

@@ -85,8 +85,10 @@ struct JobModels {
 /// Plain values: equal view and equal notes, equal plan. Valid during one decision.
 struct ClusterView {
   Time now = 0;
-  std::span<const ClusterJob> jobs;   ///< every job that has arrived, by its index
-  std::span<const JobIndex> arrived;  ///< since the last decision, in their order
+  std::span<const ClusterJob> jobs;  ///< every job that has arrived, by its index
+  /// Since the last decision, in their order. After a restart without notes: all that wait, some
+  /// with a reservation, and those that run if the policy adopts them.
+  std::span<const JobIndex> arrived;
   std::span<const JobIndex> ended;    ///< since the last decision
   std::span<const JobIndex> running;  ///< in the order of their starts
   std::span<const Tenant> tenants;

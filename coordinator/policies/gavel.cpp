@@ -3,13 +3,16 @@
 // time that an objective gives them; shares are computed anew when jobs came or ended, at most
 // every 1,920 s. Objectives: fairness (least attained service), makespan and throughput by linear
 // programs, each with what every model is like on every type ("gavel") or as if types were alike
-// ("agnostic"); equal parts ("isolated"); first come, first served, on the fastest type or on any.
-// Not in it: packing by LP, SLOs, prices. Source: Narayanan et al., OSDI'20;
+// ("agnostic"), or also with every two jobs of equal size on the same GPUs, as measured ("packed");
+// equal parts ("isolated"); first come, first served, on the fastest type or on any. Not in it:
+// SLOs, prices. Source: Narayanan et al., OSDI'20;
 // stanford-futuredata/gavel, scheduler/policies.
 #include <algorithm>
 #include <array>
+#include <map>
 #include <numeric>
 #include <string>
+#include <utility>
 
 #include "coordinator/policies/gavel_fifo.h"
 #include "coordinator/policies/gavel_shares.h"
@@ -27,15 +30,20 @@ struct Objective {
   std::string_view name;
   Goal goal;
   bool aware;  // of how fast models are on each type
+  bool packs = false;
 };
-constexpr std::array<Objective, 8> kObjectives{{{"las gavel", Goal::kFairness, true},
-                                                {"las agnostic", Goal::kFairness, false},
-                                                {"makespan gavel", Goal::kMakespan, true},
-                                                {"makespan agnostic", Goal::kMakespan, false},
-                                                {"max throughput", Goal::kThroughput, true},
-                                                {"isolated", Goal::kEqual, false},
-                                                {"fifo aware", Goal::kFifo, true},
-                                                {"fifo agnostic", Goal::kFifo, false}}};
+constexpr std::array<Objective, 11> kObjectives{
+    {{"las gavel", Goal::kFairness, true},
+     {"las agnostic", Goal::kFairness, false},
+     {"las packed", Goal::kFairness, true, true},
+     {"makespan gavel", Goal::kMakespan, true},
+     {"makespan agnostic", Goal::kMakespan, false},
+     {"makespan packed", Goal::kMakespan, true, true},
+     {"max throughput", Goal::kThroughput, true},
+     {"max throughput packed", Goal::kThroughput, true, true},
+     {"isolated", Goal::kEqual, false},
+     {"fifo aware", Goal::kFifo, true},
+     {"fifo agnostic", Goal::kFifo, false}}};
 constexpr std::uint32_t kShufflesBehindSeed =
     5;  // as in the original, whose generators are several
 
@@ -107,15 +115,48 @@ class Gavel final : public ClusterPolicy {
       problem.steps.push_back(view.jobs[job].remaining * table.reference(view.jobs[job].profile));
     }
     for (const std::uint32_t type : types) problem.capacity.push_back(book.capacity()[type]);
+    const Rows rows = add_pairs(jobs, types, book, problem);
     SeededRandom random(seed_, draws.types);
     const Shares shares = jobs.empty() ? Shares{} : divide(view, jobs, problem, notes, random);
     draws.types = random.drawn();
     std::vector<std::size_t> column(types.size());
     for (std::size_t i = 0; i < types.size(); ++i) column[types[i]] = i;
     book.reset([&](const RoundBook::Unit& unit, std::uint32_t type) {
-      const auto row = std::lower_bound(jobs.begin(), jobs.end(), unit.first) - jobs.begin();
-      return shares[static_cast<std::size_t>(row)][column[type]];
+      const auto row = rows.find({unit.first, unit.second});
+      return row == rows.end() ? 0 : shares[row->second][column[type]];
     });
+  }
+
+  /// Jobs and pairs, by their rows in the shares.
+  using Rows = std::map<std::pair<JobIndex, JobIndex>, std::size_t>;
+
+  /// Adds pairs that are worth it on some type: faster together than one after the other.
+  static Rows add_pairs(const std::vector<JobIndex>& jobs, const std::vector<std::uint32_t>& types,
+                        const RoundBook& book, ShareProblem& problem) {
+    Rows rows;
+    for (std::size_t row = 0; row < jobs.size(); ++row) rows[{jobs[row], kNoJob}] = row;
+    for (const RoundBook::Unit& unit : book.units()) {
+      if (!unit.is_pair()) continue;
+      SharedUnit pair{.first = rows.at({unit.first, kNoJob}),
+                      .second = rows.at({unit.second, kNoJob}),
+                      .first_rates = {},
+                      .second_rates = {}};
+      bool any = false;
+      for (std::size_t i = 0; i < types.size(); ++i) {
+        const ThroughputTable::Pair rates = book.rates(unit, types[i]);
+        const double first = problem.rates[pair.first][i];
+        const double second = problem.rates[pair.second][i];
+        const bool worth = rates.first > 0 && rates.second > 0 && first > 0 && second > 0 &&
+                           rates.first / first + rates.second / second > 1;
+        pair.first_rates.push_back(worth ? rates.first : 0);
+        pair.second_rates.push_back(worth ? rates.second : 0);
+        any = any || worth;
+      }
+      if (!any) continue;
+      rows[{unit.first, unit.second}] = jobs.size() + problem.pairs.size();
+      problem.pairs.push_back(std::move(pair));
+    }
+    return rows;
   }
 
   [[nodiscard]] Shares divide(const ClusterView& view, const std::vector<JobIndex>& jobs,
@@ -155,6 +196,7 @@ std::unique_ptr<ClusterPolicy> make(std::string_view name, Options& options) {
       std::find_if(kObjectives.begin(), kObjectives.end(),
                    [&](const Objective& known) { return known.name == name; });
   RoundBook::Rules rules;
+  rules.pairs = objective->packs;
   rules.round = options.number("round", rules.round);
   rules.between_resets = options.number("reset", rules.between_resets);
   return std::make_unique<Gavel>(*objective, rules,

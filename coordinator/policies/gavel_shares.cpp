@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gavel's linear programs. Source: stanford-futuredata/gavel, scheduler/policies: isolated,
-// max_min_fairness, min_total_duration, max_sum_throughput (without SLOs and prices).
+// max_min_fairness, min_total_duration, max_sum_throughput (without SLOs and prices), each with
+// packing or without.
 #include "coordinator/policies/gavel_shares.h"
 
 #include <ClpSimplex.hpp>
@@ -20,34 +21,42 @@ namespace {
 /// asked of the simplex method, which is sure of a no.
 enum class Method : std::uint8_t { kInterior, kSimplex };
 
-/// A column for each job and type (job * types + type), rows for what every division has to keep.
+/// A column for each job or pair and type (unit * types + type), rows for what every division has
+/// to keep.
 class Program {
  public:
+  /// A column in which a job runs, and how fast.
+  struct Run {
+    int column;
+    double rate;
+  };
+
   Program(const ShareProblem& problem, int more_columns)
       : problem_(problem),
         types_(static_cast<int>(problem.capacity.size())),
-        jobs_(static_cast<int>(problem.gpus.size())),
-        objective_(static_cast<std::size_t>(jobs_ * types_ + more_columns)) {
+        units_(static_cast<int>(problem.gpus.size() + problem.pairs.size())),
+        runs_(problem.gpus.size()),
+        objective_(static_cast<std::size_t>(units_ * types_ + more_columns)) {
+    terms_.setTestForDuplicateIndex(false);
+    list_runs();
     for (int type = 0; type < types_; ++type) {
-      for (int job = 0; job < jobs_; ++job) {
-        term(column(job, type), problem_.gpus[static_cast<std::size_t>(job)]);
-      }
+      for (int unit = 0; unit < units_; ++unit) term(column(unit, type), gpus_of(unit));
       row(-COIN_DBL_MAX, problem_.capacity[static_cast<std::size_t>(type)]);
     }
-    for (int job = 0; job < jobs_; ++job) {
-      for (int type = 0; type < types_; ++type) term(column(job, type), 1);
+    for (const std::vector<Run>& runs : runs_) {
+      for (const Run& run : runs) term(run.column, 1);
       row(-COIN_DBL_MAX, 1);
     }
   }
 
-  [[nodiscard]] int column(int job, int type) const { return job * types_ + type; }
-  [[nodiscard]] int jobs() const noexcept { return jobs_; }
-  [[nodiscard]] int types() const noexcept { return types_; }
-  [[nodiscard]] double rate(int job, int type) const {
-    return problem_.rates[static_cast<std::size_t>(job)][static_cast<std::size_t>(type)];
-  }
+  [[nodiscard]] std::size_t jobs() const noexcept { return runs_.size(); }
+  /// The first column behind those of the units.
+  [[nodiscard]] int more() const noexcept { return units_ * types_; }
+  [[nodiscard]] const std::vector<Run>& runs(std::size_t job) const { return runs_[job]; }
 
-  void objective(int column, double value) { objective_[static_cast<std::size_t>(column)] = value; }
+  void objective(int column, double value) {
+    objective_[static_cast<std::size_t>(column)] += value;
+  }
   /// Adds a term to the row that `row` ends.
   void term(int column, double value) { terms_.insert(column, value); }
   void row(double least, double most) {
@@ -79,20 +88,45 @@ class Program {
     if (model.isProvenPrimalInfeasible()) return std::nullopt;
     if (!model.isProvenOptimal()) throw std::runtime_error("a linear program was not solved");
     const double* const solution = model.getColSolution();
-    Shares shares(static_cast<std::size_t>(jobs_));
-    for (int job = 0; job < jobs_; ++job) {
+    Shares shares(static_cast<std::size_t>(units_));
+    for (int unit = 0; unit < units_; ++unit) {
       for (int type = 0; type < types_; ++type) {
-        shares[static_cast<std::size_t>(job)].push_back(
-            std::clamp(solution[column(job, type)], 0.0, 1.0));
+        shares[static_cast<std::size_t>(unit)].push_back(
+            std::clamp(solution[column(unit, type)], 0.0, 1.0));
       }
     }
     return shares;
   }
 
  private:
+  [[nodiscard]] int column(int unit, int type) const { return unit * types_ + type; }
+
+  [[nodiscard]] double gpus_of(int unit) const {
+    const auto index = static_cast<std::size_t>(unit);
+    const std::size_t jobs = problem_.gpus.size();
+    return problem_.gpus[index < jobs ? index : problem_.pairs[index - jobs].first];
+  }
+
+  void list_runs() {
+    const std::size_t jobs = runs_.size();
+    for (std::size_t job = 0; job < jobs; ++job) add_runs(job, job, problem_.rates[job]);
+    for (std::size_t i = 0; i < problem_.pairs.size(); ++i) {
+      const SharedUnit& pair = problem_.pairs[i];
+      add_runs(pair.first, jobs + i, pair.first_rates);
+      add_runs(pair.second, jobs + i, pair.second_rates);
+    }
+  }
+  void add_runs(std::size_t job, std::size_t unit, const std::vector<double>& rates) {
+    for (int type = 0; type < types_; ++type) {
+      runs_[job].push_back(
+          {column(static_cast<int>(unit), type), rates[static_cast<std::size_t>(type)]});
+    }
+  }
+
   const ShareProblem& problem_;
   int types_;
-  int jobs_;
+  int units_;
+  std::vector<std::vector<Run>> runs_;  // by job
   std::vector<double> objective_;
   CoinPackedVector terms_;  // of the row that has begun
   std::vector<CoinPackedVector> rows_;
@@ -103,11 +137,9 @@ class Program {
 /// Tries to end all jobs in `seconds`.
 std::optional<Shares> shares_within(const ShareProblem& problem, double seconds) {
   Program program(problem, 0);
-  for (int job = 0; job < program.jobs(); ++job) {
-    for (int type = 0; type < program.types(); ++type) {
-      program.term(program.column(job, type), program.rate(job, type));
-    }
-    program.row(problem.steps[static_cast<std::size_t>(job)] / seconds, COIN_DBL_MAX);
+  for (std::size_t job = 0; job < program.jobs(); ++job) {
+    for (const auto& run : program.runs(job)) program.term(run.column, run.rate);
+    program.row(problem.steps[job] / seconds, COIN_DBL_MAX);
   }
   return program.solve(Method::kSimplex);
 }
@@ -134,19 +166,16 @@ Shares max_min_shares(const ShareProblem& problem) {
   double total = 0;
   for (const double capacity : problem.capacity) total += capacity;
   Program program(problem, 1);
-  const int least = program.jobs() * program.types();
+  const int least = program.more();
   program.objective(least, 1);
-  for (int job = 0; job < program.jobs(); ++job) {
-    const auto index = static_cast<std::size_t>(job);
+  for (std::size_t job = 0; job < program.jobs(); ++job) {
     double proportional = 0;
     for (std::size_t type = 0; type < problem.capacity.size(); ++type) {
-      proportional += problem.rates[index][type] * problem.capacity[type] / total;
+      proportional += problem.rates[job][type] * problem.capacity[type] / total;
     }
     if (proportional <= 0) continue;  // it runs on none of these types
-    const double scale = problem.gpus[index] / problem.weights[index] / proportional;
-    for (int type = 0; type < program.types(); ++type) {
-      program.term(program.column(job, type), program.rate(job, type) * scale);
-    }
+    const double scale = problem.gpus[job] / problem.weights[job] / proportional;
+    for (const auto& run : program.runs(job)) program.term(run.column, run.rate * scale);
     program.term(least, -1);
     program.row(0, COIN_DBL_MAX);
   }
@@ -183,10 +212,8 @@ Shares least_makespan_shares(const ShareProblem& problem) {
 
 Shares max_throughput_shares(const ShareProblem& problem) {
   Program program(problem, 0);
-  for (int job = 0; job < program.jobs(); ++job) {
-    for (int type = 0; type < program.types(); ++type) {
-      program.objective(program.column(job, type), program.rate(job, type));
-    }
+  for (std::size_t job = 0; job < program.jobs(); ++job) {
+    for (const auto& run : program.runs(job)) program.objective(run.column, run.rate);
   }
   return program.solve(Method::kInterior).value();
 }

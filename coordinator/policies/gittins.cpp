@@ -82,6 +82,8 @@ class Gittins final : public ClusterPolicy {
  public:
   explicit Gittins(ServiceQueues queues) : queues_(queues), table_(kGittinsSamples) {}
 
+  [[nodiscard]] bool adopts_running() const noexcept override { return true; }
+
   void decide(const ClusterView& view, Notes& notes, ClusterPlan& plan) const override {
     notes.lists.resize(kMoved + 1);
     notes.level.resize(view.jobs.size(), 0);
@@ -97,7 +99,10 @@ class Gittins final : public ClusterPolicy {
     for (std::size_t level = 0; level < ServiceQueues::kQueues; ++level) {
       order(level).forget_ended(view);
     }
-    for (const JobIndex job : view.arrived) order(0).append(job, key_of);
+    for (const JobIndex job : view.arrived) {
+      notes.level[job] = queues_.level_of(view.jobs[job]);
+      order(notes.level[job]).append(job, key_of);
+    }
     queues_.demote(view, notes, kMoved, [&](JobIndex job, std::size_t from) {
       order(from).remove(job);
       order(from + 1).append(job, key_of);

@@ -8,8 +8,9 @@
 namespace commensal::policies {
 namespace {
 
-void give_all(Cluster& cluster, const Placement& placement) {
-  for (const GpuPart& part : placement) cluster.give(part);
+void give_all(Cluster& cluster, const ClusterJob& job) {
+  if (job.job_class != JobClass::kGuaranteed) return;  // beside others, it holds nothing
+  for (const GpuPart& part : job.placement) cluster.give(part);
 }
 
 void take_all(Cluster& cluster, const Placement& placement) {
@@ -32,7 +33,7 @@ HandOut::HandOut(const ClusterView& view, Notes& notes, Mode mode)
     charged_.push_back(mode == Mode::kAnew ? 0 : tenant.charged_milli);
   }
   if (mode == Mode::kAnew && scope_ == Placer::Scope::kMove) {
-    for (const JobIndex job : view.running) give_all(scratch(), view.jobs[job].placement);
+    for (const JobIndex job : view.running) give_all(scratch(), view.jobs[job]);
   }
 }
 
@@ -76,7 +77,7 @@ void HandOut::finish(const Reason& stop_reason, ClusterPlan& plan) {
     for (const JobIndex job : view_.running) {
       if (notes_.mark[job] == notes_.decisions) continue;
       plan.decisions.push_back({job, Action::kStop, {}, stop_reason});
-      if (scope_ == Placer::Scope::kStay) give_all(scratch(), view_.jobs[job].placement);
+      if (scope_ == Placer::Scope::kStay) give_all(scratch(), view_.jobs[job]);
     }
   }
   for (Chosen& chosen : chosen_) {

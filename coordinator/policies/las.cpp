@@ -24,11 +24,16 @@ class LeastAttainedService final : public ClusterPolicy {
  public:
   explicit LeastAttainedService(ServiceQueues queues) : queues_(queues) {}
 
+  [[nodiscard]] bool adopts_running() const noexcept override { return true; }
+
   void decide(const ClusterView& view, Notes& notes, ClusterPlan& plan) const override {
     notes.lists.resize(ServiceQueues::kQueues + 1);
     notes.level.resize(view.jobs.size(), 0);
     for (const JobIndex job : view.ended) remove_from(notes.lists[notes.level[job]], job);
-    notes.lists[0].insert(notes.lists[0].end(), view.arrived.begin(), view.arrived.end());
+    for (const JobIndex job : view.arrived) {
+      notes.level[job] = queues_.level_of(view.jobs[job]);
+      notes.lists[notes.level[job]].push_back(job);
+    }
     queues_.demote(view, notes, kMoved, [&](JobIndex job, std::size_t from) {
       remove_from(notes.lists[from], job);
       notes.lists[from + 1].push_back(job);

@@ -19,12 +19,17 @@ constexpr double kOpenBelow = 0.8;
 
 class MuriAntMan final : public ClusterPolicy {
  public:
+  [[nodiscard]] bool adopts_running() const noexcept override { return true; }
+
   void decide(const ClusterView& view, Notes& notes, ClusterPlan& plan) const override {
     notes.lists.resize(1);
     notes.numbers.resize(static_cast<std::size_t>(view.cluster->total_gpus()), 0.0);
     for (const JobIndex job : view.ended) unload(view, view.jobs[job], notes.numbers);
     std::vector<JobIndex>& queue = notes.lists[0];
-    for (const JobIndex job : view.arrived) insert(view, queue, job);
+    for (const JobIndex job : view.arrived) {
+      load(view, view.jobs[job], notes.numbers);
+      if (view.jobs[job].phase == JobPhase::kWaiting) insert(view, queue, job);
+    }
     Draft draft{view, *view.cluster, notes.numbers, plan};
     std::erase_if(queue, [&](JobIndex job) { return draft.attempt(job); });
   }
@@ -143,6 +148,18 @@ class MuriAntMan final : public ClusterPolicy {
       return true;
     }
   };
+
+  /// What a job that was there before a restart makes of the loads.
+  static void load(const ClusterView& view, const ClusterJob& job, std::vector<double>& loads) {
+    const double load =
+        job.job_class == JobClass::kGuaranteed ? kGuaranteedLoad : kOpportunisticLoad;
+    for (const GpuPart& part : job.placement) {
+      loads[view.cluster->index(part.node, part.gpu)] += load;
+    }
+    for (const GpuPart& part : job.reserved) {
+      loads[view.cluster->index(part.node, part.gpu)] += kGuaranteedLoad - kIncomplete;
+    }
+  }
 
   static void unload(const ClusterView& view, const ClusterJob& job, std::vector<double>& loads) {
     const double load =

@@ -73,6 +73,8 @@ class Optimus final : public ClusterPolicy {
   };
   explicit Optimus(Rule rule) : rule_(rule) {}
 
+  [[nodiscard]] bool adopts_running() const noexcept override { return true; }
+
   void decide(const ClusterView& view, Notes& notes, ClusterPlan& plan) const override {
     if (view.models.scaling == nullptr) {
       throw std::invalid_argument(

@@ -33,6 +33,8 @@ class LeastFirst final : public ClusterPolicy {
   LeastFirst(Rule rule, Options& options)
       : rule_(rule), by_queue_(options.choice("ties", "kept", {"kept", "queue"}) == "queue") {}
 
+  [[nodiscard]] bool adopts_running() const noexcept override { return true; }
+
   void decide(const ClusterView& view, Notes& notes, ClusterPlan& plan) const override {
     notes.lists.resize(3);
     KeptOrder<Key> order(notes.lists[0], notes.lists[1]);

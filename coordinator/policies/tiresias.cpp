@@ -20,6 +20,8 @@ class Tiresias final : public ClusterPolicy {
  public:
   explicit Tiresias(double limit) : limit_(limit) {}
 
+  [[nodiscard]] bool adopts_running() const noexcept override { return true; }
+
   void decide(const ClusterView& view, Notes& notes, ClusterPlan& plan) const override {
     notes.lists.resize(2);
     notes.level.resize(view.jobs.size(), 0);

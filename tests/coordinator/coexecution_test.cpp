@@ -5,8 +5,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
 #include <vector>
 
+#include "coordinator/engines/simulator/readers/throughput_reader.h"
 #include "coordinator/engines/simulator/shared_gpus.h"
 #include "coordinator/engines/simulator/simulation.h"
 #include "coordinator/policies/registry.h"
@@ -15,6 +21,8 @@ namespace commensal::simulator {
 namespace {
 
 using ::testing::DoubleNear;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 constexpr double kNone = 0;
 
@@ -48,6 +56,75 @@ TEST(CoexecutionTest, TheDriversSlicesSlowEverybodyAlike) {
   const SharingModel mps{.sharing = Sharing::kMps};
   EXPECT_EQ(speeds_on_gpu(mps, 0.2, std::vector{0.2}).guaranteed, 1) << "they fit side by side";
   EXPECT_EQ(speeds_on_gpu(mps, 1.0, std::vector{1.0}).guaranteed, 0.5);
+}
+
+/// Model 0 makes 10 steps alone and 8 beside model 1, which makes 20 alone and 10 beside it; two of
+/// model 0 do not fit. Type 1 is half as fast.
+policies::ThroughputTable a_table() {
+  policies::ThroughputTable table({"v100", "k80"}, {profile_key("zero", 1), profile_key("one", 1)});
+  table.set_alone(0, 0, 10);
+  table.set_alone(0, 1, 20);
+  table.set_alone(1, 0, 5);
+  table.set_alone(1, 1, 10);
+  table.set_together(0, 0, 1, {.first = 8, .second = 10});
+  table.set_together(0, 1, 0, {.first = 10, .second = 8});
+  table.set_together(0, 1, 1, {.first = 12, .second = 12});
+  return table;
+}
+constexpr PairedJob kZero{.profile = 0, .guaranteed = true};
+constexpr PairedJob kZeroBeside{.profile = 0, .guaranteed = false};
+constexpr PairedJob kOneBeside{.profile = 1, .guaranteed = false};
+using Speeds = std::vector<double>;
+
+TEST(PairSpeedsTest, TwoAreAsFastAsTheyWereMeasuredTogether) {
+  const policies::ThroughputTable table = a_table();
+  EXPECT_EQ(pair_speeds(table, 0, std::vector{kZero, kOneBeside}), (Speeds{0.8, 0.5}));
+  EXPECT_EQ(pair_speeds(table, 0, std::vector{kOneBeside, kZero}), (Speeds{0.5, 0.8}));
+  EXPECT_EQ(pair_speeds(table, 0, std::vector{kZero}), Speeds{1});
+  EXPECT_EQ(pair_speeds(table, 1, std::vector{kOneBeside}), Speeds{0.5}) << "of the faster type";
+}
+
+TEST(PairSpeedsTest, WhatDoesNotFitBesideAGuaranteedJobStandsStill) {
+  EXPECT_EQ(pair_speeds(a_table(), 0, std::vector{kZero, kZeroBeside}), (Speeds{1, 0}));
+}
+
+TEST(PairSpeedsTest, OthersThatDoNotFitTakeTurns) {
+  EXPECT_EQ(pair_speeds(a_table(), 0, std::vector{kZeroBeside, kZeroBeside}), (Speeds{0.5, 0.5}));
+}
+
+TEST(PairSpeedsTest, OfSeveralTwoRunAtATime) {
+  const policies::ThroughputTable table = a_table();
+  // Half of the time beside each of the two.
+  EXPECT_EQ(pair_speeds(table, 0, std::vector{kZero, kOneBeside, kOneBeside}),
+            (Speeds{0.8, 0.25, 0.25}));
+  const Speeds three = pair_speeds(table, 0, std::vector{kOneBeside, kOneBeside, kOneBeside});
+  for (const double speed : three) EXPECT_THAT(speed, DoubleNear(0.6 * 2 / 3, 1e-12));
+}
+
+TEST(ReadSharingTest, TakesItsOptionsAndLeavesThoseOfThePolicy) {
+  std::map<std::string, std::string> options{
+      {"slo", "0.05"}, {"harvest", "0.5"}, {"busy", "0.9"}, {"first-limit", "60"}};
+  const SharingModel model = read_sharing("mps", options);
+  EXPECT_EQ(model.sharing, Sharing::kMps);
+  EXPECT_EQ(model.slo, 0.05);
+  EXPECT_EQ(model.efficiency, 0.5);
+  EXPECT_EQ(model.busy, 0.9);
+  EXPECT_EQ(options.size(), 1U);
+  EXPECT_EQ(read_sharing("", options).sharing, Sharing::kGate);
+}
+
+TEST(ReadSharingTest, WhatCannotBeIsNamed) {
+  const auto read = [](const char* name, const std::map<std::string, std::string>& options) {
+    return [name, options] {
+      std::map<std::string, std::string> left = options;
+      (void)read_sharing(name, left);
+    };
+  };
+  using Wrong = std::invalid_argument;
+  EXPECT_THAT(read("gates", {}), ThrowsMessage<Wrong>(HasSubstr("did you mean gate?")));
+  EXPECT_THAT(read("gate", {{"slo", "x"}}), ThrowsMessage<Wrong>(HasSubstr("slo is no number: x")));
+  EXPECT_THAT(read("gate", {{"harvest", "0"}}), ThrowsMessage<Wrong>(HasSubstr("harvest")));
+  EXPECT_THAT(read("gate", {{"busy", "1.5"}}), ThrowsMessage<Wrong>(HasSubstr("to 1: 1.5")));
 }
 
 TraceJob recorded(const char* name, double submit, double duration, policies::AskedClass asked,
@@ -98,6 +175,40 @@ TEST(SharedGpusTest, WithoutTheGateTheGuaranteedJobPays) {
       recorded("sweep", 0, 1000, policies::AskedClass::kOpportunistic, 1)};
   EXPECT_LT(run(jobs, {}).jobs[0].end, 101.1);
   EXPECT_EQ(run(jobs, {.sharing = Sharing::kDefault}).jobs[0].end, 200);
+}
+
+TEST(SharedGpusTest, MeasuredPairsRunAsMeasured) {
+  TraceJob zero = recorded("zero", 0, 100, policies::AskedClass::kGuaranteed, 0.5);
+  TraceJob one = recorded("one", 0, 100, policies::AskedClass::kOpportunistic, 0.5);
+  zero.model = "zero";
+  one.model = "one";
+  Trace trace{.source = "made up", .jobs = {zero, one}};
+  const SharingModel pairs{.sharing = Sharing::kPairs};
+  EXPECT_THAT([&] { (void)make_commensal(pairs, trace); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("made up has none")));
+  trace.throughputs = std::make_shared<const policies::ThroughputTable>(a_table());
+  const auto semantics = make_commensal(pairs, trace);
+  std::vector<policies::NodeSpec> nodes = policies::equal_nodes(1, 1);
+  nodes[0].gpu_type = "v100";
+  semantics->arrange(trace, nodes);
+  const auto policy = policies::make_policy("antman", {});
+  const Outcome outcome =
+      simulate(trace, policies::Cluster(nodes), *semantics, "antman", *policy, {});
+  EXPECT_THAT(outcome.jobs[0].end, DoubleNear(100 / 0.8, 1e-9));
+  EXPECT_THAT(outcome.jobs[1].end, DoubleNear(125 + (100 - 125 * 0.5), 1e-9));
+}
+
+TEST(SharedGpusTest, AJobWithoutAMeasuredSpeedIsNamed) {
+  TraceJob job = recorded("j", 0, 100, policies::AskedClass::kGuaranteed, 0.5);
+  job.model = "zero";
+  job.gpus = 2;
+  Trace trace{.source = "made up", .jobs = {job}};
+  trace.throughputs = std::make_shared<const policies::ThroughputTable>(a_table());
+  const auto semantics = make_commensal({.sharing = Sharing::kPairs}, trace);
+  std::vector<policies::NodeSpec> nodes = policies::equal_nodes(1, 2);
+  nodes[0].gpu_type = "k80";
+  EXPECT_THAT([&] { semantics->arrange(trace, nodes); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("job j (zero on 2 GPUs)")));
 }
 
 }  // namespace

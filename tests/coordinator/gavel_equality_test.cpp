@@ -14,7 +14,6 @@
 #include <stdexcept>
 #include <string>
 
-#include "coordinator/engines/simulator/metrics.h"
 #include "coordinator/engines/simulator/readers/trace_reader.h"
 #include "coordinator/engines/simulator/semantics.h"
 #include "coordinator/engines/simulator/simulation.h"
@@ -66,7 +65,8 @@ class GavelTraces : public ::testing::Test {
     const policies::Cluster cluster({{.name = "v", .gpu_type = "v100", .gpus = 8},
                                      {.name = "p", .gpu_type = "p100", .gpus = 16},
                                      {.name = "k", .gpu_type = "k80", .gpus = 24}});
-    return metrics_of(simulate(trace, cluster, *semantics, policy_name, *policy, {}));
+    return semantics->metrics(trace, cluster,
+                              simulate(trace, cluster, *semantics, policy_name, *policy, {}));
   }
 
   std::filesystem::path folder_;
@@ -74,27 +74,29 @@ class GavelTraces : public ::testing::Test {
 
 double apart(double ours, double theirs) { return std::abs(ours / theirs - 1); }
 
-void expect_equal(std::map<std::string, double> metrics, double makespan, double avg_jct) {
+void expect_equal(std::map<std::string, double> metrics, double makespan, double avg_jct,
+                  double utilisation) {
+  EXPECT_NEAR(metrics["utilisation"], utilisation, 0.0005);
   EXPECT_NEAR(metrics["makespan"], makespan, 0.0005);
   EXPECT_NEAR(metrics["avg_jct"], avg_jct, 0.0005);
 }
 
 TEST_F(GavelTraces, FifoIsEqual) {
-  expect_equal(run("minimize_makespan", "fifo"), 253362.506, 170091.227);
-  expect_equal(run("max_min_fairness", "fifo"), 191978.808, 35449.618);
+  expect_equal(run("minimize_makespan", "fifo"), 253362.506, 170091.227, 0.164);
+  expect_equal(run("max_min_fairness", "fifo"), 191978.808, 35449.618, 0.356);
   const std::map<std::string, std::string> aware{{"types", "aware"}};
-  expect_equal(run("minimize_makespan", "fifo", aware), 87502.200, 38540.077);
-  expect_equal(run("max_min_fairness", "fifo", aware), 68321.278, 18643.392);
+  expect_equal(run("minimize_makespan", "fifo", aware), 87502.200, 38540.077, 0.779);
+  expect_equal(run("max_min_fairness", "fifo", aware), 68321.278, 18643.392, 0.728);
 }
 
 TEST_F(GavelTraces, IsolatedIsEqual) {
   const std::map<std::string, std::string> isolated{{"objective", "isolated"}};
-  expect_equal(run("minimize_makespan", "gavel", isolated), 80134.649, 33184.720);
-  expect_equal(run("max_min_fairness", "gavel", isolated), 72761.396, 18936.526);
+  expect_equal(run("minimize_makespan", "gavel", isolated), 80134.649, 33184.720, 0.903);
+  expect_equal(run("max_min_fairness", "gavel", isolated), 72761.396, 18936.526, 0.758);
 }
 
 TEST_F(GavelTraces, GandivaIsEqualWhereAllArriveAtOnce) {
-  expect_equal(run("minimize_makespan", "gandiva"), 75341.742, 35181.584);
+  expect_equal(run("minimize_makespan", "gandiva"), 75341.742, 35181.584, 0.922);
   auto metrics = run("max_min_fairness", "gandiva");
   EXPECT_LT(apart(metrics["makespan"], 64183.084), 0.02);
   EXPECT_LT(apart(metrics["avg_jct"], 17128.807), 0.02);
@@ -132,6 +134,16 @@ TEST_F(GavelTraces, ObjectivesWithManyBestDivisionsAreWithinFifteenPercent) {
     EXPECT_LT(apart(metrics["makespan"], makespan), 0.15) << trace << ", " << objective;
     EXPECT_LT(apart(metrics["avg_jct"], avg_jct), 0.15) << trace << ", " << objective;
   }
+}
+
+/// No figures of others: Gavel's own program does not run its packed policies on these traces.
+TEST_F(GavelTraces, SharedGpusServeTheObjectiveBetter) {
+  const auto of = [&](const std::string& objective) {
+    return run(kAtOnce, "gavel", {{"objective", objective}});
+  };
+  EXPECT_LT(of("makespan packed")["makespan"], 0.95 * of("makespan gavel")["makespan"]);
+  EXPECT_LT(of("las packed")["avg_jct"], 0.95 * of("las gavel")["avg_jct"]);
+  EXPECT_LT(of("max throughput packed")["avg_jct"], 0.95 * of("max throughput")["avg_jct"]);
 }
 
 TEST_F(GavelTraces, ABadRowIsNamed) {

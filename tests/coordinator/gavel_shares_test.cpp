@@ -116,6 +116,56 @@ TEST(GavelSharesTest, ThroughputGoesToWhoIsFastest) {
   EXPECT_NEAR(shares[1][0], 1, kClose);
 }
 
+/// Two jobs on one GPU: together each has three quarters of its speed alone.
+ShareProblem a_pair() {
+  return {.rates = {{4}, {8}},
+          .gpus = {1, 1},
+          .weights = {1, 1},
+          .steps = {100'000, 200'000},
+          .capacity = {1},
+          .pairs = {{.first = 0, .second = 1, .first_rates = {3}, .second_rates = {6}}}};
+}
+
+TEST(GavelSharesTest, FairnessWithPackingSharesGpusWherePairsAreFasterThanTurns) {
+  ShareProblem problem = a_pair();
+  const Shares shares = max_min_shares(problem);
+  ASSERT_EQ(shares.size(), 3U) << "a row for the pair, behind those of the jobs";
+  EXPECT_NEAR(shares[2][0], 1, kClose);
+  EXPECT_NEAR(shares[0][0] + shares[1][0], 0, kClose);
+  problem.pairs.clear();
+  EXPECT_NEAR(max_min_shares(problem)[0][0], 0.5, kClose) << "the twin without pairs takes turns";
+}
+
+TEST(GavelSharesTest, MakespanWithPackingIsShorter) {
+  const ShareProblem problem = a_pair();
+  const Shares shares = least_makespan_shares(problem);
+  const double seconds = 100'000 / 3.0 * 1.05;  // 50,000 one after the other
+  EXPECT_GE((shares[0][0] * 4 + shares[2][0] * 3) * seconds, 100'000);
+  EXPECT_GE((shares[1][0] * 8 + shares[2][0] * 6) * seconds, 200'000);
+}
+
+TEST(GavelSharesTest, ThroughputWithPackingCountsBothOfAPair) {
+  ShareProblem problem = a_pair();
+  EXPECT_NEAR(max_throughput_shares(problem)[2][0], 1, kClose);
+  problem.pairs[0].first_rates = {1};  // 7 together, and 8 of the second alone
+  EXPECT_NEAR(max_throughput_shares(problem)[1][0], 1, kClose);
+}
+
+TEST(GavelSharesTest, InPairsTooNobodyHasMoreThanAllOfTheTime) {
+  ShareProblem problem = a_pair();
+  problem.rates.push_back({4});
+  problem.gpus.push_back(1);
+  problem.weights.push_back(1);
+  problem.steps.push_back(1);
+  problem.capacity = {2};
+  problem.pairs.push_back({.first = 0, .second = 2, .first_rates = {3}, .second_rates = {3}});
+  const Shares shares = max_throughput_shares(problem);
+  EXPECT_LE(shares[0][0] + shares[3][0] + shares[4][0], 1 + kClose);
+  double gpus = 0;
+  for (const auto& row : shares) gpus += row[0];
+  EXPECT_LE(gpus, 2 + kClose);
+}
+
 TEST(GavelSharesTest, TheQueueStopsAtTheFirstThatDoesNotFit) {
   ShareProblem problem{.rates = {{1, 2}, {1, 2}, {1, 2}},
                        .gpus = {1, 2, 1},

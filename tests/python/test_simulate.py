@@ -58,6 +58,23 @@ def test_json_on_stdout_is_all_that_is_there(trace: Path) -> None:
     assert told["cluster"]["gpus"] == 2
 
 
+def test_gpus_are_shared_as_it_is_asked(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text(HEADING + "prod,0,101,1,,guaranteed\nsweep,0,1000,1,,opportunistic\n")
+    base = (*("--trace", trace, "--nodes", "1", "--gpus-per-node", "1"), "--policy", "antman")
+
+    def of_guaranteed(*arguments: str) -> float:
+        result = results_of(simulate(*base, *arguments, "--json", "-"))["antman"]
+        assert result["semantics"] == "commensal"
+        [metrics] = [g["metrics"] for g in result["classes"] if g["name"] == "guaranteed"]
+        return float(metrics["avg_jct"])
+
+    assert of_guaranteed() == pytest.approx(101 * 1.01)
+    assert of_guaranteed("--sharing", "gate", "--option", "slo=0.2") == pytest.approx(101 * 1.2)
+    assert of_guaranteed("--sharing", "slices") == pytest.approx(202)
+    assert of_guaranteed("--sharing", "mps", "--option", "busy=0.75") == pytest.approx(101 * 1.5)
+
+
 def test_tenants_and_classes_are_told_apart(trace: Path) -> None:
     done = simulate("--trace", trace, *CLUSTER, "--policy", "fifo", "--json", "-")
     result = results_of(done)["fifo"]
@@ -253,6 +270,15 @@ def test_bad_rows_may_be_counted_instead(trace: Path) -> None:
             ["--policy", "sjf", "--predict", "group", "--semantics", "fgd"],
             "semantics fgd have no durations to predict",
         ),
+        (["--policy", "fifo", "--sharing", "slice"], "did you mean slices?"),
+        (["--policy", "fifo", "--sharing", "pairs"], "needs throughputs of models in pairs"),
+        (["--policy", "fifo", "--option", "slo=-1"], "option slo is not from 0 to 10: -1"),
+        (["--policy", "fifo", "--option", "harvest=no"], "harvest is no number: no"),
+        (
+            ["--policy", "fifo", "--semantics", "tiresias", "--sharing", "gate"],
+            "of semantics commensal",
+        ),
+        (["--policy", "fifo", "--semantics", "tiresias", "--option", "slo=1"], "no option slo"),
         (["--policy", "las", "--option", "first_limit=1"], "did you mean first-limit?"),
         (["--policy", "las", "--option", "first-limit=soon"], "first-limit is no number: soon"),
         (["--policy", "las", "--option", "five"], "not name=value: five"),

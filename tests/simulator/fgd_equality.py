@@ -5,8 +5,8 @@
     python tests/simulator/fgd_equality.py default --seeds 2      one of them, two seeds
     python tests/simulator/fgd_equality.py --program build/release/.../commensal-simulate
 
-Ends with 1 if a mean is further than 0.3 points from the published mean of ten seeds; with fewer
-seeds, four standard errors of their mean are added to that.
+A part of equality.py (`--only fgd`). Ends with 1 if a mean is further than 0.3 points from the
+published mean of ten seeds; with fewer seeds, four standard errors of their mean are added to that.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-__all__ = ["main"]
+__all__ = ["main", "run"]
 
 DATA = Path(__file__).parents[1] / "data"
 FIRST_SEED = 42
@@ -72,16 +72,11 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; return 1 if a mean is too far from theirs."""
-    parser = build_parser()
-    args = parser.parse_args(argv)
+def run(program: str, workloads: Sequence[str], seeds: int) -> tuple[int, int]:
+    """Print both means of all workloads, or of some; return how many are too far, of how many."""
     expected = read_expected()
-    unknown = set(args.workloads) - {workload for workload, _ in expected}
-    if unknown or args.seeds < 1 or args.program is None:
-        parser.error(f"no such workload {unknown}, no seeds {args.seeds}, or no commensal-simulate")
-    keys = [key for key in expected if not args.workloads or key[0] in args.workloads]
-    runs = [(*key, FIRST_SEED + seed) for key in keys for seed in range(args.seeds)]
+    keys = [key for key in expected if not workloads or key[0] in workloads]
+    runs = [(*key, FIRST_SEED + seed) for key in keys for seed in range(seeds)]
     with tempfile.TemporaryDirectory(prefix="fgd-") as name:
         with tarfile.open(DATA / "openb" / "openb.tar.xz") as archive:
             archive.extractall(name, filter="data")
@@ -89,12 +84,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             metrics = dict(
                 zip(
                     runs,
-                    pool.map(lambda run: simulate(args.program, Path(name), run), runs),
+                    pool.map(lambda run: simulate(program, Path(name), run), runs),
                     strict=True,
                 )
             )
     print(f"{'workload':<12} {'policy':<15} {'demand %':>8} {'theirs':>7} {'ours':>7}  spread")
-    far = 0
+    far = total = 0
     for key in keys:
         for metric, theirs in expected[key].items():
             ours = [metrics[run][metric] for run in runs if run[:2] == key]
@@ -102,11 +97,23 @@ def main(argv: Sequence[str] | None = None) -> int:
             fewer = max(0.0, 1 / len(ours) - 1 / ALL_SEEDS)
             is_far = abs(mean - theirs) > TOLERANCE + 4 * max(spread, 0.25) * math.sqrt(fewer)
             far += is_far
+            total += 1
             demand = metric.removeprefix("gpu_allocation_ratio_at_demand_").removesuffix("pct")
             print(
                 f"{key[0]:<12} {key[1]:<15} {demand:>8} {theirs:>7.2f} {mean:>7.2f} {spread:>7.2f}"
                 + ("  TOO FAR" if is_far else "")
             )
+    return far, total
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; return 1 if a mean is too far from theirs."""
+    parser = build_parser()
+    args = parser.parse_args(argv)
+    unknown = set(args.workloads) - {workload for workload, _ in read_expected()}
+    if unknown or args.seeds < 1 or args.program is None:
+        parser.error(f"no such workload {unknown}, no seeds {args.seeds}, or no commensal-simulate")
+    far, _ = run(args.program, args.workloads, args.seeds)
     return 1 if far else 0
 
 

@@ -6,8 +6,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <fstream>
-#include <nlohmann/json.hpp>
 #include <string_view>
 
 namespace commensal::simulator {
@@ -20,71 +18,6 @@ using policies::Tenant;
 constexpr std::int64_t kMostNodes = 1'000'000;
 constexpr std::int64_t kMostGpus = 1024;  // of a node
 constexpr std::int64_t kMostQuota = 1'000'000'000;
-
-/// An object of the file, and how it is called in messages.
-class Section {
- public:
-  Section(std::string file, std::string where, const json& object,
-          const std::vector<std::string_view>& keys)
-      : file_(std::move(file)), where_(std::move(where)), object_(object) {
-    if (!object.is_object()) fail("is no object", object);
-    for (const auto& [key, value] : object.items()) {
-      if (std::find(keys.begin(), keys.end(), key) != keys.end()) continue;
-      fail(fmt::format("has a key that does not exist (there are {}): {}", fmt::join(keys, ", "),
-                       key),
-           value);
-    }
-  }
-
-  [[nodiscard]] bool has(std::string_view key) const { return object_.contains(std::string(key)); }
-
-  [[nodiscard]] std::int64_t whole(std::string_view key, std::int64_t fallback, std::int64_t least,
-                                   std::int64_t most) const {
-    if (!has(key)) return fallback;
-    const json& value = object_.at(std::string(key));
-    if (!value.is_number_integer() || value.get<double>() < static_cast<double>(least) ||
-        value.get<double>() > static_cast<double>(most)) {
-      fail(fmt::format("needs a whole number from {} to {}: {}", least, most, key), value);
-    }
-    return value.get<std::int64_t>();
-  }
-
-  [[nodiscard]] std::string text(std::string_view key, std::string_view fallback) const {
-    if (!has(key)) return std::string(fallback);
-    const json& value = object_.at(std::string(key));
-    if (!value.is_string() || value.get<std::string>().empty()) {
-      fail(fmt::format("needs a text: {}", key), value);
-    }
-    return value.get<std::string>();
-  }
-
-  [[nodiscard]] const json& list(std::string_view key) const {
-    static const json none = json::array();
-    if (!has(key)) return none;
-    const json& value = object_.at(std::string(key));
-    if (!value.is_array()) fail(fmt::format("needs a list: {}", key), value);
-    return value;
-  }
-
-  [[noreturn]] void fail(std::string_view what, const json& value) const {
-    throw BadCluster(fmt::format("{}: {} {} = {}", file_, where_, what, value.dump()));
-  }
-
- private:
-  std::string file_;
-  std::string where_;
-  const json& object_;
-};
-
-json parse(const std::string& file) {
-  std::ifstream in(file);
-  if (!in) throw BadCluster(fmt::format("{}: cannot be opened", file));
-  try {
-    return json::parse(in);
-  } catch (const json::parse_error& error) {
-    throw BadCluster(fmt::format("{}: no JSON, at byte {}", file, error.byte));
-  }
-}
 
 void add_nodes(const Section& section, const std::vector<std::string>& types,
                std::vector<NodeSpec>& nodes) {
@@ -124,7 +57,7 @@ Tenant tenant_of(const Section& section, const std::vector<Tenant>& others) {
 }  // namespace
 
 ClusterFile read_cluster(const std::string& file) {
-  const json content = parse(file);
+  const json content = parse_json(file);
   const Section all(file, "the cluster", content, {"gpu_types", "nodes", "tenants"});
   std::vector<std::string> types;
   for (const json& type : all.list("gpu_types")) {

@@ -2,19 +2,14 @@
 // A cluster from a JSON file.
 #pragma once
 
-#include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "coordinator/engines/simulator/json_section.h"
 #include "coordinator/policies/cluster.h"
 #include "coordinator/policies/cluster_view.h"
 
 namespace commensal::simulator {
-
-class BadCluster : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
 
 struct ClusterFile {
   std::vector<policies::NodeSpec> nodes;

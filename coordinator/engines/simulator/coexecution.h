@@ -3,9 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
+
+#include "coordinator/policies/throughput_table.h"
 
 namespace commensal::simulator {
 
@@ -13,7 +17,8 @@ namespace commensal::simulator {
 enum class Sharing : std::uint8_t {
   kGate,     ///< ours: the guaranteed job first, others in its gaps
   kDefault,  ///< the driver's time slices: everybody alike
-  kMps       ///< all at once: as kDefault, but what one leaves idle is had by the others
+  kMps,      ///< all at once: as kDefault, but what one leaves idle is had by the others
+  kPairs     ///< as a table of throughputs says of each two models
 };
 
 /// What the model goes by; the defaults are what `docs/results` measured on the CPU.
@@ -39,5 +44,24 @@ struct SharingSpeeds {
 /// idle time inside of a slice is lost. MPS: the same, without that loss.
 [[nodiscard]] SharingSpeeds speeds_on_gpu(const SharingModel& model, double guaranteed_busy,
                                           std::span<const double> others);
+
+/// A job on a GPU, as a table of throughputs knows it.
+struct PairedJob {
+  std::uint32_t profile = 0;
+  bool guaranteed = false;
+};
+
+/// Returns each job's speed on one GPU of type `type` of the table, 1 being that on the type that
+/// durations refer to. Two run at a time, as they were measured together: each of the others in its
+/// turn beside a guaranteed job; or, without one, every two of them equally long. What does not fit
+/// beside a guaranteed job stands still; others that do not fit together take turns.
+[[nodiscard]] std::vector<double> pair_speeds(const policies::ThroughputTable& table,
+                                              std::uint32_t type, std::span<const PairedJob> jobs);
+
+/// Makes a model of what a user asks for: `sharing` is gate, slices, mps or pairs (empty: gate);
+/// takes slo, harvest and busy out of `options`.
+/// @throws std::invalid_argument for another name or a value that cannot be.
+[[nodiscard]] SharingModel read_sharing(std::string_view sharing,
+                                        std::map<std::string, std::string>& options);
 
 }  // namespace commensal::simulator

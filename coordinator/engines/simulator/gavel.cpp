@@ -12,6 +12,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "coordinator/engines/simulator/metrics.h"
 #include "coordinator/engines/simulator/readers/throughput_reader.h"
 #include "coordinator/policies/throughput_table.h"
 
@@ -78,9 +79,20 @@ class GavelRounds final : public Semantics {
         seconds = std::max(seconds, rate > 0 ? work.round_units / rate : kRoundSeconds);
       }
       for (const JobIndex job : jobs) change.works[job].round_seconds = seconds;
+      if (!jobs.empty()) busy_ += seconds * change.state.job(jobs.front()).gpus;
       length_ = std::max(length_, seconds);
     }
     if (length_ == 0) length_ = kRoundSeconds;  // nobody runs yet
+  }
+
+  /// With `utilisation`: the mean over all GPUs of the part of the time that somebody had them.
+  [[nodiscard]] std::map<std::string, double> metrics(const Trace& /*trace*/,
+                                                      const policies::Cluster& cluster,
+                                                      const Outcome& outcome) const override {
+    std::map<std::string, double> all = metrics_of(outcome);
+    const double there = cluster.total_gpus() * all["makespan"];
+    all["utilisation"] = there > 0 ? busy_ / there : 0;
+    return all;
   }
 
   /// Jobs advance in whole rounds only.
@@ -129,6 +141,7 @@ class GavelRounds final : public Semantics {
   policies::FirstNodePlacer placer_;
   std::vector<std::uint32_t> types_;  // numbers in the table, by type of the cluster
   double length_ = kRoundSeconds;     // of the round that has begun
+  double busy_ = 0;                   // GPU-seconds that were used
 };
 
 }  // namespace

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// commensal-simulate: runs one trace through one policy and prints JSON. Exit codes: 0 done, 1 the
-// policy failed or a file could not be written, 2 wrong options, trace or cluster.
+// commensal-simulate: runs one trace, or one state, through one policy and prints JSON. Exit codes:
+// 0 done, 1 the policy failed or a file could not be written, 2 wrong options, trace or cluster.
 #include <CLI/CLI.hpp>
 #include <iostream>
 #include <stdexcept>
 
 #include "coordinator/engines/simulator/cluster_file.h"
 #include "coordinator/engines/simulator/readers/rows.h"
+#include "coordinator/engines/simulator/replay.h"
 #include "coordinator/engines/simulator/results.h"
 #include "coordinator/engines/simulator/run_options.h"
 
@@ -26,6 +27,7 @@ nlohmann::json answer(const simulator::RunOptions& options) {
   if (options.list_policies) return simulator::list_policies();
   if (options.list_formats) return simulator::list_formats();
   if (!options.generate.empty()) return simulator::generate(options);
+  if (!options.state.empty()) return simulator::replay(options);
   return simulator::run(options, std::cerr);
 }
 

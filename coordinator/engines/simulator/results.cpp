@@ -8,6 +8,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "coordinator/engines/simulator/cluster_file.h"
@@ -141,6 +142,15 @@ Progress reporter(const RunOptions& options, std::ostream& out) {
   };
 }
 
+/// How GPUs are shared, which only our own rules leave open; takes its options out of `options`.
+SharingModel sharing_of(const RunOptions& given, std::map<std::string, std::string>& options) {
+  if (given.semantics == "commensal") return read_sharing(given.sharing, options);
+  if (given.sharing.empty()) return {};
+  throw std::invalid_argument(
+      fmt::format("--sharing {} is of semantics commensal: those of {} have their own",
+                  given.sharing, given.semantics));
+}
+
 /// Nodes of a file (of openb's lists too: a list beside its pods needs no naming), or equal ones.
 ClusterFile cluster_of(const RunOptions& options, const std::string& format) {
   if (options.cluster.ends_with(".csv")) return {read_openb_nodes(options.cluster), {}};
@@ -159,10 +169,12 @@ json run(const RunOptions& options, std::ostream& progress) {
   const std::string format = options.format.empty() ? guess_format(options.trace) : options.format;
   Trace trace = read_trace(options.trace, format,
                            {.skip_bad_rows = options.skip_bad_rows, .profiles = options.profiles});
+  std::map<std::string, std::string> policy_options = options.policy_options;
+  const SharingModel sharing = sharing_of(options, policy_options);
   const auto semantics =
-      make_semantics(options.semantics, options.policy, trace, options.seed.value_or(0));
+      make_semantics(options.semantics, options.policy, trace, options.seed.value_or(0), sharing);
   const auto policy = policies::make_policy(
-      options.policy, merged(options.policy_options, semantics->options(options.policy)),
+      options.policy, merged(std::move(policy_options), semantics->options(options.policy)),
       options.seed);
   const auto predicted = make_predicted(
       options.predict.empty() ? policy->predictor() : std::string_view(options.predict),

@@ -16,8 +16,12 @@ constexpr int kUsage = 2;
 
 void add_options(CLI::App& app, RunOptions& options, std::vector<std::string>& policy_options) {
   app.add_option("--trace", options.trace, "File with the jobs");
+  app.add_option("--state", options.state,
+                 "Instead of a trace: print the plan for a coordinator's state");
   app.add_option("--format", options.format, "Its format; told by its columns if not given");
-  app.add_option("--semantics", options.semantics, "Whose simulator's rules to go by");
+  app.add_option("--semantics", options.semantics, "Whose rules to go by; commensal if not given");
+  app.add_option("--sharing", options.sharing,
+                 "Who divides a GPU's time: gate, slices, mps or pairs");
   app.add_option("--cluster", options.cluster, "File with the nodes (docs/policies.md)");
   app.add_option("--nodes", options.nodes, "So many equal nodes")->check(CLI::PositiveNumber);
   app.add_option("--gpus-per-node", options.gpus_per_node, "GPUs of each of them")
@@ -53,8 +57,14 @@ void check(const RunOptions& options) {
     return;
   }
   if (!options.out.empty()) throw std::invalid_argument("--out goes with --generate");
-  if (options.trace.empty()) throw std::invalid_argument("--trace is missing");
+  if (options.trace.empty() && options.state.empty()) {
+    throw std::invalid_argument("--trace is missing");
+  }
   if (options.policy.empty()) throw std::invalid_argument("--policy is missing");
+  if (!options.state.empty() &&
+      (!options.trace.empty() || !options.cluster.empty() || options.nodes > 0)) {
+    throw std::invalid_argument("--state has jobs and nodes of its own: no --trace, no --cluster");
+  }
   const bool counted = options.nodes > 0 || options.gpus_per_node > 0;
   if (counted && !options.cluster.empty()) {
     throw std::invalid_argument("either --cluster, or --nodes and --gpus-per-node");
@@ -69,7 +79,7 @@ void check(const RunOptions& options) {
 RunOptions parse_run_options(int argc, const char* const* argv) {
   CLI::App app{"Runs the jobs of a trace through a policy of the cluster; prints JSON"};
   RunOptions options;
-  options.semantics = "tiresias";
+  options.semantics = "commensal";
   std::vector<std::string> policy_options;
   add_options(app, options, policy_options);
   try {

@@ -11,8 +11,10 @@ namespace commensal::simulator {
 
 struct RunOptions {
   std::string trace;
+  std::string state;   ///< instead of a trace: one decision about it
   std::string format;  ///< empty: told by the columns
   std::string semantics;
+  std::string sharing;  ///< of GPUs, under semantics commensal; empty: its default
   std::string cluster;  ///< a file; empty: `nodes` equal ones
   std::int32_t nodes = 0;
   std::int32_t gpus_per_node = 0;

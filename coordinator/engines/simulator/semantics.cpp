@@ -138,9 +138,10 @@ const std::vector<std::string_view>& all_semantics() {
 }
 
 std::unique_ptr<Semantics> make_semantics(std::string_view name, std::string_view policy,
-                                          const Trace& trace, std::uint64_t seed) {
+                                          const Trace& trace, std::uint64_t seed,
+                                          const SharingModel& sharing) {
   if (name == "fgd") return make_fgd(seed);
-  if (name == "commensal") return make_commensal({});
+  if (name == "commensal") return make_commensal(sharing, trace);
   if (name == "tiresias") return std::make_unique<Tiresias>();
   if (name == "helios") return std::make_unique<Helios>(policy);
   if (name == "muri") return make_muri();

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "coordinator/engines/simulator/coexecution.h"
 #include "coordinator/engines/simulator/trace.h"
 #include "coordinator/policies/cluster_state.h"
 #include "coordinator/policies/cluster_view.h"
@@ -116,11 +117,12 @@ class Semantics {
 };
 
 /// Makes a profile for a policy and a trace: commensal, fgd, gavel, helios, muri, pollux or
-/// tiresias. What is random in it follows from the seed.
+/// tiresias. What is random in it follows from the seed; `sharing` is for commensal.
 /// @throws std::invalid_argument for another name, or if the trace lacks what the profile needs.
 [[nodiscard]] std::unique_ptr<Semantics> make_semantics(std::string_view name,
                                                         std::string_view policy, const Trace& trace,
-                                                        std::uint64_t seed = 0);
+                                                        std::uint64_t seed = 0,
+                                                        const SharingModel& sharing = {});
 
 [[nodiscard]] const std::vector<std::string_view>& all_semantics();
 

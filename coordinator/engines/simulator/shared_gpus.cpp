@@ -3,10 +3,15 @@
 // gang is as fast as its slowest GPU.
 #include "coordinator/engines/simulator/shared_gpus.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <stdexcept>
 #include <vector>
 
+#include "coordinator/engines/simulator/readers/throughput_reader.h"
 #include "coordinator/policies/placer.h"
 
 namespace commensal::simulator {
@@ -17,7 +22,12 @@ using policies::JobIndex;
 
 class SharedGpus final : public Semantics {
  public:
-  explicit SharedGpus(const SharingModel& model) : model_(model) {}
+  SharedGpus(const SharingModel& model, const Trace& trace)
+      : model_(model), table_(model.sharing == Sharing::kPairs ? trace.throughputs : nullptr) {
+    if (model.sharing != Sharing::kPairs || table_) return;
+    throw std::invalid_argument(fmt::format(
+        "--sharing pairs needs throughputs of models in pairs, and {} has none", trace.source));
+  }
 
   [[nodiscard]] std::string_view name() const noexcept override { return "commensal"; }
 
@@ -31,7 +41,25 @@ class SharedGpus final : public Semantics {
     return {};
   }
 
+  /// Measured speeds are of the GPU types of a table: every job must run on those there are.
+  void arrange(Trace& trace, std::vector<policies::NodeSpec>& nodes) override {
+    if (!table_) return;
+    const policies::Cluster cluster(nodes);
+    types_ = table_->types_of(cluster.types());
+    for (const TraceJob& job : trace.jobs) {
+      const auto profile = table_->find_profile(profile_key(job.model, job.gpus));
+      for (std::size_t type = 0; type < types_.size(); ++type) {
+        if (profile && table_->alone(types_[type], *profile) > 0) continue;
+        throw std::invalid_argument(
+            fmt::format("{}: --sharing pairs: by the throughputs, job {} ({} on {} GPUs) does not "
+                        "run on GPUs of type {}",
+                        trace.source, job.name, job.model, job.gpus, cluster.types()[type]));
+      }
+    }
+  }
+
   void prepare(const TraceJob& recorded, ClusterJob& job, Work& work) override {
+    if (table_) job.profile = *table_->find_profile(profile_key(recorded.model, recorded.gpus));
     job.submit = recorded.submit;
     job.duration = recorded.duration;
     job.remaining = recorded.duration;
@@ -81,7 +109,9 @@ class SharedGpus final : public Semantics {
     }
   }
 
-  [[nodiscard]] SharingSpeeds speeds_on(std::size_t gpu, const ClusterState& state) const {
+  /// Speeds on a GPU, in the order of its jobs.
+  [[nodiscard]] std::vector<double> speeds_on(std::size_t gpu, const ClusterState& state) const {
+    if (table_) return measured_on(gpu, state);
     double guaranteed_busy = 0;
     std::vector<double> others;
     for (const JobIndex job : on_[gpu]) {
@@ -92,16 +122,38 @@ class SharedGpus final : public Semantics {
         others.push_back(busy);
       }
     }
-    return speeds_on_gpu(model_, guaranteed_busy, others);
+    const SharingSpeeds speeds = speeds_on_gpu(model_, guaranteed_busy, others);
+    std::vector<double> of_jobs;
+    for (const JobIndex job : on_[gpu]) {
+      of_jobs.push_back(state.job(job).job_class == JobClass::kGuaranteed ? speeds.guaranteed
+                                                                          : speeds.opportunistic);
+    }
+    return of_jobs;
+  }
+
+  [[nodiscard]] std::vector<double> measured_on(std::size_t gpu, const ClusterState& state) const {
+    if (on_[gpu].empty()) return {};
+    std::vector<PairedJob> jobs;
+    for (const JobIndex job : on_[gpu]) {
+      jobs.push_back({.profile = state.job(job).profile,
+                      .guaranteed = state.job(job).job_class == JobClass::kGuaranteed});
+    }
+    const policies::Cluster& cluster = state.cluster();
+    // All parts of a placement that are on this GPU are on its node.
+    for (const auto& part : state.job(on_[gpu].front()).placement) {
+      if (cluster.index(part.node, part.gpu) != gpu) continue;
+      return pair_speeds(*table_, types_[cluster.nodes()[part.node].type], jobs);
+    }
+    return std::vector<double>(jobs.size(), 1);
   }
 
   [[nodiscard]] double unit_of(JobIndex job, const ClusterState& state) const {
-    double speed = 1;
+    double speed = std::numeric_limits<double>::infinity();
     for (const std::size_t gpu : placed_[job]) {
-      speed = std::min(speed, state.job(job).job_class == JobClass::kGuaranteed
-                                  ? speeds_[gpu].guaranteed
-                                  : speeds_[gpu].opportunistic);
+      const auto at = std::find(on_[gpu].begin(), on_[gpu].end(), job) - on_[gpu].begin();
+      speed = std::min(speed, speeds_[gpu][static_cast<std::size_t>(at)]);
     }
+    if (placed_[job].empty()) return 1;
     // An elastic job is as fast as it has GPUs, in proportion.
     const ClusterJob& placed = state.job(job);
     if (placed.held() > 0) speed *= static_cast<double>(placed.held()) / placed.gpus;
@@ -109,16 +161,18 @@ class SharedGpus final : public Semantics {
   }
 
   SharingModel model_;
+  std::shared_ptr<const policies::ThroughputTable> table_;  // of measured pairs, if they count
+  std::vector<std::uint32_t> types_;                        // of the table, by type of the cluster
   policies::FirstNodePlacer placer_;
   std::vector<std::vector<JobIndex>> on_;         // by GPU
-  std::vector<SharingSpeeds> speeds_;             // by GPU
+  std::vector<std::vector<double>> speeds_;       // by GPU, in the order of its jobs
   std::vector<std::vector<std::size_t>> placed_;  // by job: GPUs
 };
 
 }  // namespace
 
-std::unique_ptr<Semantics> make_commensal(const SharingModel& model) {
-  return std::make_unique<SharedGpus>(model);
+std::unique_ptr<Semantics> make_commensal(const SharingModel& model, const Trace& trace) {
+  return std::make_unique<SharedGpus>(model, trace);
 }
 
 }  // namespace commensal::simulator

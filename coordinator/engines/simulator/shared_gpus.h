@@ -10,6 +10,8 @@
 
 namespace commensal::simulator {
 
-[[nodiscard]] std::unique_ptr<Semantics> make_commensal(const SharingModel& model);
+/// @throws std::invalid_argument for shared pairs if the trace has no throughputs.
+[[nodiscard]] std::unique_ptr<Semantics> make_commensal(const SharingModel& model,
+                                                        const Trace& trace = {});
 
 }  // namespace commensal::simulator

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`commensal explain`: who was throttled, why, and what it cost whom."""
+"""`commensal explain`: who was throttled, why, at what cost; what a policy would decide."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ __all__ = ["describe", "explain", "register"]
 
 _CODES: dict[int | str, str] = {code: EXIT_CODES[code] for code in (0, 2, 3, 4)}
 _CODES[1] = "the timeline could not be written"
+USAGE = 2
 _LONGEST_S = 600
 _LEAST_EVIDENCE_S = 5.0
 _LEAST_SAMPLES = 100
@@ -52,6 +53,7 @@ def register(app: typer.Typer) -> None:
                 ("commensal explain sweep", "the last minute"),
                 ("commensal explain prod --last 10m", "what its neighbours cost it"),
                 ("commensal explain sweep --timeline t.json", "open it in ui.perfetto.dev"),
+                ("commensal explain --state s.json --policy srtf", "a policy's plan"),
             ],
             _CODES,
         ),
@@ -60,7 +62,7 @@ def register(app: typer.Typer) -> None:
 
 def explain(
     context: typer.Context,
-    job: AnyJob,
+    job: AnyJob = "",
     last: Annotated[
         str,
         typer.Option(
@@ -72,6 +74,21 @@ def explain(
         Path | None,
         typer.Option(help="Write a trace there that Perfetto opens.", metavar="FILE"),
     ] = None,
+    state: Annotated[
+        Path | None,
+        typer.Option(
+            help="Instead of JOB: what 'commensal status --json' wrote, or a cluster's state.",
+            metavar="FILE",
+        ),
+    ] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option(help="Of the cluster (docs/policies.md), for --state.", metavar="NAME"),
+    ] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(help="Option of the policy; may be repeated.", metavar="NAME=VALUE"),
+    ] = None,
     as_json: AsJson = False,
     instance: Instance = None,
 ) -> None:
@@ -82,7 +99,15 @@ def explain(
     used it, and how much of what was to be had was taken. Then the decisions, newest last.
 
     A job that ended within the last ten minutes is explained as of its end (the newest 64 are).
+
+    With --state and --policy no coordinator is asked: the plan that the policy would make of the
+    state is printed, with its reasons, by the code that a coordinator runs.
     """
+    if state is not None or policy is not None or option:
+        _replay(context, job, state, policy, option or [], as_json)
+        return
+    if not job:
+        raise typer.BadParameter("missing: a job, or --state FILE", param_hint="JOB")
     with blaming("--last"):
         milliseconds = parse_duration_ms(last)
         if not 0 < milliseconds <= _LONGEST_S * 1000:
@@ -102,6 +127,40 @@ def explain(
         say(f"cannot write {timeline}: {error.strerror}")
         raise typer.Exit(BROKEN) from None
     say(f"timeline: {timeline} (open it at https://ui.perfetto.dev)")
+
+
+def _replay(
+    context: typer.Context,
+    job: str,
+    state: Path | None,
+    policy: str | None,
+    options: list[str],
+    as_json: bool,
+) -> None:
+    """Print the plan that a policy makes of a state."""
+    from commensal.simulation import BadInput, SimulatorFailed
+    from commensal.simulation.replay import plan_of, show
+
+    for missing, name in ((state, "--state FILE"), (policy, "--policy NAME")):
+        if missing is None:
+            raise typer.BadParameter(f"missing: {name}", param_hint="'--state'")
+    if job and not (as_json and job == "-"):  # --json - as of other commands
+        raise typer.BadParameter(f"a job of a live coordinator: {job}", param_hint="'--state'")
+    for name in ("last", "timeline", "instance"):
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise typer.BadParameter("of a live coordinator only", param_hint=f"'--{name}'")
+    assert state is not None
+    assert policy is not None
+    try:
+        plan = plan_of(state, policy, options)
+    except SimulatorFailed as error:
+        say(str(error))
+        raise typer.Exit(USAGE if isinstance(error, BadInput) else BROKEN) from None
+    if as_json:
+        print(json.dumps(plan, indent=2))
+    else:
+        show(plan)
 
 
 def describe(told: dict[str, Any], now: datetime) -> Iterator[str]:

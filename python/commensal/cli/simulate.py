@@ -66,7 +66,12 @@ def simulate(
         typer.Option("--format", help="Told by the columns if not given.", metavar="NAME"),
     ] = None,
     semantics: Annotated[
-        str | None, typer.Option(help="Whose simulator's rules to go by.", metavar="NAME")
+        str | None,
+        typer.Option(help="Whose simulator's rules to go by, not our own.", metavar="NAME"),
+    ] = None,
+    sharing: Annotated[
+        str | None,
+        typer.Option(help="Of GPUs: gate, slices, mps or pairs (our semantics).", metavar="NAME"),
     ] = None,
     nodes: Annotated[
         int | None, typer.Option(min=1, help="So many equal nodes.", metavar="N")
@@ -83,7 +88,9 @@ def simulate(
     ] = None,
     option: Annotated[
         list[str] | None,
-        typer.Option(help="Option of all these policies; may be repeated.", metavar="NAME=VALUE"),
+        typer.Option(
+            help="Of these policies, or of --sharing; may be repeated.", metavar="NAME=VALUE"
+        ),
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="For what is drawn.", metavar="N")] = None,
     failures: Annotated[
@@ -157,6 +164,7 @@ def simulate(
             "--trace": trace,
             "--format": trace_format,
             "--semantics": semantics,
+            "--sharing": sharing,
             "--nodes": nodes,
             "--gpus-per-node": gpus_per_node,
             "--cluster": cluster,
