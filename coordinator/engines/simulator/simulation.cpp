@@ -153,11 +153,13 @@ class Run {
     if (semantics_.round() == 0 && !jobs_.empty()) now_ = jobs_.front().job.submit;
   }
 
-  /// Number of the group of jobs that are run again and again; jobs of a model are one.
+  /// Number of the group of jobs that are run again and again; if none is told, jobs of a model are
+  /// one. Zero: nothing is known.
   std::uint32_t group_of(const TraceJob& recorded) {
-    if (recorded.model.empty()) return 0;
+    const std::string& name = recorded.group.empty() ? recorded.model : recorded.group;
+    if (name.empty()) return 0;
     const auto next = static_cast<std::uint32_t>(groups_.size() + 1);
-    return groups_.try_emplace(recorded.model, next).first->second;
+    return groups_.try_emplace(name, next).first->second;
   }
 
   void step() {
