@@ -141,7 +141,7 @@ def test_predictions_come_with_their_errors(trace: Path, tmp_path: Path) -> None
     by_key = {row["key"]: row["mape_percent"] for row in found["by_key"]}
     assert by_key == {"nothing": 100, "group, user": 50, "all jobs": 200}  # a; b; c is given 15
     done = simulate(*base, "--report", tmp_path / "report")
-    assert "1 of 3 (33 %)" in done.stdout and "MAPE" in done.stdout
+    assert "1 of 3 (33 %)" in done.stdout and "mean error" in done.stdout
     page = (tmp_path / "report" / "report.html").read_text()
     assert "<h2>Predictions</h2>" in page and "group, user" in page
 
@@ -149,7 +149,7 @@ def test_predictions_come_with_their_errors(trace: Path, tmp_path: Path) -> None
 def test_without_predictions_nothing_is_said_of_them(trace: Path, tmp_path: Path) -> None:
     base = ("--trace", trace, *CLUSTER, "--policy", "sjf")
     assert "prediction" not in results_of(simulate(*base, "--json", "-"))["sjf"]
-    assert "MAPE" not in simulate(*base, "--report", tmp_path / "report").stdout
+    assert "mean error" not in simulate(*base, "--report", tmp_path / "report").stdout
     assert "<h2>Predictions</h2>" not in (tmp_path / "report" / "report.html").read_text()
 
 
@@ -198,7 +198,7 @@ def test_jobs_that_recur_are_made_up(tmp_path: Path) -> None:
     ("arguments", "says"),
     [
         (["--generate", "recurrent"], "--out is missing"),
-        (["--generate", "recurent", "--out", "x.csv"], "no jobs recurent to generate"),
+        (["--generate", "recurring", "--out", "x.csv"], "no jobs recurring to generate"),
         (["--out", "x.csv"], "--out goes with --generate"),
         (
             ["--generate", "recurrent", "--out", "x.csv", "--option", "nois=1"],
@@ -265,7 +265,7 @@ def test_bad_rows_may_be_counted_instead(trace: Path) -> None:
         (["--policy", "fifoo"], "no policy 'fifoo'; did you mean fifo?"),
         (["--policy", "fifo", "--format", "phily"], "no format 'phily'; did you mean philly?"),
         (["--policy", "fifo", "--semantics", "tresias"], "did you mean tiresias?"),
-        (["--policy", "sjf", "--predict", "grup"], "no predictor 'grup'; did you mean group?"),
+        (["--policy", "sjf", "--predict", "groups"], "no predictor 'groups'; did you mean group?"),
         (
             ["--policy", "sjf", "--predict", "group", "--semantics", "fgd"],
             "semantics fgd have no durations to predict",

@@ -122,7 +122,7 @@ def summarised(cases: dict[Case, Figures]) -> list[dict[str, Any]]:
 def print_table(rows: Sequence[dict[str, Any]]) -> None:
     """Print a line a trace and run."""
     heading = f"{'recurrence':>10} {'noise':>5}  {'run':<18} {'mean JCT, s':>11} {'gain, %':>8}"
-    print(f"{heading} {'least':>6} {'most':>6} {'coverage':>8} {'MAPE':>8} {'median':>7}")
+    print(f"{heading} {'least':>6} {'most':>6} {'coverage':>8} {'mean err':>8} {'median':>7}")
     for row in rows:
         for name, run in row["runs"].items():
             line = f"{row['recurrence']:>10.2f} {row['noise']:>5.1f}  {name:<18}"

@@ -116,7 +116,11 @@ def predictions(results: list[dict[str, Any]]) -> list[Row]:
         begin = (result["policy"], found["predictor"])
         rows.append((*begin, "jobs alike", share, *_errors(found)))
         rows += [(*begin, k["key"], f"{k['jobs']:,}", *_errors(k)) for k in found["by_key"]]
-    return [("policy", "predictor", "from", "jobs", "MAPE", "median error"), *rows] if rows else []
+    return (
+        [("policy", "predictor", "from", "jobs", "mean error", "median error"), *rows]
+        if rows
+        else []
+    )
 
 
 def _errors(found: dict[str, Any]) -> Row:
