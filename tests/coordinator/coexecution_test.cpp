@@ -100,5 +100,35 @@ TEST(SharedGpusTest, WithoutTheGateTheGuaranteedJobPays) {
   EXPECT_EQ(run(jobs, {.sharing = Sharing::kDefault}).jobs[0].end, 200);
 }
 
+/// The same rules, with jobs that take up to four GPUs.
+class UpToFour final : public Semantics {
+ public:
+  [[nodiscard]] std::string_view name() const noexcept override { return shared_->name(); }
+  [[nodiscard]] const policies::Placer& placer(std::string_view policy) const override {
+    return shared_->placer(policy);
+  }
+  void prepare(const TraceJob& recorded, ClusterJob& job, Work& work) override {
+    shared_->prepare(recorded, job, work);
+    job.max_gpus = 4;
+  }
+  void settle(const Change& change) override { shared_->settle(change); }
+
+ private:
+  std::unique_ptr<Semantics> shared_ = make_commensal({});
+};
+
+TEST(SharedGpusTest, AnElasticJobIsAsFastAsItHasGpus) {
+  const Trace trace{.source = "made up",
+                    .jobs = {recorded("grows", 0, 400, policies::AskedClass::kGuaranteed, 0.6),
+                             recorded("waits", 10, 1000, policies::AskedClass::kGuaranteed, 0.6)}};
+  UpToFour semantics;
+  const auto policy = policies::make_policy("dragon", {});
+  const policies::Cluster cluster(policies::equal_nodes(1, 4));
+  const Outcome outcome = simulate(trace, cluster, semantics, "dragon", *policy, {});
+  // Four GPUs for 40 s, until the other has waited for 30 s and takes one; then three.
+  EXPECT_EQ(outcome.jobs[1].first_start, 40);
+  EXPECT_THAT(outcome.jobs[0].end, DoubleNear(40 + (400 - 4 * 40) / 3.0, 1e-9));
+}
+
 }  // namespace
 }  // namespace commensal::simulator
