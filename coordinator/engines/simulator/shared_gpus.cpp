@@ -15,11 +15,6 @@ namespace {
 using policies::ClusterState;
 using policies::JobIndex;
 
-/// An elastic job is as fast as it has GPUs, in proportion to what it asks for.
-double elastic_speed(const ClusterJob& job) {
-  return job.held() > 0 ? static_cast<double>(job.held()) / job.gpus : 1;
-}
-
 class SharedGpus final : public Semantics {
  public:
   explicit SharedGpus(const SharingModel& model) : model_(model) {}
@@ -57,9 +52,7 @@ class SharedGpus final : public Semantics {
     }
     std::sort(affected.begin(), affected.end());
     affected.erase(std::unique(affected.begin(), affected.end()), affected.end());
-    for (const JobIndex job : affected) {
-      change.set_unit(job, unit_of(job, change.state) / elastic_speed(change.state.job(job)));
-    }
+    for (const JobIndex job : affected) change.set_unit(job, unit_of(job, change.state));
   }
 
  private:
@@ -103,6 +96,9 @@ class SharedGpus final : public Semantics {
                                   ? speeds_[gpu].guaranteed
                                   : speeds_[gpu].opportunistic);
     }
+    // An elastic job is as fast as it has GPUs, in proportion.
+    const ClusterJob& placed = state.job(job);
+    if (placed.held() > 0) speed *= static_cast<double>(placed.held()) / placed.gpus;
     return 1 / speed;
   }
 
