@@ -211,5 +211,19 @@ TEST(SharedGpusTest, AJobWithoutAMeasuredSpeedIsNamed) {
               ThrowsMessage<std::invalid_argument>(HasSubstr("job j (zero on 2 GPUs)")));
 }
 
+TEST(SharedGpusTest, AnElasticJobIsAsFastAsItHasGpus) {
+  std::vector<TraceJob> jobs{recorded("grows", 0, 400, policies::AskedClass::kGuaranteed, 0.6),
+                             recorded("waits", 10, 1000, policies::AskedClass::kGuaranteed, 0.6)};
+  for (TraceJob& job : jobs) job.max_gpus = 4;
+  const Trace trace{.source = "made up", .jobs = jobs};
+  const auto semantics = make_commensal({}, trace);
+  const auto policy = policies::make_policy("dragon", {});
+  const policies::Cluster cluster(policies::equal_nodes(1, 4));
+  const Outcome outcome = simulate(trace, cluster, *semantics, "dragon", *policy, {});
+  // Four GPUs for 40 s, until the other has waited for 30 s and takes one; then three.
+  EXPECT_EQ(outcome.jobs[1].first_start, 40);
+  EXPECT_THAT(outcome.jobs[0].end, DoubleNear(40 + (400 - 4 * 40) / 3.0, 1e-9));
+}
+
 }  // namespace
 }  // namespace commensal::simulator
