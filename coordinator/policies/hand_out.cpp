@@ -8,12 +8,25 @@
 namespace commensal::policies {
 namespace {
 
-void give_all(Cluster& cluster, const Placement& placement) {
-  for (const GpuPart& part : placement) cluster.give(part);
+/// Calls `each` with every node of a placement.
+template <typename Each>
+void for_nodes(const Placement& placement, const Each& each) {
+  for (std::size_t i = 0; i < placement.size(); ++i) {
+    if (i == 0 || placement[i].node != placement[i - 1].node) each(placement[i].node);
+  }
 }
 
-void take_all(Cluster& cluster, const Placement& placement) {
+void give_all(Cluster& cluster, const ClusterJob& job) {
+  for_nodes(job.placement,
+            [&](NodeIndex node) { cluster.give_host(node, job.cpu_milli, job.memory_mib); });
+  if (job.job_class != JobClass::kGuaranteed) return;  // beside others, it holds no GPU
+  for (const GpuPart& part : job.placement) cluster.give(part);
+}
+
+void take_all(Cluster& cluster, const ClusterJob& job, const Placement& placement) {
   for (const GpuPart& part : placement) cluster.take(part);
+  for_nodes(placement,
+            [&](NodeIndex node) { cluster.take_host(node, job.cpu_milli, job.memory_mib); });
 }
 
 }  // namespace
@@ -32,7 +45,7 @@ HandOut::HandOut(const ClusterView& view, Notes& notes, Mode mode)
     charged_.push_back(mode == Mode::kAnew ? 0 : tenant.charged_milli);
   }
   if (mode == Mode::kAnew && scope_ == Placer::Scope::kMove) {
-    for (const JobIndex job : view.running) give_all(scratch(), view.jobs[job].placement);
+    for (const JobIndex job : view.running) give_all(scratch(), view.jobs[job]);
   }
 }
 
@@ -58,7 +71,7 @@ bool HandOut::offer(JobIndex job, const Reason& reason) {
   if (place_now) {
     placement = view_.placer->place(scratch(), offered);
     if (!placement) return false;
-    take_all(scratch(), *placement);
+    take_all(scratch(), offered, *placement);
   }
   budget_ -= offered.gpus;
   if (offered.tenant < charged_.size()) {
@@ -76,7 +89,7 @@ void HandOut::finish(const Reason& stop_reason, ClusterPlan& plan) {
     for (const JobIndex job : view_.running) {
       if (notes_.mark[job] == notes_.decisions) continue;
       plan.decisions.push_back({job, Action::kStop, {}, stop_reason});
-      if (scope_ == Placer::Scope::kStay) give_all(scratch(), view_.jobs[job].placement);
+      if (scope_ == Placer::Scope::kStay) give_all(scratch(), view_.jobs[job]);
     }
   }
   for (Chosen& chosen : chosen_) {
@@ -86,7 +99,7 @@ void HandOut::finish(const Reason& stop_reason, ClusterPlan& plan) {
     } else if (!chosen.placement) {
       chosen.placement = view_.placer->place(scratch(), job);
       if (!chosen.placement) continue;
-      take_all(scratch(), *chosen.placement);
+      take_all(scratch(), job, *chosen.placement);
     }
     const Action action = job.phase == JobPhase::kRunning ? Action::kMove : Action::kStart;
     plan.decisions.push_back({chosen.job, action, std::move(*chosen.placement), chosen.reason});
