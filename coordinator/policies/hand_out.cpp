@@ -62,7 +62,7 @@ bool HandOut::within_quota(const ClusterJob& job) const {
 
 bool HandOut::offer(JobIndex job, const Reason& reason) {
   const ClusterJob& offered = view_.jobs[job];
-  if (offered.gpus > budget_ || !within_quota(offered)) return false;
+  if (offered.gpus > budget_ || (!charged_.empty() && !within_quota(offered))) return false;
   const bool runs = offered.phase == JobPhase::kRunning;
   // With an order of its own for places, only those that find one count.
   const bool place_now =
@@ -74,7 +74,7 @@ bool HandOut::offer(JobIndex job, const Reason& reason) {
     take_all(scratch(), offered, *placement);
   }
   budget_ -= offered.gpus;
-  if (offered.tenant < charged_.size()) {
+  if (!charged_.empty() && offered.tenant < charged_.size()) {
     charged_[offered.tenant] += std::int64_t{offered.gpus} * offered.gpu_milli;
   }
   notes_.mark[job] = notes_.decisions;
