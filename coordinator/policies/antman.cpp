@@ -13,6 +13,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "coordinator/policies/host_draft.h"
 #include "coordinator/policies/makers.h"
 
 namespace commensal::policies {
@@ -29,6 +30,7 @@ class Draft {
       : view_(view),
         open_below_(open_below),
         plan_(plan),
+        hosts_(*view.cluster),
         least_loaded_(view.index->by_load().begin()) {}
 
   /// Counts what a job with a reservation waits for.
@@ -55,9 +57,12 @@ class Draft {
     if (!within_quota(job)) return false;
     Placement parts = job.reserved;
     complete(job, parts);
-    if (static_cast<std::int32_t>(parts.size()) == job.gpus) {
+    if (job.gpus == 0) parts = hosts_.place(job);
+    const bool all = static_cast<std::int32_t>(parts.size()) >= std::max(1, job.gpus);
+    if (all && hosts_.has(job, parts)) {
       charge(job);
       close(parts);
+      hosts_.take(job, parts);
       plan_.decisions.push_back({index,
                                  Action::kStart,
                                  std::move(parts),
@@ -80,18 +85,22 @@ class Draft {
   bool start_beside(JobIndex index) {
     const ClusterJob& job = view_.jobs[index];
     Placement parts;
+    if (job.gpus == 0) parts = hosts_.place(job);
     const auto& all = view_.index->by_load();
     while (least_loaded_ != all.end() && loaded_.contains(least_loaded_->second)) ++least_loaded_;
     for (auto at = least_loaded_; at != all.end(); ++at) {
       const auto& [load, gpu] = *at;
-      if (load >= open_below_ || static_cast<std::int32_t>(parts.size()) == job.gpus) break;
+      if (load >= open_below_ || static_cast<std::int32_t>(parts.size()) >= job.gpus) break;
       const NodeIndex node = view_.index->node_of(gpu);
       if (loaded_.contains(gpu) || !takes(job, node)) continue;
       parts.push_back({.node = node, .gpu = view_.index->number_on_node(gpu)});
     }
-    if (static_cast<std::int32_t>(parts.size()) < job.gpus) return false;
+    if (static_cast<std::int32_t>(parts.size()) < std::max(1, job.gpus)) return false;
     sort(parts);
-    for (const GpuPart& part : parts) loaded_.insert(number(part));
+    if (job.gpus > 0) {
+      for (const GpuPart& part : parts) loaded_.insert(number(part));
+    }
+    hosts_.take(job, parts);
     plan_.decisions.push_back(
         {index,
          Action::kStart,
@@ -105,6 +114,7 @@ class Draft {
     const ClusterJob& job = view_.jobs[index];
     if (!within_quota(job)) return false;
     for (const GpuPart& part : job.placement) {
+      if (part.gpu == kHostOnly) continue;
       const Cluster::Gpu& gpu = view_.cluster->gpu(part.node, part.gpu);
       if (gpu.free_milli < part.milli || gpu.reserved_for != kNoJob) return false;
       if (closed_.contains(number(part))) return false;
@@ -121,8 +131,11 @@ class Draft {
     return static_cast<std::uint32_t>(view_.cluster->index(part.node, part.gpu));
   }
 
+  /// Whether a node has GPUs that will do, and now cores and memory for the job.
   [[nodiscard]] bool takes(const ClusterJob& job, NodeIndex node) const {
-    return job.gpu_types == 0 || (job.gpu_types >> view_.cluster->nodes()[node].type & 1U) != 0;
+    const bool type =
+        job.gpu_types == 0 || (job.gpu_types >> view_.cluster->nodes()[node].type & 1U) != 0;
+    return (type || job.gpus == 0) && hosts_.has(job, node);
   }
 
   [[nodiscard]] std::int32_t open_on(NodeIndex node) const {
@@ -145,6 +158,7 @@ class Draft {
 
   void close(const Placement& parts) {
     for (const GpuPart& part : parts) {
+      if (part.gpu == kHostOnly) continue;
       const bool fresh = closed_.insert(number(part)).second;
       if (fresh && view_.cluster->open(part.node, part.gpu)) ++taken_on_[part.node];
     }
@@ -217,14 +231,17 @@ class Draft {
     return best;
   }
 
-  /// Wholly open nodes, those of the rack that has most of them first.
+  /// Wholly open nodes, those of the rack that has most of them first, larger ones before smaller.
   void add_whole_nodes(const ClusterJob& job, std::size_t enough, Placement& parts) const {
     std::vector<NodeIndex> nodes;
     std::unordered_map<std::int32_t, std::int32_t> in_rack;
-    for (const NodeIndex node : view_.index->nodes_with_open(view_.index->most_on_a_node())) {
-      if (!takes(job, node) || open_on(node) != view_.index->most_on_a_node()) continue;
-      nodes.push_back(node);
-      ++in_rack[view_.cluster->nodes()[node].rack];
+    for (std::int32_t open = view_.index->most_on_a_node(); open > 0; --open) {
+      for (const NodeIndex node : view_.index->nodes_with_open(open)) {
+        const NodeSpec& spec = view_.cluster->nodes()[node];
+        if (spec.gpus != open || open_on(node) != open || !takes(job, node)) continue;
+        nodes.push_back(node);
+        ++in_rack[spec.rack];
+      }
     }
     std::stable_sort(nodes.begin(), nodes.end(), [&](NodeIndex a, NodeIndex b) {
       const std::int32_t rack_a = view_.cluster->nodes()[a].rack;
@@ -238,6 +255,7 @@ class Draft {
   const ClusterView& view_;
   std::int32_t open_below_;
   ClusterPlan& plan_;
+  HostDraft hosts_;
   std::unordered_map<TenantIndex, std::int64_t> charged_;
   std::unordered_set<std::uint32_t> closed_;  // taken or reserved by guaranteed jobs
   std::unordered_set<std::uint32_t> loaded_;  // given to an opportunistic job

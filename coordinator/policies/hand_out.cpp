@@ -8,13 +8,25 @@
 namespace commensal::policies {
 namespace {
 
+/// Calls `each` with every node of a placement.
+template <typename Each>
+void for_nodes(const Placement& placement, const Each& each) {
+  for (std::size_t i = 0; i < placement.size(); ++i) {
+    if (i == 0 || placement[i].node != placement[i - 1].node) each(placement[i].node);
+  }
+}
+
 void give_all(Cluster& cluster, const ClusterJob& job) {
-  if (job.job_class != JobClass::kGuaranteed) return;  // beside others, it holds nothing
+  for_nodes(job.placement,
+            [&](NodeIndex node) { cluster.give_host(node, job.cpu_milli, job.memory_mib); });
+  if (job.job_class != JobClass::kGuaranteed) return;  // beside others, it holds no GPU
   for (const GpuPart& part : job.placement) cluster.give(part);
 }
 
-void take_all(Cluster& cluster, const Placement& placement) {
+void take_all(Cluster& cluster, const ClusterJob& job, const Placement& placement) {
   for (const GpuPart& part : placement) cluster.take(part);
+  for_nodes(placement,
+            [&](NodeIndex node) { cluster.take_host(node, job.cpu_milli, job.memory_mib); });
 }
 
 }  // namespace
@@ -50,7 +62,7 @@ bool HandOut::within_quota(const ClusterJob& job) const {
 
 bool HandOut::offer(JobIndex job, const Reason& reason) {
   const ClusterJob& offered = view_.jobs[job];
-  if (offered.gpus > budget_ || !within_quota(offered)) return false;
+  if (offered.gpus > budget_ || (!charged_.empty() && !within_quota(offered))) return false;
   const bool runs = offered.phase == JobPhase::kRunning;
   // With an order of its own for places, only those that find one count.
   const bool place_now =
@@ -59,10 +71,10 @@ bool HandOut::offer(JobIndex job, const Reason& reason) {
   if (place_now) {
     placement = view_.placer->place(scratch(), offered);
     if (!placement) return false;
-    take_all(scratch(), *placement);
+    take_all(scratch(), offered, *placement);
   }
   budget_ -= offered.gpus;
-  if (offered.tenant < charged_.size()) {
+  if (!charged_.empty() && offered.tenant < charged_.size()) {
     charged_[offered.tenant] += std::int64_t{offered.gpus} * offered.gpu_milli;
   }
   notes_.mark[job] = notes_.decisions;
@@ -87,7 +99,7 @@ void HandOut::finish(const Reason& stop_reason, ClusterPlan& plan) {
     } else if (!chosen.placement) {
       chosen.placement = view_.placer->place(scratch(), job);
       if (!chosen.placement) continue;
-      take_all(scratch(), *chosen.placement);
+      take_all(scratch(), job, *chosen.placement);
     }
     const Action action = job.phase == JobPhase::kRunning ? Action::kMove : Action::kStart;
     plan.decisions.push_back({chosen.job, action, std::move(*chosen.placement), chosen.reason});

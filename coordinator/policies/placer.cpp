@@ -19,6 +19,14 @@ void add_free(const Cluster& cluster, NodeIndex node, std::int32_t count, Placem
   }
 }
 
+/// Whether a node has GPUs of a type that the job takes, and cores and memory for it.
+bool takes(const Cluster& cluster, const ClusterJob& job, NodeIndex node) {
+  const NodeSpec& spec = cluster.nodes()[node];
+  if (job.gpus > 0 && job.gpu_types != 0 && (job.gpu_types >> spec.type & 1U) == 0) return false;
+  return (spec.cpu_milli == 0 || job.cpu_milli <= cluster.free_cpu(node)) &&
+         (spec.memory_mib == 0 || job.memory_mib <= cluster.free_memory(node));
+}
+
 std::vector<NodeIndex> wholly_free(const Cluster& cluster) {
   std::vector<NodeIndex> nodes;
   for (NodeIndex node = 0; node < cluster.nodes().size(); ++node) {
@@ -74,10 +82,13 @@ std::optional<Placement> ConsolidatingPlacer::place(const Cluster& cluster,
 std::optional<Placement> FirstNodePlacer::place(const Cluster& cluster,
                                                 const ClusterJob& job) const {
   Placement placement;
-  const std::int32_t per_node = cluster.nodes().front().gpus;
-  if (job.gpus <= per_node) {
+  const auto largest =
+      std::max_element(cluster.nodes().begin(), cluster.nodes().end(),
+                       [](const NodeSpec& a, const NodeSpec& b) { return a.gpus < b.gpus; });
+  if (job.gpus <= largest->gpus) {
     for (NodeIndex node = 0; node < cluster.nodes().size(); ++node) {
-      if (cluster.free_gpus(node) < job.gpus) continue;
+      if (cluster.free_gpus(node) < job.gpus || !takes(cluster, job, node)) continue;
+      if (job.gpus == 0) return Placement{{.node = node, .gpu = kHostOnly}};
       add_free(cluster, node, job.gpus, placement);
       return placement;
     }
@@ -85,7 +96,8 @@ std::optional<Placement> FirstNodePlacer::place(const Cluster& cluster,
   }
   std::int32_t missing = job.gpus;
   for (const NodeIndex node : wholly_free(cluster)) {
-    const std::int32_t here = std::min(missing, per_node);
+    if (!takes(cluster, job, node)) continue;
+    const std::int32_t here = std::min(missing, cluster.nodes()[node].gpus);
     add_free(cluster, node, here, placement);
     missing -= here;
     if (missing == 0) return placement;
@@ -97,9 +109,7 @@ std::optional<Placement> MostFreePlacer::place(const Cluster& cluster,
                                                const ClusterJob& job) const {
   std::vector<NodeIndex> nodes;
   for (NodeIndex node = 0; node < cluster.nodes().size(); ++node) {
-    const bool takes =
-        job.gpu_types == 0 || (job.gpu_types >> cluster.nodes()[node].type & 1U) != 0;
-    if (takes && cluster.free_gpus(node) > 0) nodes.push_back(node);
+    if (takes(cluster, job, node) && cluster.free_gpus(node) > 0) nodes.push_back(node);
   }
   std::stable_sort(nodes.begin(), nodes.end(), [&](NodeIndex a, NodeIndex b) {
     return cluster.free_gpus(a) > cluster.free_gpus(b);

@@ -46,6 +46,7 @@ class ConsolidatingPlacer final : public Placer {
 };
 
 /// First node with enough free GPUs; larger jobs on the first wholly free nodes (Muri's simulator).
+/// Of nodes that differ: those whose GPUs, cores and memory will do.
 class FirstNodePlacer final : public Placer {
  public:
   [[nodiscard]] Scope scope() const noexcept override { return Scope::kMove; }

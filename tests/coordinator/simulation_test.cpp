@@ -138,6 +138,33 @@ TEST(SimulationTest, RefusesAJobOfNoTenantAndOneAboveItsQuota) {
   EXPECT_NO_THROW(run_it());
 }
 
+TEST(SimulationTest, CoresMemoryAndTypesOfUnequalNodesAreKept) {
+  const Cluster cluster(
+      {{.name = "a", .gpu_type = "t4", .gpus = 2, .cpu_milli = 4000, .memory_mib = 8},
+       {.name = "b", .gpu_type = "v100", .gpus = 4, .cpu_milli = 8000, .memory_mib = 9},
+       {.name = "c", .gpu_type = "v100", .gpus = 2, .cpu_milli = 8000, .memory_mib = 9}});
+  Trace trace =
+      trace_of({{0, 10, 1}, {0, 10, 1}, {0, 10, 1}, {0, 10, 0}, {100, 10, 6}, {200, 9, 1}});
+  for (std::size_t row : {0U, 1U}) {  // only node b or c has that many cores, and only once
+    trace.jobs[row].cpu_milli = 6000;
+    trace.jobs[row].gpu_types = {"v100"};
+  }
+  trace.jobs[2].memory_mib = 9;  // a has too little, so it waits for b or c
+  trace.jobs[2].cpu_milli = 8000;
+  trace.jobs[3].cpu_milli = 3000;      // no GPU: on a
+  trace.jobs[4].gpu_types = {"v100"};  // all of b and c
+  trace.jobs[5].gpu_types = {"t4"};
+  for (const std::string_view policy : {"fit-first", "srtf", "2d-las", "tiresias", "antman"}) {
+    const Outcome outcome = run(trace, cluster, policy, "commensal");
+    EXPECT_EQ(outcome.jobs[0].end, 10) << policy;
+    EXPECT_EQ(outcome.jobs[1].end, 10) << policy;
+    EXPECT_EQ(outcome.jobs[2].end, 20) << policy;
+    EXPECT_EQ(outcome.jobs[4].end, 110) << policy;
+    EXPECT_EQ(outcome.jobs[5].end, 209) << policy;
+    EXPECT_EQ(outcome.jobs[3].end, policy == "antman" ? 20 : 10) << policy;
+  }
+}
+
 TEST(SimulationTest, RefusesUnequalNodesUnderRulesForEqualOnes) {
   const Cluster cluster(
       {{.name = "a", .gpu_type = {}, .gpus = 8}, {.name = "b", .gpu_type = {}, .gpus = 4}});

@@ -58,7 +58,10 @@ def measure(program: Path, small: bool) -> dict[str, Any]:
     words = [*HANDLINGS.values(), *pre_runs.values()]
     with tempfile.TemporaryDirectory(prefix="failures-") as name:
         trace = unpacked(TRACE, Path(name))
-        common = ("--trace", str(trace), *CLUSTER, "--policy", "fit-first")
+        common = (
+            *("--trace", str(trace), *CLUSTER, "--policy", "fit-first"),
+            *("--semantics", "tiresias"),
+        )
         runs = [(w, seed) for w in words for seed in seeds]
         answers = run_all(
             program, [(*common, "--failures", w, "--seed", str(seed)) for w, seed in runs]

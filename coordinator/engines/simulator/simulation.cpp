@@ -276,7 +276,8 @@ class Run {
 
   /// Gives a job, or what is left of it after a failure, to the policy.
   void enter(std::size_t outcome) {
-    ClusterJob job = jobs_[outcome].job;
+    ClusterJob& asked = jobs_[outcome].job;  // needed again only by one that is tried again
+    ClusterJob job = failures_ == nullptr ? std::move(asked) : asked;
     Work work = jobs_[outcome].work;
     if (failures_ != nullptr && job.duration > 0) {
       const Failures::Attempt attempt = failures_->begin(jobs_[outcome].row);
