@@ -120,6 +120,7 @@ SharingModel read_sharing(std::string_view sharing, std::map<std::string, std::s
                                   [&](const auto& entry) { return entry.first == name; });
   if (found == known.end()) {
     std::vector<std::string> names;
+    names.reserve(known.size());
     for (const auto& entry : known) names.push_back(entry.first);
     throw std::invalid_argument(fmt::format("no sharing {}; did you mean {}? There are {}", name,
                                             policies::nearest_name(name, names),

@@ -13,7 +13,6 @@ namespace commensal::simulator {
 namespace {
 
 using nlohmann::json;
-using policies::ClusterState;
 using policies::Decision;
 using policies::JobIndex;
 using policies::JobPhase;
