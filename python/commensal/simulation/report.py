@@ -20,12 +20,14 @@ from commensal.demo.report import ICON, encoded, table_rows
 from commensal.demo.report import PAGE as DEMO_PAGE
 from commensal.simulation import picture
 from commensal.simulation.durations import Unit, unit_of, words
-from commensal.simulation.plots import plots_of
+from commensal.simulation.plots import has_times, plots_of
 from commensal.simulation.tables import best, compare, groups
 
 __all__ = ["write"]
 
 PAGE = Path(__file__).with_name("page")
+TIMES_SAID = """<p>The completion time of a job (JCT) is from its submission to its end;
+the wait is the part of it in which it did not run. Bold: the shortest.</p>"""
 
 
 def write(out: Path, answer: dict[str, Any]) -> Path:
@@ -45,6 +47,7 @@ def render(answer: dict[str, Any], still: bytes) -> str:
     """Return the whole page."""
     plots = {name: [asdict(plot) for plot in drawn] for name, drawn in plots_of(answer).items()}
     results = answer["results"]
+    timed = has_times(results)
     unit = unit_of(max((r["metrics"].get("avg_jct", 0.0) for r in results), default=0.0))
     parts = {
         "icon": encoded(ICON),
@@ -52,6 +55,8 @@ def render(answer: dict[str, Any], still: bytes) -> str:
         "script": (DEMO_PAGE / "page.js").read_text(),
         "headline": html.escape(headline(answer)),
         "picture": encoded(still),
+        "explained": TIMES_SAID if timed else "",
+        "plotted": (PAGE / ("timed.html" if timed else "packed.html")).read_text(),
         "compared": html_table(compare(results, unit), best(results)),
         "classes": group_section("class", results, "classes", unit),
         "tenants": group_section("tenant", results, "tenants", unit),

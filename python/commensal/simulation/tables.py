@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from rich.table import Table
 
 from commensal.simulation.durations import SECONDS, Unit
 
-__all__ = ["best", "compare", "drawn", "groups"]
+__all__ = ["AT_DEMAND", "best", "compare", "drawn", "groups"]
 
 Row = tuple[str, ...]
 COLUMNS = {
@@ -24,10 +25,13 @@ COLUMNS = {
     "makespan": "makespan",
     "preemptions": "preemptions",
     "restarts": "restarts",
+    "jobs_placed": "placed",
+    "gpu_allocation_ratio": "GPUs given out, %",
 }
+AT_DEMAND = "gpu_allocation_ratio_at_demand_"  # so many percent of the GPUs asked for
 TIMES = ("avg_jct", "median_jct", "p95_jct", "p99_jct", "avg_queue", "makespan")
 WITH_UNIT = ("avg_jct", "avg_queue", "makespan")
-COUNTS = ("jobs", "preemptions", "restarts")
+COUNTS = ("jobs", "jobs_placed", "preemptions", "restarts")
 SAME = "avg_pending"  # as avg_queue
 
 
@@ -75,10 +79,17 @@ def drawn(results: list[dict[str, Any]]) -> Table:
 
 def _names(results: list[dict[str, Any]]) -> list[str]:
     there = {name: None for result in results for name in result["metrics"] if name != SAME}
-    return [n for n in COLUMNS if n in there] + [n for n in there if n not in COLUMNS]
+    others = [name for name in there if name not in COLUMNS]
+    return [n for n in COLUMNS if n in there] + sorted(others, key=_by_number)
+
+
+def _by_number(name: str) -> list[int | str]:
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
 
 
 def _heading(name: str, unit: Unit) -> str:
+    if name.startswith(AT_DEMAND):
+        return f"at {name.removeprefix(AT_DEMAND).removesuffix('pct')} %"
     text = COLUMNS.get(name, name.replace("_", " "))
     return f"{text}, {unit.name}" if name in WITH_UNIT else text
 
