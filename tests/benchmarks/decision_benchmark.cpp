@@ -8,9 +8,11 @@
 // The first decision fills an empty cluster of 8 GPUs a node from the whole queue. Before each of
 // the others half of CHANGES jobs end, drawn among those that run, and as many arrive as keep the
 // queue QUEUED long; the changes themselves are not timed.
+#include <array>
 #include <ctime>
 #include <exception>
 #include <iostream>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <stdexcept>
@@ -55,6 +57,7 @@ class Jobs {
   }
 
  private:
+  // NOLINTNEXTLINE(bugprone-random-generator-seed): the same jobs each time
   std::mt19937_64 random_{1};
   std::discrete_distribution<int> size_{70, 8, 7, 12, 2, 1};
   std::discrete_distribution<int> class_{6, 3, 1};  // in the order of AskedClass
@@ -63,6 +66,7 @@ class Jobs {
 
 std::vector<Tenant> tenants(std::int32_t gpus) {
   std::vector<Tenant> all;
+  all.reserve(kTenants);
   for (std::size_t i = 0; i < kTenants; ++i) {
     // Half as much again as there is: quotas bind some, the cluster the others.
     all.push_back({.name = "t" + std::to_string(i),
@@ -131,7 +135,7 @@ int run(const std::vector<std::string>& arguments) {
     throw std::runtime_error("usage: decision_benchmark POLICY NODES QUEUED CHANGES DECISIONS");
   }
   Benchmark benchmark(arguments[1], std::stoi(arguments[2]), std::stoul(arguments[3]));
-  std::cout << benchmark.run(std::stoul(arguments[4]), std::stoul(arguments[5])) << std::endl;
+  std::cout << benchmark.run(std::stoul(arguments[4]), std::stoul(arguments[5])) << "\n";
   return 0;
 }
 

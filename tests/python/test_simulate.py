@@ -508,3 +508,24 @@ def test_a_table_of_the_report_has_one_unit_and_marks_the_shortest() -> None:
     grouped = report.html_table([("t", "p"), ("x", "a"), ("x", "b"), ("y", "a")], grouped=True)
     assert grouped.count("<td>x</td>") == 1
     assert grouped.count("<tr class=begins>") == 2
+
+
+def test_a_report_of_pods_that_stay_shows_what_was_given_out(tmp_path: Path) -> None:
+    from commensal.simulation import plots, report
+
+    metrics = {"jobs": 3.0, "jobs_placed": 2.0, "gpu_allocation_ratio": 95.2}
+    metrics |= {f"gpu_allocation_ratio_at_demand_{d}pct": d * 0.9 for d in (100, 20, 110)}
+    result = {"policy": "fgd", "semantics": "fgd", "options": {}, "metrics": metrics}
+    answer = {
+        "trace": {"file": "pods.csv", "format": "openb", "jobs": 3, "skipped_rows": 0},
+        "cluster": {"nodes": 1, "gpus": 8, "gpu_types": {"T4": 8}},
+        "results": [result | {"tenants": [], "classes": []}],
+    }
+    [plot] = plots.plots_of(answer)["allocation"]
+    assert plot.traces[0]["x"] == [20.0, 100.0, 110.0]
+    page = report.write(tmp_path, answer).read_text()
+    assert "What was given out" in page and "Completion times" not in page
+    heads = page.split("<thead>")[1].split("</thead>")[0].replace("</th></tr>", "").split("</th>")
+    assert [head.split(">")[-1] for head in heads] == [
+        *("policy", "jobs", "placed", "GPUs given out,&nbsp;%", "at 20 %", "at 100 %", "at 110 %"),
+    ]

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from commensal.demo.plots import Json, Plot, rounded
 from commensal.simulation.durations import DAYS, marks, unit_of, words
+from commensal.simulation.tables import AT_DEMAND
 
-__all__ = ["COLOURS", "plots_of"]
+__all__ = ["COLOURS", "allocation_of", "has_times", "plots_of"]
 
 COLOURS = "abcdefgh"  # style variables --policy-a and so on; then they begin again, dashed
 
@@ -17,11 +18,44 @@ COLOURS = "abcdefgh"  # style variables --policy-a and so on; then they begin ag
 def plots_of(answer: dict[str, Any]) -> dict[str, list[Plot]]:
     """Return the plots of each section of the page."""
     results, gpus = answer["results"], answer["cluster"]["gpus"]
+    if not has_times(results):
+        return {"allocation": [_allocation(results)]}
     return {
         "jct": [Plot("Share of jobs done within a time", *_completion(results))],
         "queue": [_over_time("Jobs that wait", results, "waiting", 1, "jobs", ":.0f")],
         "use": [_over_time("GPUs in use", results, "busy_gpus", gpus, "", ":.0%")],
     }
+
+
+def has_times(results: Sequence[dict[str, Any]]) -> bool:
+    """Whether jobs end: under rules without a clock they only find places."""
+    return all("series" in result for result in results)
+
+
+def allocation_of(metrics: Mapping[str, float]) -> dict[float, float]:
+    """Return the percent of all GPUs that were given out, by the percent that was asked for."""
+    found = {
+        float(name.removeprefix(AT_DEMAND).removesuffix("pct")): value
+        for name, value in metrics.items()
+        if name.startswith(AT_DEMAND)
+    }
+    return dict(sorted(found.items()))
+
+
+def _allocation(results: Sequence[dict[str, Any]]) -> Plot:
+    traces = []
+    for number, result in enumerate(results):
+        given = allocation_of(result["metrics"])
+        traces.append(
+            _line(number, result["policy"], list(given), list(given.values()))
+            | {"hovertemplate": "%{y:.2f} % of %{x} %<extra>" + result["policy"] + "</extra>"}
+        )
+    layout: Json = {
+        "xaxis": {"title": {"text": "GPUs asked for, % of all"}},
+        "yaxis": {"title": {"text": "GPUs given out, % of all"}},
+        "hovermode": "closest",
+    }
+    return Plot("GPUs given out", traces, layout)
 
 
 def _completion(results: Sequence[dict[str, Any]]) -> tuple[list[Json], Json]:

@@ -20,7 +20,7 @@ from commensal.demo.report import ICON, encoded, table_rows
 from commensal.demo.report import PAGE as DEMO_PAGE
 from commensal.simulation import picture
 from commensal.simulation.durations import Unit, unit_of, words
-from commensal.simulation.plots import plots_of
+from commensal.simulation.plots import has_times, plots_of
 from commensal.simulation.tables import (
     best,
     compare,
@@ -33,6 +33,8 @@ from commensal.simulation.tables import (
 __all__ = ["write"]
 
 PAGE = Path(__file__).with_name("page")
+TIMES_SAID = """<p>The completion time of a job (JCT) is from its submission to its end;
+the wait is the part of it in which it did not run. Bold: the shortest.</p>"""
 
 
 def write(out: Path, answer: dict[str, Any]) -> Path:
@@ -52,6 +54,7 @@ def render(answer: dict[str, Any], still: bytes) -> str:
     """Return the whole page."""
     plots = {name: [asdict(plot) for plot in drawn] for name, drawn in plots_of(answer).items()}
     results = answer["results"]
+    timed = has_times(results)
     unit = unit_of(max((r["metrics"].get("avg_jct", 0.0) for r in results), default=0.0))
     parts = {
         "icon": encoded(ICON),
@@ -59,6 +62,8 @@ def render(answer: dict[str, Any], still: bytes) -> str:
         "script": (DEMO_PAGE / "page.js").read_text(),
         "headline": html.escape(headline(answer)),
         "picture": encoded(still),
+        "explained": TIMES_SAID if timed else "",
+        "plotted": (PAGE / ("timed.html" if timed else "packed.html")).read_text(),
         "compared": html_table(compare(results, unit), best(results)),
         "failures": failure_section(results),
         "predictions": prediction_section(results),

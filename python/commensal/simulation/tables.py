@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,16 @@ from rich.table import Table
 
 from commensal.simulation.durations import SECONDS, Unit
 
-__all__ = ["best", "compare", "drawn", "failure_classes", "failures", "groups", "predictions"]
+__all__ = [
+    "AT_DEMAND",
+    "best",
+    "compare",
+    "drawn",
+    "failure_classes",
+    "failures",
+    "groups",
+    "predictions",
+]
 
 Row = tuple[str, ...]
 COLUMNS = {
@@ -26,6 +36,8 @@ COLUMNS = {
     "makespan": "makespan",
     "preemptions": "preemptions",
     "restarts": "restarts",
+    "jobs_placed": "placed",
+    "gpu_allocation_ratio": "GPUs given out, %",
 }
 FAILURES = {
     "completed": "completed",
@@ -37,6 +49,7 @@ FAILURES = {
     "wasted_gpu_seconds": "wasted, GPU s",
     "wasted_percent": "wasted, %",
 }
+AT_DEMAND = "gpu_allocation_ratio_at_demand_"  # so many percent of the GPUs asked for
 TIMES = (
     *("avg_jct", "median_jct", "p95_jct", "p99_jct"),
     *("avg_queue", "avg_queue_fair_share", "avg_queue_fragmentation", "makespan"),
@@ -44,7 +57,7 @@ TIMES = (
 WITH_UNIT = ("avg_jct", "avg_queue", "makespan")
 TEXTS = ("policy", "predictor", "from", "class")
 COUNTS = (
-    *("jobs", "preemptions", "restarts"),
+    *("jobs", "jobs_placed", "preemptions", "restarts"),
     *("completed", "given_up", "failed_attempts", "retries"),
 )
 SAME = "avg_pending"  # as avg_queue
@@ -143,10 +156,17 @@ def drawn(rows: Sequence[Row]) -> Table:
 def _names(results: list[dict[str, Any]]) -> list[str]:
     apart = (SAME, *FAILURES)
     there = {name: None for result in results for name in result["metrics"] if name not in apart}
-    return [n for n in COLUMNS if n in there] + [n for n in there if n not in COLUMNS]
+    others = [name for name in there if name not in COLUMNS]
+    return [n for n in COLUMNS if n in there] + sorted(others, key=_by_number)
+
+
+def _by_number(name: str) -> list[int | str]:
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
 
 
 def _heading(name: str, unit: Unit) -> str:
+    if name.startswith(AT_DEMAND):
+        return f"at {name.removeprefix(AT_DEMAND).removesuffix('pct')} %"
     text = COLUMNS.get(name, name.replace("_", " "))
     return f"{text}, {unit.name}" if name in WITH_UNIT else text
 
