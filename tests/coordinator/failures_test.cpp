@@ -250,7 +250,7 @@ TEST(FailuresTest, RefusesSemanticsWithRoundsAndWordsThatMeanNothing) {
     }
     return std::string();
   };
-  EXPECT_THAT(says("retyr=all"), HasSubstr("no option retyr; did you mean retry?"));
+  EXPECT_THAT(says("retryy=all"), HasSubstr("no option retryy; did you mean retry?"));
   EXPECT_THAT(says("user"), HasSubstr("neither on nor name=value"));
   EXPECT_THAT(says("user=2"), HasSubstr("user is not from 0 to 1: 2"));
   EXPECT_THAT(says("prerun=1.5"), HasSubstr("prerun is no whole number: 1.5"));

@@ -50,13 +50,13 @@ Ran run(const Trace& trace, std::string_view policy, std::string_view predictor,
   const auto rules = make_semantics(semantics, policy, trace);
   const auto decides = policies::make_policy(policy, rules->options(policy));
   Ran ran{{}, make_predicted(predictor, *rules), {}};
-  ran.outcome = simulate(
-      trace, Cluster(equal_nodes(1, 1)), *rules, policy, *decides, {},
-      [&](policies::ClusterState& state, Time, std::size_t) {
-        ran.remaining.emplace_back();
-        for (const ClusterJob& job : state.jobs()) ran.remaining.back().push_back(job.remaining);
-      },
-      {.tenants = {}, .failures = nullptr, .predicted = ran.predicted.get()});
+  ran.outcome = simulate(trace, Cluster(equal_nodes(1, 1)), *rules, policy, *decides, {},
+                         [&](policies::ClusterState& state, Time, std::size_t) {
+                           ran.remaining.emplace_back();
+                           for (const ClusterJob& job : state.jobs())
+                             ran.remaining.back().push_back(job.remaining);
+                         },
+                         {.tenants = {}, .failures = nullptr, .predicted = ran.predicted.get()});
   return ran;
 }
 

@@ -294,7 +294,7 @@ TEST_F(FilesTest, WritesJobsWholeAndQuotesWhatNeedsIt) {
   std::string row;
   std::getline(in, heading);
   std::getline(in, row);
-  EXPECT_EQ(row, "fifo,\"a,\"\"b\"\"\",,guaranteed,4,1,2,5.5,4.5,1,0");
+  EXPECT_EQ(row, "fifo,\"a,\"\"b\"\"\",,guaranteed,4,1,2,5.5,4.5,1,0,");
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 1);
   EXPECT_THROW(write_jobs(folder_ / "absent" / "out.csv", "fifo", trace, outcome),
                std::system_error);

@@ -461,9 +461,9 @@ def test_jobs_fail_only_where_that_is_asked_for(trace: Path) -> None:
 
 def test_words_about_failures_that_mean_nothing_are_named(trace: Path) -> None:
     words = ("--trace", trace, *CLUSTER, "--policy", "fifo")
-    done = simulate(*words, "--failures", "retyr=all")
+    done = simulate(*words, "--failures", "retryy=all")
     assert done.returncode == 2
-    assert "no option retyr; did you mean retry?" in done.stderr
+    assert "no option retryy; did you mean retry?" in done.stderr
     done = simulate(*words, "--semantics", "fgd", "--failures", "on")
     assert done.returncode == 2
     assert "semantics fgd have no ends of jobs" in done.stderr
@@ -481,6 +481,8 @@ def test_quotas_of_the_cluster_file_hold(trace: Path, tmp_path: Path) -> None:
     done = simulate(*words)
     assert done.returncode == 2
     assert "job b is of a tenant that the cluster does not have: blue" in done.stderr
+
+
 def test_durations_are_in_words_and_axes_have_a_few_marks() -> None:
     from commensal.simulation.durations import DAYS, HOURS, MINUTES, SECONDS, marks, unit_of, words
 

@@ -47,7 +47,7 @@ struct Conditions {
   /// With their quotas; empty: those of the trace, without quotas. A job without a tenant is
   /// charged to nobody.
   std::vector<policies::Tenant> tenants;
-  Failures* failures = nullptr;              ///< null: nothing fails
+  Failures* failures = nullptr;             ///< null: nothing fails
   PredictedDurations* predicted = nullptr;  ///< what policies see as durations; null: the truth
 };
 
