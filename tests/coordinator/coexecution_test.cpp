@@ -101,6 +101,24 @@ TEST(PairSpeedsTest, OfSeveralTwoRunAtATime) {
   for (const double speed : three) EXPECT_THAT(speed, DoubleNear(0.6 * 2 / 3, 1e-12));
 }
 
+TEST(MemoryFitTest, OthersHaveWhatGuaranteedJobsLeave) {
+  const SharingModel model{.gpu_memory_gib = 80};
+  EXPECT_EQ(part_in_memory(model, 60, 40), 0.5);
+  EXPECT_EQ(part_in_memory(model, 60, 10), 1);
+  EXPECT_EQ(part_in_memory(model, 90, 10), 0);
+  EXPECT_EQ(part_in_memory(model, 60, 0), 1);
+  EXPECT_EQ(part_in_memory({}, 60, 40), 1) << "no size is known";
+}
+
+TEST(MemoryFitTest, TheFirstTenthCostsLittleAndHalfWhatWasMeasured) {
+  const SharingModel model{.half_memory = 0.25};
+  EXPECT_EQ(speed_with(model, 1), 1);
+  EXPECT_DOUBLE_EQ(speed_with(model, 0.5), 0.25);
+  EXPECT_GT(speed_with(model, 0.9), 0.88);
+  EXPECT_LT(speed_with(model, 0), 0.1);
+  EXPECT_EQ(speed_with({.half_memory = 1}, 0), 1) << "a tier as fast as the GPU's memory";
+}
+
 TEST(ReadSharingTest, TakesItsOptionsAndLeavesThoseOfThePolicy) {
   std::map<std::string, std::string> options{
       {"slo", "0.05"}, {"harvest", "0.5"}, {"busy", "0.9"}, {"first-limit", "60"}};
@@ -111,6 +129,16 @@ TEST(ReadSharingTest, TakesItsOptionsAndLeavesThoseOfThePolicy) {
   EXPECT_EQ(model.busy, 0.9);
   EXPECT_EQ(options.size(), 1U);
   EXPECT_EQ(read_sharing("", options).sharing, Sharing::kGate);
+}
+
+TEST(ReadSharingTest, OnlyTheGateKnowsMemory) {
+  std::map<std::string, std::string> options{{"gpu-memory", "80"}, {"half-memory", "0.5"}};
+  (void)read_sharing("mps", options);
+  EXPECT_EQ(options.size(), 2U);
+  const SharingModel model = read_sharing("gate", options);
+  EXPECT_TRUE(options.empty());
+  EXPECT_EQ(model.gpu_memory_gib, 80);
+  EXPECT_EQ(model.half_memory, 0.5);
 }
 
 TEST(ReadSharingTest, WhatCannotBeIsNamed) {
@@ -125,6 +153,8 @@ TEST(ReadSharingTest, WhatCannotBeIsNamed) {
   EXPECT_THAT(read("gate", {{"slo", "x"}}), ThrowsMessage<Wrong>(HasSubstr("slo is no number: x")));
   EXPECT_THAT(read("gate", {{"harvest", "0"}}), ThrowsMessage<Wrong>(HasSubstr("harvest")));
   EXPECT_THAT(read("gate", {{"busy", "1.5"}}), ThrowsMessage<Wrong>(HasSubstr("to 1: 1.5")));
+  EXPECT_THAT(read("gate", {{"half-memory", "0"}}), ThrowsMessage<Wrong>(HasSubstr("half-memory")));
+  EXPECT_THAT(read("gate", {{"gpu-memory", "-1"}}), ThrowsMessage<Wrong>(HasSubstr("1e+06: -1")));
 }
 
 TraceJob recorded(const char* name, double submit, double duration, policies::AskedClass asked,
@@ -167,6 +197,33 @@ TEST(SharedGpusTest, AGuaranteedJobThatComesLaterSlowsTheOther) {
   EXPECT_EQ(outcome.jobs[1].first_start, 60) << "it does not wait for the other";
   // 80 s beside the other, of which 80 / 1.01 count.
   EXPECT_THAT(outcome.jobs[1].end, DoubleNear(60 + 80 + 1000 - 80 / 1.01, 1e-9));
+}
+
+TEST(SharedGpusTest, AJobWhoseMemoryDoesNotFitIsSlowerUntilTheOtherIsGone) {
+  const SharingModel model{.slo = 0, .efficiency = 1, .gpu_memory_gib = 80, .half_memory = 0.25};
+  std::vector<TraceJob> jobs{recorded("prod", 0, 100, policies::AskedClass::kGuaranteed, 0.5),
+                             recorded("sweep", 0, 100, policies::AskedClass::kOpportunistic, 0.5)};
+  EXPECT_EQ(run(jobs, model).jobs[1].end, 100) << "nothing is known: it fits";
+  jobs[0].gpu_memory_gib = 60;
+  jobs[1].gpu_memory_gib = 40;
+  const Outcome outcome = run(jobs, model);
+  EXPECT_EQ(outcome.jobs[0].end, 100);
+  EXPECT_THAT(outcome.jobs[1].end, DoubleNear(100 + (100 - 100 * 0.25), 1e-9));
+}
+
+TEST(SharedGpusTest, AStopCostsWhatIsLostByIt) {
+  const std::vector<TraceJob> jobs{
+      recorded("long", 0, 100, policies::AskedClass::kGuaranteed, 0.5),
+      recorded("short", 10, 20, policies::AskedClass::kGuaranteed, 0.5)};
+  const Trace trace{.source = "made up", .jobs = jobs};
+  const auto end = [&](double restart) {
+    const auto semantics = make_commensal({.restart = restart}, trace);
+    const auto policy = policies::make_policy("srtf", {});
+    const policies::Cluster cluster(policies::equal_nodes(1, 1));
+    return simulate(trace, cluster, *semantics, "srtf", *policy, {}).jobs[0].end;
+  };
+  EXPECT_EQ(end(0), 120);
+  EXPECT_EQ(end(7), 127);
 }
 
 TEST(SharedGpusTest, WithoutTheGateTheGuaranteedJobPays) {
@@ -223,6 +280,10 @@ TEST(SharedGpusTest, AnElasticJobIsAsFastAsItHasGpus) {
   // Four GPUs for 40 s, until the other has waited for 30 s and takes one; then three.
   EXPECT_EQ(outcome.jobs[1].first_start, 40);
   EXPECT_THAT(outcome.jobs[0].end, DoubleNear(40 + (400 - 4 * 40) / 3.0, 1e-9));
+  const auto with_costs = make_commensal({.restart = 3}, trace);
+  // It lost one GPU once: three seconds of its work are done again.
+  EXPECT_THAT(simulate(trace, cluster, *with_costs, "dragon", *policy, {}).jobs[0].end,
+              DoubleNear(40 + (400 - 4 * 40 + 3) / 3.0, 1e-9));
 }
 
 }  // namespace

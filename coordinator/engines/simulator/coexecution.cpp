@@ -41,9 +41,9 @@ SharingSpeeds all_alike(double guaranteed_busy, std::span<const double> others, 
   return {.guaranteed = speed, .opportunistic = speed};
 }
 
-/// Takes an option that is a share of something out of `options`.
-void take_share(std::map<std::string, std::string>& options, const std::string& name, double least,
-                double most, double& value) {
+/// Takes an option that is a number out of `options`.
+void take_number(std::map<std::string, std::string>& options, const std::string& name, double least,
+                 double most, double& value) {
   const auto found = options.find(name);
   if (found == options.end()) return;
   policies::Options only(std::map<std::string, std::string>{*found});
@@ -66,6 +66,16 @@ SharingSpeeds speeds_on_gpu(const SharingModel& model, double guaranteed_busy,
     case Sharing::kPairs: return all_alike(guaranteed_busy, others, false);
   }
   return {};
+}
+
+double part_in_memory(const SharingModel& model, double guaranteed, double others) {
+  if (model.gpu_memory_gib <= 0 || others <= 0) return 1;
+  return std::clamp((model.gpu_memory_gib - guaranteed) / others, 0.0, 1.0);
+}
+
+double speed_with(const SharingModel& model, double part) {
+  const double away = 2 * (1 - part);
+  return 1 / (1 + (1 / model.half_memory - 1) * away * away);
 }
 
 std::vector<double> pair_speeds(const policies::ThroughputTable& table, std::uint32_t type,
@@ -127,9 +137,13 @@ SharingModel read_sharing(std::string_view sharing, std::map<std::string, std::s
                                             fmt::join(names, ", ")));
   }
   model.sharing = found->second;
-  take_share(options, "slo", 0, 10, model.slo);
-  take_share(options, "harvest", 0.001, 1, model.efficiency);
-  take_share(options, "busy", 0, 1, model.busy);
+  take_number(options, "slo", 0, 10, model.slo);
+  take_number(options, "harvest", 0.001, 1, model.efficiency);
+  take_number(options, "busy", 0, 1, model.busy);
+  take_number(options, "restart", 0, 1e6, model.restart);
+  if (model.sharing != Sharing::kGate) return model;  // the others cannot move memory
+  take_number(options, "gpu-memory", 0, 1e6, model.gpu_memory_gib);
+  take_number(options, "half-memory", 0.001, 1, model.half_memory);
   return model;
 }
 

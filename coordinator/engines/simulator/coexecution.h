@@ -28,6 +28,10 @@ struct SharingModel {
   double efficiency =
       0.84;           ///< of the oracle's harvest that the gate reaches: pair 2 of section 36
   double busy = 0.6;  ///< share of the time that a job keeps its GPU busy, if not recorded
+  double gpu_memory_gib = 0;  ///< of each GPU; zero: all that is asked for fits
+  double half_memory = 0.25;  ///< speed with half of its memory on the slower tier: the median of
+                              ///< five jobs, section 20
+  double restart = 0;         ///< seconds of work that a job loses each time it is stopped or moved
 };
 
 struct SharingSpeeds {
@@ -45,6 +49,15 @@ struct SharingSpeeds {
 [[nodiscard]] SharingSpeeds speeds_on_gpu(const SharingModel& model, double guaranteed_busy,
                                           std::span<const double> others);
 
+/// Returns the part of their memory that opportunistic jobs have on a GPU: what `guaranteed` GiB
+/// leave, all alike. 1 where the model knows no size.
+[[nodiscard]] double part_in_memory(const SharingModel& model, double guaranteed, double others);
+
+/// Returns the speed of a job that has `part` of its memory on the GPU and the rest on the slower
+/// tier: its steps take 1 + (1 / h - 1) (2 (1 - part))^2 times as long, h being `half_memory`. What
+/// rests goes first, so the first tenth costs little.
+[[nodiscard]] double speed_with(const SharingModel& model, double part);
+
 /// A job on a GPU, as a table of throughputs knows it.
 struct PairedJob {
   std::uint32_t profile = 0;
@@ -59,7 +72,7 @@ struct PairedJob {
                                               std::uint32_t type, std::span<const PairedJob> jobs);
 
 /// Makes a model of what a user asks for: `sharing` is gate, slices, mps or pairs (empty: gate);
-/// takes slo, harvest and busy out of `options`.
+/// takes slo, harvest, busy, restart, gpu-memory and half-memory out of `options`.
 /// @throws std::invalid_argument for another name or a value that cannot be.
 [[nodiscard]] SharingModel read_sharing(std::string_view sharing,
                                         std::map<std::string, std::string>& options);

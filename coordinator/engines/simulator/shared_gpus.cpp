@@ -68,14 +68,25 @@ class SharedGpus final : public Semantics {
     work.left = recorded.duration;
   }
 
+  void stopped(ClusterJob& job, Work& work) const override {
+    work.left += model_.restart;
+    job.remaining += model_.restart * work.unit_seconds;
+  }
+
   /// Only jobs on GPUs on which somebody came or went can have another speed.
   void settle(const Change& change) override {
     on_.resize(static_cast<std::size_t>(change.state.cluster().total_gpus()));
     speeds_.resize(on_.size());
     placed_.resize(change.works.size());
+    for (std::size_t job = memory_.size(); job < change.works.size(); ++job) {
+      memory_.push_back(change.works[job].recorded->gpu_memory_gib);
+    }
     std::vector<std::size_t> touched;
     for (const JobIndex job : change.ended) leave(job, touched);
     for (const policies::Decision& decision : change.plan.decisions) {
+      if (decision.action == policies::Action::kMove) {
+        stopped(change.state.jobs()[decision.job], change.works[decision.job]);
+      }
       leave(decision.job, touched);
       enter(decision.job, change.state, touched);
     }
@@ -113,20 +124,26 @@ class SharedGpus final : public Semantics {
   [[nodiscard]] std::vector<double> speeds_on(std::size_t gpu, const ClusterState& state) const {
     if (table_) return measured_on(gpu, state);
     double guaranteed_busy = 0;
+    double guaranteed_memory = 0;
+    double memory = 0;
     std::vector<double> others;
     for (const JobIndex job : on_[gpu]) {
       const double busy = static_cast<double>(state.job(job).load_milli) / policies::kWholeGpu;
       if (state.job(job).job_class == JobClass::kGuaranteed) {
         guaranteed_busy += busy;
+        guaranteed_memory += memory_[job];
       } else {
         others.push_back(busy);
+        memory += memory_[job];
       }
     }
     const SharingSpeeds speeds = speeds_on_gpu(model_, guaranteed_busy, others);
+    const double fits = speed_with(model_, part_in_memory(model_, guaranteed_memory, memory));
     std::vector<double> of_jobs;
     for (const JobIndex job : on_[gpu]) {
-      of_jobs.push_back(state.job(job).job_class == JobClass::kGuaranteed ? speeds.guaranteed
-                                                                          : speeds.opportunistic);
+      const bool guaranteed = state.job(job).job_class == JobClass::kGuaranteed;
+      const double moved = memory_[job] > 0 ? fits : 1;
+      of_jobs.push_back(guaranteed ? speeds.guaranteed : speeds.opportunistic * moved);
     }
     return of_jobs;
   }
@@ -167,6 +184,7 @@ class SharedGpus final : public Semantics {
   std::vector<std::vector<JobIndex>> on_;         // by GPU
   std::vector<std::vector<double>> speeds_;       // by GPU, in the order of its jobs
   std::vector<std::vector<std::size_t>> placed_;  // by job: GPUs
+  std::vector<double> memory_;                    // by job: GiB on each of its GPUs; zero: unknown
 };
 
 }  // namespace

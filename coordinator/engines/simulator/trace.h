@@ -36,6 +36,7 @@ struct TraceJob {
   std::int64_t memory_mib = 0;
   std::vector<std::string> gpu_types;  ///< that will do; empty: any
   double busy = -1;                    ///< of a GPU's time, alone, 0..1; negative: not recorded
+  double gpu_memory_gib = 0;           ///< on each of its GPUs; zero: not recorded
   double iterations = 0;
   double iteration_seconds = 0;
   std::int32_t batch_size = 0;            ///< samples of a step, over all GPUs

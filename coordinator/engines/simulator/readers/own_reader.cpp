@@ -34,35 +34,18 @@ enum Column : std::size_t {
   kEntrypoint,
   kWeight,
   kBusy,
+  kGpuMemory,
   kIterations,
   kIterationSeconds,
   kBatch
 };
-constexpr std::size_t kColumns = 24;
-constexpr std::array<std::string_view, kColumns> kNames{"job",
-                                                        "submit",
-                                                        "duration",
-                                                        "gpus",
-                                                        "tenant",
-                                                        "class",
-                                                        "model",
-                                                        "priority",
-                                                        "gpu_milli",
-                                                        "gpu_types",
-                                                        "min_gpus",
-                                                        "max_gpus",
-                                                        "cores",
-                                                        "memory_gib",
-                                                        "user",
-                                                        "group",
-                                                        "name",
-                                                        "request",
-                                                        "entrypoint",
-                                                        "weight",
-                                                        "busy",
-                                                        "iterations",
-                                                        "iteration_seconds",
-                                                        "batch_size"};
+constexpr std::size_t kColumns = 25;
+constexpr std::array<std::string_view, kColumns> kNames{
+    "job",        "submit",     "duration",  "gpus",           "tenant",     "class",
+    "model",      "priority",   "gpu_milli", "gpu_types",      "min_gpus",   "max_gpus",
+    "cores",      "memory_gib", "user",      "group",          "name",       "request",
+    "entrypoint", "weight",     "busy",      "gpu_memory_gib", "iterations", "iteration_seconds",
+    "batch_size"};
 
 policies::AskedClass class_of(const Field& field) {
   using policies::AskedClass;
@@ -122,6 +105,7 @@ TraceJob job_of(const Rows<kColumns>& row) {
   job.model = row[kModel].text();
   job.busy = number_or(row[kBusy], -1);
   if (job.busy > 1) row[kBusy].fail("more than 1");
+  job.gpu_memory_gib = number_or(row[kGpuMemory], 0);
   job.iterations = number_or(row[kIterations], 0);
   job.iteration_seconds = number_or(row[kIterationSeconds], 0);
   job.batch_size = count_or(row[kBatch], 1, 0);
