@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -43,7 +44,8 @@ class World:
     @property
     def environ(self) -> dict[str, str]:
         clean = {k: v for k, v in os.environ.items() if not k.startswith("COMMENSAL_")}
-        for name in ("RANK", "WORLD_SIZE", "XDG_RUNTIME_DIR"):
+        # Unbuffered, a printed line is two writes, and those of two ranks to one pipe can mix.
+        for name in ("RANK", "WORLD_SIZE", "XDG_RUNTIME_DIR", "PYTHONUNBUFFERED"):
             clean.pop(name, None)
         # Few threads: several processes share two cores here.
         return clean | {
@@ -105,11 +107,7 @@ class World:
 
     def close(self) -> None:
         for process in self.processes:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                for child in psutil.Process(process.pid).children(recursive=True):
-                    with contextlib.suppress(psutil.NoSuchProcess):
-                        child.kill()
-            process.kill()
+            kill_tree(process)
             process.communicate()
         for daemon in self.daemons():
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -117,11 +115,26 @@ class World:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
+def kill_tree(process: subprocess.Popen[str]) -> None:
+    """Kill a process and all that it has started."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for child in psutil.Process(process.pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.kill()
+    process.kill()
+
+
 def read_line(process: subprocess.Popen[str], wanted: str) -> str:
-    """Read stdout up to the line that contains `wanted`; fail if the process ends before."""
+    """Read stdout up to the line that contains `wanted`; fail if the process ends before, or if it
+    does not come."""
     assert process.stdout is not None
-    for line in process.stdout:
-        if wanted in line:
-            return line
-    _, errors = process.communicate()
+    late = threading.Timer(DEADLINE, kill_tree, [process])
+    late.start()
+    try:
+        for line in process.stdout:
+            if wanted in line:
+                return line
+        _, errors = process.communicate(timeout=DEADLINE)
+    finally:
+        late.cancel()
     pytest.fail(f"ended with {process.returncode} before {wanted!r}: {errors}")
