@@ -7,12 +7,13 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from world import World
+from world import World, read_line
 
 ROOT = Path(__file__).resolve().parents[2]
 BENCHMARKS = ROOT / "tests" / "benchmarks"
@@ -305,8 +306,10 @@ def test_groups_with_weights_are_made_and_removed_and_rank_what_runs_in_them(tra
     from groups import Groups, NoGroups, two_groups
 
     cpu = min(os.sched_getaffinity(0))
-    spin = f"import os, resource, time; os.sched_setaffinity(0, {{{cpu}}})\n"
-    spin += "end = time.monotonic() + 3\nwhile time.monotonic() < end: pass\n"
+    spin = f"import os, resource, sys, time; os.sched_setaffinity(0, {{{cpu}}})\n"
+    # They end together: a group of little weight may not get to its first line beside the other.
+    spin += "print('ready', flush=True); end = float(sys.stdin.readline())\n"
+    spin += "while time.monotonic() < end: pass\n"
     spin += "print(resource.getrusage(resource.RUSAGE_SELF).ru_utime)"
     try:
         with two_groups(1, 10000) as groups:
@@ -314,16 +317,24 @@ def test_groups_with_weights_are_made_and_removed_and_rank_what_runs_in_them(tra
             running = [
                 subprocess.Popen(
                     [*Groups.launcher(folder), sys.executable, "-c", spin],
+                    stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     text=True,
                 )
                 for folder in folders
             ]
+            for process in running:
+                assert read_line(process, "ready") == "ready\n"
+            end = time.monotonic() + 3
+            for process in running:
+                assert process.stdin is not None
+                process.stdin.write(f"{end}\n")
+                process.stdin.flush()
             low, high = (float(process.communicate(timeout=DEADLINE)[0]) for process in running)
     except NoGroups as error:
         pytest.skip(str(error))
-    assert low < high
     assert not any(folder.exists() for folder in folders)
+    assert low < high
 
 
 def test_a_way_that_cannot_be_taken_is_left_out_with_its_reason(

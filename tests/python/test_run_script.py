@@ -20,11 +20,12 @@ from world import COMMENSAL, DEADLINE, World, read_line, wait_until
 
 RUN = [str(COMMENSAL), "run", "--quiet", "--"]
 
-# Prints "ready", then each signal that it gets; SIGTERM ends it with code 7.
+# Prints "ready", then each signal that it gets; SIGTERM ends it with code 7. A handler runs at any
+# point of a print, which cannot be entered twice: it writes to the descriptor itself.
 LISTENER = """
 import os, signal, sys, time
 def tell(number, frame):
-    print("got", signal.Signals(number).name, flush=True)
+    os.write(1, f"got {signal.Signals(number).name}\\n".encode())
     if number == signal.SIGTERM:
         sys.exit(7)
 for name in ("HUP", "INT", "QUIT", "TERM", "USR1", "USR2"):
