@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// What starts and stops processes on machines.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "coordinator/cluster/job.h"
+
+namespace commensal::cluster {
+
+/// Raised when the engine cannot be asked (its command is missing, does not answer, or answers what
+/// cannot be read); `what` is one sentence with the value. Nothing has changed as far as is known.
+class EngineFailed : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// An attempt of a job, which is what an engine knows.
+struct Attempt {
+  JobId job;
+  std::uint32_t number = 0;
+  auto operator<=>(const Attempt&) const = default;
+};
+
+struct EngineNode {
+  std::string name;
+  std::vector<std::string> devices;  ///< UUIDs of GPUs; "host": the core set of a node without one
+  std::string device_type;           ///< of all of them, as users name it
+  std::int64_t cpu_milli = 0;
+  std::int64_t memory_mib = 0;
+  bool up = true;
+  std::string reason;  ///< why it is not up
+  bool operator==(const EngineNode&) const = default;
+};
+
+/// What an engine saw. Told until `watch` was called again after it.
+struct EngineEvent {
+  enum class Kind : std::uint8_t {
+    kBegan,
+    kExited,     ///< by itself; `exit_code`
+    kTakenBack,  ///< it has ended because of `take_back`
+    kVanished    ///< nobody knows what became of it
+  };
+  Attempt attempt;
+  Kind kind{};
+  std::optional<int> exit_code;  ///< 128 + number for a signal
+  std::string reason;
+  bool operator==(const EngineEvent&) const = default;
+};
+
+/// Starts and stops attempts of jobs. Every call may be repeated: the second one does no harm, even
+/// when the coordinator died in between and another object of the engine is asked (the contract
+/// suite tests/coordinator/engine_contract.h; every engine passes it).
+///
+/// Order for one attempt: `hold`, `place`, `release`, then `take_back` or its own end. Thread
+/// safety: none; no call waits for a job.
+class Engine {
+ public:
+  virtual ~Engine() = default;
+
+  /// "local", "slurm", "simulator".
+  [[nodiscard]] virtual std::string_view name() const noexcept = 0;
+
+  /// Machines as they are now. @throws EngineFailed.
+  [[nodiscard]] virtual std::vector<EngineNode> nodes() = 0;
+
+  /// Makes an attempt known; nothing of it runs.
+  /// @throws EngineFailed; std::invalid_argument for a job that this engine can never start.
+  virtual void hold(const Attempt& attempt, const JobSpec& spec) = 0;
+
+  /// Says where and as what a held attempt is to run. Before `release` the last word counts.
+  /// @throws EngineFailed, also if it is not held.
+  virtual void place(const Attempt& attempt, const std::vector<DevicePlace>& placement,
+                     JobClass job_class) = 0;
+
+  /// Lets a placed attempt start. Its ranks start once, however often this is called.
+  /// @throws EngineFailed, also if it is not placed.
+  virtual void release(const Attempt& attempt) = 0;
+
+  /// Ends an attempt: asked first (SIGTERM), after `grace` killed. One that is only held is
+  /// forgotten. One that is not known, or has ended, is left as it is.
+  virtual void take_back(const Attempt& attempt, std::chrono::milliseconds grace) = 0;
+
+  /// Returns what happened since the last call.
+  [[nodiscard]] virtual std::vector<EngineEvent> watch() = 0;
+  /// Becomes readable when `watch` may have something to tell; -1: ask each second.
+  [[nodiscard]] virtual int descriptor() const noexcept { return -1; }
+
+  /// What a coordinator that has just been started finds of attempts that it may not have heard of:
+  /// held or running ones. Those that have ended are told by `watch` afterwards.
+  struct Found {
+    Attempt attempt;
+    bool running = false;  ///< else held
+    std::vector<DevicePlace> placement;  ///< empty: not placed yet
+    JobClass job_class = JobClass::kOpportunistic;
+    bool operator==(const Found&) const = default;
+  };
+  [[nodiscard]] virtual std::vector<Found> adopt() = 0;
+
+  /// Forgets what it keeps of an attempt that has ended and was told (logs stay).
+  virtual void forget(const Attempt& attempt) = 0;
+
+  /// Files of an attempt's output, one a rank, in their order; empty: there are none yet, or they
+  /// are not on this machine.
+  [[nodiscard]] virtual std::vector<std::string> logs(const Attempt& attempt) = 0;
+};
+
+}  // namespace commensal::cluster

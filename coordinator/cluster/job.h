@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// A job as the cluster coordinator keeps it: what was asked for, and what has become of it.
+#pragma once
+
+#include <chrono>
+#include <compare>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "allocator/base/bytes.h"
+#include "allocator/base/ids.h"
+#include "coordinator/policies/cluster_view.h"
+
+namespace commensal::cluster {
+
+/// Time on the machine's clock, which may be set: for people, never for a decision about waiting.
+using WallTime = std::chrono::sys_time<std::chrono::milliseconds>;
+
+/// MIN[:MAX]; absent max: whatever there is.
+template <typename T>
+struct Range {
+  T min{};
+  std::optional<T> max;
+  bool operator==(const Range&) const = default;
+};
+
+/// What a user asks for with `commensal submit`. Nothing of it changes afterwards.
+struct JobSpec {
+  std::string name;  ///< for people; need not be unique
+  std::string tenant;
+  policies::AskedClass asked = policies::AskedClass::kAuto;
+  std::int32_t gpus = 1;             ///< devices, one rank each; all on one node if they fit on one
+  std::int64_t cpu_milli = 0;        ///< thousandths of a core, on each node
+  std::int64_t host_memory_mib = 0;  ///< on each node
+  std::optional<Range<Bytes>> memory;   ///< of each device
+  std::optional<Range<double>> share;   ///< of each device's time, 0..1
+  std::optional<std::chrono::seconds> time_limit;
+  std::map<std::string, std::string> environment;
+  std::optional<JobId> after;  ///< starts once that one has finished
+  std::vector<std::string> command;
+  std::string directory;  ///< absolute; where it starts
+  bool operator==(const JobSpec&) const = default;
+};
+
+enum class JobState : std::uint8_t {
+  kSubmitted,  ///< written down, not looked at yet
+  kQueued,     ///< waits
+  kReserved,   ///< waits, and devices are kept for it
+  kStarting,   ///< an engine was asked to start it
+  kRunning,    ///< as `JobRecord::job_class`
+  kParked,     ///< runs no ops, holds no device memory
+  kUpgrading,  ///< opportunistic; becomes guaranteed where it runs
+  kFinished,   ///< ended with 0
+  kFailed,     ///< ended with anything else
+  kCancelled,  ///< ended, or never began, because somebody said so
+  kLost        ///< its engine or node cannot say what became of it
+};
+/// Lower case, as users read them: "submitted", "queued", ...
+[[nodiscard]] std::string_view to_string(JobState state) noexcept;
+[[nodiscard]] std::optional<JobState> job_state(std::string_view name) noexcept;
+/// Finished, failed, cancelled, lost.
+[[nodiscard]] bool is_end(JobState state) noexcept;
+/// An engine has it: starting, running, parked, upgrading.
+[[nodiscard]] bool is_placed(JobState state) noexcept;
+
+[[nodiscard]] std::string_view to_string(policies::AskedClass asked) noexcept;
+[[nodiscard]] std::optional<policies::AskedClass> asked_class(std::string_view name) noexcept;
+
+/// A device that a job was given.
+struct DevicePlace {
+  std::string node;
+  std::int32_t device = 0;  ///< number on its node; that of devices in `Engine::nodes`
+  bool operator==(const DevicePlace&) const = default;
+};
+
+/// One job, its present. Its past is a list of `Transition`.
+struct JobRecord {
+  JobId id;
+  JobSpec spec;
+  JobState state = JobState::kSubmitted;
+  std::string reason;         ///< of its last transition
+  std::uint32_t attempt = 0;  ///< starts so far: tells events of an older one apart
+  std::uint32_t retries = 0;  ///< attempts that failed and were tried again
+  JobClass job_class = JobClass::kOpportunistic;  ///< of this attempt, while it is placed
+  std::vector<DevicePlace> placement;             ///< of this attempt; of the last one after its end
+  bool cancel_asked = false;  ///< its next end is `kCancelled`
+  std::optional<int> exit_code;  ///< of its last end; 128 + number for a signal
+  WallTime submitted{};
+  WallTime changed{};  ///< into `state`
+  bool operator==(const JobRecord&) const = default;
+};
+
+}  // namespace commensal::cluster

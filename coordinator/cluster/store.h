@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the cluster coordinator must not forget, in one SQLite file (WAL).
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "coordinator/cluster/job.h"
+#include "coordinator/cluster/job_life.h"
+
+namespace commensal::cluster {
+
+/// Raised when the file cannot be used; one sentence with its path and what to do.
+class StoreFailed : public std::runtime_error {
+ public:
+  enum class Why : std::uint8_t {
+    kNewer,    ///< written by a newer version; left as it is
+    kDamaged,  ///< was kept aside under the name in `what`, or could not be
+    kLocked,   ///< another coordinator has it
+    kFull,     ///< no space left, or the file cannot be written: nothing of the batch is kept
+    kOther
+  };
+  StoreFailed(Why why, const std::string& what) : std::runtime_error(what), why_(why) {}
+  [[nodiscard]] Why why() const noexcept { return why_; }
+
+ private:
+  Why why_;
+};
+
+struct TenantRecord {
+  std::string name;
+  std::optional<std::int32_t> quota;  ///< devices of guaranteed jobs; absent: no limit
+  bool operator==(const TenantRecord&) const = default;
+};
+
+struct DrainedNode {
+  std::string node;
+  std::string reason;
+  WallTime since{};
+  bool operator==(const DrainedNode&) const = default;
+};
+
+/// Everything at a start.
+struct StoredState {
+  std::vector<JobRecord> jobs;  ///< all that have not ended, in the order of their submission
+  std::vector<TenantRecord> tenants;
+  std::vector<DrainedNode> drained;
+  std::uint64_t next_job = 1;
+};
+
+/// Keeps jobs, their history, tenants and drained nodes.
+///
+/// Changes are collected and become durable together with `commit` (one synced write, however
+/// many): nobody is answered before. A crash at any point leaves all of a batch or nothing.
+/// Thread safety: none.
+class Store {
+ public:
+  /// Opens or makes the file; its folder must exist. A damaged file is renamed to
+  /// `NAME.damaged-TIME` and the error says so; nothing is made in its place.
+  /// @throws StoreFailed.
+  explicit Store(const std::filesystem::path& file);
+  Store(const Store&) = delete;
+  Store& operator=(const Store&) = delete;
+  ~Store();
+
+  [[nodiscard]] StoredState load();
+
+  /// Adds a job in the state `submitted`, and its first line of history.
+  /// @param request  the submitter's own name of this request, unique per tenant: a request that
+  ///                 was added before is not added again. Empty: none.
+  /// @return the id: that of before for a repeated request.
+  JobId add(const JobSpec& spec, const std::string& request, WallTime now);
+
+  /// Writes a record as it is now and, if its state changed, a line of history.
+  void put(const JobRecord& record, const std::optional<Transition>& transition);
+
+  void put(const TenantRecord& tenant);
+  void put(const DrainedNode& node);
+  void undrain(const std::string& node);
+
+  /// Makes everything since the last commit durable. Without changes it does nothing.
+  /// @throws StoreFailed; then nothing since the last commit is kept, in the file nor in `load`.
+  void commit();
+
+  [[nodiscard]] std::optional<JobRecord> job(const JobId& id);
+  /// Jobs that have ended, the newest first.
+  [[nodiscard]] std::vector<JobRecord> ended(std::size_t limit, std::size_t offset = 0);
+  /// A job's history, oldest first; of long ones the newest `limit`.
+  [[nodiscard]] std::vector<Transition> history(const JobId& id, std::size_t limit = 1000);
+  /// Lines of all jobs after number `after`, oldest first: the event log.
+  [[nodiscard]] std::vector<Transition> events(std::uint64_t after, std::size_t limit);
+
+ private:
+  struct Database;
+  std::unique_ptr<Database> database_;
+};
+
+}  // namespace commensal::cluster
