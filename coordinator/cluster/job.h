@@ -73,7 +73,7 @@ enum class JobState : std::uint8_t {
 /// A device that a job was given.
 struct DevicePlace {
   std::string node;
-  std::int32_t device = 0;  ///< number on its node; that of devices in `Engine::nodes`
+  std::int32_t device = 0;  ///< number among `EngineNode::devices`; -1: none, for a job without
   bool operator==(const DevicePlace&) const = default;
 };
 

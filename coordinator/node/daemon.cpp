@@ -3,8 +3,6 @@
 #include "coordinator/node/daemon.h"
 
 #include <poll.h>
-#include <spdlog/sinks/rotating_file_sink.h>
-#include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 #include <sys/epoll.h>
 #include <sys/signalfd.h>
@@ -14,7 +12,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <csignal>
 #include <cstdint>
 #include <fstream>
 #include <map>
@@ -32,7 +29,9 @@
 #include "coordinator/node/node_coordinator.h"
 #include "coordinator/node/page_server.h"
 #include "coordinator/node/process_use.h"
+#include "coordinator/node/service.h"
 #include "coordinator/wire/paths.h"
+#include "coordinator/wire/router_socket.h"
 
 namespace commensal::node {
 namespace {
@@ -44,9 +43,6 @@ constexpr Duration kHeartbeat = 2 * kBeat;
 constexpr Duration kRecovery = 1500ms;
 constexpr Duration kMeasuring = 10 * kBeat;  // between two looks at what a job's processes hold
 constexpr int kMessagesAtOnce = 256;
-constexpr std::int64_t kLargestFrame = 16LL << 20U;  // larger ones end the connection
-constexpr std::size_t kLogBytes = 4U << 20U;
-constexpr std::size_t kLogFiles = 3;
 
 /// Field 22 of /proc/PID/stat: when the process started; 0 if it cannot be read.
 std::uint64_t start_ticks(std::int64_t pid) {
@@ -68,21 +64,10 @@ Duration from_seconds(double seconds) {
   return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
 }
 
-std::shared_ptr<spdlog::logger> make_log(const DaemonOptions& options) {
-  std::vector<spdlog::sink_ptr> sinks;
-  if (options.foreground) sinks.push_back(std::make_shared<spdlog::sinks::stderr_sink_st>());
-  if (!options.foreground || !options.log_file.empty()) {
-    const auto path = options.log_file.empty()
-                          ? wire::log_path(options.runtime_dir, options.instance)
-                          : options.log_file;
-    sinks.push_back(std::make_shared<spdlog::sinks::rotating_file_sink_st>(path.native(), kLogBytes,
-                                                                           kLogFiles));
-  }
-  auto log = std::make_shared<spdlog::logger>("commensald", sinks.begin(), sinks.end());
-  log->set_pattern("%Y-%m-%d %H:%M:%S.%e %^%l%$ %v");
-  log->set_level(spdlog::level::from_str(options.log_level));
-  log->flush_on(spdlog::level::info);
-  return log;
+std::filesystem::path log_file(const DaemonOptions& options) {
+  if (!options.log_file.empty()) return options.log_file;
+  if (options.foreground) return {};
+  return wire::log_path(options.runtime_dir, options.instance);
 }
 
 CoordinatorConfig coordinator_config(const DaemonOptions& options, bool after_crash) {
@@ -99,63 +84,6 @@ CoordinatorConfig coordinator_config(const DaemonOptions& options, bool after_cr
   if (after_crash) config.recovery = kRecovery;
   return config;
 }
-
-wire::UniqueFd block_signals() {
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGTERM);
-  sigaddset(&signals, SIGINT);
-  if (sigprocmask(SIG_BLOCK, &signals, nullptr) != 0 || std::signal(SIGPIPE, SIG_IGN) == SIG_ERR) {
-    throw std::system_error(errno, std::generic_category(), "cannot block signals");
-  }
-  wire::UniqueFd fd{signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK)};
-  if (!fd) throw std::system_error(errno, std::generic_category(), "cannot make a signalfd");
-  return fd;
-}
-
-/// The ROUTER that jobs and command line talk to.
-class ControlSocket {
- public:
-  explicit ControlSocket(const std::string& endpoint)
-      : router_(context_, zmq::socket_type::router) {
-    router_.set(zmq::sockopt::linger, 200);
-    router_.set(zmq::sockopt::router_mandatory, 1);
-    router_.set(zmq::sockopt::maxmsgsize, kLargestFrame);
-    router_.set(zmq::sockopt::sndtimeo, 0);
-    router_.bind(endpoint);
-  }
-
-  [[nodiscard]] void* handle() { return router_.handle(); }
-
-  /// Receives one message: identity and frames. False: none is there.
-  bool receive(PeerId& peer, std::vector<std::string>& frames) {
-    zmq::message_t part;
-    frames.clear();
-    if (!router_.recv(part, zmq::recv_flags::dontwait)) return false;
-    peer = part.to_string();
-    while (part.more()) {
-      if (!router_.recv(part, zmq::recv_flags::none)) break;
-      frames.push_back(part.to_string());
-    }
-    return true;
-  }
-
-  /// @return false if the peer is gone or does not read.
-  bool send(const PeerId& peer, const std::string& frame) {
-    try {
-      return router_.send(zmq::buffer(peer),
-                          zmq::send_flags::sndmore | zmq::send_flags::dontwait) &&
-             router_.send(zmq::buffer(frame), zmq::send_flags::dontwait);
-    } catch (const zmq::error_t& error) {
-      if (error.num() == EHOSTUNREACH || error.num() == EAGAIN) return false;
-      throw;
-    }
-  }
-
- private:
-  zmq::context_t context_{1};
-  zmq::socket_t router_;
-};
 
 class Daemon {
  public:
@@ -624,7 +552,7 @@ class Daemon {
   };
   std::map<std::string, Shown> shown_;  // by device
   PageServer pages_;
-  ControlSocket control_;
+  wire::RouterSocket control_;
   GroupWeights weights_{HostRoots{}, kernel_group_files()};
   std::map<ProcessKey, wire::UniqueFd> watches_;
   std::vector<JobId> to_measure_;  // in this round
@@ -656,7 +584,7 @@ ExitCode run_daemon(const DaemonOptions& options,
                                                    options.runtime_dir.native() + " already (pid " +
                                                    std::to_string(lock.holder()) + ")");
     }
-    log = make_log(options);
+    log = make_log("commensald", log_file(options), options.foreground, options.log_level);
     std::optional<Daemon> daemon;
     try {
       daemon.emplace(options, lock.after_crash(), log);

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -18,7 +19,15 @@ from typing import Any, cast
 
 from commensal._quantities import MemoryRange, ShareRange
 
-__all__ = ["Change", "Coordinator", "Refused", "Unreachable", "find_daemon", "find_program"]
+__all__ = [
+    "Change",
+    "Coordinator",
+    "Refused",
+    "Unreachable",
+    "find_daemon",
+    "find_program",
+    "start_daemon",
+]
 
 _ANSWER = timedelta(seconds=5)
 _START = timedelta(seconds=2)
@@ -163,35 +172,42 @@ class Coordinator:
         daemon = find_daemon()
         if daemon is None:
             return "commensald is not installed beside this command"
-        command = [str(daemon), "--instance", self.instance, "--runtime-dir", str(self.runtime_dir)]
-        environ = {k: v for k, v in os.environ.items() if not k.startswith("COMMENSAL_")}
-        try:
-            with tempfile.TemporaryFile() as errors:
-                # Detached: no descriptor of ours, so that a pipe on `run` ends with the job.
-                process = subprocess.Popen(
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=errors,
-                    close_fds=True,
-                    start_new_session=True,
-                    env=environ,
-                )
-                code = process.wait(_START.total_seconds())
-                errors.seek(0)
-                said = errors.read().decode(errors="replace").split("\n")
-        except OSError as error:
-            return f"cannot start {daemon}: {error.strerror}"
-        except subprocess.TimeoutExpired:
-            with contextlib.suppress(OSError):
-                process.kill()
-            process.wait()
-            return f"{daemon} did not get ready within {_START.total_seconds():.0f} s"
-        if code == 0 or self.listens():  # another one may have been quicker
-            return ""
-        log = f", see {self.log_path}" if self.log_path.exists() else ""
-        reason = next((line for line in reversed(said) if line), "no reason given")
-        return f"{daemon} ended with code {code}: {reason.removeprefix('commensald: ')}{log}"
+        options = ["--instance", self.instance, "--runtime-dir", str(self.runtime_dir)]
+        reason = start_daemon([str(daemon), *options], self.log_path)
+        return "" if self.listens() else reason  # another one may have been quicker
+
+
+def start_daemon(command: Sequence[str], log: Path) -> str:
+    """Start a program that detaches itself. Returns why it did not; empty: it is ready."""
+    environ = {k: v for k, v in os.environ.items() if not k.startswith("COMMENSAL_")}
+    try:
+        with tempfile.TemporaryFile() as errors:
+            # Detached: no descriptor of ours, so that a pipe on `run` ends with the job.
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                close_fds=True,
+                start_new_session=True,
+                env=environ,
+            )
+            code = process.wait(_START.total_seconds())
+            errors.seek(0)
+            said = errors.read().decode(errors="replace").split("\n")
+    except OSError as error:
+        return f"cannot start {command[0]}: {error.strerror}"
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(OSError):
+            process.kill()
+        process.wait()
+        return f"{command[0]} did not get ready within {_START.total_seconds():.0f} s"
+    if code == 0:
+        return ""
+    where = f", see {log}" if log.exists() else ""
+    reason = next((line for line in reversed(said) if line), "no reason given")
+    reason = reason.removeprefix(f"{Path(command[0]).name}: ")
+    return f"{command[0]} ended with code {code}: {reason}{where}"
 
 
 def find_daemon() -> Path | None:

@@ -122,6 +122,9 @@ def checkpoint_begin() -> bool:
 def checkpoint_end() -> None:
     """Tell that it has been written."""
 
+def control_frame(socket_path: str, frame: str, timeout_ms: int) -> str:
+    """Ask a coordinator by one frame, a JSON object; return its answer's."""
+
 def control_status(socket_path: str, job: str, timeout_ms: int) -> str:
     """Ask a coordinator; return the JSON of `commensal status --json` (docs/stats.md)."""
 

@@ -75,6 +75,13 @@ wire::Message ask(const std::string& socket_path, std::int64_t timeout_ms,
   }
 }
 
+/// Hands on one frame as it is, and the answer.
+std::string control_frame(const std::string& socket_path, const std::string& frame,
+                          std::int64_t timeout_ms) {
+  return wire::ControlClient{socket_path, std::chrono::milliseconds{timeout_ms}}.request_frame(
+      frame);
+}
+
 std::string control_status(const std::string& socket_path, std::string job,
                            std::int64_t timeout_ms) {
   const wire::Message answer =
@@ -360,6 +367,8 @@ void bind_session(py::module_& m) {
 }
 
 void bind_control(py::module_& m) {
+  m.def("control_frame", &control_frame, py::arg("socket_path"), py::arg("frame"),
+        py::arg("timeout_ms"), ReleaseGil(), "Ask a coordinator by one frame; return its answer.");
   m.def("control_status", &control_status, py::arg("socket_path"), py::arg("job"),
         py::arg("timeout_ms"), ReleaseGil(), "Ask a coordinator for its status, as JSON.");
   m.def("control_map", &control_map, py::arg("socket_path"), py::arg("job"), py::arg("pid"),

@@ -37,6 +37,7 @@ _MANUAL = manual(
         ("commensal run --guaranteed -- python train.py", "a job that trains as if alone"),
         ("commensal run -- python other.py", "another one, which lives in its gaps"),
         ("commensal top", "watch both"),
+        ("commensal submit -- python train.py", "let the cluster's coordinator start it"),
         ("commensal COMMAND --help", "all about one command"),
     ],
     EXIT_CODES
@@ -84,6 +85,7 @@ def _options(
 
 def _register() -> None:
     from commensal.cli import (
+        cluster,
         control,
         demo,
         doctor,
@@ -94,12 +96,14 @@ def _register() -> None:
         run,
         simulate,
         status,
+        submit,
         top,
         version,
     )
 
     for module in (
         *(run, status, top, explain, logs, memory, control),
+        *(submit, cluster),
         *(profile, doctor, simulate, demo, version),
     ):
         module.register(app)

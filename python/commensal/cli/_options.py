@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from commensal._cluster import Cluster
 from commensal._coordinator import Coordinator, Refused, Unreachable
 from commensal._environment import check_instance, default_instance, default_runtime_dir
 from commensal._say import say
@@ -125,12 +126,15 @@ def blaming(option: str) -> Iterator[None]:
 
 
 @contextmanager
-def reporting(coordinator: Coordinator) -> Iterator[None]:
+def reporting(coordinator: Coordinator | Cluster) -> Iterator[None]:
     """Turn the coordinator's silence or refusal into a line and an exit code."""
+    starter = "submit" if isinstance(coordinator, Cluster) else "run"
     try:
         yield
     except Unreachable as error:
-        say(f"{error}; 'commensal run' starts a coordinator (instance {coordinator.instance})")
+        say(
+            f"{error}; 'commensal {starter}' starts a coordinator (instance {coordinator.instance})"
+        )
         raise typer.Exit(NO_COORDINATOR) from None
     except Refused as error:
         say(str(error))

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from commensal._cluster import cluster_of
 from commensal._quantities import format_seconds, parse_duration_ms
 from commensal._say import say
 from commensal._timeline import to_trace
@@ -25,6 +26,7 @@ from commensal.cli._options import (
     coordinator_of,
     reporting,
 )
+from commensal.cli._job_life import describe_life
 from commensal.cli.status import describe_gang
 
 __all__ = ["describe", "explain", "register"]
@@ -53,6 +55,7 @@ def register(app: typer.Typer) -> None:
                 ("commensal explain sweep", "the last minute"),
                 ("commensal explain prod --last 10m", "what its neighbours cost it"),
                 ("commensal explain sweep --timeline t.json", "open it in ui.perfetto.dev"),
+                ("commensal explain 7", "the life of job 7, which 'submit' queued"),
                 ("commensal explain --state s.json --policy srtf", "a policy's plan"),
             ],
             _CODES,
@@ -98,6 +101,8 @@ def explain(
     jobs beside it: their slowdown, split by cause, against what they allow. For the device: who
     used it, and how much of what was to be had was taken. Then the decisions, newest last.
 
+    Of a job that 'submit' queued (JOB is its number): its life so far, each change with the reason.
+
     A job that ended within the last ten minutes is explained as of its end (the newest 64 are).
 
     With --state and --policy no coordinator is asked: the plan that the policy would make of the
@@ -113,6 +118,12 @@ def explain(
         if not 0 < milliseconds <= _LONGEST_S * 1000:
             raise ValueError(f"the last ten minutes are remembered, not {last!r}")
     coordinator = coordinator_of(context, instance)
+    cluster = cluster_of(coordinator)
+    if timeline is None and cluster.knows(job):
+        with reporting(cluster):
+            life = cluster.ask("explain", id=job)
+        print(json.dumps(life, indent=2) if as_json else "\n".join(describe_life(life)))
+        return
     with reporting(coordinator):
         told = coordinator.explain(job, milliseconds / 1000, series=timeline is not None)
     if as_json:

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
+from commensal._cluster import cluster_of
 from commensal._coordinator import Coordinator, Refused, Unreachable
 from commensal._say import say
 from commensal.cli._log_lines import (
@@ -22,6 +23,7 @@ from commensal.cli._log_lines import (
     find_job,
     registered_jobs,
 )
+from commensal.cli._job_output import print_output
 from commensal.cli._manual import manual
 from commensal.cli._options import (
     BROKEN,
@@ -31,6 +33,7 @@ from commensal.cli._options import (
     AsJson,
     Instance,
     coordinator_of,
+    reporting,
 )
 
 __all__ = ["logs", "register"]
@@ -47,6 +50,7 @@ def register(app: typer.Typer) -> None:
             [
                 ("commensal logs sweep", "the job of that name that runs, else the last one"),
                 ("commensal logs sweep-1a2b3c4d -f", "and what comes, until the job ends"),
+                ("commensal logs 7 -f", "what job 7 prints, which 'submit' queued"),
                 ("commensal logs sweep --json | jq -r .text", "one object a line"),
             ],
             {
@@ -77,13 +81,17 @@ def logs(
     ] = None,
     instance: Instance = None,
 ) -> None:
-    """Show what the coordinator decided about a job, and why.
+    """Show what the coordinator decided about a job, and why; of a submitted one, what it prints.
 
-    These are the lines of the coordinator's log that name the job: its registration, each change
+    Of a job that 'submit' queued (JOB is its number) these are the lines of its ranks. Of any
+    other job they are those of the coordinator's log that name it: its registration, each change
     of its limit or share with the reason, and its end. What the script itself prints goes to its
     own stdout and stderr. The log is kept when a coordinator ends, so ended jobs are found, too.
     """
     coordinator = coordinator_of(context, instance)
+    if log_file is None and cluster_of(coordinator).knows(job):
+        with reporting(cluster_of(coordinator)):
+            raise typer.Exit(print_output(cluster_of(coordinator), job, follow, as_json))
     path = log_file or coordinator.log_path
     try:
         with closing(LogReader(path)) as log:

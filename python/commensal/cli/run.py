@@ -195,6 +195,8 @@ def run(
     quiet: Annotated[
         bool, typer.Option("--quiet", help="No line of ours unless something is wrong.")
     ] = False,
+    # Ranks that an engine starts one by one are one job.
+    job_id: Annotated[str | None, typer.Option("--job-id", hidden=True)] = None,
 ) -> None:
     """Run a script, unmodified, as a job that shares this machine.
 
@@ -243,7 +245,7 @@ def run(
         if (text := _given(park_idle, "COMMENSAL_PARK_IDLE")) is not None:
             park_idle_ms = parse_park_idle(text, policy)
     settings = JobSettings(
-        job_id=new_job_id(job),
+        job_id=job_id or new_job_id(job),
         name=job,
         job_class="guaranteed" if guaranteed else "opportunistic",
         tenant=tenant,

@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: Apache-2.0
+// What users ask, and what they are told.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <utility>
+
+#include "coordinator/cluster/cluster_coordinator.h"
+#include "coordinator/cluster/job_json.h"
+#include "coordinator/cluster/job_number.h"
+#include "coordinator/policies/nearest_name.h"
+
+namespace commensal::cluster {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::size_t kEndedShown = 1000;
+constexpr std::int32_t kMostQuota = 1'000'000;
+
+/// Reads a field; `fallback` if it is not there and there is one.
+template <typename T>
+T field(const json& request, const char* name, std::optional<T> fallback = std::nullopt) {
+  const auto found = request.find(name);
+  if (found == request.end() || found->is_null()) {
+    if (fallback) return *std::move(fallback);
+    throw RequestRefused("malformed", fmt::format("field \"{}\" is missing", name));
+  }
+  try {
+    return found->get<T>();
+  } catch (const json::exception&) {
+    throw RequestRefused("malformed",
+                         fmt::format("field \"{}\" cannot be {}", name, found->dump(
+                             -1, ' ', false, json::error_handler_t::replace)));
+  }
+}
+
+std::int64_t milliseconds(WallTime time) { return time.time_since_epoch().count(); }
+
+/// "; did you mean ...?", if there is a name.
+std::string guess(const std::string& written, const std::vector<std::string>& names) {
+  const std::string nearest = policies::nearest_name(written, names);
+  return nearest.empty() ? "" : fmt::format("; did you mean \"{}\"?", nearest);
+}
+
+json shown_transition(const Transition& line) {
+  return {{"number", line.number},
+          {"job", line.job.str()},
+          {"at_ms", milliseconds(line.at)},
+          {"from", to_string(line.from)},
+          {"to", to_string(line.to)},
+          {"attempt", line.attempt},
+          {"reason", line.reason}};
+}
+
+json shown_places(const std::vector<DevicePlace>& placement) {
+  json places = json::array();
+  for (const DevicePlace& place : placement) {
+    places.push_back({{"node", place.node}, {"device", place.device}});
+  }
+  return places;
+}
+
+}  // namespace
+
+json ClusterCoordinator::answer(const json& request, TimePoint now) {
+  now_ = now;
+  const auto type = field<std::string>(request, "type");
+  if (type == "submit") return submit(request);
+  if (type == "queue") return queue(request);
+  if (type == "explain") return explain(request);
+  if (type == "cancel") return cancel(request);
+  if (type == "logs") return logs(request);
+  if (type == "nodes") return nodes();
+  if (type == "tenants") return tenants();
+  if (type == "quota") return set_quota(request);
+  if (type == "drain") return drain(request);
+  if (type == "undrain") return undrain(request);
+  throw RequestRefused("unknown_type", fmt::format("no request has the type \"{}\"", type));
+}
+
+json ClusterCoordinator::submit(const json& request) {
+  JobSpec spec;
+  try {
+    spec = spec_from_json(field<json>(request, "job"));
+  } catch (const std::invalid_argument& error) {
+    throw RequestRefused("malformed", error.what());
+  }
+  if (spec.tenant.empty()) spec.tenant = "default";
+  check(spec);
+  const JobId id = store_.add(spec, field<std::string>(request, "request", ""), wall_());
+  const auto known = jobs_.find(job_number(id));
+  if (known == jobs_.end()) {
+    if (auto added = store_.job(id); added && !is_end(added->state)) {
+      jobs_.emplace(job_number(id), *std::move(added));
+    }
+  }
+  return {{"id", id.str()}};
+}
+
+void ClusterCoordinator::check(const JobSpec& spec) {
+  const auto tenant = tenants_.find(spec.tenant);
+  if (tenant == tenants_.end()) {
+    std::vector<std::string> names;
+    for (const auto& [name, record] : tenants_) names.emplace_back(name);
+    throw RequestRefused("unknown_tenant", fmt::format("unknown tenant \"{}\"{}", spec.tenant,
+                                                       guess(spec.tenant, names)));
+  }
+  std::int32_t devices = 0;
+  for (const EngineNode& node : nodes_) devices += static_cast<std::int32_t>(node.devices.size());
+  if (spec.gpus > devices && engine_problem_.empty()) {
+    throw RequestRefused("refused", fmt::format("the job asks for {} devices and the cluster has {}",
+                                                spec.gpus, devices));
+  }
+  const auto& quota = tenant->second.quota;
+  if (spec.asked == policies::AskedClass::kGuaranteed && quota && spec.gpus > *quota) {
+    throw RequestRefused(
+        "refused", fmt::format("a guaranteed job of {} devices is above the quota of tenant {}: {}",
+                               spec.gpus, spec.tenant, *quota));
+  }
+  if (spec.after && !jobs_.contains(job_number(*spec.after)) && !store_.job(*spec.after)) {
+    throw RequestRefused("unknown_job", fmt::format("unknown job \"{}\" to start after",
+                                                    spec.after->str()));
+  }
+}
+
+JobRecord ClusterCoordinator::find(const json& request) {
+  const JobId id{field<std::string>(request, "id")};
+  if (const auto found = jobs_.find(job_number(id)); found != jobs_.end()) return found->second;
+  if (auto ended = store_.job(id)) return *std::move(ended);
+  throw RequestRefused("unknown_job", fmt::format("unknown job \"{}\"", id.str()));
+}
+
+json ClusterCoordinator::queue(const json& request) {
+  json jobs = json::array();
+  for (const auto& [number, job] : jobs_) {
+    if (!is_end(job.state)) jobs.push_back(shown(job));
+  }
+  if (field<bool>(request, "all", false)) {
+    std::vector<JobRecord> ended = store_.ended(kEndedShown);
+    std::reverse(ended.begin(), ended.end());
+    json all = json::array();
+    for (const JobRecord& job : ended) all.push_back(shown(job));
+    for (json& job : jobs) all.push_back(std::move(job));
+    jobs = std::move(all);
+  }
+  return {{"jobs", std::move(jobs)}};
+}
+
+json ClusterCoordinator::shown(const JobRecord& job) const {
+  json answer{{"id", job.id.str()},
+              {"name", job.spec.name},
+              {"tenant", job.spec.tenant},
+              {"state", to_string(job.state)},
+              {"reason", why(job)},
+              {"asked", to_string(job.spec.asked)},
+              {"gpus", job.spec.gpus},
+              {"attempt", job.attempt},
+              {"submitted_ms", milliseconds(job.submitted)},
+              {"changed_ms", milliseconds(job.changed)},
+              {"placement", shown_places(job.placement)},
+              {"cancelling", job.cancel_asked && !is_end(job.state)}};
+  if (is_placed(job.state)) answer["class"] = to_string(job.job_class);
+  if (job.exit_code) answer["exit_code"] = *job.exit_code;
+  return answer;
+}
+
+std::string ClusterCoordinator::why(const JobRecord& job) const {
+  if (job.state != JobState::kQueued && job.state != JobState::kReserved) return job.reason;
+  if (!engine_problem_.empty()) return engine_problem_;
+  const Number number = job_number(job.id);
+  if (const auto at = not_before_.find(number); at != not_before_.end()) return job.reason;
+  if (!may_start(job)) return fmt::format("starts after job {}", job.spec.after->str());
+  if (begin_anew_ || !admitted_.contains(number)) return job.reason;
+  return scheduler_.why_waiting(job);
+}
+
+json ClusterCoordinator::explain(const json& request) {
+  const JobRecord job = find(request);
+  json history = json::array();
+  for (const Transition& line : store_.history(job.id)) history.push_back(shown_transition(line));
+  return {{"job", shown(job)}, {"spec", to_json(job.spec)}, {"history", std::move(history)}};
+}
+
+json ClusterCoordinator::cancel(const json& request) {
+  const JobRecord job = find(request);
+  if (is_end(job.state)) {
+    throw RequestRefused("refused", fmt::format("job {} has ended: {}", job.id.str(),
+                                                to_string(job.state)));
+  }
+  happen(job.id, {.kind = EventKind::kCancel,
+                  .attempt = job.attempt,
+                  .reason = field<std::string>(request, "reason", "cancelled by its user")});
+  return {{"id", job.id.str()}, {"state", to_string(jobs_.at(job_number(job.id)).state)}};
+}
+
+json ClusterCoordinator::logs(const json& request) {
+  const JobRecord job = find(request);
+  const auto attempt = field<std::uint32_t>(request, "attempt", job.attempt);
+  return {{"id", job.id.str()},
+          {"state", to_string(job.state)},
+          {"attempt", attempt},
+          {"files", engine_.logs({job.id, attempt})}};
+}
+
+json ClusterCoordinator::nodes() const {
+  std::map<std::pair<std::string, std::int32_t>, json> jobs_on;
+  for (const auto& [number, job] : jobs_) {
+    if (!is_placed(job.state)) continue;
+    for (const DevicePlace& place : job.placement) {
+      jobs_on[{place.node, place.device}].push_back(
+          {{"id", job.id.str()}, {"class", to_string(job.job_class)}});
+    }
+  }
+  json nodes = json::array();
+  for (const EngineNode& node : nodes_) {
+    json devices = json::array();
+    for (std::size_t i = 0; i < node.devices.size(); ++i) {
+      const auto found = jobs_on.find({node.name, static_cast<std::int32_t>(i)});
+      json on = found == jobs_on.end() ? json::array() : std::move(found->second);
+      devices.push_back({{"id", node.devices[i]}, {"type", node.device_type}, {"jobs", std::move(on)}});
+    }
+    const auto drained = drained_.find(node.name);
+    const bool is_drained = drained != drained_.end();
+    json shown{{"name", node.name},
+               {"state", !node.up ? "down" : is_drained ? "drained" : "up"},
+               {"reason", !node.up ? node.reason : is_drained ? drained->second.reason : ""},
+               {"cores", static_cast<double>(node.cpu_milli) / 1000},
+               {"memory_mib", node.memory_mib},
+               {"devices", std::move(devices)}};
+    nodes.push_back(std::move(shown));
+  }
+  return {{"coordinator",
+           {{"pid", config_.pid},
+            {"engine", engine_.name()},
+            {"policy", config_.policy},
+            {"problem", engine_problem_}}},
+          {"nodes", std::move(nodes)}};
+}
+
+std::int32_t ClusterCoordinator::charged(const std::string& tenant) const {
+  return std::accumulate(jobs_.begin(), jobs_.end(), 0, [&](std::int32_t sum, const auto& entry) {
+    const JobRecord& job = entry.second;
+    const bool counts = job.spec.tenant == tenant && is_placed(job.state) &&
+                        (job.job_class == JobClass::kGuaranteed || job.state == JobState::kUpgrading);
+    return counts ? sum + job.spec.gpus : sum;
+  });
+}
+
+json ClusterCoordinator::tenants() const {
+  json tenants = json::array();
+  for (const auto& [name, tenant] : tenants_) {
+    std::int32_t opportunistic = 0;
+    std::int32_t waiting = 0;
+    for (const auto& [number, job] : jobs_) {
+      if (job.spec.tenant != name || is_end(job.state)) continue;
+      if (!is_placed(job.state)) ++waiting;
+      if (is_placed(job.state) && job.job_class == JobClass::kOpportunistic &&
+          job.state != JobState::kUpgrading) {
+        opportunistic += job.spec.gpus;
+      }
+    }
+    tenants.push_back({{"name", name},
+                       {"quota", tenant.quota ? json(*tenant.quota) : json(nullptr)},
+                       {"guaranteed_devices", charged(name)},
+                       {"opportunistic_devices", opportunistic},
+                       {"waiting_jobs", waiting}});
+  }
+  return {{"tenants", std::move(tenants)}};
+}
+
+json ClusterCoordinator::set_quota(const json& request) {
+  const auto name = field<std::string>(request, "tenant");
+  if (name.empty()) throw RequestRefused("malformed", "a tenant has a name");
+  TenantRecord tenant{.name = name, .quota = std::nullopt};
+  if (const auto quota = request.find("quota"); quota != request.end() && !quota->is_null()) {
+    tenant.quota = field<std::int32_t>(request, "quota");
+    if (*tenant.quota < 0 || *tenant.quota > kMostQuota) {
+      throw RequestRefused("malformed", fmt::format("a quota is a number of devices from 0 to {}, "
+                                                    "not {}", kMostQuota, *tenant.quota));
+    }
+    if (const std::int32_t used = charged(name); *tenant.quota < used) {
+      throw RequestRefused("refused", fmt::format("quota below use: tenant {} has guaranteed jobs on "
+                                                  "{} devices, the quota would be {}", name, used,
+                                                  *tenant.quota));
+    }
+  }
+  store_.put(tenant);
+  tenants_[name] = tenant;
+  begin_anew_ = changed_ = true;
+  return {{"tenant", name}, {"quota", tenant.quota ? json(*tenant.quota) : json(nullptr)}};
+}
+
+void ClusterCoordinator::check_node(const std::string& name) const {
+  std::vector<std::string> names;
+  for (const EngineNode& node : nodes_) {
+    if (node.name == name) return;
+    names.emplace_back(node.name);
+  }
+  throw RequestRefused("unknown_node",
+                       fmt::format("unknown node \"{}\"{}", name, guess(name, names)));
+}
+
+json ClusterCoordinator::drain(const json& request) {
+  DrainedNode node{.node = field<std::string>(request, "node"),
+                   .reason = field<std::string>(request, "reason", "drained by an operator"),
+                   .since = wall_()};
+  check_node(node.node);
+  store_.put(node);
+  drained_[node.node] = node;
+  begin_anew_ = changed_ = true;
+  return {{"node", node.node}, {"state", "drained"}};
+}
+
+json ClusterCoordinator::undrain(const json& request) {
+  const auto name = field<std::string>(request, "node");
+  check_node(name);
+  store_.undrain(name);
+  drained_.erase(name);
+  begin_anew_ = changed_ = true;
+  return {{"node", name}, {"state", "up"}};
+}
+
+}  // namespace commensal::cluster

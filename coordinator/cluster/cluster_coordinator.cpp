@@ -1,0 +1,354 @@
+// SPDX-License-Identifier: Apache-2.0
+// Lives of jobs: what happens, what is decided, what is written down, what the engine is told.
+#include "coordinator/cluster/cluster_coordinator.h"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "coordinator/cluster/job_number.h"
+
+namespace commensal::cluster {
+namespace {
+
+using namespace std::chrono_literals;
+
+double seconds(TimePoint now) {
+  return std::chrono::duration<double>(now.time_since_epoch()).count();
+}
+
+constexpr int kCannotStart = 126;  // as a shell's
+
+bool waits(JobState state) { return !is_placed(state) && !is_end(state); }
+
+EventKind kind_of(EngineEvent::Kind kind) {
+  switch (kind) {
+    case EngineEvent::Kind::kBegan: return EventKind::kBegan;
+    case EngineEvent::Kind::kExited: return EventKind::kExited;
+    case EngineEvent::Kind::kTakenBack: return EventKind::kTakenBack;
+    case EngineEvent::Kind::kVanished: return EventKind::kVanished;
+  }
+  return EventKind::kVanished;
+}
+
+Attempt attempt_of(const JobRecord& job) { return {job.id, job.attempt}; }
+
+}  // namespace
+
+ClusterCoordinator::ClusterCoordinator(ClusterConfig config, Store& store, Engine& engine,
+                                       ClassChanger& classes, const policies::ClusterPolicy& policy,
+                                       WallClock wall, std::shared_ptr<spdlog::logger> log,
+                                       TimePoint now)
+    : config_(std::move(config)),
+      store_(store),
+      engine_(engine),
+      classes_(classes),
+      scheduler_(policy),
+      wall_(std::move(wall)),
+      log_(std::move(log)),
+      now_(now) {
+  reload();
+  look_at_nodes(now);
+  meet_engine();
+}
+
+void ClusterCoordinator::reload() {
+  StoredState stored = store_.load();
+  jobs_.clear();
+  tenants_.clear();
+  drained_.clear();
+  for (JobRecord& job : stored.jobs) {
+    const Number number = job_number(job.id);
+    jobs_.emplace(number, std::move(job));
+  }
+  for (TenantRecord& tenant : stored.tenants) tenants_.emplace(tenant.name, std::move(tenant));
+  for (DrainedNode& node : stored.drained) drained_.emplace(node.node, std::move(node));
+  // Who submits without a tenant is this one's; without a quota until somebody sets one.
+  tenants_.try_emplace("default", TenantRecord{.name = "default", .quota = std::nullopt});
+  actions_.clear();
+  begin_anew_ = changed_ = true;
+}
+
+void ClusterCoordinator::meet_engine() {
+  std::set<Attempt> known;
+  for (const Engine::Found& found : engine_.adopt()) {
+    const auto job = jobs_.find(job_number(found.attempt.job));
+    if (job == jobs_.end() || attempt_of(job->second) != found.attempt ||
+        !is_placed(job->second.state)) {
+      log_->warn("job {}, attempt {}, runs and should not: it is ended", found.attempt.job.str(),
+                 found.attempt.number);
+      engine_.take_back(found.attempt, config_.grace);
+      continue;
+    }
+    if (!found.running) continue;
+    known.insert(found.attempt);
+    seen_.push_back({found.attempt, EngineEvent::Kind::kBegan, {}, "found running"});
+  }
+  for (EngineEvent& event : engine_.watch()) {
+    if (event.kind != EngineEvent::Kind::kBegan) known.insert(event.attempt);
+    seen_.push_back(std::move(event));
+  }
+  for (const auto& [number, job] : jobs_) {
+    if (!is_placed(job.state)) continue;
+    if (job.cancel_asked) due_.push_back({Action::Kind::kTakeBack, job});
+    if (job.state == JobState::kUpgrading) due_.push_back({Action::Kind::kClass, job});
+    if (known.contains(attempt_of(job))) continue;
+    if (job.state == JobState::kStarting) {
+      due_.push_back({Action::Kind::kStart, job});
+    } else {
+      seen_.push_back({attempt_of(job), EngineEvent::Kind::kVanished, {},
+                       fmt::format("the engine {} does not know it any more", engine_.name())});
+    }
+  }
+}
+
+void ClusterCoordinator::settle(TimePoint now) {
+  now_ = now;
+  take_engine_events();
+  take_class_outcomes();
+  if (now >= next_look_) look_at_nodes(now);
+  cancel_those_that_wait_in_vain();
+  admit();
+  decide();
+  store_.commit();
+  seen_.clear();
+  class_outcomes_.clear();
+  std::move(actions_.begin(), actions_.end(), std::back_inserter(due_));
+  actions_.clear();
+  std::erase_if(jobs_, [](const auto& entry) { return is_end(entry.second.state); });
+  act();
+}
+
+TimePoint ClusterCoordinator::next_wake() const noexcept {
+  TimePoint wake = std::min(next_look_, policy_wake_);
+  for (const auto& [number, at] : not_before_) wake = std::min(wake, at);
+  if (!seen_.empty() || !due_.empty() || engine_.descriptor() < 0) {
+    wake = std::min(wake, now_ + 1s);
+  }
+  return wake;
+}
+
+bool ClusterCoordinator::happen(const JobId& id, const JobEvent& event) {
+  const auto found = jobs_.find(job_number(id));
+  if (found == jobs_.end()) return false;
+  Step step = apply(found->second, event, wall_());
+  if (step.applied != Applied::kChanged) {
+    const auto level = step.applied == Applied::kRefused ? spdlog::level::err : spdlog::level::debug;
+    log_->log(level, "job {}: {}: {}", id.str(), to_string(event.kind), step.reason);
+    return false;
+  }
+  const JobRecord before = std::exchange(found->second, std::move(step.after));
+  const JobRecord& after = found->second;
+  store_.put(after, Transition{.job = id,
+                               .at = wall_(),
+                               .from = before.state,
+                               .to = after.state,
+                               .attempt = after.attempt,
+                               .reason = event.reason});
+  log_->info("job {}: {} -> {}: {}", id.str(), to_string(before.state), to_string(after.state),
+             event.reason);
+  moved(before, after);
+  return true;
+}
+
+void ClusterCoordinator::moved(const JobRecord& before, const JobRecord& after) {
+  changed_ = true;
+  const Number number = job_number(after.id);
+  const bool was_placed = is_placed(before.state);
+  if (was_placed && !is_placed(after.state)) {
+    actions_.push_back({Action::Kind::kForget, before});
+    if (!scheduler_.leave(after.id)) begin_anew_ = true;
+    admitted_.erase(number);
+  } else if (!was_placed && is_end(after.state)) {
+    not_before_.erase(number);
+    if (admitted_.erase(number) > 0) begin_anew_ = true;  // a policy cannot be told
+  }
+  if (after.state == JobState::kStarting && before.state != JobState::kStarting) {
+    actions_.push_back({Action::Kind::kStart, after});
+  }
+  if (after.state == JobState::kUpgrading && before.state != JobState::kUpgrading) {
+    actions_.push_back({Action::Kind::kClass, after});
+  }
+  if (after.cancel_asked && !before.cancel_asked) {
+    actions_.push_back({Action::Kind::kTakeBack, after});
+  }
+}
+
+void ClusterCoordinator::take_engine_events() {
+  for (EngineEvent& event : engine_.watch()) seen_.push_back(std::move(event));
+  for (const EngineEvent& event : seen_) {
+    const bool changed = happen(event.attempt.job, {.kind = kind_of(event.kind),
+                                                    .attempt = event.attempt.number,
+                                                    .reason = event.reason,
+                                                    .exit_code = event.exit_code});
+    const bool over = event.kind != EngineEvent::Kind::kBegan;
+    if (changed && over) try_again(event.attempt.job);
+    // Of an attempt that nobody here knows the engine needs to keep nothing.
+    if (!changed && over) {
+      JobRecord unknown;
+      unknown.id = event.attempt.job;
+      unknown.attempt = event.attempt.number;
+      actions_.push_back({Action::Kind::kForget, std::move(unknown)});
+    }
+  }
+}
+
+void ClusterCoordinator::try_again(const JobId& id) {
+  const JobRecord& job = jobs_.at(job_number(id));
+  if (job.state != JobState::kLost || job.retries >= config_.retries) return;
+  const Duration wait = config_.first_retry * (1 << std::min(job.retries, 10U));
+  const std::string reason = fmt::format(
+      "is tried again after {} s, {} of {}: {}", std::chrono::duration_cast<std::chrono::seconds>(wait).count(),
+      job.retries + 1, config_.retries, job.reason);
+  if (happen(id, {.kind = EventKind::kRetry, .attempt = job.attempt, .reason = reason})) {
+    not_before_[job_number(id)] = now_ + wait;
+  }
+}
+
+void ClusterCoordinator::take_class_outcomes() {
+  for (ClassChanger::Outcome& outcome : classes_.outcomes()) {
+    class_outcomes_.push_back(std::move(outcome));
+  }
+  for (const ClassChanger::Outcome& outcome : class_outcomes_) {
+    const EventKind kind = outcome.changed ? EventKind::kUpgraded : EventKind::kUpgradeFailed;
+    const bool changed = happen(outcome.attempt.job, {.kind = kind,
+                                                      .attempt = outcome.attempt.number,
+                                                      .reason = outcome.reason});
+    // The policy's view has it as guaranteed.
+    if (changed && !outcome.changed) begin_anew_ = true;
+  }
+}
+
+void ClusterCoordinator::look_at_nodes(TimePoint now) {
+  next_look_ = now + config_.look;
+  try {
+    std::vector<EngineNode> nodes = engine_.nodes();
+    if (!engine_problem_.empty()) log_->info("the engine {} answers again", engine_.name());
+    engine_problem_.clear();
+    if (nodes == nodes_) return;
+    nodes_ = std::move(nodes);
+    begin_anew_ = changed_ = true;
+  } catch (const EngineFailed& error) {
+    if (engine_problem_ != error.what()) log_->error("the engine {}: {}", engine_.name(), error.what());
+    engine_problem_ = error.what();
+  }
+}
+
+void ClusterCoordinator::cancel_those_that_wait_in_vain() {
+  for (auto& [number, job] : jobs_) {
+    if (!job.spec.after || !waits(job.state) || jobs_.contains(job_number(*job.spec.after))) continue;
+    const auto before = store_.job(*job.spec.after);
+    if (!before || before->state == JobState::kFinished) continue;
+    const std::string reason = fmt::format("job {}, which it was to follow, is {}",
+                                           job.spec.after->str(), to_string(before->state));
+    happen(job.id, {.kind = EventKind::kCancel, .attempt = job.attempt, .reason = reason});
+  }
+}
+
+bool ClusterCoordinator::may_start(const JobRecord& job) const {
+  if (job.state != JobState::kQueued && job.state != JobState::kReserved) return false;
+  if (const auto at = not_before_.find(job_number(job.id)); at != not_before_.end()) {
+    if (now_ < at->second) return false;
+  }
+  if (!job.spec.after) return true;
+  const auto before = jobs_.find(job_number(*job.spec.after));
+  return before == jobs_.end() || before->second.state == JobState::kFinished;
+}
+
+void ClusterCoordinator::admit() {
+  if (begin_anew_) changed_ = true;
+  for (auto& [number, job] : jobs_) {
+    if (job.state == JobState::kSubmitted) {
+      happen(job.id, {.kind = EventKind::kAccept, .attempt = job.attempt, .reason = "waits for the policy"});
+    }
+    if (admitted_.contains(number) || !may_start(job)) continue;
+    admitted_.insert(number);
+    not_before_.erase(number);
+    changed_ = true;
+    if (!begin_anew_) scheduler_.arrive(job);
+  }
+}
+
+void ClusterCoordinator::begin_scheduler() {
+  std::vector<const JobRecord*> jobs;
+  admitted_.clear();
+  for (const auto& [number, job] : jobs_) {
+    const bool waiting = may_start(job);
+    if (waiting) admitted_.insert(number);
+    if (waiting || is_placed(job.state)) jobs.push_back(&job);
+  }
+  std::vector<EngineNode> usable;
+  for (const EngineNode& node : nodes_) {
+    if (node.up && !drained_.contains(node.name)) usable.push_back(node);
+  }
+  std::vector<TenantRecord> tenants;
+  for (const auto& [name, tenant] : tenants_) tenants.push_back(tenant);
+  scheduler_.begin(jobs, usable, tenants);
+  begin_anew_ = false;
+}
+
+void ClusterCoordinator::decide() {
+  if (!changed_ && now_ < policy_wake_) return;
+  if (!engine_problem_.empty()) return;  // nothing could be started
+  if (begin_anew_) begin_scheduler();
+  std::vector<Wanted> changes;
+  try {
+    changes = scheduler_.decide(seconds(now_));
+  } catch (const std::logic_error& error) {
+    log_->error("policy {}: {}; nothing of its plan is done", config_.policy, error.what());
+    begin_anew_ = true;
+    policy_wake_ = now_ + config_.look;
+    changed_ = false;
+    return;
+  }
+  changed_ = false;
+  for (const Wanted& change : changes) {
+    const JobRecord& job = jobs_.at(job_number(change.job));
+    if (!change.event) {
+      actions_.push_back({Action::Kind::kTakeBack, job});
+    } else if (!happen(change.job, *change.event)) {
+      begin_anew_ = true;
+    }
+  }
+  changed_ = begin_anew_;
+  const double wake = scheduler_.wake();
+  policy_wake_ = wake == policies::kNever
+                     ? TimePoint::max()
+                     : TimePoint{std::chrono::duration_cast<Duration>(std::chrono::duration<double>(wake))};
+}
+
+void ClusterCoordinator::act() {
+  for (Action& action : std::exchange(due_, {})) {
+    try {
+      switch (action.kind) {
+        case Action::Kind::kStart: start(action.job); break;
+        case Action::Kind::kTakeBack: engine_.take_back(attempt_of(action.job), config_.grace); break;
+        case Action::Kind::kForget: engine_.forget(attempt_of(action.job)); break;
+        case Action::Kind::kClass: classes_.change(action.job, JobClass::kGuaranteed); break;
+      }
+    } catch (const EngineFailed& error) {
+      log_->error("job {}: {}", action.job.id.str(), error.what());
+      due_.push_back(std::move(action));  // the next time
+    }
+  }
+}
+
+void ClusterCoordinator::start(const JobRecord& job) {
+  const Attempt attempt = attempt_of(job);
+  try {
+    engine_.hold(attempt, job.spec);
+    engine_.place(attempt, job.placement, job.job_class);
+    engine_.release(attempt);
+  } catch (const std::invalid_argument& error) {
+    seen_.push_back({attempt, EngineEvent::Kind::kExited, kCannotStart, error.what()});
+  } catch (const EngineFailed& error) {
+    // Nobody knows how far it came: this attempt is not tried again.
+    seen_.push_back({attempt, EngineEvent::Kind::kVanished, {}, error.what()});
+    due_.push_back({Action::Kind::kTakeBack, job});
+  }
+}
+
+}  // namespace commensal::cluster

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+// The cluster coordinator without sockets: requests in, answers out, and an engine that is told
+// what to do once it is written down.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "allocator/base/clock.h"
+#include "coordinator/cluster/engine.h"
+#include "coordinator/cluster/job_life.h"
+#include "coordinator/cluster/scheduler.h"
+#include "coordinator/cluster/store.h"
+
+namespace spdlog {
+class logger;
+}
+
+namespace commensal::cluster {
+
+struct ClusterConfig {
+  std::string policy = "antman";  ///< its name, for people
+  std::int64_t pid = 0;           ///< of the process that this runs in, for people
+  std::uint32_t retries = 3;      ///< of attempts that nodes or engine lost
+  Duration first_retry = std::chrono::seconds{10};  ///< doubled with each
+  std::chrono::milliseconds grace{10'000};          ///< between asking an attempt to end and killing
+  Duration look = std::chrono::seconds{5};          ///< between two looks at the engine's nodes
+};
+
+/// A request that cannot be met; nothing has changed. Codes: "unknown_job", "unknown_tenant",
+/// "unknown_node", "refused" (it is not possible), "malformed", "unavailable" (nothing can be
+/// written down, or the engine cannot be asked: it may work later).
+class RequestRefused : public std::runtime_error {
+ public:
+  RequestRefused(std::string code, const std::string& what)
+      : std::runtime_error(what), code_(std::move(code)) {}
+  [[nodiscard]] const std::string& code() const noexcept { return code_; }
+
+ private:
+  std::string code_;
+};
+
+/// Changes the class of an attempt that runs, through the coordinator of its nodes.
+class ClassChanger {
+ public:
+  virtual ~ClassChanger() = default;
+  struct Outcome {
+    Attempt attempt;
+    bool changed = false;
+    std::string reason;
+  };
+  /// Asks for it; does not wait. Asking twice does no harm.
+  virtual void change(const JobRecord& job, JobClass job_class) = 0;
+  /// What came of it since the last call.
+  [[nodiscard]] virtual std::vector<Outcome> outcomes() = 0;
+};
+
+/// Keeps jobs, tenants and nodes of one cluster, and decides by a policy.
+///
+/// The order of every step: requests and what the engine saw change records; `settle` asks the
+/// policy, makes all of it durable at once, and only then tells the engine, so that a crash at any
+/// point leaves nothing that is acknowledged and forgotten, and nothing that is started twice
+/// (attempts are numbered, and engines start each once). Thread safety: none.
+class ClusterCoordinator {
+ public:
+  using WallClock = std::function<WallTime()>;
+
+  /// Begins with what the store has and what the engine still runs.
+  /// The arguments must outlive this object. @throws StoreFailed, EngineFailed.
+  ClusterCoordinator(ClusterConfig config, Store& store, Engine& engine, ClassChanger& classes,
+                     const policies::ClusterPolicy& policy, WallClock wall,
+                     std::shared_ptr<spdlog::logger> log, TimePoint now);
+
+  /// Answers one request, an object with `type` (docs/cluster.md has them). What it changes is
+  /// durable after `settle` only: the answer must not be sent before, and not at all if it fails.
+  /// @throws RequestRefused, EngineFailed; StoreFailed, then `take_back_changes` is due.
+  [[nodiscard]] nlohmann::json answer(const nlohmann::json& request, TimePoint now);
+
+  /// Takes what the engine saw, decides, makes it durable, tells the engine.
+  /// @throws StoreFailed, then `take_back_changes` is due.
+  void settle(TimePoint now);
+
+  /// Takes every change back that is not durable, after StoreFailed from `answer`. What the engine
+  /// saw is taken again. @throws StoreFailed if nothing can be read: it may be called again.
+  void take_back_changes() { reload(); }
+
+  /// When `settle` should be called if nothing happens before.
+  [[nodiscard]] TimePoint next_wake() const noexcept;
+
+ private:
+  using Number = std::uint64_t;  // of a job
+
+  // Requests: cluster_answers.cpp.
+  [[nodiscard]] nlohmann::json submit(const nlohmann::json& request);
+  [[nodiscard]] nlohmann::json queue(const nlohmann::json& request);
+  [[nodiscard]] nlohmann::json explain(const nlohmann::json& request);
+  [[nodiscard]] nlohmann::json cancel(const nlohmann::json& request);
+  [[nodiscard]] nlohmann::json logs(const nlohmann::json& request);
+  [[nodiscard]] nlohmann::json nodes() const;
+  [[nodiscard]] nlohmann::json tenants() const;
+  [[nodiscard]] nlohmann::json set_quota(const nlohmann::json& request);
+  [[nodiscard]] nlohmann::json drain(const nlohmann::json& request);
+  [[nodiscard]] nlohmann::json undrain(const nlohmann::json& request);
+  [[nodiscard]] JobRecord find(const nlohmann::json& request);
+  [[nodiscard]] nlohmann::json shown(const JobRecord& job) const;
+  [[nodiscard]] std::string why(const JobRecord& job) const;
+  void check(const JobSpec& spec);
+  void check_node(const std::string& name) const;
+  [[nodiscard]] std::int32_t charged(const std::string& tenant) const;
+
+  // Lives.
+  bool happen(const JobId& id, const JobEvent& event);
+  void moved(const JobRecord& before, const JobRecord& after);
+  void take_engine_events();
+  void take_class_outcomes();
+  void look_at_nodes(TimePoint now);
+  void cancel_those_that_wait_in_vain();
+  void admit();
+  void decide();
+  void try_again(const JobId& id);
+  [[nodiscard]] bool may_start(const JobRecord& job) const;
+  void begin_scheduler();
+
+  // Beginnings, and what is done once it is durable.
+  void reload();
+  void meet_engine();
+  void act();
+  void start(const JobRecord& job);
+
+  struct Action {
+    enum class Kind : std::uint8_t { kStart, kTakeBack, kForget, kClass } kind;
+    JobRecord job;
+  };
+
+  ClusterConfig config_;
+  Store& store_;
+  Engine& engine_;
+  ClassChanger& classes_;
+  Scheduler scheduler_;
+  WallClock wall_;
+  std::shared_ptr<spdlog::logger> log_;
+
+  std::map<Number, JobRecord> jobs_;  // that have not ended
+  std::map<std::string, TenantRecord> tenants_;
+  std::map<std::string, DrainedNode> drained_;
+  std::vector<EngineNode> nodes_;
+  std::string engine_problem_;  // why the engine cannot be asked; empty: it can
+
+  std::set<Number> admitted_;               // wait, and the policy knows of them
+  std::map<Number, TimePoint> not_before_;  // wait, and are tried again then
+  std::vector<EngineEvent> seen_;           // by the engine; not durable yet
+  std::vector<ClassChanger::Outcome> class_outcomes_;  // the same
+  std::vector<Action> actions_;                        // follow from what is not durable yet
+  std::vector<Action> due_;                            // from what is
+  bool begin_anew_ = true;                             // the policy's view is not what is
+  bool changed_ = true;                                // since the last decision
+  TimePoint now_;                                      // of this step
+  TimePoint next_look_{};
+  TimePoint policy_wake_ = TimePoint::max();
+};
+
+}  // namespace commensal::cluster

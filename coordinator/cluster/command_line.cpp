@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// commensal-coordinator's options, read by CLI11.
+#include "coordinator/cluster/command_line.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
+#include <exception>
+#include <stdexcept>
+
+#include "coordinator/policies/registry.h"
+#include "coordinator/wire/paths.h"
+
+namespace commensal::cluster {
+namespace {
+
+/// What is turned into options after CLI11 has read it.
+struct Words {
+  ClusterOptions options;
+  std::vector<std::string> policy_options;
+  bool check_config = false;
+};
+
+/// A number between two others. (CLI::Range lets "nan" through.)
+CLI::Validator between(double least, double most) {
+  const std::string range = fmt::format("{} - {}", least, most);
+  return {[=](const std::string& text) {
+            double value = 0.0;
+            const bool inside = CLI::detail::lexical_cast(text, value) && std::isfinite(value) &&
+                                value >= least && value <= most;
+            return inside ? std::string{}
+                          : fmt::format("Value {} not in range [{}]", text, range);
+          },
+          "FLOAT in [" + range + "]"};
+}
+
+constexpr double kLongest = 86'400.0;  // seconds: a day
+
+void add_options(CLI::App& app, Words& line) {
+  ClusterOptions& options = line.options;
+  app.set_version_flag("--version", "commensal-coordinator " + options.version);
+  app.set_config("--config", "", "INI file with any of these options", false);
+  app.allow_config_extras(CLI::config_extras_mode::error);
+  app.add_option("--instance", options.instance, "name of this coordinator")->capture_default_str();
+  app.add_option("--runtime-dir", options.runtime_dir,
+                 "folder of socket, lock and log; only its owner may enter it");
+  app.add_option("--state-dir", options.state_dir,
+                 "folder of what must not be forgotten; only its owner may enter it");
+  app.add_option("--policy", options.policy, "who runs where (commensal simulate --list-policies)")
+      ->capture_default_str();
+  app.add_option("--option", line.policy_options, "option of the policy, NAME=VALUE");
+  app.add_option("--devices", options.devices,
+                 "devices of this machine, which share its cores; default: its GPUs, or one")
+      ->check(CLI::Range(1, 1024));
+  app.add_option("--retries", options.retries, "starts after a failure of node or engine, at most")
+      ->check(CLI::Range(0, 1000))
+      ->capture_default_str();
+  app.add_option("--first-retry", options.first_retry_seconds,
+                 "seconds before the first of them; doubled with each")
+      ->check(between(0.0, kLongest))
+      ->capture_default_str();
+  app.add_option("--grace", options.grace_seconds, "seconds between SIGTERM and SIGKILL")
+      ->check(between(0.0, kLongest))
+      ->capture_default_str();
+  app.add_option("--commensal", options.commensal,
+                 "program that runs jobs under commensal; default: jobs run as they are");
+  app.add_flag("--foreground", options.foreground, "stay attached and log to stderr");
+  app.add_option("--log-file", options.log_file,
+                 "default: cluster-INSTANCE.log in the runtime folder");
+  app.add_option("--log-level", options.log_level, "least important line to log")
+      ->check(CLI::IsMember({"trace", "debug", "info", "warning", "error", "critical", "off"}))
+      ->capture_default_str();
+  app.add_flag("--check-config", line.check_config, "read options and configuration, then leave");
+  app.footer(
+      "Exit codes: 0 started (or ended, with --foreground), 1 internal failure, 2 wrong option or\n"
+      "configuration, 3 this instance runs already, 4 a folder, the socket or the store cannot be\n"
+      "used.");
+}
+
+/// @throws std::exception with one clear sentence.
+void finish(Words& line) {
+  wire::check_instance_name(line.options.instance);
+  for (const std::string& option : line.policy_options) {
+    const std::size_t equals = option.find('=');
+    if (equals == std::string::npos || equals == 0) {
+      throw std::invalid_argument("an option of a policy is NAME=VALUE, not \"" + option + "\"");
+    }
+    line.options.policy_options[option.substr(0, equals)] = option.substr(equals + 1);
+  }
+  (void)policies::make_policy(line.options.policy, line.options.policy_options);
+}
+
+}  // namespace
+
+CommandLine parse_command_line(std::vector<std::string> arguments, const std::string& version) {
+  CLI::App app{"Decides which jobs of a cluster run where, and starts them.",
+               "commensal-coordinator"};
+  Words line;
+  line.options.version = version;
+  add_options(app, line);
+  std::reverse(arguments.begin(), arguments.end());  // CLI11 takes them from the back
+  try {
+    app.parse(std::move(arguments));
+    finish(line);
+  } catch (const CLI::CallForHelp&) {
+    return {std::nullopt, false, node::ExitCode::kOk, app.help()};
+  } catch (const CLI::CallForVersion&) {
+    return {std::nullopt, false, node::ExitCode::kOk, "commensal-coordinator " + version + "\n"};
+  } catch (const std::exception& error) {
+    return {std::nullopt, false, node::ExitCode::kUsage, error.what()};
+  }
+  return {std::move(line.options), line.check_config, node::ExitCode::kOk, ""};
+}
+
+}  // namespace commensal::cluster

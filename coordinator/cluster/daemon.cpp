@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+// The loop of commensal-coordinator.
+#include "coordinator/cluster/daemon.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <spdlog/spdlog.h>
+#include <sys/signalfd.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <system_error>
+#include <utility>
+#include <zmq.hpp>
+
+#include "allocator/base/clock.h"
+#include "coordinator/cluster/cluster_coordinator.h"
+#include "coordinator/cluster/local_cluster.h"
+#include "coordinator/cluster/store.h"
+#include "coordinator/node/service.h"
+#include "coordinator/policies/registry.h"
+#include "coordinator/wire/messages.h"
+#include "coordinator/wire/paths.h"
+#include "coordinator/wire/router_socket.h"
+
+namespace commensal::cluster {
+namespace {
+
+using nlohmann::json;
+using node::ExitCode;
+using node::StartReport;
+using namespace std::chrono_literals;
+
+constexpr int kMessagesAtOnce = 256;  // become durable together
+constexpr auto kAfterFailure = 1s;    // between two tries to write down
+
+Duration from_seconds(double seconds) {
+  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
+}
+
+WallTime wall_now() {
+  return std::chrono::time_point_cast<std::chrono::milliseconds>(std::chrono::system_clock::now());
+}
+
+ClusterConfig config_of(const ClusterOptions& options) {
+  return {.policy = options.policy,
+          .pid = getpid(),
+          .retries = options.retries,
+          .first_retry = from_seconds(options.first_retry_seconds),
+          .grace = std::chrono::milliseconds{static_cast<std::int64_t>(options.grace_seconds * 1000)}};
+}
+
+json refusal(const std::string& code, const std::string& what) {
+  return {{"v", wire::kProtocolVersion}, {"type", "error"}, {"code", code}, {"what", what}};
+}
+
+/// Reads one request. @throws RequestRefused.
+json request_of(const std::vector<std::string>& frames) {
+  if (frames.size() != 1) {
+    throw RequestRefused("malformed", fmt::format("a message is one frame, not {}", frames.size()));
+  }
+  if (frames.front().size() > wire::kMaxFrameBytes) {
+    throw RequestRefused("oversized", fmt::format("a message has at most {} bytes, not {}",
+                                                  wire::kMaxFrameBytes, frames.front().size()));
+  }
+  json request = json::parse(frames.front(), nullptr, false);
+  if (!request.is_object()) throw RequestRefused("malformed", "a message is a JSON object");
+  const auto version = request.find("v");
+  if (version == request.end() || *version != wire::kProtocolVersion) {
+    throw RequestRefused("version", fmt::format("this coordinator speaks version {}, not {}",
+                                                wire::kProtocolVersion,
+                                                version == request.end() ? "none" : version->dump()));
+  }
+  return request;
+}
+
+class Daemon {
+ public:
+  Daemon(const ClusterOptions& options, std::shared_ptr<spdlog::logger> log)
+      : log_(std::move(log)),
+        socket_path_(cluster_socket_path(options.runtime_dir, options.instance)),
+        signals_(node::block_signals()),
+        policy_(policies::make_policy(options.policy, options.policy_options)),
+        store_(options.state_dir / "cluster.db"),
+        engine_(make_local_engine(options, log_)),
+        classes_(make_class_changer(options)),
+        coordinator_(config_of(options), store_, *engine_, *classes_, *policy_, wall_now, log_,
+                     clock_.now()),
+        socket_(wire::ipc_endpoint(socket_path_)) {
+    log_->info("commensal-coordinator {} '{}' began: pid {}, policy {}, engine {}, state in {}",
+               options.version, options.instance, getpid(), options.policy, engine_->name(),
+               options.state_dir.native());
+  }
+
+  void run() {
+    while (!leaving_) {
+      wait();
+      serve();
+    }
+    std::error_code ignored;
+    std::filesystem::remove(socket_path_, ignored);
+  }
+
+ private:
+  struct Answer {
+    std::string peer;
+    json text;
+  };
+
+  void wait() {
+    std::array<zmq::pollitem_t, 3> items{{{socket_.handle(), 0, ZMQ_POLLIN, 0},
+                                          {nullptr, signals_.get(), ZMQ_POLLIN, 0},
+                                          {nullptr, engine_->descriptor(), ZMQ_POLLIN, 0}}};
+    const std::size_t count = engine_->descriptor() < 0 ? 2 : 3;
+    const TimePoint wake = std::max(coordinator_.next_wake(), not_before_);
+    const auto left = std::clamp<std::chrono::milliseconds>(
+        std::chrono::ceil<std::chrono::milliseconds>(wake - clock_.now()), 0ms, 60'000ms);
+    try {
+      zmq::poll(items.data(), count, left);
+    } catch (const zmq::error_t& error) {
+      if (error.num() != EINTR) throw;
+      return;
+    }
+    if (items[1].revents != 0) take_signal();
+  }
+
+  void take_signal() {
+    signalfd_siginfo info{};
+    if (read(signals_.get(), &info, sizeof info) != sizeof info) return;
+    log_->info("leaves: signal {}; jobs run on", info.ssi_signo);
+    leaving_ = true;
+  }
+
+  /// Answers what has arrived. Nobody hears of a change before it is durable.
+  void serve() {
+    std::vector<Answer> answers;
+    std::string peer;
+    std::vector<std::string> frames;
+    try {
+      for (int i = 0; i < kMessagesAtOnce && socket_.receive(peer, frames); ++i) {
+        answers.push_back({peer, {}});
+        answers.back().text = answer(frames);
+      }
+      coordinator_.settle(clock_.now());
+      not_before_ = {};
+    } catch (const StoreFailed& error) {
+      log_->error("{}", error.what());
+      coordinator_.take_back_changes();
+      not_before_ = clock_.now() + kAfterFailure;
+      for (Answer& answer : answers) answer.text = refusal("unavailable", error.what());
+    }
+    for (const Answer& answer : answers) {
+      const std::string frame = answer.text.dump(-1, ' ', false, json::error_handler_t::replace);
+      if (!socket_.send(answer.peer, frame)) log_->debug("somebody did not wait for an answer");
+    }
+  }
+
+  json answer(const std::vector<std::string>& frames) {
+    try {
+      const json request = request_of(frames);
+      json answer = coordinator_.answer(request, clock_.now());
+      answer["v"] = wire::kProtocolVersion;
+      answer["type"] = request["type"];
+      return answer;
+    } catch (const RequestRefused& error) {
+      log_->info("refused ({}): {}", error.code(), error.what());
+      return refusal(error.code(), error.what());
+    } catch (const EngineFailed& error) {
+      return refusal("unavailable", error.what());
+    }
+  }
+
+  std::shared_ptr<spdlog::logger> log_;
+  SteadyClock clock_;
+  std::filesystem::path socket_path_;
+  wire::UniqueFd signals_;
+  std::unique_ptr<policies::ClusterPolicy> policy_;
+  Store store_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<ClassChanger> classes_;
+  ClusterCoordinator coordinator_;
+  wire::RouterSocket socket_;
+  TimePoint not_before_;
+  bool leaving_ = false;
+};
+
+}  // namespace
+
+std::filesystem::path cluster_socket_path(const std::filesystem::path& dir,
+                                          const std::string& instance) {
+  wire::check_instance_name(instance);
+  // Instance names of node coordinators may be the same.
+  return wire::control_socket_path(dir, "cluster-" + instance);
+}
+
+std::filesystem::path default_state_dir() {
+  const auto variable = [](const char* name) -> std::string {
+    const char* value = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): at the start
+    return value == nullptr ? "" : value;
+  };
+  if (const std::string own = variable("COMMENSAL_STATE_DIR"); !own.empty()) return own;
+  if (const std::string xdg = variable("XDG_STATE_HOME"); !xdg.empty()) {
+    return std::filesystem::path{xdg} / "commensal";
+  }
+  const std::string home = variable("HOME");
+  if (home.empty()) throw wire::BadPath("no folder for state: set COMMENSAL_STATE_DIR or HOME");
+  return std::filesystem::path{home} / ".local" / "state" / "commensal";
+}
+
+ExitCode run_daemon(const ClusterOptions& options,
+                    const std::function<void(const StartReport&)>& started) {
+  bool reported = false;
+  const auto report = [&](ExitCode code, const std::string& text) {
+    if (!reported) started({code, text});
+    reported = true;
+    return code;
+  };
+  std::shared_ptr<spdlog::logger> log;
+  try {
+    umask(077);
+    wire::prepare_runtime_dir(options.runtime_dir);
+    std::filesystem::create_directories(options.state_dir.parent_path());
+    wire::prepare_runtime_dir(options.state_dir);
+    const std::string name = "cluster-" + options.instance;
+    node::InstanceLock lock{wire::lock_path(options.runtime_dir, name)};
+    if (!lock.held()) {
+      return report(ExitCode::kAlreadyRunning,
+                    fmt::format("a coordinator '{}' runs in {} already (pid {})", options.instance,
+                                options.runtime_dir.native(), lock.holder()));
+    }
+    const auto file = options.log_file.empty() && !options.foreground
+                          ? wire::log_path(options.runtime_dir, name)
+                          : options.log_file;
+    log = node::make_log("commensal-coordinator", file, options.foreground, options.log_level);
+    std::optional<Daemon> daemon;
+    try {
+      daemon.emplace(options, log);
+    } catch (const std::exception& error) {
+      lock.leave_clean();
+      log->error("cannot start: {}", error.what());
+      return report(ExitCode::kNoSockets, error.what());
+    }
+    report(ExitCode::kOk, std::to_string(getpid()));
+    daemon->run();
+    lock.leave_clean();
+    return ExitCode::kOk;
+  } catch (const wire::BadPath& problem) {
+    return report(ExitCode::kNoSockets, problem.what());
+  } catch (const std::exception& error) {
+    if (log) log->critical("gives up: {}", error.what());
+    return report(ExitCode::kInternal, error.what());
+  }
+}
+
+}  // namespace commensal::cluster

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// The cluster coordinator as a running process: socket, store, engine and time around it.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "coordinator/node/background.h"
+
+namespace commensal::cluster {
+
+/// What `commensal-coordinator` was told (`commensal-coordinator --help`).
+struct ClusterOptions {
+  std::string instance = "default";
+  std::filesystem::path runtime_dir;  ///< socket, lock, log
+  std::filesystem::path state_dir;    ///< store, and what the local engine keeps
+  std::string policy = "antman";
+  std::map<std::string, std::string> policy_options;
+  std::uint32_t retries = 3;
+  double first_retry_seconds = 10;
+  double grace_seconds = 10;
+  std::string commensal;  ///< the program that runs a job under commensal; empty: jobs run as is
+  std::int32_t devices = 0;  ///< of this machine; 0: its GPUs, or its cores as one
+  bool foreground = false;
+  std::filesystem::path log_file;  ///< empty: cluster-INSTANCE.log in the runtime folder
+  std::string log_level = "info";
+  std::string version;
+};
+
+/// Returns the socket of an instance. @throws wire::BadPath.
+[[nodiscard]] std::filesystem::path cluster_socket_path(const std::filesystem::path& dir,
+                                                        const std::string& instance);
+
+/// Returns where state is kept if nobody says: COMMENSAL_STATE_DIR, else $XDG_STATE_HOME/commensal,
+/// else ~/.local/state/commensal. Touches no file. @throws wire::BadPath without a home.
+[[nodiscard]] std::filesystem::path default_state_dir();
+
+/// Runs a coordinator until SIGTERM or SIGINT; jobs run on.
+/// @param started  called exactly once, as soon as it is known whether the start worked.
+/// @return the exit code of the process. Changes the signal mask and the umask of the process.
+node::ExitCode run_daemon(const ClusterOptions& options,
+                          const std::function<void(const node::StartReport&)>& started);
+
+}  // namespace commensal::cluster

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which event leads from which state to which.
+#include "coordinator/cluster/job_life.h"
+
+#include <fmt/format.h>
+
+#include <initializer_list>
+#include <utility>
+
+namespace commensal::cluster {
+namespace {
+
+using enum JobState;
+
+bool waits(JobState state) { return state == kSubmitted || state == kQueued || state == kReserved; }
+
+bool is_one_of(JobState state, std::initializer_list<JobState> states) {
+  for (const JobState one : states) {
+    if (state == one) return true;
+  }
+  return false;
+}
+
+/// Told by an engine, or about what an engine has: of one attempt.
+bool of_attempt(EventKind kind) {
+  switch (kind) {
+    case EventKind::kBegan:
+    case EventKind::kPark:
+    case EventKind::kUnpark:
+    case EventKind::kUpgrade:
+    case EventKind::kUpgraded:
+    case EventKind::kUpgradeFailed:
+    case EventKind::kExited:
+    case EventKind::kTakenBack:
+    case EventKind::kVanished: return true;
+    case EventKind::kAccept:
+    case EventKind::kReserve:
+    case EventKind::kUnreserve:
+    case EventKind::kStart:
+    case EventKind::kRetry:
+    case EventKind::kCancel: return false;
+  }
+  return false;
+}
+
+class Life {
+ public:
+  Life(const JobRecord& before, const JobEvent& event, WallTime now)
+      : before_(before), event_(event), now_(now) {
+    step_.after = before;
+  }
+
+  Step step() && {
+    if (event_.reason.empty()) {
+      refuse("an event has a reason");
+    } else if (of_attempt(event_.kind) && !about_this_attempt()) {
+      // `about_this_attempt` has said why.
+    } else {
+      take();
+    }
+    return std::move(step_);
+  }
+
+ private:
+  bool about_this_attempt() {
+    if (event_.attempt > before_.attempt) {
+      refuse(fmt::format("attempt {} has not begun: the last is {}", event_.attempt,
+                         before_.attempt));
+      return false;
+    }
+    if (event_.attempt == before_.attempt && is_placed(before_.state)) return true;
+    set(Applied::kStale, fmt::format("attempt {} is over", event_.attempt));
+    return false;
+  }
+
+  void take() {
+    switch (event_.kind) {
+      case EventKind::kAccept: return go({kSubmitted}, kQueued);
+      case EventKind::kReserve: return reserve();
+      case EventKind::kUnreserve:
+        if (before_.state == kReserved) step_.after.placement.clear();
+        return go({kReserved}, kQueued);
+      case EventKind::kStart: return start();
+      case EventKind::kBegan:
+        if (before_.state != kStarting) return already();
+        return go({kStarting}, kRunning);
+      case EventKind::kPark: return go({kRunning}, kParked);
+      case EventKind::kUnpark: return go({kParked}, kRunning);
+      case EventKind::kUpgrade:
+        if (before_.state == kRunning && guaranteed()) return already();
+        return go({kRunning}, kUpgrading);
+      case EventKind::kUpgraded:
+        if (before_.state == kRunning && !guaranteed()) return refuse_here();
+        if (before_.state == kUpgrading) step_.after.job_class = JobClass::kGuaranteed;
+        return go({kUpgrading}, kRunning);
+      case EventKind::kUpgradeFailed: return go({kUpgrading}, kRunning);
+      case EventKind::kExited: return exited();
+      case EventKind::kTakenBack:
+        if (before_.cancel_asked) return change(kCancelled);
+        step_.after.placement.clear();
+        return change(kQueued);
+      case EventKind::kVanished: return change(before_.cancel_asked ? kCancelled : kLost);
+      case EventKind::kRetry: return retry();
+      case EventKind::kCancel: return cancel();
+    }
+  }
+
+  void reserve() {
+    if (before_.state == kReserved && before_.placement == event_.placement) return already();
+    if (!is_one_of(before_.state, {kQueued, kReserved})) return refuse_here();
+    step_.after.placement = event_.placement;
+    change(kReserved);
+  }
+
+  void start() {
+    if (event_.attempt <= before_.attempt) {
+      if (event_.attempt == before_.attempt && is_placed(before_.state)) return already();
+      return set(Applied::kStale, fmt::format("attempt {} is over", event_.attempt));
+    }
+    if (event_.attempt != before_.attempt + 1 || !is_one_of(before_.state, {kQueued, kReserved})) {
+      return refuse_here();
+    }
+    step_.after.attempt = event_.attempt;
+    step_.after.job_class = event_.job_class;
+    step_.after.placement = event_.placement;
+    step_.after.exit_code.reset();
+    change(kStarting);
+  }
+
+  void exited() {
+    if (!event_.exit_code) return refuse("an exit has a code");
+    step_.after.exit_code = event_.exit_code;
+    if (before_.cancel_asked) return change(kCancelled);
+    change(*event_.exit_code == 0 ? kFinished : kFailed);
+  }
+
+  void retry() {
+    if (event_.attempt != before_.attempt) {
+      return set(Applied::kStale, fmt::format("attempt {} is over", event_.attempt));
+    }
+    if (waits(before_.state)) return already();
+    if (!is_one_of(before_.state, {kFailed, kLost})) return refuse_here();
+    ++step_.after.retries;
+    step_.after.placement.clear();
+    change(kQueued);
+  }
+
+  void cancel() {
+    if (waits(before_.state)) {
+      step_.after.placement.clear();
+      return change(kCancelled);
+    }
+    if (before_.state == kCancelled || before_.cancel_asked) return already();
+    if (is_end(before_.state)) return refuse_here();
+    step_.after.cancel_asked = true;
+    change(before_.state);
+  }
+
+  /// Goes from one of `from`; in `to` already it is `kAlready`, elsewhere refused.
+  void go(std::initializer_list<JobState> from, JobState to) {
+    if (is_one_of(before_.state, from)) return change(to);
+    if (before_.state == to) return already();
+    // What is accepted has been looked at: wherever it is by now, it was.
+    if (event_.kind == EventKind::kAccept) return already();
+    refuse_here();
+  }
+
+  void change(JobState to) {
+    step_.applied = Applied::kChanged;
+    if (to != before_.state) step_.after.changed = now_;
+    step_.after.state = to;
+    step_.after.reason = event_.reason;
+  }
+
+  [[nodiscard]] bool guaranteed() const { return before_.job_class == JobClass::kGuaranteed; }
+
+  void already() {
+    set(Applied::kAlready, fmt::format("it is {} already", to_string(before_.state)));
+  }
+  void refuse_here() {
+    refuse(fmt::format("\"{}\" cannot happen to a job that is {}", to_string(event_.kind),
+                       to_string(before_.state)));
+  }
+  void refuse(std::string why) { set(Applied::kRefused, std::move(why)); }
+  void set(Applied applied, std::string why) {
+    step_.applied = applied;
+    step_.after = before_;
+    step_.reason = std::move(why);
+  }
+
+  const JobRecord& before_;
+  const JobEvent& event_;
+  WallTime now_;
+  Step step_;
+};
+
+}  // namespace
+
+std::string_view to_string(EventKind kind) noexcept {
+  switch (kind) {
+    case EventKind::kAccept: return "accept";
+    case EventKind::kReserve: return "reserve";
+    case EventKind::kUnreserve: return "unreserve";
+    case EventKind::kStart: return "start";
+    case EventKind::kBegan: return "began";
+    case EventKind::kPark: return "park";
+    case EventKind::kUnpark: return "unpark";
+    case EventKind::kUpgrade: return "upgrade";
+    case EventKind::kUpgraded: return "upgraded";
+    case EventKind::kUpgradeFailed: return "upgrade failed";
+    case EventKind::kExited: return "exited";
+    case EventKind::kTakenBack: return "taken back";
+    case EventKind::kVanished: return "vanished";
+    case EventKind::kRetry: return "retry";
+    case EventKind::kCancel: return "cancel";
+  }
+  return "";
+}
+
+Step apply(const JobRecord& before, const JobEvent& event, WallTime now) {
+  return Life(before, event, now).step();
+}
+
+}  // namespace commensal::cluster

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// Shows a policy the jobs as they are, and turns its plan into events of their lives.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "coordinator/cluster/engine.h"
+#include "coordinator/cluster/job.h"
+#include "coordinator/cluster/job_life.h"
+#include "coordinator/cluster/store.h"
+#include "coordinator/policies/cluster_policy.h"
+#include "coordinator/policies/cluster_state.h"
+#include "coordinator/policies/placer.h"
+
+namespace commensal::cluster {
+
+/// A change that the policy wants. A stop is no event yet: the engine has to end the attempt first.
+struct Wanted {
+  JobId job;
+  std::optional<JobEvent> event;  ///< absent: take it back, for `reason`
+  std::string reason;
+};
+
+/// Keeps the policies' view of the jobs of one cluster.
+///
+/// The records are the truth; this is made of them (`begin`) and follows their changes. Thread
+/// safety: none.
+class Scheduler {
+ public:
+  /// @param policy  not owned, must outlive this object.
+  explicit Scheduler(const policies::ClusterPolicy& policy) : policy_(policy) {}
+
+  /// Begins anew with what is: `jobs` that wait to be started or are placed, in the order of their
+  /// submission; `nodes` that may be given new jobs. Jobs on other nodes are charged to their
+  /// tenants and left where they are.
+  void begin(const std::vector<const JobRecord*>& jobs, const std::vector<EngineNode>& nodes,
+             const std::vector<TenantRecord>& tenants);
+
+  /// A job wants to be started.
+  void arrive(const JobRecord& job);
+  /// An attempt is over. A job that waits is no longer to be started.
+  /// @return false if this needs a new `begin`: policies cannot be told.
+  [[nodiscard]] bool leave(const JobId& job);
+
+  /// Asks the policy. The changes are already made in its view.
+  /// @param now  seconds; only differences matter.
+  /// @throws std::logic_error if the plan breaks a rule; nothing has changed then.
+  [[nodiscard]] std::vector<Wanted> decide(double now);
+  /// When the policy wants to be asked again, if nothing happens before.
+  [[nodiscard]] double wake() const noexcept { return wake_; }
+
+  /// Why a job that waits was not started by the last decision.
+  [[nodiscard]] std::string why_waiting(const JobRecord& job) const;
+
+  /// Devices charged to a tenant's guaranteed jobs.
+  [[nodiscard]] double charged(const std::string& tenant) const;
+
+ private:
+  [[nodiscard]] policies::ClusterJob shown(const JobRecord& job) const;
+  [[nodiscard]] std::optional<policies::Placement> parts_of(const JobRecord& job) const;
+  [[nodiscard]] std::vector<DevicePlace> places_of(const policies::Placement& parts) const;
+  [[nodiscard]] Wanted wanted(const policies::Decision& decision) const;
+  void charge_outside(const JobRecord& job, std::vector<policies::Tenant>& tenants);
+
+  const policies::ClusterPolicy& policy_;
+  const policies::MostFreePlacer placer_;
+  std::unique_ptr<policies::ClusterState> state_;
+  std::vector<std::string> nodes_;                     // by their number in the view
+  std::map<std::string, policies::NodeIndex> numbers_;
+  std::map<std::string, policies::TenantIndex> tenants_;
+  std::map<JobId, policies::JobIndex> index_;
+  std::vector<std::pair<JobId, std::uint32_t>> jobs_;  // by index: the job and its starts so far
+  std::set<JobId> outside_;                            // placed on nodes that are not in the view
+  double wake_ = policies::kNever;
+};
+
+}  // namespace commensal::cluster

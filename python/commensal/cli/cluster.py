@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`commensal queue`, `cancel`, `nodes`, `tenants`, `quota`, `drain`, `undrain`: the cluster."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Annotated, Any
+
+import typer
+
+from commensal._cluster import cluster_of
+from commensal._quantities import format_seconds
+from commensal.cli._manual import manual
+from commensal.cli._options import AsJson, Instance, coordinator_of, reporting
+
+__all__ = ["register"]
+
+_CODES = [0, 2, 3, 4]
+_UNLIMITED = ("none", "unlimited")
+
+Job = Annotated[str, typer.Argument(help="Id of the job, as 'submit' printed it.", metavar="JOB")]
+Node = Annotated[str, typer.Argument(help="Name of the node.", metavar="NODE")]
+Why = Annotated[str | None, typer.Option("--reason", help="For the others.", metavar="TEXT")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+
+    def add(name: str, command: Any, *examples: tuple[str, str]) -> None:
+        app.command(name, epilog=manual(examples, _CODES))(command)
+
+    add(
+        "queue",
+        queue,
+        ("commensal queue", "who waits, why, and who runs"),
+        ("commensal queue --all --json | jq -r '.jobs[].state'", "ended jobs, too"),
+    )
+    add("cancel", cancel, ("commensal cancel 7", "ends job 7, or takes it out of the queue"))
+    add("nodes", nodes, ("commensal nodes", "machines, their devices, and who is on them"))
+    add("tenants", tenants, ("commensal tenants", "quotas, and what is used of them"))
+    add("drain", drain, ("commensal drain n3 --reason 'new disk'", "it is given no more jobs"))
+    add("undrain", undrain, ("commensal undrain n3", "it is given jobs again"))
+    quotas = typer.Typer(help="Change a tenant's quota.", no_args_is_help=True)
+    quotas.command(
+        "set",
+        epilog=manual(
+            [
+                ("commensal quota set vision 16", "guaranteed jobs on 16 devices at most"),
+                ("commensal quota set vision none", "without a limit"),
+            ],
+            _CODES,
+        ),
+    )(quota_set)
+    app.add_typer(quotas, name="quota")
+
+
+def _ask(context: typer.Context, instance: str | None, request: str, **fields: Any) -> Any:
+    cluster = cluster_of(coordinator_of(context, instance))
+    with reporting(cluster):
+        return cluster.ask(request, **fields)
+
+
+def _without_frame(answer: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in answer.items() if key not in ("v", "type")}
+
+
+def _table(*columns: str) -> Any:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def _print(table: Any) -> None:
+    from rich.console import Console
+
+    Console(highlight=False, markup=False).print(table)
+
+
+def queue(
+    context: typer.Context,
+    all_jobs: Annotated[bool, typer.Option("--all", help="With jobs that have ended.")] = False,
+    as_json: AsJson = False,
+    instance: Instance = None,
+) -> None:
+    """Show jobs: who runs as what, who waits, why, and for what."""
+    answer = _ask(context, instance, "queue", all=all_jobs)
+    if as_json:
+        print(json.dumps(_without_frame(answer)))
+        return
+    if not answer["jobs"]:
+        print("no jobs")
+        return
+    table = _table("JOB", "NAME", "TENANT", "GPUS", "STATE", "SINCE", "REASON")
+    now = time.time()
+    for job in answer["jobs"]:
+        since = format_seconds(max(0.0, now - job["changed_ms"] / 1000))
+        table.add_row(
+            job["id"],
+            job["name"],
+            job["tenant"],
+            str(job["gpus"]),
+            state_of(job),
+            since,
+            job["reason"],
+        )
+    _print(table)
+
+
+def state_of(job: dict[str, Any]) -> str:
+    """Write a job's state for people: "running (guaranteed)", "running (ends)", "failed (1)"."""
+    notes = []
+    if job["state"] == "running":
+        notes.append(job["class"])
+    if job["cancelling"]:
+        notes.append("is being ended")
+    if job["state"] == "failed" and "exit_code" in job:
+        notes.append(f"exit code {job['exit_code']}")
+    return f"{job['state']} ({', '.join(notes)})" if notes else str(job["state"])
+
+
+def cancel(context: typer.Context, job: Job, reason: Why = None, instance: Instance = None) -> None:
+    """End a job: at once if it waits; one that runs is asked first (SIGTERM), then killed."""
+    fields = {} if reason is None else {"reason": reason}
+    answer = _ask(context, instance, "cancel", id=job, **fields)
+    print(f"job {answer['id']}: {_ending(answer['state'])}")
+
+
+def _ending(state: str) -> str:
+    return state if state == "cancelled" else "is asked to end"
+
+
+def nodes(context: typer.Context, as_json: AsJson = False, instance: Instance = None) -> None:
+    """Show machines, their devices, and which jobs are on them."""
+    answer = _ask(context, instance, "nodes")
+    if as_json:
+        print(json.dumps(_without_frame(answer)))
+        return
+    if problem := answer["coordinator"]["problem"]:
+        print(f"engine {answer['coordinator']['engine']}: {problem}")
+    table = _table("NODE", "STATE", "CORES", "DEVICE", "TYPE", "JOBS", "REASON")
+    for node in answer["nodes"]:
+        first = [node["name"], node["state"], f"{node['cores']:g}"]
+        for device in node["devices"] or [{"id": "", "type": "", "jobs": []}]:
+            on = ", ".join(f"{job['id']} ({job['class']})" for job in device["jobs"])
+            table.add_row(*first, device["id"], device["type"], on, node["reason"])
+            first = ["", "", ""]
+    _print(table)
+
+
+def tenants(context: typer.Context, as_json: AsJson = False, instance: Instance = None) -> None:
+    """Show tenants: their quotas, and what they use."""
+    answer = _ask(context, instance, "tenants")
+    if as_json:
+        print(json.dumps(_without_frame(answer)))
+        return
+    table = _table("TENANT", "QUOTA", "GUARANTEED", "OPPORTUNISTIC", "WAITING")
+    for tenant in answer["tenants"]:
+        quota = "none" if tenant["quota"] is None else str(tenant["quota"])
+        table.add_row(
+            tenant["name"],
+            quota,
+            str(tenant["guaranteed_devices"]),
+            str(tenant["opportunistic_devices"]),
+            str(tenant["waiting_jobs"]),
+        )
+    _print(table)
+
+
+def quota_set(
+    context: typer.Context,
+    tenant: Annotated[str, typer.Argument(help="Made if there is none.", metavar="TENANT")],
+    quota: Annotated[
+        str, typer.Argument(help="Devices of its guaranteed jobs, or none.", metavar="DEVICES")
+    ],
+    instance: Instance = None,
+) -> None:
+    """Set how many devices a tenant's guaranteed jobs may have at once."""
+    if quota not in _UNLIMITED and not quota.isdecimal():
+        raise typer.BadParameter(
+            f"not a number of devices, nor none: {quota!r}", param_hint="'DEVICES'"
+        )
+    devices = None if quota in _UNLIMITED else int(quota)
+    _ask(context, instance, "quota", tenant=tenant, quota=devices)
+    print(f"tenant {tenant}: quota {quota}")
+
+
+def drain(
+    context: typer.Context, node: Node, reason: Why = None, instance: Instance = None
+) -> None:
+    """Give a node no more jobs; those on it run on."""
+    fields = {} if reason is None else {"reason": reason}
+    _ask(context, instance, "drain", node=node, **fields)
+    print(f"node {node}: drained")
+
+
+def undrain(context: typer.Context, node: Node, instance: Instance = None) -> None:
+    """Give a node jobs again."""
+    _ask(context, instance, "undrain", node=node)
+    print(f"node {node}: up")

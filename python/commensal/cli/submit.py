@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`commensal submit`: a job that the cluster's coordinator starts when there is room for it."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from commensal._cluster import cluster_of
+from commensal._quantities import (
+    parse_bytes,
+    parse_duration_ms,
+    parse_memory_range,
+    parse_share_range,
+)
+from commensal._say import say
+from commensal.cli._manual import manual
+from commensal.cli._options import NO_COORDINATOR, Instance, blaming, coordinator_of, reporting
+from commensal.cli.run import job_name
+
+__all__ = ["register", "submit"]
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_MIB = 1 << 20
+_MOST_GPUS = 1 << 20
+
+
+def register(app: typer.Typer) -> None:
+    app.command(
+        "submit",
+        context_settings={"allow_interspersed_args": False},
+        epilog=manual(
+            [
+                ("commensal submit -- python train.py", "one device, as soon as it may"),
+                (
+                    "commensal submit --tenant vision --gpus 4 --guaranteed -- python train.py",
+                    "four ranks, within the tenant's quota, as if alone",
+                ),
+                ("commensal submit --after 7 -- python evaluate.py", "once job 7 has finished"),
+            ],
+            [0, 2, 3, 4],
+            ["COMMENSAL_INSTANCE", "COMMENSAL_RUNTIME_DIR", "COMMENSAL_STATE_DIR"],
+        ),
+    )(submit)
+
+
+def submit(
+    context: typer.Context,
+    command: Annotated[
+        list[str], typer.Argument(help="The script and its arguments, after --.", metavar="COMMAND")
+    ],
+    tenant: Annotated[
+        str, typer.Option(help="Whose quota it is charged to.", metavar="NAME")
+    ] = "default",
+    gpus: Annotated[
+        int,
+        typer.Option(
+            help="Devices, one rank each. Without a GPU a machine's cores are one device.",
+            min=1,
+            max=_MOST_GPUS,
+        ),
+    ] = 1,
+    cpus: Annotated[
+        float | None, typer.Option(help="Cores on each node.", min=0.001, max=100_000)
+    ] = None,
+    host_memory: Annotated[
+        str | None, typer.Option(help="Host memory on each node, e.g. 8GiB.", metavar="SIZE")
+    ] = None,
+    guaranteed: Annotated[
+        bool, typer.Option("--guaranteed", help="Within the quota, as if alone; waits for it.")
+    ] = False,
+    opportunistic: Annotated[
+        bool, typer.Option("--opportunistic", help="For free, in the gaps of others.")
+    ] = False,
+    auto: Annotated[
+        bool,
+        typer.Option(
+            "--auto",
+            help="Opportunistic until its quota has room, then guaranteed, without a restart "
+            "(the default).",
+        ),
+    ] = False,
+    memory: Annotated[
+        str | None, typer.Option(help="Memory of each device, as in 'run'.", metavar="MIN[:MAX]")
+    ] = None,
+    share: Annotated[
+        str | None,
+        typer.Option(help="Share of each device's time, 0..1, as in 'run'.", metavar="MIN[:MAX]"),
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(help="How 'queue' calls it. Default: the script's name.", metavar="NAME"),
+    ] = None,
+    time: Annotated[
+        str | None, typer.Option(help="It is ended after so long, e.g. 2h.", metavar="TIME")
+    ] = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option(help="Variable of its environment; may be repeated.", metavar="NAME=VALUE"),
+    ] = None,
+    after: Annotated[
+        str | None, typer.Option(help="Start once that job has finished.", metavar="JOB")
+    ] = None,
+    chdir: Annotated[
+        Path | None, typer.Option(help="Where it starts. Default: here.", metavar="DIR")
+    ] = None,
+    instance: Instance = None,
+) -> None:
+    """Queue a job, and print its id.
+
+    The cluster's coordinator starts it when the tenant's quota and the devices allow, here or on
+    another node; it is started if none runs. What the job prints: 'commensal logs JOB'. Why it
+    waits: 'commensal queue'.
+    """
+    cluster = cluster_of(coordinator_of(context, instance))
+    asked = [
+        word
+        for word, given in (
+            ("guaranteed", guaranteed),
+            ("opportunistic", opportunistic),
+            ("auto", auto),
+        )
+        if given
+    ]
+    if len(asked) > 1:
+        raise typer.BadParameter(f"--{asked[0]} and --{asked[1]} exclude each other")
+    job: dict[str, Any] = {
+        "name": job_name(command) if name is None else name,
+        "tenant": tenant,
+        "class": asked[0] if asked else "auto",
+        "gpus": gpus,
+        "cpu_milli": round((cpus or 0) * 1000),
+        "host_memory_mib": _mib(host_memory),
+        "environment": _environment(env or []),
+        "command": command,
+        "directory": str((chdir or Path.cwd()).absolute()),
+    }
+    _add_ranges(job, memory, share)
+    with blaming("--time"):
+        if time is not None:
+            job["time_limit_ms"] = max(1, -(-parse_duration_ms(time) // 1000)) * 1000
+    if after is not None:
+        job["after"] = after
+    if chdir is not None and not chdir.is_dir():
+        raise typer.BadParameter(f"not a folder: {chdir}", param_hint="'--chdir'")
+    if reason := cluster.ensure_running():
+        say(f"no coordinator of the cluster: {reason}")
+        raise typer.Exit(NO_COORDINATOR)
+    with reporting(cluster):
+        print(cluster.ask("submit", job=job, request=secrets.token_hex(16))["id"])
+
+
+def _mib(text: str | None) -> int:
+    with blaming("--host-memory"):
+        return -(-parse_bytes(text) // _MIB) if text is not None else 0
+
+
+def _environment(given: list[str]) -> dict[str, str]:
+    """Return the job's environment: that of this shell, as far as it is text, and what is given."""
+    environment = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith("COMMENSAL_") and _is_text(key) and _is_text(value)
+    }
+    for word in given:
+        key, equals, value = word.partition("=")
+        if not equals or not _VARIABLE.fullmatch(key):
+            raise typer.BadParameter(f"not NAME=VALUE: {word!r}", param_hint="'--env'")
+        environment[key] = value
+    return environment
+
+
+def _is_text(word: str) -> bool:
+    return not any("\ud800" <= letter <= "\udfff" for letter in word)
+
+
+def _add_ranges(job: dict[str, Any], memory: str | None, share: str | None) -> None:
+    sure = job["class"] == "guaranteed"
+    with blaming("--memory"):
+        if memory is not None:
+            sizes = parse_memory_range(memory, guaranteed=sure)
+            job["memory"] = {"min_bytes": sizes.min_bytes, "max_bytes": sizes.max_bytes}
+    with blaming("--share"):
+        if share is not None:
+            shares = parse_share_range(share, guaranteed=sure)
+            job["share"] = {"min": shares.min_share, "max": shares.max_share}

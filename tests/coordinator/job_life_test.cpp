@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+// The state machine of a job: which events lead where, and that none does harm twice.
+#include "coordinator/cluster/job_life.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace commensal::cluster {
+namespace {
+
+using ::testing::HasSubstr;
+using enum JobState;
+
+constexpr WallTime kBegin{std::chrono::milliseconds{1'000}};
+constexpr WallTime kLater{std::chrono::milliseconds{2'000}};
+
+const std::vector<JobState> kStates{kSubmitted, kQueued,   kReserved, kStarting,  kRunning, kParked,
+                                    kUpgrading, kFinished, kFailed,   kCancelled, kLost};
+const std::vector<EventKind> kKinds{
+    EventKind::kAccept,  EventKind::kReserve,   EventKind::kUnreserve,     EventKind::kStart,
+    EventKind::kBegan,   EventKind::kPark,      EventKind::kUnpark,        EventKind::kUpgrade,
+    EventKind::kUpgraded, EventKind::kUpgradeFailed, EventKind::kExited,   EventKind::kTakenBack,
+    EventKind::kVanished, EventKind::kRetry,    EventKind::kCancel};
+
+JobRecord job_in(JobState state) {
+  JobRecord job;
+  job.id = JobId{"7"};
+  job.state = state;
+  job.reason = "as the test has it";
+  job.attempt = is_placed(state) || is_end(state) ? 2 : 1;
+  job.submitted = job.changed = kBegin;
+  if (is_placed(state) || state == kReserved) job.placement = {{"n1", 0}};
+  return job;
+}
+
+JobEvent event_for(const JobRecord& job, EventKind kind) {
+  JobEvent event{.kind = kind, .attempt = job.attempt, .reason = "because"};
+  if (kind == EventKind::kStart) {
+    event.attempt = job.attempt + 1;
+    event.placement = {{"n2", 1}};
+  }
+  if (kind == EventKind::kReserve) event.placement = {{"n2", 0}, {"n2", 1}};
+  if (kind == EventKind::kExited) event.exit_code = 0;
+  return event;
+}
+
+JobState after(JobState before, EventKind kind) {
+  const JobRecord job = job_in(before);
+  return apply(job, event_for(job, kind), kLater).after.state;
+}
+
+struct Edge {
+  JobState from;
+  EventKind kind;
+  JobState to;
+};
+
+TEST(JobLifeTest, LeadsFromSubmissionToItsEnd) {
+  const std::vector<Edge> edges{
+      {kSubmitted, EventKind::kAccept, kQueued},    {kQueued, EventKind::kReserve, kReserved},
+      {kReserved, EventKind::kReserve, kReserved},  {kReserved, EventKind::kUnreserve, kQueued},
+      {kQueued, EventKind::kStart, kStarting},      {kReserved, EventKind::kStart, kStarting},
+      {kStarting, EventKind::kBegan, kRunning},     {kRunning, EventKind::kPark, kParked},
+      {kParked, EventKind::kUnpark, kRunning},      {kRunning, EventKind::kUpgrade, kUpgrading},
+      {kUpgrading, EventKind::kUpgraded, kRunning}, {kUpgrading, EventKind::kUpgradeFailed, kRunning},
+      {kFailed, EventKind::kRetry, kQueued},        {kLost, EventKind::kRetry, kQueued}};
+  for (const Edge& edge : edges) {
+    EXPECT_EQ(after(edge.from, edge.kind), edge.to)
+        << to_string(edge.from) << " and " << to_string(edge.kind);
+  }
+}
+
+TEST(JobLifeTest, EveryPlacedStateCanEnd) {
+  for (const JobState state : {kStarting, kRunning, kParked, kUpgrading}) {
+    EXPECT_EQ(after(state, EventKind::kExited), kFinished) << to_string(state);
+    EXPECT_EQ(after(state, EventKind::kTakenBack), kQueued) << to_string(state);
+    EXPECT_EQ(after(state, EventKind::kVanished), kLost) << to_string(state);
+  }
+}
+
+TEST(JobLifeTest, AnExitThatIsNotZeroIsAFailure) {
+  const JobRecord job = job_in(kRunning);
+  JobEvent event = event_for(job, EventKind::kExited);
+  event.exit_code = 137;
+  const Step step = apply(job, event, kLater);
+  EXPECT_EQ(step.after.state, kFailed);
+  EXPECT_EQ(step.after.exit_code, 137);
+  EXPECT_EQ(step.after.reason, "because");
+  EXPECT_EQ(step.after.changed, kLater);
+  EXPECT_EQ(step.after.submitted, kBegin);
+}
+
+TEST(JobLifeTest, WhatNoEdgeNamesIsRefusedWithBothNames) {
+  const JobRecord job = job_in(kQueued);
+  const Step step = apply(job, event_for(job, EventKind::kUpgraded), kLater);
+  EXPECT_EQ(step.applied, Applied::kStale);  // the attempt of a job that waits is over
+  const JobRecord parked = job_in(kParked);
+  const Step refused = apply(parked, event_for(parked, EventKind::kUpgrade), kLater);
+  EXPECT_EQ(refused.applied, Applied::kRefused);
+  EXPECT_THAT(refused.reason, HasSubstr("upgrade"));
+  EXPECT_THAT(refused.reason, HasSubstr("parked"));
+  EXPECT_EQ(refused.after, parked);
+}
+
+TEST(JobLifeTest, AStartBeginsTheNextAttemptWithItsPlace) {
+  JobRecord job = job_in(kQueued);
+  job.exit_code = 1;
+  JobEvent event = event_for(job, EventKind::kStart);
+  event.job_class = JobClass::kGuaranteed;
+  const Step step = apply(job, event, kLater);
+  EXPECT_EQ(step.after.attempt, 2U);
+  EXPECT_EQ(step.after.job_class, JobClass::kGuaranteed);
+  EXPECT_EQ(step.after.placement, event.placement);
+  EXPECT_FALSE(step.after.exit_code) << "that was the attempt before";
+}
+
+TEST(JobLifeTest, AStartOfAnyOtherAttemptChangesNothing) {
+  const JobRecord job = job_in(kQueued);
+  for (const std::uint32_t attempt : {0U, 1U, 3U}) {
+    JobEvent event = event_for(job, EventKind::kStart);
+    event.attempt = attempt;
+    const Step step = apply(job, event, kLater);
+    EXPECT_NE(step.applied, Applied::kChanged) << attempt;
+    EXPECT_EQ(step.after, job) << attempt;
+  }
+}
+
+TEST(JobLifeTest, WhatWasTakenBackHoldsNoDevices) {
+  const JobRecord job = job_in(kRunning);
+  EXPECT_TRUE(apply(job, event_for(job, EventKind::kTakenBack), kLater).after.placement.empty());
+  const JobRecord reserved = job_in(kReserved);
+  EXPECT_TRUE(apply(reserved, event_for(reserved, EventKind::kUnreserve), kLater).after.placement.empty());
+}
+
+TEST(JobLifeTest, AnUpgradeChangesTheClassOnlyOnceItIsDone) {
+  const JobRecord job = job_in(kRunning);
+  const JobRecord upgrading = apply(job, event_for(job, EventKind::kUpgrade), kLater).after;
+  EXPECT_EQ(upgrading.job_class, JobClass::kOpportunistic);
+  const auto done = [&](EventKind kind) {
+    return apply(upgrading, event_for(upgrading, kind), kLater).after.job_class;
+  };
+  EXPECT_EQ(done(EventKind::kUpgraded), JobClass::kGuaranteed);
+  EXPECT_EQ(done(EventKind::kUpgradeFailed), JobClass::kOpportunistic);
+}
+
+TEST(JobLifeTest, WhoIsGuaranteedIsNotUpgraded) {
+  JobRecord job = job_in(kRunning);
+  job.job_class = JobClass::kGuaranteed;
+  EXPECT_EQ(apply(job, event_for(job, EventKind::kUpgrade), kLater).applied, Applied::kAlready);
+}
+
+TEST(JobLifeTest, CancellingWhatWaitsEndsIt) {
+  for (const JobState state : {kSubmitted, kQueued, kReserved}) {
+    EXPECT_EQ(after(state, EventKind::kCancel), kCancelled) << to_string(state);
+  }
+}
+
+TEST(JobLifeTest, CancellingWhatRunsMakesItsNextEndACancellation) {
+  for (const JobState state : {kStarting, kRunning, kParked, kUpgrading}) {
+    const JobRecord job = job_in(state);
+    const Step asked = apply(job, event_for(job, EventKind::kCancel), kLater);
+    EXPECT_EQ(asked.applied, Applied::kChanged);
+    EXPECT_EQ(asked.after.state, state) << "it runs until the engine has ended it";
+    for (const EventKind end : {EventKind::kExited, EventKind::kTakenBack, EventKind::kVanished}) {
+      EXPECT_EQ(apply(asked.after, event_for(asked.after, end), kLater).after.state, kCancelled)
+          << to_string(state) << " and " << to_string(end);
+    }
+  }
+}
+
+TEST(JobLifeTest, WhatHasEndedCannotBeCancelled) {
+  const JobRecord job = job_in(kFinished);
+  const Step step = apply(job, event_for(job, EventKind::kCancel), kLater);
+  EXPECT_EQ(step.applied, Applied::kRefused);
+  EXPECT_THAT(step.reason, HasSubstr("finished"));
+}
+
+TEST(JobLifeTest, ARetryIsCounted) {
+  const JobRecord job = job_in(kLost);
+  const Step step = apply(job, event_for(job, EventKind::kRetry), kLater);
+  EXPECT_EQ(step.after.retries, job.retries + 1);
+  EXPECT_EQ(step.after.attempt, job.attempt) << "the next start begins the next attempt";
+}
+
+TEST(JobLifeTest, AnEventNeedsAReasonAndAnExitACode) {
+  const JobRecord job = job_in(kRunning);
+  JobEvent event = event_for(job, EventKind::kPark);
+  event.reason.clear();
+  EXPECT_EQ(apply(job, event, kLater).applied, Applied::kRefused);
+  event = event_for(job, EventKind::kExited);
+  event.exit_code.reset();
+  EXPECT_EQ(apply(job, event, kLater).applied, Applied::kRefused);
+}
+
+TEST(JobLifeTest, EventsOfAnOlderAttemptAreStale) {
+  for (const EventKind kind : {EventKind::kBegan, EventKind::kExited, EventKind::kTakenBack,
+                               EventKind::kVanished, EventKind::kUpgraded}) {
+    for (const JobState state : kStates) {
+      const JobRecord job = job_in(state);
+      JobEvent event = event_for(job, kind);
+      event.attempt = job.attempt - 1;
+      const Step step = apply(job, event, kLater);
+      EXPECT_EQ(step.applied, Applied::kStale) << to_string(kind) << " for " << to_string(state);
+      EXPECT_EQ(step.after, job);
+    }
+  }
+}
+
+TEST(JobLifeTest, EventsOfAnAttemptThatHasNotBegunAreRefused) {
+  const JobRecord job = job_in(kRunning);
+  JobEvent event = event_for(job, EventKind::kExited);
+  event.attempt = job.attempt + 1;
+  EXPECT_EQ(apply(job, event, kLater).applied, Applied::kRefused);
+}
+
+TEST(JobLifeTest, EveryEventDoesNothingTheSecondTime) {
+  for (const JobState state : kStates) {
+    for (const EventKind kind : kKinds) {
+      const JobRecord job = job_in(state);
+      const JobEvent event = event_for(job, kind);
+      const Step once = apply(job, event, kLater);
+      const Step twice = apply(once.after, event, kLater);
+      EXPECT_NE(twice.applied, Applied::kChanged) << to_string(kind) << " for " << to_string(state);
+      EXPECT_EQ(twice.after, once.after) << to_string(kind) << " for " << to_string(state);
+    }
+  }
+}
+
+TEST(JobLifeTest, WhatChangesNothingSaysWhyAndLeavesTheRecord) {
+  for (const JobState state : kStates) {
+    for (const EventKind kind : kKinds) {
+      const JobRecord job = job_in(state);
+      const Step step = apply(job, event_for(job, kind), kLater);
+      if (step.applied == Applied::kChanged) continue;
+      EXPECT_EQ(step.after, job) << to_string(kind) << " for " << to_string(state);
+      EXPECT_FALSE(step.reason.empty()) << to_string(kind) << " for " << to_string(state);
+    }
+  }
+}
+
+// Whatever comes, in whatever order: an end stays an end (but for a retry), attempts never go back,
+// and only what is placed or reserved holds devices.
+TEST(JobLifeTest, AnyOrderOfEventsKeepsTheRules) {
+  std::mt19937 random{7};  // NOLINT(cert-msc51-cpp,cert-msc32-c): the same sequence each time
+  const auto draw = [&](std::size_t size) { return random() % size; };
+  for (int life = 0; life < 2'000; ++life) {
+    JobRecord job = job_in(kSubmitted);
+    job.attempt = 0;
+    for (int i = 0; i < 60; ++i) {
+      JobEvent event = event_for(job, kKinds[draw(kKinds.size())]);
+      if (draw(4) == 0) event.attempt += static_cast<std::uint32_t>(draw(3)) - 1;
+      const JobRecord before = job;
+      job = apply(job, event, kLater).after;
+      ASSERT_GE(job.attempt, before.attempt);
+      ASSERT_LE(job.attempt, before.attempt + 1);
+      if (is_end(before.state) && event.kind != EventKind::kRetry) ASSERT_EQ(job, before);
+      if (!is_end(job.state) && !is_placed(job.state) && job.state != kReserved) {
+        ASSERT_TRUE(job.placement.empty()) << to_string(job.state);
+      }
+      if (is_placed(job.state)) ASSERT_FALSE(job.placement.empty());
+    }
+  }
+}
+
+TEST(JobStateTest, NamesAreReadAsTheyAreWritten) {
+  for (const JobState state : kStates) EXPECT_EQ(job_state(to_string(state)), state);
+  EXPECT_FALSE(job_state("gone"));
+}
+
+}  // namespace
+}  // namespace commensal::cluster
