@@ -47,29 +47,33 @@ std::filesystem::path default_runtime_dir() {
 }
 
 void prepare_runtime_dir(const std::filesystem::path& dir) {
-  if (dir.empty()) throw BadPath("runtime folder has an empty name");
+  prepare_private_dir(dir, "runtime folder");
+}
+
+void prepare_private_dir(const std::filesystem::path& dir, std::string_view what) {
+  const std::string name{what};
+  if (dir.empty()) throw BadPath(name + " has an empty name");
   std::error_code parents;
   if (dir.has_parent_path()) std::filesystem::create_directories(dir.parent_path(), parents);
   if (mkdir(dir.c_str(), 0700) != 0 && errno != EEXIST) {
-    throw BadPath("cannot make the runtime folder " + dir.native() + ": " + error_text(errno));
+    throw BadPath("cannot make the " + name + " " + dir.native() + ": " + error_text(errno));
   }
   struct stat info {};
   if (lstat(dir.c_str(), &info) != 0) {
-    throw BadPath("cannot look at the runtime folder " + dir.native() + ": " + error_text(errno));
+    throw BadPath("cannot look at the " + name + " " + dir.native() + ": " + error_text(errno));
   }
   if (!S_ISDIR(info.st_mode)) {
-    throw BadPath("runtime folder is not a folder (symbolic links are not followed): " +
-                  dir.native());
+    throw BadPath(name + " is not a folder (symbolic links are not followed): " + dir.native());
   }
   if (info.st_uid != geteuid()) {
-    throw BadPath("runtime folder belongs to another user: " + dir.native() + " (uid " +
+    throw BadPath(name + " belongs to another user: " + dir.native() + " (uid " +
                   std::to_string(info.st_uid) + ", not " + std::to_string(geteuid()) + ")");
   }
   if ((info.st_mode & 077U) != 0) {
     char mode[8];
     std::snprintf(mode, sizeof mode, "%04o", info.st_mode & 07777U);
-    throw BadPath("runtime folder is open to other users (chmod 700 it): " + dir.native() +
-                  " has mode " + mode);
+    throw BadPath(name + " is open to other users (chmod 700 it): " + dir.native() + " has mode " +
+                  mode);
   }
 }
 

@@ -27,6 +27,8 @@ inline constexpr std::size_t kMaxSocketPath = 107;
 /// @throws BadPath if it is no folder, a symbolic link, somebody else's, open to others, or cannot
 /// be made.
 void prepare_runtime_dir(const std::filesystem::path& dir);
+/// The same for another folder, which messages call `what`.
+void prepare_private_dir(const std::filesystem::path& dir, std::string_view what);
 
 /// Checks an instance name: 1 to 64 of letters, digits, '.', '_', '-', not beginning with '.'.
 /// @throws BadPath naming the value.
