@@ -16,6 +16,7 @@ from commensal._quantities import format_seconds, parse_duration_ms
 from commensal._say import say
 from commensal._timeline import to_trace
 from commensal.cli._gaps import LEAST_SHARE, describe_gap, describe_rules
+from commensal.cli._job_life import describe_life
 from commensal.cli._manual import EXIT_CODES, manual
 from commensal.cli._options import (
     BROKEN,
@@ -26,7 +27,6 @@ from commensal.cli._options import (
     coordinator_of,
     reporting,
 )
-from commensal.cli._job_life import describe_life
 from commensal.cli.status import describe_gang
 
 __all__ = ["describe", "explain", "register"]

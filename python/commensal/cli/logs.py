@@ -17,13 +17,13 @@ import typer
 from commensal._cluster import cluster_of
 from commensal._coordinator import Coordinator, Refused, Unreachable
 from commensal._say import say
+from commensal.cli._job_output import print_output
 from commensal.cli._log_lines import (
     LogReader,
     Selection,
     find_job,
     registered_jobs,
 )
-from commensal.cli._job_output import print_output
 from commensal.cli._manual import manual
 from commensal.cli._options import (
     BROKEN,
