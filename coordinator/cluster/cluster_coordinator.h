@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "allocator/base/clock.h"
+#include "coordinator/cluster/class_changer.h"
 #include "coordinator/cluster/engine.h"
 #include "coordinator/cluster/job_life.h"
 #include "coordinator/cluster/scheduler.h"
@@ -47,21 +48,6 @@ class RequestRefused : public std::runtime_error {
 
  private:
   std::string code_;
-};
-
-/// Changes the class of an attempt that runs, through the coordinator of its nodes.
-class ClassChanger {
- public:
-  virtual ~ClassChanger() = default;
-  struct Outcome {
-    Attempt attempt;
-    bool changed = false;
-    std::string reason;
-  };
-  /// Asks for it; does not wait. Asking twice does no harm.
-  virtual void change(const JobRecord& job, JobClass job_class) = 0;
-  /// What came of it since the last call.
-  [[nodiscard]] virtual std::vector<Outcome> outcomes() = 0;
 };
 
 /// Keeps jobs, tenants and nodes of one cluster, and decides by a policy.

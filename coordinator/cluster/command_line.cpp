@@ -66,6 +66,8 @@ void add_options(CLI::App& app, Words& line) {
       ->capture_default_str();
   app.add_option("--commensal", options.commensal,
                  "program that runs jobs under commensal; default: jobs run as they are");
+  app.add_option("--keeper", options.keeper,
+                 "program that keeps a job's processes; default: commensal-keeper beside this one");
   app.add_flag("--foreground", options.foreground, "stay attached and log to stderr");
   app.add_option("--log-file", options.log_file,
                  "default: cluster-INSTANCE.log in the runtime folder");

@@ -23,9 +23,11 @@
 #include "allocator/base/clock.h"
 #include "coordinator/cluster/cluster_coordinator.h"
 #include "coordinator/cluster/local_cluster.h"
+#include "coordinator/cluster/node_classes.h"
 #include "coordinator/cluster/store.h"
 #include "coordinator/node/service.h"
 #include "coordinator/policies/registry.h"
+#include "coordinator/wire/control_client.h"
 #include "coordinator/wire/messages.h"
 #include "coordinator/wire/paths.h"
 #include "coordinator/wire/router_socket.h"
@@ -40,6 +42,22 @@ using namespace std::chrono_literals;
 
 constexpr int kMessagesAtOnce = 256;  // become durable together
 constexpr auto kAfterFailure = 1s;    // between two tries to write down
+
+constexpr auto kNodeAnswers = 3s;
+constexpr auto kNodeAsked = 500ms;  // between two questions while it defers
+constexpr int kNodeTries = 60;
+
+/// This machine's node coordinator, which `commensal run` starts with the first job.
+NodeClasses::Ask ask_node(const ClusterOptions& options) {
+  if (options.commensal.empty()) {
+    return [](const wire::Message&) -> wire::Message {
+      return wire::Error{.code = "unknown_job", .what = "jobs run without commensal"};
+    };
+  }
+  const wire::ControlClient client{wire::control_socket_path(options.runtime_dir, options.instance),
+                                   kNodeAnswers};
+  return [client](const wire::Message& message) { return client.request(message); };
+}
 
 Duration from_seconds(double seconds) {
   return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
@@ -89,9 +107,9 @@ class Daemon {
         signals_(node::block_signals()),
         policy_(policies::make_policy(options.policy, options.policy_options)),
         store_(options.state_dir / "cluster.db"),
-        engine_(make_local_engine(options, log_)),
-        classes_(make_class_changer(options)),
-        coordinator_(config_of(options), store_, *engine_, *classes_, *policy_, wall_now, log_,
+        engine_(make_local_engine(options)),
+        classes_(ask_node(options), kNodeAsked, kNodeTries),
+        coordinator_(config_of(options), store_, *engine_, classes_, *policy_, wall_now, log_,
                      clock_.now()),
         socket_(wire::ipc_endpoint(socket_path_)) {
     log_->info("commensal-coordinator {} '{}' began: pid {}, policy {}, engine {}, state in {}",
@@ -184,7 +202,7 @@ class Daemon {
   std::unique_ptr<policies::ClusterPolicy> policy_;
   Store store_;
   std::unique_ptr<Engine> engine_;
-  std::unique_ptr<ClassChanger> classes_;
+  NodeClasses classes_;
   ClusterCoordinator coordinator_;
   wire::RouterSocket socket_;
   TimePoint not_before_;

@@ -22,12 +22,18 @@ int fail(ExitCode code, const std::string& text) {
   return static_cast<int>(code);
 }
 
+/// A program of ours is installed beside this one.
+std::filesystem::path beside_this_program(const char* name) {
+  return std::filesystem::read_symlink("/proc/self/exe").parent_path() / name;
+}
+
 int start(ClusterOptions options) {
   try {
     if (options.runtime_dir.empty()) options.runtime_dir = commensal::wire::default_runtime_dir();
     if (options.state_dir.empty()) options.state_dir = commensal::cluster::default_state_dir();
     options.runtime_dir = std::filesystem::absolute(options.runtime_dir);
     options.state_dir = std::filesystem::absolute(options.state_dir);
+    if (options.keeper.empty()) options.keeper = beside_this_program("commensal-keeper");
     if (!options.log_file.empty()) options.log_file = std::filesystem::absolute(options.log_file);
     commensal::wire::prepare_runtime_dir(options.runtime_dir);
     (void)commensal::cluster::cluster_socket_path(options.runtime_dir, options.instance);

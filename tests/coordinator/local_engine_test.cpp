@@ -103,7 +103,7 @@ TEST_F(LocalEngineTest, WordsReachTheProgramUnchanged) {
 }
 
 TEST_F(LocalEngineTest, APrefixStandsBeforeTheCommandAndIsNoShellEither) {
-  world_.options.prefix = [](JobClass job_class, const JobSpec& spec) {
+  world_.options.prefix = [](const Attempt& /*attempt*/, JobClass job_class, const JobSpec& spec) {
     return std::vector<std::string>{"/bin/echo", std::string{to_string(job_class)}, spec.name,
                                     "--"};
   };

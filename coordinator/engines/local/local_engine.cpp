@@ -137,7 +137,7 @@ void LocalEngine::place(const Attempt& attempt, const std::vector<DevicePlace>& 
     if (!held) throw EngineFailed(words_for(attempt) + " is not held");
     if (folder.is_released()) return;
     local::Placed placed{placement, uuids_of(placement), job_class, {}, {}};
-    if (options_.prefix) placed.command = options_.prefix(job_class, held->job);
+    if (options_.prefix) placed.command = options_.prefix(attempt, job_class, held->job);
     placed.command.insert(placed.command.end(), held->job.command.begin(), held->job.command.end());
     for (const DevicePlace& place : placement) {
       if (options_.node_environment) {

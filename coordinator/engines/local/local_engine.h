@@ -34,7 +34,7 @@ class LocalEngine final : public Engine {
     std::filesystem::path keeper;  ///< the program commensal-keeper
     std::function<std::vector<EngineNode>()> nodes;  ///< default: `this_machine()`
     /// Words put before a job's command; default: none.
-    std::function<std::vector<std::string>(JobClass, const JobSpec&)> prefix;
+    std::function<std::vector<std::string>(const Attempt&, JobClass, const JobSpec&)> prefix;
     /// Variables of what runs on a node; the job's own come after them. Default: none.
     std::function<std::map<std::string, std::string>(const std::string& node)> node_environment;
     /// What the other ranks have after SIGTERM when one has failed.

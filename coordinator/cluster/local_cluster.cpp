@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the local engine is told about this machine.
+#include "coordinator/cluster/local_cluster.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "coordinator/cluster/node_classes.h"
+#include "coordinator/engines/local/local_engine.h"
+
+namespace commensal::cluster {
+
+EngineNode machine_node(node::GpuMonitor& gpus, std::int32_t devices) {
+  std::vector<std::string> ids;
+  if (devices > 0) {
+    for (std::int32_t i = 0; i < devices; ++i) ids.emplace_back("host");
+    return this_machine(std::move(ids));
+  }
+  std::string type = "cpu";
+  for (const node::GpuFacts& gpu : gpus.all()) {
+    if (ids.empty()) type = gpu.name;
+    ids.push_back(gpu.id);
+  }
+  return this_machine(std::move(ids), type);
+}
+
+std::vector<std::string> run_prefix(const ClusterOptions& options, const Attempt& attempt,
+                                    JobClass job_class, const JobSpec& spec) {
+  if (options.commensal.empty()) return {};
+  std::vector<std::string> words{options.commensal,
+                                 "run",
+                                 "--quiet",
+                                 "--instance",
+                                 options.instance,
+                                 "--runtime-dir",
+                                 options.runtime_dir.native(),
+                                 fmt::format("--{}", to_string(job_class)),
+                                 "--tenant",
+                                 spec.tenant,
+                                 "--name",
+                                 spec.name.empty() ? "job-" + attempt.job.str() : spec.name,
+                                 "--job-id",
+                                 node_job_id(attempt)};
+  const auto range = [&](const char* option, const std::string& min, const std::string& max) {
+    words.emplace_back(option);
+    words.push_back(min + ":" + max);
+  };
+  if (spec.memory) {
+    range("--memory", std::to_string(spec.memory->min.count()),
+          spec.memory->max ? std::to_string(spec.memory->max->count()) : "");
+  }
+  if (spec.share) {
+    range("--share", fmt::format("{}", spec.share->min), fmt::format("{}", spec.share->max.value_or(1)));
+  }
+  words.emplace_back("--");
+  return words;
+}
+
+std::unique_ptr<Engine> make_local_engine(const ClusterOptions& options) {
+  LocalEngine::Options engine;
+  engine.state = options.state_dir / "local";
+  engine.keeper = options.keeper;
+  engine.nodes = [gpus = std::shared_ptr<node::GpuMonitor>(node::nvml_monitor()),
+                  devices = options.devices] {
+    return std::vector<EngineNode>{machine_node(*gpus, devices)};
+  };
+  engine.prefix = [options](const Attempt& attempt, JobClass job_class, const JobSpec& spec) {
+    return run_prefix(options, attempt, job_class, spec);
+  };
+  return std::make_unique<LocalEngine>(std::move(engine));
+}
+
+}  // namespace commensal::cluster

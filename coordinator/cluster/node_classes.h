@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// Changes the class of running jobs through this machine's node coordinator.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "allocator/base/mutex.h"
+#include "coordinator/cluster/class_changer.h"
+#include "coordinator/wire/messages.h"
+
+namespace commensal::cluster {
+
+/// Returns the id under which a node's coordinator knows an attempt.
+[[nodiscard]] std::string node_job_id(const Attempt& attempt);
+
+/// Asks a node's coordinator on a thread of its own, again while it defers. A job that the node
+/// does not know runs without commensal: only its charge changes.
+///
+/// Thread safety: `change` and `outcomes` are called by one thread.
+class NodeClasses final : public ClassChanger {
+ public:
+  /// Sends one request and waits for the answer. @throws wire::CoordinatorUnreachable.
+  using Ask = std::function<wire::Message(const wire::Message&)>;
+
+  /// @param again  between two requests while the node defers; @param tries  so often.
+  NodeClasses(Ask ask, std::chrono::milliseconds again, int tries);
+  NodeClasses(const NodeClasses&) = delete;
+  NodeClasses& operator=(const NodeClasses&) = delete;
+  ~NodeClasses() override;
+
+  void change(const JobRecord& job, JobClass job_class) override;
+  [[nodiscard]] std::vector<Outcome> outcomes() override;
+
+ private:
+  struct Order {
+    JobClass job_class;
+    int tries = 0;
+  };
+  void work();
+  [[nodiscard]] std::optional<Outcome> ask_once(const Attempt& attempt, Order& order) const;
+
+  const Ask ask_;
+  const std::chrono::milliseconds again_;
+  const int tries_;
+  Mutex mutex_;
+  std::condition_variable_any woken_;
+  std::map<Attempt, Order> orders_ COMMENSAL_GUARDED_BY(mutex_);
+  std::vector<Outcome> outcomes_ COMMENSAL_GUARDED_BY(mutex_);
+  bool leaving_ COMMENSAL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+}  // namespace commensal::cluster
