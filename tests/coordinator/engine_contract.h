@@ -8,7 +8,9 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <ostream>
 #include <random>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -35,11 +37,15 @@ class EngineHarness {
   virtual void wait(Engine& engine) = 0;
 };
 
-/// Runs against what `GetParam()` makes; `Name` is that of the harness.
 struct EngineUnderTest {
   std::string name;
   std::function<std::unique_ptr<EngineHarness>()> make;
 };
+
+inline std::string name_of(const ::testing::TestParamInfo<EngineUnderTest>& info) {
+  return info.param.name;
+}
+inline void PrintTo(const EngineUnderTest& engine, std::ostream* out) { *out << engine.name; }
 
 class EngineContract : public ::testing::TestWithParam<EngineUnderTest> {
  protected:

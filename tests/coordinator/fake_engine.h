@@ -49,7 +49,7 @@ class FakeWorld {
     std::vector<DevicePlace> placement;
     JobClass job_class = JobClass::kOpportunistic;
     bool released = false;
-    int starts = 0;           ///< of its ranks: never more than one
+    bool begun = false;
     bool taken_back = false;  ///< asked for, and not ended yet
     std::optional<EngineEvent> end;
   };
@@ -77,8 +77,9 @@ class FakeWorld {
 
   void begin(const Attempt& attempt) {
     Known& known = attempts.at(attempt);
-    if (!known.released || known.end || known.starts > 0) return;
-    ++known.starts;
+    if (!known.released || known.end || known.begun) return;
+    known.begun = true;
+    ++starts_[attempt];
     tell();
   }
   void end(const Attempt& attempt, int exit_code) {
@@ -95,7 +96,7 @@ class FakeWorld {
   /// Lets time pass.
   void tick() {
     for (auto& [attempt, known] : attempts) {
-      if (!known.released || known.end || known.starts == 0) continue;
+      if (!known.released || known.end || !known.begun) continue;
       const auto& command = known.spec.command;
       if (known.taken_back) {
         end_as(attempt, EngineEvent::Kind::kTakenBack, 137, "taken back: killed");
@@ -107,11 +108,12 @@ class FakeWorld {
 
   [[nodiscard]] bool runs(const Attempt& attempt) const {
     const auto found = attempts.find(attempt);
-    return found != attempts.end() && found->second.starts > 0 && !found->second.end;
+    return found != attempts.end() && found->second.begun && !found->second.end;
   }
+  /// How often its ranks were started, forgotten attempts included: never more than once.
   [[nodiscard]] int starts(const Attempt& attempt) const {
-    const auto found = attempts.find(attempt);
-    return found == attempts.end() ? 0 : found->second.starts;
+    const auto found = starts_.find(attempt);
+    return found == starts_.end() ? 0 : found->second;
   }
 
   // For FakeEngine.
@@ -138,6 +140,7 @@ class FakeWorld {
   [[nodiscard]] int news() const { return news_.get(); }
 
  private:
+  std::map<Attempt, int> starts_;
   std::map<std::pair<EngineCall, Moment>, std::pair<int, bool>> faults_;
   wire::UniqueFd news_;
 };
@@ -195,7 +198,7 @@ class FakeEngine final : public Engine {
       world_.attempts.erase(attempt);
     } else if (found != nullptr && !found->end) {
       found->taken_back = true;
-      const bool stays = found->starts > 0 && found->spec.command.front() == "stubborn";
+      const bool stays = found->begun && found->spec.command.front() == "stubborn";
       if (!stays) world_.end_as(attempt, EngineEvent::Kind::kTakenBack, 143, "taken back");
     }
     call.done();
@@ -206,7 +209,7 @@ class FakeEngine final : public Engine {
     world_.told();
     std::vector<EngineEvent> events;
     for (const auto& [attempt, known] : world_.attempts) {
-      if (known.starts > 0 && began_.insert(attempt).second) {
+      if (known.begun && began_.insert(attempt).second) {
         events.push_back({attempt, EngineEvent::Kind::kBegan, std::nullopt, "began"});
       }
       if (known.end && ended_.insert(attempt).second) events.push_back(*known.end);
@@ -220,7 +223,7 @@ class FakeEngine final : public Engine {
     std::vector<Found> all;
     for (const auto& [attempt, known] : world_.attempts) {
       if (known.end) continue;
-      all.push_back({attempt, known.starts > 0, known.placement, known.job_class});
+      all.push_back({attempt, known.begun, known.placement, known.job_class});
     }
     return call.done(all);
   }

@@ -33,7 +33,8 @@ class FakeHarness final : public EngineHarness {
 
 INSTANTIATE_TEST_SUITE_P(Fake, EngineContract,
                          ::testing::Values(EngineUnderTest{
-                             "fake", [] { return std::make_unique<FakeHarness>(); }}));
+                             "fake", [] { return std::make_unique<FakeHarness>(); }}),
+                         name_of);
 
 class FakeEngineTest : public ::testing::Test {
  protected:

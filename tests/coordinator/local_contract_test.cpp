@@ -32,7 +32,8 @@ class LocalHarness final : public EngineHarness {
 
 INSTANTIATE_TEST_SUITE_P(Local, EngineContract,
                          ::testing::Values(EngineUnderTest{
-                             "local", [] { return std::make_unique<LocalHarness>(); }}));
+                             "local", [] { return std::make_unique<LocalHarness>(); }}),
+                         name_of);
 
 }  // namespace
 }  // namespace commensal::cluster

@@ -63,7 +63,9 @@ void OutputLog::rotate() {
   };
   std::error_code ignored;  // a file that cannot be renamed is written on
   if (limits_.files == 1) fs::remove(file_, ignored);
-  for (int number = limits_.files - 1; number > 0; --number) {
+  int last = 1;
+  while (last < limits_.files - 1 && fs::exists(name(last), ignored)) ++last;
+  for (int number = std::min(last, limits_.files - 1); number > 0; --number) {
     fs::rename(name(number - 1), name(number), ignored);
   }
   at_line_start_ = true;
