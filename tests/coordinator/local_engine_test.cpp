@@ -384,6 +384,28 @@ TEST_F(LocalEngineTest, ASecondKeeperDoesNotStartTheRanksAgain) {
   EXPECT_EQ(world_.starts(attempt_), 1);
 }
 
+/// Two coordinators in a row have started keepers, and neither had come to its turn.
+TEST_F(LocalEngineTest, OfTwoKeepersThatWaitOneRunsTheJobAndHearsOfItsEnd) {
+  for (const bool before : {true, false}) {
+    const Attempt attempt{JobId{"two"}, before ? 1U : 2U};
+    engine_->hold(attempt, world_.script("exec sleep 1000"));
+    auto lock = std::optional{local::FolderLock::take(world_.folder(attempt))};
+    start(attempt, world_.script("exec sleep 1000"));
+    engine_ = world_.make();
+    EXPECT_FALSE(engine_->adopt().at(0).running);
+    engine_->release(attempt);
+    if (before) engine_->take_back(attempt, 60s);
+    lock.reset();
+    if (!before) {
+      ASSERT_TRUE(eventually([&] { return world_.starts(attempt) == 1; }));
+      engine_->take_back(attempt, 60s);
+    }
+    EXPECT_EQ(end(attempt).kind, Kind::kTakenBack);
+    EXPECT_EQ(world_.starts(attempt), before ? 0 : 1);
+    engine_->forget(attempt);
+  }
+}
+
 TEST_F(LocalEngineTest, FiftyJobsAtOnce) {
   std::vector<Attempt> attempts;
   for (int i = 0; i < 50; ++i) {
@@ -468,7 +490,8 @@ TEST_F(LocalEngineTest, GroupsOfAKilledKeeperGo) {
   }
   // Not even its environment says any more whose it is.
   EXPECT_TRUE(eventually([&] { return !runs(child); }));
-  engine_ = world_.make();
+  engine_->forget(attempt_);
+  for (const std::string& group : groups) EXPECT_FALSE(fs::exists(group)) << group;
 }
 
 TEST_F(LocalEngineTest, AMissingKeeperIsSaidAndNothingHasHappened) {

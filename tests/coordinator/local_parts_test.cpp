@@ -168,8 +168,14 @@ TEST(RankEnvironmentTest, OwnVariablesWinOverNodesAndThoseOverInherited) {
                 {},
                 {{"n", {{"A", "node"}, {"B", "node"}}}}};
   const RankContext context{{JobId{"7"}, 1}, held, placed, 4321, "me"};
-  const Environment base{
-      {"A", "base"}, {"B", "base"}, {"D", "base"}, {"NOTIFY_SOCKET", "x"}, {"LOCAL_RANK", "5"}};
+  const Environment base{{"A", "base"},
+                         {"B", "base"},
+                         {"D", "base"},
+                         {"NOTIFY_SOCKET", "x"},
+                         {"LOCAL_RANK", "5"},
+                         {"COMMENSAL_RUN", "1"},
+                         {"COMMENSAL_PRIMARY_PID", "8"},
+                         {"COMMENSAL_INSTANCE", "second"}};
   const auto numbers = number_ranks(placed.devices);
   const Environment all = rank_environment(base, context, numbers.at(1));
   EXPECT_EQ(all.at("A"), "node");
@@ -181,6 +187,9 @@ TEST(RankEnvironmentTest, OwnVariablesWinOverNodesAndThoseOverInherited) {
   EXPECT_EQ(all.at("COMMENSAL_JOB_ID"), "7");
   EXPECT_EQ(all.at("COMMENSAL_JOB_NAME"), "7");
   EXPECT_FALSE(all.contains("NOTIFY_SOCKET"));
+  EXPECT_FALSE(all.contains("COMMENSAL_RUN"));
+  EXPECT_FALSE(all.contains("COMMENSAL_PRIMARY_PID"));
+  EXPECT_EQ(all.at("COMMENSAL_INSTANCE"), "second");
   EXPECT_FALSE(all.contains("CUDA_VISIBLE_DEVICES"));
 }
 

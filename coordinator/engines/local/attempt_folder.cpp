@@ -168,6 +168,8 @@ void AttemptFolder::set(const HeldJob& held) const {
                                        .dump(1));
 }
 
+bool AttemptFolder::is_placed() const { return is_there(path_ / "placement.json"); }
+
 std::optional<Placed> AttemptFolder::placed() const {
   return note(path_ / "placement.json", placed_from);
 }

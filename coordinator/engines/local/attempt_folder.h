@@ -87,6 +87,7 @@ class AttemptFolder {
   [[nodiscard]] std::optional<HeldJob> held() const;
   void set(const HeldJob& held) const;
 
+  [[nodiscard]] bool is_placed() const;  ///< placement.json is there
   [[nodiscard]] std::optional<Placed> placed() const;
   void set(const Placed& placed) const;
 

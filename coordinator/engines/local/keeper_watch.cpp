@@ -60,12 +60,6 @@ bool KeeperWatch::has_keeper(const Attempt& attempt) const {
                      [&](const auto& entry) { return entry.second.attempt == attempt; });
 }
 
-void KeeperWatch::signal_keepers(const Attempt& attempt, int signal) const {
-  for (const auto& [pidfd, keeper] : keepers_) {
-    if (keeper.attempt == attempt) (void)send_signal(pidfd, signal);
-  }
-}
-
 void KeeperWatch::remove(const Attempt& attempt) {
   marked_.erase(attempt);
   const auto found = watches_.find(attempt);

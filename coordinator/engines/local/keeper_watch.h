@@ -28,8 +28,6 @@ class KeeperWatch {
   void add_keeper(const Attempt& attempt, wire::UniqueFd pidfd, bool child);
   /// Whether a keeper of this attempt is watched and has not ended.
   [[nodiscard]] bool has_keeper(const Attempt& attempt) const;
-  /// Sends a signal to the attempt's keepers.
-  void signal_keepers(const Attempt& attempt, int signal) const;
   void remove(const Attempt& attempt);
 
   /// Makes `changed` tell of an attempt.

@@ -77,6 +77,29 @@ bool end_unstarted(const AttemptFolder& folder, const Outcome& outcome) {
   return true;
 }
 
+/// Makes the keeper look for the note that its attempt was taken back. One that has not left its
+/// name yet looks for it after that.
+void tell_keeper(const AttemptFolder& folder) {
+  const auto keeper = folder.keeper();
+  if (!keeper) return;
+  const wire::UniqueFd pidfd = local::open_process(keeper->process);
+  if (pidfd) (void)local::send_signal(pidfd.get(), SIGTERM);
+}
+
+std::vector<fs::path> groups_of(const local::KeeperNote& keeper) {
+  return {keeper.groups.begin(), keeper.groups.end()};
+}
+
+/// Removes what a keeper left that was killed; those it killed then are gone by now.
+void remove_left_groups(const AttemptFolder& folder) {
+  try {
+    const auto keeper = folder.keeper();
+    if (keeper) local::remove_groups(node::kernel_group_files(), groups_of(*keeper));
+  } catch (const BadNote&) {
+    return;  // nobody knows which; they are empty and do nothing
+  }
+}
+
 bool end_taken_back(const AttemptFolder& folder) {
   return end_unstarted(folder, {Kind::kTakenBack, std::nullopt, "taken back before it began"});
 }
@@ -168,7 +191,7 @@ std::vector<std::string> LocalEngine::uuids_of(const std::vector<DevicePlace>& p
 void LocalEngine::release(const Attempt& attempt) {
   guarded([&] {
     const AttemptFolder folder = folder_of(attempt);
-    if (!folder.is_held() || !folder.placed()) {
+    if (!folder.is_held() || !folder.is_placed()) {
       throw EngineFailed(words_for(attempt) + " is not placed");
     }
     if (!folder.has_begun() && !folder.has_ended() && !watch_.has_keeper(attempt)) {
@@ -202,8 +225,7 @@ void LocalEngine::take_back(const Attempt& attempt, milliseconds grace) {
     }
     folder.set_take_back(grace);
     track(folder);
-    // A keeper that has not left its name yet looks for the note after it has.
-    if (!end_taken_back(folder)) watch_.signal_keepers(attempt, SIGTERM);
+    if (!end_taken_back(folder)) tell_keeper(folder);
   });
 }
 
@@ -270,9 +292,7 @@ void LocalEngine::settle_lost(const AttemptFolder& folder) {
       // Ranks die with their keeper; what they had started does not.
       (void)local::kill_marked(local::keeper_mark(local::to_string(keeper->process)));
     }
-    const std::vector<fs::path> groups{keeper->groups.begin(), keeper->groups.end()};
-    local::kill_in_groups(node::kernel_group_files(), groups);
-    local::remove_groups(node::kernel_group_files(), groups);
+    local::kill_in_groups(node::kernel_group_files(), groups_of(*keeper));
   }
   folder.set(Outcome{Kind::kVanished, std::nullopt, reason});
 }
@@ -317,6 +337,7 @@ void LocalEngine::forget(const Attempt& attempt) {
     if (!folder.has_ended()) return;
     watch_.remove(attempt);
     tracked_.erase(attempt);
+    remove_left_groups(folder);
     folder.remove();
   });
 }

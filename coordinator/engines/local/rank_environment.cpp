@@ -26,10 +26,6 @@ constexpr const char* kNotInherited[] = {
     "TORCHELASTIC_RESTART_COUNT",
     "TORCHELASTIC_MAX_RESTARTS",
     "CUDA_VISIBLE_DEVICES",
-    "COMMENSAL_JOB_ID",
-    "COMMENSAL_JOB_NAME",
-    "COMMENSAL_TENANT",
-    "COMMENSAL_CLASS",
     "LISTEN_FDS",
     "LISTEN_FDNAMES",
     "LISTEN_PID",
@@ -42,6 +38,13 @@ constexpr const char* kNotInherited[] = {
     "MANAGERPID",
     "SYSTEMD_EXEC_PID",
 };
+
+// Our own say as what the coordinator's starter runs, if that is a job itself; where the machine's
+// coordinators are is true for all.
+bool is_of_another_job(const std::string& name) {
+  return name.starts_with("COMMENSAL_") && name != "COMMENSAL_RUNTIME_DIR" &&
+         name != "COMMENSAL_INSTANCE";
+}
 
 void add_torchrun(Environment& variables, const RankContext& context, const RankNumbers& numbers) {
   variables["RANK"] = std::to_string(numbers.rank);
@@ -95,6 +98,7 @@ Environment rank_environment(Environment base, const RankContext& context,
                              const RankNumbers& numbers) {
   Environment variables = std::move(base);
   for (const char* name : kNotInherited) variables.erase(name);
+  std::erase_if(variables, [](const auto& entry) { return is_of_another_job(entry.first); });
   const std::string& node = context.placed.devices.at(numbers.rank).node;
   if (const auto own = context.placed.node_environment.find(node);
       own != context.placed.node_environment.end()) {
