@@ -20,6 +20,7 @@
 
 #include "coordinator/cluster/checked_pages.h"
 #include "coordinator/cluster/store_failure.h"
+#include "coordinator/cluster/store_log.h"
 
 namespace commensal::cluster {
 namespace {
@@ -191,6 +192,7 @@ void check_content(SQLite::Database& database, const fs::path& file) {
   if (const std::string found = pragma(database, "quick_check(1)"); found != "ok") {
     throw Damage{found};
   }
+  if (log_is_damaged(file.string() + "-wal")) throw Damage{"within its log"};
 }
 
 void prepare(SQLite::Database& database, const fs::path& file) {

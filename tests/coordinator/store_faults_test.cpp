@@ -95,7 +95,8 @@ void play(const fs::path& file, std::uint32_t seed, std::atomic<std::uint32_t>& 
 class StoreCrash : public ::testing::TestWithParam<std::pair<Fault, std::uint32_t>> {};
 
 TEST_P(StoreCrash, KeepsEveryAcknowledgedBatchAndEachWholeAtEveryWrite) {
-  const auto [fault, seed] = GetParam();
+  const Fault fault = GetParam().first;
+  const std::uint32_t seed = GetParam().second;
   const std::vector<Contents> expected = snapshots(seed);
   std::uint64_t died = 0;
   bool whole_but_not_acknowledged = false;
