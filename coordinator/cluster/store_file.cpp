@@ -109,8 +109,7 @@ void make_private_file(const fs::path& file) {
   }
 }
 
-// --- whose file is it
-// -----------------------------------------------------------------------------
+// --- whose file is it --------------------------------------------------------------------------
 
 struct Header {
   std::int32_t application = 0;
@@ -153,8 +152,7 @@ void look_at_header(SQLite::Database& database, const fs::path& file) {
   }
 }
 
-// --- opening
-// --------------------------------------------------------------------------------------
+// --- opening -----------------------------------------------------------------------------------
 
 std::string pragma(SQLite::Database& database, const std::string& text) {
   SQLite::Statement statement{database, "PRAGMA " + text};
