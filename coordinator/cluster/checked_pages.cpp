@@ -112,7 +112,7 @@ constexpr sqlite3_io_methods kMethods{
     .xFetch = nullptr,
     .xUnfetch = nullptr};
 
-// --- the file system -----------------------------------------------------------------------------
+// --- the file system ---------------------------------------------------------------------------
 
 int vfs_open(sqlite3_vfs* vfs, const char* name, sqlite3_file* file, int flags, int* out_flags) {
   auto* const ours = reinterpret_cast<File*>(file);

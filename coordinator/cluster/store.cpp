@@ -228,7 +228,7 @@ Store::Store(const std::filesystem::path& file, std::size_t log_pages) try
 
 Store::~Store() = default;
 
-// --- changes -------------------------------------------------------------------------------------
+// --- changes -----------------------------------------------------------------------------------
 
 JobId Store::add(const JobSpec& spec, const std::string& request, WallTime now) {
   Database& db = *database_;
@@ -327,7 +327,7 @@ void Store::commit() {
   }
 }
 
-// --- reads ---------------------------------------------------------------------------------------
+// --- reads -------------------------------------------------------------------------------------
 
 StoredState Store::load() {
   Database& db = *database_;

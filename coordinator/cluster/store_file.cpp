@@ -20,6 +20,7 @@
 
 #include "coordinator/cluster/checked_pages.h"
 #include "coordinator/cluster/store_failure.h"
+#include "coordinator/cluster/store_log.h"
 
 namespace commensal::cluster {
 namespace {
@@ -108,8 +109,7 @@ void make_private_file(const fs::path& file) {
   }
 }
 
-// --- whose file is it
-// -----------------------------------------------------------------------------
+// --- whose file is it --------------------------------------------------------------------------
 
 struct Header {
   std::int32_t application = 0;
@@ -152,8 +152,7 @@ void look_at_header(SQLite::Database& database, const fs::path& file) {
   }
 }
 
-// --- opening
-// --------------------------------------------------------------------------------------
+// --- opening -----------------------------------------------------------------------------------
 
 std::string pragma(SQLite::Database& database, const std::string& text) {
   SQLite::Statement statement{database, "PRAGMA " + text};
@@ -191,6 +190,7 @@ void check_content(SQLite::Database& database, const fs::path& file) {
   if (const std::string found = pragma(database, "quick_check(1)"); found != "ok") {
     throw Damage{found};
   }
+  if (log_is_damaged(file.string() + "-wal")) throw Damage{"within its log"};
 }
 
 void prepare(SQLite::Database& database, const fs::path& file) {

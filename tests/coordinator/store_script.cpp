@@ -28,7 +28,7 @@ Contents contents(Store& store) {
           .next_job = state.next_job};
 }
 
-// --- the model -----------------------------------------------------------------------------------
+// --- the model ---------------------------------------------------------------------------------
 
 void Model::line(Transition transition) {
   transition.number = events_.size() + 1;
@@ -92,7 +92,7 @@ Contents Model::contents() const {
   return all;
 }
 
-// --- the script ----------------------------------------------------------------------------------
+// --- the script --------------------------------------------------------------------------------
 
 JobSpec made_up_spec(std::uint32_t number) {
   JobSpec spec;
@@ -202,7 +202,7 @@ void apply_batch(std::uint32_t seed, std::uint32_t number, Model& model, Store* 
   for (std::uint32_t left = 1 + player.below(12); left > 0; --left) player.change();
 }
 
-// --- files ---------------------------------------------------------------------------------------
+// --- files -------------------------------------------------------------------------------------
 
 TemporaryFolder::TemporaryFolder() {
   std::string name = (std::filesystem::temp_directory_path() / "commensal-store-XXXXXX").string();

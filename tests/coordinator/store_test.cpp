@@ -104,8 +104,7 @@ std::optional<StoreFailed> failure(const fs::path& file) {
   }
 }
 
-// --- jobs
-// ------------------------------------------------------------------------------------------
+// --- jobs --------------------------------------------------------------------------------------
 
 TEST_F(StoreTest, ANewFileIsEmptyAndPrivate) {
   const StoredState state = store().load();
@@ -268,8 +267,7 @@ TEST_F(StoreTest, RefusesRecordsOfUnknownJobs) {
   EXPECT_EQ(reopened().events(0, 10).size(), 2U) << "the batch that they came in is kept";
 }
 
-// --- the past
-// --------------------------------------------------------------------------------------
+// --- the past ----------------------------------------------------------------------------------
 
 TEST_F(StoreTest, LoadGivesWhatHasNotEndedInTheOrderOfSubmission) {
   for (int i = 0; i < 5; ++i) added();
@@ -354,8 +352,30 @@ TEST_F(StoreTest, AgreesWithThePlainModel) {
   }
 }
 
-// --- the file
-// --------------------------------------------------------------------------------------
+TEST_F(StoreTest, ReadsOnlyThePagesThatItNeeds) {
+  constexpr int kJobs = 20'000;
+  for (int i = 1; i <= kJobs; ++i) {
+    const JobId id = added(96);
+    if (i % 100 != 0) move(id, JobState::kFailed);
+  }
+  store().commit();
+  ASSERT_GT(fs::file_size(file_), 8U << 20U) << "more than SQLite keeps in memory";
+  const auto reads = [&](const auto& query) {
+    fault_vfs::arm({});
+    query();
+    return fault_vfs::reads();
+  };
+  // The first one fills the memory with other pages.
+  EXPECT_GT(reads([&] { (void)store().events(0, 1'000'000); }), 500U);
+  EXPECT_LT(reads([&] { (void)store().ended(10); }), 60U);
+  EXPECT_LT(reads([&] { (void)store().history(JobId{"12345"}); }), 20U);
+  EXPECT_LT(reads([&] { (void)store().events(30'000, 10); }), 20U);
+  EXPECT_LT(reads([&] { (void)store().job(JobId{"7654"}); }), 10U);
+  EXPECT_LT(reads([&] { (void)store().add(made_up_spec(3), "request", kNow); }), 20U);
+  EXPECT_LT(reads([&] { EXPECT_EQ(store().load().jobs.size(), kJobs / 100 + 1U); }), 600U);
+}
+
+// --- the file ----------------------------------------------------------------------------------
 
 TEST_F(StoreTest, AFileIsUsedByOneStoreInAProcess) {
   store();
