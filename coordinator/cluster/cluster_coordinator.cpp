@@ -34,6 +34,12 @@ EventKind kind_of(EngineEvent::Kind kind) {
   return EventKind::kVanished;
 }
 
+/// What an engine says may hold a command's name, which may be any bytes.
+std::string as_text(const std::string& bytes) {
+  using nlohmann::json;
+  return json::parse(json(bytes).dump(-1, ' ', false, json::error_handler_t::replace));
+}
+
 Attempt attempt_of(const JobRecord& job) { return {job.id, job.attempt}; }
 
 }  // namespace
@@ -182,7 +188,7 @@ void ClusterCoordinator::take_engine_events() {
   for (const EngineEvent& event : seen_) {
     const bool changed = happen(event.attempt.job, {.kind = kind_of(event.kind),
                                                     .attempt = event.attempt.number,
-                                                    .reason = event.reason,
+                                                    .reason = as_text(event.reason),
                                                     .exit_code = event.exit_code});
     const bool over = event.kind != EngineEvent::Kind::kBegan;
     if (changed && over) try_again(event.attempt.job);

@@ -258,11 +258,15 @@ TEST(JobLifeTest, AnyOrderOfEventsKeepsTheRules) {
       job = apply(job, event, kLater).after;
       ASSERT_GE(job.attempt, before.attempt);
       ASSERT_LE(job.attempt, before.attempt + 1);
-      if (is_end(before.state) && event.kind != EventKind::kRetry) ASSERT_EQ(job, before);
+      if (is_end(before.state) && event.kind != EventKind::kRetry) {
+        ASSERT_EQ(job, before);
+      }
       if (!is_end(job.state) && !is_placed(job.state) && job.state != kReserved) {
         ASSERT_TRUE(job.placement.empty()) << to_string(job.state);
       }
-      if (is_placed(job.state)) ASSERT_FALSE(job.placement.empty());
+      if (is_placed(job.state)) {
+        ASSERT_FALSE(job.placement.empty());
+      }
     }
   }
 }
