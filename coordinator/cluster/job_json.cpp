@@ -27,7 +27,7 @@ std::string printed(const json& value) {
                               printed(value));
 }
 
-// --- values to JSON --------------------------------------------------------------------------
+// --- values to JSON ----------------------------------------------------------------------------
 
 /// A structure with fields of its own.
 template <typename T>
@@ -89,7 +89,7 @@ json written(const T& record, const std::string& field) {
   return object_of(record, field + ".");
 }
 
-// --- values from JSON ------------------------------------------------------------------------
+// --- values from JSON --------------------------------------------------------------------------
 
 template <Record T>
 void read(const json& value, const std::string& field, T& out);
@@ -191,7 +191,7 @@ void read(const json& value, const std::string& field, T& out) {
   fill(value, field + ".", out);
 }
 
-// --- the fields ------------------------------------------------------------------------------
+// --- the fields --------------------------------------------------------------------------------
 
 template <typename T, typename V>
 concept Like = std::is_same_v<std::remove_const_t<T>, V>;
@@ -242,7 +242,7 @@ void fields(Like<JobRecord> auto& record, auto& field) {
   field("changed_ms", record.changed);
 }
 
-// --- what must hold between fields -----------------------------------------------------------
+// --- what must hold between fields -------------------------------------------------------------
 
 template <typename T>
 void not_negative(const std::string& field, T value) {
@@ -274,7 +274,7 @@ void check(const JobSpec& spec, const std::string& prefix) {
   not_negative(prefix + "host_memory_mib", spec.host_memory_mib);
 }
 
-// --- visitors --------------------------------------------------------------------------------
+// --- visitors ----------------------------------------------------------------------------------
 
 class Writer {
  public:

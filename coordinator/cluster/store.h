@@ -57,14 +57,22 @@ struct StoredState {
 /// Keeps jobs, their history, tenants and drained nodes.
 ///
 /// Changes are collected and become durable together with `commit` (one synced write, however
-/// many): nobody is answered before. A crash at any point leaves all of a batch or nothing.
+/// many): nobody is answered before. A crash at any point leaves all of a batch or nothing. Reads
+/// see what has been changed, committed or not.
+///
+/// Any call may throw StoreFailed. If a change or `commit` does, nothing since the last commit is
+/// kept, in the file nor in what is read, and the next change begins anew; the object stays usable.
 /// Thread safety: none.
 class Store {
  public:
   /// Opens or makes the file; its folder must exist. A damaged file is renamed to
-  /// `NAME.damaged-TIME` and the error says so; nothing is made in its place.
+  /// `NAME.damaged-TIME` and the error says so; nothing is made in its place. The file has mode
+  /// 0600 and is locked until this object ends; it is written by nothing else (its pages carry
+  /// checksums, so another program's changes are taken for damage).
+  /// @param log_pages  pages in the log (`NAME-wal`) from which on they are moved into the file, by
+  ///                   the commit that comes to it: two more synced writes.
   /// @throws StoreFailed.
-  explicit Store(const std::filesystem::path& file);
+  explicit Store(const std::filesystem::path& file, std::size_t log_pages = 4000);
   Store(const Store&) = delete;
   Store& operator=(const Store&) = delete;
   ~Store();
@@ -74,10 +82,14 @@ class Store {
   /// Adds a job in the state `submitted`, and its first line of history.
   /// @param request  the submitter's own name of this request, unique per tenant: a request that
   ///                 was added before is not added again. Empty: none.
-  /// @return the id: that of before for a repeated request.
+  /// @return the id, a decimal number that no other job ever had: that of before for a repeated
+  ///         request.
+  /// @throws std::invalid_argument naming a field that is out of range or not UTF-8.
   JobId add(const JobSpec& spec, const std::string& request, WallTime now);
 
-  /// Writes a record as it is now and, if its state changed, a line of history.
+  /// Writes a record as it is now and, if its state changed, a line of history, whose number is
+  /// given here. What never changes (`spec`, `submitted`) stays as it was added.
+  /// @throws std::invalid_argument if there is no such job, or the line is about another one.
   void put(const JobRecord& record, const std::optional<Transition>& transition);
 
   void put(const TenantRecord& tenant);
@@ -85,7 +97,6 @@ class Store {
   void undrain(const std::string& node);
 
   /// Makes everything since the last commit durable. Without changes it does nothing.
-  /// @throws StoreFailed; then nothing since the last commit is kept, in the file nor in `load`.
   void commit();
 
   [[nodiscard]] std::optional<JobRecord> job(const JobId& id);
