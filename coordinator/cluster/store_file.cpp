@@ -104,6 +104,11 @@ void make_private_file(const fs::path& file) {
   if (!S_ISREG(found.st_mode)) {
     throw StoreFailed(Why::kOther, file_text(file) + " is not a regular file");
   }
+}
+
+void close_to_others(const fs::path& file) {
+  struct stat found {};
+  if (::stat(file.c_str(), &found) != 0) cannot(file, "looked at", errno);
   if ((found.st_mode & 0077) != 0 && ::chmod(file.c_str(), 0600) != 0) {
     cannot(file, "closed to other users", errno);
   }
@@ -203,6 +208,7 @@ void prepare(SQLite::Database& database, const fs::path& file) {
   pragma(database, "cell_size_check=ON");
   pragma(database, "temp_store=MEMORY");
   check_content(database, file);
+  close_to_others(file);
   if (sqlite3_db_readonly(database.getHandle(), "main") != 0) cannot(file, "written", EACCES);
   if (const std::string mode = pragma(database, "journal_mode=WAL"); mode != "wal") {
     throw StoreFailed(Why::kOther, fmt::format("{} cannot be used with a log (WAL): it stays '{}'",
