@@ -120,7 +120,8 @@ class ClusterCoordinatorTest : public ::testing::Test {
   std::string reason(const std::string& id) { return shown(id)["reason"]; }
   std::vector<std::string> past(const std::string& id) {
     std::vector<std::string> states;
-    for (const json& line : ask({{"type", "explain"}, {"id", id}})["history"]) {
+    const json told = ask({{"type", "explain"}, {"id", id}});
+    for (const json& line : told["history"]) {
       states.push_back(line["to"]);
     }
     return states;
@@ -207,7 +208,9 @@ TEST_F(ClusterCoordinatorTest, AnOpportunisticJobCostsNoQuota) {
   const std::string id = submit(job("vision", 1, "opportunistic"));
   EXPECT_EQ(state(id), "running");
   EXPECT_EQ(shown(id)["class"], "opportunistic");
-  for (const json& tenant : ask({{"type", "tenants"}})["tenants"]) {
+  const json told = ask({{"type", "tenants"}});
+  ASSERT_EQ(told["tenants"].size(), 2U);
+  for (const json& tenant : told["tenants"]) {
     if (tenant["name"] != "vision") continue;
     EXPECT_EQ(tenant["guaranteed_devices"], 0);
     EXPECT_EQ(tenant["opportunistic_devices"], 1);
@@ -239,7 +242,6 @@ TEST_F(ClusterCoordinatorTest, AnUpgradeThatFailsGivesItsQuotaBack) {
   settle_all();
   classes_.answers.push_back({attempt(second), false, "its memory does not fit"});
   settle();
-  const std::vector<std::string> states = past(second);
   EXPECT_THAT(ask({{"type", "explain"}, {"id", second}}).dump(),
               HasSubstr("its memory does not fit"));
   EXPECT_EQ(shown(second)["class"], "opportunistic");
@@ -315,7 +317,9 @@ TEST_F(ClusterCoordinatorTest, ADrainedNodeIsGivenNoMoreJobs) {
   ask({{"type", "undrain"}, {"node", other}});
   EXPECT_EQ(state(waits), "running");
   restart();
-  for (const json& node : ask({{"type", "nodes"}})["nodes"]) {
+  const json told = ask({{"type", "nodes"}});
+  ASSERT_EQ(told["nodes"].size(), 2U);
+  for (const json& node : told["nodes"]) {
     EXPECT_EQ(node["state"], node["name"] == on ? "drained" : "up");
   }
 }
@@ -387,6 +391,7 @@ TEST_F(ClusterCoordinatorTest, WhatRunsAndShouldNotIsEnded) {
   FakeEngine other{world_};
   JobSpec spec;
   spec.command = {"train"};
+  spec.directory = "/";
   other.hold(attempt("99"), spec);
   other.place(attempt("99"), {{"n1", 0}}, JobClass::kOpportunistic);
   other.release(attempt("99"));
