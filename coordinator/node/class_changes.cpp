@@ -74,6 +74,7 @@ bool ClassChanges::join(const PeerId& peer, const JobId& job, const wire::SetReq
     for (DeviceCoordinator* const device : devices) device->begin_upgrade(job, message, now);
     change.message = message;
   }
+  if (change.asked.empty()) change.since = now;
   change.asked.push_back(peer);
   if (advance(job, change, devices, now)) underway_.erase(same);
   return true;
@@ -100,7 +101,6 @@ void ClassChanges::ask(const PeerId& peer, const JobId& job, const wire::SetRequ
 void ClassChanges::begin_telling(const JobId& job, Underway& change, const Devices& devices,
                                  TimePoint now) {
   change.stage = Stage::kTelling;
-  change.since = now;
   change.done.clear();
   for (DeviceCoordinator* const device : devices) {
     std::string done = device->set_class(job, change.message, now);
@@ -112,12 +112,17 @@ void ClassChanges::begin_telling(const JobId& job, Underway& change, const Devic
   }
 }
 
+void ClassChanges::defer(const JobId& job, Underway& change, const Devices& devices,
+                         TimePoint now) {
+  if (now - change.since >= kPatience) reply(job, change, devices, "deferred", change.reason);
+}
+
 bool ClassChanges::advance(const JobId& job, Underway& change, const Devices& devices,
                            TimePoint now) {
   if (change.stage == Stage::kMemory) {
     change.reason = lacking(job, devices);
     if (!change.reason.empty()) {
-      reply(job, change, devices, "deferred", change.reason);
+      defer(job, change, devices, now);
       return false;
     }
     begin_telling(job, change, devices, now);
@@ -145,16 +150,15 @@ bool ClassChanges::hear_answers(const JobId& job, Underway& change, const Device
     change.stage = Stage::kUndoing;
     change.message.job_class = class_of(job, devices);
     change.done = "it is " + std::string{to_string(*change.message.job_class)};
-    change.since = now;
     change.reason = "takes it back: " + problem;
     return false;  // all have just been told
   }
   if (!open.empty()) {
     if (change.stage == Stage::kTelling) change.reason = "waits for an answer of process " + open;
-    if (now - change.since >= kPatience) reply(job, change, devices, "deferred", change.reason);
+    defer(job, change, devices, now);
     return false;
   }
-  for (DeviceCoordinator* const device : devices) device->settle_class(job);
+  for (DeviceCoordinator* const device : devices) device->settle_class(job, now);
   reply(job, change, devices, "applied", change.done);
   return true;
 }

@@ -15,17 +15,17 @@ namespace commensal::node {
 /// Drives changes of classes.
 ///
 /// An upgrade first gets the job's floor: until other jobs have given back what it lacks, the job
-/// stays opportunistic and who asked is told so ("deferred"). Then, and for the reverse at once,
-/// the class changes on all the job's devices and its processes are told. Who asked hears "applied"
-/// once all of them have taken it, "refused" if one cannot: then all are as before. If that takes
-/// longer than `kPatience` he hears "deferred", and the change goes on. The newest change of a job
-/// wins.
+/// stays opportunistic. Then, and for the reverse at once, the class changes on all the job's
+/// devices and its processes are told; one that was guaranteed keeps its floor meanwhile. Who asked
+/// hears "applied" once all of them have taken it, "refused" if one cannot: then all are as before.
+/// If that takes longer than `kPatience` he hears "deferred" and what it waits for, and the change
+/// goes on. The newest change of a job wins.
 ///
 /// Nothing of it outlives the coordinator: after a restart a class is what a job's processes say,
 /// and an upgrade that waited has to be asked for again. Not thread safe.
 class ClassChanges {
  public:
-  /// Between the change and an answer that not all processes have taken it yet.
+  /// Between the question and an answer that it is not done yet.
   static constexpr Duration kPatience = std::chrono::seconds(2);
   /// Finds the devices of a live job; none: it has ended.
   using DevicesOf = std::function<std::vector<DeviceCoordinator*>(const JobId&)>;
@@ -49,7 +49,7 @@ class ClassChanges {
     wire::SetRequest message;
     Stage stage = Stage::kMemory;
     std::vector<PeerId> asked;  // who has not been answered yet
-    TimePoint since;            // in `stage`
+    TimePoint since;            // the first of them asked
     std::string reason;         // what it waits for
     std::string done;           // what the job has as one of its new class
   };
@@ -61,6 +61,8 @@ class ClassChanges {
   /// Whether nothing of it is left to do.
   bool advance(const JobId& job, Underway& change, const Devices& devices, TimePoint now);
   void begin_telling(const JobId& job, Underway& change, const Devices& devices, TimePoint now);
+  /// Who asked a while ago hears that it is not done yet.
+  void defer(const JobId& job, Underway& change, const Devices& devices, TimePoint now);
   bool hear_answers(const JobId& job, Underway& change, const Devices& devices, TimePoint now);
   void reply(const JobId& job, Underway& change, const Devices& devices, const std::string& outcome,
              const std::string& reason);

@@ -138,7 +138,7 @@ json DeviceCoordinator::lease_status(const Job& job, TimePoint now) const {
     children.push_back({{"pid", child.pid}, {"bytes", child.bytes.count()}});
   }
   const policies::MemoryLease& lease = job.lease.lease();
-  const policies::MemoryRange& bounds = job.memory_bounds();
+  const policies::MemoryRange bounds = job.memory_bounds();
   return {{"granted_bytes", granted.count()},
           {"charged_bytes", charged.count()},
           {"unmanaged_bytes", job.unmanaged().count()},

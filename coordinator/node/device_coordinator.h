@@ -111,8 +111,8 @@ class DeviceCoordinator {
   std::string set_class(const JobId& id, const wire::SetRequest& message, TimePoint now);
   /// Takes that back; nothing where it was not changed, or all have taken it.
   void undo_class(const JobId& id, const std::string& why, TimePoint now);
-  /// All have taken it.
-  void settle_class(const JobId& id);
+  /// All have taken it: who was guaranteed gives its floor back.
+  void settle_class(const JobId& id, TimePoint now);
   struct ClassAnswers {
     std::vector<std::int64_t> open;  ///< processes that have not answered yet
     std::string problem;             ///< why one keeps the class that it had; empty: none does

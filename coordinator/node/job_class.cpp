@@ -96,8 +96,10 @@ std::string DeviceCoordinator::set_class(const JobId& id, const wire::SetRequest
                                                            : "gives way where it runs",
                now);
   std::string done{to_string(job.job_class)};
-  done += ", law " + job.law + ", limit " + to_string(job.target);
-  if (!job.target_reason.empty()) done += " (" + job.target_reason + ")";
+  done += ", law " + job.law;
+  if (job.job_class == JobClass::kGuaranteed) {
+    done += ", limit " + to_string(job.target) + " (" + job.target_reason + ")";
+  }
   return done;
 }
 
@@ -111,7 +113,12 @@ void DeviceCoordinator::undo_class(const JobId& id, const std::string& why, Time
   job.other_terms = std::move(before.other_terms);
 }
 
-void DeviceCoordinator::settle_class(const JobId& id) { table_.find(id)->before_change.reset(); }
+void DeviceCoordinator::settle_class(const JobId& id, TimePoint now) {
+  Job& job = *table_.find(id);
+  const bool kept = job.keeps_floor();
+  job.before_change.reset();
+  if (kept) rebalance(now);
+}
 
 void DeviceCoordinator::leave_class(Job& job) {
   for (Member& member : job.members) {

@@ -2,6 +2,7 @@
 // The jobs of a node and their processes, as the coordinator knows them.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -173,12 +174,18 @@ struct Job {
   GapDecision gap_rules;                              ///< what the compute controller decided
 
   [[nodiscard]] LeaseKey key(const Member& member) const { return LeaseKey{id, member.pid}; }
-  /// As what it gets memory: one that is to be upgraded gets it first.
+  /// As what it gets memory: one that is to be upgraded gets it first, and one that was guaranteed
+  /// keeps its floor until all of its processes have taken the change.
   [[nodiscard]] JobClass memory_class() const noexcept {
-    return upgrading ? JobClass::kGuaranteed : job_class;
+    return upgrading || keeps_floor() ? JobClass::kGuaranteed : job_class;
   }
-  [[nodiscard]] const policies::MemoryRange& memory_bounds() const noexcept {
-    return upgrading ? upgrading->memory : memory;
+  [[nodiscard]] policies::MemoryRange memory_bounds() const noexcept {
+    policies::MemoryRange bounds = upgrading ? upgrading->memory : memory;
+    if (keeps_floor()) bounds.min = std::max(bounds.min, before_change->terms.memory.min);
+    return bounds;
+  }
+  [[nodiscard]] bool keeps_floor() const noexcept {
+    return before_change && before_change->job_class == JobClass::kGuaranteed;
   }
   [[nodiscard]] ClassTerms terms() const { return {law, memory, share, slo}; }
   [[nodiscard]] Member* member(std::int64_t pid) noexcept;
