@@ -21,6 +21,7 @@
 #include "tests/allocator/moving_source.h"
 #include "tests/torch_ext/runtime/fake_coordinator.h"
 #include "torch_ext/gate/gate.h"
+#include "torch_ext/runtime/job_page.h"
 #include "torch_ext/runtime/session.h"
 
 namespace commensal {
@@ -178,11 +179,11 @@ TEST_F(SessionClassTest, AnUnknownLawIsRefusedWithTheClass) {
 // Law 4: an op that waits at the gate of an opportunistic job passes when the job is guaranteed.
 TEST_F(SessionClassTest, AnUpgradeOpensTheGateForWhoWaitsAtIt) {
   Session& session = start(kOpportunistic);
-  wire::DevicePage& page = coordinator_->page();
-  std::strncpy(page.entries[0].job_id, "job-1", wire::kIdSize - 1);
-  page.entries[0].share_max_ppm.store(0);  // nothing passes: another job is measured alone
-  page.guaranteed_alive.store(1);
-  page.revision.fetch_add(1);
+  OwnPage neighbour{JobId{"other"}, kGuaranteed, 0};
+  neighbour.page().activity.store(static_cast<std::uint64_t>(wire::Activity::kBusy));
+  ASSERT_TRUE(eventually([&] { return coordinator_->has_job_page(); }));
+  coordinator_->page().guaranteed_alive.store(1);
+  coordinator_->add_peer(::getpid(), neighbour.fd());
   ASSERT_TRUE(eventually([&] { return session.gate().wants_callback(); }));
   std::atomic<bool> passed{false};
   std::thread op([&] {
@@ -192,19 +193,14 @@ TEST_F(SessionClassTest, AnUpgradeOpensTheGateForWhoWaitsAtIt) {
   });
   ASSERT_TRUE(eventually([&] { return stats(session)["gate"]["state"] == "closed"; }));
   EXPECT_FALSE(passed.load());
-  // As a node does: its entry first, then the message.
-  page.entries[0].share_max_ppm.store(1'000'000);
-  page.entries[0].job_class.store(static_cast<std::uint64_t>(kGuaranteed));
-  page.revision.fetch_add(1);
   EXPECT_EQ(tell(change(2, kGuaranteed)).outcome, "applied");
-  EXPECT_TRUE(eventually([&] { return passed.load(); }));
+  EXPECT_TRUE(eventually([&] { return passed.load(); })) << "though the neighbour is still busy";
   op.join();
   EXPECT_TRUE(eventually([&] { return !session.gate().wants_callback(); }))
       << "a guaranteed job pays for no callback";
   EXPECT_EQ(tell(change(3, kOpportunistic)).outcome, "applied");
-  page.entries[0].job_class.store(static_cast<std::uint64_t>(kOpportunistic));
-  page.revision.fetch_add(1);
   EXPECT_TRUE(eventually([&] { return session.gate().wants_callback(); }));
+  EXPECT_FALSE(session.gate().try_enter_op(g_add)) << "and it yields again";
 }
 
 TEST_F(SessionClassTest, AGuaranteedJobKeepsNoShareOfItsMultiprocessors) {
