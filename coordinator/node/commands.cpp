@@ -138,6 +138,7 @@ json DeviceCoordinator::lease_status(const Job& job, TimePoint now) const {
     children.push_back({{"pid", child.pid}, {"bytes", child.bytes.count()}});
   }
   const policies::MemoryLease& lease = job.lease.lease();
+  const policies::MemoryRange bounds = job.memory_bounds();
   return {{"granted_bytes", granted.count()},
           {"charged_bytes", charged.count()},
           {"unmanaged_bytes", job.unmanaged().count()},
@@ -154,8 +155,8 @@ json DeviceCoordinator::lease_status(const Job& job, TimePoint now) const {
           {"lease_term_seconds", seconds(lease.term)},
           {"stage", policies::to_string(job.stage)},
           {"stage_seconds", job.parked() ? seconds(now - job.stage_since) : 0.0},
-          {"min_bytes", job.memory.min.count()},
-          {"max_bytes", job.memory.max ? json(job.memory.max->count()) : json(nullptr)},
+          {"min_bytes", bounds.min.count()},
+          {"max_bytes", bounds.max ? json(bounds.max->count()) : json(nullptr)},
           {"revision", job.revision},
           {"state", state},
           {"reason", reason}};
@@ -207,7 +208,8 @@ json DeviceCoordinator::job_status(const Job& job, TimePoint now) const {
       {"low", job.group.low}, {"path", job.group.group.native()}, {"reason", job.group.reason}};
   result["gaps"] = to_json(job.gaps ? *job.gaps : std::vector<GapClass>{});
   result["gap_rules"] = rules_of(job);
-  result["gang"] = job.gang_keeper->status();
+  result["gang"] = guaranteed ? json(nullptr) : job.gang_keeper->status();
+  result["class_change"] = nullptr;
   result["paused"] = job.paused;
   result["members"] = std::move(members);
   result["started_seconds_ago"] = seconds(now - job.started);
@@ -308,7 +310,9 @@ std::string DeviceCoordinator::problem_with(const JobId& id,
                                             const wire::SetRequest& message) const {
   const Job* const job = table_.find(id);
   if (job == nullptr) return "no job '" + id.str() + "' on " + device_.id;
-  std::string problem = problem_with(id, job->job_class, message.memory, message.share);
+  if (message.job_class) return problem_with_class(*job, message);
+  std::string problem = problem_with(id, job->memory_class(), message.memory, std::nullopt);
+  if (problem.empty()) problem = problem_with(id, job->job_class, std::nullopt, message.share);
   return problem.empty() ? problem_with_pace(job->job_class, message) : problem;
 }
 
@@ -325,9 +329,9 @@ wire::SetReply DeviceCoordinator::set(const JobId& id, const wire::SetRequest& m
   };
   wire::Change change;
   if (message.memory) {
-    job.memory.min = Bytes{message.memory->min_bytes};
-    job.memory.max.reset();
-    if (message.memory->max_bytes) job.memory.max = Bytes{*message.memory->max_bytes};
+    policies::MemoryRange& bounds = job.upgrading ? job.upgrading->memory : job.memory;
+    bounds = {Bytes{message.memory->min_bytes}, std::nullopt};
+    if (message.memory->max_bytes) bounds.max = Bytes{*message.memory->max_bytes};
     rebalance(now);
     done = "limit " + to_string(job.target) + " (" + job.target_reason + ")";
   }

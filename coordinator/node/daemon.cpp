@@ -368,7 +368,13 @@ class Daemon {
   /// Puts an opportunistic job's control group behind others, unless its user wants no such help.
   void follow_weight(const JobId& id) {
     const std::vector<const Job*> parts = parts_of(id);
-    if (parts.empty() || parts.front()->job_class != JobClass::kOpportunistic) return;
+    if (parts.empty()) return;
+    if (parts.front()->job_class != JobClass::kOpportunistic) {
+      if (!parts.front()->group.low) return;
+      weights_.restore(id);  // it was opportunistic until now
+      coordinator_.observe_group(id, {});
+      return;
+    }
     const Job& first = *parts.front();
     if (const Member* speaker = first.speaker(); speaker == nullptr || speaker->stats.is_null()) {
       return;  // what it wants is not known yet
@@ -510,6 +516,8 @@ class Daemon {
     if (change.limit_bytes) add("limit " + to_string(Bytes{*change.limit_bytes}));
     if (change.share_min) add(fmt::format("share at least {}", *change.share_min));
     if (change.share_max) add(fmt::format("share at most {}", *change.share_max));
+    if (change.job_class) add(std::string{commensal::to_string(*change.job_class)});
+    if (change.memory) add("memory at least " + to_string(Bytes{change.memory->min_bytes}));
     if (change.paused) add(*change.paused ? "paused" : "resumed");
     if (change.law) add("law " + *change.law);
     if (change.slo) add(fmt::format("SLO {} %", 100.0 * *change.slo));

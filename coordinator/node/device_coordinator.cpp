@@ -35,6 +35,7 @@ constexpr double kServingSlo = 0.1;
 /// The law whose shares the controller sets, and the one that needs turns.
 constexpr std::string_view kControlled = "gap";
 constexpr std::string_view kTurns = "token_window";
+constexpr const char* kElsewhere = "the class of its job was changed before it registered";
 
 bool is_law(const std::string& law) { return wire::to_law(law).has_value(); }
 
@@ -151,15 +152,16 @@ double DeviceCoordinator::slo_of(const Job& job) const {
 Bytes DeviceCoordinator::floors_except(const JobId& job) const {
   Bytes sum;
   for (const Job& other : table_.jobs()) {
-    if (other.id == job || other.job_class != JobClass::kGuaranteed) continue;
-    if (other.managed_count() > 0) sum += other.memory.min;
+    if (other.id == job || other.memory_class() != JobClass::kGuaranteed) continue;
+    if (other.managed_count() > 0) sum += other.memory_bounds().min;
   }
   return sum;
 }
 
 void DeviceCoordinator::update_floors() {
   for (const Job& job : table_.jobs()) {
-    const Bytes floor = job.job_class == JobClass::kGuaranteed ? job.memory.min : Bytes{};
+    const bool guaranteed = job.memory_class() == JobClass::kGuaranteed;
+    const Bytes floor = guaranteed ? job.memory_bounds().min : Bytes{};
     for (const Member& member : job.members) {
       ledger_.set_floor(job.key(member), job.part_of(floor, member));
     }
@@ -198,7 +200,7 @@ Job* DeviceCoordinator::admit(const PeerId& peer, const wire::Register& message,
   job.id = JobId{message.job_id};
   job.name = message.name;
   job.tenant = message.tenant;
-  job.job_class = message.job_class;
+  job.job_class = job.asked_class = message.job_class;
   job.gang = {policies::GangId{message.gang}, message.epoch, message.world_size};
   job.started = now;
   job.memory = to_range(message.memory);
@@ -295,6 +297,7 @@ void DeviceCoordinator::enroll(const PeerId& peer, const wire::Register& message
     member->last_heard = now;
     member->further = further;
     send_registered(*job, *member);
+    if (message.job_class != job->asked_class) tell_class(*job, *member, kElsewhere, now);
     tell_paused(*job, *member);
     return;
   }
@@ -318,6 +321,7 @@ void DeviceCoordinator::enroll(const PeerId& peer, const wire::Register& message
     member->registered = true;
     send_registered(*job, *member);
   }
+  if (message.job_class != job->asked_class) tell_class(*job, *member, kElsewhere, now);
   tell_paused(*job, *member);
   update_shares(now);
 }
@@ -384,6 +388,7 @@ void DeviceCoordinator::handle(const PeerId& peer, const wire::Answer& message, 
   const auto [job, member] = find_sender(peer, message.job_id, message.pid, now);
   if (member == nullptr) return;
   const std::string& outcome = message.outcome;
+  note_class_answer(*job, *member, message);
   if (outcome == "stale") {
     // It knows a newer change than this one: ours of before a restart, or this one said twice.
     job->revision = std::max(job->revision, message.revision);
@@ -530,9 +535,9 @@ DeviceView DeviceCoordinator::view(TimePoint now) const {
     JobView view;
     view.id = job.id;
     view.tenant = TenantId{job.tenant};
-    view.job_class = job.job_class;
+    view.job_class = job.memory_class();
     view.gang = job.gang;
-    view.memory = job.memory;
+    view.memory = job.memory_bounds();
     view.share = job.share;
     view.paused = job.paused;
     view.limit = job.target;
@@ -613,7 +618,7 @@ void DeviceCoordinator::apply_targets(TimePoint now) {
     if (!shrink && now < started_ + config_.recovery) return;
     for (const JobClass job_class : {JobClass::kGuaranteed, JobClass::kOpportunistic}) {
       for (Job& job : table_.jobs()) {
-        if (job.job_class != job_class) continue;
+        if (job.memory_class() != job_class) continue;
         for (Member& member : job.members) move_toward_target(job, member, shrink, now);
       }
     }
@@ -631,7 +636,9 @@ void DeviceCoordinator::move_toward_target(Job& job, Member& member, bool shrink
   const Bytes reachable = ledger_.reachable(job.key(member), target);
   // A part of the way is worth a message when it is a good part.
   const Bytes worthwhile{std::max(kLeastGrowth, target.count() / 10)};
-  if (reachable == target || reachable >= limit + worthwhile) {
+  const Bytes floor = job.upgrading ? job.part_of(job.upgrading->memory.min, member) : Bytes{};
+  const bool is_floor = limit < floor && reachable >= floor;
+  if (reachable == target || reachable >= limit + worthwhile || is_floor) {
     tell(job, member, reachable, job.target_reason, now);
   }
 }
@@ -944,7 +951,9 @@ std::vector<PageEntry> DeviceCoordinator::page_entries(TimePoint now) const {
     }
     for (const Member& m : job.members) entry.memory_grant += ledger_.limit(job.key(m));
     if (job.job_class == JobClass::kOpportunistic) entry.cores = cores_;
-    entry.gang_epoch = job.gang_keeper->page_epoch();
+    if (job.job_class == JobClass::kOpportunistic) {
+      entry.gang_epoch = job.gang_keeper->page_epoch();
+    }
     if (job.job_class == JobClass::kGuaranteed) {
       entry.share_min = job.share.min;
       entry.share_max = job.share.max;

@@ -100,6 +100,29 @@ class DeviceCoordinator {
   [[nodiscard]] std::string problem_with(const JobId& id, const wire::SetRequest& message) const;
   /// Takes such a change. @return what was done, or why it was refused.
   [[nodiscard]] wire::SetReply set(const JobId& id, const wire::SetRequest& message, TimePoint now);
+
+  // A change of a job's class, step by step; who drives them is `ClassChanges`. The job is here.
+  /// Has a guaranteed job's floor kept for an opportunistic one, from now on.
+  void begin_upgrade(const JobId& id, const wire::SetRequest& message, TimePoint now);
+  void cancel_upgrade(const JobId& id, TimePoint now);
+  /// What is lacking of that floor here.
+  [[nodiscard]] Bytes floor_lacks(const JobId& id) const;
+  /// Changes the class and tells the processes. @return what it has in it now, for people.
+  std::string set_class(const JobId& id, const wire::SetRequest& message, TimePoint now);
+  /// Takes that back; nothing where it was not changed, or all have taken it.
+  void undo_class(const JobId& id, const std::string& why, TimePoint now);
+  /// All have taken it: who was guaranteed gives its floor back.
+  void settle_class(const JobId& id, TimePoint now);
+  struct ClassAnswers {
+    std::vector<std::int64_t> open;  ///< processes that have not answered yet
+    std::string problem;             ///< why one keeps the class that it had; empty: none does
+  };
+  [[nodiscard]] ClassAnswers class_answers(const JobId& id) const;
+  /// Tells those again who have not answered for a while.
+  void retell_class(const JobId& id, TimePoint now);
+  /// Lets a job that has just registered here be of the class that it has on another device.
+  void follow_class(const Job& elsewhere, TimePoint now);
+
   /// Notes what a process shows on its page.
   void observe_page(const JobId& job, std::int64_t pid, const PageReading& reading, TimePoint now);
   /// Notes what a process says that it holds.
@@ -224,6 +247,20 @@ class DeviceCoordinator {
   /// The same of how a job is paced.
   [[nodiscard]] static std::string problem_with_pace(JobClass job_class,
                                                      const wire::SetRequest& message);
+  /// Says what is wrong with a change of the class; empty: nothing.
+  [[nodiscard]] std::string problem_with_class(const Job& job,
+                                               const wire::SetRequest& message) const;
+  /// What a job has in a class: what is asked for, else what it had when it was of that class.
+  [[nodiscard]] ClassTerms terms_in(const Job& job, const wire::SetRequest& message) const;
+  void use_terms(Job& job, ClassTerms terms);
+  /// Forgets what was found out about a job as one of the class that it leaves.
+  void leave_class(Job& job);
+  /// Changes class and terms of a job and tells its processes.
+  void change_class(Job& job, JobClass wanted, ClassTerms terms, const std::string& why,
+                    TimePoint now);
+  void tell_class(Job& job, Member& member, const std::string& why, TimePoint now);
+  /// Notes what a process answers to a change of its class.
+  void note_class_answer(const Job& job, Member& member, const wire::Answer& answer) const;
   [[nodiscard]] double slo_of(const Job& job) const;
   /// Minimum shares of the opportunistic jobs but this one.
   [[nodiscard]] double minimum_shares_except(const JobId& job) const;

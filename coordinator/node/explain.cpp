@@ -319,7 +319,8 @@ json DeviceCoordinator::explain(const Job& job, const Ended* told, Duration last
               {"ended_seconds_ago", told != nullptr ? json(seconds(now - until)) : json(nullptr)},
               {"exit_reason", ""},
               {"gap_rules", rules_of(job)},
-              {"gang", job.gang_keeper->status()},
+              {"gang", job.job_class == JobClass::kOpportunistic ? job.gang_keeper->status()
+                                                                 : json(nullptr)},
               {"share",
                {{"now", job.share_now},
                 {"min", job.share.min},

@@ -2,6 +2,7 @@
 // The jobs of a node and their processes, as the coordinator knows them.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -52,6 +53,14 @@ struct PageReading {
   std::uint64_t gang_stand = 0;  ///< see wire::JobPage
 };
 
+/// How a process has answered to a change of its job's class.
+struct ClassAnswer {
+  Revision told = 0;  ///< the change; 0: none
+  TimePoint told_at;
+  bool open = false;    ///< it has not answered yet
+  std::string problem;  ///< why it keeps the class that it had
+};
+
 /// A process of a job.
 struct Member {
   std::int64_t pid = 0;
@@ -76,6 +85,7 @@ struct Member {
   TimePoint told_at;    ///< when its limit was last told
   std::string outcome;  ///< of its newest answer
   std::string answer_reason;
+  ClassAnswer class_answer;
   struct Ask {
     Bytes total;
     TimePoint deadline;
@@ -97,12 +107,36 @@ struct Member {
   [[nodiscard]] Bytes wanted() const;
 };
 
+/// What a job has in one of the classes.
+struct ClassTerms {
+  std::string law;
+  policies::MemoryRange memory;
+  policies::ShareRange share;
+  std::optional<double> slo;
+};
+
 struct Job {
+  /// What it was before a change of its class that not all of its processes have taken yet.
+  struct Before {
+    JobClass job_class;
+    JobClass asked_class;
+    std::string reason;
+    ClassTerms terms;
+    std::optional<ClassTerms> other_terms;
+  };
+
   JobId id;
   std::string name;
   std::string tenant;
   JobClass job_class = JobClass::kOpportunistic;
   std::string reason;  ///< why it is not what was asked for; empty: it is
+  /// As which its processes ask for it, or who changed it last.
+  JobClass asked_class = JobClass::kOpportunistic;
+  /// Of an opportunistic job that becomes guaranteed once it has its floor: what it then has.
+  std::optional<ClassTerms> upgrading;
+  /// What it had in the other class; nothing: it never was of that.
+  std::optional<ClassTerms> other_terms;
+  std::optional<Before> before_change;
   policies::Gang gang;
   /// Whether the ranks of an opportunistic job are gated together; one for all its devices.
   std::shared_ptr<GangKeeper> gang_keeper = std::make_shared<GangKeeper>();
@@ -140,6 +174,20 @@ struct Job {
   GapDecision gap_rules;                              ///< what the compute controller decided
 
   [[nodiscard]] LeaseKey key(const Member& member) const { return LeaseKey{id, member.pid}; }
+  /// As what it gets memory: one that is to be upgraded gets it first, and one that was guaranteed
+  /// keeps its floor until all of its processes have taken the change.
+  [[nodiscard]] JobClass memory_class() const noexcept {
+    return upgrading || keeps_floor() ? JobClass::kGuaranteed : job_class;
+  }
+  [[nodiscard]] policies::MemoryRange memory_bounds() const noexcept {
+    policies::MemoryRange bounds = upgrading ? upgrading->memory : memory;
+    if (keeps_floor()) bounds.min = std::max(bounds.min, before_change->terms.memory.min);
+    return bounds;
+  }
+  [[nodiscard]] bool keeps_floor() const noexcept {
+    return before_change && before_change->job_class == JobClass::kGuaranteed;
+  }
+  [[nodiscard]] ClassTerms terms() const { return {law, memory, share, slo}; }
   [[nodiscard]] Member* member(std::int64_t pid) noexcept;
   /// Whether a process does the job's steps: ranks if there are any, else mains.
   [[nodiscard]] bool trains(const Member& member) const noexcept;

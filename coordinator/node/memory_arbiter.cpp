@@ -171,7 +171,10 @@ void decide_stages(std::vector<Candidate>& all, const DeviceView& device,
   park_for_minima(all, left_for_minima(all, device.capacity, reserved));
   const bool waits = somebody_waits(all);
   for (Candidate& c : all) {
-    if (c.guaranteed()) continue;
+    if (c.guaranteed()) {
+      c.stage_reason = "runs again: it gets its floor as a guaranteed job";  // if it was parked
+      continue;
+    }
     const JobView& job = *c.job;
     const bool owes = !job.owed.is_zero() && waits;
     const bool was_parked = job.stage != Stage::kNone;

@@ -92,6 +92,8 @@ std::vector<Outgoing> NodeCoordinator::take_outgoing() {
     std::vector<Outgoing> part = device->take_outgoing();
     std::move(part.begin(), part.end(), std::back_inserter(all));
   }
+  std::vector<Outgoing> replies = class_changes_.take_outgoing();
+  std::move(replies.begin(), replies.end(), std::back_inserter(all));
   return all;
 }
 
@@ -209,6 +211,7 @@ void NodeCoordinator::receive(const PeerId& peer, const wire::Message& message, 
         }
       },
       message);
+  update_classes(now);
 }
 
 void NodeCoordinator::receive_malformed(const PeerId& peer, const wire::BadMessage& problem) {
@@ -249,7 +252,9 @@ void NodeCoordinator::use_further(const PeerId& peer, const wire::Register& mess
   const JobId job{message.job_id};
   const bool is_new = to->table().find(job) == nullptr;
   to->register_further(peer, part, now);
-  if (is_new) to->go_on_as(*first.table().find(job));
+  if (!is_new) return;
+  to->go_on_as(*first.table().find(job));
+  to->follow_class(*first.table().find(job), now);
 }
 
 void NodeCoordinator::handle(const PeerId& peer, const wire::Register& message, TimePoint now) {
@@ -276,9 +281,13 @@ void NodeCoordinator::handle(const PeerId& peer, const wire::Register& message, 
     if (gone) before = std::move(gone);
   }
   to->receive(peer, message, now);
-  if (is_new && before) to->go_on_as(*before);
+  const auto go_on_as = [&](const Job& elsewhere) {
+    to->go_on_as(elsewhere);
+    to->follow_class(elsewhere, now);
+  };
+  if (is_new && before) go_on_as(*before);
   for (DeviceCoordinator* const device : devices_with(job)) {
-    if (is_new && device != to) to->go_on_as(*device->table().find(job));
+    if (is_new && device != to) go_on_as(*device->table().find(job));
   }
   if (Job* const known = to->table().find(job);
       known != nullptr && known->member(message.pid) != nullptr) {
@@ -317,16 +326,56 @@ void NodeCoordinator::handle(const PeerId& peer, const wire::SetRequest& message
     send(peer, device->set(*found.id, message, now));  // refuses it, with the reason
     return;
   }
+  if (message.job_class) return set_with_class(peer, *found.id, message, now);
+  send(peer, set_on(devices, *found.id, message, now));
+  update_gangs(now);
+}
+
+wire::SetReply NodeCoordinator::set_on(const std::vector<DeviceCoordinator*>& devices,
+                                       const JobId& job, const wire::SetRequest& message,
+                                       TimePoint now) {
   wire::SetReply all;
   for (DeviceCoordinator* const device : devices) {
-    wire::SetReply reply = device->set(*found.id, message, now);
+    wire::SetReply reply = device->set(job, message, now);
     if (devices.size() > 1) reply.reason = device->device().id + ": " + reply.reason;
     if (!all.reason.empty()) reply.reason = all.reason + "; " + reply.reason;
     reply.revision = std::max(all.revision, reply.revision);
     all = std::move(reply);
   }
+  return all;
+}
+
+// Memory, share, law and SLO are those of the new class; how threads run is set beside it.
+void NodeCoordinator::set_with_class(const PeerId& peer, const JobId& job,
+                                     const wire::SetRequest& message, TimePoint now) {
+  const std::vector<DeviceCoordinator*> devices = devices_with(job);
+  const bool is_so = std::all_of(devices.begin(), devices.end(), [&](const auto* device) {
+    return std::as_const(*device).table().find(job)->job_class == *message.job_class;
+  });
+  wire::SetRequest rest = message;
+  rest.job_class.reset();
+  if (!is_so) {
+    rest.memory.reset();
+    rest.share.reset();
+    rest.law.reset();
+    rest.slo.reset();
+  }
+  const bool more = rest.memory || rest.share || rest.paused || rest.law || rest.slo ||
+                    rest.idle_class || rest.affinity || rest.sm_share;
+  const bool waits = !class_changes_.status(job).is_null();
+  if (is_so && more && !waits) {  // of that class already: a change as any other
+    send(peer, set_on(devices, job, rest, now));
+    return update_gangs(now);
+  }
+  class_changes_.ask(
+      peer, job, message, [this](const JobId& id) { return devices_with(id); }, now);
+  if (more) (void)set_on(devices, job, rest, now);
   update_gangs(now);
-  send(peer, std::move(all));
+  update_cores(now);
+}
+
+void NodeCoordinator::update_classes(TimePoint now) {
+  class_changes_.update([this](const JobId& id) { return devices_with(id); }, now);
 }
 
 void NodeCoordinator::handle(const PeerId& peer, const wire::MapRequest& message, TimePoint now) {
@@ -469,6 +518,7 @@ void NodeCoordinator::member_gone(const JobId& job, std::int64_t pid, Departure 
   for (DeviceCoordinator* const device : places_of(job, pid)) {
     device->member_gone(job, pid, departure, now);
   }
+  update_classes(now);
   update_gangs(now);
   update_cores(now);
 }
@@ -482,6 +532,7 @@ void NodeCoordinator::sample(TimePoint now) {
 
 void NodeCoordinator::tick(TimePoint now) {
   for (const auto& device : devices_) device->tick(now);
+  update_classes(now);
   update_gangs(now);
   update_cores(now);
 }
@@ -566,6 +617,7 @@ json NodeCoordinator::job_status(const JobId& id, TimePoint now) const {
     merge_status(status, there);
   }
   status["leases"] = std::move(leases);
+  status["class_change"] = class_changes_.status(id);
   return status;
 }
 

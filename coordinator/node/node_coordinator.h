@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "coordinator/node/class_changes.h"
 #include "coordinator/node/device_coordinator.h"
 
 namespace commensal::node {
@@ -141,6 +142,13 @@ class NodeCoordinator {
   [[nodiscard]] DeviceCoordinator* device_to_ask(const JobId& job) const;
   [[nodiscard]] FoundJob find_live(const std::string& id_or_name) const;
   [[nodiscard]] nlohmann::json job_status(const JobId& job, TimePoint now) const;
+  /// The rest of a request that changes the class, and the change itself.
+  void set_with_class(const PeerId& peer, const JobId& job, const wire::SetRequest& message,
+                      TimePoint now);
+  void update_classes(TimePoint now);
+  /// Applies a change on all devices of a job.
+  wire::SetReply set_on(const std::vector<DeviceCoordinator*>& devices, const JobId& job,
+                        const wire::SetRequest& message, TimePoint now);
   void update_gangs(TimePoint now);
   void update_cores(TimePoint now);
   void send(const PeerId& peer, wire::Message message);
@@ -151,6 +159,7 @@ class NodeCoordinator {
   TimePoint started_;
   FindDevice find_;
   std::vector<std::unique_ptr<DeviceCoordinator>> devices_;
+  ClassChanges class_changes_;
   CoreTopology topology_;
   CoreShareState core_share_;
   std::string core_share_reason_ = "all cores: no guaranteed job on the device";

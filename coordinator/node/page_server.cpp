@@ -250,16 +250,16 @@ void PageServer::sync(const NodeCoordinator& node) {
   for (Process& process : processes_) {
     if (!process.known || !process.socket) continue;
     push_devices(process, all);
-    bool listens = false;
+    bool registered = false;
     std::set<const Process*> wanted;
     for (const Place& to : all) {
       if (to.process != &process) continue;
-      listens = listens || to.listens;
+      registered = true;
       for (const Place& other : all) {
         if (is_peer(to, other)) wanted.insert(other.process);
       }
     }
-    if (!listens) continue;
+    if (!registered) continue;
     std::erase_if(process.peers, [&](const ProcessKey& peer) {
       const bool alive = std::any_of(wanted.begin(), wanted.end(),
                                      [&](const Process* other) { return other->key == peer; });

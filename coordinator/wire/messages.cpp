@@ -228,6 +228,8 @@ void fields(Like<Change> auto& m, const auto& field) {
   field("sm_share", m.sm_share);
   field("reason", m.reason);
   field("device", m.device);
+  field("job_class", m.job_class);
+  field("memory", m.memory);
 }
 void fields(Like<Answer> auto& m, const auto& field) {
   field("job_id", m.job_id);
@@ -239,6 +241,7 @@ void fields(Like<Answer> auto& m, const auto& field) {
   field("held_bytes", m.held_bytes);
   field("reason", m.reason);
   field("device", m.device);
+  field("job_class", m.job_class);
 }
 void fields(Like<AskMemory> auto& m, const auto& field) {
   field("job_id", m.job_id);
@@ -259,6 +262,7 @@ void fields(Like<SetRequest> auto& m, const auto& field) {
   field("idle_class", m.idle_class);
   field("affinity", m.affinity);
   field("sm_share", m.sm_share);
+  field("job_class", m.job_class);
 }
 void fields(Like<SetReply> auto& m, const auto& field) {
   field("job_id", m.job_id);

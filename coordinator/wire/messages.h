@@ -134,6 +134,11 @@ struct Change {
   std::optional<double> sm_share;  ///< of a GPU's multiprocessors, above 0
   std::string reason;
   std::optional<std::string> device = std::nullopt;  ///< a further one; absent: the first
+  /// From now on the process runs as one of this class, and says so at its next registration. The
+  /// answer tells which class is in force: one that does not know it keeps the one that it has.
+  std::optional<JobClass> job_class = std::nullopt;
+  /// With a class: the bounds that the job has in it, to be said again at the next registration.
+  std::optional<MemoryRange> memory = std::nullopt;
 };
 
 /// A job's answer to a Change.
@@ -147,6 +152,9 @@ struct Answer {
   std::uint64_t held_bytes = 0;  ///< device bytes held now: what the ledger may count on
   std::string reason;
   std::optional<std::string> device = std::nullopt;  ///< as of the Change
+  /// Class in force. Absent: that of a further device, or of a process that keeps the class which
+  /// it began with.
+  std::optional<JobClass> job_class = std::nullopt;
 };
 
 /// A job needs more device memory than its limit (the OOM conversation). Answered by a Change
@@ -177,8 +185,11 @@ struct SetRequest {
   std::optional<bool> idle_class;
   std::optional<bool> affinity;
   std::optional<double> sm_share;  ///< of a GPU's multiprocessors, above 0
+  /// Changes the class of a running job; the other fields then are those that it has in it.
+  std::optional<JobClass> job_class = std::nullopt;
 };
-/// Answers SetRequest: what was applied or why it was refused.
+/// Answers SetRequest: what was applied or why it was refused. A change of the class is answered
+/// once all processes have taken it, or "deferred" with what it waits for.
 struct SetReply {
   std::string job_id;
   Revision revision = 0;

@@ -53,7 +53,7 @@ enum class StepKind : std::uint64_t {
 struct JobPage {
   PageHeader header;
   char job_id[kIdSize];     ///< zero-terminated; fixed before hand-over
-  std::uint32_t job_class;  ///< JobClass
+  std::uint32_t job_class;  ///< JobClass at its start
   std::uint32_t rank;
   std::uint64_t reserved0[3];
 

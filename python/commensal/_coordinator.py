@@ -137,6 +137,7 @@ class Coordinator:
         idle_class: bool | None = None,
         affinity: bool | None = None,
         sm_share: float | None = None,
+        job_class: str | None = None,
     ) -> Change:
         """Ask for a change of a job. @raises Unreachable, Refused."""
         from commensal import _core
@@ -155,6 +156,7 @@ class Coordinator:
                     idle_class=idle_class,
                     affinity=affinity,
                     sm_share=sm_share,
+                    job_class=job_class,
                 )
             )
         except _core.CoordinatorUnreachable as error:

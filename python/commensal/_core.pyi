@@ -149,6 +149,7 @@ def control_set(
     idle_class: bool | None = None,
     affinity: bool | None = None,
     sm_share: float | None = None,
+    job_class: str | None = None,
 ) -> tuple[str, int, str, str]:
     """Ask for a change; return job id, revision, outcome and reason."""
 

@@ -120,8 +120,10 @@ std::tuple<std::string, Revision, std::string, std::string> control_set(
     const std::string& socket_path, std::string job, std::int64_t timeout_ms,
     std::optional<MemoryPair> memory, std::optional<SharePair> share, std::optional<bool> paused,
     std::optional<std::string> law, std::optional<double> slo, std::optional<bool> idle_class,
-    std::optional<bool> affinity, std::optional<double> sm_share) {
+    std::optional<bool> affinity, std::optional<double> sm_share,
+    std::optional<std::string> job_class) {
   wire::SetRequest request;
+  if (job_class) request.job_class = to_job_class(*job_class);
   request.job = std::move(job);
   request.paused = paused;
   request.law = std::move(law);
@@ -381,7 +383,7 @@ void bind_control(py::module_& m) {
         py::kw_only(), py::arg("memory") = py::none(), py::arg("share") = py::none(),
         py::arg("paused") = py::none(), py::arg("law") = py::none(), py::arg("slo") = py::none(),
         py::arg("idle_class") = py::none(), py::arg("affinity") = py::none(),
-        py::arg("sm_share") = py::none(), ReleaseGil(),
+        py::arg("sm_share") = py::none(), py::arg("job_class") = py::none(), ReleaseGil(),
         "Ask a coordinator for a change; return job id, revision, outcome, reason.");
 }
 

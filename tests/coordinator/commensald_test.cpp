@@ -299,6 +299,55 @@ TEST_F(CommensaldTest, AProcessGetsTheDevicePageAndItsPeers) {
   EXPECT_TRUE(eventually([&] { return page->guaranteed_alive.load() == 0; }));
 }
 
+TEST_F(CommensaldTest, AChangeOfTheClassReachesJobPageAndPeers) {
+  begin();
+  const FakeJob changing{folder_, registration("c", JobClass::kOpportunistic, 0)};
+  EXPECT_TRUE(reaches("c", 1000 * kMiB));
+  wire::UniqueFd memfd = wire::make_page_memfd("o");
+  const wire::MappedPage own{memfd.get(), wire::kPageSize, true};
+  own.as<wire::JobPage>()->header = {wire::kJobPageMagic, wire::kPageVersion, wire::kPageSize, 0,
+                                     0};
+  own.as<wire::JobPage>()->job_id[0] = 'o';
+  const wire::UniqueFd socket =
+      wire::connect_handover(wire::pages_socket_path(folder_.path(), "default").native());
+  wire::Handover hello;
+  hello.job_id = "o";
+  hello.pid = getpid();
+  hello.fds.push_back(std::move(memfd));
+  hello.fds.push_back(wire::open_pidfd(getpid()));
+  wire::send_handover(socket.get(), hello);
+  const auto device = wire::receive_handover(socket.get());
+  ASSERT_TRUE(device && device->kind == wire::HandoverKind::kDevicePage);
+  const wire::MappedPage mapped{device->fds[0].get(), sizeof(wire::DevicePage), false};
+  const auto* page = mapped.as<wire::DevicePage>();
+  auto me = registration("o", JobClass::kOpportunistic, 0);
+  me.pid = getpid();
+  EXPECT_TRUE(std::holds_alternative<wire::Registered>(folder_.client().request(me)));
+  const auto set = [&](const std::string& job, JobClass job_class) {
+    wire::SetRequest request;
+    request.job = job;
+    request.job_class = job_class;
+    return std::get<wire::SetReply>(folder_.client().request(request)).outcome;
+  };
+  const auto hears = [&](wire::HandoverKind kind) {
+    const auto message = wire::receive_handover(socket.get());
+    return message && message->kind == kind && message->job_id == "c";
+  };
+  EXPECT_EQ(set("c", JobClass::kGuaranteed), "applied");
+  EXPECT_TRUE(hears(wire::HandoverKind::kPeerAdded)) << "others look at its page now";
+  EXPECT_TRUE(eventually([&] { return page->guaranteed_alive.load() == 1; }));
+  EXPECT_EQ(set("c", JobClass::kOpportunistic), "applied");
+  EXPECT_TRUE(hears(wire::HandoverKind::kPeerGone));
+  EXPECT_TRUE(eventually([&] { return page->guaranteed_alive.load() == 0; }));
+  EXPECT_EQ(set("c", JobClass::kGuaranteed), "applied");
+  EXPECT_TRUE(hears(wire::HandoverKind::kPeerAdded));
+  // This process answers nothing: it is deferred, and looks at nobody meanwhile.
+  EXPECT_EQ(set("o", JobClass::kGuaranteed), "deferred");
+  EXPECT_TRUE(hears(wire::HandoverKind::kPeerGone));
+  EXPECT_EQ(job("o")["class_change"]["waits_for"], "processes");
+  EXPECT_TRUE(eventually([&] { return page->guaranteed_alive.load() == 2; }));
+}
+
 TEST_F(CommensaldTest, SetAndPauseReachTheJob) {
   begin();
   const FakeJob opportunistic{folder_, registration("o", JobClass::kOpportunistic, 0)};

@@ -139,8 +139,10 @@ class ObedientProcess {
       revision_ = change->revision;
       held_ = change->limit_bytes.value_or(held_);  // fills its limit at once
       hold();
-      say(socket,
-          wire::Answer{hello_.job_id, getpid(), change->revision, "applied", 0, 0, held_, ""});
+      hello_.job_class = change->job_class.value_or(hello_.job_class);
+      wire::Answer answer{hello_.job_id, getpid(), change->revision, "applied", 0, 0, held_, ""};
+      answer.job_class = hello_.job_class;
+      say(socket, answer);
     } else if (const auto* error = std::get_if<wire::Error>(&message)) {
       return error->code != "unknown_job";
     }

@@ -59,6 +59,8 @@ std::vector<Message> one_of_each() {
   change.sm_share = 0.3;
   change.reason = "r";
   change.device = "GPU-b";
+  change.job_class = JobClass::kGuaranteed;
+  change.memory = MemoryRange{1, 2};
   SetRequest set;
   set.job = "j1";
   set.memory = MemoryRange{1, std::nullopt};
@@ -69,11 +71,12 @@ std::vector<Message> one_of_each() {
   set.idle_class = false;
   set.affinity = true;
   set.sm_share = 0.4;
+  set.job_class = JobClass::kOpportunistic;
   return {hello,
           registered,
           stats,
           change,
-          Answer{"j1", 4711, 10, "deferred", 1, 2, 3, "later", "GPU-b"},
+          Answer{"j1", 4711, 10, "deferred", 1, 2, 3, "later", "GPU-b", JobClass::kGuaranteed},
           AskMemory{"j1", 4711, 5, 6, "GPU-b"},
           StatusRequest{""},
           StatusReply{json{{"schema", 1}}},
@@ -123,6 +126,23 @@ TEST(WireMessages, KeepsLargeNumbersAndAbsentFields) {
   change.job_id = "j";
   const auto back = std::get<Change>(decode(encode(change)));
   EXPECT_FALSE(back.limit_bytes || back.share_min || back.share_max || back.paused || back.law);
+}
+
+// An older peer leaves it out, and ignores it.
+TEST(WireMessages, AClassThatChangesMayBeAbsentAndMustBeOne) {
+  json answer = json::parse(encode(Answer{"j1", 4711, 10, "applied", 0, 0, 0, ""}));
+  EXPECT_FALSE(answer.contains("job_class"));
+  EXPECT_FALSE(std::get<Answer>(decode(answer.dump())).job_class);
+  answer["job_class"] = "guaranteed";
+  EXPECT_EQ(std::get<Answer>(decode(answer.dump())).job_class, JobClass::kGuaranteed);
+  SetRequest request;
+  request.job = "j1";
+  json set = json::parse(encode(request));
+  EXPECT_FALSE(set.contains("job_class"));
+  set["job_class"] = "auto";
+  EXPECT_EQ(code_of(set.dump()), "malformed");
+  EXPECT_EQ(text_of(set.dump()),
+            "field 'job_class' must be \"guaranteed\" or \"opportunistic\": \"auto\"");
 }
 
 TEST(WireMessages, KeepsTheFurtherDevicesOfAProcess) {

@@ -41,6 +41,7 @@ commensal_test(
 commensal_test(
   session_test
   runtime/session_test.cpp
+  runtime/session_class_test.cpp
   runtime/session_cores_test.cpp
   runtime/session_further_test.cpp
   runtime/session_idle_test.cpp

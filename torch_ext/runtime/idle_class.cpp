@@ -18,15 +18,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Calls `visit(tid, name)` for each thread, again for those that appear meanwhile.
+/// Calls `visit(tid, name)` for each thread of a process, again for those that appear meanwhile.
 template <typename Visit>
-void each_thread(Visit visit) {
+void each_thread(const fs::path& process, Visit visit) {
   std::set<int> seen;
   bool found = true;
   while (found) {
     found = false;
     std::error_code gone;
-    for (fs::directory_iterator it("/proc/self/task", gone), end; !gone && it != end;
+    for (fs::directory_iterator it(process / "task", gone), end; !gone && it != end;
          it.increment(gone)) {
       const int tid = std::atoi(it->path().filename().c_str());
       if (tid <= 0 || !seen.insert(tid).second) continue;
@@ -39,10 +39,18 @@ void each_thread(Visit visit) {
   }
 }
 
-IdleClassResult set_all(int policy) {
-  IdleClassResult result;
-  const ThreadStopper::NoStops none;  // a stop changes classes too, and back
-  each_thread([&](int tid, const std::string& name) {
+/// Adds the processes below one.
+void add_children(const fs::path& process, std::set<int>& all) {
+  each_thread(process, [&](int tid, const std::string& /*name*/) {
+    std::ifstream list(process / "task" / std::to_string(tid) / "children");
+    for (int child = 0; list >> child;) {
+      if (all.insert(child).second) add_children("/proc/" + std::to_string(child), all);
+    }
+  });
+}
+
+void set_threads(const fs::path& process, int policy, IdleClassResult& result) {
+  each_thread(process, [&](int tid, const std::string& name) {
     if (policy == SCHED_IDLE && stays_out_of_idle_class(name)) return;
     const int now = ::sched_getscheduler(tid);
     const bool apply =
@@ -59,6 +67,20 @@ IdleClassResult set_all(int policy) {
       }
     }
   });
+}
+
+IdleClassResult set_all(int policy) {
+  IdleClassResult result;
+  const ThreadStopper::NoStops none;  // a stop changes classes too, and back
+  set_threads("/proc/self", policy, result);
+  return result;
+}
+
+IdleClassResult set_children(int policy) {
+  std::set<int> children;
+  add_children("/proc/self", children);
+  IdleClassResult result;
+  for (const int child : children) set_threads("/proc/" + std::to_string(child), policy, result);
   return result;
 }
 
@@ -68,7 +90,11 @@ bool stays_out_of_idle_class(std::string_view thread_name) noexcept {
   return thread_name.starts_with("commensal-") || thread_name.starts_with("ZMQbg/");
 }
 
+bool is_in_idle_class() noexcept { return ::sched_getscheduler(0) == SCHED_IDLE; }
+
 IdleClassResult enter_idle_class() { return set_all(SCHED_IDLE); }
 IdleClassResult leave_idle_class() { return set_all(SCHED_OTHER); }
+IdleClassResult children_enter_idle_class() { return set_children(SCHED_IDLE); }
+IdleClassResult children_leave_idle_class() { return set_children(SCHED_OTHER); }
 
 }  // namespace commensal

@@ -263,6 +263,11 @@ void ActivityRecorder::worked() noexcept {
                        std::memory_order_release);
 }
 
+void ActivityRecorder::stop_finding_requests() noexcept {
+  const MutexLock lock(mutex_);
+  stop_finding();
+}
+
 void ActivityRecorder::stop_finding() noexcept {
   if (!finds_requests_.exchange(false, kRelaxed)) return;
   page_.quiet_ns.store(0, kRelaxed);

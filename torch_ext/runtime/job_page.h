@@ -125,6 +125,9 @@ class ActivityRecorder {
   /// batches, or to mark its requests.
   void find_requests() noexcept { finds_requests_.store(true, std::memory_order_relaxed); }
 
+  /// Looks for none any more.
+  void stop_finding_requests() noexcept;
+
   /// From now on a wait counts for readers once the device has done what it was given: while it
   /// cannot be marked, the job looks busy. @param queue  not owned, must live for ever.
   void follow_queue(DeviceQueue& queue) noexcept { queue_.store(&queue); }

@@ -107,6 +107,11 @@ void LimitKeeper::own_bound_answered(bool taken) {
   if (taken) own_bound_new_ = false;
 }
 
+void LimitKeeper::take_max(std::optional<Bytes> max) {
+  const MutexLock lock(mutex_);
+  if (!own_bound_new_) own_max_ = max;
+}
+
 std::optional<LimitAnswer> LimitKeeper::after_safe_point(const LimitTicket& ticket) {
   const MutexLock lock(mutex_);
   if (!waiting_ || ticket.revision < waiting_->allocator_revision) return std::nullopt;

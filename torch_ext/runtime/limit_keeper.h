@@ -48,6 +48,9 @@ class LimitKeeper {
 
   /// Sets the job's own MAX. `here`: the caller is at a safe point; otherwise it is only recorded.
   LimitTicket set_own(Bytes max, bool here);
+  /// The coordinator has changed the job's MAX, and grants within it: no bound of the job's own,
+  /// unless a newer one has not been answered yet.
+  void take_max(std::optional<Bytes> max);
   /// The coordinator has answered to the own bound; `taken`: its grants respect it now.
   void own_bound_answered(bool taken);
 

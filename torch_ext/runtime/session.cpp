@@ -204,9 +204,13 @@ Session::Impl::Impl(SessionConfig given, std::unique_ptr<MemorySource> memory_so
       returns(gate, clock),
       known_role(config.role),
       job_class(config.job_class),
+      asked_class(config.job_class),
+      memory_min(config.memory.min),
       law_chosen(!config.law.empty()),
       slo(config.slo),
       wants_idle_class(config.idle_class),
+      started_in_idle_class(config.idle_class && config.job_class == JobClass::kOpportunistic &&
+                            is_in_idle_class()),
       wants_affinity(config.affinity),
       sm_share(config.sm_share),
       share(config.share),
@@ -291,11 +295,14 @@ void Session::Impl::choose_who_brings_back() {
 }
 
 void Session::Impl::follow_class() {
+  const MutexLock one_walk(class_mutex);
   bool idle = false;
   {
     const MutexLock lock(mutex);
     idle = wants_idle_class && job_class == JobClass::kOpportunistic;
-    if (idle == in_idle_class) return;
+    // Who was started in the idle class, and is guaranteed before it knows of that, leaves it, too.
+    const bool was_started_in_it = std::exchange(started_in_idle_class, false);
+    if (idle == in_idle_class && (idle || !was_started_in_it)) return;
   }
   const IdleClassResult result = idle ? enter_idle_class() : leave_idle_class();
   const MutexLock lock(mutex);
@@ -315,7 +322,7 @@ void Session::Impl::become_rank(int new_rank, int new_world_size) {
   // As at the start of any process that trains: busy until it shows otherwise.
   page.activity_since_ns.store(to_page_time(clock.now()));
   page.activity.store(static_cast<std::uint64_t>(wire::Activity::kUnknown));
-  if (config.job_class == JobClass::kGuaranteed) activity.find_requests();
+  follow_activity();
   client.register_again();
   if (!client.connected()) return;
   // What is allocated from here on should find the limit of a rank.

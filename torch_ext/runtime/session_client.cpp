@@ -68,15 +68,15 @@ wire::Register Session::Impl::registration() {
   hello.job_id = config.job_id.str();
   hello.name = config.name;
   hello.tenant = config.tenant;
-  hello.job_class = config.job_class;
-  hello.memory.min_bytes = config.memory.min.count();
   if (const auto max = limits.own_max()) hello.memory.max_bytes = max->count();
   // A share below 1 needs a law that can hold it; the class's default may not.
   const std::string law = gate.stats().law;
   {
     const MutexLock lock(mutex);
+    hello.job_class = asked_class;
+    hello.memory.min_bytes = memory_min.count();
     hello.law = law_chosen || law == "duty_cycle" ? law : "";
-    hello.slo = slo;
+    if (asked_class == JobClass::kGuaranteed) hello.slo = slo;
     hello.share = {std::min(share.min, share.max), share.max};
   }
   hello.pid = ::getpid();
@@ -110,6 +110,8 @@ nlohmann::json Session::Impl::statistics() { return to_json(view()); }
 
 void Session::Impl::answer(const LimitAnswer& limit_answer, const FurtherMemory* more) {
   const AllocatorStats stats = more != nullptr ? more->memory.stats() : memory_stats();
+  std::optional<JobClass> in_force;
+  if (more == nullptr) in_force = class_now();
   client.post(wire::Answer{.job_id = config.job_id.str(),
                            .pid = ::getpid(),
                            .revision = limit_answer.revision,
@@ -118,7 +120,8 @@ void Session::Impl::answer(const LimitAnswer& limit_answer, const FurtherMemory*
                            .deferred_bytes = limit_answer.deferred.count(),
                            .held_bytes = held_by(stats).count(),
                            .reason = limit_answer.reason,
-                           .device = more != nullptr ? std::optional(more->id) : std::nullopt});
+                           .device = more != nullptr ? std::optional(more->id) : std::nullopt,
+                           .job_class = in_force});
 }
 
 void Session::Impl::take_grant(Bytes limit, Revision revision, FurtherMemory* more) {
@@ -251,14 +254,19 @@ void Session::Impl::on_change(const wire::Change& change) {
             .reason = "revision " + std::to_string(limits.revision()) + " is newer"});
     return;
   }
+  std::string refusal;
   try {
-    use_pace(change);
+    if (change.job_class) refusal = change_class(change);
+    if (refusal.empty()) use_pace(change);
   } catch (const std::invalid_argument& wrong) {
+    refusal = wrong.what();
+  }
+  if (!refusal.empty()) {
     answer({.revision = change.revision,
             .outcome = "refused",
             .done = {},
             .deferred = {},
-            .reason = wrong.what()});
+            .reason = refusal});
     return;
   }
   pause_asked = change.paused.value_or(pause_asked);
@@ -377,17 +385,6 @@ void Session::Impl::use_pace(const wire::Change& change) {
     if (in_idle_class != *change.idle_class) why = idle_class_reason;
   }
   if (!why.empty()) note("not all threads changed the idle class: " + why);
-}
-
-void Session::Impl::use_class(JobClass wanted_class, const std::string& why) {
-  {
-    const MutexLock lock(mutex);
-    reason = why;
-    job_class = wanted_class;
-  }
-  if (!why.empty() && has_grant()) note(why);
-  follow_class();
-  choose_who_brings_back();
 }
 
 void Session::Impl::publish(TimePoint now) {
@@ -569,7 +566,7 @@ StatisticsView Session::Impl::view() const {
   view.devices = devices_view();
   view.tags = allocator.tags();
   view.kept = allocator.kept_in_place();
-  view.memory_min = config.memory.min;
+  view.memory_min = memory_minimum();
   view.memory_max = limits.own_max();
   view.revision = limits.revision();
   view.gate = gate.stats();

@@ -194,7 +194,19 @@ struct Session::Impl final : public ClientHost {
   void use_law(const std::string& name);
   /// Takes what the coordinator says about pacing. @throws std::invalid_argument.
   void use_pace(const wire::Change& change);
+  // the class (session_class.cpp)
+  /// Takes the class that the coordinator says at a registration.
   void use_class(JobClass wanted_class, const std::string& why);
+  /// Takes a change of the class, with the bounds that come with it. @return why the class stays as
+  /// it was; empty: it is as wanted. @throws std::invalid_argument for what is wrong in itself.
+  [[nodiscard]] std::string change_class(const wire::Change& change);
+  [[nodiscard]] std::string obstacle_to(JobClass wanted_class) const;
+  [[nodiscard]] bool is_idle() const;
+  void move_children(bool idle);
+  /// Does what a process of its present class does, and no more what one of the other does.
+  void follow_activity();
+  [[nodiscard]] JobClass class_now() const;
+  [[nodiscard]] Bytes memory_minimum() const;
   /// Puts the threads into the idle class, or out of it, as the class of the job wants it.
   void follow_class();
   /// A guaranteed job is back on fast memory from the next step; an opportunistic one does not wait
@@ -284,11 +296,15 @@ struct Session::Impl final : public ClientHost {
   std::string device_id COMMENSAL_GUARDED_BY(ask_mutex);  // of the GPU; empty: not used yet
   bool known_placed COMMENSAL_GUARDED_BY(ask_mutex) = false;
 
+  Mutex class_mutex;    // one walk over the threads at a time; taken before `mutex`
   mutable Mutex mutex;  // what people are told, and bounds that change rarely
-  JobClass job_class COMMENSAL_GUARDED_BY(mutex);
-  bool law_chosen COMMENSAL_GUARDED_BY(mutex);  // by its user: not the default of the class
+  JobClass job_class COMMENSAL_GUARDED_BY(mutex);    // in force
+  JobClass asked_class COMMENSAL_GUARDED_BY(mutex);  // said at a registration
+  Bytes memory_min COMMENSAL_GUARDED_BY(mutex);      // the same
+  bool law_chosen COMMENSAL_GUARDED_BY(mutex);       // by its user: not the default of the class
   std::optional<double> slo COMMENSAL_GUARDED_BY(mutex);
   bool wants_idle_class COMMENSAL_GUARDED_BY(mutex);
+  bool started_in_idle_class COMMENSAL_GUARDED_BY(mutex);  // by its launcher, until it is known
   bool wants_affinity COMMENSAL_GUARDED_BY(mutex);
   std::optional<double> sm_share COMMENSAL_GUARDED_BY(mutex);
   std::optional<MultiprocessorState> sm_state COMMENSAL_GUARDED_BY(mutex);

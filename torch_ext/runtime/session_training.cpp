@@ -296,9 +296,10 @@ std::string Session::Impl::ask_for_memory(Bytes needed, FurtherMemory* more) noe
 }
 
 LimitTicket Session::Impl::set_memory_limit(Bytes max) {
-  if (max < config.memory.min) {
+  const Bytes min = memory_minimum();
+  if (max < min) {
     throw std::invalid_argument("memory limit below the job's minimum: " + to_string(max) + " < " +
-                                to_string(config.memory.min));
+                                to_string(min));
   }
   // Another thread than the one that trains cannot know whether that one is between two ops.
   const void* trainer = training_thread.load(kRelaxed);
@@ -324,7 +325,7 @@ LimitTicket Session::Impl::set_memory_limit(Bytes max) {
   }
   wire::SetRequest request;
   request.job = config.job_id.str();
-  request.memory = wire::MemoryRange{config.memory.min.count(), max.count()};
+  request.memory = wire::MemoryRange{min.count(), max.count()};
   client.post(request);
   return ticket;
 }

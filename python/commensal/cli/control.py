@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from commensal._coordinator import Change, Coordinator
-from commensal._environment import check_law
+from commensal._environment import check_job_class, check_law
 from commensal._quantities import (
     MemoryRange,
     ShareRange,
@@ -45,6 +45,10 @@ def register(app: typer.Typer) -> None:
                 ("commensal set sweep --share 0.2", "at most a fifth of the device's time"),
                 ("commensal set sweep --law duty_cycle", "paced by another law from now on"),
                 ("commensal set prod --slo 3", "a guaranteed job that allows a slowdown of 3 %"),
+                (
+                    "commensal set sweep --class guaranteed --memory 2GiB",
+                    "others yield to it from now on, and it has 2 GiB for sure",
+                ),
             ],
             _CODES,
         ),
@@ -108,18 +112,32 @@ def set_job(
             metavar="MAX",
         ),
     ] = None,
+    job_class: Annotated[
+        str | None,
+        typer.Option(
+            "--class",
+            help="guaranteed or opportunistic: changes the class where the job runs. The other "
+            "options then say what it has in it.",
+            metavar="CLASS",
+        ),
+    ] = None,
     as_json: AsJson = False,
     instance: Instance = None,
 ) -> None:
-    """Change memory, share or pacing of a running job.
+    """Change memory, share, pacing or class of a running job.
 
     A smaller limit takes effect at the job's next safe point (the end of a step): cached memory
     goes first, then live memory moves to the slower tier under its addresses. A larger one brings
     memory back. What cannot be done yet is deferred; 'commensal status JOB' tells the reason.
 
     One value alone is MAX (MIN 0) for an opportunistic job and both for a guaranteed one.
+
+    A job is upgraded once it has its floor: what other jobs still hold of it they give back first.
+    If that, or the answer of its processes, takes more than two seconds, the change is deferred
+    and goes on; what it waits for stands in 'commensal status JOB'. If a process cannot change,
+    all stay as they were.
     """
-    asked = (memory, share, law, slo, idle_class, affinity, sm_share)
+    asked = (memory, share, law, slo, idle_class, affinity, sm_share, job_class)
     if all(value is None for value in asked):
         raise typer.BadParameter("nothing to change", param_hint="'--memory' / '--share'")
     with blaming("--law"):
@@ -133,11 +151,13 @@ def set_job(
     with blaming("--sm-share"):
         if sm_share is not None:
             most_sms = parse_sm_share(sm_share)
+    with blaming("--class"):
+        wanted = None if job_class is None else check_job_class(job_class)
     # Values are checked before anybody is asked; the class only decides what one value means.
     _parse(memory, share, guaranteed=False)
     coordinator = coordinator_of(context, instance)
     with reporting(coordinator):
-        guaranteed = _is_guaranteed(coordinator, job)
+        guaranteed = (wanted or _class_of(coordinator, job)) == "guaranteed"
         memory_range, share_range = _parse(memory, share, guaranteed=guaranteed)
         change = coordinator.set(
             job,
@@ -148,6 +168,7 @@ def set_job(
             idle_class=idle_class,
             affinity=affinity,
             sm_share=most_sms,
+            job_class=wanted,
         )
     _tell(job, change, as_json)
 
@@ -191,9 +212,9 @@ def _parse(
     return memory_range, share_range
 
 
-def _is_guaranteed(coordinator: Coordinator, job: str) -> bool:
+def _class_of(coordinator: Coordinator, job: str) -> str:
     jobs = [one for one in coordinator.status(job)["jobs"] if not one.get("ended")]
-    return bool(jobs) and jobs[0]["job"]["class"] == "guaranteed"
+    return str(jobs[0]["job"]["class"]) if jobs else ""
 
 
 def _tell(job: str, change: Change, as_json: bool) -> None:

@@ -249,6 +249,8 @@ def describe_job(record: Record) -> str:
     job, lease, share = record["job"], record.get("lease", {}), record.get("share", {})
     memory, gate, step = record.get("memory", {}), record.get("gate", {}), record.get("step", {})
     rows = [("state", f"{describe_state(record)}, {_since(record)}")]
+    if change := record.get("class_change"):
+        rows.append(("class", _with_reason(f"to be {change['wanted']}", change["reason"])))
     if (devices := record.get("devices") or ["host"]) != ["host"]:
         rows.append(("on", ", ".join(devices)))
     rows += _memory_rows(memory)
