@@ -20,6 +20,7 @@ double seconds(TimePoint now) {
   return std::chrono::duration<double>(now.time_since_epoch()).count();
 }
 
+constexpr Duration kUpgradeAgain = 60s;  // after one that failed
 constexpr int kCannotStart = 126;  // as a shell's
 
 bool waits(JobState state) { return !is_placed(state) && !is_end(state); }
@@ -125,6 +126,7 @@ void ClusterCoordinator::settle(TimePoint now) {
   std::move(actions_.begin(), actions_.end(), std::back_inserter(due_));
   actions_.clear();
   std::erase_if(jobs_, [](const auto& entry) { return is_end(entry.second.state); });
+  std::erase_if(no_upgrade_before_, [this](const auto& entry) { return now_ >= entry.second; });
   act();
 }
 
@@ -223,8 +225,9 @@ void ClusterCoordinator::take_class_outcomes() {
     const bool changed = happen(outcome.attempt.job, {.kind = kind,
                                                       .attempt = outcome.attempt.number,
                                                       .reason = outcome.reason});
-    // The policy's view has it as guaranteed.
-    if (changed && !outcome.changed) begin_anew_ = true;
+    if (!changed || outcome.changed) continue;
+    begin_anew_ = true;  // the policy's view has it as guaranteed
+    no_upgrade_before_[job_number(outcome.attempt.job)] = now_ + kUpgradeAgain;
   }
 }
 
@@ -278,6 +281,11 @@ void ClusterCoordinator::admit() {
   }
 }
 
+bool ClusterCoordinator::may_upgrade(const JobRecord& job) const {
+  const auto at = no_upgrade_before_.find(job_number(job.id));
+  return at == no_upgrade_before_.end() || now_ >= at->second;
+}
+
 void ClusterCoordinator::begin_scheduler() {
   std::vector<const JobRecord*> jobs;
   admitted_.clear();
@@ -315,6 +323,8 @@ void ClusterCoordinator::decide() {
     const JobRecord& job = jobs_.at(job_number(change.job));
     if (!change.event) {
       actions_.push_back({Action::Kind::kTakeBack, job});
+    } else if (change.event->kind == EventKind::kUpgrade && !may_upgrade(job)) {
+      begin_anew_ = true;
     } else if (!happen(change.job, *change.event)) {
       begin_anew_ = true;
     }

@@ -114,6 +114,7 @@ class ClusterCoordinator {
   void decide();
   void try_again(const JobId& id);
   [[nodiscard]] bool may_start(const JobRecord& job) const;
+  [[nodiscard]] bool may_upgrade(const JobRecord& job) const;
   void begin_scheduler();
 
   // Beginnings, and what is done once it is durable.
@@ -143,6 +144,7 @@ class ClusterCoordinator {
 
   std::set<Number> admitted_;               // wait, and the policy knows of them
   std::map<Number, TimePoint> not_before_;  // wait, and are tried again then
+  std::map<Number, TimePoint> no_upgrade_before_;  // the last one failed
   std::vector<EngineEvent> seen_;           // by the engine; not durable yet
   std::vector<ClassChanger::Outcome> class_outcomes_;  // the same
   std::vector<Action> actions_;                        // follow from what is not durable yet

@@ -245,6 +245,10 @@ TEST_F(ClusterCoordinatorTest, AnUpgradeThatFailsGivesItsQuotaBack) {
   EXPECT_THAT(ask({{"type", "explain"}, {"id", second}}).dump(),
               HasSubstr("its memory does not fit"));
   EXPECT_EQ(shown(second)["class"], "opportunistic");
+  EXPECT_EQ(state(second), "running") << "not again at once";
+  EXPECT_EQ(classes_.asked.size(), 1U);
+  pass(2min);
+  EXPECT_EQ(classes_.asked.size(), 2U);
 }
 
 TEST_F(ClusterCoordinatorTest, AGangStartsWholeOrNotAtAll) {
