@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from world import COMMENSAL, DEADLINE, World, read_line, wait_until
 
-from commensal._coordinator import Coordinator
+from commensal._coordinator import Change, Coordinator
+from commensal.cli import main
 from commensal.cli._launch import may_renice
 
 # Trains until a file appears, or for so many steps, and tells how many and what came of it.
@@ -159,3 +160,15 @@ def test_the_class_survives_a_killed_coordinator(world: World) -> None:
     change_class(world, "sweep", "opportunistic")
     assert os.sched_getscheduler(pid) == os.SCHED_IDLE
     stop_job(world, "sweep", job)
+
+
+def test_an_older_coordinator_that_ignores_it_is_not_believed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jobs = [{"job": {"class": "opportunistic"}, "ended": False}]
+    monkeypatch.setattr(Coordinator, "status", lambda *_: {"jobs": jobs})
+    monkeypatch.setattr(Coordinator, "set", lambda *_, **__: Change("sweep", 0, "applied", ""))
+    assert main(["set", "sweep", "--class", "guaranteed"]) == 4
+    assert "of an older version, which does not change classes" in capsys.readouterr().err
+    jobs[0]["job"] = {"class": "guaranteed"}
+    assert main(["set", "sweep", "--class", "guaranteed"]) == 0
