@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -170,6 +171,9 @@ def set_job(
             sm_share=most_sms,
             job_class=wanted,
         )
+        if wanted and change.outcome == "applied" and _class_of(coordinator, job) != wanted:
+            reason = "the coordinator is of an older version, which does not change classes"
+            change = replace(change, outcome="refused", reason=reason)
     _tell(job, change, as_json)
 
 
