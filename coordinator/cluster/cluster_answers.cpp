@@ -32,8 +32,8 @@ T field(const json& request, const char* name, std::optional<T> fallback = std::
     return found->get<T>();
   } catch (const json::exception&) {
     throw RequestRefused("malformed",
-                         fmt::format("field \"{}\" cannot be {}", name, found->dump(
-                             -1, ' ', false, json::error_handler_t::replace)));
+                         fmt::format("field \"{}\" cannot be {}", name,
+                                     found->dump(-1, ' ', false, json::error_handler_t::replace)));
   }
 }
 
@@ -46,12 +46,9 @@ std::string guess(const std::string& written, const std::vector<std::string>& na
 }
 
 json shown_transition(const Transition& line) {
-  return {{"number", line.number},
-          {"job", line.job.str()},
-          {"at_ms", milliseconds(line.at)},
-          {"from", to_string(line.from)},
-          {"to", to_string(line.to)},
-          {"attempt", line.attempt},
+  return {{"number", line.number},          {"job", line.job.str()},
+          {"at_ms", milliseconds(line.at)}, {"from", to_string(line.from)},
+          {"to", to_string(line.to)},       {"attempt", line.attempt},
           {"reason", line.reason}};
 }
 
@@ -111,8 +108,9 @@ void ClusterCoordinator::check(const JobSpec& spec) {
   std::int32_t devices = 0;
   for (const EngineNode& node : nodes_) devices += static_cast<std::int32_t>(node.devices.size());
   if (spec.gpus > devices && engine_problem_.empty()) {
-    throw RequestRefused("refused", fmt::format("the job asks for {} devices and the cluster has {}",
-                                                spec.gpus, devices));
+    throw RequestRefused(
+        "refused",
+        fmt::format("the job asks for {} devices and the cluster has {}", spec.gpus, devices));
   }
   const auto& quota = tenant->second.quota;
   if (spec.asked == policies::AskedClass::kGuaranteed && quota && spec.gpus > *quota) {
@@ -121,8 +119,8 @@ void ClusterCoordinator::check(const JobSpec& spec) {
                                spec.gpus, spec.tenant, *quota));
   }
   if (spec.after && !jobs_.contains(job_number(*spec.after)) && !store_.job(*spec.after)) {
-    throw RequestRefused("unknown_job", fmt::format("unknown job \"{}\" to start after",
-                                                    spec.after->str()));
+    throw RequestRefused("unknown_job",
+                         fmt::format("unknown job \"{}\" to start after", spec.after->str()));
   }
 }
 
@@ -187,8 +185,8 @@ json ClusterCoordinator::explain(const json& request) {
 json ClusterCoordinator::cancel(const json& request) {
   const JobRecord job = find(request);
   if (is_end(job.state)) {
-    throw RequestRefused("refused", fmt::format("job {} has ended: {}", job.id.str(),
-                                                to_string(job.state)));
+    throw RequestRefused("refused",
+                         fmt::format("job {} has ended: {}", job.id.str(), to_string(job.state)));
   }
   happen(job.id, {.kind = EventKind::kCancel,
                   .attempt = job.attempt,
@@ -220,13 +218,18 @@ json ClusterCoordinator::nodes() const {
     for (std::size_t i = 0; i < node.devices.size(); ++i) {
       const auto found = jobs_on.find({node.name, static_cast<std::int32_t>(i)});
       json on = found == jobs_on.end() ? json::array() : std::move(found->second);
-      devices.push_back({{"id", node.devices[i]}, {"type", node.device_type}, {"jobs", std::move(on)}});
+      devices.push_back(
+          {{"id", node.devices[i]}, {"type", node.device_type}, {"jobs", std::move(on)}});
     }
     const auto drained = drained_.find(node.name);
     const bool is_drained = drained != drained_.end();
     json shown{{"name", node.name},
-               {"state", !node.up ? "down" : is_drained ? "drained" : "up"},
-               {"reason", !node.up ? node.reason : is_drained ? drained->second.reason : ""},
+               {"state", !node.up     ? "down"
+                         : is_drained ? "drained"
+                                      : "up"},
+               {"reason", !node.up     ? node.reason
+                          : is_drained ? drained->second.reason
+                                       : ""},
                {"cores", static_cast<double>(node.cpu_milli) / 1000},
                {"memory_mib", node.memory_mib},
                {"devices", std::move(devices)}};
@@ -243,8 +246,9 @@ json ClusterCoordinator::nodes() const {
 std::int32_t ClusterCoordinator::charged(const std::string& tenant) const {
   return std::accumulate(jobs_.begin(), jobs_.end(), 0, [&](std::int32_t sum, const auto& entry) {
     const JobRecord& job = entry.second;
-    const bool counts = job.spec.tenant == tenant && is_placed(job.state) &&
-                        (job.job_class == JobClass::kGuaranteed || job.state == JobState::kUpgrading);
+    const bool counts =
+        job.spec.tenant == tenant && is_placed(job.state) &&
+        (job.job_class == JobClass::kGuaranteed || job.state == JobState::kUpgrading);
     return counts ? sum + job.spec.gpus : sum;
   });
 }
@@ -279,12 +283,14 @@ json ClusterCoordinator::set_quota(const json& request) {
     tenant.quota = field<std::int32_t>(request, "quota");
     if (*tenant.quota < 0 || *tenant.quota > kMostQuota) {
       throw RequestRefused("malformed", fmt::format("a quota is a number of devices from 0 to {}, "
-                                                    "not {}", kMostQuota, *tenant.quota));
+                                                    "not {}",
+                                                    kMostQuota, *tenant.quota));
     }
     if (const std::int32_t used = charged(name); *tenant.quota < used) {
-      throw RequestRefused("refused", fmt::format("quota below use: tenant {} has guaranteed jobs on "
-                                                  "{} devices, the quota would be {}", name, used,
-                                                  *tenant.quota));
+      throw RequestRefused("refused",
+                           fmt::format("quota below use: tenant {} has guaranteed jobs on "
+                                       "{} devices, the quota would be {}",
+                                       name, used, *tenant.quota));
     }
   }
   store_.put(tenant);

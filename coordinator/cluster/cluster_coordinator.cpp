@@ -21,7 +21,7 @@ double seconds(TimePoint now) {
 }
 
 constexpr Duration kUpgradeAgain = 60s;  // after one that failed
-constexpr int kCannotStart = 126;  // as a shell's
+constexpr int kCannotStart = 126;        // as a shell's
 
 bool waits(JobState state) { return !is_placed(state) && !is_end(state); }
 
@@ -106,7 +106,9 @@ void ClusterCoordinator::meet_engine() {
     if (job.state == JobState::kStarting) {
       due_.push_back({Action::Kind::kStart, job});
     } else {
-      seen_.push_back({attempt_of(job), EngineEvent::Kind::kVanished, {},
+      seen_.push_back({attempt_of(job),
+                       EngineEvent::Kind::kVanished,
+                       {},
                        fmt::format("the engine {} does not know it any more", engine_.name())});
     }
   }
@@ -144,7 +146,8 @@ bool ClusterCoordinator::happen(const JobId& id, const JobEvent& event) {
   if (found == jobs_.end()) return false;
   Step step = apply(found->second, event, wall_());
   if (step.applied != Applied::kChanged) {
-    const auto level = step.applied == Applied::kRefused ? spdlog::level::err : spdlog::level::debug;
+    const auto level =
+        step.applied == Applied::kRefused ? spdlog::level::err : spdlog::level::debug;
     log_->log(level, "job {}: {}: {}", id.str(), to_string(event.kind), step.reason);
     return false;
   }
@@ -208,9 +211,10 @@ void ClusterCoordinator::try_again(const JobId& id) {
   const JobRecord& job = jobs_.at(job_number(id));
   if (job.state != JobState::kLost || job.retries >= config_.retries) return;
   const Duration wait = config_.first_retry * (1 << std::min(job.retries, 10U));
-  const std::string reason = fmt::format(
-      "is tried again after {} s, {} of {}: {}", std::chrono::duration_cast<std::chrono::seconds>(wait).count(),
-      job.retries + 1, config_.retries, job.reason);
+  const std::string reason =
+      fmt::format("is tried again after {} s, {} of {}: {}",
+                  std::chrono::duration_cast<std::chrono::seconds>(wait).count(), job.retries + 1,
+                  config_.retries, job.reason);
   if (happen(id, {.kind = EventKind::kRetry, .attempt = job.attempt, .reason = reason})) {
     not_before_[job_number(id)] = now_ + wait;
   }
@@ -222,9 +226,9 @@ void ClusterCoordinator::take_class_outcomes() {
   }
   for (const ClassChanger::Outcome& outcome : class_outcomes_) {
     const EventKind kind = outcome.changed ? EventKind::kUpgraded : EventKind::kUpgradeFailed;
-    const bool changed = happen(outcome.attempt.job, {.kind = kind,
-                                                      .attempt = outcome.attempt.number,
-                                                      .reason = outcome.reason});
+    const bool changed =
+        happen(outcome.attempt.job,
+               {.kind = kind, .attempt = outcome.attempt.number, .reason = outcome.reason});
     if (!changed || outcome.changed) continue;
     begin_anew_ = true;  // the policy's view has it as guaranteed
     no_upgrade_before_[job_number(outcome.attempt.job)] = now_ + kUpgradeAgain;
@@ -241,14 +245,16 @@ void ClusterCoordinator::look_at_nodes(TimePoint now) {
     nodes_ = std::move(nodes);
     begin_anew_ = changed_ = true;
   } catch (const EngineFailed& error) {
-    if (engine_problem_ != error.what()) log_->error("the engine {}: {}", engine_.name(), error.what());
+    if (engine_problem_ != error.what())
+      log_->error("the engine {}: {}", engine_.name(), error.what());
     engine_problem_ = error.what();
   }
 }
 
 void ClusterCoordinator::cancel_those_that_wait_in_vain() {
   for (auto& [number, job] : jobs_) {
-    if (!job.spec.after || !waits(job.state) || jobs_.contains(job_number(*job.spec.after))) continue;
+    if (!job.spec.after || !waits(job.state) || jobs_.contains(job_number(*job.spec.after)))
+      continue;
     const auto before = store_.job(*job.spec.after);
     if (!before || before->state == JobState::kFinished) continue;
     const std::string reason = fmt::format("job {}, which it was to follow, is {}",
@@ -271,7 +277,9 @@ void ClusterCoordinator::admit() {
   if (begin_anew_) changed_ = true;
   for (auto& [number, job] : jobs_) {
     if (job.state == JobState::kSubmitted) {
-      happen(job.id, {.kind = EventKind::kAccept, .attempt = job.attempt, .reason = "waits for the policy"});
+      happen(
+          job.id,
+          {.kind = EventKind::kAccept, .attempt = job.attempt, .reason = "waits for the policy"});
     }
     if (admitted_.contains(number) || !may_start(job)) continue;
     admitted_.insert(number);
@@ -331,9 +339,10 @@ void ClusterCoordinator::decide() {
   }
   changed_ = begin_anew_;
   const double wake = scheduler_.wake();
-  policy_wake_ = wake == policies::kNever
-                     ? TimePoint::max()
-                     : TimePoint{std::chrono::duration_cast<Duration>(std::chrono::duration<double>(wake))};
+  policy_wake_ =
+      wake == policies::kNever
+          ? TimePoint::max()
+          : TimePoint{std::chrono::duration_cast<Duration>(std::chrono::duration<double>(wake))};
 }
 
 void ClusterCoordinator::act() {
@@ -341,7 +350,9 @@ void ClusterCoordinator::act() {
     try {
       switch (action.kind) {
         case Action::Kind::kStart: start(action.job); break;
-        case Action::Kind::kTakeBack: engine_.take_back(attempt_of(action.job), config_.grace); break;
+        case Action::Kind::kTakeBack:
+          engine_.take_back(attempt_of(action.job), config_.grace);
+          break;
         case Action::Kind::kForget: engine_.forget(attempt_of(action.job)); break;
         case Action::Kind::kClass: classes_.change(action.job, JobClass::kGuaranteed); break;
       }

@@ -33,8 +33,8 @@ struct ClusterConfig {
   std::int64_t pid = 0;           ///< of the process that this runs in, for people
   std::uint32_t retries = 3;      ///< of attempts that nodes or engine lost
   Duration first_retry = std::chrono::seconds{10};  ///< doubled with each
-  std::chrono::milliseconds grace{10'000};          ///< between asking an attempt to end and killing
-  Duration look = std::chrono::seconds{5};          ///< between two looks at the engine's nodes
+  std::chrono::milliseconds grace{10'000};  ///< between asking an attempt to end and killing
+  Duration look = std::chrono::seconds{5};  ///< between two looks at the engine's nodes
 };
 
 /// A request that cannot be met; nothing has changed. Codes: "unknown_job", "unknown_tenant",
@@ -142,10 +142,10 @@ class ClusterCoordinator {
   std::vector<EngineNode> nodes_;
   std::string engine_problem_;  // why the engine cannot be asked; empty: it can
 
-  std::set<Number> admitted_;               // wait, and the policy knows of them
-  std::map<Number, TimePoint> not_before_;  // wait, and are tried again then
-  std::map<Number, TimePoint> no_upgrade_before_;  // the last one failed
-  std::vector<EngineEvent> seen_;           // by the engine; not durable yet
+  std::set<Number> admitted_;                          // wait, and the policy knows of them
+  std::map<Number, TimePoint> not_before_;             // wait, and are tried again then
+  std::map<Number, TimePoint> no_upgrade_before_;      // the last one failed
+  std::vector<EngineEvent> seen_;                      // by the engine; not durable yet
   std::vector<ClassChanger::Outcome> class_outcomes_;  // the same
   std::vector<Action> actions_;                        // follow from what is not durable yet
   std::vector<Action> due_;                            // from what is

@@ -30,8 +30,7 @@ CLI::Validator between(double least, double most) {
             double value = 0.0;
             const bool inside = CLI::detail::lexical_cast(text, value) && std::isfinite(value) &&
                                 value >= least && value <= most;
-            return inside ? std::string{}
-                          : fmt::format("Value {} not in range [{}]", text, range);
+            return inside ? std::string{} : fmt::format("Value {} not in range [{}]", text, range);
           },
           "FLOAT in [" + range + "]"};
 }

@@ -68,11 +68,12 @@ WallTime wall_now() {
 }
 
 ClusterConfig config_of(const ClusterOptions& options) {
-  return {.policy = options.policy,
-          .pid = getpid(),
-          .retries = options.retries,
-          .first_retry = from_seconds(options.first_retry_seconds),
-          .grace = std::chrono::milliseconds{static_cast<std::int64_t>(options.grace_seconds * 1000)}};
+  return {
+      .policy = options.policy,
+      .pid = getpid(),
+      .retries = options.retries,
+      .first_retry = from_seconds(options.first_retry_seconds),
+      .grace = std::chrono::milliseconds{static_cast<std::int64_t>(options.grace_seconds * 1000)}};
 }
 
 json refusal(const std::string& code, const std::string& what) {
@@ -92,9 +93,9 @@ json request_of(const std::vector<std::string>& frames) {
   if (!request.is_object()) throw RequestRefused("malformed", "a message is a JSON object");
   const auto version = request.find("v");
   if (version == request.end() || *version != wire::kProtocolVersion) {
-    throw RequestRefused("version", fmt::format("this coordinator speaks version {}, not {}",
-                                                wire::kProtocolVersion,
-                                                version == request.end() ? "none" : version->dump()));
+    throw RequestRefused(
+        "version", fmt::format("this coordinator speaks version {}, not {}", wire::kProtocolVersion,
+                               version == request.end() ? "none" : version->dump()));
   }
   return request;
 }

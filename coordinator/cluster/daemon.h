@@ -24,7 +24,7 @@ struct ClusterOptions {
   double first_retry_seconds = 10;
   double grace_seconds = 10;
   std::filesystem::path keeper;  ///< the program commensal-keeper
-  std::string commensal;  ///< the program that runs a job under commensal; empty: jobs run as is
+  std::string commensal;     ///< the program that runs a job under commensal; empty: jobs run as is
   std::int32_t devices = 0;  ///< of this machine; 0: its GPUs, or its cores as one
   bool foreground = false;
   std::filesystem::path log_file;  ///< empty: cluster-INSTANCE.log in the runtime folder

@@ -97,7 +97,7 @@ class Engine {
   /// held or running ones. Those that have ended are told by `watch` afterwards.
   struct Found {
     Attempt attempt;
-    bool running = false;  ///< else held
+    bool running = false;                ///< else held
     std::vector<DevicePlace> placement;  ///< empty: not placed yet
     JobClass job_class = JobClass::kOpportunistic;
     bool operator==(const Found&) const = default;

@@ -36,8 +36,8 @@ struct JobSpec {
   std::int32_t gpus = 1;             ///< devices, one rank each; all on one node if they fit on one
   std::int64_t cpu_milli = 0;        ///< thousandths of a core, on each node
   std::int64_t host_memory_mib = 0;  ///< on each node
-  std::optional<Range<Bytes>> memory;   ///< of each device
-  std::optional<Range<double>> share;   ///< of each device's time, 0..1
+  std::optional<Range<Bytes>> memory;  ///< of each device
+  std::optional<Range<double>> share;  ///< of each device's time, 0..1
   std::optional<std::chrono::seconds> time_limit;
   std::map<std::string, std::string> environment;
   std::optional<JobId> after;  ///< starts once that one has finished
@@ -86,9 +86,9 @@ struct JobRecord {
   std::uint32_t attempt = 0;  ///< starts so far: tells events of an older one apart
   std::uint32_t retries = 0;  ///< attempts that failed and were tried again
   JobClass job_class = JobClass::kOpportunistic;  ///< of this attempt, while it is placed
-  std::vector<DevicePlace> placement;             ///< of this attempt; of the last one after its end
-  bool cancel_asked = false;  ///< its next end is `kCancelled`
-  std::optional<int> exit_code;  ///< of its last end; 128 + number for a signal
+  std::vector<DevicePlace> placement;  ///< of this attempt; of the last one after its end
+  bool cancel_asked = false;           ///< its next end is `kCancelled`
+  std::optional<int> exit_code;        ///< of its last end; 128 + number for a signal
   WallTime submitted{};
   WallTime changed{};  ///< into `state`
   bool operator==(const JobRecord&) const = default;

@@ -64,8 +64,8 @@ class Life {
  private:
   bool about_this_attempt() {
     if (event_.attempt > before_.attempt) {
-      refuse(fmt::format("attempt {} has not begun: the last is {}", event_.attempt,
-                         before_.attempt));
+      refuse(
+          fmt::format("attempt {} has not begun: the last is {}", event_.attempt, before_.attempt));
       return false;
     }
     if (event_.attempt == before_.attempt && is_placed(before_.state)) return true;

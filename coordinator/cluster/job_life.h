@@ -36,10 +36,10 @@ enum class EventKind : std::uint8_t {
 struct JobEvent {
   EventKind kind{};
   std::uint32_t attempt = 0;
-  std::string reason;  ///< never empty
-  std::optional<int> exit_code = std::nullopt;         ///< kExited
-  JobClass job_class = JobClass::kOpportunistic;       ///< kStart
-  std::vector<DevicePlace> placement = {};             ///< kStart, kReserve
+  std::string reason;                             ///< never empty
+  std::optional<int> exit_code = std::nullopt;    ///< kExited
+  JobClass job_class = JobClass::kOpportunistic;  ///< kStart
+  std::vector<DevicePlace> placement = {};        ///< kStart, kReserve
 };
 
 /// What an event did.

@@ -3,13 +3,47 @@
 #include "coordinator/cluster/local_cluster.h"
 
 #include <fmt/format.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <cerrno>
+#include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "coordinator/cluster/node_classes.h"
 #include "coordinator/engines/local/local_engine.h"
 
 namespace commensal::cluster {
+namespace {
+
+/// Starts this machine's node coordinator unless one runs. If it cannot be started, `commensal run`
+/// tries it once more, and the job runs in any case; but a daemon that a job has started ends with
+/// that job, as all that it started does.
+void ensure_node_coordinator(const ClusterOptions& options) {
+  std::vector<std::string> words{(options.keeper.parent_path() / "commensald").native(),
+                                 "--instance", options.instance, "--runtime-dir",
+                                 options.runtime_dir.native()};
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  std::vector<char*> variables;  // its own are options of another program
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    if (!std::string_view{*variable}.starts_with("COMMENSAL_")) variables.push_back(*variable);
+  }
+  variables.push_back(nullptr);
+  pid_t pid = 0;
+  if (posix_spawn(&pid, words.front().c_str(), nullptr, nullptr, arguments.data(),
+                  variables.data()) != 0) {
+    return;
+  }
+  while (waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {  // it detaches, or one runs already
+  }
+}
+
+}  // namespace
 
 EngineNode machine_node(node::GpuMonitor& gpus, std::int32_t devices) {
   std::vector<std::string> ids;
@@ -29,12 +63,12 @@ std::vector<std::string> run_prefix(const ClusterOptions& options, const Attempt
                                     JobClass job_class, const JobSpec& spec) {
   if (options.commensal.empty()) return {};
   std::vector<std::string> words{options.commensal,
-                                 "run",
-                                 "--quiet",
                                  "--instance",
                                  options.instance,
                                  "--runtime-dir",
                                  options.runtime_dir.native(),
+                                 "run",
+                                 "--quiet",
                                  fmt::format("--{}", to_string(job_class)),
                                  "--tenant",
                                  spec.tenant,
@@ -51,7 +85,8 @@ std::vector<std::string> run_prefix(const ClusterOptions& options, const Attempt
           spec.memory->max ? std::to_string(spec.memory->max->count()) : "");
   }
   if (spec.share) {
-    range("--share", fmt::format("{}", spec.share->min), fmt::format("{}", spec.share->max.value_or(1)));
+    range("--share", fmt::format("{}", spec.share->min),
+          fmt::format("{}", spec.share->max.value_or(1)));
   }
   words.emplace_back("--");
   return words;
@@ -66,6 +101,7 @@ std::unique_ptr<Engine> make_local_engine(const ClusterOptions& options) {
     return std::vector<EngineNode>{machine_node(*gpus, devices)};
   };
   engine.prefix = [options](const Attempt& attempt, JobClass job_class, const JobSpec& spec) {
+    if (!options.commensal.empty()) ensure_node_coordinator(options);
     return run_prefix(options, attempt, job_class, spec);
   };
   return std::make_unique<LocalEngine>(std::move(engine));

@@ -30,7 +30,9 @@ std::filesystem::path beside_this_program(const char* name) {
 int start(ClusterOptions options) {
   try {
     if (options.runtime_dir.empty()) options.runtime_dir = commensal::wire::default_runtime_dir();
-    if (options.state_dir.empty()) options.state_dir = commensal::cluster::default_state_dir();
+    if (options.state_dir.empty()) {
+      options.state_dir = commensal::cluster::default_state_dir() / options.instance;
+    }
     options.runtime_dir = std::filesystem::absolute(options.runtime_dir);
     options.state_dir = std::filesystem::absolute(options.state_dir);
     if (options.keeper.empty()) options.keeper = beside_this_program("commensal-keeper");
@@ -41,10 +43,9 @@ int start(ClusterOptions options) {
     return fail(ExitCode::kNoSockets, problem.what());
   }
   if (options.foreground) {
-    const ExitCode code =
-        commensal::cluster::run_daemon(options, [](const StartReport& report) {
-          if (report.code != ExitCode::kOk) fail(report.code, report.text);
-        });
+    const ExitCode code = commensal::cluster::run_daemon(options, [](const StartReport& report) {
+      if (report.code != ExitCode::kOk) fail(report.code, report.text);
+    });
     return static_cast<int>(code);
   }
   const StartReport report = commensal::node::run_in_background(

@@ -79,8 +79,8 @@ std::optional<ClassChanger::Outcome> NodeClasses::ask_once(const Attempt& attemp
       if (reply->outcome == "deferred" && order.tries < tries_) return std::nullopt;
     } else if (const auto* error = std::get_if<wire::Error>(&answer)) {
       outcome.changed = error->code == "unknown_job";
-      outcome.reason = outcome.changed ? "it runs without commensal: only its charge changes"
-                                       : error->what;
+      outcome.reason =
+          outcome.changed ? "it runs without commensal: only its charge changes" : error->what;
     } else {
       outcome.reason = "its node answered with another message";
     }

@@ -71,8 +71,7 @@ void Scheduler::charge_outside(const JobRecord& job, std::vector<policies::Tenan
 void Scheduler::arrive(const JobRecord& job) {
   ClusterJob shown = this->shown(job);
   const bool found = is_placed(job.state) || job.state == JobState::kReserved;
-  const JobIndex index =
-      found ? state_->adopt(std::move(shown)) : state_->arrive(std::move(shown));
+  const JobIndex index = found ? state_->adopt(std::move(shown)) : state_->arrive(std::move(shown));
   index_[job.id] = index;
   jobs_.emplace_back(job.id, job.attempt);
 }
@@ -159,9 +158,9 @@ std::optional<policies::Placement> Scheduler::parts_of(const JobRecord& job) con
   for (const DevicePlace& place : job.placement) {
     const auto node = numbers_.find(place.node);
     if (node == numbers_.end()) return std::nullopt;
-    parts.push_back({.node = node->second,
-                     .gpu = place.device < 0 ? policies::kHostOnly
-                                             : static_cast<std::uint16_t>(place.device)});
+    parts.push_back(
+        {.node = node->second,
+         .gpu = place.device < 0 ? policies::kHostOnly : static_cast<std::uint16_t>(place.device)});
   }
   return parts;
 }
@@ -197,8 +196,8 @@ std::string Scheduler::why_waiting(const JobRecord& job) const {
                        spec.gpus);
   }
   if (spec.asked == policies::AskedClass::kOpportunistic) {
-    return fmt::format("waits for {} that others leave enough of", spec.gpus == 1 ? "a device"
-                                                                                  : "devices");
+    return fmt::format("waits for {} that others leave enough of",
+                       spec.gpus == 1 ? "a device" : "devices");
   }
   return fmt::format("waits for devices: it asks for {}, {} are free of guaranteed jobs", spec.gpus,
                      open);

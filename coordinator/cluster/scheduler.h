@@ -71,7 +71,7 @@ class Scheduler {
   const policies::ClusterPolicy& policy_;
   const policies::MostFreePlacer placer_;
   std::unique_ptr<policies::ClusterState> state_;
-  std::vector<std::string> nodes_;                     // by their number in the view
+  std::vector<std::string> nodes_;  // by their number in the view
   std::map<std::string, policies::NodeIndex> numbers_;
   std::map<std::string, policies::TenantIndex> tenants_;
   std::map<JobId, policies::JobIndex> index_;

@@ -42,7 +42,7 @@ class Cluster:
         """Return whether a process listens on the socket; does not ask it anything."""
         return self._endpoint.listens()
 
-    def ask(self, request: str, **fields: Any) -> dict[str, Any]:
+    def ask(self, request: str, /, **fields: Any) -> dict[str, Any]:
         """Ask one thing (docs/cluster.md, "messages"); return the answer.
 
         @raises Unreachable, Refused.
@@ -83,7 +83,7 @@ class Cluster:
         command = [str(program), "--instance", self.instance, "--runtime-dir"]
         command += [str(self.runtime_dir), "--commensal", _own_command()]
         if state := environ.get("COMMENSAL_STATE_DIR"):
-            command += ["--state-dir", state]
+            command += ["--state-dir", str(Path(state, self.instance).absolute())]
         reason = start_daemon(command, self._endpoint.log_path)
         return "" if self.listens() else reason  # another one may have been quicker
 

@@ -93,10 +93,14 @@ class ClusterCoordinatorTest : public ::testing::Test {
 
   static json job(std::string tenant = "default", int gpus = 1, std::string asked = "guaranteed",
                   std::vector<std::string> command = {"train"}) {
-    return {{"name", "train"},     {"tenant", std::move(tenant)},
-            {"class", std::move(asked)}, {"gpus", gpus},
-            {"cpu_milli", 0},      {"host_memory_mib", 0},
-            {"environment", json::object()}, {"command", std::move(command)},
+    return {{"name", "train"},
+            {"tenant", std::move(tenant)},
+            {"class", std::move(asked)},
+            {"gpus", gpus},
+            {"cpu_milli", 0},
+            {"host_memory_mib", 0},
+            {"environment", json::object()},
+            {"command", std::move(command)},
             {"directory", "/"}};
   }
   std::string submit(json job, const std::string& request = "") {
@@ -135,8 +139,8 @@ class ClusterCoordinatorTest : public ::testing::Test {
   FakeWorld world_;
   FakeClasses classes_;
   std::unique_ptr<policies::ClusterPolicy> policy_ = policies::make_policy("antman", {});
-  std::shared_ptr<spdlog::logger> log_ = std::make_shared<spdlog::logger>(
-      "test", std::make_shared<spdlog::sinks::null_sink_st>());
+  std::shared_ptr<spdlog::logger> log_ =
+      std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::null_sink_st>());
   TimePoint now_{1h};
   WallTime wall_{std::chrono::hours{24}};
   std::unique_ptr<Store> store_;
@@ -344,7 +348,8 @@ TEST_F(ClusterCoordinatorTest, WrongRequestsNameTheValueAndChangeNothing) {
   EXPECT_THAT(refusal({{"type", "submit"}, {"job", job("default", 5)}}),
               HasSubstr("asks for 5 devices and the cluster has 4"));
   ask({{"type", "quota"}, {"tenant", "vision"}, {"quota", 2}});
-  EXPECT_THAT(refusal({{"type", "submit"}, {"job", job("vision", 3)}}), HasSubstr("quota of tenant"));
+  EXPECT_THAT(refusal({{"type", "submit"}, {"job", job("vision", 3)}}),
+              HasSubstr("quota of tenant"));
   submit(job("vision", 2));
   EXPECT_THAT(refusal({{"type", "quota"}, {"tenant", "vision"}, {"quota", 1}}),
               HasSubstr("quota below use: tenant vision has guaranteed jobs on 2 devices"));

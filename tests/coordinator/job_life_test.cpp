@@ -22,10 +22,10 @@ constexpr WallTime kLater{std::chrono::milliseconds{2'000}};
 const std::vector<JobState> kStates{kSubmitted, kQueued,   kReserved, kStarting,  kRunning, kParked,
                                     kUpgrading, kFinished, kFailed,   kCancelled, kLost};
 const std::vector<EventKind> kKinds{
-    EventKind::kAccept,  EventKind::kReserve,   EventKind::kUnreserve,     EventKind::kStart,
-    EventKind::kBegan,   EventKind::kPark,      EventKind::kUnpark,        EventKind::kUpgrade,
-    EventKind::kUpgraded, EventKind::kUpgradeFailed, EventKind::kExited,   EventKind::kTakenBack,
-    EventKind::kVanished, EventKind::kRetry,    EventKind::kCancel};
+    EventKind::kAccept,   EventKind::kReserve,       EventKind::kUnreserve, EventKind::kStart,
+    EventKind::kBegan,    EventKind::kPark,          EventKind::kUnpark,    EventKind::kUpgrade,
+    EventKind::kUpgraded, EventKind::kUpgradeFailed, EventKind::kExited,    EventKind::kTakenBack,
+    EventKind::kVanished, EventKind::kRetry,         EventKind::kCancel};
 
 JobRecord job_in(JobState state) {
   JobRecord job;
@@ -61,14 +61,20 @@ struct Edge {
 };
 
 TEST(JobLifeTest, LeadsFromSubmissionToItsEnd) {
-  const std::vector<Edge> edges{
-      {kSubmitted, EventKind::kAccept, kQueued},    {kQueued, EventKind::kReserve, kReserved},
-      {kReserved, EventKind::kReserve, kReserved},  {kReserved, EventKind::kUnreserve, kQueued},
-      {kQueued, EventKind::kStart, kStarting},      {kReserved, EventKind::kStart, kStarting},
-      {kStarting, EventKind::kBegan, kRunning},     {kRunning, EventKind::kPark, kParked},
-      {kParked, EventKind::kUnpark, kRunning},      {kRunning, EventKind::kUpgrade, kUpgrading},
-      {kUpgrading, EventKind::kUpgraded, kRunning}, {kUpgrading, EventKind::kUpgradeFailed, kRunning},
-      {kFailed, EventKind::kRetry, kQueued},        {kLost, EventKind::kRetry, kQueued}};
+  const std::vector<Edge> edges{{kSubmitted, EventKind::kAccept, kQueued},
+                                {kQueued, EventKind::kReserve, kReserved},
+                                {kReserved, EventKind::kReserve, kReserved},
+                                {kReserved, EventKind::kUnreserve, kQueued},
+                                {kQueued, EventKind::kStart, kStarting},
+                                {kReserved, EventKind::kStart, kStarting},
+                                {kStarting, EventKind::kBegan, kRunning},
+                                {kRunning, EventKind::kPark, kParked},
+                                {kParked, EventKind::kUnpark, kRunning},
+                                {kRunning, EventKind::kUpgrade, kUpgrading},
+                                {kUpgrading, EventKind::kUpgraded, kRunning},
+                                {kUpgrading, EventKind::kUpgradeFailed, kRunning},
+                                {kFailed, EventKind::kRetry, kQueued},
+                                {kLost, EventKind::kRetry, kQueued}};
   for (const Edge& edge : edges) {
     EXPECT_EQ(after(edge.from, edge.kind), edge.to)
         << to_string(edge.from) << " and " << to_string(edge.kind);
@@ -134,7 +140,8 @@ TEST(JobLifeTest, WhatWasTakenBackHoldsNoDevices) {
   const JobRecord job = job_in(kRunning);
   EXPECT_TRUE(apply(job, event_for(job, EventKind::kTakenBack), kLater).after.placement.empty());
   const JobRecord reserved = job_in(kReserved);
-  EXPECT_TRUE(apply(reserved, event_for(reserved, EventKind::kUnreserve), kLater).after.placement.empty());
+  EXPECT_TRUE(
+      apply(reserved, event_for(reserved, EventKind::kUnreserve), kLater).after.placement.empty());
 }
 
 TEST(JobLifeTest, AnUpgradeChangesTheClassOnlyOnceItIsDone) {

@@ -50,6 +50,7 @@ class World:
         # Few threads: several processes share two cores here.
         return clean | {
             "COMMENSAL_RUNTIME_DIR": str(self.runtime_dir),
+            "COMMENSAL_STATE_DIR": str(self.folder / "state"),
             "OMP_NUM_THREADS": "1",
             "TMPDIR": str(self.folder),  # where a job's processes report to
         }

@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cluster's coordinator on one machine, with real processes: submit, queue, logs, cancel."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from world import COMMENSAL, World, read_line, wait_until
+
+COORDINATOR = COMMENSAL.parent / "commensal-coordinator"
+SHELL = ["/bin/sh", "-c"]
+ENDED = {"finished", "failed", "cancelled", "lost"}
+
+
+class Cluster:
+    """One coordinator with so many devices that share this machine's cores."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def start(self, *options: str) -> None:
+        command = [str(COORDINATOR), "--runtime-dir", str(self.world.runtime_dir), "--grace", "2"]
+        command += ["--state-dir", str(self.world.folder / "state" / "default"), *options]
+        done = self.world.run(command)
+        assert done.returncode == 0, done.stderr
+
+    def submit(self, *words: str) -> str:
+        done = self.world.commensal("submit", *words)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.strip().isdecimal()
+        return done.stdout.strip()
+
+    def job(self, job: str) -> dict[str, Any]:
+        told = self.world.commensal("queue", "--all", "--json")
+        return next(entry for entry in json.loads(told.stdout)["jobs"] if entry["id"] == job)
+
+    def wait(self, job: str, *states: str) -> dict[str, Any]:
+        wait_until(f"job {job} is {states}", lambda: self.job(job)["state"] in states)
+        return self.job(job)
+
+    def output(self, job: str) -> list[str]:
+        return self.world.commensal("logs", job).stdout.splitlines()
+
+    def pid(self) -> int:
+        nodes = json.loads(self.world.commensal("nodes", "--json").stdout)
+        return int(nodes["coordinator"]["pid"])
+
+    def close(self) -> None:
+        for process in psutil.process_iter(["name", "cmdline"]):
+            words = process.info["cmdline"] or []
+            ours = any(str(self.world.folder) in word for word in words)
+            if ours and process.info["name"].startswith("commensal-"):
+                for child in (*process.children(recursive=True), process):
+                    child.kill()
+
+
+@pytest.fixture
+def cluster(world: World) -> Iterator[Cluster]:
+    cluster = Cluster(world)
+    yield cluster
+    cluster.close()
+
+
+@pytest.fixture
+def marker(world: World) -> Callable[[str], Path]:
+    return lambda name: world.folder / name
+
+
+def test_submit_prints_the_id_alone_and_starts_the_coordinator(cluster: Cluster) -> None:
+    done = cluster.world.commensal("submit", "--", *SHELL, "echo here; exit 3")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")
+    job = cluster.wait("1", *ENDED)
+    assert (job["state"], job["exit_code"], job["name"]) == ("failed", 3, "sh")
+    assert cluster.output("1") == ["here"]
+    assert psutil.Process(cluster.pid()).name().startswith("commensal-coord")
+
+
+def test_a_submitted_job_trains_under_commensal(cluster: Cluster) -> None:
+    script = cluster.world.script(
+        """
+import torch, commensal
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    optimizer.zero_grad()
+    model(torch.randn(4, 8)).sum().backward()
+    optimizer.step()
+print("class", commensal.stats()["job"]["class"], commensal.stats()["job"]["id"], flush=True)
+"""
+    )
+    job = cluster.submit("--opportunistic", "--name", "small", "--", sys.executable, script)
+    assert cluster.wait(job, *ENDED)["state"] == "finished", cluster.output(job)
+    assert f"class opportunistic job-{job}.1" in cluster.output(job)
+
+
+def test_arguments_environment_and_folder_arrive_as_they_are(cluster: Cluster) -> None:
+    show = "import os, sys; print(sys.argv[1:], os.environ['GREETING'], os.getcwd())"
+    words = ["a b", "$(id)", "'quoted\"", "*"]
+    job = cluster.submit(
+        *("--env", "GREETING=good day", "--chdir", "/"),
+        *("--", sys.executable, "-c", show, *words),
+    )
+    cluster.wait(job, "finished")
+    assert cluster.output(job) == [f"{words} good day /"]
+
+
+def test_a_gang_has_one_rank_a_device(cluster: Cluster) -> None:
+    cluster.start("--devices", "2")
+    show = (
+        "import os; print(os.environ['RANK'], os.environ['WORLD_SIZE'], os.environ['LOCAL_RANK'])"
+    )
+    job = cluster.submit("--gpus", "2", "--", sys.executable, "-c", show)
+    cluster.wait(job, "finished")
+    assert sorted(cluster.output(job)) == ["[0] 0 2 0", "[1] 1 2 1"]
+
+
+def test_a_job_beyond_its_quota_waits_and_is_told_why(
+    cluster: Cluster, marker: Callable[[str], Path]
+) -> None:
+    cluster.start("--devices", "2")
+    assert cluster.world.commensal("quota", "set", "vision", "1").returncode == 0
+    wait_for = f"while [ ! -e {marker('go')} ]; do sleep 0.05; done"
+    first = cluster.submit("--tenant", "vision", "--guaranteed", "--", *SHELL, wait_for)
+    second = cluster.submit("--tenant", "vision", "--guaranteed", "--", *SHELL, "true")
+    cluster.wait(first, "running")
+    job = cluster.wait(second, "queued")
+    assert "1 of 1 in use, it asks for 1" in job["reason"]
+    shown = cluster.world.commensal("queue").stdout
+    assert "running (guaranteed)" in shown
+    assert "quota" in shown
+    marker("go").touch()
+    cluster.wait(second, "finished")
+    told = cluster.world.commensal("explain", second).stdout
+    for state in ("submitted", "queued", "starting", "running", "finished"):
+        assert state in told
+
+
+def test_cancel_ends_what_waits_and_what_runs(cluster: Cluster) -> None:
+    runs = cluster.submit("--guaranteed", "--", *SHELL, "trap '' TERM; while :; do sleep 1; done")
+    waits = cluster.submit("--guaranteed", "--", *SHELL, "true")
+    cluster.wait(runs, "running")
+    assert cluster.world.commensal("cancel", waits).stdout == f"job {waits}: cancelled\n"
+    assert cluster.world.commensal("cancel", runs).stdout == f"job {runs}: is asked to end\n"
+    cluster.wait(runs, "cancelled")
+    again = cluster.world.commensal("cancel", runs)
+    assert again.returncode == 4
+    assert "has ended: cancelled" in again.stderr
+
+
+def test_jobs_survive_a_killed_coordinator(cluster: Cluster, marker: Callable[[str], Path]) -> None:
+    wait_for = f"echo begun; while [ ! -e {marker('go')} ]; do sleep 0.05; done; echo over"
+    runs = cluster.submit("--guaranteed", "--", *SHELL, wait_for)
+    waits = cluster.submit("--guaranteed", "--", *SHELL, "echo next")
+    cluster.wait(runs, "running")
+    before = cluster.pid()
+    os.kill(before, signal.SIGKILL)
+    wait_until("is gone", lambda: not psutil.pid_exists(before))
+    marker("go").touch()
+    third = cluster.submit("--", *SHELL, "true")  # starts the next coordinator
+    for job in (runs, waits, third):
+        assert cluster.wait(job, *ENDED)["state"] == "finished"
+    assert cluster.pid() != before
+    assert cluster.output(runs) == ["begun", "over"]
+    assert cluster.output(waits) == ["next"]
+
+
+def test_logs_follow_a_job_until_its_end(cluster: Cluster, marker: Callable[[str], Path]) -> None:
+    job = cluster.submit(
+        "--", *SHELL, f"echo one; while [ ! -e {marker('go')} ]; do sleep 0.05; done; echo two"
+    )
+    reader = cluster.world.start([str(COMMENSAL), "logs", job, "-f"])
+    assert read_line(reader, "one") == "one\n"
+    marker("go").touch()
+    assert read_line(reader, "two") == "two\n"
+    assert reader.wait(60) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["--tenant", "visoin", "--", "true"], 4, 'unknown tenant "visoin"'),
+        (["--gpus", "64", "--", "true"], 4, "asks for 64 devices and the cluster has 1"),
+        (["--gpus", "0", "--", "true"], 2, "--gpus"),
+        (["--memory", "lots", "--", "true"], 2, "'lots'"),
+        (["--share", "2", "--", "true"], 2, "'2'"),
+        (["--env", "1=2", "--", "true"], 2, "'1=2'"),
+        (["--time", "soon", "--", "true"], 2, "'soon'"),
+        (["--after", "77", "--", "true"], 4, '"77"'),
+        (["--chdir", "/nowhere", "--", "true"], 2, "/nowhere"),
+        (["--guaranteed", "--auto", "--", "true"], 2, "exclude each other"),
+    ],
+)
+def test_a_wrong_submission_names_the_value_and_queues_nothing(
+    cluster: Cluster, words: list[str], code: int, said: str
+) -> None:
+    done = cluster.world.commensal("submit", *words)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert said in done.stderr
+    if code == 4:
+        assert json.loads(cluster.world.commensal("queue", "--json").stdout) == {"jobs": []}
+
+
+def test_a_missing_script_ends_the_job_with_its_name(cluster: Cluster) -> None:
+    job = cluster.submit("--", sys.executable, "/nowhere/train.py")
+    ended = cluster.wait(job, *ENDED)
+    assert (ended["state"], ended["exit_code"]) == ("failed", 2)
+    assert "/nowhere/train.py" in "\n".join(cluster.output(job))
+
+
+def test_without_a_coordinator_the_others_say_so(cluster: Cluster) -> None:
+    for words in (["queue"], ["nodes"], ["tenants"], ["cancel", "1"], ["drain", "n1"]):
+        done = cluster.world.commensal(*words)
+        assert done.returncode == 3, words
+        assert "'commensal submit' starts a coordinator" in done.stderr
+
+
+def test_a_drained_machine_is_given_no_jobs(cluster: Cluster) -> None:
+    cluster.start()
+    node = json.loads(cluster.world.commensal("nodes", "--json").stdout)["nodes"][0]["name"]
+    cluster.world.commensal("drain", node, "--reason", "new disk")
+    job = cluster.submit("--", *SHELL, "true")
+    assert "no node" in cluster.wait(job, "queued")["reason"]
+    assert "new disk" in cluster.world.commensal("nodes").stdout
+    cluster.world.commensal("undrain", node)
+    cluster.wait(job, "finished")
+
+
+def test_an_auto_job_is_upgraded_where_it_runs(
+    cluster: Cluster, marker: Callable[[str], Path]
+) -> None:
+    cluster.start("--devices", "2", "--commensal", str(COMMENSAL))
+    cluster.world.commensal("quota", "set", "vision", "1")
+    script = cluster.world.script(
+        f"""
+import os, torch
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+print("trains", os.getpid(), flush=True)
+while not os.path.exists({str(marker("stop"))!r}):
+    optimizer.zero_grad()
+    model(torch.randn(4, 8)).sum().backward()
+    optimizer.step()
+"""
+    )
+    wait_for = f"while [ ! -e {marker('go')} ]; do sleep 0.05; done"
+    first = cluster.submit("--tenant", "vision", "--guaranteed", "--", *SHELL, wait_for)
+    cluster.wait(first, "running")
+    auto = cluster.submit("--tenant", "vision", "--auto", "--", sys.executable, script)
+    wait_until("trains", lambda: any("trains" in line for line in cluster.output(auto)))
+    assert cluster.job(auto)["class"] == "opportunistic"
+    marker("go").touch()
+    wait_until("guaranteed", lambda: cluster.job(auto).get("class") == "guaranteed")
+    job = cluster.wait(auto, "running")
+    assert job["attempt"] == 1, "without a restart"
+    status = json.loads(cluster.world.commensal("status", "--json").stdout)
+    seen = {entry["job"]["id"]: entry["job"]["class"] for entry in status["jobs"]}
+    assert seen[f"job-{auto}.1"] == "guaranteed"
+    marker("stop").touch()
+    assert cluster.wait(auto, *ENDED)["state"] == "finished"
