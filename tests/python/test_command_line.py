@@ -141,6 +141,7 @@ def test_the_script_gets_the_documented_environment(world: World) -> None:
     assert job_id.startswith("train-")
     assert {k: v for k, v in seen.items() if k.startswith("COMMENSAL_")} == {
         "COMMENSAL_BACKGROUND_RATE": str(512 << 20),
+        "COMMENSAL_STATE_DIR": str(world.folder / "state"),
         "COMMENSAL_RUN": "1",
         "COMMENSAL_JOB_ID": job_id,
         "COMMENSAL_JOB_NAME": "train",

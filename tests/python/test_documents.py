@@ -362,6 +362,8 @@ def test_environment_names_each_variable() -> None:
     used = set()
     for file in (ROOT / "python/commensal").rglob("*.py"):
         used |= set(re.findall(r"\bCOMMENSAL_[A-Z_]*[A-Z]\b", file.read_text()))
+    for file in (ROOT / "coordinator/engines/local").glob("*.cpp"):  # what it sets for ranks
+        used |= set(re.findall(r"\"(COMMENSAL_CLUSTER_[A-Z]+)\"", file.read_text()))
     documented = set(re.findall(r"`(COMMENSAL_[A-Z_]+)`", ENVIRONMENT.read_text()))
     assert documented == used
 

@@ -128,13 +128,13 @@ def blaming(option: str) -> Iterator[None]:
 @contextmanager
 def reporting(coordinator: Coordinator | Cluster) -> Iterator[None]:
     """Turn the coordinator's silence or refusal into a line and an exit code."""
-    starter = "submit" if isinstance(coordinator, Cluster) else "run"
+    hint = "; 'commensal run' starts a coordinator (instance "
+    if isinstance(coordinator, Cluster):
+        hint = "; 'commensal submit' starts a coordinator (instance "
     try:
         yield
     except Unreachable as error:
-        say(
-            f"{error}; 'commensal {starter}' starts a coordinator (instance {coordinator.instance})"
-        )
+        say(f"{error}{hint}{coordinator.instance})")
         raise typer.Exit(NO_COORDINATOR) from None
     except Refused as error:
         say(str(error))
