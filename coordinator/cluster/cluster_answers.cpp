@@ -101,6 +101,7 @@ void ClusterCoordinator::check(const JobSpec& spec) {
   const auto tenant = tenants_.find(spec.tenant);
   if (tenant == tenants_.end()) {
     std::vector<std::string> names;
+    names.reserve(tenants_.size());
     for (const auto& [name, record] : tenants_) names.emplace_back(name);
     throw RequestRefused("unknown_tenant", fmt::format("unknown tenant \"{}\"{}", spec.tenant,
                                                        guess(spec.tenant, names)));

@@ -265,9 +265,8 @@ void ClusterCoordinator::cancel_those_that_wait_in_vain() {
 
 bool ClusterCoordinator::may_start(const JobRecord& job) const {
   if (job.state != JobState::kQueued && job.state != JobState::kReserved) return false;
-  if (const auto at = not_before_.find(job_number(job.id)); at != not_before_.end()) {
-    if (now_ < at->second) return false;
-  }
+  const auto at = not_before_.find(job_number(job.id));
+  if (at != not_before_.end() && now_ < at->second) return false;
   if (!job.spec.after) return true;
   const auto before = jobs_.find(job_number(*job.spec.after));
   return before == jobs_.end() || before->second.state == JobState::kFinished;
@@ -307,6 +306,7 @@ void ClusterCoordinator::begin_scheduler() {
     if (node.up && !drained_.contains(node.name)) usable.push_back(node);
   }
   std::vector<TenantRecord> tenants;
+  tenants.reserve(tenants_.size());
   for (const auto& [name, tenant] : tenants_) tenants.push_back(tenant);
   scheduler_.begin(jobs, usable, tenants);
   begin_anew_ = false;
@@ -331,11 +331,10 @@ void ClusterCoordinator::decide() {
     const JobRecord& job = jobs_.at(job_number(change.job));
     if (!change.event) {
       actions_.push_back({Action::Kind::kTakeBack, job});
-    } else if (change.event->kind == EventKind::kUpgrade && !may_upgrade(job)) {
-      begin_anew_ = true;
-    } else if (!happen(change.job, *change.event)) {
-      begin_anew_ = true;
+      continue;
     }
+    const bool too_early = change.event->kind == EventKind::kUpgrade && !may_upgrade(job);
+    if (too_early || !happen(change.job, *change.event)) begin_anew_ = true;
   }
   changed_ = begin_anew_;
   const double wake = scheduler_.wake();

@@ -2,6 +2,8 @@
 // The fields of a job, once for both directions.
 #include "coordinator/cluster/job_json.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -70,7 +72,7 @@ json written(const std::map<std::string, std::string>& texts, const std::string&
   json object = json::object();
   for (const auto& [key, text] : texts) {
     (void)written(key, field);
-    object[key] = written(text, field + "." + key);
+    object[key] = written(text, fmt::format("{}.{}", field, key));
   }
   return object;
 }
@@ -174,7 +176,9 @@ void read(const json& value, const std::string& field, policies::AskedClass& out
 
 void read(const json& value, const std::string& field, std::map<std::string, std::string>& out) {
   if (!value.is_object()) wrong(field, "an object of texts", value);
-  for (const auto& [key, text] : value.items()) read(text, field + "." + key, out[key]);
+  for (const auto& [key, text] : value.items()) {
+    read(text, fmt::format("{}.{}", field, key), out[key]);
+  }
 }
 
 template <typename T>

@@ -27,6 +27,7 @@ void ensure_node_coordinator(const ClusterOptions& options) {
                                  "--instance", options.instance, "--runtime-dir",
                                  options.runtime_dir.native()};
   std::vector<char*> arguments;
+  arguments.reserve(words.size() + 1);
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
   std::vector<char*> variables;  // its own are options of another program

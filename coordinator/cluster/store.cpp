@@ -158,9 +158,9 @@ struct Store::Database {
       batch.begin();
       return change();
     } catch (const SQLite::Exception& error) {
-      const StoreFailed failed = store_failure(error, file, "writing");
+      StoreFailed failed = store_failure(error, file, "writing");
       batch.abandon();
-      throw failed;
+      throw StoreFailed{std::move(failed)};
     }
   }
 
@@ -321,9 +321,9 @@ void Store::commit() {
   try {
     db.batch.commit();
   } catch (const SQLite::Exception& error) {
-    const StoreFailed failed = store_failure(error, db.file, "writing");
+    StoreFailed failed = store_failure(error, db.file, "writing");
     db.batch.abandon();
-    throw failed;
+    throw StoreFailed{std::move(failed)};
   }
 }
 

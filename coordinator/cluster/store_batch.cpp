@@ -98,8 +98,8 @@ void StoreBatch::empty_log() {
 bool StoreBatch::cut_log() noexcept {
   if (!pages_in_log_) return false;
   sqlite3_file* log = nullptr;
-  if (sqlite3_file_control(database_.getHandle(), "main", SQLITE_FCNTL_JOURNAL_POINTER, &log) !=
-          SQLITE_OK ||
+  if (sqlite3_file_control(database_.getHandle(), "main", SQLITE_FCNTL_JOURNAL_POINTER,
+                           static_cast<void*>(&log)) != SQLITE_OK ||
       log == nullptr || log->pMethods == nullptr) {
     return false;
   }

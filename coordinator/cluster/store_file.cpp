@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <cstring>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <system_error>
 
@@ -71,8 +72,9 @@ CREATE TABLE drained(
 )";
 
 /// Found by a check, not by SQLite.
-struct Damage {
-  std::string what;
+class Damage : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
 };
 
 // A log without its file, or beside an empty one, holds jobs that SQLite would throw away.
@@ -140,7 +142,8 @@ void refuse_newer(const fs::path& file, std::int32_t version) {
 // ours is left as it is. What is damaged, or empty, comes to light afterwards.
 void look_at_header(SQLite::Database& database, const fs::path& file) {
   sqlite3_file* raw = nullptr;
-  sqlite3_file_control(database.getHandle(), "main", SQLITE_FCNTL_FILE_POINTER, &raw);
+  sqlite3_file_control(database.getHandle(), "main", SQLITE_FCNTL_FILE_POINTER,
+                       static_cast<void*>(&raw));
   if (raw == nullptr || raw->pMethods == nullptr) return;
   std::array<unsigned char, kPageSize> page{};
   const bool whole = raw->pMethods->xRead(raw, page.data(), kPageSize, 0) == SQLITE_OK;
@@ -228,7 +231,7 @@ std::optional<std::string> try_to_open(const fs::path& file,
     prepare(*database, file);
     return std::nullopt;
   } catch (const Damage& damage) {
-    return damage.what;
+    return damage.what();
   } catch (const SQLite::Exception& error) {
     if (is_damage(error)) return error.what();
     throw store_failure(error, file, "opening");

@@ -2,6 +2,8 @@
 // The steps of a change: memory, the class on all devices, the answers of all processes.
 #include "coordinator/node/class_changes.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -104,8 +106,9 @@ void ClassChanges::begin_telling(const JobId& job, Underway& change, const Devic
   change.done.clear();
   for (DeviceCoordinator* const device : devices) {
     std::string done = device->set_class(job, change.message, now);
-    if (devices.size() > 1) done = device->device().id + ": " + done;
-    change.done += (change.done.empty() ? "" : "; ") + done;
+    if (devices.size() > 1) done = fmt::format("{}: {}", device->device().id, done);
+    if (!change.done.empty()) change.done += "; ";
+    change.done += done;
   }
   if (change.message.job_class == JobClass::kGuaranteed) {
     change.done += beside_others(job, devices);

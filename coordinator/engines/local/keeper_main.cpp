@@ -8,11 +8,15 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <exception>
+#include <iostream>
 #include <string>
 
 #include "coordinator/engines/local/keeper.h"
 
-int main(int argc, char** argv) {
+namespace {
+
+int run(int argc, char** argv) {
   using namespace commensal;
   using namespace commensal::cluster;
   CLI::App app{
@@ -34,4 +38,15 @@ int main(int argc, char** argv) {
     return 2;
   }
   return local::keep(local::AttemptFolder{state, {JobId{job}, number}});
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const std::exception& error) {
+    std::cerr << "commensal-keeper: " << error.what() << '\n';
+    return 1;
+  }
 }

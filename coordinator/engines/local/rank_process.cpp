@@ -3,6 +3,7 @@
 #include "coordinator/engines/local/rank_process.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <unistd.h>
@@ -62,7 +63,8 @@ std::vector<std::string> candidates(const RankStart& start) {
 /// Everything that the child needs, made before there is one.
 struct Prepared {
   explicit Prepared(const RankStart& start) : programs(candidates(start)) {
-    for (const auto& [name, value] : start.environment) texts.push_back(name + '=' + value);
+    for (const auto& [name, value] : start.environment)
+      texts.push_back(fmt::format("{}={}", name, value));
     for (std::string& text : texts) variables.push_back(text.data());
     variables.push_back(nullptr);
     for (const std::string& word : start.command) words.push_back(const_cast<char*>(word.c_str()));
