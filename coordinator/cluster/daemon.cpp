@@ -224,7 +224,9 @@ std::filesystem::path default_state_dir() {
     const char* value = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): at the start
     return value == nullptr ? "" : value;
   };
-  if (std::string own = variable("COMMENSAL_STATE_DIR"); !own.empty()) return std::move(own);
+  if (std::string own = variable("COMMENSAL_STATE_DIR"); !own.empty()) {
+    return std::filesystem::path{std::move(own)};
+  }
   if (const std::string xdg = variable("XDG_STATE_HOME"); !xdg.empty()) {
     return std::filesystem::path{xdg} / "commensal";
   }
