@@ -18,7 +18,7 @@ EXIT_CODES = {
 VARIABLES = {
     "COMMENSAL_INSTANCE": "which coordinator, as --instance",
     "COMMENSAL_RUNTIME_DIR": "folder of its sockets, as --runtime-dir",
-    "COMMENSAL_STATE_DIR": "folder of what a cluster's coordinator must not forget",
+    "COMMENSAL_STATE_DIR": "folder of what a cluster must not forget",
     "COMMENSAL_SPILL_DIR": "folder of the spill file, as --spill-dir of 'run'",
     "COMMENSAL_MEMORY_POLICY": "elastic or antman, as --memory-policy",
     "COMMENSAL_ASK_WAIT": "wait for others' memory, as --ask-wait",

@@ -41,18 +41,22 @@ def register(app: typer.Typer) -> None:
     add("tenants", tenants, ("commensal tenants", "quotas, and what is used of them"))
     add("drain", drain, ("commensal drain n3 --reason 'new disk'", "it is given no more jobs"))
     add("undrain", undrain, ("commensal undrain n3", "it is given jobs again"))
-    quotas = typer.Typer(help="Change a tenant's quota.", no_args_is_help=True)
-    quotas.command(
-        "set",
-        epilog=manual(
-            [
-                ("commensal quota set vision 16", "guaranteed jobs on 16 devices at most"),
-                ("commensal quota set vision none", "without a limit"),
-            ],
-            _CODES,
-        ),
-    )(quota_set)
-    app.add_typer(quotas, name="quota")
+    of_quotas = manual(
+        [
+            ("commensal quota set vision 16", "guaranteed jobs on 16 devices at most"),
+            ("commensal quota set vision none", "without a limit"),
+        ],
+        _CODES,
+    )
+    quotas = typer.Typer()
+    quotas.command("set", epilog=of_quotas)(quota_set)
+    app.add_typer(
+        quotas,
+        name="quota",
+        help="Change how many devices a tenant's guaranteed jobs may have.",
+        epilog=of_quotas,
+        no_args_is_help=True,
+    )
 
 
 def _ask(context: typer.Context, instance: str | None, request: str, **fields: Any) -> Any:
@@ -123,7 +127,10 @@ def state_of(job: dict[str, Any]) -> str:
 
 
 def cancel(context: typer.Context, job: Job, reason: Why = None, instance: Instance = None) -> None:
-    """End a job: at once if it waits; one that runs is asked first (SIGTERM), then killed."""
+    """End a job.
+
+    At once if it waits; one that runs is asked first (SIGTERM), then killed.
+    """
     fields = {} if reason is None else {"reason": reason}
     answer = _ask(context, instance, "cancel", id=job, **fields)
     print(f"job {answer['id']}: {_ending(answer['state'])}")

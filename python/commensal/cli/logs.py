@@ -81,7 +81,7 @@ def logs(
     ] = None,
     instance: Instance = None,
 ) -> None:
-    """Show what the coordinator decided about a job, and why; of a submitted one, what it prints.
+    """Show what was decided about a job, or what it prints.
 
     Of a job that 'submit' queued (JOB is its number) these are the lines of its ranks. Of any
     other job they are those of the coordinator's log that name it: its registration, each change

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+// Asking a node to change a job's class: what each answer means, and that nobody waits for it.
+#include "coordinator/cluster/node_classes.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include "coordinator/wire/control_client.h"
+
+namespace commensal::cluster {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::HasSubstr;
+
+JobRecord job_7() {
+  JobRecord job;
+  job.id = JobId{"7"};
+  job.attempt = 2;
+  return job;
+}
+
+wire::SetReply reply(const std::string& outcome, const std::string& reason) {
+  return {.job_id = "job-7.2", .revision = 1, .outcome = outcome, .reason = reason};
+}
+
+/// Asks for an upgrade of job 7 and waits for what comes of it.
+ClassChanger::Outcome outcome_of(NodeClasses::Ask ask, int tries = 3) {
+  NodeClasses classes{std::move(ask), 1ms, tries};
+  classes.change(job_7(), JobClass::kGuaranteed);
+  const auto deadline = std::chrono::steady_clock::now() + 30s;
+  while (std::chrono::steady_clock::now() < deadline) {
+    auto outcomes = classes.outcomes();
+    if (!outcomes.empty()) return outcomes.front();
+    std::this_thread::sleep_for(1ms);
+  }
+  ADD_FAILURE() << "no outcome";
+  return {};
+}
+
+TEST(NodeClassesTest, AsksForTheAttemptByItsNameAtTheNode) {
+  wire::SetRequest asked;
+  const auto outcome = outcome_of([&](const wire::Message& message) -> wire::Message {
+    asked = std::get<wire::SetRequest>(message);
+    return reply("applied", "");
+  });
+  EXPECT_EQ(asked.job, "job-7.2");
+  EXPECT_EQ(asked.job_class, JobClass::kGuaranteed);
+  EXPECT_TRUE(outcome.changed);
+  EXPECT_EQ(outcome.attempt, (Attempt{JobId{"7"}, 2}));
+  EXPECT_FALSE(outcome.reason.empty());
+}
+
+TEST(NodeClassesTest, AsksAgainWhileTheNodeDefersAndNotForEver) {
+  std::atomic<int> asked = 0;
+  const auto applied = outcome_of([&](const wire::Message&) -> wire::Message {
+    return ++asked < 3 ? reply("deferred", "memory is on its way") : reply("applied", "");
+  });
+  EXPECT_TRUE(applied.changed);
+  EXPECT_EQ(asked, 3);
+  const auto given_up = outcome_of([&](const wire::Message&) -> wire::Message {
+    return reply("deferred", "memory is on its way");
+  });
+  EXPECT_FALSE(given_up.changed);
+  EXPECT_EQ(given_up.reason, "memory is on its way");
+}
+
+TEST(NodeClassesTest, ARefusalHasTheNodesReason) {
+  const auto refused = outcome_of(
+      [](const wire::Message&) -> wire::Message { return reply("refused", "8 GiB never fit"); });
+  EXPECT_FALSE(refused.changed);
+  EXPECT_EQ(refused.reason, "8 GiB never fit");
+  const auto failed = outcome_of([](const wire::Message&) -> wire::Message {
+    return wire::Error{.code = "malformed", .what = "no such field"};
+  });
+  EXPECT_FALSE(failed.changed);
+  EXPECT_EQ(failed.reason, "no such field");
+}
+
+TEST(NodeClassesTest, AJobThatTheNodeDoesNotKnowIsChargedOtherwiseOnly) {
+  const auto outcome = outcome_of([](const wire::Message&) -> wire::Message {
+    return wire::Error{.code = "unknown_job", .what = "no job job-7.2"};
+  });
+  EXPECT_TRUE(outcome.changed);
+  EXPECT_THAT(outcome.reason, HasSubstr("only its charge changes"));
+}
+
+TEST(NodeClassesTest, ANodeThatDoesNotAnswerIsAskedAgainThenGivenUp) {
+  std::atomic<int> asked = 0;
+  const auto outcome = outcome_of([&](const wire::Message&) -> wire::Message {
+    ++asked;
+    throw wire::CoordinatorUnreachable("nobody listens");
+  });
+  EXPECT_FALSE(outcome.changed);
+  EXPECT_EQ(outcome.reason, "nobody listens");
+  EXPECT_EQ(asked, 3);
+}
+
+TEST(NodeClassesTest, AskingTwiceIsAskingOnce) {
+  std::atomic<int> asked = 0;
+  std::atomic<bool> go = false;
+  NodeClasses classes{[&](const wire::Message&) -> wire::Message {
+                        ++asked;
+                        while (!go) std::this_thread::yield();
+                        return reply("applied", "");
+                      },
+                      1ms, 3};
+  classes.change(job_7(), JobClass::kGuaranteed);
+  classes.change(job_7(), JobClass::kGuaranteed);
+  while (asked == 0) std::this_thread::yield();
+  EXPECT_TRUE(classes.outcomes().empty()) << "nobody waits for a node";
+  go = true;
+  std::size_t count = 0;
+  const auto deadline = std::chrono::steady_clock::now() + 30s;
+  while (count == 0 && std::chrono::steady_clock::now() < deadline) {
+    count += classes.outcomes().size();
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(count, 1U);
+  EXPECT_EQ(asked, 1);
+}
+
+TEST(NodeClassesTest, GoesWithoutWaitingForItsTries) {
+  NodeClasses classes{[](const wire::Message&) -> wire::Message { return reply("deferred", "x"); },
+                      1h, 1'000};
+  classes.change(job_7(), JobClass::kGuaranteed);
+}
+
+}  // namespace
+}  // namespace commensal::cluster
