@@ -117,7 +117,10 @@ Outcome Keeper::run() {
     throw;
   }
   for (Rank& rank : ranks_) read_output(rank);
-  const auto killed = killed_for_memory(node::kernel_group_files(), groups_.folders);
+  node::GroupFiles& files = node::kernel_group_files();
+  const auto killed = killed_for_memory(files, groups_.folders);
+  // Whoever reads the outcome finds nothing of the attempt left.
+  remove_groups(files, groups_.folders);
   return ending_.outcome(killed == 0 ? ""
                                      : "out of memory: its limit is " +
                                            std::to_string(held_.job.host_memory_mib) + " MiB");
