@@ -224,13 +224,15 @@ json ClusterCoordinator::nodes() const {
     }
     const auto drained = drained_.find(node.name);
     const bool is_drained = drained != drained_.end();
+    const auto avoided = health_.avoided(node.name, now_);
     json shown{{"name", node.name},
                {"state", !node.up     ? "down"
                          : is_drained ? "drained"
+                         : avoided    ? "avoided"
                                       : "up"},
                {"reason", !node.up     ? node.reason
                           : is_drained ? drained->second.reason
-                                       : ""},
+                                       : avoided.value_or("")},
                {"cores", static_cast<double>(node.cpu_milli) / 1000},
                {"memory_mib", node.memory_mib},
                {"devices", std::move(devices)}};
@@ -326,6 +328,7 @@ json ClusterCoordinator::undrain(const json& request) {
   check_node(name);
   store_.undrain(name);
   drained_.erase(name);
+  health_.forgive(name);
   begin_anew_ = changed_ = true;
   return {{"node", name}, {"state", "up"}};
 }

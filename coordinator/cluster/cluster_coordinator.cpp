@@ -54,6 +54,7 @@ ClusterCoordinator::ClusterCoordinator(ClusterConfig config, Store& store, Engin
       engine_(engine),
       classes_(classes),
       scheduler_(policy),
+      health_(config_.health),
       wall_(std::move(wall)),
       log_(std::move(log)),
       now_(now) {
@@ -119,11 +120,13 @@ void ClusterCoordinator::settle(TimePoint now) {
   take_engine_events();
   take_class_outcomes();
   if (now >= next_look_) look_at_nodes(now);
+  if (now >= next_health_) begin_anew_ = true;
   cancel_those_that_wait_in_vain();
   admit();
   decide();
   store_.commit();
   seen_.clear();
+  not_started_.clear();
   class_outcomes_.clear();
   std::move(actions_.begin(), actions_.end(), std::back_inserter(due_));
   actions_.clear();
@@ -133,7 +136,7 @@ void ClusterCoordinator::settle(TimePoint now) {
 }
 
 TimePoint ClusterCoordinator::next_wake() const noexcept {
-  TimePoint wake = std::min(next_look_, policy_wake_);
+  TimePoint wake = std::min({next_look_, policy_wake_, next_health_});
   for (const auto& [number, at] : not_before_) wake = std::min(wake, at);
   if (!seen_.empty() || !due_.empty() || engine_.descriptor() < 0) {
     wake = std::min(wake, now_ + 1s);
@@ -191,12 +194,21 @@ void ClusterCoordinator::moved(const JobRecord& before, const JobRecord& after) 
 void ClusterCoordinator::take_engine_events() {
   for (EngineEvent& event : engine_.watch()) seen_.push_back(std::move(event));
   for (const EngineEvent& event : seen_) {
+    const bool over = event.kind != EngineEvent::Kind::kBegan;
+    const bool failed = event.kind == EngineEvent::Kind::kVanished ||
+                        (event.kind == EngineEvent::Kind::kExited && event.exit_code != 0);
+    std::optional<FailureVerdict> verdict;
+    if (failed) verdict = verdict_of(event);
+    std::string reason = as_text(event.reason);
+    if (verdict && verdict->kind != FailureClass::kUser && verdict->why != event.reason) {
+      reason += fmt::format("; {} failure: {}", to_string(verdict->kind), verdict->why);
+    }
     const bool changed = happen(event.attempt.job, {.kind = kind_of(event.kind),
                                                     .attempt = event.attempt.number,
-                                                    .reason = as_text(event.reason),
+                                                    .reason = std::move(reason),
                                                     .exit_code = event.exit_code});
-    const bool over = event.kind != EngineEvent::Kind::kBegan;
-    if (changed && over) try_again(event.attempt.job);
+    if (changed && over) judge_nodes(jobs_.at(job_number(event.attempt.job)), verdict);
+    if (changed && verdict) try_again(event.attempt.job, *verdict);
     // Of an attempt that nobody here knows the engine needs to keep nothing.
     if (!changed && over) {
       JobRecord unknown;
@@ -207,16 +219,40 @@ void ClusterCoordinator::take_engine_events() {
   }
 }
 
-void ClusterCoordinator::try_again(const JobId& id) {
+FailureVerdict ClusterCoordinator::verdict_of(const EngineEvent& event) {
+  const auto job = jobs_.find(job_number(event.attempt.job));
+  return classify({.vanished = event.kind == EngineEvent::Kind::kVanished,
+                   .exit_code = event.exit_code,
+                   .reason = as_text(event.reason),
+                   .ranks = job == jobs_.end() ? 1 : job->second.spec.gpus,
+                   .output = ends_of_files(engine_.logs(event.attempt))});
+}
+
+void ClusterCoordinator::try_again(const JobId& id, const FailureVerdict& verdict) {
   const JobRecord& job = jobs_.at(job_number(id));
-  if (job.state != JobState::kLost || job.retries >= config_.retries) return;
-  const Duration wait = config_.first_retry * (1 << std::min(job.retries, 10U));
-  const std::string reason =
-      fmt::format("is tried again after {} s, {} of {}: {}",
-                  std::chrono::duration_cast<std::chrono::seconds>(wait).count(), job.retries + 1,
-                  config_.retries, job.reason);
-  if (happen(id, {.kind = EventKind::kRetry, .attempt = job.attempt, .reason = reason})) {
-    not_before_[job_number(id)] = now_ + wait;
+  if (job.state != JobState::kLost && job.state != JobState::kFailed) return;
+  const RetryDecision decision = decide_retry(verdict, job.retries, config_.retries);
+  if (!decision.wait) {
+    log_->info("job {}: {}", id.str(), decision.reason);
+    return;
+  }
+  if (happen(id, {.kind = EventKind::kRetry, .attempt = job.attempt, .reason = decision.reason})) {
+    not_before_[job_number(id)] = now_ + *decision.wait;
+  }
+}
+
+void ClusterCoordinator::judge_nodes(const JobRecord& job,
+                                     const std::optional<FailureVerdict>& verdict) {
+  std::set<std::string> nodes;
+  for (const DevicePlace& place : job.placement) nodes.insert(place.node);
+  for (const std::string& node : nodes) {
+    if (job.state == JobState::kFinished) health_.worked(node);
+    const bool of_node = verdict && verdict->kind == FailureClass::kInfrastructure &&
+                         !not_started_.contains(attempt_of(job));
+    if (!of_node) continue;
+    if (!health_.failed(node, job.id, job.attempt, now_)) continue;
+    log_->warn("node {}: {}", node, *health_.avoided(node, now_));
+    begin_anew_ = changed_ = true;
   }
 }
 
@@ -305,6 +341,11 @@ void ClusterCoordinator::begin_scheduler() {
   for (const EngineNode& node : nodes_) {
     if (node.up && !drained_.contains(node.name)) usable.push_back(node);
   }
+  std::vector<EngineNode> good;
+  std::copy_if(usable.begin(), usable.end(), std::back_inserter(good),
+               [this](const EngineNode& node) { return !health_.avoided(node.name, now_); });
+  if (!good.empty()) usable = std::move(good);  // a bad node is better than none
+  next_health_ = health_.next_change(now_);
   std::vector<TenantRecord> tenants;
   tenants.reserve(tenants_.size());
   for (const auto& [name, tenant] : tenants_) tenants.push_back(tenant);
@@ -373,6 +414,7 @@ void ClusterCoordinator::start(const JobRecord& job) {
   } catch (const EngineFailed& error) {
     // Nobody knows how far it came: this attempt is not tried again.
     seen_.push_back({attempt, EngineEvent::Kind::kVanished, {}, error.what()});
+    not_started_.insert(attempt);
     due_.push_back({Action::Kind::kTakeBack, job});
   }
 }

@@ -18,7 +18,9 @@
 #include "allocator/base/clock.h"
 #include "coordinator/cluster/class_changer.h"
 #include "coordinator/cluster/engine.h"
+#include "coordinator/cluster/failure_rules.h"
 #include "coordinator/cluster/job_life.h"
+#include "coordinator/cluster/node_health.h"
 #include "coordinator/cluster/scheduler.h"
 #include "coordinator/cluster/store.h"
 
@@ -31,8 +33,8 @@ namespace commensal::cluster {
 struct ClusterConfig {
   std::string policy = "antman";  ///< its name, for people
   std::int64_t pid = 0;           ///< of the process that this runs in, for people
-  std::uint32_t retries = 3;      ///< of attempts that nodes or engine lost
-  Duration first_retry = std::chrono::seconds{10};  ///< doubled with each
+  RetryRules retries;
+  HealthRules health;
   std::chrono::milliseconds grace{10'000};  ///< between asking an attempt to end and killing
   Duration look = std::chrono::seconds{5};  ///< between two looks at the engine's nodes
 };
@@ -112,7 +114,9 @@ class ClusterCoordinator {
   void cancel_those_that_wait_in_vain();
   void admit();
   void decide();
-  void try_again(const JobId& id);
+  [[nodiscard]] FailureVerdict verdict_of(const EngineEvent& event);
+  void try_again(const JobId& id, const FailureVerdict& verdict);
+  void judge_nodes(const JobRecord& job, const std::optional<FailureVerdict>& verdict);
   [[nodiscard]] bool may_start(const JobRecord& job) const;
   [[nodiscard]] bool may_upgrade(const JobRecord& job) const;
   void begin_scheduler();
@@ -133,6 +137,7 @@ class ClusterCoordinator {
   Engine& engine_;
   ClassChanger& classes_;
   Scheduler scheduler_;
+  NodeHealth health_;
   WallClock wall_;
   std::shared_ptr<spdlog::logger> log_;
 
@@ -146,6 +151,7 @@ class ClusterCoordinator {
   std::map<Number, TimePoint> not_before_;             // wait, and are tried again then
   std::map<Number, TimePoint> no_upgrade_before_;      // the last one failed
   std::vector<EngineEvent> seen_;                      // by the engine; not durable yet
+  std::set<Attempt> not_started_;                      // of these: the engine could not be asked
   std::vector<ClassChanger::Outcome> class_outcomes_;  // the same
   std::vector<Action> actions_;                        // follow from what is not durable yet
   std::vector<Action> due_;                            // from what is
@@ -153,6 +159,7 @@ class ClusterCoordinator {
   bool changed_ = true;                                // since the last decision
   TimePoint now_;                                      // of this step
   TimePoint next_look_{};
+  TimePoint next_health_ = TimePoint::max();  // a node is avoided no longer
   TimePoint policy_wake_ = TimePoint::max();
 };
 

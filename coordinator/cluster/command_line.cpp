@@ -53,7 +53,20 @@ void add_options(CLI::App& app, Words& line) {
   app.add_option("--devices", options.devices,
                  "devices of this machine, which share its cores; default: its GPUs, or one")
       ->check(CLI::Range(1, 1024));
-  app.add_option("--retries", options.retries, "starts after a failure of node or engine, at most")
+  app.add_option("--retries", options.retries,
+                 "starts after failures of nodes, devices, networks, at most")
+      ->check(CLI::Range(0, 1000))
+      ->capture_default_str();
+  app.add_option("--semantic-retries", options.semantic_retries,
+                 "starts after ranks waited for each other in vain, at most")
+      ->check(CLI::Range(0, 1000))
+      ->capture_default_str();
+  app.add_option("--user-retries", options.user_retries,
+                 "starts after any other failure, at most")
+      ->check(CLI::Range(0, 1000))
+      ->capture_default_str();
+  app.add_option("--node-failures", options.node_failures,
+                 "failures of its own within an hour from which on a node is avoided; 0: never")
       ->check(CLI::Range(0, 1000))
       ->capture_default_str();
   app.add_option("--first-retry", options.first_retry_seconds,

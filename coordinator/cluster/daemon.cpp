@@ -71,8 +71,11 @@ ClusterConfig config_of(const ClusterOptions& options) {
   return {
       .policy = options.policy,
       .pid = getpid(),
-      .retries = options.retries,
-      .first_retry = from_seconds(options.first_retry_seconds),
+      .retries = {.infrastructure = options.retries,
+                  .semantic = options.semantic_retries,
+                  .user = options.user_retries,
+                  .first = from_seconds(options.first_retry_seconds)},
+      .health = {.failures = options.node_failures},
       .grace = std::chrono::milliseconds{static_cast<std::int64_t>(options.grace_seconds * 1000)}};
 }
 

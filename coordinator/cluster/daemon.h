@@ -20,7 +20,10 @@ struct ClusterOptions {
   std::filesystem::path state_dir;    ///< store, and what the local engine keeps
   std::string policy = "antman";
   std::map<std::string, std::string> policy_options;
-  std::uint32_t retries = 3;
+  std::uint32_t retries = 3;           ///< after failures of nodes, devices, networks
+  std::uint32_t semantic_retries = 1;  ///< after ranks waited for each other in vain
+  std::uint32_t user_retries = 0;      ///< after any other failure
+  std::uint32_t node_failures = 3;     ///< within an hour: the node is avoided; 0: never
   double first_retry_seconds = 10;
   double grace_seconds = 10;
   std::filesystem::path keeper;  ///< the program commensal-keeper

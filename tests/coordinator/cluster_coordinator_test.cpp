@@ -11,6 +11,7 @@
 
 #include <chrono>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <map>
 #include <memory>
@@ -130,6 +131,17 @@ class ClusterCoordinatorTest : public ::testing::Test {
     }
     return states;
   }
+  json node(const std::string& name) {
+    const json told = ask({{"type", "nodes"}});
+    for (const json& one : told["nodes"]) {
+      if (one["name"] == name) return one;
+    }
+    return {};
+  }
+  std::string write(const std::string& name, const std::string& text) {
+    std::ofstream{folder_ / name} << text;
+    return folder_ / name;
+  }
   static Attempt attempt(const std::string& id, std::uint32_t number = 1) {
     return {JobId{id}, number};
   }
@@ -181,19 +193,92 @@ TEST_F(ClusterCoordinatorTest, AUsersFailureIsNotTriedAgain) {
 
 TEST_F(ClusterCoordinatorTest, ALostJobIsTriedAgainLaterAndNotForEver) {
   const std::string id = submit(job());
-  for (std::uint32_t number = 1; number <= config_.retries; ++number) {
+  for (std::uint32_t number = 1; number <= config_.retries.infrastructure; ++number) {
     world_.lose(attempt(id, number));
     settle_all();
     EXPECT_EQ(state(id), "queued") << number;
     EXPECT_THAT(reason(id), HasSubstr("tried again"));
-    pass(config_.first_retry * (1 << (number - 1)) - 1s);
+    pass(config_.retries.first * (1 << (number - 1)) - 1s);
     EXPECT_EQ(state(id), "queued") << "too early: " << number;
     pass(2s);
     EXPECT_EQ(state(id), "running") << number;
   }
-  world_.lose(attempt(id, config_.retries + 1));
+  world_.lose(attempt(id, config_.retries.infrastructure + 1));
   pass(24h);
   EXPECT_EQ(state(id), "lost");
+}
+
+TEST_F(ClusterCoordinatorTest, AFailureOfTheMachineIsSeenInTheOutputAndTriedAgain) {
+  const std::string id = submit(job());
+  world_.logs[attempt(id)] = {write("log", "step 7\nRuntimeError: CUDA error: uncorrectable ECC "
+                                           "error encountered\n")};
+  world_.end(attempt(id), 1);
+  settle_all();
+  EXPECT_EQ(state(id), "queued");
+  EXPECT_THAT(reason(id), HasSubstr("infrastructure failure: it printed \"uncorrectable ECC"));
+  EXPECT_THAT(past(id), ElementsAre("submitted", "queued", "starting", "running", "failed",
+                                    "queued"));
+  pass(11s);
+  EXPECT_EQ(state(id), "running");
+  world_.end(attempt(id, 2), 1);
+  pass(1h);
+  EXPECT_EQ(state(id), "failed") << "without that output it is its user's";
+}
+
+TEST_F(ClusterCoordinatorTest, ACancelledJobIsNotTriedAgainWhateverItFailedOf) {
+  const std::string id = submit(job("default", 1, "guaranteed", {"stubborn"}));
+  ask({{"type", "cancel"}, {"id", id}});
+  world_.end(attempt(id), 75);
+  pass(1h);
+  EXPECT_EQ(state(id), "cancelled");
+}
+
+TEST_F(ClusterCoordinatorTest, ANodeOnWhichJobsAreLostIsAvoidedForAWhile) {
+  config_.retries.infrastructure = 0;
+  restart();
+  ask({{"type", "drain"}, {"node", "n2"}});
+  for (int i = 0; i < 3; ++i) {
+    const std::string id = submit(job());
+    EXPECT_EQ(shown(id)["placement"][0]["node"], "n1");
+    world_.lose(attempt(id));
+    settle_all();
+  }
+  EXPECT_EQ(node("n1")["state"], "avoided");
+  EXPECT_THAT(node("n1")["reason"].get<std::string>(), HasSubstr("3 failures of 3 jobs"));
+  EXPECT_EQ(state(submit(job())), "running") << "a bad node is better than none";
+  ask({{"type", "undrain"}, {"node", "n2"}});
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(shown(submit(job()))["placement"][0]["node"], "n2");
+  }
+  const std::string waits = submit(job());
+  EXPECT_EQ(state(waits), "queued");
+  EXPECT_GE(now_ + 10min, coordinator_->next_wake()) << "it looks again by itself";
+  pass(10min);
+  EXPECT_EQ(node("n1")["state"], "up");
+  EXPECT_EQ(shown(waits)["placement"][0]["node"], "n1");
+}
+
+TEST_F(ClusterCoordinatorTest, AnOperatorForgivesANode) {
+  config_.retries.infrastructure = 0;
+  restart();
+  ask({{"type", "drain"}, {"node", "n2"}});
+  for (int i = 0; i < 3; ++i) {
+    world_.lose(attempt(submit(job())));
+    settle_all();
+  }
+  ask({{"type", "undrain"}, {"node", "n2"}});
+  EXPECT_EQ(node("n1")["state"], "avoided");
+  ask({{"type", "undrain"}, {"node", "n1"}});
+  EXPECT_EQ(node("n1")["state"], "up");
+}
+
+TEST_F(ClusterCoordinatorTest, AnEngineThatCannotStartIsNotHeldAgainstTheNode) {
+  ask({{"type", "drain"}, {"node", "n2"}});
+  for (int i = 0; i < 4; ++i) {
+    world_.fail(EngineCall::kHold);
+    submit(job());
+  }
+  EXPECT_EQ(node("n1")["state"], "up");
 }
 
 TEST_F(ClusterCoordinatorTest, GuaranteedJobsStayWithinTheQuota) {
@@ -391,7 +476,7 @@ TEST_F(ClusterCoordinatorTest, WhatTheEngineForgotIsLostAndTriedAgain) {
   settle_all();
   EXPECT_EQ(state(id), "queued");
   EXPECT_THAT(reason(id), HasSubstr("does not know it any more"));
-  pass(config_.first_retry + 1s);
+  pass(config_.retries.first + 1s);
   EXPECT_EQ(world_.starts(attempt(id, 2)), 1);
 }
 
@@ -428,7 +513,7 @@ TEST_F(ClusterCoordinatorTest, AStartThatTheEngineRefusesIsTriedAgainAsTheNextAt
     const std::string id = submit(job("default", 1, "opportunistic"));
     EXPECT_EQ(state(id), "queued") << static_cast<int>(call);
     world_.tick();
-    pass(config_.first_retry + 1s);
+    pass(config_.retries.first + 1s);
     EXPECT_EQ(state(id), "running");
     EXPECT_EQ(world_.starts(attempt(id, 2)), 1);
     EXPECT_FALSE(world_.runs(attempt(id))) << "no two attempts of one job run";

@@ -59,7 +59,8 @@ class FakeWorld {
   std::vector<EngineNode> nodes{make_node("fake-0", 4)};
   bool begin_at_release = true;  ///< else `begin` does
   std::map<Attempt, Known> attempts;
-  std::vector<std::string> calls;  ///< "hold 7.1", in their order, those that failed included
+  std::map<Attempt, std::vector<std::string>> logs;  ///< files that a test made
+  std::vector<std::string> calls;                    ///< "hold 7.1", in their order, those that failed included
 
   [[nodiscard]] static EngineNode make_node(const std::string& name, int devices) {
     EngineNode node{name, {}, "fake", 64'000, 262'144, true, ""};
@@ -239,7 +240,10 @@ class FakeEngine final : public Engine {
     call.done();
   }
 
-  [[nodiscard]] std::vector<std::string> logs(const Attempt& /*attempt*/) override { return {}; }
+  [[nodiscard]] std::vector<std::string> logs(const Attempt& attempt) override {
+    const auto found = world_.logs.find(attempt);
+    return found == world_.logs.end() ? std::vector<std::string>{} : found->second;
+  }
 
  private:
   /// Writes a call down and lets it go wrong where the world says so.
