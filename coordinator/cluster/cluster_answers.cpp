@@ -133,6 +133,7 @@ JobRecord ClusterCoordinator::find(const json& request) {
 }
 
 json ClusterCoordinator::queue(const json& request) {
+  refresh_estimates();
   json jobs = json::array();
   for (const auto& [number, job] : jobs_) {
     if (!is_end(job.state)) jobs.push_back(shown(job));
@@ -162,6 +163,7 @@ json ClusterCoordinator::shown(const JobRecord& job) const {
               {"placement", shown_places(job.placement)},
               {"cancelling", job.cancel_asked && !is_end(job.state)}};
   if (is_placed(job.state)) answer["class"] = to_string(job.job_class);
+  if (!is_placed(job.state) && !is_end(job.state)) answer["estimate"] = estimate_of(job);
   if (job.exit_code) answer["exit_code"] = *job.exit_code;
   return answer;
 }
@@ -178,6 +180,7 @@ std::string ClusterCoordinator::why(const JobRecord& job) const {
 
 json ClusterCoordinator::explain(const json& request) {
   const JobRecord job = find(request);
+  refresh_estimates();
   json history = json::array();
   for (const Transition& line : store_.history(job.id)) history.push_back(shown_transition(line));
   return {{"job", shown(job)}, {"spec", to_json(job.spec)}, {"history", std::move(history)}};

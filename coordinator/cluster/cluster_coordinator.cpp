@@ -53,6 +53,7 @@ ClusterCoordinator::ClusterCoordinator(ClusterConfig config, Store& store, Engin
       store_(store),
       engine_(engine),
       classes_(classes),
+      policy_(policy),
       scheduler_(policy),
       health_(config_.health),
       wall_(std::move(wall)),
@@ -78,6 +79,7 @@ void ClusterCoordinator::reload() {
   tenants_.try_emplace("default", TenantRecord{.name = "default", .quota = std::nullopt});
   actions_.clear();
   begin_anew_ = changed_ = true;
+  remember_times();
 }
 
 void ClusterCoordinator::meet_engine() {
@@ -123,6 +125,7 @@ void ClusterCoordinator::settle(TimePoint now) {
   if (now >= next_health_) begin_anew_ = true;
   cancel_those_that_wait_in_vain();
   admit();
+  estimates_stale_ = estimates_stale_ || changed_ || begin_anew_;
   decide();
   store_.commit();
   seen_.clear();
@@ -165,6 +168,7 @@ bool ClusterCoordinator::happen(const JobId& id, const JobEvent& event) {
   log_->info("job {}: {} -> {}: {}", id.str(), to_string(before.state), to_string(after.state),
              event.reason);
   moved(before, after);
+  note_times(before, after);
   return true;
 }
 
@@ -329,6 +333,17 @@ bool ClusterCoordinator::may_upgrade(const JobRecord& job) const {
   return at == no_upgrade_before_.end() || now_ >= at->second;
 }
 
+std::vector<EngineNode> ClusterCoordinator::usable_nodes() const {
+  std::vector<EngineNode> usable;
+  for (const EngineNode& node : nodes_) {
+    if (node.up && !drained_.contains(node.name)) usable.push_back(node);
+  }
+  std::vector<EngineNode> good;
+  std::copy_if(usable.begin(), usable.end(), std::back_inserter(good),
+               [this](const EngineNode& node) { return !health_.avoided(node.name, now_); });
+  return good.empty() ? usable : good;  // a bad node is better than none
+}
+
 void ClusterCoordinator::begin_scheduler() {
   std::vector<const JobRecord*> jobs;
   admitted_.clear();
@@ -337,19 +352,11 @@ void ClusterCoordinator::begin_scheduler() {
     if (waiting) admitted_.insert(number);
     if (waiting || is_placed(job.state)) jobs.push_back(&job);
   }
-  std::vector<EngineNode> usable;
-  for (const EngineNode& node : nodes_) {
-    if (node.up && !drained_.contains(node.name)) usable.push_back(node);
-  }
-  std::vector<EngineNode> good;
-  std::copy_if(usable.begin(), usable.end(), std::back_inserter(good),
-               [this](const EngineNode& node) { return !health_.avoided(node.name, now_); });
-  if (!good.empty()) usable = std::move(good);  // a bad node is better than none
   next_health_ = health_.next_change(now_);
   std::vector<TenantRecord> tenants;
   tenants.reserve(tenants_.size());
   for (const auto& [name, tenant] : tenants_) tenants.push_back(tenant);
-  scheduler_.begin(jobs, usable, tenants);
+  scheduler_.begin(jobs, usable_nodes(), tenants);
   begin_anew_ = false;
 }
 

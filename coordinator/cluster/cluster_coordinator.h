@@ -21,8 +21,10 @@
 #include "coordinator/cluster/failure_rules.h"
 #include "coordinator/cluster/job_life.h"
 #include "coordinator/cluster/node_health.h"
+#include "coordinator/cluster/run_times.h"
 #include "coordinator/cluster/scheduler.h"
 #include "coordinator/cluster/store.h"
+#include "coordinator/cluster/wait_forecast.h"
 
 namespace spdlog {
 class logger;
@@ -120,6 +122,13 @@ class ClusterCoordinator {
   [[nodiscard]] bool may_start(const JobRecord& job) const;
   [[nodiscard]] bool may_upgrade(const JobRecord& job) const;
   void begin_scheduler();
+  [[nodiscard]] std::vector<EngineNode> usable_nodes() const;
+
+  // How long jobs run, and when others start: cluster_forecasts.cpp.
+  void remember_times();
+  void note_times(const JobRecord& before, const JobRecord& after);
+  void refresh_estimates();
+  [[nodiscard]] nlohmann::json estimate_of(const JobRecord& job) const;
 
   // Beginnings, and what is done once it is durable.
   void reload();
@@ -136,8 +145,14 @@ class ClusterCoordinator {
   Store& store_;
   Engine& engine_;
   ClassChanger& classes_;
+  const policies::ClusterPolicy& policy_;
   Scheduler scheduler_;
   NodeHealth health_;
+  RunTimes run_times_;
+  std::map<Number, WallTime> began_;  // of those that run
+  std::map<JobId, WaitEstimate> estimates_;
+  TimePoint estimates_until_{};
+  bool estimates_stale_ = true;  // something has happened since
   WallClock wall_;
   std::shared_ptr<spdlog::logger> log_;
 

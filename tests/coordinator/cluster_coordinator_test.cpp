@@ -292,6 +292,27 @@ TEST_F(ClusterCoordinatorTest, GuaranteedJobsStayWithinTheQuota) {
   EXPECT_EQ(state(second), "running");
 }
 
+TEST_F(ClusterCoordinatorTest, WhoWaitsIsToldHowLong) {
+  ask({{"type", "quota"}, {"tenant", "vision"}, {"quota", 1}});
+  const auto estimate = [this](const std::string& id) { return shown(id)["estimate"]; };
+  const std::string first = submit(job("vision"));
+  const std::string second = submit(job("vision"));
+  EXPECT_EQ(estimate(second)["words"], "no estimate: how long job " + first + " runs is not known");
+  wall_ += 60s;
+  world_.end(attempt(first), 0);
+  settle_all();
+  const std::string third = submit(job("vision"));
+  wall_ += 20s;
+  pass(20s);
+  const json told = ask({{"type", "queue"}})["jobs"];
+  ASSERT_EQ(told.size(), 2U);
+  EXPECT_FALSE(told[0].contains("estimate")) << "it runs";
+  EXPECT_NEAR(told[1]["estimate"]["starts_in_ms"].get<double>(), 40'000, 1000);
+  restart();
+  EXPECT_NEAR(estimate(third)["starts_in_ms"].get<double>(), 40'000, 1000)
+      << "what has ended is remembered";
+}
+
 TEST_F(ClusterCoordinatorTest, AnOpportunisticJobCostsNoQuota) {
   ask({{"type", "quota"}, {"tenant", "vision"}, {"quota", 0}});
   const std::string id = submit(job("vision", 1, "opportunistic"));

@@ -109,9 +109,19 @@ def queue(
             str(job["gpus"]),
             state_of(job),
             since,
-            job["reason"],
+            _reason(job),
         )
     _print(table)
+
+
+def _reason(job: dict[str, Any]) -> str:
+    """Write why a job waits and, if somebody can say, until when."""
+    estimate = job.get("estimate")
+    if estimate is None:
+        return str(job["reason"])
+    if estimate["starts_in_ms"] is None:
+        return f"{job['reason']} ({estimate['words']})"
+    return f"{job['reason']}; starts {estimate['words']}"
 
 
 def state_of(job: dict[str, Any]) -> str:

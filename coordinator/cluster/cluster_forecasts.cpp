@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the coordinator knows of how long jobs run, and what it tells those who wait.
+#include <algorithm>
+#include <chrono>
+#include <optional>
+#include <utility>
+
+#include "coordinator/cluster/cluster_coordinator.h"
+#include "coordinator/cluster/job_number.h"
+
+namespace commensal::cluster {
+namespace {
+
+using namespace std::chrono_literals;
+using nlohmann::json;
+
+constexpr std::size_t kRemembered = 500;    // ended jobs that a coordinator learns from at its start
+constexpr std::size_t kQuickly = 100;       // so few waiting jobs are estimated anew at each change
+constexpr Duration kEstimatesLast = 5s;
+constexpr ForecastBounds kBounds{};
+
+double between(WallTime from, WallTime to) {
+  return std::chrono::duration<double>(std::max(to - from, WallTime::duration::zero())).count();
+}
+
+/// When the last attempt began to run.
+std::optional<WallTime> beginning(const std::vector<Transition>& history, std::uint32_t attempt) {
+  for (auto line = history.rbegin(); line != history.rend(); ++line) {
+    const bool began = line->from == JobState::kStarting && line->to == JobState::kRunning;
+    if (began && line->attempt == attempt) return line->at;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+void ClusterCoordinator::remember_times() {
+  run_times_ = RunTimes{};
+  began_.clear();
+  estimates_stale_ = true;
+  for (const auto& [number, job] : jobs_) {
+    if (!is_placed(job.state)) continue;
+    if (const auto at = beginning(store_.history(job.id), job.attempt)) began_[number] = *at;
+  }
+  for (const JobRecord& job : store_.ended(kRemembered)) {
+    if (job.state != JobState::kFinished && job.state != JobState::kFailed) continue;
+    const auto at = beginning(store_.history(job.id), job.attempt);
+    if (at) run_times_.learn(job.spec, between(*at, job.changed));
+  }
+}
+
+void ClusterCoordinator::note_times(const JobRecord& before, const JobRecord& after) {
+  const Number number = job_number(after.id);
+  if (before.state == JobState::kStarting && after.state == JobState::kRunning) {
+    began_[number] = after.changed;
+  }
+  if (is_placed(after.state)) return;
+  const auto began = began_.find(number);
+  if (began == began_.end()) return;
+  if (after.state == JobState::kFinished || after.state == JobState::kFailed) {
+    run_times_.learn(after.spec, between(began->second, after.changed));
+  }
+  began_.erase(began);
+}
+
+void ClusterCoordinator::refresh_estimates() {
+  if (now_ < estimates_until_ && (!estimates_stale_ || estimates_.size() > kQuickly)) return;
+  ForecastWorld world;
+  std::size_t waiting = 0;
+  for (const auto& [number, job] : jobs_) {
+    if (is_end(job.state)) continue;
+    if (!is_placed(job.state) && ++waiting > kBounds.waiting) continue;
+    ForecastJob shown{.record = &job, .expected = run_times_.expect(job.spec)};
+    if (const auto began = began_.find(number); began != began_.end()) {
+      shown.elapsed = between(began->second, wall_());
+    }
+    if (const auto at = not_before_.find(number); at != not_before_.end()) {
+      shown.not_before = std::chrono::duration<double>(at->second - now_).count();
+    }
+    world.jobs.push_back(shown);
+  }
+  estimates_.clear();
+  if (waiting > 0) {
+    world.nodes = usable_nodes();
+    for (const auto& [name, tenant] : tenants_) world.tenants.push_back(tenant);
+    estimates_ = forecast_waits(policy_, world, kBounds);
+  }
+  estimates_until_ = now_ + kEstimatesLast;
+  estimates_stale_ = false;
+}
+
+json ClusterCoordinator::estimate_of(const JobRecord& job) const {
+  const auto found = estimates_.find(job.id);
+  if (found == estimates_.end()) {
+    return {{"starts_in_ms", nullptr}, {"words", "no estimate yet: many jobs wait before it"}};
+  }
+  const auto& [seconds, words] = found->second;
+  json estimate{{"starts_in_ms", nullptr}, {"words", words}};
+  if (seconds) estimate["starts_in_ms"] = static_cast<std::int64_t>(*seconds * 1000);
+  return estimate;
+}
+
+}  // namespace commensal::cluster
