@@ -71,6 +71,7 @@ json ClusterCoordinator::answer(const json& request, TimePoint now) {
   if (type == "cancel") return cancel(request);
   if (type == "logs") return logs(request);
   if (type == "nodes") return nodes();
+  if (type == "state") return state();
   if (type == "tenants") return tenants();
   if (type == "quota") return set_quota(request);
   if (type == "drain") return drain(request);

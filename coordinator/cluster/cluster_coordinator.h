@@ -96,6 +96,7 @@ class ClusterCoordinator {
   [[nodiscard]] nlohmann::json cancel(const nlohmann::json& request);
   [[nodiscard]] nlohmann::json logs(const nlohmann::json& request);
   [[nodiscard]] nlohmann::json nodes() const;
+  [[nodiscard]] nlohmann::json state() const;
   [[nodiscard]] nlohmann::json tenants() const;
   [[nodiscard]] nlohmann::json set_quota(const nlohmann::json& request);
   [[nodiscard]] nlohmann::json drain(const nlohmann::json& request);

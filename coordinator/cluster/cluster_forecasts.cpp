@@ -14,8 +14,8 @@ namespace {
 using namespace std::chrono_literals;
 using nlohmann::json;
 
-constexpr std::size_t kRemembered = 500;    // ended jobs that a coordinator learns from at its start
-constexpr std::size_t kQuickly = 100;       // so few waiting jobs are estimated anew at each change
+constexpr std::size_t kRemembered = 500;  // ended jobs that a coordinator learns from at its start
+constexpr std::size_t kQuickly = 100;     // so few waiting jobs are estimated anew at each change
 constexpr Duration kEstimatesLast = 5s;
 constexpr ForecastBounds kBounds{};
 

@@ -61,8 +61,7 @@ void add_options(CLI::App& app, Words& line) {
                  "starts after ranks waited for each other in vain, at most")
       ->check(CLI::Range(0, 1000))
       ->capture_default_str();
-  app.add_option("--user-retries", options.user_retries,
-                 "starts after any other failure, at most")
+  app.add_option("--user-retries", options.user_retries, "starts after any other failure, at most")
       ->check(CLI::Range(0, 1000))
       ->capture_default_str();
   app.add_option("--node-failures", options.node_failures,

@@ -28,12 +28,11 @@ bool NodeHealth::failed(const std::string& node, const JobId& job, std::uint32_t
   wait = std::min(wait, rules_.longest);
   ++suspect.times;
   suspect.until = now + wait;
-  suspect.reason =
-      fmt::format("avoided for {} min: {} failures of {} jobs on it within {} min",
-                  std::chrono::duration_cast<std::chrono::minutes>(wait).count(),
-                  suspect.failures.size(), jobs.size(),
-                  std::chrono::ceil<std::chrono::minutes>(now - suspect.failures.front().at)
-                      .count());
+  suspect.reason = fmt::format(
+      "avoided for {} min: {} failures of {} jobs on it within {} min",
+      std::chrono::duration_cast<std::chrono::minutes>(wait).count(), suspect.failures.size(),
+      jobs.size(),
+      std::chrono::ceil<std::chrono::minutes>(now - suspect.failures.front().at).count());
   suspect.failures.clear();
   return true;
 }

@@ -15,8 +15,8 @@
 namespace commensal::cluster {
 
 struct HealthRules {
-  std::uint32_t failures = 3;            ///< that are a node's, within `window`; zero: never
-  std::uint32_t jobs = 2;                ///< that these are failures of, at least
+  std::uint32_t failures = 3;  ///< that are a node's, within `window`; zero: never
+  std::uint32_t jobs = 2;      ///< that these are failures of, at least
   Duration window = std::chrono::hours{1};
   Duration first = std::chrono::minutes{10};  ///< it is avoided for so long; doubled each time
   Duration longest = std::chrono::hours{24};

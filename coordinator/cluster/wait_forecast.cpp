@@ -60,9 +60,8 @@ class Forecast {
       const ForecastJob& job = world_.jobs[i];
       const JobId& id = job.record->id;
       if (!is_placed(job.record->state) && ++waiting > bounds_.waiting) {
-        estimates_[id] = {std::nullopt,
-                          fmt::format("no estimate: more than {} jobs wait before it",
-                                      bounds_.waiting)};
+        estimates_[id] = {std::nullopt, fmt::format("no estimate: more than {} jobs wait before it",
+                                                    bounds_.waiting)};
         continue;
       }
       index_.emplace(id, i);

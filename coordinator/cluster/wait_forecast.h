@@ -19,10 +19,10 @@ namespace commensal::cluster {
 
 /// A job as the forecast sees it.
 struct ForecastJob {
-  const JobRecord* record = nullptr;    ///< placed, or waits
+  const JobRecord* record = nullptr;                    ///< placed, or waits
   std::optional<ExpectedTime> expected = std::nullopt;  ///< from its start
-  double elapsed = 0;                    ///< seconds since its start; zero if it waits
-  double not_before = 0;                 ///< seconds from now until it may be started at all
+  double elapsed = 0;     ///< seconds since its start; zero if it waits
+  double not_before = 0;  ///< seconds from now until it may be started at all
 };
 
 struct ForecastWorld {
@@ -39,7 +39,7 @@ struct ForecastBounds {
 
 struct WaitEstimate {
   std::optional<double> seconds;  ///< from now until it starts; absent: nobody can say
-  std::string words;  ///< "in about 12 min, if ..."; else why there is none
+  std::string words;              ///< "in about 12 min, if ..."; else why there is none
   bool operator==(const WaitEstimate&) const = default;
 };
 

@@ -210,14 +210,15 @@ TEST_F(ClusterCoordinatorTest, ALostJobIsTriedAgainLaterAndNotForEver) {
 
 TEST_F(ClusterCoordinatorTest, AFailureOfTheMachineIsSeenInTheOutputAndTriedAgain) {
   const std::string id = submit(job());
-  world_.logs[attempt(id)] = {write("log", "step 7\nRuntimeError: CUDA error: uncorrectable ECC "
-                                           "error encountered\n")};
+  world_.logs[attempt(id)] = {write("log",
+                                    "step 7\nRuntimeError: CUDA error: uncorrectable ECC "
+                                    "error encountered\n")};
   world_.end(attempt(id), 1);
   settle_all();
   EXPECT_EQ(state(id), "queued");
   EXPECT_THAT(reason(id), HasSubstr("infrastructure failure: it printed \"uncorrectable ECC"));
-  EXPECT_THAT(past(id), ElementsAre("submitted", "queued", "starting", "running", "failed",
-                                    "queued"));
+  EXPECT_THAT(past(id),
+              ElementsAre("submitted", "queued", "starting", "running", "failed", "queued"));
   pass(11s);
   EXPECT_EQ(state(id), "running");
   world_.end(attempt(id, 2), 1);

@@ -53,10 +53,10 @@ TEST(FailureRulesTest, WordsOfDriversAndLibrariesTell) {
 }
 
 TEST(FailureRulesTest, ErrorsOfTheProgramOnADeviceAreItsOwn) {
-  for (const char* words : {"CUDA error: device-side assert triggered",
-                            "CUDA error: an illegal memory access was encountered",
-                            "torch.OutOfMemoryError: CUDA out of memory",
-                            "NCCL error, ncclInvalidUsage"}) {
+  for (const char* words :
+       {"CUDA error: device-side assert triggered",
+        "CUDA error: an illegal memory access was encountered",
+        "torch.OutOfMemoryError: CUDA out of memory", "NCCL error, ncclInvalidUsage"}) {
     EXPECT_EQ(ended(1, words, 4).kind, FailureClass::kUser) << words;
   }
 }
@@ -114,8 +114,7 @@ TEST(FailureRulesTest, DecisionsSayWhy) {
   const RetryRules rules;
   const std::string again =
       decide_retry({FailureClass::kInfrastructure, "the node is down"}, 1, rules).reason;
-  EXPECT_EQ(again,
-            "is tried again after 20 s, 2 of 3: infrastructure failure: the node is down");
+  EXPECT_EQ(again, "is tried again after 20 s, 2 of 3: infrastructure failure: the node is down");
   EXPECT_EQ(decide_retry({FailureClass::kUser, "x"}, 0, rules).reason,
             "user failures are not tried again");
   EXPECT_EQ(decide_retry({FailureClass::kSemantic, "x"}, 1, rules).reason,
@@ -129,10 +128,10 @@ TEST(FailureRulesTest, TheEndsOfFilesAreRead) {
   std::ofstream{folder / "long"} << std::string(1000, 'x') + "end";
   std::ofstream{folder / "short"} << "ab";
   std::ofstream{folder / "empty"};
-  EXPECT_EQ(ends_of_files({folder / "long", folder / "missing", folder / "empty", folder / "short",
-                           folder},
-                          5),
-            "xxendab");
+  EXPECT_EQ(
+      ends_of_files(
+          {folder / "long", folder / "missing", folder / "empty", folder / "short", folder}, 5),
+      "xxendab");
   std::filesystem::remove_all(folder);
 }
 

@@ -60,7 +60,7 @@ class FakeWorld {
   bool begin_at_release = true;  ///< else `begin` does
   std::map<Attempt, Known> attempts;
   std::map<Attempt, std::vector<std::string>> logs;  ///< files that a test made
-  std::vector<std::string> calls;                    ///< "hold 7.1", in their order, those that failed included
+  std::vector<std::string> calls;  ///< "hold 7.1", in their order, those that failed included
 
   [[nodiscard]] static EngineNode make_node(const std::string& name, int devices) {
     EngineNode node{name, {}, "fake", 64'000, 262'144, true, ""};

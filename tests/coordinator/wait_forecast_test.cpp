@@ -22,8 +22,8 @@ using ::testing::HasSubstr;
 class WaitForecastTest : public ::testing::Test {
  protected:
   /// Adds a guaranteed job of so many seconds; on devices of n1 from `device` on if it runs.
-  ForecastJob& add(const std::string& id, int gpus, std::optional<double> seconds,
-                   int device = -1, const std::string& tenant = "default") {
+  ForecastJob& add(const std::string& id, int gpus, std::optional<double> seconds, int device = -1,
+                   const std::string& tenant = "default") {
     JobRecord& record = records_.emplace_back();
     record.id = JobId{id};
     record.spec.tenant = tenant;
@@ -151,9 +151,10 @@ TEST_F(WaitForecastTest, EveryPolicyEndsWithAnAnswerForEachJob) {
 }
 
 TEST_F(WaitForecastTest, WordsFitTheTime) {
-  for (const auto& [seconds, words] :
-       {std::pair{5.0, "in about 5 s"}, {500.0, "in about 9 min"}, {20'000.0, "in about 6 h"},
-        {400'000.0, "in about 5 days"}}) {
+  for (const auto& [seconds, words] : {std::pair{5.0, "in about 5 s"},
+                                       {500.0, "in about 9 min"},
+                                       {20'000.0, "in about 6 h"},
+                                       {400'000.0, "in about 5 days"}}) {
     world_.jobs.clear();
     add("1", 2, seconds, 0);
     add("2", 2, 1);

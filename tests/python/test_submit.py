@@ -143,6 +143,59 @@ def test_a_job_beyond_its_quota_waits_and_is_told_why(
         assert state in told
 
 
+def test_who_waits_is_told_until_when(cluster: Cluster, marker: Callable[[str], Path]) -> None:
+    wait_for = f"while [ ! -e {marker('go')} ]; do sleep 0.05; done"
+    first = cluster.submit("--guaranteed", "--time", "3h", "--", *SHELL, wait_for)
+    second = cluster.submit("--guaranteed", "--", *SHELL, "true")
+    cluster.wait(first, "running")
+    assert "estimate" not in cluster.job(first)
+    estimate = cluster.job(second)["estimate"]
+    assert 10_000_000 < estimate["starts_in_ms"] <= 3 * 3_600_000
+    shown = " ".join(cluster.world.commensal("queue").stdout.split())
+    assert "in about 3 h" in shown
+    marker("go").touch()
+    cluster.wait(second, "finished")
+
+
+def test_another_policy_is_asked_about_the_cluster_as_it_is(
+    cluster: Cluster, marker: Callable[[str], Path]
+) -> None:
+    cluster.start("--devices", "2")
+    wait_for = f"while [ ! -e {marker('go')} ]; do sleep 0.05; done"
+    runs = cluster.submit("--guaranteed", "--gpus", "2", "--", *SHELL, wait_for)
+    cluster.wait(runs, "running")
+    waits = cluster.submit("--guaranteed", "--", *SHELL, "true")
+    cluster.wait(waits, "queued")
+    told = cluster.world.commensal("state")
+    state = json.loads(told.stdout)
+    assert [job["phase"] for job in state["jobs"]] == ["running", "queued"]
+    assert len(state["nodes"][0]["devices"]) == 2
+    marker("s.json").write_text(told.stdout)
+    plan = cluster.world.commensal(
+        "explain", "--state", str(marker("s.json")), "--policy", "fifo", "--json"
+    )
+    assert plan.returncode == 0, plan.stderr
+    planned = json.loads(plan.stdout)
+    assert planned["goes_on"] == [runs]
+    assert planned["waits"] == [waits]
+    marker("go").touch()
+    cluster.wait(waits, "finished")
+
+
+def test_a_failure_that_a_program_calls_passing_is_tried_again(
+    cluster: Cluster, marker: Callable[[str], Path]
+) -> None:
+    cluster.start("--first-retry", "0.1", "--retries", "2")
+    script = f"echo x >>{marker('tries')}; exit 75"
+    job = cluster.submit("--", *SHELL, script)
+    wait_until("it has failed for good", lambda: cluster.job(job)["attempt"] == 3)
+    assert cluster.wait(job, "failed")["exit_code"] == 75
+    assert marker("tries").read_text() == "x\n" * 3
+    told = cluster.world.commensal("explain", job).stdout
+    assert "infrastructure failure" in told
+    assert "2 of 2" in told
+
+
 def test_cancel_ends_what_waits_and_what_runs(cluster: Cluster) -> None:
     runs = cluster.submit("--guaranteed", "--", *SHELL, "trap '' TERM; while :; do sleep 1; done")
     waits = cluster.submit("--guaranteed", "--", *SHELL, "true")

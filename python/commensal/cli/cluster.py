@@ -38,6 +38,7 @@ def register(app: typer.Typer) -> None:
     )
     add("cancel", cancel, ("commensal cancel 7", "ends job 7, or takes it out of the queue"))
     add("nodes", nodes, ("commensal nodes", "machines, their devices, and who is on them"))
+    add("state", state, ("commensal state > s.json", "the cluster as it is, for 'explain'"))
     add("tenants", tenants, ("commensal tenants", "quotas, and what is used of them"))
     add("drain", drain, ("commensal drain n3 --reason 'new disk'", "it is given no more jobs"))
     add("undrain", undrain, ("commensal undrain n3", "it is given jobs again"))
@@ -112,6 +113,11 @@ def queue(
             _reason(job),
         )
     _print(table)
+
+
+def state(context: typer.Context, instance: Instance = None) -> None:
+    """Print the cluster's state as JSON, for 'explain --state'."""
+    print(json.dumps(_ask(context, instance, "state")["state"]))
 
 
 def _reason(job: dict[str, Any]) -> str:
