@@ -92,7 +92,7 @@ json ClusterCoordinator::submit(const json& request) {
   const auto known = jobs_.find(job_number(id));
   if (known == jobs_.end()) {
     if (auto added = store_.job(id); added && !is_end(added->state)) {
-      jobs_.emplace(job_number(id), *std::move(added));
+      begins_to_wait(jobs_.emplace(job_number(id), *std::move(added)).first->second);
     }
   }
   return {{"id", id.str()}};

@@ -67,11 +67,15 @@ ClusterCoordinator::ClusterCoordinator(ClusterConfig config, Store& store, Engin
 void ClusterCoordinator::reload() {
   StoredState stored = store_.load();
   jobs_.clear();
+  admitted_.clear();
+  outside_.clear();
+  followers_.clear();
+  over_.clear();
   tenants_.clear();
   drained_.clear();
   for (JobRecord& job : stored.jobs) {
     const Number number = job_number(job.id);
-    jobs_.emplace(number, std::move(job));
+    begins_to_wait(jobs_.emplace(number, std::move(job)).first->second);
   }
   for (TenantRecord& tenant : stored.tenants) tenants_.emplace(tenant.name, std::move(tenant));
   for (DrainedNode& node : stored.drained) drained_.emplace(node.node, std::move(node));
@@ -133,7 +137,10 @@ void ClusterCoordinator::settle(TimePoint now) {
   class_outcomes_.clear();
   std::move(actions_.begin(), actions_.end(), std::back_inserter(due_));
   actions_.clear();
-  std::erase_if(jobs_, [](const auto& entry) { return is_end(entry.second.state); });
+  for (const Number number : std::exchange(over_, {})) {
+    const auto job = jobs_.find(number);  // a failed one may wait again
+    if (job != jobs_.end() && is_end(job->second.state)) jobs_.erase(job);
+  }
   std::erase_if(no_upgrade_before_, [this](const auto& entry) { return now_ >= entry.second; });
   act();
 }
@@ -172,9 +179,21 @@ bool ClusterCoordinator::happen(const JobId& id, const JobEvent& event) {
   return true;
 }
 
+void ClusterCoordinator::begins_to_wait(const JobRecord& job) {
+  if (!waits(job.state)) return;
+  outside_.insert(job_number(job.id));
+  if (job.spec.after) followers_.insert(job_number(job.id));
+}
+
 void ClusterCoordinator::moved(const JobRecord& before, const JobRecord& after) {
   changed_ = true;
   const Number number = job_number(after.id);
+  if (!waits(before.state)) begins_to_wait(after);
+  if (is_placed(after.state) || is_end(after.state)) {
+    outside_.erase(number);
+    followers_.erase(number);
+  }
+  if (is_end(after.state)) over_.push_back(number);
   const bool was_placed = is_placed(before.state);
   if (was_placed && !is_placed(after.state)) {
     actions_.push_back({Action::Kind::kForget, before});
@@ -292,11 +311,14 @@ void ClusterCoordinator::look_at_nodes(TimePoint now) {
 }
 
 void ClusterCoordinator::cancel_those_that_wait_in_vain() {
-  for (auto& [number, job] : jobs_) {
-    if (!job.spec.after || !waits(job.state) || jobs_.contains(job_number(*job.spec.after)))
-      continue;
+  for (const Number number : std::set<Number>{followers_}) {
+    const JobRecord& job = jobs_.at(number);
+    if (jobs_.contains(job_number(*job.spec.after))) continue;
     const auto before = store_.job(*job.spec.after);
-    if (!before || before->state == JobState::kFinished) continue;
+    if (!before || before->state == JobState::kFinished) {
+      followers_.erase(number);
+      continue;
+    }
     const std::string reason = fmt::format("job {}, which it was to follow, is {}",
                                            job.spec.after->str(), to_string(before->state));
     happen(job.id, {.kind = EventKind::kCancel, .attempt = job.attempt, .reason = reason});
@@ -314,13 +336,15 @@ bool ClusterCoordinator::may_start(const JobRecord& job) const {
 
 void ClusterCoordinator::admit() {
   if (begin_anew_) changed_ = true;
-  for (auto& [number, job] : jobs_) {
+  for (const Number number : std::set<Number>{outside_}) {
+    const JobRecord& job = jobs_.at(number);
     if (job.state == JobState::kSubmitted) {
       happen(
           job.id,
           {.kind = EventKind::kAccept, .attempt = job.attempt, .reason = "waits for the policy"});
     }
-    if (admitted_.contains(number) || !may_start(job)) continue;
+    if (!may_start(job)) continue;
+    outside_.erase(number);
     admitted_.insert(number);
     not_before_.erase(number);
     changed_ = true;
@@ -350,6 +374,8 @@ void ClusterCoordinator::begin_scheduler() {
   for (const auto& [number, job] : jobs_) {
     const bool waiting = may_start(job);
     if (waiting) admitted_.insert(number);
+    if (waiting) outside_.erase(number);
+    if (waits(job.state) && !waiting) outside_.insert(number);
     if (waiting || is_placed(job.state)) jobs.push_back(&job);
   }
   next_health_ = health_.next_change(now_);

@@ -109,6 +109,7 @@ class ClusterCoordinator {
   [[nodiscard]] std::int32_t charged(const std::string& tenant) const;
 
   // Lives.
+  void begins_to_wait(const JobRecord& job);
   bool happen(const JobId& id, const JobEvent& event);
   void moved(const JobRecord& before, const JobRecord& after);
   void take_engine_events();
@@ -164,6 +165,9 @@ class ClusterCoordinator {
   std::string engine_problem_;  // why the engine cannot be asked; empty: it can
 
   std::set<Number> admitted_;                          // wait, and the policy knows of them
+  std::set<Number> outside_;                           // wait, and it does not
+  std::set<Number> followers_;                         // wait, and were to follow another one
+  std::vector<Number> over_;                           // have ended in this step
   std::map<Number, TimePoint> not_before_;             // wait, and are tried again then
   std::map<Number, TimePoint> no_upgrade_before_;      // the last one failed
   std::vector<EngineEvent> seen_;                      // by the engine; not durable yet

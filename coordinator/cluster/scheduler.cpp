@@ -38,6 +38,7 @@ void Scheduler::begin(const std::vector<const JobRecord*>& jobs,
   index_.clear();
   jobs_.clear();
   outside_.clear();
+  open_.reset();
   wake_ = policies::kNever;
   std::vector<policies::NodeSpec> specs;
   for (const EngineNode& node : nodes) {
@@ -84,6 +85,7 @@ bool Scheduler::leave(const JobId& job) {
   index_.erase(found);
   if (state_->job(index).phase != JobPhase::kRunning) return false;
   state_->end(index);
+  open_.reset();
   return true;
 }
 
@@ -96,6 +98,7 @@ std::vector<Wanted> Scheduler::decide(double now) {
     if (decision.action == Action::kStart) ++jobs_[decision.job].second;
   }
   state_->commit(plan);
+  open_.reset();
   wake_ = plan.wake;
   return changes;
 }
@@ -187,10 +190,6 @@ std::string Scheduler::why_waiting(const JobRecord& job) const {
                          *t.quota, spec.gpus);
     }
   }
-  std::int32_t open = 0;
-  for (policies::NodeIndex node = 0; node < nodes_.size(); ++node) {
-    open += state_->cluster().free_gpus(node);
-  }
   if (job.state == JobState::kReserved) {
     return fmt::format("waits for devices: {} of {} are kept for it", job.placement.size(),
                        spec.gpus);
@@ -200,7 +199,17 @@ std::string Scheduler::why_waiting(const JobRecord& job) const {
                        spec.gpus == 1 ? "a device" : "devices");
   }
   return fmt::format("waits for devices: it asks for {}, {} are free of guaranteed jobs", spec.gpus,
-                     open);
+                     open_devices());
+}
+
+std::int32_t Scheduler::open_devices() const {
+  if (!open_) {
+    open_ = 0;
+    for (policies::NodeIndex node = 0; node < nodes_.size(); ++node) {
+      *open_ += state_->cluster().free_gpus(node);
+    }
+  }
+  return *open_;
 }
 
 double Scheduler::charged(const std::string& tenant) const {

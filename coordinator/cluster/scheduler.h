@@ -66,6 +66,7 @@ class Scheduler {
   [[nodiscard]] std::optional<policies::Placement> parts_of(const JobRecord& job) const;
   [[nodiscard]] std::vector<DevicePlace> places_of(const policies::Placement& parts) const;
   [[nodiscard]] Wanted wanted(const policies::Decision& decision) const;
+  [[nodiscard]] std::int32_t open_devices() const;
   void charge_outside(const JobRecord& job, std::vector<policies::Tenant>& tenants);
 
   const policies::ClusterPolicy& policy_;
@@ -78,6 +79,7 @@ class Scheduler {
   std::vector<std::pair<JobId, std::uint32_t>> jobs_;  // by index: the job and its starts so far
   std::set<JobId> outside_;                            // placed on nodes that are not in the view
   double wake_ = policies::kNever;
+  mutable std::optional<std::int32_t> open_;  // devices free of guaranteed jobs, once asked for
 };
 
 }  // namespace commensal::cluster

@@ -15,7 +15,7 @@ NAMES = (
     *("job_alone", "sharing", "gate_cost", "allocator", "pressure"),
     *("replay", "density", "limits", "given_back", "messages"),
     *("pauses", "less_memory", "neighbour", "cycles", "pairs"),
-    *("shares", "cores", "reaction", "arrival", "simulator"),
+    *("shares", "cores", "reaction", "arrival", "simulator", "cluster_load"),
 )
 # Minutes to hours: only when they are named.
 LONG = ("pairs", "shares", "cores")
