@@ -25,11 +25,12 @@ double between(WallTime from, WallTime to) {
 
 /// When the last attempt began to run.
 std::optional<WallTime> beginning(const std::vector<Transition>& history, std::uint32_t attempt) {
-  for (auto line = history.rbegin(); line != history.rend(); ++line) {
-    const bool began = line->from == JobState::kStarting && line->to == JobState::kRunning;
-    if (began && line->attempt == attempt) return line->at;
+  std::optional<WallTime> at;
+  for (const Transition& line : history) {
+    const bool began = line.from == JobState::kStarting && line.to == JobState::kRunning;
+    if (began && line.attempt == attempt) at = line.at;
   }
-  return std::nullopt;
+  return at;
 }
 
 }  // namespace
