@@ -16,6 +16,7 @@ NAMES = (
     *("replay", "density", "limits", "given_back", "messages"),
     *("pauses", "less_memory", "neighbour", "cycles", "pairs"),
     *("shares", "cores", "reaction", "arrival", "simulator", "cluster_load"),
+    "live_and_simulated",
 )
 # Minutes to hours: only when they are named.
 LONG = ("pairs", "shares", "cores")

@@ -194,6 +194,7 @@ def built(program: str) -> bool:
         pytest.param("arrival", None, 4, marks=pytest.mark.soak),
         ("simulator", "decision_benchmark", 5),  # those of ITP are left out
         ("cluster_load", None, 4),
+        ("live_and_simulated", None, 1),
     ],
 )
 def test_a_quick_run_fills_every_bar(
