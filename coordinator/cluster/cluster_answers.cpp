@@ -72,6 +72,7 @@ json ClusterCoordinator::answer(const json& request, TimePoint now) {
   if (type == "logs") return logs(request);
   if (type == "nodes") return nodes();
   if (type == "state") return state();
+  if (type == "backup") return back_up();
   if (type == "tenants") return tenants();
   if (type == "quota") return set_quota(request);
   if (type == "drain") return drain(request);
@@ -248,6 +249,18 @@ json ClusterCoordinator::nodes() const {
             {"policy", config_.policy},
             {"problem", engine_problem_}}},
           {"nodes", std::move(nodes)}};
+}
+
+json ClusterCoordinator::back_up() {
+  if (config_.backups.empty()) {
+    throw RequestRefused("refused", "this coordinator has no folder for copies of its store");
+  }
+  try {
+    return {{"file", store_.back_up(config_.backups, wall_()).native()}};
+  } catch (const StoreFailed& error) {
+    // The store goes on; only the copy is not there.
+    throw RequestRefused("unavailable", error.what());
+  }
 }
 
 std::int32_t ClusterCoordinator::charged(const std::string& tenant) const {

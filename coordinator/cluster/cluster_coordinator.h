@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
@@ -38,6 +39,7 @@ struct ClusterConfig {
   RetryRules retries;
   HealthRules health;
   std::chrono::milliseconds grace{10'000};  ///< between asking an attempt to end and killing
+  std::filesystem::path backups;            ///< folder of copies of the store; empty: none are made
   Duration look = std::chrono::seconds{5};  ///< between two looks at the engine's nodes
 };
 
@@ -97,6 +99,7 @@ class ClusterCoordinator {
   [[nodiscard]] nlohmann::json logs(const nlohmann::json& request);
   [[nodiscard]] nlohmann::json nodes() const;
   [[nodiscard]] nlohmann::json state() const;
+  [[nodiscard]] nlohmann::json back_up();
   [[nodiscard]] nlohmann::json tenants() const;
   [[nodiscard]] nlohmann::json set_quota(const nlohmann::json& request);
   [[nodiscard]] nlohmann::json drain(const nlohmann::json& request);

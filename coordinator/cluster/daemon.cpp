@@ -76,7 +76,8 @@ ClusterConfig config_of(const ClusterOptions& options) {
                   .user = options.user_retries,
                   .first = from_seconds(options.first_retry_seconds)},
       .health = {.failures = options.node_failures},
-      .grace = std::chrono::milliseconds{static_cast<std::int64_t>(options.grace_seconds * 1000)}};
+      .grace = std::chrono::milliseconds{static_cast<std::int64_t>(options.grace_seconds * 1000)},
+      .backups = options.state_dir / "backups"};
 }
 
 json refusal(const std::string& code, const std::string& what) {

@@ -2,8 +2,10 @@
 // Statements of the store, and the one transaction that they share until it is committed.
 #include "coordinator/cluster/store.h"
 
+#include <SQLiteCpp/Backup.h>
 #include <SQLiteCpp/Database.h>
 #include <SQLiteCpp/Statement.h>
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -324,6 +326,46 @@ void Store::commit() {
     StoreFailed failed = store_failure(error, db.file, "writing");
     db.batch.abandon();
     throw StoreFailed{std::move(failed)};
+  }
+}
+
+namespace {
+
+std::filesystem::path name_of_copy(const std::filesystem::path& folder, WallTime now) {
+  const auto seconds = std::chrono::floor<std::chrono::seconds>(now);
+  const std::string first = fmt::format("cluster-{:%Y%m%dT%H%M%SZ}",
+                                        fmt::gmtime(std::chrono::system_clock::to_time_t(seconds)));
+  std::string name = first;
+  for (int i = 2; std::filesystem::exists(folder / (name + ".db")); ++i) {
+    name = fmt::format("{}-{}", first, i);
+  }
+  return folder / (name + ".db");
+}
+
+}  // namespace
+
+std::filesystem::path Store::back_up(const std::filesystem::path& folder, WallTime now) {
+  commit();
+  Database& db = *database_;
+  std::filesystem::path part;
+  try {
+    std::filesystem::create_directories(folder);
+    std::filesystem::permissions(folder, std::filesystem::perms::owner_all);
+    std::filesystem::path file = name_of_copy(folder, now);
+    part = file.string() + ".part";
+    std::filesystem::remove(part);  // of one that was broken off
+    std::unique_ptr<SQLite::Database> copy = open_store_file(part);
+    SQLite::Backup{*copy, *db.sqlite}.executeStep(-1);
+    copy.reset();  // its log is part of it from here on
+    std::filesystem::rename(part, file);
+    return file;
+  } catch (const SQLite::Exception& error) {
+    std::error_code ignored;
+    std::filesystem::remove(part, ignored);
+    std::filesystem::remove(part.string() + "-wal", ignored);
+    throw store_failure(error, part, "writing");
+  } catch (const std::filesystem::filesystem_error& error) {
+    throw StoreFailed(StoreFailed::Why::kOther, fmt::format("no copy was made: {}", error.what()));
   }
 }
 

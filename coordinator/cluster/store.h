@@ -99,6 +99,11 @@ class Store {
   /// Makes everything since the last commit durable. Without changes it does nothing.
   void commit();
 
+  /// Commits, and copies everything into a new file of `folder`, which is made if it is not there:
+  /// `cluster-TIME.db`, a store of its own, mode 0600. Nothing else is done meanwhile.
+  /// @return its path. @throws StoreFailed; then there is no file of that name.
+  std::filesystem::path back_up(const std::filesystem::path& folder, WallTime now);
+
   [[nodiscard]] std::optional<JobRecord> job(const JobId& id);
   /// Jobs that have ended, the newest first.
   [[nodiscard]] std::vector<JobRecord> ended(std::size_t limit, std::size_t offset = 0);

@@ -78,7 +78,12 @@ def run(*, quick: bool) -> Result:
         if what == "average":
             off = abs(ours / theirs - 1) * 100
             result.bars.append(Bar("average completion, apart", off, most=10.0, unit=" %"))
-    result.figures |= {"jobs": len(jobs), "policy": POLICY, "live_s": live, "simulated_s": simulated}
+    result.figures |= {
+        "jobs": len(jobs),
+        "policy": POLICY,
+        "live_s": live,
+        "simulated_s": simulated,
+    }
     return result
 
 
@@ -133,9 +138,7 @@ def simulated_times(jobs: list[Job], folder: Path) -> list[float]:
         writer = csv.writer(file)
         writer.writerow(("job", "submit", "duration", "gpus", "tenant", "class"))
         for number, job in enumerate(jobs):
-            writer.writerow(
-                (number, job.submit, job.duration, job.gpus, job.tenant, "guaranteed")
-            )
+            writer.writerow((number, job.submit, job.duration, job.gpus, job.tenant, "guaranteed"))
     cluster.write_text(
         json.dumps(
             {

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <fstream>
 #include <optional>
 
 #include "coordinator/cluster/checked_pages.h"
@@ -105,6 +106,45 @@ std::optional<StoreFailed> failure(const fs::path& file) {
 }
 
 // --- jobs --------------------------------------------------------------------------------------
+
+TEST_F(StoreTest, ACopyIsAStoreOfItsOwn) {
+  const JobId id = added();
+  store().put(TenantRecord{"vision", 4});
+  const fs::path folder = file_.parent_path() / "copies";
+  const fs::path first = store().back_up(folder, kNow);
+  EXPECT_EQ(first.filename(), "cluster-20260921T141320Z.db");
+  const fs::path second = store().back_up(folder, kNow);
+  EXPECT_NE(second, first);
+  added(2);  // is in neither
+  store().commit();
+  store_.reset();
+  for (const fs::path& copy : {first, second}) {
+    struct stat found {};
+    ASSERT_EQ(::stat(copy.c_str(), &found), 0);
+    EXPECT_EQ(found.st_mode & 0777, 0600U);
+    EXPECT_FALSE(fs::exists(copy.string() + "-wal")) << "one file is all";
+    Store restored{copy};
+    const StoredState state = restored.load();
+    ASSERT_EQ(state.jobs.size(), 1U) << "also what was not committed yet";
+    EXPECT_EQ(state.jobs[0].id, id);
+    EXPECT_EQ(state.tenants, (std::vector<TenantRecord>{{"vision", 4}}));
+    EXPECT_EQ(restored.history(id).size(), 1U);
+  }
+}
+
+TEST_F(StoreTest, ACopyThatCannotBeMadeChangesNothing) {
+  const JobId id = added();
+  const fs::path blocked = file_.parent_path() / "blocked";
+  std::ofstream{blocked} << "a file";
+  try {
+    (void)store().back_up(blocked / "copies", kNow);
+    FAIL() << "a folder in a file";
+  } catch (const StoreFailed& error) {
+    EXPECT_THAT(error.what(), HasSubstr("no copy was made"));
+    EXPECT_THAT(error.what(), HasSubstr(blocked.string()));
+  }
+  EXPECT_TRUE(reopened().job(id).has_value());
+}
 
 TEST_F(StoreTest, ANewFileIsEmptyAndPrivate) {
   const StoredState state = store().load();

@@ -15,7 +15,18 @@ from commensal.cli._manual import VARIABLES
 COMMANDS = {
     *("run", "status", "top", "logs", "memory", "set", "pause", "resume"),
     *("profile", "doctor", "explain", "simulate", "demo", "version"),
-    *("submit", "queue", "cancel", "nodes", "tenants", "quota", "drain", "undrain", "state"),
+    *(
+        "submit",
+        "queue",
+        "cancel",
+        "nodes",
+        "tenants",
+        "quota",
+        "drain",
+        "undrain",
+        "state",
+        "backup",
+    ),
 }
 ENVIRONMENT = Path(__file__).parents[2] / "docs" / "environment.md"
 

@@ -182,6 +182,27 @@ def test_another_policy_is_asked_about_the_cluster_as_it_is(
     cluster.wait(waits, "finished")
 
 
+def test_a_copy_of_the_store_is_a_store(cluster: Cluster) -> None:
+    job = cluster.submit("--", *SHELL, "true")
+    cluster.wait(job, "finished")
+    done = cluster.world.commensal("backup")
+    assert done.returncode == 0, done.stderr
+    copy = Path(done.stdout.strip())
+    assert copy.parent.name == "backups"
+    assert copy.stat().st_mode & 0o077 == 0
+    pid = cluster.pid()
+    later = cluster.submit("--", *SHELL, "true")
+    cluster.wait(later, "finished")
+    os.kill(pid, signal.SIGTERM)
+    wait_until("is gone", lambda: not psutil.pid_exists(pid))
+    store = copy.parent.parent / "cluster.db"
+    copy.replace(store)
+    store.with_name("cluster.db-wal").unlink(missing_ok=True)
+    cluster.start()
+    told = json.loads(cluster.world.commensal("queue", "--all", "--json").stdout)
+    assert [(entry["id"], entry["state"]) for entry in told["jobs"]] == [(job, "finished")]
+
+
 def test_a_failure_that_a_program_calls_passing_is_tried_again(
     cluster: Cluster, marker: Callable[[str], Path]
 ) -> None:

@@ -38,6 +38,7 @@ def register(app: typer.Typer) -> None:
     )
     add("cancel", cancel, ("commensal cancel 7", "ends job 7, or takes it out of the queue"))
     add("nodes", nodes, ("commensal nodes", "machines, their devices, and who is on them"))
+    add("backup", backup, ("commensal backup", "a copy of what the coordinator must not forget"))
     add("state", state, ("commensal state > s.json", "the cluster as it is, for 'explain'"))
     add("tenants", tenants, ("commensal tenants", "quotas, and what is used of them"))
     add("drain", drain, ("commensal drain n3 --reason 'new disk'", "it is given no more jobs"))
@@ -113,6 +114,15 @@ def queue(
             _reason(job),
         )
     _print(table)
+
+
+def backup(context: typer.Context, instance: Instance = None) -> None:
+    """Copy jobs, tenants and histories into a file, and print its name.
+
+    The file lies in the folder 'backups' of the coordinator's state folder; it is a store of its
+    own (docs/cluster.md says how to go back to it).
+    """
+    print(_ask(context, instance, "backup")["file"])
 
 
 def state(context: typer.Context, instance: Instance = None) -> None:
