@@ -117,7 +117,7 @@ def queue(
 
 
 def backup(context: typer.Context, instance: Instance = None) -> None:
-    """Copy jobs, tenants and histories into a file, and print its name.
+    """Copy what the coordinator keeps into a file; print its name.
 
     The file lies in the folder 'backups' of the coordinator's state folder; it is a store of its
     own (docs/cluster.md says how to go back to it).
