@@ -13,6 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
+from training import TELL, TRAIN
 from world import COMMENSAL, World, read_line, wait_until
 
 COORDINATOR = COMMENSAL.parent / "commensal-coordinator"
@@ -112,7 +113,10 @@ def test_a_user_elsewhere_submits_reads_and_cancels(site: Site) -> None:
     site.start()
     site.here("quota", "set", "vision", "4")
     ann = site.user("ann", "--role", "user", "--tenant", "vision")
-    show = "import sys; print('caf\\u00e9', sys.argv[1], flush=True); sys.stdout.buffer.write(b'\\xff no text')"
+    show = (
+        "import sys; print('caf\\u00e9', sys.argv[1], flush=True); "
+        "sys.stdout.buffer.write(b'\\xff no text')"
+    )
     job = ann.ask("submit", "--tenant", "vision", "--", sys.executable, "-c", show, "a b").strip()
     ann.wait(job, *ENDED)
     assert ann.state(job) == "finished"
@@ -220,7 +224,7 @@ def test_what_cannot_be_reached_says_why(site: Site, world: World) -> None:
         assert "tcp://HOST:PORT" in boss.refused("queue", "--coordinator", address, code=2)
 
 
-def test_a_remote_coordinator_is_never_started(site: Site, world: World) -> None:
+def test_a_remote_coordinator_is_never_started(site: Site) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         site.address = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
@@ -255,7 +259,7 @@ def test_an_address_in_use_is_named_and_nothing_runs(site: Site, world: World) -
     assert world.commensal("queue").returncode == 3
 
 
-def test_the_key_pair_of_a_coordinator_survives_it(site: Site, world: World) -> None:
+def test_the_key_pair_of_a_coordinator_survives_it(site: Site) -> None:
     site.start()
     boss = site.user("boss", "--role", "operator")
     before = psutil.Process(site.coordinator()["pid"])
@@ -313,3 +317,85 @@ def test_a_key_is_allowed_by_the_file_that_it_is_in(world: World) -> None:
     assert world.commensal("keys", "list", "--keys-dir", theirs).stdout == "no keys\n"
     secret = json.loads(Path(theirs, "n3.key").read_text())["secret"]
     assert secret not in Path(mine, "allowed.json").read_text()
+
+
+class Node:
+    """A commensald that reports to the site's coordinator."""
+
+    def __init__(self, site: Site, name: str) -> None:
+        self.world, self.name = site.world, name
+        self.keys = site.world.folder / f"keys-of-{name}"
+        made = site.world.commensal("keys", "create", "node", "--keys-dir", str(self.keys))
+        site.here("keys", "allow", name, made.stdout.strip(), "--role", "node")
+        server = self.keys / "coordinator.pub"
+        server.write_bytes((site.own / "coordinator.pub").read_bytes())
+        command = [str(COMMENSAL.parent / "commensald"), "--instance", name]
+        command += ["--runtime-dir", str(site.world.runtime_dir), "--keys-dir", str(self.keys)]
+        started = site.world.run([*command, "--coordinator", site.address])
+        assert started.returncode == 0, started.stderr
+
+    def status(self) -> dict[str, Any]:
+        done = self.world.commensal("--instance", self.name, "status", "--json")
+        assert done.returncode == 0, done.stderr
+        return dict(json.loads(done.stdout))
+
+    def process(self) -> psutil.Process:
+        return psutil.Process(int((self.world.runtime_dir / f"{self.name}.lock").read_text()))
+
+
+def reported(site: Site, name: str) -> dict[str, Any]:
+    """Return a node as the coordinator shows it; empty if it does not."""
+    nodes = json.loads(site.here("nodes", "--json"))["nodes"]
+    return next((dict(node) for node in nodes if node["name"] == name), {})
+
+
+def test_a_node_reports_its_jobs_and_works_on_without_the_coordinator(
+    site: Site, world: World
+) -> None:
+    site.start()
+    node = Node(site, "n7")
+    wait_until("n7 is up", lambda: reported(site, "n7").get("state") == "up")
+    assert reported(site, "n7")["devices"][0]["id"] == "host"
+    assert "n7" in site.here("nodes")
+    script = world.script(TRAIN + TELL)
+    stop = world.folder / "stop"
+    job = world.start(
+        [
+            *(str(COMMENSAL), "--instance", "n7", "run", "--guaranteed", "--memory", "64MiB"),
+            *("--tenant", "vision", "--name", "train", "--"),
+            *(sys.executable, script, "5", str(stop)),
+        ]
+    )
+    read_line(job, "training")
+
+    def step(jobs: list[dict[str, Any]]) -> int:
+        return int(jobs[0]["step"]["number"]) if jobs else 0
+
+    wait_until("steps are reported", lambda: step(reported(site, "n7")["report"]["jobs"]) > 0)
+    told = reported(site, "n7")["report"]["jobs"][0]
+    assert (told["name"], told["tenant"], told["class"]) == ("train", "vision", "guaranteed")
+    coordinator = psutil.Process(site.coordinator()["pid"])
+    coordinator.suspend()
+    before = step(node.status()["jobs"])
+    wait_until("it goes on alone", lambda: step(node.status()["jobs"]) > before)
+    log = world.runtime_dir / "n7.log"
+    wait_until("the node says so", lambda: "is silent" in log.read_text())
+    coordinator.resume()
+    wait_until("it is up again", lambda: reported(site, "n7").get("state") == "up")
+    stop.touch()
+    job.communicate(timeout=60)
+    node.process().kill()
+    wait_until("its silence is seen", lambda: reported(site, "n7")["state"] == "down")
+    assert reported(site, "n7")["reason"].startswith("silent for ")
+
+
+def test_a_node_without_its_keys_does_not_start(world: World) -> None:
+    daemon = [str(COMMENSAL.parent / "commensald"), "--runtime-dir", str(world.runtime_dir)]
+    daemon += ["--keys-dir", str(world.folder / "none"), "--coordinator"]
+    done = world.run([*daemon, "tcp://127.0.0.1:1"])
+    assert done.returncode == 4
+    assert "no key 'node'" in done.stderr
+    done = world.run([*daemon, "nowhere"])
+    assert done.returncode == 2
+    assert "'nowhere'" in done.stderr
+    assert not world.daemons()

@@ -144,10 +144,11 @@ def blaming(option: str) -> Iterator[None]:
 @contextmanager
 def reporting(coordinator: Coordinator | Cluster) -> Iterator[None]:
     """Turn the coordinator's silence or refusal into a line and an exit code."""
-    command = "submit" if isinstance(coordinator, Cluster) else "run"
-    hint = f"; 'commensal {command}' starts a coordinator (instance {coordinator.instance})"
-    if isinstance(coordinator, Cluster) and coordinator.remote is not None:
-        hint = ""
+    hint = f"; 'commensal run' starts a coordinator (instance {coordinator.instance})"
+    if isinstance(coordinator, Cluster):
+        hint = f"; 'commensal submit' starts a coordinator (instance {coordinator.instance})"
+        if coordinator.remote is not None:
+            hint = ""
     try:
         yield
     except Unreachable as error:

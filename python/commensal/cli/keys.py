@@ -25,18 +25,22 @@ Folder = Annotated[
 ]
 _EXAMPLES = [
     ("commensal keys create", "your own key, 'client'; prints its public part"),
-    ("commensal keys allow ann KEY --role user --tenant vision", "where the coordinator runs"),
-    ("commensal keys allow n3 n3.pub --role node", "for the commensald of machine n3"),
+    ("commensal keys allow --help", "for the coordinator's operator: who may what"),
     ("commensal keys list", "who is allowed, as what, since when"),
     ("commensal keys revoke ann", "at once, also for connections that are open"),
+]
+_OF_ALLOW = [
+    ("commensal keys allow ann KEY --role user --tenant vision", "where the coordinator runs"),
+    ("commensal keys allow n3 n3.pub --role node", "for the commensald of machine n3"),
 ]
 
 
 def register(app: typer.Typer) -> None:
     epilog = manual(_EXAMPLES, [0, 2, 4], ["COMMENSAL_KEYS_DIR"])
     keys = typer.Typer()
-    for command in (create, allow, revoke):
-        keys.command(epilog=epilog)(command)
+    keys.command(epilog=epilog)(create)
+    keys.command(epilog=manual(_OF_ALLOW, [0, 2, 4], ["COMMENSAL_KEYS_DIR"]))(allow)
+    keys.command(epilog=epilog)(revoke)
     keys.command("list", epilog=epilog)(list_keys)
     app.add_typer(
         keys,
@@ -129,7 +133,7 @@ def revoke(
 
 
 def list_keys(as_json: AsJson = False, keys_dir: Folder = None) -> None:
-    """Show who is allowed, as what and since when, and whose key was revoked."""
+    """Show who is allowed, as what, since when."""
     from commensal import _core
 
     with _refusing():
