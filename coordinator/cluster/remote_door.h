@@ -37,7 +37,7 @@ class RemoteDoor {
 
   struct Asked {
     std::string peer;
-    /// Whose key it came with; null: it is not allowed any more. Valid until the next `look`.
+    /// Whose key it came with; null: it is not allowed any more. Valid until the next call.
     const keys::AllowedKey* caller = nullptr;
     std::vector<std::string> frames;
   };

@@ -85,20 +85,27 @@ json node_report(const json& status, std::size_t most) {
 
 struct ClusterLink::Socket {
   zmq::context_t context{1};
-  zmq::socket_t dealer{context, zmq::socket_type::dealer};
+  zmq::socket_t dealer;
 };
 
 ClusterLink::ClusterLink(const Options& options, std::shared_ptr<spdlog::logger> log, TimePoint now)
-    : log_(std::move(log)), address_(options.address), next_(now), heard_(now) {
+    : log_(std::move(log)), address_(options.address), next_(now), heard_(now), connected_(now) {
   keys::check_address(address_);
   const keys::KeyFolder folder{options.keys_dir.empty() ? keys::default_key_folder()
                                                         : options.keys_dir};
-  const keys::KeyPair own = folder.load(options.key);
-  const keys::Key server = folder.load_public(std::string{keys::kCoordinatorKey});
-  public_key_ = own.public_key.hex();
+  own_ = folder.load(options.key);
+  server_ = folder.load_public(std::string{keys::kCoordinatorKey});
   socket_ = std::make_unique<Socket>();
+  connect();
+  log_->info("reports to the cluster's coordinator at {} with the key {}", address_,
+             own_.public_key.hex());
+}
+
+void ClusterLink::connect() {
+  // The context stays: to end one waits for its thread, which may be asking a name server.
   zmq::socket_t& dealer = socket_->dealer;
-  keys::use_keys(dealer, own, server);
+  dealer = zmq::socket_t{socket_->context, zmq::socket_type::dealer};
+  keys::use_keys(dealer, own_, server_);
   dealer.set(zmq::sockopt::linger, 0);
   dealer.set(zmq::sockopt::ipv6, true);
   dealer.set(zmq::sockopt::immediate, true);  // nothing is kept for a coordinator that is away
@@ -109,7 +116,6 @@ ClusterLink::ClusterLink(const Options& options, std::shared_ptr<spdlog::logger>
   dealer.set(zmq::sockopt::heartbeat_ivl, kProbeMs);
   dealer.set(zmq::sockopt::heartbeat_timeout, 2 * kProbeMs);
   dealer.connect(address_);
-  log_->info("reports to the cluster's coordinator at {} with the key {}", address_, public_key_);
 }
 
 ClusterLink::~ClusterLink() = default;
@@ -131,7 +137,11 @@ void ClusterLink::exchange(const std::function<json()>& report, TimePoint now) {
     note(
         fmt::format("is silent: it is away, or is another one than coordinator.pub says, or does "
                     "not allow the key {}",
-                    public_key_));
+                    own_.public_key.hex()));
+    if (now - connected_ >= kSilent) {
+      connected_ = now;
+      connect();  // libzmq does not try again where it was refused
+    }
   }
   // Asked first: a report that nobody reads need not be made.
   if ((socket_->dealer.get(zmq::sockopt::events) & ZMQ_POLLOUT) == 0) {

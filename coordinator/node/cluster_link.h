@@ -13,6 +13,7 @@
 #include <string>
 
 #include "allocator/base/clock.h"
+#include "coordinator/keys/key_pair.h"
 
 namespace commensal::node {
 
@@ -24,8 +25,8 @@ namespace commensal::node {
 /// Sends a report each second over TCP, encrypted, with the node's key.
 ///
 /// Nothing here waits: while the coordinator is away or does not read, reports are dropped, and the
-/// connection comes back by itself. So the loop that divides the devices never depends on it.
-/// Thread safety: none.
+/// connection is made anew every ten seconds. So the loop that divides the devices never depends on
+/// it. Thread safety: none.
 class ClusterLink {
  public:
   static constexpr Duration kPeriod = std::chrono::seconds{1};
@@ -54,15 +55,18 @@ class ClusterLink {
  private:
   struct Socket;
   void exchange(const std::function<nlohmann::json()>& report, TimePoint now);
+  void connect();
   void take_answers(TimePoint now);
   void note(const std::string& problem);
 
   std::shared_ptr<spdlog::logger> log_;
   std::string address_;
-  std::string public_key_;
+  keys::KeyPair own_;
+  keys::Key server_;
   std::unique_ptr<Socket> socket_;
   TimePoint next_;
   TimePoint heard_;
+  TimePoint connected_;
   std::uint64_t sent_ = 0;
   std::uint64_t dropped_ = 0;
   std::string problem_ = "not heard of yet";  // what the log was told last; empty: all is well
