@@ -127,6 +127,15 @@ void ClusterCoordinator::check(const JobSpec& spec) {
   }
 }
 
+std::optional<std::string> ClusterCoordinator::tenant_of(const std::string& id) const {
+  const JobId job{id};
+  if (const auto found = jobs_.find(job_number(job)); found != jobs_.end()) {
+    return found->second.spec.tenant;
+  }
+  const auto ended = store_.job(job);
+  return ended ? std::optional{ended->spec.tenant} : std::nullopt;
+}
+
 JobRecord ClusterCoordinator::find(const json& request) {
   const JobId id{field<std::string>(request, "id")};
   if (const auto found = jobs_.find(job_number(id)); found != jobs_.end()) return found->second;

@@ -85,6 +85,9 @@ class ClusterCoordinator {
   /// saw is taken again. @throws StoreFailed if nothing can be read: it may be called again.
   void take_back_changes() { reload(); }
 
+  /// Returns whose job it is; nothing if there is none of this id. @throws StoreFailed.
+  [[nodiscard]] std::optional<std::string> tenant_of(const std::string& id) const;
+
   /// When `settle` should be called if nothing happens before.
   [[nodiscard]] TimePoint next_wake() const noexcept;
 

@@ -10,6 +10,7 @@
 #include <exception>
 #include <stdexcept>
 
+#include "coordinator/keys/remote_client.h"
 #include "coordinator/policies/registry.h"
 #include "coordinator/wire/paths.h"
 
@@ -79,6 +80,10 @@ void add_options(CLI::App& app, Words& line) {
                  "program that runs jobs under commensal; default: jobs run as they are");
   app.add_option("--keeper", options.keeper,
                  "program that keeps a job's processes; default: commensal-keeper beside this one");
+  app.add_option("--listen", options.listen,
+                 "tcp://ADDRESS:PORT for other machines, with keys; default: none");
+  app.add_option("--keys-dir", options.keys_dir,
+                 "folder of keys; default: COMMENSAL_KEYS_DIR, else ~/.config/commensal/keys");
   app.add_flag("--foreground", options.foreground, "stay attached and log to stderr");
   app.add_option("--log-file", options.log_file,
                  "default: cluster-INSTANCE.log in the runtime folder");
@@ -95,6 +100,7 @@ void add_options(CLI::App& app, Words& line) {
 /// @throws std::exception with one clear sentence.
 void finish(Words& line) {
   wire::check_instance_name(line.options.instance);
+  if (!line.options.listen.empty()) keys::check_address(line.options.listen);
   for (const std::string& option : line.policy_options) {
     const std::size_t equals = option.find('=');
     if (equals == std::string::npos || equals == 0) {

@@ -24,6 +24,9 @@
 #include "coordinator/cluster/cluster_coordinator.h"
 #include "coordinator/cluster/local_cluster.h"
 #include "coordinator/cluster/node_classes.h"
+#include "coordinator/cluster/node_reports.h"
+#include "coordinator/cluster/remote_door.h"
+#include "coordinator/cluster/requests.h"
 #include "coordinator/cluster/store.h"
 #include "coordinator/node/service.h"
 #include "coordinator/policies/registry.h"
@@ -116,7 +119,8 @@ class Daemon {
         classes_(ask_node(options), kNodeAsked, kNodeTries),
         coordinator_(config_of(options), store_, *engine_, classes_, *policy_, wall_now, log_,
                      clock_.now()),
-        socket_(wire::ipc_endpoint(socket_path_)) {
+        socket_(wire::ipc_endpoint(socket_path_)),
+        door_(make_remote_door(options, log_)) {
     log_->info("commensal-coordinator {} '{}' began: pid {}, policy {}, engine {}, state in {}",
                options.version, options.instance, getpid(), options.policy, engine_->name(),
                options.state_dir.native());
@@ -135,23 +139,26 @@ class Daemon {
   struct Answer {
     std::string peer;
     json text;
+    bool remote = false;
   };
 
   void wait() {
-    std::array<zmq::pollitem_t, 3> items{{{socket_.handle(), 0, ZMQ_POLLIN, 0},
-                                          {nullptr, signals_.get(), ZMQ_POLLIN, 0},
-                                          {nullptr, engine_->descriptor(), ZMQ_POLLIN, 0}}};
-    const std::size_t count = engine_->descriptor() < 0 ? 2 : 3;
+    std::vector<zmq::pollitem_t> items{{socket_.handle(), 0, ZMQ_POLLIN, 0},
+                                       {nullptr, signals_.get(), ZMQ_POLLIN, 0}};
+    const bool engine_tells = engine_->descriptor() >= 0;
+    if (engine_tells) items.push_back({nullptr, engine_->descriptor(), ZMQ_POLLIN, 0});
+    if (door_) door_->add_to(items);
     const TimePoint wake = std::max(coordinator_.next_wake(), not_before_);
     const auto left = std::clamp<std::chrono::milliseconds>(
         std::chrono::ceil<std::chrono::milliseconds>(wake - clock_.now()), 0ms, 60'000ms);
     try {
-      zmq::poll(items.data(), count, left);
+      zmq::poll(items.data(), items.size(), left);
     } catch (const zmq::error_t& error) {
       if (error.num() != EINTR) throw;
       return;
     }
     if (items[1].revents != 0) take_signal();
+    must_settle_ = (engine_tells && items[2].revents != 0) || clock_.now() >= wake;
   }
 
   void take_signal() {
@@ -169,9 +176,10 @@ class Daemon {
     try {
       for (int i = 0; i < kMessagesAtOnce && socket_.receive(peer, frames); ++i) {
         answers.push_back({peer, {}});
-        answers.back().text = answer(frames);
+        answers.back().text = answer(frames, Caller::owner());
       }
-      coordinator_.settle(clock_.now());
+      if (door_) serve_others(answers);
+      if (must_settle_) coordinator_.settle(clock_.now());
       not_before_ = {};
     } catch (const StoreFailed& error) {
       log_->error("{}", error.what());
@@ -181,19 +189,40 @@ class Daemon {
     }
     for (const Answer& answer : answers) {
       const std::string frame = answer.text.dump(-1, ' ', false, json::error_handler_t::replace);
-      if (!socket_.send(answer.peer, frame)) log_->debug("somebody did not wait for an answer");
+      const bool sent =
+          answer.remote ? door_->send(answer.peer, frame) : socket_.send(answer.peer, frame);
+      if (!sent) log_->debug("somebody did not wait for an answer");
     }
   }
 
-  json answer(const std::vector<std::string>& frames) {
+  /// The same for other machines, by their keys.
+  void serve_others(std::vector<Answer>& answers) {
+    reports_.expire(clock_.now());
+    door_->look();
+    RemoteDoor::Asked asked;
+    for (int i = 0; i < kMessagesAtOnce && door_->receive(asked); ++i) {
+      answers.push_back({asked.peer, {}, true});
+      answers.back().text = asked.caller != nullptr
+                                ? answer(asked.frames, Caller::of(*asked.caller))
+                                : refusal("forbidden", "this key is not allowed any more");
+    }
+  }
+
+  json answer(const std::vector<std::string>& frames, Caller caller) {
     try {
-      const json request = request_of(frames);
-      json answer = coordinator_.answer(request, clock_.now());
+      json request = request_of(frames);
+      // Reports come from each node each second, and leave nothing to be decided or written down.
+      must_settle_ = must_settle_ || !is_report(request);
+      const json type = request.value("type", json{});
+      json answer =
+          answer_request(coordinator_, reports_, caller, std::move(request), clock_.now());
+      if (type == "nodes" && door_) answer["coordinator"]["address"] = door_->address();
       answer["v"] = wire::kProtocolVersion;
-      answer["type"] = request["type"];
+      answer["type"] = type;
       return answer;
     } catch (const RequestRefused& error) {
-      log_->info("refused ({}): {}", error.code(), error.what());
+      log_->log(caller.key() == nullptr ? spdlog::level::info : spdlog::level::debug,
+                "refused ({}): {}", error.code(), error.what());
       return refusal(error.code(), error.what());
     } catch (const EngineFailed& error) {
       return refusal("unavailable", error.what());
@@ -210,7 +239,10 @@ class Daemon {
   NodeClasses classes_;
   ClusterCoordinator coordinator_;
   wire::RouterSocket socket_;
+  NodeReports reports_;
+  std::unique_ptr<RemoteDoor> door_;  // null: this machine's user alone
   TimePoint not_before_;
+  bool must_settle_ = true;
   bool leaving_ = false;
 };
 

@@ -33,6 +33,8 @@ struct ClusterOptions {
   std::filesystem::path log_file;  ///< empty: cluster-INSTANCE.log in the runtime folder
   std::string log_level = "info";
   std::string version;
+  std::string listen;              ///< "tcp://ADDRESS:PORT"; empty: this machine's user alone
+  std::filesystem::path keys_dir;  ///< empty: keys::default_key_folder
 };
 
 /// Returns the socket of an instance. @throws wire::BadPath.

@@ -36,6 +36,7 @@ int start(ClusterOptions options) {
     options.runtime_dir = std::filesystem::absolute(options.runtime_dir);
     options.state_dir = std::filesystem::absolute(options.state_dir);
     if (options.keeper.empty()) options.keeper = beside_this_program("commensal-keeper");
+    if (!options.keys_dir.empty()) options.keys_dir = std::filesystem::absolute(options.keys_dir);
     if (!options.log_file.empty()) options.log_file = std::filesystem::absolute(options.log_file);
     commensal::wire::prepare_runtime_dir(options.runtime_dir);
     (void)commensal::cluster::cluster_socket_path(options.runtime_dir, options.instance);

@@ -7,6 +7,8 @@
 #include <cmath>
 #include <exception>
 
+#include "coordinator/keys/key_folder.h"
+#include "coordinator/keys/remote_client.h"
 #include "coordinator/wire/laws.h"
 #include "coordinator/wire/paths.h"
 
@@ -90,6 +92,12 @@ void add_options(CLI::App& app, Words& line) {
                  "a process that cannot be watched counts as gone after so many silent seconds")
       ->check(between(0.1, 3600.0))
       ->capture_default_str();
+  app.add_option("--coordinator", options.cluster,
+                 "tcp://HOST:PORT of the cluster's coordinator to report to, with a key of the "
+                 "role node; then the default of --idle-exit is never");
+  app.add_option("--keys-dir", options.keys_dir,
+                 "folder of keys; default: COMMENSAL_KEYS_DIR, else ~/.config/commensal/keys");
+  app.add_option("--key", options.key, "name of this node's key there")->capture_default_str();
   app.add_flag("--foreground", options.foreground, "stay attached and log to stderr");
   app.add_option("--log-file", options.log_file, "default: INSTANCE.log in the runtime folder");
   app.add_option("--log-level", options.log_level, "least important line to log")
@@ -102,7 +110,12 @@ void add_options(CLI::App& app, Words& line) {
 }
 
 /// Turns what CLI11 read into options. @throws std::exception with one clear sentence.
-void finish(Words& line) {
+void finish(const CLI::App& app, Words& line) {
+  if (!line.options.cluster.empty()) {
+    keys::check_address(line.options.cluster);
+    keys::check_key_name(line.options.key);
+    if (app.count("--idle-exit") == 0) line.options.idle_exit_seconds = 0;
+  }
   line.options.memory_budget = parse_memory_budget(line.memory_budget);
   line.options.gpu_budget = parse_memory_budget(line.gpu_budget);
   if (line.budget_covers != "auto") line.options.covers_all = line.budget_covers == "all";
@@ -125,7 +138,7 @@ CommandLine parse_command_line(std::vector<std::string> arguments, const std::st
   std::reverse(arguments.begin(), arguments.end());  // CLI11 takes them from the back
   try {
     app.parse(std::move(arguments));
-    finish(line);
+    finish(app, line);
   } catch (const CLI::CallForHelp&) {
     return {std::nullopt, false, ExitCode::kOk, app.help()};
   } catch (const CLI::CallForVersion&) {

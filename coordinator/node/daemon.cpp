@@ -23,6 +23,7 @@
 #include <zmq.hpp>
 
 #include "coordinator/node/background.h"
+#include "coordinator/node/cluster_link.h"
 #include "coordinator/node/device_page.h"
 #include "coordinator/node/gpu_monitor.h"
 #include "coordinator/node/group_weight.h"
@@ -103,6 +104,10 @@ class Daemon {
         pages_(pages_path_.native(),
                [this](const std::string& device) { return shown_.at(device).page.reader(); }),
         control_(wire::ipc_endpoint(control_path_)) {
+    if (!options.cluster.empty()) {
+      link_.emplace(ClusterLink::Options{options.cluster, options.keys_dir, options.key}, log_,
+                    clock_.now());
+    }
     const Device& device = coordinator_.host().device();
     log_->info("commensald {} '{}' began: pid {}, {} cores, {} ({})", options.version,
                options.instance, getpid(), device.cores, to_string(device.capacity), device.reason);
@@ -430,6 +435,7 @@ class Daemon {
     if (now < next_beat_) return;
     next_beat_ = now + kBeat;
     measure_in_turn(now);
+    if (link_) link_->beat([&] { return node_report(coordinator_.status("", now)); }, now);
     if (now < next_heartbeat_) return;
     find_silent(now);
     coordinator_.tick(now);
@@ -561,6 +567,7 @@ class Daemon {
   std::map<std::string, Shown> shown_;  // by device
   PageServer pages_;
   wire::RouterSocket control_;
+  std::optional<ClusterLink> link_;  // to the cluster's coordinator
   GroupWeights weights_{HostRoots{}, kernel_group_files()};
   std::map<ProcessKey, wire::UniqueFd> watches_;
   std::vector<JobId> to_measure_;  // in this round

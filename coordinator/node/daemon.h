@@ -33,6 +33,9 @@ struct DaemonOptions {
   std::filesystem::path log_file;  ///< empty: INSTANCE.log in the runtime folder
   std::string log_level = "info";
   std::string version;
+  std::string cluster;             ///< "tcp://HOST:PORT" to report to; empty: to nobody
+  std::filesystem::path keys_dir;  ///< empty: keys::default_key_folder
+  std::string key = "node";        ///< its name in that folder
 };
 
 /// How `commensald` ends.

@@ -27,6 +27,7 @@ int start(DaemonOptions options) {
   try {
     if (options.runtime_dir.empty()) options.runtime_dir = commensal::wire::default_runtime_dir();
     options.runtime_dir = std::filesystem::absolute(options.runtime_dir);
+    if (!options.keys_dir.empty()) options.keys_dir = std::filesystem::absolute(options.keys_dir);
     if (!options.log_file.empty()) options.log_file = std::filesystem::absolute(options.log_file);
     commensal::wire::prepare_runtime_dir(options.runtime_dir);
     (void)commensal::wire::control_socket_path(options.runtime_dir, options.instance);

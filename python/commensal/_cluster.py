@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cluster coordinator as the command line sees it: ask it, start it."""
+"""The cluster coordinator as the command line sees it: ask it, here or elsewhere; start it."""
 
 from __future__ import annotations
 
@@ -20,18 +20,38 @@ from commensal._coordinator import (
     start_daemon,
 )
 
-__all__ = ["Cluster", "cluster_of"]
+__all__ = ["Cluster", "Remote", "cluster_of", "key_folder"]
 
 _VERSION = 1
 _ANSWER = timedelta(seconds=10)
 
 
 @dataclass(frozen=True)
+class Remote:
+    """Names a coordinator on another machine, and the key by which it knows this user."""
+
+    address: str
+    key_folder: Path
+    key: str
+
+    def frame(self, frame: str, timeout_ms: int) -> str:
+        from commensal import _core
+
+        try:
+            return _core.remote_frame(
+                self.address, str(self.key_folder), self.key, frame, timeout_ms
+            )
+        except (_core.KeyProblem, _core.KeyRefused) as error:
+            raise Refused(str(error)) from error
+
+
+@dataclass(frozen=True)
 class Cluster:
-    """Names one cluster coordinator of this machine by its instance and its folder."""
+    """Names one cluster coordinator: of this machine by instance and folder, or a remote one."""
 
     instance: str
     runtime_dir: Path
+    remote: Remote | None = None
 
     @property
     def _endpoint(self) -> Coordinator:
@@ -39,8 +59,11 @@ class Cluster:
         return Coordinator(f"cluster-{self.instance}", self.runtime_dir)
 
     def listens(self) -> bool:
-        """Return whether a process listens on the socket; does not ask it anything."""
-        return self._endpoint.listens()
+        """Return whether a process listens on the socket; does not ask it anything.
+
+        Of a remote one only an answer tells: it is taken to listen.
+        """
+        return self.remote is not None or self._endpoint.listens()
 
     def ask(self, request: str, /, **fields: Any) -> dict[str, Any]:
         """Ask one thing (docs/cluster.md, "messages"); return the answer.
@@ -51,10 +74,7 @@ class Cluster:
 
         frame = json.dumps({"v": _VERSION, "type": request} | fields)
         try:
-            text = _core.control_frame(
-                str(self._endpoint.socket_path), frame, int(_ANSWER / timedelta(milliseconds=1))
-            )
-            answer = json.loads(text)
+            answer = json.loads(self._frame(frame, int(_ANSWER / timedelta(milliseconds=1))))
         except _core.CoordinatorUnreachable as error:
             raise Unreachable(str(error)) from error
         except ValueError as error:
@@ -63,10 +83,22 @@ class Cluster:
             raise Refused(answer.get("what", "no reason given"))
         return dict(answer)
 
+    def _frame(self, frame: str, timeout_ms: int) -> str:
+        from commensal import _core
+
+        if self.remote is not None:
+            return self.remote.frame(frame, timeout_ms)
+        return _core.control_frame(str(self._endpoint.socket_path), frame, timeout_ms)
+
     def knows(self, job: str) -> bool:
-        """Return whether a word is the id of a job here. False without a coordinator."""
+        """Return whether a word is the id of a job here. False without a coordinator.
+
+        A remote one knows every number, so that what it says about it is heard.
+        """
         if not job.isdecimal() or not self.listens():
             return False
+        if self.remote is not None:
+            return True
         try:
             self.ask("explain", id=job)
         except (Unreachable, Refused):
@@ -74,7 +106,10 @@ class Cluster:
         return True
 
     def ensure_running(self, environ: Mapping[str, str] = os.environ) -> str:
-        """Start the coordinator unless one listens. Returns why there is none; empty: there is."""
+        """Start the coordinator unless one listens. Returns why there is none; empty: there is.
+
+        A remote one is never started.
+        """
         if self.listens():
             return ""
         program = find_program("commensal-coordinator")
@@ -97,6 +132,26 @@ def _own_command() -> str:
     return str(found) if found else "commensal"
 
 
-def cluster_of(coordinator: Coordinator) -> Cluster:
-    """Return the cluster coordinator that has the name of a node's."""
-    return Cluster(coordinator.instance, coordinator.runtime_dir)
+def key_folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """Return the folder of this user's keys. @raises ValueError without a home."""
+    from commensal import _core
+
+    return Path(environ.get("COMMENSAL_KEYS_DIR") or _core.default_key_folder()).absolute()
+
+
+def cluster_of(
+    coordinator: Coordinator, address: str | None = None, environ: Mapping[str, str] = os.environ
+) -> Cluster:
+    """Return the coordinator at an address, else at COMMENSAL_COORDINATOR, else that of here.
+
+    That of here has the name of a node's coordinator. @raises ValueError for what is no address,
+    and without a home.
+    """
+    address = address or environ.get("COMMENSAL_COORDINATOR")
+    remote = None
+    if address:
+        from commensal import _core
+
+        _core.check_address(address)
+        remote = Remote(address, key_folder(environ), environ.get("COMMENSAL_KEY") or "client")
+    return Cluster(coordinator.instance, coordinator.runtime_dir, remote)

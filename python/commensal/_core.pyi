@@ -10,6 +10,12 @@ class SessionError(RuntimeError):
 class CoordinatorUnreachable(ConnectionError):
     """No coordinator answers; the message names the socket."""
 
+class KeyProblem(ValueError):
+    """Raised for a key, a key folder or a list of keys that cannot be used."""
+
+class KeyRefused(PermissionError):
+    """Raised when a coordinator does not allow this side's key."""
+
 class CoordinatorError(RuntimeError):
     """The coordinator answered with an error, or with something that cannot be used."""
 
@@ -124,6 +130,32 @@ def checkpoint_end() -> None:
 
 def control_frame(socket_path: str, frame: str, timeout_ms: int) -> str:
     """Ask a coordinator by one frame, a JSON object; return its answer's."""
+
+def remote_frame(address: str, folder: str, key: str, frame: str, timeout_ms: int) -> str:
+    """Ask a coordinator on another machine with keys of a folder; return its answer's frame.
+
+    @raises KeyProblem, KeyRefused, CoordinatorUnreachable.
+    """
+
+def check_address(address: str) -> None:
+    """Check an address of the form tcp://HOST:PORT. @raises KeyProblem."""
+
+def default_key_folder() -> str:
+    """Return the key folder of the environment; @raises KeyProblem without a home."""
+
+def keys_create(folder: str, name: str) -> str:
+    """Make a pair of keys; return the public one. @raises KeyProblem."""
+
+def keys_allow(folder: str, name: str, key: str, role: str, tenants: list[str]) -> None:
+    """Allow a key. @raises KeyProblem."""
+
+def keys_revoke(folder: str, name: str) -> None:
+    """Revoke the key of a name. @raises KeyProblem."""
+
+def keys_list(
+    folder: str,
+) -> list[tuple[str, str, str, list[str], int, int | None]]:
+    """Return (name, key, role, tenants, created_ms, revoked_ms) of each key; @raises KeyProblem."""
 
 def control_status(socket_path: str, job: str, timeout_ms: int) -> str:
     """Ask a coordinator; return the JSON of `commensal status --json` (docs/stats.md)."""

@@ -15,10 +15,13 @@
 #include <tuple>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "allocator/host/child_watch.h"
 #include "allocator/host/file_system.h"
 #include "allocator/host/spill_file.h"
+#include "coordinator/keys/allowed_keys.h"
+#include "coordinator/keys/remote_client.h"
 #include "coordinator/wire/control_client.h"
 #include "coordinator/wire/handover.h"
 #include "coordinator/wire/pages.h"
@@ -80,6 +83,57 @@ std::string control_frame(const std::string& socket_path, const std::string& fra
                           std::int64_t timeout_ms) {
   return wire::ControlClient{socket_path, std::chrono::milliseconds{timeout_ms}}.request_frame(
       frame);
+}
+
+/// The same to a coordinator on another machine, with keys of a folder.
+std::string remote_frame(const std::string& address, const std::string& folder,
+                         const std::string& key, const std::string& frame,
+                         std::int64_t timeout_ms) {
+  keys::check_address(address);
+  const keys::KeyFolder keys{folder};
+  return keys::RemoteClient{address, keys.load(key),
+                            keys.load_public(std::string{keys::kCoordinatorKey}),
+                            std::chrono::milliseconds{timeout_ms}}
+      .request_frame(frame);
+}
+
+std::string keys_create(const std::string& folder, const std::string& name) {
+  return keys::KeyFolder{folder}.create(name).hex();
+}
+
+std::int64_t now_ms() {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+void keys_allow(const std::string& folder, const std::string& name, const std::string& key,
+                const std::string& role, const std::vector<std::string>& tenants) {
+  const keys::AllowedKey allowed{.name = name,
+                                 .key = keys::parse_public_key(key),
+                                 .role = keys::parse_role(role),
+                                 .tenants = tenants,
+                                 .created_ms = now_ms(),
+                                 .revoked_ms = std::nullopt};
+  keys::AllowedStore{keys::KeyFolder{folder}}.change(
+      [&](keys::AllowedKeys list) { return keys::with_allowed(std::move(list), allowed); });
+}
+
+void keys_revoke(const std::string& folder, const std::string& name) {
+  keys::AllowedStore{keys::KeyFolder{folder}}.change(
+      [&](keys::AllowedKeys list) { return keys::with_revoked(std::move(list), name, now_ms()); });
+}
+
+using AllowedEntry = std::tuple<std::string, std::string, std::string, std::vector<std::string>,
+                                std::int64_t, std::optional<std::int64_t>>;
+
+std::vector<AllowedEntry> keys_list(const std::string& folder) {
+  std::vector<AllowedEntry> entries;
+  for (const keys::AllowedKey& key : keys::AllowedStore{keys::KeyFolder{folder}}.read()) {
+    entries.emplace_back(key.name, key.key.hex(), keys::to_string(key.role), key.tenants,
+                         key.created_ms, key.revoked_ms);
+  }
+  return entries;
 }
 
 std::string control_status(const std::string& socket_path, std::string job,
@@ -194,6 +248,8 @@ void bind_errors(py::module_& m) {
   py::register_exception<wire::CoordinatorUnreachable>(m, "CoordinatorUnreachable",
                                                        PyExc_ConnectionError);
   py::register_exception<CoordinatorError>(m, "CoordinatorError", PyExc_RuntimeError);
+  py::register_exception<keys::KeyProblem>(m, "KeyProblem", PyExc_ValueError);
+  py::register_exception<keys::KeyRefused>(m, "KeyRefused", PyExc_PermissionError);
 }
 
 void bind_session(py::module_& m) {
@@ -368,6 +424,25 @@ void bind_session(py::module_& m) {
       "Tell that it has been written.");
 }
 
+void bind_keys(py::module_& m) {
+  m.def("remote_frame", &remote_frame, py::arg("address"), py::arg("folder"), py::arg("key"),
+        py::arg("frame"), py::arg("timeout_ms"), ReleaseGil(),
+        "Ask a coordinator on another machine by one frame; return its answer.");
+  m.def("check_address", &keys::check_address, py::arg("address"),
+        "Check an address of the form tcp://HOST:PORT.");
+  m.def(
+      "default_key_folder", [] { return keys::default_key_folder().native(); },
+      "Return the key folder of the environment.");
+  m.def("keys_create", &keys_create, py::arg("folder"), py::arg("name"), ReleaseGil(),
+        "Make a pair of keys; return the public one.");
+  m.def("keys_allow", &keys_allow, py::arg("folder"), py::arg("name"), py::arg("key"),
+        py::arg("role"), py::arg("tenants"), ReleaseGil(), "Allow a key.");
+  m.def("keys_revoke", &keys_revoke, py::arg("folder"), py::arg("name"), ReleaseGil(),
+        "Revoke the key of a name.");
+  m.def("keys_list", &keys_list, py::arg("folder"), ReleaseGil(),
+        "Return (name, key, role, tenants, created_ms, revoked_ms) of each key.");
+}
+
 void bind_control(py::module_& m) {
   m.def("control_frame", &control_frame, py::arg("socket_path"), py::arg("frame"),
         py::arg("timeout_ms"), ReleaseGil(), "Ask a coordinator by one frame; return its answer.");
@@ -471,6 +546,7 @@ PYBIND11_MODULE(_core, m) {
   commensal::bind_errors(m);
   commensal::bind_session(m);
   commensal::bind_control(m);
+  commensal::bind_keys(m);
   commensal::bind_host(m);
   commensal::bind_job_page(m);
 }

@@ -27,6 +27,7 @@ COMMANDS = {
         "state",
         "backup",
     ),
+    "keys",
 }
 ENVIRONMENT = Path(__file__).parents[2] / "docs" / "environment.md"
 

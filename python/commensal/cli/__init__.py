@@ -90,6 +90,7 @@ def _register() -> None:
         demo,
         doctor,
         explain,
+        keys,
         logs,
         memory,
         profile,
@@ -103,7 +104,7 @@ def _register() -> None:
 
     for module in (
         *(run, status, top, explain, logs, memory, control),
-        *(submit, cluster),
+        *(submit, cluster, keys),
         *(profile, doctor, simulate, demo, version),
     ):
         module.register(app)

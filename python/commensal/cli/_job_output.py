@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a submitted job prints: the files that its engine keeps, now and as they grow."""
+"""What a submitted job prints: the files that its engine keeps, now and as they grow.
+
+Those of a coordinator on this machine are read here; of another one it is asked for them.
+"""
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import time
+from abc import ABC, abstractmethod
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
@@ -18,12 +23,10 @@ _LOOK_SECONDS = 0.2
 _ENDED = frozenset({"finished", "failed", "cancelled", "lost"})
 
 
-class _Rank:
-    """One rank's file, read line by line, also after it was rotated away."""
+class _Rank(ABC):
+    """One rank's output, read line by line."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._file: IO[str] | None = None
+    def __init__(self) -> None:
         self._rest = ""
 
     def lines(self, *, last: bool) -> list[str]:
@@ -35,6 +38,19 @@ class _Rank:
             lines.append(self._rest)
             self._rest = ""
         return lines
+
+    @abstractmethod
+    def _new_text(self) -> str:
+        """Return what is new."""
+
+
+class _File(_Rank):
+    """A file of this machine, also after it was rotated away."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+        self._file: IO[str] | None = None
 
     def _new_text(self) -> str:
         text = ""
@@ -58,6 +74,27 @@ class _Rank:
             return True  # it is being rotated: the next look tells
 
 
+class _Remote(_Rank):
+    """A file of the coordinator's machine."""
+
+    def __init__(self, cluster: Cluster, job: str, attempt: int, rank: int) -> None:
+        super().__init__()
+        self._cluster = cluster
+        self._question = {"id": job, "attempt": attempt, "rank": rank}
+        self._place = {"file": "", "offset": 0}
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def _new_text(self) -> str:
+        text, more = "", True
+        while more:
+            answer = self._cluster.ask("read_log", **self._question, **self._place)
+            self._place = {"file": answer["file"], "offset": answer["offset"]}
+            # A character a byte: that is how any bytes come through JSON.
+            text += self._decoder.decode(answer["text"].encode("latin-1"))
+            more = answer["more"]
+        return text
+
+
 def print_output(cluster: Cluster, job: str, follow: bool, as_json: bool) -> int:
     """Print what a job's newest attempt has printed; with `follow`, until it ends.
 
@@ -68,8 +105,11 @@ def print_output(cluster: Cluster, job: str, follow: bool, as_json: bool) -> int
         while True:
             answer = cluster.ask("logs", id=job)
             ended = answer["state"] in _ENDED
-            for path in answer["files"]:
-                files.setdefault(path, _Rank(Path(path)))
+            for number, path in enumerate(answer["files"]):
+                if path not in files and cluster.remote is None:
+                    files[path] = _File(Path(path))
+                elif path not in files:
+                    files[path] = _Remote(cluster, job, answer["attempt"], number)
             for number, rank in enumerate(files.values()):
                 for line in rank.lines(last=ended or not follow):
                     _print(line, number, len(files), as_json)

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from commensal._cluster import Cluster
+from commensal._cluster import Cluster, cluster_of
 from commensal._coordinator import Coordinator, Refused, Unreachable
 from commensal._environment import check_instance, default_instance, default_runtime_dir
 from commensal._say import say
@@ -26,7 +26,9 @@ __all__ = [
     "AsJson",
     "Instance",
     "LiveJob",
+    "RemoteAddress",
     "blaming",
+    "cluster_for",
     "coordinator_of",
     "reporting",
 ]
@@ -86,6 +88,14 @@ Instance = Annotated[
     str | None,
     typer.Option("--instance", help="Which coordinator of this machine.", metavar="NAME"),
 ]
+RemoteAddress = Annotated[
+    str | None,
+    typer.Option(
+        "--coordinator",
+        help="One on another machine, with a key ('commensal keys').",
+        metavar="tcp://HOST:PORT",
+    ),
+]
 AsJson = Annotated[
     bool, typer.Option("--json", help="For scripts: the object of docs/stats.md on stdout.")
 ]
@@ -116,6 +126,12 @@ def coordinator_of(context: typer.Context, instance: str | None) -> Coordinator:
         )
 
 
+def cluster_for(coordinator: Coordinator, address: str | None) -> Cluster:
+    """Return the cluster's coordinator that a command is for: a remote one if it is named."""
+    with blaming("--coordinator"):
+        return cluster_of(coordinator, address)
+
+
 @contextmanager
 def blaming(option: str) -> Iterator[None]:
     """Turn a ValueError raised inside into a usage error of an option (exit code 2)."""
@@ -128,13 +144,15 @@ def blaming(option: str) -> Iterator[None]:
 @contextmanager
 def reporting(coordinator: Coordinator | Cluster) -> Iterator[None]:
     """Turn the coordinator's silence or refusal into a line and an exit code."""
-    hint = "; 'commensal run' starts a coordinator (instance "
+    hint = f"; 'commensal run' starts a coordinator (instance {coordinator.instance})"
     if isinstance(coordinator, Cluster):
-        hint = "; 'commensal submit' starts a coordinator (instance "
+        hint = f"; 'commensal submit' starts a coordinator (instance {coordinator.instance})"
+        if coordinator.remote is not None:
+            hint = ""
     try:
         yield
     except Unreachable as error:
-        say(f"{error}{hint}{coordinator.instance})")
+        say(f"{error}{hint}")
         raise typer.Exit(NO_COORDINATOR) from None
     except Refused as error:
         say(str(error))

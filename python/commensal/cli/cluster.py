@@ -9,14 +9,24 @@ from typing import Annotated, Any
 
 import typer
 
-from commensal._cluster import cluster_of
 from commensal._quantities import format_seconds
 from commensal.cli._manual import manual
-from commensal.cli._options import AsJson, Instance, coordinator_of, reporting
+from commensal.cli._options import (
+    AsJson,
+    Instance,
+    RemoteAddress,
+    cluster_for,
+    coordinator_of,
+    reporting,
+)
 
 __all__ = ["register"]
 
 _CODES = [0, 2, 3, 4]
+_VARIABLES = [
+    *("COMMENSAL_INSTANCE", "COMMENSAL_RUNTIME_DIR"),
+    *("COMMENSAL_COORDINATOR", "COMMENSAL_KEY", "COMMENSAL_KEYS_DIR"),
+]
 _UNLIMITED = ("none", "unlimited")
 
 Job = Annotated[str, typer.Argument(help="Id of the job, as 'submit' printed it.", metavar="JOB")]
@@ -28,7 +38,7 @@ def register(app: typer.Typer) -> None:
     """Add the commands."""
 
     def add(name: str, command: Any, *examples: tuple[str, str]) -> None:
-        app.command(name, epilog=manual(examples, _CODES))(command)
+        app.command(name, epilog=manual(examples, _CODES, _VARIABLES))(command)
 
     add(
         "queue",
@@ -49,6 +59,7 @@ def register(app: typer.Typer) -> None:
             ("commensal quota set vision none", "without a limit"),
         ],
         _CODES,
+        _VARIABLES,
     )
     quotas = typer.Typer()
     quotas.command("set", epilog=of_quotas)(quota_set)
@@ -61,8 +72,10 @@ def register(app: typer.Typer) -> None:
     )
 
 
-def _ask(context: typer.Context, instance: str | None, request: str, **fields: Any) -> Any:
-    cluster = cluster_of(coordinator_of(context, instance))
+def _ask(
+    context: typer.Context, instance: str | None, address: str | None, request: str, **fields: Any
+) -> Any:
+    cluster = cluster_for(coordinator_of(context, instance), address)
     with reporting(cluster):
         return cluster.ask(request, **fields)
 
@@ -91,9 +104,10 @@ def queue(
     all_jobs: Annotated[bool, typer.Option("--all", help="With jobs that have ended.")] = False,
     as_json: AsJson = False,
     instance: Instance = None,
+    coordinator: RemoteAddress = None,
 ) -> None:
     """Show jobs: who runs as what, who waits, why, and for what."""
-    answer = _ask(context, instance, "queue", all=all_jobs)
+    answer = _ask(context, instance, coordinator, "queue", all=all_jobs)
     if as_json:
         print(json.dumps(_without_frame(answer)))
         return
@@ -116,18 +130,22 @@ def queue(
     _print(table)
 
 
-def backup(context: typer.Context, instance: Instance = None) -> None:
+def backup(
+    context: typer.Context, instance: Instance = None, coordinator: RemoteAddress = None
+) -> None:
     """Copy what the coordinator keeps into a file; print its name.
 
     The file lies in the folder 'backups' of the coordinator's state folder; it is a store of its
     own (docs/cluster.md says how to go back to it).
     """
-    print(_ask(context, instance, "backup")["file"])
+    print(_ask(context, instance, coordinator, "backup")["file"])
 
 
-def state(context: typer.Context, instance: Instance = None) -> None:
+def state(
+    context: typer.Context, instance: Instance = None, coordinator: RemoteAddress = None
+) -> None:
     """Print the cluster's state as JSON, for 'explain --state'."""
-    print(json.dumps(_ask(context, instance, "state")["state"]))
+    print(json.dumps(_ask(context, instance, coordinator, "state")["state"]))
 
 
 def _reason(job: dict[str, Any]) -> str:
@@ -152,13 +170,19 @@ def state_of(job: dict[str, Any]) -> str:
     return f"{job['state']} ({', '.join(notes)})" if notes else str(job["state"])
 
 
-def cancel(context: typer.Context, job: Job, reason: Why = None, instance: Instance = None) -> None:
+def cancel(
+    context: typer.Context,
+    job: Job,
+    reason: Why = None,
+    instance: Instance = None,
+    coordinator: RemoteAddress = None,
+) -> None:
     """End a job.
 
     At once if it waits; one that runs is asked first (SIGTERM), then killed.
     """
     fields = {} if reason is None else {"reason": reason}
-    answer = _ask(context, instance, "cancel", id=job, **fields)
+    answer = _ask(context, instance, coordinator, "cancel", id=job, **fields)
     print(f"job {answer['id']}: {_ending(answer['state'])}")
 
 
@@ -166,9 +190,14 @@ def _ending(state: str) -> str:
     return state if state == "cancelled" else "is asked to end"
 
 
-def nodes(context: typer.Context, as_json: AsJson = False, instance: Instance = None) -> None:
+def nodes(
+    context: typer.Context,
+    as_json: AsJson = False,
+    instance: Instance = None,
+    coordinator: RemoteAddress = None,
+) -> None:
     """Show machines, their devices, and which jobs are on them."""
-    answer = _ask(context, instance, "nodes")
+    answer = _ask(context, instance, coordinator, "nodes")
     if as_json:
         print(json.dumps(_without_frame(answer)))
         return
@@ -184,9 +213,14 @@ def nodes(context: typer.Context, as_json: AsJson = False, instance: Instance = 
     _print(table)
 
 
-def tenants(context: typer.Context, as_json: AsJson = False, instance: Instance = None) -> None:
+def tenants(
+    context: typer.Context,
+    as_json: AsJson = False,
+    instance: Instance = None,
+    coordinator: RemoteAddress = None,
+) -> None:
     """Show tenants: their quotas, and what they use."""
-    answer = _ask(context, instance, "tenants")
+    answer = _ask(context, instance, coordinator, "tenants")
     if as_json:
         print(json.dumps(_without_frame(answer)))
         return
@@ -210,6 +244,7 @@ def quota_set(
         str, typer.Argument(help="Devices of its guaranteed jobs, or none.", metavar="DEVICES")
     ],
     instance: Instance = None,
+    coordinator: RemoteAddress = None,
 ) -> None:
     """Set how many devices a tenant's guaranteed jobs may have at once."""
     if quota not in _UNLIMITED and not quota.isdecimal():
@@ -217,20 +252,29 @@ def quota_set(
             f"not a number of devices, nor none: {quota!r}", param_hint="'DEVICES'"
         )
     devices = None if quota in _UNLIMITED else int(quota)
-    _ask(context, instance, "quota", tenant=tenant, quota=devices)
+    _ask(context, instance, coordinator, "quota", tenant=tenant, quota=devices)
     print(f"tenant {tenant}: quota {quota}")
 
 
 def drain(
-    context: typer.Context, node: Node, reason: Why = None, instance: Instance = None
+    context: typer.Context,
+    node: Node,
+    reason: Why = None,
+    instance: Instance = None,
+    coordinator: RemoteAddress = None,
 ) -> None:
     """Give a node no more jobs; those on it run on."""
     fields = {} if reason is None else {"reason": reason}
-    _ask(context, instance, "drain", node=node, **fields)
+    _ask(context, instance, coordinator, "drain", node=node, **fields)
     print(f"node {node}: drained")
 
 
-def undrain(context: typer.Context, node: Node, instance: Instance = None) -> None:
+def undrain(
+    context: typer.Context,
+    node: Node,
+    instance: Instance = None,
+    coordinator: RemoteAddress = None,
+) -> None:
     """Give a node jobs again."""
-    _ask(context, instance, "undrain", node=node)
+    _ask(context, instance, coordinator, "undrain", node=node)
     print(f"node {node}: up")

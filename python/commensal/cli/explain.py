@@ -11,7 +11,6 @@ from typing import Annotated, Any
 
 import typer
 
-from commensal._cluster import cluster_of
 from commensal._quantities import format_seconds, parse_duration_ms
 from commensal._say import say
 from commensal._timeline import to_trace
@@ -23,7 +22,9 @@ from commensal.cli._options import (
     AnyJob,
     AsJson,
     Instance,
+    RemoteAddress,
     blaming,
+    cluster_for,
     coordinator_of,
     reporting,
 )
@@ -94,6 +95,7 @@ def explain(
     ] = None,
     as_json: AsJson = False,
     instance: Instance = None,
+    remote: RemoteAddress = None,
 ) -> None:
     """Tell who was throttled of late, why, and at what cost.
 
@@ -118,7 +120,7 @@ def explain(
         if not 0 < milliseconds <= _LONGEST_S * 1000:
             raise ValueError(f"the last ten minutes are remembered, not {last!r}")
     coordinator = coordinator_of(context, instance)
-    cluster = cluster_of(coordinator)
+    cluster = cluster_for(coordinator, remote)
     if timeline is None and cluster.knows(job):
         with reporting(cluster):
             life = cluster.ask("explain", id=job)

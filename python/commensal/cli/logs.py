@@ -14,7 +14,6 @@ from typing import Annotated, Any
 
 import typer
 
-from commensal._cluster import cluster_of
 from commensal._coordinator import Coordinator, Refused, Unreachable
 from commensal._say import say
 from commensal.cli._job_output import print_output
@@ -32,6 +31,8 @@ from commensal.cli._options import (
     AnyJob,
     AsJson,
     Instance,
+    RemoteAddress,
+    cluster_for,
     coordinator_of,
     reporting,
 )
@@ -80,6 +81,7 @@ def logs(
         ),
     ] = None,
     instance: Instance = None,
+    remote: RemoteAddress = None,
 ) -> None:
     """Show what was decided about a job, or what it prints.
 
@@ -89,9 +91,10 @@ def logs(
     own stdout and stderr. The log is kept when a coordinator ends, so ended jobs are found, too.
     """
     coordinator = coordinator_of(context, instance)
-    if log_file is None and cluster_of(coordinator).knows(job):
-        with reporting(cluster_of(coordinator)):
-            raise typer.Exit(print_output(cluster_of(coordinator), job, follow, as_json))
+    cluster = cluster_for(coordinator, remote)
+    if log_file is None and cluster.knows(job):
+        with reporting(cluster):
+            raise typer.Exit(print_output(cluster, job, follow, as_json))
     path = log_file or coordinator.log_path
     try:
         with closing(LogReader(path)) as log:

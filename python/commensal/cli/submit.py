@@ -11,7 +11,6 @@ from typing import Annotated, Any
 
 import typer
 
-from commensal._cluster import cluster_of
 from commensal._quantities import (
     parse_bytes,
     parse_duration_ms,
@@ -20,7 +19,15 @@ from commensal._quantities import (
 )
 from commensal._say import say
 from commensal.cli._manual import manual
-from commensal.cli._options import NO_COORDINATOR, Instance, blaming, coordinator_of, reporting
+from commensal.cli._options import (
+    NO_COORDINATOR,
+    Instance,
+    RemoteAddress,
+    blaming,
+    cluster_for,
+    coordinator_of,
+    reporting,
+)
 from commensal.cli.run import job_name
 
 __all__ = ["register", "submit"]
@@ -44,7 +51,10 @@ def register(app: typer.Typer) -> None:
                 ("commensal submit --after 7 -- python evaluate.py", "once job 7 has finished"),
             ],
             [0, 2, 3, 4],
-            ["COMMENSAL_INSTANCE", "COMMENSAL_RUNTIME_DIR", "COMMENSAL_STATE_DIR"],
+            [
+                *("COMMENSAL_INSTANCE", "COMMENSAL_RUNTIME_DIR", "COMMENSAL_STATE_DIR"),
+                *("COMMENSAL_COORDINATOR", "COMMENSAL_KEY", "COMMENSAL_KEYS_DIR"),
+            ],
         ),
     )(submit)
 
@@ -110,14 +120,15 @@ def submit(
         Path | None, typer.Option(help="Where it starts. Default: here.", metavar="DIR")
     ] = None,
     instance: Instance = None,
+    coordinator: RemoteAddress = None,
 ) -> None:
     """Queue a job, and print its id.
 
     The cluster's coordinator starts it when the tenant's quota and the devices allow, here or on
-    another node; it is started if none runs. What the job prints: 'commensal logs JOB'. Why it
+    another node; it is started if none runs here. What the job prints: 'commensal logs JOB'. Why it
     waits: 'commensal queue'.
     """
-    cluster = cluster_of(coordinator_of(context, instance))
+    cluster = cluster_for(coordinator_of(context, instance), coordinator)
     asked = [
         word
         for word, given in (
@@ -146,7 +157,7 @@ def submit(
             job["time_limit_ms"] = max(1, -(-parse_duration_ms(time) // 1000)) * 1000
     if after is not None:
         job["after"] = after
-    if chdir is not None and not chdir.is_dir():
+    if chdir is not None and cluster.remote is None and not chdir.is_dir():
         raise typer.BadParameter(f"not a folder: {chdir}", param_hint="'--chdir'")
     if reason := cluster.ensure_running():
         say(f"no coordinator of the cluster: {reason}")

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/cluster/node_reports.h"
+
+#include <fmt/format.h>
+
+#include <set>
+#include <stdexcept>
+#include <utility>
+
+namespace commensal::cluster {
+namespace {
+
+using nlohmann::json;
+
+double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
+
+bool is_list_of_objects(const json& report, const char* name) {
+  const auto found = report.find(name);
+  if (found == report.end() || !found->is_array()) return false;
+  for (const json& entry : *found) {
+    if (!entry.is_object()) return false;
+  }
+  return true;
+}
+
+/// A number of a report; zero if it says none.
+double number(const json& report, const char* name) {
+  const auto found = report.find(name);
+  return found != report.end() && found->is_number() ? found->get<double>() : 0.0;
+}
+
+std::string text(const json& object, const char* name) {
+  const auto found = object.find(name);
+  return found != object.end() && found->is_string() ? found->get<std::string>() : "";
+}
+
+/// A node that the engine does not know, in the words of those that it knows.
+json as_node(const std::string& name, const json& report) {
+  json devices = json::array();
+  for (const json& device : report.at("devices")) {
+    devices.push_back(
+        {{"id", text(device, "id")}, {"type", text(device, "type")}, {"jobs", json::array()}});
+  }
+  return {{"name", name},
+          {"cores", number(report, "cores")},
+          {"memory_mib", number(report, "memory_mib")},
+          {"devices", std::move(devices)},
+          {"only_reports", true}};
+}
+
+}  // namespace
+
+void NodeReports::take(const std::string& node, json report, TimePoint now) {
+  if (!report.is_object()) throw std::invalid_argument("a report is a JSON object");
+  for (const char* list : {"devices", "jobs"}) {
+    if (!is_list_of_objects(report, list)) {
+      throw std::invalid_argument(fmt::format("a report has the list \"{}\" of objects", list));
+    }
+  }
+  nodes_.insert_or_assign(node, Said{std::move(report), now});
+}
+
+void NodeReports::expire(TimePoint now) {
+  std::erase_if(nodes_, [&](const auto& entry) { return now - entry.second.at >= kForgotten; });
+}
+
+json NodeReports::shown(const Said& said, TimePoint now) {
+  const Duration silence = now - said.at;
+  json shown = said.report;
+  shown["state"] = silence < kSilent ? "up" : "silent";
+  shown["silent_seconds"] = seconds(silence);
+  return shown;
+}
+
+void NodeReports::add_to(json& answer, TimePoint now) const {
+  std::set<std::string> known;
+  json& nodes = answer.at("nodes");
+  for (json& node : nodes) {
+    const auto name = node.at("name").get<std::string>();
+    known.insert(name);
+    const auto said = nodes_.find(name);
+    if (said != nodes_.end()) node["report"] = shown(said->second, now);
+  }
+  for (const auto& [name, said] : nodes_) {
+    if (known.contains(name)) continue;
+    json node = as_node(name, said.report);
+    json report = shown(said, now);
+    const bool up = report["state"] == "up";
+    node["state"] = up ? "up" : "down";
+    node["reason"] = up ? "reports; the engine starts nothing there"
+                        : fmt::format("silent for {:.0f} s", seconds(now - said.at));
+    node["report"] = std::move(report);
+    nodes.push_back(std::move(node));
+  }
+}
+
+}  // namespace commensal::cluster

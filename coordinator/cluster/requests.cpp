@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/cluster/requests.h"
+
+#include <fmt/format.h>
+
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "coordinator/cluster/authorisation.h"
+#include "coordinator/cluster/job_json.h"
+#include "coordinator/cluster/output_reader.h"
+
+namespace commensal::cluster {
+namespace {
+
+using keys::AllowedKey;
+using nlohmann::json;
+
+constexpr std::size_t kOutputPart = std::size_t{128} << 10U;
+
+std::string text(const json& object, const char* name) {
+  const auto found = object.find(name);
+  return found != object.end() && found->is_string() ? found->get<std::string>() : "";
+}
+
+RequestRefused forbidden(const std::string& reason) { return {"forbidden", reason}; }
+
+void check_allowed(const AllowedKey& caller, std::string_view type,
+                   const std::optional<std::string>& tenant) {
+  const Verdict verdict = authorise(caller, type, tenant);
+  if (!verdict.allowed) throw forbidden(verdict.reason);
+}
+
+/// A submission acts for its own tenant, and looks at the job that it follows.
+void check_submission(const ClusterCoordinator& coordinator, const AllowedKey& caller,
+                      const json& request) {
+  check_allowed(caller, "submit", std::nullopt);
+  std::optional<JobSpec> spec;
+  try {
+    spec = spec_from_json(request.value("job", json{}));
+  } catch (const std::invalid_argument& error) {
+    throw RequestRefused("malformed", error.what());
+  }
+  check_allowed(caller, "submit", spec->tenant.empty() ? "default" : spec->tenant);
+  if (spec->after) check_allowed(caller, "explain", coordinator.tenant_of(spec->after->str()));
+}
+
+void check_caller(const ClusterCoordinator& coordinator, const AllowedKey& caller,
+                  const std::string& type, const json& request) {
+  if (type == "submit") {
+    check_submission(coordinator, caller, request);
+  } else {
+    const std::string id = text(request, "id");
+    check_allowed(caller, type, id.empty() ? std::nullopt : coordinator.tenant_of(id));
+  }
+}
+
+/// Leaves what is of other tenants out of lists.
+void narrow(json& list, const AllowedKey& caller, const char* tenant) {
+  json seen = json::array();
+  for (json& entry : list) {
+    if (may_see(caller, text(entry, tenant))) seen.push_back(std::move(entry));
+  }
+  list = std::move(seen);
+}
+
+void narrow_answer(json& answer, const AllowedKey& caller, std::string_view type) {
+  if (type == "queue") narrow(answer.at("jobs"), caller, "tenant");
+  if (type == "tenants") narrow(answer.at("tenants"), caller, "name");
+  if (type != "nodes") return;
+  for (json& node : answer.at("nodes")) {
+    if (const auto report = node.find("report"); report != node.end()) {
+      narrow(report->at("jobs"), caller, "tenant");
+    }
+  }
+}
+
+/// Bytes as the characters of the same numbers: any output fits into JSON, and comes out as it was.
+std::string as_characters(std::string_view bytes) {
+  std::string characters;
+  characters.reserve(bytes.size());
+  for (const char c : bytes) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte < 0x80U) {
+      characters += c;
+    } else {  // two bytes of UTF-8
+      characters += static_cast<char>(0xC0U | byte >> 6U);
+      characters += static_cast<char>(0x80U | (byte & 0x3FU));
+    }
+  }
+  return characters;
+}
+
+json read_log(ClusterCoordinator& coordinator, json request, TimePoint now) {
+  request["type"] = "logs";
+  json answer = coordinator.answer(request, now);
+  const json files = std::exchange(answer["files"], json::array());
+  answer.erase("files");
+  answer["ranks"] = files.size();
+  try {
+    const auto rank = request.value("rank", std::uint64_t{0});
+    const OutputPlace from{request.value("file", ""), request.value("offset", std::uint64_t{0})};
+    OutputPart part{"", from, false};
+    if (rank < files.size()) {
+      part = read_output(files.at(rank).get<std::string>(), from, kOutputPart);
+    }
+    answer["text"] = as_characters(part.bytes);
+    answer["file"] = part.next.file;
+    answer["offset"] = part.next.offset;
+    answer["more"] = part.more;
+  } catch (const json::exception&) {
+    throw RequestRefused("malformed", "rank and offset are numbers, file is text");
+  } catch (const std::runtime_error& error) {
+    throw RequestRefused("unavailable", error.what());
+  }
+  return answer;
+}
+
+json take_report(NodeReports& reports, const AllowedKey* caller, json& request, TimePoint now) {
+  if (caller == nullptr) {
+    throw forbidden(
+        "a node reports with a key of its own: commensal keys allow NAME KEY --role node");
+  }
+  json report = request.value("report", json{});
+  try {
+    reports.take(caller->name, std::move(report), now);
+  } catch (const std::invalid_argument& problem) {
+    throw RequestRefused("malformed", problem.what());
+  }
+  return json::object();
+}
+
+}  // namespace
+
+bool is_report(const json& request) { return text(request, "type") == kHeartbeat; }
+
+json answer_request(ClusterCoordinator& coordinator, NodeReports& reports, Caller asker,
+                    json request, TimePoint now) {
+  const AllowedKey* const caller = asker.key();
+  const std::string type = text(request, "type");
+  if (caller != nullptr) check_caller(coordinator, *caller, type, request);
+  if (type == kHeartbeat) return take_report(reports, caller, request, now);
+  if (type == "read_log") return read_log(coordinator, std::move(request), now);
+  json answer = coordinator.answer(request, now);
+  if (type == "nodes") reports.add_to(answer, now);
+  if (caller != nullptr) narrow_answer(answer, *caller, type);
+  return answer;
+}
+
+}  // namespace commensal::cluster

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// Requests of the local socket's owner and of keys, with what each may ask and see.
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include "allocator/base/clock.h"
+#include "coordinator/cluster/cluster_coordinator.h"
+#include "coordinator/cluster/node_reports.h"
+#include "coordinator/keys/allowed_keys.h"
+
+namespace commensal::cluster {
+
+/// Who asks. Thread safety: none; a key must outlive it.
+class Caller {
+ public:
+  /// The owner of the local socket, who may everything that is not a node's.
+  [[nodiscard]] static Caller owner() noexcept { return Caller{nullptr}; }
+  /// Somebody with a key that is allowed now.
+  [[nodiscard]] static Caller of(const keys::AllowedKey& key) noexcept { return Caller{&key}; }
+
+  /// Null: the owner of the local socket.
+  [[nodiscard]] const keys::AllowedKey* key() const noexcept { return key_; }
+
+ private:
+  explicit Caller(const keys::AllowedKey* key) noexcept : key_(key) {}
+  const keys::AllowedKey* key_;
+};
+
+/// Answers one request: checks who asks, hands it on, and leaves out of the answer what the asker
+/// may not see. As for `ClusterCoordinator::answer`, what it changes is durable after `settle`
+/// only.
+/// @throws RequestRefused ("forbidden": not for this key), EngineFailed, StoreFailed.
+[[nodiscard]] nlohmann::json answer_request(ClusterCoordinator& coordinator, NodeReports& reports,
+                                            Caller caller, nlohmann::json request, TimePoint now);
+
+/// Whether a request changes nothing that must become durable: a node's report.
+[[nodiscard]] bool is_report(const nlohmann::json& request);
+
+}  // namespace commensal::cluster

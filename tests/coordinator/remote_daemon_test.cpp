@@ -1,0 +1,353 @@
+// SPDX-License-Identifier: Apache-2.0
+// commensal-coordinator as it runs, and what others on the network may do to it: floods that it
+// refuses without growing, keys that are revoked while they are connected, nodes that come and go.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iostream>
+#include <iterator>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+#include <zmq.hpp>
+
+#include "coordinator/keys/allowed_keys.h"
+#include "coordinator/keys/remote_client.h"
+#include "coordinator/wire/control_client.h"
+#include "tests/coordinator/key_world.h"
+
+namespace commensal::cluster {
+namespace {
+
+using namespace std::chrono_literals;
+using keys::AllowedKey;
+using keys::KeyPair;
+using keys::Role;
+using nlohmann::json;
+using ::testing::HasSubstr;
+
+#if defined(__SANITIZE_ADDRESS__)
+constexpr bool kKeepsFreed = true;
+#elif defined(__has_feature)
+constexpr bool kKeepsFreed = __has_feature(address_sanitizer) || __has_feature(thread_sanitizer);
+#else
+constexpr bool kKeepsFreed = false;
+#endif
+
+constexpr auto kPatience = 60s;
+constexpr std::size_t kMiB = 1U << 20U;
+
+bool eventually(const std::function<bool()>& done) {
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  while (!done()) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::sleep_for(20ms);
+  }
+  return true;
+}
+
+class RemoteDaemonTest : public ::testing::Test {
+ protected:
+  RemoteDaemonTest() {
+    const std::vector<std::string> words{
+        COMMENSAL_COORDINATOR,  "--foreground",       "--runtime-dir",
+        folder_.path() / "run", "--state-dir",        folder_.path() / "state",
+        "--keys-dir",           own_.folder().path(), "--listen",
+        "tcp://127.0.0.1:0"};
+    std::vector<char*> arguments;
+    for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
+    arguments.push_back(nullptr);
+    pid_ = fork();
+    if (pid_ == 0) {
+      const int nowhere = open("/dev/null", O_RDWR);
+      dup2(nowhere, STDERR_FILENO);
+      execv(arguments[0], arguments.data());
+      _exit(127);
+    }
+    EXPECT_TRUE(eventually([this] {
+      try {
+        address_ = here({{"type", "nodes"}})["coordinator"]["address"];
+        return true;
+      } catch (const wire::CoordinatorUnreachable&) {
+        return false;
+      }
+    }));
+    server_ = own_.folder().load_public("coordinator");
+  }
+  ~RemoteDaemonTest() override {
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+
+  /// Asks by the local socket.
+  json here(json request) {
+    request["v"] = 1;
+    const wire::ControlClient client{folder_.path() / "run" / "cluster-default.sock", kPatience};
+    return json::parse(client.request_frame(request.dump()));
+  }
+  /// Makes a pair and allows it.
+  KeyPair allowed(const std::string& name, Role role) {
+    const KeyPair pair = keys::make_key_pair();
+    const AllowedKey key{.name = name,
+                         .key = pair.public_key,
+                         .role = role,
+                         .tenants = {},
+                         .created_ms = 1,
+                         .revoked_ms = std::nullopt};
+    own_.change([&](keys::AllowedKeys list) { return keys::with_allowed(std::move(list), key); });
+    return pair;
+  }
+  std::unique_ptr<zmq::socket_t> connected(const KeyPair& own) {
+    auto socket = std::make_unique<zmq::socket_t>(context_, zmq::socket_type::dealer);
+    socket->set(zmq::sockopt::linger, 0);
+    socket->set(zmq::sockopt::rcvtimeo, static_cast<int>(kPatience / 1ms));
+    keys::use_keys(*socket, own, server_);
+    socket->connect(address_);
+    return socket;
+  }
+  static json answer_of(zmq::socket_t& socket) {
+    zmq::message_t reply;
+    if (!socket.recv(reply)) return {{"type", "nothing"}};
+    return json::parse(reply.to_string());
+  }
+  static json ask(zmq::socket_t& socket, json request) {
+    request["v"] = 1;
+    const std::string frame = request.dump();
+    (void)socket.send(zmq::buffer(frame));
+    return answer_of(socket);
+  }
+  [[nodiscard]] std::size_t resident() const {
+    std::ifstream file{"/proc/" + std::to_string(pid_) + "/statm"};
+    std::size_t size = 0;
+    std::size_t pages = 0;
+    file >> size >> pages;
+    return pages * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  }
+  static void expect_flat(std::size_t before, std::size_t after) {
+    if (kKeepsFreed) GTEST_SKIP() << "the sanitizer keeps freed memory";
+    EXPECT_GT(before, kMiB);
+    EXPECT_LT(after, before + 16 * kMiB);
+  }
+
+  keys::TestFolder folder_;
+  keys::AllowedStore own_{keys::KeyFolder{folder_.path() / "keys"}};
+  pid_t pid_ = -1;
+  std::string address_;
+  keys::Key server_;
+  zmq::context_t context_{1};
+};
+
+/// What is no request, of about a KiB, so that any that were kept would show.
+std::vector<std::string> malformed() {
+  const std::string filling(1000, 'x');
+  return {filling,
+          "",
+          "[" + std::string(1000, '['),
+          json{filling}.dump(),
+          json{{"v", 1}}.dump(),
+          json{{"v", 2}, {"type", "queue"}, {"x", filling}}.dump(),
+          json{{"v", 1}, {"type", "no such thing"}, {"x", filling}}.dump(),
+          json{{"v", 1}, {"type", filling}}.dump(),
+          json{{"v", 1}, {"type", 7}, {"x", filling}}.dump(),
+          json{{"v", 1}, {"type", "submit"}, {"job", filling}}.dump(),
+          json{{"v", 1}, {"type", "submit"}, {"job", {{"command", filling}}}}.dump(),
+          json{{"v", 1}, {"type", "cancel"}, {"id", filling}}.dump(),
+          json{{"v", 1}, {"type", "quota"}, {"tenant", 1}, {"x", filling}}.dump(),
+          json{{"v", 1}, {"type", "heartbeat"}, {"report", filling}}.dump(),
+          "{\"v\":1,\"type\":\"queue\",\"all\":\"\xff\xfe" + filling + "\"}"};
+}
+
+TEST_F(RemoteDaemonTest, AHundredThousandMalformedMessagesAreRefusedWithoutGrowth) {
+  const auto boss = connected(allowed("boss", Role::kOperator));
+  const std::vector<std::string> bad = malformed();
+  const auto flood = [&](int count) {
+    constexpr int kAtOnce = 30;  // under way
+    int refused = 0;
+    for (int sent = 0; sent < count; sent += kAtOnce) {
+      for (int i = 0; i < kAtOnce; ++i) {
+        const std::string& frame = bad[static_cast<std::size_t>(sent + i) % bad.size()];
+        const bool two = (sent + i) % 7 == 0;
+        if (two) (void)boss->send(zmq::buffer(frame), zmq::send_flags::sndmore);
+        (void)boss->send(zmq::buffer(frame));
+      }
+      for (int i = 0; i < kAtOnce; ++i) refused += answer_of(*boss)["type"] == "error" ? 1 : 0;
+    }
+    return refused;
+  };
+  EXPECT_EQ(flood(9'990), 9'990);
+  const std::size_t before = resident();
+  constexpr int kMore = kKeepsFreed ? 30 : 90'030;
+  EXPECT_EQ(flood(kMore), kMore);
+  EXPECT_EQ(ask(*boss, {{"type", "queue"}, {"all", true}})["jobs"], json::array());
+  expect_flat(before, resident());
+}
+
+TEST_F(RemoteDaemonTest, OversizedFramesEndTheirConnectionAndAreNotKept) {
+  const KeyPair boss = allowed("boss", Role::kOperator);
+  const std::string huge(2 * kMiB, 'x');
+  const auto flood = [&](int count) {
+    for (int i = 0; i < count; ++i) {
+      const auto socket = connected(boss);
+      EXPECT_EQ(ask(*socket, {{"type", "queue"}})["type"], "queue");
+      (void)socket->send(zmq::buffer(huge));
+      (void)ask(*connected(boss), {{"type", "queue"}});  // it has come that far by then
+    }
+  };
+  flood(10);
+  const std::size_t before = resident();
+  flood(kKeepsFreed ? 5 : 60);  // 120 MiB
+  EXPECT_EQ(ask(*connected(boss), {{"type", "queue"}})["type"], "queue");
+  expect_flat(before, resident());
+}
+
+TEST_F(RemoteDaemonTest, StrangersAreRefusedWithoutGrowth) {
+  const auto flood = [&](int count) {
+    for (int i = 0; i < count; ++i) {
+      const keys::RemoteClient stranger{address_, keys::make_key_pair(), server_, kPatience};
+      EXPECT_THROW((void)stranger.request_frame("{}"), keys::KeyRefused);
+    }
+  };
+  flood(100);
+  const std::size_t before = resident();
+  flood(kKeepsFreed ? 20 : 500);
+  const auto boss = connected(allowed("boss", Role::kOperator));
+  EXPECT_EQ(ask(*boss, {{"type", "queue"}})["type"], "queue");
+  expect_flat(before, resident());
+}
+
+TEST_F(RemoteDaemonTest, ARevokedKeyIsRefusedOnItsOpenConnection) {
+  const auto boss = connected(allowed("boss", Role::kOperator));
+  const auto other = connected(allowed("other", Role::kOperator));
+  EXPECT_EQ(ask(*boss, {{"type", "quota"}, {"tenant", "t"}, {"quota", 3}})["quota"], 3);
+  EXPECT_EQ(ask(*other, {{"type", "queue"}})["type"], "queue");
+  own_.change(
+      [](keys::AllowedKeys list) { return keys::with_revoked(std::move(list), "boss", 2); });
+  const json refused = ask(*boss, {{"type", "quota"}, {"tenant", "t"}, {"quota", 9}});
+  EXPECT_EQ(refused["code"], "forbidden");
+  EXPECT_THAT(refused["what"].get<std::string>(), HasSubstr("not allowed any more"));
+  for (const json& tenant : ask(*other, {{"type", "tenants"}})["tenants"]) {
+    EXPECT_TRUE(tenant["name"] != "t" || tenant["quota"] == 3);
+  }
+}
+
+TEST_F(RemoteDaemonTest, AListOfKeysThatOthersCouldReadAllowsNobody) {
+  const auto boss = connected(allowed("boss", Role::kOperator));
+  EXPECT_EQ(ask(*boss, {{"type", "queue"}})["type"], "queue");
+  std::filesystem::permissions(own_.file(), std::filesystem::perms::others_read,
+                               std::filesystem::perm_options::add);
+  EXPECT_EQ(ask(*boss, {{"type", "queue"}})["code"], "forbidden");
+  std::filesystem::permissions(own_.file(), std::filesystem::perms::others_read,
+                               std::filesystem::perm_options::remove);
+  EXPECT_EQ(ask(*boss, {{"type", "queue"}})["type"], "queue");
+}
+
+TEST_F(RemoteDaemonTest, ManyNodesReportAndAreShown) {
+  constexpr int kNodes = 200;
+  std::vector<std::unique_ptr<zmq::socket_t>> nodes;
+  for (int i = 0; i < kNodes; ++i) {
+    nodes.push_back(connected(allowed("n" + std::to_string(i), Role::kNode)));
+  }
+  const json report{{"devices", {{{"id", "host"}, {"type", "cpu"}}}},
+                    {"jobs", {{{"id", "j"}, {"tenant", "t"}, {"step", {{"number", 4}}}}}},
+                    {"cores", 8}};
+  const auto beat = [&](int rounds) {
+    for (int round = 0; round < rounds; ++round) {
+      for (const auto& node : nodes) {
+        const std::string frame = json{{"v", 1}, {"type", "heartbeat"}, {"report", report}}.dump();
+        (void)node->send(zmq::buffer(frame));
+      }
+      for (const auto& node : nodes) EXPECT_EQ(answer_of(*node)["type"], "heartbeat");
+    }
+  };
+  beat(10);
+  const std::size_t before = resident();
+  beat(kKeepsFreed ? 2 : 50);
+  int shown = 0;
+  const json answer = here({{"type", "nodes"}});
+  for (const json& node : answer["nodes"]) {
+    if (!node.contains("only_reports")) continue;
+    ++shown;
+    EXPECT_EQ(node["state"], "up");
+    EXPECT_EQ(node["report"]["jobs"][0]["step"]["number"], 4);
+  }
+  EXPECT_EQ(shown, kNodes);
+  EXPECT_EQ(ask(*nodes[0], {{"type", "queue"}})["code"], "forbidden");
+  expect_flat(before, resident());
+}
+
+/// Not a test but a measurement: prints what 2,000 nodes cost that report each second. Run it with
+/// --gtest_also_run_disabled_tests --gtest_filter=*TwoThousand*
+TEST_F(RemoteDaemonTest, DISABLED_TwoThousandNodesASecond) {
+  constexpr int kNodes = 2000;
+  constexpr int kSeconds = 20;
+  rlimit limit{};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  limit.rlim_cur = limit.rlim_max;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  context_.set(zmq::ctxopt::max_sockets, 2 * kNodes);
+  keys::AllowedKeys list;
+  std::vector<KeyPair> pairs;
+  for (int i = 0; i < kNodes; ++i) {
+    pairs.push_back(keys::make_key_pair());
+    list.push_back({"n" + std::to_string(i), pairs.back().public_key, Role::kNode, {}, 1, {}});
+  }
+  own_.change([&](const keys::AllowedKeys& /*none*/) { return list; });
+  std::vector<std::unique_ptr<zmq::socket_t>> nodes;
+  for (const KeyPair& pair : pairs) nodes.push_back(connected(pair));
+  json jobs = json::array();
+  for (int i = 0; i < 4; ++i) {
+    jobs.push_back({{"id", "job-" + std::to_string(i)},
+                    {"name", "train"},
+                    {"tenant", "t"},
+                    {"class", "opportunistic"},
+                    {"step", {{"number", 4}, {"median_seconds", 0.1}}},
+                    {"memory", {{"device_bytes", 1}, {"host_bytes", 2}, {"live_bytes", 3}}},
+                    {"gate", {{"state", "open"}, {"share", 0.5}}}});
+  }
+  const json report{{"devices", {{{"id", "host"}, {"type", "cpu"}}}}, {"jobs", jobs}, {"cores", 8}};
+  const std::string frame = json{{"v", 1}, {"type", "heartbeat"}, {"report", report}}.dump();
+  const auto beat = [&] {
+    for (const auto& node : nodes) (void)node->send(zmq::buffer(frame));
+    for (const auto& node : nodes) EXPECT_EQ(answer_of(*node)["type"], "heartbeat");
+  };
+  const auto cpu_seconds = [this] {
+    std::ifstream file{"/proc/" + std::to_string(pid_) + "/stat"};
+    const std::string text{std::istreambuf_iterator<char>{file}, {}};
+    std::istringstream fields{text.substr(text.rfind(')') + 2)};
+    std::string word;
+    for (int i = 0; i < 11; ++i) fields >> word;
+    double user = 0;
+    double system = 0;
+    fields >> user >> system;
+    return (user + system) / static_cast<double>(sysconf(_SC_CLK_TCK));
+  };
+  beat();
+  const double before = cpu_seconds();
+  const std::size_t memory = resident();
+  auto next = std::chrono::steady_clock::now();
+  for (int i = 0; i < kSeconds; ++i) {
+    beat();
+    next += 1s;
+    std::this_thread::sleep_until(next);
+  }
+  std::cout << kNodes << " nodes, reports of " << frame.size()
+            << " bytes: " << 100 * (cpu_seconds() - before) / kSeconds << " % of a core, "
+            << memory / kMiB << " MiB, " << resident() / kMiB << " MiB after " << kSeconds
+            << " s\n";
+}
+
+}  // namespace
+}  // namespace commensal::cluster

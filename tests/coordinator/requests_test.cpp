@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+// What holders of keys may ask of a coordinator with a real store, and what they see.
+#include "coordinator/cluster/requests.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <spdlog/sinks/null_sink.h>
+#include <spdlog/spdlog.h>
+
+#include <chrono>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "coordinator/policies/registry.h"
+#include "tests/coordinator/fake_engine.h"
+#include "tests/coordinator/key_world.h"
+
+namespace commensal::cluster {
+namespace {
+
+using namespace std::chrono_literals;
+using keys::AllowedKey;
+using keys::Role;
+using nlohmann::json;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::StartsWith;
+using ::testing::UnorderedElementsAre;
+
+class NoClasses final : public ClassChanger {
+ public:
+  void change(const JobRecord& /*job*/, JobClass /*job_class*/) override {}
+  std::vector<Outcome> outcomes() override { return {}; }
+};
+
+AllowedKey key(const std::string& name, Role role, std::vector<std::string> tenants = {}) {
+  return {.name = name,
+          .key = {},
+          .role = role,
+          .tenants = std::move(tenants),
+          .created_ms = 0,
+          .revoked_ms = std::nullopt};
+}
+
+class RequestsTest : public ::testing::Test {
+ protected:
+  RequestsTest() : nodes_(world_.nodes = {FakeWorld::make_node("n1", 4)}) {
+    for (const char* tenant : {"vision", "speech"}) {
+      (void)ask(Caller::owner(), {{"type", "quota"}, {"tenant", tenant}, {"quota", 4}});
+    }
+  }
+
+  json ask(Caller caller, json request) {
+    json answer = answer_request(coordinator_, reports_, caller, std::move(request), now_);
+    for (int i = 0; i < 5; ++i) {
+      now_ += 1ms;
+      coordinator_.settle(now_);
+    }
+    return answer;
+  }
+  json ask(const AllowedKey& caller, json request) {
+    return ask(Caller::of(caller), std::move(request));
+  }
+  /// "code: what" of a refusal.
+  std::string refusal(Caller caller, json request) {
+    try {
+      (void)ask(caller, std::move(request));
+    } catch (const RequestRefused& error) {
+      return error.code() + ": " + error.what();
+    }
+    return "not refused";
+  }
+  std::string refusal(const AllowedKey& caller, json request) {
+    return refusal(Caller::of(caller), std::move(request));
+  }
+  static json submission(const std::string& tenant) {
+    return {{"type", "submit"},
+            {"job",
+             {{"name", "train"},
+              {"tenant", tenant},
+              {"class", "guaranteed"},
+              {"gpus", 1},
+              {"cpu_milli", 0},
+              {"host_memory_mib", 0},
+              {"environment", json::object()},
+              {"command", {"train"}},
+              {"directory", "/"}}}};
+  }
+  std::string submit(const AllowedKey& caller, const std::string& tenant) {
+    return ask(caller, submission(tenant))["id"];
+  }
+  static std::vector<std::string> names(const json& list, const char* field) {
+    std::vector<std::string> found;
+    for (const json& entry : list) found.push_back(entry[field]);
+    return found;
+  }
+  std::string state(const std::string& id) {
+    return ask(Caller::owner(), {{"type", "explain"}, {"id", id}})["job"]["state"];
+  }
+
+  const AllowedKey ann_ = key("ann", Role::kUser, {"vision"});
+  const AllowedKey bob_ = key("bob", Role::kUser, {"speech", "default"});
+  const AllowedKey boss_ = key("boss", Role::kOperator);
+  const AllowedKey machine_ = key("n1", Role::kNode);
+
+  keys::TestFolder folder_;
+  FakeWorld world_;
+  std::vector<EngineNode> nodes_;  // there before the engine is
+  NoClasses classes_;
+  std::unique_ptr<policies::ClusterPolicy> policy_ = policies::make_policy("antman", {});
+  std::shared_ptr<spdlog::logger> log_ =
+      std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::null_sink_st>());
+  TimePoint now_{1h};
+  Store store_{folder_.path() / "cluster.db"};
+  FakeEngine engine_{world_};
+  ClusterCoordinator coordinator_{
+      {},   store_, engine_, classes_, *policy_, [] { return WallTime{std::chrono::hours{24}}; },
+      log_, now_};
+  NodeReports reports_;
+};
+
+TEST_F(RequestsTest, AUserActsForItsOwnTenantAlone) {
+  const std::string id = submit(ann_, "vision");
+  EXPECT_EQ(state(id), "running");
+  EXPECT_THAT(refusal(ann_, submission("speech")),
+              AllOf(StartsWith("forbidden"), HasSubstr("not for tenant speech")));
+  EXPECT_THAT(refusal(ann_, submission("")), HasSubstr("not for tenant default"));
+  EXPECT_EQ(state(submit(bob_, "")), "running") << "no tenant is the tenant default";
+  for (const char* type : {"cancel", "explain", "logs", "read_log"}) {
+    EXPECT_THAT(refusal(bob_, {{"type", type}, {"id", id}}),
+                AllOf(StartsWith("forbidden"), HasSubstr("not for tenant vision")))
+        << type;
+  }
+  EXPECT_EQ(state(id), "running");
+  (void)ask(ann_, {{"type", "cancel"}, {"id", id}});
+  EXPECT_EQ(state(id), "cancelled");
+  EXPECT_THAT(refusal(bob_, {{"type", "explain"}, {"id", id}}), StartsWith("forbidden"))
+      << "ended jobs are their tenant's as well";
+}
+
+TEST_F(RequestsTest, AJobOfAnotherTenantIsNotFollowed) {
+  const std::string id = submit(ann_, "vision");
+  json after = submission("speech");
+  after["job"]["after"] = id;
+  EXPECT_THAT(refusal(bob_, after), AllOf(StartsWith("forbidden"), HasSubstr("tenant vision")));
+  after["job"]["after"] = "99";
+  EXPECT_THAT(refusal(bob_, after), StartsWith("unknown_job"));
+}
+
+TEST_F(RequestsTest, AUserDoesNotSteerTheCluster) {
+  for (const json& request :
+       std::vector<json>{{{"type", "quota"}, {"tenant", "vision"}, {"quota", 100}},
+                         {{"type", "drain"}, {"node", "n1"}},
+                         {{"type", "undrain"}, {"node", "n1"}},
+                         {{"type", "heartbeat"}, {"report", json::object()}},
+                         {{"type", "no such thing"}},
+                         json::object()}) {
+    EXPECT_THAT(refusal(ann_, request), StartsWith("forbidden")) << request.dump();
+    EXPECT_THAT(refusal(machine_, {{"type", request.value("type", "") + "x"}}),
+                StartsWith("forbidden"));
+  }
+  const json tenants = ask(boss_, {{"type", "tenants"}})["tenants"];
+  for (const json& tenant : tenants) EXPECT_NE(tenant["quota"], 100);
+}
+
+TEST_F(RequestsTest, AnOperatorDoesEverything) {
+  const std::string id = submit(ann_, "vision");
+  (void)ask(boss_, {{"type", "quota"}, {"tenant", "robots"}, {"quota", 2}});
+  (void)ask(boss_, {{"type", "drain"}, {"node", "n1"}});
+  (void)ask(boss_, {{"type", "cancel"}, {"id", id}});
+  EXPECT_EQ(state(id), "cancelled");
+  EXPECT_THAT(names(ask(boss_, {{"type", "tenants"}})["tenants"], "name"),
+              UnorderedElementsAre("default", "vision", "speech", "robots"));
+}
+
+TEST_F(RequestsTest, AUserSeesItsOwnTenantsAlone) {
+  const std::string vision = submit(ann_, "vision");
+  const std::string speech = submit(bob_, "speech");
+  const std::string ended = submit(bob_, "speech");
+  (void)ask(bob_, {{"type", "cancel"}, {"id", ended}});
+  EXPECT_THAT(names(ask(ann_, {{"type", "queue"}})["jobs"], "id"), ElementsAre(vision));
+  EXPECT_THAT(names(ask(bob_, {{"type", "queue"}, {"all", true}})["jobs"], "id"),
+              UnorderedElementsAre(speech, ended));
+  EXPECT_THAT(names(ask(boss_, {{"type", "queue"}})["jobs"], "id"),
+              UnorderedElementsAre(vision, speech));
+  EXPECT_THAT(names(ask(ann_, {{"type", "tenants"}})["tenants"], "name"), ElementsAre("vision"));
+}
+
+TEST_F(RequestsTest, ANodeReportsUnderTheNameOfItsKey) {
+  const json report{
+      {"devices", json::array()},
+      {"jobs",
+       {{{"id", "a"}, {"tenant", "vision"}}, {{"id", "b"}, {"tenant", "speech"}}, {{"id", "c"}}}},
+      {"name", "somebody-else"}};
+  const json beat{{"type", "heartbeat"}, {"report", report}};
+  EXPECT_EQ(ask(machine_, beat), json::object());
+  (void)ask(key("n7", Role::kNode), beat);
+  const json all = ask(boss_, {{"type", "nodes"}})["nodes"];
+  EXPECT_THAT(names(all, "name"), ElementsAre("n1", "n7"));
+  EXPECT_EQ(all[0]["report"]["jobs"].size(), 3U);
+  const json seen = ask(ann_, {{"type", "nodes"}})["nodes"];
+  EXPECT_THAT(names(seen[0]["report"]["jobs"], "id"), ElementsAre("a"));
+  EXPECT_THAT(names(seen[1]["report"]["jobs"], "id"), ElementsAre("a"));
+  for (const AllowedKey& other : {ann_, boss_}) {
+    EXPECT_THAT(refusal(other, beat), StartsWith("forbidden"));
+  }
+  EXPECT_THAT(refusal(Caller::owner(), beat), AllOf(StartsWith("forbidden"), HasSubstr("key")));
+  EXPECT_THAT(refusal(machine_, {{"type", "heartbeat"}, {"report", 7}}), StartsWith("malformed"));
+  EXPECT_THAT(refusal(machine_, {{"type", "heartbeat"}}), StartsWith("malformed"));
+}
+
+TEST_F(RequestsTest, OnlyReportsLeaveNothingToWrite) {
+  EXPECT_TRUE(is_report({{"type", "heartbeat"}}));
+  EXPECT_FALSE(is_report({{"type", "submit"}}));
+  EXPECT_FALSE(is_report({{"type", 7}}));
+  EXPECT_FALSE(is_report(json::object()));
+}
+
+TEST_F(RequestsTest, RequestsThatAreNoneChangeNothing) {
+  const json before = ask(Caller::owner(), {{"type", "queue"}, {"all", true}});
+  for (const AllowedKey& caller : {ann_, boss_}) {
+    for (const json& bad : std::vector<json>{{{"type", "submit"}},
+                                             {{"type", "submit"}, {"job", 7}},
+                                             {{"type", "submit"}, {"job", {{"tenant", 7}}}},
+                                             {{"type", "cancel"}},
+                                             {{"type", "cancel"}, {"id", 7}},
+                                             {{"type", "cancel"}, {"id", "none"}},
+                                             {{"type", 7}},
+                                             json::object()}) {
+      const std::string refused = refusal(caller, bad);
+      EXPECT_NE(refused, "not refused") << bad.dump();
+    }
+  }
+  EXPECT_EQ(ask(Caller::owner(), {{"type", "queue"}, {"all", true}}), before);
+}
+
+TEST_F(RequestsTest, OutputComesInPartsAsItIs) {
+  const std::string id = submit(ann_, "vision");
+  const std::filesystem::path file = folder_.path() / "rank-0";
+  world_.logs[{JobId{id}, 1}] = {file.native()};
+  std::string bytes;
+  for (int i = 0; i < 300'000; ++i) bytes += static_cast<char>(i % 256);
+  keys::write_text(file, bytes);
+  std::string text;
+  json question{{"type", "read_log"}, {"id", id}, {"rank", 0}};
+  int parts = 0;
+  for (bool more = true; more; ++parts) {
+    const json answer = ask(ann_, question);
+    EXPECT_EQ(answer["ranks"], 1);
+    EXPECT_FALSE(answer.contains("files")) << "where it lies is the coordinator's alone";
+    text += answer["text"].get<std::string>();
+    question["file"] = answer["file"];
+    question["offset"] = answer["offset"];
+    more = answer["more"];
+  }
+  EXPECT_GT(parts, 1);
+  // Each character is a byte: of those above 127 UTF-8 has two.
+  std::string back;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto first = static_cast<unsigned char>(text[i]);
+    if (first < 0x80U) {
+      back += text[i];
+    } else {
+      ++i;
+      back +=
+          static_cast<char>((first & 3U) << 6U | (static_cast<unsigned char>(text.at(i)) & 63U));
+    }
+  }
+  EXPECT_EQ(back, bytes);
+  EXPECT_EQ(ask(ann_, {{"type", "read_log"}, {"id", id}, {"rank", 5}})["text"], "");
+  EXPECT_THAT(refusal(ann_, {{"type", "read_log"}, {"id", id}, {"rank", "x"}}),
+              StartsWith("malformed"));
+  std::filesystem::remove(file);
+  std::filesystem::create_directory(file);
+  EXPECT_THAT(refusal(ann_, {{"type", "read_log"}, {"id", id}}),
+              AllOf(StartsWith("unavailable"), HasSubstr("rank-0")));
+}
+
+}  // namespace
+}  // namespace commensal::cluster
