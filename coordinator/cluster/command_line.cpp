@@ -20,6 +20,7 @@ namespace {
 struct Words {
   ClusterOptions options;
   std::vector<std::string> policy_options;
+  std::string http = "127.0.0.1:0";
   bool check_config = false;
 };
 
@@ -79,6 +80,11 @@ void add_options(CLI::App& app, Words& line) {
                  "program that runs jobs under commensal; default: jobs run as they are");
   app.add_option("--keeper", options.keeper,
                  "program that keeps a job's processes; default: commensal-keeper beside this one");
+  app.add_option("--http", line.http,
+                 "ADDRESS:PORT of the page; port 0: the one of before, or any; off: none")
+      ->capture_default_str();
+  app.add_option("--http-host", options.page.hosts,
+                 "further HOST:PORT that the page is known by, such as that of a proxy");
   app.add_flag("--foreground", options.foreground, "stay attached and log to stderr");
   app.add_option("--log-file", options.log_file,
                  "default: cluster-INSTANCE.log in the runtime folder");
@@ -88,8 +94,8 @@ void add_options(CLI::App& app, Words& line) {
   app.add_flag("--check-config", line.check_config, "read options and configuration, then leave");
   app.footer(
       "Exit codes: 0 started (or ended, with --foreground), 1 internal failure, 2 wrong option or\n"
-      "configuration, 3 this instance runs already, 4 a folder, the socket or the store cannot be\n"
-      "used.");
+      "configuration, 3 this instance runs already, 4 a folder, the socket, the store or the\n"
+      "address of the page cannot be used.");
 }
 
 /// @throws std::exception with one clear sentence.
@@ -101,6 +107,11 @@ void finish(Words& line) {
       throw std::invalid_argument("an option of a policy is NAME=VALUE, not \"" + option + "\"");
     }
     line.options.policy_options[option.substr(0, equals)] = option.substr(equals + 1);
+  }
+  if (line.http == "off") {
+    line.options.page.address.reset();
+  } else {
+    line.options.page.address = page::parse_address(line.http);
   }
   (void)policies::make_policy(line.options.policy, line.options.policy_options);
 }

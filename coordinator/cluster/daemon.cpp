@@ -44,6 +44,7 @@ constexpr int kMessagesAtOnce = 256;  // become durable together
 constexpr auto kAfterFailure = 1s;    // between two tries to write down
 
 constexpr auto kNodeAnswers = 3s;
+constexpr auto kStatusAnswers = 1s;
 constexpr auto kNodeAsked = 500ms;  // between two questions while it defers
 constexpr int kNodeTries = 60;
 
@@ -59,6 +60,18 @@ NodeClasses::Ask ask_node(const ClusterOptions& options) {
   return [client](const wire::Message& message) { return client.request(message); };
 }
 
+/// What this machine's node coordinator says of everything, for the page.
+page::NodeStatus::Ask node_status(const ClusterOptions& options) {
+  const wire::ControlClient client{wire::control_socket_path(options.runtime_dir, options.instance),
+                                   kStatusAnswers};
+  return [client] {
+    const wire::Message answer = client.request(wire::StatusRequest{});
+    const auto* reply = std::get_if<wire::StatusReply>(&answer);
+    if (reply == nullptr) throw std::runtime_error("the node's answer is no status");
+    return reply->status.dump(-1, ' ', false, json::error_handler_t::replace);
+  };
+}
+
 Duration from_seconds(double seconds) {
   return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
 }
@@ -67,17 +80,20 @@ WallTime wall_now() {
   return std::chrono::time_point_cast<std::chrono::milliseconds>(std::chrono::system_clock::now());
 }
 
-ClusterConfig config_of(const ClusterOptions& options) {
+ClusterConfig config_of(const ClusterOptions& options, PageService& page) {
   return {
       .policy = options.policy,
       .pid = getpid(),
+      .page = page.url(),
+      .page_token_file = page.token_file(),
       .retries = {.infrastructure = options.retries,
                   .semantic = options.semantic_retries,
                   .user = options.user_retries,
                   .first = from_seconds(options.first_retry_seconds)},
       .health = {.failures = options.node_failures},
       .grace = std::chrono::milliseconds{static_cast<std::int64_t>(options.grace_seconds * 1000)},
-      .backups = options.state_dir / "backups"};
+      .backups = options.state_dir / "backups",
+      .observer = &page};
 }
 
 json refusal(const std::string& code, const std::string& what) {
@@ -114,7 +130,8 @@ class Daemon {
         store_(options.state_dir / "cluster.db"),
         engine_(make_local_engine(options)),
         classes_(ask_node(options), kNodeAsked, kNodeTries),
-        coordinator_(config_of(options), store_, *engine_, classes_, *policy_, wall_now, log_,
+        page_(options.page, options.state_dir, options.version, node_status(options), log_),
+        coordinator_(config_of(options, page_), store_, *engine_, classes_, *policy_, wall_now, log_,
                      clock_.now()),
         socket_(wire::ipc_endpoint(socket_path_)) {
     log_->info("commensal-coordinator {} '{}' began: pid {}, policy {}, engine {}, state in {}",
@@ -138,11 +155,13 @@ class Daemon {
   };
 
   void wait() {
-    std::array<zmq::pollitem_t, 3> items{{{socket_.handle(), 0, ZMQ_POLLIN, 0},
+    std::array<zmq::pollitem_t, 4> items{{{socket_.handle(), 0, ZMQ_POLLIN, 0},
                                           {nullptr, signals_.get(), ZMQ_POLLIN, 0},
+                                          {nullptr, page_.descriptor(), ZMQ_POLLIN, 0},
                                           {nullptr, engine_->descriptor(), ZMQ_POLLIN, 0}}};
-    const std::size_t count = engine_->descriptor() < 0 ? 2 : 3;
-    const TimePoint wake = std::max(coordinator_.next_wake(), not_before_);
+    const std::size_t count = engine_->descriptor() < 0 ? 3 : 4;
+    const TimePoint wake =
+        std::min(std::max(coordinator_.next_wake(), not_before_), page_.next_wake());
     const auto left = std::clamp<std::chrono::milliseconds>(
         std::chrono::ceil<std::chrono::milliseconds>(wake - clock_.now()), 0ms, 60'000ms);
     try {
@@ -164,12 +183,17 @@ class Daemon {
   /// Answers what has arrived. Nobody hears of a change before it is durable.
   void serve() {
     std::vector<Answer> answers;
+    std::vector<page::RequestBox::Request> changes;  // of the page; answers in their place
     std::string peer;
     std::vector<std::string> frames;
     try {
       for (int i = 0; i < kMessagesAtOnce && socket_.receive(peer, frames); ++i) {
         answers.push_back({peer, {}});
         answers.back().text = answer(frames);
+      }
+      changes = page_.take();
+      for (auto& [number, request] : changes) {
+        request = answer([&] { return request; });
       }
       coordinator_.settle(clock_.now());
       not_before_ = {};
@@ -178,7 +202,10 @@ class Daemon {
       coordinator_.take_back_changes();
       not_before_ = clock_.now() + kAfterFailure;
       for (Answer& answer : answers) answer.text = refusal("unavailable", error.what());
+      for (auto& [number, answer] : changes) answer = refusal("unavailable", error.what());
     }
+    page_.publish(coordinator_, clock_.now());
+    for (auto& [number, answer] : changes) page_.answer(number, std::move(answer));
     for (const Answer& answer : answers) {
       const std::string frame = answer.text.dump(-1, ' ', false, json::error_handler_t::replace);
       if (!socket_.send(answer.peer, frame)) log_->debug("somebody did not wait for an answer");
@@ -186,18 +213,26 @@ class Daemon {
   }
 
   json answer(const std::vector<std::string>& frames) {
+    return answer([&] { return request_of(frames); });
+  }
+
+  /// @param read  returns the request, or throws RequestRefused.
+  json answer(const std::function<json()>& read) {
+    json request;
+    json answer;
     try {
-      const json request = request_of(frames);
-      json answer = coordinator_.answer(request, clock_.now());
+      request = read();
+      answer = coordinator_.answer(request, clock_.now());
       answer["v"] = wire::kProtocolVersion;
       answer["type"] = request["type"];
-      return answer;
     } catch (const RequestRefused& error) {
       log_->info("refused ({}): {}", error.code(), error.what());
-      return refusal(error.code(), error.what());
+      answer = refusal(error.code(), error.what());
     } catch (const EngineFailed& error) {
-      return refusal("unavailable", error.what());
+      answer = refusal("unavailable", error.what());
     }
+    page_.count(request, answer);
+    return answer;
   }
 
   std::shared_ptr<spdlog::logger> log_;
@@ -208,6 +243,7 @@ class Daemon {
   Store store_;
   std::unique_ptr<Engine> engine_;
   NodeClasses classes_;
+  PageService page_;
   ClusterCoordinator coordinator_;
   wire::RouterSocket socket_;
   TimePoint not_before_;
