@@ -15,18 +15,8 @@ from commensal.cli._manual import VARIABLES
 COMMANDS = {
     *("run", "status", "top", "logs", "memory", "set", "pause", "resume"),
     *("profile", "doctor", "explain", "simulate", "demo", "version"),
-    *(
-        "submit",
-        "queue",
-        "cancel",
-        "nodes",
-        "tenants",
-        "quota",
-        "drain",
-        "undrain",
-        "state",
-        "backup",
-    ),
+    *("submit", "queue", "cancel", "nodes", "tenants", "quota", "drain", "undrain"),
+    *("state", "backup", "page"),
 }
 ENVIRONMENT = Path(__file__).parents[2] / "docs" / "environment.md"
 

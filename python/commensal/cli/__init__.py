@@ -86,6 +86,7 @@ def _options(
 def _register() -> None:
     from commensal.cli import (
         cluster,
+        page,
         control,
         demo,
         doctor,
@@ -103,7 +104,7 @@ def _register() -> None:
 
     for module in (
         *(run, status, top, explain, logs, memory, control),
-        *(submit, cluster),
+        *(submit, cluster, page),
         *(profile, doctor, simulate, demo, version),
     ):
         module.register(app)
