@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
 from selenium import webdriver
 from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver.chrome.options import Options
@@ -95,6 +97,10 @@ class PageBrowser:
         lines = self.driver.get_log("browser")
         return [line["message"] for line in lines if line["level"] in ("WARNING", "SEVERE")]
 
-    def picture(self, file: Path) -> None:
-        """Write what the window shows."""
-        self.driver.save_screenshot(str(file))
+    def picture(self, file: Path, width: int, *, dark: bool) -> None:
+        """Write the whole page, small enough to be kept."""
+        height = int(self.run("return document.documentElement.scrollHeight"))
+        height = min(height, 4 * width)
+        self.screen(width, height, dark=dark)
+        shot = Image.open(BytesIO(self.driver.get_screenshot_as_png())).convert("RGB")
+        shot.quantize(64, method=Image.Quantize.MEDIANCUT).save(file, optimize=True)

@@ -83,14 +83,15 @@ function rows(section, items, key, cells, action) {
   };
   fill(table.tBodies[0], items, key, create, (row, item) => {
     cells(item).forEach((cell, column) => {
-      const { text = "", small = "", kind = "" } = typeof cell === "object" ? cell : { text: cell };
+      const { text = "", small = "", kind = "", words = false } = typeof cell === "object" ? cell : { text: cell };
       const element = row.cells[column];
-      const first = element.querySelector("span");
+      const first = element.querySelector("span:not(.bar)");
       const second = element.querySelector("small");
       put(first, text);
       put(second, small);
       second.hidden = small === "";
       if (first.className !== kind) first.className = kind;
+      element.classList.toggle("words", words);
       element.classList.toggle("nothing", column > 0 && text === "" && small === "");
     });
     if (action) action(row.cells[row.cells.length - 1], item);
@@ -294,7 +295,7 @@ function drawJobs() {
   });
   const waiting = jobs.filter((job) => WAITING.includes(job.state));
   rows(byId("queue"), waiting, (job) => job.id, (job) => [jobCell(job), job.tenant,
-    `${job.gpus} device${job.gpus === 1 ? "" : "s"}, ${job.asked}`, since(job.submitted_ms), job.reason],
+    `${job.gpus} device${job.gpus === 1 ? "" : "s"}, ${job.asked}`, since(job.submitted_ms), { text: job.reason, words: true }],
   (cell, job) => button(cell, "Cancel", `Cancel job ${job.id}`, () => cancelJob(job)));
 }
 
@@ -302,19 +303,17 @@ function drawTenants() {
   const section = byId("tenants");
   rows(section, state.tenants || [], (tenant) => tenant.name, (tenant) => [
     { text: tenant.name },
-    `${tenant.guaranteed_devices} of ${tenant.quota === null ? "no limit" : tenant.quota}`,
+    `${tenant.guaranteed_devices} device${tenant.guaranteed_devices === 1 ? "" : "s"} of ${tenant.quota === null ? "any number" : tenant.quota}`,
     String(tenant.opportunistic_devices), String(tenant.waiting_jobs)],
   (cell, tenant) => {
     const used = cell.parentElement.cells[1];
-    let meter = used.querySelector("meter");
+    let meter = used.querySelector(".meter");
     if (!meter) {
-      meter = make("meter", { "aria-label": `quota of ${tenant.name} in use` });
-      used.prepend(meter, " ");
-      used.classList.add("metered");
+      meter = make("span", { class: "bar meter", "aria-hidden": "true" }, make("i"));
+      used.prepend(meter); // what it shows stands beside it
     }
     meter.hidden = tenant.quota === null;
-    meter.max = Math.max(1, tenant.quota || 0);
-    meter.value = tenant.guaranteed_devices;
+    meter.firstElementChild.style.width = `${Math.min(100, (100 * tenant.guaranteed_devices) / Math.max(1, tenant.quota || 0))}%`;
     button(cell, "Set quota", `Set the quota of ${tenant.name}`, () => setQuota(tenant));
   });
 }
@@ -322,7 +321,7 @@ function drawTenants() {
 function drawNodes() {
   rows(byId("nodes"), state.nodes || [], (node) => node.name, (node) => [
     { text: node.name }, { text: node.state, kind: `state ${node.state}` }, String(node.cores),
-    bytes(node.memory_mib * 1024 * 1024), String(node.devices.length), node.reason],
+    bytes(node.memory_mib * 1024 * 1024), String(node.devices.length), { text: node.reason, words: true }],
   (cell, node) => {
     if (node.state === "drained") {
       button(cell, "Undrain", `Undrain ${node.name}`,
@@ -338,7 +337,7 @@ function drawEvents() {
   rows(byId("events"), [...(state.events || [])].reverse().slice(0, 100), (event) => event.number, (event) => [
     { text: new Date(event.at_ms).toLocaleTimeString() },
     { text: `${event.job} ${names.get(event.job) || ""}`.trim() },
-    event.from === event.to ? event.to : `${event.from} → ${event.to}`, event.reason]);
+    event.from === event.to ? event.to : `${event.from} → ${event.to}`, { text: event.reason, words: true }]);
 }
 
 function drawDevices() {
@@ -350,7 +349,9 @@ function drawDevices() {
   fill(byId("device-list"), all.slice(0, 200), (one) => `${one.node.name}:${one.number}`, create, (item, one) => {
     const [title, bar, who, how] = item.children;
     put(title, `${one.node.name}:${one.number} ${one.device.type}`);
-    const told = nodeDevice(one.device.id);
+    // Several devices that share a machine's cores: what is known of them stands with the first.
+    const first = all.find((other) => other.device.id === one.device.id && other.node === one.node);
+    const told = first === one ? nodeDevice(one.device.id) : undefined;
     const held = { guaranteed: 0, opportunistic: 0 };
     for (const record of nodeJobs().values()) {
       if (record.ended || !(record.devices || ["host"]).includes(one.device.id)) continue;
