@@ -272,7 +272,8 @@ json ClusterCoordinator::picture(const PictureSize& size) {
   for (const auto& [number, job] : jobs_) {
     if (is_end(job.state)) continue;
     json& into = is_placed(job.state) ? placed : waiting;
-    if (into.size() < (is_placed(job.state) ? size.placed : size.waiting)) into.push_back(shown(job));
+    if (into.size() < (is_placed(job.state) ? size.placed : size.waiting))
+      into.push_back(shown(job));
   }
   json jobs = std::move(placed);
   for (json& job : waiting) jobs.push_back(std::move(job));
@@ -291,8 +292,8 @@ json ClusterCoordinator::picture(const PictureSize& size) {
 
 json ClusterCoordinator::summary(const json& nodes) const {
   std::map<std::pair<JobState, std::string>, int> counts;
-  for (const JobState state : {JobState::kStarting, JobState::kRunning, JobState::kParked,
-                               JobState::kUpgrading}) {
+  for (const JobState state :
+       {JobState::kStarting, JobState::kRunning, JobState::kParked, JobState::kUpgrading}) {
     for (const JobClass job_class : {JobClass::kGuaranteed, JobClass::kOpportunistic}) {
       counts[{state, std::string{to_string(job_class)}}] = 0;
     }
@@ -314,8 +315,8 @@ json ClusterCoordinator::summary(const json& nodes) const {
   for (const auto& [key, count] : counts) {
     jobs.push_back({{"state", to_string(key.first)}, {"class", key.second}, {"count", count}});
   }
-  json devices{{"free", 0}, {"guaranteed", 0}, {"opportunistic", 0}, {"shared", 0},
-               {"unavailable", 0}};
+  json devices{
+      {"free", 0}, {"guaranteed", 0}, {"opportunistic", 0}, {"shared", 0}, {"unavailable", 0}};
   json machines{{"up", 0}, {"down", 0}, {"drained", 0}};
   const auto count_one = [](json& of) { of = of.get<int>() + 1; };
   for (const json& node : nodes) {

@@ -96,8 +96,9 @@ class ClusterCoordinator {
     std::size_t ended = 100;
     std::size_t events = 200;
   };
-  /// Returns what there is, for the page: `coordinator`, `nodes`, `tenants` as those requests answer
-  /// them, `jobs` and `events` as `queue` and `explain` do, and `summary` with the numbers of all.
+  /// Returns what there is, for the page: `coordinator`, `nodes`, `tenants` as those requests
+  /// answer them, `jobs` and `events` as `queue` and `explain` do, and `summary` with the numbers
+  /// of all.
   /// @throws StoreFailed.
   [[nodiscard]] nlohmann::json picture(const PictureSize& size);
   /// Grows whenever `picture` may have changed.

@@ -131,8 +131,8 @@ class Daemon {
         engine_(make_local_engine(options)),
         classes_(ask_node(options), kNodeAsked, kNodeTries),
         page_(options.page, options.state_dir, options.version, node_status(options), log_),
-        coordinator_(config_of(options, page_), store_, *engine_, classes_, *policy_, wall_now, log_,
-                     clock_.now()),
+        coordinator_(config_of(options, page_), store_, *engine_, classes_, *policy_, wall_now,
+                     log_, clock_.now()),
         socket_(wire::ipc_endpoint(socket_path_)) {
     log_->info("commensal-coordinator {} '{}' began: pid {}, policy {}, engine {}, state in {}",
                options.version, options.instance, getpid(), options.policy, engine_->name(),

@@ -23,8 +23,8 @@ struct Caller {
   std::optional<std::string> origin;
   std::optional<std::string> fetch_site;  ///< Sec-Fetch-Site
   std::optional<std::string> content_type;
-  bool encoded = false;  ///< has a Content-Encoding
-  std::string token;     ///< empty: none
+  bool encoded = false;    ///< has a Content-Encoding
+  std::string token;       ///< empty: none
   bool same_user = false;  ///< a process of this machine, of the coordinator's user or root
 };
 

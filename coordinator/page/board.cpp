@@ -12,7 +12,8 @@ using std::chrono::steady_clock;
 std::string Snapshot::json(std::uint64_t after) const {
   std::string text = fmt::format("{{\"version\":{}", version);
   for (const auto& [name, part] : parts) {
-    if (part.version > after) fmt::format_to(std::back_inserter(text), ",\"{}\":{}", name, *part.text);
+    if (part.version > after)
+      fmt::format_to(std::back_inserter(text), ",\"{}\":{}", name, *part.text);
   }
   return text += '}';
 }

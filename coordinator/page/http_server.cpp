@@ -67,16 +67,16 @@ int status_of(const json& answer) {
 }
 
 void say(httplib::Response& response, int status, const std::string& what) {
-  static const std::map<int, const char*> kCodes{{400, "malformed"},    {401, "no_token"},
-                                                 {403, "not_from_here"}, {404, "unknown_path"},
-                                                 {413, "oversized"},    {415, "malformed"},
-                                                 {503, "unavailable"}};
+  static const std::map<int, const char*> kCodes{
+      {400, "malformed"}, {401, "no_token"},  {403, "not_from_here"}, {404, "unknown_path"},
+      {413, "oversized"}, {415, "malformed"}, {503, "unavailable"}};
   const auto code = kCodes.find(status);
   response.status = status;
-  response.set_content(
-      json{{"type", "error"}, {"code", code == kCodes.end() ? "failed" : code->second}, {"what", what}}
-          .dump(),
-      "application/json");
+  response.set_content(json{{"type", "error"},
+                            {"code", code == kCodes.end() ? "failed" : code->second},
+                            {"what", what}}
+                           .dump(),
+                       "application/json");
 }
 
 std::optional<std::string> header(const httplib::Request& request, const char* name) {
@@ -224,7 +224,8 @@ struct HttpServer::Inside {
     server.Get(kState, [this](const auto&, auto& response) {
       response.set_content(fresh()->json(), "application/json");
     });
-    for (const char* name : {"coordinator", "summary", "jobs", "nodes", "tenants", "events", "node"}) {
+    for (const char* name :
+         {"coordinator", "summary", "jobs", "nodes", "tenants", "events", "node"}) {
       server.Get(std::string{"/api/v1/"} + name, [this, name](const auto&, auto& response) {
         const auto snapshot = fresh();
         const auto part = snapshot->parts.find(name);
@@ -235,7 +236,8 @@ struct HttpServer::Inside {
       });
     }
     server.Get(kLive, [this](const auto& request, auto& response) { listen(request, response); });
-    server.Post(kRequests, [this](const auto& request, auto& response) { change(request, response); });
+    server.Post(kRequests,
+                [this](const auto& request, auto& response) { change(request, response); });
     server.Get(kMetrics, [this](const auto&, auto& response) {
       (void)fresh();
       response.set_content(sources.metrics(), "text/plain; version=0.0.4; charset=utf-8");
@@ -256,7 +258,8 @@ struct HttpServer::Inside {
   void change(const httplib::Request& request, httplib::Response& response) {
     const json message = json::parse(request.body, nullptr, false);
     if (!is_change(message)) {
-      return say(response, 400, "a change is a JSON object whose type is cancel, drain, undrain or quota");
+      return say(response, 400,
+                 "a change is a JSON object whose type is cancel, drain, undrain or quota");
     }
     const auto answer = sources.requests->ask(message, options.patience);
     if (!answer) {
@@ -279,14 +282,15 @@ struct HttpServer::Inside {
     };
     auto state = std::make_shared<State>(
         State{*std::move(listener), version_of(request.get_header_value("Last-Event-ID"), epoch)});
-    response.set_chunked_content_provider(
-        "text/event-stream", [this, state](std::size_t, httplib::DataSink& sink) {
-          if (sources.board->closed()) return false;
-          std::string text = event_for(*state);
-          if (text.empty()) return true;
-          state->told = std::chrono::steady_clock::now();
-          return sink.write(text.data(), text.size());
-        });
+    response.set_chunked_content_provider("text/event-stream",
+                                          [this, state](std::size_t, httplib::DataSink& sink) {
+                                            if (sources.board->closed() || !sink.is_writable())
+                                              return false;  // or nobody is there
+                                            std::string text = event_for(*state);
+                                            if (text.empty()) return true;
+                                            state->told = std::chrono::steady_clock::now();
+                                            return sink.write(text.data(), text.size());
+                                          });
   }
 
   template <typename State>
@@ -298,11 +302,12 @@ struct HttpServer::Inside {
       state.first = false;
       if (snapshot->version <= state.seen) return ": nothing new\n\n";
     } else {
-      snapshot = sources.board->newer(state.seen, std::min<std::chrono::milliseconds>(kLookAgain, options.quiet));
+      snapshot = sources.board->newer(
+          state.seen, std::min<std::chrono::milliseconds>(kLookAgain, options.quiet));
     }
     if (snapshot) {
-      const std::string text = fmt::format("retry: 1000\nid: {}-{}\nevent: state\ndata: {}\n\n", epoch,
-                                           snapshot->version, snapshot->json(state.seen));
+      const std::string text = fmt::format("retry: 1000\nid: {}-{}\nevent: state\ndata: {}\n\n",
+                                           epoch, snapshot->version, snapshot->json(state.seen));
       state.seen = snapshot->version;
       return text;
     }

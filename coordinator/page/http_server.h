@@ -17,7 +17,7 @@ namespace commensal::page {
 
 struct HttpOptions {
   Address address;
-  std::vector<std::string> hosts;         ///< further HOST:PORT that it is known by
+  std::vector<std::string> hosts;            ///< further HOST:PORT that it is known by
   std::optional<std::uint16_t> port_before;  ///< tried first where `address` leaves the port open
   std::string token;
   std::chrono::milliseconds patience{5000};  ///< for an answer of the coordinator
@@ -27,9 +27,9 @@ struct HttpOptions {
 
 /// What the server has from the rest of the coordinator. All of it is called from any thread.
 struct HttpSources {
-  Board* board = nullptr;            ///< not owned
-  RequestBox* requests = nullptr;    ///< not owned
-  std::function<void()> look;        ///< somebody wants the state: what is not asked for yet, may be
+  Board* board = nullptr;          ///< not owned
+  RequestBox* requests = nullptr;  ///< not owned
+  std::function<void()> look;      ///< somebody wants the state: what is not asked for yet, may be
   std::function<std::string()> metrics;
   std::function<void(const std::string& path, int status)> served;  ///< for the metrics
 };

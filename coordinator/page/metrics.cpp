@@ -31,8 +31,9 @@ Histogram::BucketBoundaries waiting_times() {
   return {1, 5, 15, 60, 300, 900, 3600, 4.0 * 3600, 24.0 * 3600};
 }
 
-constexpr std::array<std::string_view, 10> kTypes{"submit", "queue",   "explain", "cancel", "logs",
-                                                  "nodes",  "tenants", "quota",   "drain",  "undrain"};
+constexpr std::array<std::string_view, 10> kTypes{"submit", "queue",  "explain", "cancel",
+                                                  "logs",   "nodes",  "tenants", "quota",
+                                                  "drain",  "undrain"};
 
 }  // namespace
 
@@ -45,8 +46,9 @@ struct Metrics::Families {
                              .Register(registry);
   Family<Gauge>& jobs = BuildGauge()
                             .Name("commensal_jobs")
-                            .Help("Jobs that have not ended, by state and class; class none: not "
-                                  "placed.")
+                            .Help(
+                                "Jobs that have not ended, by state and class; class none: not "
+                                "placed.")
                             .Register(registry);
   Family<Gauge>& waiting = BuildGauge()
                                .Name("commensal_queue_length")
@@ -54,8 +56,9 @@ struct Metrics::Families {
                                .Register(registry);
   Family<Gauge>& oldest = BuildGauge()
                               .Name("commensal_queue_oldest_timestamp_seconds")
-                              .Help("When the job was submitted that waits longest, in seconds "
-                                    "since 1970; 0: none waits.")
+                              .Help(
+                                  "When the job was submitted that waits longest, in seconds "
+                                  "since 1970; 0: none waits.")
                               .Register(registry);
   Family<Histogram>& waits = BuildHistogram()
                                  .Name("commensal_queue_wait_seconds")
@@ -67,15 +70,17 @@ struct Metrics::Families {
                               .Register(registry);
   Family<Gauge>& devices = BuildGauge()
                                .Name("commensal_devices")
-                               .Help("Devices: free, with guaranteed or opportunistic jobs, shared "
-                                     "by both, or unavailable (node down or drained, nobody on it).")
+                               .Help(
+                                   "Devices: free, with guaranteed or opportunistic jobs, shared "
+                                   "by both, or unavailable (node down or drained, nobody on it).")
                                .Register(registry);
   Family<Gauge>& nodes =
       BuildGauge().Name("commensal_nodes").Help("Machines by state.").Register(registry);
-  Family<Gauge>& quota = BuildGauge()
-                             .Name("commensal_tenant_quota_devices")
-                             .Help("Devices that a tenant's guaranteed jobs may have; +Inf: no limit.")
-                             .Register(registry);
+  Family<Gauge>& quota =
+      BuildGauge()
+          .Name("commensal_tenant_quota_devices")
+          .Help("Devices that a tenant's guaranteed jobs may have; +Inf: no limit.")
+          .Register(registry);
   Family<Gauge>& guaranteed = BuildGauge()
                                   .Name("commensal_tenant_guaranteed_devices")
                                   .Help("Devices charged to a tenant's quota.")

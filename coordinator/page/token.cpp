@@ -21,9 +21,9 @@ namespace {
 constexpr std::size_t kBytes = 32;
 
 std::runtime_error problem(const std::filesystem::path& file, const std::string& what) {
-  return std::runtime_error(fmt::format(
-      "the page's token {} cannot be used: {}; remove the file to have a new one made",
-      file.native(), what));
+  return std::runtime_error(
+      fmt::format("the page's token {} cannot be used: {}; remove the file to have a new one made",
+                  file.native(), what));
 }
 
 std::string reason(int error) { return std::generic_category().message(error); }
@@ -45,9 +45,9 @@ bool make_file(const std::filesystem::path& file) {
       ::open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600)};
   if (!fd) throw problem(file, reason(errno));
   const std::string text = new_token() + "\n";
-  const bool written = ::write(fd.get(), text.data(), text.size()) ==
-                           static_cast<ssize_t>(text.size()) &&
-                       ::fsync(fd.get()) == 0;
+  const bool written =
+      ::write(fd.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()) &&
+      ::fsync(fd.get()) == 0;
   const int write_error = errno;
   const bool linked = written && ::link(fresh.c_str(), file.c_str()) == 0;
   const int link_error = errno;

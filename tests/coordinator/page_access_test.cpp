@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Who may see and change what on the page.
-#include "coordinator/page/access.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
 #include <vector>
 
+#include "coordinator/page/access.h"
 #include "coordinator/page/address.h"
 
 namespace commensal::page {
@@ -52,9 +51,8 @@ TEST_F(PageAccessTest, WithoutTokenOneReadsAsTheSameUserOnly) {
 }
 
 TEST_F(PageAccessTest, AWrongTokenOpensNothingForAnybody) {
-  for (const std::string& wrong :
-       {std::string(64, 'b'), std::string(63, 'a'), std::string(65, 'a'), kToken + "\n",
-        std::string("A")}) {
+  for (const std::string& wrong : {std::string(64, 'b'), std::string(63, 'a'), std::string(65, 'a'),
+                                   kToken + "\n", std::string("A")}) {
     caller_.token = wrong;
     for (const bool same_user : {false, true}) {
       caller_.same_user = same_user;
@@ -76,8 +74,8 @@ TEST_F(PageAccessTest, NamesOfOthersAreRefusedEvenForFiles) {
       EXPECT_THAT(why(Need::kRead), Not(HasSubstr(host))) << "nothing is sent back";
     }
   }
-  for (const char* host : {"localhost:8100", "LOCALHOST:8100", "[::1]:8100",
-                           "cluster.example.org:443"}) {
+  for (const char* host :
+       {"localhost:8100", "LOCALHOST:8100", "[::1]:8100", "cluster.example.org:443"}) {
     caller_.hosts = {host};
     EXPECT_EQ(status(Need::kWrite), 200) << host;
   }
@@ -134,7 +132,8 @@ TEST_F(PageAccessTest, AFormOfAnotherPageCannotSendJson) {
 TEST(PageNamesTest, APageForEverybodyIsKnownByWhatWasSaid) {
   EXPECT_THAT(names_of("0.0.0.0", 80, {}), ::testing::ElementsAre("0.0.0.0:80"));
   EXPECT_THAT(names_of("::1", 80, {}), IsSupersetOf({"[::1]:80", "127.0.0.1:80", "localhost:80"}));
-  EXPECT_THAT(names_of("10.0.0.7", 80, {"Head:80"}), ::testing::ElementsAre("10.0.0.7:80", "head:80"));
+  EXPECT_THAT(names_of("10.0.0.7", 80, {"Head:80"}),
+              ::testing::ElementsAre("10.0.0.7:80", "head:80"));
 }
 
 struct Written {
@@ -153,10 +152,10 @@ TEST(PageAddressTest, ReadsWhatItWrites) {
 }
 
 TEST(PageAddressTest, RefusesAndNamesTheRest) {
-  for (const char* text : {"", "8100", ":8100", "127.0.0.1", "127.0.0.1:", "127.0.0.1:65536",
-                           "127.0.0.1:-1", "127.0.0.1:8100x", "127.0.0.1: 80", "::1:8100", "[::1]",
-                           "[:80", "[127.0.0.1]:80", "a b:80", "a\r\nX: y:80", "http://a:80",
-                           "host/:80"}) {
+  for (const char* text :
+       {"", "8100", ":8100", "127.0.0.1", "127.0.0.1:", "127.0.0.1:65536", "127.0.0.1:-1",
+        "127.0.0.1:8100x", "127.0.0.1: 80", "::1:8100", "[::1]", "[:80", "[127.0.0.1]:80", "a b:80",
+        "a\r\nX: y:80", "http://a:80", "host/:80"}) {
     try {
       (void)parse_address(text);
       ADD_FAILURE() << text;

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The state between one writer and many readers, requests the other way, and the node's status.
-#include "coordinator/page/board.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -15,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "coordinator/page/board.h"
 #include "coordinator/page/node_status.h"
 #include "coordinator/page/request_box.h"
 
@@ -36,7 +35,8 @@ TEST(PageBoardTest, OnlyWhatIsNewMakesAVersion) {
   board.put({{"jobs", "[2]"}, {"nodes", "[]"}});
   const auto second = board.fresh(0ms);
   EXPECT_EQ(second->version, 2U);
-  EXPECT_EQ(json::parse(second->json()), json({{"version", 2}, {"jobs", {2}}, {"nodes", json::array()}}));
+  EXPECT_EQ(json::parse(second->json()),
+            json({{"version", 2}, {"jobs", {2}}, {"nodes", json::array()}}));
   EXPECT_EQ(json::parse(second->json(1)), json({{"version", 2}, {"jobs", {2}}}));
   EXPECT_EQ(json::parse(second->json(2)), json({{"version", 2}}));
   EXPECT_EQ(json::parse(first->json())["jobs"], json({1})) << "a snapshot never changes";
@@ -149,7 +149,8 @@ TEST(PageRequestBoxTest, SoManyWaitAndNoMore) {
   RequestBox box{[&] { ++woken; }, 2};
   std::vector<std::future<std::optional<json>>> asking;
   for (int i = 0; i < 2; ++i) {
-    asking.push_back(std::async(std::launch::async, [&] { return box.ask(json::object(), kLong); }));
+    asking.push_back(
+        std::async(std::launch::async, [&] { return box.ask(json::object(), kLong); }));
   }
   while (woken < 2) std::this_thread::yield();
   EXPECT_EQ(box.ask(json::object(), kLong), std::nullopt);

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The page's server with real connections: what it gives, to whom, and what it withstands.
-#include "coordinator/page/http_server.h"
-
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -24,6 +22,7 @@
 #include <vector>
 
 #include "coordinator/page/files.h"
+#include "coordinator/page/http_server.h"
 #include "coordinator/page/peer_user.h"
 #include "coordinator/wire/handover.h"
 
@@ -184,8 +183,8 @@ class PageHttpTest : public ::testing::Test {
     while (board_.listeners() != count) std::this_thread::sleep_for(1ms);
   }
   [[nodiscard]] std::string live(const std::string& more = "") const {
-    return "GET /api/v1/live HTTP/1.1\r\nHost: 127.0.0.1:" + std::to_string(port()) + "\r\n" + more +
-           "\r\n";
+    return "GET /api/v1/live HTTP/1.1\r\nHost: 127.0.0.1:" + std::to_string(port()) + "\r\n" +
+           more + "\r\n";
   }
 
   HttpOptions options_;
@@ -221,8 +220,8 @@ TEST_F(PageHttpTest, ThePageHasNoScriptOrStyleInIt) {
   for (const File& file : files()) {
     if (file.path != "/") continue;
     const std::string page{file.content};
-    for (const char* inside : {"<style", " style=", " onclick=", " onload=", "javascript:", "http://",
-                               "https://", "//cdn"}) {
+    for (const char* inside : {"<style", " style=", " onclick=", " onload=", "javascript:",
+                               "http://", "https://", "//cdn"}) {
       EXPECT_THAT(page, Not(HasSubstr(inside)));
     }
     EXPECT_THAT(page, Not(::testing::ContainsRegex("<script[^>]*>[^<]")));
@@ -270,8 +269,8 @@ TEST_F(PageHttpTest, AChangeReachesTheLoopAndItsAnswerComesBack) {
   EXPECT_EQ(answer->status, 200);
   EXPECT_EQ(json::parse(answer->body), json({{"type", "cancel"}, {"id", "7"}}));
   EXPECT_EQ(loop_.seen(), std::vector<json>{request});
-  for (const auto& [id, status] : std::map<std::string, int>{
-           {"404", 404}, {"409", 409}, {"503", 503}, {"400", 400}}) {
+  for (const auto& [id, status] :
+       std::map<std::string, int>{{"404", 404}, {"409", 409}, {"503", 503}, {"400", 400}}) {
     const auto refused = post({{"type", "cancel"}, {"id", id}}, with_token());
     EXPECT_EQ(refused->status, status);
     EXPECT_EQ(json::parse(refused->body)["what"], "because");
@@ -299,22 +298,23 @@ TEST_F(PageHttpTest, NoChangeWithoutTokenTypeOrOrigin) {
   headers = with_token();
   headers.emplace("Host", "evil.example:" + std::to_string(port()));
   EXPECT_EQ(status(headers), 403);
-  EXPECT_EQ(client().Post("/api/v1/requests?token=" + kToken, {}, body, "application/json")->status, 401)
+  EXPECT_EQ(client().Post("/api/v1/requests?token=" + kToken, {}, body, "application/json")->status,
+            401)
       << "the address is no place for what changes things";
   EXPECT_TRUE(loop_.seen().empty());
 }
 
 TEST_F(PageHttpTest, OnlyChangesAreTaken) {
   start();
-  for (const char* body :
-       {"", "{", "[]", "7", "null", R"({"type": "submit"})", R"({"type": 7})", R"({"id": "1"})",
-        R"({"type": "logs", "id": "1"})", "\xff\xfe"}) {
+  for (const char* body : {"", "{", "[]", "7", "null", R"({"type": "submit"})", R"({"type": 7})",
+                           R"({"id": "1"})", R"({"type": "logs", "id": "1"})", "\xff\xfe"}) {
     const auto answer =
         client().Post("/api/v1/requests", with_token(), std::string{body}, "application/json");
     EXPECT_EQ(answer->status, 400) << body;
     EXPECT_EQ(json::parse(answer->body)["type"], "error");
   }
-  const auto large = client().Post("/api/v1/requests", with_token(), std::string(200'000, ' '), "application/json");
+  const auto large = client().Post("/api/v1/requests", with_token(), std::string(200'000, ' '),
+                                   "application/json");
   if (large) {  // or the connection has ended before all of it was sent
     EXPECT_EQ(large->status, 413);
   }
@@ -326,7 +326,8 @@ TEST_F(PageHttpTest, WhatIsSentIsNeverInTheHeadersOfTheAnswer) {
   start();
   const std::string host = "Host: 127.0.0.1:" + std::to_string(port()) + "\r\n";
   for (const std::string& bytes :
-       {"GET /api/v1/live?x=%0d%0aX-Injected:%201&token=%0d%0aX-Injected:1 HTTP/1.1\r\n" + host + "\r\n",
+       {"GET /api/v1/live?x=%0d%0aX-Injected:%201&token=%0d%0aX-Injected:1 HTTP/1.1\r\n" + host +
+            "\r\n",
         "GET /%0d%0aX-Injected:%201 HTTP/1.1\r\n" + host + "\r\n",
         "GET /nothing%0d%0a%0d%0a<script> HTTP/1.1\r\n" + host + "\r\n",
         "GET / HTTP/1.1\r\n" + host + "Origin: http://x%0d%0aX-Injected: 1\r\n\r\n",
@@ -343,9 +344,10 @@ TEST_F(PageHttpTest, ARefusedBodyIsNeverTheNextRequest) {
   start();
   const std::string host = "Host: 127.0.0.1:" + std::to_string(port()) + "\r\n";
   const std::string hidden = "GET /metrics HTTP/1.1\r\n" + host + "\r\n";
-  const std::string answer = raw("POST /api/v1/requests HTTP/1.1\r\n" + host +
-                                 "Content-Type: application/json\r\nContent-Length: " +
-                                 std::to_string(hidden.size()) + "\r\n\r\n" + hidden);
+  const std::string answer =
+      raw("POST /api/v1/requests HTTP/1.1\r\n" + host +
+          "Content-Type: application/json\r\nContent-Length: " + std::to_string(hidden.size()) +
+          "\r\n\r\n" + hidden);
   EXPECT_THAT(answer, StartsWith("HTTP/1.1 401"));
   EXPECT_THAT(answer, Not(HasSubstr("commensal_test")));
 }
@@ -354,7 +356,8 @@ TEST_F(PageHttpTest, BytesThatAreNoRequestEndTheirConnectionOnly) {
   start();
   for (const std::string& bytes :
        {std::string{"\r\n\r\n"}, std::string{"GET\r\n\r\n"}, std::string(100, '\0') + "\r\n\r\n",
-        std::string{"GET / HTTP/9.9\r\n\r\n"}, "GET /" + std::string(100'000, 'a') + " HTTP/1.1\r\n\r\n",
+        std::string{"GET / HTTP/9.9\r\n\r\n"},
+        "GET /" + std::string(100'000, 'a') + " HTTP/1.1\r\n\r\n",
         std::string{"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"} + "\r\n\r\n",
         "GET / HTTP/1.1\r\nHost: x\r\nX: " + std::string(100'000, 'a') + "\r\n\r\n",
         std::string{"GET / HTTP/1.1\r\nno header\r\n\r\n"}}) {
@@ -413,7 +416,8 @@ TEST_F(PageHttpTest, NoMoreListenThanMayAndPlacesBecomeFree) {
       read_until(fd, text, "}\n\n");
     }
     EXPECT_EQ(board_.listeners(), 2);
-    EXPECT_THAT(raw(request), AllOf(StartsWith("HTTP/1.1 503"), HasSubstr("as many listen already")));
+    EXPECT_THAT(raw(request),
+                AllOf(StartsWith("HTTP/1.1 503"), HasSubstr("as many listen already")));
   }
   for (int i = 0; board_.listeners() > 0; ++i) {  // the server sees it when it writes
     board_.put({{"jobs", std::to_string(i)}});
@@ -450,7 +454,9 @@ TEST_F(PageHttpTest, ItEndsWhileOthersListenAndWait) {
   const std::string request = live();
   ASSERT_GT(::send(fd.get(), request.data(), request.size(), MSG_NOSIGNAL), 0);
   wait_for_listeners(1);
-  auto waits = std::async(std::launch::async, [&] { return post({{"type", "cancel"}}, with_token()); });
+  auto waits = std::async(std::launch::async, [&] {
+    return post({{"type", "cancel"}}, with_token());
+  });
   while (requests_.take().empty()) std::this_thread::sleep_for(1ms);
   server_.reset();
   const auto answer = waits.get();

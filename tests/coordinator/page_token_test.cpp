@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The page's token: made once, for its owner alone.
-#include "coordinator/page/token.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -12,6 +10,8 @@
 #include <set>
 #include <stdexcept>
 #include <string>
+
+#include "coordinator/page/token.h"
 
 namespace commensal::page {
 namespace {
