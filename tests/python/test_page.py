@@ -19,7 +19,7 @@ from test_submit import ENDED, SHELL, Cluster
 from world import COMMENSAL, World, wait_until
 
 pytest.importorskip("selenium", reason="selenium is not installed (scripts/requirements.txt)")
-from page_browser import PageBrowser, missing_browser  # noqa: E402
+from page_browser import PageBrowser, missing_browser
 
 pytestmark = [
     pytest.mark.slow,
@@ -84,9 +84,7 @@ def test_a_live_run_shows_up(cluster: Cluster, browser: PageBrowser) -> None:
     browser.open(without_token(cluster))
     assert browser.rows("#queue") == []
     cluster.world.commensal("quota", "set", "vision", "1")
-    runs = cluster.submit(
-        "--tenant", "vision", "--guaranteed", *training(cluster, "resnet", stop)
-    )
+    runs = cluster.submit("--tenant", "vision", "--guaranteed", *training(cluster, "resnet", stop))
     waits = cluster.submit(
         "--tenant", "vision", "--guaranteed", "--name", "eval", "--", *SHELL, "true"
     )
@@ -158,9 +156,7 @@ def test_what_users_wrote_stays_text(cluster: Cluster, browser: PageBrowser) -> 
     assert browser.complaints() == []
 
 
-def test_it_survives_a_coordinator_that_was_killed(
-    cluster: Cluster, browser: PageBrowser
-) -> None:
+def test_it_survives_a_coordinator_that_was_killed(cluster: Cluster, browser: PageBrowser) -> None:
     go = cluster.world.folder / "go"
     job = cluster.submit("--name", "long", "--", *wait_for_file(go))
     cluster.wait(job, "running")
@@ -239,7 +235,9 @@ def test_it_fits_desk_and_phone(cluster: Cluster, browser: PageBrowser, dark: bo
         *("--tenant", "vision", "--guaranteed", "--name", "evaluation"),
         *("--", *SHELL, "true"),
     )
-    cluster.submit("--tenant", "language", "--name", "prepare-data", "--", *SHELL, "sleep 0.2; true")
+    cluster.submit(
+        "--tenant", "language", "--name", "prepare-data", "--", *SHELL, "sleep 0.2; true"
+    )
     for job in (first, second):
         cluster.wait(job, "running")
 
@@ -265,9 +263,12 @@ def test_it_fits_desk_and_phone(cluster: Cluster, browser: PageBrowser, dark: bo
     for width in (1280, 700, 360):
         browser.screen(width, 800, dark=dark)
         browser.wait("shows it", lambda: long in browser.text("#queue"))
-        assert browser.run(
-            "const root = document.documentElement; return root.scrollWidth - root.clientWidth"
-        ) == 0
+        assert (
+            browser.run(
+                "const root = document.documentElement; return root.scrollWidth - root.clientWidth"
+            )
+            == 0
+        )
     assert browser.complaints() == []
     stop.touch()
 

@@ -86,13 +86,13 @@ def _options(
 def _register() -> None:
     from commensal.cli import (
         cluster,
-        page,
         control,
         demo,
         doctor,
         explain,
         logs,
         memory,
+        page,
         profile,
         run,
         simulate,

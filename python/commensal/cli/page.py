@@ -26,8 +26,8 @@ def register(app: typer.Typer) -> None:
                 ("commensal page", "the address, to be opened in a browser"),
                 ("commensal page --open", "opens it"),
                 (
-                    "ssh -L 8100:127.0.0.1:PORT HOST",
-                    "brings the page of another machine here, as http://127.0.0.1:8100/",
+                    "ssh -L PORT:127.0.0.1:PORT HOST",
+                    "brings the page of another machine here, under the same address",
                 ),
             ],
             [0, 2, 3, 4],
