@@ -192,8 +192,8 @@ class Daemon {
         answers.back().text = answer(frames);
       }
       changes = page_.take();
-      for (auto& [number, request] : changes) {
-        request = answer([&] { return request; });
+      for (page::RequestBox::Request& change : changes) {
+        change.second = answer([&] { return change.second; });
       }
       coordinator_.settle(clock_.now());
       not_before_ = {};
