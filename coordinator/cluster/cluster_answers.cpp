@@ -267,6 +267,7 @@ json ClusterCoordinator::back_up() {
 }
 
 json ClusterCoordinator::picture(const PictureSize& size) {
+  refresh_estimates();
   json placed = json::array();
   json waiting = json::array();
   for (const auto& [number, job] : jobs_) {
@@ -317,7 +318,7 @@ json ClusterCoordinator::summary(const json& nodes) const {
   }
   json devices{
       {"free", 0}, {"guaranteed", 0}, {"opportunistic", 0}, {"shared", 0}, {"unavailable", 0}};
-  json machines{{"up", 0}, {"down", 0}, {"drained", 0}};
+  json machines{{"up", 0}, {"down", 0}, {"drained", 0}, {"avoided", 0}};
   const auto count_one = [](json& of) { of = of.get<int>() + 1; };
   for (const json& node : nodes) {
     count_one(machines[node["state"].get<std::string>()]);

@@ -31,9 +31,9 @@ Histogram::BucketBoundaries waiting_times() {
   return {1, 5, 15, 60, 300, 900, 3600, 4.0 * 3600, 24.0 * 3600};
 }
 
-constexpr std::array<std::string_view, 10> kTypes{"submit", "queue",  "explain", "cancel",
-                                                  "logs",   "nodes",  "tenants", "quota",
-                                                  "drain",  "undrain"};
+constexpr std::array<std::string_view, 11> kTypes{"state",  "submit", "queue",  "explain",
+                                                  "cancel", "logs",   "nodes",  "tenants",
+                                                  "quota",  "drain",  "undrain"};
 
 }  // namespace
 
@@ -72,7 +72,7 @@ struct Metrics::Families {
                                .Name("commensal_devices")
                                .Help(
                                    "Devices: free, with guaranteed or opportunistic jobs, shared "
-                                   "by both, or unavailable (node down or drained, nobody on it).")
+                                   "by both, or unavailable (node not up, nobody on it).")
                                .Register(registry);
   Family<Gauge>& nodes =
       BuildGauge().Name("commensal_nodes").Help("Machines by state.").Register(registry);

@@ -187,6 +187,7 @@ TEST_F(PageServiceTest, ThePageShowsWhatIs) {
   EXPECT_EQ(state["jobs"][0]["class"], "guaranteed");
   EXPECT_EQ(state["jobs"][1]["id"], waits);
   EXPECT_NE(state["jobs"][1]["reason"], "");
+  EXPECT_NE(state["jobs"][1]["estimate"]["words"], "");
   EXPECT_EQ(state["nodes"].size(), 2U);
   EXPECT_EQ(state["tenants"][1]["name"], "vision");
   EXPECT_EQ(state["tenants"][1]["quota"], 3);
@@ -236,6 +237,7 @@ TEST_F(PageServiceTest, AListenerIsToldSoonAndNotForEachChange) {
   });
   while (events == 0) step();
   for (int i = 0; i < 50; ++i) (void)submit("job-" + std::to_string(i));
+  while (page_->next_wake() == TimePoint::max()) (void)submit("one-more");  // all is told just now
   EXPECT_LE(page_->next_wake(), now_ + 250ms) << "the loop comes back for it";
   while (!seen) {
     now_ += 50ms;

@@ -280,6 +280,11 @@ const jobCell = (job) => ({ text: job.name || `job ${job.id}`, small: `job ${job
 const places = (job) => job.placement
   .map((place) => (place.device < 0 ? place.node : `${place.node}:${place.device}`)).join(", ");
 
+function estimate(job) {
+  if (!job.estimate) return "";
+  return job.estimate.starts_in_ms === null ? job.estimate.words : `starts ${job.estimate.words}`;
+}
+
 function drawJobs() {
   const jobs = state.jobs || [];
   const shown = jobs.filter((job) => PLACED.includes(job.state));
@@ -295,7 +300,7 @@ function drawJobs() {
   });
   const waiting = jobs.filter((job) => WAITING.includes(job.state));
   rows(byId("queue"), waiting, (job) => job.id, (job) => [jobCell(job), job.tenant,
-    `${job.gpus} device${job.gpus === 1 ? "" : "s"}, ${job.asked}`, since(job.submitted_ms), { text: job.reason, words: true }],
+    `${job.gpus} device${job.gpus === 1 ? "" : "s"}, ${job.asked}`, since(job.submitted_ms), { text: job.reason, small: estimate(job), words: true }],
   (cell, job) => button(cell, "Cancel", `Cancel job ${job.id}`, () => cancelJob(job)));
 }
 
@@ -323,7 +328,7 @@ function drawNodes() {
     { text: node.name }, { text: node.state, kind: `state ${node.state}` }, String(node.cores),
     bytes(node.memory_mib * 1024 * 1024), String(node.devices.length), { text: node.reason, words: true }],
   (cell, node) => {
-    if (node.state === "drained") {
+    if (node.state === "drained" || node.state === "avoided") {
       button(cell, "Undrain", `Undrain ${node.name}`,
         () => change({ type: "undrain", node: node.name }, `${node.name} is given jobs again.`));
     } else {
@@ -393,7 +398,7 @@ function drawTiles() {
     ["waiting", "jobs wait", state.summary.waiting],
     ["free", `devices free, of ${all}`, devices.free],
     ["shared", "devices shared by both classes", devices.shared],
-    ["nodes", "nodes not up", state.summary.nodes.down + state.summary.nodes.drained],
+    ["nodes", "nodes not up", Object.entries(state.summary.nodes).reduce((sum, [name, number]) => sum + (name === "up" ? 0 : number), 0)],
   ];
   fill(byId("tiles"), tiles, (tile) => tile[0], () => make("li", {}, make("b"), make("span")), (item, tile) => {
     put(item.children[0], String(tile[2]));
