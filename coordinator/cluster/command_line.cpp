@@ -127,6 +127,7 @@ CommandLine parse_command_line(std::vector<std::string> arguments, const std::st
   std::reverse(arguments.begin(), arguments.end());  // CLI11 takes them from the back
   try {
     app.parse(std::move(arguments));
+    line.options.page.required = app.get_option("--http")->count() > 0;
     finish(line);
   } catch (const CLI::CallForHelp&) {
     return {std::nullopt, false, node::ExitCode::kOk, app.help()};

@@ -51,7 +51,14 @@ PageService::PageService(const PageOptions& options, const std::filesystem::path
       board_([this] { wake(); }, page::kMostListeners),
       requests_([this] { wake(); }, kMostRequests),
       node_(board_, std::move(ask_node), kNodeAgain) {
-  if (options.address) serve(options);
+  if (!options.address) return;
+  try {
+    serve(options);
+  } catch (const std::runtime_error& error) {
+    if (options.required) throw;
+    server_.reset();
+    log_->error("there is no page: {}", error.what());
+  }
 }
 
 PageService::~PageService() = default;

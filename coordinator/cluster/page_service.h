@@ -28,6 +28,7 @@ namespace commensal::cluster {
 struct PageOptions {
   std::optional<page::Address> address = page::Address{};  ///< absent: no page
   std::vector<std::string> hosts;                          ///< further names, HOST:PORT
+  bool required = false;  ///< somebody asked for it: without it there is no start
 };
 
 /// Serves the page. Nothing that goes wrong with HTTP stops the loop: what it throws is logged.
@@ -39,7 +40,8 @@ class PageService final : public ClusterObserver {
   /// Opens the token and begins to serve.
   /// @param state_dir  of the token (`page-token`) and of the last port (`page-port`).
   /// @param ask_node  returns this machine's status; throws if there is none.
-  /// @throws std::runtime_error, one sentence, if the address or the token cannot be used.
+  /// @throws std::runtime_error, one sentence, if the address or the token cannot be used and the
+  /// page is required; else that is logged, and there is no page.
   PageService(const PageOptions& options, const std::filesystem::path& state_dir,
               const std::string& version, page::NodeStatus::Ask ask_node,
               std::shared_ptr<spdlog::logger> log);

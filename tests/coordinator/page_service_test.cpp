@@ -327,8 +327,18 @@ TEST_F(PageServiceTest, TheNextOneHasThePortAndTheTokenOfBefore) {
   EXPECT_NE(page_->url(), "");
 }
 
+TEST_F(PageServiceTest, WhatNobodyAskedForStopsNothing) {
+  close();
+  std::ofstream{folder_ / "page-token"} << "guess";
+  open();
+  EXPECT_EQ(page_->url(), "");
+  (void)submit("job");
+  EXPECT_TRUE(world_.runs({JobId{"1"}, 1}));
+}
+
 TEST_F(PageServiceTest, ATokenThatCannotBeUsedIsSaid) {
   page_.reset();
+  options_.required = true;
   std::ofstream{folder_ / "page-token"} << "guess";
   try {
     const PageService page{options_, folder_, "1", [] { return std::string{}; }, log_};
@@ -377,6 +387,8 @@ TEST(PageOptionsTest, HttpIsAnAddressOrOff) {
     return parse_command_line(std::move(words), "1");
   };
   EXPECT_EQ(read({}).options->page.address, (page::Address{"127.0.0.1", 0}));
+  EXPECT_FALSE(read({}).options->page.required);
+  EXPECT_TRUE(read({"--http", "127.0.0.1:0"}).options->page.required);
   EXPECT_EQ(read({"--http", "off"}).options->page.address, std::nullopt);
   const auto line = read({"--http", "[::1]:8100", "--http-host", "head:80", "--http-host", "b:1"});
   EXPECT_EQ(line.options->page.address, (page::Address{"::1", 8100}));
