@@ -210,7 +210,7 @@ struct HttpServer::Inside {
       say(response, response.status,
           response.status == 404 ? "there is nothing at this path" : "the request cannot be read");
     });
-    server.set_exception_handler([](const auto&, auto& response, std::exception_ptr) {
+    server.set_exception_handler([](const auto&, auto& response, const std::exception_ptr&) {
       say(response, 500, "the page has failed to answer");
     });
     server.set_logger([this](const auto& request, const auto& response) {
