@@ -57,7 +57,9 @@ def page(
 def _address(page: str, token_file: str) -> str:
     """@raises Refused."""
     if not page:
-        raise Refused("this coordinator has no page: it was started with --http off, or its log says why")
+        raise Refused(
+            "this coordinator has no page: it was started with --http off, or its log says why"
+        )
     try:
         token = Path(token_file).read_text(encoding="ascii").strip()
     except (OSError, ValueError) as error:
