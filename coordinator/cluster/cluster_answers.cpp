@@ -90,6 +90,7 @@ json ClusterCoordinator::submit(const json& request) {
   if (spec.tenant.empty()) spec.tenant = "default";
   check(spec);
   const JobId id = store_.add(spec, field<std::string>(request, "request", ""), wall_());
+  wrote();
   const auto known = jobs_.find(job_number(id));
   if (known == jobs_.end()) {
     if (auto added = store_.job(id); added && !is_end(added->state)) {
@@ -256,7 +257,9 @@ json ClusterCoordinator::nodes() const {
            {{"pid", config_.pid},
             {"engine", engine_.name()},
             {"policy", config_.policy},
-            {"problem", engine_problem_}}},
+            {"problem", engine_problem_},
+            {"page", config_.page},
+            {"page_token_file", config_.page_token_file}}},
           {"nodes", std::move(nodes)}};
 }
 
@@ -270,6 +273,83 @@ json ClusterCoordinator::back_up() {
     // The store goes on; only the copy is not there.
     throw RequestRefused("unavailable", error.what());
   }
+}
+
+json ClusterCoordinator::picture(const PictureSize& size) {
+  refresh_estimates();
+  json placed = json::array();
+  json waiting = json::array();
+  for (const auto& [number, job] : jobs_) {
+    if (is_end(job.state)) continue;
+    json& into = is_placed(job.state) ? placed : waiting;
+    if (into.size() < (is_placed(job.state) ? size.placed : size.waiting))
+      into.push_back(shown(job));
+  }
+  json jobs = std::move(placed);
+  for (json& job : waiting) jobs.push_back(std::move(job));
+  for (const JobRecord& job : store_.ended(size.ended)) jobs.push_back(shown(job));
+  json events = json::array();
+  for (const Transition& line : store_.newest_events(size.events)) {
+    events.push_back(shown_transition(line));
+  }
+  json picture = nodes();
+  picture["summary"] = summary(picture["nodes"]);
+  picture["jobs"] = std::move(jobs);
+  picture["tenants"] = tenants()["tenants"];
+  picture["events"] = std::move(events);
+  return picture;
+}
+
+json ClusterCoordinator::summary(const json& nodes) const {
+  std::map<std::pair<JobState, std::string>, int> counts;
+  for (const JobState state :
+       {JobState::kStarting, JobState::kRunning, JobState::kParked, JobState::kUpgrading}) {
+    for (const JobClass job_class : {JobClass::kGuaranteed, JobClass::kOpportunistic}) {
+      counts[{state, std::string{to_string(job_class)}}] = 0;
+    }
+  }
+  for (const JobState state : {JobState::kSubmitted, JobState::kQueued, JobState::kReserved}) {
+    counts[{state, "none"}] = 0;
+  }
+  int waiting = 0;
+  std::optional<WallTime> oldest;
+  for (const auto& [number, job] : jobs_) {
+    if (is_end(job.state)) continue;
+    const bool placed = is_placed(job.state);
+    ++counts[{job.state, placed ? std::string{to_string(job.job_class)} : "none"}];
+    if (placed) continue;
+    ++waiting;
+    oldest = std::min(oldest.value_or(job.submitted), job.submitted);
+  }
+  json jobs = json::array();
+  for (const auto& [key, count] : counts) {
+    jobs.push_back({{"state", to_string(key.first)}, {"class", key.second}, {"count", count}});
+  }
+  json devices{
+      {"free", 0}, {"guaranteed", 0}, {"opportunistic", 0}, {"shared", 0}, {"unavailable", 0}};
+  json machines{{"up", 0}, {"down", 0}, {"drained", 0}, {"avoided", 0}};
+  const auto count_one = [](json& of) { of = of.get<int>() + 1; };
+  for (const json& node : nodes) {
+    count_one(machines[node["state"].get<std::string>()]);
+    for (const json& device : node["devices"]) {
+      const auto has = [&](const char* job_class) {
+        return std::any_of(device["jobs"].begin(), device["jobs"].end(),
+                           [&](const json& job) { return job["class"] == job_class; });
+      };
+      const bool guaranteed = has("guaranteed");
+      const bool opportunistic = has("opportunistic");
+      count_one(devices[guaranteed && opportunistic ? "shared"
+                        : guaranteed                ? "guaranteed"
+                        : opportunistic             ? "opportunistic"
+                        : node["state"] == "up"     ? "free"
+                                                    : "unavailable"]);
+    }
+  }
+  return {{"jobs", std::move(jobs)},
+          {"waiting", waiting},
+          {"oldest_waiting_ms", oldest ? json(milliseconds(*oldest)) : json(nullptr)},
+          {"devices", std::move(devices)},
+          {"nodes", std::move(machines)}};
 }
 
 std::int32_t ClusterCoordinator::charged(const std::string& tenant) const {
@@ -324,6 +404,7 @@ json ClusterCoordinator::set_quota(const json& request) {
   }
   store_.put(tenant);
   tenants_[name] = tenant;
+  wrote();
   begin_anew_ = changed_ = true;
   return {{"tenant", name}, {"quota", tenant.quota ? json(*tenant.quota) : json(nullptr)}};
 }
@@ -345,6 +426,7 @@ json ClusterCoordinator::drain(const json& request) {
   check_node(node.node);
   store_.put(node);
   drained_[node.node] = node;
+  wrote();
   begin_anew_ = changed_ = true;
   return {{"node", node.node}, {"state", "drained"}};
 }
@@ -355,6 +437,7 @@ json ClusterCoordinator::undrain(const json& request) {
   store_.undrain(name);
   drained_.erase(name);
   health_.forgive(name);
+  wrote();
   begin_anew_ = changed_ = true;
   return {{"node", name}, {"state", "up"}};
 }

@@ -84,6 +84,8 @@ void ClusterCoordinator::reload() {
   actions_.clear();
   begin_anew_ = changed_ = true;
   remember_times();
+  unwritten_ = false;
+  ++revision_;
 }
 
 void ClusterCoordinator::meet_engine() {
@@ -131,7 +133,7 @@ void ClusterCoordinator::settle(TimePoint now) {
   admit();
   estimates_stale_ = estimates_stale_ || changed_ || begin_anew_;
   decide();
-  store_.commit();
+  commit();
   seen_.clear();
   not_started_.clear();
   class_outcomes_.clear();
@@ -143,6 +145,14 @@ void ClusterCoordinator::settle(TimePoint now) {
   }
   std::erase_if(no_upgrade_before_, [this](const auto& entry) { return now_ >= entry.second; });
   act();
+}
+
+void ClusterCoordinator::commit() {
+  ClusterObserver* const observer = unwritten_ ? config_.observer : nullptr;
+  if (observer != nullptr) observer->begins(Work::kStoreWrite);
+  store_.commit();
+  if (observer != nullptr) observer->ended(Work::kStoreWrite);
+  unwritten_ = false;
 }
 
 TimePoint ClusterCoordinator::next_wake() const noexcept {
@@ -174,6 +184,8 @@ bool ClusterCoordinator::happen(const JobId& id, const JobEvent& event) {
                                .reason = event.reason});
   log_->info("job {}: {} -> {}: {}", id.str(), to_string(before.state), to_string(after.state),
              event.reason);
+  wrote();
+  if (config_.observer != nullptr) config_.observer->moved(before, after);
   moved(before, after);
   note_times(before, after);
   return true;
@@ -298,14 +310,21 @@ void ClusterCoordinator::look_at_nodes(TimePoint now) {
   next_look_ = now + config_.look;
   try {
     std::vector<EngineNode> nodes = engine_.nodes();
-    if (!engine_problem_.empty()) log_->info("the engine {} answers again", engine_.name());
+    if (!engine_problem_.empty()) {
+      log_->info("the engine {} answers again", engine_.name());
+      ++revision_;
+    }
     engine_problem_.clear();
     if (nodes == nodes_) return;
     nodes_ = std::move(nodes);
     begin_anew_ = changed_ = true;
+    ++revision_;
   } catch (const EngineFailed& error) {
-    if (engine_problem_ != error.what())
+    if (engine_problem_.empty() && config_.observer != nullptr) config_.observer->engine_failed();
+    if (engine_problem_ != error.what()) {
       log_->error("the engine {}: {}", engine_.name(), error.what());
+      ++revision_;
+    }
     engine_problem_ = error.what();
   }
 }
@@ -391,8 +410,11 @@ void ClusterCoordinator::decide() {
   if (!engine_problem_.empty()) return;  // nothing could be started
   if (begin_anew_) begin_scheduler();
   std::vector<Wanted> changes;
+  ++revision_;  // why jobs wait
   try {
+    if (config_.observer != nullptr) config_.observer->begins(Work::kDecision);
     changes = scheduler_.decide(seconds(now_));
+    if (config_.observer != nullptr) config_.observer->ended(Work::kDecision);
   } catch (const std::logic_error& error) {
     log_->error("policy {}: {}; nothing of its plan is done", config_.policy, error.what());
     begin_anew_ = true;

@@ -18,6 +18,7 @@
 
 #include "allocator/base/clock.h"
 #include "coordinator/cluster/class_changer.h"
+#include "coordinator/cluster/cluster_observer.h"
 #include "coordinator/cluster/engine.h"
 #include "coordinator/cluster/failure_rules.h"
 #include "coordinator/cluster/job_life.h"
@@ -36,11 +37,14 @@ namespace commensal::cluster {
 struct ClusterConfig {
   std::string policy = "antman";  ///< its name, for people
   std::int64_t pid = 0;           ///< of the process that this runs in, for people
+  std::string page;               ///< its address (URL), for people; empty: none
+  std::string page_token_file;    ///< where the page's token is
   RetryRules retries;
   HealthRules health;
   std::chrono::milliseconds grace{10'000};  ///< between asking an attempt to end and killing
   std::filesystem::path backups;            ///< folder of copies of the store; empty: none are made
   Duration look = std::chrono::seconds{5};  ///< between two looks at the engine's nodes
+  ClusterObserver* observer = nullptr;      ///< not owned; none: nobody looks on
 };
 
 /// A request that cannot be met; nothing has changed. Codes: "unknown_job", "unknown_tenant",
@@ -88,6 +92,21 @@ class ClusterCoordinator {
   /// Returns whose job it is; nothing if there is none of this id. @throws StoreFailed.
   [[nodiscard]] std::optional<std::string> tenant_of(const std::string& id) const;
 
+  /// How much of everything `picture` shows, at most.
+  struct PictureSize {
+    std::size_t placed = 2000;
+    std::size_t waiting = 500;
+    std::size_t ended = 100;
+    std::size_t events = 200;
+  };
+  /// Returns what there is, for the page: `coordinator`, `nodes`, `tenants` as those requests
+  /// answer them, `jobs` and `events` as `queue` and `explain` do, and `summary` with the numbers
+  /// of all.
+  /// @throws StoreFailed.
+  [[nodiscard]] nlohmann::json picture(const PictureSize& size);
+  /// Grows whenever `picture` may have changed.
+  [[nodiscard]] std::uint64_t revision() const noexcept { return revision_; }
+
   /// When `settle` should be called if nothing happens before.
   [[nodiscard]] TimePoint next_wake() const noexcept;
 
@@ -109,6 +128,7 @@ class ClusterCoordinator {
   [[nodiscard]] nlohmann::json undrain(const nlohmann::json& request);
   [[nodiscard]] JobRecord find(const nlohmann::json& request);
   [[nodiscard]] nlohmann::json shown(const JobRecord& job) const;
+  [[nodiscard]] nlohmann::json summary(const nlohmann::json& nodes) const;
   [[nodiscard]] std::string why(const JobRecord& job) const;
   void check(const JobSpec& spec);
   void check_node(const std::string& name) const;
@@ -117,6 +137,11 @@ class ClusterCoordinator {
   // Lives.
   void begins_to_wait(const JobRecord& job);
   bool happen(const JobId& id, const JobEvent& event);
+  void wrote() noexcept {
+    unwritten_ = true;
+    ++revision_;
+  }
+  void commit();
   void moved(const JobRecord& before, const JobRecord& after);
   void take_engine_events();
   void take_class_outcomes();
@@ -183,6 +208,8 @@ class ClusterCoordinator {
   std::vector<Action> due_;                            // from what is
   bool begin_anew_ = true;                             // the policy's view is not what is
   bool changed_ = true;                                // since the last decision
+  std::uint64_t revision_ = 1;                         // of the picture
+  bool unwritten_ = false;                             // something was put into the store
   TimePoint now_;                                      // of this step
   TimePoint next_look_{};
   TimePoint next_health_ = TimePoint::max();  // a node is avoided no longer

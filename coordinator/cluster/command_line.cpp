@@ -21,6 +21,7 @@ namespace {
 struct Words {
   ClusterOptions options;
   std::vector<std::string> policy_options;
+  std::string http = "127.0.0.1:0";
   bool check_config = false;
 };
 
@@ -84,6 +85,11 @@ void add_options(CLI::App& app, Words& line) {
                  "tcp://ADDRESS:PORT for other machines, with keys; default: none");
   app.add_option("--keys-dir", options.keys_dir,
                  "folder of keys; default: COMMENSAL_KEYS_DIR, else ~/.config/commensal/keys");
+  app.add_option("--http", line.http,
+                 "ADDRESS:PORT of the page; port 0: the one of before, or any; off: none")
+      ->capture_default_str();
+  app.add_option("--http-host", options.page.hosts,
+                 "further HOST:PORT that the page is known by, such as that of a proxy");
   app.add_flag("--foreground", options.foreground, "stay attached and log to stderr");
   app.add_option("--log-file", options.log_file,
                  "default: cluster-INSTANCE.log in the runtime folder");
@@ -93,8 +99,8 @@ void add_options(CLI::App& app, Words& line) {
   app.add_flag("--check-config", line.check_config, "read options and configuration, then leave");
   app.footer(
       "Exit codes: 0 started (or ended, with --foreground), 1 internal failure, 2 wrong option or\n"
-      "configuration, 3 this instance runs already, 4 a folder, the socket or the store cannot be\n"
-      "used.");
+      "configuration, 3 this instance runs already, 4 a folder, the socket, the store or the\n"
+      "address of the page cannot be used.");
 }
 
 /// @throws std::exception with one clear sentence.
@@ -107,6 +113,11 @@ void finish(Words& line) {
       throw std::invalid_argument("an option of a policy is NAME=VALUE, not \"" + option + "\"");
     }
     line.options.policy_options[option.substr(0, equals)] = option.substr(equals + 1);
+  }
+  if (line.http == "off") {
+    line.options.page.address.reset();
+  } else {
+    line.options.page.address = page::parse_address(line.http);
   }
   (void)policies::make_policy(line.options.policy, line.options.policy_options);
 }
@@ -122,6 +133,7 @@ CommandLine parse_command_line(std::vector<std::string> arguments, const std::st
   std::reverse(arguments.begin(), arguments.end());  // CLI11 takes them from the back
   try {
     app.parse(std::move(arguments));
+    line.options.page.required = app.get_option("--http")->count() > 0;
     finish(line);
   } catch (const CLI::CallForHelp&) {
     return {std::nullopt, false, node::ExitCode::kOk, app.help()};

@@ -47,6 +47,7 @@ constexpr int kMessagesAtOnce = 256;  // become durable together
 constexpr auto kAfterFailure = 1s;    // between two tries to write down
 
 constexpr auto kNodeAnswers = 3s;
+constexpr auto kStatusAnswers = 1s;
 constexpr auto kNodeAsked = 500ms;  // between two questions while it defers
 constexpr int kNodeTries = 60;
 
@@ -62,6 +63,18 @@ NodeClasses::Ask ask_node(const ClusterOptions& options) {
   return [client](const wire::Message& message) { return client.request(message); };
 }
 
+/// What this machine's node coordinator says of everything, for the page.
+page::NodeStatus::Ask node_status(const ClusterOptions& options) {
+  const wire::ControlClient client{wire::control_socket_path(options.runtime_dir, options.instance),
+                                   kStatusAnswers};
+  return [client] {
+    const wire::Message answer = client.request(wire::StatusRequest{});
+    const auto* reply = std::get_if<wire::StatusReply>(&answer);
+    if (reply == nullptr) throw std::runtime_error("the node's answer is no status");
+    return reply->status.dump(-1, ' ', false, json::error_handler_t::replace);
+  };
+}
+
 Duration from_seconds(double seconds) {
   return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
 }
@@ -70,17 +83,20 @@ WallTime wall_now() {
   return std::chrono::time_point_cast<std::chrono::milliseconds>(std::chrono::system_clock::now());
 }
 
-ClusterConfig config_of(const ClusterOptions& options) {
+ClusterConfig config_of(const ClusterOptions& options, PageService& page) {
   return {
       .policy = options.policy,
       .pid = getpid(),
+      .page = page.url(),
+      .page_token_file = page.token_file(),
       .retries = {.infrastructure = options.retries,
                   .semantic = options.semantic_retries,
                   .user = options.user_retries,
                   .first = from_seconds(options.first_retry_seconds)},
       .health = {.failures = options.node_failures},
       .grace = std::chrono::milliseconds{static_cast<std::int64_t>(options.grace_seconds * 1000)},
-      .backups = options.state_dir / "backups"};
+      .backups = options.state_dir / "backups",
+      .observer = &page};
 }
 
 json refusal(const std::string& code, const std::string& what) {
@@ -117,8 +133,9 @@ class Daemon {
         store_(options.state_dir / "cluster.db"),
         engine_(make_local_engine(options)),
         classes_(ask_node(options), kNodeAsked, kNodeTries),
-        coordinator_(config_of(options), store_, *engine_, classes_, *policy_, wall_now, log_,
-                     clock_.now()),
+        page_(options.page, options.state_dir, options.version, node_status(options), log_),
+        coordinator_(config_of(options, page_), store_, *engine_, classes_, *policy_, wall_now,
+                     log_, clock_.now()),
         socket_(wire::ipc_endpoint(socket_path_)),
         door_(make_remote_door(options, log_)) {
     log_->info("commensal-coordinator {} '{}' began: pid {}, policy {}, engine {}, state in {}",
@@ -144,11 +161,13 @@ class Daemon {
 
   void wait() {
     std::vector<zmq::pollitem_t> items{{socket_.handle(), 0, ZMQ_POLLIN, 0},
-                                       {nullptr, signals_.get(), ZMQ_POLLIN, 0}};
+                                       {nullptr, signals_.get(), ZMQ_POLLIN, 0},
+                                       {nullptr, page_.descriptor(), ZMQ_POLLIN, 0}};
     const bool engine_tells = engine_->descriptor() >= 0;
     if (engine_tells) items.push_back({nullptr, engine_->descriptor(), ZMQ_POLLIN, 0});
     if (door_) door_->add_to(items);
-    const TimePoint wake = std::max(coordinator_.next_wake(), not_before_);
+    const TimePoint due = std::max(coordinator_.next_wake(), not_before_);
+    const TimePoint wake = std::min(due, page_.next_wake());
     const auto left = std::clamp<std::chrono::milliseconds>(
         std::chrono::ceil<std::chrono::milliseconds>(wake - clock_.now()), 0ms, 60'000ms);
     try {
@@ -158,7 +177,7 @@ class Daemon {
       return;
     }
     if (items[1].revents != 0) take_signal();
-    must_settle_ = (engine_tells && items[2].revents != 0) || clock_.now() >= wake;
+    must_settle_ = (engine_tells && items[3].revents != 0) || clock_.now() >= due;
   }
 
   void take_signal() {
@@ -171,6 +190,7 @@ class Daemon {
   /// Answers what has arrived. Nobody hears of a change before it is durable.
   void serve() {
     std::vector<Answer> answers;
+    std::vector<page::RequestBox::Request> changes;  // of the page; answers in their place
     std::string peer;
     std::vector<std::string> frames;
     try {
@@ -179,6 +199,10 @@ class Daemon {
         answers.back().text = answer(frames, Caller::owner());
       }
       if (door_) serve_others(answers);
+      changes = page_.take();
+      for (page::RequestBox::Request& change : changes) {
+        change.second = answer([&] { return change.second; }, Caller::owner());
+      }
       if (must_settle_) coordinator_.settle(clock_.now());
       not_before_ = {};
     } catch (const StoreFailed& error) {
@@ -186,7 +210,10 @@ class Daemon {
       coordinator_.take_back_changes();
       not_before_ = clock_.now() + kAfterFailure;
       for (Answer& answer : answers) answer.text = refusal("unavailable", error.what());
+      for (auto& [number, answer] : changes) answer = refusal("unavailable", error.what());
     }
+    page_.publish(coordinator_, clock_.now());
+    for (auto& [number, answer] : changes) page_.answer(number, std::move(answer));
     for (const Answer& answer : answers) {
       const std::string frame = answer.text.dump(-1, ' ', false, json::error_handler_t::replace);
       const bool sent =
@@ -209,24 +236,31 @@ class Daemon {
   }
 
   json answer(const std::vector<std::string>& frames, Caller caller) {
+    return answer([&] { return request_of(frames); }, caller);
+  }
+
+  /// @param read  returns the request, or throws RequestRefused.
+  json answer(const std::function<json()>& read, Caller caller) {
+    json request;
+    json answer;
     try {
-      json request = request_of(frames);
+      request = read();
       // Reports come from each node each second, and leave nothing to be decided or written down.
       must_settle_ = must_settle_ || !is_report(request);
+      answer = answer_request(coordinator_, reports_, caller, request, clock_.now());
       const json type = request.value("type", json{});
-      json answer =
-          answer_request(coordinator_, reports_, caller, std::move(request), clock_.now());
       if (type == "nodes" && door_) answer["coordinator"]["address"] = door_->address();
       answer["v"] = wire::kProtocolVersion;
       answer["type"] = type;
-      return answer;
     } catch (const RequestRefused& error) {
       log_->log(caller.key() == nullptr ? spdlog::level::info : spdlog::level::debug,
                 "refused ({}): {}", error.code(), error.what());
-      return refusal(error.code(), error.what());
+      answer = refusal(error.code(), error.what());
     } catch (const EngineFailed& error) {
-      return refusal("unavailable", error.what());
+      answer = refusal("unavailable", error.what());
     }
+    page_.count(request, answer);
+    return answer;
   }
 
   std::shared_ptr<spdlog::logger> log_;
@@ -237,6 +271,7 @@ class Daemon {
   Store store_;
   std::unique_ptr<Engine> engine_;
   NodeClasses classes_;
+  PageService page_;
   ClusterCoordinator coordinator_;
   wire::RouterSocket socket_;
   NodeReports reports_;

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "coordinator/cluster/page_service.h"
 #include "coordinator/node/background.h"
 
 namespace commensal::cluster {
@@ -29,6 +30,7 @@ struct ClusterOptions {
   std::filesystem::path keeper;  ///< the program commensal-keeper
   std::string commensal;     ///< the program that runs a job under commensal; empty: jobs run as is
   std::int32_t devices = 0;  ///< of this machine; 0: its GPUs, or its cores as one
+  PageOptions page;
   bool foreground = false;
   std::filesystem::path log_file;  ///< empty: cluster-INSTANCE.log in the runtime folder
   std::string log_level = "info";

@@ -217,6 +217,8 @@ struct Store::Database {
                               "INDEXED BY transition_job WHERE job=? ORDER BY number DESC LIMIT ?"};
   SQLite::Statement lines_after{
       *sqlite, COMMENSAL_TRANSITION_COLUMNS "WHERE number>? ORDER BY number LIMIT ?"};
+  SQLite::Statement newest_lines{*sqlite,
+                                 COMMENSAL_TRANSITION_COLUMNS "ORDER BY number DESC LIMIT ?"};
   SQLite::Statement tenants{*sqlite, "SELECT name, quota FROM tenant ORDER BY name"};
   SQLite::Statement drained{*sqlite, "SELECT node, reason, since_ms FROM drained ORDER BY node"};
   SQLite::Statement last_job{*sqlite, "SELECT seq FROM sqlite_sequence WHERE name='job'"};
@@ -428,6 +430,16 @@ std::vector<Transition> Store::events(std::uint64_t after, std::size_t limit) {
     Use lines{database_->lines_after};
     lines << row_limit(after) << row_limit(limit);
     return rows_of(lines, transition_in);
+  });
+}
+
+std::vector<Transition> Store::newest_events(std::size_t limit) {
+  return database_->read([&] {
+    Use lines{database_->newest_lines};
+    lines << row_limit(limit);
+    std::vector<Transition> found = rows_of(lines, transition_in);
+    std::reverse(found.begin(), found.end());
+    return found;
   });
 }
 

@@ -111,6 +111,8 @@ class Store {
   [[nodiscard]] std::vector<Transition> history(const JobId& id, std::size_t limit = 1000);
   /// Lines of all jobs after number `after`, oldest first: the event log.
   [[nodiscard]] std::vector<Transition> events(std::uint64_t after, std::size_t limit);
+  /// The newest `limit` lines of all jobs, oldest first.
+  [[nodiscard]] std::vector<Transition> newest_events(std::size_t limit);
 
  private:
   struct Database;

@@ -15,19 +15,8 @@ from commensal.cli._manual import VARIABLES
 COMMANDS = {
     *("run", "status", "top", "logs", "memory", "set", "pause", "resume"),
     *("profile", "doctor", "explain", "simulate", "demo", "version"),
-    *(
-        "submit",
-        "queue",
-        "cancel",
-        "nodes",
-        "tenants",
-        "quota",
-        "drain",
-        "undrain",
-        "state",
-        "backup",
-    ),
-    "keys",
+    *("submit", "queue", "cancel", "nodes", "tenants", "quota", "drain", "undrain"),
+    *("state", "backup", "page", "keys"),
 }
 ENVIRONMENT = Path(__file__).parents[2] / "docs" / "environment.md"
 

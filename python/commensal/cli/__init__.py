@@ -93,6 +93,7 @@ def _register() -> None:
         keys,
         logs,
         memory,
+        page,
         profile,
         run,
         simulate,
@@ -104,7 +105,7 @@ def _register() -> None:
 
     for module in (
         *(run, status, top, explain, logs, memory, control),
-        *(submit, cluster, keys),
+        *(submit, cluster, keys, page),
         *(profile, doctor, simulate, demo, version),
     ):
         module.register(app)

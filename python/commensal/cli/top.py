@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`commensal top`: what runs on this machine, live."""
+"""`commensal top`: what runs on this machine, or in the cluster, live."""
 
 from __future__ import annotations
 
@@ -12,14 +12,20 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from commensal._cluster import Cluster, cluster_of
 from commensal._coordinator import Coordinator, Refused, Unreachable
 from commensal.cli._manual import manual
 from commensal.cli._options import Instance, coordinator_of, reporting
 from commensal.cli._top_state import BusyCores, Decision, Frame, Watch
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from commensal.cli._top_cluster import ClusterFrame, ClusterSource
 
 __all__ = ["register", "top"]
 
@@ -34,6 +40,7 @@ def register(app: typer.Typer) -> None:
                 ("commensal top", "the live picture; q or Ctrl-C leaves"),
                 ("commensal top --once", "one picture as text; also what a pipe gets"),
                 ("commensal top --json | jq .devices", "one object a refresh, until it is stopped"),
+                ("commensal top --cluster", "nodes, jobs and queue of the cluster's coordinator"),
             ],
             [0, 2, 3],
             ["COMMENSAL_INSTANCE", "COMMENSAL_RUNTIME_DIR", "NO_COLOR"],
@@ -43,6 +50,9 @@ def register(app: typer.Typer) -> None:
 
 def top(
     context: typer.Context,
+    whole_cluster: Annotated[
+        bool, typer.Option("--cluster", help="Nodes, jobs and queue of the cluster.")
+    ] = False,
     once: Annotated[bool, typer.Option("--once", help="Show one picture and end.")] = False,
     as_json: Annotated[
         bool,
@@ -59,9 +69,11 @@ def top(
     that is free. Jobs: state, steps, the memory by tier against its limit, pacing law and share,
     how much of the last 5 seconds the gate was closed, and what sharing costs a guaranteed job.
     Decisions: changes of limits and shares while you watch, with the coordinator's reasons.
+    With --cluster: nodes, jobs, the queue with the reason each job waits, tenants.
     """
-    coordinator = coordinator_of(context, instance)
-    source = _Source(coordinator)
+    node = coordinator_of(context, instance)
+    coordinator = cluster_of(node) if whole_cluster else node
+    source, draw = _source_of(coordinator)
     with reporting(coordinator):
         frame, new = source.first()
     if as_json:
@@ -70,14 +82,25 @@ def top(
         return
     from rich.console import Console
 
-    from commensal.cli._top_view import draw
-
     console = Console(highlight=False)
     if once or not console.is_terminal or console.is_dumb_terminal:
         console.print(draw(frame))
         return
     with suppress(KeyboardInterrupt):
-        _live(source, frame, interval)
+        _live(source, frame, interval, draw)
+
+
+def _source_of(
+    coordinator: Coordinator | Cluster,
+) -> tuple[_Source | ClusterSource, Callable[..., RenderableType]]:
+    """Return where frames come from, and what draws one in so many lines."""
+    if isinstance(coordinator, Cluster):
+        from commensal.cli._top_cluster import ClusterSource, draw_cluster
+
+        return ClusterSource(coordinator), draw_cluster
+    from commensal.cli._top_view import draw
+
+    return _Source(coordinator), draw
 
 
 class _Source:
@@ -105,7 +128,10 @@ class _Source:
 
 
 def _print_lines(
-    source: _Source, frame: Frame, new: list[Decision], interval: float | None
+    source: _Source | ClusterSource,
+    frame: Frame | ClusterFrame,
+    new: list[Decision],
+    interval: float | None,
 ) -> None:
     while True:
         print(json.dumps(frame.to_json(new)), flush=True)
@@ -115,13 +141,16 @@ def _print_lines(
         frame, new = source.next()
 
 
-def _live(source: _Source, frame: Frame, interval: float) -> None:
+def _live(
+    source: _Source | ClusterSource,
+    frame: Frame | ClusterFrame,
+    interval: float,
+    draw: Callable[..., RenderableType],
+) -> None:
     from dataclasses import replace
 
     from rich.console import Console
     from rich.live import Live
-
-    from commensal.cli._top_view import draw
 
     console = Console(highlight=False)
     with (

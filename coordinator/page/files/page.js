@@ -1,0 +1,594 @@
+// The page of the cluster coordinator. What users wrote (names, reasons) is put into the page as
+// text, never as HTML.
+"use strict";
+
+const KEEP_MS = 15 * 60 * 1000; // of the history in the charts
+const PLACED = ["starting", "running", "parked", "upgrading"];
+const WAITING = ["submitted", "queued", "reserved"];
+const MOST_BARS = 12;
+
+const state = {};
+const history = [];
+const byId = (id) => document.getElementById(id);
+
+// ---- small tools ------------------------------------------------------------------------------
+
+function put(element, text) {
+  if (element.textContent !== text) element.textContent = text;
+}
+
+function make(tag, attributes = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  element.append(...children);
+  return element;
+}
+
+function bytes(count) {
+  if (count === null || count === undefined) return "";
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let value = count;
+  let unit = 0;
+  while (value >= 1024 && unit < units.length - 1) {
+    value /= 1024;
+    unit += 1;
+  }
+  return `${value >= 100 || unit === 0 ? Math.round(value) : value.toFixed(1)} ${units[unit]}`;
+}
+
+function span(seconds) {
+  const whole = Math.max(0, Math.round(seconds));
+  if (whole < 60) return `${whole} s`;
+  if (whole < 3600) return `${Math.floor(whole / 60)} min`;
+  if (whole < 86400) return `${Math.floor(whole / 3600)} h ${Math.floor((whole % 3600) / 60)} min`;
+  return `${Math.floor(whole / 86400)} d ${Math.floor((whole % 86400) / 3600)} h`;
+}
+
+const percent = (share, digits = 0) => `${(100 * share).toFixed(digits)} %`;
+const since = (ms) => span((Date.now() - ms) / 1000);
+const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+// Fills a table or list so that what stays keeps its element, and with it the focus.
+function fill(parent, items, key, create, update) {
+  const before = new Map([...parent.children].map((child) => [child.dataset.key, child]));
+  let place = parent.firstElementChild;
+  for (const item of items) {
+    const name = String(key(item));
+    let element = before.get(name);
+    if (!element) {
+      element = create(item);
+      element.dataset.key = name;
+    }
+    before.delete(name);
+    if (element !== place) parent.insertBefore(element, place);
+    place = element.nextElementSibling;
+    update(element, item);
+  }
+  for (const gone of before.values()) gone.remove();
+}
+
+// Rows of a table: each cell a text, or {text, small, kind}; the first is the row's heading.
+function rows(section, items, key, cells, action) {
+  const table = section.tagName === "TABLE" ? section : section.querySelector("table");
+  const labels = [...table.tHead.rows[0].cells].map((cell) => cell.textContent);
+  const create = (item) => {
+    const row = make("tr");
+    cells(item).forEach((_, column) => {
+      const cell = column === 0 ? make("th", { scope: "row" }) : make("td", { "data-label": labels[column] });
+      cell.append(make("span"), make("small"));
+      row.append(cell);
+    });
+    if (action) row.append(make("td"));
+    return row;
+  };
+  fill(table.tBodies[0], items, key, create, (row, item) => {
+    cells(item).forEach((cell, column) => {
+      const { text = "", small = "", kind = "", words = false } = typeof cell === "object" ? cell : { text: cell };
+      const element = row.cells[column];
+      const first = element.querySelector("span:not(.bar)");
+      const second = element.querySelector("small");
+      put(first, text);
+      put(second, small);
+      second.hidden = small === "";
+      if (first.className !== kind) first.className = kind;
+      element.classList.toggle("words", words);
+      element.classList.toggle("nothing", column > 0 && text === "" && small === "");
+    });
+    if (action) action(row.cells[row.cells.length - 1], item);
+  });
+  const empty = table.parentElement.querySelector(".empty");
+  if (empty) empty.hidden = items.length > 0;
+  table.hidden = items.length === 0 && Boolean(empty);
+}
+
+function button(cell, text, label, act) {
+  let element = cell.querySelector("button");
+  if (!text) {
+    if (element) element.remove();
+    return;
+  }
+  if (!element) {
+    element = make("button", { type: "button" });
+    cell.append(element);
+  }
+  put(element, text);
+  if (element.getAttribute("aria-label") !== label) element.setAttribute("aria-label", label);
+  element.onclick = act;
+}
+
+// ---- changes ----------------------------------------------------------------------------------
+
+const token = {
+  get: () => sessionStorage.getItem("commensal-token") || "",
+  set(value) {
+    if (value) sessionStorage.setItem("commensal-token", value);
+    else sessionStorage.removeItem("commensal-token");
+    put(byId("token-note"), value
+      ? "There is a token, until this tab is closed."
+      : "Changes need the token: open the address that `commensal page` prints, or paste it here.");
+  },
+};
+
+function takeTokenFromAddress() {
+  const given = new URLSearchParams(location.hash.slice(1)).get("token");
+  if (given !== null) globalThis.history.replaceState(null, "", location.pathname);
+  token.set(given === null ? token.get() : given);
+}
+
+function say(text, bad = false) {
+  const said = byId("said");
+  said.classList.toggle("bad", bad);
+  put(said, text);
+}
+
+async function change(request, done) {
+  try {
+    const headers = { "Content-Type": "application/json" };
+    if (token.get()) headers.Authorization = `Bearer ${token.get()}`;
+    const answer = await fetch("/api/v1/requests", { method: "POST", headers, body: JSON.stringify(request) });
+    const told = await answer.json();
+    if (!answer.ok) {
+      say(`Not done: ${told.what}`, true);
+      if (answer.status === 401) byId("token").focus();
+    } else {
+      say(done);
+    }
+  } catch (error) {
+    say(`Not done: the coordinator does not answer (${error.message})`, true);
+  }
+}
+
+// Asks before something is changed; gives the value of its field, or null for "leave it".
+function ask(title, text, yes, field) {
+  const dialog = byId("ask");
+  put(byId("ask-title"), title);
+  put(byId("ask-text"), text);
+  put(byId("ask-yes"), yes);
+  byId("ask-field").hidden = !field;
+  byId("ask-value").value = field ? field.value : "";
+  put(byId("ask-label"), field ? field.label : "");
+  dialog.returnValue = "no";
+  dialog.showModal();
+  return new Promise((resolve) => {
+    dialog.addEventListener("close", () => {
+      resolve(dialog.returnValue === "yes" ? byId("ask-value").value : null);
+    }, { once: true });
+  });
+}
+
+async function cancelJob(job) {
+  const name = job.name ? `${job.id} (${job.name})` : job.id;
+  const ending = PLACED.includes(job.state) ? "It is asked to end, and killed if it does not." : "It leaves the queue.";
+  if (await ask(`Cancel job ${name}?`, ending, "Cancel the job") === null) return;
+  await change({ type: "cancel", id: job.id, reason: "cancelled on the page" }, `Job ${name} is being cancelled.`);
+}
+
+async function drainNode(node) {
+  const reason = await ask(`Drain ${node.name}?`, "It is given no more jobs; those on it run on.", "Drain it",
+    { label: "Reason, for the others", value: "" });
+  if (reason === null) return;
+  await change({ type: "drain", node: node.name, reason: reason || "drained on the page" }, `${node.name} is drained.`);
+}
+
+async function setQuota(tenant) {
+  const before = tenant.quota === null ? "none" : String(tenant.quota);
+  const text = await ask(`Quota of ${tenant.name}`, "Devices that its guaranteed jobs may have at once.", "Set it",
+    { label: "A number, or none", value: before });
+  if (text === null) return;
+  const word = text.trim();
+  if (word !== "none" && !/^\d+$/.test(word)) {
+    say(`Not done: a quota is a number of devices or none, not "${word}"`, true);
+    return;
+  }
+  await change({ type: "quota", tenant: tenant.name, quota: word === "none" ? null : Number(word) },
+    `The quota of ${tenant.name} is ${word}.`);
+}
+
+// ---- what the node says of its jobs -----------------------------------------------------------
+
+function nodeJobs() {
+  const status = state.node && state.node.status;
+  return new Map(((status && status.jobs) || []).map((job) => [job.job.id, job]));
+}
+
+const onNode = (job) => nodeJobs().get(`job-${job.id}.${job.attempt}`);
+
+function nodeDevice(id) {
+  const status = state.node && state.node.status;
+  return ((status && status.devices) || []).find((device) => device.id === id);
+}
+
+function harvest(record) {
+  if (!record || record.job.class !== "opportunistic" || record.ended) return "";
+  const device = nodeDevice((record.devices || ["host"])[0]);
+  const use = (device && device.use) || {};
+  if (use.opportunistic_share === null || use.opportunistic_share === undefined) return "";
+  const beside = [...nodeJobs().values()].filter((job) => !job.ended && job.job.class === "opportunistic"
+    && (job.devices || ["host"])[0] === device.id);
+  return {
+    text: `${percent(use.opportunistic_share)} of the device`,
+    small: beside.length > 1 ? `with ${beside.length - 1} other${beside.length > 2 ? "s" : ""}` : "",
+  };
+}
+
+function slowdown(record) {
+  if (!record || record.slowdown === null || record.slowdown === undefined) return "";
+  const error = record.slowdown_error;
+  return { text: percent(record.slowdown, 1), small: error ? `± ${percent(error, 1)}` : "" };
+}
+
+function steps(record) {
+  if (!record || !record.step || !record.step.number) return "";
+  const median = record.step.median_seconds;
+  return { text: String(record.step.number), small: median ? `${(1000 * median).toFixed(1)} ms each` : "" };
+}
+
+function memory(record) {
+  const has = record && !record.ended && record.memory;
+  if (!has || has.device_bytes === undefined || has.device_bytes === null) return "";
+  const slower = (has.host_bytes || 0) + (has.parked_bytes || 0);
+  const limit = has.limit_bytes === null || has.limit_bytes === undefined ? "" : `of ${bytes(has.limit_bytes)}`;
+  return { text: `${bytes(has.device_bytes)} ${limit}`, small: slower ? `${bytes(slower)} slower or parked` : "" };
+}
+
+function gate(record) {
+  if (!record || record.ended || !record.gate || !record.gate.law) return "";
+  if (record.job.class === "guaranteed") return "open";
+  const share = record.share && record.share.now;
+  return {
+    text: record.paused ? "paused" : record.gate.state || "",
+    small: `${record.gate.law}${share === null || share === undefined ? "" : `, share ${share.toFixed(2)}`}`,
+  };
+}
+
+// ---- drawing ----------------------------------------------------------------------------------
+
+function stateCell(job) {
+  const notes = [];
+  if (job.class) notes.push(job.class);
+  if (job.cancelling) notes.push("is being ended");
+  if (job.state === "failed" && job.exit_code !== undefined) notes.push(`exit code ${job.exit_code}`);
+  return {
+    text: job.state,
+    small: notes.join(", "),
+    kind: `state ${PLACED.includes(job.state) && job.state !== "parked" ? job.class : job.state}`,
+  };
+}
+
+const jobCell = (job) => ({ text: job.name || `job ${job.id}`, small: `job ${job.id}` });
+
+const places = (job) => job.placement
+  .map((place) => (place.device < 0 ? place.node : `${place.node}:${place.device}`)).join(", ");
+
+function estimate(job) {
+  if (!job.estimate) return "";
+  return job.estimate.starts_in_ms === null ? job.estimate.words : `starts ${job.estimate.words}`;
+}
+
+function drawJobs() {
+  const jobs = state.jobs || [];
+  const shown = jobs.filter((job) => PLACED.includes(job.state));
+  shown.push(...jobs.filter((job) => !PLACED.includes(job.state) && !WAITING.includes(job.state)).slice(0, 15));
+  rows(byId("jobs"), shown, (job) => job.id, (job) => {
+    const record = onNode(job);
+    const placed = PLACED.includes(job.state);
+    return [jobCell(job), job.tenant, stateCell(job), since(job.changed_ms), placed ? places(job) : "",
+      steps(record), slowdown(record), harvest(record), memory(record), gate(record)];
+  }, (cell, job) => {
+    const may = PLACED.includes(job.state) && !job.cancelling;
+    button(cell, may ? "Cancel" : "", `Cancel job ${job.id}`, () => cancelJob(job));
+  });
+  const waiting = jobs.filter((job) => WAITING.includes(job.state));
+  rows(byId("queue"), waiting, (job) => job.id, (job) => [jobCell(job), job.tenant,
+    `${job.gpus} device${job.gpus === 1 ? "" : "s"}, ${job.asked}`, since(job.submitted_ms), { text: job.reason, small: estimate(job), words: true }],
+  (cell, job) => button(cell, "Cancel", `Cancel job ${job.id}`, () => cancelJob(job)));
+}
+
+function drawTenants() {
+  const section = byId("tenants");
+  rows(section, state.tenants || [], (tenant) => tenant.name, (tenant) => [
+    { text: tenant.name },
+    `${tenant.guaranteed_devices} device${tenant.guaranteed_devices === 1 ? "" : "s"} of ${tenant.quota === null ? "any number" : tenant.quota}`,
+    String(tenant.opportunistic_devices), String(tenant.waiting_jobs)],
+  (cell, tenant) => {
+    const used = cell.parentElement.cells[1];
+    let meter = used.querySelector(".meter");
+    if (!meter) {
+      meter = make("span", { class: "bar meter", "aria-hidden": "true" }, make("i"));
+      used.prepend(meter); // what it shows stands beside it
+    }
+    meter.hidden = tenant.quota === null;
+    meter.firstElementChild.style.width = `${Math.min(100, (100 * tenant.guaranteed_devices) / Math.max(1, tenant.quota || 0))}%`;
+    button(cell, "Set quota", `Set the quota of ${tenant.name}`, () => setQuota(tenant));
+  });
+}
+
+function drawNodes() {
+  rows(byId("nodes"), state.nodes || [], (node) => node.name, (node) => [
+    { text: node.name }, { text: node.state, kind: `state ${node.state}` }, String(node.cores),
+    bytes(node.memory_mib * 1024 * 1024), String(node.devices.length), { text: node.reason, words: true }],
+  (cell, node) => {
+    if (node.state === "drained" || node.state === "avoided") {
+      button(cell, "Undrain", `Undrain ${node.name}`,
+        () => change({ type: "undrain", node: node.name }, `${node.name} is given jobs again.`));
+    } else {
+      button(cell, "Drain", `Drain ${node.name}`, () => drainNode(node));
+    }
+  });
+}
+
+function drawEvents() {
+  const names = new Map((state.jobs || []).map((job) => [job.id, job.name]));
+  rows(byId("events"), [...(state.events || [])].reverse().slice(0, 100), (event) => event.number, (event) => [
+    { text: new Date(event.at_ms).toLocaleTimeString() },
+    { text: `${event.job} ${names.get(event.job) || ""}`.trim() },
+    event.from === event.to ? event.to : `${event.from} → ${event.to}`, { text: event.reason, words: true }]);
+}
+
+function drawDevices() {
+  const jobs = new Map((state.jobs || []).map((job) => [job.id, job]));
+  const all = (state.nodes || []).flatMap((node) => node.devices.map((device, number) => ({ node, device, number })));
+  const create = () => make("li", {}, make("h3"), make("div", { class: "bar", "aria-hidden": "true" },
+    make("i", { class: "guaranteed" }), make("i", { class: "opportunistic" }), make("i", { class: "others" })),
+  make("p"), make("p"));
+  fill(byId("device-list"), all.slice(0, 200), (one) => `${one.node.name}:${one.number}`, create, (item, one) => {
+    const [title, bar, who, how] = item.children;
+    put(title, `${one.node.name}:${one.number} ${one.device.type}`);
+    // Several devices that share a machine's cores: what is known of them stands with the first.
+    const first = all.find((other) => other.device.id === one.device.id && other.node === one.node);
+    const told = first === one ? nodeDevice(one.device.id) : undefined;
+    const held = { guaranteed: 0, opportunistic: 0 };
+    for (const record of nodeJobs().values()) {
+      if (record.ended || !(record.devices || ["host"]).includes(one.device.id)) continue;
+      held[record.job.class] += (record.lease && record.lease.held_bytes) || (record.memory && record.memory.device_bytes) || 0;
+    }
+    const capacity = told ? Math.max(1, told.capacity_bytes) : 0;
+    const share = (part) => (capacity ? `${Math.min(100, (100 * part) / capacity)}%` : "0");
+    bar.hidden = !told;
+    bar.children[0].style.width = share(held.guaranteed);
+    bar.children[1].style.width = share(held.opportunistic);
+    bar.children[2].style.width = share((told && told.outside_bytes) || 0);
+    put(who, one.device.jobs.length === 0 ? "free" : one.device.jobs
+      .map((on) => `${(jobs.get(on.id) || {}).name || "job"} (${on.id}), ${on.class}`).join("\n"));
+    const lines = [];
+    if (told) {
+      lines.push(`${bytes(told.held_bytes)} held, ${bytes(told.granted_bytes)} granted of ${bytes(told.capacity_bytes)}`);
+      const use = told.use || {};
+      if (use.guaranteed_share !== null && use.guaranteed_share !== undefined) {
+        let line = `busy: guaranteed ${percent(use.guaranteed_share)}, opportunistic ${percent(use.opportunistic_share || 0)}`;
+        if (use.oracle_share !== null && use.oracle_share !== undefined) line += ` of ${percent(use.oracle_share)} to be had`;
+        lines.push(line);
+      }
+    }
+    put(how, lines.join("\n"));
+  });
+}
+
+function count(pick) {
+  return ((state.summary && state.summary.jobs) || []).filter(pick).reduce((sum, entry) => sum + entry.count, 0);
+}
+
+function drawTiles() {
+  if (!state.summary) return;
+  const devices = state.summary.devices;
+  const all = Object.values(devices).reduce((sum, number) => sum + number, 0);
+  const tiles = [
+    ["guaranteed", "guaranteed jobs", count((entry) => entry.class === "guaranteed")],
+    ["opportunistic", "opportunistic jobs", count((entry) => entry.class === "opportunistic")],
+    ["waiting", "jobs wait", state.summary.waiting],
+    ["free", `devices free, of ${all}`, devices.free],
+    ["shared", "devices shared by both classes", devices.shared],
+    ["nodes", "nodes not up", Object.entries(state.summary.nodes).reduce((sum, [name, number]) => sum + (name === "up" ? 0 : number), 0)],
+  ];
+  fill(byId("tiles"), tiles, (tile) => tile[0], () => make("li", {}, make("b"), make("span")), (item, tile) => {
+    put(item.children[0], String(tile[2]));
+    put(item.children[1], tile[1]);
+  });
+}
+
+function drawFacts() {
+  const coordinator = state.coordinator;
+  if (!coordinator) return;
+  put(byId("facts"), `engine ${coordinator.engine}, policy ${coordinator.policy}, pid ${coordinator.pid}`);
+  const problem = byId("problem");
+  problem.hidden = !coordinator.problem;
+  put(problem, coordinator.problem ? `The engine cannot be asked: ${coordinator.problem}` : "");
+  const node = state.node;
+  put(byId("node-note"), node && node.status ? "Bars: memory that guaranteed jobs, opportunistic jobs and others hold on this machine."
+    : "No job has run under commensal on this machine yet, so nothing is known of memory and gates.");
+}
+
+// ---- charts -----------------------------------------------------------------------------------
+
+const charts = {};
+
+function chartOptions(stacked) {
+  const ink = colour("--soft");
+  const grid = colour("--grid");
+  const axis = () => ({ stacked, ticks: { color: ink }, grid: { color: grid } });
+  return {
+    responsive: true, maintainAspectRatio: false, animation: false,
+    scales: { x: axis(), y: axis() },
+    plugins: { legend: { labels: { color: ink, boxWidth: 12 } } },
+  };
+}
+
+function makeCharts() {
+  for (const chart of Object.values(charts)) chart.destroy();
+  const memoryOptions = chartOptions(true);
+  memoryOptions.indexAxis = "y";
+  memoryOptions.scales.x.title = { display: true, text: "MiB", color: colour("--soft") };
+  memoryOptions.scales.y.ticks.callback = function shorten(value) {
+    const text = this.getLabelForValue(value);
+    return text.length > 18 ? `${text.slice(0, 17)}…` : text;
+  };
+  charts.memory = new Chart(byId("memory-chart"), {
+    type: "bar",
+    data: { labels: [], datasets: [
+      { label: "device", data: [], backgroundColor: colour("--opportunistic"), maxBarThickness: 28 },
+      { label: "host", data: [], backgroundColor: colour("--host-tier"), maxBarThickness: 28 },
+      { label: "parked", data: [], backgroundColor: colour("--parked-tier"), maxBarThickness: 28 }] },
+    options: memoryOptions,
+  });
+  const loadOptions = chartOptions(true);
+  loadOptions.scales.x.type = "linear";
+  loadOptions.scales.x.ticks.callback = (value) => (value === 0 ? "now" : `${value} s`);
+  loadOptions.scales.x.ticks.maxTicksLimit = 7;
+  loadOptions.scales.y.beginAtZero = true;
+  loadOptions.scales.y.ticks.precision = 0;
+  loadOptions.elements = { point: { radius: 0 }, line: { stepped: "after", borderWidth: 1.5 } };
+  const area = (label, name) => ({ label, data: [], fill: true, borderColor: colour(name), backgroundColor: `${colour(name)}aa` });
+  charts.load = new Chart(byId("load-chart"), {
+    type: "line",
+    data: { datasets: [area("guaranteed", "--guaranteed"), area("opportunistic", "--opportunistic"), area("waiting", "--waiting")] },
+    options: loadOptions,
+  });
+}
+
+function drawCharts() {
+  if (!charts.memory) return;
+  const held = [...nodeJobs().values()].filter((record) => !record.ended && record.memory).slice(0, MOST_BARS);
+  charts.memory.data.labels = held.map((record) => record.job.name);
+  ["device", "host", "parked"].forEach((tier, number) => {
+    charts.memory.data.datasets[number].data = held.map((record) => (record.memory[`${tier}_bytes`] || 0) / 1048576);
+  });
+  charts.memory.update();
+  put(byId("memory-text"), held.length === 0 ? "no job has memory here" : held
+    .map((record) => `${record.job.name}: ${bytes(record.memory.device_bytes || 0)} on the device, ${bytes(record.memory.host_bytes || 0)} host, ${bytes(record.memory.parked_bytes || 0)} parked`).join("; "));
+  const now = Date.now();
+  const points = history.length ? [...history, { ...history[history.length - 1], at: now }] : [];
+  ["guaranteed", "opportunistic", "waiting"].forEach((name, number) => {
+    charts.load.data.datasets[number].data = points.map((point) => ({ x: Math.round((point.at - now) / 1000), y: point[name] }));
+  });
+  const first = points.length ? Math.round((points[0].at - now) / 1000) : 0;
+  charts.load.options.scales.x.min = Math.min(-60, first);
+  charts.load.options.scales.x.max = 0;
+  charts.load.update();
+  const last = points[points.length - 1];
+  put(byId("load-text"), last ? `now: ${last.guaranteed} guaranteed, ${last.opportunistic} opportunistic, ${last.waiting} waiting` : "");
+}
+
+function remember() {
+  if (!state.summary) return;
+  const point = {
+    at: Date.now(),
+    guaranteed: count((entry) => entry.class === "guaranteed"),
+    opportunistic: count((entry) => entry.class === "opportunistic"),
+    waiting: state.summary.waiting,
+  };
+  const last = history[history.length - 1];
+  const same = last && ["guaranteed", "opportunistic", "waiting"].every((name) => last[name] === point[name]);
+  if (!same) history.push(point);
+  while (history.length > 1 && history[1].at < point.at - KEEP_MS) history.shift();
+}
+
+function draw() {
+  drawFacts();
+  drawTiles();
+  drawDevices();
+  drawJobs();
+  drawTenants();
+  drawNodes();
+  drawEvents();
+  drawCharts();
+}
+
+// ---- light and dark ---------------------------------------------------------------------------
+
+const dark = matchMedia("(prefers-color-scheme: dark)");
+
+function applyTheme() {
+  const chosen = localStorage.getItem("commensal-theme") || "system";
+  document.documentElement.dataset.theme = chosen === "system" ? (dark.matches ? "dark" : "light") : chosen;
+  put(byId("theme"), `Theme: ${chosen}`);
+  makeCharts();
+  drawCharts();
+}
+
+function nextTheme() {
+  const order = ["system", "light", "dark"];
+  const chosen = localStorage.getItem("commensal-theme") || "system";
+  localStorage.setItem("commensal-theme", order[(order.indexOf(chosen) + 1) % order.length]);
+  applyTheme();
+}
+
+// ---- live -------------------------------------------------------------------------------------
+
+const RETRY_MS = 1500;
+let source = null;
+
+function connection(kind, text) {
+  const element = byId("connection");
+  element.className = `connection ${kind}`;
+  put(element, text);
+}
+
+async function whyNot() {
+  try {
+    const headers = token.get() ? { Authorization: `Bearer ${token.get()}` } : {};
+    const answer = await fetch("/api/v1/coordinator", { headers });
+    return answer.ok ? "" : (await answer.json()).what;
+  } catch {
+    return "";
+  }
+}
+
+function connect() {
+  if (source) source.close();
+  source = new EventSource(`/api/v1/live${token.get() ? `?token=${encodeURIComponent(token.get())}` : ""}`);
+  source.addEventListener("state", (event) => {
+    Object.assign(state, JSON.parse(event.data));
+    document.documentElement.dataset.version = state.version;
+    connection("live", "live");
+    remember();
+    draw();
+  });
+  source.onerror = async () => {
+    const failed = source;
+    connection("lost", "The coordinator does not answer: trying again");
+    if (failed.readyState !== EventSource.CLOSED) return; // the browser tries again by itself
+    const why = await whyNot();
+    if (why) connection("lost", why);
+    setTimeout(() => { if (source === failed) connect(); }, RETRY_MS);
+  };
+}
+
+takeTokenFromAddress();
+addEventListener("hashchange", () => {
+  if (location.hash.startsWith("#token=")) {
+    takeTokenFromAddress();
+    connect();
+  }
+});
+byId("theme").addEventListener("click", nextTheme);
+byId("token-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  token.set(byId("token").value.trim());
+  byId("token").value = "";
+  say(token.get() ? "The token is used from now on." : "The token is forgotten.");
+  connect();
+});
+dark.addEventListener("change", applyTheme);
+applyTheme();
+connect();
+setInterval(draw, 5000); // ages grow

@@ -1,0 +1,294 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cluster's page in a real browser, with real jobs.
+
+COMMENSAL_PICTURES=FOLDER writes the pictures of docs/cluster.md there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from test_submit import ENDED, SHELL, Cluster
+from world import COMMENSAL, World, wait_until
+
+pytest.importorskip("selenium", reason="selenium is not installed (scripts/requirements.txt)")
+from page_browser import PageBrowser, missing_browser
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(missing_browser()), reason=missing_browser()),
+]
+
+HOSTILE = '<script>document.title="owned"</script><img src=x onerror=alert(1)>'
+PICTURES = os.environ.get("COMMENSAL_PICTURES")
+
+
+@pytest.fixture
+def cluster(world: World) -> Iterator[Cluster]:
+    cluster = Cluster(world)
+    yield cluster
+    cluster.close()
+
+
+@pytest.fixture
+def browser(world: World) -> Iterator[PageBrowser]:
+    made = PageBrowser(world.folder)
+    yield made
+    made.close()
+
+
+def address(cluster: Cluster) -> str:
+    """What `commensal page` prints: with the token."""
+    done = cluster.world.commensal("page")
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def without_token(cluster: Cluster) -> str:
+    return address(cluster).split("#", maxsplit=1)[0]
+
+
+def wait_for_file(file: Path) -> list[str]:
+    return [*SHELL, f"while [ ! -e {file} ]; do sleep 0.05; done"]
+
+
+def training(cluster: Cluster, name: str, stop: Path) -> list[str]:
+    """A job that trains under commensal until a file is there."""
+    script = cluster.world.script(
+        f"""
+import os, time, torch, commensal
+torch.manual_seed(1)
+model = torch.nn.Sequential(torch.nn.Linear(512, 2048), torch.nn.ReLU(), torch.nn.Linear(2048, 8))
+optimizer = torch.optim.Adam(model.parameters(), lr=0.001)
+while not os.path.exists({str(stop)!r}):
+    optimizer.zero_grad()
+    model(torch.randn(64, 512)).square().mean().backward()
+    optimizer.step()
+    time.sleep(0.02)
+""",
+        name=f"{name}.py",
+    )
+    return ["--name", name, "--", sys.executable, script]
+
+
+def test_a_live_run_shows_up(cluster: Cluster, browser: PageBrowser) -> None:
+    cluster.start("--devices", "2", "--commensal", str(COMMENSAL))
+    stop = cluster.world.folder / "stop"
+    browser.open(without_token(cluster))
+    assert browser.rows("#queue") == []
+    cluster.world.commensal("quota", "set", "vision", "1")
+    runs = cluster.submit("--tenant", "vision", "--guaranteed", *training(cluster, "resnet", stop))
+    waits = cluster.submit(
+        "--tenant", "vision", "--guaranteed", "--name", "eval", "--", *SHELL, "true"
+    )
+
+    browser.wait("it runs", lambda: [r[2] for r in browser.rows("#jobs")] == ["running guaranteed"])
+    browser.wait("it waits", lambda: len(browser.rows("#queue")) == 1)
+    waiting = browser.rows("#queue")[0]
+    assert waiting[0] == f"eval job {waits}"
+    assert "1 of 1 in use, it asks for 1" in waiting[4]
+    tenants = {row[0]: row for row in browser.rows("#tenants")}
+    assert tenants["vision"][1:4] == ["1 device of 1", "0", "1"]
+    assert browser.text("#tiles li:nth-child(3)").startswith("1")
+
+    # What the node's coordinator knows of the job: its memory by tier, its steps, its gate.
+    browser.wait("has memory", lambda: "iB of" in browser.rows("#jobs")[0][8])
+    browser.wait("has made steps", lambda: "ms each" in browser.rows("#jobs")[0][5])
+    assert browser.rows("#jobs")[0][9] == "open"
+    browser.wait("is in the chart", lambda: "resnet: " in browser.text("#memory-text"))
+    assert "held" in browser.text("#device-list li:first-child")
+    assert "1 guaranteed" in browser.text("#load-text")
+
+    stop.touch()
+    cluster.wait(runs, "finished")
+    cluster.wait(waits, "finished")
+    browser.wait("shows the ends", lambda: {r[2] for r in browser.rows("#jobs")} == {"finished"})
+    events = [row[2] for row in browser.rows("#events")]
+    assert "running → finished" in events
+    assert browser.complaints() == []
+
+
+def test_a_button_cancels_with_the_token_only(cluster: Cluster, browser: PageBrowser) -> None:
+    job = cluster.submit("--", *SHELL, "while :; do sleep 1; done")
+    cluster.wait(job, "running")
+    browser.open(without_token(cluster))
+
+    def press_cancel() -> None:
+        browser.wait("has a button", lambda: browser.find("#jobs tbody button").is_displayed())
+        browser.find("#jobs tbody button").click()
+        assert browser.text("#ask-title").startswith(f"Cancel job {job}")
+        browser.find("#ask-yes").click()
+
+    press_cancel()
+    browser.wait("is refused", lambda: "needs the page's token" in browser.text("#said"))
+    assert cluster.job(job)["state"] == "running"
+    assert not cluster.job(job)["cancelling"]
+
+    browser.open(address(cluster))
+    assert "token" not in browser.driver.current_url, "it does not stay in the address"
+    press_cancel()
+    browser.wait("is cancelled", lambda: "cancelled" in browser.text("#jobs tbody"))
+    assert cluster.wait(job, *ENDED)["state"] == "cancelled"
+
+
+def test_what_users_wrote_stays_text(cluster: Cluster, browser: PageBrowser) -> None:
+    cluster.start()
+    node = json.loads(cluster.world.commensal("nodes", "--json").stdout)["nodes"][0]["name"]
+    cluster.world.commensal("quota", "set", HOSTILE, "1")
+    cluster.world.commensal("drain", node, "--reason", HOSTILE)
+    job = cluster.submit("--name", HOSTILE, "--tenant", HOSTILE, "--", *SHELL, "true")
+    browser.open(without_token(cluster))
+    browser.wait("is queued", lambda: len(browser.rows("#queue")) == 1)
+    cluster.world.commensal("cancel", job, "--reason", HOSTILE)
+    browser.wait("is gone", lambda: browser.rows("#queue") == [])
+
+    for table in ("#jobs", "#tenants", "#nodes", "#events"):
+        browser.wait(f"{table} has it", lambda table=table: HOSTILE in browser.text(table))
+    assert browser.driver.title == "commensal cluster"
+    assert browser.run("return document.querySelectorAll('main script, main img').length") == 0
+    assert browser.complaints() == []
+
+
+def test_it_survives_a_coordinator_that_was_killed(cluster: Cluster, browser: PageBrowser) -> None:
+    go = cluster.world.folder / "go"
+    job = cluster.submit("--name", "long", "--", *wait_for_file(go))
+    cluster.wait(job, "running")
+    browser.open(address(cluster))
+    browser.wait("runs", lambda: "running" in browser.text("#jobs tbody"))
+    before = cluster.pid()
+    os.kill(before, signal.SIGKILL)
+    wait_until("is gone", lambda: not psutil.pid_exists(before))
+    browser.wait("says so", lambda: "does not answer" in browser.text("#connection"))
+    assert "long" in browser.text("#jobs tbody"), "what was known stays"
+
+    cluster.submit("--name", "next", "--", *SHELL, "true")  # starts the next coordinator
+    browser.wait_live()
+    browser.wait("knows the next job", lambda: "next" in browser.text("#jobs tbody"))
+    assert f"pid {cluster.pid()}" in browser.text("#facts")
+    go.touch()
+    browser.wait("sees its end", lambda: "running" not in browser.text("#jobs tbody"))
+
+
+def test_it_asks_nobody_else(cluster: Cluster, browser: PageBrowser) -> None:
+    cluster.start()
+    browser.open(address(cluster))
+    names = browser.run("return performance.getEntriesByType('resource').map(e => e.name)")
+    assert {"chart.js", "page.js", "page.css"} <= {name.rsplit("/", 1)[-1] for name in names}
+    assert all(name.startswith(without_token(cluster)) for name in names)
+    assert browser.complaints() == []
+
+
+def test_the_keyboard_is_enough(cluster: Cluster, browser: PageBrowser) -> None:
+    go = cluster.world.folder / "go"
+    job = cluster.submit("--", *wait_for_file(go))
+    cluster.wait(job, "running")
+    browser.open(address(cluster))
+    browser.wait("has a button", lambda: browser.find("#jobs tbody button").is_displayed())
+    keys = browser.driver.switch_to.active_element
+    seen = []
+    for _ in range(40):
+        keys.send_keys("\ue004")  # tab
+        keys = browser.driver.switch_to.active_element
+        seen.append(keys.get_attribute("aria-label") or keys.text or keys.get_attribute("id"))
+        outline = browser.run("return getComputedStyle(arguments[0]).outlineStyle", keys)
+        assert outline != "none", f"the focus on {seen[-1]} is not to be seen"
+        if seen[-1] == f"Cancel job {job}":
+            break
+    assert seen[0] == "Skip to the jobs"
+    assert seen[-1] == f"Cancel job {job}"
+
+    version = int(browser.run("return document.documentElement.dataset.version"))
+    cluster.submit("--name", "another", "--", *SHELL, "true")
+    browser.wait(
+        "draws anew",
+        lambda: int(browser.run("return document.documentElement.dataset.version")) > version + 1,
+    )
+    focused = browser.driver.switch_to.active_element
+    assert focused.get_attribute("aria-label") == f"Cancel job {job}", "the focus stays"
+    focused.send_keys("\ue007")  # enter
+    browser.wait("asks", lambda: browser.text("#ask-title").startswith("Cancel job"))
+    browser.driver.switch_to.active_element.send_keys("\ue00c")  # escape: leaves it
+    assert not cluster.job(job)["cancelling"]
+    go.touch()
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_it_fits_desk_and_phone(cluster: Cluster, browser: PageBrowser, dark: bool) -> None:
+    cluster.start("--devices", "2", "--commensal", str(COMMENSAL))
+    stop = cluster.world.folder / "stop"
+    for tenant, quota in (("vision", "1"), ("language", "2")):
+        cluster.world.commensal("quota", "set", tenant, quota)
+    first = cluster.submit(
+        "--tenant", "vision", "--guaranteed", *training(cluster, "resnet-finetune", stop)
+    )
+    second = cluster.submit(
+        "--tenant", "language", "--opportunistic", *training(cluster, "char-transformer", stop)
+    )
+    cluster.submit(
+        *("--tenant", "vision", "--guaranteed", "--name", "evaluation"),
+        *("--", *SHELL, "true"),
+    )
+    cluster.submit(
+        "--tenant", "language", "--name", "prepare-data", "--", *SHELL, "sleep 0.2; true"
+    )
+    for job in (first, second):
+        cluster.wait(job, "running")
+
+    for width in (1280, 360):
+        browser.screen(width, 800, dark=dark)
+        browser.open(without_token(cluster))
+        browser.wait("has two bars", lambda: "; " in browser.text("#memory-text"))
+        browser.wait("has steps", lambda: browser.text("#jobs tbody").count("ms each") == 2)
+        sizes = browser.run(
+            "const root = document.documentElement;"
+            "return [innerWidth, root.scrollWidth - root.clientWidth, "
+            "getComputedStyle(document.body).backgroundColor]"
+        )
+        assert sizes[:2] == [width, 0], "nothing scrolls sideways"
+        assert sizes[2] == ("rgb(17, 22, 28)" if dark else "rgb(245, 247, 250)")
+        assert all(contrast >= 4.5 for contrast in browser.run(CONTRASTS)), "texts can be read"
+        if PICTURES:
+            name = f"page_{'phone_' if width < 500 else ''}{'dark' if dark else 'light'}.png"
+            browser.picture(Path(PICTURES, name), width, dark=dark)
+
+    long = "a-name-that-is-longer-than-any-screen-of-a-phone-is-wide-" * 3
+    cluster.submit("--tenant", "vision", "--guaranteed", "--name", long, "--", *SHELL, "true")
+    for width in (1280, 700, 360):
+        browser.screen(width, 800, dark=dark)
+        browser.wait("shows it", lambda: long in browser.text("#queue"))
+        assert (
+            browser.run(
+                "const root = document.documentElement; return root.scrollWidth - root.clientWidth"
+            )
+            == 0
+        )
+    assert browser.complaints() == []
+    stop.touch()
+
+
+# The contrast of texts with what is behind them, as WCAG 2 defines it.
+CONTRASTS = """
+const channel = (v) => (v /= 255) <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
+const numbers = (text) => text.match(/[\\d.]+/g).map(Number);
+const light = ([r, g, b]) => 0.2126 * channel(r) + 0.7152 * channel(g) + 0.0722 * channel(b);
+const behind = (e) => {
+  for (; e; e = e.parentElement) {
+    const colour = numbers(getComputedStyle(e).backgroundColor);
+    if (colour.length < 4 || colour[3] === 1) return colour;
+  }
+  return [255, 255, 255];
+};
+return ["#facts", "#connection", "h1", "h2", "#tiles span", "tbody th", "td small", "button", "a",
+  "#queue td:nth-child(5)", ".note"].map((selector) => {
+  const e = [...document.querySelectorAll(selector)].find((one) => one.offsetParent);
+  const pair = [light(numbers(getComputedStyle(e).color)), light(behind(e))].sort((a, b) => b - a);
+  return (pair[0] + 0.05) / (pair[1] + 0.05);
+});
+"""
