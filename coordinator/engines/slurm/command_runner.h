@@ -28,7 +28,7 @@ class CommandRunner {
 };
 
 /// Runs real ones.
-class ProcessRunner final : public CommandRunner {
+class ProcessRunner : public CommandRunner {
  public:
   struct Limits {
     std::chrono::milliseconds deadline{10'000};  ///< then it and what it started are killed

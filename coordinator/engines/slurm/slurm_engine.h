@@ -30,7 +30,7 @@ namespace commensal::cluster {
 ///
 /// When Slurm does not answer, what keepers have left is told all the same; `nodes` says what is
 /// wrong.
-class SlurmEngine final : public Engine {
+class SlurmEngine : public Engine {
  public:
   struct Options {
     std::string instance = "default";  ///< part of the names of jobs, with a number of the state's
