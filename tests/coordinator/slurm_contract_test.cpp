@@ -11,6 +11,7 @@
 #include "tests/coordinator/engine_contract.h"
 #include "tests/coordinator/fake_slurm.h"
 #include "tests/coordinator/local_world.h"
+#include "tests/coordinator/slurm_cluster.h"
 
 namespace commensal::cluster {
 namespace {
@@ -51,6 +52,14 @@ class FakeSlurmHarness final : private FakeSlurm, public SlurmHarness {
   explicit FakeSlurmHarness(std::string lines) : FakeSlurmHarness() { nodes = std::move(lines); }
 };
 
+/// Commands of a real Slurm whose daemons run in a folder of their own.
+class RealSlurmHarness final : private slurm::ProcessRunner, public SlurmHarness {
+ public:
+  RealSlurmHarness() : SlurmHarness(static_cast<slurm::ProcessRunner&>(*this)) {
+    slurm_cluster().use();
+  }
+};
+
 constexpr const char* kNewerNodes =
     "g1|idle~|4|4000|gpu:a100:2(S:0-1),seat:2(S:0-1)|none\n"
     "g2|planned|4|4000|gpu:a100:1(S:0),gpu:h100:1(S:1),seat:2|none\n"
@@ -63,6 +72,12 @@ INSTANTIATE_TEST_SUITE_P(
         EngineUnderTest{"slurm_newer",
                         [] { return std::make_unique<FakeSlurmHarness>(kNewerNodes); }}),
     name_of);
+
+INSTANTIATE_TEST_SUITE_P(RealSlurm, EngineContract,
+                         ::testing::Values(EngineUnderTest{
+                             "slurm", [] { return std::make_unique<RealSlurmHarness>(); },
+                             [] { return slurm_cluster().lacks(); }}),
+                         name_of);
 
 }  // namespace
 }  // namespace commensal::cluster
