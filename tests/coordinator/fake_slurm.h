@@ -14,10 +14,10 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <set>
-#include <stdexcept>
+#include <optional>
 #include <string>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "coordinator/cluster/engine.h"
@@ -188,10 +188,14 @@ class FakeSlurm : public slurm::CommandRunner {
     std::vector<char*> arguments{const_cast<char*>("/bin/sh")};
     for (std::string& word : copy) arguments.push_back(word.data());
     arguments.push_back(nullptr);
+    std::string output = job.options.at("output");
+    for (std::size_t at = output.find("%%"); at != std::string::npos; at = output.find("%%", at)) {
+      output.erase(at++, 1);
+    }
     posix_spawn_file_actions_t files;
     posix_spawn_file_actions_init(&files);
     posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
-    posix_spawn_file_actions_addopen(&files, 1, job.options.at("output").c_str(),
+    posix_spawn_file_actions_addopen(&files, 1, output.c_str(),
                                      O_WRONLY | O_CREAT | O_APPEND, 0600);
     posix_spawn_file_actions_adddup2(&files, 1, 2);
     posix_spawn_file_actions_addclosefrom_np(&files, 3);

@@ -115,9 +115,22 @@ AttemptFolder SlurmEngine::folder_of(const Attempt& attempt) const {
 
 void SlurmEngine::hold(const Attempt& attempt, const JobSpec& spec) {
   local::check_job(attempt, spec);
+  check_size(attempt, spec);
   guarded([&] {
     local::hold_in(folder_of(attempt), {spec, options_.failure_grace, options_.logs});
   });
+}
+
+void SlurmEngine::check_size(const Attempt& attempt, const JobSpec& spec) {
+  if (spec.gpus == 1) return;
+  if (nodes_.empty()) (void)nodes();
+  std::size_t most = 0;
+  for (const slurm::NodeLine& line : nodes_) most = std::max(most, line.node.devices.size());
+  if (static_cast<std::size_t>(spec.gpus) <= most) return;
+  throw std::invalid_argument(
+      fmt::format("job {}: asks for {} devices, and no node has more than {}: under Slurm a job "
+                  "runs on one node",
+                  attempt.job.str(), spec.gpus, most));
 }
 
 void SlurmEngine::look_up(const std::vector<DevicePlace>& placement) {
@@ -145,6 +158,9 @@ void SlurmEngine::place(const Attempt& attempt, const std::vector<DevicePlace>& 
     Placed placed;
     placed.devices = placement;
     placed.job_class = job_class;
+    if (nodes_of(placed).size() > 1) {
+      throw EngineFailed(words_for(attempt) + " is placed on several nodes: under Slurm a job runs on one");
+    }
     for (const DevicePlace& place : placement) {
       const auto line = std::find_if(nodes_.begin(), nodes_.end(), [&](const auto& one) {
         return one.node.name == place.node;

@@ -28,7 +28,7 @@ namespace commensal::cluster {
 /// of ended jobs only for those that died without one. STATE must be on a file system that all
 /// nodes share, with locks (NFS 4 has them). One object at a time uses a state folder.
 ///
-/// When Slurm does not answer, what keepers have left is told all the same; `nodes` says what is
+/// A job runs on one node. When Slurm does not answer, what keepers have left is told all the same; `nodes` says what is
 /// wrong.
 class SlurmEngine : public Engine {
  public:
@@ -76,6 +76,7 @@ class SlurmEngine : public Engine {
   using Jobs = std::multimap<Attempt, slurm::JobLine>;
 
   [[nodiscard]] local::AttemptFolder folder_of(const Attempt& attempt) const;
+  void check_size(const Attempt& attempt, const JobSpec& spec);
   void look_up(const std::vector<DevicePlace>& placement);
   [[nodiscard]] Jobs jobs();
   [[nodiscard]] slurm::Submission submission(const local::AttemptFolder& folder,

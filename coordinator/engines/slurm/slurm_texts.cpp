@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <charconv>
 
 namespace commensal::cluster::slurm {
@@ -162,7 +163,7 @@ Gres gres_from(const std::string& text) {
                                          : number_from<std::int32_t>(parts.back());
     if (parts.front().empty() || parts.size() > 3 || !count || *count < 0) {
       // "craynetwork:4K", "tmpdisk:100G": amounts, no devices.
-      const bool amount = parts.size() > 1 && !parts.back().empty() &&
+      const bool amount = parts.size() > 1 && !parts.front().empty() && !parts.back().empty() &&
                           std::isdigit(static_cast<unsigned char>(parts.back().front())) != 0;
       if (amount && parts.front() != "gpu" && parts.front() != "seat") continue;
       throw EngineFailed(
