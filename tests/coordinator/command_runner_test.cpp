@@ -24,9 +24,12 @@ using ::testing::Not;
 
 std::vector<std::string> shell(const std::string& text) { return {"/bin/sh", "-c", text}; }
 
-std::string refusal(CommandRunner& runner, const std::vector<std::string>& words) {
+constexpr auto kLong = 60s;
+
+std::string refusal(CommandRunner& runner, const std::vector<std::string>& words,
+                    std::chrono::milliseconds deadline = kLong) {
   try {
-    (void)runner.run(words);
+    (void)runner.run(words, deadline);
   } catch (const EngineFailed& error) {
     return error.what();
   }
@@ -35,23 +38,23 @@ std::string refusal(CommandRunner& runner, const std::vector<std::string>& words
 
 TEST(CommandRunnerTest, BothStreamsAndTheExitCode) {
   ProcessRunner runner;
-  const auto result = runner.run(shell("echo out; echo err >&2; exit 7"));
+  const auto result = runner.run(shell("echo out; echo err >&2; exit 7"), kLong);
   EXPECT_EQ(result.output, "out\n");
   EXPECT_EQ(result.errors, "err\n");
   EXPECT_EQ(result.exit_code, 7);
-  EXPECT_EQ(runner.run(shell("kill -TERM $$")).exit_code, 128 + SIGTERM);
+  EXPECT_EQ(runner.run(shell("kill -TERM $$"), kLong).exit_code, 128 + SIGTERM);
 }
 
 TEST(CommandRunnerTest, NoShellSeesTheWords) {
   ProcessRunner runner;
-  const auto result = runner.run({"/usr/bin/printf", "%s|", "a b", "$(id)", "'\"", "*", ""});
+  const auto result = runner.run({"/usr/bin/printf", "%s|", "a b", "$(id)", "'\"", "*", ""}, kLong);
   EXPECT_EQ(result.output, "a b|$(id)|'\"|*||");
 }
 
 TEST(CommandRunnerTest, ItReadsNothingAndMayPrintMuch) {
   ProcessRunner runner;
-  EXPECT_EQ(runner.run({"/bin/cat"}).output, "");
-  const auto result = runner.run(shell("head -c 3000000 /dev/zero; head -c 3000000 /dev/zero >&2"));
+  EXPECT_EQ(runner.run({"/bin/cat"}, kLong).output, "");
+  const auto result = runner.run(shell("head -c 3000000 /dev/zero; head -c 3000000 /dev/zero >&2"), kLong);
   EXPECT_EQ(result.output.size(), 3'000'000U);
   EXPECT_EQ(result.errors.size(), 3'000'000U);
 }
@@ -68,8 +71,8 @@ TEST(CommandRunnerTest, OneThatHangsIsEndedWithAllThatItStarted) {
   const int fd = ::mkstemp(file.data());
   ASSERT_GE(fd, 0);
   ::close(fd);
-  ProcessRunner runner{{1s, 1000}};
-  EXPECT_THAT(refusal(runner, shell("trap '' TERM; sleep 1000 & echo $! > " + file + "; wait")),
+  ProcessRunner runner;
+  EXPECT_THAT(refusal(runner, shell("trap '' TERM; sleep 1000 & echo $! > " + file + "; wait"), 1s),
               HasSubstr("/bin/sh did not answer within 1 s"));
   int pid = 0;
   std::ifstream{file} >> pid;
@@ -83,12 +86,12 @@ TEST(CommandRunnerTest, OneThatHangsIsEndedWithAllThatItStarted) {
 }
 
 TEST(CommandRunnerTest, OneThatClosesItsOutputAndHangsIsEndedToo) {
-  ProcessRunner runner{{200ms, 1000}};
-  EXPECT_THAT(refusal(runner, shell("exec >&- 2>&-; sleep 1000")), HasSubstr("did not answer"));
+  ProcessRunner runner;
+  EXPECT_THAT(refusal(runner, shell("exec >&- 2>&-; sleep 1000"), 200ms), HasSubstr("did not answer"));
 }
 
 TEST(CommandRunnerTest, OneThatSaysTooMuchIsEnded) {
-  ProcessRunner runner{{60s, 100'000}};
+  ProcessRunner runner{100'000};
   EXPECT_THAT(refusal(runner, shell("cat /dev/zero")), HasSubstr("said more than 100000 bytes"));
   EXPECT_THAT(refusal(runner, shell("cat /dev/zero >&2")), HasSubstr("more than 100000 bytes"));
 }
@@ -104,7 +107,7 @@ TEST(CommandRunnerTest, VariablesThatSteerSlurmAreKeptFromIt) {
   ASSERT_EQ(::setenv("SBATCH_PARTITION", "elsewhere", 1), 0);
   ASSERT_EQ(::setenv("SLURM_CONF", "/etc/here", 1), 0);
   ProcessRunner runner;
-  const std::string said = runner.run({"/usr/bin/env"}).output;
+  const std::string said = runner.run({"/usr/bin/env"}, kLong).output;
   EXPECT_THAT(said, AllOf(HasSubstr("SLURM_CONF=/etc/here"), Not(HasSubstr("elsewhere"))));
   ::unsetenv("SBATCH_PARTITION");
   ::unsetenv("SLURM_CONF");

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -57,7 +58,8 @@ class FakeSlurm : public slurm::CommandRunner {
   /// The next sbatch is carried out, and its answer lost.
   bool lose_answer = false;
 
-  [[nodiscard]] slurm::CommandResult run(const std::vector<std::string>& words) override {
+  [[nodiscard]] slurm::CommandResult run(const std::vector<std::string>& words,
+                                          std::chrono::milliseconds /*deadline*/) override {
     calls.push_back(words);
     if (before) {
       if (auto answer = before(words)) return *std::move(answer);

@@ -53,7 +53,7 @@ class SlurmCluster {
       throw std::system_error(errno, std::generic_category(), "mkdtemp");
     }
     folder_ = name;
-    const auto started = call("start", {"-n", "4", "-g", "2", "-c", "4", "-t", "5"});
+    const auto started = call("start", {"-n", "4", "-g", "2", "-c", "4", "-t", "60"});
     if (started.exit_code != 0) throw std::runtime_error(started.output + started.errors);
     ::setenv("SLURM_CONF", (folder_ / "etc" / "slurm.conf").c_str(), 1);
   }
@@ -63,8 +63,8 @@ class SlurmCluster {
     std::vector<std::string> words{"bash", COMMENSAL_SLURM_CLUSTER, verb, folder_.native()};
     words.insert(words.end(), options.begin(), options.end());
     // Its daemons go on, and keep no pipe of ours open.
-    slurm::ProcessRunner runner{{std::chrono::minutes{2}, 1U << 20U}};
-    return runner.run(words);
+    slurm::ProcessRunner runner;
+    return runner.run(words, std::chrono::minutes{2});
   }
 
   std::filesystem::path folder_;

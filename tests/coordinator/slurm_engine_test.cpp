@@ -41,6 +41,7 @@ class SlurmEngineTest : public ::testing::Test {
     options_.state = world_.state();
     options_.keeper = COMMENSAL_KEEPER;
     options_.patience = 0ms;
+    options_.rest = 0ms;
     make();
   }
   void make() {
@@ -262,6 +263,21 @@ TEST_F(SlurmEngineTest, ASilentSlurmLosesNothing) {
   slurm_.silent = false;
   engine_->take_back(attempt_, 1s);
   EXPECT_EQ(end().kind, Kind::kTakenBack);
+}
+
+TEST_F(SlurmEngineTest, ASlurmThatDidNotAnswerIsLeftAloneForAWhile) {
+  options_.rest = 10s;
+  make();
+  slurm_.silent = true;
+  const std::string said = refusal([&] { (void)engine_->nodes(); });
+  EXPECT_THAT(said, HasSubstr("sinfo failed"));
+  slurm_.calls.clear();
+  slurm_.silent = false;
+  EXPECT_EQ(refusal([&] { (void)engine_->nodes(); }), said);
+  EXPECT_EQ(refusal([&] { (void)engine_->watch(); }), said);
+  EXPECT_THAT(slurm_.calls, IsEmpty());
+  clock_.pass(10s);
+  EXPECT_THAT(engine_->nodes(), SizeIs(2));
 }
 
 TEST_F(SlurmEngineTest, AJobThatSlurmEndedIsLostWithItsState) {

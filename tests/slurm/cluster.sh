@@ -174,13 +174,14 @@ stop() {
       sleep 0.1
     done
   fi
+  # By their folders: a slurmd that ends removes its pid file, and its tasks may still run.
   for f in "$dir"/run/slurmd-*.pid; do
     n=$(pid_of "$f" slurmd) && kill "$n" 2>/dev/null || true
   done
-  for f in "$dir"/run/slurmd-*.pid; do
-    [ -e "$f" ] || continue
-    n=${f##*/slurmd-}; n=${n%.pid}
-    end_daemon "$f" slurmd
+  for f in "$dir"/spool/*; do
+    [ -d "$f" ] || continue
+    n=${f##*/}
+    end_daemon "$dir/run/slurmd-$n.pid" slurmd
     kill_tasks "$n"
   done
   end_daemon "$dir/run/slurmctld.pid" slurmctld

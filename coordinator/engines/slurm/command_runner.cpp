@@ -146,12 +146,13 @@ bool steers_slurm(const std::string& name) {
                      [&](std::string_view prefix) { return name.starts_with(prefix); });
 }
 
-CommandResult ProcessRunner::run(const std::vector<std::string>& words) {
+CommandResult ProcessRunner::run(const std::vector<std::string>& words,
+                                 std::chrono::milliseconds deadline) {
   if (words.empty()) throw EngineFailed("cannot run a command without words");
   const std::string& command = words.front();
   Pipe output = make_pipe(command);
   Pipe errors = make_pipe(command);
-  const auto end = Clock::now() + limits_.deadline;
+  const auto end = Clock::now() + deadline;
   Child child{spawn(words, Plan{command, output, errors})};
   output.write.reset();
   errors.write.reset();
@@ -160,7 +161,7 @@ CommandResult ProcessRunner::run(const std::vector<std::string>& words) {
   const auto out_of_time = [&] {
     return EngineFailed(
         fmt::format("{} did not answer within {} s and was ended", command,
-                    std::chrono::duration<double>(limits_.deadline).count()));
+                    std::chrono::duration<double>(deadline).count()));
   };
   while (fds[0].fd >= 0 || fds[1].fd >= 0) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now());
@@ -169,9 +170,9 @@ CommandResult ProcessRunner::run(const std::vector<std::string>& words) {
     if (ready < 0 && errno != EINTR) check(errno, command);
     if (fds[0].revents != 0 && !drain(fds[0].fd, result.output)) fds[0].fd = -1;
     if (fds[1].revents != 0 && !drain(fds[1].fd, result.errors)) fds[1].fd = -1;
-    if (std::max(result.output.size(), result.errors.size()) > limits_.output_bytes) {
+    if (std::max(result.output.size(), result.errors.size()) > output_bytes_) {
       throw EngineFailed(fmt::format("{} said more than {} bytes and was ended", command,
-                                     limits_.output_bytes));
+                                     output_bytes_));
     }
   }
   // It has closed its output; it ends now, or it is made to.

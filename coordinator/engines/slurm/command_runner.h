@@ -22,26 +22,25 @@ class CommandRunner {
   virtual ~CommandRunner() = default;
 
   /// Runs the first word with the others as its arguments; no shell sees them. It reads nothing.
+  /// @param deadline  then it is ended, with all that it started.
   /// @throws EngineFailed, one sentence with the command, if it cannot be started, does not end in
   /// time or says too much.
-  [[nodiscard]] virtual CommandResult run(const std::vector<std::string>& words) = 0;
+  [[nodiscard]] virtual CommandResult run(const std::vector<std::string>& words,
+                                          std::chrono::milliseconds deadline) = 0;
 };
 
 /// Runs real ones.
 class ProcessRunner : public CommandRunner {
  public:
-  struct Limits {
-    std::chrono::milliseconds deadline{10'000};  ///< then it and what it started are killed
-    std::size_t output_bytes = 64U << 20U;       ///< of each stream
-  };
-
   ProcessRunner() = default;
-  explicit ProcessRunner(Limits limits) : limits_(limits) {}
+  /// @param output_bytes  most of each stream.
+  explicit ProcessRunner(std::size_t output_bytes) : output_bytes_(output_bytes) {}
 
-  [[nodiscard]] CommandResult run(const std::vector<std::string>& words) override;
+  [[nodiscard]] CommandResult run(const std::vector<std::string>& words,
+                                  std::chrono::milliseconds deadline) override;
 
  private:
-  Limits limits_;
+  std::size_t output_bytes_ = 64U << 20U;
 };
 
 /// Whether a variable of this process is kept from Slurm's commands: those that would change what

@@ -11,10 +11,11 @@ namespace commensal::cluster::slurm {
 SlurmCommands::SlurmCommands(CommandRunner& runner, Options options)
     : options_(std::move(options)), runner_(runner) {}
 
-std::string SlurmCommands::run(std::vector<std::string> words) {
+std::string SlurmCommands::run(std::vector<std::string> words,
+                               std::chrono::milliseconds deadline) {
   const std::string name = words.front();
   if (!options_.programs.empty()) words.front() = (options_.programs / name).native();
-  CommandResult result = runner_.run(words);
+  CommandResult result = runner_.run(words, deadline);
   if (result.exit_code == 0) return std::move(result.output);
   const std::string said = first_line(result.errors.empty() ? result.output : result.errors);
   throw EngineFailed(said.empty() ? fmt::format("{} failed with {}", name, result.exit_code)
@@ -24,14 +25,16 @@ std::string SlurmCommands::run(std::vector<std::string> words) {
 
 std::vector<NodeLine> SlurmCommands::nodes() {
   auto nodes = nodes_from_sinfo(
-      run({"sinfo", "--noheader", "--Node", std::string{"--format="} + kNodeFormat}));
+      run({"sinfo", "--noheader", "--Node", std::string{"--format="} + kNodeFormat},
+          options_.question));
   if (nodes.empty()) throw EngineFailed("sinfo shows no node");
   return nodes;
 }
 
 std::vector<JobLine> SlurmCommands::jobs() {
   return jobs_from_squeue(run(
-      {"squeue", "--noheader", "--me", "--states=all", std::string{"--format="} + kJobFormat}));
+      {"squeue", "--noheader", "--me", "--states=all", std::string{"--format="} + kJobFormat},
+      options_.question));
 }
 
 std::uint64_t SlurmCommands::submit_held(const Submission& job) {
@@ -59,24 +62,24 @@ std::uint64_t SlurmCommands::submit_held(const Submission& job) {
   words.insert(words.end(), options_.submit_options.begin(), options_.submit_options.end());
   words.push_back(job.script.native());
   words.insert(words.end(), job.words.begin(), job.words.end());
-  return id_from_sbatch(run(std::move(words)));
+  return id_from_sbatch(run(std::move(words), options_.order));
 }
 
 void SlurmCommands::set_nodes(std::uint64_t job, const std::vector<std::string>& nodes) {
-  run({"scontrol", "update", fmt::format("JobId={}", job),
+  tell({"scontrol", "update", fmt::format("JobId={}", job),
        fmt::format("ReqNodeList={}", fmt::join(nodes, ","))});
 }
 
 void SlurmCommands::release(std::uint64_t job) {
-  run({"scontrol", "release", std::to_string(job)});
+  tell({"scontrol", "release", std::to_string(job)});
 }
 
 void SlurmCommands::cancel(std::uint64_t job) {
-  run({"scancel", "--quiet", std::to_string(job)});
+  tell({"scancel", "--quiet", std::to_string(job)});
 }
 
 void SlurmCommands::ask_to_end(std::uint64_t job) {
-  run({"scancel", "--quiet", "--batch", "--signal=TERM", std::to_string(job)});
+  tell({"scancel", "--quiet", "--batch", "--signal=TERM", std::to_string(job)});
 }
 
 }  // namespace commensal::cluster::slurm

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "coordinator/engines/slurm/command_runner.h"
@@ -37,6 +38,8 @@ class SlurmCommands {
   struct Options {
     std::filesystem::path programs;  ///< folder of Slurm's programs; empty: they are in the PATH
     std::vector<std::string> submit_options;  ///< more words for sbatch: "--account=vision"
+    std::chrono::milliseconds question{4'000};  ///< longest wait for squeue and sinfo
+    std::chrono::milliseconds order{8'000};     ///< and for the others
   };
   /// `runner` must outlive this object.
   SlurmCommands(CommandRunner& runner, Options options);
@@ -56,7 +59,8 @@ class SlurmCommands {
   void ask_to_end(std::uint64_t job);
 
  private:
-  std::string run(std::vector<std::string> words);
+  std::string run(std::vector<std::string> words, std::chrono::milliseconds deadline);
+  void tell(std::vector<std::string> words) { (void)run(std::move(words), options_.order); }
   Options options_;
   CommandRunner& runner_;
 };

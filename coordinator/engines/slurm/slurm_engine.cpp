@@ -101,8 +101,20 @@ SlurmEngine::SlurmEngine(Options options, slurm::CommandRunner& runner, const Cl
   (void)adopt();  // so that `watch` tells of what there is
 }
 
+template <typename Question>
+auto SlurmEngine::ask(Question question) -> decltype(question()) {
+  if (clock_.now() < rests_until_) throw EngineFailed(problem_);
+  try {
+    return question();
+  } catch (const EngineFailed& error) {
+    problem_ = error.what();
+    rests_until_ = clock_.now() + options_.rest;
+    throw;
+  }
+}
+
 std::vector<EngineNode> SlurmEngine::nodes() {
-  nodes_ = commands_.nodes();
+  nodes_ = ask([&] { return commands_.nodes(); });
   std::vector<EngineNode> nodes;
   nodes.reserve(nodes_.size());
   for (const slurm::NodeLine& line : nodes_) nodes.push_back(line.node);
@@ -191,7 +203,7 @@ void SlurmEngine::release(const Attempt& attempt) {
 
 SlurmEngine::Jobs SlurmEngine::jobs() {
   Jobs jobs;
-  for (JobLine& line : commands_.jobs()) {
+  for (JobLine& line : ask([&] { return commands_.jobs(); })) {
     const auto attempt = slurm::attempt_of_mark(name_, line.name);
     if (attempt && local::obstacle_to_folder(attempt->job).empty()) {
       jobs.emplace(*attempt, std::move(line));

@@ -46,6 +46,9 @@ class SlurmEngine : public Engine {
     local::LogLimits logs;
     /// How long an outcome may take to be seen after Slurm says that a job is over.
     std::chrono::milliseconds patience{5'000};
+    /// How long Slurm is not asked again after a question that failed: the coordinator, which waits
+    /// for answers, is there for its users meanwhile.
+    std::chrono::milliseconds rest{10'000};
   };
 
   /// `runner` and `clock` must outlive this object.
@@ -79,6 +82,8 @@ class SlurmEngine : public Engine {
   void check_size(const Attempt& attempt, const JobSpec& spec);
   void look_up(const std::vector<DevicePlace>& placement);
   [[nodiscard]] Jobs jobs();
+  template <typename Question>
+  auto ask(Question question) -> decltype(question());
   [[nodiscard]] slurm::Submission submission(const local::AttemptFolder& folder,
                                              const JobSpec& spec, const local::Placed& placed);
   void let_go(const local::AttemptFolder& folder);
@@ -95,6 +100,8 @@ class SlurmEngine : public Engine {
   slurm::SlurmCommands commands_;
   const Clock& clock_;
   std::string name_;                    // of this cluster of jobs, in the names of all of them
+  std::string problem_;                 // what the last question failed with
+  TimePoint rests_until_{};             // and until when none is asked
   bool sweep_due_ = true;               // Slurm may have jobs that nobody wants
   std::vector<slurm::NodeLine> nodes_;  // as they were when last asked for
   std::map<Attempt, Told> tracked_;     // released, not forgotten
