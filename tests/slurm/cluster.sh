@@ -117,7 +117,7 @@ start() {
   [ "$port" != 0 ] || port=$(free_ports $((nodes + 1)))
   [ ! -e "$conf" ] || die "$dir already holds a cluster: stop it and remove the folder first"
 
-  mkdir -p "$dir"/{etc,run,log,state,spool,dev}
+  mkdir -p "$dir"/{etc,etc/plugins,run,log,state,spool,dev}
   # munged wants folders that others can enter but not write.
   chmod 755 "$dir" "$dir"/{etc,run,log,state,spool,dev}
 
@@ -129,24 +129,19 @@ start() {
   done
 
   declare -A v=(
-    [DIR]=$dir [RUN_DIR]=$dir/run/jobs [HOSTNAME]=$(hostname) [USER]=$(id -un) [CTLD_PORT]=$port
+    [DIR]=$dir [HOSTNAME]=$(hostname) [USER]=$(id -un) [CTLD_PORT]=$port
     [SLURMD_TIMEOUT]=$timeout [NODES]=$lines [LAST_GPU]=$((gpus - 1)) [OPP_CPUS]=$cpus
-    [JOB_SUBMIT]=JobSubmitPlugins=lua
   )
   fill "$here/templates/slurm.conf.in" "$conf"
   [ -z "${EXTRA_CONF:-}" ] || cat "$EXTRA_CONF" >> "$conf"
   fill "$here/templates/gres.conf.in" "$dir/etc/gres.conf"
-  fill "$product/prolog.sh" "$dir/etc/prolog.sh"
-  fill "$product/epilog.sh" "$dir/etc/epilog.sh"
-  chmod 755 "$dir/etc/prolog.sh" "$dir/etc/epilog.sh"
-  cp "$product/job_submit.lua" "$dir/etc/job_submit.lua"
-
   so=${SPANK_SO:-}
   if [ -z "$so" ]; then
-    so=$dir/etc/commensal_spank.so
+    so=$dir/etc/built.so
     "${CC:-cc}" -std=c11 -O1 -Wall -Wextra -Werror -fPIC -shared -o "$so" "$product/commensal_spank.c"
   fi
-  echo "optional $so" > "$dir/etc/plugstack.conf"
+  "$product/install.sh" --etc "$dir/etc" --run "$dir/run/jobs" --plugin "$so" --plugins "$dir/etc/plugins" \
+    > "$dir/log/install.log" || { cat "$dir/log/install.log" >&2; die "the installer left something to do"; }
 
   (umask 077; head -c 1024 /dev/urandom > "$dir/etc/munge.key")
   munged --key-file="$dir/etc/munge.key" --socket="$dir/run/munge.sock" --pid-file="$dir/run/munged.pid" \
