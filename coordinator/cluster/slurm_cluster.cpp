@@ -41,8 +41,9 @@ NodeClasses::Ask class_asker(const ClusterOptions& options, NodeClasses::Ask loc
   if (options.engine != "slurm") return local;
   return [](const wire::Message&) -> wire::Message {
     return wire::Error{.code = "refused",
-                       .what = "Slurm gave it a seat beside others, not a device of its own: it "
-                               "stays opportunistic until it ends"};
+                       .what =
+                           "Slurm gave it a seat beside others, not a device of its own: it "
+                           "stays opportunistic until it ends"};
   };
 }
 

@@ -54,7 +54,8 @@ TEST(CommandRunnerTest, NoShellSeesTheWords) {
 TEST(CommandRunnerTest, ItReadsNothingAndMayPrintMuch) {
   ProcessRunner runner;
   EXPECT_EQ(runner.run({"/bin/cat"}, kLong).output, "");
-  const auto result = runner.run(shell("head -c 3000000 /dev/zero; head -c 3000000 /dev/zero >&2"), kLong);
+  const auto result =
+      runner.run(shell("head -c 3000000 /dev/zero; head -c 3000000 /dev/zero >&2"), kLong);
   EXPECT_EQ(result.output.size(), 3'000'000U);
   EXPECT_EQ(result.errors.size(), 3'000'000U);
 }
@@ -87,7 +88,8 @@ TEST(CommandRunnerTest, OneThatHangsIsEndedWithAllThatItStarted) {
 
 TEST(CommandRunnerTest, OneThatClosesItsOutputAndHangsIsEndedToo) {
   ProcessRunner runner;
-  EXPECT_THAT(refusal(runner, shell("exec >&- 2>&-; sleep 1000"), 200ms), HasSubstr("did not answer"));
+  EXPECT_THAT(refusal(runner, shell("exec >&- 2>&-; sleep 1000"), 200ms),
+              HasSubstr("did not answer"));
 }
 
 TEST(CommandRunnerTest, OneThatSaysTooMuchIsEnded) {

@@ -53,13 +53,14 @@ class FakeSlurm : public slurm::CommandRunner {
   bool starts_jobs = true;  ///< else what was released waits for resources
   bool silent = false;      ///< the controller does not answer
   std::vector<std::vector<std::string>> calls;
-  /// Called before a command is carried out; what it returns is the answer instead, if there is one.
+  /// Called before a command is carried out; what it returns is the answer instead, if there is
+  /// one.
   std::function<std::optional<slurm::CommandResult>(const std::vector<std::string>&)> before;
   /// The next sbatch is carried out, and its answer lost.
   bool lose_answer = false;
 
   [[nodiscard]] slurm::CommandResult run(const std::vector<std::string>& words,
-                                          std::chrono::milliseconds /*deadline*/) override {
+                                         std::chrono::milliseconds /*deadline*/) override {
     calls.push_back(words);
     if (before) {
       if (auto answer = before(words)) return *std::move(answer);
@@ -170,8 +171,7 @@ class FakeSlurm : public slurm::CommandRunner {
 
   slurm::CommandResult scancel(const std::vector<std::string>& words) {
     Job* job = find(words.back());
-    const bool signal =
-        std::find(words.begin(), words.end(), "--signal=TERM") != words.end();
+    const bool signal = std::find(words.begin(), words.end(), "--signal=TERM") != words.end();
     if (job == nullptr) return {1, "", "Invalid job id specified"};
     if (job->state == "PENDING") {
       if (signal) return {228, "", "Job can not be altered now, try again later"};
@@ -197,8 +197,8 @@ class FakeSlurm : public slurm::CommandRunner {
     posix_spawn_file_actions_t files;
     posix_spawn_file_actions_init(&files);
     posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
-    posix_spawn_file_actions_addopen(&files, 1, output.c_str(),
-                                     O_WRONLY | O_CREAT | O_APPEND, 0600);
+    posix_spawn_file_actions_addopen(&files, 1, output.c_str(), O_WRONLY | O_CREAT | O_APPEND,
+                                     0600);
     posix_spawn_file_actions_adddup2(&files, 1, 2);
     posix_spawn_file_actions_addclosefrom_np(&files, 3);
     posix_spawnattr_t attributes;
@@ -207,7 +207,8 @@ class FakeSlurm : public slurm::CommandRunner {
     std::vector<std::string> own{"SLURM_JOB_ID=" + std::to_string(job.id),
                                  "CUDA_VISIBLE_DEVICES=3,5"};
     std::vector<char*> variables;
-    for (char** variable = environ; *variable != nullptr; ++variable) variables.push_back(*variable);
+    for (char** variable = environ; *variable != nullptr; ++variable)
+      variables.push_back(*variable);
     for (std::string& variable : own) variables.push_back(variable.data());
     variables.push_back(nullptr);
     const int error =

@@ -52,7 +52,8 @@ TEST(SlurmTextsTest, ReadsLinesOfSqueue) {
 }
 
 TEST(SlurmTextsTest, LinesInsideANameAreLeftOut) {
-  const auto jobs = jobs_from_squeue("1|FAILED|NonZeroExitCode|we\"ird|name\nx\n2|RUNNING|None|b\n");
+  const auto jobs =
+      jobs_from_squeue("1|FAILED|NonZeroExitCode|we\"ird|name\nx\n2|RUNNING|None|b\n");
   ASSERT_EQ(jobs.size(), 2U);
   EXPECT_EQ(jobs[0].name, "we\"ird|name");
   EXPECT_EQ(jobs[1].id, 2U);
@@ -85,7 +86,8 @@ TEST(SlurmTextsTest, HeldByItsUserOnly) {
 }
 
 TEST(SlurmTextsTest, CountsGenericResourcesInAllForms) {
-  EXPECT_THAT(gres_from("gpu:2,seat:2").counts, UnorderedElementsAre(Pair("gpu", 2), Pair("seat", 2)));
+  EXPECT_THAT(gres_from("gpu:2,seat:2").counts,
+              UnorderedElementsAre(Pair("gpu", 2), Pair("seat", 2)));
   EXPECT_THAT(gres_from("gpu:2,seat:2").types, IsEmpty());
   const Gres typed = gres_from("gpu:a100:4(S:0,2),gpu:h100:1(S:1),seat:8");
   EXPECT_THAT(typed.counts, UnorderedElementsAre(Pair("gpu", 5), Pair("seat", 8)));
@@ -105,17 +107,16 @@ TEST(SlurmTextsTest, GresThatCannotBeReadIsShown) {
 }
 
 TEST(SlurmTextsTest, StatesOfNodesWithTheirSuffixes) {
-  for (const char* state :
-       {"idle", "mixed", "allocated", "completing", "IDLE", "planned", "idle~", "idle#", "mixed-",
-        "allocated+"}) {
+  for (const char* state : {"idle", "mixed", "allocated", "completing", "IDLE", "planned", "idle~",
+                            "idle#", "mixed-", "allocated+"}) {
     EXPECT_EQ(obstacle_of_node(state, "none"), "") << state;
   }
   EXPECT_EQ(obstacle_of_node("down", "Not responding"), "Slurm: down: Not responding");
   EXPECT_EQ(obstacle_of_node("mixed*", "none"), "Slurm: mixed, does not answer");
   EXPECT_EQ(obstacle_of_node("drained", "disk is full"), "Slurm: drained: disk is full");
-  for (const char* state : {"down*", "draining", "drained*", "fail", "failing", "error", "unknown",
-                            "future", "inval", "reserved", "maint", "idle$", "idle@", "idle^",
-                            "idle%", "idle!", "powering_down", ""}) {
+  for (const char* state :
+       {"down*", "draining", "drained*", "fail", "failing", "error", "unknown", "future", "inval",
+        "reserved", "maint", "idle$", "idle@", "idle^", "idle%", "idle!", "powering_down", ""}) {
     EXPECT_NE(obstacle_of_node(state, ""), "") << state;
   }
 }
@@ -129,12 +130,18 @@ TEST(SlurmTextsTest, ReadsNodesOfTheVersionInDebian) {
   EXPECT_EQ(nodes[0].node,
             (EngineNode{"n1", {"n1:gpu:0", "n1:gpu:1"}, "gpu", 4000, 4000, true, ""}));
   EXPECT_EQ(nodes[0].seats, 2);
-  EXPECT_EQ(nodes[1].node, (EngineNode{"n2", {"host"}, "cpu", 8000, 16000, false,
+  EXPECT_EQ(nodes[1].node, (EngineNode{"n2",
+                                       {"host"},
+                                       "cpu",
+                                       8000,
+                                       16000,
+                                       false,
                                        "Slurm: down, does not answer: Not responding | twice"}));
 }
 
 TEST(SlurmTextsTest, ReadsNodesOfNewerOnes) {
-  const auto nodes = nodes_from_sinfo("g1|idle~|128+|515000+|gpu:a100:4(S:0-1),seat:4(S:0-1)|none\n");
+  const auto nodes =
+      nodes_from_sinfo("g1|idle~|128+|515000+|gpu:a100:4(S:0-1),seat:4(S:0-1)|none\n");
   ASSERT_EQ(nodes.size(), 1U);
   EXPECT_EQ(nodes[0].node.devices.size(), 4U);
   EXPECT_EQ(nodes[0].node.device_type, "a100");

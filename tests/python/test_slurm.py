@@ -143,7 +143,9 @@ def test_jobs_of_both_classes_and_what_they_print(slurm: Slurm) -> None:
 
 def test_a_gang_on_one_node_has_one_device_a_rank(slurm: Slurm) -> None:
     assert slurm.coordinate().returncode == 0
-    job = slurm.shell("echo $RANK of $WORLD_SIZE: $CUDA_VISIBLE_DEVICES", "--guaranteed", "--gpus=2")
+    job = slurm.shell(
+        "echo $RANK of $WORLD_SIZE: $CUDA_VISIBLE_DEVICES", "--guaranteed", "--gpus=2"
+    )
     slurm.wait(job, "finished")
     lines = sorted(slurm.world.commensal("logs", job).stdout.splitlines())
     assert lines == ["[0] 0 of 2: 0", "[1] 1 of 2: 1"]

@@ -68,6 +68,7 @@ node_tasks() { # NODE
 descendants() { # PID
   local child
   echo "$1"
+  # shellcheck disable=SC2013  # words between spaces, no lines
   for child in $(cat "/proc/$1/task"/*/children); do descendants "$child"; done
 }
 
@@ -171,7 +172,7 @@ stop() {
   fi
   # By their folders: a slurmd that ends removes its pid file, and its tasks may still run.
   for f in "$dir"/run/slurmd-*.pid; do
-    n=$(pid_of "$f" slurmd) && kill "$n" 2>/dev/null || true
+    if n=$(pid_of "$f" slurmd); then kill "$n" 2> /dev/null || true; fi
   done
   for f in "$dir"/spool/*; do
     [ -d "$f" ] || continue

@@ -26,7 +26,8 @@ auto guarded(Work work) -> decltype(work()) {
   }
 }
 
-/// Makes the state folder and those in it. @throws EngineFailed if they cannot be this user's alone.
+/// Makes the state folder and those in it. @throws EngineFailed if they cannot be this user's
+/// alone.
 void prepare_state(const std::filesystem::path& state);
 
 /// Makes an attempt's folder with what is asked of it, unless it is there already.

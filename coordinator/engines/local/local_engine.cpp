@@ -24,10 +24,10 @@ namespace {
 namespace fs = std::filesystem;
 using local::AttemptFolder;
 using local::BadNote;
+using local::end_taken_back;
 using local::FolderLock;
 using local::guarded;
 using local::Outcome;
-using local::end_taken_back;
 using local::words_for;
 using Kind = EngineEvent::Kind;
 using std::chrono::milliseconds;

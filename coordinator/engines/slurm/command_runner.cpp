@@ -62,8 +62,8 @@ class Plan {
     check(posix_spawnattr_setsigmask(&attributes, &none), command);
     check(posix_spawnattr_setsigdefault(&attributes, &all), command);
     check(posix_spawnattr_setpgroup(&attributes, 0), command);
-    check(posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK |
-                                                    POSIX_SPAWN_SETSIGDEF),
+    check(posix_spawnattr_setflags(
+              &attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF),
           command);
   }
   Plan(const Plan&) = delete;
@@ -140,7 +140,7 @@ pid_t spawn(const std::vector<std::string>& words, const Plan& plan) {
 
 bool steers_slurm(const std::string& name) {
   if (name == "SLURM_CONF") return false;
-  constexpr std::array<std::string_view, 6> kPrefixes{"SLURM_", "SBATCH_", "SQUEUE_",
+  constexpr std::array<std::string_view, 6> kPrefixes{"SLURM_", "SBATCH_",  "SQUEUE_",
                                                       "SINFO_", "SCANCEL_", "SCONTROL_"};
   return std::any_of(kPrefixes.begin(), kPrefixes.end(),
                      [&](std::string_view prefix) { return name.starts_with(prefix); });
@@ -159,9 +159,8 @@ CommandResult ProcessRunner::run(const std::vector<std::string>& words,
   CommandResult result;
   std::array<pollfd, 2> fds{{{output.read.get(), POLLIN, 0}, {errors.read.get(), POLLIN, 0}}};
   const auto out_of_time = [&] {
-    return EngineFailed(
-        fmt::format("{} did not answer within {} s and was ended", command,
-                    std::chrono::duration<double>(deadline).count()));
+    return EngineFailed(fmt::format("{} did not answer within {} s and was ended", command,
+                                    std::chrono::duration<double>(deadline).count()));
   };
   while (fds[0].fd >= 0 || fds[1].fd >= 0) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now());
@@ -171,8 +170,8 @@ CommandResult ProcessRunner::run(const std::vector<std::string>& words,
     if (fds[0].revents != 0 && !drain(fds[0].fd, result.output)) fds[0].fd = -1;
     if (fds[1].revents != 0 && !drain(fds[1].fd, result.errors)) fds[1].fd = -1;
     if (std::max(result.output.size(), result.errors.size()) > output_bytes_) {
-      throw EngineFailed(fmt::format("{} said more than {} bytes and was ended", command,
-                                     output_bytes_));
+      throw EngineFailed(
+          fmt::format("{} said more than {} bytes and was ended", command, output_bytes_));
     }
   }
   // It has closed its output; it ends now, or it is made to.
@@ -180,8 +179,8 @@ CommandResult ProcessRunner::run(const std::vector<std::string>& words,
     if (Clock::now() >= end) throw out_of_time();
     ::poll(nullptr, 0, 1);
   }
-  result.exit_code = WIFSIGNALED(child.status) ? 128 + WTERMSIG(child.status)
-                                               : WEXITSTATUS(child.status);
+  result.exit_code =
+      WIFSIGNALED(child.status) ? 128 + WTERMSIG(child.status) : WEXITSTATUS(child.status);
   return result;
 }
 

@@ -11,16 +11,15 @@ namespace commensal::cluster::slurm {
 SlurmCommands::SlurmCommands(CommandRunner& runner, Options options)
     : options_(std::move(options)), runner_(runner) {}
 
-std::string SlurmCommands::run(std::vector<std::string> words,
-                               std::chrono::milliseconds deadline) {
+std::string SlurmCommands::run(std::vector<std::string> words, std::chrono::milliseconds deadline) {
   const std::string name = words.front();
   if (!options_.programs.empty()) words.front() = (options_.programs / name).native();
   CommandResult result = runner_.run(words, deadline);
   if (result.exit_code == 0) return std::move(result.output);
   const std::string said = first_line(result.errors.empty() ? result.output : result.errors);
-  throw EngineFailed(said.empty() ? fmt::format("{} failed with {}", name, result.exit_code)
-                                  : fmt::format("{} failed with {}: {}", name, result.exit_code,
-                                                said));
+  throw EngineFailed(said.empty()
+                         ? fmt::format("{} failed with {}", name, result.exit_code)
+                         : fmt::format("{} failed with {}: {}", name, result.exit_code, said));
 }
 
 std::vector<NodeLine> SlurmCommands::nodes() {
@@ -32,9 +31,9 @@ std::vector<NodeLine> SlurmCommands::nodes() {
 }
 
 std::vector<JobLine> SlurmCommands::jobs() {
-  return jobs_from_squeue(run(
-      {"squeue", "--noheader", "--me", "--states=all", std::string{"--format="} + kJobFormat},
-      options_.question));
+  return jobs_from_squeue(
+      run({"squeue", "--noheader", "--me", "--states=all", std::string{"--format="} + kJobFormat},
+          options_.question));
 }
 
 std::uint64_t SlurmCommands::submit_held(const Submission& job) {
@@ -67,16 +66,14 @@ std::uint64_t SlurmCommands::submit_held(const Submission& job) {
 
 void SlurmCommands::set_nodes(std::uint64_t job, const std::vector<std::string>& nodes) {
   tell({"scontrol", "update", fmt::format("JobId={}", job),
-       fmt::format("ReqNodeList={}", fmt::join(nodes, ","))});
+        fmt::format("ReqNodeList={}", fmt::join(nodes, ","))});
 }
 
 void SlurmCommands::release(std::uint64_t job) {
   tell({"scontrol", "release", std::to_string(job)});
 }
 
-void SlurmCommands::cancel(std::uint64_t job) {
-  tell({"scancel", "--quiet", std::to_string(job)});
-}
+void SlurmCommands::cancel(std::uint64_t job) { tell({"scancel", "--quiet", std::to_string(job)}); }
 
 void SlurmCommands::ask_to_end(std::uint64_t job) {
   tell({"scancel", "--quiet", "--batch", "--signal=TERM", std::to_string(job)});

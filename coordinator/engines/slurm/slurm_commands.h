@@ -37,7 +37,7 @@ class SlurmCommands {
  public:
   struct Options {
     std::filesystem::path programs;  ///< folder of Slurm's programs; empty: they are in the PATH
-    std::vector<std::string> submit_options;  ///< more words for sbatch: "--account=vision"
+    std::vector<std::string> submit_options;    ///< more words for sbatch: "--account=vision"
     std::chrono::milliseconds question{4'000};  ///< longest wait for squeue and sinfo
     std::chrono::milliseconds order{8'000};     ///< and for the others
   };

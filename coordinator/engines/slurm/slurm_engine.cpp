@@ -29,7 +29,8 @@ using slurm::JobLine;
 using Kind = EngineEvent::Kind;
 using std::chrono::milliseconds;
 
-// Arguments arrive as they are; a SIGTERM that comes before the keeper waits for it is in the notes.
+// Arguments arrive as they are; a SIGTERM that comes before the keeper waits for it is in the
+// notes.
 constexpr const char* kScript = "#!/bin/sh\ntrap '' TERM\nexec \"$@\"\n";
 
 fs::path job_note(const AttemptFolder& folder) { return folder.path() / "slurm-job"; }
@@ -171,18 +172,17 @@ void SlurmEngine::place(const Attempt& attempt, const std::vector<DevicePlace>& 
     placed.devices = placement;
     placed.job_class = job_class;
     if (nodes_of(placed).size() > 1) {
-      throw EngineFailed(words_for(attempt) + " is placed on several nodes: under Slurm a job runs on one");
+      throw EngineFailed(words_for(attempt) +
+                         " is placed on several nodes: under Slurm a job runs on one");
     }
     for (const DevicePlace& place : placement) {
-      const auto line = std::find_if(nodes_.begin(), nodes_.end(), [&](const auto& one) {
-        return one.node.name == place.node;
-      });
+      const auto line = std::find_if(nodes_.begin(), nodes_.end(),
+                                     [&](const auto& one) { return one.node.name == place.node; });
       // Slurm chooses the devices of a guaranteed job; of seats it does not say where they are.
       const bool gpu = line->node.devices.front() != "host";
-      placed.uuids.push_back(!gpu ? "host"
-                             : job_class == JobClass::kGuaranteed
-                                 ? local::kGivenDevice
-                                 : std::to_string(place.device));
+      placed.uuids.push_back(!gpu                                 ? "host"
+                             : job_class == JobClass::kGuaranteed ? local::kGivenDevice
+                                                                  : std::to_string(place.device));
     }
     if (options_.prefix) placed.command = options_.prefix(attempt, job_class, held->job);
     placed.command.insert(placed.command.end(), held->job.command.begin(), held->job.command.end());
@@ -225,7 +225,8 @@ void SlurmEngine::let_go(const AttemptFolder& folder) {
     if (!noted) submit(folder, *placed);
     return;  // Slurm had it: `watch` tells what became of it
   }
-  // A coordinator died before it could write down what sbatch said. Of several the first one counts.
+  // A coordinator died before it could write down what sbatch said. Of several the first one
+  // counts.
   std::sort(alive.begin(), alive.end(), [&](const JobLine& a, const JobLine& b) {
     return std::pair{a.id != noted, a.id} < std::pair{b.id != noted, b.id};
   });
@@ -264,16 +265,15 @@ slurm::Submission SlurmEngine::submission(const AttemptFolder& folder, const Job
   job.name = slurm::mark_of(name_, folder.attempt());
   job.comment = fmt::format("{} commensal {}, {}", to_string(placed.job_class),
                             words_for(folder.attempt()), slurm::first_line(spec.name));
-  job.partition =
-      guaranteed ? options_.guaranteed_partition : options_.opportunistic_partition;
+  job.partition = guaranteed ? options_.guaranteed_partition : options_.opportunistic_partition;
   const bool gpus = placed.uuids.front() != "host";
   if (gpus) job.gres = fmt::format("{}:{}", guaranteed ? "gpu" : "seat", devices);
   job.nodes = nodes_of(placed).size();
   job.cpus = (spec.cpu_milli + 999) / 1000;
   job.memory_mib = spec.host_memory_mib;
   if (spec.time_limit) {  // the keeper ends it; this is for one that cannot
-    job.time_limit = whole_minutes(*spec.time_limit + options_.failure_grace) +
-                     std::chrono::minutes{2};
+    job.time_limit =
+        whole_minutes(*spec.time_limit + options_.failure_grace) + std::chrono::minutes{2};
   }
   job.output = without_patterns((folder.path() / "keeper.log").native());
   job.script = options_.state / "start.sh";
@@ -389,8 +389,8 @@ void SlurmEngine::sweep(const Jobs& jobs) {
     if (job.state != "PENDING") continue;  // what runs has a keeper, which ends if it is not wanted
     const AttemptFolder folder = folder_of(attempt);
     const auto noted = noted_job(folder);
-    const bool wanted =
-        folder.is_held() && folder.is_released() && !folder.has_ended() && (!noted || *noted == job.id);
+    const bool wanted = folder.is_held() && folder.is_released() && !folder.has_ended() &&
+                        (!noted || *noted == job.id);
     if (!wanted) commands_.cancel(job.id);
   }
   sweep_due_ = false;

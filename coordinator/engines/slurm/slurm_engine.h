@@ -28,8 +28,8 @@ namespace commensal::cluster {
 /// of ended jobs only for those that died without one. STATE must be on a file system that all
 /// nodes share, with locks (NFS 4 has them). One object at a time uses a state folder.
 ///
-/// A job runs on one node. When Slurm does not answer, what keepers have left is told all the same; `nodes` says what is
-/// wrong.
+/// A job runs on one node. When Slurm does not answer, what keepers have left is told all the same;
+/// `nodes` says what is wrong.
 class SlurmEngine : public Engine {
  public:
   struct Options {

@@ -46,9 +46,8 @@ std::optional<Number> number_from(string_view text) {
 }
 
 bool is_state(string_view text) {
-  return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) {
-    return (c >= 'A' && c <= 'Z') || c == '_';
-  });
+  return !text.empty() && std::all_of(text.begin(), text.end(),
+                                      [](char c) { return (c >= 'A' && c <= 'Z') || c == '_'; });
 }
 
 std::optional<JobLine> job_from(string_view line) {

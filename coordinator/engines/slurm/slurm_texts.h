@@ -62,8 +62,8 @@ struct Gres {
 
 /// A node and how many seats it has.
 struct NodeLine {
-  EngineNode node;          ///< devices "NODE:gpu:0", ...; "host" without GPUs
-  std::int32_t seats = 0;   ///< of the generic resource `seat`
+  EngineNode node;         ///< devices "NODE:gpu:0", ...; "host" without GPUs
+  std::int32_t seats = 0;  ///< of the generic resource `seat`
   bool operator==(const NodeLine&) const = default;
 };
 /// Reads lines of `sinfo --noheader --Node --format=kNodeFormat`; a node of two partitions has two

@@ -59,7 +59,7 @@ put() {
     say "would write $1"
   else
     if [ -e "$1" ] && [ ! -e "$1.before-commensal" ]; then cp -p "$1" "$1.before-commensal"; fi
-    install -m "$2" "$new" "$1.new" && mv "$1.new" "$1" || fail 4 "cannot write '$1'"
+    { install -m "$2" "$new" "$1.new" && mv "$1.new" "$1"; } || fail 4 "cannot write '$1'"
     say "wrote     $1"
   fi
   rm -f "$new"
@@ -119,7 +119,7 @@ if ! grep -qi "^[[:space:]]*include[[:space:]].*commensal.conf" "$conf"; then
   put "$conf" 644 < <(cat "$conf" && echo "include $etc/commensal.conf")
 fi
 for partition in guaranteed opportunistic; do
-  grep -qi "^[[:space:]]*PartitionName=$partition[[:space:]]" "$conf" ||
+  grep -qi "^[[:space:]]*PartitionName=${partition}[[:space:]]" "$conf" ||
     leave "slurm.conf has no partition '$partition' (docs/slurm.md, step 4)"
 done
 while read -r name; do
