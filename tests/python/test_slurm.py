@@ -245,18 +245,16 @@ def test_jobs_run_without_any_coordinator(slurm: Slurm) -> None:
     wait_until("epilogs have run", lambda: not list((slurm.folder / "run/jobs").iterdir()))
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
+def test_sbatch_refuses_what_a_class_may_not_have(slurm: Slurm) -> None:
+    for words, says in (
         (["--commensal=opportunistic", "--gres=gpu:1"], "takes --gres=seat:N, not gpu"),
         (["--commensal=guaranteed", "--gres=seat:1"], "takes --gres=gpu:N"),
         (["--gres=seat:1"], "seat is for --commensal=opportunistic"),
         (["--commensal=sometimes"], "takes guaranteed or opportunistic, not 'sometimes'"),
-    ],
-)
-def test_sbatch_refuses(slurm: Slurm, words: list[str], says: str) -> None:
-    done = slurm.run("sbatch", *words, "--wrap", "true")
-    assert done.returncode != 0 and says in done.stderr
+    ):
+        done = slurm.run("sbatch", *words, "--wrap", "true")
+        assert done.returncode != 0 and says in done.stderr
+    assert slurm.run("squeue", "--noheader").stdout == ""
 
 
 def test_without_slurms_programs_it_says_so_and_starts_nothing(world: World) -> None:
