@@ -121,6 +121,7 @@ bool drain(int fd, std::string& into) {
 pid_t spawn(const std::vector<std::string>& words, const Plan& plan) {
   std::vector<std::string> copy = words;
   std::vector<char*> arguments;
+  arguments.reserve(copy.size() + 1);
   for (std::string& word : copy) arguments.push_back(word.data());
   arguments.push_back(nullptr);
   std::vector<char*> variables;
