@@ -269,6 +269,7 @@ def test_without_slurms_programs_it_says_so_and_starts_nothing(world: World) -> 
         assert slurm.job(job)["state"] == "queued" and problem in slurm.job(job)["reason"]
     finally:
         os.kill(slurm.pid(), signal.SIGKILL)
+        slurm.folder.rmdir()  # no cluster was started in it
     done = slurm.coordinate("--slurm-bin", "/no/such/folder")
     assert done.returncode == 2 and "/no/such/folder" in done.stderr
 
