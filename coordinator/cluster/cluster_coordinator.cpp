@@ -103,7 +103,7 @@ void ClusterCoordinator::meet_engine() {
     known.insert(found.attempt);
     seen_.push_back({found.attempt, EngineEvent::Kind::kBegan, {}, "found running"});
   }
-  for (EngineEvent& event : engine_.watch()) {
+  for (EngineEvent& event : watch_engine()) {
     if (event.kind != EngineEvent::Kind::kBegan) known.insert(event.attempt);
     seen_.push_back(std::move(event));
   }
@@ -226,8 +226,25 @@ void ClusterCoordinator::moved(const JobRecord& before, const JobRecord& after) 
   }
 }
 
+std::vector<EngineEvent> ClusterCoordinator::watch_engine() {
+  try {
+    return engine_.watch();
+  } catch (const EngineFailed& error) {
+    note_engine_problem(error.what());  // what it saw is told the next time
+    return {};
+  }
+}
+
+void ClusterCoordinator::note_engine_problem(const std::string& problem) {
+  if (engine_problem_.empty() && config_.observer != nullptr) config_.observer->engine_failed();
+  if (engine_problem_ == problem) return;
+  log_->error("the engine {}: {}", engine_.name(), problem);
+  engine_problem_ = problem;
+  ++revision_;
+}
+
 void ClusterCoordinator::take_engine_events() {
-  for (EngineEvent& event : engine_.watch()) seen_.push_back(std::move(event));
+  for (EngineEvent& event : watch_engine()) seen_.push_back(std::move(event));
   for (const EngineEvent& event : seen_) {
     const bool over = event.kind != EngineEvent::Kind::kBegan;
     const bool failed = event.kind == EngineEvent::Kind::kVanished ||
@@ -320,12 +337,7 @@ void ClusterCoordinator::look_at_nodes(TimePoint now) {
     begin_anew_ = changed_ = true;
     ++revision_;
   } catch (const EngineFailed& error) {
-    if (engine_problem_.empty() && config_.observer != nullptr) config_.observer->engine_failed();
-    if (engine_problem_ != error.what()) {
-      log_->error("the engine {}: {}", engine_.name(), error.what());
-      ++revision_;
-    }
-    engine_problem_ = error.what();
+    note_engine_problem(error.what());
   }
 }
 

@@ -143,6 +143,8 @@ class ClusterCoordinator {
   }
   void commit();
   void moved(const JobRecord& before, const JobRecord& after);
+  [[nodiscard]] std::vector<EngineEvent> watch_engine();
+  void note_engine_problem(const std::string& problem);
   void take_engine_events();
   void take_class_outcomes();
   void look_at_nodes(TimePoint now);

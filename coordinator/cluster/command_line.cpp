@@ -39,6 +39,23 @@ CLI::Validator between(double least, double most) {
 
 constexpr double kLongest = 86'400.0;  // seconds: a day
 
+void add_slurm_options(CLI::App& app, ClusterOptions& options) {
+  app.add_option("--engine", options.engine, "what starts jobs: this machine, or Slurm")
+      ->check(CLI::IsMember({"local", "slurm"}))
+      ->capture_default_str();
+  app.add_option("--slurm-bin", options.slurm.programs,
+                 "folder of sbatch, squeue, sinfo, scontrol, scancel; default: the PATH")
+      ->check(CLI::ExistingDirectory);
+  app.add_option("--slurm-guaranteed", options.slurm.guaranteed_partition,
+                 "partition of guaranteed jobs")
+      ->capture_default_str();
+  app.add_option("--slurm-opportunistic", options.slurm.opportunistic_partition,
+                 "partition of opportunistic jobs")
+      ->capture_default_str();
+  app.add_option("--slurm-option", options.slurm.submit_options,
+                 "word for each sbatch, such as --account=NAME");
+}
+
 void add_options(CLI::App& app, Words& line) {
   ClusterOptions& options = line.options;
   app.set_version_flag("--version", "commensal-coordinator " + options.version);
@@ -52,6 +69,7 @@ void add_options(CLI::App& app, Words& line) {
   app.add_option("--policy", options.policy, "who runs where (commensal simulate --list-policies)")
       ->capture_default_str();
   app.add_option("--option", line.policy_options, "option of the policy, NAME=VALUE");
+  add_slurm_options(app, options);
   app.add_option("--devices", options.devices,
                  "devices of this machine, which share its cores; default: its GPUs, or one")
       ->check(CLI::Range(1, 1024));

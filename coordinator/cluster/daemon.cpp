@@ -22,11 +22,11 @@
 
 #include "allocator/base/clock.h"
 #include "coordinator/cluster/cluster_coordinator.h"
-#include "coordinator/cluster/local_cluster.h"
 #include "coordinator/cluster/node_classes.h"
 #include "coordinator/cluster/node_reports.h"
 #include "coordinator/cluster/remote_door.h"
 #include "coordinator/cluster/requests.h"
+#include "coordinator/cluster/slurm_cluster.h"
 #include "coordinator/cluster/store.h"
 #include "coordinator/node/service.h"
 #include "coordinator/policies/registry.h"
@@ -131,8 +131,8 @@ class Daemon {
         signals_(node::block_signals()),
         policy_(policies::make_policy(options.policy, options.policy_options)),
         store_(options.state_dir / "cluster.db"),
-        engine_(make_local_engine(options)),
-        classes_(ask_node(options), kNodeAsked, kNodeTries),
+        engine_(make_engine(options)),
+        classes_(class_asker(options, ask_node(options)), kNodeAsked, kNodeTries),
         page_(options.page, options.state_dir, options.version, node_status(options), log_),
         coordinator_(config_of(options, page_), store_, *engine_, classes_, *policy_, wall_now,
                      log_, clock_.now()),

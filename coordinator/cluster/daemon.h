@@ -18,7 +18,14 @@ namespace commensal::cluster {
 struct ClusterOptions {
   std::string instance = "default";
   std::filesystem::path runtime_dir;  ///< socket, lock, log
-  std::filesystem::path state_dir;    ///< store, and what the local engine keeps
+  std::filesystem::path state_dir;    ///< store, and what the engine keeps
+  std::string engine = "local";       ///< "local", "slurm"
+  struct Slurm {
+    std::filesystem::path programs;  ///< folder of Slurm's programs; empty: they are in the PATH
+    std::string guaranteed_partition = "guaranteed";
+    std::string opportunistic_partition = "opportunistic";
+    std::vector<std::string> submit_options;  ///< more words for sbatch
+  } slurm;
   std::string policy = "antman";
   std::map<std::string, std::string> policy_options;
   std::uint32_t retries = 3;           ///< after failures of nodes, devices, networks

@@ -529,6 +529,23 @@ TEST_F(ClusterCoordinatorTest, AnEngineThatDoesNotAnswerStartsNothingAndSaysSo) 
   EXPECT_EQ(state(id), "running");
 }
 
+TEST_F(ClusterCoordinatorTest, AnEngineThatCannotBeWatchedIsWatchedAgain) {
+  const std::string id = submit(job("default", 1, "opportunistic"));
+  ASSERT_EQ(state(id), "running");
+  world_.fail(EngineCall::kWatch, Moment::kBefore, 2);
+  world_.end(attempt(id), 3);
+  settle_all();
+  pass(config_.look);
+  pass(config_.look);
+  EXPECT_EQ(state(id), "failed");
+  world_.fail(EngineCall::kWatch);
+  close();
+  open();  // also at its start
+  const std::string next = submit(job("default", 1, "opportunistic"));
+  pass(config_.look);
+  EXPECT_EQ(state(next), "running");
+}
+
 TEST_F(ClusterCoordinatorTest, AStartThatTheEngineRefusesIsTriedAgainAsTheNextAttempt) {
   for (const EngineCall call : {EngineCall::kHold, EngineCall::kPlace, EngineCall::kRelease}) {
     world_.fail(call, Moment::kAfter);

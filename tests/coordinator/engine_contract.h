@@ -40,6 +40,8 @@ class EngineHarness {
 struct EngineUnderTest {
   std::string name;
   std::function<std::unique_ptr<EngineHarness>()> make;
+  /// What this machine lacks for it; empty: nothing.
+  std::function<std::string()> lacks = [] { return std::string{}; };
 };
 
 inline std::string name_of(const ::testing::TestParamInfo<EngineUnderTest>& info) {
@@ -54,6 +56,7 @@ class EngineContract : public ::testing::TestWithParam<EngineUnderTest> {
   static constexpr auto kNoGrace = std::chrono::milliseconds{0};
 
   void SetUp() override {
+    if (const std::string what = GetParam().lacks(); !what.empty()) GTEST_SKIP() << what;
     harness_ = GetParam().make();
     engine_ = harness_->make();
   }

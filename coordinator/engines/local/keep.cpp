@@ -2,9 +2,11 @@
 // An attempt from its lock to its outcome.
 #include <spdlog/spdlog.h>
 
+#include <cstdlib>
 #include <system_error>
 #include <thread>
 
+#include "coordinator/engines/local/given_devices.h"
 #include "coordinator/engines/local/keeper.h"
 
 namespace commensal::cluster::local {
@@ -48,7 +50,8 @@ Outcome run_or_say_why_not(const AttemptFolder& folder) {
     if (!held || !placed || placed->devices.empty()) {
       return {Kind::kVanished, std::nullopt, "its keeper does not know where it is to run"};
     }
-    return run(folder, *held, *placed);
+    const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");  // NOLINT(concurrency-mt-unsafe)
+    return run(folder, *held, with_given_devices(*placed, visible == nullptr ? "" : visible));
   } catch (const std::exception& error) {
     return {Kind::kVanished, std::nullopt, std::string{"its keeper failed: "} + error.what()};
   }

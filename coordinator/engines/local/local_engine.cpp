@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <system_error>
 
+#include "coordinator/engines/local/folder_calls.h"
 #include "coordinator/engines/local/job_check.h"
 #include "coordinator/engines/local/keeper_start.h"
 #include "coordinator/engines/local/limit_groups.h"
@@ -23,26 +24,13 @@ namespace {
 namespace fs = std::filesystem;
 using local::AttemptFolder;
 using local::BadNote;
+using local::end_taken_back;
 using local::FolderLock;
+using local::guarded;
 using local::Outcome;
+using local::words_for;
 using Kind = EngineEvent::Kind;
 using std::chrono::milliseconds;
-
-std::string words_for(const Attempt& attempt) {
-  return "job " + attempt.job.str() + ", attempt " + std::to_string(attempt.number);
-}
-
-/// Calls `work`; what goes wrong with files and processes becomes EngineFailed.
-template <typename Work>
-auto guarded(Work work) -> decltype(work()) {
-  try {
-    return work();
-  } catch (const std::system_error& error) {
-    throw EngineFailed(error.what());
-  } catch (const BadNote& error) {
-    throw EngineFailed(error.what());
-  }
-}
 
 std::string host_name() {
   std::string name(256, '\0');
@@ -52,29 +40,6 @@ std::string host_name() {
   }
   name.resize(name.find('\0'));
   return name;
-}
-
-void make_folder(const fs::path& path) {
-  if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
-    throw std::system_error(errno, std::generic_category(),
-                            "cannot make the folder " + path.native());
-  }
-}
-
-Outcome outcome_of(const AttemptFolder& folder) {
-  try {
-    return folder.outcome().value_or(Outcome{Kind::kVanished, std::nullopt, "no outcome was left"});
-  } catch (const BadNote& error) {
-    return {Kind::kVanished, std::nullopt, error.what()};
-  }
-}
-
-/// Ends an attempt whose ranks were never started. @return false if a keeper has it.
-bool end_unstarted(const AttemptFolder& folder, const Outcome& outcome) {
-  const auto lock = FolderLock::try_take(folder);
-  if (!lock) return false;
-  if (!folder.has_begun() && !folder.has_ended()) folder.set(outcome);
-  return true;
 }
 
 /// Makes the keeper look for the note that its attempt was taken back. One that has not left its
@@ -100,10 +65,6 @@ void remove_left_groups(const AttemptFolder& folder) {
   }
 }
 
-bool end_taken_back(const AttemptFolder& folder) {
-  return end_unstarted(folder, {Kind::kTakenBack, std::nullopt, "taken back before it began"});
-}
-
 }  // namespace
 
 EngineNode this_machine(std::vector<std::string> devices, std::string device_type) {
@@ -125,13 +86,9 @@ EngineNode this_machine(std::vector<std::string> devices, std::string device_typ
 LocalEngine::LocalEngine(Options options) try : options_(std::move(options)) {
   options_.state = fs::absolute(options_.state);
   options_.keeper = fs::absolute(options_.keeper);
-  wire::prepare_private_dir(options_.state, "state folder");
-  make_folder(options_.state / "jobs");
-  make_folder(options_.state / "logs");
+  local::prepare_state(options_.state);
   if (!options_.nodes) options_.nodes = [] { return std::vector{this_machine()}; };
   (void)adopt();  // so that `watch` tells of what there is
-} catch (const wire::BadPath& error) {
-  throw EngineFailed(error.what());
 } catch (const std::system_error& error) {
   throw EngineFailed(error.what());
 }
@@ -146,9 +103,7 @@ void LocalEngine::hold(const Attempt& attempt, const JobSpec& spec) {
   local::check_job(attempt, spec);
   guarded([&] {
     const AttemptFolder folder = folder_of(attempt);
-    if (folder.is_held()) return;
-    folder.make();
-    folder.set(local::HeldJob{spec, options_.failure_grace, options_.logs});
+    local::hold_in(folder, {spec, options_.failure_grace, options_.logs});
   });
 }
 
@@ -159,7 +114,10 @@ void LocalEngine::place(const Attempt& attempt, const std::vector<DevicePlace>& 
     const auto held = folder.held();
     if (!held) throw EngineFailed(words_for(attempt) + " is not held");
     if (folder.is_released()) return;
-    local::Placed placed{placement, uuids_of(placement), job_class, {}, {}};
+    local::Placed placed;
+    placed.devices = placement;
+    placed.uuids = local::uuids_of(nodes(), placement);
+    placed.job_class = job_class;
     if (options_.prefix) placed.command = options_.prefix(attempt, job_class, held->job);
     placed.command.insert(placed.command.end(), held->job.command.begin(), held->job.command.end());
     for (const DevicePlace& place : placement) {
@@ -169,23 +127,6 @@ void LocalEngine::place(const Attempt& attempt, const std::vector<DevicePlace>& 
     }
     folder.set(placed);
   });
-}
-
-std::vector<std::string> LocalEngine::uuids_of(const std::vector<DevicePlace>& placement) {
-  if (placement.empty()) throw EngineFailed("a placement must have a device");
-  const auto known = nodes();
-  std::vector<std::string> uuids;
-  for (const DevicePlace& place : placement) {
-    const auto node = std::find_if(known.begin(), known.end(),
-                                   [&](const EngineNode& one) { return one.name == place.node; });
-    if (node == known.end()) throw EngineFailed("no such node: '" + place.node + "'");
-    if (place.device < 0 || static_cast<std::size_t>(place.device) >= node->devices.size()) {
-      throw EngineFailed("node '" + place.node + "' has no device " + std::to_string(place.device) +
-                         ", only " + std::to_string(node->devices.size()));
-    }
-    uuids.push_back(node->devices[static_cast<std::size_t>(place.device)]);
-  }
-  return uuids;
 }
 
 void LocalEngine::release(const Attempt& attempt) {
@@ -274,7 +215,7 @@ void LocalEngine::examine(const AttemptFolder& folder, std::vector<EngineEvent>&
   }
   if (folder.has_ended() && !told.ended) {
     told.ended = true;
-    const Outcome outcome = outcome_of(folder);
+    const Outcome outcome = local::outcome_of(folder);
     events.push_back({attempt, outcome.kind, outcome.exit_code, outcome.reason});
   }
 }
@@ -309,25 +250,14 @@ std::vector<Engine::Found> LocalEngine::adopt() {
 }
 
 std::optional<Engine::Found> LocalEngine::look_at(const AttemptFolder& folder) {
-  std::optional<local::Placed> placed;
-  try {
-    (void)folder.held();
-    placed = folder.placed();
-  } catch (const BadNote& error) {
-    if (end_unstarted(folder, {Kind::kVanished, std::nullopt, error.what()})) folder.set_released();
-  }
+  const auto placed = local::readable_placement(folder);
   const bool released = folder.is_released();
   if (released && !folder.has_begun() && folder.take_back()) (void)end_taken_back(folder);
   if (released) track(folder);
   if (folder.has_ended()) return std::nullopt;
   const bool begun = folder.has_begun();
   if (begun && !FolderLock::is_taken(folder)) return std::nullopt;  // `watch` tells of it
-  Found found{folder.attempt(), begun, {}, JobClass::kOpportunistic};
-  if (placed) {
-    found.placement = placed->devices;
-    found.job_class = placed->job_class;
-  }
-  return found;
+  return local::found_in(folder, placed);
 }
 
 void LocalEngine::forget(const Attempt& attempt) {
@@ -343,14 +273,8 @@ void LocalEngine::forget(const Attempt& attempt) {
 }
 
 std::vector<std::string> LocalEngine::logs(const Attempt& attempt) {
-  std::vector<std::string> files;
-  if (!local::obstacle_to_folder(attempt.job).empty()) return files;
-  const AttemptFolder folder = folder_of(attempt);
-  std::error_code ignored;  // one that cannot be looked at is not there
-  while (fs::exists(folder.log(files.size()), ignored)) {
-    files.push_back(folder.log(files.size()).native());
-  }
-  return files;
+  if (!local::obstacle_to_folder(attempt.job).empty()) return {};
+  return local::logs_of(folder_of(attempt));
 }
 
 }  // namespace commensal::cluster

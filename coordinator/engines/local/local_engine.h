@@ -67,7 +67,6 @@ class LocalEngine final : public Engine {
     bool started = false;  // by this object: a keeper was
   };
   [[nodiscard]] local::AttemptFolder folder_of(const Attempt& attempt) const;
-  [[nodiscard]] std::vector<std::string> uuids_of(const std::vector<DevicePlace>& placement);
   void track(const local::AttemptFolder& folder);
   void follow_keeper(const local::AttemptFolder& folder);
   void start_keeper(const local::AttemptFolder& folder);

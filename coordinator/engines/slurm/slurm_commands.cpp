@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// Words for Slurm's programs.
+#include "coordinator/engines/slurm/slurm_commands.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace commensal::cluster::slurm {
+
+SlurmCommands::SlurmCommands(CommandRunner& runner, Options options)
+    : options_(std::move(options)), runner_(runner) {}
+
+std::string SlurmCommands::run(std::vector<std::string> words, std::chrono::milliseconds deadline) {
+  const std::string name = words.front();
+  if (!options_.programs.empty()) words.front() = (options_.programs / name).native();
+  CommandResult result = runner_.run(words, deadline);
+  if (result.exit_code == 0) return std::move(result.output);
+  const std::string said = first_line(result.errors.empty() ? result.output : result.errors);
+  throw EngineFailed(said.empty()
+                         ? fmt::format("{} failed with {}", name, result.exit_code)
+                         : fmt::format("{} failed with {}: {}", name, result.exit_code, said));
+}
+
+std::vector<NodeLine> SlurmCommands::nodes() {
+  auto nodes = nodes_from_sinfo(
+      run({"sinfo", "--noheader", "--Node", std::string{"--format="} + kNodeFormat},
+          options_.question));
+  if (nodes.empty()) throw EngineFailed("sinfo shows no node");
+  return nodes;
+}
+
+std::vector<JobLine> SlurmCommands::jobs() {
+  return jobs_from_squeue(
+      run({"squeue", "--noheader", "--me", "--states=all", std::string{"--format="} + kJobFormat},
+          options_.question));
+}
+
+std::uint64_t SlurmCommands::submit_held(const Submission& job) {
+  std::vector<std::string> words{"sbatch",
+                                 "--parsable",
+                                 "--hold",
+                                 "--no-requeue",
+                                 "--export=ALL",
+                                 "--input=/dev/null",
+                                 "--open-mode=append",
+                                 "--chdir=" + job.script.parent_path().native(),
+                                 "--job-name=" + job.name,
+                                 "--output=" + job.output.native(),
+                                 fmt::format("--nodes={}", job.nodes),
+                                 "--ntasks-per-node=1"};
+  const auto add = [&](bool there, std::string word) {
+    if (there) words.push_back(std::move(word));
+  };
+  add(!job.comment.empty(), "--comment=" + job.comment);
+  add(!job.partition.empty(), "--partition=" + job.partition);
+  add(!job.gres.empty(), "--gres=" + job.gres);
+  add(job.cpus > 0, fmt::format("--cpus-per-task={}", job.cpus));
+  add(job.memory_mib > 0, fmt::format("--mem={}", job.memory_mib));
+  if (job.time_limit) words.push_back(fmt::format("--time={}", job.time_limit->count()));
+  words.insert(words.end(), options_.submit_options.begin(), options_.submit_options.end());
+  words.push_back(job.script.native());
+  words.insert(words.end(), job.words.begin(), job.words.end());
+  return id_from_sbatch(run(std::move(words), options_.order));
+}
+
+void SlurmCommands::set_nodes(std::uint64_t job, const std::vector<std::string>& nodes) {
+  tell({"scontrol", "update", fmt::format("JobId={}", job),
+        fmt::format("ReqNodeList={}", fmt::join(nodes, ","))});
+}
+
+void SlurmCommands::release(std::uint64_t job) {
+  tell({"scontrol", "release", std::to_string(job)});
+}
+
+void SlurmCommands::cancel(std::uint64_t job) { tell({"scancel", "--quiet", std::to_string(job)}); }
+
+void SlurmCommands::ask_to_end(std::uint64_t job) {
+  tell({"scancel", "--quiet", "--batch", "--signal=TERM", std::to_string(job)});
+}
+
+}  // namespace commensal::cluster::slurm

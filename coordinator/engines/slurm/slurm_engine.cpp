@@ -1,0 +1,433 @@
+// SPDX-License-Identifier: Apache-2.0
+// Calls of the coordinator to Slurm's commands and to notes that keepers read.
+#include "coordinator/engines/slurm/slurm_engine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <random>
+#include <set>
+#include <utility>
+
+#include "coordinator/engines/local/durable_file.h"
+#include "coordinator/engines/local/folder_calls.h"
+#include "coordinator/engines/local/given_devices.h"
+#include "coordinator/engines/local/job_check.h"
+#include "coordinator/node/kernel_files.h"
+
+namespace commensal::cluster {
+namespace {
+
+namespace fs = std::filesystem;
+using local::AttemptFolder;
+using local::end_taken_back;
+using local::guarded;
+using local::Outcome;
+using local::Placed;
+using local::words_for;
+using slurm::JobLine;
+using Kind = EngineEvent::Kind;
+using std::chrono::milliseconds;
+
+// Arguments arrive as they are; a SIGTERM that comes before the keeper waits for it is in the
+// notes.
+constexpr const char* kScript = "#!/bin/sh\ntrap '' TERM\nexec \"$@\"\n";
+
+fs::path job_note(const AttemptFolder& folder) { return folder.path() / "slurm-job"; }
+
+/// The id that Slurm gave to an attempt, once that is written down.
+std::optional<std::uint64_t> noted_job(const AttemptFolder& folder) {
+  const auto text = node::read_file(job_note(folder));
+  if (!text) return std::nullopt;
+  const auto number = node::to_number(*text);
+  return number && *number > 0 ? std::optional{static_cast<std::uint64_t>(*number)} : std::nullopt;
+}
+
+void note_job(const AttemptFolder& folder, std::uint64_t job) {
+  local::write_whole(job_note(folder), std::to_string(job));
+}
+
+/// A number that was drawn when the state folder was made: two coordinators of one name and user do
+/// not take each other's jobs for their own.
+std::string state_number(const fs::path& state) {
+  const fs::path file = state / "slurm-name";
+  if (auto text = node::read_file(file); text && text->size() == 8) return *std::move(text);
+  std::random_device random;
+  std::string number = fmt::format("{:08x}", random());
+  local::write_whole(file, number);
+  return number;
+}
+
+/// Nodes of a placement, each once, in their order.
+std::vector<std::string> nodes_of(const Placed& placed) {
+  std::vector<std::string> nodes;
+  for (const DevicePlace& place : placed.devices) {
+    if (std::find(nodes.begin(), nodes.end(), place.node) == nodes.end()) {
+      nodes.push_back(place.node);
+    }
+  }
+  return nodes;
+}
+
+std::int64_t most_on_a_node(const Placed& placed) {
+  std::map<std::string, std::int64_t> counts;
+  std::int64_t most = 0;
+  for (const DevicePlace& place : placed.devices) most = std::max(most, ++counts[place.node]);
+  return most;
+}
+
+std::chrono::minutes whole_minutes(milliseconds time) {
+  return std::chrono::ceil<std::chrono::minutes>(time);
+}
+
+/// In file names Slurm replaces %j and others.
+std::string without_patterns(std::string path) {
+  for (std::size_t at = path.find('%'); at != std::string::npos; at = path.find('%', at + 2)) {
+    path.insert(at, "%");
+  }
+  return path;
+}
+
+}  // namespace
+
+SlurmEngine::SlurmEngine(Options options, slurm::CommandRunner& runner, const Clock& clock)
+    : options_(std::move(options)), commands_(runner, options_.commands), clock_(clock) {
+  options_.state = fs::absolute(options_.state);
+  options_.keeper = fs::absolute(options_.keeper);
+  local::prepare_state(options_.state);
+  guarded([&] {
+    name_ = options_.instance + '-' + state_number(options_.state);
+    local::write_whole(options_.state / "start.sh", kScript);
+  });
+  (void)adopt();  // so that `watch` tells of what there is
+}
+
+template <typename Question>
+auto SlurmEngine::ask(Question question) -> decltype(question()) {
+  if (clock_.now() < rests_until_) throw EngineFailed(problem_);
+  try {
+    return question();
+  } catch (const EngineFailed& error) {
+    problem_ = error.what();
+    rests_until_ = clock_.now() + options_.rest;
+    throw;
+  }
+}
+
+std::vector<EngineNode> SlurmEngine::nodes() {
+  nodes_ = ask([&] { return commands_.nodes(); });
+  std::vector<EngineNode> nodes;
+  nodes.reserve(nodes_.size());
+  for (const slurm::NodeLine& line : nodes_) nodes.push_back(line.node);
+  return nodes;
+}
+
+AttemptFolder SlurmEngine::folder_of(const Attempt& attempt) const {
+  return AttemptFolder{options_.state, attempt};
+}
+
+void SlurmEngine::hold(const Attempt& attempt, const JobSpec& spec) {
+  local::check_job(attempt, spec);
+  check_size(attempt, spec);
+  guarded([&] {
+    local::hold_in(folder_of(attempt), {spec, options_.failure_grace, options_.logs});
+  });
+}
+
+void SlurmEngine::check_size(const Attempt& attempt, const JobSpec& spec) {
+  if (spec.gpus == 1) return;
+  if (nodes_.empty()) (void)nodes();
+  std::size_t most = 0;
+  for (const slurm::NodeLine& line : nodes_) most = std::max(most, line.node.devices.size());
+  if (static_cast<std::size_t>(spec.gpus) <= most) return;
+  throw std::invalid_argument(
+      fmt::format("job {}: asks for {} devices, and no node has more than {}: under Slurm a job "
+                  "runs on one node",
+                  attempt.job.str(), spec.gpus, most));
+}
+
+void SlurmEngine::look_up(const std::vector<DevicePlace>& placement) {
+  const bool known = std::all_of(placement.begin(), placement.end(), [&](const auto& place) {
+    return std::any_of(nodes_.begin(), nodes_.end(),
+                       [&](const auto& line) { return line.node.name == place.node; });
+  });
+  std::vector<EngineNode> nodes;
+  if (!known) {
+    nodes = this->nodes();
+  } else {
+    for (const slurm::NodeLine& line : nodes_) nodes.push_back(line.node);
+  }
+  (void)local::uuids_of(nodes, placement);
+}
+
+void SlurmEngine::place(const Attempt& attempt, const std::vector<DevicePlace>& placement,
+                        JobClass job_class) {
+  guarded([&] {
+    const AttemptFolder folder = folder_of(attempt);
+    const auto held = folder.held();
+    if (!held) throw EngineFailed(words_for(attempt) + " is not held");
+    if (folder.is_released()) return;
+    look_up(placement);
+    Placed placed;
+    placed.devices = placement;
+    placed.job_class = job_class;
+    if (nodes_of(placed).size() > 1) {
+      throw EngineFailed(words_for(attempt) +
+                         " is placed on several nodes: under Slurm a job runs on one");
+    }
+    for (const DevicePlace& place : placement) {
+      const auto line = std::find_if(nodes_.begin(), nodes_.end(),
+                                     [&](const auto& one) { return one.node.name == place.node; });
+      // Slurm chooses the devices of a guaranteed job; of seats it does not say where they are.
+      const bool gpu = line->node.devices.front() != "host";
+      placed.uuids.push_back(!gpu                                 ? "host"
+                             : job_class == JobClass::kGuaranteed ? local::kGivenDevice
+                                                                  : std::to_string(place.device));
+    }
+    if (options_.prefix) placed.command = options_.prefix(attempt, job_class, held->job);
+    placed.command.insert(placed.command.end(), held->job.command.begin(), held->job.command.end());
+    folder.set(placed);
+  });
+}
+
+void SlurmEngine::release(const Attempt& attempt) {
+  guarded([&] {
+    const AttemptFolder folder = folder_of(attempt);
+    if (!folder.is_held() || !folder.is_placed()) {
+      throw EngineFailed(words_for(attempt) + " is not placed");
+    }
+    if (!folder.has_begun() && !folder.has_ended()) let_go(folder);
+    tracked_.try_emplace(attempt);
+  });
+}
+
+SlurmEngine::Jobs SlurmEngine::jobs() {
+  Jobs jobs;
+  for (JobLine& line : ask([&] { return commands_.jobs(); })) {
+    const auto attempt = slurm::attempt_of_mark(name_, line.name);
+    if (attempt && local::obstacle_to_folder(attempt->job).empty()) {
+      jobs.emplace(*attempt, std::move(line));
+    }
+  }
+  return jobs;
+}
+
+void SlurmEngine::let_go(const AttemptFolder& folder) {
+  const auto placed = folder.placed();
+  const Jobs all = jobs();
+  std::vector<JobLine> alive;
+  const auto [begin, end] = all.equal_range(folder.attempt());
+  for (auto entry = begin; entry != end; ++entry) {
+    if (!slurm::is_over(entry->second.state)) alive.push_back(entry->second);
+  }
+  const auto noted = noted_job(folder);
+  if (alive.empty()) {
+    if (!noted) submit(folder, *placed);
+    return;  // Slurm had it: `watch` tells what became of it
+  }
+  // A coordinator died before it could write down what sbatch said. Of several the first one
+  // counts.
+  std::sort(alive.begin(), alive.end(), [&](const JobLine& a, const JobLine& b) {
+    return std::pair{a.id != noted, a.id} < std::pair{b.id != noted, b.id};
+  });
+  folder.set_released();
+  note_job(folder, alive.front().id);
+  if (slurm::is_held(alive.front())) give_nodes(alive.front().id, *placed);
+}
+
+void SlurmEngine::submit(const AttemptFolder& folder, const Placed& placed) {
+  const bool first = !folder.is_released();
+  const auto held = folder.held();
+  const slurm::Submission job = submission(folder, held->job, placed);
+  folder.set_released();
+  std::uint64_t id = 0;
+  try {
+    id = commands_.submit_held(job);
+  } catch (const EngineFailed&) {
+    if (first) folder.unset_released();
+    sweep_due_ = true;  // it may have arrived all the same
+    throw;
+  }
+  note_job(folder, id);
+  give_nodes(id, placed);
+}
+
+void SlurmEngine::give_nodes(std::uint64_t job, const Placed& placed) {
+  commands_.set_nodes(job, nodes_of(placed));
+  commands_.release(job);
+}
+
+slurm::Submission SlurmEngine::submission(const AttemptFolder& folder, const JobSpec& spec,
+                                          const Placed& placed) {
+  const bool guaranteed = placed.job_class == JobClass::kGuaranteed;
+  const std::int64_t devices = most_on_a_node(placed);
+  slurm::Submission job;
+  job.name = slurm::mark_of(name_, folder.attempt());
+  job.comment = fmt::format("{} commensal {}, {}", to_string(placed.job_class),
+                            words_for(folder.attempt()), slurm::first_line(spec.name));
+  job.partition = guaranteed ? options_.guaranteed_partition : options_.opportunistic_partition;
+  const bool gpus = placed.uuids.front() != "host";
+  if (gpus) job.gres = fmt::format("{}:{}", guaranteed ? "gpu" : "seat", devices);
+  job.nodes = nodes_of(placed).size();
+  job.cpus = (spec.cpu_milli + 999) / 1000;
+  job.memory_mib = spec.host_memory_mib;
+  if (spec.time_limit) {  // the keeper ends it; this is for one that cannot
+    job.time_limit =
+        whole_minutes(*spec.time_limit + options_.failure_grace) + std::chrono::minutes{2};
+  }
+  job.output = without_patterns((folder.path() / "keeper.log").native());
+  job.script = options_.state / "start.sh";
+  job.words = {options_.keeper.native(), options_.state.native(), folder.attempt().job.str(),
+               std::to_string(folder.attempt().number)};
+  return job;
+}
+
+void SlurmEngine::take_back(const Attempt& attempt, milliseconds grace) {
+  if (!local::obstacle_to_folder(attempt.job).empty()) return;
+  guarded([&] {
+    const AttemptFolder folder = folder_of(attempt);
+    if (!folder.is_held() || folder.has_ended()) return;
+    if (!folder.is_released()) {
+      folder.remove();
+      sweep_due_ = true;
+      return;
+    }
+    folder.set_take_back(grace);
+    tracked_.try_emplace(attempt);
+    const bool unstarted = end_taken_back(folder);
+    sweep_due_ = true;
+    end_job(attempt, !unstarted);
+  });
+}
+
+void SlurmEngine::end_job(const Attempt& attempt, bool begun) {
+  const Jobs all = jobs();
+  const auto [begin, end] = all.equal_range(attempt);
+  for (auto entry = begin; entry != end; ++entry) {
+    const JobLine& job = entry->second;
+    if (slurm::is_over(job.state)) continue;
+    try {
+      if (begun && job.state != "PENDING") {
+        commands_.ask_to_end(job.id);  // its keeper reads how long it has
+      } else {
+        commands_.cancel(job.id);
+      }
+    } catch (const EngineFailed&) {
+      if (!folder_of(attempt).has_ended()) throw;  // else it was over before it was asked
+    }
+  }
+}
+
+std::vector<EngineEvent> SlurmEngine::watch() {
+  std::vector<EngineEvent> events;
+  std::optional<Jobs> known;
+  std::string problem;
+  const bool unsure = std::any_of(tracked_.begin(), tracked_.end(),
+                                  [](const auto& entry) { return !entry.second.ended; });
+  if (unsure || sweep_due_) {
+    try {
+      known = jobs();
+    } catch (const EngineFailed& error) {
+      problem = error.what();
+    }
+  }
+  for (const auto& entry : tracked_) {
+    try {
+      guarded([&] { examine(folder_of(entry.first), known ? &*known : nullptr, events); });
+    } catch (const EngineFailed& error) {
+      problem = error.what();
+    }
+  }
+  try {
+    if (known && sweep_due_) guarded([&] { sweep(*known); });
+  } catch (const EngineFailed& error) {
+    problem = error.what();
+  }
+  if (events.empty() && !problem.empty()) throw EngineFailed(problem);
+  return events;
+}
+
+void SlurmEngine::examine(const AttemptFolder& folder, const Jobs* jobs,
+                          std::vector<EngineEvent>& events) {
+  const Attempt& attempt = folder.attempt();
+  Told& told = tracked_.at(attempt);
+  if (told.ended) return;
+  if (jobs != nullptr && !folder.has_ended()) settle_lost(folder, told, *jobs);
+  if (folder.has_begun() && !told.began) {
+    told.began = true;
+    events.push_back({attempt, Kind::kBegan, std::nullopt, "its ranks were started"});
+  }
+  if (folder.has_ended()) {
+    told.ended = true;
+    const Outcome outcome = local::outcome_of(folder);
+    events.push_back({attempt, outcome.kind, outcome.exit_code, outcome.reason});
+  }
+}
+
+void SlurmEngine::settle_lost(const AttemptFolder& folder, Told& told, const Jobs& jobs) {
+  std::string state = "forgotten";
+  const auto [begin, end] = jobs.equal_range(folder.attempt());
+  for (auto entry = begin; entry != end; ++entry) {
+    state = entry->second.state;
+    if (slurm::is_over(state)) continue;
+    told.over_since.reset();
+    return;
+  }
+  const auto job = noted_job(folder);
+  if (begin == end && !job && !folder.has_begun()) return;  // not submitted yet
+  const TimePoint now = clock_.now();
+  if (!told.over_since) told.over_since = now;
+  if (now - *told.over_since < options_.patience) return;
+  if (folder.has_ended()) return;
+  folder.set(Outcome{Kind::kVanished, std::nullopt,
+                     fmt::format("Slurm's job {} is {} and left no outcome",
+                                 job ? std::to_string(*job) : "of it", state)});
+}
+
+void SlurmEngine::sweep(const Jobs& jobs) {
+  for (const auto& [attempt, job] : jobs) {
+    if (job.state != "PENDING") continue;  // what runs has a keeper, which ends if it is not wanted
+    const AttemptFolder folder = folder_of(attempt);
+    const auto noted = noted_job(folder);
+    const bool wanted = folder.is_held() && folder.is_released() && !folder.has_ended() &&
+                        (!noted || *noted == job.id);
+    if (!wanted) commands_.cancel(job.id);
+  }
+  sweep_due_ = false;
+}
+
+std::vector<Engine::Found> SlurmEngine::adopt() {
+  return guarded([&] {
+    std::vector<Found> all;
+    for (const Attempt& attempt : local::attempts_in(options_.state)) {
+      if (auto found = look_at(folder_of(attempt))) all.push_back(std::move(*found));
+    }
+    return all;
+  });
+}
+
+std::optional<Engine::Found> SlurmEngine::look_at(const AttemptFolder& folder) {
+  const auto placed = local::readable_placement(folder);
+  const bool released = folder.is_released();
+  if (released && !folder.has_begun() && folder.take_back()) (void)end_taken_back(folder);
+  if (released) tracked_.try_emplace(folder.attempt());
+  if (folder.has_ended()) return std::nullopt;
+  return local::found_in(folder, placed);
+}
+
+void SlurmEngine::forget(const Attempt& attempt) {
+  if (!local::obstacle_to_folder(attempt.job).empty()) return;
+  guarded([&] {
+    const AttemptFolder folder = folder_of(attempt);
+    if (!folder.has_ended()) return;
+    tracked_.erase(attempt);
+    folder.remove();
+  });
+}
+
+std::vector<std::string> SlurmEngine::logs(const Attempt& attempt) {
+  if (!local::obstacle_to_folder(attempt.job).empty()) return {};
+  return local::logs_of(folder_of(attempt));
+}
+
+}  // namespace commensal::cluster

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// The options of the engine for Slurm, and who is asked for the class of its jobs.
+#include "coordinator/cluster/slurm_cluster.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+
+#include "coordinator/cluster/command_line.h"
+
+namespace commensal::cluster {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+CommandLine parse(std::vector<std::string> words) {
+  return parse_command_line(std::move(words), "test");
+}
+
+TEST(SlurmClusterTest, TheEngineIsThisMachineUnlessSlurmIsNamed) {
+  EXPECT_EQ(parse({}).options->engine, "local");
+  const auto line = parse({"--engine", "slurm", "--slurm-bin", "/usr", "--slurm-guaranteed", "gold",
+                           "--slurm-opportunistic", "free", "--slurm-option=--account=a",
+                           "--slurm-option=--qos=b"});
+  ASSERT_TRUE(line.options.has_value()) << line.text;
+  EXPECT_EQ(line.options->engine, "slurm");
+  EXPECT_EQ(line.options->slurm.programs, "/usr");
+  EXPECT_EQ(line.options->slurm.guaranteed_partition, "gold");
+  EXPECT_EQ(line.options->slurm.opportunistic_partition, "free");
+  EXPECT_THAT(line.options->slurm.submit_options, ElementsAre("--account=a", "--qos=b"));
+}
+
+TEST(SlurmClusterTest, WrongOptionsAreNamed) {
+  for (const auto& [words, named] : std::vector<std::pair<std::vector<std::string>, std::string>>{
+           {{"--engine", "pbs"}, "pbs"}, {{"--slurm-bin", "/no/such"}, "/no/such"}}) {
+    const auto line = parse(words);
+    EXPECT_FALSE(line.options.has_value());
+    EXPECT_EQ(line.code, node::ExitCode::kUsage);
+    EXPECT_THAT(line.text, HasSubstr(named));
+  }
+}
+
+TEST(SlurmClusterTest, UnderSlurmAClassIsNotChanged) {
+  int asked = 0;
+  const NodeClasses::Ask local = [&](const wire::Message&) -> wire::Message {
+    ++asked;
+    return wire::SetReply{};
+  };
+  ClusterOptions options;
+  (void)class_asker(options, local)(wire::SetRequest{});
+  EXPECT_EQ(asked, 1);
+  options.engine = "slurm";
+  const wire::Message answer = class_asker(options, local)(wire::SetRequest{});
+  EXPECT_EQ(asked, 1);
+  ASSERT_TRUE(std::holds_alternative<wire::Error>(answer));
+  EXPECT_EQ(std::get<wire::Error>(answer).code, "refused");
+  EXPECT_THAT(std::get<wire::Error>(answer).what, HasSubstr("a seat beside others"));
+}
+
+TEST(SlurmClusterTest, TheEngineIsMadeWithoutSlurm) {
+  std::string folder = (std::filesystem::temp_directory_path() / "commensal-sc-XXXXXX").native();
+  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  ClusterOptions options;
+  options.engine = "slurm";
+  options.state_dir = folder;
+  options.keeper = "/bin/true";
+  options.slurm.programs = folder;  // nothing is there
+  const auto engine = make_engine(options);
+  EXPECT_EQ(engine->name(), "slurm");
+  try {
+    (void)engine->nodes();
+    FAIL() << "has nodes";
+  } catch (const EngineFailed& error) {
+    EXPECT_THAT(error.what(), AllOf(HasSubstr(folder + "/sinfo"), HasSubstr("No such file")));
+  }
+  std::filesystem::remove_all(folder);
+}
+
+}  // namespace
+}  // namespace commensal::cluster

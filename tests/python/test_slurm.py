@@ -1,0 +1,310 @@
+# SPDX-License-Identifier: Apache-2.0
+"""commensal on a real Slurm cluster of four nodes on this machine, with real processes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from world import COMMENSAL, World, wait_until
+
+ROOT = Path(__file__).resolve().parents[2]
+CLUSTER = ROOT / "tests" / "slurm" / "cluster.sh"
+COORDINATOR = COMMENSAL.parent / "commensal-coordinator"
+SBIN = "/usr/local/sbin:/usr/sbin:/sbin"
+LACKING = [
+    name
+    for name in ("slurmctld", "slurmd", "munged", "sbatch", "cc")
+    if shutil.which(name, path=f"{os.environ.get('PATH', '')}:{SBIN}") is None
+]
+HEADERS = Path("/usr/include/slurm/spank.h")
+
+pytestmark = [
+    pytest.mark.skipif(bool(LACKING), reason=f"not installed: {', '.join(LACKING)}"),
+    pytest.mark.skipif(not HEADERS.exists(), reason=f"not installed: {HEADERS}"),
+]
+
+ENDED = {"finished", "failed", "cancelled", "lost"}
+
+
+class Slurm:
+    """A cluster with nodes n1..n4 of two made-up GPUs, and a coordinator that speaks to it."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        # Not in the world's folder: munged wants one that others may enter.
+        self.folder = Path(tempfile.mkdtemp(prefix="csl-"))
+        self.environ = {"SLURM_CONF": str(self.folder / "etc" / "slurm.conf")}
+
+    def call(self, verb: str, *words: str) -> None:
+        done = self.world.run(["bash", str(CLUSTER), verb, str(self.folder), *words])
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
+        return self.world.run(list(command), **self.environ)
+
+    def coordinate(self, *options: str) -> subprocess.CompletedProcess[str]:
+        command = [str(COORDINATOR), "--engine", "slurm", "--grace", "5", "--first-retry", "1"]
+        command += ["--runtime-dir", str(self.world.runtime_dir)]
+        command += ["--state-dir", str(self.world.folder / "state" / "default"), *options]
+        return self.run(*command)
+
+    def submit(self, *words: str) -> str:
+        done = self.world.commensal("submit", *words)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    def shell(self, text: str, *options: str) -> str:
+        return self.submit(*options, "--", "/bin/sh", "-c", text)
+
+    def job(self, job: str) -> dict[str, Any]:
+        told = self.world.commensal("queue", "--all", "--json")
+        return next(entry for entry in json.loads(told.stdout)["jobs"] if entry["id"] == job)
+
+    def wait(self, job: str, *states: str) -> dict[str, Any]:
+        wait_until(f"job {job} is {states}", lambda: self.job(job)["state"] in states)
+        return self.job(job)
+
+    def nodes(self) -> dict[str, Any]:
+        told = json.loads(self.world.commensal("nodes", "--json").stdout)
+        assert isinstance(told, dict)
+        return told
+
+    def pid(self) -> int:
+        return int(self.nodes()["coordinator"]["pid"])
+
+    def places(self) -> dict[str, str]:
+        """Return the node of each of the coordinator's running jobs, as Slurm says it."""
+        told = self.run("squeue", "--noheader", "--states=running", "--format=%j|%N").stdout
+        pairs = [line.rsplit("|", 1) for line in told.splitlines()]
+        return {n.split(":")[2]: node for n, node in pairs if n.startswith("commensal:")}
+
+    def squeue(self, job: str) -> str:
+        return self.run("squeue", "--noheader", f"--jobs={job}", "--format=%T %N").stdout.strip()
+
+    def batch(self, *words: str) -> str:
+        done = self.run("sbatch", "--parsable", f"--output={self.folder}/log/%j.out", *words)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    def close(self) -> None:
+        for process in psutil.process_iter(["name", "cmdline"]):
+            words = process.info["cmdline"] or []
+            ours = any(str(self.world.folder) in word for word in words)
+            if ours and process.info["name"].startswith("commensal-coor"):
+                process.kill()
+        try:
+            self.call("stop")
+        finally:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def started(world: World, *options: str) -> Iterator[Slurm]:
+    slurm = Slurm(world)
+    try:
+        slurm.call("start", "-n", "4", "-g", "2", "-c", "4", *options)
+        yield slurm
+    finally:
+        slurm.close()
+
+
+@pytest.fixture
+def slurm(world: World) -> Iterator[Slurm]:
+    # Long enough for a machine that is busy with other tests.
+    with started(world, "-t", "120") as slurm:
+        yield slurm
+
+
+def test_jobs_of_both_classes_and_what_they_print(slurm: Slurm) -> None:
+    assert slurm.coordinate().returncode == 0
+    assert [node["name"] for node in slurm.nodes()["nodes"]] == ["n1", "n2", "n3", "n4"]
+    show = 'echo "$SLURM_JOB_PARTITION on $SLURMD_NODENAME: $CUDA_VISIBLE_DEVICES $1"; exit 3'
+    words = ["--", "/bin/sh", "-c", show, "sh", "a $(id) 'b"]
+    guaranteed = slurm.submit("--guaranteed", *words)
+    assert slurm.wait(guaranteed, *ENDED)["exit_code"] == 3
+    opportunistic = slurm.submit("--opportunistic", *words)
+    assert slurm.wait(opportunistic, *ENDED)["exit_code"] == 3
+    for job, name in ((guaranteed, "guaranteed"), (opportunistic, "opportunistic")):
+        [line] = slurm.world.commensal("logs", job).stdout.splitlines()
+        assert line.startswith(f"{name} on n") and line.endswith(": 0 a $(id) 'b")
+
+
+def test_a_gang_on_one_node_has_one_device_a_rank(slurm: Slurm) -> None:
+    assert slurm.coordinate().returncode == 0
+    job = slurm.shell(
+        "echo $RANK of $WORLD_SIZE: $CUDA_VISIBLE_DEVICES", "--guaranteed", "--gpus=2"
+    )
+    slurm.wait(job, "finished")
+    lines = sorted(slurm.world.commensal("logs", job).stdout.splitlines())
+    assert lines == ["[0] 0 of 2: 0", "[1] 1 of 2: 1"]
+    three = slurm.shell("true", "--guaranteed", "--gpus=3")
+    assert "runs on one node" in slurm.wait(three, *ENDED)["reason"]
+
+
+def test_the_least_loaded_node_and_a_guaranteed_job_that_does_not_wait(slurm: Slurm) -> None:
+    assert slurm.coordinate().returncode == 0
+    held = [slurm.shell("sleep 1000", "--guaranteed", "--gpus=2") for _ in range(3)]
+    for job in held:
+        slurm.wait(job, "running")
+    guest = slurm.shell("sleep 1000", "--opportunistic")
+    slurm.wait(guest, "running")
+    places = slurm.places()
+    taken = {places[job] for job in held}
+    assert len(taken) == 3 and places[guest] not in taken
+    assert [place["node"] for place in slurm.job(guest)["placement"]] == [places[guest]]
+    # All devices left are those beside the guest: it is in nobody's way.
+    last = slurm.shell("sleep 1000", "--guaranteed", "--gpus=2")
+    slurm.wait(last, "running")
+    assert slurm.places()[last] == places[guest]
+    assert slurm.job(guest)["state"] == "running"
+
+
+def test_a_cancelled_job_may_still_save_its_work(slurm: Slurm) -> None:
+    assert slurm.coordinate().returncode == 0
+    job = slurm.shell(
+        "trap 'echo saved; exit 0' TERM; echo ready; while :; do sleep 0.1; done", "--opportunistic"
+    )
+    wait_until("it is ready", lambda: "ready" in slurm.world.commensal("logs", job).stdout)
+    assert slurm.world.commensal("cancel", job).returncode == 0
+    assert slurm.wait(job, *ENDED)["state"] == "cancelled"
+    lines = slurm.world.commensal("logs", job).stdout.splitlines()
+    assert (lines[0], lines[-1]) == ("ready", "saved")
+    wait_until("Slurm has nothing of it", lambda: not slurm.places())
+
+
+def test_a_killed_coordinator_loses_nothing_and_starts_nothing_twice(slurm: Slurm) -> None:
+    assert slurm.coordinate().returncode == 0
+    starts = slurm.world.folder / "starts"
+    go = slurm.world.folder / "go"
+    note = f"echo $COMMENSAL_CLUSTER_JOB >> {starts}"
+    stays = slurm.shell(f"{note}; while ! [ -e {go} ]; do sleep 0.1; done", "--guaranteed")
+    ends = slurm.shell(f"{note}; while ! [ -e {go}1 ]; do sleep 0.1; done; exit 7")
+    for job in (stays, ends):
+        slurm.wait(job, "running")
+    os.kill(slurm.pid(), signal.SIGKILL)
+    Path(f"{go}1").touch()  # it ends while nobody looks
+    wait_until("it has left Slurm", lambda: ends not in slurm.places())
+    quick = []
+    for _ in range(3):  # killed again as soon as it has acknowledged a job
+        assert slurm.coordinate().returncode == 0
+        quick.append(slurm.shell(note))
+        os.kill(slurm.pid(), signal.SIGKILL)
+    assert slurm.coordinate().returncode == 0
+    assert slurm.wait(ends, *ENDED)["exit_code"] == 7
+    assert slurm.job(stays)["state"] == "running"
+    go.touch()
+    for job in (stays, *quick):
+        assert slurm.wait(job, *ENDED)["state"] == "finished", slurm.job(job)
+    assert sorted(starts.read_text().split()) == sorted([stays, ends, *quick])
+
+
+def test_a_restart_of_slurms_controller_harms_no_job(slurm: Slurm) -> None:
+    assert slurm.coordinate().returncode == 0
+    go = slurm.world.folder / "go"
+    job = slurm.shell(f"while ! [ -e {go} ]; do sleep 0.1; done; exit 4", "--guaranteed")
+    slurm.wait(job, "running")
+    slurm.call("ctl-stop")
+    wait_until("the coordinator says so", lambda: slurm.nodes()["coordinator"]["problem"])
+    waiting = slurm.shell("exit 5", "--opportunistic")
+    said = slurm.job(waiting)["reason"]
+    assert said.startswith(("sinfo ", "squeue "))
+    assert slurm.job(job)["state"] == "running"
+    go.touch()  # what keepers leave is seen without Slurm
+    assert slurm.wait(job, *ENDED)["exit_code"] == 4
+    slurm.call("ctl-start")
+    assert slurm.wait(waiting, *ENDED)["exit_code"] == 5
+    assert slurm.nodes()["coordinator"]["problem"] == ""
+
+
+def test_jobs_run_without_any_coordinator(slurm: Slurm) -> None:
+    show = "echo $COMMENSAL_CLASS $SLURM_JOB_PARTITION; sleep 1000"
+    guaranteed = slurm.batch("--commensal=guaranteed", "--gres=gpu:2", "-w", "n1", "--wrap", show)
+    seat = slurm.batch("--commensal=opportunistic", "--gres=seat:2", "-w", "n1", "--wrap", show)
+    for job in (guaranteed, seat):
+        wait_until(f"{job} runs", lambda job=job: slurm.squeue(job) == "RUNNING n1")
+    for job, name in ((guaranteed, "guaranteed"), (seat, "opportunistic")):
+        output = slurm.folder / "log" / f"{job}.out"
+        wait_until("it is there", output.exists)
+        wait_until("it has said its class", output.read_text)
+        assert output.read_text() == f"{name} {name}\n"
+    notes = sorted(path.read_text().split()[2] for path in (slurm.folder / "run/jobs").iterdir())
+    assert notes == ["class=guaranteed", "class=opportunistic"]
+    slurm.run("scancel", guaranteed, seat)
+    wait_until("epilogs have run", lambda: not list((slurm.folder / "run/jobs").iterdir()))
+
+
+def test_sbatch_refuses_what_a_class_may_not_have(slurm: Slurm) -> None:
+    for words, says in (
+        (["--commensal=opportunistic", "--gres=gpu:1"], "takes --gres=seat:N, not gpu"),
+        (["--commensal=guaranteed", "--gres=seat:1"], "takes --gres=gpu:N"),
+        (["--gres=seat:1"], "seat is for --commensal=opportunistic"),
+        (["--commensal=sometimes"], "takes guaranteed or opportunistic, not 'sometimes'"),
+    ):
+        done = slurm.run("sbatch", *words, "--wrap", "true")
+        assert done.returncode != 0 and says in done.stderr
+    assert slurm.run("squeue", "--noheader").stdout == ""
+
+
+def test_without_slurms_programs_it_says_so_and_starts_nothing(world: World) -> None:
+    slurm = Slurm(world)
+    empty = world.folder / "empty"
+    empty.mkdir()
+    try:
+        assert slurm.coordinate("--slurm-bin", str(empty)).returncode == 0
+        problem = slurm.nodes()["coordinator"]["problem"]
+        assert problem == f"cannot run {empty}/sinfo: No such file or directory"
+        job = slurm.shell("true")
+        assert slurm.job(job)["state"] == "queued" and problem in slurm.job(job)["reason"]
+    finally:
+        os.kill(slurm.pid(), signal.SIGKILL)
+        slurm.folder.rmdir()  # no cluster was started in it
+    done = slurm.coordinate("--slurm-bin", "/no/such/folder")
+    assert done.returncode == 2 and "/no/such/folder" in done.stderr
+
+
+def test_a_submitted_job_trains_under_commensal(slurm: Slurm) -> None:
+    assert slurm.coordinate("--commensal", str(COMMENSAL)).returncode == 0
+    script = slurm.world.script(
+        """
+import torch, commensal
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    optimizer.zero_grad()
+    model(torch.randn(4, 8)).sum().backward()
+    optimizer.step()
+print("class", commensal.stats()["job"]["class"], flush=True)
+"""
+    )
+    job = slurm.submit("--opportunistic", "--", sys.executable, script)
+    assert slurm.wait(job, *ENDED)["state"] == "finished", slurm.world.commensal("logs", job).stdout
+    assert "class opportunistic" in slurm.world.commensal("logs", job).stdout
+
+
+@pytest.mark.alone
+def test_a_job_whose_node_dies_is_started_on_another_one(world: World) -> None:
+    with started(world, "-t", "5") as slurm:
+        assert slurm.coordinate().returncode == 0
+        starts = world.folder / "starts"
+        job = slurm.shell(f"echo $SLURMD_NODENAME >> {starts}; sleep 1000", "--opportunistic")
+        slurm.wait(job, "running")
+        wait_until("it has begun", starts.exists)
+        [first] = starts.read_text().split()
+        slurm.call("node-kill", first)
+        wait_until("it runs again", lambda: len(starts.read_text().split()) == 2)
+        assert starts.read_text().split()[1] != first
+        assert slurm.wait(job, "running")["attempt"] == 2
+        told = {node["name"]: node for node in slurm.nodes()["nodes"]}
+        assert told[first]["state"] == "down" and told[first]["reason"].startswith("Slurm: ")
