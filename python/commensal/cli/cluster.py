@@ -133,7 +133,7 @@ def queue(
 def backup(
     context: typer.Context, instance: Instance = None, coordinator: RemoteAddress = None
 ) -> None:
-    """Copy jobs, tenants and histories into a file, and print its name.
+    """Copy the coordinator's store into a file, and print its name.
 
     The file lies in the folder 'backups' of the coordinator's state folder; it is a store of its
     own (docs/cluster.md says how to go back to it).
