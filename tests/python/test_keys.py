@@ -235,7 +235,9 @@ def test_a_remote_coordinator_is_never_started(site: Site) -> None:
     assert f"no coordinator listens at {site.address}" in said
     assert "starts a coordinator" not in said
     assert not Path(nobody.environ["COMMENSAL_RUNTIME_DIR"]).exists()
-    assert not [p for p in psutil.process_iter(["cmdline"]) if str(site.own) in p.info["cmdline"]]
+    assert not [
+        p for p in psutil.process_iter(["cmdline"]) if str(site.own) in (p.info["cmdline"] or [])
+    ]
 
 
 def test_an_address_in_use_is_named_and_nothing_runs(site: Site, world: World) -> None:
