@@ -238,7 +238,8 @@ TEST_F(RemoteDaemonTest, ARevokedKeyIsRefusedOnItsOpenConnection) {
   const json refused = ask(*boss, {{"type", "quota"}, {"tenant", "t"}, {"quota", 9}});
   EXPECT_EQ(refused["code"], "forbidden");
   EXPECT_THAT(refused["what"].get<std::string>(), HasSubstr("not allowed any more"));
-  for (const json& tenant : ask(*other, {{"type", "tenants"}})["tenants"]) {
+  const json told = ask(*other, {{"type", "tenants"}});
+  for (const json& tenant : told["tenants"]) {
     EXPECT_TRUE(tenant["name"] != "t" || tenant["quota"] == 3);
   }
 }
