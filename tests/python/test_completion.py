@@ -33,7 +33,7 @@ def test_a_name_that_several_have_is_completed_by_their_ids() -> None:
 
 def test_commands_and_options_are_completed(world: World) -> None:
     assert set(complete(world, "").stdout.split()) >= {"run", "top", "logs", "profile", "status"}
-    assert complete(world, "pa").stdout.split() == ["pause"]
+    assert complete(world, "pau").stdout.split() == ["pause"]
     assert "--follow" in complete(world, "logs", "x", "--f").stdout
 
 
