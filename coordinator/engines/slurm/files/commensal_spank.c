@@ -23,7 +23,7 @@ static char job_class[16];         /* empty: the option was not given */
 static int on_option(int val, const char *arg, int remote)
 {
 	(void)val;
-	if (!arg || (strcmp(arg, "guaranteed") && strcmp(arg, "opportunistic"))) {
+	if (!arg || (strcmp(arg, "guaranteed") != 0 && strcmp(arg, "opportunistic") != 0)) {
 		if (!remote)
 			slurm_error("--commensal takes guaranteed or opportunistic, not '%s'",
 				    arg ? arg : "");
