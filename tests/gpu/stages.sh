@@ -99,6 +99,7 @@ print(pybind11.get_include())')
   local torch=(-isystem "$torch_dir/include" -isystem "$torch_dir/include/torch/csrc/api/include")
   compile "$work/runtime" "${headers[@]}" -- "$root"/allocator/{,host/}*.cpp \
     "$root"/coordinator/wire/*.cpp "$root"/torch_ext/{gate,runtime}/*.cpp &&
+    compile "$work/keys" "${headers[@]}" -- "$root"/coordinator/keys/*.cpp &&
     compile "$work/node" "${headers[@]}" -DSPDLOG_COMPILED_LIB -DSPDLOG_SHARED_LIB \
       -DSPDLOG_FMT_EXTERNAL -- "$root"/coordinator/node/*.cpp &&
     compile "$work/torch" -fvisibility=hidden "${headers[@]}" "${torch[@]}" -- "$root"/torch_ext/*.cpp &&
@@ -117,8 +118,8 @@ print(pybind11.get_include())')
       "$work"/torch_cuda/*.o "${ours[@]}" "-L$torch_dir/lib" -ltorch_cuda -ltorch_cpu -lc10_cuda -lc10 \
       -ldl &&
     "$compiler" -shared "-Wl,-rpath,\$ORIGIN/lib" -o "$product/commensal/_core$suffix" "$work"/core/*.o \
-      "${ours[@]}" &&
-    "$compiler" -o "$product/bin/commensald" "$work"/node/*.o "$work"/runtime/coordinator.wire.*.o \
+      "$work"/keys/*.o "${ours[@]}" "${libraries[@]}" -lzmq -lfmt &&
+    "$compiler" -o "$product/bin/commensald" "$work"/node/*.o "$work"/keys/*.o "$work"/runtime/coordinator.wire.*.o \
       "${libraries[@]}" -lspdlog -lfmt -lzmq -ldl -lpthread || return 1
   printf '#!/usr/bin/env bash\nexec "%s" -m commensal "$@"\n' "$PYTHON" >"$product/bin/commensal"
   chmod +x "$product/bin/commensal"
