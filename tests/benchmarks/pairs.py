@@ -134,7 +134,7 @@ def run(*, quick: bool) -> Result:
         ["pair and way to share", "slowdown", "95 % interval", "p99", "harvest", "of the oracle"],
     )
     bench = Bench(result, quick=quick)
-    rounds, seconds = (1, 2.0) if quick else (5, 20.0)
+    rounds, seconds = (1, 4.0) if quick else (5, 20.0)
     for pair in PAIRS[1:2] if quick else PAIRS:
         kept = None if Bench.folder is None else Bench.folder / f"pairs-{PAIRS.index(pair)}.json"
         measured = measure(bench, pair, rounds, seconds, kept)

@@ -28,6 +28,7 @@
 #include "coordinator/keys/remote_client.h"
 #include "coordinator/wire/control_client.h"
 #include "tests/coordinator/key_world.h"
+#include "tests/sanitizers.h"
 
 namespace commensal::cluster {
 namespace {
@@ -38,14 +39,6 @@ using keys::KeyPair;
 using keys::Role;
 using nlohmann::json;
 using ::testing::HasSubstr;
-
-#if defined(__SANITIZE_ADDRESS__)
-constexpr bool kKeepsFreed = true;
-#elif defined(__has_feature)
-constexpr bool kKeepsFreed = __has_feature(address_sanitizer) || __has_feature(thread_sanitizer);
-#else
-constexpr bool kKeepsFreed = false;
-#endif
 
 constexpr auto kPatience = 60s;
 constexpr std::size_t kMiB = 1U << 20U;
@@ -137,7 +130,7 @@ class RemoteDaemonTest : public ::testing::Test {
     return pages * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   }
   static void expect_flat(std::size_t before, std::size_t after) {
-    if (kKeepsFreed) GTEST_SKIP() << "the sanitizer keeps freed memory";
+    if (testing::kSanitized) GTEST_SKIP() << "the sanitizer keeps freed memory";
     EXPECT_GT(before, kMiB);
     EXPECT_LT(after, before + 16 * kMiB);
   }
@@ -189,7 +182,7 @@ TEST_F(RemoteDaemonTest, AHundredThousandMalformedMessagesAreRefusedWithoutGrowt
   };
   EXPECT_EQ(flood(9'990), 9'990);
   const std::size_t before = resident();
-  constexpr int kMore = kKeepsFreed ? 30 : 90'030;
+  constexpr int kMore = testing::kSanitized ? 30 : 90'030;
   EXPECT_EQ(flood(kMore), kMore);
   EXPECT_EQ(ask(*boss, {{"type", "queue"}, {"all", true}})["jobs"], json::array());
   expect_flat(before, resident());
@@ -208,7 +201,7 @@ TEST_F(RemoteDaemonTest, OversizedFramesEndTheirConnectionAndAreNotKept) {
   };
   flood(10);
   const std::size_t before = resident();
-  flood(kKeepsFreed ? 5 : 60);  // 120 MiB
+  flood(testing::kSanitized ? 5 : 60);  // 120 MiB
   EXPECT_EQ(ask(*connected(boss), {{"type", "queue"}})["type"], "queue");
   expect_flat(before, resident());
 }
@@ -222,7 +215,7 @@ TEST_F(RemoteDaemonTest, StrangersAreRefusedWithoutGrowth) {
   };
   flood(100);
   const std::size_t before = resident();
-  flood(kKeepsFreed ? 20 : 500);
+  flood(testing::kSanitized ? 20 : 500);
   const auto boss = connected(allowed("boss", Role::kOperator));
   EXPECT_EQ(ask(*boss, {{"type", "queue"}})["type"], "queue");
   expect_flat(before, resident());
@@ -275,7 +268,7 @@ TEST_F(RemoteDaemonTest, ManyNodesReportAndAreShown) {
   };
   beat(10);
   const std::size_t before = resident();
-  beat(kKeepsFreed ? 2 : 50);
+  beat(testing::kSanitized ? 2 : 50);
   int shown = 0;
   const json answer = here({{"type", "nodes"}});
   for (const json& node : answer["nodes"]) {

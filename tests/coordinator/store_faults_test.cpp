@@ -17,6 +17,7 @@
 #include "coordinator/cluster/store.h"
 #include "tests/coordinator/fault_vfs.h"
 #include "tests/coordinator/store_script.h"
+#include "tests/sanitizers.h"
 
 namespace commensal::cluster {
 namespace {
@@ -30,17 +31,7 @@ constexpr std::uint32_t kBatches = 9;
 constexpr std::size_t kLogPages = 12;  // so that the log is emptied several times
 
 /// With a sanitizer, where a child takes ten times as long, every fourth write stands for all.
-#if defined(__SANITIZE_ADDRESS__)
-constexpr std::uint64_t kEvery = 4;
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-constexpr std::uint64_t kEvery = 4;
-#else
-constexpr std::uint64_t kEvery = 1;
-#endif
-#else
-constexpr std::uint64_t kEvery = 1;
-#endif
+constexpr std::uint64_t kEvery = testing::kSanitized ? 4 : 1;
 
 /// The store of every test in this program is on files that can fail.
 const bool kInstalled = (fault_vfs::install(), true);

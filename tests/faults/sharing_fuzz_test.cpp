@@ -18,9 +18,11 @@
 #include <iostream>
 #include <memory>
 #include <random>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "coordinator/wire/handover.h"
@@ -131,8 +133,9 @@ std::size_t open_descriptors() {
 std::vector<std::string> processes_of(const std::filesystem::path& path) {
   std::vector<std::string> found;
   for (const auto& entry : std::filesystem::directory_iterator{"/proc"}) {
-    std::ifstream file{entry.path() / "cmdline"};
-    const std::string line{std::istreambuf_iterator<char>{file}, {}};
+    std::ostringstream text;  // not an istreambuf_iterator: it throws where a process has ended
+    text << std::ifstream{entry.path() / "cmdline"}.rdbuf();
+    const std::string line = std::move(text).str();
     if (line.find(path.string()) != std::string::npos) found.push_back(line);
   }
   return found;

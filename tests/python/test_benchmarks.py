@@ -148,7 +148,7 @@ def test_a_job_takes_a_step(traces: Any, name: str) -> None:
     assert 0 < jobs.start(name)() < 10
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_job_with_workers_is_the_same_under_commensal(world: World, tmp_path: Path) -> None:
     told = []
     for name in ("plain", "ours"):
@@ -184,13 +184,13 @@ def built(program: str) -> bool:
     [
         ("replay", "replay_benchmark", 12),  # four for each number of threads
         ("density", "replay_benchmark", 2 * len(TRACED)),
-        ("limits", "limit_benchmark", 9),
-        ("messages", "message_benchmark", 3),
+        pytest.param("limits", "limit_benchmark", 9, marks=pytest.mark.soak),
+        pytest.param("messages", "message_benchmark", 3, marks=pytest.mark.soak),
         pytest.param("given_back", None, 4, marks=pytest.mark.soak),
         pytest.param("job_alone", None, 3, marks=pytest.mark.soak),
         pytest.param("pauses", "libcommensal_empty_stop.so", 3, marks=pytest.mark.soak),
         pytest.param("neighbour", None, 2, marks=pytest.mark.soak),
-        ("reaction", "gate_benchmark", 9),
+        pytest.param("reaction", "gate_benchmark", 9, marks=pytest.mark.soak),
         pytest.param("arrival", None, 4, marks=pytest.mark.soak),
         ("simulator", "decision_benchmark", 5),  # those of ITP are left out
         ("cluster_load", None, 4),
@@ -242,7 +242,7 @@ def test_each_policy_of_a_job_with_less_memory_has_its_speeds(tmp_path: Path) ->
     assert len(result["bars"]) == len(policies)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_p11_memory_that_was_taken_and_given_back_leaves_nothing_behind(tmp_path: Path) -> None:
     result = quick_run("cycles", tmp_path)
     assert result["figures"]["moved_bytes"] > 0
@@ -285,7 +285,7 @@ def test_a_job_has_settled_when_no_later_piece_is_slow(traces: Any) -> None:
     assert pieces(steps, 0.0, 1.6, 0.1)[2] == pytest.approx(1.0, abs=1e-6), "as before"
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.alone
 def test_a_pair_of_jobs_is_ordered_as_it_should_be(tmp_path: Path) -> None:
     result = quick_run("pairs", tmp_path)

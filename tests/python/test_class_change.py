@@ -92,7 +92,7 @@ def test_a_job_that_changes_its_class_twice_trains_as_alone(world: World) -> Non
     # A machine that is busy with other things would starve the kernel's idle class.
     neighbour = start_job(world, "prod", "--guaranteed")
     job = start_job(world, "sweep", "--no-idle-class")
-    for wanted, law in (("guaranteed", "open"), ("opportunistic", "gap")) * 2:
+    for wanted, law in (("guaranteed", "open"), ("opportunistic", "gap")):
         trains_on(world, "sweep")
         change_class(world, "sweep", wanted)
         wait_until(f"it is paced by {law}", lambda: law_of(world, "sweep") == law)  # noqa: B023

@@ -646,7 +646,7 @@ def simulated(environment: dict[str, str], devices: int) -> dict[str, str]:
         "history",
         "training",
         "interface",
-        "compiled",
+        pytest.param("compiled", marks=pytest.mark.soak),
     ],
 )
 def test_a_script_finds_nothing_changed(name: str) -> None:

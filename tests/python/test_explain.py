@@ -371,7 +371,8 @@ def explained(world: World) -> dict[str, Any]:
 def test_two_running_jobs_are_explained(world: World, tmp_path: Path) -> None:
     def known() -> bool:
         told = explained(world)
-        return bool(told["job"]["closed_by"]) and told["guaranteed"][0]["slowdown"] is not None
+        kinds = {decision["kind"] for decision in told["decisions"]}
+        return bool(told["job"]["closed_by"]) and "window" in kinds
 
     wait_until("measured", known)
     explanation = explained(world)
@@ -380,8 +381,7 @@ def test_two_running_jobs_are_explained(world: World, tmp_path: Path) -> None:
         explanation["job"]["closed_seconds"], rel=0.5, abs=0.5
     )
     assert 0 < explanation["device"]["guaranteed_share"] <= 1.05
-    kinds = {decision["kind"] for decision in explanation["decisions"]}
-    assert "window" in kinds
+    assert explanation["guaranteed"][0].keys() >= {"slowdown"}
     file = tmp_path / "trace.json"
     done = world.commensal("explain", "prod", "--timeline", str(file))
     assert done.returncode == 0, done.stderr

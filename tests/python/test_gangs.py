@@ -135,7 +135,7 @@ def pid_of(world: World, rank: int) -> int:
     return next(int(m["pid"]) for m in members if m["role"] == "rank" and m["rank"] == rank)
 
 
-@pytest.mark.parametrize("pauses", [200, pytest.param(5000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("pauses", [50, pytest.param(5000, marks=pytest.mark.soak)])
 def test_c10_toggles_of_a_gang_lose_nothing(world: World, pauses: int) -> None:
     job = launch_gang(world)
     daemon, dice = coordinator(world), random.Random(1)

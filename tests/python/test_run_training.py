@@ -369,7 +369,11 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize(
     ("launcher", "job_class"),
-    [("torchrun", "guaranteed"), ("torchrun", "opportunistic"), ("spawn", "opportunistic")],
+    [
+        ("torchrun", "guaranteed"),
+        pytest.param("torchrun", "opportunistic", marks=pytest.mark.soak),
+        ("spawn", "opportunistic"),
+    ],
 )
 def test_ranks_are_managed_members_of_one_job(world: World, launcher: str, job_class: str) -> None:
     if launcher == "torchrun":

@@ -421,7 +421,7 @@ def test_graphs_capture_replay_and_refuse() -> None:
     assert facts["launches"] >= 4
 
 
-@pytest.mark.slow
+@pytest.mark.soak  # and in ./scripts/test with the allocator: test_cuda_allocator.py
 @pytest.mark.skipif(shutil.which("cc") is None, reason="Triton needs a C compiler")
 def test_compiled_functions_launch_triton_kernels_in_cudagraph_trees(tmp_path: Path) -> None:
     facts = facts_of(

@@ -83,6 +83,7 @@ def test_the_command_counts_and_ends_with_what_it_found(
     assert "OFF" in capsys.readouterr().out
 
 
+@pytest.mark.soak  # one seed of each workload: tests/coordinator/fgd_equality_test.cpp
 def test_means_of_fgds_ten_seeds_are_as_near_as_is_said() -> None:
     far, means = equality.fgd_equality.run(str(PROGRAM), [], equality.fgd_equality.ALL_SEEDS)
     assert means == 216, "every workload, policy and demand that is published"

@@ -9,7 +9,7 @@
 #include <chrono>
 #include <fstream>
 #include <functional>
-#include <iterator>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <utility>
@@ -44,8 +44,10 @@ class SleepingThread {
   [[nodiscard]] bool sleeps() const {
     const long id = id_.load();
     if (id == 0) return false;
-    std::ifstream file{"/proc/self/task/" + std::to_string(id) + "/stat"};
-    const std::string text{std::istreambuf_iterator<char>{file}, {}};
+    // It may end while it is looked at: a failed read throws out of an istreambuf_iterator.
+    std::ostringstream stat;
+    stat << std::ifstream{"/proc/self/task/" + std::to_string(id) + "/stat"}.rdbuf();
+    const std::string text = std::move(stat).str();
     const std::size_t state = text.rfind(')') + 2;
     return state < text.size() && text[state] == 'S';
   }

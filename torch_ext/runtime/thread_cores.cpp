@@ -13,7 +13,9 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <sstream>
 #include <system_error>
+#include <utility>
 
 namespace commensal {
 namespace {
@@ -25,9 +27,12 @@ using wire::CoreSet;
 constexpr std::size_t kMostKernelCpus = 16384;
 using KernelSet = std::array<cpu_set_t, kMostKernelCpus / CPU_SETSIZE>;
 
+/// What could be read: nothing of a thread that has ended, even if it ended after it was opened.
 std::string text_of(const fs::path& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
+  // A failed read throws out of an istreambuf_iterator, but not out of this.
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return std::move(text).str();
 }
 
 void add_threads(const fs::path& process, std::vector<ThreadCores::Thread>& threads) {

@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <fstream>
-#include <iterator>
 #include <sstream>
 #include <stdexcept>
 #include <system_error>
@@ -23,8 +22,9 @@ constexpr std::uint64_t kMagic = 0x636d'7369'6d43'0001;
 
 /// When a process began, in clock ticks since boot; 0 if it does not live (a zombie does not).
 std::uint64_t start_of(pid_t process) {
-  std::ifstream stat{"/proc/" + std::to_string(process) + "/stat"};
-  std::string text{std::istreambuf_iterator<char>{stat}, {}};
+  std::ostringstream stat;  // not an istreambuf_iterator: it throws where a process has ended
+  stat << std::ifstream{"/proc/" + std::to_string(process) + "/stat"}.rdbuf();
+  const std::string text = std::move(stat).str();
   const auto name_ends = text.rfind(')');  // a name may hold blanks and brackets
   if (name_ends == std::string::npos) return 0;
   std::istringstream fields{text.substr(name_ends + 1)};

@@ -330,6 +330,16 @@ TEST_F(KernelThreadCoresTest, AForkedChildMovesWithItsParentAndAnotherProgramDoe
   }
 }
 
+TEST_F(KernelThreadCoresTest, ThreadsThatEndWhileTheyAreListedAreNoError) {
+  std::atomic<bool> ends{false};
+  std::thread parent([&] {
+    while (!ends) std::thread([] {}).join();
+  });
+  for (int i = 0; i < 2000; ++i) ASSERT_NO_THROW((void)kernel_.threads());
+  ends = true;
+  parent.join();
+}
+
 TEST_F(KernelThreadCoresTest, ARefusalNamesTheCpus) {
   const std::string why = kernel_.set(getpid(), CoreSet{});
   EXPECT_THAT(why, HasSubstr("sched_setaffinity of thread " + std::to_string(getpid())));
