@@ -182,6 +182,8 @@ on_driver() {
 }
 
 stage_build() { build_probes && build_adaptor && build_product; }
+# Alone, for tests/python/test_gpu_product.py.
+stage_product() { build_product; }
 
 stage_probes() { on_driver "$work/commensal-gpu-probes" --out "$OUT/probes.json"; }
 
