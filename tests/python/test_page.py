@@ -6,6 +6,7 @@ COMMENSAL_PICTURES=FOLDER writes the pictures of docs/cluster.md there.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -219,8 +220,7 @@ def test_the_keyboard_is_enough(cluster: Cluster, browser: PageBrowser) -> None:
     go.touch()
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_it_fits_desk_and_phone(cluster: Cluster, browser: PageBrowser, dark: bool) -> None:
+def test_it_fits_desk_and_phone_dark_and_light(cluster: Cluster, browser: PageBrowser) -> None:
     cluster.start("--devices", "2", "--commensal", str(COMMENSAL))
     stop = cluster.world.folder / "stop"
     for tenant, quota in (("vision", "1"), ("language", "2")):
@@ -241,7 +241,7 @@ def test_it_fits_desk_and_phone(cluster: Cluster, browser: PageBrowser, dark: bo
     for job in (first, second):
         cluster.wait(job, "running")
 
-    for width in (1280, 360):
+    for dark, width in itertools.product((False, True), (1280, 360)):
         browser.screen(width, 800, dark=dark)
         browser.open(without_token(cluster))
         browser.wait("has two bars", lambda: "; " in browser.text("#memory-text"))
@@ -260,7 +260,7 @@ def test_it_fits_desk_and_phone(cluster: Cluster, browser: PageBrowser, dark: bo
 
     long = "a-name-that-is-longer-than-any-screen-of-a-phone-is-wide-" * 3
     cluster.submit("--tenant", "vision", "--guaranteed", "--name", long, "--", *SHELL, "true")
-    for width in (1280, 700, 360):
+    for dark, width in itertools.product((False, True), (1280, 700, 360)):
         browser.screen(width, 800, dark=dark)
         browser.wait("shows it", lambda: long in browser.text("#queue"))
         assert (

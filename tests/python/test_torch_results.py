@@ -246,7 +246,6 @@ def scenario_small_alone() -> Facts:
     return {"digest": digest(small, lambda _: None)}
 
 
-@pytest.mark.soak
 def test_law1_breaks_when_a_step_runs_on_while_memory_moves(small_alone: str) -> None:
     facts = run_scenario(scenario_step_in_a_move, False)
     assert facts["steps_in"] >= 1, facts
