@@ -72,6 +72,7 @@ json ClusterCoordinator::answer(const json& request, TimePoint now) {
   if (type == "logs") return logs(request);
   if (type == "nodes") return nodes();
   if (type == "state") return state();
+  if (type == "health") return health();
   if (type == "backup") return back_up();
   if (type == "tenants") return tenants();
   if (type == "quota") return set_quota(request);
@@ -135,6 +136,15 @@ std::optional<std::string> ClusterCoordinator::tenant_of(const std::string& id) 
   }
   const auto ended = store_.job(job);
   return ended ? std::optional{ended->spec.tenant} : std::nullopt;
+}
+
+JobEnd ClusterCoordinator::end_of(const JobId& id) const {
+  if (const auto found = jobs_.find(job_number(id)); found != jobs_.end()) {
+    const JobRecord& job = found->second;
+    return is_end(job.state) ? JobEnd{false, job.changed} : JobEnd{true, std::nullopt};
+  }
+  const auto ended = store_.job(id);
+  return ended ? JobEnd{false, ended->changed} : JobEnd{};
 }
 
 JobRecord ClusterCoordinator::find(const json& request) {
@@ -261,6 +271,12 @@ json ClusterCoordinator::nodes() const {
             {"page", config_.page},
             {"page_token_file", config_.page_token_file}}},
           {"nodes", std::move(nodes)}};
+}
+
+json ClusterCoordinator::health() const {
+  json health = config_.surroundings ? config_.surroundings() : json::object();
+  health["time_ms"] = milliseconds(wall_());
+  return {{"health", std::move(health)}};
 }
 
 json ClusterCoordinator::back_up() {

@@ -22,6 +22,7 @@
 #include "coordinator/cluster/engine.h"
 #include "coordinator/cluster/failure_rules.h"
 #include "coordinator/cluster/job_life.h"
+#include "coordinator/cluster/log_retention.h"
 #include "coordinator/cluster/node_health.h"
 #include "coordinator/cluster/run_times.h"
 #include "coordinator/cluster/scheduler.h"
@@ -44,7 +45,9 @@ struct ClusterConfig {
   std::chrono::milliseconds grace{10'000};  ///< between asking an attempt to end and killing
   std::filesystem::path backups;            ///< folder of copies of the store; empty: none are made
   Duration look = std::chrono::seconds{5};  ///< between two looks at the engine's nodes
-  ClusterObserver* observer = nullptr;      ///< not owned; none: nobody looks on
+  /// What the coordinator cannot know of files and programs around it, for `health`; none: nothing.
+  std::function<nlohmann::json()> surroundings;
+  ClusterObserver* observer = nullptr;  ///< not owned; none: nobody looks on
 };
 
 /// A request that cannot be met; nothing has changed. Codes: "unknown_job", "unknown_tenant",
@@ -92,6 +95,9 @@ class ClusterCoordinator {
   /// Returns whose job it is; nothing if there is none of this id. @throws StoreFailed.
   [[nodiscard]] std::optional<std::string> tenant_of(const std::string& id) const;
 
+  /// Returns what became of a job, as far as its output is concerned. @throws StoreFailed.
+  [[nodiscard]] JobEnd end_of(const JobId& id) const;
+
   /// How much of everything `picture` shows, at most.
   struct PictureSize {
     std::size_t placed = 2000;
@@ -121,6 +127,7 @@ class ClusterCoordinator {
   [[nodiscard]] nlohmann::json logs(const nlohmann::json& request);
   [[nodiscard]] nlohmann::json nodes() const;
   [[nodiscard]] nlohmann::json state() const;
+  [[nodiscard]] nlohmann::json health() const;
   [[nodiscard]] nlohmann::json back_up();
   [[nodiscard]] nlohmann::json tenants() const;
   [[nodiscard]] nlohmann::json set_quota(const nlohmann::json& request);

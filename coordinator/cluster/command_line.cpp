@@ -22,6 +22,7 @@ struct Words {
   ClusterOptions options;
   std::vector<std::string> policy_options;
   std::string http = "127.0.0.1:0";
+  std::int32_t keep_logs_days = 90;
   bool check_config = false;
 };
 
@@ -37,7 +38,8 @@ CLI::Validator between(double least, double most) {
           "FLOAT in [" + range + "]"};
 }
 
-constexpr double kLongest = 86'400.0;  // seconds: a day
+constexpr double kLongest = 86'400.0;          // seconds: a day
+constexpr std::int32_t kLongestKept = 36'500;  // days
 
 void add_slurm_options(CLI::App& app, ClusterOptions& options) {
   app.add_option("--engine", options.engine, "what starts jobs: this machine, or Slurm")
@@ -99,6 +101,10 @@ void add_options(CLI::App& app, Words& line) {
                  "program that runs jobs under commensal; default: jobs run as they are");
   app.add_option("--keeper", options.keeper,
                  "program that keeps a job's processes; default: commensal-keeper beside this one");
+  app.add_option("--keep-logs", line.keep_logs_days,
+                 "days that the output of a job is kept after its end; 0: for ever")
+      ->check(CLI::Range(0, kLongestKept))
+      ->capture_default_str();
   app.add_option("--listen", options.listen,
                  "tcp://ADDRESS:PORT for other machines, with keys; default: none");
   app.add_option("--keys-dir", options.keys_dir,
@@ -124,6 +130,7 @@ void add_options(CLI::App& app, Words& line) {
 /// @throws std::exception with one clear sentence.
 void finish(Words& line) {
   wire::check_instance_name(line.options.instance);
+  line.options.keep_logs = std::chrono::days{line.keep_logs_days};
   if (!line.options.listen.empty()) keys::check_address(line.options.listen);
   for (const std::string& option : line.policy_options) {
     const std::size_t equals = option.find('=');

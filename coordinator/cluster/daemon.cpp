@@ -28,6 +28,7 @@
 #include "coordinator/cluster/requests.h"
 #include "coordinator/cluster/slurm_cluster.h"
 #include "coordinator/cluster/store.h"
+#include "coordinator/cluster/surroundings.h"
 #include "coordinator/node/service.h"
 #include "coordinator/policies/registry.h"
 #include "coordinator/wire/control_client.h"
@@ -96,6 +97,7 @@ ClusterConfig config_of(const ClusterOptions& options, PageService& page) {
       .health = {.failures = options.node_failures},
       .grace = std::chrono::milliseconds{static_cast<std::int64_t>(options.grace_seconds * 1000)},
       .backups = options.state_dir / "backups",
+      .surroundings = [options] { return describe_surroundings(options); },
       .observer = &page};
 }
 
@@ -137,7 +139,10 @@ class Daemon {
         coordinator_(config_of(options, page_), store_, *engine_, classes_, *policy_, wall_now,
                      log_, clock_.now()),
         socket_(wire::ipc_endpoint(socket_path_)),
-        door_(make_remote_door(options, log_)) {
+        door_(make_remote_door(options, log_)),
+        logs_(
+            {.folder = logs_folder(options), .keep = options.keep_logs},
+            [this](const JobId& id) { return coordinator_.end_of(id); }, log_) {
     log_->info("commensal-coordinator {} '{}' began: pid {}, policy {}, engine {}, state in {}",
                options.version, options.instance, getpid(), options.policy, engine_->name(),
                options.state_dir.native());
@@ -167,7 +172,7 @@ class Daemon {
     if (engine_tells) items.push_back({nullptr, engine_->descriptor(), ZMQ_POLLIN, 0});
     if (door_) door_->add_to(items);
     const TimePoint due = std::max(coordinator_.next_wake(), not_before_);
-    const TimePoint wake = std::min(due, page_.next_wake());
+    const TimePoint wake = std::min({due, page_.next_wake(), logs_.next_wake()});
     const auto left = std::clamp<std::chrono::milliseconds>(
         std::chrono::ceil<std::chrono::milliseconds>(wake - clock_.now()), 0ms, 60'000ms);
     try {
@@ -220,6 +225,7 @@ class Daemon {
           answer.remote ? door_->send(answer.peer, frame) : socket_.send(answer.peer, frame);
       if (!sent) log_->debug("somebody did not wait for an answer");
     }
+    logs_.step(wall_now(), clock_.now());
   }
 
   /// The same for other machines, by their keys.
@@ -276,6 +282,7 @@ class Daemon {
   wire::RouterSocket socket_;
   NodeReports reports_;
   std::unique_ptr<RemoteDoor> door_;  // null: this machine's user alone
+  LogRetention logs_;
   TimePoint not_before_;
   bool must_settle_ = true;
   bool leaving_ = false;

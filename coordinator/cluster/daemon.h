@@ -2,6 +2,7 @@
 // The cluster coordinator as a running process: socket, store, engine and time around it.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -34,7 +35,8 @@ struct ClusterOptions {
   std::uint32_t node_failures = 3;     ///< within an hour: the node is avoided; 0: never
   double first_retry_seconds = 10;
   double grace_seconds = 10;
-  std::filesystem::path keeper;  ///< the program commensal-keeper
+  std::chrono::days keep_logs{90};  ///< output of jobs that have ended; 0: for ever
+  std::filesystem::path keeper;     ///< the program commensal-keeper
   std::string commensal;     ///< the program that runs a job under commensal; empty: jobs run as is
   std::int32_t devices = 0;  ///< of this machine; 0: its GPUs, or its cores as one
   PageOptions page;

@@ -7,6 +7,7 @@
 
 #include "coordinator/cluster/command_line.h"
 #include "coordinator/cluster/daemon.h"
+#include "coordinator/cluster/programs.h"
 #include "coordinator/node/background.h"
 #include "coordinator/wire/paths.h"
 
@@ -22,9 +23,9 @@ int fail(ExitCode code, const std::string& text) {
   return static_cast<int>(code);
 }
 
-/// A program of ours is installed beside this one.
-std::filesystem::path beside_this_program(const char* name) {
-  return std::filesystem::read_symlink("/proc/self/exe").parent_path() / name;
+/// The folder where programs of ours are installed beside this one.
+std::filesystem::path own_folder() {
+  return std::filesystem::read_symlink("/proc/self/exe").parent_path();
 }
 
 int start(ClusterOptions options) {
@@ -33,11 +34,6 @@ int start(ClusterOptions options) {
     if (options.state_dir.empty()) {
       options.state_dir = commensal::cluster::default_state_dir() / options.instance;
     }
-    options.runtime_dir = std::filesystem::absolute(options.runtime_dir);
-    options.state_dir = std::filesystem::absolute(options.state_dir);
-    if (options.keeper.empty()) options.keeper = beside_this_program("commensal-keeper");
-    if (!options.keys_dir.empty()) options.keys_dir = std::filesystem::absolute(options.keys_dir);
-    if (!options.log_file.empty()) options.log_file = std::filesystem::absolute(options.log_file);
     commensal::wire::prepare_runtime_dir(options.runtime_dir);
     (void)commensal::cluster::cluster_socket_path(options.runtime_dir, options.instance);
   } catch (const std::exception& problem) {
@@ -64,6 +60,11 @@ int main(int argc, char** argv) {
     if (line.code != ExitCode::kOk) return fail(line.code, line.text);
     std::cout << line.text;
     return 0;
+  }
+  try {
+    commensal::cluster::resolve_paths(*line.options, std::filesystem::current_path(), own_folder());
+  } catch (const std::exception& problem) {
+    return fail(ExitCode::kUsage, problem.what());
   }
   if (line.check_config) {
     std::cout << "commensal-coordinator: the configuration can be used\n";

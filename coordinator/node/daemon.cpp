@@ -435,7 +435,17 @@ class Daemon {
     if (now < next_beat_) return;
     next_beat_ = now + kBeat;
     measure_in_turn(now);
-    if (link_) link_->beat([&] { return node_report(coordinator_.status("", now)); }, now);
+    if (link_) {
+      link_->beat(
+          [&] {
+            nlohmann::json report = node_report(coordinator_.status("", now));
+            report["time_ms"] = std::chrono::duration_cast<std::chrono::milliseconds>(
+                                    std::chrono::system_clock::now().time_since_epoch())
+                                    .count();
+            return report;
+          },
+          now);
+    }
     if (now < next_heartbeat_) return;
     find_silent(now);
     coordinator_.tick(now);

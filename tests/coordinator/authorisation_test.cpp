@@ -31,7 +31,8 @@ const AllowedKey kMachine = key("n1", Role::kNode);
 
 const std::vector<std::string> kOfAJob{"submit", "cancel", "logs", "read_log", "explain"};
 const std::vector<std::string> kLists{"queue", "nodes", "tenants"};
-const std::vector<std::string> kSteering{"quota", "drain", "undrain", "", "shutdown", "Queue"};
+const std::vector<std::string> kSteering{"quota", "drain",    "undrain", "health",
+                                         "",      "shutdown", "Queue"};
 
 TEST(AuthorisationTest, AUserActsForItsTenants) {
   for (const std::string& type : kOfAJob) {

@@ -172,6 +172,29 @@ TEST_F(ClusterCoordinatorTest, AJobIsQueuedStartedAndFinished) {
   EXPECT_THAT(past(id), ElementsAre("submitted", "queued", "starting", "running", "finished"));
 }
 
+TEST_F(ClusterCoordinatorTest, HealthIsWhatIsAroundAndTheTime) {
+  EXPECT_EQ(ask({{"type", "health"}})["health"].size(), 1U);
+  config_.surroundings = [] { return json{{"version", "1"}}; };
+  restart();
+  const json told = coordinator_->answer({{"type", "health"}}, now_)["health"];
+  EXPECT_EQ(told["version"], "1");
+  EXPECT_EQ(told["time_ms"], wall_.time_since_epoch().count());
+}
+
+TEST_F(ClusterCoordinatorTest, ItSaysOfAJobWhetherItLivesOrWhenItEnded) {
+  const std::string id = submit(job());
+  EXPECT_EQ(coordinator_->end_of(JobId{id}), (JobEnd{true, std::nullopt}));
+  world_.end(attempt(id), 0);
+  settle_all();
+  const JobEnd over = coordinator_->end_of(JobId{id});
+  EXPECT_FALSE(over.lives);
+  ASSERT_TRUE(over.ended.has_value());
+  restart();
+  EXPECT_EQ(coordinator_->end_of(JobId{id}), over);
+  EXPECT_EQ(coordinator_->end_of(JobId{"77"}), JobEnd{});
+  EXPECT_EQ(coordinator_->end_of(JobId{"x"}), JobEnd{});
+}
+
 TEST_F(ClusterCoordinatorTest, EndedJobsAreShownOnlyWhenAskedFor) {
   const std::string id = submit(job());
   world_.end(attempt(id), 3);
