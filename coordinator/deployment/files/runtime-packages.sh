@@ -21,9 +21,7 @@ for file in "$@"; do
     awk '{ for (i = 1; i <= NF; ++i) if ($i ~ /^\//) print $i }' <<< "$needed"
   )
 done
-# A library is known to dpkg by its own name or that under /usr; what is in no package (our own) is
-# copied with the rest.
-for library in "${libraries[@]}"; do
-  dpkg-query -S "$library" 2> /dev/null || dpkg-query -S "/usr$library" 2> /dev/null ||
-    dpkg-query -S "${library#/usr}" 2> /dev/null || true
-done | cut -d: -f1 | sort -u
+# A library is known to dpkg by its own name or that with or without /usr; what is in no package (our
+# own) is copied with the rest, so that not all names are known.
+for library in "${libraries[@]}"; do printf '%s\n' "$library" "/usr$library" "${library#/usr}"; done | sort -u |
+  { xargs -r dpkg-query -S 2> /dev/null || true; } | cut -d: -f1 | sort -u

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""docs/operating.md as an operator follows it: back to a copy, an upgrade while jobs run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from test_submit import COORDINATOR, Cluster
+from world import World, wait_until
+
+from commensal import _cluster
+
+# Waits without a pipe or a timer of its own: it is there until somebody ends it or says so.
+WAIT = "while [ ! -e {0} ]; do sleep 0.2; done; echo done"
+
+
+class Asked(Cluster):
+    """Asks from this process: a command each time would take most of the time."""
+
+    def ask(self, request: str, **fields: Any) -> dict[str, Any]:
+        return _cluster.Cluster("default", self.world.runtime_dir).ask(request, **fields)
+
+    def job(self, job: str) -> dict[str, Any]:
+        jobs = self.ask("queue", all=True)["jobs"]
+        return next(entry for entry in jobs if entry["id"] == job)
+
+    def pid(self) -> int:
+        return int(self.ask("nodes")["coordinator"]["pid"])
+
+    def output(self, job: str) -> list[str]:
+        return str(self.ask("read_log", id=job)["text"]).splitlines()
+
+
+@pytest.fixture
+def cluster(world: World) -> Iterator[Cluster]:
+    cluster = Asked(world)
+    yield cluster
+    cluster.close()
+
+
+def stop(cluster: Cluster) -> None:
+    pid = cluster.pid()
+    os.kill(pid, signal.SIGTERM)
+    wait_until("the coordinator has left", lambda: not psutil.pid_exists(pid))
+
+
+def state_of(cluster: Cluster) -> Path:
+    return cluster.world.folder / "state" / "default"
+
+
+def test_back_to_a_copy_after_the_store_was_damaged(cluster: Cluster) -> None:
+    world, folder = cluster.world, state_of(cluster)
+    flag = world.folder / "go on"
+    cluster.start("--devices", "2", "--http", "off")
+    over = cluster.submit("--", "/bin/sh", "-c", "echo before")
+    cluster.wait(over, "finished")
+    running = cluster.submit("--guaranteed", "--", "/bin/sh", "-c", WAIT.format(f"'{flag}'"))
+    cluster.wait(running, "running")
+    copy = Path(world.commensal("backup").stdout.strip())
+    assert copy.parent == folder / "backups"
+    later = cluster.submit("--", "/bin/sh", "-c", "true")
+    cluster.wait(later, "finished")
+    stop(cluster)
+
+    store = folder / "cluster.db"
+    with store.open("r+b") as file:
+        file.seek(4096 + 200)
+        file.write(b"\xff" * 64)
+    command = [
+        str(COORDINATOR),
+        "--runtime-dir",
+        str(world.runtime_dir),
+        "--state-dir",
+        str(folder),
+    ]
+    refused = world.run(command)
+    assert refused.returncode == 4
+    assert "is damaged" in refused.stderr and "copy a backup to" in refused.stderr
+    assert not store.exists()
+    assert list(folder.glob("cluster.db.damaged-*"))
+
+    shutil.copy(copy, store)
+    cluster.start("--devices", "2", "--http", "off")
+    assert cluster.job(over)["state"] == "finished"
+    assert cluster.output(over) == ["before"]
+    assert cluster.wait(running, "running")["attempt"] == 1  # adopted, not started again
+    flag.touch()
+    cluster.wait(running, "finished")
+    assert cluster.output(running) == ["done"]
+    # What came after the copy is not known, and its number may be given out again.
+    assert cluster.submit("--", "/bin/sh", "-c", "true") == later
+
+
+def test_a_copy_made_by_hand_of_a_running_store_is_no_copy(cluster: Cluster) -> None:
+    cluster.start("--http", "off")
+    with pytest.raises(sqlite3.OperationalError):  # locked: other programs are kept out
+        sqlite3.connect(state_of(cluster) / "cluster.db", timeout=0).execute("SELECT * FROM job")
+
+
+def test_the_coordinator_is_replaced_while_a_job_runs(cluster: Cluster) -> None:
+    flag = cluster.world.folder / "flag"
+    cluster.start("--devices", "1", "--http", "off")
+    running = cluster.submit("--guaranteed", "--", "/bin/sh", "-c", WAIT.format(f"'{flag}'"))
+    cluster.wait(running, "running")
+    waiting = cluster.submit("--guaranteed", "--", "/bin/sh", "-c", "echo next")
+    stop(cluster)
+    cluster.start("--devices", "1", "--http", "off", "--keep-logs", "7")
+    assert cluster.job(running)["state"] == "running"
+    assert cluster.job(waiting)["state"] == "queued"
+    flag.touch()
+    cluster.wait(waiting, "finished")
+    assert cluster.job(running)["state"] == "finished"
+    assert cluster.output(running) == ["done"]
+
+
+def test_a_keeper_is_found_from_where_the_command_was_typed(cluster: Cluster) -> None:
+    world = cluster.world
+    (world.folder / "keeper").symlink_to(COORDINATOR.parent / "commensal-keeper")
+    cluster.start("--keeper", "keeper", "--http", "off")  # started in that folder
+    job = cluster.submit("--", "/bin/sh", "-c", "echo here")
+    cluster.wait(job, "finished")
+    assert cluster.output(job) == ["here"]
+
+
+@pytest.mark.parametrize("check", [[], ["--check-config"]])
+def test_a_keeper_that_is_not_there_is_refused(world: World, check: list[str]) -> None:
+    command = [str(COORDINATOR), "--runtime-dir", str(world.runtime_dir), "--keeper", "absent"]
+    done = world.run([*command, *check])
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"commensal-coordinator: --keeper cannot be started: {world.folder}/absent: "
+        "No such file or directory\n"
+    )
+    assert not world.runtime_dir.exists()
