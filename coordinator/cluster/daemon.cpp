@@ -101,6 +101,12 @@ ClusterConfig config_of(const ClusterOptions& options, PageService& page) {
       .observer = &page};
 }
 
+std::filesystem::path store_file(const ClusterOptions& options) {
+  std::filesystem::path file = options.state_dir / "cluster.db";
+  check_nothing_was_kept_aside(file);
+  return file;
+}
+
 json refusal(const std::string& code, const std::string& what) {
   return {{"v", wire::kProtocolVersion}, {"type", "error"}, {"code", code}, {"what", what}};
 }
@@ -132,7 +138,7 @@ class Daemon {
         socket_path_(cluster_socket_path(options.runtime_dir, options.instance)),
         signals_(node::block_signals()),
         policy_(policies::make_policy(options.policy, options.policy_options)),
-        store_(options.state_dir / "cluster.db"),
+        store_(store_file(options)),
         engine_(make_engine(options)),
         classes_(class_asker(options, ask_node(options)), kNodeAsked, kNodeTries),
         page_(options.page, options.state_dir, options.version, node_status(options), log_),

@@ -33,6 +33,12 @@ class StoreFailed : public std::runtime_error {
   Why why_;
 };
 
+/// Refuses to make an empty file where a damaged one (`NAME.damaged-TIME`) lies and nothing has
+/// taken its place yet: a coordinator that begins with nothing ends the jobs that run, as nobody's.
+/// To be asked before a store is opened for a cluster.
+/// @throws StoreFailed (kDamaged) that says what to do.
+void check_nothing_was_kept_aside(const std::filesystem::path& file);
+
 struct TenantRecord {
   std::string name;
   std::optional<std::int32_t> quota;  ///< devices of guaranteed jobs; absent: no limit

@@ -90,6 +90,22 @@ StoreFailed store_failure(const SQLite::Exception& error, const fs::path& file,
   }
 }
 
+void check_nothing_was_kept_aside(const fs::path& file) {
+  std::error_code error;
+  if (fs::exists(file, error)) return;
+  const std::string beginning = file.filename().string() + ".damaged-";
+  for (fs::directory_iterator entry{file.parent_path(), error};
+       !error && entry != fs::directory_iterator{}; entry.increment(error)) {
+    if (!entry->path().filename().string().starts_with(beginning)) continue;
+    throw StoreFailed(
+        Why::kDamaged,
+        fmt::format("{} was damaged and kept aside as {}, and nothing is in its place: copy a "
+                    "backup to {}; without a backup, move what was kept aside out of its folder "
+                    "to begin with an empty one, which ends the jobs that run",
+                    file_text(file), entry->path().string(), file.string()));
+  }
+}
+
 StoreFailed keep_aside(const fs::path& file, std::string damage) {
   std::ranges::replace(damage, '\n', ' ');  // SQLite's own checks answer in lines
   const fs::path aside = free_name(file);
@@ -107,9 +123,11 @@ StoreFailed keep_aside(const fs::path& file, std::string damage) {
     }
   }
   return {Why::kDamaged,
-          fmt::format("{} is damaged ({}) and was kept aside as {}: copy a backup to {} and start "
-                      "again; without a backup, start again to begin with an empty one",
-                      file_text(file), damage, aside.string(), file.string())};
+          fmt::format(
+              "{} is damaged ({}) and was kept aside as {}: copy a backup to {} and start "
+              "again; without a backup, move what was kept aside out of its folder and start again "
+              "to begin with an empty one",
+              file_text(file), damage, aside.string(), file.string())};
 }
 
 }  // namespace commensal::cluster

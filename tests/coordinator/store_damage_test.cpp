@@ -249,6 +249,36 @@ TEST_F(StoreDamage, TheNextStartBeginsAnewAndEachDamagedFileIsKept) {
   EXPECT_EQ(contents(store), Contents{});
 }
 
+TEST_F(StoreDamage, ACoordinatorDoesNotBeginWithNothingBesideADamagedFile) {
+  const fs::path folder = file_.parent_path();
+  EXPECT_NO_THROW(check_nothing_was_kept_aside(file_));
+  EXPECT_NO_THROW(check_nothing_was_kept_aside(folder / "absent" / "cluster.db"));
+  write_bytes(folder / "other.db.damaged-20260101T000000Z", "another's");
+  EXPECT_NO_THROW(check_nothing_was_kept_aside(file_));
+  make(3);
+  std::string bytes = bytes_of(file_);
+  bytes[kPage + 100] ^= 1;
+  put_back(bytes);
+  EXPECT_NO_THROW(check_nothing_was_kept_aside(file_));
+  EXPECT_THROW(Store{file_}, StoreFailed);
+  const std::vector<fs::path> aside = kept_aside();
+  ASSERT_FALSE(aside.empty());
+  std::string text;
+  try {
+    check_nothing_was_kept_aside(file_);
+  } catch (const StoreFailed& error) {
+    text = error.what();
+    EXPECT_EQ(error.why(), StoreFailed::Why::kDamaged);
+  }
+  EXPECT_THAT(text, HasSubstr(file_.string() + " was damaged and kept aside as "));
+  EXPECT_THAT(text, HasSubstr("copy a backup to " + file_.string()));
+  write_bytes(file_, "a copy");
+  EXPECT_NO_THROW(check_nothing_was_kept_aside(file_));
+  fs::remove(file_);
+  for (const fs::path& one : aside) fs::remove(one);
+  EXPECT_NO_THROW(check_nothing_was_kept_aside(file_));
+}
+
 TEST_F(StoreDamage, ALogWithoutItsFileIsNotThrownAway) {
   make(3);
   for (const bool empty : {false, true}) {

@@ -217,7 +217,7 @@ def test_units_leave_jobs_running(installed: Installed) -> None:
         # Programs and units agree on which codes are for the operator.
         assert {"2", "3"} <= set(unit["RestartPreventExitStatus"][0].split())
     assert coordinator["OOMPolicy"] == ["continue"]
-    # After code 4 a damaged store lies aside; the next start would begin with an empty one.
+    # After code 4 a damaged store may lie aside: that is for the operator.
     assert "4" in coordinator["RestartPreventExitStatus"][0].split()
     # What a service closes is closed to the jobs that it starts.
     closed = ("Protect", "Private", "Restrict", "NoNew", "Capability", "SystemCall")

@@ -86,6 +86,11 @@ def test_back_to_a_copy_after_the_store_was_damaged(cluster: Cluster) -> None:
     assert "is damaged" in refused.stderr and "copy a backup to" in refused.stderr
     assert not store.exists()
     assert list(folder.glob("cluster.db.damaged-*"))
+    # Nobody who submits may begin with nothing meanwhile.
+    done = world.commensal("submit", "--", "/bin/sh", "-c", "true")
+    assert done.returncode == 3
+    assert "and nothing is in its place" in done.stderr
+    assert not store.exists()
 
     shutil.copy(copy, store)
     cluster.start("--devices", "2", "--http", "off")
