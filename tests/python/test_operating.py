@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import sqlite3
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -124,6 +125,26 @@ def test_the_coordinator_is_replaced_while_a_job_runs(cluster: Cluster) -> None:
     cluster.wait(waiting, "finished")
     assert cluster.job(running)["state"] == "finished"
     assert cluster.output(running) == ["done"]
+
+
+def test_output_of_jobs_that_ended_long_ago_goes(cluster: Cluster) -> None:
+    logs = state_of(cluster) / "local" / "logs"
+    flag = cluster.world.folder / "flag"
+    cluster.start("--http", "off")
+    running = cluster.submit("--", "/bin/sh", "-c", WAIT.format(f"'{flag}'"))
+    cluster.wait(running, "running")
+    stop(cluster)
+    old = time.time() - 40 * 86_400
+    for name in ("998-1-0.log", "999-1-0.log", "notes"):
+        (logs / name).write_text("line\n")
+    for name in ("998-1-0.log", f"{running}-1-0.log", "notes"):
+        os.utime(logs / name, (old, old))
+    cluster.start("--http", "off", "--keep-logs", "30")
+    wait_until("the old file is gone", lambda: not (logs / "998-1-0.log").exists())
+    flag.touch()
+    cluster.wait(running, "finished")
+    left = {path.name for path in logs.iterdir()}
+    assert left == {f"{running}-1-0.log", "999-1-0.log", "notes"}
 
 
 def test_a_keeper_is_found_from_where_the_command_was_typed(cluster: Cluster) -> None:
