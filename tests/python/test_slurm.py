@@ -130,6 +130,11 @@ def slurm(world: World) -> Iterator[Slurm]:
 def test_jobs_of_both_classes_and_what_they_print(slurm: Slurm) -> None:
     assert slurm.coordinate().returncode == 0
     assert [node["name"] for node in slurm.nodes()["nodes"]] == ["n1", "n2", "n3", "n4"]
+    doctor = slurm.run(str(COMMENSAL), "doctor", "--cluster", "--json")
+    found = {check["name"]: check for check in json.loads(doctor.stdout)["checks"]}
+    assert doctor.returncode == 0, found
+    for name in ("engine", "programs", "slurm", "nodes"):
+        assert found[name]["state"] == "ok", found[name]
     show = 'echo "$SLURM_JOB_PARTITION on $SLURMD_NODENAME: $CUDA_VISIBLE_DEVICES $1"; exit 3'
     words = ["--", "/bin/sh", "-c", show, "sh", "a $(id) 'b"]
     guaranteed = slurm.submit("--guaranteed", *words)
