@@ -96,6 +96,7 @@ json ClusterCoordinator::submit(const json& request) {
   if (known == jobs_.end()) {
     if (auto added = store_.job(id); added && !is_end(added->state)) {
       begins_to_wait(jobs_.emplace(job_number(id), *std::move(added)).first->second);
+      submitted_[job_number(id)] = now_;
     }
   }
   return {{"id", id.str()}};

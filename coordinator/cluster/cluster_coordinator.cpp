@@ -54,7 +54,10 @@ ClusterCoordinator::ClusterCoordinator(ClusterConfig config, Store& store, Engin
       engine_(engine),
       classes_(classes),
       policy_(policy),
-      scheduler_(policy),
+      scheduler_(policy,
+                 [this](const JobRecord& job) {
+                   return seconds(submitted_.at(job_number(job.id)));
+                 }),
       health_(config_.health),
       wall_(std::move(wall)),
       log_(std::move(log)),
@@ -83,6 +86,7 @@ void ClusterCoordinator::reload() {
   tenants_.try_emplace("default", TenantRecord{.name = "default", .quota = std::nullopt});
   actions_.clear();
   begin_anew_ = changed_ = true;
+  remember_submissions();
   remember_times();
   unwritten_ = false;
   ++revision_;
@@ -141,7 +145,9 @@ void ClusterCoordinator::settle(TimePoint now) {
   actions_.clear();
   for (const Number number : std::exchange(over_, {})) {
     const auto job = jobs_.find(number);  // a failed one may wait again
-    if (job != jobs_.end() && is_end(job->second.state)) jobs_.erase(job);
+    if (job == jobs_.end() || !is_end(job->second.state)) continue;
+    jobs_.erase(job);
+    submitted_.erase(number);
   }
   std::erase_if(no_upgrade_before_, [this](const auto& entry) { return now_ >= entry.second; });
   act();

@@ -168,6 +168,7 @@ class ClusterCoordinator {
 
   // How long jobs run, and when others start: cluster_forecasts.cpp.
   void remember_times();
+  void remember_submissions();
   void note_times(const JobRecord& before, const JobRecord& after);
   void refresh_estimates();
   [[nodiscard]] nlohmann::json estimate_of(const JobRecord& job) const;
@@ -191,7 +192,8 @@ class ClusterCoordinator {
   Scheduler scheduler_;
   NodeHealth health_;
   RunTimes run_times_;
-  std::map<Number, WallTime> began_;  // of those that run
+  std::map<Number, TimePoint> submitted_;  // of all; the wall clock may be set meanwhile
+  std::map<Number, TimePoint> began_;      // of those that run
   std::map<JobId, WaitEstimate> estimates_;
   TimePoint estimates_until_{};
   bool estimates_stale_ = true;  // something has happened since

@@ -19,9 +19,12 @@ constexpr std::size_t kQuickly = 100;     // so few waiting jobs are estimated a
 constexpr Duration kEstimatesLast = 5s;
 constexpr ForecastBounds kBounds{};
 
-double between(WallTime from, WallTime to) {
-  return std::chrono::duration<double>(std::max(to - from, WallTime::duration::zero())).count();
+/// By the wall clock, which may have been set back meanwhile.
+Duration since(WallTime from, WallTime to) {
+  return std::max(to - from, WallTime::duration::zero());
 }
+
+double in_seconds(Duration time) { return std::chrono::duration<double>(time).count(); }
 
 /// When the last attempt began to run.
 std::optional<WallTime> beginning(const std::vector<Transition>& history, std::uint32_t attempt) {
@@ -35,31 +38,46 @@ std::optional<WallTime> beginning(const std::vector<Transition>& history, std::u
 
 }  // namespace
 
+/// What was submitted to a former coordinator is dated by the wall clock, as far as it can be:
+/// never after now, and never before what was submitted earlier.
+void ClusterCoordinator::remember_submissions() {
+  const std::map<Number, TimePoint> known = std::exchange(submitted_, {});
+  TimePoint earliest = TimePoint::min();
+  for (const auto& [number, job] : jobs_) {
+    const auto found = known.find(number);
+    const TimePoint at = found != known.end() ? found->second : now_ - since(job.submitted, wall_());
+    submitted_[number] = earliest = std::max(earliest, at);
+  }
+}
+
 void ClusterCoordinator::remember_times() {
   run_times_ = RunTimes{};
-  began_.clear();
+  const std::map<Number, TimePoint> known = std::exchange(began_, {});
   estimates_stale_ = true;
   for (const auto& [number, job] : jobs_) {
     if (!is_placed(job.state)) continue;
-    if (const auto at = beginning(store_.history(job.id), job.attempt)) began_[number] = *at;
+    const auto at = beginning(store_.history(job.id), job.attempt);
+    if (!at) continue;
+    const auto found = known.find(number);
+    began_[number] = found != known.end() ? found->second : now_ - since(*at, wall_());
   }
   for (const JobRecord& job : store_.ended(kRemembered)) {
     if (job.state != JobState::kFinished && job.state != JobState::kFailed) continue;
     const auto at = beginning(store_.history(job.id), job.attempt);
-    if (at) run_times_.learn(job.spec, between(*at, job.changed));
+    if (at) run_times_.learn(job.spec, in_seconds(since(*at, job.changed)));
   }
 }
 
 void ClusterCoordinator::note_times(const JobRecord& before, const JobRecord& after) {
   const Number number = job_number(after.id);
   if (before.state == JobState::kStarting && after.state == JobState::kRunning) {
-    began_[number] = after.changed;
+    began_[number] = now_;
   }
   if (is_placed(after.state)) return;
   const auto began = began_.find(number);
   if (began == began_.end()) return;
   if (after.state == JobState::kFinished || after.state == JobState::kFailed) {
-    run_times_.learn(after.spec, between(began->second, after.changed));
+    run_times_.learn(after.spec, in_seconds(elapsed(began->second, now_)));
   }
   began_.erase(began);
 }
@@ -73,8 +91,9 @@ void ClusterCoordinator::refresh_estimates() {
     if (!is_placed(job.state) && ++waiting > kBounds.waiting) continue;
     ForecastJob shown{.record = &job, .expected = run_times_.expect(job.spec)};
     if (const auto began = began_.find(number); began != began_.end()) {
-      shown.elapsed = between(began->second, wall_());
+      shown.elapsed = in_seconds(elapsed(began->second, now_));
     }
+    shown.waited = in_seconds(elapsed(submitted_.at(number), now_));
     if (const auto at = not_before_.find(number); at != not_before_.end()) {
       shown.not_before = std::chrono::duration<double>(at->second - now_).count();
     }

@@ -14,9 +14,7 @@ namespace {
 
 using nlohmann::json;
 
-double in_seconds(WallTime time) {
-  return std::chrono::duration<double>(time.time_since_epoch()).count();
-}
+double in_seconds(std::chrono::duration<double> time) { return time.count(); }
 
 /// Several devices of a machine may be its cores, which have one name: they get their numbers.
 std::string device_name(const EngineNode& node, std::size_t number) {
@@ -55,6 +53,7 @@ json ClusterCoordinator::state() const {
     tenants.push_back(std::move(shown));
   }
   json jobs = json::array();
+  const double now = in_seconds(wall_().time_since_epoch());
   for (const auto& [number, job] : jobs_) {
     const bool placed = is_placed(job.state);
     if (!placed && !may_start(job)) continue;
@@ -71,20 +70,20 @@ json ClusterCoordinator::state() const {
                {"tenant", job.spec.tenant},
                {"phase", placed ? "running" : "queued"},
                {"class", to_string(job.spec.asked)},
-               {"submit", in_seconds(job.submitted)},
+               {"submit", now - in_seconds(elapsed(submitted_.at(number), now_))},
                {"gpus", job.spec.gpus}};
     if (placed) shown["runs_as"] = to_string(job.job_class);
     if (!places.empty()) shown[placed ? "placement" : "reserved"] = std::move(places);
     count(shown, "cores", job.spec.cpu_milli, 1000, true);
     count(shown, "memory_gib", job.spec.host_memory_mib, 1024, true);
     if (const auto began = began_.find(number); began != began_.end()) {
-      shown["attained"] = std::max(0.0, in_seconds(wall_()) - in_seconds(began->second));
+      shown["attained"] = in_seconds(elapsed(began->second, now_));
     }
     if (const auto expected = run_times_.expect(job.spec)) shown["duration"] = expected->seconds;
     jobs.push_back(std::move(shown));
   }
   return {{"state",
-           {{"now", in_seconds(wall_())},
+           {{"now", now},
             {"nodes", std::move(nodes)},
             {"tenants", std::move(tenants)},
             {"jobs", std::move(jobs)}}}};

@@ -135,7 +135,7 @@ Wanted Scheduler::wanted(const policies::Decision& decision) const {
 ClusterJob Scheduler::shown(const JobRecord& job) const {
   const JobSpec& spec = job.spec;
   ClusterJob shown;
-  shown.submit = std::chrono::duration<double>(job.submitted.time_since_epoch()).count();
+  shown.submit = submitted_(job);
   shown.gpus = shown.min_gpus = shown.max_gpus = spec.gpus;
   shown.cpu_milli = spec.cpu_milli;
   shown.memory_mib = spec.host_memory_mib;

@@ -3,11 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "coordinator/cluster/engine.h"
@@ -33,8 +35,12 @@ struct Wanted {
 /// safety: none.
 class Scheduler {
  public:
+  /// When a job was submitted, in seconds on the clock of `decide`.
+  using Submitted = std::function<double(const JobRecord&)>;
+
   /// @param policy  not owned, must outlive this object.
-  explicit Scheduler(const policies::ClusterPolicy& policy) : policy_(policy) {}
+  Scheduler(const policies::ClusterPolicy& policy, Submitted submitted)
+      : policy_(policy), submitted_(std::move(submitted)) {}
 
   /// Begins anew with what is: `jobs` that wait to be started or are placed, in the order of their
   /// submission; `nodes` that may be given new jobs. Jobs on other nodes are charged to their
@@ -70,6 +76,7 @@ class Scheduler {
   void charge_outside(const JobRecord& job, std::vector<policies::Tenant>& tenants);
 
   const policies::ClusterPolicy& policy_;
+  const Submitted submitted_;
   const policies::MostFreePlacer placer_;
   std::unique_ptr<policies::ClusterState> state_;
   std::vector<std::string> nodes_;  // by their number in the view

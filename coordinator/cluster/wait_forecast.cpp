@@ -29,7 +29,9 @@ class Forecast {
  public:
   Forecast(const policies::ClusterPolicy& policy, const ForecastWorld& world,
            const ForecastBounds& bounds)
-      : scheduler_(policy), world_(world), bounds_(bounds) {}
+      : scheduler_(policy, [this](const JobRecord& job) { return submitted_.at(job.id); }),
+        world_(world),
+        bounds_(bounds) {}
 
   std::map<JobId, WaitEstimate> run() && {
     try {
@@ -55,7 +57,7 @@ class Forecast {
   void begin() {
     std::vector<const JobRecord*> now;
     std::size_t waiting = 0;
-    for (const ForecastJob& job : world_.jobs) here_.insert(job.record->id);
+    for (const ForecastJob& job : world_.jobs) submitted_[job.record->id] = -job.waited;
     for (std::size_t i = 0; i < world_.jobs.size(); ++i) {
       const ForecastJob& job = world_.jobs[i];
       const JobId& id = job.record->id;
@@ -71,7 +73,7 @@ class Forecast {
         continue;
       }
       waiting_.insert(id);
-      if (job.record->spec.after && here_.contains(*job.record->spec.after)) {
+      if (job.record->spec.after && submitted_.contains(*job.record->spec.after)) {
         followers_[*job.record->spec.after].push_back(i);
       } else if (job.not_before > 0) {
         future_.push({job.not_before, i, false, 0});
@@ -157,7 +159,7 @@ class Forecast {
   const ForecastWorld& world_;
   ForecastBounds bounds_;
   std::map<JobId, WaitEstimate> estimates_;
-  std::set<JobId> here_;
+  std::map<JobId, double> submitted_;  // of all that are here
   std::set<JobId> waiting_;
   std::map<JobId, std::size_t> index_;
   std::map<JobId, std::vector<std::size_t>> followers_;

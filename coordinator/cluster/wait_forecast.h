@@ -22,6 +22,7 @@ struct ForecastJob {
   const JobRecord* record = nullptr;                    ///< placed, or waits
   std::optional<ExpectedTime> expected = std::nullopt;  ///< from its start
   double elapsed = 0;     ///< seconds since its start; zero if it waits
+  double waited = 0;      ///< seconds since its submission
   double not_before = 0;  ///< seconds from now until it may be started at all
 };
 

@@ -323,6 +323,7 @@ TEST_F(ClusterCoordinatorTest, WhoWaitsIsToldHowLong) {
   const std::string second = submit(job("vision"));
   EXPECT_EQ(estimate(second)["words"], "no estimate: how long job " + first + " runs is not known");
   wall_ += 60s;
+  now_ += 60s;
   world_.end(attempt(first), 0);
   settle_all();
   const std::string third = submit(job("vision"));

@@ -66,6 +66,7 @@ class Run {
         observer_(observer),
         failures_(conditions.failures),
         predicted_(conditions.predicted),
+        until_settled_(conditions.until_settled),
         state_(cluster, tenants_.tenants()) {
     prepare();
   }
@@ -319,7 +320,9 @@ class Run {
         if (state_.job(decision.job).phase == JobPhase::kRunning) set_end(decision.job);
       }
     }
-    const Time asked = std::min(plan.wake, semantics_.again(now_, stops));
+    const Time again =
+        until_settled_ && !plan.decisions.empty() ? now_ : semantics_.again(now_, stops);
+    const Time asked = std::min(plan.wake, again);
     // Asked twice at one moment without a change, it would be asked for ever.
     const bool idle = asked <= now_ && last_decision_ == now_ && plan.decisions.empty();
     wake_ = idle ? kNever : asked;
@@ -377,6 +380,7 @@ class Run {
   const Observer& observer_;
   Failures* const failures_;
   PredictedDurations* const predicted_;  // null: policies see the truth
+  const bool until_settled_;
   policies::ClusterState state_;
   std::vector<Prepared> jobs_;  // in the order of arrival
   std::map<std::string, std::uint32_t> groups_;

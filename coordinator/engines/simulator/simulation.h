@@ -49,6 +49,8 @@ struct Conditions {
   std::vector<policies::Tenant> tenants;
   Failures* failures = nullptr;             ///< null: nothing fails
   PredictedDurations* predicted = nullptr;  ///< what policies see as durations; null: the truth
+  bool until_settled = false;  ///< policies are asked again at once until they change nothing, as
+                               ///< the live coordinator asks them; not in rounds
 };
 
 /// @throws std::invalid_argument for a job that can never run on the cluster or within its tenant's
