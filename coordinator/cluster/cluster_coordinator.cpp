@@ -87,6 +87,7 @@ void ClusterCoordinator::reload() {
   actions_.clear();
   begin_anew_ = changed_ = true;
   remember_submissions();
+  remember_back_off();
   remember_times();
   unwritten_ = false;
   ++revision_;

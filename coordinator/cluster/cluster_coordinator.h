@@ -169,6 +169,7 @@ class ClusterCoordinator {
   // How long jobs run, and when others start: cluster_forecasts.cpp.
   void remember_times();
   void remember_submissions();
+  void remember_back_off();
   void note_times(const JobRecord& before, const JobRecord& after);
   void refresh_estimates();
   [[nodiscard]] nlohmann::json estimate_of(const JobRecord& job) const;

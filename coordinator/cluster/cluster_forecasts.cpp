@@ -50,6 +50,17 @@ void ClusterCoordinator::remember_submissions() {
   }
 }
 
+/// Of jobs that a former coordinator meant to try again; at most as long as it meant to wait.
+void ClusterCoordinator::remember_back_off() {
+  for (const auto& [number, job] : jobs_) {
+    if (job.state != JobState::kQueued || job.retries == 0 || not_before_.contains(number)) continue;
+    const auto last = store_.history(job.id, 1);
+    if (last.empty() || !is_end(last.back().from)) continue;
+    const Duration left = config_.retries.wait_after(job.retries - 1) - since(last.back().at, wall_());
+    if (left > Duration::zero()) not_before_[number] = now_ + left;
+  }
+}
+
 void ClusterCoordinator::remember_times() {
   run_times_ = RunTimes{};
   const std::map<Number, TimePoint> known = std::exchange(began_, {});

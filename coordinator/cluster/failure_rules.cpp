@@ -104,6 +104,12 @@ std::uint32_t RetryRules::most(FailureClass kind) const noexcept {
   return 0;
 }
 
+Duration RetryRules::wait_after(std::uint32_t retries) const noexcept {
+  Duration wait = first;
+  for (std::uint32_t i = 0; i < retries && wait < longest; ++i) wait *= 2;
+  return std::min(wait, longest);
+}
+
 RetryDecision decide_retry(const FailureVerdict& verdict, std::uint32_t retries,
                            const RetryRules& rules) {
   const std::uint32_t most = rules.most(verdict.kind);
@@ -112,9 +118,7 @@ RetryDecision decide_retry(const FailureVerdict& verdict, std::uint32_t retries,
   if (retries >= most) {
     return {{}, fmt::format("{} failure, and it was tried again {} times", kind, retries)};
   }
-  Duration wait = rules.first;
-  for (std::uint32_t i = 0; i < retries && wait < rules.longest; ++i) wait *= 2;
-  wait = std::min(wait, rules.longest);
+  const Duration wait = rules.wait_after(retries);
   return {wait, fmt::format("is tried again after {}, {} of {}: {} failure: {}", seconds(wait),
                             retries + 1, most, kind, verdict.why)};
 }

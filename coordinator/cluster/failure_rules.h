@@ -50,6 +50,8 @@ struct RetryRules {
   Duration longest = std::chrono::hours{1};
 
   [[nodiscard]] std::uint32_t most(FailureClass kind) const noexcept;
+  /// How long a job waits that has been tried again so often before.
+  [[nodiscard]] Duration wait_after(std::uint32_t retries) const noexcept;
 };
 
 struct RetryDecision {

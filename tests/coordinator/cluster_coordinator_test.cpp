@@ -231,6 +231,23 @@ TEST_F(ClusterCoordinatorTest, ALostJobIsTriedAgainLaterAndNotForEver) {
   EXPECT_EQ(state(id), "lost");
 }
 
+TEST_F(ClusterCoordinatorTest, ARestartDoesNotShortenTheWaitBeforeARetryNorDoesAClockThatIsSet) {
+  const std::string id = submit(job());
+  world_.lose(attempt(id));
+  settle_all();
+  wall_ += config_.retries.first / 2ms * 1ms;
+  pass(config_.retries.first / 2);
+  for (const auto jump : {0h, -1h}) {  // what is left is counted by the wall clock
+    wall_ += jump;
+    restart();
+    settle_all();
+    EXPECT_EQ(state(id), "queued");
+    EXPECT_THAT(reason(id), HasSubstr("tried again"));
+  }
+  pass(config_.retries.first + 1s);
+  EXPECT_EQ(state(id), "running") << "never longer than it was to wait";
+}
+
 TEST_F(ClusterCoordinatorTest, AFailureOfTheMachineIsSeenInTheOutputAndTriedAgain) {
   const std::string id = submit(job());
   world_.logs[attempt(id)] = {write("log",

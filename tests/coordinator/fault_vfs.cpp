@@ -87,12 +87,17 @@ int change(What what, Half half) {
   State& now = state();
   if (now.plan.syncs_only && what != What::kSync) return SQLITE_OK;
   ++now.changes;
-  const bool here = now.plan.fault == Fault::kFailOn
-                        ? now.changes >= now.plan.at && what != What::kOther
-                        : now.changes == now.plan.at;
+  const bool frozen = now.plan.fault == Fault::kFreeze || now.plan.fault == Fault::kFreezeTorn;
+  const bool goes_on = frozen || (now.plan.fault == Fault::kFailOn && what != What::kOther);
+  const bool here = now.changes == now.plan.at || (goes_on && now.changes > now.plan.at);
   if (now.plan.fault == Fault::kNone || !here) return SQLITE_OK;
+  const bool first = !now.came;
   now.came = true;
   switch (now.plan.fault) {
+    case Fault::kFreezeTorn:
+      if (first) half();
+      return SQLITE_IOERR;
+    case Fault::kFreeze: return SQLITE_IOERR;
     case Fault::kTear: half(); ::_exit(kExitCode);
     case Fault::kPowerLoss: lose_unsynced(); ::_exit(kExitCode);
     case Fault::kDie: ::_exit(kExitCode);

@@ -17,13 +17,16 @@ enum class Fault : std::uint8_t {
   kTear,       ///< half of the write is done, then the process ends
   kPowerLoss,  ///< the process ends, and every write that was not synced is undone
   kFail,       ///< the change returns `Plan::code`
-  kFailOn      ///< so does every later write and sync
+  kFailOn,     ///< so does every later write and sync
+  kFreeze,     ///< so does every later change, of whatever kind: the files stay as a process has
+               ///< left them that died before this change, and the test's own process goes on
+  kFreezeTorn  ///< the same, after half of the write
 };
 
 struct Plan {
   Fault fault = Fault::kNone;
   std::uint64_t at = 0;  ///< number of the change, from 1 on
-  int code = 0;
+  int code = 0;  ///< of SQLite; a frozen file fails with SQLITE_IOERR
   bool syncs_only = false;  ///< changes that are counted: all, or syncs
 };
 
