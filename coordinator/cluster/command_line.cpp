@@ -8,7 +8,9 @@
 #include <algorithm>
 #include <cmath>
 #include <exception>
+#include <filesystem>
 #include <stdexcept>
+#include <utility>
 
 #include "coordinator/keys/remote_client.h"
 #include "coordinator/policies/registry.h"
@@ -21,6 +23,7 @@ namespace {
 struct Words {
   ClusterOptions options;
   std::vector<std::string> policy_options;
+  std::vector<std::string> nodes;
   std::string http = "127.0.0.1:0";
   std::int32_t keep_logs_days = 90;
   bool check_config = false;
@@ -75,6 +78,9 @@ void add_options(CLI::App& app, Words& line) {
   app.add_option("--devices", options.devices,
                  "devices of this machine, which share its cores; default: its GPUs, or one")
       ->check(CLI::Range(1, 1024));
+  app.add_option("--node", line.nodes,
+                 "NAME=FOLDER: a node of this machine, by the runtime folder of its\n"
+                 "commensald, with --devices of its own; default: this machine as one");
   app.add_option("--retries", options.retries,
                  "starts after failures of nodes, devices, networks, at most")
       ->check(CLI::Range(0, 1000))
@@ -127,6 +133,33 @@ void add_options(CLI::App& app, Words& line) {
       "address of the page cannot be used.");
 }
 
+/// @throws std::invalid_argument.
+void add_nodes(Words& line) {
+  if (!line.nodes.empty() && line.options.engine != "local") {
+    throw std::invalid_argument("--node is for the engine local; the engine " +
+                                line.options.engine + " knows its nodes itself");
+  }
+  for (const std::string& word : line.nodes) {
+    const std::size_t equals = word.find('=');
+    if (equals == std::string::npos || equals == 0 || equals + 1 == word.size()) {
+      throw std::invalid_argument("a node is NAME=FOLDER, not \"" + word + "\"");
+    }
+    ClusterOptions::LocalNode node{word.substr(0, equals), word.substr(equals + 1)};
+    for (const ClusterOptions::LocalNode& other : line.options.nodes) {
+      if (other.name == node.name) {
+        throw std::invalid_argument("two nodes are named \"" + node.name + "\"");
+      }
+    }
+    if (!std::filesystem::is_directory(node.folder)) {
+      throw std::invalid_argument("the folder of node " + node.name + " is not there: " +
+                                  node.folder.native());
+    }
+    node.folder = std::filesystem::absolute(node.folder);
+    (void)wire::control_socket_path(node.folder, line.options.instance);
+    line.options.nodes.push_back(std::move(node));
+  }
+}
+
 /// @throws std::exception with one clear sentence.
 void finish(Words& line) {
   wire::check_instance_name(line.options.instance);
@@ -139,6 +172,7 @@ void finish(Words& line) {
     }
     line.options.policy_options[option.substr(0, equals)] = option.substr(equals + 1);
   }
+  add_nodes(line);
   if (line.http == "off") {
     line.options.page.address.reset();
   } else {

@@ -22,6 +22,7 @@
 
 #include "allocator/base/clock.h"
 #include "coordinator/cluster/cluster_coordinator.h"
+#include "coordinator/cluster/local_cluster.h"
 #include "coordinator/cluster/node_classes.h"
 #include "coordinator/cluster/node_reports.h"
 #include "coordinator/cluster/remote_door.h"
@@ -52,22 +53,25 @@ constexpr auto kStatusAnswers = 1s;
 constexpr auto kNodeAsked = 500ms;  // between two questions while it defers
 constexpr int kNodeTries = 60;
 
-/// This machine's node coordinator, which `commensal run` starts with the first job.
+/// A node's coordinator; this machine's is started by `commensal run` with the first job.
 NodeClasses::Ask ask_node(const ClusterOptions& options) {
   if (options.commensal.empty()) {
-    return [](const wire::Message&) -> wire::Message {
+    return [](const std::string&, const wire::Message&) -> wire::Message {
       return wire::Error{.code = "unknown_job", .what = "jobs run without commensal"};
     };
   }
-  const wire::ControlClient client{wire::control_socket_path(options.runtime_dir, options.instance),
-                                   kNodeAnswers};
-  return [client](const wire::Message& message) { return client.request(message); };
+  return [options](const std::string& node, const wire::Message& message) {
+    const wire::ControlClient client{
+        wire::control_socket_path(node_folder(options, node), options.instance), kNodeAnswers};
+    return client.request(message);
+  };
 }
 
-/// What this machine's node coordinator says of everything, for the page.
+/// What this machine's node coordinator says of everything, for the page; of several the first.
 page::NodeStatus::Ask node_status(const ClusterOptions& options) {
-  const wire::ControlClient client{wire::control_socket_path(options.runtime_dir, options.instance),
-                                   kStatusAnswers};
+  const std::string first = options.nodes.empty() ? "" : options.nodes.front().name;
+  const wire::ControlClient client{
+      wire::control_socket_path(node_folder(options, first), options.instance), kStatusAnswers};
   return [client] {
     const wire::Message answer = client.request(wire::StatusRequest{});
     const auto* reply = std::get_if<wire::StatusReply>(&answer);

@@ -39,6 +39,12 @@ struct ClusterOptions {
   std::filesystem::path keeper;     ///< the program commensal-keeper
   std::string commensal;     ///< the program that runs a job under commensal; empty: jobs run as is
   std::int32_t devices = 0;  ///< of this machine; 0: its GPUs, or its cores as one
+  /// A part of this machine that stands for a node: the folder of a node coordinator's sockets.
+  struct LocalNode {
+    std::string name;
+    std::filesystem::path folder;
+  };
+  std::vector<LocalNode> nodes;  ///< empty: this machine as one, named as its host is
   PageOptions page;
   bool foreground = false;
   std::filesystem::path log_file;  ///< empty: cluster-INSTANCE.log in the runtime folder

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -15,6 +16,8 @@
 
 #include "coordinator/cluster/node_classes.h"
 #include "coordinator/engines/local/local_engine.h"
+#include "coordinator/wire/control_client.h"
+#include "coordinator/wire/paths.h"
 
 namespace commensal::cluster {
 namespace {
@@ -60,15 +63,45 @@ EngineNode machine_node(node::GpuMonitor& gpus, std::int32_t devices) {
   return this_machine(std::move(ids), type);
 }
 
+std::vector<EngineNode> local_nodes(const ClusterOptions& options, const EngineNode& machine) {
+  if (options.nodes.empty()) return {machine};
+  std::vector<EngineNode> nodes;
+  for (const ClusterOptions::LocalNode& node : options.nodes) {
+    EngineNode& added = nodes.emplace_back(machine);
+    added.name = node.name;
+    try {
+      wire::check_listener(wire::control_socket_path(node.folder, options.instance));
+    } catch (const std::runtime_error& error) {
+      added.up = false;
+      added.reason = error.what();
+    }
+  }
+  return nodes;
+}
+
+std::map<std::string, std::string> node_variables(const ClusterOptions& options,
+                                                  const std::string& node) {
+  if (options.nodes.empty()) return {};
+  return {{"COMMENSAL_RUNTIME_DIR", node_folder(options, node).native()},
+          {"COMMENSAL_INSTANCE", options.instance}};
+}
+
+std::filesystem::path node_folder(const ClusterOptions& options, const std::string& node) {
+  for (const ClusterOptions::LocalNode& one : options.nodes) {
+    if (one.name == node) return one.folder;
+  }
+  return options.runtime_dir;
+}
+
 std::vector<std::string> run_prefix(const ClusterOptions& options, const Attempt& attempt,
                                     JobClass job_class, const JobSpec& spec) {
   if (options.commensal.empty()) return {};
-  std::vector<std::string> words{options.commensal,
-                                 "--instance",
-                                 options.instance,
-                                 "--runtime-dir",
-                                 options.runtime_dir.native(),
-                                 "run",
+  std::vector<std::string> words{options.commensal};
+  if (options.nodes.empty()) {
+    words.insert(words.end(),
+                 {"--instance", options.instance, "--runtime-dir", options.runtime_dir.native()});
+  }
+  const std::vector<std::string> run{"run",
                                  "--quiet",
                                  fmt::format("--{}", to_string(job_class)),
                                  "--tenant",
@@ -77,6 +110,7 @@ std::vector<std::string> run_prefix(const ClusterOptions& options, const Attempt
                                  spec.name.empty() ? "job-" + attempt.job.str() : spec.name,
                                  "--job-id",
                                  node_job_id(attempt)};
+  words.insert(words.end(), run.begin(), run.end());
   const auto range = [&](const char* option, const std::string& min, const std::string& max) {
     words.emplace_back(option);
     words.push_back(min + ":" + max);
@@ -98,11 +132,15 @@ std::unique_ptr<Engine> make_local_engine(const ClusterOptions& options) {
   engine.state = options.state_dir / "local";
   engine.keeper = options.keeper;
   engine.nodes = [gpus = std::shared_ptr<node::GpuMonitor>(node::nvml_monitor()),
-                  devices = options.devices] {
-    return std::vector<EngineNode>{machine_node(*gpus, devices)};
+                  options] {
+    return local_nodes(options, machine_node(*gpus, options.devices));
+  };
+  engine.node_environment = [options](const std::string& node) {
+    return node_variables(options, node);
   };
   engine.prefix = [options](const Attempt& attempt, JobClass job_class, const JobSpec& spec) {
-    if (!options.commensal.empty()) ensure_node_coordinator(options);
+    // Those of several nodes are started by who has set them up: one that is gone is a dead node.
+    if (!options.commensal.empty() && options.nodes.empty()) ensure_node_coordinator(options);
     return run_prefix(options, attempt, job_class, spec);
   };
   return std::make_unique<LocalEngine>(std::move(engine));

@@ -27,9 +27,12 @@ NodeClasses::~NodeClasses() {
 }
 
 void NodeClasses::change(const JobRecord& job, JobClass job_class) {
+  Order order{job_class, {}};
+  for (const DevicePlace& place : job.placement) order.nodes.insert(place.node);
+  if (order.nodes.empty()) order.nodes.insert("");  // somebody has to be asked
   {
     const MutexLock lock{mutex_};
-    orders_.try_emplace({job.id, job.attempt}, Order{job_class});
+    orders_.try_emplace({job.id, job.attempt}, std::move(order));
   }
   woken_.notify_all();
 }
@@ -67,30 +70,56 @@ void NodeClasses::work() {
 
 std::optional<ClassChanger::Outcome> NodeClasses::ask_once(const Attempt& attempt,
                                                            Order& order) const {
-  Outcome outcome{attempt, false, ""};
+  Outcome outcome{attempt, true, ""};
+  while (!order.nodes.empty()) {
+    const std::string node = *order.nodes.begin();
+    Said said = ask_node(node, attempt, order.job_class);
+    if (said.later && order.tries < tries_) return std::nullopt;
+    const bool one_of_several = order.nodes.size() + order.done.size() > 1;
+    outcome.reason = one_of_several ? fmt::format("node {}: {}", node, said.reason) : said.reason;
+    if (!said.changed) {
+      outcome.changed = false;
+      break;
+    }
+    order.nodes.erase(node);
+    order.done.insert(node);
+  }
+  if (outcome.changed) return outcome;
+  const JobClass before = order.job_class == JobClass::kGuaranteed ? JobClass::kOpportunistic
+                                                                   : JobClass::kGuaranteed;
+  for (const std::string& node : order.done) {
+    const Said said = ask_node(node, attempt, before);
+    if (!said.changed) outcome.reason += fmt::format("; node {} stays: {}", node, said.reason);
+  }
+  return outcome;
+}
+
+NodeClasses::Said NodeClasses::ask_node(const std::string& node, const Attempt& attempt,
+                                        JobClass job_class) const {
+  Said said;
   try {
     wire::SetRequest request;
     request.job = node_job_id(attempt);
-    request.job_class = order.job_class;
-    const wire::Message answer = ask_(request);
+    request.job_class = job_class;
+    const wire::Message answer = ask_(node, request);
     if (const auto* reply = std::get_if<wire::SetReply>(&answer)) {
-      outcome.changed = reply->outcome == "applied" || reply->outcome == "stale";
-      outcome.reason = reply->reason.empty() ? "its node has changed its class" : reply->reason;
-      if (reply->outcome == "deferred" && order.tries < tries_) return std::nullopt;
+      said.changed = reply->outcome == "applied" || reply->outcome == "stale";
+      said.later = reply->outcome == "deferred";
+      said.reason = reply->reason.empty() ? "its node has changed its class" : reply->reason;
     } else if (const auto* error = std::get_if<wire::Error>(&answer)) {
-      outcome.changed = error->code == "unknown_job";
-      outcome.reason =
-          outcome.changed ? "it runs without commensal: only its charge changes" : error->what;
+      said.changed = error->code == "unknown_job";
+      said.reason =
+          said.changed ? "it runs without commensal: only its charge changes" : error->what;
     } else {
-      outcome.reason = "its node answered with another message";
+      said.reason = "its node answered with another message";
     }
   } catch (const wire::CoordinatorUnreachable& error) {
-    if (order.tries < tries_) return std::nullopt;
-    outcome.reason = error.what();
+    said.later = true;
+    said.reason = error.what();
   } catch (const wire::BadMessage& error) {
-    outcome.reason = error.what();
+    said.reason = error.what();
   }
-  return outcome;
+  return said;
 }
 
 }  // namespace commensal::cluster

@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -22,13 +23,15 @@ namespace commensal::cluster {
 [[nodiscard]] std::string node_job_id(const Attempt& attempt);
 
 /// Asks a node's coordinator on a thread of its own, again while it defers. A job that the node
-/// does not know runs without commensal: only its charge changes.
+/// does not know runs without commensal: only its charge changes. Of a job on several nodes each is
+/// asked; if one says no, those that had said yes are asked to go back.
 ///
 /// Thread safety: `change` and `outcomes` are called by one thread.
 class NodeClasses final : public ClassChanger {
  public:
-  /// Sends one request and waits for the answer. @throws wire::CoordinatorUnreachable.
-  using Ask = std::function<wire::Message(const wire::Message&)>;
+  /// Sends one request to the coordinator of a node and waits for the answer.
+  /// @throws wire::CoordinatorUnreachable.
+  using Ask = std::function<wire::Message(const std::string& node, const wire::Message&)>;
 
   /// @param again  between two requests while the node defers; @param tries  so often.
   NodeClasses(Ask ask, std::chrono::milliseconds again, int tries);
@@ -42,8 +45,17 @@ class NodeClasses final : public ClassChanger {
  private:
   struct Order {
     JobClass job_class;
+    std::set<std::string> nodes;  // that are to be asked still
+    std::set<std::string> done = {};
     int tries = 0;
   };
+  struct Said {
+    bool changed = false;
+    bool later = false;
+    std::string reason;
+  };
+  [[nodiscard]] Said ask_node(const std::string& node, const Attempt& attempt,
+                              JobClass job_class) const;
   void work();
   [[nodiscard]] std::optional<Outcome> ask_once(const Attempt& attempt, Order& order) const;
 

@@ -39,7 +39,7 @@ std::unique_ptr<Engine> make_engine(const ClusterOptions& options) {
 
 NodeClasses::Ask class_asker(const ClusterOptions& options, NodeClasses::Ask local) {
   if (options.engine != "slurm") return local;
-  return [](const wire::Message&) -> wire::Message {
+  return [](const std::string&, const wire::Message&) -> wire::Message {
     return wire::Error{.code = "refused",
                        .what =
                            "Slurm gave it a seat beside others, not a device of its own: it "

@@ -15,15 +15,11 @@
 #include "coordinator/wire/paths.h"
 
 namespace commensal::wire {
-namespace {
-
-using Steady = std::chrono::steady_clock;
-
-/// ZeroMQ connects in the background for ever; a plain connect says at once that nobody is there.
-void check_listener(const std::filesystem::path& path) {
+// ZeroMQ connects in the background for ever; a plain connect says at once that nobody is there.
+void check_listener(const std::filesystem::path& socket_path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
-  const std::string& name = path.native();
+  const std::string& name = socket_path.native();
   if (name.size() > kMaxSocketPath) {
     throw CoordinatorUnreachable("socket path is longer than 107 bytes: " + name);
   }
@@ -39,6 +35,10 @@ void check_listener(const std::filesystem::path& path) {
                                  std::generic_category().message(errno) + ")");
   }
 }
+
+namespace {
+
+using Steady = std::chrono::steady_clock;
 
 bool wait_readable(zmq::socket_t& socket, Steady::time_point deadline) {
   for (;;) {

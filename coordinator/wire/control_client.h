@@ -17,6 +17,10 @@ class CoordinatorUnreachable : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// Returns if somebody listens on a control socket, without a word to him. Does not wait.
+/// @throws CoordinatorUnreachable naming the socket and why not.
+void check_listener(const std::filesystem::path& socket_path);
+
 /// Asks a node coordinator through its control socket (a ZeroMQ DEALER, one frame a message).
 ///
 /// Each request has a connection of its own, so that a late answer is never taken for the next

@@ -252,10 +252,14 @@ bool DaemonFolder::stop(int signal, const std::string& instance) const {
 }
 
 FakeJob::FakeJob(const DaemonFolder& folder, wire::Register hello, const std::string& instance,
-                 Holding holding) {
+                 Holding holding)
+    : FakeJob(folder.path(), std::move(hello), instance, holding) {}
+
+FakeJob::FakeJob(const std::filesystem::path& folder, wire::Register hello,
+                 const std::string& instance, Holding holding) {
   pid_ = fork();
   if (pid_ != 0) return;
-  ObedientProcess{folder.path(), instance, std::move(hello), holding}.live();
+  ObedientProcess{folder, instance, std::move(hello), holding}.live();
 }
 
 FakeJob::~FakeJob() { kill(); }

@@ -66,6 +66,9 @@ class FakeJob {
  public:
   FakeJob(const DaemonFolder& folder, wire::Register hello, const std::string& instance = "default",
           Holding holding = Holding::kNothing);
+  /// The same with the runtime folder of a coordinator that somebody else has started.
+  FakeJob(const std::filesystem::path& folder, wire::Register hello,
+          const std::string& instance = "default", Holding holding = Holding::kNothing);
   ~FakeJob();
   FakeJob(const FakeJob&) = delete;
   FakeJob& operator=(const FakeJob&) = delete;

@@ -7,7 +7,10 @@
 
 #include <atomic>
 #include <chrono>
+#include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "coordinator/wire/control_client.h"
 
@@ -21,6 +24,7 @@ JobRecord job_7() {
   JobRecord job;
   job.id = JobId{"7"};
   job.attempt = 2;
+  job.placement = {{"n1", 0}};
   return job;
 }
 
@@ -44,7 +48,7 @@ ClassChanger::Outcome outcome_of(NodeClasses::Ask ask, int tries = 3) {
 
 TEST(NodeClassesTest, AsksForTheAttemptByItsNameAtTheNode) {
   wire::SetRequest asked;
-  const auto outcome = outcome_of([&](const wire::Message& message) -> wire::Message {
+  const auto outcome = outcome_of([&](const std::string&, const wire::Message& message) -> wire::Message {
     asked = std::get<wire::SetRequest>(message);
     return reply("applied", "");
   });
@@ -57,12 +61,12 @@ TEST(NodeClassesTest, AsksForTheAttemptByItsNameAtTheNode) {
 
 TEST(NodeClassesTest, AsksAgainWhileTheNodeDefersAndNotForEver) {
   std::atomic<int> asked = 0;
-  const auto applied = outcome_of([&](const wire::Message&) -> wire::Message {
+  const auto applied = outcome_of([&](const std::string&, const wire::Message&) -> wire::Message {
     return ++asked < 3 ? reply("deferred", "memory is on its way") : reply("applied", "");
   });
   EXPECT_TRUE(applied.changed);
   EXPECT_EQ(asked, 3);
-  const auto given_up = outcome_of([&](const wire::Message&) -> wire::Message {
+  const auto given_up = outcome_of([&](const std::string&, const wire::Message&) -> wire::Message {
     return reply("deferred", "memory is on its way");
   });
   EXPECT_FALSE(given_up.changed);
@@ -71,10 +75,10 @@ TEST(NodeClassesTest, AsksAgainWhileTheNodeDefersAndNotForEver) {
 
 TEST(NodeClassesTest, ARefusalHasTheNodesReason) {
   const auto refused = outcome_of(
-      [](const wire::Message&) -> wire::Message { return reply("refused", "8 GiB never fit"); });
+      [](const std::string&, const wire::Message&) -> wire::Message { return reply("refused", "8 GiB never fit"); });
   EXPECT_FALSE(refused.changed);
   EXPECT_EQ(refused.reason, "8 GiB never fit");
-  const auto failed = outcome_of([](const wire::Message&) -> wire::Message {
+  const auto failed = outcome_of([](const std::string&, const wire::Message&) -> wire::Message {
     return wire::Error{.code = "malformed", .what = "no such field"};
   });
   EXPECT_FALSE(failed.changed);
@@ -82,7 +86,7 @@ TEST(NodeClassesTest, ARefusalHasTheNodesReason) {
 }
 
 TEST(NodeClassesTest, AJobThatTheNodeDoesNotKnowIsChargedOtherwiseOnly) {
-  const auto outcome = outcome_of([](const wire::Message&) -> wire::Message {
+  const auto outcome = outcome_of([](const std::string&, const wire::Message&) -> wire::Message {
     return wire::Error{.code = "unknown_job", .what = "no job job-7.2"};
   });
   EXPECT_TRUE(outcome.changed);
@@ -91,7 +95,7 @@ TEST(NodeClassesTest, AJobThatTheNodeDoesNotKnowIsChargedOtherwiseOnly) {
 
 TEST(NodeClassesTest, ANodeThatDoesNotAnswerIsAskedAgainThenGivenUp) {
   std::atomic<int> asked = 0;
-  const auto outcome = outcome_of([&](const wire::Message&) -> wire::Message {
+  const auto outcome = outcome_of([&](const std::string&, const wire::Message&) -> wire::Message {
     ++asked;
     throw wire::CoordinatorUnreachable("nobody listens");
   });
@@ -100,10 +104,60 @@ TEST(NodeClassesTest, ANodeThatDoesNotAnswerIsAskedAgainThenGivenUp) {
   EXPECT_EQ(asked, 3);
 }
 
+/// Asks for an upgrade of a job on three nodes.
+ClassChanger::Outcome outcome_on_three(NodeClasses::Ask ask) {
+  NodeClasses classes{std::move(ask), 1ms, 3};
+  JobRecord job = job_7();
+  job.placement = {{"n1", 0}, {"n1", 1}, {"n2", 0}, {"n3", 0}};
+  classes.change(job, JobClass::kGuaranteed);
+  const auto deadline = std::chrono::steady_clock::now() + 30s;
+  while (std::chrono::steady_clock::now() < deadline) {
+    auto outcomes = classes.outcomes();
+    if (!outcomes.empty()) return outcomes.front();
+    std::this_thread::sleep_for(1ms);
+  }
+  ADD_FAILURE() << "no outcome";
+  return {};
+}
+
+std::string asked_of(const std::string& node, const wire::Message& message) {
+  return node + ' ' +
+         std::string{to_string(std::get<wire::SetRequest>(message).job_class.value())};
+}
+
+TEST(NodeClassesTest, EachNodeOfAJobIsAskedOnceThoughOneDefers) {
+  std::vector<std::string> asked;
+  const auto outcome =
+      outcome_on_three([&](const std::string& node, const wire::Message& message) -> wire::Message {
+        asked.push_back(asked_of(node, message));
+        return asked.size() == 2 ? reply("deferred", "wait") : reply("applied", "");
+      });
+  EXPECT_TRUE(outcome.changed);
+  EXPECT_FALSE(outcome.reason.empty());
+  EXPECT_EQ(asked, (std::vector<std::string>{"n1 guaranteed", "n2 guaranteed", "n2 guaranteed",
+                                             "n3 guaranteed"}));
+}
+
+TEST(NodeClassesTest, WhereOneNodeRefusesTheOthersGoBack) {
+  std::vector<std::string> asked;
+  const auto outcome =
+      outcome_on_three([&](const std::string& node, const wire::Message& message) -> wire::Message {
+        asked.push_back(asked_of(node, message));
+        if (node == "n3") return reply("refused", "8 GiB never fit");
+        const bool back =
+            std::get<wire::SetRequest>(message).job_class == JobClass::kOpportunistic;
+        return back && node == "n2" ? reply("refused", "not now") : reply("applied", "");
+      });
+  EXPECT_FALSE(outcome.changed);
+  EXPECT_EQ(outcome.reason, "node n3: 8 GiB never fit; node n2 stays: not now");
+  EXPECT_EQ(asked, (std::vector<std::string>{"n1 guaranteed", "n2 guaranteed", "n3 guaranteed",
+                                             "n1 opportunistic", "n2 opportunistic"}));
+}
+
 TEST(NodeClassesTest, AskingTwiceIsAskingOnce) {
   std::atomic<int> asked = 0;
   std::atomic<bool> go = false;
-  NodeClasses classes{[&](const wire::Message&) -> wire::Message {
+  NodeClasses classes{[&](const std::string&, const wire::Message&) -> wire::Message {
                         ++asked;
                         while (!go) std::this_thread::yield();
                         return reply("applied", "");
@@ -125,7 +179,7 @@ TEST(NodeClassesTest, AskingTwiceIsAskingOnce) {
 }
 
 TEST(NodeClassesTest, GoesWithoutWaitingForItsTries) {
-  NodeClasses classes{[](const wire::Message&) -> wire::Message { return reply("deferred", "x"); },
+  NodeClasses classes{[](const std::string&, const wire::Message&) -> wire::Message { return reply("deferred", "x"); },
                       1h, 1'000};
   classes.change(job_7(), JobClass::kGuaranteed);
 }

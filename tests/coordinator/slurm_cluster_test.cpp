@@ -46,15 +46,15 @@ TEST(SlurmClusterTest, WrongOptionsAreNamed) {
 
 TEST(SlurmClusterTest, UnderSlurmAClassIsNotChanged) {
   int asked = 0;
-  const NodeClasses::Ask local = [&](const wire::Message&) -> wire::Message {
+  const NodeClasses::Ask local = [&](const std::string&, const wire::Message&) -> wire::Message {
     ++asked;
     return wire::SetReply{};
   };
   ClusterOptions options;
-  (void)class_asker(options, local)(wire::SetRequest{});
+  (void)class_asker(options, local)("n1", wire::SetRequest{});
   EXPECT_EQ(asked, 1);
   options.engine = "slurm";
-  const wire::Message answer = class_asker(options, local)(wire::SetRequest{});
+  const wire::Message answer = class_asker(options, local)("n1", wire::SetRequest{});
   EXPECT_EQ(asked, 1);
   ASSERT_TRUE(std::holds_alternative<wire::Error>(answer));
   EXPECT_EQ(std::get<wire::Error>(answer).code, "refused");
