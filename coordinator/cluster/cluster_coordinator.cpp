@@ -54,10 +54,9 @@ ClusterCoordinator::ClusterCoordinator(ClusterConfig config, Store& store, Engin
       engine_(engine),
       classes_(classes),
       policy_(policy),
-      scheduler_(policy,
-                 [this](const JobRecord& job) {
-                   return seconds(submitted_.at(job_number(job.id)));
-                 }),
+      scheduler_(
+          policy,
+          [this](const JobRecord& job) { return seconds(submitted_.at(job_number(job.id))); }),
       health_(config_.health),
       wall_(std::move(wall)),
       log_(std::move(log)),

@@ -45,7 +45,8 @@ void ClusterCoordinator::remember_submissions() {
   TimePoint earliest = TimePoint::min();
   for (const auto& [number, job] : jobs_) {
     const auto found = known.find(number);
-    const TimePoint at = found != known.end() ? found->second : now_ - since(job.submitted, wall_());
+    const TimePoint at =
+        found != known.end() ? found->second : now_ - since(job.submitted, wall_());
     submitted_[number] = earliest = std::max(earliest, at);
   }
 }
@@ -53,10 +54,12 @@ void ClusterCoordinator::remember_submissions() {
 /// Of jobs that a former coordinator meant to try again; at most as long as it meant to wait.
 void ClusterCoordinator::remember_back_off() {
   for (const auto& [number, job] : jobs_) {
-    if (job.state != JobState::kQueued || job.retries == 0 || not_before_.contains(number)) continue;
+    if (job.state != JobState::kQueued || job.retries == 0 || not_before_.contains(number))
+      continue;
     const auto last = store_.history(job.id, 1);
     if (last.empty() || !is_end(last.back().from)) continue;
-    const Duration left = config_.retries.wait_after(job.retries - 1) - since(last.back().at, wall_());
+    const Duration left =
+        config_.retries.wait_after(job.retries - 1) - since(last.back().at, wall_());
     if (left > Duration::zero()) not_before_[number] = now_ + left;
   }
 }

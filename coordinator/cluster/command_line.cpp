@@ -151,8 +151,8 @@ void add_nodes(Words& line) {
       }
     }
     if (!std::filesystem::is_directory(node.folder)) {
-      throw std::invalid_argument("the folder of node " + node.name + " is not there: " +
-                                  node.folder.native());
+      throw std::invalid_argument("the folder of node " + node.name +
+                                  " is not there: " + node.folder.native());
     }
     node.folder = std::filesystem::absolute(node.folder);
     (void)wire::control_socket_path(node.folder, line.options.instance);

@@ -102,14 +102,14 @@ std::vector<std::string> run_prefix(const ClusterOptions& options, const Attempt
                  {"--instance", options.instance, "--runtime-dir", options.runtime_dir.native()});
   }
   const std::vector<std::string> run{"run",
-                                 "--quiet",
-                                 fmt::format("--{}", to_string(job_class)),
-                                 "--tenant",
-                                 spec.tenant,
-                                 "--name",
-                                 spec.name.empty() ? "job-" + attempt.job.str() : spec.name,
-                                 "--job-id",
-                                 node_job_id(attempt)};
+                                     "--quiet",
+                                     fmt::format("--{}", to_string(job_class)),
+                                     "--tenant",
+                                     spec.tenant,
+                                     "--name",
+                                     spec.name.empty() ? "job-" + attempt.job.str() : spec.name,
+                                     "--job-id",
+                                     node_job_id(attempt)};
   words.insert(words.end(), run.begin(), run.end());
   const auto range = [&](const char* option, const std::string& min, const std::string& max) {
     words.emplace_back(option);
@@ -131,8 +131,7 @@ std::unique_ptr<Engine> make_local_engine(const ClusterOptions& options) {
   LocalEngine::Options engine;
   engine.state = options.state_dir / "local";
   engine.keeper = options.keeper;
-  engine.nodes = [gpus = std::shared_ptr<node::GpuMonitor>(node::nvml_monitor()),
-                  options] {
+  engine.nodes = [gpus = std::shared_ptr<node::GpuMonitor>(node::nvml_monitor()), options] {
     return local_nodes(options, machine_node(*gpus, options.devices));
   };
   engine.node_environment = [options](const std::string& node) {

@@ -85,8 +85,8 @@ std::optional<ClassChanger::Outcome> NodeClasses::ask_once(const Attempt& attemp
     order.done.insert(node);
   }
   if (outcome.changed) return outcome;
-  const JobClass before = order.job_class == JobClass::kGuaranteed ? JobClass::kOpportunistic
-                                                                   : JobClass::kGuaranteed;
+  const JobClass before =
+      order.job_class == JobClass::kGuaranteed ? JobClass::kOpportunistic : JobClass::kGuaranteed;
   for (const std::string& node : order.done) {
     const Said said = ask_node(node, attempt, before);
     if (!said.changed) outcome.reason += fmt::format("; node {} stays: {}", node, said.reason);

@@ -25,8 +25,8 @@ enum class Fault : std::uint8_t {
 
 struct Plan {
   Fault fault = Fault::kNone;
-  std::uint64_t at = 0;  ///< number of the change, from 1 on
-  int code = 0;  ///< of SQLite; a frozen file fails with SQLITE_IOERR
+  std::uint64_t at = 0;     ///< number of the change, from 1 on
+  int code = 0;             ///< of SQLite; a frozen file fails with SQLITE_IOERR
   bool syncs_only = false;  ///< changes that are counted: all, or syncs
 };
 

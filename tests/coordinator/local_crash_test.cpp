@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The cluster coordinator as a process that dies in the middle of a write, with the local engine and
-// real jobs: what it has acknowledged is there, and every job's process was started once.
+// The cluster coordinator as a process that dies in the middle of a write, with the local engine
+// and real jobs: what it has acknowledged is there, and every job's process was started once.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <spdlog/sinks/null_sink.h>
@@ -110,7 +110,12 @@ class Life {
   std::unique_ptr<policies::ClusterPolicy> policy_ = policies::make_policy("antman", {});
   SteadyClock clock_;
   ClusterCoordinator coordinator_{
-      {},   store_, *engine_, classes_, *policy_, wall,
+      {},
+      store_,
+      *engine_,
+      classes_,
+      *policy_,
+      wall,
       std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::null_sink_st>()),
       clock_.now()};
 };

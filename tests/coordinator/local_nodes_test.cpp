@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One machine as four nodes: four node coordinators, the cluster's coordinator with the local engine,
-// and jobs that are real processes. What users see of classes, quotas, dead nodes and a coordinator
-// that is killed.
+// One machine as four nodes: four node coordinators, the cluster's coordinator with the local
+// engine, and jobs that are real processes. What users see of classes, quotas, dead nodes and a
+// coordinator that is killed.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -62,8 +62,8 @@ class LocalNodesTest : public ::testing::Test {
   }
 
   static void begin_node(const DaemonFolder& node) {
-    std::vector<std::string> words{"--memory-budget", "1000MiB", "--budget-covers", "all",
-                                   "--runtime-dir", node.path().native()};
+    std::vector<std::string> words{"--memory-budget", "1000MiB",           "--budget-covers", "all",
+                                   "--runtime-dir",   node.path().native()};
     const node::Finished started = DaemonFolder::run(std::move(words));
     ASSERT_EQ(started.code, 0) << started.output;
   }
@@ -133,9 +133,10 @@ class LocalNodesTest : public ::testing::Test {
              {"cpu_milli", 0},
              {"host_memory_mib", 0},
              {"environment", json::object()},
-             {"command", {"/bin/sh", "-c",
-                          "echo $COMMENSAL_CLUSTER_NODE >> " + own + ".starts; while [ ! -e " + own +
-                              ".go ]; do sleep 0.05; done"}},
+             {"command",
+              {"/bin/sh", "-c",
+               "echo $COMMENSAL_CLUSTER_NODE >> " + own + ".starts; while [ ! -e " + own +
+                   ".go ]; do sleep 0.05; done"}},
              {"directory", work_.native()}};
     if (memory > 0) job["memory"] = {{"min_bytes", memory}, {"max_bytes", memory}};
     const json answer = ask({{"type", "submit"}, {"job", job}});
@@ -241,8 +242,9 @@ TEST_F(LocalNodesTest, ClassesQuotasDeadNodesAndAKilledCoordinator) {
   // A node's coordinator dies: its jobs run on, and it is given no more.
   ASSERT_TRUE(folder(node).stop(SIGKILL));
   ASSERT_TRUE(eventually([&] { return cluster_node(node)["state"] == "down"; }));
-  EXPECT_THAT(cluster_node(node)["reason"].get<std::string>(),
-              AllOf(HasSubstr("no coordinator listens on"), HasSubstr(folder(node).path().native())));
+  EXPECT_THAT(
+      cluster_node(node)["reason"].get<std::string>(),
+      AllOf(HasSubstr("no coordinator listens on"), HasSubstr(folder(node).path().native())));
   EXPECT_EQ(job(beside)["state"], "running");
   const std::string elsewhere = submit("guaranteed");
   ASSERT_TRUE(is(elsewhere, "running"));

@@ -48,10 +48,11 @@ ClassChanger::Outcome outcome_of(NodeClasses::Ask ask, int tries = 3) {
 
 TEST(NodeClassesTest, AsksForTheAttemptByItsNameAtTheNode) {
   wire::SetRequest asked;
-  const auto outcome = outcome_of([&](const std::string&, const wire::Message& message) -> wire::Message {
-    asked = std::get<wire::SetRequest>(message);
-    return reply("applied", "");
-  });
+  const auto outcome =
+      outcome_of([&](const std::string&, const wire::Message& message) -> wire::Message {
+        asked = std::get<wire::SetRequest>(message);
+        return reply("applied", "");
+      });
   EXPECT_EQ(asked.job, "job-7.2");
   EXPECT_EQ(asked.job_class, JobClass::kGuaranteed);
   EXPECT_TRUE(outcome.changed);
@@ -74,8 +75,9 @@ TEST(NodeClassesTest, AsksAgainWhileTheNodeDefersAndNotForEver) {
 }
 
 TEST(NodeClassesTest, ARefusalHasTheNodesReason) {
-  const auto refused = outcome_of(
-      [](const std::string&, const wire::Message&) -> wire::Message { return reply("refused", "8 GiB never fit"); });
+  const auto refused = outcome_of([](const std::string&, const wire::Message&) -> wire::Message {
+    return reply("refused", "8 GiB never fit");
+  });
   EXPECT_FALSE(refused.changed);
   EXPECT_EQ(refused.reason, "8 GiB never fit");
   const auto failed = outcome_of([](const std::string&, const wire::Message&) -> wire::Message {
@@ -121,8 +123,7 @@ ClassChanger::Outcome outcome_on_three(NodeClasses::Ask ask) {
 }
 
 std::string asked_of(const std::string& node, const wire::Message& message) {
-  return node + ' ' +
-         std::string{to_string(std::get<wire::SetRequest>(message).job_class.value())};
+  return node + ' ' + std::string{to_string(std::get<wire::SetRequest>(message).job_class.value())};
 }
 
 TEST(NodeClassesTest, EachNodeOfAJobIsAskedOnceThoughOneDefers) {
@@ -144,8 +145,7 @@ TEST(NodeClassesTest, WhereOneNodeRefusesTheOthersGoBack) {
       outcome_on_three([&](const std::string& node, const wire::Message& message) -> wire::Message {
         asked.push_back(asked_of(node, message));
         if (node == "n3") return reply("refused", "8 GiB never fit");
-        const bool back =
-            std::get<wire::SetRequest>(message).job_class == JobClass::kOpportunistic;
+        const bool back = std::get<wire::SetRequest>(message).job_class == JobClass::kOpportunistic;
         return back && node == "n2" ? reply("refused", "not now") : reply("applied", "");
       });
   EXPECT_FALSE(outcome.changed);
@@ -179,7 +179,9 @@ TEST(NodeClassesTest, AskingTwiceIsAskingOnce) {
 }
 
 TEST(NodeClassesTest, GoesWithoutWaitingForItsTries) {
-  NodeClasses classes{[](const std::string&, const wire::Message&) -> wire::Message { return reply("deferred", "x"); },
+  NodeClasses classes{[](const std::string&, const wire::Message&) -> wire::Message {
+                        return reply("deferred", "x");
+                      },
                       1h, 1'000};
   classes.change(job_7(), JobClass::kGuaranteed);
 }

@@ -4,7 +4,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-
 #include <poll.h>
 
 #include <chrono>
@@ -277,10 +276,16 @@ TEST_F(SimulatorEngineTest, TheDescriptorTellsOfNews) {
 
 TEST_F(SimulatorEngineTest, WrongPlacesAreNamed) {
   engine_.hold(attempt("a"), job("train"));
-  EXPECT_THAT([&] { engine_.place(attempt("a"), {{"n7", 0}}, JobClass::kGuaranteed); },
-              ThrowsMessage<cluster::EngineFailed>(HasSubstr("\"n7\"")));
-  EXPECT_THAT([&] { engine_.place(attempt("a"), {{"n1", 2}}, JobClass::kGuaranteed); },
-              ThrowsMessage<cluster::EngineFailed>(HasSubstr("no number 2")));
+  EXPECT_THAT(
+      [&] {
+        engine_.place(attempt("a"), {{"n7", 0}}, JobClass::kGuaranteed);
+      },
+      ThrowsMessage<cluster::EngineFailed>(HasSubstr("\"n7\"")));
+  EXPECT_THAT(
+      [&] {
+        engine_.place(attempt("a"), {{"n1", 2}}, JobClass::kGuaranteed);
+      },
+      ThrowsMessage<cluster::EngineFailed>(HasSubstr("no number 2")));
   EXPECT_THAT([&] { machines_.take_down("n7", ""); },
               ThrowsMessage<std::invalid_argument>(HasSubstr("\"n7\"")));
 }

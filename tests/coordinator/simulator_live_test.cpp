@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The live coordinator, with its store, in simulated time: the jobs of a trace, beside the policies'
-// simulator on the same trace.
+// The live coordinator, with its store, in simulated time: the jobs of a trace, beside the
+// policies' simulator on the same trace.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <spdlog/sinks/null_sink.h>
@@ -130,8 +130,9 @@ class LiveRun {
     store_.reset();
     store_.emplace(folder_.path() / "cluster.db");
     engine_.emplace(machines_);
-    coordinator_.emplace(config_, *store_, *engine_, classes_, *policy_, [this] { return wall(); },
-                         log_, clock_.now());
+    coordinator_.emplace(
+        config_, *store_, *engine_, classes_, *policy_, [this] { return wall(); }, log_,
+        clock_.now());
   }
 
   [[nodiscard]] WallTime wall() const {
@@ -293,8 +294,8 @@ TEST_P(SimulatorLive, ACoordinatorThatDiesAgainAndAgainChangesNoJobsTimes) {
   EXPECT_EQ(apart, 0);
 }
 
-// fifo takes devices from the emptiest node live, and from the first one in the simulator's profile;
-// dragon looks at its clock.
+// fifo takes devices from the emptiest node live, and from the first one in the simulator's
+// profile; dragon looks at its clock.
 INSTANTIATE_TEST_SUITE_P(Policies, SimulatorLive,
                          ::testing::Values(Played{"antman"}, Played{"pai"}, Played{"fifo", false},
                                            Played{"dragon", false}),

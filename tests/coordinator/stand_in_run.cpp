@@ -44,7 +44,8 @@ int run(int argc, char** argv) {
   commensal::node::FakeJob job{commensal::wire::default_runtime_dir(), std::move(hello),
                                instance == nullptr ? "default" : instance};
   pid_t pid = 0;
-  if (const int error = ::posix_spawnp(&pid, argv[at + 1], nullptr, nullptr, argv + at + 1, environ);
+  if (const int error =
+          ::posix_spawnp(&pid, argv[at + 1], nullptr, nullptr, argv + at + 1, environ);
       error != 0) {
     std::cerr << "stand-in: cannot run " << argv[at + 1] << '\n';
     return 127;

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -339,3 +340,37 @@ while not os.path.exists({str(marker("stop"))!r}):
     assert seen[f"job-{auto}.1"] == "guaranteed"
     marker("stop").touch()
     assert cluster.wait(auto, *ENDED)["state"] == "finished"
+
+
+def test_several_nodes_on_one_machine(cluster: Cluster) -> None:
+    folders = {name: cluster.world.folder / name for name in ("n1", "n2")}
+    daemon = str(COMMENSAL.parent / "commensald")
+    try:
+        for folder in folders.values():
+            folder.mkdir(mode=0o700)
+            done = cluster.world.run([daemon, "--runtime-dir", str(folder), "--idle-exit", "0"])
+            assert done.returncode == 0, done.stderr
+        words = [word for name in folders for word in ("--node", f"{name}={folders[name]}")]
+        cluster.start("--commensal", str(COMMENSAL), *words)
+        assert cluster.world.commensal("drain", "n1").returncode == 0
+        show = "import os; print(*(os.environ[f'COMMENSAL_{name}'] for name in "
+        show += "('CLUSTER_NODE', 'RUNTIME_DIR', 'CLASS')))"
+        job = cluster.submit("--opportunistic", "--", sys.executable, "-c", show)
+        cluster.wait(job, *ENDED)
+        assert cluster.output(job) == [f"n2 {folders['n2']} opportunistic"]
+        told = json.loads(cluster.world.commensal("nodes", "--json").stdout)["nodes"]
+        assert {node["name"]: node["state"] for node in told} == {"n1": "drained", "n2": "up"}
+    finally:
+        for folder in folders.values():
+            with contextlib.suppress(OSError, ValueError, psutil.NoSuchProcess):
+                psutil.Process(int((folder / "default.lock").read_text())).kill()
+
+
+def test_wrong_nodes_are_named(cluster: Cluster) -> None:
+    for words, message in (
+        (["--node", "n1"], 'a node is NAME=FOLDER, not "n1"'),
+        (["--node", "n1=/no/such"], "the folder of node n1 is not there: /no/such"),
+    ):
+        done = cluster.world.run([str(COORDINATOR), "--check-config", *words])
+        assert done.returncode == 2
+        assert done.stderr == f"commensal-coordinator: {message}\n"

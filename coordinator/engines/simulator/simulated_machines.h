@@ -33,10 +33,10 @@ struct SimulatedRun {
 
 /// What outlives engines and coordinators: the machines, and all attempts on them.
 ///
-/// A released attempt begins at once. Jobs that share a device slow each other down as the policies'
-/// simulator has it (coexecution.h); an attempt is as fast as on its slowest device. Nothing is
-/// random, and nothing happens between two calls: what is due by the clock is done at the next one.
-/// Thread safety: none.
+/// A released attempt begins at once. Jobs that share a device slow each other down as the
+/// policies' simulator has it (coexecution.h); an attempt is as fast as on its slowest device.
+/// Nothing is random, and nothing happens between two calls: what is due by the clock is done at
+/// the next one. Thread safety: none.
 class SimulatedMachines {
  public:
   struct Options {
