@@ -10,6 +10,7 @@
 #include "coordinator/cluster/cluster_coordinator.h"
 #include "coordinator/cluster/job_json.h"
 #include "coordinator/cluster/job_number.h"
+#include "coordinator/cluster/request_field.h"
 #include "coordinator/policies/nearest_name.h"
 
 namespace commensal::cluster {
@@ -19,23 +20,6 @@ using nlohmann::json;
 
 constexpr std::size_t kEndedShown = 1000;
 constexpr std::int32_t kMostQuota = 1'000'000;
-
-/// Reads a field; `fallback` if it is not there and there is one.
-template <typename T>
-T field(const json& request, const char* name, std::optional<T> fallback = std::nullopt) {
-  const auto found = request.find(name);
-  if (found == request.end() || found->is_null()) {
-    if (fallback) return *std::move(fallback);
-    throw RequestRefused("malformed", fmt::format("field \"{}\" is missing", name));
-  }
-  try {
-    return found->get<T>();
-  } catch (const json::exception&) {
-    throw RequestRefused("malformed",
-                         fmt::format("field \"{}\" cannot be {}", name,
-                                     found->dump(-1, ' ', false, json::error_handler_t::replace)));
-  }
-}
 
 std::int64_t milliseconds(WallTime time) { return time.time_since_epoch().count(); }
 
@@ -78,6 +62,11 @@ json ClusterCoordinator::answer(const json& request, TimePoint now) {
   if (type == "quota") return set_quota(request);
   if (type == "drain") return drain(request);
   if (type == "undrain") return undrain(request);
+  if (type == "report_loss") return report_loss(request);
+  if (type == "report_input") return report_input(request);
+  if (type == "inputs") return inputs(request);
+  if (type == "add_input") return add_input(request);
+  if (type == "remove_input") return remove_input(request);
   throw RequestRefused("unknown_type", fmt::format("no request has the type \"{}\"", type));
 }
 
@@ -102,15 +91,18 @@ json ClusterCoordinator::submit(const json& request) {
   return {{"id", id.str()}};
 }
 
+void ClusterCoordinator::check_tenant(const std::string& tenant) const {
+  if (tenants_.contains(tenant)) return;
+  std::vector<std::string> names;
+  names.reserve(tenants_.size());
+  for (const auto& [name, record] : tenants_) names.emplace_back(name);
+  throw RequestRefused("unknown_tenant",
+                       fmt::format("unknown tenant \"{}\"{}", tenant, guess(tenant, names)));
+}
+
 void ClusterCoordinator::check(const JobSpec& spec) {
+  check_tenant(spec.tenant);
   const auto tenant = tenants_.find(spec.tenant);
-  if (tenant == tenants_.end()) {
-    std::vector<std::string> names;
-    names.reserve(tenants_.size());
-    for (const auto& [name, record] : tenants_) names.emplace_back(name);
-    throw RequestRefused("unknown_tenant", fmt::format("unknown tenant \"{}\"{}", spec.tenant,
-                                                       guess(spec.tenant, names)));
-  }
   std::int32_t devices = 0;
   for (const EngineNode& node : nodes_) devices += static_cast<std::int32_t>(node.devices.size());
   if (spec.gpus > devices && engine_problem_.empty()) {
@@ -184,9 +176,10 @@ json ClusterCoordinator::shown(const JobRecord& job) const {
               {"submitted_ms", milliseconds(job.submitted)},
               {"changed_ms", milliseconds(job.changed)},
               {"placement", shown_places(job.placement)},
-              {"cancelling", job.cancel_asked && !is_end(job.state)}};
+              {"cancelling", (job.cancel_asked || job.finish_asked) && !is_end(job.state)}};
   if (is_placed(job.state)) answer["class"] = to_string(job.job_class);
   if (!is_placed(job.state) && !is_end(job.state)) answer["estimate"] = estimate_of(job);
+  if (job.spec.end_when_flat && is_placed(job.state)) answer["rule"] = rule_of(job);
   if (job.exit_code) answer["exit_code"] = *job.exit_code;
   return answer;
 }

@@ -58,6 +58,7 @@ ClusterCoordinator::ClusterCoordinator(ClusterConfig config, Store& store, Engin
           policy,
           [this](const JobRecord& job) { return seconds(submitted_.at(job_number(job.id))); }),
       health_(config_.health),
+      input_files_(config_.input_lists),
       wall_(std::move(wall)),
       log_(std::move(log)),
       now_(now) {
@@ -72,6 +73,7 @@ void ClusterCoordinator::reload() {
   admitted_.clear();
   outside_.clear();
   followers_.clear();
+  losses_.clear();
   over_.clear();
   tenants_.clear();
   drained_.clear();
@@ -81,6 +83,9 @@ void ClusterCoordinator::reload() {
   }
   for (TenantRecord& tenant : stored.tenants) tenants_.emplace(tenant.name, std::move(tenant));
   for (DrainedNode& node : stored.drained) drained_.emplace(node.node, std::move(node));
+  bad_inputs_ = BadInputs{config_.inputs};
+  inputs_since_ = wall_();
+  for (BadInput& input : stored.bad_inputs) bad_inputs_.restore(std::move(input));
   // Who submits without a tenant is this one's; without a quota until somebody sets one.
   tenants_.try_emplace("default", TenantRecord{.name = "default", .quota = std::nullopt});
   actions_.clear();
@@ -113,7 +118,7 @@ void ClusterCoordinator::meet_engine() {
   }
   for (const auto& [number, job] : jobs_) {
     if (!is_placed(job.state)) continue;
-    if (job.cancel_asked) due_.push_back({Action::Kind::kTakeBack, job});
+    if (job.cancel_asked || job.finish_asked) due_.push_back({Action::Kind::kTakeBack, job});
     if (job.state == JobState::kUpgrading) due_.push_back({Action::Kind::kClass, job});
     if (known.contains(attempt_of(job))) continue;
     if (job.state == JobState::kStarting) {
@@ -213,6 +218,7 @@ void ClusterCoordinator::moved(const JobRecord& before, const JobRecord& after) 
   }
   if (is_end(after.state)) over_.push_back(number);
   const bool was_placed = is_placed(before.state);
+  if (was_placed && !is_placed(after.state)) losses_.erase(number);
   if (was_placed && !is_placed(after.state)) {
     actions_.push_back({Action::Kind::kForget, before});
     if (!scheduler_.leave(after.id)) begin_anew_ = true;
@@ -227,7 +233,8 @@ void ClusterCoordinator::moved(const JobRecord& before, const JobRecord& after) 
   if (after.state == JobState::kUpgrading && before.state != JobState::kUpgrading) {
     actions_.push_back({Action::Kind::kClass, after});
   }
-  if (after.cancel_asked && !before.cancel_asked) {
+  if ((after.cancel_asked && !before.cancel_asked) ||
+      (after.finish_asked && !before.finish_asked)) {
     actions_.push_back({Action::Kind::kTakeBack, after});
   }
 }
@@ -265,7 +272,12 @@ void ClusterCoordinator::take_engine_events() {
                                                     .attempt = event.attempt.number,
                                                     .reason = std::move(reason),
                                                     .exit_code = event.exit_code});
-    if (changed && over) judge_nodes(jobs_.at(job_number(event.attempt.job)), verdict);
+    if (changed && over) {
+      const JobRecord& job = jobs_.at(job_number(event.attempt.job));
+      judge_nodes(job, verdict);
+      end_reports(event.attempt, job.state == JobState::kFailed && verdict &&
+                                     verdict->kind != FailureClass::kInfrastructure);
+    }
     if (changed && verdict) try_again(event.attempt.job, *verdict);
     // Of an attempt that nobody here knows the engine needs to keep nothing.
     if (!changed && over) {
@@ -479,7 +491,7 @@ void ClusterCoordinator::act() {
 void ClusterCoordinator::start(const JobRecord& job) {
   const Attempt attempt = attempt_of(job);
   try {
-    engine_.hold(attempt, job.spec);
+    engine_.hold(attempt, with_variables(job.spec));
     engine_.place(attempt, job.placement, job.job_class);
     engine_.release(attempt);
   } catch (const std::invalid_argument& error) {

@@ -17,10 +17,13 @@
 #include <vector>
 
 #include "allocator/base/clock.h"
+#include "coordinator/cluster/bad_inputs.h"
 #include "coordinator/cluster/class_changer.h"
 #include "coordinator/cluster/cluster_observer.h"
 #include "coordinator/cluster/engine.h"
 #include "coordinator/cluster/failure_rules.h"
+#include "coordinator/cluster/flat_rule.h"
+#include "coordinator/cluster/input_files.h"
 #include "coordinator/cluster/job_life.h"
 #include "coordinator/cluster/log_retention.h"
 #include "coordinator/cluster/node_health.h"
@@ -42,8 +45,10 @@ struct ClusterConfig {
   std::string page_token_file;    ///< where the page's token is
   RetryRules retries;
   HealthRules health;
+  BadInputRules inputs;
   std::chrono::milliseconds grace{10'000};  ///< between asking an attempt to end and killing
   std::filesystem::path backups;            ///< folder of copies of the store; empty: none are made
+  std::filesystem::path input_lists;        ///< folder of what jobs are given; empty: no files
   Duration look = std::chrono::seconds{5};  ///< between two looks at the engine's nodes
   /// What the coordinator cannot know of files and programs around it, for `health`; none: nothing.
   std::function<nlohmann::json()> surroundings;
@@ -62,6 +67,9 @@ class RequestRefused : public std::runtime_error {
  private:
   std::string code_;
 };
+
+/// Variable of a job whose rule looks at its loss: seconds between two reports of it.
+inline constexpr const char* kLossVariable = "COMMENSAL_REPORT_LOSS";
 
 /// Keeps jobs, tenants and nodes of one cluster, and decides by a policy.
 ///
@@ -134,6 +142,23 @@ class ClusterCoordinator {
   [[nodiscard]] nlohmann::json drain(const nlohmann::json& request);
   [[nodiscard]] nlohmann::json undrain(const nlohmann::json& request);
   [[nodiscard]] JobRecord find(const nlohmann::json& request);
+  [[nodiscard]] std::string tenant_in(const nlohmann::json& request) const;
+  void check_tenant(const std::string& tenant) const;
+
+  // Bad inputs: cluster_inputs.cpp.
+  [[nodiscard]] nlohmann::json report_input(const nlohmann::json& request);
+  [[nodiscard]] nlohmann::json inputs(const nlohmann::json& request) const;
+  [[nodiscard]] nlohmann::json add_input(const nlohmann::json& request);
+  [[nodiscard]] nlohmann::json remove_input(const nlohmann::json& request);
+  void write(const InputChanges& changes);
+  void end_reports(const Attempt& attempt, bool counts);
+  [[nodiscard]] std::string version_of_inputs(const std::string& tenant) const;
+
+  // Rules of jobs: cluster_losses.cpp.
+  [[nodiscard]] nlohmann::json report_loss(const nlohmann::json& request);
+  [[nodiscard]] std::string rule_of(const JobRecord& job) const;
+
+  [[nodiscard]] JobSpec with_variables(const JobSpec& spec);
   [[nodiscard]] nlohmann::json shown(const JobRecord& job) const;
   [[nodiscard]] nlohmann::json summary(const nlohmann::json& nodes) const;
   [[nodiscard]] std::string why(const JobRecord& job) const;
@@ -198,6 +223,9 @@ class ClusterCoordinator {
   std::map<JobId, WaitEstimate> estimates_;
   TimePoint estimates_until_{};
   bool estimates_stale_ = true;  // something has happened since
+  BadInputs bad_inputs_;
+  WallTime inputs_since_{};  // when `bad_inputs_` was read: its versions count from there
+  InputFiles input_files_;
   WallClock wall_;
   std::shared_ptr<spdlog::logger> log_;
 
@@ -213,6 +241,7 @@ class ClusterCoordinator {
   std::vector<Number> over_;                           // have ended in this step
   std::map<Number, TimePoint> not_before_;             // wait, and are tried again then
   std::map<Number, TimePoint> no_upgrade_before_;      // the last one failed
+  std::map<Number, LossCurve> losses_;                 // of attempts whose rule looks at them
   std::vector<EngineEvent> seen_;                      // by the engine; not durable yet
   std::set<Attempt> not_started_;                      // of these: the engine could not be asked
   std::vector<ClassChanger::Outcome> class_outcomes_;  // the same

@@ -96,6 +96,10 @@ void add_options(CLI::App& app, Words& line) {
                  "failures of its own within an hour from which on a node is avoided; 0: never")
       ->check(CLI::Range(0, 1000))
       ->capture_default_str();
+  app.add_option("--bad-input-failures", options.bad_input_failures,
+                 "failures at a record of input until other jobs are told to leave it out")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
   app.add_option("--first-retry", options.first_retry_seconds,
                  "seconds before the first of them; doubled with each")
       ->check(between(0.0, kLongest))

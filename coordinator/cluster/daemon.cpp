@@ -99,8 +99,10 @@ ClusterConfig config_of(const ClusterOptions& options, PageService& page) {
                   .user = options.user_retries,
                   .first = from_seconds(options.first_retry_seconds)},
       .health = {.failures = options.node_failures},
+      .inputs = {.failures = options.bad_input_failures},
       .grace = std::chrono::milliseconds{static_cast<std::int64_t>(options.grace_seconds * 1000)},
       .backups = options.state_dir / "backups",
+      .input_lists = options.state_dir / "inputs",
       .surroundings = [options] { return describe_surroundings(options); },
       .observer = &page};
 }

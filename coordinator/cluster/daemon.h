@@ -29,10 +29,11 @@ struct ClusterOptions {
   } slurm;
   std::string policy = "antman";
   std::map<std::string, std::string> policy_options;
-  std::uint32_t retries = 3;           ///< after failures of nodes, devices, networks
-  std::uint32_t semantic_retries = 1;  ///< after ranks waited for each other in vain
-  std::uint32_t user_retries = 0;      ///< after any other failure
-  std::uint32_t node_failures = 3;     ///< within an hour: the node is avoided; 0: never
+  std::uint32_t retries = 3;             ///< after failures of nodes, devices, networks
+  std::uint32_t semantic_retries = 1;    ///< after ranks waited for each other in vain
+  std::uint32_t user_retries = 0;        ///< after any other failure
+  std::uint32_t node_failures = 3;       ///< within an hour: the node is avoided; 0: never
+  std::uint32_t bad_input_failures = 2;  ///< attempts that failed at a record: it is listed
   double first_retry_seconds = 10;
   double grace_seconds = 10;
   std::chrono::days keep_logs{90};  ///< output of jobs that have ended; 0: for ever

@@ -13,6 +13,7 @@
 
 #include "allocator/base/bytes.h"
 #include "allocator/base/ids.h"
+#include "coordinator/cluster/flat_rule.h"
 #include "coordinator/policies/cluster_view.h"
 
 namespace commensal::cluster {
@@ -40,7 +41,8 @@ struct JobSpec {
   std::optional<Range<double>> share;  ///< of each device's time, 0..1
   std::optional<std::chrono::seconds> time_limit;
   std::map<std::string, std::string> environment;
-  std::optional<JobId> after;  ///< starts once that one has finished
+  std::optional<FlatRule> end_when_flat;  ///< its own rule
+  std::optional<JobId> after;             ///< starts once that one has finished
   std::vector<std::string> command;
   std::string directory;  ///< absolute; where it starts
   bool operator==(const JobSpec&) const = default;
@@ -54,7 +56,7 @@ enum class JobState : std::uint8_t {
   kRunning,    ///< as `JobRecord::job_class`
   kParked,     ///< runs no ops, holds no device memory
   kUpgrading,  ///< opportunistic; becomes guaranteed where it runs
-  kFinished,   ///< ended with 0
+  kFinished,   ///< ended with 0, or by its own rule
   kFailed,     ///< ended with anything else
   kCancelled,  ///< ended, or never began, because somebody said so
   kLost        ///< its engine or node cannot say what became of it
@@ -88,6 +90,7 @@ struct JobRecord {
   JobClass job_class = JobClass::kOpportunistic;  ///< of this attempt, while it is placed
   std::vector<DevicePlace> placement;  ///< of this attempt; of the last one after its end
   bool cancel_asked = false;           ///< its next end is `kCancelled`
+  bool finish_asked = false;           ///< its own rule ends it: its next end is `kFinished`
   std::optional<int> exit_code;        ///< of its last end; 128 + number for a signal
   WallTime submitted{};
   WallTime changed{};  ///< into `state`

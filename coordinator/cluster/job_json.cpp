@@ -34,7 +34,8 @@ std::string printed(const json& value) {
 /// A structure with fields of its own.
 template <typename T>
 concept Record = std::is_same_v<T, Range<Bytes>> || std::is_same_v<T, Range<double>> ||
-    std::is_same_v<T, DevicePlace> || std::is_same_v<T, JobSpec> || std::is_same_v<T, JobRecord>;
+    std::is_same_v<T, FlatRule> || std::is_same_v<T, DevicePlace> || std::is_same_v<T, JobSpec> ||
+    std::is_same_v<T, JobRecord>;
 
 template <Record T>
 json written(const T& record, const std::string& field);
@@ -210,6 +211,11 @@ void fields(Like<Range<double>> auto& range, auto& field) {
   field("max", range.max);
 }
 
+void fields(Like<FlatRule> auto& rule, auto& field) {
+  field("window_ms", rule.window);
+  field("change", rule.change);
+}
+
 void fields(Like<DevicePlace> auto& place, auto& field) {
   field("node", place.node);
   field("device", place.device);
@@ -225,6 +231,7 @@ void fields(Like<JobSpec> auto& spec, auto& field) {
   field("memory", spec.memory);
   field("share", spec.share);
   field("time_limit_ms", spec.time_limit);
+  field("end_when_flat", spec.end_when_flat);
   field("environment", spec.environment);
   field("after", spec.after);
   field("command", spec.command);
@@ -241,6 +248,7 @@ void fields(Like<JobRecord> auto& record, auto& field) {
   field("class", record.job_class);
   field("placement", record.placement);
   field("cancel_asked", record.cancel_asked);
+  field("finish_asked", record.finish_asked);
   field("exit_code", record.exit_code);
   field("submitted_ms", record.submitted);
   field("changed_ms", record.changed);
@@ -266,6 +274,16 @@ void check(const Range<double>& range, const std::string& prefix) {
   if (range.min < 0 || range.min > 1) wrong(prefix + "min", "from 0 to 1", range.min);
   if (range.max && *range.max > 1) wrong(prefix + "max", "from 0 to 1", *range.max);
   if (range.max && *range.max < range.min) wrong(prefix + "max", "at least min", *range.max);
+}
+
+void check(const FlatRule& rule, const std::string& prefix) {
+  if (rule.window < FlatRule::kShortest) {
+    wrong(prefix + "window_ms", "at least 10 seconds",
+          std::chrono::milliseconds{rule.window}.count());
+  }
+  if (!(rule.change > 0) || rule.change > FlatRule::kMostChange) {
+    wrong(prefix + "change", "above 0 and at most 0.5", rule.change);
+  }
 }
 
 void check(const DevicePlace& place, const std::string& prefix) {

@@ -32,6 +32,7 @@ bool of_attempt(EventKind kind) {
     case EventKind::kUpgradeFailed:
     case EventKind::kExited:
     case EventKind::kTakenBack:
+    case EventKind::kEndByRule:
     case EventKind::kVanished: return true;
     case EventKind::kAccept:
     case EventKind::kReserve:
@@ -96,10 +97,16 @@ class Life {
       case EventKind::kUpgradeFailed: return go({kUpgrading}, kRunning);
       case EventKind::kExited: return exited();
       case EventKind::kTakenBack:
-        if (before_.cancel_asked) return change(kCancelled);
+        if (before_.cancel_asked || before_.finish_asked) return end_as_asked();
         step_.after.placement.clear();
         return change(kQueued);
-      case EventKind::kVanished: return change(before_.cancel_asked ? kCancelled : kLost);
+      case EventKind::kVanished:
+        if (before_.cancel_asked || before_.finish_asked) return end_as_asked();
+        return change(kLost);
+      case EventKind::kEndByRule:
+        if (before_.cancel_asked || before_.finish_asked) return already();
+        step_.after.finish_asked = true;
+        return change(before_.state);
       case EventKind::kRetry: return retry();
       case EventKind::kCancel: return cancel();
     }
@@ -130,8 +137,14 @@ class Life {
   void exited() {
     if (!event_.exit_code) return refuse("an exit has a code");
     step_.after.exit_code = event_.exit_code;
-    if (before_.cancel_asked) return change(kCancelled);
+    if (before_.cancel_asked || before_.finish_asked) return end_as_asked();
     change(*event_.exit_code == 0 ? kFinished : kFailed);
+  }
+
+  /// How the engine ended it says nothing new: why it was asked to stays.
+  void end_as_asked() {
+    change(before_.cancel_asked ? kCancelled : kFinished);
+    if (!before_.cancel_asked) step_.after.reason = before_.reason;
   }
 
   void retry() {
@@ -211,6 +224,7 @@ std::string_view to_string(EventKind kind) noexcept {
     case EventKind::kExited: return "exited";
     case EventKind::kTakenBack: return "taken back";
     case EventKind::kVanished: return "vanished";
+    case EventKind::kEndByRule: return "end by rule";
     case EventKind::kRetry: return "retry";
     case EventKind::kCancel: return "cancel";
   }

@@ -26,6 +26,7 @@ enum class EventKind : std::uint8_t {
   kExited,         ///< placed -> finished, failed; cancelled if that was asked for
   kTakenBack,      ///< placed -> queued: the engine has stopped it because we said so
   kVanished,       ///< placed -> lost; cancelled if that was asked for
+  kEndByRule,      ///< placed: stays, and its next end is `finished`
   kRetry,          ///< failed, lost -> queued
   kCancel          ///< waiting -> cancelled; placed: stays, and its next end is `cancelled`
 };

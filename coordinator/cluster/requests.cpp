@@ -52,6 +52,9 @@ void check_caller(const ClusterCoordinator& coordinator, const AllowedKey& calle
                   const std::string& type, const json& request) {
   if (type == "submit") {
     check_submission(coordinator, caller, request);
+  } else if (type == "inputs" || type == "add_input" || type == "remove_input") {
+    const std::string tenant = text(request, "tenant");
+    check_allowed(caller, type, tenant.empty() ? "default" : tenant);
   } else {
     const std::string id = text(request, "id");
     check_allowed(caller, type, id.empty() ? std::nullopt : coordinator.tenant_of(id));

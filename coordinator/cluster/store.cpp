@@ -29,6 +29,10 @@ using nlohmann::json;
 #define COMMENSAL_TRANSITION_COLUMNS \
   "SELECT number, job, at_ms, before, after, attempt, reason FROM transition "
 
+// Bits of the column cancel_asked: version 1 had the first alone.
+constexpr int kCancel = 1;
+constexpr int kFinish = 2;
+
 // Ids are the numbers of rows; anything else is no id.
 std::optional<std::int64_t> row_of(const JobId& id) noexcept {
   const std::string& text = id.str();
@@ -120,7 +124,8 @@ JobRecord job_in(Use& row) {
   record.retries = row[5].getUInt();
   record.job_class = class_in(row[6]);
   record.placement = placement_from_json(json_in(row[7]));
-  record.cancel_asked = row[8].getInt() != 0;
+  record.cancel_asked = (row[8].getInt() & kCancel) != 0;
+  record.finish_asked = (row[8].getInt() & kFinish) != 0;
   if (!row[9].isNull()) record.exit_code = row[9].getInt();
   record.submitted = wall_time(row[10]);
   record.changed = wall_time(row[11]);
@@ -137,6 +142,25 @@ Transition transition_in(Use& row) {
   transition.attempt = row[5].getUInt();
   transition.reason = row[6].getString();
   return transition;
+}
+
+BadInput input_in(Use& row) {
+  BadInput input;
+  input.key = {row[0].getString(), row[1].getString(), row[2].getString()};
+  input.reason = row[3].getString();
+  input.since = wall_time(row[4]);
+  input.listed = row[5].getInt() != 0;
+  try {
+    for (const json& report : json_in(row[6])) {
+      input.reports.push_back(
+          {{JobId{report.at("job").get<std::string>()}, report.at("attempt").get<std::uint32_t>()},
+           report.at("failing").get<bool>(),
+           report.at("counted").get<bool>()});
+    }
+  } catch (const json::exception&) {
+    throw unreadable(row[6].getName(), row[6].getString());
+  }
+  return input;
 }
 
 template <typename Row>
@@ -206,6 +230,13 @@ struct Store::Database {
       *sqlite, "INSERT OR REPLACE INTO drained(node, reason, since_ms) VALUES(?,?,?)"};
   SQLite::Statement remove_drained{*sqlite, "DELETE FROM drained WHERE node=?"};
 
+  SQLite::Statement set_input{*sqlite,
+                              "INSERT OR REPLACE INTO bad_input(tenant, dataset, record, reason, "
+                              "since_ms, listed, reports) "
+                              "VALUES(?,?,?,?,?,?,?)"};
+  SQLite::Statement remove_input{*sqlite,
+                                 "DELETE FROM bad_input WHERE tenant=? AND dataset=? AND record=?"};
+
   SQLite::Statement one_job{*sqlite, COMMENSAL_JOB_COLUMNS "WHERE id=?"};
   // The index is named so that it is an error, not a scan, if it cannot serve.
   SQLite::Statement open_jobs{
@@ -221,6 +252,9 @@ struct Store::Database {
                                  COMMENSAL_TRANSITION_COLUMNS "ORDER BY number DESC LIMIT ?"};
   SQLite::Statement tenants{*sqlite, "SELECT name, quota FROM tenant ORDER BY name"};
   SQLite::Statement drained{*sqlite, "SELECT node, reason, since_ms FROM drained ORDER BY node"};
+  SQLite::Statement inputs{*sqlite,
+                           "SELECT tenant, dataset, record, reason, since_ms, listed, reports "
+                           "FROM bad_input ORDER BY tenant, dataset, record"};
   SQLite::Statement last_job{*sqlite, "SELECT seq FROM sqlite_sequence WHERE name='job'"};
 };
 
@@ -283,8 +317,10 @@ void Store::put(const JobRecord& record, const std::optional<Transition>& transi
     Use update{db.set_job};
     update << to_string(record.state) << record.reason << std::int64_t{record.attempt}
            << std::int64_t{record.retries} << to_string(record.job_class) << placement.dump()
-           << std::int64_t{record.cancel_asked} << record.exit_code << milliseconds(record.changed)
-           << std::int64_t{is_end(record.state)} << std::int64_t{transition.has_value()} << *row;
+           << std::int64_t{(record.cancel_asked ? kCancel : 0) |
+                           (record.finish_asked ? kFinish : 0)}
+           << record.exit_code << milliseconds(record.changed) << std::int64_t{is_end(record.state)}
+           << std::int64_t{transition.has_value()} << *row;
     (void)update.step();
     const bool found = db.sqlite->getChanges() == 1;
     if (found && transition) db.add_transition(*row, *transition);
@@ -316,6 +352,32 @@ void Store::undrain(const std::string& node) {
   db.write([&] {
     Use remove{db.remove_drained};
     remove << node;
+    (void)remove.step();
+  });
+}
+
+void Store::put(const BadInput& input) {
+  Database& db = *database_;
+  json reports = json::array();
+  for (const InputReport& report : input.reports) {
+    reports.push_back({{"job", report.attempt.job.str()},
+                       {"attempt", report.attempt.number},
+                       {"failing", report.failing},
+                       {"counted", report.counted}});
+  }
+  db.write([&] {
+    Use set{db.set_input};
+    set << input.key.tenant << input.key.dataset << input.key.record << input.reason
+        << milliseconds(input.since) << std::int64_t{input.listed} << reports.dump();
+    (void)set.step();
+  });
+}
+
+void Store::remove(const InputKey& input) {
+  Database& db = *database_;
+  db.write([&] {
+    Use remove{db.remove_input};
+    remove << input.tenant << input.dataset << input.record;
     (void)remove.step();
   });
 }
@@ -389,6 +451,8 @@ StoredState Store::load() {
     state.drained = rows_of(drained, [](Use& row) {
       return DrainedNode{row[0].getString(), row[1].getString(), wall_time(row[2])};
     });
+    Use inputs{db.inputs};
+    state.bad_inputs = rows_of(inputs, input_in);
     Use last{db.last_job};
     if (last.step()) state.next_job = static_cast<std::uint64_t>(last[0].getInt64()) + 1;
     return state;

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "coordinator/cluster/bad_inputs.h"
 #include "coordinator/cluster/job.h"
 #include "coordinator/cluster/job_life.h"
 
@@ -57,10 +58,11 @@ struct StoredState {
   std::vector<JobRecord> jobs;  ///< all that have not ended, in the order of their submission
   std::vector<TenantRecord> tenants;
   std::vector<DrainedNode> drained;
+  std::vector<BadInput> bad_inputs;
   std::uint64_t next_job = 1;
 };
 
-/// Keeps jobs, their history, tenants and drained nodes.
+/// Keeps jobs, their history, tenants, drained nodes and bad inputs.
 ///
 /// Changes are collected and become durable together with `commit` (one synced write, however
 /// many): nobody is answered before. A crash at any point leaves all of a batch or nothing. Reads
@@ -101,6 +103,8 @@ class Store {
   void put(const TenantRecord& tenant);
   void put(const DrainedNode& node);
   void undrain(const std::string& node);
+  void put(const BadInput& input);
+  void remove(const InputKey& input);
 
   /// Makes everything since the last commit durable. Without changes it does nothing.
   void commit();

@@ -31,6 +31,7 @@ using Why = StoreFailed::Why;
 
 constexpr std::int32_t kApplication = 0x636f6d6d;  // "comm"
 
+// What the tables of version 1 were; later versions add to them.
 // `ended` orders jobs by their end: the number of the line of history that says so. NULL is first
 // in its index, so those that have not ended lie together, too, in the order of their ids.
 constexpr const char* kTables = R"(
@@ -70,6 +71,22 @@ CREATE TABLE drained(
   since_ms INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 )";
+
+/// What makes a file of version N + 1 out of one of version N, from N = 1 on.
+constexpr std::array<const char*, kStoreVersion - 1> kSteps{
+    // Records that are said to be corrupt. `reports` is a list (JSON), oldest first.
+    R"(
+CREATE TABLE bad_input(
+  tenant TEXT NOT NULL,
+  dataset TEXT NOT NULL,
+  record TEXT NOT NULL,
+  reason TEXT NOT NULL,
+  since_ms INTEGER NOT NULL,
+  listed INTEGER NOT NULL,
+  reports TEXT NOT NULL,
+  PRIMARY KEY(tenant, dataset, record)
+) STRICT, WITHOUT ROWID;
+)"};
 
 /// Found by a check, not by SQLite.
 class Damage : public std::runtime_error {
@@ -180,11 +197,26 @@ bool is_new(SQLite::Database& database) {
   return !any.executeStep();
 }
 
+void take_steps(SQLite::Database& database, int from) {
+  for (int version = from; version < kStoreVersion; ++version) {
+    database.exec(kSteps.at(static_cast<std::size_t>(version) - 1));
+  }
+  database.exec(fmt::format("PRAGMA user_version={}", kStoreVersion));
+}
+
 void make_tables(SQLite::Database& database) {
   SQLite::Transaction transaction{database};
   database.exec(kTables);
   database.exec(fmt::format("PRAGMA application_id={}", kApplication));
-  database.exec(fmt::format("PRAGMA user_version={}", kStoreVersion));
+  take_steps(database, 1);
+  transaction.commit();
+}
+
+void bring_up_to_date(SQLite::Database& database) {
+  const int version = std::stoi(pragma(database, "user_version"));
+  if (version == kStoreVersion) return;
+  SQLite::Transaction transaction{database};
+  take_steps(database, version);
   transaction.commit();
 }
 
@@ -194,7 +226,7 @@ void check_content(SQLite::Database& database, const fs::path& file) {
   const int version = std::stoi(pragma(database, "user_version"));
   if (application != kApplication) throw Damage{fmt::format("application id {}", application)};
   refuse_newer(file, version);
-  if (version != kStoreVersion) throw Damage{fmt::format("version {} of its tables", version)};
+  if (version < 1) throw Damage{fmt::format("version {} of its tables", version)};
   if (const std::string found = pragma(database, "quick_check(1)"); found != "ok") {
     throw Damage{found};
   }
@@ -218,7 +250,11 @@ void prepare(SQLite::Database& database, const fs::path& file) {
                                                file_text(file), mode));
   }
   pragma(database, "synchronous=FULL");
-  if (is_new(database)) make_tables(database);
+  if (is_new(database)) {
+    make_tables(database);
+  } else {
+    bring_up_to_date(database);
+  }
   merge_log_at_end(database, true);
 }
 

@@ -10,10 +10,11 @@
 namespace commensal::cluster {
 
 /// Version of the tables (PRAGMA user_version).
-inline constexpr int kStoreVersion = 1;
+inline constexpr int kStoreVersion = 2;
 
-/// Opens or makes the file, with mode 0600, as WAL with `synchronous=FULL`, locked for this
-/// process. Every page of it has been read and checked.
+/// Opens or makes the file (one of an older version gets what it lacks, at once or not at all),
+/// with mode 0600, as WAL with `synchronous=FULL`, locked for this process. Every page of it has
+/// been read and checked.
 /// @throws StoreFailed; a damaged file has been renamed.
 [[nodiscard]] std::unique_ptr<SQLite::Database> open_store_file(const std::filesystem::path& file);
 

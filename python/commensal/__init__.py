@@ -28,6 +28,7 @@ from commensal._api import (
     stats,
     step,
 )
+from commensal._inputs import bad_inputs, reading, report_bad_input
 from commensal._regions import TagTicket, drop_tag, park_tag, region, wake_tag
 from commensal._registered import Registered, keep_resident
 
@@ -39,6 +40,7 @@ __all__ = [
     "Registered",
     "TagTicket",
     "__version__",
+    "bad_inputs",
     "drop_tag",
     "init",
     "is_active",
@@ -49,7 +51,9 @@ __all__ = [
     "memory_summary",
     "park_tag",
     "pause",
+    "reading",
     "region",
+    "report_bad_input",
     "resume",
     "set_compute_share",
     "set_memory_limit",

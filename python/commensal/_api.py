@@ -8,7 +8,7 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, SupportsFloat, cast
 
 if TYPE_CHECKING:
     from commensal import _core
@@ -158,8 +158,14 @@ _ENVIRONMENT_OF_INIT = frozenset(
 
 def is_active() -> bool:
     """Return whether commensal manages this process. False in a forked child."""
-    core = sys.modules.get("commensal._core")  # nothing can be active before it was loaded
-    return core is not None and core.current() is not None
+    return _current() is not None
+
+
+def _current() -> _core.Session | None:
+    """Return what manages this process. Nothing can, before `_core` was loaded; another thread may
+    be loading it now (for `bad_inputs`), and then it has no `current` yet."""
+    current = getattr(sys.modules.get("commensal._core"), "current", None)
+    return cast("_core.Session | None", current()) if current is not None else None
 
 
 def set_memory_limit(limit: int | str) -> LimitTicket:
@@ -216,14 +222,22 @@ def resume() -> None:
     _session().resume()
 
 
-def step() -> None:
+def step(*, loss: SupportsFloat | None = None) -> None:
     """Mark the end of a training step; from then on only these calls count steps.
 
     A safe point: may wait, at most 2 s, while memory moves. Does nothing where commensal is not
     active, so that a script can keep the call. Releases the GIL.
+
+    Args:
+        loss: of this step, a number or a tensor of one element, for the rule of a submitted job
+            (`commensal submit --end-when-flat`). It is read once in a while, by the first rank;
+            without a rule not at all.
     """
-    core = sys.modules.get("commensal._core")
-    session = core.current() if core is not None else None
+    if loss is not None and os.environ.get("COMMENSAL_REPORT_LOSS"):
+        from commensal._losses import note_loss
+
+        note_loss(loss)
+    session = _current()
     if session is not None:
         session.step()
 
@@ -285,14 +299,13 @@ def memory_snapshot() -> dict[str, Any]:
 
 
 def _session() -> _core.Session:
-    core = sys.modules.get("commensal._core")
-    session = core.current() if core is not None else None
+    session = _current()
     if session is None:
         raise CommensalError(
             "commensal is not active in this process: start the script with 'commensal run', "
             "or call commensal.init() after 'import torch'"
         )
-    return cast("_core.Session", session)
+    return session
 
 
 def _positive_limit(limit: int | str) -> int:

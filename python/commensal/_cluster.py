@@ -52,6 +52,7 @@ class Cluster:
     instance: str
     runtime_dir: Path
     remote: Remote | None = None
+    patience: timedelta = _ANSWER  # for one answer
 
     @property
     def _endpoint(self) -> Coordinator:
@@ -74,7 +75,7 @@ class Cluster:
 
         frame = json.dumps({"v": _VERSION, "type": request} | fields)
         try:
-            answer = json.loads(self._frame(frame, int(_ANSWER / timedelta(milliseconds=1))))
+            answer = json.loads(self._frame(frame, int(self.patience / timedelta(milliseconds=1))))
         except _core.CoordinatorUnreachable as error:
             raise Unreachable(str(error)) from error
         except ValueError as error:

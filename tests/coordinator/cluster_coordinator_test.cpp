@@ -638,5 +638,243 @@ TEST_F(ClusterCoordinatorTest, DyingAtAnyCallOfTheEngineLosesAndDoublesNothing) 
   }
 }
 
+// --- bad inputs --------------------------------------------------------------------------------
+
+json report(const std::string& id, const std::string& record, bool failing = false) {
+  return {{"type", "report_input"}, {"id", id},         {"attempt", 1},
+          {"dataset", "d"},         {"record", record}, {"reason", "bad crc"},
+          {"failing", failing}};
+}
+
+TEST_F(ClusterCoordinatorTest, WhatAJobReportsOthersAreGiven) {
+  config_.input_lists = folder_ / "inputs";
+  restart();
+  const std::string first = submit(job());
+  EXPECT_EQ(world_.attempts.at(attempt(first)).spec.environment.count(kInputsVariable), 0U);
+  const json answer = ask(report(first, "shard-17:4711"));
+  EXPECT_EQ(answer["listed"], true);
+  const json listed = ask({{"type", "inputs"}, {"dataset", "d"}});
+  ASSERT_EQ(listed["inputs"].size(), 1U);
+  EXPECT_EQ(listed["inputs"][0]["record"], "shard-17:4711");
+  EXPECT_EQ(listed["inputs"][0]["reason"], "bad crc");
+  EXPECT_EQ(listed["inputs"][0]["reports"][0]["job"], first);
+  EXPECT_EQ(listed["more"], false);
+  const std::string second = submit(job());
+  const auto& environment = world_.attempts.at(attempt(second)).spec.environment;
+  ASSERT_EQ(environment.count(kInputsVariable), 1U);
+  std::ifstream in{environment.at(kInputsVariable)};
+  EXPECT_EQ(json::parse(in),
+            (json{{"tenant", "default"}, {"datasets", {{"d", {"shard-17:4711"}}}}}));
+}
+
+TEST_F(ClusterCoordinatorTest, AReportSurvivesARestart) {
+  const std::string id = submit(job());
+  ask(report(id, "r"));
+  restart();
+  EXPECT_EQ(ask({{"type", "inputs"}})["inputs"][0]["record"], "r");
+  ask({{"type", "remove_input"}, {"dataset", "d"}, {"record", "r"}});
+  restart();
+  EXPECT_THAT(ask({{"type", "inputs"}, {"suspects", true}})["inputs"], IsEmpty());
+}
+
+TEST_F(ClusterCoordinatorTest, ARecordAtWhichJobsFailIsListedAfterTheSecond) {
+  for (const bool last : {false, true}) {
+    const std::string id = submit(job());
+    EXPECT_EQ(ask(report(id, "r", true))["listed"], false);
+    restart();
+    world_.end(attempt(id), 1);
+    settle_all();
+    EXPECT_EQ(ask({{"type", "inputs"}})["inputs"].size(), last ? 1U : 0U);
+  }
+  const json input = ask({{"type", "inputs"}})["inputs"][0];
+  EXPECT_EQ(input["reports"].size(), 2U);
+  EXPECT_EQ(input["reports"][1]["counted"], true);
+}
+
+TEST_F(ClusterCoordinatorTest, LostAndCancelledAndFinishedJobsSayNothingAgainstARecord) {
+  const std::string lost = submit(job());
+  ask(report(lost, "r", true));
+  world_.lose(attempt(lost));
+  settle_all();
+  const std::string cancelled = submit(job());
+  ask(report(cancelled, "r", true));
+  ask({{"type", "cancel"}, {"id", cancelled}});
+  const std::string finished = submit(job());
+  ask(report(finished, "r", true));
+  world_.end(attempt(finished), 0);
+  settle_all();
+  EXPECT_THAT(ask({{"type", "inputs"}, {"suspects", true}})["inputs"], IsEmpty());
+}
+
+TEST_F(ClusterCoordinatorTest, AListThatIsKnownIsNotToldAgain) {
+  const std::string id = submit(job());
+  const json none = ask({{"type", "inputs"}});
+  EXPECT_THAT(none["inputs"], IsEmpty());
+  EXPECT_EQ(ask({{"type", "inputs"}, {"known", none["version"]}})["unchanged"], true);
+  ask(report(id, "r"));
+  const json one = ask({{"type", "inputs"}, {"known", none["version"]}});
+  EXPECT_EQ(one["unchanged"], false);
+  EXPECT_EQ(one["inputs"].size(), 1U);
+}
+
+TEST_F(ClusterCoordinatorTest, ALongListIsToldInPartsThatFitIntoAMessage) {
+  const std::string id = submit(job());
+  const std::string reason(BadInputs::kMostReason, 'x');
+  constexpr int kRecords = 600;
+  for (int i = 0; i < kRecords; ++i) {
+    json one = report(id, "record-" + std::to_string(i));
+    one["reason"] = reason;
+    (void)coordinator_->answer(one, now_);
+  }
+  settle_all();
+  json request{{"type", "inputs"}};
+  std::set<std::string> found;
+  int parts = 0;
+  for (bool more = true; more; ++parts) {
+    const json part = ask(request);
+    EXPECT_LT(part.dump().size(), 600'000U);
+    for (const json& input : part["inputs"]) found.insert(input["record"]);
+    more = part["more"];
+    if (more) request["after"] = {"d", part["inputs"].back()["record"]};
+  }
+  EXPECT_EQ(found.size(), static_cast<std::size_t>(kRecords));
+  EXPECT_GT(parts, 1);
+}
+
+TEST_F(ClusterCoordinatorTest, ABadReportIsRefusedAndChangesNothing) {
+  const std::string id = submit(job());
+  EXPECT_EQ(refusal(report("99", "r")), "unknown_job: unknown job \"99\"");
+  json later = report(id, "r");
+  later["attempt"] = 2;
+  EXPECT_EQ(refusal(later), "refused: job 1 has no attempt 2: the last is 1");
+  EXPECT_EQ(refusal(report(id, "")), "refused: the name of a record is not empty");
+  json nameless = report(id, "r");
+  nameless.erase("record");
+  EXPECT_EQ(refusal(nameless), "malformed: field \"record\" is missing");
+  world_.end(attempt(id), 1);
+  settle_all();
+  EXPECT_EQ(refusal(report(id, "r", true)),
+            "refused: attempt 1 of job 1 is over: nothing can fail in it");
+  EXPECT_EQ(refusal({{"type", "add_input"}, {"tenant", "defaults"}, {"record", "r"}}),
+            "unknown_tenant: unknown tenant \"defaults\"; did you mean \"default\"?");
+  EXPECT_EQ(refusal({{"type", "remove_input"}, {"record", "r"}}),
+            "refused: no record \"r\" of data set \"default\" is known of tenant default");
+  EXPECT_EQ(refusal({{"type", "inputs"}, {"after", {"d"}}}),
+            "malformed: field \"after\" is a data set and a record");
+  EXPECT_THAT(ask({{"type", "inputs"}, {"suspects", true}})["inputs"], IsEmpty());
+}
+
+TEST_F(ClusterCoordinatorTest, AJobStartsWithoutAListThatCannotBeWritten) {
+  std::ofstream{folder_ / "inputs"} << "in the way";
+  config_.input_lists = folder_ / "inputs";
+  restart();
+  ask({{"type", "add_input"}, {"record", "r"}});
+  const std::string id = submit(job());
+  EXPECT_EQ(state(id), "running");
+  EXPECT_EQ(world_.attempts.at(attempt(id)).spec.environment.count(kInputsVariable), 0U);
+}
+
+// --- rules of jobs -----------------------------------------------------------------------------
+
+json with_rule(json job) {
+  job["end_when_flat"] = {{"window_ms", 600'000}, {"change", 0.01}};
+  return job;
+}
+
+json loss(const std::string& id, const json& value, std::uint32_t attempt = 1) {
+  return {{"type", "report_loss"},
+          {"id", id},
+          {"attempt", attempt},
+          {"points", {{{"age_ms", 0}, {"loss", value}}}}};
+}
+
+TEST_F(ClusterCoordinatorTest, AJobWhoseLossIsFlatEndsByItsOwnRule) {
+  const std::string id = submit(with_rule(job()));
+  EXPECT_EQ(world_.attempts.at(attempt(id)).spec.environment.at(kLossVariable), "10");
+  EXPECT_EQ(shown(id)["rule"], "it has not told its loss yet");
+  int told = 0;
+  for (; state(id) == "running" && told < 200; ++told) {
+    (void)ask(loss(id, told < 60 ? 2.0 - told * 0.01 : 1.4));
+    pass(10s);
+  }
+  EXPECT_GT(told, 60 + 30) << "most of a window";
+  EXPECT_LT(told, 60 + 61) << "not much longer";
+  EXPECT_EQ(state(id), "finished");
+  EXPECT_THAT(reason(id), HasSubstr("ended by its own rule: its loss has been flat for 10 min"));
+  EXPECT_FALSE(shown(id).contains("rule"));
+  EXPECT_EQ(refusal(loss(id, 1)), "refused: attempt 1 of job 1 is over");
+}
+
+TEST_F(ClusterCoordinatorTest, AJobThatItsRuleEndsIsEndedAfterARestartToo) {
+  const std::string id = submit(with_rule(job("default", 1, "guaranteed", {"stubborn"})));
+  for (int i = 0; i < 70; ++i) {
+    (void)ask(loss(id, 1));
+    pass(10s);
+  }
+  EXPECT_EQ(state(id), "running");
+  EXPECT_EQ(shown(id)["cancelling"], true) << "it is asked to end";
+  EXPECT_FALSE(ask(loss(id, 1)).empty()) << "what it says meanwhile does no harm";
+  const std::string why = reason(id);
+  EXPECT_THAT(why, HasSubstr("ended by its own rule"));
+  restart();
+  world_.end(attempt(id), 1);
+  settle_all();
+  EXPECT_EQ(state(id), "finished");
+  EXPECT_EQ(reason(id), why);
+  EXPECT_EQ(world_.starts(attempt(id, 2)), 0) << "it is not tried again";
+}
+
+TEST_F(ClusterCoordinatorTest, AJobIsAskedForEnoughLossesForTheShortestRule) {
+  json one = with_rule(job());
+  one["end_when_flat"]["window_ms"] = 10'000;
+  const std::string id = submit(one);
+  const double every =
+      std::stod(world_.attempts.at(attempt(id)).spec.environment.at(kLossVariable));
+  EXPECT_GT(10 / every / 2, static_cast<double>(kLeastPoints) * 2) << "in each half";
+}
+
+TEST_F(ClusterCoordinatorTest, AFollowerOfAJobThatItsRuleEndedStarts) {
+  const std::string id = submit(with_rule(job()));
+  json next = job();
+  next["after"] = id;
+  const std::string follower = submit(next);
+  for (int i = 0; i < 70; ++i) {
+    if (state(id) == "running") (void)ask(loss(id, 1));
+    pass(10s);
+  }
+  EXPECT_EQ(state(follower), "running");
+}
+
+TEST_F(ClusterCoordinatorTest, ALossThatIsNoNumberEndsNoJob) {
+  const std::string id = submit(with_rule(job()));
+  for (int i = 0; i < 100; ++i) {
+    (void)ask(loss(id, nullptr));
+    pass(10s);
+  }
+  EXPECT_EQ(state(id), "running");
+  EXPECT_THAT(shown(id)["rule"].get<std::string>(), HasSubstr("as a number 0 and 0 times"));
+}
+
+TEST_F(ClusterCoordinatorTest, ABadReportOfALossIsRefused) {
+  const std::string without = submit(job());
+  EXPECT_EQ(refusal(loss(without, 1)), "refused: job 1 has no rule that looks at its loss");
+  const std::string id = submit(with_rule(job()));
+  EXPECT_EQ(refusal(loss(id, 1, 2)), "refused: attempt 2 of job 2 is over");
+  EXPECT_THAT(refusal(loss(id, "low")), HasSubstr("field \"loss\" cannot be"));
+  json old = loss(id, 1);
+  old["points"][0]["age_ms"] = -1;
+  EXPECT_EQ(refusal(old), "malformed: field \"age_ms\" is from 0 to 3600000, not -1");
+  old["points"] = 7;
+  EXPECT_EQ(refusal(old), "malformed: field \"points\" is a list of at most 1000");
+  json short_window = with_rule(job());
+  short_window["end_when_flat"]["window_ms"] = 9'000;
+  EXPECT_THAT(refusal({{"type", "submit"}, {"job", short_window}}),
+              HasSubstr("field 'end_when_flat.window_ms' must be at least 10 seconds: 9000"));
+  json wide = with_rule(job());
+  wide["end_when_flat"]["change"] = 0.6;
+  EXPECT_THAT(refusal({{"type", "submit"}, {"job", wide}}),
+              HasSubstr("field 'end_when_flat.change' must be above 0 and at most 0.5: 0.6"));
+}
+
 }  // namespace
 }  // namespace commensal::cluster

@@ -24,6 +24,7 @@ JobSpec full_spec() {
   spec.memory = Range<Bytes>{4_GiB, 8_GiB};
   spec.share = Range<double>{0.25, 0.5};
   spec.time_limit = 2h;
+  spec.end_when_flat = FlatRule{30min, 0.005};
   spec.environment = {{"EMPTY", ""}, {"LANG", "de_DE.UTF-8"}, {"quote\"", "a\nb"}};
   spec.after = JobId{"17"};
   spec.command = {"python", "train.py", "", "--text=\"ü\""};
@@ -42,6 +43,7 @@ JobRecord full_record() {
   record.job_class = JobClass::kGuaranteed;
   record.placement = {{"node-a", 0}, {"node-a", 1}, {"node-b", 7}};
   record.cancel_asked = true;
+  record.finish_asked = true;
   record.exit_code = 137;
   record.submitted = WallTime{1'790'000'000'123ms};
   record.changed = WallTime{1'790'000'000'456ms};
@@ -76,6 +78,7 @@ TEST(JobJson, NamesUnitsInItsFields) {
     "name": "résumé", "tenant": "vision", "class": "guaranteed", "gpus": 4, "cpu_milli": 8500,
     "host_memory_mib": 64000, "memory": {"min_bytes": 4294967296, "max_bytes": 8589934592},
     "share": {"min": 0.25, "max": 0.5}, "time_limit_ms": 7200000,
+    "end_when_flat": {"window_ms": 1800000, "change": 0.005},
     "environment": {"EMPTY": "", "LANG": "de_DE.UTF-8", "quote\"": "a\nb"}, "after": "17",
     "command": ["python", "train.py", "", "--text=\"ü\""], "directory": "/home/ann/work"})");
   EXPECT_EQ(to_json(full_spec()), expected);
@@ -85,7 +88,7 @@ TEST(JobJson, ARecordHoldsItsSpecAndItsTimes) {
   const json expected = json::parse(R"({
     "id": "42", "state": "upgrading", "reason": "quota is free", "attempt": 3, "retries": 2,
     "class": "guaranteed", "placement": [{"node": "node-a", "device": 0},
-    {"node": "node-a", "device": 1}, {"node": "node-b", "device": 7}], "cancel_asked": true,
+    {"node": "node-a", "device": 1}, {"node": "node-b", "device": 7}], "cancel_asked": true, "finish_asked": true,
     "exit_code": 137, "submitted_ms": 1790000000123, "changed_ms": 1790000000456})");
   json found = to_json(full_record());
   EXPECT_EQ(found["spec"], to_json(full_spec()));

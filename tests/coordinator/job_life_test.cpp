@@ -25,7 +25,7 @@ const std::vector<EventKind> kKinds{
     EventKind::kAccept,   EventKind::kReserve,       EventKind::kUnreserve, EventKind::kStart,
     EventKind::kBegan,    EventKind::kPark,          EventKind::kUnpark,    EventKind::kUpgrade,
     EventKind::kUpgraded, EventKind::kUpgradeFailed, EventKind::kExited,    EventKind::kTakenBack,
-    EventKind::kVanished, EventKind::kRetry,         EventKind::kCancel};
+    EventKind::kVanished, EventKind::kEndByRule,     EventKind::kRetry,     EventKind::kCancel};
 
 JobRecord job_in(JobState state) {
   JobRecord job;
@@ -177,6 +177,35 @@ TEST(JobLifeTest, CancellingWhatRunsMakesItsNextEndACancellation) {
       EXPECT_EQ(apply(asked.after, event_for(asked.after, end), kLater).after.state, kCancelled)
           << to_string(state) << " and " << to_string(end);
     }
+  }
+}
+
+TEST(JobLifeTest, AJobThatItsOwnRuleEndsHasFinishedHoweverItEnds) {
+  for (const JobState state : {kStarting, kRunning, kParked, kUpgrading}) {
+    const JobRecord job = job_in(state);
+    JobEvent event = event_for(job, EventKind::kEndByRule);
+    event.reason = "flat";
+    const Step asked = apply(job, event, kLater);
+    EXPECT_EQ(asked.after.state, state) << "it runs until the engine has ended it";
+    for (const EventKind end : {EventKind::kExited, EventKind::kTakenBack, EventKind::kVanished}) {
+      JobEvent ends = event_for(asked.after, end);
+      if (end == EventKind::kExited) ends.exit_code = 143;
+      const JobRecord after = apply(asked.after, ends, kLater).after;
+      EXPECT_EQ(after.state, kFinished) << to_string(state) << " and " << to_string(end);
+      EXPECT_EQ(after.reason, "flat");
+      const Step cancelled = apply(asked.after, event_for(asked.after, EventKind::kCancel), kLater);
+      EXPECT_EQ(apply(cancelled.after, ends, kLater).after.state, kCancelled)
+          << "its user has the last word";
+    }
+  }
+}
+
+TEST(JobLifeTest, NoRuleEndsWhatIsBeingCancelledOrDoesNotRun) {
+  JobRecord job = job_in(kRunning);
+  job.cancel_asked = true;
+  EXPECT_EQ(apply(job, event_for(job, EventKind::kEndByRule), kLater).applied, Applied::kAlready);
+  for (const JobState state : {kQueued, kFinished, kFailed}) {
+    EXPECT_EQ(after(state, EventKind::kEndByRule), state);
   }
 }
 

@@ -282,5 +282,21 @@ TEST_F(RequestsTest, OutputComesInPartsAsItIs) {
               AllOf(StartsWith("unavailable"), HasSubstr("rank-0")));
 }
 
+TEST_F(RequestsTest, AUserReportsAndListsBadInputsOfItsTenantsAlone) {
+  EXPECT_EQ(ask(ann_, {{"type", "add_input"}, {"tenant", "vision"}, {"record", "r"}})["listed"],
+            true);
+  EXPECT_EQ(ask(ann_, {{"type", "inputs"}, {"tenant", "vision"}})["inputs"].size(), 1U);
+  for (const char* type : {"inputs", "add_input", "remove_input"}) {
+    const json request{{"type", type}, {"tenant", "vision"}, {"record", "r"}};
+    EXPECT_THAT(refusal(bob_, request), StartsWith("forbidden: the key 'bob' acts for speech"));
+    EXPECT_THAT(refusal(machine_, request), StartsWith("forbidden: a node only reports"));
+  }
+  EXPECT_THAT(refusal(ann_, {{"type", "inputs"}}), HasSubstr("not for tenant default"));
+  const std::string id = submit(boss_, "vision");
+  const json report{{"type", "report_input"}, {"id", id}, {"record", "q"}};
+  EXPECT_THAT(refusal(bob_, report), StartsWith("forbidden: "));
+  EXPECT_EQ(ask(ann_, report)["listed"], true);
+}
+
 }  // namespace
 }  // namespace commensal::cluster

@@ -24,6 +24,7 @@ Contents contents(Store& store) {
           .ended = store.ended(kAll),
           .tenants = std::move(state.tenants),
           .drained = std::move(state.drained),
+          .bad_inputs = std::move(state.bad_inputs),
           .events = store.events(0, kAll),
           .next_job = state.next_job};
 }
@@ -87,6 +88,7 @@ Contents Model::contents() const {
   for (const Kept& kept : ended) all.ended.push_back(kept.record);
   for (const auto& [name, tenant] : tenants_) all.tenants.push_back(tenant);
   for (const auto& [name, node] : drained_) all.drained.push_back(node);
+  for (const auto& [key, input] : bad_inputs_) all.bad_inputs.push_back(input);
   all.events = events_;
   all.next_job = jobs_.size() + 1;
   return all;
@@ -105,6 +107,7 @@ JobSpec made_up_spec(std::uint32_t number) {
   if (number % 2 == 0) spec.memory = Range<Bytes>{Bytes{number + 1ULL}, std::nullopt};
   if (number % 5 == 0) spec.share = Range<double>{0.25, 0.5};
   if (number % 4 == 0) spec.time_limit = std::chrono::seconds{number};
+  if (number % 6 == 0) spec.end_when_flat = FlatRule{std::chrono::seconds{60 + number}, 0.02};
   spec.environment = {{"SEED", std::to_string(number)}};
   spec.command = {"python", "train.py", "--text", std::string(number % 97, 'x')};
   spec.directory = "/home/ann";
@@ -123,13 +126,15 @@ class Player {
         store_(store) {}
 
   void change() {
-    switch (below(9)) {
+    switch (below(11)) {
       case 0:
       case 1:
       case 2: return add();
       case 3: return both([&](auto& to) { to.put(tenant_); }, draw_tenant());
       case 4: return both([&](auto& to) { to.put(node_); }, draw_node());
       case 5: return both([&](auto& to) { to.undrain(node_.node); }, draw_node());
+      case 6: return both([&](auto& to) { to.put(input_); }, draw_input());
+      case 7: return both([&](auto& to) { to.remove(input_.key); }, draw_input());
       default: return step();
     }
   }
@@ -149,6 +154,19 @@ class Player {
   }
   bool draw_node() {
     node_ = {"node-" + std::to_string(below(4)), "reason " + std::to_string(below(100)), now_};
+    return true;
+  }
+
+  bool draw_input() {
+    const auto number = [&](std::uint32_t below_it) { return std::to_string(below(below_it)); };
+    input_ = {};
+    input_.key = {"tenant-" + number(2), "data-" + number(2), "shard:" + number(5)};
+    input_.reason = "reason " + number(100);
+    input_.since = now_;
+    input_.listed = below(2) == 0;
+    for (std::uint32_t left = below(3); left > 0; --left) {
+      input_.reports.push_back({{JobId{number(9)}, below(4)}, below(2) == 0, below(2) == 0});
+    }
     return true;
   }
 
@@ -178,6 +196,7 @@ class Player {
     record.job_class = static_cast<JobClass>(below(2));
     record.placement.assign(below(5), {"node-" + std::to_string(below(4)), 3});
     record.cancel_asked = below(2) == 0;
+    record.finish_asked = below(3) == 0;
     record.exit_code = below(2) == 0 ? std::nullopt : std::optional{3};
     if (below(4) != 0) {
       record.state = transition.to;
@@ -193,6 +212,7 @@ class Player {
   Store* store_;
   TenantRecord tenant_;
   DrainedNode node_;
+  BadInput input_;
 };
 
 }  // namespace

@@ -20,6 +20,7 @@ struct Contents {
   std::vector<JobRecord> ended;  ///< the newest first
   std::vector<TenantRecord> tenants;
   std::vector<DrainedNode> drained;
+  std::vector<BadInput> bad_inputs;
   std::vector<Transition> events;
   std::uint64_t next_job = 1;
   bool operator==(const Contents&) const = default;
@@ -34,6 +35,8 @@ class Model {
   void put(const TenantRecord& tenant) { tenants_[tenant.name] = tenant; }
   void put(const DrainedNode& node) { drained_[node.node] = node; }
   void undrain(const std::string& node) { drained_.erase(node); }
+  void put(const BadInput& input) { bad_inputs_[input.key] = input; }
+  void remove(const InputKey& input) { bad_inputs_.erase(input); }
   [[nodiscard]] std::optional<JobRecord> job(const JobId& id) const;
   [[nodiscard]] Contents contents() const;
   [[nodiscard]] std::uint64_t jobs() const { return jobs_.size(); }
@@ -49,6 +52,7 @@ class Model {
   std::map<std::pair<std::string, std::string>, JobId> requests_;
   std::map<std::string, TenantRecord> tenants_;
   std::map<std::string, DrainedNode> drained_;
+  std::map<InputKey, BadInput> bad_inputs_;
   std::vector<Transition> events_;
 };
 

@@ -8,9 +8,12 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <zlib.h>
 
 #include <algorithm>
+#include <array>
 #include <fstream>
+#include <memory>
 #include <optional>
 
 #include "coordinator/cluster/checked_pages.h"
@@ -478,6 +481,59 @@ TEST_F(StoreTest, LeavesALogOfANewerVersionAsItIs) {
   EXPECT_EQ(refused->why(), Why::kNewer);
   EXPECT_EQ(bytes_of(file_), before);
   EXPECT_EQ(bytes_of(file_.string() + "-wal"), log);
+}
+
+// --- older versions ----------------------------------------------------------------------------
+
+/// A file that version 1 of the store has written (tests/data/store).
+std::string version_1() {
+  const std::unique_ptr<gzFile_s, int (*)(gzFile)> in(
+      gzopen(COMMENSAL_TEST_DATA "/store/version-1.db.gz", "rb"), gzclose);
+  std::string bytes;
+  std::array<char, 4096> part{};
+  for (int read = 0; in != nullptr && (read = gzread(in.get(), part.data(), part.size())) > 0;) {
+    bytes.append(part.data(), static_cast<std::size_t>(read));
+  }
+  return bytes;
+}
+
+TEST_F(StoreTest, ReadsAFileOfVersion1AndGoesOnWithIt) {
+  write_bytes(file_, version_1());
+  ASSERT_EQ(fs::file_size(file_), 36'864U);
+  const BadInput input{{"vision", "d", "r"}, "bad", kNow, true, {{{JobId{"3"}, 1}, false, false}}};
+  for (const bool again : {false, true}) {
+    Store& read = reopened();
+    StoredState state = read.load();
+    ASSERT_EQ(state.jobs.size(), 2U);
+    EXPECT_EQ(state.jobs[0].state, JobState::kQueued);
+    EXPECT_EQ(state.jobs[0].spec.name, "second");
+    EXPECT_EQ(state.jobs[1].state, JobState::kRunning);
+    EXPECT_TRUE(state.jobs[1].cancel_asked);
+    EXPECT_EQ(state.jobs[1].placement, (std::vector<DevicePlace>{{"n1", 0}, {"n1", 1}}));
+    EXPECT_EQ(state.tenants, (std::vector<TenantRecord>{{"vision", 16}}));
+    ASSERT_EQ(state.drained.size(), 1U);
+    EXPECT_EQ(state.drained[0].reason, "a new disk");
+    EXPECT_EQ(state.next_job, 4U);
+    ASSERT_EQ(read.ended(10).size(), 1U);
+    EXPECT_EQ(read.ended(10)[0].exit_code, 0);
+    EXPECT_EQ(read.history(JobId{"1"}).size(), 4U);
+    EXPECT_EQ(state.bad_inputs, again ? std::vector<BadInput>{input} : std::vector<BadInput>{});
+    read.put(input);
+    read.commit();
+  }
+}
+
+TEST_F(StoreTest, AFileOfAnOlderVersionThatIsDamagedIsKeptAside) {
+  std::string bytes = version_1();
+  ASSERT_GT(bytes.size(), 9000U);
+  bytes[8200] = static_cast<char>(bytes[8200] ^ 1);
+  write_bytes(file_, bytes);
+  const auto refused = failure(file_);
+  ASSERT_TRUE(refused);
+  EXPECT_EQ(refused->why(), Why::kDamaged);
+  ASSERT_EQ(names().size(), 1U);
+  EXPECT_THAT(names()[0], HasSubstr("cluster.db.damaged-"));
+  EXPECT_EQ(bytes_of(folder_.path() / names()[0]), bytes) << "not brought up to date either";
 }
 
 TEST_F(StoreTest, LeavesAnotherProgramsFileAsItIs) {

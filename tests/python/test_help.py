@@ -16,7 +16,7 @@ COMMANDS = {
     *("run", "status", "top", "logs", "memory", "set", "pause", "resume"),
     *("profile", "doctor", "explain", "simulate", "demo", "version"),
     *("submit", "queue", "cancel", "nodes", "tenants", "quota", "drain", "undrain"),
-    *("state", "backup", "page", "keys"),
+    *("state", "backup", "page", "keys", "inputs"),
 }
 ENVIRONMENT = Path(__file__).parents[2] / "docs" / "environment.md"
 

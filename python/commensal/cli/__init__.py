@@ -90,6 +90,7 @@ def _register() -> None:
         demo,
         doctor,
         explain,
+        inputs,
         keys,
         logs,
         memory,
@@ -105,7 +106,7 @@ def _register() -> None:
 
     for module in (
         *(run, status, top, explain, logs, memory, control),
-        *(submit, cluster, keys, page),
+        *(submit, cluster, inputs, keys, page),
         *(profile, doctor, simulate, demo, version),
     ):
         module.register(app)

@@ -27,6 +27,8 @@ def describe_life(told: dict[str, Any]) -> Iterator[str]:
         yield f"  on {', '.join(places)}"
     if job["state"] in _WAITS:
         yield f"  {job['reason']}"
+    if "rule" in job:
+        yield f"  its rule: {job['rule']}"
     yield ""
     for line in told["history"]:
         at = datetime.fromtimestamp(line["at_ms"] / 1000).isoformat(" ", "milliseconds")

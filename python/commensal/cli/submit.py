@@ -30,11 +30,12 @@ from commensal.cli._options import (
 )
 from commensal.cli.run import job_name
 
-__all__ = ["register", "submit"]
+__all__ = ["parse_flat_rule", "register", "submit"]
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MIB = 1 << 20
 _MOST_GPUS = 1 << 20
+_SHORTEST_WINDOW_MS = 10_000
 
 
 def register(app: typer.Typer) -> None:
@@ -109,6 +110,14 @@ def submit(
     time: Annotated[
         str | None, typer.Option(help="It is ended after so long, e.g. 2h.", metavar="TIME")
     ] = None,
+    end_when_flat: Annotated[
+        str | None,
+        typer.Option(
+            help="End it once its loss has not moved by CHANGE (1%) for so long, e.g. 30m:0.5%; "
+            "it tells it by commensal.step(loss=...).",
+            metavar="TIME[:CHANGE]",
+        ),
+    ] = None,
     env: Annotated[
         list[str] | None,
         typer.Option(help="Variable of its environment; may be repeated.", metavar="NAME=VALUE"),
@@ -155,6 +164,9 @@ def submit(
     with blaming("--time"):
         if time is not None:
             job["time_limit_ms"] = max(1, -(-parse_duration_ms(time) // 1000)) * 1000
+    with blaming("--end-when-flat"):
+        if end_when_flat is not None:
+            job["end_when_flat"] = parse_flat_rule(end_when_flat)
     if after is not None:
         job["after"] = after
     if chdir is not None and cluster.remote is None and not chdir.is_dir():
@@ -164,6 +176,23 @@ def submit(
         raise typer.Exit(NO_COORDINATOR)
     with reporting(cluster):
         print(cluster.ask("submit", job=job, request=secrets.token_hex(16))["id"])
+
+
+def parse_flat_rule(text: str) -> dict[str, Any]:
+    """Return the rule of TIME[:CHANGE]; CHANGE is in percent. @raises ValueError naming it."""
+    time, colon, change = text.partition(":")
+    window_ms = -(-parse_duration_ms(time) // 1000) * 1000
+    if window_ms < _SHORTEST_WINDOW_MS:
+        raise ValueError(f"shorter than 10 s: {time!r}")
+    percent = 1.0
+    if colon:
+        try:
+            percent = float(change.removesuffix("%"))
+        except ValueError:
+            raise ValueError(f"not a change in percent: {change!r}") from None
+        if not 0.0 < percent <= 50.0:  # also false for nan
+            raise ValueError(f"not a change above 0 % and at most 50 %: {change!r}")
+    return {"window_ms": window_ms, "change": percent / 100}
 
 
 def _mib(text: str | None) -> int:
