@@ -69,6 +69,7 @@ def test_the_file_of_the_digits_is_the_digits(runs: dict[str, Run], tmp_path: Pa
     assert again == runs["digits_cnn.py"][1]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("script", sorted(QUICK))
 def test_another_seed_gives_another_hash(script: str, runs: dict[str, Run], tmp_path: Path) -> None:
     assert run(script, tmp_path, "--seed", "2")[1]["sha256"] != runs[script][1]["sha256"]

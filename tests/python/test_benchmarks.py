@@ -182,7 +182,8 @@ def built(program: str) -> bool:
 @pytest.mark.parametrize(
     ("name", "program", "bars"),
     [
-        ("replay", "replay_benchmark", 12),  # four for each number of threads
+        # Four for each number of threads.
+        pytest.param("replay", "replay_benchmark", 12, marks=pytest.mark.soak),
         ("density", "replay_benchmark", 2 * len(TRACED)),
         pytest.param("limits", "limit_benchmark", 9, marks=pytest.mark.soak),
         pytest.param("messages", "message_benchmark", 3, marks=pytest.mark.soak),

@@ -7,12 +7,13 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
 import pytest
-from world import COMMENSAL, DEADLINE, World, read_line, wait_until
+from world import COMMENSAL, DEADLINE, World, read_line
 
 # One thread that never waits: it leaves the other cores, and notices who is on its own.
 ALONE_ON_ONE = """
@@ -66,6 +67,8 @@ for parameter in model.parameters():
 print(json.dumps({"digest": digest.hexdigest(), "threads": sorted(threads), "cpus": sorted(cpus)}))
 """
 THREADS = 2
+COORDINATORS = 3
+PATIENCE = 60.0  # seconds; on a quiet machine it takes about ten
 OURS = sorted(os.sched_getaffinity(0))
 
 pytestmark = [
@@ -90,8 +93,27 @@ def alone() -> dict[str, Any]:
         world.close()
 
 
-def beside_one_that_leaves_a_core(world: World, *options: str) -> dict[str, Any]:
-    """Train beside a job that leaves a core, the end once it keeps to that."""
+def beside_one_that_leaves_a_core(*options: str) -> dict[str, Any]:
+    """Train beside a job that leaves a core, the end once it keeps to that.
+
+    Where other things disturb the machine, a coordinator may see no gain from it, and does not try
+    again for ten minutes: then another one is asked.
+    """
+    told = []
+    for _ in range(COORDINATORS):
+        world = World(Path(mkdtemp(prefix="cm-", dir="/tmp")))
+        try:
+            job = start_beside(world, *options)
+            if keeps_to_fewer(world, threads="--elastic-threads" in options):
+                (world.folder / "go").touch()
+                return results_of(job)
+            told.append(world.commensal("explain", "late").stdout)
+        finally:
+            world.close()
+    pytest.fail("it does not keep to fewer cores:\n" + "\n".join(told))
+
+
+def start_beside(world: World, *options: str) -> subprocess.Popen[str]:
     prod = world.start(
         [
             *(str(COMMENSAL), "run", "--guaranteed", "--name", "prod", "--"),
@@ -99,27 +121,29 @@ def beside_one_that_leaves_a_core(world: World, *options: str) -> dict[str, Any]
         ]
     )
     read_line(prod, "ready")
-    go = world.folder / "go"
     # In no gap and in no class: its neighbour is sure to suffer on its core.
     job = world.start(
         [
             *(str(COMMENSAL), "run", "--opportunistic", "--name", "late", *options),
             *("--law", "open", "--no-idle-class", "--", sys.executable, world.script(TRAIN)),
-            str(go),
+            str(world.folder / "go"),
         ],
         OMP_NUM_THREADS=str(THREADS),
     )
     read_line(job, "ready")
+    return job
 
-    def kept() -> bool:
+
+def keeps_to_fewer(world: World, *, threads: bool) -> bool:
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
         [told] = json.loads(world.commensal("status", "late", "--json").stdout)["jobs"]
         cores = told["cores"]
         moved = bool(cores["cpus"]) and cores["cpus"] != cores["own"]
-        return moved and ("--elastic-threads" not in options or cores["threads"] == 1)
-
-    wait_until("it keeps to fewer cores", kept)
-    go.touch()
-    return results_of(job)
+        if moved and (not threads or cores["threads"] == 1):
+            return True
+        time.sleep(0.2)
+    return False
 
 
 def results_of(job: subprocess.Popen[str]) -> dict[str, Any]:
@@ -130,17 +154,15 @@ def results_of(job: subprocess.Popen[str]) -> dict[str, Any]:
     return told
 
 
-def test_with_fewer_cores_results_are_the_same_to_the_last_bit(
-    world: World, alone: dict[str, Any]
-) -> None:
+def test_with_fewer_cores_results_are_the_same_to_the_last_bit(alone: dict[str, Any]) -> None:
     assert (alone["threads"], alone["cpus"]) == ([THREADS], [OURS])
-    told = beside_one_that_leaves_a_core(world)
+    told = beside_one_that_leaves_a_core()
     assert told["digest"] == alone["digest"]
     assert told["threads"] == [THREADS]  # on one core
     assert [OURS[1]] in told["cpus"]
 
 
-def test_the_number_of_threads_follows_where_its_user_allows_it(world: World) -> None:
-    told = beside_one_that_leaves_a_core(world, "--elastic-threads")
+def test_the_number_of_threads_follows_where_its_user_allows_it() -> None:
+    told = beside_one_that_leaves_a_core("--elastic-threads")
     assert 1 in told["threads"]
     assert [OURS[1]] in told["cpus"]
