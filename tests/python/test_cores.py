@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 from world import COMMENSAL, DEADLINE, World, read_line
 
-# One thread that never waits: it leaves the other cores, and notices who is on its own.
+# One thread that never waits: it leaves the other cores, and notices who is on its own. Ten seconds
+# alone, by which it is measured later: in a few, a machine that others slow down is no baseline.
 ALONE_ON_ONE = """
 import torch
 torch.set_num_threads(1)
@@ -27,7 +28,7 @@ while True:
     model(torch.ones(64, 512)).sum().backward()
     optimizer.step()
     step += 1
-    if step == 1000:
+    if step == 4000:
         print("ready", flush=True)
 """
 # Trains a fixed number of steps, the later ones only when a file is there. Tells the result, and
@@ -68,11 +69,14 @@ print(json.dumps({"digest": digest.hexdigest(), "threads": sorted(threads), "cpu
 """
 THREADS = 2
 COORDINATORS = 3
-PATIENCE = 60.0  # seconds; on a quiet machine it takes about ten
+PATIENCE = 40.0  # seconds; on a quiet machine it takes about ten
 OURS = sorted(os.sched_getaffinity(0))
 
+# Whether a neighbour seems to suffer depends on how fast the machine was while it was measured
+# alone; where that changes by a third, one try in three fails. What follows from it is tested
+# without a clock: core_share_test, core_keeper_test, session_cores_test.
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.soak,
     pytest.mark.alone,
     pytest.mark.skipif(len(OURS) != THREADS, reason=f"needs two CPUs, there are {len(OURS)}"),
 ]
@@ -96,8 +100,9 @@ def alone() -> dict[str, Any]:
 def beside_one_that_leaves_a_core(*options: str) -> dict[str, Any]:
     """Train beside a job that leaves a core, the end once it keeps to that.
 
-    Where other things disturb the machine, a coordinator may see no gain from it, and does not try
-    again for ten minutes: then another one is asked.
+    Where other things slowed the machine down while its neighbour was measured alone, that one does
+    not seem to suffer; or the coordinator saw no gain from it, and does not try again for ten
+    minutes. Then another one is asked.
     """
     told = []
     for _ in range(COORDINATORS):
