@@ -494,6 +494,35 @@ TEST_F(LocalEngineTest, GroupsOfAKilledKeeperGo) {
   for (const std::string& group : groups) EXPECT_FALSE(fs::exists(group)) << group;
 }
 
+TEST_F(LocalEngineTest, GroupsOfTwoCoordinatorsJobsOfOneNumberAreApart) {
+  LocalWorld beside;
+  const auto other = beside.make();
+  JobSpec spec = world_.job({"/bin/sh", "-c", "while ! [ -e go ]; do sleep 0.01; done"});
+  spec.cpu_milli = 500;
+  JobSpec same = spec;
+  same.directory = beside.work();
+  other->hold(attempt_, same);
+  other->place(attempt_, {{"left", 0}}, JobClass::kOpportunistic);
+  other->release(attempt_);
+  start(spec);
+  ASSERT_TRUE(eventually(
+      [&] { return world_.folder(attempt_).keeper() && beside.folder(attempt_).keeper(); }));
+  const auto groups = world_.folder(attempt_).keeper()->groups;
+  const auto others = beside.folder(attempt_).keeper()->groups;
+  world_.kill_keeper(attempt_);
+  EXPECT_EQ(end().kind, Kind::kVanished);  // its groups are emptied
+  std::ofstream{beside.work() / "go"};
+  EngineEvent last;
+  EXPECT_TRUE(eventually([&] {
+    for (EngineEvent& event : other->watch()) last = std::move(event);
+    if (last.kind == Kind::kBegan) wait_for_news(*other);
+    return last.kind != Kind::kBegan;
+  }));
+  EXPECT_EQ(last.exit_code, 0) << last.reason;
+  if (groups.empty()) GTEST_SKIP() << "no control group can be made here";
+  for (const std::string& group : groups) EXPECT_THAT(others, Not(Contains(group)));
+}
+
 TEST_F(LocalEngineTest, AMissingKeeperIsSaidAndNothingHasHappened) {
   world_.options.keeper = world_.work() / "no-keeper";
   engine_ = world_.make();

@@ -33,7 +33,7 @@ struct alignas(64) Gate::Account {
   std::atomic<std::uint64_t> off_device_ticks{0};  // ops ran, and the thread did not
   std::atomic<std::int64_t> predicted_ns{0};       // of the running op
   std::uint8_t charge = 0;                         // of the running op: some of `Charge`
-  WorkInFlight::Open open = WorkInFlight::kNone;   // what was issued without a marker yet
+  WorkInFlight::Open open;                         // what was issued without a marker yet
   Duration prepaid{};                              // of the running op
   std::uint64_t asked_ticks = 0;                   // when ThreadTime was asked last; 0: never
   Duration thread_time{};                          // what it said

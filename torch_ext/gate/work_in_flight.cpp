@@ -21,37 +21,35 @@ Duration or_unknown(Duration predicted) noexcept {
 
 WorkInFlight::WorkInFlight(WorkClock& clock) : clock_(clock) {}
 
-WorkInFlight::Open WorkInFlight::free_chunk() const noexcept {
+std::uint8_t WorkInFlight::free_chunk() const noexcept {
   for (std::size_t i = 0; i < kMostChunks; ++i) {
-    if (chunks_[i].state == State::kFree) return static_cast<Open>(i);
+    if (chunks_[i].state == State::kFree) return static_cast<std::uint8_t>(i);
   }
-  return kNone;
+  return Open::kNone;
 }
 
 void WorkInFlight::issued(Open& open, const IssuedWork& work, Duration bound,
                           TimePoint now) noexcept {
-  const bool measures = work.predicted == Duration::zero();
+  bool measures = work.predicted == Duration::zero() || std::exchange(open.alone, false);
   bool other = false;
-  if (open != kNone) {
+  if (open.chunk != Open::kNone) {
     const MutexLock lock(mutex_);
-    Chunk& chunk = chunks_[open];
-    if (chunk.state != State::kOpen) {
-      open = kNone;  // counted as done meanwhile
-    } else {
-      other = chunk.charge != work.charge || measures;
-    }
+    // Forgotten while the op was issued: it may have waited for what was issued before.
+    measures = measures || is_forgotten(open);
+    other = measures || chunks_[open.chunk].charge != work.charge;
   }
   if (other) flush(open);
   bool full = false;
   {
     const MutexLock lock(mutex_);
-    if (open == kNone) {
-      open = free_chunk();
-      if (open == kNone) return;  // more threads than chunks: as if it were done
-      chunks_[open].state = State::kOpen;
-      chunks_[open].charge = work.charge;
+    if (open.chunk == Open::kNone || is_forgotten(open)) {
+      open = {.chunk = free_chunk()};
+      if (open.chunk == Open::kNone) return;  // more threads than chunks: as if it were done
+      chunks_[open.chunk].state = State::kOpen;
+      chunks_[open.chunk].charge = work.charge;
+      open.turn = turns_[open.chunk].load(kRelaxed);
     }
-    Chunk& chunk = chunks_[open];
+    Chunk& chunk = chunks_[open.chunk];
     const Duration takes = or_unknown(work.predicted);
     chunk.predicted += takes;
     chunk.prepaid += work.prepaid;
@@ -61,17 +59,19 @@ void WorkInFlight::issued(Open& open, const IssuedWork& work, Duration bound,
     const Duration most = bound > Duration::zero() ? std::min(kChunk, bound / 2) : kChunk;
     full = chunk.predicted >= most || chunk.ops == kMostOps || measures;
     // The thread's next chunk must find room.
-    full = full && free_chunk() != kNone;
+    full = full && free_chunk() != Open::kNone;
   }
   if (full) flush(open);
 }
 
 void WorkInFlight::flush(Open& open) noexcept {
-  if (open == kNone) return;
-  const Open mine = std::exchange(open, kNone);
+  if (open.chunk == Open::kNone) return;
+  const std::uint8_t mine = open.chunk;
   {
     const MutexLock lock(mutex_);
-    if (chunks_[mine].state != State::kOpen) return;  // counted as done
+    const bool forgotten = is_forgotten(open);
+    open = {.alone = forgotten};
+    if (forgotten) return;
     chunks_[mine].state = State::kMarking;
   }
   const WorkClock::Marker marker = clock_.mark();
@@ -98,7 +98,7 @@ std::size_t WorkInFlight::collect_into(std::array<CompletedWork, kMostChunks>& d
       const bool forgotten = chunk.state == State::kOpen && now - chunk.touched > kForgotten;
       const bool unmarked = chunk.state == State::kMarked && chunk.marker == 0;
       if (forgotten || unmarked) {
-        done[count++] = finish(chunk, chunk.predicted);
+        done[count++] = finish(i, chunk.predicted);
       } else if (chunk.state == State::kMarked) {
         chunk.state = State::kAsked;
         asked[questions++] = {i, chunk.marker};
@@ -116,7 +116,7 @@ std::size_t WorkInFlight::collect_into(std::array<CompletedWork, kMostChunks>& d
         chunk.parts[op].op.record(
             Duration{static_cast<Duration::rep>(static_cast<double>(took->count()) * part)});
       }
-      done[count++] = finish(chunk, *took);
+      done[count++] = finish(asked[i].chunk, *took);
     } else {
       chunk.state = State::kMarked;
     }
@@ -125,10 +125,12 @@ std::size_t WorkInFlight::collect_into(std::array<CompletedWork, kMostChunks>& d
   return count;
 }
 
-CompletedWork WorkInFlight::finish(Chunk& chunk, Duration took) noexcept {
+CompletedWork WorkInFlight::finish(std::size_t number, Duration took) noexcept {
+  Chunk& chunk = chunks_[number];
   const CompletedWork done{chunk.charge, chunk.predicted, chunk.prepaid, took};
   pending_ns_.fetch_sub(chunk.predicted.count(), kRelaxed);
   chunk.state = State::kFree;
+  turns_[number].fetch_add(1, kRelaxed);
   chunk.ops = 0;
   chunk.marker = 0;
   chunk.predicted = chunk.prepaid = Duration::zero();

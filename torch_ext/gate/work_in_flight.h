@@ -48,9 +48,13 @@ class WorkInFlight {
   /// be gone, or have nothing more to do.
   static constexpr Duration kForgotten = std::chrono::milliseconds{50};
 
-  /// What a thread has issued since its last marker: a number of ours; to be kept by the thread.
-  using Open = std::uint8_t;
-  static constexpr Open kNone = UINT8_MAX;
+  /// What a thread has issued since its last marker; ours, to be kept by the thread.
+  struct Open {
+    static constexpr std::uint8_t kNone = UINT8_MAX;
+    std::uint8_t chunk = kNone;
+    bool alone = false;      ///< what was predicted for the last was not compared: measure the next
+    std::uint32_t turn = 0;  ///< of the chunk; an older one counts as done already
+  };
 
   explicit WorkInFlight(WorkClock& clock);
   WorkInFlight(const WorkInFlight&) = delete;
@@ -58,8 +62,12 @@ class WorkInFlight {
 
   /// Called before the calling thread issues an op: where it has none without a marker yet, a
   /// chunk begins.
-  void begins(Open open) noexcept {
-    if (open == kNone) clock_.begin();
+  void begins(Open& open) noexcept {
+    if (open.chunk != Open::kNone) {
+      if (!is_forgotten(open)) return;
+      open = {.alone = true};  // nobody asked the device how long it took
+    }
+    clock_.begin();
   }
   /// Notes an op that the calling thread issued. May put a marker behind it.
   /// Work of another charge is another chunk.
@@ -101,13 +109,18 @@ class WorkInFlight {
 
   [[nodiscard]] std::size_t collect_into(std::array<CompletedWork, kMostChunks>& done,
                                          TimePoint now) noexcept;
-  [[nodiscard]] Open free_chunk() const noexcept COMMENSAL_REQUIRES(mutex_);
-  CompletedWork finish(Chunk& chunk, Duration took) noexcept COMMENSAL_REQUIRES(mutex_);
+  [[nodiscard]] std::uint8_t free_chunk() const noexcept COMMENSAL_REQUIRES(mutex_);
+  [[nodiscard]] bool is_forgotten(const Open& open) const noexcept {
+    return open.chunk != Open::kNone &&
+           turns_[open.chunk].load(std::memory_order_relaxed) != open.turn;
+  }
+  CompletedWork finish(std::size_t number, Duration took) noexcept COMMENSAL_REQUIRES(mutex_);
 
   WorkClock& clock_;
   std::atomic<std::int64_t> pending_ns_{0};
   std::atomic<std::uint64_t> markers_{0};
   std::atomic<bool> collecting_{false};
+  std::array<std::atomic<std::uint32_t>, kMostChunks> turns_{};  // how often each chunk was done
   mutable Mutex mutex_;
   std::array<Chunk, kMostChunks> chunks_ COMMENSAL_GUARDED_BY(mutex_);
 };

@@ -75,8 +75,11 @@ Environment own_environment() {
   return variables;
 }
 
-std::string group_name(const Attempt& attempt, const std::string& node) {
-  return "commensal-" + attempt.job.str() + '-' + std::to_string(attempt.number) + '-' + node;
+/// Coordinators beside each other give out the same numbers: a name of this process's own.
+std::string group_name(const Attempt& attempt) {
+  const ProcessIdentity self = own_identity();
+  return "commensal-" + attempt.job.str() + '-' + std::to_string(attempt.number) + "-limits-" +
+         std::to_string(self.pid) + '-' + std::to_string(self.start_ticks);
 }
 
 }  // namespace
@@ -100,9 +103,8 @@ Keeper::Keeper(AttemptFolder folder, HeldJob held, Placed placed)
   if (ranks > 1) port_ = free_port();
   // Limits are those of a node: where several stand for this machine, of all of them together.
   const auto nodes = static_cast<std::int64_t>(number_ranks(placed_.devices).front().groups);
-  groups_ =
-      make_limit_groups({}, node::kernel_group_files(), group_name(folder_.attempt(), "limits"),
-                        {held_.job.cpu_milli * nodes, held_.job.host_memory_mib * nodes});
+  groups_ = make_limit_groups({}, node::kernel_group_files(), group_name(folder_.attempt()),
+                              {held_.job.cpu_milli * nodes, held_.job.host_memory_mib * nodes});
   for (const std::string& problem : groups_.problems) spdlog::warn("{}", problem);
 }
 

@@ -36,6 +36,7 @@ class FakeStreams final : public WorkClock {
   [[nodiscard]] Duration busy_total() const { return busy_total_ - backlog(); }
 
   [[nodiscard]] bool done_on_return() const noexcept override { return false; }
+  void begin() noexcept override { queues_[queue_].since_marker = Duration::zero(); }
   [[nodiscard]] Marker mark() noexcept override {
     if (fails_) return 0;
     Queue& queue = queues_[queue_];
