@@ -105,16 +105,27 @@ bool ComputeController::sync_jobs(const ComputeView& view) {
   std::erase_if(guaranteed_, [&](const auto& e) { return !present(view.guaranteed, e.first); });
   for (const auto& job : view.guaranteed) {
     const auto [entry, is_new] = guaranteed_.try_emplace(job.id);
-    entry->second.slo = job.slo;
-    entry->second.gaps = job.gaps;
-    entry->second.history.follow(job.signal);
+    Tracked& tracked = entry->second;
+    tracked.slo = job.slo;
+    tracked.gaps = job.gaps;
+    const bool by_pace = job.signal == StepSignal::kCores;
+    if (!by_pace) tracked.steps.follow(job.signal);
+    if (std::exchange(tracked.by_pace, by_pace) != by_pace) {
+      tracked.alarmed = false;
+      // What was measured alone is as good as it was.
+      tracked.history().forget_shared();
+    }
     if (!is_new) continue;
     arrived = true;
-    entry->second.last_step = job.step_number;
-    if (sharing_ && !window_closed_) {
-      entry->second.history.begin_shared(view.now);
-    } else {
-      entry->second.history.begin_quiet(view.now);
+    tracked.last_step = by_pace ? job.stretch_number : job.step_number;
+    tracked.last_stretch = job.stretch_number;
+    tracked.pace.follow(StepSignal::kCores);
+    for (StepHistory* const history : {&tracked.steps, &tracked.pace}) {
+      if (sharing_ && !window_closed_) {
+        history->begin_shared(view.now);
+      } else {
+        history->begin_quiet(view.now);
+      }
     }
   }
   bool changed = arrived;
@@ -195,43 +206,57 @@ void ComputeController::divide(const ComputeView& view) {
 void ComputeController::sample_steps(const ComputeView& view) {
   for (const auto& job : view.guaranteed) {
     Tracked& tracked = guaranteed_.at(job.id);
-    if (job.step_number == tracked.last_step) continue;
-    tracked.last_step = job.step_number;
-    // A step may be told long after its end, when the device's state was another one.
-    const bool told = job.step_end > TimePoint{} && job.step_end < view.now;
-    tracked.history.add(told ? job.step_end : view.now, job.step_last);
-    tracked.step_seconds = seconds(job.step_last);
-    if (job.signal == StepSignal::kCores) {
-      tracked.step_seconds = std::max(tracked.step_seconds, kBetweenLooks);
+    if (std::exchange(tracked.last_stretch, job.stretch_number) != job.stretch_number) {
+      tracked.pace.add(view.now, job.stretch_last);
     }
-    if (sharing_ && !window_closed_ && tracked.history.change_suspected()) tracked.suspected = true;
+    const std::uint64_t number = tracked.by_pace ? job.stretch_number : job.step_number;
+    if (number == tracked.last_step) continue;
+    tracked.last_step = number;
+    if (tracked.by_pace) {
+      tracked.step_seconds = std::max(seconds(job.stretch_last), kBetweenLooks);
+    } else {
+      // A step may be told long after its end, when the device's state was another one.
+      const bool told = job.step_end > TimePoint{} && job.step_end < view.now;
+      tracked.steps.add(told ? job.step_end : view.now, job.step_last);
+      tracked.step_seconds = seconds(job.step_last);
+    }
+    if (sharing_ && !window_closed_ && tracked.history().change_suspected()) {
+      tracked.suspected = true;
+    }
   }
+}
+
+void ComputeController::Tracked::forget_shared() {
+  steps.forget_shared();
+  pace.forget_shared();
 }
 
 void ComputeController::mark_exposure(TimePoint now) {
   for (auto& [id, tracked] : guaranteed_) {
-    if (sharing_ && !window_closed_) {
-      tracked.history.begin_shared(now);
-    } else if (!tracked.history.is_quiet()) {
-      tracked.history.begin_quiet(now);
+    for (StepHistory* const history : {&tracked.steps, &tracked.pace}) {
+      if (sharing_ && !window_closed_) {
+        history->begin_shared(now);
+      } else if (!history->is_quiet()) {
+        history->begin_quiet(now);
+      }
     }
   }
 }
 
 bool ComputeController::needs_baseline(const Tracked& tracked) const {
-  const bool serves = tracked.history.signal() == StepSignal::kTail;
+  const bool serves = tracked.history().signal() == StepSignal::kTail;
   const std::size_t good = serves ? config_.good_tail : config_.good_baseline;
-  if (tracked.history.baseline_steps() < good) return true;
+  if (tracked.history().baseline_steps() < good) return true;
   return tracked.alarmed &&
-         tracked.history.quiet_steps_total() < tracked.quiet_at_alarm + kAlarmSteps;
+         tracked.history().quiet_steps_total() < tracked.quiet_at_alarm + kAlarmSteps;
 }
 
 bool ComputeController::urgent() const {
   return std::any_of(guaranteed_.begin(), guaranteed_.end(), [](const auto& entry) {
     const Tracked& tracked = entry.second;
     if (tracked.step_seconds <= 0.0 || tracked.last_step < kFirstSteps) return false;
-    return tracked.suspected ||
-           (tracked.history.baseline_steps() == 0 && tracked.history.signal() != StepSignal::kTail);
+    return tracked.suspected || (tracked.history().baseline_steps() == 0 &&
+                                 tracked.history().signal() != StepSignal::kTail);
   });
 }
 
@@ -241,8 +266,8 @@ void ComputeController::open_window(TimePoint now, std::size_t steps, double wan
   window_floor_ = std::min(0.0, window_tokens_ - kWindowSlack * wanted);
   window_goal_ = 0;
   for (auto& [id, tracked] : guaranteed_) {
-    window_goal_ = std::max(window_goal_, tracked.history.quiet_steps_total() + steps);
-    if (tracked.suspected) tracked.history.expect_change(steps);
+    window_goal_ = std::max(window_goal_, tracked.history().quiet_steps_total() + steps);
+    if (tracked.suspected) tracked.history().expect_change(steps);
   }
   mark_exposure(now);
 }
@@ -255,7 +280,7 @@ void ComputeController::end_window(TimePoint now) {
 
 void ComputeController::settle_suspicions() {
   for (auto& [id, tracked] : guaranteed_) {
-    if (std::exchange(tracked.suspected, false)) tracked.history.settle_change();
+    if (std::exchange(tracked.suspected, false)) tracked.history().settle_change();
   }
 }
 
@@ -267,7 +292,7 @@ void ComputeController::run_window(const ComputeView& view) {
     std::size_t steps = 0;
     bool stepping = false;
     for (const auto& [id, tracked] : guaranteed_) {
-      steps = std::max(steps, tracked.history.quiet_steps_total());
+      steps = std::max(steps, tracked.history().quiet_steps_total());
       stepping = stepping || tracked.last_step > 0;
     }
     if (window_tokens_ <= window_floor_ || steps >= window_goal_ || !stepping) {
@@ -283,7 +308,7 @@ void ComputeController::run_window(const ComputeView& view) {
     if (tracked.last_step == 0) continue;
     stepping = true;
     early = early || needs_baseline(tracked);
-    serves = serves || tracked.history.signal() == StepSignal::kTail;
+    serves = serves || tracked.history().signal() == StepSignal::kTail;
     step = std::max(step, tracked.step_seconds);
   }
   if (!stepping) return;
@@ -308,12 +333,12 @@ void ComputeController::run_window(const ComputeView& view) {
 ComputeController::Worst ComputeController::worst() const {
   Worst result;
   for (const auto& [id, tracked] : guaranteed_) {
-    const auto slowdown = tracked.history.slowdown();  // of the present shares, or none yet
+    const auto slowdown = tracked.history().slowdown();  // of the present shares, or none yet
     if (!slowdown) continue;
     const bool worse =
         !result.slowdown || slowdown->value - tracked.slo > result.slowdown->value - result.slo;
     if (worse) {
-      result = {slowdown, tracked.slo, tracked.gaps, tracked.history.confirmed(tracked.slo)};
+      result = {slowdown, tracked.slo, tracked.gaps, tracked.history().confirmed(tracked.slo)};
     }
   }
   return result;
@@ -324,19 +349,33 @@ bool ComputeController::all_controlled(const ComputeView& view) {
                      [](const auto& job) { return job.controlled || job.paused; });
 }
 
+void ComputeController::estimate(Tracked& tracked, bool alone) {
+  if (const auto slowdown = tracked.history().slowdown()) tracked.last_slowdown = slowdown;
+  if (alone) {
+    tracked.waiting.reset();
+    return;
+  }
+  if (const auto waiting = tracked.pace.slowdown()) tracked.waiting = waiting;
+  if (!tracked.waiting) return;
+  const auto& known = tracked.last_slowdown;
+  if (!known || tracked.waiting->certain() > known->certain()) {
+    tracked.last_slowdown = tracked.waiting;
+  }
+}
+
 void ComputeController::control(const ComputeView& view) {
   if (view.now - last_control_ < config_.period) return;
   last_control_ = view.now;
   for (auto& [id, tracked] : guaranteed_) {
-    const auto slowdown = tracked.history.slowdown();
-    if (slowdown) tracked.last_slowdown = slowdown;
+    estimate(tracked, all_controlled(view));
+    const auto slowdown = tracked.history().slowdown();
     const bool alarm = slowdown && slowdown->certain() > kAlarm;
     if (alarm && !tracked.alarmed) {
-      tracked.quiet_at_alarm = tracked.history.quiet_steps_total();
+      tracked.quiet_at_alarm = tracked.history().quiet_steps_total();
       // Against a baseline of a while ago it may be the job that has changed.
-      const double age = seconds(view.now - tracked.history.newest_quiet());
+      const double age = seconds(view.now - tracked.history().newest_quiet());
       const bool old = age > std::max(kFreshSeconds, kFreshSteps * tracked.step_seconds);
-      if (old && tracked.history.signal() != StepSignal::kTail && all_controlled(view)) {
+      if (old && tracked.history().signal() != StepSignal::kTail && all_controlled(view)) {
         tracked.suspected = true;
       }
     }
@@ -376,7 +415,7 @@ void ComputeController::control(const ComputeView& view) {
   }
   divide(view);
   if (!moved) return;
-  for (auto& [id, tracked] : guaranteed_) tracked.history.forget_shared();
+  for (auto& [id, tracked] : guaranteed_) tracked.forget_shared();
   if (!window_closed_) mark_exposure(view.now);
 }
 
@@ -387,8 +426,11 @@ Plan ComputeController::update(const ComputeView& view) {
   if (const bool now_sharing = sharing(view); now_sharing != sharing_ || changed) {
     const bool began = now_sharing != sharing_;
     sharing_ = now_sharing;
+    if (!sharing_) {
+      for (auto& [id, tracked] : guaranteed_) tracked.waiting.reset();
+    }
     if (!sharing_ && window_closed_) end_window(view.now);
-    for (auto& [id, tracked] : guaranteed_) tracked.history.forget_shared();
+    for (auto& [id, tracked] : guaranteed_) tracked.forget_shared();
     if (began || !window_closed_) mark_exposure(view.now);
     last_control_ = view.now;
   }
@@ -428,13 +470,18 @@ Plan ComputeController::update(const ComputeView& view) {
 
 void ComputeController::surroundings_changed(TimePoint now) {
   for (auto& [idle_class, budget] : budgets_) budget.state.ceiling = ShareState::kNoCeiling;
-  for (auto& [id, tracked] : guaranteed_) tracked.history.forget_shared();
+  for (auto& [id, tracked] : guaranteed_) tracked.forget_shared();
   if (!window_closed_) mark_exposure(now);
 }
 
 std::optional<SlowdownEstimate> ComputeController::slowdown(const JobId& guaranteed) const {
   const auto found = guaranteed_.find(guaranteed);
   return found == guaranteed_.end() ? std::nullopt : found->second.last_slowdown;
+}
+
+std::optional<SlowdownEstimate> ComputeController::waiting(const JobId& guaranteed) const {
+  const auto found = guaranteed_.find(guaranteed);
+  return found == guaranteed_.end() ? std::nullopt : found->second.waiting;
 }
 
 GapDecision ComputeController::gap_rules(const JobId& opportunistic) const {
@@ -446,7 +493,7 @@ GapDecision ComputeController::gap_rules(const JobId& opportunistic) const {
 
 MedianEstimate ComputeController::baseline(const JobId& guaranteed) const {
   const auto found = guaranteed_.find(guaranteed);
-  return found == guaranteed_.end() ? MedianEstimate{} : found->second.history.baseline();
+  return found == guaranteed_.end() ? MedianEstimate{} : found->second.history().baseline();
 }
 
 }  // namespace commensal::node

@@ -71,9 +71,11 @@ struct ComputeView {
     std::uint64_t step_number = 0;  ///< of its slowest rank; 0: no step yet
     Duration step_last{};
     double slo = 0.01;
-    StepSignal signal = StepSignal::kMedian;                      ///< what its steps are
+    StepSignal signal = StepSignal::kMedian;  ///< what counts: its steps, or its pace on cores
     std::shared_ptr<const std::vector<GapClass>> gaps = nullptr;  ///< of late; null: not known
     TimePoint step_end{};                                         ///< zero: when it was seen
+    std::uint64_t stretch_number = 0;  ///< of its slowest rank's pace on cores (CorePace)
+    Duration stretch_last{};
     bool operator==(const Guaranteed&) const = default;
   };
   struct Opportunistic {
@@ -115,7 +117,12 @@ class ComputeController {
   void surroundings_changed(TimePoint now);
 
   /// The newest estimate; null until there is a baseline and steps beside an opportunistic job.
+  /// Where no window can look at the job alone its baseline may be of another machine: then what
+  /// it loses to waiting for cores counts, if that is more.
   [[nodiscard]] std::optional<SlowdownEstimate> slowdown(const JobId& guaranteed) const;
+  /// What it loses to waiting for cores, which needs no baseline of the same speed; null where
+  /// windows look at it alone, or before it is known.
+  [[nodiscard]] std::optional<SlowdownEstimate> waiting(const JobId& guaranteed) const;
   [[nodiscard]] MedianEstimate baseline(const JobId& guaranteed) const;
   /// What an opportunistic job may do in gaps, with the reason; unknown for one that is not here.
   [[nodiscard]] GapDecision gap_rules(const JobId& opportunistic) const;
@@ -125,9 +132,16 @@ class ComputeController {
 
  private:
   struct Tracked {
-    StepHistory history;
+    StepHistory steps;
+    StepHistory pace;  // on its cores; also while its steps are what counts
+    bool by_pace = false;
+    [[nodiscard]] StepHistory& history() noexcept { return by_pace ? pace : steps; }
+    [[nodiscard]] const StepHistory& history() const noexcept { return by_pace ? pace : steps; }
+    void forget_shared();
     double slo = 0.01;
     std::optional<SlowdownEstimate> last_slowdown;
+    std::optional<SlowdownEstimate> waiting;
+    std::uint64_t last_stretch = 0;
     double step_seconds = 0.0;  // newest known length of a step
     std::uint64_t last_step = 0;
     bool alarmed = false;  // slowdown far above the SLO
@@ -156,6 +170,8 @@ class ComputeController {
   void renew_budgets(const ComputeView& view, bool arrived);
   void divide(const ComputeView& view);
   void mark_exposure(TimePoint now);
+  /// Takes the newest estimates. @param alone  windows look at guaranteed jobs alone.
+  static void estimate(Tracked& tracked, bool alone);
   [[nodiscard]] bool needs_baseline(const Tracked& tracked) const;
   struct Worst {
     std::optional<SlowdownEstimate> slowdown;

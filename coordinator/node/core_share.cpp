@@ -57,12 +57,17 @@ CoreSet all_of(const CoreTopology& cores) {
   return all;
 }
 
+const std::optional<SlowdownEstimate>& loss_of(const CoreShareInput::Guaranteed& job) {
+  return job.waiting ? job.waiting : job.slowdown;
+}
+
 /// Of the guaranteed jobs that suffer beyond doubt the one that suffers most; null: none does.
 const CoreShareInput::Guaranteed* sufferer(const CoreShareInput& input) {
   const CoreShareInput::Guaranteed* worst = nullptr;
   for (const auto& job : input.guaranteed) {
-    if (!job.slowdown || job.slowdown->certain() <= job.slo) continue;
-    if (worst == nullptr || job.slowdown->value > worst->slowdown->value) worst = &job;
+    const auto& loss = loss_of(job);
+    if (!loss || loss->certain() <= job.slo) continue;
+    if (worst == nullptr || loss->value > loss_of(*worst)->value) worst = &job;
   }
   return worst;
 }
@@ -162,10 +167,10 @@ CoreShareDecision decide_cores(const CoreShareInput& input, const CoreShareState
   };
   if (!state.cores.empty()) {
     const bool tried = input.now - state.since >= kTrial;
-    if (tried && suffers != nullptr && suffers->slowdown->value > kHelped * state.suffered) {
+    if (tried && suffers != nullptr && loss_of(*suffers)->value > kHelped * state.suffered) {
       next.not_before = input.now + kGivenUp;
       return release("keeping to fewer did not help " + suffers->name + " (" +
-                     percent(state.suffered) + " before, " + percent(suffers->slowdown->value) +
+                     percent(state.suffered) + " before, " + percent(loss_of(*suffers)->value) +
                      " now)");
     }
     keep_to_what_is_left();
@@ -174,7 +179,8 @@ CoreShareDecision decide_cores(const CoreShareInput& input, const CoreShareState
   if (suffers != nullptr) {
     next.in_way = input.now;
     next.who = suffers->name;
-    next.suffered = suffers->slowdown->value;
+    next.suffered = loss_of(*suffers)->value;
+    next.waited = suffers->waiting.has_value();
   }
   for (const auto& job : input.guaranteed) {
     if (!job.need->whole) return release(job.name + " was not watched for 10 s yet");
@@ -185,7 +191,9 @@ CoreShareDecision decide_cores(const CoreShareInput& input, const CoreShareState
   }
   next.since = input.now;
   keep_to_what_is_left();
-  decision.reason += ", and " + next.who + " was " + percent(next.suffered) + " over its baseline";
+  decision.reason +=
+      next.waited ? ", and " + next.who + " lost " + percent(next.suffered) + " to waiting for them"
+                  : ", and " + next.who + " was " + percent(next.suffered) + " over its baseline";
   return decision;
 }
 

@@ -64,6 +64,9 @@ struct CoreShareInput {
     wire::CoreSet allowed;  ///< by its owner; empty: not known
     std::optional<SlowdownEstimate> slowdown;
     double slo = 0.01;
+    /// What it loses to waiting for cores, where that is known better than `slowdown`, which then
+    /// does not count.
+    std::optional<SlowdownEstimate> waiting = std::nullopt;
   };
   TimePoint now;
   double cores = 0.0;  ///< of the device; fewer than CPUs: a quota
@@ -78,6 +81,7 @@ struct CoreShareState {
   TimePoint in_way;       ///< when a guaranteed job suffered last while they were not; zero: never
   std::string who;        ///< its name
   double suffered = 0.0;  ///< and its slowdown
+  bool waited = false;    ///< ... which is what it lost to waiting for cores
   TimePoint not_before;   ///< confining them did not help: not again before
   bool operator==(const CoreShareState&) const = default;
 };

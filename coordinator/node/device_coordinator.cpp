@@ -785,12 +785,11 @@ void DeviceCoordinator::update_shares(TimePoint now) {
     }
     follow_signal(job, now);
     ComputeView::Guaranteed seen{job.id, 0, {}, slo_of(job), job.signal, job.gaps};
-    if (job.signal == StepSignal::kCores) {
-      if (const Member* slowest = job.slowest_on_cores(); slowest != nullptr) {
-        seen.step_number = job.step_knowledge().stretches;
-        seen.step_last = slowest->pace.length();
-      }
-    } else if (const Member* slowest = job.slowest(); slowest != nullptr) {
+    if (const Member* slowest = job.slowest_on_cores(); slowest != nullptr) {
+      seen.stretch_number = job.step_knowledge().stretches;
+      seen.stretch_last = slowest->pace.length();
+    }
+    if (const Member* slowest = job.slowest(); slowest != nullptr) {
       seen.step_number = slowest->page->step_number;
       seen.step_last = slowest->page->step_last;
       seen.step_end = slowest->page->step_end;
@@ -913,8 +912,8 @@ void DeviceCoordinator::add_needs(CoreShareInput& input) const {
                     [](const Member& member) { return member.further; })) {
       continue;
     }
-    input.guaranteed.push_back(
-        {job.name, job.need.seen(), job.allowed, compute_.slowdown(job.id), slo_of(job)});
+    input.guaranteed.push_back({job.name, job.need.seen(), job.allowed, compute_.slowdown(job.id),
+                                slo_of(job), compute_.waiting(job.id)});
   }
 }
 

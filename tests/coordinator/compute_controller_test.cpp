@@ -834,8 +834,9 @@ TEST(ComputeController, AJobThatIsMeasuredByItsCoresHasAMedianOfPieces) {
   std::size_t closed = 0;
   for (int look = 0; look < 3000; ++look) {  // ten minutes, five looks a second
     view.now = TimePoint{1h} + look * 200ms;
-    ++view.guaranteed[0].step_number;
-    view.guaranteed[0].step_last = std::chrono::duration_cast<Duration>(50ms * (1.0 + 0.2 * share));
+    ++view.guaranteed[0].stretch_number;
+    view.guaranteed[0].stretch_last =
+        std::chrono::duration_cast<Duration>(50ms * (1.0 + 0.2 * share));
     const auto plan = controller.update(view);
     share = plan.shares.at(0).share;
     if (controller.window_closed()) ++closed;
@@ -844,6 +845,88 @@ TEST(ComputeController, AJobThatIsMeasuredByItsCoresHasAMedianOfPieces) {
   ASSERT_TRUE(controller.slowdown(JobId{"g"}));
   EXPECT_LT(controller.slowdown(JobId{"g"})->value, 0.02);
   EXPECT_LT(closed, 300U);
+}
+
+/// A guaranteed job whose steps and pace are given; beside it, later, one whose law is its own.
+class BesideAnotherLaw : public ::testing::Test {
+ protected:
+  BesideAnotherLaw() {
+    view_.now = TimePoint{1h};
+    view_.device = DeviceId{"host"};
+    view_.guaranteed = {{JobId{"g"}, 0, {}, 0.01}};
+  }
+  ComputeView::Guaranteed& job() { return view_.guaranteed.front(); }
+  /// Steps of that length, and every fifth of a second a look at the time on its cores.
+  void run(Duration time, Duration step, double waits) {
+    for (const TimePoint end = view_.now + time; view_.now < end;) {
+      view_.now += 20ms;
+      job().step_number = static_cast<std::uint64_t>((view_.now - TimePoint{1h}) / step);
+      job().step_last = step;
+      if (++looks_ % 10 == 0) {
+        ++job().stretch_number;
+        job().stretch_last = std::chrono::duration_cast<Duration>(50ms * (1.0 + waits));
+      }
+      (void)controller_.update(view_);
+    }
+  }
+  void arrives(bool controlled = false) {
+    view_.opportunistic = {{JobId{"o"}, {0, 1}, false, false, controlled}};
+  }
+  [[nodiscard]] double slowdown() const {
+    return controller_.slowdown(JobId{"g"}).value_or(SlowdownEstimate{-1.0}).value;
+  }
+  [[nodiscard]] std::optional<SlowdownEstimate> waiting() const {
+    return controller_.waiting(JobId{"g"});
+  }
+
+  ComputeController controller_{ComputeConfig{}};
+  ComputeView view_;
+  int looks_ = 0;
+};
+
+TEST_F(BesideAnotherLaw, AJobThatWaitsForCoresSuffersHoweverSlowTheMachineWasBefore) {
+  run(3s, 14ms, 0.0);  // a third slower than later
+  arrives();
+  run(10s, 14ms, 0.4);
+  ASSERT_TRUE(waiting());
+  EXPECT_NEAR(waiting()->value, 0.4, 0.01);
+  EXPECT_NEAR(slowdown(), 0.4, 0.01) << "by its steps it would be none";
+  run(20s, 14ms, 0.0);
+  EXPECT_NEAR(waiting()->value, 0.0, 0.01);
+  EXPECT_NEAR(slowdown(), 0.0, 0.01) << "it is forgotten as soon as it does not wait";
+}
+
+TEST_F(BesideAnotherLaw, WhatStepsLoseCountsIfItIsMore) {
+  run(3s, 10ms, 0.0);
+  arrives();
+  run(10s, 15ms, 0.05);  // its memory is slower, too
+  EXPECT_NEAR(slowdown(), 0.5, 0.01);
+  EXPECT_NEAR(waiting()->value, 0.05, 0.01);
+}
+
+TEST_F(BesideAnotherLaw, StepsThatMeanNothingMeanwhileCostNoBaseline) {
+  run(3s, 10ms, 0.0);
+  arrives();
+  job().signal = StepSignal::kCores;
+  run(10s, 13ms, 0.2);
+  EXPECT_NEAR(slowdown(), 0.2, 0.01) << "its pace alone was known";
+  job().signal = StepSignal::kMedian;
+  run(10s, 13ms, 0.2);
+  EXPECT_NEAR(slowdown(), 0.3, 0.01) << "and its steps alone still are";
+}
+
+TEST_F(BesideAnotherLaw, WhereWindowsLookAtItAloneWaitingIsNoMeasure) {
+  run(3s, 10ms, 0.0);
+  arrives(true);
+  run(10s, 10ms, 0.4);
+  EXPECT_FALSE(waiting());
+  EXPECT_LT(slowdown(), 0.05);
+  arrives();
+  run(10s, 10ms, 0.4);
+  EXPECT_TRUE(waiting());
+  view_.opportunistic.clear();
+  run(1s, 10ms, 0.0);
+  EXPECT_FALSE(waiting()) << "nobody is there to wait for";
 }
 
 }  // namespace

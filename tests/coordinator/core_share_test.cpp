@@ -221,6 +221,24 @@ TEST_F(CoreShareTest, KeepsToWhatTheGuaranteedJobLeavesWhileItSuffers) {
   EXPECT_EQ(cores(), "2-3");
 }
 
+TEST_F(CoreShareTest, WaitingForCoresCountsWhereItIsKnownBetter) {
+  suffers(-0.017);  // by a baseline of a slower machine
+  job().waiting = SlowdownEstimate{0.389, 0.01, 50};
+  EXPECT_EQ(decide().reason,
+            "CPUs 2-3: guaranteed jobs leave 2 of 4 cores, and g lost 38.9 % to waiting for them");
+  EXPECT_EQ(cores(), "2-3");
+  suffers(0.5);  // the machine has become slower
+  job().waiting = SlowdownEstimate{0.001, 0.01, 50};
+  decide(kTrial);
+  EXPECT_EQ(cores(), "2-3") << "it helps";
+  decision_ = {};
+  EXPECT_EQ(decide().reason, "all cores: no guaranteed job suffers");
+  job().waiting = SlowdownEstimate{0.389, 0.01, 50};
+  decide();
+  EXPECT_EQ(decide(kTrial).reason,
+            "all cores: keeping to fewer did not help g (38.9 % before, 38.9 % now)");
+}
+
 TEST_F(CoreShareTest, WhoHarmsNobodyKeepsAllCores) {
   for (const double slowdown : {0.0, 0.009, 0.0115}) {
     suffers(slowdown);
