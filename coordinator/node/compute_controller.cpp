@@ -349,9 +349,9 @@ bool ComputeController::all_controlled(const ComputeView& view) {
                      [](const auto& job) { return job.controlled || job.paused; });
 }
 
-void ComputeController::estimate(Tracked& tracked, bool alone) {
+void ComputeController::estimate(Tracked& tracked) const {
   if (const auto slowdown = tracked.history().slowdown()) tracked.last_slowdown = slowdown;
-  if (alone) {
+  if (looks_alone_) {
     tracked.waiting.reset();
     return;
   }
@@ -367,7 +367,7 @@ void ComputeController::control(const ComputeView& view) {
   if (view.now - last_control_ < config_.period) return;
   last_control_ = view.now;
   for (auto& [id, tracked] : guaranteed_) {
-    estimate(tracked, all_controlled(view));
+    estimate(tracked);
     const auto slowdown = tracked.history().slowdown();
     const bool alarm = slowdown && slowdown->certain() > kAlarm;
     if (alarm && !tracked.alarmed) {
@@ -375,7 +375,7 @@ void ComputeController::control(const ComputeView& view) {
       // Against a baseline of a while ago it may be the job that has changed.
       const double age = seconds(view.now - tracked.history().newest_quiet());
       const bool old = age > std::max(kFreshSeconds, kFreshSteps * tracked.step_seconds);
-      if (old && tracked.history().signal() != StepSignal::kTail && all_controlled(view)) {
+      if (old && tracked.history().signal() != StepSignal::kTail && looks_alone_) {
         tracked.suspected = true;
       }
     }
@@ -434,8 +434,9 @@ Plan ComputeController::update(const ComputeView& view) {
     if (began || !window_closed_) mark_exposure(view.now);
     last_control_ = view.now;
   }
+  looks_alone_ = all_controlled(view);
   if (sharing_) {
-    if (all_controlled(view)) {
+    if (looks_alone_) {
       run_window(view);
     } else {  // beside another law there is no quiet
       settle_suspicions();

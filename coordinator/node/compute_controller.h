@@ -123,6 +123,8 @@ class ComputeController {
   /// What it loses to waiting for cores, which needs no baseline of the same speed; null where
   /// windows look at it alone, or before it is known.
   [[nodiscard]] std::optional<SlowdownEstimate> waiting(const JobId& guaranteed) const;
+  /// Whether windows look at guaranteed jobs alone: not beside a job with a law of its own.
+  [[nodiscard]] bool looks_alone() const noexcept { return looks_alone_; }
   [[nodiscard]] MedianEstimate baseline(const JobId& guaranteed) const;
   /// What an opportunistic job may do in gaps, with the reason; unknown for one that is not here.
   [[nodiscard]] GapDecision gap_rules(const JobId& opportunistic) const;
@@ -170,8 +172,7 @@ class ComputeController {
   void renew_budgets(const ComputeView& view, bool arrived);
   void divide(const ComputeView& view);
   void mark_exposure(TimePoint now);
-  /// Takes the newest estimates. @param alone  windows look at guaranteed jobs alone.
-  static void estimate(Tracked& tracked, bool alone);
+  void estimate(Tracked& tracked) const;
   [[nodiscard]] bool needs_baseline(const Tracked& tracked) const;
   struct Worst {
     std::optional<SlowdownEstimate> slowdown;
@@ -198,6 +199,7 @@ class ComputeController {
   std::map<JobId, Controlled> opportunistic_;
   std::map<bool, Budget> budgets_;  // by whether its jobs are in the idle class
   bool sharing_ = false;
+  bool looks_alone_ = true;
   bool window_closed_ = false;
   bool look_wanted_ = false;    // at the guaranteed jobs alone, to confirm a slowdown
   double window_tokens_ = 0.0;  // seconds that windows may still take; below zero: a credit

@@ -57,17 +57,12 @@ CoreSet all_of(const CoreTopology& cores) {
   return all;
 }
 
-const std::optional<SlowdownEstimate>& loss_of(const CoreShareInput::Guaranteed& job) {
-  return job.waiting ? job.waiting : job.slowdown;
-}
-
 /// Of the guaranteed jobs that suffer beyond doubt the one that suffers most; null: none does.
 const CoreShareInput::Guaranteed* sufferer(const CoreShareInput& input) {
   const CoreShareInput::Guaranteed* worst = nullptr;
   for (const auto& job : input.guaranteed) {
-    const auto& loss = loss_of(job);
-    if (!loss || loss->certain() <= job.slo) continue;
-    if (worst == nullptr || loss->value > loss_of(*worst)->value) worst = &job;
+    if (!job.slowdown || job.slowdown->certain() <= job.slo) continue;
+    if (worst == nullptr || job.slowdown->value > worst->slowdown->value) worst = &job;
   }
   return worst;
 }
@@ -166,11 +161,12 @@ CoreShareDecision decide_cores(const CoreShareInput& input, const CoreShareState
                       std::to_string(left.size()) + " of " + of;
   };
   if (!state.cores.empty()) {
-    const bool tried = input.now - state.since >= kTrial;
-    if (tried && suffers != nullptr && loss_of(*suffers)->value > kHelped * state.suffered) {
+    const bool tried = input.now - state.since >= kTrial && suffers != nullptr &&
+                       suffers->by_waiting == state.by_waiting;
+    if (tried && suffers->slowdown->value > kHelped * state.suffered) {
       next.not_before = input.now + kGivenUp;
       return release("keeping to fewer did not help " + suffers->name + " (" +
-                     percent(state.suffered) + " before, " + percent(loss_of(*suffers)->value) +
+                     percent(state.suffered) + " before, " + percent(suffers->slowdown->value) +
                      " now)");
     }
     keep_to_what_is_left();
@@ -179,8 +175,8 @@ CoreShareDecision decide_cores(const CoreShareInput& input, const CoreShareState
   if (suffers != nullptr) {
     next.in_way = input.now;
     next.who = suffers->name;
-    next.suffered = loss_of(*suffers)->value;
-    next.waited = suffers->waiting.has_value();
+    next.suffered = suffers->slowdown->value;
+    next.by_waiting = suffers->by_waiting;
   }
   for (const auto& job : input.guaranteed) {
     if (!job.need->whole) return release(job.name + " was not watched for 10 s yet");
@@ -192,8 +188,9 @@ CoreShareDecision decide_cores(const CoreShareInput& input, const CoreShareState
   next.since = input.now;
   keep_to_what_is_left();
   decision.reason +=
-      next.waited ? ", and " + next.who + " lost " + percent(next.suffered) + " to waiting for them"
-                  : ", and " + next.who + " was " + percent(next.suffered) + " over its baseline";
+      next.by_waiting
+          ? ", and " + next.who + " lost " + percent(next.suffered) + " to waiting for them"
+          : ", and " + next.who + " was " + percent(next.suffered) + " over its baseline";
   return decision;
 }
 

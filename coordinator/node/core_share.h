@@ -64,9 +64,8 @@ struct CoreShareInput {
     wire::CoreSet allowed;  ///< by its owner; empty: not known
     std::optional<SlowdownEstimate> slowdown;
     double slo = 0.01;
-    /// What it loses to waiting for cores, where that is known better than `slowdown`, which then
-    /// does not count.
-    std::optional<SlowdownEstimate> waiting = std::nullopt;
+    /// `slowdown` is what it loses to waiting for cores: nothing looks at it alone.
+    bool by_waiting = false;
   };
   TimePoint now;
   double cores = 0.0;  ///< of the device; fewer than CPUs: a quota
@@ -81,8 +80,8 @@ struct CoreShareState {
   TimePoint in_way;       ///< when a guaranteed job suffered last while they were not; zero: never
   std::string who;        ///< its name
   double suffered = 0.0;  ///< and its slowdown
-  bool waited = false;    ///< ... which is what it lost to waiting for cores
-  TimePoint not_before;   ///< confining them did not help: not again before
+  bool by_waiting = false;  ///< ... which is what it lost to waiting for cores
+  TimePoint not_before;     ///< confining them did not help: not again before
   bool operator==(const CoreShareState&) const = default;
 };
 

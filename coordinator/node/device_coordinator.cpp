@@ -912,8 +912,10 @@ void DeviceCoordinator::add_needs(CoreShareInput& input) const {
                     [](const Member& member) { return member.further; })) {
       continue;
     }
-    input.guaranteed.push_back({job.name, job.need.seen(), job.allowed, compute_.slowdown(job.id),
-                                slo_of(job), compute_.waiting(job.id)});
+    const bool by_waiting = !compute_.looks_alone();
+    const auto loss = by_waiting ? compute_.waiting(job.id) : compute_.slowdown(job.id);
+    input.guaranteed.push_back(
+        {job.name, job.need.seen(), job.allowed, loss, slo_of(job), by_waiting});
   }
 }
 

@@ -221,22 +221,24 @@ TEST_F(CoreShareTest, KeepsToWhatTheGuaranteedJobLeavesWhileItSuffers) {
   EXPECT_EQ(cores(), "2-3");
 }
 
-TEST_F(CoreShareTest, WaitingForCoresCountsWhereItIsKnownBetter) {
-  suffers(-0.017);  // by a baseline of a slower machine
-  job().waiting = SlowdownEstimate{0.389, 0.01, 50};
+TEST_F(CoreShareTest, WhatIsLostToWaitingIsSaidSo) {
+  job().by_waiting = true;
+  suffers(0.389);
   EXPECT_EQ(decide().reason,
             "CPUs 2-3: guaranteed jobs leave 2 of 4 cores, and g lost 38.9 % to waiting for them");
-  EXPECT_EQ(cores(), "2-3");
-  suffers(0.5);  // the machine has become slower
-  job().waiting = SlowdownEstimate{0.001, 0.01, 50};
-  decide(kTrial);
-  EXPECT_EQ(cores(), "2-3") << "it helps";
-  decision_ = {};
-  EXPECT_EQ(decide().reason, "all cores: no guaranteed job suffers");
-  job().waiting = SlowdownEstimate{0.389, 0.01, 50};
-  decide();
   EXPECT_EQ(decide(kTrial).reason,
             "all cores: keeping to fewer did not help g (38.9 % before, 38.9 % now)");
+}
+
+TEST_F(CoreShareTest, AnotherMeasureThanBeforeDoesNotTellWhetherItHelps) {
+  confine();
+  job().by_waiting = true;
+  suffers(0.2);
+  decide(kTrial);
+  EXPECT_EQ(cores(), "2-3");
+  job().by_waiting = false;
+  decide();
+  EXPECT_EQ(cores(), "");
 }
 
 TEST_F(CoreShareTest, WhoHarmsNobodyKeepsAllCores) {
@@ -404,8 +406,10 @@ class CoresOfJobsTest : public ::testing::Test {
     join("g", JobClass::kGuaranteed, 10);
     join("o", JobClass::kOpportunistic, 20);
   }
-  void join(const std::string& id, JobClass job_class, std::int64_t pid) {
+  void join(const std::string& id, JobClass job_class, std::int64_t pid,
+            const std::string& law = "gap") {
     wire::Register hello;
+    hello.law = law;
     hello.job_id = hello.name = id;
     hello.job_class = job_class;
     hello.pid = pid;
@@ -414,19 +418,23 @@ class CoresOfJobsTest : public ::testing::Test {
     node_.receive(id, hello, now_);
     (void)node_.take_outgoing();
   }
-  /// Passes time, with g's steps `loss` longer than alone.
-  void run(Duration time, double loss) {
+  /// Passes time, with g's steps `loss` longer than alone, and so much of its time on a core spent
+  /// on waiting for it besides.
+  void run(Duration time, double loss, double waits = 0.0) {
     for (const TimePoint end = now_ + time; now_ < end;) {
       const double factor = node_.host().compute().window_closed() ? 1.0 : 1.0 + loss;
       const Duration step{static_cast<Duration::rep>(40e6 * factor)};
       now_ += step;
       clocks_[10].run += step;
+      if (cores_of("p") == "1") waits = 0.0;  // nobody is on its core
+      clocks_[10].delayed += std::chrono::duration_cast<Duration>(step * waits);
       PageReading page;
       page.heartbeat = now_;
       page.step_number = ++steps_;
       page.step_last = step;
       node_.observe_page(JobId{"g"}, 10, page, now_);
       node_.observe_need(JobId{"g"}, clocks_, {}, now_);
+      if (++looks_ % 25 == 0) node_.observe_cpu(JobId{"g"}, 10, clocks_, {}, now_);
       node_.sample(now_);
       node_.tick(now_);
       (void)node_.take_outgoing();
@@ -437,6 +445,15 @@ class CoresOfJobsTest : public ::testing::Test {
       if (entry.job_id == id) return entry.cores.to_string();
     }
     return "no entry";
+  }
+  /// What `explain` tells about a job's cores.
+  [[nodiscard]] std::string cores_told(const std::string& id) {
+    const nlohmann::json told = node_.explain(node_.find_told(id), 60s, false, now_);
+    std::string all;
+    for (const auto& decision : told["decisions"]) {
+      if (decision["kind"] == "cores") all += decision["text"].get<std::string>();
+    }
+    return all;
   }
   [[nodiscard]] nlohmann::json device() { return node_.status("", now_)["devices"][0]; }
 
@@ -450,7 +467,27 @@ class CoresOfJobsTest : public ::testing::Test {
   NodeCoordinator node_{CoordinatorConfig{}, two_cores(), 77, 5, now_, machine({"0", "1"})};
   ThreadTimes clocks_;
   std::uint64_t steps_ = 0;
+  std::uint64_t looks_ = 0;
 };
+
+TEST_F(CoresOfJobsTest, BesideAnotherLawWaitingForCoresTellsWhoSuffers) {
+  node_.member_gone(JobId{"o"}, 20, Departure::kExited, now_);
+  run(30s, 0.3);  // alone, on a machine that was slower
+  join("p", JobClass::kOpportunistic, 30, "open");
+  run(20s, 0.0, 0.4);
+  EXPECT_EQ(cores_of("p"), "1");
+  EXPECT_THAT(cores_told("p"), HasSubstr("leave 1 of 2 cores, and g lost 3"));
+  run(30s, 0.4, 0.0);  // slower again: that does not mean that it did not help
+  EXPECT_EQ(cores_of("p"), "1");
+}
+
+TEST_F(CoresOfJobsTest, BesideAnotherLawWhoDoesNotWaitForCoresDoesNotSuffer) {
+  node_.member_gone(JobId{"o"}, 20, Departure::kExited, now_);
+  run(30s, 0.0);
+  join("p", JobClass::kOpportunistic, 30, "open");
+  run(20s, 0.3, 0.0);
+  EXPECT_EQ(device()["opportunistic_cpus_reason"], "all cores: no guaranteed job suffers");
+}
 
 TEST_F(CoresOfJobsTest, WhatIsLeftStandsOnThePageOfOpportunisticJobsOnly) {
   run(30s, 0.0);
@@ -495,12 +532,7 @@ TEST_F(CoresOfJobsTest, ThePageIsWrittenForItsReaders) {
 TEST_F(CoresOfJobsTest, TheDecisionIsExplained) {
   run(30s, 0.0);
   run(10s, 0.2);
-  const nlohmann::json told = node_.explain(node_.find_told("o"), 60s, false, now_);
-  std::string all;
-  for (const auto& decision : told["decisions"]) {
-    if (decision["kind"] == "cores") all += decision["text"].get<std::string>();
-  }
-  EXPECT_THAT(all, HasSubstr("CPUs 1: guaranteed jobs leave 1 of 2 cores, and g was"));
+  EXPECT_THAT(cores_told("o"), HasSubstr("CPUs 1: guaranteed jobs leave 1 of 2 cores, and g was"));
 }
 
 TEST_F(CoresOfJobsTest, WithoutATopologyNothingIsDivided) {
