@@ -7,16 +7,14 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
 import pytest
-from world import COMMENSAL, DEADLINE, World, read_line
+from world import COMMENSAL, DEADLINE, World, read_line, wait_until
 
-# One thread that never waits: it leaves the other cores, and notices who is on its own. Ten seconds
-# alone, by which it is measured later: in a few, a machine that others slow down is no baseline.
+# One thread that never waits: it leaves the other cores, and notices who is on its own.
 ALONE_ON_ONE = """
 import torch
 torch.set_num_threads(1)
@@ -28,7 +26,7 @@ while True:
     model(torch.ones(64, 512)).sum().backward()
     optimizer.step()
     step += 1
-    if step == 4000:
+    if step == 1000:
         print("ready", flush=True)
 """
 # Trains a fixed number of steps, the later ones only when a file is there. Tells the result, and
@@ -68,15 +66,10 @@ for parameter in model.parameters():
 print(json.dumps({"digest": digest.hexdigest(), "threads": sorted(threads), "cpus": sorted(cpus)}))
 """
 THREADS = 2
-COORDINATORS = 3
-PATIENCE = 40.0  # seconds; on a quiet machine it takes about ten
 OURS = sorted(os.sched_getaffinity(0))
 
-# Whether a neighbour seems to suffer depends on how fast the machine was while it was measured
-# alone; where that changes by a third, one try in three fails. What follows from it is tested
-# without a clock: core_share_test, core_keeper_test, session_cores_test.
 pytestmark = [
-    pytest.mark.soak,
+    pytest.mark.slow,
     pytest.mark.alone,
     pytest.mark.skipif(len(OURS) != THREADS, reason=f"needs two CPUs, there are {len(OURS)}"),
 ]
@@ -97,28 +90,8 @@ def alone() -> dict[str, Any]:
         world.close()
 
 
-def beside_one_that_leaves_a_core(*options: str) -> dict[str, Any]:
-    """Train beside a job that leaves a core, the end once it keeps to that.
-
-    Where other things slowed the machine down while its neighbour was measured alone, that one does
-    not seem to suffer; or the coordinator saw no gain from it, and does not try again for ten
-    minutes. Then another one is asked.
-    """
-    told = []
-    for _ in range(COORDINATORS):
-        world = World(Path(mkdtemp(prefix="cm-", dir="/tmp")))
-        try:
-            job = start_beside(world, *options)
-            if keeps_to_fewer(world, threads="--elastic-threads" in options):
-                (world.folder / "go").touch()
-                return results_of(job)
-            told.append(world.commensal("explain", "late").stdout)
-        finally:
-            world.close()
-    pytest.fail("it does not keep to fewer cores:\n" + "\n".join(told))
-
-
-def start_beside(world: World, *options: str) -> subprocess.Popen[str]:
+def beside_one_that_leaves_a_core(world: World, *options: str) -> dict[str, Any]:
+    """Train beside a job that leaves a core, the end once it keeps to that."""
     prod = world.start(
         [
             *(str(COMMENSAL), "run", "--guaranteed", "--name", "prod", "--"),
@@ -126,29 +99,27 @@ def start_beside(world: World, *options: str) -> subprocess.Popen[str]:
         ]
     )
     read_line(prod, "ready")
+    go = world.folder / "go"
     # In no gap and in no class: its neighbour is sure to suffer on its core.
     job = world.start(
         [
             *(str(COMMENSAL), "run", "--opportunistic", "--name", "late", *options),
             *("--law", "open", "--no-idle-class", "--", sys.executable, world.script(TRAIN)),
-            str(world.folder / "go"),
+            str(go),
         ],
         OMP_NUM_THREADS=str(THREADS),
     )
     read_line(job, "ready")
-    return job
 
-
-def keeps_to_fewer(world: World, *, threads: bool) -> bool:
-    end = time.monotonic() + PATIENCE
-    while time.monotonic() < end:
+    def kept() -> bool:
         [told] = json.loads(world.commensal("status", "late", "--json").stdout)["jobs"]
         cores = told["cores"]
         moved = bool(cores["cpus"]) and cores["cpus"] != cores["own"]
-        if moved and (not threads or cores["threads"] == 1):
-            return True
-        time.sleep(0.2)
-    return False
+        return moved and ("--elastic-threads" not in options or cores["threads"] == 1)
+
+    wait_until("it keeps to fewer cores", kept)
+    go.touch()
+    return results_of(job)
 
 
 def results_of(job: subprocess.Popen[str]) -> dict[str, Any]:
@@ -159,15 +130,17 @@ def results_of(job: subprocess.Popen[str]) -> dict[str, Any]:
     return told
 
 
-def test_with_fewer_cores_results_are_the_same_to_the_last_bit(alone: dict[str, Any]) -> None:
+def test_with_fewer_cores_results_are_the_same_to_the_last_bit(
+    world: World, alone: dict[str, Any]
+) -> None:
     assert (alone["threads"], alone["cpus"]) == ([THREADS], [OURS])
-    told = beside_one_that_leaves_a_core()
+    told = beside_one_that_leaves_a_core(world)
     assert told["digest"] == alone["digest"]
     assert told["threads"] == [THREADS]  # on one core
     assert [OURS[1]] in told["cpus"]
 
 
-def test_the_number_of_threads_follows_where_its_user_allows_it() -> None:
-    told = beside_one_that_leaves_a_core("--elastic-threads")
+def test_the_number_of_threads_follows_where_its_user_allows_it(world: World) -> None:
+    told = beside_one_that_leaves_a_core(world, "--elastic-threads")
     assert 1 in told["threads"]
     assert [OURS[1]] in told["cpus"]
