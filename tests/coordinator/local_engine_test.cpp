@@ -599,6 +599,16 @@ TEST_F(LocalEngineTest, IdsAndWordsThatCannotBeAreRefusedByName) {
   EXPECT_TRUE(fs::is_empty(world_.state() / "jobs"));
 }
 
+TEST_F(LocalEngineTest, WhereTheFoldersCannotBeReadItDoesNotSayThatNoNumberIsTaken) {
+  fs::remove_all(world_.state() / "logs");
+  try {
+    (void)engine_->highest_job();
+    FAIL() << "it said so";
+  } catch (const EngineFailed& error) {
+    EXPECT_THAT(error.what(), HasSubstr((world_.state() / "logs").native()));
+  }
+}
+
 TEST_F(LocalEngineTest, ThisMachineIsOneNodeWithItsCores) {
   world_.options.nodes = nullptr;
   engine_ = world_.make();

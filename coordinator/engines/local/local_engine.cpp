@@ -249,6 +249,10 @@ std::vector<Engine::Found> LocalEngine::adopt() {
   });
 }
 
+std::uint64_t LocalEngine::highest_job() {
+  return guarded([&] { return local::highest_job_in(options_.state); });
+}
+
 std::optional<Engine::Found> LocalEngine::look_at(const AttemptFolder& folder) {
   const auto placed = local::readable_placement(folder);
   const bool released = folder.is_released();
