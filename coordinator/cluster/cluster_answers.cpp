@@ -79,7 +79,13 @@ json ClusterCoordinator::submit(const json& request) {
   }
   if (spec.tenant.empty()) spec.tenant = "default";
   check(spec);
-  const JobId id = store_.add(spec, field<std::string>(request, "request", ""), wall_());
+  if (!taken_) taken_ = engine_.highest_job();
+  JobId id;
+  try {
+    id = store_.add(spec, field<std::string>(request, "request", ""), wall_(), *taken_);
+  } catch (const std::invalid_argument& error) {
+    throw RequestRefused("refused", error.what());
+  }
   wrote();
   const auto known = jobs_.find(job_number(id));
   if (known == jobs_.end()) {

@@ -64,6 +64,7 @@ ClusterCoordinator::ClusterCoordinator(ClusterConfig config, Store& store, Engin
       now_(now) {
   reload();
   look_at_nodes(now);
+  ask_for_numbers();
   meet_engine();
 }
 
@@ -95,6 +96,17 @@ void ClusterCoordinator::reload() {
   remember_times();
   unwritten_ = false;
   ++revision_;
+}
+
+/// The store may be an older copy: the numbers that it has for new jobs were others', and some of
+/// these may still run or have left their output.
+void ClusterCoordinator::ask_for_numbers() {
+  try {
+    taken_ = engine_.highest_job();
+  } catch (const EngineFailed& error) {
+    log_->warn("which numbers jobs have had is asked again before the next one is given: {}",
+               error.what());
+  }
 }
 
 void ClusterCoordinator::meet_engine() {

@@ -201,6 +201,7 @@ class ClusterCoordinator {
 
   // Beginnings, and what is done once it is durable.
   void reload();
+  void ask_for_numbers();
   void meet_engine();
   void act();
   void start(const JobRecord& job);
@@ -233,7 +234,8 @@ class ClusterCoordinator {
   std::map<std::string, TenantRecord> tenants_;
   std::map<std::string, DrainedNode> drained_;
   std::vector<EngineNode> nodes_;
-  std::string engine_problem_;  // why the engine cannot be asked; empty: it can
+  std::string engine_problem_;   // why the engine cannot be asked; empty: it can
+  std::optional<Number> taken_;  // new jobs have numbers above it; absent: the engine has not said
 
   std::set<Number> admitted_;                          // wait, and the policy knows of them
   std::set<Number> outside_;                           // wait, and it does not

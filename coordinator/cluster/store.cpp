@@ -43,11 +43,12 @@ std::optional<std::int64_t> row_of(const JobId& id) noexcept {
   return row;
 }
 
+constexpr std::uint64_t kLastNumber = std::numeric_limits<std::int64_t>::max();
+
 JobId id_of(std::int64_t row) { return JobId{std::to_string(row)}; }
 
 std::int64_t row_limit(std::uint64_t number) noexcept {
-  constexpr std::uint64_t kMost = std::numeric_limits<std::int64_t>::max();
-  return static_cast<std::int64_t>(std::min(number, kMost));
+  return static_cast<std::int64_t>(std::min(number, kLastNumber));
 }
 
 std::int64_t milliseconds(WallTime time) noexcept { return time.time_since_epoch().count(); }
@@ -205,6 +206,7 @@ struct Store::Database {
   }
 
   void add_transition(std::int64_t job, const Transition& transition);
+  [[nodiscard]] std::uint64_t last_number();
 
   std::filesystem::path file;
   std::unique_ptr<SQLite::Database> sqlite;
@@ -213,8 +215,9 @@ struct Store::Database {
   SQLite::Statement find_request{*sqlite, "SELECT id FROM job WHERE tenant=? AND request=?"};
   SQLite::Statement add_job{
       *sqlite,
-      "INSERT INTO job(tenant, request, spec, submitted_ms, changed_ms, state, reason, attempt, "
-      "retries, class, placement, cancel_asked) VALUES(?,?,?,?,?,?,?,0,0,?,'[]',0)"};
+      "INSERT INTO job(id, tenant, request, spec, submitted_ms, changed_ms, state, reason, "
+      "attempt, "
+      "retries, class, placement, cancel_asked) VALUES(?,?,?,?,?,?,?,?,0,0,?,'[]',0)"};
   // A job that has ended keeps its place among those, unless it ends again.
   SQLite::Statement set_job{
       *sqlite,
@@ -268,7 +271,8 @@ Store::~Store() = default;
 
 // --- changes -----------------------------------------------------------------------------------
 
-JobId Store::add(const JobSpec& spec, const std::string& request, WallTime now) {
+JobId Store::add(const JobSpec& spec, const std::string& request, WallTime now,
+                 std::uint64_t above) {
   Database& db = *database_;
   if (!request.empty()) {
     const auto known = db.read([&]() -> std::optional<JobId> {
@@ -280,10 +284,18 @@ JobId Store::add(const JobSpec& spec, const std::string& request, WallTime now) 
   }
   const json asked = to_json(spec);
   (void)spec_from_json(asked);  // what is written can be read
+  if (above >= kLastNumber) {
+    throw std::invalid_argument(
+        fmt::format("no number is left for a job: the engine has something of job {}", above));
+  }
   return db.write([&] {
     const std::string reason = "submitted";
+    // SQLite gives the next one, unless that is taken.
+    const auto row_asked = above > db.last_number()
+                               ? std::optional{static_cast<std::int64_t>(above) + 1}
+                               : std::nullopt;
     Use insert{db.add_job};
-    insert << spec.tenant << (request.empty() ? std::nullopt : std::optional{request})
+    insert << row_asked << spec.tenant << (request.empty() ? std::nullopt : std::optional{request})
            << asked.dump() << milliseconds(now) << milliseconds(now)
            << to_string(JobState::kSubmitted) << reason << to_string(JobClass::kOpportunistic);
     (void)insert.step();
@@ -294,6 +306,11 @@ JobId Store::add(const JobSpec& spec, const std::string& request, WallTime now) 
     db.add_transition(row, first);
     return id_of(row);
   });
+}
+
+std::uint64_t Store::Database::last_number() {
+  Use last{last_job};
+  return last.step() ? static_cast<std::uint64_t>(last[0].getInt64()) : 0;
 }
 
 void Store::Database::add_transition(std::int64_t job, const Transition& transition) {
@@ -453,8 +470,7 @@ StoredState Store::load() {
     });
     Use inputs{db.inputs};
     state.bad_inputs = rows_of(inputs, input_in);
-    Use last{db.last_job};
-    if (last.step()) state.next_job = static_cast<std::uint64_t>(last[0].getInt64()) + 1;
+    state.next_job = db.last_number() + 1;
     return state;
   });
 }

@@ -90,10 +90,13 @@ class Store {
   /// Adds a job in the state `submitted`, and its first line of history.
   /// @param request  the submitter's own name of this request, unique per tenant: a request that
   ///                 was added before is not added again. Empty: none.
-  /// @return the id, a decimal number that no other job ever had: that of before for a repeated
-  ///         request.
-  /// @throws std::invalid_argument naming a field that is out of range or not UTF-8.
-  JobId add(const JobSpec& spec, const std::string& request, WallTime now);
+  /// @param above    numbers up to this one are not given: this file may be an older copy, whose
+  ///                 next numbers jobs had that it does not know.
+  /// @return the id, a decimal number that no other job of this file ever had: that of before for
+  ///         a repeated request.
+  /// @throws std::invalid_argument naming a field that is out of range or not UTF-8, or `above` if
+  ///         no number is left above it.
+  JobId add(const JobSpec& spec, const std::string& request, WallTime now, std::uint64_t above = 0);
 
   /// Writes a record as it is now and, if its state changed, a line of history, whose number is
   /// given here. What never changes (`spec`, `submitted`) stays as it was added.

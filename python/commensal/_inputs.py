@@ -19,6 +19,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from commensal._job_variables import attempt_of
+
 __all__ = ["InputList", "bad_inputs", "reading", "report_bad_input"]
 
 DATASET = "default"
@@ -69,7 +71,7 @@ class InputList:
         complain: Callable[[str], None],
     ) -> None:
         self._job = environ.get("COMMENSAL_CLUSTER_JOB", "")
-        self._attempt = int(environ.get("COMMENSAL_CLUSTER_ATTEMPT") or 0)
+        self._attempt = attempt_of(environ, complain)
         self._tenant = environ.get("COMMENSAL_TENANT") or "default"
         self._ask = ask
         self._clock = clock

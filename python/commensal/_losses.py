@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, SupportsFloat
 
+from commensal._job_variables import attempt_of, loss_interval_of
+
 __all__ = ["LossReporter", "note_loss"]
 
 _MOST_POINTS = 100  # that wait to be told
@@ -35,8 +37,8 @@ class LossReporter:
         complain: Callable[[str], None],
     ) -> None:
         self._job = environ.get("COMMENSAL_CLUSTER_JOB", "")
-        self._attempt = int(environ.get("COMMENSAL_CLUSTER_ATTEMPT") or 0)
-        self._interval = float(environ.get("COMMENSAL_REPORT_LOSS") or 0)
+        self._attempt = attempt_of(environ, complain)
+        self._interval = loss_interval_of(environ, complain)
         # Ranks of a gang have the same loss, or each its part of it: the first one's will do.
         first = environ.get("RANK", "0") in ("", "0")
         self.active = bool(self._job) and self._interval > 0 and first

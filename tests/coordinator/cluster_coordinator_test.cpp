@@ -78,6 +78,22 @@ class ClusterCoordinatorTest : public ::testing::Test {
     settle();
   }
 
+  std::filesystem::path back_up() {
+    config_.backups = folder_ / "backups";
+    restart();
+    return ask({{"type", "backup"}})["file"].get<std::string>();
+  }
+  /// Goes back to a copy of the store, as docs/operating.md has it; the coordinator has not been
+  /// asked for anything yet.
+  void go_back(const std::filesystem::path& copy) {
+    close();
+    for (const std::string name : {"cluster.db", "cluster.db-wal", "cluster.db-shm"}) {
+      std::filesystem::remove(folder_ / name);
+    }
+    std::filesystem::copy_file(copy, folder_ / "cluster.db");
+    open();
+  }
+
   void settle() {
     now_ += 1ms;
     wall_ += 1ms;
@@ -246,6 +262,87 @@ TEST_F(ClusterCoordinatorTest, ARestartDoesNotShortenTheWaitBeforeARetryNorDoesA
   }
   pass(config_.retries.first + 1s);
   EXPECT_EQ(state(id), "running") << "never longer than it was to wait";
+}
+
+TEST_F(ClusterCoordinatorTest, AfterAnOlderCopyNoNumberIsGivenOfWhichSomethingIsLeft) {
+  const std::string kept = submit(job());
+  const std::filesystem::path copy = back_up();
+  const std::string ended = submit(job());
+  const std::string runs = submit(job("default", 1, "guaranteed", {"stubborn"}));
+  world_.end(attempt(ended), 0);
+  settle_all();
+  go_back(copy);
+  // Asked before anything else is done: what runs and is nobody's is only being ended.
+  const std::string next = submit(job());
+  EXPECT_EQ(next, "4") << "2 has ended, 3 is being ended";
+  EXPECT_EQ(world_.starts(attempt(next)), 1);
+  EXPECT_EQ(state(kept), "running");
+  EXPECT_EQ(refusal({{"type", "explain"}, {"id", runs}}), "unknown_job: unknown job \"3\"");
+  world_.tick();
+  settle_all();
+  EXPECT_FALSE(world_.attempts.contains(attempt(runs))) << "and the engine has forgotten it";
+  EXPECT_EQ(submit(job()), "5");
+}
+
+TEST_F(ClusterCoordinatorTest, AfterAnOlderCopyOutputKeepsItsNumberOverRestarts) {
+  const std::filesystem::path copy = back_up();
+  const std::string id = submit(job());
+  const std::string other = submit(job());
+  world_.logs[attempt(other)] = {write("log", "the end")};
+  world_.end(attempt(id), 0);
+  world_.end(attempt(other), 0);
+  settle_all();
+  ASSERT_THAT(world_.attempts, IsEmpty());
+  for (int i = 0; i < 2; ++i) {
+    go_back(copy);
+    restart();
+    restart();
+    EXPECT_EQ(submit(job()), "3") << "1 and 2 were given";
+    world_.attempts.clear();
+  }
+  world_.logs.clear();
+  go_back(copy);
+  EXPECT_EQ(submit(job()), "1") << "nothing is left of any";
+}
+
+TEST_F(ClusterCoordinatorTest, ARepeatedRequestIsTheJobOfTheCopyWhateverNumbersAreTaken) {
+  const std::string id = submit(job(), "mine");
+  const std::filesystem::path copy = back_up();
+  (void)submit(job());
+  go_back(copy);
+  EXPECT_EQ(submit(job(), "mine"), id);
+}
+
+TEST_F(ClusterCoordinatorTest, WithoutAnOlderCopyNumbersFollowEachOther) {
+  EXPECT_EQ(submit(job()), "1");
+  world_.logs[attempt("1")] = {write("log", "text")};
+  restart();
+  EXPECT_EQ(submit(job()), "2");
+  restart();
+  EXPECT_EQ(submit(job()), "3");
+}
+
+TEST_F(ClusterCoordinatorTest, WhileTheEngineDoesNotSayWhichNumbersAreTakenNoneIsGiven) {
+  const std::filesystem::path copy = back_up();
+  world_.logs[attempt("6")] = {write("log", "text")};
+  world_.fail(EngineCall::kHighestJob, Moment::kBefore, 2);  // at the start, and once more
+  go_back(copy);
+  const json request{{"type", "submit"}, {"job", job()}};
+  EXPECT_THROW((void)coordinator_->answer(request, now_), EngineFailed);
+  settle_all();
+  EXPECT_THAT(ask({{"type", "queue"}, {"all", true}})["jobs"], IsEmpty());
+  EXPECT_EQ(submit(job()), "7");
+  world_.fail(EngineCall::kHighestJob);
+  EXPECT_EQ(submit(job()), "8") << "it is not asked again";
+}
+
+TEST_F(ClusterCoordinatorTest, WhereNoNumberIsLeftTheSubmissionIsRefused) {
+  world_.logs[attempt("9223372036854775807")] = {write("log", "text")};
+  restart();
+  EXPECT_EQ(refusal({{"type", "submit"}, {"job", job()}}),
+            "refused: no number is left for a job: the engine has something of job "
+            "9223372036854775807");
+  EXPECT_THAT(ask({{"type", "queue"}, {"all", true}})["jobs"], IsEmpty());
 }
 
 TEST_F(ClusterCoordinatorTest, AFailureOfTheMachineIsSeenInTheOutputAndTriedAgain) {

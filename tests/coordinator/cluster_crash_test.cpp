@@ -83,6 +83,9 @@ class DyingEngine final : public Engine {
   [[nodiscard]] std::vector<Found> adopt() override {
     return call([&] { return below_.adopt(); });
   }
+  [[nodiscard]] std::uint64_t highest_job() override {
+    return call([&] { return below_.highest_job(); });
+  }
   void forget(const Attempt& attempt) override {
     call([&] { return below_.forget(attempt), true; });
   }

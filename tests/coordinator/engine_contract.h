@@ -395,6 +395,36 @@ TEST_P(EngineContract, AttemptsOfOneJobAreNotMixedUp) {
   EXPECT_EQ(harness_->starts(second), 1);
 }
 
+TEST_P(EngineContract, TheHighestJobIsThatOfWhateverIsLeft) {
+  EXPECT_EQ(engine_->highest_job(), 0U);
+  engine_->hold({JobId{"law-99"}, 99}, harness_->runs_on());
+  EXPECT_EQ(engine_->highest_job(), 0U) << "its id is no number";
+  const Attempt ended{JobId{"12"}, 1};
+  start(ended, harness_->ends_with(0));
+  ASSERT_TRUE(until_end(ended));
+  start(attempt_, harness_->runs_on());
+  ASSERT_TRUE(until_runs(attempt_));
+  const Attempt held{JobId{"100"}, 2};  // in the order of names it is before 12
+  engine_->hold(held, harness_->runs_on());
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(engine_->highest_job(), 100U) << "held";
+    crash();
+  }
+  engine_->take_back(held, kGrace);
+  EXPECT_EQ(engine_->highest_job(), 12U) << "ended and not forgotten";
+}
+
+TEST_P(EngineContract, WhatIsForgottenCountsAsLongAsItsOutputIsThere) {
+  start(attempt_, harness_->ends_with(0));
+  ASSERT_TRUE(until_end(attempt_));
+  engine_->forget(attempt_);
+  const std::vector<std::string> logs = engine_->logs(attempt_);
+  crash();
+  EXPECT_EQ(engine_->logs(attempt_), logs);
+  const std::uint64_t highest = engine_->highest_job();
+  EXPECT_TRUE(highest == 7 || (logs.empty() && highest == 0)) << highest;
+}
+
 TEST_P(EngineContract, LogsOfAnUnknownAttemptAreEmpty) {
   EXPECT_THAT(engine_->logs(attempt_), IsEmpty());
 }

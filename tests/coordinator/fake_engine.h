@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "coordinator/cluster/engine.h"
+#include "coordinator/cluster/job_number.h"
 #include "coordinator/wire/handover.h"
 
 namespace commensal::cluster {
@@ -27,7 +28,8 @@ enum class EngineCall : std::uint8_t {
   kTakeBack,
   kWatch,
   kAdopt,
-  kForget
+  kForget,
+  kHighestJob
 };
 
 /// Whether a call goes wrong before it did anything, or when all is done and only its answer fails.
@@ -227,6 +229,18 @@ class FakeEngine final : public Engine {
       all.push_back({attempt, known.begun, known.placement, known.job_class});
     }
     return call.done(all);
+  }
+
+  [[nodiscard]] std::uint64_t highest_job() override {
+    const Call call{world_, EngineCall::kHighestJob, "highest_job"};
+    std::uint64_t highest = 0;
+    for (const auto& [attempt, known] : world_.attempts) {
+      highest = std::max(highest, job_number(attempt.job));
+    }
+    for (const auto& [attempt, files] : world_.logs) {
+      highest = std::max(highest, job_number(attempt.job));
+    }
+    return call.done(highest);
   }
 
   void forget(const Attempt& attempt) override {

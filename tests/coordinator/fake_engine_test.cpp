@@ -83,6 +83,18 @@ TEST_F(FakeEngineTest, TheCoordinatorsDeathIsNoError) {
   EXPECT_EQ(world_.starts(attempt_), 1);
 }
 
+TEST_F(FakeEngineTest, WhatIsForgottenIsNotTheHighestJobAnyMoreUnlessItHasOutput) {
+  start();
+  world_.end(attempt_, 0);
+  EXPECT_EQ(engine_.highest_job(), 7U);
+  engine_.forget(attempt_);
+  EXPECT_EQ(engine_.highest_job(), 0U);
+  world_.logs[{JobId{"5"}, 3}] = {"a file"};
+  EXPECT_EQ(engine_.highest_job(), 5U);
+  world_.fail(EngineCall::kHighestJob);
+  EXPECT_THROW((void)engine_.highest_job(), EngineFailed);
+}
+
 TEST_F(FakeEngineTest, WritesCallsDownAndBeginsWhenTold) {
   world_.begin_at_release = false;
   start();

@@ -315,6 +315,21 @@ TEST_F(LocalEngineTest, NothingThatAJobStartedIsLeftOfIt) {
   EXPECT_FALSE(runs(pid_in("pid")));
 }
 
+TEST_F(LocalEngineTest, AKeeperThatIsKilledWhileItForksARankIsSeenOnceThatIsGone) {
+  start(world_.script("exec sleep 1000"));
+  ASSERT_TRUE(eventually([&] { return world_.starts(attempt_) == 1; }));
+  world_.kill_keeper(attempt_);
+  auto rank = local::FolderLock::try_take(world_.folder(attempt_));  // as if by inheritance
+  ASSERT_TRUE(rank.has_value());
+  for (int i = 0; i < 3; ++i) {
+    for (const EngineEvent& event : engine_->watch()) EXPECT_EQ(event.kind, Kind::kBegan);
+  }
+  pollfd news{engine_->descriptor(), POLLIN, 0};
+  EXPECT_EQ(::poll(&news, 1, 0), 0) << "and nobody asks without a pause meanwhile";
+  rank.reset();
+  EXPECT_EQ(end().kind, Kind::kVanished);
+}
+
 TEST_F(LocalEngineTest, AKilledKeeperTakesItsRanksAlong) {
   start(world_.job({"/bin/sh", "-c",
                     "setsid /bin/sh -c 'echo $$ > child; exec sleep 1000' & echo $$ > pid; "
@@ -490,6 +505,9 @@ TEST_F(LocalEngineTest, GroupsOfAKilledKeeperGo) {
   }
   // Not even its environment says any more whose it is.
   EXPECT_TRUE(eventually([&] { return !runs(child); }));
+  for (const std::string& group : groups) {
+    EXPECT_TRUE(eventually([&] { return text_of(group + "/cgroup.procs").empty(); })) << group;
+  }
   engine_->forget(attempt_);
   for (const std::string& group : groups) EXPECT_FALSE(fs::exists(group)) << group;
 }
@@ -597,6 +615,16 @@ TEST_F(LocalEngineTest, IdsAndWordsThatCannotBeAreRefusedByName) {
   bad.gpus = 0;
   refused(attempt_, bad, "0");
   EXPECT_TRUE(fs::is_empty(world_.state() / "jobs"));
+}
+
+TEST_F(LocalEngineTest, WhereTheFoldersCannotBeReadItDoesNotSayThatNoNumberIsTaken) {
+  fs::remove_all(world_.state() / "logs");
+  try {
+    (void)engine_->highest_job();
+    FAIL() << "it said so";
+  } catch (const EngineFailed& error) {
+    EXPECT_THAT(error.what(), HasSubstr((world_.state() / "logs").native()));
+  }
 }
 
 TEST_F(LocalEngineTest, ThisMachineIsOneNodeWithItsCores) {

@@ -91,6 +91,29 @@ TEST_F(FolderTest, NotesComeBackAsTheyWereWritten) {
   EXPECT_FALSE(folder_.set_begun());
 }
 
+TEST_F(FolderTest, TheHighestJobIsOfFoldersAndOutputAndNothingElse) {
+  const fs::path state = world_.state();
+  EXPECT_EQ(highest_job_in(state), 0U);
+  for (const std::string name : {"3", "model", "9-1", ".removed-70", "99999999999999999999999"}) {
+    fs::create_directories(state / "jobs" / name);
+  }
+  EXPECT_EQ(highest_job_in(state), 3U);
+  for (const std::string name :
+       {"20261126-notes.txt", "80-1.log", "81-1-0.log.gz", "law-1-0.log", "82-x-0.log",
+        "83-1-0.logs", "-84-1-0.log", "99999999999999999999-1-0.log", "0-1-0.log"}) {
+    std::ofstream{state / "logs" / name} << "text";
+  }
+  EXPECT_EQ(highest_job_in(state), 3U);
+  std::ofstream{state / "logs" / "40-2-11.log.3"} << "an older part";
+  EXPECT_EQ(highest_job_in(state), 40U);
+  std::ofstream{AttemptFolder(state, {JobId{"41"}, 1}).log(0)} << "text";
+  EXPECT_EQ(highest_job_in(state), 41U);
+  fs::create_directories(state / "jobs" / "100");  // as `hold` leaves it when the power goes off
+  EXPECT_EQ(highest_job_in(state), 100U);
+  fs::remove_all(state / "logs");
+  EXPECT_THROW((void)highest_job_in(state), std::system_error);
+}
+
 TEST_F(FolderTest, TheLockIsHeldOnceAndAskingDoesNotTakeIt) {
   folder_.make();
   EXPECT_FALSE(FolderLock::is_taken(folder_));

@@ -373,6 +373,42 @@ TEST_F(SlurmEngineTest, TwoCoordinatorsOfOneNameDoNotMixTheirJobs) {
   EXPECT_NE(job(1).options.at("job-name"), job(2).options.at("job-name"));
 }
 
+TEST_F(SlurmEngineTest, AJobThatSlurmAloneKnowsKeepsItsNumber) {
+  EXPECT_EQ(engine_->highest_job(), 0U);
+  slurm_.starts_jobs = false;
+  start(lasting());
+  const std::string mark = job().options.at("job-name");
+  fs::remove_all(world_.state() / "jobs" / "7");  // what an older copy of the folder lacks
+  make();
+  EXPECT_THAT(engine_->adopt(), IsEmpty());
+  EXPECT_EQ(engine_->highest_job(), 7U) << mark;
+  slurm_.jobs.at(1).state = "CANCELLED";
+  EXPECT_EQ(engine_->highest_job(), 7U) << "Slurm remembers it still";
+  slurm_.forget_ended();
+  EXPECT_EQ(engine_->highest_job(), 0U);
+  fs::create_directories(world_.state() / "jobs" / "5" / "1");
+  EXPECT_EQ(engine_->highest_job(), 5U);
+}
+
+TEST_F(SlurmEngineTest, JobsOfAnotherCoordinatorTakeNoNumbersOfThisOne) {
+  slurm_.starts_jobs = false;
+  start(lasting());
+  SlurmEngine::Options other = options_;
+  other.state = world_.work() / "other";
+  SlurmEngine second{other, slurm_, clock_};
+  EXPECT_EQ(second.highest_job(), 0U);
+  EXPECT_EQ(engine_->highest_job(), 7U);
+}
+
+TEST_F(SlurmEngineTest, WhileSlurmIsSilentItDoesNotSayWhichNumbersAreTaken) {
+  start(lasting());
+  slurm_.silent = true;
+  EXPECT_THAT(refusal([&] { (void)engine_->highest_job(); }),
+              HasSubstr("Unable to contact slurm controller"));
+  slurm_.silent = false;
+  EXPECT_EQ(engine_->highest_job(), 7U);
+}
+
 TEST_F(SlurmEngineTest, ASigtermBeforeTheKeeperListensIsNotLost) {
   EXPECT_THAT(text_of(world_.state() / "start.sh"), HasSubstr("trap '' TERM"));
   start(world_.script("kill -TERM $$; sleep 1000"));  // what it starts is not deaf

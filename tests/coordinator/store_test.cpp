@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <array>
 #include <fstream>
+#include <limits>
 #include <memory>
 #include <optional>
 
@@ -265,6 +266,45 @@ TEST_F(StoreTest, NoIdIsUsedTwice) {
   store().commit();
   EXPECT_EQ(reopened().load().next_job, 4U);
   EXPECT_EQ(added(), JobId{"4"});
+}
+
+TEST_F(StoreTest, AnIdIsAboveWhatOthersHaveAndThoseAfterItAreAboveThat) {
+  EXPECT_EQ(store().add(made_up_spec(1), "", kNow, 0), JobId{"1"});
+  EXPECT_EQ(store().add(made_up_spec(1), "", kNow, 1), JobId{"2"}) << "2 was free";
+  EXPECT_EQ(store().add(made_up_spec(1), "r", kNow, 40), JobId{"41"});
+  EXPECT_EQ(store().history(JobId{"41"}).size(), 1U);
+  EXPECT_EQ(store().add(made_up_spec(1), "", kNow, 40), JobId{"42"});
+  EXPECT_EQ(store().add(made_up_spec(1), "", kNow), JobId{"43"});
+  EXPECT_EQ(store().add(made_up_spec(1), "r", kNow, 99), JobId{"41"}) << "a repeated request";
+  store().commit();
+  EXPECT_EQ(reopened().load().next_job, 44U);
+  EXPECT_EQ(store().add(made_up_spec(1), "", kNow, 7), JobId{"44"});
+  EXPECT_FALSE(store().job(JobId{"40"}).has_value());
+}
+
+TEST_F(StoreTest, AnIdOfABatchThatIsGivenUpIsAboveAllTheSame) {
+  (void)added();
+  store().commit();
+  (void)store().add(made_up_spec(1), "", kNow, 40);
+  EXPECT_EQ(reopened().load().next_job, 2U) << "nothing was committed";
+  EXPECT_EQ(store().add(made_up_spec(1), "", kNow, 40), JobId{"41"});
+}
+
+TEST_F(StoreTest, WhereNoIdIsLeftNothingIsAdded) {
+  constexpr std::uint64_t kLast = std::numeric_limits<std::int64_t>::max();
+  for (const std::uint64_t above : {kLast, kLast + 1, ~std::uint64_t{0}}) {
+    try {
+      (void)store().add(made_up_spec(1), "", kNow, above);
+      FAIL() << above;
+    } catch (const std::invalid_argument& error) {
+      EXPECT_THAT(error.what(), HasSubstr(std::to_string(above)));
+    }
+  }
+  EXPECT_EQ(added(), JobId{"1"});
+  const JobId last = store().add(made_up_spec(1), "", kNow, kLast - 1);
+  EXPECT_EQ(last, JobId{std::to_string(kLast)});
+  EXPECT_TRUE(store().job(last).has_value());
+  EXPECT_THROW((void)added(), StoreFailed) << "SQLite has none";
 }
 
 TEST_F(StoreTest, ARepeatedRequestIsTheFirstJob) {

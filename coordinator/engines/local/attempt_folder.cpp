@@ -10,8 +10,10 @@
 #include <cctype>
 #include <cerrno>
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <system_error>
 
+#include "coordinator/cluster/job_number.h"
 #include "coordinator/engines/local/durable_file.h"
 #include "coordinator/engines/local/spec_json.h"
 #include "coordinator/node/kernel_files.h"
@@ -250,6 +252,22 @@ std::vector<Attempt> attempts_in(const fs::path& state) {
     if (obstacle_to_folder(JobId{job}).empty()) add_attempts(state, job, all);
   }
   return all;
+}
+
+std::uint64_t highest_job_in(const fs::path& state) {
+  static const std::regex log{R"(([0-9]{1,20})-[0-9]+-[0-9]+\.log(\.[0-9]+)?)"};
+  std::uint64_t highest = 0;
+  for (const auto& entry : fs::directory_iterator{state / "jobs"}) {
+    highest = std::max(highest, job_number(JobId{entry.path().filename()}));
+  }
+  for (const auto& entry : fs::directory_iterator{state / "logs"}) {
+    const std::string name = entry.path().filename();
+    std::smatch parts;
+    if (std::regex_match(name, parts, log)) {
+      highest = std::max(highest, job_number(JobId{parts[1].str()}));
+    }
+  }
+  return highest;
 }
 
 std::string obstacle_to_folder(const JobId& job) {

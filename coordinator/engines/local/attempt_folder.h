@@ -122,6 +122,10 @@ class AttemptFolder {
 /// or half made is removed on the way.
 [[nodiscard]] std::vector<Attempt> attempts_in(const std::filesystem::path& state);
 
+/// Returns the highest number of a job that has a folder or a file of output; 0: none has. Other
+/// names do not count. @throws std::system_error.
+[[nodiscard]] std::uint64_t highest_job_in(const std::filesystem::path& state);
+
 /// Says why a job's id cannot be the name of a folder; empty: it can.
 [[nodiscard]] std::string obstacle_to_folder(const JobId& job);
 

@@ -32,6 +32,8 @@ class KeeperWatch {
 
   /// Makes `changed` tell of an attempt.
   void mark(const Attempt& attempt);
+  /// The same, whenever it is called the next time: the descriptor is as it was.
+  void mark_for_later(const Attempt& attempt) { marked_.insert(attempt); }
   /// Returns attempts with news since the last call. Does not wait.
   [[nodiscard]] std::set<Attempt> changed();
 

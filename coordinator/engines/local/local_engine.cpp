@@ -207,7 +207,10 @@ void LocalEngine::examine(const AttemptFolder& folder, std::vector<EngineEvent>&
     follow_keeper(folder);
     const bool due = folder.has_begun() || (told.started && !watch_.has_keeper(attempt));
     // The lock is the last thing that a keeper gives back: without it, it is gone.
-    if (due && !FolderLock::is_taken(folder)) settle_lost(folder);
+    // But a rank that was just forked has it, too, until it is executed or dies with its keeper.
+    const bool taken = due && FolderLock::is_taken(folder);
+    if (due && !taken) settle_lost(folder);
+    if (taken && !watch_.has_keeper(attempt)) watch_.mark_for_later(attempt);
   }
   if (folder.has_begun() && !told.began) {
     told.began = true;
@@ -247,6 +250,10 @@ std::vector<Engine::Found> LocalEngine::adopt() {
     }
     return all;
   });
+}
+
+std::uint64_t LocalEngine::highest_job() {
+  return guarded([&] { return local::highest_job_in(options_.state); });
 }
 
 std::optional<Engine::Found> LocalEngine::look_at(const AttemptFolder& folder) {

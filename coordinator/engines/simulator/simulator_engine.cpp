@@ -8,6 +8,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "coordinator/cluster/job_number.h"
+
 namespace commensal::simulator {
 
 using cluster::Attempt;
@@ -103,6 +105,14 @@ std::vector<cluster::Engine::Found> SimulatorEngine::adopt() {
     all.push_back({attempt, known.runs(), known.placement, known.job_class});
   }
   return all;
+}
+
+std::uint64_t SimulatorEngine::highest_job() {
+  std::uint64_t highest = 0;
+  for (const auto& [attempt, known] : machines_.attempts()) {
+    highest = std::max(highest, cluster::job_number(attempt.job));
+  }
+  return highest;
 }
 
 void SimulatorEngine::forget(const Attempt& attempt) {

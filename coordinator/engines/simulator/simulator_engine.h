@@ -31,6 +31,7 @@ class SimulatorEngine final : public cluster::Engine {
   [[nodiscard]] std::vector<cluster::EngineEvent> watch() override;
   [[nodiscard]] int descriptor() const noexcept override { return machines_.news(); }
   [[nodiscard]] std::vector<Found> adopt() override;
+  [[nodiscard]] std::uint64_t highest_job() override;
   void forget(const cluster::Attempt& attempt) override;
   [[nodiscard]] std::vector<std::string> logs(const cluster::Attempt& /*attempt*/) override {
     return {};

@@ -9,6 +9,7 @@
 #include <set>
 #include <utility>
 
+#include "coordinator/cluster/job_number.h"
 #include "coordinator/engines/local/durable_file.h"
 #include "coordinator/engines/local/folder_calls.h"
 #include "coordinator/engines/local/given_devices.h"
@@ -403,6 +404,16 @@ std::vector<Engine::Found> SlurmEngine::adopt() {
       if (auto found = look_at(folder_of(attempt))) all.push_back(std::move(*found));
     }
     return all;
+  });
+}
+
+std::uint64_t SlurmEngine::highest_job() {
+  return guarded([&] {
+    std::uint64_t highest = local::highest_job_in(options_.state);
+    for (const auto& [attempt, job] : jobs()) {
+      highest = std::max(highest, job_number(attempt.job));
+    }
+    return highest;
   });
 }
 
