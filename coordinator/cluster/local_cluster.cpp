@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <stdexcept>
 #include <string>
@@ -56,11 +57,15 @@ EngineNode machine_node(node::GpuMonitor& gpus, std::int32_t devices) {
     return this_machine(std::move(ids));
   }
   std::string type = "cpu";
+  Bytes memory;
   for (const node::GpuFacts& gpu : gpus.all()) {
     if (ids.empty()) type = gpu.name;
+    memory = ids.empty() ? gpu.total : std::min(memory, gpu.total);
     ids.push_back(gpu.id);
   }
-  return this_machine(std::move(ids), type);
+  EngineNode node = this_machine(std::move(ids), type);
+  node.device_memory = memory;
+  return node;
 }
 
 std::vector<EngineNode> local_nodes(const ClusterOptions& options, const EngineNode& machine) {
