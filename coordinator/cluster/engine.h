@@ -37,7 +37,7 @@ struct EngineNode {
   std::int64_t memory_mib = 0;
   bool up = true;
   std::string reason;     ///< why it is not up
-  Bytes device_memory{};  ///< of each device, of the one with least; zero: not known
+  Bytes device_memory{};  ///< of each device; zero: not known, or they differ
   bool operator==(const EngineNode&) const = default;
 };
 

@@ -7,7 +7,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <stdexcept>
 #include <string>
@@ -60,7 +59,8 @@ EngineNode machine_node(node::GpuMonitor& gpus, std::int32_t devices) {
   Bytes memory;
   for (const node::GpuFacts& gpu : gpus.all()) {
     if (ids.empty()) type = gpu.name;
-    memory = ids.empty() ? gpu.total : std::min(memory, gpu.total);
+    if (ids.empty()) memory = gpu.total;
+    if (gpu.total != memory) memory = Bytes{};
     ids.push_back(gpu.id);
   }
   EngineNode node = this_machine(std::move(ids), type);
