@@ -116,6 +116,11 @@ void ClusterCoordinator::check(const JobSpec& spec) {
         "refused",
         fmt::format("the job asks for {} devices and the cluster has {}", spec.gpus, devices));
   }
+  if (engine_problem_.empty()) {
+    if (const std::string lack = lack_of_memory(spec, nodes_); !lack.empty()) {
+      throw RequestRefused("refused", lack);
+    }
+  }
   const auto& quota = tenant->second.quota;
   if (spec.asked == policies::AskedClass::kGuaranteed && quota && spec.gpus > *quota) {
     throw RequestRefused(

@@ -36,7 +36,8 @@ struct EngineNode {
   std::int64_t cpu_milli = 0;
   std::int64_t memory_mib = 0;
   bool up = true;
-  std::string reason;  ///< why it is not up
+  std::string reason;     ///< why it is not up
+  Bytes device_memory{};  ///< of each device; zero: not known, or they differ
   bool operator==(const EngineNode&) const = default;
 };
 

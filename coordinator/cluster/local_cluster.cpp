@@ -56,11 +56,16 @@ EngineNode machine_node(node::GpuMonitor& gpus, std::int32_t devices) {
     return this_machine(std::move(ids));
   }
   std::string type = "cpu";
+  Bytes memory;
   for (const node::GpuFacts& gpu : gpus.all()) {
     if (ids.empty()) type = gpu.name;
+    if (ids.empty()) memory = gpu.total;
+    if (gpu.total != memory) memory = Bytes{};
     ids.push_back(gpu.id);
   }
-  return this_machine(std::move(ids), type);
+  EngineNode node = this_machine(std::move(ids), type);
+  node.device_memory = memory;
+  return node;
 }
 
 std::vector<EngineNode> local_nodes(const ClusterOptions& options, const EngineNode& machine) {

@@ -4,8 +4,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
 #include <stdexcept>
 #include <utility>
+
+#include "coordinator/policies/beside.h"
 
 namespace commensal::cluster {
 namespace {
@@ -15,19 +19,55 @@ using policies::ClusterJob;
 using policies::JobIndex;
 using policies::JobPhase;
 
-/// Of a device's time, until it is measured: a guaranteed job leaves room for others, and of two
-/// devices the one with fewer jobs is the less loaded one.
 constexpr std::int32_t kAssumedLoad = 300;
+
+std::int32_t milli_of(double share) {
+  return static_cast<std::int32_t>(std::lround(share * policies::kWholeGpu));
+}
+
+std::int64_t mib_of(Bytes bytes) { return static_cast<std::int64_t>(bytes.count() >> 20U); }
+
+policies::Minima minima_of(const JobSpec& spec) {
+  return {.share_milli = spec.share ? milli_of(spec.share->min) : 0,
+          .memory_mib = spec.memory ? mib_of(spec.memory->min) : 0};
+}
 
 policies::NodeSpec spec_of(const EngineNode& node) {
   return {.name = node.name,
           .gpu_type = node.device_type,
           .gpus = static_cast<std::int32_t>(node.devices.size()),
           .cpu_milli = node.cpu_milli,
-          .memory_mib = node.memory_mib};
+          .memory_mib = node.memory_mib,
+          .gpu_memory_mib = mib_of(node.device_memory)};
 }
 
 }  // namespace
+
+std::int32_t assumed_load_milli(const std::optional<Range<double>>& share) noexcept {
+  if (!share) return kAssumedLoad;
+  return std::clamp(kAssumedLoad, milli_of(share->min), milli_of(share->max.value_or(1)));
+}
+
+std::string lack_of_memory(const JobSpec& spec, const std::vector<EngineNode>& nodes) {
+  if (!spec.memory || spec.gpus == 0) return {};
+  const Bytes min = spec.memory->min;
+  Bytes most;
+  std::int32_t large = 0;
+  for (const EngineNode& node : nodes) {
+    most = std::max(most, node.device_memory);
+    const bool enough = node.device_memory.is_zero() || node.device_memory >= min;
+    if (enough) large += static_cast<std::int32_t>(node.devices.size());
+  }
+  if (large >= spec.gpus) return {};
+  if (large == 0) {
+    return fmt::format("the job needs at least {} of device memory, and no device has more than {}",
+                       to_string(min), to_string(most));
+  }
+  return fmt::format(
+      "the job needs at least {} of memory on each of {} devices, and {} have as "
+      "much",
+      to_string(min), spec.gpus, large);
+}
 
 void Scheduler::begin(const std::vector<const JobRecord*>& jobs,
                       const std::vector<EngineNode>& nodes,
@@ -39,6 +79,7 @@ void Scheduler::begin(const std::vector<const JobRecord*>& jobs,
   jobs_.clear();
   outside_.clear();
   open_.reset();
+  lacking_.clear();
   wake_ = policies::kNever;
   std::vector<policies::NodeSpec> specs;
   for (const EngineNode& node : nodes) {
@@ -86,6 +127,7 @@ bool Scheduler::leave(const JobId& job) {
   if (state_->job(index).phase != JobPhase::kRunning) return false;
   state_->end(index);
   open_.reset();
+  lacking_.clear();
   return true;
 }
 
@@ -99,6 +141,7 @@ std::vector<Wanted> Scheduler::decide(double now) {
   }
   state_->commit(plan);
   open_.reset();
+  lacking_.clear();
   wake_ = plan.wake;
   return changes;
 }
@@ -141,7 +184,9 @@ ClusterJob Scheduler::shown(const JobRecord& job) const {
   shown.memory_mib = spec.host_memory_mib;
   shown.tenant = tenants_.at(spec.tenant);
   shown.asked = spec.asked;
-  shown.load_milli = kAssumedLoad;
+  shown.load_milli = assumed_load_milli(spec.share);
+  shown.minima = minima_of(spec);
+  shown.gpu_types = state_->cluster().types_with_memory(shown.minima.memory_mib);
   if (spec.time_limit) {
     shown.duration = shown.remaining = static_cast<double>(spec.time_limit->count());
   }
@@ -190,6 +235,7 @@ std::string Scheduler::why_waiting(const JobRecord& job) const {
                          *t.quota, spec.gpus);
     }
   }
+  if (std::string lack = lacking(spec); !lack.empty()) return lack;
   if (job.state == JobState::kReserved) {
     return fmt::format("waits for devices: {} of {} are kept for it", job.placement.size(),
                        spec.gpus);
@@ -200,6 +246,59 @@ std::string Scheduler::why_waiting(const JobRecord& job) const {
   }
   return fmt::format("waits for devices: it asks for {}, {} are free of guaranteed jobs", spec.gpus,
                      open_devices());
+}
+
+std::string Scheduler::lacking(const JobSpec& spec) const {
+  const policies::Minima minima = minima_of(spec);
+  if (spec.gpus == 0 || minima == policies::Minima{}) return {};
+  const MinimaAsked asked{.gpus = spec.gpus,
+                          .share_milli = minima.share_milli,
+                          .memory_mib = minima.memory_mib,
+                          .beside = spec.asked != policies::AskedClass::kGuaranteed};
+  const auto found = lacking_.find(asked);
+  return found != lacking_.end() ? found->second
+                                 : lacking_.emplace(asked, lacking(asked)).first->second;
+}
+
+std::string Scheduler::lacking(const MinimaAsked& asked) const {
+  const policies::Cluster& cluster = state_->cluster();
+  const policies::Minima share{.share_milli = asked.share_milli};
+  const policies::Minima memory{.memory_mib = asked.memory_mib};
+  std::int32_t all = 0;
+  std::int32_t with_share = 0;
+  std::int32_t large = 0;  // with enough memory, if they were empty
+  std::int32_t with_memory = 0;
+  for (policies::NodeIndex node = 0; node < nodes_.size(); ++node) {
+    const policies::NodeSpec& spec = cluster.nodes()[node];
+    for (std::int32_t gpu = 0; gpu < spec.gpus; ++gpu) {
+      const policies::Minima& others = cluster.gpu(node, gpu).minima;
+      ++all;
+      with_share += policies::lacks(others, share, spec.gpu_memory_mib) ? 0 : 1;
+      large += policies::lacks({}, memory, spec.gpu_memory_mib) ? 0 : 1;
+      with_memory += policies::lacks(others, memory, spec.gpu_memory_mib) ? 0 : 1;
+    }
+  }
+  const std::string mib = to_string(Bytes{static_cast<std::uint64_t>(asked.memory_mib) << 20U});
+  if (large < asked.gpus) {
+    return fmt::format(
+        "waits for device memory: {} of {} devices have its minimum of {}, it asks "
+        "for {}",
+        large, all, mib, asked.gpus);
+  }
+  if (!asked.beside) return {};
+  if (with_share < asked.gpus) {
+    return fmt::format(
+        "its minimum share of {} fits beside those of others on {} of {} devices, "
+        "it asks for {}",
+        asked.share_milli / static_cast<double>(policies::kWholeGpu), with_share, all, asked.gpus);
+  }
+  if (with_memory < asked.gpus) {
+    return fmt::format(
+        "its minimum of {} of device memory fits beside those of others on {} of {} "
+        "devices, it asks for {}",
+        mib, with_memory, all, asked.gpus);
+  }
+  return {};
 }
 
 std::int32_t Scheduler::open_devices() const {

@@ -22,6 +22,15 @@
 
 namespace commensal::cluster {
 
+/// Of a device's time, in thousandths, that a job is taken to need until it is measured: a
+/// guaranteed job leaves room for others, and of two devices the one with fewer jobs is the less
+/// loaded one. At least its minimum share, at most its maximum.
+[[nodiscard]] std::int32_t assumed_load_milli(const std::optional<Range<double>>& share) noexcept;
+
+/// Says why no devices of these nodes can ever have the memory that a job needs at least; empty:
+/// they can, as far as is known.
+[[nodiscard]] std::string lack_of_memory(const JobSpec& spec, const std::vector<EngineNode>& nodes);
+
 /// A change that the policy wants. A stop is no event yet: the engine has to end the attempt first.
 struct Wanted {
   JobId job;
@@ -68,10 +77,22 @@ class Scheduler {
   [[nodiscard]] double charged(const std::string& tenant) const;
 
  private:
+  /// Of a job: by these alone minima keep it from devices.
+  struct MinimaAsked {
+    std::int32_t gpus = 0;
+    std::int32_t share_milli = 0;
+    std::int64_t memory_mib = 0;
+    bool beside = false;  // others, as an opportunistic job
+    auto operator<=>(const MinimaAsked&) const = default;
+  };
+
   [[nodiscard]] policies::ClusterJob shown(const JobRecord& job) const;
   [[nodiscard]] std::optional<policies::Placement> parts_of(const JobRecord& job) const;
   [[nodiscard]] std::vector<DevicePlace> places_of(const policies::Placement& parts) const;
   [[nodiscard]] Wanted wanted(const policies::Decision& decision) const;
+  /// Which of its minima keeps a job from its devices; empty: none.
+  [[nodiscard]] std::string lacking(const JobSpec& spec) const;
+  [[nodiscard]] std::string lacking(const MinimaAsked& asked) const;
   [[nodiscard]] std::int32_t open_devices() const;
   void charge_outside(const JobRecord& job, std::vector<policies::Tenant>& tenants);
 
@@ -87,6 +108,7 @@ class Scheduler {
   std::set<JobId> outside_;                            // placed on nodes that are not in the view
   double wake_ = policies::kNever;
   mutable std::optional<std::int32_t> open_;  // devices free of guaranteed jobs, once asked for
+  mutable std::map<MinimaAsked, std::string> lacking_;  // likewise
 };
 
 }  // namespace commensal::cluster

@@ -3,10 +3,11 @@
 // quota in use come first. Guaranteed jobs get GPUs that are free of guaranteed jobs: one node, or
 // whole nodes, of one rack where one has enough; who is first and does not fit reserves what is
 // there. Opportunistic jobs cost no quota: they go to the least loaded GPUs below 80 %, beside
-// guaranteed jobs and on reserved GPUs too. Who asks for `auto` begins as opportunistic if it
-// cannot be guaranteed at once, and is upgraded where it runs when its tenant's quota allows and
-// its GPUs are free of guaranteed jobs. Nobody is stopped. Source: AntMan (OSDI '20), Algorithm 1,
-// with M = 80 % as its public plugin has it; "auto" as its paper describes it.
+// guaranteed jobs and on reserved GPUs too, where their minima of share and memory fit. Who asks
+// for `auto` begins as opportunistic if it cannot be guaranteed at once, and is upgraded where it
+// runs when its tenant's quota allows and its GPUs are free of guaranteed jobs. Nobody is stopped.
+// Source: AntMan (OSDI '20), Algorithm 1, with M = 80 % as its public plugin has it; "auto" as its
+// paper describes it.
 #include <algorithm>
 #include <set>
 #include <unordered_map>
@@ -14,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "coordinator/policies/beside.h"
 #include "coordinator/policies/makers.h"
 #include "coordinator/policies/open_gpus.h"
 
@@ -32,6 +34,7 @@ class Draft {
         open_below_(open_below),
         plan_(plan),
         open_(view),
+        minima_(*view.cluster),
         least_loaded_(view.index->by_load().begin()) {}
 
   [[nodiscard]] OpenGpus& open() noexcept { return open_; }
@@ -57,6 +60,7 @@ class Draft {
       charge(job);
       open_.close(parts);
       open_.hosts().take(job, parts);
+      minima_.take(job, JobClass::kGuaranteed, parts);
       plan_.decisions.push_back({index,
                                  Action::kStart,
                                  std::move(parts),
@@ -86,8 +90,10 @@ class Draft {
       const auto& [load, gpu] = *at;
       if (load >= open_below_ || static_cast<std::int32_t>(parts.size()) >= job.gpus) break;
       const NodeIndex node = view_.index->node_of(gpu);
+      const std::uint16_t number = view_.index->number_on_node(gpu);
       if (loaded_.contains(gpu) || !open_.takes(job, node)) continue;
-      parts.push_back({.node = node, .gpu = view_.index->number_on_node(gpu)});
+      if (!minima_.fits(job, node, number)) continue;
+      parts.push_back({.node = node, .gpu = number});
     }
     if (static_cast<std::int32_t>(parts.size()) < std::max(1, job.gpus)) return false;
     sort(parts);
@@ -95,6 +101,7 @@ class Draft {
       for (const GpuPart& part : parts) loaded_.insert(open_.number(part));
     }
     open_.hosts().take(job, parts);
+    minima_.take(job, JobClass::kOpportunistic, parts);
     plan_.decisions.push_back(
         {index,
          Action::kStart,
@@ -135,6 +142,7 @@ class Draft {
   std::int32_t open_below_;
   ClusterPlan& plan_;
   OpenGpus open_;
+  MinimaDraft minima_;
   std::unordered_map<TenantIndex, std::int64_t> charged_;
   std::unordered_set<std::uint32_t> loaded_;                        // given to an opportunistic job
   std::set<ClusterIndex::LoadedGpu>::const_iterator least_loaded_;  // all before are in `loaded_`

@@ -12,10 +12,16 @@ namespace commensal::policies {
 
 Cluster::Cluster(std::vector<NodeSpec> nodes) : specs_(std::move(nodes)) {
   for (NodeSpec& node : specs_) {
-    const auto known = std::find(types_.begin(), types_.end(), node.gpu_type);
-    node.type = static_cast<std::uint32_t>(known - types_.begin());
-    if (known == types_.end()) types_.push_back(node.gpu_type);
-    if (types_.size() > 32) throw std::invalid_argument("more than 32 types of GPUs");
+    node.type = 0;
+    while (node.type < types_.size() && (types_[node.type] != node.gpu_type ||
+                                         memory_of_type_[node.type] != node.gpu_memory_mib)) {
+      ++node.type;
+    }
+    if (node.type == types_.size()) {
+      types_.push_back(node.gpu_type);
+      memory_of_type_.push_back(node.gpu_memory_mib);
+    }
+    if (types_.size() > 31) throw std::invalid_argument("more than 31 types of GPUs");
     first_.push_back(gpus_.size());
     gpus_.resize(gpus_.size() + static_cast<std::size_t>(node.gpus));
     free_on_.push_back(node.gpus);
@@ -32,6 +38,19 @@ std::uint32_t Cluster::type_bits(const std::vector<std::string>& names) const {
     if (std::find(names.begin(), names.end(), types_[type]) != names.end()) bits |= 1U << type;
   }
   return bits;
+}
+
+std::uint32_t Cluster::types_with_memory(std::int64_t mib) const {
+  std::uint32_t bits = 0;
+  std::size_t count = 0;
+  for (std::size_t type = 0; type < types_.size(); ++type) {
+    if (memory_of_type_[type] == 0 || memory_of_type_[type] >= mib) {
+      bits |= 1U << type;
+      ++count;
+    }
+  }
+  if (count == types_.size()) return 0;
+  return bits == 0 ? kNoGpuType : bits;
 }
 
 Cluster::Gpu& Cluster::at(NodeIndex node, std::int32_t gpu) {
@@ -94,6 +113,24 @@ void Cluster::give_beside(const GpuPart& part) {
         fmt::format("no opportunistic job on GPU {} of node {}", part.gpu, part.node));
   }
   --gpu.opportunistic;
+}
+
+void Cluster::take_minima(const GpuPart& part, const Minima& minima) {
+  Minima& sum = at(part.node, part.gpu).minima;
+  sum.share_milli += minima.share_milli;
+  sum.memory_mib += minima.memory_mib;
+}
+
+void Cluster::give_minima(const GpuPart& part, const Minima& minima) {
+  Minima& sum = at(part.node, part.gpu).minima;
+  if (minima.share_milli > sum.share_milli || minima.memory_mib > sum.memory_mib) {
+    throw std::logic_error(fmt::format(
+        "larger minima on GPU {} of node {} given than taken: {} > {} milli or {} > {} MiB",
+        part.gpu, part.node, minima.share_milli, sum.share_milli, minima.memory_mib,
+        sum.memory_mib));
+  }
+  sum.share_milli -= minima.share_milli;
+  sum.memory_mib -= minima.memory_mib;
 }
 
 void Cluster::take_host(NodeIndex node, std::int64_t cpu_milli, std::int64_t memory_mib) {

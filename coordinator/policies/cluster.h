@@ -24,8 +24,20 @@ struct NodeSpec {
   std::int64_t cpu_milli = 0;   ///< thousandths of a core; zero: not counted
   std::int64_t memory_mib = 0;  ///< of the host; zero: not counted
   std::int32_t rack = 0;
-  std::uint32_t type = 0;  ///< number of `gpu_type` among those of the cluster; Cluster sets it
+  std::int64_t gpu_memory_mib = 0;  ///< of each GPU; zero: not known
+  std::uint32_t type =
+      0;  ///< number of its kind of GPU among those of the cluster; Cluster sets it
   bool operator==(const NodeSpec&) const = default;
+};
+
+/// In place of types that will do: none does.
+inline constexpr std::uint32_t kNoGpuType = 1U << 31U;
+
+/// What jobs need at least of one GPU.
+struct Minima {
+  std::int32_t share_milli = 0;  ///< of its time, of opportunistic jobs; others have theirs first
+  std::int64_t memory_mib = 0;   ///< of its memory, of jobs of either class
+  bool operator==(const Minima&) const = default;
 };
 
 /// In place of a GPU's number: a job without GPUs holds only cores and memory of the node.
@@ -49,18 +61,22 @@ class Cluster {
   struct Gpu {
     std::int32_t free_milli = kWholeGpu;  ///< not charged to a guaranteed job
     std::int32_t opportunistic = 0;       ///< jobs beside
+    Minima minima;                        ///< of all jobs on it; may be more than there is
     JobIndex reserved_for = kNoJob;       ///< closed to other guaranteed jobs
     bool operator==(const Gpu&) const = default;
   };
 
-  /// @throws std::invalid_argument for more than 32 GPU types.
+  /// @throws std::invalid_argument for more than 31 GPU types.
   explicit Cluster(std::vector<NodeSpec> nodes);
 
   [[nodiscard]] const std::vector<NodeSpec>& nodes() const noexcept { return specs_; }
-  /// GPU types in the order of their first node.
+  /// GPU types in the order of their first node; one that comes with different memory is several.
   [[nodiscard]] const std::vector<std::string>& types() const noexcept { return types_; }
   /// Bits of these types, for `ClusterJob::gpu_types`; names that are of no node have none.
   [[nodiscard]] std::uint32_t type_bits(const std::vector<std::string>& names) const;
+  /// Bits of the types with so much memory, and of those of which it is not known, for
+  /// `ClusterJob::gpu_types`: zero if all are, `kNoGpuType` if none is.
+  [[nodiscard]] std::uint32_t types_with_memory(std::int64_t mib) const;
   [[nodiscard]] std::int32_t total_gpus() const noexcept { return total_gpus_; }
   /// GPUs of which nothing is charged, reserved ones included.
   [[nodiscard]] std::int32_t free_gpus() const noexcept { return free_gpus_; }
@@ -90,6 +106,8 @@ class Cluster {
   void give(const GpuPart& part);
   void take_beside(const GpuPart& part);
   void give_beside(const GpuPart& part);
+  void take_minima(const GpuPart& part, const Minima& minima);
+  void give_minima(const GpuPart& part, const Minima& minima);
   void take_host(NodeIndex node, std::int64_t cpu_milli, std::int64_t memory_mib);
   void give_host(NodeIndex node, std::int64_t cpu_milli, std::int64_t memory_mib);
   void reserve(NodeIndex node, std::int32_t gpu, JobIndex job);
@@ -102,6 +120,7 @@ class Cluster {
 
   std::vector<NodeSpec> specs_;
   std::vector<std::string> types_;
+  std::vector<std::int64_t> memory_of_type_;
   std::vector<std::size_t> first_;  // of a node's GPUs
   std::vector<Gpu> gpus_;
   std::vector<std::int32_t> free_on_;

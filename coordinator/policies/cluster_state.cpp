@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "coordinator/policies/beside.h"
 #include "coordinator/policies/plan_rules.h"
 
 namespace commensal::policies {
@@ -146,6 +147,7 @@ void ClusterState::give(ClusterJob& job) {
 /// Takes (or gives, with -1) each GPU of a placement, and of each node its part of the host.
 void ClusterState::hold(const ClusterJob& job, const Placement& placement, std::int32_t sign) {
   const bool guaranteed = job.job_class == JobClass::kGuaranteed;
+  const Minima minima = minima_of(job, job.job_class);
   for (std::size_t i = 0; i < placement.size(); ++i) {
     const GpuPart& part = placement[i];
     if (part.gpu != kHostOnly) {
@@ -154,6 +156,7 @@ void ClusterState::hold(const ClusterJob& job, const Placement& placement, std::
       } else {
         sign > 0 ? cluster_.take_beside(part) : cluster_.give_beside(part);
       }
+      sign > 0 ? cluster_.take_minima(part, minima) : cluster_.give_minima(part, minima);
       index_.add_load(static_cast<std::uint32_t>(cluster_.index(part.node, part.gpu)),
                       sign * job.load_milli);
     }

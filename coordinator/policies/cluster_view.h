@@ -42,6 +42,7 @@ struct ClusterJob {
   std::int32_t gpu_milli = kWholeGpu;  ///< of each of them
   std::int64_t cpu_milli = 0;          ///< on each of its nodes
   std::int64_t memory_mib = 0;         ///< of the host, on each of its nodes
+  Minima minima;                       ///< of each of its GPUs, beside others
   std::uint32_t gpu_types = 0;         ///< bits of types that will do; zero: any
   TenantIndex tenant = 0;
   AskedClass asked = AskedClass::kGuaranteed;

@@ -7,6 +7,7 @@
 #include <optional>
 #include <tuple>
 
+#include "coordinator/policies/beside.h"
 #include "coordinator/policies/makers.h"
 
 namespace commensal::policies {
@@ -30,7 +31,7 @@ class MuriAntMan final : public ClusterPolicy {
       load(view, view.jobs[job], notes.numbers);
       if (view.jobs[job].phase == JobPhase::kWaiting) insert(view, queue, job);
     }
-    Draft draft{view, *view.cluster, notes.numbers, plan};
+    Draft draft{.view = view, .cluster = *view.cluster, .loads = notes.numbers, .plan = plan};
     std::erase_if(queue, [&](JobIndex job) { return draft.attempt(job); });
   }
 
@@ -41,6 +42,7 @@ class MuriAntMan final : public ClusterPolicy {
     Cluster cluster;
     std::vector<double>& loads;
     ClusterPlan& plan;
+    MinimaDraft minima{*view.cluster};
 
     /// Returns whether the job starts.
     bool attempt(JobIndex index) {
@@ -71,6 +73,7 @@ class MuriAntMan final : public ClusterPolicy {
         return false;
       }
       for (const GpuPart& part : parts) loads[cluster.index(part.node, part.gpu)] += kIncomplete;
+      minima.take(job, JobClass::kGuaranteed, parts);
       plan.decisions.push_back({index,
                                 Action::kStart,
                                 std::move(parts),
@@ -129,7 +132,9 @@ class MuriAntMan final : public ClusterPolicy {
       for (NodeIndex node = 0; node < cluster.nodes().size(); ++node) {
         for (std::int32_t gpu = 0; gpu < cluster.nodes()[node].gpus; ++gpu) {
           const double load = loads[cluster.index(node, gpu)];
-          if (load < kOpenBelow) open.emplace_back(load, node, static_cast<std::uint16_t>(gpu));
+          const auto number = static_cast<std::uint16_t>(gpu);
+          if (load >= kOpenBelow || !minima.fits(job, node, number)) continue;
+          open.emplace_back(load, node, number);
         }
       }
       if (static_cast<std::int32_t>(open.size()) < job.gpus) return false;
@@ -140,6 +145,7 @@ class MuriAntMan final : public ClusterPolicy {
         parts.push_back({.node = node, .gpu = gpu});
         loads[cluster.index(node, gpu)] += kOpportunisticLoad;
       }
+      minima.take(job, JobClass::kOpportunistic, parts);
       plan.decisions.push_back({index,
                                 Action::kStart,
                                 std::move(parts),

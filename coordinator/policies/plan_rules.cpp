@@ -8,6 +8,9 @@
 #include <map>
 #include <set>
 #include <utility>
+#include <vector>
+
+#include "coordinator/policies/beside.h"
 
 namespace commensal::policies {
 namespace {
@@ -19,18 +22,27 @@ struct HostUse {
   std::int64_t memory_mib = 0;
 };
 
+struct MinimaChange {
+  std::int32_t share_milli = 0;
+  std::int64_t memory_mib = 0;
+  std::vector<JobIndex> beside;  // opportunistic jobs that are put there
+};
+
 /// What a plan would leave free, of what it touches.
 class Sums {
  public:
   explicit Sums(const ClusterView& view) : view_(view), counted_(view.cluster->free_gpus()) {}
 
-  void change(JobIndex index, const Placement& placement, JobClass job_class, std::int32_t sign) {
+  /// @param put  the job was not there before.
+  void change(JobIndex index, const Placement& placement, JobClass job_class, std::int32_t sign,
+              bool put = false) {
     const ClusterJob& job = view_.jobs[index];
     const auto gpus = placement.empty() ? job.gpus : static_cast<std::int32_t>(placement.size());
     if (job_class == JobClass::kGuaranteed) {
       charged_[job.tenant] += std::int64_t{sign} * gpus * job.gpu_milli;
     }
     if (placement.empty()) counted_ -= sign * job.gpus;
+    change_minima(index, placement, job_class, sign, put);
     for (std::size_t i = 0; i < placement.size(); ++i) {
       const GpuPart& part = placement[i];
       if (part.gpu != kHostOnly && job_class == JobClass::kGuaranteed) {
@@ -62,10 +74,40 @@ class Sums {
                            view_.cluster->free_memory(node), use.memory_mib);
       }
     }
+    if (auto broken = over_minima(); !broken.empty()) return broken;
     return over_quota();
   }
 
  private:
+  void change_minima(JobIndex index, const Placement& placement, JobClass job_class,
+                     std::int32_t sign, bool put) {
+    const Minima own = minima_of(view_.jobs[index], job_class);
+    if (own == Minima{}) return;
+    for (const GpuPart& part : placement) {
+      if (part.gpu == kHostOnly) continue;
+      MinimaChange& change = minima_[{part.node, part.gpu}];
+      change.share_milli += sign * own.share_milli;
+      change.memory_mib += sign * own.memory_mib;
+      if (put && job_class == JobClass::kOpportunistic) change.beside.push_back(index);
+    }
+  }
+
+  [[nodiscard]] std::string over_minima() const {
+    for (const auto& [gpu, change] : minima_) {
+      const Minima& before = view_.cluster->gpu(gpu.first, gpu.second).minima;
+      for (const JobIndex job : change.beside) {
+        const Minima own = minima_of(view_.jobs[job], JobClass::kOpportunistic);
+        const Minima others{before.share_milli + change.share_milli - own.share_milli,
+                            before.memory_mib + change.memory_mib - own.memory_mib};
+        const auto lack = lacks(others, own, view_.cluster->nodes()[gpu.first].gpu_memory_mib);
+        if (!lack) continue;
+        return fmt::format("job {} is placed beside others on GPU {} of node {}: {}", job,
+                           gpu.second, gpu.first, to_string(*lack));
+      }
+    }
+    return {};
+  }
+
   [[nodiscard]] std::string over_quota() const {
     for (const auto& [index, more] : charged_) {
       if (index >= view_.tenants.size() || !view_.tenants[index].quota || more <= 0) continue;
@@ -83,6 +125,7 @@ class Sums {
   std::int32_t counted_;
   std::map<GpuKey, std::int32_t> taken_;
   std::map<NodeIndex, HostUse> hosts_;
+  std::map<GpuKey, MinimaChange> minima_;
   std::map<TenantIndex, std::int64_t> charged_;
 };
 
@@ -174,11 +217,11 @@ std::string broken_rule(const ClusterView& view, const ClusterPlan& plan) {
     switch (decision.action) {
       case Action::kStop: sums.change(decision.job, job.placement, job.job_class, -1); break;
       case Action::kStart:
-        sums.change(decision.job, decision.placement, decision.job_class, 1);
+        sums.change(decision.job, decision.placement, decision.job_class, 1, true);
         break;
       case Action::kMove:
         sums.change(decision.job, job.placement, job.job_class, -1);
-        sums.change(decision.job, decision.placement, job.job_class, 1);
+        sums.change(decision.job, decision.placement, job.job_class, 1, true);
         break;
       case Action::kUpgrade:
         sums.change(decision.job, job.placement, job.job_class, -1);

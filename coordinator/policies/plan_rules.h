@@ -15,6 +15,8 @@ namespace commensal::policies {
 ///   type that it takes; a GPU is named once;
 /// - nothing is over capacity: GPUs, cores, memory; a GPU that is reserved for a job is closed to
 ///   other guaranteed ones, unless the plan changes that reservation;
+/// - on no GPU that an opportunistic job with minima is put on are the minimum shares of the
+///   opportunistic jobs, or the minima of memory of all, more than there is;
 /// - no tenant's guaranteed jobs are over its quota;
 /// - every decision has a reason, and the plan does not ask to be woken in the past.
 [[nodiscard]] std::string broken_rule(const ClusterView& view, const ClusterPlan& plan);

@@ -251,6 +251,54 @@ TEST_F(AntManTest, LargeGangsStayInTheRackThatHasMostNodesForThem) {
   EXPECT_THAT(nodes_of(state_->job(gang).placement), ElementsAre(8, 9, 10, 11, 12, 13, 14, 15));
 }
 
+TEST_F(AntManTest, MinimumSharesAreFilledUpToTheWholeGpu) {
+  cluster(1, 2);
+  const auto needs = [&](std::int32_t share_milli, std::int32_t load_milli) {
+    ClusterJob job;
+    job.asked = AskedClass::kOpportunistic;
+    job.load_milli = load_milli;
+    job.minima.share_milli = share_milli;
+    return state_->arrive(job);
+  };
+  const JobIndex large = needs(700, 100);
+  const JobIndex small = needs(300, 200);
+  decide();
+  ASSERT_TRUE(runs(large) && runs(small));
+  const JobIndex second = needs(600, 100);
+  const JobIndex behind = needs(0, 100);
+  decide();
+  EXPECT_EQ(state_->job(second).placement, state_->job(small).placement)
+      << "the least loaded GPU has no room for its minimum";
+  decide();
+  EXPECT_EQ(state_->job(behind).placement, state_->job(large).placement);
+  const JobIndex waits = needs(400, 100);
+  const JobIndex after = needs(100, 100);
+  decide();
+  EXPECT_FALSE(runs(waits));
+  EXPECT_FALSE(runs(after)) << "nobody passes the first that waits";
+  state_->end(large);
+  decide();
+  EXPECT_TRUE(runs(waits));
+}
+
+TEST_F(AntManTest, AGuaranteedJobThatStartsInTheSameDecisionTakesItsMemory) {
+  std::vector<NodeSpec> nodes = equal_nodes(1, 1);
+  nodes[0].gpu_memory_mib = 1000;
+  state_.emplace(Cluster(nodes), std::vector<Tenant>{});
+  ClusterJob job;
+  job.minima.memory_mib = 700;
+  const JobIndex first = state_->arrive(job);
+  job.asked = AskedClass::kOpportunistic;
+  job.minima.memory_mib = 301;
+  const JobIndex second = state_->arrive(job);
+  decide();
+  EXPECT_TRUE(runs(first));
+  EXPECT_FALSE(runs(second));
+  state_->end(first);
+  decide();
+  EXPECT_TRUE(runs(second));
+}
+
 TEST_F(AntManTest, ATypeThatAJobDoesNotTakeIsPassedOver) {
   std::vector<NodeSpec> nodes = equal_nodes(2, 1);
   nodes[0].gpu_type = "old";

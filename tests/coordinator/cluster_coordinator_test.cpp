@@ -188,6 +188,47 @@ TEST_F(ClusterCoordinatorTest, AJobIsQueuedStartedAndFinished) {
   EXPECT_THAT(past(id), ElementsAre("submitted", "queued", "starting", "running", "finished"));
 }
 
+TEST_F(ClusterCoordinatorTest, AMinimumShareWaitsForRoomAndTheQueueSaysSo) {
+  world_.nodes = {FakeWorld::make_node("n1", 1)};
+  restart();
+  json asked = job("default", 1, "opportunistic");
+  asked["share"] = {{"min", 0.6}};
+  const std::string first = submit(asked);
+  const std::string second = submit(asked);
+  EXPECT_EQ(state(first), "running");
+  EXPECT_EQ(state(second), "queued");
+  const std::string why =
+      "its minimum share of 0.6 fits beside those of others on 0 of 1 devices, it asks for 1";
+  EXPECT_EQ(reason(second), why);
+  EXPECT_EQ(ask({{"type", "queue"}})["jobs"][1]["reason"], why);
+  restart();
+  EXPECT_EQ(state(second), "queued") << "what runs counts after a restart";
+  world_.end(attempt(first), 0);
+  settle_all();
+  EXPECT_EQ(state(second), "running");
+}
+
+TEST_F(ClusterCoordinatorTest, AMinimumOfMemoryThatNoDeviceHasIsRefused) {
+  json asked = job();
+  asked["memory"] = {{"min_bytes", (96_GiB).count()}};
+  const json request{{"type", "submit"}, {"job", asked}, {"request", ""}};
+  for (EngineNode& node : world_.nodes) node.device_memory = 80_GiB;
+  restart();
+  EXPECT_EQ(refusal(request),
+            "refused: the job needs at least 96 GiB of device memory, and no device has more than "
+            "80 GiB");
+  EXPECT_THAT(ask({{"type", "queue"}, {"all", true}})["jobs"], IsEmpty()) << "nothing has changed";
+  world_.nodes[1].device_memory = 96_GiB;
+  restart();
+  EXPECT_EQ(shown(submit(asked))["placement"][0]["node"], "n2");
+}
+
+TEST_F(ClusterCoordinatorTest, WhereMemoryIsNotKnownNoMinimumIsRefused) {
+  json asked = job();
+  asked["memory"] = {{"min_bytes", (96_GiB).count()}};
+  EXPECT_EQ(state(submit(asked)), "running");
+}
+
 TEST_F(ClusterCoordinatorTest, HealthIsWhatIsAroundAndTheTime) {
   EXPECT_EQ(ask({{"type", "health"}})["health"].size(), 1U);
   config_.surroundings = [] { return json{{"version", "1"}}; };

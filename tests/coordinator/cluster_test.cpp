@@ -87,9 +87,38 @@ TEST_F(ClusterTest, NumbersTypesInTheOrderOfTheirNodes) {
   EXPECT_EQ(cluster_.nodes()[1].type, 1U);
 }
 
+TEST_F(ClusterTest, KeepsTheSumsOfMinimaOfEachGpu) {
+  const Cluster before = cluster_;
+  cluster_.take_minima({.node = 0, .gpu = 1}, {.share_milli = 700, .memory_mib = 10});
+  cluster_.take_minima({.node = 0, .gpu = 1}, {.share_milli = 700, .memory_mib = 0});
+  EXPECT_EQ(cluster_.gpu(0, 1).minima, (Minima{.share_milli = 1400, .memory_mib = 10}));
+  refuses([&] { cluster_.give_minima({.node = 0, .gpu = 1}, {.memory_mib = 11}); }, "11 > 10 MiB");
+  refuses([&] { cluster_.give_minima({.node = 0, .gpu = 0}, {.share_milli = 1}); }, "1 > 0 milli");
+  refuses([&] { cluster_.take_minima({.node = 0, .gpu = 2}, {}); }, "no GPU 2 on node 0");
+  cluster_.give_minima({.node = 0, .gpu = 1}, {.share_milli = 1400, .memory_mib = 10});
+  EXPECT_EQ(cluster_, before);
+}
+
+TEST(ClusterTypesTest, OneTypeWithDifferentMemoryIsSeveral) {
+  const Cluster cluster({{.name = {}, .gpu_type = "a100", .gpus = 1, .gpu_memory_mib = 40},
+                         {.name = {}, .gpu_type = "a100", .gpus = 1, .gpu_memory_mib = 80},
+                         {.name = {}, .gpu_type = "a100", .gpus = 1, .gpu_memory_mib = 40},
+                         {.name = {}, .gpu_type = "t4", .gpus = 1}});
+  EXPECT_THAT(cluster.types(), ::testing::ElementsAre("a100", "a100", "t4"));
+  EXPECT_EQ(cluster.nodes()[2].type, 0U);
+  EXPECT_EQ(cluster.type_bits({"a100"}), 0b011U);
+  EXPECT_EQ(cluster.types_with_memory(40), 0U) << "any will do";
+  EXPECT_EQ(cluster.types_with_memory(41), 0b110U) << "of the last it is not known";
+}
+
+TEST(ClusterTypesTest, WhereNoTypeHasTheMemoryNoneWillDo) {
+  const Cluster cluster({{.name = {}, .gpu_type = "a100", .gpus = 1, .gpu_memory_mib = 40}});
+  EXPECT_EQ(cluster.types_with_memory(41), kNoGpuType);
+}
+
 TEST(ClusterTypesTest, RefusesMoreTypesThanAMaskHolds) {
   std::vector<NodeSpec> nodes;
-  for (int i = 0; i < 33; ++i)
+  for (int i = 0; i < 32; ++i)
     nodes.push_back({.name = {}, .gpu_type = std::to_string(i), .gpus = 1});
   EXPECT_THROW(Cluster{nodes}, std::invalid_argument);
 }

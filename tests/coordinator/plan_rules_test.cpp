@@ -190,6 +190,71 @@ TEST_F(PlanRulesTest, NoTenantIsOverItsQuota) {
   EXPECT_THAT(broken({{0, Action::kStop, {}, kWhy}, start(1, {{.node = 0, .gpu = 1}})}), IsEmpty());
 }
 
+/// Job 5, beside job 0 on GPU 0 of node 0, has a minimum share of 0.5.
+class MinimaRulesTest : public PlanRulesTest {
+ protected:
+  MinimaRulesTest() {
+    jobs_[5].minima = {.share_milli = 500};
+    cluster_.take_minima({.node = 0, .gpu = 0}, jobs_[5].minima);
+  }
+  static Decision beside(JobIndex job, Placement placement) {
+    Decision decision = start(job, std::move(placement));
+    decision.job_class = JobClass::kOpportunistic;
+    return decision;
+  }
+};
+
+TEST_F(MinimaRulesTest, MinimumSharesAreNoMoreThanTheGpu) {
+  jobs_[1].minima.share_milli = 500;
+  EXPECT_THAT(broken({beside(1, {{.node = 0, .gpu = 0}})}), IsEmpty());
+  jobs_[1].minima.share_milli = 501;
+  EXPECT_THAT(broken({beside(1, {{.node = 0, .gpu = 0}})}),
+              HasSubstr("job 1 is placed beside others on GPU 0 of node 0: its minimum share of "
+                        "0.501 does not fit beside the 0.5 of others"));
+  EXPECT_THAT(broken({beside(1, {{.node = 0, .gpu = 1}})}), IsEmpty());
+}
+
+TEST_F(MinimaRulesTest, TwoThatStartTogetherCountBoth) {
+  jobs_[1].minima.share_milli = jobs_[2].minima.share_milli = 600;
+  EXPECT_THAT(broken({beside(1, {{.node = 1, .gpu = 0}}), beside(2, {{.node = 1, .gpu = 0}})}),
+              HasSubstr("0.6 does not fit beside the 0.6 of others"));
+  EXPECT_THAT(broken({beside(1, {{.node = 1, .gpu = 0}}), beside(2, {{.node = 1, .gpu = 1}})}),
+              IsEmpty());
+}
+
+TEST_F(MinimaRulesTest, WhatIsGivenCountsFirst) {
+  jobs_[1].minima.share_milli = 900;
+  EXPECT_THAT(broken({beside(1, {{.node = 0, .gpu = 0}}), {5, Action::kStop, {}, kWhy}}),
+              IsEmpty());
+}
+
+TEST_F(MinimaRulesTest, AMoveCountsOnlyWhereItGoes) {
+  EXPECT_THAT(broken({{5, Action::kMove, {{.node = 0, .gpu = 0}}, kWhy}}), IsEmpty());
+  cluster_.take_minima({.node = 0, .gpu = 1}, {.share_milli = 501});
+  EXPECT_THAT(broken({{5, Action::kMove, {{.node = 0, .gpu = 1}}, kWhy}}),
+              HasSubstr("0.5 does not fit beside the 0.501 of others"));
+}
+
+TEST_F(MinimaRulesTest, AGuaranteedJobGoesWhereMinimaAreTaken) {
+  without_quota();
+  jobs_[1].minima.share_milli = 900;
+  EXPECT_THAT(broken({{0, Action::kStop, {}, kWhy}, start(1, {{.node = 0, .gpu = 0}})}), IsEmpty());
+}
+
+TEST_F(MinimaRulesTest, MinimaOfMemoryOfBothClassesCount) {
+  without_quota();
+  std::vector<NodeSpec> nodes = cluster_.nodes();
+  nodes[1].gpu_memory_mib = 1000;
+  cluster_ = Cluster(nodes);
+  jobs_[1].minima.memory_mib = 600;
+  jobs_[2].minima.memory_mib = 401;
+  EXPECT_THAT(broken({start(1, {{.node = 1, .gpu = 0}}), beside(2, {{.node = 1, .gpu = 0}})}),
+              HasSubstr("401 MiB of memory is more than the 400 MiB that others leave"));
+  jobs_[2].minima.memory_mib = 400;
+  EXPECT_THAT(broken({start(1, {{.node = 1, .gpu = 0}}), beside(2, {{.node = 1, .gpu = 0}})}),
+              IsEmpty());
+}
+
 TEST_F(PlanRulesTest, AnUpgradeIsChargedToTheQuota) {
   const Decision upgrade{5, Action::kUpgrade, {}, kWhy};
   EXPECT_THAT(broken({{0, Action::kStop, {}, kWhy}, upgrade}), IsEmpty());

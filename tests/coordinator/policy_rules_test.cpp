@@ -86,10 +86,11 @@ class PolicyRulesTest : public ::testing::TestWithParam<std::string_view> {};
 class Day {
  public:
   Day(std::string_view policy, const Placer& placer, std::uint32_t seed,
-      std::vector<Tenant> tenants = {}, std::map<std::string, std::string> options = {})
+      std::vector<Tenant> tenants = {}, std::map<std::string, std::string> options = {},
+      std::vector<NodeSpec> nodes = equal_nodes(4, 4))
       : placer_(placer),
         witness_(policy, std::move(options)),
-        state_(Cluster(equal_nodes(4, 4)), std::move(tenants)) {
+        state_(Cluster(std::move(nodes)), std::move(tenants)) {
     std::mt19937 random(seed);
     jobs_ = random_jobs(random, 60, 16);
   }
@@ -107,6 +108,14 @@ class Day {
   /// Every second job has much in its largest tensor.
   void draw_skews() {
     for (std::size_t i = 0; i < jobs_.size(); ++i) jobs_[i].skew = i % 2 == 0 ? 0.7 : 0.1;
+  }
+
+  /// Most jobs have a minimum of share or memory, some of both.
+  void draw_minima() {
+    for (std::size_t i = 0; i < jobs_.size(); ++i) {
+      const auto number = static_cast<std::int32_t>(i);
+      jobs_[i].minima = {.share_milli = number % 5 * 200, .memory_mib = number % 3 * 400};
+    }
   }
 
   /// Lets no job of a tenant ask for more than its quota.
@@ -186,6 +195,19 @@ TEST_P(PolicyRulesTest, EqualViewsGiveEqualPlansThatKeepTheRulesAndLoseNobody) {
       // All that was taken was given back.
       EXPECT_EQ(day.state().cluster(), Cluster(equal_nodes(4, 4)));
     }
+  }
+}
+
+TEST_P(PolicyRulesTest, MinimaAreKeptAndLoseNobody) {
+  const FirstNodePlacer placer;
+  std::vector<NodeSpec> nodes = equal_nodes(4, 4);
+  for (NodeSpec& node : nodes) node.gpu_memory_mib = 1000;
+  for (std::uint32_t seed = 0; seed < 3; ++seed) {
+    SCOPED_TRACE(::testing::Message() << "seed " << seed);
+    Day day(GetParam(), placer, seed, {}, {}, nodes);
+    day.draw_minima();
+    ASSERT_EQ(day.run(), day.jobs());
+    EXPECT_EQ(day.state().cluster(), Cluster(nodes));
   }
 }
 

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+// What minima and maxima of share and memory make of the policy's view, and what users are told.
+#include "coordinator/cluster/scheduler.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "coordinator/policies/registry.h"
+#include "tests/coordinator/fake_engine.h"
+
+namespace commensal::cluster {
+namespace {
+
+using policies::AskedClass;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+TEST(AssumedLoadTest, IsTheUsualOneWithinWhatWasAskedFor) {
+  EXPECT_EQ(assumed_load_milli(std::nullopt), 300);
+  EXPECT_EQ(assumed_load_milli(Range<double>{0.1, {}}), 300);
+  EXPECT_EQ(assumed_load_milli(Range<double>{0.6, {}}), 600);
+  EXPECT_EQ(assumed_load_milli(Range<double>{0.0, 0.2}), 200);
+  EXPECT_EQ(assumed_load_milli(Range<double>{0.0, 0.0}), 0);
+  EXPECT_EQ(assumed_load_milli(Range<double>{1.0, 1.0}), 1000);
+  EXPECT_EQ(assumed_load_milli(Range<double>{0.2, 0.9}), 300);
+}
+
+EngineNode node_with(const std::string& name, int devices, Bytes memory) {
+  EngineNode node = FakeWorld::make_node(name, devices);
+  node.device_memory = memory;
+  return node;
+}
+
+JobSpec needs_memory(int gpus, Bytes min) {
+  JobSpec spec;
+  spec.gpus = gpus;
+  spec.memory = Range<Bytes>{min, {}};
+  return spec;
+}
+
+TEST(LackOfMemoryTest, AMinimumAboveEveryDeviceIsNamed) {
+  const std::vector<EngineNode> nodes{node_with("n1", 2, 40_GiB), node_with("n2", 1, 80_GiB)};
+  EXPECT_EQ(lack_of_memory(needs_memory(1, 96_GiB), nodes),
+            "the job needs at least 96 GiB of device memory, and no device has more than 80 GiB");
+  EXPECT_EQ(lack_of_memory(needs_memory(2, 48_GiB), nodes),
+            "the job needs at least 48 GiB of memory on each of 2 devices, and 1 have as much");
+}
+
+TEST(LackOfMemoryTest, WhatMayFitIsNotRefused) {
+  const std::vector<EngineNode> nodes{node_with("n1", 2, 40_GiB), node_with("n2", 1, 80_GiB)};
+  EXPECT_EQ(lack_of_memory(needs_memory(1, 80_GiB), nodes), "");
+  EXPECT_EQ(lack_of_memory(needs_memory(3, 40_GiB), nodes), "");
+  EXPECT_EQ(lack_of_memory(needs_memory(0, 96_GiB), nodes), "") << "it has no device";
+  EXPECT_EQ(lack_of_memory(JobSpec{}, nodes), "");
+}
+
+TEST(LackOfMemoryTest, ADeviceWhoseMemoryIsNotKnownMayHaveEnough) {
+  const std::vector<EngineNode> nodes{node_with("n1", 1, {}), node_with("n2", 1, 80_GiB)};
+  EXPECT_EQ(lack_of_memory(needs_memory(1, 96_GiB), nodes), "");
+  EXPECT_EQ(lack_of_memory(needs_memory(2, 96_GiB), nodes),
+            "the job needs at least 96 GiB of memory on each of 2 devices, and 1 have as much");
+}
+
+class SchedulerTest : public ::testing::Test {
+ protected:
+  /// A job that waits.
+  JobRecord& job(AskedClass asked, int gpus = 1) {
+    JobRecord& record = records_.emplace_back();
+    record.id = JobId{std::to_string(records_.size())};
+    record.spec.tenant = "default";
+    record.spec.asked = asked;
+    record.spec.gpus = gpus;
+    record.state = JobState::kQueued;
+    return record;
+  }
+  JobRecord& beside(double min_share, Bytes min_memory = {}, int gpus = 1) {
+    JobRecord& record = job(AskedClass::kOpportunistic, gpus);
+    record.spec.share = Range<double>{min_share, {}};
+    if (!min_memory.is_zero()) record.spec.memory = Range<Bytes>{min_memory, {}};
+    return record;
+  }
+
+  /// Makes a view of all jobs and asks; returns what starts where, "JOB NODE:DEVICE".
+  std::vector<std::string> begin() {
+    std::vector<const JobRecord*> all;
+    for (const JobRecord& record : records_) all.push_back(&record);
+    scheduler_.begin(all, nodes_, {{"default", std::nullopt}});
+    return decide();
+  }
+  std::vector<std::string> decide() {
+    std::vector<std::string> starts;
+    for (const Wanted& change : scheduler_.decide(++now_)) {
+      if (!change.event || change.event->kind != EventKind::kStart) continue;
+      std::string start = change.job.str();
+      for (const DevicePlace& place : change.event->placement) {
+        start += " " + place.node + ":" + std::to_string(place.device);
+      }
+      starts.push_back(std::move(start));
+    }
+    return starts;
+  }
+
+  std::unique_ptr<policies::ClusterPolicy> policy_ = policies::make_policy("antman", {});
+  Scheduler scheduler_{*policy_, [](const JobRecord&) { return 0.0; }};
+  std::vector<EngineNode> nodes_{FakeWorld::make_node("n1", 1), FakeWorld::make_node("n2", 1)};
+  std::deque<JobRecord> records_;
+  double now_ = 0;
+};
+
+TEST_F(SchedulerTest, MinimumSharesAreNotPutOnOneDeviceBeyondTheWhole) {
+  beside(0.6);
+  beside(0.6);
+  const JobRecord& third = beside(0.6);
+  EXPECT_THAT(begin(), ElementsAre("1 n1:0", "2 n2:0"));
+  EXPECT_THAT(decide(), IsEmpty());
+  EXPECT_EQ(
+      scheduler_.why_waiting(third),
+      "its minimum share of 0.6 fits beside those of others on 0 of 2 devices, it asks for 1");
+  EXPECT_TRUE(scheduler_.leave(JobId{"2"}));
+  EXPECT_THAT(decide(), ElementsAre("3 n2:0"));
+}
+
+TEST_F(SchedulerTest, WhatIsLeftIsFound) {
+  nodes_.pop_back();
+  beside(0.6);
+  const JobRecord& second = beside(0.4);
+  EXPECT_THAT(begin(), ElementsAre("1 n1:0"));
+  EXPECT_THAT(decide(), ElementsAre("2 n1:0")) << "one more at each decision";
+  EXPECT_EQ(second.spec.share->min, 0.4);
+}
+
+TEST_F(SchedulerTest, JobsThatRunCountAfterARestart) {
+  nodes_.pop_back();
+  JobRecord& runs = beside(0.6);
+  runs.state = JobState::kRunning;
+  runs.placement = {{"n1", 0}};
+  const JobRecord& waits = beside(0.6);
+  EXPECT_THAT(begin(), IsEmpty());
+  EXPECT_EQ(
+      scheduler_.why_waiting(waits),
+      "its minimum share of 0.6 fits beside those of others on 0 of 1 devices, it asks for 1");
+}
+
+TEST_F(SchedulerTest, AGangNeedsItsShareOnEachDevice) {
+  beside(0.5);
+  const JobRecord& gang = beside(0.7, {}, 2);
+  EXPECT_THAT(begin(), ElementsAre("1 n1:0"));
+  EXPECT_THAT(decide(), IsEmpty());
+  EXPECT_EQ(
+      scheduler_.why_waiting(gang),
+      "its minimum share of 0.7 fits beside those of others on 1 of 2 devices, it asks for 2");
+}
+
+TEST_F(SchedulerTest, AGuaranteedJobsShareKeepsNobodyAway) {
+  nodes_.pop_back();
+  job(AskedClass::kGuaranteed).spec.share = Range<double>{0.7, {}};
+  beside(0.6);
+  EXPECT_THAT(begin(), ElementsAre("1 n1:0", "2 n1:0"));
+}
+
+TEST_F(SchedulerTest, TheAssumedLoadIsWhatWasAskedFor) {
+  nodes_.pop_back();
+  JobRecord& runs = job(AskedClass::kGuaranteed);
+  runs.state = JobState::kRunning;
+  runs.job_class = JobClass::kGuaranteed;
+  runs.placement = {{"n1", 0}};
+  runs.spec.share = Range<double>{0.8, {}};
+  const JobRecord& second = job(AskedClass::kOpportunistic);
+  EXPECT_THAT(begin(), IsEmpty()) << "the policy puts nobody on a device with a load of 80 %";
+  EXPECT_EQ(scheduler_.why_waiting(second), "waits for a device that others leave enough of");
+  runs.spec.share = Range<double>{0.7, {}};
+  EXPECT_THAT(begin(), ElementsAre("2 n1:0"));
+}
+
+TEST_F(SchedulerTest, MinimaOfMemoryOfBothClassesAddUp) {
+  nodes_ = {node_with("n1", 1, 80_GiB)};
+  job(AskedClass::kGuaranteed).spec.memory = Range<Bytes>{48_GiB, {}};
+  const JobRecord& second = beside(0, 40_GiB);
+  EXPECT_THAT(begin(), ElementsAre("1 n1:0"));
+  EXPECT_THAT(decide(), IsEmpty());
+  EXPECT_EQ(scheduler_.why_waiting(second),
+            "its minimum of 40 GiB of device memory fits beside those of others on 0 of 1 devices, "
+            "it asks for 1");
+  EXPECT_TRUE(scheduler_.leave(JobId{"1"}));
+  EXPECT_THAT(decide(), ElementsAre("2 n1:0"));
+}
+
+TEST_F(SchedulerTest, MemoryThatIsNotKnownKeepsNobodyAway) {
+  nodes_.pop_back();
+  beside(0.1, 900_GiB);
+  beside(0.1, 900_GiB);
+  EXPECT_THAT(begin(), ElementsAre("1 n1:0"));
+  EXPECT_THAT(decide(), ElementsAre("2 n1:0"));
+}
+
+TEST_F(SchedulerTest, EveryClassIsPutOnDevicesThatAreLargeEnough) {
+  for (const AskedClass asked :
+       {AskedClass::kGuaranteed, AskedClass::kOpportunistic, AskedClass::kAuto}) {
+    records_.clear();
+    nodes_ = {node_with("n1", 2, 40_GiB), node_with("n2", 1, 80_GiB)};
+    job(asked).spec.memory = Range<Bytes>{48_GiB, {}};
+    EXPECT_THAT(begin(), ElementsAre("1 n2:0")) << to_string(asked);
+  }
+}
+
+TEST_F(SchedulerTest, AJobWaitsWhileTheLargeDevicesAreAway) {
+  for (const AskedClass asked :
+       {AskedClass::kGuaranteed, AskedClass::kOpportunistic, AskedClass::kAuto}) {
+    records_.clear();
+    nodes_ = {node_with("n1", 2, 40_GiB)};
+    JobRecord& waits = job(asked);
+    waits.spec.memory = Range<Bytes>{48_GiB, {}};
+    EXPECT_THAT(begin(), IsEmpty()) << to_string(asked);
+    EXPECT_EQ(scheduler_.why_waiting(waits),
+              "waits for device memory: 0 of 2 devices have its minimum of 48 GiB, it asks for 1");
+    nodes_.push_back(node_with("n2", 1, 80_GiB));
+    EXPECT_THAT(begin(), ElementsAre("1 n2:0")) << to_string(asked);
+  }
+}
+
+TEST_F(SchedulerTest, WithoutMinimaTheReasonsAreTheUsualOnes) {
+  job(AskedClass::kGuaranteed, 2);
+  const JobRecord& waits = job(AskedClass::kGuaranteed);
+  EXPECT_THAT(begin(), ElementsAre("1 n1:0 n2:0"));
+  EXPECT_EQ(scheduler_.why_waiting(waits),
+            "waits for devices: it asks for 1, 0 are free of guaranteed jobs");
+}
+
+}  // namespace
+}  // namespace commensal::cluster
