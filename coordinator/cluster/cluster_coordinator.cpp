@@ -359,6 +359,7 @@ void ClusterCoordinator::look_at_nodes(TimePoint now) {
     std::vector<EngineNode> nodes = engine_.nodes();
     if (!engine_problem_.empty()) {
       log_->info("the engine {} answers again", engine_.name());
+      ask_for_numbers();
       ++revision_;
     }
     engine_problem_.clear();

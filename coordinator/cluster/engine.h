@@ -108,7 +108,8 @@ class Engine {
   /// Returns the highest number of a job of which there is anything left, known to the coordinator
   /// or not: an attempt, held, running, or ended and not forgotten, or a file of output; 0: there
   /// is nothing. A new job must have a higher one: it would meet what is left. Ids that are no
-  /// numbers do not count. @throws EngineFailed.
+  /// numbers do not count. While `nodes` fails, what lies on this machine is enough: jobs are
+  /// accepted meanwhile. @throws EngineFailed.
   [[nodiscard]] virtual std::uint64_t highest_job() = 0;
 
   /// Forgets what it keeps of an attempt that has ended and was told (logs stay).

@@ -377,6 +377,16 @@ TEST_F(ClusterCoordinatorTest, WhileTheEngineDoesNotSayWhichNumbersAreTakenNoneI
   EXPECT_EQ(submit(job()), "8") << "it is not asked again";
 }
 
+TEST_F(ClusterCoordinatorTest, AnEngineThatAnswersAgainIsAskedAgainWhichNumbersAreTaken) {
+  world_.fail(EngineCall::kNodes, Moment::kBefore, 2);
+  restart();
+  EXPECT_EQ(submit(job()), "1") << "jobs are accepted all the same";
+  world_.logs[attempt("6")] = {write("log", "text")};  // of what could not be seen
+  pass(config_.look);
+  pass(config_.look);
+  EXPECT_EQ(submit(job()), "7");
+}
+
 TEST_F(ClusterCoordinatorTest, WhereNoNumberIsLeftTheSubmissionIsRefused) {
   world_.logs[attempt("9223372036854775807")] = {write("log", "text")};
   restart();

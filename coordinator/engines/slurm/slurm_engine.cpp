@@ -410,8 +410,13 @@ std::vector<Engine::Found> SlurmEngine::adopt() {
 std::uint64_t SlurmEngine::highest_job() {
   return guarded([&] {
     std::uint64_t highest = local::highest_job_in(options_.state);
-    for (const auto& [attempt, job] : jobs()) {
-      highest = std::max(highest, job_number(attempt.job));
+    try {
+      for (const auto& [attempt, job] : jobs()) {
+        highest = std::max(highest, job_number(attempt.job));
+      }
+    } catch (const EngineFailed&) {
+      // `nodes` tells of it, and whoever hears from there that Slurm answers again asks again.
+      return highest;
     }
     return highest;
   });
