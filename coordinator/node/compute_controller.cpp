@@ -350,17 +350,14 @@ bool ComputeController::all_controlled(const ComputeView& view) {
 }
 
 void ComputeController::estimate(Tracked& tracked) const {
-  if (const auto slowdown = tracked.history().slowdown()) tracked.last_slowdown = slowdown;
+  auto loss = tracked.history().slowdown();
   if (looks_alone_) {
     tracked.waiting.reset();
-    return;
+  } else if (const auto waiting = tracked.pace.slowdown()) {
+    tracked.waiting = waiting;
+    if (!loss || waiting->certain() > loss->certain()) loss = waiting;
   }
-  if (const auto waiting = tracked.pace.slowdown()) tracked.waiting = waiting;
-  if (!tracked.waiting) return;
-  const auto& known = tracked.last_slowdown;
-  if (!known || tracked.waiting->certain() > known->certain()) {
-    tracked.last_slowdown = tracked.waiting;
-  }
+  if (loss) tracked.last_slowdown = loss;
 }
 
 void ComputeController::control(const ComputeView& view) {

@@ -896,6 +896,15 @@ TEST_F(BesideAnotherLaw, AJobThatWaitsForCoresSuffersHoweverSlowTheMachineWasBef
   EXPECT_NEAR(slowdown(), 0.0, 0.01) << "it is forgotten as soon as it does not wait";
 }
 
+TEST_F(BesideAnotherLaw, WaitingIsForgottenAlsoWhereStepsAloneAreTooFew) {
+  run(3s, 2s, 0.0);  // one step alone says nothing, its pace does
+  arrives();
+  run(10s, 2s, 0.4);
+  EXPECT_NEAR(slowdown(), 0.4, 0.01);
+  run(20s, 2s, 0.0);
+  EXPECT_NEAR(slowdown(), 0.0, 0.01);
+}
+
 TEST_F(BesideAnotherLaw, WhatStepsLoseCountsIfItIsMore) {
   run(3s, 10ms, 0.0);
   arrives();
