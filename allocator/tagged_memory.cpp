@@ -22,7 +22,7 @@ Bytes resident(const Chunk& chunk, Bytes size) noexcept {
   return chunk.tier == Tier::kDevice ? size : chunk.touched;
 }
 
-std::string quoted(std::string_view name) { return "'" + std::string(name) + "'"; }
+std::string in_quotes(std::string_view name) { return "'" + std::string(name) + "'"; }
 
 }  // namespace
 
@@ -31,7 +31,7 @@ std::string quoted(std::string_view name) { return "'" + std::string(name) + "'"
 TagId ElasticCore::open_tag(std::string_view name, TagOptions options) {
   if (name.empty() || name.size() > kLongestName) {
     throw std::invalid_argument("a tag's name has 1 to " + std::to_string(kLongestName) +
-                                " bytes: " + quoted(name.substr(0, kLongestName)));
+                                " bytes: " + in_quotes(name.substr(0, kLongestName)));
   }
   const MutexLock lock(blocks_);
   const auto at =
@@ -43,7 +43,7 @@ TagId ElasticCore::open_tag(std::string_view name, TagOptions options) {
   }
   if (number > kMostTags) {
     throw std::invalid_argument("more than " + std::to_string(kMostTags) +
-                                " tags: " + quoted(name));
+                                " tags: " + in_quotes(name));
   }
   tags_.push_back(Tag{std::string(name), options});
   return number;
@@ -54,9 +54,9 @@ TagId ElasticCore::find_tag(std::string_view name) {
   std::string known;
   for (std::size_t i = 0; i < tags_.size(); ++i) {
     if (tags_[i].name == name) return static_cast<TagId>(i + 1);
-    known += (known.empty() ? "" : ", ") + quoted(tags_[i].name);
+    known += (known.empty() ? "" : ", ") + in_quotes(tags_[i].name);
   }
-  throw std::invalid_argument("unknown tag: " + quoted(name) + " (there are " +
+  throw std::invalid_argument("unknown tag: " + in_quotes(name) + " (there are " +
                               (known.empty() ? std::string("none") : known) + ")");
 }
 

@@ -50,7 +50,7 @@ CUresult AddressMap::allow(std::span<const Placed> run) noexcept {
   for (std::size_t begin = 0; begin < run.size();) {
     std::size_t end = begin;
     while (end < run.size() && run[end].tier == run[begin].tier) ++end;
-    const std::vector<CUmemAccessDesc>& access = handles_.access(run[begin].tier);
+    const std::vector<CUmemAccessDesc>& access = handles_.access();
     const CUresult result =
         driver_.cuMemSetAccess(run[begin].address, size_of(run.subspan(begin, end - begin)).count(),
                                access.data(), access.size());

@@ -64,7 +64,7 @@ void HandleStore::choose_device() {
     made.allocFlags.gpuDirectRDMACapable = 1;
   }
   granularity_ = granularity_of(made);
-  device_access_ = {read_write(made.location)};
+  access_ = {read_write(made.location)};
 }
 
 void HandleStore::choose_host() {
@@ -93,22 +93,18 @@ std::string HandleStore::try_host(CUmemLocation location) {
   CUdeviceptr address = 0;
   bool mapped = false;
   std::string refused;
-  std::vector<CUmemAccessDesc> access;
   try {
     unit = Bytes{std::lcm(granularity_.count(), granularity_of(tried).count())};
     check_cuda(driver_.cuMemCreate(&handle, unit.count(), &tried, 0), "cuMemCreate");
     check_cuda(driver_.cuMemAddressReserve(&address, unit.count(), 0, 0, 0), "cuMemAddressReserve");
     check_cuda(driver_.cuMemMap(address, unit.count(), 0, handle, 0), "cuMemMap");
     mapped = true;
-    // Libraries that ask the driver what a pointer is may then read it with the CPU. Without that
-    // right it is to the CPU what device memory is.
-    access = {device_access_.front(), read_write(location)};
-    if (driver_.cuMemSetAccess(address, unit.count(), access.data(), access.size()) !=
-        CUDA_SUCCESS) {
-      access.pop_back();
-      check_cuda(driver_.cuMemSetAccess(address, unit.count(), access.data(), access.size()),
-                 "cuMemSetAccess");
-    }
+    // For the device alone. With a right of the CPU's, too, the driver copies with the CPU what
+    // begins on the host and goes on in memory of the device, which the CPU cannot touch: the
+    // process ends by SIGSEGV (driver 580 on an H200, docs/design/009).
+    check_cuda(driver_.cuMemSetAccess(address, unit.count(), access_.data(),
+                                      access_.size()),
+               "cuMemSetAccess");
   } catch (const std::exception& error) {
     refused = error.what();
   }
@@ -123,26 +119,20 @@ std::string HandleStore::try_host(CUmemLocation location) {
   if (handle != 0) undo("cuMemRelease: ", [&] { return driver_.cuMemRelease(handle); });
   if (!refused.empty()) return refused;
   pool(Tier::kHost).properties = tried;
-  host_access_ = std::move(access);
   granularity_ = unit;
   return {};
 }
 
 void HandleStore::add_user(CUdevice device) {
-  const CUmemAccessDesc access = read_write({CU_MEM_LOCATION_TYPE_DEVICE, device});
-  device_access_.reserve(device_access_.size() + 1);
-  host_access_.push_back(access);
-  device_access_.push_back(access);  // there is room: both change or none
+  access_.push_back(read_write({CU_MEM_LOCATION_TYPE_DEVICE, device}));
 }
 
 void HandleStore::drop_user(CUdevice device) noexcept {
-  for (std::vector<CUmemAccessDesc>* const list : {&device_access_, &host_access_}) {
-    std::erase_if(*list, [&](const CUmemAccessDesc& access) { return is_of(access, device); });
-  }
+  std::erase_if(access_, [&](const CUmemAccessDesc& access) { return is_of(access, device); });
 }
 
 bool HandleStore::has_user(CUdevice device) const noexcept {
-  return std::any_of(device_access_.begin(), device_access_.end(),
+  return std::any_of(access_.begin(), access_.end(),
                      [&](const CUmemAccessDesc& access) { return is_of(access, device); });
 }
 

@@ -47,11 +47,9 @@ class HandleStore {
   [[nodiscard]] Bytes granularity() const noexcept { return granularity_; }
   /// Says why there is no slower tier; empty: there is one.
   [[nodiscard]] const std::string& host_reason() const noexcept { return host_reason_; }
-  /// Returns who gets access to memory of a tier: the device, others that were added, and to host
-  /// memory the CPU too if the driver allows that.
-  [[nodiscard]] const std::vector<CUmemAccessDesc>& access(Tier tier) const noexcept {
-    return tier == Tier::kDevice ? device_access_ : host_access_;
-  }
+  /// Returns who gets access to memory of both tiers: the device, and others that were added. The
+  /// CPU does not get any, not even to what lies on the host.
+  [[nodiscard]] const std::vector<CUmemAccessDesc>& access() const noexcept { return access_; }
 
   /// Adds another device to those that get access, or takes it out again.
   void add_user(CUdevice device);
@@ -104,8 +102,7 @@ class HandleStore {
   const Bytes host_keep_;
   Bytes granularity_;
   std::string host_reason_;
-  std::vector<CUmemAccessDesc> device_access_;
-  std::vector<CUmemAccessDesc> host_access_;
+  std::vector<CUmemAccessDesc> access_;
   std::array<Pool, 2> pools_;
   Bytes lease_;
   bool abandoned_ = false;

@@ -64,7 +64,10 @@ if [ -n "${BUNDLE:-}" ]; then
   GTEST_ROOT=${GTEST_ROOT:-$BUNDLE}
   # Wheels of pure Python, or for any Python 3: unpacked is installed.
   for wheel in "$BUNDLE"/wheels/*.whl; do
+    done_with=$work/site/$(basename -- "$wheel").unpacked
+    [ ! -e "$done_with" ] || continue
     "$PYTHON" -m zipfile -e "$wheel" "$work/site" || die 2 "cannot unpack $wheel"
+    touch "$done_with"
   done
   export BUNDLE PYTHONPATH="$work/site${PYTHONPATH:+:$PYTHONPATH}"
   export LD_LIBRARY_PATH="$BUNDLE/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"

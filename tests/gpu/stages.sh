@@ -5,16 +5,36 @@
 set -uo pipefail
 
 build_probes() {
-  local sources=("$here"/probes/*.cpp)
+  local sources=("$here"/probes/*.cpp) built=$work/commensal-gpu-probes
+  if [ -e "$built" ] && [ -z "$(find "$here/probes" -newer "$built" -print -quit)" ]; then return; fi
   if command -v nvcc >/dev/null 2>&1; then
-    nvcc -std=c++20 -O2 -o "$work/commensal-gpu-probes" "${sources[@]}" -ldl -lpthread && return
+    nvcc -std=c++20 -O2 -o "$built" "${sources[@]}" -ldl -lpthread && return
   fi
-  "$compiler" -std=c++20 -O2 -isystem "$cuda_include" -o "$work/commensal-gpu-probes" \
+  "$compiler" -std=c++20 -O2 -isystem "$cuda_include" -o "$built" \
     "${sources[@]}" -ldl -lpthread
 }
 
+# Some machines' compilers have only the static C++ library: each of our libraries would get its own,
+# and an exception that goes from one to another ends the process. The shared one is everywhere.
+cxx_library=()
+if "${compiler:-g++}" -shared -o /dev/null -x c++ /dev/null -l:libstdc++.so.6 2>/dev/null; then
+  cxx_library=(-l:libstdc++.so.6)
+fi
+
+# Fails where a library has a C++ library of its own.
+shares_cxx_library() {
+  local library
+  for library in "$@"; do
+    if nm -D --defined-only "$library" | grep -q ' __cxa_throw'; then
+      printf '%s has a C++ library of its own: there is no libstdc++.so.6 to link\n' "$library" >&2
+      return 1
+    fi
+  done
+}
+
 # compile FOLDER FLAG... -- SOURCE...: objects into the folder, named by their sources' paths, as many
-# at a time as there are cores.
+# at a time as there are cores. Not where they are there and no source is newer: a folder compiled
+# elsewhere can be taken along (after `touch FOLDER/*/.built`).
 compile() {
   local objects=$1 flags=() running=() source name failed=0
   shift
@@ -23,6 +43,10 @@ compile() {
     shift
   done
   shift
+  if [ -e "$objects/.built" ] && [ -z "$(find "$root"/{allocator,coordinator,torch_ext,python/src} \
+    "$root"/tests/{allocator,torch_ext} -name '*.[ch]*' -newer "$objects/.built" -print -quit)" ]; then
+    return
+  fi
   rm -rf "$objects" && mkdir -p "$objects" || return 1
   for source in "$@"; do
     if [ "${#running[@]}" -ge "$(nproc)" ]; then
@@ -35,31 +59,26 @@ compile() {
     running+=($!)
   done
   for source in "${running[@]}"; do wait "$source" || failed=1; done
-  return "$failed"
+  [ "$failed" = 0 ] && touch "$objects/.built"
 }
 
 # The elastic allocator and its source on a GPU, for the adaptor and for the suites.
 build_allocator() {
-  local stamp=$work/allocator.built
-  if [ -e "$stamp" ] && [ -z "$(find "$root/allocator" -name '*.[ch]*' -newer "$stamp")" ]; then
-    return
-  fi
-  rm -f "$stamp"
-  compile "$work/allocator" -- "$root"/allocator/*.cpp "$root"/allocator/cuda/*.cpp &&
-    touch "$stamp"
+  compile "$work/allocator" -- "$root"/allocator/*.cpp "$root"/allocator/cuda/*.cpp
 }
 
 build_adaptor() {
-  local minor torch=(-isystem "$torch_dir/include") link=(-L"$torch_dir/lib" -lc10_cuda -lc10 -ldl)
+  local minor torch=(-isystem "$torch_dir/include") link=(-L"$torch_dir/lib" -lc10_cuda -lc10 -ldl "${cxx_library[@]}")
   minor=$(cut -d. -f1,2 <<<"$torch_version")
   build_allocator &&
-    compile "$work/adaptor" -fvisibility=hidden "${torch[@]}" -- \
+    compile "$work/adaptor-$minor" -fvisibility=hidden "${torch[@]}" -- \
       "$root"/torch_ext/cuda/{[!s]*,stream_*}.cpp && # but what needs a session
-    compile "$work/testing" "${torch[@]}" -- "$root/tests/torch_ext/cuda/test_support.cpp" &&
-    "$compiler" -shared -o "$work/libcommensal_torch_cuda-$minor.so" "$work"/adaptor/*.o \
+    compile "$work/testing-$minor" "${torch[@]}" -- "$root/tests/torch_ext/cuda/test_support.cpp" &&
+    "$compiler" -shared -o "$work/libcommensal_torch_cuda-$minor.so" "$work/adaptor-$minor"/*.o \
       "$work"/allocator/*.o "${link[@]}" &&
-    "$compiler" -shared -o "$work/libcommensal_cuda_testing.so" "$work"/testing/*.o \
-      "$work"/adaptor/*.o "$work"/allocator/*.o "${link[@]}"
+    "$compiler" -shared -o "$work/libcommensal_cuda_testing.so" "$work/testing-$minor"/*.o \
+      "$work/adaptor-$minor"/*.o "$work"/allocator/*.o "${link[@]}" &&
+    shares_cxx_library "$work"/libcommensal_*.so
 }
 
 # commensal itself, as `pip install .` would lay it out, in $work/product: a folder for PYTHONPATH, and
@@ -102,25 +121,26 @@ print(pybind11.get_include())')
     compile "$work/keys" "${headers[@]}" -- "$root"/coordinator/keys/*.cpp &&
     compile "$work/node" "${headers[@]}" -DSPDLOG_COMPILED_LIB -DSPDLOG_SHARED_LIB \
       -DSPDLOG_FMT_EXTERNAL -- "$root"/coordinator/node/*.cpp &&
-    compile "$work/torch" -fvisibility=hidden "${headers[@]}" "${torch[@]}" -- "$root"/torch_ext/*.cpp &&
-    compile "$work/torch_cuda" -fvisibility=hidden "${headers[@]}" "${torch[@]}" -- \
+    compile "$work/torch-$minor" -fvisibility=hidden "${headers[@]}" "${torch[@]}" -- "$root"/torch_ext/*.cpp &&
+    compile "$work/torch_cuda-$minor" -fvisibility=hidden "${headers[@]}" "${torch[@]}" -- \
       "$root"/allocator/cuda/*.cpp "$root"/torch_ext/cuda/*.cpp &&
-    compile "$work/core" -fvisibility=hidden "${headers[@]}" -isystem "$python_include" \
+    compile "$work/core$suffix" -fvisibility=hidden "${headers[@]}" -isystem "$python_include" \
       -isystem "${headers_of_python[2]}" -- "$root"/python/src/*.cpp || return 1
   # Libraries of ours lie beside each other; PyTorch's are in the process already.
   local lib=$product/commensal/lib
-  local ours=("-L$lib" -lcommensal_runtime)
+  local ours=("-L$lib" -lcommensal_runtime "${cxx_library[@]}")
   "$compiler" -shared -o "$lib/libcommensal_runtime.so" "$work"/runtime/*.o "${libraries[@]}" -lzmq \
-    -lxxhash -ldl -lpthread &&
-    "$compiler" -shared "-Wl,-rpath,\$ORIGIN" -o "$lib/libcommensal_torch-$minor.so" "$work"/torch/*.o \
+    -lxxhash -ldl -lpthread "${cxx_library[@]}" &&
+    "$compiler" -shared "-Wl,-rpath,\$ORIGIN" -o "$lib/libcommensal_torch-$minor.so" "$work/torch-$minor"/*.o \
       "${ours[@]}" "-L$torch_dir/lib" -ltorch_cpu -ltorch -lc10 -ldl &&
     "$compiler" -shared "-Wl,-rpath,\$ORIGIN" -o "$lib/libcommensal_torch_cuda-$minor.so" \
-      "$work"/torch_cuda/*.o "${ours[@]}" "-L$torch_dir/lib" -ltorch_cuda -ltorch_cpu -lc10_cuda -lc10 \
+      "$work/torch_cuda-$minor"/*.o "${ours[@]}" "-L$torch_dir/lib" -ltorch_cuda -ltorch_cpu -lc10_cuda -lc10 \
       -ldl &&
-    "$compiler" -shared "-Wl,-rpath,\$ORIGIN/lib" -o "$product/commensal/_core$suffix" "$work"/core/*.o \
+    "$compiler" -shared "-Wl,-rpath,\$ORIGIN/lib" -o "$product/commensal/_core$suffix" "$work/core$suffix"/*.o \
       "$work"/keys/*.o "${ours[@]}" "${libraries[@]}" -lzmq -lfmt &&
     "$compiler" -o "$product/bin/commensald" "$work"/node/*.o "$work"/keys/*.o "$work"/runtime/coordinator.wire.*.o \
-      "${libraries[@]}" -lspdlog -lfmt -lzmq -ldl -lpthread || return 1
+      "${libraries[@]}" -lspdlog -lfmt -lzmq -ldl -lpthread "${cxx_library[@]}" &&
+    shares_cxx_library "$lib"/*.so "$product"/commensal/_core*.so || return 1
   printf '#!/usr/bin/env bash\nexec "%s" -m commensal "$@"\n' "$PYTHON" >"$product/bin/commensal"
   chmod +x "$product/bin/commensal"
   # What pip would write: PyTorch finds the entry point by it.
@@ -192,6 +212,8 @@ stage_adaptor() {
   if [ -n "$simulated" ]; then # then the tests start their scripts on the simulated driver
     card=0 some=(-k "streams or pools or fraction")
     echo "some of the tests: ./scripts/test runs all of them on the simulated driver"
+  elif "$PYTHON" -c 'import xdist' 2>/dev/null; then # scripts wait for PyTorch's import mostly
+    some=(-n "$(($(nproc) / 2 + 1))")
   fi
   COMMENSAL_TEST_ON_GPU=$card SIMULATED_CUDA_LIBRARY_DIR="$simulated" \
     COMMENSAL_TEST_CUDA_LIBRARY_DIR="$work" "$PYTHON" -m pytest -q \

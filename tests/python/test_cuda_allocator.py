@@ -137,8 +137,10 @@ def error_of(body: Callable[[], object]) -> list[str]:
         body()
     except Exception as error:
         text = str(error).splitlines()[0]
-        # On a card others may hold memory too, and the text says how much is free.
-        return [type(error).__name__, re.sub(r"[\d.]+", "#", text) if ON_GPU else text]
+        if ON_GPU:  # others may hold memory too: the text says who, and how much is free
+            text = re.sub(r"Process \d+ has [\d.]+ \w+ memory in use\. ", "", text)
+            text = re.sub(r"(capacity of|of which|this process has) [\d.]+ \w+", r"\1 #", text)
+        return [type(error).__name__, text]
     return ["nothing", ""]
 
 
@@ -373,7 +375,8 @@ def scenario_interface(run: Run) -> None:
     run.note("reset")
     if not ON_GPU:
         run.facts["info"] = [torch.cuda.mem_get_info(), memory.get_memory_info()]
-    run.facts["shared"] = error_of(tensor.untyped_storage()._share_cuda_)
+        # On a card PyTorch's own memory is shared, and then kept for who has not opened it yet.
+        run.facts["shared"] = error_of(tensor.untyped_storage()._share_cuda_)
     torch.cuda.caching_allocator_enable(False)
     run.facts["uncached"] = torch.empty(WORDS, device="cuda").shape[0]
     torch.cuda.caching_allocator_enable(True)

@@ -6,7 +6,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <chrono>
+#include <cstddef>
 #include <filesystem>
 #include <functional>
 #include <string>
@@ -240,6 +242,45 @@ bool unmap_under_work() {
   const bool stays = cuMemGetInfo(&free, &total) == CUDA_ERROR_ILLEGAL_ADDRESS &&
                      cuMemCreate(&handle, 2 << 20, &properties, 0) == CUDA_ERROR_ILLEGAL_ADDRESS;
   return queued && unmapped && failed && stays;
+}
+
+// A chunk on the host that the CPU has a right to, one of the device behind it, both copied at once.
+void copy_from_both_places(bool cpu_has_a_right) {
+  CUcontext context = nullptr;
+  (void)cuInit(0);
+  (void)cuDevicePrimaryCtxRetain(&context, 0);
+  (void)cuCtxSetCurrent(context);
+  constexpr std::size_t kChunk = 2 << 20;
+  CUdeviceptr address = 0;
+  (void)cuMemAddressReserve(&address, 2 * kChunk, 0, 0, 0);
+  for (const auto place : {CU_MEM_LOCATION_TYPE_HOST_NUMA, CU_MEM_LOCATION_TYPE_DEVICE}) {
+    CUmemAllocationProp properties{};
+    properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location = {place, 0};
+    CUmemGenericAllocationHandle handle = 0;
+    std::array<CUmemAccessDesc, 2> rights{};
+    rights[0].location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    rights[1].location = properties.location;
+    rights[0].flags = rights[1].flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    const bool host = place == CU_MEM_LOCATION_TYPE_HOST_NUMA;
+    const CUdeviceptr at = host ? address : address + kChunk;
+    (void)cuMemCreate(&handle, kChunk, &properties, 0);
+    (void)cuMemMap(at, kChunk, 0, handle, 0);
+    (void)cuMemSetAccess(at, kChunk, rights.data(), host && cpu_has_a_right ? 2 : 1);
+  }
+  std::vector<std::byte> to(2 * kChunk);
+  (void)cuMemsetD8(address, 7, 2 * kChunk);
+  ::_exit(cuMemcpyDtoH(to.data(), address, 2 * kChunk) == CUDA_SUCCESS &&
+                  to.front() == std::byte{7} && to.back() == std::byte{7}
+              ? 0
+              : 1);
+}
+
+// As driver 580 does on an H200.
+TEST(FatalErrors, TheCpuCopiesWhatItHasARightToAndFaultsBehindIt) {
+  ::testing::FLAGS_gtest_death_test_style = "threadsafe";
+  EXPECT_EXIT(copy_from_both_places(false), ::testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(copy_from_both_places(true), ::testing::KilledBySignal(SIGSEGV), "");
 }
 
 // As on the card: unmapping waits for no work, and what the work then does ends the context.

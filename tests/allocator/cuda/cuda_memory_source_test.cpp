@@ -115,13 +115,21 @@ TEST_F(CudaMemorySourceTest, P5_HandlesAreMadeShareableAndFitForRdma) {
   source().unmap(address, handle);
 }
 
-TEST_F(CudaMemorySourceTest, P31_TheSlowerTierIsHostMemoryWithRightsForDeviceAndCpu) {
+// With a right of the CPU's the driver would copy with the CPU what begins on the host, and the
+// process would end where the range goes on in memory of the device.
+TEST_F(CudaMemorySourceTest, P31_WhatLiesOnBothTiersIsCopiedInOneCall) {
   if (source().capacity(Tier::kHost).is_zero()) GTEST_SKIP() << source().host_tier_reason();
   std::byte* address = reserve();
   (void)mapped(Tier::kHost, address);
-  fill(address, 7);
+  (void)mapped(Tier::kDevice, address + chunk().count());
   EXPECT_NE(properties_at(address).location.type, CU_MEM_LOCATION_TYPE_DEVICE);
-  EXPECT_EQ(*reinterpret_cast<volatile unsigned char*>(address), 7);  // by the CPU
+  std::vector<unsigned char> bytes(2 * chunk().count());
+  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<unsigned char>(i * 7);
+  const MemoryAccess access = CudaMachine::access();
+  access.store(address, bytes.data(), bytes.size());
+  std::vector<unsigned char> back(bytes.size());
+  access.load(back.data(), address, back.size());
+  EXPECT_EQ(back, bytes);
 }
 
 TEST_F(CudaSimulationTest, P26_MemoryIsBackAtTheDriverWhenReleaseReturns) {
@@ -230,18 +238,6 @@ TEST_F(CudaSimulationTest, P30_WhereTheNodesMemoryIsRefusedAnyHostMemoryWillDo) 
   std::byte* address = reserve();
   (void)mapped(Tier::kHost, address);
   EXPECT_EQ(properties_at(address).location.type, CU_MEM_LOCATION_TYPE_HOST);
-}
-
-TEST_F(CudaSimulationTest, WhereTheCpuGetsNoRightTheDeviceHasItsOwn) {
-  COMMENSAL_NEEDS_SIMULATION();
-  machine().fail("cuMemSetAccess", 1, CUDA_ERROR_NOT_SUPPORTED);
-  make();
-  EXPECT_EQ(source().host_tier_reason(), "");
-  std::byte* address = reserve();
-  (void)mapped(Tier::kHost, address);
-  EXPECT_EQ(properties_at(address).location.type, CU_MEM_LOCATION_TYPE_HOST_NUMA);
-  fill(address, 3);
-  EXPECT_TRUE(filled(address, 3));
 }
 
 TEST_F(CudaSimulationTest, WhereNoHostMemoryCanBeMappedThereIsAReasonAndNoSlowerTier) {

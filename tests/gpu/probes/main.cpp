@@ -220,21 +220,20 @@ int ask_all(const Options& options) {
   if (::mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("no temporary folder");
   bool any_failed = false;
   std::string results;
+  std::string text;
+  head.back() = ',';
   for (const Probe* probe : asked) {
     const bool own = options.deadline.count() == 0;
     const std::string result = ask_apart(*probe, own ? probe->deadline : options.deadline, pattern);
     any_failed = any_failed || failed(result);
     std::cerr << probe->id << ": " << (failed(result) ? "FAILED" : "ok") << '\n';
     results += (results.empty() ? "\n  " : ",\n  ") + result;
+    text = head + "\n \"probes\": [" + results + "\n ]}\n";
+    // After each: an end from outside loses no answer.
+    if (!options.out.empty()) write_file(options.out, text);
   }
   std::filesystem::remove_all(pattern);
-  head.back() = ',';
-  const std::string text = head + "\n \"probes\": [" + results + "\n ]}\n";
-  if (options.out.empty()) {
-    std::cout << text;
-  } else {
-    write_file(options.out, text);
-  }
+  if (options.out.empty()) std::cout << text;
   return any_failed ? kFailed : kAnswered;
 }
 

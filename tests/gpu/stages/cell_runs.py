@@ -29,7 +29,7 @@ JOBS = {
     "opportunistic": ["--opportunistic"],
     "antman": ["--opportunistic", "--memory-policy", "antman"],
 }
-LAST_WORDS = 600
+LAST_WORDS = 2000
 
 
 class CellFailed(RuntimeError):

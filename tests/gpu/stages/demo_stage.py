@@ -224,8 +224,8 @@ def run_child(out: Path, seconds: float) -> tuple[int, str]:
             check=False,
         )
     except subprocess.TimeoutExpired as late:
-        return 124, f"not done in time: {late.stdout!r}"[-800:]
-    return done.returncode, done.stdout[-800:]
+        return 124, f"not done in time: {late.stdout!r}"[-2000:]
+    return done.returncode, done.stdout[-2000:]
 
 
 def hold(

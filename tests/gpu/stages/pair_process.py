@@ -90,7 +90,7 @@ class PairProcess:
 
     def _last_words(self, what: str) -> str:
         self._errors.seek(0)
-        return f"{self.name} {what}: {self._errors.read()[-600:].strip()}"
+        return f"{self.name} {what}: {self._errors.read()[-2000:].strip()}"
 
     def _listen(self) -> None:
         assert self._process.stdout is not None

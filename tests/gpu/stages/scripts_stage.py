@@ -36,6 +36,7 @@ NAMES = (
     "lightning",
 )
 PACKAGES = {"trainer": "transformers", "lightning": "lightning"}
+TAIL = 2000  # characters of what a run said, for one that failed
 PUBLIC_TESTS = "PyTorch's own tests are in no wheel and in no package: nothing to bundle"
 KERNELS_DO_NOTHING = "kernels do nothing on this driver"
 
@@ -83,9 +84,9 @@ def run(name: str, folder: Path, launcher: list[str], deadline: float) -> Ran:
             check=False,
         )
     except subprocess.TimeoutExpired as late:
-        return Ran(124, {}, f"not done in time: {late.stdout!r}"[-400:])
+        return Ran(124, {}, f"not done in time: {late.stdout!r}"[-TAIL:])
     told = json.loads(result.read_text()) if done.returncode == 0 else {}
-    return Ran(done.returncode, told, done.stdout[-400:])
+    return Ran(done.returncode, told, done.stdout[-TAIL:])
 
 
 def same_losses(report: StageReport, name: str, alone: Ran, job: Ran, job_class: str) -> bool:

@@ -154,6 +154,12 @@ Known AddressSpace::find(CUdeviceptr address) const {
   return find_locked(address);
 }
 
+bool AddressSpace::open_to_cpu(CUdeviceptr address) const {
+  const std::shared_lock lock(mutex_);
+  const auto found = mapping_at(address);
+  return found != mappings_.end() && found->second.host != CU_MEM_ACCESS_FLAGS_PROT_NONE;
+}
+
 Known AddressSpace::find_locked(CUdeviceptr address) const {
   if (const auto found = mapping_at(address); found != mappings_.end()) {
     const Mapping& mapping = found->second;

@@ -76,6 +76,9 @@ class AddressSpace {
 
   [[nodiscard]] Known find(CUdeviceptr address) const;
 
+  /// Says whether the CPU has a right to the chunk that is mapped here.
+  [[nodiscard]] bool open_to_cpu(CUdeviceptr address) const;
+
   /// Says whether work of `device` may read (write) these bytes: wholly known or wholly pageable,
   /// mapped, access granted. @param device  -1: access by the memory's own device is enough.
   [[nodiscard]] bool accessible(CUdeviceptr address, std::size_t bytes, int device,

@@ -60,6 +60,16 @@ CUresult check_synchronous(const std::shared_ptr<Stream>& stream, Wait wait) {
   return captures.check_unsafe_call();
 }
 
+// As a driver does (580 on an H200): what begins in a chunk that the CPU has a right to is copied by
+// the CPU, up to the end, and faults where the range goes on in memory of a device.
+CUresult copy_by_cpu(void* to, CUdeviceptr from, std::size_t bytes,
+                     const std::shared_ptr<Stream>& stream) {
+  const CUresult fate = drain(stream);
+  if (fate != CUDA_SUCCESS) return fate;
+  std::memcpy(to, reinterpret_cast<const void*>(from), bytes);
+  return CUDA_SUCCESS;
+}
+
 }  // namespace
 
 CUresult copy(const std::shared_ptr<Stream>& stream, CUdeviceptr to, CUdeviceptr from,
@@ -79,6 +89,9 @@ CUresult copy(const std::shared_ptr<Stream>& stream, CUdeviceptr to, CUdeviceptr
     const CUresult error =
         process.captures.check_not_capturing(stream.get(), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     if (error != CUDA_SUCCESS) return error;
+  }
+  if (writes_pageable && process.memory.open_to_cpu(from)) {
+    return copy_by_cpu(reinterpret_cast<void*>(to), from, bytes, stream);
   }
   std::shared_ptr<std::vector<std::byte>> staged;
   if (reads_pageable && wait == Wait::kNo) {
