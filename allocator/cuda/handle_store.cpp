@@ -102,8 +102,7 @@ std::string HandleStore::try_host(CUmemLocation location) {
     // For the device alone. With a right of the CPU's, too, the driver copies with the CPU what
     // begins on the host and goes on in memory of the device, which the CPU cannot touch: the
     // process ends by SIGSEGV (driver 580 on an H200, docs/design/009).
-    check_cuda(driver_.cuMemSetAccess(address, unit.count(), access_.data(),
-                                      access_.size()),
+    check_cuda(driver_.cuMemSetAccess(address, unit.count(), access_.data(), access_.size()),
                "cuMemSetAccess");
   } catch (const std::exception& error) {
     refused = error.what();

@@ -24,7 +24,7 @@ OUT=${OUT:-$root/build/gpu-results}
 PYTHON=${PYTHON:-python3}
 # In this order, and with these seconds each where all of them run.
 ALL_STAGES=(build probes adaptor memory scripts figures pair-e1 pair-e2 pair-e3 demo)
-declare -A SECONDS_OF=([build]=150 [probes]=100 [adaptor]=90 [memory]=60 [scripts]=140
+declare -A SECONDS_OF=([build]=150 [probes]=120 [adaptor]=90 [memory]=60 [scripts]=140
   [figures]=200 [pair-e1]=250 [pair-e2]=180 [pair-e3]=180 [demo]=90)
 NAMED_SECONDS=540
 
@@ -74,7 +74,7 @@ if [ -n "${BUNDLE:-}" ]; then
 fi
 export GTEST_ROOT=${GTEST_ROOT:-}
 
-# Where PyTorch and CUDA's headers are: torch, its version, the folder of cuda.h, of libraries.
+# Where PyTorch and CUDA's headers are: torch, its version, the folders of cuda.h, of libraries.
 where=$("$PYTHON" - <<'PY'
 import os
 import pathlib
@@ -86,9 +86,13 @@ major = (torch.version.cuda or "0").split(".")[0]
 wheels = [site / "nvidia" / f"cu{major}", site / "nvidia" / "cuda_runtime"]
 toolkits = [pathlib.Path(os.environ.get("CUDA_HOME") or "/usr/local/cuda")]
 found = [root for root in wheels + toolkits if (root / "include" / "nvrtc.h").exists()]
+# The wheels' headers lack those in crt/, which a toolkit has, and Triton.
+whole = [root / "include" for root in found if (root / "include/crt/host_config.h").exists()]
+triton = site / "triton/backends/nvidia/include"
+rest = [triton] if not whole and (triton / "crt/host_config.h").exists() else []
 print(site / "torch")
 print(torch.__version__)
-print(found[0] / "include" if found else "")
+print(":".join(map(str, whole[:1] or [root / "include" for root in found[:1]] + rest)))
 print(":".join(str(root / name) for root in wheels + toolkits for name in ("lib", "lib64")
                if (root / name).is_dir()))
 PY
@@ -99,7 +103,7 @@ PY
   read -r cuda_include
   read -r cuda_libraries
 } <<<"$where"
-[ -n "$cuda_include" ] || die 2 "no CUDA headers: neither beside torch nor in a toolkit (CUDA_HOME)"
+[[ $cuda_include != :* && -n $cuda_include ]] || die 2 "no CUDA headers: neither beside torch nor in a toolkit (CUDA_HOME)"
 export LD_LIBRARY_PATH="${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$cuda_libraries"
 compiler=${CXX:-g++}
 command -v "$compiler" >/dev/null 2>&1 || die 2 "no $compiler"

@@ -4,13 +4,17 @@
 # shellcheck disable=SC2153,SC2154,SC2317  # set by run_all.sh; called by name
 set -uo pipefail
 
+cuda_headers=()
+IFS=: read -ra folders <<<"${cuda_include:-}"
+for folder in "${folders[@]}"; do cuda_headers+=(-isystem "$folder"); done
+
 build_probes() {
   local sources=("$here"/probes/*.cpp) built=$work/commensal-gpu-probes
   if [ -e "$built" ] && [ -z "$(find "$here/probes" -newer "$built" -print -quit)" ]; then return; fi
   if command -v nvcc >/dev/null 2>&1; then
     nvcc -std=c++20 -O2 -o "$built" "${sources[@]}" -ldl -lpthread && return
   fi
-  "$compiler" -std=c++20 -O2 -isystem "$cuda_include" -o "$built" \
+  "$compiler" -std=c++20 -O2 "${cuda_headers[@]}" -o "$built" \
     "${sources[@]}" -ldl -lpthread
 }
 
@@ -54,7 +58,7 @@ compile() {
       running=("${running[@]:1}")
     fi
     name=${source#"$root/"}
-    "$compiler" -std=c++20 -O2 -DNDEBUG -fPIC -I"$root" "${flags[@]}" -isystem "$cuda_include" -c \
+    "$compiler" -std=c++20 -O2 -DNDEBUG -fPIC -I"$root" "${flags[@]}" "${cuda_headers[@]}" -c \
       -o "$objects/${name//\//.}.o" "$source" &
     running+=($!)
   done

@@ -51,7 +51,7 @@ def cells() -> dict[str, Order]:
         if what == "held":
             job.held = not getattr(job, "held", False)  # type: ignore[attr-defined]
             device = 33 * GIB if job.held else GIB  # type: ignore[attr-defined]
-            return {"device_bytes": device, "host_bytes": GIB}
+            return {"device_bytes": device, "host_bytes": GIB, "free_bytes": 100 * GIB - device}
         if what == "allocate":
             return {"survived": True, "error": ""}
         if what == "take_all_but":
@@ -285,7 +285,7 @@ def test_a_driver_without_checkpoints_is_a_reason(stage: Stage) -> None:
         ("park", ("job", OURS), "check", {"addresses": False}, "M1 commensal: the content"),
         ("park", ("job", OURS), "park", {"visible_seconds": None}, "M1 commensal: another process"),
         ("park", ("job", OURS), "park", {"reason": "busy"}, "M1 commensal: nothing is deferred"),
-        ("park", ("job", OURS), "held", {"device_bytes": 9 * GIB}, "M12 commensal: NVML"),
+        ("park", ("job", OURS), "held", {"free_bytes": 9 * GIB}, "M12 commensal: NVML"),
         ("give_back", ("give_back", OURS), "live", {"same": False}, "give back live memory: cont"),
         ("give_back", ("give_back", OURS), "cached", {"visible_seconds": None}, "give back cached"),
         ("allocator", ("traces", OURS), "run", {"left_bytes": 512}, ": as many blocks"),

@@ -114,7 +114,7 @@ def test_wrong_usage_is_code_2(program: Path, arguments: list[str]) -> None:
 def test_lists_each_question_once(program: Path) -> None:
     lines = ask(program, "--list").stdout.splitlines()
     ids = [line.split()[0] for line in lines]
-    assert len(ids) == len(set(ids)) >= 22
+    assert len(ids) == len(set(ids)) >= 23
     assert set(ids) >= WITHOUT_KERNELS
     assert all(line.endswith("?") for line in lines)
     assert "exit code" in ask(program, "--help").stdout
@@ -156,6 +156,12 @@ def test_all_questions_on_the_simulated_driver(program: Path) -> None:
     assert graph["copy_node_on_host_chunk"]
     assert graph["copy_node_back_on_device"]
     assert answered["memory-5.4.1b"]["facts"]["2_mib_comes_as_zeros"]
+    counted = answered["memory-5.4.6"]["facts"]
+    made = counted["device_made_mib"]
+    assert counted["device_taken_from_the_card_mib"] == made
+    assert counted["device_counted_for_the_process_mib"] == made
+    assert counted["host_numa_taken_from_the_card_mib"] == 0  # as the simulation has it
+    assert counted["host_numa_counted_for_the_process_mib"] == 0
     assert answered["compute-9.4"]["figures"]["write_to_reader_in_another_process"]["n"] > 10
 
 

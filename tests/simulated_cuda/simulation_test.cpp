@@ -244,7 +244,8 @@ bool unmap_under_work() {
   return queued && unmapped && failed && stays;
 }
 
-// A chunk on the host that the CPU has a right to, one of the device behind it, both copied at once.
+// A chunk on the host that the CPU has a right to, one of the device behind it, both copied at
+// once.
 void copy_from_both_places(bool cpu_has_a_right) {
   CUcontext context = nullptr;
   (void)cuInit(0);

@@ -30,10 +30,12 @@ struct alignas(64) Gate::Account {
   std::atomic<std::uint64_t> gated{0};
   std::atomic<std::int64_t> closed_ns{0};
   std::atomic<std::int64_t> wait_since_ns{0};      // 0: not waiting
+  std::atomic<std::int64_t> waiting_ns{0};         // predicted, of the op that waits
   std::atomic<std::uint64_t> off_device_ticks{0};  // ops ran, and the thread did not
   std::atomic<std::int64_t> predicted_ns{0};       // of the running op
   std::uint8_t charge = 0;                         // of the running op: some of `Charge`
   WorkInFlight::Open open;                         // what was issued without a marker yet
+  std::uint64_t issued_ticks = 0;                  // when the last of it was
   Duration prepaid{};                              // of the running op
   std::uint64_t asked_ticks = 0;                   // when ThreadTime was asked last; 0: never
   Duration thread_time{};                          // what it said
@@ -157,6 +159,7 @@ struct Gate::Impl {
         law(std::move(pacing_law)) {
     last_reason.store("not asked yet", kRelaxed);
     between_ticks = ticks.to_ticks(kLongestBetween);
+    late_ticks = ticks.to_ticks(WorkInFlight::kLate);
     if (thread_time != nullptr) {
       long_ticks = ticks.to_ticks(kLongEnoughToAsk);
       ask_again_ticks = ticks.to_ticks(kAskAgain);
@@ -180,6 +183,7 @@ struct Gate::Impl {
   std::uint64_t long_ticks = UINT64_MAX;  // nobody to ask how long a thread ran
   std::uint64_t ask_again_ticks = UINT64_MAX;
   std::uint64_t between_ticks = 0;
+  std::uint64_t late_ticks = 0;
 
   alignas(64) std::atomic<std::uint64_t> border{0};
   std::atomic<std::uint64_t> borders{0};
@@ -260,9 +264,18 @@ struct Gate::Impl {
     return slot;
   }
 
-  void enter(Slot& slot, std::uint64_t now, std::uint8_t charge, Duration predicted,
+  /// Whether a thread has waited since it issued its last op.
+  [[nodiscard]] bool is_late(const Slot& slot, std::uint64_t now) const noexcept {
+    return now > slot.issued_ticks && now - slot.issued_ticks > late_ticks;
+  }
+
+  /// @param known  what is predicted for the op; zero: it was never seen.
+  void enter(Slot& slot, std::uint64_t now, std::uint8_t charge, Duration known,
              Duration prepaid) noexcept {
-    if (has_queues) work->begins(slot.open);
+    const Duration predicted = or_unknown(known);
+    if (has_queues) {
+      work->begins(slot.open, {known > Duration::zero(), charge, is_late(slot, now)});
+    }
     slot.prepaid = prepaid;
     if (thread_time != nullptr && predicted >= kLongEnoughToAsk) {
       const Duration ran = ask_thread(slot, now);
@@ -314,7 +327,7 @@ struct Gate::Impl {
   [[gnu::noinline]] bool ask_and_enter(Slot& slot, Duration predicted) noexcept {
     const Verdict verdict = ask(predicted, false);
     if (verdict.decision.open) {
-      enter(slot, ticks.now(), verdict.charge, or_unknown(predicted), verdict.decision.prepaid);
+      enter(slot, ticks.now(), verdict.charge, predicted, verdict.decision.prepaid);
     }
     return verdict.decision.open && !goes_back(slot);
   }
@@ -471,6 +484,7 @@ struct Gate::Impl {
     } else if (behind) {
       verdict.decision = one_op_behind(device);
     } else if (paused) {
+      if (!peek && saves) savings_end = now + kKeepSavings;  // what is saved is not lost by it
       verdict.decision = {.open = false,
                           .trickle = false,
                           .recheck = until_looked_at(device, now),
@@ -664,9 +678,11 @@ bool Gate::try_enter_op(OpEstimate op, Account* account) noexcept {
       bound != 0 && gate.is_full(bound)) {
     return gate.ask_and_enter(*account, known);
   }
-  if (predicted >= kLongEnoughToAsk) return gate.enter_long(*account, now, predicted);
-  if (gate.has_queues) gate.work->begins(account->open);
-  Impl::enter_quick(*account, now, gate.open_charge.load(kRelaxed), predicted);
+  if (predicted >= kLongEnoughToAsk) return gate.enter_long(*account, now, known);
+  const std::uint8_t charge = gate.open_charge.load(kRelaxed);
+  if (gate.has_queues)
+    gate.work->begins(account->open, {true, charge, gate.is_late(*account, now)});
+  Impl::enter_quick(*account, now, charge, predicted);
   return !gate.goes_back(*account);
 }
 
@@ -675,10 +691,11 @@ void Gate::wait_op(OpEstimate op, Summons summoned) noexcept {
   if (gate.disarmed.load(kRelaxed)) return;
   Slot& slot = *gate.slot();
   const Duration predicted = op.predicted();
-  if (gate.has_queues) gate.work->flush(slot.open);
+  if (gate.has_queues) gate.work->flush(slot.open, gate.is_late(slot, gate.ticks.now()));
   if ((slot.charge & kCap) != 0) Impl::count(slot, gate.between(slot, gate.ticks.now()));
   slot.left_ticks = 0;
   const TimePoint since = gate.clock.now();
+  slot.waiting_ns.store(or_unknown(predicted).count(), kRelaxed);
   slot.wait_since_ns.store(since.time_since_epoch().count(), kRelaxed);
   add(slot.gated, 1);
   while (!gate.disarmed.load(kRelaxed)) {
@@ -691,7 +708,7 @@ void Gate::wait_op(OpEstimate op, Summons summoned) noexcept {
     // While memory is being moved, or is away, nobody goes through, whoever calls.
     if (gate.held.load() || dozes_for_all) called = false;
     if (verdict.decision.open || called) {
-      gate.enter(slot, gate.ticks.now(), verdict.charge, or_unknown(predicted),
+      gate.enter(slot, gate.ticks.now(), verdict.charge, predicted,
                  verdict.decision.open ? verdict.decision.prepaid : Duration::zero());
       if (!gate.goes_back(slot)) break;
       continue;
@@ -715,7 +732,10 @@ void Gate::leave_op(OpEstimate op, Account* account) noexcept {
   const std::uint64_t now = gate.ticks.now();
   std::uint64_t took = now > start ? now - start : 0;
   account->start_ticks.store(0, std::memory_order_release);
-  if (gate.has_queues) return gate.issued(*account, op);
+  if (gate.has_queues) {
+    account->issued_ticks = now;
+    return gate.issued(*account, op);
+  }
   const std::uint8_t charge = account->charge;
   const std::uint64_t before = (charge & kCap) != 0 ? gate.between(*account, start) : 0;
   const bool asks = took >= gate.long_ticks || now - account->asked_ticks >= gate.ask_again_ticks;
@@ -902,6 +922,7 @@ GateStats Gate::stats() const {
     stats.closed_total += Duration{slot.closed_ns.load(kRelaxed)};
     const std::int64_t waiting = slot.wait_since_ns.load(kRelaxed);
     if (waiting != 0) {
+      stats.waiting_op = std::max(stats.waiting_op, Duration{slot.waiting_ns.load(kRelaxed)});
       stats.closed_total += std::max(Duration::zero(), now.time_since_epoch() - Duration{waiting});
     }
     busy_ticks += slot.busy_ticks.load(kRelaxed);

@@ -31,6 +31,7 @@ struct GateStats {
   Duration off_device_total{};
   Duration in_flight{};        ///< predicted time of ops that run or are queued
   Duration in_flight_bound{};  ///< zero: none
+  Duration waiting_op{};       ///< predicted time of the longest op that waits; zero: none does
   Duration burst{};            ///< PacingLaw::burst
   std::uint64_t ops_gated = 0;
   std::uint64_t ops_seen = 0;

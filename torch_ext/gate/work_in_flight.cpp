@@ -38,12 +38,12 @@ void WorkInFlight::issued(Open& open, const IssuedWork& work, Duration bound,
     measures = measures || is_forgotten(open);
     other = measures || chunks_[open.chunk].charge != work.charge;
   }
-  if (other) flush(open);
+  if (other) flush(open, false);
   bool full = false;
   {
     const MutexLock lock(mutex_);
     if (open.chunk == Open::kNone || is_forgotten(open)) {
-      open = {.chunk = free_chunk()};
+      open = {.chunk = free_chunk(), .charge = work.charge};
       if (open.chunk == Open::kNone) return;  // more threads than chunks: as if it were done
       chunks_[open.chunk].state = State::kOpen;
       chunks_[open.chunk].charge = work.charge;
@@ -61,18 +61,19 @@ void WorkInFlight::issued(Open& open, const IssuedWork& work, Duration bound,
     // The thread's next chunk must find room.
     full = full && free_chunk() != Open::kNone;
   }
-  if (full) flush(open);
+  if (full) flush(open, false);
 }
 
-void WorkInFlight::flush(Open& open) noexcept {
+void WorkInFlight::flush(Open& open, bool late) noexcept {
   if (open.chunk == Open::kNone) return;
   const std::uint8_t mine = open.chunk;
   {
     const MutexLock lock(mutex_);
     const bool forgotten = is_forgotten(open);
-    open = {.alone = forgotten};
+    open = {.alone = forgotten || late};  // nobody asks the device how long it took
     if (forgotten) return;
     chunks_[mine].state = State::kMarking;
+    chunks_[mine].measured = !late;
   }
   const WorkClock::Marker marker = clock_.mark();
   markers_.fetch_add(1, kRelaxed);
@@ -106,11 +107,12 @@ std::size_t WorkInFlight::collect_into(std::array<CompletedWork, kMostChunks>& d
     }
   }
   for (std::size_t i = 0; i < questions; ++i) {
-    const std::optional<Duration> took = clock_.passed(asked[i].marker);
+    std::optional<Duration> took = clock_.passed(asked[i].marker);
     const MutexLock lock(mutex_);
     Chunk& chunk = chunks_[asked[i].chunk];
+    if (took && !chunk.measured) took = chunk.predicted;
     if (took) {
-      for (std::size_t op = 0; op < chunk.ops; ++op) {
+      for (std::size_t op = 0; op < chunk.ops && chunk.measured; ++op) {
         const double part = static_cast<double>(chunk.parts[op].predicted.count()) /
                             static_cast<double>(chunk.predicted.count());
         chunk.parts[op].op.record(
@@ -132,6 +134,7 @@ CompletedWork WorkInFlight::finish(std::size_t number, Duration took) noexcept {
   chunk.state = State::kFree;
   turns_[number].fetch_add(1, kRelaxed);
   chunk.ops = 0;
+  chunk.measured = true;
   chunk.marker = 0;
   chunk.predicted = chunk.prepaid = Duration::zero();
   return done;

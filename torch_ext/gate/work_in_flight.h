@@ -47,25 +47,39 @@ class WorkInFlight {
   /// The little work that a thread left without a marker counts as done after this: the thread may
   /// be gone, or have nothing more to do.
   static constexpr Duration kForgotten = std::chrono::milliseconds{50};
+  /// A thread that issued nothing for so long has waited: for a loader, for a backward pass that
+  /// other threads issue, for the device. A marker that it puts then tells of all of that, so what
+  /// it had issued before is not measured (on a card, ops of microseconds became as long as the
+  /// backward pass between them, docs/results/gpu_h200.md).
+  static constexpr Duration kLate = std::chrono::milliseconds{1};
 
   /// What a thread has issued since its last marker; ours, to be kept by the thread.
   struct Open {
     static constexpr std::uint8_t kNone = UINT8_MAX;
     std::uint8_t chunk = kNone;
+    std::uint8_t charge = 0;
     bool alone = false;      ///< what was predicted for the last was not compared: measure the next
     std::uint32_t turn = 0;  ///< of the chunk; an older one counts as done already
+  };
+
+  /// An op that the calling thread is about to issue.
+  struct Next {
+    bool seen = true;         ///< something is predicted for it
+    std::uint8_t charge = 0;  ///< as in IssuedWork
+    bool late = false;        ///< the thread issued nothing for `kLate`
   };
 
   explicit WorkInFlight(WorkClock& clock);
   WorkInFlight(const WorkInFlight&) = delete;
   WorkInFlight& operator=(const WorkInFlight&) = delete;
 
-  /// Called before the calling thread issues an op: where it has none without a marker yet, a
+  /// Called before the calling thread issues an op. Where that does not belong to what the thread
+  /// has issued without a marker (nothing, what was never seen, another charge, a late one), a
   /// chunk begins.
-  void begins(Open& open) noexcept {
+  void begins(Open& open, const Next& next) noexcept {
     if (open.chunk != Open::kNone) {
-      if (!is_forgotten(open)) return;
-      open = {.alone = true};  // nobody asked the device how long it took
+      if (!next.late && next.seen && next.charge == open.charge && !is_forgotten(open)) return;
+      flush(open, next.late);
     }
     clock_.begin();
   }
@@ -74,7 +88,8 @@ class WorkInFlight {
   /// @param bound  on work in flight; zero: none.
   void issued(Open& open, const IssuedWork& work, Duration bound, TimePoint now) noexcept;
   /// Puts a marker behind what the calling thread has issued, before it waits.
-  void flush(Open& open) noexcept;
+  /// @param late  as in Next: the marker tells when that is done, and not how long it took.
+  void flush(Open& open, bool late) noexcept;
   /// Asks what was completed, corrects predictions, and calls `take` for each chunk, without locks.
   template <typename Take>
   void collect(TimePoint now, Take take) noexcept {
@@ -100,6 +115,7 @@ class WorkInFlight {
     State state = State::kFree;
     std::uint8_t charge = 0;
     std::uint8_t ops = 0;
+    bool measured = true;
     WorkClock::Marker marker = 0;
     Duration predicted{};
     Duration prepaid{};

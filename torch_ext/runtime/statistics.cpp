@@ -158,6 +158,8 @@ json gate_json(const StatisticsView& view) {
           {"in_flight_bound_seconds", gate.in_flight_bound > Duration::zero()
                                           ? json(seconds(gate.in_flight_bound))
                                           : json(nullptr)},
+          {"waiting_op_seconds",
+           gate.waiting_op > Duration::zero() ? json(seconds(gate.waiting_op)) : json(nullptr)},
           {"hand_overs_total", gate.hand_overs},
           {"idle_class", view.idle_class},
           {"idle_class_reason", view.idle_class_reason}};

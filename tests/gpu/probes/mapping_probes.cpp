@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <optional>
 #include <string>
 #include <thread>
 
 #include "driver.h"
+#include "monitor.h"
 #include "probe.h"
 
 namespace probes {
@@ -382,6 +384,41 @@ void remap_under_a_graph(Device& device, Answer& answer) {
                copy_out();
              }),
              1);
+}
+
+void who_counts_host_chunks(Device& device, Answer& answer) {
+  const auto use = [&] {
+    const std::optional<CardUse> told = card_use(device.uuid());
+    if (!told) throw NotRun("NVML does not tell what processes hold");
+    return *told;
+  };
+  for (const Place place : {Place::kDevice, Place::kHostNuma, Place::kHost}) {
+    const std::string label = name_of(place);
+    const std::size_t bytes = rounded_up(std::min<std::size_t>(1024 * kMiB, device.budget() / 4),
+                                         granularity(device, place));
+    const CardUse before = use();
+    try {
+      const Chunk chunk(device, place, bytes);
+      Range range(device, bytes);
+      range.map(chunk);
+      range.allow(0, bytes);
+      fill(range.at(), 5, kMiB);
+      const CardUse during = use();
+      // Signed: others may give memory back meanwhile.
+      const auto mib = [](std::uint64_t more, std::uint64_t less) {
+        return (static_cast<double>(more) - static_cast<double>(less)) / static_cast<double>(kMiB);
+      };
+      answer.fact(label + "_made_mib", static_cast<double>(bytes / kMiB));
+      answer.fact(label + "_taken_from_the_card_mib", mib(before.free, during.free));
+      if (during.own == 0) {
+        answer.fact(label + "_counted_for_the_process_mib", "the process is not shown");
+      } else {
+        answer.fact(label + "_counted_for_the_process_mib", mib(during.own, before.own));
+      }
+    } catch (const DriverError& error) {
+      answer.fact(label + "_refused", error.what());
+    }
+  }
 }
 
 void mapping_times(Device& device, Answer& answer) {

@@ -3,6 +3,7 @@
 #include "monitor.h"
 
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <array>
 #include <type_traits>
@@ -17,6 +18,21 @@ constexpr unsigned kSmClock = 1;
 constexpr unsigned kMemoryClock = 2;
 constexpr unsigned kCoreTemperature = 0;
 
+// Calls a function of NVML. What the library does not have it does not tell.
+template <typename Function, typename... Arguments>
+bool tells(Function* function, Arguments... arguments) {
+  return function != nullptr && function(arguments...) == kSuccess;
+}
+
+struct Memory {
+  unsigned long long total, free, used;
+};
+struct Process {
+  unsigned pid;
+  unsigned long long used;
+  unsigned gpu_instance, compute_instance;
+};
+
 struct Nvml {
   int (*init)() = nullptr;
   int (*driver)(char*, unsigned) = nullptr;
@@ -25,6 +41,8 @@ struct Nvml {
   int (*power)(Card, unsigned*) = nullptr;
   int (*temperature)(Card, unsigned, unsigned*) = nullptr;
   int (*mode)(Card, unsigned*) = nullptr;
+  int (*memory)(Card, Memory*) = nullptr;
+  int (*processes)(Card, unsigned*, Process*) = nullptr;
   bool works = false;
 };
 
@@ -32,11 +50,9 @@ Nvml load() {
   Nvml nvml;
   void* const library = ::dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) return nvml;
-  bool complete = true;
   const auto find = [&](auto& function, const char* name) {
     function =
         reinterpret_cast<std::remove_reference_t<decltype(function)>>(::dlsym(library, name));
-    complete = complete && function != nullptr;
   };
   find(nvml.init, "nvmlInit_v2");
   find(nvml.driver, "nvmlSystemGetDriverVersion");
@@ -45,7 +61,9 @@ Nvml load() {
   find(nvml.power, "nvmlDeviceGetPowerUsage");
   find(nvml.temperature, "nvmlDeviceGetTemperature");
   find(nvml.mode, "nvmlDeviceGetComputeMode");
-  nvml.works = complete && nvml.init() == kSuccess;
+  find(nvml.memory, "nvmlDeviceGetMemoryInfo");
+  find(nvml.processes, "nvmlDeviceGetComputeRunningProcesses_v3");
+  nvml.works = nvml.init != nullptr && nvml.by_uuid != nullptr && nvml.init() == kSuccess;
   return nvml;
 }
 
@@ -64,7 +82,7 @@ Card card(const std::string& uuid) {
 
 std::string driver_version() {
   std::array<char, 96> text{};
-  if (!nvml().works || nvml().driver(text.data(), static_cast<unsigned>(text.size())) != kSuccess) {
+  if (!nvml().works || !tells(nvml().driver, text.data(), static_cast<unsigned>(text.size()))) {
     return {};
   }
   return text.data();
@@ -74,20 +92,36 @@ std::optional<CardState> card_state(const std::string& uuid) {
   Card const asked = card(uuid);
   unsigned milliwatts = 0;
   CardState state{};
-  if (asked == nullptr || nvml().clock(asked, kSmClock, &state.sm_clock_mhz) != kSuccess ||
-      nvml().clock(asked, kMemoryClock, &state.memory_clock_mhz) != kSuccess ||
-      nvml().temperature(asked, kCoreTemperature, &state.temperature_c) != kSuccess ||
-      nvml().power(asked, &milliwatts) != kSuccess) {
+  if (asked == nullptr || !tells(nvml().clock, asked, kSmClock, &state.sm_clock_mhz) ||
+      !tells(nvml().clock, asked, kMemoryClock, &state.memory_clock_mhz) ||
+      !tells(nvml().temperature, asked, kCoreTemperature, &state.temperature_c) ||
+      !tells(nvml().power, asked, &milliwatts)) {
     return std::nullopt;
   }
   state.power_w = milliwatts / 1000.0;
   return state;
 }
 
+std::optional<CardUse> card_use(const std::string& uuid) {
+  Card const asked = card(uuid);
+  Memory memory{};
+  std::array<Process, 256> processes{};
+  unsigned count = processes.size();
+  if (asked == nullptr || !tells(nvml().memory, asked, &memory) ||
+      !tells(nvml().processes, asked, &count, processes.data())) {
+    return std::nullopt;
+  }
+  CardUse use{memory.free, 0};
+  for (unsigned i = 0; i < count; ++i) {
+    if (processes[i].pid == static_cast<unsigned>(::getpid())) use.own += processes[i].used;
+  }
+  return use;
+}
+
 std::optional<unsigned> compute_mode(const std::string& uuid) {
   Card const asked = card(uuid);
   unsigned mode = 0;
-  if (asked == nullptr || nvml().mode(asked, &mode) != kSuccess) return std::nullopt;
+  if (asked == nullptr || !tells(nvml().mode, asked, &mode)) return std::nullopt;
   return mode;
 }
 

@@ -2,6 +2,7 @@
 // What the card says of itself through NVML. Reads only.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -19,6 +20,16 @@ std::string driver_version();
 
 /// Clocks, power and temperature of the card with this UUID now; nothing where NVML does not tell.
 std::optional<CardState> card_state(const std::string& uuid);
+
+/// Bytes of a card: what any process could have, and what this process holds (0: it is not shown,
+/// as in another PID namespace).
+struct CardUse {
+  std::uint64_t free;
+  std::uint64_t own;
+};
+
+/// Nothing where NVML does not tell.
+std::optional<CardUse> card_use(const std::string& uuid);
 
 /// Compute mode of the card (0: default); nothing where NVML does not tell.
 std::optional<unsigned> compute_mode(const std::string& uuid);

@@ -26,6 +26,7 @@ void host_located_chunk(Device& device, Answer& answer);
 void stall_of_other_streams(Device& device, Answer& answer);
 void creating_and_clearing(Device& device, Answer& answer);
 void remap_under_a_graph(Device& device, Answer& answer);
+void who_counts_host_chunks(Device& device, Answer& answer);
 void mapping_times(Device& device, Answer& answer);
 void access_in_one_call(Device& device, Answer& answer);
 

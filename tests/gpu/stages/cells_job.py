@@ -18,7 +18,8 @@ from torch import Tensor
 
 NEARLY_ALL = 0.9  # of the bytes: what is left is rounding, and what others took meanwhile
 TRIES = 16
-SEEN_WITHIN = 10.0  # until others see what was given back
+SEEN_WITHIN = 10.0  # until others see what was given back,
+SECONDS_A_GIB = 1.0  # after it went, which may take so long
 
 
 class Job:
@@ -108,13 +109,18 @@ class Job:
         return {"free": self._watch.free()}
 
     def held(self, _order: dict[str, Any]) -> dict[str, Any]:
-        return {"device_bytes": self._watch.held(os.getpid()), "host_bytes": peak_host_bytes()}
+        return {
+            "device_bytes": self._watch.held(os.getpid()),
+            "host_bytes": peak_host_bytes(),
+            "free_bytes": self._watch.free(),
+        }
 
     def _timed(self, act: Callable[[], Any], freed: int) -> dict[str, Any]:
         """Time something, until it returns and until others see its bytes as free."""
         torch.cuda.synchronize()
         if freed:
-            self._watch.arm(self._watch.free() + int(freed * NEARLY_ALL), SEEN_WITHIN)
+            within = SEEN_WITHIN + freed / 2**30 * SECONDS_A_GIB
+            self._watch.arm(self._watch.free() + int(freed * NEARLY_ALL), within)
         begin = time.monotonic()
         reason = ""
         try:

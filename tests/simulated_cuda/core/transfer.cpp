@@ -60,8 +60,8 @@ CUresult check_synchronous(const std::shared_ptr<Stream>& stream, Wait wait) {
   return captures.check_unsafe_call();
 }
 
-// As a driver does (580 on an H200): what begins in a chunk that the CPU has a right to is copied by
-// the CPU, up to the end, and faults where the range goes on in memory of a device.
+// As a driver does (580 on an H200): what begins in a chunk that the CPU has a right to is copied
+// by the CPU, up to the end, and faults where the range goes on in memory of a device.
 CUresult copy_by_cpu(void* to, CUdeviceptr from, std::size_t bytes,
                      const std::shared_ptr<Stream>& stream) {
   const CUresult fate = drain(stream);

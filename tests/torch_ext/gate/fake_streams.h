@@ -5,13 +5,16 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <thread>
 
 #include "torch_ext/gate/device_time.h"
 
 namespace commensal::testing {
 
 /// One device that works on one queue at a time, in the order of issue within a queue; a test
-/// chooses the queue of its next ops. Not thread-safe.
+/// chooses the queue of its next ops. As on a card, a marker is reached when all that was issued
+/// into its queue before it is done, and the time between two markers of a thread has the pauses
+/// between them, and what other threads issued. Threads call it one after the other.
 class FakeStreams final : public WorkClock {
  public:
   explicit FakeStreams(const Clock& clock) : clock_(clock) {}
@@ -24,9 +27,7 @@ class FakeStreams final : public WorkClock {
   void issue(Duration runs) {
     busy_until_ = std::max(busy_until_, clock_.now()) + runs;
     busy_total_ += runs;
-    Queue& queue = queues_[queue_];
-    queue.end = busy_until_;
-    queue.since_marker += runs;
+    ends_[queue_] = busy_until_;
   }
   /// For how long it would still run if nothing came any more.
   [[nodiscard]] Duration backlog() const {
@@ -36,12 +37,12 @@ class FakeStreams final : public WorkClock {
   [[nodiscard]] Duration busy_total() const { return busy_total_ - backlog(); }
 
   [[nodiscard]] bool done_on_return() const noexcept override { return false; }
-  void begin() noexcept override { queues_[queue_].since_marker = Duration::zero(); }
+  void begin() noexcept override { last_[std::this_thread::get_id()] = reached(); }
   [[nodiscard]] Marker mark() noexcept override {
     if (fails_) return 0;
-    Queue& queue = queues_[queue_];
-    markers_[++newest_] = {queue.end, queue.since_marker};
-    queue.since_marker = Duration::zero();
+    TimePoint& last = last_[std::this_thread::get_id()];
+    markers_[++newest_] = {reached(), reached() - last};
+    last = reached();
     return newest_;
   }
   [[nodiscard]] std::optional<Duration> passed(Marker marker) noexcept override {
@@ -55,10 +56,9 @@ class FakeStreams final : public WorkClock {
   [[nodiscard]] Marker markers() const { return newest_; }
 
  private:
-  struct Queue {
-    TimePoint end;
-    Duration since_marker{};
-  };
+  /// When a marker that is put now is reached.
+  [[nodiscard]] TimePoint reached() const { return std::max(ends_[queue_], clock_.now()); }
+
   struct Marked {
     TimePoint end;
     Duration took{};
@@ -67,7 +67,8 @@ class FakeStreams final : public WorkClock {
   const Clock& clock_;
   TimePoint busy_until_;
   Duration busy_total_{};
-  std::array<Queue, 4> queues_{};
+  std::array<TimePoint, 4> ends_{};
+  std::map<std::thread::id, TimePoint> last_;
   std::size_t queue_ = 0;
   std::map<Marker, Marked> markers_;
   Marker newest_ = 0;

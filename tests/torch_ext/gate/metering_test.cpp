@@ -181,9 +181,9 @@ class QueuedWorkTest : public ::testing::Test {
   }
   /// Issues an op that runs for so long. @return when it was issued.
   TimePoint run_op(OpDuration& op, Duration runs) {
+    clock_.advance(kHostTime);
     if (!gate_->try_enter_op(op)) gate_->wait_op(op);
     const TimePoint issued = clock_.now();
-    clock_.advance(kHostTime);
     streams_.issue(runs);
     gate_->leave_op(op);
     return issued;
@@ -452,6 +452,71 @@ TEST_F(QueuedWorkTest, AnOpThatWaitsForWhatIsForgottenMeanwhileIsMeasured) {
   EXPECT_NEAR(std::chrono::duration<double>(gate_->stats().busy_total - counted).count(), 90e-3,
               1e-3);
   EXPECT_EQ(gate_->stats().in_flight, Duration::zero());
+}
+
+// A thread calls its backward pass, whose ops another thread issues, and goes on afterwards.
+TEST_F(QueuedWorkTest, WhatOthersIssueMeanwhileIsNotTakenForAThreadsOwnOps) {
+  OpDuration loss;
+  OpDuration update;
+  for (int step = 0; step < 20; ++step) {
+    for (int i = 0; i < 3; ++i) (void)run_op(loss, microseconds{10});
+    std::thread backward([&] {
+      for (int i = 0; i < 40; ++i) (void)run_op(mm_, microseconds{500});
+    });
+    backward.join();
+    clock_.advance(streams_.backlog());
+    gate_->refresh();
+    for (int i = 0; i < 3; ++i) (void)run_op(update, microseconds{10});
+    clock_.advance(milliseconds{5});  // the next batch is loaded
+    gate_->refresh();
+  }
+  EXPECT_LE(loss.predicted(), microseconds{50});
+  EXPECT_LE(update.predicted(), microseconds{50});
+  EXPECT_NEAR(static_cast<double>(mm_.predicted().count()), 500e3, 50e3);
+  EXPECT_NEAR(std::chrono::duration<double>(gate_->stats().busy_total).count(),
+              std::chrono::duration<double>(streams_.busy_total()).count(), 0.02);
+}
+
+// Its time is not that of what the thread issued before it.
+TEST_F(QueuedWorkTest, AnOpThatWasNeverSeenIsMeasuredByItself) {
+  open_gap(seconds{100}, milliseconds{10});
+  for (int i = 0; i < 50; ++i) (void)run_op(add_, microseconds{10});
+  clock_.advance(seconds{1});
+  gate_->refresh();
+  for (int i = 0; i < 3; ++i) (void)run_op(add_, microseconds{10});
+  (void)run_op(mm_, milliseconds{5});
+  clock_.advance(seconds{1});
+  gate_->refresh();
+  EXPECT_LE(add_.predicted(), microseconds{20});
+  EXPECT_NEAR(static_cast<double>(mm_.predicted().count()), 5e6, 0.1e6);
+}
+
+TEST_F(QueuedWorkTest, TheOpThatWaitsIsTold) {
+  for (int i = 0; i < 50; ++i) (void)run_op(mm_, milliseconds{5});
+  clock_.advance(seconds{1});
+  EXPECT_EQ(gate_->stats().waiting_op, Duration::zero());
+  device_.burst(clock_.now());
+  device_.set([](DeviceObservation& seen) { seen.trickle = 0.02; });
+  Duration told{};
+  on_sleep_ = [&] { told = std::max(told, gate_->stats().waiting_op); };
+  for (int i = 0; i < 5; ++i) (void)run_op(mm_, milliseconds{5});
+  EXPECT_NEAR(static_cast<double>(told.count()), 5e6, 0.5e6);
+  EXPECT_EQ(gate_->stats().waiting_op, Duration::zero());
+}
+
+TEST_F(QueuedWorkTest, WhatIsSavedForAnOpThatIsHeldIsNotLostByPauses) {
+  for (int i = 0; i < 50; ++i) (void)run_op(mm_, milliseconds{200});
+  clock_.advance(seconds{1});
+  device_.burst(clock_.now());
+  device_.set([](DeviceObservation& seen) { seen.trickle = 0.02; });
+  const TimePoint begin = clock_.now();
+  on_sleep_ = [&] {
+    const Duration in_turn = (clock_.now() - begin) % seconds{4};
+    device_.set([&](DeviceObservation& seen) { seen.paused = in_turn > seconds{2}; });
+    if (clock_.now() - begin > seconds{60}) gate_->disarm_in_child();  // or this would not end
+  };
+  (void)run_op(mm_, milliseconds{200});  // saved for in ten seconds
+  EXPECT_LT(clock_.now() - begin, seconds{20});
 }
 
 TEST_F(QueuedWorkTest, AnOpAtTheBoundSaysSo) {

@@ -92,10 +92,11 @@ TEST(StatisticsTest, HasEveryFieldOfTheSchema) {
                                      "out_of_memory_total",
                                      "revision",
                                      "notes"});
-  expect_fields(stats.at("gate"), {"law", "share", "share_min", "state", "reason",
-                                   "closed_seconds_total", "ops_gated_total", "ops_seen_total",
-                                   "busy_seconds_total", "off_device_seconds_total",
-                                   "in_flight_seconds", "in_flight_bound_seconds", "idle_class"});
+  expect_fields(
+      stats.at("gate"),
+      {"law", "share", "share_min", "state", "reason", "closed_seconds_total", "ops_gated_total",
+       "ops_seen_total", "busy_seconds_total", "off_device_seconds_total", "in_flight_seconds",
+       "in_flight_bound_seconds", "waiting_op_seconds", "idle_class"});
   expect_fields(stats.at("samples"),
                 {"windows_total", "window_seconds_total", "ops_total", "ops_unclassified_total",
                  "compute_seconds_total", "memory_seconds_total", "on_core_seconds_total", "top"});
@@ -167,6 +168,9 @@ TEST(StatisticsTest, ABoundThatIsNotThereIsNull) {
   EXPECT_TRUE(to_json(view)["gate"]["in_flight_bound_seconds"].is_null());
   view.gate.in_flight_bound = std::chrono::milliseconds{2};
   EXPECT_DOUBLE_EQ(to_json(view)["gate"]["in_flight_bound_seconds"], 0.002);
+  EXPECT_TRUE(to_json(view)["gate"]["waiting_op_seconds"].is_null());
+  view.gate.waiting_op = std::chrono::milliseconds{3};
+  EXPECT_DOUBLE_EQ(to_json(view)["gate"]["waiting_op_seconds"], 0.003);
 }
 
 TEST(StatisticsTest, NoLimitIsNull) {
