@@ -191,7 +191,8 @@ class Daemon {
     if (engine_tells) items.push_back({nullptr, engine_->descriptor(), ZMQ_POLLIN, 0});
     if (door_) door_->add_to(items);
     const TimePoint due = std::max(coordinator_.next_wake(), not_before_);
-    const TimePoint wake = std::min({due, page_.next_wake(), logs_.next_wake()});
+    TimePoint wake = std::min({due, page_.next_wake(), logs_.next_wake()});
+    if (door_) wake = std::min<TimePoint>(wake, door_->next_wake());
     const auto left = std::clamp<std::chrono::milliseconds>(
         std::chrono::ceil<std::chrono::milliseconds>(wake - clock_.now()), 0ms, 60'000ms);
     try {
