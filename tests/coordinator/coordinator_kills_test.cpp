@@ -51,6 +51,9 @@ struct EngineUnderKills {
   std::uint64_t least_points;          ///< of an undisturbed run
   std::function<std::string()> lacks;  ///< what this machine has not for it; empty: nothing
   std::function<void()> use;
+  friend std::ostream& operator<<(std::ostream& out, const EngineUnderKills& engine) {
+    return out << engine.name;
+  }
 };
 
 /// Jobs and what is known of them, whatever happens to coordinators.
@@ -184,7 +187,7 @@ class Story {
   std::map<std::string, std::string> ids_;
 };
 
-class CoordinatorKills : public ::testing::TestWithParam<EngineUnderKills> {
+class CoordinatorUnderFaults : public ::testing::TestWithParam<EngineUnderKills> {
  protected:
   void SetUp() override {
     if (const std::string lacks = GetParam().lacks(); !lacks.empty()) GTEST_SKIP() << lacks;
@@ -192,7 +195,7 @@ class CoordinatorKills : public ::testing::TestWithParam<EngineUnderKills> {
   }
 };
 
-TEST_P(CoordinatorKills, AtEachChangeLoseNothingAndStartNothingTwice) {
+TEST_P(CoordinatorUnderFaults, KilledAtEachChangeLosesNothingAndStartsNothingTwice) {
   std::uint64_t points = 0;
   {
     Story story{GetParam()};
@@ -225,7 +228,7 @@ TEST_P(CoordinatorKills, AtEachChangeLoseNothingAndStartNothingTwice) {
   EXPECT_GE(died, GetParam().least_points / every);
 }
 
-TEST_P(CoordinatorKills, AgainAndAgainLoseNothingAndStartNothingTwice) {
+TEST_P(CoordinatorUnderFaults, KilledAgainAndAgainLosesNothingAndStartsNothingTwice) {
   Story story{GetParam()};
   // Each lives for a little longer than the one before, so that many die while they begin, and
   // all of the story comes about in the end.
@@ -236,17 +239,19 @@ TEST_P(CoordinatorKills, AgainAndAgainLoseNothingAndStartNothingTwice) {
   EXPECT_GE(story.coordinator().deaths(), 6);
 }
 
-const EngineUnderKills kLocal{"local", {"--devices", "4"}, 4, 150, [] { return std::string{}; },
+const EngineUnderKills kLocal{"local", {"--devices", "4"}, 6, 150, [] { return std::string{}; },
                               [] {}};
 constexpr const char* kUntilTold = "while [ ! -e go ]; do sleep 0.05; done";
 
-TEST(CoordinatorOnAFullDisk, RefusesClearlyAnswersQuestionsKeepsJobsAndGoesOn) {
-  Story story{kLocal};
+TEST_P(CoordinatorUnderFaults, OnAFullDiskRefusesClearlyAnswersQuestionsKeepsJobsAndGoesOn) {
+  Story story{GetParam()};
   (void)story.ask({{"type", "quota"}, {"tenant", "vision"}, {"quota", nullptr}});
   (void)story.submit("stays", "guaranteed", kUntilTold);
   (void)story.submit("ends", "guaranteed", "while [ ! -e end ]; do sleep 0.05; done");
   for (const char* name : {"stays", "ends"}) story.until_state(name, {"running"});
-  const pid_t pid = story.coordinator().pid();
+  pid_t pid = story.coordinator().pid();
+  const auto nodes = story.ask({{"type", "nodes"}})["nodes"].size();
+  EXPECT_GE(nodes, 1U);
 
   story.coordinator().control().full = true;
   const auto refused = [&](const json& answer) {
@@ -261,13 +266,19 @@ TEST(CoordinatorOnAFullDisk, RefusesClearlyAnswersQuestionsKeepsJobsAndGoesOn) {
   // The end of a job cannot be written down, and is in nobody's way.
   std::ofstream{story.coordinator().work() / "end"};
   story.until("its keeper has left how it ended", [&] { return story.outcome("ends").has_value(); });
-  for (int i = 0; i < 20; ++i) {
+  const auto answers_questions = [&] {
     EXPECT_EQ(story.state_of("stays"), "running");
     EXPECT_EQ(story.state_of("ends"), "running");
     EXPECT_EQ(story.ask({{"type", "queue"}})["jobs"].size(), 2U);
-    EXPECT_EQ(story.ask({{"type", "nodes"}})["nodes"].size(), 1U);
+    EXPECT_EQ(story.ask({{"type", "nodes"}})["nodes"].size(), nodes);
     refused(story.submit("later", "guaranteed", "exit 0"));
-  }
+  };
+  for (int i = 0; i < 5; ++i) answers_questions();
+  EXPECT_EQ(story.coordinator().pid(), pid);
+  // So does one that begins now.
+  story.coordinator().kill();
+  for (int i = 0; i < 5; ++i) answers_questions();
+  pid = story.coordinator().pid();
 
   story.coordinator().control().full = false;
   story.until("there is room again", [&] {
@@ -278,7 +289,10 @@ TEST(CoordinatorOnAFullDisk, RefusesClearlyAnswersQuestionsKeepsJobsAndGoesOn) {
   EXPECT_EQ(story.state_of("stays"), "running");
   std::ofstream{story.coordinator().work() / "go"};
   story.until_state("stays", {"finished"});
-  for (const char* name : {"stays", "ends", "later"}) EXPECT_EQ(story.starts(name, 1), 1) << name;
+  for (const char* name : {"stays", "ends", "later"}) {
+    EXPECT_EQ(story.starts(name, 1), 1) << name;
+    EXPECT_EQ(story.starts(name, 2), 0) << name;
+  }
   EXPECT_EQ(story.ask({{"type", "queue"}, {"all", true}})["jobs"].size(), 3U);
   EXPECT_EQ(story.coordinator().pid(), pid);
 }
@@ -314,11 +328,11 @@ std::string name_of(const ::testing::TestParamInfo<EngineUnderKills>& tested) {
   return tested.param.name;
 }
 
-INSTANTIATE_TEST_SUITE_P(Local, CoordinatorKills, ::testing::Values(kLocal), name_of);
+INSTANTIATE_TEST_SUITE_P(Local, CoordinatorUnderFaults, ::testing::Values(kLocal), name_of);
 
-INSTANTIATE_TEST_SUITE_P(Slurm, CoordinatorKills,
+INSTANTIATE_TEST_SUITE_P(Slurm, CoordinatorUnderFaults,
                          ::testing::Values(EngineUnderKills{
-                             "slurm", {"--engine", "slurm"}, 45, 150,
+                             "slurm", {"--engine", "slurm"}, 60, 150,
                              [] { return SlurmCluster::lacks(); }, [] { slurm_cluster().use(); }}),
                          name_of);
 

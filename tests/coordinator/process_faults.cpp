@@ -86,9 +86,11 @@ bool may_change(Where where, bool needs_room = false) {
   return g_control == nullptr || !watched(where) || point(needs_room);
 }
 
+bool is_there(const char* path) { return ::access(path, F_OK) == 0; }
+
 template <typename Open>
 int open_file(Open real, const char* path, int flags, mode_t mode) {
-  const bool made = (flags & O_CREAT) != 0 && ::access(path, F_OK) != 0;
+  const bool made = (flags & O_CREAT) != 0 && !is_there(path);
   if (made && !may_change(path, kNeedsRoom)) return -1;
   return real(path, flags, mode);
 }
@@ -166,8 +168,8 @@ int rmdir(const char* path) noexcept {
   return may_change(path) ? next<int (*)(const char*)>("rmdir")(path) : -1;
 }
 int mkdir(const char* path, mode_t mode) noexcept {
-  return may_change(path, kNeedsRoom) ? next<int (*)(const char*, mode_t)>("mkdir")(path, mode)
-                                      : -1;
+  const bool goes_on = is_there(path) || may_change(path, kNeedsRoom);
+  return goes_on ? next<int (*)(const char*, mode_t)>("mkdir")(path, mode) : -1;
 }
 
 int posix_spawn(pid_t* pid, const char* path, const posix_spawn_file_actions_t* files,
