@@ -221,13 +221,15 @@ class Daemon {
     try {
       for (int i = 0; i < kMessagesAtOnce && socket_.receive(peer, frames); ++i) {
         Answer& one = answers.emplace_back(Answer{.peer = peer});
-        answer(one, [&] { return request_of(frames); }, Caller::owner());
+        answer(
+            one, [&] { return request_of(frames); }, Caller::owner());
       }
       if (door_) serve_others(answers);
       changes = page_.take();
       for (page::RequestBox::Request& change : changes) {
         Answer one;
-        answer(one, [&] { return change.second; }, Caller::owner());
+        answer(
+            one, [&] { return change.second; }, Caller::owner());
         change.second = std::move(one.text);
       }
       if (must_settle_) coordinator_.settle(clock_.now());
@@ -260,7 +262,8 @@ class Daemon {
       if (asked.caller == nullptr) {
         one.text = refusal("forbidden", "this key is not allowed any more");
       } else {
-        answer(one, [&] { return request_of(asked.frames); }, Caller::of(*asked.caller));
+        answer(
+            one, [&] { return request_of(asked.frames); }, Caller::of(*asked.caller));
       }
     }
   }

@@ -28,8 +28,7 @@ std::optional<std::uint64_t> TcpConnections::bytes_read(int connection) {
   tcp_info info{};
   socklen_t size = sizeof info;
   int unread = 0;
-  if (!is_ours(connection) ||
-      ::getsockopt(connection, IPPROTO_TCP, TCP_INFO, &info, &size) != 0 ||
+  if (!is_ours(connection) || ::getsockopt(connection, IPPROTO_TCP, TCP_INFO, &info, &size) != 0 ||
       size < offsetof(tcp_info, tcpi_bytes_received) + sizeof info.tcpi_bytes_received ||
       ::ioctl(connection, SIOCINQ, &unread) != 0) {
     return std::nullopt;

@@ -41,7 +41,8 @@ class TcpConnections final : public Connections {
 class MessageBound {
  public:
   /// @param connections  not owned, must outlive this object.
-  /// @param most  bytes between two messages; more than a peer can have under way in whole messages.
+  /// @param most  bytes between two messages; more than a peer can have under way in whole
+  /// messages.
   MessageBound(Connections& connections, std::uint64_t most)
       : connections_(connections), most_(most) {}
 

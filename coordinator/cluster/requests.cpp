@@ -143,8 +143,8 @@ json take_report(NodeReports& reports, const AllowedKey* caller, json& request, 
 bool is_report(const json& request) { return text(request, "type") == kHeartbeat; }
 
 bool is_question(const json& request) {
-  constexpr std::array<std::string_view, 10> kQuestions{"queue", "explain", "logs",   "read_log",
-                                                        "nodes", "tenants", "inputs", "state",
+  constexpr std::array<std::string_view, 10> kQuestions{"queue",  "explain", "logs",   "read_log",
+                                                        "nodes",  "tenants", "inputs", "state",
                                                         "health", kHeartbeat};
   return std::ranges::find(kQuestions, text(request, "type")) != kQuestions.end();
 }

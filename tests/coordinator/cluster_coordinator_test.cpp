@@ -384,9 +384,9 @@ TEST_F(ClusterCoordinatorTest, ARepeatedRequestIsAnsweredWhateverIsTheMatterNow)
   world_.fail(EngineCall::kHighestJob, Moment::kBefore, 3);
   restart();
   EXPECT_EQ(ask(request)["id"], id);
-  EXPECT_THROW((void)coordinator_->answer({{"type", "submit"}, {"job", job()}, {"request", "new"}},
-                                          now_),
-               EngineFailed);
+  EXPECT_THROW(
+      (void)coordinator_->answer({{"type", "submit"}, {"job", job()}, {"request", "new"}}, now_),
+      EngineFailed);
   world_.no_more_faults();
   // ... it has ended, and its tenant's quota is less than it asked for: it is not begun again.
   ask({{"type", "cancel"}, {"id", id}});

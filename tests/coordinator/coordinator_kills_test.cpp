@@ -79,22 +79,22 @@ class Story {
 
   /// Submits, under the name as the request's own; what is answered is noted as acknowledged.
   json submit(const std::string& name, const std::string& asked, const std::string& script) {
-    const json answer = ask(
-        {{"type", "submit"},
-         {"request", name},
-         {"job",
-          {{"name", name},
-           {"tenant", "vision"},
-           {"class", asked},
-           {"gpus", 1},
-           {"cpu_milli", 0},
-           {"host_memory_mib", 0},
-           {"environment", json::object()},
-           {"command",
-            {"/bin/sh", "-c",
-             "echo started >> $COMMENSAL_CLUSTER_JOB-$COMMENSAL_CLUSTER_ATTEMPT.starts; " +
-                 script}},
-           {"directory", coordinator_.work().native()}}}});
+    const json answer =
+        ask({{"type", "submit"},
+             {"request", name},
+             {"job",
+              {{"name", name},
+               {"tenant", "vision"},
+               {"class", asked},
+               {"gpus", 1},
+               {"cpu_milli", 0},
+               {"host_memory_mib", 0},
+               {"environment", json::object()},
+               {"command",
+                {"/bin/sh", "-c",
+                 "echo started >> $COMMENSAL_CLUSTER_JOB-$COMMENSAL_CLUSTER_ATTEMPT.starts; " +
+                     script}},
+               {"directory", coordinator_.work().native()}}}});
     if (answer["type"] == "submit") {
       const std::string id = answer["id"];
       EXPECT_EQ(ids_.emplace(name, id).first->second, id) << name << " is two jobs";
@@ -239,8 +239,8 @@ TEST_P(CoordinatorUnderFaults, KilledAgainAndAgainLosesNothingAndStartsNothingTw
   EXPECT_GE(story.coordinator().deaths(), 6);
 }
 
-const EngineUnderKills kLocal{"local", {"--devices", "4"}, 6, 150, [] { return std::string{}; },
-                              [] {}};
+const EngineUnderKills kLocal{"local", {"--devices", "4"},           6,
+                              150,     [] { return std::string{}; }, [] {}};
 constexpr const char* kUntilTold = "while [ ! -e go ]; do sleep 0.05; done";
 
 TEST_P(CoordinatorUnderFaults, OnAFullDiskRefusesClearlyAnswersQuestionsKeepsJobsAndGoesOn) {
@@ -265,7 +265,8 @@ TEST_P(CoordinatorUnderFaults, OnAFullDiskRefusesClearlyAnswersQuestionsKeepsJob
   EXPECT_EQ(story.state_of("stays"), "running");
   // The end of a job cannot be written down, and is in nobody's way.
   std::ofstream{story.coordinator().work() / "end"};
-  story.until("its keeper has left how it ended", [&] { return story.outcome("ends").has_value(); });
+  story.until("its keeper has left how it ended",
+              [&] { return story.outcome("ends").has_value(); });
   const auto answers_questions = [&] {
     EXPECT_EQ(story.state_of("stays"), "running");
     EXPECT_EQ(story.state_of("ends"), "running");
@@ -281,9 +282,8 @@ TEST_P(CoordinatorUnderFaults, OnAFullDiskRefusesClearlyAnswersQuestionsKeepsJob
   pid = story.coordinator().pid();
 
   story.coordinator().control().full = false;
-  story.until("there is room again", [&] {
-    return story.submit("later", "guaranteed", "exit 0")["type"] == "submit";
-  });
+  story.until("there is room again",
+              [&] { return story.submit("later", "guaranteed", "exit 0")["type"] == "submit"; });
   story.until_state("ends", {"finished"});
   story.until_state("later", {"finished"});
   EXPECT_EQ(story.state_of("stays"), "running");
@@ -331,9 +331,12 @@ std::string name_of(const ::testing::TestParamInfo<EngineUnderKills>& tested) {
 INSTANTIATE_TEST_SUITE_P(Local, CoordinatorUnderFaults, ::testing::Values(kLocal), name_of);
 
 INSTANTIATE_TEST_SUITE_P(Slurm, CoordinatorUnderFaults,
-                         ::testing::Values(EngineUnderKills{
-                             "slurm", {"--engine", "slurm"}, 60, 150,
-                             [] { return SlurmCluster::lacks(); }, [] { slurm_cluster().use(); }}),
+                         ::testing::Values(EngineUnderKills{"slurm",
+                                                            {"--engine", "slurm"},
+                                                            60,
+                                                            150,
+                                                            [] { return SlurmCluster::lacks(); },
+                                                            [] { slurm_cluster().use(); }}),
                          name_of);
 
 }  // namespace

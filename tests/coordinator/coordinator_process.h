@@ -66,8 +66,8 @@ class CoordinatorProcess {
   }
 
   /// Asks, starting a coordinator where none runs. A death while it is asked is noticed, and the
-  /// next one is asked the same. @throws std::runtime_error after a minute, or if one ends otherwise
-  /// than by a death that was told.
+  /// next one is asked the same. @throws std::runtime_error after a minute, or if one ends
+  /// otherwise than by a death that was told.
   nlohmann::json ask(nlohmann::json request) {
     request["v"] = 1;
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes{1};

@@ -67,8 +67,8 @@ class HoldingProxy {
     }
     const wire::UniqueFd server{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
     const sockaddr_in address = loopback(port_);
-    if (!client || ::connect(server.get(), reinterpret_cast<const sockaddr*>(&address),
-                             sizeof address) != 0) {
+    if (!client ||
+        ::connect(server.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
       return;
     }
     while (!stop_ && !ended_) {
@@ -82,7 +82,8 @@ class HoldingProxy {
       if ((ends[0].revents & POLLIN) != 0) {
         const std::size_t most = std::min(left_.load(), buffer_.size());
         const std::size_t handed = hand_on(client.get(), server.get(), most);
-        if (left_ != std::numeric_limits<std::size_t>::max()) left_ -= std::min(handed, left_.load());
+        if (left_ != std::numeric_limits<std::size_t>::max())
+          left_ -= std::min(handed, left_.load());
       }
     }
   }
@@ -90,8 +91,8 @@ class HoldingProxy {
   std::size_t hand_on(int from, int to, std::size_t most) {
     const ssize_t got = ::recv(from, buffer_.data(), most, 0);
     for (ssize_t sent = 0; sent < got;) {
-      const ssize_t now = ::send(to, buffer_.data() + sent, static_cast<std::size_t>(got - sent),
-                                 MSG_NOSIGNAL);
+      const ssize_t now =
+          ::send(to, buffer_.data() + sent, static_cast<std::size_t>(got - sent), MSG_NOSIGNAL);
       if (now <= 0) return 0;
       sent += now;
     }

@@ -319,7 +319,8 @@ class FakeGroups final : public node::GroupFiles {
   }
   std::string remove(const fs::path& group) override {
     ++removals;
-    if (kept.contains(group)) return "cannot remove " + group.native() + ": Device or resource busy";
+    if (kept.contains(group))
+      return "cannot remove " + group.native() + ": Device or resource busy";
     std::erase(groups, group);
     return "";
   }

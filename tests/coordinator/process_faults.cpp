@@ -39,8 +39,7 @@ __attribute__((constructor)) void begin() {
   if (control == nullptr || folder == nullptr) return;
   std::snprintf(g_folder.data(), g_folder.size(), "%s", folder);
   const int fd = next<int (*)(const char*, int, ...)>("open")(control, O_RDWR | O_CLOEXEC);
-  void* const mapped =
-      ::mmap(nullptr, sizeof(Control), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  void* const mapped = ::mmap(nullptr, sizeof(Control), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (fd < 0 || mapped == MAP_FAILED) ::abort();  // a test that is not disturbed proves nothing
   ::close(fd);
   g_control = static_cast<Control*>(mapped);
@@ -135,12 +134,8 @@ ssize_t pwrite64(int fd, const void* bytes, size_t size, off64_t offset) {
   return pwrite(fd, bytes, size, offset);
 }
 
-int fsync(int fd) {
-  return may_change(fd) ? next<int (*)(int)>("fsync")(fd) : -1;
-}
-int fdatasync(int fd) {
-  return may_change(fd) ? next<int (*)(int)>("fdatasync")(fd) : -1;
-}
+int fsync(int fd) { return may_change(fd) ? next<int (*)(int)>("fsync")(fd) : -1; }
+int fdatasync(int fd) { return may_change(fd) ? next<int (*)(int)>("fdatasync")(fd) : -1; }
 int ftruncate(int fd, off_t size) noexcept {
   return may_change(fd) ? next<int (*)(int, off_t)>("ftruncate")(fd, size) : -1;
 }

@@ -83,7 +83,7 @@ class LocalEngine final : public Engine {
   Options options_;
   local::KeeperWatch watch_;
   std::optional<local::LeftGroups> left_groups_;  // there once the state folder is
-  std::map<Attempt, Told> tracked_;  // released, not forgotten
+  std::map<Attempt, Told> tracked_;               // released, not forgotten
 };
 
 }  // namespace commensal::cluster
