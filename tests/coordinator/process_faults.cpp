@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/types.h>
+#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -123,6 +124,12 @@ ssize_t write(int fd, const void* bytes, size_t size) {
   const auto half = [&] { (void)real(fd, bytes, size / 2); };
   if (g_control != nullptr && watched(fd) && !point(kNeedsRoom, half)) return -1;
   return real(fd, bytes, size);
+}
+ssize_t writev(int fd, const iovec* parts, int count) {
+  static const auto real = next<ssize_t (*)(int, const iovec*, int)>("writev");
+  const auto first = [&] { (void)real(fd, parts, 1); };
+  if (g_control != nullptr && watched(fd) && !point(kNeedsRoom, first)) return -1;
+  return real(fd, parts, count);
 }
 ssize_t pwrite(int fd, const void* bytes, size_t size, off_t offset) {
   static const auto real = next<ssize_t (*)(int, const void*, size_t, off_t)>("pwrite");
