@@ -78,11 +78,14 @@ json ClusterCoordinator::submit(const json& request) {
     throw RequestRefused("malformed", error.what());
   }
   if (spec.tenant.empty()) spec.tenant = "default";
+  const auto name = field<std::string>(request, "request", "");
+  // What was accepted stays so, whatever is the matter now: its sender has not heard it.
+  if (const auto known = store_.added(spec.tenant, name)) return {{"id", known->str()}};
   check(spec);
   if (!taken_) taken_ = engine_.highest_job();
   JobId id;
   try {
-    id = store_.add(spec, field<std::string>(request, "request", ""), wall_(), *taken_);
+    id = store_.add(spec, name, wall_(), *taken_);
   } catch (const std::invalid_argument& error) {
     throw RequestRefused("refused", error.what());
   }

@@ -170,10 +170,17 @@ class Daemon {
   }
 
  private:
+  /// What was asked and changes nothing, and by whose key; none: by the owner.
+  struct Question {
+    json request;
+    std::optional<keys::AllowedKey> key;
+    [[nodiscard]] Caller caller() const { return key ? Caller::of(*key) : Caller::owner(); }
+  };
   struct Answer {
     std::string peer;
-    json text;
     bool remote = false;
+    json text{};
+    std::optional<Question> question{};
   };
 
   void wait() {
@@ -184,7 +191,8 @@ class Daemon {
     if (engine_tells) items.push_back({nullptr, engine_->descriptor(), ZMQ_POLLIN, 0});
     if (door_) door_->add_to(items);
     const TimePoint due = std::max(coordinator_.next_wake(), not_before_);
-    const TimePoint wake = std::min({due, page_.next_wake(), logs_.next_wake()});
+    TimePoint wake = std::min({due, page_.next_wake(), logs_.next_wake()});
+    if (door_) wake = std::min<TimePoint>(wake, door_->next_wake());
     const auto left = std::clamp<std::chrono::milliseconds>(
         std::chrono::ceil<std::chrono::milliseconds>(wake - clock_.now()), 0ms, 60'000ms);
     try {
@@ -212,13 +220,17 @@ class Daemon {
     std::vector<std::string> frames;
     try {
       for (int i = 0; i < kMessagesAtOnce && socket_.receive(peer, frames); ++i) {
-        answers.push_back({peer, {}});
-        answers.back().text = answer(frames, Caller::owner());
+        Answer& one = answers.emplace_back(Answer{.peer = peer});
+        answer(
+            one, [&] { return request_of(frames); }, Caller::owner());
       }
       if (door_) serve_others(answers);
       changes = page_.take();
       for (page::RequestBox::Request& change : changes) {
-        change.second = answer([&] { return change.second; }, Caller::owner());
+        Answer one;
+        answer(
+            one, [&] { return change.second; }, Caller::owner());
+        change.second = std::move(one.text);
       }
       if (must_settle_) coordinator_.settle(clock_.now());
       not_before_ = {};
@@ -226,7 +238,7 @@ class Daemon {
       log_->error("{}", error.what());
       coordinator_.take_back_changes();
       not_before_ = clock_.now() + kAfterFailure;
-      for (Answer& answer : answers) answer.text = refusal("unavailable", error.what());
+      for (Answer& answer : answers) answer_without_store(answer, error);
       for (auto& [number, answer] : changes) answer = refusal("unavailable", error.what());
     }
     page_.publish(coordinator_, clock_.now());
@@ -246,39 +258,68 @@ class Daemon {
     door_->look();
     RemoteDoor::Asked asked;
     for (int i = 0; i < kMessagesAtOnce && door_->receive(asked); ++i) {
-      answers.push_back({asked.peer, {}, true});
-      answers.back().text = asked.caller != nullptr
-                                ? answer(asked.frames, Caller::of(*asked.caller))
-                                : refusal("forbidden", "this key is not allowed any more");
+      Answer& one = answers.emplace_back(Answer{.peer = asked.peer, .remote = true});
+      if (asked.caller == nullptr) {
+        one.text = refusal("forbidden", "this key is not allowed any more");
+      } else {
+        answer(
+            one, [&] { return request_of(asked.frames); }, Caller::of(*asked.caller));
+      }
     }
-  }
-
-  json answer(const std::vector<std::string>& frames, Caller caller) {
-    return answer([&] { return request_of(frames); }, caller);
   }
 
   /// @param read  returns the request, or throws RequestRefused.
-  json answer(const std::function<json()>& read, Caller caller) {
+  void answer(Answer& answer, const std::function<json()>& read, Caller caller) {
     json request;
-    json answer;
+    answer.text = answer_or_refuse(
+        [&] {
+          request = read();
+          if (is_question(request)) {
+            answer.question = {request, caller.key() == nullptr ? std::optional<keys::AllowedKey>{}
+                                                                : *caller.key()};
+          }
+          // Reports come from each node each second, and leave nothing to be decided or written
+          // down.
+          must_settle_ = must_settle_ || !is_report(request);
+          return answer_to(request, caller);
+        },
+        caller);
+    page_.count(request, answer.text);
+  }
+
+  /// What could not be made durable is refused. Questions are asked again: what was answered may
+  /// have been taken back.
+  void answer_without_store(Answer& answer, const StoreFailed& problem) {
+    answer.text = refusal("unavailable", problem.what());
+    if (!answer.question) return;
     try {
-      request = read();
-      // Reports come from each node each second, and leave nothing to be decided or written down.
-      must_settle_ = must_settle_ || !is_report(request);
-      answer = answer_request(coordinator_, reports_, caller, request, clock_.now());
-      const json type = request.value("type", json{});
-      if (type == "nodes" && door_) answer["coordinator"]["address"] = door_->address();
-      answer["v"] = wire::kProtocolVersion;
-      answer["type"] = type;
+      const Caller caller = answer.question->caller();
+      answer.text =
+          answer_or_refuse([&] { return answer_to(answer.question->request, caller); }, caller);
+    } catch (const StoreFailed& error) {
+      log_->error("{}", error.what());  // nor can it be read
+    }
+  }
+
+  json answer_to(const json& request, Caller caller) {
+    json answer = answer_request(coordinator_, reports_, caller, request, clock_.now());
+    const json type = request.value("type", json{});
+    if (type == "nodes" && door_) answer["coordinator"]["address"] = door_->address();
+    answer["v"] = wire::kProtocolVersion;
+    answer["type"] = type;
+    return answer;
+  }
+
+  json answer_or_refuse(const std::function<json()>& answer, Caller caller) {
+    try {
+      return answer();
     } catch (const RequestRefused& error) {
       log_->log(caller.key() == nullptr ? spdlog::level::info : spdlog::level::debug,
                 "refused ({}): {}", error.code(), error.what());
-      answer = refusal(error.code(), error.what());
+      return refusal(error.code(), error.what());
     } catch (const EngineFailed& error) {
-      answer = refusal("unavailable", error.what());
+      return refusal("unavailable", error.what());
     }
-    page_.count(request, answer);
-    return answer;
   }
 
   std::shared_ptr<spdlog::logger> log_;

@@ -15,6 +15,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kBetweenLines = 10s;
+constexpr auto kBetweenBounds = 500ms;
 constexpr rlim_t kDescriptors = 65536;  // one a connection
 
 /// As many connections as this process may have.
@@ -52,7 +53,20 @@ void RemoteDoor::look() {
     log_->error("no key is allowed: {}", ring_.problem());
   }
   socket_.admit_newcomers();
+  bound_messages();
   tell_of_refused();
+}
+
+void RemoteDoor::bound_messages() {
+  const auto now = std::chrono::steady_clock::now();
+  if (now < next_bound_) return;
+  next_bound_ = now + kBetweenBounds;
+  const std::size_t ended = socket_.bound_messages();
+  if (ended > 0) log_->warn("ended {} connections that sent a message without an end", ended);
+}
+
+std::chrono::steady_clock::time_point RemoteDoor::next_wake() {
+  return socket_.has_connections() ? next_bound_ : std::chrono::steady_clock::time_point::max();
 }
 
 bool RemoteDoor::admits(const keys::Key& key) {

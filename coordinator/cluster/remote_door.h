@@ -32,8 +32,11 @@ class RemoteDoor {
   /// Adds what is to be waited for.
   void add_to(std::vector<zmq::pollitem_t>& items);
 
-  /// Looks whether the list of keys has changed, and admits newcomers. Call before `receive`.
+  /// Looks whether the list of keys has changed, admits newcomers, and ends messages that have no
+  /// end. Call before `receive`.
   void look();
+  /// When `look` should be called if nothing happens before.
+  [[nodiscard]] std::chrono::steady_clock::time_point next_wake();
 
   struct Asked {
     std::string peer;
@@ -50,6 +53,7 @@ class RemoteDoor {
  private:
   [[nodiscard]] bool admits(const keys::Key& key);
   void tell_of_refused();
+  void bound_messages();
 
   std::shared_ptr<spdlog::logger> log_;
   keys::KeyRing ring_;
@@ -57,6 +61,7 @@ class RemoteDoor {
   std::uint64_t refused_ = 0;  // connections, since the log was told
   std::string last_refused_;
   std::chrono::steady_clock::time_point next_line_;
+  std::chrono::steady_clock::time_point next_bound_;  // when messages are to be bounded again
 };
 
 /// @return null if nothing is to be listened on. @throws as the constructor.

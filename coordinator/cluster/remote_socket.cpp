@@ -6,11 +6,14 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdint>
+#include <cstring>
+#include <optional>
 #include <stdexcept>
 #include <string_view>
 #include <utility>
 #include <zmq.hpp>
 
+#include "coordinator/cluster/message_bound.h"
 #include "coordinator/keys/remote_client.h"
 #include "coordinator/wire/messages.h"
 
@@ -21,7 +24,10 @@ using keys::Key;
 
 constexpr const char* kZap = "inproc://zeromq.zap.01";  // ZeroMQ RFC 27
 constexpr const char* kDomain = "commensal";
+constexpr const char* kMonitor = "inproc://commensal.connections";
 constexpr int kUnread = 16;  // messages of one peer that wait; each has 1 MiB at most
+// Between two messages of a peer: twice what it can have here in whole ones.
+constexpr std::uint64_t kMostOfAMessage = 2 * (kUnread * std::uint64_t{wire::kMaxFrameBytes});
 constexpr int kUnsent = 64;
 constexpr int kHandshakeMs = 5000;
 constexpr int kProbeMs = 10'000;  // a peer that is silent for three of them is gone
@@ -65,9 +71,35 @@ Key sender_of(const zmq::message_t& part) {
 }  // namespace
 
 struct RemoteSocket::Sockets {
+  Sockets() = default;
+  Sockets(const Sockets&) = delete;
+  Sockets& operator=(const Sockets&) = delete;
+  // While nobody listens to events any more, those that are told would be waited for.
+  ~Sockets() { (void)zmq_socket_monitor(router.handle(), nullptr, 0); }
+
   zmq::context_t context{1};
   zmq::socket_t newcomers{context, zmq::socket_type::rep};
   zmq::socket_t router{context, zmq::socket_type::router};
+  zmq::socket_t monitor{context, zmq::socket_type::pair};
+  std::optional<TcpConnections> connections;  // once it listens
+  std::optional<MessageBound> bound;
+
+  /// Takes what ZeroMQ tells of connections that begin and end.
+  void follow_connections() {
+    for (std::vector<std::string> event = receive_all(monitor); !event.empty();
+         event = receive_all(monitor)) {
+      std::uint16_t what = 0;
+      std::int32_t connection = 0;
+      if (event.front().size() < sizeof what + sizeof connection) continue;
+      std::memcpy(&what, event.front().data(), sizeof what);
+      std::memcpy(&connection, event.front().data() + sizeof what, sizeof connection);
+      if (what == ZMQ_EVENT_ACCEPTED) {
+        bound->opened(connection);
+      } else {
+        bound->closed(connection);
+      }
+    }
+  }
 };
 
 RemoteSocket::RemoteSocket(const std::string& address, const keys::KeyPair& own, Admits admits)
@@ -91,12 +123,23 @@ RemoteSocket::RemoteSocket(const std::string& address, const keys::KeyPair& own,
   router.set(zmq::sockopt::heartbeat_timeout, 3 * kProbeMs);
   router.set(zmq::sockopt::backlog, 1024);
   router.set(zmq::sockopt::ipv6, address.find('[') != std::string::npos);
+  // Before the first connection, too. Without a bound on events that wait: they hold nobody up.
+  sockets_->monitor.set(zmq::sockopt::linger, 0);
+  sockets_->monitor.set(zmq::sockopt::rcvhwm, 0);
+  if (zmq_socket_monitor(router.handle(), kMonitor,
+                         ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CLOSED) != 0) {
+    throw zmq::error_t();
+  }
+  sockets_->monitor.connect(kMonitor);
   try {
     router.bind(address);
   } catch (const zmq::error_t& error) {
     throw std::runtime_error(fmt::format("cannot listen on {} ({})", address, error.what()));
   }
   address_ = router.get(zmq::sockopt::last_endpoint);
+  sockets_->connections.emplace(
+      static_cast<std::uint16_t>(std::stoul(address_.substr(address_.rfind(':') + 1))));
+  sockets_->bound.emplace(*sockets_->connections, kMostOfAMessage);
 }
 
 RemoteSocket::~RemoteSocket() = default;
@@ -136,7 +179,10 @@ bool RemoteSocket::receive(Received& message) {
   std::size_t bytes = 0;
   bool first = true;
   while (part.more() && sockets_->router.recv(part, zmq::recv_flags::none)) {
-    if (std::exchange(first, false)) message.sender = sender_of(part);
+    if (std::exchange(first, false)) {
+      message.sender = sender_of(part);
+      sockets_->bound->message_came(part.get(ZMQ_SRCFD));
+    }
     bytes += part.size();
     // More than one frame is an error anyway: so many parts are not kept.
     if (message.frames.size() < 2 && bytes <= 2 * wire::kMaxFrameBytes) {
@@ -144,6 +190,16 @@ bool RemoteSocket::receive(Received& message) {
     }
   }
   return true;
+}
+
+std::size_t RemoteSocket::bound_messages() {
+  sockets_->follow_connections();
+  return sockets_->bound->look();
+}
+
+bool RemoteSocket::has_connections() {
+  sockets_->follow_connections();
+  return !sockets_->bound->empty();
 }
 
 bool RemoteSocket::send(const std::string& peer, const std::string& frame) {

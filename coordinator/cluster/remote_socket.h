@@ -18,7 +18,8 @@ namespace commensal::cluster {
 ///
 /// Nothing that a peer does holds it up or makes it grow: who does not read is not waited for, a
 /// frame above its bound ends the connection, and so does one that was seen before (CURVE counts
-/// them); who has not proven a key within five seconds is cut off. Thread safety: none.
+/// them), and a message of which no end comes (`bound_messages`); who has not proven a key within
+/// five seconds is cut off. Thread safety: none.
 class RemoteSocket {
  public:
   /// Decides whether a key may connect. It is asked at each new connection, not at each message.
@@ -47,6 +48,13 @@ class RemoteSocket {
   };
   /// Receives one message. False: none is there.
   [[nodiscard]] bool receive(Received& message);
+
+  /// Ends connections that have sent more than 32 MiB without the end of a message. To be called
+  /// every now and then while there are connections, also if nothing was received.
+  /// @return how many it has ended.
+  std::size_t bound_messages();
+  /// Whether anybody is connected.
+  [[nodiscard]] bool has_connections();
 
   /// @return false if the peer is gone or does not read.
   [[nodiscard]] bool send(const std::string& peer, const std::string& frame);

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -139,6 +141,13 @@ json take_report(NodeReports& reports, const AllowedKey* caller, json& request, 
 }  // namespace
 
 bool is_report(const json& request) { return text(request, "type") == kHeartbeat; }
+
+bool is_question(const json& request) {
+  constexpr std::array<std::string_view, 10> kQuestions{"queue",  "explain", "logs",   "read_log",
+                                                        "nodes",  "tenants", "inputs", "state",
+                                                        "health", kHeartbeat};
+  return std::ranges::find(kQuestions, text(request, "type")) != kQuestions.end();
+}
 
 json answer_request(ClusterCoordinator& coordinator, NodeReports& reports, Caller asker,
                     json request, TimePoint now) {

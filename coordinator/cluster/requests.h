@@ -37,4 +37,8 @@ class Caller {
 /// Whether a request changes nothing that must become durable: a node's report.
 [[nodiscard]] bool is_report(const nlohmann::json& request);
 
+/// Whether a request asks, and changes nothing: it can be answered while nothing can be written
+/// down. What is not known is none.
+[[nodiscard]] bool is_question(const nlohmann::json& request);
+
 }  // namespace commensal::cluster

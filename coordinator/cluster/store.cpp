@@ -274,14 +274,7 @@ Store::~Store() = default;
 JobId Store::add(const JobSpec& spec, const std::string& request, WallTime now,
                  std::uint64_t above) {
   Database& db = *database_;
-  if (!request.empty()) {
-    const auto known = db.read([&]() -> std::optional<JobId> {
-      Use find{db.find_request};
-      find << spec.tenant << request;
-      return find.step() ? std::optional{id_of(find[0].getInt64())} : std::nullopt;
-    });
-    if (known) return *known;
-  }
+  if (auto known = added(spec.tenant, request)) return *std::move(known);
   const json asked = to_json(spec);
   (void)spec_from_json(asked);  // what is written can be read
   if (above >= kLastNumber) {
@@ -305,6 +298,16 @@ JobId Store::add(const JobSpec& spec, const std::string& request, WallTime now,
     first.reason = reason;
     db.add_transition(row, first);
     return id_of(row);
+  });
+}
+
+std::optional<JobId> Store::added(const std::string& tenant, const std::string& request) {
+  if (request.empty()) return std::nullopt;
+  Database& db = *database_;
+  return db.read([&]() -> std::optional<JobId> {
+    Use find{db.find_request};
+    find << tenant << request;
+    return find.step() ? std::optional{id_of(find[0].getInt64())} : std::nullopt;
   });
 }
 

@@ -98,6 +98,10 @@ class Store {
   ///         no number is left above it.
   JobId add(const JobSpec& spec, const std::string& request, WallTime now, std::uint64_t above = 0);
 
+  /// Returns the job that was added for this request of a tenant; nothing if none was, or without
+  /// a name of a request.
+  [[nodiscard]] std::optional<JobId> added(const std::string& tenant, const std::string& request);
+
   /// Writes a record as it is now and, if its state changed, a line of history, whose number is
   /// given here. What never changes (`spec`, `submitted`) stays as it was added.
   /// @throws std::invalid_argument if there is no such job, or the line is about another one.

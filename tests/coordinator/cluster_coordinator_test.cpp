@@ -377,6 +377,27 @@ TEST_F(ClusterCoordinatorTest, WhileTheEngineDoesNotSayWhichNumbersAreTakenNoneI
   EXPECT_EQ(submit(job()), "8") << "it is not asked again";
 }
 
+TEST_F(ClusterCoordinatorTest, ARepeatedRequestIsAnsweredWhateverIsTheMatterNow) {
+  const json request{{"type", "submit"}, {"job", job("default", 2)}, {"request", "mine"}};
+  const std::string id = ask(request)["id"];
+  // The engine does not say which numbers are taken, ...
+  world_.fail(EngineCall::kHighestJob, Moment::kBefore, 3);
+  restart();
+  EXPECT_EQ(ask(request)["id"], id);
+  EXPECT_THROW(
+      (void)coordinator_->answer({{"type", "submit"}, {"job", job()}, {"request", "new"}}, now_),
+      EngineFailed);
+  world_.no_more_faults();
+  // ... it has ended, and its tenant's quota is less than it asked for: it is not begun again.
+  ask({{"type", "cancel"}, {"id", id}});
+  settle_all();
+  ask({{"type", "quota"}, {"tenant", "default"}, {"quota", 1}});
+  const auto lines = ask({{"type", "explain"}, {"id", id}})["history"].size();
+  EXPECT_EQ(ask(request)["id"], id);
+  EXPECT_EQ(ask({{"type", "explain"}, {"id", id}})["history"].size(), lines);
+  EXPECT_EQ(ask({{"type", "queue"}, {"all", true}})["jobs"].size(), 1U);
+}
+
 TEST_F(ClusterCoordinatorTest, AnEngineThatAnswersAgainIsAskedAgainWhichNumbersAreTaken) {
   world_.fail(EngineCall::kNodes, Moment::kBefore, 2);
   restart();

@@ -13,6 +13,7 @@
 
 #include "coordinator/engines/local/durable_file.h"
 #include "coordinator/engines/local/ending.h"
+#include "coordinator/engines/local/left_groups.h"
 #include "coordinator/engines/local/limit_groups.h"
 #include "coordinator/engines/local/output_log.h"
 #include "coordinator/engines/local/rank_environment.h"
@@ -317,6 +318,9 @@ class FakeGroups final : public node::GroupFiles {
     return "";
   }
   std::string remove(const fs::path& group) override {
+    ++removals;
+    if (kept.contains(group))
+      return "cannot remove " + group.native() + ": Device or resource busy";
     std::erase(groups, group);
     return "";
   }
@@ -329,6 +333,8 @@ class FakeGroups final : public node::GroupFiles {
   std::map<fs::path, std::string> files;
   std::vector<fs::path> groups;
   std::set<fs::path> given;
+  std::set<fs::path> kept;  ///< the kernel is not done with what was in them
+  int removals = 0;
   std::vector<const char*> inherited;
   bool read_only = false;
   bool busy = false;
@@ -404,6 +410,100 @@ TEST_F(LimitGroupsTest, DeathsForWantOfMemoryAreCountedInBothVersions) {
   groups_.files["/a/memory.events"] = "low 0\noom 4\noom_kill 2\n";
   groups_.files["/b/memory.oom_control"] = "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n";
   EXPECT_EQ(killed_for_memory(groups_, {"/a", "/b", "/c"}), 5U);
+}
+
+class LeftGroupsTest : public ::testing::Test {
+ protected:
+  LeftGroups make() { return {groups_, file_}; }
+  LocalWorld world_;
+  const fs::path file_ = world_.work() / "left_groups.json";
+  FakeGroups groups_;
+};
+
+TEST_F(LeftGroupsTest, WhatCanBeRemovedIsAndLeavesNoFile) {
+  groups_.groups = {"/cg/a", "/cg/b"};
+  LeftGroups left = make();
+  left.remove({"/cg/a", "/cg/b"});
+  left.sweep();
+  EXPECT_THAT(groups_.groups, IsEmpty());
+  EXPECT_THAT(left.left(), IsEmpty());
+  EXPECT_EQ(groups_.removals, 2) << "nothing is tried again";
+  EXPECT_FALSE(fs::exists(file_));
+}
+
+TEST_F(LeftGroupsTest, WhatTheKernelIsNotDoneWithIsRemovedLaterAlsoByTheNextOne) {
+  groups_.groups = {"/cg/a", "/cg/b", "/cg/c"};
+  groups_.kept = {"/cg/a", "/cg/c"};
+  {
+    LeftGroups left = make();
+    left.remove({"/cg/a", "/cg/b"});
+    left.remove({"/cg/c", "/cg/a"});
+    EXPECT_THAT(left.left(), ElementsAre("/cg/a", "/cg/c"));
+    groups_.kept = {"/cg/c"};
+    left.sweep();
+    EXPECT_THAT(left.left(), ElementsAre("/cg/c"));
+  }
+  LeftGroups next = make();
+  EXPECT_THAT(next.left(), ElementsAre("/cg/c"));
+  next.sweep();
+  EXPECT_THAT(groups_.groups, ElementsAre("/cg/c"));
+  groups_.kept.clear();
+  next.sweep();
+  EXPECT_THAT(groups_.groups, IsEmpty());
+  EXPECT_THAT(make().left(), IsEmpty());
+}
+
+TEST_F(LeftGroupsTest, AFullDiskIsWaitedFor) {
+  groups_.kept = {"/cg/a"};
+  LeftGroups left{groups_, world_.work() / "later" / "left_groups.json"};
+  left.remove({"/cg/a"});  // there is no such folder yet
+  EXPECT_THAT(left.left(), ElementsAre("/cg/a"));
+  fs::create_directory(world_.work() / "later");
+  left.sweep();
+  const LeftGroups next{groups_, world_.work() / "later" / "left_groups.json"};
+  EXPECT_THAT(next.left(), ElementsAre("/cg/a"));
+}
+
+TEST_F(LeftGroupsTest, WhatIsNoListIsNone) {
+  for (const char* text : {"", "[", "{}", "7", "[1, null]"}) {
+    std::ofstream{file_} << text;
+    EXPECT_THAT(make().left(), IsEmpty()) << text;
+  }
+}
+
+TEST_F(LeftGroupsTest, TheListHasABound) {
+  LeftGroups left = make();
+  std::vector<fs::path> many;
+  for (std::size_t i = 0; i < LeftGroups::kMost + 5; ++i) {
+    many.push_back("/cg/" + std::to_string(i));
+    groups_.kept.insert(many.back());
+  }
+  left.remove(many);
+  EXPECT_EQ(left.left().size(), LeftGroups::kMost);
+  EXPECT_EQ(left.left().front(), "/cg/5");
+}
+
+TEST_F(LeftGroupsTest, TheEngineComesBackToThemAtItsLooksAtTheNodes) {
+  const Attempt attempt{JobId{"7"}, 1};
+  world_.options.groups = &groups_;
+  auto engine = world_.make();
+  engine->hold(attempt, world_.job({"true"}));
+  engine->place(attempt, {{"left", 0}}, JobClass::kGuaranteed);
+  const AttemptFolder folder = world_.folder(attempt);
+  folder.set_released();
+  folder.set(KeeperNote{own_identity(), {"/cg/a"}});
+  ASSERT_TRUE(folder.set_begun());
+  folder.set(Outcome{EngineEvent::Kind::kExited, 0, "ended"});
+  groups_.groups = {"/cg/a"};
+  groups_.kept = {"/cg/a"};
+  engine->forget(attempt);
+  EXPECT_TRUE(attempts_in(world_.state()).empty()) << "the attempt is over all the same";
+  (void)engine->nodes();
+  EXPECT_THAT(groups_.groups, ElementsAre("/cg/a"));
+  engine = world_.make();
+  groups_.kept.clear();
+  (void)engine->nodes();
+  EXPECT_THAT(groups_.groups, IsEmpty());
 }
 
 TEST(ProcessTest, IsKnownByMoreThanItsNumber) {

@@ -26,6 +26,7 @@
 #include "coordinator/keys/remote_client.h"
 #include "coordinator/wire/handover.h"
 #include "coordinator/wire/messages.h"
+#include "tests/coordinator/holding_proxy.h"
 #include "tests/coordinator/key_world.h"
 
 namespace commensal::cluster {
@@ -78,6 +79,9 @@ class EchoServer {
     return received_;
   }
   [[nodiscard]] int asked() const { return asked_; }
+  /// How often it has looked for messages without an end, and how many it has found.
+  [[nodiscard]] int looks() const { return looks_; }
+  [[nodiscard]] int ended() const { return ended_; }
 
  private:
   void run() {
@@ -86,6 +90,8 @@ class EchoServer {
       for (void* handle : socket_.handles()) items.push_back({handle, 0, ZMQ_POLLIN, 0});
       zmq::poll(items, 10ms);
       socket_.admit_newcomers();
+      ended_ += static_cast<int>(socket_.bound_messages());
+      ++looks_;
       RemoteSocket::Received message;
       while (socket_.receive(message)) {
         std::string answer = "echo";
@@ -104,6 +110,8 @@ class EchoServer {
   std::set<Key> allowed_;
   std::vector<RemoteSocket::Received> received_;
   std::atomic<int> asked_{0};
+  std::atomic<int> looks_{0};
+  std::atomic<int> ended_{0};
   std::atomic<bool> stop_{false};
   RemoteSocket socket_{"tcp://127.0.0.1:0", own_, [this](const Key& key) {
                          ++asked_;
@@ -332,6 +340,44 @@ TEST_F(RemoteSocketTest, OfManyFramesTwoAreKept) {
   many.send("last");
   EXPECT_EQ(many.receive(), "echo part part");
   EXPECT_THAT(server_.received()[0].frames, ElementsAre("part", "part"));
+}
+
+/// So many MiB in frames of half of one, as one message.
+void send_many(Connection& connection, int mib) {
+  const std::string part(512U << 10U, 'x');
+  for (int i = 0; i < 2 * mib; ++i) {
+    (void)connection.socket().send(zmq::buffer(part), zmq::send_flags::sndmore);
+  }
+  connection.send("last");
+}
+
+TEST_F(RemoteSocketTest, AMessageOfWhichNoEndComesEndsItsConnectionAlone) {
+  server_.allow(ann_.public_key);
+  Connection beside{server_.address(), ann_, server_.public_key()};
+  beside.send("one");
+  EXPECT_EQ(beside.receive(), "echo one");
+  const HoldingProxy proxy{port_of(server_.address()), 40U << 20U};
+  Connection endless{proxy.address(), ann_, server_.public_key()};
+  send_many(endless, 50);
+  EXPECT_TRUE(eventually([&] { return proxy.ended(); }));
+  EXPECT_EQ(server_.ended(), 1);
+  beside.send("two");
+  EXPECT_EQ(beside.receive(), "echo two");
+  EXPECT_EQ(server_.received().size(), 2U) << "nothing of it is received";
+}
+
+TEST_F(RemoteSocketTest, ALongMessageWhoseEndTakesItsTimeIsWaitedFor) {
+  server_.allow(ann_.public_key);
+  HoldingProxy proxy{port_of(server_.address()), 20U << 20U};
+  Connection slow{proxy.address(), ann_, server_.public_key()};
+  send_many(slow, 25);
+  ASSERT_TRUE(eventually([&] { return proxy.holds(); }));
+  const int looks = server_.looks();
+  ASSERT_TRUE(eventually([&] { return server_.looks() > looks + 5; }));
+  EXPECT_FALSE(proxy.ended());
+  proxy.release();
+  EXPECT_EQ(slow.receive().value_or("nothing").substr(0, 6), "echo x");
+  EXPECT_EQ(server_.ended(), 0);
 }
 
 /// Hands bytes on between one client and the server, and can send the client's last ones again.

@@ -222,6 +222,32 @@ TEST_F(RequestsTest, OnlyReportsLeaveNothingToWrite) {
   EXPECT_FALSE(is_report(json::object()));
 }
 
+TEST_F(RequestsTest, QuestionsAreKnownAndNothingElseIsOne) {
+  for (const char* type : {"queue", "explain", "logs", "read_log", "nodes", "tenants", "inputs",
+                           "state", "health", "heartbeat"}) {
+    EXPECT_TRUE(is_question({{"type", type}})) << type;
+  }
+  for (const char* type : {"submit", "cancel", "quota", "drain", "undrain", "backup", "report_loss",
+                           "report_input", "add_input", "remove_input", "no such thing", ""}) {
+    EXPECT_FALSE(is_question({{"type", type}})) << type;
+  }
+  EXPECT_FALSE(is_question({{"type", 7}}));
+  EXPECT_FALSE(is_question(json::array()));
+}
+
+TEST_F(RequestsTest, QuestionsLeaveTheCoordinatorAsItIs) {
+  (void)ask(key("ann", Role::kUser, {"vision"}), submission("vision"));
+  const std::uint64_t before = coordinator_.revision();
+  for (const char* type : {"queue", "tenants", "nodes", "state", "health", "inputs"}) {
+    (void)answer_request(coordinator_, reports_, Caller::owner(), {{"type", type}}, now_);
+  }
+  for (const char* type : {"explain", "logs", "read_log"}) {
+    (void)answer_request(coordinator_, reports_, Caller::owner(), {{"type", type}, {"id", "1"}},
+                         now_);
+  }
+  EXPECT_EQ(coordinator_.revision(), before);
+}
+
 TEST_F(RequestsTest, RequestsThatAreNoneChangeNothing) {
   const json before = ask(Caller::owner(), {{"type", "queue"}, {"all", true}});
   for (const AllowedKey& caller : {ann_, boss_}) {

@@ -55,16 +55,6 @@ std::vector<fs::path> groups_of(const local::KeeperNote& keeper) {
   return {keeper.groups.begin(), keeper.groups.end()};
 }
 
-/// Removes what a keeper left that was killed; those it killed then are gone by now.
-void remove_left_groups(const AttemptFolder& folder) {
-  try {
-    const auto keeper = folder.keeper();
-    if (keeper) local::remove_groups(node::kernel_group_files(), groups_of(*keeper));
-  } catch (const BadNote&) {
-    return;  // nobody knows which; they are empty and do nothing
-  }
-}
-
 }  // namespace
 
 EngineNode this_machine(std::vector<std::string> devices, std::string device_type) {
@@ -87,13 +77,21 @@ LocalEngine::LocalEngine(Options options) try : options_(std::move(options)) {
   options_.state = fs::absolute(options_.state);
   options_.keeper = fs::absolute(options_.keeper);
   local::prepare_state(options_.state);
+  left_groups_.emplace(group_files(), options_.state / "left_groups.json");
   if (!options_.nodes) options_.nodes = [] { return std::vector{this_machine()}; };
   (void)adopt();  // so that `watch` tells of what there is
 } catch (const std::system_error& error) {
   throw EngineFailed(error.what());
 }
 
-std::vector<EngineNode> LocalEngine::nodes() { return options_.nodes(); }
+std::vector<EngineNode> LocalEngine::nodes() {
+  left_groups_->sweep();
+  return options_.nodes();
+}
+
+node::GroupFiles& LocalEngine::group_files() const {
+  return options_.groups == nullptr ? node::kernel_group_files() : *options_.groups;
+}
 
 AttemptFolder LocalEngine::folder_of(const Attempt& attempt) const {
   return AttemptFolder{options_.state, attempt};
@@ -236,7 +234,7 @@ void LocalEngine::settle_lost(const AttemptFolder& folder) {
       // Ranks die with their keeper; what they had started does not.
       (void)local::kill_marked(local::keeper_mark(local::to_string(keeper->process)));
     }
-    local::kill_in_groups(node::kernel_group_files(), groups_of(*keeper));
+    local::kill_in_groups(group_files(), groups_of(*keeper));
   }
   folder.set(Outcome{Kind::kVanished, std::nullopt, reason});
 }
@@ -265,6 +263,16 @@ std::optional<Engine::Found> LocalEngine::look_at(const AttemptFolder& folder) {
   const bool begun = folder.has_begun();
   if (begun && !FolderLock::is_taken(folder)) return std::nullopt;  // `watch` tells of it
   return local::found_in(folder, placed);
+}
+
+/// What a keeper left that was killed, or that could not remove it; those that were killed then are
+/// gone by now, or will be.
+void LocalEngine::remove_left_groups(const AttemptFolder& folder) {
+  try {
+    if (const auto keeper = folder.keeper()) left_groups_->remove(groups_of(*keeper));
+  } catch (const BadNote&) {
+    return;  // nobody knows which; they are empty and do nothing
+  }
 }
 
 void LocalEngine::forget(const Attempt& attempt) {

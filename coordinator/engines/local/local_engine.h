@@ -13,6 +13,7 @@
 #include "coordinator/cluster/engine.h"
 #include "coordinator/engines/local/attempt_folder.h"
 #include "coordinator/engines/local/keeper_watch.h"
+#include "coordinator/engines/local/left_groups.h"
 
 namespace commensal::cluster {
 
@@ -24,7 +25,8 @@ namespace commensal::cluster {
 /// Starts each attempt under a process of its own, `commensal-keeper`, that does not depend on this
 /// one: it is found again through the state folder by whoever opens that next. What engine and
 /// keeper tell each other is in STATE/jobs/JOB/ATTEMPT (attempt_folder.h), what ranks print in
-/// STATE/logs.
+/// STATE/logs. Control groups that the kernel does not give up at once when their attempt is
+/// forgotten are removed later, at looks at the nodes; STATE/left_groups.json has them.
 ///
 /// Several nodes may stand for this one machine. One object at a time uses a state folder.
 class LocalEngine final : public Engine {
@@ -40,6 +42,7 @@ class LocalEngine final : public Engine {
     /// What the other ranks have after SIGTERM when one has failed.
     std::chrono::milliseconds failure_grace{10'000};
     local::LogLimits logs;
+    node::GroupFiles* groups = nullptr;  ///< not owned; default: the kernel's control groups
   };
 
   /// @throws EngineFailed if the state folder cannot be used.
@@ -74,10 +77,13 @@ class LocalEngine final : public Engine {
   void examine(const local::AttemptFolder& folder, std::vector<EngineEvent>& events);
   void settle_lost(const local::AttemptFolder& folder);
   [[nodiscard]] std::optional<Found> look_at(const local::AttemptFolder& folder);
+  [[nodiscard]] node::GroupFiles& group_files() const;
+  void remove_left_groups(const local::AttemptFolder& folder);
 
   Options options_;
   local::KeeperWatch watch_;
-  std::map<Attempt, Told> tracked_;  // released, not forgotten
+  std::optional<local::LeftGroups> left_groups_;  // there once the state folder is
+  std::map<Attempt, Told> tracked_;               // released, not forgotten
 };
 
 }  // namespace commensal::cluster

@@ -98,7 +98,9 @@ SlurmEngine::SlurmEngine(Options options, slurm::CommandRunner& runner, const Cl
   local::prepare_state(options_.state);
   guarded([&] {
     name_ = options_.instance + '-' + state_number(options_.state);
-    local::write_whole(options_.state / "start.sh", kScript);
+    // Of an earlier start it is there already, and the disk may be full now.
+    const fs::path script = options_.state / "start.sh";
+    if (node::read_file(script) != kScript) local::write_whole(script, kScript);
   });
   (void)adopt();  // so that `watch` tells of what there is
 }
