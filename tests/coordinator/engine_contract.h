@@ -23,13 +23,15 @@ namespace commensal::cluster {
 class EngineHarness {
  public:
   virtual ~EngineHarness() = default;
+  /// Nodes of each of its jobs, which have one rank on each.
+  [[nodiscard]] virtual std::size_t width() const { return 1; }
   /// Another object of the engine, as after a crash of the coordinator.
   virtual std::unique_ptr<Engine> make() = 0;
 
   [[nodiscard]] virtual JobSpec ends_with(int exit_code) = 0;
   [[nodiscard]] virtual JobSpec runs_on() = 0;  ///< until it gets SIGTERM
   [[nodiscard]] virtual JobSpec ignores_sigterm() = 0;
-  /// How often ranks of the attempt were started; counted by themselves where there are processes.
+  /// How often each rank of the attempt was started; counted by themselves where there are processes.
   [[nodiscard]] virtual int starts(const Attempt& attempt) = 0;
   /// Makes it impossible to say what became of a running attempt.
   virtual void lose(const Attempt& attempt) = 0;
@@ -70,8 +72,13 @@ class EngineContract : public ::testing::TestWithParam<EngineUnderTest> {
 
   [[nodiscard]] std::vector<DevicePlace> somewhere(std::size_t device = 0) {
     const auto nodes = engine_->nodes();
-    const EngineNode& node = nodes.at(device % nodes.size());
-    return {{node.name, static_cast<std::int32_t>(device / nodes.size() % node.devices.size())}};
+    std::vector<DevicePlace> places;
+    for (std::size_t i = 0; i < harness_->width(); ++i) {
+      const EngineNode& node = nodes.at((device + i) % nodes.size());
+      places.push_back(
+          {node.name, static_cast<std::int32_t>(device / nodes.size() % node.devices.size())});
+    }
+    return places;
   }
   void start(const Attempt& attempt, const JobSpec& spec) {
     engine_->hold(attempt, spec);

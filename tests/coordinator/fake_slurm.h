@@ -47,9 +47,9 @@ class FakeSlurm : public slurm::CommandRunner {
 
   std::map<std::uint64_t, Job> jobs;
   std::string nodes =  // as sinfo of 22.05 prints them: a line for each partition
-      "n1|idle|4|4000|gpu:2,seat:2|none\n"
-      "n1|idle|4|4000|gpu:2,seat:2|none\n"
-      "n2|mixed|4|4000|gpu:2,seat:2|none\n";
+      "n1|idle|4|4000|gpu:2,seat:2|127.0.0.1|none\n"
+      "n1|idle|4|4000|gpu:2,seat:2|127.0.0.1|none\n"
+      "n2|mixed|4|4000|gpu:2,seat:2|127.0.0.1|none\n";
   bool starts_jobs = true;  ///< else what was released waits for resources
   bool silent = false;      ///< the controller does not answer
   std::vector<std::vector<std::string>> calls;
@@ -103,9 +103,10 @@ class FakeSlurm : public slurm::CommandRunner {
   [[nodiscard]] std::vector<std::string> called(const std::string& program) const {
     std::vector<std::string> found;
     for (const auto& words : calls) {
-      std::string line;
-      for (const std::string& word : words) line += (line.empty() ? "" : " ") + word;
-      if (words.front() == program) found.push_back(line);
+      std::string line = words.front().substr(words.front().rfind('/') + 1);
+      if (line != program) continue;
+      for (std::size_t i = 1; i < words.size(); ++i) line += ' ' + words[i];
+      found.push_back(line);
     }
     return found;
   }
@@ -205,6 +206,7 @@ class FakeSlurm : public slurm::CommandRunner {
     posix_spawnattr_init(&attributes);
     posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSID);
     std::vector<std::string> own{"SLURM_JOB_ID=" + std::to_string(job.id),
+                                 "SLURM_JOB_NODELIST=" + job.nodes,
                                  "CUDA_VISIBLE_DEVICES=3,5"};
     std::vector<char*> variables;
     for (char** variable = environ; *variable != nullptr; ++variable)

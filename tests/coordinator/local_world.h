@@ -86,11 +86,12 @@ class LocalWorld {
         {"/bin/sh", "-c",
          "echo started >> $COMMENSAL_CLUSTER_JOB-$COMMENSAL_CLUSTER_ATTEMPT.starts; " + text});
   }
-  /// Lines that ranks of the attempt have written so.
-  [[nodiscard]] int starts(const Attempt& attempt) const {
+  /// How often a rank of the attempt has written so, or, of several, at least one of them has.
+  [[nodiscard]] int starts(const Attempt& attempt, std::size_t ranks = 1) const {
     const std::string text =
         text_of(work() / (attempt.job.str() + '-' + std::to_string(attempt.number) + ".starts"));
-    return static_cast<int>(std::count(text.begin(), text.end(), '\n'));
+    const auto lines = static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n'));
+    return static_cast<int>((lines + ranks - 1) / ranks);
   }
 
   /// Kills the keeper with SIGKILL and waits until it has gone.

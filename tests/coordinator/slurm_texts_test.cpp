@@ -123,9 +123,9 @@ TEST(SlurmTextsTest, StatesOfNodesWithTheirSuffixes) {
 
 TEST(SlurmTextsTest, ReadsNodesOfTheVersionInDebian) {
   const auto nodes = nodes_from_sinfo(
-      "n1|idle|4|4000|gpu:2,seat:2|none\n"
-      "n1|idle|4|4000|gpu:2,seat:2|none\n"
-      "n2|down*|8|16000|(null)|Not responding | twice\n");
+      "n1|idle|4|4000|gpu:2,seat:2|127.0.0.1|none\n"
+      "n1|idle|4|4000|gpu:2,seat:2|127.0.0.1|none\n"
+      "n2|down*|8|16000|(null)|10.0.0.2|Not responding | twice\n");
   ASSERT_EQ(nodes.size(), 2U);
   EXPECT_EQ(nodes[0].node,
             (EngineNode{"n1", {"n1:gpu:0", "n1:gpu:1"}, "gpu", 4000, 4000, true, ""}));
@@ -141,7 +141,7 @@ TEST(SlurmTextsTest, ReadsNodesOfTheVersionInDebian) {
 
 TEST(SlurmTextsTest, ReadsNodesOfNewerOnes) {
   const auto nodes =
-      nodes_from_sinfo("g1|idle~|128+|515000+|gpu:a100:4(S:0-1),seat:4(S:0-1)|none\n");
+      nodes_from_sinfo("g1|idle~|128+|515000+|gpu:a100:4(S:0-1),seat:4(S:0-1)|127.0.0.1|none\n");
   ASSERT_EQ(nodes.size(), 1U);
   EXPECT_EQ(nodes[0].node.devices.size(), 4U);
   EXPECT_EQ(nodes[0].node.device_type, "a100");
@@ -151,8 +151,8 @@ TEST(SlurmTextsTest, ReadsNodesOfNewerOnes) {
 
 TEST(SlurmTextsTest, GarbageOfSinfoIsShown) {
   for (const char* text :
-       {"<html>", "n1|idle|4|4000|gpu:2", "n1|idle|x|4000|gpu:2|none", "n1|idle|4|0|gpu:2|none",
-        "|idle|4|4000|gpu:2|none", "n1||4|4000|gpu:2|none"}) {
+       {"<html>", "n1|idle|4|4000|gpu:2|none", "n1|idle|x|4000|gpu:2|a|none", "n1|idle|4|0|gpu:2|a|none",
+        "|idle|4|4000|gpu:2|a|none", "n1||4|4000|gpu:2|a|none"}) {
     EXPECT_THAT(refusal([&] { return nodes_from_sinfo(text); }), HasSubstr(text));
   }
   EXPECT_THAT(nodes_from_sinfo(""), IsEmpty());

@@ -78,6 +78,8 @@ Placed placed_from(const json& value) {
   for (const json& pair : value.at("node_environment")) {
     placed.node_environment[text_from_json(pair.at(0))] = variables_from_json(pair.at(1));
   }
+  if (value.contains("launcher")) placed.launcher = texts_from_json(value["launcher"]);
+  if (value.contains("meeting")) placed.meeting = text_from_json(value["meeting"]);
   return placed;
 }
 
@@ -187,6 +189,8 @@ void AttemptFolder::set(const Placed& placed) const {
                                              {"uuids", texts_to_json(placed.uuids)},
                                              {"class", to_string(placed.job_class)},
                                              {"command", texts_to_json(placed.command)},
+                                             {"launcher", texts_to_json(placed.launcher)},
+                                             {"meeting", text_to_json(placed.meeting)},
                                              {"node_environment", nodes}}
                                             .dump(1));
 }

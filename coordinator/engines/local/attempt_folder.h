@@ -44,6 +44,9 @@ struct Placed {
   JobClass job_class = JobClass::kOpportunistic;
   std::vector<std::string> command;  ///< what is executed: prefix and the job's command
   std::map<std::string, std::map<std::string, std::string>> node_environment;
+  /// What starts a keeper on each of several nodes (GangHead); empty: one keeper has all ranks.
+  std::vector<std::string> launcher = {};
+  std::string meeting = {};  ///< address of the first rank's node; empty: all are on this machine
   bool operator==(const Placed&) const = default;
 };
 

@@ -32,10 +32,10 @@ void Ending::rank_ended(std::size_t rank, int wait_status) {
   ++ended_;
   const int code = exit_code_of(wait_status);
   if (code != 0 && !first_code_) first_code_ = code;
-  std::string reason = ranks_ > 1 ? "rank " + std::to_string(rank) + ' ' : "";
+  std::string reason = named_ ? "rank " + std::to_string(rank) + ' ' : "";
   if (code != 0) set({Kind::kExited, code, reason + end_of(wait_status)});
   if (ended_ == ranks_) {
-    set({Kind::kExited, 0, ranks_ > 1 ? "all ranks ended with 0" : "ended with 0"});
+    set({Kind::kExited, 0, named_ ? "all ranks ended with 0" : "ended with 0"});
   }
 }
 
@@ -53,6 +53,10 @@ void Ending::time_limit(std::chrono::seconds limit) {
 void Ending::keeper_told_to_end() {
   set({Kind::kVanished, std::nullopt,
        "its keeper got SIGTERM, but not from the coordinator (does the machine go down?)"});
+}
+
+void Ending::head_gone() {
+  set({Kind::kVanished, std::nullopt, "the first keeper of its gang is gone"});
 }
 
 Outcome Ending::outcome(const std::string& note) const {

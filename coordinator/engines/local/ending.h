@@ -17,7 +17,9 @@ inline constexpr int kTimeLimitExit = 124;
 /// Collects what happens to the ranks of one attempt and says what came of it. Pure.
 class Ending {
  public:
-  explicit Ending(std::size_t ranks) : ranks_(ranks) {}
+  explicit Ending(std::size_t ranks) : Ending(ranks, ranks > 1) {}
+  /// @param named  reasons name the rank: these are some of several.
+  Ending(std::size_t ranks, bool named) : ranks_(ranks), named_(named) {}
 
   void rank_ended(std::size_t rank, int wait_status);
   /// A rank could not be started; `exit_code` as a shell has it: 127 not found, 126 not possible.
@@ -26,6 +28,8 @@ class Ending {
   void time_limit(std::chrono::seconds limit);
   /// SIGTERM came from elsewhere: the machine goes down.
   void keeper_told_to_end();
+  /// Of a part of a gang: who keeps the parts together does not any more.
+  void head_gone();
 
   /// Whether the ranks that are left are to be stopped.
   [[nodiscard]] bool has_cause() const noexcept { return cause_.has_value(); }
@@ -36,6 +40,7 @@ class Ending {
   void set(Outcome cause);
 
   std::size_t ranks_;
+  bool named_;
   std::size_t ended_ = 0;
   std::optional<Outcome> cause_;
   std::optional<int> first_code_;  ///< of a rank that did not end with 0

@@ -6,6 +6,7 @@
 #include <system_error>
 #include <thread>
 
+#include "coordinator/engines/local/gang_head.h"
 #include "coordinator/engines/local/given_devices.h"
 #include "coordinator/engines/local/keeper.h"
 
@@ -43,6 +44,15 @@ Outcome run(const AttemptFolder& folder, const HeldJob& held, const Placed& plac
   return keeper.run();
 }
 
+Outcome run_gang(const AttemptFolder& folder, const HeldJob& held, const Placed& placed) {
+  GangHead head{folder, held, placed, {}};
+  folder.set(KeeperNote{own_identity(), {}});
+  if (folder.take_back()) {
+    return {Kind::kTakenBack, std::nullopt, "taken back before it began"};
+  }
+  return head.run();
+}
+
 Outcome run_or_say_why_not(const AttemptFolder& folder) {
   try {
     const auto held = folder.held();
@@ -50,6 +60,7 @@ Outcome run_or_say_why_not(const AttemptFolder& folder) {
     if (!held || !placed || placed->devices.empty()) {
       return {Kind::kVanished, std::nullopt, "its keeper does not know where it is to run"};
     }
+    if (needs_head(*placed)) return run_gang(folder, *held, *placed);
     const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");  // NOLINT(concurrency-mt-unsafe)
     return run(folder, *held, with_given_devices(*placed, visible == nullptr ? "" : visible));
   } catch (const std::exception& error) {

@@ -18,6 +18,7 @@
 #include <cerrno>
 #include <system_error>
 
+#include "coordinator/engines/local/keeper_signals.h"
 #include "coordinator/engines/local/process.h"
 
 namespace commensal::cluster::local {
@@ -28,20 +29,11 @@ using std::chrono::milliseconds;
 using wire::UniqueFd;
 
 constexpr std::uint64_t kSignals = ~std::uint64_t{0};  // the key of the signals' descriptor
+constexpr std::uint64_t kOrders = kSignals - 1;        // and of the one with orders
 constexpr auto kBetweenKills = 50ms;  // what a dying process has started meanwhile is killed then
 
 [[noreturn]] void fail(const char* what) {
   throw std::system_error(errno, std::generic_category(), what);
-}
-
-UniqueFd take_signals() {
-  sigset_t set;
-  sigemptyset(&set);
-  for (const int number : {SIGTERM, SIGINT, SIGHUP, SIGCHLD}) sigaddset(&set, number);
-  if (::sigprocmask(SIG_BLOCK, &set, nullptr) != 0) fail("cannot block signals");
-  UniqueFd fd{::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK)};
-  if (!fd) fail("cannot make a descriptor for signals");
-  return fd;
 }
 
 void add(int events, int fd, std::uint64_t key) {
@@ -51,12 +43,12 @@ void add(int events, int fd, std::uint64_t key) {
   if (::epoll_ctl(events, EPOLL_CTL_ADD, fd, &event) != 0) fail("cannot watch a descriptor");
 }
 
-/// A port of 127.0.0.1 that nobody has now; rank 0 opens it.
-int free_port() {
+/// A port of this address that nobody has now; rank 0 opens it.
+int free_port(in_addr_t at) {
   const UniqueFd fd{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
   sockaddr_in address{};
   address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_addr.s_addr = htonl(at);
   socklen_t size = sizeof address;
   auto* generic = reinterpret_cast<sockaddr*>(&address);
   if (!fd || ::bind(fd.get(), generic, size) != 0 || ::getsockname(fd.get(), generic, &size) != 0) {
@@ -82,27 +74,38 @@ std::string group_name(const Attempt& attempt) {
          std::to_string(self.pid) + '-' + std::to_string(self.start_ticks);
 }
 
+/// Numbers of the ranks that a keeper starts.
+std::vector<std::size_t> ranks_of(const Placed& placed, std::optional<std::size_t> group) {
+  std::vector<std::size_t> own;
+  for (const RankNumbers& numbers : number_ranks(placed.devices)) {
+    if (!group || numbers.group == *group) own.push_back(numbers.rank);
+  }
+  return own;
+}
+
 }  // namespace
 
-Keeper::Keeper(AttemptFolder folder, HeldJob held, Placed placed)
+Keeper::Keeper(AttemptFolder folder, HeldJob held, Placed placed, std::optional<std::size_t> group)
     : folder_(std::move(folder)),
       held_(std::move(held)),
       placed_(std::move(placed)),
       self_(to_string(own_identity())),
+      numbers_(ranks_of(placed_, group)),
       events_(::epoll_create1(EPOLL_CLOEXEC)),
       signals_(take_signals()),
-      ending_(placed_.devices.size()) {
+      ending_(numbers_.size(), placed_.devices.size() > 1) {
   if (!events_) fail("cannot make a descriptor for events");
   add(events_.get(), signals_.get(), kSignals);
   if (::prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) fail("cannot become a subreaper");
   ::signal(SIGPIPE, SIG_IGN);
-  const std::size_t ranks = placed_.devices.size();
-  for (std::size_t number = 0; number < ranks; ++number) {
-    ranks_.push_back(Rank{OutputLog{folder_.log(number), held_.logs}, 0, UniqueFd{}});
+  for (const std::size_t number : numbers_) {
+    ranks_.push_back(Rank{number, OutputLog{folder_.log(number), held_.logs}, 0, UniqueFd{}});
   }
-  if (ranks > 1) port_ = free_port();
+  if (group == 0U) port_ = free_port(INADDR_ANY);
+  if (!group && ranks_.size() > 1) port_ = free_port(INADDR_LOOPBACK);
   // Limits are those of a node: where several stand for this machine, of all of them together.
-  const auto nodes = static_cast<std::int64_t>(number_ranks(placed_.devices).front().groups);
+  const auto nodes =
+      group ? 1 : static_cast<std::int64_t>(number_ranks(placed_.devices).front().groups);
   groups_ = make_limit_groups({}, node::kernel_group_files(), group_name(folder_.attempt()),
                               {held_.job.cpu_milli * nodes, held_.job.host_memory_mib * nodes});
   for (const std::string& problem : groups_.problems) spdlog::warn("{}", problem);
@@ -132,13 +135,13 @@ void Keeper::start_ranks() {
   const RankContext context{folder_.attempt(), held_, placed_, port_, self_};
   const auto numbers = number_ranks(placed_.devices);
   if (held_.job.time_limit) limit_at_ = Clock::now() + *held_.job.time_limit;
-  for (std::size_t number = 0; number < ranks_.size() && !ending_.has_cause(); ++number) {
-    start(number, context, numbers[number]);
+  for (std::size_t index = 0; index < ranks_.size() && !ending_.has_cause(); ++index) {
+    start(index, context, numbers[ranks_[index].number]);
   }
   if (ending_.has_cause()) stop(held_.grace);
 }
 
-void Keeper::start(std::size_t number, const RankContext& context, const RankNumbers& numbers) {
+void Keeper::start(std::size_t index, const RankContext& context, const RankNumbers& numbers) {
   RankStart start{placed_.command,
                   rank_environment(own_environment(), context, numbers),
                   held_.job.directory,
@@ -150,10 +153,10 @@ void Keeper::start(std::size_t number, const RankContext& context, const RankNum
   if (group_ == 0) group_ = started.pid;
   for (const std::string& problem : started.problems) spdlog::warn("{}", problem);
   if (started.failure) ending_.start_failed(started.failure->exit_code, started.failure->reason);
-  Rank& rank = ranks_[number];
+  Rank& rank = ranks_[index];
   rank.pid = started.pid;
   rank.output = std::move(started.output);
-  add(events_.get(), rank.output.get(), number);
+  add(events_.get(), rank.output.get(), index);
 }
 
 void Keeper::wait_for_something() {
@@ -171,6 +174,8 @@ void Keeper::wait_for_something() {
     const std::uint64_t key = ready[static_cast<std::size_t>(i)].data.u64;
     if (key == kSignals) {
       read_signals();
+    } else if (key == kOrders) {
+      read_orders();
     } else {
       read_output(ranks_.at(key));
     }
@@ -183,6 +188,32 @@ void Keeper::read_signals() {
   signalfd_siginfo info{};
   while (::read(signals_.get(), &info, sizeof info) == sizeof info) {
     if (info.ssi_signo == SIGTERM) note_take_back();
+  }
+}
+
+void Keeper::follow(int orders) {
+  orders_ = orders;
+  add(events_.get(), orders_, kOrders);
+}
+
+void Keeper::read_orders() {
+  std::array<char, 4096> piece;
+  const ssize_t count = ::read(orders_, piece.data(), piece.size());
+  if (count < 0 && errno == EINTR) return;
+  if (count <= 0) {
+    if (::epoll_ctl(events_.get(), EPOLL_CTL_DEL, orders_, nullptr) != 0) {
+      fail("cannot leave a descriptor");
+    }
+    ending_.head_gone();
+    stop(held_.grace);
+    return;
+  }
+  for (const std::string& line : order_lines_.add({piece.data(), static_cast<std::size_t>(count)})) {
+    const auto order = order_of(line);
+    const auto* stop_ranks = order ? std::get_if<StopRanks>(&*order) : nullptr;
+    if (stop_ranks == nullptr) continue;
+    ending_.taken_back();
+    stop(stop_ranks->grace);
   }
 }
 
@@ -223,10 +254,10 @@ void Keeper::reap() {
       childless_ = true;
       return;
     }
-    for (std::size_t number = 0; number < ranks_.size(); ++number) {
-      if (ranks_[number].pid != pid) continue;
-      ranks_[number].pid = 0;
-      ending_.rank_ended(number, status);
+    for (Rank& rank : ranks_) {
+      if (rank.pid != pid) continue;
+      rank.pid = 0;
+      ending_.rank_ended(rank.number, status);
     }
   }
   // A rank failed, or all have ended and left processes behind.

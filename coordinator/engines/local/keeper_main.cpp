@@ -8,6 +8,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <cstdlib>
 #include <exception>
 #include <iostream>
 #include <string>
@@ -27,6 +28,11 @@ int run(int argc, char** argv) {
   std::string job;
   std::uint32_t number = 0;
   app.set_version_flag("--version", COMMENSAL_VERSION);
+  std::string node_variable;
+  app.add_option("--part-of", node_variable,
+                 "runs the ranks of one node alone, of the one that this variable names; reads "
+                 "orders and prints reports")
+      ->type_name("VARIABLE");
   app.add_option("STATE", state, "the engine's folder")->required();
   app.add_option("JOB", job, "the job's id")->required();
   app.add_option("ATTEMPT", number, "number of the attempt")->required();
@@ -37,7 +43,14 @@ int run(int argc, char** argv) {
     spdlog::error("{}", why);
     return 2;
   }
-  return local::keep(local::AttemptFolder{state, {JobId{job}, number}});
+  const local::AttemptFolder folder{state, {JobId{job}, number}};
+  if (node_variable.empty()) return local::keep(folder);
+  const char* node = std::getenv(node_variable.c_str());  // NOLINT(concurrency-mt-unsafe)
+  if (node == nullptr) {
+    spdlog::error("{} is not set: it is to name this node", node_variable);
+    return 2;
+  }
+  return local::keep_part(folder, node, STDIN_FILENO, STDOUT_FILENO);
 }
 
 }  // namespace

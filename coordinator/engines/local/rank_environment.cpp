@@ -16,6 +16,7 @@ constexpr const char* kNotInherited[] = {
     "LOCAL_RANK",
     "WORLD_SIZE",
     "LOCAL_WORLD_SIZE",
+    "NODE_RANK",
     "GROUP_RANK",
     "GROUP_WORLD_SIZE",
     "ROLE_RANK",
@@ -51,9 +52,10 @@ void add_torchrun(Environment& variables, const RankContext& context, const Rank
   variables["WORLD_SIZE"] = std::to_string(numbers.world);
   variables["LOCAL_RANK"] = std::to_string(numbers.local_rank);
   variables["LOCAL_WORLD_SIZE"] = std::to_string(numbers.local_world);
+  variables["NODE_RANK"] = std::to_string(numbers.group);
   variables["GROUP_RANK"] = std::to_string(numbers.group);
   variables["GROUP_WORLD_SIZE"] = std::to_string(numbers.groups);
-  variables["MASTER_ADDR"] = "127.0.0.1";
+  variables["MASTER_ADDR"] = context.placed.meeting.empty() ? "127.0.0.1" : context.placed.meeting;
   variables["MASTER_PORT"] = std::to_string(context.port);
   variables["TORCHELASTIC_RUN_ID"] = context.attempt.job.str();
 }

@@ -29,7 +29,7 @@ struct RankContext {
   Attempt attempt;
   const HeldJob& held;
   const Placed& placed;
-  int port = 0;        ///< where the ranks meet on 127.0.0.1
+  int port = 0;        ///< where the ranks meet
   std::string keeper;  ///< of the mark
 };
 

@@ -64,6 +64,19 @@ std::uint64_t SlurmCommands::submit_held(const Submission& job) {
   return id_from_sbatch(run(std::move(words), options_.order));
 }
 
+std::vector<std::string> SlurmCommands::on_each_node(std::size_t nodes) const {
+  return {options_.programs.empty() ? "srun" : (options_.programs / "srun").native(),
+          fmt::format("--nodes={}", nodes),
+          fmt::format("--ntasks={}", nodes),
+          "--ntasks-per-node=1",
+          "--cpu-bind=none",  // all cores of the job are the ranks'
+          "--mpi=none",
+          "--export=ALL",
+          "--input=all",
+          "--wait=0",
+          "--kill-on-bad-exit=1"};
+}
+
 void SlurmCommands::set_nodes(std::uint64_t job, const std::vector<std::string>& nodes) {
   tell({"scontrol", "update", fmt::format("JobId={}", job),
         fmt::format("ReqNodeList={}", fmt::join(nodes, ","))});

@@ -50,6 +50,9 @@ class SlurmCommands {
   /// Submits a job that waits until it is released, and is never started again by Slurm itself.
   /// @return its id.
   std::uint64_t submit_held(const Submission& submission);
+  /// Words that start a program, which follows, on each of a job's nodes from within it: what they
+  /// read goes to all, what those print they print. All are ended when one fails.
+  [[nodiscard]] std::vector<std::string> on_each_node(std::size_t nodes) const;
   /// Says on which nodes a job that waits is to run.
   void set_nodes(std::uint64_t job, const std::vector<std::string>& nodes);
   void release(std::uint64_t job);

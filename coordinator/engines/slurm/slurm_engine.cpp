@@ -140,13 +140,12 @@ void SlurmEngine::hold(const Attempt& attempt, const JobSpec& spec) {
 void SlurmEngine::check_size(const Attempt& attempt, const JobSpec& spec) {
   if (spec.gpus == 1) return;
   if (nodes_.empty()) (void)nodes();
-  std::size_t most = 0;
-  for (const slurm::NodeLine& line : nodes_) most = std::max(most, line.node.devices.size());
-  if (static_cast<std::size_t>(spec.gpus) <= most) return;
+  std::size_t all = 0;
+  for (const slurm::NodeLine& line : nodes_) all += line.node.devices.size();
+  if (static_cast<std::size_t>(spec.gpus) <= all) return;
   throw std::invalid_argument(
-      fmt::format("job {}: asks for {} devices, and no node has more than {}: under Slurm a job "
-                  "runs on one node",
-                  attempt.job.str(), spec.gpus, most));
+      fmt::format("job {}: asks for {} devices, and all nodes of Slurm together have {}",
+                  attempt.job.str(), spec.gpus, all));
 }
 
 void SlurmEngine::look_up(const std::vector<DevicePlace>& placement) {
@@ -174,23 +173,43 @@ void SlurmEngine::place(const Attempt& attempt, const std::vector<DevicePlace>& 
     Placed placed;
     placed.devices = placement;
     placed.job_class = job_class;
-    if (nodes_of(placed).size() > 1) {
-      throw EngineFailed(words_for(attempt) +
-                         " is placed on several nodes: under Slurm a job runs on one");
-    }
-    for (const DevicePlace& place : placement) {
-      const auto line = std::find_if(nodes_.begin(), nodes_.end(),
-                                     [&](const auto& one) { return one.node.name == place.node; });
-      // Slurm chooses the devices of a guaranteed job; of seats it does not say where they are.
-      const bool gpu = line->node.devices.front() != "host";
-      placed.uuids.push_back(!gpu                                 ? "host"
-                             : job_class == JobClass::kGuaranteed ? local::kGivenDevice
-                                                                  : std::to_string(place.device));
-    }
+    lay_out(attempt, placed);
     if (options_.prefix) placed.command = options_.prefix(attempt, job_class, held->job);
     placed.command.insert(placed.command.end(), held->job.command.begin(), held->job.command.end());
     folder.set(placed);
   });
+}
+
+const slurm::NodeLine& SlurmEngine::line_of(const std::string& node) const {
+  return *std::find_if(nodes_.begin(), nodes_.end(),
+                       [&](const auto& line) { return line.node.name == node; });
+}
+
+/// Which devices ranks see, and where they meet. All nodes of the placement are known.
+void SlurmEngine::lay_out(const Attempt& attempt, Placed& placed) const {
+  for (const DevicePlace& place : placed.devices) {
+    // Slurm chooses the devices of a guaranteed job; of seats it does not say where they are.
+    const bool gpu = line_of(place.node).node.devices.front() != "host";
+    placed.uuids.push_back(!gpu                                        ? "host"
+                           : placed.job_class == JobClass::kGuaranteed ? local::kGivenDevice
+                                                                       : std::to_string(place.device));
+  }
+  const auto nodes = nodes_of(placed);
+  if (nodes.size() == 1) return;
+  const auto without_gpu = [](const std::string& uuid) { return uuid == "host"; };
+  const bool some = std::any_of(placed.uuids.begin(), placed.uuids.end(), without_gpu);
+  if (some && !std::all_of(placed.uuids.begin(), placed.uuids.end(), without_gpu)) {
+    throw EngineFailed(fmt::format(
+        "{} is placed on nodes with GPUs and on others ({}): Slurm gives each node of a job the same",
+        words_for(attempt), fmt::join(nodes, ", ")));
+  }
+  placed.meeting = line_of(nodes.front()).address;
+  placed.launcher = commands_.on_each_node(nodes.size());
+  for (const std::string& word :
+       {options_.keeper.native(), std::string{"--part-of=SLURMD_NODENAME"}, std::string{"--"},
+        options_.state.native(), attempt.job.str(), std::to_string(attempt.number)}) {
+    placed.launcher.push_back(word);
+  }
 }
 
 void SlurmEngine::release(const Attempt& attempt) {

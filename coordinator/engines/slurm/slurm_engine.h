@@ -28,7 +28,10 @@ namespace commensal::cluster {
 /// of ended jobs only for those that died without one. STATE must be on a file system that all
 /// nodes share, with locks (NFS 4 has them). One object at a time uses a state folder.
 ///
-/// A job runs on one node. When Slurm does not answer, what keepers have left is told all the same;
+/// A job on several nodes is one job of Slurm. Its keeper has one started on each node by srun
+/// (local::GangHead), and ranks meet at the address that Slurm has of the first one's node.
+///
+/// When Slurm does not answer, what keepers have left is told all the same;
 /// `nodes` says what is wrong.
 class SlurmEngine : public Engine {
  public:
@@ -82,6 +85,8 @@ class SlurmEngine : public Engine {
   [[nodiscard]] local::AttemptFolder folder_of(const Attempt& attempt) const;
   void check_size(const Attempt& attempt, const JobSpec& spec);
   void look_up(const std::vector<DevicePlace>& placement);
+  [[nodiscard]] const slurm::NodeLine& line_of(const std::string& node) const;
+  void lay_out(const Attempt& attempt, local::Placed& placed) const;
   [[nodiscard]] Jobs jobs();
   template <typename Question>
   auto ask(Question question) -> decltype(question());

@@ -89,8 +89,8 @@ std::vector<string_view> kinds_of(string_view text) {
 }
 
 NodeLine node_from(string_view line) {
-  const auto fields = fields_of(line, '|', 6);
-  if (fields.size() != 6 || fields[0].empty() || fields[1].empty()) garbage("sinfo", line);
+  const auto fields = fields_of(line, '|', 7);
+  if (fields.size() != 7 || fields[0].empty() || fields[1].empty()) garbage("sinfo", line);
   const auto cores = count_from(fields[2]);
   const auto memory = count_from(fields[3]);
   if (!cores || !memory) garbage("sinfo", line);
@@ -111,7 +111,8 @@ NodeLine node_from(string_view line) {
   node.device_type = node.devices.empty() ? "cpu" : type == gres.types.end() ? "gpu" : type->second;
   if (node.devices.empty()) node.devices.emplace_back("host");
   read.seats = count("seat");
-  node.reason = obstacle_of_node(std::string{fields[1]}, std::string{fields[5]});
+  read.address = fields[5].empty() ? fields[0] : fields[5];
+  node.reason = obstacle_of_node(std::string{fields[1]}, std::string{fields[6]});
   node.up = node.reason.empty();
   return read;
 }

@@ -24,7 +24,7 @@ namespace commensal::cluster::slurm {
 /// may hold anything.
 inline constexpr const char* kJobFormat = "%A|%T|%r|%j";
 /// The same for `sinfo`. The reason is last.
-inline constexpr const char* kNodeFormat = "%N|%T|%c|%m|%G|%E";
+inline constexpr const char* kNodeFormat = "%N|%T|%c|%m|%G|%o|%E";
 
 /// A job as squeue shows it.
 struct JobLine {
@@ -64,6 +64,7 @@ struct Gres {
 struct NodeLine {
   EngineNode node;         ///< devices "NODE:gpu:0", ...; "host" without GPUs
   std::int32_t seats = 0;  ///< of the generic resource `seat`
+  std::string address;     ///< by which Slurm, and other nodes, reach it
   bool operator==(const NodeLine&) const = default;
 };
 /// Reads lines of `sinfo --noheader --Node --format=kNodeFormat`; a node of two partitions has two

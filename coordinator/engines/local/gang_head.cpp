@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+// One poll loop: signals, reports, deadlines.
+#include "coordinator/engines/local/gang_head.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <spdlog/spdlog.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <stdexcept>
+#include <system_error>
+#include <utility>
+
+#include "coordinator/engines/local/keeper_signals.h"
+#include "coordinator/engines/local/rank_environment.h"
+
+namespace commensal::cluster::local {
+namespace {
+
+using namespace std::chrono_literals;
+using std::chrono::milliseconds;
+using wire::UniqueFd;
+
+[[noreturn]] void fail(const std::string& what, int error = errno) {
+  throw std::system_error(error, std::generic_category(), what);
+}
+
+void check(int error, const std::string& what) {
+  if (error != 0) fail(what, error);
+}
+
+struct Pipe {
+  UniqueFd read;
+  UniqueFd write;
+};
+
+Pipe make_pipe() {
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) fail("cannot make a pipe");
+  return {UniqueFd{ends[0]}, UniqueFd{ends[1]}};
+}
+
+/// What posix_spawn is told: a process group of its own, no signal blocked or ignored, and our
+/// pipes.
+class Plan {
+ public:
+  Plan(int orders, int reports) {
+    check(posix_spawn_file_actions_init(&files), "cannot prepare files");
+    check(posix_spawnattr_init(&attributes), "cannot prepare a process");
+    check(posix_spawn_file_actions_adddup2(&files, orders, 0), "cannot prepare files");
+    check(posix_spawn_file_actions_adddup2(&files, reports, 1), "cannot prepare files");
+    sigset_t none;
+    sigset_t all;
+    sigemptyset(&none);
+    sigfillset(&all);
+    check(posix_spawnattr_setsigmask(&attributes, &none), "cannot prepare signals");
+    check(posix_spawnattr_setsigdefault(&attributes, &all), "cannot prepare signals");
+    check(posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK |
+                                                    POSIX_SPAWN_SETSIGDEF),
+          "cannot prepare a process");
+  }
+  Plan(const Plan&) = delete;
+  Plan& operator=(const Plan&) = delete;
+  ~Plan() {
+    posix_spawn_file_actions_destroy(&files);
+    posix_spawnattr_destroy(&attributes);
+  }
+  posix_spawn_file_actions_t files{};
+  posix_spawnattr_t attributes{};
+};
+
+std::vector<std::string> nodes_of(const Placed& placed) {
+  std::vector<std::string> nodes;
+  for (const DevicePlace& place : placed.devices) {
+    if (std::find(nodes.begin(), nodes.end(), place.node) == nodes.end()) {
+      nodes.push_back(place.node);
+    }
+  }
+  return nodes;
+}
+
+std::string end_of(const std::string& name, int status) {
+  return WIFSIGNALED(status) ? name + " was killed by signal " + std::to_string(WTERMSIG(status))
+                             : name + " ended with " + std::to_string(WEXITSTATUS(status));
+}
+
+}  // namespace
+
+bool needs_head(const Placed& placed) {
+  return !placed.launcher.empty() && nodes_of(placed).size() > 1;
+}
+
+GangHead::GangHead(AttemptFolder folder, HeldJob held, Placed placed, Waits waits)
+    : folder_(std::move(folder)),
+      held_(std::move(held)),
+      placed_(std::move(placed)),
+      waits_(waits),
+      book_(nodes_of(placed_)),
+      signals_(take_signals()) {
+  ::signal(SIGPIPE, SIG_IGN);
+}
+
+GangHead::~GangHead() { kill_launcher(); }
+
+Outcome GangHead::run() {
+  start_launcher();
+  ready_until_ = Clock::now() + waits_.ready;
+  while (launcher_ != 0) wait_for_something();
+  read_reports();  // what was on its way
+  return book_.outcome(launcher_end_);
+}
+
+void GangHead::start_launcher() {
+  Pipe orders = make_pipe();
+  Pipe reports = make_pipe();
+  const Plan plan{orders.read.get(), reports.write.get()};
+  std::vector<std::string> copy = placed_.launcher;
+  std::vector<char*> words;
+  for (std::string& word : copy) words.push_back(word.data());
+  words.push_back(nullptr);
+  check(posix_spawnp(&launcher_, words.front(), &plan.files, &plan.attributes, words.data(),
+                     environ),
+        "cannot start " + placed_.launcher.front());
+  orders_ = std::move(orders.write);
+  reports_ = std::move(reports.read);
+  if (::fcntl(reports_.get(), F_SETFL, O_NONBLOCK) != 0) fail("cannot read without waiting");
+}
+
+void GangHead::wait_for_something() {
+  auto next = kill_at_;
+  if (ready_until_) next = next ? std::min(*next, *ready_until_) : *ready_until_;
+  int timeout = -1;
+  if (next) {
+    const auto left = std::chrono::ceil<milliseconds>(*next - Clock::now());
+    timeout = static_cast<int>(std::clamp<milliseconds::rep>(left.count(), 0, 3'600'000));
+  }
+  // A negative descriptor is left out.
+  std::array<pollfd, 2> ready{pollfd{signals_.get(), POLLIN, 0},
+                              pollfd{reports_ ? reports_.get() : -1, POLLIN, 0}};
+  if (::poll(ready.data(), ready.size(), timeout) < 0 && errno != EINTR) {
+    fail("cannot wait for reports");
+  }
+  read_reports();
+  read_signals();
+  follow_book();
+  look_at_clock();
+}
+
+void GangHead::read_signals() {
+  signalfd_siginfo info{};
+  while (::read(signals_.get(), &info, sizeof info) == sizeof info) {
+    if (info.ssi_signo == SIGCHLD) reap();
+    if (info.ssi_signo != SIGTERM) continue;
+    const auto grace = folder_.take_back();
+    if (grace) {
+      book_.taken_back();
+    } else {
+      book_.told_to_end();
+    }
+    stop(grace.value_or(held_.grace));
+  }
+}
+
+void GangHead::read_reports() {
+  std::array<char, 4096> piece;
+  while (reports_) {
+    const ssize_t count = ::read(reports_.get(), piece.data(), piece.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0 && errno == EAGAIN) return;
+    if (count <= 0) {
+      reports_.reset();
+      return;
+    }
+    for (const std::string& line : lines_.add({piece.data(), static_cast<std::size_t>(count)})) {
+      const auto report = report_of(line);
+      if (report) book_.note(*report);
+      if (!report) spdlog::info("{}: {}", placed_.launcher.front(), line);
+    }
+  }
+}
+
+void GangHead::follow_book() {
+  if (book_.has_cause() && !stopping_) stop(held_.grace);
+  if (begun_ || stopping_ || !book_.all_ready()) return;
+  begun_ = true;
+  ready_until_.reset();
+  if (!folder_.set_begun()) throw std::runtime_error("it had begun before");
+  say(StartRanks{book_.port()});
+}
+
+void GangHead::look_at_clock() {
+  const auto now = Clock::now();
+  if (ready_until_ && now >= *ready_until_) {
+    ready_until_.reset();
+    book_.waited_in_vain(waits_.ready);
+    stop(0ms);
+  }
+  if (kill_at_ && now >= *kill_at_) {
+    kill_at_.reset();
+    kill_launcher();
+  }
+}
+
+void GangHead::stop(milliseconds grace) {
+  stopping_ = true;
+  ready_until_.reset();
+  say(StopRanks{grace});
+  const auto deadline = Clock::now() + std::min<milliseconds>(grace, 24h) + waits_.past_grace;
+  kill_at_ = kill_at_ ? std::min(*kill_at_, deadline) : deadline;
+}
+
+void GangHead::say(const Order& order) {
+  // Where nobody reads any more, the launcher is about to end.
+  if (orders_ && !write_line(orders_.get(), line_of(order))) orders_.reset();
+}
+
+void GangHead::reap() {
+  int status = 0;
+  pid_t pid = 0;
+  do {
+    pid = ::waitpid(launcher_, &status, WNOHANG);
+  } while (pid < 0 && errno == EINTR);
+  if (pid < 0) fail("cannot wait for " + placed_.launcher.front());
+  if (pid != launcher_) return;
+  launcher_ = 0;
+  launcher_end_ = end_of(placed_.launcher.front(), status);
+}
+
+void GangHead::kill_launcher() const {
+  if (launcher_ > 0) ::kill(-launcher_, SIGKILL);
+}
+
+}  // namespace commensal::cluster::local
