@@ -49,7 +49,7 @@ void add_slurm_options(CLI::App& app, ClusterOptions& options) {
       ->check(CLI::IsMember({"local", "slurm"}))
       ->capture_default_str();
   app.add_option("--slurm-bin", options.slurm.programs,
-                 "folder of sbatch, squeue, sinfo, scontrol, scancel; default: the PATH")
+                 "folder of sbatch, srun, squeue, sinfo, scontrol, scancel; default: the PATH")
       ->check(CLI::ExistingDirectory);
   app.add_option("--slurm-guaranteed", options.slurm.guaranteed_partition,
                  "partition of guaranteed jobs")

@@ -31,7 +31,8 @@ class EngineHarness {
   [[nodiscard]] virtual JobSpec ends_with(int exit_code) = 0;
   [[nodiscard]] virtual JobSpec runs_on() = 0;  ///< until it gets SIGTERM
   [[nodiscard]] virtual JobSpec ignores_sigterm() = 0;
-  /// How often each rank of the attempt was started; counted by themselves where there are processes.
+  /// How often each rank of the attempt was started; counted by themselves where there are
+  /// processes.
   [[nodiscard]] virtual int starts(const Attempt& attempt) = 0;
   /// Makes it impossible to say what became of a running attempt.
   virtual void lose(const Attempt& attempt) = 0;

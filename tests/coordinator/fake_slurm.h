@@ -206,8 +206,7 @@ class FakeSlurm : public slurm::CommandRunner {
     posix_spawnattr_init(&attributes);
     posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSID);
     std::vector<std::string> own{"SLURM_JOB_ID=" + std::to_string(job.id),
-                                 "SLURM_JOB_NODELIST=" + job.nodes,
-                                 "CUDA_VISIBLE_DEVICES=3,5"};
+                                 "SLURM_JOB_NODELIST=" + job.nodes, "CUDA_VISIBLE_DEVICES=3,5"};
     std::vector<char*> variables;
     for (char** variable = environ; *variable != nullptr; ++variable)
       variables.push_back(*variable);

@@ -34,10 +34,10 @@ Outcome exited(int code, std::string reason = "why") {
 }
 
 TEST(GangTalkTest, ReportsAndOrdersComeBackAsTheyWere) {
-  for (const Report& report : std::vector<Report>{
-           PartReady{3, 4321}, PartEnded{0, exited(3, "rank 1 \"ended\"\nwith 3")},
-           PartEnded{1, {Kind::kTakenBack, 143, "taken back"}},
-           PartEnded{2, {Kind::kVanished, std::nullopt, "gone"}}}) {
+  for (const Report& report :
+       std::vector<Report>{PartReady{3, 4321}, PartEnded{0, exited(3, "rank 1 \"ended\"\nwith 3")},
+                           PartEnded{1, {Kind::kTakenBack, 143, "taken back"}},
+                           PartEnded{2, {Kind::kVanished, std::nullopt, "gone"}}}) {
     EXPECT_EQ(report_of(without_end(line_of(report))), report);
   }
   for (const Order& order : std::vector<Order>{StartRanks{80}, StopRanks{1500ms}}) {
@@ -268,27 +268,25 @@ class GangHeadTest : public ::testing::Test {
 };
 
 TEST_F(GangHeadTest, SaysStartWithThePortOnceAllAreThere) {
-  const Outcome outcome = run(say(PartReady{1, 0}) + "test ! -e " + folder_.path().native() +
-                              "/begun || exit 9\n" + say(PartReady{0, 4321}) +
-                              "read -r order\ntest \"$order\" = '" +
-                              without_end(line_of(StartRanks{4321})) + "' || exit 8\ntest -e " +
-                              folder_.path().native() + "/begun || exit 7\n" +
-                              say(PartEnded{0, exited(0)}) + say(PartEnded{1, exited(0)}));
+  const Outcome outcome = run(
+      say(PartReady{1, 0}) + "test ! -e " + folder_.path().native() + "/begun || exit 9\n" +
+      say(PartReady{0, 4321}) + "read -r order\ntest \"$order\" = '" +
+      without_end(line_of(StartRanks{4321})) + "' || exit 8\ntest -e " + folder_.path().native() +
+      "/begun || exit 7\n" + say(PartEnded{0, exited(0)}) + say(PartEnded{1, exited(0)}));
   EXPECT_EQ(outcome, exited(0, "all ranks ended with 0"));
 }
 
 TEST_F(GangHeadTest, AFailureIsAnOrderToTheOthers) {
-  const Outcome outcome = run(say(PartReady{0, 1}) + say(PartReady{1, 0}) + "read -r start\n" +
-                              say(PartEnded{1, exited(3, "rank 1 ended with 3")}) +
-                              "read -r order\ntest \"$order\" = '" +
-                              without_end(line_of(StopRanks{0ms})) + "' || exit 9\n" +
-                              say(PartEnded{0, {Kind::kTakenBack, 143, "taken back"}}));
+  const Outcome outcome =
+      run(say(PartReady{0, 1}) + say(PartReady{1, 0}) + "read -r start\n" +
+          say(PartEnded{1, exited(3, "rank 1 ended with 3")}) +
+          "read -r order\ntest \"$order\" = '" + without_end(line_of(StopRanks{0ms})) +
+          "' || exit 9\n" + say(PartEnded{0, {Kind::kTakenBack, 143, "taken back"}}));
   EXPECT_EQ(outcome, exited(3, "rank 1 ended with 3 (node b)"));
 }
 
 TEST_F(GangHeadTest, KeepersThatDoNotComeAreNotWaitedForForEver) {
-  const Outcome outcome =
-      run(say(PartReady{1, 0}) + "cat > /dev/null; exec sleep 1000", {0s, 0s});
+  const Outcome outcome = run(say(PartReady{1, 0}) + "cat > /dev/null; exec sleep 1000", {0s, 0s});
   EXPECT_EQ(outcome.kind, Kind::kVanished);
   EXPECT_THAT(outcome.reason, HasSubstr("no keeper on a"));
   EXPECT_FALSE(folder_.has_begun());

@@ -33,13 +33,12 @@ class LocalHarness final : public EngineHarness {
   LocalWorld world_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Local, EngineContract,
-                         ::testing::Values(
-                             EngineUnderTest{"local",
-                                             [] { return std::make_unique<LocalHarness>(); }},
-                             EngineUnderTest{"local_gang",
-                                             [] { return std::make_unique<LocalHarness>(2); }}),
-                         name_of);
+INSTANTIATE_TEST_SUITE_P(
+    Local, EngineContract,
+    ::testing::Values(EngineUnderTest{"local", [] { return std::make_unique<LocalHarness>(); }},
+                      EngineUnderTest{"local_gang",
+                                      [] { return std::make_unique<LocalHarness>(2); }}),
+    name_of);
 
 }  // namespace
 }  // namespace commensal::cluster

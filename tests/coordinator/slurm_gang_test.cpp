@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Jobs on several nodes of Slurm: one job, a keeper on each node, ranks that find each other, and one
-// end for all. Keepers and ranks are real, Slurm and its srun are made up.
+// Jobs on several nodes of Slurm: one job, a keeper on each node, ranks that find each other, and
+// one end for all. Keepers and ranks are real, Slurm and its srun are made up.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -192,8 +192,8 @@ TEST_F(SlurmGangTest, IsFoundByTheNextCoordinatorWithItsPlacement) {
   ASSERT_TRUE(until_all_run());
   make();
   const std::vector<DevicePlace> places{{"n2", 1}, {"n1", 0}};
-  EXPECT_THAT(engine_->adopt(), ElementsAre(Engine::Found{attempt_, true, places,
-                                                          JobClass::kOpportunistic}));
+  EXPECT_THAT(engine_->adopt(),
+              ElementsAre(Engine::Found{attempt_, true, places, JobClass::kOpportunistic}));
   engine_->release(attempt_);
   EXPECT_THAT(slurm_.jobs, SizeIs(1));
   engine_->take_back(attempt_, 0ms);
@@ -221,7 +221,8 @@ TEST_F(SlurmGangTest, WithoutSrunNoRankIsStarted) {
 TEST_F(SlurmGangTest, WhenSrunFailsItsEndIsTheReasonAndNoRankIsStarted) {
   const fs::path programs = world_.work() / "bin";
   fs::create_directory(programs);
-  std::ofstream{programs / "srun"} << "#!/bin/sh\necho 'srun: error: no step for you' >&2\nexit 1\n";
+  std::ofstream{programs / "srun"}
+      << "#!/bin/sh\necho 'srun: error: no step for you' >&2\nexit 1\n";
   fs::permissions(programs / "srun", fs::perms::owner_all);
   options_.commands.programs = programs;
   make();
@@ -251,8 +252,8 @@ TEST_F(SlurmGangTest, AKeeperOfNoNodeOfItSaysSoAndStartsNothing) {
   start(lasting());
   slurm::ProcessRunner runner;
   const auto part = [&](const std::string& variable) {
-    return runner.run({COMMENSAL_KEEPER, "--part-of=" + variable, world_.state().native(), "7", "1"},
-                      1min);
+    return runner.run(
+        {COMMENSAL_KEEPER, "--part-of=" + variable, world_.state().native(), "7", "1"}, 1min);
   };
   ::setenv("COMMENSAL_TEST_NODE", "n9", 1);
   auto result = part("COMMENSAL_TEST_NODE");
@@ -271,9 +272,8 @@ TEST_F(SlurmGangTest, AKeeperWhoseHeadIsGoneBeforeItSaysStartStartsNothing) {
   start(lasting());
   ::setenv("COMMENSAL_TEST_NODE", "n1", 1);
   slurm::ProcessRunner runner;  // it reads nothing: as from a head that is gone
-  const auto result = runner.run({COMMENSAL_KEEPER, "--part-of=COMMENSAL_TEST_NODE",
-                                  world_.state().native(), "7", "1"},
-                                 1min);
+  const auto result = runner.run(
+      {COMMENSAL_KEEPER, "--part-of=COMMENSAL_TEST_NODE", world_.state().native(), "7", "1"}, 1min);
   ::unsetenv("COMMENSAL_TEST_NODE");
   EXPECT_EQ(result.exit_code, 0);
   EXPECT_THAT(result.output, AllOf(HasSubstr("ready"), HasSubstr("the first keeper of its gang")));

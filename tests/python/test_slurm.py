@@ -154,8 +154,57 @@ def test_a_gang_on_one_node_has_one_device_a_rank(slurm: Slurm) -> None:
     slurm.wait(job, "finished")
     lines = sorted(slurm.world.commensal("logs", job).stdout.splitlines())
     assert lines == ["[0] 0 of 2: 0", "[1] 1 of 2: 1"]
-    three = slurm.shell("true", "--guaranteed", "--gpus=3")
-    assert "runs on one node" in slurm.wait(three, *ENDED)["reason"]
+
+
+# Ranks that find each other by torchrun's variables alone, and say who has come. One stays.
+MEET = """
+import os, signal, socket, sys
+rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+meeting = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+names = ("NODE_RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "CUDA_VISIBLE_DEVICES", "SLURMD_NODENAME")
+me = " ".join([str(rank), *(os.environ[name] for name in names)])
+if rank == 0:
+    came, peers = [me], []
+    with socket.create_server(meeting) as server:
+        for _ in range(world - 1):
+            peers.append(server.accept()[0])
+            came.append(peers[-1].makefile().readline().strip())
+    print(*sorted(came), *sys.argv[1:], sep="; ", flush=True)
+    for peer in peers:
+        peer.sendall(b"!")
+else:
+    while True:
+        try:
+            peer = socket.create_connection(meeting)
+            break
+        except ConnectionRefusedError:
+            pass
+    peer.sendall(f"{me}\\n".encode())
+    peer.recv(1)  # until rank 0 has seen all
+if "stay" in sys.argv:
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    signal.pause()
+"""
+
+
+def test_a_gang_on_several_nodes_meets_and_one_rank_lost_ends_all(slurm: Slurm) -> None:
+    assert slurm.coordinate("--semantic-retries", "0").returncode == 0
+    script = slurm.world.script(MEET)
+    words = ["--", sys.executable, script, "a $(id) 'b"]
+    job = slurm.submit("--guaranteed", "--gpus=4", *words)
+    assert slurm.wait(job, *ENDED)["state"] == "finished", slurm.world.commensal("logs", job).stdout
+    nodes = [place["node"] for place in slurm.job(job)["placement"]]
+    assert nodes[0] == nodes[1] != nodes[2] == nodes[3]
+    [line] = slurm.world.commensal("logs", job).stdout.splitlines()
+    came = [f"{rank} {rank // 2} {rank % 2} 2 {rank % 2} {nodes[rank]}" for rank in range(4)]
+    assert line == "[0] " + "; ".join([*came, "a $(id) 'b"])
+    lost = slurm.submit("--opportunistic", "--gpus=3", *words, "stay")
+    told = slurm.wait(lost, *ENDED)
+    node = told["placement"][1]["node"]
+    assert told["reason"].startswith(f"rank 1 was killed by SIGKILL (node {node})"), told
+    assert len({place["node"] for place in told["placement"]}) > 1
+    wait_until("Slurm has nothing of it", lambda: not slurm.places())
 
 
 def test_the_least_loaded_node_and_a_guaranteed_job_that_does_not_wait(slurm: Slurm) -> None:

@@ -41,17 +41,18 @@ void GangBook::taken_back() {
 
 void GangBook::told_to_end() {
   if (has_cause()) return;
-  cause_ = Outcome{Kind::kVanished, std::nullopt,
-                  "its keeper got SIGTERM, but not from the coordinator (was its job ended, or does "
-                  "the machine go down?)"};
+  cause_ =
+      Outcome{Kind::kVanished, std::nullopt,
+              "its keeper got SIGTERM, but not from the coordinator (was its job ended, or does "
+              "the machine go down?)"};
 }
 
 void GangBook::waited_in_vain(std::chrono::seconds time) {
   if (has_cause()) return;
   cause_ = Outcome{Kind::kVanished, std::nullopt,
-                  "its ranks were not started: no keeper on " +
-                      nodes_without([](const Part& part) { return part.ready; }) + " within " +
-                      std::to_string(time.count()) + " s"};
+                   "its ranks were not started: no keeper on " +
+                       nodes_without([](const Part& part) { return part.ready; }) + " within " +
+                       std::to_string(time.count()) + " s"};
 }
 
 bool GangBook::all_ready() const {
@@ -86,9 +87,8 @@ Outcome GangBook::outcome(const std::string& launcher_end) const {
     return weak_.value_or(Outcome{Kind::kVanished, std::nullopt, "no rank was started"});
   }
   const bool began = all_ready();
-  const std::string names = nodes_without([](const Part& part) {
-    return part.outcome.has_value();
-  });
+  const std::string names =
+      nodes_without([](const Part& part) { return part.outcome.has_value(); });
   return {Kind::kVanished, std::nullopt,
           began ? "its keeper on " + names + " is gone and left no outcome (" + launcher_end + ')'
                 : "its ranks were not started: no keeper on " +

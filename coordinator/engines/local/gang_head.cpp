@@ -62,8 +62,8 @@ class Plan {
     sigfillset(&all);
     check(posix_spawnattr_setsigmask(&attributes, &none), "cannot prepare signals");
     check(posix_spawnattr_setsigdefault(&attributes, &all), "cannot prepare signals");
-    check(posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK |
-                                                    POSIX_SPAWN_SETSIGDEF),
+    check(posix_spawnattr_setflags(
+              &attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF),
           "cannot prepare a process");
   }
   Plan(const Plan&) = delete;
@@ -123,11 +123,12 @@ void GangHead::start_launcher() {
   const Plan plan{orders.read.get(), reports.write.get()};
   std::vector<std::string> copy = placed_.launcher;
   std::vector<char*> words;
+  words.reserve(copy.size() + 1);
   for (std::string& word : copy) words.push_back(word.data());
   words.push_back(nullptr);
-  check(posix_spawnp(&launcher_, words.front(), &plan.files, &plan.attributes, words.data(),
-                     environ),
-        "cannot start " + placed_.launcher.front());
+  check(
+      posix_spawnp(&launcher_, words.front(), &plan.files, &plan.attributes, words.data(), environ),
+      "cannot start " + placed_.launcher.front());
   orders_ = std::move(orders.write);
   reports_ = std::move(reports.read);
   if (::fcntl(reports_.get(), F_SETFL, O_NONBLOCK) != 0) fail("cannot read without waiting");

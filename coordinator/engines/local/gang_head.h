@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The first keeper of a gang on several nodes: has a keeper started on each, and keeps them together.
+// The first keeper of a gang on several nodes: has a keeper started on each, and keeps them
+// together.
 #pragma once
 
 #include <sys/types.h>
@@ -23,7 +24,7 @@ namespace commensal::cluster::local {
 class GangHead {
  public:
   struct Waits {
-    std::chrono::seconds ready{600};  ///< until all keepers are there
+    std::chrono::seconds ready{600};      ///< until all keepers are there
     std::chrono::seconds past_grace{20};  ///< then the launcher is killed
   };
 

@@ -29,7 +29,8 @@ struct Work {
 Work work_of(const AttemptFolder& folder, const std::string& node) {
   const auto held = folder.held();
   const auto placed = folder.placed();
-  if (!held || !placed) throw std::runtime_error("there is nothing to run in " + folder.path().native());
+  if (!held || !placed)
+    throw std::runtime_error("there is nothing to run in " + folder.path().native());
   const auto ranks = number_ranks(placed->devices);
   const auto own = std::find_if(ranks.begin(), ranks.end(), [&](const RankNumbers& numbers) {
     return placed->devices[numbers.rank].node == node;
@@ -41,7 +42,8 @@ Work work_of(const AttemptFolder& folder, const std::string& node) {
 
 void say(int reports, const Report& report) {
   // Where nobody listens any more the head is gone, and what was to be said with it.
-  if (!write_line(reports, line_of(report))) spdlog::error("the gang's head does not read any more");
+  if (!write_line(reports, line_of(report)))
+    spdlog::error("the gang's head does not read any more");
 }
 
 /// Waits for the first order; nothing if the head is gone.

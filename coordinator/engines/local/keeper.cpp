@@ -208,7 +208,8 @@ void Keeper::read_orders() {
     stop(held_.grace);
     return;
   }
-  for (const std::string& line : order_lines_.add({piece.data(), static_cast<std::size_t>(count)})) {
+  for (const std::string& line :
+       order_lines_.add({piece.data(), static_cast<std::size_t>(count)})) {
     const auto order = order_of(line);
     const auto* stop_ranks = order ? std::get_if<StopRanks>(&*order) : nullptr;
     if (stop_ranks == nullptr) continue;

@@ -190,18 +190,20 @@ void SlurmEngine::lay_out(const Attempt& attempt, Placed& placed) const {
   for (const DevicePlace& place : placed.devices) {
     // Slurm chooses the devices of a guaranteed job; of seats it does not say where they are.
     const bool gpu = line_of(place.node).node.devices.front() != "host";
-    placed.uuids.push_back(!gpu                                        ? "host"
-                           : placed.job_class == JobClass::kGuaranteed ? local::kGivenDevice
-                                                                       : std::to_string(place.device));
+    placed.uuids.push_back(!gpu ? "host"
+                           : placed.job_class == JobClass::kGuaranteed
+                               ? local::kGivenDevice
+                               : std::to_string(place.device));
   }
   const auto nodes = nodes_of(placed);
   if (nodes.size() == 1) return;
   const auto without_gpu = [](const std::string& uuid) { return uuid == "host"; };
   const bool some = std::any_of(placed.uuids.begin(), placed.uuids.end(), without_gpu);
   if (some && !std::all_of(placed.uuids.begin(), placed.uuids.end(), without_gpu)) {
-    throw EngineFailed(fmt::format(
-        "{} is placed on nodes with GPUs and on others ({}): Slurm gives each node of a job the same",
-        words_for(attempt), fmt::join(nodes, ", ")));
+    throw EngineFailed(
+        fmt::format("{} is placed on nodes with GPUs and on others ({}): Slurm gives each node of "
+                    "a job the same",
+                    words_for(attempt), fmt::join(nodes, ", ")));
   }
   placed.meeting = line_of(nodes.front()).address;
   placed.launcher = commands_.on_each_node(nodes.size());
