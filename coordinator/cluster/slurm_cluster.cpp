@@ -6,6 +6,7 @@
 
 #include "coordinator/cluster/local_cluster.h"
 #include "coordinator/engines/slurm/slurm_engine.h"
+#include "coordinator/engines/slurm/slurm_guarantee.h"
 
 namespace commensal::cluster {
 namespace {
@@ -31,6 +32,26 @@ std::unique_ptr<Engine> make_slurm_engine(const ClusterOptions& options) {
   return std::make_unique<OwningSlurmEngine>(std::move(engine));
 }
 
+/// The same for upgrades, which are asked for on another thread.
+class OwningGuarantee final : private slurm::ProcessRunner, public SlurmGuarantee {
+ public:
+  explicit OwningGuarantee(SlurmGuarantee::Options options)
+      : SlurmGuarantee(std::move(options), static_cast<slurm::ProcessRunner&>(*this)) {}
+};
+
+SlurmGuarantee::Options guarantee_options(const ClusterOptions& options) {
+  SlurmGuarantee::Options guarantee;
+  guarantee.instance = options.instance;
+  guarantee.state = options.state_dir / "slurm";
+  guarantee.partition = options.slurm.guaranteed_partition;
+  guarantee.commands = {options.slurm.programs, options.slurm.submit_options};
+  if (!options.commensal.empty()) {
+    guarantee.commensal = {options.commensal, "--instance", options.instance, "--runtime-dir",
+                           options.runtime_dir.native()};
+  }
+  return guarantee;
+}
+
 }  // namespace
 
 std::unique_ptr<Engine> make_engine(const ClusterOptions& options) {
@@ -39,11 +60,14 @@ std::unique_ptr<Engine> make_engine(const ClusterOptions& options) {
 
 NodeClasses::Ask class_asker(const ClusterOptions& options, NodeClasses::Ask local) {
   if (options.engine != "slurm") return local;
-  return [](const std::string&, const wire::Message&) -> wire::Message {
-    return wire::Error{.code = "refused",
-                       .what =
-                           "Slurm gave it a seat beside others, not a device of its own: it "
-                           "stays opportunistic until it ends"};
+  auto guarantee = std::make_shared<OwningGuarantee>(guarantee_options(options));
+  return [guarantee](const std::string& node, const wire::Message& message) -> wire::Message {
+    const auto* request = std::get_if<wire::SetRequest>(&message);
+    const auto attempt = request == nullptr ? std::nullopt : attempt_of_node_job(request->job);
+    if (!attempt || !request->job_class) {
+      return wire::Error{.code = "malformed", .what = "no request for the class of a job"};
+    }
+    return guarantee->ask(*attempt, node, *request);
   };
 }
 

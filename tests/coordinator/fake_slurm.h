@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <optional>
@@ -34,7 +35,8 @@ class FakeSlurm : public slurm::CommandRunner {
     std::vector<std::string> words;              ///< the script and its arguments
     std::string state = "PENDING";
     std::string reason = "JobHeldUser";
-    std::string nodes;  ///< ReqNodeList
+    std::string nodes;    ///< ReqNodeList
+    std::string devices;  ///< their numbers on each node, once it runs
     pid_t pid = 0;
   };
 
@@ -52,6 +54,9 @@ class FakeSlurm : public slurm::CommandRunner {
       "n2|mixed|4|4000|gpu:2,seat:2|127.0.0.1|none\n";
   bool starts_jobs = true;  ///< else what was released waits for resources
   bool silent = false;      ///< the controller does not answer
+  std::deque<std::string> next_devices;  ///< of the next jobs to start; else "0"
+  /// What becomes of a program that srun starts within a running job.
+  std::function<slurm::CommandResult(const std::vector<std::string>&)> within;
   std::vector<std::vector<std::string>> calls;
   /// Called before a command is carried out; what it returns is the answer instead, if there is
   /// one.
@@ -73,6 +78,7 @@ class FakeSlurm : public slurm::CommandRunner {
     if (program == "sbatch") return sbatch(words);
     if (program == "scontrol") return scontrol(words);
     if (program == "scancel") return scancel(words);
+    if (program == "srun" && within) return within(words);
     throw EngineFailed("cannot run " + program + ": No such file or directory");
   }
 
@@ -157,6 +163,8 @@ class FakeSlurm : public slurm::CommandRunner {
   }
 
   slurm::CommandResult scontrol(const std::vector<std::string>& words) {
+    if (words.at(1) == "show") return {0, on_lines(words.at(3)), ""};
+    if (words.at(1) == "--oneliner") return show(words.back());
     const bool update = words.at(1) == "update";
     Job* job = find(update ? words.at(2).substr(words.at(2).find('=') + 1) : words.at(2));
     if (job == nullptr) return {1, "", "Invalid job id specified"};
@@ -168,6 +176,24 @@ class FakeSlurm : public slurm::CommandRunner {
       tick();
     }
     return {0, "", ""};
+  }
+
+  static std::string on_lines(std::string names) {
+    std::replace(names.begin(), names.end(), ',', '\n');
+    return names + '\n';
+  }
+
+  slurm::CommandResult show(const std::string& id) {
+    const Job* job = find(id);
+    if (job == nullptr) return {1, "", "slurm_load_jobs error: Invalid job id specified"};
+    std::string text = "JobId=" + id + " JobName=" + job->options.at("job-name");
+    std::string names = on_lines(job->nodes);
+    for (std::size_t end = names.find('\n'); end != std::string::npos; end = names.find('\n')) {
+      text += " Nodes=" + names.substr(0, end) + " CPU_IDs=0 Mem=100 GRES=";
+      if (job->options.contains("gres")) text += "gpu:1(IDX:" + job->devices + ")";
+      names.erase(0, end + 1);
+    }
+    return {0, text + " MinCPUsNode=1\n", ""};
   }
 
   slurm::CommandResult scancel(const std::vector<std::string>& words) {
@@ -186,7 +212,12 @@ class FakeSlurm : public slurm::CommandRunner {
     return {0, "", ""};
   }
 
-  static void start(Job& job) {
+  void start(Job& job) {
+    job.devices = "0";
+    if (!next_devices.empty() && job.options.at("partition") != "opportunistic") {
+      job.devices = next_devices.front();
+      next_devices.pop_front();
+    }
     std::vector<std::string> copy = job.words;
     std::vector<char*> arguments{const_cast<char*>("/bin/sh")};
     for (std::string& word : copy) arguments.push_back(word.data());

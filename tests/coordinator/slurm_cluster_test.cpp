@@ -44,7 +44,13 @@ TEST(SlurmClusterTest, WrongOptionsAreNamed) {
   }
 }
 
-TEST(SlurmClusterTest, UnderSlurmAClassIsNotChanged) {
+std::string made_folder() {
+  std::string folder = (std::filesystem::temp_directory_path() / "commensal-sc-XXXXXX").native();
+  EXPECT_NE(::mkdtemp(folder.data()), nullptr);
+  return folder;
+}
+
+TEST(SlurmClusterTest, UnderSlurmTheClassIsAskedOfSlurmFirst) {
   int asked = 0;
   const NodeClasses::Ask local = [&](const std::string&, const wire::Message&) -> wire::Message {
     ++asked;
@@ -54,16 +60,35 @@ TEST(SlurmClusterTest, UnderSlurmAClassIsNotChanged) {
   (void)class_asker(options, local)("n1", wire::SetRequest{});
   EXPECT_EQ(asked, 1);
   options.engine = "slurm";
-  const wire::Message answer = class_asker(options, local)("n1", wire::SetRequest{});
+  options.state_dir = made_folder();
+  options.keeper = "/bin/true";
+  const auto engine = make_engine(options);
+  const auto ask = class_asker(options, local);
+  const wire::Message unknown = ask("n1", wire::SetRequest{});
+  ASSERT_TRUE(std::holds_alternative<wire::Error>(unknown));
+  EXPECT_EQ(std::get<wire::Error>(unknown).code, "malformed");
+  wire::SetRequest request;
+  request.job = "job-7.1";
+  request.job_class = JobClass::kGuaranteed;
+  const wire::Message answer = ask("n1", request);  // of which the engine knows nothing
+  ASSERT_TRUE(std::holds_alternative<wire::SetReply>(answer));
+  EXPECT_EQ(std::get<wire::SetReply>(answer).outcome, "refused");
+  EXPECT_EQ(std::get<wire::SetReply>(answer).reason, "it has ended");
   EXPECT_EQ(asked, 1);
-  ASSERT_TRUE(std::holds_alternative<wire::Error>(answer));
-  EXPECT_EQ(std::get<wire::Error>(answer).code, "refused");
-  EXPECT_THAT(std::get<wire::Error>(answer).what, HasSubstr("a seat beside others"));
+  std::filesystem::remove_all(options.state_dir);
+}
+
+TEST(SlurmClusterTest, IdsOfNodesStandForAttempts) {
+  for (const Attempt& attempt : {Attempt{JobId{"7"}, 1}, Attempt{JobId{"a.2-b"}, 12}}) {
+    EXPECT_EQ(attempt_of_node_job(node_job_id(attempt)), attempt);
+  }
+  for (const char* id : {"", "7", "job-7", "job-.1", "job-7.x", "job-7.12345678901", "my job-7.1"}) {
+    EXPECT_FALSE(attempt_of_node_job(id).has_value()) << id;
+  }
 }
 
 TEST(SlurmClusterTest, TheEngineIsMadeWithoutSlurm) {
-  std::string folder = (std::filesystem::temp_directory_path() / "commensal-sc-XXXXXX").native();
-  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  const std::string folder = made_folder();
   ClusterOptions options;
   options.engine = "slurm";
   options.state_dir = folder;

@@ -158,6 +158,19 @@ TEST(SlurmTextsTest, GarbageOfSinfoIsShown) {
   EXPECT_THAT(nodes_from_sinfo(""), IsEmpty());
 }
 
+TEST(SlurmTextsTest, ReadsTheDevicesOfARunningJob) {
+  EXPECT_EQ(devices_from_scontrol(
+                "JobId=7 JobName=x Nodes=n1 CPU_IDs=0-1 Mem=100 GRES=gpu:1(IDX:1) MinCPUsNode=1 "),
+            (DevicesByNodes{{"n1", {1}}}));
+  EXPECT_EQ(devices_from_scontrol("ReqNodeList=n[1-3] NodeList=n[1-3] "
+                                  "Nodes=n[1-2] CPU_IDs=0 Mem=0 GRES=seat:2(IDX:5),gpu:a100:3"
+                                  "(IDX:0,2-3) Nodes=n3 CPU_IDs=0 Mem=0 GRES=gpu:1(IDX:7)"),
+            (DevicesByNodes{{"n[1-2]", {0, 2, 3}}, {"n3", {7}}}));
+  EXPECT_EQ(devices_from_scontrol("Nodes=c1 CPU_IDs=0 Mem=100 GRES= MinCPUsNode=1"),
+            (DevicesByNodes{{"c1", {}}}));
+  EXPECT_THAT(devices_from_scontrol("JobState=PENDING"), IsEmpty());
+}
+
 TEST(SlurmTextsTest, ReadsTheIdThatSbatchPrints) {
   EXPECT_EQ(id_from_sbatch("12\n"), 12U);
   EXPECT_EQ(id_from_sbatch("12;cluster\n"), 12U);

@@ -347,6 +347,48 @@ print("class", commensal.stats()["job"]["class"], flush=True)
     assert "class opportunistic" in slurm.world.commensal("logs", job).stdout
 
 
+def test_an_auto_job_is_upgraded_where_it_runs_when_quota_frees(slurm: Slurm) -> None:
+    assert slurm.coordinate("--commensal", str(COMMENSAL)).returncode == 0
+    assert slurm.world.commensal("quota", "set", "default", "1").returncode == 0
+    first = slurm.shell("sleep 1000", "--guaranteed")
+    slurm.wait(first, "running")
+    script = slurm.world.script(
+        """
+import torch, commensal
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+said = None
+while said != "guaranteed":
+    optimizer.zero_grad()
+    model(torch.randn(4, 8)).sum().backward()
+    optimizer.step()
+    job = commensal.stats()["job"]["class"]
+    if job != said:
+        said = job
+        print("class", said, flush=True)
+import time
+time.sleep(1000)
+"""
+    )
+    auto = slurm.submit("--auto", "--", sys.executable, script)
+    logs = lambda: slurm.world.commensal("logs", auto).stdout  # noqa: E731
+    wait_until("it trains beside others", lambda: "class opportunistic" in logs())
+    node = slurm.job(auto)["placement"][0]["node"]
+    assert slurm.world.commensal("cancel", first).returncode == 0
+    wait_until("it is told to be guaranteed", lambda: "class guaranteed" in logs())
+    wait_until("the coordinator knows", lambda: slurm.job(auto)["class"] == "guaranteed")
+    told = slurm.job(auto)
+    assert (told["state"], told["attempt"]) == ("running", 1)
+    shown = "--format=%j|%P|%N|%b"
+    lines = slurm.run("squeue", "--noheader", "--states=running", shown).stdout.splitlines()
+    [twin] = [line for line in lines if ":guaranteed|" in line]
+    assert twin.endswith(f":{auto}:1:guaranteed|guaranteed|{node}|gres:gpu:1")
+    assert slurm.world.commensal("cancel", auto).returncode == 0
+    slurm.wait(auto, "cancelled")
+    left = lambda: slurm.run("squeue", "--noheader", "--states=running").stdout  # noqa: E731
+    wait_until("Slurm has its devices back", lambda: not left())
+
+
 @pytest.mark.alone
 def test_a_job_whose_node_dies_is_started_on_another_one(world: World) -> None:
     with started(world, "-t", "5") as slurm:

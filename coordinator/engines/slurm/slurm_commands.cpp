@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <sstream>
 #include <utility>
 
 namespace commensal::cluster::slurm {
@@ -75,6 +76,41 @@ std::vector<std::string> SlurmCommands::on_each_node(std::size_t nodes) const {
           "--input=all",
           "--wait=0",
           "--kill-on-bad-exit=1"};
+}
+
+CommandResult SlurmCommands::run_within(std::uint64_t job, const std::string& node,
+                                        const std::vector<std::string>& words,
+                                        std::chrono::milliseconds deadline) {
+  std::vector<std::string> all{
+      options_.programs.empty() ? "srun" : (options_.programs / "srun").native(),
+      fmt::format("--jobid={}", job),
+      "--overlap",
+      "--nodes=1",
+      "--ntasks=1",
+      "--nodelist=" + node,
+      "--gres=none",
+      "--mpi=none",
+      "--quiet",
+      "--export=ALL"};
+  all.insert(all.end(), words.begin(), words.end());
+  return runner_.run(all, deadline);
+}
+
+DevicesByNodes SlurmCommands::devices_of(std::uint64_t job) {
+  const DevicesByNodes found = devices_from_scontrol(
+      run({"scontrol", "--oneliner", "show", "job", "-d", std::to_string(job)}, options_.question));
+  DevicesByNodes devices;
+  for (const auto& [nodes, numbers] : found) {
+    if (nodes.find('[') == std::string::npos) {
+      devices[nodes].insert(numbers.begin(), numbers.end());
+      continue;
+    }
+    std::istringstream names{run({"scontrol", "show", "hostnames", nodes}, options_.question)};
+    for (std::string name; std::getline(names, name);) {
+      devices[name].insert(numbers.begin(), numbers.end());
+    }
+  }
+  return devices;
 }
 
 void SlurmCommands::set_nodes(std::uint64_t job, const std::vector<std::string>& nodes) {

@@ -53,6 +53,12 @@ class SlurmCommands {
   /// Words that start a program, which follows, on each of a job's nodes from within it: what they
   /// read goes to all, what those print they print. All are ended when one fails.
   [[nodiscard]] std::vector<std::string> on_each_node(std::size_t nodes) const;
+  /// Runs a program on a node of a running job, within what that has, and waits for its end.
+  [[nodiscard]] CommandResult run_within(std::uint64_t job, const std::string& node,
+                                         const std::vector<std::string>& words,
+                                         std::chrono::milliseconds deadline);
+  /// Numbers of a running job's devices of kind `gpu`, by the names of its nodes.
+  [[nodiscard]] DevicesByNodes devices_of(std::uint64_t job);
   /// Says on which nodes a job that waits is to run.
   void set_nodes(std::uint64_t job, const std::vector<std::string>& nodes);
   void release(std::uint64_t job);

@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <random>
 #include <set>
 #include <utility>
 
@@ -14,6 +13,7 @@
 #include "coordinator/engines/local/folder_calls.h"
 #include "coordinator/engines/local/given_devices.h"
 #include "coordinator/engines/local/job_check.h"
+#include "coordinator/engines/slurm/slurm_notes.h"
 #include "coordinator/node/kernel_files.h"
 
 namespace commensal::cluster {
@@ -34,59 +34,8 @@ using std::chrono::milliseconds;
 // notes.
 constexpr const char* kScript = "#!/bin/sh\ntrap '' TERM\nexec \"$@\"\n";
 
-fs::path job_note(const AttemptFolder& folder) { return folder.path() / "slurm-job"; }
-
-/// The id that Slurm gave to an attempt, once that is written down.
-std::optional<std::uint64_t> noted_job(const AttemptFolder& folder) {
-  const auto text = node::read_file(job_note(folder));
-  if (!text) return std::nullopt;
-  const auto number = node::to_number(*text);
-  return number && *number > 0 ? std::optional{static_cast<std::uint64_t>(*number)} : std::nullopt;
-}
-
-void note_job(const AttemptFolder& folder, std::uint64_t job) {
-  local::write_whole(job_note(folder), std::to_string(job));
-}
-
-/// A number that was drawn when the state folder was made: two coordinators of one name and user do
-/// not take each other's jobs for their own.
-std::string state_number(const fs::path& state) {
-  const fs::path file = state / "slurm-name";
-  if (auto text = node::read_file(file); text && text->size() == 8) return *std::move(text);
-  std::random_device random;
-  std::string number = fmt::format("{:08x}", random());
-  local::write_whole(file, number);
-  return number;
-}
-
-/// Nodes of a placement, each once, in their order.
-std::vector<std::string> nodes_of(const Placed& placed) {
-  std::vector<std::string> nodes;
-  for (const DevicePlace& place : placed.devices) {
-    if (std::find(nodes.begin(), nodes.end(), place.node) == nodes.end()) {
-      nodes.push_back(place.node);
-    }
-  }
-  return nodes;
-}
-
-std::int64_t most_on_a_node(const Placed& placed) {
-  std::map<std::string, std::int64_t> counts;
-  std::int64_t most = 0;
-  for (const DevicePlace& place : placed.devices) most = std::max(most, ++counts[place.node]);
-  return most;
-}
-
 std::chrono::minutes whole_minutes(milliseconds time) {
   return std::chrono::ceil<std::chrono::minutes>(time);
-}
-
-/// In file names Slurm replaces %j and others.
-std::string without_patterns(std::string path) {
-  for (std::size_t at = path.find('%'); at != std::string::npos; at = path.find('%', at + 2)) {
-    path.insert(at, "%");
-  }
-  return path;
 }
 
 }  // namespace
@@ -97,7 +46,7 @@ SlurmEngine::SlurmEngine(Options options, slurm::CommandRunner& runner, const Cl
   options_.keeper = fs::absolute(options_.keeper);
   local::prepare_state(options_.state);
   guarded([&] {
-    name_ = options_.instance + '-' + state_number(options_.state);
+    name_ = slurm::name_of_jobs(options_.state, options_.instance);
     // Of an earlier start it is there already, and the disk may be full now.
     const fs::path script = options_.state / "start.sh";
     if (node::read_file(script) != kScript) local::write_whole(script, kScript);
@@ -195,7 +144,7 @@ void SlurmEngine::lay_out(const Attempt& attempt, Placed& placed) const {
                                ? local::kGivenDevice
                                : std::to_string(place.device));
   }
-  const auto nodes = nodes_of(placed);
+  const auto nodes = slurm::nodes_of(placed);
   if (nodes.size() == 1) return;
   const auto without_gpu = [](const std::string& uuid) { return uuid == "host"; };
   const bool some = std::any_of(placed.uuids.begin(), placed.uuids.end(), without_gpu);
@@ -244,7 +193,7 @@ void SlurmEngine::let_go(const AttemptFolder& folder) {
   for (auto entry = begin; entry != end; ++entry) {
     if (!slurm::is_over(entry->second.state)) alive.push_back(entry->second);
   }
-  const auto noted = noted_job(folder);
+  const auto noted = slurm::noted_job(folder);
   if (alive.empty()) {
     if (!noted) submit(folder, *placed);
     return;  // Slurm had it: `watch` tells what became of it
@@ -255,7 +204,7 @@ void SlurmEngine::let_go(const AttemptFolder& folder) {
     return std::pair{a.id != noted, a.id} < std::pair{b.id != noted, b.id};
   });
   folder.set_released();
-  note_job(folder, alive.front().id);
+  slurm::note_job(folder, alive.front().id);
   if (slurm::is_held(alive.front())) give_nodes(alive.front().id, *placed);
 }
 
@@ -272,19 +221,19 @@ void SlurmEngine::submit(const AttemptFolder& folder, const Placed& placed) {
     sweep_due_ = true;  // it may have arrived all the same
     throw;
   }
-  note_job(folder, id);
+  slurm::note_job(folder, id);
   give_nodes(id, placed);
 }
 
 void SlurmEngine::give_nodes(std::uint64_t job, const Placed& placed) {
-  commands_.set_nodes(job, nodes_of(placed));
+  commands_.set_nodes(job, slurm::nodes_of(placed));
   commands_.release(job);
 }
 
 slurm::Submission SlurmEngine::submission(const AttemptFolder& folder, const JobSpec& spec,
                                           const Placed& placed) {
   const bool guaranteed = placed.job_class == JobClass::kGuaranteed;
-  const std::int64_t devices = most_on_a_node(placed);
+  const std::int64_t devices = slurm::most_on_a_node(placed);
   slurm::Submission job;
   job.name = slurm::mark_of(name_, folder.attempt());
   job.comment = fmt::format("{} commensal {}, {}", to_string(placed.job_class),
@@ -292,14 +241,14 @@ slurm::Submission SlurmEngine::submission(const AttemptFolder& folder, const Job
   job.partition = guaranteed ? options_.guaranteed_partition : options_.opportunistic_partition;
   const bool gpus = placed.uuids.front() != "host";
   if (gpus) job.gres = fmt::format("{}:{}", guaranteed ? "gpu" : "seat", devices);
-  job.nodes = nodes_of(placed).size();
+  job.nodes = slurm::nodes_of(placed).size();
   job.cpus = (spec.cpu_milli + 999) / 1000;
   job.memory_mib = spec.host_memory_mib;
   if (spec.time_limit) {  // the keeper ends it; this is for one that cannot
     job.time_limit =
         whole_minutes(*spec.time_limit + options_.failure_grace) + std::chrono::minutes{2};
   }
-  job.output = without_patterns((folder.path() / "keeper.log").native());
+  job.output = slurm::without_patterns((folder.path() / "keeper.log").native());
   job.script = options_.state / "start.sh";
   job.words = {options_.keeper.native(), options_.state.native(), folder.attempt().job.str(),
                std::to_string(folder.attempt().number)};
@@ -397,7 +346,7 @@ void SlurmEngine::settle_lost(const AttemptFolder& folder, Told& told, const Job
     told.over_since.reset();
     return;
   }
-  const auto job = noted_job(folder);
+  const auto job = slurm::noted_job(folder);
   if (begin == end && !job && !folder.has_begun()) return;  // not submitted yet
   const TimePoint now = clock_.now();
   if (!told.over_since) told.over_since = now;
@@ -412,7 +361,7 @@ void SlurmEngine::sweep(const Jobs& jobs) {
   for (const auto& [attempt, job] : jobs) {
     if (job.state != "PENDING") continue;  // what runs has a keeper, which ends if it is not wanted
     const AttemptFolder folder = folder_of(attempt);
-    const auto noted = noted_job(folder);
+    const auto noted = slurm::noted_job(folder);
     const bool wanted = folder.is_held() && folder.is_released() && !folder.has_ended() &&
                         (!noted || *noted == job.id);
     if (!wanted) commands_.cancel(job.id);

@@ -8,6 +8,7 @@
 #include <array>
 #include <cctype>
 #include <charconv>
+#include <regex>
 
 namespace commensal::cluster::slurm {
 namespace {
@@ -207,6 +208,29 @@ std::vector<NodeLine> nodes_from_sinfo(const std::string& output) {
     if (!known) nodes.push_back(std::move(read));
   }
   return nodes;
+}
+
+DevicesByNodes devices_from_scontrol(const std::string& output) {
+  // "Nodes=n[1-2] CPU_IDs=0 Mem=100 GRES=gpu:a100:2(IDX:0,2-3),seat:1(IDX:0)", once for nodes that
+  // give the same.
+  static const std::regex nodes{R"(\bNodes=(\S+) CPU_IDs=\S* Mem=\S* GRES=(\S*))"};
+  static const std::regex gpus{R"((?:^|,)gpu(?::[^:(,]+)?:\d+\(IDX:([\d,-]+)\))"};
+  static const std::regex range{R"((\d{1,6})(?:-(\d{1,6}))?)"};
+  DevicesByNodes devices;
+  for (std::sregex_iterator node{output.begin(), output.end(), nodes}, end; node != end; ++node) {
+    const std::string gres = (*node)[2].str();
+    auto& numbers = devices[(*node)[1].str()];
+    for (std::sregex_iterator gpu{gres.begin(), gres.end(), gpus}; gpu != end; ++gpu) {
+      const std::string index = (*gpu)[1].str();
+      for (std::sregex_iterator part{index.begin(), index.end(), range}; part != end; ++part) {
+        const auto first = number_from<std::int32_t>((*part)[1].str()).value_or(0);
+        const bool one = !(*part)[2].matched;
+        const auto last = one ? first : number_from<std::int32_t>((*part)[2].str()).value_or(first);
+        for (std::int32_t number = first; number <= last; ++number) numbers.insert(number);
+      }
+    }
+  }
+  return devices;
 }
 
 std::uint64_t id_from_sbatch(const std::string& output) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -71,6 +72,12 @@ struct NodeLine {
 /// lines and is one node.
 /// @throws EngineFailed with the first line that cannot be read.
 [[nodiscard]] std::vector<NodeLine> nodes_from_sinfo(const std::string& output);
+
+/// Devices of kind `gpu` that a running job has: numbers by node, as Slurm counts them there. The
+/// names of nodes may stand for several ("n[1-2]").
+using DevicesByNodes = std::map<std::string, std::set<std::int32_t>>;
+/// Reads a line of `scontrol --oneliner show job -d`. What cannot be read is left out.
+[[nodiscard]] DevicesByNodes devices_from_scontrol(const std::string& output);
 
 /// Reads what `sbatch --parsable` prints: the id, or "ID;CLUSTER". @throws EngineFailed.
 [[nodiscard]] std::uint64_t id_from_sbatch(const std::string& output);
