@@ -14,8 +14,8 @@ namespace commensal::cluster {
 [[nodiscard]] std::unique_ptr<Engine> make_engine(const ClusterOptions& options);
 
 /// Returns who is asked for a running job's class. Slurm gave an opportunistic job a seat and not a
-/// device: under it Slurm is asked for the devices first (SlurmGuarantee). The engine must have been
-/// made. @throws EngineFailed.
+/// device: under it Slurm is asked for the devices first (SlurmGuarantee). The engine must have
+/// been made. @throws EngineFailed.
 [[nodiscard]] NodeClasses::Ask class_asker(const ClusterOptions& options, NodeClasses::Ask local);
 
 }  // namespace commensal::cluster

@@ -52,8 +52,8 @@ class FakeSlurm : public slurm::CommandRunner {
       "n1|idle|4|4000|gpu:2,seat:2|127.0.0.1|none\n"
       "n1|idle|4|4000|gpu:2,seat:2|127.0.0.1|none\n"
       "n2|mixed|4|4000|gpu:2,seat:2|127.0.0.1|none\n";
-  bool starts_jobs = true;  ///< else what was released waits for resources
-  bool silent = false;      ///< the controller does not answer
+  bool starts_jobs = true;               ///< else what was released waits for resources
+  bool silent = false;                   ///< the controller does not answer
   std::deque<std::string> next_devices;  ///< of the next jobs to start; else "0"
   /// What becomes of a program that srun starts within a running job.
   std::function<slurm::CommandResult(const std::vector<std::string>&)> within;

@@ -82,7 +82,8 @@ TEST(SlurmClusterTest, IdsOfNodesStandForAttempts) {
   for (const Attempt& attempt : {Attempt{JobId{"7"}, 1}, Attempt{JobId{"a.2-b"}, 12}}) {
     EXPECT_EQ(attempt_of_node_job(node_job_id(attempt)), attempt);
   }
-  for (const char* id : {"", "7", "job-7", "job-.1", "job-7.x", "job-7.12345678901", "my job-7.1"}) {
+  for (const char* id :
+       {"", "7", "job-7", "job-.1", "job-7.x", "job-7.12345678901", "my job-7.1"}) {
     EXPECT_FALSE(attempt_of_node_job(id).has_value()) << id;
   }
 }

@@ -143,7 +143,8 @@ TEST_F(SlurmGuaranteeTest, WhileSlurmHasNoRoomTheJobStaysAsItIsAndSaysWhy) {
   slurm_.starts_jobs = false;
   (void)ask();
   slurm_.jobs.at(2).reason = "Resources";
-  EXPECT_EQ(ask(), "deferred: waits for a device of its own in Slurm's queue, as job 2 (Resources)");
+  EXPECT_EQ(ask(),
+            "deferred: waits for a device of its own in Slurm's queue, as job 2 (Resources)");
   clock_.pass(19s);
   EXPECT_THAT(ask(), HasSubstr("deferred"));
   clock_.pass(1s);

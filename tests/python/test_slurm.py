@@ -348,6 +348,9 @@ print("class", commensal.stats()["job"]["class"], flush=True)
 
 
 def test_an_auto_job_is_upgraded_where_it_runs_when_quota_frees(slurm: Slurm) -> None:
+    # As a service would: what a job of Slurm starts ends with that job.
+    daemon = [str(COMMENSAL.parent / "commensald"), "--idle-exit", "0"]
+    assert slurm.run(*daemon, "--runtime-dir", str(slurm.world.runtime_dir)).returncode == 0
     assert slurm.coordinate("--commensal", str(COMMENSAL)).returncode == 0
     assert slurm.world.commensal("quota", "set", "default", "1").returncode == 0
     first = slurm.shell("sleep 1000", "--guaranteed")

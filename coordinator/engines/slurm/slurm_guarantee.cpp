@@ -102,9 +102,8 @@ wire::Message SlurmGuarantee::ask(const Attempt& attempt, const std::string& nod
 std::vector<JobLine> SlurmGuarantee::twins(const Attempt& attempt) {
   const std::string name = slurm::mark_of(name_, attempt) + ":guaranteed";
   std::vector<JobLine> all = commands_.jobs();
-  std::erase_if(all, [&](const JobLine& job) {
-    return job.name != name || slurm::is_over(job.state);
-  });
+  std::erase_if(all,
+                [&](const JobLine& job) { return job.name != name || slurm::is_over(job.state); });
   return all;
 }
 
@@ -170,9 +169,9 @@ wire::Message SlurmGuarantee::tell(const AttemptFolder& folder, const std::strin
   const auto job = slurm::noted_job(folder);
   if (!job) return reply("refused", "Slurm has no job of it");
   std::vector<std::string> words = options_.commensal;
-  for (const std::string& word : {std::string{"set"}, request.job, std::string{"--class"},
-                                  std::string{to_string(*request.job_class)},
-                                  std::string{"--json"}}) {
+  for (const std::string& word :
+       {std::string{"set"}, request.job, std::string{"--class"},
+        std::string{to_string(*request.job_class)}, std::string{"--json"}}) {
     words.push_back(word);
   }
   const auto said = commands_.run_within(*job, node, words, options_.node_answers);
