@@ -53,6 +53,7 @@ json ClusterCoordinator::answer(const json& request, TimePoint now) {
   if (type == "queue") return queue(request);
   if (type == "explain") return explain(request);
   if (type == "cancel") return cancel(request);
+  if (type == "resume") return resume(request);
   if (type == "logs") return logs(request);
   if (type == "nodes") return nodes();
   if (type == "state") return state();
@@ -190,10 +191,10 @@ json ClusterCoordinator::shown(const JobRecord& job) const {
               {"submitted_ms", milliseconds(job.submitted)},
               {"changed_ms", milliseconds(job.changed)},
               {"placement", shown_places(job.placement)},
-              {"cancelling", (job.cancel_asked || job.finish_asked) && !is_end(job.state)}};
+              {"cancelling", is_being_ended(job)}};
   if (is_placed(job.state)) answer["class"] = to_string(job.job_class);
-  if (!is_placed(job.state) && !is_end(job.state)) answer["estimate"] = estimate_of(job);
-  if (job.spec.end_when_flat && is_placed(job.state)) answer["rule"] = rule_of(job);
+  if (waits(job.state)) answer["estimate"] = estimate_of(job);
+  if (flat_rule(job.spec) && is_placed(job.state)) answer["rule"] = rule_of(job);
   if (job.exit_code) answer["exit_code"] = *job.exit_code;
   return answer;
 }
@@ -203,7 +204,12 @@ std::string ClusterCoordinator::why(const JobRecord& job) const {
   if (!engine_problem_.empty()) return engine_problem_;
   const Number number = job_number(job.id);
   if (const auto at = not_before_.find(number); at != not_before_.end()) return job.reason;
-  if (!may_start(job)) return fmt::format("starts after job {}", job.spec.after->str());
+  if (!may_start(job)) {
+    const auto before = jobs_.find(job_number(*job.spec.after));
+    const bool parked = before != jobs_.end() && before->second.state == JobState::kParked;
+    return fmt::format("starts after job {}{}", job.spec.after->str(),
+                       parked ? ", which is parked" : "");
+  }
   if (begin_anew_ || !admitted_.contains(number)) return job.reason;
   return scheduler_.why_waiting(job);
 }
@@ -225,6 +231,21 @@ json ClusterCoordinator::cancel(const json& request) {
   happen(job.id, {.kind = EventKind::kCancel,
                   .attempt = job.attempt,
                   .reason = field<std::string>(request, "reason", "cancelled by its user")});
+  return {{"id", job.id.str()}, {"state", to_string(jobs_.at(job_number(job.id)).state)}};
+}
+
+json ClusterCoordinator::resume(const json& request) {
+  const JobRecord job = find(request);
+  if (job.state != JobState::kParked) {
+    const bool soon = is_placed(job.state) && job.park_asked;
+    throw RequestRefused(
+        "refused",
+        soon ? fmt::format("job {} is not parked yet: it is {}", job.id.str(), to_string(job.state))
+             : fmt::format("job {} is not parked: it is {}", job.id.str(), to_string(job.state)));
+  }
+  happen(job.id, {.kind = EventKind::kResume,
+                  .attempt = job.attempt,
+                  .reason = field<std::string>(request, "reason", "resumed by its user")});
   return {{"id", job.id.str()}, {"state", to_string(jobs_.at(job_number(job.id)).state)}};
 }
 
@@ -302,14 +323,18 @@ json ClusterCoordinator::back_up() {
 json ClusterCoordinator::picture(const PictureSize& size) {
   refresh_estimates();
   json placed = json::array();
+  json parked = json::array();
   json waiting = json::array();
+  const auto show = [this](json& into, std::size_t most, const JobRecord& job) {
+    if (into.size() < most) into.push_back(shown(job));
+  };
   for (const auto& [number, job] : jobs_) {
-    if (is_end(job.state)) continue;
-    json& into = is_placed(job.state) ? placed : waiting;
-    if (into.size() < (is_placed(job.state) ? size.placed : size.waiting))
-      into.push_back(shown(job));
+    if (is_placed(job.state)) show(placed, size.placed, job);
+    if (job.state == JobState::kParked) show(parked, size.parked, job);
+    if (waits(job.state)) show(waiting, size.waiting, job);
   }
   json jobs = std::move(placed);
+  for (json& job : parked) jobs.push_back(std::move(job));
   for (json& job : waiting) jobs.push_back(std::move(job));
   for (const JobRecord& job : store_.ended(size.ended)) jobs.push_back(shown(job));
   json events = json::array();
@@ -326,13 +351,13 @@ json ClusterCoordinator::picture(const PictureSize& size) {
 
 json ClusterCoordinator::summary(const json& nodes) const {
   std::map<std::pair<JobState, std::string>, int> counts;
-  for (const JobState state :
-       {JobState::kStarting, JobState::kRunning, JobState::kParked, JobState::kUpgrading}) {
+  for (const JobState state : {JobState::kStarting, JobState::kRunning, JobState::kUpgrading}) {
     for (const JobClass job_class : {JobClass::kGuaranteed, JobClass::kOpportunistic}) {
       counts[{state, std::string{to_string(job_class)}}] = 0;
     }
   }
-  for (const JobState state : {JobState::kSubmitted, JobState::kQueued, JobState::kReserved}) {
+  for (const JobState state :
+       {JobState::kSubmitted, JobState::kQueued, JobState::kReserved, JobState::kParked}) {
     counts[{state, "none"}] = 0;
   }
   int waiting = 0;
@@ -341,7 +366,7 @@ json ClusterCoordinator::summary(const json& nodes) const {
     if (is_end(job.state)) continue;
     const bool placed = is_placed(job.state);
     ++counts[{job.state, placed ? std::string{to_string(job.job_class)} : "none"}];
-    if (placed) continue;
+    if (!waits(job.state)) continue;
     ++waiting;
     oldest = std::min(oldest.value_or(job.submitted), job.submitted);
   }
@@ -393,7 +418,7 @@ json ClusterCoordinator::tenants() const {
     std::int32_t waiting = 0;
     for (const auto& [number, job] : jobs_) {
       if (job.spec.tenant != name || is_end(job.state)) continue;
-      if (!is_placed(job.state)) ++waiting;
+      if (waits(job.state)) ++waiting;
       if (is_placed(job.state) && job.job_class == JobClass::kOpportunistic &&
           job.state != JobState::kUpgrading) {
         opportunistic += job.spec.gpus;

@@ -23,8 +23,6 @@ double seconds(TimePoint now) {
 constexpr Duration kUpgradeAgain = 60s;  // after one that failed
 constexpr int kCannotStart = 126;        // as a shell's
 
-bool waits(JobState state) { return !is_placed(state) && !is_end(state); }
-
 EventKind kind_of(EngineEvent::Kind kind) {
   switch (kind) {
     case EngineEvent::Kind::kBegan: return EventKind::kBegan;
@@ -130,7 +128,7 @@ void ClusterCoordinator::meet_engine() {
   }
   for (const auto& [number, job] : jobs_) {
     if (!is_placed(job.state)) continue;
-    if (job.cancel_asked || job.finish_asked) due_.push_back({Action::Kind::kTakeBack, job});
+    if (is_being_ended(job)) due_.push_back({Action::Kind::kTakeBack, job});
     if (job.state == JobState::kUpgrading) due_.push_back({Action::Kind::kClass, job});
     if (known.contains(attempt_of(job))) continue;
     if (job.state == JobState::kStarting) {
@@ -245,8 +243,7 @@ void ClusterCoordinator::moved(const JobRecord& before, const JobRecord& after) 
   if (after.state == JobState::kUpgrading && before.state != JobState::kUpgrading) {
     actions_.push_back({Action::Kind::kClass, after});
   }
-  if ((after.cancel_asked && !before.cancel_asked) ||
-      (after.finish_asked && !before.finish_asked)) {
+  if (is_being_ended(after) && !is_being_ended(before)) {
     actions_.push_back({Action::Kind::kTakeBack, after});
   }
 }

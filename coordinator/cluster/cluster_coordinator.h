@@ -109,6 +109,7 @@ class ClusterCoordinator {
   /// How much of everything `picture` shows, at most.
   struct PictureSize {
     std::size_t placed = 2000;
+    std::size_t parked = 500;
     std::size_t waiting = 500;
     std::size_t ended = 100;
     std::size_t events = 200;
@@ -132,6 +133,7 @@ class ClusterCoordinator {
   [[nodiscard]] nlohmann::json queue(const nlohmann::json& request);
   [[nodiscard]] nlohmann::json explain(const nlohmann::json& request);
   [[nodiscard]] nlohmann::json cancel(const nlohmann::json& request);
+  [[nodiscard]] nlohmann::json resume(const nlohmann::json& request);
   [[nodiscard]] nlohmann::json logs(const nlohmann::json& request);
   [[nodiscard]] nlohmann::json nodes() const;
   [[nodiscard]] nlohmann::json state() const;

@@ -136,6 +136,16 @@ class ClusterCoordinatorTest : public ::testing::Test {
     }
     return "not refused";
   }
+  /// Tells a loss that does not move until a rule of ten minutes has seen enough of it.
+  void tell_flat(const std::string& id, std::uint32_t attempt = 1) {
+    for (int i = 0; i < 70 && shown(id)["cancelling"] == false && state(id) == "running"; ++i) {
+      (void)ask({{"type", "report_loss"},
+                 {"id", id},
+                 {"attempt", attempt},
+                 {"points", {{{"age_ms", 0}, {"loss", 1}}}}});
+      pass(10s);
+    }
+  }
   json shown(const std::string& id) { return ask({{"type", "explain"}, {"id", id}})["job"]; }
   std::string state(const std::string& id) { return shown(id)["state"]; }
   std::string reason(const std::string& id) { return shown(id)["reason"]; }
@@ -991,6 +1001,138 @@ TEST_F(ClusterCoordinatorTest, AJobThatItsRuleEndsIsEndedAfterARestartToo) {
   EXPECT_EQ(state(id), "finished");
   EXPECT_EQ(reason(id), why);
   EXPECT_EQ(world_.starts(attempt(id, 2)), 0) << "it is not tried again";
+}
+
+json with_parking(json job) {
+  job["park_when_flat"] = {{"window_ms", 600'000}, {"change", 0.01}};
+  return job;
+}
+
+json resume(const std::string& id) { return {{"type", "resume"}, {"id", id}}; }
+
+TEST_F(ClusterCoordinatorTest, AJobWhoseLossIsFlatIsParkedAndGivesItsDeviceBack) {
+  const std::string id = submit(with_parking(job("default", 4)));
+  const std::string next = submit(job("default", 4));
+  EXPECT_EQ(world_.attempts.at(attempt(id)).spec.environment.at(kLossVariable), "10");
+  tell_flat(id);
+  EXPECT_EQ(state(id), "parked");
+  EXPECT_THAT(reason(id), HasSubstr("parked by its own rule: its loss has been flat for 10 min"));
+  EXPECT_FALSE(world_.runs(attempt(id)));
+  EXPECT_EQ(state(next), "running") << "on the devices that it had";
+  const json told = shown(id);
+  EXPECT_EQ(told["cancelling"], false);
+  EXPECT_THAT(told["placement"], IsEmpty());
+  for (const char* none : {"class", "rule", "estimate"}) EXPECT_FALSE(told.contains(none)) << none;
+  EXPECT_EQ(refusal(loss(id, 1)), "refused: attempt 1 of job 1 is over");
+  pass(1h);
+  EXPECT_EQ(state(id), "parked") << "it does not come back by itself";
+}
+
+TEST_F(ClusterCoordinatorTest, AResumedJobStartsAnewAndIsNotParkedByItsOldCurve) {
+  const std::string id = submit(with_parking(job()));
+  tell_flat(id);
+  ASSERT_EQ(state(id), "parked");
+  EXPECT_EQ(ask(resume(id))["state"], "queued");
+  EXPECT_EQ(state(id), "running");
+  EXPECT_EQ(world_.starts(attempt(id, 2)), 1);
+  EXPECT_THAT(past(id), ElementsAre("submitted", "queued", "starting", "running", "running",
+                                    "parked", "queued", "starting", "running"));
+  for (int i = 0; i < 30; ++i) {
+    (void)ask(loss(id, 1, 2));
+    pass(10s);
+  }
+  EXPECT_EQ(state(id), "running") << "half a window of this attempt is not enough";
+  tell_flat(id, 2);
+  EXPECT_EQ(state(id), "parked") << "a whole one is";
+  EXPECT_EQ(shown(id)["attempt"], 2);
+  EXPECT_EQ(ask({{"type", "cancel"}, {"id", id}})["state"], "cancelled");
+}
+
+TEST_F(ClusterCoordinatorTest, AJobThatIsToBeParkedIsAskedAgainAfterARestart) {
+  const std::string id = submit(with_parking(job("default", 1, "guaranteed", {"stubborn"})));
+  tell_flat(id);
+  EXPECT_EQ(state(id), "running");
+  EXPECT_EQ(shown(id)["cancelling"], true) << "it is asked to end";
+  EXPECT_EQ(refusal(resume(id)), "refused: job 1 is not parked yet: it is running");
+  const std::string why = reason(id);
+  world_.calls.clear();
+  restart();
+  EXPECT_THAT(world_.calls, ::testing::Contains("take_back 1.1"));
+  world_.lose(attempt(id));
+  settle_all();
+  EXPECT_EQ(state(id), "parked");
+  EXPECT_EQ(reason(id), why);
+  restart();
+  EXPECT_EQ(state(id), "parked");
+  EXPECT_EQ(reason(id), why);
+  EXPECT_EQ(world_.starts(attempt(id, 2)), 0) << "a parked job is not tried again";
+  (void)ask(resume(id));
+  restart();
+  EXPECT_EQ(state(id), "running");
+}
+
+TEST_F(ClusterCoordinatorTest, AFollowerOfAParkedJobWaitsForIt) {
+  const std::string id = submit(with_parking(job()));
+  json next = job();
+  next["after"] = id;
+  const std::string follower = submit(next);
+  tell_flat(id);
+  EXPECT_EQ(state(follower), "queued");
+  EXPECT_EQ(reason(follower), "starts after job 1, which is parked");
+  EXPECT_EQ(shown(follower)["estimate"]["starts_in_ms"], nullptr);
+  (void)ask(resume(id));
+  world_.end(attempt(id, 2), 0);
+  settle_all();
+  EXPECT_EQ(state(follower), "running");
+}
+
+TEST_F(ClusterCoordinatorTest, AParkedJobThatIsCancelledHasEnded) {
+  const std::string id = submit(with_parking(job()));
+  json next = job();
+  next["after"] = id;
+  const std::string follower = submit(next);
+  tell_flat(id);
+  EXPECT_EQ(ask({{"type", "cancel"}, {"id", id}})["state"], "cancelled");
+  EXPECT_EQ(state(id), "cancelled");
+  EXPECT_EQ(state(follower), "cancelled");
+  EXPECT_THAT(ask({{"type", "queue"}})["jobs"], IsEmpty());
+  EXPECT_EQ(refusal(resume(id)), "refused: job 1 is not parked: it is cancelled");
+}
+
+TEST_F(ClusterCoordinatorTest, AParkedJobIsCountedAsSuchAndDoesNotWait) {
+  const std::string id = submit(with_parking(job()));
+  tell_flat(id);
+  ASSERT_EQ(state(id), "parked");
+  const json picture = coordinator_->picture({});
+  EXPECT_EQ(picture["jobs"][0]["state"], "parked");
+  EXPECT_EQ(picture["summary"]["waiting"], 0);
+  EXPECT_EQ(picture["summary"]["oldest_waiting_ms"], nullptr);
+  int parked = 0;
+  for (const json& entry : picture["summary"]["jobs"]) {
+    if (entry["state"] == "parked") parked += entry["count"].get<int>();
+  }
+  EXPECT_EQ(parked, 1);
+  EXPECT_EQ(picture["tenants"][0]["waiting_jobs"], 0);
+  EXPECT_EQ(picture["tenants"][0]["guaranteed_devices"], 0) << "its quota is free";
+  EXPECT_THAT(coordinator_->picture({.parked = 0})["jobs"], IsEmpty());
+}
+
+TEST_F(ClusterCoordinatorTest, OnlyAParkedJobIsResumed) {
+  const std::string runs = submit(job());
+  EXPECT_EQ(refusal(resume(runs)), "refused: job 1 is not parked: it is running");
+  const std::string waits = submit(job("default", 4));
+  EXPECT_EQ(refusal(resume(waits)), "refused: job 2 is not parked: it is reserved");
+  EXPECT_EQ(refusal(resume("77")), "unknown_job: unknown job \"77\"");
+  EXPECT_EQ(refusal({{"type", "resume"}}), "malformed: field \"id\" is missing");
+  EXPECT_EQ(state(runs), "running");
+  EXPECT_EQ(state(waits), "reserved");
+}
+
+TEST_F(ClusterCoordinatorTest, AJobHasOneRuleThatLooksAtItsLoss) {
+  EXPECT_EQ(refusal({{"type", "submit"}, {"job", with_parking(with_rule(job()))}}),
+            "malformed: field 'park_when_flat' must be absent where end_when_flat is given: "
+            "600000");
+  EXPECT_THAT(ask({{"type", "queue"}, {"all", true}})["jobs"], IsEmpty());
 }
 
 TEST_F(ClusterCoordinatorTest, AJobIsAskedForEnoughLossesForTheShortestRule) {

@@ -187,6 +187,30 @@ class World {
       }
     });
   }
+  /// A job whose own rule parks it tells what the rule needs, all at once.
+  void tells_flat(const std::string& name) {
+    json points = json::array();
+    for (int age = 700; age >= 0; age -= 10) {
+      points.push_back({{"age_ms", age * 1000}, {"loss", 1}});
+    }
+    step([&] {
+      try {
+        (void)ask(
+            {{"type", "report_loss"}, {"id", ids_.at(name)}, {"attempt", 1}, {"points", points}});
+      } catch (const RequestRefused& error) {
+        EXPECT_THAT(error.what(), HasSubstr("is over"));
+      }
+    });
+  }
+  void resume(const std::string& name) {
+    step([&] {
+      try {
+        (void)ask({{"type", "resume"}, {"id", ids_.at(name)}});
+      } catch (const RequestRefused& error) {
+        EXPECT_THAT(error.what(), HasSubstr("is not parked: it is"));
+      }
+    });
+  }
   /// Something happens on the machines: to the attempt of a job that runs.
   void happens(const std::string& name, const std::function<void(const Attempt&)>& what) {
     bool done = false;
@@ -336,7 +360,8 @@ json job(const std::string& asked, const std::string& tenant = "default", int gp
           {"directory", "/"}};
 }
 
-/// Submissions, a reservation, starts, an upgrade, retries, cancelled jobs, a drained node.
+/// Submissions, a reservation, starts, an upgrade, retries, cancelled jobs, a drained node, a job
+/// that is parked and resumed.
 void play(World& world) {
   world.request({{"type", "quota"}, {"tenant", "vision"}, {"quota", 1}});
   world.submit("first", job("guaranteed", "vision"));
@@ -370,6 +395,12 @@ void play(World& world) {
   world.ends("beside", 0);
   world.ends("after", 1);
   world.ends("gang", 0);
+  json flat = job("opportunistic");
+  flat["park_when_flat"] = {{"window_ms", 600'000}, {"change", 0.01}};
+  world.submit("flat", flat);
+  world.tells_flat("flat");
+  world.resume("flat");
+  world.ends("flat", 0);
 }
 
 /// As it is undisturbed.
@@ -400,13 +431,13 @@ TEST(ClusterScenario, HasEveryKindOfWritePoint) {
   for (const auto& [name, life] : undisturbed().in_the_end()) {
     SCOPED_TRACE(name + ": " + life);
     for (const char* state : {"submitted", "queued", "reserved", "starting", "running", "upgrading",
-                              "finished", "failed", "cancelled", "lost"}) {
+                              "parked", "finished", "failed", "cancelled", "lost"}) {
       if (life.find(state) != std::string::npos) states.insert(state);
     }
     const std::string last = life.substr(life.rfind(' ', life.size() - 2) + 1);
     EXPECT_THAT(last, ::testing::ContainsRegex("finished|failed|cancelled"));
   }
-  EXPECT_EQ(states.size(), 10U);
+  EXPECT_EQ(states.size(), 11U);
   EXPECT_GT(undisturbed().changes, 100U);
   EXPECT_GT(undisturbed().calls, 100U);
   EXPECT_THAT(undisturbed().told, ::testing::Contains(HasSubstr("in about")));

@@ -3,7 +3,7 @@
 "use strict";
 
 const KEEP_MS = 15 * 60 * 1000; // of the history in the charts
-const PLACED = ["starting", "running", "parked", "upgrading"];
+const PLACED = ["starting", "running", "upgrading"];
 const WAITING = ["submitted", "queued", "reserved"];
 const MOST_BARS = 12;
 
@@ -101,14 +101,15 @@ function rows(section, items, key, cells, action) {
   table.hidden = items.length === 0 && Boolean(empty);
 }
 
-function button(cell, text, label, act) {
-  let element = cell.querySelector("button");
+// The button of an action in a cell; without a text there is none.
+function button(cell, text, label, act, action = "first") {
+  let element = cell.querySelector(`button[data-action="${action}"]`);
   if (!text) {
     if (element) element.remove();
     return;
   }
   if (!element) {
-    element = make("button", { type: "button" });
+    element = make("button", { type: "button", "data-action": action });
     cell.append(element);
   }
   put(element, text);
@@ -178,9 +179,15 @@ function ask(title, text, yes, field) {
 
 async function cancelJob(job) {
   const name = job.name ? `${job.id} (${job.name})` : job.id;
-  const ending = PLACED.includes(job.state) ? "It is asked to end, and killed if it does not." : "It leaves the queue.";
+  let ending = "It leaves the queue.";
+  if (PLACED.includes(job.state)) ending = "It is asked to end, and killed if it does not.";
+  if (job.state === "parked") ending = "It cannot be resumed any more.";
   if (await ask(`Cancel job ${name}?`, ending, "Cancel the job") === null) return;
   await change({ type: "cancel", id: job.id, reason: "cancelled on the page" }, `Job ${name} is being cancelled.`);
+}
+
+async function resumeJob(job) {
+  await change({ type: "resume", id: job.id, reason: "resumed on the page" }, `Job ${job.id} is queued again.`);
 }
 
 async function drainNode(node) {
@@ -268,10 +275,12 @@ function stateCell(job) {
   if (job.class) notes.push(job.class);
   if (job.cancelling) notes.push("is being ended");
   if (job.state === "failed" && job.exit_code !== undefined) notes.push(`exit code ${job.exit_code}`);
+  if (job.state === "parked") notes.push(job.reason);
   return {
     text: job.state,
     small: notes.join(", "),
-    kind: `state ${PLACED.includes(job.state) && job.state !== "parked" ? job.class : job.state}`,
+    kind: `state ${PLACED.includes(job.state) ? job.class : job.state}`,
+    words: job.state === "parked",
   };
 }
 
@@ -287,16 +296,18 @@ function estimate(job) {
 
 function drawJobs() {
   const jobs = state.jobs || [];
-  const shown = jobs.filter((job) => PLACED.includes(job.state));
-  shown.push(...jobs.filter((job) => !PLACED.includes(job.state) && !WAITING.includes(job.state)).slice(0, 15));
+  const shown = jobs.filter((job) => PLACED.includes(job.state) || job.state === "parked");
+  shown.push(...jobs.filter((job) => !shown.includes(job) && !WAITING.includes(job.state)).slice(0, 15));
   rows(byId("jobs"), shown, (job) => job.id, (job) => {
     const record = onNode(job);
     const placed = PLACED.includes(job.state);
     return [jobCell(job), job.tenant, stateCell(job), since(job.changed_ms), placed ? places(job) : "",
       steps(record), slowdown(record), harvest(record), memory(record), gate(record)];
   }, (cell, job) => {
-    const may = PLACED.includes(job.state) && !job.cancelling;
+    const parked = job.state === "parked";
+    const may = (PLACED.includes(job.state) && !job.cancelling) || parked;
     button(cell, may ? "Cancel" : "", `Cancel job ${job.id}`, () => cancelJob(job));
+    button(cell, parked ? "Resume" : "", `Resume job ${job.id}`, () => resumeJob(job), "second");
   });
   const waiting = jobs.filter((job) => WAITING.includes(job.state));
   rows(byId("queue"), waiting, (job) => job.id, (job) => [jobCell(job), job.tenant,

@@ -118,6 +118,14 @@ def submit(
             metavar="TIME[:CHANGE]",
         ),
     ] = None,
+    park_when_flat: Annotated[
+        str | None,
+        typer.Option(
+            help="The same, but park it: it is stopped, and 'commensal resume JOB' queues it "
+            "again.",
+            metavar="TIME[:CHANGE]",
+        ),
+    ] = None,
     env: Annotated[
         list[str] | None,
         typer.Option(help="Variable of its environment; may be repeated.", metavar="NAME=VALUE"),
@@ -149,6 +157,8 @@ def submit(
     ]
     if len(asked) > 1:
         raise typer.BadParameter(f"--{asked[0]} and --{asked[1]} exclude each other")
+    if end_when_flat is not None and park_when_flat is not None:
+        raise typer.BadParameter("--end-when-flat and --park-when-flat exclude each other")
     job: dict[str, Any] = {
         "name": job_name(command) if name is None else name,
         "tenant": tenant,
@@ -167,6 +177,9 @@ def submit(
     with blaming("--end-when-flat"):
         if end_when_flat is not None:
             job["end_when_flat"] = parse_flat_rule(end_when_flat)
+    with blaming("--park-when-flat"):
+        if park_when_flat is not None:
+            job["park_when_flat"] = parse_flat_rule(park_when_flat)
     if after is not None:
         job["after"] = after
     if chdir is not None and cluster.remote is None and not chdir.is_dir():
