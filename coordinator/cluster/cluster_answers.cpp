@@ -36,6 +36,18 @@ json shown_transition(const Transition& line) {
           {"reason", line.reason}};
 }
 
+/// What a job asks of each device; its fields are there as far as it asks.
+void show_minima(json& answer, const JobSpec& spec) {
+  if (spec.share) {
+    answer["share"] = {{"min", spec.share->min}};
+    if (spec.share->max) answer["share"]["max"] = *spec.share->max;
+  }
+  if (spec.memory) {
+    answer["memory"] = {{"min_bytes", spec.memory->min.count()}};
+    if (spec.memory->max) answer["memory"]["max_bytes"] = spec.memory->max->count();
+  }
+}
+
 json shown_places(const std::vector<DevicePlace>& placement) {
   json places = json::array();
   for (const DevicePlace& place : placement) {
@@ -192,6 +204,7 @@ json ClusterCoordinator::shown(const JobRecord& job) const {
               {"changed_ms", milliseconds(job.changed)},
               {"placement", shown_places(job.placement)},
               {"cancelling", is_being_ended(job)}};
+  show_minima(answer, job.spec);
   if (is_placed(job.state)) answer["class"] = to_string(job.job_class);
   if (waits(job.state)) answer["estimate"] = estimate_of(job);
   if (flat_rule(job.spec) && is_placed(job.state)) answer["rule"] = rule_of(job);
@@ -273,8 +286,11 @@ json ClusterCoordinator::nodes() const {
     for (std::size_t i = 0; i < node.devices.size(); ++i) {
       const auto found = jobs_on.find({node.name, static_cast<std::int32_t>(i)});
       json on = found == jobs_on.end() ? json::array() : std::move(found->second);
-      devices.push_back(
-          {{"id", node.devices[i]}, {"type", node.device_type}, {"jobs", std::move(on)}});
+      const Bytes memory = node.device_memory;
+      devices.push_back({{"id", node.devices[i]},
+                         {"type", node.device_type},
+                         {"memory_bytes", memory.is_zero() ? json(nullptr) : json(memory.count())},
+                         {"jobs", std::move(on)}});
     }
     const auto drained = drained_.find(node.name);
     const bool is_drained = drained != drained_.end();
@@ -438,11 +454,13 @@ json ClusterCoordinator::set_quota(const json& request) {
   if (name.empty()) throw RequestRefused("malformed", "a tenant has a name");
   TenantRecord tenant{.name = name, .quota = std::nullopt};
   if (const auto quota = request.find("quota"); quota != request.end() && !quota->is_null()) {
-    tenant.quota = field<std::int32_t>(request, "quota");
+    const bool fits_one = fits<std::int32_t>(*quota);
+    tenant.quota = fits_one ? quota->get<std::int32_t>() : -1;
     if (*tenant.quota < 0 || *tenant.quota > kMostQuota) {
-      throw RequestRefused("malformed", fmt::format("a quota is a number of devices from 0 to {}, "
-                                                    "not {}",
-                                                    kMostQuota, *tenant.quota));
+      throw RequestRefused(
+          "malformed",
+          fmt::format("a quota is a number of devices from 0 to {}, not {}", kMostQuota,
+                      quota->dump(-1, ' ', false, json::error_handler_t::replace)));
     }
     if (const std::int32_t used = charged(name); *tenant.quota < used) {
       throw RequestRefused("refused",

@@ -233,6 +233,44 @@ TEST_F(ClusterCoordinatorTest, AMinimumOfMemoryThatNoDeviceHasIsRefused) {
   EXPECT_EQ(shown(submit(asked))["placement"][0]["node"], "n2");
 }
 
+TEST_F(ClusterCoordinatorTest, MinimaOfJobsAndMemoryOfDevicesAreShown) {
+  EXPECT_EQ(node("n1")["devices"][0]["memory_bytes"], nullptr) << "it is not known";
+  for (EngineNode& node : world_.nodes) node.device_memory = 80_GiB;
+  restart();
+  EXPECT_EQ(node("n1")["devices"][1]["memory_bytes"], (80_GiB).count());
+  json asked = job("default", 1, "opportunistic");
+  asked["share"] = {{"min", 0.25}, {"max", 0.5}};
+  asked["memory"] = {{"min_bytes", (4_GiB).count() + 1}};
+  const std::string id = submit(asked);
+  EXPECT_EQ(shown(id)["share"], asked["share"]);
+  EXPECT_EQ(shown(id)["memory"], asked["memory"]);
+  const json plain = shown(submit(job()));
+  EXPECT_FALSE(plain.contains("share") || plain.contains("memory")) << "it asks for none";
+  const json state = ask({{"type", "state"}})["state"];
+  EXPECT_EQ(state["nodes"][0]["gpu_memory_mib"], 80 * 1024);
+  EXPECT_EQ(state["jobs"][0]["min_share"], 0.25);
+  EXPECT_EQ(state["jobs"][0]["min_gpu_memory_mib"], 4 * 1024);
+  EXPECT_FALSE(state["jobs"][1].contains("min_share"));
+}
+
+TEST_F(ClusterCoordinatorTest, NumbersThatDoNotFitAreRefusedAsTheyWereWritten) {
+  const auto quota = [](const json& value) {
+    return json{{"type", "quota"}, {"tenant", "vision"}, {"quota", value}};
+  };
+  for (const json& value : {json(-1), json(1'000'001), json(std::int64_t{1} << 32U), json(1.5),
+                            json(1e20), json(true), json("many")}) {
+    EXPECT_EQ(refusal(quota(value)),
+              "malformed: a quota is a number of devices from 0 to 1000000, not " + value.dump());
+  }
+  EXPECT_EQ(ask({{"type", "tenants"}})["tenants"].size(), 1U) << "nothing has changed";
+  EXPECT_EQ(ask(quota(1'000'000))["quota"], 1'000'000);
+  const std::string id = submit(job());
+  EXPECT_EQ(refusal({{"type", "logs"}, {"id", id}, {"attempt", -1}}),
+            "malformed: field \"attempt\" cannot be -1");
+  EXPECT_EQ(refusal({{"type", "logs"}, {"id", id}, {"attempt", 1.5}}),
+            "malformed: field \"attempt\" cannot be 1.5");
+}
+
 TEST_F(ClusterCoordinatorTest, WhereMemoryIsNotKnownNoMinimumIsRefused) {
   json asked = job();
   asked["memory"] = {{"min_bytes", (96_GiB).count()}};

@@ -140,6 +140,7 @@ function say(text, bad = false) {
   const said = byId("said");
   said.classList.toggle("bad", bad);
   put(said, text);
+  if (bad) said.scrollIntoView({ block: "nearest" }); // the button may be far below
 }
 
 async function change(request, done) {
@@ -159,8 +160,19 @@ async function change(request, done) {
   }
 }
 
-// Asks before something is changed; gives the value of its field, or null for "leave it".
+// Asks before something is changed; gives the value of its field, or null for "leave it". A value
+// that the field's `check` objects to is said there, and may be typed again.
 function ask(title, text, yes, field) {
+  const problem = byId("ask-problem");
+  const check = (event) => {
+    const why = event.submitter && event.submitter.value === "yes" && field && field.check
+      ? field.check(byId("ask-value").value) : "";
+    put(problem, why);
+    problem.hidden = !why;
+    if (why) event.preventDefault();
+  };
+  problem.hidden = true;
+  byId("ask-form").onsubmit = check;
   const dialog = byId("ask");
   put(byId("ask-title"), title);
   put(byId("ask-text"), text);
@@ -200,13 +212,10 @@ async function drainNode(node) {
 async function setQuota(tenant) {
   const before = tenant.quota === null ? "none" : String(tenant.quota);
   const text = await ask(`Quota of ${tenant.name}`, "Devices that its guaranteed jobs may have at once.", "Set it",
-    { label: "A number, or none", value: before });
+    { label: "A number, or none", value: before, check: (value) => (/^(none|\d{1,7})$/.test(value.trim()) ? ""
+      : `A quota is a number of devices from 0 to 1000000, or none, not "${value.trim()}".`) });
   if (text === null) return;
   const word = text.trim();
-  if (word !== "none" && !/^\d+$/.test(word)) {
-    say(`Not done: a quota is a number of devices or none, not "${word}"`, true);
-    return;
-  }
   await change({ type: "quota", tenant: tenant.name, quota: word === "none" ? null : Number(word) },
     `The quota of ${tenant.name} is ${word}.`);
 }
@@ -250,12 +259,23 @@ function steps(record) {
   return { text: String(record.step.number), small: median ? `${(1000 * median).toFixed(1)} ms each` : "" };
 }
 
+// What a job holds on each of its devices, where it has several.
+function leaseOn(record, id) {
+  const devices = record.devices || ["host"];
+  const several = record.leases || [];
+  if (several.length > 0) return several.find((lease) => lease.device === id);
+  return devices[0] === id ? record.lease : undefined;
+}
+
 function memory(record) {
   const has = record && !record.ended && record.memory;
   if (!has || has.device_bytes === undefined || has.device_bytes === null) return "";
   const slower = (has.host_bytes || 0) + (has.parked_bytes || 0);
   const limit = has.limit_bytes === null || has.limit_bytes === undefined ? "" : `of ${bytes(has.limit_bytes)}`;
-  return { text: `${bytes(has.device_bytes)} ${limit}`, small: slower ? `${bytes(slower)} slower or parked` : "" };
+  const notes = slower ? [`${bytes(slower)} slower or parked`] : [];
+  const several = record.leases || [];
+  if (several.length > 1) notes.push(`by device: ${several.map((lease) => bytes(lease.held_bytes || 0)).join(", ")}`);
+  return { text: `${bytes(has.device_bytes)} ${limit}`, small: notes.join("; ") };
 }
 
 function gate(record) {
@@ -289,6 +309,14 @@ const jobCell = (job) => ({ text: job.name || `job ${job.id}`, small: `job ${job
 const places = (job) => job.placement
   .map((place) => (place.device < 0 ? place.node : `${place.node}:${place.device}`)).join(", ");
 
+// The minima that count where a job is put.
+function minima(job) {
+  const least = [];
+  if (job.share && job.share.min > 0) least.push(`${percent(job.share.min)} of the time`);
+  if (job.memory && job.memory.min_bytes > 0) least.push(bytes(job.memory.min_bytes));
+  return least.length === 0 ? "" : `at least ${least.join(" and ")}${job.gpus === 1 ? "" : " of each"}`;
+}
+
 function estimate(job) {
   if (!job.estimate) return "";
   return job.estimate.starts_in_ms === null ? job.estimate.words : `starts ${job.estimate.words}`;
@@ -301,7 +329,8 @@ function drawJobs() {
   rows(byId("jobs"), shown, (job) => job.id, (job) => {
     const record = onNode(job);
     const placed = PLACED.includes(job.state);
-    return [jobCell(job), job.tenant, stateCell(job), since(job.changed_ms), placed ? places(job) : "",
+    return [jobCell(job), job.tenant, stateCell(job), since(job.changed_ms),
+      placed ? { text: places(job), small: minima(job) } : "",
       steps(record), slowdown(record), harvest(record), memory(record), gate(record)];
   }, (cell, job) => {
     const parked = job.state === "parked";
@@ -311,7 +340,7 @@ function drawJobs() {
   });
   const waiting = jobs.filter((job) => WAITING.includes(job.state));
   rows(byId("queue"), waiting, (job) => job.id, (job) => [jobCell(job), job.tenant,
-    `${job.gpus} device${job.gpus === 1 ? "" : "s"}, ${job.asked}`, since(job.submitted_ms), { text: job.reason, small: estimate(job), words: true }],
+    { text: `${job.gpus} device${job.gpus === 1 ? "" : "s"}, ${job.asked}`, small: minima(job) }, since(job.submitted_ms), { text: job.reason, small: estimate(job), words: true }],
   (cell, job) => button(cell, "Cancel", `Cancel job ${job.id}`, () => cancelJob(job)));
 }
 
@@ -371,7 +400,9 @@ function drawDevices() {
     const held = { guaranteed: 0, opportunistic: 0 };
     for (const record of nodeJobs().values()) {
       if (record.ended || !(record.devices || ["host"]).includes(one.device.id)) continue;
-      held[record.job.class] += (record.lease && record.lease.held_bytes) || (record.memory && record.memory.device_bytes) || 0;
+      const lease = leaseOn(record, one.device.id);
+      const alone = (record.devices || ["host"]).length === 1 && record.memory && record.memory.device_bytes;
+      held[record.job.class] += (lease && lease.held_bytes) || alone || 0;
     }
     const capacity = told ? Math.max(1, told.capacity_bytes) : 0;
     const share = (part) => (capacity ? `${Math.min(100, (100 * part) / capacity)}%` : "0");
@@ -379,9 +410,12 @@ function drawDevices() {
     bar.children[0].style.width = share(held.guaranteed);
     bar.children[1].style.width = share(held.opportunistic);
     bar.children[2].style.width = share((told && told.outside_bytes) || 0);
-    put(who, one.device.jobs.length === 0 ? "free" : one.device.jobs
-      .map((on) => `${(jobs.get(on.id) || {}).name || "job"} (${on.id}), ${on.class}`).join("\n"));
+    put(who, one.device.jobs.length === 0 ? "free" : one.device.jobs.map((on) => {
+      const job = jobs.get(on.id) || {};
+      return [`${job.name || "job"} (${on.id})`, on.class, minima(job)].filter(Boolean).join(", ");
+    }).join("\n"));
     const lines = [];
+    if (!told && one.device.memory_bytes) lines.push(`${bytes(one.device.memory_bytes)} of memory`);
     if (told) {
       lines.push(`${bytes(told.held_bytes)} held, ${bytes(told.granted_bytes)} granted of ${bytes(told.capacity_bytes)}`);
       const use = told.use || {};
