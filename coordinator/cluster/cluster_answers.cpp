@@ -76,6 +76,7 @@ json ClusterCoordinator::answer(const json& request, TimePoint now) {
   if (type == "drain") return drain(request);
   if (type == "undrain") return undrain(request);
   if (type == "report_loss") return report_loss(request);
+  if (type == "first_step") return first_step(request);
   if (type == "report_input") return report_input(request);
   if (type == "inputs") return inputs(request);
   if (type == "add_input") return add_input(request);
@@ -93,12 +94,27 @@ json ClusterCoordinator::submit(const json& request) {
   if (spec.tenant.empty()) spec.tenant = "default";
   const auto name = field<std::string>(request, "request", "");
   // What was accepted stays so, whatever is the matter now: its sender has not heard it.
-  if (const auto known = store_.added(spec.tenant, name)) return {{"id", known->str()}};
+  const std::string tried_name = name.empty() ? "" : name + " (pre-run)";
+  if (const auto known = store_.added(spec.tenant, name)) {
+    json answer{{"id", known->str()}};
+    if (const auto before = store_.added(spec.tenant, tried_name))
+      answer["pre_run"] = before->str();
+    return answer;
+  }
   check(spec);
+  const auto tried = pre_run_of(spec, request);
   if (!taken_) taken_ = engine_.highest_job();
+  if (!tried) return {{"id", add(spec, name).str()}};
+  const JobId before = add(*tried, tried_name);
+  spec.after = before;
+  return {{"id", add(spec, name).str()}, {"pre_run", before.str()}};
+}
+
+/// Adds a job that was looked at; a repeated request has the job of before.
+JobId ClusterCoordinator::add(const JobSpec& spec, const std::string& request) {
   JobId id;
   try {
-    id = store_.add(spec, name, wall_(), *taken_);
+    id = store_.add(spec, request, wall_(), *taken_);
   } catch (const std::invalid_argument& error) {
     throw RequestRefused("refused", error.what());
   }
@@ -110,7 +126,7 @@ json ClusterCoordinator::submit(const json& request) {
       submitted_[job_number(id)] = now_;
     }
   }
-  return {{"id", id.str()}};
+  return id;
 }
 
 void ClusterCoordinator::check_tenant(const std::string& tenant) const {
@@ -219,8 +235,9 @@ std::string ClusterCoordinator::why(const JobRecord& job) const {
   if (const auto at = not_before_.find(number); at != not_before_.end()) return job.reason;
   if (!may_start(job)) {
     const auto before = jobs_.find(job_number(*job.spec.after));
-    const bool parked = before != jobs_.end() && before->second.state == JobState::kParked;
-    return fmt::format("starts after job {}{}", job.spec.after->str(),
+    if (before == jobs_.end()) return fmt::format("starts after job {}", job.spec.after->str());
+    const bool parked = before->second.state == JobState::kParked;
+    return fmt::format("starts after {}{}", who_it_follows(before->second),
                        parked ? ", which is parked" : "");
   }
   if (begin_anew_ || !admitted_.contains(number)) return job.reason;
@@ -244,6 +261,13 @@ json ClusterCoordinator::cancel(const json& request) {
   happen(job.id, {.kind = EventKind::kCancel,
                   .attempt = job.attempt,
                   .reason = field<std::string>(request, "reason", "cancelled by its user")});
+  const auto before = job.spec.after ? jobs_.find(job_number(*job.spec.after)) : jobs_.end();
+  if (before != jobs_.end() && before->second.spec.pre_run && !is_end(before->second.state)) {
+    happen(before->second.id,
+           {.kind = EventKind::kCancel,
+            .attempt = before->second.attempt,
+            .reason = fmt::format("job {}, whose pre-run it is, is cancelled", job.id.str())});
+  }
   return {{"id", job.id.str()}, {"state", to_string(jobs_.at(job_number(job.id)).state)}};
 }
 

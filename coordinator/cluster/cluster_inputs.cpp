@@ -151,6 +151,7 @@ void ClusterCoordinator::end_reports(const Attempt& attempt, bool counts) {
 
 JobSpec ClusterCoordinator::with_variables(const JobSpec& spec) {
   JobSpec given = spec;
+  if (spec.pre_run) given.environment[kPreRunVariable] = "1";
   if (const auto& rule = flat_rule(spec)) {
     given.environment[kLossVariable] = fmt::format(
         "{:g}", std::min(static_cast<double>(rule->window.count()) / kReportsOfWindow, kSeldomest));

@@ -43,7 +43,9 @@ struct JobSpec {
   std::map<std::string, std::string> environment;
   std::optional<FlatRule> end_when_flat;   ///< its own rule: then it has finished
   std::optional<FlatRule> park_when_flat;  ///< likewise: then it is parked; not both
-  std::optional<JobId> after;              ///< starts once that one has finished
+  /// It tries the first step of a gang: once that is done, or after so long, it has finished.
+  std::optional<std::chrono::seconds> pre_run;
+  std::optional<JobId> after;  ///< starts once that one has finished
   std::vector<std::string> command;
   std::string directory;  ///< absolute; where it starts
   bool operator==(const JobSpec&) const = default;

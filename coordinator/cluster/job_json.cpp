@@ -233,6 +233,7 @@ void fields(Like<JobSpec> auto& spec, auto& field) {
   field("time_limit_ms", spec.time_limit);
   field("end_when_flat", spec.end_when_flat);
   field("park_when_flat", spec.park_when_flat);
+  field("pre_run_ms", spec.pre_run);
   field("environment", spec.environment);
   field("after", spec.after);
   field("command", spec.command);

@@ -1166,6 +1166,128 @@ TEST_F(ClusterCoordinatorTest, OnlyAParkedJobIsResumed) {
   EXPECT_EQ(state(waits), "reserved");
 }
 
+// --- pre-runs of gangs -------------------------------------------------------------------------
+
+json with_pre_run(json job, std::int64_t milliseconds = 300'000) {
+  return {{"type", "submit"},
+          {"job", std::move(job)},
+          {"request", "gang"},
+          {"pre_run_ms", milliseconds}};
+}
+
+json first_step(const std::string& id, std::uint32_t attempt = 1) {
+  return {{"type", "first_step"}, {"id", id}, {"attempt", attempt}};
+}
+
+TEST_F(ClusterCoordinatorTest, AGangIsPlacedOnceItsFirstStepWasDoneOnOneDevice) {
+  const json told = ask(with_pre_run(job("default", 4)));
+  EXPECT_EQ(told["pre_run"], "1");
+  EXPECT_EQ(told["id"], "2");
+  const json tried = shown("1");
+  EXPECT_EQ(tried["name"], "train (pre-run)");
+  EXPECT_EQ(tried["class"], "opportunistic") << "it is free of charge";
+  EXPECT_EQ(tried["placement"].size(), 1U);
+  const auto& environment = world_.attempts.at(attempt("1")).spec.environment;
+  EXPECT_EQ(environment.at(kPreRunVariable), "1");
+  EXPECT_EQ(state("2"), "queued");
+  EXPECT_EQ(reason("2"), "starts after its pre-run, job 1");
+  EXPECT_EQ(ask(first_step("1"))["id"], "1");
+  EXPECT_EQ(state("1"), "finished");
+  EXPECT_EQ(reason("1"), "its pre-run went well: its first step is done");
+  EXPECT_EQ(state("2"), "running");
+  EXPECT_EQ(shown("2")["placement"].size(), 4U);
+  EXPECT_EQ(world_.attempts.at(attempt("2")).spec.environment.count(kPreRunVariable), 0U);
+}
+
+TEST_F(ClusterCoordinatorTest, APreRunInWhichNothingFailsForLongEnoughWentWell) {
+  (void)ask(with_pre_run(job("default", 4)));
+  pass(200s);
+  EXPECT_EQ(state("1"), "running");
+  EXPECT_LE(coordinator_->next_wake(), now_ + 100s) << "the coordinator comes back for it";
+  wall_ += 200s;  // by which the next one knows when it began
+  restart();
+  pass(99s);
+  EXPECT_EQ(state("1"), "running");
+  pass(2s);
+  EXPECT_EQ(state("1"), "finished");
+  EXPECT_EQ(reason("1"), "its pre-run went well: nothing failed in 300 s");
+  EXPECT_EQ(state("2"), "running");
+  EXPECT_GT(coordinator_->next_wake(), now_) << "it does not wake for what is over";
+}
+
+TEST_F(ClusterCoordinatorTest, APreRunThatDoesNotEndWhenAskedWakesNobodyMeanwhile) {
+  (void)ask(with_pre_run(job("default", 4, "guaranteed", {"stubborn"}), 10'000));
+  pass(11s);
+  EXPECT_EQ(shown("1")["cancelling"], true);
+  EXPECT_GT(coordinator_->next_wake(), now_);
+  EXPECT_EQ(ask(first_step("1"))["id"], "1") << "says nothing new";
+  world_.tick();
+  settle_all();
+  EXPECT_EQ(state("1"), "finished");
+}
+
+TEST_F(ClusterCoordinatorTest, AGangWhosePreRunFailsIsNeverPlaced) {
+  (void)ask(with_pre_run(job("default", 4)));
+  world_.end(attempt("1"), 1);
+  settle_all();
+  EXPECT_EQ(state("1"), "failed");
+  EXPECT_EQ(state("2"), "cancelled");
+  EXPECT_EQ(reason("2"), "its pre-run, job 1, is failed: ended with 1");
+  EXPECT_EQ(world_.starts(attempt("2")), 0);
+}
+
+TEST_F(ClusterCoordinatorTest, APreRunThatAMachineFailsIsTriedAgain) {
+  (void)ask(with_pre_run(job("default", 4)));
+  world_.lose(attempt("1"));
+  settle_all();
+  EXPECT_EQ(state("2"), "queued");
+  pass(11s);
+  EXPECT_EQ(state("1"), "running");
+  EXPECT_EQ(refusal(first_step("1", 1)), "refused: attempt 1 of job 1 is over");
+  (void)ask(first_step("1", 2));
+  EXPECT_EQ(state("2"), "running");
+}
+
+TEST_F(ClusterCoordinatorTest, WhoCancelsAGangCancelsItsPreRun) {
+  (void)ask(with_pre_run(job("default", 4)));
+  (void)ask({{"type", "cancel"}, {"id", "2"}});
+  EXPECT_EQ(state("1"), "cancelled");
+  EXPECT_FALSE(world_.runs(attempt("1")));
+  const json again = with_pre_run(job("default", 4));
+  EXPECT_EQ(ask(again)["id"], "2") << "a repeated request is the jobs of before";
+  EXPECT_EQ(ask(again)["pre_run"], "1");
+}
+
+TEST_F(ClusterCoordinatorTest, APreRunStartsAfterWhatItsGangIsToFollow) {
+  const std::string first = submit(job());
+  json gang = job("default", 4);
+  gang["after"] = first;
+  gang["park_when_flat"] = {{"window_ms", 600'000}, {"change", 0.01}};
+  (void)ask(with_pre_run(gang));
+  EXPECT_EQ(reason("2"), "starts after job 1");
+  world_.end(attempt(first), 0);
+  settle_all();
+  EXPECT_EQ(state("2"), "running");
+  EXPECT_FALSE(shown("2").contains("rule")) << "a rule is its gang's";
+  const json told = ask({{"type", "explain"}, {"id", "3"}});
+  EXPECT_TRUE(told["spec"].contains("park_when_flat"));
+  EXPECT_NEAR(told["job"]["estimate"]["starts_in_ms"].get<double>(), 300'000, 1'000);
+}
+
+TEST_F(ClusterCoordinatorTest, ABadPreRunIsRefusedAndNothingIsQueued) {
+  EXPECT_EQ(refusal(with_pre_run(job())),
+            "refused: a pre-run is for a gang, and the job asks for 1 device");
+  for (const std::int64_t wrong : {-1, 999, 1'500, 86'401'000}) {
+    EXPECT_EQ(refusal(with_pre_run(job("default", 2), wrong)),
+              "malformed: field \"pre_run_ms\" is whole seconds from 1000 to 86400000, not " +
+                  std::to_string(wrong));
+  }
+  EXPECT_THAT(refusal(with_pre_run(job("default", 9))), HasSubstr("asks for 9 devices"));
+  EXPECT_THAT(ask({{"type", "queue"}, {"all", true}})["jobs"], IsEmpty());
+  const std::string id = submit(job());
+  EXPECT_EQ(refusal(first_step(id)), "refused: job 1 is no pre-run");
+}
+
 TEST_F(ClusterCoordinatorTest, AJobHasOneRuleThatLooksAtItsLoss) {
   EXPECT_EQ(refusal({{"type", "submit"}, {"job", with_parking(with_rule(job()))}}),
             "malformed: field 'park_when_flat' must be absent where end_when_flat is given: "

@@ -174,6 +174,21 @@ class World {
       EXPECT_EQ(known->second, id) << "one submission, two jobs";
     });
   }
+  /// A gang and the job that tries its first step: both are there, or neither.
+  void submit_with_pre_run(const std::string& name, json job) {
+    step([&] {
+      job["name"] = name;
+      const json answer = ask({{"type", "submit"},
+                               {"job", job},
+                               {"request", "request-" + name},
+                               {"pre_run_ms", 60'000}});
+      for (const auto& [field, key] : {std::pair{"id", name}, std::pair{"pre_run", name + "-0"}}) {
+        const auto [known, is_new] = ids_.emplace(key, answer[field]);
+        EXPECT_EQ(known->second, answer[field]) << "one submission, several jobs";
+      }
+      EXPECT_EQ(store_->load().next_job, std::stoull(answer["id"].get<std::string>()) + 1);
+    });
+  }
   void request(const json& request) {
     step([&] { (void)ask(request); });
   }
@@ -361,7 +376,7 @@ json job(const std::string& asked, const std::string& tenant = "default", int gp
 }
 
 /// Submissions, a reservation, starts, an upgrade, retries, cancelled jobs, a drained node, a job
-/// that is parked and resumed.
+/// that is parked and resumed, a gang with its pre-run.
 void play(World& world) {
   world.request({{"type", "quota"}, {"tenant", "vision"}, {"quota", 1}});
   world.submit("first", job("guaranteed", "vision"));
@@ -401,6 +416,9 @@ void play(World& world) {
   world.tells_flat("flat");
   world.resume("flat");
   world.ends("flat", 0);
+  world.submit_with_pre_run("tried", job("guaranteed", "default", 2));
+  world.ends("tried-0", 0);
+  world.ends("tried", 0);
 }
 
 /// As it is undisturbed.

@@ -25,6 +25,7 @@ JobSpec full_spec() {
   spec.share = Range<double>{0.25, 0.5};
   spec.time_limit = 2h;
   spec.end_when_flat = FlatRule{30min, 0.005};
+  spec.pre_run = 90s;
   spec.environment = {{"EMPTY", ""}, {"LANG", "de_DE.UTF-8"}, {"quote\"", "a\nb"}};
   spec.after = JobId{"17"};
   spec.command = {"python", "train.py", "", "--text=\"ü\""};
@@ -79,7 +80,7 @@ TEST(JobJson, NamesUnitsInItsFields) {
     "name": "résumé", "tenant": "vision", "class": "guaranteed", "gpus": 4, "cpu_milli": 8500,
     "host_memory_mib": 64000, "memory": {"min_bytes": 4294967296, "max_bytes": 8589934592},
     "share": {"min": 0.25, "max": 0.5}, "time_limit_ms": 7200000,
-    "end_when_flat": {"window_ms": 1800000, "change": 0.005},
+    "end_when_flat": {"window_ms": 1800000, "change": 0.005}, "pre_run_ms": 90000,
     "environment": {"EMPTY": "", "LANG": "de_DE.UTF-8", "quote\"": "a\nb"}, "after": "17",
     "command": ["python", "train.py", "", "--text=\"ü\""], "directory": "/home/ann/work"})");
   EXPECT_EQ(to_json(full_spec()), expected);

@@ -110,6 +110,7 @@ JobSpec made_up_spec(std::uint32_t number) {
   const FlatRule rule{std::chrono::seconds{60 + number}, 0.02};
   if (number % 6 == 0) spec.end_when_flat = rule;
   if (number % 6 == 1) spec.park_when_flat = rule;
+  if (number % 6 == 2) spec.pre_run = std::chrono::seconds{number};
   spec.environment = {{"SEED", std::to_string(number)}};
   spec.command = {"python", "train.py", "--text", std::string(number % 97, 'x')};
   spec.directory = "/home/ann";

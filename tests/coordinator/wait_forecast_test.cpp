@@ -183,6 +183,16 @@ JobSpec spec(const std::string& name, std::optional<std::chrono::seconds> limit 
   return spec;
 }
 
+TEST(RunTimesTest, OfAPreRunWhatItWasGivenIsExpectedAndNothingIsLearnt) {
+  RunTimes times;
+  JobSpec spec;
+  spec.pre_run = std::chrono::seconds{90};
+  times.learn(spec, 5);
+  EXPECT_EQ(times.expect(spec), (ExpectedTime{90, true}));
+  spec.pre_run.reset();
+  EXPECT_EQ(times.expect(spec), std::nullopt);
+}
+
 TEST(RunTimesTest, NothingIsExpectedOfNothing) {
   EXPECT_EQ(RunTimes{}.expect(spec("train")), std::nullopt);
 }

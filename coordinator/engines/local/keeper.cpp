@@ -100,7 +100,7 @@ Keeper::Keeper(AttemptFolder folder, HeldJob held, Placed placed)
   for (std::size_t number = 0; number < ranks; ++number) {
     ranks_.push_back(Rank{OutputLog{folder_.log(number), held_.logs}, 0, UniqueFd{}});
   }
-  if (ranks > 1) port_ = free_port();
+  if (ranks > 1 || held_.job.pre_run) port_ = free_port();
   // Limits are those of a node: where several stand for this machine, of all of them together.
   const auto nodes = static_cast<std::int64_t>(number_ranks(placed_.devices).front().groups);
   groups_ = make_limit_groups({}, node::kernel_group_files(), group_name(folder_.attempt()),

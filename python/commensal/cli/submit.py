@@ -126,6 +126,14 @@ def submit(
             metavar="TIME[:CHANGE]",
         ),
     ] = None,
+    prerun: Annotated[
+        str | None,
+        typer.Option(
+            help="First try it on one device, in the gaps of others: a gang is placed once its "
+            "first step is done there, or nothing has failed for so long, e.g. 5m.",
+            metavar="TIME",
+        ),
+    ] = None,
     env: Annotated[
         list[str] | None,
         typer.Option(help="Variable of its environment; may be repeated.", metavar="NAME=VALUE"),
@@ -180,6 +188,12 @@ def submit(
     with blaming("--park-when-flat"):
         if park_when_flat is not None:
             job["park_when_flat"] = parse_flat_rule(park_when_flat)
+    tried: dict[str, Any] = {}
+    with blaming("--prerun"):
+        if prerun is not None:
+            if gpus < 2:
+                raise ValueError(f"a pre-run is for a gang, and the job asks for {gpus} device")
+            tried["pre_run_ms"] = max(1, -(-parse_duration_ms(prerun) // 1000)) * 1000
     if after is not None:
         job["after"] = after
     if chdir is not None and cluster.remote is None and not chdir.is_dir():
@@ -188,7 +202,8 @@ def submit(
         say(f"no coordinator of the cluster: {reason}")
         raise typer.Exit(NO_COORDINATOR)
     with reporting(cluster):
-        print(cluster.ask("submit", job=job, request=secrets.token_hex(16))["id"])
+        request = secrets.token_hex(16)
+        print(cluster.ask("submit", job=job, request=request, **tried)["id"])
 
 
 def parse_flat_rule(text: str) -> dict[str, Any]:
