@@ -14,9 +14,9 @@ using keys::AllowedKey;
 using keys::Role;
 
 // Of the rest, what is not known included, only operators may ask.
-constexpr std::array<std::string_view, 10> kOfOneTenant{
-    "submit",      "cancel",       "logs",   "read_log",  "explain",
-    "report_loss", "report_input", "inputs", "add_input", "remove_input"};
+constexpr std::array<std::string_view, 12> kOfOneTenant{
+    "submit",     "cancel",      "resume",       "logs",   "read_log",  "explain",
+    "first_step", "report_loss", "report_input", "inputs", "add_input", "remove_input"};
 constexpr std::array<std::string_view, 3> kOfAll{"queue", "nodes", "tenants"};
 
 template <std::size_t N>

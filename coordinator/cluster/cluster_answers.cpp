@@ -36,6 +36,18 @@ json shown_transition(const Transition& line) {
           {"reason", line.reason}};
 }
 
+/// What a job asks of each device; its fields are there as far as it asks.
+void show_minima(json& answer, const JobSpec& spec) {
+  if (spec.share) {
+    answer["share"] = {{"min", spec.share->min}};
+    if (spec.share->max) answer["share"]["max"] = *spec.share->max;
+  }
+  if (spec.memory) {
+    answer["memory"] = {{"min_bytes", spec.memory->min.count()}};
+    if (spec.memory->max) answer["memory"]["max_bytes"] = spec.memory->max->count();
+  }
+}
+
 json shown_places(const std::vector<DevicePlace>& placement) {
   json places = json::array();
   for (const DevicePlace& place : placement) {
@@ -53,6 +65,7 @@ json ClusterCoordinator::answer(const json& request, TimePoint now) {
   if (type == "queue") return queue(request);
   if (type == "explain") return explain(request);
   if (type == "cancel") return cancel(request);
+  if (type == "resume") return resume(request);
   if (type == "logs") return logs(request);
   if (type == "nodes") return nodes();
   if (type == "state") return state();
@@ -63,6 +76,7 @@ json ClusterCoordinator::answer(const json& request, TimePoint now) {
   if (type == "drain") return drain(request);
   if (type == "undrain") return undrain(request);
   if (type == "report_loss") return report_loss(request);
+  if (type == "first_step") return first_step(request);
   if (type == "report_input") return report_input(request);
   if (type == "inputs") return inputs(request);
   if (type == "add_input") return add_input(request);
@@ -80,12 +94,27 @@ json ClusterCoordinator::submit(const json& request) {
   if (spec.tenant.empty()) spec.tenant = "default";
   const auto name = field<std::string>(request, "request", "");
   // What was accepted stays so, whatever is the matter now: its sender has not heard it.
-  if (const auto known = store_.added(spec.tenant, name)) return {{"id", known->str()}};
+  const std::string tried_name = name.empty() ? "" : name + " (pre-run)";
+  if (const auto known = store_.added(spec.tenant, name)) {
+    json answer{{"id", known->str()}};
+    if (const auto before = store_.added(spec.tenant, tried_name))
+      answer["pre_run"] = before->str();
+    return answer;
+  }
   check(spec);
+  const auto tried = pre_run_of(spec, request);
   if (!taken_) taken_ = engine_.highest_job();
+  if (!tried) return {{"id", add(spec, name).str()}};
+  const JobId before = add(*tried, tried_name);
+  spec.after = before;
+  return {{"id", add(spec, name).str()}, {"pre_run", before.str()}};
+}
+
+/// Adds a job that was looked at; a repeated request has the job of before.
+JobId ClusterCoordinator::add(const JobSpec& spec, const std::string& request) {
   JobId id;
   try {
-    id = store_.add(spec, name, wall_(), *taken_);
+    id = store_.add(spec, request, wall_(), *taken_);
   } catch (const std::invalid_argument& error) {
     throw RequestRefused("refused", error.what());
   }
@@ -97,7 +126,7 @@ json ClusterCoordinator::submit(const json& request) {
       submitted_[job_number(id)] = now_;
     }
   }
-  return {{"id", id.str()}};
+  return id;
 }
 
 void ClusterCoordinator::check_tenant(const std::string& tenant) const {
@@ -190,10 +219,11 @@ json ClusterCoordinator::shown(const JobRecord& job) const {
               {"submitted_ms", milliseconds(job.submitted)},
               {"changed_ms", milliseconds(job.changed)},
               {"placement", shown_places(job.placement)},
-              {"cancelling", (job.cancel_asked || job.finish_asked) && !is_end(job.state)}};
+              {"cancelling", is_being_ended(job)}};
+  show_minima(answer, job.spec);
   if (is_placed(job.state)) answer["class"] = to_string(job.job_class);
-  if (!is_placed(job.state) && !is_end(job.state)) answer["estimate"] = estimate_of(job);
-  if (job.spec.end_when_flat && is_placed(job.state)) answer["rule"] = rule_of(job);
+  if (waits(job.state)) answer["estimate"] = estimate_of(job);
+  if (flat_rule(job.spec) && is_placed(job.state)) answer["rule"] = rule_of(job);
   if (job.exit_code) answer["exit_code"] = *job.exit_code;
   return answer;
 }
@@ -203,7 +233,13 @@ std::string ClusterCoordinator::why(const JobRecord& job) const {
   if (!engine_problem_.empty()) return engine_problem_;
   const Number number = job_number(job.id);
   if (const auto at = not_before_.find(number); at != not_before_.end()) return job.reason;
-  if (!may_start(job)) return fmt::format("starts after job {}", job.spec.after->str());
+  if (!may_start(job)) {
+    const auto before = jobs_.find(job_number(*job.spec.after));
+    if (before == jobs_.end()) return fmt::format("starts after job {}", job.spec.after->str());
+    const bool parked = before->second.state == JobState::kParked;
+    return fmt::format("starts after {}{}", who_it_follows(before->second),
+                       parked ? ", which is parked" : "");
+  }
   if (begin_anew_ || !admitted_.contains(number)) return job.reason;
   return scheduler_.why_waiting(job);
 }
@@ -225,6 +261,28 @@ json ClusterCoordinator::cancel(const json& request) {
   happen(job.id, {.kind = EventKind::kCancel,
                   .attempt = job.attempt,
                   .reason = field<std::string>(request, "reason", "cancelled by its user")});
+  const auto before = job.spec.after ? jobs_.find(job_number(*job.spec.after)) : jobs_.end();
+  if (before != jobs_.end() && before->second.spec.pre_run && !is_end(before->second.state)) {
+    happen(before->second.id,
+           {.kind = EventKind::kCancel,
+            .attempt = before->second.attempt,
+            .reason = fmt::format("job {}, whose pre-run it is, is cancelled", job.id.str())});
+  }
+  return {{"id", job.id.str()}, {"state", to_string(jobs_.at(job_number(job.id)).state)}};
+}
+
+json ClusterCoordinator::resume(const json& request) {
+  const JobRecord job = find(request);
+  if (job.state != JobState::kParked) {
+    const bool soon = is_placed(job.state) && job.park_asked;
+    throw RequestRefused(
+        "refused",
+        soon ? fmt::format("job {} is not parked yet: it is {}", job.id.str(), to_string(job.state))
+             : fmt::format("job {} is not parked: it is {}", job.id.str(), to_string(job.state)));
+  }
+  happen(job.id, {.kind = EventKind::kResume,
+                  .attempt = job.attempt,
+                  .reason = field<std::string>(request, "reason", "resumed by its user")});
   return {{"id", job.id.str()}, {"state", to_string(jobs_.at(job_number(job.id)).state)}};
 }
 
@@ -252,8 +310,11 @@ json ClusterCoordinator::nodes() const {
     for (std::size_t i = 0; i < node.devices.size(); ++i) {
       const auto found = jobs_on.find({node.name, static_cast<std::int32_t>(i)});
       json on = found == jobs_on.end() ? json::array() : std::move(found->second);
-      devices.push_back(
-          {{"id", node.devices[i]}, {"type", node.device_type}, {"jobs", std::move(on)}});
+      const Bytes memory = node.device_memory;
+      devices.push_back({{"id", node.devices[i]},
+                         {"type", node.device_type},
+                         {"memory_bytes", memory.is_zero() ? json(nullptr) : json(memory.count())},
+                         {"jobs", std::move(on)}});
     }
     const auto drained = drained_.find(node.name);
     const bool is_drained = drained != drained_.end();
@@ -302,14 +363,18 @@ json ClusterCoordinator::back_up() {
 json ClusterCoordinator::picture(const PictureSize& size) {
   refresh_estimates();
   json placed = json::array();
+  json parked = json::array();
   json waiting = json::array();
+  const auto show = [this](json& into, std::size_t most, const JobRecord& job) {
+    if (into.size() < most) into.push_back(shown(job));
+  };
   for (const auto& [number, job] : jobs_) {
-    if (is_end(job.state)) continue;
-    json& into = is_placed(job.state) ? placed : waiting;
-    if (into.size() < (is_placed(job.state) ? size.placed : size.waiting))
-      into.push_back(shown(job));
+    if (is_placed(job.state)) show(placed, size.placed, job);
+    if (job.state == JobState::kParked) show(parked, size.parked, job);
+    if (waits(job.state)) show(waiting, size.waiting, job);
   }
   json jobs = std::move(placed);
+  for (json& job : parked) jobs.push_back(std::move(job));
   for (json& job : waiting) jobs.push_back(std::move(job));
   for (const JobRecord& job : store_.ended(size.ended)) jobs.push_back(shown(job));
   json events = json::array();
@@ -326,13 +391,13 @@ json ClusterCoordinator::picture(const PictureSize& size) {
 
 json ClusterCoordinator::summary(const json& nodes) const {
   std::map<std::pair<JobState, std::string>, int> counts;
-  for (const JobState state :
-       {JobState::kStarting, JobState::kRunning, JobState::kParked, JobState::kUpgrading}) {
+  for (const JobState state : {JobState::kStarting, JobState::kRunning, JobState::kUpgrading}) {
     for (const JobClass job_class : {JobClass::kGuaranteed, JobClass::kOpportunistic}) {
       counts[{state, std::string{to_string(job_class)}}] = 0;
     }
   }
-  for (const JobState state : {JobState::kSubmitted, JobState::kQueued, JobState::kReserved}) {
+  for (const JobState state :
+       {JobState::kSubmitted, JobState::kQueued, JobState::kReserved, JobState::kParked}) {
     counts[{state, "none"}] = 0;
   }
   int waiting = 0;
@@ -341,7 +406,7 @@ json ClusterCoordinator::summary(const json& nodes) const {
     if (is_end(job.state)) continue;
     const bool placed = is_placed(job.state);
     ++counts[{job.state, placed ? std::string{to_string(job.job_class)} : "none"}];
-    if (placed) continue;
+    if (!waits(job.state)) continue;
     ++waiting;
     oldest = std::min(oldest.value_or(job.submitted), job.submitted);
   }
@@ -393,7 +458,7 @@ json ClusterCoordinator::tenants() const {
     std::int32_t waiting = 0;
     for (const auto& [number, job] : jobs_) {
       if (job.spec.tenant != name || is_end(job.state)) continue;
-      if (!is_placed(job.state)) ++waiting;
+      if (waits(job.state)) ++waiting;
       if (is_placed(job.state) && job.job_class == JobClass::kOpportunistic &&
           job.state != JobState::kUpgrading) {
         opportunistic += job.spec.gpus;
@@ -413,11 +478,13 @@ json ClusterCoordinator::set_quota(const json& request) {
   if (name.empty()) throw RequestRefused("malformed", "a tenant has a name");
   TenantRecord tenant{.name = name, .quota = std::nullopt};
   if (const auto quota = request.find("quota"); quota != request.end() && !quota->is_null()) {
-    tenant.quota = field<std::int32_t>(request, "quota");
+    const bool fits_one = fits<std::int32_t>(*quota);
+    tenant.quota = fits_one ? quota->get<std::int32_t>() : -1;
     if (*tenant.quota < 0 || *tenant.quota > kMostQuota) {
-      throw RequestRefused("malformed", fmt::format("a quota is a number of devices from 0 to {}, "
-                                                    "not {}",
-                                                    kMostQuota, *tenant.quota));
+      throw RequestRefused(
+          "malformed",
+          fmt::format("a quota is a number of devices from 0 to {}, not {}", kMostQuota,
+                      quota->dump(-1, ' ', false, json::error_handler_t::replace)));
     }
     if (const std::int32_t used = charged(name); *tenant.quota < used) {
       throw RequestRefused("refused",

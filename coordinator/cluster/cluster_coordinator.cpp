@@ -23,8 +23,6 @@ double seconds(TimePoint now) {
 constexpr Duration kUpgradeAgain = 60s;  // after one that failed
 constexpr int kCannotStart = 126;        // as a shell's
 
-bool waits(JobState state) { return !is_placed(state) && !is_end(state); }
-
 EventKind kind_of(EngineEvent::Kind kind) {
   switch (kind) {
     case EngineEvent::Kind::kBegan: return EventKind::kBegan;
@@ -94,6 +92,8 @@ void ClusterCoordinator::reload() {
   remember_submissions();
   remember_back_off();
   remember_times();
+  pre_runs_until_.clear();
+  for (const auto& [number, job] : jobs_) note_pre_run(job);
   unwritten_ = false;
   ++revision_;
 }
@@ -130,7 +130,7 @@ void ClusterCoordinator::meet_engine() {
   }
   for (const auto& [number, job] : jobs_) {
     if (!is_placed(job.state)) continue;
-    if (job.cancel_asked || job.finish_asked) due_.push_back({Action::Kind::kTakeBack, job});
+    if (is_being_ended(job)) due_.push_back({Action::Kind::kTakeBack, job});
     if (job.state == JobState::kUpgrading) due_.push_back({Action::Kind::kClass, job});
     if (known.contains(attempt_of(job))) continue;
     if (job.state == JobState::kStarting) {
@@ -150,6 +150,7 @@ void ClusterCoordinator::settle(TimePoint now) {
   take_class_outcomes();
   if (now >= next_look_) look_at_nodes(now);
   if (now >= next_health_) begin_anew_ = true;
+  end_pre_runs();
   cancel_those_that_wait_in_vain();
   admit();
   estimates_stale_ = estimates_stale_ || changed_ || begin_anew_;
@@ -181,6 +182,7 @@ void ClusterCoordinator::commit() {
 TimePoint ClusterCoordinator::next_wake() const noexcept {
   TimePoint wake = std::min({next_look_, policy_wake_, next_health_});
   for (const auto& [number, at] : not_before_) wake = std::min(wake, at);
+  for (const auto& [number, at] : pre_runs_until_) wake = std::min(wake, at);
   if (!seen_.empty() || !due_.empty() || engine_.descriptor() < 0) {
     wake = std::min(wake, now_ + 1s);
   }
@@ -211,6 +213,7 @@ bool ClusterCoordinator::happen(const JobId& id, const JobEvent& event) {
   if (config_.observer != nullptr) config_.observer->moved(before, after);
   moved(before, after);
   note_times(before, after);
+  note_pre_run(after);
   return true;
 }
 
@@ -245,8 +248,7 @@ void ClusterCoordinator::moved(const JobRecord& before, const JobRecord& after) 
   if (after.state == JobState::kUpgrading && before.state != JobState::kUpgrading) {
     actions_.push_back({Action::Kind::kClass, after});
   }
-  if ((after.cancel_asked && !before.cancel_asked) ||
-      (after.finish_asked && !before.finish_asked)) {
+  if (is_being_ended(after) && !is_being_ended(before)) {
     actions_.push_back({Action::Kind::kTakeBack, after});
   }
 }
@@ -381,8 +383,11 @@ void ClusterCoordinator::cancel_those_that_wait_in_vain() {
       followers_.erase(number);
       continue;
     }
-    const std::string reason = fmt::format("job {}, which it was to follow, is {}",
-                                           job.spec.after->str(), to_string(before->state));
+    const std::string reason = before->spec.pre_run
+                                   ? fmt::format("{}, is {}: {}", who_it_follows(*before),
+                                                 to_string(before->state), before->reason)
+                                   : fmt::format("job {}, which it was to follow, is {}",
+                                                 job.spec.after->str(), to_string(before->state));
     happen(job.id, {.kind = EventKind::kCancel, .attempt = job.attempt, .reason = reason});
   }
 }

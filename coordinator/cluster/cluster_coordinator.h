@@ -71,6 +71,9 @@ class RequestRefused : public std::runtime_error {
 /// Variable of a job whose rule looks at its loss: seconds between two reports of it.
 inline constexpr const char* kLossVariable = "COMMENSAL_REPORT_LOSS";
 
+/// Variable of a job that is the pre-run of a gang: "1".
+inline constexpr const char* kPreRunVariable = "COMMENSAL_PRE_RUN";
+
 /// Keeps jobs, tenants and nodes of one cluster, and decides by a policy.
 ///
 /// The order of every step: requests and what the engine saw change records; `settle` asks the
@@ -109,6 +112,7 @@ class ClusterCoordinator {
   /// How much of everything `picture` shows, at most.
   struct PictureSize {
     std::size_t placed = 2000;
+    std::size_t parked = 500;
     std::size_t waiting = 500;
     std::size_t ended = 100;
     std::size_t events = 200;
@@ -132,6 +136,7 @@ class ClusterCoordinator {
   [[nodiscard]] nlohmann::json queue(const nlohmann::json& request);
   [[nodiscard]] nlohmann::json explain(const nlohmann::json& request);
   [[nodiscard]] nlohmann::json cancel(const nlohmann::json& request);
+  [[nodiscard]] nlohmann::json resume(const nlohmann::json& request);
   [[nodiscard]] nlohmann::json logs(const nlohmann::json& request);
   [[nodiscard]] nlohmann::json nodes() const;
   [[nodiscard]] nlohmann::json state() const;
@@ -158,6 +163,15 @@ class ClusterCoordinator {
   [[nodiscard]] nlohmann::json report_loss(const nlohmann::json& request);
   [[nodiscard]] std::string rule_of(const JobRecord& job) const;
 
+  // Pre-runs of gangs: cluster_pre_runs.cpp.
+  [[nodiscard]] static std::optional<JobSpec> pre_run_of(const JobSpec& gang,
+                                                         const nlohmann::json& request);
+  void note_pre_run(const JobRecord& job);
+  void end_pre_runs();
+  [[nodiscard]] nlohmann::json first_step(const nlohmann::json& request);
+  [[nodiscard]] static std::string who_it_follows(const JobRecord& before);
+
+  JobId add(const JobSpec& spec, const std::string& request);
   [[nodiscard]] JobSpec with_variables(const JobSpec& spec);
   [[nodiscard]] nlohmann::json shown(const JobRecord& job) const;
   [[nodiscard]] nlohmann::json summary(const nlohmann::json& nodes) const;
@@ -243,6 +257,7 @@ class ClusterCoordinator {
   std::vector<Number> over_;                           // have ended in this step
   std::map<Number, TimePoint> not_before_;             // wait, and are tried again then
   std::map<Number, TimePoint> no_upgrade_before_;      // the last one failed
+  std::map<Number, TimePoint> pre_runs_until_;         // run; nothing has failed then
   std::map<Number, LossCurve> losses_;                 // of attempts whose rule looks at them
   std::vector<EngineEvent> seen_;                      // by the engine; not durable yet
   std::set<Attempt> not_started_;                      // of these: the engine could not be asked

@@ -102,7 +102,7 @@ void ClusterCoordinator::refresh_estimates() {
   std::size_t waiting = 0;
   for (const auto& [number, job] : jobs_) {
     if (is_end(job.state)) continue;
-    if (!is_placed(job.state) && ++waiting > kBounds.waiting) continue;
+    if (waits(job.state) && ++waiting > kBounds.waiting) continue;
     ForecastJob shown{.record = &job, .expected = run_times_.expect(job.spec)};
     if (const auto began = began_.find(number); began != began_.end()) {
       shown.elapsed = in_seconds(elapsed(began->second, now_));

@@ -151,10 +151,10 @@ void ClusterCoordinator::end_reports(const Attempt& attempt, bool counts) {
 
 JobSpec ClusterCoordinator::with_variables(const JobSpec& spec) {
   JobSpec given = spec;
-  if (spec.end_when_flat) {
+  if (spec.pre_run) given.environment[kPreRunVariable] = "1";
+  if (const auto& rule = flat_rule(spec)) {
     given.environment[kLossVariable] = fmt::format(
-        "{:g}", std::min(static_cast<double>(spec.end_when_flat->window.count()) / kReportsOfWindow,
-                         kSeldomest));
+        "{:g}", std::min(static_cast<double>(rule->window.count()) / kReportsOfWindow, kSeldomest));
   }
   try {
     const auto file = input_files_.file(spec.tenant, bad_inputs_.version(spec.tenant), [&] {

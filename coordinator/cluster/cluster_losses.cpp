@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Losses that jobs tell, and the rules by which they end themselves.
+// Losses that jobs tell, and the rules by which they end or park themselves.
 #include <fmt/format.h>
 
 #include <chrono>
@@ -44,7 +44,8 @@ std::vector<LossPoint> points_in(const json& request, TimePoint now) {
 json ClusterCoordinator::report_loss(const json& request) {
   const JobRecord job = find(request);
   const auto attempt = field<std::uint32_t>(request, "attempt", job.attempt);
-  if (!job.spec.end_when_flat) {
+  const std::optional<FlatRule>& rule = flat_rule(job.spec);
+  if (!rule) {
     throw RequestRefused("refused",
                          fmt::format("job {} has no rule that looks at its loss", job.id.str()));
   }
@@ -54,14 +55,16 @@ json ClusterCoordinator::report_loss(const json& request) {
   }
   LossCurve& curve = losses_[job_number(job.id)];
   for (const LossPoint& point : points_in(request, now_)) {
-    curve.add(point, job.spec.end_when_flat->window);
+    curve.add(point, rule->window);
   }
   ++revision_;
-  const FlatVerdict verdict = judge_flat(curve.points(), *job.spec.end_when_flat, now_);
-  if (verdict.flat && !job.finish_asked && !job.cancel_asked) {
-    happen(job.id, {.kind = EventKind::kEndByRule,
+  const FlatVerdict verdict = judge_flat(curve.points(), *rule, now_);
+  if (verdict.flat && !is_being_ended(job)) {
+    const bool parks = job.spec.park_when_flat.has_value();
+    happen(job.id, {.kind = parks ? EventKind::kParkByRule : EventKind::kEndByRule,
                     .attempt = attempt,
-                    .reason = "ended by its own rule: " + verdict.reason});
+                    .reason = (parks ? "parked by its own rule: " : "ended by its own rule: ") +
+                              verdict.reason});
   }
   return {{"id", job.id.str()}, {"flat", verdict.flat}, {"reason", verdict.reason}};
 }
@@ -69,7 +72,7 @@ json ClusterCoordinator::report_loss(const json& request) {
 std::string ClusterCoordinator::rule_of(const JobRecord& job) const {
   const auto curve = losses_.find(job_number(job.id));
   return judge_flat(curve == losses_.end() ? std::span<const LossPoint>{} : curve->second.points(),
-                    *job.spec.end_when_flat, now_)
+                    *flat_rule(job.spec), now_)
       .reason;
 }
 

@@ -23,6 +23,8 @@ std::string device_name(const EngineNode& node, std::size_t number) {
   return unique ? id : id + "-" + std::to_string(number);
 }
 
+std::int64_t mib_of(Bytes bytes) { return static_cast<std::int64_t>(bytes.count() >> 20U); }
+
 /// Whole units that a node has for certain, or that a job needs at most; nothing of nothing.
 void count(json& of, const char* key, std::int64_t value, std::int64_t unit, bool up) {
   const std::int64_t whole = up ? (value + unit - 1) / unit : value / unit;
@@ -44,6 +46,7 @@ json ClusterCoordinator::state() const {
     json shown{{"name", node.name}, {"devices", std::move(devices)}};
     count(shown, "cores", node.cpu_milli, 1000, false);
     count(shown, "memory_gib", node.memory_mib, 1024, false);
+    count(shown, "gpu_memory_mib", mib_of(node.device_memory), 1, false);
     nodes.push_back(std::move(shown));
   }
   json tenants = json::array();
@@ -76,6 +79,8 @@ json ClusterCoordinator::state() const {
     if (!places.empty()) shown[placed ? "placement" : "reserved"] = std::move(places);
     count(shown, "cores", job.spec.cpu_milli, 1000, true);
     count(shown, "memory_gib", job.spec.host_memory_mib, 1024, true);
+    if (job.spec.memory) count(shown, "min_gpu_memory_mib", mib_of(job.spec.memory->min), 1, true);
+    if (job.spec.share && job.spec.share->min > 0) shown["min_share"] = job.spec.share->min;
     if (const auto began = began_.find(number); began != began_.end()) {
       shown["attained"] = in_seconds(elapsed(began->second, now_));
     }

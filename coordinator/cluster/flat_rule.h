@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// When a job's loss has been flat for so long that its own rule ends it.
+// When a job's loss has been flat for so long that its own rule ends or parks it.
 #pragma once
 
 #include <chrono>
@@ -12,7 +12,7 @@
 
 namespace commensal::cluster {
 
-/// A job's own rule: it is ended once its loss has not moved for `window`.
+/// A job's own rule: it is ended, or parked, once its loss has not moved for `window`.
 struct FlatRule {
   std::chrono::seconds window{};  ///< at least `kShortest`
   double change = 0.01;           ///< of the loss, above 0 and at most 0.5: less is flat

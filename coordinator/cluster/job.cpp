@@ -59,7 +59,20 @@ bool is_end(JobState state) noexcept {
 
 bool is_placed(JobState state) noexcept {
   return state == JobState::kStarting || state == JobState::kRunning ||
-         state == JobState::kParked || state == JobState::kUpgrading;
+         state == JobState::kUpgrading;
+}
+
+bool waits(JobState state) noexcept {
+  return state == JobState::kSubmitted || state == JobState::kQueued ||
+         state == JobState::kReserved;
+}
+
+const std::optional<FlatRule>& flat_rule(const JobSpec& spec) noexcept {
+  return spec.park_when_flat ? spec.park_when_flat : spec.end_when_flat;
+}
+
+bool is_being_ended(const JobRecord& job) noexcept {
+  return is_placed(job.state) && (job.cancel_asked || job.finish_asked || job.park_asked);
 }
 
 std::string_view to_string(policies::AskedClass asked) noexcept { return name_of(kClasses, asked); }

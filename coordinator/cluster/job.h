@@ -41,12 +41,17 @@ struct JobSpec {
   std::optional<Range<double>> share;  ///< of each device's time, 0..1
   std::optional<std::chrono::seconds> time_limit;
   std::map<std::string, std::string> environment;
-  std::optional<FlatRule> end_when_flat;  ///< its own rule
-  std::optional<JobId> after;             ///< starts once that one has finished
+  std::optional<FlatRule> end_when_flat;   ///< its own rule: then it has finished
+  std::optional<FlatRule> park_when_flat;  ///< likewise: then it is parked; not both
+  /// It tries the first step of a gang: once that is done, or after so long, it has finished.
+  std::optional<std::chrono::seconds> pre_run;
+  std::optional<JobId> after;  ///< starts once that one has finished
   std::vector<std::string> command;
   std::string directory;  ///< absolute; where it starts
   bool operator==(const JobSpec&) const = default;
 };
+/// The rule that looks at the loss of a job, whatever follows from it; absent: none does.
+[[nodiscard]] const std::optional<FlatRule>& flat_rule(const JobSpec& spec) noexcept;
 
 enum class JobState : std::uint8_t {
   kSubmitted,  ///< written down, not looked at yet
@@ -54,7 +59,7 @@ enum class JobState : std::uint8_t {
   kReserved,   ///< waits, and devices are kept for it
   kStarting,   ///< an engine was asked to start it
   kRunning,    ///< as `JobRecord::job_class`
-  kParked,     ///< runs no ops, holds no device memory
+  kParked,     ///< its own rule has stopped it; holds nothing until a user resumes it
   kUpgrading,  ///< opportunistic; becomes guaranteed where it runs
   kFinished,   ///< ended with 0, or by its own rule
   kFailed,     ///< ended with anything else
@@ -66,8 +71,10 @@ enum class JobState : std::uint8_t {
 [[nodiscard]] std::optional<JobState> job_state(std::string_view name) noexcept;
 /// Finished, failed, cancelled, lost.
 [[nodiscard]] bool is_end(JobState state) noexcept;
-/// An engine has it: starting, running, parked, upgrading.
+/// An engine has it: starting, running, upgrading.
 [[nodiscard]] bool is_placed(JobState state) noexcept;
+/// It is to be started: submitted, queued, reserved.
+[[nodiscard]] bool waits(JobState state) noexcept;
 
 [[nodiscard]] std::string_view to_string(policies::AskedClass asked) noexcept;
 [[nodiscard]] std::optional<policies::AskedClass> asked_class(std::string_view name) noexcept;
@@ -91,10 +98,13 @@ struct JobRecord {
   std::vector<DevicePlace> placement;  ///< of this attempt; of the last one after its end
   bool cancel_asked = false;           ///< its next end is `kCancelled`
   bool finish_asked = false;           ///< its own rule ends it: its next end is `kFinished`
+  bool park_asked = false;             ///< its own rule parks it: next it is `kParked`
   std::optional<int> exit_code;        ///< of its last end; 128 + number for a signal
   WallTime submitted{};
   WallTime changed{};  ///< into `state`
   bool operator==(const JobRecord&) const = default;
 };
+/// The engine was asked to end its attempt, by whomever, and has not yet.
+[[nodiscard]] bool is_being_ended(const JobRecord& job) noexcept;
 
 }  // namespace commensal::cluster

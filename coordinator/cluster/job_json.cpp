@@ -232,6 +232,8 @@ void fields(Like<JobSpec> auto& spec, auto& field) {
   field("share", spec.share);
   field("time_limit_ms", spec.time_limit);
   field("end_when_flat", spec.end_when_flat);
+  field("park_when_flat", spec.park_when_flat);
+  field("pre_run_ms", spec.pre_run);
   field("environment", spec.environment);
   field("after", spec.after);
   field("command", spec.command);
@@ -249,6 +251,7 @@ void fields(Like<JobRecord> auto& record, auto& field) {
   field("placement", record.placement);
   field("cancel_asked", record.cancel_asked);
   field("finish_asked", record.finish_asked);
+  field("park_asked", record.park_asked);
   field("exit_code", record.exit_code);
   field("submitted_ms", record.submitted);
   field("changed_ms", record.changed);
@@ -294,6 +297,10 @@ void check(const JobSpec& spec, const std::string& prefix) {
   not_negative(prefix + "gpus", spec.gpus);
   not_negative(prefix + "cpu_milli", spec.cpu_milli);
   not_negative(prefix + "host_memory_mib", spec.host_memory_mib);
+  if (spec.end_when_flat && spec.park_when_flat) {
+    wrong(prefix + "park_when_flat", "absent where end_when_flat is given",
+          std::chrono::milliseconds{spec.park_when_flat->window}.count());
+  }
 }
 
 // --- visitors ----------------------------------------------------------------------------------

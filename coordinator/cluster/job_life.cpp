@@ -12,8 +12,6 @@ namespace {
 
 using enum JobState;
 
-bool waits(JobState state) { return state == kSubmitted || state == kQueued || state == kReserved; }
-
 bool is_one_of(JobState state, std::initializer_list<JobState> states) {
   for (const JobState one : states) {
     if (state == one) return true;
@@ -25,20 +23,20 @@ bool is_one_of(JobState state, std::initializer_list<JobState> states) {
 bool of_attempt(EventKind kind) {
   switch (kind) {
     case EventKind::kBegan:
-    case EventKind::kPark:
-    case EventKind::kUnpark:
     case EventKind::kUpgrade:
     case EventKind::kUpgraded:
     case EventKind::kUpgradeFailed:
     case EventKind::kExited:
     case EventKind::kTakenBack:
     case EventKind::kEndByRule:
+    case EventKind::kParkByRule:
     case EventKind::kVanished: return true;
     case EventKind::kAccept:
     case EventKind::kReserve:
     case EventKind::kUnreserve:
     case EventKind::kStart:
     case EventKind::kRetry:
+    case EventKind::kResume:
     case EventKind::kCancel: return false;
   }
   return false;
@@ -85,8 +83,6 @@ class Life {
       case EventKind::kBegan:
         if (before_.state != kStarting) return already();
         return go({kStarting}, kRunning);
-      case EventKind::kPark: return go({kRunning}, kParked);
-      case EventKind::kUnpark: return go({kParked}, kRunning);
       case EventKind::kUpgrade:
         if (before_.state == kRunning && guaranteed()) return already();
         return go({kRunning}, kUpgrading);
@@ -97,16 +93,21 @@ class Life {
       case EventKind::kUpgradeFailed: return go({kUpgrading}, kRunning);
       case EventKind::kExited: return exited();
       case EventKind::kTakenBack:
-        if (before_.cancel_asked || before_.finish_asked) return end_as_asked();
+        if (is_being_ended(before_)) return end_as_asked();
         step_.after.placement.clear();
         return change(kQueued);
       case EventKind::kVanished:
-        if (before_.cancel_asked || before_.finish_asked) return end_as_asked();
+        if (is_being_ended(before_)) return end_as_asked();
         return change(kLost);
       case EventKind::kEndByRule:
-        if (before_.cancel_asked || before_.finish_asked) return already();
+        if (is_being_ended(before_)) return already();
         step_.after.finish_asked = true;
         return change(before_.state);
+      case EventKind::kParkByRule:
+        if (is_being_ended(before_)) return already();
+        step_.after.park_asked = true;
+        return change(before_.state);
+      case EventKind::kResume: return resume();
       case EventKind::kRetry: return retry();
       case EventKind::kCancel: return cancel();
     }
@@ -137,14 +138,27 @@ class Life {
   void exited() {
     if (!event_.exit_code) return refuse("an exit has a code");
     step_.after.exit_code = event_.exit_code;
-    if (before_.cancel_asked || before_.finish_asked) return end_as_asked();
+    // One that was to be parked and was quicker to end well by itself has nothing left to do.
+    const bool done = !before_.cancel_asked && before_.park_asked && *event_.exit_code == 0;
+    if (done) step_.after.park_asked = false;
+    if (is_being_ended(before_) && !done) return end_as_asked();
     change(*event_.exit_code == 0 ? kFinished : kFailed);
   }
 
   /// How the engine ended it says nothing new: why it was asked to stays.
   void end_as_asked() {
-    change(before_.cancel_asked ? kCancelled : kFinished);
-    if (!before_.cancel_asked) step_.after.reason = before_.reason;
+    step_.after.park_asked = false;
+    if (before_.cancel_asked) return change(kCancelled);
+    if (before_.park_asked) step_.after.placement.clear();
+    change(before_.park_asked ? kParked : kFinished);
+    step_.after.reason = before_.reason;
+  }
+
+  void resume() {
+    if (event_.attempt != before_.attempt) {
+      return set(Applied::kStale, fmt::format("attempt {} is over", event_.attempt));
+    }
+    go({kParked}, kQueued);
   }
 
   void retry() {
@@ -159,7 +173,7 @@ class Life {
   }
 
   void cancel() {
-    if (waits(before_.state)) {
+    if (waits(before_.state) || before_.state == kParked) {
       step_.after.placement.clear();
       return change(kCancelled);
     }
@@ -216,8 +230,6 @@ std::string_view to_string(EventKind kind) noexcept {
     case EventKind::kUnreserve: return "unreserve";
     case EventKind::kStart: return "start";
     case EventKind::kBegan: return "began";
-    case EventKind::kPark: return "park";
-    case EventKind::kUnpark: return "unpark";
     case EventKind::kUpgrade: return "upgrade";
     case EventKind::kUpgraded: return "upgraded";
     case EventKind::kUpgradeFailed: return "upgrade failed";
@@ -225,6 +237,8 @@ std::string_view to_string(EventKind kind) noexcept {
     case EventKind::kTakenBack: return "taken back";
     case EventKind::kVanished: return "vanished";
     case EventKind::kEndByRule: return "end by rule";
+    case EventKind::kParkByRule: return "park by rule";
+    case EventKind::kResume: return "resume";
     case EventKind::kRetry: return "retry";
     case EventKind::kCancel: return "cancel";
   }

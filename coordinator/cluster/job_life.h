@@ -18,8 +18,6 @@ enum class EventKind : std::uint8_t {
   kUnreserve,      ///< reserved -> queued
   kStart,          ///< queued, reserved -> starting; begins attempt `attempt`, one above the last
   kBegan,          ///< starting -> running
-  kPark,           ///< running -> parked
-  kUnpark,         ///< parked -> running
   kUpgrade,        ///< running, as opportunistic -> upgrading
   kUpgraded,       ///< upgrading -> running, as guaranteed
   kUpgradeFailed,  ///< upgrading -> running, as before
@@ -27,8 +25,10 @@ enum class EventKind : std::uint8_t {
   kTakenBack,      ///< placed -> queued: the engine has stopped it because we said so
   kVanished,       ///< placed -> lost; cancelled if that was asked for
   kEndByRule,      ///< placed: stays, and its next end is `finished`
+  kParkByRule,     ///< placed: stays, and is `parked` once the engine has ended it
+  kResume,         ///< parked -> queued
   kRetry,          ///< failed, lost -> queued
-  kCancel          ///< waiting -> cancelled; placed: stays, and its next end is `cancelled`
+  kCancel          ///< waiting, parked -> cancelled; placed: stays, its next end is `cancelled`
 };
 [[nodiscard]] std::string_view to_string(EventKind kind) noexcept;
 

@@ -15,12 +15,14 @@ std::string group_of(const JobSpec& spec) { return spec.directory + '\n' + spec.
 }  // namespace
 
 void RunTimes::learn(const JobSpec& spec, double seconds) {
+  if (spec.pre_run) return;  // says nothing of others
   const std::string group = group_of(spec);
   predictor_->learn({.user = spec.tenant, .group = group, .name = spec.name, .gpus = spec.gpus},
                     std::max(seconds, 0.0));
 }
 
 std::optional<ExpectedTime> RunTimes::expect(const JobSpec& spec) const {
+  if (spec.pre_run) return ExpectedTime{static_cast<double>(spec.pre_run->count()), true};
   const std::string group = group_of(spec);
   const prediction::Prediction found = predictor_->predict(
       {.user = spec.tenant, .group = group, .name = spec.name, .gpus = spec.gpus});

@@ -25,8 +25,9 @@ class RunTimes {
   /// A job of this kind ran so long.
   void learn(const JobSpec& spec, double seconds);
 
-  /// Returns how long a job of this kind takes from its start, its time limit at most; absent while
-  /// nothing is known: no job has ended, and it has no limit.
+  /// Returns how long a job of this kind takes from its start, its time limit at most, of a
+  /// pre-run what it was given; absent while nothing is known: no job has ended, and it has no
+  /// limit.
   [[nodiscard]] std::optional<ExpectedTime> expect(const JobSpec& spec) const;
 
  private:

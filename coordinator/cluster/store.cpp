@@ -32,6 +32,7 @@ using nlohmann::json;
 // Bits of the column cancel_asked: version 1 had the first alone.
 constexpr int kCancel = 1;
 constexpr int kFinish = 2;
+constexpr int kPark = 4;
 
 // Ids are the numbers of rows; anything else is no id.
 std::optional<std::int64_t> row_of(const JobId& id) noexcept {
@@ -127,6 +128,7 @@ JobRecord job_in(Use& row) {
   record.placement = placement_from_json(json_in(row[7]));
   record.cancel_asked = (row[8].getInt() & kCancel) != 0;
   record.finish_asked = (row[8].getInt() & kFinish) != 0;
+  record.park_asked = (row[8].getInt() & kPark) != 0;
   if (!row[9].isNull()) record.exit_code = row[9].getInt();
   record.submitted = wall_time(row[10]);
   record.changed = wall_time(row[11]);
@@ -338,7 +340,7 @@ void Store::put(const JobRecord& record, const std::optional<Transition>& transi
     update << to_string(record.state) << record.reason << std::int64_t{record.attempt}
            << std::int64_t{record.retries} << to_string(record.job_class) << placement.dump()
            << std::int64_t{(record.cancel_asked ? kCancel : 0) |
-                           (record.finish_asked ? kFinish : 0)}
+                           (record.finish_asked ? kFinish : 0) | (record.park_asked ? kPark : 0)}
            << record.exit_code << milliseconds(record.changed) << std::int64_t{is_end(record.state)}
            << std::int64_t{transition.has_value()} << *row;
     (void)update.step();

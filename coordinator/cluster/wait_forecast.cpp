@@ -61,6 +61,7 @@ class Forecast {
     for (std::size_t i = 0; i < world_.jobs.size(); ++i) {
       const ForecastJob& job = world_.jobs[i];
       const JobId& id = job.record->id;
+      if (job.record->state == JobState::kParked) continue;  // who follows it waits on
       if (!is_placed(job.record->state) && ++waiting > bounds_.waiting) {
         estimates_[id] = {std::nullopt, fmt::format("no estimate: more than {} jobs wait before it",
                                                     bounds_.waiting)};

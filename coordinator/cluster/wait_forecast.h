@@ -19,7 +19,7 @@ namespace commensal::cluster {
 
 /// A job as the forecast sees it.
 struct ForecastJob {
-  const JobRecord* record = nullptr;                    ///< placed, or waits
+  const JobRecord* record = nullptr;                    ///< placed, waits, or parked
   std::optional<ExpectedTime> expected = std::nullopt;  ///< from its start
   double elapsed = 0;     ///< seconds since its start; zero if it waits
   double waited = 0;      ///< seconds since its submission

@@ -54,7 +54,8 @@ httplib::Headers security_headers() {
 bool is_change(const json& request) {
   const auto type = request.is_object() ? request.find("type") : request.end();
   return request.is_object() && type != request.end() &&
-         (*type == "cancel" || *type == "drain" || *type == "undrain" || *type == "quota");
+         (*type == "cancel" || *type == "resume" || *type == "drain" || *type == "undrain" ||
+          *type == "quota");
 }
 
 int status_of(const json& answer) {
@@ -259,7 +260,7 @@ struct HttpServer::Inside {
     const json message = json::parse(request.body, nullptr, false);
     if (!is_change(message)) {
       return say(response, 400,
-                 "a change is a JSON object whose type is cancel, drain, undrain or quota");
+                 "a change is a JSON object whose type is cancel, resume, drain, undrain or quota");
     }
     const auto answer = sources.requests->ask(message, options.patience);
     if (!answer) {

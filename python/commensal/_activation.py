@@ -186,6 +186,10 @@ def activate(settings: JobSettings, member: Member) -> _core.Session | None:
             except BaseException:
                 session.shutdown()
                 raise
+            if os.environ.get("COMMENSAL_PRE_RUN"):
+                from commensal._pre_run import watch_first_step
+
+                watch_first_step(session)
         return session
 
 

@@ -230,8 +230,8 @@ def step(*, loss: SupportsFloat | None = None) -> None:
 
     Args:
         loss: of this step, a number or a tensor of one element, for the rule of a submitted job
-            (`commensal submit --end-when-flat`). It is read once in a while, by the first rank;
-            without a rule not at all.
+            (`submit --end-when-flat`, `--park-when-flat`). It is read once in a while, by the
+            first rank; without a rule not at all.
     """
     if loss is not None and os.environ.get("COMMENSAL_REPORT_LOSS"):
         from commensal._losses import note_loss

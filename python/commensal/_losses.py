@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loss of a job whose own rule looks at it (`commensal submit --end-when-flat`)."""
+"""The loss of a job whose own rule looks at it (`submit --end-when-flat`, `--park-when-flat`)."""
 
 from __future__ import annotations
 

@@ -29,9 +29,9 @@ const AllowedKey kAnn = key("ann", Role::kUser, {"vision", "speech"});
 const AllowedKey kBoss = key("boss", Role::kOperator);
 const AllowedKey kMachine = key("n1", Role::kNode);
 
-const std::vector<std::string> kOfAJob{"submit",    "cancel",      "logs",         "read_log",
-                                       "explain",   "report_loss", "report_input", "inputs",
-                                       "add_input", "remove_input"};
+const std::vector<std::string> kOfAJob{"submit",   "cancel",    "resume",       "logs",
+                                       "read_log", "explain",   "report_loss",  "report_input",
+                                       "inputs",   "add_input", "remove_input", "first_step"};
 const std::vector<std::string> kLists{"queue", "nodes", "tenants"};
 const std::vector<std::string> kSteering{"quota", "drain",    "undrain", "health",
                                          "",      "shutdown", "Queue"};

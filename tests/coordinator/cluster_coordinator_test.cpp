@@ -136,6 +136,16 @@ class ClusterCoordinatorTest : public ::testing::Test {
     }
     return "not refused";
   }
+  /// Tells a loss that does not move until a rule of ten minutes has seen enough of it.
+  void tell_flat(const std::string& id, std::uint32_t attempt = 1) {
+    for (int i = 0; i < 70 && shown(id)["cancelling"] == false && state(id) == "running"; ++i) {
+      (void)ask({{"type", "report_loss"},
+                 {"id", id},
+                 {"attempt", attempt},
+                 {"points", {{{"age_ms", 0}, {"loss", 1}}}}});
+      pass(10s);
+    }
+  }
   json shown(const std::string& id) { return ask({{"type", "explain"}, {"id", id}})["job"]; }
   std::string state(const std::string& id) { return shown(id)["state"]; }
   std::string reason(const std::string& id) { return shown(id)["reason"]; }
@@ -221,6 +231,44 @@ TEST_F(ClusterCoordinatorTest, AMinimumOfMemoryThatNoDeviceHasIsRefused) {
   world_.nodes[1].device_memory = 96_GiB;
   restart();
   EXPECT_EQ(shown(submit(asked))["placement"][0]["node"], "n2");
+}
+
+TEST_F(ClusterCoordinatorTest, MinimaOfJobsAndMemoryOfDevicesAreShown) {
+  EXPECT_EQ(node("n1")["devices"][0]["memory_bytes"], nullptr) << "it is not known";
+  for (EngineNode& node : world_.nodes) node.device_memory = 80_GiB;
+  restart();
+  EXPECT_EQ(node("n1")["devices"][1]["memory_bytes"], (80_GiB).count());
+  json asked = job("default", 1, "opportunistic");
+  asked["share"] = {{"min", 0.25}, {"max", 0.5}};
+  asked["memory"] = {{"min_bytes", (4_GiB).count() + 1}};
+  const std::string id = submit(asked);
+  EXPECT_EQ(shown(id)["share"], asked["share"]);
+  EXPECT_EQ(shown(id)["memory"], asked["memory"]);
+  const json plain = shown(submit(job()));
+  EXPECT_FALSE(plain.contains("share") || plain.contains("memory")) << "it asks for none";
+  const json state = ask({{"type", "state"}})["state"];
+  EXPECT_EQ(state["nodes"][0]["gpu_memory_mib"], 80 * 1024);
+  EXPECT_EQ(state["jobs"][0]["min_share"], 0.25);
+  EXPECT_EQ(state["jobs"][0]["min_gpu_memory_mib"], 4 * 1024);
+  EXPECT_FALSE(state["jobs"][1].contains("min_share"));
+}
+
+TEST_F(ClusterCoordinatorTest, NumbersThatDoNotFitAreRefusedAsTheyWereWritten) {
+  const auto quota = [](const json& value) {
+    return json{{"type", "quota"}, {"tenant", "vision"}, {"quota", value}};
+  };
+  for (const json& value : {json(-1), json(1'000'001), json(std::int64_t{1} << 32U), json(1.5),
+                            json(1e20), json(true), json("many")}) {
+    EXPECT_EQ(refusal(quota(value)),
+              "malformed: a quota is a number of devices from 0 to 1000000, not " + value.dump());
+  }
+  EXPECT_EQ(ask({{"type", "tenants"}})["tenants"].size(), 1U) << "nothing has changed";
+  EXPECT_EQ(ask(quota(1'000'000))["quota"], 1'000'000);
+  const std::string id = submit(job());
+  EXPECT_EQ(refusal({{"type", "logs"}, {"id", id}, {"attempt", -1}}),
+            "malformed: field \"attempt\" cannot be -1");
+  EXPECT_EQ(refusal({{"type", "logs"}, {"id", id}, {"attempt", 1.5}}),
+            "malformed: field \"attempt\" cannot be 1.5");
 }
 
 TEST_F(ClusterCoordinatorTest, WhereMemoryIsNotKnownNoMinimumIsRefused) {
@@ -991,6 +1039,260 @@ TEST_F(ClusterCoordinatorTest, AJobThatItsRuleEndsIsEndedAfterARestartToo) {
   EXPECT_EQ(state(id), "finished");
   EXPECT_EQ(reason(id), why);
   EXPECT_EQ(world_.starts(attempt(id, 2)), 0) << "it is not tried again";
+}
+
+json with_parking(json job) {
+  job["park_when_flat"] = {{"window_ms", 600'000}, {"change", 0.01}};
+  return job;
+}
+
+json resume(const std::string& id) { return {{"type", "resume"}, {"id", id}}; }
+
+TEST_F(ClusterCoordinatorTest, AJobWhoseLossIsFlatIsParkedAndGivesItsDeviceBack) {
+  const std::string id = submit(with_parking(job("default", 4)));
+  const std::string next = submit(job("default", 4));
+  EXPECT_EQ(world_.attempts.at(attempt(id)).spec.environment.at(kLossVariable), "10");
+  tell_flat(id);
+  EXPECT_EQ(state(id), "parked");
+  EXPECT_THAT(reason(id), HasSubstr("parked by its own rule: its loss has been flat for 10 min"));
+  EXPECT_FALSE(world_.runs(attempt(id)));
+  EXPECT_EQ(state(next), "running") << "on the devices that it had";
+  const json told = shown(id);
+  EXPECT_EQ(told["cancelling"], false);
+  EXPECT_THAT(told["placement"], IsEmpty());
+  for (const char* none : {"class", "rule", "estimate"}) EXPECT_FALSE(told.contains(none)) << none;
+  EXPECT_EQ(refusal(loss(id, 1)), "refused: attempt 1 of job 1 is over");
+  pass(1h);
+  EXPECT_EQ(state(id), "parked") << "it does not come back by itself";
+}
+
+TEST_F(ClusterCoordinatorTest, AResumedJobStartsAnewAndIsNotParkedByItsOldCurve) {
+  const std::string id = submit(with_parking(job()));
+  tell_flat(id);
+  ASSERT_EQ(state(id), "parked");
+  EXPECT_EQ(ask(resume(id))["state"], "queued");
+  EXPECT_EQ(state(id), "running");
+  EXPECT_EQ(world_.starts(attempt(id, 2)), 1);
+  EXPECT_THAT(past(id), ElementsAre("submitted", "queued", "starting", "running", "running",
+                                    "parked", "queued", "starting", "running"));
+  for (int i = 0; i < 30; ++i) {
+    (void)ask(loss(id, 1, 2));
+    pass(10s);
+  }
+  EXPECT_EQ(state(id), "running") << "half a window of this attempt is not enough";
+  tell_flat(id, 2);
+  EXPECT_EQ(state(id), "parked") << "a whole one is";
+  EXPECT_EQ(shown(id)["attempt"], 2);
+  EXPECT_EQ(ask({{"type", "cancel"}, {"id", id}})["state"], "cancelled");
+}
+
+TEST_F(ClusterCoordinatorTest, AJobThatIsToBeParkedIsAskedAgainAfterARestart) {
+  const std::string id = submit(with_parking(job("default", 1, "guaranteed", {"stubborn"})));
+  tell_flat(id);
+  EXPECT_EQ(state(id), "running");
+  EXPECT_EQ(shown(id)["cancelling"], true) << "it is asked to end";
+  EXPECT_EQ(refusal(resume(id)), "refused: job 1 is not parked yet: it is running");
+  const std::string why = reason(id);
+  world_.calls.clear();
+  restart();
+  EXPECT_THAT(world_.calls, ::testing::Contains("take_back 1.1"));
+  world_.lose(attempt(id));
+  settle_all();
+  EXPECT_EQ(state(id), "parked");
+  EXPECT_EQ(reason(id), why);
+  restart();
+  EXPECT_EQ(state(id), "parked");
+  EXPECT_EQ(reason(id), why);
+  EXPECT_EQ(world_.starts(attempt(id, 2)), 0) << "a parked job is not tried again";
+  (void)ask(resume(id));
+  restart();
+  EXPECT_EQ(state(id), "running");
+}
+
+TEST_F(ClusterCoordinatorTest, AFollowerOfAParkedJobWaitsForIt) {
+  const std::string id = submit(with_parking(job()));
+  json next = job();
+  next["after"] = id;
+  const std::string follower = submit(next);
+  tell_flat(id);
+  EXPECT_EQ(state(follower), "queued");
+  EXPECT_EQ(reason(follower), "starts after job 1, which is parked");
+  EXPECT_EQ(shown(follower)["estimate"]["starts_in_ms"], nullptr);
+  (void)ask(resume(id));
+  world_.end(attempt(id, 2), 0);
+  settle_all();
+  EXPECT_EQ(state(follower), "running");
+}
+
+TEST_F(ClusterCoordinatorTest, AParkedJobThatIsCancelledHasEnded) {
+  const std::string id = submit(with_parking(job()));
+  json next = job();
+  next["after"] = id;
+  const std::string follower = submit(next);
+  tell_flat(id);
+  EXPECT_EQ(ask({{"type", "cancel"}, {"id", id}})["state"], "cancelled");
+  EXPECT_EQ(state(id), "cancelled");
+  EXPECT_EQ(state(follower), "cancelled");
+  EXPECT_THAT(ask({{"type", "queue"}})["jobs"], IsEmpty());
+  EXPECT_EQ(refusal(resume(id)), "refused: job 1 is not parked: it is cancelled");
+}
+
+TEST_F(ClusterCoordinatorTest, AParkedJobIsCountedAsSuchAndDoesNotWait) {
+  const std::string id = submit(with_parking(job()));
+  tell_flat(id);
+  ASSERT_EQ(state(id), "parked");
+  const json picture = coordinator_->picture({});
+  EXPECT_EQ(picture["jobs"][0]["state"], "parked");
+  EXPECT_EQ(picture["summary"]["waiting"], 0);
+  EXPECT_EQ(picture["summary"]["oldest_waiting_ms"], nullptr);
+  int parked = 0;
+  for (const json& entry : picture["summary"]["jobs"]) {
+    if (entry["state"] == "parked") parked += entry["count"].get<int>();
+  }
+  EXPECT_EQ(parked, 1);
+  EXPECT_EQ(picture["tenants"][0]["waiting_jobs"], 0);
+  EXPECT_EQ(picture["tenants"][0]["guaranteed_devices"], 0) << "its quota is free";
+  EXPECT_THAT(coordinator_->picture({.parked = 0})["jobs"], IsEmpty());
+}
+
+TEST_F(ClusterCoordinatorTest, OnlyAParkedJobIsResumed) {
+  const std::string runs = submit(job());
+  EXPECT_EQ(refusal(resume(runs)), "refused: job 1 is not parked: it is running");
+  const std::string waits = submit(job("default", 4));
+  EXPECT_EQ(refusal(resume(waits)), "refused: job 2 is not parked: it is reserved");
+  EXPECT_EQ(refusal(resume("77")), "unknown_job: unknown job \"77\"");
+  EXPECT_EQ(refusal({{"type", "resume"}}), "malformed: field \"id\" is missing");
+  EXPECT_EQ(state(runs), "running");
+  EXPECT_EQ(state(waits), "reserved");
+}
+
+// --- pre-runs of gangs -------------------------------------------------------------------------
+
+json with_pre_run(json job, std::int64_t milliseconds = 300'000) {
+  return {{"type", "submit"},
+          {"job", std::move(job)},
+          {"request", "gang"},
+          {"pre_run_ms", milliseconds}};
+}
+
+json first_step(const std::string& id, std::uint32_t attempt = 1) {
+  return {{"type", "first_step"}, {"id", id}, {"attempt", attempt}};
+}
+
+TEST_F(ClusterCoordinatorTest, AGangIsPlacedOnceItsFirstStepWasDoneOnOneDevice) {
+  const json told = ask(with_pre_run(job("default", 4)));
+  EXPECT_EQ(told["pre_run"], "1");
+  EXPECT_EQ(told["id"], "2");
+  const json tried = shown("1");
+  EXPECT_EQ(tried["name"], "train (pre-run)");
+  EXPECT_EQ(tried["class"], "opportunistic") << "it is free of charge";
+  EXPECT_EQ(tried["placement"].size(), 1U);
+  const auto& environment = world_.attempts.at(attempt("1")).spec.environment;
+  EXPECT_EQ(environment.at(kPreRunVariable), "1");
+  EXPECT_EQ(state("2"), "queued");
+  EXPECT_EQ(reason("2"), "starts after its pre-run, job 1");
+  EXPECT_EQ(ask(first_step("1"))["id"], "1");
+  EXPECT_EQ(state("1"), "finished");
+  EXPECT_EQ(reason("1"), "its pre-run went well: its first step is done");
+  EXPECT_EQ(state("2"), "running");
+  EXPECT_EQ(shown("2")["placement"].size(), 4U);
+  EXPECT_EQ(world_.attempts.at(attempt("2")).spec.environment.count(kPreRunVariable), 0U);
+}
+
+TEST_F(ClusterCoordinatorTest, APreRunInWhichNothingFailsForLongEnoughWentWell) {
+  (void)ask(with_pre_run(job("default", 4)));
+  pass(200s);
+  EXPECT_EQ(state("1"), "running");
+  EXPECT_LE(coordinator_->next_wake(), now_ + 100s) << "the coordinator comes back for it";
+  wall_ += 200s;  // by which the next one knows when it began
+  restart();
+  pass(99s);
+  EXPECT_EQ(state("1"), "running");
+  pass(2s);
+  EXPECT_EQ(state("1"), "finished");
+  EXPECT_EQ(reason("1"), "its pre-run went well: nothing failed in 300 s");
+  EXPECT_EQ(state("2"), "running");
+  EXPECT_GT(coordinator_->next_wake(), now_) << "it does not wake for what is over";
+}
+
+TEST_F(ClusterCoordinatorTest, APreRunThatDoesNotEndWhenAskedWakesNobodyMeanwhile) {
+  (void)ask(with_pre_run(job("default", 4, "guaranteed", {"stubborn"}), 10'000));
+  pass(11s);
+  EXPECT_EQ(shown("1")["cancelling"], true);
+  EXPECT_GT(coordinator_->next_wake(), now_);
+  EXPECT_EQ(ask(first_step("1"))["id"], "1") << "says nothing new";
+  world_.tick();
+  settle_all();
+  EXPECT_EQ(state("1"), "finished");
+}
+
+TEST_F(ClusterCoordinatorTest, AGangWhosePreRunFailsIsNeverPlaced) {
+  (void)ask(with_pre_run(job("default", 4)));
+  world_.end(attempt("1"), 1);
+  settle_all();
+  EXPECT_EQ(state("1"), "failed");
+  EXPECT_EQ(state("2"), "cancelled");
+  EXPECT_EQ(reason("2"), "its pre-run, job 1, is failed: ended with 1");
+  EXPECT_EQ(world_.starts(attempt("2")), 0);
+}
+
+TEST_F(ClusterCoordinatorTest, APreRunThatAMachineFailsIsTriedAgain) {
+  (void)ask(with_pre_run(job("default", 4)));
+  world_.lose(attempt("1"));
+  settle_all();
+  EXPECT_EQ(state("2"), "queued");
+  pass(11s);
+  EXPECT_EQ(state("1"), "running");
+  EXPECT_EQ(refusal(first_step("1", 1)), "refused: attempt 1 of job 1 is over");
+  (void)ask(first_step("1", 2));
+  EXPECT_EQ(state("2"), "running");
+}
+
+TEST_F(ClusterCoordinatorTest, WhoCancelsAGangCancelsItsPreRun) {
+  (void)ask(with_pre_run(job("default", 4)));
+  (void)ask({{"type", "cancel"}, {"id", "2"}});
+  EXPECT_EQ(state("1"), "cancelled");
+  EXPECT_FALSE(world_.runs(attempt("1")));
+  const json again = with_pre_run(job("default", 4));
+  EXPECT_EQ(ask(again)["id"], "2") << "a repeated request is the jobs of before";
+  EXPECT_EQ(ask(again)["pre_run"], "1");
+}
+
+TEST_F(ClusterCoordinatorTest, APreRunStartsAfterWhatItsGangIsToFollow) {
+  const std::string first = submit(job());
+  json gang = job("default", 4);
+  gang["after"] = first;
+  gang["park_when_flat"] = {{"window_ms", 600'000}, {"change", 0.01}};
+  (void)ask(with_pre_run(gang));
+  EXPECT_EQ(reason("2"), "starts after job 1");
+  world_.end(attempt(first), 0);
+  settle_all();
+  EXPECT_EQ(state("2"), "running");
+  EXPECT_FALSE(shown("2").contains("rule")) << "a rule is its gang's";
+  const json told = ask({{"type", "explain"}, {"id", "3"}});
+  EXPECT_TRUE(told["spec"].contains("park_when_flat"));
+  EXPECT_NEAR(told["job"]["estimate"]["starts_in_ms"].get<double>(), 300'000, 1'000);
+}
+
+TEST_F(ClusterCoordinatorTest, ABadPreRunIsRefusedAndNothingIsQueued) {
+  EXPECT_EQ(refusal(with_pre_run(job())),
+            "refused: a pre-run is for a gang, and the job asks for 1 device");
+  for (const std::int64_t wrong : {-1, 999, 1'500, 86'401'000}) {
+    EXPECT_EQ(refusal(with_pre_run(job("default", 2), wrong)),
+              "malformed: field \"pre_run_ms\" is whole seconds from 1000 to 86400000, not " +
+                  std::to_string(wrong));
+  }
+  EXPECT_THAT(refusal(with_pre_run(job("default", 9))), HasSubstr("asks for 9 devices"));
+  EXPECT_THAT(ask({{"type", "queue"}, {"all", true}})["jobs"], IsEmpty());
+  const std::string id = submit(job());
+  EXPECT_EQ(refusal(first_step(id)), "refused: job 1 is no pre-run");
+}
+
+TEST_F(ClusterCoordinatorTest, AJobHasOneRuleThatLooksAtItsLoss) {
+  EXPECT_EQ(refusal({{"type", "submit"}, {"job", with_parking(with_rule(job()))}}),
+            "malformed: field 'park_when_flat' must be absent where end_when_flat is given: "
+            "600000");
+  EXPECT_THAT(ask({{"type", "queue"}, {"all", true}})["jobs"], IsEmpty());
 }
 
 TEST_F(ClusterCoordinatorTest, AJobIsAskedForEnoughLossesForTheShortestRule) {

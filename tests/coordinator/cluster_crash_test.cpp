@@ -174,6 +174,21 @@ class World {
       EXPECT_EQ(known->second, id) << "one submission, two jobs";
     });
   }
+  /// A gang and the job that tries its first step: both are there, or neither.
+  void submit_with_pre_run(const std::string& name, json job) {
+    step([&] {
+      job["name"] = name;
+      const json answer = ask({{"type", "submit"},
+                               {"job", job},
+                               {"request", "request-" + name},
+                               {"pre_run_ms", 60'000}});
+      for (const auto& [field, key] : {std::pair{"id", name}, std::pair{"pre_run", name + "-0"}}) {
+        const auto [known, is_new] = ids_.emplace(key, answer[field]);
+        EXPECT_EQ(known->second, answer[field]) << "one submission, several jobs";
+      }
+      EXPECT_EQ(store_->load().next_job, std::stoull(answer["id"].get<std::string>()) + 1);
+    });
+  }
   void request(const json& request) {
     step([&] { (void)ask(request); });
   }
@@ -184,6 +199,30 @@ class World {
         (void)ask({{"type", "cancel"}, {"id", ids_.at(name)}});
       } catch (const RequestRefused& error) {
         EXPECT_THAT(error.what(), HasSubstr("has ended: cancelled"));
+      }
+    });
+  }
+  /// A job whose own rule parks it tells what the rule needs, all at once.
+  void tells_flat(const std::string& name) {
+    json points = json::array();
+    for (int age = 700; age >= 0; age -= 10) {
+      points.push_back({{"age_ms", age * 1000}, {"loss", 1}});
+    }
+    step([&] {
+      try {
+        (void)ask(
+            {{"type", "report_loss"}, {"id", ids_.at(name)}, {"attempt", 1}, {"points", points}});
+      } catch (const RequestRefused& error) {
+        EXPECT_THAT(error.what(), HasSubstr("is over"));
+      }
+    });
+  }
+  void resume(const std::string& name) {
+    step([&] {
+      try {
+        (void)ask({{"type", "resume"}, {"id", ids_.at(name)}});
+      } catch (const RequestRefused& error) {
+        EXPECT_THAT(error.what(), HasSubstr("is not parked: it is"));
       }
     });
   }
@@ -336,7 +375,8 @@ json job(const std::string& asked, const std::string& tenant = "default", int gp
           {"directory", "/"}};
 }
 
-/// Submissions, a reservation, starts, an upgrade, retries, cancelled jobs, a drained node.
+/// Submissions, a reservation, starts, an upgrade, retries, cancelled jobs, a drained node, a job
+/// that is parked and resumed, a gang with its pre-run.
 void play(World& world) {
   world.request({{"type", "quota"}, {"tenant", "vision"}, {"quota", 1}});
   world.submit("first", job("guaranteed", "vision"));
@@ -370,6 +410,15 @@ void play(World& world) {
   world.ends("beside", 0);
   world.ends("after", 1);
   world.ends("gang", 0);
+  json flat = job("opportunistic");
+  flat["park_when_flat"] = {{"window_ms", 600'000}, {"change", 0.01}};
+  world.submit("flat", flat);
+  world.tells_flat("flat");
+  world.resume("flat");
+  world.ends("flat", 0);
+  world.submit_with_pre_run("tried", job("guaranteed", "default", 2));
+  world.ends("tried-0", 0);
+  world.ends("tried", 0);
 }
 
 /// As it is undisturbed.
@@ -400,13 +449,13 @@ TEST(ClusterScenario, HasEveryKindOfWritePoint) {
   for (const auto& [name, life] : undisturbed().in_the_end()) {
     SCOPED_TRACE(name + ": " + life);
     for (const char* state : {"submitted", "queued", "reserved", "starting", "running", "upgrading",
-                              "finished", "failed", "cancelled", "lost"}) {
+                              "parked", "finished", "failed", "cancelled", "lost"}) {
       if (life.find(state) != std::string::npos) states.insert(state);
     }
     const std::string last = life.substr(life.rfind(' ', life.size() - 2) + 1);
     EXPECT_THAT(last, ::testing::ContainsRegex("finished|failed|cancelled"));
   }
-  EXPECT_EQ(states.size(), 10U);
+  EXPECT_EQ(states.size(), 11U);
   EXPECT_GT(undisturbed().changes, 100U);
   EXPECT_GT(undisturbed().calls, 100U);
   EXPECT_THAT(undisturbed().told, ::testing::Contains(HasSubstr("in about")));

@@ -25,6 +25,7 @@ JobSpec full_spec() {
   spec.share = Range<double>{0.25, 0.5};
   spec.time_limit = 2h;
   spec.end_when_flat = FlatRule{30min, 0.005};
+  spec.pre_run = 90s;
   spec.environment = {{"EMPTY", ""}, {"LANG", "de_DE.UTF-8"}, {"quote\"", "a\nb"}};
   spec.after = JobId{"17"};
   spec.command = {"python", "train.py", "", "--text=\"ü\""};
@@ -44,6 +45,7 @@ JobRecord full_record() {
   record.placement = {{"node-a", 0}, {"node-a", 1}, {"node-b", 7}};
   record.cancel_asked = true;
   record.finish_asked = true;
+  record.park_asked = true;
   record.exit_code = 137;
   record.submitted = WallTime{1'790'000'000'123ms};
   record.changed = WallTime{1'790'000'000'456ms};
@@ -78,7 +80,7 @@ TEST(JobJson, NamesUnitsInItsFields) {
     "name": "résumé", "tenant": "vision", "class": "guaranteed", "gpus": 4, "cpu_milli": 8500,
     "host_memory_mib": 64000, "memory": {"min_bytes": 4294967296, "max_bytes": 8589934592},
     "share": {"min": 0.25, "max": 0.5}, "time_limit_ms": 7200000,
-    "end_when_flat": {"window_ms": 1800000, "change": 0.005},
+    "end_when_flat": {"window_ms": 1800000, "change": 0.005}, "pre_run_ms": 90000,
     "environment": {"EMPTY": "", "LANG": "de_DE.UTF-8", "quote\"": "a\nb"}, "after": "17",
     "command": ["python", "train.py", "", "--text=\"ü\""], "directory": "/home/ann/work"})");
   EXPECT_EQ(to_json(full_spec()), expected);
@@ -88,7 +90,7 @@ TEST(JobJson, ARecordHoldsItsSpecAndItsTimes) {
   const json expected = json::parse(R"({
     "id": "42", "state": "upgrading", "reason": "quota is free", "attempt": 3, "retries": 2,
     "class": "guaranteed", "placement": [{"node": "node-a", "device": 0},
-    {"node": "node-a", "device": 1}, {"node": "node-b", "device": 7}], "cancel_asked": true, "finish_asked": true,
+    {"node": "node-a", "device": 1}, {"node": "node-b", "device": 7}], "cancel_asked": true, "finish_asked": true, "park_asked": true,
     "exit_code": 137, "submitted_ms": 1790000000123, "changed_ms": 1790000000456})");
   json found = to_json(full_record());
   EXPECT_EQ(found["spec"], to_json(full_spec()));
@@ -230,6 +232,16 @@ TEST(JobJson, RefusesTextsThatAreNotUtf8) {
               ::testing::StartsWith("field 'placement[2].node' must be UTF-8"));
 }
 
+TEST(JobJson, ARuleThatParksIsReadAsOneThatEnds) {
+  JobSpec spec = full_spec();
+  std::swap(spec.end_when_flat, spec.park_when_flat);
+  EXPECT_EQ(spec_from_json(json::parse(to_json(spec).dump())), spec);
+  EXPECT_EQ(flat_rule(spec), flat_rule(full_spec()));
+  EXPECT_EQ(flat_rule(JobSpec{}), std::nullopt);
+  EXPECT_EQ(spec_refusal("park_when_flat", {{"window_ms", 60'000}, {"change", 0.01}}),
+            "field 'park_when_flat' must be absent where end_when_flat is given: 60000");
+}
+
 TEST(JobJson, CutsLongValuesInItsMessages) {
   EXPECT_LT(spec_refusal("gpus", std::string(100'000, 'x')).size(), 200U);
 }
@@ -239,7 +251,8 @@ TEST(JobNames, EveryStateAndClassIsReadBack) {
     const auto state = static_cast<JobState>(i);
     EXPECT_NE(to_string(state), "unknown");
     EXPECT_EQ(job_state(to_string(state)), state);
-    EXPECT_FALSE(is_end(state) && is_placed(state));
+    const int kinds = int{is_end(state)} + int{is_placed(state)} + int{waits(state)};
+    EXPECT_EQ(kinds, state == JobState::kParked ? 0 : 1) << to_string(state);
   }
   for (int i = 0; i <= static_cast<int>(policies::AskedClass::kAuto); ++i) {
     const auto asked = static_cast<policies::AskedClass>(i);
@@ -258,7 +271,7 @@ TEST(JobNames, KnowWhichStatesEndAndWhichAreOnDevices) {
     if (is_placed(state)) placed.push_back(to_string(state));
   }
   EXPECT_THAT(ended, ::testing::ElementsAre("finished", "failed", "cancelled", "lost"));
-  EXPECT_THAT(placed, ::testing::ElementsAre("starting", "running", "parked", "upgrading"));
+  EXPECT_THAT(placed, ::testing::ElementsAre("starting", "running", "upgrading"));
 }
 
 }  // namespace

@@ -22,17 +22,17 @@ constexpr WallTime kLater{std::chrono::milliseconds{2'000}};
 const std::vector<JobState> kStates{kSubmitted, kQueued,   kReserved, kStarting,  kRunning, kParked,
                                     kUpgrading, kFinished, kFailed,   kCancelled, kLost};
 const std::vector<EventKind> kKinds{
-    EventKind::kAccept,   EventKind::kReserve,       EventKind::kUnreserve, EventKind::kStart,
-    EventKind::kBegan,    EventKind::kPark,          EventKind::kUnpark,    EventKind::kUpgrade,
-    EventKind::kUpgraded, EventKind::kUpgradeFailed, EventKind::kExited,    EventKind::kTakenBack,
-    EventKind::kVanished, EventKind::kEndByRule,     EventKind::kRetry,     EventKind::kCancel};
+    EventKind::kAccept,     EventKind::kReserve,   EventKind::kUnreserve, EventKind::kStart,
+    EventKind::kBegan,      EventKind::kUpgrade,   EventKind::kUpgraded,  EventKind::kUpgradeFailed,
+    EventKind::kExited,     EventKind::kTakenBack, EventKind::kVanished,  EventKind::kEndByRule,
+    EventKind::kParkByRule, EventKind::kResume,    EventKind::kRetry,     EventKind::kCancel};
 
 JobRecord job_in(JobState state) {
   JobRecord job;
   job.id = JobId{"7"};
   job.state = state;
   job.reason = "as the test has it";
-  job.attempt = is_placed(state) || is_end(state) ? 2 : 1;
+  job.attempt = waits(state) ? 1 : 2;
   job.submitted = job.changed = kBegin;
   if (is_placed(state) || state == kReserved) job.placement = {{"n1", 0}};
   return job;
@@ -68,8 +68,7 @@ TEST(JobLifeTest, LeadsFromSubmissionToItsEnd) {
                                 {kQueued, EventKind::kStart, kStarting},
                                 {kReserved, EventKind::kStart, kStarting},
                                 {kStarting, EventKind::kBegan, kRunning},
-                                {kRunning, EventKind::kPark, kParked},
-                                {kParked, EventKind::kUnpark, kRunning},
+                                {kParked, EventKind::kResume, kQueued},
                                 {kRunning, EventKind::kUpgrade, kUpgrading},
                                 {kUpgrading, EventKind::kUpgraded, kRunning},
                                 {kUpgrading, EventKind::kUpgradeFailed, kRunning},
@@ -82,7 +81,7 @@ TEST(JobLifeTest, LeadsFromSubmissionToItsEnd) {
 }
 
 TEST(JobLifeTest, EveryPlacedStateCanEnd) {
-  for (const JobState state : {kStarting, kRunning, kParked, kUpgrading}) {
+  for (const JobState state : {kStarting, kRunning, kUpgrading}) {
     EXPECT_EQ(after(state, EventKind::kExited), kFinished) << to_string(state);
     EXPECT_EQ(after(state, EventKind::kTakenBack), kQueued) << to_string(state);
     EXPECT_EQ(after(state, EventKind::kVanished), kLost) << to_string(state);
@@ -105,12 +104,12 @@ TEST(JobLifeTest, WhatNoEdgeNamesIsRefusedWithBothNames) {
   const JobRecord job = job_in(kQueued);
   const Step step = apply(job, event_for(job, EventKind::kUpgraded), kLater);
   EXPECT_EQ(step.applied, Applied::kStale);  // the attempt of a job that waits is over
-  const JobRecord parked = job_in(kParked);
-  const Step refused = apply(parked, event_for(parked, EventKind::kUpgrade), kLater);
+  const JobRecord starting = job_in(kStarting);
+  const Step refused = apply(starting, event_for(starting, EventKind::kUpgrade), kLater);
   EXPECT_EQ(refused.applied, Applied::kRefused);
   EXPECT_THAT(refused.reason, HasSubstr("upgrade"));
-  EXPECT_THAT(refused.reason, HasSubstr("parked"));
-  EXPECT_EQ(refused.after, parked);
+  EXPECT_THAT(refused.reason, HasSubstr("starting"));
+  EXPECT_EQ(refused.after, starting);
 }
 
 TEST(JobLifeTest, AStartBeginsTheNextAttemptWithItsPlace) {
@@ -161,14 +160,14 @@ TEST(JobLifeTest, WhoIsGuaranteedIsNotUpgraded) {
   EXPECT_EQ(apply(job, event_for(job, EventKind::kUpgrade), kLater).applied, Applied::kAlready);
 }
 
-TEST(JobLifeTest, CancellingWhatWaitsEndsIt) {
-  for (const JobState state : {kSubmitted, kQueued, kReserved}) {
+TEST(JobLifeTest, CancellingWhatWaitsOrIsParkedEndsIt) {
+  for (const JobState state : {kSubmitted, kQueued, kReserved, kParked}) {
     EXPECT_EQ(after(state, EventKind::kCancel), kCancelled) << to_string(state);
   }
 }
 
 TEST(JobLifeTest, CancellingWhatRunsMakesItsNextEndACancellation) {
-  for (const JobState state : {kStarting, kRunning, kParked, kUpgrading}) {
+  for (const JobState state : {kStarting, kRunning, kUpgrading}) {
     const JobRecord job = job_in(state);
     const Step asked = apply(job, event_for(job, EventKind::kCancel), kLater);
     EXPECT_EQ(asked.applied, Applied::kChanged);
@@ -181,7 +180,7 @@ TEST(JobLifeTest, CancellingWhatRunsMakesItsNextEndACancellation) {
 }
 
 TEST(JobLifeTest, AJobThatItsOwnRuleEndsHasFinishedHoweverItEnds) {
-  for (const JobState state : {kStarting, kRunning, kParked, kUpgrading}) {
+  for (const JobState state : {kStarting, kRunning, kUpgrading}) {
     const JobRecord job = job_in(state);
     JobEvent event = event_for(job, EventKind::kEndByRule);
     event.reason = "flat";
@@ -209,6 +208,74 @@ TEST(JobLifeTest, NoRuleEndsWhatIsBeingCancelledOrDoesNotRun) {
   }
 }
 
+/// A job that its own rule parks, for the reason "flat"; its engine has not ended it yet.
+JobRecord to_be_parked(JobState state) {
+  const JobRecord job = job_in(state);
+  JobEvent event = event_for(job, EventKind::kParkByRule);
+  event.reason = "flat";
+  return apply(job, event, kLater).after;
+}
+
+TEST(JobLifeTest, AJobThatItsOwnRuleParksIsParkedOnceItHasStopped) {
+  for (const JobState state : {kStarting, kRunning, kUpgrading}) {
+    const JobRecord asked = to_be_parked(state);
+    EXPECT_EQ(asked.state, state) << "it runs until the engine has ended it";
+    EXPECT_TRUE(is_being_ended(asked));
+    for (const EventKind end : {EventKind::kExited, EventKind::kTakenBack, EventKind::kVanished}) {
+      JobEvent ends = event_for(asked, end);
+      if (end == EventKind::kExited) ends.exit_code = 143;
+      const JobRecord after = apply(asked, ends, kLater).after;
+      EXPECT_EQ(after.state, kParked) << to_string(state) << " and " << to_string(end);
+      EXPECT_EQ(after.reason, "flat");
+      EXPECT_TRUE(after.placement.empty()) << "its devices are others'";
+      EXPECT_FALSE(is_being_ended(after));
+      const JobRecord cancelled = apply(asked, event_for(asked, EventKind::kCancel), kLater).after;
+      EXPECT_EQ(apply(cancelled, ends, kLater).after.state, kCancelled)
+          << "its user has the last word";
+    }
+  }
+}
+
+TEST(JobLifeTest, AJobThatEndsWellBeforeItIsParkedHasFinished) {
+  const JobRecord asked = to_be_parked(kRunning);
+  const JobRecord after = apply(asked, event_for(asked, EventKind::kExited), kLater).after;
+  EXPECT_EQ(after.state, kFinished);
+  EXPECT_EQ(after.reason, "because");
+  EXPECT_FALSE(after.park_asked);
+}
+
+TEST(JobLifeTest, AResumedJobWaitsForItsNextAttempt) {
+  JobRecord job = to_be_parked(kRunning);
+  job = apply(job, event_for(job, EventKind::kTakenBack), kLater).after;
+  const JobRecord resumed = apply(job, event_for(job, EventKind::kResume), kLater).after;
+  EXPECT_EQ(resumed.state, kQueued);
+  EXPECT_EQ(resumed.retries, 0U) << "nothing has failed";
+  const JobRecord next = apply(resumed, event_for(resumed, EventKind::kStart), kLater).after;
+  EXPECT_EQ(next.attempt, job.attempt + 1);
+  EXPECT_FALSE(is_being_ended(next));
+  const JobRecord ended = apply(next, event_for(next, EventKind::kTakenBack), kLater).after;
+  EXPECT_EQ(ended.state, kQueued) << "the rule has not spoken in this attempt";
+}
+
+TEST(JobLifeTest, OnlyWhatIsParkedIsResumed) {
+  for (const JobState state : kStates) {
+    if (state == kParked || state == kQueued) continue;
+    const JobRecord job = job_in(state);
+    const Step step = apply(job, event_for(job, EventKind::kResume), kLater);
+    EXPECT_EQ(step.applied, Applied::kRefused) << to_string(state);
+    EXPECT_THAT(step.reason, HasSubstr(std::string{to_string(state)}));
+  }
+}
+
+TEST(JobLifeTest, NoRuleParksWhatIsBeingEnded) {
+  for (const auto asked : {&JobRecord::cancel_asked, &JobRecord::finish_asked}) {
+    JobRecord job = job_in(kRunning);
+    job.*asked = true;
+    EXPECT_EQ(apply(job, event_for(job, EventKind::kParkByRule), kLater).applied,
+              Applied::kAlready);
+  }
+}
+
 TEST(JobLifeTest, WhatHasEndedCannotBeCancelled) {
   const JobRecord job = job_in(kFinished);
   const Step step = apply(job, event_for(job, EventKind::kCancel), kLater);
@@ -225,7 +292,7 @@ TEST(JobLifeTest, ARetryIsCounted) {
 
 TEST(JobLifeTest, AnEventNeedsAReasonAndAnExitACode) {
   const JobRecord job = job_in(kRunning);
-  JobEvent event = event_for(job, EventKind::kPark);
+  JobEvent event = event_for(job, EventKind::kUpgrade);
   event.reason.clear();
   EXPECT_EQ(apply(job, event, kLater).applied, Applied::kRefused);
   event = event_for(job, EventKind::kExited);

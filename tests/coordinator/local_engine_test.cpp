@@ -151,6 +151,18 @@ TEST_F(LocalEngineTest, TheUsersOwnRankStaysWithOneDevice) {
                                  Contains(Pair("CUDA_VISIBLE_DEVICES", ""))));
 }
 
+TEST_F(LocalEngineTest, ThePreRunOfAGangIsAGangOfOne) {
+  JobSpec spec = world_.job({"env"});
+  spec.pre_run = 60s;
+  start(spec);
+  EXPECT_EQ(end().exit_code, 0) << end().reason;
+  const auto all = variables();
+  EXPECT_THAT(all, AllOf(Contains(Pair("RANK", "0")), Contains(Pair("WORLD_SIZE", "1")),
+                         Contains(Pair("LOCAL_RANK", "0")), Contains(Pair("GROUP_RANK", "0")),
+                         Contains(Pair("MASTER_ADDR", "127.0.0.1"))));
+  EXPECT_GT(std::stoi(all.at("MASTER_PORT")), 0) << "it can meet itself";
+}
+
 TEST_F(LocalEngineTest, RanksOnTwoNodesAreNumberedAsTorchrunDoes) {
   world_.options.node_environment = [](const std::string& node) {
     return std::map<std::string, std::string>{{"COMMENSAL_INSTANCE", node}};

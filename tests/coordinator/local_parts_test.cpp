@@ -42,6 +42,7 @@ JobSpec full_spec() {
   spec.memory = Range<Bytes>{1_GiB, 2_GiB};
   spec.share = Range<double>{0.25, std::nullopt};
   spec.time_limit = 90s;
+  spec.pre_run = 60s;
   spec.environment = {{"A", "b c"}, {"\xff", "\xfe\n"}};
   spec.after = JobId{"6"};
   spec.command = {"python", "a b", "\x80\x81", "", "$(x)"};

@@ -259,6 +259,7 @@ TEST_F(PageServiceTest, ChangesAreAnsweredOnceTheyAreDurable) {
   EXPECT_EQ(told["id"], id);
   EXPECT_TRUE(store_->job(JobId{id})->cancel_asked);
   EXPECT_EQ(post({{"type", "cancel"}, {"id", "77"}}).first, 404);
+  EXPECT_EQ(post({{"type", "resume"}, {"id", id}}).first, 409) << "it is not parked";
   EXPECT_EQ(post({{"type", "quota"}, {"tenant", "x"}, {"quota", "many"}}).first, 400);
   EXPECT_EQ(post({{"type", "drain"}, {"node", "n2"}, {"reason", "disk"}}).first, 200);
   EXPECT_EQ(get("/api/v1/nodes")["nodes"][1]["state"], "drained");

@@ -156,6 +156,37 @@ TEST_F(ReplayTest, AntManKeepsWhatIsThereForAGang) {
   EXPECT_EQ((*decision_of(reserved, "gang"))["placement"].size(), 2U);
 }
 
+TEST_F(ReplayTest, MinimaCountWhereTheyAreStated) {
+  json state = a_state();
+  json& late = state["jobs"][0];
+  late["class"] = "opportunistic";
+  late["min_share"] = 0.6;
+  state["jobs"][2]["min_share"] = 0.6;  // `sweep`, on b of n0
+  const json beside = plan(state, "antman");
+  ASSERT_NE(decision_of(beside, "late"), nullptr);
+  late["min_gpu_memory_mib"] = 40'000;
+  for (const std::size_t large : {0U, 1U}) {
+    state["nodes"][large]["gpu_memory_mib"] = 80'000;
+    state["nodes"][1 - large]["gpu_memory_mib"] = 16'000;
+    const json answer = plan(state, "antman");
+    ASSERT_NE(decision_of(answer, "late"), nullptr) << large;
+    const json place = (*decision_of(answer, "late"))["placement"][0];
+    EXPECT_EQ(place["node"], large == 0 ? "n0" : "n1");
+    EXPECT_NE(place["node"].get<std::string>() + place["device"].get<std::string>(), "n0b")
+        << "there it would not have its share";
+  }
+}
+
+TEST_F(ReplayTest, AMinimumThatNoDeviceHasIsRefused) {
+  expect_refused(
+      [](json& state) {
+        for (json& node : state["nodes"]) node["gpu_memory_mib"] = 16'000;
+        state["jobs"][0]["min_gpu_memory_mib"] = 40'000;
+      },
+      "jobs[0]", "40000");
+  expect_refused([](json& state) { state["jobs"][0]["min_share"] = 1.5; }, "jobs[0]", "1.5");
+}
+
 TEST_F(ReplayTest, EveryPolicyKeepsTheRulesOnAStateWithoutNotes) {
   for (const policies::PolicyEntry& entry : policies::all_policies()) {
     if (policies::needs_models(entry.name)) {

@@ -132,12 +132,13 @@ TEST_F(RequestsTest, AUserActsForItsOwnTenantAlone) {
               AllOf(StartsWith("forbidden"), HasSubstr("not for tenant speech")));
   EXPECT_THAT(refusal(ann_, submission("")), HasSubstr("not for tenant default"));
   EXPECT_EQ(state(submit(bob_, "")), "running") << "no tenant is the tenant default";
-  for (const char* type : {"cancel", "explain", "logs", "read_log"}) {
+  for (const char* type : {"cancel", "resume", "explain", "logs", "read_log"}) {
     EXPECT_THAT(refusal(bob_, {{"type", type}, {"id", id}}),
                 AllOf(StartsWith("forbidden"), HasSubstr("not for tenant vision")))
         << type;
   }
   EXPECT_EQ(state(id), "running");
+  EXPECT_THAT(refusal(ann_, {{"type", "resume"}, {"id", id}}), HasSubstr("is not parked"));
   (void)ask(ann_, {{"type", "cancel"}, {"id", id}});
   EXPECT_EQ(state(id), "cancelled");
   EXPECT_THAT(refusal(bob_, {{"type", "explain"}, {"id", id}}), StartsWith("forbidden"))

@@ -107,7 +107,10 @@ JobSpec made_up_spec(std::uint32_t number) {
   if (number % 2 == 0) spec.memory = Range<Bytes>{Bytes{number + 1ULL}, std::nullopt};
   if (number % 5 == 0) spec.share = Range<double>{0.25, 0.5};
   if (number % 4 == 0) spec.time_limit = std::chrono::seconds{number};
-  if (number % 6 == 0) spec.end_when_flat = FlatRule{std::chrono::seconds{60 + number}, 0.02};
+  const FlatRule rule{std::chrono::seconds{60 + number}, 0.02};
+  if (number % 6 == 0) spec.end_when_flat = rule;
+  if (number % 6 == 1) spec.park_when_flat = rule;
+  if (number % 6 == 2) spec.pre_run = std::chrono::seconds{number};
   spec.environment = {{"SEED", std::to_string(number)}};
   spec.command = {"python", "train.py", "--text", std::string(number % 97, 'x')};
   spec.directory = "/home/ann";
@@ -197,6 +200,7 @@ class Player {
     record.placement.assign(below(5), {"node-" + std::to_string(below(4)), 3});
     record.cancel_asked = below(2) == 0;
     record.finish_asked = below(3) == 0;
+    record.park_asked = below(3) == 0;
     record.exit_code = below(2) == 0 ? std::nullopt : std::optional{3};
     if (below(4) != 0) {
       record.state = transition.to;

@@ -98,6 +98,18 @@ TEST_F(WaitForecastTest, AJobThatFollowsAnotherStartsAfterIt) {
   EXPECT_EQ(seconds("3"), 110);
 }
 
+TEST_F(WaitForecastTest, NothingIsSaidOfAParkedJobNorWhenItsFollowersStart) {
+  add("1", 1, 100);
+  records_.back().state = JobState::kParked;
+  add("2", 1, 10);
+  records_.back().spec.after = JobId{"1"};
+  add("3", 1, 10);
+  EXPECT_FALSE(forecast_waits(*policy_, world_).contains(JobId{"1"}));
+  EXPECT_EQ(seconds("2"), std::nullopt);
+  EXPECT_EQ(of("2").words, "no estimate: what is known to end does not let it start");
+  EXPECT_EQ(seconds("3"), 0) << "who does not follow it is not held up";
+}
+
 TEST_F(WaitForecastTest, AJobThatIsTriedAgainWaitsForItsTime) {
   add("1", 1, 10).not_before = 25;
   EXPECT_EQ(seconds("1"), 25);
@@ -169,6 +181,16 @@ JobSpec spec(const std::string& name, std::optional<std::chrono::seconds> limit 
   spec.directory = "/home/a";
   spec.time_limit = limit;
   return spec;
+}
+
+TEST(RunTimesTest, OfAPreRunWhatItWasGivenIsExpectedAndNothingIsLearnt) {
+  RunTimes times;
+  JobSpec spec;
+  spec.pre_run = std::chrono::seconds{90};
+  times.learn(spec, 5);
+  EXPECT_EQ(times.expect(spec), (ExpectedTime{90, true}));
+  spec.pre_run.reset();
+  EXPECT_EQ(times.expect(spec), std::nullopt);
 }
 
 TEST(RunTimesTest, NothingIsExpectedOfNothing) {

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from test_submit import Cluster
+from test_submit import ENDED, Cluster
 from world import World
 
 import commensal
@@ -197,6 +197,13 @@ def test_explain_shows_what_the_rule_says() -> None:
     assert "  its rule: its loss is known for 3 min of 10 min" in lines
 
 
+def test_explain_says_how_a_parked_job_goes_on() -> None:
+    job = {"id": "7", "name": "n", "tenant": "t", "state": "parked", "gpus": 1, "placement": []}
+    job |= {"asked": "auto", "reason": "parked by its own rule: flat"}
+    lines = list(describe_life({"job": job, "spec": {"command": ["x"]}, "history": []}))
+    assert "  parked by its own rule: flat; 'commensal resume 7' queues it again" in lines
+
+
 # --- with a coordinator ----------------------------------------------------------------------
 
 
@@ -224,7 +231,52 @@ while True:
     assert told["jobs"][0]["reason"] == ended["reason"]
 
 
-def test_submit_says_what_is_wrong_with_a_rule(world: World) -> None:
-    done = world.commensal("submit", "--end-when-flat", "5s", "--", "true")
+def test_a_job_is_parked_and_resumed_from_its_checkpoint(cluster: Cluster) -> None:
+    saves = """
+import commensal, os, signal, sys, time
+if os.path.exists("checkpoint"):
+    print("goes on", flush=True)
+    sys.exit(0)
+def save(*_):
+    open("checkpoint", "w").close()
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+while True:
+    commensal.step(loss=0.5)
+    time.sleep(0.05)
+"""
+    script = cluster.world.script(saves)
+    options = ("--park-when-flat", "10s:2%", "--chdir", str(cluster.world.folder))
+    job = cluster.submit(*options, "--", sys.executable, script)
+    parked = cluster.wait(job, "parked", *ENDED)
+    assert parked["state"] == "parked", cluster.output(job)
+    assert "parked by its own rule: its loss has been flat for 10 s" in parked["reason"]
+    assert (
+        f"'commensal resume {job}' queues it again"
+        in cluster.world.commensal("explain", job).stdout
+    )
+    nodes = json.loads(cluster.world.commensal("nodes", "--json").stdout)["nodes"]
+    assert [device["jobs"] for node in nodes for device in node["devices"]] == [[]]
+    done = cluster.world.commensal("resume", job)
+    assert (done.returncode, done.stdout) == (0, f"job {job}: queued again\n"), done.stderr
+    ended = cluster.wait(job, *ENDED)
+    assert (ended["state"], ended["attempt"]) == ("finished", 2)
+    assert cluster.output(job) == ["goes on"]
+    again = cluster.world.commensal("resume", job)
+    assert again.returncode == 4
+    assert again.stderr == f"commensal: job {job} is not parked: it is finished\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--end-when-flat", "5s"], "'--end-when-flat': shorter than 10 s: '5s'"),
+        (["--park-when-flat", "5s"], "'--park-when-flat': shorter than 10 s: '5s'"),
+        (["--park-when-flat", "1m:0"], "not a change above 0 % and at most 50 %: '0'"),
+        (["--end-when-flat", "1m", "--park-when-flat", "1m"], "exclude each other"),
+    ],
+)
+def test_submit_says_what_is_wrong_with_a_rule(world: World, words: list[str], said: str) -> None:
+    done = world.commensal("submit", *words, "--", "true")
     assert done.returncode == 2
-    assert "'--end-when-flat': shorter than 10 s: '5s'" in done.stderr
+    assert said in done.stderr

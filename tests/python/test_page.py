@@ -139,6 +139,65 @@ def test_a_button_cancels_with_the_token_only(cluster: Cluster, browser: PageBro
     assert cluster.wait(job, *ENDED)["state"] == "cancelled"
 
 
+def test_a_wrong_quota_is_told_where_it_was_typed(cluster: Cluster, browser: PageBrowser) -> None:
+    cluster.start()
+    browser.open(address(cluster))
+    browser.wait("has a button", lambda: browser.find("#tenants tbody button").is_displayed())
+    browser.find("#tenants tbody button").click()
+
+    def set_it(value: str) -> None:
+        browser.run("document.getElementById('ask-value').value = arguments[0]", value)
+        browser.find("#ask-yes").click()
+
+    set_it("lots")
+    assert browser.text("#ask-problem").endswith('from 0 to 1000000, or none, not "lots".')
+    assert browser.find("#ask").is_displayed(), "it may be typed again"
+    set_it("5000000")
+    browser.wait("is refused", lambda: "from 0 to 1000000, not 5000000" in browser.text("#said"))
+    assert not browser.find("#ask").is_displayed()
+    assert "of any number" in browser.text("#tenants tbody")
+
+
+# What a coordinator might say of a parked job, of its minima, and of a gang on two devices.
+SHOWN = """
+state.nodes = [{name: "n1", state: "up", reason: "", cores: 4, memory_mib: 64, devices: [
+  {id: "GPU-0", type: "A100", memory_bytes: 85899345920, jobs: [{id: "2", class: "opportunistic"}]},
+  {id: "GPU-1", type: "A100", memory_bytes: null, jobs: []}]}];
+const base = {tenant: "t", reason: "r", gpus: 1, changed_ms: 0, submitted_ms: 0, placement: [],
+  attempt: 1, asked: "auto", cancelling: false};
+state.jobs = [
+  {...base, id: "2", name: "gang", state: "running", class: "opportunistic", gpus: 2,
+   share: {min: 0.25}, memory: {min_bytes: 4294967296},
+   placement: [{node: "n1", device: 0}, {node: "n1", device: 1}]},
+  {...base, id: "77", name: "flat", state: "parked", reason: "its loss has been flat"}];
+const lease = (device, gib) => ({device, held_bytes: gib * 2 ** 30});
+state.node = {status: {devices: [{id: "GPU-1", capacity_bytes: 8 * 2 ** 30, held_bytes: 2 ** 31,
+  granted_bytes: 2 ** 31}], jobs: [{job: {id: "job-2.1", name: "gang", class: "opportunistic"},
+  devices: ["GPU-0", "GPU-1"], leases: [lease("GPU-0", 3), lease("GPU-1", 2)],
+  memory: {device_bytes: 5 * 2 ** 30, limit_bytes: null}}]}};
+draw();
+const text = (selector) => [...document.querySelectorAll(selector)].map((e) => e.innerText);
+const seen = {rows: text("#jobs tbody tr"), devices: text("#device-list li"),
+  width: document.querySelector("#device-list li:nth-child(2) .opportunistic").style.width};
+document.querySelector("#jobs [aria-label='Resume job 77']").click();
+return seen;
+"""
+
+
+def test_parked_jobs_minima_and_further_devices(cluster: Cluster, browser: PageBrowser) -> None:
+    cluster.start()
+    browser.open(address(cluster))
+    seen = browser.run(SHOWN)
+    gang, parked = seen["rows"]
+    assert "at least 25 % of the time and 4.0 GiB of each" in gang
+    assert "by device: 3.0 GiB, 2.0 GiB" in gang
+    assert "its loss has been flat" in parked
+    assert "80.0 GiB of memory" in seen["devices"][0]
+    assert "2.0 GiB held" in seen["devices"][1]
+    assert seen["width"] == "25%", "2 GiB of 8, not what it holds elsewhere"
+    browser.wait("is refused", lambda: 'unknown job "77"' in browser.text("#said"))
+
+
 def test_what_users_wrote_stays_text(cluster: Cluster, browser: PageBrowser) -> None:
     cluster.start()
     node = json.loads(cluster.world.commensal("nodes", "--json").stdout)["nodes"][0]["name"]

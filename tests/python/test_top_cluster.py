@@ -79,6 +79,12 @@ def test_shows_nodes_jobs_queue_and_tenants() -> None:
     assert line("free ")[1:2] == ["0"]
 
 
+def test_a_parked_job_is_shown_and_counts_for_nothing() -> None:
+    text = drawn(frame(job(1, "parked", placement=[]), job(2, "queued")))
+    assert text[0].endswith("0 placed, 1 waiting")
+    assert "parked" in next(one for one in text if one.startswith("1 "))
+
+
 def test_says_what_is_wrong() -> None:
     assert drawn(frame(trouble="no answer for 3 s"))[0].endswith("0 waiting  no answer for 3 s")
     broken = frame()

@@ -102,7 +102,7 @@ Keeper::Keeper(AttemptFolder folder, HeldJob held, Placed placed, std::optional<
     ranks_.push_back(Rank{number, OutputLog{folder_.log(number), held_.logs}, 0, UniqueFd{}});
   }
   if (group == 0U) port_ = free_port(INADDR_ANY);
-  if (!group && ranks_.size() > 1) port_ = free_port(INADDR_LOOPBACK);
+  if (!group && (ranks_.size() > 1 || held_.job.pre_run)) port_ = free_port(INADDR_LOOPBACK);
   // Limits are those of a node: where several stand for this machine, of all of them together.
   const auto nodes =
       group ? 1 : static_cast<std::int64_t>(number_ranks(placed_.devices).front().groups);

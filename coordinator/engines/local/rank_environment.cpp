@@ -107,7 +107,7 @@ Environment rank_environment(Environment base, const RankContext& context,
     for (const auto& [name, value] : own->second) variables[name] = value;
   }
   for (const auto& [name, value] : context.held.job.environment) variables[name] = value;
-  if (numbers.world > 1) add_torchrun(variables, context, numbers);
+  if (numbers.world > 1 || context.held.job.pre_run) add_torchrun(variables, context, numbers);
   const std::string& device = context.placed.uuids.at(numbers.rank);
   if (device != "host") variables["CUDA_VISIBLE_DEVICES"] = device;
   add_own(variables, context, node);

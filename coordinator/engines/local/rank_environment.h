@@ -39,7 +39,8 @@ struct RankContext {
 /// Returns a rank's variables: those of `base` without what belongs to the one who started us, then
 /// those of its node, then the job's own, then those that say who the rank is. Pure.
 ///
-/// One rank gets none of torchrun's; several get all, whatever the job's own say.
+/// One rank gets none of torchrun's; several, and the one of a gang's pre-run, get all, whatever
+/// the job's own say.
 /// CUDA_VISIBLE_DEVICES is the rank's device; of a rank without a GPU it is the job's own, or
 /// absent.
 [[nodiscard]] Environment rank_environment(Environment base, const RankContext& context,

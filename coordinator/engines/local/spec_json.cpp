@@ -97,6 +97,7 @@ json spec_to_json(const JobSpec& spec) {
   if (spec.memory) value["memory_bytes"] = bytes_to_json(*spec.memory);
   if (spec.share) value["share"] = share_to_json(*spec.share);
   if (spec.time_limit) value["time_limit_s"] = spec.time_limit->count();
+  if (spec.pre_run) value["pre_run_s"] = spec.pre_run->count();
   if (spec.after) value["after"] = text_to_json(spec.after->str());
   return value;
 }
@@ -116,6 +117,9 @@ JobSpec spec_from_json(const json& value) {
   if (value.contains("share")) spec.share = share_from_json(value["share"]);
   if (value.contains("time_limit_s")) {
     spec.time_limit = std::chrono::seconds{value["time_limit_s"].get<std::int64_t>()};
+  }
+  if (value.contains("pre_run_s")) {
+    spec.pre_run = std::chrono::seconds{value["pre_run_s"].get<std::int64_t>()};
   }
   if (value.contains("after")) spec.after = JobId{text_from_json(value["after"])};
   return spec;

@@ -28,6 +28,7 @@ using policies::Tenant;
 constexpr double kMost = 1e15;               // seconds, and whatever else has no bound of its own
 constexpr std::int64_t kMostDevices = 1024;  // of a node
 constexpr std::int64_t kMostGpus = 1'000'000;
+constexpr std::int64_t kMostMib = 1'000'000'000;
 constexpr double kNodeBusy = 0.6;  // as the co-execution model assumes of jobs that do not say
 
 struct NamedJob {
@@ -75,6 +76,7 @@ void add_node(const Section& section, Draft& draft) {
   node.rack = static_cast<std::int32_t>(section.whole("rack", 0, 0, kMostGpus));
   node.cpu_milli = 1000 * section.whole("cores", 0, 1, kMostGpus);
   node.memory_mib = 1024 * section.whole("memory_gib", 0, 1, kMostGpus);
+  node.gpu_memory_mib = section.whole("gpu_memory_mib", 0, 1, kMostMib);
   std::vector<std::string> names;
   for (const json& entry : section.list("devices")) {
     const Section device(draft.file,
@@ -154,6 +156,17 @@ std::uint32_t type_bits(const Section& section, const Draft& draft) {
   return bits;
 }
 
+/// Of types that will do, those with as much memory as the job needs at least.
+std::uint32_t with_memory(std::uint32_t bits, const Section& section, const Draft& draft,
+                          std::int64_t mib) {
+  const std::uint32_t large = policies::Cluster(draft.nodes).types_with_memory(mib);
+  const std::uint32_t both = bits == 0 || large == 0 ? bits | large : bits & large;
+  if (both == policies::kNoGpuType || (bits != 0 && both == 0)) {
+    section.fail("needs more memory than a device that it takes has: min_gpu_memory_mib", mib);
+  }
+  return both;
+}
+
 void add_job(const Section& section, const std::string& where, Draft& draft) {
   NamedJob named{.name = section.text("id"), .job = {}, .where = where};
   ClusterJob& job = named.job;
@@ -173,7 +186,9 @@ void add_job(const Section& section, const std::string& where, Draft& draft) {
   job.gpus = job.min_gpus = job.max_gpus =
       static_cast<std::int32_t>(section.whole("gpus", 1, 1, kMostGpus));
   job.gpu_milli = milli_of(section.number("gpu_share", 1, 0.001, 1));
-  job.gpu_types = type_bits(section, draft);
+  job.minima = {.share_milli = milli_of(section.number("min_share", 0, 0, 1)),
+                .memory_mib = section.whole("min_gpu_memory_mib", 0, 1, kMostMib)};
+  job.gpu_types = with_memory(type_bits(section, draft), section, draft, job.minima.memory_mib);
   job.priority = static_cast<std::int32_t>(section.whole("priority", 0, -kMostGpus, kMostGpus));
   job.cpu_milli = 1000 * section.whole("cores", 0, 1, kMostGpus);
   job.memory_mib = 1024 * section.whole("memory_gib", 0, 1, kMostGpus);
@@ -208,7 +223,7 @@ Draft read_cluster_state(const std::string& file, const json& content) {
     add_node({file,
               at("nodes", draft.nodes.size()),
               entry,
-              {"name", "rack", "cores", "memory_gib", "devices"}},
+              {"name", "rack", "cores", "memory_gib", "gpu_memory_mib", "devices"}},
              draft);
   }
   if (std::none_of(draft.nodes.begin(), draft.nodes.end(),
@@ -220,12 +235,16 @@ Draft read_cluster_state(const std::string& file, const json& content) {
   }
   for (const json& entry : all.list("jobs")) {
     const std::string where = at("jobs", draft.jobs.size());
-    add_job({file,
-             where,
-             entry,
-             {"id", "tenant", "phase", "class", "runs_as", "submit", "gpus", "gpu_share",
-              "gpu_types", "priority", "cores", "memory_gib", "busy", "attained", "duration",
-              "remaining", "placement", "reserved"}},
+    add_job({file, where, entry, {"id",        "tenant",
+                                  "phase",     "class",
+                                  "runs_as",   "submit",
+                                  "gpus",      "gpu_share",
+                                  "gpu_types", "priority",
+                                  "cores",     "memory_gib",
+                                  "min_share", "min_gpu_memory_mib",
+                                  "busy",      "attained",
+                                  "duration",  "remaining",
+                                  "placement", "reserved"}},
             where, draft);
   }
   return draft;

@@ -3,7 +3,7 @@
 "use strict";
 
 const KEEP_MS = 15 * 60 * 1000; // of the history in the charts
-const PLACED = ["starting", "running", "parked", "upgrading"];
+const PLACED = ["starting", "running", "upgrading"];
 const WAITING = ["submitted", "queued", "reserved"];
 const MOST_BARS = 12;
 
@@ -101,14 +101,15 @@ function rows(section, items, key, cells, action) {
   table.hidden = items.length === 0 && Boolean(empty);
 }
 
-function button(cell, text, label, act) {
-  let element = cell.querySelector("button");
+// The button of an action in a cell; without a text there is none.
+function button(cell, text, label, act, action = "first") {
+  let element = cell.querySelector(`button[data-action="${action}"]`);
   if (!text) {
     if (element) element.remove();
     return;
   }
   if (!element) {
-    element = make("button", { type: "button" });
+    element = make("button", { type: "button", "data-action": action });
     cell.append(element);
   }
   put(element, text);
@@ -139,6 +140,7 @@ function say(text, bad = false) {
   const said = byId("said");
   said.classList.toggle("bad", bad);
   put(said, text);
+  if (bad) said.scrollIntoView({ block: "nearest" }); // the button may be far below
 }
 
 async function change(request, done) {
@@ -158,8 +160,19 @@ async function change(request, done) {
   }
 }
 
-// Asks before something is changed; gives the value of its field, or null for "leave it".
+// Asks before something is changed; gives the value of its field, or null for "leave it". A value
+// that the field's `check` objects to is said there, and may be typed again.
 function ask(title, text, yes, field) {
+  const problem = byId("ask-problem");
+  const check = (event) => {
+    const why = event.submitter && event.submitter.value === "yes" && field && field.check
+      ? field.check(byId("ask-value").value) : "";
+    put(problem, why);
+    problem.hidden = !why;
+    if (why) event.preventDefault();
+  };
+  problem.hidden = true;
+  byId("ask-form").onsubmit = check;
   const dialog = byId("ask");
   put(byId("ask-title"), title);
   put(byId("ask-text"), text);
@@ -178,9 +191,15 @@ function ask(title, text, yes, field) {
 
 async function cancelJob(job) {
   const name = job.name ? `${job.id} (${job.name})` : job.id;
-  const ending = PLACED.includes(job.state) ? "It is asked to end, and killed if it does not." : "It leaves the queue.";
+  let ending = "It leaves the queue.";
+  if (PLACED.includes(job.state)) ending = "It is asked to end, and killed if it does not.";
+  if (job.state === "parked") ending = "It cannot be resumed any more.";
   if (await ask(`Cancel job ${name}?`, ending, "Cancel the job") === null) return;
   await change({ type: "cancel", id: job.id, reason: "cancelled on the page" }, `Job ${name} is being cancelled.`);
+}
+
+async function resumeJob(job) {
+  await change({ type: "resume", id: job.id, reason: "resumed on the page" }, `Job ${job.id} is queued again.`);
 }
 
 async function drainNode(node) {
@@ -193,13 +212,10 @@ async function drainNode(node) {
 async function setQuota(tenant) {
   const before = tenant.quota === null ? "none" : String(tenant.quota);
   const text = await ask(`Quota of ${tenant.name}`, "Devices that its guaranteed jobs may have at once.", "Set it",
-    { label: "A number, or none", value: before });
+    { label: "A number, or none", value: before, check: (value) => (/^(none|\d{1,7})$/.test(value.trim()) ? ""
+      : `A quota is a number of devices from 0 to 1000000, or none, not "${value.trim()}".`) });
   if (text === null) return;
   const word = text.trim();
-  if (word !== "none" && !/^\d+$/.test(word)) {
-    say(`Not done: a quota is a number of devices or none, not "${word}"`, true);
-    return;
-  }
   await change({ type: "quota", tenant: tenant.name, quota: word === "none" ? null : Number(word) },
     `The quota of ${tenant.name} is ${word}.`);
 }
@@ -243,12 +259,23 @@ function steps(record) {
   return { text: String(record.step.number), small: median ? `${(1000 * median).toFixed(1)} ms each` : "" };
 }
 
+// What a job holds on each of its devices, where it has several.
+function leaseOn(record, id) {
+  const devices = record.devices || ["host"];
+  const several = record.leases || [];
+  if (several.length > 0) return several.find((lease) => lease.device === id);
+  return devices[0] === id ? record.lease : undefined;
+}
+
 function memory(record) {
   const has = record && !record.ended && record.memory;
   if (!has || has.device_bytes === undefined || has.device_bytes === null) return "";
   const slower = (has.host_bytes || 0) + (has.parked_bytes || 0);
   const limit = has.limit_bytes === null || has.limit_bytes === undefined ? "" : `of ${bytes(has.limit_bytes)}`;
-  return { text: `${bytes(has.device_bytes)} ${limit}`, small: slower ? `${bytes(slower)} slower or parked` : "" };
+  const notes = slower ? [`${bytes(slower)} slower or parked`] : [];
+  const several = record.leases || [];
+  if (several.length > 1) notes.push(`by device: ${several.map((lease) => bytes(lease.held_bytes || 0)).join(", ")}`);
+  return { text: `${bytes(has.device_bytes)} ${limit}`, small: notes.join("; ") };
 }
 
 function gate(record) {
@@ -268,10 +295,12 @@ function stateCell(job) {
   if (job.class) notes.push(job.class);
   if (job.cancelling) notes.push("is being ended");
   if (job.state === "failed" && job.exit_code !== undefined) notes.push(`exit code ${job.exit_code}`);
+  if (job.state === "parked") notes.push(job.reason);
   return {
     text: job.state,
     small: notes.join(", "),
-    kind: `state ${PLACED.includes(job.state) && job.state !== "parked" ? job.class : job.state}`,
+    kind: `state ${PLACED.includes(job.state) ? job.class : job.state}`,
+    words: job.state === "parked",
   };
 }
 
@@ -280,6 +309,14 @@ const jobCell = (job) => ({ text: job.name || `job ${job.id}`, small: `job ${job
 const places = (job) => job.placement
   .map((place) => (place.device < 0 ? place.node : `${place.node}:${place.device}`)).join(", ");
 
+// The minima that count where a job is put.
+function minima(job) {
+  const least = [];
+  if (job.share && job.share.min > 0) least.push(`${percent(job.share.min)} of the time`);
+  if (job.memory && job.memory.min_bytes > 0) least.push(bytes(job.memory.min_bytes));
+  return least.length === 0 ? "" : `at least ${least.join(" and ")}${job.gpus === 1 ? "" : " of each"}`;
+}
+
 function estimate(job) {
   if (!job.estimate) return "";
   return job.estimate.starts_in_ms === null ? job.estimate.words : `starts ${job.estimate.words}`;
@@ -287,20 +324,23 @@ function estimate(job) {
 
 function drawJobs() {
   const jobs = state.jobs || [];
-  const shown = jobs.filter((job) => PLACED.includes(job.state));
-  shown.push(...jobs.filter((job) => !PLACED.includes(job.state) && !WAITING.includes(job.state)).slice(0, 15));
+  const shown = jobs.filter((job) => PLACED.includes(job.state) || job.state === "parked");
+  shown.push(...jobs.filter((job) => !shown.includes(job) && !WAITING.includes(job.state)).slice(0, 15));
   rows(byId("jobs"), shown, (job) => job.id, (job) => {
     const record = onNode(job);
     const placed = PLACED.includes(job.state);
-    return [jobCell(job), job.tenant, stateCell(job), since(job.changed_ms), placed ? places(job) : "",
+    return [jobCell(job), job.tenant, stateCell(job), since(job.changed_ms),
+      placed ? { text: places(job), small: minima(job) } : "",
       steps(record), slowdown(record), harvest(record), memory(record), gate(record)];
   }, (cell, job) => {
-    const may = PLACED.includes(job.state) && !job.cancelling;
+    const parked = job.state === "parked";
+    const may = (PLACED.includes(job.state) && !job.cancelling) || parked;
     button(cell, may ? "Cancel" : "", `Cancel job ${job.id}`, () => cancelJob(job));
+    button(cell, parked ? "Resume" : "", `Resume job ${job.id}`, () => resumeJob(job), "second");
   });
   const waiting = jobs.filter((job) => WAITING.includes(job.state));
   rows(byId("queue"), waiting, (job) => job.id, (job) => [jobCell(job), job.tenant,
-    `${job.gpus} device${job.gpus === 1 ? "" : "s"}, ${job.asked}`, since(job.submitted_ms), { text: job.reason, small: estimate(job), words: true }],
+    { text: `${job.gpus} device${job.gpus === 1 ? "" : "s"}, ${job.asked}`, small: minima(job) }, since(job.submitted_ms), { text: job.reason, small: estimate(job), words: true }],
   (cell, job) => button(cell, "Cancel", `Cancel job ${job.id}`, () => cancelJob(job)));
 }
 
@@ -360,7 +400,9 @@ function drawDevices() {
     const held = { guaranteed: 0, opportunistic: 0 };
     for (const record of nodeJobs().values()) {
       if (record.ended || !(record.devices || ["host"]).includes(one.device.id)) continue;
-      held[record.job.class] += (record.lease && record.lease.held_bytes) || (record.memory && record.memory.device_bytes) || 0;
+      const lease = leaseOn(record, one.device.id);
+      const alone = (record.devices || ["host"]).length === 1 && record.memory && record.memory.device_bytes;
+      held[record.job.class] += (lease && lease.held_bytes) || alone || 0;
     }
     const capacity = told ? Math.max(1, told.capacity_bytes) : 0;
     const share = (part) => (capacity ? `${Math.min(100, (100 * part) / capacity)}%` : "0");
@@ -368,9 +410,12 @@ function drawDevices() {
     bar.children[0].style.width = share(held.guaranteed);
     bar.children[1].style.width = share(held.opportunistic);
     bar.children[2].style.width = share((told && told.outside_bytes) || 0);
-    put(who, one.device.jobs.length === 0 ? "free" : one.device.jobs
-      .map((on) => `${(jobs.get(on.id) || {}).name || "job"} (${on.id}), ${on.class}`).join("\n"));
+    put(who, one.device.jobs.length === 0 ? "free" : one.device.jobs.map((on) => {
+      const job = jobs.get(on.id) || {};
+      return [`${job.name || "job"} (${on.id})`, on.class, minima(job)].filter(Boolean).join(", ");
+    }).join("\n"));
     const lines = [];
+    if (!told && one.device.memory_bytes) lines.push(`${bytes(one.device.memory_bytes)} of memory`);
     if (told) {
       lines.push(`${bytes(told.held_bytes)} held, ${bytes(told.granted_bytes)} granted of ${bytes(told.capacity_bytes)}`);
       const use = told.use || {};

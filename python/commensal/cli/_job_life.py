@@ -27,6 +27,8 @@ def describe_life(told: dict[str, Any]) -> Iterator[str]:
         yield f"  on {', '.join(places)}"
     if job["state"] in _WAITS:
         yield f"  {job['reason']}"
+    if job["state"] == "parked":
+        yield f"  {job['reason']}; 'commensal resume {job['id']}' queues it again"
     if "rule" in job:
         yield f"  its rule: {job['rule']}"
     yield ""

@@ -20,6 +20,7 @@ __all__ = ["ClusterFrame", "ClusterSource", "draw_cluster"]
 Record = dict[str, Any]
 
 WAITING = ("submitted", "queued", "reserved")
+PARKED = "parked"
 COLOURS = {"guaranteed": "green", "opportunistic": "cyan"}
 LEAST_ROWS = 2  # of each table, however low the terminal
 FRAME_LINES = 8  # that are no rows: the head, headings, lines between
@@ -72,7 +73,7 @@ def draw_cluster(frame: ClusterFrame, height: int | None = None) -> RenderableTy
     parts = [frame.nodes["nodes"], placed, waiting, frame.tenants]
     rows = _rows_of([len(part) for part in parts], height)
     return Group(
-        _head(frame, len(placed), len(waiting)),
+        _head(frame, sum(job["state"] != PARKED for job in placed), len(waiting)),
         _nodes(frame.nodes["nodes"], rows[0]),
         _jobs(placed, frame.time_seconds, rows[1]),
         _queue(waiting, frame.time_seconds, rows[2]),

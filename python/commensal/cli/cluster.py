@@ -179,7 +179,7 @@ def cancel(
 ) -> None:
     """End a job.
 
-    At once if it waits; one that runs is asked first (SIGTERM), then killed.
+    At once if it waits or is parked; one that runs is asked first (SIGTERM), then killed.
     """
     fields = {} if reason is None else {"reason": reason}
     answer = _ask(context, instance, coordinator, "cancel", id=job, **fields)

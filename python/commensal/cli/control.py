@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`commensal set`, `pause` and `resume`: change a job while it runs."""
+"""`commensal set`, `pause` and `resume`: change a job while it runs, or let it go on."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ from commensal.cli._options import (
     AsJson,
     Instance,
     LiveJob,
+    RemoteAddress,
     blaming,
+    cluster_for,
     coordinator_of,
     reporting,
 )
@@ -60,9 +62,16 @@ def register(app: typer.Typer) -> None:
             [("commensal pause sweep", "its next ops wait; its memory stays where it is")], _CODES
         ),
     )(pause)
-    app.command("resume", epilog=manual([("commensal resume sweep", "its ops go on")], _CODES))(
-        resume
-    )
+    app.command(
+        "resume",
+        epilog=manual(
+            [
+                ("commensal resume sweep", "its ops go on"),
+                ("commensal resume 7", "job 7, which its rule has parked, is queued again"),
+            ],
+            _CODES,
+        ),
+    )(resume)
 
 
 def set_job(
@@ -191,13 +200,27 @@ def pause(
 
 
 def resume(
-    context: typer.Context, job: LiveJob, as_json: AsJson = False, instance: Instance = None
+    context: typer.Context,
+    job: LiveJob,
+    as_json: AsJson = False,
+    instance: Instance = None,
+    remote: RemoteAddress = None,
 ) -> None:
-    """Open the gate of a paused job again.
+    """Open the gate of a paused job again; queue a parked one again.
 
-    From then on its pacing law decides again when its ops wait.
+    Paused: from then on its pacing law decides again when its ops wait.
+
+    Parked by its own rule ('submit --park-when-flat'; JOB is its number): it waits in the queue
+    again, and starts anew when there is room; its checkpoints are its own business.
     """
     coordinator = coordinator_of(context, instance)
+    cluster = cluster_for(coordinator, remote)
+    if cluster.knows(job):
+        with reporting(cluster):
+            answer = cluster.ask("resume", id=job)
+        told = {"job": answer["id"], "state": answer["state"]}
+        print(json.dumps(told, indent=2) if as_json else f"job {job}: {answer['state']} again")
+        return
     with reporting(coordinator):
         change = coordinator.set(job, paused=False)
     _tell(job, change, as_json)

@@ -118,6 +118,22 @@ def submit(
             metavar="TIME[:CHANGE]",
         ),
     ] = None,
+    park_when_flat: Annotated[
+        str | None,
+        typer.Option(
+            help="The same, but park it: it is stopped, and 'commensal resume JOB' queues it "
+            "again.",
+            metavar="TIME[:CHANGE]",
+        ),
+    ] = None,
+    prerun: Annotated[
+        str | None,
+        typer.Option(
+            help="First try it on one device, in the gaps of others: a gang is placed once its "
+            "first step is done there, or nothing has failed for so long, e.g. 5m.",
+            metavar="TIME",
+        ),
+    ] = None,
     env: Annotated[
         list[str] | None,
         typer.Option(help="Variable of its environment; may be repeated.", metavar="NAME=VALUE"),
@@ -149,6 +165,8 @@ def submit(
     ]
     if len(asked) > 1:
         raise typer.BadParameter(f"--{asked[0]} and --{asked[1]} exclude each other")
+    if end_when_flat is not None and park_when_flat is not None:
+        raise typer.BadParameter("--end-when-flat and --park-when-flat exclude each other")
     job: dict[str, Any] = {
         "name": job_name(command) if name is None else name,
         "tenant": tenant,
@@ -167,6 +185,15 @@ def submit(
     with blaming("--end-when-flat"):
         if end_when_flat is not None:
             job["end_when_flat"] = parse_flat_rule(end_when_flat)
+    with blaming("--park-when-flat"):
+        if park_when_flat is not None:
+            job["park_when_flat"] = parse_flat_rule(park_when_flat)
+    tried: dict[str, Any] = {}
+    with blaming("--prerun"):
+        if prerun is not None:
+            if gpus < 2:
+                raise ValueError(f"a pre-run is for a gang, and the job asks for {gpus} device")
+            tried["pre_run_ms"] = max(1, -(-parse_duration_ms(prerun) // 1000)) * 1000
     if after is not None:
         job["after"] = after
     if chdir is not None and cluster.remote is None and not chdir.is_dir():
@@ -175,7 +202,8 @@ def submit(
         say(f"no coordinator of the cluster: {reason}")
         raise typer.Exit(NO_COORDINATOR)
     with reporting(cluster):
-        print(cluster.ask("submit", job=job, request=secrets.token_hex(16))["id"])
+        request = secrets.token_hex(16)
+        print(cluster.ask("submit", job=job, request=request, **tried)["id"])
 
 
 def parse_flat_rule(text: str) -> dict[str, Any]:
