@@ -443,7 +443,7 @@ TEST_F(CaptureRules, NoGraphIsLaunchedIntoACapture) {
   ASSERT_EQ(cuGraphInstantiate(&executable, graph, 0), CUDA_SUCCESS);
   expect_forbidden([&] { return cuGraphLaunch(executable, stream_); });
   EXPECT_EQ(cuStreamSynchronize(stream_), CUDA_SUCCESS);
-  EXPECT_EQ(word(), 1U);  // of what came after the capture
+  EXPECT_EQ(word(), 1U);                                        // of what came after the capture
   EXPECT_EQ(cuGraphLaunch(executable, stream_), CUDA_SUCCESS);  // no harm to the executable
   EXPECT_EQ(cuStreamSynchronize(stream_), CUDA_SUCCESS);
   EXPECT_EQ(word(), 31U);
