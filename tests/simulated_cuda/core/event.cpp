@@ -10,7 +10,7 @@ CUresult Event::record(Captures& captures, const std::shared_ptr<Stream>& stream
   CUresult error = CUDA_SUCCESS;
   std::optional<CapturedPoint> point = captures.point(stream, &error);
   if (error != CUDA_SUCCESS) return error;
-  if (external) return point ? record_external(captures, stream) : CUDA_ERROR_INVALID_VALUE;
+  if (external) return point ? record_external(captures, stream) : CUDA_ERROR_ILLEGAL_STATE;
   auto made = std::make_shared<Mark>();
   if (!point) {
     made->ticket = push([made](Execution&) {

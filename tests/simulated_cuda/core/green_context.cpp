@@ -95,7 +95,8 @@ CUresult split_resource(CUdevResource* parts, unsigned* count, const CUdevResour
                         CUdevResource* remaining, unsigned flags, unsigned least) {
   Hidden hidden;
   if (whole.type != CU_DEV_RESOURCE_TYPE_SM) return CUDA_ERROR_INVALID_RESOURCE_TYPE;
-  if (!read(whole, &hidden) || least > hidden.multiprocessors) return CUDA_ERROR_INVALID_VALUE;
+  if (!read(whole, &hidden)) return CUDA_ERROR_INVALID_VALUE;
+  if (least > hidden.multiprocessors) return CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION;
   if (hidden.origin != Origin::kWhole) return CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION;
   if (flags != 0) return CUDA_ERROR_NOT_SUPPORTED;  // other sizes of parts: not simulated
   const unsigned wanted = std::max(least, kLeastPart);

@@ -295,9 +295,9 @@ CUresult launch_graph(CUgraphExec handle, CUstream stream_handle) {
   if (executable == nullptr) return CUDA_ERROR_INVALID_VALUE;
   std::shared_ptr<Stream> stream;
   COMMENSAL_RETURN_IF_REFUSED(find(stream_handle, &stream));
+  COMMENSAL_RETURN_IF_REFUSED(
+      captures().check_not_capturing(stream.get(), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED));
   const Body body = [executable](Execution& execution) { return executable->run(execution); };
-  const auto recorded = captures().record(stream, CU_GRAPH_NODE_TYPE_GRAPH, "graph", body);
-  if (recorded) return *recorded;
   if (is_legacy(stream)) COMMENSAL_RETURN_IF_REFUSED(captures().check_legacy_stream());
   // The launch before this one of the same executable may be in another stream.
   executable->launch(

@@ -130,13 +130,12 @@ AddressSpace::Mappings::const_iterator AddressSpace::mapping_at(CUdeviceptr addr
 
 CUresult AddressSpace::map(CUdeviceptr address, std::size_t bytes, std::size_t offset,
                            CUmemGenericAllocationHandle handle) {
-  if (bytes == 0 || !aligned(address) || !aligned(bytes)) return CUDA_ERROR_INVALID_VALUE;
-  if (offset != 0) return CUDA_ERROR_INVALID_VALUE;  // "currently must be zero"
+  if (bytes == 0 || !aligned(address)) return CUDA_ERROR_INVALID_VALUE;
   const std::unique_lock lock(mutex_);
   const auto chunk = chunks_.find(handle);
-  if (chunk == chunks_.end() || bytes > chunk->second.memory->bytes()) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
+  if (chunk == chunks_.end()) return CUDA_ERROR_INVALID_VALUE;
+  // A card's answer to any other piece of the allocation than the whole of it.
+  if (offset != 0 || bytes != chunk->second.memory->bytes()) return CUDA_ERROR_NOT_SUPPORTED;
   if (!reserved(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
   const auto next = mappings_.lower_bound(address);
   const bool overlaps = (next != mappings_.end() && next->first < address + bytes) ||

@@ -25,6 +25,13 @@ inline void PrintTo(CUresult result, std::ostream* out) {
 
 namespace commensal::simulated_cuda {
 
+/// Says whether these tests run on the simulation, not on a card.
+inline bool simulated() { return simulated_cuda_used != nullptr; }
+
+/// Says whether a card let pass what the manual forbids. The simulation is strict there, so that
+/// our mistakes show early; a card need not be. A test that asks this says which card did so.
+inline bool passed_on_a_card(CUresult result) { return !simulated() && result == CUDA_SUCCESS; }
+
 /// A device with its context current; what a test takes of the device, it must give back.
 class DriverTest : public ::testing::Test {
  protected:
@@ -33,12 +40,12 @@ class DriverTest : public ::testing::Test {
     ASSERT_EQ(cuDeviceGet(&device_, 0), CUDA_SUCCESS);
     ASSERT_EQ(cuDevicePrimaryCtxRetain(&context_, device_), CUDA_SUCCESS);
     ASSERT_EQ(cuCtxSetCurrent(context_), CUDA_SUCCESS);
-    if (simulated_cuda_used != nullptr) used_before_ = simulated_cuda_used(0);
+    if (simulated()) used_before_ = simulated_cuda_used(0);
   }
 
   void TearDown() override {
     EXPECT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
-    if (simulated_cuda_used != nullptr) {
+    if (simulated()) {
       EXPECT_EQ(simulated_cuda_used(0), used_before_);
     }
     EXPECT_EQ(cuCtxSetCurrent(nullptr), CUDA_SUCCESS);

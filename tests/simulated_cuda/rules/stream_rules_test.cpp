@@ -238,7 +238,7 @@ TEST_F(StreamRules, AHostFunctionRunsInItsPlace) {
 // cuLaunchHostFunc: "The host function must not make any CUDA API calls ... may result in
 // CUDA_ERROR_NOT_PERMITTED".
 TEST_F(StreamRules, AHostFunctionMakesNoCudaCalls) {
-  if (simulated_cuda_used == nullptr) GTEST_SKIP() << "a card may, but need not, refuse";
+  if (!simulated()) GTEST_SKIP() << "a card may, but need not, refuse";
   std::atomic<CUresult> result{CUDA_SUCCESS};
   EXPECT_EQ(cuLaunchHostFunc(
                 first_,
@@ -310,7 +310,7 @@ TEST_F(StreamRules, StreamsMeetAtAValue) {
 
 // Kernels: a launch with an empty grid or block, or more than 1024 threads, is invalid.
 TEST_F(StreamRules, LaunchesHaveAShape) {
-  if (simulated_cuda_used == nullptr) GTEST_SKIP() << "needs a compiled kernel on a card";
+  if (!simulated()) GTEST_SKIP() << "needs a compiled kernel on a card";
   CUmodule module = nullptr;
   CUfunction kernel = nullptr;
   ASSERT_EQ(cuModuleLoadData(&module, "any"), CUDA_SUCCESS);
