@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cluster's coordinator under load: submissions, a long queue, and a restart with it.
+"""The cluster's coordinator under load: reporting nodes, submissions, a long queue, a restart.
 
 Jobs wait for a tenant's quota, which one of them has: what is measured is the coordinator.
 """
@@ -8,20 +8,26 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
+from allocator import find_program
 from cluster_process import Coordinator
 from harness import Bar, Bench, BenchmarkError, Result
 
 RATE = 50  # submissions a second
+NODES = 2000  # that report each second
+FLAT_SECONDS = 600
+MEBI = 1 << 20
 SUBMITTERS = 8
 WRITE = 4096  # bytes: a bare synced write, to compare with
 JOB = {
@@ -40,10 +46,54 @@ class Window:
     core_share: float = 0.0
     before_bytes: int = 0
     after_bytes: int = 0
+    heartbeats: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """Nodes that report to a coordinator from one process of `node_load`."""
+
+    program: Path
+    keys: Path
+    count: int
+
+    def prepare(self) -> None:
+        """Give each a key. Comes before the coordinator's start."""
+        self._call("prepare", str(self.keys), str(self.count))
+
+    @contextmanager
+    def reporting(self, address: str, seconds: int) -> Iterator[Callable[[], dict[str, Any]]]:
+        """Report so long; what is yielded waits for the end and returns how it went."""
+        command = [str(self.program), "run", str(self.keys), address, str(seconds)]
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process:
+            try:
+                assert process.stdout is not None
+                if process.stdout.readline().strip() != "connected":
+                    raise BenchmarkError(process.communicate()[1].strip())
+
+                def told() -> dict[str, Any]:
+                    out, errors = process.communicate()
+                    if process.returncode != 0:
+                        raise BenchmarkError(errors.strip())
+                    answer: dict[str, Any] = json.loads(out)
+                    return answer
+
+                yield told
+            finally:
+                process.kill()
+
+    def _call(self, *words: str) -> None:
+        done = subprocess.run(
+            [str(self.program), *words], capture_output=True, text=True, check=False
+        )
+        if done.returncode != 0:
+            raise BenchmarkError(done.stderr.strip())
 
 
 def run(*, quick: bool) -> Result:
-    """Submit at a fixed rate beside bare synced writes; then fill the queue, ask, and restart."""
+    """Report and submit at fixed rates beside bare synced writes; rest; fill the queue; restart."""
     result = Result(
         "cluster_load",
         "The cluster's coordinator under load",
@@ -52,12 +102,20 @@ def run(*, quick: bool) -> Result:
     bench = Bench(result, quick=quick)
     seconds, jobs = (3, 500) if quick else (60, 100_000)
     with tempfile.TemporaryDirectory(prefix="commensal-bench-") as name:
-        coordinator = Coordinator(Path(name), "--devices", "1")
+        folder = Path(name)
+        keys = folder / "keys"
+        nodes = Nodes(find_program("node_load"), keys, 20 if quick else NODES)
+        coordinator = Coordinator(
+            folder,
+            *("--devices", "1", "--keys-dir", str(keys), "--listen", "tcp://127.0.0.1:0"),
+        )
+        nodes.prepare()
         try:
             coordinator.start()
             coordinator.ask("quota", tenant="waits", quota=1)
             coordinator.ask("submit", job=JOB)
-            submissions(bench, coordinator, seconds)
+            submissions(bench, coordinator, nodes, seconds)
+            heartbeats_alone(bench, coordinator, nodes, 4 if quick else FLAT_SECONDS)
             long_queue(bench, coordinator, jobs)
         finally:
             if coordinator.pid:
@@ -66,10 +124,19 @@ def run(*, quick: bool) -> Result:
     return result
 
 
-def submissions(bench: Bench, coordinator: Coordinator, seconds: int) -> None:
+def submissions(bench: Bench, coordinator: Coordinator, nodes: Nodes, seconds: int) -> None:
     result = bench.result
-    what = f"{RATE} submissions a second"
-    seen = bench.window(what, lambda: submit_at_rate(coordinator, seconds))
+    what = f"{RATE} submissions a second, {nodes.count} nodes"
+
+    def window() -> Window:
+        address = str(coordinator.ask("nodes")["coordinator"]["address"])
+        with nodes.reporting(address, seconds + 5) as told:  # they connect in the first seconds
+            time.sleep(3)
+            seen = submit_at_rate(coordinator, seconds)
+            seen.heartbeats = told()
+        return seen
+
+    seen = bench.window(what, window)
     row(result, "submit", seen.submits)
     row(result, f"synced write of {WRITE} bytes", seen.writes)
     submit, write = (float(np.percentile(times, 99)) for times in (seen.submits, seen.writes))
@@ -86,8 +153,43 @@ def submissions(bench: Bench, coordinator: Coordinator, seconds: int) -> None:
         "core_share": seen.core_share,
         "resident_bytes_before": seen.before_bytes,
         "resident_bytes_after": seen.after_bytes,
+        "heartbeats": seen.heartbeats,
     }
-    result.notes.append("No nodes send heartbeats in this run: 2,000 of them are owed.")
+    result.bars.append(answered(f"{what}: heartbeats answered", seen.heartbeats))
+
+
+def answered(what: str, told: dict[str, Any]) -> Bar:
+    return Bar(what, 100 * told["answered"] / max(1, told["sent"]), least=99, unit=" %")
+
+
+def heartbeats_alone(bench: Bench, coordinator: Coordinator, nodes: Nodes, seconds: int) -> None:
+    """Nodes report and nothing else happens: what the coordinator holds, each second."""
+    result = bench.result
+    process = psutil.Process(coordinator.pid)
+    address = str(coordinator.ask("nodes")["coordinator"]["address"])
+    held: list[int] = []
+    with nodes.reporting(address, seconds) as told:
+        time.sleep(min(30.0, seconds / 4))  # until each has reported, and been answered
+        begin_cpu, begin = cpu_of(process), time.monotonic()
+        end = begin + seconds - min(30.0, seconds / 4) - 1
+        paced(end, 1.0, lambda: held.append(process.memory_info().rss))
+        share = (cpu_of(process) - begin_cpu) / (time.monotonic() - begin)
+        heartbeats = told()
+    growth = held[-1] / held[0]
+    result.bars += [
+        Bar(f"{nodes.count} nodes alone: memory at the end, of the beginning", growth, most=1.01),
+        answered(f"{nodes.count} nodes alone: heartbeats answered", heartbeats),
+    ]
+    result.figures["heartbeats_alone"] = {
+        "seconds": seconds,
+        "resident_bytes": held,
+        "core_share": share,
+        "heartbeats": heartbeats,
+    }
+    result.notes.append(
+        f"{nodes.count} nodes alone: {share:.1%} of a core, {held[0] / MEBI:.1f} MiB at the "
+        f"beginning, {held[-1] / MEBI:.1f} MiB after {len(held)} s"
+    )
 
 
 def submit_at_rate(coordinator: Coordinator, seconds: int) -> Window:

@@ -194,7 +194,7 @@ def built(program: str) -> bool:
         pytest.param("reaction", "gate_benchmark", 9, marks=pytest.mark.soak),
         pytest.param("arrival", None, 4, marks=pytest.mark.soak),
         ("simulator", "decision_benchmark", 5),  # those of ITP are left out
-        ("cluster_load", None, 4),
+        ("cluster_load", "node_load", 7),
         ("live_and_simulated", None, 1),
     ],
 )
