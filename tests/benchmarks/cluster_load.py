@@ -20,9 +20,10 @@ from typing import Any
 
 import numpy as np
 import psutil
-from allocator import find_program
 from cluster_process import Coordinator
 from harness import Bar, Bench, BenchmarkError, Result
+
+from allocator import find_program
 
 RATE = 50  # submissions a second
 NODES = 2000  # that report each second

@@ -47,7 +47,10 @@ void prepare(const std::filesystem::path& folder, std::size_t count) {
     for (std::size_t node = 0; node < count; ++node) {
       const KeyPair pair = make_key_pair();
       secrets.push_back(pair.secret.hex());
-      allowed.push_back({.name = name_of(node), .key = pair.public_key, .role = Role::kNode});
+      AllowedKey& key = allowed.emplace_back();
+      key.name = name_of(node);
+      key.key = pair.public_key;
+      key.role = Role::kNode;
     }
     return allowed;
   });
@@ -156,7 +159,7 @@ void run(const std::filesystem::path& folder, const std::string& address, int se
     refused += node.refused;
     if (node.answered == 0) ++silent;
   }
-  told |= json{{"sent", sent}, {"answered", answered}, {"refused", refused}, {"unheard", silent}};
+  told.update({{"sent", sent}, {"answered", answered}, {"refused", refused}, {"unheard", silent}});
   std::cout << told << '\n';
 }
 
@@ -166,8 +169,7 @@ int main_of(const std::vector<std::string>& arguments) {
   } else if (arguments.size() == 5 && arguments[1] == "run") {
     run(arguments[2], arguments[3], std::stoi(arguments[4]));
   } else {
-    throw std::runtime_error(
-        "usage: node_load prepare KEYS NODES | run KEYS ADDRESS SECONDS");
+    throw std::runtime_error("usage: node_load prepare KEYS NODES | run KEYS ADDRESS SECONDS");
   }
   return 0;
 }
