@@ -46,6 +46,7 @@ using node::StartReport;
 using namespace std::chrono_literals;
 
 constexpr int kMessagesAtOnce = 256;  // become durable together
+constexpr int kReportsAtOnce = 32;    // of nodes: thousands of them must hold nobody else up
 constexpr auto kAfterFailure = 1s;    // between two tries to write down
 
 constexpr auto kNodeAnswers = 3s;
@@ -257,7 +258,9 @@ class Daemon {
     reports_.expire(clock_.now());
     door_->look();
     RemoteDoor::Asked asked;
-    for (int i = 0; i < kMessagesAtOnce && door_->receive(asked); ++i) {
+    reports_taken_ = 0;
+    for (int i = 0; i < kMessagesAtOnce && reports_taken_ < kReportsAtOnce && door_->receive(asked);
+         ++i) {
       Answer& one = answers.emplace_back(Answer{.peer = asked.peer, .remote = true});
       if (asked.caller == nullptr) {
         one.text = refusal("forbidden", "this key is not allowed any more");
@@ -280,7 +283,11 @@ class Daemon {
           }
           // Reports come from each node each second, and leave nothing to be decided or written
           // down.
-          must_settle_ = must_settle_ || !is_report(request);
+          if (is_report(request)) {
+            ++reports_taken_;
+          } else {
+            must_settle_ = true;
+          }
           return answer_to(request, caller);
         },
         caller);
@@ -337,6 +344,7 @@ class Daemon {
   std::unique_ptr<RemoteDoor> door_;  // null: this machine's user alone
   LogRetention logs_;
   TimePoint not_before_;
+  int reports_taken_ = 0;  // in this step
   bool must_settle_ = true;
   bool leaving_ = false;
 };

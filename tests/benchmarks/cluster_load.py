@@ -28,6 +28,9 @@ from allocator import find_program
 RATE = 50  # submissions a second
 NODES = 2000  # that report each second
 FLAT_SECONDS = 600
+# Reports of each node before that: ZeroMQ keeps two blocks of 256 messages for each direction of a
+# connection, 64 KiB in all, and touches them as messages pass. After 512 a connection has them.
+WARM_REPORTS = 600
 MEBI = 1 << 20
 SUBMITTERS = 8
 WRITE = 4096  # bytes: a bare synced write, to compare with
@@ -63,9 +66,14 @@ class Nodes:
         self._call("prepare", str(self.keys), str(self.count))
 
     @contextmanager
-    def reporting(self, address: str, seconds: int) -> Iterator[Callable[[], dict[str, Any]]]:
-        """Report so long; what is yielded waits for the end and returns how it went."""
-        command = [str(self.program), "run", str(self.keys), address, str(seconds)]
+    def reporting(
+        self, address: str, seconds: int, warm: int = 0
+    ) -> Iterator[Callable[[], dict[str, Any]]]:
+        """Report so long; what is yielded waits for the end and returns how it went.
+
+        Before that each node reports `warm` times, as fast as it is answered.
+        """
+        command = [str(self.program), "run", str(self.keys), address, str(seconds), str(warm)]
         with subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         ) as process:
@@ -116,7 +124,8 @@ def run(*, quick: bool) -> Result:
             coordinator.ask("quota", tenant="waits", quota=1)
             coordinator.ask("submit", job=JOB)
             submissions(bench, coordinator, nodes, seconds)
-            heartbeats_alone(bench, coordinator, nodes, 4 if quick else FLAT_SECONDS)
+            seconds, warm = (4, 5) if quick else (FLAT_SECONDS, WARM_REPORTS)
+            heartbeats_alone(bench, coordinator, nodes, seconds, warm)
             long_queue(bench, coordinator, jobs)
         finally:
             if coordinator.pid:
@@ -163,16 +172,18 @@ def answered(what: str, told: dict[str, Any]) -> Bar:
     return Bar(what, 100 * told["answered"] / max(1, told["sent"]), least=99, unit=" %")
 
 
-def heartbeats_alone(bench: Bench, coordinator: Coordinator, nodes: Nodes, seconds: int) -> None:
+def heartbeats_alone(
+    bench: Bench, coordinator: Coordinator, nodes: Nodes, seconds: int, warm: int
+) -> None:
     """Nodes report and nothing else happens: what the coordinator holds, each second."""
     result = bench.result
     process = psutil.Process(coordinator.pid)
     address = str(coordinator.ask("nodes")["coordinator"]["address"])
     held: list[int] = []
-    with nodes.reporting(address, seconds) as told:
-        time.sleep(min(30.0, seconds / 4))  # until each has reported, and been answered
+    cold = process.memory_info().rss
+    with nodes.reporting(address, seconds + 1, warm) as told:
         begin_cpu, begin = cpu_of(process), time.monotonic()
-        end = begin + seconds - min(30.0, seconds / 4) - 1
+        end = begin + seconds
         paced(end, 1.0, lambda: held.append(process.memory_info().rss))
         share = (cpu_of(process) - begin_cpu) / (time.monotonic() - begin)
         heartbeats = told()
@@ -183,13 +194,15 @@ def heartbeats_alone(bench: Bench, coordinator: Coordinator, nodes: Nodes, secon
     ]
     result.figures["heartbeats_alone"] = {
         "seconds": seconds,
+        "resident_bytes_before": cold,
         "resident_bytes": held,
         "core_share": share,
         "heartbeats": heartbeats,
     }
     result.notes.append(
-        f"{nodes.count} nodes alone: {share:.1%} of a core, {held[0] / MEBI:.1f} MiB at the "
-        f"beginning, {held[-1] / MEBI:.1f} MiB after {len(held)} s"
+        f"{nodes.count} nodes alone: {share:.1%} of a core, {cold / MEBI:.1f} MiB before them, "
+        f"{held[0] / MEBI:.1f} MiB after {warm} reports of each, {held[-1] / MEBI:.1f} MiB "
+        f"{len(held)} s later"
     )
 
 

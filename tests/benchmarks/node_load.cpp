@@ -3,7 +3,9 @@
 // does, from one process: a connection and a key each. One JSON object.
 //
 //   node_load prepare KEYS NODES           makes their keys, and allows them in the key folder
-//   node_load run KEYS ADDRESS SECONDS     reports until then; says how it went
+//   node_load run KEYS ADDRESS SECONDS [WARM]
+//                                          reports until then; says how it went. Before that each
+//                                          reports so often (default: 0) as fast as it is answered
 //
 // KEYS is the coordinator's key folder. The nodes' own pairs lie beside it, in KEYS.nodes.
 #include <sys/resource.h>
@@ -106,7 +108,34 @@ void take_answers(Node& node) {
   }
 }
 
-void run(const std::filesystem::path& folder, const std::string& address, int seconds) {
+std::string heartbeat(std::size_t node, std::size_t second) {
+  const json message{
+      {"v", wire::kProtocolVersion}, {"type", "heartbeat"}, {"report", report_of(node, second)}};
+  return message.dump();
+}
+
+/// Each reports so often, a few at a time, until all have been answered.
+void warm_up(std::vector<Node>& nodes, std::size_t reports) {
+  constexpr std::size_t kUnderWay = 8;  // fewer than the coordinator lets wait
+  for (std::size_t done = 0; done < nodes.size();) {
+    done = 0;
+    bool rests = true;
+    for (std::size_t number = 0; number < nodes.size(); ++number) {
+      Node& node = nodes[number];
+      take_answers(node);
+      const std::size_t heard = node.answered + node.refused;
+      done += heard >= reports ? 1 : 0;
+      if (node.sent >= reports || node.sent - heard >= kUnderWay) continue;
+      if (!node.socket.send(zmq::buffer(heartbeat(number, 0)), zmq::send_flags::dontwait)) continue;
+      ++node.sent;
+      rests = false;
+    }
+    if (rests) std::this_thread::sleep_for(1ms);
+  }
+}
+
+void run(const std::filesystem::path& folder, const std::string& address, int seconds,
+         std::size_t warm) {
   std::ifstream file{pairs_beside(folder)};
   const json secrets = json::parse(file);
   if (const std::size_t room = raise_descriptors(); room < secrets.size()) {
@@ -127,7 +156,9 @@ void run(const std::filesystem::path& folder, const std::string& address, int se
     node.socket.set(zmq::sockopt::linger, 0);
     node.socket.connect(address);
   }
-  std::cout << "connected" << std::endl;  // whoever waits for it reads it now
+  warm_up(nodes, warm);
+  for (Node& node : nodes) node.sent = node.answered = 0;  // those are not counted
+  std::cout << "connected" << std::endl;                   // whoever waits for it reads it now
   const Clock::time_point begin = Clock::now();
   double behind = 0;  // most that a report was later than its second
   for (int second = 0; second < seconds; ++second) {
@@ -139,10 +170,7 @@ void run(const std::filesystem::path& folder, const std::string& address, int se
       behind = std::max(behind, late.count());
       Node& node = nodes[number];
       take_answers(node);
-      const json message{{"v", wire::kProtocolVersion},
-                         {"type", "heartbeat"},
-                         {"report", report_of(number, static_cast<std::size_t>(second))}};
-      const std::string frame = message.dump();
+      const std::string frame = heartbeat(number, static_cast<std::size_t>(second));
       if (node.socket.send(zmq::buffer(frame), zmq::send_flags::dontwait)) ++node.sent;
     }
   }
@@ -166,10 +194,12 @@ void run(const std::filesystem::path& folder, const std::string& address, int se
 int main_of(const std::vector<std::string>& arguments) {
   if (arguments.size() == 4 && arguments[1] == "prepare") {
     prepare(arguments[2], std::stoul(arguments[3]));
-  } else if (arguments.size() == 5 && arguments[1] == "run") {
-    run(arguments[2], arguments[3], std::stoi(arguments[4]));
+  } else if ((arguments.size() == 5 || arguments.size() == 6) && arguments[1] == "run") {
+    run(arguments[2], arguments[3], std::stoi(arguments[4]),
+        arguments.size() == 6 ? std::stoul(arguments[5]) : 0);
   } else {
-    throw std::runtime_error("usage: node_load prepare KEYS NODES | run KEYS ADDRESS SECONDS");
+    throw std::runtime_error(
+        "usage: node_load prepare KEYS NODES | run KEYS ADDRESS SECONDS [WARM]");
   }
   return 0;
 }
