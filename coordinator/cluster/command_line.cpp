@@ -182,7 +182,13 @@ void finish(Words& line) {
   } else {
     line.options.page.address = page::parse_address(line.http);
   }
-  (void)policies::make_policy(line.options.policy, line.options.policy_options);
+  const auto policy = policies::make_policy(line.options.policy, line.options.policy_options);
+  if (!policy->needs().empty()) {
+    throw std::invalid_argument(
+        fmt::format("policy {} is for commensal simulate: it needs {}, which nobody knows of jobs "
+                    "that are submitted",
+                    line.options.policy, policy->needs()));
+  }
 }
 
 }  // namespace

@@ -41,6 +41,10 @@ class ClusterPolicy {
   /// at `view.running` only.
   [[nodiscard]] virtual bool adopts_running() const noexcept { return false; }
 
+  /// What it has to be told of jobs that only a trace knows, in words; empty: nothing. A live
+  /// coordinator takes no policy that needs something.
+  [[nodiscard]] virtual std::string_view needs() const noexcept { return {}; }
+
   /// Writes changes into `plan`, which is empty, in order; none leaves everything as it is.
   virtual void decide(const ClusterView& view, Notes& notes, ClusterPlan& plan) const = 0;
 };

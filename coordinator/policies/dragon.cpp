@@ -40,7 +40,7 @@ class Round {
         last_action_(notes.numbers[kLastAction]),
         plan_(plan),
         free_(*view.cluster),
-        use_(view, tenants(view, queue_)) {}
+        use_(view, TenantUse::tenants(view, queue_)) {}
 
   void run() {
     const auto urgent = urgent_job();
@@ -56,15 +56,6 @@ class Round {
   }
 
  private:
-  static std::size_t tenants(const ClusterView& view, const std::vector<JobIndex>& queue) {
-    std::size_t most = std::max<std::size_t>(1, view.tenants.size());
-    const auto count = [&](JobIndex job) {
-      most = std::max<std::size_t>(most, view.jobs[job].tenant + 1);
-    };
-    std::for_each(view.running.begin(), view.running.end(), count);
-    std::for_each(queue.begin(), queue.end(), count);
-    return most;
-  }
   static std::int32_t least(const ClusterJob& job) { return std::min(job.gpus, job.min_gpus); }
   static std::int32_t most(const ClusterJob& job) { return std::max(job.gpus, job.max_gpus); }
 

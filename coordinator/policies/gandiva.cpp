@@ -32,6 +32,8 @@ class Gandiva final : public ClusterPolicy {
   Gandiva(RoundBook::Rules rules, GandivaRules places, std::uint32_t seed)
       : rules_(rules), places_(places), seed_(seed) {}
 
+  [[nodiscard]] std::string_view needs() const noexcept override { return RoundBook::kNeeds; }
+
   void decide(const ClusterView& view, Notes& notes, ClusterPlan& plan) const override {
     if (notes.lists.size() < kLists) {
       notes.lists.resize(kLists);

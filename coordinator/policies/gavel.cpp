@@ -62,6 +62,8 @@ class Gavel final : public ClusterPolicy {
   Gavel(const Objective& objective, RoundBook::Rules rules, std::uint32_t seed)
       : objective_(objective), rules_(rules), seed_(seed) {}
 
+  [[nodiscard]] std::string_view needs() const noexcept override { return RoundBook::kNeeds; }
+
   void decide(const ClusterView& view, Notes& notes, ClusterPlan& plan) const override {
     Draws draws(notes);
     RoundBook book(view, notes, rules_);

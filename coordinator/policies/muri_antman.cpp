@@ -2,13 +2,17 @@
 // muri-antman: AntMan as Muri's simulator models it, a baseline that its authors call unfinished.
 // Guaranteed jobs take GPUs that are free of guaranteed jobs and of reservations, and reserve what
 // there is while they wait for the rest; opportunistic ones go to the least loaded GPUs below 0.8.
-// Nobody is stopped. Source: Rivendile/Muri (SIGCOMM '22), simulator, scheduler "antman".
+// Nobody is stopped. It goes beyond no tenant's quota and no node's cores, memory and types, of
+// which the original knows nothing: where none are stated it does as that one does.
+// Source: Rivendile/Muri (SIGCOMM '22), simulator, scheduler "antman".
 #include <algorithm>
 #include <optional>
 #include <tuple>
 
 #include "coordinator/policies/beside.h"
+#include "coordinator/policies/host_draft.h"
 #include "coordinator/policies/makers.h"
+#include "coordinator/policies/tenant_use.h"
 
 namespace commensal::policies {
 namespace {
@@ -31,7 +35,10 @@ class MuriAntMan final : public ClusterPolicy {
       load(view, view.jobs[job], notes.numbers);
       if (view.jobs[job].phase == JobPhase::kWaiting) insert(view, queue, job);
     }
-    Draft draft{.view = view, .cluster = *view.cluster, .loads = notes.numbers, .plan = plan};
+    Draft draft{.view = view,
+                .loads = notes.numbers,
+                .plan = plan,
+                .use = TenantUse{view, TenantUse::tenants(view, queue)}};
     std::erase_if(queue, [&](JobIndex job) { return draft.attempt(job); });
   }
 
@@ -39,19 +46,45 @@ class MuriAntMan final : public ClusterPolicy {
   /// The cluster and the loads as the plan so far leaves them.
   struct Draft {
     const ClusterView& view;
-    Cluster cluster;
     std::vector<double>& loads;
     ClusterPlan& plan;
+    Cluster cluster{*view.cluster};
     MinimaDraft minima{*view.cluster};
+    HostDraft hosts{*view.cluster};
+    TenantUse use;
 
     /// Returns whether the job starts.
     bool attempt(JobIndex index) {
       const ClusterJob& job = view.jobs[index];
+      if (job.gpus == 0) return without_gpus(index, job);
       return job.asked == AskedClass::kGuaranteed ? guaranteed(index, job)
                                                   : opportunistic(index, job);
     }
 
+    [[nodiscard]] bool takes(const ClusterJob& job, NodeIndex node) const {
+      const std::uint32_t type = cluster.nodes()[node].type;
+      return (job.gpu_types == 0 || (job.gpu_types >> type & 1U) != 0) && hosts.has(job, node);
+    }
+
+    bool without_gpus(JobIndex index, const ClusterJob& job) {
+      Placement parts = hosts.place(job);
+      if (parts.empty()) return false;
+      hosts.take(job, parts);
+      const JobClass job_class =
+          job.asked == AskedClass::kGuaranteed ? JobClass::kGuaranteed : JobClass::kOpportunistic;
+      plan.decisions.push_back({index,
+                                Action::kStart,
+                                std::move(parts),
+                                {"on the first node with its cores and memory"},
+                                job_class});
+      return true;
+    }
+
     bool guaranteed(JobIndex index, const ClusterJob& job) {
+      if (!use.has_room(job, job.gpus)) {
+        give_up(index, job);
+        return false;
+      }
       Placement parts = job.reserved;
       const bool one_node = job.gpus <= view.cluster->nodes().front().gpus;
       if (one_node) {
@@ -72,7 +105,10 @@ class MuriAntMan final : public ClusterPolicy {
         }
         return false;
       }
+      if (!hosts.has(job, parts)) return false;
       for (const GpuPart& part : parts) loads[cluster.index(part.node, part.gpu)] += kIncomplete;
+      hosts.take(job, parts);
+      use.start(job, false);
       minima.take(job, JobClass::kGuaranteed, parts);
       plan.decisions.push_back({index,
                                 Action::kStart,
@@ -81,8 +117,19 @@ class MuriAntMan final : public ClusterPolicy {
       return true;
     }
 
+    /// What is reserved for it others may need to come within their quotas.
+    void give_up(JobIndex index, const ClusterJob& job) {
+      if (job.reserved.empty()) return;
+      for (const GpuPart& part : job.reserved) {
+        loads[cluster.index(part.node, part.gpu)] -= kGuaranteedLoad - kIncomplete;
+        cluster.unreserve(part.node, part.gpu);
+      }
+      plan.decisions.push_back({index, Action::kReserve, {}, {"its tenant's quota is in use"}});
+    }
+
     /// Adds open GPUs of a node, up to what the job asks for.
     void add_open(NodeIndex node, const ClusterJob& job, Placement& parts) const {
+      if (!takes(job, node)) return;
       for (std::int32_t gpu = 0; gpu < cluster.nodes()[node].gpus; ++gpu) {
         if (static_cast<std::int32_t>(parts.size()) == job.gpus) return;
         if (!cluster.open(node, gpu)) continue;
@@ -107,7 +154,7 @@ class MuriAntMan final : public ClusterPolicy {
       NodeIndex best = kAnyNode;
       std::int32_t most = 0;
       for (NodeIndex node = 0; node < cluster.nodes().size(); ++node) {
-        const std::int32_t open = open_on(node);
+        const std::int32_t open = takes(job, node) ? open_on(node) : 0;
         if (open > most) {
           most = open;
           best = node;
@@ -130,6 +177,7 @@ class MuriAntMan final : public ClusterPolicy {
     bool opportunistic(JobIndex index, const ClusterJob& job) {
       std::vector<std::tuple<double, NodeIndex, std::uint16_t>> open;
       for (NodeIndex node = 0; node < cluster.nodes().size(); ++node) {
+        if (!takes(job, node)) continue;
         for (std::int32_t gpu = 0; gpu < cluster.nodes()[node].gpus; ++gpu) {
           const double load = loads[cluster.index(node, gpu)];
           const auto number = static_cast<std::uint16_t>(gpu);
@@ -145,6 +193,9 @@ class MuriAntMan final : public ClusterPolicy {
         parts.push_back({.node = node, .gpu = gpu});
         loads[cluster.index(node, gpu)] += kOpportunisticLoad;
       }
+      std::sort(parts.begin(), parts.end(),
+                [](const GpuPart& a, const GpuPart& b) { return a.node < b.node; });
+      hosts.take(job, parts);
       minima.take(job, JobClass::kOpportunistic, parts);
       plan.decisions.push_back({index,
                                 Action::kStart,

@@ -74,6 +74,9 @@ class Optimus final : public ClusterPolicy {
   explicit Optimus(Rule rule) : rule_(rule) {}
 
   [[nodiscard]] bool adopts_running() const noexcept override { return true; }
+  [[nodiscard]] std::string_view needs() const noexcept override {
+    return "step times by numbers of GPUs";
+  }
 
   void decide(const ClusterView& view, Notes& notes, ClusterPlan& plan) const override {
     if (view.models.scaling == nullptr) {

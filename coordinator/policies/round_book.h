@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -18,6 +19,8 @@ namespace commensal::policies {
 /// goes: open, `reset` with new shares if `due`, `schedule`, close.
 class RoundBook {
  public:
+  static constexpr std::string_view kNeeds = "throughputs of each model on each type of GPU";
+
   /// A job, or two that are to share their GPUs.
   struct Unit {
     JobIndex first = kNoJob;

@@ -23,6 +23,18 @@ class TenantUse {
     }
   }
 
+  /// Number of tenants of a view: its own, or those that its jobs name.
+  [[nodiscard]] static std::size_t tenants(const ClusterView& view,
+                                           const std::vector<JobIndex>& queue) {
+    std::size_t most = std::max<std::size_t>(1, view.tenants.size());
+    const auto count = [&](JobIndex job) {
+      most = std::max<std::size_t>(most, std::size_t{view.jobs[job].tenant} + 1);
+    };
+    std::for_each(view.running.begin(), view.running.end(), count);
+    std::for_each(queue.begin(), queue.end(), count);
+    return most;
+  }
+
   /// Whether a job that runs is not charged to its tenant's quota.
   [[nodiscard]] static bool lent(const ClusterJob& job) {
     return job.job_class == JobClass::kOpportunistic;

@@ -15,6 +15,7 @@
 #include <optional>
 #include <ostream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "coordinator/cluster/cluster_coordinator.h"
@@ -114,6 +115,27 @@ class LiveRun {
       settle();
     }
     return lived();
+  }
+
+  /// Plays until all jobs have ended, or nothing has for so long. @return how many have.
+  std::size_t ended_within(Duration quiet) {
+    auto next = trace_.jobs.begin();  // they stand in the order of their submission
+    std::size_t ended = 0;
+    TimePoint changed = clock_.now();
+    while (ended < trace_.jobs.size() && clock_.now() < changed + quiet) {
+      const TimePoint arrival =
+          next == trace_.jobs.end() ? TimePoint::max() : begin_ + from_seconds(next->submit);
+      const TimePoint due = std::min(machines_.next_change(), coordinator_->next_wake());
+      clock_.set(std::max(clock_.now(), std::min({arrival, due, clock_.now() + quiet})));
+      if (arrival <= clock_.now()) {
+        (void)coordinator_->answer(submission(*next++), clock_.now());
+        changed = clock_.now();
+      }
+      settle();
+      const std::size_t now = store_->ended(1000).size();
+      if (std::exchange(ended, now) != now) changed = clock_.now();
+    }
+    return ended;
   }
 
   [[nodiscard]] bool started_twice() const {
@@ -300,6 +322,24 @@ INSTANTIATE_TEST_SUITE_P(Policies, SimulatorLive,
                          ::testing::Values(Played{"antman"}, Played{"pai"}, Played{"fifo", false},
                                            Played{"dragon", false}),
                          [](const auto& tested) { return tested.param.policy; });
+
+TEST(EveryPolicyLive, EndsAllJobs) {
+  Trace trace = mixed_trace();
+  trace.jobs.resize(100);
+  std::vector<std::string> offline;
+  for (const policies::PolicyEntry& entry : policies::all_policies()) {
+    SCOPED_TRACE(entry.name);
+    policies::Options none{{}};
+    const auto policy = entry.make(none);
+    if (!policy->needs().empty()) {
+      offline.emplace_back(entry.name);
+      continue;
+    }
+    LiveRun run{trace, std::string{entry.name}};
+    EXPECT_EQ(run.ended_within(24h), trace.jobs.size());
+  }
+  EXPECT_THAT(offline, ::testing::ElementsAre("gandiva", "gavel", "optimus", "optimus+oracle"));
+}
 
 }  // namespace
 }  // namespace commensal::simulator

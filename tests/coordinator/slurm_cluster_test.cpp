@@ -36,7 +36,11 @@ TEST(SlurmClusterTest, TheEngineIsThisMachineUnlessSlurmIsNamed) {
 
 TEST(SlurmClusterTest, WrongOptionsAreNamed) {
   for (const auto& [words, named] : std::vector<std::pair<std::vector<std::string>, std::string>>{
-           {{"--engine", "pbs"}, "pbs"}, {{"--slurm-bin", "/no/such"}, "/no/such"}}) {
+           {{"--engine", "pbs"}, "pbs"},
+           {{"--slurm-bin", "/no/such"}, "/no/such"},
+           {{"--policy", "gavel"},
+            "policy gavel is for commensal simulate: it needs throughputs of each model"},
+           {{"--policy", "optimus"}, "step times by numbers of GPUs"}}) {
     const auto line = parse(words);
     EXPECT_FALSE(line.options.has_value());
     EXPECT_EQ(line.code, node::ExitCode::kUsage);
