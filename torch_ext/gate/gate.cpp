@@ -55,6 +55,7 @@ constexpr Duration kGangLook = std::chrono::milliseconds{1};
 constexpr Duration kNegligibleOverrun = std::chrono::microseconds{10};
 /// Ops of this length are asked for how long of it their thread ran: two questions of some 200 ns.
 constexpr Duration kLongEnoughToAsk = std::chrono::microseconds{200};
+static_assert(kUnknownOp >= kLongEnoughToAsk, "an op that was never seen is one to ask about");
 /// So often is asked besides, so that an op that took longer than foreseen has an answer from
 /// before it.
 constexpr Duration kAskAgain = std::chrono::milliseconds{1};
