@@ -442,6 +442,73 @@ time.sleep(1000)
     wait_until("Slurm has its devices back", lambda: not left())
 
 
+def test_a_twin_in_a_seat_is_upgraded_where_it_runs_without_a_coordinator(slurm: Slurm) -> None:
+    daemon = [str(COMMENSAL.parent / "commensald"), "--idle-exit", "0"]
+    assert slurm.run(*daemon, "--runtime-dir", str(slurm.world.runtime_dir)).returncode == 0
+    hogs = {
+        f"n{n}": slurm.batch(
+            "--commensal=guaranteed", "--gres=gpu:2", f"--nodelist=n{n}", "--wrap=sleep 1000"
+        )
+        for n in range(1, 5)
+    }
+    wait_until("all is taken", lambda: all("RUNNING" in slurm.squeue(job) for job in hogs.values()))
+    train = slurm.world.script(
+        """
+import torch, commensal
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+said = None
+while said != "guaranteed":
+    optimizer.zero_grad()
+    model(torch.randn(4, 8)).sum().backward()
+    optimizer.step()
+    job = commensal.stats()["job"]["class"]
+    if job != said:
+        said = job
+        print("class", said, flush=True)
+"""
+    )
+    text = f"""#!/bin/bash
+#SBATCH --commensal=auto
+echo starts as $COMMENSAL_CLASS on $CUDA_VISIBLE_DEVICES
+{COMMENSAL} run --quiet --$COMMENSAL_CLASS -- {sys.executable} {train}
+exit 7
+"""
+    out = slurm.world.folder / "out.txt"
+    first, second = auto(slurm, "--gres=gpu:1", f"--output={out}", stdin=text)
+    wait_until("it trains", lambda: out.exists() and "class opportunistic" in out.read_text())
+    [_, node] = slurm.squeue(second).split()
+    bound = lambda: slurm.run("scontrol", "show", "job", first).stdout  # noqa: E731
+    wait_until("the other one is bound", lambda: f"ReqNodeList={node} " in bound())
+    assert slurm.squeue(first) == "PENDING"
+    slurm.run("scancel", hogs[node])
+    # The script ends once it is guaranteed, and the twin that holds its device ends as it does.
+    wait_until("both have ended", lambda: state(slurm, first) == f"FAILED {node}")
+    assert state(slurm, second) == f"FAILED {node}"
+    assert "ExitCode=7:0" in bound()
+    lines = out.read_text().splitlines()
+    assert lines == ["starts as opportunistic on 0", "class opportunistic", "class guaranteed"]
+    assert list((slurm.world.folder / ".commensal-slurm").iterdir()) == []
+
+
+def test_a_twin_that_was_requeued_is_taken_over_from(slurm: Slurm) -> None:
+    """As a preemption does it; it has begun twice then, one after the other."""
+    held = slurm.batch("--commensal=guaranteed", "--gres=gpu:2", "-w", "n2", "--wrap", "sleep 1000")
+    wait_until("the device is taken", lambda: slurm.squeue(held) == "RUNNING n2")
+    script = slurm.world.script(STAY, "stay.sh")
+    out = slurm.world.folder / "out.txt"
+    first, second = auto(slurm, "-w", "n2", "--gpus-per-node=1", f"--output={out}", script, "x")
+    ran = f"{second} opportunistic opportunistic x\n"
+    wait_until("it runs", lambda: out.exists() and out.read_text() == ran)
+    assert slurm.run("scontrol", "requeue", second).returncode == 0
+    wait_until("it waits", lambda: state(slurm, second).startswith("PENDING"))
+    slurm.run("scancel", held)
+    wait_until("the other one has it", lambda: out.read_text().endswith(" guaranteed x\n"))
+    says = f"commensal: job {second} was requeued, and this one runs the script from its beginning"
+    assert out.read_text() == f"{says}\n{first} guaranteed guaranteed x\n"
+    assert state(slurm, second).startswith("CANCELLED")
+
+
 @pytest.mark.alone
 def test_a_job_whose_node_dies_is_started_on_another_one(world: World) -> None:
     with started(world, "-t", "5") as slurm:

@@ -472,8 +472,15 @@ def judge_slurm(config: str, read: Callable[[str], str | None]) -> Iterable[Find
     if "lua" not in values.get("JobSubmitPlugins", "").split(","):
         problems.append("the rules (job_submit.lua) are not in JobSubmitPlugins")
     etc = os.path.dirname(values.get("SLURM_CONF", ""))
-    if "commensal" not in (read(f"{etc}/job_submit.lua") or ""):
+    rules = read(f"{etc}/job_submit.lua") or ""
+    if "commensal" not in rules:
         problems.append(f"{etc}/job_submit.lua is not there or not commensal's")
+    else:
+        auto = re.search(r'^local AUTO = "(/.*)"$', rules, re.MULTILINE)
+        if auto is None:
+            problems.append(f"{etc}/job_submit.lua names no program for sbatch --commensal=auto")
+        elif read(auto[1]) is None:
+            problems.append(f"{auto[1]} cannot be read")
     for hook in ("Prolog", "Epilog"):
         scripts = [name for name in values.get(hook, "").split(",") if "commensal" in name]
         if not scripts:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import tempfile
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ _FORGOTTEN_DAYS = 60  # after which a pair's folder is nobody's
 
 @dataclass(frozen=True)
 class Twin:
-    """A job as Slurm shows it. A state that is not known counts as running: nothing is run twice."""
+    """A job as Slurm shows it. A state that is not known counts as running."""
 
     job: int
     state: str
@@ -148,9 +149,9 @@ class Record:
                     shutil.rmtree(folder, ignore_errors=True)
 
     def _write(self, text: str) -> Path:
-        path = self.folder / f"new-{os.uname().nodename}-{os.getpid()}"
-        with path.open("w") as file:
+        number, name = tempfile.mkstemp(prefix="new-", dir=self.folder)
+        with os.fdopen(number, "w") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        return path
+        return Path(name)

@@ -47,7 +47,9 @@ def environ_for(
     return out
 
 
-def settle_output(job_class: str, links: Sequence[str] = ("/proc/self/fd/1", "/proc/self/fd/2")) -> None:
+def settle_output(
+    job_class: str, links: Sequence[str] = ("/proc/self/fd/1", "/proc/self/fd/2")
+) -> None:
     """Give the output the name that the user gave it; of a name without a number Slurm would have
     made the same file for both twins. A twin that does not run the script keeps its own."""
     for link in links:
