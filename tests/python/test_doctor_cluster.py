@@ -319,7 +319,8 @@ def test_the_page_is_fetched_with_its_token(
 
 
 SLURM = {
-    "/etc/slurm/job_submit.lua": "-- commensal's rules",
+    "/etc/slurm/job_submit.lua": '-- commensal\nlocal AUTO = "/opt/commensal-slurm-auto"\n',
+    "/opt/commensal-slurm-auto": "#!/opt/python3",
     "/etc/slurm/commensal-prolog.sh": "",
     "/etc/slurm/commensal-epilog.sh": "",
     "/etc/slurm/plugstack.conf": "optional /etc/slurm/commensal_spank.so\n",
@@ -362,10 +363,18 @@ def test_what_an_installation_for_slurm_lacks_is_named(spoil: tuple[str, str], w
     assert "commensal-slurm-install" in finding.do
 
 
-@pytest.mark.parametrize("file", ["commensal-prolog.sh", "commensal_spank.so"])
+@pytest.mark.parametrize("file", ["commensal-prolog.sh", "commensal_spank.so", "slurm-auto"])
 def test_files_that_slurm_names_must_be_there(file: str) -> None:
     files = {name: text for name, text in SLURM.items() if not name.endswith(file)}
-    assert f"/etc/slurm/{file} cannot be read" in only(judge_slurm(CONFIG, files.get)).detail
+    [missing] = SLURM.keys() - files.keys()
+    assert f"{missing} cannot be read" in only(judge_slurm(CONFIG, files.get)).detail
+
+
+@pytest.mark.parametrize("path", ["", "@AUTO@"])
+def test_rules_without_the_program_of_auto_are_named(path: str) -> None:
+    files = SLURM | {"/etc/slurm/job_submit.lua": f'-- commensal\nlocal AUTO = "{path}"\n'}
+    finding = only(judge_slurm(CONFIG, files.get))
+    assert "names no program for sbatch --commensal=auto" in finding.detail
 
 
 def test_a_plugin_that_is_commented_out_is_none() -> None:

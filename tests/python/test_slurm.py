@@ -45,10 +45,15 @@ class Slurm:
         self.world = world
         # Not in the world's folder: munged wants one that others may enter.
         self.folder = Path(tempfile.mkdtemp(prefix="csl-"))
-        self.environ = {"SLURM_CONF": str(self.folder / "etc" / "slurm.conf")}
+        self.environ = {
+            "SLURM_CONF": str(self.folder / "etc" / "slurm.conf"),
+            "SLURM_AUTO": str(COMMENSAL.parent / "commensal-slurm-auto"),
+            "HOME": str(world.folder),  # where twins meet
+        }
 
     def call(self, verb: str, *words: str) -> None:
-        done = self.world.run(["bash", str(CLUSTER), verb, str(self.folder), *words])
+        command = ["bash", str(CLUSTER), verb, str(self.folder), *words]
+        done = self.world.run(command, **self.environ)
         assert done.returncode == 0, done.stdout + done.stderr
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
@@ -299,15 +304,60 @@ def test_jobs_run_without_any_coordinator(slurm: Slurm) -> None:
     wait_until("epilogs have run", lambda: not list((slurm.folder / "run/jobs").iterdir()))
 
 
+# Says what it is, and stays until it is told to end.
+STAY = """#!/bin/bash
+#SBATCH --commensal=auto
+echo $SLURM_JOB_ID $COMMENSAL_CLASS $(srun -n1 printenv COMMENSAL_CLASS) "$@"
+while ! [ -e go ]; do sleep 0.1; done
+exit 7
+"""
+
+
+def auto(slurm: Slurm, *words: str, stdin: str = "") -> tuple[str, str]:
+    """Submit with --commensal=auto; return the ids of the guaranteed twin and of the other."""
+    done = slurm.world.run(["sbatch", "--parsable", *words], stdin, **slurm.environ)
+    assert done.returncode == 0, done.stderr
+    said = done.stderr.splitlines()
+    assert said[0] == "sbatch: --commensal=auto: its twin in a seat:" and len(said) == 2
+    return done.stdout.strip(), said[1]
+
+
+def state(slurm: Slurm, job: str) -> str:
+    told = slurm.run("squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%T %N")
+    return told.stdout.strip()
+
+
+def test_of_two_twins_the_guaranteed_one_runs_where_a_device_is_free(slurm: Slurm) -> None:
+    script = slurm.world.script(STAY, "stay.sh")
+    out = slurm.world.folder / "out.txt"
+    words = ["--gpus=1", "--job-name=free", f"--output={out}", script, "a $(id) 'b"]
+    first, second = auto(slurm, *words)
+    wait_until("it runs", lambda: out.exists() and out.read_text().endswith("'b\n"))
+    assert out.read_text() == f"{first} guaranteed guaranteed a $(id) 'b\n"
+    wait_until("the other one is gone", lambda: state(slurm, second).startswith("CANCELLED"))
+    (slurm.world.folder / "go").touch()
+    wait_until("it has ended", lambda: state(slurm, first).startswith("FAILED"))
+    assert "ExitCode=7:0" in slurm.run("scontrol", "show", "job", first).stdout
+    assert out.read_text().count("\n") == 1
+    assert list((slurm.world.folder / ".commensal-slurm").iterdir()) == []
+
+
 def test_sbatch_refuses_what_a_class_may_not_have(slurm: Slurm) -> None:
     for words, says in (
         (["--commensal=opportunistic", "--gres=gpu:1"], "takes --gres=seat:N, not gpu"),
         (["--commensal=guaranteed", "--gres=seat:1"], "takes --gres=gpu:N"),
         (["--gres=seat:1"], "seat is for --commensal=opportunistic"),
-        (["--commensal=sometimes"], "takes guaranteed or opportunistic, not 'sometimes'"),
+        (["--commensal=auto", "--array=1-2"], "takes no --array: submit its jobs one by one"),
+        (["--commensal=auto", "--gres=seat:1"], "a guaranteed job takes --gres=gpu:N"),
+        (["--commensal=auto", "--wait"], "--commensal=auto does not go with --wait: say"),
+        (["--commensal=auto", ":", "--gres=gpu:1"], "takes no heterogeneous job: say"),
+        (["--commensal=sometimes"], "takes guaranteed, opportunistic or auto, not 'sometimes'"),
     ):
         done = slurm.run("sbatch", *words, "--wrap", "true")
         assert done.returncode != 0 and says in done.stderr
+    for program in ("srun", "salloc"):
+        done = slurm.run(program, "--commensal=auto", "--gres=gpu:1", "true")
+        assert done.returncode != 0 and "--commensal=auto is for sbatch: say" in done.stderr
     assert slurm.run("squeue", "--noheader").stdout == ""
 
 
@@ -390,6 +440,73 @@ time.sleep(1000)
     slurm.wait(auto, "cancelled")
     left = lambda: slurm.run("squeue", "--noheader", "--states=running").stdout  # noqa: E731
     wait_until("Slurm has its devices back", lambda: not left())
+
+
+def test_a_twin_in_a_seat_is_upgraded_where_it_runs_without_a_coordinator(slurm: Slurm) -> None:
+    daemon = [str(COMMENSAL.parent / "commensald"), "--idle-exit", "0"]
+    assert slurm.run(*daemon, "--runtime-dir", str(slurm.world.runtime_dir)).returncode == 0
+    hogs = {
+        f"n{n}": slurm.batch(
+            "--commensal=guaranteed", "--gres=gpu:2", f"--nodelist=n{n}", "--wrap=sleep 1000"
+        )
+        for n in range(1, 5)
+    }
+    wait_until("all is taken", lambda: all("RUNNING" in slurm.squeue(job) for job in hogs.values()))
+    train = slurm.world.script(
+        """
+import torch, commensal
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+said = None
+while said != "guaranteed":
+    optimizer.zero_grad()
+    model(torch.randn(4, 8)).sum().backward()
+    optimizer.step()
+    job = commensal.stats()["job"]["class"]
+    if job != said:
+        said = job
+        print("class", said, flush=True)
+"""
+    )
+    text = f"""#!/bin/bash
+#SBATCH --commensal=auto
+echo starts as $COMMENSAL_CLASS on $CUDA_VISIBLE_DEVICES
+{COMMENSAL} run --quiet --$COMMENSAL_CLASS -- {sys.executable} {train}
+exit 7
+"""
+    out = slurm.world.folder / "out.txt"
+    first, second = auto(slurm, "--gres=gpu:1", f"--output={out}", stdin=text)
+    wait_until("it trains", lambda: out.exists() and "class opportunistic" in out.read_text())
+    [_, node] = slurm.squeue(second).split()
+    bound = lambda: slurm.run("scontrol", "show", "job", first).stdout  # noqa: E731
+    wait_until("the other one is bound", lambda: f"ReqNodeList={node} " in bound())
+    assert slurm.squeue(first) == "PENDING"
+    slurm.run("scancel", hogs[node])
+    # The script ends once it is guaranteed, and the twin that holds its device ends as it does.
+    wait_until("both have ended", lambda: state(slurm, first) == f"FAILED {node}")
+    assert state(slurm, second) == f"FAILED {node}"
+    assert "ExitCode=7:0" in bound()
+    lines = out.read_text().splitlines()
+    assert lines == ["starts as opportunistic on 0", "class opportunistic", "class guaranteed"]
+    assert list((slurm.world.folder / ".commensal-slurm").iterdir()) == []
+
+
+def test_a_twin_that_was_requeued_is_taken_over_from(slurm: Slurm) -> None:
+    """As a preemption does it; it has begun twice then, one after the other."""
+    held = slurm.batch("--commensal=guaranteed", "--gres=gpu:2", "-w", "n2", "--wrap", "sleep 1000")
+    wait_until("the device is taken", lambda: slurm.squeue(held) == "RUNNING n2")
+    script = slurm.world.script(STAY, "stay.sh")
+    out = slurm.world.folder / "out.txt"
+    first, second = auto(slurm, "-w", "n2", "--gpus-per-node=1", f"--output={out}", script, "x")
+    ran = f"{second} opportunistic opportunistic x\n"
+    wait_until("it runs", lambda: out.exists() and out.read_text() == ran)
+    assert slurm.run("scontrol", "requeue", second).returncode == 0
+    wait_until("it waits", lambda: state(slurm, second).startswith("PENDING"))
+    slurm.run("scancel", held)
+    wait_until("the other one has it", lambda: out.read_text().endswith(" guaranteed x\n"))
+    says = f"commensal: job {second} was requeued, and this one runs the script from its beginning"
+    assert out.read_text() == f"{says}\n{first} guaranteed guaranteed x\n"
+    assert state(slurm, second).startswith("CANCELLED")
 
 
 @pytest.mark.alone

@@ -6,6 +6,7 @@ That what it installs works is shown by tests/python/test_slurm.py: its cluster 
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -101,6 +102,44 @@ def test_files_of_others_are_kept(tmp_path: Path) -> None:
     lines = etc.texts()["plugstack.conf"].decode().splitlines()
     assert lines == ["required other.so", f"optional {etc.path}/commensal_spank.so"]
     assert etc.texts()["plugstack.conf.before-commensal"] == b"required other.so\n"
+
+
+def test_the_program_of_auto_is_named_in_the_rules(tmp_path: Path) -> None:
+    etc = Etc(tmp_path, WHOLE)
+    program = tmp_path / "a b" / "commensal-slurm-auto"
+    program.parent.mkdir()
+    program.touch(mode=0o755)
+    done = etc.install()
+    assert done.returncode == 0 and "sbatch --commensal=auto is refused" in done.stdout
+    assert b'\nlocal AUTO = ""\n' in etc.texts()["job_submit.lua"]
+    done = etc.install("--auto", str(program))
+    assert done.returncode == 0 and "refused" not in done.stdout
+    assert f'\nlocal AUTO = "{program}"\n'.encode() in etc.texts()["job_submit.lua"]
+    before = etc.texts()
+    quoted = tmp_path / "it's"
+    quoted.touch(mode=0o755)
+    for wrong, code, says in (
+        ("commensal-slurm-auto", 4, "no program with its whole path: 'commensal-slurm-auto'"),
+        (str(tmp_path / "missing"), 4, f"no program with its whole path: '{tmp_path}/missing'"),
+        (str(quoted), 2, "has a character that it may not have"),
+    ):
+        done = etc.install("--auto", wrong)
+        assert done.returncode == code and says in done.stderr
+        assert etc.texts() == before
+
+
+def test_the_program_of_auto_is_found_beside_the_installer(tmp_path: Path) -> None:
+    etc = Etc(tmp_path, WHOLE)
+    programs, files = tmp_path / "bin", tmp_path / "share" / "commensal" / "slurm"
+    programs.mkdir()
+    shutil.copytree(FILES, files, ignore=shutil.ignore_patterns("install.sh"))
+    installer = shutil.copy(FILES / "install.sh", programs / "commensal-slurm-install")
+    (programs / "commensal-slurm-auto").touch(mode=0o755)
+    command = [installer, "--etc", str(etc.path), "--plugin", str(etc.plugin)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    named = f'\nlocal AUTO = "{programs}/commensal-slurm-auto"\n'
+    assert named.encode() in etc.texts()["job_submit.lua"]
 
 
 def test_without_a_plugin_the_rest_is_installed(tmp_path: Path) -> None:

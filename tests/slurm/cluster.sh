@@ -18,7 +18,8 @@
 # Needs Debian's slurm-wlm and munge, which are built with --enable-multiple-slurmd
 # (`scontrol show config` says MULTIPLE_SLURMD = Yes); and gcc and libslurm-dev
 # for the SPANK plugin. Other environment: SPANK_SO=FILE takes a ready plugin
-# instead of building it; EXTRA_CONF=FILE is appended to slurm.conf.
+# instead of building it; EXTRA_CONF=FILE is appended to slurm.conf;
+# SLURM_AUTO=FILE is the program of sbatch --commensal=auto.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -142,6 +143,7 @@ start() {
     "${CC:-cc}" -std=c11 -O1 -Wall -Wextra -Werror -fPIC -shared -o "$so" "$product/commensal_spank.c"
   fi
   "$product/install.sh" --etc "$dir/etc" --run "$dir/run/jobs" --plugin "$so" --plugins "$dir/etc/plugins" \
+    ${SLURM_AUTO:+--auto "$SLURM_AUTO"} \
     > "$dir/log/install.log" || { cat "$dir/log/install.log" >&2; die "the installer left something to do"; }
 
   (umask 077; head -c 1024 /dev/urandom > "$dir/etc/munge.key")

@@ -461,6 +461,16 @@ def _text_of(path: str) -> str | None:
 _INSTALL = "commensal-slurm-install --etc DIR on each node (docs/slurm.md, step 5)"
 
 
+def _problems_of_rules(path: str, read: Callable[[str], str | None]) -> list[str]:
+    rules = read(path) or ""
+    if "commensal" not in rules:
+        return [f"{path} is not there or not commensal's"]
+    auto = re.search(r'^local AUTO = "(/.*)"$', rules, re.MULTILINE)
+    if auto is None:
+        return [f"{path} names no program for sbatch --commensal=auto"]
+    return [f"{auto[1]} cannot be read"] if read(auto[1]) is None else []
+
+
 def judge_slurm(config: str, read: Callable[[str], str | None]) -> Iterable[Finding]:
     """Judge what 'scontrol show config' printed, and the files that it names."""
     values: dict[str, str] = {}
@@ -472,8 +482,7 @@ def judge_slurm(config: str, read: Callable[[str], str | None]) -> Iterable[Find
     if "lua" not in values.get("JobSubmitPlugins", "").split(","):
         problems.append("the rules (job_submit.lua) are not in JobSubmitPlugins")
     etc = os.path.dirname(values.get("SLURM_CONF", ""))
-    if "commensal" not in (read(f"{etc}/job_submit.lua") or ""):
-        problems.append(f"{etc}/job_submit.lua is not there or not commensal's")
+    problems += _problems_of_rules(f"{etc}/job_submit.lua", read)
     for hook in ("Prolog", "Epilog"):
         scripts = [name for name in values.get(hook, "").split(",") if "commensal" in name]
         if not scripts:

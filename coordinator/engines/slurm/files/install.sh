@@ -7,6 +7,7 @@
 #   --etc DIR       folder of slurm.conf, usually /etc/slurm
 #   --plugin FILE   the SPANK plugin (default: beside this script's files)
 #   --plugins DIR   where the plugin goes (default: the folder --etc)
+#   --auto PROGRAM  commensal-slurm-auto as all nodes have it (default: beside this script)
 #   --run DIR       where prolog and epilog keep their notes (default: /run/commensal/slurm)
 #   --check         changes nothing; ends with 1 if there is something to do
 #
@@ -19,15 +20,15 @@ set -euo pipefail
 fail() { echo "commensal-slurm-install: $2" >&2; exit "$1"; }
 
 here=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)
-etc='' check='' run=/run/commensal/slurm plugins='' plugin=''
+etc='' check='' run=/run/commensal/slurm plugins='' plugin='' auto=''
 while [ $# -gt 0 ]; do
   case $1 in
     --check) check=1; shift; continue ;;
     -h | --help) sed -n '3,/^set/p' "${BASH_SOURCE[0]}" | sed '/^set/d; s/^# \{0,1\}//'; exit 0 ;;
-    --etc | --run | --plugins | --plugin) [ $# -ge 2 ] || fail 2 "$1 needs a value" ;;
+    --etc | --run | --plugins | --plugin | --auto) [ $# -ge 2 ] || fail 2 "$1 needs a value" ;;
     *) fail 2 "unknown option: '$1'" ;;
   esac
-  case $1 in --etc) etc=$2 ;; --run) run=$2 ;; --plugins) plugins=$2 ;; --plugin) plugin=$2 ;; esac
+  case $1 in --etc) etc=$2 ;; --run) run=$2 ;; --plugins) plugins=$2 ;; --plugin) plugin=$2 ;; --auto) auto=$2 ;; esac
   shift 2
 done
 [ -n "$etc" ] || fail 2 "--etc DIR is missing: the folder of slurm.conf"
@@ -40,6 +41,13 @@ files=$here
 [ -e "$files/job_submit.lua" ] || files=$(cd "$here/../share/commensal/slurm" 2> /dev/null && pwd) ||
   fail 4 "cannot find job_submit.lua beside '$here'"
 plugin=${plugin:-$files/commensal_spank.so}
+if [ -n "$auto" ]; then
+  [[ $auto == /* && -x $auto ]] || fail 4 "--auto is no program with its whole path: '$auto'"
+elif [ -x "$here/commensal-slurm-auto" ]; then
+  auto=$here/commensal-slurm-auto
+fi
+# It stands in a shell's word, in a text of Lua, and in what sed puts there.
+case $auto in *["'\"\\|&"]* | *$'\n'*) fail 2 "--auto has a character that it may not have: '$auto'" ;; esac
 
 todo=0 left=0
 say() { echo "$1"; }
@@ -85,7 +93,8 @@ want() {
 if [ -e "$etc/job_submit.lua" ] && ! grep -q "commensal" "$etc/job_submit.lua"; then
   leave "$etc/job_submit.lua is your own: call the functions of $files/job_submit.lua in it"
 else
-  put "$etc/job_submit.lua" 644 < "$files/job_submit.lua"
+  put "$etc/job_submit.lua" 644 < <(sed "s|@AUTO@|$auto|" "$files/job_submit.lua")
+  [ -n "$auto" ] || [ "$todo" = 0 ] || say "no commensal-slurm-auto beside '$here': sbatch --commensal=auto is refused"
 fi
 for hook in prolog epilog; do
   put "$etc/commensal-$hook.sh" 755 < <(sed "s|@RUN_DIR@|$run|g" "$files/$hook.sh")

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Slurm's commands as a twin uses them. What cannot be asked or done is an answer, no exception."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from commensal.slurm_auto._pair import Twin
+
+__all__ = ["Done", "Slurm", "devices_from", "run_command", "twins_from"]
+
+_PATIENCE = 30.0  # seconds; when the controller is away a command hangs for its own time
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a command ended; `problem` is its first line on stderr, or why it could not be run."""
+
+    code: int
+    output: str
+    problem: str = ""
+
+
+def run_command(words: Sequence[str]) -> Done:
+    """Run a program without a shell, for half a minute at most."""
+    try:
+        done = subprocess.run(
+            list(words),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_PATIENCE,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Done(-1, "", str(error))
+    return Done(done.returncode, done.stdout, (done.stderr.strip().splitlines() or [""])[0])
+
+
+def twins_from(output: str, pair: str) -> dict[str, Twin]:
+    """Read `squeue` in the columns of `Slurm.twins`: the jobs of a pair by class."""
+    found = {}
+    for line in output.splitlines():
+        words = line.split()
+        if len(words) == 3 and words[0].isdigit():
+            mark, _, name = words[2].rpartition(":")
+            if mark == f"commensal-auto:{pair}":
+                found[name] = Twin(int(words[0]), words[1])
+    return found
+
+
+def devices_from(output: str, kind: str) -> dict[str, set[int]]:
+    """Read devices of a kind by node from `scontrol --oneliner show job -d`.
+
+    The names of nodes may stand for several ("n[1-2]"). Nodes without one have an empty set.
+    """
+    found: dict[str, set[int]] = {}
+    for nodes, gres in re.findall(r"\bNodes=(\S+) CPU_IDs=\S* Mem=\S* GRES=(\S*)", output):
+        devices = found.setdefault(nodes, set())
+        for numbers in re.findall(rf"(?:^|,){kind}(?::[^:(,]+)?:\d+\(IDX:([\d,-]+)\)", gres):
+            for part in numbers.split(","):
+                first, _, last = part.partition("-")
+                devices.update(range(int(first), int(last or first) + 1))
+    return found
+
+
+class Slurm:
+    """The commands, with `run` to run them. Programs are found in the PATH."""
+
+    def __init__(self, run: Callable[[Sequence[str]], Done] = run_command) -> None:
+        self._run = run
+
+    def twins(self, pair: str) -> dict[str, Twin] | None:
+        """Return the jobs of a pair by class; nothing if Slurm does not answer."""
+        columns = "--Format=JobID:20,State:20,admin_comment:80"
+        done = self._run(["squeue", "--me", "--noheader", "--states=all", columns])
+        return twins_from(done.output, pair) if done.code == 0 else None
+
+    def devices(self, job: int, kind: str) -> dict[str, set[int]] | None:
+        """Return a running job's devices by node; nothing if Slurm does not answer."""
+        done = self._run(["scontrol", "--oneliner", "show", "job", "-d", str(job)])
+        if done.code != 0:
+            return None
+        devices: dict[str, set[int]] = {}
+        for nodes, numbers in devices_from(done.output, kind).items():
+            names = [nodes]
+            if "[" in nodes:
+                told = self._run(["scontrol", "show", "hostnames", nodes])
+                if told.code != 0:
+                    return None
+                names = told.output.split()
+            for name in names:
+                devices.setdefault(name, set()).update(numbers)
+        return devices
+
+    def hides_devices(self) -> bool:
+        """Return whether a job sees only devices that Slurm gave it, numbered from 0."""
+        done = self._run(["scontrol", "show", "config"])
+        return re.search(r"(?im)^ConstrainDevices\s*=\s*yes", done.output) is not None
+
+    def hold(self, job: int) -> bool:
+        return self._run(["scontrol", "hold", str(job)]).code == 0
+
+    def release(self, job: int) -> bool:
+        return self._run(["scontrol", "release", str(job)]).code == 0
+
+    def cancel(self, job: int) -> bool:
+        return self._run(["scancel", "--quiet", str(job)]).code == 0
+
+    def cancel_waiting(self, job: int) -> bool:
+        return self._run(["scancel", "--quiet", "--state=PENDING", str(job)]).code == 0
+
+    def bind(self, job: int, nodes: str) -> bool:
+        """Let a waiting job start on these nodes only."""
+        return self._run(["scontrol", "update", f"JobId={job}", f"ReqNodeList={nodes}"]).code == 0
+
+    def requeue(self, job: int) -> Done:
+        return self._run(["scontrol", "requeue", str(job)])
+
+    def run_on(self, job: int, node: str, words: Sequence[str]) -> Done:
+        """Run a program on a node of a job of one's own."""
+        where = [f"--jobid={job}", "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={node}"]
+        return self._run(["srun", *where, "--gres=none", "--mpi=none", "--quiet", *words])
