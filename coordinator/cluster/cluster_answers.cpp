@@ -134,8 +134,10 @@ void ClusterCoordinator::check_tenant(const std::string& tenant) const {
   std::vector<std::string> names;
   names.reserve(tenants_.size());
   for (const auto& [name, record] : tenants_) names.emplace_back(name);
-  throw RequestRefused("unknown_tenant",
-                       fmt::format("unknown tenant \"{}\"{}", tenant, guess(tenant, names)));
+  throw RequestRefused(
+      "unknown_tenant",
+      fmt::format("unknown tenant \"{0}\"{1} ('commensal quota set {0} N' makes it)", tenant,
+                  guess(tenant, names)));
 }
 
 void ClusterCoordinator::check(const JobSpec& spec) {
@@ -144,20 +146,19 @@ void ClusterCoordinator::check(const JobSpec& spec) {
   std::int32_t devices = 0;
   for (const EngineNode& node : nodes_) devices += static_cast<std::int32_t>(node.devices.size());
   if (spec.gpus > devices && engine_problem_.empty()) {
-    throw RequestRefused(
-        "refused",
-        fmt::format("the job asks for {} devices and the cluster has {}", spec.gpus, devices));
+    throw RequestRefused("refused", fmt::format("the job asks for {} and the cluster has {}",
+                                                counted(spec.gpus), devices));
   }
   if (engine_problem_.empty()) {
-    if (const std::string lack = lack_of_memory(spec, nodes_); !lack.empty()) {
-      throw RequestRefused("refused", lack);
+    for (const std::string& lack : {lack_of_memory(spec, nodes_), lack_of_host(spec, nodes_)}) {
+      if (!lack.empty()) throw RequestRefused("refused", lack);
     }
   }
   const auto& quota = tenant->second.quota;
   if (spec.asked == policies::AskedClass::kGuaranteed && quota && spec.gpus > *quota) {
-    throw RequestRefused(
-        "refused", fmt::format("a guaranteed job of {} devices is above the quota of tenant {}: {}",
-                               spec.gpus, spec.tenant, *quota));
+    throw RequestRefused("refused",
+                         fmt::format("a guaranteed job of {} is above the quota of tenant {}: {}",
+                                     counted(spec.gpus), spec.tenant, *quota));
   }
   if (spec.after && !jobs_.contains(job_number(*spec.after)) && !store_.job(*spec.after)) {
     throw RequestRefused("unknown_job",
@@ -489,15 +490,18 @@ json ClusterCoordinator::set_quota(const json& request) {
     if (const std::int32_t used = charged(name); *tenant.quota < used) {
       throw RequestRefused("refused",
                            fmt::format("quota below use: tenant {} has guaranteed jobs on "
-                                       "{} devices, the quota would be {}",
-                                       name, used, *tenant.quota));
+                                       "{}, the quota would be {}",
+                                       name, counted(used), *tenant.quota));
     }
   }
+  const bool made = !tenants_.contains(name);
   store_.put(tenant);
   tenants_[name] = tenant;
   wrote();
   begin_anew_ = changed_ = true;
-  return {{"tenant", name}, {"quota", tenant.quota ? json(*tenant.quota) : json(nullptr)}};
+  return {{"tenant", name},
+          {"quota", tenant.quota ? json(*tenant.quota) : json(nullptr)},
+          {"made", made}};
 }
 
 void ClusterCoordinator::check_node(const std::string& name) const {

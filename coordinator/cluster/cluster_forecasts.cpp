@@ -124,6 +124,9 @@ void ClusterCoordinator::refresh_estimates() {
 }
 
 json ClusterCoordinator::estimate_of(const JobRecord& job) const {
+  if (!engine_problem_.empty()) {
+    return {{"starts_in_ms", nullptr}, {"words", "no estimate while the engine does not answer"}};
+  }
   const auto found = estimates_.find(job.id);
   if (found == estimates_.end()) {
     return {{"starts_in_ms", nullptr}, {"words", "no estimate yet: many jobs wait before it"}};

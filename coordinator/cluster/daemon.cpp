@@ -387,7 +387,7 @@ ExitCode run_daemon(const ClusterOptions& options,
     umask(077);
     wire::prepare_runtime_dir(options.runtime_dir);
     std::filesystem::create_directories(options.state_dir.parent_path());
-    wire::prepare_runtime_dir(options.state_dir);
+    wire::prepare_private_dir(options.state_dir, "state folder");
     const std::string name = "cluster-" + options.instance;
     node::InstanceLock lock{wire::lock_path(options.runtime_dir, name)};
     if (!lock.held()) {

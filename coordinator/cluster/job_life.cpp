@@ -148,9 +148,10 @@ class Life {
   /// How the engine ended it says nothing new: why it was asked to stays.
   void end_as_asked() {
     step_.after.park_asked = false;
-    if (before_.cancel_asked) return change(kCancelled);
-    if (before_.park_asked) step_.after.placement.clear();
-    change(before_.park_asked ? kParked : kFinished);
+    const bool parks = before_.park_asked && !before_.cancel_asked;
+    if (parks) step_.after.placement.clear();
+    const JobState ended = before_.cancel_asked ? kCancelled : kFinished;
+    change(parks ? kParked : ended);
     step_.after.reason = before_.reason;
   }
 

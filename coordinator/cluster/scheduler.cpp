@@ -27,6 +27,10 @@ std::int32_t milli_of(double share) {
 
 std::int64_t mib_of(Bytes bytes) { return static_cast<std::int64_t>(bytes.count() >> 20U); }
 
+Bytes of_mib(std::int64_t mib) { return Bytes{static_cast<std::uint64_t>(mib) << 20U}; }
+
+double in_cores(std::int64_t cpu_milli) { return static_cast<double>(cpu_milli) / 1000; }
+
 policies::Minima minima_of(const JobSpec& spec) {
   return {.share_milli = spec.share ? milli_of(spec.share->min) : 0,
           .memory_mib = spec.memory ? mib_of(spec.memory->min) : 0};
@@ -67,6 +71,43 @@ std::string lack_of_memory(const JobSpec& spec, const std::vector<EngineNode>& n
       "the job needs at least {} of memory on each of {} devices, and {} have as "
       "much",
       to_string(min), spec.gpus, large);
+}
+
+std::string lack_of_host(const JobSpec& spec, const std::vector<EngineNode>& nodes) {
+  // What a node does not count, it may have any of.
+  const auto enough = [](std::int64_t asked, std::int64_t has) { return has == 0 || has >= asked; };
+  std::int32_t large = 0;
+  std::int64_t most_cpu = 0;
+  std::int64_t most_memory = 0;
+  bool any_cpu = false;
+  bool any_memory = false;
+  for (const EngineNode& node : nodes) {
+    most_cpu = std::max(most_cpu, node.cpu_milli);
+    most_memory = std::max(most_memory, node.memory_mib);
+    const bool cpu = enough(spec.cpu_milli, node.cpu_milli);
+    const bool memory = enough(spec.host_memory_mib, node.memory_mib);
+    any_cpu |= cpu;
+    any_memory |= memory;
+    if (cpu && memory) large += static_cast<std::int32_t>(node.devices.size());
+  }
+  if (nodes.empty() || large >= spec.gpus) return {};
+  if (!any_cpu) {
+    return fmt::format("the job asks for {:g} cores on each node, and no node has more than {:g}",
+                       in_cores(spec.cpu_milli), in_cores(most_cpu));
+  }
+  if (!any_memory) {
+    return fmt::format(
+        "the job asks for {} of host memory on each node, and no node has more than {}",
+        to_string(of_mib(spec.host_memory_mib)), to_string(of_mib(most_memory)));
+  }
+  return fmt::format(
+      "the job asks for {}, and the nodes with the cores and the host memory that it asks for on "
+      "each have {}",
+      counted(spec.gpus), large);
+}
+
+std::string counted(std::int64_t devices) {
+  return fmt::format("{} {}", devices, devices == 1 ? "device" : "devices");
 }
 
 void Scheduler::begin(const std::vector<const JobRecord*>& jobs,

@@ -31,6 +31,13 @@ namespace commensal::cluster {
 /// they can, as far as is known.
 [[nodiscard]] std::string lack_of_memory(const JobSpec& spec, const std::vector<EngineNode>& nodes);
 
+/// Says why these nodes can never have the cores and the host memory that a job asks for on each of
+/// its nodes; empty: they can, as far as is known (a node that names none may have any).
+[[nodiscard]] std::string lack_of_host(const JobSpec& spec, const std::vector<EngineNode>& nodes);
+
+/// Writes a number of devices for people: "1 device", "2 devices".
+[[nodiscard]] std::string counted(std::int64_t devices);
+
 /// A change that the policy wants. A stop is no event yet: the engine has to end the attempt first.
 struct Wanted {
   JobId job;

@@ -64,7 +64,7 @@ class Draft {
       plan_.decisions.push_back({index,
                                  Action::kStart,
                                  std::move(parts),
-                                 {"within the quota, on GPUs without a guaranteed job"}});
+                                 {"within the quota, on devices without a guaranteed job"}});
       return true;
     }
     // An auto job goes beside others rather than wait.
@@ -106,7 +106,7 @@ class Draft {
         {index,
          Action::kStart,
          std::move(parts),
-         {"beside others, on the least loaded GPUs below {:.0f} %", {open_below_ / 10.0}},
+         {"beside others, on the least loaded devices below {:.0f} %", {open_below_ / 10.0}},
          JobClass::kOpportunistic});
     return true;
   }

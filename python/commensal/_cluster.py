@@ -94,7 +94,8 @@ class Cluster:
     def knows(self, job: str) -> bool:
         """Return whether a word is the id of a job here. False without a coordinator.
 
-        A remote one knows every number, so that what it says about it is heard.
+        A remote one knows every number, so that what it says about it is heard; likewise one that
+        listens and does not answer.
         """
         if not job.isdecimal() or not self.listens():
             return False
@@ -102,8 +103,10 @@ class Cluster:
             return True
         try:
             self.ask("explain", id=job)
-        except (Unreachable, Refused):
+        except Refused:
             return False
+        except Unreachable:
+            return True
         return True
 
     def ensure_running(self, environ: Mapping[str, str] = os.environ) -> str:

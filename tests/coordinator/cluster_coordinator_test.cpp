@@ -233,6 +233,32 @@ TEST_F(ClusterCoordinatorTest, AMinimumOfMemoryThatNoDeviceHasIsRefused) {
   EXPECT_EQ(shown(submit(asked))["placement"][0]["node"], "n2");
 }
 
+TEST_F(ClusterCoordinatorTest, CoresOrHostMemoryThatNoNodeHasAreRefused) {
+  json asked = job();
+  asked["cpu_milli"] = 99'000;
+  const auto submission = [&] { return json{{"type", "submit"}, {"job", asked}, {"request", ""}}; };
+  EXPECT_EQ(refusal(submission()),
+            "refused: the job asks for 99 cores on each node, and no node has more than 64");
+  asked["cpu_milli"] = 0;
+  asked["host_memory_mib"] = std::int64_t{1} << 30U;
+  EXPECT_THAT(refusal(submission()), HasSubstr("1 PiB of host memory on each node"));
+  EXPECT_THAT(ask({{"type", "queue"}, {"all", true}})["jobs"], IsEmpty()) << "nothing has changed";
+  asked["host_memory_mib"] = 1024;
+  EXPECT_EQ(state(submit(asked)), "running");
+}
+
+TEST_F(ClusterCoordinatorTest, AnUnknownTenantIsGuessedAndSaidHowToMake) {
+  EXPECT_EQ(refusal({{"type", "submit"}, {"job", job("robotics")}}),
+            "unknown_tenant: unknown tenant \"robotics\"; did you mean \"default\"? "
+            "('commensal quota set robotics N' makes it)");
+}
+
+TEST_F(ClusterCoordinatorTest, AQuotaThatMakesATenantSaysSo) {
+  const json request{{"type", "quota"}, {"tenant", "vison"}, {"quota", 1}};
+  EXPECT_EQ(ask(request)["made"], true);
+  EXPECT_EQ(ask(request)["made"], false);
+}
+
 TEST_F(ClusterCoordinatorTest, MinimaOfJobsAndMemoryOfDevicesAreShown) {
   EXPECT_EQ(node("n1")["devices"][0]["memory_bytes"], nullptr) << "it is not known";
   for (EngineNode& node : world_.nodes) node.device_memory = 80_GiB;
@@ -748,6 +774,17 @@ TEST_F(ClusterCoordinatorTest, JobsRunOnThroughARestart) {
   EXPECT_EQ(state(id), "finished");
 }
 
+TEST_F(ClusterCoordinatorTest, NobodyIsToldAStartWhileTheEngineIsSilent) {
+  submit(job("default", 4));
+  const std::string waits = submit(job("default", 4));
+  ASSERT_EQ(state(waits), "queued");
+  world_.fail(EngineCall::kNodes, Moment::kBefore, 1'000);
+  pass(config_.look + 1s);
+  const json estimate = shown(waits)["estimate"];
+  EXPECT_EQ(estimate["starts_in_ms"], nullptr);
+  EXPECT_EQ(estimate["words"], "no estimate while the engine does not answer");
+}
+
 TEST_F(ClusterCoordinatorTest, WhatTheEngineForgotIsLostAndTriedAgain) {
   const std::string id = submit(job());
   close();
@@ -973,7 +1010,8 @@ TEST_F(ClusterCoordinatorTest, ABadReportIsRefusedAndChangesNothing) {
   EXPECT_EQ(refusal(report(id, "r", true)),
             "refused: attempt 1 of job 1 is over: nothing can fail in it");
   EXPECT_EQ(refusal({{"type", "add_input"}, {"tenant", "defaults"}, {"record", "r"}}),
-            "unknown_tenant: unknown tenant \"defaults\"; did you mean \"default\"?");
+            "unknown_tenant: unknown tenant \"defaults\"; did you mean \"default\"? "
+            "('commensal quota set defaults N' makes it)");
   EXPECT_EQ(refusal({{"type", "remove_input"}, {"record", "r"}}),
             "refused: no record \"r\" of data set \"default\" is known of tenant default");
   EXPECT_EQ(refusal({{"type", "inputs"}, {"after", {"d"}}}),

@@ -169,12 +169,15 @@ TEST(JobLifeTest, CancellingWhatWaitsOrIsParkedEndsIt) {
 TEST(JobLifeTest, CancellingWhatRunsMakesItsNextEndACancellation) {
   for (const JobState state : {kStarting, kRunning, kUpgrading}) {
     const JobRecord job = job_in(state);
-    const Step asked = apply(job, event_for(job, EventKind::kCancel), kLater);
+    JobEvent event = event_for(job, EventKind::kCancel);
+    event.reason = "cancelled by its user";
+    const Step asked = apply(job, event, kLater);
     EXPECT_EQ(asked.applied, Applied::kChanged);
     EXPECT_EQ(asked.after.state, state) << "it runs until the engine has ended it";
     for (const EventKind end : {EventKind::kExited, EventKind::kTakenBack, EventKind::kVanished}) {
-      EXPECT_EQ(apply(asked.after, event_for(asked.after, end), kLater).after.state, kCancelled)
-          << to_string(state) << " and " << to_string(end);
+      const JobRecord ended = apply(asked.after, event_for(asked.after, end), kLater).after;
+      EXPECT_EQ(ended.state, kCancelled) << to_string(state) << " and " << to_string(end);
+      EXPECT_EQ(ended.reason, "cancelled by its user") << "not how the engine ended it";
     }
   }
 }

@@ -67,6 +67,56 @@ TEST(LackOfMemoryTest, ADeviceWhoseMemoryIsNotKnownMayHaveEnough) {
             "the job needs at least 96 GiB of memory on each of 2 devices, and 1 have as much");
 }
 
+EngineNode node_of_host(const std::string& name, int devices, std::int64_t cores,
+                        std::int64_t memory_mib) {
+  EngineNode node = FakeWorld::make_node(name, devices);
+  node.cpu_milli = cores * 1000;
+  node.memory_mib = memory_mib;
+  return node;
+}
+
+JobSpec needs_host(int gpus, std::int64_t cpu_milli, std::int64_t memory_mib) {
+  JobSpec spec;
+  spec.gpus = gpus;
+  spec.cpu_milli = cpu_milli;
+  spec.host_memory_mib = memory_mib;
+  return spec;
+}
+
+TEST(LackOfHostTest, WhatNoNodeHasIsNamed) {
+  const std::vector<EngineNode> nodes{node_of_host("n1", 2, 4, 8192),
+                                      node_of_host("n2", 1, 16, 4096)};
+  EXPECT_EQ(lack_of_host(needs_host(1, 16'500, 0), nodes),
+            "the job asks for 16.5 cores on each node, and no node has more than 16");
+  EXPECT_EQ(lack_of_host(needs_host(1, 0, 9216), nodes),
+            "the job asks for 9 GiB of host memory on each node, and no node has more than 8 GiB");
+  EXPECT_EQ(lack_of_host(needs_host(1, 8'000, 8192), nodes),
+            "the job asks for 1 device, and the nodes with the cores and the host memory that it "
+            "asks for on each have 0");
+  EXPECT_EQ(lack_of_host(needs_host(3, 8'000, 0), nodes),
+            "the job asks for 3 devices, and the nodes with the cores and the host memory that it "
+            "asks for on each have 1");
+}
+
+TEST(LackOfHostTest, WhatMayFitIsNotRefused) {
+  const std::vector<EngineNode> nodes{node_of_host("n1", 2, 4, 8192),
+                                      node_of_host("n2", 1, 16, 4096)};
+  EXPECT_EQ(lack_of_host(needs_host(1, 16'000, 4096), nodes), "");
+  EXPECT_EQ(lack_of_host(needs_host(3, 4'000, 4096), nodes), "");
+  EXPECT_EQ(lack_of_host(needs_host(3, 0, 0), nodes), "") << "it asks for none";
+}
+
+TEST(LackOfHostTest, WhatANodeDoesNotCountMayBeEnough) {
+  EXPECT_EQ(lack_of_host(needs_host(2, 99'000, 1 << 20), {node_of_host("n1", 2, 0, 0)}), "");
+  EXPECT_EQ(lack_of_host(needs_host(1, 99'000, 0), {}), "") << "no node is known yet";
+}
+
+TEST(CountedTest, OneDeviceIsOne) {
+  EXPECT_EQ(counted(1), "1 device");
+  EXPECT_EQ(counted(0), "0 devices");
+  EXPECT_EQ(counted(12), "12 devices");
+}
+
 class SchedulerTest : public ::testing::Test {
  protected:
   /// A job that waits.

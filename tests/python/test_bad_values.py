@@ -208,3 +208,16 @@ def test_a_spill_folder_that_is_none_is_named_and_the_job_trains(
     assert f"commensal: note: no slower tier: {says}" in done.stderr
     assert "commensal: note: memory limit above the device: 1 PiB > " in done.stderr
     assert json.dumps(facts["stats"]["memory"]["notes"]).count("above the device") == 1
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--gpus", "0"), ("--gpus", "two"), ("--cpus", "0"), ("--cpus", "many")],
+)
+def test_a_wrong_number_is_named(
+    option: str, value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["submit", option, value, "--", "true"]) == 2
+    said = capsys.readouterr().err
+    assert option in said
+    assert f"'{value}'" in said

@@ -171,6 +171,8 @@ def test_a_log_of_the_store_that_grows_is_told(answers: Answers) -> None:
 def test_copies_are_missing_or_old(answers: Answers) -> None:
     answers.health["store"]["newest_backup_ms"] = NOW - 8 * DAY
     answers.expect("backup", "warning", "2 copies")
+    answers.health["store"]["backups"] = 1
+    answers.expect("backup", "warning", "1 copy, the newest")
     answers.health["store"] |= {"backups": 0, "newest_backup_ms": None}
     answers.expect("backup", "warning", "no copy")
 

@@ -288,6 +288,7 @@ def test_the_key_pair_of_a_coordinator_survives_it(site: Site) -> None:
             4,
             "only a user's key has tenants",
         ),
+        (("allow", "n1", "/nowhere/n1.pub", "--role", "node"), 4, "/nowhere/n1.pub: no such file"),
         (("allow", "ann", "KEY"), 2, "--role"),
         (("revoke", "nobody"), 4, "'nobody'"),
     ],

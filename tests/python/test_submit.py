@@ -263,7 +263,9 @@ def test_logs_follow_a_job_until_its_end(cluster: Cluster, marker: Callable[[str
     [
         (["--tenant", "visoin", "--", "true"], 4, 'unknown tenant "visoin"'),
         (["--gpus", "64", "--", "true"], 4, "asks for 64 devices and the cluster has 1"),
-        (["--gpus", "0", "--", "true"], 2, "--gpus"),
+        (["--cpus", "1e4", "--", "true"], 4, "asks for 10000 cores on each node"),
+        (["--", "train-nowhere"], 2, "command not found: 'train-nowhere'"),
+        (["--", sys.executable, "/nowhere/train.py"], 2, "no such file: '/nowhere/train.py'"),
         (["--memory", "lots", "--", "true"], 2, "'lots'"),
         (["--share", "2", "--", "true"], 2, "'2'"),
         (["--env", "1=2", "--", "true"], 2, "'1=2'"),
@@ -283,11 +285,34 @@ def test_a_wrong_submission_names_the_value_and_queues_nothing(
         assert json.loads(cluster.world.commensal("queue", "--json").stdout) == {"jobs": []}
 
 
-def test_a_missing_script_ends_the_job_with_its_name(cluster: Cluster) -> None:
-    job = cluster.submit("--", sys.executable, "/nowhere/train.py")
+def test_a_script_that_another_job_is_to_write_may_be_missing(
+    cluster: Cluster, marker: Callable[[str], Path]
+) -> None:
+    script = marker("made.py")
+    first = cluster.submit("--", *SHELL, "exit 3")
+    job = cluster.submit("--after", first, "--", sys.executable, str(script))
     ended = cluster.wait(job, *ENDED)
-    assert (ended["state"], ended["exit_code"]) == ("failed", 2)
-    assert "/nowhere/train.py" in "\n".join(cluster.output(job))
+    assert (ended["state"], ended["reason"]) == (
+        "cancelled",
+        f"job {first}, which it was to follow, is failed",
+    )
+
+
+def test_a_number_that_nobody_submitted_is_named(cluster: Cluster) -> None:
+    cluster.start()
+    for words in (["explain", "99"], ["logs", "99"], ["resume", "99"]):
+        done = cluster.world.commensal(*words)
+        assert done.returncode == 4, words
+        assert "no job 99 was submitted" in done.stderr, words
+    done = cluster.world.commensal("explain", "sweep")
+    assert done.returncode == 3, "no number: a job of 'run', of whose coordinator there is none"
+    assert "'commensal run' starts a coordinator" in done.stderr
+
+
+def test_a_tenant_that_a_quota_makes_is_said_to_be_new(cluster: Cluster) -> None:
+    cluster.start()
+    said = [cluster.world.commensal("quota", "set", "vison", "2").stdout for _ in range(2)]
+    assert said == ["tenant vison: quota 2 (a new tenant)\n", "tenant vison: quota 2\n"]
 
 
 def test_without_a_coordinator_the_others_say_so(cluster: Cluster) -> None:

@@ -11,6 +11,8 @@
 #   cluster.sh ctl-stop DIR | ctl-start DIR     the controller alone
 #   cluster.sh stop  DIR
 #
+# DIR is a folder that other accounts may enter, for munge: /tmp/cluster, say.
+#
 # -n  nodes n1..nN (3)          -g  fake GPUs a node (2)      -c  cores a node (8)
 # -p  first TCP port on 127.0.0.1, the nodes use the next N (a free range is chosen)
 # -t  seconds until a silent node counts as down (10)

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer.core import TyperGroup
 
 from commensal._coordinator import Coordinator
 from commensal._environment import check_instance, default_instance, default_runtime_dir
@@ -47,8 +48,26 @@ _MANUAL = manual(
     ["COMMENSAL_INSTANCE", "COMMENSAL_RUNTIME_DIR", "NO_COLOR"],
 )
 
+
+class _Commands(TyperGroup):
+    """The commands. A wrong value is named: some versions of typer leave out what was typed."""
+
+    def invoke(self, ctx: typer.Context) -> object:  # type: ignore[override]
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            told = getattr(error.__cause__, "errors", None)  # pydantic's, of newer versions
+            if told is None:
+                raise
+            wrong = told()[0]["input"]
+            if str(wrong) not in error.message.split():
+                error.message += f": {wrong!r}"
+            raise
+
+
 app = typer.Typer(
     name="commensal",
+    cls=_Commands,
     help="Training jobs that live in the gaps of others, for stock PyTorch.\n\n"
     "A guaranteed job is given a device; an opportunistic one takes the time and the memory that "
     "it leaves, and gives them back at once. Scripts do not change. One coordinator a machine "

@@ -224,7 +224,8 @@ def _backup(told: Told) -> Iterable[Finding]:
         yield Finding("backup", "warning", "there is no copy of the store", do)
         return
     age = told.health["time_ms"] - newest
-    words = f"{store['backups']} copies, the newest is {format_seconds(max(0, age) / 1000)} old"
+    copies = "1 copy" if store["backups"] == 1 else f"{store['backups']} copies"
+    words = f"{copies}, the newest is {format_seconds(max(0, age) / 1000)} old"
     if age > _OLD_BACKUP_MS:
         yield Finding("backup", "warning", words, do)
     else:
@@ -439,8 +440,13 @@ def _slurm(told: Told) -> Iterable[Finding]:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=_PATIENCE, check=False
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        yield Finding("slurm", "error", f"{' '.join(command)}: {error}", "see slurmctld")
+    except subprocess.TimeoutExpired:
+        words = f"did not answer within {_PATIENCE:g} s"
+        yield Finding("slurm", "error", f"{' '.join(command)}: {words}", "see slurmctld")
+        return
+    except OSError as error:
+        words = error.strerror or str(error)
+        yield Finding("slurm", "error", f"{' '.join(command)}: {words}", "see slurmctld")
         return
     if done.returncode != 0:
         said = (done.stderr or done.stdout).strip().splitlines()

@@ -32,7 +32,10 @@ def describe_life(told: dict[str, Any]) -> Iterator[str]:
     if "rule" in job:
         yield f"  its rule: {job['rule']}"
     yield ""
-    for line in told["history"]:
+    for number, line in enumerate(told["history"]):
         at = datetime.fromtimestamp(line["at_ms"] / 1000).isoformat(" ", "milliseconds")
-        change = line["to"] if line["from"] != line["to"] else f"{line['to']}, still"
-        yield f"  {at}  {change:<12} {line['reason']}"
+        # Where the state stays, the reason says what has happened: "cancelled by its user".
+        stays = number > 0 and line["from"] == line["to"]
+        change = "" if stays else line["to"]
+        reason = "" if line["reason"] == change else line["reason"]
+        yield f"  {at}  {change:<12} {reason}".rstrip()

@@ -30,6 +30,7 @@ __all__ = [
     "blaming",
     "cluster_for",
     "coordinator_of",
+    "not_submitted",
     "reporting",
 ]
 
@@ -132,6 +133,13 @@ def cluster_for(coordinator: Coordinator, address: str | None) -> Cluster:
         return cluster_of(coordinator, address)
 
 
+def not_submitted(cluster: Cluster, job: str) -> str:
+    """Return what to say too where no job is called so: a number is likely to be of 'submit'."""
+    if not job.isdecimal() or cluster.remote is not None or not cluster.listens():
+        return ""
+    return f"no job {job} was submitted ('commensal queue --all' shows those that were)"
+
+
 @contextmanager
 def blaming(option: str) -> Iterator[None]:
     """Turn a ValueError raised inside into a usage error of an option (exit code 2)."""
@@ -142,8 +150,11 @@ def blaming(option: str) -> Iterator[None]:
 
 
 @contextmanager
-def reporting(coordinator: Coordinator | Cluster) -> Iterator[None]:
-    """Turn the coordinator's silence or refusal into a line and an exit code."""
+def reporting(coordinator: Coordinator | Cluster, more: str = "") -> Iterator[None]:
+    """Turn the coordinator's silence or refusal into a line and an exit code.
+
+    `more` is added to a refusal, and said instead where nobody listens who could refuse.
+    """
     hint = f"; 'commensal run' starts a coordinator (instance {coordinator.instance})"
     if isinstance(coordinator, Cluster):
         hint = f"; 'commensal submit' starts a coordinator (instance {coordinator.instance})"
@@ -152,8 +163,11 @@ def reporting(coordinator: Coordinator | Cluster) -> Iterator[None]:
     try:
         yield
     except Unreachable as error:
+        if more:
+            say(more)
+            raise typer.Exit(REFUSED) from None
         say(f"{error}{hint}")
         raise typer.Exit(NO_COORDINATOR) from None
     except Refused as error:
-        say(str(error))
+        say(f"{error}; {more}" if more else str(error))
         raise typer.Exit(REFUSED) from None

@@ -252,8 +252,9 @@ def quota_set(
             f"not a number of devices, nor none: {quota!r}", param_hint="'DEVICES'"
         )
     devices = None if quota in _UNLIMITED else int(quota)
-    _ask(context, instance, coordinator, "quota", tenant=tenant, quota=devices)
-    print(f"tenant {tenant}: quota {quota}")
+    answer = _ask(context, instance, coordinator, "quota", tenant=tenant, quota=devices)
+    new = " (a new tenant)" if answer.get("made") else ""
+    print(f"tenant {tenant}: quota {quota}{new}")
 
 
 def drain(

@@ -30,6 +30,7 @@ from commensal.cli._options import (
     blaming,
     cluster_for,
     coordinator_of,
+    not_submitted,
     reporting,
 )
 
@@ -221,9 +222,10 @@ def resume(
         told = {"job": answer["id"], "state": answer["state"]}
         print(json.dumps(told, indent=2) if as_json else f"job {job}: {answer['state']} again")
         return
-    with reporting(coordinator):
+    more = not_submitted(cluster, job)
+    with reporting(coordinator, more):
         change = coordinator.set(job, paused=False)
-    _tell(job, change, as_json)
+    _tell(job, change, as_json, more)
 
 
 def _parse(
@@ -244,8 +246,8 @@ def _class_of(coordinator: Coordinator, job: str) -> str:
     return str(jobs[0]["job"]["class"]) if jobs else ""
 
 
-def _tell(job: str, change: Change, as_json: bool) -> None:
-    """Print what came of a change; a refusal ends with code 4."""
+def _tell(job: str, change: Change, as_json: bool, more: str = "") -> None:
+    """Print what came of a change; a refusal, with `more` behind it, ends with code 4."""
     refused = change.outcome in ("refused", "stale")
     reason = f": {change.reason}" if change.reason else ""
     revision = "" if refused else f" (revision {change.revision})"  # there is no new one
@@ -262,5 +264,5 @@ def _tell(job: str, change: Change, as_json: bool) -> None:
     elif not refused:
         print(line)
     if refused:
-        say(line)
+        say(f"{line}; {more}" if more else line)
         raise typer.Exit(REFUSED)

@@ -26,6 +26,7 @@ from commensal.cli._options import (
     blaming,
     cluster_for,
     coordinator_of,
+    not_submitted,
     reporting,
 )
 from commensal.cli.status import describe_gang
@@ -126,7 +127,7 @@ def explain(
             life = cluster.ask("explain", id=job)
         print(json.dumps(life, indent=2) if as_json else "\n".join(describe_life(life)))
         return
-    with reporting(coordinator):
+    with reporting(coordinator, not_submitted(cluster, job)):
         told = coordinator.explain(job, milliseconds / 1000, series=timeline is not None)
     if as_json:
         print(json.dumps(told, indent=2))

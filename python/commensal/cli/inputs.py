@@ -31,7 +31,7 @@ _VARIABLES = [
 ]
 
 Tenant = Annotated[str, typer.Option(help="Whose jobs.", metavar="NAME")]
-Records = Annotated[list[str], typer.Argument(help="As jobs name them.", metavar="RECORD...")]
+Records = Annotated[list[str], typer.Argument(help="As jobs name them.", metavar="RECORD")]
 Dataset = Annotated[str, typer.Option(help="Of which data set.", metavar="NAME")]
 
 

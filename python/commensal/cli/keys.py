@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -114,6 +115,9 @@ def _public_key(word: str) -> str:
         path = Path(word)
         if path.is_file():
             return path.read_text(encoding="ascii", errors="replace")[:1000]
+        if os.sep in word or path.suffix == ".pub":  # no key looks so
+            say(f"cannot read {word}: no such file")
+            raise typer.Exit(REFUSED)
     except OSError as error:
         say(f"cannot read {word}: {error.strerror}")
         raise typer.Exit(REFUSED) from None

@@ -34,6 +34,7 @@ from commensal.cli._options import (
     RemoteAddress,
     cluster_for,
     coordinator_of,
+    not_submitted,
     reporting,
 )
 
@@ -102,7 +103,8 @@ def logs(
             try:
                 job_id = _resolve(job, coordinator, lines)
             except LookupError as problem:
-                say(str(problem.args[0]))
+                more = not_submitted(cluster, job)
+                say(f"{problem.args[0]}; {more}" if more else str(problem.args[0]))
                 raise typer.Exit(REFUSED) from None
             selection = Selection(job_id)
             _print(lines, selection, job_id, as_json)
@@ -111,6 +113,9 @@ def logs(
                     for lines in _news(log, job_id, coordinator):
                         _print(lines, selection, job_id, as_json)
     except FileNotFoundError:
+        if more := not_submitted(cluster, job):
+            say(more)
+            raise typer.Exit(REFUSED) from None
         raise typer.Exit(_say_no_log(coordinator, path)) from None
     except BrokenPipeError:
         raise

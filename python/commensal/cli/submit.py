@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from commensal._cluster import Cluster
 from commensal._quantities import (
     parse_bytes,
     parse_duration_ms,
@@ -18,6 +19,7 @@ from commensal._quantities import (
     parse_share_range,
 )
 from commensal._say import say
+from commensal.cli._command_check import problem_with
 from commensal.cli._manual import manual
 from commensal.cli._options import (
     NO_COORDINATOR,
@@ -198,12 +200,25 @@ def submit(
         job["after"] = after
     if chdir is not None and cluster.remote is None and not chdir.is_dir():
         raise typer.BadParameter(f"not a folder: {chdir}", param_hint="'--chdir'")
+    # What another job is to write first, or what another machine has, is not there to look at.
+    if after is None and cluster.remote is None:
+        problem = problem_with(command, Path(job["directory"]), job["environment"])
+        if problem and _starts_here(cluster):
+            raise typer.BadParameter(problem, param_hint="'COMMAND'")
     if reason := cluster.ensure_running():
         say(f"no coordinator of the cluster: {reason}")
         raise typer.Exit(NO_COORDINATOR)
     with reporting(cluster):
         request = secrets.token_hex(16)
         print(cluster.ask("submit", job=job, request=request, **tried)["id"])
+
+
+def _starts_here(cluster: Cluster) -> bool:
+    """Return whether jobs are started on this machine, and not by Slurm on its nodes."""
+    if not cluster.listens():
+        return True  # the one that is started would
+    with reporting(cluster):
+        return bool(cluster.ask("nodes")["coordinator"]["engine"] == "local")
 
 
 def parse_flat_rule(text: str) -> dict[str, Any]:
