@@ -50,13 +50,17 @@ json as_node(const std::string& name, const json& report) {
 
 }  // namespace
 
-void NodeReports::take(const std::string& node, json report, TimePoint now) {
+void NodeReports::check(const json& report) {
   if (!report.is_object()) throw std::invalid_argument("a report is a JSON object");
   for (const char* list : {"devices", "jobs"}) {
     if (!is_list_of_objects(report, list)) {
       throw std::invalid_argument(fmt::format("a report has the list \"{}\" of objects", list));
     }
   }
+}
+
+void NodeReports::take(const std::string& node, json report, TimePoint now) {
+  check(report);
   nodes_.insert_or_assign(node, Said{std::move(report), now});
 }
 

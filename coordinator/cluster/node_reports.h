@@ -23,6 +23,9 @@ class NodeReports {
   static constexpr Duration kForgotten = std::chrono::minutes{2};  ///< then it has left
   static constexpr std::size_t kLargestReport = std::size_t{256} << 10U;  ///< bytes of its JSON
 
+  /// @throws std::invalid_argument with one sentence if it is not what `take` takes.
+  static void check(const nlohmann::json& report);
+
   /// Takes what a node says: an object with the lists `devices` and `jobs`.
   /// @throws std::invalid_argument with one sentence if it is none; what it said before stays.
   void take(const std::string& node, nlohmann::json report, TimePoint now);

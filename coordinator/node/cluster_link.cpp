@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
+#include <stdexcept>
 #include <utility>
 #include <zmq.hpp>
 
@@ -121,9 +122,10 @@ void ClusterLink::connect() {
 ClusterLink::~ClusterLink() = default;
 
 void ClusterLink::beat(const std::function<json()>& report, TimePoint now) {
-  if (now < next_) return;
-  next_ = now + kPeriod;
   try {
+    take_answers(now);
+    if (now < next_) return;
+    next_ = now + kPeriod;
     exchange(report, now);
   } catch (const zmq::error_t& error) {  // the next second may be better, and others depend on us
     ++dropped_;
@@ -132,7 +134,6 @@ void ClusterLink::beat(const std::function<json()>& report, TimePoint now) {
 }
 
 void ClusterLink::exchange(const std::function<json()>& report, TimePoint now) {
-  take_answers(now);
   if (now - heard_ >= kSilent) {
     note(
         fmt::format("is silent: it is away, or is another one than coordinator.pub says, or does "
@@ -148,7 +149,10 @@ void ClusterLink::exchange(const std::function<json()>& report, TimePoint now) {
     ++dropped_;
     return;
   }
-  const json message{{"v", wire::kProtocolVersion}, {"type", "heartbeat"}, {"report", report()}};
+  const json message{{"v", wire::kProtocolVersion},
+                     {"type", "heartbeat"},
+                     {"report", report()},
+                     {"orders", orders_.tell()}};
   const std::string frame = message.dump(-1, ' ', false, json::error_handler_t::replace);
   if (socket_->dealer.send(zmq::buffer(frame), zmq::send_flags::dontwait)) {
     ++sent_;
@@ -162,15 +166,25 @@ void ClusterLink::take_answers(TimePoint now) {
   for (int i = 0; i < kAnswersAtOnce && socket_->dealer.recv(part, zmq::recv_flags::dontwait);
        ++i) {
     heard_ = now;
-    const json answer = json::parse(part.to_string(), nullptr, false);
-    const bool refused = !answer.is_object() || answer.value("type", json{}) != "heartbeat";
-    note(refused ? fmt::format("refuses reports: {}",
-                               answer.is_object()
-                                   ? answer.value("what", json{})
-                                         .dump(-1, ' ', false, json::error_handler_t::replace)
-                                   : "no JSON object")
-                 : "");
+    note(problem_with(json::parse(part.to_string(), nullptr, false)));
   }
+}
+
+// What an answer says besides goes with it.
+std::string ClusterLink::problem_with(const json& answer) {
+  const auto in_words = [](const json& what) {
+    return what.dump(-1, ' ', false, json::error_handler_t::replace);
+  };
+  if (!answer.is_object()) return "refuses reports: no JSON object";
+  if (answer.value("type", json{}) != "heartbeat") {
+    return fmt::format("refuses reports: {}", in_words(answer.value("what", json{})));
+  }
+  try {
+    orders_.take(answer.value("orders", json{}));
+  } catch (const std::invalid_argument& problem) {
+    return fmt::format("sends orders that are refused: {}", problem.what());
+  }
+  return "";
 }
 
 void ClusterLink::note(const std::string& problem) {

@@ -57,7 +57,7 @@ class RequestsTest : public ::testing::Test {
   }
 
   json ask(Caller caller, json request) {
-    json answer = answer_request(coordinator_, reports_, caller, std::move(request), now_);
+    json answer = answer_request(coordinator_, reports_, orders_, caller, std::move(request), now_);
     for (int i = 0; i < 5; ++i) {
       now_ += 1ms;
       coordinator_.settle(now_);
@@ -123,6 +123,7 @@ class RequestsTest : public ::testing::Test {
       {},   store_, engine_, classes_, *policy_, [] { return WallTime{std::chrono::hours{24}}; },
       log_, now_};
   NodeReports reports_;
+  NodeOrders orders_{"run"};
 };
 
 TEST_F(RequestsTest, AUserActsForItsOwnTenantAlone) {
@@ -240,10 +241,10 @@ TEST_F(RequestsTest, QuestionsLeaveTheCoordinatorAsItIs) {
   (void)ask(key("ann", Role::kUser, {"vision"}), submission("vision"));
   const std::uint64_t before = coordinator_.revision();
   for (const char* type : {"queue", "tenants", "nodes", "state", "health", "inputs"}) {
-    (void)answer_request(coordinator_, reports_, Caller::owner(), {{"type", type}}, now_);
+    (void)answer_request(coordinator_, reports_, orders_, Caller::owner(), {{"type", type}}, now_);
   }
   for (const char* type : {"explain", "logs", "read_log"}) {
-    (void)answer_request(coordinator_, reports_, Caller::owner(), {{"type", type}, {"id", "1"}},
+    (void)answer_request(coordinator_, reports_, orders_, Caller::owner(), {{"type", type}, {"id", "1"}},
                          now_);
   }
   EXPECT_EQ(coordinator_.revision(), before);
