@@ -31,6 +31,7 @@
 #include "coordinator/cluster/slurm_cluster.h"
 #include "coordinator/cluster/store.h"
 #include "coordinator/cluster/surroundings.h"
+#include "coordinator/engines/local/local_engine.h"
 #include "coordinator/node/service.h"
 #include "coordinator/policies/registry.h"
 #include "coordinator/wire/control_client.h"
@@ -101,6 +102,11 @@ page::NodeStatus::Ask node_status(const ClusterOptions& options) {
   };
 }
 
+/// What the engine calls the node that `node_status` asks.
+std::string asked_node(const ClusterOptions& options) {
+  return options.nodes.empty() ? this_machine().name : options.nodes.front().name;
+}
+
 Duration from_seconds(double seconds) {
   return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
 }
@@ -169,7 +175,8 @@ class Daemon {
         engine_(make_engine(options)),
         classes_(class_asker(options, ask_node(options, orders_), ask_by_heartbeat(orders_)),
                  kNodeAsked, kNodeTries),
-        page_(options.page, options.state_dir, options.version, node_status(options), log_),
+        page_(options.page, options.state_dir, options.version, node_status(options), log_,
+              asked_node(options)),
         coordinator_(config_of(options, page_), store_, *engine_, classes_, *policy_, wall_now,
                      log_, clock_.now()),
         socket_(wire::ipc_endpoint(socket_path_)),
@@ -264,7 +271,7 @@ class Daemon {
       for (Answer& answer : answers) answer_without_store(answer, error);
       for (auto& [number, answer] : changes) answer = refusal("unavailable", error.what());
     }
-    page_.publish(coordinator_, clock_.now());
+    page_.publish(coordinator_, clock_.now(), [this] { return reports_.picture(clock_.now()); });
     for (auto& [number, answer] : changes) page_.answer(number, std::move(answer));
     for (const Answer& answer : answers) {
       const std::string frame = answer.text.dump(-1, ' ', false, json::error_handler_t::replace);

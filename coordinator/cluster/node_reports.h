@@ -37,6 +37,11 @@ class NodeReports {
   /// nodes of their own (`only_reports`) those that the engine does not know.
   void add_to(nlohmann::json& answer, TimePoint now) const;
 
+  /// What the page shows (docs/cluster.md, "reports"): `nodes`, those with jobs first, the first
+  /// `detailed` of them with devices and jobs, `most` of them at most; `left_out`: so many more.
+  [[nodiscard]] nlohmann::json picture(TimePoint now, std::size_t detailed = 24,
+                                       std::size_t most = 500) const;
+
   [[nodiscard]] std::size_t size() const noexcept { return nodes_.size(); }
 
  private:

@@ -24,6 +24,7 @@ constexpr int kAgainAtMostMs = 10'000;
 constexpr int kProbeMs = 5000;
 constexpr std::int64_t kLargestAnswer = 64 << 10;
 constexpr int kAnswersAtOnce = 16;
+constexpr std::size_t kMostLeases = 16;  // of a job: one a device
 constexpr double kMiB = 1 << 20;
 
 /// Some fields of an object, those that it has.
@@ -37,18 +38,30 @@ json picked(const json& object, std::initializer_list<const char*> names) {
 
 json shown_device(const json& device) {
   json shown = picked(device, {"id", "name", "cores", "capacity_bytes", "granted_bytes",
-                               "held_bytes", "free_bytes", "available_bytes"});
+                               "held_bytes", "free_bytes", "available_bytes", "outside_bytes"});
   shown["type"] = device.value("kind", "");
+  shown["use"] = picked(device.value("use", json::object()),
+                        {"guaranteed_share", "opportunistic_share", "oracle_share"});
   return shown;
 }
 
 json shown_job(const json& job) {
   json shown = picked(job.at("job"), {"id", "name", "tenant", "class", "world_size"});
-  shown.update(picked(job, {"slowdown", "paused", "started_seconds_ago", "step"}));
+  shown.update(picked(job, {"slowdown", "slowdown_error", "paused", "started_seconds_ago", "step"}));
   shown["memory"] = picked(job.at("memory"), {"limit_bytes", "device_bytes", "host_bytes",
                                               "parked_bytes", "live_bytes", "wanted_bytes"});
-  shown["lease"] = picked(job.at("lease"), {"state", "granted_bytes"});
-  shown["gate"] = picked(job.at("gate"), {"state", "share", "closed_seconds_total"});
+  shown["lease"] = picked(job.at("lease"), {"state", "granted_bytes", "held_bytes"});
+  shown["gate"] = picked(job.at("gate"), {"law", "state", "share", "closed_seconds_total"});
+  shown["share"] = picked(job.value("share", json::object()), {"now"});
+  shown["devices"] = json::array();
+  for (const json& device : job.value("devices", json::array())) {
+    if (shown["devices"].size() < kMostLeases) shown["devices"].push_back(device);
+  }
+  shown["leases"] = json::array();
+  for (const json& lease : job.value("leases", json::array())) {
+    if (shown["leases"].size() == kMostLeases) break;
+    shown["leases"].push_back(picked(lease, {"device", "held_bytes", "granted_bytes"}));
+  }
   return shown;
 }
 
