@@ -75,8 +75,7 @@ bool is_over(const std::string& outcome) { return !outcome.empty() && outcome !=
 
 }  // namespace
 
-NodeOrders::NodeOrders(std::string run, const Clock& clock)
-    : run_(std::move(run)), clock_(clock) {}
+NodeOrders::NodeOrders(std::string run, const Clock& clock) : run_(std::move(run)), clock_(clock) {}
 
 bool NodeOrders::reaches(const std::string& node, const std::string& job) const {
   return why_not(node, job).empty();
@@ -118,7 +117,8 @@ wire::SetReply NodeOrders::ask(const std::string& node, const std::string& job, 
                                std::chrono::milliseconds patience) {
   const MutexLock lock{mutex_};
   const auto reply = [&job](std::string outcome, std::string reason) {
-    return wire::SetReply{.job_id = job, .outcome = std::move(outcome), .reason = std::move(reason)};
+    return wire::SetReply{
+        .job_id = job, .outcome = std::move(outcome), .reason = std::move(reason)};
   };
   if (job.empty() || job.size() > kLongestJob) {
     return reply("refused", fmt::format("a job's id has 1 to {} bytes", kLongestJob));
@@ -130,8 +130,7 @@ wire::SetReply NodeOrders::ask(const std::string& node, const std::string& job, 
   }
   const Order* const order = order_for(node, job, job_class);
   if (order == nullptr) {
-    return reply("deferred",
-                 fmt::format("{} other changes wait for node {} already", kMost, node));
+    return reply("deferred", fmt::format("{} other changes wait for node {} already", kMost, node));
   }
   const std::uint64_t number = order->number;
   const auto deadline = std::chrono::steady_clock::now() + patience;
@@ -190,8 +189,7 @@ json NodeOrders::exchange(const std::string& node, const json& report, const jso
   json list = json::array();
   for (const auto& [job, order] : known.orders) {
     if (is_over(order.outcome)) continue;
-    list.push_back(
-        {{"number", order.number}, {"job", job}, {"class", to_string(order.job_class)}});
+    list.push_back({{"number", order.number}, {"job", job}, {"class", to_string(order.job_class)}});
   }
   return {{"run", run_}, {"beat", told.at("beat")}, {"list", std::move(list)}};
 }

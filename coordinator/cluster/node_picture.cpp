@@ -67,20 +67,21 @@ json job_of(const json& job) {
     }
   }
   json shown = numbers(job, {"slowdown", "slowdown_error"});
-  shown.update({{"job",
-                 {{"id", text(field(job, "id"))},
-                  {"name", text(field(job, "name"))},
-                  {"class", guaranteed ? "guaranteed" : "opportunistic"}}},
-                {"ended", false},
-                {"paused", field(job, "paused") == true},
-                {"devices", std::move(devices)},
-                {"step", numbers(field(job, "step"), {"number", "median_seconds"})},
-                {"memory", numbers(field(job, "memory"), {"limit_bytes", "device_bytes",
-                                                          "host_bytes", "parked_bytes"})},
-                {"lease", lease_of(field(job, "lease"))},
-                {"leases", list_of(field(job, "leases"), kShownDevices, lease_of)},
-                {"share", numbers(field(job, "share"), {"now"})},
-                {"gate", {{"law", text(field(gate, "law"))}, {"state", text(field(gate, "state"))}}}});
+  shown.update(
+      {{"job",
+        {{"id", text(field(job, "id"))},
+         {"name", text(field(job, "name"))},
+         {"class", guaranteed ? "guaranteed" : "opportunistic"}}},
+       {"ended", false},
+       {"paused", field(job, "paused") == true},
+       {"devices", std::move(devices)},
+       {"step", numbers(field(job, "step"), {"number", "median_seconds"})},
+       {"memory", numbers(field(job, "memory"),
+                          {"limit_bytes", "device_bytes", "host_bytes", "parked_bytes"})},
+       {"lease", lease_of(field(job, "lease"))},
+       {"leases", list_of(field(job, "leases"), kShownDevices, lease_of)},
+       {"share", numbers(field(job, "share"), {"now"})},
+       {"gate", {{"law", text(field(gate, "law"))}, {"state", text(field(gate, "state"))}}}});
   return shown;
 }
 

@@ -107,9 +107,8 @@ json NodeReports::picture(TimePoint now, std::size_t detailed, std::size_t most)
   std::vector<const std::pair<const std::string, Said>*> order;
   order.reserve(nodes_.size());
   for (const auto& entry : nodes_) order.push_back(&entry);
-  std::stable_partition(order.begin(), order.end(), [](const auto* entry) {
-    return !entry->second.report.at("jobs").empty();
-  });
+  std::stable_partition(order.begin(), order.end(),
+                        [](const auto* entry) { return !entry->second.report.at("jobs").empty(); });
   json nodes = json::array();
   for (const auto* entry : order) {
     if (nodes.size() == most) break;

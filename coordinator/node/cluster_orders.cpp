@@ -52,8 +52,7 @@ json ClusterOrders::tell() {
   json results = json::array();
   for (const auto& [number, order] : known_) {
     if (!order.wanted || order.outcome.empty() || results.size() >= kMost) continue;
-    results.push_back(
-        {{"number", number}, {"outcome", order.outcome}, {"reason", order.reason}});
+    results.push_back({{"number", number}, {"outcome", order.outcome}, {"reason", order.reason}});
   }
   return {{"beat", ++beat_}, {"run", run_}, {"results", std::move(results)}};
 }

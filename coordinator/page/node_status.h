@@ -13,8 +13,8 @@
 namespace commensal::page {
 
 /// Asks a node coordinator when somebody looks, not more often than each `period`, and puts the
-/// answer on the board as the part `node`: `{"name": ..., "status": ..., "problem": ""}`, the status
-/// as docs/stats.md describes it, or null and why there is none.
+/// answer on the board as the part `node`: `{"name": ..., "status": ..., "problem": ""}`, the
+/// status as docs/stats.md describes it, or null and why there is none.
 ///
 /// Thread safety: any member may be called from any thread. One of them asks; the others go on with
 /// what there is.

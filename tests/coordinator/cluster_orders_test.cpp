@@ -126,11 +126,13 @@ TEST_F(ClusterOrdersTest, WhatIsNoOrderIsRefusedAndChangesNothing) {
   for (std::size_t i = 0; i <= ClusterOrders::kMost; ++i) many.push_back(order(i + 2));
   for (const json& bad :
        {json(3), json("x"), json::array(), json::object(), part(3), part(list({3})), part(many),
-        part(list({order(0)})), part(list({order(2), order(3, "")})), part(list({order(2, "job-7.1", "king")})),
+        part(list({order(0)})), part(list({order(2), order(3, "")})),
+        part(list({order(2, "job-7.1", "king")})),
         part(list({order(2, std::string(ClusterOrders::kLongestJob + 1, 'x'))})),
         part(list({{{"number", -2}, {"job", "j"}, {"class", "guaranteed"}}})),
         part(list({{{"number", 2U}, {"job", 7}, {"class", "guaranteed"}}})),
-        part(list({{{"number", 2U}, {"job", "j"}}})), part(list({order(2)}), std::string(65, 'r'))}) {
+        part(list({{{"number", 2U}, {"job", "j"}}})),
+        part(list({order(2)}), std::string(65, 'r'))}) {
     EXPECT_THROW(orders_.take(bad), std::invalid_argument) << bad.dump();
   }
   EXPECT_TRUE(orders_.to_carry_out().empty());

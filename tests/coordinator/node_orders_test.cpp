@@ -36,8 +36,8 @@ class NodeOrdersTest : public ::testing::Test {
  protected:
   json beat(const std::string& node, json results = json::array(),
             const std::vector<std::string>& jobs = {"job-7.1", "job-8.1"}) {
-    return orders_.exchange(
-        node, report(jobs), {{"beat", ++beat_}, {"run", "r1"}, {"results", std::move(results)}});
+    return orders_.exchange(node, report(jobs),
+                            {{"beat", ++beat_}, {"run", "r1"}, {"results", std::move(results)}});
   }
   wire::SetReply ask(const std::string& job = "job-7.1",
                      JobClass job_class = JobClass::kGuaranteed) {
@@ -181,13 +181,14 @@ TEST_F(NodeOrdersTest, WhatIsNoResultIsRefusedAndChangesNothing) {
   for (const json& bad :
        {json(7), json("x"), json::array(), json::object(),
         json{{"beat", -1}, {"run", "r1"}, {"results", json::array()}},
-        json{{"beat", 1U}, {"run", 3}, {"results", json::array()}}, results(3), results(json::array({3})),
-        results(many), results(json::array({{{"number", number}, {"outcome", "done"}, {"reason", ""}}})),
+        json{{"beat", 1U}, {"run", 3}, {"results", json::array()}}, results(3),
+        results(json::array({3})), results(many),
+        results(json::array({{{"number", number}, {"outcome", "done"}, {"reason", ""}}})),
         results(json::array({{{"number", "1"}, {"outcome", "applied"}, {"reason", ""}}})),
         results(json::array({{{"number", number}, {"outcome", "applied"}}})),
         results(json::array({{{"number", number},
-                  {"outcome", "applied"},
-                  {"reason", std::string(NodeOrders::kLongestReason + 1, 'x')}}}))}) {
+                              {"outcome", "applied"},
+                              {"reason", std::string(NodeOrders::kLongestReason + 1, 'x')}}}))}) {
     EXPECT_THROW((void)orders_.exchange("n1", report({}), bad), std::invalid_argument)
         << bad.dump();
     EXPECT_THROW((void)orders_.exchange("n9", report({}), bad), std::invalid_argument);

@@ -302,8 +302,8 @@ TEST_F(RequestsTest, QuestionsLeaveTheCoordinatorAsItIs) {
     (void)answer_request(coordinator_, reports_, orders_, Caller::owner(), {{"type", type}}, now_);
   }
   for (const char* type : {"explain", "logs", "read_log"}) {
-    (void)answer_request(coordinator_, reports_, orders_, Caller::owner(), {{"type", type}, {"id", "1"}},
-                         now_);
+    (void)answer_request(coordinator_, reports_, orders_, Caller::owner(),
+                         {{"type", type}, {"id", "1"}}, now_);
   }
   EXPECT_EQ(coordinator_.revision(), before);
 }

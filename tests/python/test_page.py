@@ -173,8 +173,9 @@ state.jobs = [
   {...base, id: "77", name: "flat", state: "parked", reason: "its loss has been flat"}];
 const lease = (device, gib) => ({device, held_bytes: gib * 2 ** 30});
 state.node = {name: "n1", status: {devices: [{id: "GPU-1", capacity_bytes: 8 * 2 ** 30,
-  held_bytes: 2 ** 31, granted_bytes: 2 ** 31}], jobs: [{job: {id: "job-2.1", name: "gang", class: "opportunistic"},
-  devices: ["GPU-0", "GPU-1"], leases: [lease("GPU-0", 3), lease("GPU-1", 2)],
+  held_bytes: 2 ** 31, granted_bytes: 2 ** 31}], jobs: [{
+  job: {id: "job-2.1", name: "gang", class: "opportunistic"}, devices: ["GPU-0", "GPU-1"],
+  leases: [lease("GPU-0", 3), lease("GPU-1", 2)],
   memory: {device_bytes: 5 * 2 ** 30, limit_bytes: null}}]}};
 draw();
 const text = (selector) => [...document.querySelectorAll(selector)].map((e) => e.innerText);

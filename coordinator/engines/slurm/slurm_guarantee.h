@@ -21,9 +21,10 @@ namespace commensal::cluster {
 /// for itself. A second job of Slurm, its twin, asks for them as a guaranteed one on the same
 /// nodes, and waits in Slurm's queue like any other. Once it has exactly the devices that the job
 /// runs on, the job's nodes are told (by their heartbeats where they report the job, else by
-/// `commensal set JOB --class guaranteed` within the job's own allocation), and the twin holds the devices until the job has ended, whatever becomes of the
-/// coordinator. Where Slurm gives other devices of a node first, the twin that has them keeps them
-/// while another one is asked for, and goes then.
+/// `commensal set JOB --class guaranteed` within the job's own allocation), and the twin holds the
+/// devices until the job has ended, whatever becomes of the coordinator. Where Slurm gives other
+/// devices of a node first, the twin that has them keeps them while another one is asked for, and
+/// goes then.
 ///
 /// A twin lives as long as the note `guaranteed` is in the attempt's folder and there is no
 /// outcome. So what is given up is over at the latest when Slurm starts it.
