@@ -24,12 +24,14 @@
 #include "coordinator/cluster/cluster_coordinator.h"
 #include "coordinator/cluster/local_cluster.h"
 #include "coordinator/cluster/node_classes.h"
+#include "coordinator/cluster/node_orders.h"
 #include "coordinator/cluster/node_reports.h"
 #include "coordinator/cluster/remote_door.h"
 #include "coordinator/cluster/requests.h"
 #include "coordinator/cluster/slurm_cluster.h"
 #include "coordinator/cluster/store.h"
 #include "coordinator/cluster/surroundings.h"
+#include "coordinator/engines/local/local_engine.h"
 #include "coordinator/node/service.h"
 #include "coordinator/policies/registry.h"
 #include "coordinator/wire/control_client.h"
@@ -54,17 +56,36 @@ constexpr auto kStatusAnswers = 1s;
 constexpr auto kNodeAsked = 500ms;  // between two questions while it defers
 constexpr int kNodeTries = 60;
 
-/// A node's coordinator; this machine's is started by `commensal run` with the first job.
-NodeClasses::Ask ask_node(const ClusterOptions& options) {
+/// Asks nodes by the answers to their heartbeats; nothing: the node does not report that job.
+AskByHeartbeat ask_by_heartbeat(NodeOrders& orders) {
+  return [&orders](const std::string& node,
+                   const wire::Message& message) -> std::optional<wire::Message> {
+    const auto* request = std::get_if<wire::SetRequest>(&message);
+    if (request == nullptr || !request->job_class || !orders.reaches(node, request->job)) {
+      return std::nullopt;
+    }
+    return orders.ask(node, request->job, *request->job_class, kNodeAnswers);
+  };
+}
+
+/// A node's coordinator, by its socket or, where nobody listens at that, by its heartbeats; this
+/// machine's is started by `commensal run` with the first job.
+NodeClasses::Ask ask_node(const ClusterOptions& options, NodeOrders& orders) {
   if (options.commensal.empty()) {
     return [](const std::string&, const wire::Message&) -> wire::Message {
       return wire::Error{.code = "unknown_job", .what = "jobs run without commensal"};
     };
   }
-  return [options](const std::string& node, const wire::Message& message) {
+  return [options, by_heartbeat = ask_by_heartbeat(orders)](
+             const std::string& node, const wire::Message& message) -> wire::Message {
     const wire::ControlClient client{
         wire::control_socket_path(node_folder(options, node), options.instance), kNodeAnswers};
-    return client.request(message);
+    try {
+      return client.request(message);
+    } catch (const wire::CoordinatorUnreachable&) {
+      if (auto answer = by_heartbeat(node, message)) return *std::move(answer);
+      throw;
+    }
   };
 }
 
@@ -79,6 +100,11 @@ page::NodeStatus::Ask node_status(const ClusterOptions& options) {
     if (reply == nullptr) throw std::runtime_error("the node's answer is no status");
     return reply->status.dump(-1, ' ', false, json::error_handler_t::replace);
   };
+}
+
+/// What the engine calls the node that `node_status` asks.
+std::string asked_node(const ClusterOptions& options) {
+  return options.nodes.empty() ? this_machine().name : options.nodes.front().name;
 }
 
 Duration from_seconds(double seconds) {
@@ -147,8 +173,10 @@ class Daemon {
         policy_(policies::make_policy(options.policy, options.policy_options)),
         store_(store_file(options)),
         engine_(make_engine(options)),
-        classes_(class_asker(options, ask_node(options)), kNodeAsked, kNodeTries),
-        page_(options.page, options.state_dir, options.version, node_status(options), log_),
+        classes_(class_asker(options, ask_node(options, orders_), ask_by_heartbeat(orders_)),
+                 kNodeAsked, kNodeTries),
+        page_(options.page, options.state_dir, options.version, node_status(options), log_,
+              asked_node(options)),
         coordinator_(config_of(options, page_), store_, *engine_, classes_, *policy_, wall_now,
                      log_, clock_.now()),
         socket_(wire::ipc_endpoint(socket_path_)),
@@ -166,6 +194,7 @@ class Daemon {
       wait();
       serve();
     }
+    orders_.stop();  // or its thread would be waited for
     std::error_code ignored;
     std::filesystem::remove(socket_path_, ignored);
   }
@@ -242,7 +271,7 @@ class Daemon {
       for (Answer& answer : answers) answer_without_store(answer, error);
       for (auto& [number, answer] : changes) answer = refusal("unavailable", error.what());
     }
-    page_.publish(coordinator_, clock_.now());
+    page_.publish(coordinator_, clock_.now(), [this] { return reports_.picture(clock_.now()); });
     for (auto& [number, answer] : changes) page_.answer(number, std::move(answer));
     for (const Answer& answer : answers) {
       const std::string frame = answer.text.dump(-1, ' ', false, json::error_handler_t::replace);
@@ -256,6 +285,7 @@ class Daemon {
   /// The same for other machines, by their keys.
   void serve_others(std::vector<Answer>& answers) {
     reports_.expire(clock_.now());
+    orders_.expire();
     door_->look();
     RemoteDoor::Asked asked;
     reports_taken_ = 0;
@@ -309,7 +339,7 @@ class Daemon {
   }
 
   json answer_to(const json& request, Caller caller) {
-    json answer = answer_request(coordinator_, reports_, caller, request, clock_.now());
+    json answer = answer_request(coordinator_, reports_, orders_, caller, request, clock_.now());
     const json type = request.value("type", json{});
     if (type == "nodes" && door_) answer["coordinator"]["address"] = door_->address();
     answer["v"] = wire::kProtocolVersion;
@@ -336,6 +366,7 @@ class Daemon {
   std::unique_ptr<policies::ClusterPolicy> policy_;
   Store store_;
   std::unique_ptr<Engine> engine_;
+  NodeOrders orders_{new_run()};
   NodeClasses classes_;
   PageService page_;
   ClusterCoordinator coordinator_;

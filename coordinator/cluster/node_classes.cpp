@@ -4,23 +4,11 @@
 
 #include <fmt/format.h>
 
-#include <regex>
 #include <utility>
 
 #include "coordinator/wire/control_client.h"
 
 namespace commensal::cluster {
-
-std::string node_job_id(const Attempt& attempt) {
-  return fmt::format("job-{}.{}", attempt.job.str(), attempt.number);
-}
-
-std::optional<Attempt> attempt_of_node_job(const std::string& id) {
-  static const std::regex pattern{R"(job-(.+)\.(\d{1,9}))"};
-  std::smatch parts;
-  if (!std::regex_match(id, parts, pattern)) return std::nullopt;
-  return Attempt{JobId{parts[1].str()}, static_cast<std::uint32_t>(std::stoul(parts[2].str()))};
-}
 
 NodeClasses::NodeClasses(Ask ask, std::chrono::milliseconds again, int tries)
     : ask_(std::move(ask)), again_(again), tries_(tries), thread_([this] { work(); }) {}

@@ -15,15 +15,10 @@
 
 #include "allocator/base/mutex.h"
 #include "coordinator/cluster/class_changer.h"
+#include "coordinator/cluster/node_job.h"
 #include "coordinator/wire/messages.h"
 
 namespace commensal::cluster {
-
-/// Returns the id under which a node's coordinator knows an attempt.
-[[nodiscard]] std::string node_job_id(const Attempt& attempt);
-
-/// The attempt that such an id stands for; nothing for other ids.
-[[nodiscard]] std::optional<Attempt> attempt_of_node_job(const std::string& id);
 
 /// Asks a node's coordinator on a thread of its own, again while it defers. A job that the node
 /// does not know runs without commensal: only its charge changes. Of a job on several nodes each is

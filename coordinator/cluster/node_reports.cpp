@@ -3,9 +3,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
 #include <set>
 #include <stdexcept>
 #include <utility>
+#include <vector>
+
+#include "coordinator/cluster/node_picture.h"
 
 namespace commensal::cluster {
 namespace {
@@ -50,13 +55,17 @@ json as_node(const std::string& name, const json& report) {
 
 }  // namespace
 
-void NodeReports::take(const std::string& node, json report, TimePoint now) {
+void NodeReports::check(const json& report) {
   if (!report.is_object()) throw std::invalid_argument("a report is a JSON object");
   for (const char* list : {"devices", "jobs"}) {
     if (!is_list_of_objects(report, list)) {
       throw std::invalid_argument(fmt::format("a report has the list \"{}\" of objects", list));
     }
   }
+}
+
+void NodeReports::take(const std::string& node, json report, TimePoint now) {
+  check(report);
   nodes_.insert_or_assign(node, Said{std::move(report), now});
 }
 
@@ -92,6 +101,31 @@ void NodeReports::add_to(json& answer, TimePoint now) const {
     node["report"] = std::move(report);
     nodes.push_back(std::move(node));
   }
+}
+
+json NodeReports::picture(TimePoint now, std::size_t detailed, std::size_t most) const {
+  std::vector<const std::pair<const std::string, Said>*> order;
+  order.reserve(nodes_.size());
+  for (const auto& entry : nodes_) order.push_back(&entry);
+  std::stable_partition(order.begin(), order.end(),
+                        [](const auto* entry) { return !entry->second.report.at("jobs").empty(); });
+  json nodes = json::array();
+  for (const auto* entry : order) {
+    if (nodes.size() == most) break;
+    const auto& [name, said] = *entry;
+    const bool up = now - said.at < kSilent;
+    json node{{"name", name},
+              {"state", up ? "up" : "silent"},
+              {"silent_seconds", up ? 0.0 : std::floor(seconds(now - said.at))},
+              {"cores", number(said.report, "cores")},
+              {"memory_mib", number(said.report, "memory_mib")},
+              {"device_count", said.report.at("devices").size()},
+              {"job_count", said.report.at("jobs").size()}};
+    node["status"] = nodes.size() < detailed ? node_picture(said.report) : json(nullptr);
+    nodes.push_back(std::move(node));
+  }
+  const std::size_t left_out = order.size() - nodes.size();
+  return {{"nodes", std::move(nodes)}, {"left_out", left_out}};
 }
 
 }  // namespace commensal::cluster

@@ -23,6 +23,9 @@ class NodeReports {
   static constexpr Duration kForgotten = std::chrono::minutes{2};  ///< then it has left
   static constexpr std::size_t kLargestReport = std::size_t{256} << 10U;  ///< bytes of its JSON
 
+  /// @throws std::invalid_argument with one sentence if it is not what `take` takes.
+  static void check(const nlohmann::json& report);
+
   /// Takes what a node says: an object with the lists `devices` and `jobs`.
   /// @throws std::invalid_argument with one sentence if it is none; what it said before stays.
   void take(const std::string& node, nlohmann::json report, TimePoint now);
@@ -33,6 +36,11 @@ class NodeReports {
   /// Adds reports to an answer to `nodes` (docs/cluster.md): to the node of the same name, and as
   /// nodes of their own (`only_reports`) those that the engine does not know.
   void add_to(nlohmann::json& answer, TimePoint now) const;
+
+  /// What the page shows (docs/cluster.md, "reports"): `nodes`, those with jobs first, the first
+  /// `detailed` of them with devices and jobs, `most` of them at most; `left_out`: so many more.
+  [[nodiscard]] nlohmann::json picture(TimePoint now, std::size_t detailed = 24,
+                                       std::size_t most = 500) const;
 
   [[nodiscard]] std::size_t size() const noexcept { return nodes_.size(); }
 

@@ -6,6 +6,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <exception>
 #include <fstream>
@@ -42,7 +43,7 @@ std::optional<std::uint16_t> port_in(const std::filesystem::path& file) {
 
 PageService::PageService(const PageOptions& options, const std::filesystem::path& state_dir,
                          const std::string& version, page::NodeStatus::Ask ask_node,
-                         std::shared_ptr<spdlog::logger> log)
+                         std::shared_ptr<spdlog::logger> log, std::string node_name)
     : log_(std::move(log)),
       token_file_(state_dir / "page-token"),
       port_file_(state_dir / "page-port"),
@@ -50,7 +51,7 @@ PageService::PageService(const PageOptions& options, const std::filesystem::path
       metrics_(version),
       board_([this] { wake(); }, page::kMostListeners),
       requests_([this] { wake(); }, kMostRequests),
-      node_(board_, std::move(ask_node), kNodeAgain) {
+      node_(board_, std::move(ask_node), kNodeAgain, std::move(node_name)) {
   if (!options.address) return;
   try {
     serve(options);
@@ -120,7 +121,7 @@ void PageService::count(const json& request, const json& answer) {
   metrics_.answered(text(request, "type"), failed ? text(answer, "code") : "ok");
 }
 
-void PageService::publish(ClusterCoordinator& coordinator, TimePoint now) {
+void PageService::publish(ClusterCoordinator& coordinator, TimePoint now, const Reports& reports) {
   next_ = TimePoint::max();
   if (!server_) return;
   const std::uint64_t question = board_.asked();
@@ -134,6 +135,11 @@ void PageService::publish(ClusterCoordinator& coordinator, TimePoint now) {
       next_ = last_ + kPublishAgain;
     }
   }
+  if (reports && (asked || (listened && now >= next_reports_))) {
+    put_up_reports(reports);
+    next_reports_ = now + kNodeAgain;
+  }
+  if (reports && listened) next_ = std::min(next_, next_reports_);  // they come without a change
   if (asked) board_.answered(question);
   answered_ = question;
 }
@@ -150,6 +156,14 @@ void PageService::put_up(ClusterCoordinator& coordinator) {
     shown_ = coordinator.revision();
   } catch (const std::exception& error) {
     log_->error("the page shows what was before: {}", error.what());
+  }
+}
+
+void PageService::put_up_reports(const Reports& reports) {
+  try {
+    board_.put({{"reports", reports().dump(-1, ' ', false, json::error_handler_t::replace)}});
+  } catch (const std::exception& error) {
+    log_->error("the page shows reports of before: {}", error.what());
   }
 }
 

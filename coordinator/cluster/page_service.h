@@ -40,11 +40,12 @@ class PageService final : public ClusterObserver {
   /// Opens the token and begins to serve.
   /// @param state_dir  of the token (`page-token`) and of the last port (`page-port`).
   /// @param ask_node  returns this machine's status; throws if there is none.
+  /// @param node_name  what the engine calls the node that has that status.
   /// @throws std::runtime_error, one sentence, if the address or the token cannot be used and the
   /// page is required; else that is logged, and there is no page.
   PageService(const PageOptions& options, const std::filesystem::path& state_dir,
               const std::string& version, page::NodeStatus::Ask ask_node,
-              std::shared_ptr<spdlog::logger> log);
+              std::shared_ptr<spdlog::logger> log, std::string node_name = "");
   PageService(const PageService&) = delete;
   PageService& operator=(const PageService&) = delete;
   ~PageService() override;
@@ -62,8 +63,11 @@ class PageService final : public ClusterObserver {
   /// Notes the answer of any request, for the metrics.
   void count(const nlohmann::json& request, const nlohmann::json& answer);
 
+  using Reports = std::function<nlohmann::json()>;
+
   /// Puts up what there is, if somebody looks and it has changed. Call it after each step.
-  void publish(ClusterCoordinator& coordinator, TimePoint now);
+  /// @param reports  returns what nodes report (NodeReports::picture); called only if it is shown.
+  void publish(ClusterCoordinator& coordinator, TimePoint now, const Reports& reports = {});
   /// When to call `publish` if nothing happens before.
   [[nodiscard]] TimePoint next_wake() const noexcept { return next_; }
 
@@ -77,6 +81,7 @@ class PageService final : public ClusterObserver {
   void drain() const noexcept;
   void serve(const PageOptions& options);
   void put_up(ClusterCoordinator& coordinator);
+  void put_up_reports(const Reports& reports);
 
   std::shared_ptr<spdlog::logger> log_;
   std::filesystem::path token_file_;
@@ -90,6 +95,7 @@ class PageService final : public ClusterObserver {
   std::uint64_t shown_ = 0;     // revision
   std::uint64_t answered_ = 0;  // question
   TimePoint last_{};
+  TimePoint next_reports_{};
   TimePoint next_ = TimePoint::max();
   std::map<Work, TimePoint> begun_;
 };

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -13,6 +14,7 @@
 
 #include "coordinator/cluster/authorisation.h"
 #include "coordinator/cluster/job_json.h"
+#include "coordinator/cluster/node_job.h"
 #include "coordinator/cluster/output_reader.h"
 
 namespace commensal::cluster {
@@ -124,18 +126,52 @@ json read_log(ClusterCoordinator& coordinator, json request, TimePoint now) {
   return answer;
 }
 
-json take_report(NodeReports& reports, const AllowedKey* caller, json& request, TimePoint now) {
+json take_report(NodeReports& reports, NodeOrders& orders, const AllowedKey* caller, json& request,
+                 TimePoint now) {
   if (caller == nullptr) {
     throw forbidden(
         "a node reports with a key of its own: commensal keys allow NAME KEY --role node");
   }
   json report = request.value("report", json{});
+  json answer = json::object();
   try {
+    NodeReports::check(report);
+    json part = orders.exchange(caller->name, report, request.value("orders", json{}));
+    if (!part.is_null()) answer["orders"] = std::move(part);
     reports.take(caller->name, std::move(report), now);
   } catch (const std::invalid_argument& problem) {
     throw RequestRefused("malformed", problem.what());
   }
-  return json::object();
+  return answer;
+}
+
+/// An operator's change of the class of a job that is none of the cluster's, on a node that
+/// reports. The same request again says how far it has come.
+json set_class(const ClusterCoordinator& coordinator, NodeOrders& orders, const json& request) {
+  const std::string node = text(request, "node");
+  const std::string job = text(request, "job");
+  const std::string name = text(request, "class");
+  if (node.empty() || job.empty()) throw RequestRefused("malformed", "it names a node and a job");
+  const bool guaranteed = name == to_string(JobClass::kGuaranteed);
+  if (!guaranteed && name != to_string(JobClass::kOpportunistic)) {
+    throw RequestRefused("malformed", fmt::format("a class is guaranteed or opportunistic, not "
+                                                  "\"{}\"",
+                                                  name));
+  }
+  const auto attempt = attempt_of_node_job(job);
+  if (attempt && coordinator.tenant_of(attempt->job.str())) {
+    throw RequestRefused("refused", fmt::format("{} is the cluster's job {}: its class follows "
+                                                "from its tenant's quota",
+                                                job, attempt->job.str()));
+  }
+  const auto said =
+      orders.ask(node, job, guaranteed ? JobClass::kGuaranteed : JobClass::kOpportunistic,
+                 std::chrono::milliseconds::zero());
+  if (const std::string problem = orders.why_not(node, job);
+      said.outcome == "deferred" && !problem.empty()) {
+    throw RequestRefused("unavailable", problem);
+  }
+  return {{"node", node}, {"job", job}, {"outcome", said.outcome}, {"reason", said.reason}};
 }
 
 }  // namespace
@@ -149,12 +185,13 @@ bool is_question(const json& request) {
   return std::ranges::find(kQuestions, text(request, "type")) != kQuestions.end();
 }
 
-json answer_request(ClusterCoordinator& coordinator, NodeReports& reports, Caller asker,
-                    json request, TimePoint now) {
+json answer_request(ClusterCoordinator& coordinator, NodeReports& reports, NodeOrders& orders,
+                    Caller asker, json request, TimePoint now) {
   const AllowedKey* const caller = asker.key();
   const std::string type = text(request, "type");
   if (caller != nullptr) check_caller(coordinator, *caller, type, request);
-  if (type == kHeartbeat) return take_report(reports, caller, request, now);
+  if (type == kHeartbeat) return take_report(reports, orders, caller, request, now);
+  if (type == "set_class") return set_class(coordinator, orders, request);
   if (type == "read_log") return read_log(coordinator, std::move(request), now);
   json answer = coordinator.answer(request, now);
   if (type == "nodes") reports.add_to(answer, now);

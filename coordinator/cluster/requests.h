@@ -6,6 +6,7 @@
 
 #include "allocator/base/clock.h"
 #include "coordinator/cluster/cluster_coordinator.h"
+#include "coordinator/cluster/node_orders.h"
 #include "coordinator/cluster/node_reports.h"
 #include "coordinator/keys/allowed_keys.h"
 
@@ -32,7 +33,8 @@ class Caller {
 /// only.
 /// @throws RequestRefused ("forbidden": not for this key), EngineFailed, StoreFailed.
 [[nodiscard]] nlohmann::json answer_request(ClusterCoordinator& coordinator, NodeReports& reports,
-                                            Caller caller, nlohmann::json request, TimePoint now);
+                                            NodeOrders& orders, Caller caller,
+                                            nlohmann::json request, TimePoint now);
 
 /// Whether a request changes nothing that must become durable: a node's report.
 [[nodiscard]] bool is_report(const nlohmann::json& request);

@@ -58,9 +58,12 @@ std::unique_ptr<Engine> make_engine(const ClusterOptions& options) {
   return options.engine == "slurm" ? make_slurm_engine(options) : make_local_engine(options);
 }
 
-NodeClasses::Ask class_asker(const ClusterOptions& options, NodeClasses::Ask local) {
+NodeClasses::Ask class_asker(const ClusterOptions& options, NodeClasses::Ask local,
+                             AskByHeartbeat by_heartbeat) {
   if (options.engine != "slurm") return local;
-  auto guarantee = std::make_shared<OwningGuarantee>(guarantee_options(options));
+  SlurmGuarantee::Options how = guarantee_options(options);
+  how.by_heartbeat = std::move(by_heartbeat);
+  auto guarantee = std::make_shared<OwningGuarantee>(std::move(how));
   return [guarantee](const std::string& node, const wire::Message& message) -> wire::Message {
     const auto* request = std::get_if<wire::SetRequest>(&message);
     const auto attempt = request == nullptr ? std::nullopt : attempt_of_node_job(request->job);

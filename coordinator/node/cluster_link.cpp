@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
+#include <stdexcept>
 #include <utility>
 #include <zmq.hpp>
 
@@ -23,6 +24,7 @@ constexpr int kAgainAtMostMs = 10'000;
 constexpr int kProbeMs = 5000;
 constexpr std::int64_t kLargestAnswer = 64 << 10;
 constexpr int kAnswersAtOnce = 16;
+constexpr std::size_t kMostLeases = 16;  // of a job: one a device
 constexpr double kMiB = 1 << 20;
 
 /// Some fields of an object, those that it has.
@@ -36,18 +38,31 @@ json picked(const json& object, std::initializer_list<const char*> names) {
 
 json shown_device(const json& device) {
   json shown = picked(device, {"id", "name", "cores", "capacity_bytes", "granted_bytes",
-                               "held_bytes", "free_bytes", "available_bytes"});
+                               "held_bytes", "free_bytes", "available_bytes", "outside_bytes"});
   shown["type"] = device.value("kind", "");
+  shown["use"] = picked(device.value("use", json::object()),
+                        {"guaranteed_share", "opportunistic_share", "oracle_share"});
   return shown;
 }
 
 json shown_job(const json& job) {
   json shown = picked(job.at("job"), {"id", "name", "tenant", "class", "world_size"});
-  shown.update(picked(job, {"slowdown", "paused", "started_seconds_ago", "step"}));
+  shown.update(
+      picked(job, {"slowdown", "slowdown_error", "paused", "started_seconds_ago", "step"}));
   shown["memory"] = picked(job.at("memory"), {"limit_bytes", "device_bytes", "host_bytes",
                                               "parked_bytes", "live_bytes", "wanted_bytes"});
-  shown["lease"] = picked(job.at("lease"), {"state", "granted_bytes"});
-  shown["gate"] = picked(job.at("gate"), {"state", "share", "closed_seconds_total"});
+  shown["lease"] = picked(job.at("lease"), {"state", "granted_bytes", "held_bytes"});
+  shown["gate"] = picked(job.at("gate"), {"law", "state", "share", "closed_seconds_total"});
+  shown["share"] = picked(job.value("share", json::object()), {"now"});
+  shown["devices"] = json::array();
+  for (const json& device : job.value("devices", json::array())) {
+    if (shown["devices"].size() < kMostLeases) shown["devices"].push_back(device);
+  }
+  shown["leases"] = json::array();
+  for (const json& lease : job.value("leases", json::array())) {
+    if (shown["leases"].size() == kMostLeases) break;
+    shown["leases"].push_back(picked(lease, {"device", "held_bytes", "granted_bytes"}));
+  }
   return shown;
 }
 
@@ -121,9 +136,10 @@ void ClusterLink::connect() {
 ClusterLink::~ClusterLink() = default;
 
 void ClusterLink::beat(const std::function<json()>& report, TimePoint now) {
-  if (now < next_) return;
-  next_ = now + kPeriod;
   try {
+    take_answers(now);
+    if (now < next_) return;
+    next_ = now + kPeriod;
     exchange(report, now);
   } catch (const zmq::error_t& error) {  // the next second may be better, and others depend on us
     ++dropped_;
@@ -132,7 +148,6 @@ void ClusterLink::beat(const std::function<json()>& report, TimePoint now) {
 }
 
 void ClusterLink::exchange(const std::function<json()>& report, TimePoint now) {
-  take_answers(now);
   if (now - heard_ >= kSilent) {
     note(
         fmt::format("is silent: it is away, or is another one than coordinator.pub says, or does "
@@ -148,7 +163,10 @@ void ClusterLink::exchange(const std::function<json()>& report, TimePoint now) {
     ++dropped_;
     return;
   }
-  const json message{{"v", wire::kProtocolVersion}, {"type", "heartbeat"}, {"report", report()}};
+  const json message{{"v", wire::kProtocolVersion},
+                     {"type", "heartbeat"},
+                     {"report", report()},
+                     {"orders", orders_.tell()}};
   const std::string frame = message.dump(-1, ' ', false, json::error_handler_t::replace);
   if (socket_->dealer.send(zmq::buffer(frame), zmq::send_flags::dontwait)) {
     ++sent_;
@@ -162,15 +180,25 @@ void ClusterLink::take_answers(TimePoint now) {
   for (int i = 0; i < kAnswersAtOnce && socket_->dealer.recv(part, zmq::recv_flags::dontwait);
        ++i) {
     heard_ = now;
-    const json answer = json::parse(part.to_string(), nullptr, false);
-    const bool refused = !answer.is_object() || answer.value("type", json{}) != "heartbeat";
-    note(refused ? fmt::format("refuses reports: {}",
-                               answer.is_object()
-                                   ? answer.value("what", json{})
-                                         .dump(-1, ' ', false, json::error_handler_t::replace)
-                                   : "no JSON object")
-                 : "");
+    note(problem_with(json::parse(part.to_string(), nullptr, false)));
   }
+}
+
+// What an answer says besides goes with it.
+std::string ClusterLink::problem_with(const json& answer) {
+  const auto in_words = [](const json& what) {
+    return what.dump(-1, ' ', false, json::error_handler_t::replace);
+  };
+  if (!answer.is_object()) return "refuses reports: no JSON object";
+  if (answer.value("type", json{}) != "heartbeat") {
+    return fmt::format("refuses reports: {}", in_words(answer.value("what", json{})));
+  }
+  try {
+    orders_.take(answer.value("orders", json{}));
+  } catch (const std::invalid_argument& problem) {
+    return fmt::format("sends orders that are refused: {}", problem.what());
+  }
+  return "";
 }
 
 void ClusterLink::note(const std::string& problem) {

@@ -14,6 +14,7 @@
 
 #include "allocator/base/clock.h"
 #include "coordinator/keys/key_pair.h"
+#include "coordinator/node/cluster_orders.h"
 
 namespace commensal::node {
 
@@ -22,7 +23,8 @@ namespace commensal::node {
 /// @param jobs  so many jobs at most; `jobs_left_out` says how many more there are.
 [[nodiscard]] nlohmann::json node_report(const nlohmann::json& status, std::size_t jobs = 64);
 
-/// Sends a report each second over TCP, encrypted, with the node's key.
+/// Sends a report each second over TCP, encrypted, with the node's key, and takes the orders that
+/// come back.
 ///
 /// Nothing here waits: while the coordinator is away or does not read, reports are dropped, and the
 /// connection is made anew every ten seconds. So the loop that divides the devices never depends on
@@ -48,6 +50,9 @@ class ClusterLink {
   /// @param report  called only then.
   void beat(const std::function<nlohmann::json()>& report, TimePoint now);
 
+  /// What is to be done, and what came of it. Changes with `beat`.
+  [[nodiscard]] ClusterOrders& orders() noexcept { return orders_; }
+
   /// Reports that were sent, and that were left out because nobody would have read them.
   [[nodiscard]] std::uint64_t sent() const noexcept { return sent_; }
   [[nodiscard]] std::uint64_t dropped() const noexcept { return dropped_; }
@@ -57,6 +62,7 @@ class ClusterLink {
   void exchange(const std::function<nlohmann::json()>& report, TimePoint now);
   void connect();
   void take_answers(TimePoint now);
+  [[nodiscard]] std::string problem_with(const nlohmann::json& answer);
   void note(const std::string& problem);
 
   std::shared_ptr<spdlog::logger> log_;
@@ -67,6 +73,7 @@ class ClusterLink {
   TimePoint next_;
   TimePoint heard_;
   TimePoint connected_;
+  ClusterOrders orders_;
   std::uint64_t sent_ = 0;
   std::uint64_t dropped_ = 0;
   std::string problem_ = "not heard of yet";  // what the log was told last; empty: all is well

@@ -44,6 +44,9 @@ constexpr Duration kHeartbeat = 2 * kBeat;
 constexpr Duration kRecovery = 1500ms;
 constexpr Duration kMeasuring = 10 * kBeat;  // between two looks at what a job's processes hold
 constexpr int kMessagesAtOnce = 256;
+// Who asks for orders of the cluster. No peer of a socket has such a name: where ZeroMQ gives one
+// that begins with a zero, it has five bytes, and nobody may take one.
+const std::string kOrderPeer = std::string(1, '\0') + "order ";
 
 /// Field 22 of /proc/PID/stat: when the process started; 0 if it cannot be read.
 std::uint64_t start_ticks(std::int64_t pid) {
@@ -445,6 +448,7 @@ class Daemon {
             return report;
           },
           now);
+      carry_out_orders(now);
     }
     if (now < next_heartbeat_) return;
     find_silent(now);
@@ -454,6 +458,37 @@ class Daemon {
       log_->info("leaves: no job for {} s", std::chrono::duration<double>(idle_exit_).count());
       leaving_ = true;
     }
+  }
+
+  /// Asks for what the cluster's coordinator wants, as the command line would: its answers come out
+  /// by `flush`.
+  void carry_out_orders(TimePoint now) {
+    for (const ClusterOrders::Order& order : link_->orders().to_carry_out()) {
+      log_->info("job {}: {} by the cluster's order {}", order.job,
+                 commensal::to_string(order.job_class), order.number);
+      if (!coordinator_.has_job(JobId{order.job})) {  // not one whose name is the same
+        link_->orders().heard(order.number, "refused",
+                              fmt::format("no job {} runs here", order.job));
+        continue;
+      }
+      wire::SetRequest request;
+      request.job = order.job;
+      request.job_class = order.job_class;
+      coordinator_.receive(kOrderPeer + std::to_string(order.number), request, now);
+    }
+  }
+
+  /// Whether a message answers an order, and so goes to nobody's socket.
+  bool answers_order(const Outgoing& out) {
+    if (!link_ || !out.peer.starts_with(kOrderPeer)) return false;
+    const std::uint64_t number = std::stoull(out.peer.substr(kOrderPeer.size()));
+    if (const auto* reply = std::get_if<wire::SetReply>(&out.message)) {
+      link_->orders().heard(number, reply->outcome, reply->reason);
+      log_->info("the cluster's order {}: {}: {}", number, reply->outcome, reply->reason);
+    } else if (const auto* error = std::get_if<wire::Error>(&out.message)) {
+      link_->orders().heard(number, "refused", error->what);
+    }
+    return true;
   }
 
   void read_pages(TimePoint now) {
@@ -489,6 +524,7 @@ class Daemon {
   void flush(TimePoint now) {
     for (const Outgoing& out : coordinator_.take_outgoing()) {
       describe(out.message);
+      if (answers_order(out)) continue;
       if (!control_.send(out.peer, wire::encode(out.message))) {
         log_->debug("a peer is gone or does not read: its message is lost");
       }

@@ -226,7 +226,7 @@ struct HttpServer::Inside {
       response.set_content(fresh()->json(), "application/json");
     });
     for (const char* name :
-         {"coordinator", "summary", "jobs", "nodes", "tenants", "events", "node"}) {
+         {"coordinator", "summary", "jobs", "nodes", "tenants", "events", "node", "reports"}) {
       server.Get(std::string{"/api/v1/"} + name, [this, name](const auto&, auto& response) {
         const auto snapshot = fresh();
         const auto part = snapshot->parts.find(name);

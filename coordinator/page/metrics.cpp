@@ -31,9 +31,9 @@ Histogram::BucketBoundaries waiting_times() {
   return {1, 5, 15, 60, 300, 900, 3600, 4.0 * 3600, 24.0 * 3600};
 }
 
-constexpr std::array<std::string_view, 14> kTypes{"backup",  "health", "state",  "submit", "queue",
-                                                  "explain", "cancel", "resume", "logs",   "nodes",
-                                                  "tenants", "quota",  "drain",  "undrain"};
+constexpr std::array<std::string_view, 15> kTypes{
+    "backup", "health", "state",   "submit", "queue", "explain", "cancel",   "resume",
+    "logs",   "nodes",  "tenants", "quota",  "drain", "undrain", "set_class"};
 
 }  // namespace
 

@@ -9,8 +9,8 @@ namespace commensal::page {
 
 using nlohmann::json;
 
-NodeStatus::NodeStatus(Board& board, Ask ask, Duration period)
-    : board_(board), ask_(std::move(ask)), period_(period) {}
+NodeStatus::NodeStatus(Board& board, Ask ask, Duration period, std::string name)
+    : board_(board), ask_(std::move(ask)), period_(period), name_(std::move(name)) {}
 
 void NodeStatus::refresh(TimePoint now) {
   {
@@ -19,7 +19,7 @@ void NodeStatus::refresh(TimePoint now) {
     asking_ = asked_ = true;
     last_ = now;
   }
-  json part{{"status", nullptr}, {"problem", ""}};
+  json part{{"name", name_}, {"status", nullptr}, {"problem", ""}};
   try {
     part["status"] = json::parse(ask_());
   } catch (const std::exception& error) {

@@ -13,8 +13,8 @@
 namespace commensal::page {
 
 /// Asks a node coordinator when somebody looks, not more often than each `period`, and puts the
-/// answer on the board as the part `node`: `{"status": ..., "problem": ""}`, the status as
-/// docs/stats.md describes it, or null and why there is none.
+/// answer on the board as the part `node`: `{"name": ..., "status": ..., "problem": ""}`, the
+/// status as docs/stats.md describes it, or null and why there is none.
 ///
 /// Thread safety: any member may be called from any thread. One of them asks; the others go on with
 /// what there is.
@@ -23,7 +23,8 @@ class NodeStatus {
   /// Returns the status, a JSON text. @throws std::exception with why there is none.
   using Ask = std::function<std::string()>;
 
-  NodeStatus(Board& board, Ask ask, Duration period);
+  /// @param name  of the node that is asked.
+  NodeStatus(Board& board, Ask ask, Duration period, std::string name = "");
 
   /// Asks, if it is time to. May wait as long as `Ask` does.
   void refresh(TimePoint now);
@@ -32,6 +33,7 @@ class NodeStatus {
   Board& board_;
   const Ask ask_;
   const Duration period_;
+  const std::string name_;
   Mutex mutex_;
   bool asking_ COMMENSAL_GUARDED_BY(mutex_) = false;
   bool asked_ COMMENSAL_GUARDED_BY(mutex_) = false;

@@ -88,6 +88,30 @@ TEST(NodeReportTest, TellsDevicesAndLiveJobsWithTheirSteps) {
   EXPECT_EQ(report["jobs_left_out"], 0);
 }
 
+TEST(NodeReportTest, TellsWhatThePageShowsOfDevicesAndGates) {
+  json told = job("a");
+  told["gate"]["law"] = "gap";
+  told["share"] = {{"now", 0.5}, {"reason", "r"}};
+  told["devices"] = json::array();
+  told["leases"] = json::array();
+  for (int i = 0; i < 40; ++i) {
+    told["devices"].push_back("GPU-" + std::to_string(i));
+    told["leases"].push_back({{"device", "GPU-" + std::to_string(i)}, {"held_bytes", i}, {"x", 1}});
+  }
+  json with_use = status({told});
+  with_use["devices"][1]["use"] = {{"guaranteed_share", 0.2}, {"windows", 3}};
+  with_use["devices"][1]["outside_bytes"] = 7;
+  const json report = node_report(with_use);
+  EXPECT_EQ(report["devices"][1]["outside_bytes"], 7);
+  EXPECT_EQ(report["devices"][1]["use"], (json{{"guaranteed_share", 0.2}}));
+  const json& shown = report["jobs"][0];
+  EXPECT_EQ(shown["gate"]["law"], "gap");
+  EXPECT_EQ(shown["share"], (json{{"now", 0.5}}));
+  ASSERT_EQ(shown["leases"].size(), 16U) << "bounded";
+  EXPECT_EQ(shown["leases"][1], (json{{"device", "GPU-1"}, {"held_bytes", 1}}));
+  EXPECT_EQ(shown["devices"].size(), 16U);
+}
+
 TEST(NodeReportTest, OfManyJobsSomeAreCounted) {
   std::vector<json> jobs;
   for (int i = 0; i < 100; ++i) jobs.push_back(job(std::to_string(i)));
@@ -244,6 +268,51 @@ TEST_F(ClusterLinkTest, ARefusalIsLoggedOnce) {
   ASSERT_TRUE(until([&] { return received_.size() >= more; }, refusal));
   EXPECT_EQ(said().find("refuses reports"), said().rfind("refuses reports"));
   ASSERT_TRUE(until([&] { return said().rfind("takes reports") > said().rfind("refuses"); }));
+}
+
+TEST_F(ClusterLinkTest, AnOrderComesWithAnAnswerAndItsResultGoesWithTheNextReport) {
+  listen();
+  begin();
+  ASSERT_TRUE(until([&] { return !received_.empty(); }));
+  const auto answered = [this] {  // to the newest heartbeat
+    const json list = json::array({{{"number", 1}, {"job", "job-7.1"}, {"class", "guaranteed"}}});
+    return json{{"type", "heartbeat"},
+                {"orders",
+                 {{"run", "r1"},
+                  {"beat", received_.back()["orders"]["beat"]},
+                  {"list", json::parse(list.dump())}}}};
+  };
+  std::vector<ClusterOrders::Order> due;
+  const auto deadline = std::chrono::steady_clock::now() + 30s;
+  while (due.empty() && std::chrono::steady_clock::now() < deadline) {
+    beat();
+    socket_->admit_newcomers();
+    RemoteSocket::Received message;
+    while (socket_->receive(message)) {
+      received_.push_back(json::parse(message.frames.at(0)));
+      (void)socket_->send(message.peer, answered().dump());
+    }
+    due = link_->orders().to_carry_out();
+  }
+  ASSERT_EQ(due.size(), 1U);
+  EXPECT_EQ(due[0].job, "job-7.1");
+  link_->orders().heard(1, "applied", "done");
+  const auto results = [this] { return received_.back()["orders"]["results"]; };
+  ASSERT_TRUE(until([&] { return !results().empty(); }));
+  EXPECT_EQ(results()[0]["outcome"], "applied");
+  EXPECT_EQ(received_.back()["orders"]["run"], "r1");
+}
+
+TEST_F(ClusterLinkTest, WhatIsNoOrderIsSaidOnceAndNotDone) {
+  listen();
+  begin();
+  const json bad{{"type", "heartbeat"}, {"orders", {{"run", "r1"}, {"list", 3}}}};
+  ASSERT_TRUE(until(
+      [&] { return said().find("sends orders that are refused") != std::string::npos; }, bad));
+  const std::size_t more = received_.size() + 5;
+  ASSERT_TRUE(until([&] { return received_.size() >= more; }, bad));
+  EXPECT_EQ(said().find("sends orders"), said().rfind("sends orders"));
+  EXPECT_TRUE(link_->orders().to_carry_out().empty());
 }
 
 TEST_F(ClusterLinkTest, AKeyThatIsNotAllowedSendsNothing) {

@@ -86,7 +86,10 @@ class PageServiceTest : public ::testing::Test {
     auto changes = page_->take();
     for (auto& [number, request] : changes) request = answer(request);
     coordinator_->settle(now_);
-    page_->publish(*coordinator_, now_);
+    page_->publish(*coordinator_, now_, [this] {
+      ++reports_made_;
+      return reports_;
+    });
     for (auto& [number, answer] : changes) page_->answer(number, std::move(answer));
   }
   json answer(const json& request) {
@@ -163,6 +166,8 @@ class PageServiceTest : public ::testing::Test {
   std::filesystem::path folder_;
   PageOptions options_;
   std::string node_status_ = R"({"jobs": []})";
+  json reports_ = {{"nodes", json::array()}, {"left_out", 0}};
+  int reports_made_ = 0;
   FakeWorld world_;
   NoClasses classes_;
   std::unique_ptr<policies::ClusterPolicy> policy_ = policies::make_policy("antman", {});
@@ -213,6 +218,15 @@ TEST_F(PageServiceTest, AnAnswerIsOfNowAndNothingNewIsNoVersion) {
   world_.end({JobId{id}, 1}, 0);
   for (int i = 0; i < 3; ++i) step();
   EXPECT_EQ(get("/api/v1/jobs")["jobs"][0]["state"], "finished");
+}
+
+TEST_F(PageServiceTest, ReportsAreShownAsTheyAreNowAndMadeForThoseWhoLook) {
+  reports_["nodes"].push_back({{"name", "n3"}});
+  for (int i = 0; i < 5; ++i) step();
+  EXPECT_EQ(reports_made_, 0);
+  EXPECT_EQ(get("/api/v1/reports")["reports"], reports_);
+  reports_["left_out"] = 7;
+  EXPECT_EQ(get("/api/v1/state")["reports"]["left_out"], 7);
 }
 
 TEST_F(PageServiceTest, WithoutSomebodyWhoLooksNothingIsMade) {

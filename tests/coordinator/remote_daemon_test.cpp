@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -27,6 +28,7 @@
 #include "coordinator/keys/allowed_keys.h"
 #include "coordinator/keys/remote_client.h"
 #include "coordinator/wire/control_client.h"
+#include "tests/coordinator/fake_job.h"
 #include "tests/coordinator/holding_proxy.h"
 #include "tests/coordinator/key_world.h"
 #include "tests/sanitizers.h"
@@ -315,6 +317,72 @@ TEST_F(RemoteDaemonTest, ManyNodesReportAndAreShown) {
   EXPECT_EQ(shown, kNodes);
   EXPECT_EQ(ask(*nodes[0], {{"type", "queue"}})["code"], "forbidden");
   expect_flat(before, resident());
+}
+
+/// commensald of a machine that is reached by its key alone, with a job.
+class ReportingNodeTest : public RemoteDaemonTest {
+ protected:
+  ReportingNodeTest() {
+    const AllowedKey key{.name = "n1",
+                         .key = keys_.create("node"),
+                         .role = Role::kNode,
+                         .tenants = {},
+                         .created_ms = 1,
+                         .revoked_ms = std::nullopt};
+    own_.change([&](keys::AllowedKeys list) { return keys::with_allowed(std::move(list), key); });
+    std::filesystem::copy_file(own_.folder().public_file("coordinator"),
+                               keys_.public_file("coordinator"));
+    const auto started = node_.start({"--memory-budget", "1000MiB", "--idle-exit", "0",
+                                      "--coordinator", address_, "--keys-dir", keys_.path()});
+    EXPECT_EQ(started.code, 0) << started.output;
+  }
+  json set_class(const std::string& job, const std::string& job_class) {
+    return here({{"type", "set_class"}, {"node", "n1"}, {"job", job}, {"class", job_class}});
+  }
+  [[nodiscard]] std::string class_of(const std::string& job) const {
+    const json status = node_.status(job);
+    return status["jobs"].empty() ? "" : status["jobs"][0]["job"]["class"].get<std::string>();
+  }
+
+  keys::KeyFolder keys_{folder_.path() / "node-keys"};
+  node::DaemonFolder node_;
+  node::FakeJob job_{node_, node::registration("train", JobClass::kOpportunistic, 0, 100 * kMiB)};
+};
+
+TEST_F(ReportingNodeTest, AChangeOfClassReachesItByItsHeartbeats) {
+  json said;
+  ASSERT_TRUE(eventually([&] {
+    said = set_class("train", "guaranteed");
+    return said.contains("outcome") && said["outcome"] != "deferred";
+  }));
+  EXPECT_EQ(said["outcome"], "applied") << said;
+  EXPECT_EQ(class_of("train"), "guaranteed");
+  EXPECT_TRUE(eventually([&] {
+    const json nodes = here({{"type", "nodes"}})["nodes"];
+    return std::any_of(nodes.begin(), nodes.end(), [](const json& node) {
+      return node["name"] == "n1" && node["report"]["jobs"][0]["class"] == "guaranteed";
+    });
+  })) << "the next report shows it";
+  ASSERT_TRUE(eventually([&] {
+    said = set_class("train", "opportunistic");
+    return said.contains("outcome") && said["outcome"] != "deferred";
+  }));
+  EXPECT_EQ(said["outcome"], "applied") << said;
+  EXPECT_EQ(class_of("train"), "opportunistic");
+}
+
+TEST_F(ReportingNodeTest, WhatCannotBeOrderedIsRefusedWithAReason) {
+  ASSERT_TRUE(eventually([&] { return set_class("train", "opportunistic").contains("outcome"); }));
+  EXPECT_THAT(set_class("other", "guaranteed")["what"].get<std::string>(),
+              HasSubstr("node n1 reports no job other"));
+  EXPECT_THAT(set_class("train", "king")["what"].get<std::string>(), HasSubstr("\"king\""));
+  EXPECT_EQ(set_class("", "guaranteed")["code"], "malformed");
+  EXPECT_EQ(here({{"type", "set_class"},
+                  {"node", "n9"},
+                  {"job", "train"},
+                  {"class", "guaranteed"}})["code"],
+            "unavailable");
+  EXPECT_EQ(class_of("train"), "opportunistic");
 }
 
 /// Not a test but a measurement: prints what 2,000 nodes cost that report each second. Run it with

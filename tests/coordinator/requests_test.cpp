@@ -57,7 +57,7 @@ class RequestsTest : public ::testing::Test {
   }
 
   json ask(Caller caller, json request) {
-    json answer = answer_request(coordinator_, reports_, caller, std::move(request), now_);
+    json answer = answer_request(coordinator_, reports_, orders_, caller, std::move(request), now_);
     for (int i = 0; i < 5; ++i) {
       now_ += 1ms;
       coordinator_.settle(now_);
@@ -123,6 +123,7 @@ class RequestsTest : public ::testing::Test {
       {},   store_, engine_, classes_, *policy_, [] { return WallTime{std::chrono::hours{24}}; },
       log_, now_};
   NodeReports reports_;
+  NodeOrders orders_{"run"};
 };
 
 TEST_F(RequestsTest, AUserActsForItsOwnTenantAlone) {
@@ -216,6 +217,64 @@ TEST_F(RequestsTest, ANodeReportsUnderTheNameOfItsKey) {
   EXPECT_THAT(refusal(machine_, {{"type", "heartbeat"}}), StartsWith("malformed"));
 }
 
+json beat_with(json orders, const std::string& job = "train") {
+  return {{"type", "heartbeat"},
+          {"report", {{"devices", json::array()}, {"jobs", json::array({{{"id", job}}})}}},
+          {"orders", std::move(orders)}};
+}
+
+TEST_F(RequestsTest, AnOperatorsOrderGoesOutWithTheNodesAnswersAndItsResultComesBack) {
+  const json nothing{{"beat", 1U}, {"run", "run"}, {"results", json::array()}};
+  const json order{
+      {"type", "set_class"}, {"node", "n1"}, {"job", "train"}, {"class", "guaranteed"}};
+  EXPECT_THAT(refusal(boss_, order), HasSubstr("unavailable: node n1 does not report"));
+  EXPECT_EQ(ask(machine_, beat_with(nothing))["orders"]["list"], json::array());
+  EXPECT_EQ(ask(boss_, order)["outcome"], "deferred");
+  const json told = ask(machine_, beat_with(nothing))["orders"];
+  ASSERT_EQ(told["list"].size(), 1U);
+  EXPECT_EQ(told["list"][0]["job"], "train");
+  json results = nothing;
+  results["results"].push_back(
+      {{"number", told["list"][0]["number"]}, {"outcome", "refused"}, {"reason", "never"}});
+  EXPECT_EQ(ask(key("n2", Role::kNode), beat_with(results))["orders"]["list"], json::array());
+  EXPECT_EQ(ask(boss_, order)["outcome"], "deferred") << "another node's word is none";
+  EXPECT_EQ(ask(machine_, beat_with(results))["orders"]["list"], json::array());
+  const json done = ask(Caller::owner(), order);
+  EXPECT_EQ(done["outcome"], "refused");
+  EXPECT_EQ(done["reason"], "never");
+}
+
+TEST_F(RequestsTest, OrdersAreForOperatorsAndNotForTheClustersOwnJobs) {
+  const std::string id = submit(ann_, "vision");
+  const json nothing{{"beat", 1U}, {"run", "run"}, {"results", json::array()}};
+  (void)ask(machine_, beat_with(nothing, "job-" + id + ".1"));
+  json order{{"type", "set_class"},
+             {"node", "n1"},
+             {"job", "job-" + id + ".1"},
+             {"class", "opportunistic"}};
+  EXPECT_THAT(refusal(boss_, order), HasSubstr("refused: job-1.1 is the cluster's job 1"));
+  for (const AllowedKey& other : {ann_, machine_}) {
+    EXPECT_THAT(refusal(other, order), StartsWith("forbidden"));
+  }
+  order["class"] = "king";
+  EXPECT_THAT(refusal(boss_, order), HasSubstr("not \"king\""));
+  order.erase("job");
+  EXPECT_THAT(refusal(boss_, order), StartsWith("malformed"));
+  EXPECT_EQ(orders_.size(), 0U);
+}
+
+TEST_F(RequestsTest, AHeartbeatWithWrongResultsIsRefusedAsAWhole) {
+  for (const json& bad : {json(7), json::array(), json{{"beat", "x"}}}) {
+    EXPECT_THAT(refusal(machine_, beat_with(bad)), StartsWith("malformed")) << bad;
+  }
+  EXPECT_EQ(reports_.size(), 0U);
+  const json nothing{{"beat", 1U}, {"run", ""}, {"results", json::array()}};
+  json no_report = beat_with(nothing);
+  no_report["report"] = 7;
+  EXPECT_THAT(refusal(machine_, no_report), StartsWith("malformed"));
+  EXPECT_THAT(orders_.why_not("n1", "train"), HasSubstr("does not report"));
+}
+
 TEST_F(RequestsTest, OnlyReportsLeaveNothingToWrite) {
   EXPECT_TRUE(is_report({{"type", "heartbeat"}}));
   EXPECT_FALSE(is_report({{"type", "submit"}}));
@@ -240,11 +299,11 @@ TEST_F(RequestsTest, QuestionsLeaveTheCoordinatorAsItIs) {
   (void)ask(key("ann", Role::kUser, {"vision"}), submission("vision"));
   const std::uint64_t before = coordinator_.revision();
   for (const char* type : {"queue", "tenants", "nodes", "state", "health", "inputs"}) {
-    (void)answer_request(coordinator_, reports_, Caller::owner(), {{"type", type}}, now_);
+    (void)answer_request(coordinator_, reports_, orders_, Caller::owner(), {{"type", type}}, now_);
   }
   for (const char* type : {"explain", "logs", "read_log"}) {
-    (void)answer_request(coordinator_, reports_, Caller::owner(), {{"type", type}, {"id", "1"}},
-                         now_);
+    (void)answer_request(coordinator_, reports_, orders_, Caller::owner(),
+                         {{"type", type}, {"id", "1"}}, now_);
   }
   EXPECT_EQ(coordinator_.revision(), before);
 }

@@ -128,6 +128,27 @@ TEST_F(SlurmGuaranteeTest, ATwinTakesTheDevicesAndThenTheNodeIsTold) {
   EXPECT_EQ(state(2), "RUNNING");
 }
 
+TEST_F(SlurmGuaranteeTest, ANodeThatReportsTheJobIsToldByItsHeartbeatsAndNotBySrun) {
+  std::vector<std::string> ordered;
+  std::optional<wire::Message> answer =
+      wire::SetReply{.job_id = "job-7.1", .outcome = "applied", .reason = "it has its floor"};
+  options_.by_heartbeat = [&](const std::string& node, const wire::Message& message) {
+    ordered.push_back(node + " " + std::get<wire::SetRequest>(message).job);
+    return answer;
+  };
+  make();
+  slurm_.next_devices = {"1"};
+  start();
+  (void)ask();
+  EXPECT_THAT(ordered, IsEmpty()) << "not before Slurm has given the device";
+  EXPECT_EQ(ask(), "applied: it has its floor");
+  EXPECT_EQ(ordered, std::vector<std::string>{"n1 job-7.1"});
+  EXPECT_THAT(told_, IsEmpty());
+  answer = std::nullopt;  // it does not report it any more
+  EXPECT_EQ(ask(), "applied: ");
+  EXPECT_THAT(told_, SizeIs(1));
+}
+
 TEST_F(SlurmGuaranteeTest, TheTwinEndsWithItsJobThoughNobodyLooks) {
   slurm_.next_devices = {"1"};
   start();

@@ -6,6 +6,7 @@ COMMENSAL_PICTURES=FOLDER writes the pictures of docs/cluster.md there.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -171,9 +172,10 @@ state.jobs = [
    placement: [{node: "n1", device: 0}, {node: "n1", device: 1}]},
   {...base, id: "77", name: "flat", state: "parked", reason: "its loss has been flat"}];
 const lease = (device, gib) => ({device, held_bytes: gib * 2 ** 30});
-state.node = {status: {devices: [{id: "GPU-1", capacity_bytes: 8 * 2 ** 30, held_bytes: 2 ** 31,
-  granted_bytes: 2 ** 31}], jobs: [{job: {id: "job-2.1", name: "gang", class: "opportunistic"},
-  devices: ["GPU-0", "GPU-1"], leases: [lease("GPU-0", 3), lease("GPU-1", 2)],
+state.node = {name: "n1", status: {devices: [{id: "GPU-1", capacity_bytes: 8 * 2 ** 30,
+  held_bytes: 2 ** 31, granted_bytes: 2 ** 31}], jobs: [{
+  job: {id: "job-2.1", name: "gang", class: "opportunistic"}, devices: ["GPU-0", "GPU-1"],
+  leases: [lease("GPU-0", 3), lease("GPU-1", 2)],
   memory: {device_bytes: 5 * 2 ** 30, limit_bytes: null}}]}};
 draw();
 const text = (selector) => [...document.querySelectorAll(selector)].map((e) => e.innerText);
@@ -196,6 +198,112 @@ def test_parked_jobs_minima_and_further_devices(cluster: Cluster, browser: PageB
     assert "2.0 GiB held" in seen["devices"][1]
     assert seen["width"] == "25%", "2 GiB of 8, not what it holds elsewhere"
     browser.wait("is refused", lambda: 'unknown job "77"' in browser.text("#said"))
+
+
+# What nodes report: one of the engine's, one that only reports and has fallen silent, with names
+# that somebody chose, and one of which there is no room for more than its line.
+REPORTED = """
+const device = (id, gib) => ({id, name: "H100", type: "gpu", capacity_bytes: 8 * 2 ** 30,
+  held_bytes: gib * 2 ** 30, granted_bytes: 4 * 2 ** 30, outside_bytes: 2 ** 31, use: {}});
+const job = (id, name, kind) => ({job: {id, name, class: kind}, devices: ["GPU-0"], paused: false,
+  memory: {device_bytes: 2 ** 31, host_bytes: 2 ** 30, parked_bytes: null, limit_bytes: 2 ** 32},
+  lease: {device: "", held_bytes: 2 ** 31}, leases: [], step: {number: 12, median_seconds: 0.01},
+  share: {now: 0.5}, gate: {law: "gap", state: "open"}, slowdown: null, ended: false});
+state.nodes = [{name: "n2", state: "up", reason: "", cores: 4, memory_mib: 64,
+  devices: [{id: "GPU-0", type: "H100", memory_bytes: null,
+    jobs: [{id: "5", class: "opportunistic"}]}]}];
+state.jobs = [{id: "5", name: "sweep", tenant: "t", reason: "r", gpus: 1, changed_ms: 0,
+  submitted_ms: 0, placement: [{node: "n2", device: 0}], attempt: 1, asked: "auto",
+  cancelling: false, state: "running", class: "opportunistic"}];
+const node = (name, state, silent_seconds, status) => ({name, state, silent_seconds, cores: 8,
+  memory_mib: 64, device_count: 1, job_count: 1, status});
+state.node = {name: "elsewhere", status: null, problem: "none"};
+state.reports = {left_out: 7, nodes: [
+  node("n2", "up", 0, {devices: [device("GPU-0", 2)],
+    jobs: [job("job-5.1", "sweep", "opportunistic")]}),
+  node(arguments[0], "silent", 12, {devices: [{...device("GPU-0", 3), name: arguments[0]}],
+    jobs: [job("own", arguments[0], "guaranteed")]}),
+  node("n9", "up", 0, null)]};
+draw();
+const text = (selector) => [...document.querySelectorAll(selector)].map((e) => e.innerText);
+return {devices: text("#device-list li"), nodes: text("#nodes tbody tr"),
+  job: text("#jobs tbody td"),
+  note: document.getElementById("nodes-note").innerText,
+  stale: [...document.querySelectorAll("#device-list .stale")].length,
+  buttons: document.querySelectorAll("#nodes tbody button").length,
+  memory: document.getElementById("memory-text").textContent,
+  bar: document.querySelector("#device-list li .opportunistic").style.width};
+"""
+
+
+def test_memory_and_gates_of_nodes_that_report(cluster: Cluster, browser: PageBrowser) -> None:
+    cluster.start()
+    browser.open(address(cluster))
+    seen = browser.run(REPORTED, HOSTILE)
+    first, silent = seen["devices"]
+    assert "n2:0 H100" in first
+    assert "2.0 GiB held, 4.0 GiB granted of 8.0 GiB" in first
+    assert seen["bar"] == "25%"
+    assert any("2.0 GiB of 4.0 GiB" in cell and "slower or parked" in cell for cell in seen["job"])
+    assert any("gap, share 0.50" in cell for cell in seen["job"])
+    assert silent.count(HOSTILE) >= 3, "node, device and job, as text"
+    assert "node silent for 12 s" in silent
+    assert "gate open" in silent
+    assert seen["stale"] == 1
+    assert seen["buttons"] == 1, "nothing is started on nodes that only report"
+    assert any("silent for 12 s" in row for row in seen["nodes"])
+    assert any("n9" in row and "the engine starts nothing there" in row for row in seen["nodes"])
+    assert seen["note"].startswith("7 more nodes report")
+    assert f"{HOSTILE}: 2.0 GiB on the device" in seen["memory"]
+    assert browser.driver.title == "commensal cluster"
+    assert browser.run("return document.querySelectorAll('main script, main img').length") == 0
+    assert browser.complaints() == []
+
+
+def test_two_node_coordinators_one_of_which_reports(cluster: Cluster, browser: PageBrowser) -> None:
+    world = cluster.world
+    keys = world.folder / "keys"
+    daemon = str(COMMENSAL.parent / "commensald")
+
+    def key(*words: str) -> str:
+        done = world.commensal("keys", *words, COMMENSAL_KEYS_DIR=str(keys))
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    folders = {name: world.folder / name for name in ("n1", "n2")}
+    for folder in folders.values():
+        folder.mkdir(mode=0o700)
+    nodes = [word for name in folders for word in ("--node", f"{name}={folders[name]}")]
+    network = ("--listen", "tcp://127.0.0.1:0", "--keys-dir", str(keys))
+    try:
+        cluster.start("--commensal", str(COMMENSAL), *nodes, *network)
+        told = json.loads(world.commensal("nodes", "--json").stdout)["coordinator"]
+        key("allow", "n2", key("create", "node"), "--role", "node")
+        reports = ("--coordinator", told["address"], "--keys-dir", str(keys))
+        for name, options in (("n1", ()), ("n2", reports)):
+            command = [daemon, "--runtime-dir", str(folders[name]), "--idle-exit", "0", *options]
+            done = world.run(command)
+            assert done.returncode == 0, done.stderr
+        assert world.commensal("drain", "n1").returncode == 0
+        stop = world.folder / "stop"
+        browser.open(without_token(cluster))
+        job = cluster.submit("--opportunistic", *training(cluster, "sweep", stop))
+        browser.wait("runs", lambda: "n2:0" in browser.text("#jobs tbody"))
+        browser.wait("has memory by tier", lambda: "iB" in browser.rows("#jobs")[0][8])
+        browser.wait("has a gate", lambda: "share" in browser.rows("#jobs")[0][9])
+        browser.wait("has made steps", lambda: "ms each" in browser.rows("#jobs")[0][5])
+        browser.wait("has a bar", lambda: "held" in browser.text("#device-list li:nth-child(2)"))
+        assert "sweep: " in browser.text("#memory-text")
+        table = world.commensal("nodes").stdout
+        assert " GiB" in table
+        assert max(map(len, table.splitlines())) <= 80
+        stop.touch()
+        cluster.wait(job, "finished")
+        assert browser.complaints() == []
+    finally:
+        for folder in folders.values():
+            with contextlib.suppress(OSError, ValueError, psutil.NoSuchProcess):
+                psutil.Process(int((folder / "default.lock").read_text())).kill()
 
 
 def test_what_users_wrote_stays_text(cluster: Cluster, browser: PageBrowser) -> None:

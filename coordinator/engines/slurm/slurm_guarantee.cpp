@@ -166,6 +166,9 @@ wire::Message SlurmGuarantee::tell(const AttemptFolder& folder, const std::strin
   if (options_.commensal.empty()) {
     return wire::Error{.code = "unknown_job", .what = "jobs run without commensal"};
   }
+  if (options_.by_heartbeat) {
+    if (auto answer = options_.by_heartbeat(node, request)) return *std::move(answer);
+  }
   const auto job = slurm::noted_job(folder);
   if (!job) return reply("refused", "Slurm has no job of it");
   std::vector<std::string> words = options_.commensal;

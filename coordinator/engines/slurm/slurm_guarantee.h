@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -19,10 +20,11 @@ namespace commensal::cluster {
 /// An upgrade under Slurm: the job has a seat beside others, and is to have the devices under it
 /// for itself. A second job of Slurm, its twin, asks for them as a guaranteed one on the same
 /// nodes, and waits in Slurm's queue like any other. Once it has exactly the devices that the job
-/// runs on, the job's nodes are told (`commensal set JOB --class guaranteed`, within the job's own
-/// allocation), and the twin holds the devices until the job has ended, whatever becomes of the
-/// coordinator. Where Slurm gives other devices of a node first, the twin that has them keeps them
-/// while another one is asked for, and goes then.
+/// runs on, the job's nodes are told (by their heartbeats where they report the job, else by
+/// `commensal set JOB --class guaranteed` within the job's own allocation), and the twin holds the
+/// devices until the job has ended, whatever becomes of the coordinator. Where Slurm gives other
+/// devices of a node first, the twin that has them keeps them while another one is asked for, and
+/// goes then.
 ///
 /// A twin lives as long as the note `guaranteed` is in the attempt's folder and there is no
 /// outcome. So what is given up is over at the latest when Slurm starts it.
@@ -37,6 +39,9 @@ class SlurmGuarantee {
     slurm::SlurmCommands::Options commands;
     /// `commensal` and what it must know before `set`; empty: jobs run without it.
     std::vector<std::string> commensal;
+    /// Asks a node that reports the job, in place of `commensal set`; nothing: it does not.
+    std::function<std::optional<wire::Message>(const std::string& node, const wire::Message&)>
+        by_heartbeat;
     /// How long an upgrade may wait for devices and for the nodes before it is given up.
     std::chrono::milliseconds patience{20'000};
     std::chrono::milliseconds node_answers{15'000};  ///< longest wait for `commensal set`

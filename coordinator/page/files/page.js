@@ -220,26 +220,49 @@ async function setQuota(tenant) {
     `The quota of ${tenant.name} is ${word}.`);
 }
 
-// ---- what the node says of its jobs -----------------------------------------------------------
+// ---- what nodes say of their devices and jobs ------------------------------------------------
 
-function nodeJobs() {
-  const status = state.node && state.node.status;
-  return new Map(((status && status.jobs) || []).map((job) => [job.job.id, job]));
+// By the name of the node: {devices, jobs, silent}. This machine's node is asked, others report.
+let told = new Map();
+
+function telling(status, silent) {
+  const one = { devices: status.devices || [], jobs: [], silent };
+  one.jobs = (status.jobs || []).map((record) => ({ ...record, at: one }));
+  return one;
 }
 
-const onNode = (job) => nodeJobs().get(`job-${job.id}.${job.attempt}`);
-
-function nodeDevice(id) {
-  const status = state.node && state.node.status;
-  return ((status && status.devices) || []).find((device) => device.id === id);
+function hear() {
+  told = new Map();
+  for (const node of (state.reports && state.reports.nodes) || []) {
+    if (node.status) told.set(node.name, telling(node.status, node.state === "up" ? null : node.silent_seconds));
+  }
+  const own = state.node;
+  if (own && own.status) told.set(own.name, telling(own.status, null)); // it says more than a report
 }
+
+const allRecords = () => [...told.values()].flatMap((one) => one.jobs);
+
+function onNode(job) {
+  const id = `job-${job.id}.${job.attempt}`;
+  for (const place of job.placement || []) {
+    const one = told.get(place.node);
+    const record = one && one.jobs.find((other) => other.job.id === id);
+    if (record) return record;
+  }
+  return undefined;
+}
+
+const deviceOf = (one, id) => one && one.devices.find((device) => device.id === id);
+
+// That what is known of it is old; empty: it is not.
+const old = (one) => (one && one.silent !== null ? `node silent for ${span(one.silent)}` : "");
 
 function harvest(record) {
   if (!record || record.job.class !== "opportunistic" || record.ended) return "";
-  const device = nodeDevice((record.devices || ["host"])[0]);
+  const device = deviceOf(record.at, (record.devices || ["host"])[0]);
   const use = (device && device.use) || {};
   if (use.opportunistic_share === null || use.opportunistic_share === undefined) return "";
-  const beside = [...nodeJobs().values()].filter((job) => !job.ended && job.job.class === "opportunistic"
+  const beside = record.at.jobs.filter((job) => !job.ended && job.job.class === "opportunistic"
     && (job.devices || ["host"])[0] === device.id);
   return {
     text: `${percent(use.opportunistic_share)} of the device`,
@@ -275,16 +298,18 @@ function memory(record) {
   const notes = slower ? [`${bytes(slower)} slower or parked`] : [];
   const several = record.leases || [];
   if (several.length > 1) notes.push(`by device: ${several.map((lease) => bytes(lease.held_bytes || 0)).join(", ")}`);
+  if (old(record.at)) notes.push(old(record.at));
   return { text: `${bytes(has.device_bytes)} ${limit}`, small: notes.join("; ") };
 }
 
 function gate(record) {
   if (!record || record.ended || !record.gate || !record.gate.law) return "";
-  if (record.job.class === "guaranteed") return "open";
+  if (record.job.class === "guaranteed") return { text: "open", small: old(record.at) };
   const share = record.share && record.share.now;
   return {
     text: record.paused ? "paused" : record.gate.state || "",
-    small: `${record.gate.law}${share === null || share === undefined ? "" : `, share ${share.toFixed(2)}`}`,
+    small: [record.gate.law, share === null || share === undefined ? "" : `share ${share.toFixed(2)}`, old(record.at)]
+      .filter(Boolean).join(", "),
   };
 }
 
@@ -363,18 +388,36 @@ function drawTenants() {
   });
 }
 
+// Nodes that report and that the engine does not know, in the words of those that it knows.
+function reportingOnly() {
+  const known = new Set((state.nodes || []).map((node) => node.name));
+  return ((state.reports && state.reports.nodes) || []).filter((node) => !known.has(node.name)).map((node) => ({
+    ...node, only: true, devices: [],
+    reason: node.state === "up" ? "reports; the engine starts nothing there" : `silent for ${span(node.silent_seconds)}`,
+  }));
+}
+
 function drawNodes() {
-  rows(byId("nodes"), state.nodes || [], (node) => node.name, (node) => [
+  const silent = new Map(((state.reports && state.reports.nodes) || []).filter((node) => node.state !== "up")
+    .map((node) => [node.name, node.silent_seconds]));
+  rows(byId("nodes"), [...(state.nodes || []), ...reportingOnly()], (node) => node.name, (node) => [
     { text: node.name }, { text: node.state, kind: `state ${node.state}` }, String(node.cores),
-    bytes(node.memory_mib * 1024 * 1024), String(node.devices.length), { text: node.reason, words: true }],
+    bytes(node.memory_mib * 1024 * 1024), String(node.only ? node.device_count : node.devices.length),
+    { text: node.reason, small: !node.only && silent.has(node.name) ? `its reports: silent for ${span(silent.get(node.name))}` : "", words: true }],
   (cell, node) => {
-    if (node.state === "drained" || node.state === "avoided") {
+    if (node.only) {
+      button(cell, "", ""); // nothing is started there
+    } else if (node.state === "drained" || node.state === "avoided") {
       button(cell, "Undrain", `Undrain ${node.name}`,
         () => change({ type: "undrain", node: node.name }, `${node.name} is given jobs again.`));
     } else {
       button(cell, "Drain", `Drain ${node.name}`, () => drainNode(node));
     }
   });
+  const more = (state.reports && state.reports.left_out) || 0;
+  const note = byId("nodes-note");
+  note.hidden = more === 0;
+  put(note, more === 0 ? "" : `${more} more node${more === 1 ? " reports" : "s report"}: commensal nodes shows all.`);
 }
 
 function drawEvents() {
@@ -385,44 +428,84 @@ function drawEvents() {
     event.from === event.to ? event.to : `${event.from} → ${event.to}`, { text: event.reason, words: true }]);
 }
 
-function drawDevices() {
+const MOST_CARDS = 200;
+
+// Devices of nodes that only report: who is on them, the nodes say themselves.
+function reportedDevices() {
+  return reportingOnly().flatMap((node) => {
+    const one = told.get(node.name);
+    return ((one && one.devices) || []).map((device, number) => {
+      const here = one.jobs.filter((record) => (record.devices || ["host"]).includes(device.id));
+      return { node, number, device: { id: device.id, type: device.name || device.type, jobs: [] },
+        who: here.map((record) => `${record.job.name || record.job.id}, ${record.job.class}`) };
+    });
+  });
+}
+
+function engineDevices() {
   const jobs = new Map((state.jobs || []).map((job) => [job.id, job]));
-  const all = (state.nodes || []).flatMap((node) => node.devices.map((device, number) => ({ node, device, number })));
+  return (state.nodes || []).flatMap((node) => node.devices.map((device, number) => ({ node, device, number,
+    who: device.jobs.map((on) => {
+      const job = jobs.get(on.id) || {};
+      return [`${job.name || "job"} (${on.id})`, on.class, minima(job)].filter(Boolean).join(", ");
+    }) })));
+}
+
+function drawDevices() {
+  const every = [...engineDevices(), ...reportedDevices()];
+  // Where not all have room, those with jobs come first.
+  const all = every.length <= MOST_CARDS ? every
+    : [...every.filter((one) => one.who.length > 0), ...every.filter((one) => one.who.length === 0)];
+  const more = byId("devices-note");
+  more.hidden = all.length <= MOST_CARDS;
+  put(more, more.hidden ? "" : `${all.length - MOST_CARDS} more devices are not shown here.`);
+  const seen = new Set();
+  const firsts = new Set(all.filter((one) => {
+    const name = `${one.node.name}\n${one.device.id}`;
+    return !seen.has(name) && seen.add(name);
+  }));
   const create = () => make("li", {}, make("h3"), make("div", { class: "bar", "aria-hidden": "true" },
     make("i", { class: "guaranteed" }), make("i", { class: "opportunistic" }), make("i", { class: "others" })),
   make("p"), make("p"));
-  fill(byId("device-list"), all.slice(0, 200), (one) => `${one.node.name}:${one.number}`, create, (item, one) => {
+  fill(byId("device-list"), all.slice(0, MOST_CARDS), (one) => `${one.node.name}:${one.number}`, create, (item, one) => {
     const [title, bar, who, how] = item.children;
     put(title, `${one.node.name}:${one.number} ${one.device.type}`);
     // Several devices that share a machine's cores: what is known of them stands with the first.
-    const first = all.find((other) => other.device.id === one.device.id && other.node === one.node);
-    const told = first === one ? nodeDevice(one.device.id) : undefined;
+    const at = told.get(one.node.name);
+    const known = firsts.has(one) ? deviceOf(at, one.device.id) : undefined;
+    item.classList.toggle("stale", Boolean(known && old(at)));
     const held = { guaranteed: 0, opportunistic: 0 };
-    for (const record of nodeJobs().values()) {
+    for (const record of known ? at.jobs : []) {
       if (record.ended || !(record.devices || ["host"]).includes(one.device.id)) continue;
       const lease = leaseOn(record, one.device.id);
       const alone = (record.devices || ["host"]).length === 1 && record.memory && record.memory.device_bytes;
       held[record.job.class] += (lease && lease.held_bytes) || alone || 0;
     }
-    const capacity = told ? Math.max(1, told.capacity_bytes) : 0;
+    const capacity = known ? Math.max(1, known.capacity_bytes) : 0;
     const share = (part) => (capacity ? `${Math.min(100, (100 * part) / capacity)}%` : "0");
-    bar.hidden = !told;
+    bar.hidden = !known;
     bar.children[0].style.width = share(held.guaranteed);
     bar.children[1].style.width = share(held.opportunistic);
-    bar.children[2].style.width = share((told && told.outside_bytes) || 0);
-    put(who, one.device.jobs.length === 0 ? "free" : one.device.jobs.map((on) => {
-      const job = jobs.get(on.id) || {};
-      return [`${job.name || "job"} (${on.id})`, on.class, minima(job)].filter(Boolean).join(", ");
-    }).join("\n"));
+    bar.children[2].style.width = share((known && known.outside_bytes) || 0);
+    put(who, one.who.length === 0 ? "free" : one.who.join("\n"));
     const lines = [];
-    if (!told && one.device.memory_bytes) lines.push(`${bytes(one.device.memory_bytes)} of memory`);
-    if (told) {
-      lines.push(`${bytes(told.held_bytes)} held, ${bytes(told.granted_bytes)} granted of ${bytes(told.capacity_bytes)}`);
-      const use = told.use || {};
+    if (!known && one.device.memory_bytes) lines.push(`${bytes(one.device.memory_bytes)} of memory`);
+    if (known) {
+      if (old(at)) lines.push(`${old(at)}; before that:`);
+      lines.push(`${bytes(known.held_bytes)} held, ${bytes(known.granted_bytes)} granted of ${bytes(known.capacity_bytes)}`);
+      const use = known.use || {};
       if (use.guaranteed_share !== null && use.guaranteed_share !== undefined) {
         let line = `busy: guaranteed ${percent(use.guaranteed_share)}, opportunistic ${percent(use.opportunistic_share || 0)}`;
         if (use.oracle_share !== null && use.oracle_share !== undefined) line += ` of ${percent(use.oracle_share)} to be had`;
         lines.push(line);
+      }
+      // Of the cluster's own jobs tiers and gates stand in the table of jobs.
+      if (one.node.only) {
+        for (const record of at.jobs.filter((job) => (job.devices || ["host"]).includes(one.device.id))) {
+          const cells = [memory(record), gate(record)].map((cell) => (typeof cell === "object"
+            ? [cell.text, cell.small].filter(Boolean).join(" ") : cell)).filter(Boolean);
+          lines.push(`${record.job.name || record.job.id}: ${cells.join("; gate ")}`);
+        }
       }
     }
     put(how, lines.join("\n"));
@@ -458,9 +541,9 @@ function drawFacts() {
   const problem = byId("problem");
   problem.hidden = !coordinator.problem;
   put(problem, coordinator.problem ? `The engine cannot be asked: ${coordinator.problem}` : "");
-  const node = state.node;
-  put(byId("node-note"), node && node.status ? "Bars: memory that guaranteed jobs, opportunistic jobs and others hold on this machine."
-    : "No job has run under commensal on this machine yet, so nothing is known of memory and gates.");
+  put(byId("node-note"), told.size > 0
+    ? "Bars: memory that guaranteed jobs, opportunistic jobs and others hold on machines that tell: this one, and those that report."
+    : "No job has run under commensal on this machine yet, and no other reports, so nothing is known of memory and gates.");
 }
 
 // ---- charts -----------------------------------------------------------------------------------
@@ -512,7 +595,7 @@ function makeCharts() {
 
 function drawCharts() {
   if (!charts.memory) return;
-  const held = [...nodeJobs().values()].filter((record) => !record.ended && record.memory).slice(0, MOST_BARS);
+  const held = allRecords().filter((record) => !record.ended && record.memory).slice(0, MOST_BARS);
   charts.memory.data.labels = held.map((record) => record.job.name);
   ["device", "host", "parked"].forEach((tier, number) => {
     charts.memory.data.datasets[number].data = held.map((record) => (record.memory[`${tier}_bytes`] || 0) / 1048576);
@@ -548,6 +631,7 @@ function remember() {
 }
 
 function draw() {
+  hear();
   drawFacts();
   drawTiles();
   drawDevices();

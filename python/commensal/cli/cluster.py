@@ -203,14 +203,32 @@ def nodes(
         return
     if problem := answer["coordinator"]["problem"]:
         print(f"engine {answer['coordinator']['engine']}: {problem}")
-    table = _table("NODE", "STATE", "CORES", "DEVICE", "TYPE", "JOBS", "REASON")
+    table = _table("NODE", "STATE", "CORES", "DEVICE", "TYPE", "MEMORY", "JOBS", "REASON")
     for node in answer["nodes"]:
         first = [node["name"], node["state"], f"{node['cores']:g}"]
         for device in node["devices"] or [{"id": "", "type": "", "jobs": []}]:
             on = ", ".join(f"{job['id']} ({job['class']})" for job in device["jobs"])
-            table.add_row(*first, device["id"], device["type"], on, node["reason"])
+            memory = device_memory(node, device["id"], device.get("memory_bytes"))
+            table.add_row(*first, device["id"], device["type"], memory, on, node["reason"])
             first = ["", "", ""]
     _print(table)
+
+
+def device_memory(node: dict[str, Any], device: str, total: int | None) -> str:
+    """Return used and whole memory of a node's device, "2.1 of 79 GiB"; empty: not known.
+
+    What is used is known of nodes that report, by their last report while they are not silent.
+    """
+    report = node.get("report") or {}
+    for told in report.get("devices", []):
+        numbers = [told.get(f"{name}_bytes", 0) for name in ("capacity", "held", "outside")]
+        if told.get("id") != device or not all(isinstance(one, int) for one in numbers):
+            continue
+        capacity, held, outside = numbers
+        total = total or capacity or None
+        if total and report.get("state") == "up":
+            return f"{min(held + outside, total) / 2**30:.1f} of {total / 2**30:.1f} GiB"
+    return f"{total / 2**30:.1f} GiB" if total else ""
 
 
 def tenants(

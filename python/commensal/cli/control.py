@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from typing import Annotated
 
 import typer
 
+from commensal._cluster import Cluster
 from commensal._coordinator import Change, Coordinator
 from commensal._environment import check_job_class, check_law
 from commensal._quantities import (
@@ -37,6 +39,7 @@ from commensal.cli._options import (
 __all__ = ["pause", "register", "resume", "set_job"]
 
 _CODES = [0, 2, 3, 4]
+_ORDER_SECONDS = 10  # a node hears of it with its next heartbeat, and answers with the one after
 
 
 def register(app: typer.Typer) -> None:
@@ -52,6 +55,10 @@ def register(app: typer.Typer) -> None:
                 (
                     "commensal set sweep --class guaranteed --memory 2GiB",
                     "others yield to it from now on, and it has 2 GiB for sure",
+                ),
+                (
+                    "commensal set train --class guaranteed --node n3",
+                    "job 'train' on n3, which reports to the cluster's coordinator",
                 ),
             ],
             _CODES,
@@ -132,8 +139,17 @@ def set_job(
             metavar="CLASS",
         ),
     ] = None,
+    node: Annotated[
+        str | None,
+        typer.Option(
+            help="The job runs on this node, which reports to the cluster's coordinator: its class "
+            "is changed through that one. JOB is its id there.",
+            metavar="NODE",
+        ),
+    ] = None,
     as_json: AsJson = False,
     instance: Instance = None,
+    remote: RemoteAddress = None,
 ) -> None:
     """Change memory, share, pacing or class of a running job.
 
@@ -164,6 +180,14 @@ def set_job(
             most_sms = parse_sm_share(sm_share)
     with blaming("--class"):
         wanted = None if job_class is None else check_job_class(job_class)
+    if node is not None:
+        if wanted is None or any(value is not None for value in asked[:-1]):
+            raise typer.BadParameter("changes a class, nothing else", param_hint="'--node'")
+        cluster = cluster_for(coordinator_of(context, instance), remote)
+        with reporting(cluster):
+            change = _ordered(cluster, node, job, wanted)
+        _tell(job, change, as_json)
+        return
     # Values are checked before anybody is asked; the class only decides what one value means.
     _parse(memory, share, guaranteed=False)
     coordinator = coordinator_of(context, instance)
@@ -228,6 +252,17 @@ def resume(
     _tell(job, change, as_json, more)
 
 
+def _ordered(cluster: Cluster, node: str, job: str, job_class: str) -> Change:
+    """Change a class through the cluster's coordinator; return the end, or what it waits for."""
+    until = time.monotonic() + _ORDER_SECONDS
+    while True:
+        said = cluster.ask("set_class", **{"node": node, "job": job, "class": job_class})
+        change = Change(job, 0, said["outcome"], said["reason"])
+        if change.outcome != "deferred" or time.monotonic() >= until:
+            return change
+        time.sleep(0.2)
+
+
 def _parse(
     memory: str | None, share: str | None, *, guaranteed: bool
 ) -> tuple[MemoryRange | None, ShareRange | None]:
@@ -250,7 +285,8 @@ def _tell(job: str, change: Change, as_json: bool, more: str = "") -> None:
     """Print what came of a change; a refusal, with `more` behind it, ends with code 4."""
     refused = change.outcome in ("refused", "stale")
     reason = f": {change.reason}" if change.reason else ""
-    revision = "" if refused else f" (revision {change.revision})"  # there is no new one
+    # There is no new one; and of one on another machine nobody needs it.
+    revision = "" if refused or not change.revision else f" (revision {change.revision})"
     line = f"{job}: {change.outcome}{revision}{reason}"
     if as_json:
         report = {
