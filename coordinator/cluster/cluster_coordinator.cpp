@@ -20,8 +20,9 @@ double seconds(TimePoint now) {
   return std::chrono::duration<double>(now.time_since_epoch()).count();
 }
 
-constexpr Duration kUpgradeAgain = 60s;  // after one that failed
-constexpr int kCannotStart = 126;        // as a shell's
+constexpr Duration kUpgradeAgain = 60s;   // after the first one that failed, then twice as long
+constexpr int kUpgradesUntilSlowest = 6;  // about an hour
+constexpr int kCannotStart = 126;         // as a shell's
 
 EventKind kind_of(EngineEvent::Kind kind) {
   switch (kind) {
@@ -166,6 +167,7 @@ void ClusterCoordinator::settle(TimePoint now) {
     if (job == jobs_.end() || !is_end(job->second.state)) continue;
     jobs_.erase(job);
     submitted_.erase(number);
+    failed_upgrades_.erase(number);
   }
   std::erase_if(no_upgrade_before_, [this](const auto& entry) { return now_ >= entry.second; });
   act();
@@ -349,9 +351,13 @@ void ClusterCoordinator::take_class_outcomes() {
     const bool changed =
         happen(outcome.attempt.job,
                {.kind = kind, .attempt = outcome.attempt.number, .reason = outcome.reason});
+    const Number number = job_number(outcome.attempt.job);
+    if (outcome.changed) failed_upgrades_.erase(number);
     if (!changed || outcome.changed) continue;
     begin_anew_ = true;  // the policy's view has it as guaranteed
-    no_upgrade_before_[job_number(outcome.attempt.job)] = now_ + kUpgradeAgain;
+    int& failed = failed_upgrades_[number];
+    no_upgrade_before_[number] = now_ + kUpgradeAgain * (1 << failed);
+    failed = std::min(failed + 1, kUpgradesUntilSlowest);
   }
 }
 

@@ -257,6 +257,7 @@ class ClusterCoordinator {
   std::vector<Number> over_;                           // have ended in this step
   std::map<Number, TimePoint> not_before_;             // wait, and are tried again then
   std::map<Number, TimePoint> no_upgrade_before_;      // the last one failed
+  std::map<Number, int> failed_upgrades_;              // one after the other, up to a bound
   std::map<Number, TimePoint> pre_runs_until_;         // run; nothing has failed then
   std::map<Number, LossCurve> losses_;                 // of attempts whose rule looks at them
   std::vector<EngineEvent> seen_;                      // by the engine; not durable yet

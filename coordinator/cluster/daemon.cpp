@@ -81,7 +81,8 @@ NodeClasses::Ask ask_node(const ClusterOptions& options, NodeOrders& orders) {
     const wire::ControlClient client{
         wire::control_socket_path(node_folder(options, node), options.instance), kNodeAnswers};
     try {
-      return client.request(message);
+      return ask_patiently([&](const wire::Message& asked) { return client.request(asked); },
+                           message);
     } catch (const wire::CoordinatorUnreachable&) {
       if (auto answer = by_heartbeat(node, message)) return *std::move(answer);
       throw;

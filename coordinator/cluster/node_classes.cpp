@@ -4,11 +4,42 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "coordinator/wire/control_client.h"
 
 namespace commensal::cluster {
+namespace {
+
+using nlohmann::json;
+
+bool shows(const wire::Message& answer, const std::string& job) {
+  const auto* reply = std::get_if<wire::StatusReply>(&answer);
+  if (reply == nullptr || !reply->status.contains("jobs")) return false;
+  const json& jobs = reply->status["jobs"];
+  return std::any_of(jobs.begin(), jobs.end(), [&](const json& one) {
+    return one.value("/job/id"_json_pointer, "") == job && !one.value("ended", false);
+  });
+}
+
+}  // namespace
+
+wire::Message ask_patiently(const std::function<wire::Message(const wire::Message&)>& request,
+                            const wire::Message& message) {
+  wire::Message answer = request(message);
+  const auto* asked = std::get_if<wire::SetRequest>(&message);
+  auto* reply = std::get_if<wire::SetReply>(&answer);
+  if (asked == nullptr || reply == nullptr || reply->outcome != "refused") return answer;
+  wire::StatusRequest look;
+  look.job = asked->job;
+  if (shows(request(look), asked->job)) return answer;
+  reply->outcome = "deferred";
+  reply->reason =
+      "its node does not know it: it has not imported PyTorch, or runs without commensal";
+  return answer;
+}
 
 NodeClasses::NodeClasses(Ask ask, std::chrono::milliseconds again, int tries)
     : ask_(std::move(ask)), again_(again), tries_(tries), thread_([this] { work(); }) {}

@@ -20,6 +20,13 @@
 
 namespace commensal::cluster {
 
+/// Sends a request to a node's coordinator. A change of a job that it does not know is "deferred",
+/// not "refused": a job is told to its node once its script has imported PyTorch.
+/// @throws what `request` throws.
+[[nodiscard]] wire::Message ask_patiently(
+    const std::function<wire::Message(const wire::Message&)>& request,
+    const wire::Message& message);
+
 /// Asks a node's coordinator on a thread of its own, again while it defers. A job that the node
 /// does not know runs without commensal: only its charge changes. Of a job on several nodes each is
 /// asked; if one says no, those that had said yes are asked to go back.

@@ -646,6 +646,23 @@ TEST_F(ClusterCoordinatorTest, AnUpgradeThatFailsGivesItsQuotaBack) {
   EXPECT_EQ(classes_.asked.size(), 2U);
 }
 
+TEST_F(ClusterCoordinatorTest, AnUpgradeThatFailsAgainAndAgainIsAskedForLessOften) {
+  ask({{"type", "quota"}, {"tenant", "vision"}, {"quota", 1}});
+  const std::string first = submit(job("vision"));
+  const std::string second = submit(job("vision", 1, "auto"));
+  world_.end(attempt(first), 0);
+  settle_all();
+  std::vector<int> minutes;  // until it is asked for again
+  for (int i = 0; i < 8; ++i) {
+    const std::size_t asked = classes_.asked.size();
+    classes_.answers.push_back({attempt(second), false, "its node does not know it"});
+    settle_all();
+    minutes.push_back(0);
+    for (; classes_.asked.size() == asked && minutes.back() < 200; ++minutes.back()) pass(1min);
+  }
+  EXPECT_THAT(minutes, ElementsAre(1, 2, 4, 8, 16, 32, 64, 64));
+}
+
 TEST_F(ClusterCoordinatorTest, AGangStartsWholeOrNotAtAll) {
   const std::string small = submit(job());
   const std::string gang = submit(job("default", 4));

@@ -87,6 +87,46 @@ TEST(NodeClassesTest, ARefusalHasTheNodesReason) {
   EXPECT_EQ(failed.reason, "no such field");
 }
 
+/// What becomes of a refusal by a node that shows these jobs.
+wire::SetReply refused_beside(const nlohmann::json& jobs) {
+  wire::SetRequest change;
+  change.job = "job-7.2";
+  const auto answer = ask_patiently(
+      [&](const wire::Message& asked) -> wire::Message {
+        if (std::holds_alternative<wire::StatusRequest>(asked)) {
+          EXPECT_EQ(std::get<wire::StatusRequest>(asked).job, "job-7.2");
+          return wire::StatusReply{{{"jobs", jobs}}};
+        }
+        return wire::SetReply{"job-7.2", 0, "refused", "no, for a reason"};
+      },
+      change);
+  return std::get<wire::SetReply>(answer);
+}
+
+TEST(NodeClassesTest, AJobThatItsNodeDoesNotKnowYetIsAskedForAgain) {
+  const nlohmann::json other{{"job", {{"id", "job-7.1"}}}, {"ended", false}};
+  const nlohmann::json over{{"job", {{"id", "job-7.2"}}}, {"ended", true}};
+  const nlohmann::json runs{{"job", {{"id", "job-7.2"}}}, {"ended", false}};
+  for (const auto& jobs : {nlohmann::json::array(), nlohmann::json{other, over}}) {
+    EXPECT_EQ(refused_beside(jobs).outcome, "deferred") << jobs;
+    EXPECT_THAT(refused_beside(jobs).reason, HasSubstr("has not imported PyTorch"));
+  }
+  EXPECT_EQ(refused_beside({runs}).outcome, "refused");
+  EXPECT_EQ(refused_beside({other, runs}).reason, "no, for a reason");
+}
+
+TEST(NodeClassesTest, WhatIsNoRefusalIsHandedOnAsItIs) {
+  int asked = 0;
+  const auto answer = ask_patiently(
+      [&](const wire::Message&) -> wire::Message {
+        ++asked;
+        return wire::SetReply{"job-7.2", 3, "applied", ""};
+      },
+      wire::SetRequest{});
+  EXPECT_EQ(std::get<wire::SetReply>(answer).outcome, "applied");
+  EXPECT_EQ(asked, 1);
+}
+
 TEST(NodeClassesTest, AJobThatTheNodeDoesNotKnowIsChargedOtherwiseOnly) {
   const auto outcome = outcome_of([](const std::string&, const wire::Message&) -> wire::Message {
     return wire::Error{.code = "unknown_job", .what = "no job job-7.2"};
