@@ -203,8 +203,9 @@ TEST_F(MixedClusterTest, OneThatNeedsMoreHasCoresAlone) {
 TEST_F(MixedClusterTest, WhatNeitherKindHasEnoughOfWaits) {
   const JobRecord& gang = job(AskedClass::kGuaranteed, 4);
   EXPECT_THAT(begin(), IsEmpty());
-  EXPECT_EQ(scheduler_.why_waiting(gang),
-            "waits for devices: it asks for 4, all GPUs or none, and 5 are free of guaranteed jobs");
+  EXPECT_EQ(
+      scheduler_.why_waiting(gang),
+      "waits for devices: it asks for 4, all GPUs or none, and 5 are free of guaranteed jobs");
 }
 
 TEST_F(MixedClusterTest, AGangWaitsForGpusThatAreTakenRatherThanMixing) {

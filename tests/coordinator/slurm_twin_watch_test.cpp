@@ -5,6 +5,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "coordinator/engines/local/folder_calls.h"
+#include "tests/coordinator/fake_slurm.h"
+#include "tests/coordinator/local_world.h"
+
 namespace commensal::cluster::slurm {
 namespace {
 
@@ -24,8 +28,8 @@ TEST(TwinStepTest, WhereThereIsNoneOneIsAskedForAtOnceAndNotAgainAtOnce) {
 }
 
 TEST(TwinStepTest, OneThatHasBegunIsAskedForItsDevicesBeforeAnythingElse) {
-  const TwinStep step = next_step(
-      {twin(3, "PENDING"), twin(4, "RUNNING", true), twin(5, "RUNNING")}, true, true);
+  const TwinStep step =
+      next_step({twin(3, "PENDING"), twin(4, "RUNNING", true), twin(5, "RUNNING")}, true, true);
   EXPECT_EQ(step.kind, Kind::kAsk);
   EXPECT_EQ(step.twin, 5U);
 }
@@ -76,6 +80,49 @@ TEST(TwinDevicesTest, AreThoseOfTheRanksAndHostsHaveNone) {
   EXPECT_TRUE(has_all({{"n1", {0, 1}}, {"n2", {2, 3}}}, used));
   EXPECT_FALSE(has_all({{"n1", {0, 1}}, {"n2", {2}}}, used));
   EXPECT_FALSE(has_all({{"n1", {0, 1}}}, used));
+}
+
+TEST(TwinWatchTest, SaysWhatIsTheMatterUntilATwinHoldsTheDevices) {
+  const Attempt attempt{JobId{"7"}, 1};
+  const LocalWorld world;
+  local::prepare_state(world.state());
+  const local::AttemptFolder folder = world.folder(attempt);
+  local::hold_in(folder, {world.script("exit 0"), std::chrono::milliseconds{0}, {}});
+  local::Placed placed;
+  placed.devices = {{"n1", 1}};
+  placed.uuids = {"1"};
+  folder.set(placed);
+  FakeSlurm slurm;
+  SlurmCommands commands{slurm, {}};
+  Twins twins{{world.state(), "guaranteed"}, "x", commands};
+  TwinWatch watch{{}, twins, commands, SteadyClock::instance()};
+  watch.meet(folder);
+  EXPECT_EQ(watch.problem_of(attempt), "") << "its nodes were not told";
+  const TwinNotes notes{folder};
+  notes.want();
+  notes.tell();
+  watch.meet(folder);
+
+  slurm.starts_jobs = false;
+  watch.look(world.state(), {});
+  EXPECT_EQ(watch.problem_of(attempt), "Slurm is asked for them again");
+  const auto seen = [&](const std::string& state) {
+    const FakeSlurm::Job& job = slurm.jobs.at(1);
+    watch.look(world.state(),
+               {{attempt, {job.id, state, "Resources", job.options.at("job-name")}}});
+  };
+  seen("PENDING");
+  EXPECT_EQ(watch.problem_of(attempt), "waits for them in Slurm's queue, as job 1 (Resources)");
+  slurm.starts_jobs = true;
+  slurm.next_devices = {"1"};
+  slurm.tick();
+  seen("RUNNING");
+  EXPECT_EQ(watch.problem_of(attempt), "") << "it holds device 1";
+  seen("CANCELLED");
+  EXPECT_EQ(watch.problem_of(attempt), "Slurm is asked for them again");
+  notes.drop();
+  watch.look(world.state(), {});
+  EXPECT_EQ(watch.problem_of(attempt), "") << "they are not wanted any more";
 }
 
 }  // namespace

@@ -44,8 +44,8 @@ ProgramStart::ProgramStart() {
   check(posix_spawnattr_setsigmask(&attributes_, &none), "cannot prepare signals");
   check(posix_spawnattr_setsigdefault(&attributes_, &all), "cannot prepare signals");
   check(posix_spawnattr_setpgroup(&attributes_, 0), "cannot prepare a process group");
-  check(posix_spawnattr_setflags(&attributes_, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK |
-                                                   POSIX_SPAWN_SETSIGDEF),
+  check(posix_spawnattr_setflags(
+            &attributes_, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF),
         "cannot prepare a process");
 }
 

@@ -22,9 +22,9 @@ struct Submission {
   std::string partition;
   std::string gres;  ///< on each node: "gpu:2"
   std::size_t nodes = 1;
-  std::int64_t cpus = 0;        ///< on each node
-  std::int64_t memory_mib = 0;  ///< on each node
-  std::string time_limit;       ///< as Slurm writes it: minutes, "1-00:00:00", "UNLIMITED"
+  std::int64_t cpus = 0;         ///< on each node
+  std::int64_t memory_mib = 0;   ///< on each node
+  std::string time_limit;        ///< as Slurm writes it: minutes, "1-00:00:00", "UNLIMITED"
   std::filesystem::path output;  ///< of the script itself
   std::filesystem::path script;
   std::vector<std::string> words;  ///< the script's arguments; no shell reads them

@@ -73,8 +73,8 @@ bool TwinWatch::look_at(const AttemptFolder& folder, Known& known, const Jobs& j
     return false;
   }
   if (known.holder) {
-    known.problem = fmt::format("job {} of Slurm, which held its devices, is {}", *known.holder,
-                                lost);
+    known.problem =
+        fmt::format("job {} of Slurm, which held its devices, is {}", *known.holder, lost);
     known.holder.reset();
   }
   const TimePoint now = clock_.now();

@@ -23,8 +23,8 @@ struct TwinSeen {
   bool wrong = false;  ///< it has other devices than those that its job runs on
 };
 
-/// What is to be done about a job whose nodes were told that it is guaranteed, when no twin is known
-/// to hold its devices.
+/// What is to be done about a job whose nodes were told that it is guaranteed, when no twin is
+/// known to hold its devices.
 struct TwinStep {
   enum class Kind : std::uint8_t {
     kNothing,

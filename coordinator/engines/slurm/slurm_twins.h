@@ -29,8 +29,8 @@ inline constexpr std::size_t kMostTwins = 16;
 [[nodiscard]] bool has_all(const DevicesByNodes& given, const DevicesByNodes& used);
 
 /// What is written down of an upgrade in an attempt's folder. A twin runs as long as the first note
-/// is there and there is no outcome (`Twins::submit`); the second one says that the job's nodes were
-/// told, so that a twin that is lost from then on is one too few.
+/// is there and there is no outcome (`Twins::submit`); the second one says that the job's nodes
+/// were told, so that a twin that is lost from then on is one too few.
 struct TwinNotes {
   const local::AttemptFolder& folder;
   [[nodiscard]] bool is_wanted() const;
