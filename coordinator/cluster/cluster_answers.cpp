@@ -144,10 +144,20 @@ void ClusterCoordinator::check(const JobSpec& spec) {
   check_tenant(spec.tenant);
   const auto tenant = tenants_.find(spec.tenant);
   std::int32_t devices = 0;
-  for (const EngineNode& node : nodes_) devices += static_cast<std::int32_t>(node.devices.size());
+  std::int32_t cores = 0;  // of these, what are no GPUs
+  for (const EngineNode& node : nodes_) {
+    devices += static_cast<std::int32_t>(node.devices.size());
+    if (node.device_type == "cpu") cores += static_cast<std::int32_t>(node.devices.size());
+  }
   if (spec.gpus > devices && engine_problem_.empty()) {
     throw RequestRefused("refused", fmt::format("the job asks for {} and the cluster has {}",
                                                 counted(spec.gpus), devices));
+  }
+  if (spec.gpus > std::max(cores, devices - cores) && engine_problem_.empty()) {
+    throw RequestRefused(
+        "refused", fmt::format("the job asks for {} devices, all GPUs or none, and the cluster has "
+                               "{} GPUs and {} nodes' cores",
+                               spec.gpus, devices - cores, cores));
   }
   if (engine_problem_.empty()) {
     for (const std::string& lack : {lack_of_memory(spec, nodes_), lack_of_host(spec, nodes_)}) {

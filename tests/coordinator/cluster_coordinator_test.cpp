@@ -751,6 +751,20 @@ TEST_F(ClusterCoordinatorTest, JobsOnADrainedNodeStayCharged) {
   EXPECT_EQ(state(waits), "running");
 }
 
+TEST_F(ClusterCoordinatorTest, AGangThatWouldMixGpusAndCoresIsRefusedWhenItIsSubmitted) {
+  EngineNode cores = FakeWorld::make_node("c1", 1);
+  cores.devices = {"host"};
+  cores.device_type = "cpu";
+  world_.nodes = {FakeWorld::make_node("n1", 2), cores};
+  restart();
+  EXPECT_EQ(refusal({{"type", "submit"}, {"job", job("default", 3)}}),
+            "refused: the job asks for 3 devices, all GPUs or none, and the cluster has 2 GPUs and "
+            "1 nodes' cores");
+  EXPECT_EQ(state(submit(job("default", 2))), "running");
+  EXPECT_EQ(shown("1")["placement"][1]["node"], "n1");
+  EXPECT_EQ(state(submit(job())), "running") << "on the cores";
+}
+
 TEST_F(ClusterCoordinatorTest, WrongRequestsNameTheValueAndChangeNothing) {
   EXPECT_THAT(refusal({{"type", "submit"}, {"job", job("visoin")}}), HasSubstr("\"visoin\""));
   EXPECT_THAT(refusal({{"type", "submit"}, {"job", job("default", 5)}}),

@@ -187,6 +187,9 @@ class FakeSlurm : public slurm::CommandRunner {
     const Job* job = find(id);
     if (job == nullptr) return {1, "", "slurm_load_jobs error: Invalid job id specified"};
     std::string text = "JobId=" + id + " JobName=" + job->options.at("job-name");
+    const auto time = job->options.find("time");
+    text += " RunTime=00:00:01 TimeLimit=" +
+            (time == job->options.end() ? "Partition_Limit" : time->second) + " TimeMin=N/A";
     std::string names = on_lines(job->nodes);
     for (std::size_t end = names.find('\n'); end != std::string::npos; end = names.find('\n')) {
       text += " Nodes=" + names.substr(0, end) + " CPU_IDs=0 Mem=100 GRES=";

@@ -7,15 +7,19 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <cerrno>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <system_error>
 
 #include "coordinator/engines/local/durable_file.h"
 #include "coordinator/engines/local/ending.h"
 #include "coordinator/engines/local/left_groups.h"
 #include "coordinator/engines/local/limit_groups.h"
 #include "coordinator/engines/local/output_log.h"
+#include "coordinator/engines/local/program_start.h"
 #include "coordinator/engines/local/rank_environment.h"
 #include "coordinator/engines/local/spec_json.h"
 #include "tests/coordinator/local_world.h"
@@ -505,6 +509,71 @@ TEST_F(LeftGroupsTest, TheEngineComesBackToThemAtItsLooksAtTheNodes) {
   groups_.kept.clear();
   (void)engine->nodes();
   EXPECT_THAT(groups_.groups, IsEmpty());
+}
+
+/// Ends a program that a test has started, and says how it ended.
+int status_of(pid_t pid) {
+  int status = 0;
+  while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+  }
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+std::string all_of(const wire::UniqueFd& fd) {
+  std::string text;
+  std::array<char, 4096> piece;
+  for (ssize_t count = 0; (count = ::read(fd.get(), piece.data(), piece.size())) > 0;) {
+    text.append(piece.data(), static_cast<std::size_t>(count));
+  }
+  return text;
+}
+
+TEST(ProgramStartTest, HasItsFilesItsWordsAndVariablesAndAGroupOfItsOwn) {
+  Pipe output = make_pipe();
+  const Pipe other = make_pipe();
+  ProgramStart program;
+  program.give_nothing_to_read();
+  program.give(output.write.get(), 1);
+  program.close_from(3);
+  const pid_t pid =
+      program.start({"sh", "-c", "cat; echo \"$1\" $NAME; [ -e /proc/$$/fd/$2 ] || echo closed",
+                     "sh", "a b;c", std::to_string(other.read.get())},
+                    {"NAME=its own", "PATH=/usr/bin:/bin"});
+  EXPECT_EQ(::getpgid(pid), pid);
+  output.write.reset();
+  EXPECT_EQ(all_of(output.read), "a b;c its own\nclosed\n");
+  EXPECT_EQ(status_of(pid), 0);
+}
+
+TEST(ProgramStartTest, HasNoSignalBlockedOrIgnored) {
+  Pipe output = make_pipe();
+  ProgramStart program;
+  program.give(output.write.get(), 1);
+  sigset_t blocked;
+  sigset_t before;
+  sigemptyset(&blocked);
+  sigaddset(&blocked, SIGTERM);
+  ASSERT_EQ(::pthread_sigmask(SIG_BLOCK, &blocked, &before), 0);
+  const auto ignored = ::signal(SIGUSR1, SIG_IGN);
+  const pid_t reads = program.start({"grep", "^SigBlk", "/proc/self/status"}, own_variables());
+  const pid_t ends = ProgramStart{}.start({"sh", "-c", "kill -USR1 $$; exit 0"}, own_variables());
+  ::signal(SIGUSR1, ignored);
+  ASSERT_EQ(::pthread_sigmask(SIG_SETMASK, &before, nullptr), 0);
+  output.write.reset();
+  EXPECT_EQ(all_of(output.read), "SigBlk:\t0000000000000000\n");
+  EXPECT_EQ(status_of(reads), 0);
+  EXPECT_EQ(status_of(ends), 128 + SIGUSR1);
+}
+
+TEST(ProgramStartTest, OneThatIsNotThereIsNamed) {
+  const ProgramStart program;
+  try {
+    (void)program.start({"/nowhere/to/be/found"}, {});
+    FAIL() << "started";
+  } catch (const std::system_error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("cannot start /nowhere/to/be/found"));
+    EXPECT_EQ(error.code().value(), ENOENT);
+  }
 }
 
 TEST(ProcessTest, IsKnownByMoreThanItsNumber) {

@@ -176,6 +176,50 @@ TEST_F(SchedulerTest, MinimumSharesAreNotPutOnOneDeviceBeyondTheWhole) {
   EXPECT_THAT(decide(), ElementsAre("3 n2:0"));
 }
 
+class MixedClusterTest : public SchedulerTest {
+ protected:
+  MixedClusterTest() {
+    nodes_ = {node_of_cores("c1"), FakeWorld::make_node("n1", 1), node_of_cores("c2"),
+              FakeWorld::make_node("n2", 1), node_of_cores("c3")};
+  }
+  static EngineNode node_of_cores(const std::string& name) {
+    EngineNode node = FakeWorld::make_node(name, 1);
+    node.devices = {"host"};
+    node.device_type = "cpu";
+    return node;
+  }
+};
+
+TEST_F(MixedClusterTest, AGangHasGpusWhereThereAreEnough) {
+  job(AskedClass::kGuaranteed, 2);
+  EXPECT_THAT(begin(), ElementsAre("1 n1:0 n2:0"));
+}
+
+TEST_F(MixedClusterTest, OneThatNeedsMoreHasCoresAlone) {
+  job(AskedClass::kGuaranteed, 3);
+  EXPECT_THAT(begin(), ElementsAre("1 c1:0 c2:0 c3:0"));
+}
+
+TEST_F(MixedClusterTest, WhatNeitherKindHasEnoughOfWaits) {
+  const JobRecord& gang = job(AskedClass::kGuaranteed, 4);
+  EXPECT_THAT(begin(), IsEmpty());
+  EXPECT_EQ(
+      scheduler_.why_waiting(gang),
+      "waits for devices: it asks for 4, all GPUs or none, and 5 are free of guaranteed jobs");
+}
+
+TEST_F(MixedClusterTest, AGangWaitsForGpusThatAreTakenRatherThanMixing) {
+  JobRecord& first = job(AskedClass::kGuaranteed);
+  first.state = JobState::kRunning;
+  first.attempt = 1;
+  first.job_class = JobClass::kGuaranteed;
+  first.placement = {{"n1", 0}};
+  job(AskedClass::kGuaranteed, 2);
+  EXPECT_THAT(begin(), IsEmpty());
+  EXPECT_TRUE(scheduler_.leave(JobId{"1"}));
+  EXPECT_THAT(decide(), ElementsAre("2 n2:0 n1:0"));
+}
+
 TEST_F(SchedulerTest, WhatIsLeftIsFound) {
   nodes_.pop_back();
   beside(0.6);

@@ -41,6 +41,7 @@ class SlurmGuaranteeTest : public ::testing::Test {
     engine.keeper = COMMENSAL_KEEPER;
     engine.patience = engine.rest = 0ms;
     engine.commands.programs = COMMENSAL_FAKE_SLURM;
+    engine_options_ = engine;
     options_.commensal = {"commensal", "--instance", "test"};
     slurm_.nodes =
         "n1|idle|4|4000|gpu:2,seat:2|10.0.0.1|none\n"
@@ -53,6 +54,22 @@ class SlurmGuaranteeTest : public ::testing::Test {
     node_says_ = says("applied", "");
     engine_ = std::make_unique<SlurmEngine>(engine, slurm_, clock_);
     make();
+  }
+  void make_engine() {
+    engine_.reset();
+    engine_ = std::make_unique<SlurmEngine>(engine_options_, slurm_, clock_);
+  }
+  /// Makes job 7 a guaranteed one, whose twin is job 2 of Slurm and has device 1.
+  void upgrade() {
+    slurm_.next_devices = {"1"};
+    start();
+    (void)ask();
+    ASSERT_EQ(ask(), "applied: ");
+    look();
+  }
+  void look() {
+    slurm_.calls.clear();
+    (void)engine_->watch();
   }
   void make() { guarantee_ = std::make_unique<SlurmGuarantee>(options_, slurm_, clock_); }
   void start(const std::vector<DevicePlace>& places = {{"n1", 1}}) {
@@ -104,6 +121,7 @@ class SlurmGuaranteeTest : public ::testing::Test {
   CommandResult node_says_;
   std::vector<std::vector<std::string>> told_;
   SlurmGuarantee::Options options_;
+  SlurmEngine::Options engine_options_;
   std::unique_ptr<SlurmEngine> engine_;
   std::unique_ptr<SlurmGuarantee> guarantee_;
 };
@@ -321,6 +339,177 @@ TEST_F(SlurmGuaranteeTest, OnNodesWithoutGpusNothingIsAskedForBesideTheNode) {
   (void)ask("c1");
   EXPECT_FALSE(slurm_.jobs.at(2).options.contains("gres"));
   EXPECT_EQ(ask("c1"), "applied: ");
+}
+
+TEST_F(SlurmGuaranteeTest, ATwinHasTheTimeThatItsJobHas) {
+  slurm_.next_devices = {"1"};
+  start();
+  slurm_.jobs.at(1).options["time"] = "UNLIMITED";
+  (void)ask();
+  EXPECT_EQ(slurm_.jobs.at(2).options.at("time"), "UNLIMITED");
+}
+
+TEST_F(SlurmGuaranteeTest, WhereTheJobHasTheTimeOfItsPartitionSoHasTheTwin) {
+  start();
+  (void)ask();
+  EXPECT_FALSE(slurm_.jobs.at(2).options.contains("time"));
+}
+
+TEST_F(SlurmGuaranteeTest, ATwinThatHoldsCostsNoCommandBeyondTheQueue) {
+  upgrade();
+  look();
+  ASSERT_THAT(slurm_.calls, SizeIs(1));
+  EXPECT_THAT(slurm_.calls[0][0], EndsWith("squeue"));
+}
+
+TEST_F(SlurmGuaranteeTest, ATwinThatIsLostIsReplacedAtOnce) {
+  for (const char* end : {"CANCELLED", "TIMEOUT", "PREEMPTED", "NODE_FAIL"}) {
+    SCOPED_TRACE(end);
+    if (slurm_.jobs.empty()) upgrade();
+    const std::uint64_t last = slurm_.jobs.rbegin()->first;
+    slurm_.kill(last, end);
+    slurm_.next_devices = {"1"};
+    look();
+    ASSERT_EQ(slurm_.jobs.rbegin()->first, last + 1);
+    EXPECT_THAT(slurm_.jobs.rbegin()->second.options.at("job-name"), EndsWith(":7:1:guaranteed"));
+    EXPECT_EQ(slurm_.jobs.rbegin()->second.nodes, "n1");
+    EXPECT_EQ(state(last + 1), "RUNNING");
+    look();
+    EXPECT_THAT(slurm_.called("scontrol"), SizeIs(1)) << "which devices it has";
+    look();
+    EXPECT_THAT(slurm_.called("scontrol"), IsEmpty());
+    EXPECT_EQ(slurm_.jobs.rbegin()->first, last + 1);
+    EXPECT_EQ(state(1), "RUNNING");
+  }
+}
+
+TEST_F(SlurmGuaranteeTest, ATwinThatSlurmHasForgottenIsReplacedToo) {
+  upgrade();
+  slurm_.kill(2, "CANCELLED");
+  slurm_.forget_ended();
+  look();
+  EXPECT_THAT(slurm_.called("sbatch"), SizeIs(1));
+}
+
+TEST_F(SlurmGuaranteeTest, ATwinThatIsLostAgainAndAgainIsAskedForEveryTenSeconds) {
+  upgrade();
+  slurm_.kill(2, "CANCELLED");
+  look();
+  slurm_.kill(3, "CANCELLED");
+  for (int i = 0; i < 3; ++i) {
+    look();
+    EXPECT_THAT(slurm_.called("sbatch"), IsEmpty());
+  }
+  clock_.pass(10s);
+  look();
+  EXPECT_THAT(slurm_.called("sbatch"), SizeIs(1));
+}
+
+TEST_F(SlurmGuaranteeTest, WhileTheNextTwinWaitsNoOtherIsSent) {
+  upgrade();
+  slurm_.kill(2, "CANCELLED");
+  slurm_.starts_jobs = false;
+  look();
+  clock_.pass(1h);
+  look();
+  ASSERT_THAT(slurm_.calls, SizeIs(1));
+  EXPECT_THAT(slurm_.jobs, SizeIs(3));
+}
+
+TEST_F(SlurmGuaranteeTest, ATwinWithOtherDevicesIsKeptForAWhileAndThenAllAreGivenBack) {
+  upgrade();
+  slurm_.kill(2, "CANCELLED");
+  slurm_.next_devices = {"0", "0", "1"};
+  look();
+  look();  // it has device 0
+  EXPECT_EQ(state(3), "RUNNING");
+  look();
+  ASSERT_THAT(slurm_.jobs, SizeIs(4)) << "no ten seconds are waited";
+  look();
+  clock_.pass(20s);
+  look();
+  EXPECT_TRUE(slurm::is_over(state(3)));
+  EXPECT_TRUE(slurm::is_over(state(4)));
+  look();
+  EXPECT_THAT(slurm_.jobs, SizeIs(4));
+  clock_.pass(60s);
+  look();
+  look();
+  EXPECT_EQ(state(5), "RUNNING");
+  look();
+  EXPECT_THAT(slurm_.calls, SizeIs(1)) << "it holds device 1";
+}
+
+TEST_F(SlurmGuaranteeTest, TheOthersGoOnceOneHasTheRightDevices) {
+  upgrade();
+  slurm_.kill(2, "CANCELLED");
+  slurm_.next_devices = {"0", "1"};
+  for (int i = 0; i < 4; ++i) look();
+  EXPECT_TRUE(slurm::is_over(state(3)));
+  EXPECT_EQ(state(4), "RUNNING");
+}
+
+TEST_F(SlurmGuaranteeTest, TheNextCoordinatorReplacesWhatWasLostMeanwhile) {
+  upgrade();
+  slurm_.kill(2, "CANCELLED");
+  slurm_.forget_ended();
+  make_engine();
+  look();
+  EXPECT_THAT(slurm_.called("sbatch"), SizeIs(1));
+}
+
+TEST_F(SlurmGuaranteeTest, TheNextCoordinatorLeavesATwinThatHolds) {
+  upgrade();
+  make_engine();
+  look();
+  look();
+  EXPECT_THAT(slurm_.calls, SizeIs(1));
+  EXPECT_THAT(slurm_.jobs, SizeIs(2));
+}
+
+TEST_F(SlurmGuaranteeTest, ATwinOfAnUpgradeThatIsUnderWayIsTheUpgradesOwn) {
+  start();
+  slurm_.starts_jobs = false;
+  (void)ask();
+  (void)engine_->watch();
+  slurm_.kill(2, "CANCELLED");
+  look();
+  EXPECT_THAT(slurm_.called("sbatch"), IsEmpty());
+}
+
+TEST_F(SlurmGuaranteeTest, OneThatWasGivenUpIsNotReplaced) {
+  upgrade();
+  (void)ask_for(JobClass::kOpportunistic);
+  look();
+  EXPECT_THAT(slurm_.called("sbatch"), IsEmpty());
+}
+
+TEST_F(SlurmGuaranteeTest, ATwinThatStillWaitsGoesWithItsJob) {
+  upgrade();
+  slurm_.kill(2, "CANCELLED");
+  slurm_.starts_jobs = false;
+  look();
+  EXPECT_EQ(state(3), "PENDING");
+  engine_->take_back(attempt_, 0ms);
+  ASSERT_TRUE(eventually([&] { return world_.folder(attempt_).has_ended(); }));
+  look();
+  EXPECT_TRUE(slurm::is_over(state(3)));
+  EXPECT_THAT(slurm_.called("sbatch"), IsEmpty());
+}
+
+TEST_F(SlurmGuaranteeTest, WhileSlurmIsSilentNothingIsLostAndThenItIsReplaced) {
+  upgrade();
+  slurm_.kill(2, "CANCELLED");
+  slurm_.before = [](const auto& words) -> std::optional<CommandResult> {
+    const bool submit = words[0].ends_with("sbatch");
+    return submit ? std::optional{CommandResult{1, "", "Socket timed out"}} : std::nullopt;
+  };
+  EXPECT_THROW((void)engine_->watch(), EngineFailed);
+  slurm_.before = nullptr;
+  clock_.pass(10s);
+  look();
+  EXPECT_THAT(slurm_.called("sbatch"), SizeIs(1));
+  EXPECT_EQ(state(1), "RUNNING");
 }
 
 }  // namespace

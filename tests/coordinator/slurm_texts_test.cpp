@@ -186,5 +186,15 @@ TEST(SlurmTextsTest, ShownLinesAreShortAndPrintable) {
   EXPECT_EQ(first_line(std::string(1000, 'x')).size(), 200U);
 }
 
+TEST(SlurmTextsTest, TheTimeLimitIsReadInItsPlaceAndAPartitionsIsNone) {
+  const std::string line =
+      "JobId=4 JobName=a TimeLimit=3 TimeMin= b Priority=1 RunTime=00:00:04 TimeLimit=";
+  EXPECT_EQ(time_limit_from_scontrol(line + "UNLIMITED TimeMin=N/A"), "UNLIMITED");
+  EXPECT_EQ(time_limit_from_scontrol(line + "2-03:00:00 TimeMin=N/A"), "2-03:00:00");
+  EXPECT_EQ(time_limit_from_scontrol(line + "Partition_Limit TimeMin=N/A"), "");
+  EXPECT_EQ(time_limit_from_scontrol(line + "--wrap=x TimeMin=N/A"), "");
+  EXPECT_EQ(time_limit_from_scontrol("slurm_load_jobs error"), "");
+}
+
 }  // namespace
 }  // namespace commensal::cluster::slurm

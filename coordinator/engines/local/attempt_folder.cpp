@@ -126,6 +126,16 @@ void add_attempts(const fs::path& state, const std::string& job, std::vector<Att
 
 }  // namespace
 
+std::vector<std::string> nodes_of(const Placed& placed) {
+  std::vector<std::string> nodes;
+  for (const DevicePlace& place : placed.devices) {
+    if (std::find(nodes.begin(), nodes.end(), place.node) == nodes.end()) {
+      nodes.push_back(place.node);
+    }
+  }
+  return nodes;
+}
+
 AttemptFolder::AttemptFolder(fs::path state, Attempt attempt)
     : state_(std::move(state)),
       attempt_(std::move(attempt)),

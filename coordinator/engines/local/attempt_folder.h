@@ -50,6 +50,9 @@ struct Placed {
   bool operator==(const Placed&) const = default;
 };
 
+/// Nodes of a placement, each once, in their order.
+[[nodiscard]] std::vector<std::string> nodes_of(const Placed& placed);
+
 /// keeper.json: who has the attempt.
 struct KeeperNote {
   ProcessIdentity process;

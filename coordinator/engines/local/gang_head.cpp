@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <spdlog/spdlog.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
@@ -19,6 +18,7 @@
 #include <utility>
 
 #include "coordinator/engines/local/keeper_signals.h"
+#include "coordinator/engines/local/program_start.h"
 #include "coordinator/engines/local/rank_environment.h"
 
 namespace commensal::cluster::local {
@@ -26,64 +26,9 @@ namespace {
 
 using namespace std::chrono_literals;
 using std::chrono::milliseconds;
-using wire::UniqueFd;
 
 [[noreturn]] void fail(const std::string& what, int error = errno) {
   throw std::system_error(error, std::generic_category(), what);
-}
-
-void check(int error, const std::string& what) {
-  if (error != 0) fail(what, error);
-}
-
-struct Pipe {
-  UniqueFd read;
-  UniqueFd write;
-};
-
-Pipe make_pipe() {
-  std::array<int, 2> ends{};
-  if (::pipe2(ends.data(), O_CLOEXEC) != 0) fail("cannot make a pipe");
-  return {UniqueFd{ends[0]}, UniqueFd{ends[1]}};
-}
-
-/// What posix_spawn is told: a process group of its own, no signal blocked or ignored, and our
-/// pipes.
-class Plan {
- public:
-  Plan(int orders, int reports) {
-    check(posix_spawn_file_actions_init(&files), "cannot prepare files");
-    check(posix_spawnattr_init(&attributes), "cannot prepare a process");
-    check(posix_spawn_file_actions_adddup2(&files, orders, 0), "cannot prepare files");
-    check(posix_spawn_file_actions_adddup2(&files, reports, 1), "cannot prepare files");
-    sigset_t none;
-    sigset_t all;
-    sigemptyset(&none);
-    sigfillset(&all);
-    check(posix_spawnattr_setsigmask(&attributes, &none), "cannot prepare signals");
-    check(posix_spawnattr_setsigdefault(&attributes, &all), "cannot prepare signals");
-    check(posix_spawnattr_setflags(
-              &attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF),
-          "cannot prepare a process");
-  }
-  Plan(const Plan&) = delete;
-  Plan& operator=(const Plan&) = delete;
-  ~Plan() {
-    posix_spawn_file_actions_destroy(&files);
-    posix_spawnattr_destroy(&attributes);
-  }
-  posix_spawn_file_actions_t files{};
-  posix_spawnattr_t attributes{};
-};
-
-std::vector<std::string> nodes_of(const Placed& placed) {
-  std::vector<std::string> nodes;
-  for (const DevicePlace& place : placed.devices) {
-    if (std::find(nodes.begin(), nodes.end(), place.node) == nodes.end()) {
-      nodes.push_back(place.node);
-    }
-  }
-  return nodes;
 }
 
 std::string end_of(const std::string& name, int status) {
@@ -120,15 +65,10 @@ Outcome GangHead::run() {
 void GangHead::start_launcher() {
   Pipe orders = make_pipe();
   Pipe reports = make_pipe();
-  const Plan plan{orders.read.get(), reports.write.get()};
-  std::vector<std::string> copy = placed_.launcher;
-  std::vector<char*> words;
-  words.reserve(copy.size() + 1);
-  for (std::string& word : copy) words.push_back(word.data());
-  words.push_back(nullptr);
-  check(
-      posix_spawnp(&launcher_, words.front(), &plan.files, &plan.attributes, words.data(), environ),
-      "cannot start " + placed_.launcher.front());
+  ProgramStart program;
+  program.give(orders.read.get(), 0);
+  program.give(reports.write.get(), 1);
+  launcher_ = program.start(placed_.launcher, own_variables());
   orders_ = std::move(orders.write);
   reports_ = std::move(reports.read);
   if (::fcntl(reports_.get(), F_SETFL, O_NONBLOCK) != 0) fail("cannot read without waiting");

@@ -58,7 +58,7 @@ std::uint64_t SlurmCommands::submit_held(const Submission& job) {
   add(!job.gres.empty(), "--gres=" + job.gres);
   add(job.cpus > 0, fmt::format("--cpus-per-task={}", job.cpus));
   add(job.memory_mib > 0, fmt::format("--mem={}", job.memory_mib));
-  if (job.time_limit) words.push_back(fmt::format("--time={}", job.time_limit->count()));
+  add(!job.time_limit.empty(), "--time=" + job.time_limit);
   words.insert(words.end(), options_.submit_options.begin(), options_.submit_options.end());
   words.push_back(job.script.native());
   words.insert(words.end(), job.words.begin(), job.words.end());
@@ -111,6 +111,11 @@ DevicesByNodes SlurmCommands::devices_of(std::uint64_t job) {
     }
   }
   return devices;
+}
+
+std::string SlurmCommands::time_limit_of(std::uint64_t job) {
+  return time_limit_from_scontrol(
+      run({"scontrol", "--oneliner", "show", "job", std::to_string(job)}, options_.question));
 }
 
 void SlurmCommands::set_nodes(std::uint64_t job, const std::vector<std::string>& nodes) {

@@ -22,9 +22,9 @@ struct Submission {
   std::string partition;
   std::string gres;  ///< on each node: "gpu:2"
   std::size_t nodes = 1;
-  std::int64_t cpus = 0;        ///< on each node
-  std::int64_t memory_mib = 0;  ///< on each node
-  std::optional<std::chrono::minutes> time_limit;
+  std::int64_t cpus = 0;         ///< on each node
+  std::int64_t memory_mib = 0;   ///< on each node
+  std::string time_limit;        ///< as Slurm writes it: minutes, "1-00:00:00", "UNLIMITED"
   std::filesystem::path output;  ///< of the script itself
   std::filesystem::path script;
   std::vector<std::string> words;  ///< the script's arguments; no shell reads them
@@ -59,6 +59,8 @@ class SlurmCommands {
                                          std::chrono::milliseconds deadline);
   /// Numbers of a running job's devices of kind `gpu`, by the names of its nodes.
   [[nodiscard]] DevicesByNodes devices_of(std::uint64_t job);
+  /// The time limit of a job, in words for another one's; empty: that of its partition.
+  [[nodiscard]] std::string time_limit_of(std::uint64_t job);
   /// Says on which nodes a job that waits is to run.
   void set_nodes(std::uint64_t job, const std::vector<std::string>& nodes);
   void release(std::uint64_t job);

@@ -50,6 +50,9 @@ SlurmEngine::SlurmEngine(Options options, slurm::CommandRunner& runner, const Cl
     // Of an earlier start it is there already, and the disk may be full now.
     const fs::path script = options_.state / "start.sh";
     if (node::read_file(script) != kScript) local::write_whole(script, kScript);
+    twins_.emplace(slurm::Twins::Options{options_.state, options_.guaranteed_partition}, name_,
+                   commands_);
+    twin_watch_.emplace(options_.twins, *twins_, commands_, clock_);
   });
   (void)adopt();  // so that `watch` tells of what there is
 }
@@ -144,7 +147,7 @@ void SlurmEngine::lay_out(const Attempt& attempt, Placed& placed) const {
                                ? local::kGivenDevice
                                : std::to_string(place.device));
   }
-  const auto nodes = slurm::nodes_of(placed);
+  const auto nodes = local::nodes_of(placed);
   if (nodes.size() == 1) return;
   const auto without_gpu = [](const std::string& uuid) { return uuid == "host"; };
   const bool some = std::any_of(placed.uuids.begin(), placed.uuids.end(), without_gpu);
@@ -176,11 +179,12 @@ void SlurmEngine::release(const Attempt& attempt) {
 
 SlurmEngine::Jobs SlurmEngine::jobs() {
   Jobs jobs;
+  twin_jobs_.clear();
   for (JobLine& line : ask([&] { return commands_.jobs(); })) {
-    const auto attempt = slurm::attempt_of_mark(name_, line.name);
-    if (attempt && local::obstacle_to_folder(attempt->job).empty()) {
-      jobs.emplace(*attempt, std::move(line));
-    }
+    const auto twin_of = slurm::attempt_of_twin(name_, line.name);
+    const auto attempt = twin_of ? twin_of : slurm::attempt_of_mark(name_, line.name);
+    if (!attempt || !local::obstacle_to_folder(attempt->job).empty()) continue;
+    (twin_of ? twin_jobs_ : jobs).emplace(*attempt, std::move(line));
   }
   return jobs;
 }
@@ -226,7 +230,7 @@ void SlurmEngine::submit(const AttemptFolder& folder, const Placed& placed) {
 }
 
 void SlurmEngine::give_nodes(std::uint64_t job, const Placed& placed) {
-  commands_.set_nodes(job, slurm::nodes_of(placed));
+  commands_.set_nodes(job, local::nodes_of(placed));
   commands_.release(job);
 }
 
@@ -241,12 +245,13 @@ slurm::Submission SlurmEngine::submission(const AttemptFolder& folder, const Job
   job.partition = guaranteed ? options_.guaranteed_partition : options_.opportunistic_partition;
   const bool gpus = placed.uuids.front() != "host";
   if (gpus) job.gres = fmt::format("{}:{}", guaranteed ? "gpu" : "seat", devices);
-  job.nodes = slurm::nodes_of(placed).size();
+  job.nodes = local::nodes_of(placed).size();
   job.cpus = (spec.cpu_milli + 999) / 1000;
   job.memory_mib = spec.host_memory_mib;
   if (spec.time_limit) {  // the keeper ends it; this is for one that cannot
-    job.time_limit =
+    const auto limit =
         whole_minutes(*spec.time_limit + options_.failure_grace) + std::chrono::minutes{2};
+    job.time_limit = std::to_string(limit.count());
   }
   job.output = slurm::without_patterns((folder.path() / "keeper.log").native());
   job.script = options_.state / "start.sh";
@@ -313,6 +318,9 @@ std::vector<EngineEvent> SlurmEngine::watch() {
   }
   try {
     if (known && sweep_due_) guarded([&] { sweep(*known); });
+    if (known) {
+      guarded([&] { ask([&] { twin_watch_->look(options_.state, twin_jobs_); }); });
+    }
   } catch (const EngineFailed& error) {
     problem = error.what();
   }
@@ -399,6 +407,7 @@ std::optional<Engine::Found> SlurmEngine::look_at(const AttemptFolder& folder) {
   const bool released = folder.is_released();
   if (released && !folder.has_begun() && folder.take_back()) (void)end_taken_back(folder);
   if (released) tracked_.try_emplace(folder.attempt());
+  if (released) twin_watch_->meet(folder);
   if (folder.has_ended()) return std::nullopt;
   return local::found_in(folder, placed);
 }

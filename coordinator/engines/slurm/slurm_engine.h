@@ -16,6 +16,7 @@
 #include "coordinator/cluster/engine.h"
 #include "coordinator/engines/local/attempt_folder.h"
 #include "coordinator/engines/slurm/slurm_commands.h"
+#include "coordinator/engines/slurm/slurm_twin_watch.h"
 
 namespace commensal::cluster {
 
@@ -52,6 +53,7 @@ class SlurmEngine : public Engine {
     /// How long Slurm is not asked again after a question that failed: the coordinator, which waits
     /// for answers, is there for its users meanwhile.
     std::chrono::milliseconds rest{10'000};
+    slurm::TwinWatch::Options twins;  ///< those of jobs that were upgraded (slurm_guarantee.h)
   };
 
   /// `runner` and `clock` must outlive this object.
@@ -111,6 +113,9 @@ class SlurmEngine : public Engine {
   bool sweep_due_ = true;               // Slurm may have jobs that nobody wants
   std::vector<slurm::NodeLine> nodes_;  // as they were when last asked for
   std::map<Attempt, Told> tracked_;     // released, not forgotten
+  std::optional<slurm::Twins> twins_;
+  std::optional<slurm::TwinWatch> twin_watch_;
+  Jobs twin_jobs_;  // as they were when last asked for
 };
 
 }  // namespace commensal::cluster

@@ -6,13 +6,10 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <utility>
 
-#include "coordinator/engines/local/durable_file.h"
 #include "coordinator/engines/local/folder_calls.h"
 #include "coordinator/engines/slurm/slurm_notes.h"
-#include "coordinator/node/kernel_files.h"
 
 namespace commensal::cluster {
 namespace {
@@ -20,41 +17,21 @@ namespace {
 namespace fs = std::filesystem;
 using local::AttemptFolder;
 using local::guarded;
-using local::Placed;
 using slurm::JobLine;
+using slurm::TwinNotes;
 using wire::SetReply;
-
-constexpr std::size_t kMostTwins = 16;  // as many devices of a node may be the wrong ones
-
-constexpr const char* kScript =
-    "#!/bin/sh\n"
-    "# Holds devices until the job that runs on them has ended, or is not to have them any more.\n"
-    "while [ -e \"$1/guaranteed\" ] && ! [ -e \"$1/result.json\" ]; do sleep 1; done\n";
-
-fs::path wanted_note(const AttemptFolder& folder) { return folder.path() / "guaranteed"; }
 
 SetReply reply(std::string outcome, std::string reason) {
   return {.job_id = {}, .outcome = std::move(outcome), .reason = std::move(reason)};
 }
 
-/// Devices that an attempt's ranks use, by node; empty for nodes without GPUs.
-slurm::DevicesByNodes used_by(const Placed& placed) {
-  slurm::DevicesByNodes used;
-  for (std::size_t rank = 0; rank < placed.devices.size(); ++rank) {
-    const DevicePlace& place = placed.devices[rank];
-    auto& devices = used[place.node];
-    if (placed.uuids.at(rank) != "host") devices.insert(place.device);
+/// Whether NodeClasses takes an answer for a yes.
+bool is_yes(const wire::Message& answer) {
+  if (const auto* said = std::get_if<SetReply>(&answer)) {
+    return said->outcome == "applied" || said->outcome == "stale";
   }
-  return used;
-}
-
-bool has_all(const slurm::DevicesByNodes& given, const slurm::DevicesByNodes& used) {
-  return std::all_of(used.begin(), used.end(), [&](const auto& entry) {
-    const auto found = given.find(entry.first);
-    return entry.second.empty() ||
-           (found != given.end() && std::includes(found->second.begin(), found->second.end(),
-                                                  entry.second.begin(), entry.second.end()));
-  });
+  const auto* error = std::get_if<wire::Error>(&answer);
+  return error != nullptr && error->code == "unknown_job";
 }
 
 }  // namespace
@@ -64,9 +41,7 @@ SlurmGuarantee::SlurmGuarantee(Options options, slurm::CommandRunner& runner, co
   options_.state = fs::absolute(options_.state);
   guarded([&] {
     name_ = slurm::name_of_jobs(options_.state, options_.instance);
-    // Of an earlier start it is there already, and the disk may be full now.
-    const fs::path script = options_.state / "guarantee.sh";
-    if (node::read_file(script) != kScript) local::write_whole(script, kScript);
+    twins_.emplace(slurm::Twins::Options{options_.state, options_.partition}, name_, commands_);
   });
 }
 
@@ -81,9 +56,11 @@ wire::Message SlurmGuarantee::ask(const Attempt& attempt, const std::string& nod
       if (!folder.is_held() || folder.has_ended()) return reply("refused", "it has ended");
       if (!raises) return tell(folder, node, request);
       since_.try_emplace(attempt, clock_.now());
-      (void)local::make_marker(wanted_note(folder));
+      TwinNotes{folder}.want();
       if (auto waits = twin(folder)) return *std::move(waits);
-      return tell(folder, node, request);
+      wire::Message said = tell(folder, node, request);
+      if (is_yes(said)) TwinNotes{folder}.tell();
+      return said;
     });
   } catch (const EngineFailed& error) {
     answer = reply("deferred", error.what());
@@ -100,7 +77,7 @@ wire::Message SlurmGuarantee::ask(const Attempt& attempt, const std::string& nod
 }
 
 std::vector<JobLine> SlurmGuarantee::twins(const Attempt& attempt) {
-  const std::string name = slurm::mark_of(name_, attempt) + ":guaranteed";
+  const std::string name = slurm::mark_of_twin(name_, attempt);
   std::vector<JobLine> all = commands_.jobs();
   std::erase_if(all,
                 [&](const JobLine& job) { return job.name != name || slurm::is_over(job.state); });
@@ -110,14 +87,14 @@ std::vector<JobLine> SlurmGuarantee::twins(const Attempt& attempt) {
 std::optional<SlurmGuarantee::Answer> SlurmGuarantee::twin(const AttemptFolder& folder) {
   const auto placed = folder.placed();
   if (!placed) return reply("refused", "it is not placed");
-  const auto used = used_by(*placed);
+  const auto used = slurm::used_by(*placed);
   const std::vector<JobLine> all = twins(folder.attempt());
   std::optional<std::uint64_t> holds;
   const JobLine* waits = nullptr;
   for (const JobLine& job : all) {
     if (job.state != "RUNNING") {
       waits = &job;
-    } else if (!holds && has_all(commands_.devices_of(job.id), used)) {
+    } else if (!holds && slurm::has_all(commands_.devices_of(job.id), used)) {
       holds = job.id;
     }
   }
@@ -129,36 +106,17 @@ std::optional<SlurmGuarantee::Answer> SlurmGuarantee::twin(const AttemptFolder& 
   }
   if (waits != nullptr) {
     if (slurm::is_held(*waits)) {  // a coordinator died before it let it go
-      commands_.set_nodes(waits->id, slurm::nodes_of(*placed));
-      commands_.release(waits->id);
+      twins_->let_go(waits->id, *placed);
     }
     return reply("deferred", fmt::format("waits for a device of its own in Slurm's queue, as job "
                                          "{} ({})",
                                          waits->id, waits->reason));
   }
-  if (all.size() >= kMostTwins) {
+  if (all.size() >= slurm::kMostTwins) {
     return reply("refused", "Slurm gives it other devices of its nodes than those that it runs on");
   }
-  submit(folder, *placed);
+  (void)twins_->submit(folder, *placed);
   return reply("deferred", "Slurm was asked for a device of its own");
-}
-
-void SlurmGuarantee::submit(const AttemptFolder& folder, const Placed& placed) {
-  slurm::Submission job;
-  job.name = slurm::mark_of(name_, folder.attempt()) + ":guaranteed";
-  job.comment = "holds devices of commensal " + local::words_for(folder.attempt());
-  job.partition = options_.partition;
-  if (placed.uuids.front() != "host") {
-    job.gres = fmt::format("gpu:{}", slurm::most_on_a_node(placed));
-  }
-  const auto nodes = slurm::nodes_of(placed);
-  job.nodes = nodes.size();
-  job.output = slurm::without_patterns((folder.path() / "guaranteed.log").native());
-  job.script = options_.state / "guarantee.sh";
-  job.words = {folder.path().native()};
-  const std::uint64_t id = commands_.submit_held(job);
-  commands_.set_nodes(id, nodes);
-  commands_.release(id);
 }
 
 wire::Message SlurmGuarantee::tell(const AttemptFolder& folder, const std::string& node,
@@ -193,8 +151,7 @@ wire::Message SlurmGuarantee::tell(const AttemptFolder& folder, const std::strin
 }
 
 void SlurmGuarantee::give_up(const AttemptFolder& folder) noexcept {
-  std::error_code ignored;  // where the folder is gone, so is the note
-  fs::remove(wanted_note(folder), ignored);
+  TwinNotes{folder}.drop();
   try {
     for (const JobLine& job : twins(folder.attempt())) commands_.cancel(job.id);
   } catch (const std::exception&) {

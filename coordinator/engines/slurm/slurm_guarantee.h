@@ -13,6 +13,7 @@
 #include "allocator/base/clock.h"
 #include "coordinator/engines/local/attempt_folder.h"
 #include "coordinator/engines/slurm/slurm_commands.h"
+#include "coordinator/engines/slurm/slurm_twins.h"
 #include "coordinator/wire/messages.h"
 
 namespace commensal::cluster {
@@ -27,7 +28,8 @@ namespace commensal::cluster {
 /// goes then.
 ///
 /// A twin lives as long as the note `guaranteed` is in the attempt's folder and there is no
-/// outcome. So what is given up is over at the latest when Slurm starts it.
+/// outcome. So what is given up is over at the latest when Slurm starts it. Once the nodes were
+/// told, a twin that is lost is replaced by the engine (slurm_twin_watch.h).
 ///
 /// Thread safety: none; `ask` may wait for commands of Slurm.
 class SlurmGuarantee {
@@ -60,12 +62,9 @@ class SlurmGuarantee {
 
  private:
   using Answer = wire::SetReply;
-  [[nodiscard]] Answer raise(const local::AttemptFolder& folder, const std::string& node,
-                             const wire::SetRequest& request);
   /// What a twin waits for still; nothing: one holds the devices.
   [[nodiscard]] std::optional<Answer> twin(const local::AttemptFolder& folder);
   [[nodiscard]] std::vector<slurm::JobLine> twins(const Attempt& attempt);
-  void submit(const local::AttemptFolder& folder, const local::Placed& placed);
   [[nodiscard]] wire::Message tell(const local::AttemptFolder& folder, const std::string& node,
                                    const wire::SetRequest& request);
   void give_up(const local::AttemptFolder& folder) noexcept;
@@ -74,6 +73,7 @@ class SlurmGuarantee {
   slurm::SlurmCommands commands_;
   const Clock& clock_;
   std::string name_;
+  std::optional<slurm::Twins> twins_;
   std::map<Attempt, TimePoint> since_;  // asked for, not decided
 };
 

@@ -44,16 +44,6 @@ std::string name_of_jobs(const fs::path& state, const std::string& instance) {
   return instance + '-' + number;
 }
 
-std::vector<std::string> nodes_of(const Placed& placed) {
-  std::vector<std::string> nodes;
-  for (const DevicePlace& place : placed.devices) {
-    if (std::find(nodes.begin(), nodes.end(), place.node) == nodes.end()) {
-      nodes.push_back(place.node);
-    }
-  }
-  return nodes;
-}
-
 std::int64_t most_on_a_node(const Placed& placed) {
   std::map<std::string, std::int64_t> counts;
   std::int64_t most = 0;

@@ -21,8 +21,7 @@ void note_job(const local::AttemptFolder& folder, std::uint64_t job);
 [[nodiscard]] std::string name_of_jobs(const std::filesystem::path& state,
                                        const std::string& instance);
 
-/// Nodes of a placement, each once, in their order.
-[[nodiscard]] std::vector<std::string> nodes_of(const local::Placed& placed);
+/// The most devices that a placement has on one of its nodes.
 [[nodiscard]] std::int64_t most_on_a_node(const local::Placed& placed);
 
 /// In file names Slurm replaces %j and others: returns one of which it replaces nothing.

@@ -233,6 +233,13 @@ DevicesByNodes devices_from_scontrol(const std::string& output) {
   return devices;
 }
 
+std::string time_limit_from_scontrol(const std::string& output) {
+  // Names of jobs and comments stand before it, and may hold anything: it has its place.
+  static const std::regex limit{R"( RunTime=\S+ TimeLimit=(UNLIMITED|[0-9:-]+) TimeMin=)"};
+  std::smatch found;
+  return std::regex_search(output, found, limit) ? found[1].str() : "";
+}
+
 std::uint64_t id_from_sbatch(const std::string& output) {
   const auto lines = lines_of(output);
   const string_view line = lines.empty() ? string_view{} : lines.back();

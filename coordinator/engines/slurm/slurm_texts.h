@@ -79,6 +79,10 @@ using DevicesByNodes = std::map<std::string, std::set<std::int32_t>>;
 /// Reads a line of `scontrol --oneliner show job -d`. What cannot be read is left out.
 [[nodiscard]] DevicesByNodes devices_from_scontrol(const std::string& output);
 
+/// Reads TimeLimit from the same line: "UNLIMITED", "1-00:00:00"; empty: it is not there, or is the
+/// partition's.
+[[nodiscard]] std::string time_limit_from_scontrol(const std::string& output);
+
 /// Reads what `sbatch --parsable` prints: the id, or "ID;CLUSTER". @throws EngineFailed.
 [[nodiscard]] std::uint64_t id_from_sbatch(const std::string& output);
 

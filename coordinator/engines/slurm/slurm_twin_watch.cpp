@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// From what squeue shows to the next command.
+#include "coordinator/engines/slurm/slurm_twin_watch.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace commensal::cluster::slurm {
+namespace {
+
+using Kind = TwinStep::Kind;
+using local::AttemptFolder;
+
+bool waits(const JobLine& job) { return job.state == "PENDING" || job.state == "CONFIGURING"; }
+
+}  // namespace
+
+TwinStep next_step(const std::vector<TwinSeen>& seen, bool may_submit, bool out_of_patience) {
+  for (const TwinSeen& twin : seen) {
+    if (twin.line.state != "RUNNING" || twin.wrong) continue;
+    return {Kind::kAsk, twin.line.id,
+            fmt::format("job {} of Slurm has begun, and its devices are not known", twin.line.id)};
+  }
+  if (out_of_patience) {
+    return {Kind::kGiveBack, 0,
+            "Slurm gives other devices of its nodes than those that it runs on"};
+  }
+  for (const TwinSeen& twin : seen) {
+    if (!waits(twin.line)) continue;
+    return {is_held(twin.line) ? Kind::kLetGo : Kind::kNothing, twin.line.id,
+            fmt::format("waits for them in Slurm's queue, as job {} ({})", twin.line.id,
+                        twin.line.reason)};
+  }
+  if (seen.size() >= kMostTwins || !may_submit) {
+    return {Kind::kNothing, 0, "Slurm is asked for them again soon"};
+  }
+  return {Kind::kSubmit, 0, "Slurm is asked for them again"};
+}
+
+void TwinWatch::meet(const AttemptFolder& folder) {
+  if (TwinNotes{folder}.is_told()) known_.try_emplace(folder.attempt());
+}
+
+void TwinWatch::look(const std::filesystem::path& state, const Jobs& jobs) {
+  // Who has a twin may have been upgraded since.
+  for (auto entry = jobs.begin(); entry != jobs.end(); entry = jobs.upper_bound(entry->first)) {
+    if (!known_.contains(entry->first)) meet(AttemptFolder{state, entry->first});
+  }
+  for (auto entry = known_.begin(); entry != known_.end();) {
+    const bool stays = look_at(AttemptFolder{state, entry->first}, entry->second, jobs);
+    entry = stays ? std::next(entry) : known_.erase(entry);
+  }
+}
+
+bool TwinWatch::look_at(const AttemptFolder& folder, Known& known, const Jobs& jobs) {
+  std::vector<TwinSeen> seen;
+  std::string lost = "forgotten";
+  const auto [begin, end] = jobs.equal_range(folder.attempt());
+  for (auto entry = begin; entry != end; ++entry) {
+    const JobLine& line = entry->second;
+    if (line.id == known.holder) lost = line.state;
+    if (is_over(line.state)) continue;
+    if (line.id == known.holder && line.state == "RUNNING") return true;
+    seen.push_back({line, known.others.contains(line.id)});
+  }
+  if (!TwinNotes{folder}.is_told()) return false;  // it was given up, and its twins with it
+  if (folder.has_ended()) {
+    for (const TwinSeen& twin : seen) {
+      if (waits(twin.line)) commands_.cancel(twin.line.id);  // those that run end by themselves
+    }
+    return false;
+  }
+  if (known.holder) {
+    known.problem =
+        fmt::format("job {} of Slurm, which held its devices, is {}", *known.holder, lost);
+    known.holder.reset();
+  }
+  const TimePoint now = clock_.now();
+  const bool tired = known.wrong_since && now - *known.wrong_since >= options_.patience;
+  take(next_step(seen, now >= known.submit_from, tired), folder, known, seen);
+  return true;
+}
+
+void TwinWatch::take(const TwinStep& step, const AttemptFolder& folder, Known& known,
+                     const std::vector<TwinSeen>& seen) {
+  const auto placed = folder.placed();
+  if (!placed) return;
+  switch (step.kind) {
+    case Kind::kNothing: break;
+    case Kind::kLetGo: twins_.let_go(step.twin, *placed); break;
+    case Kind::kAsk:
+      if (has_all(commands_.devices_of(step.twin), used_by(*placed))) {
+        known = {};
+        known.holder = step.twin;
+        return give_back(seen, step.twin);
+      }
+      known.others.insert(step.twin);
+      if (!known.wrong_since) known.wrong_since = clock_.now();
+      known.submit_from = {};  // it is kept, so that Slurm gives another one
+      break;
+    case Kind::kSubmit:
+      known.submit_from = clock_.now() + options_.again;
+      (void)twins_.submit(folder, *placed);
+      break;
+    case Kind::kGiveBack:
+      known.submit_from = clock_.now() + options_.pause;
+      known.wrong_since.reset();
+      give_back(seen, std::nullopt);
+      break;
+  }
+  known.problem = step.reason;
+}
+
+void TwinWatch::give_back(const std::vector<TwinSeen>& seen, std::optional<std::uint64_t> but) {
+  for (const TwinSeen& twin : seen) {
+    if (twin.line.id != but) commands_.cancel(twin.line.id);
+  }
+}
+
+std::string TwinWatch::problem_of(const Attempt& attempt) const {
+  const auto found = known_.find(attempt);
+  return found == known_.end() || found->second.holder ? "" : found->second.problem;
+}
+
+}  // namespace commensal::cluster::slurm
