@@ -19,6 +19,7 @@ class ClassChanger {
     Attempt attempt;
     bool changed = false;
     std::string reason;  ///< never empty
+    JobClass asked = JobClass::kGuaranteed;
   };
 
   /// Asks for it; does not wait. Asking twice does no harm.

@@ -22,6 +22,7 @@ double seconds(TimePoint now) {
 
 constexpr Duration kUpgradeAgain = 60s;   // after the first one that failed, then twice as long
 constexpr int kUpgradesUntilSlowest = 6;  // about an hour
+constexpr Duration kLowerAgain = 10s;     // where the nodes could not be told
 constexpr int kCannotStart = 126;         // as a shell's
 
 EventKind kind_of(EngineEvent::Kind kind) {
@@ -30,6 +31,9 @@ EventKind kind_of(EngineEvent::Kind kind) {
     case EngineEvent::Kind::kExited: return EventKind::kExited;
     case EngineEvent::Kind::kTakenBack: return EventKind::kTakenBack;
     case EngineEvent::Kind::kVanished: return EventKind::kVanished;
+    case EngineEvent::Kind::kUnheld: return EventKind::kUnheld;
+    case EngineEvent::Kind::kHeld: return EventKind::kHeld;
+    case EngineEvent::Kind::kTaken: return EventKind::kLower;
   }
   return EventKind::kVanished;
 }
@@ -132,7 +136,9 @@ void ClusterCoordinator::meet_engine() {
   for (const auto& [number, job] : jobs_) {
     if (!is_placed(job.state)) continue;
     if (is_being_ended(job)) due_.push_back({Action::Kind::kTakeBack, job});
-    if (job.state == JobState::kUpgrading) due_.push_back({Action::Kind::kClass, job});
+    if (job.state == JobState::kUpgrading || job.lowering) {
+      due_.push_back({Action::Kind::kClass, job});
+    }
     if (known.contains(attempt_of(job))) continue;
     if (job.state == JobState::kStarting) {
       due_.push_back({Action::Kind::kStart, job});
@@ -149,6 +155,7 @@ void ClusterCoordinator::settle(TimePoint now) {
   now_ = now;
   take_engine_events();
   take_class_outcomes();
+  lower_again();
   if (now >= next_look_) look_at_nodes(now);
   if (now >= next_health_) begin_anew_ = true;
   end_pre_runs();
@@ -185,6 +192,7 @@ TimePoint ClusterCoordinator::next_wake() const noexcept {
   TimePoint wake = std::min({next_look_, policy_wake_, next_health_});
   for (const auto& [number, at] : not_before_) wake = std::min(wake, at);
   for (const auto& [number, at] : pre_runs_until_) wake = std::min(wake, at);
+  for (const auto& [number, at] : lower_from_) wake = std::min(wake, at);
   if (!seen_.empty() || !due_.empty() || engine_.descriptor() < 0) {
     wake = std::min(wake, now_ + 1s);
   }
@@ -250,6 +258,7 @@ void ClusterCoordinator::moved(const JobRecord& before, const JobRecord& after) 
   if (after.state == JobState::kUpgrading && before.state != JobState::kUpgrading) {
     actions_.push_back({Action::Kind::kClass, after});
   }
+  if (after.lowering && !before.lowering) actions_.push_back({Action::Kind::kClass, after});
   if (is_being_ended(after) && !is_being_ended(before)) {
     actions_.push_back({Action::Kind::kTakeBack, after});
   }
@@ -275,7 +284,7 @@ void ClusterCoordinator::note_engine_problem(const std::string& problem) {
 void ClusterCoordinator::take_engine_events() {
   for (EngineEvent& event : watch_engine()) seen_.push_back(std::move(event));
   for (const EngineEvent& event : seen_) {
-    const bool over = event.kind != EngineEvent::Kind::kBegan;
+    const bool over = is_end(event.kind);
     const bool failed = event.kind == EngineEvent::Kind::kVanished ||
                         (event.kind == EngineEvent::Kind::kExited && event.exit_code != 0);
     std::optional<FailureVerdict> verdict;
@@ -295,6 +304,10 @@ void ClusterCoordinator::take_engine_events() {
                                      verdict->kind != FailureClass::kInfrastructure);
     }
     if (changed && verdict) try_again(event.attempt.job, *verdict);
+    if (changed && event.kind == EngineEvent::Kind::kTaken) {
+      begin_anew_ = true;  // the policy's view has it as guaranteed
+      no_upgrade_before_[job_number(event.attempt.job)] = now_ + kUpgradeAgain;
+    }
     // Of an attempt that nobody here knows the engine needs to keep nothing.
     if (!changed && over) {
       JobRecord unknown;
@@ -347,6 +360,10 @@ void ClusterCoordinator::take_class_outcomes() {
     class_outcomes_.push_back(std::move(outcome));
   }
   for (const ClassChanger::Outcome& outcome : class_outcomes_) {
+    if (outcome.asked == JobClass::kOpportunistic) {
+      take_lowered(outcome);
+      continue;
+    }
     const EventKind kind = outcome.changed ? EventKind::kUpgraded : EventKind::kUpgradeFailed;
     const bool changed =
         happen(outcome.attempt.job,
@@ -359,6 +376,29 @@ void ClusterCoordinator::take_class_outcomes() {
     no_upgrade_before_[number] = now_ + kUpgradeAgain * (1 << failed);
     failed = std::min(failed + 1, kUpgradesUntilSlowest);
   }
+}
+
+void ClusterCoordinator::take_lowered(const ClassChanger::Outcome& outcome) {
+  const Number number = job_number(outcome.attempt.job);
+  if (outcome.changed) {
+    happen(
+        outcome.attempt.job,
+        {.kind = EventKind::kLowered, .attempt = outcome.attempt.number, .reason = outcome.reason});
+    return;
+  }
+  log_->warn("job {}: its nodes cannot be told yet that it is opportunistic: {}",
+             outcome.attempt.job.str(), outcome.reason);
+  lower_from_[number] = now_ + kLowerAgain;
+}
+
+void ClusterCoordinator::lower_again() {
+  std::erase_if(lower_from_, [this](const auto& entry) {
+    if (now_ < entry.second) return false;
+    const auto job = jobs_.find(entry.first);
+    const bool still = job != jobs_.end() && job->second.lowering;
+    if (still) actions_.push_back({Action::Kind::kClass, job->second});
+    return true;
+  });
 }
 
 void ClusterCoordinator::look_at_nodes(TimePoint now) {
@@ -427,7 +467,7 @@ void ClusterCoordinator::admit() {
 
 bool ClusterCoordinator::may_upgrade(const JobRecord& job) const {
   const auto at = no_upgrade_before_.find(job_number(job.id));
-  return at == no_upgrade_before_.end() || now_ >= at->second;
+  return !job.lowering && (at == no_upgrade_before_.end() || now_ >= at->second);
 }
 
 std::vector<EngineNode> ClusterCoordinator::usable_nodes() const {
@@ -503,7 +543,10 @@ void ClusterCoordinator::act() {
           engine_.take_back(attempt_of(action.job), config_.grace);
           break;
         case Action::Kind::kForget: engine_.forget(attempt_of(action.job)); break;
-        case Action::Kind::kClass: classes_.change(action.job, JobClass::kGuaranteed); break;
+        case Action::Kind::kClass:
+          classes_.change(action.job,
+                          action.job.lowering ? JobClass::kOpportunistic : JobClass::kGuaranteed);
+          break;
       }
     } catch (const EngineFailed& error) {
       log_->error("job {}: {}", action.job.id.str(), error.what());

@@ -193,6 +193,8 @@ class ClusterCoordinator {
   void note_engine_problem(const std::string& problem);
   void take_engine_events();
   void take_class_outcomes();
+  void take_lowered(const ClassChanger::Outcome& outcome);
+  void lower_again();
   void look_at_nodes(TimePoint now);
   void cancel_those_that_wait_in_vain();
   void admit();
@@ -258,6 +260,7 @@ class ClusterCoordinator {
   std::map<Number, TimePoint> not_before_;             // wait, and are tried again then
   std::map<Number, TimePoint> no_upgrade_before_;      // the last one failed
   std::map<Number, int> failed_upgrades_;              // one after the other, up to a bound
+  std::map<Number, TimePoint> lower_from_;             // their nodes could not be told
   std::map<Number, TimePoint> pre_runs_until_;         // run; nothing has failed then
   std::map<Number, LossCurve> losses_;                 // of attempts whose rule looks at them
   std::vector<EngineEvent> seen_;                      // by the engine; not durable yet

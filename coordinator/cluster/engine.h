@@ -47,7 +47,11 @@ struct EngineEvent {
     kBegan,
     kExited,     ///< by itself; `exit_code`
     kTakenBack,  ///< it has ended because of `take_back`
-    kVanished    ///< nobody knows what became of it
+    kVanished,   ///< nobody knows what became of it
+    // Of one that was upgraded while it ran. Told again and again as long as it is so.
+    kUnheld,  ///< nothing holds its devices for it at the moment
+    kHeld,    ///< they are held again
+    kTaken    ///< another job has got them: it cannot stay guaranteed
   };
   Attempt attempt;
   Kind kind{};
@@ -55,6 +59,12 @@ struct EngineEvent {
   std::string reason;
   bool operator==(const EngineEvent&) const = default;
 };
+
+/// Whether an attempt is over.
+[[nodiscard]] constexpr bool is_end(EngineEvent::Kind kind) noexcept {
+  using Kind = EngineEvent::Kind;
+  return kind == Kind::kExited || kind == Kind::kTakenBack || kind == Kind::kVanished;
+}
 
 /// Starts and stops attempts of jobs. Every call may be repeated: the second one does no harm, even
 /// when the coordinator died in between and another object of the engine is asked (the contract

@@ -99,7 +99,9 @@ struct JobRecord {
   bool cancel_asked = false;           ///< its next end is `kCancelled`
   bool finish_asked = false;           ///< its own rule ends it: its next end is `kFinished`
   bool park_asked = false;             ///< its own rule parks it: next it is `kParked`
-  std::optional<int> exit_code;        ///< of its last end; 128 + number for a signal
+  bool unheld = false;           ///< guaranteed, and nothing holds its devices for it at the moment
+  bool lowering = false;         ///< has become opportunistic; its nodes are to be told still
+  std::optional<int> exit_code;  ///< of its last end; 128 + number for a signal
   WallTime submitted{};
   WallTime changed{};  ///< into `state`
   bool operator==(const JobRecord&) const = default;

@@ -252,6 +252,8 @@ void fields(Like<JobRecord> auto& record, auto& field) {
   field("cancel_asked", record.cancel_asked);
   field("finish_asked", record.finish_asked);
   field("park_asked", record.park_asked);
+  field("unheld", record.unheld);
+  field("lowering", record.lowering);
   field("exit_code", record.exit_code);
   field("submitted_ms", record.submitted);
   field("changed_ms", record.changed);

@@ -26,6 +26,10 @@ bool of_attempt(EventKind kind) {
     case EventKind::kUpgrade:
     case EventKind::kUpgraded:
     case EventKind::kUpgradeFailed:
+    case EventKind::kUnheld:
+    case EventKind::kHeld:
+    case EventKind::kLower:
+    case EventKind::kLowered:
     case EventKind::kExited:
     case EventKind::kTakenBack:
     case EventKind::kEndByRule:
@@ -85,12 +89,21 @@ class Life {
         return go({kStarting}, kRunning);
       case EventKind::kUpgrade:
         if (before_.state == kRunning && guaranteed()) return already();
+        if (before_.lowering)
+          return refuse("its nodes are to be told first that it is opportunistic");
         return go({kRunning}, kUpgrading);
       case EventKind::kUpgraded:
         if (before_.state == kRunning && !guaranteed()) return refuse_here();
         if (before_.state == kUpgrading) step_.after.job_class = JobClass::kGuaranteed;
         return go({kUpgrading}, kRunning);
       case EventKind::kUpgradeFailed: return go({kUpgrading}, kRunning);
+      case EventKind::kUnheld:
+      case EventKind::kHeld: return hold(event_.kind == EventKind::kHeld);
+      case EventKind::kLower: return lower();
+      case EventKind::kLowered:
+        if (!before_.lowering) return already();
+        step_.after.lowering = false;
+        return change(before_.state);
       case EventKind::kExited: return exited();
       case EventKind::kTakenBack:
         if (is_being_ended(before_)) return end_as_asked();
@@ -133,6 +146,26 @@ class Life {
     step_.after.placement = event_.placement;
     step_.after.exit_code.reset();
     change(kStarting);
+  }
+
+  /// While it changes its class, or is ended, there is nothing to be said of its devices.
+  [[nodiscard]] bool has_devices_of_its_own() const {
+    return before_.state == kRunning && guaranteed() && !is_being_ended(before_);
+  }
+
+  void hold(bool held) {
+    const bool same = held ? !before_.unheld : before_.unheld && before_.reason == event_.reason;
+    if (!has_devices_of_its_own() || same) return already();
+    step_.after.unheld = !held;
+    change(kRunning);
+  }
+
+  void lower() {
+    if (!has_devices_of_its_own()) return already();
+    step_.after.job_class = JobClass::kOpportunistic;
+    step_.after.unheld = false;
+    step_.after.lowering = true;
+    change(kRunning);
   }
 
   void exited() {
@@ -196,6 +229,7 @@ class Life {
   void change(JobState to) {
     step_.applied = Applied::kChanged;
     if (to != before_.state) step_.after.changed = now_;
+    if (!is_placed(to)) step_.after.unheld = step_.after.lowering = false;
     step_.after.state = to;
     step_.after.reason = event_.reason;
   }
@@ -234,6 +268,10 @@ std::string_view to_string(EventKind kind) noexcept {
     case EventKind::kUpgrade: return "upgrade";
     case EventKind::kUpgraded: return "upgraded";
     case EventKind::kUpgradeFailed: return "upgrade failed";
+    case EventKind::kUnheld: return "unheld";
+    case EventKind::kHeld: return "held";
+    case EventKind::kLower: return "lower";
+    case EventKind::kLowered: return "lowered";
     case EventKind::kExited: return "exited";
     case EventKind::kTakenBack: return "taken back";
     case EventKind::kVanished: return "vanished";

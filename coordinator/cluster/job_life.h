@@ -21,14 +21,18 @@ enum class EventKind : std::uint8_t {
   kUpgrade,        ///< running, as opportunistic -> upgrading
   kUpgraded,       ///< upgrading -> running, as guaranteed
   kUpgradeFailed,  ///< upgrading -> running, as before
-  kExited,         ///< placed -> finished, failed; cancelled if that was asked for
-  kTakenBack,      ///< placed -> queued: the engine has stopped it because we said so
-  kVanished,       ///< placed -> lost; cancelled if that was asked for
-  kEndByRule,      ///< placed: stays, and its next end is `finished`
-  kParkByRule,     ///< placed: stays, and is `parked` once the engine has ended it
-  kResume,         ///< parked -> queued
-  kRetry,          ///< failed, lost -> queued
-  kCancel          ///< waiting, parked -> cancelled; placed: stays, its next end is `cancelled`
+  kUnheld,         ///< running, as guaranteed: stays; nothing holds its devices for it
+  kHeld,           ///< running: stays; they are held again
+  kLower,       ///< running, as guaranteed -> running, as opportunistic: its devices are another's
+  kLowered,     ///< running: stays; its nodes know of it
+  kExited,      ///< placed -> finished, failed; cancelled if that was asked for
+  kTakenBack,   ///< placed -> queued: the engine has stopped it because we said so
+  kVanished,    ///< placed -> lost; cancelled if that was asked for
+  kEndByRule,   ///< placed: stays, and its next end is `finished`
+  kParkByRule,  ///< placed: stays, and is `parked` once the engine has ended it
+  kResume,      ///< parked -> queued
+  kRetry,       ///< failed, lost -> queued
+  kCancel       ///< waiting, parked -> cancelled; placed: stays, its next end is `cancelled`
 };
 [[nodiscard]] std::string_view to_string(EventKind kind) noexcept;
 

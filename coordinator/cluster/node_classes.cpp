@@ -97,7 +97,7 @@ void NodeClasses::work() {
 
 std::optional<ClassChanger::Outcome> NodeClasses::ask_once(const Attempt& attempt,
                                                            Order& order) const {
-  Outcome outcome{attempt, true, ""};
+  Outcome outcome{attempt, true, "", order.job_class};
   while (!order.nodes.empty()) {
     const std::string node = *order.nodes.begin();
     Said said = ask_node(node, attempt, order.job_class);
@@ -111,11 +111,10 @@ std::optional<ClassChanger::Outcome> NodeClasses::ask_once(const Attempt& attemp
     order.nodes.erase(node);
     order.done.insert(node);
   }
-  if (outcome.changed) return outcome;
-  const JobClass before =
-      order.job_class == JobClass::kGuaranteed ? JobClass::kOpportunistic : JobClass::kGuaranteed;
+  // One that cannot stay guaranteed does not become so again on some of its nodes.
+  if (outcome.changed || order.job_class == JobClass::kOpportunistic) return outcome;
   for (const std::string& node : order.done) {
-    const Said said = ask_node(node, attempt, before);
+    const Said said = ask_node(node, attempt, JobClass::kOpportunistic);
     if (!said.changed) outcome.reason += fmt::format("; node {} stays: {}", node, said.reason);
   }
   return outcome;

@@ -29,7 +29,7 @@ namespace commensal::cluster {
 
 /// Asks a node's coordinator on a thread of its own, again while it defers. A job that the node
 /// does not know runs without commensal: only its charge changes. Of a job on several nodes each is
-/// asked; if one says no, those that had said yes are asked to go back.
+/// asked; if one says no to an upgrade, those that had said yes are asked to go back.
 ///
 /// Thread safety: `change` and `outcomes` are called by one thread.
 class NodeClasses final : public ClassChanger {

@@ -33,6 +33,8 @@ using nlohmann::json;
 constexpr int kCancel = 1;
 constexpr int kFinish = 2;
 constexpr int kPark = 4;
+constexpr int kUnheld = 8;
+constexpr int kLowering = 16;
 
 // Ids are the numbers of rows; anything else is no id.
 std::optional<std::int64_t> row_of(const JobId& id) noexcept {
@@ -116,6 +118,12 @@ json json_in(const SQLite::Column& column) {
   return value;
 }
 
+int bits_of(const JobRecord& record) {
+  return (record.cancel_asked ? kCancel : 0) | (record.finish_asked ? kFinish : 0) |
+         (record.park_asked ? kPark : 0) | (record.unheld ? kUnheld : 0) |
+         (record.lowering ? kLowering : 0);
+}
+
 JobRecord job_in(Use& row) {
   JobRecord record;
   record.id = id_of(row[0].getInt64());
@@ -129,6 +137,8 @@ JobRecord job_in(Use& row) {
   record.cancel_asked = (row[8].getInt() & kCancel) != 0;
   record.finish_asked = (row[8].getInt() & kFinish) != 0;
   record.park_asked = (row[8].getInt() & kPark) != 0;
+  record.unheld = (row[8].getInt() & kUnheld) != 0;
+  record.lowering = (row[8].getInt() & kLowering) != 0;
   if (!row[9].isNull()) record.exit_code = row[9].getInt();
   record.submitted = wall_time(row[10]);
   record.changed = wall_time(row[11]);
@@ -339,10 +349,8 @@ void Store::put(const JobRecord& record, const std::optional<Transition>& transi
     Use update{db.set_job};
     update << to_string(record.state) << record.reason << std::int64_t{record.attempt}
            << std::int64_t{record.retries} << to_string(record.job_class) << placement.dump()
-           << std::int64_t{(record.cancel_asked ? kCancel : 0) |
-                           (record.finish_asked ? kFinish : 0) | (record.park_asked ? kPark : 0)}
-           << record.exit_code << milliseconds(record.changed) << std::int64_t{is_end(record.state)}
-           << std::int64_t{transition.has_value()} << *row;
+           << std::int64_t{bits_of(record)} << record.exit_code << milliseconds(record.changed)
+           << std::int64_t{is_end(record.state)} << std::int64_t{transition.has_value()} << *row;
     (void)update.step();
     const bool found = db.sqlite->getChanges() == 1;
     if (found && transition) db.add_transition(*row, *transition);

@@ -663,6 +663,124 @@ TEST_F(ClusterCoordinatorTest, AnUpgradeThatFailsAgainAndAgainIsAskedForLessOfte
   EXPECT_THAT(minutes, ElementsAre(1, 2, 4, 8, 16, 32, 64, 64));
 }
 
+class UpgradedJobTest : public ClusterCoordinatorTest {
+ protected:
+  UpgradedJobTest() {
+    ask({{"type", "quota"}, {"tenant", "vision"}, {"quota", 1}});
+    const std::string first = submit(job("vision"));
+    id_ = submit(job("vision", 1, "auto"));
+    world_.end(attempt(first), 0);
+    settle_all();
+    classes_.answers.push_back({attempt(id_), true, "done"});
+    settle_all();
+    classes_.asked.clear();
+  }
+  void tell(EngineEvent::Kind kind, const std::string& reason) {
+    world_.of_devices = {{attempt(id_), kind, std::nullopt, reason}};
+    settle_all();
+  }
+  /// What the nodes were asked for since the last time.
+  std::vector<JobClass> asked() {
+    std::vector<JobClass> classes;
+    for (const auto& [attempt, job_class] : std::exchange(classes_.asked, {})) {
+      classes.push_back(job_class);
+    }
+    return classes;
+  }
+  void answer(JobClass asked, bool changed) {
+    classes_.answers.push_back({attempt(id_), changed, "as the test says", asked});
+    settle_all();
+  }
+  double charged() {
+    const json told = ask({{"type", "tenants"}});
+    for (const json& tenant : told["tenants"]) {
+      if (tenant["name"] == "vision") return tenant["guaranteed_devices"];
+    }
+    return -1;
+  }
+  std::string id_;
+};
+
+TEST_F(UpgradedJobTest, WhileNobodyHoldsItsDevicesQueueAndExplainSaySo) {
+  tell(EngineEvent::Kind::kUnheld, "waits for them as job 3");
+  EXPECT_EQ(reason(id_), "waits for them as job 3");
+  EXPECT_EQ(ask({{"type", "queue"}})["jobs"][0]["reason"], "waits for them as job 3");
+  EXPECT_EQ(shown(id_)["class"], "guaranteed");
+  const std::size_t lines = past(id_).size();
+  pass(10s);
+  EXPECT_EQ(past(id_).size(), lines) << "told again, it is one line";
+  restart();
+  EXPECT_EQ(past(id_).size(), lines);
+  tell(EngineEvent::Kind::kHeld, "job 3 holds them");
+  EXPECT_EQ(reason(id_), "job 3 holds them");
+  EXPECT_EQ(world_.starts(attempt(id_)), 1);
+  EXPECT_THAT(asked(), IsEmpty());
+}
+
+TEST_F(UpgradedJobTest, OneWhoseDevicesAreAnothersGoesOnAsOpportunistic) {
+  EXPECT_EQ(charged(), 1);
+  tell(EngineEvent::Kind::kTaken, "job 900 has them");
+  EXPECT_EQ(state(id_), "running");
+  EXPECT_EQ(shown(id_)["class"], "opportunistic");
+  EXPECT_EQ(reason(id_), "job 900 has them");
+  EXPECT_EQ(charged(), 0) << "it costs no quota";
+  EXPECT_THAT(asked(), ElementsAre(JobClass::kOpportunistic)) << "once";
+  EXPECT_TRUE(world_.runs(attempt(id_)));
+  world_.of_devices.clear();
+  answer(JobClass::kOpportunistic, true);
+  EXPECT_EQ(state(id_), "running") << "not again at once";
+  pass(2min);
+  EXPECT_THAT(asked(), ElementsAre(JobClass::kGuaranteed)) << "as any other";
+  EXPECT_EQ(state(id_), "upgrading");
+  answer(JobClass::kGuaranteed, true);
+  EXPECT_EQ(shown(id_)["class"], "guaranteed");
+  EXPECT_EQ(world_.starts(attempt(id_)), 1);
+}
+
+TEST_F(UpgradedJobTest, ANodeThatCannotBeToldIsToldLaterAndNoUpgradeComesBefore) {
+  tell(EngineEvent::Kind::kTaken, "job 900 has them");
+  world_.of_devices.clear();
+  EXPECT_THAT(asked(), ElementsAre(JobClass::kOpportunistic));
+  answer(JobClass::kOpportunistic, false);
+  EXPECT_THAT(asked(), IsEmpty());
+  pass(10s);
+  EXPECT_THAT(asked(), ElementsAre(JobClass::kOpportunistic));
+  pass(5min);
+  EXPECT_EQ(state(id_), "running");
+  EXPECT_THAT(asked(), IsEmpty()) << "it is being asked";
+  answer(JobClass::kOpportunistic, true);
+  pass(1s);
+  EXPECT_THAT(asked(), ElementsAre(JobClass::kGuaranteed));
+}
+
+TEST_F(UpgradedJobTest, TheNextCoordinatorTellsTheNodesWhatTheLastOneCouldNot) {
+  tell(EngineEvent::Kind::kTaken, "job 900 has them");
+  world_.of_devices.clear();
+  EXPECT_THAT(asked(), ElementsAre(JobClass::kOpportunistic));
+  restart();
+  settle_all();
+  EXPECT_EQ(shown(id_)["class"], "opportunistic");
+  EXPECT_THAT(asked(), ElementsAre(JobClass::kOpportunistic));
+  answer(JobClass::kOpportunistic, true);
+  restart();
+  settle_all();
+  EXPECT_THAT(asked(), IsEmpty()) << "that was written down";
+}
+
+TEST_F(UpgradedJobTest, OneThatEndsMeanwhileHasEnded) {
+  tell(EngineEvent::Kind::kTaken, "job 900 has them");
+  world_.of_devices.clear();
+  answer(JobClass::kOpportunistic, false);
+  world_.end(attempt(id_), 0);
+  settle_all();
+  EXPECT_EQ(state(id_), "finished");
+  (void)asked();
+  pass(1min);
+  EXPECT_THAT(asked(), IsEmpty());
+  answer(JobClass::kOpportunistic, true);
+  EXPECT_EQ(state(id_), "finished");
+}
+
 TEST_F(ClusterCoordinatorTest, AGangStartsWholeOrNotAtAll) {
   const std::string small = submit(job());
   const std::string gang = submit(job("default", 4));

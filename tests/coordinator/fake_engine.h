@@ -62,6 +62,7 @@ class FakeWorld {
   bool begin_at_release = true;  ///< else `begin` does
   std::map<Attempt, Known> attempts;
   std::map<Attempt, std::vector<std::string>> logs;  ///< files that a test made
+  std::vector<EngineEvent> of_devices;               ///< told at each watch: kUnheld, ...
   std::vector<std::string> calls;  ///< "hold 7.1", in their order, those that failed included
 
   [[nodiscard]] static EngineNode make_node(const std::string& name, int devices) {
@@ -217,6 +218,7 @@ class FakeEngine final : public Engine {
       }
       if (known.end && ended_.insert(attempt).second) events.push_back(*known.end);
     }
+    events.insert(events.end(), world_.of_devices.begin(), world_.of_devices.end());
     return call.done(events);
   }
   [[nodiscard]] int descriptor() const noexcept override { return world_.news(); }

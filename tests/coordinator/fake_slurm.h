@@ -74,7 +74,7 @@ class FakeSlurm : public slurm::CommandRunner {
     tick();
     const std::string program = words.front().substr(words.front().rfind('/') + 1);
     if (program == "sinfo") return {0, nodes, ""};
-    if (program == "squeue") return {0, queue(), ""};
+    if (program == "squeue") return {0, queue(node_in(words)), ""};
     if (program == "sbatch") return sbatch(words);
     if (program == "scontrol") return scontrol(words);
     if (program == "scancel") return scancel(words);
@@ -127,9 +127,19 @@ class FakeSlurm : public slurm::CommandRunner {
     job.pid = 0;
   }
 
-  [[nodiscard]] std::string queue() const {
-    std::string text = "4000|RUNNING|None|somebody's own\nwith a line|in its name\n";
+  /// Of which node squeue is asked; empty: of all.
+  static std::string node_in(const std::vector<std::string>& words) {
+    for (const std::string& word : words) {
+      if (word.starts_with("--nodelist=")) return word.substr(word.find('=') + 1);
+    }
+    return "";
+  }
+
+  [[nodiscard]] std::string queue(const std::string& node) const {
+    std::string text;
+    if (node.empty()) text = "4000|RUNNING|None|somebody's own\nwith a line|in its name\n";
     for (const auto& [id, job] : jobs) {
+      if (!node.empty() && (job.state != "RUNNING" || job.nodes != node)) continue;
       text += std::to_string(id) + '|' + job.state + '|' + job.reason + '|' +
               job.options.at("job-name") + '\n';
     }
@@ -193,7 +203,10 @@ class FakeSlurm : public slurm::CommandRunner {
     std::string names = on_lines(job->nodes);
     for (std::size_t end = names.find('\n'); end != std::string::npos; end = names.find('\n')) {
       text += " Nodes=" + names.substr(0, end) + " CPU_IDs=0 Mem=100 GRES=";
-      if (job->options.contains("gres")) text += "gpu:1(IDX:" + job->devices + ")";
+      const auto gres = job->options.find("gres");
+      const bool gpu = gres != job->options.end() && gres->second.starts_with("gpu");
+      if (gres != job->options.end()) text += gpu ? "gpu:1" : "seat:1";
+      if (gres != job->options.end()) text += "(IDX:" + job->devices + ")";
       names.erase(0, end + 1);
     }
     return {0, text + " MinCPUsNode=1\n", ""};

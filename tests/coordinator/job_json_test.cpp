@@ -46,6 +46,8 @@ JobRecord full_record() {
   record.cancel_asked = true;
   record.finish_asked = true;
   record.park_asked = true;
+  record.unheld = true;
+  record.lowering = true;
   record.exit_code = 137;
   record.submitted = WallTime{1'790'000'000'123ms};
   record.changed = WallTime{1'790'000'000'456ms};
@@ -91,6 +93,7 @@ TEST(JobJson, ARecordHoldsItsSpecAndItsTimes) {
     "id": "42", "state": "upgrading", "reason": "quota is free", "attempt": 3, "retries": 2,
     "class": "guaranteed", "placement": [{"node": "node-a", "device": 0},
     {"node": "node-a", "device": 1}, {"node": "node-b", "device": 7}], "cancel_asked": true, "finish_asked": true, "park_asked": true,
+    "unheld": true, "lowering": true,
     "exit_code": 137, "submitted_ms": 1790000000123, "changed_ms": 1790000000456})");
   json found = to_json(full_record());
   EXPECT_EQ(found["spec"], to_json(full_spec()));

@@ -24,6 +24,7 @@ const std::vector<JobState> kStates{kSubmitted, kQueued,   kReserved, kStarting,
 const std::vector<EventKind> kKinds{
     EventKind::kAccept,     EventKind::kReserve,   EventKind::kUnreserve, EventKind::kStart,
     EventKind::kBegan,      EventKind::kUpgrade,   EventKind::kUpgraded,  EventKind::kUpgradeFailed,
+    EventKind::kUnheld,     EventKind::kHeld,      EventKind::kLower,     EventKind::kLowered,
     EventKind::kExited,     EventKind::kTakenBack, EventKind::kVanished,  EventKind::kEndByRule,
     EventKind::kParkByRule, EventKind::kResume,    EventKind::kRetry,     EventKind::kCancel};
 
@@ -276,6 +277,74 @@ TEST(JobLifeTest, NoRuleParksWhatIsBeingEnded) {
     job.*asked = true;
     EXPECT_EQ(apply(job, event_for(job, EventKind::kParkByRule), kLater).applied,
               Applied::kAlready);
+  }
+}
+
+JobRecord upgraded() {
+  JobRecord job = job_in(kRunning);
+  job.job_class = JobClass::kGuaranteed;
+  return job;
+}
+
+TEST(JobLifeTest, AGuaranteedJobWhoseDevicesNobodyHoldsSaysSoUntilTheyAreHeldAgain) {
+  const JobRecord job = upgraded();
+  const Step lost = apply(job, event_for(job, EventKind::kUnheld), kLater);
+  EXPECT_EQ(lost.applied, Applied::kChanged);
+  EXPECT_EQ(lost.after.state, kRunning);
+  EXPECT_EQ(lost.after.job_class, JobClass::kGuaranteed);
+  EXPECT_TRUE(lost.after.unheld);
+  EXPECT_EQ(lost.after.reason, "because");
+  EXPECT_EQ(lost.after.changed, job.changed) << "it has run since then";
+  JobEvent other = event_for(job, EventKind::kUnheld);
+  other.reason = "for another reason";
+  EXPECT_EQ(apply(lost.after, other, kLater).after.reason, "for another reason");
+  const Step held = apply(lost.after, event_for(job, EventKind::kHeld), kLater);
+  EXPECT_EQ(held.applied, Applied::kChanged);
+  EXPECT_FALSE(held.after.unheld);
+  EXPECT_EQ(apply(job, event_for(job, EventKind::kHeld), kLater).applied, Applied::kAlready)
+      << "nothing was the matter";
+}
+
+TEST(JobLifeTest, AGuaranteedJobWhoseDevicesAreAnothersIsOpportunisticAndItsNodesAreToBeTold) {
+  JobRecord job = upgraded();
+  job.unheld = true;
+  const JobRecord lower = apply(job, event_for(job, EventKind::kLower), kLater).after;
+  EXPECT_EQ(lower.state, kRunning);
+  EXPECT_EQ(lower.job_class, JobClass::kOpportunistic);
+  EXPECT_TRUE(lower.lowering);
+  EXPECT_FALSE(lower.unheld);
+  EXPECT_EQ(lower.attempt, job.attempt);
+  EXPECT_EQ(lower.placement, job.placement);
+  const Step early = apply(lower, event_for(lower, EventKind::kUpgrade), kLater);
+  EXPECT_EQ(early.applied, Applied::kRefused);
+  EXPECT_THAT(early.reason, HasSubstr("told first"));
+  const JobRecord told = apply(lower, event_for(lower, EventKind::kLowered), kLater).after;
+  EXPECT_FALSE(told.lowering);
+  EXPECT_EQ(apply(told, event_for(told, EventKind::kUpgrade), kLater).after.state, kUpgrading)
+      << "as any other";
+}
+
+TEST(JobLifeTest, OfDevicesOnlyARunningGuaranteedJobIsTold) {
+  for (const EventKind kind : {EventKind::kUnheld, EventKind::kHeld, EventKind::kLower}) {
+    for (const JobState state : {kStarting, kRunning, kUpgrading}) {
+      JobRecord job = job_in(state);
+      EXPECT_EQ(apply(job, event_for(job, kind), kLater).applied, Applied::kAlready)
+          << to_string(kind) << " for " << to_string(state);
+      job.job_class = JobClass::kGuaranteed;
+      job.cancel_asked = true;
+      EXPECT_EQ(apply(job, event_for(job, kind), kLater).applied, Applied::kAlready)
+          << to_string(kind) << " for one that is being ended";
+    }
+  }
+}
+
+TEST(JobLifeTest, WhatIsOverHasNothingToBeToldOfItsDevices) {
+  for (const EventKind end : {EventKind::kExited, EventKind::kTakenBack, EventKind::kVanished}) {
+    JobRecord job = upgraded();
+    job.unheld = job.lowering = true;
+    const JobRecord after = apply(job, event_for(job, end), kLater).after;
+    EXPECT_FALSE(after.unheld) << to_string(end);
+    EXPECT_FALSE(after.lowering) << to_string(end);
   }
 }
 

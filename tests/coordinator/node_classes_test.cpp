@@ -146,12 +146,13 @@ TEST(NodeClassesTest, ANodeThatDoesNotAnswerIsAskedAgainThenGivenUp) {
   EXPECT_EQ(asked, 3);
 }
 
-/// Asks for an upgrade of a job on three nodes.
-ClassChanger::Outcome outcome_on_three(NodeClasses::Ask ask) {
+/// Asks for another class of a job on three nodes.
+ClassChanger::Outcome outcome_on_three(NodeClasses::Ask ask,
+                                       JobClass job_class = JobClass::kGuaranteed) {
   NodeClasses classes{std::move(ask), 1ms, 3};
   JobRecord job = job_7();
   job.placement = {{"n1", 0}, {"n1", 1}, {"n2", 0}, {"n3", 0}};
-  classes.change(job, JobClass::kGuaranteed);
+  classes.change(job, job_class);
   const auto deadline = std::chrono::steady_clock::now() + 30s;
   while (std::chrono::steady_clock::now() < deadline) {
     auto outcomes = classes.outcomes();
@@ -177,6 +178,20 @@ TEST(NodeClassesTest, EachNodeOfAJobIsAskedOnceThoughOneDefers) {
   EXPECT_FALSE(outcome.reason.empty());
   EXPECT_EQ(asked, (std::vector<std::string>{"n1 guaranteed", "n2 guaranteed", "n2 guaranteed",
                                              "n3 guaranteed"}));
+}
+
+TEST(NodeClassesTest, OneThatGoesDownStaysDownWhereANodeCouldBeTold) {
+  std::vector<std::string> asked;
+  const auto outcome = outcome_on_three(
+      [&](const std::string& node, const wire::Message& message) -> wire::Message {
+        asked.push_back(asked_of(node, message));
+        return node == "n2" ? reply("refused", "not now") : reply("applied", "");
+      },
+      JobClass::kOpportunistic);
+  EXPECT_FALSE(outcome.changed);
+  EXPECT_EQ(outcome.asked, JobClass::kOpportunistic);
+  EXPECT_EQ(outcome.reason, "node n2: not now");
+  EXPECT_EQ(asked, (std::vector<std::string>{"n1 opportunistic", "n2 opportunistic"}));
 }
 
 TEST(NodeClassesTest, WhereOneNodeRefusesTheOthersGoBack) {

@@ -69,7 +69,27 @@ class SlurmGuaranteeTest : public ::testing::Test {
   }
   void look() {
     slurm_.calls.clear();
-    (void)engine_->watch();
+    news_ = engine_->watch();
+  }
+  /// What was told of the devices at the last look: "unheld: ...".
+  [[nodiscard]] std::string news() const {
+    std::string text;
+    for (const EngineEvent& event : news_) {
+      if (event.kind == EngineEvent::Kind::kUnheld) text += "unheld: " + event.reason;
+      if (event.kind == EngineEvent::Kind::kHeld) text += "held: " + event.reason;
+      if (event.kind == EngineEvent::Kind::kTaken) text += "taken: " + event.reason;
+    }
+    return text;
+  }
+  /// Another user's job that Slurm gives device 1 of n1.
+  void give_to_another(std::uint64_t id = 900) {
+    FakeSlurm::Job other;
+    other.id = id;
+    other.options = {{"job-name", "theirs"}, {"gres", "gpu:1"}};
+    other.state = "RUNNING";
+    other.nodes = "n1";
+    other.devices = "1";
+    slurm_.jobs[id] = other;
   }
   void make() { guarantee_ = std::make_unique<SlurmGuarantee>(options_, slurm_, clock_); }
   void start(const std::vector<DevicePlace>& places = {{"n1", 1}}) {
@@ -122,6 +142,7 @@ class SlurmGuaranteeTest : public ::testing::Test {
   std::vector<std::vector<std::string>> told_;
   SlurmGuarantee::Options options_;
   SlurmEngine::Options engine_options_;
+  std::vector<EngineEvent> news_;
   std::unique_ptr<SlurmEngine> engine_;
   std::unique_ptr<SlurmGuarantee> guarantee_;
 };
@@ -421,7 +442,8 @@ TEST_F(SlurmGuaranteeTest, ATwinWithOtherDevicesIsKeptForAWhileAndThenAllAreGive
   slurm_.kill(2, "CANCELLED");
   slurm_.next_devices = {"0", "0", "1"};
   look();
-  look();  // it has device 0
+  look();
+  EXPECT_THAT(news(), HasSubstr("; job 3 of Slurm has other devices of its nodes"));
   EXPECT_EQ(state(3), "RUNNING");
   look();
   ASSERT_THAT(slurm_.jobs, SizeIs(4)) << "no ten seconds are waited";
@@ -509,6 +531,89 @@ TEST_F(SlurmGuaranteeTest, WhileSlurmIsSilentNothingIsLostAndThenItIsReplaced) {
   clock_.pass(10s);
   look();
   EXPECT_THAT(slurm_.called("sbatch"), SizeIs(1));
+  EXPECT_EQ(state(1), "RUNNING");
+}
+
+TEST_F(SlurmGuaranteeTest, WhatIsTheMatterWithTheDevicesIsTold) {
+  upgrade();
+  EXPECT_EQ(news(), "held: job 2 of Slurm holds its devices");
+  look();
+  EXPECT_EQ(news(), "") << "once";
+  slurm_.kill(2, "TIMEOUT");
+  slurm_.starts_jobs = false;
+  look();
+  EXPECT_EQ(news(),
+            "unheld: job 2 of Slurm, which held its devices, is TIMEOUT; Slurm is asked for them "
+            "again");
+  slurm_.jobs.at(3).reason = "Resources";
+  look();
+  EXPECT_EQ(news(),
+            "unheld: job 2 of Slurm, which held its devices, is TIMEOUT; waits for them in Slurm's "
+            "queue, as job 3 (Resources)");
+  slurm_.jobs.at(3).reason = "None";
+  slurm_.next_devices = {"1"};
+  slurm_.starts_jobs = true;
+  look();
+  EXPECT_EQ(news(), "held: job 3 of Slurm holds its devices");
+}
+
+TEST_F(SlurmGuaranteeTest, DevicesThatAnotherJobHasGotAreToldAndNotAskedForAnyMore) {
+  upgrade();
+  slurm_.kill(2, "CANCELLED");
+  give_to_another();
+  for (int i = 0; i < 3; ++i) {
+    look();
+    EXPECT_EQ(news(),
+              "taken: job 2 of Slurm, which held its devices, is CANCELLED; Slurm has given device "
+              "1 of node n1 to job 900");
+    EXPECT_THAT(slurm_.called("sbatch"), IsEmpty());
+  }
+  EXPECT_THAT(slurm_.calls, SizeIs(1)) << "nor is it asked at each look who has them";
+}
+
+TEST_F(SlurmGuaranteeTest, WhoGetsTheDevicesBeforeTheNextTwinIsFoundWithinSeconds) {
+  upgrade();
+  slurm_.kill(2, "CANCELLED");
+  slurm_.starts_jobs = false;
+  look();
+  give_to_another();
+  look();
+  EXPECT_THAT(news(), HasSubstr("unheld"));
+  clock_.pass(5s);
+  look();
+  EXPECT_THAT(news(), HasSubstr("taken: "));
+  EXPECT_THAT(slurm_.called("scontrol"), SizeIs(1)) << "which devices it has";
+  clock_.pass(5s);
+  look();
+  EXPECT_THAT(slurm_.called("scontrol"), IsEmpty()) << "that does not change";
+  slurm_.jobs.erase(900);
+  clock_.pass(5s);
+  look();
+  EXPECT_THAT(news(), HasSubstr("unheld: "));
+}
+
+TEST_F(SlurmGuaranteeTest, AJobOnOtherDevicesOfTheNodeHasTakenNothing) {
+  upgrade();
+  slurm_.kill(2, "CANCELLED");
+  give_to_another();
+  slurm_.jobs.at(900).devices = "0";
+  look();
+  EXPECT_THAT(news(), HasSubstr("unheld: "));
+  EXPECT_THAT(slurm_.called("sbatch"), SizeIs(1));
+}
+
+TEST_F(SlurmGuaranteeTest, OneThatGoesBackBecauseItsDevicesAreTakenIsLeftAlone) {
+  upgrade();
+  slurm_.kill(2, "CANCELLED");
+  slurm_.starts_jobs = false;
+  look();
+  give_to_another();
+  clock_.pass(5s);
+  look();
+  EXPECT_EQ(text_of_answer(ask_for(JobClass::kOpportunistic)), "applied: ");
+  EXPECT_TRUE(slurm::is_over(state(3)));
+  look();
+  EXPECT_EQ(news(), "");
   EXPECT_EQ(state(1), "RUNNING");
 }
 

@@ -201,6 +201,8 @@ class Player {
     record.cancel_asked = below(2) == 0;
     record.finish_asked = below(3) == 0;
     record.park_asked = below(3) == 0;
+    record.unheld = below(3) == 0;
+    record.lowering = below(3) == 0;
     record.exit_code = below(2) == 0 ? std::nullopt : std::optional{3};
     if (below(4) != 0) {
       record.state = transition.to;

@@ -202,6 +202,8 @@ TEST_F(StoreTest, KeepsEveryFieldOverARestart) {
   record.job_class = JobClass::kGuaranteed;
   record.placement = {{"node-ä", 2}, {"node-b", 0}};
   record.cancel_asked = true;
+  record.unheld = true;
+  record.lowering = true;
   record.exit_code = -1;
   record.changed = kNow + 5ms;
   store().put(record, std::nullopt);

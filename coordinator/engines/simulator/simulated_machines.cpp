@@ -259,7 +259,8 @@ void SimulatedMachines::set_speeds() {
 }
 
 void SimulatedClasses::change(const cluster::JobRecord& job, JobClass job_class) {
-  Outcome outcome{{job.id, job.attempt}, machines_.set_class({job.id, job.attempt}, job_class), ""};
+  Outcome outcome{
+      {job.id, job.attempt}, machines_.set_class({job.id, job.attempt}, job_class), "", job_class};
   outcome.reason = outcome.changed ? "its simulated node has changed its class"
                                    : "it does not run on a simulated node";
   machines_.tell();

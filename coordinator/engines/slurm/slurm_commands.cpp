@@ -113,6 +113,13 @@ DevicesByNodes SlurmCommands::devices_of(std::uint64_t job) {
   return devices;
 }
 
+std::vector<JobLine> SlurmCommands::running_on(const std::vector<std::string>& nodes) {
+  return jobs_from_squeue(run(
+      {"squeue", "--noheader", "--states=RUNNING",
+       fmt::format("--nodelist={}", fmt::join(nodes, ",")), std::string{"--format="} + kJobFormat},
+      options_.question));
+}
+
 std::string SlurmCommands::time_limit_of(std::uint64_t job) {
   return time_limit_from_scontrol(
       run({"scontrol", "--oneliner", "show", "job", std::to_string(job)}, options_.question));

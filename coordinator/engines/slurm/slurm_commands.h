@@ -59,6 +59,8 @@ class SlurmCommands {
                                          std::chrono::milliseconds deadline);
   /// Numbers of a running job's devices of kind `gpu`, by the names of its nodes.
   [[nodiscard]] DevicesByNodes devices_of(std::uint64_t job);
+  /// Jobs that run on one of these nodes, whoever's, as far as Slurm shows them to this user.
+  [[nodiscard]] std::vector<JobLine> running_on(const std::vector<std::string>& nodes);
   /// The time limit of a job, in words for another one's; empty: that of its partition.
   [[nodiscard]] std::string time_limit_of(std::uint64_t job);
   /// Says on which nodes a job that waits is to run.

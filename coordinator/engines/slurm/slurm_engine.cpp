@@ -319,7 +319,7 @@ std::vector<EngineEvent> SlurmEngine::watch() {
   try {
     if (known && sweep_due_) guarded([&] { sweep(*known); });
     if (known) {
-      guarded([&] { ask([&] { twin_watch_->look(options_.state, twin_jobs_); }); });
+      guarded([&] { ask([&] { twin_watch_->look(options_.state, twin_jobs_, events); }); });
     }
   } catch (const EngineFailed& error) {
     problem = error.what();

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "coordinator/engines/slurm/slurm_notes.h"
+
 namespace commensal::cluster::slurm {
 namespace {
 
@@ -43,24 +45,26 @@ void TwinWatch::meet(const AttemptFolder& folder) {
   if (TwinNotes{folder}.is_told()) known_.try_emplace(folder.attempt());
 }
 
-void TwinWatch::look(const std::filesystem::path& state, const Jobs& jobs) {
+void TwinWatch::look(const std::filesystem::path& state, const Jobs& jobs,
+                     std::vector<EngineEvent>& news) {
   // Who has a twin may have been upgraded since.
   for (auto entry = jobs.begin(); entry != jobs.end(); entry = jobs.upper_bound(entry->first)) {
     if (!known_.contains(entry->first)) meet(AttemptFolder{state, entry->first});
   }
   for (auto entry = known_.begin(); entry != known_.end();) {
-    const bool stays = look_at(AttemptFolder{state, entry->first}, entry->second, jobs);
+    const bool stays = look_at(AttemptFolder{state, entry->first}, entry->second, jobs, news);
     entry = stays ? std::next(entry) : known_.erase(entry);
   }
 }
 
-bool TwinWatch::look_at(const AttemptFolder& folder, Known& known, const Jobs& jobs) {
+bool TwinWatch::look_at(const AttemptFolder& folder, Known& known, const Jobs& jobs,
+                        std::vector<EngineEvent>& news) {
   std::vector<TwinSeen> seen;
-  std::string lost = "forgotten";
+  std::string state = "forgotten";
   const auto [begin, end] = jobs.equal_range(folder.attempt());
   for (auto entry = begin; entry != end; ++entry) {
     const JobLine& line = entry->second;
-    if (line.id == known.holder) lost = line.state;
+    if (line.id == known.holder) state = line.state;
     if (is_over(line.state)) continue;
     if (line.id == known.holder && line.state == "RUNNING") return true;
     seen.push_back({line, known.others.contains(line.id)});
@@ -73,14 +77,59 @@ bool TwinWatch::look_at(const AttemptFolder& folder, Known& known, const Jobs& j
     return false;
   }
   if (known.holder) {
-    known.problem =
-        fmt::format("job {} of Slurm, which held its devices, is {}", *known.holder, lost);
+    known.lost =
+        fmt::format("job {} of Slurm, which held its devices, is {}", *known.holder, state);
     known.holder.reset();
   }
   const TimePoint now = clock_.now();
   const bool tired = known.wrong_since && now - *known.wrong_since >= options_.patience;
-  take(next_step(seen, now >= known.submit_from, tired), folder, known, seen);
+  const TwinStep step = next_step(seen, now >= known.submit_from, tired);
+  if (step.kind != Kind::kAsk && now >= known.others_from) {
+    known.others_from = now + options_.others;
+    known.taken = who_took(folder, known);
+  }
+  if (step.kind == Kind::kAsk || known.taken.empty()) take(step, folder, known, seen);
+  const bool held = known.holder.has_value();
+  const bool wrong = step.kind == Kind::kAsk && !held;
+  const auto tell = [&](EngineEvent::Kind kind, const std::string& what) {
+    const bool both = !held && !known.lost.empty();
+    news.push_back({folder.attempt(), kind, std::nullopt, both ? known.lost + "; " + what : what});
+  };
+  if (held) {
+    tell(EngineEvent::Kind::kHeld, fmt::format("job {} of Slurm holds its devices", *known.holder));
+  } else if (!known.taken.empty()) {
+    tell(EngineEvent::Kind::kTaken, known.taken);
+  } else {
+    tell(EngineEvent::Kind::kUnheld,
+         wrong ? fmt::format("job {} of Slurm has other devices of its nodes", step.twin)
+               : step.reason);
+  }
   return true;
+}
+
+std::string TwinWatch::who_took(const AttemptFolder& folder, Known& known) {
+  const auto placed = folder.placed();
+  const auto own = noted_job(folder);
+  if (!placed) return {};
+  const DevicesByNodes used = used_by(*placed);
+  const std::string twin = twins_.name_for(folder.attempt());
+  for (const JobLine& job : commands_.running_on(local::nodes_of(*placed))) {
+    if (job.name == twin || job.id == own) continue;
+    // What a job has does not change while it runs.
+    auto found = known.devices.find(job.id);
+    if (found == known.devices.end()) {
+      found = known.devices.emplace(job.id, commands_.devices_of(job.id)).first;
+    }
+    for (const auto& [node, numbers] : found->second) {
+      const auto mine = used.find(node);
+      if (mine == used.end()) continue;
+      for (const std::int32_t number : numbers) {
+        if (!mine->second.contains(number)) continue;
+        return fmt::format("Slurm has given device {} of node {} to job {}", number, node, job.id);
+      }
+    }
+  }
+  return {};
 }
 
 void TwinWatch::take(const TwinStep& step, const AttemptFolder& folder, Known& known,
@@ -110,18 +159,12 @@ void TwinWatch::take(const TwinStep& step, const AttemptFolder& folder, Known& k
       give_back(seen, std::nullopt);
       break;
   }
-  known.problem = step.reason;
 }
 
 void TwinWatch::give_back(const std::vector<TwinSeen>& seen, std::optional<std::uint64_t> but) {
   for (const TwinSeen& twin : seen) {
     if (twin.line.id != but) commands_.cancel(twin.line.id);
   }
-}
-
-std::string TwinWatch::problem_of(const Attempt& attempt) const {
-  const auto found = known_.find(attempt);
-  return found == known_.end() || found->second.holder ? "" : found->second.problem;
 }
 
 }  // namespace commensal::cluster::slurm

@@ -45,7 +45,8 @@ struct TwinStep {
 /// Looks after the twins of jobs that were upgraded. One that somebody cancels, whose time is over,
 /// or that its node has lost, is noticed in what squeue shows at each watch, and another one is
 /// asked for at once. A twin that holds the devices costs no command; a lost one those that ask
-/// for another.
+/// for another. Where another job has got the devices meanwhile, none is asked for any more, and
+/// the job cannot stay guaranteed.
 ///
 /// Thread safety: none.
 class TwinWatch {
@@ -54,6 +55,8 @@ class TwinWatch {
     std::chrono::milliseconds again{10'000};     ///< between two that were submitted for a job
     std::chrono::milliseconds patience{20'000};  ///< of those with the wrong devices
     std::chrono::milliseconds pause{60'000};     ///< then none is submitted
+    /// Between two looks at who has the devices, while no twin has.
+    std::chrono::milliseconds others{5'000};
   };
   using Jobs = std::multimap<Attempt, JobLine>;  ///< twins by the attempt that they are of
 
@@ -65,12 +68,9 @@ class TwinWatch {
   void meet(const local::AttemptFolder& folder);
 
   /// Looks at all. @param state  of the engine; @param jobs  as squeue has just shown them.
+  /// @param news  gets kUnheld and kTaken at each look as long as it is so, and kHeld once.
   /// @throws EngineFailed if a command of Slurm fails; the others are looked at the next time.
-  void look(const std::filesystem::path& state, const Jobs& jobs);
-
-  /// What is the matter with the devices of an upgraded attempt; empty: a twin holds them, or it
-  /// is not looked after.
-  [[nodiscard]] std::string problem_of(const Attempt& attempt) const;
+  void look(const std::filesystem::path& state, const Jobs& jobs, std::vector<EngineEvent>& news);
 
  private:
   struct Known {
@@ -78,10 +78,15 @@ class TwinWatch {
     std::set<std::uint64_t> others;  // have the wrong devices
     std::optional<TimePoint> wrong_since;
     TimePoint submit_from{};
-    std::string problem;
+    TimePoint others_from{};
+    std::string lost;   // what has become of the holder
+    std::string taken;  // by whom; empty: by nobody, as far as is known
+    std::map<std::uint64_t, DevicesByNodes> devices;  // of jobs on its nodes
   };
   /// @return false if it is not to be looked after any more.
-  bool look_at(const local::AttemptFolder& folder, Known& known, const Jobs& jobs);
+  bool look_at(const local::AttemptFolder& folder, Known& known, const Jobs& jobs,
+               std::vector<EngineEvent>& news);
+  [[nodiscard]] std::string who_took(const local::AttemptFolder& folder, Known& known);
   void take(const TwinStep& step, const local::AttemptFolder& folder, Known& known,
             const std::vector<TwinSeen>& seen);
   void give_back(const std::vector<TwinSeen>& seen, std::optional<std::uint64_t> but);
