@@ -107,12 +107,12 @@ TEST(NodeClassesTest, AJobThatItsNodeDoesNotKnowYetIsAskedForAgain) {
   const nlohmann::json other{{"job", {{"id", "job-7.1"}}}, {"ended", false}};
   const nlohmann::json over{{"job", {{"id", "job-7.2"}}}, {"ended", true}};
   const nlohmann::json runs{{"job", {{"id", "job-7.2"}}}, {"ended", false}};
-  for (const auto& jobs : {nlohmann::json::array(), nlohmann::json{other, over}}) {
+  for (const auto& jobs : {nlohmann::json::array(), nlohmann::json::array({other, over})}) {
     EXPECT_EQ(refused_beside(jobs).outcome, "deferred") << jobs;
     EXPECT_THAT(refused_beside(jobs).reason, HasSubstr("has not imported PyTorch"));
   }
-  EXPECT_EQ(refused_beside({runs}).outcome, "refused");
-  EXPECT_EQ(refused_beside({other, runs}).reason, "no, for a reason");
+  EXPECT_EQ(refused_beside(nlohmann::json::array({runs})).outcome, "refused");
+  EXPECT_EQ(refused_beside(nlohmann::json::array({other, runs})).reason, "no, for a reason");
 }
 
 TEST(NodeClassesTest, WhatIsNoRefusalIsHandedOnAsItIs) {

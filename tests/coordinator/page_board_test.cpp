@@ -172,7 +172,7 @@ class PageNodeStatusTest : public ::testing::Test {
                      if (status_.empty()) throw std::runtime_error("nobody listens on x.sock");
                      return status_;
                    },
-                   2s};
+                   2s, "n1"};
   TimePoint now_{100s};
 };
 
@@ -180,7 +180,7 @@ TEST_F(PageNodeStatusTest, IsAskedAtOnceAndThenOnceAPeriod) {
   node_.refresh(now_);
   node_.refresh(now_ + 1999ms);
   EXPECT_EQ(asked_, 1);
-  EXPECT_EQ(part(), json::parse(R"({"status": {"jobs": []}, "problem": ""})"));
+  EXPECT_EQ(part(), json::parse(R"({"name": "n1", "status": {"jobs": []}, "problem": ""})"));
   node_.refresh(now_ + 2s);
   EXPECT_EQ(asked_, 2);
   EXPECT_EQ(board_.fresh(0ms)->version, 1U) << "nothing new";
@@ -189,7 +189,9 @@ TEST_F(PageNodeStatusTest, IsAskedAtOnceAndThenOnceAPeriod) {
 TEST_F(PageNodeStatusTest, SaysWhyThereIsNone) {
   status_ = "";
   node_.refresh(now_);
-  EXPECT_EQ(part(), json::parse(R"({"status": null, "problem": "nobody listens on x.sock"})"));
+  EXPECT_EQ(
+      part(),
+      json::parse(R"({"name": "n1", "status": null, "problem": "nobody listens on x.sock"})"));
   status_ = "no JSON";
   node_.refresh(now_ + 2s);
   EXPECT_EQ(part()["status"], nullptr);

@@ -13,7 +13,9 @@ namespace commensal::cluster::slurm {
 namespace {
 
 using Kind = TwinStep::Kind;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 TwinSeen twin(std::uint64_t id, const std::string& state, bool wrong = false,
               const std::string& reason = "None") {
@@ -96,33 +98,45 @@ TEST(TwinWatchTest, SaysWhatIsTheMatterUntilATwinHoldsTheDevices) {
   SlurmCommands commands{slurm, {}};
   Twins twins{{world.state(), "guaranteed"}, "x", commands};
   TwinWatch watch{{}, twins, commands, SteadyClock::instance()};
+  /// What is told at a look: "held", "unheld" or "taken", and why.
+  const auto told = [&](const TwinWatch::Jobs& jobs) -> std::string {
+    std::vector<EngineEvent> news;
+    watch.look(world.state(), jobs, news);
+    if (news.empty()) return "";
+    EXPECT_EQ(news.size(), 1U);
+    EXPECT_EQ(news[0].attempt, attempt);
+    const auto kind = news[0].kind;
+    const std::string name = kind == EngineEvent::Kind::kHeld     ? "held"
+                             : kind == EngineEvent::Kind::kUnheld ? "unheld"
+                             : kind == EngineEvent::Kind::kTaken  ? "taken"
+                                                                  : "something else";
+    return name + ": " + news[0].reason;
+  };
   watch.meet(folder);
-  EXPECT_EQ(watch.problem_of(attempt), "") << "its nodes were not told";
+  EXPECT_EQ(told({}), "") << "its nodes were not told";
   const TwinNotes notes{folder};
   notes.want();
   notes.tell();
   watch.meet(folder);
 
   slurm.starts_jobs = false;
-  watch.look(world.state(), {});
-  EXPECT_EQ(watch.problem_of(attempt), "Slurm is asked for them again");
+  EXPECT_THAT(told({}), AllOf(StartsWith("unheld: "), HasSubstr("Slurm is asked for them again")));
   const auto seen = [&](const std::string& state) {
     const FakeSlurm::Job& job = slurm.jobs.at(1);
-    watch.look(world.state(),
-               {{attempt, {job.id, state, "Resources", job.options.at("job-name")}}});
+    return told({{attempt, {job.id, state, "Resources", job.options.at("job-name")}}});
   };
-  seen("PENDING");
-  EXPECT_EQ(watch.problem_of(attempt), "waits for them in Slurm's queue, as job 1 (Resources)");
+  EXPECT_THAT(seen("PENDING"),
+              AllOf(StartsWith("unheld: "),
+                    HasSubstr("waits for them in Slurm's queue, as job 1 (Resources)")));
   slurm.starts_jobs = true;
   slurm.next_devices = {"1"};
   slurm.tick();
-  seen("RUNNING");
-  EXPECT_EQ(watch.problem_of(attempt), "") << "it holds device 1";
-  seen("CANCELLED");
-  EXPECT_EQ(watch.problem_of(attempt), "Slurm is asked for them again");
+  EXPECT_EQ(seen("RUNNING"), "held: job 1 of Slurm holds its devices");
+  EXPECT_EQ(seen("RUNNING"), "") << "that was told";
+  EXPECT_THAT(seen("CANCELLED"),
+              AllOf(StartsWith("unheld: "), HasSubstr("which held its devices, is CANCELLED")));
   notes.drop();
-  watch.look(world.state(), {});
-  EXPECT_EQ(watch.problem_of(attempt), "") << "they are not wanted any more";
+  EXPECT_EQ(told({}), "") << "they are not wanted any more";
 }
 
 }  // namespace
