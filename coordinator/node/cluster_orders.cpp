@@ -35,8 +35,8 @@ ClusterOrders::Order order_of(const json& entry) {
   if (!number.is_number_unsigned() || number == 0) {
     throw std::invalid_argument(fmt::format("an order has a number from 1, not {}", number.dump()));
   }
-  if (!job.is_string() || job == "" ||
-      job.get_ref<const std::string&>().size() > ClusterOrders::kLongestJob) {
+  const std::size_t bytes = job.is_string() ? job.get_ref<const std::string&>().size() : 0;
+  if (bytes == 0 || bytes > ClusterOrders::kLongestJob) {
     throw std::invalid_argument(
         fmt::format("an order names a job by 1 to {} bytes", ClusterOrders::kLongestJob));
   }

@@ -46,7 +46,7 @@ constexpr Duration kMeasuring = 10 * kBeat;  // between two looks at what a job'
 constexpr int kMessagesAtOnce = 256;
 // Who asks for orders of the cluster. No peer of a socket has such a name: where ZeroMQ gives one
 // that begins with a zero, it has five bytes, and nobody may take one.
-const std::string kOrderPeer = std::string(1, '\0') + "order ";
+constexpr std::string_view kOrderPeer{"\0order ", 7};
 
 /// Field 22 of /proc/PID/stat: when the process started; 0 if it cannot be read.
 std::uint64_t start_ticks(std::int64_t pid) {
@@ -474,7 +474,7 @@ class Daemon {
       wire::SetRequest request;
       request.job = order.job;
       request.job_class = order.job_class;
-      coordinator_.receive(kOrderPeer + std::to_string(order.number), request, now);
+      coordinator_.receive(std::string{kOrderPeer} + std::to_string(order.number), request, now);
     }
   }
 
