@@ -15,13 +15,12 @@ namespace commensal::cluster {
 /// Keeps each node's last report until the node has been silent for long.
 ///
 /// Has no socket and no clock: time is an argument, and may stand still but not go back. One report
-/// replaces the one before, so that memory is bounded by the number of nodes and `kLargestReport`.
+/// replaces the one before, so that memory is bounded by the number of nodes and the largest frame.
 /// Thread safety: none.
 class NodeReports {
  public:
   static constexpr Duration kSilent = std::chrono::seconds{5};     ///< then it is not up any more
   static constexpr Duration kForgotten = std::chrono::minutes{2};  ///< then it has left
-  static constexpr std::size_t kLargestReport = std::size_t{256} << 10U;  ///< bytes of its JSON
 
   /// @throws std::invalid_argument with one sentence if it is not what `take` takes.
   static void check(const nlohmann::json& report);
