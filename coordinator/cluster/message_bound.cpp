@@ -47,10 +47,13 @@ void MessageBound::message_came(int connection) {
   if (found != marks_.end()) found->second.reset();
 }
 
-std::size_t MessageBound::look() {
+std::size_t MessageBound::look(std::size_t at_most) {
   std::size_t ended = 0;
-  for (auto entry = marks_.begin(); entry != marks_.end();) {
+  auto entry = marks_.upper_bound(last_);
+  for (std::size_t left = std::min(at_most, marks_.size()); left > 0; --left) {
+    if (entry == marks_.end()) entry = marks_.begin();
     auto& [connection, mark] = *entry;
+    last_ = connection;
     const std::optional<std::uint64_t> read = connections_.bytes_read(connection);
     const bool counts = read && mark && *read >= *mark;
     const bool too_much = counts && *read - *mark > most_;

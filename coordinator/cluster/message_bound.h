@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <optional>
 
@@ -51,16 +52,17 @@ class MessageBound {
   /// A whole message was received. Costs no call of the kernel.
   void message_came(int connection);
 
-  /// Looks at all connections. @return how many it has ended.
-  std::size_t look();
+  /// Looks at the next so many connections, in turn. @return how many it has ended.
+  std::size_t look(std::size_t at_most = std::numeric_limits<std::size_t>::max());
 
-  [[nodiscard]] bool empty() const noexcept { return marks_.empty(); }
+  [[nodiscard]] std::size_t connections() const noexcept { return marks_.size(); }
 
  private:
   Connections& connections_;
   std::uint64_t most_;
   /// Bytes read at the first look after the last message; nothing: a message has come since.
   std::map<int, std::optional<std::uint64_t>> marks_;
+  int last_ = -1;  // looked at; the next look begins behind it
 };
 
 }  // namespace commensal::cluster

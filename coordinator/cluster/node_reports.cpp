@@ -70,6 +70,8 @@ void NodeReports::take(const std::string& node, json report, TimePoint now) {
 }
 
 void NodeReports::expire(TimePoint now) {
+  if (now < next_look_) return;
+  next_look_ = now + kLook;
   std::erase_if(nodes_, [&](const auto& entry) { return now - entry.second.at >= kForgotten; });
 }
 

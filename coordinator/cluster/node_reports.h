@@ -21,6 +21,7 @@ class NodeReports {
  public:
   static constexpr Duration kSilent = std::chrono::seconds{5};     ///< then it is not up any more
   static constexpr Duration kForgotten = std::chrono::minutes{2};  ///< then it has left
+  static constexpr Duration kLook = std::chrono::seconds{1};
 
   /// @throws std::invalid_argument with one sentence if it is not what `take` takes.
   static void check(const nlohmann::json& report);
@@ -29,7 +30,7 @@ class NodeReports {
   /// @throws std::invalid_argument with one sentence if it is none; what it said before stays.
   void take(const std::string& node, nlohmann::json report, TimePoint now);
 
-  /// Forgets nodes that have left.
+  /// Forgets nodes that have left. Looks once a `kLook` at most.
   void expire(TimePoint now);
 
   /// Adds reports to an answer to `nodes` (docs/cluster.md): to the node of the same name, and as
@@ -51,6 +52,7 @@ class NodeReports {
   [[nodiscard]] static nlohmann::json shown(const Said& said, TimePoint now);
 
   std::map<std::string, Said> nodes_;
+  TimePoint next_look_;
 };
 
 }  // namespace commensal::cluster

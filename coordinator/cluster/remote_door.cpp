@@ -15,7 +15,9 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kBetweenLines = 10s;
-constexpr auto kBetweenBounds = 500ms;
+// Each connection is looked at twice a second, a few at a time: nobody waits for all of them.
+constexpr std::chrono::nanoseconds kBetweenBounds = 500ms;
+constexpr std::size_t kBoundsAtOnce = 64;
 constexpr rlim_t kDescriptors = 65536;  // one a connection
 
 /// As many connections as this process may have.
@@ -60,13 +62,15 @@ void RemoteDoor::look() {
 void RemoteDoor::bound_messages() {
   const auto now = std::chrono::steady_clock::now();
   if (now < next_bound_) return;
-  next_bound_ = now + kBetweenBounds;
-  const std::size_t ended = socket_.bound_messages();
+  const std::size_t turns =
+      std::max(std::size_t{1}, (socket_.connections() + kBoundsAtOnce - 1) / kBoundsAtOnce);
+  next_bound_ = now + kBetweenBounds / turns;
+  const std::size_t ended = socket_.bound_messages(kBoundsAtOnce);
   if (ended > 0) log_->warn("ended {} connections that sent a message without an end", ended);
 }
 
 std::chrono::steady_clock::time_point RemoteDoor::next_wake() {
-  return socket_.has_connections() ? next_bound_ : std::chrono::steady_clock::time_point::max();
+  return socket_.connections() > 0 ? next_bound_ : std::chrono::steady_clock::time_point::max();
 }
 
 bool RemoteDoor::admits(const keys::Key& key) {

@@ -192,14 +192,14 @@ bool RemoteSocket::receive(Received& message) {
   return true;
 }
 
-std::size_t RemoteSocket::bound_messages() {
+std::size_t RemoteSocket::bound_messages(std::size_t at_most) {
   sockets_->follow_connections();
-  return sockets_->bound->look();
+  return sockets_->bound->look(at_most);
 }
 
-bool RemoteSocket::has_connections() {
+std::size_t RemoteSocket::connections() {
   sockets_->follow_connections();
-  return !sockets_->bound->empty();
+  return sockets_->bound->connections();
 }
 
 bool RemoteSocket::send(const std::string& peer, const std::string& frame) {

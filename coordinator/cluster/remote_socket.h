@@ -51,10 +51,11 @@ class RemoteSocket {
 
   /// Ends connections that have sent more than 32 MiB without the end of a message. To be called
   /// every now and then while there are connections, also if nothing was received.
+  /// @param at_most  looks at so many of them, in turn.
   /// @return how many it has ended.
-  std::size_t bound_messages();
-  /// Whether anybody is connected.
-  [[nodiscard]] bool has_connections();
+  std::size_t bound_messages(std::size_t at_most);
+  /// How many there are.
+  [[nodiscard]] std::size_t connections();
 
   /// @return false if the peer is gone or does not read.
   [[nodiscard]] bool send(const std::string& peer, const std::string& frame);

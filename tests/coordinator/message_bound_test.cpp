@@ -51,7 +51,7 @@ TEST_F(MessageBoundTest, AMessageWithoutAnEndIsEnded) {
   EXPECT_EQ(bound_.look(), 1U);
   EXPECT_THAT(connections_.ended, ElementsAre(7));
   EXPECT_EQ(bound_.look(), 0U) << "once";
-  EXPECT_FALSE(bound_.empty());
+  EXPECT_EQ(bound_.connections(), 1U);
 }
 
 TEST_F(MessageBoundTest, WholeMessagesAreCountedAnew) {
@@ -83,11 +83,11 @@ TEST_F(MessageBoundTest, WhatIsClosedIsForgottenAndItsNumberBeginsAnew) {
   connections_.read[7] = 90;
   EXPECT_EQ(bound_.look(), 0U);
   bound_.closed(7);
-  EXPECT_TRUE(bound_.empty());
+  EXPECT_EQ(bound_.connections(), 0U);
   connections_.read[7] = 1000;
   EXPECT_EQ(bound_.look(), 0U);
   bound_.message_came(7);  // of one that nobody knows
-  EXPECT_TRUE(bound_.empty());
+  EXPECT_EQ(bound_.connections(), 0U);
   bound_.opened(7);
   connections_.read[7] = 50;
   EXPECT_EQ(bound_.look(), 0U);
@@ -107,10 +107,42 @@ TEST_F(MessageBoundTest, ANumberThatWasGivenOutAgainUnheardIsCountedAnew) {
   EXPECT_EQ(bound_.look(), 1U);
 }
 
+TEST_F(MessageBoundTest, AFewAtATimeInTurn) {
+  for (int connection = 1; connection <= 5; ++connection) {
+    bound_.opened(connection);
+    connections_.read[connection] = 10;
+  }
+  for (int turn = 0; turn < 5; ++turn) {
+    connections_.asked = 0;
+    EXPECT_EQ(bound_.look(2), 0U);
+    EXPECT_EQ(connections_.asked, 2) << "of turn " << turn;
+  }
+  // Two rounds are over: the next are 1 and 2.
+  for (int connection = 1; connection <= 5; ++connection) connections_.read[connection] = 101;
+  EXPECT_EQ(bound_.look(2), 2U);
+  EXPECT_THAT(connections_.ended, ElementsAre(1, 2));
+  bound_.closed(3);  // a turn goes on where it was
+  EXPECT_EQ(bound_.look(1), 1U);
+  EXPECT_THAT(connections_.ended, ElementsAre(1, 2, 4));
+  EXPECT_EQ(bound_.look(9), 1U) << "each once, however many may be looked at";
+  EXPECT_THAT(connections_.ended, ElementsAre(1, 2, 4, 5));
+}
+
+TEST_F(MessageBoundTest, EachIsLookedAtOnceARound) {
+  for (int connection = 1; connection <= 100; ++connection) {
+    bound_.opened(connection);
+    connections_.read[connection] = 101;
+  }
+  for (int turn = 0; turn < 10; ++turn) (void)bound_.look(10);
+  EXPECT_EQ(connections_.ended.size(), 100U);
+  EXPECT_EQ(bound_.connections(), 0U);
+  EXPECT_EQ(bound_.look(10), 0U);
+}
+
 TEST_F(MessageBoundTest, WhatTheKernelDoesNotKnowIsForgotten) {
   bound_.opened(7);
   EXPECT_EQ(bound_.look(), 0U);
-  EXPECT_TRUE(bound_.empty());
+  EXPECT_EQ(bound_.connections(), 0U);
 }
 
 /// Two ends of a TCP connection on this machine.

@@ -93,6 +93,9 @@ TEST_F(NodeReportsTest, NodesLeaveByExpiry) {
   EXPECT_EQ(reports_.size(), 2U);
   now_ += 1ns;
   reports_.expire(now_);
+  EXPECT_EQ(reports_.size(), 2U) << "it has just looked";
+  now_ += NodeReports::kLook - 1ns;
+  reports_.expire(now_);
   EXPECT_EQ(reports_.size(), 1U);
   EXPECT_EQ(nodes().at(1)["name"], "n3");
   now_ += 1s;

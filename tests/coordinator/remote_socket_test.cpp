@@ -90,7 +90,7 @@ class EchoServer {
       for (void* handle : socket_.handles()) items.push_back({handle, 0, ZMQ_POLLIN, 0});
       zmq::poll(items, 10ms);
       socket_.admit_newcomers();
-      ended_ += static_cast<int>(socket_.bound_messages());
+      ended_ += static_cast<int>(socket_.bound_messages(64));
       ++looks_;
       RemoteSocket::Received message;
       while (socket_.receive(message)) {
