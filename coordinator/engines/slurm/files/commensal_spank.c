@@ -108,13 +108,14 @@ static void become_twins(spank_t sp)
 	static const char *const classes[] = { "guaranteed", "opportunistic" };
 	unsigned char random[8];
 	char pair[2 * sizeof(random) + 1];
+	size_t at;
 	int i, status = 0;
 	pid_t child;
 
 	if (getrandom(random, sizeof(random), 0) != (ssize_t)sizeof(random))
 		refuse("found no random number");
-	for (i = 0; i < (int)sizeof(random); i++)
-		sprintf(pair + 2 * i, "%02x", random[i]);
+	for (at = 0; at < sizeof(random); at++)
+		sprintf(pair + 2 * at, "%02x", random[at]);
 	for (i = 0; i < 2; i++) {
 		fflush(NULL);
 		child = fork();
