@@ -36,6 +36,21 @@ pytestmark = [
 ]
 
 ENDED = {"finished", "failed", "cancelled", "lost"}
+# Trains, and says of what class it is, until it is guaranteed.
+TELLS_ITS_CLASS = """
+import torch, commensal
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+said = None
+while said != "guaranteed":
+    optimizer.zero_grad()
+    model(torch.randn(4, 8)).sum().backward()
+    optimizer.step()
+    job = commensal.stats()["job"]["class"]
+    if job != said:
+        said = job
+        print("class", said, flush=True)
+"""
 
 
 class Slurm:
@@ -405,24 +420,7 @@ def test_an_auto_job_is_upgraded_where_it_runs_when_quota_frees(slurm: Slurm) ->
     assert slurm.world.commensal("quota", "set", "default", "1").returncode == 0
     first = slurm.shell("sleep 1000", "--guaranteed")
     slurm.wait(first, "running")
-    script = slurm.world.script(
-        """
-import torch, commensal
-model = torch.nn.Linear(8, 8)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-said = None
-while said != "guaranteed":
-    optimizer.zero_grad()
-    model(torch.randn(4, 8)).sum().backward()
-    optimizer.step()
-    job = commensal.stats()["job"]["class"]
-    if job != said:
-        said = job
-        print("class", said, flush=True)
-import time
-time.sleep(1000)
-"""
-    )
+    script = slurm.world.script(f"{TELLS_ITS_CLASS}import time\ntime.sleep(1000)\n")
     auto = slurm.submit("--auto", "--", sys.executable, script)
     logs = lambda: slurm.world.commensal("logs", auto).stdout  # noqa: E731
     wait_until("it trains beside others", lambda: "class opportunistic" in logs())
@@ -452,22 +450,7 @@ def test_a_twin_in_a_seat_is_upgraded_where_it_runs_without_a_coordinator(slurm:
         for n in range(1, 5)
     }
     wait_until("all is taken", lambda: all("RUNNING" in slurm.squeue(job) for job in hogs.values()))
-    train = slurm.world.script(
-        """
-import torch, commensal
-model = torch.nn.Linear(8, 8)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-said = None
-while said != "guaranteed":
-    optimizer.zero_grad()
-    model(torch.randn(4, 8)).sum().backward()
-    optimizer.step()
-    job = commensal.stats()["job"]["class"]
-    if job != said:
-        said = job
-        print("class", said, flush=True)
-"""
-    )
+    train = slurm.world.script(TELLS_ITS_CLASS)
     text = f"""#!/bin/bash
 #SBATCH --commensal=auto
 echo starts as $COMMENSAL_CLASS on $CUDA_VISIBLE_DEVICES
