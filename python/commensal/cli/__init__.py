@@ -18,13 +18,14 @@ Nothing here imports PyTorch, NumPy or matplotlib, and rich only where a table i
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from commensal._coordinator import Coordinator
 from commensal._environment import check_instance, default_instance, default_runtime_dir
@@ -64,6 +65,21 @@ class _Commands(TyperGroup):
                 error.message += f": {wrong!r}"
             raise
 
+
+class _Command(TyperCommand):
+    """A command that takes "-1" for an argument, and so can say what is wrong with it.
+
+    Not where words of a script follow: there it is an option that does not exist.
+    """
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
+        ours = args[: args.index("--")] if "--" in args else args
+        if ctx.allow_interspersed_args and any(map(_NEGATIVE.fullmatch, ours)):
+            ctx.ignore_unknown_options = True
+        return super().parse_args(ctx, args)
+
+
+_NEGATIVE = re.compile(r"-\.?\d.*")
 
 app = typer.Typer(
     name="commensal",
@@ -129,6 +145,10 @@ def _register() -> None:
         *(profile, doctor, simulate, demo, version),
     ):
         module.register(app)
+    groups = [group.typer_instance for group in app.registered_groups]
+    for commands in (app, *filter(None, groups)):
+        for command in commands.registered_commands:
+            command.cls = _Command
 
 
 _register()

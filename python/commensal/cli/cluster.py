@@ -28,6 +28,7 @@ _VARIABLES = [
     *("COMMENSAL_COORDINATOR", "COMMENSAL_KEY", "COMMENSAL_KEYS_DIR"),
 ]
 _UNLIMITED = ("none", "unlimited")
+_MOST_QUOTA = 1_000_000
 
 Job = Annotated[str, typer.Argument(help="Id of the job, as 'submit' printed it.", metavar="JOB")]
 Node = Annotated[str, typer.Argument(help="Name of the node.", metavar="NODE")]
@@ -265,9 +266,10 @@ def quota_set(
     coordinator: RemoteAddress = None,
 ) -> None:
     """Set how many devices a tenant's guaranteed jobs may have at once."""
-    if quota not in _UNLIMITED and not quota.isdecimal():
+    if quota not in _UNLIMITED and not (quota.isdecimal() and int(quota) <= _MOST_QUOTA):
         raise typer.BadParameter(
-            f"not a number of devices, nor none: {quota!r}", param_hint="'DEVICES'"
+            f"a quota is a number of devices from 0 to {_MOST_QUOTA}, or none, not {quota!r}",
+            param_hint="'DEVICES'",
         )
     devices = None if quota in _UNLIMITED else int(quota)
     answer = _ask(context, instance, coordinator, "quota", tenant=tenant, quota=devices)
