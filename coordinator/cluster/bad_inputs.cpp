@@ -8,37 +8,15 @@
 #include <stdexcept>
 #include <utility>
 
+#include "coordinator/cluster/plain_text.h"
+
 namespace commensal::cluster {
 namespace {
 
-bool is_control(char c) {
-  const auto byte = static_cast<unsigned char>(c);
-  return byte < 0x20U || byte == 0x7FU;
-}
-
-void check_text(const char* what, const std::string& text, std::size_t most) {
-  if (text.size() > most) {
-    throw std::invalid_argument(
-        fmt::format("{} has at most {} bytes, not {}", what, most, text.size()));
-  }
-  const auto control = std::ranges::find_if(text, is_control);
-  if (control != text.end()) {
-    throw std::invalid_argument(
-        fmt::format("{} holds no control characters, but there is one "
-                    "(code {}) at byte {}",
-                    what, static_cast<int>(*control), control - text.begin()));
-  }
-}
-
-void check_name(const char* what, const std::string& name) {
-  if (name.empty()) throw std::invalid_argument(fmt::format("{} is not empty", what));
-  check_text(what, name, BadInputs::kMostText);
-}
-
 void check(const InputKey& key, const std::string& reason) {
-  check_name("the name of a data set", key.dataset);
-  check_name("the name of a record", key.record);
-  check_text("a reason", reason, BadInputs::kMostReason);
+  check_plain_name("the name of a data set", key.dataset, BadInputs::kMostText);
+  check_plain_name("the name of a record", key.record, BadInputs::kMostText);
+  check_plain_text("a reason", reason, BadInputs::kMostReason);
 }
 
 std::size_t size_of(const BadInput& input) {

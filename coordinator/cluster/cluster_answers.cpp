@@ -10,8 +10,10 @@
 #include "coordinator/cluster/cluster_coordinator.h"
 #include "coordinator/cluster/job_json.h"
 #include "coordinator/cluster/job_number.h"
+#include "coordinator/cluster/plain_text.h"
 #include "coordinator/cluster/request_field.h"
 #include "coordinator/policies/nearest_name.h"
+#include "coordinator/policies/one_kind.h"
 
 namespace commensal::cluster {
 namespace {
@@ -22,6 +24,25 @@ constexpr std::size_t kEndedShown = 1000;
 constexpr std::int32_t kMostQuota = 1'000'000;
 
 std::int64_t milliseconds(WallTime time) { return time.time_since_epoch().count(); }
+
+/// What others will read; without a name a job has its number.
+void check_name(std::string_view what, const std::string& name) {
+  try {
+    check_plain_name(what, name);
+  } catch (const std::invalid_argument& error) {
+    throw RequestRefused("malformed", error.what());
+  }
+}
+
+std::string reason_in(const json& request, const char* otherwise) {
+  auto reason = field<std::string>(request, "reason", otherwise);
+  try {
+    check_plain_text("a reason", reason, kMostReason);
+  } catch (const std::invalid_argument& error) {
+    throw RequestRefused("malformed", error.what());
+  }
+  return reason;
+}
 
 /// "; did you mean ...?", if there is a name.
 std::string guess(const std::string& written, const std::vector<std::string>& names) {
@@ -141,26 +162,19 @@ void ClusterCoordinator::check_tenant(const std::string& tenant) const {
 }
 
 void ClusterCoordinator::check(const JobSpec& spec) {
+  if (!spec.name.empty()) check_name("the name of a job", spec.name);
   check_tenant(spec.tenant);
   const auto tenant = tenants_.find(spec.tenant);
-  std::int32_t devices = 0;
-  std::int32_t cores = 0;  // of these, what are no GPUs
-  for (const EngineNode& node : nodes_) {
-    devices += static_cast<std::int32_t>(node.devices.size());
-    if (node.device_type == "cpu") cores += static_cast<std::int32_t>(node.devices.size());
-  }
+  policies::DeviceKinds kinds;
+  for (const EngineNode& node : nodes_) kinds.add(node.device_type, std::ssize(node.devices));
+  const std::int64_t devices = kinds.gpus + kinds.cores;
   if (spec.gpus > devices && engine_problem_.empty()) {
     throw RequestRefused("refused", fmt::format("the job asks for {} and the cluster has {}",
                                                 counted(spec.gpus), devices));
   }
-  if (spec.gpus > std::max(cores, devices - cores) && engine_problem_.empty()) {
-    throw RequestRefused(
-        "refused", fmt::format("the job asks for {} devices, all GPUs or none, and the cluster has "
-                               "{} GPUs and {} nodes' cores",
-                               spec.gpus, devices - cores, cores));
-  }
   if (engine_problem_.empty()) {
-    for (const std::string& lack : {lack_of_memory(spec, nodes_), lack_of_host(spec, nodes_)}) {
+    for (const std::string& lack : {policies::lack_of_one_kind(spec.gpus, kinds),
+                                    lack_of_memory(spec, nodes_), lack_of_host(spec, nodes_)}) {
       if (!lack.empty()) throw RequestRefused("refused", lack);
     }
   }
@@ -271,7 +285,7 @@ json ClusterCoordinator::cancel(const json& request) {
   }
   happen(job.id, {.kind = EventKind::kCancel,
                   .attempt = job.attempt,
-                  .reason = field<std::string>(request, "reason", "cancelled by its user")});
+                  .reason = reason_in(request, "cancelled by its user")});
   const auto before = job.spec.after ? jobs_.find(job_number(*job.spec.after)) : jobs_.end();
   if (before != jobs_.end() && before->second.spec.pre_run && !is_end(before->second.state)) {
     happen(before->second.id,
@@ -293,7 +307,7 @@ json ClusterCoordinator::resume(const json& request) {
   }
   happen(job.id, {.kind = EventKind::kResume,
                   .attempt = job.attempt,
-                  .reason = field<std::string>(request, "reason", "resumed by its user")});
+                  .reason = reason_in(request, "resumed by its user")});
   return {{"id", job.id.str()}, {"state", to_string(jobs_.at(job_number(job.id)).state)}};
 }
 
@@ -486,7 +500,8 @@ json ClusterCoordinator::tenants() const {
 
 json ClusterCoordinator::set_quota(const json& request) {
   const auto name = field<std::string>(request, "tenant");
-  if (name.empty()) throw RequestRefused("malformed", "a tenant has a name");
+  // One of an earlier version may be called anything.
+  if (!tenants_.contains(name)) check_name("the name of a tenant", name);
   TenantRecord tenant{.name = name, .quota = std::nullopt};
   if (const auto quota = request.find("quota"); quota != request.end() && !quota->is_null()) {
     const bool fits_one = fits<std::int32_t>(*quota);
@@ -526,7 +541,7 @@ void ClusterCoordinator::check_node(const std::string& name) const {
 
 json ClusterCoordinator::drain(const json& request) {
   DrainedNode node{.node = field<std::string>(request, "node"),
-                   .reason = field<std::string>(request, "reason", "drained by an operator"),
+                   .reason = reason_in(request, "drained by an operator"),
                    .since = wall_()};
   check_node(node.node);
   store_.put(node);

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "coordinator/policies/beside.h"
+#include "coordinator/policies/one_kind.h"
 
 namespace commensal::cluster {
 namespace {
@@ -20,7 +21,6 @@ using policies::JobIndex;
 using policies::JobPhase;
 
 constexpr std::int32_t kAssumedLoad = 300;
-constexpr const char* kCoresType = "cpu";  // of nodes without a GPU
 
 std::int32_t milli_of(double share) {
   return static_cast<std::int32_t>(std::lround(share * policies::kWholeGpu));
@@ -44,27 +44,6 @@ policies::NodeSpec spec_of(const EngineNode& node) {
           .cpu_milli = node.cpu_milli,
           .memory_mib = node.memory_mib,
           .gpu_memory_mib = mib_of(node.device_memory)};
-}
-
-/// Narrows the types of which a gang may have devices: where some nodes have GPUs and others their
-/// cores alone, it has GPUs if there are enough of them, and never both.
-std::uint32_t of_one_kind(const policies::Cluster& cluster, std::int32_t gpus,
-                          std::uint32_t types) {
-  if (gpus < 2) return types;
-  struct Kind {
-    std::uint32_t types = 0;
-    std::int32_t devices = 0;
-  } with_gpus, without;
-  for (const policies::NodeSpec& node : cluster.nodes()) {
-    const std::uint32_t type = 1U << node.type;
-    if (types != 0 && (types & type) == 0) continue;
-    Kind& kind = node.gpu_type == kCoresType ? without : with_gpus;
-    kind.types |= type;
-    kind.devices += node.gpus;
-  }
-  if (with_gpus.types == 0 || without.types == 0) return types;
-  const bool only_without = with_gpus.devices < gpus && without.devices >= gpus;
-  return only_without ? without.types : with_gpus.types;
 }
 
 }  // namespace
@@ -250,8 +229,8 @@ ClusterJob Scheduler::shown(const JobRecord& job) const {
   shown.load_milli = assumed_load_milli(spec.share);
   shown.minima = minima_of(spec);
   const policies::Cluster& cluster = state_->cluster();
-  shown.gpu_types =
-      of_one_kind(cluster, spec.gpus, cluster.types_with_memory(shown.minima.memory_mib));
+  shown.gpu_types = policies::types_of_one_kind(cluster, spec.gpus,
+                                                cluster.types_with_memory(shown.minima.memory_mib));
   if (spec.time_limit) {
     shown.duration = shown.remaining = static_cast<double>(spec.time_limit->count());
   }
@@ -309,8 +288,8 @@ std::string Scheduler::why_waiting(const JobRecord& job) const {
     return fmt::format("waits for {} that others leave enough of",
                        spec.gpus == 1 ? "a device" : "devices");
   }
-  const bool mixed = spec.gpus > 1 && state_->cluster().type_bits({kCoresType}) != 0 &&
-                     state_->cluster().types().size() > 1;
+  const policies::DeviceKinds kinds = policies::kinds_of(state_->cluster());
+  const bool mixed = spec.gpus > 1 && kinds.gpus > 0 && kinds.cores > 0;
   return fmt::format("waits for devices: it asks for {},{} {} are free of guaranteed jobs",
                      spec.gpus, mixed ? " all GPUs or none, and" : "", open_devices());
 }

@@ -13,6 +13,7 @@ import json
 import os
 import threading
 import time
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -32,7 +33,7 @@ _ANSWER = timedelta(seconds=3)
 Ask = Callable[..., dict[str, Any]]
 
 
-def check_name(what: str, name: str) -> str:
+def check_name(what: str, name: str, most: int = _MOST_NAME) -> str:
     """Return a name that the coordinator takes. @raises ValueError naming what is wrong with it."""
     if not isinstance(name, str):
         raise ValueError(f"{what} is a text, not {name!r}")
@@ -42,10 +43,12 @@ def check_name(what: str, name: str) -> str:
         size = len(name.encode())
     except UnicodeEncodeError as error:
         raise ValueError(f"{what} is no valid text: {name!r}") from error
-    if size > _MOST_NAME:
-        raise ValueError(f"{what} has at most {_MOST_NAME} bytes, not {size}")
-    if any(ord(letter) < 0x20 or ord(letter) == 0x7F for letter in name):
+    if size > most:
+        raise ValueError(f"{what} has at most {most} bytes, not {size}")
+    if any(unicodedata.category(letter) == "Cc" for letter in name):
         raise ValueError(f"{what} holds no control characters: {name!r}")
+    if not name.strip():
+        raise ValueError(f"{what} is not blank: {name!r}")
     return name
 
 

@@ -280,6 +280,47 @@ TEST_F(ClusterCoordinatorTest, MinimaOfJobsAndMemoryOfDevicesAreShown) {
   EXPECT_FALSE(state["jobs"][1].contains("min_share"));
 }
 
+TEST_F(ClusterCoordinatorTest, NamesAndReasonsThatOthersCannotReadAreRefused) {
+  const auto named = [](const std::string& name) {
+    json called = job();
+    called["name"] = name;
+    return json{{"type", "submit"}, {"job", called}};
+  };
+  EXPECT_EQ(refusal(named("a\x1b[2J")),
+            "malformed: the name of a job holds no control characters, but there is one (code 27) "
+            "at byte 1");
+  EXPECT_EQ(refusal(named(std::string(10'000, 'x'))),
+            "malformed: the name of a job has at most 255 bytes, not 10000");
+  EXPECT_EQ(refusal(named("   ")), "malformed: the name of a job is not blank: \"   \"");
+  EXPECT_TRUE(ask({{"type", "queue"}, {"all", true}})["jobs"].empty()) << "nothing was queued";
+  EXPECT_EQ(shown(ask(named(""))["id"])["name"], "") << "a job has its number";
+
+  const auto quota = [](const std::string& tenant) {
+    return json{{"type", "quota"}, {"tenant", tenant}, {"quota", 1}};
+  };
+  EXPECT_EQ(refusal(quota("")), "malformed: the name of a tenant is not empty");
+  EXPECT_EQ(refusal(quota("a\nb")),
+            "malformed: the name of a tenant holds no control characters, but there is one (code "
+            "10) at byte 1");
+  EXPECT_EQ(ask({{"type", "tenants"}})["tenants"].size(), 1U);
+
+  const std::string id = submit(job());
+  for (const char* type : {"cancel", "drain"}) {
+    EXPECT_EQ(
+        refusal({{"type", type}, {"id", id}, {"node", "n1"}, {"reason", "\x07"}}),
+        "malformed: a reason holds no control characters, but there is one (code 7) at byte 0")
+        << type;
+  }
+  EXPECT_NE(state(id), "cancelled");
+  EXPECT_EQ(node("n1")["state"], "up");
+}
+
+TEST_F(ClusterCoordinatorTest, ATenantOfAnEarlierVersionMayHaveAnyName) {
+  store_->put(TenantRecord{.name = "a\nb", .quota = 1});
+  restart();
+  EXPECT_EQ(ask({{"type", "quota"}, {"tenant", "a\nb"}, {"quota", 2}})["quota"], 2);
+}
+
 TEST_F(ClusterCoordinatorTest, NumbersThatDoNotFitAreRefusedAsTheyWereWritten) {
   const auto quota = [](const json& value) {
     return json{{"type", "quota"}, {"tenant", "vision"}, {"quota", value}};

@@ -8,6 +8,8 @@
 #include <functional>
 #include <stdexcept>
 
+#include "coordinator/policies/one_kind.h"
+
 namespace commensal::policies {
 namespace {
 
@@ -121,6 +123,59 @@ TEST(ClusterTypesTest, RefusesMoreTypesThanAMaskHolds) {
   for (int i = 0; i < 32; ++i)
     nodes.push_back({.name = {}, .gpu_type = std::to_string(i), .gpus = 1});
   EXPECT_THROW(Cluster{nodes}, std::invalid_argument);
+}
+
+/// Two GPUs of one type, one of another, and the cores of two machines without one.
+Cluster mixed_cluster() {
+  const auto node = [](const char* type, int gpus) {
+    return NodeSpec{.name = {}, .gpu_type = type, .gpus = gpus};
+  };
+  return Cluster({node("v100", 2), node("cpu", 1), node("t4", 1), node("cpu", 1)});
+}
+constexpr std::uint32_t kV100 = 0b001;
+constexpr std::uint32_t kCores = 0b010;
+constexpr std::uint32_t kT4 = 0b100;
+
+TEST(OneKindTest, AGangHasGpusWhereThereAreEnough) {
+  EXPECT_EQ(types_of_one_kind(mixed_cluster(), 2, 0), kV100 | kT4);
+  EXPECT_EQ(types_of_one_kind(mixed_cluster(), 3, 0), kV100 | kT4);
+}
+
+TEST(OneKindTest, ItHasCoresWhereOnlyTheseAreEnough) {
+  EXPECT_EQ(types_of_one_kind(mixed_cluster(), 2, kT4 | kCores), kCores);
+}
+
+TEST(OneKindTest, WhatNeitherHasEnoughOfIsNotMixed) {
+  EXPECT_EQ(types_of_one_kind(mixed_cluster(), 4, 0), kV100 | kT4);
+}
+
+TEST(OneKindTest, OneDeviceMayBeOfAnyKind) {
+  EXPECT_EQ(types_of_one_kind(mixed_cluster(), 1, 0), 0U);
+  EXPECT_EQ(types_of_one_kind(mixed_cluster(), 1, kCores | kT4), kCores | kT4);
+}
+
+TEST(OneKindTest, WhereThereIsOneKindNothingIsNarrowed) {
+  const Cluster gpus(
+      {{.name = {}, .gpu_type = "v100", .gpus = 2}, {.name = {}, .gpu_type = "t4", .gpus = 2}});
+  EXPECT_EQ(types_of_one_kind(gpus, 4, 0), 0U);
+  const Cluster cores(
+      {{.name = {}, .gpu_type = "cpu", .gpus = 1}, {.name = {}, .gpu_type = "cpu", .gpus = 1}});
+  EXPECT_EQ(types_of_one_kind(cores, 2, 0), 0U);
+  EXPECT_EQ(types_of_one_kind(mixed_cluster(), 4, kV100 | kT4), kV100 | kT4);
+}
+
+TEST(OneKindTest, WhoWouldFitOnBothTogetherAloneIsToldOf) {
+  const DeviceKinds all = kinds_of(mixed_cluster());
+  EXPECT_EQ(all, (DeviceKinds{.gpus = 3, .cores = 2}));
+  EXPECT_EQ(lack_of_one_kind(4, all),
+            "the job asks for 4 devices, all GPUs or none, and the cluster has 3 GPUs and 2 nodes' "
+            "cores");
+  EXPECT_NE(lack_of_one_kind(5, all), "");
+  EXPECT_EQ(lack_of_one_kind(3, all), "");
+  EXPECT_EQ(lack_of_one_kind(2, {.gpus = 1, .cores = 2}), "");
+  EXPECT_EQ(lack_of_one_kind(6, all), "") << "more than there is of anything";
+  EXPECT_EQ(lack_of_one_kind(0, all), "");
+  EXPECT_EQ(lack_of_one_kind(1, {}), "");
 }
 
 }  // namespace

@@ -5,11 +5,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "coordinator/engines/simulator/state_file.h"
 #include "coordinator/policies/registry.h"
@@ -102,6 +104,53 @@ TEST_F(ReplayTest, APolicyThatStopsOthersSeesWhoRuns) {
   ASSERT_NE(decision_of(answer, "long"), nullptr);
   EXPECT_EQ((*decision_of(answer, "long"))["action"], "stop") << "it has most left";
   ASSERT_NE(decision_of(answer, "late"), nullptr);
+}
+
+/// Two nodes with a GPU each, and two that have their cores alone.
+json a_mixed_state(int gpus) {
+  json state = json::parse(R"({
+    "nodes": [{"name": "c0", "devices": [{"id": "host", "type": "cpu"}]},
+              {"name": "g0", "devices": [{"id": "a", "type": "v100"}]},
+              {"name": "c1", "devices": [{"id": "host", "type": "cpu"}]},
+              {"name": "c2", "devices": [{"id": "host", "type": "cpu"}]},
+              {"name": "g1", "devices": [{"id": "a", "type": "v100"}]}],
+    "jobs": [{"id": "gang", "submit": 0, "duration": 60}]})");
+  state["jobs"][0]["gpus"] = gpus;
+  return state;
+}
+
+std::vector<std::string> nodes_of(const json& decision) {
+  std::vector<std::string> nodes;
+  for (const json& part : decision["placement"]) nodes.push_back(part["node"]);
+  std::sort(nodes.begin(), nodes.end());
+  return nodes;
+}
+
+TEST_F(ReplayTest, AGangIsPlacedOnGpusOrOnCoresAsByTheCoordinator) {
+  for (const char* policy : {"fifo", "fit-first", "srtf", "antman"}) {
+    const json two = plan(a_mixed_state(2), policy);
+    ASSERT_NE(decision_of(two, "gang"), nullptr) << policy;
+    EXPECT_EQ(nodes_of(*decision_of(two, "gang")), (std::vector<std::string>{"g0", "g1"}))
+        << policy;
+    const json three = plan(a_mixed_state(3), policy);
+    ASSERT_NE(decision_of(three, "gang"), nullptr) << policy;
+    EXPECT_EQ(nodes_of(*decision_of(three, "gang")), (std::vector<std::string>{"c0", "c1", "c2"}))
+        << policy;
+    EXPECT_TRUE(three["never_fits"].empty());
+  }
+}
+
+TEST_F(ReplayTest, WhoFitsOnNeitherKindIsToldOfInTheCoordinatorsWords) {
+  const json answer = plan(a_mixed_state(4), "fifo");
+  EXPECT_EQ(decision_of(answer, "gang"), nullptr);
+  EXPECT_EQ(answer["waits"], json{"gang"});
+  EXPECT_EQ(answer["never_fits"],
+            (json{{{"job", "gang"},
+                   {"reason",
+                    "the job asks for 4 devices, all GPUs or none, and the cluster has 2 GPUs and "
+                    "3 nodes' cores"}}}));
+  EXPECT_TRUE(plan(a_mixed_state(6), "fifo")["never_fits"].empty())
+      << "nodes that are drained are not in a state: more than all may be there again";
 }
 
 /// Starts whatever arrives, as a policy that adopts nobody may.

@@ -67,6 +67,18 @@ def test_who_waits_and_who_goes_on_is_said(state: Path) -> None:
     assert "wait on: late" in done.stdout
 
 
+def test_a_gang_that_fits_on_neither_gpus_nor_cores_is_told_of(tmp_path: Path) -> None:
+    content = a_state()
+    content["nodes"].append({"name": "c0", "devices": [{"id": "host", "type": "cpu"}]})
+    content["jobs"][1]["gpus"] = 3
+    done = explain("--state", write(tmp_path, content), "--policy", "fifo")
+    assert done.returncode == 0, done.stderr
+    assert (
+        "late never fits: the job asks for 3 devices, all GPUs or none, and the cluster has 2 GPUs "
+        "and 1 nodes' cores"
+    ) in done.stdout
+
+
 @pytest.mark.parametrize("arguments", [["--json"], ["--json", "-"]])
 def test_json_is_alone_on_stdout(state: Path, arguments: list[str]) -> None:
     done = explain("--state", state, "--policy", "srtf", *arguments)

@@ -4,8 +4,10 @@
 
 #include <set>
 #include <string>
+#include <utility>
 
 #include "coordinator/engines/simulator/state_file.h"
+#include "coordinator/policies/one_kind.h"
 #include "coordinator/policies/placer.h"
 #include "coordinator/policies/registry.h"
 
@@ -63,7 +65,8 @@ json replay(const RunOptions& options) {
               {"options", options.policy_options},
               {"assumed", recorded.assumed},
               {"goes_on", json::array()},
-              {"waits", json::array()}};
+              {"waits", json::array()},
+              {"never_fits", json::array()}};
   const policies::MostFreePlacer placer;
   const policies::ClusterPlan plan = recorded.state.decide(*policy, placer, {}, recorded.now);
   json decisions = json::array();
@@ -72,10 +75,15 @@ json replay(const RunOptions& options) {
     decisions.push_back(json_of(decision, recorded));
     decided.insert(decision.job);
   }
+  const policies::DeviceKinds kinds = policies::kinds_of(recorded.state.cluster());
   for (JobIndex job = 0; job < recorded.jobs.size(); ++job) {
     if (decided.contains(job)) continue;
-    const bool runs = recorded.state.job(job).phase == JobPhase::kRunning;
+    const policies::ClusterJob& shown = recorded.state.job(job);
+    const bool runs = shown.phase == JobPhase::kRunning;
     answer[runs ? "goes_on" : "waits"].push_back(recorded.jobs[job]);
+    std::string lack = runs ? "" : policies::lack_of_one_kind(shown.gpus, kinds);
+    if (lack.empty()) continue;
+    answer["never_fits"].push_back({{"job", recorded.jobs[job]}, {"reason", std::move(lack)}});
   }
   answer["plan"] = {{"decisions", std::move(decisions)}, {"wake_seconds", nullptr}};
   if (plan.wake < policies::kNever) answer["plan"]["wake_seconds"] = plan.wake - recorded.now;

@@ -12,6 +12,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "coordinator/policies/one_kind.h"
+
 namespace commensal::simulator {
 namespace {
 
@@ -188,7 +190,9 @@ void add_job(const Section& section, const std::string& where, Draft& draft) {
   job.gpu_milli = milli_of(section.number("gpu_share", 1, 0.001, 1));
   job.minima = {.share_milli = milli_of(section.number("min_share", 0, 0, 1)),
                 .memory_mib = section.whole("min_gpu_memory_mib", 0, 1, kMostMib)};
-  job.gpu_types = with_memory(type_bits(section, draft), section, draft, job.minima.memory_mib);
+  job.gpu_types = policies::types_of_one_kind(
+      policies::Cluster(draft.nodes), job.gpus,
+      with_memory(type_bits(section, draft), section, draft, job.minima.memory_mib));
   job.priority = static_cast<std::int32_t>(section.whole("priority", 0, -kMostGpus, kMostGpus));
   job.cpu_milli = 1000 * section.whole("cores", 0, 1, kMostGpus);
   job.memory_mib = 1024 * section.whole("memory_gib", 0, 1, kMostGpus);

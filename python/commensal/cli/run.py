@@ -29,6 +29,7 @@ from commensal._environment import (
     parse_park_idle,
     parse_switch,
 )
+from commensal._inputs import check_name
 from commensal._lifetime import leave_watcher
 from commensal._mps import find_daemon, plan_use
 from commensal._quantities import (
@@ -42,7 +43,9 @@ from commensal.cli import _launch
 from commensal.cli._manual import manual
 from commensal.cli._options import Instance, blaming, coordinator_of
 
-__all__ = ["job_name", "register", "run"]
+__all__ = ["checked_name", "job_name", "register", "run"]
+
+_LONGEST_NAME = 255  # bytes; the coordinator of the cluster takes no more
 
 
 def register(app: typer.Typer) -> None:
@@ -208,9 +211,8 @@ def run(
     --elastic-threads). In MIN[:MAX] one value alone is MAX (MIN 0), and both for a guaranteed job.
     """
     coordinator = coordinator_of(context, instance)
-    if name is not None and not name.strip():
-        raise typer.BadParameter(f"empty name: {name!r}", param_hint="'--name'")
-    job = name or job_name(command)
+    with blaming("--name"):
+        job = job_name(command) if name is None else checked_name(name)
     memory_range, share_range = MemoryRange(), ShareRange()
     with blaming("--memory"):
         if memory is not None:
@@ -358,6 +360,11 @@ def _finish(settings: JobSettings, folder: Path) -> None:
         return
     tell_end(settings)
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def checked_name(name: str) -> str:
+    """Return a job's name that others may read. @raises ValueError naming what is wrong with it."""
+    return check_name("the name of a job", name, _LONGEST_NAME)
 
 
 def job_name(command: Sequence[str]) -> str:

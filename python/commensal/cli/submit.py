@@ -30,7 +30,7 @@ from commensal.cli._options import (
     coordinator_of,
     reporting,
 )
-from commensal.cli.run import job_name
+from commensal.cli.run import checked_name, job_name
 
 __all__ = ["parse_flat_rule", "register", "submit"]
 
@@ -169,8 +169,10 @@ def submit(
         raise typer.BadParameter(f"--{asked[0]} and --{asked[1]} exclude each other")
     if end_when_flat is not None and park_when_flat is not None:
         raise typer.BadParameter("--end-when-flat and --park-when-flat exclude each other")
+    with blaming("--name"):
+        called = job_name(command) if name is None else checked_name(name)
     job: dict[str, Any] = {
-        "name": job_name(command) if name is None else name,
+        "name": called,
         "tenant": tenant,
         "class": asked[0] if asked else "auto",
         "gpus": gpus,

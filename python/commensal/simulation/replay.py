@@ -64,6 +64,8 @@ def show(plan: dict[str, Any]) -> None:
     for what, names in (("go on", plan["goes_on"]), ("wait on", plan["waits"])):
         if names:
             console.print(f"  {what}: {', '.join(names)}", soft_wrap=True)
+    for entry in plan["never_fits"]:
+        console.print(f"  {entry['job']} never fits: {entry['reason']}", soft_wrap=True)
     if (wake := plan["plan"]["wake_seconds"]) is not None:
         console.print(f"  asks to be asked again in {format_seconds(wake)}")
 
