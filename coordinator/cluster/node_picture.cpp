@@ -72,6 +72,7 @@ json job_of(const json& job) {
         {{"id", text(field(job, "id"))},
          {"name", text(field(job, "name"))},
          {"class", guaranteed ? "guaranteed" : "opportunistic"}}},
+       {"slowdown_reason", text(field(job, "slowdown_reason"))},
        {"ended", false},
        {"paused", field(job, "paused") == true},
        {"devices", std::move(devices)},

@@ -47,8 +47,8 @@ json shown_device(const json& device) {
 
 json shown_job(const json& job) {
   json shown = picked(job.at("job"), {"id", "name", "tenant", "class", "world_size"});
-  shown.update(
-      picked(job, {"slowdown", "slowdown_error", "paused", "started_seconds_ago", "step"}));
+  shown.update(picked(job, {"slowdown", "slowdown_error", "slowdown_reason", "paused",
+                            "started_seconds_ago", "step"}));
   shown["memory"] = picked(job.at("memory"), {"limit_bytes", "device_bytes", "host_bytes",
                                               "parked_bytes", "live_bytes", "wanted_bytes"});
   shown["lease"] = picked(job.at("lease"), {"state", "granted_bytes", "held_bytes"});

@@ -193,9 +193,11 @@ json DeviceCoordinator::job_status(const Job& job, TimePoint now) const {
   result["lease"] = lease_status(job, now);
   const bool guaranteed = job.job_class == JobClass::kGuaranteed;
   const auto slowdown = guaranteed ? compute_.slowdown(job.id) : std::nullopt;
+  const std::string unknown = why_not_known(slowdown);
   const MedianEstimate baseline = guaranteed ? compute_.baseline(job.id) : MedianEstimate{};
-  result["slowdown"] = slowdown ? json(slowdown->value) : json(nullptr);
-  result["slowdown_error"] = slowdown ? json(slowdown->error) : json(nullptr);
+  result["slowdown"] = unknown.empty() ? json(slowdown->value) : json(nullptr);
+  result["slowdown_error"] = unknown.empty() ? json(slowdown->error) : json(nullptr);
+  result["slowdown_reason"] = guaranteed ? unknown : "";
   result["baseline_seconds"] = baseline.steps > 0 ? json(baseline.seconds) : json(nullptr);
   result["baseline_steps"] = baseline.steps;
   result["serves"] = job.serves();

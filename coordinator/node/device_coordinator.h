@@ -307,6 +307,8 @@ class DeviceCoordinator {
   /// Busy shares, the oracle and how near to it: of the last `kUseWindow`.
   [[nodiscard]] nlohmann::json device_shares(TimePoint now) const;
   /// What is known of a guaranteed job's slowdown now.
+  /// Returns the slowdown of a guaranteed job, if it is known well enough to be told.
+  [[nodiscard]] std::optional<SlowdownEstimate> known_slowdown(const Job& job) const;
   [[nodiscard]] nlohmann::json cost_of(const Job& job) const;
   /// The guaranteed jobs of a stretch, those that have ended among them, with what they lost in it.
   [[nodiscard]] nlohmann::json costs_of(const Ended* told, TimePoint since, TimePoint until,

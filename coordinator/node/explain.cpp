@@ -117,7 +117,7 @@ JobSample DeviceCoordinator::sample_of(const Job& job, TimePoint now) const {
   sample.core_seconds = seconds(job.core_time());
   sample.gpu_seconds = seconds(job.gpu_time().value_or(Duration{}));
   sample.share = job.job_class == JobClass::kGuaranteed ? 1.0 : job.share_now;
-  if (const auto slowdown = compute_.slowdown(job.id)) sample.slowdown = slowdown->value;
+  if (const auto slowdown = known_slowdown(job)) sample.slowdown = slowdown->value;
   return sample;
 }
 
@@ -205,7 +205,7 @@ json DeviceCoordinator::device_shares(TimePoint now) const {
     if (job.job_class != JobClass::kGuaranteed) continue;
     slo = present ? std::min(slo, slo_of(job)) : slo_of(job);
     present = true;
-    if (const auto seen = compute_.slowdown(job.id)) slowdown = std::max(slowdown, seen->value);
+    if (const auto seen = known_slowdown(job)) slowdown = std::max(slowdown, seen->value);
   }
   if (!is_host()) use.guaranteed = std::min(1.0, use.guaranteed);  // two may have work at once
   // The guaranteed job's time belongs to steps that took 1 + slowdown as long.
@@ -228,8 +228,14 @@ json DeviceCoordinator::device_shares(TimePoint now) const {
           {"efficiency", shared ? json(use.opportunistic / oracle) : json(nullptr)}};
 }
 
+std::optional<SlowdownEstimate> DeviceCoordinator::known_slowdown(const Job& job) const {
+  auto slowdown = compute_.slowdown(job.id);
+  if (!why_not_known(slowdown).empty()) slowdown.reset();
+  return slowdown;
+}
+
 json DeviceCoordinator::cost_of(const Job& job) const {
-  const auto slowdown = compute_.slowdown(job.id);
+  const auto slowdown = known_slowdown(job);
   const MedianEstimate baseline = compute_.baseline(job.id);
   json parts = nullptr;
   json evidence = nullptr;
@@ -260,6 +266,7 @@ json DeviceCoordinator::cost_of(const Job& job) const {
           {"gaps", to_json(job.gaps ? *job.gaps : std::vector<GapClass>{})},
           {"slowdown", slowdown ? json(slowdown->value) : json(nullptr)},
           {"slowdown_error", slowdown ? json(slowdown->error) : json(nullptr)},
+          {"slowdown_reason", why_not_known(compute_.slowdown(job.id))},
           {"baseline_seconds", baseline.steps > 0 ? json(baseline.seconds) : json(nullptr)},
           {"baseline_steps", baseline.steps},
           {"parts", std::move(parts)},

@@ -2,6 +2,8 @@
 // Robust statistics of a few numbers.
 #include "coordinator/node/slowdown_estimate.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -14,6 +16,13 @@ constexpr double kErrorOfMedian = 1.2533;
 constexpr double kLeastRelativeError = 1e-3;
 
 }  // namespace
+
+std::string why_not_known(const std::optional<SlowdownEstimate>& slowdown) {
+  if (!slowdown) return "not measured yet";
+  if (slowdown->error <= std::max(kTellingError, std::abs(slowdown->value))) return {};
+  return fmt::format("not known yet: {:.1f} % from {} steps, with a standard error of {:.1f} %",
+                     100 * slowdown->value, slowdown->steps, 100 * slowdown->error);
+}
 
 double median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);

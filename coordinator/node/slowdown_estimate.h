@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
+#include <string>
 #include <vector>
 
 namespace commensal::node {
@@ -25,6 +27,14 @@ struct SlowdownEstimate {
   /// What it is at most, beyond doubt.
   [[nodiscard]] double possible() const noexcept { return value + 2.0 * error; }
 };
+
+/// A standard error up to which a figure is told whatever its size: 0.3 % +- 2 % says that little
+/// is lost, 20 % +- 30 % says nothing.
+inline constexpr double kTellingError = 0.05;
+
+/// Says why a slowdown is not told as a figure: it was not measured yet, or its standard error is
+/// above `kTellingError` and larger than the slowdown itself. Pure; empty: the figure is known.
+[[nodiscard]] std::string why_not_known(const std::optional<SlowdownEstimate>& slowdown);
 
 /// Returns the median. @param values  at least one.
 [[nodiscard]] double median(std::vector<double> values);

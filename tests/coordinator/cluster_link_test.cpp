@@ -46,6 +46,7 @@ json job(const std::string& id, bool ended = false) {
           {"gate", {{"state", "open"}, {"share", 1.0}}},
           {"step", {{"number", 3}, {"median_seconds", 0.1}}},
           {"slowdown", 0.01},
+          {"slowdown_reason", "r"},
           {"paused", false},
           {"started_seconds_ago", 2.0}};
 }
@@ -82,6 +83,7 @@ TEST(NodeReportTest, TellsDevicesAndLiveJobsWithTheirSteps) {
   EXPECT_EQ(first["class"], "guaranteed");
   EXPECT_EQ(first["step"]["number"], 3);
   EXPECT_EQ(first["slowdown"], 0.01);
+  EXPECT_EQ(first["slowdown_reason"], "r");
   EXPECT_EQ(first["memory"], (json{{"device_bytes", 5}}));
   EXPECT_EQ(first["gate"]["state"], "open");
   EXPECT_EQ(report["jobs"][1]["id"], "c");

@@ -3,7 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <random>
 #include <string>
+#include <type_traits>
 
 #include "coordinator/node/gap_control.h"
 #include "coordinator/node/node_coordinator.h"
@@ -50,8 +53,13 @@ class ExplainTest : public ::testing::Test {
 
   /// Passes time: g steps of 40 ms alone, 1 + `loss` times as long beside o.
   void run(Duration time, double loss) {
+    run(time, [loss] { return loss; });
+  }
+  template <typename Loss>
+  void run(Duration time, const Loss& next_loss) requires(std::is_invocable_v<Loss>) {
     const TimePoint end = now_ + time;
     while (now_ < end) {
+      const double loss = next_loss();
       const bool quiet = node_.host().compute().window_closed();
       const Duration step =
           quiet ? 40ms : Duration{static_cast<Duration::rep>(40e6 * (1.0 + loss))};
@@ -158,12 +166,41 @@ TEST_F(ExplainTest, TellsWhatItCostTheGuaranteedJobAndOfWhatTheCostIsMade) {
     const json& cost = told["guaranteed"][0];
     EXPECT_EQ(cost["name"], "g");
     EXPECT_NEAR(cost["slowdown"].get<double>(), 0.10, 0.01);
+    EXPECT_EQ(cost["slowdown_reason"], "");
     EXPECT_NEAR(cost["lost_seconds"].get<double>(), 30 * 0.1 / 1.1, 0.4);
     EXPECT_NEAR(cost["parts"]["scheduling"].get<double>(), 0.10, 0.02);
     EXPECT_NEAR(cost["parts"]["memory"].get<double>(), 0.0, 0.02);
     EXPECT_GT(cost["evidence"]["shared"]["waiting_for_a_core"].get<double>(), 0.05);
     EXPECT_EQ(cost["slo"], 0.01);
   }
+}
+
+TEST_F(ExplainTest, AFigureThatSaysNothingIsNotTold) {
+  // Step times that have nothing to do with each other: no slowdown follows from them.
+  std::minstd_rand chance(7);
+  const auto wild = [&] { return chance() % 2 == 0 ? 0.0 : 12.0; };
+  run(20s, 0.0);
+  bool seen = false;
+  for (int i = 0; i < 60 && !seen; ++i) {
+    run(1s, wild);
+    const json job = node_.status("", now_)["jobs"][0];
+    const auto reason = job["slowdown_reason"].get<std::string>();
+    EXPECT_EQ(reason.empty(), job["slowdown"].is_number());
+    EXPECT_EQ(reason.empty(), job["slowdown_error"].is_number());
+    if (!reason.starts_with("not known yet: ")) continue;
+    seen = true;
+    const json told = explain("o", 30);
+    const json& cost = told["guaranteed"][0];
+    EXPECT_TRUE(cost["slowdown"].is_null() && cost["slowdown_error"].is_null());
+    EXPECT_EQ(cost["slowdown_reason"], reason);
+    EXPECT_TRUE(cost["parts"].is_null() && cost["lost_seconds"].is_null());
+    const json& use = told["device"];
+    EXPECT_NEAR(use["oracle_share"].get<double>(),
+                1 - std::min(1.0, use["guaranteed_share"].get<double>()) / 1.01, 1e-9)
+        << "as if nothing were lost";
+  }
+  EXPECT_TRUE(seen);
+  EXPECT_EQ(node_.status("", now_)["jobs"][1]["slowdown_reason"], "") << "it is opportunistic";
 }
 
 TEST_F(ExplainTest, WhatAGuaranteedJobsOpsAreIsEvidence) {
@@ -248,6 +285,7 @@ TEST_F(ExplainTest, AJobThatHasJustBegunIsExplainedToo) {
   EXPECT_FALSE(told["job"].contains("closed_seconds"));
   EXPECT_TRUE(told["device"]["guaranteed_share"].is_null());
   EXPECT_TRUE(told["guaranteed"][0]["slowdown"].is_null());
+  EXPECT_EQ(told["guaranteed"][0]["slowdown_reason"], "not measured yet");
 }
 
 TEST_F(ExplainTest, WrongQuestionsAreAnsweredWithTheValue) {

@@ -173,6 +173,7 @@ json full_report() {
   told["jobs"][0].update({{"name", "train"},
                           {"class", "guaranteed"},
                           {"slowdown", 0.01},
+                          {"slowdown_reason", "r"},
                           {"paused", true},
                           {"devices", {"host", "GPU-1"}},
                           {"step", {{"number", 3}, {"median_seconds", 0.1}}},
@@ -199,6 +200,8 @@ TEST(NodePictureTest, ShowsMemoryByTierAndGates) {
   EXPECT_EQ(job["leases"].at(0)["held_bytes"], 40);
   EXPECT_EQ(job["share"]["now"], 0.25);
   EXPECT_EQ(job["paused"], true);
+  EXPECT_EQ(job["slowdown"], 0.01);
+  EXPECT_EQ(job["slowdown_reason"], "r");
 }
 
 // A page that hears of text where it counts would not be drawn any more, for nobody.

@@ -22,6 +22,23 @@ TEST(SlowdownEstimate, CertainIsWhatTwoErrorsLeave) {
   EXPECT_LT((SlowdownEstimate{0.05, 0.03, 20}).certain(), 0.0);
 }
 
+TEST(SlowdownEstimate, WithASpreadLargerThanItselfItIsNotKnown) {
+  EXPECT_EQ(why_not_known(SlowdownEstimate{5.26, 8.85, 3}),
+            "not known yet: 526.0 % from 3 steps, with a standard error of 885.0 %");
+  EXPECT_EQ(why_not_known(SlowdownEstimate{-0.2, 0.21, 7}),
+            "not known yet: -20.0 % from 7 steps, with a standard error of 21.0 %");
+  EXPECT_EQ(why_not_known(SlowdownEstimate{5.26, 5.0, 3}), "");
+  EXPECT_EQ(why_not_known(SlowdownEstimate{-0.2, 0.19, 7}), "");
+  EXPECT_EQ(why_not_known(std::nullopt), "not measured yet");
+}
+
+TEST(SlowdownEstimate, OfNextToNothingASmallSpreadSaysEnough) {
+  EXPECT_EQ(why_not_known(SlowdownEstimate{0.0, 0.0, 9}), "");
+  EXPECT_EQ(why_not_known(SlowdownEstimate{0.003, 0.02, 9}), "");
+  EXPECT_EQ(why_not_known(SlowdownEstimate{-0.001, kTellingError, 9}), "");
+  EXPECT_NE(why_not_known(SlowdownEstimate{0.003, kTellingError + 1e-6, 9}), "");
+}
+
 TEST(SlowdownEstimate, MediansAndDeviationsAreRobust) {
   EXPECT_DOUBLE_EQ(median({3, 1, 2}), 2.0);
   EXPECT_DOUBLE_EQ(median({4, 1, 2, 3}), 2.5);

@@ -173,6 +173,9 @@ def test_what_is_not_known_is_said_to_be_so() -> None:
     text = words(told(job=job, guaranteed=[prod], device=device, decisions=[]))
     assert "nothing is known yet" in text
     assert "slowdown not known; 2 steps alone were seen" in text
+    reason = "not known yet: 526.0 % from 3 steps, with a standard error of 885.0 %"
+    doubted = words(told(guaranteed=[prod | {"slowdown_reason": reason}]))
+    assert f"slowdown {reason}; 2 steps alone were seen" in doubted
     assert "no decision was taken" in text
     assert "device" not in text
     assert "made is not known yet" in words(

@@ -260,6 +260,48 @@ def test_memory_and_gates_of_nodes_that_report(cluster: Cluster, browser: PageBr
     assert browser.complaints() == []
 
 
+# A job of which the node says that its slowdown is no figure yet, and since when it runs.
+DOUBTED = """
+const told = (reason) => ({job: {id: "job-5.1", name: "prod", class: "guaranteed"},
+  devices: ["host"], slowdown: reason ? null : 0.012, slowdown_error: reason ? null : 0.004,
+  slowdown_reason: reason, step: {number: 12, median_seconds: 0.01}, ended: false, memory: {}});
+state.nodes = [{name: "n1", state: "up", reason: "", cores: 4, memory_mib: 64, devices: []}];
+state.jobs = [{id: "5", name: "prod", tenant: "t", reason: "r", gpus: 1,
+  changed_ms: Date.now() - arguments[1], submitted_ms: 0, placement: [{node: "n1", device: 0}],
+  attempt: 1, asked: "guaranteed", cancelling: false, state: "running", class: "guaranteed"}];
+state.reports = {left_out: 0, nodes: []};
+state.node = {name: "n1", status: {devices: [], jobs: [told(arguments[0])]}};
+draw();
+const cells = document.querySelector("#jobs tbody tr").cells;
+const figure = cells[6].querySelector("span"), since = cells[3].querySelector("span");
+return {shown: cells[6].innerText, title: figure.title, since: since.textContent,
+  lines: since.getClientRects().length,
+  wide: document.documentElement.scrollWidth - document.documentElement.clientWidth};
+"""
+
+
+def test_a_slowdown_that_is_no_figure_is_not_known(cluster: Cluster, browser: PageBrowser) -> None:
+    cluster.start()
+    browser.screen(1280, 800)
+    browser.open(without_token(cluster))
+    reason = "not known yet: 526.0 % from 3 steps, with a standard error of 885.0 %"
+    for told, shown in ((reason, "not known"), ("", "1.2 % ± 0.4 %"), ("", "1.2 % ± 0.4 %")):
+        seen = browser.run(DOUBTED, told, 0)
+        assert " ".join(seen["shown"].split()) == shown
+        assert seen["title"] == told
+    assert browser.complaints() == []
+
+
+def test_since_when_a_job_runs_is_on_one_line(cluster: Cluster, browser: PageBrowser) -> None:
+    cluster.start()
+    browser.open(without_token(cluster))
+    for width in (1280, 1024, 901):
+        browser.screen(width, 800)
+        for ms, text in ((61_000, "1 min"), (85_000_000, "23 h 36 min"), (10**9, "11 d 13 h")):
+            seen = browser.run(DOUBTED, "", ms)
+            assert (seen["since"], seen["lines"], seen["wide"]) == (text, 1, 0), width
+
+
 def test_two_node_coordinators_one_of_which_reports(cluster: Cluster, browser: PageBrowser) -> None:
     world = cluster.world
     keys = world.folder / "keys"

@@ -65,6 +65,18 @@ def test_tells_what_may_be_done_in_gaps() -> None:
     assert "gaps" not in describe_job(job("sweep", gap_rules=None))
 
 
+def test_a_slowdown_that_is_no_figure_is_not_shown_as_one() -> None:
+    reason = "not known yet: 526.0 % from 3 steps, with a standard error of 885.0 %"
+    told = job("prod", "guaranteed", slowdown=None, slowdown_error=None, slowdown_reason=reason)
+    assert f"  slowdown  {reason}" in describe_job(told).splitlines()
+    row = next(
+        line for line in describe_machine(machine(told), None).splitlines() if "prod" in line
+    )
+    assert "526" not in row
+    known = describe_job(job("prod", "guaranteed", slowdown_reason=""))
+    assert "  slowdown  +1.2 % (standard error 0.4 %)" in known.splitlines()
+
+
 @pytest.mark.parametrize("width", [60, 80, 100, 120])
 def test_fits_the_terminal_and_says_where_the_rest_is(width: int) -> None:
     lines = describe_machine(THREE, width).splitlines()

@@ -67,7 +67,7 @@ function fill(parent, items, key, create, update) {
   for (const gone of before.values()) gone.remove();
 }
 
-// Rows of a table: each cell a text, or {text, small, kind}; the first is the row's heading.
+// Rows of a table: each cell a text, or {text, small, kind, title}; the first is the row's heading.
 function rows(section, items, key, cells, action) {
   const table = section.tagName === "TABLE" ? section : section.querySelector("table");
   const labels = [...table.tHead.rows[0].cells].map((cell) => cell.textContent);
@@ -83,7 +83,7 @@ function rows(section, items, key, cells, action) {
   };
   fill(table.tBodies[0], items, key, create, (row, item) => {
     cells(item).forEach((cell, column) => {
-      const { text = "", small = "", kind = "", words = false } = typeof cell === "object" ? cell : { text: cell };
+      const { text = "", small = "", kind = "", words = false, title = "" } = typeof cell === "object" ? cell : { text: cell };
       const element = row.cells[column];
       const first = element.querySelector("span:not(.bar)");
       const second = element.querySelector("small");
@@ -91,6 +91,7 @@ function rows(section, items, key, cells, action) {
       put(second, small);
       second.hidden = small === "";
       if (first.className !== kind) first.className = kind;
+      if (first.title !== title) first.title = title;
       element.classList.toggle("words", words);
       element.classList.toggle("nothing", column > 0 && text === "" && small === "");
     });
@@ -271,7 +272,11 @@ function harvest(record) {
 }
 
 function slowdown(record) {
-  if (!record || record.slowdown === null || record.slowdown === undefined) return "";
+  if (!record) return "";
+  if (record.slowdown === null || record.slowdown === undefined) { // the node says why it is no figure yet
+    const why = record.ended ? "" : record.slowdown_reason;
+    return why ? { text: "not known", title: why } : "";
+  }
   const error = record.slowdown_error;
   return { text: percent(record.slowdown, 1), small: error ? `± ${percent(error, 1)}` : "" };
 }
@@ -354,7 +359,7 @@ function drawJobs() {
   rows(byId("jobs"), shown, (job) => job.id, (job) => {
     const record = onNode(job);
     const placed = PLACED.includes(job.state);
-    return [jobCell(job), job.tenant, stateCell(job), since(job.changed_ms),
+    return [jobCell(job), job.tenant, stateCell(job), { text: since(job.changed_ms), kind: "short" },
       placed ? { text: places(job), small: minima(job) } : "",
       steps(record), slowdown(record), harvest(record), memory(record), gate(record)];
   }, (cell, job) => {
@@ -365,7 +370,7 @@ function drawJobs() {
   });
   const waiting = jobs.filter((job) => WAITING.includes(job.state));
   rows(byId("queue"), waiting, (job) => job.id, (job) => [jobCell(job), job.tenant,
-    { text: `${job.gpus} device${job.gpus === 1 ? "" : "s"}, ${job.asked}`, small: minima(job) }, since(job.submitted_ms), { text: job.reason, small: estimate(job), words: true }],
+    { text: `${job.gpus} device${job.gpus === 1 ? "" : "s"}, ${job.asked}`, small: minima(job) }, { text: since(job.submitted_ms), kind: "short" }, { text: job.reason, small: estimate(job), words: true }],
   (cell, job) => button(cell, "Cancel", `Cancel job ${job.id}`, () => cancelJob(job)));
 }
 

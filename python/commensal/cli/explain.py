@@ -232,7 +232,8 @@ def _slowdown(job: dict[str, Any], length: float) -> Iterator[str]:
     over = f", {_ended(job)}" if job.get("ended_seconds_ago") is not None else ""
     if job["slowdown"] is None:
         yield (
-            f"{job['name']} (guaranteed{over}, SLO {100 * job['slo']:g} %): slowdown not known; "
+            f"{job['name']} (guaranteed{over}, SLO {100 * job['slo']:g} %): slowdown "
+            f"{job.get('slowdown_reason') or 'not known'}; "
             f"{job['baseline_steps']} steps alone were seen"
         )
         yield from _ops(job)

@@ -275,6 +275,8 @@ def describe_job(record: Record) -> str:
         spread = "" if error is None else f" (standard error {error * 100:.1f} %)"
         of = _MEASURED_BY.get(record.get("measured_by") or "", "")
         rows.append(("slowdown", percent(record["slowdown"]) + spread + of))
+    elif reason := record.get("slowdown_reason"):
+        rows.append(("slowdown", str(reason)))
     if gaps := describe_gaps(record.get("gaps") or []):
         rows.append(("gaps", gaps))
     rows += [("gaps", rules) for rules in describe_rules(record)]
