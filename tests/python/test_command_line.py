@@ -32,6 +32,38 @@ HEAVY = ("torch", "numpy", "matplotlib", "sklearn")
         (["status", "--instance", "../x"], "../x"),
         (["pause", "--instance", "../x", "job"], "../x"),
         (["run", "--name", "", "--", "true"], "--name"),
+        *(
+            ([command, "--name", name, "--", "true"], said)
+            for command in ("run", "submit")
+            for name, said in (
+                ("", "the name of a job is not empty"),
+                (" \t", "holds no control characters: ' \\t'"),
+                ("  ", "is not blank: '  '"),
+                ("a\x1b[31mred", "holds no control characters: 'a\\x1b[31mred'"),
+                ("a\x9b31m", "holds no control characters: 'a\\x9b31m'"),
+                ("\udcff", "is no valid text: '\\udcff'"),
+                ("x" * 10_000, "has at most 255 bytes, not 10000"),
+                ("\u00fc" * 128, "has at most 255 bytes, not 256"),
+            )
+        ),
+        *(
+            (["quota", "set", "vision", value], f"from 0 to 1000000, or none, not {value!r}")
+            for value in ("-1", "-16", "-1.5", "1.5", "1000001", "many", "")
+        ),
+        (["quota", "set", "vision", "--bogus"], "--bogus"),
+        (["quota", "set", "vision", "-x"], "-x"),
+        (["run", "-1", "--", "true"], "-1"),
+        (["submit", "-1", "--", "true"], "-1"),
+        *(
+            (["submit", f"--{option}", "-1", "--", "true"], "-1")
+            for option in ("gpus", "cpus", "host-memory", "memory", "share", "time")
+        ),
+        *(
+            (["submit", "--gpus", "2", f"--{option}", "-5m", "--", "true"], "'-5m'")
+            for option in ("time", "prerun", "end-when-flat", "park-when-flat")
+        ),
+        (["top", "--interval", "-1"], "-1"),
+        (["explain", "job", "--last", "-1m"], "'-1m'"),
         (["run"], "COMMAND"),
         (["run", "--bogus", "--", "true"], "--bogus"),
         (["set", "job"], "--memory"),

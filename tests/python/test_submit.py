@@ -273,6 +273,8 @@ def test_logs_follow_a_job_until_its_end(cluster: Cluster, marker: Callable[[str
         (["--after", "77", "--", "true"], 4, '"77"'),
         (["--chdir", "/nowhere", "--", "true"], 2, "/nowhere"),
         (["--guaranteed", "--auto", "--", "true"], 2, "exclude each other"),
+        (["--", sys.executable, "a\x1b[2J.py"], 2, "no such file"),
+        (["--", "/bin/sh", "-m", "a\x07"], 4, "the name of a job holds no control characters"),
     ],
 )
 def test_a_wrong_submission_names_the_value_and_queues_nothing(
@@ -307,6 +309,34 @@ def test_a_number_that_nobody_submitted_is_named(cluster: Cluster) -> None:
     done = cluster.world.commensal("explain", "sweep")
     assert done.returncode == 3, "no number: a job of 'run', of whose coordinator there is none"
     assert "'commensal run' starts a coordinator" in done.stderr
+
+
+def test_of_a_job_that_has_printed_nothing_it_is_said(
+    cluster: Cluster, marker: Callable[[str], Path]
+) -> None:
+    wait_for = f"while [ ! -e {marker('go')} ]; do sleep 0.05; done"
+    runs = cluster.submit("--guaranteed", "--", *SHELL, wait_for)
+    waits = cluster.submit("--guaranteed", "--", *SHELL, "true")
+    cluster.wait(runs, "running")
+    for job, state in ((runs, "running"), (waits, "queued")):
+        done = cluster.world.commensal("logs", job)
+        said = f"commensal: job {job} has printed nothing yet: it is {state}\n"
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", said)
+    marker("go").touch()
+    followed = cluster.world.commensal("logs", waits, "--follow", "--json")
+    said = f"commensal: job {waits} has printed nothing: it is finished\n"
+    assert (followed.returncode, followed.stdout, followed.stderr) == (0, "", said)
+
+
+def test_numbers_below_zero_are_wrong_values_and_no_unknown_options(cluster: Cluster) -> None:
+    cluster.start()
+    for command in ("explain", "logs", "resume", "cancel"):
+        done = cluster.world.commensal(command, "-1")
+        assert done.returncode in (3, 4), command
+        assert "-1" in done.stderr and "No such option" not in done.stderr, command
+    quotas = cluster.world.commensal("tenants", "--json").stdout
+    assert cluster.world.commensal("quota", "set", "vision", "-1").returncode == 2
+    assert cluster.world.commensal("tenants", "--json").stdout == quotas
 
 
 def test_a_tenant_that_a_quota_makes_is_said_to_be_new(cluster: Cluster) -> None:

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import IO
 
 from commensal._cluster import Cluster
+from commensal._say import say
 
-__all__ = ["print_output"]
+__all__ = ["describe_silence", "print_output"]
 
 _LOOK_SECONDS = 0.2
 _ENDED = frozenset({"finished", "failed", "cancelled", "lost"})
@@ -98,9 +99,11 @@ class _Remote(_Rank):
 def print_output(cluster: Cluster, job: str, follow: bool, as_json: bool) -> int:
     """Print what a job's newest attempt has printed; with `follow`, until it ends.
 
-    With several ranks each line begins with the rank. Returns the exit code.
+    With several ranks each line begins with the rank. That there is nothing is said on stderr.
+    Returns the exit code.
     """
     files: dict[str, _Rank] = {}
+    printed = False
     with suppress(KeyboardInterrupt):
         while True:
             answer = cluster.ask("logs", id=job)
@@ -113,10 +116,20 @@ def print_output(cluster: Cluster, job: str, follow: bool, as_json: bool) -> int
             for number, rank in enumerate(files.values()):
                 for line in rank.lines(last=ended or not follow):
                     _print(line, number, len(files), as_json)
+                    printed = True
             if ended or not follow:
+                if not printed:
+                    say(describe_silence(job, answer["attempt"], answer["state"]))
                 break
             time.sleep(_LOOK_SECONDS)
     return 0
+
+
+def describe_silence(job: str, attempt: int, state: str) -> str:
+    """Say that a job has printed nothing, and whether that may change."""
+    which = f"attempt {attempt} of job {job}" if attempt > 1 else f"job {job}"
+    yet = "" if state in _ENDED else " yet"
+    return f"{which} has printed nothing{yet}: it is {state}"
 
 
 def _print(line: str, rank: int, ranks: int, as_json: bool) -> None:
