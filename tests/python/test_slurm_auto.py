@@ -6,6 +6,7 @@ Slurm is a made-up one here; tests/python/test_slurm.py has a real one.
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import os
 import random
@@ -13,7 +14,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -554,6 +555,37 @@ def test_devices_are_read_by_kind_and_node() -> None:
     assert devices_from("ReqNodeList=n1", "gpu") == {}
 
 
+def test_devices_with_types_are_read_over_all_types_of_a_kind() -> None:
+    """As Slurm writes them of `--gres=gpu:a100:1,gpu:1g.10gb:2`, in newer versions with sockets."""
+    text = (
+        "Nodes=n1 CPU_IDs=0 Mem=1 GRES=gpu:a100:1(IDX:1),gpu:1g.10gb:2(IDX:4-5) "
+        "Nodes=n2 CPU_IDs=0 Mem=1 GRES=seat:a100:1(IDX:1),seat:nvidia_h100-sxm5:1(IDX:7) "
+        "Nodes=n3 CPU_IDs=0 Mem=1 GRES=gpu:a100:2(IDX:0-1),seat:a100:2(IDX:0,3)"
+    )
+    assert devices_from(text, "gpu") == {"n1": {1, 4, 5}, "n2": set(), "n3": {0, 1}}
+    assert devices_from(text, "seat") == {"n1": set(), "n2": {1, 7}, "n3": {0, 3}}
+
+
+@pytest.mark.parametrize(
+    ("gpu", "seat", "kept"),
+    [
+        ("gpu:a100:1(IDX:1)", "seat:a100:1(IDX:1)", True),
+        ("gpu:a100:1(IDX:0)", "seat:a100:1(IDX:1)", False),
+        # Numbers go over all types of a node: those of one type do not begin with 0.
+        ("gpu:a100:1(IDX:0),gpu:h100:1(IDX:3)", "seat:h100:1(IDX:3)", True),
+        ("gpu:a100:1(IDX:3)", "seat:1(IDX:3)", True),
+    ],
+)
+def test_devices_under_typed_seats_are_held(gpu: str, seat: str, kept: bool) -> None:
+    def run(words: Sequence[str]) -> Done:
+        return Done(0, f"Nodes=n1 CPU_IDs=0 Mem=1 GRES={gpu if words[-1] == str(G) else seat}")
+
+    slurm = Slurm(run)
+    given, used = slurm.devices(G, "gpu"), slurm.devices(O, "seat")
+    assert given and used and covers(given, used) is kept
+    assert seats_of(slurm, O, 1) == seat[-2]
+
+
 def test_commands_are_lists_of_words() -> None:
     asked: list[list[str]] = []
     answers = {
@@ -752,6 +784,118 @@ def test_a_process_is_of_the_job_that_its_variables_name(tmp_path: Path) -> None
     (tmp_path / "5" / "environ").write_bytes(b"A=1\0SLURM_JOB_ID=13\0X_SLURM_JOB_ID=14\0")
     assert is_of(13, 5, tmp_path)
     assert not is_of(14, 5, tmp_path) and not is_of(1, 5, tmp_path) and not is_of(13, 6, tmp_path)
+
+
+# --- the rules in the controller --------------------------------------------------------------
+
+RULES = Path(__file__).resolve().parents[2] / "coordinator/engines/slurm/files/job_submit.lua"
+MADE_UP_SLURM = """
+slurm = { SUCCESS = 0, ERROR = -1, said = "" }
+function slurm.log_user(text) slurm.said = slurm.said .. text end
+function slurm.log_error(text, ...) slurm.said = slurm.said .. string.format(text, ...) end
+"""
+
+
+class Lua:
+    """The library that Slurm itself loads for its rules, in this process."""
+
+    def __init__(self) -> None:
+        self._lua = lua = ctypes.CDLL("liblua5.1.so.0")
+        lua.luaL_newstate.restype = ctypes.c_void_p
+        lua.luaL_openlibs.argtypes = lua.lua_close.argtypes = [ctypes.c_void_p]
+        lua.luaL_loadstring.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
+        lua.lua_pcall.argtypes = [ctypes.c_void_p, *[ctypes.c_int] * 3]
+        lua.lua_tolstring.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p]
+        lua.lua_tolstring.restype = ctypes.c_char_p
+        self._state = lua.luaL_newstate()
+        lua.luaL_openlibs(self._state)
+
+    def close(self) -> None:
+        self._lua.lua_close(self._state)
+
+    def run(self, text: str) -> str:
+        """Run a text, and give what it returns."""
+        failed = self._lua.luaL_loadstring(self._state, text.encode())
+        failed = failed or self._lua.lua_pcall(self._state, 0, 1, 0)
+        said = (self._lua.lua_tolstring(self._state, -1, None) or b"").decode()
+        assert not failed, said
+        return said
+
+
+def quoted(text: str) -> str:
+    assert "]==]" not in text
+    return f"[==[{text}]==]"
+
+
+class Rules:
+    """job_submit.lua, with the program of twins filled in, and a made-up controller around it."""
+
+    def __init__(self) -> None:
+        self.lua = Lua()
+        self.lua.run(MADE_UP_SLURM + RULES.read_text().replace("@AUTO@", "/opt/auto"))
+
+    def submit(self, job_class: str, **fields: str) -> tuple[str, dict[str, str], str]:
+        """Return the code, the fields as they are then, and what users read."""
+        given = {"script": "#!/bin/sh\necho\n", **fields}
+        env = f'"SPANK_COMMENSAL_CLASS={job_class}", "SPANK_COMMENSAL_PAIR={PAIR}"'
+        words = ", ".join(f"{name} = {quoted(text)}" for name, text in given.items())
+        code = self.lua.run(
+            f"slurm.said = ''; job = {{ spank_job_env = {{ {env} }}, {words} }}\n"
+            "return tostring(slurm_job_submit(job, {}, 0))"
+        )
+        after = {name: self.lua.run(f"return job.{name}") for name in (*given, "partition")}
+        return code, after, self.lua.run("return slurm.said")
+
+
+@pytest.fixture
+def rules() -> Iterator[Rules]:
+    try:
+        made = Rules()
+    except OSError as problem:
+        pytest.skip(f"not installed: the Lua of Slurm's rules ({problem})")
+    yield made
+    made.lua.close()
+
+
+@pytest.mark.parametrize(
+    ("field", "gpus", "seats"),
+    [
+        # The words of --gres, --gpus, --gpus-per-task and --gpus-per-socket, as Slurm 22.05 and
+        # newer ones write them.
+        ("tres_per_node", "gres:gpu:a100:2", "gres:seat:a100:2"),
+        ("tres_per_node", "gres/gpu:a100:2", "gres/seat:a100:2"),
+        ("tres_per_node", "gres/gpu:a100=2", "gres/seat:a100=2"),
+        ("tres_per_node", "gpu:a100", "seat:a100"),
+        ("tres_per_node", "gres:gpu:nvidia_h100-sxm5:1", "gres:seat:nvidia_h100-sxm5:1"),
+        (
+            "tres_per_node",
+            "gres:gpu:a100:1,gres:gpu:1g.10gb:2,gres:shm:1",
+            "gres:seat:a100:1,gres:seat:1g.10gb:2,gres:shm:1",
+        ),
+        ("tres_per_job", "gres:gpu:a100:4", "gres:seat:a100:4"),
+        ("tres_per_task", "gres:gpu:a100:1", "gres:seat:a100:1"),
+        ("tres_per_socket", "gres:gpu:a100:1", "gres:seat:a100:1"),
+        ("cpus_per_tres", "gres:gpu:4", "gres:seat:4"),
+        ("mem_per_tres", "gres:gpu:4096", "gres:seat:4096"),
+        # A type called like the kind, and a resource whose name begins so, stay.
+        ("tres_per_node", "gres:gpu:gpu:1", "gres:seat:gpu:1"),
+        ("tres_per_node", "gres:gpumem:1", "gres:gpumem:1"),
+    ],
+)
+def test_what_is_asked_for_by_type_is_a_seat_of_that_type(
+    rules: Rules, field: str, gpus: str, seats: str
+) -> None:
+    code, job, said = rules.submit(OPPORTUNISTIC, **{field: gpus})
+    assert (code, said) == ("0", "")
+    assert (job[field], job["partition"]) == (seats, OPPORTUNISTIC)
+    assert f"exec '/opt/auto' opportunistic {PAIR}" in job["script"]
+    code, job, said = rules.submit(GUARANTEED, **{field: gpus})
+    assert (code, job[field], job["partition"], said) == ("0", gpus, GUARANTEED, "")
+
+
+def test_a_typed_seat_is_refused_for_a_guaranteed_job(rules: Rules) -> None:
+    code, _, said = rules.submit(GUARANTEED, tres_per_node="gres:seat:a100:1")
+    assert code == "-1" and said.startswith("a guaranteed job takes --gres=gpu:N")
 
 
 # --- the program ------------------------------------------------------------------------------
