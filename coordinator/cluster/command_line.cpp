@@ -66,7 +66,9 @@ void add_options(CLI::App& app, Words& line) {
   app.set_version_flag("--version", "commensal-coordinator " + options.version);
   app.set_config("--config", "", "INI file with any of these options", false);
   app.allow_config_extras(CLI::config_extras_mode::error);
-  app.add_option("--instance", options.instance, "name of this coordinator")->capture_default_str();
+  app.add_option("--instance", options.instance, "name of this coordinator")
+      ->envname("COMMENSAL_INSTANCE")
+      ->capture_default_str();
   app.add_option("--runtime-dir", options.runtime_dir,
                  "folder of socket, lock and log; only its owner may enter it");
   app.add_option("--state-dir", options.state_dir,

@@ -317,6 +317,7 @@ TEST_F(ClusterCoordinatorTest, NamesAndReasonsThatOthersCannotReadAreRefused) {
 
 TEST_F(ClusterCoordinatorTest, ATenantOfAnEarlierVersionMayHaveAnyName) {
   store_->put(TenantRecord{.name = "a\nb", .quota = 1});
+  store_->commit();
   restart();
   EXPECT_EQ(ask({{"type", "quota"}, {"tenant", "a\nb"}, {"quota", 2}})["quota"], 2);
 }

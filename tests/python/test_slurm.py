@@ -62,13 +62,13 @@ class Slurm:
         self.folder = Path(tempfile.mkdtemp(prefix="csl-"))
         self.environ = {
             "SLURM_CONF": str(self.folder / "etc" / "slurm.conf"),
-            "SLURM_AUTO": str(COMMENSAL.parent / "commensal-slurm-auto"),
             "HOME": str(world.folder),  # where twins meet
         }
 
     def call(self, verb: str, *words: str) -> None:
         command = ["bash", str(CLUSTER), verb, str(self.folder), *words]
-        done = self.world.run(command, **self.environ)
+        path = f"{COMMENSAL.parent}:{os.environ['PATH']}"  # where it finds commensal-slurm-auto
+        done = self.world.run(command, **self.environ, PATH=path)
         assert done.returncode == 0, done.stdout + done.stderr
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:

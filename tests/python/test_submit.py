@@ -339,6 +339,24 @@ def test_numbers_below_zero_are_wrong_values_and_no_unknown_options(cluster: Clu
     assert cluster.world.commensal("tenants", "--json").stdout == quotas
 
 
+def test_an_instance_may_be_named_by_its_variable(cluster: Cluster) -> None:
+    """Else `submit` starts another coordinator than the one that was meant, and says nothing."""
+    world, trial = cluster.world, {"COMMENSAL_INSTANCE": "trial"}
+    command = [str(COORDINATOR), "--state-dir", str(world.folder / "state" / "trial")]
+    assert world.run(command, **trial).returncode == 0
+    assert world.commensal("queue", **trial).stdout == "no jobs\n"
+    assert world.commensal("queue").returncode == 3, "there is no other one"
+    named = world.run([*command, "--instance", "trial"], COMMENSAL_INSTANCE="other")
+    assert named.returncode == 3, "it runs already: the option counts"
+    wrong = world.run(command, COMMENSAL_INSTANCE="a/b")
+    assert wrong.returncode == 2 and "a/b" in wrong.stderr
+    daemon = [str(COMMENSAL.parent / "commensald"), "--idle-exit", "0"]
+    assert world.run(daemon, **trial).returncode == 0
+    pid = int((world.runtime_dir / "trial.lock").read_text())
+    assert psutil.Process(pid).name() == "commensald"
+    psutil.Process(pid).kill()
+
+
 def test_a_tenant_that_a_quota_makes_is_said_to_be_new(cluster: Cluster) -> None:
     cluster.start()
     said = [cluster.world.commensal("quota", "set", "vison", "2").stdout for _ in range(2)]

@@ -21,7 +21,8 @@
 # (`scontrol show config` says MULTIPLE_SLURMD = Yes); and gcc and libslurm-dev
 # for the SPANK plugin. Other environment: SPANK_SO=FILE takes a ready plugin
 # instead of building it; EXTRA_CONF=FILE is appended to slurm.conf;
-# SLURM_AUTO=FILE is the program of sbatch --commensal=auto.
+# SLURM_AUTO=FILE is the program of sbatch --commensal=auto, else the one in the
+# PATH or in .venv/bin beside the sources.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -105,7 +106,7 @@ fill() { # TEMPLATE TARGET
 start_node() { mkdir -p "$dir/spool/$1"; slurmd -N "$1"; }
 
 start() {
-  local nodes=3 gpus=2 cpus=8 port=0 timeout=10 opt i lines so
+  local nodes=3 gpus=2 cpus=8 port=0 timeout=10 opt i lines so auto
   while getopts n:g:c:p:t: opt; do
     case $opt in
       n) nodes=$OPTARG ;; g) gpus=$OPTARG ;; c) cpus=$OPTARG ;;
@@ -144,8 +145,9 @@ start() {
     so=$dir/etc/built.so
     "${CC:-cc}" -std=c11 -O1 -Wall -Wextra -Werror -fPIC -shared -o "$so" "$product/commensal_spank.c"
   fi
+  auto=${SLURM_AUTO:-$(command -v commensal-slurm-auto || readlink -e "$here/../../.venv/bin/commensal-slurm-auto" || true)}
   "$product/install.sh" --etc "$dir/etc" --run "$dir/run/jobs" --plugin "$so" --plugins "$dir/etc/plugins" \
-    ${SLURM_AUTO:+--auto "$SLURM_AUTO"} \
+    ${auto:+--auto "$auto"} \
     > "$dir/log/install.log" || { cat "$dir/log/install.log" >&2; die "the installer left something to do"; }
 
   (umask 077; head -c 1024 /dev/urandom > "$dir/etc/munge.key")
