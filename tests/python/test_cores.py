@@ -112,7 +112,7 @@ def beside_one_that_leaves_a_core(world: World, *options: str) -> dict[str, Any]
     read_line(job, "ready")
 
     def kept() -> bool:
-        [told] = json.loads(world.commensal("status", "late", "--json").stdout)["jobs"]
+        [told] = world.status("late")["jobs"]
         cores = told["cores"]
         moved = bool(cores["cpus"]) and cores["cpus"] != cores["own"]
         return moved and ("--elastic-threads" not in options or cores["threads"] == 1)

@@ -53,23 +53,30 @@ for _ in range(int(os.environ.get("STEPS", "5"))):
 
 # A reader takes longer to type the next command than a job to come up: here it is waited for. And
 # a machine that is busy with other things would starve the kernel's idle class.
+WAIT = """
+import os, sys, time
+from pathlib import Path
+from commensal._coordinator import Coordinator, Refused, Unreachable
+job, end = sys.argv[1], time.monotonic() + 60
+coordinator = Coordinator("default", Path(os.environ["COMMENSAL_RUNTIME_DIR"]))
+def known():
+    try:
+        return coordinator.status(job)["jobs"] or not job
+    except (Unreachable, Refused):
+        return False
+while not known() and time.monotonic() < end:
+    time.sleep(0.1)
+"""
 PRELUDE = """
 set -em
 trap 'kill -KILL $(jobs -p) 2>/dev/null || :; wait || :' EXIT
-knows() {
-  [ -S "$COMMENSAL_RUNTIME_DIR/default.sock" ] && command commensal status $1 >/dev/null 2>&1
-}
 commensal() {
   case $1 in
     run) shift; set -- run --no-idle-class "$@" ;;
     status | set | pause | resume | top | logs | memory)
-      local job= tries=0
+      local job=
       case ${2:-} in -*) ;; *) job=${2:-} ;; esac
-      [ -z "$(jobs -p)" ] || tries=300
-      while [ "$tries" -gt 0 ] && ! knows $job; do
-        tries=$((tries - 1))
-        sleep 0.2
-      done ;;
+      [ -z "$(jobs -p)" ] || python -c "$WAIT" "$job" ;;
   esac
   if [ "$BASHPID" != "$$" ]; then STEPS=1000000 exec commensal "$@"; fi
   command commensal "$@"
@@ -144,6 +151,7 @@ def run_block(world: World, folder: Path, block: Block) -> None:
         command = ["bash", "-c", PRELUDE + block.text]
     environ = world.environ | {
         "PATH": f"{COMMENSAL.parent}:{os.environ['PATH']}",
+        "WAIT": WAIT,
     }
     said = world.folder / "said"
     with said.open("w") as output:

@@ -310,7 +310,7 @@ def serving(world: World, name: str, text: str) -> Iterator[Callable[[], dict[st
     read_line(server, "ready")
 
     def record() -> dict[str, Any]:
-        [job] = json.loads(world.commensal("status", name, "--json").stdout)["jobs"]
+        [job] = world.status(name)["jobs"]
         return dict(job)
 
     wait_until("seen to serve", lambda: bool(record()["serves"]))

@@ -56,9 +56,7 @@ class Gpu:
         )
 
     def status(self) -> dict[str, Any]:
-        done = self.world.commensal("status", "--json", **self.driver)
-        told: dict[str, Any] = json.loads(done.stdout) if done.returncode == 0 else {}
-        return told
+        return self.world.status()
 
     def job(self, name: str) -> dict[str, Any]:
         found = [job for job in self.status().get("jobs", []) if job["job"]["name"] == name]

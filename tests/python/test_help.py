@@ -5,10 +5,17 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
+import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+import typer
+from typer.main import get_group
+from world import DEADLINE
 
+from commensal import cli
 from commensal.cli import main
 from commensal.cli._manual import VARIABLES
 
@@ -64,3 +71,32 @@ def test_variables_that_help_names_are_documented() -> None:
     documented = ENVIRONMENT.read_text()
     for name in VARIABLES:
         assert name in documented or name in ("NO_COLOR", "TMPDIR")
+
+
+def test_each_command_is_in_the_module_that_is_named_for_it() -> None:
+    made: dict[str, str] = {}
+    for module in dict.fromkeys(cli._MODULES.values()):
+        app = typer.Typer()
+        import_module(f"commensal.cli.{module}").register(app)
+        made |= dict.fromkeys(get_group(app).commands, module)
+    assert made == cli._MODULES
+
+
+def test_a_command_is_made_without_the_others() -> None:
+    script = "import sys; from commensal.cli import main; main(['version']); print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=DEADLINE, check=True
+    )
+    modules = done.stdout.split()
+    assert "commensal.cli.version" in modules
+    assert not {"commensal.cli.run", "commensal.cli.submit", "commensal.cli.top"} & set(modules)
+
+
+def test_a_name_that_is_none_is_told_with_those_like_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["stauts"]) == 2
+    said = capsys.readouterr().err
+    assert "'stauts'" in said
+    if "Did you mean" in said:  # newer versions of typer
+        assert "'status'" in said

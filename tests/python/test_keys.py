@@ -16,6 +16,9 @@ import pytest
 from training import TELL, TRAIN
 from world import COMMENSAL, World, read_line, wait_until
 
+from commensal._cluster import cluster_of
+from commensal._coordinator import Coordinator
+
 COORDINATOR = COMMENSAL.parent / "commensal-coordinator"
 ENDED = ("finished", "failed", "cancelled", "lost")
 KEY = re.compile(r"[0-9a-f]{64}\n")
@@ -38,8 +41,7 @@ class Site:
         self.address = self.coordinator()["address"]
 
     def coordinator(self) -> dict[str, Any]:
-        answer = self.here("nodes", "--json")
-        return dict(json.loads(answer)["coordinator"])
+        return dict(self.world.ask("nodes")["coordinator"])
 
     def here(self, *words: str) -> str:
         """Run a command as the owner of the coordinator; return what it prints."""
@@ -95,7 +97,8 @@ class User:
         return str(done.stdout)
 
     def state(self, job: str) -> str:
-        jobs = json.loads(self.ask("queue", "--all", "--json"))["jobs"]
+        here = Coordinator("default", Path(self.environ["COMMENSAL_RUNTIME_DIR"]))
+        jobs = cluster_of(here, environ=self.environ).ask("queue", all=True)["jobs"]
         return str(next(entry for entry in jobs if entry["id"] == job)["state"])
 
     def wait(self, job: str, *states: str) -> None:
@@ -338,9 +341,7 @@ class Node:
         assert started.returncode == 0, started.stderr
 
     def status(self) -> dict[str, Any]:
-        done = self.world.commensal("--instance", self.name, "status", "--json")
-        assert done.returncode == 0, done.stderr
-        return dict(json.loads(done.stdout))
+        return self.world.status(instance=self.name)
 
     def process(self) -> psutil.Process:
         return psutil.Process(int((self.world.runtime_dir / f"{self.name}.lock").read_text()))
@@ -348,7 +349,7 @@ class Node:
 
 def reported(site: Site, name: str) -> dict[str, Any]:
     """Return a node as the coordinator shows it; empty if it does not."""
-    nodes = json.loads(site.here("nodes", "--json"))["nodes"]
+    nodes = site.world.ask("nodes")["nodes"]
     return next((dict(node) for node in nodes if node["name"] == name), {})
 
 

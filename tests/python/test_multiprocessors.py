@@ -117,8 +117,7 @@ def test_an_unmodified_script_moves_at_the_end_of_its_step_and_trains_on(
     )
 
     def told() -> dict[str, Any]:
-        done = world.commensal("status", "--json", **driver)
-        jobs = json.loads(done.stdout)["jobs"] if done.returncode == 0 else []
+        jobs = world.status().get("jobs", [])
         return dict(jobs[0].get("multiprocessors", {})) if jobs else {}
 
     wait_until("32 SMs", lambda: told().get("granted") == 32)

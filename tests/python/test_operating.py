@@ -10,34 +10,21 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 from test_submit import COORDINATOR, Cluster
 from world import World, wait_until
 
-from commensal import _cluster
-
 # Waits without a pipe or a timer of its own: it is there until somebody ends it or says so.
 WAIT = "while [ ! -e {0} ]; do sleep 0.2; done; echo done"
 
 
 class Asked(Cluster):
-    """Asks from this process: a command each time would take most of the time."""
-
-    def ask(self, request: str, **fields: Any) -> dict[str, Any]:
-        return _cluster.Cluster("default", self.world.runtime_dir).ask(request, **fields)
-
-    def job(self, job: str) -> dict[str, Any]:
-        jobs = self.ask("queue", all=True)["jobs"]
-        return next(entry for entry in jobs if entry["id"] == job)
-
-    def pid(self) -> int:
-        return int(self.ask("nodes")["coordinator"]["pid"])
+    """Asks for output from this process, too."""
 
     def output(self, job: str) -> list[str]:
-        return str(self.ask("read_log", id=job)["text"]).splitlines()
+        return str(self.world.ask("read_log", id=job)["text"]).splitlines()
 
 
 @pytest.fixture

@@ -40,8 +40,7 @@ CELLS = {
 
 def parked(world: World, moved: int) -> dict[str, Any]:
     """Return the job's record once it is parked after `moved` bytes had gone out; else nothing."""
-    done = world.commensal("status", "--json")
-    jobs = json.loads(done.stdout)["jobs"] if done.returncode == 0 else []
+    jobs = world.status().get("jobs", [])
     if not jobs or jobs[0]["activity"]["state"] != "parked":
         return {}
     record: dict[str, Any] = jobs[0]

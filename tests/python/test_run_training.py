@@ -444,8 +444,7 @@ if __name__ == "__main__":
 
 
 def _roles(world: World, name: str) -> list[tuple[str, int]]:
-    done = world.commensal("status", "--json")
-    jobs = json.loads(done.stdout)["jobs"] if done.returncode == 0 else []
+    jobs = world.status().get("jobs", [])
     return sorted(
         (member["role"], member["rank"])
         for job in jobs

@@ -89,17 +89,15 @@ class Slurm:
         return self.submit(*options, "--", "/bin/sh", "-c", text)
 
     def job(self, job: str) -> dict[str, Any]:
-        told = self.world.commensal("queue", "--all", "--json")
-        return next(entry for entry in json.loads(told.stdout)["jobs"] if entry["id"] == job)
+        jobs = self.world.ask("queue", all=True)["jobs"]
+        return dict(next(entry for entry in jobs if entry["id"] == job))
 
     def wait(self, job: str, *states: str) -> dict[str, Any]:
         wait_until(f"job {job} is {states}", lambda: self.job(job)["state"] in states)
         return self.job(job)
 
     def nodes(self) -> dict[str, Any]:
-        told = json.loads(self.world.commensal("nodes", "--json").stdout)
-        assert isinstance(told, dict)
-        return told
+        return self.world.ask("nodes")
 
     def pid(self) -> int:
         return int(self.nodes()["coordinator"]["pid"])
@@ -250,7 +248,7 @@ def test_a_cancelled_job_may_still_save_its_work(slurm: Slurm) -> None:
     job = slurm.shell(
         "trap 'echo saved; exit 0' TERM; echo ready; while :; do sleep 0.1; done", "--opportunistic"
     )
-    wait_until("it is ready", lambda: "ready" in slurm.world.commensal("logs", job).stdout)
+    wait_until("it is ready", lambda: "ready" in slurm.world.ask("read_log", id=job)["text"])
     assert slurm.world.commensal("cancel", job).returncode == 0
     assert slurm.wait(job, *ENDED)["state"] == "cancelled"
     lines = slurm.world.commensal("logs", job).stdout.splitlines()
@@ -422,7 +420,7 @@ def test_an_auto_job_is_upgraded_where_it_runs_when_quota_frees(slurm: Slurm) ->
     slurm.wait(first, "running")
     script = slurm.world.script(f"{TELLS_ITS_CLASS}import time\ntime.sleep(1000)\n")
     auto = slurm.submit("--auto", "--", sys.executable, script)
-    logs = lambda: slurm.world.commensal("logs", auto).stdout  # noqa: E731
+    logs = lambda: slurm.world.ask("read_log", id=auto)["text"]  # noqa: E731
     wait_until("it trains beside others", lambda: "class opportunistic" in logs())
     node = slurm.job(auto)["placement"][0]["node"]
     assert slurm.world.commensal("cancel", first).returncode == 0

@@ -40,8 +40,8 @@ class Cluster:
         return done.stdout.strip()
 
     def job(self, job: str) -> dict[str, Any]:
-        told = self.world.commensal("queue", "--all", "--json")
-        return next(entry for entry in json.loads(told.stdout)["jobs"] if entry["id"] == job)
+        jobs = self.world.ask("queue", all=True)["jobs"]
+        return dict(next(entry for entry in jobs if entry["id"] == job))
 
     def wait(self, job: str, *states: str) -> dict[str, Any]:
         wait_until(f"job {job} is {states}", lambda: self.job(job)["state"] in states)
@@ -51,8 +51,7 @@ class Cluster:
         return self.world.commensal("logs", job).stdout.splitlines()
 
     def pid(self) -> int:
-        nodes = json.loads(self.world.commensal("nodes", "--json").stdout)
-        return int(nodes["coordinator"]["pid"])
+        return int(self.world.ask("nodes")["coordinator"]["pid"])
 
     def close(self) -> None:
         for process in psutil.process_iter(["name", "cmdline"]):
@@ -149,6 +148,7 @@ def test_who_waits_is_told_until_when(cluster: Cluster, marker: Callable[[str], 
     first = cluster.submit("--guaranteed", "--time", "3h", "--", *SHELL, wait_for)
     second = cluster.submit("--guaranteed", "--", *SHELL, "true")
     cluster.wait(first, "running")
+    cluster.wait(second, "queued")
     assert "estimate" not in cluster.job(first)
     estimate = cluster.job(second)["estimate"]
     assert 10_000_000 < estimate["starts_in_ms"] <= 3 * 3_600_000

@@ -13,9 +13,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
+
+from commensal._cluster import Cluster as Asked
+from commensal._coordinator import Coordinator, Unreachable
 
 DEADLINE = 240.0  # of one process; alone on a machine, nothing here needs a twentieth of it
 
@@ -96,6 +100,19 @@ class World:
 
     def commensal(self, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
         return self.run([str(COMMENSAL), *arguments], **environ)
+
+    # Both ask from this process: a command for each look would take most of the time of a wait.
+
+    def status(self, job: str = "", instance: str = "default") -> dict[str, Any]:
+        """The object of `commensal status --json`; empty if no coordinator answers."""
+        try:
+            return Coordinator(instance, self.runtime_dir).status(job)
+        except Unreachable:
+            return {}
+
+    def ask(self, request: str, **fields: Any) -> dict[str, Any]:
+        """The answer of the cluster's coordinator to one request."""
+        return Asked("default", self.runtime_dir).ask(request, **fields)
 
     def daemons(self) -> list[psutil.Process]:
         """The coordinators that serve this world's folder."""

@@ -12,7 +12,8 @@ Results go to stdout, trouble and our own remarks to stderr. Exit codes:
 `commensal run` ends with the script's own code: 128 + n or death by the same signal if signal n
 ended it, 127 if the command is not found, 126 if it cannot be executed.
 
-Nothing here imports PyTorch, NumPy or matplotlib, and rich only where a table is drawn.
+Nothing here imports PyTorch, NumPy or matplotlib, rich only where a table is drawn, and of the
+commands only the one that is asked for.
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+from typer.main import get_group
 
 from commensal._coordinator import Coordinator
 from commensal._environment import check_instance, default_instance, default_runtime_dir
@@ -50,8 +53,44 @@ _MANUAL = manual(
 )
 
 
+# The module of each command, in the order of the help. A module's `register` adds its commands.
+_MODULES = {
+    **{name: name for name in ("run", "status", "top", "explain", "logs", "memory")},
+    **dict.fromkeys(("set", "pause", "resume"), "control"),
+    "submit": "submit",
+    **dict.fromkeys(("queue", "cancel", "nodes", "backup", "state", "tenants"), "cluster"),
+    **dict.fromkeys(("drain", "undrain"), "cluster"),
+    **{name: name for name in ("page", "profile", "doctor", "simulate", "demo", "version")},
+    **{"quota": "cluster", "inputs": "inputs", "keys": "keys"},
+}
+
+
 class _Commands(TyperGroup):
-    """The commands. A wrong value is named: some versions of typer leave out what was typed."""
+    """The commands. Each is made when it is asked for: all of them take longer than most do.
+
+    A wrong value is named: some versions of typer leave out what was typed.
+    """
+
+    def list_commands(self, _: typer.Context) -> list[str]:  # type: ignore[override]
+        return list(_MODULES)
+
+    def get_command(self, _: typer.Context, cmd_name: str) -> Any:  # type: ignore[override]
+        if cmd_name not in _MODULES:
+            for name in _MODULES:  # for what is said of names that are much like it
+                self._make(name)
+            return None
+        return self._make(cmd_name)
+
+    def _make(self, name: str) -> Any:
+        if name not in self.commands:
+            made = typer.Typer(rich_markup_mode=None, add_completion=False)
+            import_module(f"commensal.cli.{_MODULES[name]}").register(made)
+            groups = [group.typer_instance for group in made.registered_groups]
+            for commands in (made, *filter(None, groups)):
+                for command in commands.registered_commands:
+                    command.cls = _Command
+            self.commands.update(get_group(made).commands)
+        return self.commands[name]
 
     def invoke(self, ctx: typer.Context) -> object:  # type: ignore[override]
         try:
@@ -116,42 +155,6 @@ def _options(
     with blaming("--instance"):
         name = check_instance(instance) if instance is not None else default_instance(os.environ)
     context.obj = Coordinator(name, (runtime_dir or default_runtime_dir(os.environ)).absolute())
-
-
-def _register() -> None:
-    from commensal.cli import (
-        cluster,
-        control,
-        demo,
-        doctor,
-        explain,
-        inputs,
-        keys,
-        logs,
-        memory,
-        page,
-        profile,
-        run,
-        simulate,
-        status,
-        submit,
-        top,
-        version,
-    )
-
-    for module in (
-        *(run, status, top, explain, logs, memory, control),
-        *(submit, cluster, inputs, keys, page),
-        *(profile, doctor, simulate, demo, version),
-    ):
-        module.register(app)
-    groups = [group.typer_instance for group in app.registered_groups]
-    for commands in (app, *filter(None, groups)):
-        for command in commands.registered_commands:
-            command.cls = _Command
-
-
-_register()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
