@@ -188,7 +188,10 @@ print(json.dumps(said))
     ("folder", "says"),
     [
         ("/dev/shm", "/dev/shm is memory, not a disk: it is a tmpfs"),
-        ("/nonexistent/folder", "cannot open a file in /nonexistent/folder: No such file"),
+        pytest.param(
+            *("/nonexistent/folder", "cannot open a file in /nonexistent/folder: No such file"),
+            marks=pytest.mark.soak,  # in ./scripts/test: test_run_training.py
+        ),
         ("/proc", "cannot open a file in /proc: "),
     ],
 )

@@ -790,7 +790,9 @@ def test_a_foreign_deleter_shown_to_native_corrupts_memory() -> None:
     assert facts["copied"] == [0.0]  # the copy read what the next owner wrote
 
 
-@pytest.mark.parametrize("name", ["streams", "graphs", "graph_trees"])
+@pytest.mark.parametrize(
+    "name", ["streams", "graphs", pytest.param("graph_trees", marks=pytest.mark.soak)]
+)
 def test_a_foreign_deleter_taken_off_for_native_does_no_harm(name: str) -> None:
     native, careful = run_with("native", "careful", name=name)
     assert careful.pop("frees_seen") > 0

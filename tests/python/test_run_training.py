@@ -10,6 +10,8 @@ import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import pytest
@@ -87,12 +89,21 @@ def test_c16_no_thread_spins_after_the_ops_of_an_opportunistic_job(world: World)
     assert after_an_op(GOMP_SPINCOUNT="30000000") > 2.0  # the mechanism off: its user's choice
 
 
+@pytest.fixture(scope="module")
+def alone() -> dict[str, Any]:
+    """What the script tells without commensal."""
+    world = World(Path(mkdtemp(prefix="cm-", dir="/tmp")))
+    try:
+        return facts_of(world.run([sys.executable, world.script(TRAIN + TELL), STEPS]))
+    finally:
+        world.close()
+
+
 @pytest.mark.parametrize("job_class", ["guaranteed", "opportunistic"])
 def test_law1_a_script_is_active_and_computes_what_it_computes_alone(
-    world: World, job_class: str
+    world: World, alone: dict[str, Any], job_class: str
 ) -> None:
     script = world.script(TRAIN + TELL)
-    alone = facts_of(world.run([sys.executable, script, STEPS]))
     done = world.commensal(
         *("run", f"--{job_class}", "--no-idle-class", "--memory", "1GiB", "--"),
         *(sys.executable, script, STEPS),
@@ -206,9 +217,9 @@ def test_a_killed_job_gives_its_lease_back(world: World) -> None:
     assert record is None or record["ended"]
 
 
-def test_law6_a_script_trains_on_when_its_daemon_is_killed(world: World) -> None:
-    script = world.script(TRAIN + TELL)
-    alone = facts_of(world.run([sys.executable, script, STEPS]))
+def test_law6_a_script_trains_on_when_its_daemon_is_killed(
+    world: World, alone: dict[str, Any]
+) -> None:
     job = start_job(world, "orphan", "--opportunistic", "--memory", "256MiB")
     wait_until("reports", lambda: _reporting(world, "orphan"))
     [daemon] = world.daemons()
