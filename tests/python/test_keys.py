@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import socket
@@ -61,7 +62,8 @@ class Site:
             ours = any(str(self.world.folder) in word for word in words)
             if ours and process.info["name"].startswith("commensal-"):
                 for child in (*process.children(recursive=True), process):
-                    child.kill()
+                    with contextlib.suppress(psutil.NoSuchProcess):  # it has ended by itself
+                        child.kill()
 
 
 class User:

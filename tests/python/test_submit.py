@@ -59,7 +59,8 @@ class Cluster:
             ours = any(str(self.world.folder) in word for word in words)
             if ours and process.info["name"].startswith("commensal-"):
                 for child in (*process.children(recursive=True), process):
-                    child.kill()
+                    with contextlib.suppress(psutil.NoSuchProcess):  # it has ended by itself
+                        child.kill()
 
 
 @pytest.fixture
