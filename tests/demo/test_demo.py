@@ -16,7 +16,6 @@ from commensal.demo.figures import figures_of
 
 @pytest.mark.slow
 @pytest.mark.alone
-@pytest.mark.xdist_group("busy")
 def test_a_short_demo_passes_its_own_checks(tmp_path: Path) -> None:
     command = Path(sys.executable).parent / "commensal"
     done = subprocess.run(

@@ -288,7 +288,6 @@ def test_a_job_has_settled_when_no_later_piece_is_slow(traces: Any) -> None:
 
 @pytest.mark.soak
 @pytest.mark.alone
-@pytest.mark.xdist_group("busy")
 def test_a_pair_of_jobs_is_ordered_as_it_should_be(tmp_path: Path) -> None:
     result = quick_run("pairs", tmp_path)
     [ways] = result["figures"].values()
@@ -380,7 +379,6 @@ def test_use_is_taken_over_whole_windows(traces: Any) -> None:
 
 @pytest.mark.soak
 @pytest.mark.alone
-@pytest.mark.xdist_group("busy")
 def test_shares_are_ordered_as_they_were_asked_for(tmp_path: Path) -> None:
     figures = quick_run("shares", tmp_path)["figures"]
     [held] = figures["gap 0.3"]["long"]

@@ -71,7 +71,6 @@ OURS = sorted(os.sched_getaffinity(0))
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.alone,
-    pytest.mark.xdist_group("busy"),
     pytest.mark.skipif(len(OURS) != THREADS, reason=f"needs two CPUs, there are {len(OURS)}"),
 ]
 
