@@ -95,8 +95,8 @@ def test_a_command_is_made_without_the_others() -> None:
 def test_a_name_that_is_none_is_told_with_those_like_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(["stauts"]) == 2
+    assert main(["undrian"]) == 2
     said = capsys.readouterr().err
-    assert "'stauts'" in said
+    assert "'undrian'" in said
     if "Did you mean" in said:  # newer versions of typer
-        assert "'status'" in said
+        assert "'undrain'" in said
