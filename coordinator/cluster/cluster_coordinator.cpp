@@ -85,6 +85,7 @@ void ClusterCoordinator::reload() {
     const Number number = job_number(job.id);
     begins_to_wait(jobs_.emplace(number, std::move(job)).first->second);
   }
+  placements_.begin(jobs_);
   for (TenantRecord& tenant : stored.tenants) tenants_.emplace(tenant.name, std::move(tenant));
   for (DrainedNode& node : stored.drained) drained_.emplace(node.node, std::move(node));
   bad_inputs_ = BadInputs{config_.inputs};
@@ -236,6 +237,7 @@ void ClusterCoordinator::begins_to_wait(const JobRecord& job) {
 void ClusterCoordinator::moved(const JobRecord& before, const JobRecord& after) {
   changed_ = true;
   const Number number = job_number(after.id);
+  placements_.moved(number, before, after);
   if (!waits(before.state)) begins_to_wait(after);
   if (is_placed(after.state) || is_end(after.state)) {
     outside_.erase(number);
@@ -413,6 +415,7 @@ void ClusterCoordinator::look_at_nodes(TimePoint now) {
     engine_problem_.clear();
     if (nodes == nodes_) return;
     nodes_ = std::move(nodes);
+    placements_.touch_all();
     begin_anew_ = changed_ = true;
     ++revision_;
   } catch (const EngineFailed& error) {

@@ -27,6 +27,8 @@
 #include "coordinator/cluster/job_life.h"
 #include "coordinator/cluster/log_retention.h"
 #include "coordinator/cluster/node_health.h"
+#include "coordinator/cluster/placement_index.h"
+#include "coordinator/cluster/placement_source.h"
 #include "coordinator/cluster/run_times.h"
 #include "coordinator/cluster/scheduler.h"
 #include "coordinator/cluster/store.h"
@@ -80,7 +82,7 @@ inline constexpr const char* kPreRunVariable = "COMMENSAL_PRE_RUN";
 /// policy, makes all of it durable at once, and only then tells the engine, so that a crash at any
 /// point leaves nothing that is acknowledged and forgotten, and nothing that is started twice
 /// (attempts are numbered, and engines start each once). Thread safety: none.
-class ClusterCoordinator {
+class ClusterCoordinator final : public PlacementSource {
  public:
   using WallClock = std::function<WallTime()>;
 
@@ -127,6 +129,12 @@ class ClusterCoordinator {
 
   /// When `settle` should be called if nothing happens before.
   [[nodiscard]] TimePoint next_wake() const noexcept;
+
+  // What nodes are told: cluster_placements.cpp. As other answers it is not durable before
+  // `settle`.
+  [[nodiscard]] std::uint64_t placement_revision(const std::string& node) const override;
+  [[nodiscard]] std::optional<std::vector<wire::Placement>> placements_on(
+      const std::string& node) const override;
 
  private:
   using Number = std::uint64_t;  // of a job
@@ -250,6 +258,7 @@ class ClusterCoordinator {
   std::map<std::string, TenantRecord> tenants_;
   std::map<std::string, DrainedNode> drained_;
   std::vector<EngineNode> nodes_;
+  PlacementIndex placements_;    // of `jobs_`
   std::string engine_problem_;   // why the engine cannot be asked; empty: it can
   std::optional<Number> taken_;  // new jobs have numbers above it; absent: the engine has not said
 

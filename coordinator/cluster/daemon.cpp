@@ -24,7 +24,9 @@
 #include "coordinator/cluster/cluster_coordinator.h"
 #include "coordinator/cluster/local_cluster.h"
 #include "coordinator/cluster/node_classes.h"
+#include "coordinator/cluster/node_exchange.h"
 #include "coordinator/cluster/node_orders.h"
+#include "coordinator/cluster/node_placements.h"
 #include "coordinator/cluster/node_reports.h"
 #include "coordinator/cluster/remote_door.h"
 #include "coordinator/cluster/requests.h"
@@ -287,6 +289,7 @@ class Daemon {
   void serve_others(std::vector<Answer>& answers) {
     reports_.expire(clock_.now());
     orders_.expire();
+    placements_.expire(clock_.now());
     door_->look();
     RemoteDoor::Asked asked;
     reports_taken_ = 0;
@@ -340,7 +343,8 @@ class Daemon {
   }
 
   json answer_to(const json& request, Caller caller) {
-    json answer = answer_request(coordinator_, reports_, orders_, caller, request, clock_.now());
+    json answer = answer_request(coordinator_, {reports_, orders_, placements_}, caller, request,
+                                 clock_.now());
     const json type = request.value("type", json{});
     if (type == "nodes" && door_) answer["coordinator"]["address"] = door_->address();
     answer["v"] = wire::kProtocolVersion;
@@ -367,12 +371,14 @@ class Daemon {
   std::unique_ptr<policies::ClusterPolicy> policy_;
   Store store_;
   std::unique_ptr<Engine> engine_;
-  NodeOrders orders_{new_run()};
+  const std::string run_ = new_run();
+  NodeOrders orders_{run_};
   NodeClasses classes_;
   PageService page_;
   ClusterCoordinator coordinator_;
   wire::RouterSocket socket_;
   NodeReports reports_;
+  NodePlacements placements_{coordinator_, run_};
   std::unique_ptr<RemoteDoor> door_;  // null: this machine's user alone
   LogRetention logs_;
   TimePoint not_before_;

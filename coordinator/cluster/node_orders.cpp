@@ -5,12 +5,12 @@
 
 #include <algorithm>
 #include <array>
-#include <random>
 #include <stdexcept>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "coordinator/cluster/node_exchange.h"
 #include "coordinator/cluster/node_reports.h"
 
 namespace commensal::cluster {
@@ -27,20 +27,9 @@ struct Result {
   std::string reason;
 };
 
-bool is_number(const json& object, const char* name) {
-  const auto found = object.find(name);
-  return found != object.end() && found->is_number_unsigned();
-}
-
-bool is_text(const json& object, const char* name, std::size_t longest) {
-  const auto found = object.find(name);
-  return found != object.end() && found->is_string() &&
-         found->get_ref<const std::string&>().size() <= longest;
-}
-
 Result result_of(const json& entry) {
-  if (!entry.is_object() || !is_number(entry, "number") || !is_text(entry, "outcome", 32) ||
-      !is_text(entry, "reason", NodeOrders::kLongestReason)) {
+  if (!entry.is_object() || !has_number(entry, "number") || !has_text(entry, "outcome", 32) ||
+      !has_text(entry, "reason", NodeOrders::kLongestReason)) {
     throw std::invalid_argument(
         fmt::format("what became of an order is an object with its number, an outcome and a reason "
                     "of at most {} bytes",
@@ -57,9 +46,7 @@ Result result_of(const json& entry) {
 
 /// @return those of a run; all are looked at. @throws std::invalid_argument.
 std::vector<Result> results_of(const json& told, const std::string& run) {
-  if (!told.is_object() || !is_number(told, "beat") || !is_text(told, "run", 64)) {
-    throw std::invalid_argument("\"orders\" is an object with \"beat\", \"run\" and \"results\"");
-  }
+  const NodeTold head = read_told(told, "orders");
   const auto list = told.find("results");
   if (list == told.end() || !list->is_array() || list->size() > NodeOrders::kMost) {
     throw std::invalid_argument(
@@ -67,7 +54,7 @@ std::vector<Result> results_of(const json& told, const std::string& run) {
   }
   std::vector<Result> results;
   for (const json& entry : *list) results.push_back(result_of(entry));
-  if (told.at("run") != run) results.clear();  // of another start: their numbers mean nothing here
+  if (head.run != run) results.clear();  // of another start: their numbers mean nothing here
   return results;
 }
 
@@ -168,7 +155,7 @@ json NodeOrders::exchange(const std::string& node, const json& report, const jso
   if (!told.is_null()) results = results_of(told, run_);
   std::set<std::string> jobs;
   for (const json& job : report.at("jobs")) {
-    if (is_text(job, "id", kLongestJob)) jobs.insert(job.at("id").get<std::string>());
+    if (has_text(job, "id", kLongestJob)) jobs.insert(job.at("id").get<std::string>());
   }
   const MutexLock lock{mutex_};
   Node& known = nodes_[node];
@@ -221,11 +208,6 @@ std::size_t NodeOrders::size() const {
   std::size_t sum = 0;
   for (const auto& [name, node] : nodes_) sum += node.orders.size();
   return sum;
-}
-
-std::string new_run() {
-  std::random_device random;
-  return fmt::format("{:08x}{:08x}", random(), random());
 }
 
 }  // namespace commensal::cluster

@@ -101,7 +101,4 @@ class NodeOrders {
   bool stopped_ COMMENSAL_GUARDED_BY(mutex_) = false;
 };
 
-/// Returns a word for a start of a coordinator, by the machine's source of randomness.
-[[nodiscard]] std::string new_run();
-
 }  // namespace commensal::cluster

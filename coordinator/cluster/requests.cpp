@@ -126,8 +126,7 @@ json read_log(ClusterCoordinator& coordinator, json request, TimePoint now) {
   return answer;
 }
 
-json take_report(NodeReports& reports, NodeOrders& orders, const AllowedKey* caller, json& request,
-                 TimePoint now) {
+json take_report(const Nodes& nodes, const AllowedKey* caller, json& request, TimePoint now) {
   if (caller == nullptr) {
     throw forbidden(
         "a node reports with a key of its own: commensal keys allow NAME KEY --role node");
@@ -135,10 +134,14 @@ json take_report(NodeReports& reports, NodeOrders& orders, const AllowedKey* cal
   json report = request.value("report", json{});
   json answer = json::object();
   try {
+    const json told = request.value("placements", json{});
     NodeReports::check(report);
-    json part = orders.exchange(caller->name, report, request.value("orders", json{}));
-    if (!part.is_null()) answer["orders"] = std::move(part);
-    reports.take(caller->name, std::move(report), now);
+    nodes.placements.check(told);  // all of it is looked at before anything of it is taken
+    json orders = nodes.orders.exchange(caller->name, report, request.value("orders", json{}));
+    if (!orders.is_null()) answer["orders"] = std::move(orders);
+    json placements = nodes.placements.exchange(caller->name, told, now);
+    if (!placements.is_null()) answer["placements"] = std::move(placements);
+    nodes.reports.take(caller->name, std::move(report), now);
   } catch (const std::invalid_argument& problem) {
     throw RequestRefused("malformed", problem.what());
   }
@@ -185,16 +188,19 @@ bool is_question(const json& request) {
   return std::ranges::find(kQuestions, text(request, "type")) != kQuestions.end();
 }
 
-json answer_request(ClusterCoordinator& coordinator, NodeReports& reports, NodeOrders& orders,
-                    Caller asker, json request, TimePoint now) {
+json answer_request(ClusterCoordinator& coordinator, const Nodes& nodes, Caller asker, json request,
+                    TimePoint now) {
   const AllowedKey* const caller = asker.key();
   const std::string type = text(request, "type");
   if (caller != nullptr) check_caller(coordinator, *caller, type, request);
-  if (type == kHeartbeat) return take_report(reports, orders, caller, request, now);
-  if (type == "set_class") return set_class(coordinator, orders, request);
+  if (type == kHeartbeat) return take_report(nodes, caller, request, now);
+  if (type == "set_class") return set_class(coordinator, nodes.orders, request);
   if (type == "read_log") return read_log(coordinator, std::move(request), now);
   json answer = coordinator.answer(request, now);
-  if (type == "nodes") reports.add_to(answer, now);
+  if (type == "nodes") {
+    nodes.reports.add_to(answer, now);
+    nodes.placements.add_to(answer);
+  }
   if (caller != nullptr) narrow_answer(answer, *caller, type);
   return answer;
 }

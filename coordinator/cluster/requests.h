@@ -7,6 +7,7 @@
 #include "allocator/base/clock.h"
 #include "coordinator/cluster/cluster_coordinator.h"
 #include "coordinator/cluster/node_orders.h"
+#include "coordinator/cluster/node_placements.h"
 #include "coordinator/cluster/node_reports.h"
 #include "coordinator/keys/allowed_keys.h"
 
@@ -28,13 +29,19 @@ class Caller {
   const keys::AllowedKey* key_;
 };
 
+/// What is kept of nodes that report, and told to them. Not owned.
+struct Nodes {
+  NodeReports& reports;
+  NodeOrders& orders;
+  NodePlacements& placements;
+};
+
 /// Answers one request: checks who asks, hands it on, and leaves out of the answer what the asker
 /// may not see. As for `ClusterCoordinator::answer`, what it changes is durable after `settle`
 /// only.
 /// @throws RequestRefused ("forbidden": not for this key), EngineFailed, StoreFailed.
-[[nodiscard]] nlohmann::json answer_request(ClusterCoordinator& coordinator, NodeReports& reports,
-                                            NodeOrders& orders, Caller caller,
-                                            nlohmann::json request, TimePoint now);
+[[nodiscard]] nlohmann::json answer_request(ClusterCoordinator& coordinator, const Nodes& nodes,
+                                            Caller caller, nlohmann::json request, TimePoint now);
 
 /// Whether a request changes nothing that must become durable: a node's report.
 [[nodiscard]] bool is_report(const nlohmann::json& request);

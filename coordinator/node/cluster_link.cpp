@@ -22,7 +22,7 @@ constexpr int kUnread = 2;  // reports that wait; a newer one says more
 constexpr int kAgainMs = 1000;
 constexpr int kAgainAtMostMs = 10'000;
 constexpr int kProbeMs = 5000;
-constexpr std::int64_t kLargestAnswer = 64 << 10;
+constexpr std::int64_t kLargestAnswer = 1 << 20;  // a list of placements may be long
 constexpr int kAnswersAtOnce = 16;
 constexpr std::size_t kMostLeases = 16;  // of a job: one a device
 constexpr double kMiB = 1 << 20;
@@ -166,7 +166,8 @@ void ClusterLink::exchange(const std::function<json()>& report, TimePoint now) {
   const json message{{"v", wire::kProtocolVersion},
                      {"type", "heartbeat"},
                      {"report", report()},
-                     {"orders", orders_.tell()}};
+                     {"orders", orders_.tell()},
+                     {"placements", placements_.tell()}};
   const std::string frame = message.dump(-1, ' ', false, json::error_handler_t::replace);
   if (socket_->dealer.send(zmq::buffer(frame), zmq::send_flags::dontwait)) {
     ++sent_;
@@ -197,6 +198,11 @@ std::string ClusterLink::problem_with(const json& answer) {
     orders_.take(answer.value("orders", json{}));
   } catch (const std::invalid_argument& problem) {
     return fmt::format("sends orders that are refused: {}", problem.what());
+  }
+  try {
+    if (placements_.take(answer.value("placements", json{}))) placed_anew_ = true;
+  } catch (const std::invalid_argument& problem) {
+    return fmt::format("sends placements that are refused: {}", problem.what());
   }
   return "";
 }

@@ -11,10 +11,12 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 
 #include "allocator/base/clock.h"
 #include "coordinator/keys/key_pair.h"
 #include "coordinator/node/cluster_orders.h"
+#include "coordinator/node/cluster_placements.h"
 
 namespace commensal::node {
 
@@ -23,8 +25,8 @@ namespace commensal::node {
 /// @param jobs  so many jobs at most; `jobs_left_out` says how many more there are.
 [[nodiscard]] nlohmann::json node_report(const nlohmann::json& status, std::size_t jobs = 64);
 
-/// Sends a report each second over TCP, encrypted, with the node's key, and takes the orders that
-/// come back.
+/// Sends a report each second over TCP, encrypted, with the node's key, and takes the orders
+/// and placements that come back.
 ///
 /// Nothing here waits: while the coordinator is away or does not read, reports are dropped, and the
 /// connection is made anew every ten seconds. So the loop that divides the devices never depends on
@@ -52,6 +54,12 @@ class ClusterLink {
 
   /// What is to be done, and what came of it. Changes with `beat`.
   [[nodiscard]] ClusterOrders& orders() noexcept { return orders_; }
+  /// What is placed here. Changes with `beat`.
+  [[nodiscard]] const ClusterPlacements& placements() const noexcept { return placements_; }
+  /// Whether there is another list than at the last call.
+  [[nodiscard]] bool take_new_placements() noexcept { return std::exchange(placed_anew_, false); }
+  /// When the coordinator answered last; when this began, if it never has.
+  [[nodiscard]] TimePoint heard() const noexcept { return heard_; }
 
   /// Reports that were sent, and that were left out because nobody would have read them.
   [[nodiscard]] std::uint64_t sent() const noexcept { return sent_; }
@@ -74,6 +82,8 @@ class ClusterLink {
   TimePoint heard_;
   TimePoint connected_;
   ClusterOrders orders_;
+  ClusterPlacements placements_;
+  bool placed_anew_ = false;
   std::uint64_t sent_ = 0;
   std::uint64_t dropped_ = 0;
   std::string problem_ = "not heard of yet";  // what the log was told last; empty: all is well

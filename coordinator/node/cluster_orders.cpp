@@ -21,17 +21,11 @@ std::optional<JobClass> class_of(const json& name) {
   return std::nullopt;
 }
 
-/// A field, or null.
-json field(const json& object, const char* name) {
-  const auto found = object.find(name);
-  return found == object.end() ? json() : *found;
-}
-
 ClusterOrders::Order order_of(const json& entry) {
   if (!entry.is_object()) throw std::invalid_argument("an order is a JSON object");
-  const json number = field(entry, "number");
-  const json job = field(entry, "job");
-  const auto job_class = class_of(field(entry, "class"));
+  const json number = field_of(entry, "number");
+  const json job = field_of(entry, "job");
+  const auto job_class = class_of(field_of(entry, "class"));
   if (!number.is_number_unsigned() || number == 0) {
     throw std::invalid_argument(fmt::format("an order has a number from 1, not {}", number.dump()));
   }
@@ -54,31 +48,21 @@ json ClusterOrders::tell() {
     if (!order.wanted || order.outcome.empty() || results.size() >= kMost) continue;
     results.push_back({{"number", number}, {"outcome", order.outcome}, {"reason", order.reason}});
   }
-  return {{"beat", ++beat_}, {"run", run_}, {"results", std::move(results)}};
+  return {{"beat", beats_.next()}, {"run", run_}, {"results", std::move(results)}};
 }
 
 void ClusterOrders::take(const json& part) {
   if (part.is_null()) return;
-  if (!part.is_object()) throw std::invalid_argument("\"orders\" of an answer is an object");
-  const json run = field(part, "run");
-  const json beat = field(part, "beat");
-  const json list = field(part, "list");
-  if (!run.is_string() || run.get_ref<const std::string&>().size() > 64) {
-    throw std::invalid_argument("\"orders\" names the coordinator's run by at most 64 bytes");
-  }
+  const AnswerHead head = beats_.read(part, "orders");
+  const json list = field_of(part, "list");
   if (!list.is_array() || list.size() > kMost) {
     throw std::invalid_argument(fmt::format("\"orders\" has a list of at most {}", kMost));
   }
-  if (!beat.is_number_unsigned() || beat > beat_ || beat <= answered_) {
-    throw std::invalid_argument(
-        fmt::format("it answers heartbeat {}, not one of {} to {}: it is old, or sent again",
-                    beat.dump(), answered_ + 1, beat_));
-  }
   std::vector<Order> orders;
   for (const json& entry : list) orders.push_back(order_of(entry));
-  answered_ = beat.get<std::uint64_t>();
-  if (run != run_) {
-    run_ = run.get<std::string>();
+  beats_.answered(head.beat);
+  if (head.run != run_) {
+    run_ = head.run;
     known_.clear();
     due_.clear();
     forgotten_ = 0;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "allocator/base/ids.h"
+#include "coordinator/node/heartbeats.h"
 
 namespace commensal::node {
 
@@ -57,8 +58,7 @@ class ClusterOrders {
   void forget_some();
 
   std::string run_;  // of the coordinator; numbers mean nothing beyond it
-  std::uint64_t beat_ = 0;
-  std::uint64_t answered_ = 0;  // the newest beat that an answer was taken of
+  Heartbeats beats_;
   std::map<std::uint64_t, Known> known_;
   std::uint64_t forgotten_ = 0;  // up to here numbers are not known any more
   std::vector<Order> due_;

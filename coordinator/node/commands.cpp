@@ -240,6 +240,7 @@ json DeviceCoordinator::device_status(TimePoint now) const {
           {"unmanaged_bytes", ledger_.total_unmanaged().count()},
           {"outside_bytes", ledger_.outside().count()},
           {"free_bytes", ledger_.free().count()},
+          {"claimed_bytes", claimed().count()},
           {"available_bytes", available_ ? json(available_->count()) : json(nullptr)},
           {"covers", config_.charge_unmanaged ? "all" : "managed"},
           {"use", device_shares(now)},

@@ -449,6 +449,7 @@ class Daemon {
           },
           now);
       carry_out_orders(now);
+      take_placements(now);
     }
     if (now < next_heartbeat_) return;
     find_silent(now);
@@ -476,6 +477,20 @@ class Daemon {
       request.job_class = order.job_class;
       coordinator_.receive(std::string{kOrderPeer} + std::to_string(order.number), request, now);
     }
+  }
+
+  void take_placements(TimePoint now) {
+    if (link_->heard() > heard_) {
+      heard_ = link_->heard();
+      coordinator_.heard_of_cluster(heard_);
+    }
+    if (link_->take_new_placements()) {
+      const ClusterPlacements& placed = link_->placements();
+      coordinator_.take_placements(placed.list(), now);
+      log_->info("the cluster's list {}: {} placed here", placed.number(),
+                 placed.list().size() + placed.left_out());
+    }
+    for (const std::string& line : coordinator_.take_news()) log_->info("{}", line);
   }
 
   /// Whether a message answers an order, and so goes to nobody's socket.
@@ -614,6 +629,7 @@ class Daemon {
   PageServer pages_;
   wire::RouterSocket control_;
   std::optional<ClusterLink> link_;  // to the cluster's coordinator
+  TimePoint heard_{};                // of it
   GroupWeights weights_{HostRoots{}, kernel_group_files()};
   std::map<ProcessKey, wire::UniqueFd> watches_;
   std::vector<JobId> to_measure_;  // in this round

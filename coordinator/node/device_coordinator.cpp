@@ -194,6 +194,16 @@ std::string DeviceCoordinator::problem_with(const JobId& job, JobClass job_class
   return "";
 }
 
+Job* DeviceCoordinator::admit_held(const PeerId& peer, const wire::Register& message,
+                                   const Held* held, bool further, TimePoint now) {
+  if (held == nullptr || held->reason.empty()) return admit(peer, message, further, now);
+  Job* const job = admit(peer, held->message, further, now);
+  if (job == nullptr) return nullptr;
+  job->reason = held->reason + (job->reason.empty() ? "" : "; ") + job->reason;
+  log(job->id, "placement", held->reason, now);
+  return job;
+}
+
 Job* DeviceCoordinator::admit(const PeerId& peer, const wire::Register& message, bool further,
                               TimePoint now) {
   Job job;
@@ -274,8 +284,8 @@ void DeviceCoordinator::send_registered(const Job& job, const Member& member) {
   send(member.peer, reply);
 }
 
-void DeviceCoordinator::enroll(const PeerId& peer, const wire::Register& message, bool further,
-                               TimePoint now) {
+void DeviceCoordinator::enroll(const PeerId& peer, const wire::Register& message, const Held* held,
+                               bool further, TimePoint now) {
   if (message.role != "main" && message.role != "rank" && message.role != "helper") {
     receive_malformed(peer, wire::BadMessage("malformed",
                                              "field 'role' must be \"main\", \"rank\" or "
@@ -301,7 +311,7 @@ void DeviceCoordinator::enroll(const PeerId& peer, const wire::Register& message
     tell_paused(*job, *member);
     return;
   }
-  if (job == nullptr) job = admit(peer, message, further, now);
+  if (job == nullptr) job = admit_held(peer, message, held, further, now);
   if (job == nullptr) return;
   if (member == nullptr) member = &enlist(*job, message);
   member->role = message.role;  // a helper may have become a rank
@@ -530,6 +540,7 @@ DeviceView DeviceCoordinator::view(TimePoint now) const {
   device.capacity = device_.capacity;
   device.outside = ledger_.outside();
   device.cores = device_.cores;
+  device.claimed = claimed();
   for (const Job& job : table_.jobs()) {
     if (job.managed_count() == 0) continue;  // its memory is elsewhere
     JobView view;
@@ -560,6 +571,22 @@ DeviceView DeviceCoordinator::view(TimePoint now) const {
     device.jobs.push_back(std::move(view));
   }
   return device;
+}
+
+Bytes DeviceCoordinator::claimed() const {
+  Bytes sum;
+  for (const auto& [id, bytes] : claims_) {
+    const Job* const job = table_.find(id);
+    if (job != nullptr && job->managed_count() > 0) continue;  // its floor counts
+    sum = std::min(device_.capacity, sum + std::min(device_.capacity, bytes));
+  }
+  return sum;
+}
+
+void DeviceCoordinator::set_claims(std::map<JobId, Bytes> claims, TimePoint now) {
+  if (claims == claims_) return;
+  claims_ = std::move(claims);
+  rebalance(now);
 }
 
 void DeviceCoordinator::observe_jobs(TimePoint now) {

@@ -15,6 +15,7 @@
 #include "coordinator/node/compute_controller.h"
 #include "coordinator/node/core_share.h"
 #include "coordinator/node/device.h"
+#include "coordinator/node/expected_jobs.h"
 #include "coordinator/node/job_table.h"
 #include "coordinator/node/ledger.h"
 #include "coordinator/node/memory_arbiter.h"
@@ -90,10 +91,21 @@ class DeviceCoordinator {
 
   /// Takes a message of a peer.
   void receive(const PeerId& peer, const wire::Message& message, TimePoint now);
-  /// Registers a process that uses this device beside the one that it used first.
-  void register_further(const PeerId& peer, const wire::Register& message, TimePoint now) {
-    enroll(peer, message, true, now);
+  /// Registers a process. @param held  as what its job is taken if it is new here; null: as it
+  /// says.
+  void register_first(const PeerId& peer, const wire::Register& message, const Held* held,
+                      TimePoint now) {
+    enroll(peer, message, held, false, now);
   }
+  /// Registers one that uses this device beside the one that it used first.
+  void register_further(const PeerId& peer, const wire::Register& message, const Held* held,
+                        TimePoint now) {
+    enroll(peer, message, held, true, now);
+  }
+  /// Keeps memory free for guaranteed jobs that are to come, from now on: what they must have here.
+  /// Opportunistic jobs shrink to their minima for it, and no further. It ends for a job as soon as
+  /// one of its processes has managed memory here: then its floor counts.
+  void set_claims(std::map<JobId, Bytes> claims, TimePoint now);
   /// Counts a message that could not be used, and answers it.
   void receive_malformed(const PeerId& peer, const wire::BadMessage& problem);
   /// Says why a change that a user asks for cannot be made; empty: it can.
@@ -211,9 +223,10 @@ class DeviceCoordinator {
 
  private:
   void handle(const PeerId& peer, const wire::Register& message, TimePoint now) {
-    enroll(peer, message, false, now);
+    enroll(peer, message, nullptr, false, now);
   }
-  void enroll(const PeerId& peer, const wire::Register& message, bool further, TimePoint now);
+  void enroll(const PeerId& peer, const wire::Register& message, const Held* held, bool further,
+              TimePoint now);
   void handle(const PeerId& peer, const wire::Stats& message, TimePoint now);
   void handle(const PeerId& peer, const wire::Answer& message, TimePoint now);
   void handle(const PeerId& peer, const wire::AskMemory& message, TimePoint now);
@@ -221,6 +234,9 @@ class DeviceCoordinator {
   void handle(const PeerId& peer, const wire::MapReply& message, TimePoint now);
 
   Job* admit(const PeerId& peer, const wire::Register& message, bool further, TimePoint now);
+  /// The same as what the cluster placed it as, if that is known.
+  Job* admit_held(const PeerId& peer, const wire::Register& message, const Held* held, bool further,
+                  TimePoint now);
   /// Adds a process, with a lease over what it has already.
   Member& enlist(Job& job, const wire::Register& message);
   struct Sender {
@@ -270,6 +286,8 @@ class DeviceCoordinator {
   [[nodiscard]] Bytes floors_except(const JobId& job) const;
   void update_floors();
 
+  /// Memory that is kept free for jobs that are to come.
+  [[nodiscard]] Bytes claimed() const;
   void rebalance(TimePoint now);
   /// Brings up to date what the decision sees: floors, leases, debts.
   void observe_jobs(TimePoint now);
@@ -328,6 +346,7 @@ class DeviceCoordinator {
   TimePoint idle_since_;
   JobTable table_;
   Ledger ledger_;
+  std::map<JobId, Bytes> claims_;  // of jobs that are to come
   ComputeController compute_;
   TurnScheduler turns_;
   bool gives_turns_ = false;

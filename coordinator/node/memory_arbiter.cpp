@@ -286,6 +286,9 @@ std::string reason_for(const Candidate& c, const DeviceView& device, Bytes headr
   }
   if (!c.reason.empty()) return c.reason;
   if (c.target == c.floor) return "opportunistic: its minimum, the device is full";
+  if (!device.claimed.is_zero()) {
+    return "opportunistic: what a guaranteed job that is to come leaves";
+  }
   return contended ? "opportunistic: what guaranteed jobs leave" : "opportunistic: an even part";
 }
 
@@ -317,11 +320,14 @@ Plan decide_memory(const DeviceView& device, const ArbiterConfig& config) {
   left = pour(guaranteed, left, desire);
   const Bytes step = std::max(
       Bytes{kRound}, Bytes{scaled(device.capacity, config.exchange).count() / kRound * kRound});
+  // For who is to come opportunistic jobs shrink to their minima; nobody is parked for it.
+  left = saturating_sub(left, device.claimed);
   left = give_needs(active, left, step, guaranteed.empty() && config.exchange > 0);
   left = pour(paused, left, need);
   left = pour(running, left, most);
   pour(guaranteed, left, most);
-  keep_small_moves(all, saturating_sub(device.capacity, reserved), config.hysteresis);
+  keep_small_moves(all, saturating_sub(device.capacity, reserved + device.claimed),
+                   config.hysteresis);
 
   Plan plan;
   for (const bool shrink : {true, false}) {

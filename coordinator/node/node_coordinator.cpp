@@ -235,7 +235,7 @@ DeviceCoordinator* NodeCoordinator::find_or_add(const std::string& id, std::stri
 }
 
 void NodeCoordinator::use_further(const PeerId& peer, const wire::Register& message,
-                                  const wire::FurtherDevice& further,
+                                  const wire::FurtherDevice& further, const Held* held,
                                   const DeviceCoordinator& first, TimePoint now) {
   std::string problem;
   DeviceCoordinator* const to = find_or_add(further.device, problem, now);
@@ -251,7 +251,7 @@ void NodeCoordinator::use_further(const PeerId& peer, const wire::Register& mess
   part.limit_bytes = further.limit_bytes;
   const JobId job{message.job_id};
   const bool is_new = to->table().find(job) == nullptr;
-  to->register_further(peer, part, now);
+  to->register_further(peer, part, held, now);
   if (!is_new) return;
   to->go_on_as(*first.table().find(job));
   to->follow_class(*first.table().find(job), now);
@@ -280,7 +280,12 @@ void NodeCoordinator::handle(const PeerId& peer, const wire::Register& message, 
     std::optional<Job> gone = device->member_moved(job, message.pid, to->device().id, now);
     if (gone) before = std::move(gone);
   }
-  to->receive(peer, message, now);
+  std::optional<Held> held;
+  if (const wire::Placement* const placed = expected_.find(job); placed != nullptr) {
+    held = hold_to(*placed, message);
+  }
+  const Held* const as = held ? &*held : nullptr;
+  to->register_first(peer, message, as, now);
   const auto go_on_as = [&](const Job& elsewhere) {
     to->go_on_as(elsewhere);
     to->follow_class(elsewhere, now);
@@ -291,8 +296,9 @@ void NodeCoordinator::handle(const PeerId& peer, const wire::Register& message, 
   }
   if (Job* const known = to->table().find(job);
       known != nullptr && known->member(message.pid) != nullptr) {
-    for (const wire::FurtherDevice& each : further) use_further(peer, message, each, *to, now);
+    for (const wire::FurtherDevice& each : further) use_further(peer, message, each, as, *to, now);
   }
+  update_expected(now);
   update_gangs(now);
 }
 
@@ -530,7 +536,20 @@ void NodeCoordinator::sample(TimePoint now) {
   update_gangs(now);
 }
 
+void NodeCoordinator::take_placements(const std::vector<wire::Placement>& list, TimePoint now) {
+  expected_.take(list, now);
+  update_expected(now);
+}
+
+void NodeCoordinator::update_expected(TimePoint now) {
+  expected_.update([this](const JobId& job) { return has_job(job); }, now);
+  for (const auto& device : devices_) {
+    device->set_claims(expected_.claims_on(device->device().id), now);
+  }
+}
+
 void NodeCoordinator::tick(TimePoint now) {
+  update_expected(now);
   for (const auto& device : devices_) device->tick(now);
   update_classes(now);
   update_gangs(now);
@@ -672,7 +691,8 @@ json NodeCoordinator::status(const std::string& job, TimePoint now) {
                 {"trickle", config_.compute.trickle},
                 {"window_seconds_total", windows}}},
               {"devices", std::move(devices)},
-              {"jobs", std::move(jobs)}};
+              {"jobs", std::move(jobs)},
+              {"expected", expected_.status(job, now)}};
 }
 
 policies::NodeView NodeCoordinator::view(TimePoint now) const {

@@ -13,6 +13,7 @@
 
 #include "coordinator/node/class_changes.h"
 #include "coordinator/node/device_coordinator.h"
+#include "coordinator/node/expected_jobs.h"
 
 namespace commensal::node {
 
@@ -39,6 +40,13 @@ class NodeCoordinator {
 
   /// Takes a message of a peer.
   void receive(const PeerId& peer, const wire::Message& message, TimePoint now);
+  /// Replaces the list of what the cluster has placed here: a job that registers under such an id
+  /// is held to it, and one that is to come is expected.
+  void take_placements(const std::vector<wire::Placement>& list, TimePoint now);
+  /// Notes that the cluster's coordinator has answered, whatever it said.
+  void heard_of_cluster(TimePoint now) { expected_.heard(now); }
+  /// What became of expected jobs since the last call, as lines for the log.
+  [[nodiscard]] std::vector<std::string> take_news() { return expected_.take_news(); }
   /// Counts a frame that could not be used, and answers it.
   void receive_malformed(const PeerId& peer, const wire::BadMessage& problem);
 
@@ -131,8 +139,8 @@ class NodeCoordinator {
   DeviceCoordinator* find_or_add(const std::string& id, std::string& problem, TimePoint now);
   /// Registers a process on a GPU that it uses beside `first`.
   void use_further(const PeerId& peer, const wire::Register& message,
-                   const wire::FurtherDevice& further, const DeviceCoordinator& first,
-                   TimePoint now);
+                   const wire::FurtherDevice& further, const Held* held,
+                   const DeviceCoordinator& first, TimePoint now);
   /// Where a process is, as `devices_of`.
   [[nodiscard]] std::vector<DeviceCoordinator*> places_of(const JobId& job, std::int64_t pid) const;
   /// The device that a process used first.
@@ -149,6 +157,7 @@ class NodeCoordinator {
   /// Applies a change on all devices of a job.
   wire::SetReply set_on(const std::vector<DeviceCoordinator*>& devices, const JobId& job,
                         const wire::SetRequest& message, TimePoint now);
+  void update_expected(TimePoint now);
   void update_gangs(TimePoint now);
   void update_cores(TimePoint now);
   void send(const PeerId& peer, wire::Message message);
@@ -160,6 +169,7 @@ class NodeCoordinator {
   FindDevice find_;
   std::vector<std::unique_ptr<DeviceCoordinator>> devices_;
   ClassChanges class_changes_;
+  ExpectedJobs expected_;
   CoreTopology topology_;
   CoreShareState core_share_;
   std::string core_share_reason_ = "all cores: no guaranteed job on the device";

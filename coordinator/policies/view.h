@@ -114,6 +114,8 @@ struct DeviceView {
   Bytes outside;  ///< of the capacity, what others than these jobs have taken
   double cores = 0.0;
   std::vector<JobView> jobs;  ///< in the order of their arrival
+  Bytes
+      claimed;  ///< kept free of what opportunistic jobs may do without: for a job that is to come
   bool operator==(const DeviceView&) const = default;
 };
 

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <exception>
 #include <filesystem>
 #include <fstream>
@@ -97,6 +98,9 @@ struct Node {
   std::size_t sent = 0;
   std::size_t answered = 0;
   std::size_t refused = 0;
+  std::uint64_t beat = 0;
+  std::string run;           // of the coordinator
+  std::uint64_t number = 0;  // of the list of placements that it knows
 };
 
 void take_answers(Node& node) {
@@ -105,12 +109,18 @@ void take_answers(Node& node) {
     const json answer = json::parse(part.to_string(), nullptr, false);
     const bool taken = answer.is_object() && answer.value("type", json{}) == "heartbeat";
     ++(taken ? node.answered : node.refused);
+    if (!taken || !answer.contains("placements")) continue;
+    node.run = answer["placements"].at("run");
+    node.number = answer["placements"].at("number");
   }
 }
 
-std::string heartbeat(std::size_t node, std::size_t second) {
-  const json message{
-      {"v", wire::kProtocolVersion}, {"type", "heartbeat"}, {"report", report_of(node, second)}};
+std::string heartbeat(Node& node, std::size_t number, std::size_t second) {
+  const json placements{{"beat", ++node.beat}, {"run", node.run}, {"number", node.number}};
+  const json message{{"v", wire::kProtocolVersion},
+                     {"type", "heartbeat"},
+                     {"report", report_of(number, second)},
+                     {"placements", placements}};
   return message.dump();
 }
 
@@ -126,7 +136,8 @@ void warm_up(std::vector<Node>& nodes, std::size_t reports) {
       const std::size_t heard = node.answered + node.refused;
       done += heard >= reports ? 1 : 0;
       if (node.sent >= reports || node.sent - heard >= kUnderWay) continue;
-      if (!node.socket.send(zmq::buffer(heartbeat(number, 0)), zmq::send_flags::dontwait)) continue;
+      if (!node.socket.send(zmq::buffer(heartbeat(node, number, 0)), zmq::send_flags::dontwait))
+        continue;
       ++node.sent;
       rests = false;
     }
@@ -170,7 +181,7 @@ void run(const std::filesystem::path& folder, const std::string& address, int se
       behind = std::max(behind, late.count());
       Node& node = nodes[number];
       take_answers(node);
-      const std::string frame = heartbeat(number, static_cast<std::size_t>(second));
+      const std::string frame = heartbeat(node, number, static_cast<std::size_t>(second));
       if (node.socket.send(zmq::buffer(frame), zmq::send_flags::dontwait)) ++node.sent;
     }
   }

@@ -199,6 +199,86 @@ TEST_F(ClusterCoordinatorTest, AJobIsQueuedStartedAndFinished) {
   EXPECT_THAT(past(id), ElementsAre("submitted", "queued", "starting", "running", "finished"));
 }
 
+TEST_F(ClusterCoordinatorTest, ANodeIsToldWhatIsPlacedOnIt) {
+  json asked = job("default", 2);
+  asked["cpu_milli"] = 2000;
+  asked["memory"] = {{"min_bytes", (4_GiB).count()}, {"max_bytes", (8_GiB).count()}};
+  asked["share"] = {{"min", 0.25}};
+  const std::uint64_t before = coordinator_->placement_revision("n1");
+  const std::string id = submit(asked);
+  const std::string on = shown(id)["placement"][0]["node"];
+  const std::string other = on == "n1" ? "n2" : "n1";
+  const auto told = coordinator_->placements_on(on);
+  ASSERT_TRUE(told.has_value());
+  wire::Placement expected;
+  expected.id = "job-1.1";
+  expected.job = "1";
+  expected.attempt = 1;
+  expected.name = "train";
+  expected.tenant = "default";
+  expected.job_class = JobClass::kGuaranteed;
+  expected.state = wire::PlacementState::kRunning;
+  expected.devices = {on + "-gpu-0", on + "-gpu-1"};
+  expected.cpu_milli = 2000;
+  expected.memory = {4_GiB, 8_GiB};
+  expected.share = {0.25, 1.0};
+  EXPECT_EQ(*told, std::vector{expected});
+  EXPECT_THAT(*coordinator_->placements_on(other), IsEmpty());
+  EXPECT_THAT(*coordinator_->placements_on("n9"), IsEmpty()) << "the engine does not have it";
+  EXPECT_EQ(coordinator_->placement_revision(other), before);
+  restart();
+  EXPECT_EQ(coordinator_->placements_on(on), told) << "a coordinator that begins anew knows it";
+  world_.end(attempt(id), 0);
+  settle_all();
+  EXPECT_THAT(*coordinator_->placements_on(on), IsEmpty());
+}
+
+TEST_F(ClusterCoordinatorTest, APlacementFollowsItsJobsLife) {
+  world_.begin_at_release = false;
+  ask({{"type", "quota"}, {"tenant", "vision"}, {"quota", 1}});
+  const auto placed = [&](const std::string& id) {
+    for (const char* name : {"n1", "n2"}) {
+      for (wire::Placement& one : *coordinator_->placements_on(name)) {
+        if (one.job == id) return std::optional{std::move(one)};
+      }
+    }
+    return std::optional<wire::Placement>{};
+  };
+  const std::string first = submit(job("vision"));
+  const std::string id = submit(job("vision", 1, "auto"));
+  ASSERT_TRUE(placed(id).has_value());
+  EXPECT_EQ(placed(id)->state, wire::PlacementState::kStarting);
+  EXPECT_EQ(placed(id)->job_class, JobClass::kOpportunistic);
+  EXPECT_FALSE(placed(id)->memory.has_value() || placed(id)->share.has_value());
+  world_.begin(attempt(first));
+  world_.begin(attempt(id));
+  settle_all();
+  EXPECT_EQ(placed(id)->state, wire::PlacementState::kRunning);
+  world_.end(attempt(first), 0);
+  settle_all();
+  EXPECT_FALSE(placed(first).has_value());
+  ASSERT_EQ(state(id), "upgrading");
+  EXPECT_EQ(placed(id)->state, wire::PlacementState::kUpgrading);
+  EXPECT_EQ(placed(id)->job_class, JobClass::kOpportunistic);
+  classes_.answers.push_back({attempt(id), true, "its node has changed its class"});
+  settle_all();
+  EXPECT_EQ(placed(id)->state, wire::PlacementState::kRunning);
+  EXPECT_EQ(placed(id)->job_class, JobClass::kGuaranteed);
+}
+
+TEST_F(ClusterCoordinatorTest, WhileTheEngineHasNeverAnsweredNothingIsSaidOfPlacements) {
+  const std::string id = submit(job());
+  const std::string on = shown(id)["placement"][0]["node"];
+  world_.fail(EngineCall::kNodes, Moment::kBefore, 3);
+  restart();
+  EXPECT_EQ(coordinator_->placements_on(on), std::nullopt);
+  const std::uint64_t before = coordinator_->placement_revision(on);
+  world_.no_more_faults();
+  pass(10s);
+  EXPECT_NE(coordinator_->placement_revision(on), before);
+  EXPECT_EQ(coordinator_->placements_on(on)->size(), 1U);
+}
+
 TEST_F(ClusterCoordinatorTest, AMinimumShareWaitsForRoomAndTheQueueSaysSo) {
   world_.nodes = {FakeWorld::make_node("n1", 1)};
   restart();

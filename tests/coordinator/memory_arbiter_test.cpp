@@ -216,6 +216,7 @@ DeviceView random_device(std::mt19937& random) {
   DeviceView view = device(std::move(jobs), capacity);
   view.now = kNow;
   if (random() % 3 == 0) view.outside = Bytes{random() % 2000};
+  if (random() % 4 == 0) view.claimed = Bytes{random() % 3000};
   return view;
 }
 
@@ -332,6 +333,36 @@ TEST(MemoryArbiter, WhatNobodyUsesChangesHandsBeforeWhatIsUsed) {
   EXPECT_EQ(changes.at("idle").limit, 110_MiB);
   EXPECT_FALSE(changes.contains("busy") && changes.at("busy").limit < 490_MiB)
       << changes.at("busy").reason;
+}
+
+TEST(MemoryArbiter, ForWhoIsToComeOpportunisticJobsShrinkToTheirMinima) {
+  DeviceView view = device({opportunistic("a", 100_MiB, std::nullopt, 500_MiB),
+                            opportunistic("b", 0_B, std::nullopt, 500_MiB)});
+  EXPECT_TRUE(by_job(decide_memory(view, {})).empty());
+  view.claimed = 400_MiB;
+  auto changes = by_job(decide_memory(view, {}));
+  EXPECT_EQ(changes.at("a").limit + changes.at("b").limit, 600_MiB);
+  EXPECT_THAT(changes.at("b").reason, HasSubstr("a guaranteed job that is to come"));
+  view.claimed = 2000_MiB;
+  const Plan plan = decide_memory(view, {});
+  changes = by_job(plan);
+  EXPECT_EQ(changes.at("a").limit, 100_MiB);
+  EXPECT_EQ(changes.at("b").limit, 0_B);
+  EXPECT_TRUE(plan.stages.empty()) << "nobody is parked for it";
+}
+
+TEST(MemoryArbiter, ForWhoIsToComeAGuaranteedJobGivesUpOnlyWhatNobodyUses) {
+  DeviceView view = device({guaranteed("g", 200_MiB, std::nullopt, 500_MiB)});
+  view.claimed = 600_MiB;
+  const auto changes = by_job(decide_memory(view, {}));
+  EXPECT_GE(changes.at("g").limit, 500_MiB);
+  EXPECT_LT(changes.at("g").limit, 600_MiB) << "what it wants, with headroom";
+}
+
+TEST(MemoryArbiter, SmallMovesAreMadeForWhoIsToCome) {
+  DeviceView view = device({opportunistic("o", 0_B, std::nullopt, 1000_MiB)});
+  view.claimed = 20_MiB;  // less than what is not worth moving otherwise
+  EXPECT_EQ(by_job(decide_memory(view, {})).at("o").limit, 980_MiB);
 }
 
 TEST(MemoryArbiter, APausedJobIsTheFirstVictim) {

@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "coordinator/cluster/node_exchange.h"
 #include "coordinator/cluster/node_reports.h"
 
 namespace commensal::cluster {

@@ -4,8 +4,10 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -28,6 +30,7 @@
 #include "coordinator/keys/allowed_keys.h"
 #include "coordinator/keys/remote_client.h"
 #include "coordinator/wire/control_client.h"
+#include "coordinator/wire/handover.h"
 #include "tests/coordinator/fake_job.h"
 #include "tests/coordinator/holding_proxy.h"
 #include "tests/coordinator/key_world.h"
@@ -57,12 +60,24 @@ bool eventually(const std::function<bool()>& done) {
 
 class RemoteDaemonTest : public ::testing::Test {
  protected:
-  RemoteDaemonTest() {
-    const std::vector<std::string> words{
-        COMMENSAL_COORDINATOR,  "--foreground",       "--runtime-dir",
-        folder_.path() / "run", "--state-dir",        folder_.path() / "state",
-        "--keys-dir",           own_.folder().path(), "--listen",
-        "tcp://127.0.0.1:0"};
+  /// @param address  on which its coordinator listens.
+  explicit RemoteDaemonTest(std::string address = "tcp://127.0.0.1:0")
+      : address_(std::move(address)) {
+    begin();
+  }
+  /// Starts the coordinator; listens where it did before, if it did.
+  void begin(const std::vector<std::string>& more = {}) {
+    std::vector<std::string> words{COMMENSAL_COORDINATOR,
+                                   "--foreground",
+                                   "--runtime-dir",
+                                   folder_.path() / "run",
+                                   "--state-dir",
+                                   folder_.path() / "state",
+                                   "--keys-dir",
+                                   own_.folder().path(),
+                                   "--listen",
+                                   address_};
+    words.insert(words.end(), more.begin(), more.end());
     std::vector<char*> arguments;
     for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
     arguments.push_back(nullptr);
@@ -83,10 +98,11 @@ class RemoteDaemonTest : public ::testing::Test {
     }));
     server_ = own_.folder().load_public("coordinator");
   }
-  ~RemoteDaemonTest() override {
+  void end() {
     kill(pid_, SIGKILL);
     waitpid(pid_, nullptr, 0);
   }
+  ~RemoteDaemonTest() override { end(); }
 
   /// Asks by the local socket.
   json here(json request) {
@@ -322,7 +338,8 @@ TEST_F(RemoteDaemonTest, ManyNodesReportAndAreShown) {
 /// commensald of a machine that is reached by its key alone, with a job.
 class ReportingNodeTest : public RemoteDaemonTest {
  protected:
-  ReportingNodeTest() {
+  explicit ReportingNodeTest(const std::string& address = "tcp://127.0.0.1:0")
+      : RemoteDaemonTest(address) {
     const AllowedKey key{.name = "n1",
                          .key = keys_.create("node"),
                          .role = Role::kNode,
@@ -383,6 +400,112 @@ TEST_F(ReportingNodeTest, WhatCannotBeOrderedIsRefusedWithAReason) {
                   {"class", "guaranteed"}})["code"],
             "unavailable");
   EXPECT_EQ(class_of("train"), "opportunistic");
+}
+
+/// A port that one coordinator after the other can listen on, and that nobody else is given
+/// meanwhile: a socket is bound to it, and does not listen.
+class ReservedPort {
+ public:
+  ReservedPort() {
+    const int yes = 1;
+    sockaddr_in address{};
+    socklen_t size = sizeof address;
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    auto* const plain = reinterpret_cast<sockaddr*>(&address);
+    EXPECT_EQ(setsockopt(socket_.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes), 0);
+    EXPECT_EQ(bind(socket_.get(), plain, sizeof address), 0);
+    EXPECT_EQ(getsockname(socket_.get(), plain, &size), 0);
+    port_ = ntohs(address.sin_port);
+  }
+  [[nodiscard]] std::string address() const { return "tcp://127.0.0.1:" + std::to_string(port_); }
+
+ private:
+  wire::UniqueFd socket_{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  int port_ = 0;
+};
+
+/// The same node, on which the cluster's engine starts jobs.
+class PlacedNodeTest : private ReservedPort, public ReportingNodeTest {
+ protected:
+  PlacedNodeTest() : ReportingNodeTest(ReservedPort::address()) { begin_again(); }
+  ~PlacedNodeTest() override {
+    if (submitted_.empty()) return;
+    (void)here({{"type", "cancel"}, {"id", submitted_}});
+    EXPECT_TRUE(eventually([this] {
+      return here({{"type", "explain"}, {"id", submitted_}})["job"]["state"] == "cancelled";
+    }));
+  }
+  /// The coordinator ends, and the next one begins.
+  void begin_again() {
+    end();
+    begin({"--node", "n1=" + node_.path().native(), "--keeper", COMMENSAL_KEEPER, "--http", "off",
+           "--grace", "1"});
+  }
+  /// A guaranteed job whose process does not register: the test does it.
+  void submit() {
+    submitted_ = here({{"type", "submit"},
+                       {"job",
+                        {{"name", "placed"},
+                         {"tenant", "default"},
+                         {"class", "guaranteed"},
+                         {"gpus", 1},
+                         {"cpu_milli", 0},
+                         {"host_memory_mib", 0},
+                         {"memory", {{"min_bytes", 400 * kMiB}}},
+                         {"environment", json::object()},
+                         {"command", {"sleep", "1000"}},
+                         {"directory", folder_.path()}}}})["id"];
+  }
+  [[nodiscard]] json expected() const { return node_.status()["expected"]; }
+  [[nodiscard]] std::uint64_t granted(const std::string& job) const {
+    const json status = node_.status(job);
+    return status["jobs"].empty()
+               ? 0
+               : status["jobs"][0]["lease"]["granted_bytes"].get<std::uint64_t>();
+  }
+  /// What the cluster says of its list for the node: null while it does not report.
+  json told() {
+    const json answer = here({{"type", "nodes"}});
+    for (const json& node : answer["nodes"]) {
+      if (node["name"] == "n1" && node.contains("report")) return node["report"]["placements"];
+    }
+    return nullptr;
+  }
+  bool acknowledged() {
+    return eventually([this] {
+      const json list = told();
+      return !list.is_null() && list["number"] != 0 && list["number"] == list["known"];
+    });
+  }
+
+  std::string submitted_;
+  node::FakeJob beside_{node_, node::registration("beside", JobClass::kOpportunistic, 0)};
+};
+
+TEST_F(PlacedNodeTest, APlacementIsKnownBeforeItsJobComesAndOutlivesTheCoordinator) {
+  ASSERT_TRUE(eventually([this] { return granted("beside") > 800 * kMiB; }));
+  submit();
+  ASSERT_TRUE(eventually([this] { return expected().size() == 1; }));
+  EXPECT_EQ(expected()[0]["job"]["id"], "job-" + submitted_ + ".1");
+  EXPECT_EQ(expected()[0]["job"]["class"], "guaranteed");
+  EXPECT_EQ(expected()[0]["devices"], json::array({"host"}));
+  EXPECT_TRUE(eventually([this] { return granted("beside") <= 600 * kMiB; })) << "it makes room";
+  EXPECT_TRUE(acknowledged());
+
+  end();  // silent: what was told stays
+  const std::string id = "job-" + submitted_ + ".1";
+  const node::FakeJob other{node_, node::registration(id, JobClass::kOpportunistic, 0)};
+  ASSERT_TRUE(eventually([&] { return class_of(id) == "guaranteed"; }));
+  EXPECT_THAT(node_.status(id)["jobs"][0]["job"]["reason"].get<std::string>(),
+              HasSubstr("the cluster placed it with guaranteed"));
+  EXPECT_TRUE(eventually([&] { return granted(id) >= 400 * kMiB; }));
+  EXPECT_EQ(expected(), json::array());
+
+  begin_again();  // another one tells its list anew
+  EXPECT_TRUE(acknowledged());
+  EXPECT_EQ(expected(), json::array());
+  EXPECT_EQ(class_of(id), "guaranteed");
 }
 
 /// Not a test but a measurement: prints what 2,000 nodes cost that report each second. Run it with

@@ -57,12 +57,15 @@ class RequestsTest : public ::testing::Test {
   }
 
   json ask(Caller caller, json request) {
-    json answer = answer_request(coordinator_, reports_, orders_, caller, std::move(request), now_);
+    json answer = answer_request(coordinator_, nodes_told_, caller, std::move(request), now_);
+    settle_some();
+    return answer;
+  }
+  void settle_some() {
     for (int i = 0; i < 5; ++i) {
       now_ += 1ms;
       coordinator_.settle(now_);
     }
-    return answer;
   }
   json ask(const AllowedKey& caller, json request) {
     return ask(Caller::of(caller), std::move(request));
@@ -124,6 +127,8 @@ class RequestsTest : public ::testing::Test {
       log_, now_};
   NodeReports reports_;
   NodeOrders orders_{"run"};
+  NodePlacements placements_{coordinator_, "run"};
+  const Nodes nodes_told_{reports_, orders_, placements_};
 };
 
 TEST_F(RequestsTest, AUserActsForItsOwnTenantAlone) {
@@ -263,6 +268,46 @@ TEST_F(RequestsTest, OrdersAreForOperatorsAndNotForTheClustersOwnJobs) {
   EXPECT_EQ(orders_.size(), 0U);
 }
 
+TEST_F(RequestsTest, ANodeIsToldItsPlacementsOnceAndOperatorsSeeThatItKnowsThem) {
+  const auto beat = [](std::uint64_t number, const std::string& run) {
+    return json{{"type", "heartbeat"},
+                {"report", {{"devices", json::array()}, {"jobs", json::array()}}},
+                {"placements", {{"beat", 1U}, {"run", run}, {"number", number}}}};
+  };
+  const auto shown = [this](std::size_t node) {
+    return ask(boss_, {{"type", "nodes"}})["nodes"][node]["report"]["placements"];
+  };
+  const std::string id = submit(ann_, "vision");
+  const json first = ask(machine_, beat(0, ""))["placements"];
+  ASSERT_EQ(first["list"].size(), 1U);
+  EXPECT_EQ(first["list"][0]["id"], "job-" + id + ".1");
+  EXPECT_EQ(first["list"][0]["tenant"], "vision");
+  EXPECT_EQ(shown(0), (json{{"number", first["number"]}, {"known", 0}}));
+  const json again = ask(machine_, beat(first["number"], "run"))["placements"];
+  EXPECT_FALSE(again.contains("list"));
+  EXPECT_EQ(shown(0)["known"], first["number"]);
+  // A node that the engine does not have has nothing placed on it.
+  EXPECT_EQ(ask(key("n7", Role::kNode), beat(0, ""))["placements"]["list"], json::array());
+  (void)ask(boss_, {{"type", "cancel"}, {"id", id}});
+  world_.tick();
+  settle_some();
+  const json last = ask(machine_, beat(first["number"], "run"))["placements"];
+  EXPECT_GT(last["number"], first["number"]);
+  EXPECT_EQ(last["list"], json::array());
+}
+
+TEST_F(RequestsTest, AHeartbeatWithWrongPlacementsIsRefusedAsAWhole) {
+  json wrong = beat_with({{"beat", 1U}, {"run", ""}, {"results", json::array()}});
+  for (const json& bad : {json(7), json::array(), json{{"beat", 1U}, {"run", ""}},
+                          json{{"beat", 1U}, {"run", "run"}, {"number", 99U}}}) {
+    wrong["placements"] = bad;
+    EXPECT_THAT(refusal(machine_, wrong), StartsWith("malformed")) << bad;
+  }
+  EXPECT_EQ(reports_.size(), 0U);
+  EXPECT_EQ(placements_.size(), 0U);
+  EXPECT_THAT(orders_.why_not("n1", "train"), HasSubstr("does not report")) << "nothing of it";
+}
+
 TEST_F(RequestsTest, AHeartbeatWithWrongResultsIsRefusedAsAWhole) {
   for (const json& bad : {json(7), json::array(), json{{"beat", "x"}}}) {
     EXPECT_THAT(refusal(machine_, beat_with(bad)), StartsWith("malformed")) << bad;
@@ -299,11 +344,11 @@ TEST_F(RequestsTest, QuestionsLeaveTheCoordinatorAsItIs) {
   (void)ask(key("ann", Role::kUser, {"vision"}), submission("vision"));
   const std::uint64_t before = coordinator_.revision();
   for (const char* type : {"queue", "tenants", "nodes", "state", "health", "inputs"}) {
-    (void)answer_request(coordinator_, reports_, orders_, Caller::owner(), {{"type", type}}, now_);
+    (void)answer_request(coordinator_, nodes_told_, Caller::owner(), {{"type", type}}, now_);
   }
   for (const char* type : {"explain", "logs", "read_log"}) {
-    (void)answer_request(coordinator_, reports_, orders_, Caller::owner(),
-                         {{"type", type}, {"id", "1"}}, now_);
+    (void)answer_request(coordinator_, nodes_told_, Caller::owner(), {{"type", type}, {"id", "1"}},
+                         now_);
   }
   EXPECT_EQ(coordinator_.revision(), before);
 }

@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from recorded_status import job, machine
 
+from commensal._coordinator import Coordinator
+from commensal.cli import main
 from commensal.cli.status import describe_job, describe_machine
 
 THREE = machine(
@@ -35,6 +39,55 @@ def test_tells_who_used_the_device_where_that_is_known() -> None:
     assert describe_machine(reply, 80).splitlines()[2].endswith("opportunistic 25 %")
     reply["devices"][0]["use"] = dict.fromkeys(use | {"oracle_share": None})
     assert "of its time" not in describe_machine(reply, 80)
+
+
+def placed(**fields: object) -> dict[str, object]:
+    """Return a job that the cluster has placed here, as a node's coordinator tells of it."""
+    return {
+        "job": {"id": "job-7.1", "name": "train", "tenant": "vision", "class": "guaranteed"},
+        "number": "7",
+        "attempt": 1,
+        "state": "starting",
+        "devices": ["GPU-0123456789"],
+        "memory": {"min_bytes": 2**30, "max_bytes": None},
+        "claimed": True,
+        "told_seconds_ago": 1.0,
+        "reason": "its minimum of memory is kept free for it",
+        **fields,
+    }
+
+
+def test_tells_which_jobs_are_to_come() -> None:
+    reply = machine()
+    reply["expected"] = [
+        placed(),
+        placed(claimed=False, devices=["host"], state="running"),
+        placed(memory=None, devices=[], state="reserved"),
+    ]
+    assert describe_machine(reply, None).splitlines()[-4:] == [
+        "  expected: job-7.1 (train), guaranteed, starting, on GPU-01234567, at least 1 GiB kept "
+        "free for it",
+        "  expected: job-7.1 (train), guaranteed, running, on host, at least 1 GiB",
+        "  expected: job-7.1 (train), guaranteed, reserved, on no device",
+        "no jobs",
+    ]
+    assert max(map(len, describe_machine(reply, 60).splitlines()[2:])) <= 60
+
+
+@pytest.mark.parametrize("words", [["status", "job-7.1"], ["status", "job-7.1", "--json"]])
+def test_a_job_that_is_to_come_can_be_asked_for(
+    words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reply = machine()
+    reply["expected"] = [placed()]
+    monkeypatch.setattr(Coordinator, "status", lambda _, job: reply)
+    assert main(words) == 0
+    told = capsys.readouterr().out
+    assert "job-7.1" in told
+    if "--json" in words:
+        assert json.loads(told)["expected"] == [placed()]
+    else:
+        assert told.startswith("expected: job-7.1 (train), guaranteed")
 
 
 GAP = {

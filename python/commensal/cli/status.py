@@ -61,6 +61,10 @@ def status(
     coordinator = coordinator_of(context, instance)
     with reporting(coordinator):
         reply = coordinator.status(job)
+    if job and not reply["jobs"] and reply.get("expected"):
+        lines = (_expected(placed).strip() for placed in reply["expected"])
+        print(json.dumps(reply, indent=2) if as_json else "\n".join(lines))
+        return
     if job and not reply["jobs"]:
         say(f"no job is called {job!r}; 'commensal status' lists them")
         raise typer.Exit(REFUSED)
@@ -93,10 +97,22 @@ def describe_machine(reply: Record, width: int | None) -> str:
         for record in reply["jobs"]
         if not record.get("ended") and (gaps := describe_gaps(record.get("gaps") or []))
     ]
+    lines += [_clip(_expected(placed), width) for placed in reply.get("expected", [])]
     if not reply["jobs"]:
         return "\n".join([*lines, "no jobs"])
     jobs = sorted(reply["jobs"], key=lambda record: bool(record.get("ended")))
     return "\n".join([*lines, "", *_table([_cells(record) for record in jobs], width)])
+
+
+def _expected(placed: Record) -> str:
+    """Return a line about a job that the cluster has placed here and that is still to come."""
+    job, memory = placed["job"], placed.get("memory")
+    on = ", ".join(map(short_device, placed["devices"])) or "no device"
+    line = f"  expected: {job['id']} ({job['name']}), {job['class']}, {placed['state']}, on {on}"
+    if memory and memory["min_bytes"]:
+        kept = " kept free for it" if placed["claimed"] else ""
+        line += f", at least {format_bytes(memory['min_bytes'])}{kept}"
+    return line
 
 
 def _what(device: Record) -> str:
