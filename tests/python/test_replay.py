@@ -148,3 +148,12 @@ def test_a_bad_state_is_named_by_place_key_and_value(tmp_path: Path) -> None:
     done = explain("--state", tmp_path / "absent.json", "--policy", "fifo")
     assert done.returncode == 2
     assert "absent.json" in done.stderr
+
+
+def test_a_state_that_is_no_file_is_told_apart_from_one_that_is_not_there(tmp_path: Path) -> None:
+    done = explain("--state", tmp_path / "none.json", "--policy", "srtf")
+    assert done.returncode == 2
+    assert done.stderr == f"commensal: {tmp_path / 'none.json'}: no such file\n"
+    done = explain("--state", tmp_path, "--policy", "srtf")
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"commensal: {tmp_path}: not a regular file")

@@ -28,7 +28,8 @@ def plan_of(state: Path, policy: str, options: Sequence[str]) -> dict[str, Any]:
     program = find_simulator()
     listed(program).check("policy", [policy])
     if not state.is_file():
-        raise BadInput(f"{state}: no such file")
+        what = "not a regular file: write the state to one" if state.exists() else "no such file"
+        raise BadInput(f"{state}: {what}")
     done = subprocess.run(
         [
             *(program, "--state", state, "--policy", policy),
