@@ -410,6 +410,69 @@ print("class", commensal.stats()["job"]["class"], flush=True)
     assert "class opportunistic" in slurm.world.commensal("logs", job).stdout
 
 
+# Fills memory, trains until a file appears, and looks at what it filled.
+FILLS = """
+import json, os, sys, time, torch, commensal
+blocks = [torch.full((2**20,), float(i)) for i in range(int(sys.argv[1]) // 4)]
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+print("filled", flush=True)
+while not os.path.exists(sys.argv[2]):
+    optimizer.zero_grad()
+    model(torch.randn(4, 8)).sum().backward()
+    optimizer.step()
+    time.sleep(0.01)
+whole = all(bool((block == float(i)).all()) for i, block in enumerate(blocks))
+print(json.dumps({"whole": whole, "memory": commensal.stats()["memory"]}), flush=True)
+"""
+
+
+def test_an_opportunistic_job_shrinks_when_a_guaranteed_one_arrives(slurm: Slurm) -> None:
+    daemon = [str(COMMENSAL.parent / "commensald"), "--idle-exit", "0", "--memory-budget", "256MiB"]
+    assert slurm.run(*daemon, "--runtime-dir", str(slurm.world.runtime_dir)).returncode == 0
+    assert slurm.coordinate("--commensal", str(COMMENSAL)).returncode == 0
+    script, end = slurm.world.script(FILLS), slurm.world.folder / "end"
+    fills = [sys.executable, script]
+
+    def submit(job_class: str, mebibytes: int, until: Path) -> str:
+        words = [f"--{job_class}", "--", *fills, str(mebibytes), str(until)]
+        if job_class == "guaranteed":
+            words = ["--memory", "160MiB", *words]
+        job = slurm.submit(*words)
+        wait_until(
+            f"job {job} holds its memory",
+            lambda: "filled" in slurm.world.ask("read_log", id=job)["text"],
+        )
+        return job
+
+    def held(job: str) -> int:
+        """Bytes on the device; 0 if the node's coordinator does not answer just now."""
+        jobs = slurm.world.status(f"job-{job}.1").get("jobs", [])
+        return int(jobs[0]["memory"]["device_bytes"]) if jobs else 0
+
+    guest = submit("opportunistic", 160, end)
+    node = slurm.places()[guest]
+    wait_until("its node knows", lambda: held(guest) >= 160 << 20)
+    for other in slurm.nodes()["nodes"]:
+        if other["name"] != node:
+            slurm.world.ask("drain", node=other["name"])
+    owner = submit("guaranteed", 128, slurm.world.folder / "first")
+    assert slurm.places()[owner] == node
+    wait_until("it has shrunk", lambda: 0 < held(guest) <= (256 - 160) << 20)
+    wait_until("the other one has room", lambda: held(owner) >= 128 << 20)
+    assert slurm.job(guest)["state"] == "running"
+    (slurm.world.folder / "first").touch()
+    assert slurm.wait(owner, *ENDED)["state"] == "finished"
+    wait_until("it has its memory back", lambda: held(guest) >= 160 << 20)
+    end.touch()
+    assert slurm.wait(guest, *ENDED)["state"] == "finished"
+    assert slurm.job(guest)["attempt"] == 1
+    for job in (owner, guest):
+        facts = json.loads(str(slurm.world.ask("read_log", id=job)["text"]).splitlines()[-1])
+        assert facts["whole"], job
+    assert facts["memory"]["moved_bytes_total"] >= (160 - 96) << 20
+
+
 def test_an_auto_job_is_upgraded_where_it_runs_when_quota_frees(slurm: Slurm) -> None:
     # As a service would: what a job of Slurm starts ends with that job.
     daemon = [str(COMMENSAL.parent / "commensald"), "--idle-exit", "0"]
