@@ -99,7 +99,7 @@ struct Node {
   std::size_t answered = 0;
   std::size_t refused = 0;
   std::uint64_t beat = 0;
-  std::string run;           // of the coordinator
+  std::string run = {};      // of the coordinator
   std::uint64_t number = 0;  // of the list of placements that it knows
 };
 
@@ -109,9 +109,10 @@ void take_answers(Node& node) {
     const json answer = json::parse(part.to_string(), nullptr, false);
     const bool taken = answer.is_object() && answer.value("type", json{}) == "heartbeat";
     ++(taken ? node.answered : node.refused);
-    if (!taken || !answer.contains("placements")) continue;
-    node.run = answer["placements"].at("run");
-    node.number = answer["placements"].at("number");
+    const json placements = taken ? answer.value("placements", json{}) : json{};
+    if (!placements.is_object()) continue;
+    node.run = placements.at("run");
+    node.number = placements.at("number");
   }
 }
 
