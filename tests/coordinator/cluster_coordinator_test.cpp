@@ -238,7 +238,8 @@ TEST_F(ClusterCoordinatorTest, APlacementFollowsItsJobsLife) {
   ask({{"type", "quota"}, {"tenant", "vision"}, {"quota", 1}});
   const auto placed = [&](const std::string& id) {
     for (const char* name : {"n1", "n2"}) {
-      for (wire::Placement& one : *coordinator_->placements_on(name)) {
+      auto on = coordinator_->placements_on(name);
+      for (wire::Placement& one : on.value()) {
         if (one.job == id) return std::optional{std::move(one)};
       }
     }
