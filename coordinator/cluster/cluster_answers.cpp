@@ -218,6 +218,7 @@ JobRecord ClusterCoordinator::find(const json& request) {
 json ClusterCoordinator::queue(const json& request) {
   refresh_estimates();
   json jobs = json::array();
+  jobs.get_ref<json::array_t&>().reserve(jobs_.size());
   for (const auto& [number, job] : jobs_) {
     if (!is_end(job.state)) jobs.push_back(shown(job));
   }
@@ -229,22 +230,26 @@ json ClusterCoordinator::queue(const json& request) {
     for (json& job : jobs) all.push_back(std::move(job));
     jobs = std::move(all);
   }
-  return {{"jobs", std::move(jobs)}};
+  json answer = json::object();
+  answer["jobs"] = std::move(jobs);  // in a list of pairs it would be copied
+  return answer;
 }
 
 json ClusterCoordinator::shown(const JobRecord& job) const {
-  json answer{{"id", job.id.str()},
-              {"name", job.spec.name},
-              {"tenant", job.spec.tenant},
-              {"state", to_string(job.state)},
-              {"reason", why(job)},
-              {"asked", to_string(job.spec.asked)},
-              {"gpus", job.spec.gpus},
-              {"attempt", job.attempt},
-              {"submitted_ms", milliseconds(job.submitted)},
-              {"changed_ms", milliseconds(job.changed)},
-              {"placement", shown_places(job.placement)},
-              {"cancelling", is_being_ended(job)}};
+  // A field at a time: a list of pairs would be made first, and there may be 100,000 jobs.
+  json answer = json::object();
+  answer["id"] = job.id.str();
+  answer["name"] = job.spec.name;
+  answer["tenant"] = job.spec.tenant;
+  answer["state"] = to_string(job.state);
+  answer["reason"] = why(job);
+  answer["asked"] = to_string(job.spec.asked);
+  answer["gpus"] = job.spec.gpus;
+  answer["attempt"] = job.attempt;
+  answer["submitted_ms"] = milliseconds(job.submitted);
+  answer["changed_ms"] = milliseconds(job.changed);
+  answer["placement"] = shown_places(job.placement);
+  answer["cancelling"] = is_being_ended(job);
   show_minima(answer, job.spec);
   if (is_placed(job.state)) answer["class"] = to_string(job.job_class);
   if (waits(job.state)) answer["estimate"] = estimate_of(job);

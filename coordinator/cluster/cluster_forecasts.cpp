@@ -124,16 +124,18 @@ void ClusterCoordinator::refresh_estimates() {
 }
 
 json ClusterCoordinator::estimate_of(const JobRecord& job) const {
+  json estimate = json::object();
+  json& starts = estimate["starts_in_ms"] = nullptr;
+  json& words = estimate["words"];
   if (!engine_problem_.empty()) {
-    return {{"starts_in_ms", nullptr}, {"words", "no estimate while the engine does not answer"}};
+    words = "no estimate while the engine does not answer";
+  } else if (const auto found = estimates_.find(job.id); found == estimates_.end()) {
+    words = "no estimate yet: many jobs wait before it";
+  } else {
+    const auto& [seconds, text] = found->second;
+    words = text;
+    if (seconds) starts = static_cast<std::int64_t>(*seconds * 1000);
   }
-  const auto found = estimates_.find(job.id);
-  if (found == estimates_.end()) {
-    return {{"starts_in_ms", nullptr}, {"words", "no estimate yet: many jobs wait before it"}};
-  }
-  const auto& [seconds, words] = found->second;
-  json estimate{{"starts_in_ms", nullptr}, {"words", words}};
-  if (seconds) estimate["starts_in_ms"] = static_cast<std::int64_t>(*seconds * 1000);
   return estimate;
 }
 
