@@ -83,7 +83,12 @@ json ClusterCoordinator::answer(const json& request, TimePoint now) {
   now_ = now;
   const auto type = field<std::string>(request, "type");
   if (type == "submit") return submit(request);
-  if (type == "queue") return queue(request);
+  if (type == "queue") {
+    json answer{{"jobs", json::array()}};
+    queue(request, now,
+          [&](const JobRecord&, json job) { answer["jobs"].push_back(std::move(job)); });
+    return answer;
+  }
   if (type == "explain") return explain(request);
   if (type == "cancel") return cancel(request);
   if (type == "resume") return resume(request);
@@ -215,28 +220,23 @@ JobRecord ClusterCoordinator::find(const json& request) {
   throw RequestRefused("unknown_job", fmt::format("unknown job \"{}\"", id.str()));
 }
 
-json ClusterCoordinator::queue(const json& request) {
+void ClusterCoordinator::queue(const json& request, TimePoint now,
+                               const std::function<void(const JobRecord&, json)>& take) {
+  now_ = now;
+  const bool all = field<bool>(request, "all", false);
   refresh_estimates();
-  json jobs = json::array();
-  jobs.get_ref<json::array_t&>().reserve(jobs_.size());
+  if (all) {
+    const std::vector<JobRecord> ended = store_.ended(kEndedShown);
+    std::for_each(ended.rbegin(), ended.rend(),
+                  [&](const JobRecord& job) { take(job, shown(job)); });
+  }
   for (const auto& [number, job] : jobs_) {
-    if (!is_end(job.state)) jobs.push_back(shown(job));
+    if (!is_end(job.state)) take(job, shown(job));
   }
-  if (field<bool>(request, "all", false)) {
-    std::vector<JobRecord> ended = store_.ended(kEndedShown);
-    std::reverse(ended.begin(), ended.end());
-    json all = json::array();
-    for (const JobRecord& job : ended) all.push_back(shown(job));
-    for (json& job : jobs) all.push_back(std::move(job));
-    jobs = std::move(all);
-  }
-  json answer = json::object();
-  answer["jobs"] = std::move(jobs);  // in a list of pairs it would be copied
-  return answer;
 }
 
 json ClusterCoordinator::shown(const JobRecord& job) const {
-  // A field at a time: a list of pairs would be made first, and there may be 100,000 jobs.
+  // A field at a time: a list of pairs would be made first.
   json answer = json::object();
   answer["id"] = job.id.str();
   answer["name"] = job.spec.name;
@@ -417,6 +417,16 @@ json ClusterCoordinator::picture(const PictureSize& size) {
   picture["tenants"] = tenants()["tenants"];
   picture["events"] = std::move(events);
   return picture;
+}
+
+ClusterCoordinator::JobCounts ClusterCoordinator::counts() const {
+  JobCounts counts;
+  for (const auto& [number, job] : jobs_) {
+    if (waits(job.state)) ++counts.waiting;
+    if (!is_placed(job.state)) continue;
+    ++(job.job_class == JobClass::kGuaranteed ? counts.guaranteed : counts.opportunistic);
+  }
+  return counts;
 }
 
 json ClusterCoordinator::summary(const json& nodes) const {

@@ -97,6 +97,11 @@ class ClusterCoordinator final : public PlacementSource {
   /// @throws RequestRefused, EngineFailed; StoreFailed, then `take_back_changes` is due.
   [[nodiscard]] nlohmann::json answer(const nlohmann::json& request, TimePoint now);
 
+  /// Hands out the jobs that `queue` answers with, one by one and in its order: all of them at once
+  /// may be 100,000. @throws as `answer`.
+  void queue(const nlohmann::json& request, TimePoint now,
+             const std::function<void(const JobRecord& job, nlohmann::json shown)>& take);
+
   /// Takes what the engine saw, decides, makes it durable, tells the engine.
   /// @throws StoreFailed, then `take_back_changes` is due.
   void settle(TimePoint now);
@@ -126,6 +131,15 @@ class ClusterCoordinator final : public PlacementSource {
   [[nodiscard]] nlohmann::json picture(const PictureSize& size);
   /// Grows whenever `picture` may have changed.
   [[nodiscard]] std::uint64_t revision() const noexcept { return revision_; }
+  /// Jobs that have devices, by class, and that wait.
+  struct JobCounts {
+    std::int64_t guaranteed = 0;
+    std::int64_t opportunistic = 0;
+    std::int64_t waiting = 0;
+  };
+  [[nodiscard]] JobCounts counts() const;
+  /// Returns the time of day that it goes by.
+  [[nodiscard]] WallTime wall_time() const { return wall_(); }
 
   /// When `settle` should be called if nothing happens before.
   [[nodiscard]] TimePoint next_wake() const noexcept;
@@ -141,7 +155,6 @@ class ClusterCoordinator final : public PlacementSource {
 
   // Requests: cluster_answers.cpp.
   [[nodiscard]] nlohmann::json submit(const nlohmann::json& request);
-  [[nodiscard]] nlohmann::json queue(const nlohmann::json& request);
   [[nodiscard]] nlohmann::json explain(const nlohmann::json& request);
   [[nodiscard]] nlohmann::json cancel(const nlohmann::json& request);
   [[nodiscard]] nlohmann::json resume(const nlohmann::json& request);

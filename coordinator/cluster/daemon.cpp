@@ -212,7 +212,7 @@ class Daemon {
   struct Answer {
     std::string peer;
     bool remote = false;
-    json text{};
+    Reply reply{};
     std::optional<Question> question{};
   };
 
@@ -263,7 +263,7 @@ class Daemon {
         Answer one;
         answer(
             one, [&] { return change.second; }, Caller::owner());
-        change.second = std::move(one.text);
+        change.second = std::move(one.reply.object);
       }
       if (must_settle_) coordinator_.settle(clock_.now());
       not_before_ = {};
@@ -277,7 +277,7 @@ class Daemon {
     page_.publish(coordinator_, clock_.now(), [this] { return reports_.picture(clock_.now()); });
     for (auto& [number, answer] : changes) page_.answer(number, std::move(answer));
     for (const Answer& answer : answers) {
-      const std::string frame = answer.text.dump(-1, ' ', false, json::error_handler_t::replace);
+      const std::string frame = answer.reply.text();
       const bool sent =
           answer.remote ? door_->send(answer.peer, frame) : socket_.send(answer.peer, frame);
       if (!sent) log_->debug("somebody did not wait for an answer");
@@ -297,7 +297,7 @@ class Daemon {
          ++i) {
       Answer& one = answers.emplace_back(Answer{.peer = asked.peer, .remote = true});
       if (asked.caller == nullptr) {
-        one.text = refusal("forbidden", "this key is not allowed any more");
+        one.reply.object = refusal("forbidden", "this key is not allowed any more");
       } else {
         answer(
             one, [&] { return request_of(asked.frames); }, Caller::of(*asked.caller));
@@ -308,7 +308,7 @@ class Daemon {
   /// @param read  returns the request, or throws RequestRefused.
   void answer(Answer& answer, const std::function<json()>& read, Caller caller) {
     json request;
-    answer.text = answer_or_refuse(
+    answer.reply = answer_or_refuse(
         [&] {
           request = read();
           if (is_question(request)) {
@@ -325,42 +325,43 @@ class Daemon {
           return answer_to(request, caller);
         },
         caller);
-    page_.count(request, answer.text);
+    page_.count(request, answer.reply.object);
   }
 
   /// What could not be made durable is refused. Questions are asked again: what was answered may
   /// have been taken back.
   void answer_without_store(Answer& answer, const StoreFailed& problem) {
-    answer.text = refusal("unavailable", problem.what());
+    answer.reply = {refusal("unavailable", problem.what())};
     if (!answer.question) return;
     try {
       const Caller caller = answer.question->caller();
-      answer.text =
+      answer.reply =
           answer_or_refuse([&] { return answer_to(answer.question->request, caller); }, caller);
     } catch (const StoreFailed& error) {
       log_->error("{}", error.what());  // nor can it be read
     }
   }
 
-  json answer_to(const json& request, Caller caller) {
-    json answer = answer_request(coordinator_, {reports_, orders_, placements_}, caller, request,
+  Reply answer_to(const json& request, Caller caller) {
+    Reply reply = answer_request(coordinator_, {reports_, orders_, placements_}, caller, request,
                                  clock_.now());
+    json& answer = reply.object;
     const json type = request.value("type", json{});
     if (type == "nodes" && door_) answer["coordinator"]["address"] = door_->address();
     answer["v"] = wire::kProtocolVersion;
     answer["type"] = type;
-    return answer;
+    return reply;
   }
 
-  json answer_or_refuse(const std::function<json()>& answer, Caller caller) {
+  Reply answer_or_refuse(const std::function<Reply()>& answer, Caller caller) {
     try {
       return answer();
     } catch (const RequestRefused& error) {
       log_->log(caller.key() == nullptr ? spdlog::level::info : spdlog::level::debug,
                 "refused ({}): {}", error.code(), error.what());
-      return refusal(error.code(), error.what());
+      return {refusal(error.code(), error.what())};
     } catch (const EngineFailed& error) {
-      return refusal("unavailable", error.what());
+      return {refusal("unavailable", error.what())};
     }
   }
 

@@ -127,12 +127,13 @@ void PageService::publish(ClusterCoordinator& coordinator, TimePoint now, const 
   const std::uint64_t question = board_.asked();
   const bool listened = board_.listeners() > 0;
   const bool asked = question > answered_;
+  note_load(coordinator, now);
   if (coordinator.revision() != shown_ && (asked || listened)) {
     if (asked || now - last_ >= kPublishAgain) {
       put_up(coordinator);
       last_ = now;
     } else {
-      next_ = last_ + kPublishAgain;
+      next_ = std::min(next_, last_ + kPublishAgain);
     }
   }
   if (reports && (asked || (listened && now >= next_reports_))) {
@@ -156,6 +157,20 @@ void PageService::put_up(ClusterCoordinator& coordinator) {
     shown_ = coordinator.revision();
   } catch (const std::exception& error) {
     log_->error("the page shows what was before: {}", error.what());
+  }
+}
+
+void PageService::note_load(const ClusterCoordinator& coordinator, TimePoint now) {
+  if (coordinator.revision() == noted_) return;
+  if (!history_.is_due(now)) {
+    next_ = std::min(next_, history_.due());
+    return;
+  }
+  noted_ = coordinator.revision();
+  const auto [guaranteed, opportunistic, waiting] = coordinator.counts();
+  if (history_.add({guaranteed, opportunistic, waiting}, now,
+                   coordinator.wall_time().time_since_epoch())) {
+    board_.put({{"load", history_.list().dump()}});
   }
 }
 

@@ -17,6 +17,7 @@
 #include "coordinator/page/address.h"
 #include "coordinator/page/board.h"
 #include "coordinator/page/http_server.h"
+#include "coordinator/page/load_history.h"
 #include "coordinator/page/metrics.h"
 #include "coordinator/page/node_status.h"
 #include "coordinator/page/request_box.h"
@@ -82,6 +83,7 @@ class PageService final : public ClusterObserver {
   void serve(const PageOptions& options);
   void put_up(ClusterCoordinator& coordinator);
   void put_up_reports(const Reports& reports);
+  void note_load(const ClusterCoordinator& coordinator, TimePoint now);
 
   std::shared_ptr<spdlog::logger> log_;
   std::filesystem::path token_file_;
@@ -92,6 +94,8 @@ class PageService final : public ClusterObserver {
   page::RequestBox requests_;
   page::NodeStatus node_;
   std::optional<page::HttpServer> server_;
+  page::LoadHistory history_;
+  std::uint64_t noted_ = 0;     // revision that the history knows
   std::uint64_t shown_ = 0;     // revision
   std::uint64_t answered_ = 0;  // question
   TimePoint last_{};

@@ -75,7 +75,6 @@ void narrow(json& list, const AllowedKey& caller, const char* tenant) {
 }
 
 void narrow_answer(json& answer, const AllowedKey& caller, std::string_view type) {
-  if (type == "queue") narrow(answer.at("jobs"), caller, "tenant");
   if (type == "tenants") narrow(answer.at("tenants"), caller, "name");
   if (type != "nodes") return;
   for (json& node : answer.at("nodes")) {
@@ -99,6 +98,22 @@ std::string as_characters(std::string_view bytes) {
     }
   }
   return characters;
+}
+
+std::string as_text(const json& value) {
+  return value.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+/// The jobs that a caller may see, as a JSON list.
+std::string queue_of(ClusterCoordinator& coordinator, const AllowedKey* caller, const json& request,
+                     TimePoint now) {
+  std::string jobs = "[";
+  coordinator.queue(request, now, [&](const JobRecord& job, const json& shown) {
+    if (caller != nullptr && !may_see(*caller, job.spec.tenant)) return;
+    if (jobs.size() > 1) jobs += ',';
+    jobs += as_text(shown);
+  });
+  return jobs += ']';
 }
 
 json read_log(ClusterCoordinator& coordinator, json request, TimePoint now) {
@@ -188,21 +203,29 @@ bool is_question(const json& request) {
   return std::ranges::find(kQuestions, text(request, "type")) != kQuestions.end();
 }
 
-json answer_request(ClusterCoordinator& coordinator, const Nodes& nodes, Caller asker, json request,
-                    TimePoint now) {
+std::string Reply::text() const {
+  std::string all = as_text(object);
+  if (!jobs) return all;
+  const std::string_view more{object.empty() ? "" : ","};
+  return fmt::format("{{\"jobs\":{}{}{}", *jobs, more, std::string_view{all}.substr(1));
+}
+
+Reply answer_request(ClusterCoordinator& coordinator, const Nodes& nodes, Caller asker,
+                     json request, TimePoint now) {
   const AllowedKey* const caller = asker.key();
   const std::string type = text(request, "type");
   if (caller != nullptr) check_caller(coordinator, *caller, type, request);
-  if (type == kHeartbeat) return take_report(nodes, caller, request, now);
-  if (type == "set_class") return set_class(coordinator, nodes.orders, request);
-  if (type == "read_log") return read_log(coordinator, std::move(request), now);
+  if (type == kHeartbeat) return {take_report(nodes, caller, request, now)};
+  if (type == "set_class") return {set_class(coordinator, nodes.orders, request)};
+  if (type == "read_log") return {read_log(coordinator, std::move(request), now)};
+  if (type == "queue") return {json::object(), queue_of(coordinator, caller, request, now)};
   json answer = coordinator.answer(request, now);
   if (type == "nodes") {
     nodes.reports.add_to(answer, now);
     nodes.placements.add_to(answer);
   }
   if (caller != nullptr) narrow_answer(answer, *caller, type);
-  return answer;
+  return {std::move(answer)};
 }
 
 }  // namespace commensal::cluster

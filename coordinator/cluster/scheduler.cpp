@@ -120,8 +120,7 @@ void Scheduler::begin(const std::vector<const JobRecord*>& jobs,
   index_.clear();
   jobs_.clear();
   outside_.clear();
-  open_.reset();
-  lacking_.clear();
+  forget_reasons();
   wake_ = policies::kNever;
   std::vector<policies::NodeSpec> specs;
   for (const EngineNode& node : nodes) {
@@ -168,8 +167,7 @@ bool Scheduler::leave(const JobId& job) {
   index_.erase(found);
   if (state_->job(index).phase != JobPhase::kRunning) return false;
   state_->end(index);
-  open_.reset();
-  lacking_.clear();
+  forget_reasons();
   return true;
 }
 
@@ -182,8 +180,7 @@ std::vector<Wanted> Scheduler::decide(double now) {
     if (decision.action == Action::kStart) ++jobs_[decision.job].second;
   }
   state_->commit(plan);
-  open_.reset();
-  lacking_.clear();
+  forget_reasons();
   wake_ = plan.wake;
   return changes;
 }
@@ -270,28 +267,51 @@ std::vector<DevicePlace> Scheduler::places_of(const policies::Placement& parts) 
 std::string Scheduler::why_waiting(const JobRecord& job) const {
   if (nodes_.empty()) return "no node can be given jobs";
   const JobSpec& spec = job.spec;
-  const auto tenant = tenants_.find(spec.tenant);
-  if (tenant != tenants_.end() && spec.asked == policies::AskedClass::kGuaranteed) {
-    const policies::Tenant& t = state_->tenants()[tenant->second];
-    const std::int32_t used = t.charged_milli / policies::kWholeGpu;
-    if (t.quota && used + spec.gpus > *t.quota) {
-      return fmt::format("waits for its tenant's quota: {} of {} in use, it asks for {}", used,
-                         *t.quota, spec.gpus);
-    }
-  }
+  const std::string quota = quota_lacking(spec);
+  if (!quota.empty() && spec.asked == policies::AskedClass::kGuaranteed) return quota;
   if (std::string lack = lacking(spec); !lack.empty()) return lack;
   if (job.state == JobState::kReserved) {
     return fmt::format("waits for devices: {} of {} are kept for it", job.placement.size(),
                        spec.gpus);
   }
-  if (spec.asked == policies::AskedClass::kOpportunistic) {
-    return fmt::format("waits for {} that others leave enough of",
-                       spec.gpus == 1 ? "a device" : "devices");
-  }
+  const std::string beside =
+      fmt::format("{} that others leave enough of", spec.gpus == 1 ? "a device" : "devices");
+  if (spec.asked == policies::AskedClass::kOpportunistic) return "waits for " + beside;
+  const std::string before = who_is_before(job);
+  if (!quota.empty()) return quota + (before.empty() ? ", or for " + beside : before);
   const policies::DeviceKinds kinds = policies::kinds_of(state_->cluster());
   const bool mixed = spec.gpus > 1 && kinds.gpus > 0 && kinds.cores > 0;
-  return fmt::format("waits for devices: it asks for {},{} {} are free of guaranteed jobs",
-                     spec.gpus, mixed ? " all GPUs or none, and" : "", open_devices());
+  const std::int32_t open = open_devices();
+  return fmt::format("waits for devices: it asks for {},{} {} {} free of guaranteed jobs{}",
+                     spec.gpus, mixed ? " all GPUs or none, and" : "", open,
+                     open == 1 ? "is" : "are", open >= spec.gpus ? before : "");
+}
+
+std::string Scheduler::quota_lacking(const JobSpec& spec) const {
+  const auto tenant = tenants_.find(spec.tenant);
+  if (tenant == tenants_.end()) return {};
+  const policies::Tenant& t = state_->tenants()[tenant->second];
+  const std::int32_t used = t.charged_milli / policies::kWholeGpu;
+  if (!t.quota || used + spec.gpus <= *t.quota) return {};
+  return fmt::format("waits for its tenant's quota: {} of {} in use, it asks for {}", used,
+                     *t.quota, spec.gpus);
+}
+
+std::string Scheduler::who_is_before(const JobRecord& job) const {
+  if (!first_) {
+    first_.emplace();
+    for (const auto& [id, index] : index_) {
+      const ClusterJob& shown = state_->job(index);
+      if (shown.phase != JobPhase::kWaiting) continue;
+      if (shown.asked == policies::AskedClass::kOpportunistic) continue;
+      const auto [first, is_new] = first_->emplace(shown.tenant, index);
+      if (!is_new) first->second = std::min(first->second, index);
+    }
+  }
+  const auto tenant = tenants_.find(job.spec.tenant);
+  const auto first = tenant == tenants_.end() ? first_->end() : first_->find(tenant->second);
+  if (first == first_->end() || jobs_[first->second].first == job.id) return {};
+  return fmt::format("; job {} of its tenant is before it", jobs_[first->second].first.str());
 }
 
 std::string Scheduler::lacking(const JobSpec& spec) const {
@@ -345,6 +365,12 @@ std::string Scheduler::lacking(const MinimaAsked& asked) const {
         mib, with_memory, all, asked.gpus);
   }
   return {};
+}
+
+void Scheduler::forget_reasons() noexcept {
+  open_.reset();
+  lacking_.clear();
+  first_.reset();
 }
 
 std::int32_t Scheduler::open_devices() const {

@@ -100,7 +100,13 @@ class Scheduler {
   /// Which of its minima keeps a job from its devices; empty: none.
   [[nodiscard]] std::string lacking(const JobSpec& spec) const;
   [[nodiscard]] std::string lacking(const MinimaAsked& asked) const;
+  /// Says that its tenant's quota has no room for a job; empty: it has.
+  [[nodiscard]] std::string quota_lacking(const JobSpec& spec) const;
+  /// Names the first job of its tenant that waits for a guaranteed start; empty: it is the job.
+  [[nodiscard]] std::string who_is_before(const JobRecord& job) const;
   [[nodiscard]] std::int32_t open_devices() const;
+  /// Something has changed: what was found for `why_waiting` is to be looked for again.
+  void forget_reasons() noexcept;
   void charge_outside(const JobRecord& job, std::vector<policies::Tenant>& tenants);
 
   const policies::ClusterPolicy& policy_;
@@ -116,6 +122,7 @@ class Scheduler {
   double wake_ = policies::kNever;
   mutable std::optional<std::int32_t> open_;  // devices free of guaranteed jobs, once asked for
   mutable std::map<MinimaAsked, std::string> lacking_;  // likewise
+  mutable std::optional<std::map<policies::TenantIndex, policies::JobIndex>> first_;  // likewise
 };
 
 }  // namespace commensal::cluster

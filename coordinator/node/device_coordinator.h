@@ -324,9 +324,9 @@ class DeviceCoordinator {
   [[nodiscard]] DeviceUse device_use(TimePoint now) const;
   /// Busy shares, the oracle and how near to it: of the last `kUseWindow`.
   [[nodiscard]] nlohmann::json device_shares(TimePoint now) const;
-  /// What is known of a guaranteed job's slowdown now.
   /// Returns the slowdown of a guaranteed job, if it is known well enough to be told.
   [[nodiscard]] std::optional<SlowdownEstimate> known_slowdown(const Job& job) const;
+  /// What is known of a guaranteed job's slowdown now.
   [[nodiscard]] nlohmann::json cost_of(const Job& job) const;
   /// The guaranteed jobs of a stretch, those that have ended among them, with what they lost in it.
   [[nodiscard]] nlohmann::json costs_of(const Ended* told, TimePoint since, TimePoint until,

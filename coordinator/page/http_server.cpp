@@ -225,8 +225,8 @@ struct HttpServer::Inside {
     server.Get(kState, [this](const auto&, auto& response) {
       response.set_content(fresh()->json(), "application/json");
     });
-    for (const char* name :
-         {"coordinator", "summary", "jobs", "nodes", "tenants", "events", "node", "reports"}) {
+    for (const char* name : {"coordinator", "summary", "jobs", "nodes", "tenants", "events", "load",
+                             "node", "reports"}) {
       server.Get(std::string{"/api/v1/"} + name, [this, name](const auto&, auto& response) {
         const auto snapshot = fresh();
         const auto part = snapshot->parts.find(name);

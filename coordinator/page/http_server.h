@@ -40,7 +40,7 @@ inline constexpr int kMostListeners = 24;
 /// Serves until it ends. Whatever goes wrong with a connection ends that connection.
 ///
 /// `GET /` and its files; `GET /api/v1/state`, `/api/v1/{coordinator,summary,jobs,nodes,tenants,
-/// events,node}`; `GET /api/v1/live`; `POST /api/v1/requests`; `GET /metrics`
+/// events,load,node,reports}`; `GET /api/v1/live`; `POST /api/v1/requests`; `GET /metrics`
 /// (docs/cluster.md has them).
 class HttpServer {
  public:

@@ -114,8 +114,7 @@ struct DeviceView {
   Bytes outside;  ///< of the capacity, what others than these jobs have taken
   double cores = 0.0;
   std::vector<JobView> jobs;  ///< in the order of their arrival
-  Bytes
-      claimed;  ///< kept free of what opportunistic jobs may do without: for a job that is to come
+  Bytes claimed;  ///< for a job that is to come: opportunistic ones shrink to their minima for it
   bool operator==(const DeviceView&) const = default;
 };
 

@@ -124,7 +124,16 @@ Placement placement_of(const json& entry) {
   return placement;
 }
 
-std::string cut(const std::string& text) { return text.substr(0, kLongestPlacedText); }
+/// What fits, without a part of a character of UTF-8: that would be replaced by something longer on
+/// its way, and a text that is too long costs the whole list.
+std::string cut(const std::string& text) {
+  std::size_t size = std::min(text.size(), kLongestPlacedText);
+  const auto goes_on = [&](std::size_t at) {
+    return (static_cast<unsigned char>(text[at]) & 0xC0U) == 0x80U;
+  };
+  while (size > 0 && size < text.size() && goes_on(size)) --size;
+  return text.substr(0, size);
+}
 
 json written(const Placement& placement) {
   json devices = json::array();

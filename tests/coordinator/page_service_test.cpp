@@ -11,6 +11,7 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <filesystem>
@@ -234,7 +235,28 @@ TEST_F(PageServiceTest, WithoutSomebodyWhoLooksNothingIsMade) {
   const std::uint64_t before = coordinator_->revision();
   (void)submit("job");
   EXPECT_GT(coordinator_->revision(), before);
-  EXPECT_EQ(page_->next_wake(), TimePoint::max()) << "nobody waits for it";
+  EXPECT_GT(page_->next_wake(), now_ + 1s) << "but for the history nobody waits for it";
+}
+
+TEST_F(PageServiceTest, WhatWasIsKnownAlsoOfWhenNobodyLooked) {
+  (void)submit("first", 2);
+  (void)submit("too-much", 4);
+  EXPECT_LE(page_->next_wake(), now_ + page::LoadHistory::kStep) << "it comes back for it";
+  now_ = page_->next_wake();
+  wall_ += 5s;
+  step();
+  EXPECT_EQ(page_->next_wake(), TimePoint::max()) << "once";
+  now_ += 1min;
+  (void)submit("beside", 1, "opportunistic");
+  const json load = get("/api/v1/load")["load"];
+  ASSERT_EQ(load.size(), 3U);
+  const auto counts = [](const json& point) {
+    return std::array{point["guaranteed"], point["opportunistic"], point["waiting"]};
+  };
+  EXPECT_EQ(counts(load[0]), (std::array<json, 3>{0, 0, 0}));
+  EXPECT_EQ(counts(load[1]), (std::array<json, 3>{1, 0, 1}));
+  EXPECT_EQ(counts(load[2]), (std::array<json, 3>{1, 1, 1}));
+  EXPECT_GE(load[1]["at_ms"].get<std::int64_t>() - load[0]["at_ms"].get<std::int64_t>(), 5000);
 }
 
 TEST_F(PageServiceTest, AListenerIsToldSoonAndNotForEachChange) {

@@ -57,9 +57,9 @@ class RequestsTest : public ::testing::Test {
   }
 
   json ask(Caller caller, json request) {
-    json answer = answer_request(coordinator_, nodes_told_, caller, std::move(request), now_);
+    const Reply reply = answer_request(coordinator_, nodes_told_, caller, std::move(request), now_);
     settle_some();
-    return answer;
+    return json::parse(reply.text());
   }
   void settle_some() {
     for (int i = 0; i < 5; ++i) {
@@ -338,6 +338,25 @@ TEST_F(RequestsTest, QuestionsAreKnownAndNothingElseIsOne) {
   }
   EXPECT_FALSE(is_question({{"type", 7}}));
   EXPECT_FALSE(is_question(json::array()));
+}
+
+TEST_F(RequestsTest, AReplyWithJobsIsOneObject) {
+  const auto parsed = [](const Reply& reply) { return json::parse(reply.text()); };
+  EXPECT_EQ(parsed({json::object(), "[]"}), json::parse(R"({"jobs":[]})"));
+  EXPECT_EQ(parsed({{{"v", 1}, {"type", "queue"}}, R"([{"id":"1"}])"}),
+            json::parse(R"({"jobs":[{"id":"1"}],"type":"queue","v":1})"));
+  EXPECT_EQ(parsed({{{"what", "a\xff"}}}), json::parse(R"({"what":"a\ufffd"})")) << "no UTF-8";
+}
+
+TEST_F(RequestsTest, AQueueIsTheSameWrittenAndAsked) {
+  for (int i = 0; i < 6; ++i)
+    (void)ask(Caller::owner(), submission(i % 2 == 0 ? "vision" : "speech"));
+  (void)ask(Caller::owner(), {{"type", "cancel"}, {"id", "1"}});
+  for (const bool all : {false, true}) {
+    const json request{{"type", "queue"}, {"all", all}};
+    EXPECT_EQ(ask(Caller::owner(), request), coordinator_.answer(request, now_));
+  }
+  EXPECT_THAT(refusal(Caller::owner(), {{"type", "queue"}, {"all", 7}}), HasSubstr("malformed"));
 }
 
 TEST_F(RequestsTest, QuestionsLeaveTheCoordinatorAsItIs) {

@@ -140,7 +140,7 @@ class SchedulerTest : public ::testing::Test {
   std::vector<std::string> begin() {
     std::vector<const JobRecord*> all;
     for (const JobRecord& record : records_) all.push_back(&record);
-    scheduler_.begin(all, nodes_, {{"default", std::nullopt}});
+    scheduler_.begin(all, nodes_, {{"default", quota_}});
     return decide();
   }
   std::vector<std::string> decide() {
@@ -156,6 +156,7 @@ class SchedulerTest : public ::testing::Test {
     return starts;
   }
 
+  std::optional<std::int32_t> quota_;
   std::unique_ptr<policies::ClusterPolicy> policy_ = policies::make_policy("antman", {});
   Scheduler scheduler_{*policy_, [](const JobRecord&) { return 0.0; }};
   std::vector<EngineNode> nodes_{FakeWorld::make_node("n1", 1), FakeWorld::make_node("n2", 1)};
@@ -316,6 +317,45 @@ TEST_F(SchedulerTest, AJobWaitsWhileTheLargeDevicesAreAway) {
     nodes_.push_back(node_with("n2", 1, 80_GiB));
     EXPECT_THAT(begin(), ElementsAre("1 n2:0")) << to_string(asked);
   }
+}
+
+TEST_F(SchedulerTest, WhoWaitsBehindAJobOfItsTenantIsToldSo) {
+  quota_ = 1;
+  job(AskedClass::kGuaranteed);
+  const JobRecord& head = job(AskedClass::kGuaranteed);
+  const JobRecord& behind = job(AskedClass::kAuto);
+  EXPECT_THAT(begin(), ElementsAre("1 n1:0"));
+  const std::string full = "waits for its tenant's quota: 1 of 1 in use, it asks for 1";
+  EXPECT_EQ(scheduler_.why_waiting(head), full);
+  EXPECT_EQ(scheduler_.why_waiting(behind), full + "; job 2 of its tenant is before it");
+}
+
+TEST_F(SchedulerTest, AnAutoJobWaitsForItsQuotaOrForADevice) {
+  nodes_.pop_back();
+  quota_ = 1;
+  JobRecord& runs = job(AskedClass::kGuaranteed);
+  runs.state = JobState::kRunning;
+  runs.job_class = JobClass::kGuaranteed;
+  runs.placement = {{"n1", 0}};
+  runs.spec.share = Range<double>{0.8, {}};
+  const JobRecord& waits = job(AskedClass::kAuto);
+  EXPECT_THAT(begin(), IsEmpty());
+  EXPECT_EQ(scheduler_.why_waiting(waits),
+            "waits for its tenant's quota: 1 of 1 in use, it asks for 1, or for a device that "
+            "others leave enough of");
+}
+
+TEST_F(SchedulerTest, FreeDevicesAloneAreNoReasonToWait) {
+  const JobRecord& gang = job(AskedClass::kGuaranteed, 3);
+  const JobRecord& behind = job(AskedClass::kGuaranteed);
+  EXPECT_THAT(begin(), IsEmpty());
+  EXPECT_EQ(scheduler_.why_waiting(gang),
+            "waits for devices: it asks for 3, 2 are free of guaranteed jobs");
+  EXPECT_EQ(scheduler_.why_waiting(behind),
+            "waits for devices: it asks for 1, 2 are free of guaranteed jobs; job 1 of its tenant "
+            "is before it");
+  nodes_.push_back(FakeWorld::make_node("n3", 2));
+  EXPECT_THAT(begin(), ElementsAre("1 n3:0 n3:1 n1:0", "2 n2:0"));
 }
 
 TEST_F(SchedulerTest, WithoutMinimaTheReasonsAreTheUsualOnes) {

@@ -126,6 +126,22 @@ TEST(WirePlacementsTest, LongTextsAndListsOfDevicesAreCut) {
   EXPECT_EQ(read[0].devices[0].size(), kLongestPlacedText);
 }
 
+TEST(WirePlacementsTest, NoCharacterIsCutInTwo) {
+  Placement placement = full();
+  for (const std::string letter : {"\u00e4", "\u20ac", "\U0001F600"}) {
+    placement.name.clear();
+    while (placement.name.size() < 255 - letter.size()) placement.name += letter;
+    for (const std::string& name : {placement.name, "x" + placement.name, "xy" + placement.name}) {
+      placement.name = name;
+      const std::string frame =
+          written({placement}).dump(-1, ' ', false, json::error_handler_t::replace);
+      const std::string read = read_placements(json::parse(frame))[0].name;
+      EXPECT_EQ(read, name.substr(0, read.size()));
+      EXPECT_GT(read.size() + letter.size(), kLongestPlacedText);
+    }
+  }
+}
+
 // Whatever a field is replaced by: it is read as something within the bounds, or refused.
 TEST(WirePlacementsTest, DamagedListsNeverGetThrough) {
   constexpr unsigned kSeed = 11;

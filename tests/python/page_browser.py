@@ -98,9 +98,9 @@ class PageBrowser:
         return [line["message"] for line in lines if line["level"] in ("WARNING", "SEVERE")]
 
     def picture(self, file: Path, width: int, *, dark: bool) -> None:
-        """Write the whole page, small enough to be kept."""
+        """Write the page, or its upper part if it is long, small enough to be kept."""
         height = int(self.run("return document.documentElement.scrollHeight"))
-        height = min(height, 4 * width)
+        height = min(height, 1500)
         self.screen(width, height, dark=dark)
         shot = Image.open(BytesIO(self.driver.get_screenshot_as_png())).convert("RGB")
         shot.quantize(64, method=Image.Quantize.MEDIANCUT).save(file, optimize=True)

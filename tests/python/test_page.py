@@ -12,6 +12,8 @@ import json
 import os
 import signal
 import sys
+import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -431,6 +433,46 @@ def test_the_keyboard_is_enough(cluster: Cluster, browser: PageBrowser) -> None:
     go.touch()
 
 
+def some_minutes(cluster: Cluster) -> None:
+    """Have jobs come, wait and go, so that the chart has something to show."""
+    for seconds in (9, 14, 6, 11, 17, 8):
+        for delay in (0, 3, 5):
+            cluster.submit(
+                *("--tenant", "language", "--name", "preprocess"),
+                *("--", *SHELL, f"sleep {seconds + delay}"),
+            )
+        time.sleep(seconds)
+
+
+def test_a_page_that_is_opened_shows_what_was_before(
+    cluster: Cluster, browser: PageBrowser
+) -> None:
+    cluster.start("--devices", "1")
+    go = cluster.world.folder / "go"
+    job = cluster.submit("--guaranteed", "--", *wait_for_file(go))
+    cluster.wait(job, "running")
+
+    def seen() -> list[tuple[int, int]]:
+        points = browser.run("return history.map(p => [p.at, p.guaranteed, p.waiting])")
+        assert all(a[0] <= b[0] for a, b in itertools.pairwise(points)), "in the order of time"
+        return [(point[1], point[2]) for point in points]
+
+    def known() -> int:
+        with urllib.request.urlopen(f"{without_token(cluster)}api/v1/load") as answer:
+            return len(json.load(answer)["load"])
+
+    wait_until("the coordinator has noted it", lambda: known() >= 2)
+    go.touch()
+    cluster.wait(job, "finished")
+    wait_until("it has noted the end", lambda: known() >= 3)
+    browser.open(without_token(cluster))
+    assert seen()[-2:] == [(1, 0), (0, 0)], "nobody looked while it ran"
+    assert "now: 0 guaranteed" in browser.text("#load-text")
+    drawn = browser.run("return charts.load.data.datasets[0].data.map(p => p.y)")
+    assert 1 in drawn, "and it is drawn"
+    assert browser.complaints() == []
+
+
 def test_it_fits_desk_and_phone_dark_and_light(cluster: Cluster, browser: PageBrowser) -> None:
     cluster.start("--devices", "2", "--commensal", str(COMMENSAL))
     stop = cluster.world.folder / "stop"
@@ -451,6 +493,8 @@ def test_it_fits_desk_and_phone_dark_and_light(cluster: Cluster, browser: PageBr
     )
     for job in (first, second):
         cluster.wait(job, "running")
+    if PICTURES:
+        some_minutes(cluster)
 
     for dark, width in itertools.product((False, True), (1280, 360)):
         browser.screen(width, 800, dark=dark)

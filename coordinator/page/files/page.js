@@ -2,13 +2,13 @@
 // text, never as HTML.
 "use strict";
 
-const KEEP_MS = 15 * 60 * 1000; // of the history in the charts
+const KEEP_MS = 15 * 60 * 1000; // of the history in the chart; the coordinator keeps as much
 const PLACED = ["starting", "running", "upgrading"];
 const WAITING = ["submitted", "queued", "reserved"];
 const MOST_BARS = 12;
 
 const state = {};
-const history = [];
+let history = [];
 const byId = (id) => document.getElementById(id);
 
 // ---- small tools ------------------------------------------------------------------------------
@@ -585,8 +585,9 @@ function makeCharts() {
   });
   const loadOptions = chartOptions(true);
   loadOptions.scales.x.type = "linear";
-  loadOptions.scales.x.ticks.callback = (value) => (value === 0 ? "now" : `${value} s`);
+  loadOptions.scales.x.ticks.callback = (value) => (value === 0 ? "now" : value % 60 ? `${value} s` : `${value / 60} min`);
   loadOptions.scales.x.ticks.maxTicksLimit = 7;
+  loadOptions.scales.x.ticks.includeBounds = false;
   loadOptions.scales.y.beginAtZero = true;
   loadOptions.scales.y.ticks.precision = 0;
   loadOptions.elements = { point: { radius: 0 }, line: { stepped: "after", borderWidth: 1.5 } };
@@ -609,18 +610,22 @@ function drawCharts() {
   put(byId("memory-text"), held.length === 0 ? "no job has memory here" : held
     .map((record) => `${record.job.name}: ${bytes(record.memory.device_bytes || 0)} on the device, ${bytes(record.memory.host_bytes || 0)} host, ${bytes(record.memory.parked_bytes || 0)} parked`).join("; "));
   const now = Date.now();
+  const secondsAgo = (point) => Math.round(Math.max(point.at - now, -KEEP_MS) / 1000);
   const points = history.length ? [...history, { ...history[history.length - 1], at: now }] : [];
   ["guaranteed", "opportunistic", "waiting"].forEach((name, number) => {
-    charts.load.data.datasets[number].data = points.map((point) => ({ x: Math.round((point.at - now) / 1000), y: point[name] }));
+    charts.load.data.datasets[number].data = points.map((point) => ({ x: secondsAgo(point), y: point[name] }));
   });
-  const first = points.length ? Math.round((points[0].at - now) / 1000) : 0;
+  const first = points.length ? secondsAgo(points[0]) : 0;
   charts.load.options.scales.x.min = Math.min(-60, first);
+  charts.load.options.scales.x.ticks.stepSize = first < -300 ? 180 : undefined;
   charts.load.options.scales.x.max = 0;
   charts.load.update();
   const last = points[points.length - 1];
   put(byId("load-text"), last ? `now: ${last.guaranteed} guaranteed, ${last.opportunistic} opportunistic, ${last.waiting} waiting` : "");
 }
 
+// The coordinator says how it was before this page was open, a point every few seconds; what this
+// page has seen is finer, and is all there is from before the coordinator's last start.
 function remember() {
   if (!state.summary) return;
   const point = {
@@ -629,6 +634,9 @@ function remember() {
     opportunistic: count((entry) => entry.class === "opportunistic"),
     waiting: state.summary.waiting,
   };
+  if (history.length === 0) {
+    history = (state.load || []).map((told) => ({ ...told, at: Math.min(told.at_ms, point.at) }));
+  }
   const last = history[history.length - 1];
   const same = last && ["guaranteed", "opportunistic", "waiting"].every((name) => last[name] === point[name]);
   if (!same) history.push(point);
