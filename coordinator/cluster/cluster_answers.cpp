@@ -46,7 +46,7 @@ std::string reason_in(const json& request, const char* otherwise) {
 
 /// "; did you mean ...?", if there is a name.
 std::string guess(const std::string& written, const std::vector<std::string>& names) {
-  const std::string nearest = policies::nearest_name(written, names);
+  const std::string nearest = policies::similar_name(written, names);
   return nearest.empty() ? "" : fmt::format("; did you mean \"{}\"?", nearest);
 }
 

@@ -121,7 +121,7 @@ class Scheduler {
   std::set<JobId> outside_;                            // placed on nodes that are not in the view
   double wake_ = policies::kNever;
   mutable std::optional<std::int32_t> open_;  // devices free of guaranteed jobs, once asked for
-  mutable std::map<MinimaAsked, std::string> lacking_;  // likewise
+  mutable std::map<MinimaAsked, std::string> lacking_;                                // likewise
   mutable std::optional<std::map<policies::TenantIndex, policies::JobIndex>> first_;  // likewise
 };
 

@@ -32,4 +32,10 @@ std::string nearest_name(std::string_view written, const std::vector<std::string
   return nearest == names.end() ? std::string{} : *nearest;
 }
 
+std::string similar_name(std::string_view written, const std::vector<std::string>& names) {
+  std::string nearest = nearest_name(written, names);
+  const std::size_t letters = std::max(written.size(), nearest.size());
+  return 2 * distance(written, nearest) > letters ? std::string{} : nearest;
+}
+
 }  // namespace commensal::policies

@@ -13,4 +13,8 @@ namespace commensal::policies {
 [[nodiscard]] std::string nearest_name(std::string_view written,
                                        const std::vector<std::string>& names);
 
+/// The same where anything may be meant: nothing, too, if more than half of the letters differ.
+[[nodiscard]] std::string similar_name(std::string_view written,
+                                       const std::vector<std::string>& names);
+
 }  // namespace commensal::policies

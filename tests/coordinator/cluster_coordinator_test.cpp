@@ -331,7 +331,7 @@ TEST_F(ClusterCoordinatorTest, CoresOrHostMemoryThatNoNodeHasAreRefused) {
 
 TEST_F(ClusterCoordinatorTest, AnUnknownTenantIsGuessedAndSaidHowToMake) {
   EXPECT_EQ(refusal({{"type", "submit"}, {"job", job("robotics")}}),
-            "unknown_tenant: unknown tenant \"robotics\"; did you mean \"default\"? "
+            "unknown_tenant: unknown tenant \"robotics\" "
             "('commensal quota set robotics N' makes it)");
 }
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The numbers of jobs over time: which points are kept, and for how long.
-#include "coordinator/page/load_history.h"
-
 #include <gtest/gtest.h>
 
 #include <chrono>
 #include <cstdint>
 #include <vector>
+
+#include "coordinator/page/load_history.h"
 
 namespace commensal::page {
 namespace {
@@ -36,9 +36,8 @@ TEST_F(LoadHistoryTest, BeginsWithNothingAndTakesTheFirstAtOnce) {
   EXPECT_EQ(history_.list(), json::array());
   EXPECT_TRUE(history_.is_due(TimePoint{}));
   EXPECT_TRUE(add(0ms, {1, 2, 3}));
-  EXPECT_EQ(
-      history_.list(),
-      json::parse(R"([{"at_ms":1000000,"guaranteed":1,"opportunistic":2,"waiting":3}])"));
+  EXPECT_EQ(history_.list(),
+            json::parse(R"([{"at_ms":1000000,"guaranteed":1,"opportunistic":2,"waiting":3}])"));
 }
 
 TEST_F(LoadHistoryTest, TakesAPointEachStepAtMost) {
