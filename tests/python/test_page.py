@@ -473,6 +473,27 @@ def test_a_page_that_is_opened_shows_what_was_before(
     assert browser.complaints() == []
 
 
+# A job ran from 100 to 50 seconds ago: what is drawn in the middle of the times before and after.
+DRAWN = """
+const now = Date.now();
+const point = (seconds, guaranteed) => ({at: now - 1000 * seconds, guaranteed, opportunistic: 0,
+  waiting: 0});
+history = [point(150, 0), point(100, 1), point(50, 0)];
+drawCharts();
+const {ctx, scales, width} = charts.load;
+const scale = ctx.canvas.width / width;
+const drawn = (seconds) => ctx.getImageData(scale * scales.x.getPixelForValue(-seconds),
+  scale * scales.y.getPixelForValue(0.55), 1, 1).data[3] > 0;
+return [125, 75, 25].map(drawn);
+"""
+
+
+def test_the_chart_says_when_a_job_ran(cluster: Cluster, browser: PageBrowser) -> None:
+    cluster.start()
+    browser.open(without_token(cluster))
+    assert browser.run(DRAWN) == [False, True, False]
+
+
 def test_it_fits_desk_and_phone_dark_and_light(cluster: Cluster, browser: PageBrowser) -> None:
     cluster.start("--devices", "2", "--commensal", str(COMMENSAL))
     stop = cluster.world.folder / "stop"

@@ -590,7 +590,8 @@ function makeCharts() {
   loadOptions.scales.x.ticks.includeBounds = false;
   loadOptions.scales.y.beginAtZero = true;
   loadOptions.scales.y.ticks.precision = 0;
-  loadOptions.elements = { point: { radius: 0 }, line: { stepped: "after", borderWidth: 1.5 } };
+  // "before": to the next point's time as before it, which is how it was.
+  loadOptions.elements = { point: { radius: 0 }, line: { stepped: "before", borderWidth: 1.5 } };
   const area = (label, name) => ({ label, data: [], fill: true, borderColor: colour(name), backgroundColor: `${colour(name)}aa` });
   charts.load = new Chart(byId("load-chart"), {
     type: "line",
