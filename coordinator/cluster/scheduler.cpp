@@ -267,7 +267,7 @@ std::vector<DevicePlace> Scheduler::places_of(const policies::Placement& parts) 
 std::string Scheduler::why_waiting(const JobRecord& job) const {
   if (nodes_.empty()) return "no node can be given jobs";
   const JobSpec& spec = job.spec;
-  const std::string quota = quota_lacking(spec);
+  std::string quota = quota_lacking(spec);
   if (!quota.empty() && spec.asked == policies::AskedClass::kGuaranteed) return quota;
   if (std::string lack = lacking(spec); !lack.empty()) return lack;
   if (job.state == JobState::kReserved) {
