@@ -44,7 +44,8 @@ class HoldingProxy {
   [[nodiscard]] const std::string& address() const { return address_; }
   /// All bytes that it was to hand on were.
   [[nodiscard]] bool holds() const { return left_ == 0; }
-  void release() { left_ = std::numeric_limits<std::size_t>::max(); }
+  /// Hands on so many more, then holds again.
+  void release(std::size_t bytes = std::numeric_limits<std::size_t>::max()) { left_ = bytes; }
   /// The server has ended the connection.
   [[nodiscard]] bool ended() const { return ended_; }
 
