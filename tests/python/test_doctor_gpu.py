@@ -38,9 +38,12 @@ def test_says_how_jobs_share_it_and_what_is_proven(monkeypatch: pytest.MonkeyPat
     assert state == "note"
     assert "where COMMENSAL_CUDA_ALLOCATOR=elastic" in told
     assert "paced by its time" in told
-    assert "never run on a card yet" in told
+    assert "neither a gate nor a memory limit" in told
+    assert "experimental: it ran on one card" in told
     monkeypatch.setenv("COMMENSAL_CUDA_ALLOCATOR", "elastic")
-    assert _checks._gpu()[1].startswith("jobs share it: ")
+    told = _checks._gpu()[1]
+    assert told.startswith("jobs share it: ")
+    assert "neither" not in told
 
 
 @pytest.mark.usefixtures("card")

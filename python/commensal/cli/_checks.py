@@ -230,9 +230,15 @@ def _gpu() -> tuple[State, str]:
         return "note", f"there is one, and no coordinator can know it: {error}"
     asked = os.environ.get("COMMENSAL_CUDA_ALLOCATOR") == "elastic"
     return "note", (
-        ("jobs share it" if asked else "jobs share it where COMMENSAL_CUDA_ALLOCATOR=elastic")
+        (
+            "jobs share it"
+            if asked
+            else "jobs share it where COMMENSAL_CUDA_ALLOCATOR=elastic (else they have neither a gate"
+            " nor a memory limit on it)"
+        )
         + ": its memory moves at the ends of steps, opportunistic jobs are paced by its time;"
-        " tested on a simulated driver, never run on a card yet"
+        " experimental: it ran on one card, where results were right and the default law used none"
+        " of the idle time; what was mended since is tested on a simulated driver only"
     )
 
 

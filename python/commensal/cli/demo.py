@@ -56,7 +56,8 @@ def demo(
     A guaranteed and an opportunistic training job run on real data: each alone, both with the
     machine's default sharing, and both under commensal. It compares their speeds and results, and
     writes a page with pictures. A window in which others used the machine is repeated. Where there
-    is a GPU, they share that one (written, tested on a simulated driver, never run on a card yet).
+    is a GPU, they share that one (experimental: on the one card that it ran on, its end was not
+    reached).
     """
     if device not in DEVICES:
         with blaming("--device"):
