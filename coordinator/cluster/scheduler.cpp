@@ -16,6 +16,7 @@ namespace commensal::cluster {
 namespace {
 
 using policies::Action;
+using policies::AskedClass;
 using policies::ClusterJob;
 using policies::JobIndex;
 using policies::JobPhase;
@@ -268,23 +269,84 @@ std::string Scheduler::why_waiting(const JobRecord& job) const {
   if (nodes_.empty()) return "no node can be given jobs";
   const JobSpec& spec = job.spec;
   std::string quota = quota_lacking(spec);
-  if (!quota.empty() && spec.asked == policies::AskedClass::kGuaranteed) return quota;
+  if (!quota.empty() && spec.asked == AskedClass::kGuaranteed) return quota;
   if (std::string lack = lacking(spec); !lack.empty()) return lack;
+  if (std::string lack = host_lacking(spec); !lack.empty()) return lack;
   if (job.state == JobState::kReserved) {
     return fmt::format("waits for devices: {} of {} are kept for it", job.placement.size(),
                        spec.gpus);
   }
-  const std::string beside =
-      fmt::format("{} that others leave enough of", spec.gpus == 1 ? "a device" : "devices");
-  if (spec.asked == policies::AskedClass::kOpportunistic) return "waits for " + beside;
-  const std::string before = who_is_before(job);
-  if (!quota.empty()) return quota + (before.empty() ? ", or for " + beside : before);
+  const auto below = policy_.beside_below();
+  if (spec.asked == AskedClass::kGuaranteed || (spec.asked == AskedClass::kAuto && !below)) {
+    return quota.empty() ? waits_for_own(job) : quota + who_is_before(job);
+  }
+  const std::string beside = waits_beside(job, below.value_or(0));
+  return quota.empty() ? "waits for " + beside : quota + ", or for " + beside;
+}
+
+std::string Scheduler::waits_beside(const JobRecord& job, std::int32_t below) const {
+  const std::int32_t gpus = job.spec.gpus;
+  std::string devices =
+      fmt::format("{} that others leave enough of", gpus == 1 ? "a device" : "devices");
+  if (below == 0) return devices;
+  std::int32_t open = 0;
+  const auto& by_load = state_->index().by_load();
+  for (auto at = by_load.begin(); at != by_load.end() && at->first < below && open < gpus; ++at) {
+    ++open;
+  }
+  if (open >= gpus) return devices + who_is_before(job);
+  return fmt::format("{}: {} of {} have less than {:g} % of their time taken", devices, open,
+                     by_load.size(), below / 10.0);
+}
+
+std::string Scheduler::waits_for_own(const JobRecord& job) const {
+  const std::int32_t gpus = job.spec.gpus;
   const policies::DeviceKinds kinds = policies::kinds_of(state_->cluster());
-  const bool mixed = spec.gpus > 1 && kinds.gpus > 0 && kinds.cores > 0;
-  const std::int32_t open = open_devices();
-  return fmt::format("waits for devices: it asks for {},{} {} {} free of guaranteed jobs{}",
-                     spec.gpus, mixed ? " all GPUs or none, and" : "", open,
-                     open == 1 ? "is" : "are", open >= spec.gpus ? before : "");
+  const bool mixed = gpus > 1 && kinds.gpus > 0 && kinds.cores > 0;
+  const FreeDevices& free = free_devices();
+  std::string before = free.all >= gpus ? who_is_before(job) : "";
+  const auto own = index_.find(job.id);
+  const bool for_others = own != index_.end() && free.kept_for != own->second;
+  if (before.empty() && free.kept > 0 && for_others && free.all - free.kept < gpus) {
+    before = fmt::format("; {} of them {} kept for job {}", free.kept,
+                         free.kept == 1 ? "is" : "are", jobs_[free.kept_for].first.str());
+  }
+  return fmt::format("waits for devices: it asks for {},{} {} {} free of guaranteed jobs{}", gpus,
+                     mixed ? " all GPUs or none, and" : "", free.all, free.all == 1 ? "is" : "are",
+                     before);
+}
+
+std::string Scheduler::host_lacking(const JobSpec& spec) const {
+  if (spec.cpu_milli == 0 && spec.host_memory_mib == 0) return {};
+  const HostAsked asked{spec.gpus, spec.cpu_milli, spec.host_memory_mib};
+  const auto [found, is_new] = host_lacking_.try_emplace(asked);
+  if (!is_new) return found->second;
+  const policies::Cluster& cluster = state_->cluster();
+  std::int32_t nodes = 0;
+  std::int32_t devices = 0;
+  std::int32_t all = 0;
+  for (policies::NodeIndex node = 0; node < nodes_.size(); ++node) {
+    const policies::NodeSpec& has = cluster.nodes()[node];
+    all += has.gpus;
+    const bool cpu = has.cpu_milli == 0 || spec.cpu_milli <= cluster.free_cpu(node);
+    const bool memory = has.memory_mib == 0 || spec.host_memory_mib <= cluster.free_memory(node);
+    if (!cpu || !memory) continue;
+    ++nodes;
+    devices += has.gpus;
+  }
+  const bool enough = spec.gpus == 0 ? nodes > 0 : devices >= std::min(all, spec.gpus);
+  if (enough) return {};
+  const std::string cpu = fmt::format("{:g} cores", in_cores(spec.cpu_milli));
+  const std::string memory = to_string(of_mib(spec.host_memory_mib)) + " of host memory";
+  found->second =
+      fmt::format("waits for {}: {}",
+                  spec.host_memory_mib == 0 ? cpu
+                  : spec.cpu_milli == 0     ? memory
+                                            : cpu + " and " + memory,
+                  spec.gpus == 0 ? "no node has as much free"
+                                 : fmt::format("nodes with as much free have {}, it asks for {}",
+                                               counted(devices), spec.gpus));
+  return found->second;
 }
 
 std::string Scheduler::quota_lacking(const JobSpec& spec) const {
@@ -298,20 +360,37 @@ std::string Scheduler::quota_lacking(const JobSpec& spec) const {
 }
 
 std::string Scheduler::who_is_before(const JobRecord& job) const {
+  // Opportunistic jobs of all tenants stand in one queue.
+  const auto queue = [](AskedClass asked, policies::TenantIndex tenant) {
+    return Queue{asked, asked == AskedClass::kOpportunistic ? 0 : tenant};
+  };
   if (!first_) {
     first_.emplace();
     for (const auto& [id, index] : index_) {
       const ClusterJob& shown = state_->job(index);
       if (shown.phase != JobPhase::kWaiting) continue;
-      if (shown.asked == policies::AskedClass::kOpportunistic) continue;
-      const auto [first, is_new] = first_->emplace(shown.tenant, index);
+      const auto [first, is_new] = first_->emplace(queue(shown.asked, shown.tenant), index);
       if (!is_new) first->second = std::min(first->second, index);
     }
   }
   const auto tenant = tenants_.find(job.spec.tenant);
-  const auto first = tenant == tenants_.end() ? first_->end() : first_->find(tenant->second);
-  if (first == first_->end() || jobs_[first->second].first == job.id) return {};
-  return fmt::format("; job {} of its tenant is before it", jobs_[first->second].first.str());
+  const auto own = index_.find(job.id);
+  if (tenant == tenants_.end() || own == index_.end()) return {};
+  std::vector<AskedClass> served{job.spec.asked};
+  if (!policy_.beside_below()) {
+    served = {AskedClass::kGuaranteed, AskedClass::kAuto};
+  } else if (job.spec.asked == AskedClass::kAuto) {
+    served = {AskedClass::kOpportunistic, AskedClass::kAuto};
+  }
+  for (const AskedClass asked : served) {
+    const auto first = first_->find(queue(asked, tenant->second));
+    if (first == first_->end() || first->second == own->second) continue;
+    const std::string& id = jobs_[first->second].first.str();
+    if (asked == AskedClass::kOpportunistic) return fmt::format("; job {} is before it", id);
+    if (first->second > own->second) continue;
+    return fmt::format("; job {} of its tenant is before it", id);
+  }
+  return {};
 }
 
 std::string Scheduler::lacking(const JobSpec& spec) const {
@@ -320,7 +399,7 @@ std::string Scheduler::lacking(const JobSpec& spec) const {
   const MinimaAsked asked{.gpus = spec.gpus,
                           .share_milli = minima.share_milli,
                           .memory_mib = minima.memory_mib,
-                          .beside = spec.asked != policies::AskedClass::kGuaranteed};
+                          .beside = spec.asked != AskedClass::kGuaranteed};
   const auto found = lacking_.find(asked);
   return found != lacking_.end() ? found->second
                                  : lacking_.emplace(asked, lacking(asked)).first->second;
@@ -368,19 +447,26 @@ std::string Scheduler::lacking(const MinimaAsked& asked) const {
 }
 
 void Scheduler::forget_reasons() noexcept {
-  open_.reset();
+  free_.reset();
   lacking_.clear();
+  host_lacking_.clear();
   first_.reset();
 }
 
-std::int32_t Scheduler::open_devices() const {
-  if (!open_) {
-    open_ = 0;
-    for (policies::NodeIndex node = 0; node < nodes_.size(); ++node) {
-      *open_ += state_->cluster().free_gpus(node);
+const Scheduler::FreeDevices& Scheduler::free_devices() const {
+  if (free_) return *free_;
+  free_.emplace();
+  const policies::Cluster& cluster = state_->cluster();
+  for (policies::NodeIndex node = 0; node < nodes_.size(); ++node) {
+    free_->all += cluster.free_gpus(node);
+    for (std::int32_t gpu = 0; gpu < cluster.nodes()[node].gpus; ++gpu) {
+      const JobIndex keeper = cluster.gpu(node, gpu).reserved_for;
+      if (keeper == policies::kNoJob) continue;
+      ++free_->kept;
+      free_->kept_for = std::min(free_->kept_for, keeper);
     }
   }
-  return *open_;
+  return *free_;
 }
 
 double Scheduler::charged(const std::string& tenant) const {

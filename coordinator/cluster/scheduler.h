@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -93,6 +94,17 @@ class Scheduler {
     auto operator<=>(const MinimaAsked&) const = default;
   };
 
+  /// Devices free of guaranteed jobs.
+  struct FreeDevices {
+    std::int32_t all = 0;
+    std::int32_t kept = 0;                           // of these, for jobs that wait
+    policies::JobIndex kept_for = policies::kNoJob;  // the first of them
+  };
+  /// Of a job: by these alone cores and memory of the hosts keep it from nodes.
+  using HostAsked = std::tuple<std::int32_t, std::int64_t, std::int64_t>;
+  /// Jobs that wait, by what they ask for; of opportunistic ones all tenants' are together.
+  using Queue = std::pair<policies::AskedClass, policies::TenantIndex>;
+
   [[nodiscard]] policies::ClusterJob shown(const JobRecord& job) const;
   [[nodiscard]] std::optional<policies::Placement> parts_of(const JobRecord& job) const;
   [[nodiscard]] std::vector<DevicePlace> places_of(const policies::Placement& parts) const;
@@ -102,9 +114,15 @@ class Scheduler {
   [[nodiscard]] std::string lacking(const MinimaAsked& asked) const;
   /// Says that its tenant's quota has no room for a job; empty: it has.
   [[nodiscard]] std::string quota_lacking(const JobSpec& spec) const;
-  /// Names the first job of its tenant that waits for a guaranteed start; empty: it is the job.
+  /// Says that nodes have not the cores or the host memory for a job free; empty: enough have.
+  [[nodiscard]] std::string host_lacking(const JobSpec& spec) const;
+  /// Says what a job waits for that could start beside others.
+  [[nodiscard]] std::string waits_beside(const JobRecord& job, std::int32_t below) const;
+  /// Says what a job waits for that wants devices of its own.
+  [[nodiscard]] std::string waits_for_own(const JobRecord& job) const;
+  /// Names the first that waits of those that are served before a job; empty: it is the job.
   [[nodiscard]] std::string who_is_before(const JobRecord& job) const;
-  [[nodiscard]] std::int32_t open_devices() const;
+  [[nodiscard]] const FreeDevices& free_devices() const;
   /// Something has changed: what was found for `why_waiting` is to be looked for again.
   void forget_reasons() noexcept;
   void charge_outside(const JobRecord& job, std::vector<policies::Tenant>& tenants);
@@ -120,9 +138,10 @@ class Scheduler {
   std::vector<std::pair<JobId, std::uint32_t>> jobs_;  // by index: the job and its starts so far
   std::set<JobId> outside_;                            // placed on nodes that are not in the view
   double wake_ = policies::kNever;
-  mutable std::optional<std::int32_t> open_;  // devices free of guaranteed jobs, once asked for
-  mutable std::map<MinimaAsked, std::string> lacking_;                                // likewise
-  mutable std::optional<std::map<policies::TenantIndex, policies::JobIndex>> first_;  // likewise
+  mutable std::optional<FreeDevices> free_;                           // once asked for
+  mutable std::map<MinimaAsked, std::string> lacking_;                // likewise
+  mutable std::map<HostAsked, std::string> host_lacking_;             // likewise
+  mutable std::optional<std::map<Queue, policies::JobIndex>> first_;  // likewise
 };
 
 }  // namespace commensal::cluster

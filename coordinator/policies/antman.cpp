@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // antman, the default. A queue a tenant, first come first served; tenants with the least of their
-// quota in use come first. Guaranteed jobs get GPUs that are free of guaranteed jobs: one node, or
-// whole nodes, of one rack where one has enough; who is first and does not fit reserves what is
-// there. Opportunistic jobs cost no quota: they go to the least loaded GPUs below 80 %, beside
-// guaranteed jobs and on reserved GPUs too, where their minima of share and memory fit. Who asks
-// for `auto` begins as opportunistic if it cannot be guaranteed at once, and is upgraded where it
-// runs when its tenant's quota allows and its GPUs are free of guaranteed jobs. Nobody is stopped.
-// Source: AntMan (OSDI '20), Algorithm 1, with M = 80 % as its public plugin has it; "auto" as its
-// paper describes it.
+// quota in use come first, of equal ones that whose first job came first. Guaranteed jobs get GPUs
+// that are free of guaranteed jobs: one node, or whole nodes, of one rack where one has enough; who
+// is first and does not fit reserves what is there. Opportunistic jobs cost no quota: they go to
+// the least loaded GPUs below 80 %, beside guaranteed jobs and on reserved GPUs too, where their
+// minima of share and memory fit. Who asks for `auto` begins as opportunistic if it cannot be
+// guaranteed at once, and is upgraded where it runs. It becomes guaranteed, by either way, on what
+// guaranteed jobs leave: its GPUs are free of them, none that waits within its tenant's quota could
+// use them, and its tenant's quota has room for it beside all that wait. Nobody is stopped. Source:
+// AntMan (OSDI '20), Algorithm 1, with M = 80 % as its public plugin has it; "auto" as its paper
+// describes it.
 #include <algorithm>
+#include <optional>
 #include <set>
+#include <tuple>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -25,6 +29,11 @@ namespace {
 constexpr std::size_t kBeside = 0;   // the list of opportunistic jobs that wait
 constexpr std::size_t kUpgrade = 1;  // of auto jobs that run as opportunistic
 constexpr std::size_t kFirstTenant = 2;
+
+// Lists of jobs of a tenant that wait.
+constexpr std::size_t guaranteed_of(std::size_t tenant) { return kFirstTenant + 2 * tenant; }
+constexpr std::size_t auto_of(std::size_t tenant) { return guaranteed_of(tenant) + 1; }
+std::size_t tenants_in(const Notes& notes) { return (notes.lists.size() - kFirstTenant) / 2; }
 
 /// The cluster as the plan so far leaves it: what the view shows, less what was taken since.
 class Draft {
@@ -73,11 +82,30 @@ class Draft {
         (!job.reserved.empty() || open_.may_reserve(job, parts))) {
       if (job.reserved.empty()) open_.wait_for(job, parts);
       open_.close(parts);
+      reserves_.insert(index);
       const Reason reason{"first of its tenant: {:.0f} of {:.0f} GPUs are kept for it",
                           {static_cast<double>(parts.size()), static_cast<double>(job.gpus)}};
       plan_.decisions.push_back({index, Action::kReserve, std::move(parts), reason});
     }
     return false;
+  }
+
+  /// Keeps for a tenant's guaranteed jobs that wait what they could use from now on: GPUs, as far
+  /// as the quota has room, and the quota.
+  void keep_for(const std::vector<JobIndex>& queue) {
+    std::int64_t kept = 0;
+    for (const JobIndex index : queue) {
+      const ClusterJob& job = view_.jobs[index];
+      const bool within = within_quota(job);
+      charge(job);
+      if (!within) return;  // nor is any auto job of the tenant now
+      // A job with GPUs of a node reserved has all that is open there, and goes nowhere else.
+      const bool bound = job.gpus <= view_.index->most_on_a_node() &&
+                         (!job.reserved.empty() || reserves_.contains(index));
+      if (!bound) open_.keep_for(job);
+      kept += job.gpus;
+      if (kept > view_.cluster->total_gpus()) return;  // more could not start in any case
+    }
   }
 
   bool start_beside(JobIndex index) {
@@ -144,6 +172,7 @@ class Draft {
   OpenGpus open_;
   MinimaDraft minima_;
   std::unordered_map<TenantIndex, std::int64_t> charged_;
+  std::unordered_set<JobIndex> reserves_;                           // anew in this decision
   std::unordered_set<std::uint32_t> loaded_;                        // given to an opportunistic job
   std::set<ClusterIndex::LoadedGpu>::const_iterator least_loaded_;  // all before are in `loaded_`
 };
@@ -156,8 +185,12 @@ class AntMan final : public ClusterPolicy {
 
   [[nodiscard]] bool adopts_running() const noexcept override { return true; }
 
+  [[nodiscard]] std::optional<std::int32_t> beside_below() const noexcept override {
+    return open_below_;
+  }
+
   void decide(const ClusterView& view, Notes& notes, ClusterPlan& plan) const override {
-    notes.lists.resize(std::max(notes.lists.size(), kFirstTenant + view.tenants.size()));
+    notes.lists.resize(std::max(notes.lists.size(), guaranteed_of(view.tenants.size())));
     for (const JobIndex job : view.arrived) {
       if (view.jobs[job].phase == JobPhase::kWaiting) queue_of(view, notes, job).push_back(job);
       if (view.jobs[job].phase == JobPhase::kRunning) adopt(view, notes, job);
@@ -165,23 +198,25 @@ class AntMan final : public ClusterPolicy {
     std::erase_if(notes.lists[kUpgrade],
                   [&](JobIndex job) { return view.jobs[job].phase != JobPhase::kRunning; });
     Draft draft(view, open_below_, plan);
-    for (std::size_t list = kFirstTenant; list < notes.lists.size(); ++list) {
-      if (notes.lists[list].empty()) continue;
-      const ClusterJob& head = view.jobs[notes.lists[list].front()];
-      if (!head.reserved.empty()) draft.open().wait_for(head, head.reserved);
+    for (std::size_t tenant = 0; tenant < tenants_in(notes); ++tenant) {
+      const std::vector<JobIndex>& queue = notes.lists[guaranteed_of(tenant)];
+      if (queue.empty() || view.jobs[queue.front()].reserved.empty()) continue;
+      draft.open().wait_for(view.jobs[queue.front()], view.jobs[queue.front()].reserved);
     }
-    std::erase_if(notes.lists[kUpgrade], [&](JobIndex job) { return draft.upgrade(job); });
-    for (const std::size_t list : tenants_in_turn(view, notes)) serve(notes, list, draft);
-    start_beside(view, notes, draft);
+    for (const std::size_t list : lists_in_turn(view, notes, guaranteed_of)) {
+      serve(notes.lists[list], draft);
+    }
+    make_guaranteed(view, notes, draft);
+    start_beside(notes, draft);
   }
 
  private:
   static std::vector<JobIndex>& queue_of(const ClusterView& view, Notes& notes, JobIndex job) {
     const ClusterJob& arrived = view.jobs[job];
     if (arrived.asked == AskedClass::kOpportunistic) return notes.lists[kBeside];
-    const std::size_t list = kFirstTenant + arrived.tenant;
-    if (list >= notes.lists.size()) notes.lists.resize(list + 1);
-    return notes.lists[list];
+    if (arrived.tenant >= tenants_in(notes)) notes.lists.resize(guaranteed_of(arrived.tenant + 1));
+    const bool guaranteed = arrived.asked == AskedClass::kGuaranteed;
+    return notes.lists[guaranteed ? guaranteed_of(arrived.tenant) : auto_of(arrived.tenant)];
   }
 
   /// Of those that ran before a restart, auto jobs beside others want to be upgraded.
@@ -192,51 +227,66 @@ class AntMan final : public ClusterPolicy {
     }
   }
 
-  /// Lists of tenants with somebody waiting: least of the quota in use first.
-  static std::vector<std::size_t> tenants_in_turn(const ClusterView& view, const Notes& notes) {
-    std::vector<std::pair<double, std::size_t>> order;
-    for (std::size_t list = kFirstTenant; list < notes.lists.size(); ++list) {
+  /// Of one list a tenant, those with somebody waiting: least of the quota in use first, then whose
+  /// first job came first.
+  static std::vector<std::size_t> lists_in_turn(const ClusterView& view, const Notes& notes,
+                                                std::size_t (*list_of)(std::size_t tenant)) {
+    std::vector<std::tuple<double, JobIndex, std::size_t>> order;
+    for (std::size_t tenant = 0; tenant < tenants_in(notes); ++tenant) {
+      const std::size_t list = list_of(tenant);
       if (notes.lists[list].empty()) continue;
-      const std::size_t tenant = list - kFirstTenant;
       double used = 0;
       if (tenant < view.tenants.size()) {
         const Tenant& t = view.tenants[tenant];
         used = t.charged_milli / static_cast<double>(std::max(1, t.quota.value_or(1)));
       }
-      order.emplace_back(used, list);
+      order.emplace_back(used, notes.lists[list].front(), list);
     }
     std::sort(order.begin(), order.end());
     std::vector<std::size_t> lists;
     lists.reserve(order.size());
-    for (const auto& [used, list] : order) lists.push_back(list);
+    for (const auto& [used, first, list] : order) lists.push_back(list);
     return lists;
   }
 
-  /// Starts guaranteed jobs of a tenant until one does not fit: it reserves, and the rest waits.
-  static void serve(Notes& notes, std::size_t list, Draft& draft) {
-    std::vector<JobIndex>& queue = notes.lists[list];
+  /// Starts guaranteed jobs of a queue until one does not fit: it reserves, and the rest waits.
+  static void serve(std::vector<JobIndex>& queue, Draft& draft) {
     std::size_t next = 0;
     while (next < queue.size() && draft.start_guaranteed(queue[next])) ++next;
     queue.erase(queue.begin(), queue.begin() + static_cast<std::ptrdiff_t>(next));
   }
 
-  /// Starts opportunistic jobs, and auto jobs that wait, in the order of their arrival, until one
-  /// does not fit.
-  static void start_beside(const ClusterView& view, Notes& notes, Draft& draft) {
-    std::vector<JobIndex>& beside = notes.lists[kBeside];
-    std::size_t next = 0;
-    while (next < beside.size() && draft.start_beside(beside[next])) ++next;
-    const bool all = next == beside.size();
-    beside.erase(beside.begin(), beside.begin() + static_cast<std::ptrdiff_t>(next));
-    if (!all) return;
-    for (std::size_t list = kFirstTenant; list < notes.lists.size(); ++list) {
-      std::vector<JobIndex>& queue = notes.lists[list];
-      for (std::size_t i = 0; i < queue.size() && view.jobs[queue[i]].asked == AskedClass::kAuto;) {
-        if (!draft.start_beside(queue[i])) break;
-        notes.lists[kUpgrade].push_back(queue[i]);
-        queue.erase(queue.begin() + static_cast<std::ptrdiff_t>(i));
+  /// Makes auto jobs guaranteed where no guaranteed job that waits could be: those that run first.
+  static void make_guaranteed(const ClusterView& view, Notes& notes, Draft& draft) {
+    const std::vector<std::size_t> waiting = lists_in_turn(view, notes, auto_of);
+    if (notes.lists[kUpgrade].empty() && waiting.empty()) return;
+    for (std::size_t tenant = 0; tenant < tenants_in(notes); ++tenant) {
+      draft.keep_for(notes.lists[guaranteed_of(tenant)]);
+    }
+    std::erase_if(notes.lists[kUpgrade], [&](JobIndex job) { return draft.upgrade(job); });
+    for (const std::size_t list : waiting) serve(notes.lists[list], draft);
+  }
+
+  /// Starts opportunistic jobs in the order of their arrival, then auto jobs that wait in that of
+  /// their tenant, until one does not fit.
+  static void start_beside(Notes& notes, Draft& draft) {
+    (void)started_beside(notes.lists[kBeside], draft);
+    if (!notes.lists[kBeside].empty()) return;
+    for (std::size_t tenant = 0; tenant < tenants_in(notes); ++tenant) {
+      for (const JobIndex job : started_beside(notes.lists[auto_of(tenant)], draft)) {
+        notes.lists[kUpgrade].push_back(job);
       }
     }
+  }
+
+  /// Takes out of a queue whom it starts.
+  static std::vector<JobIndex> started_beside(std::vector<JobIndex>& queue, Draft& draft) {
+    std::size_t next = 0;
+    while (next < queue.size() && draft.start_beside(queue[next])) ++next;
+    const auto end = queue.begin() + static_cast<std::ptrdiff_t>(next);
+    std::vector<JobIndex> started(queue.begin(), end);
+    queue.erase(queue.begin(), end);
+    return started;
   }
 
   std::int32_t open_below_;  // thousandths of a GPU's time

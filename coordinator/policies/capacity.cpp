@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // capacity: a queue a tenant, in the order of arrival; the tenant that uses least of its quota is
-// served next. Who is first in its queue and does not fit, into the quota or into the cluster,
-// stops that queue and no other. Gangs start whole, nobody is stopped, and all jobs are charged:
-// there are no classes. Source: Apache Hadoop YARN, CapacityScheduler, with maximum-capacity =
-// capacity (idle quota is not lent) and without preemption: AntMan's baseline "YARN-CS".
+// served next, of equal ones that whose first job came first. Who is first in its queue and does
+// not fit, into the quota or into the cluster, stops that queue and no other. Gangs start whole,
+// nobody is stopped, and all jobs are charged: there are no classes. Source: Apache Hadoop YARN,
+// CapacityScheduler, with maximum-capacity = capacity (idle quota is not lent) and without
+// preemption: AntMan's baseline "YARN-CS".
 #include <algorithm>
 #include <set>
 #include <span>
-#include <utility>
+#include <tuple>
 #include <vector>
 
 #include "coordinator/policies/hand_out.h"
@@ -31,10 +32,13 @@ Use use_of(const ClusterView& view, std::size_t tenant) {
   return use;
 }
 
-/// Least of the quota in use first; equal ones by their number.
-std::pair<double, std::size_t> turn_of(const Use& use, std::size_t tenant) {
+/// Least of the quota in use first, then the first job that came first: else a tenant whose use is
+/// none after each of its jobs would come before another one again and again.
+using Turn = std::tuple<double, JobIndex, std::size_t>;
+
+Turn turn_of(const Use& use, JobIndex first, std::size_t tenant) {
   const auto quota = static_cast<double>(std::max<std::int64_t>(1, use.quota));
-  return {static_cast<double>(use.gpus) / quota, tenant};
+  return {static_cast<double>(use.gpus) / quota, first, tenant};
 }
 
 class Capacity final : public ClusterPolicy {
@@ -49,18 +53,19 @@ class Capacity final : public ClusterPolicy {
       notes.lists[tenant].push_back(job);
     }
     std::vector<Use> uses;
-    std::set<std::pair<double, std::size_t>> turns;
+    std::set<Turn> turns;
     for (std::size_t tenant = 0; tenant < notes.lists.size(); ++tenant) {
       uses.push_back(use_of(view, tenant));
-      if (!notes.lists[tenant].empty()) turns.insert(turn_of(uses[tenant], tenant));
+      const std::vector<JobIndex>& queue = notes.lists[tenant];
+      if (!queue.empty()) turns.insert(turn_of(uses[tenant], queue.front(), tenant));
     }
     HandOut hand_out(view, notes, HandOut::Mode::kFree);
     while (!turns.empty() && !hand_out.exhausted()) {
-      const std::size_t tenant = turns.extract(turns.begin()).value().second;
+      const std::size_t tenant = std::get<2>(turns.extract(turns.begin()).value());
       const std::vector<JobIndex>& queue = notes.lists[tenant];
       Use& use = uses[tenant];
       if (!start(view.jobs, queue[use.started], use, hand_out)) continue;
-      if (++use.started < queue.size()) turns.insert(turn_of(use, tenant));
+      if (++use.started < queue.size()) turns.insert(turn_of(use, queue[use.started], tenant));
     }
     for (std::size_t tenant = 0; tenant < notes.lists.size(); ++tenant) {
       std::vector<JobIndex>& queue = notes.lists[tenant];

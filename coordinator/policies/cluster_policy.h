@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -40,6 +41,11 @@ class ClusterPolicy {
   /// like others. If not, only those that wait do: enough for who never looks at running jobs, or
   /// at `view.running` only.
   [[nodiscard]] virtual bool adopts_running() const noexcept { return false; }
+
+  /// Load of a GPU, in thousandths of its time, from which on it puts no job there beside others;
+  /// nothing: it has no such bound. Who has one serves guaranteed jobs of a tenant, then
+  /// opportunistic jobs, then auto jobs of a tenant, each in the order of their arrival.
+  [[nodiscard]] virtual std::optional<std::int32_t> beside_below() const noexcept { return {}; }
 
   /// What it has to be told of jobs that only a trace knows, in words; empty: nothing. A live
   /// coordinator takes no policy that needs something.

@@ -41,6 +41,7 @@ class ClusterState {
   [[nodiscard]] const ClusterJob& job(JobIndex index) const { return jobs_[index]; }
   [[nodiscard]] const std::vector<JobIndex>& running() const noexcept { return running_; }
   [[nodiscard]] const Cluster& cluster() const noexcept { return cluster_; }
+  [[nodiscard]] const ClusterIndex& index() const noexcept { return index_; }
   [[nodiscard]] const std::vector<Tenant>& tenants() const noexcept { return tenants_; }
   [[nodiscard]] const Notes& notes() const noexcept { return notes_; }
 

@@ -7,7 +7,8 @@
 
 namespace commensal::policies {
 
-OpenGpus::OpenGpus(const ClusterView& view) : view_(view), hosts_(*view.cluster) {}
+OpenGpus::OpenGpus(const ClusterView& view)
+    : view_(view), hosts_(*view.cluster), kept_(*view.cluster) {}
 
 void OpenGpus::wait_for(const ClusterJob& job, const Placement& reserved) {
   if (job.gpus > view_.index->most_on_a_node()) {
@@ -28,6 +29,7 @@ bool OpenGpus::takes(const ClusterJob& job, NodeIndex node) const {
 }
 
 std::int32_t OpenGpus::open_on(NodeIndex node) const {
+  if (kept_.wants(node)) return 0;
   const auto taken = taken_on_.find(node);
   return view_.index->open_on(node) - (taken == taken_on_.end() ? 0 : taken->second);
 }
@@ -39,7 +41,13 @@ bool OpenGpus::may_reserve(const ClusterJob& job, const Placement& parts) const 
   return may_wait_on(job, parts.front().node);
 }
 
-bool OpenGpus::closed(const GpuPart& part) const { return closed_.contains(number(part)); }
+bool OpenGpus::closed(const GpuPart& part) const {
+  return closed_.contains(number(part)) || kept_.wants(part.node);
+}
+
+void OpenGpus::keep_for(const ClusterJob& job) {
+  kept_.add(job, job.gpus > view_.index->most_on_a_node() ? 1 : job.gpus);
+}
 
 void OpenGpus::close(const Placement& parts) {
   for (const GpuPart& part : parts) {

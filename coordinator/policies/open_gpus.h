@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "coordinator/policies/cluster_view.h"
+#include "coordinator/policies/guaranteed_demand.h"
 #include "coordinator/policies/host_draft.h"
 
 namespace commensal::policies {
@@ -24,7 +25,8 @@ class OpenGpus {
   [[nodiscard]] HostDraft& hosts() noexcept { return hosts_; }
 
   [[nodiscard]] std::uint32_t number(const GpuPart& part) const;
-  /// Whether a guaranteed job was given the GPU, or has it reserved, since the decision began.
+  /// Whether a guaranteed job was given the GPU, or has it reserved, since the decision began, or
+  /// it is kept.
   [[nodiscard]] bool closed(const GpuPart& part) const;
   /// Whether a node has GPUs that will do, and now cores and memory for the job.
   [[nodiscard]] bool takes(const ClusterJob& job, NodeIndex node) const;
@@ -35,6 +37,8 @@ class OpenGpus {
   void complete(const ClusterJob& job, Placement& parts);
   /// Takes GPUs for a guaranteed job.
   void close(const Placement& parts);
+  /// Takes what a job that waits could use from all who are served from now on.
+  void keep_for(const ClusterJob& job);
 
   /// Counts what a job with a reservation waits for.
   void wait_for(const ClusterJob& job, const Placement& reserved);
@@ -54,6 +58,7 @@ class OpenGpus {
 
   const ClusterView& view_;
   HostDraft hosts_;
+  GuaranteedDemand kept_;
   std::unordered_set<std::uint32_t> closed_;  // taken or reserved by guaranteed jobs
   /// By open GPUs, as the view has them, and GPUs asked for: the first node with so many left.
   std::map<std::pair<std::int32_t, std::int32_t>, std::set<NodeIndex>::const_iterator> first_with_;

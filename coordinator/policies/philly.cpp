@@ -4,20 +4,23 @@
 // served first; then idle GPUs are lent beyond quotas, in the same order. Who is lent GPUs runs
 // alone on them as opportunistic, is charged once its tenant's quota has room, and is stopped only
 // if more than 90 % of the GPUs are used and a job within its quota does not fit: of the tenant
-// furthest above its quota, the last started first. Locality: a job asks for s servers x g GPUs of
-// one rack; racks are ranked by servers with g free GPUs, servers by packing. What is there is
-// held; incomplete at the timeout (150 s), all is released, and after a back-off (120 s) tried
-// again; after three tries a level is relaxed by one: same rack on more servers, then across racks.
-// While too few GPUs are idle, the time of a job that holds none stands still. Nobody holds GPUs
-// beyond its quota, nor if all who hold some could not be served one after the other. Cores and
-// memory go with the GPUs and only have to be there. Retries of failed jobs: who runs them. Source:
-// Jeon et al., Multi-Tenant GPU Clusters, ATC'19; the number of tries is chosen here.
+// furthest above its quota, the last started first. Who asks for `auto`, which Philly does not
+// know, is charged only what guaranteed jobs leave: none that waits within its quota could use its
+// GPUs, and its tenant's quota has room for it beside all that wait. Locality: a job asks for s
+// servers x g GPUs of one rack; racks are ranked by servers with g free GPUs, servers by packing.
+// What is there is held; incomplete at the timeout (150 s), all is released, and after a back-off
+// (120 s) tried again; after three tries a level is relaxed by one: same rack on more servers, then
+// across racks. While too few GPUs are idle, the time of a job that holds none stands still. Nobody
+// holds GPUs beyond its quota, nor if all who hold some could not be served one after the other.
+// Cores and memory go with the GPUs and only have to be there. Retries of failed jobs: who runs
+// them. Source: Jeon et al., Multi-Tenant GPU Clusters, ATC'19; the number of tries is chosen here.
 #include <algorithm>
 #include <set>
 #include <tuple>
 #include <unordered_set>
 #include <utility>
 
+#include "coordinator/policies/guaranteed_demand.h"
 #include "coordinator/policies/makers.h"
 #include "coordinator/policies/reclaim.h"
 #include "coordinator/policies/tenant_use.h"
@@ -40,17 +43,19 @@ class Draft {
         plan_(plan),
         free_(*view.cluster),
         use_(view, notes.lists.size()),
+        demand_(*view.cluster),
         tries_(view, rules.locality, notes) {}
 
   void run() {
     for (const auto& queue : notes_.lists) {
-      for (const JobIndex job : queue) {
-        if (!view_.jobs[job].reserved.empty()) waited_for_ += view_.jobs[job].gpus;
-      }
+      for (const JobIndex index : queue) find_held(view_.jobs[index]);
     }
     charge_lent();
-    serve(false);
-    serve(true);
+    serve(Pass::kGuaranteed);
+    keep_for_waiting();
+    charge_lent_auto();
+    serve(Pass::kAuto);
+    serve(Pass::kBeyond);
     for (auto& queue : notes_.lists) {
       std::erase_if(queue, [&](JobIndex job) { return started_.contains(job); });
     }
@@ -62,23 +67,70 @@ class Draft {
   }
 
  private:
+  enum class Pass : std::uint8_t {
+    kGuaranteed,  // within quotas, who asks for that
+    kAuto,        // within what these leave of quotas
+    kBeyond       // quotas
+  };
+
+  /// What an auto job holds guaranteed jobs may take.
+  void find_held(const ClusterJob& job) {
+    if (job.reserved.empty()) return;
+    if (job.asked == AskedClass::kAuto) {
+      free_.unreserve(job.reserved);
+    } else {
+      waited_for_ += job.gpus;
+    }
+  }
+
   /// Charges who runs on lent GPUs where the quota has room now, in the order of their starts.
   void charge_lent() {
     for (const JobIndex index : view_.running) {
       const ClusterJob& job = view_.jobs[index];
       if (!TenantUse::lent(job)) continue;
-      if (!use_.may_charge(job)) {
+      if (job.asked != AskedClass::kGuaranteed || !use_.may_charge(job)) {
         lent_.push_back(index);
-        continue;
+      } else {
+        upgrade(index);
       }
-      use_.charge_lent(job);
-      plan_.decisions.push_back(
-          {index, Action::kUpgrade, {}, {"its tenant's quota has room for it now"}});
+    }
+  }
+
+  /// Likewise auto jobs, on GPUs that no guaranteed job waits for.
+  void charge_lent_auto() {
+    std::erase_if(lent_, [&](JobIndex index) {
+      const ClusterJob& job = view_.jobs[index];
+      const bool wanted =
+          std::any_of(job.placement.begin(), job.placement.end(),
+                      [&](const GpuPart& part) { return demand_.wants(part.node); });
+      if (wanted || !use_.may_charge(job)) return false;
+      upgrade(index);
+      return true;
+    });
+  }
+
+  void upgrade(JobIndex index) {
+    use_.charge_lent(view_.jobs[index]);
+    plan_.decisions.push_back(
+        {index, Action::kUpgrade, {}, {"its tenant's quota has room for it now"}});
+  }
+
+  /// Keeps for guaranteed jobs that wait what they could use: GPUs, where their quotas have room
+  /// for them, and the quotas.
+  void keep_for_waiting() {
+    for (const auto& queue : notes_.lists) {
+      for (const JobIndex index : queue) {
+        const ClusterJob& job = view_.jobs[index];
+        if (job.asked != AskedClass::kGuaranteed || started_.contains(index)) continue;
+        const bool counted = held_for_.contains(index);
+        if (counted || use_.may_charge(job)) demand_.add(job, 1);
+        if (!counted) use_.hold(job);
+      }
     }
   }
 
   /// Offers GPUs to each waiting job once, the tenant that uses least of its quota first.
-  void serve(bool beyond) {
+  void serve(Pass pass) {
     std::vector<std::size_t> next(notes_.lists.size(), 0);
     std::set<std::pair<double, std::size_t>> turns;
     for (std::size_t tenant = 0; tenant < next.size(); ++tenant) {
@@ -89,7 +141,7 @@ class Draft {
       turns.erase(turns.begin());
       const std::vector<JobIndex>& queue = notes_.lists[tenant];
       while (next[tenant] < queue.size()) {
-        if (!offer(queue[next[tenant]++], beyond)) continue;
+        if (!offer(queue[next[tenant]++], pass)) continue;
         turns.emplace(use_.part(tenant), tenant);
         break;
       }
@@ -97,11 +149,12 @@ class Draft {
   }
 
   /// Returns whether the job starts.
-  bool offer(JobIndex index, bool beyond) {
+  bool offer(JobIndex index, Pass pass) {
     const ClusterJob& job = view_.jobs[index];
-    if (beyond ? tried_.contains(index) : !use_.may_charge(job)) return false;
+    const bool beyond = pass == Pass::kBeyond;
+    if (tried_.contains(index) || (!beyond && !within(job, pass))) return false;
     tried_.insert(index);
-    if (!job.reserved.empty()) {
+    if (!job.reserved.empty() && job.asked != AskedClass::kAuto) {
       free_.unreserve(job.reserved);
       waited_for_ -= job.gpus;
       refused_.clear();
@@ -127,11 +180,19 @@ class Draft {
     }
     if (!parts.empty()) {
       use_.hold(job);
+      held_for_.insert(index);
       waited_for_ += job.gpus;
     }
     return wait(index, std::move(parts),
                 late ? "timeout: {:.0f} of {:.0f} GPUs are kept, and it backs off"
                      : "{:.0f} of {:.0f} GPUs are kept for it until the timeout");
+  }
+
+  /// Whether a job is served within its tenant's quota in a pass.
+  [[nodiscard]] bool within(const ClusterJob& job, Pass pass) const {
+    const bool is_auto = job.asked == AskedClass::kAuto;
+    if (is_auto != (pass == Pass::kAuto) || !use_.may_charge(job)) return false;
+    return !is_auto || !demand_.wants_any(job.gpu_types);
   }
 
   /// Takes what is there, or all with what lent jobs have to give back.
@@ -204,10 +265,12 @@ class Draft {
   ClusterPlan& plan_;
   FreeGpus free_;
   TenantUse use_;
+  GuaranteedDemand demand_;
   TimedLocality tries_;
   std::int32_t waited_for_ = 0;  // GPUs that all who hold some ask for
   std::vector<JobIndex> lent_;   // that run beyond their quotas, in the order of their starts
   std::unordered_set<JobIndex> tried_;
+  std::unordered_set<JobIndex> held_for_;  // GPUs, and so part of their quotas
   std::unordered_set<JobIndex> started_;
   std::set<JobIndex> stopped_;
   std::set<std::tuple<std::int32_t, std::uint32_t, std::int64_t, std::int64_t, Locality>> refused_;

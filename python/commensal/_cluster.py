@@ -20,7 +20,7 @@ from commensal._coordinator import (
     start_daemon,
 )
 
-__all__ = ["Cluster", "Remote", "cluster_of", "key_folder"]
+__all__ = ["Cluster", "Remote", "cluster_of", "key_folder", "state_folder"]
 
 _VERSION = 1
 _ANSWER = timedelta(seconds=10)
@@ -109,6 +109,25 @@ class Cluster:
             return True
         return True
 
+    def has_ended(self, environ: Mapping[str, str] = os.environ) -> bool:
+        """Return whether one ran here, and left its store, and nobody listens now."""
+        return not self.listens() and self._has_store(environ)
+
+    def _has_store(self, environ: Mapping[str, str]) -> bool:
+        folder = state_folder(self.instance, environ)
+        # Also one that is kept aside: the coordinator says what to do about it.
+        return folder is not None and any(folder.glob("cluster.db*"))
+
+    def bring_back(self, environ: Mapping[str, str] = os.environ) -> str:
+        """Start the coordinator again if it was killed. Returns why it does not run then.
+
+        One that was killed has left its socket; one that was asked to end has not, and whoever did
+        that may be at its store. Nor has one of before a restart of the machine.
+        """
+        if not self.has_ended(environ) or not self._endpoint.socket_path.exists():
+            return ""
+        return self.ensure_running(environ)
+
     def ensure_running(self, environ: Mapping[str, str] = os.environ) -> str:
         """Start the coordinator unless one listens. Returns why there is none; empty: there is.
 
@@ -121,8 +140,8 @@ class Cluster:
             return "commensal-coordinator is not installed beside this command"
         command = [str(program), "--instance", self.instance, "--runtime-dir"]
         command += [str(self.runtime_dir), "--commensal", _own_command()]
-        if state := environ.get("COMMENSAL_STATE_DIR"):
-            command += ["--state-dir", str(Path(state, self.instance).absolute())]
+        if folder := state_folder(self.instance, environ):
+            command += ["--state-dir", str(folder)]
         reason = start_daemon(command, self._endpoint.log_path)
         return "" if self.listens() else reason  # another one may have been quicker
 
@@ -134,6 +153,18 @@ def _own_command() -> str:
         return str(own.absolute())
     found = find_program("commensal")
     return str(found) if found else "commensal"
+
+
+def state_folder(instance: str, environ: Mapping[str, str] = os.environ) -> Path | None:
+    """Return where a coordinator keeps what it must not forget; None without a home."""
+    if not (folder := environ.get("COMMENSAL_STATE_DIR")):
+        if xdg := environ.get("XDG_STATE_HOME"):
+            folder = os.path.join(xdg, "commensal")
+        elif home := environ.get("HOME"):
+            folder = os.path.join(home, ".local", "state", "commensal")
+        else:
+            return None
+    return Path(folder, instance).absolute()
 
 
 def key_folder(environ: Mapping[str, str] = os.environ) -> Path:

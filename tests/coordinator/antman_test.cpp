@@ -214,6 +214,18 @@ TEST_F(AntManTest, TheTenantWithTheLeastOfItsQuotaInUseComesFirst) {
   EXPECT_FALSE(runs(vision));
 }
 
+TEST_F(AntManTest, OfTenantsThatUseEquallyMuchTheOneWhoseFirstJobCameFirstIsServed) {
+  cluster(1, 1, {{"vision", 4}, {"speech", 4}});
+  const JobIndex first = guaranteed(1, 0);
+  const JobIndex second = guaranteed(1, 1);
+  const JobIndex third = guaranteed(1, 0);
+  decide();
+  state_->end(first);
+  decide();
+  EXPECT_TRUE(runs(second)) << "neither uses anything at this moment";
+  EXPECT_FALSE(runs(third));
+}
+
 TEST_F(AntManTest, AnAutoJobBeginsBesideOthersAndIsUpgradedWhereItRuns) {
   cluster(1, 2, {{"vision", 1}});
   const JobIndex charged = guaranteed(1);
@@ -240,6 +252,106 @@ TEST_F(AntManTest, AnAutoJobIsNotUpgradedOnAGuaranteedJobsGpu) {
   ASSERT_TRUE(runs_as(automatic, JobClass::kOpportunistic));
   decide();
   EXPECT_TRUE(runs_as(automatic, JobClass::kOpportunistic));
+}
+
+// Guaranteed jobs that wait come before auto jobs.
+
+TEST_F(AntManTest, AGuaranteedJobThatWaitsComesBeforeTheUpgradesOfAnotherTenant) {
+  cluster(1, 1, {{"vision", 1}, {"nlp", 4}});
+  const JobIndex first = submit(AskedClass::kAuto, 1, 0, 300);
+  decide();
+  ASSERT_TRUE(runs_as(first, JobClass::kGuaranteed));
+  const JobIndex runs_beside = submit(AskedClass::kAuto, 1, 0, 300);
+  decide();
+  ASSERT_TRUE(runs_as(runs_beside, JobClass::kOpportunistic));
+  const JobIndex waits = guaranteed(1, 1);
+  const JobIndex later = submit(AskedClass::kAuto, 1, 0, 300);
+  decide();
+  state_->end(first);
+  decide();
+  EXPECT_TRUE(runs_as(waits, JobClass::kGuaranteed));
+  EXPECT_TRUE(runs_as(runs_beside, JobClass::kOpportunistic)) << "it goes on";
+  EXPECT_FALSE(runs_as(later, JobClass::kGuaranteed));
+  state_->end(waits);
+  decide();
+  EXPECT_TRUE(runs_as(runs_beside, JobClass::kGuaranteed));
+}
+
+TEST_F(AntManTest, AnAutoJobThatWaitsKeepsNoGuaranteedJobOfItsTenantWaiting) {
+  cluster(1, 1);
+  const JobIndex first = submit(AskedClass::kGuaranteed, 1, 0, 900);
+  decide();
+  const JobIndex waits_too = submit(AskedClass::kAuto, 1);
+  const JobIndex waits = guaranteed(1);
+  EXPECT_THAT(decide().decisions, IsEmpty()) << "the GPU is loaded to more than 80 %";
+  state_->end(first);
+  decide();
+  EXPECT_TRUE(runs_as(waits, JobClass::kGuaranteed));
+  EXPECT_TRUE(runs_as(waits_too, JobClass::kOpportunistic)) << "beside it";
+}
+
+TEST_F(AntManTest, AnAutoJobBehindAGuaranteedOneOfItsTenantBeginsBesideOthers) {
+  cluster(1, 1);
+  (void)submit(AskedClass::kGuaranteed, 1, 0, 300);
+  (void)guaranteed(1);
+  const JobIndex behind = submit(AskedClass::kAuto, 1);
+  decide();
+  EXPECT_TRUE(runs_as(behind, JobClass::kOpportunistic));
+}
+
+TEST_F(AntManTest, NothingIsUpgradedThatWouldDelayAGang) {
+  for (const std::int32_t gpus_per_node : {4, 1}) {  // on one node, and over nodes
+    cluster(4 / gpus_per_node, gpus_per_node, {{"vision", 4}, {"nlp", 4}});
+    const JobIndex holds = guaranteed(1, 0);
+    decide();
+    const JobIndex gang = guaranteed(4, 1);
+    const JobIndex beside = submit(AskedClass::kAuto, 1, 0, 300);
+    for (int i = 0; i < 3; ++i) decide();
+    EXPECT_TRUE(runs_as(beside, JobClass::kOpportunistic));
+    state_->end(holds);
+    decide();
+    EXPECT_TRUE(runs_as(gang, JobClass::kGuaranteed));
+  }
+}
+
+TEST_F(AntManTest, AnAutoJobBecomesGuaranteedWhereAGangThatWaitsCannotBe) {
+  std::vector<NodeSpec> nodes = equal_nodes(2, 4);
+  nodes[1].gpus = 2;
+  state_.emplace(Cluster(nodes), std::vector<Tenant>{{"vision", 4}, {"nlp", 4}});
+  const JobIndex holds = guaranteed(4, 0);
+  decide();
+  const JobIndex gang = guaranteed(4, 1);
+  const JobIndex small = guaranteed(2, 1);
+  const JobIndex elsewhere = submit(AskedClass::kAuto, 2, 2, 300);
+  decide();
+  EXPECT_FALSE(runs(small)) << "its tenant's quota is the gang's";
+  EXPECT_TRUE(runs_as(elsewhere, JobClass::kGuaranteed)) << "on two GPUs no gang of four can be";
+  state_->end(holds);
+  decide();
+  EXPECT_TRUE(runs(gang));
+}
+
+TEST_F(AntManTest, WhoIsAboveItsQuotaKeepsNoOtherTenantsJobFromAnUpgrade) {
+  cluster(1, 2, {{"vision", 2}, {"nlp", 1}});
+  (void)guaranteed(1, 1);
+  decide();
+  (void)guaranteed(1, 1);
+  const JobIndex other = submit(AskedClass::kAuto, 1, 0);
+  decide();
+  EXPECT_TRUE(runs_as(other, JobClass::kGuaranteed));
+}
+
+TEST_F(AntManTest, ATenantsQuotaIsKeptForItsGuaranteedJobsThatWait) {
+  cluster(1, 8, {{"vision", 4}});
+  const JobIndex holds = guaranteed(2);
+  decide();
+  const JobIndex waits = guaranteed(4);
+  const JobIndex beside = submit(AskedClass::kAuto, 1);
+  decide();
+  EXPECT_TRUE(runs_as(beside, JobClass::kOpportunistic)) << "3 of 4 would never leave room for 4";
+  state_->end(holds);
+  decide();
+  EXPECT_TRUE(runs(waits));
 }
 
 TEST_F(AntManTest, LargeGangsStayInTheRackThatHasMostNodesForThem) {

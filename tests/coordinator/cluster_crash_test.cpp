@@ -396,12 +396,9 @@ void play(World& world) {
   world.cancel("stubborn");
   world.step([&] { world.machines().tick(); });
   world.pass(100s);
-  world.ends("first", 0);  // `auto` is upgraded
+  world.ends("first", 0);  // `gang` has all devices
   world.look();
   world.submit("like-first", job("guaranteed", "vision"));
-  world.look();
-  world.ends("auto", 3);
-  world.pass(5s);
   world.look();
   world.ends("gang", 75);  // as a program that wants to be tried again
   world.look();
@@ -409,7 +406,10 @@ void play(World& world) {
   world.ends("like-first", 0);
   world.ends("beside", 0);
   world.ends("after", 1);
-  world.ends("gang", 0);
+  world.ends("gang", 0);  // no guaranteed job waits: `auto` is upgraded
+  world.look();
+  world.ends("auto", 3);
+  world.pass(5s);
   json flat = job("opportunistic");
   flat["park_when_flat"] = {{"window_ms", 600'000}, {"change", 0.01}};
   world.submit("flat", flat);

@@ -156,6 +156,52 @@ TEST_F(PhillyTest, AStoppedJobKeepsItsPlaceInTheQueue) {
   EXPECT_FALSE(runs(later));
 }
 
+// Guaranteed jobs that wait come before auto jobs.
+
+TEST_F(PhillyTest, ATenantsQuotaIsItsGuaranteedJobsBeforeItsAutoJobsAreCharged) {
+  cluster(equal_nodes(1, 4), {{.name = "a", .quota = 2}});
+  const JobIndex first = submit(2);
+  const JobIndex lent = submit(2, 0, AskedClass::kAuto);
+  decide_at(0);
+  ASSERT_TRUE(runs_as(lent, JobClass::kOpportunistic));
+  const JobIndex waits = submit(2);
+  decide_at(1);
+  state_->end(first);
+  decide_at(2);
+  EXPECT_TRUE(runs_as(waits, JobClass::kGuaranteed));
+  EXPECT_TRUE(runs_as(lent, JobClass::kOpportunistic));
+  state_->end(waits);
+  decide_at(3);
+  EXPECT_TRUE(runs_as(lent, JobClass::kGuaranteed));
+}
+
+TEST_F(PhillyTest, AnAutoJobIsNotChargedOnAServerThatAGuaranteedJobWaitsFor) {
+  cluster(equal_nodes(1, 4), {{.name = "a", .quota = 2}, {.name = "b", .quota = 4}});
+  const JobIndex first = submit(2, 0);
+  const JobIndex lent = submit(1, 0, AskedClass::kAuto);
+  decide_at(0);
+  ASSERT_TRUE(runs_as(lent, JobClass::kOpportunistic));
+  const JobIndex waits = submit(4, 1);
+  decide_at(1);
+  state_->end(first);
+  decide_at(2);
+  EXPECT_FALSE(runs(waits)) << "a quarter is used";
+  EXPECT_TRUE(runs_as(lent, JobClass::kOpportunistic)) << "so it can be stopped";
+}
+
+TEST_F(PhillyTest, WhatAnAutoJobHoldsAGuaranteedJobMayTake) {
+  cluster(racks(1, 2, 2), {{.name = "a", .quota = 4}, {.name = "b", .quota = 4}});
+  (void)submit(1, 0);
+  decide_at(0);
+  const JobIndex holds = submit(4, 1, AskedClass::kAuto);
+  decide_at(1);
+  ASSERT_THAT(state_->job(holds).reserved, SizeIs(2));
+  const JobIndex later = submit(2, 0);
+  decide_at(2);
+  EXPECT_TRUE(runs_as(later, JobClass::kGuaranteed));
+  EXPECT_THAT(state_->job(holds).reserved, IsEmpty());
+}
+
 // Locality.
 
 TEST_F(PhillyTest, RacksAreRankedByServersThatHaveEnoughAndServersByPacking) {

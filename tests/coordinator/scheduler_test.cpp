@@ -268,7 +268,9 @@ TEST_F(SchedulerTest, TheAssumedLoadIsWhatWasAskedFor) {
   runs.spec.share = Range<double>{0.8, {}};
   const JobRecord& second = job(AskedClass::kOpportunistic);
   EXPECT_THAT(begin(), IsEmpty()) << "the policy puts nobody on a device with a load of 80 %";
-  EXPECT_EQ(scheduler_.why_waiting(second), "waits for a device that others leave enough of");
+  EXPECT_EQ(scheduler_.why_waiting(second),
+            "waits for a device that others leave enough of: 0 of 1 have less than 80 % of their "
+            "time taken");
   runs.spec.share = Range<double>{0.7, {}};
   EXPECT_THAT(begin(), ElementsAre("2 n1:0"));
 }
@@ -323,11 +325,72 @@ TEST_F(SchedulerTest, WhoWaitsBehindAJobOfItsTenantIsToldSo) {
   quota_ = 1;
   job(AskedClass::kGuaranteed);
   const JobRecord& head = job(AskedClass::kGuaranteed);
+  nodes_.pop_back();
+  JobRecord& gang = job(AskedClass::kAuto, 2);
   const JobRecord& behind = job(AskedClass::kAuto);
   EXPECT_THAT(begin(), ElementsAre("1 n1:0"));
-  const std::string full = "waits for its tenant's quota: 1 of 1 in use, it asks for 1";
-  EXPECT_EQ(scheduler_.why_waiting(head), full);
-  EXPECT_EQ(scheduler_.why_waiting(behind), full + "; job 2 of its tenant is before it");
+  const std::string full = "waits for its tenant's quota: 1 of 1 in use, it asks for ";
+  EXPECT_EQ(scheduler_.why_waiting(head), full + "1");
+  EXPECT_EQ(scheduler_.why_waiting(gang),
+            full +
+                "2, or for devices that others leave enough of: 1 of 1 have less than 80 % of "
+                "their time taken");
+  EXPECT_EQ(
+      scheduler_.why_waiting(behind),
+      full + "1, or for a device that others leave enough of; job 3 of its tenant is before it");
+}
+
+TEST_F(SchedulerTest, AnAutoJobIsToldHowManyDevicesOthersLeaveEnoughOf) {
+  for (int i = 0; i < 6; ++i) job(AskedClass::kAuto);
+  const JobRecord& waits = job(AskedClass::kAuto);
+  EXPECT_THAT(begin(), ElementsAre("1 n1:0", "2 n2:0", "3 n1:0", "4 n2:0"));
+  EXPECT_THAT(decide(), ElementsAre("5 n1:0", "6 n2:0"));
+  EXPECT_EQ(scheduler_.why_waiting(waits),
+            "waits for a device that others leave enough of: 0 of 2 have less than 80 % of their "
+            "time taken");
+}
+
+TEST_F(SchedulerTest, AnAutoJobBehindAnOpportunisticOneIsToldSo) {
+  job(AskedClass::kOpportunistic, 3);
+  const JobRecord& waits = job(AskedClass::kAuto);
+  job(AskedClass::kGuaranteed, 2).id = JobId{"3"};
+  EXPECT_THAT(begin(), ElementsAre("3 n1:0 n2:0"));
+  EXPECT_EQ(scheduler_.why_waiting(waits),
+            "waits for a device that others leave enough of; job 1 is before it");
+}
+
+TEST_F(SchedulerTest, DevicesThatAreKeptForAnotherTenantsGangAreNamed) {
+  JobRecord& runs = job(AskedClass::kGuaranteed);
+  runs.state = JobState::kRunning;
+  runs.job_class = JobClass::kGuaranteed;
+  runs.placement = {{"n1", 0}};
+  runs.spec.tenant = "nlp";
+  job(AskedClass::kGuaranteed, 2);
+  JobRecord& other = job(AskedClass::kGuaranteed);
+  other.spec.tenant = "nlp";
+  std::vector<const JobRecord*> all;
+  for (const JobRecord& record : records_) all.push_back(&record);
+  scheduler_.begin(all, nodes_, {{"default", quota_}, {"nlp", quota_}});
+  (void)decide();
+  (void)decide();
+  EXPECT_EQ(scheduler_.why_waiting(other),
+            "waits for devices: it asks for 1, 1 is free of guaranteed jobs; 1 of them is kept for "
+            "job 2");
+}
+
+TEST_F(SchedulerTest, CoresThatNoNodeHasFreeAreNamed) {
+  nodes_ = {node_of_host("n1", 2, 8, 8192)};
+  job(AskedClass::kGuaranteed).spec.cpu_milli = 6000;
+  JobRecord& waits = job(AskedClass::kGuaranteed);
+  waits.spec.cpu_milli = 4000;
+  waits.spec.host_memory_mib = 1024;
+  JobRecord& without_devices = job(AskedClass::kAuto, 0);
+  without_devices.spec.cpu_milli = 4000;
+  EXPECT_THAT(begin(), ElementsAre("1 n1:0"));
+  EXPECT_EQ(scheduler_.why_waiting(waits),
+            "waits for 4 cores and 1 GiB of host memory: nodes with as much free have 0 devices, "
+            "it asks for 1");
+  EXPECT_EQ(scheduler_.why_waiting(without_devices), "waits for 4 cores: no node has as much free");
 }
 
 TEST_F(SchedulerTest, AnAutoJobWaitsForItsQuotaOrForADevice) {
@@ -342,7 +405,7 @@ TEST_F(SchedulerTest, AnAutoJobWaitsForItsQuotaOrForADevice) {
   EXPECT_THAT(begin(), IsEmpty());
   EXPECT_EQ(scheduler_.why_waiting(waits),
             "waits for its tenant's quota: 1 of 1 in use, it asks for 1, or for a device that "
-            "others leave enough of");
+            "others leave enough of: 0 of 1 have less than 80 % of their time taken");
 }
 
 TEST_F(SchedulerTest, FreeDevicesAloneAreNoReasonToWait) {

@@ -39,7 +39,7 @@ using nlohmann::json;
 const bool kInstalled = (fault_vfs::install(), true);
 
 constexpr int kNodes = 4;
-constexpr int kDevices = 8;
+constexpr int kDevices = 8;    // of each
 constexpr double kBusy = 0.3;  // what the coordinator assumes of a job that nobody has measured
 
 /// What there is of each job in the end, by its name; seconds on the trace's clock.
@@ -62,6 +62,12 @@ std::vector<policies::Tenant> tenants() {
           {.name = "vision", .quota = 12}};
 }
 
+/// Where jobs run, and for whom.
+struct Site {
+  std::vector<cluster::EngineNode> nodes = simulated_nodes(kNodes, kDevices);
+  std::vector<policies::Tenant> tenants = simulator::tenants();
+};
+
 SharingModel sharing() {
   SharingModel model;
   model.busy = kBusy;
@@ -75,16 +81,16 @@ Duration from_seconds(double seconds) {
 /// A coordinator whose world is numbers; it can be killed, and begins anew with what is left.
 class LiveRun {
  public:
-  LiveRun(const Trace& trace, const std::string& policy)
+  LiveRun(const Trace& trace, const std::string& policy, const Site& site = {})
       : trace_(trace),
         policy_(policies::make_policy(policy, {})),
-        machines_(clock_, {.nodes = simulated_nodes(kNodes, kDevices),
+        machines_(clock_, {.nodes = site.nodes,
                            .run_of = [this](const auto&, const auto& spec) { return run(spec); },
                            .sharing = sharing()}) {
     for (const TraceJob& job : trace.jobs) by_name_[job.name] = &job;
     config_.look = 1h;
     open();
-    for (const policies::Tenant& tenant : tenants()) {
+    for (const policies::Tenant& tenant : site.tenants) {
       if (tenant.quota) {
         ask({{"type", "quota"}, {"tenant", tenant.name}, {"quota", *tenant.quota}});
       }
@@ -339,6 +345,42 @@ TEST(EveryPolicyLive, EndsAllJobs) {
     EXPECT_EQ(run.ended_within(24h), trace.jobs.size());
   }
   EXPECT_THAT(offline, ::testing::ElementsAre("gandiva", "gavel", "optimus", "optimus+oracle"));
+}
+
+/// One tenant sends an auto job each 80 s, each of which takes 100 s; a guaranteed one of another
+/// comes at 10 s.
+Trace one_among_auto_jobs(int count) {
+  Trace trace;
+  const auto add = [&](std::string name, double submit, std::string tenant,
+                       policies::AskedClass asked) {
+    TraceJob& job = trace.jobs.emplace_back();
+    job.name = std::move(name);
+    job.submit = submit;
+    job.duration = 100;
+    job.gpus = 1;
+    job.tenant = std::move(tenant);
+    job.asked = asked;
+    job.busy = kBusy;
+  };
+  for (int i = 0; i < count; ++i) {
+    add("auto-" + std::to_string(i), i * 80.0, "audio", policies::AskedClass::kAuto);
+  }
+  add("guaranteed", 10, "nlp", policies::AskedClass::kGuaranteed);
+  return trace;
+}
+
+TEST(EveryPolicyLive, AGuaranteedJobWaitsForTheOneThatRunsAndNotForThoseThatCameLater) {
+  const Trace trace = one_among_auto_jobs(20);
+  const Site one_device{.nodes = simulated_nodes(1, 1),
+                        .tenants = {{.name = "audio", .quota = 1}, {.name = "nlp", .quota = 4}}};
+  for (const policies::PolicyEntry& entry : policies::all_policies()) {
+    policies::Options none{{}};
+    if (!entry.make(none)->needs().empty()) continue;
+    LiveRun run{trace, std::string{entry.name}, one_device};
+    auto lived = run.play();
+    EXPECT_LE(lived["guaranteed"].start, lived["auto-0"].end + 1) << entry.name;
+    EXPECT_EQ(lived.size(), trace.jobs.size()) << entry.name;
+  }
 }
 
 }  // namespace

@@ -248,6 +248,38 @@ def test_jobs_survive_a_killed_coordinator(cluster: Cluster, marker: Callable[[s
     assert cluster.output(waits) == ["next"]
 
 
+@pytest.mark.parametrize("command", ["queue --all", "logs 1", "page"])
+def test_a_command_brings_a_killed_coordinator_back(cluster: Cluster, command: str) -> None:
+    cluster.start()
+    cluster.submit("--", *SHELL, "echo done")
+    cluster.wait("1", *ENDED)
+    before = cluster.pid()
+    psutil.Process(before).kill()
+    wait_until("the coordinator is gone", lambda: not psutil.pid_exists(before))
+    done = cluster.world.commensal(*command.split())
+    assert done.returncode == 0, done.stderr
+    assert "coordinator" not in done.stderr
+    assert cluster.pid() != before
+    assert cluster.job("1")["state"] == "finished"
+
+
+def test_one_that_was_asked_to_end_stays_so_and_what_starts_it_is_said(cluster: Cluster) -> None:
+    cluster.start()
+    cluster.submit("--", *SHELL, "true")
+    pid = cluster.pid()
+    psutil.Process(pid).terminate()
+    wait_until("the coordinator is gone", lambda: not psutil.pid_exists(pid))
+    for command in ("queue", "nodes", "cancel 1"):
+        done = cluster.world.commensal(*command.split())
+        assert done.returncode == 3
+        assert "'commensal-coordinator' starts it again (instance default)" in done.stderr
+    for command in ("explain 1", "logs 1", "resume 1"):
+        done = cluster.world.commensal(*command.split())
+        assert done.returncode == 4
+        assert done.stderr.count("\n") == 1
+        assert "'commensal-coordinator' starts it again (instance default)" in done.stderr
+
+
 def test_logs_follow_a_job_until_its_end(cluster: Cluster, marker: Callable[[str], Path]) -> None:
     job = cluster.submit(
         "--", *SHELL, f"echo one; while [ ! -e {marker('go')} ]; do sleep 0.05; done; echo two"

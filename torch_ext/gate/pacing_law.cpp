@@ -154,6 +154,9 @@ class GapLaw final : public PacingLaw {
     const wire::GapRules& rules = device.gap_rules;
     const Duration needs = input.predicted > Duration::zero() ? input.predicted : kUnknownOp;
     stretches_.note(device);
+    if (device.draining) {
+      return not_now(input, needs, kPollMin, "guaranteed job waits, its device still works");
+    }
     if (!device.all_waiting) {
       PacingDecision decision = not_now(
           input, needs, device.bell ? kLongestSleep : stretches_.until_next_look(device.now),

@@ -21,14 +21,17 @@ struct DeviceObservation {
   bool guaranteed_present = false;  ///< a guaranteed job's lease is alive
   bool coordinator_alive = false;   ///< its heartbeat is fresh
   bool all_waiting = false;         ///< every guaranteed process is in a wait
-  TimePoint idle_since;             ///< when the last of them began to wait
-  TimePoint idle_expected_end;      ///< earliest likely end of a wait; zero: not known
+  /// If not: only because a device still works on what those that wait had given it before.
+  /// Nobody rings when it is done.
+  bool draining = false;
+  TimePoint idle_since;         ///< when the last of them began to wait
+  TimePoint idle_expected_end;  ///< earliest likely end of a wait; zero: not known
   /// What they wait for: a bit for each phase; zero: older pages, not known.
   std::uint32_t gap_phases = 0;
   wire::GapRules gap_rules;   ///< what the coordinator allows this job in gaps
   TimePoint last_touch;       ///< newest sign of work from any of them
   TimePoint busy_since;       ///< if not all wait: when the first of them became busy
-  Doorbell bell;              ///< if not all wait: rings when one that is busy begins to
+  Doorbell bell;              ///< if one is busy itself: rings when it begins to wait
   std::size_t processes = 0;  ///< guaranteed processes that are seen
   std::uint64_t steps = 0;    ///< that they have ended, summed
   TimePoint step_end;         ///< of the newest of these steps; zero: none yet

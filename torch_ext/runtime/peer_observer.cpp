@@ -277,6 +277,7 @@ void PeerObserver::show_gang(std::uint64_t epoch, std::uint64_t stand) const noe
 void PeerObserver::observe_peers(DeviceObservation& seen) const noexcept {
   bool any = false;
   bool all = true;
+  bool draining = true;
   TimePoint busy_since = TimePoint::max();
   guaranteed_.each([&](const wire::JobPage& peer) {
     const wire::JobPage* const page = &peer;
@@ -295,8 +296,11 @@ void PeerObserver::observe_peers(DeviceObservation& seen) const noexcept {
     if (!wait.waits && activity != wire::Activity::kPaused) {
       all = false;
       busy_since = std::min(busy_since, since);
-      // A process whose waits are concluded from silence cannot ring.
-      if (!seen.bell && page->quiet_ns.load(kRelaxed) == 0) {
+      // Who waits while its device works has rung already, and the device cannot; nor can a process
+      // whose waits are concluded from silence.
+      const bool waits_for_device = activity == wire::Activity::kWaiting;
+      draining = draining && waits_for_device;
+      if (!seen.bell && !waits_for_device && page->quiet_ns.load(kRelaxed) == 0) {
         seen.bell = {&page->activity, static_cast<std::uint32_t>(activity)};
       }
     } else {
@@ -309,6 +313,7 @@ void PeerObserver::observe_peers(DeviceObservation& seen) const noexcept {
     }
   });
   seen.all_waiting = any && all;
+  seen.draining = any && !all && draining;
   if (busy_since != TimePoint::max()) seen.busy_since = busy_since;
 }
 

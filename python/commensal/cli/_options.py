@@ -28,10 +28,12 @@ __all__ = [
     "LiveJob",
     "RemoteAddress",
     "blaming",
+    "brought_back",
     "cluster_for",
     "coordinator_of",
     "not_submitted",
     "reporting",
+    "was_submitted",
 ]
 
 BROKEN = 1
@@ -133,11 +135,43 @@ def cluster_for(coordinator: Coordinator, address: str | None) -> Cluster:
         return cluster_of(coordinator, address)
 
 
+def brought_back(cluster: Cluster) -> Cluster:
+    """Return the cluster's coordinator, which was started again if it had been killed."""
+    if reason := cluster.bring_back():
+        say(f"no coordinator of the cluster: {reason}")
+        raise typer.Exit(NO_COORDINATOR)
+    return cluster
+
+
+def was_submitted(cluster: Cluster, job: str) -> bool:
+    """Return whether a job is one that 'submit' queued."""
+    return job.isdecimal() and brought_back(cluster).knows(job)
+
+
 def not_submitted(cluster: Cluster, job: str) -> str:
     """Return what to say too where no job is called so: a number is likely to be of 'submit'."""
-    if not job.isdecimal() or cluster.remote is not None or not cluster.listens():
+    if not job.isdecimal() or cluster.remote is not None:
+        return ""
+    if cluster.has_ended():
+        return f"whether job {job} was submitted is not known{_start_hint(cluster)}"
+    if not cluster.listens():
         return ""
     return f"no job {job} was submitted ('commensal queue --all' shows those that were)"
+
+
+def _start_hint(coordinator: Coordinator | Cluster) -> str:
+    """Return what to add where nobody answers: which command starts a coordinator."""
+    name = coordinator.instance
+    if not isinstance(coordinator, Cluster):
+        return f"; 'commensal run' starts a coordinator (instance {name})"
+    if coordinator.remote is not None:
+        return ""
+    if coordinator.has_ended():
+        return (
+            "; the coordinator has ended, and 'commensal-coordinator' starts it again "
+            f"(instance {name})"
+        )
+    return f"; 'commensal submit' starts a coordinator (instance {name})"
 
 
 @contextmanager
@@ -155,18 +189,13 @@ def reporting(coordinator: Coordinator | Cluster, more: str = "") -> Iterator[No
 
     `more` is added to a refusal, and said instead where nobody listens who could refuse.
     """
-    hint = f"; 'commensal run' starts a coordinator (instance {coordinator.instance})"
-    if isinstance(coordinator, Cluster):
-        hint = f"; 'commensal submit' starts a coordinator (instance {coordinator.instance})"
-        if coordinator.remote is not None:
-            hint = ""
     try:
         yield
     except Unreachable as error:
         if more:
             say(more)
             raise typer.Exit(REFUSED) from None
-        say(f"{error}{hint}")
+        say(f"{error}{_start_hint(coordinator)}")
         raise typer.Exit(NO_COORDINATOR) from None
     except Refused as error:
         say(f"{error}; {more}" if more else str(error))

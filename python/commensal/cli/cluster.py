@@ -15,6 +15,7 @@ from commensal.cli._options import (
     AsJson,
     Instance,
     RemoteAddress,
+    brought_back,
     cluster_for,
     coordinator_of,
     reporting,
@@ -76,7 +77,7 @@ def register(app: typer.Typer) -> None:
 def _ask(
     context: typer.Context, instance: str | None, address: str | None, request: str, **fields: Any
 ) -> Any:
-    cluster = cluster_for(coordinator_of(context, instance), address)
+    cluster = brought_back(cluster_for(coordinator_of(context, instance), address))
     with reporting(cluster):
         return cluster.ask(request, **fields)
 

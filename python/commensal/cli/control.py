@@ -30,10 +30,12 @@ from commensal.cli._options import (
     LiveJob,
     RemoteAddress,
     blaming,
+    brought_back,
     cluster_for,
     coordinator_of,
     not_submitted,
     reporting,
+    was_submitted,
 )
 
 __all__ = ["pause", "register", "resume", "set_job"]
@@ -183,7 +185,7 @@ def set_job(
     if node is not None:
         if wanted is None or any(value is not None for value in asked[:-1]):
             raise typer.BadParameter("changes a class, nothing else", param_hint="'--node'")
-        cluster = cluster_for(coordinator_of(context, instance), remote)
+        cluster = brought_back(cluster_for(coordinator_of(context, instance), remote))
         with reporting(cluster):
             change = _ordered(cluster, node, job, wanted)
         _tell(job, change, as_json)
@@ -240,7 +242,7 @@ def resume(
     """
     coordinator = coordinator_of(context, instance)
     cluster = cluster_for(coordinator, remote)
-    if cluster.knows(job):
+    if was_submitted(cluster, job):
         with reporting(cluster):
             answer = cluster.ask("resume", id=job)
         told = {"job": answer["id"], "state": answer["state"]}

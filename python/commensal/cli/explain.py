@@ -28,6 +28,7 @@ from commensal.cli._options import (
     coordinator_of,
     not_submitted,
     reporting,
+    was_submitted,
 )
 from commensal.cli.status import describe_gang
 
@@ -122,7 +123,7 @@ def explain(
             raise ValueError(f"the last ten minutes are remembered, not {last!r}")
     coordinator = coordinator_of(context, instance)
     cluster = cluster_for(coordinator, remote)
-    if timeline is None and cluster.knows(job):
+    if timeline is None and was_submitted(cluster, job):
         with reporting(cluster):
             life = cluster.ask("explain", id=job)
         print(json.dumps(life, indent=2) if as_json else "\n".join(describe_life(life)))

@@ -18,6 +18,7 @@ from commensal.cli._options import (
     Instance,
     RemoteAddress,
     blaming,
+    brought_back,
     cluster_for,
     coordinator_of,
     reporting,
@@ -74,7 +75,7 @@ def list_inputs(
     coordinator: RemoteAddress = None,
 ) -> None:
     """Show records that jobs reported as corrupt."""
-    cluster = cluster_for(coordinator_of(context, instance), coordinator)
+    cluster = brought_back(cluster_for(coordinator_of(context, instance), coordinator))
     with reporting(cluster):
         found = _all(cluster, tenant, dataset, suspects)
     if as_json:
@@ -158,7 +159,7 @@ def _change(
     with blaming("RECORD"):
         for record in records:
             check_name("the name of a record", record)
-    cluster = cluster_for(coordinator_of(context, instance), address)
+    cluster = brought_back(cluster_for(coordinator_of(context, instance), address))
     done = "listed" if request == "add_input" else "forgotten"
     with reporting(cluster):
         for record in records:

@@ -36,6 +36,7 @@ from commensal.cli._options import (
     coordinator_of,
     not_submitted,
     reporting,
+    was_submitted,
 )
 
 __all__ = ["logs", "register"]
@@ -93,7 +94,7 @@ def logs(
     """
     coordinator = coordinator_of(context, instance)
     cluster = cluster_for(coordinator, remote)
-    if log_file is None and cluster.knows(job):
+    if log_file is None and was_submitted(cluster, job):
         with reporting(cluster):
             raise typer.Exit(print_output(cluster, job, follow, as_json))
     path = log_file or coordinator.log_path

@@ -12,7 +12,7 @@ import typer
 from commensal._cluster import cluster_of
 from commensal._coordinator import Refused
 from commensal.cli._manual import manual
-from commensal.cli._options import Instance, coordinator_of, reporting
+from commensal.cli._options import Instance, brought_back, coordinator_of, reporting
 
 __all__ = ["register"]
 
@@ -45,7 +45,7 @@ def page(
     What follows '#token=' lets its holder cancel jobs, drain nodes and set quotas. A browser does
     not send it to anybody but the coordinator.
     """
-    cluster = cluster_of(coordinator_of(context, instance))
+    cluster = brought_back(cluster_of(coordinator_of(context, instance)))
     with reporting(cluster):
         told = cluster.ask("nodes")["coordinator"]
         address = _address(told.get("page", ""), told.get("page_token_file", ""))

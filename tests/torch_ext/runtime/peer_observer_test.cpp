@@ -4,7 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
+#include <functional>
+#include <map>
 #include <stdexcept>
 #include <string>
 
@@ -88,6 +91,31 @@ TEST_F(PeerObserverTest, ABusyProcessRingsUnlessItsWaitsAreNotTold) {
   second_.page().quiet_ns.store(0);
   set(second_, wire::Activity::kWaiting, kNow - milliseconds{5});
   EXPECT_FALSE(observer_.observe(kNow).bell) << "both wait";
+}
+
+TEST_F(PeerObserverTest, AProcessThatWaitsWhileItsDeviceWorksDrainsAndDoesNotRing) {
+  use_device();
+  add_guaranteed(1);
+  observer_.add_peer(1, view_of(first_));
+  observer_.add_peer(2, view_of(second_));
+  set(first_, wire::Activity::kWaiting, kNow - milliseconds{5});
+  first_.page().queue_issued.store(7);
+  first_.page().queue_done.store(6);
+  set(second_, wire::Activity::kBusy, kNow - milliseconds{5});
+  DeviceObservation seen = observer_.observe(kNow);
+  EXPECT_FALSE(seen.draining) << "the second is busy itself";
+  EXPECT_EQ(seen.bell.seen, static_cast<std::uint32_t>(wire::Activity::kBusy)) << "and rings";
+  for (const wire::Activity activity : {wire::Activity::kWaiting, wire::Activity::kPaused}) {
+    set(second_, activity, kNow - milliseconds{5});
+    seen = observer_.observe(kNow);
+    EXPECT_FALSE(seen.all_waiting);
+    EXPECT_TRUE(seen.draining);
+    EXPECT_FALSE(seen.bell) << "its word has changed already";
+  }
+  first_.page().queue_done.store(7);
+  seen = observer_.observe(kNow);
+  EXPECT_TRUE(seen.all_waiting);
+  EXPECT_FALSE(seen.draining);
 }
 
 TEST_F(PeerObserverTest, TheOwnEntrysCoresAreRead) {
@@ -330,6 +358,98 @@ TEST_F(Law6Observer, Law6_BreaksWhenTheDaemonsDeathDoesNotShow) {
     passed += lets_an_op_pass(now) ? 1 : 0;
   }
   EXPECT_EQ(passed, 0) << "it would never train again";
+}
+
+/// A job at a closed gate, which sleeps for as long as the law says, or until a bell rings, while a
+/// guaranteed job's host and device come to rest one after the other.
+class DrainObserver : public PeerObserverTest {
+ protected:
+  static constexpr std::uint64_t kWork = 7;  // number of the mark behind what the device works on
+
+  DrainObserver() {
+    device_.trickle_ppm.store(0);
+    entry(0).share_min_ppm.store(0);
+    add_guaranteed(1);
+    use_device();
+    observer_.add_peer(10, view_of(first_));
+    set(first_, wire::Activity::kBusy, kNow - milliseconds{30});
+    first_.page().last_touch_ns.store(to_page_time(kNow - milliseconds{1}));
+  }
+
+  void host_waits() {
+    first_.page().activity_since_ns.store(to_page_time(now_));
+    first_.page().queue_issued.store(kWork);
+    first_.page().activity.store(static_cast<std::uint64_t>(wire::Activity::kWaiting));
+  }
+  void device_is_done() { first_.page().queue_done.store(kWork); }
+
+  struct Wait {
+    Duration until_open{};
+    int looks = 0;
+    int looks_while_draining = 0;
+    Duration longest_while_draining{};
+  };
+  /// @param events  what happens when; the last one makes the gate open.
+  Wait wait_at_gate(const std::map<Duration, std::function<void()>>& events) {
+    const auto law = make_pacing_law("gap");
+    Wait wait;
+    auto next = events.begin();
+    for (; wait.looks < 100'000; ++wait.looks) {
+      device_.heartbeat_ns.store(to_page_time(now_));
+      const DeviceObservation seen = observer_.observe(now_);
+      const PacingDecision decision = law->decide({.device = seen});
+      wait.until_open = now_ - kNow;
+      if (decision.open) break;
+      if (seen.draining) {
+        ++wait.looks_while_draining;
+        wait.longest_while_draining = std::max(wait.longest_while_draining, decision.recheck);
+        EXPECT_FALSE(decision.bell) << "it would wait for a word that does not change";
+      }
+      const TimePoint until = now_ + decision.recheck;
+      bool rung = false;
+      while (!rung && next != events.end() && kNow + next->first <= until) {
+        now_ = kNow + next->first;
+        next++->second();
+        rung = decision.bell &&
+               static_cast<std::uint32_t>(decision.bell.word->load()) != decision.bell.seen;
+      }
+      if (!rung) now_ = until;
+    }
+    return wait;
+  }
+
+  TimePoint now_ = kNow;
+};
+
+TEST_F(DrainObserver, TheGateOpensWithinATenthOfAMillisecondOfTheDevicesRest) {
+  const Wait wait = wait_at_gate(
+      {{milliseconds{4}, [&] { host_waits(); }}, {milliseconds{9}, [&] { device_is_done(); }}});
+  EXPECT_GE(wait.until_open, milliseconds{9});
+  EXPECT_LE(wait.until_open, milliseconds{9} + std::chrono::microseconds{100});
+  EXPECT_EQ(wait.longest_while_draining, std::chrono::microseconds{100});
+  EXPECT_EQ(wait.looks_while_draining, 50) << "5 ms, each 100 us";
+  EXPECT_EQ(wait.looks, 51) << "one before, while it was busy";
+}
+
+TEST_F(DrainObserver, ADeviceThatRestsBeforeItsHostWaitsIsNotPolled) {
+  device_is_done();
+  const Wait wait = wait_at_gate({{milliseconds{4}, [&] { host_waits(); }}});
+  EXPECT_EQ(wait.until_open, milliseconds{4} + kQuietBeforeGap);
+  EXPECT_EQ(wait.looks_while_draining, 0);
+  EXPECT_EQ(wait.looks, 2) << "while it is busy, until the bell; and when it begins to wait";
+}
+
+TEST_F(DrainObserver, AHostThatGoesOnWhileItsDeviceWorksRingsAgain) {
+  const Wait wait = wait_at_gate({
+      {milliseconds{1}, [&] { host_waits(); }},
+      {milliseconds{2},
+       [&] { first_.page().activity.store(static_cast<std::uint64_t>(wire::Activity::kBusy)); }},
+      {milliseconds{9}, [&] { device_is_done(); }},
+      {milliseconds{10}, [&] { host_waits(); }},
+  });
+  EXPECT_EQ(wait.until_open, milliseconds{10} + kQuietBeforeGap);
+  EXPECT_LE(wait.looks_while_draining, 11);
+  EXPECT_LE(wait.looks, 14);
 }
 
 /// The own job has three ranks; this process is one of them.
