@@ -239,11 +239,11 @@ std::optional<SlowdownEstimate> DeviceCoordinator::known_slowdown(const Job& job
 std::string DeviceCoordinator::slowdown_reason(const Job& job) const {
   std::string reason = why_not_known(compute_.slowdown(job.id));
   if (reason.empty() || compute_.looks_alone()) return reason;
-  reason += "; beside a job with a law of its own nothing looks at it alone";
   if (const auto waiting = compute_.waiting(job.id)) {
-    reason += fmt::format("; waiting for cores cost it at most {:.1f} %",
+    reason += fmt::format("; at most {:.1f} % is lost to waiting for cores",
                           100 * std::max(0.0, waiting->value));
   }
+  reason += "; nothing looks at it alone beside a job with a law of its own";
   return reason;
 }
 

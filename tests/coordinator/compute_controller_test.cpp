@@ -946,6 +946,13 @@ TEST_F(BesideAnotherLaw, WhoWasNeverAloneIsProtectedAndToldNoSlowdown) {
   EXPECT_FALSE(controller_.slowdown(JobId{"g"})) << "some of it may be its own";
 }
 
+TEST_F(BesideAnotherLaw, AJobWithoutStepsIsProtectedToo) {
+  arrives();
+  job().signal = StepSignal::kCores;
+  run(10s, 1h, 0.4);
+  EXPECT_NEAR(waiting()->value, 0.4, 0.01);
+}
+
 TEST_F(BesideAnotherLaw, AFewLooksAtItAloneAreNoBaseline) {
   noise_ = 0.4;
   run(2s, 14ms, 0.4);  // a machine that was busy for a moment

@@ -501,8 +501,8 @@ TEST_F(CoresOfJobsTest, WhoComesToAnotherLawIsProtectedToo) {
   EXPECT_EQ(cores_of("p"), "") << "not watched for 10 s yet";
   const nlohmann::json told = node_.status("g", now_)["jobs"][0];
   EXPECT_EQ(told["slowdown_reason"],
-            "not measured yet; beside a job with a law of its own nothing looks at it alone; "
-            "waiting for cores cost it at most 40.0 %");
+            "not measured yet; at most 40.0 % is lost to waiting for cores; "
+            "nothing looks at it alone beside a job with a law of its own");
   run(12s, 0.4, 0.4);
   EXPECT_EQ(cores_of("p"), "1");
 }
