@@ -192,12 +192,11 @@ json DeviceCoordinator::job_status(const Job& job, TimePoint now) const {
   if (job.paused || job.parked()) result["gate"]["state"] = "paused";
   result["lease"] = lease_status(job, now);
   const bool guaranteed = job.job_class == JobClass::kGuaranteed;
-  const auto slowdown = guaranteed ? compute_.slowdown(job.id) : std::nullopt;
-  const std::string unknown = why_not_known(slowdown);
+  const auto slowdown = guaranteed ? known_slowdown(job) : std::nullopt;
   const MedianEstimate baseline = guaranteed ? compute_.baseline(job.id) : MedianEstimate{};
-  result["slowdown"] = unknown.empty() ? json(slowdown->value) : json(nullptr);
-  result["slowdown_error"] = unknown.empty() ? json(slowdown->error) : json(nullptr);
-  result["slowdown_reason"] = guaranteed ? unknown : "";
+  result["slowdown"] = slowdown ? json(slowdown->value) : json(nullptr);
+  result["slowdown_error"] = slowdown ? json(slowdown->error) : json(nullptr);
+  result["slowdown_reason"] = guaranteed ? slowdown_reason(job) : "";
   result["baseline_seconds"] = baseline.steps > 0 ? json(baseline.seconds) : json(nullptr);
   result["baseline_steps"] = baseline.steps;
   result["serves"] = job.serves();

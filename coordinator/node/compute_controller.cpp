@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "coordinator/node/core_pace.h"
 #include "coordinator/node/share_division.h"
 
 namespace commensal::node {
@@ -119,6 +120,7 @@ bool ComputeController::sync_jobs(const ComputeView& view) {
     arrived = true;
     tracked.last_step = by_pace ? job.stretch_number : job.step_number;
     tracked.last_stretch = job.stretch_number;
+    tracked.under_way = job.step_number > 0;
     tracked.pace.follow(StepSignal::kCores);
     for (StepHistory* const history : {&tracked.steps, &tracked.pace}) {
       if (sharing_ && !window_closed_) {
@@ -208,6 +210,13 @@ void ComputeController::sample_steps(const ComputeView& view) {
     Tracked& tracked = guaranteed_.at(job.id);
     if (std::exchange(tracked.last_stretch, job.stretch_number) != job.stretch_number) {
       tracked.pace.add(view.now, job.stretch_last);
+    }
+    if (!tracked.under_way && job.step_number > 0) {
+      tracked.under_way = true;
+      // How it waited while it prepared is no measure of its steps.
+      tracked.pace.forget();
+      tracked.waiting.reset();
+      tracked.last_slowdown.reset();
     }
     const std::uint64_t number = tracked.by_pace ? job.stretch_number : job.step_number;
     if (number == tracked.last_step) continue;
@@ -353,9 +362,13 @@ void ComputeController::estimate(Tracked& tracked) const {
   auto loss = tracked.history().slowdown();
   if (looks_alone_) {
     tracked.waiting.reset();
-  } else if (const auto waiting = tracked.pace.slowdown()) {
-    tracked.waiting = waiting;
-    if (!loss || waiting->certain() > loss->certain()) loss = waiting;
+  } else {
+    const auto measured = tracked.pace.slowdown();
+    if (measured && (!loss || measured->certain() > loss->certain())) loss = measured;
+    // No window makes a baseline good here: who was alone for a moment would never be protected.
+    const bool good = tracked.pace.baseline_steps() >= config_.good_baseline;
+    const auto waiting = good ? measured : tracked.pace.slowdown_over(CorePace::kPiece);
+    if (waiting) tracked.waiting = waiting;
   }
   if (loss) tracked.last_slowdown = loss;
 }

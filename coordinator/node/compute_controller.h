@@ -120,8 +120,10 @@ class ComputeController {
   /// Where no window can look at the job alone its baseline may be of another machine: then what
   /// it loses to waiting for cores counts, if that is more.
   [[nodiscard]] std::optional<SlowdownEstimate> slowdown(const JobId& guaranteed) const;
-  /// What it loses to waiting for cores, which needs no baseline of the same speed; null where
-  /// windows look at it alone, or before it is known.
+  /// What it loses to waiting for cores, which needs no baseline of the same speed: against what it
+  /// waits alone, or, while too little is known of that, against no waiting at all. That is the
+  /// most that it can have lost, and exact for a job that leaves cores: it has no thread that waits
+  /// for another of its own. Null where windows look at it alone, or before it is known.
   [[nodiscard]] std::optional<SlowdownEstimate> waiting(const JobId& guaranteed) const;
   /// Whether windows look at guaranteed jobs alone: not beside a job with a law of its own.
   [[nodiscard]] bool looks_alone() const noexcept { return looks_alone_; }
@@ -137,6 +139,7 @@ class ComputeController {
     StepHistory steps;
     StepHistory pace;  // on its cores; also while its steps are what counts
     bool by_pace = false;
+    bool under_way = false;  // its first step is over
     [[nodiscard]] StepHistory& history() noexcept { return by_pace ? pace : steps; }
     [[nodiscard]] const StepHistory& history() const noexcept { return by_pace ? pace : steps; }
     void forget_shared();

@@ -326,6 +326,8 @@ class DeviceCoordinator {
   [[nodiscard]] nlohmann::json device_shares(TimePoint now) const;
   /// Returns the slowdown of a guaranteed job, if it is known well enough to be told.
   [[nodiscard]] std::optional<SlowdownEstimate> known_slowdown(const Job& job) const;
+  /// Why it is not; empty: it is.
+  [[nodiscard]] std::string slowdown_reason(const Job& job) const;
   /// What is known of a guaranteed job's slowdown now.
   [[nodiscard]] nlohmann::json cost_of(const Job& job) const;
   /// The guaranteed jobs of a stretch, those that have ended among them, with what they lost in it.

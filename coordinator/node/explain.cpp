@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Answers `commensal explain`: who was throttled, why, and what it cost whom.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -234,6 +236,17 @@ std::optional<SlowdownEstimate> DeviceCoordinator::known_slowdown(const Job& job
   return slowdown;
 }
 
+std::string DeviceCoordinator::slowdown_reason(const Job& job) const {
+  std::string reason = why_not_known(compute_.slowdown(job.id));
+  if (reason.empty() || compute_.looks_alone()) return reason;
+  if (const auto waiting = compute_.waiting(job.id)) {
+    reason += fmt::format("; at most {:.1f} % is lost to waiting for cores",
+                          100 * std::max(0.0, waiting->value));
+  }
+  reason += "; nothing looks at it alone beside a job with a law of its own";
+  return reason;
+}
+
 json DeviceCoordinator::cost_of(const Job& job) const {
   const auto slowdown = known_slowdown(job);
   const MedianEstimate baseline = compute_.baseline(job.id);
@@ -266,7 +279,7 @@ json DeviceCoordinator::cost_of(const Job& job) const {
           {"gaps", to_json(job.gaps ? *job.gaps : std::vector<GapClass>{})},
           {"slowdown", slowdown ? json(slowdown->value) : json(nullptr)},
           {"slowdown_error", slowdown ? json(slowdown->error) : json(nullptr)},
-          {"slowdown_reason", why_not_known(compute_.slowdown(job.id))},
+          {"slowdown_reason", slowdown_reason(job)},
           {"baseline_seconds", baseline.steps > 0 ? json(baseline.seconds) : json(nullptr)},
           {"baseline_steps", baseline.steps},
           {"parts", std::move(parts)},

@@ -87,6 +87,10 @@ const char* to_string(StepSignal signal) noexcept {
 void StepHistory::follow(StepSignal signal) {
   if (signal == signal_) return;
   signal_ = signal;
+  forget();
+}
+
+void StepHistory::forget() {
   quiet_steps_.clear();
   shared_steps_.clear();
   recent_.clear();
@@ -283,6 +287,13 @@ std::optional<SlowdownEstimate> StepHistory::slowdown() const {
   // Pairs are of a minute or more: what has certainly changed since is told by the newest steps.
   const double apart = std::abs(newest.value - paired->value);
   return apart > kCertainlyApart * std::hypot(newest.error, paired->error) ? newest : *paired;
+}
+
+std::optional<SlowdownEstimate> StepHistory::slowdown_over(Duration alone) const {
+  if (shared_steps_.size() < sizes(signal_).least_shared) return std::nullopt;
+  const MedianEstimate here = shared();
+  const double seconds = std::chrono::duration<double>(alone).count();
+  return SlowdownEstimate{here.seconds / seconds - 1.0, here.error / seconds, here.steps};
 }
 
 }  // namespace commensal::node

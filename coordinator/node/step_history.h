@@ -52,6 +52,8 @@ class StepHistory {
   void settle_change();
   /// Drops the shared steps: under other shares they say nothing about the present ones.
   void forget_shared();
+  /// Drops all steps: those that follow are of other work.
+  void forget();
 
   /// Adds a step that ended at `end`.
   void add(TimePoint end, Duration duration);
@@ -61,6 +63,9 @@ class StepHistory {
   /// Nothing until there are at least 3 quiet and 5 shared steps, or 2 of each that are far apart;
   /// of requests 50 each.
   [[nodiscard]] std::optional<SlowdownEstimate> slowdown() const;
+  /// The same against a step time alone that needs no measuring; nothing until there are at least 5
+  /// shared steps (50 requests).
+  [[nodiscard]] std::optional<SlowdownEstimate> slowdown_over(Duration alone) const;
   /// Whether the newest quiet window shows a slowdown above this, too, compared with steps under
   /// the present shares next to it. A single window cannot measure it; but without one, a machine
   /// that has become slower for everybody looks the same. Of requests always: a window has too few

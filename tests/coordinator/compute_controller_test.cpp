@@ -863,8 +863,10 @@ class BesideAnotherLaw : public ::testing::Test {
       job().step_number = static_cast<std::uint64_t>((view_.now - TimePoint{1h}) / step);
       job().step_last = step;
       if (++looks_ % 10 == 0) {
+        const double noise =
+            noise_ == 0.0 ? 0.0 : std::uniform_real_distribution{-noise_, noise_}(dice_);
         ++job().stretch_number;
-        job().stretch_last = std::chrono::duration_cast<Duration>(50ms * (1.0 + waits));
+        job().stretch_last = std::chrono::duration_cast<Duration>(50ms * (1.0 + waits + noise));
       }
       (void)controller_.update(view_);
     }
@@ -882,6 +884,8 @@ class BesideAnotherLaw : public ::testing::Test {
   ComputeController controller_{ComputeConfig{}};
   ComputeView view_;
   int looks_ = 0;
+  double noise_ = 0.0;  // of what it waits, to both sides
+  std::mt19937 dice_{7};
 };
 
 TEST_F(BesideAnotherLaw, AJobThatWaitsForCoresSuffersHoweverSlowTheMachineWasBefore) {
@@ -922,6 +926,58 @@ TEST_F(BesideAnotherLaw, StepsThatMeanNothingMeanwhileCostNoBaseline) {
   job().signal = StepSignal::kMedian;
   run(10s, 13ms, 0.2);
   EXPECT_NEAR(slowdown(), 0.3, 0.01) << "and its steps alone still are";
+}
+
+TEST_F(BesideAnotherLaw, WhoWasAloneForAMomentIsProtectedBeforeItHasABaseline) {
+  run(300ms, 14ms, 0.0);
+  arrives();
+  noise_ = 0.3;
+  run(10s, 17ms, 0.4);
+  ASSERT_TRUE(waiting());
+  EXPECT_NEAR(waiting()->value, 0.4, 0.15);
+  EXPECT_GT(waiting()->certain(), 0.01);
+}
+
+TEST_F(BesideAnotherLaw, WhoWasNeverAloneIsProtectedAndToldNoSlowdown) {
+  arrives();
+  run(10s, 14ms, 0.4);
+  ASSERT_TRUE(waiting());
+  EXPECT_NEAR(waiting()->value, 0.4, 0.01);
+  EXPECT_FALSE(controller_.slowdown(JobId{"g"})) << "some of it may be its own";
+}
+
+TEST_F(BesideAnotherLaw, AJobWithoutStepsIsProtectedToo) {
+  arrives();
+  job().signal = StepSignal::kCores;
+  run(10s, 1h, 0.4);
+  EXPECT_NEAR(waiting()->value, 0.4, 0.01);
+}
+
+TEST_F(BesideAnotherLaw, AFewLooksAtItAloneAreNoBaseline) {
+  noise_ = 0.4;
+  run(2s, 14ms, 0.4);  // a machine that was busy for a moment
+  arrives();
+  noise_ = 0.0;
+  run(10s, 14ms, 0.4);
+  EXPECT_NEAR(waiting()->value, 0.4, 0.01);
+  EXPECT_GT(waiting()->certain(), 0.01);
+}
+
+TEST_F(BesideAnotherLaw, WhatItWaitsAloneForLongIsNoLoss) {
+  run(10s, 14ms, 1.0);  // two threads, pinned to one core
+  arrives();
+  run(10s, 14ms, 1.0);
+  EXPECT_NEAR(waiting()->value, 0.0, 0.01);
+  run(20s, 14ms, 1.5);
+  EXPECT_NEAR(waiting()->value, 0.25, 0.01);
+}
+
+TEST_F(BesideAnotherLaw, HowItWaitedBeforeItsStepsIsNoMeasureOfThem) {
+  run(30s, 31s, 1.0);  // prepares, with more threads than cores
+  run(600ms, 14ms, 0.0);
+  arrives();
+  run(10s, 14ms, 0.4);
+  EXPECT_NEAR(waiting()->value, 0.4, 0.01);
 }
 
 TEST_F(BesideAnotherLaw, WhereWindowsLookAtItAloneWaitingIsNoMeasure) {

@@ -481,6 +481,32 @@ TEST_F(CoresOfJobsTest, BesideAnotherLawWaitingForCoresTellsWhoSuffers) {
   EXPECT_EQ(cores_of("p"), "1");
 }
 
+TEST_F(CoresOfJobsTest, BesideAnotherLawAMomentAloneIsEnough) {
+  node_.member_gone(JobId{"o"}, 20, Departure::kExited, now_);
+  run(1s, 0.0);
+  join("p", JobClass::kOpportunistic, 30, "open");
+  run(20s, 0.4, 0.4);
+  EXPECT_EQ(cores_of("p"), "1");
+  EXPECT_THAT(cores_told("p"), HasSubstr("leave 1 of 2 cores, and g lost 40.0 % to waiting"));
+}
+
+TEST_F(CoresOfJobsTest, WhoComesToAnotherLawIsProtectedToo) {
+  for (const auto& [id, pid] : {std::pair{"o", 20}, {"g", 10}}) {
+    node_.member_gone(JobId{id}, pid, Departure::kExited, now_);
+  }
+  join("p", JobClass::kOpportunistic, 30, "open");
+  run(10s, 0.0);
+  join("g", JobClass::kGuaranteed, 10);
+  run(9s, 0.0, 0.4);
+  EXPECT_EQ(cores_of("p"), "") << "not watched for 10 s yet";
+  const nlohmann::json told = node_.status("g", now_)["jobs"][0];
+  EXPECT_EQ(told["slowdown_reason"],
+            "not measured yet; at most 40.0 % is lost to waiting for cores; "
+            "nothing looks at it alone beside a job with a law of its own");
+  run(12s, 0.4, 0.4);
+  EXPECT_EQ(cores_of("p"), "1");
+}
+
 TEST_F(CoresOfJobsTest, BesideAnotherLawWhoDoesNotWaitForCoresDoesNotSuffer) {
   node_.member_gone(JobId{"o"}, 20, Departure::kExited, now_);
   run(30s, 0.0);

