@@ -160,6 +160,41 @@ class TestMember:
     @pytest.mark.parametrize(
         "command",
         [
+            TRAIN,
+            ["python", "-u", "train.py", "-c", "from multiprocessing.spawn import spawn_main"],
+            ["python", "-X", "dev", "-Wignore", "-mpkg.train"],
+            ["python", "-c", "import train"],
+            ["python", "-m", "submitit.core._submit", "folder"],
+        ],
+    )
+    def test_what_a_launcher_that_has_not_trained_starts_is_main(self, command: list[str]) -> None:
+        launcher = {"COMMENSAL_PRIMARY_PID": "10", "COMMENSAL_PRIMARY_RANK": ""}
+        idle, trains = ({"COMMENSAL_PRIMARY_TRAINS": text} for text in "01")
+        assert member_of(launcher | idle, 11, command) == Member("main")
+        assert member_of(launcher | trains, 11, command).role == "helper"
+
+    @pytest.mark.parametrize(
+        "command",
+        [
+            ["python", "-c", "from multiprocessing.spawn import spawn_main; spawn_main(pipe=7)"],
+            ["python", "-I", "-c", "from multiprocessing.forkserver import main; main(5)"],
+            ["python", "-m", "joblib.externals.loky.backend.popen_loky_posix", "--pipe", "7"],
+            ["python", "/v/lib/torch/_inductor/compile_worker/__main__.py", "--kind=fork"],
+            ["python", "-m", "torch.distributed.run", "train.py"],
+        ],
+    )
+    def test_a_process_of_a_pool_helps_before_the_first_step_too(self, command: list[str]) -> None:
+        launcher = {"COMMENSAL_PRIMARY_PID": "10", "COMMENSAL_PRIMARY_TRAINS": "0"}
+        assert member_of(launcher, 11, command).role == "helper"
+
+    def test_what_a_rank_starts_helps_before_the_first_step_too(self) -> None:
+        environ = {"RANK": "1", "COMMENSAL_PRIMARY_PID": "12", "COMMENSAL_PRIMARY_RANK": "1"}
+        idle = {"COMMENSAL_PRIMARY_TRAINS": "0"}
+        assert member_of(environ | idle, 13, TRAIN).role == "helper"
+
+    @pytest.mark.parametrize(
+        "command",
+        [
             ["/v/bin/python", "/v/bin/torchrun", "--nproc-per-node=2", "train.py"],
             ["python", "-u", "-m", "torch.distributed.run", "train.py"],
         ],

@@ -89,9 +89,11 @@ wire::Register Session::Impl::registration() {
   }
   hello.rank = rank.load();
   hello.world_size = world_size.load();
-  hello.held_bytes = held_by(memory_stats()).count();
   hello.revision = limits.revision();
-  if (hello.revision != 0) {  // had a grant from a coordinator before
+  // What a helper holds is under no limit of the coordinator's.
+  const bool managed = told_role != MemberRole::kHelper;
+  if (managed) hello.held_bytes = held_by(memory_stats()).count();
+  if (managed && hello.revision != 0) {  // had a grant from a coordinator before
     if (const auto limit = limits.effective()) hello.limit_bytes = limit->count();
   }
   for (const FurtherMemory* const more : further()) {
