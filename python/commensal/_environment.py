@@ -56,11 +56,13 @@ LONGEST_ASK_WAIT_MS = 3_600_000
 _LAUNCHER_MODULES = frozenset(
     {"torch.distributed.run", "torch.distributed.launch", "torch.distributed.elastic"}
 )
-# What starts the processes of a pool: they work for the process that started them. Loky's are
-# started as a module, those of multiprocessing with `-c`, those of PyTorch's compiler as a file.
+# Processes of pools, and tools of PyTorch's compiler: they work for the process that started them.
+# Loky's are started as a module, those of multiprocessing with `-c`, the compiler's as a file, and
+# with `-c` to see whether what it has compiled can be loaded.
 _POOL_MODULES = ("joblib.externals.loky.", "loky.")
 _POOL_CODE = ("from multiprocessing.", "from joblib.externals.loky.", "from loky.")
-_POOL_FOLDER = "/torch/_inductor/"
+_COMPILERS_CODE = "\nimport torch\nfrom ctypes import cdll\n"
+_COMPILERS_FOLDER = "/torch/_inductor/"
 
 
 @dataclass(frozen=True)
@@ -412,4 +414,6 @@ def _is_of_a_pool(how: str, what: str) -> bool:
     """Tell a process of a pool, which works for the process that started it."""
     if how == "-m":
         return what.startswith(_POOL_MODULES)
-    return what.startswith(_POOL_CODE) if how == "-c" else _POOL_FOLDER in what
+    if how == "-c":
+        return what.startswith((*_POOL_CODE, _COMPILERS_CODE))
+    return _COMPILERS_FOLDER in what
