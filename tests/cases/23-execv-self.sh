@@ -11,7 +11,8 @@ if n < 2:
 time.sleep(20); print("pid", os.getpid(), "role", commensal.stats()["job"] if commensal.is_active() else None)
 PY
 commensal run --name s1 --memory 1GiB -- "$PY" $W/s.py >$W/out 2>$W/err & p=$!
-sleep 14; commensal status --json >$W/st.json 2>$W/e; commensal status; commensal set s1 --memory 64MiB >$W/set 2>&1; cat $W/set
+for i in $(seq 200); do grep -q "^gen 2" $W/out && break; sleep 0.5; done
+commensal status --json >$W/st.json 2>$W/e; commensal status; commensal set s1 --memory 64MiB >$W/set 2>&1; cat $W/set
 wait $p; rc=$?; cat $W/out; grep commensal: $W/err | cut -c1-160
 "$PY" - $W/st.json $p <<'PY' >$W/v; r=$?; cat $W/v
 import json,sys
