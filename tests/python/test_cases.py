@@ -51,10 +51,11 @@ def _all_cases() -> list[str]:
     return sorted(name for name in names if re.fullmatch(r"\d\d\w?-.+\.sh|t\d\d_.+\.py", name))
 
 
-def _to_run() -> Iterator[object]:
-    for name in _all_cases():
-        if name not in PARTS and name not in NOT_YET_RIGHT:
-            yield pytest.param(name, marks=[] if name in QUICK else [pytest.mark.soak])
+TO_RUN = [
+    pytest.param(name, marks=[] if name in QUICK else [pytest.mark.soak])
+    for name in _all_cases()
+    if name not in PARTS and name not in NOT_YET_RIGHT
+]
 
 
 @pytest.fixture
@@ -69,7 +70,7 @@ def scratch() -> Iterator[Path]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-@pytest.mark.parametrize("name", _to_run())
+@pytest.mark.parametrize("name", TO_RUN)
 def test_the_outcome_is_right(name: str, scratch: Path) -> None:
     command = [str(CASES / name)]
     if name.endswith(".py"):
