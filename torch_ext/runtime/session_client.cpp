@@ -484,8 +484,11 @@ void Session::Impl::park_further(TimePoint now) {
 }
 
 void Session::Impl::park_if_asked(TimePoint now) {
-  // Ops that were let in before the gate closed may still run; what they touch would come back.
-  if (!park_asked || gate.ops_in_flight() != 0 || now - parked_at < kParkAgain) return;
+  // Ops that were let in before the gate closed may still run; what they touch would come back. A
+  // helper's ops go on, as the gate does not hold them.
+  if (!park_asked || role.load() == MemberRole::kHelper || gate.ops_in_flight() != 0 ||
+      now - parked_at < kParkAgain)
+    return;
   const AllocatorStats stats = allocator.stats();
   if ((stats.device + stats.host).is_zero()) return;
   const Moving here(*this);
