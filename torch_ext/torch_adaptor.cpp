@@ -73,8 +73,11 @@ void disarm_child() {
   disarm_range_callback_in_child();
 }
 
-void install_all(Session& session) {
+void install_memory(Session& session) {
   if (session.config().device == "host") install_cpu_allocator(session);
+}
+
+void install_rest(Session& session) {
   install_range_callback(session);
   install_op_callback(session);
   if (session.config().device == "cuda" && session.config().job_class == JobClass::kOpportunistic) {
@@ -87,11 +90,12 @@ void install_all(Session& session) {
 }
 
 // Returns an empty text, or why nothing was installed.
-std::string install_once() {
+std::string install_once(bool all) {
   static Mutex mutex;
-  static bool installed = false;
+  static bool memory_installed = false;
+  static bool rest_installed = false;
   const MutexLock lock(mutex);
-  if (installed) return {};
+  if (memory_installed && (rest_installed || !all)) return {};
   if (const std::string loaded = loaded_version(); !loaded.empty()) {
     if (std::string complaint = version_complaint(loaded); !complaint.empty()) return complaint;
   }
@@ -99,8 +103,10 @@ std::string install_once() {
   if (session == nullptr) {
     return "commensal has no active session in this process; call commensal.init() first";
   }
-  install_all(*session);
-  installed = true;
+  if (!memory_installed) install_memory(*session);
+  memory_installed = true;
+  if (all && !rest_installed) install_rest(*session);
+  rest_installed = rest_installed || all;
   return {};
 }
 
@@ -109,6 +115,14 @@ thread_local std::string kept;  // until the thread's next call
 const char* keep(std::string complaint) {
   kept = std::move(complaint);
   return kept.empty() ? nullptr : kept.c_str();
+}
+
+const char* install(bool all) {
+  try {
+    return keep(install_once(all));
+  } catch (const std::exception& error) {
+    return keep(error.what());
+  }
 }
 
 }  // namespace
@@ -120,13 +134,9 @@ COMMENSAL_EXPORT const char* commensal_torch_check(const char* torch_version) {
   return commensal::keep(commensal::version_complaint(torch_version));
 }
 
-COMMENSAL_EXPORT const char* commensal_torch_install() {
-  try {
-    return commensal::keep(commensal::install_once());
-  } catch (const std::exception& error) {
-    return commensal::keep(error.what());
-  }
-}
+COMMENSAL_EXPORT const char* commensal_torch_install() { return commensal::install(true); }
+
+COMMENSAL_EXPORT const char* commensal_torch_install_memory() { return commensal::install(false); }
 
 COMMENSAL_EXPORT int commensal_torch_begin_launch(unsigned what) {
   return commensal::begin_launch(static_cast<commensal::Launch>(what)) ? 1 : 0;

@@ -15,6 +15,9 @@ const char* commensal_torch_check(const char* torch_version);
 /// second call does nothing. Call it from a thread that may wait for no other.
 /// @return null on success, else one sentence; nothing has changed then.
 const char* commensal_torch_install();
+/// Puts only the allocator under PyTorch: in a process that may turn out to train, and whose
+/// tensors are then to be managed. `commensal_torch_install` adds the rest.
+const char* commensal_torch_install_memory();
 
 /// Lets work that no op reports pass the gate, as an op of the calling thread: a replayed graph
 /// (0), a kernel of Triton (1). May wait; releases Python's lock meanwhile if it is held.

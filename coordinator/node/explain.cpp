@@ -105,6 +105,11 @@ Stretch stretch_of(const JobHistory& history, TimePoint since, TimePoint until) 
   return {history.at(since), history.at(until)};
 }
 
+// They count from the beginning again where another program of the job trains now.
+std::uint64_t steps_in(const Stretch& stretch) {
+  return stretch.to->steps - std::min(stretch.to->steps, stretch.from->steps);
+}
+
 }  // namespace
 
 JobSample DeviceCoordinator::sample_of(const Job& job, TimePoint now) const {
@@ -315,7 +320,7 @@ json DeviceCoordinator::costs_of(const Ended* own, TimePoint since, TimePoint un
     const Stretch stretch = stretch_of(job.history, since, until);
     const bool known = cost["slowdown"].is_number();
     const double loss = known ? std::max(0.0, cost["slowdown"].get<double>()) : 0.0;
-    cost["steps"] = stretch.from == nullptr ? 0 : stretch.to->steps - stretch.from->steps;
+    cost["steps"] = stretch.from == nullptr ? 0 : steps_in(stretch);
     cost["lost_seconds"] = known ? json(stretch.length() * loss / (1.0 + loss)) : json(nullptr);
     cost["ended_seconds_ago"] =
         ended != nullptr ? json(seconds(now - ended->ended)) : json(nullptr);
@@ -354,7 +359,7 @@ json DeviceCoordinator::explain(const Job& job, const Ended* told, Duration last
     own["op_seconds"] = stretch.to->op_seconds - stretch.from->op_seconds;
     own["core_seconds"] = stretch.to->core_seconds - stretch.from->core_seconds;
     own["waited_seconds"] = stretch.to->waited_seconds - stretch.from->waited_seconds;
-    own["steps"] = stretch.to->steps - std::min(stretch.to->steps, stretch.from->steps);
+    own["steps"] = steps_in(stretch);
   }
   own["closed_by"] = std::move(closed_by);
   json device = told != nullptr ? json(nullptr) : device_shares(now);

@@ -56,7 +56,11 @@ std::string GangKeeper::uneven(const GangView& view) {
 
 std::string GangKeeper::obstacle(const GangView& view) {
   const std::vector<GangRank>& ranks = view.ranks;
-  if (static_cast<int>(ranks.size()) != std::max(1, view.world_size)) {
+  const int size = std::max(1, view.world_size);
+  if (static_cast<int>(ranks.size()) > size && size == 1) {
+    return std::to_string(ranks.size()) + " processes train, each for itself";
+  }
+  if (static_cast<int>(ranks.size()) != size) {
     return std::to_string(ranks.size()) + " of its " + std::to_string(view.world_size) +
            " ranks are here";
   }

@@ -28,6 +28,10 @@ std::optional<Bytes> told_bytes(const Member& member, const char* name) {
   return std::min(Bytes{value->get<std::uint64_t>()}, kMostBelieved);
 }
 
+bool makes_steps_as_main(const Member& member) noexcept {
+  return member.role == "main" && member.page && member.page->step_number > 0;
+}
+
 }  // namespace
 
 bool Member::in_idle_class() const {
@@ -66,9 +70,16 @@ Member* Job::member(std::int64_t pid) noexcept {
 }
 
 bool Job::trains(const Member& member) const noexcept {
-  const bool has_ranks =
-      std::any_of(members.begin(), members.end(), [](const Member& m) { return m.role == "rank"; });
-  return member.role == (has_ranks ? "rank" : "main");
+  bool has_ranks = false;
+  bool has_steps = false;
+  const Member* last_main = nullptr;
+  for (const Member& m : members) {
+    has_ranks = has_ranks || m.role == "rank";
+    has_steps = has_steps || makes_steps_as_main(m);
+    if (m.role == "main") last_main = &m;
+  }
+  if (has_ranks) return member.role == "rank";
+  return has_steps ? makes_steps_as_main(member) : &member == last_main;
 }
 
 std::size_t Job::managed_count() const noexcept {

@@ -189,11 +189,12 @@ struct Job {
   }
   [[nodiscard]] ClassTerms terms() const { return {law, memory, share, slo}; }
   [[nodiscard]] Member* member(std::int64_t pid) noexcept;
-  /// Whether a process does the job's steps: ranks if there are any, else mains.
+  /// Whether a process does the job's steps: ranks if there are any, else those mains that have
+  /// made one. As long as none has, the main that came last: the others may be what started it.
   [[nodiscard]] bool trains(const Member& member) const noexcept;
   [[nodiscard]] std::size_t managed_count() const noexcept;
-  /// The part of `total` that falls to a process. Those that train get equal parts; a main beside
-  /// ranks, which started them and waits, gets what it uses, up to an equal part.
+  /// The part of `total` that falls to a process. Those that train get equal parts; a main that
+  /// does not, which started them and waits, gets what it uses, up to an equal part.
   [[nodiscard]] Bytes part_of(Bytes total, const Member& member) const;
   /// Whether all that train are in the kernel's idle class.
   [[nodiscard]] bool in_idle_class() const;

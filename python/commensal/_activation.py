@@ -25,7 +25,7 @@ from commensal._say import say
 
 if TYPE_CHECKING:
     from commensal import _core
-    from commensal._environment import JobSettings, Member
+    from commensal._environment import JobClass, JobSettings, Member
 
 __all__ = [
     "ActivationError",
@@ -38,8 +38,11 @@ __all__ = [
 
 LIBRARIES = Path(__file__).parent / "lib"
 _ADAPTOR_NAME = re.compile(r"libcommensal_torch-(\d+\.\d+)\.so")
+_TRAINS = "COMMENSAL_PRIMARY_TRAINS"  # for processes that this one starts: has it made a step?
 _started = threading.Lock()
-_adaptor: list[ctypes.CDLL] = []  # what serves this process's tensors, once it does
+_adaptor: list[ctypes.CDLL] = []  # what manages this process, once it does
+_hooks: list[object] = []  # on optimizers
+_before_first_step: list[Callable[[], None]] = []  # of a helper that has not been seen to train
 
 
 class ActivationError(RuntimeError):
@@ -78,9 +81,7 @@ def _autoload() -> None:
     if member.role != "helper":
         _announce(session, quiet=settings.quiet)
         return
-    from commensal._promotion import watch_helper
-
-    watch_helper(lambda rank, size: _promote(session, settings, rank, size))
+    _watch_helper(session, settings, member)
 
 
 def _announce(session: _core.Session, *, quiet: bool) -> None:
@@ -93,14 +94,26 @@ def _announce(session: _core.Session, *, quiet: bool) -> None:
         say(f"note: {note}")
 
 
+def _watch_helper(session: _core.Session, settings: JobSettings, member: Member) -> None:
+    """Make a helper a rank once it joins a process group or steps an optimizer."""
+    from commensal._promotion import watch_groups
+
+    def promote(rank: int, world_size: int) -> None:
+        if _before_first_step:
+            _before_first_step.clear()
+            _promote(session, settings, rank, world_size)
+
+    _before_first_step[:] = [lambda: promote(member.rank, member.world_size)]
+    watch_groups(promote)
+
+
 def _promote(session: _core.Session, settings: JobSettings, rank: int, world_size: int) -> None:
-    """Manage a helper from now on: it has turned out to be a rank. Never raises."""
+    """Manage a helper from now on: it has turned out to train. Never raises."""
     try:
         adaptor = _load_adaptor()
         session.become_rank(rank, world_size)
         _install(adaptor)
-        if _offer_cuda() == "cuda" and settings.job_class == "opportunistic":
-            _follow_launches(adaptor)
+        _follow_device(adaptor, _offer_cuda(), settings.job_class)
     except Exception as error:
         say(f"rank {rank} runs unmanaged: {' '.join(str(error).split())}")
         return
@@ -133,10 +146,10 @@ def activate(settings: JobSettings, member: Member) -> _core.Session | None:
             return None
         # Everything that can fail without a trace comes first.
         helper = member.role == "helper"
-        adaptor = None if helper and not _wants_gpu_memory() else _load_adaptor()
+        adaptor = _load_adaptor()
         _leave_idle_class()
         summary = settings.summary_file
-        device = "host" if adaptor is None else _offer_cuda()
+        device = _offer_cuda()
         session = _core.start(
             job_id=settings.job_id,
             name=settings.name,
@@ -173,24 +186,27 @@ def activate(settings: JobSettings, member: Member) -> _core.Session | None:
         atexit.register(session.shutdown)
         if settings.job_class == "opportunistic":  # any other stays on all its CPUs
             _leave_cpus(session)
-        if helper:
-            if device == "cuda":
-                _prepare_cuda()
-        elif adaptor is not None:
-            try:
+        try:
+            if helper:
+                _prepare(adaptor, device)
+            else:
                 _install(adaptor)
-                if device == "cuda" and settings.job_class == "opportunistic":
-                    _follow_launches(adaptor)
-                elif device == "cuda":
-                    _show_launches()
-            except BaseException:
-                session.shutdown()
-                raise
-            if os.environ.get("COMMENSAL_PRE_RUN"):
-                from commensal._pre_run import watch_first_step
+                _follow_device(adaptor, device, settings.job_class)
+        except BaseException:
+            session.shutdown()
+            raise
+        if not helper and os.environ.get("COMMENSAL_PRE_RUN"):
+            from commensal._pre_run import watch_first_step
 
-                watch_first_step(session)
+            watch_first_step(session)
         return session
+
+
+def _follow_device(adaptor: ctypes.CDLL, device: str, job_class: JobClass) -> None:
+    if device == "cuda" and job_class == "opportunistic":
+        _follow_launches(adaptor)
+    elif device == "cuda":
+        _show_launches()
 
 
 def _leave_cpus(session: _core.Session) -> None:
@@ -219,31 +235,35 @@ def _leave_idle_class() -> None:
             os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
-def _install(adaptor: ctypes.CDLL) -> None:
-    install = adaptor.commensal_torch_install
-    install.argtypes = []
-    install.restype = ctypes.c_char_p
+def _call(install: Callable[[], bytes | None]) -> None:
+    install.argtypes = []  # type: ignore[attr-defined]
+    install.restype = ctypes.c_char_p  # type: ignore[attr-defined]
     if reason := install():
         raise ActivationError(reason.decode(errors="replace"))
+
+
+def _prepare(adaptor: ctypes.CDLL, device: str) -> None:
+    """Serve a helper's tensors: should it turn out to train, they are then managed."""
+    _call(adaptor.commensal_torch_install_memory)
+    _follow_optimizers()
+    if device == "cuda":
+        _prepare_cuda()
+
+
+def _install(adaptor: ctypes.CDLL) -> None:
+    _call(adaptor.commensal_torch_install)
     adaptor.commensal_torch_enter_region.argtypes = [ctypes.c_uint32]
     adaptor.commensal_torch_enter_region.restype = ctypes.c_void_p
     adaptor.commensal_torch_leave_region.argtypes = [ctypes.c_void_p]
     adaptor.commensal_torch_leave_region.restype = None
     _adaptor[:] = [adaptor]
-    from torch.optim.optimizer import (
-        register_optimizer_step_post_hook,
-        register_optimizer_step_pre_hook,
-    )
-
-    from commensal import _core
-
-    register_optimizer_step_pre_hook(_optimizer_hook(_core.optimizer_step_begin))
-    register_optimizer_step_post_hook(_optimizer_hook(_core.optimizer_step_end))
+    _follow_optimizers()
     _follow_gaps()
     _manage_cuda()
-    # For processes that this one starts: those of the same rank help it.
+    # For processes that this one starts: `member_of` reads them.
     os.environ["COMMENSAL_PRIMARY_PID"] = str(os.getpid())
     os.environ["COMMENSAL_PRIMARY_RANK"] = os.environ.get("RANK", "")
+    os.environ[_TRAINS] = "0"
 
 
 def installed_adaptor() -> ctypes.CDLL | None:
@@ -279,12 +299,6 @@ def _show_launches() -> None:
     show_synchronisations(cuda)
 
 
-def _wants_gpu_memory() -> bool:
-    from commensal._cuda import wants_elastic
-
-    return wants_elastic(sys.modules["torch"].version.cuda, os.environ)
-
-
 def _offer_cuda() -> str:
     """Return the device whose memory the session is to manage."""
     from commensal._cuda import offer_cuda
@@ -307,6 +321,40 @@ def _manage_cuda() -> None:
     torch = sys.modules["torch"]
     manage_cuda(LIBRARIES, str(torch.__version__), torch.version.cuda, os.environ)
     follow_gds()
+
+
+def _follow_optimizers() -> None:
+    """Tell the session of optimizer steps, once a process."""
+    if _hooks:
+        return
+    from torch.optim.optimizer import (
+        register_optimizer_step_post_hook,
+        register_optimizer_step_pre_hook,
+    )
+
+    from commensal import _core
+
+    _hooks.append(register_optimizer_step_pre_hook(_optimizer_hook(_begin_optimizer_step)))
+    _hooks.append(register_optimizer_step_post_hook(_optimizer_hook(_core.optimizer_step_end)))
+
+
+def say_that_it_trains() -> None:
+    """Tell processes that this one starts from now on that it is no launcher.
+
+    The variable is there since the installation: changing its value moves nothing that a thread of
+    C code, which reads the environment at the same time, may hold.
+    """
+    if os.environ.get(_TRAINS) == "0":
+        os.environ[_TRAINS] = "1"
+
+
+def _begin_optimizer_step() -> None:
+    from commensal import _core
+
+    if _before_first_step:
+        _before_first_step[0]()
+    say_that_it_trains()
+    _core.optimizer_step_begin()
 
 
 def _optimizer_hook(tell: Callable[[], None]) -> Callable[..., None]:

@@ -239,6 +239,9 @@ def step(*, loss: SupportsFloat | None = None) -> None:
         note_loss(loss)
     session = _current()
     if session is not None:
+        from commensal import _activation
+
+        _activation.say_that_it_trains()
         session.step()
 
 

@@ -13,7 +13,8 @@ from __future__ import annotations
 import json
 import os
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from commensal._say import say
 __all__ = ["Ending", "collect", "describe_end", "tell_end"]
 
 _ANSWER = timedelta(milliseconds=500)
+_NO_IMPORT = "the script did not import PyTorch"
 _TOLD = "told"  # a file beside the summaries: the line has been said
 
 
@@ -34,7 +36,7 @@ class Ending:
     """What is known about a job that ended; None: not known."""
 
     active: bool
-    failure: str = ""  # why nothing was active, if a process said so
+    failure: str = ""  # why nothing was active
     shared_seconds: float | None = None
     given_back_bytes: int | None = None
     moves: int | None = None
@@ -70,9 +72,7 @@ def collect(settings: JobSettings, coordinator: Coordinator, seconds: float) -> 
 def describe_end(ending: Ending) -> str:
     """Return the line, for example "shared 12 min, gave back 3.1 GiB in 4 moves"."""
     if not ending.active:
-        return "nothing was managed: " + (
-            ending.failure or "the script did not import PyTorch in a Python that has commensal"
-        )
+        return f"nothing was managed: {ending.failure}"
     parts = []
     if ending.shared_seconds is not None:
         shared = ending.shared_seconds
@@ -91,8 +91,11 @@ def describe_end(ending: Ending) -> str:
     return ", ".join(parts) or "was active; it was ended before it could report"
 
 
-def tell_end(settings: JobSettings) -> None:
-    """Print the line on stderr, once a job; the script's end is not ours to spoil."""
+def tell_end(settings: JobSettings, why_unmanaged: Callable[[], str] = lambda: _NO_IMPORT) -> None:
+    """Print the line on stderr, once a job; the script's end is not ours to spoil.
+
+    `why_unmanaged` is asked where no process of the job has said why it was not active.
+    """
     if settings.launch is None or settings.summary_file is None:
         return
     try:
@@ -104,7 +107,10 @@ def tell_end(settings: JobSettings) -> None:
         coordinator = Coordinator(
             settings.instance, settings.runtime_dir or default_runtime_dir(os.environ)
         )
-        line = describe_end(collect(settings, coordinator, seconds))
+        ending = collect(settings, coordinator, seconds)
+        if not ending.active and not ending.failure:
+            ending = replace(ending, failure=why_unmanaged())
+        line = describe_end(ending)
     except Exception as error:
         line = f"no summary: {error!r}"
     say(line)

@@ -44,6 +44,7 @@ __all__ = [
     "parse_ask_wait",
     "parse_background_rate",
     "parse_park_idle",
+    "told_to_run",
 ]
 
 JobClass = Literal["guaranteed", "opportunistic"]
@@ -55,6 +56,13 @@ LONGEST_ASK_WAIT_MS = 3_600_000
 _LAUNCHER_MODULES = frozenset(
     {"torch.distributed.run", "torch.distributed.launch", "torch.distributed.elastic"}
 )
+# Processes of pools, and tools of PyTorch's compiler: they work for the process that started them.
+# Loky's are started as a module, those of multiprocessing with `-c`, the compiler's as a file, and
+# with `-c` to see whether what it has compiled can be loaded.
+_POOL_MODULES = ("joblib.externals.loky.", "loky.")
+_POOL_CODE = ("from multiprocessing.", "from joblib.externals.loky.", "from loky.")
+_COMPILERS_CODE = "\nimport torch\nfrom ctypes import cdll\n"
+_COMPILERS_FOLDER = "/torch/_inductor/"
 
 
 @dataclass(frozen=True)
@@ -345,20 +353,24 @@ class Member:
 def member_of(environ: Mapping[str, str], pid: int, command_line: Sequence[str]) -> Member:
     """Tell what a process is to its job.
 
-    COMMENSAL_PRIMARY_PID and COMMENSAL_PRIMARY_RANK are left by the nearest ancestor that
-    activated. A process of another rank than that ancestor was started by a launcher; one of the
-    same rank is its helper (compile worker, spawned data loader). torchrun's agent only waits for
-    its ranks, so it is a helper too and leaves nothing behind.
+    COMMENSAL_PRIMARY_PID, _RANK and _TRAINS are left by the nearest ancestor that activated. A
+    process of another rank than that ancestor was started by a launcher. One of the same rank is
+    its helper (compile worker, spawned data loader), unless it is a program that was started before
+    the ancestor made a step: then the ancestor is a launcher, and the program is what trains.
+    torchrun's agent only waits for its ranks, so it is a helper too and leaves nothing behind.
 
     @raises ValueError if RANK or WORLD_SIZE is not a number.
     """
     rank_text = environ.get("RANK", "")
+    how, what = told_to_run(command_line)
     primary = environ.get("COMMENSAL_PRIMARY_PID", "")
     if primary and primary != str(pid) and rank_text == environ.get("COMMENSAL_PRIMARY_RANK", ""):
-        return Member("helper", *_rank_and_size(environ))
+        idle = environ.get("COMMENSAL_PRIMARY_TRAINS", "1") == "0"
+        if rank_text or not idle or _is_of_a_pool(how, what):
+            return Member("helper", *_rank_and_size(environ))
     if rank_text:
         return Member("rank", *_rank_and_size(environ))
-    return Member("helper" if _is_launcher(command_line) else "main")
+    return Member("helper" if _is_launcher(how, what) else "main")
 
 
 def _rank_and_size(environ: Mapping[str, str]) -> tuple[int, int]:
@@ -372,13 +384,36 @@ def _rank_and_size(environ: Mapping[str, str]) -> tuple[int, int]:
     return rank, max(size, 1)
 
 
-def _is_launcher(command_line: Sequence[str]) -> bool:
-    """Tell torchrun's agent by its command line (sys.orig_argv)."""
-    for previous, argument in zip(("", *command_line), command_line, strict=False):
-        if previous == "-m":
-            return argument in _LAUNCHER_MODULES
-        if Path(argument).name == "torchrun":
-            return True
-        if previous and not previous.startswith("-") and argument.endswith(".py"):
-            return False
-    return False
+def told_to_run(command_line: Sequence[str]) -> tuple[str, str]:
+    """Return what Python was told to run (sys.orig_argv), and how: "-m", "-c" or "" for a file."""
+    rest = iter(command_line[1:])
+    for argument in rest:
+        if not argument.startswith("-") or argument == "-":
+            return "", argument
+        if argument.startswith("--"):
+            if argument == "--check-hash-based-pycs":
+                next(rest, "")
+            continue
+        for place, letter in enumerate(argument[1:], start=2):
+            value = argument[place:]
+            if letter in "mc":
+                return f"-{letter}", value or next(rest, "")
+            if letter in "WX":
+                if not value:
+                    next(rest, "")
+                break
+    return "", ""
+
+
+def _is_launcher(how: str, what: str) -> bool:
+    """Tell torchrun's agent."""
+    return what in _LAUNCHER_MODULES if how == "-m" else not how and Path(what).name == "torchrun"
+
+
+def _is_of_a_pool(how: str, what: str) -> bool:
+    """Tell a process of a pool, which works for the process that started it."""
+    if how == "-m":
+        return what.startswith(_POOL_MODULES)
+    if how == "-c":
+        return what.startswith((*_POOL_CODE, _COMPILERS_CODE))
+    return _COMPILERS_FOLDER in what

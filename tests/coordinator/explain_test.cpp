@@ -234,6 +234,13 @@ TEST_F(ExplainTest, WhatAGuaranteedJobsOpsAreIsEvidence) {
   }
 }
 
+TEST_F(ExplainTest, StepsOfAnotherProgramAreNotCountedBackwards) {
+  run(20s, 0.0);
+  steps_ = 0;  // what a launcher starts next
+  run(2s, 0.0);
+  EXPECT_LE(explain("o", 10)["guaranteed"][0]["steps"].get<std::uint64_t>(), steps_);
+}
+
 TEST_F(ExplainTest, NamesTheDecisionsWithTheirNumbers) {
   run(20s, 0.0);
   run(60s, 0.10);

@@ -72,6 +72,12 @@ TEST_F(GangKeeperTest, OneProcessIsNone) {
   EXPECT_TRUE(keeper_.status().is_null());
 }
 
+TEST_F(GangKeeperTest, ProcessesThatTrainEachForItselfAreNone) {
+  view_.world_size = 1;
+  EXPECT_EQ(look(), "");
+  EXPECT_EQ(keeper_.reason(), "2 processes train, each for itself");
+}
+
 TEST_F(GangKeeperTest, ItIsSaidWhyThereIsNone) {
   view_.world_size = 4;
   look();

@@ -273,6 +273,12 @@ class JobOfRanksTest : public NodeCoordinatorTest {
     pass(200ms);
     settle();
   }
+  void step_at(int pid, std::uint64_t number) {
+    PageReading reading;
+    reading.heartbeat = now_;
+    reading.step_number = number;
+    node_.observe_page(JobId{"j"}, pid, reading, now_);
+  }
   Bytes limit_of(int pid) { return node_.host().ledger().limit({JobId{"j"}, pid}); }
 
   JobClass job_class_ = JobClass::kOpportunistic;
@@ -321,6 +327,45 @@ TEST_F(JobOfRanksTest, AMainBesideRanksKeepsWhatItUses) {
   EXPECT_EQ(limit_of(100), Bytes{(800_MiB).count() / 3}) << "no more than an equal part";
   EXPECT_EQ(limit_of(101), limit_of(102));
   EXPECT_LE(limit_of(100) + limit_of(101) + limit_of(102), 800_MiB);
+}
+
+TEST_F(JobOfRanksTest, WhatALauncherStartsIsTheJobUntilItEnds) {
+  job_class_ = JobClass::kGuaranteed;
+  const auto speaker = [&] { return node_.status("j", now_)["jobs"][0]["job"]["pid"]; };
+  add(100, "main");
+  settle();
+  EXPECT_EQ(speaker(), 100);
+  add(101, "main");
+  settle();
+  EXPECT_EQ(speaker(), 101) << "before its first step, too";
+  EXPECT_EQ(limit_of(100), 64_MiB) << "it waits";
+  EXPECT_EQ(limit_of(101), 736_MiB);
+  step_at(101, 1);
+  EXPECT_EQ(speaker(), 101);
+  node_.member_gone(JobId{"j"}, 101, Departure::kExited, now_);
+  collect();
+  settle();
+  EXPECT_EQ(speaker(), 100);
+  EXPECT_EQ(limit_of(100), 800_MiB) << "it may train itself, or start the next";
+  step_at(100, 1);
+  add(102, "main");
+  settle();
+  EXPECT_EQ(speaker(), 100) << "the job is who makes its steps";
+  EXPECT_EQ(limit_of(102), 64_MiB);
+}
+
+TEST_F(JobOfRanksTest, ProgramsThatTrainAtTheSameTimeHaveEqualParts) {
+  add(100, "main");
+  add(101, "main");
+  add(102, "main");
+  settle();
+  step_at(101, 1);
+  step_at(102, 1);
+  pass(200ms);
+  settle();
+  EXPECT_EQ(limit_of(100), 64_MiB);
+  EXPECT_EQ(limit_of(101), 368_MiB);
+  EXPECT_EQ(limit_of(102), 368_MiB);
 }
 
 TEST_F(JobOfRanksTest, AMainMayAskBesideItsRanks) {

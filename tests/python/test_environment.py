@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from commensal._environment import (
+    _COMPILERS_CODE,
+    _COMPILERS_FOLDER,
     JobSettings,
     Launch,
     Member,
@@ -156,6 +159,50 @@ class TestMember:
     def test_a_worker_of_a_rank_helps(self) -> None:
         environ = {"RANK": "1", "COMMENSAL_PRIMARY_PID": "12", "COMMENSAL_PRIMARY_RANK": "1"}
         assert member_of(environ, 13, TRAIN).role == "helper"
+
+    @pytest.mark.parametrize(
+        "command",
+        [
+            TRAIN,
+            ["python", "-u", "train.py", "-c", "from multiprocessing.spawn import spawn_main"],
+            ["python", "-X", "dev", "-Wignore", "-mpkg.train"],
+            ["python", "-c", "import train"],
+            ["python", "-m", "submitit.core._submit", "folder"],
+        ],
+    )
+    def test_what_a_launcher_that_has_not_trained_starts_is_main(self, command: list[str]) -> None:
+        launcher = {"COMMENSAL_PRIMARY_PID": "10", "COMMENSAL_PRIMARY_RANK": ""}
+        idle, trains = ({"COMMENSAL_PRIMARY_TRAINS": text} for text in "01")
+        assert member_of(launcher | idle, 11, command) == Member("main")
+        assert member_of(launcher | trains, 11, command).role == "helper"
+
+    @pytest.mark.parametrize(
+        "command",
+        [
+            ["python", "-c", "from multiprocessing.spawn import spawn_main; spawn_main(pipe=7)"],
+            ["python", "-I", "-c", "from multiprocessing.forkserver import main; main(5)"],
+            ["python", "-m", "joblib.externals.loky.backend.popen_loky_posix", "--pipe", "7"],
+            ["python", "/v/lib/torch/_inductor/compile_worker/__main__.py", "--kind=fork"],
+            ["python", "-c", "\nimport torch\nfrom ctypes import cdll\ncdll.LoadLibrary('x')"],
+            ["python", "-m", "torch.distributed.run", "train.py"],
+        ],
+    )
+    def test_a_process_of_a_pool_helps_before_the_first_step_too(self, command: list[str]) -> None:
+        launcher = {"COMMENSAL_PRIMARY_PID": "10", "COMMENSAL_PRIMARY_TRAINS": "0"}
+        assert member_of(launcher, 11, command).role == "helper"
+
+    def test_the_compilers_processes_are_what_they_were(self) -> None:
+        torch = find_spec("torch")
+        assert torch is not None and torch.origin is not None
+        compiler = Path(torch.origin).parent / "_inductor"
+        for file in ("compile_worker/__main__.py", "autotune_process.py"):
+            assert _COMPILERS_FOLDER in str(compiler / file) and (compiler / file).is_file()
+        assert _COMPILERS_CODE in (compiler / "cpu_vec_isa.py").read_text(encoding="utf-8")
+
+    def test_what_a_rank_starts_helps_before_the_first_step_too(self) -> None:
+        environ = {"RANK": "1", "COMMENSAL_PRIMARY_PID": "12", "COMMENSAL_PRIMARY_RANK": "1"}
+        idle = {"COMMENSAL_PRIMARY_TRAINS": "0"}
+        assert member_of(environ | idle, 13, TRAIN).role == "helper"
 
     @pytest.mark.parametrize(
         "command",

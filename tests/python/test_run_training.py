@@ -433,16 +433,22 @@ def test_ranks_are_managed_members_of_one_job(world: World, launcher: str, job_c
     assert "unmanaged" not in errors
 
 
-def test_a_spawned_process_that_trains_alone_is_told(world: World) -> None:
+def test_a_spawned_process_that_trains_alone_is_managed(world: World) -> None:
     script = world.script(
         """
-import multiprocessing, torch
+import json, multiprocessing, torch
 def work():
+    import commensal
+    before = commensal.stats()["job"]["role"]
+    ballast = [torch.ones(1 << 20) for _ in range(48)]  # 4 MiB each
     weight = torch.ones(4, requires_grad=True)
     optimizer = torch.optim.SGD([weight], lr=0.1)
     for _ in range(3):
         weight.sum().backward()
         optimizer.step()
+    stats = commensal.stats()
+    assert all(bool((tensor == 1).all()) for tensor in ballast)
+    print(json.dumps([before, stats["job"]["role"], stats["step"]["number"], stats["memory"]]))
 if __name__ == "__main__":
     worker = multiprocessing.get_context("spawn").Process(target=work)
     worker.start()
@@ -450,9 +456,85 @@ if __name__ == "__main__":
     raise SystemExit(worker.exitcode)
 """
     )
-    done = world.commensal("run", "--no-idle-class", "--", sys.executable, script)
+    done = world.commensal(
+        *("run", "--no-idle-class", "--memory", "160MiB", "--", sys.executable, script)
+    )
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("a spawned process trains without torch.distributed") == 1
+    before, role, steps, memory = json.loads(done.stdout)
+    assert (before, role, steps) == ("helper", "rank", 3)
+    # What it had before its first step has gone below its part of the limit.
+    assert memory["limit_bytes"] <= 160 << 20
+    assert memory["moved_out_bytes_total"] > 0
+    held = memory["device_bytes"] + memory["host_touched_bytes"]
+    assert held <= memory["limit_bytes"] + memory["deferred_bytes"]
+
+
+LAUNCHER = """
+import subprocess, sys, torch
+
+def start(*arguments):
+    subprocess.run([sys.executable, *arguments], check=True)
+
+start(sys.argv[1], "first")
+weight = torch.ones(4, requires_grad=True)
+optimizer = torch.optim.SGD([weight], lr=0.1)
+weight.sum().backward()
+optimizer.step()
+start(sys.argv[1], "second")
+print("both have ended", flush=True)
+sys.stdin.readline()
+"""
+LAUNCHED = """
+import json, os, sys, torch, commensal
+ballast = [torch.ones(1 << 20) for _ in range(48)]  # 4 MiB each
+weight = torch.ones(4, requires_grad=True)
+optimizer = torch.optim.SGD([weight], lr=0.1)
+for _ in range(3 if sys.argv[1] == "first" else 0):
+    weight.sum().backward()
+    optimizer.step()
+stats = commensal.stats()
+print(json.dumps({"pid": os.getpid(), "role": stats["job"]["role"], "memory": stats["memory"]}))
+print(sys.argv[1], "waits", flush=True)
+os.read(0, 1)  # no more: the rest is for others
+"""
+
+
+def test_a_launcher_that_imports_torch_hands_the_job_to_its_script(world: World) -> None:
+    launched = world.script(LAUNCHED, "launched.py")
+    job = world.start(
+        [
+            *(str(COMMENSAL), "run", "--guaranteed", "--name", "launched", "--memory", "0:160MiB"),
+            *("--", sys.executable, world.script(LAUNCHER), launched),
+        ]
+    )
+    assert job.stdin is not None
+    first = json.loads(read_line(job, '"role"'))
+    read_line(job, "first waits")
+    assert first["role"] == "main"
+    assert first["memory"]["limit_bytes"] <= 160 << 20
+    assert first["memory"]["host_bytes"] > 0
+
+    def tells(pid: int, steps: int) -> bool:
+        record = _record(world, "launched")
+        return (record["job"]["pid"], record["step"]["number"]) == (pid, steps)
+
+    wait_until("its steps are the job's", lambda: tells(first["pid"], 3))
+    assert _roles(world, "launched") == [("main", 0), ("main", 0)]
+    job.stdin.write("\n")
+    job.stdin.flush()
+
+    # The launcher has made a step of its own by now: what it starts helps it.
+    second = json.loads(read_line(job, '"role"'))
+    read_line(job, "second waits")
+    assert second["role"] == "helper"
+    wait_until("the launcher is the job again", lambda: tells(job.pid, 1))
+    job.stdin.write("\n")
+    job.stdin.flush()
+    read_line(job, "both have ended")
+    _, errors = job.communicate("\n", timeout=DEADLINE)
+    assert job.returncode == 0, errors
+    assert errors.count("guaranteed, ") == 2  # the launcher and its first script
+    assert "unmanaged" not in errors
 
 
 def _roles(world: World, name: str) -> list[tuple[str, int]]:

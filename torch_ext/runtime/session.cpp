@@ -96,7 +96,8 @@ DeviceTime device_time(const std::string& device) {
 ElasticAllocatorOptions allocator_options(const SessionConfig& config) {
   ElasticAllocatorOptions options;
   if (config.device != kHostMemory) options.alignment = kDeviceAlignment;
-  if (config.memory.max) options.limit = *config.memory.max;
+  // What a helper uses is not the job's to divide: see `become_rank`.
+  if (config.memory.max && config.role != MemberRole::kHelper) options.limit = *config.memory.max;
   if (config.host_cap) options.host_cap = *config.host_cap;
   if (config.memory_policy == MemoryPolicy::kAntman) {
     options.move_live = false;
@@ -319,6 +320,8 @@ void Session::Impl::become_rank(int new_rank, int new_world_size) {
   rank.store(new_rank);
   world_size.store(new_world_size);
   role.store(MemberRole::kRank);
+  // Memory that it holds by now is moved at its next safe point.
+  if (const auto max = limits.own_max()) (void)limits.set_own(*max, false);
   // As at the start of any process that trains: busy until it shows otherwise.
   page.activity_since_ns.store(to_page_time(clock.now()));
   page.activity.store(static_cast<std::uint64_t>(wire::Activity::kUnknown));

@@ -89,9 +89,11 @@ wire::Register Session::Impl::registration() {
   }
   hello.rank = rank.load();
   hello.world_size = world_size.load();
-  hello.held_bytes = held_by(memory_stats()).count();
   hello.revision = limits.revision();
-  if (hello.revision != 0) {  // had a grant from a coordinator before
+  // What a helper holds is under no limit of the coordinator's.
+  const bool managed = told_role != MemberRole::kHelper;
+  if (managed) hello.held_bytes = held_by(memory_stats()).count();
+  if (managed && hello.revision != 0) {  // had a grant from a coordinator before
     if (const auto limit = limits.effective()) hello.limit_bytes = limit->count();
   }
   for (const FurtherMemory* const more : further()) {
@@ -482,8 +484,11 @@ void Session::Impl::park_further(TimePoint now) {
 }
 
 void Session::Impl::park_if_asked(TimePoint now) {
-  // Ops that were let in before the gate closed may still run; what they touch would come back.
-  if (!park_asked || gate.ops_in_flight() != 0 || now - parked_at < kParkAgain) return;
+  // Ops that were let in before the gate closed may still run; what they touch would come back. A
+  // helper's ops go on, as the gate does not hold them.
+  if (!park_asked || role.load() == MemberRole::kHelper || gate.ops_in_flight() != 0 ||
+      now - parked_at < kParkAgain)
+    return;
   const AllocatorStats stats = allocator.stats();
   if ((stats.device + stats.host).is_zero()) return;
   const Moving here(*this);

@@ -77,7 +77,8 @@ void Session::Impl::say(const std::string& line) {
 }
 
 void Session::Impl::follow_idleness(TimePoint now) {
-  if (!config.park_idle || ended.load()) return;
+  // A helper's ops do not pass the gate: none would bring its memory back.
+  if (!config.park_idle || ended.load() || role.load() == MemberRole::kHelper) return;
   // Looking at all slow chunks costs something: not at every wake-up.
   if (!op_came.load() && returning.is_zero() && now - looked_at < kLook) return;
   looked_at = now;

@@ -1,17 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a command can be started at all: what is told before a job waits for hours to fail."""
+"""Whether a command can be started at all: what is told before a job waits for hours to fail; and
+why one that was started was not managed."""
 
 from __future__ import annotations
 
 import os
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-__all__ = ["problem_with"]
+from commensal._environment import told_to_run
+
+__all__ = ["problem_with", "why_unmanaged"]
 
 _PYTHON = re.compile(r"python[0-9.]*")
+_LOOK_SECONDS = 10.0
 
 
 def problem_with(command: Sequence[str], directory: Path, environ: Mapping[str, str]) -> str:
@@ -35,21 +41,41 @@ def problem_with(command: Sequence[str], directory: Path, environ: Mapping[str, 
     return ""
 
 
+def why_unmanaged(command: Sequence[str], directory: Path, environ: Mapping[str, str]) -> str:
+    """Say why a command that has ended imported no PyTorch that commensal could manage."""
+    if problem := problem_with(command, directory, environ):
+        return problem
+    if _is_python(command[0]) and not _has_commensal(command[0], directory, environ):
+        return (
+            f"{command[0]} has no commensal: start the script with {sys.executable}, "
+            "or install commensal there"
+        )
+    return "the script did not import PyTorch: it has no 'import torch', or ended before it"
+
+
+def _has_commensal(program: str, directory: Path, environ: Mapping[str, str]) -> bool:
+    look = "import importlib.util as u, sys; sys.exit(u.find_spec('commensal') is None)"
+    try:
+        done = subprocess.run(
+            [program, "-c", look],
+            cwd=directory,
+            env=dict(environ),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=_LOOK_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return True  # not known: nothing is said against it
+    return done.returncode != 1
+
+
+def _is_python(program: str) -> bool:
+    return _PYTHON.fullmatch(Path(program).name) is not None
+
+
 def _script_of(command: Sequence[str]) -> str | None:
     """Return the script that Python is given; None if it is given something else."""
-    if not _PYTHON.fullmatch(Path(command[0]).name):
-        return None
-    words = iter(command[1:])
-    for word in words:
-        if not word.startswith("-"):
-            return word
-        if word == "-" or word.startswith("--"):  # stdin; a long option, which may take a word
-            return None
-        for place, letter in enumerate(word[1:], start=2):
-            if letter in "cm":
-                return None
-            if letter in "WX":  # these take the rest of the word, or the next one
-                if place == len(word):
-                    next(words, None)
-                break
-    return None
+    how, what = told_to_run(command) if _is_python(command[0]) else ("", "")
+    return what if not how and what not in ("", "-") else None

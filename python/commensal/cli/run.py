@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -40,6 +40,7 @@ from commensal._quantities import (
 )
 from commensal._say import say
 from commensal.cli import _launch
+from commensal.cli._command_check import why_unmanaged
 from commensal.cli._manual import manual
 from commensal.cli._options import Instance, blaming, coordinator_of
 
@@ -283,7 +284,7 @@ def _run_job(
     """Become the script; return an exit code only if that was not possible."""
     if reason := coordinator.ensure_running():
         say(f"no coordinator, the job runs on its own limits: {reason}")
-    settings = _arrange_last_line(settings)
+    settings = _arrange_last_line(settings, command)
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(_OF_ANOTHER_JOB)}
     environ = _FOR_OTHERS | inherited | settings.to_environ()
     if settings.job_class == "opportunistic" and not any(name in inherited for name in _WAITING):
@@ -327,7 +328,7 @@ _WAITING = ("OMP_WAIT_POLICY", *_WAIT_BRIEFLY)
 _OF_ANOTHER_JOB = ("COMMENSAL_PRIMARY_", "COMMENSAL_LAUNCH", "COMMENSAL_SUMMARY_FILE")
 
 
-def _arrange_last_line(settings: JobSettings) -> JobSettings:
+def _arrange_last_line(settings: JobSettings, command: Sequence[str]) -> JobSettings:
     """Make the place where a job's processes report to, and leave a watcher beside it.
 
     A quiet job has no last line, so nothing needs to outlive it. Where there is no room or no
@@ -346,7 +347,8 @@ def _arrange_last_line(settings: JobSettings) -> JobSettings:
         launch=Launch(os.getpid(), time.monotonic()),
     )
     try:
-        leave_watcher(lambda: _finish(launched, folder))
+        began_in = _working_folder()  # the watcher is elsewhere
+        leave_watcher(lambda: _finish(launched, folder, lambda: _unmanaged(command, began_in)))
     except OSError as error:
         say(f"no last line for this job: {error}")
         shutil.rmtree(folder, ignore_errors=True)
@@ -354,11 +356,22 @@ def _arrange_last_line(settings: JobSettings) -> JobSettings:
     return launched
 
 
-def _finish(settings: JobSettings, folder: Path) -> None:
+def _working_folder() -> Path:
+    try:
+        return Path.cwd()
+    except OSError:
+        return Path()  # it was removed
+
+
+def _unmanaged(command: Sequence[str], directory: Path) -> str:
+    return why_unmanaged(command, directory, os.environ)
+
+
+def _finish(settings: JobSettings, folder: Path, why_unmanaged: Callable[[], str]) -> None:
     """Do what is left after a job's end: its last line, unless its own process said it."""
     if not folder.is_dir():
         return
-    tell_end(settings)
+    tell_end(settings, why_unmanaged)
     shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -128,6 +128,32 @@ TEST_F(SessionLifeTest, ARankThatHadNoCoordinatorIsARankToALaterOne) {
   EXPECT_EQ(hello->role, "rank");
 }
 
+TEST_F(SessionLifeTest, WhatAHelperHoldsCountsOnceItIsARank) {
+  Session& session = Session::start(config(MemberRole::kHelper));
+  void* const block = session.allocator().allocate(8_MiB);
+  {
+    FakeCoordinator coordinator(folder_.path());
+    const auto hello = coordinator.next<wire::Register>();
+    ASSERT_TRUE(hello);
+    EXPECT_EQ(hello->held_bytes, 0U);
+    EXPECT_FALSE(hello->limit_bytes);
+    session.become_rank(0, 1);
+    const auto again = coordinator.next<wire::Register>();
+    ASSERT_TRUE(again);
+    EXPECT_GE(again->held_bytes, (8_MiB).count());
+  }
+  EXPECT_TRUE(session.allocator().deallocate(block));
+}
+
+TEST_F(SessionLifeTest, WithoutACoordinatorAHelpersOwnLimitHoldsOnceItIsARank) {
+  auto bounded = config(MemberRole::kHelper);
+  bounded.memory.max = 4_MiB;
+  Session& session = Session::start(bounded);
+  EXPECT_EQ(session.allocator().stats().limit, Bytes{UINT64_MAX});
+  session.become_rank(0, 1);
+  EXPECT_EQ(session.allocator().stats().limit, 4_MiB);
+}
+
 TEST_F(SessionLifeTest, OnlyAHelperBecomesARankAndOnlyOneOfTheWorld) {
   Session& session = Session::start(config(MemberRole::kHelper));
   for (const auto& [rank, world_size] : {std::pair{2, 2}, {-1, 2}, {0, 0}}) {

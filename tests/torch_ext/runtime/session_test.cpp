@@ -521,6 +521,26 @@ TEST_F(SessionTest, ParkingSavesAllMemoryUntilTheJobIsWoken) {
   session.allocator().deallocate(block);
 }
 
+TEST_F(SessionTest, AHelpersMemoryIsNotParked) {
+  FakeCoordinator coordinator(folder_.path());
+  SessionConfig helper = connected();
+  helper.role = MemberRole::kHelper;
+  Session& session = Session::start(helper);
+  void* const block = session.allocator().allocate(24_MiB);
+  wire::Change park = change(2);
+  park.paused = park.parked = true;
+  park.limit_bytes = 0;
+  coordinator.send(park);
+  for (const Revision later : {3, 4}) {  // it would be parked between two answers
+    coordinator.send(change(later));
+    ASSERT_TRUE(coordinator.next_if<wire::Answer>(
+        [&](const auto& answer) { return answer.revision == later; }));
+  }
+  EXPECT_EQ(session.allocator().stats().parked, 0_B);
+  EXPECT_GE(session.allocator().stats().device, 24_MiB);
+  session.allocator().deallocate(block);
+}
+
 TEST_F(SessionTest, AnUnknownLawIsRefused) {
   FakeCoordinator coordinator(folder_.path());
   Session::start(connected());
