@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "coordinator/cluster/job_number.h"
+#include "coordinator/wire/json_text.h"
 
 namespace commensal::cluster {
 namespace {
@@ -41,7 +42,8 @@ EventKind kind_of(EngineEvent::Kind kind) {
 /// What an engine says may hold a command's name, which may be any bytes.
 std::string as_text(const std::string& bytes) {
   using nlohmann::json;
-  return json::parse(json(bytes).dump(-1, ' ', false, json::error_handler_t::replace));
+  return wire::parse_json(json(bytes).dump(-1, ' ', false, json::error_handler_t::replace),
+                          wire::kOwnFile);
 }
 
 Attempt attempt_of(const JobRecord& job) { return {job.id, job.attempt}; }

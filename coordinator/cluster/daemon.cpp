@@ -147,26 +147,6 @@ json refusal(const std::string& code, const std::string& what) {
   return {{"v", wire::kProtocolVersion}, {"type", "error"}, {"code", code}, {"what", what}};
 }
 
-/// Reads one request. @throws RequestRefused.
-json request_of(const std::vector<std::string>& frames) {
-  if (frames.size() != 1) {
-    throw RequestRefused("malformed", fmt::format("a message is one frame, not {}", frames.size()));
-  }
-  if (frames.front().size() > wire::kMaxFrameBytes) {
-    throw RequestRefused("oversized", fmt::format("a message has at most {} bytes, not {}",
-                                                  wire::kMaxFrameBytes, frames.front().size()));
-  }
-  json request = json::parse(frames.front(), nullptr, false);
-  if (!request.is_object()) throw RequestRefused("malformed", "a message is a JSON object");
-  const auto version = request.find("v");
-  if (version == request.end() || *version != wire::kProtocolVersion) {
-    throw RequestRefused(
-        "version", fmt::format("this coordinator speaks version {}, not {}", wire::kProtocolVersion,
-                               version == request.end() ? "none" : version->dump()));
-  }
-  return request;
-}
-
 class Daemon {
  public:
   Daemon(const ClusterOptions& options, std::shared_ptr<spdlog::logger> log)
@@ -255,7 +235,7 @@ class Daemon {
       for (int i = 0; i < kMessagesAtOnce && socket_.receive(peer, frames); ++i) {
         Answer& one = answers.emplace_back(Answer{.peer = peer});
         answer(
-            one, [&] { return request_of(frames); }, Caller::owner());
+            one, [&] { return read_request(frames); }, Caller::owner());
       }
       if (door_) serve_others(answers);
       changes = page_.take();
@@ -300,7 +280,7 @@ class Daemon {
         one.reply.object = refusal("forbidden", "this key is not allowed any more");
       } else {
         answer(
-            one, [&] { return request_of(asked.frames); }, Caller::of(*asked.caller));
+            one, [&] { return read_request(asked.frames); }, Caller::of(*asked.caller));
       }
     }
   }

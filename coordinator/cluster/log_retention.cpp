@@ -8,9 +8,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <exception>
-#include <regex>
 #include <system_error>
 #include <utility>
+
+#include "coordinator/cluster/log_name.h"
 
 namespace commensal::cluster {
 namespace {
@@ -42,13 +43,6 @@ LogVerdict judge_log(const LogFacts& facts, WallTime now, std::chrono::days keep
   const auto age = std::chrono::floor<std::chrono::days>(now - from);
   return {now - from >= keep,
           fmt::format("its job ended {} days ago, kept are {}", age.count(), keep.count())};
-}
-
-std::optional<JobId> job_of_log(const std::string& name) {
-  static const std::regex form{R"(([1-9][0-9]*)-[0-9]+-[0-9]+\.log(\.[0-9]+)?)"};
-  std::smatch parts;
-  if (!std::regex_match(name, parts, form)) return std::nullopt;
-  return JobId{parts[1].str()};
 }
 
 LogRetention::LogRetention(Options options, Ends ends, std::shared_ptr<spdlog::logger> log)

@@ -43,10 +43,6 @@ struct LogVerdict {
 /// @param keep  zero: everything stays.
 [[nodiscard]] LogVerdict judge_log(const LogFacts& facts, WallTime now, std::chrono::days keep);
 
-/// Returns the job of a file by its name, JOB-ATTEMPT-RANK.log or that with .N behind it; nothing
-/// for any other name.
-[[nodiscard]] std::optional<JobId> job_of_log(const std::string& name);
-
 /// Goes through the folder of logs, a few files at a time, and deletes those that `judge_log` lets
 /// go; then rests. Other files, links and folders stay. What cannot be deleted or read is logged,
 /// and tried again after the rest. Thread safety: none.

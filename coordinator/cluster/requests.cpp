@@ -16,6 +16,8 @@
 #include "coordinator/cluster/job_json.h"
 #include "coordinator/cluster/node_job.h"
 #include "coordinator/cluster/output_reader.h"
+#include "coordinator/wire/json_text.h"
+#include "coordinator/wire/messages.h"
 
 namespace commensal::cluster {
 namespace {
@@ -193,6 +195,30 @@ json set_class(const ClusterCoordinator& coordinator, NodeOrders& orders, const 
 }
 
 }  // namespace
+
+json read_request(const std::vector<std::string>& frames) {
+  if (frames.size() != 1) {
+    throw RequestRefused("malformed", fmt::format("a message is one frame, not {}", frames.size()));
+  }
+  if (frames.front().size() > wire::kMaxFrameBytes) {
+    throw RequestRefused("oversized", fmt::format("a message has at most {} bytes, not {}",
+                                                  wire::kMaxFrameBytes, frames.front().size()));
+  }
+  json request;
+  try {
+    request = wire::parse_json(frames.front());
+  } catch (const wire::BadJson& problem) {
+    throw RequestRefused("malformed", fmt::format("a message {}", problem.what()));
+  }
+  if (!request.is_object()) throw RequestRefused("malformed", "a message is a JSON object");
+  const auto version = request.find("v");
+  if (version == request.end() || *version != wire::kProtocolVersion) {
+    throw RequestRefused(
+        "version", fmt::format("this coordinator speaks version {}, not {}", wire::kProtocolVersion,
+                               version == request.end() ? "none" : as_text(*version)));
+  }
+  return request;
+}
 
 bool is_report(const json& request) { return text(request, "type") == kHeartbeat; }
 

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "allocator/base/clock.h"
 #include "coordinator/cluster/cluster_coordinator.h"
@@ -37,6 +38,10 @@ struct Nodes {
   NodeOrders& orders;
   NodePlacements& placements;
 };
+
+/// Reads a message: one frame, an object of this version, within the bounds of text from others.
+/// @throws RequestRefused ("malformed", "oversized", "version").
+[[nodiscard]] nlohmann::json read_request(const std::vector<std::string>& frames);
 
 /// An answer. The jobs of `queue` are text already: as objects 100,000 of them are ten times as
 /// large, and take twice the time.

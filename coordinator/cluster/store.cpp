@@ -17,6 +17,7 @@
 #include "coordinator/cluster/store_batch.h"
 #include "coordinator/cluster/store_failure.h"
 #include "coordinator/cluster/store_file.h"
+#include "coordinator/wire/json_text.h"
 
 namespace commensal::cluster {
 namespace {
@@ -113,9 +114,9 @@ JobClass class_in(const SQLite::Column& column) {
 }
 
 json json_in(const SQLite::Column& column) {
-  json value = json::parse(column.getString(), nullptr, false);
-  if (value.is_discarded()) throw unreadable(column.getName(), column.getString());
-  return value;
+  auto value = wire::try_parse_json(column.getString(), wire::kOwnFile);
+  if (!value) throw unreadable(column.getName(), column.getString());
+  return *std::move(value);
 }
 
 int bits_of(const JobRecord& record) {

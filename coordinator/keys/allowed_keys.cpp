@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "coordinator/keys/private_file.h"
+#include "coordinator/wire/json_text.h"
 
 namespace commensal::keys {
 namespace {
@@ -57,7 +58,7 @@ AllowedKey from_json(const json& object) {
 }
 
 AllowedKeys parse(const std::string& text, const std::filesystem::path& file) {
-  const json object = json::parse(text, nullptr, false);
+  const json object = wire::try_parse_json(text, wire::kOwnFile).value_or(nullptr);
   if (!object.is_object() || !object.contains("v")) {
     throw KeyProblem(
         fmt::format("the list of keys is damaged: {} is not the JSON that 'commensal "

@@ -14,6 +14,7 @@
 #include <system_error>
 
 #include "coordinator/keys/private_file.h"
+#include "coordinator/wire/json_text.h"
 #include "coordinator/wire/paths.h"
 
 namespace commensal::keys {
@@ -29,7 +30,7 @@ std::string variable(const char* name) {
 }
 
 KeyPair pair_from(const std::string& text, const std::filesystem::path& file) {
-  const json object = json::parse(text, nullptr, false);
+  const json object = wire::try_parse_json(text).value_or(nullptr);
   try {
     const KeyPair pair{Key::from_hex(object.at("public").get<std::string>()),
                        Key::from_hex(object.at("secret").get<std::string>())};

@@ -10,6 +10,7 @@
 
 #include "coordinator/keys/key_folder.h"
 #include "coordinator/keys/remote_client.h"
+#include "coordinator/wire/json_text.h"
 #include "coordinator/wire/messages.h"
 
 namespace commensal::node {
@@ -181,12 +182,13 @@ void ClusterLink::take_answers(TimePoint now) {
   for (int i = 0; i < kAnswersAtOnce && socket_->dealer.recv(part, zmq::recv_flags::dontwait);
        ++i) {
     heard_ = now;
-    note(problem_with(json::parse(part.to_string(), nullptr, false)));
+    note(problem_with(part.to_string_view()));
   }
 }
 
 // What an answer says besides goes with it.
-std::string ClusterLink::problem_with(const json& answer) {
+std::string ClusterLink::problem_with(std::string_view frame) {
+  const json answer = wire::try_parse_json(frame).value_or(nullptr);
   const auto in_words = [](const json& what) {
     return what.dump(-1, ' ', false, json::error_handler_t::replace);
   };

@@ -11,6 +11,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "allocator/base/clock.h"
@@ -70,7 +71,7 @@ class ClusterLink {
   void exchange(const std::function<nlohmann::json()>& report, TimePoint now);
   void connect();
   void take_answers(TimePoint now);
-  [[nodiscard]] std::string problem_with(const nlohmann::json& answer);
+  [[nodiscard]] std::string problem_with(std::string_view frame);
   void note(const std::string& problem);
 
   std::shared_ptr<spdlog::logger> log_;

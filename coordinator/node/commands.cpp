@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "coordinator/node/device_coordinator.h"
+#include "coordinator/wire/json_text.h"
 
 namespace commensal::node {
 namespace {
@@ -18,7 +19,7 @@ double seconds(Duration duration) { return std::chrono::duration<double>(duratio
 /// A job's object before its first report: every field of docs/stats.md with a neutral value.
 json empty_stats() {
   static const json kEmpty = [] {
-    json empty = json::parse(R"({
+    json empty = wire::parse_json(R"({
     "schema": 1,
     "job": {"id": "", "name": "", "tenant": "", "class": "", "active": true, "role": "",
             "rank": 0, "world_size": 1, "pid": 0, "coordinator": "", "coordinator_pid": 0,

@@ -22,6 +22,7 @@
 #include "coordinator/page/access.h"
 #include "coordinator/page/files.h"
 #include "coordinator/page/peer_user.h"
+#include "coordinator/wire/json_text.h"
 
 namespace commensal::page {
 namespace {
@@ -257,7 +258,7 @@ struct HttpServer::Inside {
   }
 
   void change(const httplib::Request& request, httplib::Response& response) {
-    const json message = json::parse(request.body, nullptr, false);
+    const json message = wire::try_parse_json(request.body).value_or(nullptr);
     if (!is_change(message)) {
       return say(response, 400,
                  "a change is a JSON object whose type is cancel, resume, drain, undrain or quota");

@@ -5,6 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "coordinator/wire/json_text.h"
+
 namespace commensal::page {
 
 using nlohmann::json;
@@ -21,7 +23,7 @@ void NodeStatus::refresh(TimePoint now) {
   }
   json part{{"name", name_}, {"status", nullptr}, {"problem", ""}};
   try {
-    part["status"] = json::parse(ask_());
+    part["status"] = wire::parse_json(ask_());
   } catch (const std::exception& error) {
     part["problem"] = error.what();
   }

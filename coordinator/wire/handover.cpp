@@ -17,6 +17,7 @@
 #include <string_view>
 #include <system_error>
 
+#include "coordinator/wire/json_text.h"
 #include "coordinator/wire/messages.h"
 #include "coordinator/wire/pages.h"
 #include "coordinator/wire/paths.h"
@@ -91,7 +92,7 @@ T field(const json& object, const char* name) {
 }
 
 Handover parse_handover(std::string_view text) {
-  const json object = json::parse(text.begin(), text.end(), nullptr, false);
+  const json object = try_parse_json(text).value_or(nullptr);
   if (!object.is_object()) throw BadMessage("malformed", "hand-over is not a JSON object");
   if (const auto version = field<std::int64_t>(object, "v"); version != kProtocolVersion) {
     throw BadMessage("version", "hand-over field 'v' is " + std::to_string(version) +

@@ -2,17 +2,19 @@
 // Messages to and from JSON. Absent or null is allowed for std::optional fields only.
 #include "coordinator/wire/messages.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <set>
 #include <type_traits>
+
+#include "coordinator/wire/json_text.h"
 
 namespace commensal::wire {
 namespace {
 
 using nlohmann::json;
 
-constexpr int kMaxDepth = 32;             // copying and printing a json value recurses
 constexpr std::size_t kMaxIdLength = 63;  // must fit on the pages (kIdSize)
 constexpr std::size_t kMaxValueShown = 80;
 
@@ -357,6 +359,21 @@ void check_further(const std::vector<FurtherDevice>& further, const std::string&
   }
 }
 
+std::size_t depth_of(const json& value) {
+  std::size_t deepest = 0;
+  if (!value.is_structured()) return deepest;
+  for (const json& element : value) deepest = std::max(deepest, depth_of(element));
+  return deepest + 1;
+}
+
+/// What a job says of itself is told to others within a status, which must be readable to them.
+void check_depth(const json& stats) {
+  constexpr std::size_t kMost = 16;
+  if (depth_of(stats) > kMost) {
+    throw BadMessage("malformed", "field 'stats' nests deeper than " + std::to_string(kMost));
+  }
+}
+
 /// Refuses ids that would not fit on a page, and revisions that leave no newer one.
 void check_values(const Message& message) {
   std::visit(
@@ -381,22 +398,18 @@ void check_values(const Message& message) {
           }
           if (m.further) check_further(*m.further, m.device.value_or("host"));
         }
+        if constexpr (std::is_same_v<T, Stats>) check_depth(m.stats);
       },
       message);
 }
 
 json parse(std::string_view frame) {
-  const auto depth_guard = [](int depth, json::parse_event_t /*event*/, json& /*parsed*/) {
-    if (depth > kMaxDepth) {
-      throw BadMessage("malformed", "frame nests deeper than " + std::to_string(kMaxDepth));
-    }
-    return true;
-  };
+  // A map of memory has many short ones.
+  constexpr JsonBounds kFrame{.bytes = kMaxFrameBytes, .values = std::size_t{1} << 18U};
   try {
-    return json::parse(frame.begin(), frame.end(), depth_guard);
-  } catch (const json::exception& error) {
-    throw BadMessage("malformed", std::string{"frame is not JSON: "} +
-                                      printed(json(std::string{error.what()}.substr(0, 200))));
+    return parse_json(frame, kFrame);
+  } catch (const BadJson& problem) {
+    throw BadMessage("malformed", std::string{"frame "} + problem.what());
   }
 }
 

@@ -158,17 +158,20 @@ class ClusterLinkTest : public ::testing::Test {
     std::this_thread::sleep_for(20ms);  // as long as ten of them it may take to connect
   }
   /// Answers what has arrived.
-  void serve(const json& answer) {
+  void serve(const std::string& answer) {
     socket_->admit_newcomers();
     RemoteSocket::Received message;
     while (socket_->receive(message)) {
       senders_.push_back(message.sender);
       received_.push_back(json::parse(message.frames.at(0)));
-      (void)socket_->send(message.peer, answer.dump());
+      (void)socket_->send(message.peer, answer);
     }
   }
   /// Beats and serves until something is so.
   bool until(const std::function<bool()>& so, const json& answer = {{"type", "heartbeat"}}) {
+    return until_by_frames(so, answer.dump());
+  }
+  bool until_by_frames(const std::function<bool()>& so, const std::string& answer) {
     const auto deadline = std::chrono::steady_clock::now() + 30s;
     while (!so()) {
       if (std::chrono::steady_clock::now() > deadline) return false;
@@ -205,6 +208,29 @@ TEST_F(ClusterLinkTest, ReportsArriveWithTheNodesKey) {
   EXPECT_EQ(received_[0]["report"]["number"], 1);
   for (const keys::Key& sender : senders_) EXPECT_EQ(sender, own_);
   ASSERT_TRUE(until([&] { return said().find("takes reports") != std::string::npos; }));
+}
+
+TEST_F(ClusterLinkTest, AnswersThatNestOrAreLongAreRefused) {
+  listen();
+  begin();
+  const std::size_t depth = 500'000;
+  const std::string nested = std::string(depth, '[') + std::string(depth, ']');
+  const auto problems = [&] {
+    const std::string text = said();
+    std::size_t found = 0;
+    for (std::size_t at = text.find("no JSON object"); at != std::string::npos;
+         at = text.find("no JSON object", at + 1)) {
+      ++found;
+    }
+    return found;
+  };
+  for (const char* field : {"type", "what", "orders", "placements"}) {
+    const std::string frame =
+        R"({"type":"heartbeat",")" + std::string{field} + R"(":)" + nested + '}';
+    const std::size_t before = problems();
+    ASSERT_TRUE(until_by_frames([&] { return problems() > before; }, frame)) << field;
+    ASSERT_TRUE(until([&] { return said().ends_with("takes reports\n"); }));
+  }
 }
 
 TEST_F(ClusterLinkTest, OneReportAPeriod) {

@@ -37,6 +37,7 @@ class FakeSlurm : public slurm::CommandRunner {
     std::string reason = "JobHeldUser";
     std::string nodes;    ///< ReqNodeList
     std::string devices;  ///< their numbers on each node, once it runs
+    std::string command;  ///< as Slurm shows it, with its arguments
     pid_t pid = 0;
   };
 
@@ -74,7 +75,7 @@ class FakeSlurm : public slurm::CommandRunner {
     tick();
     const std::string program = words.front().substr(words.front().rfind('/') + 1);
     if (program == "sinfo") return {0, nodes, ""};
-    if (program == "squeue") return {0, queue(node_in(words)), ""};
+    if (program == "squeue") return queue(words);
     if (program == "sbatch") return sbatch(words);
     if (program == "scontrol") return scontrol(words);
     if (program == "scancel") return scancel(words);
@@ -127,23 +128,34 @@ class FakeSlurm : public slurm::CommandRunner {
     job.pid = 0;
   }
 
-  /// Of which node squeue is asked; empty: of all.
-  static std::string node_in(const std::vector<std::string>& words) {
+  /// What an option's value is; empty: it is not among the words.
+  static std::string option(const std::vector<std::string>& words, const std::string& name) {
     for (const std::string& word : words) {
-      if (word.starts_with("--nodelist=")) return word.substr(word.find('=') + 1);
+      if (word.starts_with(name + '=')) return word.substr(name.size() + 1);
     }
     return "";
   }
 
-  [[nodiscard]] std::string queue(const std::string& node) const {
+  [[nodiscard]] slurm::CommandResult queue(const std::vector<std::string>& words) {
+    const std::string format = option(words, "--format");
+    if (format == slurm::kLimitFormat) {
+      const Job* job = find(option(words, "--jobs"));
+      if (job == nullptr) return {1, "", "slurm_load_jobs error: Invalid job id specified"};
+      const auto time = job->options.find("time");
+      return {0, (time == job->options.end() ? "NOT_SET" : time->second) + '\n', ""};
+    }
+    const std::string node = option(words, "--nodelist");
     std::string text;
     if (node.empty()) text = "4000|RUNNING|None|somebody's own\nwith a line|in its name\n";
     for (const auto& [id, job] : jobs) {
       if (!node.empty() && (job.state != "RUNNING" || job.nodes != node)) continue;
-      text += std::to_string(id) + '|' + job.state + '|' + job.reason + '|' +
-              job.options.at("job-name") + '\n';
+      text += std::to_string(id);
+      if (format != slurm::kIdFormat) {
+        text += '|' + job.state + '|' + job.reason + '|' + job.options.at("job-name");
+      }
+      text += '\n';
     }
-    return text;
+    return {0, text, ""};
   }
 
   slurm::CommandResult sbatch(const std::vector<std::string>& words) {
@@ -197,9 +209,6 @@ class FakeSlurm : public slurm::CommandRunner {
     const Job* job = find(id);
     if (job == nullptr) return {1, "", "slurm_load_jobs error: Invalid job id specified"};
     std::string text = "JobId=" + id + " JobName=" + job->options.at("job-name");
-    const auto time = job->options.find("time");
-    text += " RunTime=00:00:01 TimeLimit=" +
-            (time == job->options.end() ? "Partition_Limit" : time->second) + " TimeMin=N/A";
     std::string names = on_lines(job->nodes);
     for (std::size_t end = names.find('\n'); end != std::string::npos; end = names.find('\n')) {
       text += " Nodes=" + names.substr(0, end) + " CPU_IDs=0 Mem=100 GRES=";
@@ -209,7 +218,10 @@ class FakeSlurm : public slurm::CommandRunner {
       if (gres != job->options.end()) text += "(IDX:" + job->devices + ")";
       names.erase(0, end + 1);
     }
-    return {0, text + " MinCPUsNode=1\n", ""};
+    const auto comment = job->options.find("comment");
+    text += " MinCPUsNode=1 Features=(null) Command=" + job->command;
+    if (comment != job->options.end()) text += " Comment=" + comment->second;
+    return {0, text + '\n', ""};
   }
 
   slurm::CommandResult scancel(const std::vector<std::string>& words) {

@@ -19,6 +19,7 @@
 #include <system_error>
 #include <vector>
 
+#include "coordinator/cluster/log_name.h"
 #include "coordinator/cluster/store.h"
 
 namespace commensal::cluster {
@@ -74,7 +75,8 @@ TEST(JobOfLogTest, NamesOfLogsNameTheirJob) {
 
 TEST(JobOfLogTest, OtherNamesAreNobodys) {
   for (const char* name : {"", "7", "7.log", "7-1.log", "7-1-0.log.", "7-1-0.log.x", "7-1-0.log~",
-                           "x7-1-0.log", "07-1-0.log", "-1-0.log", "7-1-0.logs", "7-1-0.log.1.2"}) {
+                           "x7-1-0.log", "07-1-0.log", "-1-0.log", "7-1-0.logs", "7-1-0.log.1.2",
+                           "7--0.log", "7-1-.log", "7-1-0.log.1~"}) {
     EXPECT_EQ(job_of_log(name), std::nullopt) << name;
   }
 }

@@ -306,10 +306,12 @@ TEST_F(PageHttpTest, NoChangeWithoutTokenTypeOrOrigin) {
 
 TEST_F(PageHttpTest, OnlyChangesAreTaken) {
   start();
-  for (const char* body : {"", "{", "[]", "7", "null", R"({"type": "submit"})", R"({"type": 7})",
-                           R"({"id": "1"})", R"({"type": "logs", "id": "1"})", "\xff\xfe"}) {
-    const auto answer =
-        client().Post("/api/v1/requests", with_token(), std::string{body}, "application/json");
+  const std::string nested = std::string(20'000, '[') + std::string(20'000, ']');
+  for (const std::string& body : std::vector<std::string>{
+           "", "{", "[]", "7", "null", R"({"type": "submit"})", R"({"type": 7})", R"({"id": "1"})",
+           R"({"type": "logs", "id": "1"})", "\xff\xfe", nested,
+           R"({"type": "cancel", "id": )" + nested + '}'}) {
+    const auto answer = client().Post("/api/v1/requests", with_token(), body, "application/json");
     EXPECT_EQ(answer->status, 400) << body;
     EXPECT_EQ(json::parse(answer->body)["type"], "error");
   }

@@ -215,6 +215,20 @@ TEST_F(RemoteDaemonTest, AHundredThousandMalformedMessagesAreRefusedWithoutGrowt
   expect_flat(before, resident());
 }
 
+TEST_F(RemoteDaemonTest, NoKeyEndsTheCoordinatorByAMessageThatNests) {
+  const std::size_t depth = (wire::kMaxFrameBytes - 200) / 2;
+  for (const Role role : {Role::kUser, Role::kNode, Role::kOperator}) {
+    const auto peer = connected(allowed("peer-" + std::string{to_string(role)}, role));
+    for (const char* begin :
+         {R"({"v":)", R"({"v":1,"type":)", R"({"v":1,"type":"submit","job":)",
+          R"({"v":1,"type":"heartbeat","report":)", R"({"v":1,"type":"heartbeat","orders":)"}) {
+      const std::string frame = begin + std::string(depth, '[') + std::string(depth, ']') + '}';
+      (void)peer->send(zmq::buffer(frame));
+      EXPECT_EQ(answer_of(*peer)["what"], "a message nests deeper than 32") << begin;
+    }
+  }
+}
+
 TEST_F(RemoteDaemonTest, OversizedFramesEndTheirConnectionAndAreNotKept) {
   const KeyPair boss = allowed("boss", Role::kOperator);
   const std::string huge(2 * kMiB, 'x');

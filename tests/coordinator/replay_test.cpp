@@ -328,7 +328,7 @@ TEST_F(ReplayTest, MoreThanADeviceHasIsRefused) {
 TEST_F(ReplayTest, AFileThatIsNoJsonIsNamed) {
   std::ofstream(folder_ / "state.json") << "{";
   EXPECT_THAT([&] { (void)read_state(folder_ / "state.json"); },
-              ThrowsMessage<BadCluster>(HasSubstr("no JSON, at byte")));
+              ThrowsMessage<BadCluster>(HasSubstr("is not JSON")));
   EXPECT_THAT([&] { (void)read_state(folder_ / "absent.json"); },
               ThrowsMessage<BadCluster>(HasSubstr("cannot be opened")));
 }

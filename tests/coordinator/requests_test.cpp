@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <malloc.h>
 #include <spdlog/sinks/null_sink.h>
 #include <spdlog/spdlog.h>
 
@@ -11,13 +12,17 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "coordinator/policies/registry.h"
 #include "tests/coordinator/fake_engine.h"
+#include "tests/coordinator/hostile_texts.h"
 #include "tests/coordinator/key_world.h"
+#include "tests/random_operations.h"
+#include "tests/sanitizers.h"
 
 namespace commensal::cluster {
 namespace {
@@ -47,6 +52,78 @@ AllowedKey key(const std::string& name, Role role, std::vector<std::string> tena
           .created_ms = 0,
           .revoked_ms = std::nullopt};
 }
+
+/// Makes requests of which little is as it should be: types, depths, lengths, numbers, letters.
+class OddRequests {
+ public:
+  explicit OddRequests(std::uint64_t seed) : random_(seed) {}
+
+  std::string next() {
+    std::string text = R"({"v":1,"type":)" + type();
+    for (std::size_t i = below(6); i > 0; --i) text += ',' + name() + ':' + value(0);
+    return text + '}';
+  }
+
+ private:
+  std::size_t below(std::size_t n) { return static_cast<std::size_t>(random_() % n); }
+  template <std::size_t N>
+  std::string one_of(const char* const (&words)[N]) {
+    return words[below(N)];
+  }
+  std::string type() {
+    if (below(8) == 0) return value(0);
+    return '"' + one_of({"submit", "cancel",   "resume",    "queue",     "explain",
+                         "logs",   "read_log", "nodes",     "tenants",   "quota",
+                         "drain",  "undrain",  "inputs",    "add_input", "remove_input",
+                         "state",  "health",   "heartbeat", "set_class", "finish"}) +
+           '"';
+  }
+  std::string name() {
+    return '"' + one_of({"job",       "id",          "tenant",
+                         "name",      "class",       "gpus",
+                         "command",   "after",       "report",
+                         "orders",    "placements",  "jobs",
+                         "devices",   "results",     "run",
+                         "list",      "number",      "rank",
+                         "file",      "offset",      "node",
+                         "quota",     "all",         "dataset",
+                         "record",    "reason",      "suspects",
+                         "step",      "environment", "directory",
+                         "estimate",  "gang",        "host_memory_mib",
+                         "cpu_milli", "left_out",    "v"}) +
+           '"';
+  }
+  std::string value(int depth) {
+    switch (below(depth > 4 ? 9 : 12)) {
+      case 0: return one_of({"null", "true", "false"});
+      case 1: return std::to_string(static_cast<std::int64_t>(random_()));
+      case 2: return one_of({"0", "-1", "1e308", "-1e999", "18446744073709551615", "1.5"});
+      case 3: return '"' + std::string(below(64), 'x') + '"';
+      case 4: return one_of({R"("1")", R"("n1")", R"("vision")", R"("guaranteed")"});
+      case 5:
+        return one_of({R"("\u0000")", R"("\ud800")", "\"\xff\"", R"("\u001b[2J")", R"("/..")"});
+      case 6: return below(20) == 0 ? '"' + std::string(100'000, 'y') + '"' : "[]";
+      case 7: {
+        const std::size_t deep = below(20) == 0 ? 200'000 : below(40);
+        return std::string(deep, '[') + std::string(below(30) == 0 ? deep / 2 : deep, ']');
+      }
+      case 8: return below(20) == 0 ? '[' + testing::repeated("{},", 300'000) + "0]" : "{}";
+      case 9:
+      case 10: {
+        std::string text = "{";
+        for (std::size_t i = below(6); i > 0; --i) text += name() + ':' + value(depth + 1) + ',';
+        return text + R"("x":0})";
+      }
+      default: {
+        std::string text = "[";
+        for (std::size_t i = below(6); i > 0; --i) text += value(depth + 1) + ',';
+        return text + "0]";
+      }
+    }
+  }
+
+  std::mt19937_64 random_;
+};
 
 class RequestsTest : public ::testing::Test {
  protected:
@@ -81,6 +158,16 @@ class RequestsTest : public ::testing::Test {
   }
   std::string refusal(const AllowedKey& caller, json request) {
     return refusal(Caller::of(caller), std::move(request));
+  }
+  /// What the coordinator sends back for a frame: whatever it holds, there is an answer.
+  std::string answer_to_frame(Caller caller, const std::string& frame) {
+    try {
+      return answer_request(coordinator_, nodes_told_, caller, read_request({frame}), now_).text();
+    } catch (const RequestRefused& refused) {
+      return refused.what();
+    } catch (const EngineFailed& failed) {
+      return failed.what();
+    }
   }
   static json submission(const std::string& tenant) {
     return {{"type", "submit"},
@@ -388,6 +475,47 @@ TEST_F(RequestsTest, RequestsThatAreNoneChangeNothing) {
     }
   }
   EXPECT_EQ(ask(Caller::owner(), {{"type", "queue"}, {"all", true}}), before);
+}
+
+TEST_F(RequestsTest, LongAndNestedMessagesAreAnsweredWhereverTheyHideIt) {
+  std::vector<std::string> frames;
+  for (const auto& [what, text] : testing::long_texts(std::size_t{1} << 17U)) {
+    frames.push_back(R"({"v":)" + text + '}');
+    frames.push_back(R"({"v":1,"type":)" + text + '}');
+    frames.push_back(R"({"v":1,"type":"submit","job":)" + text + '}');
+    frames.push_back(R"({"v":1,"type":"submit","job":{"environment":)" + text + "}}");
+    frames.push_back(R"({"v":1,"type":"heartbeat","report":)" + text + '}');
+    frames.push_back(R"({"v":1,"type":"heartbeat","report":{},"placements":)" + text + '}');
+    frames.push_back(R"({"v":1,"type":"set_class","node":"n1","class":"guaranteed","job":)" + text +
+                     '}');
+  }
+  for (const std::string& frame : frames) {
+    for (const Caller caller : {Caller::of(boss_), Caller::of(machine_)}) {
+      testing::on_a_small_stack(
+          [&] { EXPECT_NE(answer_to_frame(caller, frame), "") << frame.substr(0, 60); });
+    }
+  }
+}
+
+TEST_F(RequestsTest, OddMessagesAreAnsweredWithoutGrowth) {
+  const std::uint64_t most = fuzz_operations(1'000, 1'000);
+  OddRequests odd{fuzz_seed()};
+  const std::vector<Caller> callers{Caller::owner(), Caller::of(ann_), Caller::of(boss_),
+                                    Caller::of(machine_)};
+  const auto in_use = [] { return mallinfo2().uordblks; };
+  std::size_t before = 0;
+  for (std::uint64_t i = 0; i < most; ++i) {
+    if (i == most / 2) before = in_use();
+    const std::string frame = odd.next();
+    std::string answer;
+    testing::on_a_small_stack(
+        [&] { answer = answer_to_frame(callers[i % callers.size()], frame); });
+    ASSERT_NE(answer, "") << frame.substr(0, 1000);
+    if (i % 16 == 0) settle_some();
+  }
+  EXPECT_EQ(state(submit(ann_, "vision")), "running") << "the others are served as before";
+  if (testing::kSanitized) GTEST_SKIP() << "the sanitizer keeps freed memory";
+  EXPECT_LT(in_use(), before + (std::size_t{4} << 20U));
 }
 
 TEST_F(RequestsTest, OutputComesInPartsAsItIs) {

@@ -603,6 +603,32 @@ TEST_F(SlurmGuaranteeTest, AJobOnOtherDevicesOfTheNodeHasTakenNothing) {
   EXPECT_THAT(slurm_.called("sbatch"), SizeIs(1));
 }
 
+TEST_F(SlurmGuaranteeTest, WhatAnotherUserWritesIntoItsJobTakesNothing) {
+  const std::string claim = "Nodes=n1 CPU_IDs=0 Mem=0 GRES=gpu:2(IDX:0-1)";
+  using Job = FakeSlurm::Job;
+  const std::vector<std::function<void(Job&)>> ways{
+      [&](Job& job) { job.options["job-name"] = claim; },
+      [&](Job& job) { job.options["job-name"] = claim + " MinCPUsNode=1"; },
+      [&](Job& job) { job.options["job-name"] = "x\n   " + claim + " MinCPUsNode=1 y"; },
+      [&](Job& job) { job.options["comment"] = claim + " MinCPUsNode=1"; },
+      [&](Job& job) { job.command = "job.sh " + claim; },
+      [&](Job& job) { job.command = "job.sh Nodes=" + std::string(1U << 20U, 'x'); }};
+  upgrade();
+  slurm_.kill(2, "CANCELLED");
+  slurm_.starts_jobs = false;
+  std::uint64_t id = 900;
+  for (const auto& way : ways) {
+    give_to_another(id);
+    slurm_.jobs.at(id).options["gres"] = "seat:1";
+    way(slurm_.jobs.at(id));
+    clock_.pass(5s);
+    look();
+    EXPECT_THAT(news(), HasSubstr("unheld: ")) << id;
+    slurm_.jobs.erase(id++);
+  }
+  EXPECT_EQ(id, 906U);
+}
+
 TEST_F(SlurmGuaranteeTest, OneThatGoesBackBecauseItsDevicesAreTakenIsLeftAlone) {
   upgrade();
   slurm_.kill(2, "CANCELLED");

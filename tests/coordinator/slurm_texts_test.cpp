@@ -158,17 +158,57 @@ TEST(SlurmTextsTest, GarbageOfSinfoIsShown) {
   EXPECT_THAT(nodes_from_sinfo(""), IsEmpty());
 }
 
+/// As `scontrol --oneliner show job -d` of 22.05 prints a job, with what its user chooses.
+std::string shown_job(const std::string& entries, const std::string& name = "j.sh",
+                      const std::string& command = "/home/ann/j.sh a b",
+                      const std::string& comment = "") {
+  return "JobId=2 ArrayJobId=2 ArrayTaskId=1 JobName=" + name +
+         " UserId=root(0) GroupId=root(0) MCS_label=N/A Priority=4294901758 Nice=0 Account=(null) "
+         "QOS=(null) JobState=RUNNING Reason=None RunTime=00:00:02 TimeLimit=UNLIMITED TimeMin=N/A "
+         "ReqNodeList=(null) ExcNodeList=(null) NodeList=n2 BatchHost=n2 NumNodes=1 NumCPUs=1 "
+         "TRES=cpu=1,mem=100M,node=1,billing=1 Socks/Node=* NtasksPerN:B:S:C=0:0:*:* CoreSpec=* "
+         "JOB_GRES=seat:1   " +
+         entries + " MinCPUsNode=1 MinMemoryCPU=100M MinTmpDiskNode=0 Features=(null) " +
+         "OverSubscribe=OK Contiguous=0 Licenses=(null) Network=(null) Command=" + command +
+         " WorkDir=/home/ann Comment=" + comment + " StdErr=/dev/null StdIn=/dev/null Power= \n";
+}
+
 TEST(SlurmTextsTest, ReadsTheDevicesOfARunningJob) {
-  EXPECT_EQ(devices_from_scontrol(
-                "JobId=7 JobName=x Nodes=n1 CPU_IDs=0-1 Mem=100 GRES=gpu:1(IDX:1) MinCPUsNode=1 "),
+  EXPECT_EQ(devices_from_scontrol(shown_job("Nodes=n1 CPU_IDs=0-1 Mem=100 GRES=gpu:1(IDX:1)")),
             (DevicesByNodes{{"n1", {1}}}));
-  EXPECT_EQ(devices_from_scontrol("ReqNodeList=n[1-3] NodeList=n[1-3] "
-                                  "Nodes=n[1-2] CPU_IDs=0 Mem=0 GRES=seat:2(IDX:5),gpu:a100:3"
-                                  "(IDX:0,2-3) Nodes=n3 CPU_IDs=0 Mem=0 GRES=gpu:1(IDX:7)"),
+  EXPECT_EQ(devices_from_scontrol(
+                shown_job("Nodes=n[1-2] CPU_IDs=0 Mem=0 GRES=seat:2(IDX:5),gpu:a100:3(IDX:0,2-3)   "
+                          "Nodes=n3 CPU_IDs=0 Mem=0 GRES=gpu:1(IDX:7)")),
             (DevicesByNodes{{"n[1-2]", {0, 2, 3}}, {"n3", {7}}}));
-  EXPECT_EQ(devices_from_scontrol("Nodes=c1 CPU_IDs=0 Mem=100 GRES= MinCPUsNode=1"),
+  EXPECT_EQ(devices_from_scontrol(shown_job("Nodes=c1 CPU_IDs=0 Mem=100 GRES=")),
             (DevicesByNodes{{"c1", {}}}));
+  EXPECT_THAT(devices_from_scontrol(shown_job("")), IsEmpty()) << "it is over";
   EXPECT_THAT(devices_from_scontrol("JobState=PENDING"), IsEmpty());
+  for (const char* list : {"", "x", "-1", "1-", "0-99999999999", "0-999999999", "1--2"}) {
+    EXPECT_EQ(devices_from_scontrol(
+                  shown_job("Nodes=n1 CPU_IDs= Mem= GRES=gpu:1(IDX:" + std::string{list} + ")")),
+              (DevicesByNodes{{"n1", {}}}))
+        << list;
+  }
+}
+
+TEST(SlurmTextsTest, NoDeviceIsReadFromWhatAUserWrites) {
+  const std::string entry = "Nodes=n2 CPU_IDs=1 Mem=100 GRES=gpu:1(IDX:0)";
+  const DevicesByNodes real{{"n2", {0}}};
+  const std::string claim = "Nodes=n1 CPU_IDs=0 Mem=0 GRES=gpu:2(IDX:0-1)";
+  EXPECT_EQ(devices_from_scontrol(shown_job(entry, claim)), real);
+  EXPECT_EQ(devices_from_scontrol(shown_job(entry, "x\n" + claim)), real);
+  EXPECT_EQ(devices_from_scontrol(shown_job(entry, "x", "j.sh " + claim, claim)), real);
+  EXPECT_EQ(devices_from_scontrol(shown_job(entry, "x", "Nodes=" + std::string(1U << 20U, 'x'))),
+            real);
+  // Where it cannot be told from Slurm's own, it is not known.
+  for (const std::string& text :
+       {claim + " MinCPUsNode=1", "x\n   " + claim + " MinCPUsNode=1 y"}) {
+    EXPECT_THAT(devices_from_scontrol(shown_job(entry, text)), IsEmpty());
+    EXPECT_THAT(devices_from_scontrol(shown_job("", text)), IsEmpty());
+    EXPECT_THAT(devices_from_scontrol(shown_job(entry, "x", text)), IsEmpty());
+    EXPECT_THAT(devices_from_scontrol(shown_job(entry, "x", "y", text)), IsEmpty());
+  }
 }
 
 TEST(SlurmTextsTest, ReadsTheIdThatSbatchPrints) {
@@ -186,14 +226,20 @@ TEST(SlurmTextsTest, ShownLinesAreShortAndPrintable) {
   EXPECT_EQ(first_line(std::string(1000, 'x')).size(), 200U);
 }
 
-TEST(SlurmTextsTest, TheTimeLimitIsReadInItsPlaceAndAPartitionsIsNone) {
-  const std::string line =
-      "JobId=4 JobName=a TimeLimit=3 TimeMin= b Priority=1 RunTime=00:00:04 TimeLimit=";
-  EXPECT_EQ(time_limit_from_scontrol(line + "UNLIMITED TimeMin=N/A"), "UNLIMITED");
-  EXPECT_EQ(time_limit_from_scontrol(line + "2-03:00:00 TimeMin=N/A"), "2-03:00:00");
-  EXPECT_EQ(time_limit_from_scontrol(line + "Partition_Limit TimeMin=N/A"), "");
-  EXPECT_EQ(time_limit_from_scontrol(line + "--wrap=x TimeMin=N/A"), "");
-  EXPECT_EQ(time_limit_from_scontrol("slurm_load_jobs error"), "");
+TEST(SlurmTextsTest, ATimeLimitIsATimeAndAPartitionsIsNone) {
+  EXPECT_EQ(time_limit_from_squeue("UNLIMITED\n"), "UNLIMITED");
+  EXPECT_EQ(time_limit_from_squeue("2-03:00:00          \n"), "2-03:00:00");
+  EXPECT_EQ(time_limit_from_squeue("5:00"), "5:00");
+  for (const char* text :
+       {"NOT_SET", "Partition_Limit", "--wrap=x", "", "5:00\n6:00", "UNLIMITED 1"}) {
+    EXPECT_EQ(time_limit_from_squeue(text), "") << text;
+  }
+}
+
+TEST(SlurmTextsTest, OfJobsOfOthersIdsAloneAreRead) {
+  EXPECT_THAT(ids_from_squeue("12\n13_4\n14+1\n"), ElementsAre("12", "13_4", "14+1"));
+  EXPECT_THAT(ids_from_squeue(""), IsEmpty());
+  EXPECT_THAT(refusal([] { return ids_from_squeue("12\n--all\n"); }), HasSubstr("'--all'"));
 }
 
 }  // namespace

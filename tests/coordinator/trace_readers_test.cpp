@@ -277,7 +277,7 @@ TEST_F(FilesTest, NamesFileKeyAndValueOfABadCluster) {
   EXPECT_THAT(refused_cluster(nodes + R"([{"name": "a", "quota": -1}]})"), HasSubstr("quota = -1"));
   EXPECT_THAT(refused_cluster(nodes + R"([{"name": "a"}, {"name": "a"}]})"),
               AllOf(HasSubstr("tenants[1]"), HasSubstr("second"), HasSubstr("\"a\"")));
-  EXPECT_THAT(refused_cluster("{"), HasSubstr("no JSON"));
+  EXPECT_THAT(refused_cluster("{"), HasSubstr("is not JSON"));
   EXPECT_THROW((void)read_cluster(folder_ / "absent"), BadCluster);
 }
 

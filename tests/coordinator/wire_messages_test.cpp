@@ -273,6 +273,27 @@ TEST(WireMessages, RefusesWhatIsTooLargeOrTooDeep) {
   EXPECT_THAT(text_of(objects), HasSubstr("deeper"));
 }
 
+TEST(WireMessages, WhatAJobSaysOfItselfCanBeToldWithinAStatus) {
+  const auto stats = [](std::size_t depth) {
+    json value = 1;
+    for (std::size_t i = 0; i < depth; ++i) value = json{{"a", value}};
+    return encode(Stats{"j", 1, value, false});
+  };
+  const auto deepest = std::get<Stats>(decode(stats(16)));
+  EXPECT_NO_THROW((void)decode(encode(StatusReply{{{"jobs", {deepest.stats}}}})));
+  EXPECT_EQ(text_of(stats(17)), "field 'stats' nests deeper than 16");
+}
+
+TEST(WireMessages, ManySmallElementsAreReadAsFastAsFewLargeOnes) {
+  // Minutes, if each element that ends looked at the others.
+  std::string elements;
+  while (elements.size() < 700'000) elements += "{},";
+  const std::string stats =
+      R"({"v":1,"type":"stats","job_id":"j","pid":1,"final":false,"stats":{"a":[)" + elements +
+      "0]}}";
+  EXPECT_EQ(std::get<Stats>(decode(stats)).stats["a"].size(), elements.size() / 3 + 1);
+}
+
 TEST(WireMessages, EncodesTextThatIsNotUtf8) {
   SetReply reply;
   reply.reason = "caf\xe9";

@@ -144,7 +144,7 @@ def test_a_bad_state_is_named_by_place_key_and_value(tmp_path: Path) -> None:
     for part in (str(path), "jobs[0].placement[1]", "device", '"GPU-7"'):
         assert part in done.stderr
     path.write_text("{")
-    assert "no JSON, at byte" in explain("--state", path, "--policy", "fifo").stderr
+    assert "is not JSON" in explain("--state", path, "--policy", "fifo").stderr
     done = explain("--state", tmp_path / "absent.json", "--policy", "fifo")
     assert done.returncode == 2
     assert "absent.json" in done.stderr

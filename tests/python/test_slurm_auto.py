@@ -548,11 +548,28 @@ def test_twins_are_found_by_their_pair() -> None:
 def test_devices_are_read_by_kind_and_node() -> None:
     text = (
         "JobId=7 Nodes=n[1-2] CPU_IDs=0 Mem=100 GRES=gpu:a100:2(IDX:0,2-3),seat:1(IDX:5) "
-        "Nodes=n7 CPU_IDs=0-1 Mem=0 GRES= ReqNodeList=n1"
+        "  Nodes=n7 CPU_IDs=0-1 Mem=0 GRES= MinCPUsNode=1 Features=(null)"
     )
     assert devices_from(text, "gpu") == {"n[1-2]": {0, 2, 3}, "n7": set()}
     assert devices_from(text, "seat") == {"n[1-2]": {5}, "n7": set()}
     assert devices_from("ReqNodeList=n1", "gpu") == {}
+
+
+def test_no_device_is_read_from_what_a_user_writes() -> None:
+    entry = "JOB_GRES=gpu:1   Nodes=n2 CPU_IDs=1 Mem=100 GRES=gpu:1(IDX:0)"
+    claim = "Nodes=n1 CPU_IDs=0 Mem=0 GRES=gpu:2(IDX:0-1)"
+
+    def shown(name: str = "x", command: str = "j.sh", entry: str = entry) -> dict[str, set[int]]:
+        text = f"JobId=2 JobName={name} UserId=a(1) {entry} MinCPUsNode=1 Command={command} X=\n"
+        return devices_from(text, "gpu")
+
+    assert shown(claim) == shown("x", claim) == shown(f"x\n{claim}") == {"n2": {0}}
+    assert shown("x", "Nodes=" + "x" * (1 << 20)) == {"n2": {0}}
+    for text in (f"{claim} MinCPUsNode=1", f"x\n   {claim} MinCPUsNode=1 y"):
+        assert shown(text) == shown("x", text) == shown(text, entry="") == {}, "not known"
+    for numbers in ("", "x", "-1", "1-", "0-99999999999", "1--2"):
+        odd = f"Nodes=n1 CPU_IDs= Mem= GRES=gpu:1(IDX:{numbers})"
+        assert shown(entry=odd) == {"n1": set()}, numbers
 
 
 def test_devices_with_types_are_read_over_all_types_of_a_kind() -> None:
@@ -560,7 +577,7 @@ def test_devices_with_types_are_read_over_all_types_of_a_kind() -> None:
     text = (
         "Nodes=n1 CPU_IDs=0 Mem=1 GRES=gpu:a100:1(IDX:1),gpu:1g.10gb:2(IDX:4-5) "
         "Nodes=n2 CPU_IDs=0 Mem=1 GRES=seat:a100:1(IDX:1),seat:nvidia_h100-sxm5:1(IDX:7) "
-        "Nodes=n3 CPU_IDs=0 Mem=1 GRES=gpu:a100:2(IDX:0-1),seat:a100:2(IDX:0,3)"
+        "Nodes=n3 CPU_IDs=0 Mem=1 GRES=gpu:a100:2(IDX:0-1),seat:a100:2(IDX:0,3) MinCPUsNode=1"
     )
     assert devices_from(text, "gpu") == {"n1": {1, 4, 5}, "n2": set(), "n3": {0, 1}}
     assert devices_from(text, "seat") == {"n1": set(), "n2": {1, 7}, "n3": {0, 3}}
@@ -578,7 +595,8 @@ def test_devices_with_types_are_read_over_all_types_of_a_kind() -> None:
 )
 def test_devices_under_typed_seats_are_held(gpu: str, seat: str, kept: bool) -> None:
     def run(words: Sequence[str]) -> Done:
-        return Done(0, f"Nodes=n1 CPU_IDs=0 Mem=1 GRES={gpu if words[-1] == str(G) else seat}")
+        gres = gpu if words[-1] == str(G) else seat
+        return Done(0, f"Nodes=n1 CPU_IDs=0 Mem=1 GRES={gres} MinCPUsNode=1")
 
     slurm = Slurm(run)
     given, used = slurm.devices(G, "gpu"), slurm.devices(O, "seat")
@@ -590,7 +608,7 @@ def test_commands_are_lists_of_words() -> None:
     asked: list[list[str]] = []
     answers = {
         "squeue": f"12 RUNNING commensal-auto:{PAIR}:guaranteed",
-        "scontrol --oneliner": "Nodes=n[1-2] CPU_IDs=0 Mem=1 GRES=seat:1(IDX:1)",
+        "scontrol --oneliner": "Nodes=n[1-2] CPU_IDs=0 Mem=1 GRES=seat:1(IDX:1) MinCPUsNode=1",
         "scontrol show hostnames": "n1\nn2\n",
         "scontrol show config": "X = y\nConstrainDevices        = yes\n",
     }
@@ -617,7 +635,9 @@ def test_a_slurm_that_fails_is_an_answer() -> None:
     assert not (slurm.hold(7) or slurm.bind(7, "n1") or slurm.cancel(7) or slurm.hides_devices())
     assert slurm.requeue(7).problem == "scontrol: no controller"
     half = Slurm(
-        lambda words: Done(int("hostnames" in words), "Nodes=n[1-2] CPU_IDs=0 Mem=1 GRES=")
+        lambda words: Done(
+            int("hostnames" in words), "Nodes=n[1-2] CPU_IDs=0 Mem=1 GRES= MinCPUsNode=1"
+        )
     )
     assert half.devices(7, "gpu") is None
 

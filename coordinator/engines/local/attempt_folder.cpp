@@ -10,13 +10,14 @@
 #include <cctype>
 #include <cerrno>
 #include <nlohmann/json.hpp>
-#include <regex>
 #include <system_error>
 
 #include "coordinator/cluster/job_number.h"
+#include "coordinator/cluster/log_name.h"
 #include "coordinator/engines/local/durable_file.h"
 #include "coordinator/engines/local/spec_json.h"
 #include "coordinator/node/kernel_files.h"
+#include "coordinator/wire/json_text.h"
 
 namespace commensal::cluster::local {
 namespace {
@@ -54,7 +55,9 @@ auto note(const fs::path& file, Parse parse) -> std::optional<decltype(parse(jso
   const auto text = node::read_file(file);
   if (!text) throw BadNote("cannot read " + file.native());
   try {
-    return parse(json::parse(*text));
+    return parse(wire::parse_json(*text, wire::kOwnFile));
+  } catch (const wire::BadJson& problem) {
+    throw BadNote("cannot read " + file.native() + ": it " + problem.what());
   } catch (const json::exception& error) {
     throw BadNote("cannot read " + file.native() + ": " + error.what());
   }
@@ -269,16 +272,13 @@ std::vector<Attempt> attempts_in(const fs::path& state) {
 }
 
 std::uint64_t highest_job_in(const fs::path& state) {
-  static const std::regex log{R"(([0-9]{1,20})-[0-9]+-[0-9]+\.log(\.[0-9]+)?)"};
   std::uint64_t highest = 0;
   for (const auto& entry : fs::directory_iterator{state / "jobs"}) {
     highest = std::max(highest, job_number(JobId{entry.path().filename()}));
   }
   for (const auto& entry : fs::directory_iterator{state / "logs"}) {
-    const std::string name = entry.path().filename();
-    std::smatch parts;
-    if (std::regex_match(name, parts, log)) {
-      highest = std::max(highest, job_number(JobId{parts[1].str()}));
+    if (const auto job = job_of_log(entry.path().filename().native())) {
+      highest = std::max(highest, job_number(*job));
     }
   }
   return highest;

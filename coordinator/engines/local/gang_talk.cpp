@@ -9,6 +9,8 @@
 #include <system_error>
 #include <utility>
 
+#include "coordinator/wire/json_text.h"
+
 namespace commensal::cluster::local {
 namespace {
 
@@ -46,7 +48,8 @@ PartEnded ended_from(const json& value) {
 template <typename Word, typename Read>
 std::optional<Word> word_of(std::string_view line, Read read) {
   try {
-    return read(json::parse(line));
+    const auto value = wire::try_parse_json(line);
+    return value ? read(*value) : std::nullopt;
   } catch (const json::exception&) {
     return std::nullopt;
   }

@@ -10,6 +10,7 @@
 
 #include "coordinator/engines/local/durable_file.h"
 #include "coordinator/node/kernel_files.h"
+#include "coordinator/wire/json_text.h"
 
 namespace commensal::cluster::local {
 
@@ -17,7 +18,8 @@ using nlohmann::json;
 
 LeftGroups::LeftGroups(node::GroupFiles& files, std::filesystem::path file)
     : files_(files), file_(std::move(file)) {
-  const json listed = json::parse(node::read_file(file_).value_or("[]"), nullptr, false);
+  const json listed =
+      wire::try_parse_json(node::read_file(file_).value_or("[]"), wire::kOwnFile).value_or(nullptr);
   if (!listed.is_array()) return;
   for (const json& group : listed) {
     if (group.is_string()) left_.emplace_back(group.get<std::string>());

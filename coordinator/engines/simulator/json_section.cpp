@@ -7,9 +7,11 @@
 
 #include <algorithm>
 #include <fstream>
+#include <iterator>
 #include <utility>
 
 #include "coordinator/policies/nearest_name.h"
+#include "coordinator/wire/json_text.h"
 
 namespace commensal::simulator {
 
@@ -18,10 +20,11 @@ using nlohmann::json;
 json parse_json(const std::string& file) {
   std::ifstream in(file);
   if (!in) throw BadCluster(fmt::format("{}: cannot be opened", file));
+  const std::string text{std::istreambuf_iterator<char>{in}, {}};
   try {
-    return json::parse(in);
-  } catch (const json::parse_error& error) {
-    throw BadCluster(fmt::format("{}: no JSON, at byte {}", file, error.byte));
+    return wire::parse_json(text, wire::kOwnFile);
+  } catch (const wire::BadJson& problem) {
+    throw BadCluster(fmt::format("{}: {}", file, problem.what()));
   }
 }
 

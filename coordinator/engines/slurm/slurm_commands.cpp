@@ -96,9 +96,9 @@ CommandResult SlurmCommands::run_within(std::uint64_t job, const std::string& no
   return runner_.run(all, deadline);
 }
 
-DevicesByNodes SlurmCommands::devices_of(std::uint64_t job) {
+DevicesByNodes SlurmCommands::devices_of(const std::string& job) {
   const DevicesByNodes found = devices_from_scontrol(
-      run({"scontrol", "--oneliner", "show", "job", "-d", std::to_string(job)}, options_.question));
+      run({"scontrol", "--oneliner", "show", "job", "-d", job}, options_.question));
   DevicesByNodes devices;
   for (const auto& [nodes, numbers] : found) {
     if (nodes.find('[') == std::string::npos) {
@@ -113,16 +113,18 @@ DevicesByNodes SlurmCommands::devices_of(std::uint64_t job) {
   return devices;
 }
 
-std::vector<JobLine> SlurmCommands::running_on(const std::vector<std::string>& nodes) {
-  return jobs_from_squeue(run(
+std::vector<std::string> SlurmCommands::running_on(const std::vector<std::string>& nodes) {
+  return ids_from_squeue(run(
       {"squeue", "--noheader", "--states=RUNNING",
-       fmt::format("--nodelist={}", fmt::join(nodes, ",")), std::string{"--format="} + kJobFormat},
+       fmt::format("--nodelist={}", fmt::join(nodes, ",")), std::string{"--format="} + kIdFormat},
       options_.question));
 }
 
 std::string SlurmCommands::time_limit_of(std::uint64_t job) {
-  return time_limit_from_scontrol(
-      run({"scontrol", "--oneliner", "show", "job", std::to_string(job)}, options_.question));
+  return time_limit_from_squeue(
+      run({"squeue", "--noheader", "--states=all", fmt::format("--jobs={}", job),
+           std::string{"--format="} + kLimitFormat},
+          options_.question));
 }
 
 void SlurmCommands::set_nodes(std::uint64_t job, const std::vector<std::string>& nodes) {

@@ -57,10 +57,12 @@ class SlurmCommands {
   [[nodiscard]] CommandResult run_within(std::uint64_t job, const std::string& node,
                                          const std::vector<std::string>& words,
                                          std::chrono::milliseconds deadline);
-  /// Numbers of a running job's devices of kind `gpu`, by the names of its nodes.
-  [[nodiscard]] DevicesByNodes devices_of(std::uint64_t job);
-  /// Jobs that run on one of these nodes, whoever's, as far as Slurm shows them to this user.
-  [[nodiscard]] std::vector<JobLine> running_on(const std::vector<std::string>& nodes);
+  /// Numbers of a running job's devices of kind `gpu`, by the names of its nodes; none where they
+  /// are not known for sure.
+  [[nodiscard]] DevicesByNodes devices_of(const std::string& job);
+  /// Ids of the jobs that run on one of these nodes, whoever's, as far as Slurm shows them to this
+  /// user; "12_3" of an array.
+  [[nodiscard]] std::vector<std::string> running_on(const std::vector<std::string>& nodes);
   /// The time limit of a job, in words for another one's; empty: that of its partition.
   [[nodiscard]] std::string time_limit_of(std::uint64_t job);
   /// Says on which nodes a job that waits is to run.

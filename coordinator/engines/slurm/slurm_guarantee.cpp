@@ -10,6 +10,7 @@
 
 #include "coordinator/engines/local/folder_calls.h"
 #include "coordinator/engines/slurm/slurm_notes.h"
+#include "coordinator/wire/json_text.h"
 
 namespace commensal::cluster {
 namespace {
@@ -94,7 +95,7 @@ std::optional<SlurmGuarantee::Answer> SlurmGuarantee::twin(const AttemptFolder& 
   for (const JobLine& job : all) {
     if (job.state != "RUNNING") {
       waits = &job;
-    } else if (!holds && slurm::has_all(commands_.devices_of(job.id), used)) {
+    } else if (!holds && slurm::has_all(commands_.devices_of(std::to_string(job.id)), used)) {
       holds = job.id;
     }
   }
@@ -136,7 +137,7 @@ wire::Message SlurmGuarantee::tell(const AttemptFolder& folder, const std::strin
     words.push_back(word);
   }
   const auto said = commands_.run_within(*job, node, words, options_.node_answers);
-  const auto report = nlohmann::json::parse(said.output, nullptr, false);
+  const auto report = wire::try_parse_json(said.output).value_or(nullptr);
   if (report.is_object() && report.value("outcome", nlohmann::json{}).is_string()) {
     const auto reason = report.value("reason", nlohmann::json{});
     return reply(report["outcome"].get<std::string>(),

@@ -8,7 +8,6 @@
 #include <array>
 #include <cctype>
 #include <charconv>
-#include <regex>
 
 namespace commensal::cluster::slurm {
 namespace {
@@ -36,6 +35,18 @@ std::vector<string_view> lines_of(string_view text) {
     text.remove_prefix(at == string_view::npos ? text.size() : at + 1);
   }
   return lines;
+}
+
+std::vector<string_view> words_of(string_view text) {
+  constexpr string_view kSpaces = " \n";
+  std::vector<string_view> words;
+  for (std::size_t at = text.find_first_not_of(kSpaces); at != string_view::npos;
+       at = text.find_first_not_of(kSpaces, at)) {
+    const std::size_t end = std::min(text.find_first_of(kSpaces, at), text.size());
+    words.push_back(text.substr(at, end - at));
+    at = end;
+  }
+  return words;
 }
 
 template <typename Number>
@@ -82,6 +93,28 @@ std::vector<string_view> kinds_of(string_view text) {
     }
   }
   return kinds;
+}
+
+/// Adds the numbers of "0,2-3". What is no number of a device is left out.
+void add_numbers(string_view list, std::set<std::int32_t>& numbers) {
+  constexpr std::int32_t kHighest = 9'999;
+  for (const string_view part : kinds_of(list)) {
+    const auto ends = fields_of(part, '-', 2);
+    const auto first = number_from<std::int32_t>(ends.front());
+    const auto last = number_from<std::int32_t>(ends.back());
+    if (!first || !last || *first < 0 || *last > kHighest) continue;
+    for (std::int32_t number = *first; number <= *last; ++number) numbers.insert(number);
+  }
+}
+
+/// Adds the numbers of the GPUs in "gpu:a100:3(IDX:0,2-3),seat:1(IDX:5)".
+void add_gpus(string_view gres, std::set<std::int32_t>& numbers) {
+  for (const string_view kind : kinds_of(gres)) {
+    constexpr string_view kIndices = "(IDX:";
+    const std::size_t at = kind.find(kIndices);
+    if (!kind.starts_with("gpu:") || !kind.ends_with(')') || at == string_view::npos) continue;
+    add_numbers(kind.substr(at + kIndices.size(), kind.size() - at - kIndices.size() - 1), numbers);
+  }
 }
 
 [[noreturn]] void garbage(const char* command, string_view line) {
@@ -211,33 +244,37 @@ std::vector<NodeLine> nodes_from_sinfo(const std::string& output) {
 }
 
 DevicesByNodes devices_from_scontrol(const std::string& output) {
-  // "Nodes=n[1-2] CPU_IDs=0 Mem=100 GRES=gpu:a100:2(IDX:0,2-3),seat:1(IDX:0)", once for nodes that
-  // give the same.
-  static const std::regex nodes{R"(\bNodes=(\S+) CPU_IDs=\S* Mem=\S* GRES=(\S*))"};
-  static const std::regex gpus{R"((?:^|,)gpu(?::[^:(,]+)?:\d+\(IDX:([\d,-]+)\))"};
-  static const std::regex range{R"((\d{1,6})(?:-(\d{1,6}))?)"};
+  const auto words = words_of(output);
+  const auto is_end = [](string_view word) { return word.starts_with("MinCPUsNode="); };
+  const auto end = std::find_if(words.begin(), words.end(), is_end);
+  if (end == words.end() || std::any_of(end + 1, words.end(), is_end)) return {};
   DevicesByNodes devices;
-  for (std::sregex_iterator node{output.begin(), output.end(), nodes}, end; node != end; ++node) {
-    const std::string gres = (*node)[2].str();
-    auto& numbers = devices[(*node)[1].str()];
-    for (std::sregex_iterator gpu{gres.begin(), gres.end(), gpus}; gpu != end; ++gpu) {
-      const std::string index = (*gpu)[1].str();
-      for (std::sregex_iterator part{index.begin(), index.end(), range}; part != end; ++part) {
-        const auto first = number_from<std::int32_t>((*part)[1].str()).value_or(0);
-        const bool one = !(*part)[2].matched;
-        const auto last = one ? first : number_from<std::int32_t>((*part)[2].str()).value_or(first);
-        for (std::int32_t number = first; number <= last; ++number) numbers.insert(number);
-      }
-    }
+  constexpr std::array<string_view, 4> kNames{"Nodes=", "CPU_IDs=", "Mem=", "GRES="};
+  const auto is_entry = [&](auto word) {
+    return std::all_of(kNames.begin(), kNames.end(),
+                       [&](string_view name) { return (word++)->starts_with(name); });
+  };
+  for (auto at = end; at - words.begin() >= 4 && is_entry(at - 4); at -= 4) {
+    const string_view nodes = (at - 4)->substr(kNames.front().size());
+    add_gpus((at - 1)->substr(kNames.back().size()), devices[std::string{nodes}]);
   }
   return devices;
 }
 
-std::string time_limit_from_scontrol(const std::string& output) {
-  // Names of jobs and comments stand before it, and may hold anything: it has its place.
-  static const std::regex limit{R"( RunTime=\S+ TimeLimit=(UNLIMITED|[0-9:-]+) TimeMin=)"};
-  std::smatch found;
-  return std::regex_search(output, found, limit) ? found[1].str() : "";
+std::vector<std::string> ids_from_squeue(const std::string& output) {
+  std::vector<std::string> ids;
+  for (const string_view line : lines_of(output)) {
+    if (line.find_first_not_of("0123456789_+") != string_view::npos) garbage("squeue", line);
+    ids.emplace_back(line);
+  }
+  return ids;
+}
+
+std::string time_limit_from_squeue(const std::string& output) {
+  const auto words = words_of(output);
+  if (words.size() != 1) return "";
+  const bool time = words.front().find_first_not_of("0123456789-:") == string_view::npos;
+  return time || words.front() == "UNLIMITED" ? std::string{words.front()} : "";
 }
 
 std::uint64_t id_from_sbatch(const std::string& output) {

@@ -76,12 +76,22 @@ struct NodeLine {
 /// Devices of kind `gpu` that a running job has: numbers by node, as Slurm counts them there. The
 /// names of nodes may stand for several ("n[1-2]").
 using DevicesByNodes = std::map<std::string, std::set<std::int32_t>>;
-/// Reads a line of `scontrol --oneliner show job -d`. What cannot be read is left out.
+/// Reads what `scontrol --oneliner show job -d` prints of one job: the devices are what stands
+/// directly before "MinCPUsNode=". Fields of the job's user (name, command, comment, ...) may hold
+/// the same words, and lines: where there are two such places, none is taken. What cannot be read
+/// is left out.
 [[nodiscard]] DevicesByNodes devices_from_scontrol(const std::string& output);
 
-/// Reads TimeLimit from the same line: "UNLIMITED", "1-00:00:00"; empty: it is not there, or is the
-/// partition's.
-[[nodiscard]] std::string time_limit_from_scontrol(const std::string& output);
+/// How `squeue` is asked for ids of jobs of others alone, and for one job's time limit: no field
+/// that a user writes is among them.
+inline constexpr const char* kIdFormat = "%i";
+inline constexpr const char* kLimitFormat = "%l";
+/// Reads lines of `squeue --noheader --format=kIdFormat`: "12", "12_3" of an array.
+/// @throws EngineFailed with the first line that is no id.
+[[nodiscard]] std::vector<std::string> ids_from_squeue(const std::string& output);
+/// Reads the line of `squeue --noheader --format=kLimitFormat`: "UNLIMITED", "1-00:00:00"; empty:
+/// there is none, or it is the partition's.
+[[nodiscard]] std::string time_limit_from_squeue(const std::string& output);
 
 /// Reads what `sbatch --parsable` prints: the id, or "ID;CLUSTER". @throws EngineFailed.
 [[nodiscard]] std::uint64_t id_from_sbatch(const std::string& output);

@@ -60,10 +60,12 @@ void TwinWatch::look(const std::filesystem::path& state, const Jobs& jobs,
 bool TwinWatch::look_at(const AttemptFolder& folder, Known& known, const Jobs& jobs,
                         std::vector<EngineEvent>& news) {
   std::vector<TwinSeen> seen;
+  std::set<std::string> own;
   std::string state = "forgotten";
   const auto [begin, end] = jobs.equal_range(folder.attempt());
   for (auto entry = begin; entry != end; ++entry) {
     const JobLine& line = entry->second;
+    own.insert(std::to_string(line.id));
     if (line.id == known.holder) state = line.state;
     if (is_over(line.state)) continue;
     if (line.id == known.holder && line.state == "RUNNING") return true;
@@ -86,7 +88,7 @@ bool TwinWatch::look_at(const AttemptFolder& folder, Known& known, const Jobs& j
   const TwinStep step = next_step(seen, now >= known.submit_from, tired);
   if (step.kind != Kind::kAsk && now >= known.others_from) {
     known.others_from = now + options_.others;
-    known.taken = who_took(folder, known);
+    known.taken = who_took(folder, std::move(own), known);
   }
   if (step.kind == Kind::kAsk || known.taken.empty()) take(step, folder, known, seen);
   const bool held = known.holder.has_value();
@@ -107,25 +109,25 @@ bool TwinWatch::look_at(const AttemptFolder& folder, Known& known, const Jobs& j
   return true;
 }
 
-std::string TwinWatch::who_took(const AttemptFolder& folder, Known& known) {
+std::string TwinWatch::who_took(const AttemptFolder& folder, std::set<std::string> own,
+                                Known& known) {
   const auto placed = folder.placed();
-  const auto own = noted_job(folder);
   if (!placed) return {};
   const DevicesByNodes used = used_by(*placed);
-  const std::string twin = twins_.name_for(folder.attempt());
-  for (const JobLine& job : commands_.running_on(local::nodes_of(*placed))) {
-    if (job.name == twin || job.id == own) continue;
+  if (const auto job = noted_job(folder)) own.insert(std::to_string(*job));
+  for (const std::string& job : commands_.running_on(local::nodes_of(*placed))) {
+    if (own.contains(job)) continue;
     // What a job has does not change while it runs.
-    auto found = known.devices.find(job.id);
+    auto found = known.devices.find(job);
     if (found == known.devices.end()) {
-      found = known.devices.emplace(job.id, commands_.devices_of(job.id)).first;
+      found = known.devices.emplace(job, commands_.devices_of(job)).first;
     }
     for (const auto& [node, numbers] : found->second) {
       const auto mine = used.find(node);
       if (mine == used.end()) continue;
       for (const std::int32_t number : numbers) {
         if (!mine->second.contains(number)) continue;
-        return fmt::format("Slurm has given device {} of node {} to job {}", number, node, job.id);
+        return fmt::format("Slurm has given device {} of node {} to job {}", number, node, job);
       }
     }
   }
@@ -140,7 +142,7 @@ void TwinWatch::take(const TwinStep& step, const AttemptFolder& folder, Known& k
     case Kind::kNothing: break;
     case Kind::kLetGo: twins_.let_go(step.twin, *placed); break;
     case Kind::kAsk:
-      if (has_all(commands_.devices_of(step.twin), used_by(*placed))) {
+      if (has_all(commands_.devices_of(std::to_string(step.twin)), used_by(*placed))) {
         known = {};
         known.holder = step.twin;
         return give_back(seen, step.twin);

@@ -79,14 +79,16 @@ class TwinWatch {
     std::optional<TimePoint> wrong_since;
     TimePoint submit_from{};
     TimePoint others_from{};
-    std::string lost;   // what has become of the holder
-    std::string taken;  // by whom; empty: by nobody, as far as is known
-    std::map<std::uint64_t, DevicesByNodes> devices;  // of jobs on its nodes
+    std::string lost;                               // what has become of the holder
+    std::string taken;                              // by whom; empty: by nobody, as far as is known
+    std::map<std::string, DevicesByNodes> devices;  // of jobs on its nodes, by their ids
   };
   /// @return false if it is not to be looked after any more.
   bool look_at(const local::AttemptFolder& folder, Known& known, const Jobs& jobs,
                std::vector<EngineEvent>& news);
-  [[nodiscard]] std::string who_took(const local::AttemptFolder& folder, Known& known);
+  /// @param own  ids of its own jobs in Slurm.
+  [[nodiscard]] std::string who_took(const local::AttemptFolder& folder, std::set<std::string> own,
+                                     Known& known);
   void take(const TwinStep& step, const local::AttemptFolder& folder, Known& known,
             const std::vector<TwinSeen>& seen);
   void give_back(const std::vector<TwinSeen>& seen, std::optional<std::uint64_t> but);

@@ -53,10 +53,6 @@ class Twins {
   /// cannot be written.
   Twins(Options options, std::string name, SlurmCommands& commands);
 
-  /// The name of an attempt's twins.
-  [[nodiscard]] std::string name_for(const Attempt& attempt) const {
-    return mark_of_twin(name_, attempt);
-  }
   /// Submits one with at least the time limit of the attempt's job, and lets it go.
   /// @return its id.
   std::uint64_t submit(const local::AttemptFolder& folder, const local::Placed& placed);

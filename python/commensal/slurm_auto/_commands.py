@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from commensal.slurm_auto._pair import Twin
 
 __all__ = ["Done", "Slurm", "devices_from", "run_command", "twins_from"]
 
+_MOST_DIGITS = 4  # of a device's number on its node
 _PATIENCE = 30.0  # seconds; when the controller is away a command hangs for its own time
 
 
@@ -54,18 +54,40 @@ def twins_from(output: str, pair: str) -> dict[str, Twin]:
 
 
 def devices_from(output: str, kind: str) -> dict[str, set[int]]:
-    """Read devices of a kind by node from `scontrol --oneliner show job -d`.
+    """Read devices of a kind by node from `scontrol --oneliner show job -d` of one job.
 
-    The names of nodes may stand for several ("n[1-2]"). Nodes without one have an empty set.
+    They are what stands directly before "MinCPUsNode=". Fields of the job's user (name, command,
+    comment) may hold the same words: where there are two such places, none is taken. The names of
+    nodes may stand for several ("n[1-2]"). Nodes without one have an empty set.
     """
+    words = output.split()
+    ends = [at for at, word in enumerate(words) if word.startswith("MinCPUsNode=")]
+    if len(ends) != 1:
+        return {}
     found: dict[str, set[int]] = {}
-    for nodes, gres in re.findall(r"\bNodes=(\S+) CPU_IDs=\S* Mem=\S* GRES=(\S*)", output):
-        devices = found.setdefault(nodes, set())
-        for numbers in re.findall(rf"(?:^|,){kind}(?::[^:(,]+)?:\d+\(IDX:([\d,-]+)\)", gres):
-            for part in numbers.split(","):
-                first, _, last = part.partition("-")
-                devices.update(range(int(first), int(last or first) + 1))
+    for at in range(ends[0] - 4, -1, -4):
+        entry = words[at : at + 4]
+        names = ("Nodes=", "CPU_IDs=", "Mem=", "GRES=")
+        if not all(word.startswith(name) for word, name in zip(entry, names, strict=True)):
+            break
+        nodes, gres = entry[0].removeprefix("Nodes="), entry[3].removeprefix("GRES=")
+        found.setdefault(nodes, set()).update(_numbers(gres, kind))
     return found
+
+
+def _numbers(gres: str, kind: str) -> set[int]:
+    """The numbers of a kind in "gpu:a100:3(IDX:0,2-3),seat:1(IDX:5)"."""
+    numbers: set[int] = set()
+    for part in gres.replace("),", ")\n").split("\n"):
+        name, index, inside = part.partition("(IDX:")
+        if not name.startswith(f"{kind}:") or not index or not inside.endswith(")"):
+            continue
+        for one in inside[:-1].split(","):
+            first, dash, last = one.partition("-")
+            ends = (first, last) if dash else (first, first)
+            if all(word.isdecimal() and len(word) <= _MOST_DIGITS for word in ends):
+                numbers.update(range(int(ends[0]), int(ends[1]) + 1))
+    return numbers
 
 
 class Slurm:
@@ -100,7 +122,8 @@ class Slurm:
     def hides_devices(self) -> bool:
         """Return whether a job sees only devices that Slurm gave it, numbered from 0."""
         done = self._run(["scontrol", "show", "config"])
-        return re.search(r"(?im)^ConstrainDevices\s*=\s*yes", done.output) is not None
+        lines = [line.lower().split() for line in done.output.splitlines()]
+        return ["constraindevices", "=", "yes"] in lines
 
     def hold(self, job: int) -> bool:
         return self._run(["scontrol", "hold", str(job)]).code == 0
