@@ -537,12 +537,12 @@ bool has_ended(const ThreadTracer::Result& result) noexcept {
 const char* cannot_trace(const ThreadTracer::Result& result) noexcept {
   const Thread* const thread = untraced(result);
   if (thread != nullptr && result.error == 0) return cannot_stop(*thread, "did not stop in time");
-  if (thread == nullptr) Reason().add("threads that block the signal that stops threads");
-  if (thread != nullptr) cannot_stop(*thread, "blocks the signal that stops threads");
-  return Reason(Reason::kGoOn)
-      .add(" and cannot be traced: errno ")
-      .add(static_cast<std::uint64_t>(result.error))
-      .text();
+  if (thread == nullptr) {
+    Reason().add("threads that block the signal that stops threads cannot be traced: errno ");
+  } else {
+    cannot_stop(*thread, "blocks the signal that stops threads and cannot be traced: errno ");
+  }
+  return Reason(Reason::kGoOn).add(static_cast<std::uint64_t>(result.error)).text();
 }
 
 // Hands all threads that block the signal to the tracer; they are held when this returns true.
