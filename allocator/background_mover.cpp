@@ -12,6 +12,8 @@
 #include <system_error>
 #include <utility>
 
+#include "allocator/host/own_threads.h"
+
 namespace commensal {
 namespace {
 
@@ -55,7 +57,6 @@ std::string BackgroundMover::start() {
   std::string why;
   try {
     thread_ = std::make_unique<std::thread>([this] { run(); });
-    // By its name a fence knows that it need not stop; nothing may find it without.
     ::pthread_setname_np(thread_->native_handle(), "commensal-mover");
   } catch (const std::system_error& error) {
     why = std::string("no thread to be had: ") + error.what();
@@ -95,6 +96,7 @@ bool BackgroundMover::rest(Duration wait, bool heed_wake) noexcept {
 }
 
 void BackgroundMover::run() noexcept {
+  const OwnThread own;  // a fence need not stop it
   // Whoever computes comes first. Where that is refused, the rate alone must do.
   (void)::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNice);
   Duration wait = kQuiet;

@@ -12,6 +12,7 @@
 #include <system_error>
 #include <utility>
 
+#include "allocator/host/own_threads.h"
 #include "allocator/memory_source.h"
 
 namespace commensal {
@@ -220,6 +221,7 @@ void PinnedArena::build() noexcept {
 }
 
 void PinnedArena::run() noexcept {
+  const OwnThread own;
   const MutexLock lock(mutex_);
   while (!stopping_) {
     if (!work_is_due()) {

@@ -12,6 +12,7 @@
 #include <exception>
 #include <string>
 
+#include "allocator/host/own_threads.h"
 #include "allocator/memory_source.h"
 
 namespace commensal {
@@ -55,7 +56,7 @@ void SlotIo::begin_threads() {
   try {
     for (Worker& worker : workers_) {
       worker.thread = std::make_unique<std::thread>([this, &worker] { run(worker); });
-      worker.ended.acquire();  // it has its name now
+      worker.ended.acquire();  // it is known as our own now
     }
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch)
     // No thread to be had: `submit` does the work itself.
@@ -64,6 +65,7 @@ void SlotIo::begin_threads() {
 }
 
 void SlotIo::run(Worker& worker) noexcept {
+  const OwnThread own;
   ::pthread_setname_np(::pthread_self(), "commensal-spill");
   worker.ended.release();
   for (;;) {

@@ -8,7 +8,6 @@
 #include <linux/futex.h>
 #include <sched.h>
 #include <signal.h>
-#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -19,7 +18,9 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "allocator/host/own_threads.h"
 #include "allocator/host/signal_stacks.h"
+#include "allocator/host/thread_tracer.h"
 #include "allocator/memory_source.h"
 
 // Present in programs built with ThreadSanitizer.
@@ -48,6 +49,7 @@ constexpr std::uint32_t kMaxThreads = SignalStacks::kMaxThreads;
 constexpr std::uint32_t kBuckets = 2 * kMaxThreads;
 constexpr std::uint64_t kNanoseconds = 1'000'000'000;
 constexpr std::uint64_t kRecheck = 1'000'000;     // look after threads that ended meanwhile
+constexpr std::uint64_t kProbe = 200'000'000;     // for an answer of the tracing process
 constexpr std::uint64_t kPatience = 20'000'000;   // with a thread that blocks the signal
 constexpr std::uint64_t kFallAsleep = 2'000'000;  // others are held meanwhile
 
@@ -57,10 +59,11 @@ enum class Kind : std::uint8_t { kStop, kExempt, kBlocked, kGone };
 enum class Found : std::uint8_t { kNothing, kOurs, kItsOwn };
 
 struct Thread {
-  int tid;
+  int tid;     // in /proc
+  int number;  // in this process's namespace, for system calls; another one where /proc is a host's
   Kind kind;
-  bool signalled;
-  bool raised;  // out of the idle class until it goes on
+  bool signalled;  // or handed to the tracer
+  bool raised;     // out of the idle class until it goes on
   std::uint64_t started;
   std::byte* stack;       // put in place by the handler if the thread has none
   std::uint64_t arrived;  // generation in which it came into the handler << 8 | Found
@@ -75,16 +78,18 @@ struct State {
   std::uint32_t wanted;
   std::uint32_t turn;  // 1 while somebody stops threads
   std::uint64_t saved_mask;
-  int deaf;  // a thread that blocked the signal all through the last look; 0: none
-  int busy;  // a thread that ran without an alternate stack all through it; 0: none
+  int deaf;        // a thread that blocked the signal all through the last look; 0: none
+  bool may_trace;  // such a thread could be traced when that was tried last
+  int busy;        // a thread that ran without an alternate stack all through it; 0: none
   std::uint32_t stacks_wanted;  // 1: a stop was refused for want of an alternate stack
   std::uint64_t links;          // of /proc/self/task when everybody was stopped between ops
-  int raised_self;              // the caller's thread, if it was in the idle class; 0: it was not
+  bool raised_self;             // the caller was in the idle class
   bool cannot_raise;            // the kernel refused once
   std::uint64_t raised_since;   // ticks: who starts from then on may inherit the class; 0: nobody
   std::uint64_t ticks;          // of the kernel, a second
   std::size_t stack_size;
   SignalStacks stacks;
+  ThreadTracer tracer;
   std::uint32_t count;
   Thread threads[kMaxThreads];
   std::uint32_t buckets[kBuckets];  // index + 1 into threads; 0: empty
@@ -177,11 +182,15 @@ long kernel_sigaction(int signal, const KernelSigaction* set, KernelSigaction* o
   return ::syscall(SYS_rt_sigaction, signal, set, old, sizeof(std::uint64_t));
 }
 
-// Takes a signal nobody handles, from the top: few programs start there.
+KernelSigaction g_installed{};  // as the kernel tells it
+int g_signal = 0;
+
+// Takes a signal nobody handles, and that does nothing to a program without a handler: whoever
+// resets handlers does it at any time, also just before one of our signals comes.
 int install_handler() {
   g.stack_size = SignalStacks::size();
   g.ticks = static_cast<std::uint64_t>(::sysconf(_SC_CLK_TCK));
-  for (int signal = SIGRTMAX - 2; signal >= SIGRTMIN; --signal) {
+  for (const int signal : {SIGURG, SIGWINCH}) {
     KernelSigaction old{};
     if (kernel_sigaction(signal, nullptr, &old) != 0 || old.handler != nullptr) continue;
     KernelSigaction mine{};
@@ -192,15 +201,31 @@ int install_handler() {
     mine.restorer = commensal_signal_return;
 #endif
     mine.mask = ~std::uint64_t{0};  // no other handler runs while its thread is held
-    if (kernel_sigaction(signal, &mine, nullptr) == 0) return signal;
+    if (kernel_sigaction(signal, &mine, nullptr) == 0 &&
+        kernel_sigaction(signal, nullptr, &g_installed) == 0) {
+      g_signal = signal;
+      return signal;
+    }
   }
-  throw SourceError("no free real-time signal to stop threads with");
+  throw SourceError("no free signal to stop threads with: the program handles SIGURG and SIGWINCH");
+}
+
+// Tells whether the handler is still the one that was installed, in each respect: a program that
+// puts back what it found may forget the flags.
+bool handler_stands() noexcept {
+  KernelSigaction now{};
+  return kernel_sigaction(g_signal, nullptr, &now) == 0 && now.handler == g_installed.handler &&
+         now.flags == g_installed.flags && now.mask == g_installed.mask;
 }
 
 // Puts words together without any library.
 class Reason {
  public:
+  enum GoOn { kGoOn };
   Reason() noexcept { g.reason[0] = 0; }
+  explicit Reason(GoOn) noexcept {  // behind what is there
+    while (used_ + 1 < sizeof(g.reason) && g.reason[used_] != 0) ++used_;
+  }
   Reason& add(const char* text) noexcept {
     for (; *text != 0 && used_ + 1 < sizeof(g.reason); ++text) g.reason[used_++] = *text;
     g.reason[used_] = 0;
@@ -292,15 +317,26 @@ Name name_in_status() noexcept {
   return name;
 }
 
-bool exempt_name(const char* text, std::size_t length) noexcept {
-  if (starts_with(text, length, "ZMQbg/")) return true;
-  constexpr std::size_t kOwn = 9;  // of "commensal"
-  if (!starts_with(text, length, "commensal") || length < kOwn + 2) return false;
-  // A process's first thread bears the program's name, which may be just "commensal".
-  for (const char* p = "-/:_."; *p != 0; ++p) {
-    if (text[kOwn] == *p) return true;
+// Returns what the kernel calls a thread in its innermost namespace; where it does not tell, that
+// is what /proc calls it.
+int number_in_status(int tid) noexcept {
+  int number = 0;
+  for (const char* p = field("NSpid:\t"); *p != 0 && *p != '\n'; ++p) {
+    number = *p >= '0' && *p <= '9' ? number * 10 + (*p - '0') : 0;
   }
-  return false;
+  return number == 0 ? tid : number;
+}
+
+// Returns what /proc calls the calling thread.
+int self_in_proc() noexcept {
+  char path[64] = {};  // PID/task/TID
+  const long length =
+      ::syscall(SYS_readlinkat, AT_FDCWD, "/proc/thread-self", path, sizeof(path) - 1);
+  int tid = 0;
+  for (long i = 0; i < length; ++i) {
+    tid = path[i] >= '0' && path[i] <= '9' ? tid * 10 + (path[i] - '0') : 0;
+  }
+  return tid == 0 ? static_cast<int>(::syscall(SYS_gettid)) : tid;
 }
 
 // `position` in the list of threads, the oldest first. `asleep`: it waits in a system call, which
@@ -313,8 +349,8 @@ Kind classify(Thread& thread, std::uint32_t position, int signal, bool& asleep) 
   if (!read_status(thread.tid)) return Kind::kGone;
   const char state = *field("State:\t");
   if (state == 'Z' || state == 'X') return Kind::kGone;
-  const Name name = name_in_status();
-  if (exempt_name(name.text, name.length)) return Kind::kExempt;
+  thread.number = number_in_status(thread.tid);
+  if (is_own_thread(thread.number)) return Kind::kExempt;
   std::uint64_t blocked = 0;
   for (const char* p = field("SigBlk:\t"); *p != 0 && *p != '\n'; ++p) {
     const char digit = *p;
@@ -350,6 +386,7 @@ Thread* find(int tid, bool& is_new) noexcept {
   is_new = true;
   Thread& thread = g.threads[g.count];
   thread.tid = tid;
+  thread.number = tid;
   thread.kind = Kind::kStop;
   thread.signalled = false;
   thread.raised = false;
@@ -365,9 +402,12 @@ void forget_threads() noexcept {
   g.count = 0;
   for (std::uint32_t& bucket : g.buckets) bucket = 0;
   for (std::uint32_t i = 0; i < count; ++i) {
-    if (!g.threads[i].raised) continue;
+    const Thread was = g.threads[i];
+    if (!was.raised) continue;
     bool is_new = false;
-    find(g.threads[i].tid, is_new)->raised = true;
+    Thread* const thread = find(was.tid, is_new);
+    thread->number = was.number;
+    thread->raised = true;
   }
 }
 
@@ -392,22 +432,23 @@ void lower(int tid) noexcept {
 
 // Tells whether a thread inherited the usual class from one that was raised.
 bool inherited(const Thread& thread) noexcept {
-  return thread.kind == Kind::kStop && thread.started >= g.raised_since &&
-         ::syscall(SYS_sched_getscheduler, thread.tid) == SCHED_OTHER;
+  return (thread.kind == Kind::kStop || thread.kind == Kind::kBlocked) &&
+         thread.started >= g.raised_since &&
+         ::syscall(SYS_sched_getscheduler, thread.number) == SCHED_OTHER;
 }
 
 // Puts all back that were raised, and those that they started, before they go on. `all_held`: no
 // thread can be missing; else one that is being started just now is put back at the next stop.
 void lower_all(bool all_held) noexcept {
-  bool any = g.raised_self != 0;
+  bool any = g.raised_self;
   for (std::uint32_t i = 0; i < g.count; ++i) any = any || g.threads[i].raised;
   for (std::uint32_t i = 0; any && i < g.count; ++i) {
     Thread& thread = g.threads[i];
-    if (thread.raised ? thread.kind != Kind::kGone : inherited(thread)) lower(thread.tid);
+    if (thread.raised ? thread.kind != Kind::kGone : inherited(thread)) lower(thread.number);
     thread.raised = false;
   }
-  if (g.raised_self != 0) lower(g.raised_self);
-  g.raised_self = 0;
+  if (g.raised_self) lower(0);
+  g.raised_self = false;
   if (all_held) g.raised_since = 0;
 }
 
@@ -468,13 +509,104 @@ const char* cannot_stop(const Thread& thread, const char* why) noexcept {
       .text();
 }
 
+void set_mask(std::uint64_t mask, std::uint64_t* old) noexcept {
+  ::syscall(SYS_rt_sigprocmask, SIG_SETMASK, &mask, old, sizeof(mask));
+}
+
+// Returns the thread that could not be traced; null: none is at fault.
+Thread* untraced(const ThreadTracer::Result& result) noexcept {
+  for (std::uint32_t i = 0; i < g.count && result.tid != 0; ++i) {
+    if (g.threads[i].number == result.tid) return &g.threads[i];
+  }
+  return nullptr;
+}
+
+// Tells whether the thread that could not be traced had just ended, and takes it off the list.
+bool has_ended(const ThreadTracer::Result& result) noexcept {
+  Thread* const thread = untraced(result);
+  std::uint64_t started = 0;
+  char doing = 0;
+  if (thread == nullptr) return false;
+  if (read_start(thread->tid, started, doing) && doing != 'Z' && doing != 'X') return false;
+  thread->kind = Kind::kGone;
+  g.tracer.forget(result.tid);
+  return true;
+}
+
+// Says what became of tracing.
+const char* cannot_trace(const ThreadTracer::Result& result) noexcept {
+  const Thread* const thread = untraced(result);
+  if (thread != nullptr && result.error == 0) return cannot_stop(*thread, "did not stop in time");
+  if (thread == nullptr) {
+    Reason().add("threads that block the signal that stops threads cannot be traced: errno ");
+  } else {
+    cannot_stop(*thread, "blocks the signal that stops threads and cannot be traced: errno ");
+  }
+  return Reason(Reason::kGoOn).add(static_cast<std::uint64_t>(result.error)).text();
+}
+
+// Hands all threads that block the signal to the tracer; they are held when this returns true.
+// Those that are added later are held by the next call.
+bool hold_blocked(std::uint64_t limit) noexcept {
+  bool any = false;
+  for (std::uint32_t i = 0; i < g.count; ++i) {
+    Thread& thread = g.threads[i];
+    if (thread.kind != Kind::kBlocked || thread.signalled) continue;
+    if (!g.tracer.add(thread.number)) {
+      Reason().add("more than ").add(ThreadTracer::kMostThreads).add(" threads that block signals");
+      return false;
+    }
+    any = thread.signalled = true;
+  }
+  if (!any) return true;
+  ThreadTracer::Result result;
+  do {
+    result = g.tracer.hold(limit);
+  } while (!result.done && has_ended(result));
+  g.may_trace = result.done || result.error == 0;
+  if (!result.done) cannot_trace(result);
+  return result.done;
+}
+
+// Finds out whether threads that block the signal can be traced. False: g.reason says why not.
+bool may_trace_blocked() noexcept {
+  if (g.may_trace) return true;
+  g.tracer.clear();
+  for (std::uint32_t i = 0; i < g.count; ++i) {
+    if (g.threads[i].kind == Kind::kBlocked) (void)g.tracer.add(g.threads[i].number);
+  }
+  std::uint64_t mask = 0;
+  set_mask(~std::uint64_t{0}, &mask);  // that of the tracing process
+  ThreadTracer::Result result;
+  do {
+    result = g.tracer.probe(now() + kProbe);
+  } while (!result.done && has_ended(result));
+  set_mask(mask, nullptr);
+  g.may_trace = result.done;
+  if (!result.done) cannot_trace(result);
+  return result.done;
+}
+
+const char* handler_gone() noexcept {
+  return Reason()
+      .add("the program has changed the handler of signal ")
+      .add(static_cast<std::uint64_t>(g_signal))
+      .add(", which stops threads")
+      .text();
+}
+
 const char* no_stack(const Thread& thread) noexcept {
   store(g.stacks_wanted, 1U);
   return cannot_stop(thread, "runs and has no alternate signal stack yet");
 }
 
-// While all threads run: finds out whom to signal. False: g.reason says who cannot be stopped.
+// While all threads run: finds out whom to signal, and whom to trace. False: g.reason says who
+// cannot be stopped.
 bool look_first(int self, int signal, StopPoint where, std::uint64_t patience) noexcept {
+  if (!handler_stands()) {
+    handler_gone();
+    return false;
+  }
   const std::uint64_t limit = now() + patience;
   while (true) {
     forget_threads();
@@ -501,7 +633,7 @@ bool look_first(int self, int signal, StopPoint where, std::uint64_t patience) n
       if (thread->kind == Kind::kBlocked) {
         blocked = thread;
         // It may be on its way out of the handler still.
-        thread->raised = thread->raised || raise(tid);
+        thread->raised = thread->raised || raise(thread->number);
       }
       if (thread->kind == Kind::kGone || thread->kind == Kind::kExempt) return true;
       const SignalStackOwner* owner = g.stacks.meet(tid, thread->started);
@@ -509,24 +641,26 @@ bool look_first(int self, int signal, StopPoint where, std::uint64_t patience) n
         too_many();
         return false;
       }
-      if (where == StopPoint::kAnywhere && !owner->ready && !asleep) busy = thread;
+      if (where == StopPoint::kAnywhere && thread->kind == Kind::kStop && !owner->ready &&
+          !asleep) {
+        busy = thread;
+      }
       return true;
     });
     if (!listed) return false;
     if (complete) g.stacks.end_look();
     if (blocked == nullptr) g.deaf = 0;
     if (busy == nullptr) g.busy = 0;
-    if (blocked == nullptr && busy == nullptr) return true;
-    if (blocked == nullptr && (busy->tid == g.busy || now() >= limit)) {
-      g.busy = busy->tid;
-      no_stack(*busy);
-      return false;
-    }
     // A thread that starts, or starts another one or a process, blocks signals for a moment. One
     // that was waited for in vain before is not waited for again.
-    if (blocked != nullptr && (blocked->tid == g.deaf || now() >= limit)) {
-      g.deaf = blocked->tid;
-      cannot_stop(*blocked, "blocks the signal that stops threads");
+    const bool late = now() >= limit;
+    const bool patient =
+        (blocked != nullptr && blocked->tid != g.deaf) || (busy != nullptr && busy->tid != g.busy);
+    if (!patient || late) {
+      if (blocked != nullptr) g.deaf = blocked->tid;
+      if (busy == nullptr) return true;
+      g.busy = busy->tid;
+      no_stack(*busy);
       return false;
     }
     const timespec pause{0, 200'000};
@@ -545,7 +679,7 @@ bool send(Thread& thread, int process, int signal, std::uint32_t generation, lon
   info.si_value.sival_ptr = reinterpret_cast<void*>(
       static_cast<std::uintptr_t>(static_cast<std::uint64_t>(generation) << 32U | index));
   error = 0;
-  if (::syscall(SYS_rt_tgsigqueueinfo, process, thread.tid, signal, &info) == 0) return true;
+  if (::syscall(SYS_rt_tgsigqueueinfo, process, thread.number, signal, &info) == 0) return true;
   if (errno != ESRCH) error = errno;
   return false;
 }
@@ -590,10 +724,7 @@ bool signal_threads(int self, int process, int signal, std::uint32_t generation,
       grew = true;
       bool asleep = false;
       thread->kind = classify(*thread, position, signal, asleep);
-      if (thread->kind == Kind::kBlocked) {
-        cannot_stop(*thread, "blocks the signal that stops threads");
-        return false;
-      }
+      if (thread->kind == Kind::kBlocked) thread->raised = raise(thread->number);
     }
     if (thread->kind != Kind::kStop || thread->signalled) return true;
     SignalStackOwner* owner = g.stacks.meet(tid, thread->started);
@@ -616,7 +747,7 @@ bool signal_threads(int self, int process, int signal, std::uint32_t generation,
     store(thread->stack, owner->stack);
     grew = true;
     thread->signalled = true;
-    thread->raised = thread->raised || raise(tid);
+    thread->raised = thread->raised || raise(thread->number);
     long error = 0;
     store(g.wanted, g.wanted + 1);
     if (send(*thread, process, signal, generation, error)) return true;
@@ -636,8 +767,10 @@ bool signal_threads(int self, int process, int signal, std::uint32_t generation,
   return listed;
 }
 
-// Returns a thread that was signalled and is neither in the handler nor gone; null: none.
-const Thread* straggler(std::uint32_t generation) noexcept {
+// Returns a thread that was signalled and is neither in the handler nor gone; null: none. Each such
+// thread is signalled again: one signal of a number is on its way to a thread, which may have been
+// somebody else's, or may have come while our handler was not in its place.
+const Thread* straggler(int process, std::uint32_t generation) noexcept {
   const Thread* late = nullptr;
   for (std::uint32_t i = 0; i < g.count; ++i) {
     Thread& thread = g.threads[i];
@@ -652,25 +785,31 @@ const Thread* straggler(std::uint32_t generation) noexcept {
       store(g.wanted, g.wanted - 1);
     } else {
       late = &thread;
+      long error = 0;
+      (void)send(thread, process, g_signal, generation, error);
     }
   }
   return late;
 }
 
-bool wait_for_arrivals(std::uint32_t generation, std::uint64_t limit) noexcept {
+bool wait_for_arrivals(int process, std::uint32_t generation, std::uint64_t limit) noexcept {
   while (true) {
     const std::uint32_t seen = load(g.wake);
     if (static_cast<std::uint32_t>(load(g.arrivals)) >= load(g.wanted)) return true;
     const std::uint64_t time = now();
     if (time >= limit) {
-      const Thread* late = straggler(generation);
+      const Thread* late = straggler(process, generation);
       if (late == nullptr) continue;  // the last one has just come or gone
       cannot_stop(*late, "did not stop in time");
       return false;
     }
     const std::uint64_t left = limit - time;
     if (futex_wait(g.wake, seen, left < kRecheck ? left : kRecheck) != 0 && errno == ETIMEDOUT) {
-      straggler(generation);
+      if (!handler_stands()) {
+        handler_gone();
+        return false;
+      }
+      straggler(process, generation);
     }
   }
 }
@@ -688,10 +827,6 @@ bool take_turn(std::uint64_t limit) noexcept {
 }
 
 void give_turn() noexcept { store(g.turn, 0U); }
-
-void set_mask(std::uint64_t mask, std::uint64_t* old) noexcept {
-  ::syscall(SYS_rt_sigprocmask, SIG_SETMASK, &mask, old, sizeof(mask));
-}
 
 // Remembers who has an alternate stack, before those that are held go on.
 void note_stacks(std::uint32_t generation) noexcept {
@@ -711,13 +846,10 @@ void note_stacks(std::uint32_t generation) noexcept {
 
 // The caller needs one against the stops of other threads.
 void give_self(int self) noexcept {
-  char name[16] = {};
-  std::size_t length = 0;
-  ::syscall(SYS_prctl, PR_GET_NAME, name, 0L, 0L, 0L);
-  while (length < sizeof(name) && name[length] != 0) ++length;
   std::uint64_t started = 0;
   char doing = 0;
-  if (exempt_name(name, length) || !read_start(self, started, doing)) return;
+  const int number = static_cast<int>(::syscall(SYS_gettid));
+  if (is_own_thread(number) || !read_start(self, started, doing)) return;
   SignalStackOwner* owner = g.stacks.meet(self, started);
   stack_t now_set{};
   if (owner == nullptr || owner->ready || ::syscall(SYS_sigaltstack, nullptr, &now_set) != 0) {
@@ -748,16 +880,13 @@ void open_gate() noexcept {
 void let_go(bool all_held) noexcept {
   lower_all(all_held);
   open_gate();
+  g.tracer.release();
   const std::uint64_t mask = g.saved_mask;
   give_turn();
   set_mask(mask, nullptr);
 }
 
 }  // namespace
-
-bool need_not_stop(std::string_view thread_name) noexcept {
-  return exempt_name(thread_name.data(), thread_name.size());
-}
 
 ThreadStopper::ThreadStopper() : signal_(install_handler()) {
   __atomic_store_n(&g_stopper, this, __ATOMIC_RELEASE);
@@ -776,7 +905,7 @@ ThreadStopper::Result ThreadStopper::stop(Duration deadline, StopPoint where) no
   const std::uint64_t limit = now() + static_cast<std::uint64_t>(deadline.count());
   if (!take_turn(limit))
     return Result{false, "another thread stops the threads of this process", {}};
-  const int self = static_cast<int>(::syscall(SYS_gettid));
+  const int self = self_in_proc();
   const int process = static_cast<int>(::syscall(SYS_getpid));
   if (!look_first(self, signal_, where, static_cast<std::uint64_t>(deadline.count()) / 2)) {
     lower_all(false);
@@ -786,19 +915,22 @@ ThreadStopper::Result ThreadStopper::stop(Duration deadline, StopPoint where) no
   give_self(self);
 
   set_mask(~std::uint64_t{0}, &g.saved_mask);
-  g.raised_self = raise(self) ? self : 0;
+  g.raised_self = raise(0);
   const std::uint64_t begin = now();
   const std::uint32_t generation = load(g.gate) + 1;
   store(g.wanted, 0U);
   store(g.arrivals, static_cast<std::uint64_t>(generation) << 32U);
   store(g.gate, generation);
+  g.tracer.clear();
   // A thread that has arrived starts no other: when all have, and no new one shows, all are held.
   // Those that may wake a sleeping thread to run a kernel have an alternate stack or sleep too.
   bool ready_only = where == StopPoint::kAnywhere;
   Pass pass;
   while (pass.grew) {
-    if (!signal_threads(self, process, signal_, generation, where, ready_only, pass) ||
-        !wait_for_arrivals(generation, limit)) {
+    // Traced first: where that is refused, nobody else has been held for nothing.
+    if (!hold_blocked(limit) ||
+        !signal_threads(self, process, signal_, generation, where, ready_only, pass) ||
+        !wait_for_arrivals(process, generation, limit)) {
       note_stacks(generation);
       let_go(false);
       return Result{false, g.reason, {}};
@@ -846,7 +978,8 @@ ThreadStopper::NoStops::~NoStops() { give_turn(); }
 
 std::string ThreadStopper::obstacle(StopPoint where) {
   if (!take_turn(now() + kNanoseconds)) return "another thread stops the threads of this process";
-  const bool none = look_first(static_cast<int>(::syscall(SYS_gettid)), signal_, where, kPatience);
+  const bool none =
+      look_first(self_in_proc(), signal_, where, kPatience) && (g.deaf == 0 || may_trace_blocked());
   char text[sizeof(g.reason)];
   for (std::size_t i = 0; i < sizeof(text); ++i) text[i] = g.reason[i];
   lower_all(false);
@@ -854,9 +987,24 @@ std::string ThreadStopper::obstacle(StopPoint where) {
   return none ? std::string() : std::string(text);
 }
 
+std::string ThreadStopper::lasting_obstacle() {
+  const std::string why = obstacle();
+  if (why.find("changed the handler") != std::string::npos) {
+    return why + ": leave that signal alone when you set or reset handlers";
+  }
+  if (why.find("cannot be traced") == std::string::npos) return {};
+  // Of a thread's name nothing follows but what is advised.
+  if (why.find("(jemalloc_bg_thd)") != std::string::npos) {
+    return why + ": it is jemalloc's, in pyarrow and pandas; start the job with " +
+           "JE_ARROW_MALLOC_CONF=background_thread:false (another jemalloc: MALLOC_CONF)";
+  }
+  return why + ": let the process be traced by itself (ptrace), or do without what starts it";
+}
+
 void ThreadStopper::forget_in_child() noexcept {
   if ((load(g.gate) & 1U) != 0) open_gate();
   g.stacks.forget_in_child();
+  g.tracer.forget_in_child();
   give_turn();
 }
 

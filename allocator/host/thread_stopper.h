@@ -4,15 +4,10 @@
 
 #include <cstdint>
 #include <string>
-#include <string_view>
 
 #include "allocator/base/clock.h"
 
 namespace commensal {
-
-/// Tells by a thread's name that it never writes managed memory and need not stop: this project's
-/// own threads (named "commensal" and one of `-/:_.` and more), and ZeroMQ's ("ZMQbg/...").
-[[nodiscard]] bool need_not_stop(std::string_view thread_name) noexcept;
 
 /// What the process does when its threads are to be stopped.
 enum class StopPoint : std::uint8_t {
@@ -25,7 +20,13 @@ enum class StopPoint : std::uint8_t {
 /// A stopped thread has finished its system call or will restart it, direct reads included, so
 /// nothing that it does can write memory meanwhile. (What the kernel does without a thread can:
 /// kernel_io.h.) `epoll_wait`, `poll` and `nanosleep` return EINTR, as at any handled signal.
-/// Exempt are the caller and those that `need_not_stop` names.
+/// A thread that blocks the signal is held by ptrace instead, where the kernel allows that
+/// (thread_tracer.h); else nobody is stopped. Exempt are the caller and this project's own threads
+/// (own_threads.h).
+///
+/// The signal is one that does nothing to a program without a handler. The handler is looked at
+/// before each stop: where it is not in its place any more, nobody is signalled, and it is not put
+/// back. A signal that came just then is lost, and sent again.
 ///
 /// Every thread that is stopped has an alternate signal stack from then on, its own or ours: only
 /// then can a signal interrupt any code (signal_stacks.h). At `kAnywhere` a thread that has none
@@ -58,8 +59,8 @@ class ThreadStopper {
     NoStops& operator=(const NoStops&) = delete;
   };
 
-  /// Returns the one instance; the first call takes a free real-time signal.
-  /// @throws SourceError if every real-time signal has a handler already.
+  /// Returns the one instance; the first call takes a free signal, SIGURG or SIGWINCH.
+  /// @throws SourceError if both have a handler already.
   static ThreadStopper& instance();
   /// Returns the instance if there is one; null: `instance` was not called, or failed.
   static ThreadStopper* existing() noexcept;
@@ -67,14 +68,17 @@ class ThreadStopper {
   ThreadStopper(const ThreadStopper&) = delete;
   ThreadStopper& operator=(const ThreadStopper&) = delete;
 
-  /// Stops all threads. When one cannot be stopped (it blocks the signal) or does not stop before
-  /// the deadline, all go on and the reason names it.
+  /// Stops all threads. When one cannot be stopped (it blocks the signal and cannot be traced) or
+  /// does not stop before the deadline, all go on and the reason names it.
   [[nodiscard]] Result stop(Duration deadline, StopPoint where = StopPoint::kBetweenOps) noexcept;
   /// Lets all threads go on; does not wait until they have left the handler.
   void resume() noexcept;
 
   /// Names a thread that could not be stopped now; empty if there is none. Allocates.
   [[nodiscard]] std::string obstacle(StopPoint where = StopPoint::kBetweenOps);
+  /// Says what refuses every stop until somebody changes it, and how; empty if there is nothing.
+  /// Allocates.
+  [[nodiscard]] std::string lasting_obstacle();
 
   /// Stops all threads between ops and lets them go on: now each has an alternate signal stack.
   Result give_stacks(Duration deadline) noexcept;

@@ -217,3 +217,6 @@ def probe_spill_dir(path: str) -> str:
 
 def spill_dir_warning(path: str) -> str:
     """Return what to expect of a spill file there (memory, the network); empty: nothing special."""
+
+def probe_thread_stops() -> str:
+    """Return why a thread that blocks signals would keep memory in place; empty: it would not."""

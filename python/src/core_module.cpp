@@ -20,6 +20,7 @@
 #include "allocator/host/child_watch.h"
 #include "allocator/host/file_system.h"
 #include "allocator/host/spill_file.h"
+#include "allocator/host/stop_probe.h"
 #include "coordinator/keys/allowed_keys.h"
 #include "coordinator/keys/remote_client.h"
 #include "coordinator/wire/control_client.h"
@@ -482,6 +483,8 @@ void bind_host(py::module_& m) {
       },
       py::arg("path"), ReleaseGil(),
       "Return what to expect of a spill file there; empty: nothing.");
+  m.def("probe_thread_stops", &probe_thread_stops, ReleaseGil(),
+        "Return why a thread that blocks signals would keep memory in place; empty: it would not.");
 }
 
 /// The page of another process's session, read-only.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The elastic allocator on the machine's own memory and a spill file.
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -40,6 +41,38 @@ TEST_F(ElasticOnHostTest, Law2_LiveDataSurvivesRandomOperations) {
   if (options.operations >= 3'000) {  // fewer may never need to
     EXPECT_GT(allocator.stats().moved_out, 0_B);
   }
+}
+
+// As a program does that means to start a child with a clean slate, or to catch everything: takes
+// all handlers away, and puts back what was there, again and again.
+void reset_handlers(const std::atomic<bool>& end) {
+  std::vector<struct sigaction> before(SIGRTMAX + 1);
+  struct sigaction none {};
+  while (!end) {
+    for (const bool back : {false, true}) {
+      for (int signal = 1; signal <= SIGRTMAX; ++signal) {
+        if (signal == SIGSEGV || signal == SIGBUS || signal == SIGALRM) continue;  // the test's
+        (void)::sigaction(signal, back ? &before[static_cast<std::size_t>(signal)] : &none,
+                          back ? nullptr : &before[static_cast<std::size_t>(signal)]);
+      }
+    }
+  }
+}
+
+TEST_F(ElasticOnHostTest, Law1_Law2_HandlersThatAreResetWithoutPauseCostNoWordAndNoProcess) {
+  ElasticAllocatorOptions limits;
+  limits.limit = 16_MiB;
+  ElasticAllocator allocator(source_, limits);
+  FuzzOptions options;
+  options.seed = fuzz_seed();
+  options.operations = fuzz_operations(3'000, 300);
+  options.largest_block = 2_MiB;
+  options.largest_limit = 24_MiB;
+  std::atomic<bool> end{false};
+  std::thread resets([&] { reset_handlers(end); });
+  ElasticFuzz(allocator, options).run();
+  end = true;
+  resets.join();
 }
 
 TEST_F(ElasticOnHostTest, Law2_StoresOfAnotherThreadAreKeptWhileChunksMove) {

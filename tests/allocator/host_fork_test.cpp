@@ -268,7 +268,7 @@ TEST_F(HostFork, TheChildIsInert) {
 // A child has a source of its own if it makes one: the old one's state does not stand in its way.
 TEST_F(HostFork, AChildCanStopItsOwnThreads) {
   Child child = fork_child([] {
-    testing::name_sanitizer_threads();
+    testing::pass_over_sanitizer_threads();
     HostMemorySource own(options(8_MiB));
     std::byte* address = own.reserve(Bytes{kSize}).begin;
     const MemoryHandle from = own.create(Tier::kDevice, Bytes{kSize});

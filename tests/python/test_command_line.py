@@ -209,6 +209,16 @@ def test_p3_nccl_registers_no_buffers_of_graphs_unless_the_user_says_so(world: W
     assert world.commensal(*command, NCCL_GRAPH_REGISTER="1").stdout.strip() == "1"
 
 
+def test_pyarrow_starts_no_thread_that_blocks_signals_unless_the_user_says_so(
+    world: World,
+) -> None:
+    script = world.script("import os; print(os.environ['JE_ARROW_MALLOC_CONF'])")
+    command = ("run", "--quiet", "--", sys.executable, script)
+    assert world.commensal(*command).stdout.strip() == "background_thread:false"
+    chosen = "background_thread:true"
+    assert world.commensal(*command, JE_ARROW_MALLOC_CONF=chosen).stdout.strip() == chosen
+
+
 @pytest.mark.parametrize("chosen", ["OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"])
 def test_c16_openmp_waits_briefly_in_opportunistic_jobs_unless_the_user_says_so(
     world: World, chosen: str
@@ -257,6 +267,8 @@ def test_doctor_finds_nothing_broken_here(world: World) -> None:
     assert states["pytorch"] == "ok"
     assert states["runtime"] == "ok"
     assert states["coordinator"] == "off"  # none runs in this world
+    assert states["jobs"] == "off"
+    assert states["threads"] == "ok", report
     assert states["gpu"] == "off"
     text = world.commensal("doctor").stdout
     assert all(name in text for name in states)

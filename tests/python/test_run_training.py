@@ -55,6 +55,25 @@ def stop_job(world: World, name: str, process: subprocess.Popen[str]) -> tuple[d
     return facts, errors
 
 
+# As a program does that wants a clean slate for what it starts.
+RESETS_HANDLERS = """
+import signal, torch, commensal
+x = torch.ones(16 << 20)
+for number in set(signal.valid_signals()) - {signal.SIGKILL, signal.SIGSTOP}:
+    signal.signal(number, signal.SIG_DFL)
+ticket = commensal.set_memory_limit("8MiB")
+print(bool((x == 1).all()), "the program has changed the handler" in ticket.reason)
+"""
+
+
+def test_law1_a_script_that_resets_all_signal_handlers_lives(world: World) -> None:
+    script = world.script(RESETS_HANDLERS)
+    done = world.commensal("run", "--name", "resets", "--", sys.executable, script)
+    assert (done.returncode, done.stdout) == (0, "True True\n"), done.stderr
+    said = [line for line in done.stderr.splitlines() if "memory in use stays where it is" in line]
+    assert len(said) <= 1, done.stderr  # none: it ended before anybody looked
+
+
 # Prints for how many milliseconds PyTorch's second thread is on a core in the 50 after an op.
 AFTER_AN_OP = """
 import os, time, torch

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -59,8 +61,8 @@ def ops() -> Callable[[int], bool]:
     return write_and_check
 
 
-def numpy_view() -> Callable[[int], bool]:
-    """A NumPy view that another thread writes while no op runs."""
+def numpy_view(prepare: Callable[[], object] | None = None) -> Callable[[int], bool]:
+    """A NumPy view that another thread writes while no op runs. ``prepare`` runs on it first."""
     import torch
 
     tensor = torch.zeros(2 * MIB, dtype=torch.int32)
@@ -70,8 +72,20 @@ def numpy_view() -> Callable[[int], bool]:
         view.__iadd__(1)
         return bool((view == number + 1).all())
 
-    writer = ThreadPoolExecutor(1)
+    writer = ThreadPoolExecutor(1, initializer=prepare)
     return lambda number: writer.submit(write, number).result()
+
+
+def blocks_signals() -> Callable[[int], bool]:
+    """The same by a thread that no signal reaches."""
+    every = signal.valid_signals()
+    return numpy_view(lambda: signal.pthread_sigmask(signal.SIG_SETMASK, every))
+
+
+def named_like_ours() -> Callable[[int], bool]:
+    """The same by a thread that the system knows under a name like one of ours."""
+    set_name = 15  # PR_SET_NAME
+    return numpy_view(lambda: ctypes.CDLL(None).prctl(set_name, b"commensal-loader", 0, 0, 0))
 
 
 def read_from_pipe() -> Callable[[int], bool]:
@@ -139,6 +153,8 @@ def load() -> Callable[[int], bool]:
 WRITERS = {
     "ops": ops,
     "numpy_view": numpy_view,
+    "blocks_signals": blocks_signals,
+    "named_like_ours": named_like_ours,
     "read_from_pipe": read_from_pipe,
     "direct_read": direct_read,
     "load": load,

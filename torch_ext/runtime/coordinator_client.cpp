@@ -23,6 +23,7 @@
 #include "allocator/base/mutex.h"
 #include "coordinator/wire/pages.h"
 #include "coordinator/wire/paths.h"
+#include "torch_ext/runtime/zmq_threads.h"
 
 namespace commensal {
 namespace {
@@ -84,7 +85,7 @@ struct CoordinatorClient::Impl {
   std::atomic<bool> says_hello_again{false};
 
   // --- the thread's own
-  std::unique_ptr<zmq::context_t> context;
+  std::unique_ptr<ZmqContext> zmq;
   std::unique_ptr<Line> line;
   std::map<std::int64_t, wire::UniqueFd> peers;  // pidfds of guaranteed processes
   Steady::time_point next_attempt;
@@ -172,6 +173,7 @@ bool CoordinatorClient::on_client_thread() const noexcept {
 int CoordinatorClient::thread_id() const noexcept { return impl_->tid.load(); }
 
 void CoordinatorClient::Impl::run() noexcept {
+  const OwnThread own;
   ::prctl(PR_SET_NAME, "commensal-coord");
   tid.store(::gettid());
   // A launcher may have started the process in the idle class; this thread leaves it where it may.
@@ -190,7 +192,7 @@ void CoordinatorClient::Impl::run() noexcept {
     send_statistics(true);
     if (line) line->socket.set(zmq::sockopt::linger, kFinalLinger);
     line.reset();
-    context.reset();  // waits for the linger time at most
+    zmq.reset();  // waits for the linger time at most
   } catch (const std::exception& error) {
     set_reason(std::string("the last statistics were not sent: ") + error.what());
   }
@@ -256,8 +258,8 @@ void CoordinatorClient::Impl::connect() {
     says_hello_again.store(false);  // before it is asked, so that nothing newer is missed
     const wire::Register registration = host.registration();
     job_id = registration.job_id;
-    if (!context) context = std::make_unique<zmq::context_t>(1);
-    auto fresh = std::make_unique<Line>(*context);
+    if (!zmq) zmq = std::make_unique<ZmqContext>();
+    auto fresh = std::make_unique<Line>(zmq->context());
     fresh->pages = wire::connect_handover(pages.string());
     wire::Handover hello;
     hello.kind = wire::HandoverKind::kHello;

@@ -62,7 +62,7 @@ struct ClientStatus {
 /// appears. Nothing that a coordinator does or leaves undone stops the process from training.
 ///
 /// The thread blocks all signals (they are for the program's own threads) and writes no managed
-/// memory; it is named so that moves need not stop it. Never used in a forked child.
+/// memory; it is known as our own, so that moves need not stop it. Never used in a forked child.
 /// Thread safety: `post`, `register_again`, `wake` and `status` from any thread.
 class CoordinatorClient {
  public:

@@ -4,8 +4,6 @@
 
 #include <utility>
 
-#include "torch_ext/runtime/idle_class.h"
-
 namespace commensal {
 
 using wire::CoreSet;
@@ -38,7 +36,7 @@ CoreKeeper::Result CoreKeeper::apply(const CoreSet& wanted) {
   for (const ThreadCores::Thread& thread : cores_.threads()) {
     const auto has = cores_.get(thread.tid);
     const bool ours = !has || *has == now_ || *has == own_ || astray_.contains(thread.tid);
-    if (!ours && !stays_out_of_idle_class(thread.name)) pinned_.insert(thread.tid);
+    if (!ours && !thread.own) pinned_.insert(thread.tid);
   }
   std::set<int> seen;
   bool found = true;
@@ -47,7 +45,7 @@ CoreKeeper::Result CoreKeeper::apply(const CoreSet& wanted) {
     for (const ThreadCores::Thread& thread : cores_.threads()) {
       if (!seen.insert(thread.tid).second) continue;
       found = true;
-      if (stays_out_of_idle_class(thread.name)) continue;
+      if (thread.own) continue;
       if (pinned_.contains(thread.tid)) {
         ++result.left_alone;
         continue;

@@ -11,6 +11,7 @@
 #include <set>
 #include <system_error>
 
+#include "allocator/host/own_threads.h"
 #include "allocator/host/thread_stopper.h"
 
 namespace commensal {
@@ -51,7 +52,8 @@ void add_children(const fs::path& process, std::set<int>& all) {
 
 void set_threads(const fs::path& process, int policy, IdleClassResult& result) {
   each_thread(process, [&](int tid, const std::string& name) {
-    if (policy == SCHED_IDLE && stays_out_of_idle_class(name)) return;
+    // Those of another process that is a job's are known by their names alone.
+    if (policy == SCHED_IDLE && (is_own_thread(tid) || name.starts_with("commensal-"))) return;
     const int now = ::sched_getscheduler(tid);
     const bool apply =
         policy == SCHED_IDLE ? now == SCHED_OTHER || now == SCHED_BATCH : now == SCHED_IDLE;
@@ -85,10 +87,6 @@ IdleClassResult set_children(int policy) {
 }
 
 }  // namespace
-
-bool stays_out_of_idle_class(std::string_view thread_name) noexcept {
-  return thread_name.starts_with("commensal-") || thread_name.starts_with("ZMQbg/");
-}
 
 bool is_in_idle_class() noexcept { return ::sched_getscheduler(0) == SCHED_IDLE; }
 

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <string>
-#include <string_view>
 
 namespace commensal {
 
@@ -14,14 +13,11 @@ struct IdleClassResult {
   std::string reason;  ///< of the first failure; empty: none
 };
 
-/// Tells by name that a thread stays out of the idle class: this project's own (mover, client,
-/// heartbeat) and ZeroMQ's, which answer the coordinator.
-[[nodiscard]] bool stays_out_of_idle_class(std::string_view thread_name) noexcept;
-
 /// Whether the calling thread is in it.
 [[nodiscard]] bool is_in_idle_class() noexcept;
 
-/// Puts all threads of this process into SCHED_IDLE; threads that they start later inherit it.
+/// Puts all threads of this process into SCHED_IDLE, but for this project's own, which answer the
+/// coordinator (own_threads.h); threads that they start later inherit it.
 /// Thread counts are never changed: that would change results.
 [[nodiscard]] IdleClassResult enter_idle_class();
 /// Puts all threads back into SCHED_OTHER. The kernel lets an ordinary user do so only where

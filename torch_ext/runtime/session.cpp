@@ -266,6 +266,7 @@ void Session::Impl::begin() {
   if (ThreadStopper* const stopper = ThreadStopper::existing()) {
     (void)stopper->give_stacks(kFirstStop);
   }
+  tell_obstacle(true);
   follow_class();
 }
 
@@ -286,6 +287,21 @@ void Session::Impl::note_doubtful_values() {
         facts.kind == FolderKind::kNetwork ? spill_folder_warning(folder, facts) : std::string()}) {
     if (!doubt.empty()) note(doubt);
   }
+}
+
+void Session::Impl::tell_obstacle(bool at_start) {
+  ThreadStopper* const stopper = ThreadStopper::existing();
+  if (stopper == nullptr || !on_host()) return;
+  const std::string why = stopper->lasting_obstacle();
+  {
+    const MutexLock lock(mutex);
+    if (why.empty() || why == told_obstacle) return;
+    told_obstacle = why;
+  }
+  const std::string line = "memory in use stays where it is: " + why;
+  note(line);
+  // Notes that are there at the start are said by who starts the session, unless the job is quiet.
+  if (!at_start || config.quiet) print(line);
 }
 
 void Session::Impl::choose_who_brings_back() {

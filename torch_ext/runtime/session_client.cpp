@@ -544,12 +544,20 @@ Duration Session::Impl::on_tick() {
   if (due) {
     publish(now);
     follow_cores(now);
+    follow_obstacle();
   }
   const TimePoint sample_at = follow_sampling(now);
   const bool watch = gate.stats().law != "open";
   const bool at_work = work_since != TimePoint{} || !returning.is_zero();
   const Duration tick = watch || at_work ? kWatchTick : kQuietTick;
   return sample_at <= now + tick ? std::max<Duration>(kShortestTick, sample_at - now) : tick;
+}
+
+void Session::Impl::follow_obstacle() {
+  std::string why = allocator.stats().deferred_reason;
+  if (why.empty() || why == deferred_for) return;
+  deferred_for = std::move(why);
+  tell_obstacle(false);
 }
 
 StatisticsView Session::Impl::view() const {

@@ -69,7 +69,10 @@ void Session::Impl::set_resting(bool rests, TimePoint now) noexcept {
 }
 
 void Session::Impl::say(const std::string& line) {
-  if (config.quiet) return;
+  if (!config.quiet) print(line);
+}
+
+void Session::Impl::print(const std::string& line) {
   // Nobody may read what the job writes: then this thread, which keeps the line, must not wait.
   pollfd readers{STDERR_FILENO, POLLOUT, 0};
   if (::poll(&readers, 1, 0) != 1) return;

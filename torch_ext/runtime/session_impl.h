@@ -221,6 +221,12 @@ struct Session::Impl final : public ClientHost {
   void note(const std::string& text);
   /// A line on stderr, unless the job is quiet.
   void say(const std::string& line);
+  /// A line on stderr that a quiet job has, too.
+  static void print(const std::string& line);
+  /// Says once what keeps all memory in use in its place until somebody changes it.
+  void tell_obstacle(bool at_start);
+  /// On the client's thread: the same, when memory is deferred for another reason than before.
+  void follow_obstacle();
 
   const SessionConfig config;
   const Clock& clock = SteadyClock::instance();
@@ -287,6 +293,7 @@ struct Session::Impl final : public ClientHost {
   TimePoint closed_at;  // the gate dozes since then, and nothing is parked yet; zero: it is not so
   TimePoint asked_back_at;     // when memory was last asked for to come back
   bool said_it_waits = false;  // for memory to come back to
+  std::string deferred_for;    // the reason that was looked into last
 
   // Answers of the coordinator that other threads wait for.
   Mutex ask_mutex;
@@ -311,6 +318,7 @@ struct Session::Impl final : public ClientHost {
   ShareBounds share COMMENSAL_GUARDED_BY(mutex);
   std::string reason COMMENSAL_GUARDED_BY(mutex);  // what the coordinator said last
   std::vector<std::string> notes COMMENSAL_GUARDED_BY(mutex);
+  std::string told_obstacle COMMENSAL_GUARDED_BY(mutex);
   std::shared_ptr<const PressureHandler> helper COMMENSAL_GUARDED_BY(mutex);
   bool in_idle_class COMMENSAL_GUARDED_BY(mutex) = false;
   std::string idle_class_reason COMMENSAL_GUARDED_BY(mutex);

@@ -17,6 +17,8 @@
 #include <system_error>
 #include <utility>
 
+#include "allocator/host/own_threads.h"
+
 namespace commensal {
 namespace {
 
@@ -35,14 +37,13 @@ std::string text_of(const fs::path& path) {
   return std::move(text).str();
 }
 
+// Numbers are known as our own in this process alone: a child has none of these threads.
 void add_threads(const fs::path& process, std::vector<ThreadCores::Thread>& threads) {
   std::error_code gone;
   for (fs::directory_iterator it(process / "task", gone), end; !gone && it != end;
        it.increment(gone)) {
     const int tid = std::atoi(it->path().filename().c_str());
-    std::string name = text_of(it->path() / "comm");
-    while (!name.empty() && name.back() == '\n') name.pop_back();
-    if (tid > 0) threads.push_back({tid, std::move(name)});
+    if (tid > 0) threads.push_back({tid, is_own_thread(tid)});
   }
 }
 

@@ -15,7 +15,7 @@ class ThreadCores {
  public:
   struct Thread {
     int tid = 0;
-    std::string name;
+    bool own = false;  ///< this project's own (own_threads.h)
   };
   virtual ~ThreadCores() = default;
 

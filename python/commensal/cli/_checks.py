@@ -43,8 +43,10 @@ def examine(coordinator: Coordinator) -> list[Check]:
         ("runtime", _runtime),
         ("pytorch", _pytorch),
         ("coordinator", lambda: _coordinator(coordinator)),
+        ("jobs", lambda: _jobs(coordinator)),
         ("daemon", _daemon),
         ("spill folder", _spill_folder),
+        ("threads", _threads),
         ("huge pages", _huge_pages),
         ("PAGEMAP_SCAN", _pagemap_scan),
         ("idle class", _idle_class),
@@ -105,6 +107,24 @@ def _coordinator(coordinator: Coordinator) -> tuple[State, str]:
     )
 
 
+def _jobs(coordinator: Coordinator) -> tuple[State, str]:
+    if not coordinator.listens():
+        return "off", "no coordinator, so none is known"
+    try:
+        jobs = coordinator.status(timeout=timedelta(seconds=2))["jobs"]
+    except (Unreachable, Refused):
+        return "off", "the coordinator does not tell, see there"
+    told = [
+        f"{job['job']['name']}: {note}"
+        for job in jobs
+        if not job.get("ended")
+        for note in job.get("memory", {}).get("notes", [])
+    ]
+    if told:
+        return "note", "; ".join(told)
+    return "ok", "none has anything to note"
+
+
 def _daemon() -> tuple[State, str]:
     daemon = find_daemon()
     if daemon is None:
@@ -122,6 +142,17 @@ def _spill_folder() -> tuple[State, str]:
         return "note", warning
     disk = os.statvfs(folder)
     return "ok", f"{folder}, {format_bytes(disk.f_bavail * disk.f_frsize)} free"
+
+
+def _threads() -> tuple[State, str]:
+    from commensal import _core
+
+    if reason := _core.probe_thread_stops():
+        return "note", (
+            f"{reason}; beside a thread that blocks signals (of a library, of a script's own)"
+            " the memory in use of a job stays where it is"
+        )
+    return "ok", "each can be stopped while memory moves, also one that blocks signals"
 
 
 def _huge_pages() -> tuple[State, str]:

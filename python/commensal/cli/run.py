@@ -314,8 +314,13 @@ def _mps_variables(
 
 
 # NCCL registers the buffers of captured graphs by address and does not notice that other memory is
-# mapped there later: a replay then hangs. Who sets the variable decides.
-_FOR_OTHERS = {"NCCL_GRAPH_REGISTER": "0"}
+# mapped there later: a replay then hangs. The jemalloc inside of pyarrow, and so of pandas, has a
+# thread that blocks all signals: where it cannot be traced either, no memory in use could move.
+# Who sets such a variable decides.
+_FOR_OTHERS = {
+    "NCCL_GRAPH_REGISTER": "0",
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
+}
 
 # OpenMP's threads spin after each parallel region, by default 300,000 times (5 ms with GCC):
 # after a gate has closed that is on cores that it has just left to others (pitfall C16). A fifth of

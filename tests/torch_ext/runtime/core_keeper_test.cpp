@@ -31,12 +31,12 @@ CoreSet set(std::string_view list) { return CoreSet::parse(list).value(); }
 class FakeThreadCores final : public ThreadCores {
  public:
   struct Known {
-    std::string name;
     CoreSet cores;
+    bool own = false;
   };
   std::vector<Thread> threads() override {
     std::vector<Thread> all;
-    for (const auto& [tid, thread] : known) all.push_back({tid, thread.name});
+    for (const auto& [tid, thread] : known) all.push_back({tid, thread.own});
     return all;
   }
   std::optional<CoreSet> get(int tid) override {
@@ -135,7 +135,7 @@ TEST(OwnCores, TheParentIsNamedByItsPid) {
 class CoreKeeperTest : public ::testing::Test {
  protected:
   CoreKeeperTest() {
-    for (const int tid : {1, 2}) kernel_.known[tid] = {"python", set("0-3")};
+    for (const int tid : {1, 2}) kernel_.known[tid] = {set("0-3")};
   }
   FakeThreadCores kernel_;
   CoreKeeper keeper_{kernel_, set("0-3"), set("0-3")};
@@ -155,7 +155,7 @@ TEST_F(CoreKeeperTest, MovesAllThreadsThereAndBack) {
 }
 
 TEST_F(CoreKeeperTest, AThreadThatItsUserPinnedStays) {
-  kernel_.known[3] = {"python", set("1")};
+  kernel_.known[3] = {set("1")};
   EXPECT_EQ(keeper_.apply(set("2-3")).left_alone, 1);
   EXPECT_EQ(kernel_.of(3), "1");
   kernel_.known[2].cores = set("2");  // by its user, while the others are kept to 2-3
@@ -165,7 +165,7 @@ TEST_F(CoreKeeperTest, AThreadThatItsUserPinnedStays) {
 }
 
 TEST_F(CoreKeeperTest, AThreadPinnedToJustWhatIsLeftStaysPinned) {
-  kernel_.known[3] = {"python", set("2-3")};
+  kernel_.known[3] = {set("2-3")};
   keeper_.apply(set("2-3"));
   keeper_.apply(set("0-3"));
   EXPECT_EQ(kernel_.of(3), "2-3");
@@ -173,24 +173,24 @@ TEST_F(CoreKeeperTest, AThreadPinnedToJustWhatIsLeftStaysPinned) {
 
 TEST_F(CoreKeeperTest, AThreadStartedMeanwhileMovesWithTheOthers) {
   keeper_.apply(set("2-3"));
-  kernel_.known[3] = {"python", set("2-3")};
+  kernel_.known[3] = {set("2-3")};
   keeper_.apply(set("0-3"));
   EXPECT_EQ(kernel_.of(3), "0-3");
 }
 
 TEST_F(CoreKeeperTest, AThreadThatAppearsDuringTheWalkIsMovedToo) {
-  kernel_.on_set = [this] { kernel_.known[3] = {"python", set("0-3")}; };
+  kernel_.on_set = [this] { kernel_.known[3] = {set("0-3")}; };
   keeper_.apply(set("2-3"));
   EXPECT_EQ(kernel_.of(3), "2-3");
-  kernel_.on_set = [this] { kernel_.known[4] = {"python", set("0-3")}; };  // has inherited it
+  kernel_.on_set = [this] { kernel_.known[4] = {set("0-3")}; };  // has inherited it
   keeper_.apply(set("0-3"));
   keeper_.apply(set("1"));
   EXPECT_EQ(kernel_.of(4), "1");
 }
 
 TEST_F(CoreKeeperTest, ServiceThreadsAnswerFromEveryCore) {
-  kernel_.known[3] = {"commensal-clien", set("0-3")};
-  kernel_.known[4] = {"ZMQbg/IO/0", set("0-3")};
+  kernel_.known[3] = {set("0-3"), true};
+  kernel_.known[4] = {set("0-3"), true};
   EXPECT_EQ(keeper_.apply(set("2-3")).moved, 2);
   EXPECT_EQ(kernel_.of(3), "0-3");
   EXPECT_EQ(kernel_.of(4), "0-3");
@@ -208,11 +208,11 @@ TEST_F(CoreKeeperTest, WhatTheKernelRefusesIsSaidAndTriedAgain) {
 }
 
 TEST_F(CoreKeeperTest, AThreadThatEndsIsForgotten) {
-  kernel_.known[3] = {"python", set("1")};
+  kernel_.known[3] = {set("1")};
   keeper_.apply(set("2-3"));
   kernel_.known.erase(3);
   keeper_.apply(set("0-3"));
-  kernel_.known[3] = {"python", set("0-3")};  // its id is used again
+  kernel_.known[3] = {set("0-3")};  // its id is used again
   EXPECT_EQ(keeper_.apply(set("2-3")).left_alone, 0);
   EXPECT_EQ(kernel_.of(3), "2-3");
 }
@@ -241,10 +241,10 @@ TEST_F(CoreKeeperTest, PinnedThreadsNeverMoveAndOthersAlwaysDo) {
   std::map<int, CoreSet> pinned;
   int next = 10;
   for (int i = 0; i < 2000; ++i) {
-    if (upto(3) == 0) kernel_.known[next++] = {"python", keeper_.now()};
+    if (upto(3) == 0) kernel_.known[next++] = {keeper_.now()};
     if (upto(9) == 0) {
       pinned[next] = set("0,2");  // none of the places
-      kernel_.known[next++] = {"python", set("0,2")};
+      kernel_.known[next++] = {set("0,2")};
     }
     if (upto(9) == 0 && kernel_.known.size() > 3) {
       pinned.erase(kernel_.known.begin()->first);

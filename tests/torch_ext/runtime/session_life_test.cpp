@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <string>
@@ -234,6 +235,58 @@ TEST_F(SessionLifeTest, AThreadThatCannotBeStoppedAnywhereIsEquippedBetweenTwoSt
   EXPECT_TRUE(all_can_be_stopped_anywhere()) << stopper->obstacle(StopPoint::kAnywhere);
   EXPECT_EQ(static_cast<unsigned char*>(block)[12'345'678], 7);
   session.allocator().deallocate(block);
+}
+
+/// Lets the default action of the signal that stops threads stand in the place of its handler.
+void take_the_handler_away() { ::signal(ThreadStopper::existing()->signal_number(), SIG_DFL); }
+
+constexpr const char* kStays =
+    "memory in use stays where it is: the program has changed the handler";
+
+bool has_note(const nlohmann::json& stats) {
+  const nlohmann::json& notes = stats["memory"]["notes"];
+  return std::any_of(notes.begin(), notes.end(), [](const nlohmann::json& note) {
+    return note.get<std::string>().starts_with(kStays);
+  });
+}
+
+TEST_F(SessionLifeTest, WhatKeepsMemoryInItsPlaceIsSaidOnceWhenItShows) {
+  FakeCoordinator coordinator(folder_.path());
+  Session& session = Session::start(config());
+  void* const block = session.allocator().allocate(24_MiB);
+  std::memset(block, 7, 24U << 20U);
+  session.step();
+  EXPECT_FALSE(has_note(stats(session)));
+  take_the_handler_away();
+  ::testing::internal::CaptureStderr();
+  wire::Change shrink;
+  shrink.job_id = "job-1";
+  for (shrink.revision = 2; shrink.revision < 4; ++shrink.revision) {
+    shrink.limit_bytes = (8_MiB).count();
+    coordinator.send(shrink);
+    EXPECT_TRUE(eventually([&] {
+      session.step();
+      return has_note(stats(session));
+    }));
+  }
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  const std::size_t first = said.find(kStays);
+  ASSERT_NE(first, std::string::npos) << said;
+  EXPECT_EQ(said.find(kStays, first + 1), std::string::npos) << said;
+  EXPECT_EQ(static_cast<unsigned char*>(block)[12'345'678], 7);
+  session.allocator().deallocate(block);
+}
+
+TEST_F(SessionLifeTest, WhatKeepsMemoryInItsPlaceIsANoteAtTheStartAndALineOfAQuietJob) {
+  FakeCoordinator coordinator(folder_.path());
+  ThreadStopper::instance();
+  take_the_handler_away();
+  SessionConfig quiet = config();
+  quiet.quiet = true;
+  ::testing::internal::CaptureStderr();
+  const Session& session = Session::start(quiet);
+  EXPECT_NE(::testing::internal::GetCapturedStderr().find(kStays), std::string::npos);
+  EXPECT_TRUE(has_note(stats(session)));
 }
 
 TEST_F(SessionLifeTest, BeforeTheFirstStepTheFirstThreadIsTheOneThatTrains) {

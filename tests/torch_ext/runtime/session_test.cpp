@@ -16,6 +16,7 @@
 #include <string>
 #include <thread>
 
+#include "allocator/host/own_threads.h"
 #include "coordinator/wire/laws.h"
 #include "tests/torch_ext/runtime/fake_coordinator.h"
 #include "torch_ext/gate/gate.h"
@@ -752,11 +753,13 @@ TEST_F(SessionTest, OpportunisticThreadsEnterTheIdleClassButTheClientDoesNot) {
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
     std::string name;
     std::getline(std::ifstream(task.path() / "comm"), name);
-    if (name != "commensal-coord" && !name.starts_with("ZMQbg/IO")) continue;
-    EXPECT_EQ(::sched_getscheduler(std::stoi(task.path().filename())), SCHED_OTHER) << name;
+    if (name != "commensal-coord" && name != "commensal-zmq") continue;
+    const int tid = std::stoi(task.path().filename());
+    EXPECT_TRUE(is_own_thread(tid)) << name;
+    EXPECT_EQ(::sched_getscheduler(tid), SCHED_OTHER) << name;
     ++others;
   }
-  EXPECT_GE(others, 2);
+  EXPECT_EQ(others, 3) << "the client's, and two of ZeroMQ's";
 }
 
 TEST_F(SessionTest, AGuaranteedJobStaysOutOfTheIdleClass) {
