@@ -102,7 +102,7 @@ TEST_P(DeviceClaimAt, Law3_BreaksWhereItLooksBeforeItShows) {
 
 INSTANTIATE_TEST_SUITE_P(Steps, DeviceClaimAt,
                          ::testing::Values(At::kBefore, At::kShown, At::kLooked, At::kTaken),
-                         [](const auto& info) { return std::string(name_of(info.param)); });
+                         [](const auto& step) { return std::string(name_of(step.param)); });
 
 TEST(DeviceClaim, AThreadThatReadAnOlderLimitTakesNoMoreThanTheNewOneAllows) {
   wire::JobPage page{};
