@@ -20,10 +20,28 @@ void note_pause(Duration pause, MoveReport& report) noexcept {
 
 }  // namespace
 
+MemoryHandle ChunkMover::create(Tier tier, Bytes size) {
+  if (tier != Tier::kDevice || claims_ == nullptr) return source_.create(tier, size);
+  if (const char* const refused = claims_->claim(size); refused != nullptr) {
+    throw OutOfMemory(refused);
+  }
+  try {
+    return source_.create(tier, size);
+  } catch (...) {
+    claims_->give_back(size);
+    throw;
+  }
+}
+
+void ChunkMover::release_claimed(MemoryHandle handle) {
+  source_.release(handle);
+  if (handle.tier == Tier::kDevice && claims_ != nullptr) claims_->give_back(handle.size);
+}
+
 void ChunkMover::release(MemoryHandle handle) noexcept {
   if (!handle) return;
   try {
-    source_.release(handle);
+    release_claimed(handle);
   } catch (const std::exception&) {
     orphans_.push_back(handle);  // `expect_releases` made room
   }
@@ -32,7 +50,7 @@ void ChunkMover::release(MemoryHandle handle) noexcept {
 void ChunkMover::retry_orphans() noexcept {
   std::erase_if(orphans_, [this](const MemoryHandle& handle) {
     try {
-      source_.release(handle);
+      release_claimed(handle);
       return true;
     } catch (const std::exception&) {
       return false;  // still counted; the next safe point tries again
@@ -58,7 +76,7 @@ void ChunkMover::give_up(ChunkMove& move, std::string reason, MoveReport& report
 // Makes the new memory, and is done if the old one only needs another name.
 void ChunkMover::rename(ChunkMove& move, Tier tier, MoveReport& report) noexcept {
   try {
-    move.to = source_.create(tier, move.from.size);
+    move.to = create(tier, move.from.size);
     if (!source_.rename(move.address, move.from, move.to)) return;
   } catch (const std::exception&) {
     return;  // what is wrong shows again when it moves
@@ -71,7 +89,7 @@ void ChunkMover::rename(ChunkMove& move, Tier tier, MoveReport& report) noexcept
 // Begins to copy; makes the new memory unless it is there from the round before.
 void ChunkMover::start(ChunkMove& move, Tier tier, MoveReport& report) noexcept {
   try {
-    if (!move.to) move.to = source_.create(tier, move.from.size);
+    if (!move.to) move.to = create(tier, move.from.size);
     move.ticket = source_.begin_copy(move.address, move.from, move.to);
   } catch (const std::exception& error) {
     give_up(move, error.what(), report);

@@ -7,6 +7,7 @@
 
 #include "allocator/base/bytes.h"
 #include "allocator/base/clock.h"
+#include "allocator/memory_claims.h"
 #include "allocator/memory_source.h"
 
 namespace commensal {
@@ -62,6 +63,12 @@ class ChunkMover {
   /// Gives all of the batch up.
   void abandon(std::vector<ChunkMove>& batch, const std::string& why, MoveReport& report) noexcept;
 
+  /// Makes memory; of the device, once it is claimed. @throws as the source does, and OutOfMemory
+  /// with the reason if it may not be taken now.
+  [[nodiscard]] MemoryHandle create(Tier tier, Bytes size);
+  /// From now on memory of the device is claimed before it is taken; null: no more. To be set
+  /// before any is; not owned.
+  void claim_with(MemoryClaims* claims) noexcept { claims_ = claims; }
   /// Releases an unmapped handle; keeps it as an orphan if the source refuses.
   void release(MemoryHandle handle) noexcept;
   /// Tries the orphans again.
@@ -79,8 +86,10 @@ class ChunkMover {
                 MoveReport& report);
   void settle(ChunkMove& move, MoveReport& report) noexcept;
   void give_up(ChunkMove& move, std::string reason, MoveReport& report) noexcept;
+  void release_claimed(MemoryHandle handle);
 
   MemorySource& source_;
+  MemoryClaims* claims_ = nullptr;
   const Clock& clock_;
   const Duration fence_deadline_;
   std::vector<Exchange> exchanges_;  // of the fence that is on

@@ -15,6 +15,7 @@
 #include "allocator/base/clock.h"
 #include "allocator/base/ids.h"
 #include "allocator/lifetime.h"
+#include "allocator/memory_claims.h"
 #include "allocator/memory_source.h"
 #include "allocator/pool_key.h"
 #include "allocator/return_pace.h"
@@ -193,6 +194,9 @@ class ElasticAllocator {
   /// is asked for (`grow`, `wake_tag`) does not. Null: as before. Must live as long as this object;
   /// to be set before the first safe point.
   void pace_returns(ReturnPace* pace) noexcept;
+  /// From now on device memory is claimed before it is taken; what is refused is served as if the
+  /// limit were reached. To be called before the first allocation; `claims` must outlive this.
+  void claim_with(MemoryClaims& claims);
   /// Gives back up to `bytes` of device memory without changing the limit.
   LimitTicket shrink(Bytes bytes);
   /// Brings live chunks back to the device, up to `bytes` and the limit.

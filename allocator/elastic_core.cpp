@@ -47,6 +47,7 @@ ElasticCore::~ElasticCore() {
   forget_fork_handlers();
   if (in_child()) return;  // the memory is the parent's
   const MoveLock moves(*this);
+  mover_.claim_with(nullptr);  // nobody looks any more
   source_.set_lease({});
   mover_.retry_orphans();
   const MutexLock lock(blocks_);  // nobody else can be here: held only for the analysis
@@ -531,7 +532,7 @@ MemoryHandle ElasticCore::create_for(Bytes size, bool allow_host, Bytes& device_
                                      Bytes& host_room) {
   if (device_room >= size) {
     try {
-      const MemoryHandle handle = source_.create(Tier::kDevice, size);
+      const MemoryHandle handle = mover_.create(Tier::kDevice, size);
       device_room -= size;
       return handle;
     } catch (const std::exception&) {
@@ -540,7 +541,7 @@ MemoryHandle ElasticCore::create_for(Bytes size, bool allow_host, Bytes& device_
     }
   }
   if (!allow_host || host_room < size) throw OutOfMemory("the limit and the slower tier are full");
-  const MemoryHandle handle = source_.create(Tier::kHost, size);
+  const MemoryHandle handle = mover_.create(Tier::kHost, size);
   host_room -= size;
   return handle;
 }
@@ -674,6 +675,11 @@ void ElasticCore::on_pressure(PressureHandler handler) {
   if (handler) next = std::make_shared<const PressureHandler>(std::move(handler));
   const MutexLock lock(blocks_);
   pressure_.swap(next);
+}
+
+void ElasticCore::claim_with(MemoryClaims* claims) {
+  const MoveLock moves(*this);
+  mover_.claim_with(claims);
 }
 
 void ElasticCore::reset_peak_reserved() noexcept {

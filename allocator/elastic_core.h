@@ -77,6 +77,7 @@ class ElasticCore {
   AheadReport work_ahead(Bytes most) COMMENSAL_EXCLUDES(moves_, blocks_);
   void expect_work_ahead(bool on) noexcept { ahead_expected_.store(on, std::memory_order_relaxed); }
   void pace_returns(ReturnPace* pace) noexcept { return_pace_.store(pace); }
+  void claim_with(MemoryClaims* claims) COMMENSAL_EXCLUDES(moves_, blocks_);
   [[nodiscard]] bool work_pending() const noexcept {
     return pending_.load(std::memory_order_acquire) != 0;
   }

@@ -21,6 +21,7 @@ struct Words {
   std::string memory_budget = "0.8";
   std::string budget_covers = "auto";
   std::string gpu_budget = "1";
+  std::string last_resort = "stop";
   double cores = 0.0;
   bool check_config = false;
 };
@@ -79,6 +80,12 @@ void add_options(CLI::App& app, Words& line) {
                  "fraction of the device kept free above what guaranteed jobs want")
       ->check(between(0.0, 0.5))
       ->capture_default_str();
+  app.add_option("--last-resort", line.last_resort,
+                 "what an opportunistic job may suffer at most that holds what a guaranteed job "
+                 "lacks of its minimum and cannot give it back: to be stopped for a while, or to "
+                 "be ended with 30 s notice (end)")
+      ->check(CLI::IsMember({"stop", "end"}))
+      ->capture_default_str();
   app.add_option("--law", options.law, "pacing law of opportunistic jobs that ask for none")
       ->check(CLI::IsMember(law_choices()))
       ->capture_default_str();
@@ -122,6 +129,7 @@ void finish(const CLI::App& app, Words& line) {
   line.options.gpu_budget = parse_memory_budget(line.gpu_budget);
   if (line.budget_covers != "auto") line.options.covers_all = line.budget_covers == "all";
   if (line.cores > 0) line.options.cores = line.cores;
+  line.options.may_end = line.last_resort == "end";
   wire::check_instance_name(line.options.instance);
 }
 

@@ -113,6 +113,7 @@ json DeviceCoordinator::lease_status(const Job& job, TimePoint now) const {
   Bytes granted;
   Bytes held;
   Bytes charged;
+  Bytes beyond;
   std::optional<Bytes> resident;
   std::string state = job.parked() ? "parked" : "granted";
   std::string reason = job.target_reason;
@@ -121,15 +122,26 @@ json DeviceCoordinator::lease_status(const Job& job, TimePoint now) const {
     const LeaseKey key = job.key(member);
     granted += ledger_.limit(key);
     charged += ledger_.charged(key);
+    beyond += ledger_.beyond_budget(key);
     held += member.held;
     if (member.resident) resident = resident.value_or(Bytes{}) + *member.resident;
     if (ledger_.shrinking(key)) {
       const bool said = member.outcome == "refused" || member.outcome == "deferred";
       if (!job.parked()) state = said ? member.outcome : "shrinking";
-      if (!member.answer_reason.empty()) reason += "; " + member.answer_reason;
+      if (!member.standstill.empty()) {
+        reason += "; process " + std::to_string(member.pid) + " is " + member.standstill;
+      } else if (!member.answer_reason.empty()) {
+        reason += "; " + member.answer_reason;
+      }
     } else if (state == "granted" && ledger_.limit(key) < job.part_of(job.target, member)) {
       state = "growing";
     }
+  }
+  if (job.stopped) reason += "; stopped from outside: " + resort_.reason;
+  if (!job.end_reason.empty()) reason += "; " + job.end_reason;
+  if (!beyond.is_zero()) {
+    reason += "; " + to_string(beyond) + " of it beyond the budget of " +
+              to_string(device_.capacity) + ", from memory that is physically free";
   }
   if (const Bytes theirs = job.of_children.value(); !theirs.is_zero()) {
     reason += "; " + to_string(theirs) + " held by forked children:";
@@ -143,6 +155,7 @@ json DeviceCoordinator::lease_status(const Job& job, TimePoint now) const {
   const policies::MemoryRange bounds = job.memory_bounds();
   return {{"granted_bytes", granted.count()},
           {"charged_bytes", charged.count()},
+          {"beyond_budget_bytes", beyond.count()},
           {"unmanaged_bytes", job.unmanaged().count()},
           {"children_bytes", job.of_children.value().count()},
           {"children", std::move(children)},
@@ -230,22 +243,26 @@ json DeviceCoordinator::device_status(TimePoint now) const {
   for (const Job& job : table_.jobs()) {
     for (const Member& member : job.members) held += std::min(member.held, device_.capacity);
   }
-  return {{"id", device_.id},
-          {"kind", to_string(device_.kind)},
-          {"name", device_.name},
-          {"cores", is_host() ? json(device_.cores) : json(nullptr)},
-          {"capacity_bytes", device_.capacity.count()},
-          {"granted_bytes", ledger_.total_charged().count()},
-          {"held_bytes", held.count()},
-          {"unmanaged_bytes", ledger_.total_unmanaged().count()},
-          {"outside_bytes", ledger_.outside().count()},
-          {"free_bytes", ledger_.free().count()},
-          {"claimed_bytes", claimed().count()},
-          {"available_bytes", available_ ? json(available_->count()) : json(nullptr)},
-          {"covers", config_.charge_unmanaged ? "all" : "managed"},
-          {"use", device_shares(now)},
-          {"window_seconds_total", seconds(compute_.closed_total())},
-          {"reason", device_.reason}};
+  return {
+      {"id", device_.id},
+      {"kind", to_string(device_.kind)},
+      {"name", device_.name},
+      {"cores", is_host() ? json(device_.cores) : json(nullptr)},
+      {"capacity_bytes", device_.capacity.count()},
+      {"granted_bytes", ledger_.total_charged().count()},
+      {"beyond_budget_bytes", saturating_sub(ledger_.total_charged(), device_.capacity).count()},
+      {"held_bytes", held.count()},
+      {"unmanaged_bytes", ledger_.total_unmanaged().count()},
+      {"outside_bytes", ledger_.outside().count()},
+      {"free_bytes", ledger_.free().count()},
+      {"claimed_bytes", claimed().count()},
+      {"last_resort", to_string(resort_.resort)},
+      {"last_resort_reason", resort_.reason},
+      {"available_bytes", available_ ? json(available_->count()) : json(nullptr)},
+      {"covers", config_.charge_unmanaged ? "all" : "managed"},
+      {"use", device_shares(now)},
+      {"window_seconds_total", seconds(compute_.closed_total())},
+      {"reason", device_.reason}};
 }
 
 void DeviceCoordinator::end_job(Job& job, const std::string& exit_reason, TimePoint now) {
@@ -264,6 +281,7 @@ void DeviceCoordinator::end_job(Job& job, const std::string& exit_reason, TimePo
   status["lease"]["state"] = "returned";
   status["lease"]["granted_bytes"] = 0;
   status["lease"]["charged_bytes"] = 0;
+  status["lease"]["beyond_budget_bytes"] = 0;
   for (const Member& member : job.members) ledger_.close(job.key(member));
   ledger_.set_unmanaged(job.id, Bytes{});
   if (job.job_class == JobClass::kOpportunistic) forget_speeds();

@@ -3,6 +3,7 @@
 #include "coordinator/node/daemon.h"
 
 #include <poll.h>
+#include <signal.h>
 #include <spdlog/spdlog.h>
 #include <sys/epoll.h>
 #include <sys/signalfd.h>
@@ -13,10 +14,8 @@
 #include <array>
 #include <cerrno>
 #include <cstdint>
-#include <fstream>
 #include <map>
 #include <set>
-#include <sstream>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -31,6 +30,7 @@
 #include "coordinator/node/page_server.h"
 #include "coordinator/node/process_use.h"
 #include "coordinator/node/service.h"
+#include "coordinator/node/stopped_processes.h"
 #include "coordinator/wire/paths.h"
 #include "coordinator/wire/router_socket.h"
 
@@ -47,22 +47,6 @@ constexpr int kMessagesAtOnce = 256;
 // Who asks for orders of the cluster. No peer of a socket has such a name: where ZeroMQ gives one
 // that begins with a zero, it has five bytes, and nobody may take one.
 constexpr std::string_view kOrderPeer{"\0order ", 7};
-
-/// Field 22 of /proc/PID/stat: when the process started; 0 if it cannot be read.
-std::uint64_t start_ticks(std::int64_t pid) {
-  std::ifstream file{"/proc/" + std::to_string(pid) + "/stat"};
-  std::ostringstream text;
-  text << file.rdbuf();
-  const std::string stat = text.str();
-  const std::size_t name_end = stat.rfind(')');  // the name may hold spaces and brackets
-  if (name_end == std::string::npos) return 0;
-  std::istringstream fields{stat.substr(name_end + 1)};
-  std::string field;
-  for (int number = 3; number < 22; ++number) fields >> field;
-  std::uint64_t ticks = 0;
-  fields >> ticks;
-  return ticks;
-}
 
 Duration from_seconds(double seconds) {
   return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
@@ -82,6 +66,7 @@ CoordinatorConfig coordinator_config(const DaemonOptions& options, bool after_cr
   config.law = options.law;
   config.memory.headroom = options.headroom;
   config.charge_unmanaged = options.covers_all.value_or(!options.memory_budget.bytes);
+  config.resort.may_end = options.may_end;
   config.compute.slo = options.slo;
   config.compute.trickle = options.trickle;
   config.compute.period = from_seconds(options.control_period_seconds);
@@ -100,13 +85,14 @@ class Daemon {
         signals_(block_signals()),
         coordinator_(coordinator_config(options, after_crash),
                      make_host_device(read_host_facts(), options.memory_budget, options.cores),
-                     getpid(), start_ticks(getpid()), clock_.now(), read_topology(),
+                     getpid(), read_start_ticks(getpid()), clock_.now(), read_topology(),
                      [this](const std::string& id) { return find_device(id); }),
         trickle_(options.trickle),
         gpu_budget_(options.gpu_budget),
         pages_(pages_path_.native(),
                [this](const std::string& device) { return shown_.at(device).page.reader(); }),
-        control_(wire::ipc_endpoint(control_path_)) {
+        control_(wire::ipc_endpoint(control_path_)),
+        stopped_(options.runtime_dir / (options.instance + ".stopped")) {
     if (!options.cluster.empty()) {
       link_.emplace(ClusterLink::Options{options.cluster, options.keys_dir, options.key}, log_,
                     clock_.now());
@@ -229,7 +215,7 @@ class Daemon {
     if (hello.start_ticks == 0) return;
     try {
       wire::UniqueFd pidfd = wire::open_pidfd(hello.pid);
-      if (start_ticks(hello.pid) != hello.start_ticks) return;
+      if (read_start_ticks(hello.pid) != hello.start_ticks) return;
       add_other(pidfd.get());
       watches_.emplace(key, std::move(pidfd));
     } catch (const std::system_error& error) {
@@ -319,8 +305,71 @@ class Daemon {
     for (const auto& [key, pidfd] : watches_) {
       if (key.first == id) threads.merge(time_process(id, key.second, now));
     }
+    for (const auto& device : coordinator_.devices()) {
+      const Job* const job = device->table().find(id);
+      if (job == nullptr || job->job_class != JobClass::kOpportunistic) continue;
+      for (const Member& member : job->members) {
+        const ProcessKey key{id, member.pid};
+        device->observe_standstill(job->key(member), standstill(key), is_reachable(key));
+      }
+    }
     measure_need(id, threads, now);
     follow_weight(id);
+  }
+
+  /// Why a process stands still; empty: it runs, or cannot be looked at from here.
+  std::string standstill(const ProcessKey& key) {
+    const auto watched = watches_.find(key);
+    if (watched == watches_.end()) return "";
+    std::string why = read_standstill(key.second);
+    pollfd end{watched->second.get(), POLLIN, 0};
+    return poll(&end, 1, 0) == 0 ? why : "";  // else what was read was perhaps another process
+  }
+
+  [[nodiscard]] bool is_reachable(const ProcessKey& key) const {
+    const auto watched = watches_.find(key);
+    return watched != watches_.end() && send_signal(watched->second.get(), 0).empty();
+  }
+
+  /// Charges processes that stand still with what they hold, where they look at their page before
+  /// they take more: the order is written first, then what they have is read.
+  void recall_from_stopped(TimePoint now) {
+    for (const auto& device : coordinator_.devices()) {
+      for (const LeaseKey& process : device->outdated()) {
+        const ProcessKey key{process.job, process.pid};
+        const std::string why = standstill(key);
+        device->observe_standstill(process, why, is_reachable(key));
+        const auto shown = shown_.find(device->device().id);
+        if (why.empty() || shown == shown_.end()) continue;
+        const std::uint64_t page = shown->second.page.made();
+        if (!pages_.taken(key, page)) continue;
+        measure(process.job, now);
+        device->recall(process, now);
+        publish(now);
+        if (const auto taken = pages_.taken(key, page)) device->settle_recall(process, *taken, now);
+      }
+    }
+  }
+
+  /// Stops processes, lets them go on and ends them, as the devices' coordinators have decided.
+  void carry_out_signals() {
+    for (const auto& device : coordinator_.devices()) {
+      for (const SignalOrder& order : device->take_signals()) {
+        const auto watched = watches_.find({order.process.job, order.process.pid});
+        if (watched == watches_.end()) continue;
+        const int pidfd = watched->second.get();
+        std::string problem;
+        switch (order.signal) {
+          case ProcessSignal::kStop: problem = stopped_.stop(order.process.pid, pidfd); break;
+          case ProcessSignal::kGoOn: problem = stopped_.go_on(order.process.pid, pidfd); break;
+          case ProcessSignal::kEnd: problem = send_signal(pidfd, SIGTERM); break;
+          case ProcessSignal::kKill: problem = send_signal(pidfd, SIGKILL); break;
+        }
+        if (problem.empty()) continue;
+        log_->warn("job {}: no signal to process {}: {}", order.process.job.str(),
+                   order.process.pid, problem);
+      }
+    }
   }
 
   /// Looks at the machine, and lists the jobs to look at within the next second.
@@ -422,6 +471,7 @@ class Daemon {
   void process_gone(const ProcessKey& key, Departure departure) {
     log_->info("job {}: process {} is gone", key.first.str(), key.second);
     watches_.erase(key);
+    stopped_.forget(key.second);
     pages_.forget(key);
     coordinator_.member_gone(key.first, key.second, departure, clock_.now());
   }
@@ -438,6 +488,7 @@ class Daemon {
     if (now < next_beat_) return;
     next_beat_ = now + kBeat;
     measure_in_turn(now);
+    recall_from_stopped(now);
     if (link_) {
       link_->beat(
           [&] {
@@ -454,6 +505,7 @@ class Daemon {
     if (now < next_heartbeat_) return;
     find_silent(now);
     coordinator_.tick(now);
+    carry_out_signals();
     const bool idle = !coordinator_.has_jobs() && now - coordinator_.idle_since() >= idle_exit_;
     if (idle && idle_exit_ > Duration::zero()) {
       log_->info("leaves: no job for {} s", std::chrono::duration<double>(idle_exit_).count());
@@ -632,6 +684,7 @@ class Daemon {
   TimePoint heard_{};                // of it
   GroupWeights weights_{HostRoots{}, kernel_group_files()};
   std::map<ProcessKey, wire::UniqueFd> watches_;
+  StoppedProcesses stopped_;
   std::vector<JobId> to_measure_;  // in this round
   std::size_t measured_a_beat_ = 0;
   TimePoint next_round_;

@@ -25,6 +25,7 @@ struct DaemonOptions {
   double trickle = 0.01;
   double slo = 0.01;
   double headroom = 0.05;
+  bool may_end = false;  ///< opportunistic jobs, as the last resort for a guaranteed minimum
   std::string law = "gap";
   double idle_exit_seconds = 300.0;  ///< 0: never
   double control_period_seconds = 0.5;

@@ -464,6 +464,52 @@ void DeviceCoordinator::observe_held(const JobId& id, std::int64_t pid, Bytes he
   if (member != nullptr) member->held = held;
 }
 
+void DeviceCoordinator::observe_standstill(const LeaseKey& process, std::string why,
+                                           bool reachable) {
+  Job* job = table_.find(process.job);
+  Member* member = job != nullptr ? job->member(process.pid) : nullptr;
+  if (member == nullptr) return;
+  member->standstill = std::move(why);
+  member->reachable = reachable;
+}
+
+std::vector<LeaseKey> DeviceCoordinator::outdated() const {
+  std::vector<LeaseKey> processes;
+  for (const Job& job : table_.jobs()) {
+    for (const Member& member : job.members) {
+      const LeaseKey key = job.key(member);
+      if (member.registered && ledger_.outdated(key)) processes.push_back(key);
+    }
+  }
+  return processes;
+}
+
+void DeviceCoordinator::recall(const LeaseKey& process, TimePoint now) {
+  Job* job = table_.find(process.job);
+  const Member* still = job != nullptr ? job->member(process.pid) : nullptr;
+  if (still == nullptr) return;
+  log(job->id, "memory",
+      "process " + std::to_string(process.pid) + " is " + still->standstill +
+          ": it is charged what it holds, and takes nothing before it has read its limit",
+      now);
+  // The page has one number for all processes of the job: each needs a revision from there on.
+  const Revision first = job->revision + 1;
+  for (Member& member : job->members) {
+    if (member.is_managed())
+      tell(*job, member, ledger_.limit(job->key(member)), job->target_reason, now);
+  }
+  job->recalled = first;
+}
+
+void DeviceCoordinator::settle_recall(const LeaseKey& process, Bytes taken, TimePoint now) {
+  Job* job = table_.find(process.job);
+  Member* member = job != nullptr ? job->member(process.pid) : nullptr;
+  if (member == nullptr) return;
+  const Bytes holds = shown_or_said(*member, taken);
+  if (ledger_.confirm(process, ledger_.revision(process), holds)) member->held = taken;
+  rebalance(now);
+}
+
 void DeviceCoordinator::observe_use(const JobId& id, JobUse use, TimePoint now) {
   Job* job = table_.find(id);
   if (job == nullptr) return;
@@ -515,8 +561,10 @@ void DeviceCoordinator::observe_available(Bytes available,
                                           TimePoint now) {
   available_ = available;
   Bytes used = holders.empty() ? ledger_.total_unmanaged() : Bytes{};
+  Bytes leased;
   for (const Job& job : table_.jobs()) {
     for (const Member& member : job.members) {
+      leased += std::min(member.held, ledger_.charged(job.key(member)));
       const Bytes said = std::min(member.held, device_.capacity);
       const auto told = holders.find(member.pid);
       if (told != holders.end()) {
@@ -528,6 +576,7 @@ void DeviceCoordinator::observe_available(Bytes available,
   }
   const Bytes reserve = std::min(kMostReserve, Bytes{device_.capacity.count() / kReservePart});
   const Bytes usable = used + saturating_sub(available, reserve);
+  physical_ = leased + saturating_sub(available, reserve);
   outside_.note(now, saturating_sub(device_.capacity, usable));
   ledger_.set_outside(outside_.value());
 }
@@ -637,7 +686,93 @@ void DeviceCoordinator::rebalance(TimePoint now) {
     job->target_reason = change.reason;
   }
   apply_targets(now);
+  take_last_resort(now);
   settle_asks(now);
+}
+
+Debtor DeviceCoordinator::debtor(const Job& job, TimePoint now) const {
+  Debtor debtor;
+  debtor.id = job.id;
+  debtor.name = job.name;
+  debtor.owed_for = now - job.owed_since;
+  debtor.ending = job.told_to_end != TimePoint{};
+  debtor.settled = debtor.stopped = debtor.reachable = true;
+  for (const Member& member : job.members) {
+    const LeaseKey key = job.key(member);
+    const Bytes charged = ledger_.charged(key);
+    debtor.charged += charged;
+    debtor.reachable = debtor.reachable && member.reachable;
+    if (!ledger_.shrinking(key)) continue;
+    debtor.owed += charged - ledger_.limit(key);
+    debtor.settled = debtor.settled && !ledger_.outdated(key);
+    debtor.stopped = debtor.stopped && !member.standstill.empty();
+  }
+  return debtor;
+}
+
+ResortView DeviceCoordinator::resort_view(TimePoint now) const {
+  ResortView view;
+  for (const Job& job : table_.jobs()) {
+    const bool guaranteed = job.memory_class() == JobClass::kGuaranteed;
+    if (guaranteed) view.lacking += floor_lacks(job.id);
+    Debtor one = debtor(job, now);
+    if (one.owed.is_zero()) continue;
+    one.reachable = one.reachable && !guaranteed;  // nobody stops or ends it
+    view.debtors.push_back(std::move(one));
+  }
+  view.physical = saturating_sub(physical_, std::max(ledger_.total_charged(), device_.capacity));
+  if (view.physical.count() < kLeastGrowth) view.physical = Bytes{};
+  return view;
+}
+
+void DeviceCoordinator::take_last_resort(TimePoint now) {
+  if (now < started_ + config_.recovery) return;
+  const ResortView view = resort_view(now);
+  ResortDecision decision = next_resort(view, config_.resort);
+  Job* const debtor = decision.debtor ? table_.find(view.debtors[*decision.debtor].id) : nullptr;
+  if (decision.resort == Resort::kBeyondBudget) grant_beyond_budget(decision.reason, now);
+  if (decision.resort == Resort::kStop && !debtor->stopped) {
+    debtor->stopped = true;
+    log(debtor->id, "memory", decision.reason, now);
+    signal_all(*debtor, ProcessSignal::kStop);
+  }
+  if (decision.resort == Resort::kEnd) end_for_others(*debtor, decision.reason, now);
+  for (Job& job : table_.jobs()) {
+    const bool needed = !view.lacking.is_zero() && job.memory_class() == JobClass::kOpportunistic;
+    if (!needed) job.told_to_end = TimePoint{};
+    if (!job.stopped || needed) continue;
+    job.stopped = false;
+    log(job.id, "memory", "goes on: no guaranteed job lacks its minimum any more", now);
+    signal_all(job, ProcessSignal::kGoOn);
+  }
+  resort_ = std::move(decision);
+}
+
+void DeviceCoordinator::grant_beyond_budget(const std::string& reason, TimePoint now) {
+  ledger_.set_physical(physical_);
+  for (Job& job : table_.jobs()) {
+    if (job.memory_class() != JobClass::kGuaranteed) continue;
+    const Bytes lacked = floor_lacks(job.id);
+    if (lacked.is_zero()) continue;
+    for (Member& member : job.members) move_toward_target(job, member, false, now);
+    if (floor_lacks(job.id) < lacked) log(job.id, "memory", reason, now);
+  }
+  ledger_.set_physical(Bytes{});
+}
+
+void DeviceCoordinator::end_for_others(Job& job, const std::string& reason, TimePoint now) {
+  const bool noticed = job.told_to_end != TimePoint{};
+  if (noticed && now - job.told_to_end < config_.resort.notice) return;
+  log(job.id, "memory", noticed ? "killed: it did not end by itself; " + reason : reason, now);
+  if (!noticed) job.told_to_end = now;
+  job.end_reason = "ended by the coordinator: " + reason;
+  signal_all(job, noticed ? ProcessSignal::kKill : ProcessSignal::kEnd);
+  if (noticed || !std::exchange(job.stopped, false)) return;
+  signal_all(job, ProcessSignal::kGoOn);  // so that it can end
+}
+
+void DeviceCoordinator::signal_all(const Job& job, ProcessSignal signal) {
+  for (const Member& member : job.members) signals_.push_back({job.key(member), signal});
 }
 
 void DeviceCoordinator::apply_targets(TimePoint now) {
@@ -662,8 +797,10 @@ void DeviceCoordinator::move_toward_target(Job& job, Member& member, bool shrink
   if (target <= limit) return;
   const Bytes reachable = ledger_.reachable(job.key(member), target);
   // A part of the way is worth a message when it is a good part.
-  const Bytes worthwhile{std::max(kLeastGrowth, target.count() / 10)};
-  const Bytes floor = job.upgrading ? job.part_of(job.upgrading->memory.min, member) : Bytes{};
+  const bool guaranteed = job.memory_class() == JobClass::kGuaranteed;
+  const Bytes floor = guaranteed ? job.part_of(job.memory_bounds().min, member) : Bytes{};
+  const Bytes worthwhile{limit < floor ? kLeastGrowth
+                                       : std::max(kLeastGrowth, target.count() / 10)};
   const bool is_floor = limit < floor && reachable >= floor;
   if (reachable == target || reachable >= limit + worthwhile || is_floor) {
     tell(job, member, reachable, job.target_reason, now);
@@ -978,6 +1115,7 @@ std::vector<PageEntry> DeviceCoordinator::page_entries(TimePoint now) const {
       entry.turn_until = turns_.turn().holder == job.id ? turns_.turn().until : kNoTurn;
     }
     for (const Member& m : job.members) entry.memory_grant += ledger_.limit(job.key(m));
+    entry.memory_recalled = job.recalled;
     if (job.job_class == JobClass::kOpportunistic) entry.cores = cores_;
     if (job.job_class == JobClass::kOpportunistic) {
       entry.gang_epoch = job.gang_keeper->page_epoch();
@@ -1015,6 +1153,7 @@ void DeviceCoordinator::member_gone(const JobId& id, std::int64_t pid, Departure
   if (last) {
     std::string reason = member->left ? "ended" : "killed or crashed: gone without a last report";
     if (departure == Departure::kSilent) reason = "no sign of life";
+    if (!job->end_reason.empty()) reason = job->end_reason;
     end_job(*job, reason, now);
   } else {
     ledger_.close(job->key(*member));

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "allocator/base/clock.h"
@@ -17,6 +18,7 @@
 #include "coordinator/node/device.h"
 #include "coordinator/node/expected_jobs.h"
 #include "coordinator/node/job_table.h"
+#include "coordinator/node/last_resort.h"
 #include "coordinator/node/ledger.h"
 #include "coordinator/node/memory_arbiter.h"
 #include "coordinator/node/turn_scheduler.h"
@@ -30,6 +32,7 @@ struct CoordinatorConfig {
   std::string socket;       ///< for the status
   std::string law = "gap";  ///< of opportunistic jobs that ask for none; a name of wire::kLaws
   ArbiterConfig memory;
+  ResortConfig resort;
   ComputeConfig compute;
   /// AskMemory is answered by then. An opportunistic job in a long step gives memory back after a
   /// second, and moving it may take two more.
@@ -50,6 +53,18 @@ struct Outgoing {
   wire::Message message;
 };
 
+/// What is to be done to a process from outside.
+enum class ProcessSignal : std::uint8_t {
+  kStop,  ///< until `kGoOn`
+  kGoOn,
+  kEnd,  ///< it may end by itself: SIGTERM
+  kKill
+};
+struct SignalOrder {
+  LeaseKey process;
+  ProcessSignal signal = ProcessSignal::kGoOn;
+};
+
 /// One job's entry on the device page, as it should be.
 struct PageEntry {
   std::size_t slot = 0;
@@ -61,6 +76,7 @@ struct PageEntry {
   bool paused = false;
   TimePoint lease_until;
   Bytes memory_grant;
+  Revision memory_recalled = 0;
   double slo = 0.0;
   wire::GapRules gap_rules;
   TimePoint turn_until;  ///< law token_window: past for who has no turn; zero: no turns are given
@@ -139,6 +155,19 @@ class DeviceCoordinator {
   void observe_page(const JobId& job, std::int64_t pid, const PageReading& reading, TimePoint now);
   /// Notes what a process says that it holds.
   void observe_held(const JobId& job, std::int64_t pid, Bytes held);
+  /// Notes why a process stands still, empty: it runs, and whether signals reach it. Best called
+  /// about once a second, and right away for those that `outdated` names.
+  void observe_standstill(const LeaseKey& process, std::string why, bool reachable);
+  /// What is to be done to processes now, each once.
+  [[nodiscard]] std::vector<SignalOrder> take_signals() { return std::exchange(signals_, {}); }
+  /// Processes that may act on a larger limit than their newest, because they have not answered.
+  [[nodiscard]] std::vector<LeaseKey> outdated() const;
+  /// Takes the older limits of a job back whose process stands still: its entry of the device page
+  /// says so, and its processes are told their limits anew.
+  void recall(const LeaseKey& process, TimePoint now);
+  /// The page says so by now: what the process has taken or is about to take is what it is charged
+  /// with from here on, whenever it goes on. @param taken  read after the page was written.
+  void settle_recall(const LeaseKey& process, Bytes taken, TimePoint now);
   /// Notes what the kernel shows of a job's processes. Best called right before an Answer of one is
   /// received, and about once a second.
   void observe_use(const JobId& job, JobUse use, TimePoint now);
@@ -299,6 +328,13 @@ class DeviceCoordinator {
   void apply_targets(TimePoint now);
   void move_toward_target(Job& job, Member& member, bool shrink, TimePoint now);
   void tell(Job& job, Member& member, Bytes limit, const std::string& reason, TimePoint now);
+  /// Looks for what guaranteed jobs still lack of their minima beyond the budget, and elsewhere.
+  void take_last_resort(TimePoint now);
+  void grant_beyond_budget(const std::string& reason, TimePoint now);
+  void end_for_others(Job& job, const std::string& reason, TimePoint now);
+  void signal_all(const Job& job, ProcessSignal signal);
+  [[nodiscard]] ResortView resort_view(TimePoint now) const;
+  [[nodiscard]] Debtor debtor(const Job& job, TimePoint now) const;
   void settle_asks(TimePoint now);
   void retell(TimePoint now);
   void update_shares(TimePoint now);
@@ -358,6 +394,9 @@ class DeviceCoordinator {
   bool stretch_changed_ = false;  // since `take_timed`
   bool was_quiet_ = false;
   std::optional<Bytes> available_;  ///< as the kernel said last
+  Bytes physical_;         ///< most that leases could come to on the machine; zero: unknown
+  ResortDecision resort_;  ///< the newest
+  std::vector<SignalOrder> signals_;
   RecentLeast outside_;
   DriverBusyShare driver_busy_{kUseWindow};
   std::vector<Outgoing> outgoing_;

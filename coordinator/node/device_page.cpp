@@ -31,7 +31,7 @@ DevicePageWriter::DevicePageWriter(const Device& device, double trickle, std::in
   wire::seal_against_writing(memfd_.get());
   auto* page = mapped_.as<wire::DevicePage>();
   page->header = {wire::kDevicePageMagic, wire::kPageVersion, wire::kPageSize,
-                  static_cast<std::uint64_t>(pid), 0};
+                  static_cast<std::uint64_t>(pid), nanoseconds(SteadyClock::instance().now())};
   copy_id(page->device_id, device.id);
   page->cores = static_cast<std::uint64_t>(std::max(1.0, std::ceil(device.cores)));
   page->trickle_ppm = ppm(trickle);
@@ -54,6 +54,8 @@ void DevicePageWriter::write(std::size_t slot, const PageEntry& entry) {
   out.paused.store(entry.paused ? 1 : 0, std::memory_order_release);
   out.lease_until_ns.store(nanoseconds(entry.lease_until), std::memory_order_release);
   out.memory_grant.store(entry.memory_grant.count(), std::memory_order_release);
+  // What the process shows is read after this: see DeviceClaim in torch_ext/runtime.
+  out.memory_recalled.store(entry.memory_recalled, std::memory_order_seq_cst);
   out.slo_ppm.store(ppm(entry.slo), std::memory_order_release);
   out.turn_until_ns.store(nanoseconds(entry.turn_until), std::memory_order_release);
   wire::CoreWords& cores = mapped_.as<wire::DevicePage>()->core_sets[slot];

@@ -23,6 +23,8 @@ class DevicePageWriter {
   void publish(const std::vector<PageEntry>& entries, const Device& device, TimePoint now);
   /// Returns a descriptor to hand out: read-only.
   [[nodiscard]] wire::UniqueFd reader() const { return wire::reopen_read_only(memfd_.get()); }
+  /// Names the page: `wire::JobPage::memory_page` of who looks at it.
+  [[nodiscard]] std::uint64_t made() const noexcept { return page().header.made_ns; }
   [[nodiscard]] const wire::DevicePage& page() const noexcept {
     return *mapped_.as<wire::DevicePage>();
   }

@@ -75,6 +75,8 @@ struct Member {
   TimePoint last_heard;
   Bytes held;
   std::optional<Bytes> resident;  ///< what the kernel showed last; nothing: it cannot be read
+  std::string standstill;         ///< why none of its threads runs (`read_standstill`)
+  bool reachable = false;         ///< signals of the coordinator reach it
   RecentLeast beside;             ///< of it, what is not `held`
   CpuMeter cpu;                   ///< its time on cores since it was first looked at
   CorePace pace;                  ///< of a guaranteed job's process
@@ -159,6 +161,10 @@ struct Job {
   JobUse use;                ///< what the kernel showed last
   RecentLeast group_beside;  ///< of its control group, what is not held
   RecentLeast of_children;   ///< what forked children hold
+  Revision recalled = 0;     ///< see wire::DeviceEntry, `memory_recalled`
+  bool stopped = false;      ///< from outside, by the coordinator
+  TimePoint told_to_end;     ///< as the last resort; zero: it is not
+  std::string end_reason;    ///< why
   Bytes owed;                ///< charged above its limits
   TimePoint owed_since;
   policies::Stage stage = policies::Stage::kNone;

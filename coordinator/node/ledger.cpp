@@ -19,10 +19,18 @@ Bytes saturating_add(Bytes a, Bytes b) noexcept {
 
 void Ledger::open(const LeaseKey& key, Bytes held, Bytes limit, Revision revision, Bytes floor) {
   if (leases_.contains(key)) return;
-  leases_.emplace(key, Lease{floor, held, {Told{revision, limit}}});
+  leases_.emplace(key, Lease{floor, Bytes{}, held, {Told{revision, limit}}});
 }
 
-void Ledger::close(const LeaseKey& key) noexcept { leases_.erase(key); }
+void Ledger::close(const LeaseKey& key) noexcept {
+  leases_.erase(key);
+  settle_beyond();
+}
+
+void Ledger::set_capacity(Bytes capacity) noexcept {
+  capacity_ = capacity;
+  settle_beyond();
+}
 
 void Ledger::set_floor(const LeaseKey& key, Bytes floor) {
   if (const auto found = leases_.find(key); found != leases_.end()) found->second.floor = floor;
@@ -45,6 +53,21 @@ Bytes Ledger::charged(const Lease& lease) noexcept {
 
 Bytes Ledger::limit(const LeaseKey& key) const { return at(key).told.back().limit; }
 Bytes Ledger::charged(const LeaseKey& key) const { return charged(at(key)); }
+Revision Ledger::revision(const LeaseKey& key) const { return at(key).told.back().revision; }
+
+bool Ledger::outdated(const LeaseKey& key) const {
+  const std::vector<Told>& told = at(key).told;
+  return std::any_of(told.begin(), told.end(),
+                     [&](const Told& older) { return older.limit > told.back().limit; });
+}
+
+void Ledger::settle_beyond() noexcept {
+  Bytes above = saturating_sub(total_charged(), capacity_);
+  for (auto& [key, lease] : leases_) {
+    lease.beyond = std::min({lease.beyond, above, charged(lease)});
+    above -= lease.beyond;
+  }
+}
 
 Bytes Ledger::total_charged() const noexcept {
   Bytes total;
@@ -76,19 +99,27 @@ Bytes Ledger::free() const noexcept {
   return saturating_sub(capacity_, saturating_add(total_charged(), reserved));
 }
 
-Bytes Ledger::reachable(const LeaseKey& key, Bytes target) const {
+Bytes Ledger::taken_by_others(const LeaseKey& key) const noexcept {
+  Bytes taken;
+  for (const auto& [other_key, other] : leases_) {
+    if (other_key != key) taken = saturating_add(taken, std::max(charged(other), other.floor));
+  }
+  return taken;
+}
+
+Bytes Ledger::within_budget(const LeaseKey& key, Bytes target) const {
   const Lease& lease = at(key);
   const Bytes mine = charged(lease);
   if (target <= mine) return target;
-  Bytes taken;
-  for (const auto& [other_key, other] : leases_) {
-    if (other_key == key) continue;
-    // What a floor still lacks is as good as taken.
-    taken = saturating_add(taken, std::max(charged(other), other.floor));
-  }
-  const Bytes promised = saturating_sub(capacity_, taken);
+  const Bytes promised = saturating_sub(capacity_, taken_by_others(key));
   const Bytes open = saturating_sub(promised, saturating_add(total_unmanaged(), outside_));
   return std::min(target, std::max({mine, open, std::min(lease.floor, promised)}));
+}
+
+Bytes Ledger::reachable(const LeaseKey& key, Bytes target) const {
+  const Bytes physical = saturating_sub(physical_, taken_by_others(key));
+  const Bytes beyond = std::min({target, at(key).floor, physical});
+  return std::max(within_budget(key, target), beyond);
 }
 
 void Ledger::tell(const LeaseKey& key, Bytes limit, Revision revision) {
@@ -105,7 +136,9 @@ void Ledger::tell(const LeaseKey& key, Bytes limit, Revision revision) {
     lease.told.clear();
     lease.excess = Bytes{};
   }
+  lease.beyond += saturating_sub(limit, within_budget(key, limit));
   lease.told.push_back(Told{revision, limit});
+  settle_beyond();
 }
 
 bool Ledger::confirm(const LeaseKey& key, Revision revision, Bytes held) {
@@ -118,6 +151,7 @@ bool Ledger::confirm(const LeaseKey& key, Revision revision, Bytes held) {
   // What it held above its limits can only have gone down since: a late report changes nothing.
   lease.excess = std::min(charged(lease), held);
   lease.told.erase(lease.told.begin(), told);
+  settle_beyond();
   return true;
 }
 

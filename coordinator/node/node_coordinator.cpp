@@ -55,8 +55,8 @@ json part_of(const json& stats, const std::string& device) {
 /// How a job stands on one of its devices.
 json lease_on(const std::string& device, const json& status) {
   json told{{"device", device}};
-  for (const char* field : {"granted_bytes", "charged_bytes", "held_bytes", "unmanaged_bytes",
-                            "target_bytes", "state", "reason"}) {
+  for (const char* field : {"granted_bytes", "charged_bytes", "beyond_budget_bytes", "held_bytes",
+                            "unmanaged_bytes", "target_bytes", "state", "reason"}) {
     told[field] = status["lease"][field];
   }
   return told;

@@ -313,6 +313,14 @@ std::optional<PageReading> PageServer::read(const ProcessKey& process, TimePoint
   return reading;
 }
 
+std::optional<Bytes> PageServer::taken(const ProcessKey& process, std::uint64_t device_page) const {
+  const Process* found = find(process);
+  if (found == nullptr) return std::nullopt;
+  const auto* page = found->page.as<wire::JobPage>();
+  if (page->memory_page.load(std::memory_order_seq_cst) != device_page) return std::nullopt;
+  return Bytes{page->memory_taken.load(std::memory_order_seq_cst)};
+}
+
 bool PageServer::connected(const ProcessKey& process) const {
   const Process* found = find(process);
   return found != nullptr && found->socket;

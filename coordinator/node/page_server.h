@@ -45,6 +45,10 @@ class PageServer {
   void forget(const ProcessKey& process);
 
   [[nodiscard]] std::optional<PageReading> read(const ProcessKey& process, TimePoint now) const;
+  /// What a process holds of its device or is about to take, if it looks at this page (`made`)
+  /// before it takes more. To be read after the page was written.
+  [[nodiscard]] std::optional<Bytes> taken(const ProcessKey& process,
+                                           std::uint64_t device_page) const;
   /// Whether the process has its line open: it lives, and is the program that opened it.
   [[nodiscard]] bool connected(const ProcessKey& process) const;
   /// The pidfd that the process sent; -1 without one.

@@ -15,6 +15,12 @@ namespace fs = std::filesystem;
 
 constexpr int kDeepest = 16;  // a tree of processes that goes deeper is cut there
 
+/// Field 3 of a thread's stat: what it does; zero if it cannot be read.
+char state_of(const std::string& stat) {
+  const std::size_t name_end = stat.rfind(')');  // the name may hold spaces and brackets
+  return name_end == std::string::npos || name_end + 2 >= stat.size() ? '\0' : stat[name_end + 2];
+}
+
 /// A "Key:   123 kB" of such a file.
 std::optional<Bytes> kibibytes(const std::string& text, const char* key) {
   const auto value = value_of(text, key);
@@ -87,6 +93,39 @@ std::optional<Bytes> read_resident(std::int64_t pid, const HostRoots& roots) {
   const auto anonymous = kibibytes(status, "RssAnon:");
   if (!anonymous) return std::nullopt;
   return *anonymous + kibibytes(status, "RssShmem:").value_or(Bytes{});
+}
+
+std::uint64_t read_start_ticks(std::int64_t pid, const HostRoots& roots) {
+  constexpr std::size_t kAfterName = 19;
+  const std::string stat = read_file(roots.proc / std::to_string(pid) / "stat").value_or("");
+  const std::size_t name_end = stat.rfind(')');
+  if (name_end == std::string::npos) return 0;
+  const std::vector<std::string> fields = words(stat.substr(name_end + 1));
+  const auto ticks = fields.size() > kAfterName ? to_number(fields[kAfterName]) : std::nullopt;
+  return ticks && *ticks > 0 ? static_cast<std::uint64_t>(*ticks) : 0;
+}
+
+std::string read_standstill(std::int64_t pid, const HostRoots& roots) {
+  const std::string process = std::to_string(pid);
+  const fs::path tasks = roots.proc / process / "task";
+  std::string states;
+  std::error_code gone;
+  for (fs::directory_iterator task{tasks, gone}, end; !gone && task != end; task.increment(gone)) {
+    const char state = state_of(read_file(task->path() / "stat").value_or(""));
+    if (state != 'X' && state != 'Z') states += state;  // what has ended does not count
+  }
+  if (!states.empty() && states.find_first_not_of("Tt") == std::string::npos) {
+    return states.find('T') != std::string::npos ? "stopped" : "stopped by a debugger";
+  }
+  for (const GroupChain& chain : group_chains(roots, process, "freezer")) {
+    const fs::path& folder = chain.folders.front();
+    const auto text = read_file(folder / (chain.version == 1 ? "freezer.state" : "cgroup.events"));
+    if (!text) continue;
+    if (chain.version == 1 ? text->starts_with("FROZEN") : value_of(*text, "frozen ") == "1") {
+      return "frozen";
+    }
+  }
+  return "";
 }
 
 JobUse measure_job(const std::set<std::int64_t>& members, const std::set<std::int64_t>& known,

@@ -34,6 +34,13 @@ struct JobUse {
 /// What a process holds in memory; nothing if it cannot be read.
 [[nodiscard]] std::optional<Bytes> read_resident(std::int64_t pid, const HostRoots& roots = {});
 
+/// Field 22 of /proc/PID/stat: when the process started; 0 if it cannot be read.
+[[nodiscard]] std::uint64_t read_start_ticks(std::int64_t pid, const HostRoots& roots = {});
+
+/// Says why no thread of a process runs, whatever it does: "stopped", "stopped by a debugger" or
+/// "frozen". Empty: at least one may run, or nothing can be read. It may go on at any moment.
+[[nodiscard]] std::string read_standstill(std::int64_t pid, const HostRoots& roots = {});
+
 /// Measures a job. @param members  its registered processes; @param known  those of all jobs,
 /// which are nobody's children here.
 [[nodiscard]] JobUse measure_job(const std::set<std::int64_t>& members,

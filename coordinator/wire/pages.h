@@ -30,7 +30,7 @@ struct PageHeader {
   std::uint32_t version;
   std::uint32_t size;       ///< of the page, in bytes
   std::uint64_t owner_pid;  ///< as its owner sees itself; for people only
-  std::uint64_t reserved;
+  std::uint64_t made_ns;    ///< of a device page: when it was made, which names it; else 0
 };
 static_assert(sizeof(PageHeader) == 32);
 
@@ -103,7 +103,12 @@ struct JobPage {
   // Where a device has queues, it works on after the job has begun to wait
   Word queue_issued;  ///< number of the newest wait's mark in its queue; 0: there are no marks
   Word queue_done;    ///< newest mark that the device has passed; written by the device
-  std::uint64_t reserved1[11];
+  // Memory of the device that it used first, shown before it is taken: docs/design/010
+  Word memory_taken;  ///< bytes that it holds, or is about to take
+  /// `made_ns` of the device page that it looks at (`memory_recalled`) after it has shown in
+  /// `memory_taken` what it is about to take, and before it takes it; 0: it looks at none.
+  Word memory_page;
+  std::uint64_t reserved1[9];
 };
 static_assert(std::is_standard_layout_v<JobPage>);
 static_assert(offsetof(JobPage, job_id) == 32);
@@ -169,7 +174,10 @@ struct DeviceEntry {
   Word gap_rules;       ///< PackedGapRules::gaps; 0: not known
   Word flight_rules;    ///< PackedGapRules::flight
   Word gang_epoch;      ///< number of its gang's newest switch; 0: each process is gated by itself
-  std::uint64_t reserved[3];
+  /// Newest revision at which its limit was taken back while it did not answer: a process that has
+  /// not applied this one or a newer one takes no more memory of the device; 0: never.
+  Word memory_recalled;
+  std::uint64_t reserved[2];
 };
 static_assert(std::is_standard_layout_v<DeviceEntry>);
 static_assert(sizeof(DeviceEntry) == 192);

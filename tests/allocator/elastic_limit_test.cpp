@@ -46,6 +46,58 @@ class ElasticLimitTest : public ::testing::Test {
   PatternedBlocks blocks_{allocator_};
 };
 
+/// Adds up what is claimed, or refuses.
+class Claimed final : public MemoryClaims {
+ public:
+  [[nodiscard]] const char* claim(Bytes bytes) noexcept override {
+    if (refusal != nullptr) return refusal;
+    held += bytes;
+    return nullptr;
+  }
+  void give_back(Bytes bytes) noexcept override { held -= bytes; }
+
+  Bytes held;
+  const char* refusal = nullptr;
+};
+
+TEST_F(ElasticLimitTest, WhatIsHeldOfTheDeviceWasClaimed) {
+  Claimed claims;
+  allocator_.claim_with(claims);
+  std::byte* block = blocks_.add(8_MiB);
+  EXPECT_EQ(claims.held, 8_MiB);
+  (void)allocator_.set_limit(2_MiB);
+  EXPECT_EQ(claims.held, 2_MiB) << "live memory that moved out";
+  (void)allocator_.set_limit(32_MiB);
+  EXPECT_EQ(claims.held, allocator_.stats().device);
+  EXPECT_EQ(claims.held, 8_MiB) << "it came back";
+  fake().fail_next(FakeCall::kCreate);
+  blocks_.remove(blocks_.add(4_MiB));
+  EXPECT_EQ(claims.held, allocator_.stats().device) << "what could not be made counts no more";
+  blocks_.remove(block);
+  (void)allocator_.release_cached();
+  EXPECT_EQ(claims.held, 0_B);
+  claims.held = 1_GiB;  // at the end of the allocator nobody looks
+}
+
+TEST_F(ElasticLimitTest, WhatMayNotBeTakenIsServedFromTheSlowerTier) {
+  Claimed claims;
+  allocator_.claim_with(claims);
+  std::byte* before = blocks_.add(2_MiB);
+  claims.refusal = "the limit was taken back";
+  std::byte* block = blocks_.add(8_MiB);
+  EXPECT_EQ(fake().tier_at(before), Tier::kDevice);
+  EXPECT_EQ(fake().tier_at(block), Tier::kHost);
+  (void)allocator_.safe_point();
+  EXPECT_EQ(fake().tier_at(block), Tier::kHost) << "nor does it come back";
+  EXPECT_EQ(claims.held, 2_MiB);
+  claims.refusal = nullptr;
+  (void)allocator_.safe_point();
+  EXPECT_EQ(fake().tier_at(block), Tier::kDevice);
+  blocks_.remove(block);
+  blocks_.remove(before);
+  (void)allocator_.release_cached();
+}
+
 TEST_F(ElasticLimitTest, GivesFreeChunksBackWithoutAFence) {
   std::byte* block = blocks_.add(8_MiB);
   blocks_.remove(block);

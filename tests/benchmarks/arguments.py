@@ -16,10 +16,10 @@ NAMES = (
     *("replay", "density", "limits", "given_back", "messages"),
     *("pauses", "less_memory", "neighbour", "cycles", "pairs"),
     *("shares", "cores", "reaction", "arrival", "simulator", "cluster_load"),
-    "live_and_simulated",
+    *("live_and_simulated", "minimum"),
 )
 # Minutes to hours: only when they are named.
-LONG = ("pairs", "shares", "cores")
+LONG = ("pairs", "shares", "cores", "minimum")
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:

@@ -113,6 +113,23 @@ TEST_F(CommensaldTest, P26_TheNeighbourGetsWhatTheKernelShowsToBeFree) {
   EXPECT_TRUE(eventually([&] { return resident() < 250 * kMiB; }));
 }
 
+TEST_F(CommensaldTest, AStoppedJobIsChargedWhatItHoldsUntilItGoesOn) {
+  begin();
+  const FakeJob o{folder_, registration("o", JobClass::kOpportunistic, 0), "default",
+                  Holding::kHalf};
+  ASSERT_TRUE(reaches("o", 1000 * kMiB));
+  ASSERT_TRUE(eventually([&] { return job("o")["lease"]["held_bytes"] == 500 * kMiB; }));
+  ASSERT_EQ(::kill(o.pid(), SIGSTOP), 0);
+  const FakeJob g{folder_, registration("g", JobClass::kGuaranteed, 500 * kMiB, 500 * kMiB)};
+  EXPECT_TRUE(reaches("g", 500 * kMiB)) << "what the stopped one does not hold";
+  const json lease = job("o")["lease"];
+  EXPECT_EQ(lease["charged_bytes"], 500 * kMiB);
+  EXPECT_EQ(folder_.status()["devices"][0]["beyond_budget_bytes"], 0);
+  ASSERT_EQ(::kill(o.pid(), SIGCONT), 0);
+  EXPECT_TRUE(eventually([&] { return job("o")["lease"]["held_bytes"] == 250 * kMiB; }))
+      << "it goes on with its new limit";
+}
+
 TEST_F(CommensaldTest, AJobsMemoryBesideWhatItManagesIsMeasured) {
   begin();
   const FakeJob o{folder_, registration("o", JobClass::kOpportunistic, 0, 200 * kMiB), "default",

@@ -72,7 +72,8 @@ class ObedientProcess {
  private:
   /// Makes what it holds so: pages up to `held_`, those above it returned.
   void hold() {
-    if (holding_ == Holding::kNothing) return;
+    mapped_.as<wire::JobPage>()->memory_taken = held_;
+    if (holding_ == Holding::kNothing || holding_ == Holding::kHalf) return;
     if (block_ == nullptr) {
       block_ = mmap(nullptr, kMostHeld, PROT_READ | PROT_WRITE,
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -110,7 +111,11 @@ class ObedientProcess {
       std::vector<zmq::pollitem_t> items{{socket.handle(), 0, ZMQ_POLLIN, 0},
                                          {nullptr, pages.get(), ZMQ_POLLIN, 0}};
       zmq::poll(items, 50ms);
-      if (items[1].revents != 0 && !wire::receive_handover(pages.get())) return;
+      if (items[1].revents != 0) {
+        const auto handed = wire::receive_handover(pages.get());
+        if (!handed) return;
+        if (handed->kind == wire::HandoverKind::kDevicePage) watch(handed->fds.at(0).get());
+      }
       hold();
       zmq::message_t frame;
       while (socket.recv(frame, zmq::recv_flags::dontwait)) {
@@ -123,6 +128,13 @@ class ObedientProcess {
     }
   }
 
+  /// It takes nothing that its page forbids: it takes what it is told, and that comes later.
+  void watch(int device_page) {
+    if (holding_ != Holding::kHalf) return;
+    const wire::MappedPage page{device_page, wire::kPageSize, false};
+    mapped_.as<wire::JobPage>()->memory_page = page.as<wire::DevicePage>()->header.made_ns;
+  }
+
   static void say(zmq::socket_t& socket, const wire::Message& message) {
     const std::string frame = wire::encode(message);
     if (!socket.send(zmq::buffer(frame), zmq::send_flags::dontwait)) {
@@ -130,14 +142,18 @@ class ObedientProcess {
     }
   }
 
+  [[nodiscard]] std::uint64_t part_of(std::uint64_t limit) const {
+    return holding_ == Holding::kHalf ? limit / 2 : limit;
+  }
+
   bool hear(zmq::socket_t& socket, const wire::Message& message) {
     if (const auto* registered = std::get_if<wire::Registered>(&message)) {
-      held_ = registered->limit_bytes;
+      held_ = part_of(registered->limit_bytes);
       hold();
       revision_ = registered->revision;
     } else if (const auto* change = std::get_if<wire::Change>(&message)) {
       revision_ = change->revision;
-      held_ = change->limit_bytes.value_or(held_);  // fills its limit at once
+      if (change->limit_bytes) held_ = part_of(*change->limit_bytes);  // fills it at once
       hold();
       hello_.job_class = change->job_class.value_or(hello_.job_class);
       wire::Answer answer{hello_.job_id, getpid(), change->revision, "applied", 0, 0, held_, ""};

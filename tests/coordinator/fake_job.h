@@ -57,7 +57,8 @@ class DaemonFolder {
 enum class Holding : std::uint8_t {
   kNothing,  ///< it only says that it fills its limit
   kHonest,   ///< it fills its limit with pages and gives back what it must
-  kFalse     ///< it says that it gave back, and does so when it gets SIGUSR1
+  kFalse,    ///< it says that it gave back, and does so when it gets SIGUSR1
+  kHalf      ///< it says that it holds half of its limit, and claims that on its page as a job does
 };
 
 /// A child process that registers, answers every change at once, and registers again when the

@@ -110,6 +110,42 @@ TEST_F(LedgerTest, UnmanagedAndOutsideMemoryIsNotGrantedButFloorsAre) {
   EXPECT_EQ(ledger_.reachable(key("b"), 100_MiB), 30_MiB);
 }
 
+TEST_F(LedgerTest, AFloorAloneIsReachedBeyondTheCapacityWhereMemoryIsThere) {
+  ledger_.tell(key("b"), 80_MiB, 1);
+  ASSERT_TRUE(ledger_.confirm(key("b"), 1, 80_MiB));
+  ledger_.set_floor(key("a"), 60_MiB);
+  EXPECT_EQ(ledger_.reachable(key("a"), 90_MiB), 20_MiB);
+  ledger_.set_physical(130_MiB);
+  EXPECT_EQ(ledger_.reachable(key("a"), 90_MiB), 50_MiB) << "all that is physically there";
+  ledger_.set_physical(500_MiB);
+  EXPECT_EQ(ledger_.reachable(key("a"), 90_MiB), 60_MiB) << "no more than the floor";
+  EXPECT_EQ(ledger_.reachable(key("b"), 90_MiB), 80_MiB) << "it has no floor";
+  ledger_.tell(key("a"), 60_MiB, 1);
+  ledger_.set_physical(0_B);
+  EXPECT_EQ(ledger_.beyond_budget(key("a")), 40_MiB);
+  EXPECT_EQ(ledger_.beyond_budget(key("b")), 0_B);
+  EXPECT_EQ(ledger_.reachable(key("b"), 81_MiB), 80_MiB) << "nobody else grows meanwhile";
+  ledger_.tell(key("a"), 60_MiB, 2);
+  EXPECT_EQ(ledger_.beyond_budget(key("a")), 40_MiB) << "told again";
+  ledger_.tell(key("b"), 50_MiB, 2);
+  EXPECT_EQ(ledger_.beyond_budget(key("a")), 40_MiB) << "not given back yet";
+  ASSERT_TRUE(ledger_.confirm(key("b"), 2, 50_MiB));
+  EXPECT_EQ(ledger_.beyond_budget(key("a")), 10_MiB);
+  ledger_.close(key("b"));
+  EXPECT_EQ(ledger_.beyond_budget(key("a")), 0_B);
+}
+
+TEST_F(LedgerTest, AnOlderLargerLimitMayStillBeActedOn) {
+  ledger_.tell(key("a"), 100_MiB, 1);
+  EXPECT_FALSE(ledger_.outdated(key("a")));
+  ledger_.tell(key("a"), 40_MiB, 2);
+  EXPECT_TRUE(ledger_.outdated(key("a")));
+  EXPECT_EQ(ledger_.revision(key("a")), 2U);
+  ASSERT_TRUE(ledger_.confirm(key("a"), 2, 70_MiB));
+  EXPECT_FALSE(ledger_.outdated(key("a"))) << "what it keeps is known";
+  EXPECT_TRUE(ledger_.shrinking(key("a")));
+}
+
 // --- Law 3 --------------------------------------------------------------------------------------
 
 /// A process that obeys the protocol: it holds anything up to its limit, gives back late, and may
@@ -134,7 +170,12 @@ struct Confirm {
 /// Random joins, deaths, wishes and deliveries over channels that lose, double and reorder.
 class World {
  public:
-  World(unsigned seed, ConfirmShrinks confirm) : ledger_(kCapacity, confirm), random_(seed) {}
+  static constexpr Bytes kCapacity{1000};
+
+  World(unsigned seed, ConfirmShrinks confirm, Bytes physical = kCapacity)
+      : ledger_(kCapacity, confirm), random_(seed), physical_(physical) {
+    ledger_.set_physical(physical);
+  }
 
   /// Applies one random operation. @return what is wrong afterwards; nothing if the law holds.
   std::optional<std::string> step() {
@@ -152,8 +193,6 @@ class World {
   }
 
  private:
-  static constexpr Bytes kCapacity{1000};
-
   Bytes amount(std::uint64_t most) { return Bytes{random_() % (most + 1)}; }
 
   std::optional<LeaseKey> any() {
@@ -196,7 +235,8 @@ class World {
       for (const auto& [other, floor] : floors_) {
         if (other != *k) others += std::max(floor, ledger_.charged(other));
       }
-      if (limit + others > kCapacity) problem_ = "a growth took what a floor lacks";
+      const Bytes most = limit <= floors_[*k] ? physical_ : kCapacity;
+      if (limit + others > most) problem_ = "a growth took what a floor lacks";
     }
     const Revision revision = ++revisions_[*k];
     ledger_.tell(*k, limit, revision);
@@ -248,20 +288,27 @@ class World {
 
   std::optional<std::string> check() {
     if (problem_) return problem_;
-    if (ledger_.total_charged() > kCapacity) {
+    if (ledger_.total_charged() > physical_) {
       return "granted " + to_string(ledger_.total_charged());
     }
+    Bytes beyond;
+    for (const auto& [k, job] : jobs_) {
+      if (ledger_.beyond_budget(k) > floors_[k]) return "beyond the budget for more than a floor";
+      beyond += ledger_.beyond_budget(k);
+    }
+    if (ledger_.total_charged() > kCapacity + beyond) return "beyond the budget, and not told";
     Bytes held;
     for (const auto& [k, job] : jobs_) {
       held += job.held;
       if (reached_[k] && ledger_.limit(k) < floors_[k]) return "below its floor: " + k.job.str();
     }
-    if (held > kCapacity) return "the device is overfull: " + to_string(held);
+    if (held > physical_) return "the device is overfull: " + to_string(held);
     return std::nullopt;
   }
 
   Ledger ledger_;
   std::mt19937 random_;
+  Bytes physical_;
   std::map<LeaseKey, ModelJob> jobs_;
   std::map<LeaseKey, Bytes> floors_;
   std::map<LeaseKey, bool> reached_;
@@ -276,6 +323,17 @@ TEST(Law3Ledger, Law3_NeverGrantsMoreThanTheDeviceHas) {
   const unsigned seed = std::random_device{}();
   for (unsigned run = 0; run < 60; ++run) {
     World world{seed + run, ConfirmShrinks::kYes};
+    for (int i = 0; i < 1000; ++i) {
+      const auto wrong = world.step();
+      ASSERT_FALSE(wrong) << *wrong << " at step " << i << " with seed " << seed + run;
+    }
+  }
+}
+
+TEST(Law3Ledger, Law3_PassesTheBudgetForFloorsAloneAndSaysSo) {
+  const unsigned seed = std::random_device{}();
+  for (unsigned run = 0; run < 60; ++run) {
+    World world{seed + run, ConfirmShrinks::kYes, World::kCapacity + Bytes{run * 10}};
     for (int i = 0; i < 1000; ++i) {
       const auto wrong = world.step();
       ASSERT_FALSE(wrong) << *wrong << " at step " << i << " with seed " << seed + run;

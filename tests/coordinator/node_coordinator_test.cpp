@@ -242,6 +242,156 @@ TEST_F(NodeCoordinatorTest, KeepsTheLastHundredEndedJobs) {
   EXPECT_EQ(jobs.back()["job"]["id"], "j119");
 }
 
+/// A guaranteed job comes for memory that its neighbour holds and does not give back.
+class LastResortTest : public NodeCoordinatorTest {
+ protected:
+  /// `o_` has all of the device and holds 700 MiB of it; `g_` needs 900.
+  void SetUp() override {
+    join(o_);
+    report(o_, 700_MiB);
+    see_free(free_);
+    join(g_);
+    EXPECT_EQ(limit(o_), 100_MiB);
+    EXPECT_EQ(limit(g_), 0_MiB);
+  }
+  void see_free(Bytes available) {
+    node_.observe_available(DeviceId{kHostId}, available, now_);
+    collect();
+  }
+  LeaseKey key(const wire::Register& who) { return {JobId{who.job_id}, who.pid}; }
+  /// What the daemon does about a process that stands still.
+  void recall(Bytes taken) {
+    EXPECT_THAT(node_.host().outdated(), ::testing::ElementsAre(key(o_)));
+    node_.host().observe_standstill(key(o_), "stopped", true);
+    node_.host().recall(key(o_), now_);
+    node_.host().settle_recall(key(o_), taken, now_);
+    collect();
+  }
+  nlohmann::json status(const char* job) { return node_.status(job, now_)["jobs"][0]["lease"]; }
+  nlohmann::json device_status() { return node_.status("", now_)["devices"][0]; }
+  std::vector<ProcessSignal> signals() {
+    std::vector<ProcessSignal> sent;
+    for (const SignalOrder& order : node_.host().take_signals()) {
+      EXPECT_EQ(order.process, key(o_));
+      sent.push_back(order.signal);
+    }
+    return sent;
+  }
+  /// Waits beside a neighbour that says again and again that it can give back nothing.
+  void pass_beside_stuck(Duration time) {
+    for (const TimePoint end = now_ + time; now_ < end;) {
+      obey(o_, "deferred", 700_MiB);
+      node_.host().observe_standstill(key(o_), "", true);
+      pass(500ms);
+    }
+  }
+
+  Bytes free_ = 0_B;
+  wire::Register o_ = hello("o", JobClass::kOpportunistic, 0_B);
+  wire::Register g_ = hello("g", JobClass::kGuaranteed, 900_MiB, 900_MiB);
+};
+
+TEST_F(LastResortTest, AStoppedJobIsChargedWhatItHoldsAndTheRestIsGrantedAtOnce) {
+  recall(700_MiB);
+  EXPECT_EQ(limit(g_), 300_MiB);
+  EXPECT_EQ(status("o")["charged_bytes"], (700_MiB).count());
+  EXPECT_THAT(status("o")["reason"].get<std::string>(), HasSubstr("is stopped"));
+  EXPECT_TRUE(node_.host().outdated().empty()) << "it is recalled once";
+  pass(5s);
+  EXPECT_EQ(limit(g_), 300_MiB) << "no more is free";
+}
+
+TEST_F(LastResortTest, ItsPageEntryForbidsItToTakeMoreBeforeItHasReadItsLimit) {
+  const auto recalled = [&] { return node_.host().page_entries(now_).at(0).memory_recalled; };
+  EXPECT_EQ(recalled(), 0U);
+  const Revision before = node_.host().ledger().revision(key(o_));
+  recall(700_MiB);
+  EXPECT_GT(recalled(), before);
+  EXPECT_LE(recalled(), node_.host().ledger().revision(key(o_))) << "what it is told is enough";
+}
+
+TEST_F(LastResortTest, WhenItGoesOnItGivesBackAndNothingIsBeyondTheBudget) {
+  see_free(2000_MiB);
+  recall(700_MiB);
+  EXPECT_EQ(limit(g_), 900_MiB);
+  EXPECT_EQ(status("g")["beyond_budget_bytes"], (600_MiB).count());
+  obey(o_);
+  EXPECT_EQ(status("g")["beyond_budget_bytes"], 0);
+  EXPECT_EQ(limit(g_), 900_MiB);
+  EXPECT_EQ(device_status()["granted_bytes"], (1000_MiB).count());
+}
+
+TEST_F(LastResortTest, MemoryThatNeverMovesDoesNotHoldUpAMinimumWhereMemoryIsFree) {
+  see_free(2000_MiB);
+  obey(o_, "deferred", 700_MiB);
+  EXPECT_EQ(limit(g_), 900_MiB) << "at once: it has said that it keeps it";
+  EXPECT_THAT(status("g")["reason"].get<std::string>(),
+              HasSubstr("600 MiB of it beyond the budget of 1000 MiB"));
+  EXPECT_EQ(device_status()["beyond_budget_bytes"], (600_MiB).count());
+  pass(200ms);
+  EXPECT_EQ(limit(o_), 100_MiB) << "nothing beyond the budget for anybody else";
+  EXPECT_EQ(device_status()["last_resort"], "none");
+}
+
+TEST_F(LastResortTest, WhoIsOnlySlowHasOneSecond) {
+  see_free(2000_MiB);
+  pass(100ms);
+  pass(900ms);
+  EXPECT_EQ(limit(g_), 0_MiB);
+  EXPECT_EQ(device_status()["last_resort"], "wait");
+  pass(200ms);
+  EXPECT_EQ(limit(g_), 900_MiB);
+}
+
+TEST_F(LastResortTest, NoMoreThanIsPhysicallyFreeIsGranted) {
+  see_free(131_MiB);  // 31.25 of it are kept
+  obey(o_, "deferred", 700_MiB);
+  EXPECT_EQ(limit(g_), 300_MiB) << "what the kernel has left is less than the budget";
+  see_free(431_MiB);
+  pass(200ms);
+  EXPECT_GE(limit(g_), 399_MiB);
+  EXPECT_LE(limit(g_), 400_MiB);
+}
+
+TEST_F(LastResortTest, WithoutFreeMemoryTheNeighbourIsStoppedAndGoesOnWhenItMay) {
+  obey(o_, "deferred", 700_MiB);
+  pass_beside_stuck(19s);
+  EXPECT_TRUE(signals().empty());
+  pass_beside_stuck(2s);
+  EXPECT_THAT(signals(), ::testing::ElementsAre(ProcessSignal::kStop));
+  EXPECT_THAT(status("o")["reason"].get<std::string>(), HasSubstr("stopped from outside"));
+  pass(60s);
+  EXPECT_TRUE(signals().empty()) << "nobody is ended unless that is allowed";
+  see_free(2000_MiB);
+  pass(200ms);
+  pass(200ms);
+  EXPECT_EQ(limit(g_), 900_MiB);
+  EXPECT_THAT(signals(), ::testing::ElementsAre(ProcessSignal::kGoOn));
+}
+
+TEST_F(LastResortTest, WhereThatIsAllowedTheNeighbourIsToldToEndAndThenKilled) {
+  CoordinatorConfig ending = config();
+  ending.resort.may_end = true;
+  restart(ending);
+  SetUp();
+  obey(o_, "deferred", 700_MiB);
+  pass_beside_stuck(21s);
+  EXPECT_THAT(signals(), ::testing::ElementsAre(ProcessSignal::kStop));
+  node_.host().observe_standstill(key(o_), "stopped", true);
+  pass(10s);
+  EXPECT_THAT(signals(), ::testing::ElementsAre(ProcessSignal::kEnd, ProcessSignal::kGoOn));
+  pass_beside_stuck(25s);
+  EXPECT_TRUE(signals().empty()) << "it has 30 s";
+  node_.host().observe_standstill(key(o_), "stopped", true);
+  pass(10s);
+  EXPECT_THAT(signals(), ::testing::Contains(ProcessSignal::kKill));
+  node_.member_gone(JobId{"o"}, o_.pid, Departure::kExited, now_);
+  collect();
+  EXPECT_EQ(limit(g_), 900_MiB);
+  EXPECT_THAT(node_.status("o", now_)["jobs"][0]["exit_reason"].get<std::string>(),
+              HasSubstr("ended by the coordinator: lacks"));
+}
+
 /// A job of several processes; a peer's name is the process's pid.
 class JobOfRanksTest : public NodeCoordinatorTest {
  protected:

@@ -77,6 +77,40 @@ TEST_F(ProcessUseTest, AnonymousAndSharedMemoryCountsFilePagesDoNot) {
   EXPECT_FALSE(use.group);
 }
 
+TEST_F(ProcessUseTest, AProcessStandsStillWhenNoThreadOfItRuns) {
+  const auto thread = [&](const char* id, char state) {
+    write(fs::path{"proc/7/task"} / id / "stat", std::string{id} + " (a (b) c) " + state + " 1 2");
+  };
+  thread("7", 'T');
+  EXPECT_EQ(read_standstill(7, roots()), "stopped");
+  thread("70", 'Z');
+  EXPECT_EQ(read_standstill(7, roots()), "stopped") << "a thread that has ended";
+  thread("70", 'R');
+  EXPECT_EQ(read_standstill(7, roots()), "");
+  thread("7", 't');
+  thread("70", 't');
+  EXPECT_EQ(read_standstill(7, roots()), "stopped by a debugger");
+  thread("7", 'D');
+  EXPECT_EQ(read_standstill(7, roots()), "") << "it waits for a disk";
+  EXPECT_EQ(read_standstill(99, roots()), "");
+}
+
+TEST_F(ProcessUseTest, AFrozenGroupIsAStandstillInBothVersions) {
+  write("proc/7/task/7/stat", "7 (python) S 1 2");
+  write("proc/7/cgroup", "0::/jobs\n");
+  write("proc/self/mountinfo", "30 20 0:26 / /cg rw - cgroup2 cgroup2 rw\n");
+  write("cg/jobs/cgroup.events", "populated 1\nfrozen 0\n");
+  EXPECT_EQ(read_standstill(7, roots()), "");
+  write("cg/jobs/cgroup.events", "populated 1\nfrozen 1\n");
+  EXPECT_EQ(read_standstill(7, roots()), "frozen");
+  write("proc/7/cgroup", "5:freezer:/jobs\n");
+  write("proc/self/mountinfo", "30 20 0:26 / /cg rw - cgroup cgroup rw,freezer\n");
+  write("cg/jobs/freezer.state", "THAWED\n");
+  EXPECT_EQ(read_standstill(7, roots()), "");
+  write("cg/jobs/freezer.state", "FROZEN\n");
+  EXPECT_EQ(read_standstill(7, roots()), "frozen");
+}
+
 TEST_F(ProcessUseTest, ForkedProcessesAreNamedWithWhatIsTheirsAlone) {
   const JobUse use = measured({7});
   EXPECT_EQ(use.children, (std::vector<ChildUse>{{11, 64_KiB}, {12, 64_KiB}, {13, 64_KiB}}));

@@ -43,12 +43,14 @@ class KillTest : public ::testing::Test {
     std::uint64_t charged = 0;
     bool operator==(const Lease&) const = default;
   };
-  /// Zero for a job that is not there or has ended.
+  /// What of the budget a job has; zero for one that is not there or has ended.
   [[nodiscard]] Lease lease(const std::string& id) const {
     const json status = folder_.status();
     for (const json& job : status["jobs"]) {
       if (job["job"]["id"] != id || job["ended"] == true) continue;
-      return {job["lease"]["granted_bytes"], job["lease"]["charged_bytes"]};
+      const auto bytes = [&](const char* name) { return job["lease"][name].get<std::uint64_t>(); };
+      const std::uint64_t beyond = bytes("beyond_budget_bytes");
+      return {bytes("granted_bytes") - beyond, bytes("charged_bytes") - beyond};
     }
     return {};
   }
@@ -56,7 +58,8 @@ class KillTest : public ::testing::Test {
     return eventually([&] {
       const json device = folder_.status()["devices"][0];
       EXPECT_LE(device["granted_bytes"].get<std::uint64_t>(),
-                device["capacity_bytes"].get<std::uint64_t>());
+                device["capacity_bytes"].get<std::uint64_t>() +
+                    device["beyond_budget_bytes"].get<std::uint64_t>());
       return lease(id) == Lease{mib * kMiB, mib * kMiB};
     });
   }

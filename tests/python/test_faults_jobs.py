@@ -36,6 +36,21 @@ while True:
     print("content is right", flush=True)
 """
 
+# Holds the MiB of argument 1 and works on all of them; at a line it says whether they are right.
+HOLDS = """
+import sys, threading, torch, commensal
+pieces = [torch.zeros(1 << 18) for _ in range(int(sys.argv[1]))]
+print("holds", flush=True)
+steps, asked = 0, threading.Event()
+threading.Thread(target=lambda: (sys.stdin.readline(), asked.set()), daemon=True).start()
+while not asked.is_set():
+    for piece in pieces:
+        piece.add_(1)
+    steps += 1
+    commensal.step()
+print("right", all(bool((piece == steps).all()) for piece in pieces), flush=True)
+"""
+
 # In the middle of its second step it leaves without a word, or becomes the program of argument 1.
 LEAVES = """
 import os, sys, torch
@@ -185,3 +200,32 @@ def test_law4_jobs_go_on_beside_a_stopped_daemon_and_after_it(world: World) -> N
     wait_until("the guest goes on", lambda: steps("guest") > halted + 3)
     assert own.poll() is None
     assert guest.poll() is None
+
+
+def test_law3_a_guaranteed_job_has_its_minimum_beside_a_stopped_one(world: World) -> None:
+    daemon = [str(COMMENSAL.parent / "commensald"), "--memory-budget", "400MiB"]
+    assert world.run([*daemon, "--runtime-dir", str(world.runtime_dir)]).returncode == 0
+    script = world.script(HOLDS)
+    guest = run_job(world, "guest", "--opportunistic", "--", script, "300")
+    read_line(guest, "holds")
+
+    def lease(name: str) -> dict[str, Any]:
+        record = live_job(world, name)
+        return record["lease"] if record is not None else {}
+
+    wait_until("it has 300 MiB", lambda: lease("guest").get("held_bytes", 0) >= 300 * MIB)
+    os.kill(guest.pid, signal.SIGSTOP)
+    own = run_job(world, "own", "--guaranteed", "--memory", "250MiB", "--", script, "200")
+    read_line(own, "holds")
+    wait_until("it has its minimum", lambda: lease("own").get("granted_bytes", 0) >= 250 * MIB)
+    charged = lease("guest")["charged_bytes"]
+    assert 300 * MIB <= charged < 400 * MIB, "what it holds, not its limit"
+    assert lease("own")["beyond_budget_bytes"] >= charged + 250 * MIB - 400 * MIB
+    os.kill(guest.pid, signal.SIGCONT)
+    wait_until(
+        "it has given back", lambda: lease("own").get("beyond_budget_bytes") == 0, deadline=120
+    )
+    for job in (own, guest):
+        out, errors = job.communicate("end\n", timeout=DEADLINE)
+        assert job.returncode == 0, errors
+        assert out.splitlines()[-1] == "right True"

@@ -41,6 +41,17 @@ def test_tells_who_used_the_device_where_that_is_known() -> None:
     assert "of its time" not in describe_machine(reply, 80)
 
 
+def test_tells_what_is_beyond_the_budget_and_what_is_done_for_a_minimum() -> None:
+    reply = machine()
+    reply["devices"][0] |= {
+        "beyond_budget_bytes": 512 << 20,
+        "last_resort_reason": "lacks 100 MiB of a guaranteed minimum: no memory is free",
+    }
+    lines = describe_machine(reply, 80).splitlines()
+    assert lines[1].endswith("granted 1 GiB (512 MiB beyond the budget), free 7 GiB")
+    assert lines[2] == "  lacks 100 MiB of a guaranteed minimum: no memory is free"
+
+
 def placed(**fields: object) -> dict[str, object]:
     """Return a job that the cluster has placed here, as a node's coordinator tells of it."""
     return {

@@ -22,6 +22,7 @@ commensal_test(
   runtime/activity_test.cpp
   runtime/coordinator_client_test.cpp
   runtime/core_keeper_test.cpp
+  runtime/device_claim_test.cpp
   runtime/gang_model_test.cpp
   runtime/idle_watch_test.cpp
   runtime/limit_keeper_test.cpp

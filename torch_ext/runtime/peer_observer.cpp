@@ -100,7 +100,7 @@ void PeerObserver::use(Device& device, wire::MappedPage page) {
   if (*wrong != '\0') throw std::runtime_error(std::string("device page: ") + wrong);
   pages_->kept.push_back(std::move(page));
   device.own_entry.store(UINT64_MAX, kRelaxed);
-  device.page.store(found, std::memory_order_release);
+  device.page.store(found, std::memory_order_seq_cst);  // see `recalled`
 }
 
 void PeerObserver::set_device_page(wire::MappedPage page) { use(devices_[0], std::move(page)); }
@@ -196,6 +196,19 @@ std::optional<PeerObserver::CoreWord> PeerObserver::cores_left(TimePoint now) co
     return word;
   }
   return std::nullopt;
+}
+
+// Of the total order of DeviceClaim: neither may be read before what the caller wrote.
+std::uint64_t PeerObserver::recalled() const noexcept {
+  const wire::DevicePage* const page = devices_[0].page.load(std::memory_order_seq_cst);
+  const wire::DeviceEntry* const own = page != nullptr ? own_entry(devices_[0], *page) : nullptr;
+  return own != nullptr ? own->memory_recalled.load(std::memory_order_seq_cst) : 0;
+}
+
+std::uint64_t PeerObserver::watched_page() const noexcept {
+  const wire::DevicePage* const page = devices_[0].page.load(std::memory_order_seq_cst);
+  const bool listed = page != nullptr && own_entry(devices_[0], *page) != nullptr;
+  return listed ? page->header.made_ns : 0;
 }
 
 const wire::DeviceEntry* PeerObserver::own_entry(const Device& device,

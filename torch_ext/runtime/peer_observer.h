@@ -53,6 +53,11 @@ class PeerObserver final : public DeviceObserver {
   /// Reads the own entry's cores. Nothing while the coordinator changes them.
   [[nodiscard]] std::optional<CoreWord> cores_left(TimePoint now) const noexcept;
 
+  /// Reads the own entry's `memory_recalled` on the page of the first device; 0 without one.
+  [[nodiscard]] std::uint64_t recalled() const noexcept;
+  /// Names that page (`PageHeader::made_ns`); 0: there is none, or the own job is not on it yet.
+  [[nodiscard]] std::uint64_t watched_page() const noexcept;
+
   /// Uses a coordinator's device page from now on. @throws std::runtime_error if it is unusable.
   void set_device_page(wire::MappedPage page);
   /// Uses the page of a further device besides, or instead of an older one of the same device: what

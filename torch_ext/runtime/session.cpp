@@ -245,6 +245,8 @@ Session::Impl::~Impl() {
 
 void Session::Impl::begin() {
   gate.set_share(config.share.min, config.share.max);
+  // Beside elastic memory of a GPU others in the process take some: there it claims nothing.
+  if (on_host()) allocator.claim_with(claims);
   allocator.on_pressure([this](Bytes needed) { return ask_for_memory(needed); });
   // On a host memory comes back at no other job's cost that its idle class does not bear.
   if (!on_host()) allocator.pace_returns(&returns);

@@ -129,7 +129,9 @@ void Session::Impl::answer(const LimitAnswer& limit_answer, const FurtherMemory*
 void Session::Impl::take_grant(Bytes limit, Revision revision, FurtherMemory* more) {
   LimitKeeper& bound = more != nullptr ? more->limits : limits;
   const bool grows = !bound.allows(limit);
-  if (const auto done = bound.grant(limit, revision, clock.now())) answer(*done, more);
+  const auto done = bound.grant(limit, revision, clock.now());
+  if (more == nullptr) claims.granted(limit, revision);
+  if (done) answer(*done, more);
   if (more == nullptr) mover.wake();
   {
     const MutexLock lock(ask_mutex);  // whoever waits has looked at the limit before, or will now
@@ -409,6 +411,7 @@ void Session::Impl::publish(TimePoint now) {
   for (FurtherMemory* const more : further()) {
     more->note_need(more->memory.stats(), Bytes{}, step.number, now);
   }
+  if (on_host()) page.memory_page.store(observer.watched_page());
   page.step_median_ns.store(static_cast<std::uint64_t>(step.median.count()), kRelaxed);
   page.step_confidence_ppm.store(static_cast<std::uint64_t>(step.confidence * 1e6), kRelaxed);
   page.memory_limit.store(stats.limit.count(), kRelaxed);

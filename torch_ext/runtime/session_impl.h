@@ -16,6 +16,7 @@
 #include "torch_ext/gate/gate.h"
 #include "torch_ext/runtime/coordinator_client.h"
 #include "torch_ext/runtime/core_keeper.h"
+#include "torch_ext/runtime/device_claim.h"
 #include "torch_ext/runtime/elastic_threads.h"
 #include "torch_ext/runtime/further_memory.h"
 #include "torch_ext/runtime/idle_watch.h"
@@ -239,6 +240,7 @@ struct Session::Impl final : public ClientHost {
   OwnPage own_page;
   wire::JobPage& page = own_page.page();
   PeerObserver observer;
+  DeviceClaim claims{page, [this] { return observer.recalled(); }};
   Gate gate;
   StepTracker steps;
   ActivityRecorder activity;

@@ -88,8 +88,14 @@ def describe_machine(reply: Record, width: int | None) -> str:
     lines += [
         f"device {device['id']}: {_what(device)}, "
         f"{format_bytes(device['capacity_bytes'])}, granted "
-        f"{format_bytes(device['granted_bytes'])}, free {format_bytes(device['free_bytes'])}"
+        f"{format_bytes(device['granted_bytes'])}{_beyond(device)}, "
+        f"free {format_bytes(device['free_bytes'])}"
         for device in reply["devices"]
+    ]
+    lines += [
+        _clip(f"  {reason}", width)
+        for device in reply["devices"]
+        if (reason := device.get("last_resort_reason"))
     ]
     lines += [line for device in reply["devices"] if (line := _use(device))]
     lines += [
@@ -113,6 +119,12 @@ def _expected(placed: Record) -> str:
         kept = " kept free for it" if placed["claimed"] else ""
         line += f", at least {format_bytes(memory['min_bytes'])}{kept}"
     return line
+
+
+def _beyond(device: Record) -> str:
+    """Say how much was granted above the budget; empty: nothing."""
+    beyond = device.get("beyond_budget_bytes")
+    return f" ({format_bytes(beyond)} beyond the budget)" if beyond else ""
 
 
 def _what(device: Record) -> str:
