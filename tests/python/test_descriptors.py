@@ -24,7 +24,7 @@ STREAMS = """
 import json, os, sys
 def target(number):
     try:
-        return os.readlink(f"/proc/self/fd/{number}")
+        return os.readlink(f"/proc/self/fd/{number}").split(":")[0]
     except OSError:
         return "closed"
 found = {"links": [target(n) for n in range(3)], "open": [s is not None for s in STREAMS]}
@@ -77,11 +77,13 @@ def at_rest():
         rounds += 1
 tensors = [torch.full((1 << 20,), i) for i in range(8)]
 links = [os.path.exists(f"/proc/self/fd/{n}") for n in range(3)]
-thread = threading.Thread(target=at_rest)
-thread.start()
 wrong_words = 0
 parameter = torch.zeros(1, requires_grad=True)
 optimizer = torch.optim.SGD([parameter], lr=0.0)
+parameter.grad = torch.ones(1)
+optimizer.step()  # imports, for which Python needs descriptors
+thread = threading.Thread(target=at_rest, daemon=True)
+thread.start()
 until = time.monotonic() + 60
 k = moved = 0
 while (k < 24 or moved == 0) and time.monotonic() < until:
@@ -91,7 +93,7 @@ while (k < 24 or moved == 0) and time.monotonic() < until:
     wrong_words += sum(int((t % 8 != i).sum()) for i, t in enumerate(tensors))
     parameter.grad = torch.ones(1)
     optimizer.step()
-    moved = commensal.stats()["memory"]["moved_out_bytes"]
+    moved = commensal.stats()["memory"]["moved_out_bytes_total"]
 stats = commensal.stats()
 end = True
 thread.join()
@@ -143,11 +145,3 @@ class TestALineOfOurs:
             _say.say("a line")
         expected = "commensal: a line\n" if mode == "a" else ""
         assert (tmp_path / "file").read_text() == expected
-
-    def test_is_lost_when_nobody_reads(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        reading, writing = os.pipe()
-        os.close(reading)
-        with open(writing, "w") as pipe:
-            monkeypatch.setattr(sys, "stderr", pipe)
-            _say.say("a line")
-            pipe.detach()
