@@ -9,9 +9,9 @@ namespace commensal {
 
 /// Counts forks, and tells whether a child of some of them (or a child's child) is alive.
 ///
-/// Each generation of children inherits the write end of a close-on-exec pipe and never uses it:
-/// end of file on our end means that all of them have ended or called exec. A child that closes
-/// descriptors it does not know looks as if it had ended.
+/// Each generation of children inherits a shared mapping of a file in memory and never uses it. The
+/// kernel seals the file against writing once nobody has it mapped: then all of them have ended or
+/// called exec. No descriptor is inherited, so a child may close what it likes.
 /// Thread safety: none; the caller serialises, around fork() too.
 class ChildWatch {
  public:
@@ -37,9 +37,13 @@ class ChildWatch {
   struct Generation {
     ForkCount first = 0;
     ForkCount last = 0;
-    int read_end = -1;
-    int write_end = -1;  // open while further forks may still join; -1: sealed
+    int file = -1;           // in our own table (own_descriptors.h); -1: nobody can tell its end
+    void* shared = nullptr;  // mapped while further forks may still join
   };
+
+  static Generation begin_generation() noexcept;
+  static void end_joining(Generation& generation) noexcept;
+  static bool all_ended(const Generation& generation) noexcept;
 
   std::vector<Generation> generations_;
   ForkCount forks_ = 0;

@@ -15,6 +15,8 @@
 #include <fstream>
 #include <sstream>
 
+#include "allocator/host/own_descriptors.h"
+
 namespace commensal {
 namespace {
 
@@ -105,11 +107,13 @@ FolderFacts file_system_of(int fd) {
 }
 
 FolderFacts file_system_of(const std::string& folder) {
-  const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) return {};
-  FolderFacts facts = file_system_of(fd);
-  ::close(fd);
-  return facts;
+  return own_descriptors::run([&] {
+    const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return FolderFacts{};
+    FolderFacts facts = file_system_of(fd);
+    ::close(fd);
+    return facts;
+  });
 }
 
 std::string spill_folder_warning(const std::string& folder, const FolderFacts& facts) {

@@ -68,11 +68,6 @@ COMMENSAL_IN_FENCE bool put_anonymous(std::byte* address, std::size_t size) noex
   return true;
 }
 
-COMMENSAL_IN_FENCE bool put_slot(std::byte* address, const SpillSlot& slot, int fd) noexcept {
-  return ::syscall(SYS_mmap, address, slot.size.count(), PROT_READ | PROT_WRITE,
-                   MAP_PRIVATE | MAP_NORESERVE | MAP_FIXED, fd, slot.offset) != -1;
-}
-
 }  // namespace
 
 HostMemorySource::HostMemorySource() : HostMemorySource(Options{}) {}
@@ -88,7 +83,7 @@ void HostMemorySource::open_host_tier() {
   try {
     ThreadStopper::instance();
     pages_ = std::make_unique<PageMap>(options_.testing.page_scan);
-  } catch (const SourceError& error) {
+  } catch (const std::exception& error) {
     host_reason_ = error.what();
     return;
   }
@@ -734,7 +729,7 @@ COMMENSAL_IN_FENCE bool HostMemorySource::renew(Copy& copy, OnChange on_change,
 COMMENSAL_IN_FENCE bool HostMemorySource::exchange(Copy& copy) noexcept {
   const std::size_t size = copy.size.count();
   if (copy.to->handle.tier == Tier::kHost) {
-    return put_slot(copy.address, copy.to->slot, spill_->descriptor());
+    return spill_->map(copy.address, copy.to->slot);
   }
   if (options_.testing.remap &&
       ::syscall(SYS_mremap, copy.staging, size, size,
@@ -776,7 +771,7 @@ void HostMemorySource::prepare_fork() noexcept { watch_.prepare(); }
 void HostMemorySource::after_fork_parent() noexcept {}
 
 void HostMemorySource::after_fork_child() noexcept {
-  // The mappings are the child's own snapshot. Descriptors and files are the parent's: let go.
+  // The mappings are the child's own snapshot; descriptors and threads it has none.
   in_child_ = true;
   fenced_ = false;
   if (pages_) {

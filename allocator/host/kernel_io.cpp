@@ -12,6 +12,7 @@
 #include <memory>
 #include <string_view>
 
+#include "allocator/host/own_descriptors.h"
 #include "allocator/memory_source.h"
 
 namespace commensal {
@@ -61,9 +62,12 @@ std::string asynchronous_kernel_io_in(const std::string& maps) {
 }
 
 std::string asynchronous_kernel_io() {
-  std::string found = asynchronous_kernel_io_in(read_whole("/proc/self/maps"));
-  if (found.empty() && has_ring_descriptor()) found = "io_uring is in use";
-  return found;
+  // The files are opened in our own table; /proc/self/fd shows the program's from there too.
+  return own_descriptors::run([] {
+    std::string found = asynchronous_kernel_io_in(read_whole("/proc/self/maps"));
+    if (found.empty() && has_ring_descriptor()) found = "io_uring is in use";
+    return found;
+  });
 }
 
 }  // namespace commensal

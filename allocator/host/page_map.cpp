@@ -12,6 +12,7 @@
 #include <cstring>
 #include <string>
 
+#include "allocator/host/own_descriptors.h"
 #include "allocator/memory_source.h"
 
 namespace commensal {
@@ -51,7 +52,7 @@ constexpr std::uint64_t kEntryPresent = 1ULL << 63U;
 // Calls `visit(first byte, end, categories)` for each run of pages of any of these categories.
 template <typename Visit>
 bool scan(int fd, std::uint64_t begin, std::uint64_t end, std::uint64_t any, std::uint64_t wanted,
-          Visit&& visit) noexcept {
+          const Visit& visit) noexcept {
   ScanRegion regions[64];
   while (begin < end) {
     ScanArguments arguments{};
@@ -76,7 +77,7 @@ bool scan(int fd, std::uint64_t begin, std::uint64_t end, std::uint64_t any, std
 
 // Calls `visit(first byte, end, present, written)` for each run of pages with something in it.
 template <typename Visit>
-bool scan_pages(int fd, std::uint64_t begin, std::uint64_t end, Visit&& visit) noexcept {
+bool scan_pages(int fd, std::uint64_t begin, std::uint64_t end, const Visit& visit) noexcept {
   return scan(fd, begin, end, kIsPresent | kIsSwapped, kIsFile | kIsPresent | kIsSwapped,
               [&](std::uint64_t first, std::uint64_t last, std::uint64_t categories) {
                 visit(first, last, (categories & kIsPresent) != 0, (categories & kIsFile) == 0);
@@ -118,7 +119,7 @@ class PieceFlags {
 
 template <typename Visit>
 bool read_pages(int fd, std::uint64_t page, std::uint64_t begin, std::uint64_t end,
-                Visit&& visit) noexcept {
+                const Visit& visit) noexcept {
   std::uint64_t entries[512];
   while (begin < end) {
     std::uint64_t wanted = (end - begin) / page;
@@ -139,23 +140,37 @@ bool read_pages(int fd, std::uint64_t page, std::uint64_t begin, std::uint64_t e
 
 }  // namespace
 
-PageMap::PageMap(bool use_scan)
-    : fd_(::open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC)),
-      page_(static_cast<std::size_t>(::sysconf(_SC_PAGESIZE))) {
-  if (fd_ < 0) {
-    throw SourceError(std::string("open /proc/self/pagemap: ") + std::strerror(errno));
+PageMap::PageMap(bool use_scan) : page_(static_cast<std::size_t>(::sysconf(_SC_PAGESIZE))) {
+  own_descriptors::begin();
+  const long fd =
+      own_descriptors::call(SYS_openat, AT_FDCWD, "/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+  if (fd < 0) {
+    throw SourceError(std::string("open /proc/self/pagemap: ") +
+                      std::strerror(static_cast<int>(-fd)));
   }
+  fd_ = static_cast<int>(fd);
   // The kernel's answer for a page that is surely there decides.
   const auto here = reinterpret_cast<std::uintptr_t>(&fd_) / page_ * page_;
   bool seen = false;
   scan_ = use_scan &&
-          scan_pages(fd_, here, here + page_,
-                     [&](std::uint64_t, std::uint64_t, bool present, bool) { seen = present; }) &&
+          visit_pages(
+              true, here, here + page_,
+              [&](std::uint64_t, std::uint64_t, bool present, bool) noexcept { seen = present; }) &&
           seen;
 }
 
-PageMap::~PageMap() {
-  if (fd_ >= 0) ::close(fd_);
+PageMap::~PageMap() { own_descriptors::close(fd_); }
+
+template <typename Visit>
+bool PageMap::visit_pages(bool by_scan, std::uint64_t begin, std::uint64_t end,
+                          const Visit& visit) const noexcept {
+  const auto look = [&]() noexcept -> long {
+    return (by_scan ? scan_pages(fd_, begin, end, visit)
+                    : read_pages(fd_, page_, begin, end, visit))
+               ? 1
+               : 0;
+  };
+  return own_descriptors::quick(look) == 1;
 }
 
 bool PageMap::count(const std::byte* begin, std::size_t size, Counts& counts) const noexcept {
@@ -165,8 +180,7 @@ bool PageMap::count(const std::byte* begin, std::size_t size, Counts& counts) co
     if (present) sum.resident += Bytes{end - first};
     if (written) sum.written += Bytes{end - first};
   };
-  const bool ok = scan_ ? scan_pages(fd_, from, from + size, add)
-                        : read_pages(fd_, page_, from, from + size, add);
+  const bool ok = visit_pages(scan_, from, from + size, add);
   if (ok) counts = sum;
   return ok;
 }
@@ -178,8 +192,7 @@ bool PageMap::mark_written(const std::byte* begin, std::size_t size, std::size_t
   const auto mark = [&](std::uint64_t first, std::uint64_t end, bool, bool written) {
     if (written) pieces.mark(first, end);
   };
-  return pieces.checked(scan_ ? scan_pages(fd_, from, from + size, mark)
-                              : read_pages(fd_, page_, from, from + size, mark));
+  return pieces.checked(visit_pages(scan_, from, from + size, mark));
 }
 
 bool PageMap::mark_unprotected(const std::byte* begin, std::size_t size, std::size_t piece,
@@ -189,12 +202,12 @@ bool PageMap::mark_unprotected(const std::byte* begin, std::size_t size, std::si
   const auto mark = [&](std::uint64_t first, std::uint64_t end, std::uint64_t) {
     pieces.mark(first, end);
   };
-  return pieces.checked(scan_ && scan(fd_, from, from + size, kIsWritten, kIsWritten, mark));
+  const auto look = [&]() noexcept -> long {
+    return scan(fd_, from, from + size, kIsWritten, kIsWritten, mark) ? 1 : 0;
+  };
+  return pieces.checked(scan_ && own_descriptors::quick(look) == 1);
 }
 
-void PageMap::forget_in_child() noexcept {
-  if (fd_ >= 0) ::close(fd_);
-  fd_ = -1;
-}
+void PageMap::forget_in_child() noexcept { fd_ = -1; }
 
 }  // namespace commensal

@@ -41,11 +41,15 @@ class PageMap {
                                       std::uint8_t* flags) const noexcept;
 
   [[nodiscard]] bool uses_scan() const noexcept { return scan_; }
-  /// Closes the descriptor, which in a forked child shows the parent's pages.
+  /// In a forked child, which has no such descriptor; from then on the kernel refuses.
   void forget_in_child() noexcept;
 
  private:
-  int fd_ = -1;
+  template <typename Visit>
+  bool visit_pages(bool by_scan, std::uint64_t begin, std::uint64_t end,
+                   const Visit& visit) const noexcept;
+
+  int fd_ = -1;  // in our own table (own_descriptors.h)
   std::size_t page_ = 4096;
   bool scan_ = false;
 };

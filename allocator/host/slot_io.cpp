@@ -7,11 +7,11 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <csignal>
 #include <cstring>
 #include <exception>
 #include <string>
 
+#include "allocator/host/own_descriptors.h"
 #include "allocator/host/own_threads.h"
 #include "allocator/memory_source.h"
 
@@ -49,19 +49,15 @@ void SlotIo::forget_in_child() noexcept {
 
 void SlotIo::begin_threads() {
   begun_ = true;
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  if (::pthread_sigmask(SIG_SETMASK, &all, &before) != 0) return;
   try {
     for (Worker& worker : workers_) {
-      worker.thread = std::make_unique<std::thread>([this, &worker] { run(worker); });
+      worker.thread = std::make_unique<std::thread>(
+          own_descriptors::start_thread([this, &worker] { run(worker); }));
       worker.ended.acquire();  // it is known as our own now
     }
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch)
     // No thread to be had: `submit` does the work itself.
   }
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 void SlotIo::run(Worker& worker) noexcept {
@@ -71,15 +67,16 @@ void SlotIo::run(Worker& worker) noexcept {
   for (;;) {
     worker.begun.acquire();
     if (worker.request.size == 0) return;
-    carry_out(worker.request);
+    carry_out(worker.request, SpillFile::Caller::kOwnThread);
     worker.ended.release();
   }
 }
 
-void SlotIo::carry_out(Request& request) const noexcept {
-  request.done.error = request.from != nullptr
-                           ? file_.write(request.slot, request.at, request.from, request.size)
-                           : file_.read(request.slot, request.at, request.to, request.size);
+void SlotIo::carry_out(Request& request, SpillFile::Caller caller) const noexcept {
+  request.done.error =
+      request.from != nullptr
+          ? file_.write(request.slot, request.at, request.from, request.size, caller)
+          : file_.read(request.slot, request.at, request.to, request.size, caller);
 }
 
 void SlotIo::submit(const Request& request) {
@@ -90,7 +87,7 @@ void SlotIo::submit(const Request& request) {
   if (worker.thread != nullptr) {
     worker.begun.release();
   } else {
-    carry_out(worker.request);
+    carry_out(worker.request, SpillFile::Caller::kAnyThread);
     worker.ended.release();
   }
 }

@@ -77,7 +77,7 @@ class SlotIo {
 
   void begin_threads();
   void run(Worker& worker) noexcept;
-  void carry_out(Request& request) const noexcept;
+  void carry_out(Request& request, SpillFile::Caller caller) const noexcept;
   void submit(const Request& request);
 
   const SpillFile& file_;

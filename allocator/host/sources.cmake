@@ -6,8 +6,10 @@ target_sources(
           ${CMAKE_CURRENT_LIST_DIR}/host_memory_source.cpp
           ${CMAKE_CURRENT_LIST_DIR}/kernel_io.cpp
           ${CMAKE_CURRENT_LIST_DIR}/live_memory.cpp
+          ${CMAKE_CURRENT_LIST_DIR}/own_descriptors.cpp
           ${CMAKE_CURRENT_LIST_DIR}/own_threads.cpp
           ${CMAKE_CURRENT_LIST_DIR}/page_map.cpp
+          ${CMAKE_CURRENT_LIST_DIR}/quick_calls.cpp
           ${CMAKE_CURRENT_LIST_DIR}/signal_stacks.cpp
           ${CMAKE_CURRENT_LIST_DIR}/slot_io.cpp
           ${CMAKE_CURRENT_LIST_DIR}/spill_file.cpp
@@ -21,8 +23,9 @@ target_sources(
 if(COMMENSAL_SANITIZE)
   set_source_files_properties(
     ${CMAKE_CURRENT_LIST_DIR}/live_memory.cpp ${CMAKE_CURRENT_LIST_DIR}/own_threads.cpp
-    ${CMAKE_CURRENT_LIST_DIR}/page_map.cpp ${CMAKE_CURRENT_LIST_DIR}/signal_stacks.cpp
-    ${CMAKE_CURRENT_LIST_DIR}/thread_stopper.cpp ${CMAKE_CURRENT_LIST_DIR}/thread_tracer.cpp
+    ${CMAKE_CURRENT_LIST_DIR}/page_map.cpp ${CMAKE_CURRENT_LIST_DIR}/quick_calls.cpp
+    ${CMAKE_CURRENT_LIST_DIR}/signal_stacks.cpp ${CMAKE_CURRENT_LIST_DIR}/thread_stopper.cpp
+    ${CMAKE_CURRENT_LIST_DIR}/thread_tracer.cpp
     ${CMAKE_CURRENT_LIST_DIR}/write_watch.cpp
     PROPERTIES COMPILE_OPTIONS "-fno-sanitize=all")
 endif()

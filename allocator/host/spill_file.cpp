@@ -16,6 +16,7 @@
 #include <iterator>
 
 #include "allocator/host/file_system.h"
+#include "allocator/host/own_descriptors.h"
 #include "allocator/memory_source.h"
 
 namespace commensal {
@@ -83,7 +84,7 @@ std::string probe(int fd, const std::string& folder) {
 
 // Opens the same file once more for writing past the page cache; -1 if it cannot do that.
 int open_direct(int fd) {
-  const std::string path = "/proc/self/fd/" + std::to_string(fd);
+  const std::string path = "/proc/thread-self/fd/" + std::to_string(fd);
   const int direct = ::open(path.c_str(), O_RDWR | O_DIRECT | O_CLOEXEC);
   if (direct < 0) return -1;
   void* block = std::aligned_alloc(4096, 4096);
@@ -110,10 +111,36 @@ Bytes disk_share(int fd) {
   return Bytes{share};
 }
 
+// May take as long as a disk takes. Returns 0 or an errno.
+int allocate_blocks(int fd, int mode, std::uint64_t offset, std::uint64_t size) {
+  return own_descriptors::run([=] {
+    int rc = 0;
+    do {
+      rc = ::fallocate(fd, mode, static_cast<off_t>(offset), static_cast<off_t>(size));
+    } while (rc != 0 && errno == EINTR);
+    return rc == 0 ? 0 : errno;
+  });
+}
+
+template <typename... Arguments>
+long system_call(SpillFile::Caller caller, long number, Arguments... arguments) noexcept {
+  if (caller == SpillFile::Caller::kAnyThread) return own_descriptors::call(number, arguments...);
+  const long got = ::syscall(number, arguments...);
+  return got == -1 ? -errno : got;
+}
+
 }  // namespace
 
 std::unique_ptr<SpillFile> SpillFile::open(const Options& options, ChildWatch& watch,
                                            std::string& reason) {
+  reason = own_descriptors::refusal();
+  // In the program's table it would be the program's to close and to write to.
+  if (!reason.empty()) return nullptr;
+  return own_descriptors::run([&] { return open_there(options, watch, reason); });
+}
+
+std::unique_ptr<SpillFile> SpillFile::open_there(const Options& options, ChildWatch& watch,
+                                                 std::string& reason) {
   if (options.cap < options.step) {
     reason = "the cap of the slower tier is below one chunk: " + to_string(options.cap);
     return nullptr;
@@ -147,13 +174,12 @@ std::unique_ptr<SpillFile> SpillFile::open(const Options& options, ChildWatch& w
 SpillFile::SpillFile(int fd, int direct_fd, Bytes cap, Bytes step, ChildWatch& watch)
     : fd_(fd), direct_fd_(direct_fd), cap_(cap), step_(step), watch_(watch) {}
 
-SpillFile::~SpillFile() { forget_in_child(); }
-
-void SpillFile::forget_in_child() noexcept {
-  if (fd_ >= 0) ::close(fd_);
-  if (direct_fd_ >= 0) ::close(direct_fd_);
-  fd_ = direct_fd_ = -1;
+SpillFile::~SpillFile() {
+  own_descriptors::close(fd_);
+  own_descriptors::close(direct_fd_);
 }
+
+void SpillFile::forget_in_child() noexcept { fd_ = direct_fd_ = -1; }
 
 Bytes SpillFile::used() {
   take_back_waiting();
@@ -194,9 +220,8 @@ void SpillFile::punch_free() {
   before.swap(free_);
   backed_free_ = 0;
   for (auto& [offset, stretch] : before) {
-    if (stretch.backed &&
-        ::fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
-                    static_cast<off_t>(stretch.size)) == 0) {
+    if (stretch.backed && allocate_blocks(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset,
+                                          stretch.size) == 0) {
       stretch.backed = false;
     }
     give(offset, stretch);
@@ -234,14 +259,13 @@ SpillSlot SpillFile::allocate(Bytes size) {
       end_ += size.count();
     }
   }
-  int rc = 0;
-  do {
-    rc = ::fallocate(fd_, 0, static_cast<off_t>(slot.offset), static_cast<off_t>(size.count()));
-  } while (rc != 0 && errno == EINTR);
+  int error = allocate_blocks(fd_, 0, slot.offset, size.count());
   // A file system without fallocate: the length must be right, or touching a mapping is SIGBUS.
-  if (rc != 0 && errno == EOPNOTSUPP) rc = ::ftruncate(fd_, static_cast<off_t>(end_));
-  if (rc != 0) {
-    const int error = errno;
+  if (error == EOPNOTSUPP) {
+    error = own_descriptors::run(
+        [this] { return ::ftruncate(fd_, static_cast<off_t>(end_)) == 0 ? 0 : errno; });
+  }
+  if (error != 0) {
     give(slot.offset, Stretch{size.count(), false});
     throw SourceError("fallocate of " + to_string(size) +
                       " in the spill file: " + error_text(error));
@@ -262,12 +286,12 @@ void SpillFile::free(const SpillSlot& slot) {
 }
 
 int SpillFile::write(const SpillSlot& slot, std::uint64_t at, const std::byte* bytes,
-                     std::size_t size) const noexcept {
+                     std::size_t size, Caller caller) const noexcept {
   const int fd = direct_fd_ >= 0 ? direct_fd_ : fd_;
   while (size != 0) {
-    const long done = ::syscall(SYS_pwrite64, fd, bytes, size, slot.offset + at);
-    if (done < 0 && errno == EINTR) continue;
-    if (done <= 0) return done < 0 ? errno : ENOSPC;
+    const long done = system_call(caller, SYS_pwrite64, fd, bytes, size, slot.offset + at);
+    if (done == -EINTR) continue;
+    if (done <= 0) return done < 0 ? static_cast<int>(-done) : ENOSPC;
     const auto count = static_cast<std::size_t>(done);
     bytes += count;
     at += count;
@@ -276,31 +300,39 @@ int SpillFile::write(const SpillSlot& slot, std::uint64_t at, const std::byte* b
   return 0;
 }
 
-int SpillFile::read(const SpillSlot& slot, std::uint64_t at, std::byte* bytes,
-                    std::size_t size) const noexcept {
+int SpillFile::read(const SpillSlot& slot, std::uint64_t at, std::byte* bytes, std::size_t size,
+                    Caller caller) const noexcept {
   const int fd = direct_fd_ >= 0 ? direct_fd_ : fd_;
   while (size != 0) {
-    const long done = ::syscall(SYS_pread64, fd, bytes, size, slot.offset + at);
-    if (done < 0 && errno == EINTR) continue;
-    if (done <= 0) return done < 0 ? errno : EIO;
+    const long done = system_call(caller, SYS_pread64, fd, bytes, size, slot.offset + at);
+    if (done == -EINTR) continue;
+    if (done <= 0) return done < 0 ? static_cast<int>(-done) : EIO;
     const auto count = static_cast<std::size_t>(done);
     bytes += count;
     at += count;
     size -= count;
   }
   return 0;
+}
+
+bool SpillFile::map(std::byte* address, const SpillSlot& slot) const noexcept {
+  const long got =
+      own_descriptors::call(SYS_mmap, address, slot.size.count(), PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_NORESERVE | MAP_FIXED, fd_, slot.offset);
+  return got == reinterpret_cast<long>(address);
 }
 
 int SpillFile::settle(const SpillSlot& slot) const noexcept {
   if (direct()) return 0;
-  if (::fdatasync(fd_) != 0) return errno;
+  const int error = own_descriptors::run([this] { return ::fdatasync(fd_) == 0 ? 0 : errno; });
+  if (error != 0) return error;
   drop_cache(slot);
   return 0;
 }
 
 void SpillFile::drop_cache(const SpillSlot& slot) const noexcept {
-  ::posix_fadvise(fd_, static_cast<off_t>(slot.offset), static_cast<off_t>(slot.size.count()),
-                  POSIX_FADV_DONTNEED);
+  (void)own_descriptors::call(SYS_fadvise64, fd_, slot.offset, slot.size.count(),
+                              POSIX_FADV_DONTNEED);
 }
 
 }  // namespace commensal

@@ -23,11 +23,13 @@ struct SpillSlot {
 
 /// Hands out slots of one unlinked file and writes and reads them.
 ///
-/// A slot is never written while it is mapped, here or in a forked child that may see it: freed
-/// slots wait until no such child lives. Freed slots keep their disk blocks for the next one (to
-/// punch a written slot costs a second per GiB); they are punched when the file would pass its cap.
-/// Thread safety: `write` and `read` of different slots from any thread, and while other threads
-/// are stopped (no lock, no allocation); everything else is serialised by the caller.
+/// The file is open in our own table of descriptors (own_descriptors.h): whatever the program
+/// closes or opens, nothing is written anywhere else. A slot is never written while it is mapped,
+/// here or in a forked child that may see it: freed slots wait until no such child lives. Freed
+/// slots keep their disk blocks for the next one (to punch a written slot costs a second per GiB);
+/// they are punched when the file would pass its cap. Thread safety: `write` and `read` of
+/// different slots from any thread, and while other threads are stopped (no lock, no allocation);
+/// everything else is serialised by the caller.
 class SpillFile {
  public:
   struct Options {
@@ -53,23 +55,28 @@ class SpillFile {
   [[nodiscard]] SpillSlot allocate(Bytes size);
   void free(const SpillSlot& slot);
 
+  /// Who writes or reads: a thread of our own table does it itself, for another one it is done.
+  enum class Caller : std::uint8_t { kAnyThread, kOwnThread };
   /// Writes `size` bytes at `at` of the slot; `bytes`, `at` and `size` are multiples of 4 KiB.
   /// Returns 0 or an errno.
   [[nodiscard]] int write(const SpillSlot& slot, std::uint64_t at, const std::byte* bytes,
-                          std::size_t size) const noexcept;
+                          std::size_t size, Caller caller = Caller::kAnyThread) const noexcept;
   [[nodiscard]] int read(const SpillSlot& slot, std::uint64_t at, std::byte* bytes,
-                         std::size_t size) const noexcept;
+                         std::size_t size, Caller caller = Caller::kAnyThread) const noexcept;
+  /// Maps a slot privately over what is at `address`, for reading and writing, in one system call.
+  /// May be used while threads are stopped. Returns false if the kernel refuses.
+  [[nodiscard]] bool map(std::byte* address, const SpillSlot& slot) const noexcept;
   /// Makes sure that what was written is on the disk and out of the page cache. Only buffered
   /// writes need it. Returns 0 or an errno.
   [[nodiscard]] int settle(const SpillSlot& slot) const noexcept;
   /// Drops a slot's pages from the page cache, where no mapping uses them.
   void drop_cache(const SpillSlot& slot) const noexcept;
 
-  /// The descriptor to map slots from: always the same, so that mappings merge.
+  /// In our own table. Slots are mapped from this one only, so that mappings merge.
   [[nodiscard]] int descriptor() const noexcept { return fd_; }
   [[nodiscard]] bool direct() const noexcept { return direct_fd_ >= 0; }
 
-  /// Closes the file in a forked child; its mappings stay.
+  /// In a forked child, which does not have the file open; its mappings stay.
   void forget_in_child() noexcept;
 
  private:
@@ -82,6 +89,8 @@ class SpillFile {
     ChildWatch::ForkCount gone = 0;
   };
 
+  static std::unique_ptr<SpillFile> open_there(const Options& options, ChildWatch& watch,
+                                               std::string& reason);
   SpillFile(int fd, int direct_fd, Bytes cap, Bytes step, ChildWatch& watch);
   void give(std::uint64_t offset, Stretch stretch);
   void take_back_waiting();

@@ -18,6 +18,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "allocator/host/own_descriptors.h"
 #include "allocator/host/own_threads.h"
 #include "allocator/host/signal_stacks.h"
 #include "allocator/host/thread_tracer.h"
@@ -263,10 +264,13 @@ bool read_about(int tid, const char* file) noexcept {
   for (int rest = tid; rest != 0; rest /= 10) digits[--first] = static_cast<char>('0' + rest % 10);
   for (const char* p = digits + first; *p != 0; ++p) path[at++] = *p;
   for (const char* p = file; *p != 0; ++p) path[at++] = *p;
-  const long fd = ::syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return false;
-  const long got = ::syscall(SYS_read, fd, g.text, sizeof(g.text) - 1);
-  ::syscall(SYS_close, fd);
+  const long got = own_descriptors::quick([&]() noexcept -> long {
+    const long fd = ::syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return fd;
+    const long length = ::syscall(SYS_read, fd, g.text, sizeof(g.text) - 1);
+    ::syscall(SYS_close, fd);
+    return length;
+  });
   if (got <= 0) return false;
   g.text[got] = 0;
   return true;
@@ -464,8 +468,8 @@ struct DirectoryEntry {
 // threads says that the list, which threads may leave while it is read, missed nobody.
 template <typename Visit>
 bool list_threads(bool& complete, std::uint64_t& links, Visit&& visit) noexcept {
-  const long fd =
-      ::syscall(SYS_openat, AT_FDCWD, "/proc/self/task", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const long fd = own_descriptors::call(SYS_openat, AT_FDCWD, "/proc/self/task",
+                                        O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) {
     Reason().add("/proc/self/task cannot be read");
     return false;
@@ -473,7 +477,8 @@ bool list_threads(bool& complete, std::uint64_t& links, Visit&& visit) noexcept 
   std::uint32_t position = 0;
   bool going_on = true;
   long got = 0;
-  while (going_on && (got = ::syscall(SYS_getdents64, fd, g.listing, sizeof(g.listing))) > 0) {
+  while (going_on &&
+         (got = own_descriptors::call(SYS_getdents64, fd, g.listing, sizeof(g.listing))) > 0) {
     for (long at = 0; going_on && at < got;) {
       const char* raw = g.listing + at;
       at += reinterpret_cast<const DirectoryEntry*>(raw)->length;
@@ -485,10 +490,10 @@ bool list_threads(bool& complete, std::uint64_t& links, Visit&& visit) noexcept 
     }
   }
   struct stat status {};
-  const long checked = ::syscall(SYS_fstat, fd, &status);
+  const long checked = own_descriptors::call(SYS_fstat, fd, &status);
   links = checked == 0 ? status.st_nlink : 0;
   complete = links == position + 2;
-  ::syscall(SYS_close, fd);
+  (void)own_descriptors::call(SYS_close, fd);
   return going_on && got >= 0;
 }
 
@@ -889,6 +894,7 @@ void let_go(bool all_held) noexcept {
 }  // namespace
 
 ThreadStopper::ThreadStopper() : signal_(install_handler()) {
+  own_descriptors::begin();
   __atomic_store_n(&g_stopper, this, __ATOMIC_RELEASE);
 }
 

@@ -12,6 +12,8 @@
 
 #include <cerrno>
 
+#include "allocator/host/own_descriptors.h"
+
 namespace commensal {
 namespace {
 
@@ -30,16 +32,16 @@ uffdio_range range(const std::byte* begin, std::size_t size) noexcept {
 bool call(int fd, unsigned long request, void* argument) noexcept {
   long got = -1;
   do {
-    got = ::syscall(SYS_ioctl, fd, request, argument);
-  } while (got == -1 && (errno == EINTR || errno == EAGAIN));
-  return got != -1;
+    got = own_descriptors::call(SYS_ioctl, fd, request, argument);
+  } while (got == -EINTR || got == -EAGAIN);
+  return got >= 0;
 }
 
 }  // namespace
 
 std::unique_ptr<WriteWatch> WriteWatch::open(const PageMap& pages) {
   if (!pages.uses_scan()) return nullptr;
-  const long fd = ::syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | kUserModeOnly);
+  const long fd = own_descriptors::call(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | kUserModeOnly);
   if (fd < 0) return nullptr;
   std::unique_ptr<WriteWatch> watch(new WriteWatch(static_cast<int>(fd), pages));
   uffdio_api api{};
@@ -49,9 +51,7 @@ std::unique_ptr<WriteWatch> WriteWatch::open(const PageMap& pages) {
   return watch;
 }
 
-WriteWatch::~WriteWatch() {
-  if (fd_ >= 0) ::close(fd_);
-}
+WriteWatch::~WriteWatch() { own_descriptors::close(fd_); }
 
 // Whether a write of ours, one by a system call, and none are told apart.
 bool WriteWatch::works() noexcept {
@@ -65,17 +65,17 @@ bool WriteWatch::works() noexcept {
   std::uint8_t flags[4];
   int ends[2] = {-1, -1};
   bool ok = prepare(begin, size) && arm(begin, size) && changed(begin, size, page, flags) &&
-            (flags[0] | flags[1] | flags[2] | flags[3]) == 0 && ::pipe2(ends, O_CLOEXEC) == 0;
+            (flags[0] | flags[1] | flags[2] | flags[3]) == 0 &&
+            own_descriptors::call(SYS_pipe2, ends, O_CLOEXEC) == 0;
   if (ok) {
     bytes[0] = std::byte{2};
     bytes[3 * page] = std::byte{2};
-    ok = ::write(ends[1], "x", 1) == 1 && ::read(ends[0], begin + page, 1) == 1 &&
+    ok = own_descriptors::call(SYS_write, ends[1], "x", 1) == 1 &&
+         own_descriptors::call(SYS_read, ends[0], begin + page, 1) == 1 &&
          changed(begin, size, page, flags) && flags[0] == 1 && flags[1] == 1 && flags[2] == 0 &&
          flags[3] == 1;
   }
-  for (const int end : ends) {
-    if (end >= 0) ::close(end);
-  }
+  for (const int end : ends) own_descriptors::close(end);
   ::munmap(got, size);
   return ok;
 }
@@ -104,9 +104,6 @@ void WriteWatch::forget(std::byte* begin, std::size_t size) noexcept {
   (void)call(fd_, UFFDIO_UNREGISTER, &stretch);  // a mapping that is not registered: nothing to do
 }
 
-void WriteWatch::forget_in_child() noexcept {
-  if (fd_ >= 0) ::close(fd_);
-  fd_ = -1;
-}
+void WriteWatch::forget_in_child() noexcept { fd_ = -1; }
 
 }  // namespace commensal

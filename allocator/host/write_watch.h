@@ -40,14 +40,14 @@ class WriteWatch {
   /// Ends what `prepare` began, also where other memory was mapped there meanwhile.
   void forget(std::byte* begin, std::size_t size) noexcept;
 
-  /// Closes the descriptor in a forked child, whose memory is not watched.
+  /// In a forked child, whose memory is not watched.
   void forget_in_child() noexcept;
 
  private:
   WriteWatch(int fd, const PageMap& pages) noexcept : fd_(fd), pages_(pages) {}
   [[nodiscard]] bool works() noexcept;
 
-  int fd_;
+  int fd_;  // in our own table (own_descriptors.h)
   const PageMap& pages_;
 };
 

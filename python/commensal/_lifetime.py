@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from commensal._say import flush_streams
+
 __all__ = ["killed_with_us", "leave_watcher", "temporary_folder"]
 
 _ABOVE_STANDARD = 3
@@ -79,8 +81,7 @@ def leave_watcher(at_end: Callable[[], None]) -> None:
 
     @raises OSError if there can be none.
     """
-    sys.stdout.flush()
-    sys.stderr.flush()
+    flush_streams()
     own = os.pidfd_open(os.getpid())
     # Clear of the numbers that the watcher's standard descriptors take.
     pidfd = fcntl.fcntl(own, fcntl.F_DUPFD_CLOEXEC, _ABOVE_STANDARD)

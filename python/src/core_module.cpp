@@ -7,18 +7,21 @@
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <future>
 #include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
 #include <system_error>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
 
 #include "allocator/host/child_watch.h"
 #include "allocator/host/file_system.h"
+#include "allocator/host/own_descriptors.h"
 #include "allocator/host/spill_file.h"
 #include "allocator/host/stop_probe.h"
 #include "coordinator/keys/allowed_keys.h"
@@ -67,11 +70,21 @@ std::optional<Bytes> to_bytes(std::optional<std::uint64_t> count) {
   return count ? std::optional{Bytes{*count}} : std::nullopt;
 }
 
+/// Asks on a thread with our own descriptors: ZeroMQ ends the process when the program closes one
+/// of its own.
+template <typename Ask>
+std::invoke_result_t<Ask> on_own_thread(Ask ask) {
+  std::packaged_task<std::invoke_result_t<Ask>()> task(std::move(ask));
+  auto answer = task.get_future();
+  own_descriptors::start_thread([&task] { task(); }).join();
+  return answer.get();
+}
+
 wire::Message ask(const std::string& socket_path, std::int64_t timeout_ms,
                   const wire::Message& question) {
   const wire::ControlClient client{socket_path, std::chrono::milliseconds{timeout_ms}};
   try {
-    wire::Message answer = client.request(question);
+    wire::Message answer = on_own_thread([&] { return client.request(question); });
     if (const auto* error = std::get_if<wire::Error>(&answer)) throw CoordinatorError(error->what);
     return answer;
   } catch (const wire::BadMessage& error) {
@@ -82,8 +95,8 @@ wire::Message ask(const std::string& socket_path, std::int64_t timeout_ms,
 /// Hands on one frame as it is, and the answer.
 std::string control_frame(const std::string& socket_path, const std::string& frame,
                           std::int64_t timeout_ms) {
-  return wire::ControlClient{socket_path, std::chrono::milliseconds{timeout_ms}}.request_frame(
-      frame);
+  const wire::ControlClient client{socket_path, std::chrono::milliseconds{timeout_ms}};
+  return on_own_thread([&] { return client.request_frame(frame); });
 }
 
 /// The same to a coordinator on another machine, with keys of a folder.
@@ -92,10 +105,10 @@ std::string remote_frame(const std::string& address, const std::string& folder,
                          std::int64_t timeout_ms) {
   keys::check_address(address);
   const keys::KeyFolder keys{folder};
-  return keys::RemoteClient{address, keys.load(key),
-                            keys.load_public(std::string{keys::kCoordinatorKey}),
-                            std::chrono::milliseconds{timeout_ms}}
-      .request_frame(frame);
+  const keys::RemoteClient client{address, keys.load(key),
+                                  keys.load_public(std::string{keys::kCoordinatorKey}),
+                                  std::chrono::milliseconds{timeout_ms}};
+  return on_own_thread([&] { return client.request_frame(frame); });
 }
 
 std::string keys_create(const std::string& folder, const std::string& name) {

@@ -14,6 +14,7 @@
 #include "allocator/host/host_memory_source.h"
 #include "tests/allocator/fuzz.h"
 #include "tests/allocator/patterned_blocks.h"
+#include "tests/allocator/restless_program.h"
 
 namespace commensal {
 namespace {
@@ -73,6 +74,26 @@ TEST_F(ElasticOnHostTest, Law1_Law2_HandlersThatAreResetWithoutPauseCostNoWordAn
   ElasticFuzz(allocator, options).run();
   end = true;
   resets.join();
+}
+
+TEST_F(ElasticOnHostTest, Law2_NothingIsWrittenToWhatAProgramOpensInPlaceOfWhatItClosed) {
+  ElasticAllocatorOptions limits;
+  limits.limit = 16_MiB;
+  ElasticAllocator allocator(source_, limits);
+  RestlessProgram program;
+  FuzzOptions options;
+  options.seed = fuzz_seed();
+  options.operations = fuzz_operations(1'000, 300);
+  options.largest_block = 2_MiB;
+  options.largest_limit = 24_MiB;
+  ElasticFuzz(allocator, options).run();
+  while (program.rounds() < 10) std::this_thread::yield();
+  program.stop();
+  EXPECT_EQ(program.wrong(), 0U) << "files of the program's that were not as it left them";
+  EXPECT_EQ(source_.host_tier_reason(), "");
+  if (options.operations >= 1'000) {
+    EXPECT_GT(allocator.stats().moved_out, 0_B);
+  }
 }
 
 TEST_F(ElasticOnHostTest, Law2_StoresOfAnotherThreadAreKeptWhileChunksMove) {

@@ -15,5 +15,6 @@ commensal_test(
   ${CMAKE_CURRENT_LIST_DIR}/host_thread_stopper_test.cpp
   ${CMAKE_CURRENT_LIST_DIR}/host_tier_test.cpp
   ${CMAKE_CURRENT_LIST_DIR}/host_write_watch_test.cpp
+  ${CMAKE_CURRENT_LIST_DIR}/own_descriptors_test.cpp
   LIBRARIES commensal::allocator
   LABELS allocator)

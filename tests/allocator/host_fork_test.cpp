@@ -6,12 +6,14 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <csignal>
 #include <cstring>
 #include <functional>
 #include <vector>
 
 #include "allocator/host/child_watch.h"
 #include "allocator/host/host_memory_source.h"
+#include "tests/allocator/restless_program.h"
 #include "tests/allocator/sanitizer_threads.h"
 
 namespace commensal {
@@ -75,7 +77,7 @@ TEST(ChildWatch, SeesChildrenLiveAndEnd) {
   EXPECT_FALSE(watch.child_saw(0, 2));
 }
 
-TEST(ChildWatch, ForksOfOneGenerationShareAPipe) {
+TEST(ChildWatch, ForksOfOneGenerationEndTogether) {
   ChildWatch watch;
   Child first([&] { watch.prepare(); }, [&] { watch.forget_in_child(); }, [] { return 0; });
   Child second([&] { watch.prepare(); }, [&] { watch.forget_in_child(); }, [] { return 0; });
@@ -83,6 +85,34 @@ TEST(ChildWatch, ForksOfOneGenerationShareAPipe) {
   EXPECT_TRUE(watch.child_saw(0, 1)) << "cautious: the generation lives";
   second.finish();
   EXPECT_FALSE(watch.child_saw(0, 2));
+}
+
+// As a daemon does, and as `subprocess` does in a child that it has forked.
+TEST(ChildWatch, AChildThatClosesAllDescriptorsIsSeenAllTheSame) {
+  ChildWatch watch;
+  int ready[2];
+  ASSERT_EQ(::pipe(ready), 0);
+  const auto close_others = [&] {
+    watch.forget_in_child();
+    ::dup2(ready[1], 0);
+    close_all_descriptors();
+    (void)!::write(0, "x", 1);
+    ::pause();
+  };
+  watch.prepare();
+  const pid_t child = ::fork();
+  if (child == 0) {
+    close_others();
+    ::_exit(0);
+  }
+  char byte = 0;
+  ASSERT_EQ(::read(ready[0], &byte, 1), 1);
+  EXPECT_TRUE(watch.child_saw(0, 1));
+  ::kill(child, SIGKILL);
+  ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+  EXPECT_FALSE(watch.child_saw(0, 1));
+  ::close(ready[0]);
+  ::close(ready[1]);
 }
 
 TEST(ChildWatch, AForkThatFailedLeavesNobody) {

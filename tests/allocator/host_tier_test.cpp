@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The slower tier on a host: which folders serve, what memory really comes back, what is touched.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/syscall.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
@@ -15,9 +18,11 @@
 #include <vector>
 
 #include "allocator/host/host_memory_source.h"
+#include "allocator/host/own_descriptors.h"
 #include "allocator/host/page_map.h"
 #include "allocator/host/spill_file.h"
 #include "tests/allocator/host_process.h"
+#include "tests/allocator/restless_program.h"
 
 namespace commensal {
 namespace {
@@ -305,6 +310,31 @@ TEST_P(SpillFiles, SlotsKeepTheirBytes) {
   }
 }
 
+// The program closes all descriptors, as daemon code does, and opens a file in place of each.
+TEST_P(SpillFiles, NothingIsWrittenToAFileThatTookItsNumber) {
+  const auto file = open(4_MiB);
+  ASSERT_NE(file, nullptr);
+  const SpillSlot slot = file->allocate(2_MiB);
+  close_all_descriptors();
+  const int users = ::memfd_create("users", MFD_CLOEXEC);
+  ASSERT_EQ(::write(users, "user data\n", 10), 10);
+  for (int number = users + 1; number < 1024; ++number) ::dup3(users, number, O_CLOEXEC);
+  struct alignas(4096) Block {
+    std::array<std::byte, 65536> bytes;
+  };
+  const auto out = std::make_unique<Block>();
+  const auto in = std::make_unique<Block>();
+  out->bytes.fill(std::byte{7});
+  EXPECT_EQ(file->write(slot, 65536, out->bytes.data(), 65536), 0);
+  EXPECT_EQ(file->settle(slot), 0);
+  EXPECT_EQ(file->read(slot, 65536, in->bytes.data(), 65536), 0);
+  EXPECT_EQ(in->bytes, out->bytes);
+  struct stat status {};
+  EXPECT_EQ(::fstat(users, &status), 0);
+  EXPECT_EQ(status.st_size, 10) << "the user's file";
+  close_all_descriptors();
+}
+
 TEST_P(SpillFiles, FreedSlotsAreUsedAgainAndTheFileKeepsItsCap) {
   const auto file = open(16_MiB);
   ASSERT_NE(file, nullptr);
@@ -321,7 +351,7 @@ TEST_P(SpillFiles, FreedSlotsAreUsedAgainAndTheFileKeepsItsCap) {
     EXPECT_EQ(file->used(), Bytes{});
   }
   struct stat status {};
-  ASSERT_EQ(::fstat(file->descriptor(), &status), 0);
+  ASSERT_EQ(own_descriptors::call(SYS_fstat, file->descriptor(), &status), 0);
   EXPECT_LE(Bytes{static_cast<std::uint64_t>(status.st_blocks) * 512}, 17_MiB);
 }
 INSTANTIATE_TEST_SUITE_P(Direct, SpillFiles, ::testing::Bool());

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "tests/torch_ext/runtime/fake_coordinator.h"
+#include "tests/torch_ext/runtime/page_file.h"
 #include "torch_ext/runtime/job_page.h"
 #include "torch_ext/runtime/session.h"
 
@@ -168,10 +169,10 @@ TEST_F(ClientFrames, PeersWithPagesThatAreNone) {
   coordinator_.add_peer(::getpid(), empty.get());
   OwnPage other_version{JobId{"other"}, JobClass::kGuaranteed, 0};
   other_version.page().header.version = wire::kPageVersion + 1;
-  coordinator_.add_peer(::getpid(), other_version.fd());
+  coordinator_.add_peer(::getpid(), file_of(other_version).get());
   OwnPage other_size{JobId{"other"}, JobClass::kGuaranteed, 0};
   other_size.page().header.size = 1U << 30U;
-  coordinator_.add_peer(::getpid(), other_size.fd());
+  coordinator_.add_peer(::getpid(), file_of(other_size).get());
   expect_a_change_works(10);
 }
 

@@ -16,6 +16,7 @@
 
 #include "tests/torch_ext/fake_clock.h"
 #include "tests/torch_ext/runtime/fake_coordinator.h"
+#include "tests/torch_ext/runtime/page_file.h"
 #include "torch_ext/gate/gate.h"
 #include "torch_ext/runtime/job_page.h"
 #include "torch_ext/runtime/peer_observer.h"
@@ -62,7 +63,7 @@ class ScribbledPages : public ::testing::Test {
     SCOPED_TRACE(seed_);
     make_sound();
     observer_.set_device_page(wire::MappedPage(device_fd_.get(), wire::kPageSize, false));
-    observer_.add_peer(10, wire::MappedPage(peer_.fd(), wire::kPageSize, false));
+    observer_.add_peer(10, wire::MappedPage(file_of(peer_).get(), wire::kPageSize, false));
   }
   /// The pages as a coordinator and a waiting guaranteed job would have them.
   void make_sound() {

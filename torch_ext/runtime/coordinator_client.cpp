@@ -7,11 +7,11 @@
 #include <sched.h>
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <csignal>
 #include <cstring>
 #include <map>
 #include <optional>
@@ -21,6 +21,7 @@
 #include <zmq.hpp>
 
 #include "allocator/base/mutex.h"
+#include "allocator/host/own_descriptors.h"
 #include "coordinator/wire/pages.h"
 #include "coordinator/wire/paths.h"
 #include "torch_ext/runtime/zmq_threads.h"
@@ -60,9 +61,21 @@ wire::UniqueFd duplicate(int fd) {
 
 struct CoordinatorClient::Impl {
   Impl(ClientOptions given, ClientHost& owner) : options(std::move(given)), host(owner) {
-    wake_fd.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    if (!wake_fd) throw std::system_error(errno, std::generic_category(), "eventfd");
+    own_descriptors::run([this] {
+      wake_fd.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+      if (!wake_fd) throw std::system_error(errno, std::generic_category(), "eventfd");
+    });
   }
+  ~Impl() {
+    own_descriptors::run([this] {
+      peers.clear();
+      line.reset();
+      context.reset();
+      wake_fd.reset();
+    });
+  }
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
 
   /// One connection to one daemon. Destroyed as a whole when the daemon goes.
   struct Line {
@@ -77,7 +90,7 @@ struct CoordinatorClient::Impl {
 
   const ClientOptions options;
   ClientHost& host;
-  wire::UniqueFd wake_fd;
+  wire::UniqueFd wake_fd;  // as all descriptors here: in our own table (own_descriptors.h)
   std::thread thread;
   std::atomic<int> tid{0};
   std::atomic<bool> stopping{false};
@@ -121,13 +134,8 @@ CoordinatorClient::CoordinatorClient(ClientOptions options, ClientHost& host)
 CoordinatorClient::~CoordinatorClient() { stop(); }
 
 void CoordinatorClient::start() {
-  // The thread inherits the mask: signals are for the program's own threads.
-  sigset_t all;
-  sigset_t before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  impl_->thread = std::thread([this] { impl_->run(); });
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  // What it opens, ZeroMQ's too, is in our own table, where the program cannot close it.
+  impl_->thread = own_descriptors::start_thread([this] { impl_->run(); });
   impl_->mutex.lock();
   while (!impl_->attempted) impl_->first_attempt_ended.wait(impl_->mutex);
   impl_->mutex.unlock();
@@ -156,7 +164,7 @@ void CoordinatorClient::register_again() noexcept {
 void CoordinatorClient::wake() noexcept {
   const std::uint64_t one = 1;
   // EAGAIN: the counter is full, so it is awake anyway.
-  (void)!::write(impl_->wake_fd.get(), &one, sizeof one);
+  (void)own_descriptors::call(SYS_write, impl_->wake_fd.get(), &one, sizeof one);
 }
 
 ClientStatus CoordinatorClient::status() const {

@@ -44,7 +44,7 @@ class ClientHost {
 struct ClientOptions {
   std::filesystem::path runtime_dir;  ///< empty: never connects, only ticks
   std::string instance;
-  int page_fd = -1;  ///< handed over; not owned
+  int page_fd = -1;  ///< handed over; in our own table (own_descriptors.h); not owned
   std::chrono::milliseconds connect_timeout{1000};
   std::chrono::milliseconds retry{500};  ///< between attempts to connect
 };
@@ -62,8 +62,9 @@ struct ClientStatus {
 /// appears. Nothing that a coordinator does or leaves undone stops the process from training.
 ///
 /// The thread blocks all signals (they are for the program's own threads) and writes no managed
-/// memory; it is known as our own, so that moves need not stop it. Never used in a forked child.
-/// Thread safety: `post`, `register_again`, `wake` and `status` from any thread.
+/// memory; it is known as our own, so that moves need not stop it. All that it opens is in our own
+/// table of descriptors: what the program closes or opens does not reach the line. Never used in a
+/// forked child. Thread safety: `post`, `register_again`, `wake` and `status` from any thread.
 class CoordinatorClient {
  public:
   CoordinatorClient(ClientOptions options, ClientHost& host);

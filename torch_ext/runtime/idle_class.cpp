@@ -11,6 +11,7 @@
 #include <set>
 #include <system_error>
 
+#include "allocator/host/own_descriptors.h"
 #include "allocator/host/own_threads.h"
 #include "allocator/host/thread_stopper.h"
 
@@ -74,15 +75,17 @@ void set_threads(const fs::path& process, int policy, IdleClassResult& result) {
 IdleClassResult set_all(int policy) {
   IdleClassResult result;
   const ThreadStopper::NoStops none;  // a stop changes classes too, and back
-  set_threads("/proc/self", policy, result);
+  own_descriptors::run([&] { set_threads("/proc/self", policy, result); });
   return result;
 }
 
 IdleClassResult set_children(int policy) {
-  std::set<int> children;
-  add_children("/proc/self", children);
   IdleClassResult result;
-  for (const int child : children) set_threads("/proc/" + std::to_string(child), policy, result);
+  own_descriptors::run([&] {
+    std::set<int> children;
+    add_children("/proc/self", children);
+    for (const int child : children) set_threads("/proc/" + std::to_string(child), policy, result);
+  });
   return result;
 }
 

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <utility>
 
+#include "allocator/host/own_descriptors.h"
 #include "torch_ext/gate/doorbell.h"
 #include "torch_ext/gate/pacing_law.h"
 
@@ -26,7 +27,9 @@ constexpr double kLeastCount = 0.05;                // of a bucket that is told 
 }  // namespace
 
 OwnPage::OwnPage(const JobId& job, JobClass job_class, int rank)
-    : fd_(wire::make_page_memfd(wire::kJobPageName)), mapping_(fd_.get(), wire::kPageSize, true) {
+    : fd_(own_descriptors::run([] { return wire::make_page_memfd(wire::kJobPageName); })),
+      mapping_(own_descriptors::run(
+          [this] { return wire::MappedPage(fd_.get(), wire::kPageSize, true); })) {
   wire::JobPage& own = page();
   own.header.magic = wire::kJobPageMagic;
   own.header.version = wire::kPageVersion;
@@ -37,6 +40,8 @@ OwnPage::OwnPage(const JobId& job, JobClass job_class, int rank)
   own.job_class = static_cast<std::uint32_t>(job_class);
   own.rank = static_cast<std::uint32_t>(rank);
 }
+
+OwnPage::~OwnPage() { own_descriptors::close(fd_.release()); }
 
 ActivityRecorder::ActivityRecorder(wire::JobPage& page, const Clock& clock,
                                    ThreadUse (*thread_use)() noexcept)

@@ -39,8 +39,12 @@ class OwnPage {
  public:
   /// @throws std::system_error if the page cannot be made.
   OwnPage(const JobId& job, JobClass job_class, int rank);
+  ~OwnPage();
+  OwnPage(const OwnPage&) = delete;
+  OwnPage& operator=(const OwnPage&) = delete;
 
   [[nodiscard]] wire::JobPage& page() const noexcept { return *mapping_.as<wire::JobPage>(); }
+  /// The memfd, in our own table (own_descriptors.h).
   [[nodiscard]] int fd() const noexcept { return fd_.get(); }
 
  private:

@@ -3,12 +3,15 @@
 #include "torch_ext/runtime/request_finder.h"
 
 #include <fcntl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
+#include <cstdio>
 #include <utility>
 
+#include "allocator/host/own_descriptors.h"
 #include "torch_ext/gate/device_time.h"
 
 namespace commensal {
@@ -22,11 +25,16 @@ constexpr Duration::rep kForget = 64;  // requests, about, after which a long pa
 
 ThreadUse read_thread_use() noexcept {
   ThreadUse use{CpuThreadTime::instance().total(), {}};
-  const int file = ::open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC);
+  char self[64];
+  const ssize_t named = ::readlink("/proc/thread-self", self, sizeof self);  // PID/task/TID
+  if (named <= 0) return use;
+  char path[96];
+  (void)std::snprintf(path, sizeof path, "/proc/%.*s/schedstat", static_cast<int>(named), self);
+  const long file = own_descriptors::call(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC);
   if (file < 0) return use;
   char text[96];
-  const ssize_t length = ::read(file, text, sizeof text);
-  ::close(file);
+  const long length = own_descriptors::call(SYS_read, file, text, sizeof text);
+  (void)own_descriptors::call(SYS_close, file);
   if (length <= 0) return use;
   // "RUN DELAYED SLICES", in nanoseconds; RUN is as old as the last tick.
   const char* const end = text + length;

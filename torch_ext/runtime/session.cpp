@@ -14,6 +14,7 @@
 
 #include "allocator/host/file_system.h"
 #include "allocator/host/host_memory_source.h"
+#include "allocator/host/own_descriptors.h"
 #include "allocator/host/thread_stopper.h"
 #include "torch_ext/runtime/idle_class.h"
 #include "torch_ext/runtime/session_impl.h"
@@ -408,15 +409,20 @@ void Session::Impl::shutdown() noexcept {
     if (config.summary_file.empty()) return;
     const std::string target = config.summary_file.string();
     const std::string temporary = target + ".tmp." + std::to_string(::getpid());
-    std::ofstream file(temporary);
-    file << to_json(view()).dump(2) << '\n';
-    file.close();
-    if (!file || std::rename(temporary.c_str(), target.c_str()) != 0) {
+    const std::string summary = to_json(view()).dump(2);
+    const bool written = own_descriptors::run([&] {
+      std::ofstream file(temporary);
+      file << summary << '\n';
+      file.close();
+      return file && std::rename(temporary.c_str(), target.c_str()) == 0;
+    });
+    if (!written) {
       (void)std::remove(temporary.c_str());
-      std::fprintf(stderr, "commensal: cannot write the summary %s\n", target.c_str());
+      own_descriptors::write_line("commensal: cannot write the summary " + target);
     }
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "commensal: ending the session failed: %s\n", error.what());
+    own_descriptors::write_line(std::string("commensal: ending the session failed: ") +
+                                error.what());
   }
 }
 

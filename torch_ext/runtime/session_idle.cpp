@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // A job that does nothing: neighbours see it, and it is parked if it wants that, until its next op.
 // All on the client's thread.
-#include <poll.h>
 #include <unistd.h>
 
-#include <cstdio>
 #include <ctime>
 #include <utility>
 
+#include "allocator/host/own_descriptors.h"
 #include "torch_ext/runtime/session_impl.h"
 
 namespace commensal {
@@ -73,10 +72,7 @@ void Session::Impl::say(const std::string& line) {
 }
 
 void Session::Impl::print(const std::string& line) {
-  // Nobody may read what the job writes: then this thread, which keeps the line, must not wait.
-  pollfd readers{STDERR_FILENO, POLLOUT, 0};
-  if (::poll(&readers, 1, 0) != 1) return;
-  (void)std::fprintf(stderr, "commensal: %s\n", line.c_str());
+  own_descriptors::write_line("commensal: " + line);
 }
 
 void Session::Impl::follow_idleness(TimePoint now) {
@@ -211,8 +207,8 @@ void Session::Impl::bring_away_back() {
     move_and([&] { ticket = allocator.grow(Bytes{UINT64_MAX}); });
     const Bytes left = allocator.stats().away;
     if (left == away) {
-      std::fprintf(stderr, "commensal: %s of parked memory cannot come back: %s\n",
-                   to_string(left).c_str(), ticket.reason.c_str());
+      own_descriptors::write_line("commensal: " + to_string(left) +
+                                  " of parked memory cannot come back: " + ticket.reason);
       return;
     }
     away = left;

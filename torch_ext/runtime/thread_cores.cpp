@@ -17,6 +17,7 @@
 #include <system_error>
 #include <utility>
 
+#include "allocator/host/own_descriptors.h"
 #include "allocator/host/own_threads.h"
 
 namespace commensal {
@@ -62,12 +63,14 @@ class KernelThreadCores final : public ThreadCores {
  public:
   std::vector<Thread> threads() override {
     std::vector<Thread> all;
-    add_threads("/proc/self", all);
-    const std::string own = text_of("/proc/self/cmdline");
-    for (const int pid : children()) {
-      const fs::path child = fs::path("/proc") / std::to_string(pid);
-      if (text_of(child / "cmdline") == own) add_threads(child, all);
-    }
+    own_descriptors::run([&] {
+      add_threads("/proc/self", all);
+      const std::string own = text_of("/proc/self/cmdline");
+      for (const int pid : children()) {
+        const fs::path child = fs::path("/proc") / std::to_string(pid);
+        if (text_of(child / "cmdline") == own) add_threads(child, all);
+      }
+    });
     return all;
   }
 

@@ -32,6 +32,7 @@ from typer.main import get_group
 
 from commensal._coordinator import Coordinator
 from commensal._environment import check_instance, default_instance, default_runtime_dir
+from commensal._say import stand_in_for_closed_streams
 from commensal.cli._manual import EXIT_CODES, manual
 from commensal.cli._options import blaming
 
@@ -159,6 +160,7 @@ def _options(
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit code (see the module's text)."""
+    stand_in_for_closed_streams()
     try:
         app(args=list(sys.argv[1:] if argv is None else argv), prog_name="commensal")
     except SystemExit as end:

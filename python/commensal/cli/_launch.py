@@ -11,9 +11,10 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import sys
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
+
+from commensal._say import flush_streams
 
 __all__ = ["CANNOT_EXECUTE", "NOT_FOUND", "CannotStart", "become", "may_renice"]
 
@@ -40,8 +41,7 @@ def become(command: Sequence[str], environ: Mapping[str, str], *, idle_class: bo
 
     @raises CannotStart.
     """
-    sys.stdout.flush()
-    sys.stderr.flush()
+    flush_streams()
     scheduler = os.sched_getscheduler(0)
     if idle_class:
         with contextlib.suppress(OSError):

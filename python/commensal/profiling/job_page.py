@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
+from pathlib import Path
 
 from commensal._core import ACTIVITIES, GAP_PHASES, JOB_PAGE_NAME, JobPage
 
 __all__ = ["Activity", "JobPage", "activity_of", "find_job_page"]
 
+_THREAD = "commensal-files"  # allocator/host/own_descriptors.cpp
 _LINK = f"/memfd:{JOB_PAGE_NAME}"
 
 
@@ -35,15 +39,23 @@ def activity_of(page: JobPage | None) -> int:
 
 def find_job_page(pid: int) -> JobPage | None:
     """Return a process's own page; None if it has none (yet) or is not ours to look at."""
-    folder = f"/proc/{pid}/fd"
-    try:
-        numbers = os.listdir(folder)
-    except OSError:
-        return None
-    for number in numbers:
+    for folder in _descriptor_folders(pid):
         try:
-            if os.readlink(f"{folder}/{number}").startswith(_LINK):
-                return JobPage(f"{folder}/{number}")
-        except (OSError, ValueError):  # closed meanwhile, or of another version
+            numbers = os.listdir(folder)
+        except OSError:
             continue
+        for number in numbers:
+            try:
+                if os.readlink(f"{folder}/{number}").startswith(_LINK):
+                    return JobPage(f"{folder}/{number}")
+            except (OSError, ValueError):  # closed meanwhile, or of another version
+                continue
     return None
+
+
+def _descriptor_folders(pid: int) -> Iterator[str]:
+    """Yield where a job's process has its page open: in the table of a thread of ours."""
+    for comm in Path(f"/proc/{pid}/task").glob("*/comm"):
+        with contextlib.suppress(OSError):  # the thread has ended
+            if comm.read_text().rstrip() == _THREAD:
+                yield f"{comm.parent}/fd"

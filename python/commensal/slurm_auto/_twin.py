@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from commensal._say import say
+from commensal._say import say, stand_in_for_closed_streams
 from commensal.slurm_auto._class import tell_here
 from commensal.slurm_auto._commands import Done, Slurm
 from commensal.slurm_auto._pair import (
@@ -243,6 +243,7 @@ def seats_of(slurm: Slurm, job: int, nodes: int) -> str | None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Be a twin: CLASS PAIR SCRIPT WORDS...; or, on a further node of one: tell JOB CLASS."""
+    stand_in_for_closed_streams()
     words = list(sys.argv[1:] if argv is None else argv)
     environ = os.environ
     try:

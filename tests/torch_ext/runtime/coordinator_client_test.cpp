@@ -12,6 +12,7 @@
 #include <string>
 
 #include "tests/torch_ext/runtime/fake_coordinator.h"
+#include "tests/torch_ext/runtime/page_file.h"
 #include "torch_ext/runtime/job_page.h"
 
 namespace commensal {
@@ -183,7 +184,7 @@ TEST_F(CoordinatorClientTest, APeersDeathIsSeenWithoutAMessage) {
   }
   const OwnPage peer{JobId{"other"}, JobClass::kGuaranteed, 0};
   ASSERT_TRUE(eventually([&] { return coordinator.has_job_page(); }));
-  coordinator.add_peer(child, peer.fd());
+  coordinator.add_peer(child, file_of(peer).get());
   EXPECT_TRUE(eventually([&] { return host_.peers_added == 1; }));
   EXPECT_EQ(host_.peers_gone, 0);
   ::kill(child, SIGKILL);

@@ -100,12 +100,13 @@ void FakeCoordinator::send_frame(std::string frame) {
 void FakeCoordinator::add_peer(std::int64_t pid, int page_fd) {
   // Opened by the caller: the test may end the process before the command runs.
   auto pidfd = std::make_shared<wire::UniqueFd>(wire::open_pidfd(pid));
-  command([this, pid, page_fd, pidfd] {
+  auto page = std::make_shared<wire::UniqueFd>(::dup(page_fd));
+  command([this, pid, page, pidfd] {
     wire::Handover message;
     message.kind = wire::HandoverKind::kPeerAdded;
     message.job_id = "other";
     message.pid = pid;
-    message.fds.emplace_back(::dup(page_fd));
+    message.fds.push_back(std::move(*page));
     message.fds.push_back(std::move(*pidfd));
     wire::send_handover(connections_.back().get(), message);
   });

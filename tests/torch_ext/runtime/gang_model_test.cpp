@@ -18,6 +18,7 @@
 #include "coordinator/node/device_page.h"
 #include "coordinator/node/gang_keeper.h"
 #include "tests/torch_ext/fake_clock.h"
+#include "tests/torch_ext/runtime/page_file.h"
 #include "torch_ext/gate/gate.h"
 #include "torch_ext/runtime/job_page.h"
 #include "torch_ext/runtime/peer_observer.h"
@@ -57,7 +58,7 @@ class Rank {
   /// As by SIGSTOP: none of its threads runs.
   [[nodiscard]] bool stopped() const { return stopped_; }
   void set_stopped(bool stopped) { stopped_ = stopped; }
-  [[nodiscard]] int fd() const { return page_.fd(); }
+  [[nodiscard]] const OwnPage& own_page() const { return page_; }
   PeerObserver& observer() { return observer_; }
   Gate& gate() { return gate_; }
 
@@ -110,8 +111,8 @@ class World {
           wire::MappedPage(writer_.reader().get(), wire::kPageSize, false));
       for (std::size_t k = 0; k < rules.ranks; ++k) {
         if (k == i) continue;
-        ranks_[i]->observer().add_peer(pid(k),
-                                       wire::MappedPage(ranks_[k]->fd(), wire::kPageSize, false));
+        ranks_[i]->observer().add_peer(
+            pid(k), wire::MappedPage(file_of(ranks_[k]->own_page()).get(), wire::kPageSize, false));
       }
     }
     for (std::size_t i = 0; i < kCollectives; ++i) waits_at_once_.push_back(random_() % 2 == 0);

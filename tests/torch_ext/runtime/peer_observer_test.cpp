@@ -11,6 +11,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "tests/torch_ext/runtime/page_file.h"
 #include "torch_ext/runtime/job_page.h"
 
 namespace commensal {
@@ -48,7 +49,7 @@ class PeerObserverTest : public ::testing::Test {
     device_.guaranteed_alive.fetch_add(1);
   }
   static wire::MappedPage view_of(const OwnPage& page) {
-    return wire::MappedPage(page.fd(), wire::kPageSize, false);
+    return wire::MappedPage(file_of(page).get(), wire::kPageSize, false);
   }
   static void set(OwnPage& page, wire::Activity activity, TimePoint since, TimePoint end = {}) {
     page.page().activity.store(static_cast<std::uint64_t>(activity));

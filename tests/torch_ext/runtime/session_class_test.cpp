@@ -21,6 +21,7 @@
 #include "allocator/deferred_source.h"
 #include "tests/allocator/moving_source.h"
 #include "tests/torch_ext/runtime/fake_coordinator.h"
+#include "tests/torch_ext/runtime/page_file.h"
 #include "torch_ext/gate/gate.h"
 #include "torch_ext/runtime/job_page.h"
 #include "torch_ext/runtime/session.h"
@@ -184,7 +185,7 @@ TEST_F(SessionClassTest, AnUpgradeOpensTheGateForWhoWaitsAtIt) {
   neighbour.page().activity.store(static_cast<std::uint64_t>(wire::Activity::kBusy));
   ASSERT_TRUE(eventually([&] { return coordinator_->has_job_page(); }));
   coordinator_->page().guaranteed_alive.store(1);
-  coordinator_->add_peer(::getpid(), neighbour.fd());
+  coordinator_->add_peer(::getpid(), file_of(neighbour).get());
   ASSERT_TRUE(eventually([&] { return session.gate().wants_callback(); }));
   std::atomic<bool> passed{false};
   std::thread op([&] {

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // A job that does nothing is parked, and is back at its next op. One session a process.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cstring>
@@ -24,6 +26,13 @@ using ::testing::HasSubstr;
 using testing::TemporaryFolder;
 
 OpDuration g_add;
+
+// A line goes into another regular file than the one that the process began with only if that one
+// is appended to.
+void capture_stderr() {
+  ::testing::internal::CaptureStderr();
+  ASSERT_EQ(::fcntl(STDERR_FILENO, F_SETFL, O_APPEND), 0);
+}
 
 class SessionIdleTest : public ::testing::Test {
  protected:
@@ -81,7 +90,7 @@ TEST_F(SessionIdleTest, IsParkedAndBackAtItsNextOp) {
   void* const block = session.allocator().allocate(24_MiB);
   std::memset(block, 7, (24_MiB).count());
   EXPECT_FALSE(session.gate().wants_callback()) << "nothing is parked: ops cost nothing";
-  ::testing::internal::CaptureStderr();
+  capture_stderr();
   ASSERT_TRUE(is_parked(session));
   EXPECT_EQ(::testing::internal::GetCapturedStderr(), "") << "it is quiet";
   const AllocatorStats saved = session.allocator().stats();
@@ -233,7 +242,7 @@ TEST_F(SessionIdleTest, SaysWhenItIsParkedAndWhenItIsBack) {
   with.quiet = false;
   Session& session = Session::start(with);
   void* const block = session.allocator().allocate(24_MiB);
-  ::testing::internal::CaptureStderr();
+  capture_stderr();
   ASSERT_TRUE(is_parked(session));
   op(session);
   ASSERT_TRUE(eventually([&] { return session.allocator().stats().parked.is_zero(); }));

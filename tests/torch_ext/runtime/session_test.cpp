@@ -19,6 +19,7 @@
 #include "allocator/host/own_threads.h"
 #include "coordinator/wire/laws.h"
 #include "tests/torch_ext/runtime/fake_coordinator.h"
+#include "tests/torch_ext/runtime/page_file.h"
 #include "torch_ext/gate/gate.h"
 #include "torch_ext/runtime/job_page.h"
 
@@ -440,7 +441,7 @@ TEST_F(SessionTest, TheCallbackFollowsTheGuaranteedJob) {
   peer.page().activity.store(static_cast<std::uint64_t>(wire::Activity::kBusy));
   ASSERT_TRUE(eventually([&] { return coordinator.has_job_page(); }));
   coordinator.page().guaranteed_alive.store(1);
-  coordinator.add_peer(::getpid(), peer.fd());
+  coordinator.add_peer(::getpid(), file_of(peer).get());
   ASSERT_TRUE(eventually([] { return g_on.load() == 1; }));
   EXPECT_FALSE(session.gate().try_enter_op(g_add));
   EXPECT_EQ(stats(session)["gate"]["state"], "closed");
@@ -463,7 +464,7 @@ TEST_F(SessionTest, ThePeerThatDiesLeavesTheGateToTheLease) {
   const OwnPage peer{JobId{"other"}, JobClass::kGuaranteed, 0};
   ASSERT_TRUE(eventually([&] { return coordinator.has_job_page(); }));
   coordinator.page().guaranteed_alive.store(1);
-  coordinator.add_peer(child, peer.fd());
+  coordinator.add_peer(child, file_of(peer).get());
   ASSERT_TRUE(eventually([] { return g_on.load() == 1; }));
   ::kill(child, SIGKILL);
   ::waitpid(child, nullptr, 0);
