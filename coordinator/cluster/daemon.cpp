@@ -32,6 +32,7 @@
 #include "coordinator/cluster/requests.h"
 #include "coordinator/cluster/slurm_cluster.h"
 #include "coordinator/cluster/store.h"
+#include "coordinator/cluster/store_owner.h"
 #include "coordinator/cluster/surroundings.h"
 #include "coordinator/engines/local/local_engine.h"
 #include "coordinator/node/service.h"
@@ -134,12 +135,15 @@ ClusterConfig config_of(const ClusterOptions& options, PageService& page) {
       .backups = options.state_dir / "backups",
       .input_lists = options.state_dir / "inputs",
       .surroundings = [options] { return describe_surroundings(options); },
-      .observer = &page};
+      .observer = &page,
+      .begin_anew = options.begin_anew};
 }
 
 std::filesystem::path store_file(const ClusterOptions& options) {
   std::filesystem::path file = options.state_dir / "cluster.db";
+  if (options.begin_anew) return file;
   check_nothing_was_kept_aside(file);
+  check_not_lost(file, options.state_dir / options.engine / "jobs");
   return file;
 }
 

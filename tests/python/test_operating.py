@@ -92,6 +92,41 @@ def test_back_to_a_copy_after_the_store_was_damaged(cluster: Cluster) -> None:
     assert int(cluster.submit("--", "/bin/sh", "-c", "true")) == int(later) + 1
 
 
+def test_no_state_on_the_way_back_to_a_copy_ends_a_job(cluster: Cluster) -> None:
+    world, folder = cluster.world, state_of(cluster)
+    store, flag = folder / "cluster.db", world.folder / "go on"
+    cluster.start("--devices", "1", "--http", "off")
+    running = cluster.submit("--guaranteed", "--", "/bin/sh", "-c", WAIT.format(f"'{flag}'"))
+    cluster.wait(running, "running")
+    copy = Path(world.commensal("backup").stdout.strip())
+    stop(cluster)
+
+    aside = folder / "aside"
+    aside.mkdir()
+    for file in folder.glob("cluster.db*"):
+        file.rename(aside / file.name)
+    refused = world.commensal("submit", "--", "/bin/sh", "-c", "true")
+    assert refused.returncode == 3
+    assert "cluster.db is missing, but" in refused.stderr
+    assert not store.exists()  # where the copy is to be put
+    store.touch()
+    command = [str(COORDINATOR), "--runtime-dir", str(world.runtime_dir)]
+    command += ["--state-dir", str(folder)]
+    refused = world.run(command)
+    assert refused.returncode == 4
+    assert "cluster.db is empty, but" in refused.stderr and "--begin-anew" in refused.stderr
+
+    shutil.copy(copy, store)
+    cluster.start("--devices", "1", "--http", "off")
+    assert cluster.wait(running, "running")["attempt"] == 1
+    stop(cluster)
+    store.unlink()
+    cluster.start("--devices", "1", "--http", "off", "--begin-anew")
+    jobs = folder / "local" / "jobs"
+    wait_until("the job was ended", lambda: not any(jobs.iterdir()))
+    assert cluster.submit("--", "/bin/sh", "-c", "true") != running
+
+
 def test_a_copy_made_by_hand_of_a_running_store_is_no_copy(cluster: Cluster) -> None:
     cluster.start("--http", "off")
     with pytest.raises(sqlite3.OperationalError):  # locked: other programs are kept out
