@@ -54,6 +54,8 @@ constexpr int kMessagesAtOnce = 256;  // become durable together
 constexpr int kReportsAtOnce = 32;    // of nodes: thousands of them must hold nobody else up
 constexpr auto kAfterFailure = 1s;    // between two tries to write down
 
+constexpr const char* kClocks = "clocks";  // the store's note of what they have shown
+
 constexpr auto kNodeAnswers = 3s;
 constexpr auto kStatusAnswers = 1s;
 constexpr auto kNodeAsked = 500ms;  // between two questions while it defers
@@ -190,7 +192,15 @@ class Daemon {
         door_(make_remote_door(options, log_)),
         logs_(
             {.folder = logs_folder(options), .keep = options.keep_logs},
-            [this](const JobId& id) { return coordinator_.end_of(id); }, log_) {
+            [this](const JobId& id) { return coordinator_.end_of(id); },
+            {.read = [] { return read_clocks(); },
+             .counted = CountedTime{store_.note(kClocks)},
+             .keep =
+                 [this](const std::string& text) {
+                   store_.put_note(kClocks, text);
+                   store_.commit();
+                 }},
+            log_) {
     log_->info("commensal-coordinator {} '{}' began: pid {}, policy {}, engine {}, state in {}",
                options.version, options.instance, getpid(), options.policy, engine_->name(),
                options.state_dir.native());
@@ -286,7 +296,7 @@ class Daemon {
           answer.remote ? door_->send(answer.peer, frame) : socket_.send(answer.peer, frame);
       if (!sent) log_->debug("somebody did not wait for an answer");
     }
-    logs_.step(wall_now(), clock_.now());
+    logs_.step(clock_.now());
   }
 
   /// The same for other machines, by their keys.
