@@ -50,12 +50,13 @@ void stamp_both(const StoreOwner& owner, Store& store, Engine& engine) {
 }
 
 StoreFailed foreign_store(const fs::path& file, const std::string& is) {
-  return {
-      StoreFailed::Why::kForeign,
-      fmt::format("{} {}: it would end jobs that it does not know, and nothing was changed; put "
-                  "the database of these jobs or a copy of it in its place "
-                  "(docs/operating.md), or start once with --begin-anew, which ends them",
-                  file_text(file), is)};
+  return {StoreFailed::Why::kForeign,
+          fmt::format(
+              "{} {}: it would end jobs that it does not know, and nothing was changed; put "
+              "the database of these jobs or a copy of it in its place "
+              "(docs/operating.md), or start commensal-coordinator once with --begin-anew, which "
+              "ends them",
+              file_text(file), is)};
 }
 
 StoreFailed foreign_store(const fs::path& file, const StoreOwner& owner) {

@@ -17,6 +17,7 @@ from commensal._coordinator import (
     Refused,
     Unreachable,
     find_program,
+    settled,
     start_daemon,
 )
 
@@ -124,7 +125,7 @@ class Cluster:
         if state := environ.get("COMMENSAL_STATE_DIR"):
             command += ["--state-dir", str(Path(state, self.instance).absolute())]
         reason = start_daemon(command, self._endpoint.log_path)
-        return "" if self.listens() else reason  # another one may have been quicker
+        return settled(reason, self.listens)
 
 
 def _own_command() -> str:
