@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "coordinator/cluster/job_number.h"
+#include "coordinator/cluster/store_owner.h"
 #include "coordinator/wire/json_text.h"
 
 namespace commensal::cluster {
@@ -68,9 +69,10 @@ ClusterCoordinator::ClusterCoordinator(ClusterConfig config, Store& store, Engin
       log_(std::move(log)),
       now_(now) {
   reload();
+  const bool ours = claim_attempts();
   look_at_nodes(now);
   ask_for_numbers();
-  meet_engine();
+  meet_engine(ours);
 }
 
 void ClusterCoordinator::reload() {
@@ -117,11 +119,20 @@ void ClusterCoordinator::ask_for_numbers() {
   }
 }
 
-void ClusterCoordinator::meet_engine() {
+/// @return whether the attempts that the engine keeps are the store's.
+bool ClusterCoordinator::claim_attempts() {
+  const StoreOwner owner = read_owner(store_, engine_);
+  const bool ours = owns_attempts(owner);
+  if (!ours && !config_.begin_anew) throw foreign_store(store_.file(), owner);
+  stamp_both(owner, store_, engine_);
+  return ours;
+}
+
+void ClusterCoordinator::meet_engine(bool ours) {
   std::set<Attempt> known;
   for (const Engine::Found& found : engine_.adopt()) {
     const auto job = jobs_.find(job_number(found.attempt.job));
-    if (job == jobs_.end() || attempt_of(job->second) != found.attempt ||
+    if (!ours || job == jobs_.end() || attempt_of(job->second) != found.attempt ||
         !is_placed(job->second.state)) {
       log_->warn("job {}, attempt {}, runs and should not: it is ended", found.attempt.job.str(),
                  found.attempt.number);

@@ -55,6 +55,8 @@ struct ClusterConfig {
   /// What the coordinator cannot know of files and programs around it, for `health`; none: nothing.
   std::function<nlohmann::json()> surroundings;
   ClusterObserver* observer = nullptr;  ///< not owned; none: nobody looks on
+  /// Attempts that are not the store's (store_owner.h) are ended; else it does not begin.
+  bool begin_anew = false;
 };
 
 /// A request that cannot be met; nothing has changed. Codes: "unknown_job", "unknown_tenant",
@@ -86,8 +88,10 @@ class ClusterCoordinator final : public PlacementSource {
  public:
   using WallClock = std::function<WallTime()>;
 
-  /// Begins with what the store has and what the engine still runs.
-  /// The arguments must outlive this object. @throws StoreFailed, EngineFailed.
+  /// Begins with what the store has and what the engine still runs. Attempts of another store, or
+  /// of one that was lost, are left as they are: StoreFailed (kForeign), unless
+  /// `config.begin_anew`. The arguments must outlive this object. @throws StoreFailed,
+  /// EngineFailed.
   ClusterCoordinator(ClusterConfig config, Store& store, Engine& engine, ClassChanger& classes,
                      const policies::ClusterPolicy& policy, WallClock wall,
                      std::shared_ptr<spdlog::logger> log, TimePoint now);
@@ -239,7 +243,8 @@ class ClusterCoordinator final : public PlacementSource {
   // Beginnings, and what is done once it is durable.
   void reload();
   void ask_for_numbers();
-  void meet_engine();
+  [[nodiscard]] bool claim_attempts();
+  void meet_engine(bool ours);
   void act();
   void start(const JobRecord& job);
 

@@ -113,6 +113,10 @@ void add_options(CLI::App& app, Words& line) {
                  "program that runs jobs under commensal; default: jobs run as they are");
   app.add_option("--keeper", options.keeper,
                  "program that keeps a job's processes; default: commensal-keeper beside this one");
+  app.add_flag("--begin-anew", options.begin_anew,
+               "for one start: jobs that run and that the store does not know are ended,\n"
+               "where a lost, emptied or exchanged store is else refused (code 4)")
+      ->configurable(false);
   app.add_option("--keep-logs", line.keep_logs_days,
                  "days that the output of a job is kept after its end; 0: for ever")
       ->check(CLI::Range(0, kLongestKept))

@@ -32,11 +32,14 @@
 #include "coordinator/cluster/requests.h"
 #include "coordinator/cluster/slurm_cluster.h"
 #include "coordinator/cluster/store.h"
+#include "coordinator/cluster/store_owner.h"
 #include "coordinator/cluster/surroundings.h"
 #include "coordinator/engines/local/local_engine.h"
+#include "coordinator/node/instance_place.h"
 #include "coordinator/node/service.h"
 #include "coordinator/policies/registry.h"
 #include "coordinator/wire/control_client.h"
+#include "coordinator/wire/kernel_name.h"
 #include "coordinator/wire/messages.h"
 #include "coordinator/wire/paths.h"
 #include "coordinator/wire/router_socket.h"
@@ -53,10 +56,20 @@ constexpr int kMessagesAtOnce = 256;  // become durable together
 constexpr int kReportsAtOnce = 32;    // of nodes: thousands of them must hold nobody else up
 constexpr auto kAfterFailure = 1s;    // between two tries to write down
 
+constexpr const char* kClocks = "clocks";  // the store's note of what they have shown
+
+constexpr auto kBetweenLooks = 1s;  // at the folder of its socket
 constexpr auto kNodeAnswers = 3s;
 constexpr auto kStatusAnswers = 1s;
 constexpr auto kNodeAsked = 500ms;  // between two questions while it defers
 constexpr int kNodeTries = 60;
+
+/// Where a node's coordinator listens now.
+std::filesystem::path node_socket(const ClusterOptions& options, const std::string& node) {
+  const std::filesystem::path folder =
+      wire::where_listens(node_folder(options, node), options.instance);
+  return wire::control_socket_path(folder, options.instance);
+}
 
 /// Asks nodes by the answers to their heartbeats; nothing: the node does not report that job.
 AskByHeartbeat ask_by_heartbeat(NodeOrders& orders) {
@@ -80,8 +93,7 @@ NodeClasses::Ask ask_node(const ClusterOptions& options, NodeOrders& orders) {
   }
   return [options, by_heartbeat = ask_by_heartbeat(orders)](
              const std::string& node, const wire::Message& message) -> wire::Message {
-    const wire::ControlClient client{
-        wire::control_socket_path(node_folder(options, node), options.instance), kNodeAnswers};
+    const wire::ControlClient client{node_socket(options, node), kNodeAnswers};
     try {
       return ask_patiently([&](const wire::Message& asked) { return client.request(asked); },
                            message);
@@ -95,9 +107,8 @@ NodeClasses::Ask ask_node(const ClusterOptions& options, NodeOrders& orders) {
 /// What this machine's node coordinator says of everything, for the page; of several the first.
 page::NodeStatus::Ask node_status(const ClusterOptions& options) {
   const std::string first = options.nodes.empty() ? "" : options.nodes.front().name;
-  const wire::ControlClient client{
-      wire::control_socket_path(node_folder(options, first), options.instance), kStatusAnswers};
-  return [client] {
+  return [options, first] {
+    const wire::ControlClient client{node_socket(options, first), kStatusAnswers};
     const wire::Message answer = client.request(wire::StatusRequest{});
     const auto* reply = std::get_if<wire::StatusReply>(&answer);
     if (reply == nullptr) throw std::runtime_error("the node's answer is no status");
@@ -134,12 +145,15 @@ ClusterConfig config_of(const ClusterOptions& options, PageService& page) {
       .backups = options.state_dir / "backups",
       .input_lists = options.state_dir / "inputs",
       .surroundings = [options] { return describe_surroundings(options); },
-      .observer = &page};
+      .observer = &page,
+      .begin_anew = options.begin_anew};
 }
 
 std::filesystem::path store_file(const ClusterOptions& options) {
   std::filesystem::path file = options.state_dir / "cluster.db";
+  if (options.begin_anew) return file;
   check_nothing_was_kept_aside(file);
+  check_not_lost(file, options.state_dir / options.engine / "jobs");
   return file;
 }
 
@@ -149,9 +163,12 @@ json refusal(const std::string& code, const std::string& what) {
 
 class Daemon {
  public:
-  Daemon(const ClusterOptions& options, std::shared_ptr<spdlog::logger> log)
+  Daemon(const ClusterOptions& options, node::InstancePlace& place,
+         std::shared_ptr<spdlog::logger> log)
       : log_(std::move(log)),
-        socket_path_(cluster_socket_path(options.runtime_dir, options.instance)),
+        place_(place),
+        options_(options),
+        socket_path_(cluster_socket_path(place.folder(), options.instance)),
         signals_(node::block_signals()),
         policy_(policies::make_policy(options.policy, options.policy_options)),
         store_(store_file(options)),
@@ -166,10 +183,20 @@ class Daemon {
         door_(make_remote_door(options, log_)),
         logs_(
             {.folder = logs_folder(options), .keep = options.keep_logs},
-            [this](const JobId& id) { return coordinator_.end_of(id); }, log_) {
+            [this](const JobId& id) { return coordinator_.end_of(id); },
+            {.read = [] { return read_clocks(); },
+             .counted = CountedTime{store_.note(kClocks)},
+             .keep =
+                 [this](const std::string& text) {
+                   store_.put_note(kClocks, text);
+                   store_.commit();
+                 }},
+            log_) {
     log_->info("commensal-coordinator {} '{}' began: pid {}, policy {}, engine {}, state in {}",
                options.version, options.instance, getpid(), options.policy, engine_->name(),
                options.state_dir.native());
+    place_.note({socket_path_});
+    if (const std::string warning = place_.warning(); !warning.empty()) log_->warn("{}", warning);
   }
 
   void run() {
@@ -179,7 +206,7 @@ class Daemon {
     }
     orders_.stop();  // or its thread would be waited for
     std::error_code ignored;
-    std::filesystem::remove(socket_path_, ignored);
+    if (place_.is_whole()) std::filesystem::remove(socket_path_, ignored);
   }
 
  private:
@@ -202,9 +229,11 @@ class Daemon {
                                        {nullptr, page_.descriptor(), ZMQ_POLLIN, 0}};
     const bool engine_tells = engine_->descriptor() >= 0;
     if (engine_tells) items.push_back({nullptr, engine_->descriptor(), ZMQ_POLLIN, 0});
+    const std::size_t asked_for_place = items.size();
+    if (can_tell_place_) items.push_back({nullptr, place_.descriptor(), ZMQ_POLLIN, 0});
     if (door_) door_->add_to(items);
     const TimePoint due = std::max(coordinator_.next_wake(), not_before_);
-    TimePoint wake = std::min({due, page_.next_wake(), logs_.next_wake()});
+    TimePoint wake = std::min({due, page_.next_wake(), logs_.next_wake(), next_place_});
     if (door_) wake = std::min<TimePoint>(wake, door_->next_wake());
     const auto left = std::clamp<std::chrono::milliseconds>(
         std::chrono::ceil<std::chrono::milliseconds>(wake - clock_.now()), 0ms, 60'000ms);
@@ -215,7 +244,34 @@ class Daemon {
       return;
     }
     if (items[1].revents != 0) take_signal();
+    if (can_tell_place_ && items[asked_for_place].revents != 0) can_tell_place_ = place_.tell();
+    if (clock_.now() >= next_place_) look_at_place();
     must_settle_ = (engine_tells && items[3].revents != 0) || clock_.now() >= due;
+  }
+
+  /// Makes lock and socket again if something has removed them: else commands start another
+  /// coordinator, which the store refuses.
+  void look_at_place() {
+    next_place_ = clock_.now() + kBetweenLooks;
+    can_tell_place_ = place_.descriptor() >= 0;
+    if (place_.is_whole()) return;
+    const std::filesystem::path before = place_.folder();
+    const std::string problem = place_.move([this](const std::filesystem::path& folder) {
+      socket_path_ = cluster_socket_path(folder, options_.instance);
+      socket_.bind(wire::ipc_endpoint(socket_path_));
+      place_.note({socket_path_});
+      if (options_.log_file.empty()) {
+        node::move_log(*log_, wire::log_path(folder, "cluster-" + options_.instance));
+      }
+    });
+    if (problem.empty()) {
+      log_->warn("lock or socket in {} was removed: they are in {} again", before.native(),
+                 place_.folder().native());
+    } else if (problem != place_problem_) {
+      log_->error("lock or socket in {} was removed; commands do not reach this coordinator: {}",
+                  before.native(), problem);
+    }
+    place_problem_ = problem;
   }
 
   void take_signal() {
@@ -262,7 +318,7 @@ class Daemon {
           answer.remote ? door_->send(answer.peer, frame) : socket_.send(answer.peer, frame);
       if (!sent) log_->debug("somebody did not wait for an answer");
     }
-    logs_.step(wall_now(), clock_.now());
+    logs_.step(clock_.now());
   }
 
   /// The same for other machines, by their keys.
@@ -346,6 +402,11 @@ class Daemon {
   }
 
   std::shared_ptr<spdlog::logger> log_;
+  node::InstancePlace& place_;
+  const ClusterOptions& options_;
+  std::string place_problem_;  // why commands cannot find it at the moment
+  TimePoint next_place_{};     // the next look at it
+  bool can_tell_place_ = false;
   SteadyClock clock_;
   std::filesystem::path socket_path_;
   wire::UniqueFd signals_;
@@ -408,27 +469,23 @@ ExitCode run_daemon(const ClusterOptions& options,
     std::filesystem::create_directories(options.state_dir.parent_path());
     wire::prepare_private_dir(options.state_dir, "state folder");
     const std::string name = "cluster-" + options.instance;
-    node::InstanceLock lock{wire::lock_path(options.runtime_dir, name)};
-    if (!lock.held()) {
-      return report(ExitCode::kAlreadyRunning,
-                    fmt::format("a coordinator '{}' runs in {} already (pid {})", options.instance,
-                                options.runtime_dir.native(), lock.holder()));
-    }
+    node::InstancePlace place{options.runtime_dir, name};
+    if (!place.held()) return report(ExitCode::kAlreadyRunning, place.obstacle());
     const auto file = options.log_file.empty() && !options.foreground
                           ? wire::log_path(options.runtime_dir, name)
                           : options.log_file;
     log = node::make_log("commensal-coordinator", file, options.foreground, options.log_level);
     std::optional<Daemon> daemon;
     try {
-      daemon.emplace(options, log);
+      daemon.emplace(options, place, log);
     } catch (const std::exception& error) {
-      lock.leave_clean();
+      place.leave_clean();
       log->error("cannot start: {}", error.what());
       return report(ExitCode::kNoSockets, error.what());
     }
     report(ExitCode::kOk, std::to_string(getpid()));
     daemon->run();
-    lock.leave_clean();
+    place.leave_clean();
     return ExitCode::kOk;
   } catch (const wire::BadPath& problem) {
     return report(ExitCode::kNoSockets, problem.what());

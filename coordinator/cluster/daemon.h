@@ -35,6 +35,7 @@ struct ClusterOptions {
   std::uint32_t node_failures = 3;       ///< within an hour: the node is avoided; 0: never
   std::uint32_t bad_input_failures = 2;  ///< attempts that failed at a record: it is listed
   double first_retry_seconds = 10;
+  bool begin_anew = false;  ///< jobs that the store does not know are ended (store_owner.h)
   double grace_seconds = 10;
   std::chrono::days keep_logs{90};  ///< output of jobs that have ended; 0: for ever
   std::filesystem::path keeper;     ///< the program commensal-keeper

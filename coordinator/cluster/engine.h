@@ -115,6 +115,16 @@ class Engine {
   };
   [[nodiscard]] virtual std::vector<Found> adopt() = 0;
 
+  /// All attempts of which there is anything: held, running, or ended and not forgotten. Ends and
+  /// removes none of them. @throws EngineFailed.
+  [[nodiscard]] virtual std::vector<Attempt> attempts() = 0;
+
+  /// Returns the stamp of the store that decides about its attempts (store_owner.h), which
+  /// `set_store_stamp` left beside them; empty: none was. @throws EngineFailed.
+  [[nodiscard]] virtual std::string store_stamp() = 0;
+  /// Leaves it there, durably. @throws EngineFailed.
+  virtual void set_store_stamp(const std::string& stamp) = 0;
+
   /// Returns the highest number of a job of which there is anything left, known to the coordinator
   /// or not: an attempt, held, running, or ended and not forgotten, or a file of output; 0: there
   /// is nothing. A new job must have a higher one: it would meet what is left. Ids that are no

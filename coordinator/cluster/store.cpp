@@ -253,6 +253,9 @@ struct Store::Database {
   SQLite::Statement remove_input{*sqlite,
                                  "DELETE FROM bad_input WHERE tenant=? AND dataset=? AND record=?"};
 
+  SQLite::Statement set_note{*sqlite, "INSERT OR REPLACE INTO note(name, text) VALUES(?,?)"};
+  SQLite::Statement one_note{*sqlite, "SELECT text FROM note WHERE name=?"};
+
   SQLite::Statement one_job{*sqlite, COMMENSAL_JOB_COLUMNS "WHERE id=?"};
   // The index is named so that it is an error, not a scan, if it cannot serve.
   SQLite::Statement open_jobs{
@@ -413,6 +416,15 @@ void Store::remove(const InputKey& input) {
   });
 }
 
+void Store::put_note(const std::string& name, const std::string& text) {
+  Database& db = *database_;
+  db.write([&] {
+    Use set{db.set_note};
+    set << name << text;
+    (void)set.step();
+  });
+}
+
 void Store::commit() {
   Database& db = *database_;
   try {
@@ -486,6 +498,16 @@ StoredState Store::load() {
     state.bad_inputs = rows_of(inputs, input_in);
     state.next_job = db.last_number() + 1;
     return state;
+  });
+}
+
+const std::filesystem::path& Store::file() const noexcept { return database_->file; }
+
+std::string Store::note(const std::string& name) {
+  return database_->read([&] {
+    Use find{database_->one_note};
+    find << name;
+    return find.step() ? find[0].getString() : std::string{};
   });
 }
 

@@ -25,6 +25,7 @@ class StoreFailed : public std::runtime_error {
     kDamaged,  ///< was kept aside under the name in `what`, or could not be
     kLocked,   ///< another coordinator has it
     kFull,     ///< no space left, or the file cannot be written: nothing of the batch is kept
+    kForeign,  ///< attempts that the engine keeps are not known to be its own; nothing has changed
     kOther
   };
   StoreFailed(Why why, const std::string& what) : std::runtime_error(what), why_(why) {}
@@ -35,7 +36,7 @@ class StoreFailed : public std::runtime_error {
 };
 
 /// Refuses to make an empty file where a damaged one (`NAME.damaged-TIME`) lies and nothing has
-/// taken its place yet: a coordinator that begins with nothing ends the jobs that run, as nobody's.
+/// taken its place yet: nobody would know of the jobs that wait or run.
 /// To be asked before a store is opened for a cluster.
 /// @throws StoreFailed (kDamaged) that says what to do.
 void check_nothing_was_kept_aside(const std::filesystem::path& file);
@@ -112,6 +113,8 @@ class Store {
   void undrain(const std::string& node);
   void put(const BadInput& input);
   void remove(const InputKey& input);
+  /// Keeps a text that belongs to this store and its copies, in the place of the one of this name.
+  void put_note(const std::string& name, const std::string& text);
 
   /// Makes everything since the last commit durable. Without changes it does nothing.
   void commit();
@@ -121,6 +124,10 @@ class Store {
   /// @return its path. @throws StoreFailed; then there is no file of that name.
   std::filesystem::path back_up(const std::filesystem::path& folder, WallTime now);
 
+  /// Returns the file that it was opened with.
+  [[nodiscard]] const std::filesystem::path& file() const noexcept;
+  /// Returns the text of `put_note`; empty: there is none.
+  [[nodiscard]] std::string note(const std::string& name);
   [[nodiscard]] std::optional<JobRecord> job(const JobId& id);
   /// Jobs that have ended, the newest first.
   [[nodiscard]] std::vector<JobRecord> ended(std::size_t limit, std::size_t offset = 0);

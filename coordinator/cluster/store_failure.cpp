@@ -100,8 +100,8 @@ void check_nothing_was_kept_aside(const fs::path& file) {
     throw StoreFailed(
         Why::kDamaged,
         fmt::format("{} was damaged and kept aside as {}, and nothing is in its place: copy a "
-                    "backup to {}; without a backup, move what was kept aside out of its folder "
-                    "to begin with an empty one, which ends the jobs that run",
+                    "backup to {}; without a backup, start the coordinator once with --begin-anew, "
+                    "which begins with an empty one and ends the jobs that run",
                     file_text(file), entry->path().string(), file.string()));
   }
 }
@@ -125,8 +125,8 @@ StoreFailed keep_aside(const fs::path& file, std::string damage) {
   return {Why::kDamaged,
           fmt::format(
               "{} is damaged ({}) and was kept aside as {}: copy a backup to {} and start "
-              "again; without a backup, move what was kept aside out of its folder and start again "
-              "to begin with an empty one",
+              "again; without a backup, start once with --begin-anew, which begins with an empty "
+              "one and ends the jobs that run",
               file_text(file), damage, aside.string(), file.string())};
 }
 

@@ -86,6 +86,10 @@ CREATE TABLE bad_input(
   reports TEXT NOT NULL,
   PRIMARY KEY(tenant, dataset, record)
 ) STRICT, WITHOUT ROWID;
+)",
+    // What the coordinator knows of the store itself.
+    R"(
+CREATE TABLE note(name TEXT PRIMARY KEY NOT NULL, text TEXT NOT NULL) STRICT, WITHOUT ROWID;
 )"};
 
 /// Found by a check, not by SQLite.

@@ -10,7 +10,7 @@
 namespace commensal::cluster {
 
 /// Version of the tables (PRAGMA user_version).
-inline constexpr int kStoreVersion = 2;
+inline constexpr int kStoreVersion = 3;
 
 /// Opens or makes the file (one of an older version gets what it lacks, at once or not at all),
 /// with mode 0600, as WAL with `synchronous=FULL`, locked for this process. Every page of it has

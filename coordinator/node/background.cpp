@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -129,6 +130,13 @@ InstanceLock::InstanceLock(const std::filesystem::path& path) {
     throw wire::BadPath("cannot write the lock " + path.native() + ": " + error_text());
   }
   fd_ = std::move(fd);
+}
+
+bool InstanceLock::is_at(const std::filesystem::path& path) const noexcept {
+  struct stat named {};
+  struct stat own {};
+  return fd_ && ::stat(path.c_str(), &named) == 0 && ::fstat(fd_.get(), &own) == 0 &&
+         named.st_dev == own.st_dev && named.st_ino == own.st_ino;
 }
 
 void InstanceLock::leave_clean() noexcept {

@@ -30,6 +30,8 @@ class InstanceLock {
   [[nodiscard]] std::int64_t holder() const noexcept { return holder_; }
   /// Whether the last holder left without `leave_clean`, so that jobs of it may be about.
   [[nodiscard]] bool after_crash() const noexcept { return after_crash_; }
+  /// Whether it is the file of that name.
+  [[nodiscard]] bool is_at(const std::filesystem::path& path) const noexcept;
   /// Notes that nothing is left behind.
   void leave_clean() noexcept;
 

@@ -26,6 +26,7 @@
 #include "coordinator/node/device_page.h"
 #include "coordinator/node/gpu_monitor.h"
 #include "coordinator/node/group_weight.h"
+#include "coordinator/node/instance_place.h"
 #include "coordinator/node/node_coordinator.h"
 #include "coordinator/node/page_server.h"
 #include "coordinator/node/process_use.h"
@@ -58,11 +59,11 @@ std::filesystem::path log_file(const DaemonOptions& options) {
   return wire::log_path(options.runtime_dir, options.instance);
 }
 
-CoordinatorConfig coordinator_config(const DaemonOptions& options, bool after_crash) {
+CoordinatorConfig coordinator_config(const DaemonOptions& options, const InstancePlace& place) {
   CoordinatorConfig config;
   config.instance = options.instance;
   config.version = options.version;
-  config.socket = wire::control_socket_path(options.runtime_dir, options.instance).native();
+  config.socket = wire::control_socket_path(place.folder(), options.instance).native();
   config.law = options.law;
   config.memory.headroom = options.headroom;
   config.charge_unmanaged = options.covers_all.value_or(!options.memory_budget.bytes);
@@ -70,20 +71,22 @@ CoordinatorConfig coordinator_config(const DaemonOptions& options, bool after_cr
   config.compute.slo = options.slo;
   config.compute.trickle = options.trickle;
   config.compute.period = from_seconds(options.control_period_seconds);
-  if (after_crash) config.recovery = kRecovery;
+  if (place.after_crash()) config.recovery = kRecovery;
   return config;
 }
 
 class Daemon {
  public:
-  Daemon(const DaemonOptions& options, bool after_crash, std::shared_ptr<spdlog::logger> log)
+  Daemon(const DaemonOptions& options, InstancePlace& place, std::shared_ptr<spdlog::logger> log)
       : log_(std::move(log)),
+        place_(place),
+        options_(options),
         idle_exit_(from_seconds(options.idle_exit_seconds)),
         silence_(from_seconds(options.silence_seconds)),
-        control_path_(wire::control_socket_path(options.runtime_dir, options.instance)),
-        pages_path_(wire::pages_socket_path(options.runtime_dir, options.instance)),
+        control_path_(wire::control_socket_path(place.folder(), options.instance)),
+        pages_path_(wire::pages_socket_path(place.folder(), options.instance)),
         signals_(block_signals()),
-        coordinator_(coordinator_config(options, after_crash),
+        coordinator_(coordinator_config(options, place),
                      make_host_device(read_host_facts(), options.memory_budget, options.cores),
                      getpid(), read_start_ticks(getpid()), clock_.now(), read_topology(),
                      [this](const std::string& id) { return find_device(id); }),
@@ -102,6 +105,9 @@ class Daemon {
                options.instance, getpid(), device.cores, to_string(device.capacity), device.reason);
     publish(clock_.now());
     follow_handovers();
+    place_.note({control_path_, pages_path_});
+    if (place_.descriptor() >= 0) add_other(place_.descriptor());
+    if (const std::string warning = place_.warning(); !warning.empty()) log_->warn("{}", warning);
   }
 
   void run() {
@@ -117,8 +123,10 @@ class Daemon {
   /// Removes the sockets. @return true if no job is left behind.
   bool leave() {
     std::error_code ignored;
-    std::filesystem::remove(control_path_, ignored);
-    std::filesystem::remove(pages_path_, ignored);
+    if (place_.is_whole()) {
+      std::filesystem::remove(control_path_, ignored);
+      std::filesystem::remove(pages_path_, ignored);
+    }
     return !coordinator_.has_jobs();
   }
 
@@ -156,7 +164,10 @@ class Daemon {
       const auto watch = std::find_if(watches_.begin(), watches_.end(), [&](const auto& entry) {
         return entry.second.get() == descriptor;
       });
-      if (watch != watches_.end()) {
+      if (descriptor == place_.descriptor()) {
+        // Without a free descriptor nobody can be answered: it is waited for again at a heartbeat.
+        if (!place_.tell()) epoll_ctl(others_.get(), EPOLL_CTL_DEL, descriptor, nullptr);
+      } else if (watch != watches_.end()) {
         process_gone(ProcessKey{watch->first}, Departure::kExited);
       } else if (const std::string refusal = pages_.serve(descriptor); !refusal.empty()) {
         log_->warn("refused a hand-over: {}", refusal);
@@ -503,6 +514,7 @@ class Daemon {
       take_placements(now);
     }
     if (now < next_heartbeat_) return;
+    look_at_place();
     find_silent(now);
     coordinator_.tick(now);
     carry_out_signals();
@@ -511,6 +523,43 @@ class Daemon {
       log_->info("leaves: no job for {} s", std::chrono::duration<double>(idle_exit_).count());
       leaving_ = true;
     }
+  }
+
+  /// Makes lock and sockets again if something has removed them: jobs and commands find no other
+  /// coordinator then, and each would have one of its own for the same devices.
+  void look_at_place() {
+    if (place_.descriptor() >= 0) add_other(place_.descriptor());
+    if (place_.is_whole()) return;
+    const std::filesystem::path before = place_.folder();
+    const std::string problem =
+        place_.move([this](const std::filesystem::path& folder) { listen_in(folder); });
+    if (problem.empty()) {
+      log_->warn("lock or sockets in {} were removed: they are in {} again", before.native(),
+                 place_.folder().native());
+    } else if (!coordinator_.has_jobs()) {
+      log_->warn("leaves: lock or sockets in {} were removed, and it has no job: {}",
+                 before.native(), problem);
+      leaving_ = true;
+    } else if (problem != place_problem_) {
+      log_->error("lock or sockets in {} were removed; jobs go on, commands do not reach them: {}",
+                  before.native(), problem);
+    }
+    place_problem_ = problem;
+  }
+
+  void listen_in(const std::filesystem::path& folder) {
+    const auto control = wire::control_socket_path(folder, options_.instance);
+    const auto pages = wire::pages_socket_path(folder, options_.instance);
+    std::error_code ignored;
+    std::filesystem::remove(pages, ignored);  // who has the lock, or had it: this one
+    pages_.listen(pages.native());
+    control_.bind(wire::ipc_endpoint(control));
+    control_path_ = control;
+    pages_path_ = pages;
+    place_.note({control_path_, pages_path_});
+    coordinator_.listens_on(control_path_.native());
+    follow_handovers();
+    if (options_.log_file.empty()) move_log(*log_, wire::log_path(folder, options_.instance));
   }
 
   /// Asks for what the cluster's coordinator wants, as the command line would: its answers come out
@@ -661,6 +710,9 @@ class Daemon {
   }
 
   std::shared_ptr<spdlog::logger> log_;
+  InstancePlace& place_;
+  const DaemonOptions& options_;
+  std::string place_problem_;  // why it cannot be found at the moment
   SteadyClock clock_;
   Duration idle_exit_;
   Duration silence_;
@@ -708,24 +760,20 @@ ExitCode run_daemon(const DaemonOptions& options,
   try {
     umask(077);
     wire::prepare_runtime_dir(options.runtime_dir);
-    InstanceLock lock{wire::lock_path(options.runtime_dir, options.instance)};
-    if (!lock.held()) {
-      return report(ExitCode::kAlreadyRunning, "a coordinator '" + options.instance + "' runs in " +
-                                                   options.runtime_dir.native() + " already (pid " +
-                                                   std::to_string(lock.holder()) + ")");
-    }
+    InstancePlace place{options.runtime_dir, options.instance};
+    if (!place.held()) return report(ExitCode::kAlreadyRunning, place.obstacle());
     log = make_log("commensald", log_file(options), options.foreground, options.log_level);
     std::optional<Daemon> daemon;
     try {
-      daemon.emplace(options, lock.after_crash(), log);
+      daemon.emplace(options, place, log);
     } catch (const std::exception& error) {
-      lock.leave_clean();
+      place.leave_clean();
       log->error("cannot start: {}", error.what());
       return report(ExitCode::kNoSockets, error.what());
     }
     report(ExitCode::kOk, std::to_string(getpid()));
     daemon->run();
-    if (daemon->leave()) lock.leave_clean();
+    if (daemon->leave()) place.leave_clean();
     return ExitCode::kOk;
   } catch (const wire::BadPath& problem) {
     return report(ExitCode::kNoSockets, problem.what());

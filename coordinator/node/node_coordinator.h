@@ -115,6 +115,8 @@ class NodeCoordinator {
                                                                  std::int64_t pid) const;
 
   [[nodiscard]] bool has_jobs() const;
+  /// Says where it listens from now on, for `status`.
+  void listens_on(std::string socket) { config_.socket = std::move(socket); }
   [[nodiscard]] bool has_job(const JobId& job) const;
   /// All live jobs, device by device; one with ranks on several devices is there more than once.
   [[nodiscard]] std::vector<const Job*> jobs() const;

@@ -73,8 +73,14 @@ UniqueFd duplicate(int fd) { return UniqueFd{fcntl(fd, F_DUPFD_CLOEXEC, 0)}; }
 
 PageServer::PageServer(const std::string& path,
                        std::function<UniqueFd(const std::string&)> device_page)
-    : listener_(wire::listen_handover(path)), device_page_(std::move(device_page)) {
-  make_non_blocking(listener_.get());
+    : device_page_(std::move(device_page)) {
+  listen(path);
+}
+
+void PageServer::listen(const std::string& path) {
+  UniqueFd listener = wire::listen_handover(path);
+  make_non_blocking(listener.get());
+  listener_ = std::move(listener);
 }
 
 std::vector<int> PageServer::descriptors() const {

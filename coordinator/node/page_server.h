@@ -33,6 +33,10 @@ class PageServer {
   PageServer(const std::string& path,
              std::function<wire::UniqueFd(const std::string& device)> device_page);
 
+  /// Listens at another path, or at another file of the same one; connections stay.
+  /// @throws std::system_error.
+  void listen(const std::string& path);
+
   /// Descriptors to wait on: the listener and the connections.
   [[nodiscard]] std::vector<int> descriptors() const;
   /// Takes what has arrived on a descriptor. @return a refusal's text for the log, else empty.

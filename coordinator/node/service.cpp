@@ -18,6 +18,9 @@ namespace {
 constexpr std::size_t kLogBytes = 4U << 20U;
 constexpr std::size_t kLogFiles = 3;
 
+using FileSink = spdlog::sinks::rotating_file_sink_st;
+constexpr const char* kPattern = "%Y-%m-%d %H:%M:%S.%e %^%l%$ %v";
+
 }  // namespace
 
 wire::UniqueFd block_signals() {
@@ -38,14 +41,21 @@ std::shared_ptr<spdlog::logger> make_log(const std::string& name, const std::fil
   std::vector<spdlog::sink_ptr> sinks;
   if (to_stderr) sinks.push_back(std::make_shared<spdlog::sinks::stderr_sink_st>());
   if (!file.empty()) {
-    sinks.push_back(std::make_shared<spdlog::sinks::rotating_file_sink_st>(file.native(), kLogBytes,
-                                                                           kLogFiles));
+    sinks.push_back(std::make_shared<FileSink>(file.native(), kLogBytes, kLogFiles));
   }
   auto log = std::make_shared<spdlog::logger>(name, sinks.begin(), sinks.end());
-  log->set_pattern("%Y-%m-%d %H:%M:%S.%e %^%l%$ %v");
+  log->set_pattern(kPattern);
   log->set_level(spdlog::level::from_str(level));
   log->flush_on(spdlog::level::info);
   return log;
+}
+
+void move_log(spdlog::logger& log, const std::filesystem::path& file) {
+  for (spdlog::sink_ptr& sink : log.sinks()) {
+    if (std::dynamic_pointer_cast<FileSink>(sink) == nullptr) continue;
+    sink = std::make_shared<FileSink>(file.native(), kLogBytes, kLogFiles);
+    sink->set_pattern(kPattern);
+  }
 }
 
 }  // namespace commensal::node

@@ -25,4 +25,7 @@ namespace commensal::node {
                                                        const std::filesystem::path& file,
                                                        bool to_stderr, const std::string& level);
 
+/// Writes to another file from now on; what is written to stderr stays so. @throws spdlog_ex.
+void move_log(spdlog::logger& log, const std::filesystem::path& file);
+
 }  // namespace commensal::node

@@ -20,7 +20,8 @@ class BadPath : public std::runtime_error {
 inline constexpr std::size_t kMaxSocketPath = 107;
 
 /// Returns the runtime folder of the environment: COMMENSAL_RUNTIME_DIR, else
-/// $XDG_RUNTIME_DIR/commensal, else /tmp/commensal-UID. Touches no file.
+/// $XDG_RUNTIME_DIR/commensal, else /tmp/commensal-UID. Touches no file. A coordinator of the
+/// account may be in another one (kernel_name.h).
 [[nodiscard]] std::filesystem::path default_runtime_dir();
 
 /// Makes the folder (mode 0700) if it is missing and checks that only this user can enter it.

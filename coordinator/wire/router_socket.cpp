@@ -29,6 +29,9 @@ RouterSocket::RouterSocket(const std::string& endpoint) : sockets_(std::make_uni
 
 RouterSocket::~RouterSocket() = default;
 
+// The binding of before stays: ZeroMQ removes its file, by its name, some time after it is undone.
+void RouterSocket::bind(const std::string& endpoint) { sockets_->router.bind(endpoint); }
+
 void* RouterSocket::handle() { return sockets_->router.handle(); }
 
 bool RouterSocket::receive(std::string& peer, std::vector<std::string>& frames) {

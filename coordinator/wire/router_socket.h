@@ -18,6 +18,10 @@ class RouterSocket {
   RouterSocket& operator=(const RouterSocket&) = delete;
   ~RouterSocket();
 
+  /// Binds it once more, where another file has the name of the one before or at another endpoint;
+  /// those that are connected stay so. @throws zmq::error_t, a std::exception.
+  void bind(const std::string& endpoint);
+
   /// For zmq::poll.
   [[nodiscard]] void* handle();
 

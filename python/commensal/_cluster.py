@@ -17,6 +17,7 @@ from commensal._coordinator import (
     Refused,
     Unreachable,
     find_program,
+    settled,
     start_daemon,
 )
 
@@ -143,7 +144,7 @@ class Cluster:
         if folder := state_folder(self.instance, environ):
             command += ["--state-dir", str(folder)]
         reason = start_daemon(command, self._endpoint.log_path)
-        return "" if self.listens() else reason  # another one may have been quicker
+        return settled(reason, self.listens)
 
 
 def _own_command() -> str:

@@ -11,12 +11,14 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
 
+from commensal._place import where_listens
 from commensal._quantities import MemoryRange, ShareRange
 
 __all__ = [
@@ -26,12 +28,14 @@ __all__ = [
     "Unreachable",
     "find_daemon",
     "find_program",
+    "settled",
     "start_daemon",
 ]
 
 _ANSWER = timedelta(seconds=5)
 _START = timedelta(seconds=2)
 _PROBE = timedelta(milliseconds=500)
+_RUNS_ALREADY = "ended with code 3: "  # of a program that another start has come before
 
 
 class Unreachable(Exception):
@@ -61,11 +65,12 @@ class Coordinator:
 
     @property
     def socket_path(self) -> Path:
-        return self.runtime_dir / f"{self.instance}.sock"
+        """Where it listens now: asked each time, as it may have moved (_place.py)."""
+        return where_listens(self.runtime_dir, self.instance) / f"{self.instance}.sock"
 
     @property
     def log_path(self) -> Path:
-        return self.runtime_dir / f"{self.instance}.log"
+        return where_listens(self.runtime_dir, self.instance) / f"{self.instance}.log"
 
     def listens(self, patience: timedelta = _PROBE) -> bool:
         """Return whether a process listens on the socket; does not ask it anything."""
@@ -176,7 +181,7 @@ class Coordinator:
             return "commensald is not installed beside this command"
         options = ["--instance", self.instance, "--runtime-dir", str(self.runtime_dir)]
         reason = start_daemon([str(daemon), *options], self.log_path)
-        return "" if self.listens() else reason  # another one may have been quicker
+        return settled(reason, self.listens)
 
 
 def start_daemon(command: Sequence[str], log: Path) -> str:
@@ -210,6 +215,19 @@ def start_daemon(command: Sequence[str], log: Path) -> str:
     reason = next((line for line in reversed(said) if line), "no reason given")
     reason = reason.removeprefix(f"{Path(command[0]).name}: ")
     return f"{command[0]} ended with code {code}: {reason}{where}"
+
+
+def settled(reason: str, listens: Callable[[], bool]) -> str:
+    """Return why no coordinator runs after a start ended with `reason`; empty: one listens.
+
+    Another start may have been quicker: then its coordinator is about to listen.
+    """
+    deadline = time.monotonic() + _START.total_seconds()
+    while not listens():
+        if _RUNS_ALREADY not in reason or time.monotonic() > deadline:
+            return reason
+        time.sleep(0.02)
+    return ""
 
 
 def find_daemon() -> Path | None:

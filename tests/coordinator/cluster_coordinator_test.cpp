@@ -68,6 +68,15 @@ class ClusterCoordinatorTest : public ::testing::Test {
     coordinator_ = std::make_unique<ClusterCoordinator>(
         config_, *store_, *engine_, classes_, *policy_, [this] { return wall_; }, log_, now_);
   }
+  std::string why_not_opened() {
+    try {
+      open();
+      return "";
+    } catch (const StoreFailed& error) {
+      EXPECT_EQ(error.why(), StoreFailed::Why::kForeign);
+      return error.what();
+    }
+  }
   void close() {
     coordinator_.reset();
     engine_.reset();
@@ -542,6 +551,95 @@ TEST_F(ClusterCoordinatorTest, AfterAnOlderCopyOutputKeepsItsNumberOverRestarts)
   world_.logs.clear();
   go_back(copy);
   EXPECT_EQ(submit(job()), "1") << "nothing is left of any";
+}
+
+TEST_F(ClusterCoordinatorTest, AStoreThatWasLostEndsNoJob) {
+  const std::string runs = submit(job());
+  const std::string ends = submit(job());
+  const std::filesystem::path copy = back_up();
+  close();
+  world_.end(attempt(ends), 0);  // while nobody listens
+  std::filesystem::remove(folder_ / "cluster.db");
+  world_.calls.clear();
+  for (int again = 0; again < 2; ++again) {
+    EXPECT_THAT(why_not_opened(), HasSubstr("knows none of the 2 attempts"));
+    close();
+  }
+  EXPECT_TRUE(world_.runs(attempt(runs)));
+  EXPECT_THAT(world_.calls, IsEmpty());
+  go_back(copy);
+  settle_all();
+  EXPECT_EQ(state(runs), "running");
+  EXPECT_EQ(state(ends), "finished") << "its end was not forgotten meanwhile";
+  EXPECT_EQ(shown(runs)["attempt"], 1);
+}
+
+TEST_F(ClusterCoordinatorTest, TheStoreOfOtherJobsEndsNone) {
+  const std::string runs = submit(job());
+  close();
+  std::filesystem::rename(folder_ / "cluster.db", folder_ / "theirs");
+  const std::string stamp = std::exchange(world_.store_stamp, "");
+  std::map<Attempt, FakeWorld::Known> attempts;
+  attempts.swap(world_.attempts);
+  open();
+  EXPECT_EQ(submit(job()), runs) << "another job of the same number";
+  close();
+  world_.store_stamp = stamp;
+  world_.attempts = attempts;
+  EXPECT_THAT(why_not_opened(), HasSubstr("is not that of the 1 attempts"));
+  close();
+  EXPECT_TRUE(world_.runs(attempt(runs)));
+  std::filesystem::rename(folder_ / "theirs", folder_ / "cluster.db");
+  open();
+  settle_all();
+  EXPECT_EQ(state(runs), "running");
+}
+
+TEST_F(ClusterCoordinatorTest, WhoBeginsAnewEndsTheJobsThatTheStoreDoesNotKnow) {
+  const std::string runs = submit(job());
+  close();
+  std::filesystem::remove(folder_ / "cluster.db");
+  config_.begin_anew = true;
+  open();
+  settle_all();
+  EXPECT_THAT(world_.attempts, IsEmpty());
+  config_.begin_anew = false;
+  const std::string next = submit(job());
+  restart();
+  EXPECT_EQ(state(next), "running") << "the store is theirs from then on";
+}
+
+TEST_F(ClusterCoordinatorTest, AStoreFromBeforeThereWereStampsGoesOn) {
+  const std::string runs = submit(job());
+  store_->put_note("stamp", "");
+  store_->commit();
+  const std::filesystem::path copy = store_->back_up(folder_ / "backups", wall_);
+  close();
+  const std::string stamp = std::exchange(world_.store_stamp, "");
+  restart();
+  EXPECT_EQ(state(runs), "running");
+  EXPECT_NE(world_.store_stamp, "");
+  EXPECT_NE(world_.store_stamp, stamp);
+  const std::string later = world_.store_stamp;
+  go_back(copy);  // which has none, too
+  EXPECT_EQ(state(runs), "running");
+  EXPECT_EQ(world_.store_stamp, later) << "copies made since then are still theirs";
+}
+
+TEST_F(ClusterCoordinatorTest, AStartThatDiesBetweenTheTwoStampsGoesOn) {
+  close();
+  world_.store_stamp.clear();
+  std::filesystem::remove(folder_ / "cluster.db");
+  for (const Moment moment : {Moment::kBefore, Moment::kAfter}) {
+    world_.die(EngineCall::kSetStoreStamp, moment);
+    EXPECT_THROW(open(), CoordinatorDied);
+    close();
+    world_.store_stamp.clear();
+  }
+  open();
+  const std::string runs = submit(job());
+  restart();
+  EXPECT_EQ(state(runs), "running");
 }
 
 TEST_F(ClusterCoordinatorTest, ARepeatedRequestIsTheJobOfTheCopyWhateverNumbersAreTaken) {

@@ -83,6 +83,11 @@ class DyingEngine final : public Engine {
   [[nodiscard]] std::vector<Found> adopt() override {
     return call([&] { return below_.adopt(); });
   }
+  [[nodiscard]] std::vector<Attempt> attempts() override { return below_.attempts(); }
+  [[nodiscard]] std::string store_stamp() override { return below_.store_stamp(); }
+  void set_store_stamp(const std::string& stamp) override {
+    call([&] { return below_.set_store_stamp(stamp), true; });
+  }
   [[nodiscard]] std::uint64_t highest_job() override {
     return call([&] { return below_.highest_job(); });
   }

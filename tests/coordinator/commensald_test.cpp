@@ -144,6 +144,46 @@ TEST_F(CommensaldTest, AJobsMemoryBesideWhatItManagesIsMeasured) {
   EXPECT_GT(device["available_bytes"].get<std::uint64_t>(), 0U);
 }
 
+TEST_F(CommensaldTest, AFolderThatIsRemovedAndMadeAnewHasTheSameCoordinator) {
+  begin();
+  const FakeJob before{folder_,
+                       registration("before", JobClass::kGuaranteed, 600 * kMiB, 600 * kMiB)};
+  ASSERT_TRUE(reaches("before", 600 * kMiB));
+  const pid_t daemon = folder_.pid();
+  std::filesystem::remove_all(folder_.path());  // what a last logout does, or a cleaner
+  std::filesystem::create_directory(folder_.path());
+  std::filesystem::permissions(folder_.path(), std::filesystem::perms::owner_all);
+  const Finished second = folder_.start({"--memory-budget", "1000MiB"});
+  EXPECT_EQ(second.code, 3) << second.output;
+  EXPECT_THAT(second.output, HasSubstr("already (pid " + std::to_string(daemon) + ")"));
+  ASSERT_TRUE(eventually([&] {
+    return std::filesystem::exists(folder_.path() / "default.sock") && folder_.pid() == daemon;
+  }));
+  const FakeJob after{folder_, registration("after", JobClass::kOpportunistic, 0)};
+  EXPECT_TRUE(reaches("after", 400 * kMiB)) << "what the first one left, and no more";
+  EXPECT_EQ(granted("before"), 600 * kMiB) << "still known";
+  EXPECT_LE(folder_.status()["devices"][0]["granted_bytes"], 1000 * kMiB);
+  EXPECT_EQ(folder_.status()["coordinator"]["pid"], daemon);
+  EXPECT_TRUE(std::filesystem::exists(folder_.path() / "default.log"));
+  for (const char* name : {"default.sock", "default.pages", "default.lock"}) {
+    std::filesystem::remove(folder_.path() / name);
+    EXPECT_TRUE(eventually([&] { return std::filesystem::exists(folder_.path() / name); })) << name;
+  }
+  EXPECT_EQ(granted("before"), 600 * kMiB);
+}
+
+TEST_F(CommensaldTest, OneWithoutAJobLeavesWithItsFolder) {
+  const std::filesystem::path parent = folder_.path() / "gone";
+  std::filesystem::create_directory(parent);
+  ASSERT_EQ(DaemonFolder::run({"--runtime-dir", (parent / "run").native()}).code, 0);
+  std::ifstream lock{parent / "run/default.lock"};
+  pid_t daemon = 0;
+  ASSERT_TRUE(lock >> daemon);
+  std::filesystem::remove_all(parent);
+  EXPECT_TRUE(eventually([&] { return ::kill(daemon, 0) != 0; }));
+  EXPECT_FALSE(std::filesystem::exists(parent));
+}
+
 TEST_F(CommensaldTest, AKilledDaemonIsRebuiltFromItsJobs) {
   begin();
   const FakeJob opportunistic{folder_, registration("o", JobClass::kOpportunistic, 0)};

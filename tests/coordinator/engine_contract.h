@@ -433,6 +433,31 @@ TEST_P(EngineContract, WhatIsForgottenCountsAsLongAsItsOutputIsThere) {
   EXPECT_TRUE(highest == 7 || (logs.empty() && highest == 0)) << highest;
 }
 
+TEST_P(EngineContract, AttemptsAreAllOfWhichThereIsAnything) {
+  EXPECT_THAT(engine_->attempts(), IsEmpty());
+  const Attempt ended{JobId{"12"}, 1};
+  start(ended, harness_->ends_with(0));
+  ASSERT_TRUE(until_end(ended));
+  start(attempt_, harness_->runs_on());
+  const Attempt held{JobId{"law-99"}, 99};
+  engine_->hold(held, harness_->runs_on());
+  crash();
+  EXPECT_THAT(engine_->attempts(), ::testing::UnorderedElementsAre(ended, attempt_, held));
+  engine_->take_back(held, kGrace);
+  ASSERT_TRUE(until_end(ended));
+  engine_->forget(ended);
+  EXPECT_THAT(engine_->attempts(), ::testing::ElementsAre(attempt_));
+}
+
+TEST_P(EngineContract, TheStampOfTheStoreIsKept) {
+  EXPECT_EQ(engine_->store_stamp(), "");
+  for (const char* stamp : {"0123abcd", "another"}) {
+    engine_->set_store_stamp(stamp);
+    crash();
+    EXPECT_EQ(engine_->store_stamp(), stamp);
+  }
+}
+
 TEST_P(EngineContract, LogsOfAnUnknownAttemptAreEmpty) {
   EXPECT_THAT(engine_->logs(attempt_), IsEmpty());
 }

@@ -29,7 +29,8 @@ enum class EngineCall : std::uint8_t {
   kWatch,
   kAdopt,
   kForget,
-  kHighestJob
+  kHighestJob,
+  kSetStoreStamp
 };
 
 /// Whether a call goes wrong before it did anything, or when all is done and only its answer fails.
@@ -62,6 +63,7 @@ class FakeWorld {
   bool begin_at_release = true;  ///< else `begin` does
   std::map<Attempt, Known> attempts;
   std::map<Attempt, std::vector<std::string>> logs;  ///< files that a test made
+  std::string store_stamp;                           ///< as the engine keeps it
   std::vector<EngineEvent> of_devices;               ///< told at each watch: kUnheld, ...
   std::vector<std::string> calls;  ///< "hold 7.1", in their order, those that failed included
 
@@ -231,6 +233,18 @@ class FakeEngine final : public Engine {
       all.push_back({attempt, known.begun, known.placement, known.job_class});
     }
     return call.done(all);
+  }
+
+  [[nodiscard]] std::vector<Attempt> attempts() override {
+    std::vector<Attempt> all;
+    for (const auto& entry : world_.attempts) all.push_back(entry.first);
+    return all;
+  }
+  [[nodiscard]] std::string store_stamp() override { return world_.store_stamp; }
+  void set_store_stamp(const std::string& stamp) override {
+    const Call call{world_, EngineCall::kSetStoreStamp, "set_store_stamp"};
+    world_.store_stamp = stamp;
+    call.done();
   }
 
   [[nodiscard]] std::uint64_t highest_job() override {

@@ -36,36 +36,53 @@ const WallTime kNow{days{20'000}};
 WallTime ago(days time) { return kNow - time; }
 JobEnd ended(days time) { return {false, ago(time)}; }
 
+/// Clocks that have agreed until now.
+CountedTime agreed(std::chrono::milliseconds time = days{300}) {
+  CountedTime counted;
+  (void)counted.look({kNow - time, 1h, "boot"});
+  (void)counted.look({kNow, 1h + time, "boot"});
+  return counted;
+}
+
 TEST(JudgeLogTest, OutputGoesOnceItsJobEndedLongAgo) {
-  const LogVerdict verdict = judge_log({ago(days{100}), ended(days{91})}, kNow, days{90});
+  const LogVerdict verdict = judge_log({ago(days{100}), ended(days{91})}, agreed(), days{90});
   EXPECT_TRUE(verdict.goes);
   EXPECT_THAT(verdict.reason, HasSubstr("91 days ago, kept are 90"));
-  EXPECT_TRUE(judge_log({ago(days{100}), ended(days{90})}, kNow, days{90}).goes);
+  EXPECT_TRUE(judge_log({ago(days{100}), ended(days{90})}, agreed(), days{90}).goes);
 }
 
 TEST(JudgeLogTest, OutputStaysUntilThen) {
-  EXPECT_FALSE(judge_log({ago(days{100}), ended(days{89})}, kNow, days{90}).goes);
-  EXPECT_FALSE(judge_log({kNow - (24h * 90 - 1ms), ended(days{200})}, kNow, days{90}).goes);
+  EXPECT_FALSE(judge_log({ago(days{100}), ended(days{89})}, agreed(), days{90}).goes);
+  EXPECT_FALSE(judge_log({kNow - (24h * 90 - 1ms), ended(days{200})}, agreed(), days{90}).goes);
 }
 
 TEST(JudgeLogTest, AJobThatLivesKeepsAllItPrinted) {
-  EXPECT_FALSE(judge_log({ago(days{5000}), {true, {}}}, kNow, days{1}).goes);
+  EXPECT_FALSE(judge_log({ago(days{5000}), {true, {}}}, agreed(), days{1}).goes);
 }
 
 TEST(JudgeLogTest, AJobThatNobodyKnowsIsJudgedByItsLastLine) {
-  EXPECT_TRUE(judge_log({ago(days{91}), {}}, kNow, days{90}).goes);
-  EXPECT_FALSE(judge_log({ago(days{89}), {}}, kNow, days{90}).goes);
+  EXPECT_TRUE(judge_log({ago(days{91}), {}}, agreed(), days{90}).goes);
+  EXPECT_FALSE(judge_log({ago(days{89}), {}}, agreed(), days{90}).goes);
 }
 
 TEST(JudgeLogTest, WhatIsFromTheFutureStays) {
-  const LogVerdict verdict = judge_log({ago(days{100}), ended(days{-1})}, kNow, days{0} + days{1});
+  const LogVerdict verdict =
+      judge_log({ago(days{100}), ended(days{-1})}, agreed(), days{0} + days{1});
   EXPECT_FALSE(verdict.goes);
   EXPECT_THAT(verdict.reason, HasSubstr("later than now"));
-  EXPECT_FALSE(judge_log({ago(days{-400}), ended(days{300})}, kNow, days{1}).goes);
+  EXPECT_FALSE(judge_log({ago(days{-400}), ended(days{300})}, agreed(), days{1}).goes);
 }
 
 TEST(JudgeLogTest, ZeroDaysKeepAll) {
-  EXPECT_FALSE(judge_log({ago(days{9000}), ended(days{9000})}, kNow, days{0}).goes);
+  EXPECT_FALSE(judge_log({ago(days{9000}), ended(days{9000})}, agreed(), days{0}).goes);
+}
+
+TEST(JudgeLogTest, NothingGoesBeforeTheClocksHaveAgreedForADay) {
+  const LogFacts facts{ago(days{100}), ended(days{100})};
+  EXPECT_TRUE(judge_log(facts, agreed(24h), days{90}).goes);
+  const LogVerdict verdict = judge_log(facts, agreed(24h - 1ms), days{90});
+  EXPECT_FALSE(verdict.goes);
+  EXPECT_THAT(verdict.reason, HasSubstr("have not agreed for a day"));
 }
 
 TEST(JobOfLogTest, NamesOfLogsNameTheirJob) {
@@ -117,13 +134,16 @@ class LogRetentionTest : public ::testing::Test {
               const auto found = jobs_.find(job.str());
               return found == jobs_.end() ? JobEnd{} : found->second;
             },
+            {.read = [this] { return clocks_; },
+             .counted = CountedTime{kept_},
+             .keep = [this](const std::string& text) { kept_ = text; }},
             log_};
   }
   /// Steps until it rests, as the loop does. @return how many steps.
   int round(LogRetention& retention) {
     int steps = 0;
     do {
-      retention.step(kNow, now_);
+      retention.step(now_);
       ++steps;
       now_ = std::max(now_, std::min(retention.next_wake(), now_ + 1s));
     } while (retention.next_wake() <= now_);
@@ -135,6 +155,8 @@ class LogRetentionTest : public ::testing::Test {
   std::map<std::string, JobEnd> jobs_;
   std::vector<std::string> asked_;
   bool store_fails_ = false;
+  ClockReading clocks_{kNow, 1h + days{300}, "boot"};
+  std::string kept_ = agreed().text();  ///< what is known of the clocks at the next start
   TimePoint now_{1h};
   std::ostringstream said_;
   std::shared_ptr<spdlog::logger> log_ = std::make_shared<spdlog::logger>(
@@ -180,7 +202,7 @@ TEST_F(LogRetentionTest, AStepIsBoundedAndARoundComesToItsEnd) {
   options_.at_once = 3;
   for (int job = 1; job <= 10; ++job) write(std::to_string(job) + "-1-0.log", ago(days{100}));
   LogRetention retention = make();
-  retention.step(kNow, now_);
+  retention.step(now_);
   EXPECT_EQ(names().size(), 7U);
   EXPECT_GT(retention.next_wake(), now_);
   EXPECT_LT(retention.next_wake(), now_ + 1s);
@@ -192,12 +214,12 @@ TEST_F(LogRetentionTest, AStepIsBoundedAndARoundComesToItsEnd) {
 TEST_F(LogRetentionTest, ItRestsBetweenRounds) {
   LogRetention retention = make();
   const TimePoint began = now_;
-  retention.step(kNow, now_);
+  retention.step(now_);
   EXPECT_EQ(retention.next_wake(), began + 1h);
   write("1-1-0.log", ago(days{100}));
-  retention.step(kNow, began + 59min);
+  retention.step(began + 59min);
   EXPECT_EQ(names().size(), 1U);
-  retention.step(kNow, began + 1h);
+  retention.step(began + 1h);
   EXPECT_THAT(names(), IsEmpty());
 }
 
@@ -206,19 +228,19 @@ TEST_F(LogRetentionTest, ZeroDaysMeanNever) {
   write("1-1-0.log", ago(days{9000}));
   LogRetention retention = make();
   EXPECT_EQ(retention.next_wake(), TimePoint::max());
-  retention.step(kNow, now_);
+  retention.step(now_);
   EXPECT_EQ(names().size(), 1U);
 }
 
 TEST_F(LogRetentionTest, WithoutTheFolderItSaysSoAndTriesAgainLater) {
   fs::remove(options_.folder);
   LogRetention retention = make();
-  retention.step(kNow, now_);
+  retention.step(now_);
   EXPECT_THAT(said_.str(), HasSubstr(options_.folder.native()));
   EXPECT_EQ(retention.next_wake(), now_ + 1h);
   fs::create_directory(options_.folder);
   write("1-1-0.log", ago(days{100}));
-  retention.step(kNow, now_ + 1h);
+  retention.step(now_ + 1h);
   EXPECT_THAT(names(), IsEmpty());
 }
 
@@ -226,10 +248,81 @@ TEST_F(LogRetentionTest, WhileTheStoreCannotBeReadNothingIsDeleted) {
   store_fails_ = true;
   write("1-1-0.log", ago(days{100}));
   LogRetention retention = make();
-  retention.step(kNow, now_);
+  retention.step(now_);
   EXPECT_EQ(names().size(), 1U);
   EXPECT_THAT(said_.str(), HasSubstr("cannot be read today"));
   EXPECT_EQ(retention.next_wake(), now_ + 1h);
+}
+
+TEST_F(LogRetentionTest, AClockThatJumpsLetsNothingGo) {
+  for (const days jump : {days{100}, days{-30}}) {
+    SCOPED_TRACE(jump.count());
+    write("1-1-0.log", ago(days{5}));
+    clocks_.wall += jump;
+    {
+      LogRetention during = make();  // a start meanwhile
+      round(during);
+    }
+    EXPECT_EQ(names().size(), 1U);
+    clocks_.wall += 4s - jump;
+    clocks_.since_boot += 4s;
+    LogRetention after = make();
+    round(after);
+    EXPECT_EQ(names().size(), 1U);
+  }
+}
+
+TEST_F(LogRetentionTest, AClockThatIsSetAheadForGoodLetsNothingGo) {
+  write("1-1-0.log", ago(days{5}));
+  LogRetention retention = make();
+  round(retention);
+  clocks_.wall += days{100};
+  now_ += 1h;
+  round(retention);
+  for (int day = 0; day < 84; ++day) {
+    clocks_.wall += days{1};
+    clocks_.since_boot += days{1};
+    now_ += days{1};
+    round(retention);
+    ASSERT_EQ(names().size(), 1U) << day;
+  }
+  clocks_.wall += days{1};
+  clocks_.since_boot += days{1};
+  now_ += days{1};
+  round(retention);
+  EXPECT_THAT(names(), IsEmpty()) << "90 days have passed by both clocks";
+}
+
+TEST_F(LogRetentionTest, AtAFirstStartNothingGoesForADay) {
+  kept_.clear();
+  write("1-1-0.log", ago(days{100}));
+  LogRetention retention = make();
+  round(retention);
+  EXPECT_EQ(names().size(), 1U);
+  clocks_.wall += days{1};
+  clocks_.since_boot += days{1};
+  now_ += days{1};
+  LogRetention next = make();  // goes on with what the first one has seen
+  round(next);
+  EXPECT_THAT(names(), IsEmpty());
+}
+
+TEST_F(LogRetentionTest, WhileClocksCannotBeReadOrKeptNothingIsDeleted) {
+  write("1-1-0.log", ago(days{100}));
+  LogRetention::Time time{.read = []() -> ClockReading { throw std::runtime_error("no clock"); },
+                          .counted = agreed(),
+                          .keep = [](const std::string&) {}};
+  LogRetention unread{options_, [](const JobId&) { return JobEnd{}; }, time, log_};
+  round(unread);
+  time.read = [this] { return clocks_; };
+  time.keep = [](const std::string&) {
+    throw StoreFailed(StoreFailed::Why::kFull, "the disk is full");
+  };
+  LogRetention unkept{options_, [](const JobId&) { return JobEnd{}; }, time, log_};
+  round(unkept);
+  EXPECT_EQ(names().size(), 1U);
+  EXPECT_THAT(said_.str(), HasSubstr("no clock"));
+  EXPECT_THAT(said_.str(), HasSubstr("the disk is full"));
 }
 
 }  // namespace

@@ -525,12 +525,25 @@ TEST_F(StoreTest, LeavesALogOfANewerVersionAsItIs) {
   EXPECT_EQ(bytes_of(file_.string() + "-wal"), log);
 }
 
+TEST_F(StoreTest, NotesBelongToTheStoreAndItsCopies) {
+  EXPECT_EQ(store().note("stamp"), "");
+  store().put_note("stamp", "first");
+  store().put_note("stamp", "x y\nz");
+  store().put_note("clocks", "0");
+  store().commit();
+  EXPECT_EQ(reopened().note("stamp"), "x y\nz");
+  EXPECT_EQ(store().file(), file_);
+  Store copy{store().back_up(folder_.path() / "copies", kNow)};
+  EXPECT_EQ(copy.note("stamp"), "x y\nz");
+  EXPECT_EQ(copy.note("clocks"), "0");
+}
+
 // --- older versions ----------------------------------------------------------------------------
 
-/// A file that version 1 of the store has written (tests/data/store).
-std::string version_1() {
-  const std::unique_ptr<gzFile_s, int (*)(gzFile)> in(
-      gzopen(COMMENSAL_TEST_DATA "/store/version-1.db.gz", "rb"), gzclose);
+/// A file that an older version of the store has written (tests/data/store).
+std::string older_version(const std::string& number) {
+  const std::string file = COMMENSAL_TEST_DATA "/store/version-" + number + ".db.gz";
+  const std::unique_ptr<gzFile_s, int (*)(gzFile)> in(gzopen(file.c_str(), "rb"), gzclose);
   std::string bytes;
   std::array<char, 4096> part{};
   for (int read = 0; in != nullptr && (read = gzread(in.get(), part.data(), part.size())) > 0;) {
@@ -540,7 +553,7 @@ std::string version_1() {
 }
 
 TEST_F(StoreTest, ReadsAFileOfVersion1AndGoesOnWithIt) {
-  write_bytes(file_, version_1());
+  write_bytes(file_, older_version("1"));
   ASSERT_EQ(fs::file_size(file_), 36'864U);
   const BadInput input{{"vision", "d", "r"}, "bad", kNow, true, {{{JobId{"3"}, 1}, false, false}}};
   for (const bool again : {false, true}) {
@@ -565,8 +578,21 @@ TEST_F(StoreTest, ReadsAFileOfVersion1AndGoesOnWithIt) {
   }
 }
 
+TEST_F(StoreTest, ReadsAFileOfVersion2AndGoesOnWithIt) {
+  write_bytes(file_, older_version("2"));
+  ASSERT_EQ(fs::file_size(file_), 40'960U);
+  for (const char* note : {"", "kept"}) {
+    Store& read = reopened();
+    EXPECT_EQ(read.load().bad_inputs.size(), 1U);
+    EXPECT_EQ(read.load().jobs.size(), 2U);
+    EXPECT_EQ(read.note("stamp"), note);
+    read.put_note("stamp", "kept");
+    read.commit();
+  }
+}
+
 TEST_F(StoreTest, AFileOfAnOlderVersionThatIsDamagedIsKeptAside) {
-  std::string bytes = version_1();
+  std::string bytes = older_version("1");
   ASSERT_GT(bytes.size(), 9000U);
   bytes[8200] = static_cast<char>(bytes[8200] ^ 1);
   write_bytes(file_, bytes);

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import shutil
@@ -178,13 +179,31 @@ def test_the_installed_script_finds_its_files(tmp_path: Path) -> None:
 def test_commands_of_units_are_taken_by_the_programs(installed: Installed, name: str) -> None:
     for command in installed.unit(name)["ExecStart"]:
         words = shlex.split(command)
-        if words[0] == "/usr/bin/find":
+        if words[0] == "/bin/sh":
             continue
         assert words[0].startswith(f"{BIN}/")
         # Its configuration, where it lies in this test.
         check_words(
             [w.replace("/etc/commensal/", f"{installed.root}/etc/commensal/") for w in words]
         )
+
+
+def test_the_newest_copies_stay_whatever_the_clock_says(
+    installed: Installed, tmp_path: Path
+) -> None:
+    copies = tmp_path / "backups"
+    copies.mkdir()
+    for number in range(1, 36):
+        copy = copies / f"cluster-20260101T0300{number:02}Z.db"
+        copy.touch()
+        os.utime(copy, (0, 0))  # as after a jump of the clock
+    (copies / "notes").touch()
+    words = shlex.split(installed.unit("commensal-backup.service")["ExecStart"][1])
+    words = [word.replace("$$", "$") for word in words[:-1]]  # as systemd does
+    done = run(*words, copies)
+    assert done.returncode == 0, done.stderr
+    left = sorted(copy.name for copy in copies.iterdir())
+    assert left == [f"cluster-20260101T0300{number:02}Z.db" for number in range(6, 36)] + ["notes"]
 
 
 def test_an_option_that_is_gone_would_be_found(installed: Installed) -> None:

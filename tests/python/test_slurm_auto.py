@@ -270,8 +270,33 @@ def test_a_claim_stands_and_can_be_taken_over(tmp_path: Path) -> None:
     os.utime(old, (0, 0))
     young = Record(tmp_path, "ff")
     young.claim(GUARANTEED)
-    record.forget()
-    assert list(record.base.iterdir()) == [young.folder]
+    long = Record(
+        tmp_path, "aa"
+    )  # one that runs for months, or whose folder a wrong clock has made
+    long.claim(OPPORTUNISTIC)
+    os.utime(long.folder, (0, 0))
+    record.forget(lambda: None)  # Slurm does not answer
+    assert set(record.base.iterdir()) == {old, young.folder, long.folder}
+    record.forget(lambda: {"aa", "ff"})
+    assert set(record.base.iterdir()) == {young.folder, long.folder}
+
+
+def test_slurm_is_asked_only_where_a_folder_is_old(tmp_path: Path) -> None:
+    Record(tmp_path, "ff").claim(GUARANTEED)
+    Record(tmp_path, PAIR).forget(lambda: pytest.fail("asked"))
+
+
+def test_pairs_are_those_with_a_job_that_is_not_over() -> None:
+    lines = [
+        "7 RUNNING commensal-auto:aa:opportunistic",
+        "8 COMPLETED commensal-auto:aa:guaranteed",
+        "9 CANCELLED commensal-auto:bb:guaranteed",
+        "10 PENDING commensal-auto:cc:guaranteed",
+        "11 RUNNING another-plugin:dd:x",
+        "12 RUNNING",
+    ]
+    assert Slurm(lambda _: Done(0, "\n".join(lines))).pairs() == {"aa", "cc"}
+    assert Slurm(lambda _: Done(1, "")).pairs() is None
 
 
 # --- both twins -------------------------------------------------------------------------------

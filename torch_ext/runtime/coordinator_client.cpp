@@ -22,6 +22,7 @@
 
 #include "allocator/base/mutex.h"
 #include "allocator/host/own_descriptors.h"
+#include "coordinator/wire/kernel_name.h"
 #include "coordinator/wire/pages.h"
 #include "coordinator/wire/paths.h"
 #include "torch_ext/runtime/zmq_threads.h"
@@ -70,7 +71,7 @@ struct CoordinatorClient::Impl {
     own_descriptors::run([this] {
       peers.clear();
       line.reset();
-      context.reset();
+      zmq.reset();
       wake_fd.reset();
     });
   }
@@ -256,10 +257,12 @@ void CoordinatorClient::Impl::loop_once() {
 
 void CoordinatorClient::Impl::connect() {
   next_attempt = Steady::now() + options.retry;
-  const auto pages = wire::pages_socket_path(options.runtime_dir, options.instance);
+  // Asked each time: one that was started again may be in another folder.
+  const auto folder = wire::where_listens(options.runtime_dir, options.instance);
+  const auto pages = wire::pages_socket_path(folder, options.instance);
   std::error_code ignored;
   if (!std::filesystem::exists(pages, ignored)) {
-    set_reason("no coordinator '" + options.instance + "' in " + options.runtime_dir.string());
+    set_reason("no coordinator '" + options.instance + "' in " + folder.string());
     return;
   }
   try {
@@ -278,8 +281,7 @@ void CoordinatorClient::Impl::connect() {
     hello.fds.push_back(wire::open_pidfd(::getpid()));
     wire::send_handover(fresh->pages.get(), hello);
     set_nonblocking(fresh->pages.get());
-    fresh->socket.connect(
-        wire::ipc_endpoint(wire::control_socket_path(options.runtime_dir, options.instance)));
+    fresh->socket.connect(wire::ipc_endpoint(wire::control_socket_path(folder, options.instance)));
     fresh->register_by = Steady::now() + options.connect_timeout;
     line = std::move(fresh);
     send(registration);

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "coordinator/engines/local/durable_file.h"
+#include "coordinator/node/kernel_files.h"
 #include "coordinator/wire/paths.h"
 
 namespace commensal::cluster::local {
@@ -38,6 +40,14 @@ void prepare_state(const fs::path& state) {
   } catch (const wire::BadPath& error) {
     throw EngineFailed(error.what());
   }
+}
+
+std::string store_stamp_in(const fs::path& state) {
+  return node::read_file(state / "store-stamp").value_or("");
+}
+
+void set_store_stamp_in(const fs::path& state, const std::string& stamp) {
+  write_whole(state / "store-stamp", stamp);
 }
 
 void hold_in(const AttemptFolder& folder, const HeldJob& job) {

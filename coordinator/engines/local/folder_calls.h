@@ -2,6 +2,7 @@
 // What engines do with folders of attempts, whatever starts their keepers.
 #pragma once
 
+#include <filesystem>
 #include <string>
 #include <system_error>
 #include <vector>
@@ -29,6 +30,10 @@ auto guarded(Work work) -> decltype(work()) {
 /// Makes the state folder and those in it. @throws EngineFailed if they cannot be this user's
 /// alone.
 void prepare_state(const std::filesystem::path& state);
+
+/// Read and write STATE/store-stamp (Engine::store_stamp).
+[[nodiscard]] std::string store_stamp_in(const std::filesystem::path& state);
+void set_store_stamp_in(const std::filesystem::path& state, const std::string& stamp);
 
 /// Makes an attempt's folder with what is asked of it, unless it is there already.
 void hold_in(const AttemptFolder& folder, const HeldJob& job);

@@ -250,6 +250,16 @@ std::vector<Engine::Found> LocalEngine::adopt() {
   });
 }
 
+std::vector<Attempt> LocalEngine::attempts() {
+  return guarded([&] { return local::attempts_in(options_.state); });
+}
+
+std::string LocalEngine::store_stamp() { return local::store_stamp_in(options_.state); }
+
+void LocalEngine::set_store_stamp(const std::string& stamp) {
+  guarded([&] { local::set_store_stamp_in(options_.state, stamp); });
+}
+
 std::uint64_t LocalEngine::highest_job() {
   return guarded([&] { return local::highest_job_in(options_.state); });
 }

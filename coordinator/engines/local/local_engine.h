@@ -60,6 +60,9 @@ class LocalEngine final : public Engine {
   [[nodiscard]] std::vector<EngineEvent> watch() override;
   [[nodiscard]] int descriptor() const noexcept override { return watch_.descriptor(); }
   [[nodiscard]] std::vector<Found> adopt() override;
+  [[nodiscard]] std::vector<Attempt> attempts() override;
+  [[nodiscard]] std::string store_stamp() override;
+  void set_store_stamp(const std::string& stamp) override;
   [[nodiscard]] std::uint64_t highest_job() override;
   void forget(const Attempt& attempt) override;
   [[nodiscard]] std::vector<std::string> logs(const Attempt& attempt) override;

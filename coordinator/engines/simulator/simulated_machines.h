@@ -99,6 +99,8 @@ class SimulatedMachines {
   void begin(const cluster::Attempt& attempt);
   void ask_to_end(const cluster::Attempt& attempt, Duration grace);
   void forget(const cluster::Attempt& attempt) { attempts_.erase(attempt); }
+  [[nodiscard]] const std::string& store_stamp() const noexcept { return store_stamp_; }
+  void set_store_stamp(std::string stamp) { store_stamp_ = std::move(stamp); }
   [[nodiscard]] const cluster::EngineNode* node(const std::string& name) const;
   /// Becomes readable with each event.
   [[nodiscard]] int news() const noexcept { return news_.get(); }
@@ -118,6 +120,7 @@ class SimulatedMachines {
   Options options_;
   std::map<cluster::Attempt, Known> attempts_;
   std::map<cluster::Attempt, int> starts_;
+  std::string store_stamp_;
   std::uint64_t events_ = 0;
   TimePoint at_;  // up to when everything has run
   wire::UniqueFd news_;

@@ -107,6 +107,12 @@ std::vector<cluster::Engine::Found> SimulatorEngine::adopt() {
   return all;
 }
 
+std::vector<Attempt> SimulatorEngine::attempts() {
+  std::vector<Attempt> all;
+  for (const auto& entry : machines_.attempts()) all.push_back(entry.first);
+  return all;
+}
+
 std::uint64_t SimulatorEngine::highest_job() {
   std::uint64_t highest = 0;
   for (const auto& [attempt, known] : machines_.attempts()) {

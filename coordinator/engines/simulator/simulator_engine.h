@@ -31,6 +31,9 @@ class SimulatorEngine final : public cluster::Engine {
   [[nodiscard]] std::vector<cluster::EngineEvent> watch() override;
   [[nodiscard]] int descriptor() const noexcept override { return machines_.news(); }
   [[nodiscard]] std::vector<Found> adopt() override;
+  [[nodiscard]] std::vector<cluster::Attempt> attempts() override;
+  [[nodiscard]] std::string store_stamp() override { return machines_.store_stamp(); }
+  void set_store_stamp(const std::string& stamp) override { machines_.set_store_stamp(stamp); }
   [[nodiscard]] std::uint64_t highest_job() override;
   void forget(const cluster::Attempt& attempt) override;
   [[nodiscard]] std::vector<std::string> logs(const cluster::Attempt& /*attempt*/) override {

@@ -387,6 +387,16 @@ std::vector<Engine::Found> SlurmEngine::adopt() {
   });
 }
 
+std::vector<Attempt> SlurmEngine::attempts() {
+  return guarded([&] { return local::attempts_in(options_.state); });
+}
+
+std::string SlurmEngine::store_stamp() { return local::store_stamp_in(options_.state); }
+
+void SlurmEngine::set_store_stamp(const std::string& stamp) {
+  guarded([&] { local::set_store_stamp_in(options_.state, stamp); });
+}
+
 std::uint64_t SlurmEngine::highest_job() {
   return guarded([&] {
     std::uint64_t highest = local::highest_job_in(options_.state);

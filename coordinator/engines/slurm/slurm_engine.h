@@ -70,6 +70,9 @@ class SlurmEngine : public Engine {
   void take_back(const Attempt& attempt, std::chrono::milliseconds grace) override;
   [[nodiscard]] std::vector<EngineEvent> watch() override;
   [[nodiscard]] std::vector<Found> adopt() override;
+  [[nodiscard]] std::vector<Attempt> attempts() override;
+  [[nodiscard]] std::string store_stamp() override;
+  void set_store_stamp(const std::string& stamp) override;
   [[nodiscard]] std::uint64_t highest_job() override;
   void forget(const Attempt& attempt) override;
   [[nodiscard]] std::vector<std::string> logs(const Attempt& attempt) override;

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from commensal.slurm_auto._pair import Twin
@@ -41,16 +41,20 @@ def run_command(words: Sequence[str]) -> Done:
     return Done(done.returncode, done.stdout, (done.stderr.strip().splitlines() or [""])[0])
 
 
-def twins_from(output: str, pair: str) -> dict[str, Twin]:
-    """Read `squeue` in the columns of `Slurm.twins`: the jobs of a pair by class."""
-    found = {}
+def marked_from(output: str) -> Iterator[tuple[str, str, Twin]]:
+    """Read `squeue` in the columns of `Slurm.twins`: pair and class of each job of a pair."""
     for line in output.splitlines():
         words = line.split()
         if len(words) == 3 and words[0].isdigit():
             mark, _, name = words[2].rpartition(":")
-            if mark == f"commensal-auto:{pair}":
-                found[name] = Twin(int(words[0]), words[1])
-    return found
+            kind, _, pair = mark.partition(":")
+            if kind == "commensal-auto":
+                yield pair, name, Twin(int(words[0]), words[1])
+
+
+def twins_from(output: str, pair: str) -> dict[str, Twin]:
+    """Read the jobs of a pair by class."""
+    return {name: twin for of, name, twin in marked_from(output) if of == pair}
 
 
 def devices_from(output: str, kind: str) -> dict[str, set[int]]:
@@ -98,9 +102,20 @@ class Slurm:
 
     def twins(self, pair: str) -> dict[str, Twin] | None:
         """Return the jobs of a pair by class; nothing if Slurm does not answer."""
+        output = self._jobs()
+        return None if output is None else twins_from(output, pair)
+
+    def pairs(self) -> set[str] | None:
+        """Return the pairs that have a job which is not over; nothing if Slurm does not answer."""
+        output = self._jobs()
+        if output is None:
+            return None
+        return {pair for pair, _, twin in marked_from(output) if not twin.is_over}
+
+    def _jobs(self) -> str | None:
         columns = "--Format=JobID:20,State:20,admin_comment:80"
         done = self._run(["squeue", "--me", "--noheader", "--states=all", columns])
-        return twins_from(done.output, pair) if done.code == 0 else None
+        return done.output if done.code == 0 else None
 
     def devices(self, job: int, kind: str) -> dict[str, set[int]] | None:
         """Return a running job's devices by node; nothing if Slurm does not answer."""

@@ -8,7 +8,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -22,7 +22,7 @@ _OVER = {
     *("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL"),
     *("DEADLINE", "OUT_OF_MEMORY", "REVOKED"),
 }
-_FORGOTTEN_DAYS = 60  # after which a pair's folder is nobody's
+_FORGOTTEN_DAYS = 60  # after which it is asked whether a pair's folder is nobody's
 
 
 @dataclass(frozen=True)
@@ -139,13 +139,19 @@ class Record:
         new.replace(script)
         return script
 
-    def forget(self) -> None:
-        """Remove the folder, and those that nobody has touched for long. Both twins are over."""
+    def forget(self, pairs: Callable[[], set[str] | None]) -> None:
+        """Remove the folder: both twins are over. Those that are old go too, if Slurm says that it
+        has no job of theirs; `pairs` are those of which it has one, nothing if it does not answer.
+
+        The script of a pair without its folder would run again.
+        """
         shutil.rmtree(self.folder, ignore_errors=True)
         oldest = time.time() - _FORGOTTEN_DAYS * 86400
         with contextlib.suppress(OSError):
-            for folder in self.base.iterdir():
-                if folder.stat().st_mtime < oldest:
+            old = [folder for folder in self.base.iterdir() if folder.stat().st_mtime < oldest]
+            alive = pairs() if old else None
+            for folder in old:
+                if alive is not None and folder.name not in alive:
                     shutil.rmtree(folder, ignore_errors=True)
 
     def _write(self, text: str) -> Path:

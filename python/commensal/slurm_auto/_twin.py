@@ -101,7 +101,7 @@ def as_opportunistic(job: Job) -> int:
         twins = job.slurm.twins(job.pair) or {}
         other = twins.get(GUARANTEED)
     if other is not None and other.is_over:
-        job.record.forget()
+        job.record.forget(job.slurm.pairs)
     return code
 
 
@@ -135,7 +135,7 @@ def as_guaranteed(job: Job) -> int:
         if step is Step.LEAVE:
             code = exit_code_of(job.record.ended(), other)
             say(f"the script has run in the twin's seat; it ended with {code}")
-            job.record.forget()
+            job.record.forget(job.slurm.pairs)
             return code
         if step is Step.TAKE:
             assert other is not None
@@ -158,7 +158,7 @@ def _run_alone(job: Job) -> int:
     code = job.run(GUARANTEED, lambda: None)
     other = (job.slurm.twins(job.pair) or {}).get(OPPORTUNISTIC)
     if other is not None and other.is_over:
-        job.record.forget()
+        job.record.forget(job.slurm.pairs)
     return code
 
 
