@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Container entry point: the script is PID 1; orphans of others become its children (zombies, os.wait() of strangers).
 . "$(dirname "$0")/lib.sh"
+unshare -p -f --mount-proc true 2>/dev/null || skip "cannot make a pid namespace here"
 cat >$W/s.py <<'PY'
 import os, torch, time, subprocess, sys
 time.sleep(2); mine = subprocess.Popen(["sleep", "0.2"]); strangers = []

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # HAMi/containers: the job is in another pid namespace than the daemon (shared runtime folder): pids mean nothing there.
 . "$(dirname "$0")/lib.sh"
+unshare -p -f --mount-proc true 2>/dev/null || skip "cannot make a pid namespace here"
 commensald --instance $COMMENSAL_INSTANCE >$W/d 2>&1; sleep 1
 printf 'import torch, commensal, time, os\nx=torch.ones(64<<20); time.sleep(25)\nprint("pid", os.getpid(), commensal.stats()["coordinator"] if "coordinator" in commensal.stats() else commensal.is_active())\n' >$W/s.py
 unshare -p -f --mount-proc "$COMMENSAL" run --name s1 --memory 1GiB -- "$PY" $W/s.py >$W/out 2>$W/err & p=$!
