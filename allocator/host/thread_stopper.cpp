@@ -155,11 +155,14 @@ void wait_in_handler(int, siginfo_t* info, void* context) {
   // The gate comes after the stack: a stack of a generation that is over may be another thread's.
   if (load(g.gate) == generation && index < kMaxThreads) {
     const Found found = put_stack(context, stack);
-    store(g.threads[index].arrived,
-          std::uint64_t{generation} << 8U | static_cast<std::uint64_t>(found));
+    const std::uint64_t before = __atomic_exchange_n(
+        &g.threads[index].arrived,
+        std::uint64_t{generation} << 8U | static_cast<std::uint64_t>(found), __ATOMIC_SEQ_CST);
+    // A second signal counts for nobody, even where the handler was put back without its mask.
+    const bool first = before >> 8U != generation;
     std::uint64_t seen = load(g.arrivals);
-    // A signal of a generation that is over counts for nobody.
-    while (static_cast<std::uint32_t>(seen >> 32U) == generation &&
+    // Nor does one of a generation that is over.
+    while (first && static_cast<std::uint32_t>(seen >> 32U) == generation &&
            !__atomic_compare_exchange_n(&g.arrivals, &seen, seen + 1, false, __ATOMIC_SEQ_CST,
                                         __ATOMIC_SEQ_CST)) {
     }

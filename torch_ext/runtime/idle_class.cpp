@@ -51,10 +51,12 @@ void add_children(const fs::path& process, std::set<int>& all) {
   });
 }
 
+// Those of our own threads that are another process's are known by their names alone.
 void set_threads(const fs::path& process, int policy, IdleClassResult& result) {
+  const bool here = process == "/proc/self";
   each_thread(process, [&](int tid, const std::string& name) {
-    // Those of another process that is a job's are known by their names alone.
-    if (policy == SCHED_IDLE && (is_own_thread(tid) || name.starts_with("commensal-"))) return;
+    const bool ours = here ? is_own_thread(tid) : name.starts_with("commensal-");
+    if (policy == SCHED_IDLE && ours) return;
     const int now = ::sched_getscheduler(tid);
     const bool apply =
         policy == SCHED_IDLE ? now == SCHED_OTHER || now == SCHED_BATCH : now == SCHED_IDLE;

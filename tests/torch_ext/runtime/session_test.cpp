@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstring>
 #include <fstream>
+#include <future>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -745,9 +746,21 @@ TEST_F(SessionTest, OpportunisticThreadsEnterTheIdleClassButTheClientDoesNot) {
   SessionConfig with = connected();
   with.idle_class = true;
   const int before = ::sched_getscheduler(0);
+  std::promise<int> named;
+  std::promise<void> end;
+  std::thread like_ours([&] {
+    ::pthread_setname_np(::pthread_self(), "commensal-mover");
+    named.set_value(::gettid());
+    end.get_future().wait();
+  });
+  const int named_like_ours = named.get_future().get();
   Session& session = Session::start(with);
+  const int its_class = ::sched_getscheduler(named_like_ours);
+  end.set_value();
+  like_ours.join();
   if (before != SCHED_OTHER) GTEST_SKIP() << "this process is in scheduling class " << before;
   EXPECT_EQ(::sched_getscheduler(0), SCHED_IDLE);
+  EXPECT_EQ(its_class, SCHED_IDLE) << "what a thread is called decides nothing";
   EXPECT_EQ(stats(session)["gate"]["idle_class"], true);
   std::thread([] { EXPECT_EQ(::sched_getscheduler(0), SCHED_IDLE); }).join();
   int others = 0;
