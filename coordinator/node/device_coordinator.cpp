@@ -564,7 +564,9 @@ void DeviceCoordinator::observe_available(Bytes available,
   Bytes leased;
   for (const Job& job : table_.jobs()) {
     for (const Member& member : job.members) {
-      leased += std::min(member.held, ledger_.charged(job.key(member)));
+      // Of what it says, as much as the kernel shows: what is not there is free, too.
+      leased += std::min(
+          {member.held, ledger_.charged(job.key(member)), member.resident.value_or(member.held)});
       const Bytes said = std::min(member.held, device_.capacity);
       const auto told = holders.find(member.pid);
       if (told != holders.end()) {

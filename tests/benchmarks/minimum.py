@@ -84,7 +84,7 @@ def beside(kind: str, seconds: float) -> float:
             )
 
         does = kind if kind in ("pandas", "blocking") else "ordinary"
-        neighbour = start("opportunistic", NEIGHBOUR, does=does)
+        neighbour = start("opportunistic", NEIGHBOUR, "--no-idle-class", does=does)
         if kind == "stopped":
             stack.enter_context(stopped(neighbour))
         guaranteed = start("guaranteed", GUARANTEED, "--memory", f"{MINIMUM}MiB")

@@ -468,6 +468,8 @@ TEST_F(CommensaldTest, ReadsItsConfiguration) {
   const std::string config = folder_.path() / "c.ini";
   std::ofstream{config} << "; ours\nslo=0.03\nmemory-budget=64MiB\nidle-exit=30\n";
   EXPECT_EQ(folder_.start({"--config", config, "--check-config"}).code, 0);
+  EXPECT_EQ(folder_.start({"--last-resort", "end", "--check-config"}).code, 0);
+  EXPECT_EQ(folder_.start({"--last-resort", "kill", "--check-config"}).code, 2);
   EXPECT_EQ(folder_.pid(), 0) << "checking starts nothing";
   ASSERT_EQ(folder_.start({"--config", config}).code, 0);
   const json status = folder_.status();
