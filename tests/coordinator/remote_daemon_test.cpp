@@ -116,7 +116,8 @@ class RemoteDaemonTest : public ::testing::Test {
     const AllowedKey key{.name = name,
                          .key = pair.public_key,
                          .role = role,
-                         .tenants = {},
+                         .tenants = role == Role::kUser ? std::vector<std::string>{"vision"}
+                                                        : std::vector<std::string>{},
                          .created_ms = 1,
                          .revoked_ms = std::nullopt};
     own_.change([&](keys::AllowedKeys list) { return keys::with_allowed(std::move(list), key); });

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "coordinator/cluster/requests.h"
 #include "coordinator/policies/registry.h"
@@ -47,7 +48,8 @@ keys::AllowedKey key(const std::string& name, keys::Role role) {
   return {.name = name,
           .key = {},
           .role = role,
-          .tenants = {},
+          .tenants = role == keys::Role::kUser ? std::vector<std::string>{"vision"}
+                                               : std::vector<std::string>{},
           .created_ms = 0,
           .revoked_ms = std::nullopt};
 }
