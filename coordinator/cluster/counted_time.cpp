@@ -66,13 +66,13 @@ milliseconds CountedTime::since(WallTime then) const {
   if (stretches_.empty()) return milliseconds{0};
   milliseconds within = milliseconds::max();
   milliseconds least = milliseconds::max();
-  milliseconds later{0};
-  for (auto stretch = stretches_.rbegin(); stretch != stretches_.rend(); ++stretch) {
-    later += stretch->length;
-    const milliseconds at = then - stretch->from;
-    const milliseconds passed = later - std::min(at, stretch->length);
+  milliseconds since_begin = counted();
+  for (const Stretch& stretch : stretches_) {
+    const milliseconds at = then - stretch.from;
+    const milliseconds passed = since_begin - std::min(at, stretch.length);
     least = std::min(least, passed);
-    if (at >= milliseconds{0} && at <= stretch->length) within = std::min(within, passed);
+    if (at >= milliseconds{0} && at <= stretch.length) within = std::min(within, passed);
+    since_begin -= stretch.length;
   }
   return within != milliseconds::max() ? within : least;
 }

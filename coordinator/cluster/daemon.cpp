@@ -129,7 +129,8 @@ WallTime wall_now() {
   return std::chrono::time_point_cast<std::chrono::milliseconds>(std::chrono::system_clock::now());
 }
 
-ClusterConfig config_of(const ClusterOptions& options, PageService& page) {
+ClusterConfig config_of(const ClusterOptions& options, const node::InstancePlace& place,
+                        PageService& page) {
   return {
       .policy = options.policy,
       .pid = getpid(),
@@ -144,7 +145,12 @@ ClusterConfig config_of(const ClusterOptions& options, PageService& page) {
       .grace = std::chrono::milliseconds{static_cast<std::int64_t>(options.grace_seconds * 1000)},
       .backups = options.state_dir / "backups",
       .input_lists = options.state_dir / "inputs",
-      .surroundings = [options] { return describe_surroundings(options); },
+      .surroundings =
+          [options, &place] {
+            ClusterOptions now = options;
+            now.runtime_dir = place.folder();
+            return describe_surroundings(now);
+          },
       .observer = &page,
       .begin_anew = options.begin_anew};
 }
@@ -177,8 +183,8 @@ class Daemon {
                  kNodeAsked, kNodeTries),
         page_(options.page, options.state_dir, options.version, node_status(options), log_,
               asked_node(options)),
-        coordinator_(config_of(options, page_), store_, *engine_, classes_, *policy_, wall_now,
-                     log_, clock_.now()),
+        coordinator_(config_of(options, place, page_), store_, *engine_, classes_, *policy_,
+                     wall_now, log_, clock_.now()),
         socket_(wire::ipc_endpoint(socket_path_)),
         door_(make_remote_door(options, log_)),
         logs_(

@@ -9,6 +9,7 @@
 #include "coordinator/cluster/daemon.h"
 #include "coordinator/cluster/programs.h"
 #include "coordinator/node/background.h"
+#include "coordinator/wire/kernel_name.h"
 #include "coordinator/wire/paths.h"
 
 namespace {
@@ -34,6 +35,7 @@ int start(ClusterOptions options) {
     if (options.state_dir.empty()) {
       options.state_dir = commensal::cluster::default_state_dir() / options.instance;
     }
+    options.runtime_dir = commensal::wire::usable_folder(options.runtime_dir);
     commensal::wire::prepare_runtime_dir(options.runtime_dir);
     (void)commensal::cluster::cluster_socket_path(options.runtime_dir, options.instance);
   } catch (const std::exception& problem) {

@@ -8,6 +8,7 @@
 #include "coordinator/node/background.h"
 #include "coordinator/node/command_line.h"
 #include "coordinator/node/daemon.h"
+#include "coordinator/wire/kernel_name.h"
 #include "coordinator/wire/paths.h"
 
 namespace {
@@ -29,6 +30,7 @@ int start(DaemonOptions options) {
     options.runtime_dir = std::filesystem::absolute(options.runtime_dir);
     if (!options.keys_dir.empty()) options.keys_dir = std::filesystem::absolute(options.keys_dir);
     if (!options.log_file.empty()) options.log_file = std::filesystem::absolute(options.log_file);
+    options.runtime_dir = commensal::wire::usable_folder(options.runtime_dir);
     commensal::wire::prepare_runtime_dir(options.runtime_dir);
     (void)commensal::wire::control_socket_path(options.runtime_dir, options.instance);
     (void)commensal::wire::pages_socket_path(options.runtime_dir, options.instance);

@@ -119,6 +119,12 @@ std::vector<fs::path> account_folders() {
   return folders;
 }
 
+fs::path usable_folder(const fs::path& folder) {
+  std::error_code gone;
+  if (fs::exists(plain(folder).parent_path(), gone) || !is_account_folder(folder)) return folder;
+  return account_folders().back();
+}
+
 std::string kernel_name(const fs::path& folder, std::string_view instance) {
   std::string name = "commensald-" + std::to_string(geteuid()) + "-";
   name += instance;

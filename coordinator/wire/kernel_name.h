@@ -20,6 +20,10 @@ namespace commensal::wire {
 /// cron and a service have different ones; they mean the same coordinator.
 [[nodiscard]] std::vector<std::filesystem::path> account_folders();
 
+/// Returns where a coordinator that is started with this folder makes it: in the last one of
+/// `account_folders` if it is one of them and what it lies in is gone, as after a login's end.
+[[nodiscard]] std::filesystem::path usable_folder(const std::filesystem::path& folder);
+
 /// Returns the name, in the abstract namespace of AF_UNIX, of an instance whose folder this is:
 /// "commensald-UID-INSTANCE" in any of `account_folders`; with a number for a folder that was
 /// chosen, so that coordinators in two chosen folders do not exclude each other.

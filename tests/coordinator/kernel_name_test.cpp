@@ -70,6 +70,14 @@ TEST_F(KernelNameTest, AFolderThatWasChosenHasANameOfItsOwn) {
   EXPECT_LE(kernel_name("/x", std::string(64, 'i')).size(), 107U);
 }
 
+TEST_F(KernelNameTest, AfterALoginsEndTheAccountHasAnotherFolder) {
+  ASSERT_FALSE(fs::exists("/run/login"));
+  EXPECT_EQ(usable_folder("/run/login/commensal"), tmp_);
+  EXPECT_EQ(usable_folder("/run/chosen/commensal"), "/run/chosen/commensal");
+  setenv("XDG_RUNTIME_DIR", "/tmp", 1);
+  EXPECT_EQ(usable_folder("/tmp/commensal"), "/tmp/commensal");
+}
+
 TEST_F(KernelNameTest, OneProcessAtATimeHoldsAName) {
   const std::string name = kernel_name(tmp_, instance_);
   {

@@ -91,6 +91,14 @@ def test_a_login_folder_that_is_made_anew_has_the_same_coordinator(account: Acco
     assert account.pid(account.cron) == pid
 
 
+def test_after_a_logins_end_the_account_has_another_folder(account: Account) -> None:
+    shutil.rmtree(account.session)
+    assert account.start(account.login).returncode == 0
+    assert not account.session.exists()
+    pid = account.pid(account.login)
+    assert pid and account.pid(account.cron) == pid
+
+
 def test_a_folder_that_was_chosen_is_a_coordinators_own(account: Account, tmp_path: Path) -> None:
     assert account.start(account.login).returncode == 0
     chosen = account.cron | {"COMMENSAL_RUNTIME_DIR": str(tmp_path / "chosen")}

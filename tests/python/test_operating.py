@@ -149,6 +149,19 @@ def test_the_coordinator_is_replaced_while_a_job_runs(cluster: Cluster) -> None:
     assert cluster.output(running) == ["done"]
 
 
+def test_a_runtime_folder_that_is_removed_is_made_again(cluster: Cluster) -> None:
+    world, flag = cluster.world, cluster.world.folder / "flag"
+    cluster.start("--devices", "1", "--http", "off")
+    running = cluster.submit("--guaranteed", "--", "/bin/sh", "-c", WAIT.format(f"'{flag}'"))
+    cluster.wait(running, "running")
+    pid = cluster.pid()
+    shutil.rmtree(world.runtime_dir)
+    wait_until("its socket is there again", (world.runtime_dir / "cluster-default.sock").exists)
+    assert cluster.pid() == pid
+    flag.touch()
+    cluster.wait(running, "finished")
+
+
 def test_output_is_not_old_before_the_clocks_have_agreed_for_a_day(cluster: Cluster) -> None:
     logs = state_of(cluster) / "local" / "logs"
     flag = cluster.world.folder / "flag"
