@@ -18,6 +18,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 
 #include "allocator/host/own_descriptors.h"
 #include "allocator/host/signal_stacks.h"
@@ -478,8 +479,20 @@ const char* no_stack(const Thread& thread) noexcept {
   return cannot_stop(thread, "runs and has no alternate signal stack yet");
 }
 
+// Makes the table from which threads are read about; a forked child has none at first.
+bool have_descriptors() noexcept {
+  try {
+    own_descriptors::begin();
+    return true;
+  } catch (const std::exception&) {
+    Reason().add("no thread can be started to read /proc/self/task with");
+    return false;
+  }
+}
+
 // While all threads run: finds out whom to signal. False: g.reason says who cannot be stopped.
 bool look_first(int self, int signal, StopPoint where, std::uint64_t patience) noexcept {
+  if (!have_descriptors()) return false;
   const std::uint64_t limit = now() + patience;
   while (true) {
     forget_threads();
@@ -765,7 +778,6 @@ bool need_not_stop(std::string_view thread_name) noexcept {
 }
 
 ThreadStopper::ThreadStopper() : signal_(install_handler()) {
-  own_descriptors::begin();
   __atomic_store_n(&g_stopper, this, __ATOMIC_RELEASE);
 }
 
