@@ -17,6 +17,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 
 #include "allocator/host/own_descriptors.h"
 #include "allocator/host/own_threads.h"
@@ -608,9 +609,21 @@ const char* no_stack(const Thread& thread) noexcept {
   return cannot_stop(thread, "runs and has no alternate signal stack yet");
 }
 
+// Makes the table from which threads are read about; a forked child has none at first.
+bool have_descriptors() noexcept {
+  try {
+    own_descriptors::begin();
+    return true;
+  } catch (const std::exception&) {
+    Reason().add("no thread can be started to read /proc/self/task with");
+    return false;
+  }
+}
+
 // While all threads run: finds out whom to signal, and whom to trace. False: g.reason says who
 // cannot be stopped.
 bool look_first(int self, int signal, StopPoint where, std::uint64_t patience) noexcept {
+  if (!have_descriptors()) return false;
   if (!handler_stands()) {
     handler_gone();
     return false;
@@ -897,7 +910,6 @@ void let_go(bool all_held) noexcept {
 }  // namespace
 
 ThreadStopper::ThreadStopper() : signal_(install_handler()) {
-  own_descriptors::begin();
   __atomic_store_n(&g_stopper, this, __ATOMIC_RELEASE);
 }
 
