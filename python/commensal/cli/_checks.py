@@ -264,8 +264,8 @@ def _gpu() -> tuple[State, str]:
         (
             "jobs share it"
             if asked
-            else "jobs share it where COMMENSAL_CUDA_ALLOCATOR=elastic (else they have neither a gate"
-            " nor a memory limit on it)"
+            else "jobs share it where COMMENSAL_CUDA_ALLOCATOR=elastic (else they have neither"
+            " a gate nor a memory limit on it)"
         )
         + ": its memory moves at the ends of steps, opportunistic jobs are paced by its time;"
         " experimental: it ran on one card, where results were right and the default law used none"
