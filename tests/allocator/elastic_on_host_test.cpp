@@ -13,6 +13,7 @@
 #include "allocator/elastic_allocator.h"
 #include "allocator/host/host_memory_source.h"
 #include "tests/allocator/fuzz.h"
+#include "tests/allocator/kernel_sigaction.h"
 #include "tests/allocator/patterned_blocks.h"
 #include "tests/allocator/restless_program.h"
 
@@ -47,14 +48,14 @@ TEST_F(ElasticOnHostTest, Law2_LiveDataSurvivesRandomOperations) {
 // As a program does that means to start a child with a clean slate, or to catch everything: takes
 // all handlers away, and puts back what was there, again and again.
 void reset_handlers(const std::atomic<bool>& end) {
-  std::vector<struct sigaction> before(SIGRTMAX + 1);
-  struct sigaction none {};
+  std::vector<testing::KernelSigaction> before(static_cast<std::size_t>(SIGRTMAX) + 1);
+  const testing::KernelSigaction none;
   while (!end) {
     for (const bool back : {false, true}) {
       for (int signal = 1; signal <= SIGRTMAX; ++signal) {
         if (signal == SIGSEGV || signal == SIGBUS || signal == SIGALRM) continue;  // the test's
-        (void)::sigaction(signal, back ? &before[static_cast<std::size_t>(signal)] : &none,
-                          back ? nullptr : &before[static_cast<std::size_t>(signal)]);
+        testing::KernelSigaction& kept = before[static_cast<std::size_t>(signal)];
+        (void)testing::kernel_sigaction(signal, back ? &kept : &none, back ? nullptr : &kept);
       }
     }
   }

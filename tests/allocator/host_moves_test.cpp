@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "allocator/host/host_memory_source.h"
+#include "tests/allocator/kernel_sigaction.h"
 
 #define UNINSTRUMENTED __attribute__((no_sanitize("thread", "address", "undefined")))
 
@@ -338,10 +339,10 @@ TEST_F(Law2, Law2_TheSameWriteIsKeptWhereItsThreadBlocksSignals) {
 TEST_F(HostMoves, WhereThreadsCannotBeStoppedTheMoveIsDeferred) {
   make();
   std::memset(chunk_, 5, kSize);
-  struct sigaction none {};
-  struct sigaction ours {};
+  const testing::KernelSigaction none;
+  testing::KernelSigaction ours;
   const int signal = ThreadStopper::instance().signal_number();
-  ASSERT_EQ(::sigaction(signal, &none, &ours), 0);
+  ASSERT_EQ(testing::kernel_sigaction(signal, &none, &ours), 0);
   const MoveRisk risk = source_->move_risk();
   EXPECT_FALSE(risk.safe);
   EXPECT_THAT(risk.reason, HasSubstr("changed the handler"));
@@ -354,7 +355,7 @@ TEST_F(HostMoves, WhereThreadsCannotBeStoppedTheMoveIsDeferred) {
   EXPECT_EQ(source_->swap(ticket, OnChange::kCopyInside), SwapResult::kFailed) << "no fence";
   source_->unfence();  // does nothing
   EXPECT_EQ(chunk_[kSize / 2], std::byte{5});
-  ASSERT_EQ(::sigaction(signal, &ours, nullptr), 0);
+  ASSERT_EQ(testing::kernel_sigaction(signal, &ours, nullptr), 0);
   EXPECT_TRUE(source_->move_risk().safe) << source_->move_risk().reason;
   ASSERT_TRUE(source_->fence(2s).stopped);
   EXPECT_EQ(source_->swap(ticket, OnChange::kLeave), SwapResult::kSwapped);

@@ -24,6 +24,7 @@
 
 #include "allocator/host/own_threads.h"
 #include "allocator/host/thread_stopper.h"
+#include "tests/allocator/kernel_sigaction.h"
 #include "tests/allocator/sanitizer_threads.h"
 
 // What runs while threads are stopped must not enter a sanitizer: they may hold its locks.
@@ -623,18 +624,20 @@ TEST(ThreadStopper, AThreadThatCannotBeTracedIsNamedAndNobodyStops) {
 class OtherHandler {
  public:
   explicit OtherHandler(void (*handler)(int)) {
-    struct sigaction action {};
-    action.sa_handler = handler;
-    EXPECT_EQ(::sigaction(ThreadStopper::instance().signal_number(), &action, &before_), 0);
+    testing::KernelSigaction action;
+    action.handler = handler;
+    const int signal = ThreadStopper::instance().signal_number();
+    EXPECT_EQ(testing::kernel_sigaction(signal, &action, &before_), 0);
   }
   ~OtherHandler() {
-    EXPECT_EQ(::sigaction(ThreadStopper::instance().signal_number(), &before_, nullptr), 0);
+    const int signal = ThreadStopper::instance().signal_number();
+    EXPECT_EQ(testing::kernel_sigaction(signal, &before_, nullptr), 0);
   }
   OtherHandler(const OtherHandler&) = delete;
   OtherHandler& operator=(const OtherHandler&) = delete;
 
  private:
-  struct sigaction before_ {};
+  testing::KernelSigaction before_;
 };
 
 TEST(ThreadStopper, WhereTheHandlerIsGoneNobodyIsSignalledAndItIsNotPutBack) {
@@ -649,9 +652,10 @@ TEST(ThreadStopper, WhereTheHandlerIsGoneNobodyIsSignalledAndItIsNotPutBack) {
     EXPECT_THAT(result.reason, HasSubstr("the program has changed the handler of signal"));
     EXPECT_THAT(ThreadStopper::instance().obstacle(), HasSubstr("changed the handler"));
     EXPECT_THAT(ThreadStopper::instance().lasting_obstacle(), HasSubstr("changed the handler"));
-    struct sigaction now {};
-    ASSERT_EQ(::sigaction(ThreadStopper::instance().signal_number(), nullptr, &now), 0);
-    EXPECT_EQ(now.sa_handler, handler);
+    testing::KernelSigaction now;
+    const int signal = ThreadStopper::instance().signal_number();
+    ASSERT_EQ(testing::kernel_sigaction(signal, nullptr, &now), 0);
+    EXPECT_EQ(now.handler, handler);
   }
   EXPECT_EQ(got.load(), 0);
   stop_or_fail();  // put back by who took it away
@@ -659,10 +663,11 @@ TEST(ThreadStopper, WhereTheHandlerIsGoneNobodyIsSignalledAndItIsNotPutBack) {
 }
 
 TEST(ThreadStopper, AHandlerThatIsPutBackWithoutItsFlagsIsNotOurs) {
-  struct sigaction ours {};
-  ASSERT_EQ(::sigaction(ThreadStopper::instance().signal_number(), nullptr, &ours), 0);
+  testing::KernelSigaction ours;
+  const int signal = ThreadStopper::instance().signal_number();
+  ASSERT_EQ(testing::kernel_sigaction(signal, nullptr, &ours), 0);
   {
-    const OtherHandler bare(ours.sa_handler);
+    const OtherHandler bare(ours.handler);
     EXPECT_FALSE(ThreadStopper::instance().stop(kLong).stopped);
   }
   stop_or_fail();
@@ -675,10 +680,10 @@ TEST(ThreadStopper, HandlersThatAreResetWithoutPauseNeitherKillNorLetAThreadMove
   const BusyThread resets([] {},
                           [](void*) {
                             const int signal = ThreadStopper::instance().signal_number();
-                            struct sigaction none {};
-                            struct sigaction ours {};
-                            ::sigaction(signal, &none, &ours);
-                            ::sigaction(signal, &ours, nullptr);
+                            const testing::KernelSigaction none;
+                            testing::KernelSigaction ours;
+                            testing::kernel_sigaction(signal, &none, &ours);
+                            testing::kernel_sigaction(signal, &ours, nullptr);
                           },
                           nullptr);
   int stops = 0;
