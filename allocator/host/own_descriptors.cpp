@@ -9,10 +9,12 @@
 #include <pthread.h>
 #include <sched.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <condition_variable>
@@ -37,7 +39,7 @@ namespace {
 
 // CLOSE_RANGE_UNSHARE (Linux 5.9), which older headers lack.
 constexpr unsigned kUnshare = 1U << 1U;
-constexpr int kStandard = 3;  // stdin, stdout, stderr
+constexpr int kLeastNumber = 512;
 
 struct Task {
   const std::function<void()>& work;
@@ -225,10 +227,16 @@ int leave_shared_table(bool at_once) noexcept {
     if (::unshare(CLONE_FILES) != 0) return errno;
     if (const int error = close_all(); error != 0) return error;
   }
-  // Words that a library writes to standard error must not go into what is opened next. An event
-  // counter takes no words.
-  for (int fd = 0; fd < kStandard; ++fd) {
-    if (::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK) < 0) return errno;
+  // All numbers below a high one are taken by an event counter, which takes no words: those that a
+  // library writes to standard error must not go into what is opened next. And a number of ours is
+  // hardly ever one of the program's, so that nobody (ThreadSanitizer) can mistake one for the
+  // other.
+  rlimit numbers{};
+  if (::getrlimit(RLIMIT_NOFILE, &numbers) != 0) return errno;
+  const int least = static_cast<int>(std::min<rlim_t>(kLeastNumber, numbers.rlim_cur / 2));
+  const int filler = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  for (int fd = filler; fd + 1 < least; fd = ::fcntl(filler, F_DUPFD_CLOEXEC, 0)) {
+    if (fd < 0) return errno;
   }
   return 0;
 }

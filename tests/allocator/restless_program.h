@@ -67,7 +67,7 @@ class RestlessProgram {
       if (i % 3 != 0) continue;
       // Numbers that private descriptors like to have.
       const int high =
-          static_cast<int>((round * 37U + static_cast<unsigned>(i) * 13U) % 900U) + 100;
+          static_cast<int>((round * 37U + static_cast<unsigned>(i) * 13U) % 400U) + 100;
       if (::dup3(fds[i], high, O_CLOEXEC) == high) fds[i] = high;
     }
     for (const int fd : fds) {
