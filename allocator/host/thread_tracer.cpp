@@ -68,6 +68,34 @@ std::uint64_t now() noexcept {
          static_cast<std::uint64_t>(time.tv_nsec);
 }
 
+#if defined(__x86_64__)
+// Starts a process that shares memory and descriptors, and never returns from `function`. Not by
+// the C library's `clone`: that is a fork to sanitizers. Negative errno: there is none.
+long start_sharing(char* stack_end, int (*function)(void*), void* argument) noexcept {
+  auto** top = reinterpret_cast<void**>(stack_end);
+  *--top = argument;
+  *--top = reinterpret_cast<void*>(function);
+  constexpr long kFlags = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_UNTRACED;
+  long result = SYS_clone;
+  register long child_tid asm("r10") = 0;
+  register long storage asm("r8") = 0;
+  asm volatile(
+      "syscall\n\t"
+      "test %%rax, %%rax\n\t"
+      "jnz 1f\n\t"
+      "xor %%ebp, %%ebp\n\t"
+      "pop %%rax\n\t"
+      "pop %%rdi\n\t"
+      "call *%%rax\n\t"
+      "hlt\n\t"
+      "1:"
+      : "+a"(result)
+      : "D"(kFlags), "S"(top), "d"(0L), "r"(child_tid), "r"(storage)
+      : "rcx", "r11", "memory");
+  return result;
+}
+#endif
+
 }  // namespace
 
 bool ThreadTracer::add(int tid) noexcept {
@@ -155,34 +183,6 @@ void ThreadTracer::let_all_go() noexcept {
 }
 
 // --- in the process whose threads are held --------------------------------------------------
-
-#if defined(__x86_64__)
-// Starts a process that shares memory and descriptors, and never returns from `function`. Not by
-// the C library's `clone`: that is a fork to sanitizers. Negative errno: there is none.
-static long start_sharing(char* stack_end, int (*function)(void*), void* argument) noexcept {
-  auto** top = reinterpret_cast<void**>(stack_end);
-  *--top = argument;
-  *--top = reinterpret_cast<void*>(function);
-  constexpr long kFlags = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_UNTRACED;
-  long result = SYS_clone;
-  register long child_tid asm("r10") = 0;
-  register long storage asm("r8") = 0;
-  asm volatile(
-      "syscall\n\t"
-      "test %%rax, %%rax\n\t"
-      "jnz 1f\n\t"
-      "xor %%ebp, %%ebp\n\t"
-      "pop %%rax\n\t"
-      "pop %%rdi\n\t"
-      "call *%%rax\n\t"
-      "hlt\n\t"
-      "1:"
-      : "+a"(result)
-      : "D"(kFlags), "S"(top), "d"(0L), "r"(child_tid), "r"(storage)
-      : "rcx", "r11", "memory");
-  return result;
-}
-#endif
 
 bool ThreadTracer::begin() noexcept {
 #if defined(__x86_64__)
