@@ -5,8 +5,8 @@ if(NOT TARGET commensal_allocator_cuda OR NOT TARGET simulated_cuda)
 endif()
 set(cuda_test_folder ${CMAKE_CURRENT_LIST_DIR})
 commensal_library(cuda_machine ${cuda_test_folder}/cuda_machine.cpp)
-target_link_libraries(commensal_cuda_machine PUBLIC commensal::allocator_cuda GTest::gtest
-                                                    ${CMAKE_DL_LIBS})
+target_link_libraries(commensal_cuda_machine PUBLIC commensal::allocator_cuda commensal::allocator
+                                                    GTest::gtest ${CMAKE_DL_LIBS})
 target_compile_definitions(commensal_cuda_machine
                            PRIVATE COMMENSAL_SIMULATED_CUDA="$<TARGET_FILE:simulated_cuda>")
 add_dependencies(commensal_cuda_machine simulated_cuda)
