@@ -5,8 +5,12 @@ if(NOT TARGET commensal_allocator_cuda OR NOT TARGET simulated_cuda)
 endif()
 set(cuda_test_folder ${CMAKE_CURRENT_LIST_DIR})
 commensal_library(cuda_machine ${cuda_test_folder}/cuda_machine.cpp)
-target_link_libraries(commensal_cuda_machine PUBLIC commensal::allocator_cuda commensal::allocator
-                                                    GTest::gtest ${CMAKE_DL_LIBS})
+# The memory source leaves what it needs of the allocator to whoever links it: in the product a shared
+# library has both.
+target_link_libraries(
+  commensal_cuda_machine
+  PUBLIC "$<LINK_GROUP:RESCAN,commensal::allocator_cuda,commensal::allocator>" GTest::gtest
+         ${CMAKE_DL_LIBS})
 target_compile_definitions(commensal_cuda_machine
                            PRIVATE COMMENSAL_SIMULATED_CUDA="$<TARGET_FILE:simulated_cuda>")
 add_dependencies(commensal_cuda_machine simulated_cuda)
@@ -39,7 +43,7 @@ add_library(old_cuda_driver SHARED ${cuda_test_folder}/old_driver.cpp)
 set_target_properties(old_cuda_driver PROPERTIES OUTPUT_NAME cuda SOVERSION 1
                                                  LIBRARY_OUTPUT_DIRECTORY old_cuda_driver)
 commensal_test(cuda_driver_test ${cuda_test_folder}/cuda_driver_test.cpp LIBRARIES
-               commensal::allocator_cuda ${CMAKE_DL_LIBS} LABELS allocator)
+               commensal::allocator_cuda commensal::allocator ${CMAKE_DL_LIBS} LABELS allocator)
 target_compile_definitions(cuda_driver_test
                            PRIVATE COMMENSAL_OLD_CUDA="$<TARGET_FILE:old_cuda_driver>")
 add_dependencies(cuda_driver_test old_cuda_driver)
