@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A session's beginning without an answer, a helper that becomes a rank, threads that are equipped
 // to be stopped. One session a process: ctest runs each case alone.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -259,6 +260,8 @@ TEST_F(SessionLifeTest, WhatKeepsMemoryInItsPlaceIsSaidOnceWhenItShows) {
   EXPECT_FALSE(has_note(stats(session)));
   take_the_handler_away();
   ::testing::internal::CaptureStderr();
+  // As a log that takes the place of standard error: our lines go to no other kind of file.
+  ASSERT_EQ(::fcntl(STDERR_FILENO, F_SETFL, O_APPEND), 0);
   wire::Change shrink;
   shrink.job_id = "job-1";
   for (shrink.revision = 2; shrink.revision < 4; ++shrink.revision) {
