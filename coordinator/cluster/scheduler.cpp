@@ -455,7 +455,7 @@ void Scheduler::forget_reasons() noexcept {
 
 const Scheduler::FreeDevices& Scheduler::free_devices() const {
   if (free_) return *free_;
-  free_.emplace();
+  free_ = FreeDevices{};
   const policies::Cluster& cluster = state_->cluster();
   for (policies::NodeIndex node = 0; node < nodes_.size(); ++node) {
     free_->all += cluster.free_gpus(node);
