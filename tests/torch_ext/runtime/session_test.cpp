@@ -534,7 +534,8 @@ TEST_F(SessionTest, AHelpersMemoryIsNotParked) {
   park.paused = park.parked = true;
   park.limit_bytes = 0;
   coordinator.send(park);
-  for (const Revision later : {3, 4}) {  // it would be parked between two answers
+  for (const Revision later :
+       {Revision{3}, Revision{4}}) {  // it would be parked between two answers
     coordinator.send(change(later));
     ASSERT_TRUE(coordinator.next_if<wire::Answer>(
         [&](const auto& answer) { return answer.revision == later; }));
