@@ -11,6 +11,8 @@
 #include <string_view>
 #include <system_error>
 
+#include "tests/sanitizers.h"
+
 namespace commensal::testing {
 
 inline std::string repeated(std::string_view piece, std::size_t bytes) {
@@ -36,9 +38,10 @@ inline std::map<std::string, std::string> long_texts(std::size_t bytes) {
           {"no UTF-8", std::string(bytes, '\xff')}};
 }
 
-/// Calls `body` on a thread with a stack of 256 KiB; what it throws comes out.
+/// Calls `body` on a thread with a stack of 256 KiB (of 2 MiB under a sanitizer, whose frames are
+/// larger); what it throws comes out.
 inline void on_a_small_stack(const std::function<void()>& body) {
-  constexpr std::size_t kStack = std::size_t{256} << 10U;
+  constexpr std::size_t kStack = std::size_t{kSanitized ? 2048 : 256} << 10U;
   struct Call {
     const std::function<void()>& body;
     std::exception_ptr thrown;
