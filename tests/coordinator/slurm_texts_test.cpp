@@ -97,11 +97,13 @@ TEST(SlurmTextsTest, CountsGenericResourcesInAllForms) {
   EXPECT_THAT(gres_from("gpu").counts, UnorderedElementsAre(Pair("gpu", 1)));
   EXPECT_THAT(gres_from("bandwidth:lustre:no_consume:4G,gpu:1").counts,
               UnorderedElementsAre(Pair("gpu", 1)));
+  EXPECT_THAT(gres_from("tmpdisk:100000,gpu:1").counts, UnorderedElementsAre(Pair("gpu", 1)));
   for (const char* none : {"", "(null)", "N/A"}) EXPECT_THAT(gres_from(none).counts, IsEmpty());
 }
 
 TEST(SlurmTextsTest, GresThatCannotBeReadIsShown) {
-  for (const char* text : {"gpu:x", "gpu:a100:-1", ":2", "gpu:2,,", "gpu:4K"}) {
+  for (const char* text : {"gpu:x", "gpu:a100:-1", ":2", "gpu:2,,", "gpu:4K", "gpu:a100:77777771",
+                           "gpu:600,gpu:600"}) {
     EXPECT_THAT(refusal([&] { return gres_from(text); }), HasSubstr(text)) << text;
   }
 }

@@ -72,9 +72,10 @@ std::optional<JobLine> job_from(string_view line) {
 
 /// A count, which Slurm writes "8+" where it sums up several nodes.
 std::optional<std::int64_t> count_from(string_view text) {
+  constexpr std::int64_t kMost = 1'000'000'000;
   if (text.ends_with('+')) text.remove_suffix(1);
   const auto count = number_from<std::int64_t>(text);
-  return count && *count > 0 ? count : std::nullopt;
+  return count && *count > 0 && *count <= kMost ? count : std::nullopt;
 }
 
 /// Cuts at commas, but not at those in parentheses ("gpu:4(S:0,2),seat:4").
@@ -95,14 +96,15 @@ std::vector<string_view> kinds_of(string_view text) {
   return kinds;
 }
 
+constexpr std::int32_t kMostDevices = 1'000;  // of a node
+
 /// Adds the numbers of "0,2-3". What is no number of a device is left out.
 void add_numbers(string_view list, std::set<std::int32_t>& numbers) {
-  constexpr std::int32_t kHighest = 9'999;
   for (const string_view part : kinds_of(list)) {
     const auto ends = fields_of(part, '-', 2);
     const auto first = number_from<std::int32_t>(ends.front());
     const auto last = number_from<std::int32_t>(ends.back());
-    if (!first || !last || *first < 0 || *last > kHighest) continue;
+    if (!first || !last || *first < 0 || *last >= kMostDevices) continue;
     for (std::int32_t number = *first; number <= *last; ++number) numbers.insert(number);
   }
 }
@@ -195,16 +197,19 @@ Gres gres_from(const std::string& text) {
     const auto parts = fields_of(kind, ':', 4);
     const auto count = parts.size() == 1 ? std::optional<std::int32_t>{1}
                                          : number_from<std::int32_t>(parts.back());
-    if (parts.front().empty() || parts.size() > 3 || !count || *count < 0) {
-      // "craynetwork:4K", "tmpdisk:100G": amounts, no devices.
-      const bool amount = parts.size() > 1 && !parts.front().empty() && !parts.back().empty() &&
+    const std::string name{parts.front()};
+    const auto before = gres.counts.find(name);
+    const std::int32_t more = kMostDevices - (before == gres.counts.end() ? 0 : before->second);
+    const bool countable = count && *count >= 0 && *count <= more;
+    if (name.empty() || parts.size() > 3 || !countable) {
+      // "craynetwork:4K", "tmpdisk:100000": amounts, no devices.
+      const bool amount = parts.size() > 1 && !name.empty() && !parts.back().empty() &&
                           std::isdigit(static_cast<unsigned char>(parts.back().front())) != 0;
-      if (amount && parts.front() != "gpu" && parts.front() != "seat") continue;
+      if (amount && name != "gpu" && name != "seat") continue;
       throw EngineFailed(
           fmt::format("Slurm names a generic resource that cannot be read: '{}' in '{}'",
                       first_line(std::string{kind}), first_line(text)));
     }
-    const std::string name{parts.front()};
     gres.counts[name] += *count;
     if (parts.size() == 3) gres.types.try_emplace(name, parts[1]);
   }
