@@ -68,7 +68,8 @@ compile() {
 
 # The elastic allocator and its source on a GPU, for the adaptor and for the suites.
 build_allocator() {
-  compile "$work/allocator" -- "$root"/allocator/*.cpp "$root"/allocator/cuda/*.cpp
+  compile "$work/allocator" -- "$root"/allocator/*.cpp "$root"/allocator/cuda/*.cpp \
+    "$root/allocator/host/own_threads.cpp"
 }
 
 build_adaptor() {
