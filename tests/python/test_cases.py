@@ -42,7 +42,6 @@ NOT_YET_RIGHT = {
     "53-hf-lightning.sh": "the OutOfMemoryError is not recognised",
     "55-mlock.sh": "whole address ranges become resident",
     "60-control-characters-in-name.sh": "they reach the terminal",
-    "t11_all_signal_handlers.py": "the signal that stops threads is seen",
 }
 
 
