@@ -153,8 +153,16 @@ def scenario_train(adaptor: str) -> Facts:
                 name: digest(trainer, lambda _: None) for name, trainer in TRAINERS.items()
             }
             before = job.memory("moved_out_bytes_total")
-            facts["any_time_recurrent"] = [digest(recurrent, lambda _: None) for _ in range(3)]
-            facts["any_time_recurrent_moved_bytes"] = job.memory("moved_out_bytes_total") - before
+            digests: list[str] = []
+
+            def moved_meanwhile() -> int:
+                """Train once more; return what has moved by then."""
+                digests.append(digest(recurrent, lambda _: None))
+                return job.memory("moved_out_bytes_total") - before
+
+            # Three take a tenth of a second: a busy machine moves nothing in so short a time.
+            wait_until(lambda: moved_meanwhile() > 0 and len(digests) >= 3, "a move meanwhile")
+            facts["any_time_recurrent"] = digests
         facts["any_time_moved_bytes"] = counts["moved_bytes"]
     return facts
 
@@ -194,7 +202,6 @@ def test_law2_results_are_bit_identical_while_memory_moves_at_any_time(
 
 def test_law2_moves_at_any_time_spare_generated_code(runs: dict[str, Facts]) -> None:
     """oneDNN's LSTM kernels use the stack pointer for data: a signal must not land there."""
-    assert runs["moving"]["any_time_recurrent_moved_bytes"] > 0
     digests = runs["moving"]["any_time_recurrent"]
     assert digests == [runs["without"]["recurrent"]] * len(digests)
 
