@@ -33,6 +33,14 @@
 
 namespace commensal {
 
+/// One fence covers at most so much, so that it stays short.
+inline constexpr Bytes kMostAtOnce = 64_MiB;
+
+/// Whether memory that lies there is live, and not at full speed.
+[[nodiscard]] constexpr bool is_slow(Tier tier) noexcept {
+  return tier == Tier::kHost || tier == Tier::kParked;
+}
+
 /// The allocator itself; `ElasticAllocator` only forwards to it.
 ///
 /// `moves_` serialises every call of the source and every change of a chunk; `blocks_` guards the

@@ -9,8 +9,6 @@
 namespace commensal {
 namespace {
 
-constexpr Bytes kBatch = 64_MiB;  // one fence covers at most so much
-
 bool same(AddressRange left, AddressRange right) noexcept {
   return left.begin == right.begin && left.size == right.size;
 }
@@ -37,7 +35,7 @@ void ElasticCore::bring_to_device(const std::vector<ChunkRef>& chunks) {
     Bytes size;
     for (const ChunkRef& chunk : chunks) {
       if (chunk->tier == Tier::kDropped) throw SourceError("its content was given up");
-      if (chunk->tier == Tier::kDevice || size >= kBatch) continue;
+      if (chunk->tier == Tier::kDevice || size >= kMostAtOnce) continue;
       size += chunk.size();
       batch.push_back(chunk);
     }

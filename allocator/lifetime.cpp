@@ -8,7 +8,7 @@ namespace commensal {
 namespace {
 
 constexpr std::size_t kProbes = 4;
-constexpr std::uint32_t kAll = 255;
+constexpr std::uint32_t kWholeShare = 255;
 constexpr std::uint16_t kMostBirths = UINT16_MAX;
 constexpr std::uint32_t kLargestSize = (std::uint32_t{1} << 29U) - 1;
 
@@ -39,7 +39,7 @@ void LifetimePredictor::end_step(Signature& signature) noexcept {
   if (signature.births == 0) return;
   const std::uint32_t births = signature.births;
   const std::uint32_t outlived = births - std::min<std::uint32_t>(births, signature.deaths);
-  const std::uint32_t now = outlived * kAll / births;
+  const std::uint32_t now = outlived * kWholeShare / births;
   signature.share =
       static_cast<std::uint8_t>(signature.seen ? (signature.share * 3U + now) / 4U : now);
   signature.seen = true;
@@ -72,7 +72,7 @@ BirthMark LifetimePredictor::born(Phase phase, std::size_t size, std::uint32_t s
   if (turn < signature.last_turns) {
     outlives = (signature.last >> turn & 1U) != 0;
   } else if (signature.seen) {
-    outlives = signature.share * 2U >= kAll;
+    outlives = signature.share * 2U >= kWholeShare;
   }
   if (turn < kTurns) signature.outlived |= std::uint64_t{1} << turn;
   return BirthMark{step, static_cast<std::uint16_t>(at), turn,

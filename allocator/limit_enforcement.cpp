@@ -12,14 +12,10 @@
 namespace commensal {
 namespace {
 
-// One fence covers at most so much, so that it stays short.
-constexpr Bytes kBatch = 64_MiB;
 constexpr Bytes kNoLimit{UINT64_MAX};
 // Free chunks make room for chunks that come back between safe points once they rested this long.
 constexpr std::uint64_t kIdleForReturns = 2;
 constexpr const char* kLiveStays = "live memory stays: memory policy antman";
-
-bool slow(Tier tier) noexcept { return tier == Tier::kHost || tier == Tier::kParked; }
 
 std::string milliseconds(Duration duration) {
   return std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(duration).count()) +
@@ -103,7 +99,7 @@ void ElasticCore::measure_touched() {
     if (ledger_.slow_chunks == 0) return;
     slow_chunks.reserve(ledger_.slow_chunks);
     each_chunk([&](const ChunkRef& chunk) {
-      if (slow(chunk->tier)) slow_chunks.push_back(chunk);
+      if (is_slow(chunk->tier)) slow_chunks.push_back(chunk);
     });
   }
   for (const ChunkRef& chunk : slow_chunks) {
@@ -140,7 +136,7 @@ Bytes ElasticCore::trim_clean() {
   {
     const MutexLock lock(blocks_);
     each_chunk([&](const ChunkRef& chunk) {
-      if (slow(chunk->tier) && chunk->touched > chunk->written) dirty.push_back(chunk);
+      if (is_slow(chunk->tier) && chunk->touched > chunk->written) dirty.push_back(chunk);
     });
   }
   Bytes dropped;
@@ -156,7 +152,7 @@ Bytes ElasticCore::resident_at_peak() noexcept {
   const std::uint64_t now = safe_points_;
   each_chunk([&](const ChunkRef& chunk) {
     const bool rests = chunk->used != 0 && !chunk->fresh && chunk->hot_until <= now;
-    if (slow(chunk->tier) && rests) resting += saturating_sub(chunk.size(), chunk->touched);
+    if (is_slow(chunk->tier) && rests) resting += saturating_sub(chunk.size(), chunk->touched);
   });
   const Bytes need = step_need();
   return need.is_zero() ? need : saturating_sub(need, resting) + ledger_.outside;
@@ -448,7 +444,7 @@ std::string ElasticCore::move_out(const ShrinkGoal& goal, std::uint64_t round, B
                                   TimePoint deadline, bool& stop) {
   const Snapshot shot = snapshot(round);
   const std::vector<std::size_t> chosen =
-      choose_spills(shot.views, need, kBatch, phase_.load(std::memory_order_relaxed));
+      choose_spills(shot.views, need, kMostAtOnce, phase_.load(std::memory_order_relaxed));
   if (chosen.empty()) {
     stop = true;
     return {};
@@ -563,7 +559,7 @@ std::string ElasticCore::grow_back(const Returns& wanted, TimePoint deadline, By
     ReturnBudget budget;
     budget.room = saturating_sub(most, taken);
     budget.bytes = wanted.bytes - grown;
-    budget.batch = kBatch;
+    budget.batch = kMostAtOnce;
     budget.lazy = wanted.lazy;
     budget.fresh_only = wanted.fresh_only;
     budget.now = phase_.load(std::memory_order_relaxed);

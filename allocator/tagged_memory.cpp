@@ -10,12 +10,9 @@
 namespace commensal {
 namespace {
 
-constexpr Bytes kBatch = 64_MiB;  // one fence covers at most so much
 constexpr int kTries = 3;
 constexpr TimePoint kNoDeadline = TimePoint::max();
 constexpr std::size_t kLongestName = 128;
-
-bool slow(Tier tier) noexcept { return tier == Tier::kHost || tier == Tier::kParked; }
 
 // What a chunk holds of the device.
 Bytes resident(const Chunk& chunk, Bytes size) noexcept {
@@ -127,7 +124,7 @@ std::string ElasticCore::move_tag_out(TagId tag) {
       Bytes bytes;
       std::vector<ChunkRef> batch;
       for (const ChunkRef& chunk : rest) {
-        if (chunk.size() > room || (!batch.empty() && bytes + chunk.size() > kBatch)) break;
+        if (chunk.size() > room || (!batch.empty() && bytes + chunk.size() > kMostAtOnce)) break;
         room -= chunk.size();
         bytes += chunk.size();
         batch.push_back(chunk);
@@ -342,7 +339,8 @@ void ElasticCore::refill_dropped(TagId tag, TagTicket& ticket) {
 void ElasticCore::bring_tag_back(TagId tag, TagTicket& ticket) {
   const std::uint64_t round = begin_round();
   const auto saved = [round](const ChunkRef& chunk) {
-    return chunk->used != 0 && chunk->kept == 0 && slow(chunk->tier) && chunk->skip_round < round;
+    return chunk->used != 0 && chunk->kept == 0 && is_slow(chunk->tier) &&
+           chunk->skip_round < round;
   };
   for (;;) {
     std::vector<ChunkRef> chunks = tag_chunks(tag, saved);
@@ -350,7 +348,7 @@ void ElasticCore::bring_tag_back(TagId tag, TagTicket& ticket) {
     Bytes cost;
     Bytes bytes;
     std::size_t count = 0;
-    while (count < chunks.size() && (count == 0 || bytes + chunks[count].size() <= kBatch)) {
+    while (count < chunks.size() && (count == 0 || bytes + chunks[count].size() <= kMostAtOnce)) {
       bytes += chunks[count].size();
       cost += saturating_sub(chunks[count].size(), chunks[count]->touched);
       ++count;
@@ -361,7 +359,7 @@ void ElasticCore::bring_tag_back(TagId tag, TagTicket& ticket) {
     Bytes room = saturating_sub(most, ledger().resident());
     std::erase_if(chunks, [&room](const ChunkRef& chunk) {
       const Bytes wants = saturating_sub(chunk.size(), chunk->touched);
-      if (!slow(chunk->tier) || wants > room) return true;
+      if (!is_slow(chunk->tier) || wants > room) return true;
       room -= wants;
       return false;
     });
@@ -402,7 +400,7 @@ TagTicket ElasticCore::wake_tag(TagId tag) {
     ticket.deferred = Bytes{};
     Bytes usable;
     each_chunk([&](const ChunkRef& chunk) {
-      if (tag_of(chunk.segment->pool) != tag || !slow(chunk->tier)) return;
+      if (tag_of(chunk.segment->pool) != tag || !is_slow(chunk->tier)) return;
       if (chunk->away) {
         ticket.missing += chunk.size();
         return;
@@ -433,7 +431,7 @@ void ElasticCore::view_tag(const ChunkRef& chunk, ChunkView& view) const {
   if (view.tag == 0) return;
   const Tag& tag = tags_[view.tag - 1];
   view.keep = tag.options.keep;
-  view.skip = view.skip || (tag.parked && chunk->lazy && slow(chunk->tier));
+  view.skip = view.skip || (tag.parked && chunk->lazy && is_slow(chunk->tier));
 }
 
 // A parked tag comes back as a whole when somebody touches it.

@@ -150,7 +150,6 @@ constexpr auto kCollectiveNamespaces =
     std::to_array<std::string_view>({"c10d::", "_c10d_functional::", "_c10d_functional_autograd::",
                                      "c10d_functional::", "_dtensor::", "symm_mem::"});
 
-constexpr std::string_view kAten = "aten::";
 // The profiler's own bookkeeping.
 constexpr std::string_view kProfiler = "profiler::";
 

@@ -7,6 +7,9 @@
 
 namespace commensal {
 
+/// What the names of PyTorch's own ops begin with.
+inline constexpr std::string_view kAten = "aten::";
+
 /// What an event is to the gate.
 enum class OpKind : std::uint8_t {
   kUnknown,      ///< not looked at yet

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "allocator/base/relaxed.h"
 #include "torch_ext/gate/op_duration.h"
 
 namespace commensal {
@@ -65,7 +66,6 @@ class OpPositions {
   }
 
  private:
-  static constexpr auto kRelaxed = std::memory_order_relaxed;
   static constexpr unsigned int kBorderBits = 8;
   static constexpr std::size_t kSigns = 16384;
   /// The same four ops in a row are sought so many ops before and after where they would be.

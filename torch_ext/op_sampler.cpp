@@ -8,6 +8,7 @@
 
 #include "allocator/base/clock.h"
 #include "allocator/base/mutex.h"
+#include "allocator/base/relaxed.h"
 #include "torch_ext/gate/device_time.h"
 #include "torch_ext/op_work.h"
 #include "torch_ext/runtime/sample_windows.h"
@@ -16,15 +17,14 @@
 namespace commensal {
 namespace {
 
-constexpr auto kRelaxed = std::memory_order_relaxed;
 /// A window is ended from within an op if it is late by as much again.
 constexpr Duration kLate = 2 * SampleWindows::kLength;
 
-std::atomic<Session*> g_session{nullptr};  // null before installation and in a forked child
-at::CallbackHandle g_handle = at::INVALID_CALLBACK_HANDLE;
+std::atomic<Session*> g_sampled{nullptr};  // null before installation and in a forked child
+at::CallbackHandle g_sampler = at::INVALID_CALLBACK_HANDLE;
 std::atomic<std::int64_t> g_ends_ns{0};  // when ops may end the window; 0: none is open
 
-Mutex& switch_mutex() {
+Mutex& sampler_mutex() {
   static Mutex& mutex = *new Mutex;  // never destroyed, as the op callback's
   return mutex;
 }
@@ -35,11 +35,11 @@ struct Sampled final : public at::ObserverContext {
 };
 
 void end_window() noexcept {
-  if (g_ends_ns.exchange(0) != 0) at::disableCallback(g_handle);
+  if (g_ends_ns.exchange(0) != 0) at::disableCallback(g_sampler);
 }
 
 std::unique_ptr<at::ObserverContext> on_sampled_begin(const at::RecordFunction& /*event*/) {
-  if (g_session.load(kRelaxed) == nullptr) {
+  if (g_sampled.load(kRelaxed) == nullptr) {
     end_window();
     return nullptr;
   }
@@ -47,7 +47,7 @@ std::unique_ptr<at::ObserverContext> on_sampled_begin(const at::RecordFunction& 
 }
 
 void on_sampled_end(const at::RecordFunction& event, at::ObserverContext* context) {
-  Session* const session = g_session.load(kRelaxed);
+  Session* const session = g_sampled.load(kRelaxed);
   if (session == nullptr || context == nullptr) return;
   const auto& sampled = static_cast<const Sampled&>(*context);
   const TimePoint now = SteadyClock::instance().now();
@@ -61,35 +61,35 @@ void on_sampled_end(const at::RecordFunction& event, at::ObserverContext* contex
 }
 
 void switch_sampler(bool on) {
-  const MutexLock lock(switch_mutex());
-  if (g_session.load(kRelaxed) == nullptr) return;
+  const MutexLock lock(sampler_mutex());
+  if (g_sampled.load(kRelaxed) == nullptr) return;
   if (!on) return end_window();
   const TimePoint ends = SteadyClock::instance().now() + kLate;
-  if (g_ends_ns.exchange(ends.time_since_epoch().count()) == 0) at::reenableCallback(g_handle);
+  if (g_ends_ns.exchange(ends.time_since_epoch().count()) == 0) at::reenableCallback(g_sampler);
 }
 
 }  // namespace
 
 void install_op_sampler(Session& session) {
-  g_handle = at::addGlobalCallback(at::RecordFunctionCallback(&on_sampled_begin, &on_sampled_end)
-                                       .scopes({at::RecordScope::FUNCTION})
-                                       .samplingProb(kSampleProbability));
-  at::disableCallback(g_handle);
-  g_session.store(&session, std::memory_order_release);
+  g_sampler = at::addGlobalCallback(at::RecordFunctionCallback(&on_sampled_begin, &on_sampled_end)
+                                        .scopes({at::RecordScope::FUNCTION})
+                                        .samplingProb(kSampleProbability));
+  at::disableCallback(g_sampler);
+  g_sampled.store(&session, std::memory_order_release);
   session.on_sampling_switch(&switch_sampler);
 }
 
 void prepare_op_sampler_for_fork() noexcept COMMENSAL_NO_THREAD_SAFETY_ANALYSIS {
-  switch_mutex().lock();
+  sampler_mutex().lock();
 }
 
 void release_op_sampler_in_parent() noexcept COMMENSAL_NO_THREAD_SAFETY_ANALYSIS {
-  switch_mutex().unlock();
+  sampler_mutex().unlock();
 }
 
 void disarm_op_sampler_in_child() noexcept COMMENSAL_NO_THREAD_SAFETY_ANALYSIS {
-  g_session.store(nullptr, kRelaxed);
-  switch_mutex().unlock();
+  g_sampled.store(nullptr, kRelaxed);
+  sampler_mutex().unlock();
 }
 
 }  // namespace commensal

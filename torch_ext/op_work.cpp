@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <array>
 
+#include "torch_ext/op_kind.h"
+
 namespace commensal {
 namespace {
 
@@ -190,8 +192,6 @@ constexpr auto kMemory = std::to_array<std::string_view>({
     "zero_",
 });
 static_assert(std::ranges::is_sorted(kMemory));
-
-constexpr std::string_view kAten = "aten::";
 
 }  // namespace
 

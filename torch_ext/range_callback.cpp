@@ -14,7 +14,7 @@
 namespace commensal {
 namespace {
 
-std::atomic<Session*> g_session{nullptr};  // null before installation and in a forked child
+std::atomic<Session*> g_ranges_of{nullptr};  // null before installation and in a forked child
 
 // Keeps a communication range's thread out of the gate until the range ends, wherever it does.
 class ShieldedRange final : public at::ObserverContext {
@@ -34,7 +34,7 @@ class ShieldedRange final : public at::ObserverContext {
 };
 
 std::unique_ptr<at::ObserverContext> on_range_begin(const at::RecordFunction& range) {
-  Session* const session = g_session.load(std::memory_order_acquire);
+  Session* const session = g_ranges_of.load(std::memory_order_acquire);
   if (is_communication_range(range.name())) {
     Session* const counts = is_collective_range(range.name()) ? session : nullptr;
     return std::make_unique<ShieldedRange>(this_thread_shield(), counts);
@@ -45,7 +45,7 @@ std::unique_ptr<at::ObserverContext> on_range_begin(const at::RecordFunction& ra
 
 void on_range_end(const at::RecordFunction& range, at::ObserverContext* shielded) {
   if (shielded != nullptr) return;  // its owner destroys it now, which ends the shield
-  Session* const session = g_session.load(std::memory_order_acquire);
+  Session* const session = g_ranges_of.load(std::memory_order_acquire);
   if (session != nullptr && !range.isAsync()) session->range_end(range.name());
 }
 
@@ -62,13 +62,13 @@ const ShieldCount& this_thread_shield() {
 }
 
 void install_range_callback(Session& session) {
-  g_session.store(&session, std::memory_order_release);
+  g_ranges_of.store(&session, std::memory_order_release);
   at::addGlobalCallback(at::RecordFunctionCallback(&on_range_begin, &on_range_end)
                             .scopes({at::RecordScope::USER_SCOPE}));
 }
 
 void disarm_range_callback_in_child() noexcept {
-  g_session.store(nullptr, std::memory_order_release);
+  g_ranges_of.store(nullptr, std::memory_order_release);
 }
 
 }  // namespace commensal

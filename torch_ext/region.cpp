@@ -8,12 +8,13 @@
 #include <exception>
 #include <memory>
 
+#include "allocator/base/relaxed.h"
+
 #define COMMENSAL_EXPORT __attribute__((visibility("default")))
 
 namespace commensal {
 namespace {
 
-constexpr auto kRelaxed = std::memory_order_relaxed;
 // No kind that PyTorch has a name for: nobody else's information is hidden.
 constexpr auto kRegion = static_cast<c10::DebugInfoKind>(0xC5);
 

@@ -57,6 +57,11 @@ class Bytes {
 /// Writes a count for people, in binary units: "48 MiB", "1.5 GiB", "0 B".
 [[nodiscard]] std::string to_string(Bytes bytes);
 
+/// Returns whole MiB.
+[[nodiscard]] constexpr std::int64_t in_mib(Bytes bytes) noexcept {
+  return static_cast<std::int64_t>(bytes.count() >> 20U);
+}
+
 inline namespace literals {
 constexpr Bytes operator""_B(unsigned long long n) noexcept { return Bytes{n}; }
 constexpr Bytes operator""_KiB(unsigned long long n) noexcept { return Bytes{n << 10U}; }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <string>
 
 namespace commensal {
 
@@ -33,6 +34,16 @@ class SteadyClock final : public Clock {
 /// Returns the time since `begin`; zero if the clock was set back meanwhile.
 [[nodiscard]] inline Duration elapsed(TimePoint begin, TimePoint now) noexcept {
   return now > begin ? now - begin : Duration::zero();
+}
+
+/// Returns a time in seconds.
+[[nodiscard]] constexpr double in_seconds(Duration time) noexcept {
+  return std::chrono::duration<double>(time).count();
+}
+
+/// Returns whole seconds for people to read: "20 s".
+[[nodiscard]] inline std::string seconds_text(Duration time) {
+  return std::to_string(std::chrono::duration_cast<std::chrono::seconds>(time).count()) + " s";
 }
 
 }  // namespace commensal

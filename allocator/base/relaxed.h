@@ -6,6 +6,8 @@
 
 namespace commensal {
 
+inline constexpr std::memory_order kRelaxed = std::memory_order_relaxed;
+
 /// A copyable atomic whose reads and writes order nothing. Whoever changes it depending on what it
 /// was must be alone in doing so (a lock, or one writer).
 template <typename T>
@@ -20,11 +22,11 @@ class Relaxed {
     return *this;
   }
   Relaxed& operator=(T value) noexcept {
-    value_.store(value, std::memory_order_relaxed);
+    value_.store(value, kRelaxed);
     return *this;
   }
   operator T() const noexcept {  // NOLINT(misc-explicit-constructor): a plain value
-    return value_.load(std::memory_order_relaxed);
+    return value_.load(kRelaxed);
   }
 
  private:

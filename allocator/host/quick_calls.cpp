@@ -9,17 +9,13 @@
 
 #include <cerrno>
 
+#include "allocator/host/bare_calls.h"
 #include "allocator/host/own_descriptors.h"
 
 namespace commensal {
 namespace {
 
 QuickCalls* g_published = nullptr;
-
-template <typename T>
-T load(const T& word) noexcept {
-  return __atomic_load_n(&word, __ATOMIC_SEQ_CST);
-}
 
 void wait_while(std::uint32_t& word, std::uint32_t value) noexcept {
   ::syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0);

@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <exception>
 
+#include "allocator/host/bare_calls.h"
 #include "allocator/host/own_descriptors.h"
 #include "allocator/host/own_threads.h"
 #include "allocator/host/signal_stacks.h"
@@ -49,7 +50,6 @@ namespace {
 
 constexpr std::uint32_t kMaxThreads = SignalStacks::kMaxThreads;
 constexpr std::uint32_t kBuckets = 2 * kMaxThreads;
-constexpr std::uint64_t kNanoseconds = 1'000'000'000;
 constexpr std::uint64_t kRecheck = 1'000'000;     // look after threads that ended meanwhile
 constexpr std::uint64_t kProbe = 200'000'000;     // for an answer of the tracing process
 constexpr std::uint64_t kPatience = 20'000'000;   // with a thread that blocks the signal
@@ -102,32 +102,16 @@ struct State {
 State g;
 ThreadStopper* g_stopper = nullptr;
 
-template <typename T>
-T load(const T& word) noexcept {
-  return __atomic_load_n(&word, __ATOMIC_SEQ_CST);
-}
-template <typename T>
-void store(T& word, T value) noexcept {
-  __atomic_store_n(&word, value, __ATOMIC_SEQ_CST);
-}
-
 long futex_wait(std::uint32_t& word, std::uint32_t value, std::uint64_t timeout) noexcept {
   timespec limit{};
-  limit.tv_sec = static_cast<time_t>(timeout / kNanoseconds);
-  limit.tv_nsec = static_cast<long>(timeout % kNanoseconds);
+  limit.tv_sec = static_cast<time_t>(timeout / kNanosecondsASecond);
+  limit.tv_nsec = static_cast<long>(timeout % kNanosecondsASecond);
   return ::syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, value, timeout == 0 ? nullptr : &limit,
                    nullptr, 0);
 }
 
 void futex_wake(std::uint32_t& word, int count) noexcept {
   ::syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, count, nullptr, nullptr, 0);
-}
-
-std::uint64_t now() noexcept {
-  timespec time{};
-  ::syscall(SYS_clock_gettime, CLOCK_MONOTONIC, &time);
-  return static_cast<std::uint64_t>(time.tv_sec) * kNanoseconds +
-         static_cast<std::uint64_t>(time.tv_nsec);
 }
 
 // Sees to it that the next signal finds an alternate stack: returning from the handler puts in
@@ -376,7 +360,7 @@ std::uint64_t ticks_now() noexcept {
   timespec time{};
   ::syscall(SYS_clock_gettime, CLOCK_BOOTTIME, &time);
   return static_cast<std::uint64_t>(time.tv_sec) * g.ticks +
-         static_cast<std::uint64_t>(time.tv_nsec) * g.ticks / kNanoseconds;
+         static_cast<std::uint64_t>(time.tv_nsec) * g.ticks / kNanosecondsASecond;
 }
 
 // Finds a thread, or the place for it. Null: the table is full.
@@ -588,7 +572,7 @@ bool may_trace_blocked() noexcept {
   set_mask(~std::uint64_t{0}, &mask);  // that of the tracing process
   ThreadTracer::Result result;
   do {
-    result = g.tracer.probe(now() + kProbe);
+    result = g.tracer.probe(bare_now() + kProbe);
   } while (!result.done && has_ended(result));
   set_mask(mask, nullptr);
   g.may_trace = result.done;
@@ -628,7 +612,7 @@ bool look_first(int self, int signal, StopPoint where, std::uint64_t patience) n
     handler_gone();
     return false;
   }
-  const std::uint64_t limit = now() + patience;
+  const std::uint64_t limit = bare_now() + patience;
   while (true) {
     forget_threads();
     g.stacks.begin_look();
@@ -674,7 +658,7 @@ bool look_first(int self, int signal, StopPoint where, std::uint64_t patience) n
     if (busy == nullptr) g.busy = 0;
     // A thread that starts, or starts another one or a process, blocks signals for a moment. One
     // that was waited for in vain before is not waited for again.
-    const bool late = now() >= limit;
+    const bool late = bare_now() >= limit;
     const bool patient =
         (blocked != nullptr && blocked->tid != g.deaf) || (busy != nullptr && busy->tid != g.busy);
     if (!patient || late) {
@@ -707,12 +691,12 @@ bool send(Thread& thread, int process, int signal, std::uint32_t generation, lon
 
 // Waits until a thread sleeps in a system call, now that those are held who may wake it.
 bool falls_asleep(const Thread& thread) noexcept {
-  const std::uint64_t limit = now() + kFallAsleep;
+  const std::uint64_t limit = bare_now() + kFallAsleep;
   std::uint64_t started = 0;
   char doing = 0;
   while (read_start(thread.tid, started, doing) && doing != 'Z' && doing != 'X') {
     if (doing == 'S') return true;
-    if (now() >= limit) return false;
+    if (bare_now() >= limit) return false;
     const timespec pause{0, 100'000};
     ::syscall(SYS_nanosleep, &pause, nullptr);
   }
@@ -817,7 +801,7 @@ bool wait_for_arrivals(int process, std::uint32_t generation, std::uint64_t limi
   while (true) {
     const std::uint32_t seen = load(g.wake);
     if (static_cast<std::uint32_t>(load(g.arrivals)) >= load(g.wanted)) return true;
-    const std::uint64_t time = now();
+    const std::uint64_t time = bare_now();
     if (time >= limit) {
       const Thread* late = straggler(process, generation);
       if (late == nullptr) continue;  // the last one has just come or gone
@@ -840,7 +824,7 @@ bool take_turn(std::uint64_t limit) noexcept {
   while (
       !__atomic_compare_exchange_n(&g.turn, &free, 1U, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
     free = 0;
-    if (now() >= limit) return false;
+    if (bare_now() >= limit) return false;
     const timespec pause{0, 100'000};
     ::syscall(SYS_nanosleep, &pause, nullptr);
   }
@@ -923,7 +907,7 @@ ThreadStopper* ThreadStopper::existing() noexcept {
 }
 
 ThreadStopper::Result ThreadStopper::stop(Duration deadline, StopPoint where) noexcept {
-  const std::uint64_t limit = now() + static_cast<std::uint64_t>(deadline.count());
+  const std::uint64_t limit = bare_now() + static_cast<std::uint64_t>(deadline.count());
   if (!take_turn(limit))
     return Result{false, "another thread stops the threads of this process", {}};
   const int self = self_in_proc();
@@ -937,7 +921,7 @@ ThreadStopper::Result ThreadStopper::stop(Duration deadline, StopPoint where) no
 
   set_mask(~std::uint64_t{0}, &g.saved_mask);
   g.raised_self = raise(0);
-  const std::uint64_t begin = now();
+  const std::uint64_t begin = bare_now();
   const std::uint32_t generation = load(g.gate) + 1;
   store(g.wanted, 0U);
   store(g.arrivals, static_cast<std::uint64_t>(generation) << 32U);
@@ -960,7 +944,7 @@ ThreadStopper::Result ThreadStopper::stop(Duration deadline, StopPoint where) no
       ready_only = false;
       pass.grew = pass.left_some;
     }
-    if (pass.grew && now() >= limit) {
+    if (pass.grew && bare_now() >= limit) {
       note_stacks(generation);
       let_go(false);
       return Result{
@@ -972,7 +956,7 @@ ThreadStopper::Result ThreadStopper::stop(Duration deadline, StopPoint where) no
     store(g.stacks_wanted, 0U);
     store(g.links, pass.links);
   }
-  return Result{true, "", Duration{static_cast<Duration::rep>(now() - begin)}};
+  return Result{true, "", Duration{static_cast<Duration::rep>(bare_now() - begin)}};
 }
 
 void ThreadStopper::resume() noexcept { let_go(true); }
@@ -998,7 +982,8 @@ ThreadStopper::NoStops::NoStops() noexcept { take_turn(UINT64_MAX); }
 ThreadStopper::NoStops::~NoStops() { give_turn(); }
 
 std::string ThreadStopper::obstacle(StopPoint where) {
-  if (!take_turn(now() + kNanoseconds)) return "another thread stops the threads of this process";
+  if (!take_turn(bare_now() + kNanosecondsASecond))
+    return "another thread stops the threads of this process";
   const bool none =
       look_first(self_in_proc(), signal_, where, kPatience) && (g.deaf == 0 || may_trace_blocked());
   char text[sizeof(g.reason)];

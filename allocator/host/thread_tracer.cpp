@@ -17,55 +17,22 @@
 #include <cerrno>
 #include <cstdint>
 
+#include "allocator/host/bare_calls.h"
+
 namespace commensal {
 namespace {
 
-constexpr std::uint64_t kNanoseconds = 1'000'000'000;
 constexpr std::uint64_t kAlive = 5'000'000;  // look after a tracing process that was killed
 constexpr int kEventStop = 128;              // PTRACE_EVENT_STOP
 
-// A system call by the tracing process: negative errno, as the kernel returns it.
-long call(long number, long a = 0, long b = 0, long c = 0, long d = 0) noexcept {
-#if defined(__x86_64__)
-  long result = number;
-  register long fourth asm("r10") = d;
-  asm volatile("syscall"
-               : "+a"(result)
-               : "D"(a), "S"(b), "d"(c), "r"(fourth)
-               : "rcx", "r11", "memory");
-  return result;
-#else
-  return -ENOSYS;
-#endif
-}
-
-template <typename Pointed>
-long address(Pointed* pointer) noexcept {
-  return static_cast<long>(reinterpret_cast<std::uintptr_t>(pointer));
-}
-
-template <typename T>
-T load(const T& word) noexcept {
-  return __atomic_load_n(&word, __ATOMIC_SEQ_CST);
-}
-template <typename T>
-void store(T& word, T value) noexcept {
-  __atomic_store_n(&word, value, __ATOMIC_SEQ_CST);
-}
-
-void wait_while(std::uint32_t& word, std::uint32_t value, std::uint64_t most) noexcept {
+void wait_shared(std::uint32_t& word, std::uint32_t value, std::uint64_t most) noexcept {
   timespec limit{};
   limit.tv_nsec = static_cast<long>(most);
-  call(SYS_futex, address(&word), FUTEX_WAIT, value, most == 0 ? 0 : address(&limit));
+  bare_call(SYS_futex, word_of(&word), FUTEX_WAIT, value, most == 0 ? 0 : word_of(&limit));
 }
 
-void wake(std::uint32_t& word) noexcept { call(SYS_futex, address(&word), FUTEX_WAKE, 1); }
-
-std::uint64_t now() noexcept {
-  timespec time{};
-  call(SYS_clock_gettime, CLOCK_MONOTONIC, address(&time));
-  return static_cast<std::uint64_t>(time.tv_sec) * kNanoseconds +
-         static_cast<std::uint64_t>(time.tv_nsec);
+void wake_shared(std::uint32_t& word) noexcept {
+  bare_call(SYS_futex, word_of(&word), FUTEX_WAKE, 1);
 }
 
 #if defined(__x86_64__)
@@ -108,17 +75,17 @@ bool ThreadTracer::add(int tid) noexcept {
 
 int ThreadTracer::trace(void* self) {
   auto& tracer = *static_cast<ThreadTracer*>(self);
-  call(SYS_prctl, PR_SET_NAME, address("commensal-trace"));
+  bare_call(SYS_prctl, PR_SET_NAME, word_of("commensal-trace"));
   // Nobody stays behind, holding the memory of a process that was killed.
-  call(SYS_prctl, PR_SET_PDEATHSIG, SIGKILL);
-  if (call(SYS_getppid) == tracer.owner_) tracer.serve();
-  call(SYS_exit_group, 0);
+  bare_call(SYS_prctl, PR_SET_PDEATHSIG, SIGKILL);
+  if (bare_call(SYS_getppid) == tracer.owner_) tracer.serve();
+  bare_call(SYS_exit_group, 0);
   return 0;
 }
 
 void ThreadTracer::serve() noexcept {
   for (std::uint32_t done = 0;;) {
-    while (load(asked_) == done) wait_while(asked_, done, 0);
+    while (load(asked_) == done) wait_shared(asked_, done, 0);
     ++done;
     result_ = Result{true, 0, 0};
     if (task_ == Task::kRelease) {
@@ -128,7 +95,7 @@ void ThreadTracer::serve() noexcept {
     seize_all();
     if (task_ == Task::kHold && result_.done) wait_for_all();
     store(answered_, done);
-    wake(answered_);
+    wake_shared(answered_);
   }
 }
 
@@ -136,7 +103,7 @@ void ThreadTracer::seize_all() noexcept {
   for (std::uint32_t i = 0; i < count_; ++i) {
     Target& target = targets_[i];
     if (target.state != State::kAdded) continue;
-    const long error = -call(SYS_ptrace, PTRACE_SEIZE, target.tid);
+    const long error = -bare_call(SYS_ptrace, PTRACE_SEIZE, target.tid);
     if (error == ESRCH) target.state = State::kGone;
     if (error == ESRCH) continue;
     if (error != 0) {
@@ -144,7 +111,7 @@ void ThreadTracer::seize_all() noexcept {
       return;
     }
     target.state = State::kSeized;
-    if (task_ == Task::kHold) call(SYS_ptrace, PTRACE_INTERRUPT, target.tid);
+    if (task_ == Task::kHold) bare_call(SYS_ptrace, PTRACE_INTERRUPT, target.tid);
   }
 }
 
@@ -154,14 +121,14 @@ void ThreadTracer::wait_for_all() noexcept {
     Target& target = targets_[i];
     int status = 0;
     const long got = target.state == State::kSeized
-                         ? call(SYS_wait4, target.tid, address(&status), WNOHANG | __WALL)
+                         ? bare_call(SYS_wait4, target.tid, word_of(&status), WNOHANG | __WALL)
                          : -ECHILD;
     if (got == 0) {
-      if (now() >= limit_) {
+      if (bare_now() >= limit_) {
         result_ = Result{false, target.tid, 0};
         return;
       }
-      call(SYS_nanosleep, address(&pause));
+      bare_call(SYS_nanosleep, word_of(&pause));
       continue;
     }
     if (target.state == State::kSeized) {
@@ -178,7 +145,7 @@ void ThreadTracer::let_all_go() noexcept {
   for (std::uint32_t i = 0; i < count_; ++i) {
     const Target& target = targets_[i];
     if (target.state != State::kHeld) continue;
-    call(SYS_ptrace, PTRACE_DETACH, target.tid, 0, target.signal);
+    bare_call(SYS_ptrace, PTRACE_DETACH, target.tid, 0, target.signal);
   }
 }
 
@@ -186,7 +153,7 @@ void ThreadTracer::let_all_go() noexcept {
 
 bool ThreadTracer::begin() noexcept {
 #if defined(__x86_64__)
-  owner_ = static_cast<int>(call(SYS_getpid));
+  owner_ = static_cast<int>(bare_call(SYS_getpid));
   store(asked_, 0U);
   store(answered_, 0U);
   result_ = Result{};
@@ -208,11 +175,11 @@ ThreadTracer::Result ThreadTracer::ask_once(Task task, std::uint64_t limit) noex
   limit_ = limit;
   const std::uint32_t number = load(asked_) + 1;
   store(asked_, number);
-  wake(asked_);
+  wake_shared(asked_);
   while (load(answered_) != number) {
-    wait_while(answered_, number - 1, kAlive);
+    wait_shared(answered_, number - 1, kAlive);
     if (load(answered_) == number) break;
-    if (call(SYS_wait4, process_, 0, WNOHANG | __WALL) == 0) continue;
+    if (bare_call(SYS_wait4, process_, 0, WNOHANG | __WALL) == 0) continue;
     process_ = 0;
     return Result{false, 0, ECHILD};
   }
@@ -223,7 +190,7 @@ ThreadTracer::Result ThreadTracer::ask(Task task, std::uint64_t limit) noexcept 
   const Result first = ask_once(task, limit);
   if (first.done || first.error != EPERM || process_ == 0) return first;
   // Yama may want to be told who will trace. Without it there is no such call.
-  if (call(SYS_prctl, PR_SET_PTRACER, process_) != 0) return first;
+  if (bare_call(SYS_prctl, PR_SET_PTRACER, process_) != 0) return first;
   return ask_once(task, limit);
 }
 
@@ -247,8 +214,8 @@ void ThreadTracer::release() noexcept {
   if (process_ == 0) return;
   task_ = Task::kRelease;
   store(asked_, load(asked_) + 1);
-  wake(asked_);
-  while (call(SYS_wait4, process_, 0, __WALL) == -EINTR) {
+  wake_shared(asked_);
+  while (bare_call(SYS_wait4, process_, 0, __WALL) == -EINTR) {
   }
   process_ = 0;
 }

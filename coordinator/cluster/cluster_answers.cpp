@@ -23,8 +23,6 @@ using nlohmann::json;
 constexpr std::size_t kEndedShown = 1000;
 constexpr std::int32_t kMostQuota = 1'000'000;
 
-std::int64_t milliseconds(WallTime time) { return time.time_since_epoch().count(); }
-
 /// What others will read; without a name a job has its number.
 void check_name(std::string_view what, const std::string& name) {
   try {
@@ -51,9 +49,12 @@ std::string guess(const std::string& written, const std::vector<std::string>& na
 }
 
 json shown_transition(const Transition& line) {
-  return {{"number", line.number},          {"job", line.job.str()},
-          {"at_ms", milliseconds(line.at)}, {"from", to_string(line.from)},
-          {"to", to_string(line.to)},       {"attempt", line.attempt},
+  return {{"number", line.number},
+          {"job", line.job.str()},
+          {"at_ms", in_milliseconds(line.at)},
+          {"from", to_string(line.from)},
+          {"to", to_string(line.to)},
+          {"attempt", line.attempt},
           {"reason", line.reason}};
 }
 
@@ -246,8 +247,8 @@ json ClusterCoordinator::shown(const JobRecord& job) const {
   answer["asked"] = to_string(job.spec.asked);
   answer["gpus"] = job.spec.gpus;
   answer["attempt"] = job.attempt;
-  answer["submitted_ms"] = milliseconds(job.submitted);
-  answer["changed_ms"] = milliseconds(job.changed);
+  answer["submitted_ms"] = in_milliseconds(job.submitted);
+  answer["changed_ms"] = in_milliseconds(job.changed);
   answer["placement"] = shown_places(job.placement);
   answer["cancelling"] = is_being_ended(job);
   show_minima(answer, job.spec);
@@ -374,7 +375,7 @@ json ClusterCoordinator::nodes() const {
 
 json ClusterCoordinator::health() const {
   json health = config_.surroundings ? config_.surroundings() : json::object();
-  health["time_ms"] = milliseconds(wall_());
+  health["time_ms"] = in_milliseconds(wall_());
   return {{"health", std::move(health)}};
 }
 
@@ -476,7 +477,7 @@ json ClusterCoordinator::summary(const json& nodes) const {
   }
   return {{"jobs", std::move(jobs)},
           {"waiting", waiting},
-          {"oldest_waiting_ms", oldest ? json(milliseconds(*oldest)) : json(nullptr)},
+          {"oldest_waiting_ms", oldest ? json(in_milliseconds(*oldest)) : json(nullptr)},
           {"devices", std::move(devices)},
           {"nodes", std::move(machines)}};
 }

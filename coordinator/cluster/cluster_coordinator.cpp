@@ -9,6 +9,7 @@
 #include <iterator>
 #include <utility>
 
+#include "allocator/base/clock.h"
 #include "coordinator/cluster/job_number.h"
 #include "coordinator/cluster/store_owner.h"
 #include "coordinator/wire/json_text.h"
@@ -17,10 +18,6 @@ namespace commensal::cluster {
 namespace {
 
 using namespace std::chrono_literals;
-
-double seconds(TimePoint now) {
-  return std::chrono::duration<double>(now.time_since_epoch()).count();
-}
 
 constexpr Duration kUpgradeAgain = 60s;   // after the first one that failed, then twice as long
 constexpr int kUpgradesUntilSlowest = 6;  // about an hour
@@ -60,9 +57,10 @@ ClusterCoordinator::ClusterCoordinator(ClusterConfig config, Store& store, Engin
       engine_(engine),
       classes_(classes),
       policy_(policy),
-      scheduler_(
-          policy,
-          [this](const JobRecord& job) { return seconds(submitted_.at(job_number(job.id))); }),
+      scheduler_(policy,
+                 [this](const JobRecord& job) {
+                   return in_seconds(submitted_.at(job_number(job.id)).time_since_epoch());
+                 }),
       health_(config_.health),
       input_files_(config_.input_lists),
       wall_(std::move(wall)),
@@ -523,7 +521,7 @@ void ClusterCoordinator::decide() {
   ++revision_;  // why jobs wait
   try {
     if (config_.observer != nullptr) config_.observer->begins(Work::kDecision);
-    changes = scheduler_.decide(seconds(now_));
+    changes = scheduler_.decide(in_seconds(now_.time_since_epoch()));
     if (config_.observer != nullptr) config_.observer->ended(Work::kDecision);
   } catch (const std::logic_error& error) {
     log_->error("policy {}: {}; nothing of its plan is done", config_.policy, error.what());

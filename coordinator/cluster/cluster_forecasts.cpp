@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "allocator/base/clock.h"
 #include "coordinator/cluster/cluster_coordinator.h"
 #include "coordinator/cluster/job_number.h"
 
@@ -23,8 +24,6 @@ constexpr ForecastBounds kBounds{};
 Duration since(WallTime from, WallTime to) {
   return std::max(to - from, WallTime::duration::zero());
 }
-
-double in_seconds(Duration time) { return std::chrono::duration<double>(time).count(); }
 
 /// When the last attempt began to run.
 std::optional<WallTime> beginning(const std::vector<Transition>& history, std::uint32_t attempt) {

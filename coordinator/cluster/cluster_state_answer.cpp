@@ -2,10 +2,11 @@
 // The cluster as a policy sees it, for a decision elsewhere: the state that docs/policies.md
 // describes, under "Replay".
 #include <algorithm>
-#include <chrono>
 #include <string>
 #include <vector>
 
+#include "allocator/base/bytes.h"
+#include "allocator/base/clock.h"
 #include "coordinator/cluster/cluster_coordinator.h"
 #include "coordinator/cluster/job_number.h"
 
@@ -14,16 +15,12 @@ namespace {
 
 using nlohmann::json;
 
-double in_seconds(std::chrono::duration<double> time) { return time.count(); }
-
 /// Several devices of a machine may be its cores, which have one name: they get their numbers.
 std::string device_name(const EngineNode& node, std::size_t number) {
   const std::string& id = node.devices[number];
   const bool unique = std::count(node.devices.begin(), node.devices.end(), id) == 1;
   return unique ? id : id + "-" + std::to_string(number);
 }
-
-std::int64_t mib_of(Bytes bytes) { return static_cast<std::int64_t>(bytes.count() >> 20U); }
 
 /// Whole units that a node has for certain, or that a job needs at most; nothing of nothing.
 void count(json& of, const char* key, std::int64_t value, std::int64_t unit, bool up) {
@@ -46,7 +43,7 @@ json ClusterCoordinator::state() const {
     json shown{{"name", node.name}, {"devices", std::move(devices)}};
     count(shown, "cores", node.cpu_milli, 1000, false);
     count(shown, "memory_gib", node.memory_mib, 1024, false);
-    count(shown, "gpu_memory_mib", mib_of(node.device_memory), 1, false);
+    count(shown, "gpu_memory_mib", in_mib(node.device_memory), 1, false);
     nodes.push_back(std::move(shown));
   }
   json tenants = json::array();
@@ -79,7 +76,7 @@ json ClusterCoordinator::state() const {
     if (!places.empty()) shown[placed ? "placement" : "reserved"] = std::move(places);
     count(shown, "cores", job.spec.cpu_milli, 1000, true);
     count(shown, "memory_gib", job.spec.host_memory_mib, 1024, true);
-    if (job.spec.memory) count(shown, "min_gpu_memory_mib", mib_of(job.spec.memory->min), 1, true);
+    if (job.spec.memory) count(shown, "min_gpu_memory_mib", in_mib(job.spec.memory->min), 1, true);
     if (job.spec.share && job.spec.share->min > 0) shown["min_share"] = job.spec.share->min;
     if (const auto began = began_.find(number); began != began_.end()) {
       shown["attained"] = in_seconds(elapsed(began->second, now_));

@@ -8,6 +8,8 @@
 #include <array>
 #include <fstream>
 
+#include "allocator/base/clock.h"
+
 namespace commensal::cluster {
 namespace {
 
@@ -63,10 +65,6 @@ const Sign* last_sign(const std::string& output, bool gang) {
   return last;
 }
 
-std::string seconds(Duration wait) {
-  return fmt::format("{} s", std::chrono::duration_cast<std::chrono::seconds>(wait).count());
-}
-
 }  // namespace
 
 std::string_view to_string(FailureClass kind) noexcept {
@@ -119,7 +117,7 @@ RetryDecision decide_retry(const FailureVerdict& verdict, std::uint32_t retries,
     return {{}, fmt::format("{} failure, and it was tried again {} times", kind, retries)};
   }
   const Duration wait = rules.wait_after(retries);
-  return {wait, fmt::format("is tried again after {}, {} of {}: {} failure: {}", seconds(wait),
+  return {wait, fmt::format("is tried again after {}, {} of {}: {} failure: {}", seconds_text(wait),
                             retries + 1, most, kind, verdict.why)};
 }
 

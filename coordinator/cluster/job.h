@@ -20,6 +20,10 @@ namespace commensal::cluster {
 
 /// Time on the machine's clock, which may be set: for people, never for a decision about waiting.
 using WallTime = std::chrono::sys_time<std::chrono::milliseconds>;
+/// Returns it as a number: milliseconds since 1970.
+[[nodiscard]] constexpr std::int64_t in_milliseconds(WallTime time) noexcept {
+  return time.time_since_epoch().count();
+}
 
 /// MIN[:MAX]; absent max: whatever there is.
 template <typename T>

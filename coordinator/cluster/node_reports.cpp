@@ -10,14 +10,14 @@
 #include <utility>
 #include <vector>
 
+#include "allocator/base/clock.h"
 #include "coordinator/cluster/node_picture.h"
+#include "coordinator/wire/json_text.h"
 
 namespace commensal::cluster {
 namespace {
 
 using nlohmann::json;
-
-double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
 bool is_list_of_objects(const json& report, const char* name) {
   const auto found = report.find(name);
@@ -34,17 +34,13 @@ double number(const json& report, const char* name) {
   return found != report.end() && found->is_number() ? found->get<double>() : 0.0;
 }
 
-std::string text(const json& object, const char* name) {
-  const auto found = object.find(name);
-  return found != object.end() && found->is_string() ? found->get<std::string>() : "";
-}
-
 /// A node that the engine does not know, in the words of those that it knows.
 json as_node(const std::string& name, const json& report) {
   json devices = json::array();
   for (const json& device : report.at("devices")) {
-    devices.push_back(
-        {{"id", text(device, "id")}, {"type", text(device, "type")}, {"jobs", json::array()}});
+    devices.push_back({{"id", wire::text_of(device, "id")},
+                       {"type", wire::text_of(device, "type")},
+                       {"jobs", json::array()}});
   }
   return {{"name", name},
           {"cores", number(report, "cores")},
@@ -79,7 +75,7 @@ json NodeReports::shown(const Said& said, TimePoint now) {
   const Duration silence = now - said.at;
   json shown = said.report;
   shown["state"] = silence < kSilent ? "up" : "silent";
-  shown["silent_seconds"] = seconds(silence);
+  shown["silent_seconds"] = in_seconds(silence);
   return shown;
 }
 
@@ -99,7 +95,7 @@ void NodeReports::add_to(json& answer, TimePoint now) const {
     const bool up = report["state"] == "up";
     node["state"] = up ? "up" : "down";
     node["reason"] = up ? "reports; the engine starts nothing there"
-                        : fmt::format("silent for {:.0f} s", seconds(now - said.at));
+                        : fmt::format("silent for {:.0f} s", in_seconds(now - said.at));
     node["report"] = std::move(report);
     nodes.push_back(std::move(node));
   }
@@ -118,7 +114,7 @@ json NodeReports::picture(TimePoint now, std::size_t detailed, std::size_t most)
     const bool up = now - said.at < kSilent;
     json node{{"name", name},
               {"state", up ? "up" : "silent"},
-              {"silent_seconds", up ? 0.0 : std::floor(seconds(now - said.at))},
+              {"silent_seconds", up ? 0.0 : std::floor(in_seconds(now - said.at))},
               {"cores", number(said.report, "cores")},
               {"memory_mib", number(said.report, "memory_mib")},
               {"device_count", said.report.at("devices").size()},

@@ -27,11 +27,6 @@ using nlohmann::json;
 
 constexpr std::size_t kOutputPart = std::size_t{128} << 10U;
 
-std::string text(const json& object, const char* name) {
-  const auto found = object.find(name);
-  return found != object.end() && found->is_string() ? found->get<std::string>() : "";
-}
-
 RequestRefused forbidden(const std::string& reason) { return {"forbidden", reason}; }
 
 void check_allowed(const AllowedKey& caller, std::string_view type,
@@ -59,10 +54,10 @@ void check_caller(const ClusterCoordinator& coordinator, const AllowedKey& calle
   if (type == "submit") {
     check_submission(coordinator, caller, request);
   } else if (type == "inputs" || type == "add_input" || type == "remove_input") {
-    const std::string tenant = text(request, "tenant");
+    const std::string tenant = wire::text_of(request, "tenant");
     check_allowed(caller, type, tenant.empty() ? "default" : tenant);
   } else {
-    const std::string id = text(request, "id");
+    const std::string id = wire::text_of(request, "id");
     check_allowed(caller, type, id.empty() ? std::nullopt : coordinator.tenant_of(id));
   }
 }
@@ -71,7 +66,7 @@ void check_caller(const ClusterCoordinator& coordinator, const AllowedKey& calle
 void narrow(json& list, const AllowedKey& caller, const char* tenant) {
   json seen = json::array();
   for (json& entry : list) {
-    if (may_see(caller, text(entry, tenant))) seen.push_back(std::move(entry));
+    if (may_see(caller, wire::text_of(entry, tenant))) seen.push_back(std::move(entry));
   }
   list = std::move(seen);
 }
@@ -168,9 +163,9 @@ json take_report(const Nodes& nodes, const AllowedKey* caller, json& request, Ti
 /// An operator's change of the class of a job that is none of the cluster's, on a node that
 /// reports. The same request again says how far it has come.
 json set_class(const ClusterCoordinator& coordinator, NodeOrders& orders, const json& request) {
-  const std::string node = text(request, "node");
-  const std::string job = text(request, "job");
-  const std::string name = text(request, "class");
+  const std::string node = wire::text_of(request, "node");
+  const std::string job = wire::text_of(request, "job");
+  const std::string name = wire::text_of(request, "class");
   if (node.empty() || job.empty()) throw RequestRefused("malformed", "it names a node and a job");
   const bool guaranteed = name == to_string(JobClass::kGuaranteed);
   if (!guaranteed && name != to_string(JobClass::kOpportunistic)) {
@@ -220,13 +215,13 @@ json read_request(const std::vector<std::string>& frames) {
   return request;
 }
 
-bool is_report(const json& request) { return text(request, "type") == kHeartbeat; }
+bool is_report(const json& request) { return wire::text_of(request, "type") == kHeartbeat; }
 
 bool is_question(const json& request) {
   constexpr std::array<std::string_view, 10> kQuestions{"queue",  "explain", "logs",   "read_log",
                                                         "nodes",  "tenants", "inputs", "state",
                                                         "health", kHeartbeat};
-  return std::ranges::find(kQuestions, text(request, "type")) != kQuestions.end();
+  return std::ranges::find(kQuestions, wire::text_of(request, "type")) != kQuestions.end();
 }
 
 std::string Reply::text() const {
@@ -239,7 +234,7 @@ std::string Reply::text() const {
 Reply answer_request(ClusterCoordinator& coordinator, const Nodes& nodes, Caller asker,
                      json request, TimePoint now) {
   const AllowedKey* const caller = asker.key();
-  const std::string type = text(request, "type");
+  const std::string type = wire::text_of(request, "type");
   if (caller != nullptr) check_caller(coordinator, *caller, type, request);
   if (type == kHeartbeat) return {take_report(nodes, caller, request, now)};
   if (type == "set_class") return {set_class(coordinator, nodes.orders, request)};

@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "allocator/base/bytes.h"
 #include "coordinator/policies/beside.h"
 #include "coordinator/policies/one_kind.h"
 
@@ -27,15 +28,13 @@ std::int32_t milli_of(double share) {
   return static_cast<std::int32_t>(std::lround(share * policies::kWholeGpu));
 }
 
-std::int64_t mib_of(Bytes bytes) { return static_cast<std::int64_t>(bytes.count() >> 20U); }
-
 Bytes of_mib(std::int64_t mib) { return Bytes{static_cast<std::uint64_t>(mib) << 20U}; }
 
 double in_cores(std::int64_t cpu_milli) { return static_cast<double>(cpu_milli) / 1000; }
 
 policies::Minima minima_of(const JobSpec& spec) {
   return {.share_milli = spec.share ? milli_of(spec.share->min) : 0,
-          .memory_mib = spec.memory ? mib_of(spec.memory->min) : 0};
+          .memory_mib = spec.memory ? in_mib(spec.memory->min) : 0};
 }
 
 policies::NodeSpec spec_of(const EngineNode& node) {
@@ -44,7 +43,7 @@ policies::NodeSpec spec_of(const EngineNode& node) {
           .gpus = static_cast<std::int32_t>(node.devices.size()),
           .cpu_milli = node.cpu_milli,
           .memory_mib = node.memory_mib,
-          .gpu_memory_mib = mib_of(node.device_memory)};
+          .gpu_memory_mib = in_mib(node.device_memory)};
 }
 
 }  // namespace

@@ -55,7 +55,6 @@ std::int64_t row_limit(std::uint64_t number) noexcept {
   return static_cast<std::int64_t>(std::min(number, kLastNumber));
 }
 
-std::int64_t milliseconds(WallTime time) noexcept { return time.time_since_epoch().count(); }
 WallTime wall_time(const SQLite::Column& column) {
   return WallTime{std::chrono::milliseconds{column.getInt64()}};
 }
@@ -305,7 +304,7 @@ JobId Store::add(const JobSpec& spec, const std::string& request, WallTime now,
                                : std::nullopt;
     Use insert{db.add_job};
     insert << row_asked << spec.tenant << (request.empty() ? std::nullopt : std::optional{request})
-           << asked.dump() << milliseconds(now) << milliseconds(now)
+           << asked.dump() << in_milliseconds(now) << in_milliseconds(now)
            << to_string(JobState::kSubmitted) << reason << to_string(JobClass::kOpportunistic);
     (void)insert.step();
     const std::int64_t row = db.sqlite->getLastInsertRowid();
@@ -334,7 +333,7 @@ std::uint64_t Store::Database::last_number() {
 
 void Store::Database::add_transition(std::int64_t job, const Transition& transition) {
   Use insert{add_line};
-  insert << job << milliseconds(transition.at) << to_string(transition.from)
+  insert << job << in_milliseconds(transition.at) << to_string(transition.from)
          << to_string(transition.to) << std::int64_t{transition.attempt} << transition.reason;
   (void)insert.step();
 }
@@ -353,7 +352,7 @@ void Store::put(const JobRecord& record, const std::optional<Transition>& transi
     Use update{db.set_job};
     update << to_string(record.state) << record.reason << std::int64_t{record.attempt}
            << std::int64_t{record.retries} << to_string(record.job_class) << placement.dump()
-           << std::int64_t{bits_of(record)} << record.exit_code << milliseconds(record.changed)
+           << std::int64_t{bits_of(record)} << record.exit_code << in_milliseconds(record.changed)
            << std::int64_t{is_end(record.state)} << std::int64_t{transition.has_value()} << *row;
     (void)update.step();
     const bool found = db.sqlite->getChanges() == 1;
@@ -376,7 +375,7 @@ void Store::put(const DrainedNode& node) {
   Database& db = *database_;
   db.write([&] {
     Use set{db.set_drained};
-    set << node.node << node.reason << milliseconds(node.since);
+    set << node.node << node.reason << in_milliseconds(node.since);
     (void)set.step();
   });
 }
@@ -402,7 +401,7 @@ void Store::put(const BadInput& input) {
   db.write([&] {
     Use set{db.set_input};
     set << input.key.tenant << input.key.dataset << input.key.record << input.reason
-        << milliseconds(input.since) << std::int64_t{input.listed} << reports.dump();
+        << in_milliseconds(input.since) << std::int64_t{input.listed} << reports.dump();
     (void)set.step();
   });
 }

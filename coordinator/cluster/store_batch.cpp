@@ -6,13 +6,10 @@
 #include <sqlite3.h>
 
 #include "coordinator/cluster/checked_pages.h"
+#include "coordinator/cluster/store_log.h"
 
 namespace commensal::cluster {
 namespace {
-
-// Of the log, as SQLite's file format defines it.
-constexpr std::uint64_t kLogHeader = 32;
-constexpr std::uint64_t kFrameHeader = 24;
 
 void run(SQLite::Statement& statement) {
   (void)statement.tryReset();

@@ -17,8 +17,6 @@ namespace {
 
 using ConstBytes = std::span<const unsigned char>;
 
-constexpr std::size_t kHeader = 32;
-constexpr std::size_t kFrameHeader = 24;
 constexpr std::uint32_t kMagic = 0x377f0682;  // one more: words of the checksum are big-endian
 
 std::uint32_t big_endian(ConstBytes bytes, std::size_t at) noexcept {
@@ -62,7 +60,7 @@ bool read(std::ifstream& in, std::span<unsigned char> out) {
 
 bool log_is_damaged(const std::filesystem::path& log) {
   std::ifstream in(log, std::ios::binary);
-  std::array<unsigned char, kHeader> header{};
+  std::array<unsigned char, kLogHeader> header{};
   if (!in || !read(in, header)) return false;
   Sum sum{(big_endian(header, 0) & 1U) != 0};
   sum.add(ConstBytes{header}.first(24));

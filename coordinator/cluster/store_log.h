@@ -2,9 +2,14 @@
 // Whether a log (WAL) that a crash has left behind was cut by it, or is damaged.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 
 namespace commensal::cluster {
+
+// As SQLite's file format defines it.
+inline constexpr std::uint64_t kLogHeader = 32;
+inline constexpr std::uint64_t kFrameHeader = 24;
 
 /// Looks at a log as SQLite's file format defines it; the one who wrote it must have synced each
 /// commit before the next one (`synchronous=FULL`).

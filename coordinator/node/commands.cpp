@@ -4,6 +4,7 @@
 #include <charconv>
 #include <string_view>
 
+#include "allocator/base/clock.h"
 #include "coordinator/node/device_coordinator.h"
 #include "coordinator/wire/json_text.h"
 
@@ -13,8 +14,6 @@ namespace {
 using nlohmann::json;
 
 constexpr std::size_t kEndedKept = 100;
-
-double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
 /// A job's object before its first report: every field of docs/stats.md with a neutral value.
 json empty_stats() {
@@ -166,10 +165,10 @@ json DeviceCoordinator::lease_status(const Job& job, TimePoint now) const {
           {"held_bytes", held.count()},
           {"owed_bytes", job.owed.count()},
           {"leased_bytes", lease.bytes.count()},
-          {"lease_ends_seconds", std::max(0.0, seconds(lease.ends - now))},
-          {"lease_term_seconds", seconds(lease.term)},
+          {"lease_ends_seconds", std::max(0.0, in_seconds(lease.ends - now))},
+          {"lease_term_seconds", in_seconds(lease.term)},
           {"stage", policies::to_string(job.stage)},
-          {"stage_seconds", job.parked() ? seconds(now - job.stage_since) : 0.0},
+          {"stage_seconds", job.parked() ? in_seconds(now - job.stage_since) : 0.0},
           {"min_bytes", bounds.min.count()},
           {"max_bytes", bounds.max ? json(bounds.max->count()) : json(nullptr)},
           {"revision", job.revision},
@@ -228,7 +227,7 @@ json DeviceCoordinator::job_status(const Job& job, TimePoint now) const {
   result["class_change"] = nullptr;
   result["paused"] = job.paused;
   result["members"] = std::move(members);
-  result["started_seconds_ago"] = seconds(now - job.started);
+  result["started_seconds_ago"] = in_seconds(now - job.started);
   result["ended"] = false;
   result["exit_reason"] = "";
   return result;
@@ -261,7 +260,7 @@ json DeviceCoordinator::device_status(TimePoint now) const {
       {"available_bytes", available_ ? json(available_->count()) : json(nullptr)},
       {"covers", config_.charge_unmanaged ? "all" : "managed"},
       {"use", device_shares(now)},
-      {"window_seconds_total", seconds(compute_.closed_total())},
+      {"window_seconds_total", in_seconds(compute_.closed_total())},
       {"reason", device_.reason}};
 }
 

@@ -3,10 +3,11 @@
 #include "coordinator/node/compute_controller.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <utility>
 
+#include "allocator/base/clock.h"
 #include "coordinator/node/core_pace.h"
+#include "coordinator/node/percent.h"
 #include "coordinator/node/share_division.h"
 
 namespace commensal::node {
@@ -35,14 +36,6 @@ constexpr double kFreshSteps = 5.0;
 constexpr std::uint64_t kFirstSteps = 3;  // of a job that say little about those that follow
 constexpr double kBetweenLooks = 0.2;     // at a job that is measured by its time on cores
 constexpr double kMostTokens = 5.0;       // seconds, or two windows if those are longer
-
-double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
-
-std::string percent(double fraction) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f %%", fraction * 100);
-  return text;
-}
 
 double least_share(const policies::ShareRange& bounds, double trickle) {
   return std::min(std::max(bounds.min, trickle), bounds.max);
@@ -222,12 +215,12 @@ void ComputeController::sample_steps(const ComputeView& view) {
     if (number == tracked.last_step) continue;
     tracked.last_step = number;
     if (tracked.by_pace) {
-      tracked.step_seconds = std::max(seconds(job.stretch_last), kBetweenLooks);
+      tracked.step_seconds = std::max(in_seconds(job.stretch_last), kBetweenLooks);
     } else {
       // A step may be told long after its end, when the device's state was another one.
       const bool told = job.step_end > TimePoint{} && job.step_end < view.now;
       tracked.steps.add(told ? job.step_end : view.now, job.step_last);
-      tracked.step_seconds = seconds(job.step_last);
+      tracked.step_seconds = in_seconds(job.step_last);
     }
     if (sharing_ && !window_closed_ && tracked.history().change_suspected()) {
       tracked.suspected = true;
@@ -294,7 +287,7 @@ void ComputeController::settle_suspicions() {
 }
 
 void ComputeController::run_window(const ComputeView& view) {
-  const double elapsed = seconds(view.now - last_update_);
+  const double elapsed = in_seconds(view.now - last_update_);
   if (window_closed_) {
     closed_total_ += view.now - last_update_;
     window_tokens_ -= elapsed;
@@ -325,7 +318,7 @@ void ComputeController::run_window(const ComputeView& view) {
   const bool at_once = urgent();
   std::size_t goal = serves ? kWindowRequests : early ? kEarlyWindowSteps : kWindowSteps;
   if (at_once && step > kLongStep) goal = kWindowSteps;
-  const double age = seconds(kStepAge);
+  const double age = in_seconds(kStepAge);
   const double wanted = age + step + static_cast<double>(goal) * std::max(step, age);
   window_tokens_ += elapsed * (early ? config_.early_budget : config_.steady_budget);
   window_tokens_ = std::min(window_tokens_, std::max(kMostTokens, 2 * wanted));
@@ -383,7 +376,7 @@ void ComputeController::control(const ComputeView& view) {
     if (alarm && !tracked.alarmed) {
       tracked.quiet_at_alarm = tracked.history().quiet_steps_total();
       // Against a baseline of a while ago it may be the job that has changed.
-      const double age = seconds(view.now - tracked.history().newest_quiet());
+      const double age = in_seconds(view.now - tracked.history().newest_quiet());
       const bool old = age > std::max(kFreshSeconds, kFreshSteps * tracked.step_seconds);
       if (old && tracked.history().signal() != StepSignal::kTail && looks_alone_) {
         tracked.suspected = true;

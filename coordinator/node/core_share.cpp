@@ -4,22 +4,15 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 
+#include "allocator/base/clock.h"
 #include "coordinator/node/kernel_files.h"
+#include "coordinator/node/percent.h"
 
 namespace commensal::node {
 namespace {
 
 using wire::CoreSet;
-
-double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
-
-std::string percent(double fraction) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f %%", fraction * 100);
-  return text;
-}
 
 std::optional<CoreSet> allowed_of(const std::string& process, const HostRoots& roots) {
   const auto list =
@@ -111,14 +104,14 @@ CoreTopology read_topology(const HostRoots& roots) {
 void CoreNeed::note(TimePoint now, const ThreadTimes& threads) {
   if (last_ != TimePoint{} && now - last_ < kShortestLook) return;
   if (last_ != TimePoint{}) {
-    const double length = seconds(now - last_);
+    const double length = in_seconds(now - last_);
     unsigned running = 0;
     double rest = 0.0;
     for (const auto& [tid, time] : threads) {
       const auto known = before_.find(tid);
       Duration from = known == before_.end() ? Duration{} : known->second.run;
       if (time.run < from) from = {};  // its id was used again
-      const double part = std::min(1.0, seconds(time.run - from) / length);
+      const double part = std::min(1.0, in_seconds(time.run - from) / length);
       if (part >= kRuns) ++running;
       if (part < kRuns) rest += part;
     }

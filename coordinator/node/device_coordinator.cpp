@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "coordinator/node/percent.h"
 #include "coordinator/wire/laws.h"
 #include "coordinator/wire/pages.h"
 
@@ -38,12 +39,6 @@ constexpr std::string_view kTurns = "token_window";
 constexpr const char* kElsewhere = "the class of its job was changed before it registered";
 
 bool is_law(const std::string& law) { return wire::to_law(law).has_value(); }
-
-std::string percent(double fraction) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f %%", fraction * 100);
-  return text;
-}
 
 std::string number(double value) {
   char text[32];

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "allocator/base/clock.h"
+
 namespace commensal::node {
 namespace {
 
@@ -14,8 +16,6 @@ using wire::Placement;
 using wire::PlacementState;
 
 constexpr double kSameShare = 1e-6;
-
-double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
 bool is_reserved(const Placement& placement) {
   return placement.state == PlacementState::kReserved;
@@ -95,13 +95,14 @@ Expectation expect(const Placement& placement, Presence presence, Duration age, 
     if (silence < kExpected) return {true, false, "devices are kept for it"};
     return {
         false, false,
-        fmt::format("the cluster's coordinator has been silent for {:.0f} s", seconds(silence))};
+        fmt::format("the cluster's coordinator has been silent for {:.0f} s", in_seconds(silence))};
   }
   const bool claims = placement.job_class == JobClass::kGuaranteed && age < kClaimed &&
                       !minimum(placement).is_zero() && !placement.devices.empty();
   if (is_here) return {false, claims, "it has registered"};
   if (age >= kExpected) {
-    return {false, false, fmt::format("it did not register within {:.0f} s", seconds(kExpected))};
+    return {false, false,
+            fmt::format("it did not register within {:.0f} s", in_seconds(kExpected))};
   }
   return {true, claims,
           claims ? "its minimum of memory is kept free for it"
@@ -196,7 +197,7 @@ json ExpectedJobs::status(const std::string& job, TimePoint now) const {
                     {"devices", placement.devices},
                     {"memory", std::move(memory)},
                     {"claimed", entry.now.claims},
-                    {"told_seconds_ago", seconds(now - entry.since)},
+                    {"told_seconds_ago", in_seconds(now - entry.since)},
                     {"reason", entry.now.reason}});
   }
   return list;

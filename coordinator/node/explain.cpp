@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "allocator/base/clock.h"
 #include "coordinator/node/device_coordinator.h"
 
 namespace commensal::node {
@@ -14,8 +15,6 @@ using nlohmann::json;
 namespace {
 
 constexpr std::size_t kMostReasons = 64;  // a report may say anything
-
-double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
 /// A number of a report; zero where there is none.
 double number_of(const json& report, const char* section, const char* name) {
@@ -81,7 +80,7 @@ json series_of(const JobHistory& history, TimePoint since, TimePoint until, Time
   json series = json::array();
   for (const JobSample& sample : history.samples()) {
     if (sample.at < since || sample.at > until) continue;
-    series.push_back({{"seconds_ago", seconds(now - sample.at)},
+    series.push_back({{"seconds_ago", in_seconds(now - sample.at)},
                       {"closed_seconds_total", sample.closed_seconds},
                       {"op_seconds_total", sample.op_seconds},
                       {"core_seconds_total", sample.core_seconds},
@@ -97,7 +96,9 @@ json series_of(const JobHistory& history, TimePoint since, TimePoint until, Time
 struct Stretch {
   const JobSample* from = nullptr;
   const JobSample* to = nullptr;
-  [[nodiscard]] double length() const { return from == nullptr ? 0.0 : seconds(to->at - from->at); }
+  [[nodiscard]] double length() const {
+    return from == nullptr ? 0.0 : in_seconds(to->at - from->at);
+  }
 };
 
 Stretch stretch_of(const JobHistory& history, TimePoint since, TimePoint until) {
@@ -121,8 +122,8 @@ JobSample DeviceCoordinator::sample_of(const Job& job, TimePoint now) const {
   const Member* speaker = job.speaker();
   if (speaker != nullptr && speaker->page) sample.steps = speaker->page->step_number;
   if (speaker != nullptr) sample.gaps = read_gap_totals(speaker->stats);
-  sample.core_seconds = seconds(job.core_time());
-  sample.gpu_seconds = seconds(job.gpu_time().value_or(Duration{}));
+  sample.core_seconds = in_seconds(job.core_time());
+  sample.gpu_seconds = in_seconds(job.gpu_time().value_or(Duration{}));
   sample.share = job.job_class == JobClass::kGuaranteed ? 1.0 : job.share_now;
   if (const auto slowdown = known_slowdown(job)) sample.slowdown = slowdown->value;
   return sample;
@@ -270,11 +271,11 @@ json DeviceCoordinator::cost_of(const Job& job) const {
              {"io", split->io},
              {"unknown", split->unknown}};
     const auto kinds = [](const TimeUse& use) {
-      const double wall = seconds(use.wall);
+      const double wall = in_seconds(use.wall);
       return json{{"seconds", wall},
-                  {"running", seconds(use.run) / wall},
-                  {"waiting_for_a_core", seconds(use.delayed) / wall},
-                  {"io_stalls", seconds(use.io) / wall}};
+                  {"running", in_seconds(use.run) / wall},
+                  {"waiting_for_a_core", in_seconds(use.delayed) / wall},
+                  {"io_stalls", in_seconds(use.io) / wall}};
     };
     evidence = {{"quiet", kinds(quiet)}, {"shared", kinds(shared)}};
   }
@@ -323,7 +324,7 @@ json DeviceCoordinator::costs_of(const Ended* own, TimePoint since, TimePoint un
     cost["steps"] = stretch.from == nullptr ? 0 : steps_in(stretch);
     cost["lost_seconds"] = known ? json(stretch.length() * loss / (1.0 + loss)) : json(nullptr);
     cost["ended_seconds_ago"] =
-        ended != nullptr ? json(seconds(now - ended->ended)) : json(nullptr);
+        ended != nullptr ? json(in_seconds(now - ended->ended)) : json(nullptr);
     costs.push_back(std::move(cost));
   });
   return costs;
@@ -335,22 +336,23 @@ json DeviceCoordinator::explain(const Job& job, const Ended* told, Duration last
   const TimePoint since = until - last;
   const Stretch stretch = stretch_of(job.history, since, until);
   json closed_by = json::array();
-  json own = {{"id", job.id.str()},
-              {"name", job.name},
-              {"class", to_string(job.job_class)},
-              {"law", job.law},
-              {"paused", job.paused || job.parked()},
-              {"idle_class", job.in_idle_class()},
-              {"ended_seconds_ago", told != nullptr ? json(seconds(now - until)) : json(nullptr)},
-              {"exit_reason", ""},
-              {"gap_rules", rules_of(job)},
-              {"gang", job.job_class == JobClass::kOpportunistic ? job.gang_keeper->status()
-                                                                 : json(nullptr)},
-              {"share",
-               {{"now", job.share_now},
-                {"min", job.share.min},
-                {"max", job.share.max},
-                {"reason", job.share_reason}}}};
+  json own = {
+      {"id", job.id.str()},
+      {"name", job.name},
+      {"class", to_string(job.job_class)},
+      {"law", job.law},
+      {"paused", job.paused || job.parked()},
+      {"idle_class", job.in_idle_class()},
+      {"ended_seconds_ago", told != nullptr ? json(in_seconds(now - until)) : json(nullptr)},
+      {"exit_reason", ""},
+      {"gap_rules", rules_of(job)},
+      {"gang",
+       job.job_class == JobClass::kOpportunistic ? job.gang_keeper->status() : json(nullptr)},
+      {"share",
+       {{"now", job.share_now},
+        {"min", job.share.min},
+        {"max", job.share.max},
+        {"reason", job.share_reason}}}};
   if (stretch.from != nullptr) {
     for (const auto& [reason, time] : closed_between(*stretch.from, *stretch.to)) {
       closed_by.push_back({{"reason", reason}, {"seconds", time}});
@@ -390,18 +392,18 @@ json DeviceCoordinator::explain(const Job& job, const Ended* told, Duration last
   json decisions = json::array();
   for (const Decision& decision : log_.all()) {
     if (decision.at < since || decision.at > until) continue;
-    decisions.push_back({{"seconds_ago", seconds(now - decision.at)},
+    decisions.push_back({{"seconds_ago", in_seconds(now - decision.at)},
                          {"job", decision.job.str()},
                          {"kind", decision.kind},
                          {"text", decision.text}});
   }
   return {{"schema", 1},
           {"seconds", stretch.length()},
-          {"asked_seconds", seconds(last)},
-          {"until_seconds_ago", seconds(now - until)},
+          {"asked_seconds", in_seconds(last)},
+          {"until_seconds_ago", in_seconds(now - until)},
           {"job", std::move(own)},
           {"device", std::move(device)},
-          {"window_seconds_total", seconds(compute_.closed_total())},
+          {"window_seconds_total", in_seconds(compute_.closed_total())},
           {"guaranteed", costs_of(told, since, until, now)},
           {"opportunistic", std::move(opportunistic)},
           {"decisions", std::move(decisions)},

@@ -9,7 +9,7 @@
 namespace commensal::node {
 namespace {
 
-std::string seconds(Duration time) {
+std::string in_tenths(Duration time) {
   char text[32];
   std::snprintf(text, sizeof text, "%.1f s", std::chrono::duration<double>(time).count());
   return text;
@@ -69,13 +69,13 @@ std::string GangKeeper::obstacle(const GangView& view) {
     if (!rank.seen) return name(rank) + " shows no page here";
     const Duration silent = view.now - rank.heartbeat;
     if (silent > kSilence) {
-      return name(rank) + " has shown no sign of life for " + seconds(silent);
+      return name(rank) + " has shown no sign of life for " + in_tenths(silent);
     }
   }
   const auto begins = [](const GangRank& rank) { return rank.begun > 0; };
   if (std::none_of(ranks.begin(), ranks.end(), begins)) return "no collective has begun yet";
   if (view.now < not_before_) {
-    return uneven_text_ + "; tried again in " + seconds(not_before_ - view.now);
+    return uneven_text_ + "; tried again in " + in_tenths(not_before_ - view.now);
   }
   uneven_text_ = uneven(view);
   if (uneven_text_.empty()) return "";

@@ -7,6 +7,8 @@
 #include <cstdio>
 #include <utility>
 
+#include "allocator/base/clock.h"
+
 namespace commensal::node {
 namespace {
 
@@ -28,8 +30,6 @@ constexpr std::array<Level, GapState::kMostLevel + 1> kLevels{{
 constexpr int kWithoutBoundaries = 3;
 /// A gap that is worth a guard is longer than it by this.
 constexpr int kGuardsAGap = 4;
-
-double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
 std::string text(const char* format, double value) {
   char buffer[48];
@@ -82,13 +82,14 @@ std::string describe(const wire::GapRules& rules) {
   const auto add = [&all](const std::string& part) { all += (all.empty() ? "" : ", ") + part; };
   if (rules.smallest == Duration::zero()) add("every gap may be used");
   if (rules.guard > Duration::zero()) {
-    add("ops end " + text("%.1f ms", 1e3 * seconds(rules.guard)) + " before a gap is expected to");
+    add("ops end " + text("%.1f ms", 1e3 * in_seconds(rules.guard)) +
+        " before a gap is expected to");
   }
   if (rules.in_flight > Duration::zero()) {
-    add(text("%.1f ms", 1e3 * seconds(rules.in_flight)) + " of work at once");
+    add(text("%.1f ms", 1e3 * in_seconds(rules.in_flight)) + " of work at once");
   }
   if (rules.smallest > Duration::zero()) {
-    add("gaps from " + text("%.1f ms", 1e3 * seconds(rules.smallest)) + " on");
+    add("gaps from " + text("%.1f ms", 1e3 * in_seconds(rules.smallest)) + " on");
   }
   if (rules.hand_overs > 0.0) add(text("%.1f gaps a second", rules.hand_overs));
   std::string closed;
@@ -131,12 +132,12 @@ wire::GapRules gap_rules_at(int level, double slo, const std::vector<GapClass>& 
     // class makes way.
     const double jobs =
         users.queues ? static_cast<double>(std::max<std::size_t>(1, users.jobs)) : 1;
-    rules.hand_overs = of.of_budget * hand_over_budget(slo, jobs * seconds(rules.in_flight));
+    rules.hand_overs = of.of_budget * hand_over_budget(slo, jobs * in_seconds(rules.in_flight));
     const double best = best_length(gaps, rules.hand_overs);
     rules.smallest = std::max(rules.smallest, Duration{static_cast<Duration::rep>(best * 1e9)});
   }
   for (const GapClass& gap : gaps) {  // whole phases that are too short say so by name
-    if (!gap.lengths.empty() && gap.lengths.back().first * 1.25 < seconds(rules.smallest)) {
+    if (!gap.lengths.empty() && gap.lengths.back().first * 1.25 < in_seconds(rules.smallest)) {
       rules.phases &= ~wire::phase_bit(gap.phase);
     }
   }

@@ -4,15 +4,13 @@
 
 #include <algorithm>
 
+#include "allocator/base/clock.h"
+
 namespace commensal::node {
 namespace {
 
 /// Nothing on the machine takes a process's memory out of it but the process itself.
 constexpr const char* kNoOffload = "nothing here offloads it by other means";
-
-std::string seconds_text(Duration duration) {
-  return std::to_string(std::chrono::duration_cast<std::chrono::seconds>(duration).count()) + " s";
-}
 
 std::string owes(const Debtor& debtor) {
   return "'" + debtor.name + "' holds " + to_string(debtor.charged) + ", " +

@@ -8,6 +8,7 @@
 #include <tuple>
 #include <vector>
 
+#include "allocator/base/clock.h"
 #include "coordinator/node/memory_exchange.h"
 
 namespace commensal::node {
@@ -159,10 +160,6 @@ bool somebody_waits(const std::vector<Candidate>& all) {
     for (const policies::RankView& rank : c.job->ranks) granted += rank.limit;
     return c.guaranteed() && granted + Bytes{kRound} < std::max(c.job->limit, c.job->asked);
   });
-}
-
-std::string seconds_text(Duration duration) {
-  return std::to_string(std::chrono::duration_cast<std::chrono::seconds>(duration).count()) + " s";
 }
 
 /// Climbs from shrinking to parking to moving as time passes, and down when the cause is gone.

@@ -4,8 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <tuple>
+
+#include "coordinator/node/percent.h"
 
 namespace commensal::node {
 namespace {
@@ -69,12 +70,6 @@ std::optional<double> measured(const JobView& job, Bytes from, Bytes to, Bytes s
   const double best = best_speed(job);
   if (a == nullptr || b == nullptr || a == b || best <= 0) return std::nullopt;
   return (b->steps_per_second - a->steps_per_second) / best;
-}
-
-std::string percent(double part) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f %%", std::round(part * 1000) / 10);
-  return text;
 }
 
 struct Exchange {

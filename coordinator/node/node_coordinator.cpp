@@ -6,12 +6,12 @@
 #include <cmath>
 #include <utility>
 
+#include "allocator/base/clock.h"
+
 namespace commensal::node {
 namespace {
 
 using nlohmann::json;
-
-double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
 /// Adds what another device's coordinator says of a job.
 void merge_status(json& into, const json& other) {
@@ -404,7 +404,7 @@ void NodeCoordinator::handle(const PeerId& peer, const wire::ExplainRequest& mes
     send(peer, wire::Error{"unknown_job", told.problem});
     return;
   }
-  const double most = seconds(kHistory);
+  const double most = in_seconds(kHistory);
   if (!(message.seconds > 0.0 && message.seconds <= most)) {
     receive_malformed(
         peer,
@@ -675,8 +675,8 @@ json NodeCoordinator::status(const std::string& job, TimePoint now) {
       jobs.push_back(ended.status);
       jobs.back()["devices"] = {device->device().id};
       jobs.back()["leases"] = std::move(leases);
-      jobs.back()["started_seconds_ago"] = seconds(now - ended.started);
-      jobs.back()["ended_seconds_ago"] = seconds(now - ended.ended);
+      jobs.back()["started_seconds_ago"] = in_seconds(now - ended.started);
+      jobs.back()["ended_seconds_ago"] = in_seconds(now - ended.ended);
     }
   }
   return json{{"schema", 1},
@@ -684,7 +684,7 @@ json NodeCoordinator::status(const std::string& job, TimePoint now) {
                {{"instance", config_.instance},
                 {"pid", pid_},
                 {"version", config_.version},
-                {"uptime_seconds", seconds(now - started_)},
+                {"uptime_seconds", in_seconds(now - started_)},
                 {"malformed_frames_total", malformed_total()},
                 {"socket", config_.socket},
                 {"slo", config_.compute.slo},

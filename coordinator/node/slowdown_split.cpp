@@ -5,12 +5,11 @@
 #include <algorithm>
 #include <cmath>
 
+#include "allocator/base/clock.h"
 #include "coordinator/node/kernel_files.h"
 
 namespace commensal::node {
 namespace {
-
-double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
 void scale(Duration& duration, double factor) {
   duration = Duration{std::llround(static_cast<double>(duration.count()) * factor)};
@@ -30,8 +29,8 @@ std::optional<SlowdownParts> split_slowdown(double slowdown, const TimeUse& quie
                                             const TimeUse& shared) {
   if (quiet.wall <= Duration::zero() || shared.wall <= Duration::zero()) return std::nullopt;
   const auto grew = [&](Duration TimeUse::*kind) {
-    return (1.0 + slowdown) * (seconds(shared.*kind) / seconds(shared.wall)) -
-           seconds(quiet.*kind) / seconds(quiet.wall);
+    return (1.0 + slowdown) * (in_seconds(shared.*kind) / in_seconds(shared.wall)) -
+           in_seconds(quiet.*kind) / in_seconds(quiet.wall);
   };
   SlowdownParts parts;
   parts.memory = grew(&TimeUse::run);
@@ -48,7 +47,7 @@ void TimeUseHistory::note(TimePoint now, const CpuMeter::Totals& totals, Duratio
     TimeUse& used = used_[quiet_ ? 1 : 0];
     const TimeUse since{now - noted_, totals.main_run - last_.main_run,
                         totals.main_delayed - last_.main_delayed, io_stalled - last_io_};
-    const double kept = std::exp2(-seconds(since.wall) / seconds(kHalfLife));
+    const double kept = std::exp2(-in_seconds(since.wall) / in_seconds(kHalfLife));
     for (Duration TimeUse::*kind :
          {&TimeUse::wall, &TimeUse::run, &TimeUse::delayed, &TimeUse::io}) {
       scale(used.*kind, kept);

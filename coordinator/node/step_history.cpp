@@ -37,7 +37,7 @@ constexpr std::size_t kRecent = 8;
 constexpr double kFarApart = 1.10;
 constexpr double kTailQuantile = 0.99;
 constexpr double kChangedBy = 0.10;  // the newest quiet steps' median, to overrule older ones
-constexpr double kLeastRelativeError = 1e-3;
+constexpr double kLeastStepError = 1e-3;
 constexpr std::size_t kWindowsForDrift = 3;
 constexpr double kTenthOfNormal = 1.28;  // its tenth lies so many deviations from the middle
 constexpr double kDifferenceToDeviation = 1.0483;  // median of |x - y| of a normal distribution
@@ -217,7 +217,7 @@ MedianEstimate StepHistory::estimate(const std::deque<Step>& steps) const {
     };
     result.seconds = at(rank);
     result.error = std::max((at(rank + deviation) - at(rank - deviation)) / 2,
-                            kLeastRelativeError * result.seconds);
+                            kLeastStepError * result.seconds);
     return result;
   }
   result.seconds = median(values);

@@ -4,10 +4,10 @@
 
 #include <algorithm>
 
+#include "allocator/base/clock.h"
+
 namespace commensal::node {
 namespace {
-
-double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
 /// How much a job lacks of what it asked for, 0 to 1.
 double need(const TurnClient& client, double used, double window) {
@@ -51,14 +51,14 @@ Duration TurnScheduler::quota_for(const TurnClient& client) {
 }
 
 void TurnScheduler::give(TimePoint now, const std::vector<TurnClient>& clients) {
-  const double window = seconds(constants_.window);
+  const double window = in_seconds(constants_.window);
   const TurnClient* best = nullptr;
   double best_need = 0.0;
   double best_used = 0.0;
   const char* why = "";
   for (const TurnClient& client : clients) {
     if (!client.wants || client.limit <= 0.0) continue;
-    const double used_seconds = seconds(used(client.id));
+    const double used_seconds = in_seconds(used(client.id));
     if (used_seconds <= 0.0) {
       best = &client;
       why = "has not had one for a while";

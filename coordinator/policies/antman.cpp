@@ -36,9 +36,9 @@ constexpr std::size_t auto_of(std::size_t tenant) { return guaranteed_of(tenant)
 std::size_t tenants_in(const Notes& notes) { return (notes.lists.size() - kFirstTenant) / 2; }
 
 /// The cluster as the plan so far leaves it: what the view shows, less what was taken since.
-class Draft {
+class AntmanDraft {
  public:
-  Draft(const ClusterView& view, std::int32_t open_below, ClusterPlan& plan)
+  AntmanDraft(const ClusterView& view, std::int32_t open_below, ClusterPlan& plan)
       : view_(view),
         open_below_(open_below),
         plan_(plan),
@@ -197,7 +197,7 @@ class AntMan final : public ClusterPolicy {
     }
     std::erase_if(notes.lists[kUpgrade],
                   [&](JobIndex job) { return view.jobs[job].phase != JobPhase::kRunning; });
-    Draft draft(view, open_below_, plan);
+    AntmanDraft draft(view, open_below_, plan);
     for (std::size_t tenant = 0; tenant < tenants_in(notes); ++tenant) {
       const std::vector<JobIndex>& queue = notes.lists[guaranteed_of(tenant)];
       if (queue.empty() || view.jobs[queue.front()].reserved.empty()) continue;
@@ -250,14 +250,14 @@ class AntMan final : public ClusterPolicy {
   }
 
   /// Starts guaranteed jobs of a queue until one does not fit: it reserves, and the rest waits.
-  static void serve(std::vector<JobIndex>& queue, Draft& draft) {
+  static void serve(std::vector<JobIndex>& queue, AntmanDraft& draft) {
     std::size_t next = 0;
     while (next < queue.size() && draft.start_guaranteed(queue[next])) ++next;
     queue.erase(queue.begin(), queue.begin() + static_cast<std::ptrdiff_t>(next));
   }
 
   /// Makes auto jobs guaranteed where no guaranteed job that waits could be: those that run first.
-  static void make_guaranteed(const ClusterView& view, Notes& notes, Draft& draft) {
+  static void make_guaranteed(const ClusterView& view, Notes& notes, AntmanDraft& draft) {
     const std::vector<std::size_t> waiting = lists_in_turn(view, notes, auto_of);
     if (notes.lists[kUpgrade].empty() && waiting.empty()) return;
     for (std::size_t tenant = 0; tenant < tenants_in(notes); ++tenant) {
@@ -269,7 +269,7 @@ class AntMan final : public ClusterPolicy {
 
   /// Starts opportunistic jobs in the order of their arrival, then auto jobs that wait in that of
   /// their tenant, until one does not fit.
-  static void start_beside(Notes& notes, Draft& draft) {
+  static void start_beside(Notes& notes, AntmanDraft& draft) {
     (void)started_beside(notes.lists[kBeside], draft);
     if (!notes.lists[kBeside].empty()) return;
     for (std::size_t tenant = 0; tenant < tenants_in(notes); ++tenant) {
@@ -280,7 +280,7 @@ class AntMan final : public ClusterPolicy {
   }
 
   /// Takes out of a queue whom it starts.
-  static std::vector<JobIndex> started_beside(std::vector<JobIndex>& queue, Draft& draft) {
+  static std::vector<JobIndex> started_beside(std::vector<JobIndex>& queue, AntmanDraft& draft) {
     std::size_t next = 0;
     while (next < queue.size() && draft.start_beside(queue[next])) ++next;
     const auto end = queue.begin() + static_cast<std::ptrdiff_t>(next);

@@ -26,14 +26,14 @@ namespace {
 constexpr std::size_t kLastAction = 0;  // of the notes' numbers
 constexpr double kBetweenRounds = 1;
 
-struct Rules {
+struct DragonRules {
   double urgent_after = 30;
   double grow_after = 60;
 };
 
 class Round {
  public:
-  Round(const ClusterView& view, const Rules& rules, Notes& notes, ClusterPlan& plan)
+  Round(const ClusterView& view, const DragonRules& rules, Notes& notes, ClusterPlan& plan)
       : view_(view),
         rules_(rules),
         queue_(notes.lists[0]),
@@ -201,7 +201,7 @@ class Round {
   }
 
   const ClusterView& view_;
-  const Rules& rules_;
+  const DragonRules& rules_;
   std::vector<JobIndex>& queue_;
   double& last_action_;
   ClusterPlan& plan_;
@@ -211,7 +211,7 @@ class Round {
 
 class Dragon final : public ClusterPolicy {
  public:
-  explicit Dragon(const Rules& rules) : rules_(rules) {}
+  explicit Dragon(const DragonRules& rules) : rules_(rules) {}
 
   [[nodiscard]] bool reads_progress() const noexcept override { return false; }
 
@@ -223,13 +223,13 @@ class Dragon final : public ClusterPolicy {
   }
 
  private:
-  Rules rules_;
+  DragonRules rules_;
 };
 
 }  // namespace
 
 std::unique_ptr<ClusterPolicy> make_dragon(Options& options) {
-  Rules rules;
+  DragonRules rules;
   rules.urgent_after = options.number("urgent-after", rules.urgent_after);
   rules.grow_after = options.number("grow-after", rules.grow_after);
   return std::make_unique<Dragon>(rules);

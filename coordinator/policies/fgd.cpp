@@ -15,7 +15,7 @@
 namespace commensal::policies {
 namespace {
 
-constexpr double kMostPoints = 100;
+constexpr double kMostScore = 100;
 
 class Fgd final : public PackingRule {
  public:
@@ -78,7 +78,7 @@ class Fgd final : public PackingRule {
     const double gpus =
         static_cast<double>(decrease) /
         (static_cast<double>(std::max<std::int64_t>(1, typical_.weight())) * kWholeGpu);
-    return static_cast<std::int64_t>(kMostPoints / (1.0 + std::exp(-gpus)));
+    return static_cast<std::int64_t>(kMostScore / (1.0 + std::exp(-gpus)));
   }
 
   const TypicalJobs& typical_;

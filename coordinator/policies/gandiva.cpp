@@ -25,7 +25,7 @@ namespace {
 constexpr std::size_t kDrawn = 4;
 constexpr std::size_t kFirsts = 5;  // pairs, by position: who, with whom
 constexpr std::size_t kSeconds = 6;
-constexpr std::size_t kLists = 7;
+constexpr std::size_t kGandivaLists = 7;
 
 class Gandiva final : public ClusterPolicy {
  public:
@@ -35,8 +35,8 @@ class Gandiva final : public ClusterPolicy {
   [[nodiscard]] std::string_view needs() const noexcept override { return RoundBook::kNeeds; }
 
   void decide(const ClusterView& view, Notes& notes, ClusterPlan& plan) const override {
-    if (notes.lists.size() < kLists) {
-      notes.lists.resize(kLists);
+    if (notes.lists.size() < kGandivaLists) {
+      notes.lists.resize(kGandivaLists);
       notes.lists[kDrawn] = {0};
     }
     RoundBook book(view, notes, rules_);

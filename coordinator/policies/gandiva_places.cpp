@@ -11,7 +11,7 @@
 namespace commensal::policies {
 namespace {
 
-struct Placed {
+struct PlacedUnit {
   RoundBook::Unit unit;
   std::uint32_t type = 0;
   std::int32_t gpus = 1;
@@ -32,15 +32,15 @@ class Places {
       units_.push_back({turn.unit, turn.type, view.jobs[turn.unit.first].gpus, {}, {}});
     }
     std::stable_sort(units_.begin(), units_.end(),
-                     [](const Placed& a, const Placed& b) { return a.gpus > b.gpus; });
-    for (Placed& unit : units_) keep(unit);
-    for (Placed& unit : units_) {
+                     [](const PlacedUnit& a, const PlacedUnit& b) { return a.gpus > b.gpus; });
+    for (PlacedUnit& unit : units_) keep(unit);
+    for (PlacedUnit& unit : units_) {
       if (unit.parts.empty()) start(unit);
     }
   }
 
   void restore_locality() {
-    for (Placed& unit : units_) {
+    for (PlacedUnit& unit : units_) {
       if (servers_of(unit).size() < 2) continue;
       release(unit);
       const auto server = server_for(unit);
@@ -56,7 +56,7 @@ class Places {
       if (!richest || free_[node].size() > free_[*richest].size()) richest = node;
     }
     if (!richest) return;
-    for (Placed& unit : units_) {
+    for (PlacedUnit& unit : units_) {
       if (servers_of(unit) != std::set<NodeIndex>{*richest}) continue;
       std::optional<NodeIndex> fullest;
       for (NodeIndex node = 0; node < free_.size(); ++node) {
@@ -72,7 +72,7 @@ class Places {
   }
 
   void grow() {
-    for (Placed& unit : units_) {
+    for (PlacedUnit& unit : units_) {
       const std::int32_t most = view_.jobs[unit.unit.first].max_gpus;
       if (unit.unit.is_pair()) continue;
       for (const NodeIndex node : servers_of(unit)) {
@@ -89,13 +89,13 @@ class Places {
   /// Writes who is stopped, then what changes.
   void write(ClusterPlan& plan) const {
     std::set<JobIndex> chosen;
-    for (const Placed& unit : units_) chosen.insert({unit.unit.first, unit.unit.second});
+    for (const PlacedUnit& unit : units_) chosen.insert({unit.unit.first, unit.unit.second});
     for (const JobIndex job : view_.running) {
       if (chosen.contains(job)) continue;
       plan.decisions.push_back(
           {job, Action::kStop, {}, {"others are further behind their shares in this round"}});
     }
-    for (const Placed& unit : units_) {
+    for (const PlacedUnit& unit : units_) {
       for (const JobIndex index : {unit.unit.first, unit.unit.second}) {
         if (index == kNoJob) continue;
         const ClusterJob& job = view_.jobs[index];
@@ -110,7 +110,7 @@ class Places {
  private:
   /// Who runs on the type of its turn, with the same partner, stays: on as many GPUs as it asks
   /// for.
-  void keep(Placed& unit) {
+  void keep(PlacedUnit& unit) {
     const ClusterJob& first = view_.jobs[unit.unit.first];
     const bool pair = unit.unit.is_pair();
     if (first.phase != JobPhase::kRunning || first.placement.front().milli != part_of(unit)) return;
@@ -126,7 +126,7 @@ class Places {
   }
 
   /// On one server, or spread over those with most free GPUs.
-  void start(Placed& unit) {
+  void start(PlacedUnit& unit) {
     if (const auto server = server_for(unit)) {
       put(unit, *server, "its turn: on a server with jobs of its size, an unused one, or any");
     }
@@ -145,7 +145,7 @@ class Places {
     hold(unit);
   }
 
-  static std::uint16_t part_of(const Placed& unit) {
+  static std::uint16_t part_of(const PlacedUnit& unit) {
     return unit.unit.is_pair() ? kWholeGpu / 2 : kWholeGpu;
   }
   static void sort(Placement& parts) {
@@ -154,29 +154,29 @@ class Places {
     });
   }
 
-  void hold(const Placed& unit) {
+  void hold(const PlacedUnit& unit) {
     for (const GpuPart& part : unit.parts) free_[part.node].erase(part.gpu);
     for (const NodeIndex node : servers_of(unit)) ++used_[node];
   }
-  void release(const Placed& unit) {
+  void release(const PlacedUnit& unit) {
     for (const GpuPart& part : unit.parts) free_[part.node].insert(part.gpu);
     for (const NodeIndex node : servers_of(unit)) --used_[node];
   }
 
-  static std::set<NodeIndex> servers_of(const Placed& unit) {
+  static std::set<NodeIndex> servers_of(const PlacedUnit& unit) {
     std::set<NodeIndex> servers;
     for (const GpuPart& part : unit.parts) servers.insert(part.node);
     return servers;
   }
 
-  [[nodiscard]] bool holds(const Placed& unit, NodeIndex node) const {
+  [[nodiscard]] bool holds(const PlacedUnit& unit, NodeIndex node) const {
     return view_.cluster->nodes()[node].type == unit.type && std::ssize(free_[node]) >= unit.gpus;
   }
 
   /// Same affinity and least load, then unused, then any.
-  [[nodiscard]] std::optional<NodeIndex> server_for(const Placed& unit) const {
+  [[nodiscard]] std::optional<NodeIndex> server_for(const PlacedUnit& unit) const {
     std::set<NodeIndex> others;  // with a job of another size
-    for (const Placed& other : units_) {
+    for (const PlacedUnit& other : units_) {
       if (&other == &unit || other.gpus == unit.gpus) continue;
       for (const NodeIndex node : servers_of(other)) others.insert(node);
     }
@@ -194,7 +194,7 @@ class Places {
     return best;
   }
 
-  void put(Placed& unit, NodeIndex node, std::string_view why) {
+  void put(PlacedUnit& unit, NodeIndex node, std::string_view why) {
     unit.parts.clear();
     for (auto gpu = free_[node].begin(); std::ssize(unit.parts) < unit.gpus; ++gpu) {
       unit.parts.push_back({.node = node, .gpu = *gpu, .milli = part_of(unit)});
@@ -203,7 +203,7 @@ class Places {
   }
 
   const ClusterView& view_;
-  std::vector<Placed> units_;
+  std::vector<PlacedUnit> units_;
   std::vector<std::set<std::uint16_t>> free_;  // by node
   std::vector<std::int32_t> used_;             // units on each node
 };

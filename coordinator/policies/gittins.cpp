@@ -22,7 +22,7 @@ namespace commensal::policies {
 namespace {
 
 constexpr double kDelta = 3250;
-constexpr std::size_t kMoved = 2 * ServiceQueues::kQueues;
+constexpr std::size_t kDemoted = 2 * ServiceQueues::kQueues;
 
 double round_to(double value, double digits) { return std::nearbyint(value * digits) / digits; }
 
@@ -85,7 +85,7 @@ class Gittins final : public ClusterPolicy {
   [[nodiscard]] bool adopts_running() const noexcept override { return true; }
 
   void decide(const ClusterView& view, Notes& notes, ClusterPlan& plan) const override {
-    notes.lists.resize(kMoved + 1);
+    notes.lists.resize(kDemoted + 1);
     notes.level.resize(view.jobs.size(), 0);
     const auto key_of = [&](JobIndex index) {
       const ClusterJob& job = view.jobs[index];
@@ -103,7 +103,7 @@ class Gittins final : public ClusterPolicy {
       notes.level[job] = queues_.level_of(view.jobs[job]);
       order(notes.level[job]).append(job, key_of);
     }
-    queues_.demote(view, notes, kMoved, [&](JobIndex job, std::size_t from) {
+    queues_.demote(view, notes, kDemoted, [&](JobIndex job, std::size_t from) {
       order(from).remove(job);
       order(from + 1).append(job, key_of);
     });

@@ -14,7 +14,7 @@
 namespace commensal::policies {
 namespace {
 
-constexpr std::size_t kMoved = ServiceQueues::kQueues;  // the list of those that fell last time
+constexpr std::size_t kFallen = ServiceQueues::kQueues;  // the list of those that fell last time
 
 void remove_from(std::vector<JobIndex>& list, JobIndex job) {
   list.erase(std::find(list.begin(), list.end(), job));
@@ -34,7 +34,7 @@ class LeastAttainedService final : public ClusterPolicy {
       notes.level[job] = queues_.level_of(view.jobs[job]);
       notes.lists[notes.level[job]].push_back(job);
     }
-    queues_.demote(view, notes, kMoved, [&](JobIndex job, std::size_t from) {
+    queues_.demote(view, notes, kFallen, [&](JobIndex job, std::size_t from) {
       remove_from(notes.lists[from], job);
       notes.lists[from + 1].push_back(job);
     });

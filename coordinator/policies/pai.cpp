@@ -22,7 +22,7 @@ namespace {
 // Lists of the notes: who waits (the packer's); then by group, jobs so far and high-GPU ones.
 constexpr std::size_t kSeen = 1;
 constexpr std::size_t kHigh = 2;
-constexpr std::size_t kLists = 3;
+constexpr std::size_t kPaiLists = 3;
 
 std::string lower(std::string_view text) {
   std::string result(text);
@@ -85,7 +85,7 @@ class Pai final : public ClusterPolicy {
   [[nodiscard]] bool reads_progress() const noexcept override { return false; }
 
   void decide(const ClusterView& view, Notes& notes, ClusterPlan& plan) const override {
-    notes.lists.resize(kLists);
+    notes.lists.resize(kPaiLists);
     notes.level.resize(view.jobs.size(), 0);
     const std::uint32_t high_end = high_end_types(*view.cluster);
     for (const JobIndex job : view.arrived) predict(view.jobs[job], job, high_end, notes);

@@ -29,14 +29,14 @@
 namespace commensal::policies {
 namespace {
 
-struct Rules {
+struct PhillyRules {
   TimedLocality::Rules locality;
   double stop_above = 0.90;  // of the GPUs
 };
 
-class Draft {
+class PhillyDraft {
  public:
-  Draft(const ClusterView& view, const Rules& rules, Notes& notes, ClusterPlan& plan)
+  PhillyDraft(const ClusterView& view, const PhillyRules& rules, Notes& notes, ClusterPlan& plan)
       : view_(view),
         rules_(rules),
         notes_(notes),
@@ -260,7 +260,7 @@ class Draft {
   }
 
   const ClusterView& view_;
-  const Rules& rules_;
+  const PhillyRules& rules_;
   Notes& notes_;
   ClusterPlan& plan_;
   FreeGpus free_;
@@ -278,7 +278,7 @@ class Draft {
 
 class Philly final : public ClusterPolicy {
  public:
-  explicit Philly(const Rules& rules) : rules_(rules) {}
+  explicit Philly(const PhillyRules& rules) : rules_(rules) {}
 
   [[nodiscard]] bool reads_progress() const noexcept override { return false; }
 
@@ -289,17 +289,17 @@ class Philly final : public ClusterPolicy {
       if (tenant >= notes.lists.size()) notes.lists.resize(tenant + 1);
       notes.lists[tenant].push_back(job);
     }
-    Draft(view, rules_, notes, plan).run();
+    PhillyDraft(view, rules_, notes, plan).run();
   }
 
  private:
-  Rules rules_;
+  PhillyRules rules_;
 };
 
 }  // namespace
 
 std::unique_ptr<ClusterPolicy> make_philly(Options& options) {
-  Rules rules;
+  PhillyRules rules;
   rules.locality.timeout = options.number("timeout", rules.locality.timeout);
   rules.locality.back_off = options.number("back-off", rules.locality.back_off);
   rules.locality.tries = options.number("tries", rules.locality.tries);

@@ -19,14 +19,6 @@ void add_free(const Cluster& cluster, NodeIndex node, std::int32_t count, Placem
   }
 }
 
-/// Whether a node has GPUs of a type that the job takes, and cores and memory for it.
-bool takes(const Cluster& cluster, const ClusterJob& job, NodeIndex node) {
-  const NodeSpec& spec = cluster.nodes()[node];
-  if (job.gpus > 0 && job.gpu_types != 0 && (job.gpu_types >> spec.type & 1U) == 0) return false;
-  return (spec.cpu_milli == 0 || job.cpu_milli <= cluster.free_cpu(node)) &&
-         (spec.memory_mib == 0 || job.memory_mib <= cluster.free_memory(node));
-}
-
 std::vector<NodeIndex> wholly_free(const Cluster& cluster) {
   std::vector<NodeIndex> nodes;
   for (NodeIndex node = 0; node < cluster.nodes().size(); ++node) {
@@ -36,6 +28,13 @@ std::vector<NodeIndex> wholly_free(const Cluster& cluster) {
 }
 
 }  // namespace
+
+bool takes(const Cluster& cluster, const ClusterJob& job, NodeIndex node) {
+  const NodeSpec& spec = cluster.nodes()[node];
+  if (job.gpus > 0 && job.gpu_types != 0 && (job.gpu_types >> spec.type & 1U) == 0) return false;
+  return (spec.cpu_milli == 0 || job.cpu_milli <= cluster.free_cpu(node)) &&
+         (spec.memory_mib == 0 || job.memory_mib <= cluster.free_memory(node));
+}
 
 std::optional<Placement> CountedPlacer::place(const Cluster& cluster, const ClusterJob& job) const {
   if (job.gpus > cluster.free_gpus()) return std::nullopt;

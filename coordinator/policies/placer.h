@@ -10,6 +10,9 @@ namespace commensal::policies {
 
 struct ClusterJob;
 
+/// Whether a node has GPUs of a type that the job takes, and cores and memory for it.
+[[nodiscard]] bool takes(const Cluster& cluster, const ClusterJob& job, NodeIndex node);
+
 /// Finds a place for a job. Pure: it changes nothing. Thread safety: does not change.
 class Placer {
  public:

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "coordinator/policies/cluster_view.h"
+#include "coordinator/policies/placer.h"
 
 namespace commensal::policies {
 namespace {
@@ -17,9 +18,9 @@ namespace {
 constexpr double kThreshold = 0.5;
 
 /// Hands its own placer to a policy.
-class Placed final : public ClusterPolicy {
+class WithSkewPlacer final : public ClusterPolicy {
  public:
-  Placed(double threshold, std::unique_ptr<ClusterPolicy> policy)
+  WithSkewPlacer(double threshold, std::unique_ptr<ClusterPolicy> policy)
       : placer_(threshold), policy_(std::move(policy)) {}
 
   [[nodiscard]] bool reads_progress() const noexcept override { return policy_->reads_progress(); }
@@ -34,13 +35,6 @@ class Placed final : public ClusterPolicy {
   SkewPlacer placer_;
   std::unique_ptr<ClusterPolicy> policy_;
 };
-
-bool takes(const Cluster& cluster, const ClusterJob& job, NodeIndex node) {
-  const NodeSpec& spec = cluster.nodes()[node];
-  return (job.gpu_types == 0 || (job.gpu_types >> spec.type & 1U) != 0) &&
-         (spec.cpu_milli == 0 || cluster.free_cpu(node) >= job.cpu_milli) &&
-         (spec.memory_mib == 0 || cluster.free_memory(node) >= job.memory_mib);
-}
 
 /// How many machines would do if all were free.
 std::size_t fewest_machines(const Cluster& cluster, const ClusterJob& job) {
@@ -100,7 +94,7 @@ std::unique_ptr<ClusterPolicy> with_placement(Options& options,
     throw std::invalid_argument(fmt::format("option skew-above is not from 0 to 1: {}", threshold));
   }
   if (!skew) return policy;
-  return std::make_unique<Placed>(threshold, std::move(policy));
+  return std::make_unique<WithSkewPlacer>(threshold, std::move(policy));
 }
 
 }  // namespace commensal::policies

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <stdexcept>
+#include <string>
 #include <string_view>
 
 namespace commensal::wire {
@@ -36,5 +37,11 @@ class BadJson : public std::runtime_error {
 /// The same where it does not matter what is wrong; nothing: something is.
 [[nodiscard]] std::optional<nlohmann::json> try_parse_json(std::string_view text,
                                                            const JsonBounds& bounds = {});
+
+/// Returns a text of an object; an empty one where there is none of that name.
+[[nodiscard]] inline std::string text_of(const nlohmann::json& object, const char* name) {
+  const auto found = object.find(name);
+  return found != object.end() && found->is_string() ? found->get<std::string>() : "";
+}
 
 }  // namespace commensal::wire

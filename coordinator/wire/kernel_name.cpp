@@ -31,7 +31,7 @@ struct Address {
   [[nodiscard]] const sockaddr* generic() const { return reinterpret_cast<const sockaddr*>(&text); }
 };
 
-Address address_of(const std::string& name) {
+Address abstract_address(const std::string& name) {
   Address address;
   address.text.sun_family = AF_UNIX;
   std::memcpy(address.text.sun_path + 1, name.data(),
@@ -53,7 +53,7 @@ struct Holder {
 
 /// Connects to who has a name; nothing if nobody has.
 std::optional<Holder> reach(const std::string& name) {
-  const Address address = address_of(name);
+  const Address address = abstract_address(name);
   Holder holder{stream_socket(), {}};
   socklen_t size = sizeof holder.who;
   if (connect(holder.line.get(), address.generic(), address.size) != 0 ||
@@ -145,7 +145,7 @@ fs::path where_listens(const fs::path& folder, std::string_view instance) {
 }
 
 KernelName::KernelName(const std::string& name) {
-  const Address address = address_of(name);
+  const Address address = abstract_address(name);
   UniqueFd fd = stream_socket();
   if (bind(fd.get(), address.generic(), address.size) == 0 && listen(fd.get(), 128) == 0) {
     listener_ = std::move(fd);

@@ -4,13 +4,13 @@
 
 #include <algorithm>
 
+#include "torch_ext/cuda/device_index.h"
+
 namespace commensal {
 namespace {
 
-constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
-
 Bytes current(const c10::CachingDeviceAllocator::StatArray& stat) {
-  return Bytes{static_cast<std::uint64_t>(std::max<std::int64_t>(stat[kAll].current, 0))};
+  return Bytes{static_cast<std::uint64_t>(std::max<std::int64_t>(stat[kAllPools].current, 0))};
 }
 
 }  // namespace
@@ -101,10 +101,10 @@ AllocatorStats CapOnly::stats() const {
   stats.live = now.allocated;
   stats.cached = saturating_sub(now.reserved, now.allocated);
   const auto theirs = allocator_.getDeviceStats(static_cast<c10::DeviceIndex>(options_.device));
-  stats.peak_live = Bytes{static_cast<std::uint64_t>(theirs.allocated_bytes[kAll].peak)};
-  stats.peak_device = Bytes{static_cast<std::uint64_t>(theirs.reserved_bytes[kAll].peak)};
-  stats.allocations = static_cast<std::uint64_t>(theirs.allocation[kAll].allocated);
-  stats.frees = static_cast<std::uint64_t>(theirs.allocation[kAll].freed);
+  stats.peak_live = Bytes{static_cast<std::uint64_t>(theirs.allocated_bytes[kAllPools].peak)};
+  stats.peak_device = Bytes{static_cast<std::uint64_t>(theirs.reserved_bytes[kAllPools].peak)};
+  stats.allocations = static_cast<std::uint64_t>(theirs.allocation[kAllPools].allocated);
+  stats.frees = static_cast<std::uint64_t>(theirs.allocation[kAllPools].freed);
   stats.out_of_memory = static_cast<std::uint64_t>(theirs.num_ooms);
   stats.given_back = Bytes{given_back_.load()};
   stats.deferred = saturating_sub(now.reserved, stats.limit);

@@ -7,10 +7,10 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include "torch_ext/cuda/device_index.h"
+
 namespace commensal {
 namespace {
-
-c10::DeviceIndex index_of(int device) noexcept { return static_cast<c10::DeviceIndex>(device); }
 
 class RuntimeCalls final : public CudaCalls {
  public:

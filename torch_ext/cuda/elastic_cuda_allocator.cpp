@@ -14,6 +14,7 @@
 #include <system_error>
 #include <thread>
 
+#include "torch_ext/cuda/device_index.h"
 #include "torch_ext/cuda/mapped_ranges.h"
 
 namespace commensal {
@@ -23,7 +24,6 @@ using c10::CachingAllocator::format_size;
 
 std::atomic<ElasticCudaAllocator*> g_allocator{nullptr};
 std::atomic<bool> g_in_child{false};  // of a fork: locks may be held for ever, and CUDA is gone
-constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
 constexpr Bytes kDelegatesUnit{512};  // of its blocks
 constexpr const char* kGiveUpCache = "commensal_give_up_cache";
 constexpr const char* kNoCaching = "PYTORCH_NO_CUDA_MEMORY_CACHING";  // PyTorch's own variable
@@ -474,7 +474,7 @@ bool ElasticCudaAllocator::run_callbacks() {
 
 Bytes ElasticCudaAllocator::reserved_by_delegate(int device) const {
   const auto stats = native().getDeviceStats(static_cast<c10::DeviceIndex>(device));
-  return Bytes{static_cast<std::uint64_t>(stats.reserved_bytes[kAll].current)};
+  return Bytes{static_cast<std::uint64_t>(stats.reserved_bytes[kAllPools].current)};
 }
 
 // Gives back what nobody uses: ours is given back by who asked. Returns what came of it, in words.
@@ -493,8 +493,9 @@ void ElasticCudaAllocator::give_back_delegates_cache() {
   bool unused = false;
   each_device([&](const Device& device) {
     const DeviceStats theirs = native().getDeviceStats(static_cast<c10::DeviceIndex>(device.index));
-    unused |= theirs.reserved_bytes[kAll].current >
-              theirs.active_bytes[kAll].current + theirs.inactive_split_bytes[kAll].current;
+    unused |=
+        theirs.reserved_bytes[kAllPools].current >
+        theirs.active_bytes[kAllPools].current + theirs.inactive_split_bytes[kAllPools].current;
   });
   (void)run_callbacks();
   if (!unused) return;
@@ -633,7 +634,7 @@ void ElasticCudaAllocator::note_delegate(int device) {
   note(own->counters.requested_bytes, theirs.requested_bytes);
   note(own->counters.active, theirs.active);
   note(own->counters.active_bytes, theirs.active_bytes);
-  const std::int64_t held = theirs.reserved_bytes[kAll].current;
+  const std::int64_t held = theirs.reserved_bytes[kAllPools].current;
   memory_.delegated(device, Bytes{static_cast<std::uint64_t>(std::max<std::int64_t>(held, 0))});
 }
 
@@ -654,8 +655,8 @@ ElasticCudaAllocator::DeviceStats ElasticCudaAllocator::getDeviceStats(c10::Devi
     stat.current += static_cast<std::int64_t>(now);
     stat.allocated += static_cast<std::int64_t>(now);
   };
-  add(all.reserved_bytes[kAll], reserved(stats).count(), stats.peak_reserved.count());
-  add(all.segment[kAll], stats.chunks_device + stats.chunks_host,
+  add(all.reserved_bytes[kAllPools], reserved(stats).count(), stats.peak_reserved.count());
+  add(all.segment[kAllPools], stats.chunks_device + stats.chunks_host,
       stats.chunks_device + stats.chunks_host);
   all.num_ooms += own->out_of_memory.load(std::memory_order_relaxed);
   all.num_alloc_retries += own->retries.load(std::memory_order_relaxed);
@@ -684,8 +685,8 @@ void ElasticCudaAllocator::resetPeakStats(c10::DeviceIndex device) {
 std::pair<std::size_t, std::size_t> ElasticCudaAllocator::totals(const Device& device) const {
   const DeviceStats theirs = native().getDeviceStats(static_cast<c10::DeviceIndex>(device.index));
   const auto ours = device.counters.allocated_bytes.kinds[MemoryCounters::kAll].read().current;
-  return {static_cast<std::size_t>(theirs.allocated_bytes[kAll].current + ours),
-          static_cast<std::size_t>(theirs.reserved_bytes[kAll].current) +
+  return {static_cast<std::size_t>(theirs.allocated_bytes[kAllPools].current + ours),
+          static_cast<std::size_t>(theirs.reserved_bytes[kAllPools].current) +
               reserved(device.memory.stats()).count()};
 }
 

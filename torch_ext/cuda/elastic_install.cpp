@@ -13,19 +13,20 @@ namespace {
 
 // Set before the allocator is made; never destroyed, as the blocks in it.
 DeviceMemory* g_memory = nullptr;
-std::atomic<ElasticCudaAllocator*> g_allocator{nullptr};
+std::atomic<ElasticCudaAllocator*> g_installed_allocator{nullptr};
 std::atomic<CaptureWatch*> g_watch{nullptr};
 
 ForwardingAllocator::Base* make(ForwardingAllocator::Base& native) {
   auto* const made = new ElasticCudaAllocator(native, runtime_cuda_calls(), *g_memory);
-  g_allocator.store(made, std::memory_order_release);
+  g_installed_allocator.store(made, std::memory_order_release);
   return made;
 }
 
 }  // namespace
 
 bool cuda_capturing() {
-  const ElasticCudaAllocator* const allocator = g_allocator.load(std::memory_order_acquire);
+  const ElasticCudaAllocator* const allocator =
+      g_installed_allocator.load(std::memory_order_acquire);
   if (allocator != nullptr) return allocator->capturing();
   const CaptureWatch* const watch = g_watch.load(std::memory_order_acquire);
   return watch != nullptr && watch->capturing();
@@ -43,7 +44,8 @@ std::string watch_captures() {
 }
 
 void give_back_delegates_cache() {
-  if (ElasticCudaAllocator* const allocator = g_allocator.load(std::memory_order_acquire)) {
+  if (ElasticCudaAllocator* const allocator =
+          g_installed_allocator.load(std::memory_order_acquire)) {
     allocator->give_back_delegates_cache();
   }
 }
@@ -62,7 +64,7 @@ std::string install_elastic_cuda_allocator(const CudaDeviceMemory::Options& opti
 }
 
 ElasticAllocator* elastic_cuda_memory(int device) {
-  return g_allocator.load() == nullptr ? nullptr : g_memory->of(device);
+  return g_installed_allocator.load() == nullptr ? nullptr : g_memory->of(device);
 }
 
 }  // namespace commensal

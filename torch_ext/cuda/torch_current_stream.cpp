@@ -4,12 +4,11 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include "torch_ext/cuda/device_index.h"
 #include "torch_ext/cuda/green_dial.h"
 
 namespace commensal {
 namespace {
-
-c10::DeviceIndex index_of(int device) noexcept { return static_cast<c10::DeviceIndex>(device); }
 
 /// A mark behind what is in a stream now.
 class Mark {

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "allocator/base/mutex.h"
+#include "allocator/base/relaxed.h"
 #include "torch_ext/gate/tick_source.h"
 #include "torch_ext/gate/work_in_flight.h"
 
@@ -47,7 +48,6 @@ struct alignas(64) Gate::Account {
 
 namespace {
 
-constexpr auto kRelaxed = std::memory_order_relaxed;
 constexpr Duration kMinSleep = std::chrono::microseconds{50};
 /// Between two looks of a rank whose gang was just ordered to close.
 constexpr Duration kGangLook = std::chrono::milliseconds{1};
@@ -70,10 +70,6 @@ enum Charge : std::uint8_t { kNothing = 0, kCap = 1, kTrickle = 2, kOverrun = 4 
 
 void add(std::atomic<std::uint64_t>& counter, std::uint64_t n) noexcept {
   counter.store(counter.load(kRelaxed) + n, kRelaxed);  // one writer
-}
-
-Duration or_unknown(Duration predicted) noexcept {
-  return predicted > Duration::zero() ? predicted : kUnknownOp;
 }
 
 using Slot = Gate::Account;

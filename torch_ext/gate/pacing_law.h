@@ -117,6 +117,10 @@ class PacingLaw {
 
 /// Duration that an op is taken to have before it was seen once.
 inline constexpr Duration kUnknownOp = std::chrono::microseconds{200};
+/// What an op is taken to last: as predicted, where it was seen before.
+[[nodiscard]] constexpr Duration or_unknown(Duration predicted) noexcept {
+  return predicted > Duration::zero() ? predicted : kUnknownOp;
+}
 /// A wait counts as a gap once the guaranteed side has shown no sign of work for this long.
 inline constexpr Duration kQuietBeforeGap = std::chrono::microseconds{500};
 /// A boundary, or what follows a synchronisation, counts as a gap only after this: an op that

@@ -6,19 +6,10 @@
 #include <optional>
 #include <utility>
 
+#include "allocator/base/relaxed.h"
 #include "torch_ext/gate/pacing_law.h"
 
 namespace commensal {
-namespace {
-
-constexpr auto kRelaxed = std::memory_order_relaxed;
-
-Duration or_unknown(Duration predicted) noexcept {
-  return predicted > Duration::zero() ? predicted : kUnknownOp;
-}
-
-}  // namespace
-
 WorkInFlight::WorkInFlight(WorkClock& clock) : clock_(clock) {}
 
 std::uint8_t WorkInFlight::free_chunk() const noexcept {

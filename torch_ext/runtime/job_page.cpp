@@ -8,6 +8,7 @@
 #include <cstring>
 #include <utility>
 
+#include "allocator/base/relaxed.h"
 #include "allocator/host/own_descriptors.h"
 #include "torch_ext/gate/doorbell.h"
 #include "torch_ext/gate/pacing_law.h"
@@ -15,7 +16,6 @@
 namespace commensal {
 namespace {
 
-constexpr auto kRelaxed = std::memory_order_relaxed;
 constexpr std::uint64_t kWaitsBeforeTypical = 3;
 constexpr std::uint64_t kLowQuantileDivisor = 5;  // 20 %: most waits last at least that long
 /// A phase's table is made anew after each of its first waits, then after every so many.

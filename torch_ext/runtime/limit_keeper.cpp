@@ -7,8 +7,6 @@
 namespace commensal {
 namespace {
 
-constexpr Bytes kNoLimit{UINT64_MAX};
-
 Bytes held(const AllocatorStats& stats) { return stats.device + stats.host_touched; }
 
 }  // namespace

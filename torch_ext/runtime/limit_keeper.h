@@ -15,6 +15,8 @@
 
 namespace commensal {
 
+inline constexpr Bytes kNoLimit{UINT64_MAX};
+
 /// What to answer to a change of the limit.
 struct LimitAnswer {
   Revision revision = 0;

@@ -8,12 +8,12 @@
 #include <utility>
 #include <vector>
 
+#include "allocator/base/relaxed.h"
 #include "torch_ext/runtime/job_page.h"
 
 namespace commensal {
 namespace {
 
-constexpr auto kRelaxed = std::memory_order_relaxed;
 constexpr double kPerMillion = 1e-6;
 constexpr std::uint64_t kLongestWait = 3'600'000'000'000;  // an hour: pages may hold anything
 

@@ -8,13 +8,13 @@
 #include <sstream>
 #include <stdexcept>
 
+#include "allocator/base/relaxed.h"
 #include "torch_ext/runtime/idle_class.h"
 #include "torch_ext/runtime/session_impl.h"
 
 namespace commensal {
 namespace {
 
-constexpr auto kRelaxed = std::memory_order_relaxed;
 /// While the gate may have to close, the device is looked at this often.
 constexpr Duration kWatchTick = std::chrono::milliseconds{20};
 /// Otherwise: often enough for the heartbeat, rare enough to cost nothing.

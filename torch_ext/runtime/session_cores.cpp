@@ -2,12 +2,12 @@
 // Which of the machine's CPUs the session's threads keep to, and with how many threads ops compute.
 #include <exception>
 
+#include "allocator/base/relaxed.h"
 #include "torch_ext/runtime/session_impl.h"
 
 namespace commensal {
 namespace {
 
-constexpr auto kRelaxed = std::memory_order_relaxed;
 /// Where no step ends for so long, the client's thread moves the threads itself: that is right
 /// anywhere, a step's border is only the best moment.
 constexpr Duration kWithoutStep = std::chrono::seconds{1};

@@ -8,8 +8,6 @@
 namespace commensal {
 namespace {
 
-constexpr Bytes kNoLimit{UINT64_MAX};
-
 void add(LimitTicket& sum, const LimitTicket& part) {
   sum.done += part.done;
   if (part.deferred.is_zero()) return;

@@ -6,13 +6,13 @@
 #include <ctime>
 #include <utility>
 
+#include "allocator/base/relaxed.h"
 #include "allocator/host/own_descriptors.h"
 #include "torch_ext/runtime/session_impl.h"
 
 namespace commensal {
 namespace {
 
-constexpr auto kRelaxed = std::memory_order_relaxed;
 constexpr Duration kLook = std::chrono::milliseconds{150};
 constexpr Duration kAskAgain = std::chrono::seconds{1};
 constexpr Duration kRests = std::chrono::seconds{2};  // as long as a process may show no heartbeat
@@ -23,7 +23,7 @@ Duration cpu_time(clockid_t of) {
   return std::chrono::seconds{time.tv_sec} + std::chrono::nanoseconds{time.tv_nsec};
 }
 
-std::string seconds(Duration duration) {
+std::string rounded_seconds(Duration duration) {
   char text[32];
   std::snprintf(text, sizeof text, "%.3g s", std::chrono::duration<double>(duration).count());
   return text;
@@ -136,7 +136,7 @@ void Session::Impl::park_idle_job(Duration idle_for) {
   rests_since = now;
   (void)idle_watch.look(signs_of_work(allocator.stats()), now);
   set_resting(true, now);
-  say("idle for " + seconds(idle_for) + ": parked, " + to_string(parked_by_idleness) +
+  say("idle for " + rounded_seconds(idle_for) + ": parked, " + to_string(parked_by_idleness) +
       (parks_away() ? " saved to pinned memory" : " saved to the slower tier") +
       (ticket.deferred.is_zero() ? std::string()
                                  : ", " + to_string(ticket.deferred) + " not: " + ticket.reason));
@@ -190,7 +190,7 @@ void Session::Impl::bring_more_back() {
   if (!ticket.done.is_zero() && !(stats.parked + stats.host).is_zero()) return;
   const Bytes slow = stats.parked + stats.host;
   say("back from parking: " + to_string(saturating_sub(returning, slow)) + " in " +
-      seconds(clock.now() - return_began) +
+      rounded_seconds(clock.now() - return_began) +
       (slow.is_zero() ? std::string()
                       : ", " + to_string(slow) + " on the slower tier" +
                             (ticket.reason.empty() ? "" : ": " + ticket.reason)));

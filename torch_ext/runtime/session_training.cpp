@@ -7,13 +7,13 @@
 #include <cstdio>
 #include <stdexcept>
 
+#include "allocator/base/relaxed.h"
 #include "allocator/host/thread_stopper.h"
 #include "torch_ext/runtime/session_impl.h"
 
 namespace commensal {
 namespace {
 
-constexpr auto kRelaxed = std::memory_order_relaxed;
 /// An allocation that nothing else can serve waits at least so long for more memory: the
 /// coordinator's own answer comes within five seconds.
 constexpr Duration kLastResortWait = std::chrono::seconds{6};

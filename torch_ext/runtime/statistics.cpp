@@ -2,12 +2,12 @@
 // The one place that knows the names of the statistics' fields.
 #include "torch_ext/runtime/statistics.h"
 
+#include "allocator/base/clock.h"
+
 namespace commensal {
 namespace {
 
 using nlohmann::json;
-
-double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
 json limit_or_null(Bytes limit) {
   return limit.count() == UINT64_MAX ? json(nullptr) : json(limit.count());
@@ -104,9 +104,9 @@ json memory_json(const StatisticsView& view) {
           {"held_back_total", m.held_back_times},
           {"held_by_children_bytes", m.held_by_children.count()},
           {"moves_total", m.moves},
-          {"longest_pause_seconds", seconds(m.longest_pause)},
-          {"pause_seconds_total", seconds(m.total_pause)},
-          {"safe_point_wait_seconds_total", seconds(m.safe_point_wait)},
+          {"longest_pause_seconds", in_seconds(m.longest_pause)},
+          {"pause_seconds_total", in_seconds(m.total_pause)},
+          {"safe_point_wait_seconds_total", in_seconds(m.safe_point_wait)},
           {"allocations_total", m.allocations},
           {"frees_total", m.frees},
           {"out_of_memory_total", m.out_of_memory},
@@ -123,12 +123,12 @@ json gaps_json(const std::vector<GapSummary>& gaps) {
       if (seen.phase == gap.phase) gap = seen;
     }
     json lengths = json::array();
-    for (const auto& [floor, count] : gap.lengths) lengths.push_back({seconds(floor), count});
+    for (const auto& [floor, count] : gap.lengths) lengths.push_back({in_seconds(floor), count});
     all.push_back({{"phase", wire::to_string(gap.phase)},
                    {"waits_total", gap.waits},
-                   {"seconds_total", seconds(gap.waited)},
-                   {"median_seconds", seconds(gap.median)},
-                   {"p90_seconds", seconds(gap.p90)},
+                   {"seconds_total", in_seconds(gap.waited)},
+                   {"median_seconds", in_seconds(gap.median)},
+                   {"p90_seconds", in_seconds(gap.p90)},
                    {"lengths", std::move(lengths)}});
   }
   return all;
@@ -138,28 +138,28 @@ json gate_json(const StatisticsView& view) {
   const GateStats& gate = view.gate;
   json closed_by = json::array();
   for (const auto& [reason, time] : gate.closed_by) {
-    closed_by.push_back({{"reason", reason}, {"seconds", seconds(time)}});
+    closed_by.push_back({{"reason", reason}, {"seconds", in_seconds(time)}});
   }
   return {{"law", gate.law},
           {"share", gate.share_max},
           {"share_min", gate.share_min},
           {"state", gate.state},
           {"reason", gate.reason},
-          {"closed_seconds_total", seconds(gate.closed_total)},
+          {"closed_seconds_total", in_seconds(gate.closed_total)},
           {"closed_by", std::move(closed_by)},
           {"ops_gated_total", gate.ops_gated},
           {"ops_seen_total", gate.ops_seen},
           {"ops_behind_total", gate.ops_behind},
           {"copied_bytes_total", gate.copied_bytes},
           {"gang_epoch", gate.gang_epoch},
-          {"busy_seconds_total", seconds(gate.busy_total)},
-          {"off_device_seconds_total", seconds(gate.off_device_total)},
-          {"in_flight_seconds", seconds(gate.in_flight)},
+          {"busy_seconds_total", in_seconds(gate.busy_total)},
+          {"off_device_seconds_total", in_seconds(gate.off_device_total)},
+          {"in_flight_seconds", in_seconds(gate.in_flight)},
           {"in_flight_bound_seconds", gate.in_flight_bound > Duration::zero()
-                                          ? json(seconds(gate.in_flight_bound))
+                                          ? json(in_seconds(gate.in_flight_bound))
                                           : json(nullptr)},
           {"waiting_op_seconds",
-           gate.waiting_op > Duration::zero() ? json(seconds(gate.waiting_op)) : json(nullptr)},
+           gate.waiting_op > Duration::zero() ? json(in_seconds(gate.waiting_op)) : json(nullptr)},
           {"hand_overs_total", gate.hand_overs},
           {"idle_class", view.idle_class},
           {"idle_class_reason", view.idle_class_reason}};
@@ -172,15 +172,15 @@ json samples_json(const StatisticsView& view) {
     top.push_back({{"name", op.name},
                    {"work", op.work},
                    {"samples", op.samples},
-                   {"seconds", seconds(op.time)}});
+                   {"seconds", in_seconds(op.time)}});
   }
   return {{"windows_total", view.sample_windows},
-          {"window_seconds_total", seconds(view.sampled)},
+          {"window_seconds_total", in_seconds(view.sampled)},
           {"ops_total", sums.samples},
           {"ops_unclassified_total", sums.unclassified},
-          {"compute_seconds_total", seconds(sums.compute)},
-          {"memory_seconds_total", seconds(sums.memory)},
-          {"on_core_seconds_total", seconds(sums.ran)},
+          {"compute_seconds_total", in_seconds(sums.compute)},
+          {"memory_seconds_total", in_seconds(sums.memory)},
+          {"on_core_seconds_total", in_seconds(sums.ran)},
           {"top", std::move(top)}};
 }
 
@@ -213,15 +213,15 @@ json to_json(const StatisticsView& view) {
           {"multiprocessors", multiprocessors_json(view.multiprocessors)},
           {"step",
            {{"number", view.step.number},
-            {"last_seconds", seconds(view.step.last)},
-            {"median_seconds", seconds(view.step.median)},
+            {"last_seconds", in_seconds(view.step.last)},
+            {"median_seconds", in_seconds(view.step.median)},
             {"confidence", view.step.confidence},
             {"source", to_string(view.step.source)}}},
           {"activity",
            {{"state", view.activity.state},
             {"waits_total", view.activity.waits},
-            {"wait_seconds_total", seconds(view.activity.waited)},
-            {"wait_typical_seconds", seconds(view.activity.typical)},
+            {"wait_seconds_total", in_seconds(view.activity.waited)},
+            {"wait_typical_seconds", in_seconds(view.activity.typical)},
             {"phase", view.activity.phase.empty() ? wire::to_string(wire::GapPhase::kUnknown)
                                                   : view.activity.phase},
             {"gaps", gaps_json(view.activity.gaps)}}}};

@@ -10,12 +10,12 @@
 #include <cctype>
 #include <cerrno>
 #include <nlohmann/json.hpp>
-#include <system_error>
 
 #include "coordinator/cluster/job_number.h"
 #include "coordinator/cluster/log_name.h"
 #include "coordinator/engines/local/durable_file.h"
 #include "coordinator/engines/local/spec_json.h"
+#include "coordinator/engines/local/system_failure.h"
 #include "coordinator/node/kernel_files.h"
 #include "coordinator/wire/json_text.h"
 
@@ -27,11 +27,6 @@ using nlohmann::json;
 using std::chrono::milliseconds;
 
 constexpr const char* kRemoved = ".removed-";  // begins names of folders that only wait to go
-
-[[noreturn]] void fail(const char* what, const fs::path& path, int error = errno) {
-  throw std::system_error(error, std::generic_category(),
-                          std::string{"cannot "} + what + ' ' + path.native());
-}
 
 void make_folder(const fs::path& path) {
   if (::mkdir(path.c_str(), 0700) == 0) {

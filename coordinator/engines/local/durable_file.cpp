@@ -9,8 +9,8 @@
 #include <cerrno>
 #include <cstdio>
 #include <string>
-#include <system_error>
 
+#include "coordinator/engines/local/system_failure.h"
 #include "coordinator/wire/handover.h"
 
 namespace commensal::cluster::local {
@@ -18,11 +18,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using wire::UniqueFd;
-
-[[noreturn]] void fail(const char* what, const fs::path& file, int error = errno) {
-  throw std::system_error(error, std::generic_category(),
-                          std::string{"cannot "} + what + ' ' + file.native());
-}
 
 void write_all(int fd, std::string_view text, const fs::path& file) {
   while (!text.empty()) {

@@ -17,7 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 using Kind = EngineEvent::Kind;
 
-void make_folder(const fs::path& path) {
+void make_if_absent(const fs::path& path) {
   if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
     throw std::system_error(errno, std::generic_category(),
                             "cannot make the folder " + path.native());
@@ -34,8 +34,8 @@ void prepare_state(const fs::path& state) {
   try {
     guarded([&] {
       wire::prepare_private_dir(state, "state folder");
-      make_folder(state / "jobs");
-      make_folder(state / "logs");
+      make_if_absent(state / "jobs");
+      make_if_absent(state / "logs");
     });
   } catch (const wire::BadPath& error) {
     throw EngineFailed(error.what());

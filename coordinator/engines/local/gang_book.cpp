@@ -7,8 +7,6 @@
 
 namespace commensal::cluster::local {
 
-using Kind = EngineEvent::Kind;
-
 GangBook::GangBook(std::vector<std::string> nodes) {
   for (std::string& node : nodes) parts_.push_back({.node = std::move(node), .outcome = {}});
 }
@@ -29,27 +27,28 @@ void GangBook::note_end(Part& part, const Outcome& outcome) {
   part.outcome = outcome;
   Outcome named = outcome;
   named.reason += " (node " + part.node + ')';
-  const bool failed = outcome.kind == Kind::kExited && outcome.exit_code != 0;
+  const bool failed = outcome.kind == EngineEvent::Kind::kExited && outcome.exit_code != 0;
   if (failed && !cause_) cause_ = named;
-  if (outcome.kind == Kind::kVanished && !weak_) weak_ = named;
-  if (all_ended() && !has_cause()) cause_ = Outcome{Kind::kExited, 0, "all ranks ended with 0"};
+  if (outcome.kind == EngineEvent::Kind::kVanished && !weak_) weak_ = named;
+  if (all_ended() && !has_cause())
+    cause_ = Outcome{EngineEvent::Kind::kExited, 0, "all ranks ended with 0"};
 }
 
 void GangBook::taken_back() {
-  if (!has_cause()) cause_ = Outcome{Kind::kTakenBack, std::nullopt, "taken back"};
+  if (!has_cause()) cause_ = Outcome{EngineEvent::Kind::kTakenBack, std::nullopt, "taken back"};
 }
 
 void GangBook::told_to_end() {
   if (has_cause()) return;
   cause_ =
-      Outcome{Kind::kVanished, std::nullopt,
+      Outcome{EngineEvent::Kind::kVanished, std::nullopt,
               "its keeper got SIGTERM, but not from the coordinator (was its job ended, or does "
               "the machine go down?)"};
 }
 
 void GangBook::waited_in_vain(std::chrono::seconds time) {
   if (has_cause()) return;
-  cause_ = Outcome{Kind::kVanished, std::nullopt,
+  cause_ = Outcome{EngineEvent::Kind::kVanished, std::nullopt,
                    "its ranks were not started: no keeper on " +
                        nodes_without([](const Part& part) { return part.ready; }) + " within " +
                        std::to_string(time.count()) + " s"};
@@ -75,7 +74,7 @@ std::string GangBook::nodes_without(bool (*has)(const Part&)) const {
 Outcome GangBook::outcome(const std::string& launcher_end) const {
   if (cause_) {
     Outcome outcome = *cause_;
-    if (outcome.kind != Kind::kTakenBack) return outcome;
+    if (outcome.kind != EngineEvent::Kind::kTakenBack) return outcome;
     outcome.exit_code = 0;
     for (const Part& part : parts_) {
       const int code = part.outcome ? part.outcome->exit_code.value_or(0) : 0;
@@ -84,12 +83,13 @@ Outcome GangBook::outcome(const std::string& launcher_end) const {
     return outcome;
   }
   if (all_ended()) {
-    return weak_.value_or(Outcome{Kind::kVanished, std::nullopt, "no rank was started"});
+    return weak_.value_or(
+        Outcome{EngineEvent::Kind::kVanished, std::nullopt, "no rank was started"});
   }
   const bool began = all_ready();
   const std::string names =
       nodes_without([](const Part& part) { return part.outcome.has_value(); });
-  return {Kind::kVanished, std::nullopt,
+  return {EngineEvent::Kind::kVanished, std::nullopt,
           began ? "its keeper on " + names + " is gone and left no outcome (" + launcher_end + ')'
                 : "its ranks were not started: no keeper on " +
                       nodes_without([](const Part& part) { return part.ready; }) + " (" +

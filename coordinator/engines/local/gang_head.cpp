@@ -14,22 +14,18 @@
 #include <array>
 #include <cerrno>
 #include <stdexcept>
-#include <system_error>
 #include <utility>
 
 #include "coordinator/engines/local/keeper_signals.h"
 #include "coordinator/engines/local/program_start.h"
 #include "coordinator/engines/local/rank_environment.h"
+#include "coordinator/engines/local/system_failure.h"
 
 namespace commensal::cluster::local {
 namespace {
 
 using namespace std::chrono_literals;
 using std::chrono::milliseconds;
-
-[[noreturn]] void fail(const std::string& what, int error = errno) {
-  throw std::system_error(error, std::generic_category(), what);
-}
 
 std::string end_of(const std::string& name, int status) {
   return WIFSIGNALED(status) ? name + " was killed by signal " + std::to_string(WTERMSIG(status))

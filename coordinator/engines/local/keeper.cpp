@@ -16,10 +16,10 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <system_error>
 
 #include "coordinator/engines/local/keeper_signals.h"
 #include "coordinator/engines/local/process.h"
+#include "coordinator/engines/local/system_failure.h"
 
 namespace commensal::cluster::local {
 namespace {
@@ -31,10 +31,6 @@ using wire::UniqueFd;
 constexpr std::uint64_t kSignals = ~std::uint64_t{0};  // the key of the signals' descriptor
 constexpr std::uint64_t kOrders = kSignals - 1;        // and of the one with orders
 constexpr auto kBetweenKills = 50ms;  // what a dying process has started meanwhile is killed then
-
-[[noreturn]] void fail(const char* what) {
-  throw std::system_error(errno, std::generic_category(), what);
-}
 
 void add(int events, int fd, std::uint64_t key) {
   epoll_event event{};

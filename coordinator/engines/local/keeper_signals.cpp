@@ -5,18 +5,10 @@
 #include <signal.h>
 #include <sys/signalfd.h>
 
-#include <cerrno>
-#include <system_error>
+
+#include "coordinator/engines/local/system_failure.h"
 
 namespace commensal::cluster::local {
-namespace {
-
-[[noreturn]] void fail(const char* what) {
-  throw std::system_error(errno, std::generic_category(), what);
-}
-
-}  // namespace
-
 wire::UniqueFd take_signals() {
   sigset_t set;
   sigemptyset(&set);

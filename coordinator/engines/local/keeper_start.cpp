@@ -13,24 +13,24 @@
 namespace commensal::cluster::local {
 namespace {
 
-void check(int error, const std::string& what) {
+void check_started(int error, const std::string& what) {
   if (error != 0) throw NotStarted(what + ": " + std::generic_category().message(error));
 }
 
 class Attributes {
  public:
   Attributes() {
-    check(posix_spawnattr_init(&value), "cannot prepare a process");
+    check_started(posix_spawnattr_init(&value), "cannot prepare a process");
     sigset_t waiting;
     sigemptyset(&waiting);
     for (const int number : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&waiting, number);
     sigset_t all;
     sigfillset(&all);
-    check(posix_spawnattr_setsigmask(&value, &waiting), "cannot prepare signals");
-    check(posix_spawnattr_setsigdefault(&value, &all), "cannot prepare signals");
-    check(posix_spawnattr_setflags(
-              &value, POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF),
-          "cannot prepare a session");
+    check_started(posix_spawnattr_setsigmask(&value, &waiting), "cannot prepare signals");
+    check_started(posix_spawnattr_setsigdefault(&value, &all), "cannot prepare signals");
+    check_started(posix_spawnattr_setflags(
+                      &value, POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF),
+                  "cannot prepare a session");
   }
   Attributes(const Attributes&) = delete;
   Attributes& operator=(const Attributes&) = delete;
@@ -41,15 +41,15 @@ class Attributes {
 class Files {
  public:
   explicit Files(const std::string& log) {
-    check(posix_spawn_file_actions_init(&value), "cannot prepare files");
-    check(posix_spawn_file_actions_addopen(&value, 0, "/dev/null", O_RDONLY, 0),
-          "cannot prepare files");
-    check(posix_spawn_file_actions_addopen(&value, 1, log.c_str(),
-                                           O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW, 0600),
-          "cannot prepare files");
-    check(posix_spawn_file_actions_adddup2(&value, 1, 2), "cannot prepare files");
-    check(posix_spawn_file_actions_addclosefrom_np(&value, 3), "cannot prepare files");
-    check(posix_spawn_file_actions_addchdir_np(&value, "/"), "cannot prepare files");
+    check_started(posix_spawn_file_actions_init(&value), "cannot prepare files");
+    check_started(posix_spawn_file_actions_addopen(&value, 0, "/dev/null", O_RDONLY, 0),
+                  "cannot prepare files");
+    check_started(posix_spawn_file_actions_addopen(
+                      &value, 1, log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW, 0600),
+                  "cannot prepare files");
+    check_started(posix_spawn_file_actions_adddup2(&value, 1, 2), "cannot prepare files");
+    check_started(posix_spawn_file_actions_addclosefrom_np(&value, 3), "cannot prepare files");
+    check_started(posix_spawn_file_actions_addchdir_np(&value, "/"), "cannot prepare files");
   }
   Files(const Files&) = delete;
   Files& operator=(const Files&) = delete;
@@ -72,8 +72,8 @@ pid_t start_keeper(const std::filesystem::path& keeper, const std::filesystem::p
   char* words[] = {program.data(), end_of_options.data(), state_word.data(),
                    job.data(),     number.data(),         nullptr};
   pid_t pid = 0;
-  check(posix_spawn(&pid, program.c_str(), &files.value, &attributes.value, words, environ),
-        "cannot start the keeper " + program);
+  check_started(posix_spawn(&pid, program.c_str(), &files.value, &attributes.value, words, environ),
+                "cannot start the keeper " + program);
   return pid;
 }
 

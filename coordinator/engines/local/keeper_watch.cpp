@@ -12,14 +12,11 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <system_error>
+
+#include "coordinator/engines/local/system_failure.h"
 
 namespace commensal::cluster::local {
 namespace {
-
-[[noreturn]] void fail(const std::string& what) {
-  throw std::system_error(errno, std::generic_category(), what);
-}
 
 void add_to(int events, int fd) {
   epoll_event event{};

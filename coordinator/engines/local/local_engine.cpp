@@ -66,7 +66,7 @@ EngineNode this_machine(std::vector<std::string> devices, std::string device_typ
   try {
     const node::HostFacts facts = node::read_host_facts();
     node.cpu_milli = static_cast<std::int64_t>(facts.cores * 1000);
-    node.memory_mib = static_cast<std::int64_t>(facts.total.count() >> 20U);
+    node.memory_mib = in_mib(facts.total);
   } catch (const std::runtime_error& error) {
     throw EngineFailed(error.what());
   }

@@ -8,14 +8,11 @@
 
 #include <array>
 #include <cerrno>
-#include <system_error>
+
+#include "coordinator/engines/local/system_failure.h"
 
 namespace commensal::cluster::local {
 namespace {
-
-void check(int error, const std::string& what) {
-  if (error != 0) throw std::system_error(error, std::generic_category(), what);
-}
 
 /// Words as C has them. They must not change while it is used.
 std::vector<char*> pointers_to(std::vector<std::string>& words) {

@@ -9,9 +9,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <system_error>
+
+#include "coordinator/engines/local/program_start.h"
+#include "coordinator/engines/local/system_failure.h"
 
 namespace commensal::cluster::local {
 namespace {
@@ -24,26 +26,11 @@ constexpr int kNotPossible = 126;
 /// What the child was doing.
 enum class Stage : int { kEnvironment, kControlGroup, kDirectory, kExecute };
 
-struct Report {
+struct ChildReport {
   Stage stage{};
   int error = 0;
   int number = 0;  ///< of the control group
 };
-
-struct Pipe {
-  UniqueFd read;
-  UniqueFd write;
-};
-
-[[noreturn]] void fail(const char* what) {
-  throw std::system_error(errno, std::generic_category(), what);
-}
-
-Pipe make_pipe() {
-  std::array<int, 2> ends{};
-  if (::pipe2(ends.data(), O_CLOEXEC) != 0) fail("cannot make a pipe");
-  return {UniqueFd{ends[0]}, UniqueFd{ends[1]}};
-}
 
 std::vector<std::string> candidates(const RankStart& start) {
   const std::string& name = start.command.front();
@@ -78,13 +65,13 @@ struct Prepared {
   std::vector<std::string> entries;
 };
 
-void say(int reports, Report report) {
+void report_to(int reports, ChildReport report) {
   // A pipe takes a few bytes at once; if nobody reads, nobody can be told.
   if (::write(reports, &report, sizeof report) != sizeof report) _exit(kNotPossible);
 }
 
 [[noreturn]] void give_up(int reports, Stage stage, int error) {
-  say(reports, {stage, error, 0});
+  report_to(reports, {stage, error, 0});
   _exit(error == ENOENT || error == ENOTDIR ? kNotFound : kNotPossible);
 }
 
@@ -111,7 +98,8 @@ void enter_groups(const Prepared& prepared, int reports) {
   int number = 0;
   for (const std::string& entry : prepared.entries) {
     const int file = ::open(entry.c_str(), O_WRONLY | O_CLOEXEC);
-    if (file < 0 || ::write(file, "0", 1) != 1) say(reports, {Stage::kControlGroup, errno, number});
+    if (file < 0 || ::write(file, "0", 1) != 1)
+      report_to(reports, {Stage::kControlGroup, errno, number});
     ++number;
   }
 }
@@ -137,7 +125,7 @@ std::string text_of(int error) {
                           : std::generic_category().message(error);
 }
 
-void take(const Report& report, const RankStart& start, StartedRank& rank) {
+void take(const ChildReport& report, const RankStart& start, StartedRank& rank) {
   const std::string why = text_of(report.error);
   const bool missing = report.error == ENOENT || report.error == ENOTDIR;
   switch (report.stage) {
@@ -161,7 +149,7 @@ void take(const Report& report, const RankStart& start, StartedRank& rank) {
 
 void read_reports(int fd, const RankStart& start, StartedRank& rank) {
   while (true) {
-    Report report;
+    ChildReport report;
     const ssize_t count = ::read(fd, &report, sizeof report);
     if (count < 0 && errno == EINTR) continue;
     if (count != sizeof report) return;  // the end: it executes its command, or is dead

@@ -23,7 +23,7 @@ using policies::ClusterState;
 using policies::JobIndex;
 using policies::ThroughputTable;
 
-constexpr double kRoundSeconds = 360;
+constexpr double kGavelRound = 360;
 
 class GavelRounds final : public Semantics {
  public:
@@ -75,14 +75,14 @@ class GavelRounds final : public Semantics {
       for (const JobIndex job : jobs) {
         Work& work = change.works[job];
         const double rate = rate_of(change.state, job, jobs);
-        work.round_units = std::min(std::floor(rate * kRoundSeconds), work.left);
-        seconds = std::max(seconds, rate > 0 ? work.round_units / rate : kRoundSeconds);
+        work.round_units = std::min(std::floor(rate * kGavelRound), work.left);
+        seconds = std::max(seconds, rate > 0 ? work.round_units / rate : kGavelRound);
       }
       for (const JobIndex job : jobs) change.works[job].round_seconds = seconds;
       if (!jobs.empty()) busy_ += seconds * change.state.job(jobs.front()).gpus;
       length_ = std::max(length_, seconds);
     }
-    if (length_ == 0) length_ = kRoundSeconds;  // nobody runs yet
+    if (length_ == 0) length_ = kGavelRound;  // nobody runs yet
   }
 
   /// With `utilisation`: the mean over all GPUs of the part of the time that somebody had them.
@@ -140,7 +140,7 @@ class GavelRounds final : public Semantics {
   std::shared_ptr<const ThroughputTable> table_;
   policies::FirstNodePlacer placer_;
   std::vector<std::uint32_t> types_;  // numbers in the table, by type of the cluster
-  double length_ = kRoundSeconds;     // of the round that has begun
+  double length_ = kGavelRound;       // of the round that has begun
   double busy_ = 0;                   // GPU-seconds that were used
 };
 

@@ -21,7 +21,7 @@ namespace {
 using policies::Action;
 using policies::Decision;
 
-constexpr double kRoundSeconds = 60;
+constexpr double kPolluxRound = 60;
 constexpr double kPauseSeconds = 30;
 
 /// GPUs on each node, as lengths of runs of equal nodes.
@@ -123,7 +123,7 @@ class Pollux final : public Semantics {
     return placer_;
   }
   [[nodiscard]] policies::JobModels models() const override { return {.scaling = &kinds_}; }
-  [[nodiscard]] double round() const override { return kRoundSeconds; }
+  [[nodiscard]] double round() const override { return kPolluxRound; }
 
   void prepare(const TraceJob& recorded, ClusterJob& job, Work& work) override {
     job.submit = recorded.submit;
@@ -151,11 +151,11 @@ class Pollux final : public Semantics {
                                               Time now) const override {
     const Kind& kind = kinds_[job.profile];
     const std::int32_t batch = kind.profile->split(kind.batch, job.held()).batch();
-    const double pause = std::min(work.overhead, kRoundSeconds);
+    const double pause = std::min(work.overhead, kPolluxRound);
     work.overhead -= pause;
     now += pause;
-    job.attained += kRoundSeconds;
-    for (double seconds = kRoundSeconds - pause; seconds > 0;) {
+    job.attained += kPolluxRound;
+    for (double seconds = kPolluxRound - pause; seconds > 0;) {
       const double goodput = kind.profile->gain(batch, job.epoch) / work.unit_seconds;
       const double target = kind.profile->progress_after(job.epoch);
       if (work.done + goodput * seconds < target) {

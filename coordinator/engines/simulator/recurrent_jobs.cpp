@@ -19,15 +19,15 @@
 namespace commensal::simulator {
 namespace {
 
-constexpr std::int32_t kFewestRuns = 5;    // of a recurrent group
-constexpr double kMeanMoreRuns = 15;       // beyond these
-constexpr double kWidened = 0.1;           // of a recurrent group's runs ask for twice the GPUs
-constexpr double kWidenedDuration = 0.6;   // and take that part of the time
-constexpr double kLongest = 7 * 86'400.0;  // seconds
+constexpr std::int32_t kFewestRuns = 5;       // of a recurrent group
+constexpr double kMeanMoreRuns = 15;          // beyond these
+constexpr double kWidened = 0.1;              // of a recurrent group's runs ask for twice the GPUs
+constexpr double kWidenedDuration = 0.6;      // and take that part of the time
+constexpr double kLongestRun = 7 * 86'400.0;  // seconds
 constexpr std::array<double, 3> kUpTo{0.7, 0.8, 0.9};  // of groups: 1, 2, 4 GPUs; others 8
-constexpr std::array<std::string_view, 12> kModels{"bert", "resnet",   "gpt",  "vgg",
-                                                   "unet", "yolo",     "lstm", "vit",
-                                                   "dlrm", "tacotron", "gnn",  "a2c"};
+constexpr std::array<std::string_view, 12> kModelNames{"bert", "resnet",   "gpt",  "vgg",
+                                                       "unet", "yolo",     "lstm", "vit",
+                                                       "dlrm", "tacotron", "gnn",  "a2c"};
 constexpr std::array<std::string_view, 10> kTasks{"pretrain", "finetune", "eval",    "sweep",
                                                   "ablation", "distill",  "nightly", "debug",
                                                   "infer",    "export"};
@@ -89,7 +89,7 @@ void add_group(const RecurrentJobs& like, const std::vector<User>& users, std::i
   const auto power = std::upper_bound(kUpTo.begin(), kUpTo.end(), size) - kUpTo.begin();
   const std::int32_t gpus = 1 << power;
   TraceJob job;
-  job.model = kModels[draws.below(kModels.size())];
+  job.model = kModelNames[draws.below(kModelNames.size())];
   job.user = job.tenant = user.name;
   job.group = fmt::format("group{}", number);
   job.title = fmt::format("{}-{}-{}", job.model, kTasks[draws.below(kTasks.size())], number);
@@ -98,7 +98,7 @@ void add_group(const RecurrentJobs& like, const std::vector<User>& users, std::i
     const double took =
         seconds * std::exp(like.noise * draws.normal()) * (widened ? kWidenedDuration : 1);
     job.gpus = widened ? 2 * gpus : gpus;
-    job.duration = std::clamp(std::round(took), 1.0, kLongest);
+    job.duration = std::clamp(std::round(took), 1.0, kLongestRun);
     job.submit = draws.share();  // of the time in which jobs arrive
     jobs.push_back(job);
   }
@@ -134,7 +134,7 @@ RecurrentJobs RecurrentJobs::from(policies::Options& options) {
   like.noise = in_range(options, "noise", like.noise, 0, 10);
   like.group_spread = in_range(options, "group-spread", like.group_spread, 0, 10);
   like.user_spread = in_range(options, "user-spread", like.user_spread, 0, 10);
-  like.median_seconds = in_range(options, "median-seconds", like.median_seconds, 1, kLongest);
+  like.median_seconds = in_range(options, "median-seconds", like.median_seconds, 1, kLongestRun);
   like.users = whole(options, "users", like.users);
   like.gpus = whole(options, "gpus", like.gpus);
   like.load = in_range(options, "load", like.load, 0.01, 100);

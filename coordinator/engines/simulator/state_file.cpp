@@ -29,7 +29,7 @@ using policies::Tenant;
 
 constexpr double kMost = 1e15;               // seconds, and whatever else has no bound of its own
 constexpr std::int64_t kMostDevices = 1024;  // of a node
-constexpr std::int64_t kMostGpus = 1'000'000;
+constexpr std::int64_t kMostOfAKind = 1'000'000;
 constexpr std::int64_t kMostMib = 1'000'000'000;
 constexpr double kNodeBusy = 0.6;  // as the co-execution model assumes of jobs that do not say
 
@@ -75,9 +75,9 @@ void add_node(const Section& section, Draft& draft) {
   for (const NodeSpec& other : draft.nodes) {
     if (other.name == node.name) section.fail("has the name of another node: name", node.name);
   }
-  node.rack = static_cast<std::int32_t>(section.whole("rack", 0, 0, kMostGpus));
-  node.cpu_milli = 1000 * section.whole("cores", 0, 1, kMostGpus);
-  node.memory_mib = 1024 * section.whole("memory_gib", 0, 1, kMostGpus);
+  node.rack = static_cast<std::int32_t>(section.whole("rack", 0, 0, kMostOfAKind));
+  node.cpu_milli = 1000 * section.whole("cores", 0, 1, kMostOfAKind);
+  node.memory_mib = 1024 * section.whole("memory_gib", 0, 1, kMostOfAKind);
   node.gpu_memory_mib = section.whole("gpu_memory_mib", 0, 1, kMostMib);
   std::vector<std::string> names;
   for (const json& entry : section.list("devices")) {
@@ -109,7 +109,7 @@ void add_tenant(const Section& section, Draft& draft) {
       section.fail("has the name of another tenant: name", tenant.name);
   }
   if (section.has("quota")) {
-    tenant.quota = static_cast<std::int32_t>(section.whole("quota", 0, 0, kMostGpus));
+    tenant.quota = static_cast<std::int32_t>(section.whole("quota", 0, 0, kMostOfAKind));
   }
   draft.tenants.push_back(std::move(tenant));
 }
@@ -186,16 +186,17 @@ void add_job(const Section& section, const std::string& where, Draft& draft) {
   job.tenant = draft.tenant(section.text("tenant", "none"));
   job.submit = section.number("submit", draft.now, 0, kMost);
   job.gpus = job.min_gpus = job.max_gpus =
-      static_cast<std::int32_t>(section.whole("gpus", 1, 1, kMostGpus));
+      static_cast<std::int32_t>(section.whole("gpus", 1, 1, kMostOfAKind));
   job.gpu_milli = milli_of(section.number("gpu_share", 1, 0.001, 1));
   job.minima = {.share_milli = milli_of(section.number("min_share", 0, 0, 1)),
                 .memory_mib = section.whole("min_gpu_memory_mib", 0, 1, kMostMib)};
   job.gpu_types = policies::types_of_one_kind(
       policies::Cluster(draft.nodes), job.gpus,
       with_memory(type_bits(section, draft), section, draft, job.minima.memory_mib));
-  job.priority = static_cast<std::int32_t>(section.whole("priority", 0, -kMostGpus, kMostGpus));
-  job.cpu_milli = 1000 * section.whole("cores", 0, 1, kMostGpus);
-  job.memory_mib = 1024 * section.whole("memory_gib", 0, 1, kMostGpus);
+  job.priority =
+      static_cast<std::int32_t>(section.whole("priority", 0, -kMostOfAKind, kMostOfAKind));
+  job.cpu_milli = 1000 * section.whole("cores", 0, 1, kMostOfAKind);
+  job.memory_mib = 1024 * section.whole("memory_gib", 0, 1, kMostOfAKind);
   job.load_milli = milli_of(section.number("busy", kNodeBusy, 0, 1));
   job.attained = section.number("attained", 0, 0, kMost);
   job.duration = section.number("duration", 0, 0, kMost);

@@ -14,7 +14,7 @@ namespace commensal::simulator {
 namespace {
 
 constexpr std::int32_t kGpusPerNode = 4;
-constexpr double kMostNodes = 16;  // more were not measured
+constexpr double kMostMeasuredNodes = 16;  // more were not measured
 constexpr double kCeilingSlack = 1e-8;
 
 std::int32_t ceiling(double value) {
@@ -148,7 +148,7 @@ std::optional<Value2> TrainingProfile::times(const NodeCounts& placement,
   if (listed != placements_.end()) return along(listed->second, local_batch);
   const double gpus = std::accumulate(placement.begin(), placement.end(), 0);
   return scaled_.at(
-      {std::min(static_cast<double>(placement.size()), kMostNodes), gpus, local_batch});
+      {std::min(static_cast<double>(placement.size()), kMostMeasuredNodes), gpus, local_batch});
 }
 
 std::optional<double> TrainingProfile::step_seconds(const NodeCounts& placement,

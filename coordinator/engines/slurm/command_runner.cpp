@@ -23,7 +23,7 @@
 namespace commensal::cluster::slurm {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using Steady = std::chrono::steady_clock;
 using wire::UniqueFd;
 
 [[noreturn]] void fail(const std::string& command, const std::string& why) {
@@ -119,7 +119,7 @@ CommandResult ProcessRunner::run(const std::vector<std::string>& words,
                                  std::chrono::milliseconds deadline) {
   if (words.empty()) throw EngineFailed("cannot run a command without words");
   const std::string& command = words.front();
-  const auto end = Clock::now() + deadline;
+  const auto end = Steady::now() + deadline;
   Started program = [&] {
     try {
       return start(words);
@@ -134,7 +134,7 @@ CommandResult ProcessRunner::run(const std::vector<std::string>& words,
                                     std::chrono::duration<double>(deadline).count()));
   };
   while (fds[0].fd >= 0 || fds[1].fd >= 0) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now());
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Steady::now());
     if (left.count() <= 0) throw out_of_time();
     const int ready = ::poll(fds.data(), fds.size(), static_cast<int>(left.count()));
     if (ready < 0 && errno != EINTR) fail(command, std::generic_category().message(errno));
@@ -147,7 +147,7 @@ CommandResult ProcessRunner::run(const std::vector<std::string>& words,
   }
   // It has closed its output; it ends now, or it is made to.
   while (!program.child.wait(WNOHANG)) {
-    if (Clock::now() >= end) throw out_of_time();
+    if (Steady::now() >= end) throw out_of_time();
     ::poll(nullptr, 0, 1);
   }
   const int status = program.child.status;

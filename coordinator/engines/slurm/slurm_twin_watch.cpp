@@ -12,7 +12,7 @@
 namespace commensal::cluster::slurm {
 namespace {
 
-using Kind = TwinStep::Kind;
+using StepKind = TwinStep::Kind;
 using local::AttemptFolder;
 
 bool waits(const JobLine& job) { return job.state == "PENDING" || job.state == "CONFIGURING"; }
@@ -22,23 +22,23 @@ bool waits(const JobLine& job) { return job.state == "PENDING" || job.state == "
 TwinStep next_step(const std::vector<TwinSeen>& seen, bool may_submit, bool out_of_patience) {
   for (const TwinSeen& twin : seen) {
     if (twin.line.state != "RUNNING" || twin.wrong) continue;
-    return {Kind::kAsk, twin.line.id,
+    return {StepKind::kAsk, twin.line.id,
             fmt::format("job {} of Slurm has begun, and its devices are not known", twin.line.id)};
   }
   if (out_of_patience) {
-    return {Kind::kGiveBack, 0,
+    return {StepKind::kGiveBack, 0,
             "Slurm gives other devices of its nodes than those that it runs on"};
   }
   for (const TwinSeen& twin : seen) {
     if (!waits(twin.line)) continue;
-    return {is_held(twin.line) ? Kind::kLetGo : Kind::kNothing, twin.line.id,
+    return {is_held(twin.line) ? StepKind::kLetGo : StepKind::kNothing, twin.line.id,
             fmt::format("waits for them in Slurm's queue, as job {} ({})", twin.line.id,
                         twin.line.reason)};
   }
   if (seen.size() >= kMostTwins || !may_submit) {
-    return {Kind::kNothing, 0, "Slurm is asked for them again soon"};
+    return {StepKind::kNothing, 0, "Slurm is asked for them again soon"};
   }
-  return {Kind::kSubmit, 0, "Slurm is asked for them again"};
+  return {StepKind::kSubmit, 0, "Slurm is asked for them again"};
 }
 
 void TwinWatch::meet(const AttemptFolder& folder) {
@@ -86,13 +86,13 @@ bool TwinWatch::look_at(const AttemptFolder& folder, Known& known, const Jobs& j
   const TimePoint now = clock_.now();
   const bool tired = known.wrong_since && now - *known.wrong_since >= options_.patience;
   const TwinStep step = next_step(seen, now >= known.submit_from, tired);
-  if (step.kind != Kind::kAsk && now >= known.others_from) {
+  if (step.kind != StepKind::kAsk && now >= known.others_from) {
     known.others_from = now + options_.others;
     known.taken = who_took(folder, std::move(own), known);
   }
-  if (step.kind == Kind::kAsk || known.taken.empty()) take(step, folder, known, seen);
+  if (step.kind == StepKind::kAsk || known.taken.empty()) take(step, folder, known, seen);
   const bool held = known.holder.has_value();
-  const bool wrong = step.kind == Kind::kAsk && !held;
+  const bool wrong = step.kind == StepKind::kAsk && !held;
   const auto tell = [&](EngineEvent::Kind kind, const std::string& what) {
     const bool both = !held && !known.lost.empty();
     news.push_back({folder.attempt(), kind, std::nullopt, both ? known.lost + "; " + what : what});
@@ -139,9 +139,9 @@ void TwinWatch::take(const TwinStep& step, const AttemptFolder& folder, Known& k
   const auto placed = folder.placed();
   if (!placed) return;
   switch (step.kind) {
-    case Kind::kNothing: break;
-    case Kind::kLetGo: twins_.let_go(step.twin, *placed); break;
-    case Kind::kAsk:
+    case StepKind::kNothing: break;
+    case StepKind::kLetGo: twins_.let_go(step.twin, *placed); break;
+    case StepKind::kAsk:
       if (has_all(commands_.devices_of(std::to_string(step.twin)), used_by(*placed))) {
         known = {};
         known.holder = step.twin;
@@ -151,11 +151,11 @@ void TwinWatch::take(const TwinStep& step, const AttemptFolder& folder, Known& k
       if (!known.wrong_since) known.wrong_since = clock_.now();
       known.submit_from = {};  // it is kept, so that Slurm gives another one
       break;
-    case Kind::kSubmit:
+    case StepKind::kSubmit:
       known.submit_from = clock_.now() + options_.again;
       (void)twins_.submit(folder, *placed);
       break;
-    case Kind::kGiveBack:
+    case StepKind::kGiveBack:
       known.submit_from = clock_.now() + options_.pause;
       known.wrong_since.reset();
       give_back(seen, std::nullopt);

@@ -22,7 +22,7 @@ using local::Placed;
 
 constexpr std::string_view kEnding = ":guaranteed";
 
-constexpr const char* kScript =
+constexpr const char* kHolderScript =
     "#!/bin/sh\n"
     "# Holds devices until the job that runs on them has ended, or is not to have them any more.\n"
     "while [ -e \"$1/guaranteed\" ] && ! [ -e \"$1/result.json\" ]; do sleep 1; done\n";
@@ -85,7 +85,7 @@ Twins::Twins(Options options, std::string name, SlurmCommands& commands)
     : options_(std::move(options)), name_(std::move(name)), commands_(commands) {
   // Of an earlier start it is there already, and the disk may be full now.
   const fs::path script = script_in(options_.state);
-  if (node::read_file(script) != kScript) local::write_whole(script, kScript);
+  if (node::read_file(script) != kHolderScript) local::write_whole(script, kHolderScript);
 }
 
 std::uint64_t Twins::submit(const AttemptFolder& folder, const Placed& placed) {

@@ -41,7 +41,7 @@ void read_gpus(const Rows<kPodColumns>& row, TraceJob& job) {
   if (job.gpus > 0) job.gpu_types = between_bars(row[kSpec].text());
 }
 
-AskedClass class_of(const Field& qos) {
+AskedClass class_of_qos(const Field& qos) {
   if (qos.text() == "BE" || qos.text() == "Burstable") return AskedClass::kOpportunistic;
   if (qos.text() == "LS" || qos.text() == "Guaranteed" || qos.text().empty()) {
     return AskedClass::kGuaranteed;
@@ -74,7 +74,7 @@ Trace read_openb(const std::string& file, const ReadOptions& options) {
         job.cpu_milli = row[kCpu].count(0);
         job.memory_mib = row[kMemory].count(0);
         read_gpus(row, job);
-        job.asked = class_of(row[kQos]);
+        job.asked = class_of_qos(row[kQos]);
         read_times(row, job);
         return job;
       },

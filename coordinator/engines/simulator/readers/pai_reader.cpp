@@ -16,7 +16,7 @@
 namespace commensal::simulator {
 namespace {
 
-constexpr double kLongest = 1000;  // mini-batch of a job, by which its others are scaled
+constexpr double kLongestBatch = 1000;  // mini-batch of a job, by which its others are scaled
 constexpr std::int32_t kWorkers = 10;
 // Of ten values that are normally distributed, the largest lies so many deviations above the mean.
 constexpr double kSlowestOfTen = 1.5388;
@@ -61,7 +61,7 @@ Trace read_pai_minibatch(const std::string& file, const ReadOptions& options) {
       const std::int32_t step = rows[2].count(0);
       const double time = rows[3].positive_or_zero();
       if (percent > 100) rows[1].fail("more than a whole GPU");
-      if (time > kLongest) rows[3].fail(fmt::format("more than {:.0f}", kLongest));
+      if (time > kLongestBatch) rows[3].fail(fmt::format("more than {:.0f}", kLongestBatch));
       if (!workers.empty() && percent * 10 != job.gpu_milli) rows[1].fail("unlike other workers");
       job.gpu_milli = percent * 10;
       workers.insert(worker);
@@ -73,7 +73,7 @@ Trace read_pai_minibatch(const std::string& file, const ReadOptions& options) {
   }
   if (workers.empty()) return trace;
   job.gpus = job.min_gpus = job.max_gpus = static_cast<std::int32_t>(workers.size());
-  for (const auto& [step, time] : slowest) job.duration += time / kLongest;
+  for (const auto& [step, time] : slowest) job.duration += time / kLongestBatch;
   job.iterations = static_cast<double>(slowest.size());
   job.iteration_seconds = job.duration / job.iterations;
   trace.jobs.push_back(std::move(job));
