@@ -170,6 +170,9 @@ void ClusterCoordinator::check_tenant(const std::string& tenant) const {
 void ClusterCoordinator::check(const JobSpec& spec) {
   if (!spec.name.empty()) check_name("the name of a job", spec.name);
   check_tenant(spec.tenant);
+  if (spec.gpus < 1) {
+    throw RequestRefused("refused", fmt::format("a job has at least one device, not {}", spec.gpus));
+  }
   const auto tenant = tenants_.find(spec.tenant);
   policies::DeviceKinds kinds;
   for (const EngineNode& node : nodes_) kinds.add(node.device_type, std::ssize(node.devices));

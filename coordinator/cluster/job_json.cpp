@@ -292,7 +292,8 @@ void check(const FlatRule& rule, const std::string& prefix) {
 }
 
 void check(const DevicePlace& place, const std::string& prefix) {
-  not_negative(prefix + "device", place.device);
+  // Of an older store there may be a job without devices: it is told why it cannot start.
+  if (place.device < -1) wrong(prefix + "device", "at least -1", place.device);
 }
 
 void check(const JobSpec& spec, const std::string& prefix) {

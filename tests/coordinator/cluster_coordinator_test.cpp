@@ -338,6 +338,19 @@ TEST_F(ClusterCoordinatorTest, CoresOrHostMemoryThatNoNodeHasAreRefused) {
   EXPECT_EQ(state(submit(asked)), "running");
 }
 
+TEST_F(ClusterCoordinatorTest, AJobWithoutDevicesIsRefusedAndAnOldOneEndsNobody) {
+  EXPECT_EQ(refusal({{"type", "submit"}, {"job", job("default", 0)}, {"request", ""}}),
+            "refused: a job has at least one device, not 0");
+  JobSpec spec = store_->job(JobId{submit(job())})->spec;
+  spec.gpus = 0;
+  const JobId id = store_->add(spec, "", wall_, 1);
+  store_->commit();
+  restart();
+  settle_all();
+  EXPECT_EQ(state(id.str()), "running") << "the engine says why it cannot start";
+  EXPECT_EQ(shown(id.str())["placement"][0]["device"], -1);
+}
+
 TEST_F(ClusterCoordinatorTest, AnUnknownTenantIsGuessedAndSaidHowToMake) {
   EXPECT_EQ(refusal({{"type", "submit"}, {"job", job("robotics")}}),
             "unknown_tenant: unknown tenant \"robotics\" "

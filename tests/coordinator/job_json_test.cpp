@@ -209,8 +209,8 @@ TEST(JobJson, NamesFieldAndValueOutOfRange) {
             "field 'time_limit_ms' must be whole seconds in milliseconds: 1500");
   EXPECT_EQ(spec_refusal("time_limit_ms", -1000),
             "field 'time_limit_ms' must be whole seconds in milliseconds: -1000");
-  EXPECT_EQ(record_refusal("placement/0/device", -1),
-            "field 'placement[0].device' must be at least 0: -1");
+  EXPECT_EQ(record_refusal("placement/0/device", -2),
+            "field 'placement[0].device' must be at least -1: -2");
 }
 
 TEST(JobJson, RefusesWhatIsNoObject) {
