@@ -171,7 +171,8 @@ void ClusterCoordinator::check(const JobSpec& spec) {
   if (!spec.name.empty()) check_name("the name of a job", spec.name);
   check_tenant(spec.tenant);
   if (spec.gpus < 1) {
-    throw RequestRefused("refused", fmt::format("a job has at least one device, not {}", spec.gpus));
+    throw RequestRefused("refused",
+                         fmt::format("a job has at least one device, not {}", spec.gpus));
   }
   const auto tenant = tenants_.find(spec.tenant);
   policies::DeviceKinds kinds;

@@ -5,7 +5,6 @@
 #include <signal.h>
 #include <sys/signalfd.h>
 
-
 #include "coordinator/engines/local/system_failure.h"
 
 namespace commensal::cluster::local {

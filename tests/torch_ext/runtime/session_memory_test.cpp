@@ -496,7 +496,8 @@ TEST_F(OfferedMemoryTest, BetweenStepsMemoryMovesOnceAllOpsPassTheGate) {
     (void)session.allocator().post_limit(64_MiB);  // so that the safe point has nothing to do
     step_with(session, [] {});
     (void)session.allocator().post_limit(2_MiB);
-    for (int look = 0; look < 100 && !moved(); ++look) std::this_thread::sleep_for(milliseconds{10});
+    for (int look = 0; look < 100 && !moved(); ++look)
+      std::this_thread::sleep_for(milliseconds{10});
     return moved();
   }));
   EXPECT_EQ(block[0], 7);
