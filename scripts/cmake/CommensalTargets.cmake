@@ -22,11 +22,18 @@ if(COMMENSAL_SANITIZE)
   target_link_options(commensal_sanitize INTERFACE -fsanitize=${COMMENSAL_SANITIZE})
 endif()
 
+# commensal_unity(TARGET): compiles its sources a dozen at a time. Most of what one costs is its
+# headers, which a dozen share: half of the time, a fifth for clang-tidy.
+function(commensal_unity target)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${COMMENSAL_UNITY} UNITY_BUILD_BATCH_SIZE 12)
+endfunction()
+
 # commensal_library(NAME source...): a static library `commensal_NAME`, alias `commensal::NAME`,
 # whose headers are included by their path from the top of the tree.
 function(commensal_library name)
   add_library(commensal_${name} STATIC ${ARGN})
   add_library(commensal::${name} ALIAS commensal_${name})
+  commensal_unity(commensal_${name})
   target_include_directories(commensal_${name} PUBLIC ${PROJECT_SOURCE_DIR})
   target_compile_features(commensal_${name} PUBLIC cxx_std_20)
   target_link_libraries(commensal_${name} PRIVATE commensal::warnings PUBLIC commensal::sanitize

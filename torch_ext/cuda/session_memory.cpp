@@ -333,14 +333,14 @@ namespace {
 // Runs `work` and returns null, or what it complains of until the thread's next call.
 template <typename Work>
 const char* complaint_of(Work work) {
-  static thread_local std::string kept;
+  static thread_local std::string complaint;
   try {
-    kept = work();
+    complaint = work();
   } catch (const std::exception& error) {
-    kept = error.what();
-    kept = kept.substr(0, kept.find('\n'));  // PyTorch's errors go on with a trace
+    complaint = error.what();
+    complaint = complaint.substr(0, complaint.find('\n'));  // PyTorch's errors go on with a trace
   }
-  return kept.empty() ? nullptr : kept.c_str();
+  return complaint.empty() ? nullptr : complaint.c_str();
 }
 
 }  // namespace

@@ -16,29 +16,29 @@ namespace {
 using policies::AskedClass;
 using policies::kWholeGpu;
 
-// Columns of a pod; those from kSpec on may be missing.
+// Columns of a pod; those from kPodSpec on may be missing.
 enum Pod : std::size_t {
-  kName,
-  kCpu,
-  kMemory,
-  kGpus,
-  kMilli,
-  kSpec,
-  kQos,
-  kCreated,
-  kDeleted,
-  kScheduled
+  kPodName,
+  kPodCpu,
+  kPodMemory,
+  kPodGpus,
+  kPodMilli,
+  kPodSpec,
+  kPodQos,
+  kPodCreated,
+  kPodDeleted,
+  kPodScheduled
 };
 constexpr unsigned kPodColumns = 10;
 
 void read_gpus(const Rows<kPodColumns>& row, TraceJob& job) {
-  job.gpus = row[kGpus].count(0);
-  job.gpu_milli = row[kMilli].count(0);
-  if (job.gpu_milli > kWholeGpu) row[kMilli].fail("more than a whole GPU");
-  if (job.gpus == 0 && job.gpu_milli > 0) row[kMilli].fail("a part of no GPU");
-  if (job.gpus > 0 && job.gpu_milli == 0) row[kMilli].fail("nothing of a GPU");
-  if (job.gpus > 1 && job.gpu_milli < kWholeGpu) row[kMilli].fail("parts of several GPUs");
-  if (job.gpus > 0) job.gpu_types = between_bars(row[kSpec].text());
+  job.gpus = row[kPodGpus].count(0);
+  job.gpu_milli = row[kPodMilli].count(0);
+  if (job.gpu_milli > kWholeGpu) row[kPodMilli].fail("more than a whole GPU");
+  if (job.gpus == 0 && job.gpu_milli > 0) row[kPodMilli].fail("a part of no GPU");
+  if (job.gpus > 0 && job.gpu_milli == 0) row[kPodMilli].fail("nothing of a GPU");
+  if (job.gpus > 1 && job.gpu_milli < kWholeGpu) row[kPodMilli].fail("parts of several GPUs");
+  if (job.gpus > 0) job.gpu_types = between_bars(row[kPodSpec].text());
 }
 
 AskedClass class_of_qos(const Field& qos) {
@@ -51,13 +51,13 @@ AskedClass class_of_qos(const Field& qos) {
 
 /// A pod that never started waited until it was deleted, and would have run no time.
 void read_times(const Rows<kPodColumns>& row, TraceJob& job) {
-  if (row[kCreated].text().empty()) return;
-  job.submit = row[kCreated].positive_or_zero();
-  const double deleted = row[kDeleted].positive_or_zero();
-  if (deleted < job.submit) row[kDeleted].fail("deleted before it was created");
-  const bool started = !row[kScheduled].text().empty();
-  const double start = started ? row[kScheduled].positive_or_zero() : deleted;
-  if (start > deleted) row[kScheduled].fail("started after it was deleted");
+  if (row[kPodCreated].text().empty()) return;
+  job.submit = row[kPodCreated].positive_or_zero();
+  const double deleted = row[kPodDeleted].positive_or_zero();
+  if (deleted < job.submit) row[kPodDeleted].fail("deleted before it was created");
+  const bool started = !row[kPodScheduled].text().empty();
+  const double start = started ? row[kPodScheduled].positive_or_zero() : deleted;
+  if (start > deleted) row[kPodScheduled].fail("started after it was deleted");
   job.duration = deleted - start;
 }
 
@@ -70,15 +70,15 @@ Trace read_openb(const std::string& file, const ReadOptions& options) {
        "creation_time", "deletion_time", "scheduled_time"},
       [](const Rows<kPodColumns>& row) {
         TraceJob job;
-        job.name = row[kName].text();
-        job.cpu_milli = row[kCpu].count(0);
-        job.memory_mib = row[kMemory].count(0);
+        job.name = row[kPodName].text();
+        job.cpu_milli = row[kPodCpu].count(0);
+        job.memory_mib = row[kPodMemory].count(0);
         read_gpus(row, job);
-        job.asked = class_of_qos(row[kQos]);
+        job.asked = class_of_qos(row[kPodQos]);
         read_times(row, job);
         return job;
       },
-      kSpec);
+      kPodSpec);
 }
 
 std::vector<policies::NodeSpec> read_openb_nodes(const std::string& file) {

@@ -83,7 +83,7 @@ void read_gpus(const Rows<kColumns>& row, TraceJob& job) {
   job.gpu_types = between_bars(row[kTypes].text());
 }
 
-TraceJob job_of(const Rows<kColumns>& row) {
+TraceJob own_job(const Rows<kColumns>& row) {
   TraceJob job;
   job.name = row[kJob].text();
   if (job.name.empty()) row[kJob].fail("empty");
@@ -115,7 +115,7 @@ TraceJob job_of(const Rows<kColumns>& row) {
 }  // namespace
 
 Trace read_own(const std::string& file, const ReadOptions& options) {
-  return read_rows<kColumns>(file, options, kNames, job_of, kTenant);
+  return read_rows<kColumns>(file, options, kNames, own_job, kTenant);
 }
 
 }  // namespace commensal::simulator
