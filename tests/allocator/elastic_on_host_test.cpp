@@ -30,19 +30,21 @@ class ElasticOnHostTest : public ::testing::Test {
   HostMemorySource source_;
 };
 
-TEST_F(ElasticOnHostTest, Law2_LiveDataSurvivesRandomOperations) {
-  ElasticAllocatorOptions limits;
-  limits.limit = 16_MiB;
-  ElasticAllocator allocator(source_, limits);
+// Blocks of up to 2 MiB under limits of up to 24 MiB. Returns whether they were enough for moves.
+bool run_random_operations(ElasticAllocator& allocator, std::uint64_t operations) {
   FuzzOptions options;
   options.seed = fuzz_seed();
-  options.operations = fuzz_operations(3'000, 500);
+  options.operations = operations;
   options.largest_block = 2_MiB;
   options.largest_limit = 24_MiB;
   ElasticFuzz(allocator, options).run();
-  if (options.operations >= 3'000) {  // fewer may never need to
-    EXPECT_GT(allocator.stats().moved_out, 0_B);
-  }
+  return operations >= 1'000;
+}
+
+TEST_F(ElasticOnHostTest, Law2_LiveDataSurvivesRandomOperations) {
+  ElasticAllocator allocator(source_, {.limit = 16_MiB});
+  const bool moves = run_random_operations(allocator, fuzz_operations(3'000, 500));
+  if (moves) EXPECT_GT(allocator.stats().moved_out, 0_B);
 }
 
 // As a program does that means to start a child with a clean slate, or to catch everything: takes
@@ -61,40 +63,27 @@ void reset_handlers(const std::atomic<bool>& end) {
   }
 }
 
-TEST_F(ElasticOnHostTest, Law1_Law2_HandlersThatAreResetWithoutPauseCostNoWordAndNoProcess) {
-  ElasticAllocatorOptions limits;
-  limits.limit = 16_MiB;
-  ElasticAllocator allocator(source_, limits);
-  FuzzOptions options;
-  options.seed = fuzz_seed();
-  options.operations = fuzz_operations(3'000, 300);
-  options.largest_block = 2_MiB;
-  options.largest_limit = 24_MiB;
+TEST_F(ElasticOnHostTest, Law1_Law2_HandlersAndDescriptorsThatAreTakenWithoutPauseCostNothing) {
+  ElasticAllocator allocator(source_, {.limit = 16_MiB});
+  RestlessProgram program;
   std::atomic<bool> end{false};
   std::thread resets([&] { reset_handlers(end); });
-  ElasticFuzz(allocator, options).run();
+  (void)run_random_operations(allocator, fuzz_operations(3'000, 300));
   end = true;
   resets.join();
+  program.stop();
+  EXPECT_EQ(program.wrong(), 0U) << "files of the program's that were not as it left them";
 }
 
 TEST_F(ElasticOnHostTest, Law2_NothingIsWrittenToWhatAProgramOpensInPlaceOfWhatItClosed) {
-  ElasticAllocatorOptions limits;
-  limits.limit = 16_MiB;
-  ElasticAllocator allocator(source_, limits);
+  ElasticAllocator allocator(source_, {.limit = 16_MiB});
   RestlessProgram program;
-  FuzzOptions options;
-  options.seed = fuzz_seed();
-  options.operations = fuzz_operations(1'000, 300);
-  options.largest_block = 2_MiB;
-  options.largest_limit = 24_MiB;
-  ElasticFuzz(allocator, options).run();
+  const bool moves = run_random_operations(allocator, fuzz_operations(1'000, 300));
   while (program.rounds() < 10) std::this_thread::yield();
   program.stop();
   EXPECT_EQ(program.wrong(), 0U) << "files of the program's that were not as it left them";
   EXPECT_EQ(source_.host_tier_reason(), "");
-  if (options.operations >= 1'000) {
-    EXPECT_GT(allocator.stats().moved_out, 0_B);
-  }
+  if (moves) EXPECT_GT(allocator.stats().moved_out, 0_B);
 }
 
 TEST_F(ElasticOnHostTest, Law2_StoresOfAnotherThreadAreKeptWhileChunksMove) {
