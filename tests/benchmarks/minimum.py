@@ -29,7 +29,7 @@ KINDS = ("pandas", "blocking", "stopped")
 
 def run(*, quick: bool) -> Result:
     """Compare a guaranteed job's speed beside each kind of neighbour and beside an ordinary one."""
-    pairs, seconds = (1, 1.0) if quick else (7, 15.0)
+    pairs, seconds = (1, 1.0) if quick else (7, 10.0)
     result = Result(
         "minimum",
         f"A guaranteed job's steps beside a neighbour that keeps its memory ({pairs} pairs)",
