@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import shutil
@@ -25,8 +26,10 @@ DAEMON = COMMENSAL.parent / "commensald"
 class Account:
     """An account as its logins see it; with an instance of its own, as names are the machine's."""
 
+    numbers = itertools.count()
+
     def __init__(self, folder: Path) -> None:
-        self.instance = f"account-{os.getpid()}"
+        self.instance = f"account-{os.getpid()}-{next(self.numbers)}"
         self.session = folder / "login"
         self.session.mkdir(mode=0o700)
         clean = {k: v for k, v in os.environ.items() if not k.startswith("COMMENSAL_")}
@@ -51,11 +54,12 @@ class Account:
             return 0
 
     def close(self) -> None:
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if process.environ().get("COMMENSAL_INSTANCE") == self.instance:
+                    process.kill()
+                    process.wait(DEADLINE)  # until then it has its name
         for folder in account_folders(self.login):
-            lock = folder / f"{self.instance}.lock"
-            if lock.exists() and (text := lock.read_text()):
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    psutil.Process(int(text)).kill()
             for file in folder.glob(f"{self.instance}.*"):
                 file.unlink()
 
