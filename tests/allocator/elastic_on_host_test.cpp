@@ -44,7 +44,9 @@ bool run_random_operations(ElasticAllocator& allocator, std::uint64_t operations
 TEST_F(ElasticOnHostTest, Law2_LiveDataSurvivesRandomOperations) {
   ElasticAllocator allocator(source_, {.limit = 16_MiB});
   const bool moves = run_random_operations(allocator, fuzz_operations(3'000, 500));
-  if (moves) EXPECT_GT(allocator.stats().moved_out, 0_B);
+  if (moves) {
+    EXPECT_GT(allocator.stats().moved_out, 0_B);
+  }
 }
 
 // As a program does that means to start a child with a clean slate, or to catch everything: takes
@@ -83,7 +85,9 @@ TEST_F(ElasticOnHostTest, Law2_NothingIsWrittenToWhatAProgramOpensInPlaceOfWhatI
   program.stop();
   EXPECT_EQ(program.wrong(), 0U) << "files of the program's that were not as it left them";
   EXPECT_EQ(source_.host_tier_reason(), "");
-  if (moves) EXPECT_GT(allocator.stats().moved_out, 0_B);
+  if (moves) {
+    EXPECT_GT(allocator.stats().moved_out, 0_B);
+  }
 }
 
 TEST_F(ElasticOnHostTest, Law2_StoresOfAnotherThreadAreKeptWhileChunksMove) {
