@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Any output of Slurm's commands: read, or refused by EngineFailed. And any words of a job's user
 // in what scontrol prints of its job: the devices are Slurm's own, or none are known.
+#include <algorithm>
 #include <string>
 
 #include "coordinator/engines/slurm/slurm_texts.h"
@@ -21,11 +22,19 @@ void read(Read what) {
   }
 }
 
+bool is_plain(const std::string& name) {
+  return std::all_of(name.begin(), name.end(), [](char c) { return c > ' ' && c <= '~'; });
+}
+
 void read_as_everything(const std::string& text) {
   read([&] { return jobs_from_squeue(text); });
   read([&] { return ids_from_squeue(text); });
   read([&] { return time_limit_from_squeue(text); });
-  read([&] { return nodes_from_sinfo(text); });
+  read([&] {
+    auto nodes = nodes_from_sinfo(text);
+    for (const NodeLine& one : nodes) require(is_plain(one.node.name), "a node's name is text");
+    return nodes;
+  });
   read([&] { return gres_from(text); });
   read([&] { return obstacle_of_node(text, text); });
   read([&] { return id_from_sbatch(text); });

@@ -124,9 +124,15 @@ void add_gpus(string_view gres, std::set<std::int32_t>& numbers) {
       fmt::format("{} answers what cannot be read: '{}'", command, first_line(std::string{line})));
 }
 
+/// Slurm's own rule is stricter. What is kept of a placement must be text.
+bool is_node_name(string_view name) {
+  return !name.empty() &&
+         std::all_of(name.begin(), name.end(), [](char c) { return c > ' ' && c <= '~'; });
+}
+
 NodeLine node_from(string_view line) {
   const auto fields = fields_of(line, '|', 7);
-  if (fields.size() != 7 || fields[0].empty() || fields[1].empty()) garbage("sinfo", line);
+  if (fields.size() != 7 || !is_node_name(fields[0]) || fields[1].empty()) garbage("sinfo", line);
   const auto cores = count_from(fields[2]);
   const auto memory = count_from(fields[3]);
   if (!cores || !memory) garbage("sinfo", line);
