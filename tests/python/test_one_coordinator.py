@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,8 +31,8 @@ class Account:
 
     def __init__(self, folder: Path) -> None:
         self.instance = f"account-{os.getpid()}-{next(self.numbers)}"
-        self.session = folder / "login"
-        self.session.mkdir(mode=0o700)
+        # Short: a socket's path has 107 bytes at most, and pytest's folders are long.
+        self.session = Path(tempfile.mkdtemp(prefix="login-"))
         clean = {k: v for k, v in os.environ.items() if not k.startswith("COMMENSAL_")}
         clean.pop("XDG_RUNTIME_DIR", None)
         self.cron = clean | {"COMMENSAL_INSTANCE": self.instance, "HOME": str(folder)}
@@ -62,6 +63,7 @@ class Account:
         for folder in account_folders(self.login):
             for file in folder.glob(f"{self.instance}.*"):
                 file.unlink()
+        shutil.rmtree(self.session, ignore_errors=True)
 
 
 @pytest.fixture
