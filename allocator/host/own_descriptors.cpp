@@ -138,14 +138,6 @@ class BlockedSignals {
   sigset_t before_{};
 };
 
-void prepare_thread(const char* name) noexcept {
-  ::pthread_setname_np(::pthread_self(), name);
-  // Others wait for this thread. A process may have been started in the idle class; where the
-  // kernel lets nobody leave it, the thread stays.
-  const sched_param normal{};
-  (void)::sched_setscheduler(0, SCHED_OTHER, &normal);
-}
-
 // Starts a thread that nobody joins, and waits until it is ready to serve.
 void begin_thread(const char* name, const std::function<void()>& prepare, void (*serve)(Table&),
                   Table& table) {
@@ -153,7 +145,7 @@ void begin_thread(const char* name, const std::function<void()>& prepare, void (
   std::thread([&, serve, name] {
     const OwnThread own;  // others need it while threads are stopped
     Table& mine = table;
-    prepare_thread(name);
+    ::pthread_setname_np(::pthread_self(), name);
     prepare();
     ready.release();  // from here on nothing of the caller's is used
     serve(mine);

@@ -3,6 +3,7 @@
 // calls past the C library's names: asked while threads are stopped.
 #include "allocator/host/own_threads.h"
 
+#include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -31,10 +32,17 @@ int enter(int tid) noexcept {
   return -1;
 }
 
+// After it is known: who puts threads into the idle class from then on leaves it out.
+void leave_idle(int tid) noexcept {
+  if (::syscall(SYS_sched_getscheduler, tid) != SCHED_IDLE) return;
+  const sched_param usual{};
+  (void)::syscall(SYS_sched_setscheduler, tid, SCHED_OTHER, &usual);
+}
+
 }  // namespace
 
 OwnThread::OwnThread() noexcept : OwnThread(static_cast<int>(::syscall(SYS_gettid))) {}
-OwnThread::OwnThread(int tid) noexcept : slot_(enter(tid)) {}
+OwnThread::OwnThread(int tid) noexcept : slot_(enter(tid)) { leave_idle(tid); }
 
 OwnThread::~OwnThread() {
   if (slot_ >= 0) __atomic_store_n(&g_threads[slot_], std::uint64_t{0}, __ATOMIC_SEQ_CST);

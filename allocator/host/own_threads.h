@@ -6,7 +6,9 @@ namespace commensal {
 
 /// Makes a thread known as one of this project's own while this object lives. Own threads write no
 /// managed memory while threads are stopped, so nobody waits for them (thread_stopper.h); what a
-/// thread is called decides nothing, since others may choose that.
+/// thread is called decides nothing, since others may choose that. It leaves the idle scheduling
+/// class, into which it may have been started, where the kernel allows that: others wait for what
+/// it does.
 ///
 /// Its number may be another thread's after it has ended: this object must end before. Where there
 /// is no room for its number (256 threads), it counts as any other thread. A forked child knows

@@ -442,6 +442,19 @@ TEST(ThreadStopper, OurOwnThreadIsKnownByItsNumberWhileItSaysSo) {
   EXPECT_EQ(stops_with_movement(counters, 3), 0) << "who gets the number later is stopped";
 }
 
+TEST(ThreadStopper, OurOwnThreadLeavesTheIdleClassThatItWasStartedIn) {
+  std::thread([] {
+    const sched_param none{};
+    ASSERT_EQ(::sched_setscheduler(0, SCHED_IDLE, &none), 0);
+    if (::sched_setscheduler(0, SCHED_OTHER, &none) != 0) {
+      GTEST_SKIP() << "an ordinary user's thread cannot leave the idle class here";
+    }
+    ASSERT_EQ(::sched_setscheduler(0, SCHED_IDLE, &none), 0);
+    const OwnThread own;
+    EXPECT_EQ(::sched_getscheduler(0), SCHED_OTHER);
+  }).join();
+}
+
 TEST(ThreadStopper, MoreOwnThreadsThanThereIsRoomForAreStopped) {
   std::vector<std::unique_ptr<OwnThread>> all;
   for (int i = 0; i < 300; ++i) all.push_back(std::make_unique<OwnThread>(1'000'000'000 + i));

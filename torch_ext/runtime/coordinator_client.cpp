@@ -4,7 +4,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <sched.h>
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -185,9 +184,6 @@ void CoordinatorClient::Impl::run() noexcept {
   const OwnThread own;
   ::prctl(PR_SET_NAME, "commensal-coord");
   tid.store(::gettid());
-  // A launcher may have started the process in the idle class; this thread leaves it where it may.
-  const sched_param normal{};
-  (void)::sched_setscheduler(0, SCHED_OTHER, &normal);
   while (!stopping.load()) {
     try {
       loop_once();
