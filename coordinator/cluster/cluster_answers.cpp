@@ -424,7 +424,7 @@ json ClusterCoordinator::picture(const PictureSize& size) {
   return picture;
 }
 
-ClusterCoordinator::JobCounts ClusterCoordinator::counts() const {
+JobCounts ClusterCoordinator::counts() const {
   JobCounts counts;
   for (const auto& [number, job] : jobs_) {
     if (waits(job.state)) ++counts.waiting;

@@ -31,6 +31,7 @@
 #include "coordinator/cluster/placement_source.h"
 #include "coordinator/cluster/run_times.h"
 #include "coordinator/cluster/scheduler.h"
+#include "coordinator/cluster/shown_cluster.h"
 #include "coordinator/cluster/store.h"
 #include "coordinator/cluster/wait_forecast.h"
 
@@ -84,7 +85,7 @@ inline constexpr const char* kPreRunVariable = "COMMENSAL_PRE_RUN";
 /// policy, makes all of it durable at once, and only then tells the engine, so that a crash at any
 /// point leaves nothing that is acknowledged and forgotten, and nothing that is started twice
 /// (attempts are numbered, and engines start each once). Thread safety: none.
-class ClusterCoordinator final : public PlacementSource {
+class ClusterCoordinator final : public PlacementSource, public ShownCluster {
  public:
   using WallClock = std::function<WallTime()>;
 
@@ -120,30 +121,10 @@ class ClusterCoordinator final : public PlacementSource {
   /// Returns what became of a job, as far as its output is concerned. @throws StoreFailed.
   [[nodiscard]] JobEnd end_of(const JobId& id) const;
 
-  /// How much of everything `picture` shows, at most.
-  struct PictureSize {
-    std::size_t placed = 2000;
-    std::size_t parked = 500;
-    std::size_t waiting = 500;
-    std::size_t ended = 100;
-    std::size_t events = 200;
-  };
-  /// Returns what there is, for the page: `coordinator`, `nodes`, `tenants` as those requests
-  /// answer them, `jobs` and `events` as `queue` and `explain` do, and `summary` with the numbers
-  /// of all.
-  /// @throws StoreFailed.
-  [[nodiscard]] nlohmann::json picture(const PictureSize& size);
-  /// Grows whenever `picture` may have changed.
-  [[nodiscard]] std::uint64_t revision() const noexcept { return revision_; }
-  /// Jobs that have devices, by class, and that wait.
-  struct JobCounts {
-    std::int64_t guaranteed = 0;
-    std::int64_t opportunistic = 0;
-    std::int64_t waiting = 0;
-  };
-  [[nodiscard]] JobCounts counts() const;
-  /// Returns the time of day that it goes by.
-  [[nodiscard]] WallTime wall_time() const { return wall_(); }
+  [[nodiscard]] nlohmann::json picture(const PictureSize& size) override;
+  [[nodiscard]] std::uint64_t revision() const noexcept override { return revision_; }
+  [[nodiscard]] JobCounts counts() const override;
+  [[nodiscard]] WallTime wall_time() const override { return wall_(); }
 
   /// When `settle` should be called if nothing happens before.
   [[nodiscard]] TimePoint next_wake() const noexcept;

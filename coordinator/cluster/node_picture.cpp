@@ -11,7 +11,7 @@ namespace commensal::cluster {
 namespace {
 
 using nlohmann::json;
-using Names = std::initializer_list<const char*>;
+using FieldNames = std::initializer_list<const char*>;
 
 json field(const json& object, const char* name) {
   const auto found = object.is_object() ? object.find(name) : object.end();
@@ -22,7 +22,7 @@ json text(const json& value) {
   return value.is_string() ? value.get_ref<const std::string&>().substr(0, kShownText) : "";
 }
 
-json numbers(const json& object, Names names) {
+json numbers(const json& object, FieldNames names) {
   json result = json::object();
   for (const char* name : names) {
     json value = field(object, name);

@@ -121,16 +121,16 @@ void PageService::count(const json& request, const json& answer) {
   metrics_.answered(text(request, "type"), failed ? text(answer, "code") : "ok");
 }
 
-void PageService::publish(ClusterCoordinator& coordinator, TimePoint now, const Reports& reports) {
+void PageService::publish(ShownCluster& cluster, TimePoint now, const Reports& reports) {
   next_ = TimePoint::max();
   if (!server_) return;
   const std::uint64_t question = board_.asked();
   const bool listened = board_.listeners() > 0;
   const bool asked = question > answered_;
-  note_load(coordinator, now);
-  if (coordinator.revision() != shown_ && (asked || listened)) {
+  note_load(cluster, now);
+  if (cluster.revision() != shown_ && (asked || listened)) {
     if (asked || now - last_ >= kPublishAgain) {
-      put_up(coordinator);
+      put_up(cluster);
       last_ = now;
     } else {
       next_ = std::min(next_, last_ + kPublishAgain);
@@ -145,31 +145,31 @@ void PageService::publish(ClusterCoordinator& coordinator, TimePoint now, const 
   answered_ = question;
 }
 
-void PageService::put_up(ClusterCoordinator& coordinator) {
+void PageService::put_up(ShownCluster& cluster) {
   try {
-    const json picture = coordinator.picture({});
+    const json picture = cluster.picture({});
     std::map<std::string, std::string> parts;
     for (const auto& [name, part] : picture.items()) {
       parts.emplace(name, part.dump(-1, ' ', false, json::error_handler_t::replace));
     }
     board_.put(std::move(parts));
     metrics_.show(picture);
-    shown_ = coordinator.revision();
+    shown_ = cluster.revision();
   } catch (const std::exception& error) {
     log_->error("the page shows what was before: {}", error.what());
   }
 }
 
-void PageService::note_load(const ClusterCoordinator& coordinator, TimePoint now) {
-  if (coordinator.revision() == noted_) return;
+void PageService::note_load(const ShownCluster& cluster, TimePoint now) {
+  if (cluster.revision() == noted_) return;
   if (!history_.is_due(now)) {
     next_ = std::min(next_, history_.due());
     return;
   }
-  noted_ = coordinator.revision();
-  const auto [guaranteed, opportunistic, waiting] = coordinator.counts();
+  noted_ = cluster.revision();
+  const auto [guaranteed, opportunistic, waiting] = cluster.counts();
   if (history_.add({guaranteed, opportunistic, waiting}, now,
-                   coordinator.wall_time().time_since_epoch())) {
+                   cluster.wall_time().time_since_epoch())) {
     board_.put({{"load", history_.list().dump()}});
   }
 }

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "allocator/base/clock.h"
-#include "coordinator/cluster/cluster_coordinator.h"
 #include "coordinator/cluster/cluster_observer.h"
+#include "coordinator/cluster/shown_cluster.h"
 #include "coordinator/page/address.h"
 #include "coordinator/page/board.h"
 #include "coordinator/page/http_server.h"
@@ -22,6 +22,10 @@
 #include "coordinator/page/node_status.h"
 #include "coordinator/page/request_box.h"
 #include "coordinator/wire/handover.h"
+
+namespace spdlog {
+class logger;
+}
 
 namespace commensal::cluster {
 
@@ -68,7 +72,7 @@ class PageService final : public ClusterObserver {
 
   /// Puts up what there is, if somebody looks and it has changed. Call it after each step.
   /// @param reports  returns what nodes report (NodeReports::picture); called only if it is shown.
-  void publish(ClusterCoordinator& coordinator, TimePoint now, const Reports& reports = {});
+  void publish(ShownCluster& cluster, TimePoint now, const Reports& reports = {});
   /// When to call `publish` if nothing happens before.
   [[nodiscard]] TimePoint next_wake() const noexcept { return next_; }
 
@@ -81,9 +85,9 @@ class PageService final : public ClusterObserver {
   void wake() const noexcept;
   void drain() const noexcept;
   void serve(const PageOptions& options);
-  void put_up(ClusterCoordinator& coordinator);
+  void put_up(ShownCluster& cluster);
   void put_up_reports(const Reports& reports);
-  void note_load(const ClusterCoordinator& coordinator, TimePoint now);
+  void note_load(const ShownCluster& cluster, TimePoint now);
 
   std::shared_ptr<spdlog::logger> log_;
   std::filesystem::path token_file_;

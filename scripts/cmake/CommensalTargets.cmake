@@ -22,10 +22,10 @@ if(COMMENSAL_SANITIZE)
   target_link_options(commensal_sanitize INTERFACE -fsanitize=${COMMENSAL_SANITIZE})
 endif()
 
-# commensal_unity(TARGET): compiles its sources a dozen at a time. Most of what one costs is its
-# headers, which a dozen share: half of the time, a fifth for clang-tidy.
+# commensal_unity(TARGET): compiles its sources ten at a time. Most of what one costs is its headers,
+# which ten share: half of the time, a fifth for clang-tidy.
 function(commensal_unity target)
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ${COMMENSAL_UNITY} UNITY_BUILD_BATCH_SIZE 12)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${COMMENSAL_UNITY} UNITY_BUILD_BATCH_SIZE 10)
 endfunction()
 
 # commensal_library(NAME source...): a static library `commensal_NAME`, alias `commensal::NAME`,
@@ -59,8 +59,16 @@ function(commensal_test_headers)
   commensal_test_options(commensal_test_headers)
 endfunction()
 
+# A fuzz target does not call the tests' own code, so that needs no marks for the fuzzer. It undoes an
+# option of commensal_sanitize, so it must come after all that brings that: the last library of a test.
+add_library(commensal_not_fuzzed INTERFACE)
+if(COMMENSAL_SANITIZE MATCHES fuzzer)
+  target_compile_options(commensal_not_fuzzed INTERFACE -fno-sanitize=fuzzer-no-link)
+endif()
+
 # The compiler's options for a test: equal for all, or they could not share a header.
 function(commensal_test_options name)
+  target_link_libraries(${name} PRIVATE commensal_not_fuzzed)
   # What is tested is optimised; tests themselves build in a third of the time without.
   target_compile_options(${name} PRIVATE -O0)
   # So that ccache knows what it may keep of a target with a compiled header.
@@ -71,16 +79,22 @@ function(commensal_test_options name)
   endif()
 endfunction()
 
-# commensal_test(NAME source... LIBRARIES target... [LABELS label...] [ONE_THREAD] [OWN_HEADERS]): a
-# GoogleTest program whose cases ctest knows one by one, by the name that GoogleTest filters by (no
-# bytes of parameters). ONE_THREAD: nothing for TSan to see, so left out there. OWN_HEADERS: has
-# definitions that change what the shared header means.
+# commensal_test(NAME source... [ONE_THREAD source...] LIBRARIES target... [LABELS label...]
+# [OWN_HEADERS]): a GoogleTest program whose cases ctest knows one by one, by the name that GoogleTest
+# filters by (no bytes of parameters). Each source has a namespace of its own, as several are compiled
+# at a time. ONE_THREAD: nothing for TSan to see, so left out there. OWN_HEADERS: has definitions that
+# change what the shared header means.
 function(commensal_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 ARG "ONE_THREAD;OWN_HEADERS" "" "LIBRARIES;LABELS")
-  if(ARG_ONE_THREAD AND COMMENSAL_SANITIZE MATCHES thread)
+  cmake_parse_arguments(PARSE_ARGV 1 ARG "OWN_HEADERS" "" "ONE_THREAD;LIBRARIES;LABELS")
+  set(sources ${ARG_UNPARSED_ARGUMENTS})
+  if(NOT COMMENSAL_SANITIZE MATCHES thread)
+    list(APPEND sources ${ARG_ONE_THREAD})
+  endif()
+  if(NOT sources)
     return()
   endif()
-  add_executable(${name} ${ARG_UNPARSED_ARGUMENTS})
+  add_executable(${name} ${sources})
+  commensal_unity(${name})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(${name} PRIVATE commensal::warnings commensal::sanitize ${ARG_LIBRARIES}
                                         GTest::gmock_main)
@@ -90,11 +104,22 @@ function(commensal_test name)
   else()
     target_precompile_headers(${name} REUSE_FROM commensal_test_headers)
   endif()
+  add_dependencies(commensal_tests ${name})
   gtest_discover_tests(${name} NO_PRETTY_VALUES DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 300)
-  # Of a list among those properties it would keep the first entry alone.
+  # Of a list among those properties it would keep the first entry alone. `asan`: that preset runs it,
+  # too, so that .ci/run leaves it out of this one, but for the first of each program.
   set(labels "${CMAKE_CURRENT_BINARY_DIR}/${name}_labels.cmake")
-  file(WRITE "${labels}" "if(${name}_TESTS)\n  set_tests_properties(\${${name}_TESTS} PROPERTIES LABELS "
-                         "\"${ARG_LABELS}\")\nendif()\n")
+  set(all_labels ${ARG_LABELS})
+  if(NOT ARG_LABELS MATCHES "torch|whole_trace|simulated_cuda")
+    list(APPEND all_labels asan)
+  endif()
+  file(WRITE "${labels}" "if(${name}_TESTS)
+  set_tests_properties(\${${name}_TESTS} PROPERTIES LABELS \"${all_labels}\")
+  list(GET ${name}_TESTS 0 first)
+  set_tests_properties(\${first} PROPERTIES LABELS \"${ARG_LABELS}\")
+endif()
+include(\"${COMMENSAL_TEST_COSTS}\")
+")
   set_property(
     DIRECTORY
     APPEND

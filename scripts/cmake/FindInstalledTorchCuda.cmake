@@ -3,7 +3,8 @@
 #
 # Sets InstalledTorchCuda_FOUND, InstalledTorchCuda_VERSION ("13.0"), InstalledTorchCuda_INCLUDE_DIR
 # (the folder of cuda.h), InstalledTorchCuda_REASON (what is missing), and makes the targets
-# InstalledTorch::cuda_headers and InstalledTorch::c10_cuda.
+# InstalledTorch::cuda_headers, InstalledTorch::c10_cuda and InstalledTorch::cudart (the runtime beside
+# those headers, for programs; a library finds PyTorch's in its process).
 set(InstalledTorchCuda_REASON "")
 set(InstalledTorchCuda_VERSION "")
 find_package(InstalledTorch QUIET)
@@ -65,7 +66,15 @@ if(InstalledTorchCuda_FOUND AND NOT TARGET InstalledTorch::c10_cuda)
                         PROPERTIES INTERFACE_INCLUDE_DIRECTORIES
                                    "${InstalledTorchCuda_INCLUDE_DIR}")
   add_library(InstalledTorch::c10_cuda SHARED IMPORTED)
-  # The base class of the allocator calls the runtime from inline code; PyTorch brings libcudart.
+  # The base class of the allocator calls the runtime from inline code.
+  find_library(
+    InstalledTorchCuda_CUDART libcudart.so.${_torch_cuda_major} NO_DEFAULT_PATH
+    HINTS "${InstalledTorchCuda_INCLUDE_DIR}/../lib" "${InstalledTorchCuda_INCLUDE_DIR}/../lib64")
+  add_library(InstalledTorch::cudart INTERFACE IMPORTED)
+  if(InstalledTorchCuda_CUDART)
+    set_target_properties(InstalledTorch::cudart PROPERTIES INTERFACE_LINK_LIBRARIES
+                                                            "${InstalledTorchCuda_CUDART}")
+  endif()
   set_target_properties(
     InstalledTorch::c10_cuda
     PROPERTIES IMPORTED_LOCATION "${InstalledTorch_DIR}/lib/libc10_cuda.so"

@@ -8,7 +8,7 @@
 #include <random>
 #include <vector>
 
-namespace commensal {
+namespace commensal::block_pool_test {
 namespace {
 
 constexpr std::size_t kUnit = 4096;
@@ -192,4 +192,4 @@ TEST_F(BlockPoolTest, ABlockIsOnTheDeviceWhenEveryChunkOfItIs) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::block_pool_test

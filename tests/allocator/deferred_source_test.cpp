@@ -10,7 +10,7 @@
 #include "allocator/elastic_allocator.h"
 #include "tests/allocator/moving_source.h"
 
-namespace commensal {
+namespace commensal::deferred_source_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -94,4 +94,4 @@ TEST(DeferredSourceUnit, OneThatDoesNotFitIsRefused) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::deferred_source_test

@@ -18,7 +18,7 @@
 #include "tests/allocator/moving_source.h"
 #include "tests/allocator/patterned_blocks.h"
 
-namespace commensal {
+namespace commensal::elastic_ahead_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -512,4 +512,4 @@ TEST(BackgroundMoverTest, MovesWhenItIsWoken) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::elastic_ahead_test

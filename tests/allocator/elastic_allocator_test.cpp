@@ -12,7 +12,7 @@
 #include "tests/allocator/moving_source.h"
 #include "tests/allocator/patterned_blocks.h"
 
-namespace commensal {
+namespace commensal::elastic_allocator_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -320,4 +320,4 @@ TEST_F(ElasticAllocatorTest, GivesEverythingBackAtTheEnd) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::elastic_allocator_test

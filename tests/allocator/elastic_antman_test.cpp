@@ -10,7 +10,7 @@
 #include "tests/allocator/moving_source.h"
 #include "tests/allocator/patterned_blocks.h"
 
-namespace commensal {
+namespace commensal::elastic_antman_test {
 namespace {
 
 constexpr const char* kStays = "live memory stays: memory policy antman";
@@ -147,4 +147,4 @@ TEST_F(ElasticAntmanTest, NoBlockEverChangesItsTier) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::elastic_antman_test

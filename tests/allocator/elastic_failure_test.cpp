@@ -10,7 +10,7 @@
 #include "tests/allocator/moving_source.h"
 #include "tests/allocator/patterned_blocks.h"
 
-namespace commensal {
+namespace commensal::elastic_failure_test {
 namespace {
 
 /// Something that the allocator does, and how to tell that it was done in the end.
@@ -120,4 +120,4 @@ INSTANTIATE_TEST_SUITE_P(Everything, ElasticFailureTest, ::testing::ValuesIn(sce
                          [](const auto& test) { return std::string(test.param.name); });
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::elastic_failure_test

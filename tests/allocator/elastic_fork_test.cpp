@@ -13,7 +13,7 @@
 #include "allocator/elastic_allocator.h"
 #include "tests/allocator/moving_source.h"
 
-namespace commensal {
+namespace commensal::elastic_fork_test {
 namespace {
 
 /// Runs `body` in a forked child; returns its answer as the exit status (0: all well).
@@ -111,4 +111,4 @@ TEST(ElasticForkTest, ForkInsideOtherThreadsWorkDoesNotDeadlock) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::elastic_fork_test

@@ -5,7 +5,7 @@
 #include "tests/allocator/fuzz.h"
 #include "tests/allocator/moving_source.h"
 
-namespace commensal {
+namespace commensal::elastic_fuzz_test {
 namespace {
 
 ElasticAllocatorOptions small_chunks() {
@@ -78,4 +78,4 @@ TEST(ElasticFuzzTest, AMoveThatSkipsTheComparisonIsCaught) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::elastic_fuzz_test

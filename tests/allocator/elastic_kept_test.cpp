@@ -10,7 +10,7 @@
 #include "allocator/elastic_allocator.h"
 #include "tests/allocator/moving_source.h"
 
-namespace commensal {
+namespace commensal::elastic_kept_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -210,4 +210,4 @@ TEST_F(ElasticKeptTest, OutOfMemoryNamesWhatOthersHold) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::elastic_kept_test

@@ -9,7 +9,7 @@
 #include "allocator/elastic_allocator.h"
 #include "tests/allocator/moving_source.h"
 
-namespace commensal {
+namespace commensal::elastic_lifetime_test {
 namespace {
 
 /// A training job of many layers: weights, then steps of activations, gradients and temporaries.
@@ -150,4 +150,4 @@ TEST(ElasticLifetime, ABlockOfEitherKindMovesAndComesBack) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::elastic_lifetime_test

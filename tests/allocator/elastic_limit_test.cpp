@@ -10,7 +10,7 @@
 #include "tests/allocator/moving_source.h"
 #include "tests/allocator/patterned_blocks.h"
 
-namespace commensal {
+namespace commensal::elastic_limit_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -479,4 +479,4 @@ TEST_F(ElasticLimitTest, ParkedUntilItGrowsALargerLimitBringsNothingBack) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::elastic_limit_test

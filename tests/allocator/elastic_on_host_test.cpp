@@ -17,7 +17,7 @@
 #include "tests/allocator/patterned_blocks.h"
 #include "tests/allocator/restless_program.h"
 
-namespace commensal {
+namespace commensal::elastic_on_host_test {
 namespace {
 
 class ElasticOnHostTest : public ::testing::Test {
@@ -247,4 +247,4 @@ TEST_F(ElasticOnHostTest, AChildSeesWhatWasSpilled) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::elastic_on_host_test

@@ -10,7 +10,7 @@
 #include "tests/allocator/moving_source.h"
 #include "tests/allocator/patterned_blocks.h"
 
-namespace commensal {
+namespace commensal::elastic_race_test {
 namespace {
 
 /// Asked for the time, lets somebody else go first.
@@ -131,4 +131,4 @@ TEST_F(ElasticRaceTest, AddressesThatTheSystemKeepsServeTheNextLargeBlock) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::elastic_race_test

@@ -10,7 +10,7 @@
 #include "allocator/elastic_allocator.h"
 #include "tests/allocator/moving_source.h"
 
-namespace commensal {
+namespace commensal::elastic_returns_test {
 namespace {
 
 constexpr Bytes kChunk = 64_KiB;
@@ -180,4 +180,4 @@ TEST_F(ElasticReturnsTest, WhatWasParkedByRequestIsHeldBackAndNotForgotten) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::elastic_returns_test

@@ -12,7 +12,7 @@
 #include "allocator/pool_table.h"
 #include "tests/allocator/moving_source.h"
 
-namespace commensal {
+namespace commensal::elastic_streams_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -202,4 +202,4 @@ TEST_F(PoolTableTest, OneTooManyIsRefusedAndChangesNothing) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::elastic_streams_test

@@ -16,7 +16,7 @@
 #include "tests/allocator/fuzz.h"
 #include "tests/allocator/moving_source.h"
 
-namespace commensal {
+namespace commensal::elastic_stress_test {
 namespace {
 
 struct Written {
@@ -240,4 +240,4 @@ TEST(ElasticStressOnHostTest, Law2_ThreadsKeepTheirDataWhileTheLimitMoves) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::elastic_stress_test

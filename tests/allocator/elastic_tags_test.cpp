@@ -19,7 +19,7 @@
 #include "tests/allocator/passing_source.h"
 #include "tests/allocator/patterned_blocks.h"
 
-namespace commensal {
+namespace commensal::elastic_tags_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -548,4 +548,4 @@ TEST_F(ElasticTagsTest, P29_ContentSurvivesRandomOperations) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::elastic_tags_test

@@ -9,7 +9,7 @@
 #include <functional>
 #include <vector>
 
-namespace commensal {
+namespace commensal::fake_memory_source_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -143,4 +143,4 @@ TEST_F(FakeMemorySourceTest, CountsAndRisk) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::fake_memory_source_test

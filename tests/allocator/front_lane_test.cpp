@@ -14,7 +14,7 @@
 #include "allocator/elastic_allocator.h"
 #include "tests/allocator/fake_memory_source.h"
 
-namespace commensal {
+namespace commensal::front_lane_test {
 namespace {
 
 constexpr std::size_t kUnit = 64;
@@ -268,4 +268,4 @@ TEST(FrontLanesTest, BlocksThatWanderBetweenThreadsAreCountedOnce) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::front_lane_test

@@ -7,7 +7,7 @@
 
 #include "allocator/host/file_system.h"
 
-namespace commensal {
+namespace commensal::host_file_system_test {
 namespace {
 
 struct Row {
@@ -65,4 +65,4 @@ TEST(FolderTest, TheWarningNamesFolderAndType) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::host_file_system_test

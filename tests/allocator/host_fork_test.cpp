@@ -16,7 +16,7 @@
 #include "tests/allocator/restless_program.h"
 #include "tests/allocator/sanitizer_threads.h"
 
-namespace commensal {
+namespace commensal::host_fork_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -318,4 +318,4 @@ TEST_F(HostFork, AChildCanStopItsOwnThreads) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::host_fork_test

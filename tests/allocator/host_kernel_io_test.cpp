@@ -14,7 +14,7 @@
 #include "allocator/host/host_memory_source.h"
 #include "allocator/host/kernel_io.h"
 
-namespace commensal {
+namespace commensal::host_kernel_io_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -56,4 +56,4 @@ TEST(KernelIo, ALibaioContextMakesMovesUnsafe) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::host_kernel_io_test

@@ -26,7 +26,7 @@
 
 #define UNINSTRUMENTED __attribute__((no_sanitize("thread", "address", "undefined")))
 
-namespace commensal {
+namespace commensal::host_moves_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -365,4 +365,4 @@ TEST_F(HostMoves, WhereThreadsCannotBeStoppedTheMoveIsDeferred) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::host_moves_test

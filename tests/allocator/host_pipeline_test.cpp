@@ -18,7 +18,7 @@
 #include "allocator/host/slot_io.h"
 #include "allocator/host/spill_file.h"
 
-namespace commensal {
+namespace commensal::host_pipeline_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -239,4 +239,4 @@ TEST_F(SlotIos, WhatIsUnderWayEndsBeforeTheThreadsDo) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::host_pipeline_test

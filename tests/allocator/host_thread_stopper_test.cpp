@@ -30,7 +30,7 @@
 // What runs while threads are stopped must not enter a sanitizer: they may hold its locks.
 #define UNINSTRUMENTED __attribute__((no_sanitize("thread", "address", "undefined")))
 
-namespace commensal {
+namespace commensal::host_thread_stopper_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -1049,4 +1049,4 @@ TEST(ThreadStopper, ANewThreadIsNoticed) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::host_thread_stopper_test

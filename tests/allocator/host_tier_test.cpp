@@ -24,7 +24,7 @@
 #include "tests/allocator/host_process.h"
 #include "tests/allocator/restless_program.h"
 
-namespace commensal {
+namespace commensal::host_tier_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -357,4 +357,4 @@ TEST_P(SpillFiles, FreedSlotsAreUsedAgainAndTheFileKeepsItsCap) {
 INSTANTIATE_TEST_SUITE_P(Direct, SpillFiles, ::testing::Bool());
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::host_tier_test

@@ -15,7 +15,7 @@
 #include "allocator/host/host_memory_source.h"
 #include "allocator/host/write_watch.h"
 
-namespace commensal {
+namespace commensal::host_write_watch_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -166,4 +166,4 @@ TEST(WatchedMove, P42_ALateWriteIsLostWhenTheNotesAreIgnored) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::host_write_watch_test

@@ -6,7 +6,7 @@
 
 #include <vector>
 
-namespace commensal {
+namespace commensal::lifetime_test {
 namespace {
 
 constexpr std::size_t kSize = 4096;
@@ -103,4 +103,4 @@ TEST_F(LifetimePredictorTest, IsBoundedAndTheOldestMakeRoom) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::lifetime_test

@@ -4,7 +4,7 @@
 
 #include "allocator/base/mutex.h"
 
-namespace commensal {
+namespace commensal::lock_order_test {
 namespace {
 
 struct Locks {
@@ -60,4 +60,4 @@ TEST(LockOrderDeathTest, P39_AWrongOrderIsCaught) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::lock_order_test

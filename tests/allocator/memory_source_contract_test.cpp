@@ -6,7 +6,7 @@
 #include "allocator/host/host_memory_source.h"
 #include "tests/allocator/fake_memory_source.h"
 
-namespace commensal {
+namespace commensal::memory_source_contract_test {
 namespace {
 
 std::unique_ptr<MemorySource> make_fake(Bytes device, Bytes host) {
@@ -50,4 +50,4 @@ INSTANTIATE_TEST_SUITE_P(Host, MemorySourceContract, ::testing::Values(&make_hos
 INSTANTIATE_TEST_SUITE_P(HostPlainly, MemorySourceContract, ::testing::Values(&make_host_plainly));
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::memory_source_contract_test

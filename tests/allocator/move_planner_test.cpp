@@ -7,7 +7,7 @@
 
 #include <vector>
 
-namespace commensal {
+namespace commensal::move_planner_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -221,4 +221,4 @@ TEST(MovePlannerTest, ACacheIsLargeBesideWhatIsLive) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::move_planner_test

@@ -25,7 +25,7 @@
 #include "allocator/host/thread_stopper.h"
 #include "tests/allocator/restless_program.h"
 
-namespace commensal {
+namespace commensal::own_descriptors_test {
 namespace {
 
 std::vector<int> open_here() {
@@ -167,4 +167,4 @@ TEST_F(OwnDescriptors, AnEmptyTableIsMadeOnOldKernelsToo) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::own_descriptors_test

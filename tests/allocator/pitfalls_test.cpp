@@ -26,7 +26,7 @@
 #include "tests/allocator/passing_source.h"
 #include "tests/allocator/patterned_blocks.h"
 
-namespace commensal {
+namespace commensal::pitfalls_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -721,4 +721,4 @@ TEST(Pitfalls, P42_WithoutTheComparisonTheWriteIsLost) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::pitfalls_test

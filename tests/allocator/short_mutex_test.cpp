@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-namespace commensal {
+namespace commensal::short_mutex_test {
 namespace {
 
 struct Counted {
@@ -62,4 +62,4 @@ TEST(ShortMutexTest, WhoeverWaitsForALongOwnerSleepsAndLeavesErrnoAlone) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::short_mutex_test

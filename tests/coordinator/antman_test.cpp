@@ -6,7 +6,7 @@
 #include "coordinator/policies/cluster_state.h"
 #include "coordinator/policies/registry.h"
 
-namespace commensal::policies {
+namespace commensal::policies::antman_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -424,4 +424,4 @@ TEST_F(AntManTest, ATypeThatAJobDoesNotTakeIsPassedOver) {
 }
 
 }  // namespace
-}  // namespace commensal::policies
+}  // namespace commensal::policies::antman_test

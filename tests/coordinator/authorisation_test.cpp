@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace commensal::cluster {
+namespace commensal::cluster::authorisation_test {
 namespace {
 
 using keys::AllowedKey;
@@ -107,4 +107,4 @@ TEST(AuthorisationTest, OneSeesWhatIsOnesOwn) {
 }
 
 }  // namespace
-}  // namespace commensal::cluster
+}  // namespace commensal::cluster::authorisation_test

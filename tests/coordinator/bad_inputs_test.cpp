@@ -14,7 +14,7 @@
 
 #include "coordinator/cluster/input_files.h"
 
-namespace commensal::cluster {
+namespace commensal::cluster::bad_inputs_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -291,4 +291,4 @@ TEST_F(InputFilesTest, SaysWhyItCannotBeWritten) {
 }
 
 }  // namespace
-}  // namespace commensal::cluster
+}  // namespace commensal::cluster::bad_inputs_test

@@ -9,7 +9,7 @@
 
 #include "coordinator/policies/cluster_state.h"
 
-namespace commensal::policies {
+namespace commensal::policies::beside_test {
 namespace {
 
 ClusterJob needs(std::int32_t share_milli, std::int64_t memory_mib = 0) {
@@ -140,4 +140,4 @@ TEST(MinimaOfAStateTest, TheSumsAreThoseOfTheJobsOnEachGpuWhateverHappened) {
 }
 
 }  // namespace
-}  // namespace commensal::policies
+}  // namespace commensal::policies::beside_test

@@ -8,7 +8,7 @@
 #include "coordinator/policies/cluster_state.h"
 #include "coordinator/policies/registry.h"
 
-namespace commensal::policies {
+namespace commensal::policies::capacity_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -73,4 +73,4 @@ TEST_F(CapacityTest, AGangWaitsForAllItsGpusAndNobodyIsStoppedForIt) {
 }
 
 }  // namespace
-}  // namespace commensal::policies
+}  // namespace commensal::policies::capacity_test

@@ -24,7 +24,7 @@
 #include "coordinator/policies/registry.h"
 #include "tests/coordinator/fake_engine.h"
 
-namespace commensal::cluster {
+namespace commensal::cluster::cluster_coordinator_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -1769,4 +1769,4 @@ TEST_F(ClusterCoordinatorTest, ABadReportOfALossIsRefused) {
 }
 
 }  // namespace
-}  // namespace commensal::cluster
+}  // namespace commensal::cluster::cluster_coordinator_test

@@ -26,7 +26,7 @@
 #include "tests/coordinator/store_script.h"
 #include "tests/sanitizers.h"
 
-namespace commensal::cluster {
+namespace commensal::cluster::cluster_crash_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -592,4 +592,4 @@ TEST(ClusterClock, ThatIsSetAtEveryStepChangesNothing) {
 }
 
 }  // namespace
-}  // namespace commensal::cluster
+}  // namespace commensal::cluster::cluster_crash_test

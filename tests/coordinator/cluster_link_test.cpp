@@ -22,7 +22,7 @@
 #include "coordinator/node/node_coordinator.h"
 #include "tests/coordinator/key_world.h"
 
-namespace commensal::node {
+namespace commensal::node::cluster_link_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -369,4 +369,4 @@ TEST_F(ClusterLinkTest, AMissingKeySaysHowToMakeIt) {
 }
 
 }  // namespace
-}  // namespace commensal::node
+}  // namespace commensal::node::cluster_link_test

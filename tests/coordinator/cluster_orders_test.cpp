@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-namespace commensal::node {
+namespace commensal::node::cluster_orders_test {
 namespace {
 
 using nlohmann::json;
@@ -189,4 +189,4 @@ TEST_F(ClusterOrdersTest, ThroughANetworkThatLosesMuchEachOrderIsDoneOnce) {
 }
 
 }  // namespace
-}  // namespace commensal::node
+}  // namespace commensal::node::cluster_orders_test

@@ -9,7 +9,7 @@
 #include <string>
 #include <utility>
 
-namespace commensal::node {
+namespace commensal::node::cluster_placements_test {
 namespace {
 
 using nlohmann::json;
@@ -137,4 +137,4 @@ TEST_F(ClusterPlacementsTest, SaysHowManyDidNotFit) {
 }
 
 }  // namespace
-}  // namespace commensal::node
+}  // namespace commensal::node::cluster_placements_test

@@ -10,7 +10,7 @@
 
 #include "coordinator/policies/one_kind.h"
 
-namespace commensal::policies {
+namespace commensal::policies::cluster_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -179,4 +179,4 @@ TEST(OneKindTest, WhoWouldFitOnBothTogetherAloneIsToldOf) {
 }
 
 }  // namespace
-}  // namespace commensal::policies
+}  // namespace commensal::policies::cluster_test

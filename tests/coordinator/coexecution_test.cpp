@@ -17,7 +17,7 @@
 #include "coordinator/engines/simulator/simulation.h"
 #include "coordinator/policies/registry.h"
 
-namespace commensal::simulator {
+namespace commensal::simulator::coexecution_test {
 namespace {
 
 using ::testing::DoubleNear;
@@ -287,4 +287,4 @@ TEST(SharedGpusTest, AnElasticJobIsAsFastAsItHasGpus) {
 }
 
 }  // namespace
-}  // namespace commensal::simulator
+}  // namespace commensal::simulator::coexecution_test

@@ -14,7 +14,7 @@
 #include "coordinator/cluster/engine.h"
 #include "tests/coordinator/local_world.h"
 
-namespace commensal::cluster::slurm {
+namespace commensal::cluster::slurm::command_runner_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -116,4 +116,4 @@ TEST(CommandRunnerTest, VariablesThatSteerSlurmAreKeptFromIt) {
 }
 
 }  // namespace
-}  // namespace commensal::cluster::slurm
+}  // namespace commensal::cluster::slurm::command_runner_test

@@ -15,7 +15,7 @@
 #include "coordinator/wire/paths.h"
 #include "tests/coordinator/fake_job.h"
 
-namespace commensal::node {
+namespace commensal::node::commensald_test {
 namespace {
 
 using nlohmann::json;
@@ -495,4 +495,4 @@ TEST_F(CommensaldTest, TellsItsVersion) {
 }
 
 }  // namespace
-}  // namespace commensal::node
+}  // namespace commensal::node::commensald_test

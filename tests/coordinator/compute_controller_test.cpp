@@ -10,7 +10,7 @@
 #include <numeric>
 #include <random>
 
-namespace commensal::node {
+namespace commensal::node::compute_controller_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -995,4 +995,4 @@ TEST_F(BesideAnotherLaw, WhereWindowsLookAtItAloneWaitingIsNoMeasure) {
 }
 
 }  // namespace
-}  // namespace commensal::node
+}  // namespace commensal::node::compute_controller_test

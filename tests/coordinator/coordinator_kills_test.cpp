@@ -23,7 +23,7 @@
 #include "tests/coordinator/slurm_cluster.h"
 #include "tests/sanitizers.h"
 
-namespace commensal::cluster {
+namespace commensal::cluster::coordinator_kills_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -340,4 +340,4 @@ INSTANTIATE_TEST_SUITE_P(Slurm, CoordinatorUnderFaults,
                          name_of);
 
 }  // namespace
-}  // namespace commensal::cluster
+}  // namespace commensal::cluster::coordinator_kills_test

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace commensal::node {
+namespace commensal::node::core_pace_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -91,4 +91,4 @@ TEST(ChooseSignal, ItDoesNotSwitchToAndFro) {
 }
 
 }  // namespace
-}  // namespace commensal::node
+}  // namespace commensal::node::core_pace_test

@@ -6,7 +6,7 @@
 
 #include <stdexcept>
 
-namespace commensal::wire {
+namespace commensal::wire::core_set_test {
 namespace {
 
 CoreSet set(std::string_view list) {
@@ -57,4 +57,4 @@ TEST(CoreSet, ACpuThatDoesNotFitIsNamed) {
 }
 
 }  // namespace
-}  // namespace commensal::wire
+}  // namespace commensal::wire::core_set_test

@@ -14,7 +14,7 @@
 #include "coordinator/node/device_page.h"
 #include "coordinator/node/node_coordinator.h"
 
-namespace commensal::node {
+namespace commensal::node::core_share_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -568,4 +568,4 @@ TEST_F(CoresOfJobsTest, WithoutATopologyNothingIsDivided) {
 }
 
 }  // namespace
-}  // namespace commensal::node
+}  // namespace commensal::node::core_share_test

@@ -11,7 +11,7 @@
 #include <stdexcept>
 #include <system_error>
 
-namespace commensal::cluster {
+namespace commensal::cluster::counted_time_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -187,4 +187,4 @@ TEST(ReadClocksTest, SaysSoIfItCannot) {
 }
 
 }  // namespace
-}  // namespace commensal::cluster
+}  // namespace commensal::cluster::counted_time_test

@@ -11,7 +11,7 @@
 #include <fstream>
 #include <thread>
 
-namespace commensal::node {
+namespace commensal::node::cpu_meter_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -95,4 +95,4 @@ TEST(CpuMeter, SeesAThreadThatComputes) {
 }
 
 }  // namespace
-}  // namespace commensal::node
+}  // namespace commensal::node::cpu_meter_test

@@ -9,7 +9,7 @@
 #include "coordinator/policies/registry.h"
 #include "tests/coordinator/made_up_cluster.h"
 
-namespace commensal::policies {
+namespace commensal::policies::dragon_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -151,4 +151,4 @@ TEST_F(DragonTest, RunningJobsGrowWhenNothingWasDoneForAMinute) {
 }
 
 }  // namespace
-}  // namespace commensal::policies
+}  // namespace commensal::policies::dragon_test

@@ -10,7 +10,7 @@
 #include "coordinator/prediction/name_similarity.h"
 #include "coordinator/prediction/prediction_errors.h"
 
-namespace commensal::prediction {
+namespace commensal::prediction::duration_predictor_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -178,4 +178,4 @@ TEST(PredictionErrorsTest, WithoutAJobAllIsZero) {
 }
 
 }  // namespace
-}  // namespace commensal::prediction
+}  // namespace commensal::prediction::duration_predictor_test

@@ -10,7 +10,7 @@
 #include "coordinator/policies/registry.h"
 #include "coordinator/policies/scaling_model.h"
 
-namespace commensal::policies {
+namespace commensal::policies::elastic_policies_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -238,4 +238,4 @@ TEST_F(ElasticPoliciesTest, OptimusSaysWhenItKnowsNoStepTimes) {
 }
 
 }  // namespace
-}  // namespace commensal::policies
+}  // namespace commensal::policies::elastic_policies_test

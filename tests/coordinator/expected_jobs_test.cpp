@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-namespace commensal::node {
+namespace commensal::node::expected_jobs_test {
 namespace {
 
 using namespace commensal::literals;
@@ -307,4 +307,4 @@ TEST_F(ExpectedJobsTest, ASilentCoordinatorChangesNothingButThatTimePasses) {
 }
 
 }  // namespace
-}  // namespace commensal::node
+}  // namespace commensal::node::expected_jobs_test

@@ -11,7 +11,7 @@
 #include "coordinator/node/gap_control.h"
 #include "coordinator/node/node_coordinator.h"
 
-namespace commensal::node {
+namespace commensal::node::explain_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -450,4 +450,4 @@ TEST_F(ExplainTest, StrangeReportsDoNoHarm) {
 }
 
 }  // namespace
-}  // namespace commensal::node
+}  // namespace commensal::node::explain_test

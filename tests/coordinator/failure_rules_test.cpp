@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-namespace commensal::cluster {
+namespace commensal::cluster::failure_rules_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -136,4 +136,4 @@ TEST(FailureRulesTest, TheEndsOfFilesAreRead) {
 }
 
 }  // namespace
-}  // namespace commensal::cluster
+}  // namespace commensal::cluster::failure_rules_test

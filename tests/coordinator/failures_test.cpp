@@ -12,7 +12,7 @@
 #include "coordinator/engines/simulator/simulation.h"
 #include "coordinator/policies/registry.h"
 
-namespace commensal::simulator {
+namespace commensal::simulator::failures_test {
 namespace {
 
 using policies::Cluster;
@@ -263,4 +263,4 @@ TEST(FailuresTest, RefusesSemanticsWithRoundsAndWordsThatMeanNothing) {
 }
 
 }  // namespace
-}  // namespace commensal::simulator
+}  // namespace commensal::simulator::failures_test

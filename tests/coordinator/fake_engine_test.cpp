@@ -7,7 +7,7 @@
 
 #include "tests/coordinator/engine_contract.h"
 
-namespace commensal::cluster {
+namespace commensal::cluster::fake_engine_test {
 namespace {
 
 class FakeHarness final : public EngineHarness {
@@ -108,4 +108,4 @@ TEST_F(FakeEngineTest, WritesCallsDownAndBeginsWhenTold) {
 }
 
 }  // namespace
-}  // namespace commensal::cluster
+}  // namespace commensal::cluster::fake_engine_test

@@ -17,7 +17,7 @@
 #include "coordinator/engines/simulator/simulation.h"
 #include "coordinator/policies/registry.h"
 
-namespace commensal::simulator {
+namespace commensal::simulator::fgd_equality_test {
 namespace {
 
 const std::string kFolder = COMMENSAL_OPENB_UNPACKED;
@@ -134,4 +134,4 @@ TEST(FgdSemanticsTest, ATypeThatNobodyHasIsAnError) {
 }
 
 }  // namespace
-}  // namespace commensal::simulator
+}  // namespace commensal::simulator::fgd_equality_test

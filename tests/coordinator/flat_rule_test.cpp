@@ -10,7 +10,7 @@
 #include <limits>
 #include <random>
 
-namespace commensal::cluster {
+namespace commensal::cluster::flat_rule_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -142,4 +142,4 @@ TEST(LossCurveTest, TimeDoesNotRunBackwards) {
 }
 
 }  // namespace
-}  // namespace commensal::cluster
+}  // namespace commensal::cluster::flat_rule_test

@@ -13,7 +13,7 @@
 #include "coordinator/policies/registry.h"
 #include "tests/coordinator/made_up_cluster.h"
 
-namespace commensal::policies {
+namespace commensal::policies::gandiva_places_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -170,4 +170,4 @@ TEST_F(GandivaPlacesTest, APairStaysTogetherWhereItIsMoved) {
 }
 
 }  // namespace
-}  // namespace commensal::policies
+}  // namespace commensal::policies::gandiva_places_test

@@ -7,7 +7,7 @@
 
 #include <string>
 
-namespace commensal::node {
+namespace commensal::node::gang_keeper_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -217,4 +217,4 @@ TEST_F(GangKeeperTest, AStatusSaysHowItStands) {
 }
 
 }  // namespace
-}  // namespace commensal::node
+}  // namespace commensal::node::gang_keeper_test

@@ -12,7 +12,7 @@
 #include "coordinator/engines/local/gang_head.h"
 #include "tests/coordinator/local_world.h"
 
-namespace commensal::cluster::local {
+namespace commensal::cluster::local::gang_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -338,4 +338,4 @@ TEST_F(GangHeadTest, OnlySeveralNodesWithALauncherNeedOne) {
 }
 
 }  // namespace
-}  // namespace commensal::cluster::local
+}  // namespace commensal::cluster::local::gang_test

@@ -7,7 +7,7 @@
 
 #include "coordinator/node/gap_report.h"
 
-namespace commensal::node {
+namespace commensal::node::gap_control_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -311,4 +311,4 @@ TEST(GapReport, WritesClassesAndRulesForPeople) {
 }
 
 }  // namespace
-}  // namespace commensal::node
+}  // namespace commensal::node::gap_control_test

@@ -19,7 +19,7 @@
 #include "coordinator/engines/simulator/simulation.h"
 #include "coordinator/policies/registry.h"
 
-namespace commensal::simulator {
+namespace commensal::simulator::gavel_equality_test {
 namespace {
 
 using ::testing::AllOf;
@@ -188,4 +188,4 @@ TEST_F(GavelTraces, TheProfileNeedsATable) {
 }
 
 }  // namespace
-}  // namespace commensal::simulator
+}  // namespace commensal::simulator::gavel_equality_test

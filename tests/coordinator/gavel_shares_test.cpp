@@ -8,7 +8,7 @@
 
 #include "coordinator/policies/gavel_fifo.h"
 
-namespace commensal::policies {
+namespace commensal::policies::gavel_shares_test {
 namespace {
 
 constexpr double kClose = 1e-6;
@@ -203,4 +203,4 @@ TEST(SeededRandomTest, DrawsWhatPythonDraws) {
 }
 
 }  // namespace
-}  // namespace commensal::policies
+}  // namespace commensal::policies::gavel_shares_test

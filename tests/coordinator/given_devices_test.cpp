@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace commensal::cluster::local {
+namespace commensal::cluster::local::given_devices_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -42,4 +42,4 @@ TEST(GivenDevicesTest, OthersStayAsTheyAre) {
 }
 
 }  // namespace
-}  // namespace commensal::cluster::local
+}  // namespace commensal::cluster::local::given_devices_test

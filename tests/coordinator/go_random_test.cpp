@@ -7,7 +7,7 @@
 
 #include <numeric>
 
-namespace commensal::simulator {
+namespace commensal::simulator::go_random_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -35,4 +35,4 @@ TEST(GoRandomTest, ShufflesAndPermutesEachOnce) {
 }
 
 }  // namespace
-}  // namespace commensal::simulator
+}  // namespace commensal::simulator::go_random_test

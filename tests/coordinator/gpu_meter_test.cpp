@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace commensal::node {
+namespace commensal::node::gpu_meter_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -100,4 +100,4 @@ TEST(DriverBusyShareTest, MoreThanAllIsAll) {
 }
 
 }  // namespace
-}  // namespace commensal::node
+}  // namespace commensal::node::gpu_meter_test

@@ -8,7 +8,7 @@
 
 #include <string>
 
-namespace commensal::node {
+namespace commensal::node::gpu_monitor_test {
 namespace {
 
 using namespace commensal::literals;
@@ -142,4 +142,4 @@ TEST(SimulatedGpuMonitor, ShowsTheSimulatedDevices) {
 #endif
 
 }  // namespace
-}  // namespace commensal::node
+}  // namespace commensal::node::gpu_monitor_test

@@ -16,7 +16,7 @@
 
 #include "coordinator/node/kernel_files.h"
 
-namespace commensal::node {
+namespace commensal::node::group_weight_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -339,4 +339,4 @@ TEST(KernelGroupFiles, SayWhatFailed) {
 }
 
 }  // namespace
-}  // namespace commensal::node
+}  // namespace commensal::node::group_weight_test

@@ -10,7 +10,7 @@
 #include <fstream>
 #include <stdexcept>
 
-namespace commensal::node {
+namespace commensal::node::host_device_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -186,4 +186,4 @@ TEST_F(HostDeviceTest, TheDeviceStatesItsReason) {
 }
 
 }  // namespace
-}  // namespace commensal::node
+}  // namespace commensal::node::host_device_test

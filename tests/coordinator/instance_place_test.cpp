@@ -19,7 +19,7 @@
 #include "coordinator/wire/paths.h"
 #include "coordinator/wire/router_socket.h"
 
-namespace commensal::node {
+namespace commensal::node::instance_place_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -159,4 +159,4 @@ TEST_F(InstancePlaceTest, ASocketThatIsBoundAgainKeepsItsConnections) {
 }
 
 }  // namespace
-}  // namespace commensal::node
+}  // namespace commensal::node::instance_place_test

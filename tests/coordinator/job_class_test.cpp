@@ -13,7 +13,7 @@
 
 #include "coordinator/node/node_coordinator.h"
 
-namespace commensal::node {
+namespace commensal::node::job_class_test {
 namespace {
 
 using namespace commensal::literals;
@@ -671,4 +671,4 @@ TEST_F(JobClassTest, TheLedgerHoldsThroughAnySequenceOfChanges) {
 }
 
 }  // namespace
-}  // namespace commensal::node
+}  // namespace commensal::node::job_class_test

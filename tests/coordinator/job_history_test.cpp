@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace commensal::node {
+namespace commensal::node::job_history_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -79,4 +79,4 @@ TEST(OracleShare, IsWhatTimeSlicingCanGiveAway) {
 }
 
 }  // namespace
-}  // namespace commensal::node
+}  // namespace commensal::node::job_history_test

@@ -7,7 +7,7 @@
 
 #include <random>
 
-namespace commensal::cluster {
+namespace commensal::cluster::job_json_test {
 namespace {
 
 using nlohmann::json;
@@ -278,4 +278,4 @@ TEST(JobNames, KnowWhichStatesEndAndWhichAreOnDevices) {
 }
 
 }  // namespace
-}  // namespace commensal::cluster
+}  // namespace commensal::cluster::job_json_test

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-namespace commensal::cluster {
+namespace commensal::cluster::job_life_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -452,4 +452,4 @@ TEST(JobStateTest, NamesAreReadAsTheyAreWritten) {
 }
 
 }  // namespace
-}  // namespace commensal::cluster
+}  // namespace commensal::cluster::job_life_test

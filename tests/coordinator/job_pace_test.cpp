@@ -10,7 +10,7 @@
 #include "coordinator/node/node_coordinator.h"
 #include "coordinator/wire/laws.h"
 
-namespace commensal::node {
+namespace commensal::node::job_pace_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -329,4 +329,4 @@ TEST_F(JobPaceTest, APausedJobGetsNoTurn) {
 }
 
 }  // namespace
-}  // namespace commensal::node
+}  // namespace commensal::node::job_pace_test

@@ -9,7 +9,7 @@
 
 #include "tests/coordinator/made_up_cluster.h"
 
-namespace commensal::policies {
+namespace commensal::policies::kept_order_test {
 namespace {
 
 /// What KeptOrder stands for, taken literally: one list, sorted as a whole.
@@ -101,4 +101,4 @@ TEST(KeptOrderTest, TakesAJobOutWhereverItIs) {
 }
 
 }  // namespace
-}  // namespace commensal::policies
+}  // namespace commensal::policies::kept_order_test

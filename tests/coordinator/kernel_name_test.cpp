@@ -15,7 +15,7 @@
 #include <string>
 #include <thread>
 
-namespace commensal::wire {
+namespace commensal::wire::kernel_name_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -135,4 +135,4 @@ TEST_F(KernelNameTest, AnotherUsersProcessIsNotBelieved) {
 }
 
 }  // namespace
-}  // namespace commensal::wire
+}  // namespace commensal::wire::kernel_name_test

@@ -19,7 +19,7 @@
 #include "coordinator/keys/remote_client.h"
 #include "tests/coordinator/key_world.h"
 
-namespace commensal::keys {
+namespace commensal::keys::keys_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -401,4 +401,4 @@ TEST(AddressTest, AnAddressHasHostAndPort) {
 }
 
 }  // namespace
-}  // namespace commensal::keys
+}  // namespace commensal::keys::keys_test

@@ -9,6 +9,9 @@ namespace commensal::policies {
 
 std::unique_ptr<ClusterPolicy> make_largest_first(Options& options);
 
+}  // namespace commensal::policies
+
+namespace commensal::policies::largest_first_test {
 namespace {
 
 TEST(LargestFirstTest, TheLargestThatFitsStartsFirstAndTheOthersWait) {
@@ -29,4 +32,4 @@ TEST(LargestFirstTest, TheLargestThatFitsStartsFirstAndTheOthersWait) {
 }
 
 }  // namespace
-}  // namespace commensal::policies
+}  // namespace commensal::policies::largest_first_test

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <random>
 
-namespace commensal::node {
+namespace commensal::node::last_resort_test {
 namespace {
 
 using namespace commensal::literals;
@@ -134,4 +134,4 @@ TEST(LastResort, NoStepIsTakenBeforeItsTurn) {
 }
 
 }  // namespace
-}  // namespace commensal::node
+}  // namespace commensal::node::last_resort_test

@@ -11,7 +11,7 @@
 #include <stdexcept>
 #include <vector>
 
-namespace commensal::node {
+namespace commensal::node::ledger_test {
 namespace {
 
 using namespace commensal::literals;
@@ -355,4 +355,4 @@ TEST(Law3Ledger, Law3_FailsWithoutTheConfirmStep) {
 }
 
 }  // namespace
-}  // namespace commensal::node
+}  // namespace commensal::node::ledger_test

@@ -12,7 +12,7 @@
 
 #include "coordinator/node/gpu_monitor.h"
 
-namespace commensal::cluster {
+namespace commensal::cluster::local_cluster_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -55,4 +55,4 @@ TEST(MachineNodeTest, OfCoresNoDeviceMemoryIsKnown) {
 }
 
 }  // namespace
-}  // namespace commensal::cluster
+}  // namespace commensal::cluster::local_cluster_test

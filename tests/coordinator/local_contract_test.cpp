@@ -6,7 +6,7 @@
 #include "tests/coordinator/engine_contract.h"
 #include "tests/coordinator/local_world.h"
 
-namespace commensal::cluster {
+namespace commensal::cluster::local_contract_test {
 namespace {
 
 class LocalHarness final : public EngineHarness {
@@ -41,4 +41,4 @@ INSTANTIATE_TEST_SUITE_P(
     name_of);
 
 }  // namespace
-}  // namespace commensal::cluster
+}  // namespace commensal::cluster::local_contract_test

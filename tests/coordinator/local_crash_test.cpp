@@ -21,7 +21,7 @@
 #include "tests/coordinator/fault_vfs.h"
 #include "tests/coordinator/local_world.h"
 
-namespace commensal::cluster {
+namespace commensal::cluster::local_crash_test {
 namespace {
 
 using nlohmann::json;
@@ -197,4 +197,4 @@ TEST(LocalCrash, OfTheCoordinatorInAWriteLosesNoRealJobAndStartsNoneTwice) {
 }
 
 }  // namespace
-}  // namespace commensal::cluster
+}  // namespace commensal::cluster::local_crash_test

@@ -15,7 +15,7 @@
 
 #include "tests/coordinator/local_world.h"
 
-namespace commensal::cluster {
+namespace commensal::cluster::local_engine_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -653,4 +653,4 @@ TEST_F(LocalEngineTest, ThisMachineIsOneNodeWithItsCores) {
 }
 
 }  // namespace
-}  // namespace commensal::cluster
+}  // namespace commensal::cluster::local_engine_test

@@ -27,7 +27,7 @@
 #include "coordinator/engines/local/process.h"
 #include "tests/coordinator/fake_job.h"
 
-namespace commensal::cluster {
+namespace commensal::cluster::local_nodes_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -317,4 +317,4 @@ TEST(LocalNodesOptions, OneMachineIsOneNodeUnlessSaid) {
 }
 
 }  // namespace
-}  // namespace commensal::cluster
+}  // namespace commensal::cluster::local_nodes_test

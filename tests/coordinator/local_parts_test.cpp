@@ -24,7 +24,7 @@
 #include "coordinator/engines/local/spec_json.h"
 #include "tests/coordinator/local_world.h"
 
-namespace commensal::cluster::local {
+namespace commensal::cluster::local::local_parts_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -614,4 +614,4 @@ TEST(ProcessTest, AZombieHasEnded) {
 }
 
 }  // namespace
-}  // namespace commensal::cluster::local
+}  // namespace commensal::cluster::local::local_parts_test

@@ -7,7 +7,7 @@
 
 #include "tests/coordinator/local_world.h"
 
-namespace commensal::cluster {
+namespace commensal::cluster::local_recovery_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -234,4 +234,4 @@ TEST_F(LocalRecoveryTest, FoldersOfOthersAreNotTouched) {
 }
 
 }  // namespace
-}  // namespace commensal::cluster
+}  // namespace commensal::cluster::local_recovery_test

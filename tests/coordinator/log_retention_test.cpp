@@ -22,7 +22,7 @@
 #include "coordinator/cluster/log_name.h"
 #include "coordinator/cluster/store.h"
 
-namespace commensal::cluster {
+namespace commensal::cluster::log_retention_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -326,4 +326,4 @@ TEST_F(LogRetentionTest, WhileClocksCannotBeReadOrKeptNothingIsDeleted) {
 }
 
 }  // namespace
-}  // namespace commensal::cluster
+}  // namespace commensal::cluster::log_retention_test

@@ -24,7 +24,7 @@
 #include "tests/coordinator/hostile_texts.h"
 #include "tests/coordinator/key_world.h"
 
-namespace commensal {
+namespace commensal::long_texts_test {
 namespace {
 
 using Reader = std::function<void(const std::string& text)>;
@@ -164,4 +164,4 @@ TEST(JsonTextTest, WhatIsNoJsonIsSaidShortlyAndPrintably) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::long_texts_test

@@ -11,7 +11,7 @@
 #include <map>
 #include <random>
 
-namespace commensal::node {
+namespace commensal::node::memory_arbiter_test {
 namespace {
 
 using namespace commensal::literals;
@@ -646,4 +646,4 @@ TEST(Law5Arbiter, Law5_BreaksWhenADecisionRemembers) {
 }
 
 }  // namespace
-}  // namespace commensal::node
+}  // namespace commensal::node::memory_arbiter_test

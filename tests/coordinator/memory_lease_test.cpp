@@ -6,7 +6,7 @@
 
 #include "coordinator/node/memory_arbiter.h"
 
-namespace commensal::node {
+namespace commensal::node::memory_lease_test {
 namespace {
 
 using namespace commensal::literals;
@@ -111,4 +111,4 @@ TEST(Hysteresis, WithoutLongerTermsTheyWould) {
 }
 
 }  // namespace
-}  // namespace commensal::node
+}  // namespace commensal::node::memory_lease_test

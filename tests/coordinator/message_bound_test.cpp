@@ -15,7 +15,7 @@
 
 #include "coordinator/wire/handover.h"
 
-namespace commensal::cluster {
+namespace commensal::cluster::message_bound_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -214,4 +214,4 @@ TEST(TcpConnectionsTest, TouchNothingElse) {
 }
 
 }  // namespace
-}  // namespace commensal::cluster
+}  // namespace commensal::cluster::message_bound_test

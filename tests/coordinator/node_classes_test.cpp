@@ -14,7 +14,7 @@
 
 #include "coordinator/wire/control_client.h"
 
-namespace commensal::cluster {
+namespace commensal::cluster::node_classes_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -242,4 +242,4 @@ TEST(NodeClassesTest, GoesWithoutWaitingForItsTries) {
 }
 
 }  // namespace
-}  // namespace commensal::cluster
+}  // namespace commensal::cluster::node_classes_test

@@ -9,7 +9,7 @@
 #include <random>
 #include <set>
 
-namespace commensal::node {
+namespace commensal::node::node_coordinator_test {
 namespace {
 
 using namespace commensal::literals;
@@ -1327,4 +1327,4 @@ TEST_F(NodeCoordinatorTest, Law3_JobsNeverHoldMoreThanTheDevice) {
 }
 
 }  // namespace
-}  // namespace commensal::node
+}  // namespace commensal::node::node_coordinator_test

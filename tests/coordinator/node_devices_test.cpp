@@ -10,7 +10,7 @@
 
 #include "coordinator/node/node_coordinator.h"
 
-namespace commensal::node {
+namespace commensal::node::node_devices_test {
 namespace {
 
 using namespace commensal::literals;
@@ -763,4 +763,4 @@ TEST_F(GpuTimeTest, TwoThatHaveWorkAtOnceHaveNoMoreThanAll) {
 }
 
 }  // namespace
-}  // namespace commensal::node
+}  // namespace commensal::node::node_devices_test

@@ -7,7 +7,7 @@
 
 #include "coordinator/node/node_coordinator.h"
 
-namespace commensal::node {
+namespace commensal::node::node_gang_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -199,4 +199,4 @@ TEST_F(NodeGangTest, OneSlowedRankOfAGuaranteedJobIsItsSlowdown) {
 }
 
 }  // namespace
-}  // namespace commensal::node
+}  // namespace commensal::node::node_gang_test

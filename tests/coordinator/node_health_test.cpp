@@ -7,7 +7,7 @@
 
 #include <string>
 
-namespace commensal::cluster {
+namespace commensal::cluster::node_health_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -102,4 +102,4 @@ TEST_F(NodeHealthTest, ZeroFailuresMeansNever) {
 }
 
 }  // namespace
-}  // namespace commensal::cluster
+}  // namespace commensal::cluster::node_health_test

@@ -14,7 +14,7 @@
 #include "coordinator/cluster/node_exchange.h"
 #include "coordinator/cluster/node_reports.h"
 
-namespace commensal::cluster {
+namespace commensal::cluster::node_orders_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -234,4 +234,4 @@ TEST_F(NodeOrdersTest, WhoWaitsForAnOrderThatIsReplacedIsRefused) {
 TEST(NewRunTest, NoTwoAreTheSame) { EXPECT_NE(new_run(), new_run()); }
 
 }  // namespace
-}  // namespace commensal::cluster
+}  // namespace commensal::cluster::node_orders_test

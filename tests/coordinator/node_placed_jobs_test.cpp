@@ -13,7 +13,7 @@
 
 #include "coordinator/node/node_coordinator.h"
 
-namespace commensal::node {
+namespace commensal::node::node_placed_jobs_test {
 namespace {
 
 using namespace commensal::literals;
@@ -306,4 +306,4 @@ TEST_F(NodePlacedJobsTest, AFloorThatDoesNotFitIsNotPromised) {
 }
 
 }  // namespace
-}  // namespace commensal::node
+}  // namespace commensal::node::node_placed_jobs_test

@@ -17,7 +17,7 @@
 #include "coordinator/cluster/node_reports.h"
 #include "coordinator/node/cluster_placements.h"
 
-namespace commensal::cluster {
+namespace commensal::cluster::node_placements_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -242,4 +242,4 @@ TEST_F(NodePlacementsTest, ThroughABadNetworkANodeHasTheNewestListInTheEnd) {
 }
 
 }  // namespace
-}  // namespace commensal::cluster
+}  // namespace commensal::cluster::node_placements_test

@@ -11,7 +11,7 @@
 
 #include "coordinator/cluster/node_picture.h"
 
-namespace commensal::cluster {
+namespace commensal::cluster::node_reports_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -244,4 +244,4 @@ TEST(NodePictureTest, IsBounded) {
 }
 
 }  // namespace
-}  // namespace commensal::cluster
+}  // namespace commensal::cluster::node_reports_test

@@ -9,7 +9,7 @@
 #include <fstream>
 #include <string>
 
-namespace commensal::simulator {
+namespace commensal::simulator::openb_reader_test {
 namespace {
 
 using ::testing::AllOf;
@@ -127,4 +127,4 @@ TEST_F(OpenbReaderTest, FindsNodesBesideTheTrace) {
 }
 
 }  // namespace
-}  // namespace commensal::simulator
+}  // namespace commensal::simulator::openb_reader_test

@@ -10,7 +10,7 @@
 
 #include "tests/coordinator/made_up_cluster.h"
 
-namespace commensal::simulator {
+namespace commensal::simulator::optimus_errors_test {
 namespace {
 
 using policies::Cluster;
@@ -97,4 +97,4 @@ TEST_F(OptimusErrorsTest, StepTimesAreComparedOnTheGpusThatAreHeld) {
 }
 
 }  // namespace
-}  // namespace commensal::simulator
+}  // namespace commensal::simulator::optimus_errors_test

@@ -11,7 +11,7 @@
 
 #include "coordinator/prediction/nnls.h"
 
-namespace commensal::prediction {
+namespace commensal::prediction::optimus_fits_test {
 namespace {
 
 using ::testing::DoubleNear;
@@ -151,4 +151,4 @@ TEST(SpeedFitTest, RefusesToFitNothing) {
 }
 
 }  // namespace
-}  // namespace commensal::prediction
+}  // namespace commensal::prediction::optimus_fits_test

@@ -12,7 +12,7 @@
 
 #include "tests/coordinator/key_world.h"
 
-namespace commensal::cluster {
+namespace commensal::cluster::output_reader_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -100,4 +100,4 @@ TEST_F(OutputReaderTest, WhatIsNoFileIsNamed) {
 }
 
 }  // namespace
-}  // namespace commensal::cluster
+}  // namespace commensal::cluster::output_reader_test

@@ -11,7 +11,7 @@
 #include "coordinator/policies/registry.h"
 #include "coordinator/policies/typical_jobs.h"
 
-namespace commensal::policies {
+namespace commensal::policies::packing_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -258,4 +258,4 @@ TEST_F(PackingTest, FgdCountsWhatArrivesIfNothingIsKnown) {
 }
 
 }  // namespace
-}  // namespace commensal::policies
+}  // namespace commensal::policies::packing_test

@@ -9,7 +9,7 @@
 #include "coordinator/page/access.h"
 #include "coordinator/page/address.h"
 
-namespace commensal::page {
+namespace commensal::page::page_access_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -175,4 +175,4 @@ TEST(PageAddressTest, KnowsWhatOnlyThisMachineReaches) {
 }
 
 }  // namespace
-}  // namespace commensal::page
+}  // namespace commensal::page::page_access_test

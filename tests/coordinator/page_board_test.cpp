@@ -17,7 +17,7 @@
 #include "coordinator/page/node_status.h"
 #include "coordinator/page/request_box.h"
 
-namespace commensal::page {
+namespace commensal::page::page_board_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -221,4 +221,4 @@ TEST(PageNodeStatusThreadsTest, OneAsksTheOthersGoOn) {
 }
 
 }  // namespace
-}  // namespace commensal::page
+}  // namespace commensal::page::page_board_test

@@ -26,7 +26,7 @@
 #include "coordinator/page/peer_user.h"
 #include "coordinator/wire/handover.h"
 
-namespace commensal::page {
+namespace commensal::page::page_http_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -553,4 +553,4 @@ TEST_F(PageHttpTest, TheKernelSaysWhoseConnectionItIs) {
 }
 
 }  // namespace
-}  // namespace commensal::page
+}  // namespace commensal::page::page_http_test

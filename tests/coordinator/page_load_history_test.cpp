@@ -8,7 +8,7 @@
 
 #include "coordinator/page/load_history.h"
 
-namespace commensal::page {
+namespace commensal::page::page_load_history_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -84,4 +84,4 @@ TEST_F(LoadHistoryTest, AClockThatIsSetBackChangesNoOrder) {
 }
 
 }  // namespace
-}  // namespace commensal::page
+}  // namespace commensal::page::page_load_history_test

@@ -12,7 +12,7 @@
 
 #include "coordinator/page/metrics.h"
 
-namespace commensal::page {
+namespace commensal::page::page_metrics_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -129,4 +129,4 @@ TEST(PageMetricsTest, ManyThreadsCountAndRead) {
 }
 
 }  // namespace
-}  // namespace commensal::page
+}  // namespace commensal::page::page_metrics_test

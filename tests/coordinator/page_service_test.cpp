@@ -24,11 +24,12 @@
 #include <utility>
 #include <vector>
 
+#include "coordinator/cluster/cluster_coordinator.h"
 #include "coordinator/cluster/command_line.h"
 #include "coordinator/policies/registry.h"
 #include "tests/coordinator/fake_engine.h"
 
-namespace commensal::cluster {
+namespace commensal::cluster::page_service_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -443,4 +444,4 @@ TEST(PageOptionsTest, HttpIsAnAddressOrOff) {
 }
 
 }  // namespace
-}  // namespace commensal::cluster
+}  // namespace commensal::cluster::page_service_test

@@ -13,7 +13,7 @@
 
 #include "coordinator/page/token.h"
 
-namespace commensal::page {
+namespace commensal::page::page_token_test {
 namespace {
 
 using ::testing::AllOf;
@@ -109,4 +109,4 @@ TEST(PageSecretTest, AreEqualOrNot) {
 }
 
 }  // namespace
-}  // namespace commensal::page
+}  // namespace commensal::page::page_token_test

@@ -9,7 +9,7 @@
 #include "coordinator/policies/registry.h"
 #include "tests/coordinator/made_up_cluster.h"
 
-namespace commensal::policies {
+namespace commensal::policies::pai_test {
 namespace {
 
 using ::testing::Each;
@@ -117,4 +117,4 @@ TEST_F(PaiTest, AGangThatNoMachineHoldsTakesHighEndOnesFirst) {
 }
 
 }  // namespace
-}  // namespace commensal::policies
+}  // namespace commensal::policies::pai_test

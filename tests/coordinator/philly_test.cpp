@@ -11,7 +11,7 @@
 #include "coordinator/policies/registry.h"
 #include "tests/coordinator/made_up_cluster.h"
 
-namespace commensal::policies {
+namespace commensal::policies::philly_test {
 namespace {
 
 using ::testing::Each;
@@ -321,4 +321,4 @@ TEST_F(PhillyTest, RefusesOptionsThatMakeNoSense) {
 }
 
 }  // namespace
-}  // namespace commensal::policies
+}  // namespace commensal::policies::philly_test

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-namespace commensal::cluster {
+namespace commensal::cluster::placement_index_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -129,4 +129,4 @@ TEST_F(PlacementIndexTest, WhoFollowsRevisionsMissesNothing) {
 }
 
 }  // namespace
-}  // namespace commensal::cluster
+}  // namespace commensal::cluster::placement_index_test

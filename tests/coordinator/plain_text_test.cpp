@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <string>
 
-namespace commensal::cluster {
+namespace commensal::cluster::plain_text_test {
 namespace {
 
 /// What is said against a name; empty: nothing.
@@ -66,4 +66,4 @@ TEST(PlainTextTest, ItsLengthIsBounded) {
 }
 
 }  // namespace
-}  // namespace commensal::cluster
+}  // namespace commensal::cluster::plain_text_test

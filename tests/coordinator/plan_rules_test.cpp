@@ -7,7 +7,7 @@
 
 #include "tests/coordinator/made_up_cluster.h"
 
-namespace commensal::policies {
+namespace commensal::policies::plan_rules_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -262,4 +262,4 @@ TEST_F(PlanRulesTest, AnUpgradeIsChargedToTheQuota) {
 }
 
 }  // namespace
-}  // namespace commensal::policies
+}  // namespace commensal::policies::plan_rules_test

@@ -17,7 +17,7 @@
 #include "coordinator/policies/registry.h"
 #include "tests/coordinator/made_up_cluster.h"
 
-namespace commensal::policies {
+namespace commensal::policies::policy_rules_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -511,4 +511,4 @@ TEST(RegistryTest, ChecksTheValuesOfOptions) {
 }
 
 }  // namespace
-}  // namespace commensal::policies
+}  // namespace commensal::policies::policy_rules_test

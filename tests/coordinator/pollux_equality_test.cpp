@@ -13,7 +13,7 @@
 #include "coordinator/engines/simulator/simulation.h"
 #include "coordinator/policies/registry.h"
 
-namespace commensal::simulator {
+namespace commensal::simulator::pollux_equality_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -151,4 +151,4 @@ TEST_F(PolluxReaderTest, RefusesProfilesThatAreNotThere) {
 }
 
 }  // namespace
-}  // namespace commensal::simulator
+}  // namespace commensal::simulator::pollux_equality_test

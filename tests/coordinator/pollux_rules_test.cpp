@@ -11,7 +11,7 @@
 #include "coordinator/policies/registry.h"
 #include "tests/coordinator/toy_profile.h"
 
-namespace commensal::simulator {
+namespace commensal::simulator::pollux_rules_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -121,4 +121,4 @@ TEST(PolluxRulesTest, NamesAPlacementThatWasNotMeasured) {
 }
 
 }  // namespace
-}  // namespace commensal::simulator
+}  // namespace commensal::simulator::pollux_rules_test

@@ -15,7 +15,7 @@
 #include "coordinator/policies/registry.h"
 #include "tests/coordinator/made_up_cluster.h"
 
-namespace commensal::simulator {
+namespace commensal::simulator::predicted_durations_test {
 namespace {
 
 using policies::Cluster;
@@ -149,4 +149,4 @@ TEST(PredictedDurationsTest, UnknownPredictorsAndRulesWithoutDurationsAreRefused
 }
 
 }  // namespace
-}  // namespace commensal::simulator
+}  // namespace commensal::simulator::predicted_durations_test

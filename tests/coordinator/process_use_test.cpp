@@ -15,7 +15,7 @@
 
 #include "coordinator/wire/handover.h"
 
-namespace commensal::node {
+namespace commensal::node::process_use_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -229,4 +229,4 @@ TEST(ProcessUse, SeesAForkedChildOnThisMachine) {
 }
 
 }  // namespace
-}  // namespace commensal::node
+}  // namespace commensal::node::process_use_test

@@ -8,7 +8,7 @@
 #include "coordinator/policies/registry.h"
 #include "tests/coordinator/made_up_cluster.h"
 
-namespace commensal::policies {
+namespace commensal::policies::qssf_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -111,4 +111,4 @@ TEST_F(QssfTest, IsShownItsOwnEstimatesUnlessAskedOtherwise) {
 }
 
 }  // namespace
-}  // namespace commensal::policies
+}  // namespace commensal::policies::qssf_test

@@ -16,7 +16,7 @@
 
 #include "coordinator/engines/simulator/readers/trace_reader.h"
 
-namespace commensal::simulator {
+namespace commensal::simulator::recurrent_jobs_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -161,4 +161,4 @@ TEST(RecurrentOptionsTest, AreCheckedByNameAndValue) {
 }
 
 }  // namespace
-}  // namespace commensal::simulator
+}  // namespace commensal::simulator::recurrent_jobs_test

@@ -36,7 +36,7 @@
 #include "tests/coordinator/key_world.h"
 #include "tests/sanitizers.h"
 
-namespace commensal::cluster {
+namespace commensal::cluster::remote_daemon_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -600,4 +600,4 @@ TEST_F(RemoteDaemonTest, DISABLED_TwoThousandNodesASecond) {
 }
 
 }  // namespace
-}  // namespace commensal::cluster
+}  // namespace commensal::cluster::remote_daemon_test

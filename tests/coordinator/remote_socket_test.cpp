@@ -29,7 +29,7 @@
 #include "tests/coordinator/holding_proxy.h"
 #include "tests/coordinator/key_world.h"
 
-namespace commensal::cluster {
+namespace commensal::cluster::remote_socket_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -457,4 +457,4 @@ TEST_F(RemoteSocketTest, AMessageThatIsSentAgainIsNotReceivedAgain) {
 }
 
 }  // namespace
-}  // namespace commensal::cluster
+}  // namespace commensal::cluster::remote_socket_test

@@ -17,7 +17,7 @@
 #include "coordinator/policies/registry.h"
 #include "tests/coordinator/made_up_cluster.h"
 
-namespace commensal::simulator {
+namespace commensal::simulator::replay_test {
 namespace {
 
 using nlohmann::json;
@@ -339,4 +339,4 @@ TEST_F(ReplayTest, AnUnknownPolicyIsNamedWithTheNearest) {
 }
 
 }  // namespace
-}  // namespace commensal::simulator
+}  // namespace commensal::simulator::replay_test

@@ -24,7 +24,7 @@
 #include "tests/random_operations.h"
 #include "tests/sanitizers.h"
 
-namespace commensal::cluster {
+namespace commensal::cluster::requests_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -580,4 +580,4 @@ TEST_F(RequestsTest, AUserReportsAndListsBadInputsOfItsTenantsAlone) {
 }
 
 }  // namespace
-}  // namespace commensal::cluster
+}  // namespace commensal::cluster::requests_test

@@ -14,7 +14,7 @@
 #include "coordinator/policies/cluster_state.h"
 #include "coordinator/policies/registry.h"
 
-namespace commensal::policies {
+namespace commensal::policies::round_book_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -167,4 +167,4 @@ TEST_F(RoundsTest, AnUnknownObjectiveIsNamed) {
 }
 
 }  // namespace
-}  // namespace commensal::policies
+}  // namespace commensal::policies::round_book_test

@@ -7,7 +7,7 @@
 
 #include <stdexcept>
 
-namespace commensal::simulator {
+namespace commensal::simulator::scattered_points_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -72,4 +72,4 @@ TEST(ScatteredPointsTest, RefusesTooFewPoints) {
 }
 
 }  // namespace
-}  // namespace commensal::simulator
+}  // namespace commensal::simulator::scattered_points_test

@@ -14,7 +14,7 @@
 #include "coordinator/policies/registry.h"
 #include "tests/coordinator/fake_engine.h"
 
-namespace commensal::cluster {
+namespace commensal::cluster::scheduler_test {
 namespace {
 
 using policies::AskedClass;
@@ -430,4 +430,4 @@ TEST_F(SchedulerTest, WithoutMinimaTheReasonsAreTheUsualOnes) {
 }
 
 }  // namespace
-}  // namespace commensal::cluster
+}  // namespace commensal::cluster::scheduler_test

@@ -8,7 +8,7 @@
 #include <numeric>
 #include <random>
 
-namespace commensal::node {
+namespace commensal::node::share_division_test {
 namespace {
 
 using ::testing::DoubleNear;
@@ -78,4 +78,4 @@ TEST(ShareDivision, WhoGotLessLacksMore) {
 }
 
 }  // namespace
-}  // namespace commensal::node
+}  // namespace commensal::node::share_division_test

@@ -14,7 +14,7 @@
 #include "coordinator/policies/registry.h"
 #include "tests/coordinator/made_up_cluster.h"
 
-namespace commensal::simulator {
+namespace commensal::simulator::simulation_test {
 namespace {
 
 using policies::Cluster;
@@ -233,4 +233,4 @@ TEST(SeriesTest, AnObserverSeesWhoWaitsAndWhatIsBusy) {
 }
 
 }  // namespace
-}  // namespace commensal::simulator
+}  // namespace commensal::simulator::simulation_test

@@ -14,7 +14,7 @@
 #include "tests/coordinator/engine_contract.h"
 #include "tests/coordinator/simulated_time.h"
 
-namespace commensal::simulator {
+namespace commensal::simulator::simulator_engine_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -67,19 +67,20 @@ class SimulatorHarness final : public cluster::EngineHarness {
 };
 
 }  // namespace
-}  // namespace commensal::simulator
+}  // namespace commensal::simulator::simulator_engine_test
 
 namespace commensal::cluster {
 
-INSTANTIATE_TEST_SUITE_P(Simulator, EngineContract,
-                         ::testing::Values(EngineUnderTest{
-                             "simulator",
-                             [] { return std::make_unique<simulator::SimulatorHarness>(); }}),
-                         name_of);
+INSTANTIATE_TEST_SUITE_P(
+    Simulator, EngineContract,
+    ::testing::Values(EngineUnderTest{
+        "simulator",
+        [] { return std::make_unique<simulator::simulator_engine_test::SimulatorHarness>(); }}),
+    name_of);
 
 }  // namespace commensal::cluster
 
-namespace commensal::simulator {
+namespace commensal::simulator::simulator_engine_test {
 namespace {
 
 class SimulatorEngineTest : public ::testing::Test {
@@ -319,4 +320,4 @@ TEST_F(SimulatorEngineTest, AJobThatStandsStillEndsWhenItsNeighbourHas) {
 }
 
 }  // namespace
-}  // namespace commensal::simulator
+}  // namespace commensal::simulator::simulator_engine_test

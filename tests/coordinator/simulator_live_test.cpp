@@ -28,7 +28,7 @@
 #include "tests/coordinator/simulated_time.h"
 #include "tests/coordinator/store_script.h"
 
-namespace commensal::simulator {
+namespace commensal::simulator::simulator_live_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -65,7 +65,7 @@ std::vector<policies::Tenant> tenants() {
 /// Where jobs run, and for whom.
 struct Site {
   std::vector<cluster::EngineNode> nodes = simulated_nodes(kNodes, kDevices);
-  std::vector<policies::Tenant> tenants = simulator::tenants();
+  std::vector<policies::Tenant> tenants = simulator_live_test::tenants();
 };
 
 SharingModel sharing() {
@@ -384,4 +384,4 @@ TEST(EveryPolicyLive, AGuaranteedJobWaitsForTheOneThatRunsAndNotForThoseThatCame
 }
 
 }  // namespace
-}  // namespace commensal::simulator
+}  // namespace commensal::simulator::simulator_live_test

@@ -11,7 +11,7 @@
 #include "coordinator/policies/cluster_state.h"
 #include "tests/coordinator/made_up_cluster.h"
 
-namespace commensal::policies {
+namespace commensal::policies::skew_placement_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -124,4 +124,4 @@ TEST(ModelSkewTest, ComesToPoliciesByTheNameInTheTrace) {
 }
 
 }  // namespace
-}  // namespace commensal::policies
+}  // namespace commensal::policies::skew_placement_test

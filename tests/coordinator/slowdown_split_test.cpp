@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <fstream>
 
-namespace commensal::node {
+namespace commensal::node::slowdown_split_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -114,4 +114,4 @@ TEST(IoStalled, IsReadWhereTheKernelTells) {
 }
 
 }  // namespace
-}  // namespace commensal::node
+}  // namespace commensal::node::slowdown_split_test

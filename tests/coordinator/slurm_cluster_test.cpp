@@ -10,7 +10,7 @@
 
 #include "coordinator/cluster/command_line.h"
 
-namespace commensal::cluster {
+namespace commensal::cluster::slurm_cluster_test {
 namespace {
 
 using ::testing::AllOf;
@@ -111,4 +111,4 @@ TEST(SlurmClusterTest, TheEngineIsMadeWithoutSlurm) {
 }
 
 }  // namespace
-}  // namespace commensal::cluster
+}  // namespace commensal::cluster::slurm_cluster_test

@@ -13,7 +13,7 @@
 #include "tests/coordinator/local_world.h"
 #include "tests/coordinator/slurm_cluster.h"
 
-namespace commensal::cluster {
+namespace commensal::cluster::slurm_contract_test {
 namespace {
 
 class SlurmHarness : public EngineHarness {
@@ -89,4 +89,4 @@ INSTANTIATE_TEST_SUITE_P(RealSlurm, EngineContract,
                          name_of);
 
 }  // namespace
-}  // namespace commensal::cluster
+}  // namespace commensal::cluster::slurm_contract_test

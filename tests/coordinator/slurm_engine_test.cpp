@@ -10,7 +10,7 @@
 #include "tests/coordinator/fake_slurm.h"
 #include "tests/coordinator/local_world.h"
 
-namespace commensal::cluster {
+namespace commensal::cluster::slurm_engine_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -439,4 +439,4 @@ TEST_F(SlurmEngineTest, TheStateFolderMustBeOursAlone) {
 }
 
 }  // namespace
-}  // namespace commensal::cluster
+}  // namespace commensal::cluster::slurm_engine_test

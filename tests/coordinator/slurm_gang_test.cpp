@@ -13,7 +13,7 @@
 #include "tests/coordinator/fake_slurm.h"
 #include "tests/coordinator/local_world.h"
 
-namespace commensal::cluster {
+namespace commensal::cluster::slurm_gang_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -281,4 +281,4 @@ TEST_F(SlurmGangTest, AKeeperWhoseHeadIsGoneBeforeItSaysStartStartsNothing) {
 }
 
 }  // namespace
-}  // namespace commensal::cluster
+}  // namespace commensal::cluster::slurm_gang_test

@@ -10,7 +10,7 @@
 #include "tests/coordinator/fake_slurm.h"
 #include "tests/coordinator/local_world.h"
 
-namespace commensal::cluster {
+namespace commensal::cluster::slurm_guarantee_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -645,4 +645,4 @@ TEST_F(SlurmGuaranteeTest, OneThatGoesBackBecauseItsDevicesAreTakenIsLeftAlone) 
 }
 
 }  // namespace
-}  // namespace commensal::cluster
+}  // namespace commensal::cluster::slurm_guarantee_test

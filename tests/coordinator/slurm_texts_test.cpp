@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace commensal::cluster::slurm {
+namespace commensal::cluster::slurm::slurm_texts_test {
 namespace {
 
 using ::testing::AllOf;
@@ -247,4 +247,4 @@ TEST(SlurmTextsTest, OfJobsOfOthersIdsAloneAreRead) {
 }
 
 }  // namespace
-}  // namespace commensal::cluster::slurm
+}  // namespace commensal::cluster::slurm::slurm_texts_test

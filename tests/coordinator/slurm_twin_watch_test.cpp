@@ -9,7 +9,7 @@
 #include "tests/coordinator/fake_slurm.h"
 #include "tests/coordinator/local_world.h"
 
-namespace commensal::cluster::slurm {
+namespace commensal::cluster::slurm::slurm_twin_watch_test {
 namespace {
 
 using Kind = TwinStep::Kind;
@@ -140,4 +140,4 @@ TEST(TwinWatchTest, SaysWhatIsTheMatterUntilATwinHoldsTheDevices) {
 }
 
 }  // namespace
-}  // namespace commensal::cluster::slurm
+}  // namespace commensal::cluster::slurm::slurm_twin_watch_test

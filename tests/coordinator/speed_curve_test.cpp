@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace commensal::node {
+namespace commensal::node::speed_curve_test {
 namespace {
 
 using namespace commensal::literals;
@@ -66,4 +66,4 @@ TEST_F(SpeedCurveTest, ForgetsWhenItIsTold) {
 }
 
 }  // namespace
-}  // namespace commensal::node
+}  // namespace commensal::node::speed_curve_test

@@ -10,7 +10,7 @@
 
 #include "coordinator/node/step_history.h"
 
-namespace commensal::node {
+namespace commensal::node::step_pairs_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -266,4 +266,4 @@ TEST(StepHistory, WhatHasCertainlyChangedDoesNotWaitForPairs) {
 }
 
 }  // namespace
-}  // namespace commensal::node
+}  // namespace commensal::node::step_pairs_test

@@ -13,7 +13,7 @@
 
 #include "coordinator/node/process_use.h"
 
-namespace commensal::node {
+namespace commensal::node::stopped_processes_test {
 namespace {
 
 class StoppedProcessesTest : public ::testing::Test {
@@ -82,4 +82,4 @@ TEST_F(StoppedProcessesTest, NobodyIsStoppedWhoCannotStandInTheFile) {
 }
 
 }  // namespace
-}  // namespace commensal::node
+}  // namespace commensal::node::stopped_processes_test

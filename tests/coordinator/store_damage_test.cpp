@@ -11,7 +11,7 @@
 #include "tests/coordinator/fault_vfs.h"
 #include "tests/coordinator/store_script.h"
 
-namespace commensal::cluster {
+namespace commensal::cluster::store_damage_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -316,4 +316,4 @@ TEST_F(StoreDamage, DamageThatComesWhileItIsOpenIsToldWhenItIsRead) {
 }
 
 }  // namespace
-}  // namespace commensal::cluster
+}  // namespace commensal::cluster::store_damage_test

@@ -19,7 +19,7 @@
 #include "tests/coordinator/store_script.h"
 #include "tests/sanitizers.h"
 
-namespace commensal::cluster {
+namespace commensal::cluster::store_faults_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -351,4 +351,4 @@ TEST(StoreOpening, AFullDiskOfTheKernelsIsFull) {
 }
 
 }  // namespace
-}  // namespace commensal::cluster
+}  // namespace commensal::cluster::store_faults_test

@@ -12,7 +12,7 @@
 #include <string>
 #include <system_error>
 
-namespace commensal::cluster {
+namespace commensal::cluster::store_owner_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -99,4 +99,4 @@ TEST_F(LostStoreTest, AnEngineThatHasNeverRunHasNoAttempts) {
 }
 
 }  // namespace
-}  // namespace commensal::cluster
+}  // namespace commensal::cluster::store_owner_test

@@ -21,7 +21,7 @@
 #include "tests/coordinator/fault_vfs.h"
 #include "tests/coordinator/store_script.h"
 
-namespace commensal::cluster {
+namespace commensal::cluster::store_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -652,4 +652,4 @@ TEST_F(StoreTest, MovesTheLogIntoTheFileWhenItIsLong) {
 }
 
 }  // namespace
-}  // namespace commensal::cluster
+}  // namespace commensal::cluster::store_test

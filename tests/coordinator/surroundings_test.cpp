@@ -17,7 +17,7 @@
 #include "coordinator/cluster/programs.h"
 #include "coordinator/cluster/store.h"
 
-namespace commensal::cluster {
+namespace commensal::cluster::surroundings_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -212,4 +212,4 @@ TEST_F(SurroundingsTest, TheRestIsThere) {
 }
 
 }  // namespace
-}  // namespace commensal::cluster
+}  // namespace commensal::cluster::surroundings_test

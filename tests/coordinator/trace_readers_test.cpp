@@ -12,7 +12,7 @@
 #include "coordinator/engines/simulator/jobs_file.h"
 #include "coordinator/engines/simulator/readers/trace_reader.h"
 
-namespace commensal::simulator {
+namespace commensal::simulator::trace_readers_test {
 namespace {
 
 using policies::AskedClass;
@@ -301,4 +301,4 @@ TEST_F(FilesTest, WritesJobsWholeAndQuotesWhatNeedsIt) {
 }
 
 }  // namespace
-}  // namespace commensal::simulator
+}  // namespace commensal::simulator::trace_readers_test

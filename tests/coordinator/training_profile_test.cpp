@@ -10,7 +10,7 @@
 
 #include "tests/coordinator/toy_profile.h"
 
-namespace commensal::simulator {
+namespace commensal::simulator::training_profile_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -117,4 +117,4 @@ TEST_F(TrainingProfileTest, RefusesAProfileWithoutEpochs) {
 }
 
 }  // namespace
-}  // namespace commensal::simulator
+}  // namespace commensal::simulator::training_profile_test

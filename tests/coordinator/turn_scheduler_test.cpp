@@ -6,7 +6,7 @@
 
 #include <map>
 
-namespace commensal::node {
+namespace commensal::node::turn_scheduler_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -147,4 +147,4 @@ TEST_F(TurnSchedulerTest, AClockThatStandsStillOrGoesBackGivesNoUse) {
 }
 
 }  // namespace
-}  // namespace commensal::node
+}  // namespace commensal::node::turn_scheduler_test

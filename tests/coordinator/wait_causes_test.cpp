@@ -8,7 +8,7 @@
 #include "coordinator/policies/registry.h"
 #include "tests/coordinator/made_up_cluster.h"
 
-namespace commensal::simulator {
+namespace commensal::simulator::wait_causes_test {
 namespace {
 
 using policies::ClusterState;
@@ -100,4 +100,4 @@ TEST_F(WaitCausesTest, WithoutQuotasNothingIsSaid) {
 }
 
 }  // namespace
-}  // namespace commensal::simulator
+}  // namespace commensal::simulator::wait_causes_test

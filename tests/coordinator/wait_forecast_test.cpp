@@ -13,7 +13,7 @@
 #include "coordinator/policies/registry.h"
 #include "tests/coordinator/fake_engine.h"
 
-namespace commensal::cluster {
+namespace commensal::cluster::wait_forecast_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -222,4 +222,4 @@ TEST(RunTimesTest, AClockThatWasSetBackTeachesNothingNegative) {
 }
 
 }  // namespace
-}  // namespace commensal::cluster
+}  // namespace commensal::cluster::wait_forecast_test

@@ -20,7 +20,7 @@
 #include "coordinator/wire/messages.h"
 #include "coordinator/wire/pages.h"
 
-namespace commensal::wire {
+namespace commensal::wire::wire_handover_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -246,4 +246,4 @@ TEST(WireHandover, PidfdsOfNobodyAreRefused) {
 }
 
 }  // namespace
-}  // namespace commensal::wire
+}  // namespace commensal::wire::wire_handover_test

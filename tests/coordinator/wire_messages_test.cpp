@@ -8,7 +8,7 @@
 
 #include "coordinator/wire/messages.h"
 
-namespace commensal::wire {
+namespace commensal::wire::wire_messages_test {
 namespace {
 
 using nlohmann::json;
@@ -334,4 +334,4 @@ TEST(WireMessages, NoInputCrashesTheDecoder) {
 }
 
 }  // namespace
-}  // namespace commensal::wire
+}  // namespace commensal::wire::wire_messages_test

@@ -11,7 +11,7 @@
 #include "coordinator/wire/control_client.h"
 #include "coordinator/wire/paths.h"
 
-namespace commensal::wire {
+namespace commensal::wire::wire_paths_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -121,4 +121,4 @@ TEST_F(WirePaths, AskingNobodySaysWhere) {
 }
 
 }  // namespace
-}  // namespace commensal::wire
+}  // namespace commensal::wire::wire_paths_test

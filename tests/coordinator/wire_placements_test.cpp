@@ -11,7 +11,7 @@
 
 #include "coordinator/wire/placements.h"
 
-namespace commensal::wire {
+namespace commensal::wire::wire_placements_test {
 namespace {
 
 using namespace commensal::literals;
@@ -179,4 +179,4 @@ TEST(WirePlacementsTest, DamagedListsNeverGetThrough) {
 }
 
 }  // namespace
-}  // namespace commensal::wire
+}  // namespace commensal::wire::wire_placements_test

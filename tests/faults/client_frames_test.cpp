@@ -19,7 +19,7 @@
 #include "torch_ext/runtime/job_page.h"
 #include "torch_ext/runtime/session.h"
 
-namespace commensal {
+namespace commensal::client_frames_test {
 namespace {
 
 using testing::eventually;
@@ -177,4 +177,4 @@ TEST_F(ClientFrames, PeersWithPagesThatAreNone) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::client_frames_test

@@ -17,7 +17,7 @@
 #include "torch_ext/runtime/job_page.h"
 #include "torch_ext/runtime/step_tracker.h"
 
-namespace commensal {
+namespace commensal::clock_test {
 namespace {
 
 using std::chrono::hours;
@@ -181,4 +181,4 @@ TEST_P(ClockJumps, WaitsForDataKeepTheirTypicalLength) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::clock_test

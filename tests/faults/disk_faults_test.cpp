@@ -21,7 +21,7 @@
 #include "tests/allocator/patterned_blocks.h"
 #include "tests/faults/failing_disk.h"
 
-namespace commensal::testing {
+namespace commensal::testing::disk_faults_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -239,4 +239,4 @@ TEST(SpillFolder, Law2_AFolderThatVanishesWhileItIsUsedTakesNothingWithIt) {
 }
 
 }  // namespace
-}  // namespace commensal::testing
+}  // namespace commensal::testing::disk_faults_test

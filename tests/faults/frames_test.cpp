@@ -21,7 +21,7 @@
 #include "coordinator/wire/paths.h"
 #include "tests/coordinator/fake_job.h"
 
-namespace commensal::node {
+namespace commensal::node::frames_test {
 namespace {
 
 using nlohmann::json;
@@ -375,4 +375,4 @@ TEST_F(FrameFaults, NoZeroMqAndNoHandover) {
 }
 
 }  // namespace
-}  // namespace commensal::node
+}  // namespace commensal::node::frames_test

@@ -16,7 +16,7 @@
 #include "coordinator/node/node_coordinator.h"
 #include "tests/sanitizers.h"
 
-namespace commensal::node {
+namespace commensal::node::grant_faults_test {
 namespace {
 
 using namespace commensal::literals;
@@ -341,4 +341,4 @@ TEST_F(GrantFaults, Law3_AClockThatJumpsAtAnyStepChangesNoGrant) {
 }
 
 }  // namespace
-}  // namespace commensal::node
+}  // namespace commensal::node::grant_faults_test

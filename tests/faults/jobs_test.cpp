@@ -13,7 +13,7 @@
 
 #include "tests/coordinator/fake_job.h"
 
-namespace commensal::node {
+namespace commensal::node::jobs_test {
 namespace {
 
 using nlohmann::json;
@@ -188,4 +188,4 @@ TEST_F(StrangeJobs, OneThatStartsItsProgramAgainIsTheSameJob) {
 }
 
 }  // namespace
-}  // namespace commensal::node
+}  // namespace commensal::node::jobs_test

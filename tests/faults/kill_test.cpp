@@ -17,7 +17,7 @@
 #include "coordinator/wire/paths.h"
 #include "tests/coordinator/fake_job.h"
 
-namespace commensal::node {
+namespace commensal::node::kill_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -219,4 +219,4 @@ TEST(DaemonRace, OfManyThatStartAtOnceUnderOneNameOneServes) {
 }
 
 }  // namespace
-}  // namespace commensal::node
+}  // namespace commensal::node::kill_test

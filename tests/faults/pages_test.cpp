@@ -21,7 +21,7 @@
 #include "torch_ext/runtime/job_page.h"
 #include "torch_ext/runtime/peer_observer.h"
 
-namespace commensal {
+namespace commensal::pages_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -170,4 +170,4 @@ TEST_F(ScribbledPages, Law4_AGateThatWasToldNonsenseOpensWhenThePageIsSound) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::pages_test

@@ -30,7 +30,7 @@
 #include "tests/coordinator/fake_job.h"
 #include "tests/faults/sharing_job.h"
 
-namespace commensal::node {
+namespace commensal::node::sharing_fuzz_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -296,4 +296,4 @@ TEST_F(SharingFuzz, P8_TheChecksFindAWriteThatIsLost) {
 }
 
 }  // namespace
-}  // namespace commensal::node
+}  // namespace commensal::node::sharing_fuzz_test

@@ -17,7 +17,7 @@
 #include "tests/allocator/patterned_blocks.h"
 #include "tests/faults/faulty_source.h"
 
-namespace commensal::testing {
+namespace commensal::testing::source_faults_test {
 namespace {
 
 /// What a user can see of an allocator's memory.
@@ -212,4 +212,4 @@ INSTANTIATE_TEST_SUITE_P(All, SourceFaults,
                          });
 
 }  // namespace
-}  // namespace commensal::testing
+}  // namespace commensal::testing::source_faults_test

@@ -6,7 +6,7 @@
 #include "tests/simulated_cuda/control.h"
 #include "tests/simulated_cuda/rules/driver_test.h"
 
-namespace commensal::simulated_cuda {
+namespace commensal::simulated_cuda::device_pair_test {
 namespace {
 
 constexpr std::size_t kChunk = 2UL << 20;
@@ -239,4 +239,4 @@ TEST(Switches, AWrongSettingStopsTheProcess) {
 }
 
 }  // namespace
-}  // namespace commensal::simulated_cuda
+}  // namespace commensal::simulated_cuda::device_pair_test

@@ -21,7 +21,7 @@
 #include "tests/simulated_cuda/core/settings.h"
 #include "tests/simulated_cuda/rules/driver_test.h"
 
-namespace commensal::simulated_cuda {
+namespace commensal::simulated_cuda::simulation_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -427,4 +427,4 @@ TEST(SettingsTest, AreReadFromTheEnvironment) {
 }
 
 }  // namespace
-}  // namespace commensal::simulated_cuda
+}  // namespace commensal::simulated_cuda::simulation_test

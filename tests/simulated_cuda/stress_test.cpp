@@ -8,7 +8,7 @@
 
 #include "tests/simulated_cuda/rules/driver_test.h"
 
-namespace commensal::simulated_cuda {
+namespace commensal::simulated_cuda::stress_test {
 namespace {
 
 constexpr std::size_t kChunk = 2UL << 20;
@@ -131,4 +131,4 @@ TEST_F(Stress, CapturesBesideAllocations) {
 }
 
 }  // namespace
-}  // namespace commensal::simulated_cuda
+}  // namespace commensal::simulated_cuda::stress_test

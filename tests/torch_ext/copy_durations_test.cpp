@@ -6,7 +6,7 @@
 
 #include <chrono>
 
-namespace commensal {
+namespace commensal::copy_durations_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -56,4 +56,4 @@ TEST_F(CopyDurationsTest, ALargerCopyIsNeverForeseenToBeShorter) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::copy_durations_test

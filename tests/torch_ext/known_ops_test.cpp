@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-namespace commensal {
+namespace commensal::known_ops_test {
 namespace {
 
 TEST(KnownOpsTest, AnOpIsUnknownUntilItIsAdded) {
@@ -64,4 +64,4 @@ TEST(KnownOpsTest, ThreadsThatAddTheSameOpsAgree) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::known_ops_test

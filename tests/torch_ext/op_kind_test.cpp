@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-namespace commensal {
+namespace commensal::op_kind_test {
 namespace {
 
 TEST(OpKindTest, OpsOnDataCount) {
@@ -80,4 +80,4 @@ TEST(OpKindTest, C14_AnAllocationIsToldFromWhatTouchesNoData) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::op_kind_test

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace commensal {
+namespace commensal::op_nesting_test {
 namespace {
 
 // Plays events as the callback does, and writes down what the gate is told.
@@ -167,4 +167,4 @@ TEST_F(OpNestingTest, C15_APartOfWhatDoesNotWaitDoesNotWait) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::op_nesting_test

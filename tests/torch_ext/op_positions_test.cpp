@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-namespace commensal {
+namespace commensal::op_positions_test {
 namespace {
 
 using std::chrono::microseconds;
@@ -218,4 +218,4 @@ TEST_F(OpPositionsTest, ThreadsAtOnceNeverTearAPlaceApart) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::op_positions_test

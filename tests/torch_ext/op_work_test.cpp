@@ -6,7 +6,7 @@
 
 #include "torch_ext/op_kind.h"
 
-namespace commensal {
+namespace commensal::op_work_test {
 namespace {
 
 TEST(OpWorkTest, ProductsAndConvolutionsCompute) {
@@ -44,4 +44,4 @@ TEST(OpWorkTest, KindsHaveNames) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::op_work_test

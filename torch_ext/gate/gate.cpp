@@ -74,6 +74,8 @@ void add(std::atomic<std::uint64_t>& counter, std::uint64_t n) noexcept {
 
 using Slot = Gate::Account;
 
+}  // namespace
+
 /// All accounts of a gate. Shared by the gate and the threads that used it, whichever ends last.
 struct SlotList {
   std::atomic<Slot*> head{nullptr};
@@ -104,6 +106,8 @@ struct SlotList {
     }
   }
 };
+
+namespace {
 
 /// The accounts that this thread has, by gate; gives them back when the thread ends.
 struct ThreadSlots {

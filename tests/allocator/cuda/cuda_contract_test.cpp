@@ -3,7 +3,7 @@
 #include "tests/allocator/cuda/cuda_machine.h"
 #include "tests/allocator/memory_source_contract.h"
 
-namespace commensal {
+namespace commensal::cuda_contract_test {
 namespace {
 
 std::unique_ptr<MemorySource> make_cuda(Bytes device, Bytes host) {
@@ -20,4 +20,4 @@ INSTANTIATE_TEST_SUITE_P(Cuda, MemorySourceContract,
                                                            false)));
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::cuda_contract_test

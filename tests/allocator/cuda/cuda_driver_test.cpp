@@ -8,7 +8,7 @@
 #include "allocator/cuda/cuda_memory_source.h"
 #include "allocator/cuda/driver.h"
 
-namespace commensal {
+namespace commensal::cuda_driver_test {
 namespace {
 
 std::string refusal() {
@@ -36,4 +36,4 @@ TEST(CudaDriverTest, WhatIsMissingIsNamedInOneSentenceAndLookedForAgain) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::cuda_driver_test

@@ -15,7 +15,7 @@
 #include "tests/allocator/cuda/cuda_machine.h"
 #include "tests/allocator/patterned_blocks.h"
 
-namespace commensal {
+namespace commensal::cuda_faults_test {
 namespace {
 
 // Small chunks: the calls are the same, the bytes fewer. Before the driver is opened.
@@ -207,4 +207,4 @@ INSTANTIATE_TEST_SUITE_P(Everything, CudaFaults, ::testing::ValuesIn(scenarios()
                          [](const auto& test) { return std::string(test.param.name); });
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::cuda_faults_test

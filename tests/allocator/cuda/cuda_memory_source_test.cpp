@@ -15,7 +15,7 @@
 #include "allocator/cuda/fingerprint.h"
 #include "tests/allocator/cuda/cuda_machine.h"
 
-namespace commensal {
+namespace commensal::cuda_memory_source_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -587,4 +587,4 @@ TEST(DeviceFingerprintTest, ZerosAreToldFromFewerZeros) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::cuda_memory_source_test

@@ -16,7 +16,7 @@
 #include "tests/allocator/fuzz.h"
 #include "tests/allocator/patterned_blocks.h"
 
-namespace commensal {
+namespace commensal::elastic_on_cuda_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -283,4 +283,4 @@ TEST_F(ElasticOnCudaTest, Law2_WhatStreamsWriteIsKeptWhileChunksMove) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::elastic_on_cuda_test

@@ -9,7 +9,7 @@
 
 #include "tests/allocator/cuda/cuda_machine.h"
 
-namespace commensal {
+namespace commensal::peer_access_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -131,4 +131,4 @@ TEST_F(PeerAccessTest, ADeviceThatIsNotThereIsNamed) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::peer_access_test

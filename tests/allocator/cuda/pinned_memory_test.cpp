@@ -22,7 +22,7 @@
 #include "tests/allocator/cuda/cuda_machine.h"
 #include "tests/allocator/patterned_blocks.h"
 
-namespace commensal {
+namespace commensal::pinned_memory_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -652,4 +652,4 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& test) { return std::string(test.param.name); });
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::pinned_memory_test

@@ -22,7 +22,7 @@
 #include "tests/allocator/cuda/cuda_machine.h"
 #include "tests/allocator/patterned_blocks.h"
 
-namespace commensal {
+namespace commensal::pitfalls_cuda_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -402,4 +402,4 @@ TEST_F(CudaPitfalls, P42_WithoutTheComparisonTheWriteIsLost) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::pitfalls_cuda_test

@@ -4,7 +4,7 @@
 
 #include "tests/simulated_cuda/rules/driver_test.h"
 
-namespace commensal::simulated_cuda {
+namespace commensal::simulated_cuda::capture_rules_test {
 namespace {
 
 class CaptureRules : public DriverTest {
@@ -452,4 +452,4 @@ TEST_F(CaptureRules, NoGraphIsLaunchedIntoACapture) {
 }
 
 }  // namespace
-}  // namespace commensal::simulated_cuda
+}  // namespace commensal::simulated_cuda::capture_rules_test

@@ -2,7 +2,7 @@
 // The documented rules of multiprocessors as a resource, and of green contexts.
 #include "tests/simulated_cuda/rules/driver_test.h"
 
-namespace commensal::simulated_cuda {
+namespace commensal::simulated_cuda::green_context_rules_test {
 namespace {
 
 class GreenContextRules : public DriverTest {
@@ -238,4 +238,4 @@ TEST_F(GreenContextRules, ItKeepsThePrimaryContext) {
 }
 
 }  // namespace
-}  // namespace commensal::simulated_cuda
+}  // namespace commensal::simulated_cuda::green_context_rules_test

@@ -7,7 +7,7 @@
 
 #include "tests/simulated_cuda/rules/driver_test.h"
 
-namespace commensal::simulated_cuda {
+namespace commensal::simulated_cuda::memory_rules_test {
 namespace {
 
 using MemoryRules = DriverTest;
@@ -257,4 +257,4 @@ TEST_F(MemoryRules, FindsFunctionsByName) {
 }
 
 }  // namespace
-}  // namespace commensal::simulated_cuda
+}  // namespace commensal::simulated_cuda::memory_rules_test

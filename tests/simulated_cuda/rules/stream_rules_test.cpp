@@ -5,7 +5,7 @@
 
 #include "tests/simulated_cuda/rules/driver_test.h"
 
-namespace commensal::simulated_cuda {
+namespace commensal::simulated_cuda::stream_rules_test {
 namespace {
 
 class StreamRules : public DriverTest {
@@ -325,4 +325,4 @@ TEST_F(StreamRules, LaunchesHaveAShape) {
 }
 
 }  // namespace
-}  // namespace commensal::simulated_cuda
+}  // namespace commensal::simulated_cuda::stream_rules_test

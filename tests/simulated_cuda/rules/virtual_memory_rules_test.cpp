@@ -5,7 +5,7 @@
 
 #include "tests/simulated_cuda/rules/driver_test.h"
 
-namespace commensal::simulated_cuda {
+namespace commensal::simulated_cuda::virtual_memory_rules_test {
 namespace {
 
 class VirtualMemoryRules : public DriverTest {
@@ -504,4 +504,4 @@ TEST_F(VirtualMemoryRules, TheCpuFaultsOnDeviceMemory) {
 }
 
 }  // namespace
-}  // namespace commensal::simulated_cuda
+}  // namespace commensal::simulated_cuda::virtual_memory_rules_test

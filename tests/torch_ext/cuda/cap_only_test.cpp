@@ -9,7 +9,7 @@
 #include "tests/torch_ext/cuda/mock_cuda_allocator.h"
 #include "torch_ext/cuda/capture_watch.h"
 
-namespace commensal {
+namespace commensal::cap_only_test {
 namespace {
 
 using ::testing::_;
@@ -158,4 +158,4 @@ TEST(CaptureWatchTest, KnowsOfPoolsAndForwardsThem) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::cap_only_test

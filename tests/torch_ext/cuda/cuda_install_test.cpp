@@ -7,7 +7,7 @@
 
 #include "tests/torch_ext/cuda/mock_cuda_allocator.h"
 
-namespace commensal {
+namespace commensal::cuda_install_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -93,4 +93,4 @@ TEST(CudaInstallComplaint, IsOneSentence) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::cuda_install_test

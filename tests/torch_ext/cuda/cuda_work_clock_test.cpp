@@ -8,7 +8,7 @@
 
 #include "tests/torch_ext/cuda/fake_cuda_calls.h"
 
-namespace commensal {
+namespace commensal::cuda_work_clock_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -140,4 +140,4 @@ TEST_F(CudaWorkClockTest, AnotherClockDoesNotTakeThisOnesMarks) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::cuda_work_clock_test

@@ -17,7 +17,7 @@
 #include "tests/torch_ext/cuda/fake_cuda_calls.h"
 #include "tests/torch_ext/cuda/mock_cuda_allocator.h"
 
-namespace commensal {
+namespace commensal::elastic_cuda_allocator_test {
 namespace {
 
 using ::testing::_;
@@ -1054,4 +1054,4 @@ TEST_F(ElasticCudaAllocatorTest, CopiesOfOurBlocksAreOurs) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::elastic_cuda_allocator_test

@@ -13,7 +13,7 @@
 
 #include "tests/torch_ext/cuda/mock_cuda_allocator.h"
 
-namespace commensal {
+namespace commensal::forwarding_allocator_test {
 namespace {
 
 using ::testing::_;
@@ -299,4 +299,4 @@ TEST(ForwardingAllocatorVtable, HasNoFunctionOfTheBaseClass) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::forwarding_allocator_test

@@ -12,7 +12,7 @@
 
 #include "tests/allocator/cuda/cuda_machine.h"
 
-namespace commensal {
+namespace commensal::green_dial_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -182,4 +182,4 @@ TEST_F(GreenDialTest, WhereStreamsCannotWaitTheThreadStays) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::green_dial_test

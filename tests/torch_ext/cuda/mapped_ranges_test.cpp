@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace commensal {
+namespace commensal::mapped_ranges_test {
 namespace {
 
 std::array<std::byte, 4096> memory;  // its addresses
@@ -66,4 +66,4 @@ TEST(MappedRangesTest, TheSameAddressInAnotherSegmentWentAndCame) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::mapped_ranges_test

@@ -18,7 +18,7 @@
 #include "coordinator/wire/pages.h"
 #include "tests/allocator/cuda/cuda_machine.h"
 
-namespace commensal {
+namespace commensal::page_queue_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -209,4 +209,4 @@ TEST_F(PageQueueTest, WhatTheDriverRefusesIsNamedAndLeavesNothing) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::page_queue_test

@@ -7,7 +7,7 @@
 
 #include "tests/torch_ext/cuda/fake_cuda_calls.h"
 
-namespace commensal {
+namespace commensal::stream_uses_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -132,4 +132,4 @@ TEST(StreamUsesEnd, ForgetsItsMarks) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::stream_uses_test

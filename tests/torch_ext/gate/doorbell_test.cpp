@@ -13,7 +13,7 @@
 #include "coordinator/wire/pages.h"
 #include "tests/torch_ext/sleeping_thread.h"
 
-namespace commensal {
+namespace commensal::doorbell_test {
 namespace {
 
 constexpr Duration kForLong = std::chrono::hours{1};
@@ -84,4 +84,4 @@ TEST_F(DoorbellTest, RingingWhereNobodySleepsDoesNothing) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::doorbell_test

@@ -13,7 +13,7 @@
 #include "tests/allocator/cuda/cuda_machine.h"
 #include "torch_ext/gate/gate.h"
 
-namespace commensal {
+namespace commensal::doze_on_cuda_test {
 namespace {
 
 class QuietDevice final : public DeviceObserver {
@@ -135,4 +135,4 @@ TEST(DozeOnCudaTest, Law2_NoOpPassesWhileMemoryIsAwayNotEvenOneThatIsSummoned) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::doze_on_cuda_test

@@ -10,7 +10,7 @@
 #include "tests/torch_ext/fake_clock.h"
 #include "torch_ext/gate/gate.h"
 
-namespace commensal {
+namespace commensal::gang_rule_test {
 namespace {
 
 using std::chrono::microseconds;
@@ -216,4 +216,4 @@ TEST_F(GangRule, ARestForItsShareWaitsUntilItHasCaughtUp) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::gang_rule_test

@@ -7,7 +7,7 @@
 #include <array>
 #include <random>
 
-namespace commensal {
+namespace commensal::gap_histogram_test {
 namespace {
 
 using std::chrono::hours;
@@ -159,4 +159,4 @@ TEST(GapRules, AreCutToWhatAWordHolds) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::gap_histogram_test

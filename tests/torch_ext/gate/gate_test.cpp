@@ -13,7 +13,7 @@
 #include "tests/torch_ext/fake_clock.h"
 #include "tests/torch_ext/gate/fake_device.h"
 
-namespace commensal {
+namespace commensal::gate_test {
 namespace {
 
 using std::chrono::microseconds;
@@ -642,4 +642,4 @@ TEST(GateTest, AccountsOutliveThreadsAndGates) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::gate_test

@@ -9,7 +9,7 @@
 #include "torch_ext/gate/gate.h"
 #include "torch_ext/gate/law_parts.h"
 
-namespace commensal {
+namespace commensal::long_ops_test {
 namespace {
 
 using std::chrono::microseconds;
@@ -163,4 +163,4 @@ TEST(LongOpsRule, C15_WithoutGapsOnlyWhatNoUsualGapHasRoomForIsLong) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::long_ops_test

@@ -17,7 +17,7 @@
 #include "torch_ext/gate/gate.h"
 #include "torch_ext/gate/work_in_flight.h"
 
-namespace commensal {
+namespace commensal::metering_test {
 namespace {
 
 using std::chrono::microseconds;
@@ -569,4 +569,4 @@ TEST(BoundOnACpuTest, OpsOfSeveralThreadsCountTogether) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::metering_test

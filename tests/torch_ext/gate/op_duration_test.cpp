@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace commensal {
+namespace commensal::op_duration_test {
 namespace {
 
 using std::chrono::microseconds;
@@ -36,4 +36,4 @@ TEST(OpDurationTest, OneOutlierCountsLittle) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::op_duration_test

@@ -12,7 +12,7 @@
 #include "tests/torch_ext/gate/shared_device.h"
 #include "torch_ext/gate/gap_histogram.h"
 
-namespace commensal {
+namespace commensal::pacing_law_test {
 namespace {
 
 using std::chrono::microseconds;
@@ -638,4 +638,4 @@ TEST(RunTimeMeterTest, IdleTimeIsNoStoreOfCredit) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::pacing_law_test

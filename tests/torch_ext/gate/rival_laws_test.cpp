@@ -9,7 +9,7 @@
 #include "torch_ext/gate/rate_aimd_law.h"
 #include "torch_ext/gate/token_window_law.h"
 
-namespace commensal {
+namespace commensal::rival_laws_test {
 namespace {
 
 using std::chrono::microseconds;
@@ -287,4 +287,4 @@ INSTANTIATE_TEST_SUITE_P(Laws, EveryLaw,
                          [](const auto& param) { return std::string{param.param}; });
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::rival_laws_test

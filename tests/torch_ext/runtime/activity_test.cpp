@@ -15,7 +15,7 @@
 #include "torch_ext/gate/doorbell.h"
 #include "torch_ext/runtime/job_page.h"
 
-namespace commensal {
+namespace commensal::activity_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -703,4 +703,4 @@ TEST(PresentWait, NonsenseOnAPageIsNoWait) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::activity_test

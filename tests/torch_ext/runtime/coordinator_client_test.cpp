@@ -15,7 +15,7 @@
 #include "tests/torch_ext/runtime/page_file.h"
 #include "torch_ext/runtime/job_page.h"
 
-namespace commensal {
+namespace commensal::coordinator_client_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -218,4 +218,4 @@ TEST_F(CoordinatorClientTest, StoppingTwiceDoesNothing) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::coordinator_client_test

@@ -19,7 +19,7 @@
 #include "tests/torch_ext/runtime/fake_coordinator.h"
 #include "torch_ext/runtime/elastic_threads.h"
 
-namespace commensal {
+namespace commensal::core_keeper_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -373,4 +373,4 @@ TEST(ElasticThreads, ThereIsAlwaysOne) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::core_keeper_test

@@ -8,7 +8,7 @@
 
 #include "coordinator/node/ledger.h"
 
-namespace commensal {
+namespace commensal::device_claim_test {
 namespace {
 
 using namespace commensal::literals;
@@ -126,4 +126,4 @@ TEST(DeviceClaim, AProcessWithoutAGrantIsNotHeldBack) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::device_claim_test

@@ -23,7 +23,7 @@
 #include "torch_ext/runtime/job_page.h"
 #include "torch_ext/runtime/peer_observer.h"
 
-namespace commensal {
+namespace commensal::gang_model_test {
 namespace {
 
 using std::chrono::microseconds;
@@ -449,4 +449,4 @@ TEST(GangModelStreams, C9_AGateForEachStreamDeadlocks) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::gang_model_test

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace commensal {
+namespace commensal::idle_watch_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -66,4 +66,4 @@ TEST_F(IdleWatchTest, StartsOverWhenItIsTold) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::idle_watch_test

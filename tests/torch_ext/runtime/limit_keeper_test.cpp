@@ -6,7 +6,7 @@
 
 #include "allocator/host/host_memory_source.h"
 
-namespace commensal {
+namespace commensal::limit_keeper_test {
 namespace {
 
 const TimePoint kNow{std::chrono::hours{1}};
@@ -200,4 +200,4 @@ TEST_F(LimitKeeperTest, AGrantThatWaitsIsThatOfTheMemoryThatStandsIn) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::limit_keeper_test

@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-namespace commensal {
+namespace commensal::op_samples_test {
 namespace {
 
 using std::chrono::microseconds;
@@ -92,4 +92,4 @@ TEST(OpSamplesTest, ThreadsMayNoteAtOnce) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::op_samples_test

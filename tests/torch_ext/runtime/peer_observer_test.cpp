@@ -14,7 +14,7 @@
 #include "tests/torch_ext/runtime/page_file.h"
 #include "torch_ext/runtime/job_page.h"
 
-namespace commensal {
+namespace commensal::peer_observer_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -665,4 +665,4 @@ TEST_F(PeerObserverTest, ASilentServerThatMarksNothingWaits) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::peer_observer_test

@@ -8,7 +8,7 @@
 #include <thread>
 #include <utility>
 
-namespace commensal {
+namespace commensal::request_finder_test {
 namespace {
 
 using std::chrono::microseconds;
@@ -138,4 +138,4 @@ TEST(ThreadUse, TheKernelTellsRunningFromWaiting) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::request_finder_test

@@ -12,7 +12,7 @@
 #include "tests/torch_ext/gate/fake_device.h"
 #include "tests/torch_ext/gate/fake_streams.h"
 
-namespace commensal {
+namespace commensal::return_meter_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -165,4 +165,4 @@ TEST_F(ReturnMeterTest, AskingEntersAGapOnceAndAClosedGateSavesNothingUp) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::return_meter_test

@@ -7,7 +7,7 @@
 #include <functional>
 #include <random>
 
-namespace commensal {
+namespace commensal::sample_windows_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -100,4 +100,4 @@ TEST_F(SampleWindowsTest, AClockThatIsSetBackOpensNothing) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::sample_windows_test

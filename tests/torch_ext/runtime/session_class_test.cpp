@@ -26,7 +26,7 @@
 #include "torch_ext/runtime/job_page.h"
 #include "torch_ext/runtime/session.h"
 
-namespace commensal {
+namespace commensal::session_class_test {
 namespace {
 
 using testing::eventually;
@@ -349,4 +349,4 @@ TEST_F(SessionClassTest, WhoCannotLeaveTheIdleClassIsNotUpgraded) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::session_class_test

@@ -14,7 +14,7 @@
 #include "torch_ext/runtime/session.h"
 #include "torch_ext/runtime/thread_cores.h"
 
-namespace commensal {
+namespace commensal::session_cores_test {
 namespace {
 
 using testing::eventually;
@@ -196,4 +196,4 @@ TEST_F(SessionCoresTest, AThreadThatItsUserPinnedStaysWhereItIs) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::session_cores_test

@@ -15,7 +15,7 @@
 #include "torch_ext/runtime/limited_memory.h"
 #include "torch_ext/runtime/session.h"
 
-namespace commensal {
+namespace commensal::session_further_test {
 namespace {
 
 using testing::eventually;
@@ -264,4 +264,4 @@ TEST_F(SessionFurtherTest, ANewCoordinatorIsToldWhatIsHeldThere) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::session_further_test

@@ -17,7 +17,7 @@
 #include "torch_ext/gate/gate.h"
 #include "torch_ext/runtime/session.h"
 
-namespace commensal {
+namespace commensal::session_idle_test {
 namespace {
 
 using testing::eventually;
@@ -257,4 +257,4 @@ TEST_F(SessionIdleTest, SaysWhenItIsParkedAndWhenItIsBack) {
 TEST_F(SessionIdleTest, OffByDefault) { EXPECT_FALSE(SessionConfig{}.park_idle.has_value()); }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::session_idle_test

@@ -15,7 +15,7 @@
 #include "tests/torch_ext/runtime/fake_coordinator.h"
 #include "torch_ext/runtime/session.h"
 
-namespace commensal {
+namespace commensal::session_life_test {
 namespace {
 
 using testing::eventually;
@@ -305,4 +305,4 @@ TEST_F(SessionLifeTest, BeforeTheFirstStepTheFirstThreadIsTheOneThatTrains) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::session_life_test

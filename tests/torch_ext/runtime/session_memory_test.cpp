@@ -20,7 +20,7 @@
 #include "torch_ext/runtime/peer_observer.h"
 #include "torch_ext/runtime/session.h"
 
-namespace commensal {
+namespace commensal::session_memory_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -570,4 +570,4 @@ TEST(MemoryPolicyTest, AnUnknownNameIsNamed) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::session_memory_test

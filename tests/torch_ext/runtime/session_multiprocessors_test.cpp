@@ -15,7 +15,7 @@
 #include "torch_ext/runtime/multiprocessor_dial.h"
 #include "torch_ext/runtime/session.h"
 
-namespace commensal {
+namespace commensal::session_multiprocessors_test {
 namespace {
 
 using testing::eventually;
@@ -165,4 +165,4 @@ TEST_F(SessionMultiprocessorsTest, OnTheHostThereAreNone) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::session_multiprocessors_test

@@ -24,7 +24,7 @@
 #include "torch_ext/gate/gate.h"
 #include "torch_ext/runtime/job_page.h"
 
-namespace commensal {
+namespace commensal::session_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -786,4 +786,4 @@ TEST_F(SessionTest, AGuaranteedJobStaysOutOfTheIdleClass) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::session_test

@@ -10,7 +10,7 @@
 
 #include "coordinator/node/node_coordinator.h"
 
-namespace commensal {
+namespace commensal::statistics_test {
 namespace {
 
 void expect_fields(const nlohmann::json& object, const std::vector<std::string>& names) {
@@ -182,4 +182,4 @@ TEST(StatisticsTest, NoLimitIsNull) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::statistics_test

@@ -8,7 +8,7 @@
 
 #include "tests/torch_ext/fake_clock.h"
 
-namespace commensal {
+namespace commensal::step_tracker_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -322,4 +322,4 @@ TEST_F(StepTrackerTest, NoRequestsAreFoundWhereBatchesAreRead) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::step_tracker_test

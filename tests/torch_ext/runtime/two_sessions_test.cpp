@@ -20,7 +20,7 @@
 #include "tests/torch_ext/runtime/fake_coordinator.h"
 #include "torch_ext/runtime/session.h"
 
-namespace commensal {
+namespace commensal::two_sessions_test {
 namespace {
 
 using testing::eventually;
@@ -335,4 +335,4 @@ TEST_F(BurstsTest, WhatOverflowedStaysSlowWithoutLiveMoves) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::two_sessions_test

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace commensal {
+namespace commensal::wanted_memory_test {
 namespace {
 
 using std::chrono::seconds;
@@ -53,4 +53,4 @@ TEST(WantedMemoryTest, ANeedWithoutStepsIsNotForgotten) {
 }
 
 }  // namespace
-}  // namespace commensal
+}  // namespace commensal::wanted_memory_test
