@@ -24,8 +24,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
     # Not tmp_path: a socket's path may have 107 bytes.
     made = World(Path(tempfile.mkdtemp(prefix="cm-", dir="/tmp")))
+    made.fresh = request.node.get_closest_marker("fresh_process") is not None
     yield made
     made.close()

@@ -14,6 +14,8 @@ from world import World
 
 from commensal import _activation
 
+pytestmark = pytest.mark.fresh_process("how commensal comes into a process")
+
 
 class TestAutoload:
     """`autoload` alone, in this process: it must never raise."""

@@ -15,6 +15,8 @@ from world import World
 from commensal import _cuda
 from commensal._activation import LIBRARIES
 
+pytestmark = pytest.mark.fresh_process("how commensal comes into a process")
+
 SCRIPT = """
 import ctypes, glob, json, os, torch
 block = torch.ones(1000).cuda()

@@ -26,6 +26,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 from torch_support import newest_build
 
@@ -610,11 +611,11 @@ def _run_scenario(
         if settings:
             environment["PYTORCH_CUDA_ALLOC_CONF"] = settings
         environment |= dict(extra)
-        process = subprocess.Popen(
+        process = forked.start(
             [sys.executable, file, name, who, str(answer)],
+            fresh=ON_GPU,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            text=True,
             cwd=scratch,
             env=environment,
         )

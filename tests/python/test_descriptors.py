@@ -12,6 +12,8 @@ from world import COMMENSAL, World
 
 from commensal import _say
 
+pytestmark = pytest.mark.fresh_process("which descriptors a program begins with")
+
 # Becomes the command behind it with some standard streams closed.
 CLOSED = {
     "stdin": "exec <&-",

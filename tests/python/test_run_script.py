@@ -18,6 +18,8 @@ import psutil
 import pytest
 from world import COMMENSAL, DEADLINE, World, read_line, wait_until
 
+pytestmark = pytest.mark.fresh_process("how commensal run becomes its script")
+
 RUN = [str(COMMENSAL), "run", "--quiet", "--"]
 
 # Prints "ready", then each signal that it gets; SIGTERM ends it with code 7. A handler runs at any

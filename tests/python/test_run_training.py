@@ -94,6 +94,7 @@ print(sorted(times)[7])
 """
 
 
+@pytest.mark.fresh_process("OpenMP reads its variables when it is loaded")
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core: OpenMP does not spin long")
 def test_c16_no_thread_spins_after_the_ops_of_an_opportunistic_job(world: World) -> None:
     script = world.script(AFTER_AN_OP)
@@ -118,6 +119,7 @@ def alone() -> dict[str, Any]:
         world.close()
 
 
+@pytest.mark.fresh_process("the whole line once more, as a user has it")
 @pytest.mark.parametrize("job_class", ["guaranteed", "opportunistic"])
 def test_law1_a_script_is_active_and_computes_what_it_computes_alone(
     world: World, alone: dict[str, Any], job_class: str

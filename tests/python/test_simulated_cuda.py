@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 
 SIMULATED_CUDA = Path(__file__).resolve().parents[1] / "simulated_cuda"
@@ -42,12 +43,11 @@ def start(
 ) -> subprocess.Popen[str]:
     """Start a scenario in a process of its own."""
     environment = simulated_cuda.environment({**os.environ, **variables}, settings)
-    return subprocess.Popen(
+    return forked.start(
         [sys.executable, __file__, scenario.__name__, str(answer)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        text=True,
         env=environment,
     )
 

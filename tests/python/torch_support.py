@@ -2,7 +2,7 @@
 """Runs scenarios of the PyTorch adaptor, each in a process of its own.
 
 A session exists once a process, so a test module writes each scenario as a function that runs in
-a fresh interpreter and returns facts (plain JSON) for the tests to judge::
+a process of its own (forked.py) and returns facts (plain JSON) for the tests to judge::
 
     def scenario() -> Facts:
         job = Job.start(limit_bytes=64 << 20)
@@ -34,6 +34,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 
 Facts = dict[str, Any]
@@ -72,7 +73,7 @@ def adaptor_path() -> Path:
 def run_scenario(
     scenario: Callable[..., Facts], *arguments: Any, deadline_s: float = 180, **environment: str
 ) -> Facts:
-    """Run ``scenario(*arguments)`` in a fresh interpreter and return its facts.
+    """Run ``scenario(*arguments)`` in a process of its own and return its facts.
 
     Fails the test if the process crashes, raises, or is not done by the deadline.
     """
@@ -81,11 +82,10 @@ def run_scenario(
     with tempfile.TemporaryDirectory(prefix="commensal-test-") as folder:
         answer = Path(folder, "facts.json")
         command = [sys.executable, __file__, scenario.__module__, scenario.__name__]
-        process = subprocess.Popen(
+        process = forked.start(
             [*command, json.dumps(arguments), str(answer)],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            text=True,
             cwd=folder,
             start_new_session=True,
             env={**os.environ, "OMP_NUM_THREADS": "2", **environment},

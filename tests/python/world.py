@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import forked
 import psutil
 import pytest
 
@@ -43,6 +44,7 @@ class World:
     """A runtime folder and environment that no other test shares."""
 
     folder: Path
+    fresh: bool = False  # programs are started anew, and not by a fork (forked.py)
     processes: list[subprocess.Popen[str]] = field(default_factory=list)
 
     @property
@@ -71,14 +73,14 @@ class World:
     def start(
         self, command: Sequence[str], *, start_new_session: bool = False, **environ: str
     ) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            list(command),
+        process = forked.start(
+            command,
+            fresh=self.fresh,
             env=self.environ | environ,
             cwd=self.folder,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            text=True,
             start_new_session=start_new_session,
         )
         self.processes.append(process)
@@ -87,16 +89,16 @@ class World:
     def run(
         self, command: Sequence[str], stdin: str = "", **environ: str
     ) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            list(command),
-            env=self.environ | environ,
-            cwd=self.folder,
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE,
-            check=False,
-        )
+        process = self.start(command, **environ)
+        try:
+            output, errors = process.communicate(stdin, timeout=DEADLINE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            raise
+        finally:
+            self.processes.remove(process)
+        return subprocess.CompletedProcess(list(command), process.returncode, output, errors)
 
     def commensal(self, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
         return self.run([str(COMMENSAL), *arguments], **environ)
