@@ -138,7 +138,10 @@ class Cluster:
             return ""
         program = find_program("commensal-coordinator")
         if program is None:
-            return "commensal-coordinator is not installed beside this command"
+            return (
+                "commensal-coordinator is not installed beside this command: "
+                "./scripts/setup builds it"
+            )
         command = [str(program), "--instance", self.instance, "--runtime-dir"]
         command += [str(self.runtime_dir), "--commensal", _own_command()]
         if folder := state_folder(self.instance, environ):

@@ -8,7 +8,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-namespace probes {
+namespace probes::report_test {
 namespace {
 
 using nlohmann::json;
@@ -65,4 +65,4 @@ TEST(ProbeReport, AnswersHoldFiguresAndFacts) {
 }
 
 }  // namespace
-}  // namespace probes
+}  // namespace probes::report_test

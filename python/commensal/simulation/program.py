@@ -66,7 +66,9 @@ def find_simulator() -> Path:
     """Return the program."""
     found = find_program(PROGRAM)
     if found is None:
-        raise SimulatorFailed(f"{PROGRAM} is not installed beside this command")
+        raise SimulatorFailed(
+            f"{PROGRAM} is not installed beside this command: ./scripts/setup builds it"
+        )
     return found
 
 
