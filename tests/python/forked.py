@@ -33,7 +33,7 @@ _COMMENSAL = str(Path(sys.executable).parent / "commensal")
 # What is read when a program or a library begins.
 _AT_START = (
     *("LD_", "OMP_", "MKL_", "KMP_", "GOMP_", "OPENBLAS_", "MALLOC_", "GLIBC_", "LC_", "LANG"),
-    *("PYTHON", "TORCH_"),
+    *("PYTHON", "PYTORCH_", "TORCH_"),
 )
 _MOST = 4  # processes to fork from, at a time
 _PR_SET_CHILD_SUBREAPER = 36
@@ -114,12 +114,12 @@ class _Zygote:
         _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         try:
             socket.send_fds(self._ours, [json.dumps(request).encode()], streams)
-            answer = self._ours.recv(64)
+            return int(self._ours.recv(64))
+        except (OSError, ValueError) as error:
+            code = self._process.wait(60)
+            raise RuntimeError(f"zygote.py has ended with {code}: see its stderr") from error
         finally:
             _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
-        if not answer:
-            raise RuntimeError("the process that has imported PyTorch has ended")
-        return int(answer)
 
     def close(self) -> None:
         self._ours.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -17,7 +18,8 @@ ROOT = Path(__file__).resolve().parents[2]
 DATABASE = ROOT / "build" / "release" / "compile_commands.json"
 DEADLINE = 300
 # Stands for the compiler: an object is CMake's of the same source, and the rest is the real one's
-# work. So what is linked is what stages.sh names, without the minutes that compiling takes.
+# work. So what is linked is what stages.sh names, without the minutes that compiling takes. CMake
+# compiles several sources in one go: the first of them has the object of all, the others none.
 COMPILER = """#!{python}
 import json, os, shutil, sys
 arguments = sys.argv[1:]
@@ -28,19 +30,26 @@ known = json.load(open("{objects}"))
 if source not in known:
     sys.exit(f"CMake does not compile {{source}}")
 shutil.copyfile(known[source], target)
+print(source, file=open("{compiled}", "a"))
 """
 
 
-def objects() -> dict[str, str]:
-    """Return the object of each source of the release build; of two the position-independent."""
+def objects() -> dict[tuple[str, ...], str]:
+    """Return the objects of the release build by their sources; of two the position-independent."""
     if not DATABASE.exists():
         pytest.skip("there is no release build: ./scripts/test makes it")
-    found: dict[str, str] = {}
+    found: dict[tuple[str, ...], str] = {}
     for entry in json.loads(DATABASE.read_text()):
         words = shlex.split(entry["command"])
+        sources = (entry["file"],)
+        if "/Unity/" in entry["file"]:
+            text = Path(entry["file"]).read_text()
+            sources = tuple(re.findall(r'^#include "(.*)"', text, re.MULTILINE))
         file = Path(entry["directory"], words[words.index("-o") + 1])
-        if file.exists() and (entry["file"] not in found or "-fPIC" in words):
-            found[entry["file"]] = str(file)
+        if any("/tests/" in source for source in sources):
+            continue
+        if file.exists() and (sources not in found or "-fPIC" in words):
+            found[sources] = str(file)
     return found
 
 
@@ -55,13 +64,22 @@ def place_of_torch() -> tuple[Path, str]:
 @pytest.mark.slow
 def test_what_a_bare_machine_builds_links_and_runs(tmp_path: Path) -> None:
     folder, version = place_of_torch()
-    known = objects()
+    batches = objects()
+    empty = tmp_path / "empty.o"
+    subprocess.run(["g++", "-x", "c++", "-c", os.devnull, "-o", str(empty)], check=True)
+    known = {source: str(empty) for batch in batches for source in batch[1:]}
+    known |= {batch[0]: file for batch, file in batches.items()}
     if not any("torch_ext/cuda/" in source for source in known):
         pytest.skip("the CUDA adaptor is not built: it needs CUDA's headers")
     (tmp_path / "objects.json").write_text(json.dumps(known))
     compiler = tmp_path / "compiler"
     compiler.write_text(
-        COMPILER.format(python=sys.executable, real="g++", objects=tmp_path / "objects.json")
+        COMPILER.format(
+            python=sys.executable,
+            real="g++",
+            objects=tmp_path / "objects.json",
+            compiled=tmp_path / "compiled",
+        )
     )
     compiler.chmod(0o755)
     work = tmp_path / "work"
@@ -89,6 +107,9 @@ def test_what_a_bare_machine_builds_links_and_runs(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.startswith("commensal "), "the product says its version"
+    compiled = set((tmp_path / "compiled").read_text().splitlines())
+    left_out = [set(batch) - compiled for batch in batches if compiled.intersection(batch)]
+    assert not set().union(*left_out), "sources that CMake has in the same library"
     daemon = subprocess.run(
         [str(work / "product" / "bin" / "commensald"), "--help"],
         capture_output=True,

@@ -3,13 +3,13 @@
 
     python zygote.py DESCRIPTOR     of a socket: requests and streams come in, pids go out
 
-It has one thread, and runs no op: a pool of threads would not live in what is forked.
+It has one thread, and runs no op: a pool of threads would not live in what is forked. It ends when
+the other end of the socket is closed.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import importlib.abc
 import importlib.machinery
@@ -23,8 +23,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, NoReturn
-
-_PR_SET_PDEATHSIG = 1
 
 
 def is_program(command: Sequence[str]) -> bool:
@@ -180,7 +178,6 @@ def _import_all() -> None:
 
 
 if __name__ == "__main__":
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     _import_all()
     _request, _streams = _serve(socket.socket(fileno=int(sys.argv[1])))
     _prepare(_request, _streams)
