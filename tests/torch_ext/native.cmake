@@ -1,12 +1,13 @@
 # Tests of the gate and the session: free of torch, with fake clocks, pages and coordinators.
 commensal_test(
   gate_test
-  gate/doorbell_test.cpp
-  gate/gang_rule_test.cpp
-  gate/gap_histogram_test.cpp
   gate/gate_test.cpp
   gate/long_ops_test.cpp
   gate/metering_test.cpp
+  ONE_THREAD
+  gate/doorbell_test.cpp
+  gate/gang_rule_test.cpp
+  gate/gap_histogram_test.cpp
   gate/op_duration_test.cpp
   gate/pacing_law_test.cpp
   gate/rival_laws_test.cpp
@@ -22,17 +23,18 @@ commensal_test(
   runtime/activity_test.cpp
   runtime/coordinator_client_test.cpp
   runtime/core_keeper_test.cpp
-  runtime/device_claim_test.cpp
   runtime/gang_model_test.cpp
-  runtime/idle_watch_test.cpp
   runtime/limit_keeper_test.cpp
   runtime/op_samples_test.cpp
   runtime/peer_observer_test.cpp
-  runtime/sample_windows_test.cpp
   runtime/request_finder_test.cpp
   runtime/return_meter_test.cpp
   runtime/statistics_test.cpp
   runtime/step_tracker_test.cpp
+  ONE_THREAD
+  runtime/device_claim_test.cpp
+  runtime/idle_watch_test.cpp
+  runtime/sample_windows_test.cpp
   runtime/wanted_memory_test.cpp
   LIBRARIES
   fake_coordinator
