@@ -2,15 +2,16 @@
 """Starts Python programs by a fork of a process that has imported PyTorch: 0.1 s in place of 3.
 
 `start` starts commands as `subprocess.Popen` does, and forks for two kinds: `python SCRIPT ...` (or
-`python -c CODE`) and `commensal ...`. Of `commensal run -- python SCRIPT` only the exec of another
-Python is left out. To the program `import torch` is what it always is: it calls the entry points of
-the group `torch.backends`, so commensal is activated there. The process is a child of the caller's,
-with its own pid, streams, environment and working folder.
+`python -c CODE`) and `commensal run ...`, of which only the exec of another Python is left out;
+other commands start sooner by themselves. To the program `import torch` is what it always is: it
+calls the entry points of the group `torch.backends`, so commensal is activated there. The process
+is a child of the caller's, with its own pid, streams, environment and working folder.
 
-What differs from a fresh process: `/proc/PID/cmdline` and `/proc/PID/environ`, and what a library
-reads from its environment when it is loaded. Variables of those kinds choose the process that is
-forked (`_AT_START`), but one that `commensal run` sets itself comes too late. Tests that look at
-any of that have the marker `fresh_process`.
+What differs from a fresh process: `/proc/PID/cmdline` and `/proc/PID/environ`; what a library reads
+from its environment when it is loaded (variables of those kinds choose the process that is forked,
+`_AT_START`, but one that `commensal run` sets itself comes too late); and the end, which runs
+Python's exit handlers but not those of C. Tests that look at any of that have the marker
+`fresh_process`, and COMMENSAL_FRESH_PROCESSES=1 starts all anew.
 """
 
 from __future__ import annotations
@@ -48,14 +49,15 @@ def start(
     `fresh`: as a new process in any case.
     """
     sanitized = "asan" in env.get("LD_PRELOAD", "")  # its runtime does not like to be forked
-    begin = subprocess.Popen if fresh or sanitized or not _can_fork(command) else _Forked
+    fresh = fresh or sanitized or os.environ.get("COMMENSAL_FRESH_PROCESSES") == "1"
+    begin = subprocess.Popen if fresh or not _can_fork(command) else _Forked
     return begin(list(command), env=env, text=True, **options)
 
 
 def _can_fork(command: Sequence[str]) -> bool:
     if command[0] == sys.executable:
         return is_program(command)
-    return command[0] == _COMMENSAL
+    return command[0] == _COMMENSAL and command[1] == "run"
 
 
 class _Forked(subprocess.Popen[str]):

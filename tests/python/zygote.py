@@ -9,6 +9,7 @@ the other end of the socket is closed.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import gc
 import importlib.abc
@@ -19,10 +20,13 @@ import signal
 import socket
 import sys
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, NoReturn
+
+_INTERRUPTED = -1
 
 
 def is_program(command: Sequence[str]) -> bool:
@@ -177,6 +181,37 @@ def _import_all() -> None:
     gc.freeze()  # so that a collection does not write to pages that are shared
 
 
+def _run(command: list[str]) -> int:
+    """Be the program; return its exit code, as Python itself would choose it."""
+    try:
+        code, module = _program(command)
+        exec(code, module.__dict__)
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            return end.code or 0
+        print(end.code, file=sys.stderr)
+    except BaseException as error:
+        trace = error.__traceback__
+        sys.excepthook(type(error), error, trace.tb_next if trace is not None else None)
+        return _INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
+    else:
+        return 0
+    return 1
+
+
+def _end(code: int) -> NoReturn:
+    """End as Python does, but for taking modules and libraries apart, which touches every page."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+    if code == _INTERRUPTED:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    os._exit(code & 0xFF)
+
+
 if __name__ == "__main__":
     _import_all()
     _request, _streams = _serve(socket.socket(fileno=int(sys.argv[1])))
@@ -190,5 +225,4 @@ if __name__ == "__main__":
             _command = _becomes_program.command
     _begin_anew()
     _zygote = sys.modules["__main__"]
-    _code, _module = _program(_command)
-    exec(_code, _module.__dict__)
+    _end(_run(_command))
