@@ -93,7 +93,7 @@ class Clone:
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Clone:
-    return Clone(tmp_path / "mein Ordner, größer")
+    return Clone(tmp_path / "my folder, größer")
 
 
 def test_it_sets_up_once_and_shows_how_far_it_is(clone: Clone) -> None:
