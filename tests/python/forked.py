@@ -57,7 +57,7 @@ def start(
 def _can_fork(command: Sequence[str]) -> bool:
     if command[0] == sys.executable:
         return is_program(command)
-    return command[0] == _COMMENSAL and command[1] == "run"
+    return list(command[:2]) == [_COMMENSAL, "run"]
 
 
 class _Forked(subprocess.Popen[str]):

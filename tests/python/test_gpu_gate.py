@@ -137,6 +137,7 @@ tell(gate=gate(), arrived=float(target[-1].cpu()), bytes=copies * source.nbytes)
 """
 
 
+@pytest.mark.fresh_process("the simulated driver writes its log when the process ends")
 def test_c15_and_c6_a_large_copy_waits_for_a_long_gap_and_no_job_has_host_callbacks(
     machine: Machine,
 ) -> None:
@@ -171,6 +172,7 @@ tell()
 """
 
 
+@pytest.mark.fresh_process("the simulated driver writes its log when the process ends")
 def test_c6_a_host_callback_would_be_seen(machine: Machine) -> None:
     machine.run(HOST_CALLBACK, *OPPORTUNISTIC, SIMULATED_CUDA_LOG=str(machine.world.folder / "log"))
     assert machine.log("log")["cudaLaunchHostFunc"] == 1

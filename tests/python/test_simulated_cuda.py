@@ -45,6 +45,7 @@ def start(
     environment = simulated_cuda.environment({**os.environ, **variables}, settings)
     return forked.start(
         [sys.executable, __file__, scenario.__name__, str(answer)],
+        fresh="LOG" in settings,  # the driver writes it when the process ends
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
