@@ -22,6 +22,7 @@ class ElasticAllocatorTest : public ::testing::Test {
   static ElasticAllocatorOptions with_limit(Bytes limit) {
     ElasticAllocatorOptions options;
     options.limit = limit;
+    options.move_deadline = std::chrono::seconds{60};  // a slow machine is no fault
     return options;
   }
   ~ElasticAllocatorTest() override { EXPECT_TRUE(source_.violations().empty()); }
