@@ -77,7 +77,7 @@ using Slot = Gate::Account;
 }  // namespace
 
 /// All accounts of a gate. Shared by the gate and the threads that used it, whichever ends last.
-struct SlotList {
+struct Gate::SlotList {
   std::atomic<Slot*> head{nullptr};
 
   SlotList() = default;
@@ -113,7 +113,7 @@ namespace {
 struct ThreadSlots {
   struct Entry {
     std::uint64_t gate;
-    std::shared_ptr<SlotList> list;
+    std::shared_ptr<Gate::SlotList> list;
     Slot* slot;
   };
   std::vector<Entry> entries;

@@ -78,6 +78,9 @@ class Gate {
 
   /// What the gate keeps about one thread.
   struct Account;
+  /// The accounts of all of its threads.
+  struct SlotList;
+
   /// Returns the calling thread's account, to be used by that thread alone, and until it ends.
   [[nodiscard]] Account* account() noexcept;
 
