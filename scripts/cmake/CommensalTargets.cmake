@@ -79,13 +79,17 @@ function(commensal_test_options name)
   endif()
 endfunction()
 
-# commensal_test(NAME source... [ONE_THREAD source...] LIBRARIES target... [LABELS label...]
-# [OWN_HEADERS]): a GoogleTest program whose cases ctest knows one by one, by the name that GoogleTest
-# filters by (no bytes of parameters). Each source has a namespace of its own, as several are compiled
-# at a time. ONE_THREAD: nothing for TSan to see, so left out there. OWN_HEADERS: has definitions that
-# change what the shared header means.
+# commensal_test(NAME source... [ONE_THREAD source...] LIBRARIES target... [LABELS label...] [SHARDS n]
+# [PROCESS_A_CASE] [OPTIMISED] [OWN_HEADERS]): a GoogleTest program. Each source has a namespace of its
+# own, as several are compiled at a time.
+# ONE_THREAD: nothing for TSan to see, so left out there.
+# ctest runs the program as a whole, for most cases take less time than the start of a process; SHARDS:
+# in n parts, for what takes long; PROCESS_A_CASE: each case by itself, as the preset dev does for all.
+# OPTIMISED: computes much, so the build of it takes longer.
+# OWN_HEADERS: has definitions that change what the shared header means, but in a release.
 function(commensal_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 ARG "OWN_HEADERS" "" "ONE_THREAD;LIBRARIES;LABELS")
+  cmake_parse_arguments(PARSE_ARGV 1 ARG "OPTIMISED;OWN_HEADERS;PROCESS_A_CASE" "SHARDS"
+                        "ONE_THREAD;LIBRARIES;LABELS")
   set(sources ${ARG_UNPARSED_ARGUMENTS})
   if(NOT COMMENSAL_SANITIZE MATCHES thread)
     list(APPEND sources ${ARG_ONE_THREAD})
@@ -99,29 +103,52 @@ function(commensal_test name)
   target_link_libraries(${name} PRIVATE commensal::warnings commensal::sanitize ${ARG_LIBRARIES}
                                         GTest::gmock_main)
   commensal_test_options(${name})
-  if(ARG_OWN_HEADERS)
+  if(ARG_OPTIMISED)
+    target_compile_options(${name} PRIVATE -O2)
+  endif()
+  if(ARG_OPTIMISED OR (ARG_OWN_HEADERS AND NOT CMAKE_BUILD_TYPE STREQUAL Release))
     target_precompile_headers(${name} PRIVATE <gmock/gmock.h> <gtest/gtest.h>)
   else()
     target_precompile_headers(${name} REUSE_FROM commensal_test_headers)
   endif()
   add_dependencies(commensal_tests ${name})
-  gtest_discover_tests(${name} NO_PRETTY_VALUES DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 300)
-  # Of a list among those properties it would keep the first entry alone. `asan`: that preset runs it,
-  # too, so that .ci/run leaves it out of this one, but for the first of each program.
-  set(labels "${CMAKE_CURRENT_BINARY_DIR}/${name}_labels.cmake")
-  set(all_labels ${ARG_LABELS})
+  # Labels: what was given, the program's name, and `asan`: that preset runs it, too, so that .ci/run
+  # leaves it out of this one, but for the first.
+  set(labels ${ARG_LABELS} ${name})
+  set(labels_of_first ${labels})
   if(NOT ARG_LABELS MATCHES "torch|whole_trace|simulated_cuda")
-    list(APPEND all_labels asan)
+    list(APPEND labels asan)
   endif()
-  file(WRITE "${labels}" "if(${name}_TESTS)
-  set_tests_properties(\${${name}_TESTS} PROPERTIES LABELS \"${all_labels}\")
+  if(ARG_PROCESS_A_CASE OR NOT COMMENSAL_UNITY)
+    commensal_test_by_case(${name} "${labels}" "${labels_of_first}")
+    return()
+  endif()
+  if(NOT ARG_SHARDS)
+    set(ARG_SHARDS 1)
+  endif()
+  math(EXPR last "${ARG_SHARDS} - 1")
+  foreach(shard RANGE ${last})
+    set(test ${name}.${shard})
+    add_test(NAME ${test} COMMAND ${name} --gtest_output=xml:${CMAKE_BINARY_DIR}/results/cases/${test}.xml)
+    set_tests_properties(
+      ${test} PROPERTIES ENVIRONMENT "GTEST_TOTAL_SHARDS=${ARG_SHARDS};GTEST_SHARD_INDEX=${shard}"
+                         TIMEOUT 600 LABELS "${labels}")
+  endforeach()
+  set_tests_properties(${name}.0 PROPERTIES LABELS "${labels_of_first}")
+  set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES "${COMMENSAL_TEST_COSTS}")
+endfunction()
+
+# Each case a test of ctest's, by the name that GoogleTest filters by (no bytes of parameters).
+function(commensal_test_by_case name labels labels_of_first)
+  gtest_discover_tests(${name} NO_PRETTY_VALUES DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 300)
+  # Of a list among those properties it would keep the first entry alone.
+  set(file "${CMAKE_CURRENT_BINARY_DIR}/${name}_labels.cmake")
+  file(WRITE "${file}" "if(${name}_TESTS)
+  set_tests_properties(\${${name}_TESTS} PROPERTIES LABELS \"${labels}\")
   list(GET ${name}_TESTS 0 first)
-  set_tests_properties(\${first} PROPERTIES LABELS \"${ARG_LABELS}\")
+  set_tests_properties(\${first} PROPERTIES LABELS \"${labels_of_first}\")
 endif()
 include(\"${COMMENSAL_TEST_COSTS}\")
 ")
-  set_property(
-    DIRECTORY
-    APPEND
-    PROPERTY TEST_INCLUDE_FILES "${labels}")
+  set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES "${file}")
 endfunction()

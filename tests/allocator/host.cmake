@@ -3,8 +3,11 @@ commensal_test(
   memory_source_test
   ${CMAKE_CURRENT_LIST_DIR}/fake_memory_source_test.cpp
   ${CMAKE_CURRENT_LIST_DIR}/memory_source_contract_test.cpp
+  SHARDS
+  2
   LIBRARIES fake_memory_source commensal::allocator
   LABELS allocator)
+# Who stops threads is one a process, and some cases fork it.
 commensal_test(
   host_memory_test
   ${CMAKE_CURRENT_LIST_DIR}/host_file_system_test.cpp
@@ -16,5 +19,6 @@ commensal_test(
   ${CMAKE_CURRENT_LIST_DIR}/host_tier_test.cpp
   ${CMAKE_CURRENT_LIST_DIR}/host_write_watch_test.cpp
   ${CMAKE_CURRENT_LIST_DIR}/own_descriptors_test.cpp
+  PROCESS_A_CASE
   LIBRARIES commensal::allocator
   LABELS allocator)

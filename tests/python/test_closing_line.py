@@ -38,6 +38,44 @@ def test_a_failed_case_is_named_with_the_end_of_its_output(tmp_path: Path) -> No
     assert "  | line 0" not in rest
 
 
+def program(tmp_path: Path, cases: str, ended: str = "") -> Path:
+    """Return the results of a run of one program, with those of its cases."""
+    results = tmp_path / "cpp.xml"
+    results.write_text(
+        f'<testsuites><testcase classname="pool.0" name="pool.0">{ended}</testcase></testsuites>'
+    )
+    (tmp_path / "cases").mkdir()
+    (tmp_path / "cases" / "pool.0.xml").write_text(f"<testsuites>{cases}</testsuites>")
+    return results
+
+
+FAILED = '<failure message="Failed">1 != 2</failure>'
+
+
+def test_cases_of_one_process_count_one_by_one(tmp_path: Path) -> None:
+    cases = (
+        '<testcase classname="Pool" name="Splits" status="run"/>'
+        f'<testcase classname="Pool" name="Merges" status="run">{FAILED}</testcase>'
+        '<testcase classname="Pool" name="Sorts" status="notrun"/>'
+        '<testcase classname="Pool" name="Maps" status="run"><skipped message=""/></testcase>'
+    )
+    told = summary(program(tmp_path, cases, ended=FAILED))
+    assert told.stdout == "1 passed, 1 failed, 1 skipped\n"
+    assert told.stderr == "failed: Pool Merges\n  | 1 != 2\n"
+
+
+def test_a_process_that_fails_beside_its_cases_is_one_more(tmp_path: Path) -> None:
+    told = summary(program(tmp_path, '<testcase classname="Pool" name="Splits"/>', ended=FAILED))
+    assert told.stdout == "1 passed, 1 failed, 0 skipped\n"
+    assert told.stderr.startswith("failed: pool.0 pool.0\n")
+
+
+def test_a_process_that_died_before_it_told_its_cases_is_a_failure(tmp_path: Path) -> None:
+    results = program(tmp_path, "", ended=FAILED)
+    (tmp_path / "cases" / "pool.0.xml").unlink()
+    assert summary(results).stdout == "0 passed, 1 failed, 0 skipped\n"
+
+
 def test_a_result_file_that_cannot_be_read_is_a_failure(tmp_path: Path) -> None:
     broken = tmp_path / "broken.xml"
     broken.write_text("<testsuites>")

@@ -51,12 +51,13 @@ commensal_test(
   runtime/session_life_test.cpp
   runtime/session_memory_test.cpp
   runtime/session_multiprocessors_test.cpp
+  PROCESS_A_CASE
   LIBRARIES
   fake_coordinator
   fake_memory_source
   commensal::session)
 commensal_test(two_sessions_test runtime/two_sessions_test.cpp
-               LIBRARIES
+               PROCESS_A_CASE LIBRARIES
                fake_coordinator
                commensal::session)
 target_compile_definitions(two_sessions_test PRIVATE COMMENSALD="$<TARGET_FILE:commensald>")
