@@ -83,7 +83,7 @@ use_ccache() {
   fi
 }
 
-# Configures (and builds) a preset against the environment's PyTorch: build_preset NAME
+# Configures (and builds) a preset against the environment's PyTorch: build_preset NAME [TARGET...]
 configure_preset() {
   use_ccache
   mkdir -p "$LOGS"
@@ -91,8 +91,10 @@ configure_preset() {
     >"$LOGS/configure-$1.log" 2>&1 || why_failed "configure $1" "$LOGS/configure-$1.log"
 }
 build_preset() {
-  configure_preset "$1"
-  watched "build-$1" "build $1" cmake --build --preset "$1"
+  local preset=$1
+  shift
+  configure_preset "$preset"
+  watched "build-$preset" "build $preset" cmake --build --preset "$preset" ${1:+--target "$@"}
 }
 
 # GCC needs up to 1 GiB for a file that includes torch headers: no more jobs than memory allows.

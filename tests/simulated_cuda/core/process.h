@@ -145,4 +145,11 @@ class Process {
   Process();
 };
 
+/// Whether the program sees a device of this number.
+inline bool known(CUdevice device) {
+  return device >= 0 && device < static_cast<int>(Process::get().contexts.size());
+}
+
+inline AddressSpace& memory() { return Process::get().memory; }
+
 }  // namespace commensal::simulated_cuda

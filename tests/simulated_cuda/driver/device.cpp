@@ -12,10 +12,6 @@ using namespace commensal::simulated_cuda;
 
 namespace {
 
-bool known(CUdevice device) {
-  return device >= 0 && device < static_cast<int>(Process::get().contexts.size());
-}
-
 int physical(CUdevice device) {
   return Process::get().settings.visible[static_cast<std::size_t>(device)];
 }

@@ -15,10 +15,6 @@ HandleTable<ResourceSet, CUdevResourceDesc>& descriptors() {
   return *table;
 }
 
-bool known(CUdevice device) {
-  return device >= 0 && device < static_cast<int>(Process::get().contexts.size());
-}
-
 /// A green context by handle: CUDA_ERROR_INVALID_CONTEXT, or that it was destroyed.
 CUresult find(CUgreenCtx handle, GreenContext** found) {
   *found = GreenContexts::get().find(handle);

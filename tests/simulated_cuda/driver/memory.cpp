@@ -8,8 +8,6 @@ using namespace commensal::simulated_cuda;
 
 namespace {
 
-AddressSpace& memory() { return Process::get().memory; }
-
 CUresult copy_in(CUstream handle, CUdeviceptr to, CUdeviceptr from, std::size_t bytes, Wait wait,
                  bool any_device = false) {
   std::shared_ptr<Stream> stream;

@@ -6,8 +6,6 @@ using namespace commensal::simulated_cuda;
 
 namespace {
 
-AddressSpace& memory() { return Process::get().memory; }
-
 /// Whether these calls harm a capture is for the hardware to say; a test may choose.
 CUresult check_capture() {
   return Process::get().settings.virtual_memory_while_capturing ? CUDA_SUCCESS : unsafe_call();

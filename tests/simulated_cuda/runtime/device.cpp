@@ -10,10 +10,6 @@ using namespace commensal::simulated_cuda;
 
 namespace {
 
-bool known(int device) {
-  return device >= 0 && device < static_cast<int>(Process::get().contexts.size());
-}
-
 int attribute(CUdevice_attribute which, int device) {
   int value = 0;
   device_attribute(&value, which, device);
