@@ -19,7 +19,7 @@ def target():
 
 
 w = check.Watched(256)
-end = time.time() + 10
+end = time.time() + 5
 bad = wrote = 0
 first = target()
 while time.time() < end:

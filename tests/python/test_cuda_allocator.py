@@ -362,7 +362,7 @@ def scenario_interface(run: Run) -> None:
         torch.cuda.caching_allocator_delete(block)
     tensor = torch.ones(WORDS).cuda()
     run.facts["clone"] = [
-        torch.tensor(tensor.untyped_storage().clone().cpu().tolist()[:4]).tolist(),
+        list(tensor.untyped_storage().clone().cpu()[:4]),
         tensor.clone().shape == tensor.shape,
     ]
     run.facts["accelerator"] = [
@@ -608,6 +608,7 @@ def _run_scenario(
     with tempfile.TemporaryDirectory(prefix="commensal-test-") as scratch:
         answer = Path(scratch, "facts.json")
         environment |= {"TORCHINDUCTOR_CACHE_DIR": scratch, "OMP_NUM_THREADS": "2"}
+        environment["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # no pool of processes for one kernel
         if settings:
             environment["PYTORCH_CUDA_ALLOC_CONF"] = settings
         environment |= dict(extra)

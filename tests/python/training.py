@@ -8,9 +8,9 @@ import subprocess
 from typing import Any
 
 # Trains for STEPS steps (argument 1), then prints one JSON line. With argument 2 it trains until
-# that file appears. `facts` is the hook for the text that a test appends.
+# that file appears, and leaves the cores to other tests most of that time. `facts` is the hook for the text that a test appends.
 TRAIN = """
-import hashlib, json, os, sys, torch
+import hashlib, json, os, sys, time, torch
 steps, stop_file = int(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else None
 torch.manual_seed(7)
 model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 1))
@@ -28,6 +28,8 @@ while step < steps or (stop_file and not os.path.exists(stop_file)):
         digest = hashlib.sha256()
         for parameter in model.parameters():
             digest.update(parameter.detach().numpy().tobytes())
+    if step > steps:
+        time.sleep(0.003)
 facts = {"loss": loss.item() if not stop_file else None, "digest": digest.hexdigest()}
 import commensal
 facts["active"] = commensal.is_active()
