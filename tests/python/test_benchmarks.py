@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 from world import World, read_line
 
+pytestmark = pytest.mark.tool("tests/benchmarks", "scripts/benchmark")
+
 ROOT = Path(__file__).resolve().parents[2]
 BENCHMARKS = ROOT / "tests" / "benchmarks"
 TRACES = ROOT / "tests" / "data" / "traces"

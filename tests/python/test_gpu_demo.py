@@ -24,6 +24,8 @@ from commensal.demo.gpu import Gpu
 from commensal.demo.plan import GPU_FULL
 from commensal.demo.runs import DeviceUse, JobRecord, Mode
 
+pytestmark = pytest.mark.tool("tests/gpu", "python/commensal/demo")
+
 CARD = Gpu("A card", 80 << 30, 70 << 30, "13.0", "2.11.0")
 
 

@@ -30,6 +30,8 @@ from figure_bench import GIB, Bench, Sizes
 from figures_allocation import OURS
 from stage_report import StageReport
 
+pytestmark = pytest.mark.tool("tests/gpu")
+
 Answer = dict[str, Any]
 Order = Callable[[str, Answer], Answer]
 RETAINED_EXCHANGE = "m6.torch_memory_saver_retained.exchange"

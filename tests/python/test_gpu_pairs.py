@@ -42,6 +42,8 @@ from pair_process import JobDied, PairProcess
 from pair_report import tell_rivals, tell_sensors, tell_sharing, tell_tail
 from stage_report import StageReport
 
+pytestmark = pytest.mark.tool("tests/gpu")
+
 E1 = Jobs.parse("e1")
 GIVEN = {"jobs": "G1:0.7+O1", "seconds": 8.0, "card": "a card"}
 

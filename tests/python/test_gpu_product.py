@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.tool("tests/gpu", "allocator", "torch_ext")
+
 ROOT = Path(__file__).resolve().parents[2]
 DATABASE = ROOT / "build" / "release" / "compile_commands.json"
 DEADLINE = 300

@@ -17,6 +17,8 @@ import scripts_stage
 from scripts_stage import Ran, compare
 from stage_report import StageReport
 
+pytestmark = pytest.mark.tool("tests/gpu")
+
 FIGURES = [
     "resnet.step_ratio.guaranteed",
     "resnet.step_ratio.opportunistic",

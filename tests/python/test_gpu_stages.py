@@ -16,6 +16,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "gpu" / "stages"))
 from stage_report import StageReport, spread
 
+pytestmark = pytest.mark.tool("tests/gpu")
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
