@@ -2,7 +2,8 @@
 """Adds up JUnit result files and prints the closing line `N passed, N failed, N skipped`.
 
 Every failed case is named before it, with the end of what it printed. Where ctest runs many cases
-in one process, its file has one case, NAME, and another file, cases/NAME.xml, has those of the process.
+in one process, its file has one case, NAME, and another one, cases/NAME.xml, has those of the
+process.
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@ import subprocess
 from typing import Any
 
 # Trains for STEPS steps (argument 1), then prints one JSON line. With argument 2 it trains until
-# that file appears, and leaves the cores to other tests most of that time. `facts` is the hook for the text that a test appends.
+# that file appears, and leaves the cores to other tests most of that time. `facts` is the hook for
+# the text that a test appends.
 TRAIN = """
 import hashlib, json, os, sys, time, torch
 steps, stop_file = int(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else None
