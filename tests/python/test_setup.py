@@ -63,7 +63,8 @@ class Clone:
         path.chmod(0o755)
 
     def start(self, *options: str, **environ: str) -> subprocess.Popen[str]:
-        variables = os.environ | {
+        surroundings = {k: v for k, v in os.environ.items() if k != "COMMENSAL_STAGES"}
+        variables = surroundings | {
             "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}",
             "CALLS": str(self.folder / "calls"),
             "ROOM": str(self.folder),
