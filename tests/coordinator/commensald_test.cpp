@@ -11,6 +11,7 @@
 #include <fstream>
 #include <zmq.hpp>
 
+#include "coordinator/wire/control_client.h"
 #include "coordinator/wire/pages.h"
 #include "coordinator/wire/paths.h"
 #include "tests/coordinator/fake_job.h"
@@ -39,6 +40,13 @@ class CommensaldTest : public ::testing::Test {
                                       const std::string& instance = "default") const {
     const json found = job(id, instance);
     return found.is_null() ? 0 : found["lease"]["granted_bytes"].get<std::uint64_t>();
+  }
+  [[nodiscard]] bool answers() const {
+    try {
+      return !folder_.status().is_null();
+    } catch (const wire::CoordinatorUnreachable&) {
+      return false;
+    }
   }
   bool reaches(const std::string& id, std::uint64_t bytes) {
     return eventually([&] {
@@ -156,9 +164,7 @@ TEST_F(CommensaldTest, AFolderThatIsRemovedAndMadeAnewHasTheSameCoordinator) {
   const Finished second = folder_.start({"--memory-budget", "1000MiB"});
   EXPECT_EQ(second.code, 3) << second.output;
   EXPECT_THAT(second.output, HasSubstr("already (pid " + std::to_string(daemon) + ")"));
-  ASSERT_TRUE(eventually([&] {
-    return std::filesystem::exists(folder_.path() / "default.sock") && folder_.pid() == daemon;
-  }));
+  ASSERT_TRUE(eventually([&] { return answers() && folder_.pid() == daemon; }));
   const FakeJob after{folder_, registration("after", JobClass::kOpportunistic, 0)};
   EXPECT_TRUE(reaches("after", 400 * kMiB)) << "what the first one left, and no more";
   EXPECT_EQ(granted("before"), 600 * kMiB) << "still known";
@@ -167,7 +173,10 @@ TEST_F(CommensaldTest, AFolderThatIsRemovedAndMadeAnewHasTheSameCoordinator) {
   EXPECT_TRUE(std::filesystem::exists(folder_.path() / "default.log"));
   for (const char* name : {"default.sock", "default.pages", "default.lock"}) {
     std::filesystem::remove(folder_.path() / name);
-    EXPECT_TRUE(eventually([&] { return std::filesystem::exists(folder_.path() / name); })) << name;
+    // It makes all of them again, one after the other.
+    EXPECT_TRUE(eventually([&] {
+      return std::filesystem::exists(folder_.path() / name) && answers();
+    })) << name;
   }
   EXPECT_EQ(granted("before"), 600 * kMiB);
 }
