@@ -15,6 +15,7 @@
 #include "allocator/host/host_memory_source.h"
 #include "tests/allocator/fuzz.h"
 #include "tests/allocator/moving_source.h"
+#include "tests/sanitizers.h"
 
 namespace commensal::elastic_stress_test {
 namespace {
@@ -176,7 +177,8 @@ TEST_P(ElasticStressTest, Law2_ThreadsKeepTheirDataWhileTheLimitMoves) {
 TEST_P(ElasticStressTest, Law2_SmallBlocks) { run(Sizes{3, 12, 200}, 32_KiB, 1_MiB); }
 TEST_P(ElasticStressTest, Law2_BlocksOverSeveralChunks) { run(Sizes{15, 4, 6}, 16_KiB, 2_MiB); }
 
-INSTANTIATE_TEST_SUITE_P(Seeds, ElasticStressTest, ::testing::Range(0, 3));
+INSTANTIATE_TEST_SUITE_P(Seeds, ElasticStressTest,
+                         ::testing::Range(0, testing::kSanitized ? 1 : 3));
 
 // Blocks above 2 GiB have segments of their own, which come and go while the limit moves.
 TEST(ElasticStressSegmentsTest, Law2_VeryLargeBlocksComeAndGo) {

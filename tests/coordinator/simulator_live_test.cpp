@@ -27,6 +27,7 @@
 #include "tests/coordinator/fault_vfs.h"
 #include "tests/coordinator/simulated_time.h"
 #include "tests/coordinator/store_script.h"
+#include "tests/sanitizers.h"
 
 namespace commensal::simulator::simulator_live_test {
 namespace {
@@ -331,7 +332,7 @@ INSTANTIATE_TEST_SUITE_P(Policies, SimulatorLive,
 
 TEST(EveryPolicyLive, EndsAllJobs) {
   Trace trace = mixed_trace();
-  trace.jobs.resize(100);
+  trace.jobs.resize(testing::kSanitized ? 30 : 100);
   std::vector<std::string> offline;
   for (const policies::PolicyEntry& entry : policies::all_policies()) {
     SCOPED_TRACE(entry.name);

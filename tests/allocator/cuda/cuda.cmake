@@ -25,11 +25,13 @@ if(NOT COMMENSAL_SANITIZE)
                                      BUILD_RPATH "$ORIGIN")
 endif()
 # Label gpu: asks a card, too, in a stage of tests/gpu/stages.sh.
-foreach(test cuda_contract_test cuda_memory_source_test cuda_faults_test elastic_on_cuda_test
-             peer_access_test pinned_memory_test)
+foreach(test cuda_contract_test cuda_memory_source_test elastic_on_cuda_test peer_access_test
+             pinned_memory_test)
   commensal_test(${test} ${cuda_test_folder}/${test}.cpp LIBRARIES commensal::cuda_machine
                  commensal::allocator LABELS allocator simulated_cuda gpu)
 endforeach()
+commensal_test(cuda_faults_test ONE_THREAD ${cuda_test_folder}/cuda_faults_test.cpp LIBRARIES
+               commensal::cuda_machine commensal::allocator LABELS allocator simulated_cuda gpu)
 # Every case of it needs a driver that can be held and fails on demand.
 commensal_test(pitfalls_cuda_test ${cuda_test_folder}/pitfalls_cuda_test.cpp LIBRARIES
                commensal::cuda_machine commensal::allocator LABELS allocator simulated_cuda)
