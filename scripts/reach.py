@@ -6,7 +6,7 @@
     scripts/reach.py list             for every source: seconds of its tests, and how many
     scripts/reach.py record           run all tests once, and write tests/reach.txt anew
 
-`record` takes about 40 minutes: it builds the preset `coverage`, and notes which sources each test
+`record` takes an hour: it builds the preset `coverage`, and notes which sources each test
 runs, a C++ test program as a whole, a Python test by itself. A source that is not in the file, as
 it is new, is taken to reach what those of its folder do; a header, what the sources that include it
 do; anything else, the tests that name it.
@@ -336,11 +336,11 @@ def record() -> int:
         "COMMENSAL_FRESH_PROCESSES": "1",
         "COMMENSAL_TEST_LIBRARY_DIR": str(BUILD / "torch_ext"),
         "COMMENSAL_TEST_CUDA_LIBRARY_DIR": str(BUILD / "torch_ext" / "cuda"),
-        "COVERAGE_PROCESS_START": str(folder / "coveragerc"),
-        "COMMENSAL_REACH": str(folder / "nowhere"),
+        "COMMENSAL_REACH": "yes",
         "PYTHONPATH": str(ROOT / "scripts"),
     }
-    python = [str(PYTHON), "-m", "pytest", "-q", "-p", "reach"]
+    # Many a test runs nothing of ours in its own process, which coverage.py warns of.
+    python = [str(PYTHON), "-m", "pytest", "-q", "-p", "reach", "--disable-warnings"]
     at_a_time = ["-n", str(os.cpu_count() or 1), "--dist", "loadfile"]
     subprocess.run([*python, *at_a_time], cwd=ROOT, env=environ, check=False)
     for file in folder.glob("*.tsv"):
@@ -361,7 +361,7 @@ def name_of(item: pytest.Item) -> str:
     file = item.path.relative_to(ROOT).as_posix()
     if {"class", "module"} & scopes:
         return file
-    return f"{file}::{re.sub(r'[[].*', '', item.nodeid.partition('::')[2])}"
+    return f"{file}::{item.nodeid.partition('::')[2].partition('[')[0]}"
 
 
 def python_sources(paths: Iterable[str]) -> set[str]:
@@ -382,16 +382,20 @@ if "COMMENSAL_REACH" in os.environ:  # in pytest
 
     _folder = BUILD / "reach" / str(os.getpid())
     _own = coverage.Coverage(data_file=None, source_pkgs=["commensal"], config_file=False)
-    _own.start()
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         """Note what a test runs, in its processes and in ours."""
         os.environ["GCOV_PREFIX"] = os.environ["COMMENSAL_REACH"] = str(_folder)
+        os.environ["COVERAGE_PROCESS_START"] = str(BUILD / "reach" / "coveragerc")
         _folder.mkdir(exist_ok=True)
         _own.erase()
+        _own.start()
         yield
-        paths = measured(_own.get_data())
+        _own.stop()
+        paths = set[str]()
+        with contextlib.suppress(coverage.CoverageException):  # nothing of ours ran
+            paths |= measured(_own.get_data())
         for file in _folder.glob("python.*"):
             data = CoverageData(str(file))
             with contextlib.suppress(coverage.CoverageException):  # of a process that was killed
