@@ -360,7 +360,9 @@ def test_a_server_that_marks_nothing_is_found_out(world: World) -> None:
         assert job["measured_by"] == "requests"
         assert job["slo"] == pytest.approx(0.1)
         assert job["step"]["source"] == "found"
-        assert job["activity"]["wait_typical_seconds"] > 0.01
+        # On a busy machine it is kept waiting in the middle of its work as well, for less.
+        typical = lambda: record()["activity"]["wait_typical_seconds"]  # noqa: E731
+        wait_until("most waits are those for a request", lambda: typical() > 0.01)
         assert {phase for phase, total in waits().items() if total} == {"requests"}
 
 
