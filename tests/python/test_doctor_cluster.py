@@ -330,6 +330,7 @@ SLURM = {
 }
 CONFIG = """\
 Configuration data as of 2026-01-01T00:00:00
+CompleteWait            = 32 sec
 Epilog                  = /etc/slurm/commensal-epilog.sh
 GresTypes               = gpu,seat
 JobSubmitPlugins        = lua
@@ -363,6 +364,13 @@ def test_what_an_installation_for_slurm_lacks_is_named(spoil: tuple[str, str], w
     assert finding.state == "warning"
     assert words in finding.detail
     assert "commensal-slurm-install" in finding.do
+
+
+def test_a_slurm_that_preempts_while_jobs_end_is_named() -> None:
+    finding = only(judge_slurm(CONFIG.replace("= 32 sec", "= 0 sec"), SLURM.get))
+    assert finding.state == "warning"
+    assert "CompleteWait is 0" in finding.detail
+    assert "CompleteWait=32" in finding.do
 
 
 @pytest.mark.parametrize("file", ["commensal-prolog.sh", "commensal_spank.so", "slurm-auto"])

@@ -508,5 +508,13 @@ def judge_slurm(config: str, read: Callable[[str], str | None]) -> Iterable[Find
     problems += [f"GresTypes has no {kind}" for kind in ("gpu", "seat") if kind not in kinds]
     if problems:
         yield Finding("slurm", "warning", "on this machine: " + "; ".join(problems), _INSTALL)
+    elif values.get("CompleteWait", "").startswith("0 "):
+        yield Finding(
+            "slurm",
+            "warning",
+            "CompleteWait is 0: Slurm requeues opportunistic jobs of a node where another job ends",
+            "CompleteWait=32 and SchedulerParameters=reduce_completing_frag in slurm.conf "
+            "(docs/slurm.md, step 4)",
+        )
     else:
         yield Finding("slurm", "ok", "rules, prolog, epilog and plugin are installed here")
