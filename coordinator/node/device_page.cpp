@@ -65,6 +65,7 @@ void DevicePageWriter::write(std::size_t slot, const PageEntry& entry) {
   const wire::PackedGapRules rules = wire::pack(entry.gap_rules);
   out.gap_rules.store(rules.gaps, std::memory_order_release);
   out.flight_rules.store(rules.flight, std::memory_order_release);
+  out.change_rules.store(rules.change, std::memory_order_release);
   out.sequence.store(sequence + 2, std::memory_order_release);
 }
 

@@ -103,14 +103,16 @@ std::string describe(const wire::GapRules& rules) {
 
 }  // namespace
 
-double hand_over_budget(double slowdown, double in_flight_seconds) {
-  return slowdown / (in_flight_seconds / 2 + kHandOverSeconds);
+double hand_over_budget(double slowdown, double in_flight_seconds, Duration change) {
+  const double cost = change > Duration::zero() ? in_seconds(change) / 2 : kHandOverSeconds;
+  return slowdown / (in_flight_seconds / 2 + cost);
 }
 
 wire::GapRules with_queues(wire::GapRules rules, std::size_t jobs) {
   const auto number = static_cast<Duration::rep>(std::max<std::size_t>(1, jobs));
   const Duration each = std::max(kLeastQueued, kMostQueued / number);
   rules.known = true;
+  rules.change = kDeviceChange;
   if (rules.in_flight == Duration::zero() || rules.in_flight > each) rules.in_flight = each;
   return rules;
 }
@@ -132,7 +134,8 @@ wire::GapRules gap_rules_at(int level, double slo, const std::vector<GapClass>& 
     // class makes way.
     const double jobs =
         users.queues ? static_cast<double>(std::max<std::size_t>(1, users.jobs)) : 1;
-    rules.hand_overs = of.of_budget * hand_over_budget(slo, jobs * in_seconds(rules.in_flight));
+    rules.hand_overs =
+        of.of_budget * hand_over_budget(slo, jobs * in_seconds(rules.in_flight), rules.change);
     const double best = best_length(gaps, rules.hand_overs);
     rules.smallest = std::max(rules.smallest, Duration{static_cast<Duration::rep>(best * 1e9)});
   }

@@ -64,13 +64,19 @@ struct GapDecision {
   bool operator==(const GapDecision&) const = default;
 };
 
-/// What a hand-over costs besides the work in flight: section 7.4 of the budget that it is taken
-/// from gives 0.1 ms for a switch and its caches.
+/// c: what a hand-over costs besides the work in flight. On a CPU 0.1 ms, for a switch and its
+/// caches (section 7.4 of compute_sharing).
 inline constexpr double kHandOverSeconds = 1e-4;
+/// What a GPU needs to change from one process to another and back, as it was measured on an H200
+/// (docs/results/2026-11-26-h200-probes.json, compute-9.2: switch_there_and_back, 318 us). The half
+/// of it, in which the guaranteed job's work waits, is c there.
+inline constexpr Duration kDeviceChange = std::chrono::microseconds{318};
 
 /// Returns how many hand-overs a second a slowdown allows: s = R * (Q / 2 + c).
 /// @param in_flight_seconds  Q: what may still run when a gap ends.
-[[nodiscard]] double hand_over_budget(double slowdown, double in_flight_seconds);
+/// @param change  of a device with queues, from one process to another and back; zero: a CPU's.
+[[nodiscard]] double hand_over_budget(double slowdown, double in_flight_seconds,
+                                      Duration change = {});
 
 /// Returns the rules of a level. From the first on, ops end before the gap is expected to, and less
 /// may run at once; from the second on, only as many gaps a second are entered as the slowdown

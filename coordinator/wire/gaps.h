@@ -86,6 +86,8 @@ struct GapRules {
   Duration guard{};                      ///< ops end so long before a gap's expected end
   Duration in_flight{};                  ///< predicted run time of what may run at once
   double hand_overs = 0.0;               ///< gaps a second that it may enter
+  /// What the device needs to change from one process to another and back.
+  Duration change{};
   bool operator==(const GapRules&) const = default;
 };
 
@@ -102,13 +104,15 @@ struct GapRules {
           std::max(one.smallest, other.smallest),
           std::max(one.guard, other.guard),
           tighter(one.in_flight, other.in_flight),
-          tighter(one.hand_overs, other.hand_overs)};
+          tighter(one.hand_overs, other.hand_overs),
+          std::max(one.change, other.change)};
 }
 
-/// The two words of a DeviceEntry. Times are whole microseconds, up to 16 s; rates thousandths.
+/// The words of a DeviceEntry. Times are whole microseconds, up to 16 s; rates thousandths.
 struct PackedGapRules {
   std::uint64_t gaps = 0;    ///< bits 0..14 phases, 15 known, 16..39 smallest, 40..63 guard
   std::uint64_t flight = 0;  ///< bits 0..31 work in flight, 32..63 hand-overs
+  std::uint64_t change = 0;
 };
 
 [[nodiscard]] inline PackedGapRules pack(const GapRules& rules) noexcept {
@@ -124,7 +128,8 @@ struct PackedGapRules {
               microseconds(rules.smallest, kMost24) << 16U |
               microseconds(rules.guard, kMost24) << 40U,
           microseconds(rules.in_flight, kMost32) | static_cast<std::uint64_t>(std::llround(rate))
-                                                       << 32U};
+                                                       << 32U,
+          microseconds(rules.change, kMost24)};
 }
 
 [[nodiscard]] inline GapRules unpack(const PackedGapRules& words) noexcept {
@@ -139,6 +144,7 @@ struct PackedGapRules {
   rules.guard = microseconds(words.gaps >> 40U);
   rules.in_flight = microseconds(words.flight & UINT32_MAX);
   rules.hand_overs = static_cast<double>(words.flight >> 32U) * 1e-3;
+  rules.change = microseconds(words.change & 0xFF'FFFFU);
   return rules;
 }
 

@@ -158,6 +158,14 @@ struct PresentWait {
   return {true, touched, GapPhase::kRequests};
 }
 
+/// Whether a wait is one whose end is told, of a process whose device has said that it is done.
+/// Between two looks at a pause, and at silence, work may have begun that nobody told of.
+[[nodiscard]] inline bool is_sure(const JobPage& page, const PresentWait& wait) noexcept {
+  const bool told = (phase_bit(wait.phase) & (kPauses | phase_bit(GapPhase::kUnknown) |
+                                              phase_bit(GapPhase::kRequests))) == 0;
+  return wait.waits && told && page.queue_issued.load(std::memory_order_relaxed) != 0;
+}
+
 /// What the coordinator tells one job's processes between two messages.
 struct DeviceEntry {
   Word sequence;         ///< odd while the coordinator writes this entry
@@ -177,7 +185,8 @@ struct DeviceEntry {
   /// Newest revision at which its limit was taken back while it did not answer: a process that has
   /// not applied this one or a newer one takes no more memory of the device; 0: never.
   Word memory_recalled;
-  std::uint64_t reserved[2];
+  Word change_rules;  ///< PackedGapRules::change
+  std::uint64_t reserved[1];
 };
 static_assert(std::is_standard_layout_v<DeviceEntry>);
 static_assert(sizeof(DeviceEntry) == 192);

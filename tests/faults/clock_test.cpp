@@ -107,7 +107,7 @@ TEST_P(ClockJumps, Law4_TheTrickleGoesOnAtItsRate) {
     SCOPED_TRACE(law);
     BusyDevice device;
     int sleeps = 0;
-    Gate gate{make_pacing_law(law), device, clock_, [&](Duration time) {
+    Gate gate{make_pacing_law(law), device, clock_, [&](Duration time, const Doorbell&) {
                 ++sleeps;
                 clock_.advance(std::max<Duration>(time, milliseconds{1}));
               }};

@@ -315,7 +315,7 @@ struct Gate::Impl {
 
   void sleep(Duration time, const Doorbell& bell, std::uint32_t seen) noexcept {
     time = std::clamp(time, kMinSleep, kLongestSleep);
-    if (sleeper) return sleeper(time);
+    if (sleeper) return sleeper(time, bell);
     sleep_until_rung(generation, seen, bell, time);
   }
 
@@ -413,10 +413,12 @@ struct Gate::Impl {
     Duration capped{};
     Duration beside{};
     Duration prepaid{};
-    work->collect(now, [&](const CompletedWork& done) {
+    work->collect(now, gap_since(device), [&](const CompletedWork& done) {
       all += done.took;
       if ((done.charge & kCap) != 0) capped += done.took;
       beside += ran_beside(device, now, done.charge, done.took);
+      // What the guaranteed job loses by it, besides the time that it took.
+      if ((done.charge & kTrickle) != 0) beside += device.gap_rules.change;
       prepaid += done.prepaid;
     });
     if (all == Duration::zero()) return;
@@ -425,6 +427,12 @@ struct Gate::Impl {
     cap.charge(capped);
     trickle.charge(beside - prepaid);
     beside_total += beside;
+  }
+
+  /// Since when the guaranteed jobs have been waiting; the largest time: one works.
+  static TimePoint gap_since(const DeviceObservation& device) noexcept {
+    if (!device.guaranteed_present) return {};
+    return device.all_waiting ? device.idle_since : TimePoint::max();
   }
 
   /// What work that has just ended ran beside a busy guaranteed job.
@@ -446,6 +454,9 @@ struct Gate::Impl {
                  {.op = op,
                   .predicted = op.predicted(),
                   .charge = slot.charge,
+                  .neighbour = (slot.charge & kTrickle) != 0   ? Neighbour::kWorking
+                               : (slot.charge & kOverrun) != 0 ? Neighbour::kWaiting
+                                                               : Neighbour::kNone,
                   .prepaid = std::exchange(slot.prepaid, Duration::zero())},
                  Duration{open_bound_ns.load(kRelaxed)}, now);
   }

@@ -61,9 +61,9 @@ enum class StepPart : std::uint8_t {
 /// Thread safety: any member may be called from any thread.
 class Gate {
  public:
-  /// How a wait passes time; a fake one in tests moves its clock. Returns early when the gate
-  /// changed.
-  using Sleeper = std::function<void(Duration)>;
+  /// How a wait passes time; a fake one in tests moves its clock. Returns early when the bell rings
+  /// or the gate changed.
+  using Sleeper = std::function<void(Duration, const Doorbell&)>;
   /// Whether the program has something to do on this thread before it can go on.
   using Summons = bool (*)() noexcept;
 

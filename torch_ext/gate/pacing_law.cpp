@@ -167,7 +167,9 @@ class GapLaw final : public PacingLaw {
     const Duration waited = device.now - device.idle_since;
     const Duration quiet = device.now - std::max(device.idle_since, device.last_touch);
     const bool pause = (device.gap_phases & wire::kPauses) != 0;
-    const Duration quiet_first = pause ? kQuietBeforeBoundary : kQuietBeforeGap;
+    const Duration quiet_first = device.surely_idle ? Duration::zero()
+                                 : pause            ? kQuietBeforeBoundary
+                                                    : kQuietBeforeGap;
     if (quiet < quiet_first) {
       return not_now(input, needs, std::max(kPollMin, quiet_first - quiet),
                      "guaranteed job may be working on its batch");

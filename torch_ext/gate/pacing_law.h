@@ -24,6 +24,9 @@ struct DeviceObservation {
   /// If not: only because a device still works on what those that wait had given it before.
   /// Nobody rings when it is done.
   bool draining = false;
+  /// All wait, and each says when its wait ends, and its device has said that it is done: nothing
+  /// more is to come before that.
+  bool surely_idle = false;
   TimePoint idle_since;         ///< when the last of them began to wait
   TimePoint idle_expected_end;  ///< earliest likely end of a wait; zero: not known
   /// What they wait for: a bit for each phase; zero: older pages, not known.

@@ -38,6 +38,8 @@ void WorkInFlight::issued(Open& open, const IssuedWork& work, Duration bound,
       if (open.chunk == Open::kNone) return;  // more threads than chunks: as if it were done
       chunks_[open.chunk].state = State::kOpen;
       chunks_[open.chunk].charge = work.charge;
+      chunks_[open.chunk].neighbour = work.neighbour;
+      chunks_[open.chunk].began = now;
       open.turn = turns_[open.chunk].load(kRelaxed);
     }
     Chunk& chunk = chunks_[open.chunk];
@@ -45,6 +47,7 @@ void WorkInFlight::issued(Open& open, const IssuedWork& work, Duration bound,
     chunk.predicted += takes;
     chunk.prepaid += work.prepaid;
     chunk.touched = now;
+    chunk.seen = chunk.seen && work.predicted > Duration::zero();
     if (chunk.ops < kMostOps) chunk.parts[chunk.ops++] = {work.op, takes};
     pending_ns_.fetch_add(takes.count(), kRelaxed);
     const Duration most = bound > Duration::zero() ? std::min(kChunk, bound / 2) : kChunk;
@@ -73,8 +76,8 @@ void WorkInFlight::flush(Open& open, bool late) noexcept {
   chunks_[mine].state = State::kMarked;
 }
 
-std::size_t WorkInFlight::collect_into(std::array<CompletedWork, kMostChunks>& done,
-                                       TimePoint now) noexcept {
+std::size_t WorkInFlight::collect_into(std::array<CompletedWork, kMostChunks>& done, TimePoint now,
+                                       TimePoint gap_since) noexcept {
   if (collecting_.exchange(true, std::memory_order_acquire)) return 0;  // another thread does it
   struct Asked {
     std::size_t chunk;
@@ -103,9 +106,14 @@ std::size_t WorkInFlight::collect_into(std::array<CompletedWork, kMostChunks>& d
     Chunk& chunk = chunks_[asked[i].chunk];
     if (took && !chunk.measured) took = chunk.predicted;
     if (took) {
-      for (std::size_t op = 0; op < chunk.ops && chunk.measured; ++op) {
+      const bool working = chunk.neighbour == Neighbour::kWorking;
+      const bool beside =
+          working || (chunk.neighbour == Neighbour::kWaiting && chunk.began < gap_since);
+      if (beside && chunk.seen) took = std::min(*took, chunk.predicted * kMostBeside);
+      const bool tells = chunk.measured && (!beside || !chunk.seen);
+      for (std::size_t op = 0; op < chunk.ops && tells; ++op) {
         const double part = static_cast<double>(chunk.parts[op].predicted.count()) /
-                            static_cast<double>(chunk.predicted.count());
+                            static_cast<double>(chunk.predicted.count()) * (working ? 0.5 : 1.0);
         chunk.parts[op].op.record(
             Duration{static_cast<Duration::rep>(static_cast<double>(took->count()) * part)});
       }
@@ -125,7 +133,7 @@ CompletedWork WorkInFlight::finish(std::size_t number, Duration took) noexcept {
   chunk.state = State::kFree;
   turns_[number].fetch_add(1, kRelaxed);
   chunk.ops = 0;
-  chunk.measured = true;
+  chunk.measured = chunk.seen = true;
   chunk.marker = 0;
   chunk.predicted = chunk.prepaid = Duration::zero();
   return done;

@@ -15,12 +15,20 @@
 
 namespace commensal {
 
+/// What the guaranteed job on the device did when work was issued.
+enum class Neighbour : std::uint8_t {
+  kNone,     ///< there was none
+  kWaiting,  ///< it left a gap
+  kWorking   ///< it worked, too: the device has both in turns
+};
+
 /// An op that was issued.
 struct IssuedWork {
   OpEstimate op;
-  Duration predicted{};     ///< zero: never seen
-  std::uint8_t charge = 0;  ///< what its time is charged to; the gate's own
-  Duration prepaid{};       ///< of its time, this much is charged already
+  Duration predicted{};                    ///< zero: never seen
+  std::uint8_t charge = 0;                 ///< what its time is charged to; the gate's own
+  Neighbour neighbour = Neighbour::kNone;  ///< the same for all of a charge
+  Duration prepaid{};                      ///< of its time, this much is charged already
 };
 
 /// Work between two markers of one thread.
@@ -52,6 +60,7 @@ class WorkInFlight {
   /// it had issued before is not measured (on a card, ops of microseconds became as long as the
   /// backward pass between them, docs/results/gpu_h200.md).
   static constexpr Duration kLate = std::chrono::milliseconds{1};
+  static constexpr int kMostBeside = 4;
 
   /// What a thread has issued since its last marker; ours, to be kept by the thread.
   struct Open {
@@ -91,10 +100,15 @@ class WorkInFlight {
   /// @param late  as in Next: the marker tells when that is done, and not how long it took.
   void flush(Open& open, bool late) noexcept;
   /// Asks what was completed, corrects predictions, and calls `take` for each chunk, without locks.
+  /// Work beside a guaranteed job that works has its turns between the events, about as long as its
+  /// own. Such a time tells nothing new of an op that was seen before, which counts as
+  /// `kMostBeside` times what was predicted at the most; of one that was not, the half is taken
+  /// until it runs in a gap.
+  /// @param gap_since  since when the guaranteed job has been waiting; the largest time: it works.
   template <typename Take>
-  void collect(TimePoint now, Take take) noexcept {
+  void collect(TimePoint now, TimePoint gap_since, Take take) noexcept {
     std::array<CompletedWork, kMostChunks> done;
-    const std::size_t count = collect_into(done, now);
+    const std::size_t count = collect_into(done, now, gap_since);
     for (std::size_t i = 0; i < count; ++i) take(done[i]);
   }
   /// Predicted time of what was issued and is not known to be completed.
@@ -114,17 +128,20 @@ class WorkInFlight {
   struct Chunk {
     State state = State::kFree;
     std::uint8_t charge = 0;
+    Neighbour neighbour = Neighbour::kNone;
     std::uint8_t ops = 0;
     bool measured = true;
+    bool seen = true;  // all that is in it was seen before
     WorkClock::Marker marker = 0;
     Duration predicted{};
     Duration prepaid{};
+    TimePoint began;
     TimePoint touched;
     std::array<Part, kMostOps> parts;
   };
 
   [[nodiscard]] std::size_t collect_into(std::array<CompletedWork, kMostChunks>& done,
-                                         TimePoint now) noexcept;
+                                         TimePoint now, TimePoint gap_since) noexcept;
   [[nodiscard]] std::uint8_t free_chunk() const noexcept COMMENSAL_REQUIRES(mutex_);
   [[nodiscard]] bool is_forgotten(const Open& open) const noexcept {
     return open.chunk != Open::kNone &&

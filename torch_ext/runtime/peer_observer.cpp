@@ -246,8 +246,8 @@ void PeerObserver::observe_page(const Device& device, DeviceObservation& seen) c
     if (const double slo = fraction(own->slo_ppm); slo > 0.0) seen.slo = slo;
     const std::uint64_t turn = own->turn_until_ns.load(kRelaxed);
     if (turn != 0) seen.turn_until = from_page_time(turn);
-    seen.gap_rules =
-        wire::unpack({own->gap_rules.load(kRelaxed), own->flight_rules.load(kRelaxed)});
+    seen.gap_rules = wire::unpack({own->gap_rules.load(kRelaxed), own->flight_rules.load(kRelaxed),
+                                   own->change_rules.load(kRelaxed)});
   }
   if (seen.coordinator_alive) {
     if (own != nullptr) observe_gang(own->gang_epoch.load(kRelaxed), seen);
@@ -291,6 +291,7 @@ void PeerObserver::observe_peers(DeviceObservation& seen) const noexcept {
   bool any = false;
   bool all = true;
   bool draining = true;
+  bool sure = true;
   TimePoint busy_since = TimePoint::max();
   guaranteed_.each([&](const wire::JobPage& peer) {
     const wire::JobPage* const page = &peer;
@@ -319,6 +320,7 @@ void PeerObserver::observe_peers(DeviceObservation& seen) const noexcept {
     } else {
       seen.idle_since = std::max(seen.idle_since, since);
       if (wait.waits) observe_wait(*page, wait, seen);
+      sure = sure && wait.waits && wire::is_sure(*page, wait);
     }
     // A job that goes on after its coordinator died must not be disturbed either.
     if (!seen.coordinator_alive && fresh(page->heartbeat_ns.load(kRelaxed), seen.now)) {
@@ -327,6 +329,7 @@ void PeerObserver::observe_peers(DeviceObservation& seen) const noexcept {
   });
   seen.all_waiting = any && all;
   seen.draining = any && !all && draining;
+  seen.surely_idle = any && all && sure;
   if (busy_since != TimePoint::max()) seen.busy_since = busy_since;
 }
 

@@ -125,7 +125,7 @@ TEST(GapHistogram, QuantilesAreThoseOfWhatWasAdded) {
 // --- the words of a device page
 // --------------------------------------------------------------------
 
-TEST(GapRules, SurviveTheirTwoWords) {
+TEST(GapRules, SurviveTheirWords) {
   wire::GapRules rules;
   rules.known = true;
   rules.phases =
@@ -134,13 +134,14 @@ TEST(GapRules, SurviveTheirTwoWords) {
   rules.guard = microseconds{250};
   rules.in_flight = milliseconds{2};
   rules.hand_overs = 9.125;
+  rules.change = microseconds{318};
   EXPECT_EQ(wire::unpack(wire::pack(rules)), rules);
   rules.phases = 0;
   EXPECT_EQ(wire::unpack(wire::pack(rules)), rules) << "no phase at all is a rule too";
 }
 
 TEST(GapRules, OfAnOlderCoordinatorBoundNothing) {
-  EXPECT_EQ(wire::unpack({0, 0}), wire::GapRules{});
+  EXPECT_EQ(wire::unpack({0, 0, 0}), wire::GapRules{});
   EXPECT_EQ(wire::pack(wire::GapRules{}).gaps, 0U);
   EXPECT_EQ(wire::GapRules{}.phases, wire::kAllGapPhases);
 }
@@ -155,7 +156,7 @@ TEST(GapRules, AreCutToWhatAWordHolds) {
   EXPECT_GT(seen.guard, std::chrono::seconds{16});
   EXPECT_EQ(seen.smallest, Duration::zero());
   EXPECT_GT(seen.hand_overs, 4e6);
-  (void)wire::unpack({UINT64_MAX, UINT64_MAX});  // scribbled over: any rules, no harm
+  (void)wire::unpack({UINT64_MAX, UINT64_MAX, UINT64_MAX});  // scribbled over: any rules, no harm
 }
 
 }  // namespace

@@ -295,7 +295,7 @@ class SimulatedGateTest : public ::testing::Test {
   FakeClock clock_;
   FakeDevice device_;
   std::function<void()> on_sleep_ = [] {};
-  Gate gate_{make_pacing_law("gap"), device_, clock_, [this](Duration time) {
+  Gate gate_{make_pacing_law("gap"), device_, clock_, [this](Duration time, const Doorbell&) {
                clock_.advance(time);
                on_sleep_();
              }};
@@ -368,7 +368,7 @@ TEST_F(SimulatedGateTest, WorkInFlightIsThatOfAllThreads) {
     seen.gap_rules.known = true;
     seen.gap_rules.in_flight = milliseconds{4};
   });
-  Gate gate(make_pacing_law("gap"), device_, clock_, [](Duration) {});
+  Gate gate(make_pacing_law("gap"), device_, clock_, [](Duration, const Doorbell&) {});
   gate.refresh();
   EXPECT_EQ(gate.stats().hand_overs, 0U) << "a look enters nothing";
   OpDuration op;

@@ -64,7 +64,7 @@ class LongOpsTest : public ::testing::Test {
   TimePoint begin_;
   TimePoint pause_;  // an evaluation's, of 300 ms
   bool beside_ = false;
-  Gate gate_{make_pacing_law("gap"), device_, clock_, [this](Duration time) {
+  Gate gate_{make_pacing_law("gap"), device_, clock_, [this](Duration time, const Doorbell&) {
                clock_.advance(time);
                play();
              }};

@@ -54,7 +54,7 @@ class ThreadTimeTest : public ::testing::Test {
   FakeDevice device_;
   FakeThreadTime thread_;
   Gate gate_{make_pacing_law("open"), device_, clock_,
-             [this](Duration time) { clock_.advance(time); },
+             [this](Duration time, const Doorbell&) { clock_.advance(time); },
              DeviceTime{.threads = &thread_, .work = nullptr}};
   /// Times are known to about a nanosecond an op.
   static void expect_about(Duration got, Duration wanted) {
@@ -104,7 +104,7 @@ double share_used(const ThreadTime* threads, FakeThreadTime& thread, Duration le
     clock.advance(time);
     thread.ran += time;
   };
-  const auto sleep = [&](Duration time) {
+  const auto sleep = [&](Duration time, const Doorbell& = {}) {
     clock.advance(time);
     run(kWakeUp);
   };
@@ -173,7 +173,7 @@ class QueuedWorkTest : public ::testing::Test {
   void use(const DeviceTime& time) {
     gate_ = std::make_unique<Gate>(
         make_pacing_law("gap"), device_, clock_,
-        [this](Duration sleep) {
+        [this](Duration sleep, const Doorbell&) {
           clock_.advance(sleep);
           on_sleep_();
         },
@@ -314,6 +314,63 @@ TEST_F(QueuedWorkTest, C3_AnOpIsNotIssuedBehindMoreThanTheGapHasRoomFor) {
 TEST_F(QueuedWorkTest, C4_ShortAndLongOpsGetTheSameShareOfTheDevice) {
   EXPECT_NEAR(trickle_of(mm_, milliseconds{10}), 0.02, 0.004);
   EXPECT_NEAR(trickle_of(add_, microseconds{10}), 0.02, 0.004);
+}
+
+TEST_F(QueuedWorkTest, TheTrickleIsChargedForTheChangesBetweenProcesses) {
+  device_.set([](DeviceObservation& seen) { seen.gap_rules.change = microseconds{300}; });
+  const double share = trickle_of(mm_, microseconds{100});
+  EXPECT_NEAR(share, 0.02 * 100.0 / (100.0 + 300.0), 0.001);
+}
+
+TEST_F(QueuedWorkTest, WhatRanInTurnsWithAGuaranteedJobTellsNothingNewOfAnOp) {
+  for (int i = 0; i < 50; ++i) (void)run_op(mm_, milliseconds{1});  // alone
+  clock_.advance(seconds{1});
+  device_.burst(clock_.now());
+  device_.set([](DeviceObservation& seen) { seen.trickle = 0.02; });
+  gate_->refresh();
+  ASSERT_EQ(mm_.predicted(), milliseconds{1});
+  for (int i = 0; i < 20; ++i) (void)run_op(mm_, milliseconds{3});  // two of them the other's
+  clock_.advance(seconds{1});
+  gate_->refresh();
+  EXPECT_EQ(mm_.predicted(), milliseconds{1});
+}
+
+TEST_F(QueuedWorkTest, AnOpThatOverranItsGapTellsNothingNewEither) {
+  for (int i = 0; i < 50; ++i) (void)run_op(mm_, milliseconds{1});
+  clock_.advance(seconds{1});
+  open_gap(milliseconds{20}, Duration::zero());
+  (void)run_op(mm_, milliseconds{4});  // the gap ended before it did
+  device_.burst(clock_.now() + milliseconds{1});
+  clock_.advance(milliseconds{10});
+  gate_->refresh();
+  EXPECT_EQ(mm_.predicted(), milliseconds{1});
+  open_gap(milliseconds{20}, Duration::zero());
+  (void)run_op(mm_, milliseconds{4});
+  clock_.advance(milliseconds{10});
+  gate_->refresh();
+  EXPECT_GT(mm_.predicted(), milliseconds{2}) << "within a gap it is its own length";
+}
+
+TEST_F(QueuedWorkTest, AnOpThatWasFirstSeenInTurnsIsTakenForTheHalfOfIt) {
+  device_.burst(clock_.now());
+  device_.set([](DeviceObservation& seen) { seen.trickle = 0.02; });
+  (void)run_op(mm_, milliseconds{40});
+  clock_.advance(seconds{1});
+  gate_->refresh();
+  EXPECT_EQ(mm_.predicted(), milliseconds{20}) << "so that it fits a gap in which it is measured";
+}
+
+TEST_F(QueuedWorkTest, WhatOthersHadOfTheDeviceIsChargedWithinBounds) {
+  for (int i = 0; i < 50; ++i) (void)run_op(mm_, microseconds{300});
+  clock_.advance(seconds{1});
+  device_.burst(clock_.now());
+  device_.set([](DeviceObservation& seen) { seen.trickle = 0.02; });
+  gate_->refresh();
+  const Duration before = gate_->stats().busy_total;
+  (void)run_op(mm_, milliseconds{50});  // others had it nearly all the time
+  clock_.advance(seconds{1});
+  gate_->refresh();
+  EXPECT_EQ(gate_->stats().busy_total - before, WorkInFlight::kMostBeside * microseconds{300});
 }
 
 TEST_F(QueuedWorkTest, C4_ChargedForTheCallLongOpsTakeTheDevice) {
@@ -539,7 +596,8 @@ TEST_F(QueuedWorkTest, AnOpAtTheBoundSaysSo) {
 TEST(BoundOnACpuTest, OpsOfSeveralThreadsCountTogether) {
   FakeClock clock;
   FakeDevice device;
-  Gate gate(make_pacing_law("gap"), device, clock, [&](Duration time) { clock.advance(time); });
+  Gate gate(make_pacing_law("gap"), device, clock,
+            [&](Duration time, const Doorbell&) { clock.advance(time); });
   OpDuration op;
   OpDuration other;
   EXPECT_TRUE(gate.try_enter_op(op));

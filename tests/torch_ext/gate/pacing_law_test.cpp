@@ -106,6 +106,13 @@ INSTANTIATE_TEST_SUITE_P(
             "wait_has_just_begun",
             changed(in_a_gap(), [](auto& i) { i.device.idle_since = kNow - microseconds{400}; }),
             false, "guaranteed job may be working on its batch"},
+        Situation{"wait_that_has_surely_begun",
+                  changed(in_a_gap(),
+                          [](auto& i) {
+                            i.device.idle_since = i.device.last_touch = kNow;
+                            i.device.surely_idle = true;
+                          }),
+                  true, "in a gap"},
         Situation{
             "wait_with_work_in_it",
             changed(in_a_gap(), [](auto& i) { i.device.last_touch = kNow - microseconds{100}; }),

@@ -119,6 +119,37 @@ TEST_F(PeerObserverTest, AProcessThatWaitsWhileItsDeviceWorksDrainsAndDoesNotRin
   EXPECT_FALSE(seen.draining);
 }
 
+TEST_F(PeerObserverTest, ADeviceIsSurelyIdleWhereItSaysSoAndTheEndOfTheWaitIsTold) {
+  use_device();
+  add_guaranteed(1);
+  observer_.add_peer(1, view_of(first_));
+  const auto surely = [&](wire::GapPhase phase) {
+    first_.page().wait_phase.store(static_cast<std::uint64_t>(phase));
+    const DeviceObservation seen = observer_.observe(kNow);
+    EXPECT_TRUE(seen.all_waiting);
+    return seen.surely_idle;
+  };
+  set(first_, wire::Activity::kWaiting, kNow - milliseconds{5});
+  EXPECT_FALSE(surely(wire::GapPhase::kLoader)) << "its device says nothing";
+  first_.page().queue_issued.store(7);
+  first_.page().queue_done.store(7);
+  for (const auto phase :
+       {wire::GapPhase::kLoader, wire::GapPhase::kEvaluation, wire::GapPhase::kCheckpoint}) {
+    EXPECT_TRUE(surely(phase)) << wire::to_string(phase);
+  }
+  for (const auto phase : {wire::GapPhase::kBoundary, wire::GapPhase::kSynchronisation,
+                           wire::GapPhase::kRequests, wire::GapPhase::kUnknown}) {
+    EXPECT_FALSE(surely(phase)) << wire::to_string(phase)
+                                << ": an op that nobody tells of may come";
+  }
+  first_.page().wait_phase.store(static_cast<std::uint64_t>(wire::GapPhase::kLoader));
+  observer_.add_peer(2, view_of(second_));
+  set(second_, wire::Activity::kPaused, kNow - milliseconds{5});
+  EXPECT_FALSE(observer_.observe(kNow).surely_idle) << "of one of them it is not known";
+  set(second_, wire::Activity::kBusy, kNow - milliseconds{5});
+  EXPECT_FALSE(observer_.observe(kNow).surely_idle);
+}
+
 TEST_F(PeerObserverTest, TheOwnEntrysCoresAreRead) {
   put(1, "another", JobClass::kOpportunistic);
   const auto words = wire::CoreSet::parse("1,70,255")->words();

@@ -48,7 +48,8 @@ class ReturnMeterTest : public ::testing::Test {
   FakeDevice device_;
   FakeStreams streams_{clock_};
   std::unique_ptr<Gate> gate_ = std::make_unique<Gate>(
-      make_pacing_law("gap"), device_, clock_, [this](Duration time) { clock_.advance(time); },
+      make_pacing_law("gap"), device_, clock_,
+      [this](Duration time, const Doorbell&) { clock_.advance(time); },
       DeviceTime{.threads = nullptr, .work = &streams_});
   ReturnMeter meter_{*gate_, clock_};
 };
