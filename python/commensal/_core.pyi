@@ -116,6 +116,9 @@ def batch_awaited() -> None:
 def batch_arrived() -> None:
     """Tell that the batch has come and is still to be unpacked. Does nothing without a session."""
 
+def batch_handed_over() -> None:
+    """Tell that a thread of the loader has a batch for the one that fetches."""
+
 def work_begins() -> None:
     """Tell that the device gets work that no allocation shows; nothing without a session."""
 

@@ -3,12 +3,13 @@
 
 Two functions of PyTorch are wrapped, once for a process. What they return, raise and write stays
 what it was; what they cost more is two calls of less than a microsecond for a checkpoint, and as
-many for a batch that comes from another process.
+many for a batch that comes from another process, directly or by the thread that pins it.
 """
 
 from __future__ import annotations
 
 import functools
+import queue
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -58,12 +59,23 @@ def follow_batches(loader: Any) -> None:
     iterator.__init__ = watched
 
 
-def _watch(queue: Any) -> None:
-    """Wrap how a multiprocessing queue of this process looks for its next item."""
-    # With pinned memory the queue is one between threads, which has no `_poll`.
-    poll = getattr(queue, "_poll", None)
+def _watch(batches: Any) -> None:
+    """Wrap how a queue of this process comes by its next item."""
+    if isinstance(batches, queue.Queue):  # pinned memory: a thread copies, and hands over
+        batches.get = _telling_first(_core.batch_awaited, batches.get)  # type: ignore[method-assign]
+        batches.put = _telling_first(_core.batch_handed_over, batches.put)  # type: ignore[method-assign]
+        return
+    poll = getattr(batches, "_poll", None)
     if poll is not None:
-        queue._poll = _announcing(poll)
+        batches._poll = _announcing(poll)
+
+
+def _telling_first(tell: Callable[[], None], call: Callable[..., Any]) -> Callable[..., Any]:
+    def told(*args: Any, **kwargs: Any) -> Any:
+        tell()
+        return call(*args, **kwargs)
+
+    return told
 
 
 def _announcing(poll: Callable[..., bool]) -> Callable[..., bool]:

@@ -412,6 +412,12 @@ void bind_session(py::module_& m) {
       },
       "Tell that the batch has come and is still to be unpacked.");
   m.def(
+      "batch_handed_over",
+      [] {
+        if (Session* const session = Session::current()) session->batch_handed_over();
+      },
+      "Tell that a thread of the loader has a batch for the one that fetches.");
+  m.def(
       "work_begins",
       [] {
         if (Session* const session = Session::current()) session->touch();

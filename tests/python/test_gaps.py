@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import queue
 import sys
+import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -145,12 +147,29 @@ def test_a_batch_of_a_worker_shows_before_it_is_unpacked(world: World) -> None:
     assert facts["gaps"]["loader"]["waits_total"] >= 6
 
 
-def test_a_queue_between_threads_is_left_alone() -> None:
-    between_threads: queue.Queue[int] = queue.Queue()
-    before = dict(vars(between_threads))
-    _gaps._watch(between_threads)
+def test_a_batch_that_a_thread_pins_shows_when_it_is_handed_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls: list[str] = []
+    for name in ("batch_awaited", "batch_handed_over"):
+        monkeypatch.setattr(_gaps._core, name, lambda name=name: calls.append(name))
+    pinned: queue.Queue[int] = queue.Queue()
+    _gaps._watch(pinned)
+    thread = threading.Thread(target=lambda: pinned.put(7, timeout=5))
+    thread.start()
+    assert pinned.get(timeout=5) == 7
+    thread.join()
+    assert sorted(calls) == ["batch_awaited", "batch_handed_over"]
+    with pytest.raises(queue.Empty):
+        pinned.get(block=False)
+    assert calls[-1] == "batch_awaited", "it waits on for another one"
+
+
+def test_what_is_no_queue_is_left_alone() -> None:
     _gaps._watch(None)
-    assert vars(between_threads) == before
+    other = SimpleNamespace()
+    _gaps._watch(other)
+    assert not vars(other)
 
 
 def test_an_iterator_of_another_make_is_left_alone() -> None:

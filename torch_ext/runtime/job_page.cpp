@@ -10,7 +10,6 @@
 
 #include "allocator/base/relaxed.h"
 #include "allocator/host/own_descriptors.h"
-#include "torch_ext/gate/doorbell.h"
 #include "torch_ext/gate/pacing_law.h"
 
 namespace commensal {
@@ -44,8 +43,13 @@ OwnPage::OwnPage(const JobId& job, JobClass job_class, int rank)
 OwnPage::~OwnPage() { own_descriptors::close(fd_.release()); }
 
 ActivityRecorder::ActivityRecorder(wire::JobPage& page, const Clock& clock,
-                                   ThreadUse (*thread_use)() noexcept)
-    : page_(page), table_(wire::gap_table(page)), clock_(clock), thread_use_(thread_use) {}
+                                   ThreadUse (*thread_use)() noexcept,
+                                   void (*wake)(const wire::Word& word) noexcept)
+    : page_(page),
+      table_(wire::gap_table(page)),
+      clock_(clock),
+      thread_use_(thread_use),
+      wake_(wake) {}
 
 void ActivityRecorder::fetch_begin() noexcept {
   const TimePoint now = clock_.now();
@@ -95,7 +99,7 @@ void ActivityRecorder::begin_waiting(wire::GapPhase phase, TimePoint now) noexce
   page_.activity.store(static_cast<std::uint64_t>(wire::Activity::kWaiting),
                        std::memory_order_release);
   // Who waits for a gap sleeps at this word. A gap that is likely to be too short is not worth it.
-  if (usual == 0 || usual >= kWorthRinging) ring(page_.activity);
+  if (usual == 0 || usual >= kWorthRinging) wake_(page_.activity);
 }
 
 void ActivityRecorder::publish_table(wire::GapPhase phase) noexcept {
@@ -127,6 +131,16 @@ void ActivityRecorder::wait_end() noexcept {
 void ActivityRecorder::wait_ends_soon() noexcept {
   const TimePoint now = clock_.now();
   const MutexLock lock(mutex_);
+  end_soon(now);
+}
+
+void ActivityRecorder::batch_handed_over() noexcept {
+  const TimePoint now = clock_.now();
+  const MutexLock lock(mutex_);
+  if (phase_ == wire::GapPhase::kLoader || phase_ == wire::GapPhase::kEvaluation) end_soon(now);
+}
+
+void ActivityRecorder::end_soon(TimePoint now) noexcept {
   if (depth_ == 0 || std::exchange(announced_, true)) return;
   end_waiting(now);
 }

@@ -18,6 +18,7 @@
 #include "coordinator/wire/gaps.h"
 #include "coordinator/wire/handover.h"
 #include "coordinator/wire/pages.h"
+#include "torch_ext/gate/doorbell.h"
 #include "torch_ext/gate/gap_histogram.h"
 #include "torch_ext/runtime/fetch_phase.h"
 #include "torch_ext/runtime/request_finder.h"
@@ -82,8 +83,10 @@ class DeviceQueue {
 class ActivityRecorder {
  public:
   /// @param thread_use  asked after pauses while requests are looked for.
+  /// @param wake  wakes all that sleep at a word.
   ActivityRecorder(wire::JobPage& page, const Clock& clock,
-                   ThreadUse (*thread_use)() noexcept = &read_thread_use);
+                   ThreadUse (*thread_use)() noexcept = &read_thread_use,
+                   void (*wake)(const wire::Word& word) noexcept = &ring);
   ActivityRecorder(const ActivityRecorder&) = delete;
   ActivityRecorder& operator=(const ActivityRecorder&) = delete;
 
@@ -96,6 +99,9 @@ class ActivityRecorder {
   /// Look-ahead: what the present wait is for has come, and is only unpacked. Shows the job busy
   /// before it needs its device; the wait's end then changes nothing more.
   void wait_ends_soon() noexcept;
+  /// The same for a batch, told by another thread than the one that waits: nothing where none is
+  /// waited for.
+  void batch_handed_over() noexcept;
   /// It was not what the wait is for (another batch came first): the job waits on.
   void wait_goes_on() noexcept;
   /// An optimizer step has ended: until the next sign of work the job may print, sleep or log.
@@ -160,6 +166,7 @@ class ActivityRecorder {
   void begin_waiting(wire::GapPhase phase, TimePoint now) noexcept COMMENSAL_REQUIRES(mutex_);
   void pause_begin(wire::GapPhase phase) noexcept;
   void begin_pause(wire::GapPhase phase, TimePoint now) noexcept COMMENSAL_REQUIRES(mutex_);
+  void end_soon(TimePoint now) noexcept COMMENSAL_REQUIRES(mutex_);
   /// Tells readers that the job is busy.
   void show_busy(TimePoint now) noexcept COMMENSAL_REQUIRES(mutex_);
   /// The same, then notes how long it waited.
@@ -175,6 +182,7 @@ class ActivityRecorder {
   wire::GapTable& table_;
   const Clock& clock_;
   ThreadUse (*const thread_use_)() noexcept;
+  void (*const wake_)(const wire::Word& word) noexcept;
   std::atomic<bool> finds_requests_{false};
   std::atomic<DeviceQueue*> queue_{nullptr};
   mutable Mutex mutex_;

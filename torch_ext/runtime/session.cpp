@@ -582,6 +582,10 @@ void Session::batch_arrived() noexcept {
   if (!impl_->in_child.load(std::memory_order_relaxed)) impl_->batch_arrived();
 }
 
+void Session::batch_handed_over() noexcept {
+  if (!impl_->in_child.load(std::memory_order_relaxed)) impl_->activity.batch_handed_over();
+}
+
 bool Session::checkpoint_begin() noexcept {
   return !impl_->in_child.load(std::memory_order_relaxed) && impl_->checkpoint_begin();
 }

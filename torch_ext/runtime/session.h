@@ -172,6 +172,8 @@ class Session {
   /// training thread: nothing.
   void batch_awaited() noexcept;
   void batch_arrived() noexcept;
+  /// A thread of the data loader has a batch for the one that fetches: the same, on any thread.
+  void batch_handed_over() noexcept;
   /// The calling thread begins to write a checkpoint. @return whether the training waits for it:
   /// then `checkpoint_end` must follow.
   [[nodiscard]] bool checkpoint_begin() noexcept;

@@ -308,6 +308,30 @@ TEST_F(SessionTest, ACheckpointOrABatchOfAnotherThreadIsNoWait) {
   session.range_end(kFetch);
 }
 
+TEST_F(SessionTest, ABatchThatAThreadHandsOverEndsTheWaitForIt) {
+  FakeCoordinator coordinator(folder_.path());
+  Session& session = Session::start(connected(JobClass::kGuaranteed));
+  ASSERT_TRUE(eventually([&] { return coordinator.has_job_page(); }));
+  const auto activity = [&] {
+    return static_cast<wire::Activity>(coordinator.job_page().activity.load());
+  };
+  const auto hand_over = [&] { std::thread([&] { session.batch_handed_over(); }).join(); };
+  step(session);
+  session.range_begin(kFetch);
+  EXPECT_EQ(activity(), wire::Activity::kWaiting);
+  hand_over();
+  EXPECT_EQ(activity(), wire::Activity::kBusy);
+  session.batch_awaited();
+  EXPECT_EQ(activity(), wire::Activity::kWaiting) << "it was not the next one";
+  session.range_end(kFetch);
+  hand_over();
+  EXPECT_EQ(activity(), wire::Activity::kBusy) << "ahead of the next fetch";
+  ASSERT_TRUE(session.checkpoint_begin());
+  hand_over();
+  EXPECT_EQ(activity(), wire::Activity::kWaiting) << "for a file";
+  session.checkpoint_end();
+}
+
 std::atomic<int> g_released{0};
 std::thread::id g_trainer;
 
