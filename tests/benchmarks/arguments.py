@@ -16,7 +16,7 @@ NAMES = (
     *("replay", "density", "limits", "given_back", "messages"),
     *("pauses", "less_memory", "neighbour", "cycles", "pairs"),
     *("shares", "cores", "reaction", "arrival", "simulator", "cluster_load"),
-    *("live_and_simulated", "minimum"),
+    *("live_and_simulated", "minimum", "virtual_card"),
 )
 # Minutes to hours: only when they are named.
 LONG = ("pairs", "shares", "cores", "minimum")

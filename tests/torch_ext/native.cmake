@@ -40,6 +40,9 @@ commensal_test(
   fake_coordinator
   commensal::session
   commensal::node)
+commensal_test(virtual_card_test ONE_THREAD gate/virtual_card_test.cpp LIBRARIES commensal::session)
+target_compile_definitions(virtual_card_test
+                           PRIVATE VIRTUAL_CARD="${CMAKE_CURRENT_SOURCE_DIR}/gate/h200.json")
 # One session a process: ctest runs each case in a process of its own.
 commensal_test(
   session_test
