@@ -10,7 +10,7 @@ import math
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +24,10 @@ import pair_picture
 import pair_report
 import pair_stage
 from gpu_sensors import NoSensors, Reading, Sensors, nvml_reader
+from kept_parts import KeptParts
 from pair_figures import (
-    Kept,
-    KeptError,
     Pair,
+    PairRecord,
     Plan,
     busy_share,
     clean_pairs,
@@ -45,7 +45,6 @@ from stage_report import StageReport
 pytestmark = pytest.mark.tool("tests/gpu")
 
 E1 = Jobs.parse("e1")
-GIVEN = {"jobs": "G1:0.7+O1", "seconds": 8.0, "card": "a card"}
 
 
 @pytest.fixture(autouse=True)
@@ -127,8 +126,8 @@ def slowdown_of(out: Path, pairs: list[Pair]) -> float:
 def tell(out: Path, modes: dict[str, list[Pair]], wanted: tuple[str, ...] = ("gap",)) -> Any:
     """Record made-up pairs; return the figures."""
     report = StageReport("pair-e1", out, figures_of(E1, wanted))
-    kept = Kept(GIVEN, {"alone_rate": 10.0}, modes)
-    tell_sharing(report, E1, wanted, kept, out / "pair-e1.png")
+    record = PairRecord("a card", 8.0, {"alone_rate": 10.0}, modes)
+    tell_sharing(report, E1, wanted, record, out / "pair-e1.png")
     return json.loads((out / "pair-e1.json").read_text())["figures"]
 
 
@@ -258,47 +257,16 @@ def test_what_is_planned_fits_unless_it_is_the_least(available: float) -> None:
 # --- files of pairs ---
 
 
-def test_what_is_kept_is_read_again(tmp_path: Path) -> None:
-    path = tmp_path / "kept.json"
-    assert Kept.read(path, GIVEN) == Kept(GIVEN)
-    kept = Kept(GIVEN, {"alone_rate": 3.0}, {"gap": [pair(), pair(0.1)]})
-    kept.write(path)
-    assert Kept.read(path, GIVEN) == kept
-
-
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
-        ("{", "is damaged"),
-        ("[]", "is damaged"),
-        ("{}", "is damaged: KeyError"),
-        ('{"schema": 0}', "is of version 0, not 1"),
-        ('{"schema": 1, "given": {}, "modes": {"gap": [{}]}, "calibration": {}}', "is damaged"),
-        ('{"schema": 1, "given": {}, "modes": [], "calibration": {}}', "is damaged"),
-    ],
-)
-def test_a_file_that_is_no_such_file_is_refused(tmp_path: Path, text: str, complaint: str) -> None:
-    path = tmp_path / "kept.json"
-    path.write_text(text)
-    with pytest.raises(KeptError, match=f"kept.json {complaint}"):
-        Kept.read(path, GIVEN)
-
-
-@pytest.mark.parametrize(
-    ("changed", "complaint"),
-    [
-        ({"card": "another"}, "is of card 'another', not 'a card'"),
-        ({"seconds": 30.0}, "is of seconds 30.0, not 8.0"),
-        ({"jobs": "G3+O2"}, "is of jobs 'G3[+]O2', not"),
-    ],
-)
-def test_pairs_of_something_else_are_refused(
-    tmp_path: Path, changed: dict[str, Any], complaint: str
-) -> None:
-    path = tmp_path / "kept.json"
-    Kept(GIVEN | changed).write(path)
-    with pytest.raises(KeptError, match=complaint):
-        Kept.read(path, GIVEN)
+def test_what_is_kept_is_taken_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STAGE_KEY", "a key")
+    parts = KeptParts("pair-e1", tmp_path)
+    assert PairRecord.take("a card", parts) == PairRecord("a card")
+    record = PairRecord("a card", 8.0, {"alone_rate": 3.0}, {"gap": [pair(), pair(0.1)]})
+    record.keep(parts)
+    assert PairRecord.take("a card", KeptParts("pair-e1", tmp_path)) == record
+    monkeypatch.setenv("STAGE_KEY", "of other sources")
+    other = KeptParts("pair-e1", tmp_path)
+    assert PairRecord.take("a card", other) == PairRecord("a card")
 
 
 # --- sensors ---
@@ -559,11 +527,11 @@ def made_up(
 ) -> tuple[pair_stage.Stage, FakeWorld]:
     world = FakeWorld()
     monkeypatch.setattr(pair_stage, "time", world)
+    monkeypatch.setenv("STAGE_KEY", "a key")
     report = StageReport("pair-e1", tmp_path, figures_of(E1, modes))
-    kept = Kept(dict(GIVEN))
-    path = tmp_path / "kept.json"
+    record = PairRecord.take("a card", report.kept)
     stage = pair_stage.Stage(
-        *(E1, modes, 3, 8.0, 1, report, kept, lambda: kept.write(path), world.now + seconds),
+        *(E1, modes, 3, 8.0, 1, report, record, world.now + seconds),
         *(FakeJob("guaranteed", world, 70.0), FakeJob("opportunistic", world, 20.0)),  # type: ignore[arg-type]
         node=world,  # type: ignore[arg-type]
     )
@@ -577,7 +545,7 @@ def test_a_stage_measures_all_pairs_and_changes_laws_while_the_job_is_paused(
     stage, world = made_up(tmp_path, monkeypatch, ["default", "gap", "duty_cycle"], 1000.0)
     stage.measure()
     stage.losses()
-    kept = Kept.read(tmp_path / "kept.json", GIVEN)
+    kept = PairRecord.take("a card", KeptParts("pair-e1", tmp_path))
     assert {mode: len(pairs) for mode, pairs in kept.modes.items()} == {
         **{"equal": 1, "default": 3, "gap": 3, "duty_cycle": 3}
     }
@@ -604,13 +572,12 @@ def test_a_stage_that_is_out_of_time_keeps_what_it_has_and_a_later_one_goes_on(
 ) -> None:
     stage, _ = made_up(tmp_path, monkeypatch, ["default", "gap"], 90.0)
     stage.measure()
-    first = Kept.read(tmp_path / "kept.json", GIVEN)
+    first = PairRecord.take("a card", KeptParts("pair-e1", tmp_path))
     assert {mode: len(pairs) for mode, pairs in first.modes.items()} == {"equal": 1, "default": 3}
     assert stage.left() > 0.0, "what there is no time for is not begun"
     later, world = made_up(tmp_path, monkeypatch, ["default", "gap"], 100.0)
-    later.kept.modes = dict(first.modes)
     later.measure()
-    kept = Kept.read(tmp_path / "kept.json", GIVEN)
+    kept = PairRecord.take("a card", KeptParts("pair-e1", tmp_path))
     assert len(kept.modes["gap"]) == 3
     assert kept.modes["default"] == first.modes["default"], "not measured again"
     assert [change["law"] for change in world.changes if "law" in change] == ["open", "gap", "open"]
@@ -646,7 +613,7 @@ def test_a_step_that_is_held_back_counts_in_each_of_its_windows(
     monkeypatch.setattr(job, "ask", ask)
     stage.pairs = 2
     stage.fill("gap", 2, pair_stage.MODES["gap"])
-    made = [found.progress for found in stage.kept.modes["gap"]]
+    made = [found.progress for found in stage.record.modes["gap"]]
     assert made[0] == pytest.approx(7.2 / 12.0, abs=0.02)
     assert made[1] == pytest.approx(3.2 / 12.0, abs=0.02)
 
@@ -704,10 +671,3 @@ def test_wrong_options_are_named(
         pair_stage.main(["e1", "--out", str(tmp_path), *arguments])
     assert ended.value.code == 2
     assert complaint in capsys.readouterr().err
-
-
-def test_kept_pairs_are_plain_json(tmp_path: Path) -> None:
-    path = tmp_path / "kept.json"
-    Kept(GIVEN, {}, {"gap": [pair()]}).write(path)
-    told = json.loads(path.read_text())
-    assert told["modes"]["gap"][0] == asdict(pair())

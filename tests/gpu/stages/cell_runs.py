@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from stack_dump import abort_tree
 from stage_report import on_simulated_driver
 
 __all__ = ["PEERS", "Cell", "CellFailed", "MissingPeer"]
@@ -153,6 +154,7 @@ class Cell:
     def _left(self) -> float:
         left = self._deadline - time.monotonic()
         if left <= 0.0:
+            abort_tree(self._process.pid)
             raise CellFailed(f"{self.label}: not done in time")
         return left
 

@@ -18,14 +18,15 @@ import importlib.util
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from kept_parts import result_file
 from rich.console import Console
+from stack_dump import run_within
 from stage_report import StageReport, on_simulated_driver
 
 from commensal._lifetime import temporary_folder
@@ -111,7 +112,7 @@ def measure(out: Path, seconds: float) -> int:
     with temporary_folder("commensal-demo-") as folder, view:
         gpu = found if isinstance(found, Gpu) else None
         measured = Conductor(plan, view, folder, gpu, scripts).run()
-    recording.save(out / RECORDING, measured)
+    recording.save(result_file(out, RECORDING), measured)
     return 0
 
 
@@ -199,33 +200,20 @@ def draw(out: Path, measurement: Any) -> str:
     from commensal.demo.figures import figures_of
 
     figures = figures_of(measurement)
-    (out / "demo_figures.json").write_text(json.dumps(figures.as_json(), indent=1) + "\n")
+    result_file(out, "demo_figures.json").write_text(json.dumps(figures.as_json(), indent=1) + "\n")
     try:
         pages: Any = importlib.import_module("commensal.demo.report")
     except ImportError as missing:
         return f"{missing}; {RECORDING} has what they are drawn from"
-    pages.write(out, measurement, figures).rename(out / "demo.html")
-    (out / "sharing.png").rename(out / "demo.png")
+    pages.write(out, measurement, figures).rename(result_file(out, "demo.html"))
+    (out / "sharing.png").rename(result_file(out, "demo.png"))
     return ""
 
 
 def run_child(out: Path, seconds: float) -> tuple[int, str]:
     """Measure in a process of its own; return its exit code and its last words."""
     command = [sys.executable, __file__, "--out", str(out), "--measure"]
-    try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            timeout=max(1.0, seconds - DRAWING_SECONDS),
-            check=False,
-        )
-    except subprocess.TimeoutExpired as late:
-        return 124, f"not done in time: {late.stdout!r}"[-2000:]
-    return done.returncode, done.stdout[-2000:]
+    return run_within(command, seconds - DRAWING_SECONDS)
 
 
 def hold(
@@ -250,14 +238,14 @@ def hold(
     if missing and not on_simulated_driver():
         without(f"no package {missing[0]}")
         return
-    (out / RECORDING).unlink(missing_ok=True)
+    result_file(out, RECORDING).unlink(missing_ok=True)
     code, words = run(out, seconds)
     if not report.check("it ran to its end", code == 0, words if code else ""):
         without("it did not run to its end")
         return
     from commensal.demo import recording
 
-    measurement = recording.load(out / RECORDING)
+    measurement = recording.load(result_file(out, RECORDING))
     tell(report, measurement)
     try:
         undrawn = draw(out, measurement)
@@ -278,7 +266,7 @@ def main(argv: list[str]) -> int:
     if arguments.draw:
         from commensal.demo import recording
 
-        undrawn = draw(arguments.out, recording.load(arguments.out / RECORDING))
+        undrawn = draw(arguments.out, recording.load(result_file(arguments.out, RECORDING)))
         print(undrawn or "drawn: demo.html, demo.png")
         return 1 if undrawn else 0
     report = StageReport("demo", arguments.out, FIGURES)

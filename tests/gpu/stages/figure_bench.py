@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from cell_runs import PEERS, Cell, CellFailed, MissingPeer
-from stage_report import StageReport, on_simulated_driver
+from stage_report import TIME_WAS_UP, StageReport, on_simulated_driver
 
 __all__ = ["GIB", "Bench", "Group", "Sizes", "paired_ratio"]
 
@@ -20,7 +20,6 @@ MIB = 1 << 20
 GIB = 1 << 30
 NO_TIMES = "copies take no time on this driver, and kernels do nothing"
 ON_A_CARD = "what others do is measured on a card"
-TIME_UP = "the stage's time was up"
 MOST_CELL_SECONDS = 75.0
 MOST_DRY_SECONDS = 300.0  # a busy machine without a card
 # In a dry run others are started where their failure shows that a check can fail, and no more.
@@ -142,7 +141,7 @@ class Bench:
                     self.report.not_run(figure, str(reason))
         except CellFailed as reason:
             late = self.out_of_time()
-            self.without(figures, TIME_UP if late else str(reason))
+            self.without(figures, TIME_WAS_UP if late else str(reason))
             if ours and not late:
                 self.report.check(f"{figures[0]}: was measured", False, str(reason))
 
@@ -150,13 +149,24 @@ class Bench:
             self.without(figures, f"what was told makes no sense: {wrong!r}")
             self.report.check(f"{figures[0]}: was measured", False, repr(wrong))
 
+    def take(self, group: Group) -> bool:
+        """Take what an earlier run measured of a group; tell whether it is there."""
+        facts = self.report.take(group.name)
+        if facts is None:
+            return False
+        self._recorded |= set(group.figures)
+        self.ours |= {name: (out, back) for name, (out, back) in facts["ours"].items()}
+        return True
+
     def run(self, group: Group) -> None:
         """Measure a group; see that none of its figures is left without a word."""
         if self.out_of_time():
-            self.without(group.figures, TIME_UP)
+            self.without(group.figures, TIME_WAS_UP)
             return
-        with self.part(*group.figures):
-            group.measure(self)
+        with self.report.part(group.name) as facts:
+            with self.part(*group.figures):
+                group.measure(self)
+            facts["ours"] = dict(self.ours)
 
     def figure(
         self, name: str, samples: float | Sequence[float], unit: str, **details: Any

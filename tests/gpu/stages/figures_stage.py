@@ -26,6 +26,7 @@ from cell_runs import Cell, CellFailed
 from figure_bench import GIB, Bench, Group, Sizes
 from figures_picture import draw
 from free_memory import Watcher
+from kept_parts import result_file
 from scripts_stage import coordinator
 from stage_report import StageReport
 
@@ -74,7 +75,9 @@ def about_the_card(bench: Bench, folder: Path) -> str:
 
 def measure(bench: Bench, chosen: list[Group], folder: Path) -> None:
     """Measure the groups; the processes of the next one start beside the present one."""
-    bench.prepare(chosen[0])
+    chosen = [group for group in chosen if not bench.take(group)]
+    if chosen:
+        bench.prepare(chosen[0])
     try:
         uuid = about_the_card(bench, folder)
         watcher = Watcher(uuid, folder, POLL_SECONDS)
@@ -84,7 +87,8 @@ def measure(bench: Bench, chosen: list[Group], folder: Path) -> None:
         return
     with watcher:
         bench.watch = watcher.path
-        for group, following in zip(chosen, [*chosen[1:], None], strict=True):
+        for index, group in enumerate(chosen):
+            following = next(iter(chosen[index + 1 :]), None)
             bench.prepare(group)
             if following is not None and not group.quiet:
                 bench.prepare(following, beside=True)
@@ -114,8 +118,9 @@ def main(argv: list[str]) -> int:
             finally:
                 bench.close()
     code = report.finish()
-    told = json.loads((arguments.out / "figures.json").read_text())
-    why = "this is a dry run" if bench.simulated else draw(told, arguments.out / PICTURE)
+    told = json.loads(result_file(arguments.out, "figures.json").read_text())
+    picture = result_file(arguments.out, PICTURE)
+    why = "this is a dry run" if bench.simulated else draw(told, picture)
     if why:
         print(f"  no {PICTURE}: {why}", flush=True)
     return code

@@ -3,18 +3,16 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import Any
+
+from kept_parts import KeptParts
 
 __all__ = [
     "DROPPED",
-    "Kept",
-    "KeptError",
     "Pair",
+    "PairRecord",
     "Plan",
     "clean_pairs",
     "clock_moved",
@@ -28,7 +26,6 @@ SLO = 0.01
 DROPPED = 0.1  # of each window, at its beginning
 CLOCK_TOLERANCE = 0.01
 LEAST_WINDOW = 2.5  # seconds; shorter ones say little
-SCHEMA = 1
 
 Span = tuple[float, float]
 
@@ -135,50 +132,27 @@ def plan(available: float, settling: Sequence[float], pairs: int, seconds: float
     return Plan(1, min(seconds, LEAST_WINDOW), 0)
 
 
-class KeptError(ValueError):
-    """A file of kept pairs cannot be used; the message says why."""
-
-
 @dataclass
-class Kept:
-    """What was measured of a pair of jobs so far, in a file that a later run goes on with.
+class PairRecord:
+    """What was measured of a pair of jobs so far; a later run goes on with it.
 
-    `given` is what makes pairs comparable: jobs, card, length of windows. `calibration` is what the
-    first run found and later ones use.
+    `seconds`: of a window, 0 until one was measured. `calibration` is what the first run found and
+    later ones use.
     """
 
-    given: dict[str, Any]
+    card: str
+    seconds: float = 0.0
     calibration: dict[str, float] = field(default_factory=dict)
     modes: dict[str, list[Pair]] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, path: Path, given: dict[str, Any]) -> Kept:
-        """Read what is kept; a file that is not there is an empty one.
+    def take(cls, card: str, kept: KeptParts) -> PairRecord:
+        """Return what is kept of this card's windows."""
+        told = kept.parts.get("windows", {})
+        modes = {
+            name: [Pair(**pair) for pair in pairs] for name, pairs in told.get("modes", {}).items()
+        }
+        return cls(card, told.get("seconds", 0.0), told.get("calibration", {}), modes)
 
-        Raises:
-            KeptError: it is damaged, of another version, or of something else than `given`.
-        """
-        if not path.exists():
-            return cls(given)
-        try:
-            told = json.loads(path.read_text())
-            schema = told["schema"]
-            if schema != SCHEMA:
-                raise KeptError(f"{path} is of version {schema}, not {SCHEMA}")
-            modes = {
-                name: [Pair(**pair) for pair in pairs] for name, pairs in told["modes"].items()
-            }
-            kept = cls(dict(told["given"]), dict(told["calibration"]), modes)
-        except KeptError:
-            raise
-        except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
-            raise KeptError(f"{path} is damaged: {error!r}") from error
-        for name, value in given.items():
-            if kept.given.get(name) != value:
-                raise KeptError(f"{path} is of {name} {kept.given.get(name)!r}, not {value!r}")
-        return kept
-
-    def write(self, path: Path) -> None:
-        beside = path.with_suffix(".part")
-        beside.write_text(json.dumps({"schema": SCHEMA, **asdict(self)}) + "\n")
-        beside.replace(path)
+    def keep(self, kept: KeptParts) -> None:
+        kept.put("windows", asdict(self))

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 EQUAL = "equal"  # two windows without the other job: A/A
 OURS = "gap"
 KERNELS_DO_NOTHING = "kernels do nothing on this driver, and its streams do not compete"
-TIME_WAS_UP = "the stage's time was up"
 
 
 @dataclass(frozen=True)

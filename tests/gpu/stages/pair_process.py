@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from stack_dump import abort_tree
+
 __all__ = ["JobDied", "PairProcess"]
 
 
@@ -79,6 +81,7 @@ class PairProcess:
         try:
             line = self._answers.get(timeout=patience)
         except queue.Empty:
+            abort_tree(self._process.pid)
             raise JobDied(self._last_words(f"no answer to '{order}' in {patience:.0f} s")) from None
         if line is None:
             code = self._process.wait()

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gpu_sensors import Sensors
-from pair_figures import Kept, clean_pairs, oracle
+from pair_figures import PairRecord, clean_pairs, oracle
 from pair_modes import (
     APART,
     EQUAL,
@@ -16,12 +16,11 @@ from pair_modes import (
     OF_MODE,
     OURS,
     RIVALS,
-    TIME_WAS_UP,
     Jobs,
     figures_of,
 )
 from pair_picture import Point, draw
-from stage_report import StageReport, on_simulated_driver
+from stage_report import TIME_WAS_UP, StageReport, on_simulated_driver
 
 DRAWS = 500  # of a bootstrap interval
 
@@ -40,7 +39,7 @@ def tell_tail(
 
 
 def tell_sharing(
-    report: StageReport, jobs: Jobs, modes: Sequence[str], kept: Kept, picture: Path
+    report: StageReport, jobs: Jobs, modes: Sequence[str], record: PairRecord, picture: Path
 ) -> str:
     """Record slowdown, harvest and what they are compared with; draw them.
 
@@ -59,7 +58,7 @@ def tell_sharing(
             report.not_run(name, missing)
     if missing or on_simulated_driver():
         return missing or KERNELS_DO_NOTHING
-    busy = [pair.busy for pairs in kept.modes.values() for pair in pairs]
+    busy = [pair.busy for pairs in record.modes.values() for pair in pairs]
     most = oracle(statistics.median(busy)) if busy else 0.0
     if busy:
         report.value("busy_share", busy, "of the time", wanted=jobs.busy)
@@ -67,19 +66,21 @@ def tell_sharing(
     else:
         report.not_run("busy_share", TIME_WAS_UP)
         report.not_run("oracle", TIME_WAS_UP)
-    tell_mode(report, jobs, EQUAL, kept, most)
-    found = {mode: tell_mode(report, jobs, mode, kept, most) for mode in modes}
+    tell_mode(report, jobs, EQUAL, record, most)
+    found = {mode: tell_mode(report, jobs, mode, record, most) for mode in modes}
     points = {mode: point for mode, point in found.items() if point is not None}
     tell_rivals(report, modes, points)
-    title = f"{jobs.guaranteed}+{jobs.opportunistic}, {kept.given['card']}"
+    title = f"{jobs.guaranteed}+{jobs.opportunistic}, {record.card}"
     return draw(points, most, title, picture)
 
 
-def tell_mode(report: StageReport, jobs: Jobs, mode: str, kept: Kept, most: float) -> Point | None:
+def tell_mode(
+    report: StageReport, jobs: Jobs, mode: str, record: PairRecord, most: float
+) -> Point | None:
     """Record the figures of a mode. `most`: the oracle."""
     from commensal.demo.statistics import paired_ratio_interval
 
-    every = kept.modes.get(mode, [])
+    every = record.modes.get(mode, [])
     pairs = clean_pairs(every)
     names = [f"{mode}.slowdown"] if mode == EQUAL else [f"{mode}.{name}" for name in OF_MODE]
     if not pairs:
@@ -101,7 +102,7 @@ def tell_mode(report: StageReport, jobs: Jobs, mode: str, kept: Kept, most: floa
     if mode == EQUAL:
         return None
     slowdown = found[0]
-    harvests = [pair.progress / pair.seconds / kept.calibration["alone_rate"] for pair in pairs]
+    harvests = [pair.progress / pair.seconds / record.calibration["alone_rate"] for pair in pairs]
     harvest = statistics.median(harvests)
     in_sum = harvest + 1.0 / (1.0 + slowdown.value)
     report.value(names[2], harvest, "of alone", windows=harvests, sum_of_rates=in_sum)

@@ -2,15 +2,15 @@
 """Two jobs share one GPU under several laws: what the guaranteed one loses, the other one gets.
 
     pair_stage.py e1|e2|e3|JOB[:BUSY]+JOB --out FOLDER [--modes MODE,...] [--pairs N] [--seconds S]
-                  [--resume FILE]
 
 Both jobs (`pair_job.py`) run under `commensal run` with elastic memory and a node coordinator of
 this stage's own, from the first window to the last; the opportunistic one is paused for every
 second window, and paced by another law in each mode. In G1 each batch is loaded for so long that
 the job keeps the GPU busy for BUSY of the time; nothing of that wait is in a step.
 
-Windows get shorter, or fewer, if STAGE_SECONDS is not enough. With `--resume` they never do: pairs
-are kept in FILE, and a later run measures those that are missing.
+Windows get shorter, or fewer, if STAGE_SECONDS is not enough; with `--seconds` only fewer. Pairs
+are kept (`kept_parts.py`): a later run takes windows of the same length, and measures those that
+are missing.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from pathlib import Path
 from typing import Any
 
 from gpu_sensors import NoSensors, Sensors, nvml_reader
+from kept_parts import result_file
 from pair_figures import (
     DROPPED,
-    Kept,
-    KeptError,
     Pair,
+    PairRecord,
     Span,
     busy_share,
     durations,
@@ -49,7 +49,6 @@ from pair_modes import (
     MODES,
     OURS,
     SHORT_OPS,
-    TIME_WAS_UP,
     Jobs,
     Mode,
     figures_of,
@@ -57,7 +56,7 @@ from pair_modes import (
 from pair_process import JobDied, PairProcess
 from pair_report import tell_sensors, tell_sharing, tell_tail
 from scripts_stage import coordinator
-from stage_report import StageReport, on_simulated_driver
+from stage_report import TIME_WAS_UP, StageReport, on_simulated_driver
 
 from commensal._coordinator import Coordinator, Refused, Unreachable
 from commensal._quantities import ShareRange
@@ -67,6 +66,7 @@ FINISH_SECONDS = 20.0  # for what comes after the last window
 REACTION_SECONDS = 6.0
 PATIENCE = 60.0  # for what a coordinator does within a second
 STAND_IN_STALL = 0.01
+WINDOW_SECONDS = 8.0
 
 
 @dataclass
@@ -79,8 +79,7 @@ class Stage:
     seconds: float
     equal_pairs: int
     report: StageReport
-    kept: Kept
-    keep: Callable[[], None]
+    record: PairRecord
     deadline: float
     guaranteed: PairProcess
     other: PairProcess
@@ -169,7 +168,7 @@ class Stage:
 
     def fill(self, name: str, wanted: int, mode: Mode | None = None) -> None:
         """Measure the pairs of a mode that are missing, as long as there is time; None: of A/A."""
-        found = self.kept.modes.setdefault(name, [])
+        found = self.record.modes.setdefault(name, [])
         one = 2.0 * self.seconds + 1.0
         settle = self.settled * mode.settle if mode else 0.0
         if len(found) >= wanted or self.left() < settle + one:
@@ -190,13 +189,13 @@ class Stage:
                 for index, span in enumerate(windows, before):
                     made = progress(self.others, told["since"], self.active, span)
                     found[index] = replace(found[index], progress=made)
-            self.keep()
+            self.record.keep(self.report.kept)
 
     # The parts of the stage.
 
     def calibrate(self) -> None:
         """Run each job alone: for the first cycle of losses, the stall, and the rate."""
-        found = self.kept.calibration
+        found = self.record.calibration
         least = 3.0 if not on_simulated_driver() else 0.1
         self.pace("open")
         steps = self.alone(self.guaranteed, least)
@@ -209,7 +208,7 @@ class Stage:
         steps = self.alone(self.other, least)
         found.setdefault("alone_rate", (len(steps) - 1) / (steps[-1][1] - steps[0][1]))
         self.report.machine(step_seconds=typical, issue_seconds=issued, **found)
-        self.keep()
+        self.record.keep(self.report.kept)
 
     def alone(self, job: PairProcess, seconds: float) -> list[list[float]]:
         """Let a job work for a while and at least a cycle."""
@@ -239,11 +238,12 @@ class Stage:
             chosen = plan(self.left(), settling, self.pairs, self.seconds)
             self.pairs, self.seconds = chosen.pairs, chosen.seconds
             self.equal_pairs = chosen.equal_pairs
+        self.record.seconds = self.seconds
         self.report.machine(pairs=self.pairs, window_seconds=self.seconds)
 
     def measure(self) -> None:
         """Measure all modes."""
-        self.guaranteed.ask(f"stall {self.kept.calibration['stall_seconds']!r}")
+        self.guaranteed.ask(f"stall {self.record.calibration['stall_seconds']!r}")
         self.pause()
         self.guaranteed.ask("go")
         self.other.ask("go")
@@ -251,7 +251,7 @@ class Stage:
         for mode in self.modes:
             before = self.other.ask("stats")["ops_seen_total"]
             self.fill(mode, self.pairs, MODES[mode])
-            found = self.kept.modes[mode]
+            found = self.record.modes[mode]
             if not found:
                 continue
             stats = self.other.ask("stats")
@@ -272,7 +272,7 @@ class Stage:
 
     def settle(self, mode: Mode, seconds: float) -> None:
         """Change to a mode's law, and let it learn beside both jobs."""
-        busy = [pair.busy for pairs in self.kept.modes.values() for pair in pairs]
+        busy = [pair.busy for pairs in self.record.modes.values() for pair in pairs]
         share = 1.0
         if mode.knows_oracle:
             least = oracle(statistics.median(busy)) if busy else 0.0
@@ -307,24 +307,31 @@ class Stage:
         self.guaranteed.ask("stall 3600")
         self.guaranteed.ask("go")
         for length in self.jobs.reaction_ops:
-            names = [f"reaction.{what}.{length}ms" for what in ("close_to_quiet", "open_to_first")]
-            toggles = 5 if on_simulated_driver() else 100 if length in SHORT_OPS else 30
-            if self.left() < REACTION_SECONDS:
-                for name in names:
-                    self.report.not_run(name, TIME_WAS_UP)
-                continue
-            told = self.other.ask(f"react {length} {toggles}", 120.0)
-            ran = len(told["quiet"]) == toggles and len(told["first"]) > 0
-            self.report.check(f"ops of {length} ms went on after pauses", ran, f"{told['ops']} ops")
-            if on_simulated_driver():
-                for name in names:
-                    self.report.not_simulated(name, KERNELS_DO_NOTHING)
-                continue
-            target = 1e-3 if length <= 1.0 else None
-            for name, values, most in zip(
-                names, (told["quiet"], told["first"]), (target, None), strict=True
-            ):
-                tell_tail(self.report, name, values, most, op_milliseconds=told["milliseconds"])
+            part = f"reaction.{length}ms"
+            if self.report.take(part) is None:
+                with self.report.part(part):
+                    self.react(length)
+
+    def react(self, length: float) -> None:
+        """Measure how soon ops of a length (in ms) stop and go on."""
+        names = [f"reaction.{what}.{length}ms" for what in ("close_to_quiet", "open_to_first")]
+        toggles = 5 if on_simulated_driver() else 100 if length in SHORT_OPS else 30
+        if self.left() < REACTION_SECONDS:
+            for name in names:
+                self.report.not_run(name, TIME_WAS_UP)
+            return
+        told = self.other.ask(f"react {length} {toggles}", 120.0)
+        ran = len(told["quiet"]) == toggles and len(told["first"]) > 0
+        self.report.check(f"ops of {length} ms went on after pauses", ran, f"{told['ops']} ops")
+        if on_simulated_driver():
+            for name in names:
+                self.report.not_simulated(name, KERNELS_DO_NOTHING)
+            return
+        target = 1e-3 if length <= 1.0 else None
+        for name, values, most in zip(
+            names, (told["quiet"], told["first"]), (target, None), strict=True
+        ):
+            tell_tail(self.report, name, values, most, op_milliseconds=told["milliseconds"])
 
 
 def on_the_gpu(node: Coordinator) -> str:
@@ -395,30 +402,29 @@ def share_gpu(
 ) -> None:
     """Go through the stage; what is measured is recorded, whatever ends it."""
     jobs: Jobs = arguments.jobs
-    given: dict[str, Any] = {"jobs": f"{jobs.guaranteed}:{jobs.busy}+{jobs.opportunistic}"}
-    given |= {"seconds": arguments.seconds}
-    kept = Kept(given | {"card": "a card"})
+    name = f"{jobs.guaranteed}:{jobs.busy}+{jobs.opportunistic}"
+    record = PairRecord("a card")
     sensors: Sensors | None = None
     without_sensors = ""
-    picture = arguments.out / f"pair-{jobs.name}.png"
+    picture = result_file(arguments.out, f"pair-{jobs.name}.png")
     try:
         with tempfile.TemporaryDirectory() as text, both_jobs(jobs, Path(text)) as started:
             guaranteed, other, node = started
             cards = [job.answer("start", 120.0) for job in (guaranteed, other)]
-            report.machine(**cards[0], jobs=given["jobs"], modes=list(modes))
-            kept.given["card"] = cards[0]["card"]
-            keep: Callable[[], None] = lambda: None  # noqa: E731
-            if arguments.resume is not None:
-                kept = Kept.read(arguments.resume, kept.given)
-                keep = lambda: kept.write(arguments.resume)  # noqa: E731
+            report.machine(**cards[0], jobs=name, modes=list(modes))
+            record = PairRecord.take(cards[0]["card"], report.kept)
+            if arguments.seconds and record.seconds != arguments.seconds:
+                record = PairRecord(record.card)
+            chosen = arguments.seconds or record.seconds
+            usual = 0.2 if on_simulated_driver() else WINDOW_SECONDS
             missing = on_the_gpu(node)
             report.check("the status shows both jobs on the GPU", not missing, missing)
             stage = Stage(
-                *(jobs, modes, arguments.pairs, arguments.seconds, arguments.pairs),
-                *(report, kept, keep, deadline, guaranteed, other, node),
+                *(jobs, modes, arguments.pairs, chosen or usual, arguments.pairs),
+                *(report, record, deadline, guaranteed, other, node),
             )
             stage.calibrate()
-            stage.plan(shorten=arguments.resume is None)
+            stage.plan(shorten=not chosen)
             try:
                 read = nvml_reader(f"GPU-{cards[0]['uuid'].removeprefix('GPU-')}")
                 sensors = stage.sensors = Sensors(read, min(1.0, stage.seconds / 4))
@@ -438,8 +444,11 @@ def share_gpu(
         if sensors is not None:
             sensors.close()
             without_sensors = without_sensors or sensors.problem
+    for mode in modes:
+        if len(record.modes.get(mode, [])) < arguments.pairs:
+            report.leave(f"pairs of {mode}")
     tell_sensors(report, sensors, without_sensors)
-    why = tell_sharing(report, jobs, modes, kept, picture)
+    why = tell_sharing(report, jobs, modes, record, picture)
     report.machine(picture=f"not drawn: {why}" if why else picture.name)
 
 
@@ -470,11 +479,8 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--modes", type=modes_of)
     parser.add_argument("--pairs", type=positive(int))
     parser.add_argument("--seconds", type=positive(float), help="of a window")
-    parser.add_argument("--resume", type=Path, metavar="FILE")
     arguments = parser.parse_args(argv)
-    simulated = on_simulated_driver()
-    arguments.pairs = int(arguments.pairs or (1 if simulated else 3))
-    arguments.seconds = arguments.seconds or (0.2 if simulated else 8.0)
+    arguments.pairs = int(arguments.pairs or (1 if on_simulated_driver() else 3))
     modes = arguments.modes
     if modes is None:
         modes = [*FIRST, *(["token_window"] if arguments.jobs.name == "e1" else [])]
@@ -483,11 +489,7 @@ def main(argv: list[str]) -> int:
     report = StageReport(
         f"pair-{arguments.jobs.name}", arguments.out, figures_of(arguments.jobs, modes)
     )
-    try:
-        share_gpu(arguments, modes, report, deadline)
-    except KeptError as error:
-        print(f"pair_stage: {error}", file=sys.stderr)
-        return 2
+    share_gpu(arguments, modes, report, deadline)
     return report.finish()
 
 

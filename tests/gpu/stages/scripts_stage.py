@@ -22,7 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stage_report import StageReport, on_simulated_driver
+from stack_dump import run_within
+from stage_report import TIME_WAS_UP, StageReport, on_simulated_driver
 
 HERE = Path(__file__).resolve().parent
 # In this order: what is cut off at the end of the stage's time matters least.
@@ -36,9 +37,9 @@ NAMES = (
     "lightning",
 )
 PACKAGES = {"trainer": "transformers", "lightning": "lightning"}
-TAIL = 2000  # characters of what a run said, for one that failed
 PUBLIC_TESTS = "PyTorch's own tests are in no wheel and in no package: nothing to bundle"
 KERNELS_DO_NOTHING = "kernels do nothing on this driver"
+NOT_ALONE = "other stages ran beside it"
 
 
 @dataclass(frozen=True)
@@ -71,22 +72,8 @@ def run(name: str, folder: Path, launcher: list[str], deadline: float) -> Ran:
         "COMMENSAL_CUDA_ALLOCATOR": "elastic",
         "COMMENSAL_RUNTIME_DIR": str(folder / "run"),
     }
-    try:
-        done = subprocess.run(
-            command,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            timeout=max(1.0, deadline - time.monotonic()),
-            check=False,
-        )
-    except subprocess.TimeoutExpired as late:
-        return Ran(124, {}, f"not done in time: {late.stdout!r}"[-TAIL:])
-    told = json.loads(result.read_text()) if done.returncode == 0 else {}
-    return Ran(done.returncode, told, done.stdout[-TAIL:])
+    code, tail = run_within(command, deadline - time.monotonic(), environment)
+    return Ran(code, json.loads(result.read_text()) if code == 0 else {}, tail)
 
 
 def same_losses(report: StageReport, name: str, alone: Ran, job: Ran, job_class: str) -> bool:
@@ -108,7 +95,7 @@ def compare(report: StageReport, name: str, folder: Path, deadline: float) -> No
     figures.append(f"{name}.reserved_peak_ratio")
     if time.monotonic() > deadline:
         for figure in figures:
-            report.not_run(figure, "the stage's time was up")
+            report.not_run(figure, TIME_WAS_UP)
         return
     alone = run(name, folder, [], deadline)
     package = PACKAGES.get(name)
@@ -130,6 +117,8 @@ def compare(report: StageReport, name: str, folder: Path, deadline: float) -> No
             report.not_run(figure, "the job failed")
         elif on_simulated_driver():
             report.not_simulated(figure, KERNELS_DO_NOTHING)
+        elif os.environ.get("STAGE_BESIDE"):
+            report.not_run(figure, NOT_ALONE)
         else:
             ratio = jobs[job_class].median_seconds / alone.median_seconds
             report.value(figure, ratio, "x")
@@ -164,7 +153,9 @@ def main(argv: list[str]) -> int:
         runtime.mkdir(mode=0o700)
         with coordinator(runtime):
             for name in names:
-                compare(report, name, Path(folder), deadline)
+                if report.take(name) is None:
+                    with report.part(name):
+                        compare(report, name, Path(folder), deadline)
     return report.finish()
 
 

@@ -12,13 +12,18 @@ import json
 import os
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-__all__ = ["StageReport", "on_simulated_driver"]
+from kept_parts import KeptParts, result_file
 
-NOT_SIMULATED = "not simulated: "
+__all__ = ["TIME_WAS_UP", "StageReport", "on_simulated_driver"]
+
+NOT_SIMULATED, NOT_RUN = "not simulated: ", "not run: "
+TIME_WAS_UP = "the stage's time was up"
+LATE = NOT_RUN + TIME_WAS_UP
 
 
 def on_simulated_driver() -> bool:
@@ -43,12 +48,14 @@ def spread(samples: Sequence[float]) -> dict[str, float | int]:
 class StageReport:
     """One stage's JSON, rewritten after each figure and check: what is cut off keeps its results.
 
-    Not for use by several threads. Names are unique within a stage.
+    Not for use by several threads. Names are unique within a stage. What is recorded in a `part`
+    is kept for a later run, which takes it instead of measuring it.
     """
 
     def __init__(self, stage: str, out: Path, figures: Sequence[str]) -> None:
         """`figures`: the names of all that this stage is to measure."""
-        self._path = out / f"{stage}.json"
+        self.kept = KeptParts(stage, out)
+        self._path = result_file(out, f"{stage}.json")
         self._expected = list(figures)
         self._told: dict[str, Any] = {
             "schema": 1,
@@ -57,9 +64,47 @@ class StageReport:
             "machine": {},
             "figures": {},
             "checks": {},
+            "left": [],
             "whole": False,
         }
         self._write()
+
+    def take(self, part: str) -> dict[str, Any] | None:
+        """Record what an earlier run measured of a part, and return what else it kept of it; None:
+        it is still to be measured.
+        """
+        found = self.kept.parts.get(part)
+        if found is None:
+            return None
+        for name, told in found["figures"].items():
+            self._figure(name, told)
+        self._told["checks"].update(found["checks"])
+        self._write()
+        print(f"  {part}: kept from an earlier run", flush=True)
+        facts: dict[str, Any] = found["facts"]
+        return facts
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[dict[str, Any]]:
+        """Keep what is recorded within, unless a check failed or the time was up; what the block
+        puts into the dictionary that it gets is kept, too.
+        """
+        before = {kind: set(self._told[kind]) for kind in ("figures", "checks")}
+        facts: dict[str, Any] = {}
+        yield facts
+        new = {
+            kind: {name: told for name, told in self._told[kind].items() if name not in known}
+            for kind, known in before.items()
+        }
+        late = any(told.get("reason") == LATE for told in new["figures"].values())
+        if any(new.values()) and not late and all(told["held"] for told in new["checks"].values()):
+            self.kept.put(name, {**new, "facts": facts})
+
+    def leave(self, what: str) -> None:
+        """Say that there was no time to measure something whole: a later run goes on with it."""
+        if what not in self._told["left"]:
+            self._told["left"].append(what)
+            self._write()
 
     def machine(self, **facts: object) -> None:
         """Say what the figures were measured on: card, driver, versions, sizes."""
@@ -100,7 +145,9 @@ class StageReport:
 
     def not_run(self, name: str, reason: str) -> None:
         """Say why a figure cannot be had on this machine: a peer is missing, too little memory."""
-        self._without(name, "not run: " + reason)
+        self._without(name, NOT_RUN + reason)
+        if reason == TIME_WAS_UP:
+            self.leave(name)
 
     def check(self, name: str, held: bool, detail: object = "") -> bool:
         """Record whether something that must be so is so; `detail` says what was seen."""
