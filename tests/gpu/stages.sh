@@ -1,22 +1,8 @@
 #!/usr/bin/env bash
-# One stage of run_all.sh, which sets what is used here: stages.sh STAGE. What is built is compiled
+# One stage of run_all.sh, whose stages/toolchain.py sets what is used here: stages.sh STAGE. What is built is compiled
 # by hand, since a bare machine has no CMake; the CMake files say why each part is what it is.
-# shellcheck disable=SC2153,SC2154,SC2317  # set by run_all.sh; called by name
+# shellcheck disable=SC2153,SC2154,SC2317  # set by stages/toolchain.py; called by name
 set -uo pipefail
-
-cuda_headers=()
-IFS=: read -ra folders <<<"${cuda_include:-}"
-for folder in "${folders[@]}"; do cuda_headers+=(-isystem "$folder"); done
-
-build_probes() {
-  local sources=("$here"/probes/*.cpp) built=$work/commensal-gpu-probes
-  if [ -e "$built" ] && [ -z "$(find "$here/probes" -newer "$built" -print -quit)" ]; then return; fi
-  if command -v nvcc >/dev/null 2>&1; then
-    nvcc -std=c++20 -O2 -o "$built" "${sources[@]}" -ldl -lpthread && return
-  fi
-  "$compiler" -std=c++20 -O2 "${cuda_headers[@]}" -o "$built" \
-    "${sources[@]}" -ldl -lpthread
-}
 
 # Some machines' compilers have only the static C++ library: each of our libraries would get its own,
 # and an exception that goes from one to another ends the process. The shared one is everywhere.
@@ -36,115 +22,132 @@ shares_cxx_library() {
   done
 }
 
-# compile FOLDER FLAG... -- SOURCE...: objects into the folder, named by their sources' paths, as many
-# at a time as there are cores. Not where they are there and no source is newer: a folder compiled
-# elsewhere can be taken along (after `touch FOLDER/*/.built`).
-compile() {
-  local objects=$1 flags=() running=() source name failed=0
-  shift
-  while [ "$1" != -- ]; do
-    flags+=("$1")
-    shift
-  done
-  shift
-  if [ -e "$objects/.built" ] && [ -z "$(find "$root"/{allocator,coordinator,torch_ext,python/src} \
-    "$root"/tests/{allocator,torch_ext} -name '*.[ch]*' -newer "$objects/.built" -print -quit)" ]; then
-    return
-  fi
-  rm -rf "$objects" && mkdir -p "$objects" || return 1
-  for source in "$@"; do
-    if [ "${#running[@]}" -ge "$(nproc)" ]; then
-      wait "${running[0]}" || failed=1
-      running=("${running[@]:1}")
-    fi
-    name=${source#"$root/"}
-    "$compiler" -std=c++20 -O2 -DNDEBUG -fPIC -I"$root" "${flags[@]}" "${cuda_headers[@]}" -c \
-      -o "$objects/${name//\//.}.o" "$source" &
-    running+=($!)
-  done
-  for source in "${running[@]}"; do wait "$source" || failed=1; done
-  [ "$failed" = 0 ] && touch "$objects/.built"
-}
+# compile FOLDER [FLAG...] -- SOURCE...: objects into a folder of $work; those that were carried, or
+# are there from before, stay where nothing that they are made of has changed.
+[ ! -e "$work/carried_does_not_do" ] || carried=
+compile() { "$PYTHON" "$here/stages/objects.py" "$work/$1" "${@:2}"; }
+
+minor=$(cut -d. -f1,2 <<<"$torch_version")
+torch_headers=(-isystem "$torch_dir/include")
+carried_headers=()
+carried_libraries=()
+if [ -n "${BUNDLE:-}" ]; then
+  carried_headers=(-isystem "$BUNDLE/include")
+  carried_libraries=("-L$BUNDLE/lib")
+fi
+gtest_headers=()
+gtest_libraries=()
+if [ -n "${GTEST_ROOT:-}" ]; then
+  gtest_headers=(-isystem "$GTEST_ROOT/include")
+  gtest_libraries=("-L$GTEST_ROOT/lib" "-Wl,-rpath,$GTEST_ROOT/lib")
+fi
+
+compile_probes() { compile probes -- "$here"/probes/*.cpp; }
+link_probes() { "$compiler" -o "$work/commensal-gpu-probes" "$work"/probes/*.o -ldl -lpthread; }
 
 # The elastic allocator and its source on a GPU, for the adaptor and for the suites.
-build_allocator() {
-  compile "$work/allocator" -- "$root"/allocator/*.cpp "$root"/allocator/cuda/*.cpp \
+compile_allocator() {
+  compile allocator -- "$root"/allocator/*.cpp "$root"/allocator/cuda/*.cpp \
     "$root/allocator/host/own_threads.cpp"
 }
 
-build_adaptor() {
-  local minor torch=(-isystem "$torch_dir/include") link=(-L"$torch_dir/lib" -lc10_cuda -lc10 -ldl "${cxx_library[@]}")
-  minor=$(cut -d. -f1,2 <<<"$torch_version")
-  build_allocator &&
-    compile "$work/adaptor-$minor" -fvisibility=hidden "${torch[@]}" -- \
+compile_adaptor() {
+  compile_allocator &&
+    compile "adaptor-$minor" -fvisibility=hidden "${torch_headers[@]}" -- \
       "$root"/torch_ext/cuda/{[!s]*,stream_*}.cpp && # but what needs a session
-    compile "$work/testing-$minor" "${torch[@]}" -- "$root/tests/torch_ext/cuda/test_support.cpp" &&
-    "$compiler" -shared -o "$work/libcommensal_torch_cuda-$minor.so" "$work/adaptor-$minor"/*.o \
-      "$work"/allocator/*.o "${link[@]}" &&
+    compile "testing-$minor" "${torch_headers[@]}" -- "$root/tests/torch_ext/cuda/test_support.cpp"
+}
+link_adaptor() {
+  local link=(-L"$torch_dir/lib" -lc10_cuda -lc10 -ldl "${cxx_library[@]}")
+  "$compiler" -shared -o "$work/libcommensal_torch_cuda-$minor.so" "$work/adaptor-$minor"/*.o \
+    "$work"/allocator/*.o "${link[@]}" &&
     "$compiler" -shared -o "$work/libcommensal_cuda_testing.so" "$work/testing-$minor"/*.o \
       "$work/adaptor-$minor"/*.o "$work"/allocator/*.o "${link[@]}" &&
     shares_cxx_library "$work"/libcommensal_*.so
 }
 
+# The suites of the CUDA memory source and of the allocator on it, as one program.
+compile_memory() {
+  compile_allocator &&
+    compile memory '-DCOMMENSAL_SIMULATED_CUDA="libcuda.so.1"' "${gtest_headers[@]}" -- \
+      "$root"/tests/allocator/cuda/{cuda_machine,cuda_contract_test,cuda_memory_source_test,cuda_faults_test,elastic_on_cuda_test,peer_access_test,pinned_memory_test}.cpp
+}
+link_memory() {
+  "$compiler" -o "$work/commensal-gpu-memory" "$work"/memory/*.o "$work"/allocator/*.o \
+    "${gtest_libraries[@]}" -lgmock_main -lgmock -lgtest -ldl -lpthread
+}
+
+# The documented rules of the driver, by its API alone.
+compile_rules() {
+  compile rules "${gtest_headers[@]}" -- "$root"/tests/simulated_cuda/rules/*_test.cpp
+}
+link_rules() {
+  local driver
+  driver=$(on_driver "$PYTHON" -c '
+import ctypes
+
+ctypes.CDLL("libcuda.so.1")
+print(next(line.split()[-1] for line in open("/proc/self/maps") if "/libcuda.so" in line))') || return 1
+  "$compiler" -o "$work/commensal-gpu-rules" "$work"/rules/*.o "${gtest_libraries[@]}" \
+    -lgmock_main -lgmock -lgtest "$driver" -lpthread
+}
+
+has_gtest() {
+  "$compiler" -std=c++20 "${gtest_headers[@]}" -fsyntax-only -include gmock/gmock.h -x c++ /dev/null && return
+  printf 'no GoogleTest: set GTEST_ROOT to a folder that has it\n' >&2
+  return 1
+}
+
+# What Python's bindings are compiled with: those of the Python that is meant, else those of PYTHON.
+find_python() {
+  python_suffix=${PYTHON_SUFFIX:-$("$PYTHON" -c 'import sysconfig; print(sysconfig.get_config_var("EXT_SUFFIX"))')}
+  python_include=${PYTHON_HEADERS:-$("$PYTHON" -c 'import sysconfig; print(sysconfig.get_path("include"))')}
+  [ -e "$python_include/Python.h" ] || [ ! -e "${BUNDLE:-}/python/Python.h" ] || python_include=$BUNDLE/python
+  version=$(sed -n 's/^version = "\(.*\)"$/\1/p' "$root/pyproject.toml")
+}
+
+compile_product() {
+  local pybind defines
+  find_python
+  pybind=$("$PYTHON" -c 'import pybind11; print(pybind11.get_include())') || return 1
+  defines=("-DCOMMENSAL_VERSION=\"$version\"" "${carried_headers[@]}")
+  local torch=("${torch_headers[@]}" -isystem "$torch_dir/include/torch/csrc/api/include")
+  compile runtime "${defines[@]}" -- "$root"/allocator/{,host/}*.cpp \
+    "$root"/coordinator/wire/*.cpp "$root"/torch_ext/{gate,runtime}/*.cpp &&
+    compile keys "${defines[@]}" -- "$root"/coordinator/keys/*.cpp &&
+    compile node "${defines[@]}" -DSPDLOG_COMPILED_LIB -DSPDLOG_SHARED_LIB \
+      -DSPDLOG_FMT_EXTERNAL -- "$root"/coordinator/node/*.cpp &&
+    compile "torch-$minor" -fvisibility=hidden "${defines[@]}" "${torch[@]}" -- "$root"/torch_ext/*.cpp &&
+    compile "torch_cuda-$minor" -fvisibility=hidden "${defines[@]}" "${torch[@]}" -- \
+      "$root"/allocator/cuda/*.cpp "$root"/torch_ext/cuda/*.cpp || return 1
+  compile "core$python_suffix" -fvisibility=hidden "${defines[@]}" -isystem "$python_include" \
+    -isystem "$pybind" -- "$root"/python/src/*.cpp && return
+  [ -e "$python_include/Python.h" ] || printf 'no headers of Python: no Python.h in %s\n' "$python_include" >&2
+  return 1
+}
+
 # commensal itself, as `pip install .` would lay it out, in $work/product: a folder for PYTHONPATH, and
 # bin/ for PATH.
-build_product() {
-  local product=$work/product libraries=() headers=() minor version suffix python_include
-  [ "$PRODUCT" != installed ] || return 0
-  if [ -e "$product/built" ] &&
-    [ -z "$(find "$root"/{allocator,coordinator,torch_ext,python,examples} -type f -newer "$product/built")" ]; then
-    return
-  fi
-  if [ -n "${BUNDLE:-}" ]; then
-    headers=(-isystem "$BUNDLE/include")
-    libraries=("-L$BUNDLE/lib")
-  fi
-  version=$(sed -n 's/^version = "\(.*\)"$/\1/p' "$root/pyproject.toml")
-  minor=$(cut -d. -f1,2 <<<"$torch_version")
-  # shellcheck disable=SC2016  # Python's
-  mapfile -t headers_of_python < <("$PYTHON" -c '
-import sysconfig
-
-import pybind11
-
-print(sysconfig.get_config_var("EXT_SUFFIX"))
-print(sysconfig.get_path("include"))
-print(pybind11.get_include())')
-  [ "${#headers_of_python[@]}" = 3 ] || return 1
-  suffix=${headers_of_python[0]} python_include=${headers_of_python[1]}
-  if [ ! -e "$python_include/Python.h" ]; then
-    printf 'no headers of %s: no Python.h in %s\n' "$PYTHON" "$python_include" >&2
-    return 1
-  fi
+link_product() {
+  local product=$work/product
+  find_python
   rm -rf "$product" && mkdir -p "$product/bin" && cp -r "$root/python/commensal" "$product/" &&
     mkdir -p "$product/commensal/lib" "$product/commensal/demo/examples" &&
     cp "$root"/examples/{char_transformer,digits_cnn}.py "$product/commensal/demo/examples/" || return 1
-  headers+=("-DCOMMENSAL_VERSION=\"$version\"")
-  local torch=(-isystem "$torch_dir/include" -isystem "$torch_dir/include/torch/csrc/api/include")
-  compile "$work/runtime" "${headers[@]}" -- "$root"/allocator/{,host/}*.cpp \
-    "$root"/coordinator/wire/*.cpp "$root"/torch_ext/{gate,runtime}/*.cpp &&
-    compile "$work/keys" "${headers[@]}" -- "$root"/coordinator/keys/*.cpp &&
-    compile "$work/node" "${headers[@]}" -DSPDLOG_COMPILED_LIB -DSPDLOG_SHARED_LIB \
-      -DSPDLOG_FMT_EXTERNAL -- "$root"/coordinator/node/*.cpp &&
-    compile "$work/torch-$minor" -fvisibility=hidden "${headers[@]}" "${torch[@]}" -- "$root"/torch_ext/*.cpp &&
-    compile "$work/torch_cuda-$minor" -fvisibility=hidden "${headers[@]}" "${torch[@]}" -- \
-      "$root"/allocator/cuda/*.cpp "$root"/torch_ext/cuda/*.cpp &&
-    compile "$work/core$suffix" -fvisibility=hidden "${headers[@]}" -isystem "$python_include" \
-      -isystem "${headers_of_python[2]}" -- "$root"/python/src/*.cpp || return 1
   # Libraries of ours lie beside each other; PyTorch's are in the process already.
   local lib=$product/commensal/lib
   local ours=("-L$lib" -lcommensal_runtime "${cxx_library[@]}")
-  "$compiler" -shared -o "$lib/libcommensal_runtime.so" "$work"/runtime/*.o "${libraries[@]}" -lzmq \
+  "$compiler" -shared -o "$lib/libcommensal_runtime.so" "$work"/runtime/*.o "${carried_libraries[@]}" -lzmq \
     -lxxhash -ldl -lpthread "${cxx_library[@]}" &&
     "$compiler" -shared "-Wl,-rpath,\$ORIGIN" -o "$lib/libcommensal_torch-$minor.so" "$work/torch-$minor"/*.o \
       "${ours[@]}" "-L$torch_dir/lib" -ltorch_cpu -ltorch -lc10 -ldl &&
     "$compiler" -shared "-Wl,-rpath,\$ORIGIN" -o "$lib/libcommensal_torch_cuda-$minor.so" \
       "$work/torch_cuda-$minor"/*.o "${ours[@]}" "-L$torch_dir/lib" -ltorch_cuda -ltorch_cpu -lc10_cuda -lc10 \
       -ldl &&
-    "$compiler" -shared "-Wl,-rpath,\$ORIGIN/lib" -o "$product/commensal/_core$suffix" "$work/core$suffix"/*.o \
-      "$work"/keys/*.o "${ours[@]}" "${libraries[@]}" -lzmq -lfmt &&
+    "$compiler" -shared "-Wl,-rpath,\$ORIGIN/lib" -o "$product/commensal/_core$python_suffix" \
+      "$work/core$python_suffix"/*.o "$work"/keys/*.o "${ours[@]}" "${carried_libraries[@]}" -lzmq -lfmt &&
     "$compiler" -o "$product/bin/commensald" "$work"/node/*.o "$work"/keys/*.o "$work"/runtime/coordinator.wire.*.o \
-      "${libraries[@]}" -lspdlog -lfmt -lzmq -ldl -lpthread "${cxx_library[@]}" &&
+      "${carried_libraries[@]}" -lspdlog -lfmt -lzmq -ldl -lpthread "${cxx_library[@]}" &&
     shares_cxx_library "$lib"/*.so "$product"/commensal/_core*.so || return 1
   printf '#!/usr/bin/env bash\nexec "%s" -m commensal "$@"\n' "$PYTHON" >"$product/bin/commensal"
   chmod +x "$product/bin/commensal"
@@ -153,7 +156,12 @@ print(pybind11.get_include())')
   mkdir -p "$told"
   printf 'Metadata-Version: 2.1\nName: commensal\nVersion: %s\n' "$version" >"$told/METADATA"
   printf '[torch.backends]\ncommensal = commensal._activation:autoload\n' >"$told/entry_points.txt"
-  in_product commensal version && touch "$product/built"
+  in_product commensal version
+}
+
+build() {
+  local part
+  for part in "$@"; do "compile_$part" && "link_$part" || return 1; done
 }
 
 # Runs a command with the product on its paths.
@@ -178,24 +186,6 @@ stage_program() {
   fi
 }
 
-# The suites of the CUDA memory source and of the allocator on it, as one program.
-build_memory() {
-  local flags=('-DCOMMENSAL_SIMULATED_CUDA="libcuda.so.1"') libraries=()
-  if [ -n "${GTEST_ROOT:-}" ]; then
-    flags+=(-isystem "$GTEST_ROOT/include")
-    libraries+=("-L$GTEST_ROOT/lib" "-Wl,-rpath,$GTEST_ROOT/lib")
-  fi
-  if ! "$compiler" -std=c++20 "${flags[@]}" -fsyntax-only -include gmock/gmock.h -x c++ /dev/null; then
-    printf 'no GoogleTest: set GTEST_ROOT to a folder that has it\n' >&2
-    return 1
-  fi
-  build_allocator &&
-    compile "$work/memory" "${flags[@]}" -- \
-      "$root"/tests/allocator/cuda/{cuda_machine,cuda_contract_test,cuda_memory_source_test,cuda_faults_test,elastic_on_cuda_test,peer_access_test,pinned_memory_test}.cpp &&
-    "$compiler" -o "$work/commensal-gpu-memory" "$work"/memory/*.o "$work"/allocator/*.o \
-      "${libraries[@]}" -lgmock_main -lgmock -lgtest -ldl -lpthread
-}
-
 # Runs a program on the driver that is meant: the machine's, or the simulated one.
 on_driver() {
   if [ -z "$simulated" ]; then
@@ -206,11 +196,30 @@ on_driver() {
   fi
 }
 
-stage_build() { build_probes && build_adaptor && build_product; }
-# Alone, for tests/python/test_gpu_product.py.
-stage_product() { build_product; }
+stage_build() {
+  local parts=(probes adaptor)
+  [ "$PRODUCT" = installed ] || parts+=(product)
+  if ! build "${parts[@]}"; then
+    [ -d "$carried" ] || return 1
+    echo "what was carried does not do here: all is compiled"
+    touch "$work/carried_does_not_do"
+    carried=
+    rm -rf "$work"/{allocator,adaptor-*,testing-*,memory,rules,probes,runtime,keys,node,torch-*,torch_cuda-*,core*}
+    build "${parts[@]}" || return 1
+  fi
+  # For bundle.sh, so that the next time nothing is left to compile.
+  [ ! -e "${python_include:-}/Python.h" ] || [ -d "${BUNDLE:-}/python" ] ||
+    tar -C "$python_include" -czf "$OUT/python$python_suffix.tar.gz" .
+}
+# For tests/python/test_gpu_product.py.
+stage_product() { build product; }
+# For bundle.sh: all that another machine would compile.
+stage_objects() {
+  local part
+  for part in probes adaptor memory rules product; do "compile_$part" || return 1; done
+}
 
-stage_probes() { on_driver "$work/commensal-gpu-probes" --out "$OUT/probes.json"; }
+stage_probes() { on_driver "$work/commensal-gpu-probes" --out "$OUT/$STAGE_CARD-probes.json"; }
 
 stage_adaptor() {
   local card=1 some=()
@@ -222,15 +231,19 @@ stage_adaptor() {
   fi
   COMMENSAL_TEST_ON_GPU=$card SIMULATED_CUDA_LIBRARY_DIR="$simulated" \
     COMMENSAL_TEST_CUDA_LIBRARY_DIR="$work" "$PYTHON" -m pytest -q \
-    -p no:cacheprovider --rootdir "$root" --junit-xml="$OUT/adaptor.xml" \
+    -p no:cacheprovider --rootdir "$root" --junit-xml="$OUT/$STAGE_CARD-adaptor.xml" \
     "${some[@]}" "$root"/tests/python/test_cuda_{allocator,elastic}.py
 }
 
 stage_memory() {
   local card=1
   [ -z "$simulated" ] || card=0
-  build_memory && COMMENSAL_TEST_REAL_CUDA=$card on_driver "$work/commensal-gpu-memory" \
-    --gtest_output="xml:$OUT/memory.xml"
+  has_gtest && build memory && COMMENSAL_TEST_REAL_CUDA=$card on_driver "$work/commensal-gpu-memory" \
+    --gtest_output="xml:$OUT/$STAGE_CARD-memory.xml"
+}
+
+stage_rules() {
+  has_gtest && build rules && on_driver "$work/commensal-gpu-rules" --gtest_output="xml:$OUT/$STAGE_CARD-rules.xml"
 }
 
 stage_scripts() { stage_program scripts_stage.py --out "$OUT"; }

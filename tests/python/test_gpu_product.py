@@ -27,7 +27,7 @@ import json, os, shutil, sys
 arguments = sys.argv[1:]
 if "-c" not in arguments:
     os.execvp("{real}", ["{real}", *arguments])
-source, target = arguments[-1], arguments[arguments.index("-o") + 1]
+source, target = os.path.abspath(arguments[-1]), arguments[arguments.index("-o") + 1]
 known = json.load(open("{objects}"))
 if source not in known:
     sys.exit(f"CMake does not compile {{source}}")
