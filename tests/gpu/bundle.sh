@@ -1,24 +1,30 @@
 #!/usr/bin/env bash
-# Collects what tests/gpu/run_all.sh needs on a bare machine without network, from Debian's packages
-# (as scripts/setup installs them) and PyPI: libraries with headers, and wheels of the Python there.
+# Prepares all that tests/gpu/run_all.sh needs on a bare machine without network: libraries with
+# headers from Debian's packages (as scripts/setup installs them), wheels from PyPI of the Python
+# there, and objects, compiled here with the PyTorch of PYTHON: there they are only linked.
 #
 #   tests/gpu/bundle.sh [FOLDER]     build/gpu-bundle; what was in it goes
+#   PYTHON=python3                   one with PyTorch of the version that is there
 #   BUNDLE_PYTHON=3.12               version of the Python on that machine
+#   PYTHON_HEADERS=FOLDER            its headers (Python.h); default: of pythonVERSION here, and of the
+#                                    python.cpython-....tar.gz that an earlier run's results have
 #
 # Then, there: BUNDLE=FOLDER tests/gpu/run_all.sh
-# Writes FOLDER/{include,lib,wheels,data} and FOLDER/bundle.json: versions, and what is missing, with
-# the reason. Exit code: 0 done, 1 something that is needed is missing or it is larger than 30 MiB.
+# Writes FOLDER/{include,lib,wheels,data,objects,python} and FOLDER/bundle.json: versions, and what is
+# missing, with the reason. Exit code: 0 done, 1 something that is needed is missing or it is larger
+# than 48 MiB.
 set -euo pipefail
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
+root=$(cd -- "$here/../.." && pwd)
 case ${1:-} in
   -h | --help)
-    sed -n '2,/^# the reason/s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+    sed -n '2,/^# than/s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
     exit 0
     ;;
 esac
-folder=${1:-$here/../../build/gpu-bundle}
+folder=${1:-$root/build/gpu-bundle}
 python_there=${BUNDLE_PYTHON:-3.12}
-MOST_BYTES=$((30 << 20))
+MOST_BYTES=$((48 << 20))
 # Development packages, each with the shared libraries that it links.
 PACKAGES=(libzmq3-dev libzmq5 cppzmq-dev nlohmann-json3-dev libspdlog-dev libspdlog1.10 libfmt-dev
   libfmt9 libcli11-dev libxxhash-dev libxxhash0 libgtest-dev libgmock-dev libbenchmark-dev
@@ -86,6 +92,32 @@ for wheel in "${PEER_WHEELS[@]}"; do
     missing+=("$wheel: $(tail -n 1 <<<"$why")")
   fi
 done
+
+# The headers of the Python there.
+suffix=.cpython-${python_there/./}-x86_64-linux-gnu.so
+headers=${PYTHON_HEADERS:-}
+brought_back=$(find "$root/build" -maxdepth 3 -name "python$suffix.tar.gz" -print -quit 2>/dev/null || true)
+if [ -z "$headers" ]; then
+  headers=$("python$python_there" -c 'import sysconfig; print(sysconfig.get_path("include"))' 2>/dev/null || true)
+fi
+if [ -e "$headers/Python.h" ]; then
+  cp -rL "$headers" "$folder/python"
+elif [ -n "$brought_back" ]; then
+  mkdir "$folder/python" && tar -C "$folder/python" -xzf "$brought_back"
+else
+  missing+=("headers of Python $python_there: PYTHON_HEADERS names none")
+fi
+
+# Objects, with what was collected; those of the last time stay where nothing has changed.
+compiled=${BUILD:-$root/build/gpu-objects}
+if why=$(BUNDLE=$folder BUILD=$compiled PYTHON_SUFFIX=$suffix PYTHON_HEADERS=$folder/python \
+  "${PYTHON:-python3}" "$here/stages/toolchain.py" "$here/stages.sh" objects 2>&1); then
+  mkdir "$folder/objects"
+  cp -r "$compiled"/*/ "$folder/objects/" && rm -rf "$folder/objects/site"
+else
+  printf '%s\n' "$why" | tail -n 20
+  missing+=("objects, or some: $(tail -n 1 <<<"$why")")
+fi
 
 "${PYTHON:-python3}" - "$folder" "$python_there" "${#missing[@]}" "${missing[@]}" "${PACKAGES[@]}" <<'PY'
 import json

@@ -236,11 +236,32 @@ def test_a_dry_run_without_a_driver_is_refused(tmp_path: Path) -> None:
     assert f"no simulated driver (libcuda.so.1) in '{tmp_path}'" in done.stderr
 
 
+# Stands for the compiler: an object is empty, and made of its source alone.
+COMPILER = """#!/bin/sh
+for source; do
+  [ "$before" = -o ] && object=$source
+  [ "$before" = -MF ] && told=$source
+  before=$source
+done
+: >"$object" && echo "x.o: $source" >"$told"
+"""
+
+
 def test_a_bundle_has_what_a_bare_machine_lacks(tmp_path: Path) -> None:
     folder = tmp_path / "bundle"
+    (tmp_path / "g++").write_text(COMPILER)
+    (tmp_path / "g++").chmod(0o755)
+    (tmp_path / "headers").mkdir()
+    (tmp_path / "headers" / "Python.h").touch()
     done = subprocess.run(
         [str(ROOT / "tests" / "gpu" / "bundle.sh"), str(folder)],
-        env=os.environ | {"PYTHON": sys.executable},
+        env=os.environ
+        | {
+            "PYTHON": sys.executable,
+            "CXX": str(tmp_path / "g++"),
+            "BUILD": str(tmp_path / "compiled"),
+            "PYTHON_HEADERS": str(tmp_path / "headers"),
+        },
         capture_output=True,
         text=True,
         timeout=300,
@@ -265,7 +286,15 @@ def test_a_bundle_has_what_a_bare_machine_lacks(tmp_path: Path) -> None:
     ).stdout
     assert "not found" not in needs
     assert str(folder / "lib" / "libsodium.so.23") in needs
-    assert sum(path.stat().st_size for path in folder.rglob("*")) < 30 << 20
+    assert sum(path.stat().st_size for path in folder.rglob("*")) < 48 << 20
+    assert (folder / "python" / "Python.h").is_file()
+    missing = [line for line in told["missing"] if line.startswith(("objects", "headers"))]
+    if missing and "no CUDA headers" in missing[0]:
+        pytest.skip(missing[0])
+    assert missing == []
+    objects = {path.parent.name for path in (folder / "objects").glob("*/*.cpp.o")}
+    assert {"probes", "allocator", "memory", "rules", "runtime", "node", "keys"} <= objects
+    assert "core.cpython-312-x86_64-linux-gnu.so" in objects
 
 
 def test_a_folder_that_is_no_bundle_is_named(tmp_path: Path) -> None:

@@ -129,6 +129,10 @@ class Run:
         every = NAMED_SECONDS * len(self._planned) if arguments.stages else ALL_SECONDS
         self._seconds = arguments.within or every
         self._shares(self._seconds)  # refuses what does not fit
+        try:
+            self._results.make_folders()
+        except OSError as error:
+            raise Refusal(2, f"cannot keep results: {error}") from None
 
     def _plan(self, names: list[str]) -> list[Unit]:
         """Return what is to run: what is not kept, on sources that are built."""

@@ -71,8 +71,6 @@ class Results:
         self.out = out
         self.card = card
         self.folder = kept / key
-        self.folder.mkdir(parents=True, exist_ok=True)
-        out.mkdir(parents=True, exist_ok=True)
         self._run = self.folder / f"{card}-run.json"
         self._told: dict[str, Any] = {"schema": 2, "card": card, "sources": key, **facts}
         self._told |= {"commit": commit(), "stages": self._earlier()}
@@ -82,6 +80,11 @@ class Results:
             return list(json.loads(self._run.read_text())["stages"])
         except (OSError, ValueError, KeyError, TypeError):
             return []
+
+    def make_folders(self) -> None:
+        """Raises OSError."""
+        for folder in (self.folder, self.out):
+            folder.mkdir(parents=True, exist_ok=True)
 
     def done(self, stage: str) -> str:
         """Return when a stage passed with all that it is to measure; empty: it has not."""
