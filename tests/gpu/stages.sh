@@ -219,7 +219,9 @@ stage_objects() {
   for part in probes adaptor memory rules product; do "compile_$part" || return 1; done
 }
 
-stage_probes() { on_driver "$work/commensal-gpu-probes" --out "$OUT/$STAGE_CARD-probes.json"; }
+stage_probes() {
+  on_driver "$PYTHON" "$here/stages/probes_stage.py" "$work/commensal-gpu-probes" --out "$OUT"
+}
 
 stage_adaptor() {
   local card=1 some=()
