@@ -22,6 +22,7 @@ from world import wait_until
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "gpu" / "stages"))
 import cell_runs
 import figure_bench
+import figures_parking
 import figures_picture
 import figures_stage
 import free_memory
@@ -365,6 +366,38 @@ def test_a_cell_that_the_end_of_the_time_stops_is_no_failure(stage: Stage) -> No
     told = stage.told("resnet_90", seconds=0.2)
     assert failed(told) == []
     assert told["figures"]["resnet_90.speed"]["reason"] == "not run: the stage's time was up"
+
+
+def test_groups_that_were_measured_are_not_measured_again(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STAGE_KEY", "h100 sources")
+    first = stage.told("park", "give_back")
+    assert failed(first) == []
+    stage.started.clear()
+    told = stage.told("park", "give_back", "park_others")
+    assert ("job", OURS) not in stage.started
+    assert ("give_back", OURS) not in stage.started
+    assert told["complaints"] == []
+    assert set(first["figures"]) <= set(told["figures"])
+    assert set(first["checks"]) <= set(told["checks"])
+    # What others take is held to what commensal took in the earlier run.
+    ratios = [name for name, _ in figures_parking.RATIOS.values()]
+    assert any("value" in told["figures"].get(name, {}) for name in ratios)
+    stage.started.clear()
+    assert stage.told("park", "give_back", "park_others")["complaints"] == []
+    assert set(stage.started) == {("card", "native")}, "the link is of each run"
+
+
+def test_a_group_that_failed_is_measured_again(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STAGE_KEY", "h100 sources")
+    good = stage.tell["give_back"]
+    stage.tell["give_back"] = dies("give_back ended with code 1: CUDA error")
+    assert failed(stage.told("give_back")) != []
+    stage.tell["give_back"] = good
+    assert failed(stage.told("give_back")) == []
 
 
 def test_without_a_card_every_figure_says_so(stage: Stage) -> None:

@@ -10,6 +10,7 @@ import math
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -625,6 +626,49 @@ def test_a_law_that_the_job_does_not_take_ends_the_stage(
     monkeypatch.setattr(world, "set", lambda *_, **__: None)
     with pytest.raises(JobDied, match="is paced by open, not by gap"):
         stage.pace("gap")
+
+
+def share(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, *more: str
+) -> dict[str, Any]:
+    """Go through the stage with jobs that are made up; return its JSON."""
+    world = FakeWorld()
+    card = {"card": "NVIDIA H100", "uuid": "GPU-1"}
+    jobs = FakeJob("guaranteed", world, 70.0), FakeJob("opportunistic", world, 20.0)
+    for job in jobs:
+        monkeypatch.setattr(job, "answer", lambda *_: card, raising=False)
+        react = {"quiet": [1e-4] * 100, "first": [1e-4], "ops": 9, "milliseconds": 0.1}
+        ask = job.ask
+
+        def told(order: str, patience: float = 60.0, ask: Any = ask, react: Any = react) -> Any:
+            return react if order.startswith("react") else ask(order, patience)
+
+        monkeypatch.setattr(job, "ask", told)
+    monkeypatch.setattr(pair_stage, "time", world)
+    monkeypatch.setattr(pair_stage, "both_jobs", lambda *_: nullcontext((*jobs, world)))
+    monkeypatch.setattr(pair_stage, "on_the_gpu", lambda _: "")
+    monkeypatch.setenv("STAGE_KEY", "h100 sources")
+    monkeypatch.setenv("STAGE_SECONDS", str(seconds))
+    pair_stage.main(["e1", "--out", str(tmp_path), "--modes", "default,gap", *more])
+    found: dict[str, Any] = json.loads((tmp_path / "pair-e1.json").read_text())
+    return found
+
+
+def test_a_later_run_takes_windows_of_the_same_length_until_there_are_all_pairs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = share(tmp_path, monkeypatch, 70.0)
+    length = first["machine"]["window_seconds"]
+    assert length < pair_stage.WINDOW_SECONDS
+    assert "pairs of gap" in first["left"]
+    for _ in range(3):
+        told = share(tmp_path, monkeypatch, 300.0)
+    assert told["machine"]["window_seconds"] == length
+    assert told["left"] == []
+    assert told["figures"]["gap.slowdown"]["pairs"] == 3
+    again = share(tmp_path, monkeypatch, 300.0, "--seconds", "7")
+    assert again["machine"]["window_seconds"] == 7.0, "as it is asked for, all of them anew"
+    assert again["left"] == []
 
 
 def test_jobs_are_on_the_gpu_when_the_status_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,40 @@ def test_what_there_is_no_time_for_says_so(stage: Stage) -> None:
     told = stage.told(seconds=-1.0)
     reasons = {told["figures"][name]["reason"] for name in FIGURES[:3]}
     assert reasons == {"not run: the stage's time was up"}
+
+
+def test_steps_beside_other_stages_are_not_timed(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.runs = dict.fromkeys(("alone", "guaranteed", "opportunistic"), ran(["a"]))
+    monkeypatch.setenv("STAGE_BESIDE", "1")
+    told = stage.told()
+    assert failed(told) == []
+    reason = told["figures"]["resnet.step_ratio.guaranteed"]["reason"]
+    assert reason == "not run: other stages ran beside it"
+    assert told["figures"]["resnet.reserved_peak_ratio"]["value"] == 1.0
+
+
+def test_a_script_that_passed_does_not_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran_now: list[str] = []
+
+    def compare_now(report: StageReport, name: str, _folder: Path, deadline: float) -> None:
+        ran_now.append(name)
+        report.check(f"{name}: runs alone", name != "ddp" or deadline > time.monotonic() + 100.0)
+        for kind in ("step_ratio.guaranteed", "step_ratio.opportunistic", "reserved_peak_ratio"):
+            report.value(f"{name}.{kind}", 1.0, "x")
+
+    monkeypatch.setattr(scripts_stage, "compare", compare_now)
+    monkeypatch.setattr(scripts_stage, "coordinator", lambda _: nullcontext())
+    monkeypatch.setenv("STAGE_KEY", "h100 sources")
+    monkeypatch.setenv("STAGE_SECONDS", "100")
+    arguments = ["--out", str(tmp_path), "--only", "resnet", "--only", "ddp"]
+    assert scripts_stage.main(arguments) == 1
+    monkeypatch.setenv("STAGE_SECONDS", "300")
+    assert scripts_stage.main(arguments) == 0
+    assert ran_now == ["resnet", "ddp", "ddp"]
 
 
 def test_a_run_is_ended_at_the_deadline(
