@@ -18,6 +18,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "gpu" / "stages"))
 import run_stages
 import stack_dump
+import toolchain
 from card import short_name
 from kept_parts import KeptParts, result_file
 from stage_plan import STAGES, TooLittleTime, shares, units
@@ -366,6 +367,52 @@ def test_whoever_ends_the_run_ends_its_stages(card: Card, tmp_path: Path) -> Non
     process.terminate()
     assert process.wait(30) == 128 + 15
     assert marked(f"probes-{process.pid}-") == []
+    with tarfile.open(card.out / "results.tar.gz") as archive:
+        assert "sources/l4-probes.log" in archive.getnames()
+    assert card.told()["probes"]["reason"] == "it was not done when the run ended"
+
+
+def test_results_that_cannot_be_packed_stop_no_stage(
+    card: Card, capsys: pytest.CaptureFixture[str]
+) -> None:
+    card.stage("probes", f"import shutil; shutil.rmtree({str(card.out)!r})")
+    assert card.run("probes", "figures") == 1
+    assert [line[0] for line in card.ran()] == ["probes", "figures"]
+    assert "results are not packed: " in capsys.readouterr().err
+
+
+def test_what_is_missing_to_build_is_named(
+    card: Card, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(run_stages, "toolchain", toolchain.toolchain)
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    monkeypatch.setattr(toolchain, "cuda_headers", lambda *_: ([], []))
+    assert card.run("probes") == 2
+    assert capsys.readouterr().err == "run_all: no no-such-compiler\n"
+
+
+def test_headers_of_cuda_are_those_of_wheels_or_of_a_toolkit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "toolkit"))
+    with pytest.raises(toolchain.NoToolchain, match="neither beside torch nor in a toolkit"):
+        toolchain.cuda_headers(tmp_path, "13")
+    wheels = tmp_path / "nvidia" / "cu13"
+    triton = tmp_path / "triton/backends/nvidia/include"
+    for file in (
+        wheels / "include/nvrtc.h",
+        triton / "crt/host_config.h",
+        wheels / "lib/libcudart",
+    ):
+        file.parent.mkdir(parents=True)
+        file.touch()
+    found = toolchain.cuda_headers(tmp_path, "13")
+    assert found == ([wheels / "include", triton], [wheels / "lib"])
+    whole = tmp_path / "toolkit" / "include"
+    (whole / "crt").mkdir(parents=True)
+    (whole / "nvrtc.h").touch()
+    (whole / "crt" / "host_config.h").touch()
+    assert toolchain.cuda_headers(tmp_path, "13")[0] == [whole], "no half of one and of another"
 
 
 # --- names and keys ---

@@ -165,24 +165,37 @@ class Run:
 
     def measure(self) -> int:
         """Run the stages; return 1 if one failed or was not reached."""
-        failed = False
-        while self._planned:
-            left = self._begin + self._seconds - time.monotonic()
-            try:
-                share = self._shares(left)[0]
-            except Refusal:  # one before took longer than its share: the first of the rest goes on
-                share = max(stage.least for stage in self._planned[0])
-            unit = self._planned.pop(0)
-            if share > left:
-                for stage in unit:
-                    say(f"{stage.name}: not run, {max(0.0, left):.0f} s are left")
-                    self._results.note(stage.name, None, reason="there was no time left")
-                failed = True
-            else:
-                failed = not self._run(unit, share - END_SECONDS) or failed
+        passed = True
+        try:
+            while self._planned:
+                passed = self._next() and passed
+                passed = self._pack() and passed
+        finally:  # a run that is ended leaves what it has
+            passed = self._pack() and passed
+        return 0 if passed else 1
+
+    def _next(self) -> bool:
+        """Run the first unit that is planned; tell whether all of it passed."""
+        left = self._begin + self._seconds - time.monotonic()
+        try:
+            share = self._shares(left)[0]
+        except Refusal:  # one before took longer than its share: the first of the rest goes on
+            share = max(stage.least for stage in self._planned[0])
+        unit = self._planned.pop(0)
+        if share <= left:
+            return self._run(unit, share - END_SECONDS)
+        for stage in unit:
+            say(f"{stage.name}: not run, {max(0.0, left):.0f} s are left")
+            self._results.note(stage.name, None, reason="there was no time left")
+        return False
+
+    def _pack(self) -> bool:
+        try:
             self._results.pack()
-        self._results.pack()
-        return 1 if failed else 0
+        except OSError as error:
+            say(f"results are not packed: {error}")
+            return False
+        return True
 
     def _run(self, unit: Unit, limit: float) -> bool:
         """Run stages side by side; tell whether all passed."""
@@ -191,12 +204,13 @@ class Run:
         begin = time.monotonic()
         codes = []
         with contextlib.ExitStack() as stack:
-            running = {}
+            running: dict[Stage, StageProcess] = {}
             for stage in unit:
                 say(f"{stage.name}: {limit:.0f} s")
                 log, command = self._results.log(stage.name), [str(STAGES_SH), stage.name]
                 running[stage] = StageProcess(stage.name, command, log, environment)
                 stack.callback(running[stage].end)
+                self._results.note(stage.name, None, reason="it was not done when the run ended")
             while running:
                 late = time.monotonic() > begin + limit
                 for stage, process in list(running.items()):
@@ -222,7 +236,7 @@ def say(words: str) -> None:
 
 def end_with_stages() -> None:
     """Have signals that end this process end its stages, too; none leaves a core."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, _: sys.exit(128 + number))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # stacks are dumped by SIGABRT
 
