@@ -131,6 +131,24 @@ def test_what_there_is_no_time_for_says_so(stage: Stage) -> None:
     assert reasons == {"not run: the stage's time was up"}
 
 
+def test_a_script_that_the_end_of_the_time_cuts_is_left_and_does_not_fail(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.runs = {"alone": Ran(124, {}, "not done in time: ")}
+    told = stage.told()
+    assert failed(told) == []
+    assert told["left"] == FIGURES[:3]
+    stage.report = StageReport("scripts", stage.out, FIGURES)
+    stage.runs = dict.fromkeys(("alone", "guaranteed", "opportunistic"), ran(["a"]))
+    clock = iter([0.0, 20.0, 20.0])  # 20 s alone, then 45 s are left; then 5 s
+    monkeypatch.setattr(scripts_stage.time, "monotonic", lambda: next(clock, 60.0))
+    compare(stage.report, "resnet", stage.out, 65.0)
+    told = json.loads((stage.out / "scripts.json").read_text())
+    assert failed(told) == []
+    assert told["figures"]["resnet.step_ratio.guaranteed"]["value"] == 1.0
+    assert told["left"] == FIGURES[1:3]
+
+
 def test_steps_beside_other_stages_are_not_timed(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

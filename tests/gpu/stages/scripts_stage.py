@@ -18,11 +18,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stack_dump import run_within
+from stack_dump import LATE, run_within
 from stage_report import TIME_WAS_UP, StageReport, on_simulated_driver
 
 HERE = Path(__file__).resolve().parent
@@ -89,40 +90,37 @@ def same_losses(report: StageReport, name: str, alone: Ran, job: Ran, job_class:
     )
 
 
+def without(report: StageReport, figures: Sequence[str], reason: str) -> None:
+    for figure in figures:
+        report.not_run(figure, reason)
+
+
 def compare(report: StageReport, name: str, folder: Path, deadline: float) -> None:
     """Run one script in its three ways, and tell."""
     figures = [f"{name}.step_ratio.{kind}" for kind in ("guaranteed", "opportunistic")]
     figures.append(f"{name}.reserved_peak_ratio")
-    if time.monotonic() > deadline:
-        for figure in figures:
-            report.not_run(figure, TIME_WAS_UP)
+    begin = time.monotonic()
+    alone = run(name, folder, [], deadline) if begin < deadline else None
+    if alone is None or alone.code == LATE:
+        without(report, figures, TIME_WAS_UP)
         return
-    alone = run(name, folder, [], deadline)
+    took = time.monotonic() - begin
     package = PACKAGES.get(name)
     if package and alone.code != 0 and f"No module named '{package}'" in alone.tail:
-        for figure in figures:
-            report.not_run(figure, f"no package {package}")
+        without(report, figures, f"no package {package}")
         return
     if not report.check(f"{name}: runs alone", alone.code == 0, alone.tail if alone.code else ""):
-        for figure in figures:
-            report.not_run(figure, "it does not run alone")
+        without(report, figures, "it does not run alone")
         return
-    jobs = {}
-    for job_class in ("guaranteed", "opportunistic"):
+    for number, job_class in enumerate(("guaranteed", "opportunistic")):
+        # Beyond twice what it takes alone it hangs, and fails; for less it is not begun.
+        if time.monotonic() + 2.0 * took > deadline:
+            without(report, figures[number:], TIME_WAS_UP)
+            return
         launcher = [shutil.which("commensal") or "commensal", "run", f"--{job_class}", "--quiet"]
-        jobs[job_class] = run(name, folder, [*launcher, "--"], deadline)
-        same_losses(report, name, alone, jobs[job_class], job_class)
-        figure = f"{name}.step_ratio.{job_class}"
-        if jobs[job_class].code != 0:
-            report.not_run(figure, "the job failed")
-        elif on_simulated_driver():
-            report.not_simulated(figure, KERNELS_DO_NOTHING)
-        elif os.environ.get("STAGE_BESIDE"):
-            report.not_run(figure, NOT_ALONE)
-        else:
-            ratio = jobs[job_class].median_seconds / alone.median_seconds
-            report.value(figure, ratio, "x")
-    job = jobs["opportunistic"]
+        job = run(name, folder, [*launcher, "--"], deadline)
+        same_losses(report, name, alone, job, job_class)
+        tell_steps(report, figures[number], alone, job)
     if job.code != 0:
         report.not_run(figures[-1], "the job failed")
         return
@@ -133,6 +131,18 @@ def compare(report: StageReport, name: str, folder: Path, deadline: float) -> No
         job.told["live"] == alone.told["live"],
         f"{job.told['live']}, {alone.told['live']} alone",
     )
+
+
+def tell_steps(report: StageReport, figure: str, alone: Ran, job: Ran) -> None:
+    """Record how long steps took, if they were timed."""
+    if job.code != 0:
+        report.not_run(figure, "the job failed")
+    elif on_simulated_driver():
+        report.not_simulated(figure, KERNELS_DO_NOTHING)
+    elif os.environ.get("STAGE_BESIDE"):
+        report.not_run(figure, NOT_ALONE)
+    else:
+        report.value(figure, job.median_seconds / alone.median_seconds, "x")
 
 
 def main(argv: list[str]) -> int:
