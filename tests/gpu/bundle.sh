@@ -110,14 +110,14 @@ fi
 
 # Objects, with what was collected; those of the last time stay where nothing has changed.
 compiled=${BUILD:-$root/build/gpu-objects}
-if why=$(BUNDLE=$folder BUILD=$compiled PYTHON_SUFFIX=$suffix PYTHON_HEADERS=$folder/python \
+echo "bundle: compiling into $compiled, for minutes the first time"
+if ! why=$(BUNDLE=$folder BUILD=$compiled PYTHON_SUFFIX=$suffix PYTHON_HEADERS=$folder/python \
   "${PYTHON:-python3}" "$here/stages/toolchain.py" "$here/stages.sh" objects 2>&1); then
-  mkdir "$folder/objects"
-  cp -r "$compiled"/*/ "$folder/objects/" && rm -rf "$folder/objects/site"
-else
   printf '%s\n' "$why" | tail -n 20
-  missing+=("objects, or some: $(tail -n 1 <<<"$why")")
+  missing+=("some objects, which are compiled there: $(tail -n 1 <<<"$why")")
 fi
+mkdir "$folder/objects"
+find "$compiled" -mindepth 1 -maxdepth 1 -type d ! -name site -exec cp -r -t "$folder/objects" {} + || true
 
 "${PYTHON:-python3}" - "$folder" "$python_there" "${#missing[@]}" "${missing[@]}" "${PACKAGES[@]}" <<'PY'
 import json

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +17,7 @@ import objects
 
 pytestmark = pytest.mark.tool("tests/gpu")
 
+ROOT = Path(__file__).resolve().parents[2]
 # An object is its source and what it includes, a line each; a source that says so does not compile.
 COMPILER = """#!{python}
 import pathlib, sys
@@ -153,3 +156,60 @@ def test_headers_of_the_system_are_not_told(tree: Tree) -> None:
     tree.make()
     stamp = json.loads((tree.work / "allocator" / "allocator.a.cpp.json").read_text())
     assert set(stamp["files"]) == {"allocator/a.cpp", "allocator/a.h"}
+
+
+# Makes an object of its source alone; links nothing that was made elsewhere.
+FOREIGN = """#!/bin/sh
+for word; do
+  case $word in
+    -c) compiles=1 ;;
+    *.o) grep -qs carried "$word" && echo "not of this compiler: $word" >&2 && exit 1 ;;
+  esac
+  [ "$before" = -o ] && target=$word
+  [ "$before" = -MF ] && told=$word
+  before=$word
+done
+[ -z "$target" ] || : >"$target"
+[ -z "$compiles" ] || echo "x.o: $word" >"$told"
+"""
+
+
+def test_carried_objects_that_do_not_link_are_made_here(tmp_path: Path) -> None:
+    compiler = tmp_path / "compiler"
+    compiler.write_text(FOREIGN)
+    compiler.chmod(0o755)
+    work, bundle = tmp_path / "work", tmp_path / "bundle"
+    environment = {
+        **os.environ,
+        "here": str(ROOT / "tests" / "gpu"),
+        "root": str(ROOT),
+        "work": str(work),
+        "carried": str(bundle / "objects"),
+        "compiler": str(compiler),
+        "simulated": "",
+        "torch_dir": str(tmp_path),
+        "torch_version": "2.11.0",
+        "cuda_include": "",
+        "PYTHON": sys.executable,
+        "PRODUCT": "installed",
+        "OUT": str(tmp_path),
+        "GTEST_ROOT": "",
+        "BUNDLE": "",
+    }
+
+    def build() -> str:
+        command = [str(ROOT / "tests" / "gpu" / "stages.sh"), "build"]
+        return subprocess.run(
+            command, env=environment, stdout=subprocess.PIPE, text=True, check=True
+        ).stdout
+
+    work.mkdir()
+    assert build() == ""
+    bundle.mkdir()
+    work.rename(bundle / "objects")
+    for made in (bundle / "objects").glob("*/*.o"):
+        made.write_text("carried")
+    work.mkdir()
+    assert build() == "what was carried does not do here: all is compiled\n"
+    assert {made.read_text() for made in work.glob("*/*.o")} == {""}
+    assert build() == "", "the next time it is known"
