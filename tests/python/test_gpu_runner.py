@@ -443,6 +443,8 @@ def test_documents_are_no_sources(tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text("words")
     (tmp_path / "__pycache__").mkdir()
     (tmp_path / "__pycache__" / "a.pyc").write_text("x")
+    (tmp_path / ".mypy_cache").mkdir()
+    (tmp_path / ".mypy_cache" / "a.json").write_text("x")
     assert digest([tmp_path]) == before
     (tmp_path / "a.cpp").write_text("int b;")
     changed = digest([tmp_path])

@@ -27,12 +27,16 @@ TESTS = ("tests/gpu", "tests/allocator", "tests/torch_ext", "tests/simulated_cud
 
 
 def digest(paths: Iterable[Path]) -> str:
-    """Return a text that stands for the contents of files, and of all in folders but documents."""
+    """Return a text that stands for the contents of files, and of all in folders but documents and
+    what tools leave there.
+    """
     found = hashlib.sha256()
     for path in paths:
         for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
-            if file.is_file() and "__pycache__" not in file.parts and file.suffix != ".md":
-                found.update(f"{file.relative_to(path.parent)}\0".encode())
+            name = file.relative_to(path.parent)
+            left_there = any(part.startswith((".", "__pycache__")) for part in name.parts)
+            if file.is_file() and not left_there and file.suffix != ".md":
+                found.update(f"{name}\0".encode())
                 found.update(hashlib.sha256(file.read_bytes()).digest())
     return found.hexdigest()[:12]
 
