@@ -291,10 +291,16 @@ def _follow_launches(adaptor: ctypes.CDLL) -> None:
 
 
 def _show_launches() -> None:
-    from commensal._launches import show_graphs, show_regions, show_synchronisations
+    from commensal._launches import (
+        show_graphs,
+        show_kernels,
+        show_regions,
+        show_synchronisations,
+    )
 
     cuda = sys.modules["torch"].cuda
     show_graphs(cuda)
+    show_kernels()
     show_regions()
     show_synchronisations(cuda)
 

@@ -23,6 +23,7 @@ __all__ = [
     "follow_graphs",
     "follow_kernels",
     "show_graphs",
+    "show_kernels",
     "show_regions",
     "show_synchronisations",
     "when_imported",
@@ -31,6 +32,7 @@ __all__ = [
 GRAPH, KERNEL = 0, 1  # torch_ext/op_callback.h, Launch
 HEURISTICS = "torch._inductor.runtime.triton_heuristics"
 REGIONS = "torch._inductor.output_code"
+TRITON = "triton.runtime.jit"
 
 
 class Gate(Protocol):
@@ -48,7 +50,9 @@ def follow_graphs(cuda: Any, gate: Gate) -> None:
 
 
 def follow_kernels(gate: Gate) -> None:
-    """Wrap how Inductor launches a kernel of Triton, once it is imported."""
+    """Wrap how Inductor, and how a program itself, launches a kernel of Triton, once each is
+    imported.
+    """
 
     def wrap(module: Any) -> None:
         tuner = getattr(module, "CachingAutotuner", None)
@@ -56,6 +60,26 @@ def follow_kernels(gate: Gate) -> None:
             tuner.run = _gated(tuner.run, KERNEL, gate)
 
     when_imported(HEURISTICS, wrap)
+    _wrap_triton(lambda run: _gated(run, KERNEL, gate))
+
+
+def _wrap_triton(wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Wrap launches of kernels that a program has written itself (`kernel[grid](...)`)."""
+
+    def found(module: Any) -> None:
+        kernel = getattr(module, "JITFunction", None)
+        if kernel is None:
+            return
+        run, wrapped = kernel.run, wrap(kernel.run)
+
+        @functools.wraps(run)
+        def launch(*args: Any, **kwargs: Any) -> Any:
+            # A warm-up compiles, and launches nothing.
+            return (run if kwargs.get("warmup") else wrapped)(*args, **kwargs)
+
+        kernel.run = launch
+
+    when_imported(TRITON, found)
 
 
 def _gated(launch: Callable[..., Any], what: int, gate: Gate) -> Callable[..., Any]:
@@ -92,6 +116,15 @@ def show_regions() -> None:
             region.__call__ = _telling_first(_core.work_begins, region.__call__)
 
     when_imported(REGIONS, wrap)
+
+
+def show_kernels() -> None:
+    """Make a launch of a kernel of Triton a sign of work, once that is imported: one that works in
+    place allocates nothing.
+    """
+    from commensal import _core
+
+    _wrap_triton(lambda run: _telling_first(_core.work_begins, run))
 
 
 def show_synchronisations(cuda: Any) -> None:

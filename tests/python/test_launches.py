@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -107,6 +108,44 @@ def test_kernels_of_triton_pass_the_gate(monkeypatch: pytest.MonkeyPatch) -> Non
     assert gate.calls == ["begin 1", "end"]
 
 
+def triton_module(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A module with Triton's way of launching a kernel that a program has written."""
+
+    class JITFunction:
+        def __getitem__(self, grid: int) -> Any:
+            return lambda *args: self.run(*args, grid=grid, warmup=False)
+
+        def run(self, *args: int, grid: int, warmup: bool) -> tuple[Any, ...]:
+            if args == (0,):
+                raise RuntimeError("no kernel")
+            return args, grid, warmup
+
+    module = ModuleType("jit")
+    module.JITFunction = JITFunction  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, _launches.TRITON, module)
+    return module
+
+
+def test_kernels_that_a_program_has_written_pass_the_gate(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = triton_module(monkeypatch)
+    gate = FakeGate()
+    follow_kernels(gate)
+    kernel = module.JITFunction()
+    assert kernel[7](1, 2) == ((1, 2), 7, False)
+    assert gate.calls == ["begin 1", "end"]
+    with pytest.raises(RuntimeError, match="no kernel"):
+        kernel[7](0)
+    assert gate.calls == ["begin 1", "end"] * 2
+    assert kernel.run(1, grid=7, warmup=True) == ((1,), 7, True)
+    assert gate.calls == ["begin 1", "end"] * 2, "a warm-up only compiles"
+
+
+def test_triton_launches_as_is_known_here() -> None:
+    jit = pytest.importorskip("triton.runtime.jit")
+    run = jit.JITFunction.__dict__["run"]
+    assert {"grid", "warmup"} <= set(inspect.signature(run).parameters)
+
+
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What a guaranteed job tells its session."""
@@ -128,6 +167,15 @@ def test_a_guaranteed_jobs_replay_is_a_sign_of_work(told: list[str]) -> None:
     assert CUDAGraph().replay("runs") == "runs"
     assert told == ["work", "runs"]
     _launches.show_graphs(SimpleNamespace())  # a PyTorch without graphs
+
+
+def test_a_guaranteed_jobs_kernel_is_a_sign_of_work(
+    told: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = triton_module(monkeypatch)
+    _launches.show_kernels()
+    assert module.JITFunction()[3](1) == ((1,), 3, False)
+    assert told == ["work"]
 
 
 def test_a_guaranteed_jobs_compiled_region_is_a_sign_of_work(
