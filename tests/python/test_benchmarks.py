@@ -198,7 +198,7 @@ def built(program: str) -> bool:
         ("simulator", "decision_benchmark", 5),  # those of ITP are left out
         ("cluster_load", "node_load", 7),
         ("live_and_simulated", None, 1),
-        ("virtual_card", "virtual_card_benchmark", 7),
+        ("virtual_card", "virtual_card_benchmark", 6),
         pytest.param("minimum", None, 3, marks=pytest.mark.soak),
     ],
 )
