@@ -36,7 +36,7 @@ STATS, TROUBLE, ENVIRONMENT = (
 
 # --- commands and examples ------------------------------------------------------------------
 
-NOT_RUN = 8  # blocks that may be left out, each with its reason
+NOT_RUN = 9  # blocks that may be left out, each with its reason
 SHOWN = {"text", "mermaid", "ini", "cpp", "csv", "json"}  # languages that are not run
 
 # What a reader calls train.py and other.py. Jobs in the background train until they are killed.
