@@ -80,9 +80,9 @@ void install_memory(Session& session) {
 void install_rest(Session& session) {
   install_range_callback(session);
   install_op_callback(session);
-  if (session.config().device == "cuda" && session.config().job_class == JobClass::kOpportunistic) {
-    install_copy_gate();
-  }
+  const SessionConfig& config = session.config();
+  const bool may_use_gpu = config.device == "cuda" || config.later_device == "cuda";
+  if (may_use_gpu && config.job_class == JobClass::kOpportunistic) install_copy_gate();
   install_op_sampler(session);
   session.on_region(&current_tag);
   session.on_thread_count(&at::get_num_threads, &at::set_num_threads);

@@ -25,6 +25,7 @@ from commensal._say import say
 
 if TYPE_CHECKING:
     from commensal import _core
+    from commensal._cuda import GpuMemory
     from commensal._environment import JobClass, JobSettings, Member
 
 __all__ = [
@@ -112,8 +113,9 @@ def _promote(session: _core.Session, settings: JobSettings, rank: int, world_siz
     try:
         adaptor = _load_adaptor()
         session.become_rank(rank, world_size)
-        _install(adaptor)
-        _follow_device(adaptor, _offer_cuda(), settings.job_class)
+        gpu = _choose_gpu_memory(settings)
+        _install(adaptor, gpu)
+        _follow_gpu(adaptor, gpu, settings.job_class)
     except Exception as error:
         say(f"rank {rank} runs unmanaged: {' '.join(str(error).split())}")
         return
@@ -149,7 +151,7 @@ def activate(settings: JobSettings, member: Member) -> _core.Session | None:
         adaptor = _load_adaptor()
         _leave_idle_class()
         summary = settings.summary_file
-        device = _offer_cuda()
+        gpu = _choose_gpu_memory(settings)
         session = _core.start(
             job_id=settings.job_id,
             name=settings.name,
@@ -166,7 +168,8 @@ def activate(settings: JobSettings, member: Member) -> _core.Session | None:
             world_size=member.world_size,
             instance=settings.instance,
             runtime_dir=str(settings.runtime_dir or ""),
-            device=device,
+            device=gpu.device,
+            later_device=gpu.later_device,
             spill_dir=str(settings.spill_dir or ""),
             host_cap_bytes=settings.host_cap_bytes,
             idle_class=settings.idle_class,
@@ -188,10 +191,10 @@ def activate(settings: JobSettings, member: Member) -> _core.Session | None:
             _leave_cpus(session)
         try:
             if helper:
-                _prepare(adaptor, device)
+                _prepare(adaptor, gpu)
             else:
-                _install(adaptor)
-                _follow_device(adaptor, device, settings.job_class)
+                _install(adaptor, gpu)
+                _follow_gpu(adaptor, gpu, settings.job_class)
         except BaseException:
             session.shutdown()
             raise
@@ -202,10 +205,10 @@ def activate(settings: JobSettings, member: Member) -> _core.Session | None:
         return session
 
 
-def _follow_device(adaptor: ctypes.CDLL, device: str, job_class: JobClass) -> None:
-    if device == "cuda" and job_class == "opportunistic":
+def _follow_gpu(adaptor: ctypes.CDLL, gpu: GpuMemory, job_class: JobClass) -> None:
+    if gpu.kind is not None and job_class == "opportunistic":
         _follow_launches(adaptor)
-    elif device == "cuda":
+    elif gpu.kind is not None:
         _show_launches()
 
 
@@ -242,15 +245,19 @@ def _call(install: Callable[[], bytes | None]) -> None:
         raise ActivationError(reason.decode(errors="replace"))
 
 
-def _prepare(adaptor: ctypes.CDLL, device: str) -> None:
+def _prepare(adaptor: ctypes.CDLL, gpu: GpuMemory) -> None:
     """Serve a helper's tensors: should it turn out to train, they are then managed."""
+    from commensal._cuda import prepare
+
     _call(adaptor.commensal_torch_install_memory)
     _follow_optimizers()
-    if device == "cuda":
-        _prepare_cuda()
+    prepare(gpu)
 
 
-def _install(adaptor: ctypes.CDLL) -> None:
+def _install(adaptor: ctypes.CDLL, gpu: GpuMemory) -> None:
+    from commensal._cuda import manage
+    from commensal._registered import follow_gds
+
     _call(adaptor.commensal_torch_install)
     adaptor.commensal_torch_enter_region.argtypes = [ctypes.c_uint32]
     adaptor.commensal_torch_enter_region.restype = ctypes.c_void_p
@@ -259,7 +266,8 @@ def _install(adaptor: ctypes.CDLL) -> None:
     _adaptor[:] = [adaptor]
     _follow_optimizers()
     _follow_gaps()
-    _manage_cuda()
+    manage(gpu)
+    follow_gds()
     # For processes that this one starts: `member_of` reads them.
     os.environ["COMMENSAL_PRIMARY_PID"] = str(os.getpid())
     os.environ["COMMENSAL_PRIMARY_RANK"] = os.environ.get("RANK", "")
@@ -305,28 +313,12 @@ def _show_launches() -> None:
     show_synchronisations(cuda)
 
 
-def _offer_cuda() -> str:
-    """Return the device whose memory the session is to manage."""
-    from commensal._cuda import offer_cuda
+def _choose_gpu_memory(settings: JobSettings) -> GpuMemory:
+    from commensal._cuda import choose
 
     torch = sys.modules["torch"]
-    return offer_cuda(LIBRARIES, str(torch.__version__), torch.version.cuda, os.environ)
-
-
-def _prepare_cuda() -> None:
-    """Let a helper have GPU memory once it is a rank: by then it may have started CUDA."""
-    from commensal._cuda import prepare_cuda
-
-    prepare_cuda(LIBRARIES, str(sys.modules["torch"].__version__))
-
-
-def _manage_cuda() -> None:
-    from commensal._cuda import manage_cuda
-    from commensal._registered import follow_gds
-
-    torch = sys.modules["torch"]
-    manage_cuda(LIBRARIES, str(torch.__version__), torch.version.cuda, os.environ)
-    follow_gds()
+    version, elastic = str(torch.__version__), settings.gpu_memory == "elastic"
+    return choose(LIBRARIES, version, torch.version.cuda, os.environ, elastic=elastic)
 
 
 def _follow_optimizers() -> None:

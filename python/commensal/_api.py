@@ -56,7 +56,7 @@ def init(
     idle_class: bool = True,
     sm_share: float | str | None = None,
     spill_dir: str | os.PathLike[str] | None = None,
-    memory_policy: Literal["elastic", "antman"] | None = None,
+    gpu_memory: Literal["native", "elastic"] | None = None,
     ask_wait: float | str | None = None,
     park_idle: float | str | None = None,
 ) -> None:
@@ -78,8 +78,9 @@ def init(
         sm_share: most of a GPU's multiprocessors that an opportunistic job's work runs on, above 0
             and at most 1. None: COMMENSAL_SM_SHARE or all of them.
         spill_dir: folder of the spill file. None: COMMENSAL_SPILL_DIR or /var/tmp.
-        memory_policy: "elastic" (live tensors move between the tiers) or "antman" (they stay where
-            they were allocated). None: COMMENSAL_MEMORY_POLICY or "elastic".
+        gpu_memory: whose memory serves on GPUs: "native" (PyTorch's own, bound by the limit) or
+            "elastic" (ours; memory in use moves, too). None: COMMENSAL_GPU_MEMORY or "native"; a
+            guaranteed job's is native.
         ask_wait: how long an allocation above the limit waits for the coordinator's memory, in
             seconds or as text such as "500ms". None: COMMENSAL_ASK_WAIT or 2 s.
         park_idle: after how long without an op all memory is saved until the next one, in seconds
@@ -110,14 +111,17 @@ def init(
     )
     maximum = None if memory_limit is None else _positive_limit(memory_limit)
     share = 1.0 if compute_share is None else _quantities.parse_share(compute_share)
-    policy = _environment.check_memory_policy(memory_policy or base.memory_policy)
+    guaranteed = job_class == "guaranteed"
+    serves = _environment.gpu_memory_of(os.environ, guaranteed=guaranteed)
+    if gpu_memory is not None:
+        serves = _environment.check_gpu_memory(gpu_memory, guaranteed=guaranteed)
     wait_ms = base.ask_wait_ms if ask_wait is None else _environment.parse_ask_wait(ask_wait)
     given_share = sm_share
-    if sm_share is None and job_class != "guaranteed":
+    if sm_share is None and not guaranteed:
         given_share = os.environ.get("COMMENSAL_SM_SHARE")
     park_idle_ms = base.park_idle_ms
     if park_idle is not None:
-        park_idle_ms = _environment.parse_park_idle(park_idle, policy)
+        park_idle_ms = _environment.parse_park_idle(park_idle, base.memory_policy)
     settings = replace(
         base,
         job_id=_environment.new_job_id(job_name),
@@ -126,11 +130,11 @@ def init(
         memory=_quantities.MemoryRange(0, maximum),
         share=_quantities.ShareRange(0.0, share),
         law=_environment.check_law(law or ""),
-        slo=_environment.check_slo(slo, guaranteed=job_class == "guaranteed"),
+        slo=_environment.check_slo(slo, guaranteed=guaranteed),
         idle_class=idle_class,
-        sm_share=_environment.check_sm_share(given_share, guaranteed=job_class == "guaranteed"),
+        sm_share=_environment.check_sm_share(given_share, guaranteed=guaranteed),
         spill_dir=path(spill_dir) or base.spill_dir,
-        memory_policy=policy,
+        gpu_memory=serves,
         ask_wait_ms=wait_ms,
         park_idle_ms=park_idle_ms,
     )

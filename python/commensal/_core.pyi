@@ -83,6 +83,7 @@ def start(
     instance: str,
     runtime_dir: str,
     device: str,
+    later_device: str,
     spill_dir: str,
     host_cap_bytes: int | None,
     idle_class: bool,

@@ -1,152 +1,149 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts commensal's CUDA allocator under PyTorch, where there is a GPU to manage.
+"""Whose memory serves on GPUs: PyTorch's own, watched and bound ("native"), or ours ("elastic").
 
 The library that does it links PyTorch's CUDA half, so it is one of its own and is loaded here,
-only where it is wanted. Nothing here makes a CUDA call: that would start CUDA in a process which
+only where there is a GPU. Nothing here makes a CUDA call: that would start CUDA in a process which
 may fork later.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
+import functools
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
 from commensal._say import say
 
-__all__ = [
-    "install_cuda_allocator",
-    "manage_cuda",
-    "offer_cuda",
-    "prepare_cuda",
-    "wanted",
-    "wants_elastic",
-]
-
-VARIABLE = "COMMENSAL_CUDA_ALLOCATOR"
-CHOICES = ("auto", "0", "1", "elastic")
+__all__ = ["GpuMemory", "choose", "has_gpu", "manage", "prepare"]
 
 # What the driver's kernel module leaves: one node a GPU; on Windows' Linux one for all.
 _DEVICE_NODES = ("nvidia[0-9]*", "dxg")
+_DRIVER = "libcuda.so.1"
+_NO_DEVICES = ("", "-1", "NoDevFiles")
 
 
-def offer_cuda(libraries: Path, version: str, cuda: str | None, environ: Mapping[str, str]) -> str:
-    """Return the device whose memory a session is to manage: "cuda" where elastic memory is asked
-    for and can be had, else "host". Where it cannot, `manage_cuda` says why.
+@dataclass(frozen=True)
+class GpuMemory:
+    """What serves GPU memory in this process; `kind` None: nothing that commensal knows of."""
+
+    kind: Literal["native", "elastic"] | None = None
+    problem: str = ""  #: why it is not what was asked for
+    libraries: Path = Path()
+    version: str = ""  #: PyTorch's
+
+    @property
+    def device(self) -> str:
+        """The device of the session, from its start."""
+        return "cuda" if self.kind == "elastic" else "host"
+
+    @property
+    def later_device(self) -> str:
+        """The one that takes its place once the process uses a GPU."""
+        return "cuda" if self.kind == "native" else ""
+
+
+def choose(
+    libraries: Path, version: str, cuda: str | None, environ: Mapping[str, str], *, elastic: bool
+) -> GpuMemory:
+    """Return what can serve, and let sessions that start from now on use it.
+
+    `version` and `cuda` are PyTorch's (`torch.__version__`, `torch.version.cuda`); `elastic`: that
+    is asked for.
     """
-    with contextlib.suppress(OSError):
-        if wants_elastic(cuda, environ) and not missing(libraries, version):
-            _load(libraries, version).commensal_torch_cuda_offer()
-            return "cuda"
-    return "host"
-
-
-def wants_elastic(cuda: str | None, environ: Mapping[str, str]) -> bool:
-    """Tell whether elastic memory of GPUs is asked for, by a value that can be read."""
-    with contextlib.suppress(ValueError):
-        return choice_of(cuda, environ) == "elastic"
-    return False
-
-
-def prepare_cuda(libraries: Path, version: str) -> None:
-    """Install the allocator in a helper, before CUDA starts there: until the process is one that
-    trains, PyTorch's own serves. Says nothing: `manage_cuda` does, if it comes to that.
-    """
-    with contextlib.suppress(OSError):
-        install_cuda_allocator(libraries, version, elastic=True)
-
-
-def manage_cuda(
-    libraries: Path, version: str, cuda: str | None, environ: Mapping[str, str]
-) -> None:
-    """Install the allocator if it is wanted; where that fails, say why and go on without it.
-
-    `version` and `cuda` are PyTorch's (`torch.__version__`, `torch.version.cuda`).
-    """
-    complaint, capped = "", False
+    if cuda is None:
+        return GpuMemory(problem="this PyTorch is built without CUDA" if elastic else "")
+    if not has_gpu(environ):
+        return GpuMemory(problem="this process sees no GPU" if elastic else "")
+    if problem := missing(libraries, version):
+        return GpuMemory(problem=problem)
     try:
-        if wanted(cuda, environ):
-            elastic = choice_of(cuda, environ) == "elastic"
-            complaint = install_cuda_allocator(libraries, version, elastic=elastic)
-            capped = elastic and bool(complaint) and not missing(libraries, version)
-            if not complaint:
-                library = _load(libraries, version)
-                _when_cuda_starts(lambda: _look_again(library, elastic=elastic))
-    except (OSError, ValueError) as error:
-        complaint = " ".join(str(error).split())
-    if capped:
-        say(f"GPU memory is PyTorch's own, bound by its limit and no more (cap only): {complaint}")
-        _when_cuda_starts(lambda: _cap_only(_load(libraries, version), complaint))
-    elif complaint:
-        say(f"GPU memory is PyTorch's own, commensal does not manage it: {complaint}")
+        library = _load(libraries, version)
+    except OSError as error:
+        return GpuMemory(problem=" ".join(str(error).split()))
+    library.commensal_torch_cuda_offer()
+    problem = _told(library.commensal_torch_cuda_problem) if elastic else ""
+    kind: Literal["native", "elastic"] = "elastic" if elastic and not problem else "native"
+    return GpuMemory(kind, problem, libraries, version)
 
 
-def _when_cuda_starts(begin: Callable[[], None]) -> None:
-    """Call `begin` as soon as CUDA has started: now, if it has."""
-    sys.modules["torch"].cuda._lazy_call(begin)
-
-
-def _look_again(library: ctypes.CDLL, *, elastic: bool) -> None:
-    """Say that another allocator has taken the place of ours, if the program has chosen one."""
-    if library.commensal_torch_cuda_is_installed():
-        return
-    why = "the program chose it by torch.cuda.memory.change_current_allocator"
-    say(f"GPU memory is another allocator's, commensal does not manage it: {why}")
-    if elastic:
-        _cap_only(library, why)
-
-
-def _cap_only(library: ctypes.CDLL, why: str) -> None:
-    """Bound PyTorch's own allocator, which could not be replaced because of `why`."""
-    begin = library.commensal_torch_cuda_cap_only
-    begin.argtypes = [ctypes.c_char_p]
-    begin.restype = ctypes.c_char_p
-    if told := begin(why.encode()):
-        say(f"the limit of GPU memory is not enforced: {told.decode(errors='replace')}")
-
-
-def choice_of(cuda: str | None, environ: Mapping[str, str]) -> str:
-    """Return what the environment asks for. @raises ValueError naming a wrong value."""
-    choice = environ.get(VARIABLE) or "auto"
-    if choice not in CHOICES:
-        raise ValueError(f"{VARIABLE}: not {', '.join(CHOICES[:-1])} or {CHOICES[-1]}: {choice!r}")
-    if choice in ("1", "elastic") and cuda is None:
-        raise ValueError(f"{VARIABLE} is {choice}, and this PyTorch is built without CUDA")
-    return choice
-
-
-def wanted(cuda: str | None, environ: Mapping[str, str], devices: Path = Path("/dev")) -> bool:
-    """Tell whether the environment asks for the allocator. @raises ValueError naming the value."""
-    choice = choice_of(cuda, environ)
-    if choice == "auto":
-        return cuda is not None and _has_device(devices)
-    return choice != "0"
-
-
-def _has_device(devices: Path) -> bool:
-    return any(True for pattern in _DEVICE_NODES for _ in devices.glob(pattern))
-
-
-def install_cuda_allocator(libraries: Path, version: str, *, elastic: bool = False) -> str:
-    """Install the allocator; return an empty text, or one sentence that says why not.
-
-    Call it only after the adaptor beside the library has accepted the PyTorch that runs. `elastic`:
-    over the memory of the session, which `offer_cuda` must have made one of a GPU.
-
-    @raises OSError if the library does not load.
+def prepare(memory: GpuMemory) -> None:
+    """Install it in a helper, before CUDA starts there: until the process is one that trains, it
+    serves as PyTorch alone would. Says nothing: `manage` does, if it comes to that.
     """
-    if complaint := missing(libraries, version):
-        return complaint
-    library = _load(libraries, version)
-    install = library.commensal_torch_cuda_install
-    if elastic:
-        install = library.commensal_torch_cuda_install_session
-    install.argtypes = []
-    install.restype = ctypes.c_char_p
-    told: bytes | None = install()
-    return "" if told is None else told.decode(errors="replace")
+    if memory.kind is not None:
+        _install(_load(memory.libraries, memory.version), memory.kind)
+
+
+def manage(memory: GpuMemory) -> None:
+    """Install it; where that fails, or is not what was asked for, say why and go on."""
+    if memory.kind is None:
+        if memory.problem:
+            say(f"GPU memory is PyTorch's own, commensal does not manage it: {memory.problem}")
+        return
+    if memory.problem:
+        say(f"GPU memory is native, not elastic: {memory.problem}")
+    library = _load(memory.libraries, memory.version)
+    complaint = _install(library, memory.kind)
+    sys.modules["torch"].cuda._lazy_call(lambda: _look_again(library, memory.kind, complaint))
+
+
+def _install(library: ctypes.CDLL, kind: Literal["native", "elastic"]) -> str:
+    if kind == "elastic":
+        return _told(library.commensal_torch_cuda_install_session)
+    return _told(library.commensal_torch_cuda_install_native)
+
+
+def _look_again(library: ctypes.CDLL, kind: str | None, complaint: str) -> None:
+    """CUDA has started: where another allocator serves than the one that was watched, say so."""
+    cuda = sys.modules["torch"].cuda
+    if library.commensal_torch_cuda_is_installed():
+        answer_by_limit(sys.modules["torch"])
+        # Only where CUDA had started before: those are in use.
+        for device in range(cuda.device_count()):
+            if kind == "native" and cuda.memory_reserved(device):
+                _use(library, device, "")
+        return
+    why = complaint or "the program chose it by torch.cuda.memory.change_current_allocator"
+    say(f"GPU memory is another allocator's, commensal does not watch it: {why}")
+    _use(library, cuda.current_device(), why)
+
+
+def _use(library: ctypes.CDLL, device: int, why: str) -> None:
+    use = library.commensal_torch_cuda_use
+    use.argtypes = [ctypes.c_int, ctypes.c_char_p]
+    if told := _told(lambda: use(device, why.encode()), use):
+        say(f"the limit of GPU memory is not enforced: {told}")
+
+
+def answer_by_limit(torch: Any) -> None:
+    """Have `torch.cuda.mem_get_info` answer by what this job may have: programs choose models,
+    caches and batches by it, and the rest of the card is not theirs.
+    """
+    cuda = torch.cuda
+
+    @functools.wraps(cuda.mem_get_info)
+    def mem_get_info(device: Any = None) -> tuple[int, int]:
+        told: tuple[int, int] = torch.accelerator.get_memory_info(device)
+        return told
+
+    cuda.mem_get_info = cuda.memory.mem_get_info = mem_get_info
+
+
+def has_gpu(environ: Mapping[str, str], devices: Path = Path("/dev")) -> bool:
+    """Tell whether this process may find a GPU, without asking the driver."""
+    if environ.get("CUDA_VISIBLE_DEVICES") in _NO_DEVICES:
+        return False
+    if any(True for pattern in _DEVICE_NODES for _ in devices.glob(pattern)):
+        return True
+    try:  # there may be other nodes than those
+        ctypes.CDLL(_DRIVER)
+    except OSError:
+        return False
+    return True
 
 
 def missing(libraries: Path, version: str) -> str:
@@ -158,6 +155,14 @@ def missing(libraries: Path, version: str) -> str:
 def _path(libraries: Path, version: str) -> Path:
     minor = ".".join(version.split("+", maxsplit=1)[0].split(".")[:2])
     return libraries / f"libcommensal_torch_cuda-{minor}.so"
+
+
+def _told(call: Callable[[], bytes | None], function: Any = None) -> str:
+    """Call a function of the library; return an empty text, or one sentence that says why not."""
+    function = function or call
+    function.restype = ctypes.c_char_p
+    told = call()
+    return "" if told is None else told.decode(errors="replace")
 
 
 def _load(libraries: Path, version: str) -> ctypes.CDLL:

@@ -31,6 +31,7 @@ __all__ = [
     "JobSettings",
     "Launch",
     "Member",
+    "check_gpu_memory",
     "check_instance",
     "check_job_class",
     "check_law",
@@ -39,6 +40,7 @@ __all__ = [
     "check_sm_share",
     "default_instance",
     "default_runtime_dir",
+    "gpu_memory_of",
     "member_of",
     "new_job_id",
     "parse_ask_wait",
@@ -49,6 +51,7 @@ __all__ = [
 
 JobClass = Literal["guaranteed", "opportunistic"]
 LAWS = ("gap", "duty_cycle", "antman", "rate_aimd", "token_window", "open")
+GPU_MEMORY = ("native", "elastic")
 MEMORY_POLICIES = ("elastic", "antman")
 SHORTEST_PARK_IDLE_MS = 1000
 LONGEST_ASK_WAIT_MS = 3_600_000
@@ -105,6 +108,7 @@ class JobSettings:
     summary_file: Path | None = None
     launch: Launch | None = None  # None: nobody waits for a last line
     quiet: bool = False
+    gpu_memory: str = "native"
     memory_policy: str = "elastic"
     ask_wait_ms: int = 2000
     park_idle_ms: int | None = None  # None: an idle job is not parked
@@ -131,6 +135,7 @@ class JobSettings:
             "COMMENSAL_SM_SHARE": "" if self.sm_share is None else repr(self.sm_share),
             "COMMENSAL_INSTANCE": self.instance,
             "COMMENSAL_QUIET": "1" if self.quiet else "0",
+            "COMMENSAL_GPU_MEMORY": self.gpu_memory,
             "COMMENSAL_MEMORY_POLICY": self.memory_policy,
             "COMMENSAL_ASK_WAIT": f"{self.ask_wait_ms}ms",
             "COMMENSAL_BACKGROUND_RATE": _rate_text(self.background_rate_bytes),
@@ -174,6 +179,8 @@ class JobSettings:
         with _naming("COMMENSAL_HOST_CAP"):
             if text := environ.get("COMMENSAL_HOST_CAP"):
                 host_cap = parse_bytes(text)
+        with _naming("COMMENSAL_GPU_MEMORY"):
+            gpu_memory = gpu_memory_of(environ, guaranteed=guaranteed)
         with _naming("COMMENSAL_MEMORY_POLICY"):
             policy = check_memory_policy(environ.get("COMMENSAL_MEMORY_POLICY") or "elastic")
         with _naming("COMMENSAL_ASK_WAIT"):
@@ -213,6 +220,7 @@ class JobSettings:
             summary_file=path("COMMENSAL_SUMMARY_FILE"),
             launch=launch,
             quiet=environ.get("COMMENSAL_QUIET", "0") == "1",
+            gpu_memory=gpu_memory,
             memory_policy=policy,
             ask_wait_ms=ask_wait_ms,
             park_idle_ms=park_idle_ms,
@@ -267,6 +275,23 @@ def check_sm_share(text: str | float | None, *, guaranteed: bool) -> float | Non
     if guaranteed:
         raise ValueError(f"a guaranteed job keeps all multiprocessors of its GPU: {text!r}")
     return share
+
+
+def check_gpu_memory(text: str, *, guaranteed: bool) -> str:
+    """Return whose memory serves a job on GPUs. @raises ValueError naming the value."""
+    if text not in GPU_MEMORY:
+        raise ValueError(f"neither native nor elastic: {text!r}")
+    if guaranteed and text != "native":
+        raise ValueError(
+            f"a guaranteed job keeps PyTorch's own allocator: its memory does not move: {text!r}"
+        )
+    return text
+
+
+def gpu_memory_of(environ: Mapping[str, str], *, guaranteed: bool) -> str:
+    """Return what the environment asks for, which is for opportunistic jobs. @raises ValueError."""
+    text = check_gpu_memory(environ.get("COMMENSAL_GPU_MEMORY") or "native", guaranteed=False)
+    return "native" if guaranteed else text
 
 
 def check_memory_policy(text: str) -> str:

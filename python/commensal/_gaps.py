@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from commensal import _core
+from commensal._launches import telling_first
 
 __all__ = ["follow_batches", "follow_checkpoints"]
 
@@ -62,20 +63,12 @@ def follow_batches(loader: Any) -> None:
 def _watch(batches: Any) -> None:
     """Wrap how a queue of this process comes by its next item."""
     if isinstance(batches, queue.Queue):  # pinned memory: a thread copies, and hands over
-        batches.get = _telling_first(_core.batch_awaited, batches.get)  # type: ignore[method-assign]
-        batches.put = _telling_first(_core.batch_handed_over, batches.put)  # type: ignore[method-assign]
+        batches.get = telling_first(_core.batch_awaited, batches.get)  # type: ignore[method-assign]
+        batches.put = telling_first(_core.batch_handed_over, batches.put)  # type: ignore[method-assign]
         return
     poll = getattr(batches, "_poll", None)
     if poll is not None:
         batches._poll = _announcing(poll)
-
-
-def _telling_first(tell: Callable[[], None], call: Callable[..., Any]) -> Callable[..., Any]:
-    def told(*args: Any, **kwargs: Any) -> Any:
-        tell()
-        return call(*args, **kwargs)
-
-    return told
 
 
 def _announcing(poll: Callable[..., bool]) -> Callable[..., bool]:

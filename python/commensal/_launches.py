@@ -26,6 +26,7 @@ __all__ = [
     "show_kernels",
     "show_regions",
     "show_synchronisations",
+    "telling_first",
     "when_imported",
 ]
 
@@ -103,7 +104,7 @@ def show_graphs(cuda: Any) -> None:
 
     graph = getattr(cuda, "CUDAGraph", None)
     if graph is not None:
-        graph.replay = _telling_first(_core.work_begins, graph.replay)
+        graph.replay = telling_first(_core.work_begins, graph.replay)
 
 
 def show_regions() -> None:
@@ -113,7 +114,7 @@ def show_regions() -> None:
     def wrap(module: Any) -> None:
         region = getattr(module, "CompiledFxGraph", None)
         if region is not None:
-            region.__call__ = _telling_first(_core.work_begins, region.__call__)
+            region.__call__ = telling_first(_core.work_begins, region.__call__)
 
     when_imported(REGIONS, wrap)
 
@@ -124,7 +125,7 @@ def show_kernels() -> None:
     """
     from commensal import _core
 
-    _wrap_triton(lambda run: _telling_first(_core.work_begins, run))
+    _wrap_triton(lambda run: telling_first(_core.work_begins, run))
 
 
 def show_synchronisations(cuda: Any) -> None:
@@ -137,7 +138,7 @@ def show_synchronisations(cuda: Any) -> None:
             kind.synchronize = _telling_then(_core.synchronised, kind.synchronize)
 
 
-def _telling_first(tell: Callable[[], None], function: Callable[..., Any]) -> Callable[..., Any]:
+def telling_first(tell: Callable[[], None], function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def told(*args: Any, **kwargs: Any) -> Any:
         tell()

@@ -212,12 +212,12 @@ SessionHandle start(JobId job_id, std::string name, std::string tenant, std::str
                     MemoryBounds memory, ShareBounds share, std::string law,
                     std::optional<double> slo, std::string_view role, int rank, int world_size,
                     std::string instance, std::string runtime_dir, std::string device,
-                    std::string spill_dir, std::optional<Bytes> host_cap, bool idle_class,
-                    bool affinity, std::optional<double> sm_share, std::string sm_held_by,
-                    std::string inherited_cpus, bool elastic_threads, std::string summary_file,
-                    std::string_view memory_policy, std::int64_t ask_wait_ms,
-                    std::optional<std::int64_t> park_idle_ms, std::optional<Bytes> background_rate,
-                    bool sample_ops, bool quiet) {
+                    std::string later_device, std::string spill_dir, std::optional<Bytes> host_cap,
+                    bool idle_class, bool affinity, std::optional<double> sm_share,
+                    std::string sm_held_by, std::string inherited_cpus, bool elastic_threads,
+                    std::string summary_file, std::string_view memory_policy,
+                    std::int64_t ask_wait_ms, std::optional<std::int64_t> park_idle_ms,
+                    std::optional<Bytes> background_rate, bool sample_ops, bool quiet) {
   SessionConfig config;
   config.job_id = std::move(job_id);
   config.name = std::move(name);
@@ -233,6 +233,7 @@ SessionHandle start(JobId job_id, std::string name, std::string tenant, std::str
   config.instance = std::move(instance);
   config.runtime_dir = std::move(runtime_dir);
   config.device = std::move(device);
+  config.later_device = std::move(later_device);
   config.spill_dir = std::move(spill_dir);
   config.host_cap = host_cap;
   config.idle_class = idle_class;
@@ -358,17 +359,18 @@ void bind_session(py::module_& m) {
          std::uint64_t memory_min_bytes, std::optional<std::uint64_t> memory_max_bytes,
          double share_min, double share_max, std::string law, std::optional<double> slo,
          const std::string& role, int rank, int world_size, std::string instance,
-         std::string runtime_dir, std::string device, std::string spill_dir,
-         std::optional<std::uint64_t> host_cap_bytes, bool idle_class, bool affinity,
-         std::optional<double> sm_share, std::string sm_held_by, std::string inherited_cpus,
-         bool elastic_threads, std::string summary_file, const std::string& memory_policy,
-         std::int64_t ask_wait_ms, std::optional<std::int64_t> park_idle_ms,
+         std::string runtime_dir, std::string device, std::string later_device,
+         std::string spill_dir, std::optional<std::uint64_t> host_cap_bytes, bool idle_class,
+         bool affinity, std::optional<double> sm_share, std::string sm_held_by,
+         std::string inherited_cpus, bool elastic_threads, std::string summary_file,
+         const std::string& memory_policy, std::int64_t ask_wait_ms,
+         std::optional<std::int64_t> park_idle_ms,
          std::optional<std::uint64_t> background_rate_bytes, bool sample_ops, bool quiet) {
         return start(JobId{std::move(job_id)}, std::move(name), std::move(tenant), job_class,
                      {Bytes{memory_min_bytes}, to_bytes(memory_max_bytes)}, {share_min, share_max},
                      std::move(law), slo, role, rank, world_size, std::move(instance),
-                     std::move(runtime_dir), std::move(device), std::move(spill_dir),
-                     to_bytes(host_cap_bytes), idle_class, affinity, sm_share,
+                     std::move(runtime_dir), std::move(device), std::move(later_device),
+                     std::move(spill_dir), to_bytes(host_cap_bytes), idle_class, affinity, sm_share,
                      std::move(sm_held_by), std::move(inherited_cpus), elastic_threads,
                      std::move(summary_file), memory_policy, ask_wait_ms, park_idle_ms,
                      to_bytes(background_rate_bytes), sample_ops, quiet);
@@ -377,11 +379,12 @@ void bind_session(py::module_& m) {
       py::arg("memory_min_bytes"), py::arg("memory_max_bytes"), py::arg("share_min"),
       py::arg("share_max"), py::arg("law"), py::arg("slo"), py::arg("role"), py::arg("rank"),
       py::arg("world_size"), py::arg("instance"), py::arg("runtime_dir"), py::arg("device"),
-      py::arg("spill_dir"), py::arg("host_cap_bytes"), py::arg("idle_class"), py::arg("affinity"),
-      py::arg("sm_share"), py::arg("sm_held_by"), py::arg("inherited_cpus"),
-      py::arg("elastic_threads"), py::arg("summary_file"), py::arg("memory_policy"),
-      py::arg("ask_wait_ms"), py::arg("park_idle_ms"), py::arg("background_rate_bytes"),
-      py::arg("sample_ops"), py::arg("quiet"), "Start the session of this process.");
+      py::arg("later_device"), py::arg("spill_dir"), py::arg("host_cap_bytes"),
+      py::arg("idle_class"), py::arg("affinity"), py::arg("sm_share"), py::arg("sm_held_by"),
+      py::arg("inherited_cpus"), py::arg("elastic_threads"), py::arg("summary_file"),
+      py::arg("memory_policy"), py::arg("ask_wait_ms"), py::arg("park_idle_ms"),
+      py::arg("background_rate_bytes"), py::arg("sample_ops"), py::arg("quiet"),
+      "Start the session of this process.");
   m.def(
       "current",
       [] { return Session::current() == nullptr ? std::nullopt : std::optional{SessionHandle{}}; },

@@ -62,7 +62,7 @@ class Claimed final : public MemoryClaims {
 
 TEST_F(ElasticLimitTest, WhatIsHeldOfTheDeviceWasClaimed) {
   Claimed claims;
-  allocator_.claim_with(claims);
+  allocator_.claim_with(&claims);
   std::byte* block = blocks_.add(8_MiB);
   EXPECT_EQ(claims.held, 8_MiB);
   (void)allocator_.set_limit(2_MiB);
@@ -81,7 +81,7 @@ TEST_F(ElasticLimitTest, WhatIsHeldOfTheDeviceWasClaimed) {
 
 TEST_F(ElasticLimitTest, WhatMayNotBeTakenIsServedFromTheSlowerTier) {
   Claimed claims;
-  allocator_.claim_with(claims);
+  allocator_.claim_with(&claims);
   std::byte* before = blocks_.add(2_MiB);
   claims.refusal = "the limit was taken back";
   std::byte* block = blocks_.add(8_MiB);

@@ -29,4 +29,4 @@ def simulated_gpus(*, fingerprints: bool = False, **settings: object) -> dict[st
         driver = simulated_cuda.environment({}, settings, fingerprints=fingerprints)
     except FileNotFoundError as reason:
         pytest.skip(str(reason))
-    return driver | {"COMMENSAL_CUDA_ALLOCATOR": "elastic"}
+    return driver | {"COMMENSAL_GPU_MEMORY": "elastic"}

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -39,90 +38,94 @@ def devices(folder: Path, *names: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("choice", "cuda", "nodes", "expected"),
+    ("nodes", "visible", "expected"),
     [
-        ("", "13.0", ("nvidia0", "nvidiactl"), True),
-        ("auto", "13.0", ("nvidia7",), True),
-        ("auto", "13.0", ("dxg",), True),
-        ("auto", "13.0", ("nvidiactl", "nvidia-uvm"), False),  # a driver, and no card
-        ("auto", "13.0", (), False),
-        ("auto", None, ("nvidia0",), False),
-        ("0", "13.0", ("nvidia0",), False),
-        ("1", "13.0", (), True),
-        ("elastic", "13.0", (), True),
+        (("nvidia0", "nvidiactl"), None, True),
+        (("nvidia7",), "7", True),
+        (("dxg",), None, True),
+        (("nvidia0",), "", False),
+        (("nvidia0",), "-1", False),
+        (("nvidiactl", "nvidia-uvm"), None, False),  # a driver, and no card
+        ((), None, False),
     ],
 )
-def test_is_wanted_where_there_is_a_card(
-    tmp_path: Path, choice: str, cuda: str | None, nodes: tuple[str, ...], expected: bool
+def test_a_gpu_is_there_where_a_card_is_visible(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    nodes: tuple[str, ...],
+    visible: str | None,
+    expected: bool,
 ) -> None:
-    environ = {"COMMENSAL_CUDA_ALLOCATOR": choice} if choice else {}
-    assert _cuda.wanted(cuda, environ, devices(tmp_path, *nodes)) is expected
+    monkeypatch.setattr(_cuda, "_DRIVER", "libno_such_driver.so.1")
+    environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    assert _cuda.has_gpu(environ, devices(tmp_path, *nodes)) is expected
+
+
+def test_a_gpu_is_there_where_its_driver_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_cuda, "_DRIVER", "libc.so.6")  # any that loads
+    assert _cuda.has_gpu({}, tmp_path)
+    assert not _cuda.has_gpu({"CUDA_VISIBLE_DEVICES": "NoDevFiles"}, tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("environ", "cuda", "words"),
+    ("cuda", "gpu", "elastic", "words"),
     [
-        ({"COMMENSAL_CUDA_ALLOCATOR": "yes"}, "13.0", "not auto, 0, 1 or elastic: 'yes'"),
-        ({"COMMENSAL_CUDA_ALLOCATOR": "1"}, None, "this PyTorch is built without CUDA"),
-        ({"COMMENSAL_CUDA_ALLOCATOR": "elastic"}, None, "is elastic, and this PyTorch is built"),
-        ({"COMMENSAL_CUDA_ALLOCATOR": "1"}, "13.0", "libcommensal_torch_cuda-2.11.so is missing"),
+        (None, True, True, "this PyTorch is built without CUDA"),
+        (None, True, False, ""),
+        ("13.0", False, True, "this process sees no GPU"),
+        ("13.0", False, False, ""),
+        ("13.0", True, False, "libcommensal_torch_cuda-2.11.so is missing"),
+        ("13.0", True, True, "libcommensal_torch_cuda-2.11.so is missing"),
     ],
 )
-def test_says_in_one_line_why_not(
+def test_what_serves_is_chosen_and_why_not_is_said_in_one_line(
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-    environ: Mapping[str, str],
     cuda: str | None,
+    gpu: bool,
+    elastic: bool,
     words: str,
 ) -> None:
-    _cuda.manage_cuda(tmp_path, "2.11.0+cu130", cuda, environ)
+    monkeypatch.setattr(_cuda, "has_gpu", lambda environ: gpu)
+    chosen = _cuda.choose(tmp_path, "2.11.0+cu130", cuda, {}, elastic=elastic)
+    assert (chosen.kind, chosen.device, chosen.later_device) == (None, "host", "")
+    _cuda.manage(chosen)
     line = capsys.readouterr().err
-    assert line.startswith("commensal: GPU memory is PyTorch's own")
+    assert line.count("\n") == int(bool(words))
     assert words in line
-    assert line.count("\n") == 1
+    assert line.startswith(
+        "commensal: GPU memory is PyTorch's own, commensal does not" * bool(words)
+    )
 
 
 def test_a_library_that_does_not_load_is_no_disaster(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr(_cuda, "has_gpu", lambda environ: True)
     (tmp_path / "libcommensal_torch_cuda-2.11.so").write_text("no library")
-    _cuda.manage_cuda(tmp_path, "2.11.0+cu130", "13.0", {"COMMENSAL_CUDA_ALLOCATOR": "1"})
+    _cuda.manage(_cuda.choose(tmp_path, "2.11.0+cu130", "13.0", {}, elastic=False))
     assert "libcommensal_torch_cuda-2.11.so" in capsys.readouterr().err
 
 
-def test_says_nothing_where_it_is_not_wanted(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    _cuda.manage_cuda(tmp_path, "2.11.0+cpu", None, {})
-    _cuda.manage_cuda(tmp_path, "2.11.0+cu130", "13.0", {"COMMENSAL_CUDA_ALLOCATOR": "0"})
-    assert capsys.readouterr().err == ""
-
-
-@pytest.mark.parametrize("choice", ["1", "0"])
-def test_a_script_under_commensal_run(world: World, choice: str) -> None:
-    driver = simulated_gpus() | {"COMMENSAL_CUDA_ALLOCATOR": choice}
-    script = world.script(SCRIPT)
+@pytest.mark.parametrize("visible", ["0", ""])
+def test_a_script_under_commensal_run(world: World, visible: str) -> None:
+    driver = simulated_gpus() | {"COMMENSAL_GPU_MEMORY": "", "CUDA_VISIBLE_DEVICES": visible}
+    script = SCRIPT if visible else SCRIPT.replace(".cuda()", "")
     done = world.commensal(
-        *("run", "--opportunistic", "--no-idle-class", "--", sys.executable, script),
+        *("run", "--opportunistic", "--no-idle-class", "--", sys.executable, world.script(script)),
         **driver,
         TEST_LIBRARIES=str(LIBRARIES),
     )
     facts = facts_of(done)
     assert facts["active"], done.stderr
-    assert facts["installed"] == int(choice)
+    assert facts["installed"] == int(bool(visible))
     assert facts["values"] == [1.0]
-    assert facts["allocated"] == 4096
+    assert facts["allocated"] == (4096 if visible else 0)
     assert facts["backend"] == "native"
     assert "GPU memory is PyTorch's own" not in done.stderr
-
-
-def test_elastic_memory_is_not_offered_where_it_cannot_be_had(tmp_path: Path) -> None:
-    asked = {"COMMENSAL_CUDA_ALLOCATOR": "elastic"}
-    assert _cuda.offer_cuda(tmp_path, "2.11.0", "13.0", asked) == "host"  # no library
-    assert _cuda.offer_cuda(tmp_path, "2.11.0", None, asked) == "host"
-    assert _cuda.offer_cuda(LIBRARIES, "2.11.0", "13.0", {}) == "host"
-    (tmp_path / "libcommensal_torch_cuda-2.11.so").write_text("no library")
-    assert _cuda.offer_cuda(tmp_path, "2.11.0", "13.0", asked) == "host"
 
 
 # Trains on a GPU whose kernels do nothing; what it has copied there must stay.

@@ -79,6 +79,28 @@ def job(world: World) -> Run:
     return run
 
 
+def test_a_program_that_asks_for_the_cards_memory_hears_of_its_limit(job: Run) -> None:
+    facts = job(
+        """
+kept = Held(24, 2.0)
+facts["before"] = [part >> 20 for part in torch.cuda.mem_get_info()]
+limit("256MiB")
+facts["asked"] = [part >> 20 for part in torch.cuda.mem_get_info()]
+facts["held"] = memory("device")["device"]
+facts["ways"] = len({torch.cuda.mem_get_info(), torch.cuda.mem_get_info(0),
+                     torch.cuda.mem_get_info("cuda"), torch.cuda.mem_get_info("cuda:0"),
+                     torch.cuda.memory.mem_get_info(torch.device("cuda", 0))})
+facts["wrong"] = [error(lambda: torch.cuda.mem_get_info(what)) is not None for what in (7, "cpu")]
+"""
+    )
+    assert facts["before"][1] == 1024, "without a limit all of the card"
+    free, total = facts["asked"]
+    assert total == 256
+    assert free == pytest.approx(256 - facts["held"], abs=1)
+    assert facts["ways"] == 1
+    assert facts["wrong"] == [True, True]
+
+
 def test_a_tag_of_cuda_tensors_is_parked_and_woken_as_a_whole(job: Run) -> None:
     facts = job(
         """
@@ -88,13 +110,13 @@ with commensal.region("weights"):
     loss = (kept[0].tensor.requires_grad_() * 2).sum()
     loss.backward()  # by autograd's own thread
     kept[0].tensor.requires_grad_(False)
-free = torch.cuda.mem_get_info()[0]
+free = torch.cuda.cudart().cudaMemGetInfo(0)[0]
 facts["before"] = tag("weights")
 ticket = commensal.park_tag("weights")
 facts["park"] = [ticket.done_bytes >> 20, ticket.deferred_bytes, ticket.reason]
 facts["twice"] = commensal.park_tag("weights").done_bytes
 facts["parked"] = tag("weights")
-facts["freed"] = torch.cuda.mem_get_info()[0] - free >> 20
+facts["freed"] = torch.cuda.cudart().cudaMemGetInfo(0)[0] - free >> 20
 facts["read while parked"] = [held.whole() for held in (outside, *kept)]
 facts["outside"] = memory("device")
 ticket = commensal.wake_tag("weights")
@@ -122,7 +144,7 @@ from commensal.memory_saver import torch_memory_saver as saver
 outside = Held(16, 1.0)
 with saver.region(tag="weights", enable_cpu_backup=True):
     kept = [Held(24, 2.0), Held(24, 3.0)]
-free = torch.cuda.mem_get_info()[0]
+free = torch.cuda.cudart().cudaMemGetInfo(0)[0]
 facts["before"] = tag("weights")
 ticket = commensal.set_memory_limit("16MiB")
 facts["live"] = [ticket.deferred_bytes >> 20, ticket.reason]
@@ -130,7 +152,7 @@ commensal.set_memory_limit("512MiB")
 saver.pause("weights")
 saver.pause("weights")
 facts["paused"] = tag("weights")
-facts["freed"] = torch.cuda.mem_get_info()[0] - free >> 20
+facts["freed"] = torch.cuda.cudart().cudaMemGetInfo(0)[0] - free >> 20
 facts["backup"] = error(lambda: saver.get_cpu_backup(kept[0].tensor))
 facts["outside"] = outside.whole()
 commensal.set_memory_limit("32MiB")
@@ -235,10 +257,10 @@ def test_a_dropped_tag_of_cuda_tensors_gets_fresh_memory_at_the_same_addresses(j
 from commensal.memory_saver import torch_memory_saver as saver
 with commensal.region("cache"):
     cache = Held(32, 4.0)
-free = torch.cuda.mem_get_info()[0]
+free = torch.cuda.cudart().cudaMemGetInfo(0)[0]
 facts["drop"] = commensal.drop_tag("cache").done_bytes >> 20
 facts["dropped"] = tag("cache")
-facts["freed"] = torch.cuda.mem_get_info()[0] - free >> 20
+facts["freed"] = torch.cuda.cudart().cudaMemGetInfo(0)[0] - free >> 20
 commensal.wake_tag("cache")
 facts["woken"] = tag("cache")
 cache.tensor.copy_(cache.value)
@@ -553,7 +575,7 @@ graph = torch.cuda.CUDAGraph()
 with torch.cuda.graph(graph):
     captured = torch.zeros(MIB, device="cuda")
 busy = memory()
-free = torch.cuda.mem_get_info()[0]
+free = torch.cuda.cudart().cudaMemGetInfo(0)[0]
 def rests():
     patience = time.monotonic() + 90
     while time.monotonic() < patience:
@@ -563,7 +585,7 @@ def rests():
     return False
 facts["rests"] = [rests()]
 facts["parked"] = memory()
-facts["freed"] = torch.cuda.mem_get_info()[0] - free >> 20
+facts["freed"] = torch.cuda.cudart().cudaMemGetInfo(0)[0] - free >> 20
 held[0].tensor.add_(0)
 facts["back"] = [memory()["device"] >= busy["device"], memory()["parked"]]
 facts["whole"] = [one.whole() for one in held]
@@ -593,12 +615,12 @@ def test_an_idle_job_whose_memory_is_away_waits_until_all_of_it_is_back(job: Run
 import threading
 held = [Held(16, float(i)) for i in range(4)]
 busy = memory()
-free = torch.cuda.mem_get_info()[0]
+free = torch.cuda.cudart().cudaMemGetInfo(0)[0]
 patience = time.monotonic() + 90
 while commensal.stats()["activity"]["state"] != "parked" and time.monotonic() < patience:
     time.sleep(0.5)  # seldom: to look is work, too
 facts["parked"] = memory()
-facts["freed"] = torch.cuda.mem_get_info()[0] - free >> 20
+facts["freed"] = torch.cuda.cudart().cudaMemGetInfo(0)[0] - free >> 20
 commensal.set_memory_limit("16MiB")
 def more():
     time.sleep(1)

@@ -223,12 +223,12 @@ del inside, out
 graph.reset()
 del graph
 gc.collect()
-free = torch.cuda.mem_get_info()[0] >> 20
+free = torch.cuda.cudart().cudaMemGetInfo(0)[0] >> 20
 import commensal
 facts = {}
 for size in ("512MiB", "128MiB"):
     limit(size)
-    facts[size] = (torch.cuda.mem_get_info()[0] >> 20) - free
+    facts[size] = (torch.cuda.cudart().cudaMemGetInfo(0)[0] >> 20) - free
 facts["host"] = told()["host_bytes"]
 facts["same"] = bool((kept.cpu() == 3.0).all())
 print(json.dumps(facts))
@@ -269,6 +269,8 @@ cached = torch.cuda.memory_reserved()
 ticket = commensal.set_memory_limit("40MiB")
 facts["given_back"] = cached - torch.cuda.memory_reserved() >> 20
 facts["lowered"] = [told()["limit_bytes"] >> 20, ticket.deferred_bytes]
+facts["asked"] = torch.cuda.mem_get_info()
+facts["reserved"] = torch.cuda.memory_reserved()
 facts["below"] = error_of(16)
 facts["above_again"] = error_of(32)
 # Within a capture nothing is given back, which would break it.
@@ -297,16 +299,18 @@ print(json.dumps(facts))
 def test_where_cuda_has_started_the_limit_is_a_cap(world: World) -> None:
     done = world.run([sys.executable, world.script(LATE)], **driver_of(world))
     facts = facts_of(done)
-    assert "bound by its limit and no more (cap only): CUDA has been started" in done.stderr
-    assert done.stderr.count("GPU memory is PyTorch's own") == 1
-    assert facts["policy"] == "cap only"
-    assert any(note.startswith("cap only: CUDA has been started") for note in facts["notes"])
+    why = "GPU memory is native, not elastic: CUDA has been started"
+    assert done.stderr.count(why) == 1
+    assert facts["policy"] == "native"
     assert facts["held"] >= 64
     kind, text = facts["above"]
     assert kind == "OutOfMemoryError"
     assert text.startswith("CUDA out of memory. Tried to allocate")
     assert facts["given_back"] >= 40
     assert facts["lowered"] == [40, 0]
+    free, total = facts["asked"]
+    assert total == pytest.approx(40 << 20, abs=4096), "a program that asks hears of its limit"
+    assert free == pytest.approx(max(0, total - facts["reserved"]), abs=4096)
     assert facts["below"] == ["none", 16]
     assert facts["above_again"][0] == "OutOfMemoryError"
     assert facts["captured"] == "a graph is captured"
@@ -336,7 +340,7 @@ def test_where_not_even_a_cap_can_be_had_that_is_said(world: World) -> None:
     facts = facts_of(done)
     assert facts["active"]
     assert facts["backend"] == "cudaMallocAsync"
-    assert "(cap only): PyTorch's CUDA allocator is 'cudaMallocAsync'" in done.stderr
+    assert "not elastic: PyTorch's CUDA allocator is 'cudaMallocAsync'" in done.stderr
     assert "the limit of GPU memory is not enforced: CUDA error: operation not" in done.stderr
     assert any(note.startswith("the limit of GPU memory is not") for note in facts["notes"])
 
@@ -362,6 +366,6 @@ def test_an_allocator_that_the_program_chose_later_is_left_alone_and_that_is_sai
     facts = facts_of(done)
     assert facts["active"]
     assert facts["backend"] == "pluggable"
-    assert "GPU memory is another allocator's, commensal does not manage it" in done.stderr
+    assert "GPU memory is another allocator's, commensal does not watch it" in done.stderr
     assert "the limit of GPU memory is not enforced: CUDAPluggableAllocator" in done.stderr
     assert any(note.startswith("the limit of GPU memory is not") for note in facts["notes"])

@@ -154,19 +154,33 @@ def test_a_call_that_fails_is_named_and_the_script_trains_on(
     assert f"no share of the SMs: {done['told']['reason']}" in done["notes"]
 
 
-def test_without_a_gpu_of_its_own_the_job_says_so(world: World, driver: dict[str, str]) -> None:
-    host = driver | {"COMMENSAL_CUDA_ALLOCATOR": "0"}
-    done = facts(world.start([sys.executable, world.script(BY_HAND)], **host))
-    assert done["seen"] == [[0]] * 4
+ON_HOST = """
+import json, torch, commensal
+commensal.init(sm_share="0.3")
+torch.ones(10)
+print(json.dumps({"told": commensal.stats()["multiprocessors"]}))
+"""
+
+
+def test_a_job_that_uses_no_gpu_says_so(world: World, driver: dict[str, str]) -> None:
+    native = driver | {"COMMENSAL_GPU_MEMORY": "native"}
+    done = facts(world.start([sys.executable, world.script(ON_HOST)], **native))
     assert done["told"]["share"] == 0.3
     assert done["told"]["granted"] is None
-    assert "commensal manages no GPU in this process" in done["told"]["reason"]
+    assert done["told"]["reason"] == "this process uses no GPU"
+
+
+def test_a_job_with_pytorchs_own_memory_has_its_share(world: World, driver: dict[str, str]) -> None:
+    native = driver | {"COMMENSAL_GPU_MEMORY": "native"}
+    done = facts(world.start([sys.executable, world.script(BY_HAND)], **native))
+    assert done["seen"] == [[0], [32], [32], [32]]
+    assert done["same"]
 
 
 def test_pytorchs_own_green_contexts_run_on_the_simulated_driver(
     world: World, driver: dict[str, str]
 ) -> None:
-    plain = driver | {"COMMENSAL_CUDA_ALLOCATOR": "0"}
+    plain = driver | {"COMMENSAL_GPU_MEMORY": "native"}
     done = facts(world.start([sys.executable, world.script(TORCHS_OWN)], **plain))
     assert done["by_stream"] >= 1
     assert done["by_context"] >= 1

@@ -3,6 +3,7 @@
 #include "torch_ext/cuda/cap_only.h"
 
 #include <algorithm>
+#include <exception>
 
 #include "torch_ext/cuda/device_index.h"
 
@@ -16,15 +17,20 @@ Bytes current(const c10::CachingDeviceAllocator::StatArray& stat) {
 }  // namespace
 
 CapOnly::CapOnly(ForwardingAllocator::Base& allocator, CudaCalls& calls, const Options& options)
-    : allocator_(allocator),
-      options_(options),
-      total_(calls.memory_info(options.device).second),
-      own_fraction_(allocator.getMemoryFraction(static_cast<c10::DeviceIndex>(options.device))),
-      set_fraction_(own_fraction_) {}
+    : allocator_(allocator), options_(options), total_(calls.memory_info(options.device).second) {
+  try {
+    (void)allocator.getDeviceStats(device());
+    own_fraction_ = set_fraction_ = allocator.getMemoryFraction(device());
+  } catch (const std::exception& error) {
+    problem_ = error.what();
+    problem_.resize(std::min(problem_.find('\n'), problem_.size()));  // a trace follows
+  }
+}
 
 CapOnly::Held CapOnly::held() const {
-  const auto stats = allocator_.getDeviceStats(static_cast<c10::DeviceIndex>(options_.device));
   Held now;
+  if (!problem_.empty()) return now;
+  const auto stats = allocator_.getDeviceStats(device());
   now.reserved = current(stats.reserved_bytes);
   now.allocated = current(stats.allocated_bytes);
   now.unused = saturating_sub(now.reserved,
@@ -40,9 +46,16 @@ LimitTicket CapOnly::post_limit(Bytes limit) {
   return ticket;
 }
 
+bool CapOnly::raise() {
+  const std::uint64_t wanted = limit_.load();
+  if (!problem_.empty() || wanted <= applied_.load()) return false;
+  bound(Bytes{wanted});
+  applied_.store(wanted);
+  return true;
+}
+
 void CapOnly::bound(Bytes limit) {
-  const auto device = static_cast<c10::DeviceIndex>(options_.device);
-  const double now = allocator_.getMemoryFraction(device);
+  const double now = allocator_.getMemoryFraction(device());
   double wanted = 1.0;
   {
     const MutexLock lock(mutex_);
@@ -51,8 +64,8 @@ void CapOnly::bound(Bytes limit) {
     wanted = std::min({share, own_fraction_, 1.0});
   }
   if (wanted == now) return;
-  allocator_.setMemoryFraction(wanted, device);
-  const double rounded = allocator_.getMemoryFraction(device);
+  allocator_.setMemoryFraction(wanted, device());
+  const double rounded = allocator_.getMemoryFraction(device());
   const MutexLock lock(mutex_);
   set_fraction_ = rounded;
 }
@@ -62,6 +75,10 @@ LimitTicket CapOnly::safe_point() {
   ticket.revision = revision_.load();
   const Bytes limit{limit_.load()};
   ticket.limit = limit;
+  if (!problem_.empty()) {
+    applied_.store(limit.count());
+    return ticket;
+  }
   const Bytes before = held().reserved;
   Bytes after = before;
   if (options_.may_act != nullptr && !options_.may_act()) {
@@ -75,7 +92,7 @@ LimitTicket CapOnly::safe_point() {
       allocator_.emptyCache({0, 0});
       after = held().reserved;
     }
-    ticket.reason = "live memory stays: cap only";
+    ticket.reason = "live memory stays: GPU memory is native";
   }
   ticket.done = saturating_sub(before, after);
   ticket.deferred = saturating_sub(after, limit);
@@ -100,7 +117,8 @@ AllocatorStats CapOnly::stats() const {
   stats.device = now.reserved;
   stats.live = now.allocated;
   stats.cached = saturating_sub(now.reserved, now.allocated);
-  const auto theirs = allocator_.getDeviceStats(static_cast<c10::DeviceIndex>(options_.device));
+  if (!problem_.empty()) return stats;
+  const auto theirs = allocator_.getDeviceStats(device());
   stats.peak_live = Bytes{static_cast<std::uint64_t>(theirs.allocated_bytes[kAllPools].peak)};
   stats.peak_device = Bytes{static_cast<std::uint64_t>(theirs.reserved_bytes[kAllPools].peak)};
   stats.allocations = static_cast<std::uint64_t>(theirs.allocation[kAllPools].allocated);

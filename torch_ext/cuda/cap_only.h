@@ -15,7 +15,8 @@ namespace commensal {
 
 /// Bounds what PyTorch's allocator holds of one GPU: its memory fraction is the limit's, and what
 /// it caches is given back where that is above. Live memory stays. A fraction that the program sets
-/// itself holds besides. Thread safety: all.
+/// itself holds besides. Where the allocator knows no fraction, limits are noted and nothing more.
+/// Thread safety: all.
 class CapOnly final : public LimitedMemory {
  public:
   struct Options {
@@ -29,11 +30,18 @@ class CapOnly final : public LimitedMemory {
   /// The allocator must live as long.
   CapOnly(ForwardingAllocator::Base& allocator, CudaCalls& calls, const Options& options);
 
+  /// Why the limit bounds nothing; empty: it does.
+  [[nodiscard]] const std::string& problem() const noexcept { return problem_; }
+  /// Applies a limit that has grown at once. @return whether one had.
+  bool raise();
+  /// Bytes that the process may hold; the largest number: no limit.
+  [[nodiscard]] Bytes limit() const noexcept { return Bytes{limit_.load()}; }
+
   LimitTicket post_limit(Bytes limit) override;
-  /// @throws what PyTorch's allocator throws where it knows no fraction.
   LimitTicket safe_point() override;
   [[nodiscard]] bool work_pending() const noexcept override;
   [[nodiscard]] AllocatorStats stats() const override;
+  [[nodiscard]] Bytes capacity() const override { return total_; }
 
  private:
   struct Held {
@@ -43,10 +51,14 @@ class CapOnly final : public LimitedMemory {
   };
   [[nodiscard]] Held held() const;
   void bound(Bytes limit);
+  [[nodiscard]] c10::DeviceIndex device() const noexcept {
+    return static_cast<c10::DeviceIndex>(options_.device);
+  }
 
   ForwardingAllocator::Base& allocator_;
   const Options options_;
   const Bytes total_;
+  std::string problem_;  // written by the constructor alone
   std::atomic<std::uint64_t> limit_{UINT64_MAX};
   std::atomic<std::uint64_t> applied_{UINT64_MAX};
   std::atomic<std::uint64_t> over_{0};  // at the last safe point

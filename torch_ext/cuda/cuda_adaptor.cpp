@@ -29,6 +29,14 @@ COMMENSAL_EXPORT const char* commensal_torch_cuda_install() {
   }
 }
 
+COMMENSAL_EXPORT const char* commensal_torch_cuda_problem() {
+  try {
+    return keep(commensal::cuda_install_problem());
+  } catch (const std::exception& error) {
+    return keep(error.what());
+  }
+}
+
 COMMENSAL_EXPORT int commensal_torch_cuda_is_installed() {
   return commensal::cuda_allocator_is_ours() ? 1 : 0;
 }

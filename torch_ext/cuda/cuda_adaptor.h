@@ -13,6 +13,11 @@ extern "C" {
 ///         next call.
 const char* commensal_torch_cuda_install();
 
+/// Says why commensal's CUDA allocator could not take the place of PyTorch's own now; changes
+/// nothing and makes no CUDA call.
+/// @return null: it could. Else as above.
+const char* commensal_torch_cuda_problem();
+
 /// Returns 1 if commensal's CUDA allocator serves this process, else 0.
 int commensal_torch_cuda_is_installed();
 }

@@ -44,6 +44,11 @@ std::string cuda_install_complaint(const CudaAllocatorFacts& current) {
   return {};
 }
 
+std::string cuda_install_problem() {
+  if (cuda_allocator_is_ours()) return {};
+  return cuda_install_complaint(facts_of(c10::cuda::CUDACachingAllocator::allocator.load()));
+}
+
 std::string install_cuda_allocator(MakeCudaAllocator make) {
   static Mutex mutex;
   const MutexLock lock(mutex);
@@ -64,7 +69,9 @@ std::string watch_cuda_allocator(MakeCudaAllocator make) {
   CudaAllocatorFacts facts = facts_of(native);
   facts.initialized = false;  // no matter
   if (std::string complaint = cuda_install_complaint(facts); !complaint.empty()) return complaint;
-  replace(*make(*native));  // never destroyed
+  CudaAllocator* const ours = make(*native);  // never destroyed
+  replace(*ours);
+  g_ours.store(ours, std::memory_order_release);
   return {};
 }
 

@@ -20,6 +20,9 @@ struct CudaAllocatorFacts {
 /// Returns an empty text, or one sentence that says why ours cannot take its place.
 [[nodiscard]] std::string cuda_install_complaint(const CudaAllocatorFacts& current);
 
+/// The same of PyTorch's allocator as it is now; empty, too, where ours has taken its place.
+[[nodiscard]] std::string cuda_install_problem();
+
 /// Makes what is to stand over PyTorch's own allocator.
 using MakeCudaAllocator = c10::cuda::CUDACachingAllocator::
     CUDAAllocator* (*)(c10::cuda::CUDACachingAllocator::CUDAAllocator& native);

@@ -4,9 +4,9 @@
 
 #include <atomic>
 
-#include "torch_ext/cuda/capture_watch.h"
 #include "torch_ext/cuda/cuda_install.h"
 #include "torch_ext/cuda/elastic_cuda_allocator.h"
+#include "torch_ext/cuda/native_allocator.h"
 
 namespace commensal {
 namespace {
@@ -14,7 +14,8 @@ namespace {
 // Set before the allocator is made; never destroyed, as the blocks in it.
 DeviceMemory* g_memory = nullptr;
 std::atomic<ElasticCudaAllocator*> g_installed_allocator{nullptr};
-std::atomic<CaptureWatch*> g_watch{nullptr};
+NativeListener* g_listener = nullptr;  // set before the allocator is made
+std::atomic<NativeAllocator*> g_native{nullptr};
 
 ForwardingAllocator::Base* make(ForwardingAllocator::Base& native) {
   auto* const made = new ElasticCudaAllocator(native, runtime_cuda_calls(), *g_memory);
@@ -28,17 +29,18 @@ bool cuda_capturing() {
   const ElasticCudaAllocator* const allocator =
       g_installed_allocator.load(std::memory_order_acquire);
   if (allocator != nullptr) return allocator->capturing();
-  const CaptureWatch* const watch = g_watch.load(std::memory_order_acquire);
-  return watch != nullptr && watch->capturing();
+  const NativeAllocator* const native = g_native.load(std::memory_order_acquire);
+  return native != nullptr && native->capturing();
 }
 
-std::string watch_captures() {
+std::string watch_native_allocator(NativeListener& listener) {
   static Mutex mutex;
   const MutexLock lock(mutex);
-  if (g_watch.load() != nullptr) return {};
+  if (g_native.load() != nullptr) return {};
+  g_listener = &listener;
   return watch_cuda_allocator([](ForwardingAllocator::Base& native) -> ForwardingAllocator::Base* {
-    auto* const made = new CaptureWatch(native);
-    g_watch.store(made, std::memory_order_release);
+    auto* const made = new NativeAllocator(native, runtime_cuda_calls(), *g_listener);
+    g_native.store(made, std::memory_order_release);
     return made;
   });
 }

@@ -8,6 +8,8 @@
 
 namespace commensal {
 
+class NativeListener;
+
 /// Makes an ElasticCudaAllocator PyTorch's CUDA allocator; each device gets memory of its own with
 /// these options when it is used first. As `install_cuda_allocator`, and at most once a process.
 /// @return an empty text, or why nothing has changed.
@@ -15,9 +17,10 @@ namespace commensal {
 /// The same over memory of the caller's, which must live for ever.
 [[nodiscard]] std::string install_elastic_cuda_allocator(DeviceMemory& memory);
 
-/// Watches PyTorch's own allocator, which serves everything from now on, for captures.
-/// @return an empty text, or why captures stay unknown.
-[[nodiscard]] std::string watch_captures();
+/// Watches PyTorch's own allocator, which serves everything from now on, for a listener, which must
+/// live for ever. At any time, at most once a process.
+/// @return an empty text, or why nothing has changed.
+[[nodiscard]] std::string watch_native_allocator(NativeListener& listener);
 
 /// Gives back what PyTorch's allocator caches beside the elastic memory, and what the callbacks of
 /// others free. Does nothing during a capture.

@@ -13,12 +13,8 @@
 
 #include "allocator/cuda/cuda_memory_source.h"
 #include "allocator/deferred_source.h"
-#include "torch_ext/cuda/cap_only.h"
-#include "torch_ext/cuda/cuda_work_clock.h"
 #include "torch_ext/cuda/elastic_install.h"
-#include "torch_ext/cuda/green_dial.h"
-#include "torch_ext/cuda/page_queue.h"
-#include "torch_ext/cuda/synchronising_ops.h"
+#include "torch_ext/cuda/session_gpu.h"
 #include "torch_ext/gate/gate.h"
 #include "torch_ext/phase.h"
 #include "torch_ext/runtime/limited_memory.h"
@@ -29,7 +25,6 @@
 namespace commensal {
 namespace {
 
-constexpr const char* kDevice = "cuda";
 constexpr Bytes kChunk = 2_MiB;  // the granularity of every GPU so far; checked when CUDA starts
 constexpr int kNone = -1;
 constexpr const char* kElsewhere =
@@ -38,11 +33,6 @@ constexpr const char* kCollective = "a collective is outstanding";
 
 std::atomic<int> g_device{kNone};    // whose memory it is: the one that is used first
 DeferredSource* g_source = nullptr;  // of the session
-
-CudaWorkClock& work_clock() {
-  static CudaWorkClock& clock = *new CudaWorkClock(runtime_cuda_calls(), &cuda_capturing);
-  return clock;
-}
 
 // Where ops pass the session's gate, none begins while chunks change places. Where they do not, it
 // is the Python lock that keeps the program's threads from giving the device work: a safe point
@@ -148,30 +138,12 @@ class FurtherGpu final : public LimitedMemory {
   const Bytes slower_;
 };
 
-// Has the gate go by the time of a GPU, and waits of the job count once that is idle. Returns the
-// queue, which lives for ever; null: waits cannot be told so.
-PageQueue* follow_device(Session& session, int device) {
-  work_clock().watch(device);
-  session.gate().pass_while(&cuda_capturing);
-  PageQueue* queue = nullptr;
-  try {
-    session.follow_queue([device, &queue](std::atomic<std::uint64_t>& done) {
-      auto made = std::make_unique<PageQueue>(device, done, &cuda_capturing);
-      queue = made.get();
-      return made;
-    });
-  } catch (const SourceError& error) {
-    session.note(std::string("waits are told before the GPU is idle: ") + error.what());
-  }
-  return queue;
-}
-
 // The GPU that is used first is the session's. Each further one has elastic memory of its own,
 // which the coordinator divides, too.
 class SessionMemory final : public DeviceMemory {
  public:
   explicit SessionMemory(Session& session)
-      : session_(session), further_(more_options(session.config())) {}
+      : session_(session), further_(more_options(session.config())), gpus_(session) {}
 
   bool begun() noexcept override { return session_.trains(); }
 
@@ -228,11 +200,10 @@ class SessionMemory final : public DeviceMemory {
       session_.use_device(static_cast<CudaMemorySource*>(g_source->made())->device_id());
     } catch (const std::exception& error) {
       reason_ = error.what();
+      fall_back_to_native(session_, device, reason_);
       return nullptr;
     }
-    queue_ = follow_device(session_, device);
-    session_.follow_multiprocessors(
-        std::make_unique<GreenDial>(device, torch_current_stream(), &cuda_capturing));
+    gpus_.follow_first(device);
     started_ = true;
     return &session_.allocator();
   }
@@ -243,7 +214,7 @@ class SessionMemory final : public DeviceMemory {
     {
       const MutexLock lock(mutex_);
       if (!added_.insert(device).second) return memory;
-      follow_further(device);
+      gpus_.follow_further(device, further_.id(device));
     }
     // Not under the lock: it waits, with the GIL released.
     session_.add_device(*new FurtherGpu(*memory, further_.slower_capacity(device)),
@@ -251,39 +222,14 @@ class SessionMemory final : public DeviceMemory {
     return memory;
   }
 
-  // The gate goes by its time, too, and waits count once it is idle as well.
-  void follow_further(int device) COMMENSAL_REQUIRES(mutex_) {
-    work_clock().watch(device);
-    if (queue_ == nullptr) return;
-    try {
-      queue_->add(device);
-    } catch (const std::exception& error) {
-      session_.note("waits are told before " + further_.id(device) + " is idle: " + error.what());
-    }
-  }
-
   Session& session_;
   CudaDeviceMemory further_;
   Mutex mutex_;
-  PageQueue* queue_ COMMENSAL_GUARDED_BY(mutex_) = nullptr;
+  SessionGpus gpus_ COMMENSAL_GUARDED_BY(mutex_);
   bool started_ COMMENSAL_GUARDED_BY(mutex_) = false;
   std::string reason_ COMMENSAL_GUARDED_BY(mutex_);
   std::set<int> added_ COMMENSAL_GUARDED_BY(mutex_);
 };
-
-Session& session_of_gpu() {
-  Session* const session = Session::current();
-  if (session == nullptr) throw SessionError("commensal has no active session in this process");
-  if (session->config().device != kDevice) {
-    throw SessionError("the session manages memory of '" + session->config().device + "'");
-  }
-  return *session;
-}
-
-// The host's waits of a guaranteed job; another one's ops pass its gate.
-void show_waits(const Session& session) {
-  if (session.config().job_class == JobClass::kGuaranteed) show_synchronising_ops();
-}
 
 std::string install_session() {
   Session& session = session_of_gpu();
@@ -296,67 +242,14 @@ std::string install_session() {
   return complaint;
 }
 
-// For the GPU that is current: CUDA has started.
-void begin_cap_only(const std::string& why) {
-  Session& session = session_of_gpu();
-  const int device = runtime_cuda_calls().current_device();
-  int first = kNone;
-  if (!g_device.compare_exchange_strong(first, device)) return;  // has begun
-  CapOnly::Options options;
-  options.device = device;
-  options.may_act = &between_ops;
-  const std::string blind = watch_captures();
-  if (blind.empty()) options.capturing = &cuda_capturing;
-  auto& allocator = *c10::cuda::CUDACachingAllocator::allocator.load();
-  // Throws where PyTorch's allocator knows no fraction.
-  auto& memory = *new CapOnly(allocator, runtime_cuda_calls(), options);  // never destroyed
-  session.cap_only(memory);
-  session.note("cap only: " + why);
-  if (blind.empty()) {
-    (void)follow_device(session, device);
-    show_waits(session);
-  }
-  session.use_device(DeviceContext(device).id());
-  (void)memory.safe_point();
-}
-
 }  // namespace
 }  // namespace commensal
 
 COMMENSAL_EXPORT void commensal_torch_cuda_offer() {
-  commensal::Session::offer_memory(commensal::kDevice, &commensal::make_source,
+  commensal::Session::offer_memory(commensal::kGpu, &commensal::make_source,
                                    &commensal::work_clock());
 }
 
-namespace {
-
-// Runs `work` and returns null, or what it complains of until the thread's next call.
-template <typename Work>
-const char* complaint_of(Work work) {
-  static thread_local std::string complaint;
-  try {
-    complaint = work();
-  } catch (const std::exception& error) {
-    complaint = error.what();
-    complaint = complaint.substr(0, complaint.find('\n'));  // PyTorch's errors go on with a trace
-  }
-  return complaint.empty() ? nullptr : complaint.c_str();
-}
-
-}  // namespace
-
 COMMENSAL_EXPORT const char* commensal_torch_cuda_install_session() {
-  return complaint_of([] { return commensal::install_session(); });
-}
-
-COMMENSAL_EXPORT const char* commensal_torch_cuda_cap_only(const char* why) {
-  const char* const complaint = complaint_of([why] {
-    commensal::begin_cap_only(why);
-    return std::string();
-  });
-  commensal::Session* const session = commensal::Session::current();
-  if (complaint != nullptr && session != nullptr) {
-    session->note(std::string("the limit of GPU memory is not enforced: ") + complaint);
-  }
-  return complaint;
+  return commensal::told([] { return commensal::install_session(); });
 }

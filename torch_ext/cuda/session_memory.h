@@ -14,10 +14,16 @@ void commensal_torch_cuda_offer();
 ///         next call.
 const char* commensal_torch_cuda_install_session();
 
-/// Bounds PyTorch's own allocator of the current GPU by the active session's limits: its memory
-/// fraction follows them, and at the ends of steps what it caches above them is given back. For
-/// processes where the former failed. CUDA must have started.
-/// @param why  for people: why it failed.
+/// Leaves GPU memory to PyTorch's own allocator, for the active session, and watches it: each GPU
+/// becomes one of the session's devices with its first block, the first one instead of the host;
+/// its memory fraction follows the limit there, and at the ends of steps what is cached above it is
+/// given back. At any time; makes no CUDA call.
 /// @return as above.
-const char* commensal_torch_cuda_cap_only(const char* why);
+const char* commensal_torch_cuda_install_native();
+
+/// Makes a GPU that is used already one of the session's devices, as its next block would. CUDA
+/// must have started.
+/// @param why  for people: why its memory is not watched; empty: it is.
+/// @return as above.
+const char* commensal_torch_cuda_use(int device, const char* why);
 }

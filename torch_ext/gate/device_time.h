@@ -75,10 +75,11 @@ class HostWorkClock final : public WorkClock {
 struct DeviceTime {
   const ThreadTime* threads = nullptr;  ///< null: ops are taken to run until they return
   WorkClock* work = nullptr;            ///< null: as HostWorkClock
+  WorkClock* later = nullptr;           ///< of a device that may take over: `Gate::go_by_work`
   /// A CPU's. A clock that is not the machine's has no thread times that go with it.
   [[nodiscard]] static DeviceTime of_cpu(const Clock& clock) noexcept {
     const bool real = &clock == &SteadyClock::instance();
-    return {real ? &CpuThreadTime::instance() : nullptr, &HostWorkClock::instance()};
+    return {real ? &CpuThreadTime::instance() : nullptr, &HostWorkClock::instance(), nullptr};
   }
 };
 

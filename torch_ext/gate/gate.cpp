@@ -161,13 +161,15 @@ struct Gate::Impl {
     last_reason.store("not asked yet", kRelaxed);
     between_ticks = ticks.to_ticks(kLongestBetween);
     late_ticks = ticks.to_ticks(WorkInFlight::kLate);
-    if (thread_time != nullptr) {
+    if (device_time.threads != nullptr) {
       long_ticks = ticks.to_ticks(kLongEnoughToAsk);
       ask_again_ticks = ticks.to_ticks(kAskAgain);
     }
     if (device_time.work != nullptr && !device_time.work->done_on_return()) {
       work = std::make_unique<WorkInFlight>(*device_time.work);
-      has_queues = true;
+      has_queues.store(true);
+    } else if (device_time.later != nullptr) {
+      work = std::make_unique<WorkInFlight>(*device_time.later);
     }
   }
 
@@ -175,7 +177,7 @@ struct Gate::Impl {
   alignas(64) std::atomic<bool> hard_closed{false};  // paused, dozing: no cached decision counts
   std::atomic<bool> held{false};                     // by the writer side
   std::atomic<bool> disarmed{false};
-  bool has_queues = false;
+  std::atomic<bool> has_queues{false};
   std::atomic<std::uint64_t> open_until_ticks{0};
   std::atomic<std::int64_t> open_fits_ns{0};
   std::atomic<std::int64_t> open_bound_ns{0};  // on work in flight; 0: none
@@ -193,8 +195,8 @@ struct Gate::Impl {
   const Clock& clock;
   const TickSource ticks;
   const Sleeper sleeper;
-  const ThreadTime* const thread_time;  // null: ops are taken to run all the time
-  std::unique_ptr<WorkInFlight> work;   // null: an op that returned is done
+  std::atomic<const ThreadTime*> thread_time;  // null: ops are taken to run all the time
+  std::unique_ptr<WorkInFlight> work;          // null: an op that returned is done
   std::shared_ptr<SlotList> slots = std::make_shared<SlotList>();
 
   mutable Mutex mutex;  // law, meters, bounds; held for one decision
@@ -274,13 +276,14 @@ struct Gate::Impl {
   void enter(Slot& slot, std::uint64_t now, std::uint8_t charge, Duration known,
              Duration prepaid) noexcept {
     const Duration predicted = or_unknown(known);
-    if (has_queues) {
+    if (has_queues.load(kRelaxed)) {
       work->begins(slot.open, {known > Duration::zero(), charge, is_late(slot, now)});
     }
     slot.prepaid = prepaid;
-    if (thread_time != nullptr && predicted >= kLongEnoughToAsk) {
-      const Duration ran = ask_thread(slot, now);
-      if ((slot.charge & kCap) != 0 && !has_queues) settle(slot, ran, 0);
+    const ThreadTime* const threads = thread_time.load(kRelaxed);
+    if (threads != nullptr && predicted >= kLongEnoughToAsk) {
+      const Duration ran = ask_thread(slot, *threads, now);
+      if ((slot.charge & kCap) != 0 && !has_queues.load(kRelaxed)) settle(slot, ran, 0);
       slot.left_ticks = 0;  // counted up to here
     }
     enter_quick(slot, now, charge, predicted);
@@ -341,8 +344,8 @@ struct Gate::Impl {
 
   /// Asks the calling thread's time. Returns what it ran since it was asked before; negative if it
   /// never was.
-  Duration ask_thread(Slot& slot, std::uint64_t now) noexcept {
-    const Duration total = thread_time->total();
+  static Duration ask_thread(Slot& slot, const ThreadTime& threads, std::uint64_t now) noexcept {
+    const Duration total = threads.total();
     const Duration ran = slot.asked_ticks == 0 ? Duration{-1} : total - slot.thread_time;
     slot.thread_time = total;
     slot.asked_ticks = now | 1U;
@@ -353,7 +356,9 @@ struct Gate::Impl {
   /// @param before  what lies before the op and counts against a maximum.
   [[gnu::noinline]] std::uint64_t on_device(Slot& slot, std::uint64_t now, std::uint64_t took,
                                             std::uint64_t before) noexcept {
-    const Duration ran = ask_thread(slot, now);
+    const ThreadTime* const threads = thread_time.load(kRelaxed);
+    if (threads == nullptr) return took;  // the device is another one since
+    const Duration ran = ask_thread(slot, *threads, now);
     if (ran < Duration::zero()) return took;
     const std::uint64_t on = std::min(took, ticks.to_ticks(ran));
     add(slot.off_device_ticks, took - on);
@@ -384,7 +389,7 @@ struct Gate::Impl {
 
   /// Predicted time of the work in the device's queues.
   [[nodiscard]] Duration queued() const noexcept {
-    return has_queues ? work->pending() : Duration::zero();
+    return has_queues.load(kRelaxed) ? work->pending() : Duration::zero();
   }
   /// What the running ops are predicted to take still, and the work that is queued. An op that
   /// takes longer than predicted counts as nothing: its end is near, or was never known.
@@ -406,7 +411,7 @@ struct Gate::Impl {
 
   /// Charges what the device has completed meanwhile.
   void collect() noexcept {
-    if (!has_queues) return;
+    if (!has_queues.load(kRelaxed)) return;
     const TimePoint now = clock.now();
     const DeviceObservation device = view.observe(now);
     Duration all{};
@@ -557,7 +562,7 @@ struct Gate::Impl {
     if (!peek && decision.open && decision.valid_for > Duration::zero()) {
       open_fits_ns.store(decision.fits.count(), kRelaxed);
       open_charge.store(verdict.charge, kRelaxed);
-      const bool turns = has_queues && device.turn_until != TimePoint{};
+      const bool turns = has_queues.load(kRelaxed) && device.turn_until != TimePoint{};
       const bool bounded = device.guaranteed_present || turns;
       open_bound_ns.store(bounded ? device.gap_rules.in_flight.count() : 0, kRelaxed);
       // Under the mutex, so that a pause cannot slip in between and be overwritten.
@@ -670,6 +675,13 @@ Gate::Gate(std::unique_ptr<PacingLaw> law, const DeviceObserver& view, const Clo
 
 Gate::~Gate() = default;
 
+void Gate::go_by_work() noexcept {
+  if (impl_->work == nullptr) return;
+  impl_->thread_time.store(nullptr);
+  impl_->has_queues.store(true);
+  refresh();
+}
+
 Gate::Account* Gate::account() noexcept { return impl_->slot(); }
 
 // The next two are all that an op at an open gate runs: what happens more rarely is out of line, in
@@ -692,7 +704,7 @@ bool Gate::try_enter_op(OpEstimate op, Account* account) noexcept {
   }
   if (predicted >= kLongEnoughToAsk) return gate.enter_long(*account, now, known);
   const std::uint8_t charge = gate.open_charge.load(kRelaxed);
-  if (gate.has_queues)
+  if (gate.has_queues.load(kRelaxed))
     gate.work->begins(account->open, {true, charge, gate.is_late(*account, now)});
   Impl::enter_quick(*account, now, charge, predicted);
   return !gate.goes_back(*account);
@@ -703,7 +715,8 @@ void Gate::wait_op(OpEstimate op, Summons summoned) noexcept {
   if (gate.disarmed.load(kRelaxed)) return;
   Slot& slot = *gate.slot();
   const Duration predicted = op.predicted();
-  if (gate.has_queues) gate.work->flush(slot.open, gate.is_late(slot, gate.ticks.now()));
+  if (gate.has_queues.load(kRelaxed))
+    gate.work->flush(slot.open, gate.is_late(slot, gate.ticks.now()));
   if ((slot.charge & kCap) != 0) Impl::count(slot, gate.between(slot, gate.ticks.now()));
   slot.left_ticks = 0;
   const TimePoint since = gate.clock.now();
@@ -744,7 +757,7 @@ void Gate::leave_op(OpEstimate op, Account* account) noexcept {
   const std::uint64_t now = gate.ticks.now();
   std::uint64_t took = now > start ? now - start : 0;
   account->start_ticks.store(0, std::memory_order_release);
-  if (gate.has_queues) {
+  if (gate.has_queues.load(kRelaxed)) {
     account->issued_ticks = now;
     return gate.issued(*account, op);
   }

@@ -76,6 +76,10 @@ class Gate {
   Gate(const Gate&) = delete;
   Gate& operator=(const Gate&) = delete;
 
+  /// From now on ops count by the work that `DeviceTime::later` measures, for the process has begun
+  /// to use another device. Without one: does nothing.
+  void go_by_work() noexcept;
+
   /// What the gate keeps about one thread.
   struct Account;
   /// The accounts of all of its threads.

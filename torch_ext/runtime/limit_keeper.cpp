@@ -15,15 +15,19 @@ LimitKeeper::LimitKeeper(ElasticAllocator& allocator, std::optional<Bytes> own_m
     : allocator_(&allocator), own_max_(own_max) {}
 
 LimitKeeper::LimitKeeper(LimitedMemory& memory, std::optional<Bytes> own_max)
-    : allocator_(nullptr), own_max_(own_max) {
-  follow(memory);
+    : allocator_(nullptr) {
+  move_to(memory, own_max);
 }
 
-void LimitKeeper::follow(LimitedMemory& memory) {
+void LimitKeeper::move_to(LimitedMemory& memory, std::optional<Bytes> own_max) {
   const MutexLock lock(mutex_);
   instead_.store(&memory);
-  const LimitTicket ticket = post_locked();
-  if (waiting_) waiting_->allocator_revision = ticket.revision;  // the memory's own numbers
+  own_max_ = own_max;
+  own_bound_new_ = false;
+  grant_.reset();
+  waiting_.reset();
+  revision_ = 0;
+  (void)post_locked();
 }
 
 std::optional<Bytes> LimitKeeper::effective_locked() const {

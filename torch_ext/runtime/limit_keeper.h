@@ -37,8 +37,9 @@ class LimitKeeper {
   LimitKeeper(ElasticAllocator& allocator, std::optional<Bytes> own_max);
   /// Keeps the limit of `memory`, which gets the job's own bound at once. Must outlive this.
   LimitKeeper(LimitedMemory& memory, std::optional<Bytes> own_max);
-  /// From now on the limits are those of `memory`, instead of the allocator's. Must live as long.
-  void follow(LimitedMemory& memory);
+  /// From now on the limits are those of `memory`, on another device: what was granted before does
+  /// not count there. Must live as long.
+  void move_to(LimitedMemory& memory, std::optional<Bytes> own_max);
 
   /// Records the coordinator's grant. Answers at once when nothing has to move for it; otherwise
   /// `after_safe_point` does later.

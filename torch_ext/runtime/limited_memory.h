@@ -21,6 +21,8 @@ class LimitedMemory {
   /// Whether a safe point has something to do.
   [[nodiscard]] virtual bool work_pending() const noexcept = 0;
   [[nodiscard]] virtual AllocatorStats stats() const = 0;
+  /// Bytes of its device; zero: not known.
+  [[nodiscard]] virtual Bytes capacity() const { return {}; }
   /// Bytes that its slower tier can hold.
   [[nodiscard]] virtual Bytes slower_capacity() const { return {}; }
 };

@@ -89,16 +89,27 @@ class OfferedMemory {
       {std::string(kHostMemory), {&make_host_source, nullptr}}};
 };
 
-DeviceTime device_time(const std::string& device) {
-  if (device == kHostMemory) return DeviceTime::of_cpu(SteadyClock::instance());
-  return {nullptr, OfferedMemory::all().work_of(device)};
+DeviceTime device_time(const SessionConfig& config) {
+  if (config.device != kHostMemory) {
+    return {.threads = nullptr, .work = OfferedMemory::all().work_of(config.device)};
+  }
+  DeviceTime time = DeviceTime::of_cpu(SteadyClock::instance());
+  time.later = OfferedMemory::all().work_of(config.later_device);
+  return time;
+}
+
+// What the job asks for is for the GPU that it is about to use, if it asks for anything.
+bool awaits_gpu(const SessionConfig& config) {
+  return !config.later_device.empty() && (config.memory.max || !config.memory.min.is_zero());
 }
 
 ElasticAllocatorOptions allocator_options(const SessionConfig& config) {
   ElasticAllocatorOptions options;
   if (config.device != kHostMemory) options.alignment = kDeviceAlignment;
   // What a helper uses is not the job's to divide: see `become_rank`.
-  if (config.memory.max && config.role != MemberRole::kHelper) options.limit = *config.memory.max;
+  if (config.memory.max && config.role != MemberRole::kHelper && !awaits_gpu(config)) {
+    options.limit = *config.memory.max;
+  }
   if (config.host_cap) options.host_cap = *config.host_cap;
   if (config.memory_policy == MemoryPolicy::kAntman) {
     options.move_live = false;
@@ -193,16 +204,17 @@ Session::Impl::Impl(SessionConfig given, std::unique_ptr<MemorySource> memory_so
       role(config.role),
       rank(config.rank),
       world_size(config.world_size),
+      awaits_device(awaits_gpu(config)),
       source(std::move(memory_source)),
       allocator(*source, allocator_options(config)),
       own_page(config.job_id, config.job_class, config.rank),
       observer(config.job_id, &page),
       gate(make_pacing_law(first_law(config)), observer, SteadyClock::instance(), {},
-           device_time(config.device)),
+           device_time(config)),
       steps(clock),
       activity(page, clock),
       sample_windows(clock.now()),
-      limits(allocator, config.memory.max),
+      limits(allocator, awaits_device ? std::nullopt : config.memory.max),
       returns(gate, clock),
       known_role(config.role),
       job_class(config.job_class),
@@ -247,7 +259,7 @@ Session::Impl::~Impl() {
 void Session::Impl::begin() {
   gate.set_share(config.share.min, config.share.max);
   // Beside elastic memory of a GPU others in the process take some: there it claims nothing.
-  if (on_host()) allocator.claim_with(claims);
+  if (on_host()) allocator.claim_with(&claims);
   allocator.on_pressure([this](Bytes needed) { return ask_for_memory(needed); });
   // On a host memory comes back at no other job's cost that its idle class does not bear.
   if (!on_host()) allocator.pace_returns(&returns);
@@ -274,8 +286,9 @@ void Session::Impl::begin() {
 }
 
 std::string Session::Impl::above_device(const char* what, Bytes limit) const {
-  const Bytes device = source->capacity(Tier::kDevice);
-  if (limit <= device) return {};
+  const LimitedMemory* const instead = capped.load();
+  const Bytes device = instead != nullptr ? instead->capacity() : source->capacity(Tier::kDevice);
+  if (limit <= device || awaits_device.load() || device.is_zero()) return {};
   return std::string(what) + " above the device: " + to_string(limit) + " > " + to_string(device);
 }
 
@@ -310,7 +323,7 @@ void Session::Impl::tell_obstacle(bool at_start) {
 void Session::Impl::choose_who_brings_back() {
   const MutexLock lock(mutex);
   // On another device than the host the mover may have to wait for long: it only helps.
-  allocator.expect_work_ahead(on_host() && mover.running() &&
+  allocator.expect_work_ahead(has_host_memory() && mover.running() &&
                               job_class == JobClass::kOpportunistic);
 }
 
@@ -371,6 +384,43 @@ void Session::Impl::use_device(std::string id) {
   }
 }
 
+void Session::Impl::take_device(LimitedMemory& memory, std::string id, const std::string& why) {
+  const bool was_on_host = on_host();
+  // What was bounded on the host, or not yet bounded at all, is bounded there from now on.
+  limits.move_to(memory, awaits_device.exchange(false) ? config.memory.max : limits.own_max());
+  capped.store(&memory);
+  say("this job is on " + id + ", with native GPU memory: PyTorch's own, bound by the limit" +
+      (why.empty() ? std::string() : " (" + why + ")"));
+  if (!why.empty()) note("GPU memory is native, not elastic: " + why);
+  if (config.park_idle) note("nothing is parked while idle: GPU memory is native");
+  if (was_on_host) {
+    left_host.store(true);
+    gate.go_by_work();
+    (void)allocator.post_limit(kNoLimit);
+    allocator.claim_with(nullptr);
+    page.memory_taken.store(0);
+    page.memory_page.store(0);
+    mover.wake();
+  }
+  use_device(std::move(id));
+  for (const std::string& doubt :
+       {above_device("memory minimum", memory_minimum()),
+        above_device("memory limit", limits.own_max().value_or(Bytes{}))}) {
+    if (!doubt.empty()) note(doubt);
+  }
+}
+
+void Session::Impl::stay_on_host() {
+  if (config.later_device.empty() || !on_host() || role.load() == MemberRole::kHelper ||
+      told_host.exchange(true)) {
+    return;
+  }
+  say("this job uses no GPU: its device is the host, where its memory and its time count");
+  if (!awaits_device.exchange(false)) return;
+  if (config.memory.max) (void)limits.set_own(*config.memory.max, false);
+  client.register_again();
+}
+
 void Session::Impl::note(const std::string& line) {
   const MutexLock lock(mutex);
   if (!notes.empty() && notes.back() == line) return;
@@ -382,7 +432,8 @@ std::string Session::Impl::active_line() const {
   const StatisticsView now = view();
   std::string line{now.job.job_class};
   line += ", ";
-  const Bytes limit = now.memory.limit;
+  Bytes limit = now.memory.limit;
+  if (awaits_device.load()) limit = config.memory.max.value_or(limit);
   line += limit.count() == UINT64_MAX ? "no memory limit" : to_string(limit);
   if (limit.is_zero()) line += " so far";  // others are still giving it back
   line += ", gate " + now.gate.law;
@@ -390,6 +441,8 @@ std::string Session::Impl::active_line() const {
     line += ", memory policy ";
     line += to_string(config.memory_policy);
   }
+  if (!config.later_device.empty()) line += ", GPU memory native";
+  if (config.device != kHostMemory) line += ", GPU memory elastic";
   if (now.job.coordinator_pid != 0) {
     return line + ", coordinator " + std::to_string(now.job.coordinator_pid);
   }
@@ -399,6 +452,7 @@ std::string Session::Impl::active_line() const {
 void Session::Impl::shutdown() noexcept {
   if (in_child.load() || ended.exchange(true)) return;
   try {
+    stay_on_host();
     publish(clock.now());
     client.stop();
     end_sampling();
@@ -478,11 +532,19 @@ void Session::follow_multiprocessors(std::unique_ptr<MultiprocessorDial> dial) {
 }
 
 void Session::note(const std::string& line) { impl_->note(line); }
-void Session::cap_only(LimitedMemory& memory) { impl_->cap_only(memory); }
+void Session::warn(const std::string& line) {
+  impl_->note(line);
+  Impl::print(line);
+}
+bool Session::between_ops() noexcept { return Impl::between_ops(); }
+void Session::take_device(LimitedMemory& memory, std::string id, const std::string& why) {
+  impl_->take_device(memory, std::move(id), why);
+}
 void Session::add_device(LimitedMemory& memory, std::string id) {
   impl_->add_device(memory, std::move(id));
 }
 std::string Session::ask_for_memory(const std::string& id, Bytes needed) {
+  if (id.empty()) return impl_->ask_for_memory(needed);
   FurtherMemory* const more = impl_->further(id);
   return more == nullptr ? id + " is not used yet" : impl_->ask_for_memory(needed, more);
 }

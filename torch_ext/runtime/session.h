@@ -79,8 +79,11 @@ struct SessionConfig {
   std::string instance = "default";   ///< which node coordinator
   std::filesystem::path runtime_dir;  ///< where its sockets are; empty: do not connect
   std::string device = "host";        ///< whose memory it manages: see `Session::offer_memory`
-  std::filesystem::path spill_dir;    ///< empty: /var/tmp
-  std::optional<Bytes> host_cap;      ///< most bytes on the slower tier
+  /// A device, by the same names, that takes the place of the host once the process uses it
+  /// (`Session::take_device`); empty: none will.
+  std::string later_device;
+  std::filesystem::path spill_dir;  ///< empty: /var/tmp
+  std::optional<Bytes> host_cap;    ///< most bytes on the slower tier
   /// Most bytes a second that move between safe points; zero: no bound, nullopt: nothing moves
   /// then.
   std::optional<Bytes> background_rate = 512_MiB;
@@ -201,14 +204,20 @@ class Session {
   /// Lets the share of the multiprocessors be followed at the ends of steps. Makes no call of
   /// `dial`.
   void follow_multiprocessors(std::unique_ptr<MultiprocessorDial> dial);
-  /// The limits are those of `memory` from now on, of which only the total can be bounded, and
-  /// whose live part stays: `memory.policy` of the statistics says "cap only". Must live for ever.
-  void cap_only(LimitedMemory& memory);
+  /// The process has begun to use a GPU whose memory is not elastic: that is its device from now
+  /// on, instead of the host or of elastic memory that could not be had. The limits are those of
+  /// `memory`, of which only the total can be bounded (`memory.policy` of the statistics says
+  /// "native"); the gate goes by the work clock that was offered; memory of the host has no limit
+  /// any more. Must live for ever. Waits as `use_device` does.
+  /// @param id   as there.
+  /// @param why  for people: why its memory is not elastic; empty: that was not asked for.
+  void take_device(LimitedMemory& memory, std::string id, const std::string& why);
   /// Memory of one more GPU: the coordinator divides it as it does that of the first, it has safe
   /// points where this session's has them, and is told in the statistics. Must live for ever. Waits
   /// for the limit there as `use_device` does. @param id  as there, another one each time.
   void add_device(LimitedMemory& memory, std::string id);
-  /// Asks the coordinator for more memory of that GPU. @return what came of it, in words.
+  /// Asks the coordinator for more memory of that GPU; empty: of the first device. @return what
+  /// came of it, in words.
   std::string ask_for_memory(const std::string& id, Bytes needed);
   /// Called at a safe point that has something to do, before anything moves: gives back what others
   /// hold on the device for nothing.
@@ -217,6 +226,11 @@ class Session {
   [[nodiscard]] bool trains() const noexcept;
   /// Adds a line for people to `memory.notes` of the statistics.
   void note(const std::string& line);
+  /// The same, and on stderr, of a quiet job, too.
+  void warn(const std::string& line);
+  /// Tells whether the calling thread is between two ops of the active session's job: it trains, or
+  /// acts in its stead while ops wait at the gate.
+  [[nodiscard]] static bool between_ops() noexcept;
   /// Called when memory is short, before the coordinator is asked, and when a limit falls: gives
   /// back what others hold on the device for nothing, and says in words what came of it.
   void on_pressure(PressureHandler help);

@@ -68,7 +68,10 @@ wire::Register Session::Impl::registration() {
   hello.job_id = config.job_id.str();
   hello.name = config.name;
   hello.tenant = config.tenant;
-  if (const auto max = limits.own_max()) hello.memory.max_bytes = max->count();
+  const bool awaits = awaits_device.load();
+  if (const auto max = awaits ? config.memory.max : limits.own_max()) {
+    hello.memory.max_bytes = max->count();
+  }
   // A share below 1 needs a law that can hold it; the class's default may not.
   const std::string law = gate.stats().law;
   {
@@ -83,7 +86,7 @@ wire::Register Session::Impl::registration() {
   hello.start_ticks = start_ticks();
   told_role = role.load();
   hello.role = to_string(told_role);
-  if (!on_host()) {
+  if (!on_host() || awaits) {
     const MutexLock lock(ask_mutex);
     hello.device = device_id;
   }
@@ -197,7 +200,7 @@ void Session::Impl::follow_held_steps() noexcept {
 }
 
 void Session::Impl::move_between_steps(const std::function<void()>& batch) {
-  if (on_host()) return batch();
+  if (has_host_memory()) return batch();
   const std::uint64_t since = held_switch.load();
   const bool all_pass = since != 0 && steps.state().number > held_step.load() &&
                         gate.wants_callback() && gate.callback_switches() == since;
@@ -225,7 +228,8 @@ void Session::Impl::on_registered(const wire::Registered& registered) {
   forget_parking();  // a change that follows says so if it is to stay parked
   limits.start_over(registered.revision);
   // Until it has said on which GPU its memory is, it is listed with the machine.
-  placed = on_host() || registered.device.value_or(std::string(kHostMemory)) != kHostMemory;
+  const bool told_gpu = registered.device.value_or(std::string(kHostMemory)) != kHostMemory;
+  placed = on_host() ? !awaits_device.load() : told_gpu;
   if (has_grant()) take_grant(Bytes{registered.limit_bytes}, registered.revision);
   use_class(registered.job_class, registered.reason);
   if (!registered.law.empty()) use_law(registered.law);
@@ -411,7 +415,7 @@ void Session::Impl::publish(TimePoint now) {
   for (FurtherMemory* const more : further()) {
     more->note_need(more->memory.stats(), Bytes{}, step.number, now);
   }
-  if (on_host()) page.memory_page.store(observer.watched_page());
+  page.memory_page.store(on_host() ? observer.watched_page() : 0);
   page.step_median_ns.store(static_cast<std::uint64_t>(step.median.count()), kRelaxed);
   page.step_confidence_ppm.store(static_cast<std::uint64_t>(step.confidence * 1e6), kRelaxed);
   page.memory_limit.store(stats.limit.count(), kRelaxed);
@@ -489,8 +493,8 @@ void Session::Impl::park_further(TimePoint now) {
 void Session::Impl::park_if_asked(TimePoint now) {
   // Ops that were let in before the gate closed may still run; what they touch would come back. A
   // helper's ops go on, as the gate does not hold them.
-  if (!park_asked || role.load() == MemberRole::kHelper || gate.ops_in_flight() != 0 ||
-      now - parked_at < kParkAgain)
+  if (!park_asked || capped.load() != nullptr || role.load() == MemberRole::kHelper ||
+      gate.ops_in_flight() != 0 || now - parked_at < kParkAgain)
     return;
   const AllocatorStats stats = allocator.stats();
   if ((stats.device + stats.host).is_zero()) return;
@@ -578,7 +582,7 @@ StatisticsView Session::Impl::view() const {
   view.job.coordinator_pid = line.coordinator_pid;
   view.job.malformed_frames = line.malformed_frames;
   view.memory = memory_stats();
-  view.memory_policy = capped.load() != nullptr ? "cap only" : to_string(config.memory_policy);
+  view.memory_policy = capped.load() != nullptr ? "native" : to_string(config.memory_policy);
   view.devices = devices_view();
   view.tags = allocator.tags();
   view.kept = allocator.kept_in_place();

@@ -24,7 +24,7 @@ AllocatorStats Session::Impl::memory_stats() const {
 
 bool Session::Impl::memory_pending() const noexcept {
   const LimitedMemory* const instead = capped.load();
-  if (instead != nullptr ? instead->work_pending() : allocator.work_pending()) return true;
+  if (allocator.work_pending() || (instead != nullptr && instead->work_pending())) return true;
   if (!has_more.load(std::memory_order_acquire)) return false;
   const MutexLock lock(more_mutex);
   return std::any_of(more_memory.begin(), more_memory.end(),
@@ -38,7 +38,9 @@ LimitTicket Session::Impl::memory_safe_point() {
     if (more->memory.work_pending() || more->limits.waiting_since()) move_further(*more);
   }
   LimitedMemory* const instead = capped.load();
-  return instead != nullptr ? instead->safe_point() : allocator.safe_point();
+  if (instead == nullptr) return allocator.safe_point();
+  if (allocator.work_pending()) (void)allocator.safe_point();  // of the host: it comes back
+  return instead->safe_point();
 }
 
 void Session::Impl::move_further(FurtherMemory& more) {
@@ -90,11 +92,6 @@ void Session::Impl::end_step_of_memory() noexcept {
   if (!has_more.load(std::memory_order_acquire)) return;
   const MutexLock lock(more_mutex);
   for (const auto& more : more_memory) more->memory.step_ended();
-}
-
-void Session::Impl::cap_only(LimitedMemory& memory) {
-  limits.follow(memory);
-  capped.store(&memory);
 }
 
 void Session::Impl::add_device(LimitedMemory& memory, std::string id) {

@@ -60,7 +60,12 @@ struct Session::Impl final : public ClientHost {
   /// Says by how much a limit is above the device; empty: it is not.
   [[nodiscard]] std::string above_device(const char* what, Bytes limit) const;
   void note_doubtful_values();
-  [[nodiscard]] bool on_host() const noexcept { return config.device == kHostMemory; }
+  /// Whether the host is its device; changes once at most (`take_device`).
+  [[nodiscard]] bool on_host() const noexcept {
+    return has_host_memory() && !left_host.load(std::memory_order_relaxed);
+  }
+  /// Whether `allocator` serves memory of the host.
+  [[nodiscard]] bool has_host_memory() const noexcept { return config.device == kHostMemory; }
   /// Whether limits of the coordinator are for this process. A helper is listed, not managed: its
   /// share of the job's memory is not known. On the client's thread.
   [[nodiscard]] bool has_grant() const noexcept {
@@ -94,6 +99,10 @@ struct Session::Impl final : public ClientHost {
   [[nodiscard]] static bool between_ops() noexcept;
   void become_rank(int new_rank, int new_world_size);
   void use_device(std::string id);
+  void take_device(LimitedMemory& memory, std::string id, const std::string& why);
+  /// The job does without the GPU that it could use, as far as is known by now: says so once, and
+  /// has what it asked for bound on the host.
+  void stay_on_host();
   /// Gives threads that came meanwhile an alternate signal stack, so that they can be stopped.
   void equip_threads(bool did_work) noexcept;
   /// Runs `work`, which may wait, with the GIL released.
@@ -105,14 +114,13 @@ struct Session::Impl final : public ClientHost {
   [[nodiscard]] FurtherMemory* further(const std::optional<std::string>& id) const;
   /// Does at a safe point what there is to do, and answers.
   void move_further(FurtherMemory& more);
-  // What the limits are of: the allocator, or what stands in for it (`cap_only`).
+  // What the limits are of: the allocator, or what stands in for it (`take_device`).
   [[nodiscard]] AllocatorStats memory_stats() const;
   [[nodiscard]] bool memory_pending() const noexcept;
   LimitTicket memory_safe_point();
   /// Where the limit falls to this, or more is held: has others give back what they cache.
   void give_back_of_others(Bytes limit);
   void end_step_of_memory() noexcept;
-  void cap_only(LimitedMemory& memory);
   void add_device(LimitedMemory& memory, std::string id);
   void before_moves(std::function<void()> give_back);
   /// Since when a grant of any device waits to be applied; nullopt if none does.
@@ -234,6 +242,9 @@ struct Session::Impl final : public ClientHost {
   std::atomic<MemberRole> role;
   std::atomic<int> rank;
   std::atomic<int> world_size;
+  std::atomic<bool> awaits_device;  // what it asks for is for a GPU that it has not used yet
+  std::atomic<bool> left_host{false};
+  std::atomic<bool> told_host{false};  // that it stays there
   std::atomic<bool> in_child{false};
   std::unique_ptr<MemorySource> source;
   ElasticAllocator allocator;

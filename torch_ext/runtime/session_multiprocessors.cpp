@@ -43,7 +43,7 @@ StatisticsView::Multiprocessors Session::Impl::multiprocessors_view() const {
     return view;
   }
   if (on_host()) {
-    view.reason = "commensal manages no GPU in this process (COMMENSAL_CUDA_ALLOCATOR=elastic)";
+    view.reason = "this process uses no GPU";
     return view;
   }
   const MutexLock lock(mutex);

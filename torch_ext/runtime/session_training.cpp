@@ -166,6 +166,7 @@ void Session::Impl::publish_step(Duration last) noexcept {
 
 void Session::Impl::step_ended() noexcept {
   training_thread.store(this_thread(), kRelaxed);
+  stay_on_host();
   activity.worked();
   page.step_kind.store(static_cast<std::uint64_t>(wire::StepKind::kTraining), kRelaxed);
   publish_step(steps.state().last);
@@ -223,7 +224,7 @@ std::string Session::Impl::ask_for_memory(Bytes needed, FurtherMemory* more) noe
   }
   try {
     const TimePoint now = clock.now();
-    const AllocatorStats stats = more != nullptr ? more->memory.stats() : allocator.stats();
+    const AllocatorStats stats = more != nullptr ? more->memory.stats() : memory_stats();
     const LimitKeeper& bound = more != nullptr ? more->limits : limits;
     if (more != nullptr) {
       more->note_need(stats, needed, steps.state().number, now);
@@ -233,8 +234,10 @@ std::string Session::Impl::ask_for_memory(Bytes needed, FurtherMemory* more) noe
     }
     if (!client.connected()) return "no coordinator: " + client.status().reason;
     if (bound.bound_by_itself()) return "the coordinator was not asked: the limit is the job's own";
-    const Bytes slower =
-        more != nullptr ? more->memory.slower_capacity() : source->capacity(Tier::kHost);
+    const LimitedMemory* const instead = capped.load();
+    Bytes slower = source->capacity(Tier::kHost);
+    if (instead != nullptr) slower = instead->slower_capacity();
+    if (more != nullptr) slower = more->memory.slower_capacity();
     const bool last_resort = stats.host + needed > slower;
     // One that hangs for a second on a busy machine is no reason to die.
     const bool hangs = !observer.observe(now).coordinator_alive;

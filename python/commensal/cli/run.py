@@ -19,10 +19,12 @@ from commensal._end_line import tell_end
 from commensal._environment import (
     JobSettings,
     Launch,
+    check_gpu_memory,
     check_law,
     check_memory_policy,
     check_slo,
     check_sm_share,
+    gpu_memory_of,
     new_job_id,
     parse_ask_wait,
     parse_background_rate,
@@ -70,7 +72,7 @@ def register(app: typer.Typer) -> None:
             },
             [
                 *("COMMENSAL_INSTANCE", "COMMENSAL_RUNTIME_DIR"),
-                *("COMMENSAL_SPILL_DIR", "COMMENSAL_MEMORY_POLICY"),
+                *("COMMENSAL_SPILL_DIR", "COMMENSAL_GPU_MEMORY"),
                 *("COMMENSAL_ASK_WAIT", "COMMENSAL_PARK_IDLE"),
                 *("COMMENSAL_SAMPLE_OPS", "COMMENSAL_SM_SHARE"),
                 *("CUDA_MPS_PIPE_DIRECTORY", "TMPDIR"),
@@ -172,12 +174,12 @@ def run(
         Path | None,
         typer.Option(help="Folder of the spill file (default: /var/tmp).", metavar="DIR"),
     ] = None,
-    memory_policy: Annotated[
+    gpu_memory: Annotated[
         str | None,
         typer.Option(
-            help="elastic: live tensors move between the tiers (the default). antman: they stay "
-            "where they were allocated; only what is free is given back.",
-            metavar="POLICY",
+            help="Whose memory serves on GPUs. native: PyTorch's own, bound by the limit; what it "
+            "caches is given back (the default). elastic: ours; memory in use moves, too.",
+            metavar="KIND",
         ),
     ] = None,
     ask_wait: Annotated[
@@ -232,8 +234,12 @@ def run(
         # The variable is for opportunistic jobs: no mistake of a guaranteed one.
         given_share = sm_share if guaranteed else _given(sm_share, "COMMENSAL_SM_SHARE")
         most_sms = check_sm_share(given_share, guaranteed=guaranteed)
-    with blaming("--memory-policy"):
-        policy = check_memory_policy(_given(memory_policy, "COMMENSAL_MEMORY_POLICY") or "elastic")
+    with blaming("--gpu-memory"):
+        serves = gpu_memory_of(os.environ, guaranteed=guaranteed)
+        if gpu_memory is not None:
+            serves = check_gpu_memory(gpu_memory, guaranteed=guaranteed)
+    with blaming("COMMENSAL_MEMORY_POLICY"):
+        policy = check_memory_policy(os.environ.get("COMMENSAL_MEMORY_POLICY") or "elastic")
     ask_wait_ms, park_idle_ms = JobSettings.ask_wait_ms, None
     rate = JobSettings.background_rate_bytes
     with blaming("COMMENSAL_BACKGROUND_RATE"):
@@ -264,6 +270,7 @@ def run(
         runtime_dir=coordinator.runtime_dir,
         spill_dir=spill_dir.absolute() if spill_dir else None,
         quiet=quiet,
+        gpu_memory=serves,
         memory_policy=policy,
         ask_wait_ms=ask_wait_ms,
         park_idle_ms=park_idle_ms,

@@ -5,9 +5,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <stdexcept>
+
 #include "tests/torch_ext/cuda/fake_cuda_calls.h"
 #include "tests/torch_ext/cuda/mock_cuda_allocator.h"
-#include "torch_ext/cuda/capture_watch.h"
 
 namespace commensal::cap_only_test {
 namespace {
@@ -143,18 +144,33 @@ TEST_F(CapOnlyTest, AFractionOfTheProgramsHoldsBesides) {
   EXPECT_DOUBLE_EQ(fraction_, 0.25);
 }
 
-TEST(CaptureWatchTest, KnowsOfPoolsAndForwardsThem) {
-  NiceMock<MockCudaAllocator> native;
-  CaptureWatch watch(native);
-  EXPECT_FALSE(watch.capturing());
-  EXPECT_CALL(native, beginAllocateToPool(0, kNoPool, _));
-  watch.beginAllocateToPool(0, kNoPool, [](cudaStream_t) { return true; });
-  EXPECT_TRUE(watch.capturing());
-  EXPECT_CALL(native, endAllocateToPool(0, kNoPool));
-  watch.endAllocateToPool(0, kNoPool);
-  EXPECT_FALSE(watch.capturing());
-  EXPECT_CALL(native, raw_deleter()).WillOnce(Return(nullptr));
-  EXPECT_EQ(watch.raw_deleter(), nullptr);  // blocks keep theirs
+TEST_F(CapOnlyTest, ALimitThatGrewIsAppliedAtOnceWhereThereIsNoRoom) {
+  (void)cap().post_limit(256_MiB);
+  (void)cap().safe_point();
+  EXPECT_FALSE(cap().raise());
+  (void)cap().post_limit(128_MiB);
+  EXPECT_FALSE(cap().raise()) << "a smaller one waits for the end of a step";
+  (void)cap().safe_point();
+  g_border = false;
+  (void)cap().post_limit(512_MiB);
+  EXPECT_TRUE(cap().raise());
+  EXPECT_DOUBLE_EQ(fraction_, 0.5);
+  EXPECT_FALSE(cap().raise());
+}
+
+TEST_F(CapOnlyTest, WhereThereIsNoFractionLimitsAreNotedAndNothingMore) {
+  ON_CALL(native_, getMemoryFraction(_)).WillByDefault([](c10::DeviceIndex) -> double {
+    throw std::runtime_error("no fraction here\nException raised from");
+  });
+  EXPECT_CALL(native_, setMemoryFraction(_, _)).Times(0);
+  EXPECT_CALL(native_, emptyCache(_)).Times(0);
+  EXPECT_EQ(cap().problem(), "no fraction here");
+  (void)cap().post_limit(256_MiB);
+  EXPECT_TRUE(cap().safe_point().complete());
+  EXPECT_FALSE(cap().work_pending());
+  (void)cap().post_limit(512_MiB);
+  EXPECT_FALSE(cap().raise());
+  EXPECT_EQ(cap().stats().limit, 512_MiB);
 }
 
 }  // namespace

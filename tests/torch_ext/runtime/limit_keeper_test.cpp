@@ -152,7 +152,7 @@ class OtherMemory final : public LimitedMemory {
 TEST_F(LimitKeeperTest, LimitsAreOfTheMemoryThatStandsIn) {
   OtherMemory other;
   other.held = 32_MiB;
-  limits_.follow(other);
+  limits_.move_to(other, 64_MiB);
   EXPECT_EQ(other.stats().limit, 64_MiB);  // the own bound
   EXPECT_FALSE(grant(16_MiB, 5));
   EXPECT_EQ(other.stats().limit, 16_MiB);
@@ -187,15 +187,17 @@ TEST_F(LimitKeeperTest, OfMemoryWithoutAnAllocatorTheOwnBoundHoldsAtOnce) {
   EXPECT_EQ(other.safe_points, 0);
 }
 
-TEST_F(LimitKeeperTest, AGrantThatWaitsIsThatOfTheMemoryThatStandsIn) {
+TEST_F(LimitKeeperTest, AGrantOfTheDeviceBeforeDoesNotCountOnThatOfTheMemory) {
   void* const block = allocator_.allocate(24_MiB);
   EXPECT_FALSE(grant(4_MiB, 5));
   OtherMemory other;
-  limits_.follow(other);
-  const auto answer = limits_.after_safe_point(other.safe_point());
-  ASSERT_TRUE(answer);
-  EXPECT_EQ(answer->revision, 5U);
-  EXPECT_EQ(answer->outcome, "applied");
+  limits_.move_to(other, std::nullopt);
+  EXPECT_FALSE(limits_.waiting_since());
+  EXPECT_EQ(limits_.effective(), std::nullopt);
+  EXPECT_EQ(limits_.revision(), 0U) << "a registration would tell it to the new coordinator";
+  EXPECT_EQ(other.stats().limit, kNoLimit);
+  EXPECT_TRUE(grant(16_MiB, 1)) << "revisions begin anew";
+  EXPECT_EQ(other.stats().limit, 16_MiB);
   EXPECT_TRUE(allocator_.deallocate(block));
 }
 
