@@ -392,6 +392,31 @@ TEST_F(CaptureRules, HostFunctionsAndValuesBecomeNodes) {
   EXPECT_EQ(cuGraphDestroy(graph), CUDA_SUCCESS);
 }
 
+// A wait for a value is captured too, and holds up each launch until the value is there.
+TEST_F(CaptureRules, AWaitInAGraphHoldsUpEachLaunch) {
+  Pinned gate(4);
+  begin();
+  EXPECT_EQ(cuStreamWaitValue32(stream_, gate.device(), 1, CU_STREAM_WAIT_VALUE_GEQ), CUDA_SUCCESS);
+  EXPECT_EQ(set_word(stream_, 4), CUDA_SUCCESS);
+  CUgraph graph = nullptr;
+  ASSERT_EQ(cuStreamEndCapture(stream_, &graph), CUDA_SUCCESS);
+  CUgraphExec executable = nullptr;
+  ASSERT_EQ(cuGraphInstantiate(&executable, graph, 0), CUDA_SUCCESS);
+  EXPECT_EQ(cuGraphDestroy(graph), CUDA_SUCCESS);
+  for (int launch = 0; launch < 2; ++launch) {
+    __atomic_store_n(gate.as<std::uint32_t>(), 0U, __ATOMIC_SEQ_CST);
+    EXPECT_EQ(set_word(stream_, 3), CUDA_SUCCESS);
+    EXPECT_EQ(cuStreamSynchronize(stream_), CUDA_SUCCESS);
+    EXPECT_EQ(cuGraphLaunch(executable, stream_), CUDA_SUCCESS);
+    EXPECT_EQ(cuStreamQuery(stream_), CUDA_ERROR_NOT_READY);
+    EXPECT_EQ(word(), 3U);
+    __atomic_store_n(gate.as<std::uint32_t>(), 1U, __ATOMIC_SEQ_CST);
+    EXPECT_EQ(cuStreamSynchronize(stream_), CUDA_SUCCESS);
+    EXPECT_EQ(word(), 4U);
+  }
+  EXPECT_EQ(cuGraphExecDestroy(executable), CUDA_SUCCESS);
+}
+
 // CU_EVENT_RECORD_EXTERNAL: "captured in the graph as an external event node"; each launch records
 // the event. "This flag is invalid outside of stream capture": a card calls that an illegal state.
 TEST_F(CaptureRules, AnExternalEventIsRecordedByEachLaunch) {

@@ -81,6 +81,21 @@ TEST_F(StreamRules, NonBlockingStreamsAreIndependentOfTheDefaultStream) {
   EXPECT_EQ(cuStreamQuery(first_), CUDA_ERROR_NOT_READY);
 }
 
+// A wait for a value holds up the legacy default stream, and with it the blocking streams alone.
+TEST_F(StreamRules, AWaitInTheLegacyDefaultStreamHoldsUpBlockingStreams) {
+  const Allocated memory(4096);
+  CUstream blocking = make_stream(CU_STREAM_DEFAULT);
+  {
+    Plug plug(CU_STREAM_LEGACY);
+    EXPECT_EQ(cuMemsetD8Async(memory.at(), 1, 16, blocking), CUDA_SUCCESS);
+    EXPECT_EQ(cuStreamQuery(blocking), CUDA_ERROR_NOT_READY);
+    EXPECT_EQ(cuMemsetD8Async(memory.at(16), 1, 16, first_), CUDA_SUCCESS);
+    EXPECT_EQ(cuStreamSynchronize(first_), CUDA_SUCCESS);  // a non-blocking one goes on
+  }
+  EXPECT_EQ(cuStreamSynchronize(blocking), CUDA_SUCCESS);
+  EXPECT_EQ(cuStreamDestroy(blocking), CUDA_SUCCESS);
+}
+
 // The legacy default stream waits for all blocking streams, and they wait for it.
 TEST_F(StreamRules, TheLegacyDefaultStreamWaitsForBlockingStreams) {
   const Allocated memory(4096);
