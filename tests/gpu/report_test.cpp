@@ -8,6 +8,8 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "tests/gpu/probes/timeline.h"
+
 namespace probes::report_test {
 namespace {
 
@@ -51,6 +53,19 @@ TEST(ProbeReport, SpreadsAreSortedFirst) {
   EXPECT_EQ(spread_of["median"], 5);
   EXPECT_EQ(spread_of["max"], 9);
   EXPECT_EQ(json::parse(spread("us", {}).json()), (json{{"unit", "us"}, {"n", 0}}));
+}
+
+TEST(ProbeReport, AMedianNeedsNoOrder) {
+  EXPECT_DOUBLE_EQ(median_of({9, 1, 5}), 5);
+  EXPECT_TRUE(std::isnan(median_of({})));
+}
+
+TEST(ProbeReport, OfWhatOverlapsTheLongestCounts) {
+  const std::vector<Stretch> trips{{0, 2'000}, {3'000, 9'000}, {9'000, 10'000}, {20'000, 50'000}};
+  EXPECT_EQ(longest_during({{1'000, 4'000}}, trips), std::vector<double>{6});
+  EXPECT_EQ(longest_during({{8'000, 30'000}}, trips), std::vector<double>{30});
+  EXPECT_EQ(longest_during({{2'000, 3'000}, {10'000, 20'000}}, trips), std::vector<double>{});
+  EXPECT_EQ(lengths(trips), (std::vector<double>{2, 6, 1, 30}));
 }
 
 TEST(ProbeReport, AnswersHoldFiguresAndFacts) {

@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "device.h"
+
 namespace probes {
 
 /// What a probe and its child share. All zero at the start.
@@ -21,10 +23,32 @@ struct Page {
   std::atomic<std::uint32_t> stop;
   std::atomic<std::uint32_t> done;
   std::atomic<std::uint64_t> progress;
+  std::atomic<std::uint32_t> rounds;  ///< of the kernels that the child shall queue: see `give`
+  std::atomic<std::uint32_t> blocks;
   std::atomic<std::uint32_t> count;                     ///< of `values`
   std::array<char, 256> error;                          ///< why the child failed
   alignas(4096) std::array<std::uint32_t, 1024> words;  ///< for the device, a page of its own
-  alignas(4096) std::array<std::uint64_t, 16384> values;
+  alignas(4096) std::array<std::uint64_t, 65536> values;
+
+  /// Tells the child what its kernels have to do; before its start, or while it rests.
+  void give(Load load) {
+    rounds.store(load.rounds);
+    blocks.store(load.blocks);
+  }
+  /// @throws std::runtime_error if nothing was told.
+  [[nodiscard]] Load load() const;
+};
+
+/// In `values`: a chunk that a probe has exported and its child imports.
+struct SharedChunk {
+  static constexpr std::uint32_t kMakers = 0x600DCAFEU;     ///< content from the maker
+  static constexpr std::uint32_t kImporters = 0x600DF00DU;  ///< and from the child
+
+  std::uint64_t file;  ///< the descriptor, the same number in the child
+  std::uint64_t bytes;
+  std::uint64_t result;  ///< of the import; its time, and that of mapping with access
+  std::uint64_t imported_ns;
+  std::uint64_t mapped_ns;
 };
 
 /// Memory that other processes map too, and that the driver can register (a memfd).

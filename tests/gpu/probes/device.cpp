@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <ctime>
-#include <thread>
 
 #include "driver.h"
 #include "kernels.h"
@@ -30,24 +28,11 @@ int host_node(const Device& device) {
 
 }  // namespace
 
-std::uint64_t now_ns() {
-  timespec time{};
-  ::clock_gettime(CLOCK_MONOTONIC, &time);
-  return static_cast<std::uint64_t>(time.tv_sec) * 1'000'000'000U +
-         static_cast<std::uint64_t>(time.tv_nsec);
-}
-
-double us_since(std::uint64_t start_ns) {
-  return static_cast<double>(now_ns() - start_ns) / 1000.0;
-}
-
-void sleep_for(std::chrono::nanoseconds time) { std::this_thread::sleep_for(time); }
-
 Stream::Stream() { CU(cuStreamCreate, &stream_, CU_STREAM_NON_BLOCKING); }
 Stream::~Stream() { (void)Driver::get().cuStreamDestroy(stream_); }
 void Stream::wait() const { CU(cuStreamSynchronize, stream_); }
 
-Event::Event() { CU(cuEventCreate, &event_, CU_EVENT_DEFAULT); }
+Event::Event(unsigned flags) { CU(cuEventCreate, &event_, flags); }
 Event::~Event() { (void)Driver::get().cuEventDestroy(event_); }
 
 double us_between(const Event& start, const Event& end) {
@@ -201,7 +186,7 @@ CUmemAllocationProp properties_of(const Device& device, Place place) {
   switch (place) {
     case Place::kDevice:
       properties.location = location(CU_MEM_LOCATION_TYPE_DEVICE, device.id());
-      properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+      properties.requestedHandleTypes = kDescriptor;
       break;
     case Place::kHost: properties.location = location(CU_MEM_LOCATION_TYPE_HOST, 0); break;
     case Place::kHostNuma:
@@ -238,6 +223,9 @@ Chunk::Chunk(Device& device, Place place, std::size_t bytes)
       std::string{"cuMemCreate of "} + std::to_string(bytes_ / kMiB) + " MiB on " + name_of(place),
       created);
 }
+
+Chunk::Chunk(Device& device, CUmemGenericAllocationHandle handle, std::size_t bytes)
+    : device_(device), claimed_(0), bytes_(bytes), handle_(handle) {}
 
 Chunk::~Chunk() {
   (void)Driver::get().cuMemRelease(handle_);
@@ -279,17 +267,21 @@ CUresult Range::allow_host(std::size_t offset, std::size_t bytes, Place place) {
   return TRY_CU(cuMemSetAccess, at(offset), bytes, &access, std::size_t{1});
 }
 
-Worker::Worker(Device& device) : device_(device), kernel_(device.kernel("work")) {
+void queue_load(CUfunction work, Load load, CUstream stream) {
+  launch(work, load.blocks, kThreads, stream, load.rounds, CUdeviceptr{0});
+}
+
+Worker::Worker(Device& device, unsigned blocks)
+    : kernel_(device.kernel("work")),
+      blocks_(blocks != 0 ? blocks : static_cast<unsigned>(device.multiprocessors()) * 8U) {
   const Stream stream;
   rounds_per_us_ = 100;
   (void)measure(stream, 1000);  // clocks up, code loaded
   for (int round = 0; round < 3; ++round) rounds_per_us_ *= 1000 / measure(stream, 1000);
 }
 
-void Worker::queue(CUstream stream, double us) {
-  const auto rounds = static_cast<unsigned>(std::max(1.0, us * rounds_per_us_));
-  const auto blocks = static_cast<unsigned>(device_.multiprocessors()) * 8U;
-  launch(kernel_, blocks, kThreads, stream, rounds, CUdeviceptr{0});
+Load Worker::load(double us) const {
+  return {static_cast<unsigned>(std::max(1.0, us * rounds_per_us_)), blocks_};
 }
 
 double Worker::measure(CUstream stream, double us) {

@@ -4,12 +4,13 @@
 
 #include <cuda.h>
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
+
+#include "timeline.h"
 
 namespace probes {
 
@@ -17,11 +18,6 @@ class Answer;
 
 constexpr std::size_t kMiB = std::size_t{1} << 20U;
 constexpr std::size_t kGiB = std::size_t{1} << 30U;
-
-/// Nanoseconds of the monotonic clock, which all processes of the machine share.
-std::uint64_t now_ns();
-double us_since(std::uint64_t start_ns);
-void sleep_for(std::chrono::nanoseconds time);
 
 /// A stream that waits for no other; destroyed with the object.
 class Stream {
@@ -39,7 +35,7 @@ class Stream {
 
 class Event {
  public:
-  Event();
+  explicit Event(unsigned flags = CU_EVENT_DEFAULT);
   ~Event();
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
@@ -62,6 +58,7 @@ class Device {
   Device& operator=(const Device&) = delete;
 
   [[nodiscard]] CUdevice id() const noexcept { return id_; }
+  [[nodiscard]] CUcontext context() const noexcept { return context_; }
   [[nodiscard]] int attribute(CUdevice_attribute which) const;
   [[nodiscard]] std::string name() const;
   [[nodiscard]] std::string uuid() const;
@@ -140,6 +137,8 @@ enum class Place { kDevice, kHost, kHostNuma };
 const char* name_of(Place place);
 CUmemAllocationProp properties_of(const Device& device, Place place);
 
+constexpr auto kDescriptor = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+
 /// Smallest size of a chunk there. @throws DriverError
 std::size_t granularity(const Device& device, Place place);
 
@@ -151,6 +150,8 @@ void need(Device& device, Place place, Answer& answer);
 class Chunk {
  public:
   Chunk(Device& device, Place place, std::size_t bytes);
+  /// Owns a handle that it did not make, and claims nothing for it.
+  Chunk(Device& device, CUmemGenericAllocationHandle handle, std::size_t bytes);
   ~Chunk();
   Chunk(const Chunk&) = delete;
   Chunk& operator=(const Chunk&) = delete;
@@ -192,18 +193,31 @@ class Range {
   std::vector<Mapped> mapped_;
 };
 
+/// What a kernel of arithmetic has to do: the same work for whoever queues it.
+struct Load {
+  unsigned rounds = 0;
+  unsigned blocks = 0;
+};
+
+/// Queues it. @param work  the kernel of that name.
+void queue_load(CUfunction work, Load load, CUstream stream);
+
 /// Kernels of a known duration, which do arithmetic on every multiprocessor.
 class Worker {
  public:
-  explicit Worker(Device& device);
+  /// Finds out how fast this process is now.
+  /// @param blocks  of each kernel; 0: as many as fill the device.
+  explicit Worker(Device& device, unsigned blocks = 0);
+  /// What takes about this long when it runs alone, here: another process may be slower.
+  [[nodiscard]] Load load(double us) const;
   /// Queues a kernel that takes about this long when it runs alone.
-  void queue(CUstream stream, double us);
+  void queue(CUstream stream, double us) { queue_load(kernel_, load(us), stream); }
   /// Microseconds that a kernel of `us` takes now, alone.
   double measure(CUstream stream, double us);
 
  private:
-  Device& device_;
   CUfunction kernel_;
+  unsigned blocks_;
   double rounds_per_us_ = 0;
 };
 

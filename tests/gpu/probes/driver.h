@@ -29,7 +29,8 @@ namespace probes {
   X(cuCheckpointProcessUnlock) X(cuCheckpointProcessCheckpoint) X(cuCheckpointProcessRestore) \
   X(cuDeviceGetDevResource) X(cuDevSmResourceSplitByCount) X(cuDevResourceGenerateDesc) \
   X(cuGreenCtxCreate) X(cuGreenCtxDestroy) X(cuGreenCtxStreamCreate) X(cuGreenCtxGetDevResource) \
-  X(cuStreamWaitEvent)
+  X(cuStreamWaitEvent) X(cuCtxRecordEvent) X(cuMemExportToShareableHandle) \
+  X(cuMemImportFromShareableHandle)
 // clang-format on
 
 /// Says that a probe cannot be answered here, and why. No failure.

@@ -99,6 +99,45 @@ extern "C" __global__ void count_others(const unsigned* values, u64 count, unsig
     if (values[i] != wanted) atomicAdd(others, 1u);
   }
 }
+
+// The product of two matrices of n x n, n a multiple of 64: a block makes 64 x 64 of it with 256
+// threads, each of them 4 x 4.
+extern "C" __global__ void multiply(const float* a, const float* b, float* c, unsigned n) {
+  __shared__ float rows[64][17], columns[16][64];
+  const unsigned tiles = n / 64, row = blockIdx.x / tiles * 64, column = blockIdx.x % tiles * 64;
+  const unsigned y = threadIdx.x / 16 * 4, x = threadIdx.x % 16 * 4;
+  float sums[4][4] = {};
+  for (unsigned k = 0; k < n; k += 16) {
+    for (unsigned i = threadIdx.x; i < 1024; i += 256) {
+      rows[i / 16][i % 16] = a[(u64)(row + i / 16) * n + k + i % 16];
+      columns[i / 64][i % 64] = b[(u64)(k + i / 64) * n + column + i % 64];
+    }
+    __syncthreads();
+    for (unsigned j = 0; j < 16; ++j) {
+      for (unsigned i = 0; i < 16; ++i) {
+        sums[i / 4][i % 4] += rows[y + i / 4][j] * columns[j][x + i % 4];
+      }
+    }
+    __syncthreads();
+  }
+  for (unsigned i = 0; i < 16; ++i) {
+    c[(u64)(row + y + i / 4) * n + column + x + i % 4] = sums[i / 4][i % 4];
+  }
+}
+
+// Adds a fingerprint of `count` pairs of words to `sum`; their order counts.
+extern "C" __global__ void hash_all(const ulonglong2* from, u64 count, u64* sum) {
+  const u64 stride = (u64)gridDim.x * blockDim.x;
+  u64 mixed = 0;
+  for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += stride) {
+    const ulonglong2 value = from[i];
+    u64 word = (value.x + i) * 0xd6e8feb86659fd93ull ^ value.y;
+    word ^= word >> 32;
+    mixed += word * 0xd6e8feb86659fd93ull;
+  }
+  for (int step = 16; step > 0; step /= 2) mixed += __shfl_down_sync(0xffffffffu, mixed, step);
+  if (threadIdx.x % 32 == 0) atomicAdd(sum, mixed);
+}
 )cuda";
 
 namespace {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <map>
 #include <optional>
 #include <string>
 #include <thread>
@@ -23,13 +24,6 @@ std::size_t rounded_up(std::size_t bytes, std::size_t unit) {
 }
 
 std::string mib_text(std::size_t bytes) { return std::to_string(bytes / kMiB) + "_mib"; }
-
-template <typename Call>
-double timed_us(Call&& call) {
-  const std::uint64_t start = now_ns();
-  call();
-  return us_since(start);
-}
 
 // Copies words out of device memory.
 std::vector<std::uint32_t> words_at(CUdeviceptr address, std::size_t count) {
@@ -137,11 +131,6 @@ void describe_chunk(Device& device, Answer& answer, Place place) {
 // Round trips of a small fill on a stream of its own, noted with their times.
 class Traffic {
  public:
-  struct Trip {
-    std::uint64_t start;
-    std::uint64_t end;
-  };
-
   explicit Traffic(Device& device) : device_(device), buffer_(device, kMiB) {
     thread_ = std::thread([this] { go(); });
   }
@@ -153,7 +142,7 @@ class Traffic {
   Traffic& operator=(const Traffic&) = delete;
 
   /// @throws std::runtime_error if a call failed meanwhile.
-  std::vector<Trip> stop() {
+  std::vector<Stretch> stop() {
     stop_.store(true);
     thread_.join();
     if (!error_.empty()) throw std::runtime_error(error_);
@@ -166,11 +155,11 @@ class Traffic {
       device_.enter();
       const Stream stream;
       while (!stop_.load()) {
-        const std::uint64_t start = now_ns();
-        CU(cuMemsetD32Async, buffer_.address(), 1U, std::size_t{256},
-           static_cast<CUstream>(stream));
-        stream.wait();
-        trips_.push_back({start, now_ns()});
+        trips_.push_back(stretch_of([&] {
+          CU(cuMemsetD32Async, buffer_.address(), 1U, std::size_t{256},
+             static_cast<CUstream>(stream));
+          stream.wait();
+        }));
       }
     } catch (const std::exception& error) {
       error_ = error.what();
@@ -180,62 +169,30 @@ class Traffic {
   Device& device_;
   Buffer buffer_;
   std::atomic<bool> stop_{false};
-  std::vector<Trip> trips_;
+  std::vector<Stretch> trips_;
   std::string error_;
   std::thread thread_;
 };
 
-struct Operation {
-  const char* name;
-  std::uint64_t start;
-  std::uint64_t end;
-};
+// When each call of one name ran.
+using Calls = std::map<std::string, std::vector<Stretch>>;
 
 // Creates, maps, opens, unmaps and releases chunks, and notes when.
-std::vector<Operation> churn(Device& device, std::size_t bytes, int rounds) {
-  std::vector<Operation> done;
-  const auto note = [&done](const char* name, auto&& call) {
-    const std::uint64_t start = now_ns();
-    call();
-    done.push_back({name, start, now_ns()});
-  };
+Calls churn(Device& device, std::size_t bytes, int rounds) {
+  Calls calls;
   for (int round = 0; round < rounds; ++round) {
     Range range(device, bytes);
     std::unique_ptr<Chunk> chunk;
-    note("create", [&] { chunk = std::make_unique<Chunk>(device, Place::kDevice, bytes); });
-    note("map", [&] { range.map(*chunk); });
-    note("set_access", [&] { range.allow(0, bytes); });
+    calls["create"].push_back(
+        stretch_of([&] { chunk = std::make_unique<Chunk>(device, Place::kDevice, bytes); }));
+    calls["map"].push_back(stretch_of([&] { range.map(*chunk); }));
+    calls["set_access"].push_back(stretch_of([&] { range.allow(0, bytes); }));
     sleep_for(std::chrono::milliseconds(1));
-    note("unmap", [&] { range.unmap(0, bytes); });
-    note("release", [&] { chunk.reset(); });
+    calls["unmap"].push_back(stretch_of([&] { range.unmap(0, bytes); }));
+    calls["release"].push_back(stretch_of([&] { chunk.reset(); }));
     sleep_for(std::chrono::milliseconds(1));
   }
-  return done;
-}
-
-std::vector<double> trips_us(const std::vector<Traffic::Trip>& trips) {
-  std::vector<double> result;
-  for (const auto& trip : trips) {
-    result.push_back(static_cast<double>(trip.end - trip.start) / 1000.0);
-  }
-  return result;
-}
-
-// The longest round trip that overlaps each operation of this name.
-std::vector<double> trips_during(const char* name, const std::vector<Operation>& operations,
-                                 const std::vector<Traffic::Trip>& trips) {
-  std::vector<double> result;
-  for (const Operation& operation : operations) {
-    if (std::string_view{operation.name} != name) continue;
-    std::uint64_t longest = 0;
-    for (const auto& trip : trips) {
-      if (trip.start < operation.end && operation.start < trip.end) {
-        longest = std::max(longest, trip.end - trip.start);
-      }
-    }
-    if (longest != 0) result.push_back(static_cast<double>(longest) / 1000.0);
-  }
-  return result;
+  return calls;
 }
 
 // How long unmap and release take while a kernel of 20 ms runs on memory of its own.
@@ -276,23 +233,17 @@ void stall_of_other_streams(Device& device, Answer& answer) {
   {
     Traffic traffic(device);
     sleep_for(std::chrono::milliseconds(300));
-    answer.figure("round_trip_undisturbed", "us", trips_us(traffic.stop()));
+    answer.figure("round_trip_undisturbed", "us", lengths(traffic.stop()));
   }
   for (const std::size_t wanted : {2 * kMiB, 32 * kMiB, 256 * kMiB}) {
     if (wanted > device.budget() / 2) continue;
     Traffic traffic(device);
-    const std::vector<Operation> operations = churn(device, wanted, 40);
-    const auto trips = traffic.stop();
-    for (const char* name : {"create", "map", "set_access", "unmap", "release"}) {
-      const std::string label = std::string{name} + "_" + mib_text(wanted);
-      std::vector<double> lengths;
-      for (const Operation& operation : operations) {
-        if (std::string_view{operation.name} == name) {
-          lengths.push_back(static_cast<double>(operation.end - operation.start) / 1000.0);
-        }
-      }
-      answer.figure(label, "us", lengths);
-      answer.figure("round_trip_during_" + label, "us", trips_during(name, operations, trips));
+    const Calls calls = churn(device, wanted, 40);
+    const std::vector<Stretch> trips = traffic.stop();
+    for (const auto& [name, stretches] : calls) {
+      const std::string label = name + "_" + mib_text(wanted);
+      answer.figure(label, "us", lengths(stretches));
+      answer.figure("round_trip_during_" + label, "us", longest_during(stretches, trips));
     }
   }
   unmap_beside_a_kernel(device, answer);
@@ -397,23 +348,29 @@ void who_counts_host_chunks(Device& device, Answer& answer) {
     const std::size_t bytes = rounded_up(std::min<std::size_t>(1024 * kMiB, device.budget() / 4),
                                          granularity(device, place));
     const CardUse before = use();
+    // Signed: others may give memory back meanwhile.
+    const auto mib = [](std::uint64_t more, std::uint64_t less) {
+      return (static_cast<double>(more) - static_cast<double>(less)) / static_cast<double>(kMiB);
+    };
     try {
-      const Chunk chunk(device, place, bytes);
-      Range range(device, bytes);
-      range.map(chunk);
-      range.allow(0, bytes);
-      fill(range.at(), 5, kMiB);
-      const CardUse during = use();
-      // Signed: others may give memory back meanwhile.
-      const auto mib = [](std::uint64_t more, std::uint64_t less) {
-        return (static_cast<double>(more) - static_cast<double>(less)) / static_cast<double>(kMiB);
-      };
+      CardUse during{};
+      {
+        const Chunk chunk(device, place, bytes);
+        Range range(device, bytes);
+        range.map(chunk);
+        range.allow(0, bytes);
+        fill(range.at(), 5, kMiB);
+        during = use();
+      }
+      const CardUse after = use();
       answer.fact(label + "_made_mib", static_cast<double>(bytes / kMiB));
       answer.fact(label + "_taken_from_the_card_mib", mib(before.free, during.free));
+      answer.fact(label + "_given_back_to_the_card_mib", mib(after.free, during.free));
       if (during.own == 0) {
         answer.fact(label + "_counted_for_the_process_mib", "the process is not shown");
       } else {
         answer.fact(label + "_counted_for_the_process_mib", mib(during.own, before.own));
+        answer.fact(label + "_no_longer_counted_for_it_mib", mib(during.own, after.own));
       }
     } catch (const DriverError& error) {
       answer.fact(label + "_refused", error.what());
@@ -444,32 +401,35 @@ void mapping_times(Device& device, Answer& answer) {
   }
 }
 
-void access_in_one_call(Device& device, Answer& answer) {
-  constexpr std::size_t kChunks = 64;
-  constexpr std::size_t kBytes = kChunks * kChunkBytes;
-  std::vector<double> once;
-  std::vector<double> each;
-  for (int round = 0; round < 20; ++round) {
+void many_chunks_in_one_call(Device& device, Answer& answer) {
+  for (const std::size_t count : {64U, 4U, 16U, 256U}) {
+    const std::size_t bytes = count * kChunkBytes;
+    if (count > 64 && bytes > device.budget()) continue;
     std::vector<std::unique_ptr<Chunk>> chunks;
-    for (std::size_t index = 0; index < kChunks; ++index) {
+    for (std::size_t index = 0; index < count; ++index) {
       chunks.push_back(std::make_unique<Chunk>(device, Place::kDevice, kChunkBytes));
     }
-    for (const bool together : {true, false}) {
-      Range range(device, kBytes);
-      for (std::size_t index = 0; index < kChunks; ++index) {
+    std::array<std::vector<double>, 2> allowed, unmapped;
+    for (std::size_t round = 0; round < 24; ++round) {
+      const bool together = round % 2 == 0;
+      Range range(device, bytes);
+      for (std::size_t index = 0; index < count; ++index) {
         range.map(*chunks[index], index * kChunkBytes);
       }
-      (together ? once : each).push_back(timed_us([&] {
-        if (together) return range.allow(0, kBytes);
-        for (std::size_t index = 0; index < kChunks; ++index) {
-          range.allow(index * kChunkBytes, kChunkBytes);
-        }
+      const std::size_t piece = together ? bytes : kChunkBytes;
+      allowed[round % 2].push_back(timed_us([&] {
+        for (std::size_t at = 0; at < bytes; at += piece) range.allow(at, piece);
       }));
-      range.unmap(0, kBytes);
+      unmapped[round % 2].push_back(timed_us([&] {
+        for (std::size_t at = 0; at < bytes; at += piece) range.unmap(at, piece);
+      }));
     }
+    const std::string chunks_text = std::to_string(count) + "_chunks_";
+    answer.figure("set_access_of_" + chunks_text + "in_one_call", "us", allowed[0]);
+    answer.figure("set_access_of_" + chunks_text + "one_by_one", "us", allowed[1]);
+    answer.figure("unmap_of_" + chunks_text + "in_one_call", "us", unmapped[0]);
+    answer.figure("unmap_of_" + chunks_text + "one_by_one", "us", unmapped[1]);
   }
-  answer.figure("set_access_of_64_chunks_in_one_call", "us", once);
-  answer.figure("set_access_of_64_chunks_one_by_one", "us", each);
 }
 
 }  // namespace probes

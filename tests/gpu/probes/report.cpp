@@ -57,6 +57,11 @@ double quantile(const std::vector<double>& sorted, double share) {
   return sorted[below] + (sorted[above] - sorted[below]) * part;
 }
 
+double median_of(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return quantile(values, 0.5);
+}
+
 JsonObject spread(std::string_view unit, std::vector<double> values) {
   std::sort(values.begin(), values.end());
   JsonObject object;

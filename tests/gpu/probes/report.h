@@ -34,6 +34,8 @@ class JsonObject {
 /// The value at `share` (0..1) of the way through sorted values, between neighbours in proportion.
 double quantile(const std::vector<double>& sorted, double share);
 
+double median_of(std::vector<double> values);
+
 /// {"unit", "n", "min", "p10", "median", "p90", "p99", "max"} of values; n is 0 for none.
 JsonObject spread(std::string_view unit, std::vector<double> values);
 

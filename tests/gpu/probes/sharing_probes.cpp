@@ -1,13 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Probes of two processes on one card: slices, services, locks, clocks.
-#include <unistd.h>
-
 #include <algorithm>
-#include <array>
-#include <cstdlib>
-#include <filesystem>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,20 +9,10 @@
 #include "driver.h"
 #include "monitor.h"
 #include "probe.h"
+#include "rates.h"
 
 namespace probes {
 namespace {
-
-struct Stretch {
-  std::uint64_t start;
-  std::uint64_t end;
-  [[nodiscard]] double us() const { return static_cast<double>(end - start) / 1000.0; }
-};
-
-double median_of(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return quantile(values, 0.5);
-}
 
 std::vector<Stretch> pauses_of(const Page& page) {
   std::vector<Stretch> pauses;
@@ -62,100 +46,6 @@ std::vector<double> neither_runs(const std::vector<Stretch>& pauses,
   }
   return lost;
 }
-
-std::vector<double> lengths(const std::vector<Stretch>& stretches) {
-  std::vector<double> result;
-  for (const Stretch& stretch : stretches) result.push_back(stretch.us());
-  return result;
-}
-
-double rate_of(Page& page, std::chrono::milliseconds time) {
-  const std::uint64_t before = page.progress.load();
-  const std::uint64_t start = now_ns();
-  sleep_for(time);
-  return static_cast<double>(page.progress.load() - before) / us_since(start) * 1e6;
-}
-
-// Kernels per second of one process alone, and of two at once.
-void compare_rates(Answer& answer, const std::string& label, const Environment& first_environment,
-                   const Environment& second_environment) {
-  SharedPage first_page;
-  SharedPage second_page;
-  Child first("work", first_page, first_environment);
-  first.wait_ready();
-  Child second("work", second_page, second_environment);
-  second.wait_ready();
-  std::vector<double> alone, one, other;
-  const std::chrono::milliseconds window{700};
-  first_page->go.store(1);
-  (void)rate_of(*first_page, window);
-  for (int round = 0; round < 4; ++round) {
-    alone.push_back(rate_of(*first_page, window));
-    second_page->go.store(1);
-    sleep_for(std::chrono::milliseconds(50));
-    const std::uint64_t before = second_page->progress.load();
-    const std::uint64_t start = now_ns();
-    one.push_back(rate_of(*first_page, window));
-    other.push_back(static_cast<double>(second_page->progress.load() - before) / us_since(start) *
-                    1e6);
-    second_page->go.store(0);
-    sleep_for(std::chrono::milliseconds(50));
-  }
-  first.finish();
-  second.finish();
-  answer.figure(label + "_alone", "kernels/s", alone);
-  answer.figure(label + "_first_of_two", "kernels/s", one);
-  answer.figure(label + "_second_of_two", "kernels/s", other);
-  answer.fact(label + "_loss_in_sum_percent",
-              (1 - (median_of(one) + median_of(other)) / median_of(alone)) * 100);
-}
-
-std::optional<std::filesystem::path> program(const char* name) {
-  const char* const path = std::getenv("PATH");
-  std::string folders = path == nullptr ? "" : path;
-  std::size_t start = 0;
-  while (start <= folders.size()) {
-    const std::size_t end = std::min(folders.find(':', start), folders.size());
-    const std::filesystem::path candidate =
-        std::filesystem::path(folders.substr(start, end - start)) / name;
-    if (::access(candidate.c_str(), X_OK) == 0) return candidate;
-    start = end + 1;
-  }
-  return std::nullopt;
-}
-
-// The multi-process service with folders of its own; ends with the object.
-class Service {
- public:
-  Service() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "probes-mps-XXXXXX").string();
-    if (::mkdtemp(pattern.data()) == nullptr) throw NotRun("no folder for the service");
-    folder_ = pattern;
-    environment_ = {{"CUDA_MPS_PIPE_DIRECTORY", pattern}, {"CUDA_MPS_LOG_DIRECTORY", pattern}};
-  }
-  ~Service() {
-    (void)run_program({"/bin/sh", "-c", "echo quit | nvidia-cuda-mps-control >/dev/null 2>&1"},
-                      environment_, std::chrono::seconds(15));
-    std::error_code ignored;
-    std::filesystem::remove_all(folder_, ignored);
-  }
-  Service(const Service&) = delete;
-  Service& operator=(const Service&) = delete;
-
-  /// @return the exit code of the daemon's start.
-  int start() {
-    return run_program({"nvidia-cuda-mps-control", "-d"}, environment_, std::chrono::seconds(15));
-  }
-  [[nodiscard]] Environment with(const Environment& more) const {
-    Environment all = environment_;
-    all.insert(all.end(), more.begin(), more.end());
-    return all;
-  }
-
- private:
-  std::filesystem::path folder_;
-  Environment environment_;
-};
 
 // Locks and unlocks the process again and again.
 void lock_and_unlock(Child& child, Page& page, Answer& answer, const std::string& label,
@@ -290,7 +180,7 @@ double multiprocessors_seen(Device& device, CUstream stream) {
 }  // namespace
 
 void slices_and_switches(Device& device, Answer& answer) {
-  (void)device.kernel("spin");
+  const Load load = Worker(device).load(1000);
   SharedPage first_page;
   SharedPage second_page;
   Child first("spin", first_page);
@@ -307,28 +197,7 @@ void slices_and_switches(Device& device, Answer& answer) {
   answer.figure("pause", "us", lengths(first_pauses));
   answer.figure("switch_there_and_back", "us",
                 neither_runs(first_pauses, runs_between(second_pauses)));
-  compare_rates(answer, "arithmetic", {}, {});
-}
-
-void multi_process_service(Device& device, Answer& answer) {
-  if (!program("nvidia-cuda-mps-control")) throw NotRun("nvidia-cuda-mps-control is not here");
-  (void)device.kernel("work");
-  const auto mode_before = compute_mode(device.uuid());
-  Service service;
-  const int code = service.start();
-  answer.fact("daemon_starts", code == 0);
-  answer.fact("as_root", ::geteuid() == 0);
-  if (code != 0) throw NotRun("the daemon ends with code " + std::to_string(code));
-  const auto mode_with = compute_mode(device.uuid());
-  if (mode_before && mode_with) answer.fact("compute_mode_unchanged", *mode_before == *mode_with);
-  compare_rates(answer, "service", service.with({}), service.with({}));
-  compare_rates(answer, "second_below_normal", service.with({}),
-                service.with({{"CUDA_MPS_CLIENT_PRIORITY", "1"}}));
-  compare_rates(answer, "second_with_25_percent", service.with({}),
-                service.with({{"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "25"}}));
-  const int green = run_program({"/proc/self/exe", "--can", "green-contexts"}, service.with({}),
-                                std::chrono::seconds(30));
-  answer.fact("green_contexts_work_under_it", green == 0);
+  compare_rates(answer, "arithmetic", load, {}, {});
 }
 
 void green_contexts(Device& device, Answer& answer) {
@@ -395,38 +264,115 @@ void cost_of_the_callback(Device& /*device*/, Answer& /*answer*/) {
   throw NotRun("it is a cost on the CPU, measured with PyTorch by ./scripts/benchmark (gate_cost)");
 }
 
-void step_after_a_burst(Device& device, Answer& answer) {
-  Worker worker(device);
+namespace {
+
+// Steps of 1 ms after a rest, and after a time in which another process was at work.
+void compare_steps(Device& device, Worker& worker, Answer& answer) {
+  constexpr std::chrono::milliseconds kLong{700};
   const Stream stream;
   SharedPage page;
+  page->give(worker.load(1000));
   Child burst("work", page);
   burst.wait_ready();
   const std::string uuid = device.uuid();
-  const auto steps = [&] {
-    std::vector<double> result;
-    for (int step = 0; step < 50; ++step) result.push_back(worker.measure(stream, 1000));
-    return result;
+  const auto add_steps = [&](std::vector<double>& steps) {
+    for (int step = 0; step < 50; ++step) steps.push_back(worker.measure(stream, 1000));
   };
   std::vector<double> after_rest, after_burst;
-  const auto add = [](std::vector<double>& all, const std::vector<double>& some) {
-    all.insert(all.end(), some.begin(), some.end());
-  };
-  for (int round = 0; round < 5; ++round) {
-    sleep_for(std::chrono::milliseconds(1500));
+  for (int round = 0; round < 3; ++round) {
+    sleep_for(kLong);
     note_state(answer, "after_rest", uuid);
-    add(after_rest, steps());
+    add_steps(after_rest);
     page->go.store(1);
-    sleep_for(std::chrono::milliseconds(1500));
+    sleep_for(kLong);
     page->go.store(0);
     sleep_for(std::chrono::milliseconds(20));  // the last kernel ends: no overlap
     note_state(answer, "after_burst", uuid);
-    add(after_burst, steps());
+    add_steps(after_burst);
   }
   burst.finish();
   answer.figure("step_after_rest", "us", after_rest);
   answer.figure("step_after_burst", "us", after_burst);
   answer.fact("slower_after_a_burst_percent",
               (median_of(after_burst) / median_of(after_rest) - 1) * 100);
+}
+
+// Another process that runs one kernel whenever it is asked to.
+class Neighbour {
+ public:
+  explicit Neighbour(Load load) {
+    page_->give(load);
+    child_ = std::make_unique<Child>("one-by-one", page_);
+    child_->wait_ready();
+  }
+  void ask() { page_->go.store(++asked_); }
+  /// @throws std::runtime_error after two seconds.
+  void await() const {
+    const std::uint64_t start = now_ns();
+    while (page_->progress.load() != asked_) {
+      if (us_since(start) > 2e6) throw std::runtime_error("the neighbour's kernel never ended");
+    }
+  }
+  /// When it saw the end of its kernel; after `await`.
+  [[nodiscard]] std::uint64_t ended_ns() const { return page_->values[0]; }
+  void finish() { child_->finish(); }
+
+ private:
+  SharedPage page_;
+  std::unique_ptr<Child> child_;
+  std::uint32_t asked_ = 0;
+};
+
+// A kernel right after the neighbour's only one has ended, and behind one that runs: what is more
+// than alone is the switch.
+void switch_where_a_kernel_ends(Worker& worker, Answer& answer) {
+  constexpr double kOwnUs = 100;
+  constexpr double kNeighboursUs = 500;
+  const Stream stream;
+  Neighbour neighbour(worker.load(kNeighboursUs));
+  const auto own_kernel = [&] {
+    return stretch_of([&] {
+      worker.queue(stream, kOwnUs);
+      while (TRY_CU(cuStreamQuery, static_cast<CUstream>(stream)) == CUDA_ERROR_NOT_READY) {
+      }
+    });
+  };
+  std::vector<double> alone, after, behind, after_neighbours, neighbours;
+  for (int round = 0; round < 300; ++round) {
+    (void)own_kernel();  // the context's own turn
+    alone.push_back(own_kernel().us());
+    std::uint64_t asked = now_ns();
+    neighbour.ask();
+    neighbour.await();
+    neighbours.push_back(static_cast<double>(neighbour.ended_ns() - asked) / 1000.0);
+    after.push_back(own_kernel().us());
+
+    asked = now_ns();
+    neighbour.ask();
+    while (us_since(asked) < kNeighboursUs / 2) {  // it runs
+    }
+    const Stretch own = own_kernel();
+    neighbour.await();
+    behind.push_back(own.us());
+    // Below zero: it was first, and the neighbour's kernel was cut in two.
+    after_neighbours.push_back(
+        (static_cast<double>(own.end) - static_cast<double>(neighbour.ended_ns())) / 1000.0);
+  }
+  neighbour.finish();
+  answer.figure("kernel_of_100_us_alone", "us", alone);
+  answer.figure("kernel_of_100_us_after_the_neighbours_end", "us", after);
+  answer.figure("kernel_of_100_us_behind_a_running_one_of_500_us", "us", behind);
+  answer.figure("its_end_after_the_end_of_the_running_one", "us", after_neighbours);
+  answer.figure("neighbours_kernel_of_500_us", "us", neighbours);
+  answer.fact("switch_where_a_kernel_ends_us", median_of(after) - median_of(alone));
+}
+
+}  // namespace
+
+void step_after_a_burst(Device& device, Answer& answer) {
+  Worker worker(device);
+  switch_where_a_kernel_ends(worker, answer);
+  compare_steps(device, worker, answer);
 }
 
 }  // namespace probes

@@ -11,14 +11,10 @@
 #include "child.h"
 #include "driver.h"
 #include "probe.h"
+#include "rates.h"
 
 namespace probes {
 namespace {
-
-double median_of(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return quantile(values, 0.5);
-}
 
 // A step as of a training job: kernels of 100 us each, back to back.
 double step_us(Worker& worker, const Stream& stream) {
@@ -99,6 +95,13 @@ class DeviceWords {
       if (now_ns() - start > 2'000'000'000U) throw std::runtime_error("a word never came");
     }
   }
+  /// The same, for a word that only grows.
+  void await_at_least(std::size_t index, std::uint32_t value) const {
+    const std::uint64_t start = now_ns();
+    while (read(index) < value) {
+      if (now_ns() - start > 2'000'000'000U) throw std::runtime_error("a word never came");
+    }
+  }
 
  private:
   Page& page_;
@@ -107,6 +110,7 @@ class DeviceWords {
 
 constexpr std::size_t kTold = 0;   // word that the device writes
 constexpr std::size_t kGate = 16;  // word that a stream waits for, on a cache line of its own
+constexpr std::size_t kBegun = 32;
 
 void write_in_a_capture(const DeviceWords& words, Answer& answer) {
   const Stream stream;
@@ -127,6 +131,102 @@ void write_in_a_capture(const DeviceWords& words, Answer& answer) {
   answer.fact("replay_writes_the_word", words.read(kTold) == 77U);
   CU(cuGraphExecDestroy, executable);
   CU(cuGraphDestroy, graph);
+}
+
+// A stream of pieces, each behind a wait for an open gate: what a thread issues ahead.
+class GatedPieces {
+ public:
+  static constexpr std::uint32_t kPieces = 20;
+  static constexpr double kPieceUs = 200;
+
+  /// @param worker  null: the pieces are words alone.
+  GatedPieces(DeviceWords& words, Worker* worker) : words_(words), worker_(worker) {}
+  ~GatedPieces() { words_.write(kGate, 1); }  // else the driver waits for what is queued
+  GatedPieces(const GatedPieces&) = delete;
+  GatedPieces& operator=(const GatedPieces&) = delete;
+
+  /// Queues all pieces. @return the result of the first call that was refused.
+  CUresult queue(CUstream stream) {
+    for (std::uint32_t number = 1; number <= kPieces; ++number) {
+      CUresult result = TRY_CU(cuStreamWaitValue32, stream, words_.address(kGate), 1U,
+                               static_cast<unsigned>(CU_STREAM_WAIT_VALUE_GEQ));
+      if (result != CUDA_SUCCESS) return result;
+      result = TRY_CU(cuStreamWriteValue32, stream, words_.address(kBegun), number, 0U);
+      if (result != CUDA_SUCCESS) return result;
+      if (worker_ != nullptr) worker_->queue(stream, kPieceUs);
+      CU(cuStreamWriteValue32, stream, words_.address(kTold), number, 0U);
+    }
+    return CUDA_SUCCESS;
+  }
+
+  /// Opens and closes the gate of what `issue` queues into the stream.
+  template <typename Issue>
+  void measure(Answer& answer, const std::string& label, CUstream stream, Issue issue) {
+    std::vector<double> opened, quiet, begun_after_closing;
+    bool held = true;
+    for (int round = 0; round < 30; ++round) {
+      for (const std::size_t word : {kGate, kBegun, kTold}) words_.write(word, 0);
+      if (const CUresult result = issue(); result != CUDA_SUCCESS) {
+        answer.fact(label + "_refused", name_of(result));
+        return;
+      }
+      sleep_for(std::chrono::microseconds(500));
+      held = held && words_.read(kBegun) == 0;
+      const std::uint64_t opening = now_ns();
+      words_.write(kGate, 1);
+      words_.await_at_least(kBegun, 1);
+      opened.push_back(us_since(opening));
+      if (worker_ != nullptr) close(quiet, begun_after_closing);
+      words_.write(kGate, 1);
+      CU(cuStreamSynchronize, stream);
+    }
+    answer.fact(label + "_holds_while_closed", held);
+    answer.fact(label + "_does_all_in_the_end", words_.read(kTold) == kPieces);
+    answer.figure(label + "_open_to_work_begun", "us", opened);
+    if (worker_ == nullptr) return;
+    answer.figure(label + "_close_to_quiet", "us", quiet);
+    answer.figure(label + "_pieces_begun_after_closing", "pieces", begun_after_closing);
+  }
+
+ private:
+  // In the middle of a piece; the stream is quiet once nothing has changed for two milliseconds.
+  void close(std::vector<double>& quiet, std::vector<double>& begun_after_closing) {
+    constexpr std::uint64_t kQuietNs = 2'000'000;
+    words_.await_at_least(kBegun, 5);
+    const std::uint64_t begun = words_.read(kBegun);
+    const std::uint64_t closing = now_ns();
+    words_.write(kGate, 0);
+    std::uint64_t changed = closing;
+    std::uint32_t told = words_.read(kTold);
+    while (now_ns() - changed < kQuietNs) {
+      const std::uint32_t now_told = words_.read(kTold);
+      if (now_told == told) continue;
+      told = now_told;
+      changed = now_ns();
+    }
+    quiet.push_back(static_cast<double>(changed - closing) / 1000.0);
+    begun_after_closing.push_back(static_cast<double>(words_.read(kBegun) - begun));
+  }
+
+  DeviceWords& words_;
+  Worker* worker_;
+};
+
+void gate_in_a_graph(GatedPieces& pieces, Answer& answer) {
+  const Stream stream;
+  CU(cuStreamBeginCapture, static_cast<CUstream>(stream), CU_STREAM_CAPTURE_MODE_GLOBAL);
+  const CUresult queued = pieces.queue(stream);
+  CUgraph graph = nullptr;
+  const CUresult ended = TRY_CU(cuStreamEndCapture, static_cast<CUstream>(stream), &graph);
+  answer.fact("wait_in_a_capture", queued == CUDA_SUCCESS ? "allowed" : name_of(queued));
+  answer.fact("capture_afterwards", ended == CUDA_SUCCESS ? "ends well" : name_of(ended));
+  if (queued != CUDA_SUCCESS || ended != CUDA_SUCCESS) return;
+  CUgraphExec executable = nullptr;
+  CU(cuGraphInstantiate, &executable, graph, 0ULL);
+  CU(cuGraphDestroy, graph);
+  pieces.measure(answer, "graph", stream,
+                 [&] { return TRY_CU(cuGraphLaunch, executable, static_cast<CUstream>(stream)); });
+  CU(cuGraphExecDestroy, executable);
 }
 
 }  // namespace
@@ -223,19 +323,14 @@ void gate_by_a_waiting_stream(Device& device, Answer& answer) {
   }
   answer.figure("open_to_work_seen", "us", opened);
 
-  (void)device.kernel("work");  // else the other process has no work to be slowed
   SharedPage other;
+  other->give(Worker(device).load(1000));
   Child neighbour("work", other);
   neighbour.wait_ready();
   other->go.store(1);
   std::vector<double> alone;
   std::vector<double> beside;
-  const auto rate = [&other] {
-    const std::uint64_t before = other->progress.load();
-    const std::uint64_t start = now_ns();
-    sleep_for(std::chrono::milliseconds(500));
-    return static_cast<double>(other->progress.load() - before) / us_since(start) * 1e6;
-  };
+  const auto rate = [&other] { return rate_of(*other, std::chrono::milliseconds(500)); };
   (void)rate();
   for (std::uint32_t round = 0; round < 8; ++round) {
     alone.push_back(rate());
@@ -249,6 +344,25 @@ void gate_by_a_waiting_stream(Device& device, Answer& answer) {
   answer.figure("neighbour_alone", "kernels/s", alone);
   answer.figure("neighbour_beside_a_waiting_context", "kernels/s", beside);
   answer.fact("neighbour_loses_percent", (1 - median_of(beside) / median_of(alone)) * 100);
+}
+
+void gates_in_default_stream_and_graph(Device& device, Answer& answer) {
+  SharedPage page;
+  DeviceWords words(*page);
+  std::unique_ptr<Worker> worker;
+  std::string missing;
+  try {
+    worker = std::make_unique<Worker>(device);
+  } catch (const NotRun& reason) {
+    missing = reason.what();  // opening has an answer without
+  }
+  GatedPieces pieces(words, worker.get());
+  const Stream own;
+  pieces.measure(answer, "own_stream", own, [&] { return pieces.queue(own); });
+  CUstream const legacy = CU_STREAM_LEGACY;
+  pieces.measure(answer, "legacy_stream", legacy, [&] { return pieces.queue(legacy); });
+  gate_in_a_graph(pieces, answer);
+  if (!missing.empty()) throw NotRun(missing);
 }
 
 }  // namespace probes

@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <string>
 #include <thread>
 
@@ -25,13 +27,6 @@ std::size_t affordable(const Device& device, std::size_t wanted) {
                     static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   const std::size_t bytes = std::min({wanted, host / 16, device.budget() / 4});
   return bytes / (2 * kMiB) * (2 * kMiB);
-}
-
-template <typename Call>
-double timed_us(Call&& call) {
-  const std::uint64_t start = now_ns();
-  call();
-  return us_since(start);
 }
 
 void copy_out(CUdeviceptr from, void* to, std::size_t bytes, CUstream stream) {
@@ -106,6 +101,179 @@ void measure_kernels(Device& device, Answer& answer, const std::string& label, C
                   launch(write, blocks, 256, stream, at, count, 1U);
                   stream.wait();
                 }));
+}
+
+// Matrix products without a pause, two in flight, as a job beside what is measured.
+class ProductLoop {
+ public:
+  explicit ProductLoop(Device& device)
+      : device_(device),
+        multiply_(device.kernel("multiply")),
+        left_(device, kBytes),
+        right_(device, kBytes),
+        product_(device, kBytes) {
+    thread_ = std::thread([this] { go(); });
+  }
+  ~ProductLoop() {
+    stop_.store(true);
+    thread_.join();
+  }
+  ProductLoop(const ProductLoop&) = delete;
+  ProductLoop& operator=(const ProductLoop&) = delete;
+
+  [[nodiscard]] std::uint64_t done() const noexcept { return done_.load(); }
+  [[nodiscard]] bool failed() const noexcept { return failed_.load(); }
+
+ private:
+  static constexpr unsigned kSize = 2048;
+  static constexpr std::size_t kBytes = std::size_t{kSize} * kSize * sizeof(float);
+
+  void go() {
+    try {
+      device_.enter();
+      const Stream stream;
+      const Event first(CU_EVENT_DISABLE_TIMING);
+      const Event second(CU_EVENT_DISABLE_TIMING);
+      const std::array<const Event*, 2> events{&first, &second};
+      for (std::size_t number = 0; !stop_.load(); ++number) {
+        launch(multiply_, (kSize / 64) * (kSize / 64), 256, stream, left_.address(),
+               right_.address(), product_.address(), kSize);
+        CU(cuEventRecord, static_cast<CUevent>(*events[number % 2]), static_cast<CUstream>(stream));
+        if (number == 0) continue;
+        CU(cuEventSynchronize, static_cast<CUevent>(*events[(number + 1) % 2]));
+        done_.fetch_add(1);
+      }
+      stream.wait();
+    } catch (const std::exception&) {
+      failed_.store(true);
+    }
+  }
+
+  Device& device_;
+  CUfunction multiply_;
+  Buffer left_;
+  Buffer right_;
+  Buffer product_;
+  std::atomic<bool> stop_{false};
+  std::atomic<bool> failed_{false};
+  std::atomic<std::uint64_t> done_{0};
+  std::thread thread_;
+};
+
+// Ways to bring memory to the host with a fingerprint of what arrived.
+class Mover {
+ public:
+  static constexpr std::size_t kPiece = 32 * kMiB;
+
+  Mover(Device& device, std::size_t bytes)
+      : blocks_(static_cast<unsigned>(device.multiprocessors()) * 4U),
+        hash_(device.kernel("hash_all")),
+        source_(device, bytes / kPiece * kPiece),
+        staging_(device, 2 * kPiece),
+        sums_(device, 4096),
+        host_(2 * kPiece) {
+    CU(cuMemHostGetDevicePointer, &host_at_, host_.data(), 0U);
+    CU(cuMemsetD32Async, source_.address(), 7U, source_.bytes() / 4, static_cast<CUstream>(ship_));
+    ship_.wait();
+  }
+
+  [[nodiscard]] std::size_t bytes() const noexcept { return source_.bytes(); }
+
+  /// Copies alone.
+  void copy() {
+    each_piece([&](CUdeviceptr from, std::size_t slot) {
+      copy_out(from, host_.as<char>() + slot * kPiece, kPiece, ship_);
+    });
+    ship_.wait();
+  }
+
+  /// Copies, and has a kernel read over the link what arrived.
+  void copy_and_hash_there() {
+    each_piece([&](CUdeviceptr from, std::size_t slot) {
+      copy_out(from, host_.as<char>() + slot * kPiece, kPiece, ship_);
+      hash(host_at_ + slot * kPiece, 0, ship_);
+    });
+    ship_.wait();
+  }
+
+  /// Copies on the device, reads the copy there, and ships that one.
+  void stage_and_hash_here() {
+    each_piece([&](CUdeviceptr from, std::size_t slot) {
+      const Event& shipped = shipped_[slot];
+      CU(cuStreamWaitEvent, static_cast<CUstream>(stage_), static_cast<CUevent>(shipped), 0U);
+      const CUdeviceptr staged_at = staging_.address() + slot * kPiece;
+      CU(cuMemcpyDtoDAsync, staged_at, from, kPiece, static_cast<CUstream>(stage_));
+      hash(staged_at, 0, stage_);
+      CU(cuEventRecord, static_cast<CUevent>(staged_[slot]), static_cast<CUstream>(stage_));
+      CU(cuStreamWaitEvent, static_cast<CUstream>(ship_), static_cast<CUevent>(staged_[slot]), 0U);
+      copy_out(staged_at, host_.as<char>() + slot * kPiece, kPiece, ship_);
+      CU(cuEventRecord, static_cast<CUevent>(shipped), static_cast<CUstream>(ship_));
+    });
+    ship_.wait();
+  }
+
+  /// Whether the same bytes have the same fingerprint here, staged and on the host.
+  bool hashes_agree() {
+    stage_and_hash_here();
+    CU(cuMemsetD32Async, sums_.address(), 0U, std::size_t{8}, static_cast<CUstream>(ship_));
+    hash(source_.address(), 0, ship_);
+    hash(staging_.address(), 1, ship_);
+    hash(host_at_, 2, ship_);
+    std::array<std::uint64_t, 3> sums{};
+    CU(cuMemcpyDtoHAsync, static_cast<void*>(sums.data()), sums_.address(), sizeof(sums),
+       static_cast<CUstream>(ship_));
+    ship_.wait();
+    return sums[0] != 0 && sums[0] == sums[1] && sums[0] == sums[2];
+  }
+
+ private:
+  template <typename Move>
+  void each_piece(Move move) {
+    for (std::size_t piece = 0; piece * kPiece < bytes(); ++piece) {
+      move(source_.address() + piece * kPiece, piece % 2);
+    }
+  }
+
+  void hash(CUdeviceptr at, std::size_t slot, CUstream stream) {
+    launch(hash_, blocks_, 256, stream, at, std::uint64_t{kPiece / 16},
+           sums_.address() + slot * sizeof(std::uint64_t));
+  }
+
+  unsigned blocks_;
+  CUfunction hash_;
+  Buffer source_;
+  Buffer staging_;
+  Buffer sums_;
+  Pinned host_;
+  CUdeviceptr host_at_ = 0;
+  Stream stage_;
+  Stream ship_;
+  std::array<Event, 2> staged_;
+  std::array<Event, 2> shipped_;
+};
+
+// In turns: the loop alone, and with one pass after another beside it.
+void move_beside(ProductLoop& loop, Mover& mover, Answer& answer, const std::string& name,
+                 void (Mover::*pass)()) {
+  constexpr double kWindowUs = 120'000;
+  std::vector<double> alone, beside, moved;
+  const auto rate = [&](auto&& meanwhile) {
+    const std::uint64_t before = loop.done();
+    const std::uint64_t start = now_ns();
+    while (us_since(start) < kWindowUs) meanwhile();
+    return static_cast<double>(loop.done() - before) / us_since(start) * 1e6;
+  };
+  for (int round = 0; round < 5; ++round) {
+    alone.push_back(rate([] { sleep_for(std::chrono::milliseconds(1)); }));
+    beside.push_back(rate(
+        [&] { moved.push_back(gib_per_s(mover.bytes(), timed_us([&] { (mover.*pass)(); }))); }));
+  }
+  if (loop.failed()) throw std::runtime_error("the loop of products failed");
+  answer.figure(name + "_beside_the_loop", "GiB/s", moved);
+  answer.figure("loop_alone_before_" + name, "products/s", alone);
+  answer.figure("loop_beside_" + name, "products/s", beside);
+  answer.fact("loop_loses_percent_beside_" + name,
+              (1 - median_of(beside) / median_of(alone)) * 100);
 }
 
 }  // namespace
@@ -222,6 +390,25 @@ void kernels_on_host_memory(Device& device, Answer& answer) {
   range.map(chunk);
   range.allow(0, bytes);
   measure_kernels(device, answer, "host_numa", range.at(), bytes);
+}
+
+void moving_beside_a_loop(Device& device, Answer& answer) {
+  struct Way {
+    const char* name;
+    void (Mover::*pass)();
+  };
+  constexpr std::array kWays{Way{"copied", &Mover::copy},
+                             Way{"copied_and_hashed_there", &Mover::copy_and_hash_there},
+                             Way{"staged_and_hashed_here", &Mover::stage_and_hash_here}};
+  Mover mover(device, std::max(affordable(device, 256 * kMiB), Mover::kPiece));
+  answer.fact("hashes_agree", mover.hashes_agree());
+  answer.fact("bytes", static_cast<double>(mover.bytes()));
+  for (const Way& way : kWays) {
+    answer.figure(std::string{way.name} + "_alone", "GiB/s",
+                  speeds(mover.bytes(), [&] { (mover.*way.pass)(); }));
+  }
+  ProductLoop loop(device);
+  for (const Way& way : kWays) move_beside(loop, mover, answer, way.name, way.pass);
 }
 
 }  // namespace probes
