@@ -471,6 +471,38 @@ facts["whole"] = [one.whole() for one in (*held, more)]
     assert facts["whole"] == [True] * 5
 
 
+def test_f5_what_trains_in_a_pool_of_its_own_waits_at_the_gate_and_moves(job: Run) -> None:
+    facts = job(
+        """
+import threading
+held = [Held(16, float(i)) for i in range(4)]
+def held_up():
+    commensal.pause()
+    run = threading.Thread(target=held[0].tensor.sum)
+    run.start()
+    while run.is_alive() and not commensal.stats()["gate"]["waiting_op_seconds"]:
+        time.sleep(0.001)
+    waits = run.is_alive()
+    commensal.resume()
+    run.join()
+    return waits
+with torch.cuda.use_mem_pool(torch.cuda.MemPool()):
+    facts["waits"] = held_up()
+    ticket = limit("32MiB")
+    facts["shrunk"] = [memory("device")["device"], ticket.deferred_bytes]
+    facts["whole"] = [one.whole() for one in held]
+    with torch.cuda.graph(torch.cuda.CUDAGraph(), stream=torch.cuda.Stream()):
+        held[0].tensor + 1
+        facts["captured"] = commensal.set_memory_limit("16MiB").done_bytes
+"""
+    )
+    assert facts["waits"]
+    assert facts["shrunk"][0] <= 32
+    assert facts["shrunk"][1] == 0
+    assert facts["whole"] == [True] * 4
+    assert facts["captured"] == 0  # the twin
+
+
 def test_antman_overflows_at_allocation_and_moves_nothing_on_a_gpu(job: Run) -> None:
     facts = job(
         """

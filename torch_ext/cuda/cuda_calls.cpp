@@ -20,6 +20,15 @@ class RuntimeCalls final : public CudaCalls {
     return c10::cuda::getCurrentCUDAStream(index_of(device)).stream();
   }
 
+  bool captures(cudaStream_t stream) noexcept override {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    if (cudaStreamIsCapturing(stream, &status) != cudaSuccess) {
+      (void)cudaGetLastError();  // the legacy stream has no answer while another one is captured
+      return true;
+    }
+    return status != cudaStreamCaptureStatusNone;
+  }
+
   std::pair<std::size_t, std::size_t> memory_info(int device) override {
     const c10::cuda::CUDAGuard guard(index_of(device));
     std::size_t free = 0;

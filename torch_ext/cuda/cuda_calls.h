@@ -21,6 +21,9 @@ class CudaCalls {
   [[nodiscard]] virtual int current_device() = 0;
   /// The stream into which the calling thread's ops of a device go.
   [[nodiscard]] virtual cudaStream_t current_stream(int device) = 0;
+  /// Tells whether a stream is being captured, or that is not known. May be asked at any time: it
+  /// breaks no capture.
+  [[nodiscard]] virtual bool captures(cudaStream_t stream) noexcept = 0;
   /// Bytes of a device: free, total.
   [[nodiscard]] virtual std::pair<std::size_t, std::size_t> memory_info(int device) = 0;
   /// Marks what is in a stream of a device now.

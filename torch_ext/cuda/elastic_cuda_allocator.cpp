@@ -366,9 +366,10 @@ void ElasticCudaAllocator::recordStream(const c10::DataPtr& block, c10::cuda::CU
 
 void ElasticCudaAllocator::beginAllocateToPool(c10::DeviceIndex device, c10::MempoolId_t pool,
                                                std::function<bool(cudaStream_t)> filter) {
+  const PoolUse use = use_of_pool(calls_, device, filter);
   if (Device* const own = known(device)) bound_delegate(*own);
   native().beginAllocateToPool(device, pool, filter);
-  filters_.begin(device, pool, std::move(filter));
+  filters_.begin(device, pool, use, std::move(filter));
 }
 
 void ElasticCudaAllocator::endAllocateToPool(c10::DeviceIndex device, c10::MempoolId_t pool) {

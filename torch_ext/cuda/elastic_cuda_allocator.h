@@ -42,7 +42,7 @@ class ElasticCudaAllocator final : public ForwardingAllocator {
   ElasticCudaAllocator& operator=(const ElasticCudaAllocator&) = delete;
 
   /// Tells whether a graph may be captured now: then nothing of ours calls CUDA.
-  [[nodiscard]] bool capturing() const noexcept { return filters_.any(); }
+  [[nodiscard]] bool capturing() const noexcept { return filters_.capturing(); }
 
   /// Gives back what the delegate caches, and what the callbacks of others free; nothing during a
   /// capture.

@@ -56,8 +56,9 @@ std::pair<std::size_t, std::size_t> NativeAllocator::getMemoryInfo(c10::DeviceIn
 
 void NativeAllocator::beginAllocateToPool(c10::DeviceIndex device, c10::MempoolId_t pool,
                                           std::function<bool(cudaStream_t)> filter) {
+  const PoolUse use = use_of_pool(calls_, device, filter);
   native().beginAllocateToPool(device, pool, filter);
-  filters_.begin(device, pool, std::move(filter));
+  filters_.begin(device, pool, use, std::move(filter));
 }
 
 void NativeAllocator::endAllocateToPool(c10::DeviceIndex device, c10::MempoolId_t pool) {

@@ -39,7 +39,7 @@ class NativeAllocator final : public ForwardingAllocator {
       : ForwardingAllocator(native), calls_(calls), listener_(listener) {}
 
   /// Tells whether a graph may be captured now.
-  [[nodiscard]] bool capturing() const noexcept { return filters_.any(); }
+  [[nodiscard]] bool capturing() const noexcept { return filters_.capturing(); }
 
   c10::DataPtr allocate(std::size_t size) override;
   void* raw_alloc(std::size_t size) override;

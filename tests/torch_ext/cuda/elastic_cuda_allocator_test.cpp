@@ -111,7 +111,10 @@ class ElasticCudaAllocatorTest : public ::testing::Test {
     return c10::cuda::getStreamFromExternal(FakeCudaCalls::handle(number), 0);
   }
   void begin_capture(bool claims = true) {
-    allocator_.beginAllocateToPool(0, kGraph, [claims](cudaStream_t) { return claims; });
+    // As PyTorch does it: its filter tells whether a stream is captured, which begins afterwards.
+    auto captures = std::make_shared<bool>(false);
+    allocator_.beginAllocateToPool(0, kGraph, [captures](cudaStream_t) { return *captures; });
+    *captures = claims;
   }
   void end_capture() { allocator_.endAllocateToPool(0, kGraph); }
   static c10::CachingAllocator::Stat all(const c10::CachingDeviceAllocator::StatArray& stat) {
@@ -355,6 +358,45 @@ TEST_F(ElasticCudaAllocatorTest, DuringACaptureNothingOfOursReachesTheRuntime) {
   end_capture();
   (void)allocator_.allocate(1 << 20);
   EXPECT_GT(calls_.calls, 0);
+}
+
+// F5: torch.cuda.use_mem_pool, a collective's buffers and warm-ups claim what a thread allocates.
+TEST_F(ElasticCudaAllocatorTest, APoolIsNoCapture) {
+  c10::DataPtr block = allocator_.allocate(1 << 20);
+  allocator_.recordStream(block, stream(7));
+  allocator_.beginAllocateToPool(0, {0, 9}, [](cudaStream_t) { return true; });
+  EXPECT_FALSE(allocator_.capturing());
+  EXPECT_FALSE(ours(allocator_.allocate(1000)));  // it is the delegate's all the same
+  block.clear();
+  allocator_.emptyCache(kNoPool);
+  EXPECT_EQ(memory().stats().device, Bytes{});
+  begin_capture();  // within it
+  EXPECT_TRUE(allocator_.capturing());
+  end_capture();
+  EXPECT_FALSE(allocator_.capturing());
+  allocator_.endAllocateToPool(0, {0, 9});
+  EXPECT_TRUE(ours(allocator_.allocate(1000)));
+}
+
+// Inference servers take the graph's pool away during a capture, for memory that NCCL registers.
+TEST_F(ElasticCudaAllocatorTest, APoolThatBeginsDuringACaptureIsPartOfIt) {
+  begin_capture();
+  calls_.captured = true;
+  end_capture();
+  for (const c10::MempoolId_t& pool : {c10::MempoolId_t{0, 9}, kGraph}) {
+    allocator_.beginAllocateToPool(0, pool, [](cudaStream_t) { return true; });
+    EXPECT_TRUE(allocator_.capturing());
+    allocator_.endAllocateToPool(0, pool);
+  }
+  EXPECT_FALSE(allocator_.capturing());
+}
+
+TEST_F(ElasticCudaAllocatorTest, APoolOfWhichNothingIsKnownCountsAsACapture) {
+  allocator_.beginAllocateToPool(0, {0, 9}, [](cudaStream_t) -> bool {
+    throw std::runtime_error("of a stream it cannot ask");
+  });
+  EXPECT_TRUE(allocator_.capturing());
+  allocator_.endAllocateToPool(0, {0, 9});
 }
 
 // --- when memory is short ------------------------------------------------------------------

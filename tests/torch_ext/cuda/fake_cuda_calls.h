@@ -21,8 +21,9 @@ class FakeCudaCalls final : public CudaCalls {
   int calls = 0;  ///< that reach the runtime and would break a capture
   int waits = 0;  ///< for a mark that was not reached
   int copies = 0;
-  bool broken = false;  ///< marking fails
-  Duration time{};      ///< of the device
+  bool captured = false;  ///< every stream
+  bool broken = false;    ///< marking fails
+  Duration time{};        ///< of the device
 
   /// Even, as a pointer: PyTorch marks others by the lowest bit.
   static cudaStream_t handle(std::uintptr_t number) {
@@ -45,6 +46,7 @@ class FakeCudaCalls final : public CudaCalls {
 
   int current_device() override { return device; }
   cudaStream_t current_stream(int /*device*/) override { return stream; }
+  bool captures(cudaStream_t /*stream*/) noexcept override { return captured; }
   std::pair<std::size_t, std::size_t> memory_info(int /*device*/) override { return {free, total}; }
   cudaEvent_t mark(int /*device*/, cudaStream_t marked) override {
     ++calls;

@@ -86,12 +86,19 @@ TEST_F(NativeAllocatorTest, AProcessThatIsNoRankYetIsAskedAgain) {
 TEST_F(NativeAllocatorTest, KnowsOfCapturesWhichItLeavesAlone) {
   EXPECT_FALSE(allocator_.capturing());
   EXPECT_CALL(native_, beginAllocateToPool(0, kPool, _));
-  allocator_.beginAllocateToPool(0, kPool, [](cudaStream_t) { return true; });
+  allocator_.beginAllocateToPool(0, kPool, [](cudaStream_t) { return false; });
   EXPECT_TRUE(allocator_.capturing());
   (void)allocator_.allocate(16);
   EXPECT_TRUE(heard_.devices.empty()) << "beginning a device calls CUDA";
   EXPECT_CALL(native_, endAllocateToPool(0, kPool));
   allocator_.endAllocateToPool(0, kPool);
+  EXPECT_FALSE(allocator_.capturing());
+  (void)allocator_.allocate(16);
+  EXPECT_THAT(heard_.devices, ElementsAre(0));
+}
+
+TEST_F(NativeAllocatorTest, APoolOfTheThreadsIsNoCapture) {
+  allocator_.beginAllocateToPool(0, kPool, [](cudaStream_t) { return true; });
   EXPECT_FALSE(allocator_.capturing());
   (void)allocator_.allocate(16);
   EXPECT_THAT(heard_.devices, ElementsAre(0));
