@@ -7,8 +7,12 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
+#include <cmath>
+#include <string>
 
 #include "allocator/base/mutex.h"
+#include "allocator/host/own_descriptors.h"
 #include "torch_ext/gate/gate.h"
 #include "torch_ext/known_ops.h"
 #include "torch_ext/op_kind.h"
@@ -159,6 +163,15 @@ void switch_op_callback(bool on) {
   }
 }
 
+void tell_of_held_graph(Duration predicted) {
+  using Milliseconds = std::chrono::duration<double, std::milli>;
+  own_descriptors::write_line(
+      "commensal: a CUDA graph of " + std::to_string(std::lround(Milliseconds(predicted).count())) +
+      " ms waits for a gap of a guaranteed job that is as long; without graphs (torch.compile "
+      "without mode=\"reduce-overhead\" or \"max-autotune\", no make_graphed_callables) the job "
+      "uses shorter gaps, too");
+}
+
 }  // namespace
 
 void install_op_callback(Session& session) {
@@ -166,6 +179,7 @@ void install_op_callback(Session& session) {
   g_handle = at::addGlobalCallback(
       at::RecordFunctionCallback(&on_op_begin, &on_op_end).scopes({at::RecordScope::FUNCTION}));
   at::disableCallback(g_handle);
+  session.gate().on_graph_held(&tell_of_held_graph);
   g_gate.store(&session.gate(), std::memory_order_release);
   session.on_wait(&release_python_lock, &take_python_lock_back);
   session.on_move(&take_python_lock, &give_python_lock);
@@ -185,8 +199,10 @@ bool begin_launch(Launch what) noexcept {
   OpDuration& duration = durations.at(number);
   OpDuration* const here =
       g_positions.next(thread.cursor, &duration, gate->border().load(std::memory_order_relaxed));
+  const OpEstimate estimate(duration, here);
   apply(*gate, thread,
-        thread.nesting.begin_outermost(OpKind::kOp, OpEstimate(duration, here),
+        thread.nesting.begin_outermost(OpKind::kOp,
+                                       what == Launch::kGraph ? estimate.as_graph() : estimate,
                                        is_thread_shielded()));
   return true;
 }

@@ -159,6 +159,34 @@ def test_c15_and_c6_a_large_copy_waits_for_a_long_gap_and_no_job_has_host_callba
     assert machine.log("b")["cudaEventRecord"] > 0
 
 
+# Steps of 40 ms that are one graph each.
+CAPTURED_STEPS = """
+x = torch.ones(1024, device="cuda")
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    for _ in range(40):
+        x * 2
+def replay():
+    while True:
+        graph.replay()
+        torch.cuda.synchronize()
+threading.Thread(target=replay, daemon=True).start()
+held = "CUDA graph is too long beside a guaranteed job: held for a gap that it fits in"
+wait_until("it is held", lambda: gate()["reason"] == held and gate()["waiting_op_seconds"])
+tell(foretold=gate()["waiting_op_seconds"])
+open(sys.argv[1] + "/seen", "w").close()
+"""
+
+
+def test_f15_a_captured_step_is_held_beside_a_guaranteed_job(machine: Machine) -> None:
+    guaranteed = machine.start(SHORT_GAPS, "--guaranteed")
+    other = machine.start(
+        CAPTURED_STEPS, *OPPORTUNISTIC, SIMULATED_CUDA_KERNEL_NANOSECONDS="1000000"
+    )
+    assert machine.facts(other)["foretold"] > 0.01
+    assert "loader" in machine.facts(guaranteed)["gaps"]
+
+
 HOST_CALLBACK = """
 torch.ones(4, device="cuda")
 done = threading.Event()

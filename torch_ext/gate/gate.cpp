@@ -218,6 +218,8 @@ struct Gate::Impl {
   std::atomic<bool> needed{false};   // since it dozes: an op has come
   std::atomic<bool> for_all{false};  // it dozes for ops that are summoned, too
   std::function<void()> bring_back;
+  std::function<void(Duration)> graph_held;
+  std::atomic<bool> graph_told{false};
 
   struct ClosedBy {
     const char* reason = nullptr;  // static text
@@ -328,8 +330,9 @@ struct Gate::Impl {
     bool needed = false;  // open, if the job were not dozing
   };
 
-  [[gnu::noinline]] bool ask_and_enter(Slot& slot, Duration predicted) noexcept {
-    const Verdict verdict = ask(predicted, false);
+  [[gnu::noinline]] bool ask_and_enter(Slot& slot, const OpEstimate& op) noexcept {
+    const Duration predicted = op.predicted();
+    const Verdict verdict = ask({.predicted = predicted, .graph = op.is_graph()});
     if (verdict.decision.open) {
       enter(slot, ticks.now(), verdict.charge, predicted, verdict.decision.prepaid);
     }
@@ -466,9 +469,23 @@ struct Gate::Impl {
                  Duration{open_bound_ns.load(kRelaxed)}, now);
   }
 
-  /// Asks the law. `peek`: only to report, with nothing cached. `in_line`: it comes behind what is
-  /// in flight, which is bounded.
-  Verdict ask(Duration predicted, bool peek, bool in_line = true) noexcept {
+  /// Counts how long a graph was held in one wait, and tells once.
+  void note_held(const PacingDecision& decision, Duration slept, Duration predicted,
+                 Duration& in_all) noexcept {
+    if (decision.reason != kGraphHeld) return;
+    in_all += slept;
+    if (in_all >= kGraphHeldLong && graph_held && !graph_told.exchange(true)) graph_held(predicted);
+  }
+
+  struct Question {
+    Duration predicted{};  ///< zero: not known
+    bool graph = false;
+    bool peek = false;    ///< only to report, with nothing cached
+    bool in_line = true;  ///< it comes behind what is in flight, which is bounded
+  };
+  /// Asks the law.
+  Verdict ask(const Question& op) noexcept {
+    const bool peek = op.peek;
     collect();
     const MutexLock lock(mutex);
     const TimePoint now = clock.now();
@@ -520,13 +537,14 @@ struct Gate::Impl {
     } else {
       verdict.decision =
           law->decide({.device = device,
-                       .predicted = predicted,
+                       .predicted = op.predicted,
+                       .graph = op.graph,
                        .cap_debt = debt_to_go_by(device.gang, cap.debt() + queued()),
                        .trickle_debt = debt_to_go_by(device.gang, trickle.debt() + queued()),
                        .share_min = share_min,
                        .share_max = share_max,
                        .run_total = run_total,
-                       .in_flight = in_line ? in_flight() : Duration::zero(),
+                       .in_flight = op.in_line ? in_flight() : Duration::zero(),
                        .queued = queued(),
                        .peek = peek});
       const bool owes = (share < 1.0 && cap.debt() > Duration::zero()) ||
@@ -696,11 +714,11 @@ bool Gate::try_enter_op(OpEstimate op, Account* account) noexcept {
   const Duration predicted = or_unknown(known);
   if (now >= gate.open_until_ticks.load(kRelaxed) || gate.hard_closed.load() ||
       (predicted + gate.queued()).count() > gate.open_fits_ns.load(kRelaxed)) {
-    return gate.ask_and_enter(*account, known);
+    return gate.ask_and_enter(*account, op);
   }
   if (const std::int64_t bound = gate.open_bound_ns.load(kRelaxed);
       bound != 0 && gate.is_full(bound)) {
-    return gate.ask_and_enter(*account, known);
+    return gate.ask_and_enter(*account, op);
   }
   if (predicted >= kLongEnoughToAsk) return gate.enter_long(*account, now, known);
   const std::uint8_t charge = gate.open_charge.load(kRelaxed);
@@ -720,12 +738,13 @@ void Gate::wait_op(OpEstimate op, Summons summoned) noexcept {
   if ((slot.charge & kCap) != 0) Impl::count(slot, gate.between(slot, gate.ticks.now()));
   slot.left_ticks = 0;
   const TimePoint since = gate.clock.now();
+  Duration held{};
   slot.waiting_ns.store(or_unknown(predicted).count(), kRelaxed);
   slot.wait_since_ns.store(since.time_since_epoch().count(), kRelaxed);
   add(slot.gated, 1);
   while (!gate.disarmed.load(kRelaxed)) {
     const std::uint32_t seen = gate.generation.load();
-    const Impl::Verdict verdict = gate.ask(predicted, false);
+    const Impl::Verdict verdict = gate.ask({.predicted = predicted, .graph = op.is_graph()});
     bool called = summoned != nullptr && summoned();
     const bool dozes_for_all = gate.dozing.load() && gate.for_all.load();
     const bool needed = verdict.needed || (called && dozes_for_all);
@@ -741,7 +760,9 @@ void Gate::wait_op(OpEstimate op, Summons summoned) noexcept {
     const TimePoint began = gate.clock.now();
     gate.sleep(verdict.decision.recheck, verdict.decision.bell, seen);
     if (!gate.disarmed.load(kRelaxed)) {
-      gate.waited(verdict.decision.reason, gate.clock.now() - began);
+      const Duration slept = gate.clock.now() - began;
+      gate.waited(verdict.decision.reason, slept);
+      gate.note_held(verdict.decision, slept, predicted, held);
     }
   }
   slot.wait_since_ns.store(0, kRelaxed);
@@ -818,6 +839,10 @@ void Gate::on_needed(std::function<void()> bring_back) {
   impl_->bring_back = std::move(bring_back);
 }
 
+void Gate::on_graph_held(std::function<void(Duration)> tell) {
+  impl_->graph_held = std::move(tell);
+}
+
 void Gate::set_law(std::unique_ptr<PacingLaw> law) {
   impl_->change([&]() COMMENSAL_NO_THREAD_SAFETY_ANALYSIS { impl_->law = std::move(law); });
   refresh();
@@ -878,7 +903,8 @@ Gate::Leave Gate::leave(Duration takes) noexcept {
   if (gate.disarmed.load(kRelaxed) || !gate.wanted.load()) return {Duration::max(), ""};
   // A closed gate is only looked at: what saves up for its turn is ops.
   for (const bool peek : {true, false}) {
-    const PacingDecision decision = gate.ask(takes, peek, false).decision;
+    const PacingDecision decision =
+        gate.ask({.predicted = takes, .peek = peek, .in_line = false}).decision;
     if (!decision.open) return {Duration::zero(), decision.reason};
     if (decision.trickle && decision.fits < takes) return {Duration::zero(), "guaranteed job busy"};
     if (!peek) return {std::max(takes, decision.fits - gate.queued()), decision.reason};
@@ -910,7 +936,7 @@ void Gate::refresh() noexcept {
     wants = gate.paused_by != nullptr || gate.dozing.load(kRelaxed) || device.paused ||
             share <= 0.0 || gate.hold_expected.load() || gate.law->throttles(device, share);
   }
-  if (wants) (void)gate.ask(Duration::zero(), true);
+  if (wants) (void)gate.ask({.peek = true});
   if (wants && !gate.wanted.load()) gate.switches.fetch_add(1);
   if (gate.wanted.exchange(wants) != wants && gate.listener != nullptr) gate.listener(wants);
 }

@@ -129,6 +129,10 @@ class Gate {
   [[nodiscard]] bool dozing() const noexcept;
   /// To be set before the first `doze`.
   void on_needed(std::function<void()> bring_back);
+  /// Sets whom to tell, once, of a graph that has been held for `kGraphHeldLong` (`kGraphHeld`): of
+  /// what length it is. Called on its thread, without a lock. To be set before the first op.
+  void on_graph_held(std::function<void(Duration predicted)> tell);
+  static constexpr Duration kGraphHeldLong = std::chrono::seconds{10};
   void set_law(std::unique_ptr<PacingLaw> law);
   /// Sets the job's own bounds, taken as 0 to 1; the coordinator's come with the observation.
   void set_share(double min, double max) noexcept;

@@ -54,6 +54,13 @@ class OpEstimate {
   constexpr OpEstimate(OpDuration& anywhere, OpDuration* here) noexcept
       : anywhere_(&anywhere), here_(here) {}
 
+  /// The same op as a whole graph: nothing comes between its kernels.
+  [[nodiscard]] constexpr OpEstimate as_graph() const noexcept {
+    OpEstimate graph = *this;
+    graph.is_graph_ = true;
+    return graph;
+  }
+  [[nodiscard]] constexpr bool is_graph() const noexcept { return is_graph_; }
   /// Whether there is an op at all.
   [[nodiscard]] explicit constexpr operator bool() const noexcept { return anywhere_ != nullptr; }
   /// Returns what it took at this position, else what it takes anywhere; zero if neither is known.
@@ -70,6 +77,7 @@ class OpEstimate {
  private:
   OpDuration* anywhere_ = nullptr;
   OpDuration* here_ = nullptr;
+  bool is_graph_ = false;
 };
 
 }  // namespace commensal

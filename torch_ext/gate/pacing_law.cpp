@@ -141,6 +141,7 @@ class GapLaw final : public PacingLaw {
       if (!input.device.guaranteed_present) return free_to_run("no guaranteed job on the device");
       if (flight_is_full(input)) return closed(kPollMin, "work in flight is at its bound");
       if (!input.device.coordinator_alive) {
+        if (is_held(input)) return closed(kPollMax, kGraphHeld);
         return beside(input, kPollMax, "coordinator silent, guaranteed job present");
       }
       return in_gap(input);
@@ -206,8 +207,21 @@ class GapLaw final : public PacingLaw {
 
   PacingDecision not_now(const PacingInput& input, Duration needs, Duration recheck,
                          const char* reason) {
+    if (is_held(input)) return closed(recheck, kGraphHeld);
     if (long_ops_.is_long(needs)) return long_ops_.hold(input, needs, recheck);
     return beside(input, recheck, reason);
+  }
+
+  /// Whether the op is a graph that does not go beside a busy guaranteed job at all. Of ops, what
+  /// is in flight when that job comes back is bounded; a whole step that is one op is a collision
+  /// of its full length, and the trickle would pay for it again and again. A job that runs without
+  /// graphs has short ops, so nobody has to starve. What the job asked for as its own minimum holds
+  /// for graphs, too.
+  static bool is_held(const PacingInput& input) noexcept {
+    const double share = std::max(input.share_min, input.device.trickle);
+    const Duration bound = input.device.gap_rules.in_flight;
+    return input.graph && input.share_min <= 0.0 && share < 1.0 &&
+           input.predicted > std::max<Duration>(bound, kUnknownOp);
   }
 
   /// When to look again in a gap that is of no use as far as is known.

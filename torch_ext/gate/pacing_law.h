@@ -64,6 +64,7 @@ class DeviceObserver {
 struct PacingInput {
   DeviceObservation device;
   Duration predicted{};     ///< of the op at the gate; zero: not known
+  bool graph = false;       ///< it is a graph of many kernels
   Duration cap_debt{};      ///< run time above `share_max` that is not paid off yet; <= 0: none.
                             ///< Work in queues counts as predicted until the device has told
   Duration trickle_debt{};  ///< the same for run time beside a busy guaranteed job
@@ -124,6 +125,10 @@ inline constexpr Duration kUnknownOp = std::chrono::microseconds{200};
 [[nodiscard]] constexpr Duration or_unknown(Duration predicted) noexcept {
   return predicted > Duration::zero() ? predicted : kUnknownOp;
 }
+/// The reason of a decision that holds a graph back: it is longer than what may run beside a
+/// guaranteed job.
+inline constexpr const char* kGraphHeld =
+    "CUDA graph is too long beside a guaranteed job: held for a gap that it fits in";
 /// A wait counts as a gap once the guaranteed side has shown no sign of work for this long.
 inline constexpr Duration kQuietBeforeGap = std::chrono::microseconds{500};
 /// A boundary, or what follows a synchronisation, counts as a gap only after this: an op that

@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <vector>
+
 #include "tests/torch_ext/fake_clock.h"
 #include "tests/torch_ext/gate/fake_device.h"
 #include "torch_ext/gate/gate.h"
@@ -117,6 +119,90 @@ TEST_F(LongOpsTest, AHeldOpSaysWhatItWaitsFor) {
   gate_.refresh();
   EXPECT_FALSE(gate_.try_enter_op(mm_));
   EXPECT_EQ(gate_.stats().reason, "op longer than the usual gap: held for a long one");
+}
+
+// F15: a graph of a whole step, 20 ms long, beside a job whose gaps are 5 ms.
+class HeldGraphTest : public LongOpsTest {
+ protected:
+  HeldGraphTest() {
+    (void)run_op(step_, milliseconds{20});  // its length is known
+    device_.set([](DeviceObservation& seen) {
+      seen.trickle = seen.least_trickle = 0.01;
+      seen.gap_rules.in_flight = microseconds{500};
+    });
+    gate_.on_graph_held([this](Duration predicted) { told_.push_back(predicted); });
+  }
+  /// @return how long it waited.
+  Duration run_graph() {
+    const TimePoint asked = clock_.now();
+    if (!gate_.try_enter_op(graph())) gate_.wait_op(graph());
+    const TimePoint started = clock_.now();
+    beside_ = !device_.observe(started).all_waiting;
+    clock_.advance(milliseconds{20});
+    play();
+    gate_.leave_op(graph());
+    return started - asked;
+  }
+  OpEstimate graph() { return OpEstimate(step_).as_graph(); }
+
+  OpDuration step_;
+  std::vector<Duration> told_;
+};
+
+TEST_F(HeldGraphTest, WaitsForAGapThatItFitsIn) {
+  run_short(seconds{2});
+  pause_ = clock_.now() + seconds{30};
+  const Duration waited = run_graph();
+  EXPECT_FALSE(beside_);
+  EXPECT_NEAR(std::chrono::duration<double>(waited).count(), 30.0, 0.05);
+  EXPECT_GE(waited, milliseconds{29995}) << "the trickle would have paid for it after 2 s";
+  for (const auto& [reason, time] : gate_.stats().closed_by) {
+    if (reason == kGraphHeld) {
+      EXPECT_GE(time, seconds{29});
+    }
+  }
+  EXPECT_EQ(told_.size(), 1U) << "not for each";
+  EXPECT_EQ(told_.at(0), step_.predicted());
+}
+
+TEST_F(HeldGraphTest, AlsoBeforeAnyGapWasSeen) {
+  play();
+  gate_.refresh();
+  clock_.advance(seconds{3});  // what the trickle is owed is paid
+  play();
+  gate_.refresh();
+  EXPECT_FALSE(gate_.try_enter_op(graph()));
+  EXPECT_EQ(gate_.stats().reason, kGraphHeld);
+  EXPECT_TRUE(gate_.try_enter_op(step_)) << "an op goes by the trickle";
+  gate_.leave_op(step_);
+}
+
+TEST_F(HeldGraphTest, WhoeverNeedsItLessIsNotHeldUp) {
+  play();
+  gate_.refresh();
+  const auto passes = [&](const OpEstimate& op) {
+    const bool passed = gate_.try_enter_op(op);
+    if (passed) gate_.leave_op(op);
+    clock_.advance(seconds{3});  // what the trickle is owed is paid
+    return passed;
+  };
+  EXPECT_FALSE(passes(graph()));
+  EXPECT_TRUE(passes(OpEstimate(add_).as_graph())) << "as short as what may be in flight";
+  OpDuration unknown;
+  EXPECT_TRUE(passes(OpEstimate(unknown).as_graph())) << "once, to see how long it is";
+  gate_.set_share(0.05, 1.0);
+  EXPECT_TRUE(passes(graph())) << "a minimum that the job asked for";
+  gate_.set_share(0.0, 1.0);
+  EXPECT_FALSE(passes(graph()));
+  device_.set([](DeviceObservation& seen) { seen.trickle = 1.0; });
+  EXPECT_TRUE(passes(graph())) << "it was measured to do no harm";
+  device_.set([](DeviceObservation& seen) { seen.trickle = 0.01; });
+  EXPECT_FALSE(passes(graph()));
+  device_.set([](DeviceObservation& seen) { seen.coordinator_alive = false; });
+  EXPECT_FALSE(passes(graph()));
+  device_.set([](DeviceObservation& seen) { seen.guaranteed_present = false; });
+  EXPECT_TRUE(passes(graph()));
+  EXPECT_TRUE(told_.empty());
 }
 
 TEST(LongOpsRule, OpsOfOtherThreadsDoNotStarveIt) {

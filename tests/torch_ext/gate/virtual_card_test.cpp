@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cctype>
 #include <chrono>
 #include <cstdio>
@@ -61,6 +62,24 @@ TEST_P(GapLawOnACard, UsesTheGapsAndHoldsTheObjective) {
   if (shape.guaranteed.pause == GuaranteedScript::Pause::kLoader) {
     EXPECT_LE(got.opening, 200us);
   }
+}
+
+// F15: a few launches go before its length is known, then none does.
+TEST(GraphOnACard, LongerThanTheGapsIsHeld) {
+  Shape shape{"gaps of 4 ms, a graph of 20 ms",
+              {.busy = 30ms, .wait = 6ms, .drains = 2ms, .jitter = 0.02},
+              {{.op = 20ms, .ops = 1, .graph = true}}};
+  const auto collisions = [](const Outcome& outcome) {
+    return std::count_if(outcome.steps.begin(), outcome.steps.end(), [](const Outcome::Step& step) {
+      return step.end > 1s && step.took > 40ms;
+    });
+  };
+  const Outcome held = run(shape, {.lasts = 20s});
+  EXPECT_EQ(collisions(held), 0);
+  EXPECT_THAT(held.closed_by, ::testing::Contains(::testing::Key(std::string(kGraphHeld))));
+  // The twin: an op of that length goes by the trickle, and costs the steps that it meets.
+  shape.opportunistic.front().graph = false;
+  EXPECT_GT(collisions(run(shape, {.lasts = 20s})), 0);
 }
 
 std::string name_of(const ::testing::TestParamInfo<Shape>& info) {

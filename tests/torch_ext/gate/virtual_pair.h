@@ -42,6 +42,7 @@ struct OpportunisticScript {
   std::size_t ops = 330;                        ///< in a step
   Duration
       host{};  ///< that the host takes for an op besides the launch; host-bound if more than op
+  bool graph = false;  ///< each op is a graph of kernels
 };
 
 struct Setting {
@@ -181,7 +182,8 @@ class VirtualPair {
       gate.refresh();
       for (std::size_t at = 0; pair.time_.now() < pair.end_; at = (at + 1) % script.ops) {
         if (at == 0) gate.begin_part(StepPart::kStep);
-        const OpEstimate op{anywhere[at]};
+        const OpEstimate known{anywhere[at]};
+        const OpEstimate op = script.graph ? known.as_graph() : known;
         const bool gated = gate.wants_callback();
         if (gated && !gate.try_enter_op(op)) gate.wait_op(op);
         spend_looks();

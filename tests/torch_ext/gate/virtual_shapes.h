@@ -56,7 +56,7 @@ inline std::vector<Shape> shapes() {
       {"gaps of 30 ms", kLong, {{}}, 0.85},
       {"gaps of 30 ms, ops of 5 ms", kLong, {{.op = 5ms, .ops = 8}}, 0.85},
       {"gaps of 30 ms, ops of 10 ms", kLong, {{.op = 10ms, .ops = 4}}, 0.85},
-      {"gaps of 30 ms, a graph of 20 ms", kLong, {{.op = 20ms, .ops = 1}}, 0.85},
+      {"gaps of 30 ms, a graph of 20 ms", kLong, {{.op = 20ms, .ops = 1, .graph = true}}, 0.85},
       {"gaps of 50 ms", {.busy = 200ms, .wait = 60ms, .drains = 10ms, .jitter = 0.02}, {{}}, 0.85},
       // In pauses that nobody ends 2 ms pass until it is believed that no op comes.
       {"boundaries of 10 ms",
