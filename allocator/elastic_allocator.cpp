@@ -19,8 +19,8 @@ ElasticAllocator::~ElasticAllocator() = default;
 
 void* ElasticAllocator::allocate(Bytes size, StreamId stream, AllocationContext context) {
   const PoolKey key{stream, context.tag};
-  if (!key.none()) return impl_->allocate_apart(size, key);
-  return impl_->allocate(size, context.phase);
+  if (!key.none()) return impl_->allocate_apart(size, key, context.device_only);
+  return impl_->allocate(size, context.phase, context.device_only);
 }
 Bytes ElasticAllocator::rounded(Bytes size, StreamId stream, TagId tag) const noexcept {
   return impl_->rounded(size, {stream, tag});

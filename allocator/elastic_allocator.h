@@ -27,6 +27,9 @@ namespace commensal {
 struct AllocationContext {
   Phase phase = Phase::kUnknown;
   TagId tag = 0;  ///< of `open_tag`: the block lies among its tag's, whatever its lifetime
+  /// Why the slower tier is not to serve the block; static text, for the message of OutOfMemory.
+  /// Null: it may.
+  const char* device_only = nullptr;
 };
 
 /// Answers a change of the limit. `done + deferred` is what the change asked for.

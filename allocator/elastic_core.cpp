@@ -112,13 +112,13 @@ bool ElasticCore::may_reserve(Bytes more) const noexcept {
          ledger_.resident() + more <= limit();
 }
 
-void* ElasticCore::allocate(Bytes size, Phase phase) {
+void* ElasticCore::allocate(Bytes size, Phase phase, const char* device_only) {
   if (in_child()) return child_allocate(size);
   if (size.is_zero()) return nullptr;
   if (size > kLargestRequest)
     out_of_memory(size, Tried{.nothing = "nothing: larger than any address range"});
   FrontLane& lane = lanes_.mine();
-  Request request{size, &lane, size_class(size), phase, {}};
+  Request request{size, &lane, size_class(size), phase, {}, device_only};
   {
     const std::size_t unit = unit_of(request.pool);
     const std::size_t rounded = (size.count() + unit - 1) & ~(unit - 1);
@@ -144,13 +144,13 @@ void* ElasticCore::allocate(Bytes size, Phase phase) {
 }
 
 // Serves a block from the pool of a stream or a tag.
-void* ElasticCore::allocate_apart(Bytes size, PoolKey key) {
+void* ElasticCore::allocate_apart(Bytes size, PoolKey key, const char* device_only) {
   if (in_child()) return child_allocate(size);
   if (size.is_zero()) return nullptr;
   if (size > kLargestRequest) {
     out_of_memory(size, Tried{.nothing = "nothing: larger than any address range"});
   }
-  Request request{size, &lanes_.mine(), kPools, Phase::kUnknown, {}};
+  Request request{size, &lanes_.mine(), kPools, Phase::kUnknown, {}, device_only};
   {
     const MutexLock lock(blocks_);
     if (key.tag != 0) (void)checked_tag(key.tag);
@@ -312,7 +312,9 @@ void* ElasticCore::allocate_slowly(const Request& request) {
         const MutexLock lock(blocks_);
         handler = pressure_;
       }
-      if (handler == nullptr) {
+      if (handler == nullptr && request.device_only != nullptr) {
+        tried.slower_tier = request.device_only;
+      } else if (handler == nullptr) {
         attempt = try_host(request);
         if (attempt.block != nullptr) return attempt.block;
         tried.slower_tier = attempt.reason;

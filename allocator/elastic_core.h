@@ -54,7 +54,8 @@ class ElasticCore {
   ElasticCore& operator=(const ElasticCore&) = delete;
 
   // elastic_core.cpp: blocks
-  [[nodiscard]] void* allocate(Bytes size, Phase phase) COMMENSAL_EXCLUDES(moves_, blocks_);
+  [[nodiscard]] void* allocate(Bytes size, Phase phase, const char* device_only)
+      COMMENSAL_EXCLUDES(moves_, blocks_);
   [[nodiscard]] Bytes rounded(Bytes size, PoolKey key) const noexcept {
     return round_up(size, Bytes{unit_of(key.none() ? size_class(size) : kPools)});
   }
@@ -94,7 +95,8 @@ class ElasticCore {
   [[nodiscard]] TagId open_tag(std::string_view name, TagOptions options)
       COMMENSAL_EXCLUDES(moves_, blocks_);
   [[nodiscard]] TagId find_tag(std::string_view name) COMMENSAL_EXCLUDES(moves_, blocks_);
-  [[nodiscard]] void* allocate_apart(Bytes size, PoolKey key) COMMENSAL_EXCLUDES(moves_, blocks_);
+  [[nodiscard]] void* allocate_apart(Bytes size, PoolKey key, const char* device_only)
+      COMMENSAL_EXCLUDES(moves_, blocks_);
   TagTicket park_tag(TagId tag) COMMENSAL_EXCLUDES(moves_, blocks_);
   TagTicket drop_tag(TagId tag) COMMENSAL_EXCLUDES(moves_, blocks_);
   TagTicket wake_tag(TagId tag) COMMENSAL_EXCLUDES(moves_, blocks_);
@@ -145,6 +147,7 @@ class ElasticCore {
     std::size_t pool = 0;
     Phase phase = Phase::kUnknown;
     BirthMark mark;
+    const char* device_only = nullptr;  // why the slower tier does not serve it
     [[nodiscard]] bool dies_soon() const noexcept { return short_lived(pool); }
     /// The pool of the same sizes and the other lifetime; streams and tags lend each other nothing.
     [[nodiscard]] std::size_t other() const noexcept {

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from commensal._batch_finders import follow_batch_finders
 from commensal._say import say
 
 __all__ = ["GpuMemory", "choose", "has_gpu", "manage", "prepare"]
@@ -92,9 +93,12 @@ def manage(memory: GpuMemory) -> None:
 
 
 def _install(library: ctypes.CDLL, kind: Literal["native", "elastic"]) -> str:
-    if kind == "elastic":
-        return _told(library.commensal_torch_cuda_install_session)
-    return _told(library.commensal_torch_cuda_install_native)
+    if kind == "native":
+        return _told(library.commensal_torch_cuda_install_native)
+    complaint = _told(library.commensal_torch_cuda_install_session)
+    if not complaint:
+        follow_batch_finders(library)
+    return complaint
 
 
 def _look_again(library: ctypes.CDLL, kind: str | None, complaint: str) -> None:

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "torch_ext/cuda/cuda_install.h"
+#include "torch_ext/cuda/elastic_cuda_allocator.h"
 
 #define COMMENSAL_EXPORT __attribute__((visibility("default")))
 
@@ -39,4 +40,12 @@ COMMENSAL_EXPORT const char* commensal_torch_cuda_problem() {
 
 COMMENSAL_EXPORT int commensal_torch_cuda_is_installed() {
   return commensal::cuda_allocator_is_ours() ? 1 : 0;
+}
+
+COMMENSAL_EXPORT void commensal_torch_cuda_begin_trial() {
+  if (auto* const allocator = commensal::ElasticCudaAllocator::instance()) allocator->begin_trial();
+}
+
+COMMENSAL_EXPORT void commensal_torch_cuda_end_trial() {
+  if (auto* const allocator = commensal::ElasticCudaAllocator::instance()) allocator->end_trial();
 }

@@ -20,4 +20,9 @@ const char* commensal_torch_cuda_problem();
 
 /// Returns 1 if commensal's CUDA allocator serves this process, else 0.
 int commensal_torch_cuda_is_installed();
+
+/// Between the two the slower tier of elastic memory serves no new block: the program looks for a
+/// batch that fits. They may nest. Without elastic memory: nothing.
+void commensal_torch_cuda_begin_trial();
+void commensal_torch_cuda_end_trial();
 }

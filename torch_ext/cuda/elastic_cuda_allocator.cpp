@@ -27,6 +27,8 @@ std::atomic<bool> g_in_child{false};  // of a fork: locks may be held for ever, 
 constexpr Bytes kDelegatesUnit{512};  // of its blocks
 constexpr const char* kGiveUpCache = "commensal_give_up_cache";
 constexpr const char* kNoCaching = "PYTORCH_NO_CUDA_MEMORY_CACHING";  // PyTorch's own variable
+constexpr const char* kTrial = "not while the program looks for what fits under the limit";
+constexpr const char* kMoreThanTheCard = "not for more than the GPU's own memory in all";
 constexpr const char* kTold = "a library that registers memory was told of it";
 
 c10::Device cuda_device(int index) {
@@ -82,6 +84,8 @@ struct ElasticCudaAllocator::Device {
   [[nodiscard]] bool watched() const noexcept { return history.listening() || uses.any_recorded(); }
 
   const int index;
+  std::atomic<std::uint64_t> total{UINT64_MAX};  // bytes of the card
+  std::atomic<bool> above_limit{false};          // what was live when the newest trial began
   ElasticAllocator& memory;
   AllocationHistory history;
   StreamUses uses;
@@ -169,6 +173,7 @@ ElasticCudaAllocator::Device* ElasticCudaAllocator::serving(int device, cudaStre
     highest_.store(std::max(highest_.load(std::memory_order_relaxed), at + 1),
                    std::memory_order_release);
   }
+  made->total.store(calls_.memory_info(device).second, std::memory_order_relaxed);
   for (const int user : users) let_in(device, user);
   // By the program before, or by the setting per_process_memory_fraction.
   if (const double fraction = native().getMemoryFraction(static_cast<c10::DeviceIndex>(device));
@@ -228,7 +233,8 @@ void* ElasticCudaAllocator::serve(Device& device, Bytes size, cudaStream_t strea
     if (void* const borrowed = borrow(device, size, stream)) return borrowed;
     raise_out_of_memory(device, size, "the program's memory fraction allows no more");
   }
-  const AllocationContext context = memory_.context();
+  AllocationContext context = memory_.context();
+  context.device_only = why_device_only(device, size);
   void* block = nullptr;
   try {
     block = device.memory.allocate(size, id_of(stream), context);
@@ -253,6 +259,38 @@ void* ElasticCudaAllocator::serve(Device& device, Bytes size, cudaStream_t strea
     (*trace)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<std::uintptr_t>(block));
   }
   return block;
+}
+
+// Tells why the slower tier does not serve a new block; null: it does. A program never holds more,
+// on both tiers together, than the card has: alone it would be out of memory, and who looks for the
+// largest batch that fits would find none.
+const char* ElasticCudaAllocator::why_device_only(const Device& device, Bytes size) const {
+  if (trials_.load(std::memory_order_relaxed) > 0 &&
+      !device.above_limit.load(std::memory_order_relaxed)) {
+    return kTrial;
+  }
+  const std::uint64_t total = device.total.load(std::memory_order_relaxed);
+  const auto all = device.counters.allocated_bytes.kinds[MemoryCounters::kAll].read().current;
+  const Bytes held{static_cast<std::uint64_t>(std::max<std::int64_t>(all, 0))};
+  if (size <= saturating_sub(Bytes{total}, held)) return nullptr;
+  const AllocatorStats stats = device.memory.stats();
+  Bytes away = stats.parked + stats.dropped;  // that the program has sent away to have room
+  for (const TagResidency& tag : device.memory.tags()) away += tag.parked ? tag.host : Bytes{};
+  return size <= saturating_sub(Bytes{total} + away, held) ? nullptr : kMoreThanTheCard;
+}
+
+void ElasticCudaAllocator::begin_trial() {
+  each_device([](Device& device) {
+    const AllocatorStats stats = device.memory.stats();
+    device.above_limit.store(stats.live > stats.limit, std::memory_order_relaxed);
+  });
+  trials_.fetch_add(1, std::memory_order_relaxed);
+}
+
+void ElasticCudaAllocator::end_trial() noexcept { trials_.fetch_sub(1, std::memory_order_relaxed); }
+
+ElasticCudaAllocator* ElasticCudaAllocator::instance() noexcept {
+  return g_allocator.load(std::memory_order_acquire);
 }
 
 // Before the block: the chunks that it may lie on. Both came from here, so they have one call

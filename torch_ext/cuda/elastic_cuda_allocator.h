@@ -48,6 +48,14 @@ class ElasticCudaAllocator final : public ForwardingAllocator {
   /// capture.
   void give_back_delegates_cache();
 
+  /// From now on the slower tier serves no new block: somebody finds out how much fits under the
+  /// limit, and wants PyTorch's error above it. Not where what is live has no room there already.
+  void begin_trial();
+  /// Ends the newest.
+  void end_trial() noexcept;
+  /// The one of this process; null: there is none.
+  [[nodiscard]] static ElasticCudaAllocator* instance() noexcept;
+
   c10::DataPtr allocate(std::size_t size) override;
   c10::DeleterFnPtr raw_deleter() const override;
   void emptyCache(c10::MempoolId_t pool) override;
@@ -104,6 +112,7 @@ class ElasticCudaAllocator final : public ForwardingAllocator {
   [[nodiscard]] Device* owner(const void* block) const noexcept;
   void let_in(int device, int user);
   [[nodiscard]] void* serve(Device& device, Bytes size, cudaStream_t stream);
+  [[nodiscard]] const char* why_device_only(const Device& device, Bytes size) const;
   static void note_birth(Device& device, const void* block, Bytes size, cudaStream_t stream);
   static void note_segments(Device& device, const AllocationHistory::Context& context);
   [[nodiscard]] void* borrow(const Device& device, Bytes size, cudaStream_t stream);
@@ -135,6 +144,7 @@ class ElasticCudaAllocator final : public ForwardingAllocator {
   std::atomic<std::size_t> highest_{0};  // one above the highest device
   const bool may_cache_;                 // or the environment forbids it
   std::atomic<bool> enabled_;
+  std::atomic<int> trials_{0};
   std::atomic<bool> tracked_{false};  // somebody follows segments, to register them
 
   // Pools that the program lends to ordinary blocks when memory is short (`use_on_oom`), by device.

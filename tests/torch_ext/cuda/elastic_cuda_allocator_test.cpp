@@ -401,6 +401,61 @@ TEST_F(ElasticCudaAllocatorTest, APoolOfWhichNothingIsKnownCountsAsACapture) {
 
 // --- when memory is short ------------------------------------------------------------------
 
+// F13: what looks for the largest batch that fits has to be told of the end.
+TEST_F(ElasticCudaAllocatorTest, MoreThanTheCardIsOutOfMemoryWhateverTheSlowerTierHas) {
+  memory_.options.limit = 16_MiB;
+  calls_.total = 64U << 20U;
+  std::vector<c10::DataPtr> blocks;
+  const auto add = [&](std::size_t mib) { blocks.push_back(allocator_.allocate(mib << 20U)); };
+  for (int i = 0; i < 6; ++i) add(10);
+  EXPECT_GE(memory().stats().host, 40_MiB) << "above the limit the slower tier serves";
+  try {
+    add(10);
+    FAIL() << "70 MiB on a card of 64";
+  } catch (const c10::OutOfMemoryError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("CUDA out of memory. Tried to allocate 10.00 MiB. GPU 0 "
+                                        "has a total capacity of 64.00 MiB of which"));
+    EXPECT_THAT(error.what(), HasSubstr("not for more than the GPU's own memory in all"));
+  }
+  blocks.pop_back();
+  EXPECT_NO_THROW(add(10));
+}
+
+TEST_F(ElasticCudaAllocatorTest, ATagThatIsAwayLeavesRoomForOthers) {
+  memory_.options.limit = 64_MiB;
+  calls_.total = 64U << 20U;
+  memory_.tag = memory().open_tag("weights");
+  const c10::DataPtr weights = allocator_.allocate(40U << 20U);
+  memory_.tag = 0;
+  EXPECT_THROW((void)allocator_.allocate(40U << 20U), c10::OutOfMemoryError);
+  (void)memory().park_tag(memory().find_tag("weights"));
+  EXPECT_NO_THROW((void)allocator_.allocate(40U << 20U));
+}
+
+TEST_F(ElasticCudaAllocatorTest, InATrialTheLimitIsTheEnd) {
+  memory_.options.limit = 16_MiB;
+  c10::DataPtr weights = allocator_.allocate(8U << 20U);
+  allocator_.begin_trial();
+  try {
+    (void)allocator_.allocate(10U << 20U);
+    FAIL() << "18 MiB under 16";
+  } catch (const c10::OutOfMemoryError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("CUDA out of memory. Tried to allocate 10.00 MiB"));
+    EXPECT_THAT(error.what(), HasSubstr("not while the program looks for what fits"));
+  }
+  EXPECT_NO_THROW((void)allocator_.allocate(4U << 20U));
+  allocator_.end_trial();
+  EXPECT_NO_THROW((void)allocator_.allocate(10U << 20U));
+}
+
+TEST_F(ElasticCudaAllocatorTest, WhatHasNoRoomAnywayIsTriedAsItRuns) {
+  memory_.options.limit = 16_MiB;
+  const c10::DataPtr weights = allocator_.allocate(20U << 20U);  // the limit has fallen
+  allocator_.begin_trial();
+  EXPECT_NO_THROW((void)allocator_.allocate(10U << 20U));
+  allocator_.end_trial();
+}
+
 TEST_F(ElasticCudaAllocatorTest, OutOfMemoryIsPyTorchsOwnErrorAfterEverythingWasTried) {
   memory_.options.limit = 8_MiB;
   memory_.options.host_cap = Bytes{};
