@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from commensal._batch_finders import follow_batch_finders
 from commensal._say import say
+from commensal._sharing import follow_sharing
 
 __all__ = ["GpuMemory", "choose", "has_gpu", "manage", "prepare"]
 
@@ -98,6 +99,7 @@ def _install(library: ctypes.CDLL, kind: Literal["native", "elastic"]) -> str:
     complaint = _told(library.commensal_torch_cuda_install_session)
     if not complaint:
         follow_batch_finders(library)
+        follow_sharing(sys.modules["torch"], library)
     return complaint
 
 

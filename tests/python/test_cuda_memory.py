@@ -539,6 +539,56 @@ facts["moved"] = commensal.stats()["memory"]["moved_bytes_total"]
     assert facts["moved"] == 0
 
 
+def test_f16_a_tensor_that_is_shared_gets_a_place_that_stays(job: Run) -> None:
+    # The simulated driver shares nothing: its refusal shows that it was asked, and not by us.
+    facts = job(
+        """
+import contextlib, io
+import multiprocessing.reduction as reduction
+import torch.multiprocessing
+said = io.StringIO()
+def send(tensor):
+    with contextlib.redirect_stderr(said):
+        return error(lambda: reduction.ForkingPickler.dumps(tensor))
+held, view = Held(16, 3.0), None
+view = held.tensor[1 << 20 :]
+facts["before"] = memory("device", "delegated")
+facts["sent"] = send(view)
+facts["moved"] = held.tensor.data_ptr() != held.address
+facts["same storage"] = view.data_ptr() - held.tensor.data_ptr() == 4 << 20
+facts["content"] = torch.equal(held.tensor.cpu(), held.value)
+facts["after"] = memory("device", "delegated")
+address = held.tensor.data_ptr()
+facts["again"] = [send(held.tensor), held.tensor.data_ptr() == address]
+limit("1MiB")
+facts["stays"] = torch.equal(view.cpu(), held.value[1 << 20 :])
+limit("512MiB")
+more = Held(16, 1.0)
+facts["later"] = memory("delegated")["delegated"]
+send(Held(1, 4.0).tensor)
+facts["said"] = said.getvalue()
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    held.tensor + 1
+other = Held(1, 2.0)
+facts["graph"] = [send(other.tensor), other.whole()]
+"""
+    )
+    assert "commensal" not in facts["sent"]
+    assert "not supported" in facts["sent"]
+    assert facts["moved"]
+    assert facts["same storage"]
+    assert facts["content"]
+    assert facts["after"]["delegated"] - facts["before"]["delegated"] >= 16
+    assert facts["again"] == [facts["sent"], True]
+    assert facts["stays"]
+    assert facts["later"] == facts["after"]["delegated"]  # what is not shared is elastic
+    assert facts["said"].count("CUDA tensors that this process shares with others") == 1
+    # The twin: who has its address is not told that it moved.
+    assert "cannot be shared with another process once a graph was captured" in facts["graph"][0]
+    assert facts["graph"][1]
+
+
 # Rank 1 comes to the collective when rank 0 has tried to move memory meanwhile.
 RANKS = """
 import torch.distributed as dist

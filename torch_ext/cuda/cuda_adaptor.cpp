@@ -49,3 +49,14 @@ COMMENSAL_EXPORT void commensal_torch_cuda_begin_trial() {
 COMMENSAL_EXPORT void commensal_torch_cuda_end_trial() {
   if (auto* const allocator = commensal::ElasticCudaAllocator::instance()) allocator->end_trial();
 }
+
+COMMENSAL_EXPORT int commensal_torch_cuda_begin_sharing(const void* block) {
+  const auto* const allocator = commensal::ElasticCudaAllocator::instance();
+  if (allocator == nullptr || !allocator->may_leave(block)) return 0;
+  commensal::ElasticCudaAllocator::serve_by_delegate(true);
+  return 1;
+}
+
+COMMENSAL_EXPORT void commensal_torch_cuda_end_sharing() {
+  commensal::ElasticCudaAllocator::serve_by_delegate(false);
+}

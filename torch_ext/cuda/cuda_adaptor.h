@@ -25,4 +25,10 @@ int commensal_torch_cuda_is_installed();
 /// batch that fits. They may nest. Without elastic memory: nothing.
 void commensal_torch_cuda_begin_trial();
 void commensal_torch_cuda_end_trial();
+
+/// Between the two PyTorch's own allocator serves the calling thread, so that what is to be shared
+/// with another process gets a place that stays.
+/// @return whether it begins: `block` is one of elastic memory, and no graph knows its address.
+int commensal_torch_cuda_begin_sharing(const void* block);
+void commensal_torch_cuda_end_sharing();
 }

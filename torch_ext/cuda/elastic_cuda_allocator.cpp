@@ -146,7 +146,8 @@ void ElasticCudaAllocator::each_device(Visit visit) const {
 ElasticCudaAllocator::Device* ElasticCudaAllocator::serving(int device, cudaStream_t stream) {
   const auto at = static_cast<std::size_t>(device);
   if (at >= kMostDevices || refused_[at].load(std::memory_order_acquire) ||
-      !enabled_.load(std::memory_order_relaxed) || filters_.claims(device, stream)) {
+      !enabled_.load(std::memory_order_relaxed) || by_delegate_ ||
+      filters_.claims(device, stream)) {
     return nullptr;
   }
   if (Device* const found = devices_[at].load(std::memory_order_acquire)) return found;
@@ -405,6 +406,7 @@ void ElasticCudaAllocator::recordStream(const c10::DataPtr& block, c10::cuda::CU
 void ElasticCudaAllocator::beginAllocateToPool(c10::DeviceIndex device, c10::MempoolId_t pool,
                                                std::function<bool(cudaStream_t)> filter) {
   const PoolUse use = use_of_pool(calls_, device, filter);
+  if (use == PoolUse::kCapture) captured_.store(true, std::memory_order_relaxed);
   if (Device* const own = known(device)) bound_delegate(*own);
   native().beginAllocateToPool(device, pool, filter);
   filters_.begin(device, pool, use, std::move(filter));
@@ -899,9 +901,14 @@ void* ElasticCudaAllocator::getBaseAllocation(void* block, std::size_t* size) {
 ElasticCudaAllocator::ShareableHandle ElasticCudaAllocator::shareIpcHandle(void* block) {
   TORCH_CHECK(
       owner(block) == nullptr,
-      "commensal: a CUDA tensor in elastic memory cannot be shared with another process; "
+      "commensal: a CUDA tensor in elastic memory cannot be shared with another process "
+      "once a graph was captured; "
       "make it within torch.cuda.use_mem_pool(torch.cuda.MemPool()), or copy it to the CPU");
   return native().shareIpcHandle(block);
+}
+
+bool ElasticCudaAllocator::may_leave(const void* block) const noexcept {
+  return !captured_.load(std::memory_order_relaxed) && owner(block) != nullptr;
 }
 
 void ElasticCudaAllocator::let_in(int device, int user) {

@@ -53,6 +53,11 @@ class ElasticCudaAllocator final : public ForwardingAllocator {
   void begin_trial();
   /// Ends the newest.
   void end_trial() noexcept;
+  /// Whether a block is ours and its content may go to another address: once a graph was captured
+  /// it may not, for that may know this one.
+  [[nodiscard]] bool may_leave(const void* block) const noexcept;
+  /// Whether the delegate serves what the calling thread allocates from now on.
+  static void serve_by_delegate(bool on) noexcept { by_delegate_ = on; }
   /// The one of this process; null: there is none.
   [[nodiscard]] static ElasticCudaAllocator* instance() noexcept;
 
@@ -100,6 +105,7 @@ class ElasticCudaAllocator final : public ForwardingAllocator {
 
  private:
   struct Device;
+  inline static thread_local bool by_delegate_ = false;
   static constexpr std::size_t kMostDevices = 64;
 
   friend class GiveUpCache;
@@ -145,7 +151,8 @@ class ElasticCudaAllocator final : public ForwardingAllocator {
   const bool may_cache_;                 // or the environment forbids it
   std::atomic<bool> enabled_;
   std::atomic<int> trials_{0};
-  std::atomic<bool> tracked_{false};  // somebody follows segments, to register them
+  std::atomic<bool> captured_{false};  // since the program began
+  std::atomic<bool> tracked_{false};   // somebody follows segments, to register them
 
   // Pools that the program lends to ordinary blocks when memory is short (`use_on_oom`), by device.
   // Held while one is used: it is not given up meanwhile.

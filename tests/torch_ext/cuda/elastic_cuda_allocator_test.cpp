@@ -1106,6 +1106,24 @@ TEST_F(ElasticCudaAllocatorTest, OurBlocksAreNotSharedAndSaySo) {
   (void)allocator_.shareIpcHandle(&theirs);
 }
 
+// F16: what is to be shared goes to PyTorch's own memory, unless a graph knows where it is.
+TEST_F(ElasticCudaAllocatorTest, ABlockOfOursMayLeaveUntilAGraphIsCaptured) {
+  const c10::DataPtr block = allocator_.allocate(1000);
+  int theirs = 0;
+  EXPECT_FALSE(allocator_.may_leave(&theirs));
+  allocator_.beginAllocateToPool(0, {0, 9}, [](cudaStream_t) { return true; });  // no graph
+  allocator_.endAllocateToPool(0, {0, 9});
+  EXPECT_TRUE(allocator_.may_leave(block.get()));
+  ElasticCudaAllocator::serve_by_delegate(true);
+  EXPECT_FALSE(ours(allocator_.allocate(1000)));
+  std::thread([&] { EXPECT_TRUE(ours(allocator_.allocate(1000))); }).join();
+  ElasticCudaAllocator::serve_by_delegate(false);
+  EXPECT_TRUE(ours(allocator_.allocate(1000)));
+  begin_capture();
+  end_capture();
+  EXPECT_FALSE(allocator_.may_leave(block.get()));
+}
+
 TEST_F(ElasticCudaAllocatorTest, OthersBlocksAreImportedByTheDelegate) {
   const auto imported = std::make_shared<int>(7);
   EXPECT_CALL(native_, getIpcDevPtr("a handle")).WillOnce(Return(imported));
