@@ -398,6 +398,9 @@ void CudaMemorySource::wait_for_work() {
   if (capturing()) throw SourceError(std::string("unmap: ") + kCapturing);
   const CUresult result = fence_->drain(std::chrono::steady_clock::now() + options_.unmap_deadline);
   if (result == CUDA_ERROR_NOT_READY) throw SourceError("unmap: the device is still working");
+  if (result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED) {
+    throw SourceError(std::string("unmap: ") + kCapturing);
+  }
   check_cuda(result, "waiting for the device before cuMemUnmap");
 }
 
@@ -632,7 +635,7 @@ FenceResult CudaMemorySource::fence(Duration deadline) noexcept {
     return FenceResult{true, "", std::chrono::steady_clock::now() - begin};
   }
   if (options_.gate != nullptr) options_.gate->open();
-  if (captures) return refused(kCapturing, begin);
+  if (drained == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED) return refused(kCapturing, begin);
   return refused(drained == CUDA_ERROR_NOT_READY ? "the device is still working"
                                                  : "the driver refuses to watch the device",
                  begin);

@@ -39,6 +39,13 @@ int DeviceContext::attribute(CUdevice_attribute which) const {
   return value;
 }
 
+bool DeviceContext::blocking_stream_captures() const noexcept {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  const CUresult result = driver_.cuStreamIsCapturing(CU_STREAM_LEGACY, &status);
+  return result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT ||
+         (result == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE);
+}
+
 DeviceContext::Scope::Scope(const DeviceContext& context) noexcept : driver_(context.driver_) {
   result_ = driver_.cuCtxGetCurrent(&before_);
   if (result_ != CUDA_SUCCESS) return;

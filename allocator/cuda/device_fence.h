@@ -20,9 +20,10 @@ class DeviceFence {
   DeviceFence& operator=(const DeviceFence&) = delete;
 
   /// Waits until all work that was submitted before is done. Nothing is left behind when the
-  /// deadline passes. Must not be called while a stream of the context captures a graph: that
-  /// would break the capture.
-  /// @return CUDA_ERROR_NOT_READY if the deadline passed.
+  /// deadline passes. Must not be called while PyTorch captures a graph: that would break the
+  /// capture.
+  /// @return CUDA_ERROR_NOT_READY if the deadline passed; CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+  /// and nothing was done, if another library captures one (`blocking_stream_captures`).
   [[nodiscard]] CUresult drain(TimePoint deadline) noexcept;
 
   /// Forgets everything without a call, in a forked child.

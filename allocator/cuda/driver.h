@@ -16,7 +16,7 @@ namespace commensal {
   X(cuInit) X(cuGetErrorName) X(cuGetErrorString) X(cuDeviceGet) X(cuDeviceGetAttribute) \
   X(cuDeviceTotalMem) X(cuDeviceGetUuid) X(cuDevicePrimaryCtxRetain) X(cuDevicePrimaryCtxRelease) \
   X(cuCtxGetCurrent) X(cuCtxSetCurrent) X(cuCtxGetStreamPriorityRange) X(cuCtxRecordEvent) \
-  X(cuThreadExchangeStreamCaptureMode) X(cuMemAddressReserve) X(cuMemAddressFree) X(cuMemCreate) \
+  X(cuStreamIsCapturing) X(cuThreadExchangeStreamCaptureMode) X(cuMemAddressReserve) X(cuMemAddressFree) X(cuMemCreate) \
   X(cuMemRelease) X(cuMemMap) X(cuMemUnmap) X(cuMemSetAccess) X(cuMemGetAllocationGranularity) \
   X(cuMemAlloc) X(cuMemFree) X(cuMemHostAlloc) X(cuMemFreeHost) X(cuMemHostRegister) \
   X(cuMemHostUnregister) X(cuMemHostGetDevicePointer) X(cuStreamWriteValue64) X(cuMemcpyAsync) \

@@ -545,6 +545,31 @@ TEST_F(CudaMemorySourceTest, WhileAGraphIsCapturedNothingMoves) {
   source().end_copy(ticket);
 }
 
+// F6: nobody tells of it but the driver.
+TEST_F(CudaMemorySourceTest, ACaptureOfAnotherLibraryIsNotBroken) {
+  make();
+  std::byte* address = reserve();
+  const MemoryHandle handle = mapped(Tier::kDevice, address);
+  CUstream stream = nullptr;
+  ASSERT_EQ(CudaDriver::get().cuStreamCreateWithPriority(&stream, CU_STREAM_DEFAULT, 0),
+            CUDA_SUCCESS);
+  ASSERT_EQ(machine().symbol<CUresult(CUstream, CUstreamCaptureMode)>("cuStreamBeginCapture_v2")(
+                stream, CU_STREAM_CAPTURE_MODE_GLOBAL),
+            CUDA_SUCCESS);
+  std::thread([&] {
+    EXPECT_STREQ(source().fence(milliseconds{10}).reason, "a CUDA graph is being captured");
+    EXPECT_THROW(source().unmap(address, handle), SourceError);
+  }).join();
+  CUgraph graph = nullptr;
+  EXPECT_EQ(machine().symbol<CUresult(CUstream, CUgraph*)>("cuStreamEndCapture")(stream, &graph),
+            CUDA_SUCCESS)
+      << "the capture was harmed";
+  EXPECT_EQ(machine().symbol<CUresult(CUgraph)>("cuGraphDestroy")(graph), CUDA_SUCCESS);
+  EXPECT_EQ(CudaDriver::get().cuStreamDestroy(stream), CUDA_SUCCESS);
+  source().unmap(address, handle);
+  source().release(handle);
+}
+
 TEST_F(CudaMemorySourceTest, AThreadWithoutAContextCanCallAndHasNoneAfterwards) {
   std::byte* address = reserve();
   CUcontext after = reinterpret_cast<CUcontext>(1);

@@ -189,6 +189,32 @@ TEST_F(PageQueueTest, NothingIsAskedDuringACapture) {
   EXPECT_TRUE(queue->mark(1));
 }
 
+// F6: a library that captures by itself, on either device, in streams as CuPy and Warp make them.
+TEST_F(PageQueueTest, ACaptureOfAnotherLibraryIsNotBroken) {
+  const auto queue = this->queue();
+  queue->add(1);
+  for (const int device : {0, 1}) {
+    const DeviceContext context(device);
+    const DeviceContext::Scope scope(context);
+    scope.check();
+    CUstream stream = nullptr;
+    ASSERT_EQ(CudaDriver::get().cuStreamCreateWithPriority(&stream, CU_STREAM_DEFAULT, 0),
+              CUDA_SUCCESS);
+    ASSERT_EQ(machine_.symbol<CUresult(CUstream, CUstreamCaptureMode)>("cuStreamBeginCapture_v2")(
+                  stream, CU_STREAM_CAPTURE_MODE_GLOBAL),
+              CUDA_SUCCESS);
+    std::thread([&] { EXPECT_FALSE(queue->mark(1)); }).join();
+    CUgraph graph = nullptr;
+    EXPECT_EQ(machine_.symbol<CUresult(CUstream, CUgraph*)>("cuStreamEndCapture")(stream, &graph),
+              CUDA_SUCCESS)
+        << "the capture was harmed";
+    EXPECT_EQ(machine_.symbol<CUresult(CUgraph)>("cuGraphDestroy")(graph), CUDA_SUCCESS);
+    EXPECT_EQ(CudaDriver::get().cuStreamDestroy(stream), CUDA_SUCCESS);
+  }
+  EXPECT_TRUE(queue->mark(2));
+  EXPECT_TRUE(done_within(2, 10s));
+}
+
 TEST_F(PageQueueTest, WhatTheDriverRefusesIsNamedAndLeavesNothing) {
   if (!machine_.simulated()) GTEST_SKIP() << "a card's driver does not fail on demand";
   machine_.fail("cuMemHostRegister", 1);
