@@ -104,7 +104,7 @@ std::vector<std::size_t> ElasticCore::choose_spills_ahead(Snapshot& shot, const 
 
 AheadReport ElasticCore::work_ahead(Bytes most) {
   AheadReport report;
-  if (!work_pending() || in_child() || !options_.move_live) return report;
+  if (!work_pending() || in_child() || !moves_live()) return report;
   const MoveLock moves(*this);
   if (foreground_ > 0) {
     report.more = true;

@@ -43,6 +43,7 @@ AheadReport ElasticAllocator::work_ahead(Bytes most) { return impl_->work_ahead(
 void ElasticAllocator::expect_work_ahead(bool on) noexcept { impl_->expect_work_ahead(on); }
 void ElasticAllocator::pace_returns(ReturnPace* pace) noexcept { impl_->pace_returns(pace); }
 void ElasticAllocator::claim_with(MemoryClaims* claims) { impl_->claim_with(claims); }
+void ElasticAllocator::keep_live(bool keeps) noexcept { impl_->keep_live(keeps); }
 Bytes ElasticAllocator::release_cached() { return impl_->release_cached(); }
 Bytes ElasticAllocator::keep_in_place(AddressRange range, std::string_view why, KeepWhere where) {
   return impl_->keep_in_place(range, why, where);

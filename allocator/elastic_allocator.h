@@ -198,9 +198,12 @@ class ElasticAllocator {
   /// to be set before the first safe point.
   void pace_returns(ReturnPace* pace) noexcept;
   /// From now on device memory is claimed before it is taken; what is refused is served as if the
-  /// limit were reached. To be called before the first allocation; `claims` must outlive this. Null:
-  /// no more, at any time; what was claimed is not given back then.
+  /// limit were reached. To be called before the first allocation; `claims` must outlive this.
+  /// Null: no more, at any time; what was claimed is not given back then.
   void claim_with(MemoryClaims* claims);
+  /// From now on, or no more: what is live on the device stays there when a limit falls, and what
+  /// is on the slower tier comes back as room allows.
+  void keep_live(bool keeps) noexcept;
   /// Gives back up to `bytes` of device memory without changing the limit.
   LimitTicket shrink(Bytes bytes);
   /// Brings live chunks back to the device, up to `bytes` and the limit.

@@ -87,6 +87,7 @@ class ElasticCore {
   void expect_work_ahead(bool on) noexcept { ahead_expected_.store(on, std::memory_order_relaxed); }
   void pace_returns(ReturnPace* pace) noexcept { return_pace_.store(pace); }
   void claim_with(MemoryClaims* claims) COMMENSAL_EXCLUDES(moves_, blocks_);
+  void keep_live(bool keeps) noexcept { keeps_live_.store(keeps); }
   [[nodiscard]] bool work_pending() const noexcept {
     return pending_.load(std::memory_order_acquire) != 0;
   }
@@ -300,7 +301,10 @@ class ElasticCore {
     bool untouched = false;  // nobody uses what moves out until it is back
   };
   [[nodiscard]] bool stays(const Chunk& chunk) const noexcept {
-    return !options_.move_live && chunk.tier == Tier::kDevice;
+    return !moves_live() && chunk.tier == Tier::kDevice;
+  }
+  [[nodiscard]] bool moves_live() const noexcept {
+    return options_.move_live && !keeps_live_.load(std::memory_order_relaxed);
   }
   [[nodiscard]] Bytes limit() const noexcept {
     return Bytes{limit_.load(std::memory_order_relaxed)};
@@ -426,6 +430,7 @@ class ElasticCore {
   const Clock& clock_;
 
   std::atomic<std::uint64_t> limit_;
+  std::atomic<bool> keeps_live_{false};
   std::atomic<Revision> revision_{0};
   std::atomic<std::uint32_t> pending_{0};
   std::atomic<bool> child_{false};

@@ -498,6 +498,7 @@ std::string ElasticCore::shrink_to(const ShrinkGoal& goal, TimePoint deadline) {
   if (!reason.empty()) return reason;
   const Ledger now = ledger();
   if (!options_.move_live) return kLiveStays;
+  if (!moves_live()) return "live memory stays: the job is guaranteed";
   if (!now.orphans_device.is_zero()) {
     return "the system has not taken back " + to_string(now.orphans_device) + " yet";
   }
@@ -724,7 +725,7 @@ void ElasticCore::finish(const std::string& reason) {
   if (!totals_.deferred.is_zero()) pending |= kOverLimit;
   if (ledger_.slow_chunks > 0) pending |= kSlowChunks;
   if (!(ledger_.orphans_device + ledger_.orphans_host).is_zero()) pending |= kOrphans;
-  if (options_.move_live && resident_at_peak() > limit()) pending |= kPeakOver;
+  if (moves_live() && resident_at_peak() > limit()) pending |= kPeakOver;
   pending_.store(pending, std::memory_order_release);
   note_cache();
 }

@@ -98,6 +98,24 @@ TEST_F(ElasticLimitTest, WhatMayNotBeTakenIsServedFromTheSlowerTier) {
   (void)allocator_.release_cached();
 }
 
+TEST_F(ElasticLimitTest, LiveMemoryThatIsToStayStaysAndComesBack) {
+  std::byte* stays = blocks_.add(8_MiB);
+  (void)allocator_.set_limit(4_MiB);
+  ASSERT_EQ(allocator_.stats().host, 4_MiB);
+  allocator_.keep_live(true);
+  LimitTicket ticket = allocator_.set_limit(2_MiB);
+  EXPECT_EQ(ticket.deferred, 2_MiB);
+  EXPECT_EQ(ticket.reason, "live memory stays: the job is guaranteed");
+  EXPECT_EQ(allocator_.stats().moved_out, 4_MiB) << "before that";
+  EXPECT_FALSE(allocator_.work_ahead(8_MiB).more);
+  (void)allocator_.set_limit(32_MiB);
+  EXPECT_EQ(allocator_.stats().host, 0_B) << "it came back";
+  allocator_.keep_live(false);
+  EXPECT_TRUE(allocator_.set_limit(2_MiB).complete());
+  EXPECT_EQ(fake().tier_at(stays), Tier::kHost);
+  (void)allocator_.set_limit(32_MiB);
+}
+
 TEST_F(ElasticLimitTest, GivesFreeChunksBackWithoutAFence) {
   std::byte* block = blocks_.add(8_MiB);
   blocks_.remove(block);

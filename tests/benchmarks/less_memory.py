@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import subprocess
-import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
@@ -16,7 +14,7 @@ from typing import Any, Literal
 import jobs
 from harness import Bar, Bench, Result, Script
 
-from commensal.demo.processes import Daemon, plain_environment
+from commensal.demo.processes import Daemon
 from commensal.demo.statistics import Interval, paired_ratio_interval
 
 MiB = 1 << 20
@@ -35,6 +33,7 @@ ANTMAN_FIGURE_10 = {
     "ResNet-50": {0.9: 0.34, 0.8: 0.13, 0.7: 0.04},
 }
 Policy = Literal["elastic", "antman"]
+POLICIES: tuple[Policy, ...] = ("elastic", "antman")
 
 
 @dataclass
@@ -77,14 +76,6 @@ class Cell:
     given_back: float  # anonymous memory less than the free job's, over what the limit asks for
 
 
-def policies() -> tuple[Policy, ...]:
-    """Return the memory policies that this commensal has."""
-    command = [sys.executable, "-m", "commensal", "run", "--help"]
-    environment = {**plain_environment(), "COLUMNS": "200"}
-    told = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    return ("elastic", "antman") if "--memory-policy" in told.stdout else ("elastic",)
-
-
 def run(*, quick: bool) -> Result:
     """Train each job with and without a limit in turn, policy by policy, level by level."""
     levels, turns, settle = ((0.9,), 1, 2) if quick else (LEVELS, 3, SETTLE_STEPS)
@@ -95,11 +86,6 @@ def run(*, quick: bool) -> Result:
         ["job", "memory", "policy", *(f"{level:.0%}" for level in levels)],
     )
     bench = Bench(result, quick=quick)
-    compared = policies()
-    if "antman" not in compared:
-        result.notes.append(
-            "antman: not compared: this commensal does not know 'run --memory-policy'"
-        )
     with (
         tempfile.TemporaryDirectory(prefix="commensal-bench-") as folder,
         Daemon(Path(folder), 8192 * MiB) as daemon,
@@ -108,7 +94,7 @@ def run(*, quick: bool) -> Result:
             peak, cells = bench.window(
                 name,
                 lambda name=name: measure(  # type: ignore[misc]
-                    daemon, name, levels, compared, turns, settle
+                    daemon, name, levels, POLICIES, turns, settle
                 ),
             )
             report(result, name, peak, cells)
@@ -123,14 +109,12 @@ def run(*, quick: bool) -> Result:
 def start(daemon: Daemon, name: str, policy: Policy, limit_bytes: int | None = None) -> Script:
     """Start a job that has its limit from the beginning, and lets no step go unnoticed."""
     options = ["--quiet"]
-    if policy != "elastic":
-        options += ["--memory-policy", policy]
     if limit_bytes is not None:
         options += ["--memory", f"0:{limit_bytes}"]
     return Script(
         *("workload.py", "--model", name, "--warm-up", "3"),
         launcher=daemon.launcher("guaranteed", name, *options),
-        environment=daemon.environment(),
+        environment={**daemon.environment(), "COMMENSAL_MEMORY_POLICY": policy},
     )
 
 

@@ -144,8 +144,8 @@ def test_the_scripts_are_the_same_and_are_told_the_device(tmp_path: Path) -> Non
 
 def test_jobs_on_a_gpu_get_its_memory_and_the_coordinator_divides_it(tmp_path: Path) -> None:
     daemon = Daemon(tmp_path, 1 << 30, on_gpu=True)
-    assert daemon.environment()["COMMENSAL_CUDA_ALLOCATOR"] == "elastic"
-    assert "COMMENSAL_CUDA_ALLOCATOR" not in Daemon(tmp_path, 1 << 30).environment()
+    assert daemon.environment()["COMMENSAL_GPU_MEMORY"] == "elastic"
+    assert "COMMENSAL_GPU_MEMORY" not in Daemon(tmp_path, 1 << 30).environment()
 
 
 def test_a_limit_waits_until_the_one_before_it_is_obeyed() -> None:

@@ -62,9 +62,23 @@ TABLE = [
     Wrong(
         "not a memory policy: 'AntMan' (elastic or antman)",
         "AntMan",
-        "--memory-policy",
+        None,
         "COMMENSAL_MEMORY_POLICY",
-        "memory_policy='AntMan'",
+    ),
+    Wrong(
+        "neither native nor elastic: 'Elastic'",
+        "Elastic",
+        "--gpu-memory",
+        "COMMENSAL_GPU_MEMORY",
+        "gpu_memory='Elastic'",
+    ),
+    Wrong(
+        "a guaranteed job keeps PyTorch's own allocator: its memory does not move: 'elastic'",
+        "elastic",
+        "--gpu-memory",
+        None,
+        "gpu_memory='elastic', job_class='guaranteed'",
+        ("--guaranteed",),
     ),
     Wrong("not a pacing law: 'Gap' (gap,", "Gap", "--law", "COMMENSAL_LAW", "law='Gap'"),
     *(
@@ -94,14 +108,6 @@ TABLE = [
     time("366d", "duration out of range: '366d'"),
     time("-1s", "not a duration: '-1s'", name="ask-wait"),
     time("61m", "a wait for memory is at most an hour: '61m'", name="ask-wait"),
-    Wrong(
-        "which the memory policy antman does not: '10m'",
-        "10m",
-        "--park-idle",
-        None,
-        "park_idle='10m', memory_policy='antman'",
-        ("--memory-policy", "antman"),
-    ),
 ]
 
 
@@ -162,7 +168,7 @@ for call in {list(calls)!r}:
     except ValueError as error:
         said[call] = str(error)
     assert not commensal.is_active(), call
-commensal.init(memory_limit="64MiB", park_idle=1.5, ask_wait="0", memory_policy="elastic")
+commensal.init(memory_limit="64MiB", park_idle=1.5, ask_wait="0", gpu_memory="native")
 for limit in (-1, 0, 2**64, "x", None, 1.5, True):
     try:
         commensal.set_memory_limit(limit)

@@ -162,11 +162,13 @@ def test_the_script_gets_the_documented_environment(world: World) -> None:
             "--spill-dir",
             "spill",
         ),
-        *("--memory-policy", "antman", "--ask-wait", "0.5", "--", sys.executable, script),
+        *("--gpu-memory", "native", "--ask-wait", "0.5", "--", sys.executable, script),
         COMMENSAL_PRIMARY_PID="1",
         COMMENSAL_HOST_CAP="7",
         COMMENSAL_SAMPLE_OPS="0",
         COMMENSAL_SM_SHARE="0.3",
+        COMMENSAL_GPU_MEMORY="elastic",
+        COMMENSAL_MEMORY_POLICY="antman",
     )
     seen = json.loads(done.stdout)
     job_id, launch = seen["COMMENSAL_JOB_ID"], seen["COMMENSAL_LAUNCH"]
@@ -194,6 +196,7 @@ def test_the_script_gets_the_documented_environment(world: World) -> None:
         "COMMENSAL_SUMMARY_FILE": seen["COMMENSAL_SUMMARY_FILE"],
         "COMMENSAL_LAUNCH": launch,
         "COMMENSAL_QUIET": "0",
+        "COMMENSAL_GPU_MEMORY": "native",
         "COMMENSAL_MEMORY_POLICY": "antman",
         "COMMENSAL_ASK_WAIT": "500ms",
         "COMMENSAL_SAMPLE_OPS": "0",

@@ -29,21 +29,17 @@ def card(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Path, "exists", exists)
     monkeypatch.setattr(Path, "glob", glob)
     monkeypatch.setattr(ctypes, "CDLL", lambda _name: object())
-    monkeypatch.delenv("COMMENSAL_CUDA_ALLOCATOR", raising=False)
 
 
 @pytest.mark.usefixtures("card")
-def test_says_how_jobs_share_it_and_what_is_proven(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_says_how_jobs_share_it_and_what_is_proven() -> None:
     state, told = _checks._gpu()
     assert state == "note"
-    assert "where COMMENSAL_CUDA_ALLOCATOR=elastic" in told
-    assert "paced by its time" in told
-    assert "neither a gate nor a memory limit" in told
-    assert "experimental: it ran on one card" in told
-    monkeypatch.setenv("COMMENSAL_CUDA_ALLOCATOR", "elastic")
-    told = _checks._gpu()[1]
     assert told.startswith("jobs share it: ")
-    assert "neither" not in told
+    assert "paced by its time" in told
+    assert "(native)" in told
+    assert "--gpu-memory elastic" in told
+    assert "experimental: it ran on one card" in told
 
 
 @pytest.mark.usefixtures("card")

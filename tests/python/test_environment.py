@@ -46,6 +46,7 @@ def test_what_run_writes_the_script_reads() -> None:
         summary_file=Path("/tmp/z"),
         launch=Launch(12, 345.678),
         quiet=True,
+        gpu_memory="native",  # a guaranteed job's always is
         memory_policy="elastic",
         ask_wait_ms=1234,
         park_idle_ms=90_000,
@@ -60,6 +61,13 @@ def test_an_open_maximum_survives_the_way() -> None:
         "a", "a", "guaranteed", memory=MemoryRange(7, None), runtime_dir=Path("/x")
     )
     assert JobSettings.from_environ(written.to_environ()).memory == MemoryRange(7, None)
+
+
+def test_whose_memory_serves_on_gpus_survives_the_way() -> None:
+    written = JobSettings("a", "a", "opportunistic", runtime_dir=Path("/x"), gpu_memory="elastic")
+    assert JobSettings.from_environ(written.to_environ()) == written
+    inner = written.to_environ() | {"COMMENSAL_CLASS": "guaranteed"}
+    assert JobSettings.from_environ(inner).gpu_memory == "native"
 
 
 def test_a_memory_policy_survives_the_way() -> None:
@@ -88,6 +96,7 @@ def test_defaults_are_the_harmless_ones() -> None:
     assert not read.elastic_threads, "it changes results"
     assert read.sm_share is None, "it may change results"
     assert not read.quiet
+    assert read.gpu_memory == "native"
     assert read.memory_policy == "elastic"
     assert read.ask_wait_ms == 2000
     assert read.park_idle_ms is None

@@ -63,8 +63,9 @@ def test_antman_computes_the_same_and_moves_nothing(world: World) -> None:
     script = world.script(TRAIN + TELL)
     alone = facts_of(world.run([sys.executable, script, STEPS]))
     done = world.commensal(
-        *("run", "--no-idle-class", "--memory", "4MiB", "--memory-policy", "antman", "--"),
+        *("run", "--no-idle-class", "--memory", "4MiB", "--"),
         *(sys.executable, script, STEPS),
+        COMMENSAL_MEMORY_POLICY="antman",
     )
     facts = facts_of(done)
     assert facts["digest"] == alone["digest"]
@@ -74,15 +75,11 @@ def test_antman_computes_the_same_and_moves_nothing(world: World) -> None:
     assert ", memory policy antman, coordinator " in done.stderr.splitlines()[0]
 
 
-@pytest.mark.parametrize("by", ["argument", "environment"])
-def test_live_memory_stays_under_antman_and_overflow_stays_until_it_dies(
-    world: World, by: str
-) -> None:
-    argument = 'memory_policy="antman", ' if by == "argument" else ""
+def test_live_memory_stays_under_antman_and_overflow_stays_until_it_dies(world: World) -> None:
     script = world.script(
         f"""
 import json, torch, commensal
-commensal.init({argument}job_class="guaranteed", memory_limit="64MiB")
+commensal.init(job_class="guaranteed", memory_limit="64MiB")
 old = torch.ones(8 * 2**20)  # 32 MiB
 ticket = commensal.set_memory_limit("16MiB")
 new = torch.ones(4 * 2**20)
@@ -96,8 +93,7 @@ print(json.dumps({{"ticket": vars(ticket), "raised": vars(raised), "lowered": lo
                   "before": before, "after": after, "text": commensal.memory_summary()}}))
 """
     )
-    environ = {"COMMENSAL_MEMORY_POLICY": "antman"} if by == "environment" else {}
-    facts = facts_of(world.run([sys.executable, script], **environ))
+    facts = facts_of(world.run([sys.executable, script], COMMENSAL_MEMORY_POLICY="antman"))
     assert facts["ticket"]["reason"] == "live memory stays: memory policy antman"
     assert facts["ticket"]["deferred_bytes"] >= 16 << 20
     assert facts["lowered"]["host_bytes"] >= 16 << 20

@@ -129,6 +129,7 @@ class FurtherGpu final : public LimitedMemory {
   }
   LimitTicket safe_point() override { return between_ops() ? memory_.safe_point() : LimitTicket{}; }
   void step_ended() noexcept override { memory_.step_ended(); }
+  void keep_live(bool keeps) noexcept override { memory_.keep_live(keeps); }
   [[nodiscard]] bool work_pending() const noexcept override { return memory_.work_pending(); }
   [[nodiscard]] AllocatorStats stats() const override { return memory_.stats(); }
   [[nodiscard]] Bytes slower_capacity() const override { return slower_; }

@@ -18,6 +18,8 @@ class LimitedMemory {
   virtual LimitTicket safe_point() = 0;
   /// As ElasticAllocator's.
   virtual void step_ended() noexcept {}
+  /// As ElasticAllocator's.
+  virtual void keep_live(bool /*keeps*/) noexcept {}
   /// Whether a safe point has something to do.
   [[nodiscard]] virtual bool work_pending() const noexcept = 0;
   [[nodiscard]] virtual AllocatorStats stats() const = 0;

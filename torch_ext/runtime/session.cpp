@@ -321,6 +321,12 @@ void Session::Impl::tell_obstacle(bool at_start) {
 }
 
 void Session::Impl::choose_who_brings_back() {
+  // On a GPU a guaranteed job's memory does not move, which it gains nothing by.
+  if (!has_host_memory()) {
+    const bool keeps = class_now() == JobClass::kGuaranteed;
+    allocator.keep_live(keeps);
+    for (FurtherMemory* const more : further()) more->memory.keep_live(keeps);
+  }
   const MutexLock lock(mutex);
   // On another device than the host the mover may have to wait for long: it only helps.
   allocator.expect_work_ahead(has_host_memory() && mover.running() &&

@@ -95,6 +95,7 @@ void Session::Impl::end_step_of_memory() noexcept {
 }
 
 void Session::Impl::add_device(LimitedMemory& memory, std::string id) {
+  if (class_now() == JobClass::kGuaranteed) memory.keep_live(true);
   auto made = std::make_unique<FurtherMemory>(memory, std::move(id), limits.own_max());
   const FurtherMemory& added = *made;
   {

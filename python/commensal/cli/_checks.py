@@ -259,15 +259,9 @@ def _gpu() -> tuple[State, str]:
         ctypes.CDLL("libnvidia-ml.so.1")
     except OSError as error:
         return "note", f"there is one, and no coordinator can know it: {error}"
-    asked = os.environ.get("COMMENSAL_CUDA_ALLOCATOR") == "elastic"
     return "note", (
-        (
-            "jobs share it"
-            if asked
-            else "jobs share it where COMMENSAL_CUDA_ALLOCATOR=elastic (else they have neither"
-            " a gate nor a memory limit on it)"
-        )
-        + ": its memory moves at the ends of steps, opportunistic jobs are paced by its time;"
+        "jobs share it: opportunistic ones are paced by its time, and limits bound PyTorch's own"
+        " allocator (native) or, by --gpu-memory elastic, memory that moves at the ends of steps;"
         " experimental: it ran on one card, where results were right and the default law used none"
         " of the idle time; what was mended since is tested on a simulated driver only"
     )

@@ -226,7 +226,7 @@ class Daemon:
 
     def environment(self) -> dict[str, str]:
         """Return the environment of jobs that belong to this daemon."""
-        elastic = {"COMMENSAL_CUDA_ALLOCATOR": "elastic"} if self.on_gpu else {}
+        elastic = {"COMMENSAL_GPU_MEMORY": "elastic"} if self.on_gpu else {}
         return {
             **plain_environment(),
             **elastic,

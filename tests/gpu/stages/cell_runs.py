@@ -28,7 +28,7 @@ PEERS = {"saver": "torch_memory_saver", "saver_retained": "torch_memory_saver"}
 JOBS = {
     "guaranteed": ["--guaranteed"],
     "opportunistic": ["--opportunistic"],
-    "antman": ["--opportunistic", "--memory-policy", "antman"],
+    "antman": ["--opportunistic"],
 }
 LAST_WORDS = 2000
 
@@ -68,12 +68,14 @@ class Cell:
         command += ["--answers", str(write)]
         host_memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGESIZE")
         environment = os.environ | {
-            "COMMENSAL_CUDA_ALLOCATOR": "elastic",
+            "COMMENSAL_GPU_MEMORY": "elastic",  # of a guaranteed job it is native
             "COMMENSAL_RUNTIME_DIR": str(folder / "run"),
             "COMMENSAL_HOST_CAP": str(host_memory // 2),
         }
         if on_simulated_driver():  # the host computes little, and spinning threads would cost more
             environment["OMP_NUM_THREADS"] = "1"
+        if variant == "antman":
+            environment["COMMENSAL_MEMORY_POLICY"] = "antman"
         if variant == "expandable":
             environment["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"
         self._process = subprocess.Popen(

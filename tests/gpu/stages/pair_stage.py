@@ -359,7 +359,6 @@ def both_jobs(jobs: Jobs, folder: Path) -> Iterator[tuple[PairProcess, PairProce
     simulated = on_simulated_driver()
     environment = os.environ | {
         "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # PyTorch's deterministic settings want it
-        "COMMENSAL_CUDA_ALLOCATOR": "elastic",
         "COMMENSAL_RUNTIME_DIR": str(runtime),
     }
     if simulated:

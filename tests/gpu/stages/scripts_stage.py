@@ -70,7 +70,7 @@ def run(name: str, folder: Path, launcher: list[str], deadline: float) -> Ran:
         "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # PyTorch's deterministic settings want it
         "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
         "TRITON_CACHE_DIR": str(folder / "triton"),
-        "COMMENSAL_CUDA_ALLOCATOR": "elastic",
+        "COMMENSAL_GPU_MEMORY": "elastic",  # of a guaranteed job it is native
         "COMMENSAL_RUNTIME_DIR": str(folder / "run"),
     }
     code, tail = run_within(command, deadline - time.monotonic(), environment)

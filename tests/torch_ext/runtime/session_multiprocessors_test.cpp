@@ -161,7 +161,7 @@ TEST_F(SessionMultiprocessorsTest, WhatHoldsItFromOutsideIsTold) {
 
 TEST_F(SessionMultiprocessorsTest, OnTheHostThereAreNone) {
   Session& session = start(0.25, "host");
-  EXPECT_NE(stats(session)["reason"].get<std::string>().find("manages no GPU"), std::string::npos);
+  EXPECT_NE(stats(session)["reason"].get<std::string>().find("uses no GPU"), std::string::npos);
 }
 
 }  // namespace
