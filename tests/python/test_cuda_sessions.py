@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory of GPUs under `commensal run` where it is less simple: ranks, several GPUs, a cap only.
+"""Memory of GPUs under `commensal run` where it is less simple: ranks, several GPUs, memory that is
+not ours.
 
 On the simulated driver.
 """

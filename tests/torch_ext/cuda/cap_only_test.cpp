@@ -83,14 +83,14 @@ TEST_F(CapOnlyTest, ALowerLimitGivesBackWhatIsCachedAndLiveMemoryStays) {
   const LimitTicket ticket = cap().safe_point();
   EXPECT_EQ(ticket.done, 100_MiB);
   EXPECT_EQ(ticket.deferred, 72_MiB);
-  EXPECT_EQ(ticket.reason, "live memory stays: cap only");
+  EXPECT_EQ(ticket.reason, "live memory stays: GPU memory is native");
   EXPECT_FALSE(cap().work_pending());  // nothing has died since
   const AllocatorStats stats = cap().stats();
   EXPECT_EQ(stats.limit, 128_MiB);
   EXPECT_EQ(stats.device, 200_MiB);
   EXPECT_EQ(stats.live, 200_MiB);
   EXPECT_EQ(stats.deferred, 72_MiB);
-  EXPECT_EQ(stats.deferred_reason, "live memory stays: cap only");
+  EXPECT_EQ(stats.deferred_reason, "live memory stays: GPU memory is native");
   EXPECT_EQ(stats.given_back, 100_MiB);
 }
 

@@ -254,6 +254,29 @@ class QueuedWorkTest : public ::testing::Test {
   std::unique_ptr<Gate> gate_;  // corrects them until it ends
 };
 
+TEST_F(QueuedWorkTest, AProcessThatBeginsToUseAGpuIsMeteredByItsTimeFromThenOn) {
+  DeviceTime time = DeviceTime::of_cpu(clock_);
+  time.later = &streams_;
+  use(time);
+  (void)run_op(mm_, milliseconds{3});
+  EXPECT_LT(mm_.predicted(), milliseconds{1}) << "on a CPU it is done on return: in no time";
+  EXPECT_EQ(gate_->stats().in_flight, Duration::zero());
+  ASSERT_TRUE(gate_->try_enter_op(add_));  // entered by the one time, left by the other
+  gate_->go_by_work();
+  gate_->leave_op(add_);
+  for (int i = 0; i < 20; ++i) (void)run_op(mm_, milliseconds{3});
+  clock_.advance(seconds{1});
+  open_gap(seconds{1}, milliseconds{20});
+  (void)run_op(mm_, milliseconds{3});
+  (void)run_op(mm_, milliseconds{3});
+  EXPECT_GT(mm_.predicted(), milliseconds{2});
+  EXPECT_GT(gate_->stats().in_flight, Duration::zero());
+  Gate plain(make_pacing_law("gap"), device_, clock_);
+  plain.go_by_work();  // there is no other time
+  ASSERT_TRUE(plain.try_enter_op(add_));
+  plain.leave_op(add_);
+}
+
 TEST_F(QueuedWorkTest, C1_WhatRunsOnAfterClosingIsTheBoundAndAnOp) {
   const Duration left = left_running(milliseconds{2});
   EXPECT_GT(left, milliseconds{1}) << "the bound is made use of";

@@ -103,7 +103,6 @@ class VirtualCard {
   /// For how long the process's kernels have run.
   [[nodiscard]] Duration ran(Process process) const { return processes_[process].ran; }
   /// For how long they ran while another process had kernels, too.
-  [[nodiscard]] Duration beside(Process process) const { return processes_[process].beside; }
   /// From each time that this process ran dry to the next kernel that another one gave it.
   void watch(Process process) { watched_ = process; }
   [[nodiscard]] const std::vector<Duration>& openings() const { return openings_; }
@@ -134,7 +133,6 @@ class VirtualCard {
     std::deque<Command> commands;
     std::size_t given = 0;
     Duration ran{};
-    Duration beside{};
   };
 
   void give(Process process, const Command& command) {
@@ -239,7 +237,6 @@ class VirtualCard {
       queue.commands.front().left -= time;
       left_ -= time;
       queue.ran += time;
-      if (other_that_wants()) queue.beside += time;
     }
   }
 
