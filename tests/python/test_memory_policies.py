@@ -8,7 +8,6 @@ import subprocess
 import sys
 from typing import Any
 
-import pytest
 from training import TELL, TRAIN, facts_of
 from world import COMMENSAL, DEADLINE, World, read_line
 
@@ -77,7 +76,7 @@ def test_antman_computes_the_same_and_moves_nothing(world: World) -> None:
 
 def test_live_memory_stays_under_antman_and_overflow_stays_until_it_dies(world: World) -> None:
     script = world.script(
-        f"""
+        """
 import json, torch, commensal
 commensal.init(job_class="guaranteed", memory_limit="64MiB")
 old = torch.ones(8 * 2**20)  # 32 MiB
@@ -89,8 +88,8 @@ before = commensal.stats()["memory"]
 del new
 commensal.step()
 after = commensal.stats()["memory"]
-print(json.dumps({{"ticket": vars(ticket), "raised": vars(raised), "lowered": lowered,
-                  "before": before, "after": after, "text": commensal.memory_summary()}}))
+print(json.dumps({"ticket": vars(ticket), "raised": vars(raised), "lowered": lowered,
+                  "before": before, "after": after, "text": commensal.memory_summary()}))
 """
     )
     facts = facts_of(world.run([sys.executable, script], COMMENSAL_MEMORY_POLICY="antman"))
