@@ -312,3 +312,17 @@ def test_a_machine_without_a_gpu_is_as_it_was(world: World) -> None:
     assert "GPU" not in facts["stderr"]
     facts = run(world, script, "--opportunistic", "--gpu-memory", "elastic", **driver)
     assert "commensal does not manage it: this process sees no GPU" in facts["stderr"]
+
+
+def test_elastic_memory_that_a_driver_refuses_is_native_and_bound(world: World) -> None:
+    failing = {"SIMULATED_CUDA_FAIL": "cuMemGetAllocationGranularity:1:CUDA_ERROR_NOT_SUPPORTED"}
+    script = DOUBLING.replace('"info"', '"told"').replace(
+        "print(json", "facts |= memory('policy', 'notes')\nprint(json"
+    )
+    options = ("--opportunistic", "--gpu-memory", "elastic", "--memory", "100MiB")
+    facts = run(world, script, *options, **driver_of(world), **failing)
+    assert facts["policy"] == "native"
+    assert "CUDA_ERROR_NOT_SUPPORTED" in facts["notes"][-1]
+    assert "with native GPU memory" in facts["stderr"]
+    assert facts["error"].startswith("CUDA out of memory. Tried to allocate ")
+    assert facts["largest"] == 64

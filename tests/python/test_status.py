@@ -129,6 +129,17 @@ def test_tells_what_may_be_done_in_gaps() -> None:
     assert "gaps" not in describe_job(job("sweep", gap_rules=None))
 
 
+def test_a_job_on_a_gpu_is_told_whose_memory_serves_there() -> None:
+    on_gpu = {"devices": ["GPU-0123456789"]}
+    for kind, words in (("native", "PyTorch's own"), ("elastic", "what is in use moves")):
+        record = job("sweep", **on_gpu)
+        record["memory"]["policy"] = kind
+        [line] = [row for row in describe_job(record).splitlines() if row.startswith("  on ")]
+        assert f"GPU-0123456789; its memory there is {kind}: " in line
+        assert words in line
+    assert "its memory there" not in describe_job(job("sweep"))
+
+
 def test_a_slowdown_that_is_no_figure_is_not_shown_as_one() -> None:
     reason = "not known yet: 526.0 % from 3 steps, with a standard error of 885.0 %"
     told = job("prod", "guaranteed", slowdown=None, slowdown_error=None, slowdown_reason=reason)

@@ -280,7 +280,7 @@ def describe_job(record: Record) -> str:
     if change := record.get("class_change"):
         rows.append(("class", _with_reason(f"to be {change['wanted']}", change["reason"])))
     if (devices := record.get("devices") or ["host"]) != ["host"]:
-        rows.append(("on", ", ".join(devices)))
+        rows.append(("on", ", ".join(devices) + _GPU_MEMORY.get(memory.get("policy", ""), "")))
     rows += _memory_rows(memory)
     if lease:
         rows += _lease_rows(record.get("leases") or [], lease)
@@ -317,6 +317,10 @@ def describe_job(record: Record) -> str:
     return "\n".join([head, *(f"  {name:<9} {text}" for name, text in rows)])
 
 
+_GPU_MEMORY = {
+    "native": "; its memory there is native: PyTorch's own, bound by the limit",
+    "elastic": "; its memory there is elastic: what is in use moves, too",
+}
 _MEASURED_BY = {
     "requests": ", of the 99th percentile of its requests",
     "cores": ", of its time on cores: its steps are not known",
