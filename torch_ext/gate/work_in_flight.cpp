@@ -111,11 +111,13 @@ std::size_t WorkInFlight::collect_into(std::array<CompletedWork, kMostChunks>& d
           working || (chunk.neighbour == Neighbour::kWaiting && chunk.began < gap_since);
       if (beside && chunk.seen) took = std::min(*took, chunk.predicted * kMostBeside);
       const bool tells = chunk.measured && (!beside || !chunk.seen);
+      const bool at_most = waited_for_host(chunk, *took);
       for (std::size_t op = 0; op < chunk.ops && tells; ++op) {
-        const double part = static_cast<double>(chunk.parts[op].predicted.count()) /
+        const Part& known = chunk.parts[op];
+        const double part = static_cast<double>(known.predicted.count()) /
                             static_cast<double>(chunk.predicted.count()) * (working ? 0.5 : 1.0);
-        chunk.parts[op].op.record(
-            Duration{static_cast<Duration::rep>(static_cast<double>(took->count()) * part)});
+        const Duration its{static_cast<Duration::rep>(static_cast<double>(took->count()) * part)};
+        if (!at_most || its < known.predicted) known.op.record(its);
       }
       done[count++] = finish(asked[i].chunk, *took);
     } else {
@@ -124,6 +126,14 @@ std::size_t WorkInFlight::collect_into(std::array<CompletedWork, kMostChunks>& d
   }
   collecting_.store(false, std::memory_order_release);
   return count;
+}
+
+// In a gap, where work in flight is bounded, a thread that issues a chunk does not wait for the
+// device, which is never far behind: if that took as long as the issuing, it was the host's time.
+bool WorkInFlight::waited_for_host(const Chunk& chunk, Duration took) noexcept {
+  if (chunk.neighbour != Neighbour::kWaiting || chunk.ops < 2) return false;
+  const Duration between = chunk.touched - chunk.began;  // the ends of the first and the last call
+  return took <= between + 2 * between / (chunk.ops - 1);
 }
 
 CompletedWork WorkInFlight::finish(std::size_t number, Duration took) noexcept {

@@ -142,6 +142,9 @@ class WorkInFlight {
 
   [[nodiscard]] std::size_t collect_into(std::array<CompletedWork, kMostChunks>& done,
                                          TimePoint now, TimePoint gap_since) noexcept;
+  /// Whether what the device took for a chunk is only how long it was issued: the ops took that at
+  /// the most.
+  [[nodiscard]] static bool waited_for_host(const Chunk& chunk, Duration took) noexcept;
   [[nodiscard]] std::uint8_t free_chunk() const noexcept COMMENSAL_REQUIRES(mutex_);
   [[nodiscard]] bool is_forgotten(const Open& open) const noexcept {
     return open.chunk != Open::kNone &&

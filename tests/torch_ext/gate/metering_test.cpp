@@ -281,6 +281,27 @@ TEST_F(QueuedWorkTest, WhereNoOtherTimeIsKnownTheOneThatThereIsGoesOn) {
   EXPECT_EQ(gate_->stats().in_flight, Duration::zero());
 }
 
+TEST_F(QueuedWorkTest, AHostThatIsSlowDoesNotMakeItsOpsLonger) {
+  open_gap(seconds{10}, microseconds{500});
+  Duration longest{};
+  const auto run = [&](int ops, Duration runs, Duration hesitates) {
+    longest = {};
+    for (int i = 0; i < ops; ++i) {
+      clock_.advance(microseconds{50});
+      if (i % 16 == 15) clock_.advance(hesitates);
+      (void)run_op(mm_, runs);
+      longest = std::max(longest, mm_.predicted());
+    }
+  };
+  run(200, microseconds{35}, {});
+  const Duration known = mm_.predicted();
+  EXPECT_LE(known, microseconds{40}) << "not the 60 us from one call to the next";
+  run(200, microseconds{35}, microseconds{700});
+  EXPECT_LE(longest, known);
+  run(200, microseconds{240}, microseconds{700});
+  EXPECT_GT(mm_.predicted(), microseconds{150}) << "what really takes longer is seen";
+}
+
 TEST_F(QueuedWorkTest, C1_WhatRunsOnAfterClosingIsTheBoundAndAnOp) {
   const Duration left = left_running(milliseconds{2});
   EXPECT_GT(left, milliseconds{1}) << "the bound is made use of";

@@ -42,7 +42,11 @@ struct OpportunisticScript {
   std::size_t ops = 330;                        ///< in a step
   Duration
       host{};  ///< that the host takes for an op besides the launch; host-bound if more than op
-  bool graph = false;  ///< each op is a graph of kernels
+  Duration hesitates{};  ///< and besides at each op of `kHesitates`: garbage is collected
+  bool graph = false;    ///< each op is a graph of kernels
+  static constexpr std::size_t kHesitates = 16;
+  /// Of an op, in the mean.
+  [[nodiscard]] Duration host_time() const { return host + hesitates / kHesitates; }
 };
 
 struct Setting {
@@ -180,6 +184,7 @@ class VirtualPair {
     }
     void work() {
       gate.refresh();
+      std::size_t issued = 0;
       for (std::size_t at = 0; pair.time_.now() < pair.end_; at = (at + 1) % script.ops) {
         if (at == 0) gate.begin_part(StepPart::kStep);
         const OpEstimate known{anywhere[at]};
@@ -190,6 +195,10 @@ class VirtualPair {
         pair.launch(process, script.op);
         if (gated) gate.leave_op(op);
         if (script.host > Duration::zero()) pair.time_.sleep_for(script.host);
+        const bool hesitates = ++issued % OpportunisticScript::kHesitates == 0;
+        if (hesitates && script.hesitates > Duration::zero()) {
+          pair.time_.sleep_for(script.hesitates);
+        }
       }
     }
 

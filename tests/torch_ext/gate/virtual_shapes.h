@@ -37,6 +37,10 @@ inline std::vector<Shape> shapes() {
       {"e1, ops of 1 ms", kE1, {{.op = 1ms, .ops = 40}}, 0.80},
       {"e1, ops of 2 ms", kE1, {{.op = 2ms, .ops = 20}}, 0.70},
       {"e1, host-bound neighbour", kE1, {{.op = 35us, .host = 52us}}, 0.80},
+      {"e1, host-bound neighbour that hesitates",
+       kE1,
+       {{.op = 35us, .host = 52us, .hesitates = 500us}},
+       0.80},
       {"e1, two neighbours", kE1, {{}, {}}, 0.60},
       {"e1, arrives in mid-step", changed(kE1, [](auto& e1) { e1.arrives = 2003ms; }), {{}}, 0.85},
       {"e1, leaves in mid-step", changed(kE1, [](auto& e1) { e1.leaves = 4017ms; }), {{}}, 0.85},
@@ -101,7 +105,7 @@ inline double oracle(const Shape& shape, const Outcome& alone, double slo, const
   const OpportunisticScript& first = shape.opportunistic.front();
   if (first.host > Duration::zero()) {
     using std::chrono::duration;
-    most *= std::min(1.0, duration<double>(first.op) / (first.host + card.launch));
+    most *= std::min(1.0, duration<double>(first.op) / (first.host_time() + card.launch));
   }
   const GuaranteedScript& script = shape.guaranteed;
   const bool always = script.arrives == Duration::zero() && script.leaves == Duration::zero();
