@@ -80,7 +80,7 @@ class CpuAllocator final : public c10::Allocator {
   c10::DataPtr allocate(std::size_t size) override {
     if (size == 0) return {nullptr, nullptr, &give_back, kCpu};
     void* const block = take(Bytes{size});
-    g_session->touch();
+    g_session->touch_host();
     if (c10::memoryProfilingEnabled()) report_to_profiler(block, static_cast<std::int64_t>(size));
     // The context is the block: oneDNN takes blocks without their DataPtr and asserts this.
     return {block, block, &give_back, kCpu};

@@ -674,6 +674,10 @@ void Session::touch() noexcept {
   if (!impl_->in_child.load(std::memory_order_relaxed)) impl_->touched();
 }
 
+void Session::touch_host() noexcept {
+  if (impl_->on_host()) touch();
+}
+
 void Session::on_pressure(PressureHandler help) {
   auto shared = std::make_shared<const PressureHandler>(std::move(help));
   impl_->allocator.on_pressure([impl = impl_.get(), shared](Bytes needed) {

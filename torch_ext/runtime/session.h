@@ -187,6 +187,8 @@ class Session {
   [[nodiscard]] bool in_optimizer() const noexcept;
   /// Cheap sign of work from the allocator's hot path (one relaxed store every few calls).
   void touch() noexcept;
+  /// The same for memory of the host: of a job on a GPU that says nothing of work there.
+  void touch_host() noexcept;
 
   /// Makes a helper a rank: a spawned process that turns out to train (`mp.spawn`). From then on it
   /// has a part of the job's memory, and its steps count. Call it before the adaptor is installed.
