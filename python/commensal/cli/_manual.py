@@ -23,7 +23,7 @@ VARIABLES = {
     "COMMENSAL_KEY": "name of the key for it (default: client)",
     "COMMENSAL_KEYS_DIR": "folder of keys (default: ~/.config/commensal/keys)",
     "COMMENSAL_SPILL_DIR": "folder of the spill file, as --spill-dir of 'run'",
-    "COMMENSAL_GPU_MEMORY": "native or elastic, as --gpu-memory; for opportunistic jobs",
+    "COMMENSAL_GPU_MEMORY": "native or elastic, as --gpu-memory",
     "COMMENSAL_ASK_WAIT": "wait for others' memory, as --ask-wait",
     "COMMENSAL_SAMPLE_OPS": "0: the ops of a guaranteed job are never sampled",
     "COMMENSAL_PARK_IDLE": "when to park an idle job, as --park-idle",
