@@ -63,7 +63,12 @@ class Gpu:
         return found[0] if found else {}
 
     def memory(self, name: str, tier: str) -> int:
-        return int(self.job(name).get("memory", {}).get(f"{tier}_bytes", 0)) >> 20
+        """MiB of a job on the GPU: a guaranteed one, whose memory there is native, begins on the
+        host."""
+        job = self.job(name)
+        memory = job.get("memory", {})
+        on_host = job and job["job"]["class"] == "guaranteed" and memory.get("policy") != "native"
+        return 0 if on_host else int(memory.get(f"{tier}_bytes", 0)) >> 20
 
     def facts(self, process: subprocess.Popen[str]) -> dict[str, Any]:
         out, errors = process.communicate(timeout=120)
