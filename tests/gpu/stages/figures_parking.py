@@ -19,7 +19,6 @@ WAYS = {
 }
 NAMES = {
     OURS: "commensal",
-    "guaranteed": "commensal",
     "saver": "torch_memory_saver",
     "saver_retained": "torch_memory_saver_retained",
     "native": "pytorch",
@@ -185,7 +184,7 @@ OTHERS = (
 )
 
 
-NEIGHBOURS = ("guaranteed", "native", "saver")
+NEIGHBOURS = (OURS, "native", "saver")
 
 
 def neighbour(bench: Bench) -> None:
@@ -338,7 +337,7 @@ GROUPS = (
     Group(
         "neighbour",
         tuple(f"{row}.{NAMES[way]}.survives" for way in NEIGHBOURS for row in ("m10", "m11")),
-        (("job", "native"), ("job", "guaranteed")),
+        (("job", "native"), ("job", OURS)),
         neighbour,
     ),
     Group(
