@@ -297,8 +297,8 @@ def test_a_driver_without_checkpoints_is_a_reason(stage: Stage) -> None:
         ("stop_time", ("adam", OURS), "stop", {"above_limit_bytes": 1}, "stop time: the limit"),
         ("stop_time", ("adam", OURS), "slow", {"host_bytes": 0}, "M9: weights"),
         ("resnet_90", ("resnet", OURS), "", {"same": False}, "ResNet-50: the limit"),
-        ("neighbour", ("job", "guaranteed"), "allocate", {"survived": False}, "M10 commensal"),
-        ("neighbour", ("job", "guaranteed"), "wake", {"reason": ""}, "M11 commensal"),
+        ("neighbour", ("job", OURS), "allocate", {"survived": False}, "M10 commensal"),
+        ("neighbour", ("job", OURS), "wake", {"reason": ""}, "M11 commensal"),
         ("exchange", ("job", OURS), "check", {"same": False}, "m6.commensal.exchange: both"),
         ("graph", ("graph", OURS), "", {"same": False}, "M7: a replay after"),
         ("graph", ("graph", OURS), "", {"same_before": False}, "M7: replays are right"),
@@ -428,9 +428,10 @@ def test_processes_of_the_next_group_start_beside_the_present_one(stage: Stage) 
     stage.told("give_back", "resnet_90")
     assert stage.started == [("give_back", OURS), ("card", "native"), ("resnet", OURS)]
     stage.started.clear()
-    stage.told("resnet_90", "neighbour")
-    assert stage.started[:3] == [("resnet", OURS), ("card", "native"), ("job", "native")]
-    assert stage.started[3] == ("job", "guaranteed"), "a guaranteed job comes with its own group"
+    stage.told("resnet_90", "overhead")
+    assert stage.started[:3] == [("resnet", OURS), ("card", "native"), ("steps", "native")]
+    assert stage.started[3] == ("steps", OURS)
+    assert stage.started[4] == ("steps", "guaranteed"), "a guaranteed job comes with its own group"
     stage.started.clear()
     begun: list[list[tuple[str, str]]] = []
     steps = cells()["steps"]
