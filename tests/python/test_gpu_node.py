@@ -286,7 +286,8 @@ def test_each_gpu_of_a_process_is_divided_for_itself(gpu: Gpu) -> None:
     )
     wait_until("the owner has its memory", lambda: gpu.memory("owner", "device") >= 300)
     assert gpu.job("owner")["devices"] == [second]
-    assert held(second) < 200
+    wait_until("the other one has given way there", lambda: held(second) < 200)
+    wait_until("and says so", lambda: gpu.memory("both", "host") > 0)  # a report later
     assert held(first) >= 200
     memory = gpu.job("both")["memory"]
     [more] = memory["devices"]
