@@ -181,6 +181,10 @@ def test_f13_who_looks_for_a_batch_finds_the_limit(world: World) -> None:
         path = world.folder / "stand-ins" / f"{package}.py"
         path.parent.mkdir(parents=True)
         path.write_text(FINDERS)
+        folder = path.parent
+        while folder.name != "stand-ins":  # packages come before those that are installed
+            (folder / "__init__.py").touch()
+            folder = folder.parent
     command = [sys.executable, world.script(JOB), str(world.folder / "stand-ins")]
     facts = facts_of(world.run(command, **driver))
     assert facts["halved"] == facts["doubled"] == 8
