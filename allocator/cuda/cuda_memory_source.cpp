@@ -10,11 +10,19 @@
 #include <stdexcept>
 #include <utility>
 
+#include "allocator/cuda/capturing_library.h"
+
 namespace commensal {
 namespace {
 
 constexpr const char* kKept = "the chunk is registered and must stay where it is";
 constexpr const char* kCapturing = "a CUDA graph is being captured";
+constexpr const char* kMayCapture = "a library is loaded that captures CUDA graphs unseen";
+
+// Why the fence did not drain the context.
+const char* capture_reason() noexcept {
+  return capturing_library().empty() ? kCapturing : kMayCapture;
+}
 
 std::string hex(const void* address) {
   std::ostringstream text;
@@ -399,7 +407,7 @@ void CudaMemorySource::wait_for_work() {
   const CUresult result = fence_->drain(std::chrono::steady_clock::now() + options_.unmap_deadline);
   if (result == CUDA_ERROR_NOT_READY) throw SourceError("unmap: the device is still working");
   if (result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED) {
-    throw SourceError(std::string("unmap: ") + kCapturing);
+    throw SourceError(std::string("unmap: ") + capture_reason());
   }
   check_cuda(result, "waiting for the device before cuMemUnmap");
 }
@@ -603,6 +611,8 @@ MoveRisk CudaMemorySource::move_risk() {
   MoveRisk risk;
   if (capturing()) {
     risk.reason = kCapturing;
+  } else if (const std::string_view library = capturing_library(); !library.empty()) {
+    risk.reason = std::string(kMayCapture) + ": " + std::string(library);
   } else {
     const DeviceContext::Scope scope(context_);
     if (!addresses_->mend()) risk.reason = addresses_->trouble();
@@ -635,7 +645,7 @@ FenceResult CudaMemorySource::fence(Duration deadline) noexcept {
     return FenceResult{true, "", std::chrono::steady_clock::now() - begin};
   }
   if (options_.gate != nullptr) options_.gate->open();
-  if (drained == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED) return refused(kCapturing, begin);
+  if (drained == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED) return refused(capture_reason(), begin);
   return refused(drained == CUDA_ERROR_NOT_READY ? "the device is still working"
                                                  : "the driver refuses to watch the device",
                  begin);

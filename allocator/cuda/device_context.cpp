@@ -6,6 +6,8 @@
 #include <cstdio>
 #include <string>
 
+#include "allocator/cuda/capturing_library.h"
+
 namespace commensal {
 DeviceContext::DeviceContext(int device) : driver_(CudaDriver::get()) {
   const std::string name = "CUDA device " + std::to_string(device);
@@ -39,7 +41,8 @@ int DeviceContext::attribute(CUdevice_attribute which) const {
   return value;
 }
 
-bool DeviceContext::blocking_stream_captures() const noexcept {
+bool DeviceContext::another_may_capture() const noexcept {
+  if (!capturing_library().empty()) return true;
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   const CUresult result = driver_.cuStreamIsCapturing(CU_STREAM_LEGACY, &status);
   return result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT ||

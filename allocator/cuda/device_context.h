@@ -29,11 +29,12 @@ class DeviceContext {
   /// Returns an attribute of the device. @throws SourceError.
   [[nodiscard]] int attribute(CUdevice_attribute which) const;
 
-  /// Tells whether a library captures a graph in this context, as far as the driver says so: in a
-  /// stream that waits for the legacy one and it for that (a blocking stream, as CuPy and Warp make
-  /// them). What is captured in others, as PyTorch's are, is not seen. Breaks no capture. The
-  /// caller holds a Scope.
-  [[nodiscard]] bool blocking_stream_captures() const noexcept;
+  /// Tells whether a library may be capturing a graph in this context, so that a call for the whole
+  /// context could end that. The driver tells of streams that wait for the legacy one and it for
+  /// them (blocking streams, as CuPy and Warp make them). Of others it tells nothing: true as soon
+  /// as a library is loaded that captures in such (`capturing_library`); captures of PyTorch's
+  /// streams are PyTorch's to tell. Breaks no capture. The caller holds a Scope.
+  [[nodiscard]] bool another_may_capture() const noexcept;
 
   /// Forgets the context without a call: a forked child has none.
   void abandon() noexcept { context_ = nullptr; }

@@ -24,7 +24,7 @@ DeviceFence::~DeviceFence() {
 
 CUresult DeviceFence::drain(TimePoint deadline) noexcept {
   const CudaDriver& driver = context_.driver();
-  if (context_.blocking_stream_captures()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  if (context_.another_may_capture()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   CUresult result = driver.cuCtxRecordEvent(context_.handle(), event_);
   if (result != CUDA_SUCCESS) return result;
   for (int asked = 0;; ++asked) {

@@ -23,7 +23,7 @@ class DeviceFence {
   /// deadline passes. Must not be called while PyTorch captures a graph: that would break the
   /// capture.
   /// @return CUDA_ERROR_NOT_READY if the deadline passed; CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
-  /// and nothing was done, if another library captures one (`blocking_stream_captures`).
+  /// and nothing was done, if another library may be capturing one (`another_may_capture`).
   [[nodiscard]] CUresult drain(TimePoint deadline) noexcept;
 
   /// Forgets everything without a call, in a forked child.

@@ -35,7 +35,7 @@ bool PageQueue::Given::precede(CUstream stream) const noexcept {
   const CudaDriver& driver = context.driver();
   {
     const DeviceContext::Scope scope(context);
-    if (scope.result() != CUDA_SUCCESS || context.blocking_stream_captures()) return false;
+    if (scope.result() != CUDA_SUCCESS || context.another_may_capture()) return false;
   }
   return driver.cuCtxRecordEvent(context.handle(), event) == CUDA_SUCCESS &&
          driver.cuStreamWaitEvent(stream, event, CU_EVENT_WAIT_DEFAULT) == CUDA_SUCCESS;
@@ -112,7 +112,7 @@ void PageQueue::add(int device) {
 bool PageQueue::mark(std::uint64_t number) noexcept {
   if (capturing_()) return false;
   const DeviceContext::Scope scope(context_);
-  if (scope.result() != CUDA_SUCCESS || context_.blocking_stream_captures()) return false;
+  if (scope.result() != CUDA_SUCCESS || context_.another_may_capture()) return false;
   const CudaDriver& driver = context_.driver();
   const auto* const end = further_.cbegin() + further_end_.load(std::memory_order_acquire);
   if (driver.cuCtxRecordEvent(context_.handle(), event_) != CUDA_SUCCESS ||

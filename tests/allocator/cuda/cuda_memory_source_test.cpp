@@ -14,6 +14,7 @@
 
 #include "allocator/cuda/fingerprint.h"
 #include "tests/allocator/cuda/cuda_machine.h"
+#include "tests/allocator/cuda/library_named.h"
 
 namespace commensal::cuda_memory_source_test {
 namespace {
@@ -566,6 +567,23 @@ TEST_F(CudaMemorySourceTest, ACaptureOfAnotherLibraryIsNotBroken) {
       << "the capture was harmed";
   EXPECT_EQ(machine().symbol<CUresult(CUgraph)>("cuGraphDestroy")(graph), CUDA_SUCCESS);
   EXPECT_EQ(CudaDriver::get().cuStreamDestroy(stream), CUDA_SUCCESS);
+  source().unmap(address, handle);
+  source().release(handle);
+}
+
+TEST_F(CudaMemorySourceTest, NothingMovesWhileALibraryIsLoadedThatCapturesUnseen) {
+  make();
+  std::byte* address = reserve();
+  const MemoryHandle handle = mapped(Tier::kDevice, address);
+  EXPECT_TRUE(source().move_risk().safe);
+  auto library = std::make_unique<const LibraryNamed>("xla_cuda_plugin.so");
+  EXPECT_EQ(source().move_risk().reason,
+            "a library is loaded that captures CUDA graphs unseen: xla_cuda_plugin.so");
+  EXPECT_STREQ(source().fence(milliseconds{10}).reason,
+               "a library is loaded that captures CUDA graphs unseen");
+  EXPECT_THROW(source().unmap(address, handle), SourceError);
+  library.reset();
+  EXPECT_TRUE(source().move_risk().safe);
   source().unmap(address, handle);
   source().release(handle);
 }

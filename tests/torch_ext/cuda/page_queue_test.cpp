@@ -17,6 +17,7 @@
 #include "coordinator/wire/handover.h"
 #include "coordinator/wire/pages.h"
 #include "tests/allocator/cuda/cuda_machine.h"
+#include "tests/allocator/cuda/library_named.h"
 
 namespace commensal::page_queue_test {
 namespace {
@@ -213,6 +214,30 @@ TEST_F(PageQueueTest, ACaptureOfAnotherLibraryIsNotBroken) {
   }
   EXPECT_TRUE(queue->mark(2));
   EXPECT_TRUE(done_within(2, 10s));
+}
+
+// F6: in a stream of which the driver tells nothing.
+TEST_F(PageQueueTest, NothingIsAskedWhileALibraryIsLoadedThatCapturesUnseen) {
+  const auto queue = this->queue();
+  EXPECT_TRUE(queue->mark(1));
+  EXPECT_TRUE(done_within(1, 10s));
+  auto library = std::make_unique<const LibraryNamed>("libonnxruntime_providers_cuda.so.1.22");
+  CUstream stream = nullptr;
+  ASSERT_EQ(CudaDriver::get().cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, 0),
+            CUDA_SUCCESS);
+  ASSERT_EQ(machine_.symbol<CUresult(CUstream, CUstreamCaptureMode)>("cuStreamBeginCapture_v2")(
+                stream, CU_STREAM_CAPTURE_MODE_GLOBAL),
+            CUDA_SUCCESS);
+  std::thread([&] { EXPECT_FALSE(queue->mark(2)); }).join();
+  CUgraph graph = nullptr;
+  EXPECT_EQ(machine_.symbol<CUresult(CUstream, CUgraph*)>("cuStreamEndCapture")(stream, &graph),
+            CUDA_SUCCESS)
+      << "the capture was harmed";
+  EXPECT_EQ(machine_.symbol<CUresult(CUgraph)>("cuGraphDestroy")(graph), CUDA_SUCCESS);
+  EXPECT_EQ(CudaDriver::get().cuStreamDestroy(stream), CUDA_SUCCESS);
+  library.reset();
+  EXPECT_TRUE(queue->mark(3));
+  EXPECT_TRUE(done_within(3, 10s));
 }
 
 TEST_F(PageQueueTest, WhatTheDriverRefusesIsNamedAndLeavesNothing) {
