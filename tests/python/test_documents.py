@@ -34,6 +34,8 @@ STATS, TROUBLE, ENVIRONMENT = (
     ROOT / "docs" / f"{name}.md" for name in ("stats", "troubleshooting", "environment")
 )
 
+INDEX = ROOT / "docs" / "design" / "README.md"
+
 # --- commands and examples ------------------------------------------------------------------
 
 NOT_RUN = 9  # blocks that may be left out, each with its reason
@@ -413,3 +415,37 @@ def test_files_and_links_exist(page: Path) -> None:
         if anchor:
             headings = re.findall(r"^#+ (.+)$", there.read_text(), re.MULTILINE)
             assert anchor in {slug(heading) for heading in headings}, target
+
+
+# --- folders and design notes ---------------------------------------------------------------
+
+
+def test_the_table_of_folders_names_every_folder_with_sources() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    table = page.split("## Folders", 1)[1].split("\n## ", 1)[0]
+    named = {
+        folder
+        for row in re.findall(r"^\| (`.*?) \|", table, re.M)
+        for folder in re.findall(r"`([^`]+)`", row)
+    }
+    assert {folder for folder in named if not (ROOT / folder).is_dir()} == set()
+    sources = [
+        file.relative_to(ROOT).parent
+        for top in ("allocator", "torch_ext", "coordinator", "python", "examples", "tests")
+        for file in (ROOT / top).rglob("*")
+        if file.suffix in {".h", ".cpp", ".cu", ".py"}
+    ]
+    # Of the tests the first folder is enough: they mirror the rest.
+    folders = {Path(*f.parts[:2]) if f.parts[0] == "tests" else f for f in sources}
+    assert {str(folder) for folder in folders} - named == {"tests"}
+
+
+@pytest.mark.parametrize("note", sorted(ROOT.glob("docs/design/0*.md")), ids=lambda n: n.stem)
+def test_a_design_note_has_its_date_and_its_status(note: Path) -> None:
+    title, _, status, *_ = note.read_text().splitlines()
+    assert title.startswith(f"# {note.name[:3]}: ")
+    assert re.fullmatch(
+        r"Date: 20\d\d-\d\d-\d\d\. Status: (accepted|superseded by \[\d{3}\]\(.+\)).*\.", status
+    )
+    if "superseded" in status:
+        assert "superseded" in re.findall(rf"^- \[{note.name[:3]}: .*$", INDEX.read_text(), re.M)[0]
