@@ -14,10 +14,8 @@ from any thread; in a forked child nothing is active.
 
 from commensal import memory_saver
 from commensal._api import (
-    CommensalError,
     LimitTicket,
     init,
-    is_active,
     memory_snapshot,
     memory_stats,
     memory_summary,
@@ -31,6 +29,7 @@ from commensal._api import (
 from commensal._inputs import bad_inputs, reading, report_bad_input
 from commensal._regions import TagTicket, drop_tag, park_tag, region, wake_tag
 from commensal._registered import Registered, keep_resident
+from commensal._session import CommensalError, is_active
 
 __version__ = "0.1.0"
 

@@ -8,16 +8,13 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, SupportsFloat, cast
+from typing import Any, Literal, SupportsFloat, cast
 
-if TYPE_CHECKING:
-    from commensal import _core
+from commensal._session import CommensalError, active_session, current_session, is_active
 
 __all__ = [
-    "CommensalError",
     "LimitTicket",
     "init",
-    "is_active",
     "memory_snapshot",
     "memory_stats",
     "memory_summary",
@@ -28,10 +25,6 @@ __all__ = [
     "stats",
     "step",
 ]
-
-
-class CommensalError(RuntimeError):
-    """Says in one sentence what was used at the wrong time (too early, too late, twice)."""
 
 
 @dataclass(frozen=True)
@@ -100,8 +93,9 @@ def init(
     if "torch" not in sys.modules:
         raise CommensalError("commensal.init() came before 'import torch': import torch first")
     if is_active():
+        line = active_session().active_line()
         raise CommensalError(
-            f"commensal is active already ({_session().active_line()}): init() may be called once, "
+            f"commensal is active already ({line}): init() may be called once, "
             "and not under 'commensal run'"
         )
     script = Path(sys.argv[0]).stem if sys.argv and sys.argv[0] not in ("", "-c") else "python"
@@ -160,18 +154,6 @@ _ENVIRONMENT_OF_INIT = frozenset(
 )
 
 
-def is_active() -> bool:
-    """Return whether commensal manages this process. False in a forked child."""
-    return _current() is not None
-
-
-def _current() -> _core.Session | None:
-    """Return what manages this process. Nothing can, before `_core` was loaded; another thread may
-    be loading it now (for `bad_inputs`), and then it has no `current` yet."""
-    current = getattr(sys.modules.get("commensal._core"), "current", None)
-    return cast("_core.Session | None", current()) if current is not None else None
-
-
 def set_memory_limit(limit: int | str) -> LimitTicket:
     """Set the most bytes on the device (MAX; MIN stays) while the job runs.
 
@@ -186,7 +168,7 @@ def set_memory_limit(limit: int | str) -> LimitTicket:
         CommensalError: commensal is not active.
         ValueError: not a size, or zero.
     """
-    ticket = _session().set_memory_limit(_positive_limit(limit))
+    ticket = active_session().set_memory_limit(_positive_limit(limit))
     return LimitTicket(
         revision=ticket.revision,
         limit_bytes=ticket.limit_bytes,
@@ -205,7 +187,7 @@ def set_compute_share(share: float) -> None:
     """
     from commensal._quantities import parse_share
 
-    _session().set_compute_share(parse_share(share))
+    active_session().set_compute_share(parse_share(share))
 
 
 def pause() -> None:
@@ -214,7 +196,7 @@ def pause() -> None:
     Raises:
         CommensalError: commensal is not active.
     """
-    _session().pause()
+    active_session().pause()
 
 
 def resume() -> None:
@@ -223,7 +205,7 @@ def resume() -> None:
     Raises:
         CommensalError: commensal is not active.
     """
-    _session().resume()
+    active_session().resume()
 
 
 def step(*, loss: SupportsFloat | None = None) -> None:
@@ -241,7 +223,7 @@ def step(*, loss: SupportsFloat | None = None) -> None:
         from commensal._losses import note_loss
 
         note_loss(loss)
-    session = _current()
+    session = current_session()
     if session is not None:
         from commensal import _activation
 
@@ -257,7 +239,7 @@ def stats() -> dict[str, Any]:
     Raises:
         CommensalError: commensal is not active.
     """
-    return cast("dict[str, Any]", json.loads(_session().stats_json()))
+    return cast("dict[str, Any]", json.loads(active_session().stats_json()))
 
 
 def memory_summary() -> str:
@@ -269,7 +251,7 @@ def memory_summary() -> str:
     from commensal._memory_map import MemoryMap
     from commensal._memory_summary import describe_memory
 
-    where = MemoryMap.from_json(_session().memory_map_json(with_blocks=False))
+    where = MemoryMap.from_json(active_session().memory_map_json(with_blocks=False))
     return describe_memory(stats(), where)
 
 
@@ -302,17 +284,7 @@ def memory_snapshot() -> dict[str, Any]:
     from commensal._memory_map import MemoryMap
     from commensal._memory_stats import torch_snapshot
 
-    return torch_snapshot(MemoryMap.from_json(_session().memory_map_json(with_blocks=True)))
-
-
-def _session() -> _core.Session:
-    session = _current()
-    if session is None:
-        raise CommensalError(
-            "commensal is not active in this process: start the script with 'commensal run', "
-            "or call commensal.init() after 'import torch'"
-        )
-    return session
+    return torch_snapshot(MemoryMap.from_json(active_session().memory_map_json(with_blocks=True)))
 
 
 def _positive_limit(limit: int | str) -> int:

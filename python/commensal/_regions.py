@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from commensal._api import CommensalError, _session
+from commensal._session import CommensalError, active_session
 
 if TYPE_CHECKING:
     from commensal import _core
@@ -45,7 +45,7 @@ def region(tag: str, *, keep: bool = False) -> Iterator[None]:
         CommensalError: commensal is not active, or does not serve this process's tensors.
         ValueError: an empty or a very long name, or more than 256 tags.
     """
-    session = _session()
+    session = active_session()
     with in_region(session.open_tag(tag, keep=keep)):
         yield
 
@@ -79,7 +79,7 @@ def park_tag(tag: str) -> TagTicket:
         CommensalError: commensal is not active.
         ValueError: no region had this tag; the message names those that there are.
     """
-    return _ticket(_session().park_tag(tag))
+    return _ticket(active_session().park_tag(tag))
 
 
 def drop_tag(tag: str) -> TagTicket:
@@ -91,7 +91,7 @@ def drop_tag(tag: str) -> TagTicket:
         CommensalError: commensal is not active.
         ValueError: no region had this tag; the message names those that there are.
     """
-    return _ticket(_session().drop_tag(tag))
+    return _ticket(active_session().drop_tag(tag))
 
 
 def wake_tag(tag: str) -> TagTicket:
@@ -104,7 +104,7 @@ def wake_tag(tag: str) -> TagTicket:
             or are in pinned memory; what could be had is theirs, and a later call tries the rest.
         ValueError: no region had this tag; the message names those that there are.
     """
-    ticket = _session().wake_tag(tag)
+    ticket = active_session().wake_tag(tag)
     if ticket.missing_bytes:
         from commensal._quantities import format_bytes
 

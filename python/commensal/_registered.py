@@ -7,7 +7,7 @@ import threading
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any
 
-from commensal._api import CommensalError, _session, is_active
+from commensal._session import CommensalError, active_session, is_active
 from commensal._launches import when_imported
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def keep_resident(*tensors: torch.Tensor, reason: str = "registered by the progr
     for tensor in tensors:
         storage = tensor.untyped_storage()
         storages[storage.data_ptr()] = storage
-    return Registered(_session(), storages, reason)
+    return Registered(active_session(), storages, reason)
 
 
 def follow_gds() -> None:
@@ -100,7 +100,7 @@ def follow_gds() -> None:
         def gds_register_buffer(s: Any) -> Any:
             if not is_active():
                 return register(s)
-            kept = Registered(_session(), {s.data_ptr(): s}, GDS_REASON)
+            kept = Registered(active_session(), {s.data_ptr(): s}, GDS_REASON)
             try:
                 register(s)
             except BaseException:

@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from commensal._api import CommensalError, _session, is_active
+from commensal._session import CommensalError, active_session, is_active
 
 if TYPE_CHECKING:
     import torch
@@ -65,7 +65,7 @@ class TorchMemorySaver:
         """
         from commensal._regions import in_region
 
-        number = _session().open_tag(_pool(tag, enable_cpu_backup), keep=False)
+        number = active_session().open_tag(_pool(tag, enable_cpu_backup), keep=False)
         with self._lock:
             self._tags.setdefault(tag, set()).add(enable_cpu_backup)
         with in_region(number):
@@ -78,7 +78,7 @@ class TorchMemorySaver:
 
         if not dispose_mem_pool_after_use:
             raise ValueError("disable() has no memory pool to keep: dispose_mem_pool_after_use")
-        _session()
+        active_session()
         with in_region(0):
             yield
 
@@ -98,7 +98,7 @@ class TorchMemorySaver:
         """
         import torch
 
-        _session()
+        active_session()
         warnings.warn(
             f"the memory of a CUDA graph is not paused: tag {tag!r} has no effect on it",
             RuntimeWarning,
@@ -115,7 +115,7 @@ class TorchMemorySaver:
 
         Warns (RuntimeWarning) if something could not be given back, with the reason.
         """
-        session = _session()
+        session = active_session()
         for name, pools in self._chosen(tag):
             for backed_up in sorted(pools):
                 pool = _pool(name, backed_up)
@@ -136,7 +136,7 @@ class TorchMemorySaver:
         """
         from commensal._regions import wake_tag
 
-        _session()
+        active_session()
         for name, pools in self._chosen(tag):
             for backed_up in sorted(pools):
                 wake_tag(_pool(name, backed_up))
@@ -149,7 +149,7 @@ class TorchMemorySaver:
         """
         from commensal._memory_map import MemoryMap
 
-        where = MemoryMap.from_json(_session().memory_map_json(with_blocks=False))
+        where = MemoryMap.from_json(active_session().memory_map_json(with_blocks=False))
         if "dropped" in where.tiers_of(x.data_ptr(), x.nbytes):
             raise CommensalError(
                 "the tensor was paused without enable_cpu_backup: it has no content"
