@@ -68,7 +68,7 @@ struct GapDecision {
 /// caches (section 7.4 of compute_sharing).
 inline constexpr double kHandOverSeconds = 1e-4;
 /// What a GPU needs to change from one process to another and back, as it was measured on an H200
-/// (docs/results/2026-11-26-h200-probes.json, compute-9.2: switch_there_and_back, 318 us). The half
+/// (tests/data/cards/h200-probes.json, compute-9.2: switch_there_and_back, 318 us). The half
 /// of it, in which the guaranteed job's work waits, is c there.
 inline constexpr Duration kDeviceChange = std::chrono::microseconds{318};
 

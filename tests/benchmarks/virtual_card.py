@@ -19,7 +19,7 @@ from harness import HERE, Bar, Bench, BenchmarkError, Result
 
 from allocator import find_program
 
-CARD = HERE.parent / "torch_ext" / "gate" / "h200.json"
+CARD = HERE.parent / "data" / "cards" / "h200.json"
 LAWS = ("gap", "duty_cycle", "token_window", "antman", "rate_aimd")
 SLO = 0.01
 MOST_P99 = 0.03

@@ -449,3 +449,22 @@ def test_a_design_note_has_its_date_and_its_status(note: Path) -> None:
     )
     if "superseded" in status:
         assert "superseded" in re.findall(rf"^- \[{note.name[:3]}: .*$", INDEX.read_text(), re.M)[0]
+
+
+# --- results ----------------------------------------------------------------------------------
+
+
+def test_the_card_file_has_what_the_probes_measured() -> None:
+    cards = ROOT / "tests" / "data" / "cards"
+    card = json.loads((cards / "h200.json").read_text())
+    probes = {p["id"]: p for p in json.loads((cards / "h200-probes.json").read_text())["probes"]}
+
+    def median(probe: str, figure: str) -> float:
+        return float(probes[probe]["figures"][figure]["median"])
+
+    measured = {
+        "slice": median("compute-9.2", "slice"),
+        "change": median("compute-9.2", "switch_there_and_back") / 2,
+        "mark": median("compute-9.4", "cpu_per_write"),
+    }
+    assert {name: card[name]["value"] for name in measured} == pytest.approx(measured, abs=0.005)

@@ -43,7 +43,7 @@ commensal_test(
 commensal_test(virtual_card_test ONE_THREAD gate/virtual_card_test.cpp LIBRARIES commensal::session)
 if(TARGET virtual_card_test) # not under TSan: of its threads one runs at a time
   target_compile_definitions(virtual_card_test
-                             PRIVATE VIRTUAL_CARD="${CMAKE_CURRENT_SOURCE_DIR}/gate/h200.json")
+                             PRIVATE VIRTUAL_CARD="${PROJECT_SOURCE_DIR}/tests/data/cards/h200.json")
 endif()
 # One session a process: ctest runs each case in a process of its own.
 commensal_test(
