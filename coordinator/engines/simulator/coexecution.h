@@ -21,16 +21,16 @@ enum class Sharing : std::uint8_t {
   kPairs     ///< as a table of throughputs says of each two models
 };
 
-/// What the model goes by; the defaults are what `docs/results` measured on the CPU.
+/// What the model goes by; the defaults are what was measured on the CPU (docs/results).
 struct SharingModel {
   Sharing sharing = Sharing::kGate;
   double slo = 0.01;  ///< slowdown that guaranteed jobs accept
   double efficiency =
-      0.84;           ///< of the oracle's harvest that the gate reaches: pair 2 of section 36
+      0.84;           ///< of the oracle's harvest that the gate reaches: the second pair of gate.md
   double busy = 0.6;  ///< share of the time that a job keeps its GPU busy, if not recorded
   double gpu_memory_gib = 0;  ///< of each GPU; zero: all that is asked for fits
   double half_memory = 0.25;  ///< speed with half of its memory on the slower tier: the median of
-                              ///< five jobs, section 20
+                              ///< five jobs, memory.md
   double restart = 0;         ///< seconds of work that a job loses each time it is stopped or moved
 };
 

@@ -331,8 +331,8 @@ _FOR_OTHERS = {
 
 # OpenMP's threads spin after each parallel region, by default 300,000 times (5 ms with GCC):
 # after a gate has closed that is on cores that it has just left to others (pitfall C16). A fifth of
-# a millisecond bridges the time to the next op (docs/results, 35). Who sets one of the variables
-# decides.
+# a millisecond bridges the time to the next op (docs/results/gate.md). Who sets one of the
+# variables decides.
 _WAIT_BRIEFLY = {"GOMP_SPINCOUNT": "10000", "KMP_BLOCKTIME": "0"}
 _WAITING = ("OMP_WAIT_POLICY", *_WAIT_BRIEFLY)
 
