@@ -48,7 +48,8 @@ def run(*, quick: bool) -> Result:
     for name, laws in table.items():
         result.rows.append((name, *(cell(laws[law]) if law in laws else "" for law in LAWS)))
     result.bars = bars(shapes, table)
-    result.figures = {"card": json.loads(CARD.read_text()), "shapes": shapes}
+    kept = [{**shape, "laws": shown(table[shape["shape"]])} for shape in shapes]
+    result.figures = {"card": json.loads(CARD.read_text()), "shapes": kept}
     if Bench.folder is not None:
         Bench.folder.mkdir(parents=True, exist_ok=True)
         picture = draw(table, {shape["shape"]: shape["least"] for shape in shapes})
@@ -75,6 +76,12 @@ def best(all_figures: list[Figures]) -> dict[str, Figures]:
         else:
             found[law] = min(own, key=lambda figures: figures["slowdown_p99"])
     return found
+
+
+def shown(laws: dict[str, Figures]) -> list[Figures]:
+    """What a page tells: `gap`, and each rival at a setting that holds the objective."""
+    found = [laws[law] for law in LAWS if law in laws]
+    return [figures for figures in found if figures["law"] == "gap" or holds(figures)]
 
 
 def cell(figures: Figures) -> str:

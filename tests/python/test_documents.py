@@ -453,6 +453,16 @@ def test_a_design_note_has_its_date_and_its_status(note: Path) -> None:
 
 # --- results ----------------------------------------------------------------------------------
 
+MOST_RAW_BYTES = 300 << 10  # JSON in docs/results, all together
+
+
+def test_raw_results_are_few_and_each_is_named_by_a_page() -> None:
+    results = ROOT / "docs" / "results"
+    raw = [*results.glob("*.json"), *results.glob("*.jsonl")]
+    assert sum(file.stat().st_size for file in raw) <= MOST_RAW_BYTES
+    pages = "".join(page.read_text() for page in results.glob("*.md"))
+    assert not [file.name for file in raw if f"({file.name})" not in pages]
+
 
 def test_the_card_file_has_what_the_probes_measured() -> None:
     cards = ROOT / "tests" / "data" / "cards"
