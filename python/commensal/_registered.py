@@ -7,8 +7,8 @@ import threading
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any
 
-from commensal._session import CommensalError, active_session, is_active
 from commensal._launches import when_imported
+from commensal._session import CommensalError, active_session, is_active
 
 if TYPE_CHECKING:
     import torch

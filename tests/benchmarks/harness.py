@@ -16,8 +16,8 @@ from typing import Any, NoReturn, TypeVar
 from rich.console import Console
 from rich.table import Table
 
+from commensal._report.quiet import QuietGuard, Verdict
 from commensal.demo.processes import plain_environment
-from commensal.demo.quiet import QuietGuard, Verdict
 
 HERE = Path(__file__).resolve().parent
 CONSOLE = Console()

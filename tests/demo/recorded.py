@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from commensal._report.quiet import Verdict
 from commensal.demo.figures import GUARANTEED, OPPORTUNISTIC, Measurement
 from commensal.demo.plan import FULL
-from commensal.demo.quiet import Verdict
 from commensal.demo.runs import CpuSample, Event, JobRecord, MemorySample, Mode, Step, WindowRecord
 
 MIB = 1 << 20

@@ -8,7 +8,7 @@ import shutil
 import pytest
 from fake_proc import FakeProc
 
-from commensal.demo.quiet import QuietGuard, Verdict, verdict_between
+from commensal._report.quiet import QuietGuard, Verdict, verdict_between
 
 
 def guard(proc: FakeProc) -> QuietGuard:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from commensal._report.quiet import QuietGuard, Verdict
 from commensal.demo.figures import (
     GUARANTEED,
     OPPORTUNISTIC,
@@ -22,7 +23,6 @@ from commensal.demo.figures import (
 from commensal.demo.gpu import Gpu
 from commensal.demo.plan import DemoPlan, LimitChange, MiB
 from commensal.demo.processes import CpuSampler, Daemon, Job, examples_folder
-from commensal.demo.quiet import QuietGuard, Verdict
 from commensal.demo.runs import CpuSample, DeviceUse, Event, MemorySample, Mode, WindowRecord
 from commensal.demo.view import TITLES, JobNow, View
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from commensal._report.quiet import Verdict
 from commensal.demo.gpu import Gpu
 from commensal.demo.plan import DemoPlan, MiB
-from commensal.demo.quiet import Verdict
 from commensal.demo.runs import DeviceUse, JobRecord, Mode, Step, WindowRecord
 from commensal.demo.statistics import PhaseTimes, harvest, slowdown, slowdown_interval
 

@@ -1,36 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report's interactive plots, as plotly.js takes them: lists of traces and a layout.
-
-A colour is the name of one of the page's style variables after a dollar sign: the page's script
-puts in what the scheme, light or dark, gives it.
-"""
+"""The report's interactive plots."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Any
 
+from commensal._report.plot import Json, Plot, rounded
 from commensal.demo.figures import GUARANTEED, OPPORTUNISTIC, Measurement
 from commensal.demo.runs import Mode
 from commensal.demo.series import Gaps, gaps_of, memory_of, step_curves
 
-__all__ = ["Plot", "plots_of"]
+__all__ = ["plots_of"]
 
-Json = dict[str, Any]
 EXCERPT_SECONDS = 2.5
 FIRST_VIEW_MS = 1200
 ABOVE = 1.12  # where the guaranteed job's bar is, above 100 % of the other's use
-
-
-@dataclass(frozen=True)
-class Plot:
-    """One plot; `traces` is empty if there was nothing to draw."""
-
-    title: str
-    traces: list[Json]
-    layout: Json = field(default_factory=dict)
 
 
 def plots_of(measurement: Measurement) -> dict[str, list[Plot]]:
@@ -50,10 +35,6 @@ def plots_of(measurement: Measurement) -> dict[str, list[Plot]]:
             )
         ],
     }
-
-
-def rounded(values: Iterable[float], digits: int = 3) -> list[float]:
-    return [round(float(value), digits) for value in values]
 
 
 def step_plot(measurement: Measurement, job: str, title: str) -> Plot:

@@ -10,9 +10,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from commensal._report.quiet import Verdict
 from commensal.demo.figures import Measurement
 from commensal.demo.plan import DemoPlan, LimitChange
-from commensal.demo.quiet import Verdict
 from commensal.demo.runs import (
     CpuSample,
     DeviceUse,

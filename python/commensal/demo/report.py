@@ -3,33 +3,26 @@
 
 from __future__ import annotations
 
-import base64
-import gzip
 import html
-import json
-import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from plotly.offline import get_plotlyjs
 from rich.table import Table
 
+from commensal._report.page import encoded, table_rows
+from commensal._report.page import render as render_page
+from commensal._report.plot import Plot
 from commensal.demo import picture
 from commensal.demo.figures import GUARANTEED, OPPORTUNISTIC, Figures, Measurement
 from commensal.demo.plan import MiB
-from commensal.demo.plots import Plot, plots_of
+from commensal.demo.plots import plots_of
 
 __all__ = ["table", "write"]
 
 HEADINGS = ("", "alone", "default sharing", "commensal")
 GAPS = "how much of the machine the opportunistic job's threads used, as the kernel counts it"
 GAPS_ON_GPU = "the opportunistic job's speed by its own steps, of that alone"
-PAGE = Path(__file__).with_name("page")
-ICON = (
-    b'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 2 2">'
-    b'<circle cx="1" cy="1" r="1" fill="#0f8b8d"/></svg>'
-)
+PAGE = Path(__file__).with_name("page") / "page.html"
 
 
 def write(out: Path, measurement: Measurement, figures: Figures) -> Path:
@@ -139,14 +132,7 @@ def gpu_time(figures: Figures) -> list[tuple[str, str]]:
 
 def render(figures: Figures, plots: Mapping[str, Sequence[Plot]], still: bytes) -> str:
     """Return the whole page."""
-    data = json.dumps(
-        {section: [asdict(plot) for plot in drawn] for section, drawn in plots.items()},
-        separators=(",", ":"),
-    )
     parts = {
-        "icon": encoded(ICON),
-        "style": (PAGE / "page.css").read_text(),
-        "script": (PAGE / "page.js").read_text(),
         "headline": html.escape(figures.headline()),
         "notes": "".join(f'<p class="note">{html.escape(note)}</p>' for note in figures.notes),
         "tiles": "".join(
@@ -158,25 +144,5 @@ def render(figures: Figures, plots: Mapping[str, Sequence[Plot]], still: bytes) 
         "body": table_rows(rows(figures), HEADINGS),
         "facts": table_rows(facts(figures)),
         "gaps": GAPS_ON_GPU if "gpu" in figures.machine else GAPS,
-        "plots": data.replace("<", "\\u003c"),  # nothing in it ends the script element
-        "library": encoded(gzip.compress(get_plotlyjs().encode(), mtime=0)),
     }
-    page = (PAGE / "page.html").read_text()
-    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], page)
-
-
-def table_rows(lines: Iterable[Sequence[str]], headings: Sequence[str] = ()) -> str:
-    """Return rows; a narrow page shows a cell's heading beside it."""
-
-    def cell(index: int, text: str) -> str:
-        of = f' data-of="{html.escape(headings[index])}"' if index and headings else ""
-        return f"<td{of}>{html.escape(text)}</td>"
-
-    return "".join(
-        f"<tr>{''.join(cell(index, text) for index, text in enumerate(line))}</tr>"
-        for line in lines
-    )
-
-
-def encoded(data: bytes) -> str:
-    return base64.b64encode(data).decode()
+    return render_page(PAGE, plots, parts)

@@ -19,8 +19,8 @@ from typing import Any
 from commensal._coordinator import Coordinator, Refused, Unreachable
 from commensal._environment import JobSettings, new_job_id
 from commensal._lifetime import temporary_folder
+from commensal._report.quiet import QuietGuard, Usage, verdict_between
 from commensal._say import say
-from commensal.demo.quiet import QuietGuard, Usage, verdict_between
 from commensal.profiling.analysis import WARM_UP_STEPS, Analysis, Samples, TooLittle, analyse
 from commensal.profiling.clocks import TreeClock
 from commensal.profiling.job_page import JobPage, activity_of, find_job_page

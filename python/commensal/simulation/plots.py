@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from commensal.demo.plots import Json, Plot, rounded
+from commensal._report.plot import Json, Plot, rounded
 from commensal.simulation.durations import DAYS, marks, unit_of, words
 from commensal.simulation.tables import AT_DEMAND
 

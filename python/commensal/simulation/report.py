@@ -3,21 +3,15 @@
 
 from __future__ import annotations
 
-import gzip
 import html
-import json
 import os
-import re
 import tempfile
 from collections.abc import Container, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from plotly.offline import get_plotlyjs
-
-from commensal.demo.report import ICON, encoded, table_rows
-from commensal.demo.report import PAGE as DEMO_PAGE
+from commensal._report.page import encoded, table_rows
+from commensal._report.page import render as render_page
 from commensal.simulation import picture
 from commensal.simulation.durations import Unit, unit_of, words
 from commensal.simulation.plots import has_times, plots_of
@@ -52,14 +46,10 @@ def write(out: Path, answer: dict[str, Any]) -> Path:
 
 def render(answer: dict[str, Any], still: bytes) -> str:
     """Return the whole page."""
-    plots = {name: [asdict(plot) for plot in drawn] for name, drawn in plots_of(answer).items()}
     results = answer["results"]
     timed = has_times(results)
     unit = unit_of(max((r["metrics"].get("avg_jct", 0.0) for r in results), default=0.0))
     parts = {
-        "icon": encoded(ICON),
-        "style": (DEMO_PAGE / "page.css").read_text() + (PAGE / "colours.css").read_text(),
-        "script": (DEMO_PAGE / "page.js").read_text(),
         "headline": html.escape(headline(answer)),
         "picture": encoded(still),
         "explained": TIMES_SAID if timed else "",
@@ -70,11 +60,9 @@ def render(answer: dict[str, Any], still: bytes) -> str:
         "classes": group_section("class", results, "classes", unit),
         "tenants": group_section("tenant", results, "tenants", unit),
         "facts": table_rows(facts(answer)),
-        "plots": json.dumps(plots, separators=(",", ":")).replace("<", "\\u003c"),
-        "library": encoded(gzip.compress(get_plotlyjs().encode(), mtime=0)),
     }
-    page = (PAGE / "page.html").read_text()
-    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], page)
+    style = (PAGE / "colours.css").read_text()
+    return render_page(PAGE / "page.html", plots_of(answer), parts, style)
 
 
 def headline(answer: dict[str, Any]) -> str:
