@@ -788,7 +788,11 @@ void DeviceCoordinator::move_toward_target(Job& job, Member& member, bool shrink
   const Bytes target = job.part_of(job.target, member);
   const Bytes limit = ledger_.limit(job.key(member));
   if (shrink) {
-    if (target < limit) tell(job, member, target, job.target_reason, now);
+    if (target >= limit) return;
+    tell(job, member, target, job.target_reason, now);
+    // It counts as stopped once that is seen anew: by then it is charged what it holds, where its
+    // page allows that, so that no more than the rest is granted beyond the budget.
+    member.standstill.clear();
     return;
   }
   if (target <= limit) return;

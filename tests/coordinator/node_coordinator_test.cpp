@@ -301,6 +301,33 @@ TEST_F(LastResortTest, AStoppedJobIsChargedWhatItHoldsAndTheRestIsGrantedAtOnce)
   EXPECT_EQ(limit(g_), 300_MiB) << "no more is free";
 }
 
+TEST_F(NodeCoordinatorTest, WhoStoodStillBeforeIsRecalledBeforeMemoryBeyondTheBudgetIsGranted) {
+  const auto o = hello("o", JobClass::kOpportunistic, 0_B);
+  const auto g = hello("g", JobClass::kGuaranteed, 900_MiB, 900_MiB);
+  const LeaseKey key{JobId{"o"}, o.pid};
+  join(o);
+  report(o, 700_MiB);
+  node_.observe_available(DeviceId{kHostId}, 2000_MiB, now_);
+  node_.host().observe_standstill(key, "stopped", true);
+  join(g);
+  EXPECT_EQ(limit(g), 0_MiB) << "charged with its limit it would get all of it beyond the budget";
+  EXPECT_THAT(node_.host().outdated(), ::testing::ElementsAre(key));
+  node_.host().observe_standstill(key, "stopped", true);
+  node_.host().recall(key, now_);
+  node_.host().settle_recall(key, 700_MiB, now_);
+  collect();
+  EXPECT_EQ(limit(g), 900_MiB);
+  EXPECT_EQ(node_.status("g", now_)["jobs"][0]["lease"]["beyond_budget_bytes"], (600_MiB).count());
+}
+
+TEST_F(LastResortTest, AStoppedJobThatCannotBeRecalledHoldsUpNobody) {
+  see_free(2000_MiB);
+  EXPECT_EQ(limit(g_), 0_MiB);
+  node_.host().observe_standstill(key(o_), "stopped", true);
+  pass(100ms);
+  EXPECT_EQ(limit(g_), 900_MiB);
+}
+
 TEST_F(LastResortTest, ItsPageEntryForbidsItToTakeMoreBeforeItHasReadItsLimit) {
   const auto recalled = [&] { return node_.host().page_entries(now_).at(0).memory_recalled; };
   EXPECT_EQ(recalled(), 0U);
