@@ -364,9 +364,22 @@ def test_a_bundle_has_what_a_bare_machine_lacks(tmp_path: Path) -> None:
     assert "core.cpython-312-x86_64-linux-gnu.so" in objects
 
 
-def test_a_folder_that_is_no_bundle_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        (None, "no bundle.json in '{folder}'"),
+        ("{", "no bundle.json in '{folder}'"),
+        ('{"python": "3.9"}', "'{folder}' is for Python 3.9, this is {python}: make it with"),
+    ],
+)
+def test_a_folder_that_is_no_bundle_for_this_python_is_named(
+    tmp_path: Path, told: str | None, words: str
+) -> None:
+    if told is not None:
+        (tmp_path / "bundle.json").write_text(told)
     script = ROOT / "tests" / "gpu" / "run_all.sh"
     environ = os.environ | {"OUT": str(tmp_path), "PYTHON": sys.executable, "BUNDLE": str(tmp_path)}
     done = subprocess.run([str(script)], env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert f"no bundle.json in '{tmp_path}'" in done.stderr
+    python = "{}.{}".format(*sys.version_info)
+    assert words.format(folder=tmp_path, python=python) in done.stderr

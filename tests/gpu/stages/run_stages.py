@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import platform
 import resource
@@ -89,15 +90,29 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     return arguments
 
 
+def check_bundle(where: str) -> None:
+    """Raises Refusal if this Python cannot use what was collected."""
+    try:
+        python = json.loads((Path(where) / "bundle.json").read_text())["python"]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise Refusal(2, f"no bundle.json in '{where}': tests/gpu/bundle.sh makes it") from None
+    ours = "{}.{}".format(*sys.version_info)
+    if python != ours:
+        raise Refusal(
+            2,
+            f"'{where}' is for Python {python}, this is {ours}: make it with BUNDLE_PYTHON={ours}, "
+            "or choose another PYTHON",
+        )
+
+
 class Run:
     """One call of `run_all.sh`."""
 
     def __init__(self, arguments: argparse.Namespace, given: Mapping[str, str]) -> None:
         """Raises Refusal if it cannot begin."""
         self._begin = time.monotonic()
-        if given.get("BUNDLE") and not (Path(given["BUNDLE"]) / "bundle.json").exists():
-            where = given["BUNDLE"]
-            raise Refusal(2, f"no bundle.json in '{where}': tests/gpu/bundle.sh makes it")
+        if where := given.get("BUNDLE"):
+            check_bundle(where)
         try:
             self._environment = toolchain(given)
         except NoToolchain as missing:
