@@ -126,8 +126,8 @@ inline constexpr Duration kUnknownOp = std::chrono::microseconds{200};
   return predicted > Duration::zero() ? predicted : kUnknownOp;
 }
 /// The reason of a decision that holds a graph back: it is longer than what may run beside a
-/// guaranteed job.
-inline constexpr const char* kGraphHeld =
+/// guaranteed job. An array has one address in all sources, by which the reason is known again.
+inline constexpr char kGraphHeld[] =
     "CUDA graph is too long beside a guaranteed job: held for a gap that it fits in";
 /// A wait counts as a gap once the guaranteed side has shown no sign of work for this long.
 inline constexpr Duration kQuietBeforeGap = std::chrono::microseconds{500};
