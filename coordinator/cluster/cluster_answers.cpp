@@ -58,18 +58,6 @@ json shown_transition(const Transition& line) {
           {"reason", line.reason}};
 }
 
-/// What a job asks of each device; its fields are there as far as it asks.
-void show_minima(json& answer, const JobSpec& spec) {
-  if (spec.share) {
-    answer["share"] = {{"min", spec.share->min}};
-    if (spec.share->max) answer["share"]["max"] = *spec.share->max;
-  }
-  if (spec.memory) {
-    answer["memory"] = {{"min_bytes", spec.memory->min.count()}};
-    if (spec.memory->max) answer["memory"]["max_bytes"] = spec.memory->max->count();
-  }
-}
-
 json shown_places(const std::vector<DevicePlace>& placement) {
   json places = json::array();
   for (const DevicePlace& place : placement) {
@@ -255,7 +243,7 @@ json ClusterCoordinator::shown(const JobRecord& job) const {
   answer["changed_ms"] = in_milliseconds(job.changed);
   answer["placement"] = shown_places(job.placement);
   answer["cancelling"] = is_being_ended(job);
-  show_minima(answer, job.spec);
+  answer.update(to_json(job.spec.terms));
   if (is_placed(job.state)) answer["class"] = to_string(job.job_class);
   if (waits(job.state)) answer["estimate"] = estimate_of(job);
   if (flat_rule(job.spec) && is_placed(job.state)) answer["rule"] = rule_of(job);

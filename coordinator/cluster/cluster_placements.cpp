@@ -51,8 +51,8 @@ wire::Placement placement_on(const JobRecord& job, const EngineNode& node) {
   placement.state = state_of(job);
   placement.devices = devices_on(job, node);
   placement.cpu_milli = job.spec.cpu_milli;
-  if (job.spec.memory) placement.memory = {job.spec.memory->min, job.spec.memory->max};
-  if (job.spec.share) placement.share = {job.spec.share->min, job.spec.share->max.value_or(1.0)};
+  placement.memory = job.spec.terms.memory;
+  placement.share = job.spec.terms.share;
   return placement;
 }
 

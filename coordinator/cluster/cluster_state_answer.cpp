@@ -76,8 +76,10 @@ json ClusterCoordinator::state() const {
     if (!places.empty()) shown[placed ? "placement" : "reserved"] = std::move(places);
     count(shown, "cores", job.spec.cpu_milli, 1000, true);
     count(shown, "memory_gib", job.spec.host_memory_mib, 1024, true);
-    if (job.spec.memory) count(shown, "min_gpu_memory_mib", in_mib(job.spec.memory->min), 1, true);
-    if (job.spec.share && job.spec.share->min > 0) shown["min_share"] = job.spec.share->min;
+    if (job.spec.terms.memory)
+      count(shown, "min_gpu_memory_mib", in_mib(job.spec.terms.memory->min), 1, true);
+    if (job.spec.terms.share && job.spec.terms.share->min > 0)
+      shown["min_share"] = job.spec.terms.share->min;
     if (const auto began = began_.find(number); began != began_.end()) {
       shown["attained"] = in_seconds(elapsed(began->second, now_));
     }

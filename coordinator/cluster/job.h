@@ -11,10 +11,10 @@
 #include <string_view>
 #include <vector>
 
-#include "allocator/base/bytes.h"
 #include "allocator/base/ids.h"
 #include "coordinator/cluster/flat_rule.h"
 #include "coordinator/policies/cluster_view.h"
+#include "coordinator/wire/terms.h"
 
 namespace commensal::cluster {
 
@@ -25,14 +25,6 @@ using WallTime = std::chrono::sys_time<std::chrono::milliseconds>;
   return time.time_since_epoch().count();
 }
 
-/// MIN[:MAX]; absent max: whatever there is.
-template <typename T>
-struct Range {
-  T min{};
-  std::optional<T> max;
-  bool operator==(const Range&) const = default;
-};
-
 /// What a user asks for with `commensal submit`. Nothing of it changes afterwards.
 struct JobSpec {
   std::string name;  ///< for people; need not be unique
@@ -41,8 +33,7 @@ struct JobSpec {
   std::int32_t gpus = 1;             ///< devices, one rank each; all on one node if they fit on one
   std::int64_t cpu_milli = 0;        ///< thousandths of a core, on each node
   std::int64_t host_memory_mib = 0;  ///< on each node
-  std::optional<Range<Bytes>> memory;  ///< of each device
-  std::optional<Range<double>> share;  ///< of each device's time, 0..1
+  wire::TermsPatch terms;            ///< under which it runs on each device
   std::optional<std::chrono::seconds> time_limit;
   std::map<std::string, std::string> environment;
   std::optional<FlatRule> end_when_flat;   ///< its own rule: then it has finished

@@ -33,9 +33,9 @@ std::string printed(const json& value) {
 
 /// A structure with fields of its own.
 template <typename T>
-concept Record = std::is_same_v<T, Range<Bytes>> || std::is_same_v<T, Range<double>> ||
-    std::is_same_v<T, FlatRule> || std::is_same_v<T, DevicePlace> || std::is_same_v<T, JobSpec> ||
-    std::is_same_v<T, JobRecord>;
+concept Record = std::is_same_v<T, MemoryRange> || std::is_same_v<T, ShareRange> ||
+    std::is_same_v<T, wire::TermsPatch> || std::is_same_v<T, FlatRule> ||
+    std::is_same_v<T, DevicePlace> || std::is_same_v<T, JobSpec> || std::is_same_v<T, JobRecord>;
 
 template <Record T>
 json written(const T& record, const std::string& field);
@@ -201,14 +201,22 @@ void read(const json& value, const std::string& field, T& out) {
 template <typename T, typename V>
 concept Like = std::is_same_v<std::remove_const_t<T>, V>;
 
-void fields(Like<Range<Bytes>> auto& range, auto& field) {
+void fields(Like<MemoryRange> auto& range, auto& field) {
   field("min_bytes", range.min);
   field("max_bytes", range.max);
 }
 
-void fields(Like<Range<double>> auto& range, auto& field) {
+void fields(Like<ShareRange> auto& range, auto& field) {
   field("min", range.min);
-  field("max", range.max);
+  std::optional<double> max = range.max;  // who asks for no maximum need not say so
+  field("max", max);
+  if constexpr (!std::is_const_v<std::remove_reference_t<decltype(range)>>) {
+    range.max = max.value_or(1.0);
+  }
+}
+
+void fields(Like<wire::TermsPatch> auto& terms, auto& field) {
+  wire::for_each_term([&](const auto& term) { field(term.name, terms.*term.change); });
 }
 
 void fields(Like<FlatRule> auto& rule, auto& field) {
@@ -228,8 +236,7 @@ void fields(Like<JobSpec> auto& spec, auto& field) {
   field("gpus", spec.gpus);
   field("cpu_milli", spec.cpu_milli);
   field("host_memory_mib", spec.host_memory_mib);
-  field("memory", spec.memory);
-  field("share", spec.share);
+  fields(spec.terms, field);
   field("time_limit_ms", spec.time_limit);
   field("end_when_flat", spec.end_when_flat);
   field("park_when_flat", spec.park_when_flat);
@@ -269,16 +276,16 @@ void not_negative(const std::string& field, T value) {
 template <typename T>
 void check(const T&, const std::string&) {}
 
-void check(const Range<Bytes>& range, const std::string& prefix) {
+void check(const MemoryRange& range, const std::string& prefix) {
   if (range.max && *range.max < range.min) {
     wrong(prefix + "max_bytes", "at least min_bytes", range.max->count());
   }
 }
 
-void check(const Range<double>& range, const std::string& prefix) {
+void check(const ShareRange& range, const std::string& prefix) {
   if (range.min < 0 || range.min > 1) wrong(prefix + "min", "from 0 to 1", range.min);
-  if (range.max && *range.max > 1) wrong(prefix + "max", "from 0 to 1", *range.max);
-  if (range.max && *range.max < range.min) wrong(prefix + "max", "at least min", *range.max);
+  if (range.max > 1) wrong(prefix + "max", "from 0 to 1", range.max);
+  if (range.max < range.min) wrong(prefix + "max", "at least min", range.max);
 }
 
 void check(const FlatRule& rule, const std::string& prefix) {
@@ -297,6 +304,8 @@ void check(const DevicePlace& place, const std::string& prefix) {
 }
 
 void check(const JobSpec& spec, const std::string& prefix) {
+  const std::string wrong_term = wire::problem_with(spec.terms);
+  if (!wrong_term.empty()) throw std::invalid_argument(wrong_term);
   not_negative(prefix + "gpus", spec.gpus);
   not_negative(prefix + "cpu_milli", spec.cpu_milli);
   not_negative(prefix + "host_memory_mib", spec.host_memory_mib);
@@ -396,10 +405,14 @@ T whole(const json& object, std::string_view what) {
 }  // namespace
 
 json to_json(const JobSpec& spec) { return object_of(spec, ""); }
+json to_json(const wire::TermsPatch& terms) { return object_of(terms, ""); }
 json to_json(const JobRecord& record) { return object_of(record, ""); }
 json to_json(const std::vector<DevicePlace>& placement) { return written(placement, "placement"); }
 
 JobSpec spec_from_json(const json& json) { return whole<JobSpec>(json, "what a job asks for"); }
+wire::TermsPatch terms_from_json(const json& json) {
+  return whole<wire::TermsPatch>(json, "the terms of a job");
+}
 JobRecord record_from_json(const json& json) { return whole<JobRecord>(json, "a job"); }
 
 std::vector<DevicePlace> placement_from_json(const json& json) {

@@ -18,6 +18,7 @@ namespace commensal::cluster {
 /// Write a structure; what they return can be read back by the functions below, if it is in range.
 /// @throws std::invalid_argument naming the field of a text that is not UTF-8.
 [[nodiscard]] nlohmann::json to_json(const JobSpec& spec);
+[[nodiscard]] nlohmann::json to_json(const wire::TermsPatch& terms);
 [[nodiscard]] nlohmann::json to_json(const JobRecord& record);
 [[nodiscard]] nlohmann::json to_json(const std::vector<DevicePlace>& placement);
 
@@ -26,6 +27,7 @@ namespace commensal::cluster {
 /// or out of its range (counts and times not negative, shares from 0 to 1, MIN not above MAX, a
 /// time limit of whole seconds).
 [[nodiscard]] JobSpec spec_from_json(const nlohmann::json& json);
+[[nodiscard]] wire::TermsPatch terms_from_json(const nlohmann::json& json);
 [[nodiscard]] JobRecord record_from_json(const nlohmann::json& json);
 [[nodiscard]] std::vector<DevicePlace> placement_from_json(const nlohmann::json& json);
 

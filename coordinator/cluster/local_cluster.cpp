@@ -116,17 +116,8 @@ std::vector<std::string> run_prefix(const ClusterOptions& options, const Attempt
                                      "--job-id",
                                      node_job_id(attempt)};
   words.insert(words.end(), run.begin(), run.end());
-  const auto range = [&](const char* option, const std::string& min, const std::string& max) {
-    words.emplace_back(option);
-    words.push_back(min + ":" + max);
-  };
-  if (spec.memory) {
-    range("--memory", std::to_string(spec.memory->min.count()),
-          spec.memory->max ? std::to_string(spec.memory->max->count()) : "");
-  }
-  if (spec.share) {
-    range("--share", fmt::format("{}", spec.share->min),
-          fmt::format("{}", spec.share->max.value_or(1)));
+  for (std::string& word : wire::as_options(spec.terms, job_class)) {
+    words.push_back(std::move(word));
   }
   words.emplace_back("--");
   return words;

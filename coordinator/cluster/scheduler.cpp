@@ -33,8 +33,8 @@ Bytes of_mib(std::int64_t mib) { return Bytes{static_cast<std::uint64_t>(mib) <<
 double in_cores(std::int64_t cpu_milli) { return static_cast<double>(cpu_milli) / 1000; }
 
 policies::Minima minima_of(const JobSpec& spec) {
-  return {.share_milli = spec.share ? milli_of(spec.share->min) : 0,
-          .memory_mib = spec.memory ? in_mib(spec.memory->min) : 0};
+  return {.share_milli = spec.terms.share ? milli_of(spec.terms.share->min) : 0,
+          .memory_mib = spec.terms.memory ? in_mib(spec.terms.memory->min) : 0};
 }
 
 policies::NodeSpec spec_of(const EngineNode& node) {
@@ -48,14 +48,14 @@ policies::NodeSpec spec_of(const EngineNode& node) {
 
 }  // namespace
 
-std::int32_t assumed_load_milli(const std::optional<Range<double>>& share) noexcept {
+std::int32_t assumed_load_milli(const std::optional<ShareRange>& share) noexcept {
   if (!share) return kAssumedLoad;
-  return std::clamp(kAssumedLoad, milli_of(share->min), milli_of(share->max.value_or(1)));
+  return std::clamp(kAssumedLoad, milli_of(share->min), milli_of(share->max));
 }
 
 std::string lack_of_memory(const JobSpec& spec, const std::vector<EngineNode>& nodes) {
-  if (!spec.memory || spec.gpus == 0) return {};
-  const Bytes min = spec.memory->min;
+  if (!spec.terms.memory || spec.gpus == 0) return {};
+  const Bytes min = spec.terms.memory->min;
   Bytes most;
   std::int32_t large = 0;
   for (const EngineNode& node : nodes) {
@@ -223,7 +223,7 @@ ClusterJob Scheduler::shown(const JobRecord& job) const {
   shown.memory_mib = spec.host_memory_mib;
   shown.tenant = tenants_.at(spec.tenant);
   shown.asked = spec.asked;
-  shown.load_milli = assumed_load_milli(spec.share);
+  shown.load_milli = assumed_load_milli(spec.terms.share);
   shown.minima = minima_of(spec);
   const policies::Cluster& cluster = state_->cluster();
   shown.gpu_types = policies::types_of_one_kind(cluster, spec.gpus,

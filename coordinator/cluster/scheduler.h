@@ -26,7 +26,7 @@ namespace commensal::cluster {
 /// Of a device's time, in thousandths, that a job is taken to need until it is measured: a
 /// guaranteed job leaves room for others, and of two devices the one with fewer jobs is the less
 /// loaded one. At least its minimum share, at most its maximum.
-[[nodiscard]] std::int32_t assumed_load_milli(const std::optional<Range<double>>& share) noexcept;
+[[nodiscard]] std::int32_t assumed_load_milli(const std::optional<ShareRange>& share) noexcept;
 
 /// Says why no devices of these nodes can ever have the memory that a job needs at least; empty:
 /// they can, as far as is known.

@@ -71,7 +71,7 @@ bool ClassChanges::join(const PeerId& peer, const JobId& job, const wire::SetReq
   if (same == underway_.end()) return false;
   Underway& change = same->second;
   if (change.message.job_class != message.job_class) return false;
-  const bool has_terms = message.memory || message.share || message.law || message.slo;
+  const bool has_terms = !wire::is_empty(wire::class_terms(message.terms));
   if (change.stage == Stage::kMemory && has_terms) {
     for (DeviceCoordinator* const device : devices) device->begin_upgrade(job, message, now);
     change.message = message;

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the command line asks of a device: status, set, pause, resume.
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <charconv>
 #include <string_view>
@@ -151,7 +153,7 @@ json DeviceCoordinator::lease_status(const Job& job, TimePoint now) const {
     children.push_back({{"pid", child.pid}, {"bytes", child.bytes.count()}});
   }
   const policies::MemoryLease& lease = job.lease.lease();
-  const policies::MemoryRange bounds = job.memory_bounds();
+  const MemoryRange bounds = job.memory_bounds();
   return {{"granted_bytes", granted.count()},
           {"charged_bytes", charged.count()},
           {"beyond_budget_bytes", beyond.count()},
@@ -201,7 +203,7 @@ json DeviceCoordinator::job_status(const Job& job, TimePoint now) const {
     identity["rank"] = speaker->rank;
   }
   if (!job.reason.empty()) identity["reason"] = job.reason;
-  if (json& law = result["gate"]["law"]; law == json("")) law = job.law;
+  if (json& law = result["gate"]["law"]; law == json("")) law = job.terms.law;
   if (job.paused || job.parked()) result["gate"]["state"] = "paused";
   result["lease"] = lease_status(job, now);
   const bool guaranteed = job.job_class == JobClass::kGuaranteed;
@@ -215,9 +217,9 @@ json DeviceCoordinator::job_status(const Job& job, TimePoint now) const {
   result["serves"] = job.serves();
   result["measured_by"] = guaranteed ? json(to_string(job.signal)) : json(nullptr);
   result["slo"] = guaranteed ? json(slo_of(job)) : json(nullptr);
-  result["share"] = {{"now", guaranteed ? job.share.max : job.share_now},
-                     {"min", job.share.min},
-                     {"max", job.share.max},
+  result["share"] = {{"now", guaranteed ? job.terms.share.max : job.share_now},
+                     {"min", job.terms.share.min},
+                     {"max", job.terms.share.max},
                      {"reason", guaranteed ? "guaranteed" : job.share_reason}};
   result["group"] = {
       {"low", job.group.low}, {"path", job.group.group.native()}, {"reason", job.group.reason}};
@@ -332,9 +334,10 @@ std::string DeviceCoordinator::problem_with(const JobId& id,
   const Job* const job = table_.find(id);
   if (job == nullptr) return "no job '" + id.str() + "' on " + device_.id;
   if (message.job_class) return problem_with_class(*job, message);
-  std::string problem = problem_with(id, job->memory_class(), message.memory, std::nullopt);
-  if (problem.empty()) problem = problem_with(id, job->job_class, std::nullopt, message.share);
-  return problem.empty() ? problem_with_pace(job->job_class, message) : problem;
+  const wire::TermsPatch& terms = message.terms;
+  std::string problem = wire::problem_with(terms, job->job_class);
+  if (problem.empty()) problem = problem_with(id, job->memory_class(), terms.memory, std::nullopt);
+  return problem.empty() ? problem_with(id, job->job_class, std::nullopt, terms.share) : problem;
 }
 
 wire::SetReply DeviceCoordinator::set(const JobId& id, const wire::SetRequest& message,
@@ -344,63 +347,36 @@ wire::SetReply DeviceCoordinator::set(const JobId& id, const wire::SetRequest& m
     return {id.str(), found == nullptr ? 0 : found->revision, "refused", std::move(problem)};
   }
   Job& job = *found;
-  std::string done;
-  const auto tell_done = [&done](const std::string& text) {
-    done += std::string{done.empty() ? "" : "; "} + text;
-  };
+  std::vector<std::string> done;
   wire::Change change;
-  if (message.memory) {
-    policies::MemoryRange& bounds = job.upgrading ? job.upgrading->memory : job.memory;
-    bounds = {Bytes{message.memory->min_bytes}, std::nullopt};
-    if (message.memory->max_bytes) bounds.max = Bytes{*message.memory->max_bytes};
+  change.terms = message.terms;
+  change.terms.memory.reset();  // its processes are told their limits
+  if (message.terms.memory) {
+    (job.upgrading ? *job.upgrading : job.terms).memory = *message.terms.memory;
     rebalance(now);
-    done = "limit " + to_string(job.target) + " (" + job.target_reason + ")";
+    done.push_back("limit " + to_string(job.target) + " (" + job.target_reason + ")");
   }
-  if (message.share) {
-    job.share = {message.share->min, message.share->max};
-    change.share_min = job.share.min;
-    change.share_max = job.share.max;
-    tell_done("share " + json(job.share.min).dump() + ":" + json(job.share.max).dump());
-  }
-  if (message.law) {
-    job.law = *message.law;
-    change.law = job.law;
-    tell_done("law " + job.law);
-  }
-  if (message.slo) {
-    job.slo = message.slo;
-    change.slo = job.slo;
-    tell_done("SLO " + json(100.0 * *job.slo).dump() + " %");
-  }
-  if (message.idle_class) {
-    change.idle_class = message.idle_class;
-    tell_done(*message.idle_class ? "into the idle class" : "out of the idle class");
-  }
-  if (message.affinity) {
-    change.affinity = message.affinity;
-    tell_done(*message.affinity ? "keeps to the cores that are left" : "on all its cores");
-  }
-  if (message.sm_share) {
-    change.sm_share = message.sm_share;
-    tell_done("at most " + json(100.0 * *message.sm_share).dump() + " % of the SMs");
+  if (!wire::is_empty(change.terms)) {
+    wire::apply(change.terms, job.terms);
+    done.push_back(wire::describe(change.terms));
   }
   if (message.paused) {
     job.paused = *message.paused;
     change.paused = job.paused || job.parked();
-    tell_done(job.paused ? "paused" : "resumed");
-    if (job.parked() && !job.paused) done += ", and waits: " + job.stage_reason;
+    done.emplace_back(job.paused ? "paused" : "resumed");
+    if (job.parked() && !job.paused) done.back() += ", and waits: " + job.stage_reason;
     forget_speeds();  // the others compute beside another number of jobs
   }
-  if (message.share || message.paused || message.law || message.slo || message.idle_class ||
-      message.affinity || message.sm_share) {
+  if (!wire::is_empty(change.terms) || change.paused) {
     change.job_id = job.id.str();
     change.revision = ++job.revision;
     change.reason = "asked by the command line";
     for (const Member& member : job.members) send_to(member, change);
     update_shares(now);
   }
-  log(job.id, "set", done, now);
-  return {job.id.str(), job.revision, "applied", done};
+  std::string told = fmt::format("{}", fmt::join(done, "; "));
+  log(job.id, "set", told, now);
+  return {job.id.str(), job.revision, "applied", std::move(told)};
 }
 
 }  // namespace commensal::node

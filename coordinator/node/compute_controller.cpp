@@ -37,7 +37,7 @@ constexpr std::uint64_t kFirstSteps = 3;  // of a job that say little about thos
 constexpr double kBetweenLooks = 0.2;     // at a job that is measured by its time on cores
 constexpr double kMostTokens = 5.0;       // seconds, or two windows if those are longer
 
-double least_share(const policies::ShareRange& bounds, double trickle) {
+double least_share(const ShareRange& bounds, double trickle) {
   return std::min(std::max(bounds.min, trickle), bounds.max);
 }
 
@@ -394,7 +394,7 @@ void ComputeController::control(const ComputeView& view) {
   bool moved = false;
   for (auto& [idle_class, budget] : budgets_) {
     if (budget.most <= 0.0) continue;
-    const policies::ShareRange bounds{budget.least / budget.most, 1.0};
+    const ShareRange bounds{budget.least / budget.most, 1.0};
     const double least = least_share(bounds, config_.trickle);
     ShareDecision decision =
         decide_share({bounds, budget.state, suffers.slowdown, suffers.slo,

@@ -39,7 +39,7 @@ struct ShareState {
 };
 
 struct ShareInput {
-  policies::ShareRange bounds;
+  ShareRange bounds;
   ShareState state;
   std::optional<SlowdownEstimate> slowdown;  ///< of the guaranteed job that suffers most
   double slo = 0.01;                         ///< which that one may see
@@ -80,7 +80,7 @@ struct ComputeView {
   };
   struct Opportunistic {
     JobId id;
-    policies::ShareRange share;
+    ShareRange share;
     bool paused = false;
     bool idle_class = false;  ///< its threads are in the kernel's idle class
     bool controlled = true;   ///< its law takes its share from here; else no window closes it
@@ -156,7 +156,7 @@ class ComputeController {
   };
   struct Controlled {
     double share = 1.0;
-    policies::ShareRange bounds;
+    ShareRange bounds;
     bool idle_class = false;
     bool takes_part = false;  ///< in the division of its group's budget
   };

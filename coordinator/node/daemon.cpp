@@ -682,16 +682,9 @@ class Daemon {
       text += std::string{text.empty() ? "" : ", "} + part;
     };
     if (change.limit_bytes) add("limit " + to_string(Bytes{*change.limit_bytes}));
-    if (change.share_min) add(fmt::format("share at least {}", *change.share_min));
-    if (change.share_max) add(fmt::format("share at most {}", *change.share_max));
     if (change.job_class) add(std::string{commensal::to_string(*change.job_class)});
-    if (change.memory) add("memory at least " + to_string(Bytes{change.memory->min_bytes}));
     if (change.paused) add(*change.paused ? "paused" : "resumed");
-    if (change.law) add("law " + *change.law);
-    if (change.slo) add(fmt::format("SLO {} %", 100.0 * *change.slo));
-    if (change.idle_class) add(*change.idle_class ? "idle class" : "no idle class");
-    if (change.affinity) add(*change.affinity ? "affinity" : "no affinity");
-    if (change.sm_share) add(fmt::format("at most {} % of the SMs", 100.0 * *change.sm_share));
+    if (!wire::is_empty(change.terms)) add(wire::describe(change.terms));
     return text;
   }
 

@@ -30,7 +30,6 @@ constexpr Bytes kMostReserve{256U << 20U};
 
 /// On the page of who takes part and has no turn: long ago.
 constexpr TimePoint kNoTurn{Duration{1}};
-constexpr double kMostSlo = 0.5;
 /// Of the 99th percentile of requests, where nobody asks for another: 1 % of it cannot be measured.
 constexpr double kServingSlo = 0.1;
 /// The law whose shares the controller sets, and the one that needs turns.
@@ -38,38 +37,10 @@ constexpr std::string_view kControlled = "gap";
 constexpr std::string_view kTurns = "token_window";
 constexpr const char* kElsewhere = "the class of its job was changed before it registered";
 
-bool is_law(const std::string& law) { return wire::to_law(law).has_value(); }
-
 std::string number(double value) {
   char text[32];
   std::snprintf(text, sizeof text, "%g", value);
   return text;
-}
-
-policies::MemoryRange to_range(const wire::MemoryRange& range) {
-  policies::MemoryRange result{Bytes{range.min_bytes}, std::nullopt};
-  if (range.max_bytes) result.max = Bytes{*range.max_bytes};
-  return result;
-}
-
-std::string range_problem(const wire::MemoryRange& memory) {
-  if (!memory.max_bytes || memory.min_bytes <= *memory.max_bytes) return "";
-  return "memory minimum above maximum: " + to_string(Bytes{memory.min_bytes}) + " > " +
-         to_string(Bytes{*memory.max_bytes});
-}
-
-std::string slo_problem(JobClass job_class, double slo) {
-  if (job_class != JobClass::kGuaranteed) {
-    return "an SLO is the slowdown that a guaranteed job may see; this one is opportunistic";
-  }
-  if (slo > 0 && slo <= kMostSlo) return "";
-  return "SLO outside 0 (excluded) to 50 %: " + number(slo * 100) + " %";
-}
-
-std::string range_problem(const wire::ShareRange& share) {
-  if (share.min >= 0 && share.min <= share.max && share.max <= 1) return "";
-  return "share must be MIN:MAX with 0 <= MIN <= MAX <= 1: " + number(share.min) + ":" +
-         number(share.max);
 }
 
 }  // namespace
@@ -111,37 +82,17 @@ void DeviceCoordinator::receive_malformed(const PeerId& peer, const wire::BadMes
 
 // --- registration -----------------------------------------------------------------------------
 
-std::string DeviceCoordinator::problem_with_pace(JobClass job_class,
-                                                 const wire::SetRequest& message) {
-  if (message.law && !is_law(*message.law)) {
-    return "no pacing law '" + *message.law + "' (" + wire::law_names() + ")";
-  }
-  if (message.idle_class && job_class == JobClass::kGuaranteed) {
-    return "a guaranteed job stays out of the kernel's idle class";
-  }
-  if (message.affinity && job_class == JobClass::kGuaranteed) {
-    return "a guaranteed job stays on all its cores";
-  }
-  if (message.sm_share && job_class == JobClass::kGuaranteed) {
-    return "a guaranteed job keeps all multiprocessors of its GPU";
-  }
-  if (message.sm_share && !(*message.sm_share > 0.0 && *message.sm_share <= 1.0)) {
-    return "a share of the multiprocessors is above 0 and at most 1: " +
-           nlohmann::json(*message.sm_share).dump();
-  }
-  return message.slo ? slo_problem(job_class, *message.slo) : "";
-}
-
 double DeviceCoordinator::minimum_shares_except(const JobId& job) const {
   double sum = 0.0;
   for (const Job& other : table_.jobs()) {
-    if (other.id != job && other.job_class == JobClass::kOpportunistic) sum += other.share.min;
+    if (other.id != job && other.job_class == JobClass::kOpportunistic)
+      sum += other.terms.share.min;
   }
   return sum;
 }
 
 double DeviceCoordinator::slo_of(const Job& job) const {
-  return job.slo.value_or(job.serves() ? kServingSlo : config_.compute.slo);
+  return job.terms.slo.value_or(job.serves() ? kServingSlo : config_.compute.slo);
 }
 
 Bytes DeviceCoordinator::floors_except(const JobId& job) const {
@@ -164,10 +115,10 @@ void DeviceCoordinator::update_floors() {
 }
 
 std::string DeviceCoordinator::problem_with(const JobId& job, JobClass job_class,
-                                            const std::optional<wire::MemoryRange>& memory,
-                                            const std::optional<wire::ShareRange>& share) const {
+                                            const std::optional<MemoryRange>& memory,
+                                            const std::optional<ShareRange>& share) const {
   if (share) {
-    if (std::string problem = range_problem(*share); !problem.empty()) return problem;
+    if (std::string problem = wire::problem_with(*share); !problem.empty()) return problem;
     const double others = minimum_shares_except(job);
     if (job_class == JobClass::kOpportunistic && share->min > 0 && others + share->min > 1.0) {
       return "minimum shares add up to more than the device: " + number(share->min) + " and " +
@@ -175,8 +126,8 @@ std::string DeviceCoordinator::problem_with(const JobId& job, JobClass job_class
     }
   }
   if (!memory) return "";
-  if (std::string problem = range_problem(*memory); !problem.empty()) return problem;
-  const Bytes min{memory->min_bytes};
+  if (std::string problem = wire::problem_with(*memory); !problem.empty()) return problem;
+  const Bytes min = memory->min;
   if (min > device_.capacity) {
     return "memory minimum above the device: " + to_string(min) + " > " +
            to_string(device_.capacity);
@@ -208,37 +159,35 @@ Job* DeviceCoordinator::admit(const PeerId& peer, const wire::Register& message,
   job.job_class = job.asked_class = message.job_class;
   job.gang = {policies::GangId{message.gang}, message.epoch, message.world_size};
   job.started = now;
-  job.memory = to_range(message.memory);
-  job.share = {message.share.min, message.share.max};
+  job.terms = message.terms;
   // What it may have on a GPU that is not known yet is judged there.
   const bool placed = !message.device || !message.device->empty();
-  const std::string problem =
-      problem_with(job.id, message.job_class, placed ? std::optional(message.memory) : std::nullopt,
-                   message.share);
+  const std::string problem = problem_with(
+      job.id, message.job_class, placed ? std::optional(message.terms.memory) : std::nullopt,
+      message.terms.share);
   if (!problem.empty()) {
     job.job_class = JobClass::kOpportunistic;
     job.reason = "runs as opportunistic without a minimum: " + problem;
-    job.memory.min = Bytes{};
-    if (!range_problem(message.memory).empty()) job.memory.max.reset();
-    if (!range_problem(message.share).empty()) job.share = {};
-    job.share.min = 0.0;
+    job.terms.memory.min = Bytes{};
+    if (!wire::problem_with(message.terms.memory).empty()) job.terms.memory.max.reset();
+    if (!wire::problem_with(message.terms.share).empty()) job.terms.share = {};
+    job.terms.share.min = 0.0;
   }
-  if (message.slo && job.job_class == message.job_class) {
-    const std::string wrong = slo_problem(job.job_class, *message.slo);
-    if (wrong.empty()) job.slo = message.slo;
-    if (!wrong.empty()) job.reason += (job.reason.empty() ? "" : "; ") + wrong;
+  if (job.job_class != message.job_class) {  // these are of the class that it does not have
+    job.terms.law.clear();
+    job.terms.slo.reset();
   }
-  const std::string usual = job.job_class == JobClass::kGuaranteed ? "open" : config_.law;
-  job.law = is_law(message.law) && job.job_class == message.job_class ? message.law : usual;
-  if (!message.law.empty() && !is_law(message.law)) {
-    job.reason += (job.reason.empty() ? "" : "; ") + std::string{"no pacing law '"} + message.law +
-                  "', uses " + usual;
+  if (const std::string dropped = wire::drop_unusable(job.terms, job.job_class); !dropped.empty()) {
+    job.reason += (job.reason.empty() ? "" : "; ") + dropped;
+  }
+  if (job.terms.law.empty()) {
+    job.terms.law = job.job_class == JobClass::kGuaranteed ? "open" : config_.law;
   }
   if (job.job_class == JobClass::kOpportunistic) forget_speeds();
   Job* added = table_.add(std::move(job), wire::kMaxDeviceEntries);
   if (added != nullptr) {
     log(added->id, "arrival",
-        std::string{to_string(added->job_class)} + ", law " + added->law +
+        std::string{to_string(added->job_class)} + ", law " + added->terms.law +
             (added->reason.empty() ? "" : ": " + added->reason),
         now);
   } else {
@@ -258,9 +207,8 @@ void DeviceCoordinator::send_registered(const Job& job, const Member& member) {
   reply.coordinator_pid = pid_;
   reply.capacity_bytes = device_.capacity.count();
   reply.limit_bytes = ledger_.limit(job.key(member)).count();
-  reply.share_min = job.share.min;
-  reply.share_max = job.share.max;
-  reply.law = job.law;
+  reply.share = job.terms.share;
+  reply.law = job.terms.law;
   reply.job_class = job.job_class;
   reply.device = device_.id;
   reply.revision = job.revision;
@@ -595,7 +543,7 @@ DeviceView DeviceCoordinator::view(TimePoint now) const {
     view.job_class = job.memory_class();
     view.gang = job.gang;
     view.memory = job.memory_bounds();
-    view.share = job.share;
+    view.share = job.terms.share;
     view.paused = job.paused;
     view.limit = job.target;
     for (const Member& member : job.members) {
@@ -943,8 +891,8 @@ void DeviceCoordinator::update_shares(TimePoint now) {
   for (Job& job : table_.jobs()) {
     if (job.job_class == JobClass::kOpportunistic) {
       // The kernel's idle class is about cores.
-      view.opportunistic.push_back({job.id, job.share, job.paused || job.parked(),
-                                    is_host() && job.in_idle_class(), job.law == kControlled,
+      view.opportunistic.push_back({job.id, job.terms.share, job.paused || job.parked(),
+                                    is_host() && job.in_idle_class(), job.terms.law == kControlled,
                                     used_of_late(job, now), job.hand_overs});
       continue;
     }
@@ -991,7 +939,7 @@ std::size_t DeviceCoordinator::queue_users() const {
   bool turns = false;
   for (const Job& job : table_.jobs()) {
     if (job.job_class == JobClass::kGuaranteed || job.paused || job.parked()) continue;
-    if (job.law == kTurns) {
+    if (job.terms.law == kTurns) {
       turns = true;
     } else {
       ++jobs;
@@ -1015,7 +963,7 @@ void DeviceCoordinator::follow_signal(Job& job, TimePoint now) {
 }
 
 bool DeviceCoordinator::is_closed(const Job& job) const {
-  return job.paused || job.parked() || (job.law == kControlled && compute_.window_closed());
+  return job.paused || job.parked() || (job.terms.law == kControlled && compute_.window_closed());
 }
 
 void DeviceCoordinator::add_ranks(const Job& job, GangView& view) const {
@@ -1039,8 +987,9 @@ void DeviceCoordinator::update_turns(TimePoint now) {
   std::vector<TurnClient> clients;
   double requested = 0.0;
   for (const Job& job : table_.jobs()) {
-    if (job.job_class == JobClass::kGuaranteed || job.law != kTurns) continue;
-    TurnClient client{job.id, job.share.min, job.share.max, !job.paused && !job.parked(), true, {}};
+    if (job.job_class == JobClass::kGuaranteed || job.terms.law != kTurns) continue;
+    TurnClient client{
+        job.id, job.terms.share.min, job.terms.share.max, !job.paused && !job.parked(), true, {}};
     for (const Member& member : job.members) {
       if (job.trains(member) && member.page)
         client.burst = std::max(client.burst, member.page->burst);
@@ -1055,7 +1004,8 @@ void DeviceCoordinator::update_turns(TimePoint now) {
       return !job.trains(m) || (m.page && m.page->waits);
     });
     // It requests what the others do not.
-    clients.push_back({job.id, std::max(job.share.min, 1.0 - requested), 1.0, !waits, false, {}});
+    clients.push_back(
+        {job.id, std::max(job.terms.share.min, 1.0 - requested), 1.0, !waits, false, {}});
   }
   // Who is alone, and may use all, needs no turns.
   gives_turns_ = clients.size() > 1 || (anybody && clients.front().limit < 1.0);
@@ -1109,10 +1059,10 @@ std::vector<PageEntry> DeviceCoordinator::page_entries(TimePoint now) const {
     entry.slot = job.slot;
     entry.job_id = job.id.str();
     entry.job_class = job.job_class;
-    entry.law = job.law;
+    entry.law = job.terms.law;
     entry.paused = job.paused || job.parked();
     entry.slo = slo;
-    if (gives_turns_ && job.law == kTurns && job.job_class == JobClass::kOpportunistic) {
+    if (gives_turns_ && job.terms.law == kTurns && job.job_class == JobClass::kOpportunistic) {
       entry.turn_until = turns_.turn().holder == job.id ? turns_.turn().until : kNoTurn;
     }
     for (const Member& m : job.members) entry.memory_grant += ledger_.limit(job.key(m));
@@ -1122,18 +1072,18 @@ std::vector<PageEntry> DeviceCoordinator::page_entries(TimePoint now) const {
       entry.gang_epoch = job.gang_keeper->page_epoch();
     }
     if (job.job_class == JobClass::kGuaranteed) {
-      entry.share_min = job.share.min;
-      entry.share_max = job.share.max;
+      entry.share_min = job.terms.share.min;
+      entry.share_max = job.terms.share.max;
       entry.lease_until = now + kLease;
-    } else if (job.law == kControlled) {
+    } else if (job.terms.law == kControlled) {
       entry.gap_rules = job.gap_rules.rules;
       entry.share_min = closed ? 0.0 : job.share_now;
-      entry.share_max = closed ? 0.0 : job.share.max;
+      entry.share_max = closed ? 0.0 : job.terms.share.max;
     } else {
       // Of turns: what is queued when one ends runs in the next.
-      if (!is_host() && job.law == kTurns) entry.gap_rules = with_queues({}, queue_users());
-      entry.share_min = job.share.min;
-      entry.share_max = job.share.max;
+      if (!is_host() && job.terms.law == kTurns) entry.gap_rules = with_queues({}, queue_users());
+      entry.share_min = job.terms.share.min;
+      entry.share_max = job.terms.share.max;
     }
     entries.push_back(std::move(entry));
   }

@@ -287,21 +287,17 @@ class DeviceCoordinator {
   }
   /// Says what is wrong with bounds for a job; empty: nothing.
   [[nodiscard]] std::string problem_with(const JobId& job, JobClass job_class,
-                                         const std::optional<wire::MemoryRange>& memory,
-                                         const std::optional<wire::ShareRange>& share) const;
-  /// The same of how a job is paced.
-  [[nodiscard]] static std::string problem_with_pace(JobClass job_class,
-                                                     const wire::SetRequest& message);
+                                         const std::optional<MemoryRange>& memory,
+                                         const std::optional<ShareRange>& share) const;
   /// Says what is wrong with a change of the class; empty: nothing.
   [[nodiscard]] std::string problem_with_class(const Job& job,
                                                const wire::SetRequest& message) const;
   /// What a job has in a class: what is asked for, else what it had when it was of that class.
-  [[nodiscard]] ClassTerms terms_in(const Job& job, const wire::SetRequest& message) const;
-  void use_terms(Job& job, ClassTerms terms);
+  [[nodiscard]] wire::JobTerms terms_in(const Job& job, const wire::SetRequest& message) const;
   /// Forgets what was found out about a job as one of the class that it leaves.
   void leave_class(Job& job);
   /// Changes class and terms of a job and tells its processes.
-  void change_class(Job& job, JobClass wanted, ClassTerms terms, const std::string& why,
+  void change_class(Job& job, JobClass wanted, wire::JobTerms terms, const std::string& why,
                     TimePoint now);
   void tell_class(Job& job, Member& member, const std::string& why, TimePoint now);
   /// Notes what a process answers to a change of its class.

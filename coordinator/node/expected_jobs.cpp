@@ -21,12 +21,11 @@ bool is_reserved(const Placement& placement) {
   return placement.state == PlacementState::kReserved;
 }
 
-std::string range_text(const wire::MemoryRange& range) {
-  return to_string(Bytes{range.min_bytes}) + ":" +
-         (range.max_bytes ? to_string(Bytes{*range.max_bytes}) : "");
+std::string range_text(const MemoryRange& range) {
+  return to_string(range.min) + ":" + (range.max ? to_string(*range.max) : "");
 }
 
-std::string range_text(const wire::ShareRange& range) {
+std::string range_text(const ShareRange& range) {
   return fmt::format("{:g}:{:g}", range.min, range.max);
 }
 
@@ -44,31 +43,26 @@ void hold_class(const Placement& placement, Held& held, std::string& asked, std:
   asked = to_string(message.job_class);
   given = to_string(placement.job_class);
   message.job_class = placement.job_class;
-  message.law.clear();  // these are of the class that it does not have
-  message.slo.reset();
+  message.terms.law.clear();  // these are of the class that it does not have
+  message.terms.slo.reset();
 }
 
 void add(std::string& text, const std::string& more) { text += (text.empty() ? "" : ", ") + more; }
 
 void hold_bounds(const Placement& placement, Held& held, std::string& asked, std::string& given) {
   wire::Register& message = held.message;
-  if (placement.memory) {
-    wire::MemoryRange range{placement.memory->min.count(), std::nullopt};
-    if (placement.memory->max) range.max_bytes = placement.memory->max->count();
-    if (range.min_bytes != message.memory.min_bytes ||
-        range.max_bytes != message.memory.max_bytes) {
-      add(asked, "memory " + range_text(message.memory));
-      add(given, "memory " + range_text(range));
-      message.memory = range;
-    }
+  const MemoryRange memory = placement.memory.value_or(message.terms.memory);
+  if (memory != message.terms.memory) {
+    add(asked, "memory " + range_text(message.terms.memory));
+    add(given, "memory " + range_text(memory));
+    message.terms.memory = memory;
   }
-  if (placement.share) {
-    const wire::ShareRange range{placement.share->min, placement.share->max};
-    if (!is_same(range.min, message.share.min) || !is_same(range.max, message.share.max)) {
-      add(asked, "share " + range_text(message.share));
-      add(given, "share " + range_text(range));
-      message.share = range;
-    }
+  const ShareRange share = placement.share.value_or(message.terms.share);
+  if (!is_same(share.min, message.terms.share.min) ||
+      !is_same(share.max, message.terms.share.max)) {
+    add(asked, "share " + range_text(message.terms.share));
+    add(given, "share " + range_text(share));
+    message.terms.share = share;
   }
 }
 

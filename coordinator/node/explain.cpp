@@ -340,7 +340,7 @@ json DeviceCoordinator::explain(const Job& job, const Ended* told, Duration last
       {"id", job.id.str()},
       {"name", job.name},
       {"class", to_string(job.job_class)},
-      {"law", job.law},
+      {"law", job.terms.law},
       {"paused", job.paused || job.parked()},
       {"idle_class", job.in_idle_class()},
       {"ended_seconds_ago", told != nullptr ? json(in_seconds(now - until)) : json(nullptr)},
@@ -350,8 +350,8 @@ json DeviceCoordinator::explain(const Job& job, const Ended* told, Duration last
        job.job_class == JobClass::kOpportunistic ? job.gang_keeper->status() : json(nullptr)},
       {"share",
        {{"now", job.share_now},
-        {"min", job.share.min},
-        {"max", job.share.max},
+        {"min", job.terms.share.min},
+        {"max", job.terms.share.max},
         {"reason", job.share_reason}}}};
   if (stretch.from != nullptr) {
     for (const auto& [reason, time] : closed_between(*stretch.from, *stretch.to)) {

@@ -11,34 +11,22 @@ namespace {
 constexpr std::string_view kOpen = "open";
 constexpr std::string_view kHoldsShare = "duty_cycle";  // "open" cannot hold a share below 1
 
-wire::MemoryRange to_wire(const policies::MemoryRange& range) {
-  wire::MemoryRange result{range.min.count(), std::nullopt};
-  if (range.max) result.max_bytes = range.max->count();
-  return result;
-}
-
 std::string name_of(const Member& member) { return "process " + std::to_string(member.pid); }
 
 }  // namespace
 
-ClassTerms DeviceCoordinator::terms_in(const Job& job, const wire::SetRequest& message) const {
+wire::JobTerms DeviceCoordinator::terms_in(const Job& job, const wire::SetRequest& message) const {
   const bool guaranteed = message.job_class == JobClass::kGuaranteed;
-  ClassTerms terms = job.terms();
+  wire::JobTerms terms = job.terms;
   if (message.job_class != job.job_class) {
     terms.law.clear();
     terms.slo.reset();
     // Who gives way gives way with all of it, unless it was, or is, told to keep something.
     if (!guaranteed) terms.memory.min = Bytes{};
-    if (job.other_terms) terms = *job.other_terms;
+    if (job.other_terms) wire::apply(wire::class_terms(wire::as_patch(*job.other_terms)), terms);
     if (!guaranteed && minimum_shares_except(job.id) + terms.share.min > 1.0) terms.share.min = 0.0;
   }
-  if (message.memory) {
-    terms.memory = {Bytes{message.memory->min_bytes}, std::nullopt};
-    if (message.memory->max_bytes) terms.memory.max = Bytes{*message.memory->max_bytes};
-  }
-  if (message.share) terms.share = {message.share->min, message.share->max};
-  if (message.slo) terms.slo = message.slo;
-  if (message.law) terms.law = *message.law;
+  wire::apply(wire::class_terms(message.terms), terms);
   if (terms.law.empty() && !guaranteed) terms.law = config_.law;
   if (terms.law.empty()) terms.law = terms.share.max < 1.0 ? kHoldsShare : kOpen;
   return terms;
@@ -46,15 +34,14 @@ ClassTerms DeviceCoordinator::terms_in(const Job& job, const wire::SetRequest& m
 
 std::string DeviceCoordinator::problem_with_class(const Job& job,
                                                   const wire::SetRequest& message) const {
-  const ClassTerms terms = terms_in(job, message);
-  const wire::ShareRange share =
-      message.share.value_or(wire::ShareRange{terms.share.min, terms.share.max});
+  if (std::string wrong = wire::problem_with(message.terms, *message.job_class); !wrong.empty()) {
+    return wrong;
+  }
+  const wire::JobTerms terms = terms_in(job, message);
   // Where it holds nothing it needs no floor.
-  std::optional<wire::MemoryRange> memory;
-  if (message.memory || job.managed_count() > 0) memory = to_wire(terms.memory);
-  if (message.memory) memory = message.memory;
-  std::string problem = problem_with(job.id, *message.job_class, memory, share);
-  return problem.empty() ? problem_with_pace(*message.job_class, message) : problem;
+  std::optional<MemoryRange> memory;
+  if (message.terms.memory || job.managed_count() > 0) memory = terms.memory;
+  return problem_with(job.id, *message.job_class, memory, terms.share);
 }
 
 void DeviceCoordinator::begin_upgrade(const JobId& id, const wire::SetRequest& message,
@@ -86,17 +73,17 @@ Bytes DeviceCoordinator::floor_lacks(const JobId& id) const {
 std::string DeviceCoordinator::set_class(const JobId& id, const wire::SetRequest& message,
                                          TimePoint now) {
   Job& job = *table_.find(id);
-  ClassTerms terms = job.upgrading ? *job.upgrading : terms_in(job, message);
+  wire::JobTerms terms = job.upgrading ? *job.upgrading : terms_in(job, message);
   if (!job.before_change) {
     job.before_change =
-        Job::Before{job.job_class, job.asked_class, job.reason, job.terms(), job.other_terms};
+        Job::Before{job.job_class, job.asked_class, job.reason, job.terms, job.other_terms};
   }
   change_class(job, *message.job_class, std::move(terms),
                *message.job_class == JobClass::kGuaranteed ? "upgraded where it runs"
                                                            : "gives way where it runs",
                now);
   std::string done{to_string(job.job_class)};
-  done += ", law " + job.law;
+  done += ", law " + job.terms.law;
   if (job.job_class == JobClass::kGuaranteed) {
     done += ", limit " + to_string(job.target) + " (" + job.target_reason + ")";
   }
@@ -136,21 +123,19 @@ void DeviceCoordinator::leave_class(Job& job) {
   job.share_reason.clear();
 }
 
-void DeviceCoordinator::change_class(Job& job, JobClass wanted, ClassTerms terms,
+void DeviceCoordinator::change_class(Job& job, JobClass wanted, wire::JobTerms terms,
                                      const std::string& why, TimePoint now) {
   job.upgrading.reset();
   if (wanted != job.job_class) {
-    job.other_terms = job.terms();
+    job.other_terms = job.terms;
     leave_class(job);
   }
-  job.law = std::move(terms.law);
-  job.memory = terms.memory;
-  job.share = terms.share;
-  job.slo = terms.slo;
+  wire::apply(wire::process_terms(wire::as_patch(job.terms)), terms);
+  job.terms = std::move(terms);
   job.job_class = job.asked_class = wanted;
   job.reason.clear();
   forget_speeds();  // another number of jobs gives way
-  log(job.id, "class", std::string{to_string(wanted)} + ", law " + job.law + ": " + why, now);
+  log(job.id, "class", std::string{to_string(wanted)} + ", law " + job.terms.law + ": " + why, now);
   for (Member& member : job.members) {
     if (member.registered) tell_class(job, member, why, now);
   }
@@ -166,11 +151,7 @@ void DeviceCoordinator::tell_class(Job& job, Member& member, const std::string& 
   change.job_id = job.id.str();
   change.revision = ++job.revision;
   change.job_class = job.job_class;
-  change.memory = to_wire(job.memory);
-  change.share_min = job.share.min;
-  change.share_max = job.share.max;
-  change.law = job.law;
-  change.slo = job.slo;
+  change.terms = wire::class_terms(wire::as_patch(job.terms));
   change.reason = why;
   member.class_answer = {change.revision, now, true, ""};
   send_to(member, std::move(change));

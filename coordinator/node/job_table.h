@@ -29,6 +29,7 @@
 #include "coordinator/node/slowdown_split.h"
 #include "coordinator/node/speed_curve.h"
 #include "coordinator/policies/view.h"
+#include "coordinator/wire/terms.h"
 
 namespace commensal::node {
 
@@ -109,22 +110,14 @@ struct Member {
   [[nodiscard]] Bytes wanted() const;
 };
 
-/// What a job has in one of the classes.
-struct ClassTerms {
-  std::string law;
-  policies::MemoryRange memory;
-  policies::ShareRange share;
-  std::optional<double> slo;
-};
-
 struct Job {
   /// What it was before a change of its class that not all of its processes have taken yet.
   struct Before {
     JobClass job_class;
     JobClass asked_class;
     std::string reason;
-    ClassTerms terms;
-    std::optional<ClassTerms> other_terms;
+    wire::JobTerms terms;
+    std::optional<wire::JobTerms> other_terms;
   };
 
   JobId id;
@@ -135,17 +128,14 @@ struct Job {
   /// As which its processes ask for it, or who changed it last.
   JobClass asked_class = JobClass::kOpportunistic;
   /// Of an opportunistic job that becomes guaranteed once it has its floor: what it then has.
-  std::optional<ClassTerms> upgrading;
+  std::optional<wire::JobTerms> upgrading;
   /// What it had in the other class; nothing: it never was of that.
-  std::optional<ClassTerms> other_terms;
+  std::optional<wire::JobTerms> other_terms;
   std::optional<Before> before_change;
   policies::Gang gang;
   /// Whether the ranks of an opportunistic job are gated together; one for all its devices.
   std::shared_ptr<GangKeeper> gang_keeper = std::make_shared<GangKeeper>();
-  policies::MemoryRange memory;
-  policies::ShareRange share;
-  std::string law;
-  std::optional<double> slo;                ///< of a guaranteed job; nothing: the coordinator's
+  wire::JobTerms terms;                     ///< its law is known, whether asked for or not
   StepSignal signal = StepSignal::kMedian;  ///< what a guaranteed job's slowdown is measured by
   bool paused = false;
   std::vector<Member> members;
@@ -185,15 +175,14 @@ struct Job {
   [[nodiscard]] JobClass memory_class() const noexcept {
     return upgrading || keeps_floor() ? JobClass::kGuaranteed : job_class;
   }
-  [[nodiscard]] policies::MemoryRange memory_bounds() const noexcept {
-    policies::MemoryRange bounds = upgrading ? upgrading->memory : memory;
+  [[nodiscard]] MemoryRange memory_bounds() const noexcept {
+    MemoryRange bounds = upgrading ? upgrading->memory : terms.memory;
     if (keeps_floor()) bounds.min = std::max(bounds.min, before_change->terms.memory.min);
     return bounds;
   }
   [[nodiscard]] bool keeps_floor() const noexcept {
     return before_change && before_change->job_class == JobClass::kGuaranteed;
   }
-  [[nodiscard]] ClassTerms terms() const { return {law, memory, share, slo}; }
   [[nodiscard]] Member* member(std::int64_t pid) noexcept;
   /// Whether a process does the job's steps: ranks if there are any, else those mains that have
   /// made one. As long as none has, the main that came last: the others may be what started it.

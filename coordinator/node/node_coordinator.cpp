@@ -360,14 +360,8 @@ void NodeCoordinator::set_with_class(const PeerId& peer, const JobId& job,
   });
   wire::SetRequest rest = message;
   rest.job_class.reset();
-  if (!is_so) {
-    rest.memory.reset();
-    rest.share.reset();
-    rest.law.reset();
-    rest.slo.reset();
-  }
-  const bool more = rest.memory || rest.share || rest.paused || rest.law || rest.slo ||
-                    rest.idle_class || rest.affinity || rest.sm_share;
+  if (!is_so) rest.terms = wire::process_terms(rest.terms);
+  const bool more = rest.paused || !wire::is_empty(rest.terms);
   const bool waits = !class_changes_.status(job).is_null();
   if (is_so && more && !waits) {  // of that class already: a change as any other
     send(peer, set_on(devices, job, rest, now));

@@ -4,14 +4,15 @@
 
 #include <vector>
 
-#include "coordinator/policies/view.h"
+#include "allocator/base/ids.h"
+#include "allocator/base/ranges.h"
 
 namespace commensal::node {
 
 /// One job that takes part in a division.
 struct ShareClaim {
-  policies::ShareRange bounds;  ///< 0 <= min <= max <= 1
-  double deficit = 0.0;         ///< what it got less than the others of late; at least 0
+  ShareRange bounds;     ///< 0 <= min <= max <= 1
+  double deficit = 0.0;  ///< what it got less than the others of late; at least 0
 };
 
 /// Returns each job's part of `budget`, in the order of the claims: minimum shares first, scaled

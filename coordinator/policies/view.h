@@ -12,25 +12,12 @@
 #include "allocator/base/bytes.h"
 #include "allocator/base/clock.h"
 #include "allocator/base/ids.h"
+#include "allocator/base/ranges.h"
 
 namespace commensal::policies {
 
 using GangId = StringId<struct GangIdTag>;
 using NodeId = StringId<struct NodeIdTag>;
-
-/// MIN[:MAX] of memory; absent max: the whole device.
-struct MemoryRange {
-  Bytes min;
-  std::optional<Bytes> max;
-  bool operator==(const MemoryRange&) const = default;
-};
-
-/// MIN[:MAX] of device time, 0..1.
-struct ShareRange {
-  double min = 0.0;
-  double max = 1.0;
-  bool operator==(const ShareRange&) const = default;
-};
 
 /// Processes of a job that must run together; a new epoch replaces the older one as a whole.
 struct Gang {

@@ -70,6 +70,12 @@ requires(std::is_integral_v<Integer> &&
   out = value.get<Integer>();
 }
 
+void read(const json& value, const std::string& field, Bytes& out) {
+  std::uint64_t count = 0;
+  read(value, field, count);
+  out = Bytes{count};
+}
+
 void read(const json& value, const std::string& field, JobClass& out) {
   if (value == "guaranteed") {
     out = JobClass::kGuaranteed;
@@ -142,6 +148,7 @@ class Writer {
   static void write(json& out, const T& value) {
     out = value;
   }
+  static void write(json& out, Bytes value) { out = value.count(); }
   static void write(json& out, const JobClass& value) { out = std::string{to_string(value)}; }
   template <Record T>
   static void write(json& out, const T& value);
@@ -160,12 +167,18 @@ template <typename T, typename V>
 concept Like = std::is_same_v<std::remove_const_t<T>, V>;
 
 void fields(Like<MemoryRange> auto& m, const auto& field) {
-  field("min_bytes", m.min_bytes);
-  field("max_bytes", m.max_bytes);
+  field("min_bytes", m.min);
+  field("max_bytes", m.max);
 }
 void fields(Like<ShareRange> auto& m, const auto& field) {
   field("min", m.min);
   field("max", m.max);
+}
+void fields(Like<JobTerms> auto& m, const auto& field) {
+  for_each_term([&](const auto& term) { field(term.name, m.*term.own); });
+}
+void fields(Like<TermsPatch> auto& m, const auto& field) {
+  for_each_term([&](const auto& term) { field(term.name, m.*term.change); });
 }
 void fields(Like<FurtherDevice> auto& m, const auto& field) {
   field("device", m.device);
@@ -178,8 +191,7 @@ void fields(Like<Register> auto& m, const auto& field) {
   field("name", m.name);
   field("tenant", m.tenant);
   field("job_class", m.job_class);
-  field("memory", m.memory);
-  field("share", m.share);
+  fields(m.terms, field);
   field("pid", m.pid);
   field("start_ticks", m.start_ticks);
   field("role", m.role);
@@ -190,8 +202,6 @@ void fields(Like<Register> auto& m, const auto& field) {
   field("held_bytes", m.held_bytes);
   field("revision", m.revision);
   field("limit_bytes", m.limit_bytes);
-  field("law", m.law);
-  field("slo", m.slo);
   field("device", m.device);
   field("further", m.further);
 }
@@ -201,8 +211,7 @@ void fields(Like<Registered> auto& m, const auto& field) {
   field("coordinator_pid", m.coordinator_pid);
   field("capacity_bytes", m.capacity_bytes);
   field("limit_bytes", m.limit_bytes);
-  field("share_min", m.share_min);
-  field("share_max", m.share_max);
+  field("share", m.share);
   field("law", m.law);
   field("job_class", m.job_class);
   field("revision", m.revision);
@@ -219,19 +228,12 @@ void fields(Like<Change> auto& m, const auto& field) {
   field("job_id", m.job_id);
   field("revision", m.revision);
   field("limit_bytes", m.limit_bytes);
-  field("share_min", m.share_min);
-  field("share_max", m.share_max);
+  fields(m.terms, field);
   field("paused", m.paused);
   field("parked", m.parked);
-  field("law", m.law);
-  field("slo", m.slo);
-  field("idle_class", m.idle_class);
-  field("affinity", m.affinity);
-  field("sm_share", m.sm_share);
   field("reason", m.reason);
   field("device", m.device);
   field("job_class", m.job_class);
-  field("memory", m.memory);
 }
 void fields(Like<Answer> auto& m, const auto& field) {
   field("job_id", m.job_id);
@@ -256,14 +258,8 @@ void fields(Like<StatusRequest> auto& m, const auto& field) { field("job", m.job
 void fields(Like<StatusReply> auto& m, const auto& field) { field("status", m.status); }
 void fields(Like<SetRequest> auto& m, const auto& field) {
   field("job", m.job);
-  field("memory", m.memory);
-  field("share", m.share);
+  fields(m.terms, field);
   field("paused", m.paused);
-  field("law", m.law);
-  field("slo", m.slo);
-  field("idle_class", m.idle_class);
-  field("affinity", m.affinity);
-  field("sm_share", m.sm_share);
   field("job_class", m.job_class);
 }
 void fields(Like<SetReply> auto& m, const auto& field) {

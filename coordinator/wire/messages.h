@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "allocator/base/ids.h"
+#include "coordinator/wire/terms.h"
 
 namespace commensal::wire {
 
@@ -38,16 +39,6 @@ class BadMessage : public std::runtime_error {
   std::string code_;
 };
 
-/// MIN[:MAX]; absent max: the whole device.
-struct MemoryRange {
-  std::uint64_t min_bytes = 0;
-  std::optional<std::uint64_t> max_bytes;
-};
-struct ShareRange {
-  double min = 0.0;
-  double max = 1.0;
-};
-
 /// A GPU that a process uses beside its first one; the fields are those of Register, of this GPU.
 struct FurtherDevice {
   std::string device;
@@ -64,8 +55,7 @@ struct Register {
   std::string name;
   std::string tenant;
   JobClass job_class = JobClass::kOpportunistic;
-  MemoryRange memory;
-  ShareRange share;
+  JobTerms terms;  ///< as far as its class has them; the fields of a frame stand beside the others
   std::int64_t pid = 0;
   std::uint64_t start_ticks = 0;  ///< field 22 of /proc/PID/stat: tells a reused pid apart
   std::string role;               ///< "main", "rank" or "helper"
@@ -77,9 +67,6 @@ struct Register {
   Revision revision = 0;         ///< newest revision it has applied
   /// Limit in force (after a restart): it may grow up to it until it hears from us. Absent: held.
   std::optional<std::uint64_t> limit_bytes;
-  std::string law;  ///< asked for; empty: the coordinator's default
-  /// Slowdown that a guaranteed job may see, as a fraction; absent: the coordinator's default.
-  std::optional<double> slo;
   /// Where its managed memory is: "host", or a GPU as NVML writes it ("GPU-..." or "MIG-...").
   /// Empty: on a GPU that is not known yet; it is said in a Register to come. Absent: "host".
   std::optional<std::string> device;
@@ -98,8 +85,7 @@ struct Registered {
   std::int64_t coordinator_pid = 0;
   std::uint64_t capacity_bytes = 0;
   std::uint64_t limit_bytes = 0;  ///< device bytes granted to this process
-  double share_min = 0.0;
-  double share_max = 1.0;
+  ShareRange share;
   std::string law;
   JobClass job_class = JobClass::kOpportunistic;  ///< may differ from what was asked, see reason
   Revision revision = 0;
@@ -121,24 +107,17 @@ struct Change {
   std::string job_id;
   Revision revision = 0;
   std::optional<std::uint64_t> limit_bytes;
-  std::optional<double> share_min;
-  std::optional<double> share_max;
+  /// To be said again at the next registration. Its bounds of memory are told with a class alone.
+  TermsPatch terms;
   std::optional<bool> paused;
   /// True: save all device memory and wait, `paused` says so too; false: bring it back. A job that
   /// does not know it gets limit 0 and is paused, which is nearly the same.
   std::optional<bool> parked;
-  std::optional<std::string> law;
-  std::optional<double> slo;  ///< to be said again at the next registration
-  std::optional<bool> idle_class;
-  std::optional<bool> affinity;
-  std::optional<double> sm_share;  ///< of a GPU's multiprocessors, above 0
   std::string reason;
   std::optional<std::string> device = std::nullopt;  ///< a further one; absent: the first
   /// From now on the process runs as one of this class, and says so at its next registration. The
   /// answer tells which class is in force: one that does not know it keeps the one that it has.
   std::optional<JobClass> job_class = std::nullopt;
-  /// With a class: the bounds that the job has in it, to be said again at the next registration.
-  std::optional<MemoryRange> memory = std::nullopt;
 };
 
 /// A job's answer to a Change.
@@ -177,15 +156,9 @@ struct StatusReply {
 };
 struct SetRequest {
   std::string job;
-  std::optional<MemoryRange> memory;
-  std::optional<ShareRange> share;
-  std::optional<bool> paused;
-  std::optional<std::string> law;
-  std::optional<double> slo;
-  std::optional<bool> idle_class;
-  std::optional<bool> affinity;
-  std::optional<double> sm_share;  ///< of a GPU's multiprocessors, above 0
-  /// Changes the class of a running job; the other fields then are those that it has in it.
+  TermsPatch terms;
+  std::optional<bool> paused = std::nullopt;
+  /// Changes the class of a running job; the terms then are those that it has in it.
   std::optional<JobClass> job_class = std::nullopt;
 };
 /// Answers SetRequest: what was applied or why it was refused. A change of the class is answered

@@ -53,9 +53,9 @@ Number whole(const json& object, const char* name, std::uint64_t most) {
   return static_cast<Number>(value.get<std::uint64_t>());
 }
 
-Placement::Memory memory_of(const json& value) {
+MemoryRange memory_of(const json& value) {
   if (!value.is_object()) refuse("memory", "null or an object", value);
-  Placement::Memory memory;
+  MemoryRange memory;
   memory.min = Bytes{whole<std::uint64_t>(value, "min_bytes", UINT64_MAX)};
   if (field(value, "max_bytes").is_null()) return memory;
   memory.max = Bytes{whole<std::uint64_t>(value, "max_bytes", UINT64_MAX)};
@@ -63,12 +63,12 @@ Placement::Memory memory_of(const json& value) {
   return memory;
 }
 
-Placement::Share share_of(const json& value) {
+ShareRange share_of(const json& value) {
   if (!value.is_object()) refuse("share", "null or an object", value);
   const json min = field(value, "min");
   const json max = field(value, "max");
   if (!min.is_number() || !max.is_number()) refuse("share", "two numbers", value);
-  const Placement::Share share{min.get<double>(), max.get<double>()};
+  const ShareRange share{min.get<double>(), max.get<double>()};
   const bool good = share.min >= 0 && share.min <= share.max && share.max <= 1;
   if (!good) refuse("share", "MIN to MAX within 0 to 1", value);
   return share;

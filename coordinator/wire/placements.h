@@ -10,8 +10,8 @@
 #include <string_view>
 #include <vector>
 
-#include "allocator/base/bytes.h"
 #include "allocator/base/ids.h"
+#include "allocator/base/ranges.h"
 
 namespace commensal::wire {
 
@@ -30,16 +30,6 @@ enum class PlacementState : std::uint8_t {
 
 /// One job of the cluster on one node.
 struct Placement {
-  struct Memory {
-    Bytes min;
-    std::optional<Bytes> max;  ///< absent: the whole device
-    bool operator==(const Memory&) const = default;
-  };
-  struct Share {
-    double min = 0.0;
-    double max = 1.0;
-    bool operator==(const Share&) const = default;
-  };
   std::string id;   ///< under which its processes register
   std::string job;  ///< its number in the cluster
   std::uint32_t attempt = 0;
@@ -47,10 +37,10 @@ struct Placement {
   std::string tenant;
   JobClass job_class = JobClass::kOpportunistic;
   PlacementState state = PlacementState::kStarting;
-  std::vector<std::string> devices;  ///< of this node, each once; empty: cores alone
-  std::int64_t cpu_milli = 0;        ///< thousandths of a core that were asked for; 0: not counted
-  std::optional<Memory> memory;      ///< of each device; absent: the cluster decided nothing
-  std::optional<Share> share;        ///< likewise
+  std::vector<std::string> devices;   ///< of this node, each once; empty: cores alone
+  std::int64_t cpu_milli = 0;         ///< thousandths of a core that were asked for; 0: not counted
+  std::optional<MemoryRange> memory;  ///< of each device; absent: the cluster decided nothing
+  std::optional<ShareRange> share;    ///< likewise
   bool operator==(const Placement&) const = default;
 };
 

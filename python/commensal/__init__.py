@@ -4,7 +4,7 @@
 Under `commensal run` a script needs nothing from here. By hand:
 
     import torch, commensal
-    commensal.init(job_class="opportunistic", memory_limit="8GiB", compute_share=0.3)
+    commensal.init(job_class="opportunistic", memory="8GiB", share=0.3)
     commensal.set_memory_limit("4GiB")
     print(commensal.memory_summary())
 

@@ -8,9 +8,14 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, SupportsFloat, cast
+from typing import TYPE_CHECKING, Any, Literal, SupportsFloat, cast
 
 from commensal._session import CommensalError, active_session, current_session, is_active
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from commensal._terms import GivenTerms
 
 __all__ = [
     "LimitTicket",
@@ -41,17 +46,12 @@ class LimitTicket:
 def init(
     *,
     job_class: Literal["guaranteed", "opportunistic"] = "opportunistic",
-    memory_limit: int | str | None = None,
-    compute_share: float | None = None,
     name: str | None = None,
-    law: Literal["gap", "duty_cycle", "antman", "rate_aimd", "token_window", "open"] | None = None,
-    slo: float | str | None = None,
-    idle_class: bool = True,
-    sm_share: float | str | None = None,
     spill_dir: str | os.PathLike[str] | None = None,
     gpu_memory: Literal["native", "elastic"] | None = None,
     ask_wait: float | str | None = None,
     park_idle: float | str | None = None,
+    **terms: Unpack[GivenTerms],
 ) -> None:
     """Activate commensal in this process by hand; needs no launcher and no daemon.
 
@@ -60,16 +60,7 @@ def init(
 
     Args:
         job_class: "guaranteed" (must run as if alone) or "opportunistic" (lives in the gaps).
-        memory_limit: most bytes on the device (MAX; MIN is 0): an int, or text such as "8GiB".
-            None: no limit of its own.
-        compute_share: most of the device's time, 0..1. None: 1.
         name: how `commensal status` calls the job. None: the script's name.
-        law: how an opportunistic job is paced. None: "gap".
-        slo: slowdown in percent, above 0 and at most 50, that a guaranteed job may see. None: the
-            coordinator's, 1.
-        idle_class: False keeps an opportunistic job's threads out of the kernel's idle class.
-        sm_share: most of a GPU's multiprocessors that an opportunistic job's work runs on, above 0
-            and at most 1. None: COMMENSAL_SM_SHARE or all of them.
         spill_dir: folder of the spill file. None: COMMENSAL_SPILL_DIR or /var/tmp.
         gpu_memory: whose memory serves on GPUs: "native" (PyTorch's own, bound by the limit) or
             "elastic" (ours; memory in use moves, too). None: COMMENSAL_GPU_MEMORY or "native"; a
@@ -78,6 +69,10 @@ def init(
             seconds or as text such as "500ms". None: COMMENSAL_ASK_WAIT or 2 s.
         park_idle: after how long without an op all memory is saved until the next one, in seconds
             or as text such as "10m". None: COMMENSAL_PARK_IDLE or never.
+        terms: under which it runs, as the options of `commensal run`: memory="8GiB" or a count of
+            bytes, share=0.3, law="gap", slo=1, idle_class=False, affinity=False, sm_share=0.5. One
+            value of a range is its maximum, and both for a guaranteed job. None: the variable
+            (docs/environment.md), else what an option that is not given stands for.
 
     Raises:
         CommensalError: before `import torch`, twice, or without an adaptor for this PyTorch.
@@ -85,7 +80,8 @@ def init(
     """
     from dataclasses import replace
 
-    from commensal import _activation, _environment, _quantities
+    from commensal import _activation, _environment
+    from commensal._terms import JobTerms, with_variables
 
     def path(value: str | os.PathLike[str] | None) -> Path | None:
         return None if value is None else Path(value)
@@ -103,30 +99,21 @@ def init(
     base = _environment.JobSettings.from_environ(
         {k: v for k, v in os.environ.items() if k in _ENVIRONMENT_OF_INIT}
     )
-    maximum = None if memory_limit is None else _positive_limit(memory_limit)
-    share = 1.0 if compute_share is None else _quantities.parse_share(compute_share)
     guaranteed = job_class == "guaranteed"
     serves = _environment.gpu_memory_of(os.environ, guaranteed=guaranteed)
     if gpu_memory is not None:
         serves = _environment.check_gpu_memory(gpu_memory, guaranteed=guaranteed)
     wait_ms = base.ask_wait_ms if ask_wait is None else _environment.parse_ask_wait(ask_wait)
-    given_share = sm_share
-    if sm_share is None and not guaranteed:
-        given_share = os.environ.get("COMMENSAL_SM_SHARE")
     park_idle_ms = base.park_idle_ms
     if park_idle is not None:
         park_idle_ms = _environment.parse_park_idle(park_idle, base.memory_policy)
+    asked = with_variables(terms, os.environ, guaranteed=guaranteed)
     settings = replace(
         base,
         job_id=_environment.new_job_id(job_name),
         name=job_name,
         job_class=_environment.check_job_class(job_class),
-        memory=_quantities.MemoryRange(0, maximum),
-        share=_quantities.ShareRange(0.0, share),
-        law=_environment.check_law(law or ""),
-        slo=_environment.check_slo(slo, guaranteed=guaranteed),
-        idle_class=idle_class,
-        sm_share=_environment.check_sm_share(given_share, guaranteed=guaranteed),
+        terms=JobTerms.parse(asked, guaranteed=guaranteed),
         spill_dir=path(spill_dir) or base.spill_dir,
         gpu_memory=serves,
         ask_wait_ms=wait_ms,

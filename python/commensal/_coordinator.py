@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from commensal._place import where_listens
-from commensal._quantities import MemoryRange, ShareRange
+from commensal._terms import JobTerms
 
 __all__ = [
     "Change",
@@ -134,14 +134,8 @@ class Coordinator:
         self,
         job: str,
         *,
-        memory: MemoryRange | None = None,
-        share: ShareRange | None = None,
+        terms: JobTerms | None = None,
         paused: bool | None = None,
-        law: str | None = None,
-        slo: float | None = None,
-        idle_class: bool | None = None,
-        affinity: bool | None = None,
-        sm_share: float | None = None,
         job_class: str | None = None,
     ) -> Change:
         """Ask for a change of a job. @raises Unreachable, Refused."""
@@ -153,14 +147,8 @@ class Coordinator:
                     str(self.socket_path),
                     job,
                     _milliseconds(_ANSWER),
-                    memory=None if memory is None else (memory.min_bytes, memory.max_bytes),
-                    share=None if share is None else (share.min_share, share.max_share),
+                    terms={} if terms is None else terms.to_core(),
                     paused=paused,
-                    law=law,
-                    slo=slo,
-                    idle_class=idle_class,
-                    affinity=affinity,
-                    sm_share=sm_share,
                     job_class=job_class,
                 )
             )

@@ -2,7 +2,7 @@
 # The runtime's session and the coordinator's control client, as Python sees them.
 """Bindings over libcommensal_runtime: they convert and forward. Users import `commensal`."""
 
-from typing import Literal
+from typing import Any, Literal
 
 class SessionError(RuntimeError):
     """A misuse of the session (started twice, not started), in one sentence."""
@@ -71,12 +71,7 @@ def start(
     name: str,
     tenant: str,
     job_class: Literal["guaranteed", "opportunistic"],
-    memory_min_bytes: int,
-    memory_max_bytes: int | None,
-    share_min: float,
-    share_max: float,
-    law: str,
-    slo: float | None,
+    terms: dict[str, Any],
     role: Literal["main", "rank", "helper"],
     rank: int,
     world_size: int,
@@ -86,9 +81,6 @@ def start(
     later_device: str,
     spill_dir: str,
     host_cap_bytes: int | None,
-    idle_class: bool,
-    affinity: bool,
-    sm_share: float | None,
     sm_held_by: str,
     inherited_cpus: str,
     elastic_threads: bool,
@@ -131,6 +123,11 @@ def checkpoint_begin() -> bool:
 
 def checkpoint_end() -> None:
     """Tell that it has been written."""
+
+LAWS: tuple[str, ...]
+
+def terms() -> list[tuple[str, str, str, str, str, str, float]]:
+    """Return the rows of coordinator/wire/terms.h (`commensal._terms.Row`)."""
 
 def control_frame(socket_path: str, frame: str, timeout_ms: int) -> str:
     """Ask a coordinator by one frame, a JSON object; return its answer's."""
@@ -177,15 +174,9 @@ def control_set(
     job: str,
     timeout_ms: int,
     *,
-    memory: tuple[int, int | None] | None = None,
-    share: tuple[float, float] | None = None,
-    paused: bool | None = None,
-    law: str | None = None,
-    slo: float | None = None,
-    idle_class: bool | None = None,
-    affinity: bool | None = None,
-    sm_share: float | None = None,
-    job_class: str | None = None,
+    terms: dict[str, Any],
+    paused: bool | None,
+    job_class: str | None,
 ) -> tuple[str, int, str, str]:
     """Ask for a change; return job id, revision, outcome and reason."""
 

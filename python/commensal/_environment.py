@@ -15,16 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from commensal._quantities import (
-    MemoryRange,
-    ShareRange,
-    parse_bytes,
-    parse_duration_ms,
-    parse_memory_range,
-    parse_share_range,
-    parse_slo,
-    parse_sm_share,
-)
+from commensal._quantities import parse_bytes, parse_duration_ms
+from commensal._terms import JobTerms, parse_switch
 
 __all__ = [
     "JobClass",
@@ -34,14 +26,12 @@ __all__ = [
     "check_gpu_memory",
     "check_instance",
     "check_job_class",
-    "check_law",
     "check_memory_policy",
-    "check_slo",
-    "check_sm_share",
     "default_instance",
     "default_runtime_dir",
     "gpu_memory_of",
     "member_of",
+    "naming",
     "new_job_id",
     "parse_ask_wait",
     "parse_background_rate",
@@ -50,7 +40,6 @@ __all__ = [
 ]
 
 JobClass = Literal["guaranteed", "opportunistic"]
-LAWS = ("gap", "duty_cycle", "antman", "rate_aimd", "token_window", "open")
 GPU_MEMORY = ("native", "elastic")
 MEMORY_POLICIES = ("elastic", "antman")
 SHORTEST_PARK_IDLE_MS = 1000
@@ -93,14 +82,8 @@ class JobSettings:
     name: str
     job_class: JobClass
     tenant: str = "default"
-    memory: MemoryRange = field(default_factory=MemoryRange)
-    share: ShareRange = field(default_factory=ShareRange)
-    law: str = ""  # empty: the class's default
-    slo: float | None = None  # a fraction, of a guaranteed job; None: the coordinator's default
-    idle_class: bool = True
-    affinity: bool = True
+    terms: JobTerms = field(default_factory=JobTerms)
     elastic_threads: bool = False
-    sm_share: float | None = None  # of a GPU's multiprocessors; None: all of them
     instance: str = "default"
     runtime_dir: Path | None = None  # None: do not connect
     spill_dir: Path | None = None
@@ -117,22 +100,13 @@ class JobSettings:
 
     def to_environ(self) -> dict[str, str]:
         """Return the variables of docs/environment.md; those that are unset are left out."""
-        memory, share = self.memory, self.share
-        maximum = "" if memory.max_bytes is None else str(memory.max_bytes)
-        variables = {
+        variables = self.terms.to_environ() | {
             "COMMENSAL_RUN": "1",
             "COMMENSAL_JOB_ID": self.job_id,
             "COMMENSAL_JOB_NAME": self.name,
             "COMMENSAL_TENANT": self.tenant,
             "COMMENSAL_CLASS": self.job_class,
-            "COMMENSAL_MEMORY": f"{memory.min_bytes}:{maximum}",
-            "COMMENSAL_SHARE": f"{share.min_share!r}:{share.max_share!r}",
-            "COMMENSAL_LAW": self.law,
-            "COMMENSAL_IDLE_CLASS": "1" if self.idle_class else "0",
-            "COMMENSAL_AFFINITY": "1" if self.affinity else "0",
             "COMMENSAL_ELASTIC_THREADS": "1" if self.elastic_threads else "0",
-            # Empty where there is none: that of a job around this one is not meant.
-            "COMMENSAL_SM_SHARE": "" if self.sm_share is None else repr(self.sm_share),
             "COMMENSAL_INSTANCE": self.instance,
             "COMMENSAL_QUIET": "1" if self.quiet else "0",
             "COMMENSAL_GPU_MEMORY": self.gpu_memory,
@@ -146,7 +120,6 @@ class JobSettings:
             "COMMENSAL_SPILL_DIR": self.spill_dir,
             "COMMENSAL_HOST_CAP": self.host_cap_bytes,
             "COMMENSAL_SUMMARY_FILE": self.summary_file,
-            "COMMENSAL_SLO": None if self.slo is None else repr(round(self.slo * 100, 10)),
             "COMMENSAL_PARK_IDLE": self.park_idle_ms and f"{self.park_idle_ms}ms",
             "COMMENSAL_LAUNCH": self.launch and f"{self.launch.pid}:{self.launch.at_seconds!r}",
         }
@@ -160,43 +133,34 @@ class JobSettings:
         def path(variable: str) -> Path | None:
             return Path(environ[variable]) if environ.get(variable) else None
 
-        with _naming("COMMENSAL_CLASS"):
+        with naming("COMMENSAL_CLASS"):
             job_class = check_job_class(environ.get("COMMENSAL_CLASS", "opportunistic"))
         guaranteed = job_class == "guaranteed"
-        memory, share, host_cap = MemoryRange(), ShareRange(), None
-        with _naming("COMMENSAL_MEMORY"):
-            if text := environ.get("COMMENSAL_MEMORY"):
-                memory = parse_memory_range(text, guaranteed=guaranteed)
-        with _naming("COMMENSAL_SHARE"):
-            if text := environ.get("COMMENSAL_SHARE"):
-                share = parse_share_range(text, guaranteed=guaranteed)
-        with _naming("COMMENSAL_LAW"):
-            law = check_law(environ.get("COMMENSAL_LAW", ""))
-        with _naming("COMMENSAL_SLO"):
-            slo = check_slo(environ.get("COMMENSAL_SLO"), guaranteed=guaranteed)
-        with _naming("COMMENSAL_SM_SHARE"):
-            sm_share = check_sm_share(environ.get("COMMENSAL_SM_SHARE"), guaranteed=guaranteed)
-        with _naming("COMMENSAL_HOST_CAP"):
+        terms = JobTerms.from_environ(
+            environ, guaranteed=guaranteed, naming=lambda row: naming(row.variable)
+        )
+        host_cap = None
+        with naming("COMMENSAL_HOST_CAP"):
             if text := environ.get("COMMENSAL_HOST_CAP"):
                 host_cap = parse_bytes(text)
-        with _naming("COMMENSAL_GPU_MEMORY"):
+        with naming("COMMENSAL_GPU_MEMORY"):
             gpu_memory = gpu_memory_of(environ, guaranteed=guaranteed)
-        with _naming("COMMENSAL_MEMORY_POLICY"):
+        with naming("COMMENSAL_MEMORY_POLICY"):
             policy = check_memory_policy(environ.get("COMMENSAL_MEMORY_POLICY") or "elastic")
-        with _naming("COMMENSAL_ASK_WAIT"):
+        with naming("COMMENSAL_ASK_WAIT"):
             text = environ.get("COMMENSAL_ASK_WAIT")
             ask_wait_ms = parse_ask_wait(text) if text else cls.ask_wait_ms
-        with _naming("COMMENSAL_PARK_IDLE"):
+        with naming("COMMENSAL_PARK_IDLE"):
             text = environ.get("COMMENSAL_PARK_IDLE")
             park_idle_ms = parse_park_idle(text, policy) if text else None
-        with _naming("COMMENSAL_BACKGROUND_RATE"):
+        with naming("COMMENSAL_BACKGROUND_RATE"):
             text = environ.get("COMMENSAL_BACKGROUND_RATE")
             rate = parse_background_rate(text) if text else cls.background_rate_bytes
-        with _naming("COMMENSAL_SAMPLE_OPS"):
+        with naming("COMMENSAL_SAMPLE_OPS"):
             sample_ops = parse_switch(environ.get("COMMENSAL_SAMPLE_OPS") or "1")
-        with _naming("COMMENSAL_INSTANCE"):
+        with naming("COMMENSAL_INSTANCE"):
             instance = default_instance(environ)
-        with _naming("COMMENSAL_LAUNCH"):
+        with naming("COMMENSAL_LAUNCH"):
             text = environ.get("COMMENSAL_LAUNCH")
             launch = Launch.parse(text) if text else None
         name = environ.get("COMMENSAL_JOB_NAME") or "job"
@@ -205,14 +169,8 @@ class JobSettings:
             name=name,
             job_class=job_class,
             tenant=environ.get("COMMENSAL_TENANT") or "default",
-            memory=memory,
-            share=share,
-            law=law,
-            slo=slo,
-            idle_class=environ.get("COMMENSAL_IDLE_CLASS", "1") != "0",
-            affinity=environ.get("COMMENSAL_AFFINITY", "1") != "0",
+            terms=terms,
             elastic_threads=environ.get("COMMENSAL_ELASTIC_THREADS", "0") == "1",
-            sm_share=sm_share,
             instance=instance,
             runtime_dir=default_runtime_dir(environ),
             spill_dir=path("COMMENSAL_SPILL_DIR"),
@@ -230,7 +188,7 @@ class JobSettings:
 
 
 @contextmanager
-def _naming(variable: str) -> Iterator[None]:
+def naming(variable: str) -> Iterator[None]:
     """Put the name of a variable before the message of a ValueError raised inside."""
     try:
         yield
@@ -245,36 +203,6 @@ def check_job_class(text: str) -> JobClass:
     if text == "opportunistic":
         return "opportunistic"
     raise ValueError(f"neither guaranteed nor opportunistic: {text!r}")
-
-
-def check_law(text: str) -> str:
-    """Return the name of a pacing law; empty is the class's default. @raises ValueError."""
-    if text and text not in LAWS:
-        raise ValueError(f"not a pacing law: {text!r} ({', '.join(LAWS)})")
-    return text
-
-
-def check_slo(text: str | float | None, *, guaranteed: bool) -> float | None:
-    """Return the slowdown in percent that a job may see as a fraction. @raises ValueError."""
-    if text is None or text == "":
-        return None
-    slo = parse_slo(text)
-    if not guaranteed:
-        raise ValueError(
-            f"an SLO is the slowdown that a guaranteed job may see; this one is opportunistic: "
-            f"{text!r}"
-        )
-    return slo
-
-
-def check_sm_share(text: str | float | None, *, guaranteed: bool) -> float | None:
-    """Return the share of a GPU's multiprocessors that a job may use. @raises ValueError."""
-    if text is None or text == "":
-        return None
-    share = parse_sm_share(text)
-    if guaranteed:
-        raise ValueError(f"a guaranteed job keeps all multiprocessors of its GPU: {text!r}")
-    return share
 
 
 def check_gpu_memory(text: str, *, guaranteed: bool) -> str:
@@ -299,13 +227,6 @@ def check_memory_policy(text: str) -> str:
     if text not in MEMORY_POLICIES:
         raise ValueError(f"not a memory policy: {text!r} (elastic or antman)")
     return text
-
-
-def parse_switch(text: str) -> bool:
-    """Read 0 or 1. @raises ValueError naming the value."""
-    if text not in ("0", "1"):
-        raise ValueError(f"not 0 or 1: {text!r}")
-    return text == "1"
 
 
 def parse_ask_wait(text: str | float) -> int:

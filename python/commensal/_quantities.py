@@ -19,11 +19,11 @@ __all__ = [
     "format_seconds",
     "parse_bytes",
     "parse_duration_ms",
+    "parse_fraction",
     "parse_memory_range",
+    "parse_percent",
     "parse_share",
     "parse_share_range",
-    "parse_slo",
-    "parse_sm_share",
 ]
 
 _QUANTITY = re.compile(r"(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<unit>[a-z]*)", re.IGNORECASE)
@@ -32,7 +32,6 @@ for _power, _letter in enumerate("kmgtp", start=1):
     _UNITS[_letter] = _UNITS[f"{_letter}ib"] = 1024**_power
     _UNITS[f"{_letter}b"] = 1000**_power
 _LARGEST = 2**63 - 1
-_LARGEST_SLO = 50.0  # percent
 _DURATION_UNITS = {"ms": 1, "": 1000, "s": 1000, "min": 60_000, "m": 60_000}
 _DURATION_UNITS |= {"h": 3_600_000, "d": 86_400_000}
 _LONGEST_MS = 365 * 86_400_000
@@ -98,40 +97,37 @@ def parse_share(text: str | float) -> float:
     return share
 
 
-def parse_sm_share(text: str | float) -> float:
-    """Return a share of a GPU's multiprocessors, above 0. @raises ValueError naming the value."""
+def parse_fraction(text: str | float, *, most: float, what: str) -> float:
+    """Return a number above 0, at most `most`. @raises ValueError with `what` and the value."""
     try:
-        share = parse_share(text)
-    except ValueError:
-        share = 0.0
-    if share == 0.0:
-        raise ValueError(f"not a share of the SMs, above 0 and at most 1: {text!r}")
-    return share
+        number = float(text) if not isinstance(text, bool) else math.nan
+    except (TypeError, ValueError):
+        number = math.nan
+    if not 0.0 < number <= most:  # also false for nan
+        raise ValueError(f"{what} must be above 0 and at most {most:g}: {text!r}")
+    return number
 
 
-def parse_slo(text: str | float) -> float:
-    """Read a slowdown in percent ("3", "0.5 %"). Returns a fraction. @raises ValueError."""
-    wrong = f"not a slowdown in percent, above 0 and at most 50: {text!r}"
-    if isinstance(text, bool):
-        raise ValueError(wrong)
+def parse_percent(text: str | float, *, most: float, what: str) -> float:
+    """Return a percentage ("3", "0.5 %") above 0, at most `most`. @raises ValueError as above."""
+    bare = text.strip().removesuffix("%") if isinstance(text, str) else text
     try:
-        percent = float(str(text).strip().removesuffix("%"))
+        return parse_fraction(bare, most=most, what=what)
     except ValueError:
-        raise ValueError(wrong) from None
-    if not 0.0 < percent <= _LARGEST_SLO:  # also false for nan
-        raise ValueError(wrong)
-    return percent / 100
+        raise ValueError(f"{what} must be above 0 and at most {most:g} %: {text!r}") from None
 
 
-def parse_memory_range(text: str, *, guaranteed: bool) -> MemoryRange:
+def parse_memory_range(text: str | int, *, guaranteed: bool) -> MemoryRange:
     """Read MIN[:MAX]. One value alone is MAX (MIN 0), and both for a guaranteed job.
 
     @raises ValueError naming the value.
     """
-    low, high = _split_range(text)
+    low: str | int | None
+    high: str | int
+    low, high = _split_range(text) if isinstance(text, str) else (None, text)
     if low is None:
         low = high if guaranteed else "0"
-    bounds = MemoryRange(parse_bytes(low), parse_bytes(high) if high else None)
+    bounds = MemoryRange(parse_bytes(low), None if high == "" else parse_bytes(high))
     if bounds.max_bytes is not None and bounds.min_bytes > bounds.max_bytes:
         raise ValueError(f"MIN above MAX: {text!r}")
     if bounds.max_bytes == 0:
@@ -139,15 +135,17 @@ def parse_memory_range(text: str, *, guaranteed: bool) -> MemoryRange:
     return bounds
 
 
-def parse_share_range(text: str, *, guaranteed: bool) -> ShareRange:
+def parse_share_range(text: str | float, *, guaranteed: bool) -> ShareRange:
     """Read MIN[:MAX] of shares, by the rule of `parse_memory_range`.
 
     @raises ValueError naming the value.
     """
-    low, high = _split_range(text)
+    low: str | float | None
+    high: str | float
+    low, high = _split_range(text) if isinstance(text, str) else (None, text)
     if low is None:
         low = high if guaranteed else "0"
-    bounds = ShareRange(parse_share(low), parse_share(high) if high else 1.0)
+    bounds = ShareRange(parse_share(low), 1.0 if high == "" else parse_share(high))
     if bounds.min_share > bounds.max_share:
         raise ValueError(f"MIN above MAX: {text!r}")
     return bounds

@@ -28,7 +28,9 @@
 #include "coordinator/keys/remote_client.h"
 #include "coordinator/wire/control_client.h"
 #include "coordinator/wire/handover.h"
+#include "coordinator/wire/laws.h"
 #include "coordinator/wire/pages.h"
+#include "coordinator/wire/terms.h"
 #include "torch_ext/runtime/session.h"
 
 namespace py = pybind11;
@@ -181,26 +183,53 @@ std::string control_explain(const std::string& socket_path, std::string job, dou
   return reply->explanation.dump();
 }
 
-using MemoryPair = std::pair<std::uint64_t, std::optional<std::uint64_t>>;
-using SharePair = std::pair<double, double>;
+// --- terms ------------------------------------------------------------------------------------
+
+void from_python(const py::handle& value, auto& term) {
+  term = value.cast<std::decay_t<decltype(term)>>();
+}
+void from_python(const py::handle& value, MemoryRange& range) {
+  const auto [min, max] = value.cast<std::pair<std::uint64_t, std::optional<std::uint64_t>>>();
+  range = {Bytes{min}, to_bytes(max)};
+}
+void from_python(const py::handle& value, ShareRange& range) {
+  const auto [min, max] = value.cast<std::pair<double, double>>();
+  range = {min, max};
+}
+
+/// @param terms  values by their names; a range is a pair.
+wire::TermsPatch to_terms(const py::dict& terms) {
+  wire::TermsPatch patch;
+  std::size_t known = 0;
+  wire::for_each_term([&](const auto& term) {
+    if (!terms.contains(term.name)) return;
+    ++known;
+    from_python(terms[term.name], (patch.*term.change).emplace());
+  });
+  if (known != terms.size())
+    throw py::type_error("terms that there are not: " + std::string(py::repr(terms)));
+  return patch;
+}
+
+py::list terms() {
+  py::list rows;
+  wire::for_each_term([&rows](const auto& term) {
+    const char* const only = *term.refusal == '\0' ? "" : to_string(term.only).data();
+    rows.append(py::make_tuple(term.name, std::string{to_string(term.kind)}, term.help,
+                               term.otherwise, only, term.refusal, term.most));
+  });
+  return rows;
+}
 
 std::tuple<std::string, Revision, std::string, std::string> control_set(
-    const std::string& socket_path, std::string job, std::int64_t timeout_ms,
-    std::optional<MemoryPair> memory, std::optional<SharePair> share, std::optional<bool> paused,
-    std::optional<std::string> law, std::optional<double> slo, std::optional<bool> idle_class,
-    std::optional<bool> affinity, std::optional<double> sm_share,
-    std::optional<std::string> job_class) {
+    const std::string& socket_path, std::string job, std::int64_t timeout_ms, const py::dict& terms,
+    std::optional<bool> paused, std::optional<std::string> job_class) {
   wire::SetRequest request;
   if (job_class) request.job_class = to_job_class(*job_class);
   request.job = std::move(job);
   request.paused = paused;
-  request.law = std::move(law);
-  request.slo = slo;
-  request.idle_class = idle_class;
-  request.affinity = affinity;
-  request.sm_share = sm_share;
-  if (memory) request.memory = wire::MemoryRange{memory->first, memory->second};
-  if (share) request.share = wire::ShareRange{share->first, share->second};
+  request.terms = to_terms(terms);
+  const py::gil_scoped_release released;
   const wire::Message answer = ask(socket_path, timeout_ms, request);
   if (const auto* reply = std::get_if<wire::SetReply>(&answer)) {
     return {reply->job_id, reply->revision, reply->outcome, reply->reason};
@@ -209,11 +238,9 @@ std::tuple<std::string, Revision, std::string, std::string> control_set(
 }
 
 SessionHandle start(JobId job_id, std::string name, std::string tenant, std::string_view job_class,
-                    MemoryBounds memory, ShareBounds share, std::string law,
-                    std::optional<double> slo, std::string_view role, int rank, int world_size,
+                    const py::dict& terms, std::string_view role, int rank, int world_size,
                     std::string instance, std::string runtime_dir, std::string device,
                     std::string later_device, std::string spill_dir, std::optional<Bytes> host_cap,
-                    bool idle_class, bool affinity, std::optional<double> sm_share,
                     std::string sm_held_by, std::string inherited_cpus, bool elastic_threads,
                     std::string summary_file, std::string_view memory_policy,
                     std::int64_t ask_wait_ms, std::optional<std::int64_t> park_idle_ms,
@@ -223,10 +250,7 @@ SessionHandle start(JobId job_id, std::string name, std::string tenant, std::str
   config.name = std::move(name);
   config.tenant = std::move(tenant);
   config.job_class = to_job_class(job_class);
-  config.memory = memory;
-  config.share = share;
-  config.law = std::move(law);
-  config.slo = slo;
+  wire::apply(to_terms(terms), config.terms);
   config.role = to_role(role);
   config.rank = rank;
   config.world_size = world_size;
@@ -236,9 +260,6 @@ SessionHandle start(JobId job_id, std::string name, std::string tenant, std::str
   config.later_device = std::move(later_device);
   config.spill_dir = std::move(spill_dir);
   config.host_cap = host_cap;
-  config.idle_class = idle_class;
-  config.affinity = affinity;
-  config.sm_share = sm_share;
   config.sm_held_by = std::move(sm_held_by);
   config.inherited_cpus = std::move(inherited_cpus);
   config.elastic_threads = elastic_threads;
@@ -356,31 +377,25 @@ void bind_session(py::module_& m) {
   m.def(
       "start",
       [](std::string job_id, std::string name, std::string tenant, const std::string& job_class,
-         std::uint64_t memory_min_bytes, std::optional<std::uint64_t> memory_max_bytes,
-         double share_min, double share_max, std::string law, std::optional<double> slo,
-         const std::string& role, int rank, int world_size, std::string instance,
-         std::string runtime_dir, std::string device, std::string later_device,
-         std::string spill_dir, std::optional<std::uint64_t> host_cap_bytes, bool idle_class,
-         bool affinity, std::optional<double> sm_share, std::string sm_held_by,
+         const py::dict& terms, const std::string& role, int rank, int world_size,
+         std::string instance, std::string runtime_dir, std::string device,
+         std::string later_device, std::string spill_dir,
+         std::optional<std::uint64_t> host_cap_bytes, std::string sm_held_by,
          std::string inherited_cpus, bool elastic_threads, std::string summary_file,
          const std::string& memory_policy, std::int64_t ask_wait_ms,
          std::optional<std::int64_t> park_idle_ms,
          std::optional<std::uint64_t> background_rate_bytes, bool sample_ops, bool quiet) {
-        return start(JobId{std::move(job_id)}, std::move(name), std::move(tenant), job_class,
-                     {Bytes{memory_min_bytes}, to_bytes(memory_max_bytes)}, {share_min, share_max},
-                     std::move(law), slo, role, rank, world_size, std::move(instance),
-                     std::move(runtime_dir), std::move(device), std::move(later_device),
-                     std::move(spill_dir), to_bytes(host_cap_bytes), idle_class, affinity, sm_share,
-                     std::move(sm_held_by), std::move(inherited_cpus), elastic_threads,
-                     std::move(summary_file), memory_policy, ask_wait_ms, park_idle_ms,
-                     to_bytes(background_rate_bytes), sample_ops, quiet);
+        return start(JobId{std::move(job_id)}, std::move(name), std::move(tenant), job_class, terms,
+                     role, rank, world_size, std::move(instance), std::move(runtime_dir),
+                     std::move(device), std::move(later_device), std::move(spill_dir),
+                     to_bytes(host_cap_bytes), std::move(sm_held_by), std::move(inherited_cpus),
+                     elastic_threads, std::move(summary_file), memory_policy, ask_wait_ms,
+                     park_idle_ms, to_bytes(background_rate_bytes), sample_ops, quiet);
       },
       py::kw_only(), py::arg("job_id"), py::arg("name"), py::arg("tenant"), py::arg("job_class"),
-      py::arg("memory_min_bytes"), py::arg("memory_max_bytes"), py::arg("share_min"),
-      py::arg("share_max"), py::arg("law"), py::arg("slo"), py::arg("role"), py::arg("rank"),
-      py::arg("world_size"), py::arg("instance"), py::arg("runtime_dir"), py::arg("device"),
-      py::arg("later_device"), py::arg("spill_dir"), py::arg("host_cap_bytes"),
-      py::arg("idle_class"), py::arg("affinity"), py::arg("sm_share"), py::arg("sm_held_by"),
+      py::arg("terms"), py::arg("role"), py::arg("rank"), py::arg("world_size"),
+      py::arg("instance"), py::arg("runtime_dir"), py::arg("device"), py::arg("later_device"),
+      py::arg("spill_dir"), py::arg("host_cap_bytes"), py::arg("sm_held_by"),
       py::arg("inherited_cpus"), py::arg("elastic_threads"), py::arg("summary_file"),
       py::arg("memory_policy"), py::arg("ask_wait_ms"), py::arg("park_idle_ms"),
       py::arg("background_rate_bytes"), py::arg("sample_ops"), py::arg("quiet"),
@@ -478,11 +493,14 @@ void bind_control(py::module_& m) {
         py::arg("seconds"), py::arg("series"), py::arg("timeout_ms"), ReleaseGil(),
         "Ask what happened to a job within the last seconds, as JSON.");
   m.def("control_set", &control_set, py::arg("socket_path"), py::arg("job"), py::arg("timeout_ms"),
-        py::kw_only(), py::arg("memory") = py::none(), py::arg("share") = py::none(),
-        py::arg("paused") = py::none(), py::arg("law") = py::none(), py::arg("slo") = py::none(),
-        py::arg("idle_class") = py::none(), py::arg("affinity") = py::none(),
-        py::arg("sm_share") = py::none(), py::arg("job_class") = py::none(), ReleaseGil(),
+        py::kw_only(), py::arg("terms"), py::arg("paused"), py::arg("job_class"),
         "Ask a coordinator for a change; return job id, revision, outcome, reason.");
+  py::list laws;
+  for (const wire::LawId law : wire::kLaws) laws.append(std::string{to_string(law)});
+  m.attr("LAWS") = py::tuple(laws);
+  m.def("terms", &terms,
+        "Return name, kind, help, what holds otherwise, the only class that has it, what the other "
+        "is told, and the most, of each term.");
 }
 
 /// Opens a spill file in the folder, as the host source would, and lets go of it again.

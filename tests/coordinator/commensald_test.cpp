@@ -420,7 +420,7 @@ TEST_F(CommensaldTest, SetAndPauseReachTheJob) {
   EXPECT_TRUE(reaches("o", 1000 * kMiB));
   wire::SetRequest request;
   request.job = "name-o";
-  request.memory = wire::MemoryRange{0, 300 * kMiB};
+  request.terms.memory = MemoryRange{{}, Bytes{300 * kMiB}};
   request.paused = true;
   const auto reply = std::get<wire::SetReply>(folder_.client().request(request));
   EXPECT_EQ(reply.outcome, "applied");

@@ -119,7 +119,7 @@ class Simulation {
   void add_guaranteed() { view_.guaranteed = {{JobId{"g"}, 0, {}}}; }
   void add_opportunistic() { view_.opportunistic = {opportunistic_}; }
   ComputeView::Opportunistic& job(std::size_t number = 0) { return view_.opportunistic.at(number); }
-  void add_another(const std::string& id, policies::ShareRange bounds) {
+  void add_another(const std::string& id, ShareRange bounds) {
     view_.opportunistic.push_back({JobId{id}, bounds, false, opportunistic_.idle_class});
   }
   void remove_last() { view_.opportunistic.pop_back(); }

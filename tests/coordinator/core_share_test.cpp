@@ -409,7 +409,7 @@ class CoresOfJobsTest : public ::testing::Test {
   void join(const std::string& id, JobClass job_class, std::int64_t pid,
             const std::string& law = "gap") {
     wire::Register hello;
-    hello.law = law;
+    hello.terms.law = law;
     hello.job_id = hello.name = id;
     hello.job_class = job_class;
     hello.pid = pid;

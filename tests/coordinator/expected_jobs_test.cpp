@@ -45,7 +45,7 @@ wire::Register registration(JobClass job_class, Bytes min = 400_MiB) {
   wire::Register hello;
   hello.job_id = "job-7.1";
   hello.job_class = job_class;
-  hello.memory.min_bytes = min.count();
+  hello.terms.memory.min = min;
   return hello;
 }
 
@@ -59,18 +59,18 @@ TEST(HoldToTest, WhoSaysWhatItWasPlacedAsIsLeftAlone) {
 
 TEST(HoldToTest, AnotherClassIsNotTaken) {
   wire::Register hello = registration(kOpportunistic);
-  hello.law = "gap";
+  hello.terms.law = "gap";
   Held held = hold_to(placed(), hello);
   EXPECT_EQ(held.message.job_class, kGuaranteed);
-  EXPECT_EQ(held.message.law, "") << "it is one of the other class";
+  EXPECT_EQ(held.message.terms.law, "") << "it is one of the other class";
   EXPECT_EQ(held.reason, "the cluster placed it with guaranteed; it asked for opportunistic");
   Placement lower = placed();
   lower.job_class = kOpportunistic;
   hello = registration(kGuaranteed);
-  hello.slo = 0.02;
+  hello.terms.slo = 0.02;
   held = hold_to(lower, hello);
   EXPECT_EQ(held.message.job_class, kOpportunistic);
-  EXPECT_FALSE(held.message.slo.has_value());
+  EXPECT_FALSE(held.message.terms.slo.has_value());
 }
 
 TEST(HoldToTest, BoundsAreTheClusters) {
@@ -78,12 +78,12 @@ TEST(HoldToTest, BoundsAreTheClusters) {
   placement.memory = {400_MiB, 800_MiB};
   placement.share = {0.2, 0.5};
   wire::Register hello = registration(kGuaranteed, 900_MiB);
-  hello.share = {0.9, 1.0};
+  hello.terms.share = {0.9, 1.0};
   const Held held = hold_to(placement, hello);
-  EXPECT_EQ(held.message.memory.min_bytes, (400_MiB).count());
-  EXPECT_EQ(held.message.memory.max_bytes, (800_MiB).count());
-  EXPECT_EQ(held.message.share.min, 0.2);
-  EXPECT_EQ(held.message.share.max, 0.5);
+  EXPECT_EQ(held.message.terms.memory.min, 400_MiB);
+  EXPECT_EQ(held.message.terms.memory.max, 800_MiB);
+  EXPECT_EQ(held.message.terms.share.min, 0.2);
+  EXPECT_EQ(held.message.terms.share.max, 0.5);
   EXPECT_THAT(held.reason, AllOf(HasSubstr("placed it with memory 400"), HasSubstr("share 0.2:0.5"),
                                  HasSubstr("asked for memory 900"), HasSubstr("share 0.9:1")));
   EXPECT_EQ(hold_to(placement, held.message).reason, "") << "then it is as it should be";
@@ -93,11 +93,11 @@ TEST(HoldToTest, WhatTheClusterHasNotDecidedIsTheJobs) {
   Placement placement = placed();
   placement.memory.reset();
   wire::Register hello = registration(kGuaranteed, 900_MiB);
-  hello.share = {0.3, 1.0};
+  hello.terms.share = {0.3, 1.0};
   const Held held = hold_to(placement, hello);
   EXPECT_EQ(held.reason, "");
-  EXPECT_EQ(held.message.memory.min_bytes, (900_MiB).count());
-  EXPECT_EQ(held.message.share.min, 0.3);
+  EXPECT_EQ(held.message.terms.memory.min, 900_MiB);
+  EXPECT_EQ(held.message.terms.share.min, 0.3);
 }
 
 TEST(HoldToTest, NothingIsHeldOfAReservationAndNoClassWhileItChanges) {
@@ -108,14 +108,14 @@ TEST(HoldToTest, NothingIsHeldOfAReservationAndNoClassWhileItChanges) {
   placement.job_class = kOpportunistic;
   const Held held = hold_to(placement, registration(kGuaranteed, 1_MiB));
   EXPECT_EQ(held.message.job_class, kGuaranteed);
-  EXPECT_EQ(held.message.memory.min_bytes, (400_MiB).count());
+  EXPECT_EQ(held.message.terms.memory.min, 400_MiB);
 }
 
 TEST(HoldToTest, AShareThatWasRoundedIsTheSame) {
   Placement placement = placed();
   placement.share = {0.1 + 0.2, 1.0};
   wire::Register hello = registration(kGuaranteed);
-  hello.share = {0.3, 1.0};
+  hello.terms.share = {0.3, 1.0};
   EXPECT_EQ(hold_to(placement, hello).reason, "");
 }
 

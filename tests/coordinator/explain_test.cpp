@@ -256,13 +256,12 @@ TEST_F(ExplainTest, NamesTheDecisionsWithTheirNumbers) {
   EXPECT_THAT(all, HasSubstr("% over baseline (+-"));
   EXPECT_THAT(all, HasSubstr("above 1.0 %: cut to"));
   EXPECT_THAT(all, HasSubstr("o window: closed for a moment"));
-  (void)ask<wire::SetReply>(
-      wire::SetRequest{"o", {}, wire::ShareRange{0, 0.5}, {}, {}, {}, {}, {}, {}});
+  (void)ask<wire::SetReply>(wire::SetRequest{"o", {.share = ShareRange{0, 0.5}}});
   node_.member_gone(JobId{"g"}, 10, Departure::kExited, now_);
   const json last = explain("o", 1)["decisions"];
   std::string after;
   for (const json& decision : last) after += decision["text"].get<std::string>() + "\n";
-  EXPECT_THAT(after, HasSubstr("share 0.0:0.5"));
+  EXPECT_THAT(after, HasSubstr("share 0:0.5"));
   EXPECT_THAT(after, HasSubstr("g killed or crashed"));
 }
 

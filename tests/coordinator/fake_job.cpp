@@ -294,7 +294,8 @@ wire::Register registration(const std::string& job, JobClass job_class, std::uin
   hello.name = "name-" + job;
   hello.tenant = "default";
   hello.job_class = job_class;
-  hello.memory = {min_bytes, max_bytes};
+  hello.terms.memory.min = Bytes{min_bytes};
+  if (max_bytes) hello.terms.memory.max = Bytes{*max_bytes};
   hello.role = "main";
   return hello;
 }

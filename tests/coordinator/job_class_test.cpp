@@ -61,8 +61,8 @@ class JobClassTest : public ::testing::Test {
     process.hello.job_id = process.hello.name = job;
     process.hello.tenant = "t";
     process.hello.job_class = process.in_force = job_class;
-    process.hello.memory.min_bytes = min.count();
-    if (max) process.hello.memory.max_bytes = max->count();
+    process.hello.terms.memory.min = min;
+    if (max) process.hello.terms.memory.max = max;
     process.hello.pid = pid;
     process.hello.start_ticks = 1;
     process.hello.role = world_size > 1 ? "rank" : "main";
@@ -114,7 +114,7 @@ class JobClassTest : public ::testing::Test {
       } else {
         process.in_force = *change.job_class;
         process.hello.job_class = *change.job_class;  // what it says when it registers again
-        if (change.memory) process.hello.memory = *change.memory;
+        if (change.terms.memory) process.hello.terms.memory = *change.terms.memory;
       }
     }
     if (!process.is_old) answer.job_class = process.in_force;
@@ -140,7 +140,7 @@ class JobClassTest : public ::testing::Test {
     return replies.empty() ? wire::SetReply{} : replies.front();
   }
   static void at_least(wire::SetRequest& request, Bytes min) {
-    request.memory = wire::MemoryRange{min.count(), std::nullopt};
+    request.terms.memory = MemoryRange{min, std::nullopt};
   }
   void pass(Duration time) {
     now_ += time;
@@ -193,7 +193,7 @@ TEST_F(JobClassTest, AJobIsUpgradedWhereItRuns) {
   EXPECT_THAT(reply.reason, HasSubstr("guaranteed, law open"));
   EXPECT_EQ(process.in_force, kGuaranteed);
   ASSERT_THAT(process.told, SizeIs(1));
-  EXPECT_EQ(process.told[0].law, "open");
+  EXPECT_EQ(process.told[0].terms.law, "open");
   EXPECT_EQ(process.told[0].revision, reply.revision);
   EXPECT_EQ(status("o")["job"]["class"], "guaranteed");
   EXPECT_TRUE(status("o")["class_change"].is_null());
@@ -222,7 +222,7 @@ TEST_F(JobClassTest, TheReverseGivesWay) {
   const auto reply = outcome("g", kOpportunistic);
   EXPECT_EQ(reply.outcome, "applied");
   EXPECT_EQ(process.in_force, kOpportunistic);
-  EXPECT_EQ(process.told.back().law.value_or("gap"), "gap");
+  EXPECT_EQ(process.told.back().terms.law.value_or("gap"), "gap");
   const json now = status("g");
   EXPECT_EQ(now["job"]["class"], "opportunistic");
   EXPECT_EQ(now["lease"]["min_bytes"], 0) << "its floor was that of a guaranteed job";
@@ -236,19 +236,20 @@ TEST_F(JobClassTest, EachClassKeepsWhatTheJobHadInIt) {
   Process& process = join("j", kGuaranteed, 10, 400_MiB);
   wire::SetRequest slo;
   slo.job = "j";
-  slo.slo = 0.05;
+  slo.terms.slo = 0.05;
   node_->receive("cli", slo, now_);
   exchange();
-  ASSERT_EQ(outcome("j", kOpportunistic, [](auto& r) { r.law = "antman"; }).outcome, "applied");
+  ASSERT_EQ(outcome("j", kOpportunistic, [](auto& r) { r.terms.law = "antman"; }).outcome,
+            "applied");
   EXPECT_EQ(entry("j").law, "antman");
   EXPECT_TRUE(status("j")["slo"].is_null());
   ASSERT_EQ(outcome("j", kGuaranteed).outcome, "applied");
   EXPECT_EQ(entry("j").law, "open");
   EXPECT_EQ(status("j")["slo"], 0.05);
   EXPECT_EQ(status("j")["lease"]["min_bytes"], (400_MiB).count());
-  EXPECT_EQ(process.told.back().slo, 0.05);
+  EXPECT_EQ(process.told.back().terms.slo, 0.05);
   ASSERT_EQ(outcome("j", kOpportunistic).outcome, "applied");
-  EXPECT_EQ(process.told.back().law, "antman");
+  EXPECT_EQ(process.told.back().terms.law, "antman");
 }
 
 TEST_F(JobClassTest, TheSameAgainDoesNothing) {
@@ -267,7 +268,7 @@ TEST_F(JobClassTest, TheSameAgainDoesNothing) {
 
 TEST_F(JobClassTest, WithTheClassThatItHasTheRestIsAChangeAsAnyOther) {
   join("g", kGuaranteed, 10);
-  EXPECT_EQ(outcome("g", kGuaranteed, [](auto& r) { r.slo = 0.03; }).outcome, "applied");
+  EXPECT_EQ(outcome("g", kGuaranteed, [](auto& r) { r.terms.slo = 0.03; }).outcome, "applied");
   EXPECT_EQ(status("g")["slo"], 0.03);
 }
 
@@ -428,13 +429,13 @@ TEST_F(JobClassTest, AProcessThatRefusesLeavesAllAsTheyWere) {
   other.refuses = "its threads cannot leave the kernel's idle class";
   const auto reply = outcome("o", kGuaranteed, [](auto& r) {
     at_least(r, 300_MiB);
-    r.slo = 0.02;
+    r.terms.slo = 0.02;
   });
   EXPECT_EQ(reply.outcome, "refused");
   EXPECT_THAT(reply.reason, HasSubstr("process 11: its threads cannot leave"));
   EXPECT_EQ(willing.in_force, kOpportunistic);
   EXPECT_EQ(classes_told(willing), (std::vector{kGuaranteed, kOpportunistic}));
-  EXPECT_EQ(willing.told.back().law.value_or("gap"), "gap");
+  EXPECT_EQ(willing.told.back().terms.law.value_or("gap"), "gap");
   const json now = status("o");
   EXPECT_EQ(now["job"]["class"], "opportunistic");
   EXPECT_EQ(now["lease"]["min_bytes"], (100_MiB).count());
@@ -453,7 +454,7 @@ TEST_F(JobClassTest, AnOlderProcessThatIgnoresItIsNotSaidToHaveChanged) {
   EXPECT_EQ(reply.outcome, "refused");
   EXPECT_THAT(reply.reason, HasSubstr("process 10 is of an older commensal"));
   EXPECT_EQ(status("o")["job"]["class"], "opportunistic");
-  EXPECT_EQ(process.told.back().law, "gap") << "its law follows, and goes back";
+  EXPECT_EQ(process.told.back().terms.law, "gap") << "its law follows, and goes back";
 }
 
 TEST_F(JobClassTest, AStaleAnswerIsNone) {
@@ -498,7 +499,7 @@ TEST_F(JobClassTest, AProcessThatComesLaterGetsTheClassOfItsJob) {
   ASSERT_THAT(late.registered, SizeIs(1));
   EXPECT_EQ(late.registered[0].job_class, kGuaranteed);
   EXPECT_EQ(classes_told(late), std::vector{kGuaranteed}) << "to say so when it registers again";
-  EXPECT_EQ(late.hello.memory.min_bytes, (200_MiB).count());
+  EXPECT_EQ(late.hello.terms.memory.min, 200_MiB);
 }
 
 TEST_F(JobClassTest, TheClassInForceSurvivesTheCoordinator) {
@@ -597,7 +598,7 @@ TEST_F(JobClassTest, ItChangesOnAllItsDevicesOrOnNone) {
     process.hello.rank = static_cast<int>(pid % 10);
     process.hello.world_size = world_size;
     process.hello.device = where;
-    process.hello.memory.min_bytes = min.count();
+    process.hello.terms.memory.min = min;
     return join(std::move(process));
   };
   on("o", kOpportunistic, 10, "GPU-a", 0_B, 2);
@@ -652,10 +653,10 @@ TEST_F(JobClassTest, TheLedgerHoldsThroughAnySequenceOfChanges) {
     Bytes floors;
     for (const Job* const each : node_->jobs()) {
       if (each->job_class != kGuaranteed) continue;
-      floors += each->memory.min;
+      floors += each->terms.memory.min;
       Bytes granted;
       for (const Member& member : each->members) granted += ledger.limit(each->key(member));
-      ASSERT_GE(granted, each->memory.min) << each->id.str() << " after operation " << i;
+      ASSERT_GE(granted, each->terms.memory.min) << each->id.str() << " after operation " << i;
     }
     ASSERT_LE(floors, ledger.capacity());
   }

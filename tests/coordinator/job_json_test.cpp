@@ -21,8 +21,8 @@ JobSpec full_spec() {
   spec.gpus = 4;
   spec.cpu_milli = 8500;
   spec.host_memory_mib = 64'000;
-  spec.memory = Range<Bytes>{4_GiB, 8_GiB};
-  spec.share = Range<double>{0.25, 0.5};
+  spec.terms.memory = MemoryRange{4_GiB, 8_GiB};
+  spec.terms.share = ShareRange{0.25, 0.5};
   spec.time_limit = 2h;
   spec.end_when_flat = FlatRule{30min, 0.005};
   spec.pre_run = 90s;
@@ -120,11 +120,12 @@ TEST(JobJson, ReadsWhatItWroteForRandomJobs) {
     record.changed = WallTime{std::chrono::milliseconds{below(2'000'000'000)} - 1'000'000'000ms};
     record.placement.resize(static_cast<std::size_t>(below(4)));
     record.spec.asked = static_cast<policies::AskedClass>(below(3));
-    if (below(2) == 0) record.spec.memory.reset();
-    if (below(2) == 0) record.spec.share = Range<double>{below(1000) / 1000.0, std::nullopt};
+    if (below(2) == 0) record.spec.terms.memory.reset();
+    if (below(2) == 0) record.spec.terms.share = ShareRange{below(1000) / 1000.0, 1.0};
     if (below(2) == 0) record.spec.time_limit = std::chrono::seconds{below(1'000'000)};
     if (below(2) == 0) record.spec.after.reset();
-    if (below(2) == 0) record.spec.memory = Range<Bytes>{Bytes{~std::uint64_t{0}}, std::nullopt};
+    if (below(2) == 0)
+      record.spec.terms.memory = MemoryRange{Bytes{~std::uint64_t{0}}, std::nullopt};
     record.spec.command.assign(static_cast<std::size_t>(below(5)), std::string(1, '\0') + "x");
     EXPECT_EQ(record_from_json(json::parse(to_json(record).dump())), record);
   }
@@ -137,8 +138,8 @@ TEST(JobJson, OptionalFieldsMayBeAbsentOrNull) {
   spec.erase("share");
   spec.erase("time_limit_ms");
   spec["after"] = nullptr;
-  expected.memory.reset();
-  expected.share.reset();
+  expected.terms.memory.reset();
+  expected.terms.share.reset();
   expected.time_limit.reset();
   expected.after.reset();
   EXPECT_EQ(spec_from_json(spec), expected);

@@ -32,7 +32,7 @@ class JobPaceTest : public ::testing::Test {
     hello.pid = static_cast<std::int64_t>(std::hash<std::string>{}(id) % 30000 + 1);
     hello.start_ticks = 1;
     hello.role = "main";
-    hello.law = law;
+    hello.terms.law = law;
     return hello;
   }
   /// @return the reply's reason.
@@ -57,7 +57,7 @@ class JobPaceTest : public ::testing::Test {
     return answer<wire::SetReply>("cli", request);
   }
   wire::SetReply set_law(const std::string& job, const std::string& law) {
-    return set(job, [&](auto& request) { request.law = law; });
+    return set(job, [&](auto& request) { request.terms.law = law; });
   }
   [[nodiscard]] PageEntry entry(const std::string& job) const {
     for (const PageEntry& entry : node_.host().page_entries(now_)) {
@@ -107,7 +107,7 @@ TEST_F(JobPaceTest, EveryLawCanBeAskedForAndChanged) {
   for (const wire::LawId law : wire::kLaws) {
     const std::string name{wire::to_string(law)};
     EXPECT_EQ(set_law("o", name).outcome, "applied");
-    EXPECT_EQ(told_.at("o").law, name);
+    EXPECT_EQ(told_.at("o").terms.law, name);
     EXPECT_EQ(entry("o").law, name);
   }
 }
@@ -123,25 +123,27 @@ TEST_F(JobPaceTest, WhatCannotBeIsRefusedWithTheValueAndChangesNothing) {
     EXPECT_TRUE(told_.empty());
     return reply.reason;
   };
-  EXPECT_THAT(refused("o", [](auto& r) { r.law = "jungle"; }),
+  EXPECT_THAT(refused("o", [](auto& r) { r.terms.law = "jungle"; }),
               HasSubstr("no pacing law 'jungle' (gap, duty_cycle, antman"));
   for (const double slo : {0.0, -0.01, 0.51, 7.0}) {
-    EXPECT_THAT(refused("g", [&](auto& r) { r.slo = slo; }), HasSubstr("SLO outside 0"));
+    EXPECT_THAT(refused("g", [&](auto& r) { r.terms.slo = slo; }),
+                HasSubstr("slo must be above 0 and at most 50 %: "));
   }
-  EXPECT_THAT(refused("g", [](auto& r) { r.slo = 0.51; }), HasSubstr("51 %"));
-  EXPECT_THAT(refused("o", [](auto& r) { r.slo = 0.02; }), HasSubstr("opportunistic"));
-  EXPECT_THAT(refused("g", [](auto& r) { r.idle_class = true; }), HasSubstr("stays out"));
-  EXPECT_THAT(refused("g", [](auto& r) { r.affinity = true; }), HasSubstr("all its cores"));
-  EXPECT_THAT(refused("g", [](auto& r) { r.sm_share = 0.5; }), HasSubstr("all multiprocessors"));
+  EXPECT_THAT(refused("g", [](auto& r) { r.terms.slo = 0.51; }), HasSubstr("51 %"));
+  EXPECT_THAT(refused("o", [](auto& r) { r.terms.slo = 0.02; }), HasSubstr("opportunistic"));
+  EXPECT_THAT(refused("g", [](auto& r) { r.terms.idle_class = true; }), HasSubstr("stays out"));
+  EXPECT_THAT(refused("g", [](auto& r) { r.terms.affinity = true; }), HasSubstr("all its cores"));
+  EXPECT_THAT(refused("g", [](auto& r) { r.terms.sm_share = 0.5; }),
+              HasSubstr("all multiprocessors"));
   for (const double share : {0.0, -0.5, 1.5}) {
-    EXPECT_THAT(refused("o", [&](auto& r) { r.sm_share = share; }), HasSubstr("at most 1: "));
+    EXPECT_THAT(refused("o", [&](auto& r) { r.terms.sm_share = share; }), HasSubstr("at most 1: "));
   }
   EXPECT_EQ(entry("o").law, "gap");
   EXPECT_EQ(entry("o").slo, 0.01);
   // All or nothing: a wrong law keeps a right share from being applied.
   (void)refused("o", [](auto& r) {
-    r.share = wire::ShareRange{0.0, 0.5};
-    r.law = "jungle";
+    r.terms.share = ShareRange{0.0, 0.5};
+    r.terms.law = "jungle";
   });
   EXPECT_EQ(entry("o").share_max, 1.0);
 }
@@ -150,15 +152,15 @@ TEST_F(JobPaceTest, TheStrictestGuaranteedJobSetsTheSlo) {
   join(hello("o", JobClass::kOpportunistic));
   EXPECT_EQ(entry("o").slo, 0.01) << "the coordinator's own";
   wire::Register lenient = hello("g", JobClass::kGuaranteed);
-  lenient.slo = 0.05;
+  lenient.terms.slo = 0.05;
   join(lenient);
   EXPECT_EQ(entry("o").slo, 0.05);
   wire::Register strict = hello("h", JobClass::kGuaranteed);
-  strict.slo = 0.02;
+  strict.terms.slo = 0.02;
   join(strict);
   EXPECT_EQ(entry("o").slo, 0.02);
-  EXPECT_EQ(set("h", [](auto& r) { r.slo = 0.1; }).reason, "SLO 10.0 %");
-  EXPECT_EQ(told_.at("h").slo, 0.1) << "says it again when it registers again";
+  EXPECT_EQ(set("h", [](auto& r) { r.terms.slo = 0.1; }).reason, "slo 10 %");
+  EXPECT_EQ(told_.at("h").terms.slo, 0.1) << "says it again when it registers again";
   EXPECT_EQ(entry("o").slo, 0.05);
   EXPECT_EQ(node_.status("g", now_)["jobs"][0]["slo"], 0.05);
   EXPECT_TRUE(node_.status("o", now_)["jobs"][0]["slo"].is_null());
@@ -166,11 +168,11 @@ TEST_F(JobPaceTest, TheStrictestGuaranteedJobSetsTheSlo) {
 
 TEST_F(JobPaceTest, AnSloThatCannotBeIsToldAndNotTaken) {
   wire::Register wrong = hello("g", JobClass::kGuaranteed);
-  wrong.slo = 0.7;
+  wrong.terms.slo = 0.7;
   EXPECT_THAT(join(wrong), HasSubstr("70 %"));
   EXPECT_EQ(node_.status("g", now_)["jobs"][0]["slo"], 0.01);
   wrong = hello("o", JobClass::kOpportunistic);
-  wrong.slo = 0.02;
+  wrong.terms.slo = 0.02;
   EXPECT_THAT(join(wrong), HasSubstr("opportunistic"));
 }
 
@@ -185,19 +187,18 @@ TEST_F(JobPaceTest, TwoGuaranteedJobsAreBothProtectedAndToldSo) {
 
 TEST_F(JobPaceTest, TheIdleClassIsChangedByAMessage) {
   join(hello("o", JobClass::kOpportunistic));
-  EXPECT_EQ(set("o", [](auto& r) { r.idle_class = false; }).reason, "out of the idle class");
-  EXPECT_EQ(told_.at("o").idle_class, false);
-  EXPECT_EQ(set("o", [](auto& r) { r.affinity = false; }).reason, "on all its cores");
-  EXPECT_EQ(told_.at("o").affinity, false);
-  EXPECT_EQ(set("o", [](auto& r) { r.affinity = true; }).reason,
-            "keeps to the cores that are left");
-  EXPECT_FALSE(told_.at("o").law);
+  EXPECT_EQ(set("o", [](auto& r) { r.terms.idle_class = false; }).reason, "idle_class off");
+  EXPECT_EQ(told_.at("o").terms.idle_class, false);
+  EXPECT_EQ(set("o", [](auto& r) { r.terms.affinity = false; }).reason, "affinity off");
+  EXPECT_EQ(told_.at("o").terms.affinity, false);
+  EXPECT_EQ(set("o", [](auto& r) { r.terms.affinity = true; }).reason, "affinity on");
+  EXPECT_FALSE(told_.at("o").terms.law);
 }
 
 TEST_F(JobPaceTest, TheShareOfTheMultiprocessorsIsChangedByAMessage) {
   join(hello("o", JobClass::kOpportunistic));
-  EXPECT_EQ(set("o", [](auto& r) { r.sm_share = 0.25; }).reason, "at most 25.0 % of the SMs");
-  EXPECT_EQ(told_.at("o").sm_share, 0.25);
+  EXPECT_EQ(set("o", [](auto& r) { r.terms.sm_share = 0.25; }).reason, "sm_share 0.25");
+  EXPECT_EQ(told_.at("o").terms.sm_share, 0.25);
 }
 
 TEST_F(JobPaceTest, OnlyTheGapLawIsClosedForABaseline) {
@@ -272,7 +273,7 @@ TEST_F(JobPaceTest, WindowsAndTurnsAndGangsAreLookedAtOften) {
 TEST_F(JobPaceTest, TurnsAreGivenAmongThoseWhoseLawNeedsThem) {
   for (const char* id : {"a", "b"}) {
     wire::Register job = hello(id, JobClass::kOpportunistic, "token_window");
-    job.share = {id[0] == 'a' ? 0.7 : 0.3, 1.0};
+    job.terms.share = {id[0] == 'a' ? 0.7 : 0.3, 1.0};
     join(job);
   }
   join(hello("c", JobClass::kOpportunistic, "gap"));
@@ -302,7 +303,7 @@ TEST_F(JobPaceTest, WhoIsAloneNeedsNoTurns) {
 
 TEST_F(JobPaceTest, ALimitHoldsAlone) {
   wire::Register job = hello("a", JobClass::kOpportunistic, "token_window");
-  job.share = {0.0, 0.25};
+  job.terms.share = {0.0, 0.25};
   join(job);
   run(10s);
   EXPECT_NEAR(run(20s).at("a"), 0.25, 0.03);

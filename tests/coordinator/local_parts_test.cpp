@@ -43,8 +43,8 @@ JobSpec full_spec() {
   spec.gpus = 3;
   spec.cpu_milli = 2500;
   spec.host_memory_mib = 1024;
-  spec.memory = Range<Bytes>{1_GiB, 2_GiB};
-  spec.share = Range<double>{0.25, std::nullopt};
+  spec.terms.memory = MemoryRange{1_GiB, 2_GiB};
+  spec.terms.share = ShareRange{0.25, 1.0};
   spec.time_limit = 90s;
   spec.pre_run = 60s;
   spec.environment = {{"A", "b c"}, {"\xff", "\xfe\n"}};

@@ -23,8 +23,8 @@ wire::Register hello(const std::string& job, JobClass job_class, Bytes min,
   message.name = "name-" + job;
   message.tenant = "t";
   message.job_class = job_class;
-  message.memory.min_bytes = min.count();
-  if (max) message.memory.max_bytes = max->count();
+  message.terms.memory.min = min;
+  if (max) message.terms.memory.max = max;
   message.pid =
       pid != 0 ? pid : static_cast<std::int64_t>(std::hash<std::string>{}(job) % 30000 + 1);
   message.start_ticks = 1;
@@ -182,10 +182,10 @@ TEST_F(NodeCoordinatorTest, ImpossibleWishesGetAReason) {
   auto upside_down = hello("a", JobClass::kGuaranteed, 400_MiB, 100_MiB);
   EXPECT_THAT(join(upside_down).reason, HasSubstr("minimum above maximum"));
   auto share = hello("b", JobClass::kOpportunistic, 0_B);
-  share.share = {0.5, 1.5};
+  share.terms.share = {0.5, 1.5};
   EXPECT_THAT(join(share).reason, HasSubstr("0.5:1.5"));
   auto law = hello("c", JobClass::kOpportunistic, 0_B);
-  law.law = "jungle";
+  law.terms.law = "jungle";
   const auto reply = join(law);
   EXPECT_EQ(reply.law, "gap");
   EXPECT_THAT(reply.reason, HasSubstr("'jungle'"));
@@ -770,8 +770,8 @@ TEST_F(NodeCoordinatorTest, SetMovesLimitsSharesAndPauses) {
   join(o);
   wire::SetRequest request;
   request.job = "name-o";
-  request.memory = wire::MemoryRange{0, (300_MiB).count()};
-  request.share = wire::ShareRange{0.1, 0.4};
+  request.terms.memory = MemoryRange{{}, 300_MiB};
+  request.terms.share = ShareRange{0.1, 0.4};
   request.paused = true;
   send("cli", request);
   const auto reply = take<wire::SetReply>("cli").at(0);
@@ -781,7 +781,7 @@ TEST_F(NodeCoordinatorTest, SetMovesLimitsSharesAndPauses) {
   const auto changes = take<wire::Change>("o");
   ASSERT_EQ(changes.size(), 2U);
   EXPECT_EQ(changes[0].limit_bytes, (300_MiB).count());
-  EXPECT_EQ(changes[1].share_max, 0.4);
+  EXPECT_EQ(changes[1].terms.share->max, 0.4);
   EXPECT_EQ(changes[1].paused, true);
   EXPECT_GT(changes[1].revision, changes[0].revision);
   const auto entries = node_.host().page_entries(now_);
@@ -825,10 +825,10 @@ TEST_F(NodeCoordinatorTest, AMemoryMapIsAskedOfTheProcessAndHandedBack) {
 
 TEST_F(NodeCoordinatorTest, MinimumSharesFitTheDevice) {
   auto first = hello("a", JobClass::kOpportunistic, 0_B);
-  first.share = {0.7, 1.0};
+  first.terms.share = {0.7, 1.0};
   join(first);
   auto second = hello("b", JobClass::kOpportunistic, 0_B);
-  second.share = {0.4, 0.9};
+  second.terms.share = {0.4, 0.9};
   EXPECT_THAT(
       join(second).reason,
       HasSubstr("minimum shares add up to more than the device: 0.4 and 0.7 of other jobs"));
@@ -836,16 +836,16 @@ TEST_F(NodeCoordinatorTest, MinimumSharesFitTheDevice) {
   EXPECT_EQ(node_.status("b", now_)["jobs"][0]["share"]["max"], 0.9);
   wire::SetRequest request;
   request.job = "b";
-  request.share = wire::ShareRange{0.31, 1.0};
+  request.terms.share = ShareRange{0.31, 1.0};
   send("cli", request);
   const auto refused = take<wire::SetReply>("cli").at(0);
   EXPECT_EQ(refused.outcome, "refused");
   EXPECT_THAT(refused.reason, HasSubstr("0.31"));
-  request.share = wire::ShareRange{0.3, 1.0};
+  request.terms.share = ShareRange{0.3, 1.0};
   send("cli", request);
   EXPECT_EQ(take<wire::SetReply>("cli").at(0).outcome, "applied");
   auto guaranteed = hello("g", JobClass::kGuaranteed, 0_B);
-  guaranteed.share = {1.0, 1.0};
+  guaranteed.terms.share = {1.0, 1.0};
   EXPECT_EQ(join(guaranteed).job_class, JobClass::kGuaranteed) << "its share is not divided";
 }
 
@@ -869,17 +869,17 @@ TEST_F(NodeCoordinatorTest, SetRefusesWithTheValue) {
   request.job = "twin";
   EXPECT_THAT(refused(request), AllOf(HasSubstr("h (twin)"), HasSubstr("i (twin)")));
   request.job = "h";
-  request.share = wire::ShareRange{0.5, 1.25};
+  request.terms.share = ShareRange{0.5, 1.25};
   EXPECT_THAT(refused(request), HasSubstr("0.5:1.25"));
-  request.share.reset();
-  request.memory = wire::MemoryRange{5, 3};
+  request.terms.share.reset();
+  request.terms.memory = MemoryRange{Bytes{5}, Bytes{3}};
   EXPECT_THAT(refused(request), HasSubstr("5 B > 3 B"));
-  request.memory = wire::MemoryRange{(2000_MiB).count(), std::nullopt};
+  request.terms.memory = MemoryRange{2000_MiB, std::nullopt};
   EXPECT_THAT(refused(request), HasSubstr("above the device"));
   wire::SetRequest floor;
   floor.job = "g";
   join(hello("k", JobClass::kGuaranteed, 200_MiB, 200_MiB));
-  floor.memory = wire::MemoryRange{(900_MiB).count(), std::nullopt};
+  floor.terms.memory = MemoryRange{900_MiB, std::nullopt};
   EXPECT_THAT(refused(floor), HasSubstr("900 MiB > 800 MiB"));
 }
 

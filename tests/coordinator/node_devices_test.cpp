@@ -140,7 +140,7 @@ TEST_F(NodeDevicesTest, WithoutSomebodyWhoFindsThemThereIsTheHostAlone) {
 TEST_F(NodeDevicesTest, BeforeItHasUsedItsGpuAJobIsListedAndTakesNoMemory) {
   join(hello("other", JobClass::kOpportunistic, 9, "host"));
   auto waits = hello("j", JobClass::kGuaranteed, 10, "");
-  waits.memory.min_bytes = (1500_MiB).count();  // more than the host has: it is about the GPU
+  waits.terms.memory.min = 1500_MiB;  // more than the host has: it is about the GPU
   const auto reply = join(waits);
   EXPECT_EQ(reply.limit_bytes, 0U);
   EXPECT_EQ(reply.job_class, JobClass::kGuaranteed);
@@ -178,7 +178,7 @@ TEST_F(NodeDevicesTest, WhatWasAlreadyThereIsNoMove) {
 
 TEST_F(NodeDevicesTest, JobsOnOtherDevicesAreNoNeighbours) {
   auto owner = hello("g", JobClass::kGuaranteed, 1, "GPU-a");
-  owner.memory.min_bytes = owner.memory.max_bytes.emplace((1800_MiB).count());
+  owner.terms.memory = {1800_MiB, 1800_MiB};
   join(owner);
   const auto reply = join(hello("o", JobClass::kOpportunistic, 2, "GPU-b"));
   EXPECT_EQ(reply.limit_bytes, (2000_MiB).count());
@@ -223,7 +223,7 @@ TEST_F(NodeDevicesTest, WhoHasATurnOnAGpuLeavesNoMoreThanTheBoundToTheNext) {
     for (const int pid : {1, 2}) {
       auto message =
           hello(std::to_string(pid) + "@" + device, JobClass::kOpportunistic, pid, device);
-      message.law = "token_window";
+      message.terms.law = "token_window";
       (void)join(message);
     }
   }
@@ -299,21 +299,21 @@ TEST_F(NodeDevicesTest, AJobIsChangedOnAllItsDevicesOrOnNone) {
   join(hello("o", JobClass::kOpportunistic, 10, "GPU-a", 0, 2));
   join(hello("o", JobClass::kOpportunistic, 11, "GPU-b", 1, 2));
   auto owner = hello("x", JobClass::kOpportunistic, 20, "GPU-b");
-  owner.share.min = 0.7;
+  owner.terms.share.min = 0.7;
   join(owner);
   wire::SetRequest request;
   request.job = "o";
-  request.share = wire::ShareRange{0.5, 1.0};
+  request.terms.share = ShareRange{0.5, 1.0};
   const auto refused = send<wire::SetReply>(request).at(0);
   EXPECT_EQ(refused.outcome, "refused");
   EXPECT_THAT(refused.reason, HasSubstr("minimum shares add up to more than the device"));
-  EXPECT_EQ(on("GPU-a").table().jobs().at(0).share.min, 0.0);
-  request.share = wire::ShareRange{0.2, 0.6};
+  EXPECT_EQ(on("GPU-a").table().jobs().at(0).terms.share.min, 0.0);
+  request.terms.share = ShareRange{0.2, 0.6};
   const auto applied = send<wire::SetReply>(request).at(0);
   EXPECT_EQ(applied.outcome, "applied");
   EXPECT_THAT(applied.reason, HasSubstr("GPU-a: share 0.2:0.6; GPU-b: share 0.2:0.6"));
-  EXPECT_EQ(on("GPU-a").table().jobs().at(0).share.max, 0.6);
-  EXPECT_EQ(on("GPU-b").table().jobs().at(0).share.max, 0.6);
+  EXPECT_EQ(on("GPU-a").table().jobs().at(0).terms.share.max, 0.6);
+  EXPECT_EQ(on("GPU-b").table().jobs().at(0).terms.share.max, 0.6);
 }
 
 TEST_F(NodeDevicesTest, APlainNameIsFoundOnAnyDevice) {
@@ -435,7 +435,7 @@ class FurtherDeviceTest : public NodeDevicesTest {
   static wire::Register guaranteed(const std::string& job, std::int64_t pid,
                                    const std::string& device, Bytes bytes) {
     wire::Register message = hello(job, JobClass::kGuaranteed, pid, device);
-    message.memory.min_bytes = message.memory.max_bytes.emplace(bytes.count());
+    message.terms.memory = {bytes, bytes};
     return message;
   }
   Bytes limit(const std::string& device, const std::string& job, std::int64_t pid) {

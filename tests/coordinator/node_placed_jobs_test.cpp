@@ -60,7 +60,7 @@ class NodePlacedJobsTest : public ::testing::Test {
     hello.job_id = hello.name = job;
     hello.tenant = "t";
     hello.job_class = job_class;
-    hello.memory.min_bytes = min.count();
+    hello.terms.memory.min = min;
     hello.pid = pid;
     hello.start_ticks = 1;
     hello.role = "main";

@@ -23,12 +23,12 @@ using ::testing::IsEmpty;
 
 TEST(AssumedLoadTest, IsTheUsualOneWithinWhatWasAskedFor) {
   EXPECT_EQ(assumed_load_milli(std::nullopt), 300);
-  EXPECT_EQ(assumed_load_milli(Range<double>{0.1, {}}), 300);
-  EXPECT_EQ(assumed_load_milli(Range<double>{0.6, {}}), 600);
-  EXPECT_EQ(assumed_load_milli(Range<double>{0.0, 0.2}), 200);
-  EXPECT_EQ(assumed_load_milli(Range<double>{0.0, 0.0}), 0);
-  EXPECT_EQ(assumed_load_milli(Range<double>{1.0, 1.0}), 1000);
-  EXPECT_EQ(assumed_load_milli(Range<double>{0.2, 0.9}), 300);
+  EXPECT_EQ(assumed_load_milli(ShareRange{0.1}), 300);
+  EXPECT_EQ(assumed_load_milli(ShareRange{0.6}), 600);
+  EXPECT_EQ(assumed_load_milli(ShareRange{0.0, 0.2}), 200);
+  EXPECT_EQ(assumed_load_milli(ShareRange{0.0, 0.0}), 0);
+  EXPECT_EQ(assumed_load_milli(ShareRange{1.0, 1.0}), 1000);
+  EXPECT_EQ(assumed_load_milli(ShareRange{0.2, 0.9}), 300);
 }
 
 EngineNode node_with(const std::string& name, int devices, Bytes memory) {
@@ -40,7 +40,7 @@ EngineNode node_with(const std::string& name, int devices, Bytes memory) {
 JobSpec needs_memory(int gpus, Bytes min) {
   JobSpec spec;
   spec.gpus = gpus;
-  spec.memory = Range<Bytes>{min, {}};
+  spec.terms.memory = MemoryRange{min, {}};
   return spec;
 }
 
@@ -131,8 +131,8 @@ class SchedulerTest : public ::testing::Test {
   }
   JobRecord& beside(double min_share, Bytes min_memory = {}, int gpus = 1) {
     JobRecord& record = job(AskedClass::kOpportunistic, gpus);
-    record.spec.share = Range<double>{min_share, {}};
-    if (!min_memory.is_zero()) record.spec.memory = Range<Bytes>{min_memory, {}};
+    record.spec.terms.share = ShareRange{min_share};
+    if (!min_memory.is_zero()) record.spec.terms.memory = MemoryRange{min_memory, {}};
     return record;
   }
 
@@ -227,7 +227,7 @@ TEST_F(SchedulerTest, WhatIsLeftIsFound) {
   const JobRecord& second = beside(0.4);
   EXPECT_THAT(begin(), ElementsAre("1 n1:0"));
   EXPECT_THAT(decide(), ElementsAre("2 n1:0")) << "one more at each decision";
-  EXPECT_EQ(second.spec.share->min, 0.4);
+  EXPECT_EQ(second.spec.terms.share->min, 0.4);
 }
 
 TEST_F(SchedulerTest, JobsThatRunCountAfterARestart) {
@@ -254,7 +254,7 @@ TEST_F(SchedulerTest, AGangNeedsItsShareOnEachDevice) {
 
 TEST_F(SchedulerTest, AGuaranteedJobsShareKeepsNobodyAway) {
   nodes_.pop_back();
-  job(AskedClass::kGuaranteed).spec.share = Range<double>{0.7, {}};
+  job(AskedClass::kGuaranteed).spec.terms.share = ShareRange{0.7};
   beside(0.6);
   EXPECT_THAT(begin(), ElementsAre("1 n1:0", "2 n1:0"));
 }
@@ -265,19 +265,19 @@ TEST_F(SchedulerTest, TheAssumedLoadIsWhatWasAskedFor) {
   runs.state = JobState::kRunning;
   runs.job_class = JobClass::kGuaranteed;
   runs.placement = {{"n1", 0}};
-  runs.spec.share = Range<double>{0.8, {}};
+  runs.spec.terms.share = ShareRange{0.8};
   const JobRecord& second = job(AskedClass::kOpportunistic);
   EXPECT_THAT(begin(), IsEmpty()) << "the policy puts nobody on a device with a load of 80 %";
   EXPECT_EQ(scheduler_.why_waiting(second),
             "waits for a device that others leave enough of: 0 of 1 have less than 80 % of their "
             "time taken");
-  runs.spec.share = Range<double>{0.7, {}};
+  runs.spec.terms.share = ShareRange{0.7};
   EXPECT_THAT(begin(), ElementsAre("2 n1:0"));
 }
 
 TEST_F(SchedulerTest, MinimaOfMemoryOfBothClassesAddUp) {
   nodes_ = {node_with("n1", 1, 80_GiB)};
-  job(AskedClass::kGuaranteed).spec.memory = Range<Bytes>{48_GiB, {}};
+  job(AskedClass::kGuaranteed).spec.terms.memory = MemoryRange{48_GiB, {}};
   const JobRecord& second = beside(0, 40_GiB);
   EXPECT_THAT(begin(), ElementsAre("1 n1:0"));
   EXPECT_THAT(decide(), IsEmpty());
@@ -301,7 +301,7 @@ TEST_F(SchedulerTest, EveryClassIsPutOnDevicesThatAreLargeEnough) {
        {AskedClass::kGuaranteed, AskedClass::kOpportunistic, AskedClass::kAuto}) {
     records_.clear();
     nodes_ = {node_with("n1", 2, 40_GiB), node_with("n2", 1, 80_GiB)};
-    job(asked).spec.memory = Range<Bytes>{48_GiB, {}};
+    job(asked).spec.terms.memory = MemoryRange{48_GiB, {}};
     EXPECT_THAT(begin(), ElementsAre("1 n2:0")) << to_string(asked);
   }
 }
@@ -312,7 +312,7 @@ TEST_F(SchedulerTest, AJobWaitsWhileTheLargeDevicesAreAway) {
     records_.clear();
     nodes_ = {node_with("n1", 2, 40_GiB)};
     JobRecord& waits = job(asked);
-    waits.spec.memory = Range<Bytes>{48_GiB, {}};
+    waits.spec.terms.memory = MemoryRange{48_GiB, {}};
     EXPECT_THAT(begin(), IsEmpty()) << to_string(asked);
     EXPECT_EQ(scheduler_.why_waiting(waits),
               "waits for device memory: 0 of 2 devices have its minimum of 48 GiB, it asks for 1");
@@ -400,7 +400,7 @@ TEST_F(SchedulerTest, AnAutoJobWaitsForItsQuotaOrForADevice) {
   runs.state = JobState::kRunning;
   runs.job_class = JobClass::kGuaranteed;
   runs.placement = {{"n1", 0}};
-  runs.spec.share = Range<double>{0.8, {}};
+  runs.spec.terms.share = ShareRange{0.8};
   const JobRecord& waits = job(AskedClass::kAuto);
   EXPECT_THAT(begin(), IsEmpty());
   EXPECT_EQ(scheduler_.why_waiting(waits),

@@ -23,8 +23,9 @@ using commensal::JobClass;
 /// MIN:MAX, as the cluster's coordinator writes it.
 void read_memory(const std::string& text, commensal::wire::Register& hello) {
   const std::size_t colon = text.find(':');
-  hello.memory.min_bytes = std::stoull(text.substr(0, colon));
-  if (colon + 1 < text.size()) hello.memory.max_bytes = std::stoull(text.substr(colon + 1));
+  hello.terms.memory.min = commensal::Bytes{std::stoull(text.substr(0, colon))};
+  if (colon + 1 < text.size())
+    hello.terms.memory.max = commensal::Bytes{std::stoull(text.substr(colon + 1))};
 }
 
 int run(int argc, char** argv) {

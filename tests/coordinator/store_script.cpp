@@ -104,8 +104,8 @@ JobSpec made_up_spec(std::uint32_t number) {
   spec.gpus = static_cast<std::int32_t>(1U << number % 4);
   spec.cpu_milli = 1000 * (number % 7);
   spec.host_memory_mib = 512 * (number % 5);
-  if (number % 2 == 0) spec.memory = Range<Bytes>{Bytes{number + 1ULL}, std::nullopt};
-  if (number % 5 == 0) spec.share = Range<double>{0.25, 0.5};
+  if (number % 2 == 0) spec.terms.memory = MemoryRange{Bytes{number + 1ULL}, std::nullopt};
+  if (number % 5 == 0) spec.terms.share = ShareRange{0.25, 0.5};
   if (number % 4 == 0) spec.time_limit = std::chrono::seconds{number};
   const FlatRule rule{std::chrono::seconds{60 + number}, 0.02};
   if (number % 6 == 0) spec.end_when_flat = rule;

@@ -20,8 +20,8 @@ std::vector<Message> one_of_each() {
   hello.name = "name with \"quotes\" and \xC3\xBC";
   hello.tenant = "t";
   hello.job_class = JobClass::kGuaranteed;
-  hello.memory = {1ULL << 40U, (1ULL << 63U) + 5};
-  hello.share = {0.25, 0.75};
+  hello.terms.memory = {Bytes{1ULL << 40U}, Bytes{(1ULL << 63U) + 5}};
+  hello.terms.share = {0.25, 0.75};
   hello.pid = 4711;
   hello.start_ticks = UINT64_MAX;
   hello.role = "rank";
@@ -32,8 +32,8 @@ std::vector<Message> one_of_each() {
   hello.held_bytes = 77;
   hello.revision = 9;
   hello.limit_bytes = 88;
-  hello.law = "gap";
-  hello.slo = 0.02;
+  hello.terms.law = "gap";
+  hello.terms.slo = 0.02;
   hello.device = "GPU-a";
   hello.further = {{{"GPU-b", 5, 6, 7}, {"MIG-c", 0, 0, std::nullopt}}};
   Registered registered;
@@ -49,28 +49,27 @@ std::vector<Message> one_of_each() {
   change.job_id = "j1";
   change.revision = 10;
   change.limit_bytes = 0;
-  change.share_min = 0.0;
-  change.share_max = 0.5;
+  change.terms.share = ShareRange{0.0, 0.5};
   change.paused = false;
-  change.law = "open";
-  change.slo = 0.5;
-  change.idle_class = true;
-  change.affinity = false;
-  change.sm_share = 0.3;
+  change.terms.law = "open";
+  change.terms.slo = 0.5;
+  change.terms.idle_class = true;
+  change.terms.affinity = false;
+  change.terms.sm_share = 0.3;
   change.reason = "r";
   change.device = "GPU-b";
   change.job_class = JobClass::kGuaranteed;
-  change.memory = MemoryRange{1, 2};
+  change.terms.memory = MemoryRange{Bytes{1}, Bytes{2}};
   SetRequest set;
   set.job = "j1";
-  set.memory = MemoryRange{1, std::nullopt};
-  set.share = ShareRange{0, 1};
+  set.terms.memory = MemoryRange{Bytes{1}, std::nullopt};
+  set.terms.share = ShareRange{0, 1};
   set.paused = true;
-  set.law = "antman";
-  set.slo = 0.01;
-  set.idle_class = false;
-  set.affinity = true;
-  set.sm_share = 0.4;
+  set.terms.law = "antman";
+  set.terms.slo = 0.01;
+  set.terms.idle_class = false;
+  set.terms.affinity = true;
+  set.terms.sm_share = 0.4;
   set.job_class = JobClass::kOpportunistic;
   return {hello,
           registered,
@@ -119,13 +118,13 @@ TEST(WireMessages, EveryMessageSurvivesTheWay) {
 
 TEST(WireMessages, KeepsLargeNumbersAndAbsentFields) {
   const auto hello = std::get<Register>(decode(encode(one_of_each()[0])));
-  EXPECT_EQ(hello.memory.max_bytes, (1ULL << 63U) + 5);
+  EXPECT_EQ(hello.terms.memory.max, Bytes{(1ULL << 63U) + 5});
   EXPECT_EQ(hello.start_ticks, UINT64_MAX);
   EXPECT_EQ(hello.job_class, JobClass::kGuaranteed);
   Change change;
   change.job_id = "j";
   const auto back = std::get<Change>(decode(encode(change)));
-  EXPECT_FALSE(back.limit_bytes || back.share_min || back.share_max || back.paused || back.law);
+  EXPECT_FALSE(back.limit_bytes || back.paused || !is_empty(back.terms));
 }
 
 // An older peer leaves it out, and ignores it.

@@ -169,7 +169,7 @@ TEST(WirePlacementsTest, DamagedListsNeverGetThrough) {
       for (const Placement& read : read_placements(list)) {
         EXPECT_FALSE(read.id.empty()) << "seed " << kSeed << ", round " << round;
         EXPECT_LE(read.id.size(), kLongestPlacedText);
-        EXPECT_LE(read.share.value_or(Placement::Share{}).min, 1.0);
+        EXPECT_LE(read.share.value_or(ShareRange{}).min, 1.0);
       }
     } catch (const std::invalid_argument&) {
       ++refused;

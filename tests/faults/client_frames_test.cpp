@@ -34,7 +34,7 @@ class ClientFrames : public ::testing::Test {
     SessionConfig config;
     config.job_id = JobId{"job-1"};
     config.name = "test";
-    config.idle_class = false;
+    config.terms.idle_class = false;
     config.runtime_dir = folder_.path();
     config.connect_timeout = std::chrono::seconds{20};
     session_ = &Session::start(config);
@@ -151,8 +151,7 @@ TEST_F(ClientFrames, Law2_NumbersAtTheirLimits) {
   coordinator_.send(change);  // would leave no newer one
   change.revision = 2;
   change.limit_bytes = UINT64_MAX;
-  change.share_min = 1e300;
-  change.share_max = -1e300;
+  change.terms.share = ShareRange{1e300, -1e300};
   coordinator_.send(change);
   EXPECT_TRUE(eventually([&] { return malformed() == 1; }));
   expect_a_change_works(10);

@@ -122,7 +122,7 @@ class FrameFaults : public ::testing::Test {
     /// Waits until the daemon has taken everything: it answers in order.
     void wait_until_heard() {
       const std::string marker = "no job has this id " + std::to_string(++asked_);
-      say_unheard(wire::encode(wire::SetRequest{marker, {}, {}, {}, {}, {}, {}, {}, {}}));
+      say_unheard(wire::encode(wire::SetRequest{marker, {}}));
       socket_.set(zmq::sockopt::rcvtimeo, 20000);
       zmq::message_t reply;
       while (socket_.recv(reply)) {
@@ -151,8 +151,7 @@ class FrameFaults : public ::testing::Test {
             wire::encode(wire::Answer{"o", pid, 1, "applied", 0, 0, 600 * kMiB, ""}),
             wire::encode(wire::AskMemory{"o", pid, 0, 600 * kMiB}),
             wire::encode(wire::StatusRequest{""}),
-            wire::encode(
-                wire::SetRequest{"nobody", wire::MemoryRange{0, 1}, {}, true, {}, {}, {}, {}, {}})};
+            wire::encode(wire::SetRequest{"nobody", {.memory = MemoryRange{{}, Bytes{1}}}, true})};
   }
 
   DaemonFolder folder_;
@@ -262,7 +261,7 @@ TEST_F(FrameFaults, NumbersAtTheirLimits) {
                   false}));
   wire::SetRequest set;
   set.job = "o";
-  set.memory = wire::MemoryRange{kLastRevision, kLastRevision};
+  set.terms.memory = MemoryRange{Bytes{kLastRevision}, Bytes{kLastRevision}};
   line.say(wire::encode(set));
   line.wait_until_heard();
 }

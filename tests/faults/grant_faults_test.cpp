@@ -48,8 +48,8 @@ class Machine {
     process.hello.name = id;
     process.hello.tenant = "t";
     process.hello.job_class = job_class;
-    process.hello.memory.min_bytes = min.count();
-    if (max) process.hello.memory.max_bytes = max->count();
+    process.hello.terms.memory.min = min;
+    if (max) process.hello.terms.memory.max = max;
     process.hello.pid = ++next_pid_;
     process.hello.start_ticks = static_cast<std::uint64_t>(next_pid_);
     process.hello.role = "main";
@@ -99,7 +99,7 @@ class Machine {
     if (!processes_.contains(id)) return;
     wire::SetRequest request;
     request.job = id;
-    request.memory = wire::MemoryRange{processes_.at(id).hello.memory.min_bytes, most.count()};
+    request.terms.memory = MemoryRange{processes_.at(id).hello.terms.memory.min, most};
     to_daemon_.emplace_back("command line", request);
   }
 

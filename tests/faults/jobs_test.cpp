@@ -107,7 +107,7 @@ class StrangeJobs : public ::testing::Test {
   bool shrinks(const std::string& id, std::uint64_t mib) {
     wire::SetRequest request;
     request.job = id;
-    request.memory = wire::MemoryRange{0, mib * kMiB};
+    request.terms.memory = MemoryRange{{}, Bytes{mib * kMiB}};
     EXPECT_EQ(std::get<wire::SetReply>(folder_.client().request(request)).outcome, "applied");
     return eventually([&] {
       const json now = job(id);

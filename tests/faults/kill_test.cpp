@@ -183,7 +183,7 @@ TEST_F(KillTest, AllStopAndGoOnTogether) {
   EXPECT_EQ(folder_.pid(), all[2]);
   wire::SetRequest request;
   request.job = "o";
-  request.memory = wire::MemoryRange{0, 300 * kMiB};
+  request.terms.memory = MemoryRange{{}, Bytes{300 * kMiB}};
   (void)folder_.client().request(request);
   EXPECT_TRUE(settles("o", 300));
 }

@@ -84,7 +84,7 @@ int main(int argc, char** argv) {
   config.job_id = JobId{argv[2]};
   config.name = argv[2];
   config.runtime_dir = argv[1];
-  config.idle_class = false;  // a busy machine would starve it
+  config.terms.idle_class = false;  // a busy machine would starve it
   config.connect_timeout = 20s;
   Session& session = Session::start(config);
   auto* words = static_cast<std::uint64_t*>(session.allocator().allocate(Bytes{kLive}));

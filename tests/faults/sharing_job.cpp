@@ -267,11 +267,11 @@ int main(int argc, char** argv) {
   config.name = argv[2];
   config.runtime_dir = argv[1];
   config.spill_dir = argv[4];
-  config.idle_class = false;  // a busy machine would starve it
+  config.terms.idle_class = false;  // a busy machine would starve it
   config.connect_timeout = 20s;
   if (std::string(argv[3]) == "guaranteed") {
     config.job_class = JobClass::kGuaranteed;
-    config.memory = MemoryBounds{16_MiB, 40_MiB};
+    config.terms.memory = MemoryRange{16_MiB, 40_MiB};
   }
   const std::uint64_t seed = std::stoull(argv[6]);
   const bool loses = argc > 7 && std::string(argv[7]) == "loses_writes";

@@ -41,9 +41,9 @@ wire::Register hello(Input& in) {
   m.name = m.job_id;
   m.tenant = "t";
   m.job_class = in.byte() % 2 == 0 ? JobClass::kGuaranteed : JobClass::kOpportunistic;
-  m.memory.min_bytes = size(in);
-  if (in.byte() % 2 == 0) m.memory.max_bytes = size(in);
-  m.share = {share(in), share(in)};
+  m.terms.memory.min = Bytes{size(in)};
+  if (in.byte() % 2 == 0) m.terms.memory.max = Bytes{size(in)};
+  m.terms.share = {share(in), share(in)};
   m.pid = pid(in);
   m.start_ticks = in.below(3);
   m.role = in.byte() % 4 == 0 ? "helper" : in.byte() % 2 == 0 ? "rank" : "main";
@@ -52,8 +52,8 @@ wire::Register hello(Input& in) {
   m.held_bytes = in.byte() % 4 == 0 ? size(in) : 0;
   m.revision = in.byte() % 4 == 0 ? revision(in) : 0;
   if (in.byte() % 4 == 0) m.limit_bytes = size(in);
-  m.law = law(in);
-  if (in.byte() % 4 == 0) m.slo = share(in);
+  m.terms.law = law(in);
+  if (in.byte() % 4 == 0) m.terms.slo = share(in);
   return m;
 }
 
@@ -76,12 +76,12 @@ wire::Message message(Input& in, Revision told) {
     case 4: {
       wire::SetRequest m;
       m.job = name(in);
-      if (in.byte() % 2 == 0) m.memory = wire::MemoryRange{size(in), size(in)};
-      if (in.byte() % 2 == 0) m.share = wire::ShareRange{share(in), share(in)};
+      if (in.byte() % 2 == 0) m.terms.memory = MemoryRange{Bytes{size(in)}, Bytes{size(in)}};
+      if (in.byte() % 2 == 0) m.terms.share = ShareRange{share(in), share(in)};
       if (in.byte() % 2 == 0) m.paused = in.byte() % 2 == 0;
-      if (in.byte() % 4 == 0) m.law = law(in);
-      if (in.byte() % 4 == 0) m.slo = share(in);
-      if (in.byte() % 4 == 0) m.idle_class = in.byte() % 2 == 0;
+      if (in.byte() % 4 == 0) m.terms.law = law(in);
+      if (in.byte() % 4 == 0) m.terms.slo = share(in);
+      if (in.byte() % 4 == 0) m.terms.idle_class = in.byte() % 2 == 0;
       return m;
     }
     default: return wire::StatusRequest{in.byte() % 2 == 0 ? name(in) : ""};

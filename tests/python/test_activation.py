@@ -131,13 +131,13 @@ def attempt(action):
 attempt(lambda: commensal.init())
 import torch
 attempt(lambda: commensal.init(job_class="vip"))
-attempt(lambda: commensal.init(memory_limit="lots"))
-attempt(lambda: commensal.init(memory_limit=0))
-attempt(lambda: commensal.init(memory_limit=-1))
-attempt(lambda: commensal.init(compute_share=1.5))
+attempt(lambda: commensal.init(memory="lots"))
+attempt(lambda: commensal.init(memory=0))
+attempt(lambda: commensal.init(memory=-1))
+attempt(lambda: commensal.init(share=1.5))
 attempt(lambda: commensal.init(law="chaos"))
 assert not commensal.is_active()
-attempt(lambda: commensal.init(job_class="guaranteed", memory_limit="1GiB", name="mine"))
+attempt(lambda: commensal.init(job_class="guaranteed", memory="1GiB", name="mine"))
 attempt(lambda: commensal.init())
 attempt(lambda: commensal.set_compute_share(-1))
 attempt(lambda: commensal.set_memory_limit("x"))
@@ -152,7 +152,7 @@ assert commensal.stats()["job"]["class"] == "guaranteed"
         "CommensalError: commensal.init() came before 'import torch'",
         "ValueError: neither guaranteed nor opportunistic: 'vip'",
         "ValueError: not a size: 'lots'",
-        "ValueError: a memory limit of zero leaves no device memory: 0",
+        "ValueError: MAX of zero leaves no device memory: 0",
         "ValueError: size out of range: -1",
         "ValueError: not a share between 0 and 1: 1.5",
         "ValueError: not a pacing law: 'chaos'",
@@ -171,7 +171,7 @@ def test_by_hand_without_a_daemon_live_memory_moves(world: World) -> None:
     script = world.script(
         """
 import torch, commensal, json, os, time
-commensal.init(job_class="opportunistic", memory_limit="256MiB", compute_share=1.0)
+commensal.init(job_class="opportunistic", memory="256MiB", share=1.0)
 tensors = [torch.full((4 * 2**20,), float(i)) for i in range(8)]  # 16 MiB each
 before = commensal.stats()
 ticket = commensal.set_memory_limit("64MiB")

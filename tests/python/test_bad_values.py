@@ -32,7 +32,7 @@ class Wrong:
 
 
 def size(value: str, says: str, argument: str | None = None) -> Wrong:
-    text = f"memory_limit={argument or repr(value)}"
+    text = f"memory={argument or repr(value)}"
     return Wrong(says, value, "--memory", "COMMENSAL_MEMORY", text)
 
 
@@ -83,7 +83,7 @@ TABLE = [
     Wrong("not a pacing law: 'Gap' (gap,", "Gap", "--law", "COMMENSAL_LAW", "law='Gap'"),
     *(
         Wrong(
-            f"not a slowdown in percent, above 0 and at most 50: {value!r}",
+            f"slo must be above 0 and at most 50 %: {value!r}",
             value,
             "--slo",
             "COMMENSAL_SLO",
@@ -168,7 +168,7 @@ for call in {list(calls)!r}:
     except ValueError as error:
         said[call] = str(error)
     assert not commensal.is_active(), call
-commensal.init(memory_limit="64MiB", park_idle=1.5, ask_wait="0", gpu_memory="native")
+commensal.init(memory="64MiB", park_idle=1.5, ask_wait="0", gpu_memory="native")
 for limit in (-1, 0, 2**64, "x", None, 1.5, True):
     try:
         commensal.set_memory_limit(limit)

@@ -137,7 +137,7 @@ def test_a_failure_ends_a_trial_of_lightnings(monkeypatch: pytest.MonkeyPatch, n
 JOB = """
 import json, sys, torch, commensal
 sys.path.insert(0, sys.argv[1])
-commensal.init(idle_class=False, memory_limit="256MiB")
+commensal.init(idle_class=False, memory="256MiB")
 weights = torch.nn.Parameter(torch.zeros(64 << 18, device="cuda"))
 optimizer = torch.optim.SGD([weights], lr=0.0)
 def train(batch_size):

@@ -186,7 +186,7 @@ def test_the_script_gets_the_documented_environment(world: World) -> None:
         "COMMENSAL_LAW": "open",
         "COMMENSAL_SLO": "2.5",
         "COMMENSAL_IDLE_CLASS": "0",
-        "COMMENSAL_AFFINITY": "1",
+        "COMMENSAL_AFFINITY": "",  # not asked for
         "COMMENSAL_ELASTIC_THREADS": "0",
         "COMMENSAL_SM_SHARE": "",  # that of the environment is for opportunistic jobs
         "COMMENSAL_INSTANCE": "second",

@@ -255,7 +255,7 @@ LATE = (
     + """
 optimizer = make_optimizer()  # starts CUDA
 import commensal
-commensal.init(job_class="opportunistic", memory_limit="96MiB", idle_class=False)
+commensal.init(job_class="opportunistic", memory="96MiB", idle_class=False)
 facts = {"policy": told()["policy"], "notes": told()["notes"]}
 def error_of(mib):
     try:

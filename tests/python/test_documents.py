@@ -25,6 +25,7 @@ from world import COMMENSAL, DEADLINE, World, read_line
 
 from commensal._memory_map import MemoryMap
 from commensal._memory_summary import KIND_NAMES, describe_memory
+from commensal._terms import rows as rows_of_terms
 from commensal.cli.status import describe_job, describe_machine
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -376,6 +377,7 @@ def test_environment_names_each_variable() -> None:
         used |= set(re.findall(r"\bCOMMENSAL_[A-Z_]*[A-Z]\b", file.read_text()))
     for file in (ROOT / "coordinator/engines/local").glob("*.cpp"):  # what it sets for ranks
         used |= set(re.findall(r"\"(COMMENSAL_CLUSTER_[A-Z]+)\"", file.read_text()))
+    used |= {row.variable for row in rows_of_terms()}
     documented = set(re.findall(r"`(COMMENSAL_[A-Z_]+)`", ENVIRONMENT.read_text()))
     assert documented == used
 

@@ -21,6 +21,7 @@ from commensal._environment import (
     new_job_id,
 )
 from commensal._quantities import MemoryRange, ShareRange
+from commensal._terms import JobTerms
 
 TRAIN = ["python", "train.py"]
 
@@ -31,14 +32,15 @@ def test_what_run_writes_the_script_reads() -> None:
         name="train",
         job_class="guaranteed",
         tenant="vision",
-        memory=MemoryRange(1 << 20, 1 << 30),
-        share=ShareRange(0.1, 0.7),
-        law="duty_cycle",
-        slo=0.07,
-        idle_class=False,
-        affinity=False,
+        terms=JobTerms(
+            memory=MemoryRange(1 << 20, 1 << 30),
+            share=ShareRange(0.1, 0.7),
+            law="duty_cycle",
+            slo=0.07,
+            idle_class=False,
+            affinity=False,
+        ),
         elastic_threads=True,
-        sm_share=None,  # of an opportunistic job alone
         instance="second",
         runtime_dir=Path("/tmp/x"),
         spill_dir=Path("/var/tmp/y"),
@@ -57,10 +59,9 @@ def test_what_run_writes_the_script_reads() -> None:
 
 
 def test_an_open_maximum_survives_the_way() -> None:
-    written = JobSettings(
-        "a", "a", "guaranteed", memory=MemoryRange(7, None), runtime_dir=Path("/x")
-    )
-    assert JobSettings.from_environ(written.to_environ()).memory == MemoryRange(7, None)
+    terms = JobTerms(memory=MemoryRange(7, None))
+    written = JobSettings("a", "a", "guaranteed", terms=terms, runtime_dir=Path("/x"))
+    assert JobSettings.from_environ(written.to_environ()).terms == terms
 
 
 def test_whose_memory_serves_on_gpus_survives_the_way() -> None:
@@ -78,7 +79,8 @@ def test_a_memory_policy_survives_the_way() -> None:
 
 
 def test_a_share_of_the_multiprocessors_survives_the_way() -> None:
-    written = JobSettings("a", "a", "opportunistic", runtime_dir=Path("/x"), sm_share=0.3)
+    terms = JobTerms(sm_share=0.3)
+    written = JobSettings("a", "a", "opportunistic", runtime_dir=Path("/x"), terms=terms)
     assert JobSettings.from_environ(written.to_environ()) == written
     inner = JobSettings("b", "b", "guaranteed", runtime_dir=Path("/x"))
     environ = written.to_environ() | inner.to_environ()  # a job inside of that one
@@ -88,13 +90,8 @@ def test_a_share_of_the_multiprocessors_survives_the_way() -> None:
 def test_defaults_are_the_harmless_ones() -> None:
     read = JobSettings.from_environ({})
     assert read.job_class == "opportunistic"
-    assert read.memory == MemoryRange(0, None)
-    assert read.share == ShareRange(0.0, 1.0)
-    assert read.slo is None
-    assert read.idle_class
-    assert read.affinity
+    assert read.terms == JobTerms(), "nothing is asked for"
     assert not read.elastic_threads, "it changes results"
-    assert read.sm_share is None, "it may change results"
     assert not read.quiet
     assert read.gpu_memory == "native"
     assert read.memory_policy == "elastic"

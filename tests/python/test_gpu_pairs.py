@@ -43,6 +43,8 @@ from pair_process import JobDied, PairProcess
 from pair_report import tell_rivals, tell_sensors, tell_sharing, tell_tail
 from stage_report import StageReport
 
+from commensal._terms import JobTerms
+
 pytestmark = pytest.mark.tool("tests/gpu")
 
 E1 = Jobs.parse("e1")
@@ -512,7 +514,8 @@ class FakeWorld:
         self.law = "gap"
         self.changes: list[dict[str, Any]] = []
 
-    def set(self, _: str, **change: Any) -> None:
+    def set(self, _: str, terms: JobTerms | None = None, **change: Any) -> None:
+        change |= {name: value for name, value in vars(terms or JobTerms()).items() if value}
         self.law = change.get("law") or self.law
         self.changes.append(change)
 

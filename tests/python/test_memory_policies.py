@@ -78,7 +78,7 @@ def test_live_memory_stays_under_antman_and_overflow_stays_until_it_dies(world: 
     script = world.script(
         """
 import json, torch, commensal
-commensal.init(job_class="guaranteed", memory_limit="64MiB")
+commensal.init(job_class="guaranteed", memory=":64MiB")
 old = torch.ones(8 * 2**20)  # 32 MiB
 ticket = commensal.set_memory_limit("16MiB")
 new = torch.ones(4 * 2**20)

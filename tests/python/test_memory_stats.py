@@ -114,7 +114,7 @@ def test_what_is_no_map_is_refused(broken: Any) -> None:
 JOB = """
 import json, pickle, sys
 import torch, commensal
-commensal.init(job_class="guaranteed", memory_limit="1GiB")
+commensal.init(job_class="guaranteed", memory="1GiB")
 with commensal.region("weights", keep=True):
     model = torch.nn.Linear(1000, 1000)
 with commensal.region("cache"):

@@ -12,7 +12,7 @@ import pytest
 from simulated_gpus import simulated_gpus
 from world import COMMENSAL, World, wait_until
 
-from commensal._environment import check_sm_share
+from commensal._terms import JobTerms
 
 # Trains until it is told to stop. What `step` returns: launches of kernels by the number of
 # multiprocessors of their stream, 0 for all of them.
@@ -125,7 +125,7 @@ def test_an_unmodified_script_moves_at_the_end_of_its_step_and_trains_on(
     text = world.commensal("status", "o", **driver).stdout
     assert "32 of 132, asked for 39 (share 0.3)" in text
     change = world.commensal("set", "o", "--sm-share", "0.5", **driver)
-    assert "at most 50" in change.stdout, change.stderr
+    assert "sm_share 0.5" in change.stdout, change.stderr
     wait_until("64 SMs", lambda: told().get("granted") == 64)
     assert world.commensal("set", "o", "--sm-share", "1", **driver).returncode == 0
     wait_until("132 SMs", lambda: told().get("granted") == 132)
@@ -189,7 +189,7 @@ def test_pytorchs_own_green_contexts_run_on_the_simulated_driver(
 
 @pytest.mark.parametrize("value", ["0", "1.1", "-0.5", "half", "nan"])
 def test_a_wrong_share_is_named(world: World, value: str) -> None:
-    words = f"not a share of the SMs, above 0 and at most 1: '{value}'"
+    words = f"sm_share must be above 0 and at most 1: '{value}'"
     for command in (
         ("run", f"--sm-share={value}", "--", "true"),
         ("set", "o", f"--sm-share={value}"),
@@ -200,10 +200,10 @@ def test_a_wrong_share_is_named(world: World, value: str) -> None:
 
 
 def test_a_guaranteed_job_keeps_all_of_them() -> None:
-    assert check_sm_share(None, guaranteed=True) is None
-    assert check_sm_share("0.5", guaranteed=False) == 0.5
+    assert JobTerms.parse({"sm_share": None}, guaranteed=True).sm_share is None
+    assert JobTerms.parse({"sm_share": "0.5"}, guaranteed=False).sm_share == 0.5
     with pytest.raises(ValueError, match=r"keeps all multiprocessors of its GPU: '0\.5'"):
-        check_sm_share("0.5", guaranteed=True)
+        JobTerms.parse({"sm_share": "0.5"}, guaranteed=True)
 
 
 def test_doctor_tells_the_multiprocessors(world: World, driver: dict[str, str]) -> None:

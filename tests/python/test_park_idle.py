@@ -94,7 +94,7 @@ def test_init_parks_too(world: World, by: str) -> None:
     script = world.script(
         f"""
 import json, time, torch, commensal
-commensal.init({argument}job_class="guaranteed", memory_limit="256MiB")
+commensal.init({argument}job_class="guaranteed", memory="256MiB")
 tensor = torch.full((2**20,), 3.0)
 until = time.monotonic() + 60
 while commensal.stats()["activity"]["state"] != "parked" and time.monotonic() < until:
@@ -116,7 +116,7 @@ def test_a_job_that_does_not_ask_for_it_is_never_parked(world: World) -> None:
     script = world.script(
         """
 import json, time, torch, commensal
-commensal.init(job_class="guaranteed", memory_limit="256MiB")
+commensal.init(job_class="guaranteed", memory="256MiB")
 tensor = torch.ones(2**20)
 time.sleep(3)
 print(json.dumps(commensal.stats()))

@@ -15,9 +15,9 @@ from commensal._quantities import (
     parse_bytes,
     parse_duration_ms,
     parse_memory_range,
+    parse_percent,
     parse_share,
     parse_share_range,
-    parse_slo,
 )
 
 GIB = 1024**3
@@ -90,13 +90,13 @@ def test_names_a_wrong_share(value: object) -> None:
     ("text", "fraction"), [("3", 0.03), ("0.5 %", 0.005), (50, 0.5), (" 1% ", 0.01)]
 )
 def test_reads_a_slowdown_in_percent(text: str | float, fraction: float) -> None:
-    assert parse_slo(text) == pytest.approx(fraction)
+    assert parse_percent(text, most=50, what="slo") / 100 == pytest.approx(fraction)
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "50.1", "nan", "inf", "much", "", "3 %%", True])
 def test_names_a_wrong_slowdown(text: str) -> None:
     with pytest.raises(ValueError, match=re.escape(repr(text))):
-        parse_slo(text)
+        parse_percent(text, most=50, what="slo")
 
 
 def test_writes_sizes_and_times_for_people() -> None:

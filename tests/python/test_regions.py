@@ -62,7 +62,7 @@ facts["inactive"] = {
     }.items()
 }
 facts["enabled"] = [torch_memory_saver.enabled]
-commensal.init(job_class="guaranteed", memory_limit="1GiB")
+commensal.init(job_class="guaranteed", memory="1GiB")
 facts["enabled"].append(torch_memory_saver.enabled)
 facts["unknown"] = error(lambda: commensal.park_tag("waits"))
 
@@ -139,7 +139,7 @@ print(json.dumps(facts))
 SAVER = (
     JOB
     + """
-commensal.init(job_class="guaranteed", memory_limit="1GiB")
+commensal.init(job_class="guaranteed", memory="1GiB")
 torch_memory_saver.hook_mode = "torch"
 torch_memory_saver.memory_margin_bytes = 1 << 20
 facts["settings"] = [error(lambda: setattr(torch_memory_saver, "hook_mode", "x")),

@@ -50,10 +50,10 @@ commensal::SessionConfig make_config(const char* job_class, std::uint64_t limit_
   config.job_class = std::string_view{job_class} == "guaranteed"
                          ? commensal::JobClass::kGuaranteed
                          : commensal::JobClass::kOpportunistic;
-  if (limit_bytes != UINT64_MAX) config.memory.max = Bytes{limit_bytes};
-  config.law = law;
+  if (limit_bytes != UINT64_MAX) config.terms.memory.max = Bytes{limit_bytes};
+  config.terms.law = law;
   config.spill_dir = spill_dir;
-  config.idle_class = false;  // an ordinary user's test process could not leave it again
+  config.terms.idle_class = false;  // an ordinary user's test process could not leave it again
   return config;
 }
 

@@ -9,7 +9,6 @@
 #include <cstdio>
 #include <fstream>
 #include <map>
-#include <sstream>
 #include <utility>
 
 #include "allocator/host/file_system.h"
@@ -28,23 +27,16 @@ constexpr std::chrono::milliseconds kLongestAskWait = std::chrono::hours{1};
 constexpr std::chrono::milliseconds kShortestParkIdle = std::chrono::seconds{1};
 constexpr std::chrono::milliseconds kLongestParkIdle = std::chrono::hours{24 * 365};
 
-constexpr double kMostSlo = 0.5;
 constexpr Bytes kDeviceAlignment = 512_B;  // what PyTorch's CUDA code relies on
 
 std::atomic<Session*> g_session{nullptr};
 Mutex g_start_mutex;
 std::atomic<Session*> g_fork_parent{nullptr};  // never forgotten: the child must find it
 
-std::string text(double value) {
-  std::ostringstream out;
-  out << value;
-  return out.str();
-}
-
 std::string first_law(const SessionConfig& config) {
-  if (!config.law.empty()) return config.law;
+  if (!config.terms.law.empty()) return config.terms.law;
   if (config.job_class == JobClass::kOpportunistic) return "gap";
-  return config.share.max < 1.0 ? "duty_cycle" : "open";  // "open" cannot hold a share
+  return config.terms.share.max < 1.0 ? "duty_cycle" : "open";  // "open" cannot hold a share
 }
 
 std::unique_ptr<MemorySource> make_host_source(const SessionConfig& config, bool (*between_ops)()) {
@@ -100,15 +92,16 @@ DeviceTime device_time(const SessionConfig& config) {
 
 // What the job asks for is for the GPU that it is about to use, if it asks for anything.
 bool awaits_gpu(const SessionConfig& config) {
-  return !config.later_device.empty() && (config.memory.max || !config.memory.min.is_zero());
+  return !config.later_device.empty() &&
+         (config.terms.memory.max || !config.terms.memory.min.is_zero());
 }
 
 ElasticAllocatorOptions allocator_options(const SessionConfig& config) {
   ElasticAllocatorOptions options;
   if (config.device != kHostMemory) options.alignment = kDeviceAlignment;
   // What a helper uses is not the job's to divide: see `become_rank`.
-  if (config.memory.max && config.role != MemberRole::kHelper && !awaits_gpu(config)) {
-    options.limit = *config.memory.max;
+  if (config.terms.memory.max && config.role != MemberRole::kHelper && !awaits_gpu(config)) {
+    options.limit = *config.terms.memory.max;
   }
   if (config.host_cap) options.host_cap = *config.host_cap;
   if (config.memory_policy == MemoryPolicy::kAntman) {
@@ -135,38 +128,16 @@ SessionConfig completed(SessionConfig config) {
 
 }  // namespace
 
-void check_sm_share(double share) {
-  if (share > 0.0 && share <= 1.0) return;
-  throw std::invalid_argument("a share of the multiprocessors is above 0 and at most 1: " +
-                              text(share));
-}
-
 void check_config(const SessionConfig& config) {
-  const ShareBounds& share = config.share;
-  if (!(share.min >= 0.0 && share.min <= share.max && share.max <= 1.0)) {
-    throw std::invalid_argument("compute share must be MIN:MAX with 0 <= MIN <= MAX <= 1: " +
-                                text(share.min) + ":" + text(share.max));
-  }
-  const MemoryBounds& memory = config.memory;
-  if (memory.max && memory.min > *memory.max) {
-    throw std::invalid_argument("memory minimum above maximum: " + to_string(memory.min) + " > " +
-                                to_string(*memory.max));
+  if (const std::string wrong = wire::problem_with(config.terms, config.job_class);
+      !wrong.empty()) {
+    throw std::invalid_argument(wrong);
   }
   check_rank(config.rank, config.world_size);
   if (config.job_id.str().size() >= wire::kIdSize) {
     throw std::invalid_argument("job id longer than " + std::to_string(wire::kIdSize - 1) +
                                 " bytes: '" + config.job_id.str() + "'");
   }
-  if (!config.law.empty()) (void)make_pacing_law(config.law);
-  if (config.slo && !(*config.slo > 0.0 && *config.slo <= kMostSlo)) {
-    throw std::invalid_argument("SLO outside 0 (excluded) to 50 %: " + text(*config.slo * 100) +
-                                " %");
-  }
-  if (config.slo && config.job_class != JobClass::kGuaranteed) {
-    throw std::invalid_argument("an SLO is the slowdown that a guaranteed job may see: " +
-                                text(*config.slo * 100) + " % for an opportunistic one");
-  }
-  if (config.sm_share) check_sm_share(*config.sm_share);
   if (config.ask_wait < std::chrono::milliseconds::zero() || config.ask_wait > kLongestAskWait) {
     throw std::invalid_argument("wait for memory outside 0 to 3600000 ms: " +
                                 std::to_string(config.ask_wait.count()) + " ms");
@@ -214,20 +185,14 @@ Session::Impl::Impl(SessionConfig given, std::unique_ptr<MemorySource> memory_so
       steps(clock),
       activity(page, clock),
       sample_windows(clock.now()),
-      limits(allocator, awaits_device ? std::nullopt : config.memory.max),
+      limits(allocator, awaits_device ? std::nullopt : config.terms.memory.max),
       returns(gate, clock),
       known_role(config.role),
       job_class(config.job_class),
       asked_class(config.job_class),
-      memory_min(config.memory.min),
-      law_chosen(!config.law.empty()),
-      slo(config.slo),
-      wants_idle_class(config.idle_class),
-      started_in_idle_class(config.idle_class && config.job_class == JobClass::kOpportunistic &&
-                            is_in_idle_class()),
-      wants_affinity(config.affinity),
-      sm_share(config.sm_share),
-      share(config.share),
+      terms(config.terms),
+      started_in_idle_class(config.terms.idle_class &&
+                            config.job_class == JobClass::kOpportunistic && is_in_idle_class()),
       keeper(make_keeper(config.inherited_cpus)),
       cores_wanted(keeper.now()),
       mover(allocator,
@@ -257,7 +222,7 @@ Session::Impl::~Impl() {
 }
 
 void Session::Impl::begin() {
-  gate.set_share(config.share.min, config.share.max);
+  gate.set_share(config.terms.share.min, config.terms.share.max);
   // Beside elastic memory of a GPU others in the process take some: there it claims nothing.
   if (on_host()) allocator.claim_with(&claims);
   allocator.on_pressure([this](Bytes needed) { return ask_for_memory(needed); });
@@ -298,8 +263,8 @@ void Session::Impl::note_doubtful_values() {
                                                       : config.spill_dir.string();
   const FolderFacts facts = on_host() ? file_system_of(folder) : FolderFacts{};
   for (const std::string& doubt :
-       {above_device("memory minimum", config.memory.min),
-        above_device("memory limit", config.memory.max.value_or(Bytes{})),
+       {above_device("memory minimum", config.terms.memory.min),
+        above_device("memory limit", config.terms.memory.max.value_or(Bytes{})),
         facts.kind == FolderKind::kNetwork ? spill_folder_warning(folder, facts) : std::string()}) {
     if (!doubt.empty()) note(doubt);
   }
@@ -338,7 +303,7 @@ void Session::Impl::follow_class() {
   bool idle = false;
   {
     const MutexLock lock(mutex);
-    idle = wants_idle_class && job_class == JobClass::kOpportunistic;
+    idle = terms.idle_class && job_class == JobClass::kOpportunistic;
     // Who was started in the idle class, and is guaranteed before it knows of that, leaves it, too.
     const bool was_started_in_it = std::exchange(started_in_idle_class, false);
     if (idle == in_idle_class && (idle || !was_started_in_it)) return;
@@ -393,7 +358,8 @@ void Session::Impl::use_device(std::string id) {
 void Session::Impl::take_device(LimitedMemory& memory, std::string id, const std::string& why) {
   const bool was_on_host = on_host();
   // What was bounded on the host, or not yet bounded at all, is bounded there from now on.
-  limits.move_to(memory, awaits_device.exchange(false) ? config.memory.max : limits.own_max());
+  limits.move_to(memory,
+                 awaits_device.exchange(false) ? config.terms.memory.max : limits.own_max());
   capped.store(&memory);
   say("this job is on " + id + ", with native GPU memory: PyTorch's own, bound by the limit" +
       (why.empty() ? std::string() : " (" + why + ")"));
@@ -423,7 +389,7 @@ void Session::Impl::stay_on_host() {
   }
   say("this job uses no GPU: its device is the host, where its memory and its time count");
   if (!awaits_device.exchange(false)) return;
-  if (config.memory.max) (void)limits.set_own(*config.memory.max, false);
+  if (config.terms.memory.max) (void)limits.set_own(*config.terms.memory.max, false);
   client.register_again();
 }
 
@@ -439,7 +405,7 @@ std::string Session::Impl::active_line() const {
   std::string line{now.job.job_class};
   line += ", ";
   Bytes limit = now.memory.limit;
-  if (awaits_device.load()) limit = config.memory.max.value_or(limit);
+  if (awaits_device.load()) limit = config.terms.memory.max.value_or(limit);
   line += limit.count() == UINT64_MAX ? "no memory limit" : to_string(limit);
   if (limit.is_zero()) line += " so far";  // others are still giving it back
   line += ", gate " + now.gate.law;

@@ -16,6 +16,7 @@
 #include "allocator/base/bytes.h"
 #include "allocator/base/ids.h"
 #include "allocator/elastic_allocator.h"
+#include "coordinator/wire/terms.h"
 #include "torch_ext/runtime/op_samples.h"
 
 namespace commensal {
@@ -32,17 +33,6 @@ class StepTracker;
 class SessionError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
-};
-
-/// MIN[:MAX] of device memory; absent max: no limit of its own.
-struct MemoryBounds {
-  Bytes min;
-  std::optional<Bytes> max;
-};
-/// MIN[:MAX] of device time, 0..1.
-struct ShareBounds {
-  double min = 0.0;
-  double max = 1.0;
 };
 
 /// What becomes of memory above the limit.
@@ -67,12 +57,7 @@ struct SessionConfig {
   std::string name;
   std::string tenant = "default";
   JobClass job_class = JobClass::kOpportunistic;
-  MemoryBounds memory;
-  ShareBounds share;
-  std::string law;  ///< a name of `make_pacing_law`; empty: default of the class
-  /// Slowdown that this job may see, as a fraction: guaranteed jobs only. Absent: the
-  /// coordinator's.
-  std::optional<double> slo;
+  wire::JobTerms terms;
   MemberRole role = MemberRole::kMain;
   int rank = 0;
   int world_size = 1;
@@ -93,13 +78,9 @@ struct SessionConfig {
   std::chrono::milliseconds ask_wait{2000};
   /// A job that does nothing for so long is parked until its next op; absent: never.
   std::optional<std::chrono::milliseconds> park_idle;
-  bool quiet = false;      ///< no line on stderr unless something is wrong
-  bool idle_class = true;  ///< opportunistic threads enter SCHED_IDLE
-  bool affinity = true;    ///< and keep to the cores that guaranteed jobs leave
-  /// Most of a GPU's multiprocessors that an opportunistic job's work runs on, above 0 and at most
-  /// 1; absent: all of them.
-  std::optional<double> sm_share;
-  /// What holds that share from outside of this process, for people; empty: nothing does.
+  bool quiet = false;  ///< no line on stderr unless something is wrong
+  /// What holds the share of a GPU's multiprocessors from outside of this process, for people;
+  /// empty: nothing does.
   std::string sm_held_by;
   /// "PID:LIST:...": process PID, an ancestor, counts these CPUs as its own; see `own_cores`.
   std::string inherited_cpus;

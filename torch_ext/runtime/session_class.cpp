@@ -14,7 +14,7 @@ JobClass Session::Impl::class_now() const {
 
 Bytes Session::Impl::memory_minimum() const {
   const MutexLock lock(mutex);
-  return memory_min;
+  return terms.memory.min;
 }
 
 void Session::Impl::use_class(JobClass wanted_class, const std::string& why) {
@@ -39,7 +39,6 @@ std::string Session::Impl::obstacle_to(JobClass wanted_class) const {
 
 std::string Session::Impl::change_class(const wire::Change& change) {
   const JobClass wanted_class = *change.job_class;
-  if (change.law) (void)make_pacing_law(*change.law);  // what is wrong changes nothing
   if (std::string why = obstacle_to(wanted_class); !why.empty()) return why;
   JobClass before = wanted_class;
   bool was_idle = false;
@@ -58,16 +57,15 @@ std::string Session::Impl::change_class(const wire::Change& change) {
       job_class = before;
     } else {
       asked_class = wanted_class;
-      if (change.memory) memory_min = Bytes{change.memory->min_bytes};
+      if (change.terms.memory) terms.memory.min = change.terms.memory->min;
     }
   }
   if (!why.empty()) {
     (void)enter_idle_class();  // those that could
     return why;
   }
-  if (change.memory) {
-    std::optional<Bytes> max;
-    if (change.memory->max_bytes) max = Bytes{*change.memory->max_bytes};
+  if (change.terms.memory) {
+    const std::optional<Bytes> max = change.terms.memory->max;
     limits.take_max(max);
     for (FurtherMemory* const more : further()) more->limits.take_max(max);
   }

@@ -69,19 +69,18 @@ wire::Register Session::Impl::registration() {
   hello.name = config.name;
   hello.tenant = config.tenant;
   const bool awaits = awaits_device.load();
-  if (const auto max = awaits ? config.memory.max : limits.own_max()) {
-    hello.memory.max_bytes = max->count();
-  }
   // A share below 1 needs a law that can hold it; the class's default may not.
   const std::string law = gate.stats().law;
   {
     const MutexLock lock(mutex);
     hello.job_class = asked_class;
-    hello.memory.min_bytes = memory_min.count();
-    hello.law = law_chosen || law == "duty_cycle" ? law : "";
-    if (asked_class == JobClass::kGuaranteed) hello.slo = slo;
-    hello.share = {std::min(share.min, share.max), share.max};
+    hello.terms = terms;
   }
+  // Those that it has not in this class stay for the other one.
+  (void)wire::drop_unusable(hello.terms, hello.job_class);
+  hello.terms.memory.max = awaits ? config.terms.memory.max : limits.own_max();
+  hello.terms.law = !hello.terms.law.empty() || law == "duty_cycle" ? law : "";
+  hello.terms.share.min = std::min(hello.terms.share.min, hello.terms.share.max);
   hello.pid = ::getpid();
   hello.start_ticks = start_ticks();
   told_role = role.load();
@@ -235,10 +234,10 @@ void Session::Impl::on_registered(const wire::Registered& registered) {
   if (!registered.law.empty()) use_law(registered.law);
   {
     const MutexLock lock(mutex);
-    share = {registered.share_min, registered.share_max};
+    terms.share = registered.share;
   }
   // The trickle comes with the device page from now on.
-  gate.set_share(0.0, registered.share_max);
+  gate.set_share(0.0, registered.share.max);
   {
     const MutexLock lock(ask_mutex);
     known_role = told_role;
@@ -264,8 +263,10 @@ void Session::Impl::on_change(const wire::Change& change) {
   }
   std::string refusal;
   try {
-    if (change.job_class) refusal = change_class(change);
-    if (refusal.empty()) use_pace(change);
+    // What is wrong changes nothing.
+    refusal = wire::problem_with(change.terms, change.job_class.value_or(class_now()));
+    if (refusal.empty() && change.job_class) refusal = change_class(change);
+    if (refusal.empty()) use_terms(change.terms);
   } catch (const std::invalid_argument& wrong) {
     refusal = wrong.what();
   }
@@ -282,16 +283,6 @@ void Session::Impl::on_change(const wire::Change& change) {
   if (change.parked) {
     park_asked = *change.parked;
     parked_at = TimePoint{};
-  }
-  if (change.share_min || change.share_max) {
-    double max = 1.0;
-    {
-      const MutexLock lock(mutex);
-      share.min = change.share_min.value_or(share.min);
-      share.max = change.share_max.value_or(share.max);
-      max = share.max;
-    }
-    gate.set_share(0.0, max);
   }
   gate.refresh();
   {
@@ -374,17 +365,13 @@ void Session::Impl::use_law(const std::string& name) {
   if (gate.stats().law != name) gate.set_law(make_pacing_law(name));
 }
 
-void Session::Impl::use_pace(const wire::Change& change) {
-  if (change.sm_share) check_sm_share(*change.sm_share);
-  if (change.law) use_law(*change.law);
+void Session::Impl::use_terms(const wire::TermsPatch& change) {
   {
     const MutexLock lock(mutex);
-    law_chosen = law_chosen || change.law.has_value();
-    if (change.slo) slo = change.slo;
-    if (change.idle_class) wants_idle_class = *change.idle_class;
-    if (change.affinity) wants_affinity = *change.affinity;
-    if (change.sm_share) sm_share = change.sm_share;
+    wire::apply(change, terms);
   }
+  if (change.law) use_law(*change.law);
+  if (change.share) gate.set_share(0.0, change.share->max);
   if (!change.idle_class) return;
   follow_class();
   std::string why;

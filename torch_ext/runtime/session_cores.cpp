@@ -23,7 +23,7 @@ void Session::Impl::follow_cores(TimePoint now) {
   wish.left = word->left;
   {
     const MutexLock lock(mutex);
-    wish.wanted = wants_affinity;
+    wish.wanted = terms.affinity;
     wish.opportunistic = job_class == JobClass::kOpportunistic;
   }
   bool late = false;

@@ -46,7 +46,6 @@ enum class RangeKind : std::uint8_t { kOther, kFetch, kOptimizerStep, kZeroGrad 
 /// Throw std::invalid_argument naming the first wrong value.
 void check_config(const SessionConfig& config);
 void check_rank(int rank, int world_size);
-void check_sm_share(double share);
 
 struct Session::Impl final : public ClientHost {
   class Moving;
@@ -202,7 +201,7 @@ struct Session::Impl final : public ClientHost {
   [[nodiscard]] StatisticsView::Multiprocessors multiprocessors_view() const;
   void use_law(const std::string& name);
   /// Takes what the coordinator says about pacing. @throws std::invalid_argument.
-  void use_pace(const wire::Change& change);
+  void use_terms(const wire::TermsPatch& change);
   // the class (session_class.cpp)
   /// Takes the class that the coordinator says at a registration.
   void use_class(JobClass wanted_class, const std::string& why);
@@ -318,17 +317,11 @@ struct Session::Impl final : public ClientHost {
 
   Mutex class_mutex;    // one walk over the threads at a time; taken before `mutex`
   mutable Mutex mutex;  // what people are told, and bounds that change rarely
-  JobClass job_class COMMENSAL_GUARDED_BY(mutex);    // in force
-  JobClass asked_class COMMENSAL_GUARDED_BY(mutex);  // said at a registration
-  Bytes memory_min COMMENSAL_GUARDED_BY(mutex);      // the same
-  bool law_chosen COMMENSAL_GUARDED_BY(mutex);       // by its user: not the default of the class
-  std::optional<double> slo COMMENSAL_GUARDED_BY(mutex);
-  bool wants_idle_class COMMENSAL_GUARDED_BY(mutex);
+  JobClass job_class COMMENSAL_GUARDED_BY(mutex);          // in force
+  JobClass asked_class COMMENSAL_GUARDED_BY(mutex);        // said at a registration
+  wire::JobTerms terms COMMENSAL_GUARDED_BY(mutex);        // the same; memory.max: see `limits`
   bool started_in_idle_class COMMENSAL_GUARDED_BY(mutex);  // by its launcher, until it is known
-  bool wants_affinity COMMENSAL_GUARDED_BY(mutex);
-  std::optional<double> sm_share COMMENSAL_GUARDED_BY(mutex);
   std::optional<MultiprocessorState> sm_state COMMENSAL_GUARDED_BY(mutex);
-  ShareBounds share COMMENSAL_GUARDED_BY(mutex);
   std::string reason COMMENSAL_GUARDED_BY(mutex);  // what the coordinator said last
   std::vector<std::string> notes COMMENSAL_GUARDED_BY(mutex);
   std::string told_obstacle COMMENSAL_GUARDED_BY(mutex);

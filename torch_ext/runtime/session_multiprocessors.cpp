@@ -8,7 +8,7 @@ namespace commensal {
 
 std::optional<double> Session::Impl::multiprocessor_share() const {
   const MutexLock lock(mutex);
-  return job_class == JobClass::kOpportunistic ? sm_share : std::nullopt;
+  return job_class == JobClass::kOpportunistic ? terms.sm_share : std::nullopt;
 }
 
 void Session::Impl::follow_multiprocessors() noexcept {

@@ -328,7 +328,7 @@ LimitTicket Session::Impl::set_memory_limit(Bytes max) {
   }
   wire::SetRequest request;
   request.job = config.job_id.str();
-  request.memory = wire::MemoryRange{min.count(), max.count()};
+  request.terms.memory = MemoryRange{min, max};
   client.post(request);
   return ticket;
 }
@@ -340,20 +340,20 @@ void Session::Impl::set_compute_share(double max) {
   double min = 0.0;
   {
     const MutexLock lock(mutex);
-    if (max > 0.0 && max < share.min) {
+    if (max > 0.0 && max < terms.share.min) {
       throw std::invalid_argument("compute share below the job's minimum: " + number(max) + " < " +
-                                  number(share.min));
+                                  number(terms.share.min));
     }
-    share.max = max;
-    min = share.min;
+    terms.share.max = max;
+    min = terms.share.min;
   }
-  if (max < 1.0 && config.law.empty() && gate.stats().law == "open") {
+  if (max < 1.0 && config.terms.law.empty() && gate.stats().law == "open") {
     use_law("duty_cycle");  // the class's default cannot hold a share
   }
   gate.set_share(min, max);
   wire::SetRequest request;
   request.job = config.job_id.str();
-  request.share = wire::ShareRange{std::min(min, max), max};
+  request.terms.share = ShareRange{std::min(min, max), max};
   client.post(request);
 }
 

@@ -2,6 +2,8 @@
 // JobSpec to JSON and back.
 #include "coordinator/engines/local/spec_json.h"
 
+#include "coordinator/cluster/job_json.h"
+
 namespace commensal::cluster::local {
 namespace {
 
@@ -14,30 +16,6 @@ bool is_utf8(const std::string& text) {
   } catch (const json::exception&) {
     return false;
   }
-}
-
-json bytes_to_json(const Range<Bytes>& range) {
-  json value{{"min", range.min.count()}};
-  if (range.max) value["max"] = range.max->count();
-  return value;
-}
-
-Range<Bytes> bytes_from_json(const json& value) {
-  Range<Bytes> range{Bytes{value.at("min").get<std::uint64_t>()}, std::nullopt};
-  if (value.contains("max")) range.max = Bytes{value.at("max").get<std::uint64_t>()};
-  return range;
-}
-
-json share_to_json(const Range<double>& range) {
-  json value{{"min", range.min}};
-  if (range.max) value["max"] = *range.max;
-  return value;
-}
-
-Range<double> share_from_json(const json& value) {
-  Range<double> range{value.at("min").get<double>(), std::nullopt};
-  if (value.contains("max")) range.max = value.at("max").get<double>();
-  return range;
 }
 
 }  // namespace
@@ -93,9 +71,8 @@ json spec_to_json(const JobSpec& spec) {
              {"host_memory_mib", spec.host_memory_mib},
              {"environment", variables_to_json(spec.environment)},
              {"command", texts_to_json(spec.command)},
-             {"directory", text_to_json(spec.directory)}};
-  if (spec.memory) value["memory_bytes"] = bytes_to_json(*spec.memory);
-  if (spec.share) value["share"] = share_to_json(*spec.share);
+             {"directory", text_to_json(spec.directory)},
+             {"terms", to_json(spec.terms)}};
   if (spec.time_limit) value["time_limit_s"] = spec.time_limit->count();
   if (spec.pre_run) value["pre_run_s"] = spec.pre_run->count();
   if (spec.after) value["after"] = text_to_json(spec.after->str());
@@ -113,8 +90,7 @@ JobSpec spec_from_json(const json& value) {
   spec.environment = variables_from_json(value.at("environment"));
   spec.command = texts_from_json(value.at("command"));
   spec.directory = text_from_json(value.at("directory"));
-  if (value.contains("memory_bytes")) spec.memory = bytes_from_json(value["memory_bytes"]);
-  if (value.contains("share")) spec.share = share_from_json(value["share"]);
+  spec.terms = terms_from_json(value.at("terms"));
   if (value.contains("time_limit_s")) {
     spec.time_limit = std::chrono::seconds{value["time_limit_s"].get<std::int64_t>()};
   }

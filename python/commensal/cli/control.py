@@ -12,16 +12,9 @@ import typer
 
 from commensal._cluster import Cluster
 from commensal._coordinator import Change, Coordinator
-from commensal._environment import check_job_class, check_law
-from commensal._quantities import (
-    MemoryRange,
-    ShareRange,
-    parse_memory_range,
-    parse_share_range,
-    parse_slo,
-    parse_sm_share,
-)
+from commensal._environment import check_job_class
 from commensal._say import say
+from commensal._terms import JobTerms
 from commensal.cli._manual import manual
 from commensal.cli._options import (
     REFUSED,
@@ -37,6 +30,7 @@ from commensal.cli._options import (
     reporting,
     was_submitted,
 )
+from commensal.cli._term_options import blaming_option, with_terms
 
 __all__ = ["pause", "register", "resume", "set_job"]
 
@@ -65,7 +59,7 @@ def register(app: typer.Typer) -> None:
             ],
             _CODES,
         ),
-    )(set_job)
+    )(with_terms(set_job, defaults=False))
     app.command(
         "pause",
         epilog=manual(
@@ -87,51 +81,8 @@ def register(app: typer.Typer) -> None:
 def set_job(
     context: typer.Context,
     job: LiveJob,
-    memory: Annotated[
-        str | None,
-        typer.Option(help="Device memory; one value alone as in 'run'.", metavar="MIN[:MAX]"),
-    ] = None,
-    share: Annotated[
-        str | None, typer.Option(help="Share of the device's time, 0..1.", metavar="MIN[:MAX]")
-    ] = None,
-    law: Annotated[
-        str | None,
-        typer.Option(
-            help="Pacing law: gap, duty_cycle, antman, rate_aimd, token_window or open.",
-            metavar="LAW",
-        ),
-    ] = None,
-    slo: Annotated[
-        str | None,
-        typer.Option(
-            help="Slowdown in percent that a guaranteed job may see, above 0 and at most 50.",
-            metavar="PERCENT",
-        ),
-    ] = None,
-    idle_class: Annotated[
-        bool | None,
-        typer.Option(
-            "--idle-class/--no-idle-class",
-            help="Put an opportunistic job's threads into the kernel's idle class, or out of it "
-            "(which the kernel allows an ordinary user only with RLIMIT_NICE).",
-        ),
-    ] = None,
-    affinity: Annotated[
-        bool | None,
-        typer.Option(
-            "--affinity/--no-affinity",
-            help="Let an opportunistic job's threads keep to the cores that guaranteed ones leave, "
-            "or let them use all of theirs.",
-        ),
-    ] = None,
-    sm_share: Annotated[
-        str | None,
-        typer.Option(
-            help="Most of a GPU's multiprocessors (SMs) for an opportunistic job, above 0 and at "
-            "most 1.",
-            metavar="MAX",
-        ),
-    ] = None,
+    *,
+    terms: dict[str, object],
     job_class: Annotated[
         str | None,
         typer.Option(
@@ -166,24 +117,13 @@ def set_job(
     and goes on; what it waits for stands in 'commensal status JOB'. If a process cannot change,
     all stay as they were.
     """
-    asked = (memory, share, law, slo, idle_class, affinity, sm_share, job_class)
-    if all(value is None for value in asked):
+    asked = {name: given for name, given in terms.items() if given is not None}
+    if not asked and job_class is None:
         raise typer.BadParameter("nothing to change", param_hint="'--memory' / '--share'")
-    with blaming("--law"):
-        if law is not None and not check_law(law):
-            raise ValueError("empty name of a law")
-    slowdown = None
-    with blaming("--slo"):
-        if slo is not None:
-            slowdown = parse_slo(slo)
-    most_sms = None
-    with blaming("--sm-share"):
-        if sm_share is not None:
-            most_sms = parse_sm_share(sm_share)
     with blaming("--class"):
         wanted = None if job_class is None else check_job_class(job_class)
     if node is not None:
-        if wanted is None or any(value is not None for value in asked[:-1]):
+        if wanted is None or asked:
             raise typer.BadParameter("changes a class, nothing else", param_hint="'--node'")
         cluster = brought_back(cluster_for(coordinator_of(context, instance), remote))
         with reporting(cluster):
@@ -191,22 +131,11 @@ def set_job(
         _tell(job, change, as_json)
         return
     # Values are checked before anybody is asked; the class only decides what one value means.
-    _parse(memory, share, guaranteed=False)
+    _parse(asked, guaranteed=False)
     coordinator = coordinator_of(context, instance)
     with reporting(coordinator):
         guaranteed = (wanted or _class_of(coordinator, job)) == "guaranteed"
-        memory_range, share_range = _parse(memory, share, guaranteed=guaranteed)
-        change = coordinator.set(
-            job,
-            memory=memory_range,
-            share=share_range,
-            law=law,
-            slo=slowdown,
-            idle_class=idle_class,
-            affinity=affinity,
-            sm_share=most_sms,
-            job_class=wanted,
-        )
+        change = coordinator.set(job, terms=_parse(asked, guaranteed=guaranteed), job_class=wanted)
         if wanted and change.outcome == "applied" and _class_of(coordinator, job) != wanted:
             reason = "the coordinator is of an older version, which does not change classes"
             change = replace(change, outcome="refused", reason=reason)
@@ -265,17 +194,9 @@ def _ordered(cluster: Cluster, node: str, job: str, job_class: str) -> Change:
         time.sleep(0.2)
 
 
-def _parse(
-    memory: str | None, share: str | None, *, guaranteed: bool
-) -> tuple[MemoryRange | None, ShareRange | None]:
-    memory_range, share_range = None, None
-    with blaming("--memory"):
-        if memory is not None:
-            memory_range = parse_memory_range(memory, guaranteed=guaranteed)
-    with blaming("--share"):
-        if share is not None:
-            share_range = parse_share_range(share, guaranteed=guaranteed)
-    return memory_range, share_range
+def _parse(asked: dict[str, object], *, guaranteed: bool) -> JobTerms:
+    """Read terms; whether a job of its class can have them the coordinator says."""
+    return JobTerms.parse(asked, guaranteed=guaranteed, refuse=False, naming=blaming_option)
 
 
 def _class_of(coordinator: Coordinator, job: str) -> str:

@@ -20,31 +20,23 @@ from commensal._environment import (
     JobSettings,
     Launch,
     check_gpu_memory,
-    check_law,
     check_memory_policy,
-    check_slo,
-    check_sm_share,
     gpu_memory_of,
     new_job_id,
     parse_ask_wait,
     parse_background_rate,
     parse_park_idle,
-    parse_switch,
 )
 from commensal._inputs import check_name
 from commensal._lifetime import leave_watcher
 from commensal._mps import find_daemon, plan_use
-from commensal._quantities import (
-    MemoryRange,
-    ShareRange,
-    parse_memory_range,
-    parse_share_range,
-)
 from commensal._say import say
+from commensal._terms import JobTerms, parse_switch, with_variables
 from commensal.cli import _launch
 from commensal.cli._command_check import why_unmanaged
 from commensal.cli._manual import manual
 from commensal.cli._options import Instance, blaming, coordinator_of
+from commensal.cli._term_options import blaming_option, with_terms
 
 __all__ = ["checked_name", "job_name", "register", "run"]
 
@@ -78,7 +70,7 @@ def register(app: typer.Typer) -> None:
                 *("CUDA_MPS_PIPE_DIRECTORY", "TMPDIR"),
             ],
         ),
-    )(run)
+    )(with_terms(run, defaults=True))
 
 
 def run(
@@ -86,6 +78,7 @@ def run(
     command: Annotated[
         list[str], typer.Argument(help="The script and its arguments, after --.", metavar="COMMAND")
     ],
+    *,
     guaranteed: Annotated[
         bool,
         typer.Option(
@@ -94,21 +87,7 @@ def run(
             "nobody).",
         ),
     ] = False,
-    memory: Annotated[
-        str | None,
-        typer.Option(
-            help="Device memory, e.g. 4GiB or 1GiB:4GiB. One value alone is MAX (MIN 0), and both "
-            "for a guaranteed job. Default: MIN 0, MAX the device.",
-            metavar="MIN[:MAX]",
-        ),
-    ] = None,
-    share: Annotated[
-        str | None,
-        typer.Option(
-            help="Share of the device's time, 0..1, by the same rule. Default: 0:1.",
-            metavar="MIN[:MAX]",
-        ),
-    ] = None,
+    terms: dict[str, object],
     tenant: Annotated[
         str, typer.Option(help="Who the job belongs to.", metavar="NAME")
     ] = "default",
@@ -116,36 +95,6 @@ def run(
         str | None,
         typer.Option(help="How 'status' calls it. Default: the script's name.", metavar="NAME"),
     ] = None,
-    law: Annotated[
-        str,
-        typer.Option(
-            help="Pacing law: gap, duty_cycle, antman, rate_aimd, token_window or open. Default: "
-            "gap for an opportunistic job, open for a guaranteed one.",
-            metavar="LAW",
-        ),
-    ] = "",
-    slo: Annotated[
-        str | None,
-        typer.Option(
-            help="Slowdown in percent that a guaranteed job may see. Default: 1.",
-            metavar="PERCENT",
-        ),
-    ] = None,
-    idle_class: Annotated[
-        bool,
-        typer.Option(
-            "--idle-class/--no-idle-class",
-            help="Let an opportunistic job's threads enter the kernel's idle class.",
-        ),
-    ] = True,
-    affinity: Annotated[
-        bool,
-        typer.Option(
-            "--affinity/--no-affinity",
-            help="Let an opportunistic job's threads keep to the cores that a guaranteed one "
-            "leaves, while that one suffers.",
-        ),
-    ] = True,
     elastic_threads: Annotated[
         bool,
         typer.Option(
@@ -154,14 +103,6 @@ def run(
             "are then taken in another order: results change.",
         ),
     ] = False,
-    sm_share: Annotated[
-        str | None,
-        typer.Option(
-            help="Most of a GPU's multiprocessors (SMs) that an opportunistic job's work runs on, "
-            "above 0 and at most 1. Results may change in the last bits. Default: all.",
-            metavar="MAX",
-        ),
-    ] = None,
     mps: Annotated[
         bool | None,
         typer.Option(
@@ -216,24 +157,11 @@ def run(
     coordinator = coordinator_of(context, instance)
     with blaming("--name"):
         job = job_name(command) if name is None else checked_name(name)
-    memory_range, share_range = MemoryRange(), ShareRange()
-    with blaming("--memory"):
-        if memory is not None:
-            memory_range = parse_memory_range(memory, guaranteed=guaranteed)
-    with blaming("--share"):
-        if share is not None:
-            share_range = parse_share_range(share, guaranteed=guaranteed)
-    with blaming("--law"):
-        check_law(law)
-    with blaming("--slo"):
-        slowdown = check_slo(slo, guaranteed=guaranteed)
+    asked = with_variables(terms, os.environ, guaranteed=guaranteed)
+    job_terms = JobTerms.parse(asked, guaranteed=guaranteed, naming=blaming_option)
     with blaming("--elastic-threads"):
         if elastic_threads and guaranteed:
             raise ValueError("the threads of a guaranteed job stay as they are")
-    with blaming("--sm-share"):
-        # The variable is for opportunistic jobs: no mistake of a guaranteed one.
-        given_share = sm_share if guaranteed else _given(sm_share, "COMMENSAL_SM_SHARE")
-        most_sms = check_sm_share(given_share, guaranteed=guaranteed)
     with blaming("--gpu-memory"):
         serves = gpu_memory_of(os.environ, guaranteed=guaranteed)
         if gpu_memory is not None:
@@ -258,14 +186,8 @@ def run(
         name=job,
         job_class="guaranteed" if guaranteed else "opportunistic",
         tenant=tenant,
-        memory=memory_range,
-        share=share_range,
-        law=law,
-        slo=slowdown,
-        idle_class=idle_class,
-        affinity=affinity,
+        terms=job_terms,
         elastic_threads=elastic_threads,
-        sm_share=most_sms,
         instance=coordinator.instance,
         runtime_dir=coordinator.runtime_dir,
         spill_dir=spill_dir.absolute() if spill_dir else None,
@@ -297,7 +219,8 @@ def _run_job(
     if settings.job_class == "opportunistic" and not any(name in inherited for name in _WAITING):
         environ |= _WAIT_BRIEFLY
     environ |= _mps_variables(settings, coordinator, mps)
-    idle = settings.idle_class and settings.job_class == "opportunistic" and _launch.may_renice()
+    wants_idle = settings.job_class == "opportunistic" and settings.terms.idle_class is not False
+    idle = wants_idle and _launch.may_renice()
     try:
         _launch.become(command, environ, idle_class=idle)
     except _launch.CannotStart as error:
@@ -313,7 +236,12 @@ def _mps_variables(
     """Return what makes a job a client of MPS, or keeps it out, where a daemon runs."""
     nowhere = coordinator.runtime_dir / "without-mps"
     plan = plan_use(
-        settings.job_class, wanted, settings.sm_share, find_daemon(os.environ), os.environ, nowhere
+        settings.job_class,
+        wanted,
+        settings.terms.sm_share,
+        find_daemon(os.environ),
+        os.environ,
+        nowhere,
     )
     if plan.unmet:
         say(f"MPS is not used: {plan.reason}")

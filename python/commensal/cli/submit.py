@@ -12,13 +12,9 @@ from typing import Annotated, Any
 import typer
 
 from commensal._cluster import Cluster
-from commensal._quantities import (
-    parse_bytes,
-    parse_duration_ms,
-    parse_memory_range,
-    parse_share_range,
-)
+from commensal._quantities import parse_bytes, parse_duration_ms
 from commensal._say import say
+from commensal._terms import JobTerms
 from commensal.cli._command_check import problem_with
 from commensal.cli._manual import manual
 from commensal.cli._options import (
@@ -30,6 +26,7 @@ from commensal.cli._options import (
     coordinator_of,
     reporting,
 )
+from commensal.cli._term_options import blaming_option, with_terms
 from commensal.cli.run import checked_name, job_name
 
 __all__ = ["parse_flat_rule", "register", "submit"]
@@ -59,7 +56,7 @@ def register(app: typer.Typer) -> None:
                 *("COMMENSAL_COORDINATOR", "COMMENSAL_KEY", "COMMENSAL_KEYS_DIR"),
             ],
         ),
-    )(submit)
+    )(with_terms(submit, defaults=True))
 
 
 def submit(
@@ -67,6 +64,7 @@ def submit(
     command: Annotated[
         list[str], typer.Argument(help="The script and its arguments, after --.", metavar="COMMAND")
     ],
+    *,
     tenant: Annotated[
         str, typer.Option(help="Whose quota it is charged to.", metavar="NAME")
     ] = "default",
@@ -98,13 +96,7 @@ def submit(
             "(the default).",
         ),
     ] = False,
-    memory: Annotated[
-        str | None, typer.Option(help="Memory of each device, as in 'run'.", metavar="MIN[:MAX]")
-    ] = None,
-    share: Annotated[
-        str | None,
-        typer.Option(help="Share of each device's time, 0..1, as in 'run'.", metavar="MIN[:MAX]"),
-    ] = None,
+    terms: dict[str, object],
     name: Annotated[
         str | None,
         typer.Option(help="How 'queue' calls it. Default: the script's name.", metavar="NAME"),
@@ -182,7 +174,13 @@ def submit(
         "command": command,
         "directory": str((chdir or Path.cwd()).absolute()),
     }
-    _add_ranges(job, memory, share)
+    asked_terms = JobTerms.parse(
+        terms,
+        guaranteed=job["class"] == "guaranteed",
+        refuse=job["class"] != "auto",  # which may become the one and the other
+        naming=blaming_option,
+    )
+    job |= asked_terms.to_json()
     with blaming("--time"):
         if time is not None:
             job["time_limit_ms"] = max(1, -(-parse_duration_ms(time) // 1000)) * 1000
@@ -262,15 +260,3 @@ def _environment(given: list[str]) -> dict[str, str]:
 
 def _is_text(word: str) -> bool:
     return not any("\ud800" <= letter <= "\udfff" for letter in word)
-
-
-def _add_ranges(job: dict[str, Any], memory: str | None, share: str | None) -> None:
-    sure = job["class"] == "guaranteed"
-    with blaming("--memory"):
-        if memory is not None:
-            sizes = parse_memory_range(memory, guaranteed=sure)
-            job["memory"] = {"min_bytes": sizes.min_bytes, "max_bytes": sizes.max_bytes}
-    with blaming("--share"):
-        if share is not None:
-            shares = parse_share_range(share, guaranteed=sure)
-            job["share"] = {"min": shares.min_share, "max": shares.max_share}

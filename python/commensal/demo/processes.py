@@ -253,7 +253,12 @@ class Daemon:
         """
         try:
             _, _, outcome, reason = _core.control_set(
-                self.socket, job, ANSWER_MS, memory=(0, max_bytes)
+                self.socket,
+                job,
+                ANSWER_MS,
+                terms={"memory": (0, max_bytes)},
+                paused=None,
+                job_class=None,
             )
         except _core.CoordinatorError as error:
             outcome, reason = "refused", str(error)

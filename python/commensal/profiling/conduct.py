@@ -21,6 +21,7 @@ from commensal._environment import JobSettings, new_job_id
 from commensal._lifetime import temporary_folder
 from commensal._report.quiet import QuietGuard, Usage, verdict_between
 from commensal._say import say
+from commensal._terms import JobTerms
 from commensal.profiling.analysis import WARM_UP_STEPS, Analysis, Samples, TooLittle, analyse
 from commensal.profiling.clocks import TreeClock
 from commensal.profiling.job_page import JobPage, activity_of, find_job_page
@@ -89,7 +90,7 @@ def run_profile(command: Sequence[str], name: str, limits: Limits) -> Profile:
             job_id=new_job_id(name),
             name=name,
             job_class="guaranteed",
-            idle_class=False,
+            terms=JobTerms(idle_class=False),
             instance=coordinator.instance,
             runtime_dir=coordinator.runtime_dir,
             quiet=True,

@@ -60,6 +60,7 @@ from stage_report import TIME_WAS_UP, StageReport, on_simulated_driver
 
 from commensal._coordinator import Coordinator, Refused, Unreachable
 from commensal._quantities import ShareRange
+from commensal._terms import JobTerms
 
 GUARANTEED, OPPORTUNISTIC = "guaranteed", "opportunistic"
 FINISH_SECONDS = 20.0  # for what comes after the last window
@@ -95,7 +96,7 @@ class Stage:
     # What the jobs are told.
 
     def pace(self, law: str, share: float = 1.0) -> None:
-        self.node.set(OPPORTUNISTIC, law=law, share=ShareRange(0.0, share))
+        self.node.set(OPPORTUNISTIC, terms=JobTerms(law=law, share=ShareRange(0.0, share)))
         seen = ""
         end = time.monotonic() + PATIENCE
         while seen != law and time.monotonic() < end:

@@ -146,7 +146,7 @@ void FakeCoordinator::take(std::string identity, const wire::Message& message) {
       answer.coordinator_pid = 4242;
       answer.capacity_bytes = behaviour_.limit_bytes;
       answer.limit_bytes = behaviour_.limit_bytes;
-      answer.share_max = hello->share.max;
+      answer.share.max = hello->terms.share.max;
       answer.law = behaviour_.law;
       answer.job_class = behaviour_.job_class;
       answer.revision = behaviour_.revision;

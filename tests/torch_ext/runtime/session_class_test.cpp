@@ -53,7 +53,7 @@ class SessionClassTest : public ::testing::Test {
     config.job_id = JobId{"job-1"};
     config.name = "test";
     config.job_class = job_class;
-    config.idle_class = false;
+    config.terms.idle_class = false;
     config.runtime_dir = folder_.path();
     config.connect_timeout = std::chrono::seconds{10};
     if (adjust) adjust(config);
@@ -72,7 +72,7 @@ class SessionClassTest : public ::testing::Test {
     message.job_id = "job-1";
     message.revision = revision;
     message.job_class = job_class;
-    message.law = job_class == kGuaranteed ? "open" : "gap";
+    message.terms.law = job_class == kGuaranteed ? "open" : "gap";
     message.reason = "the test wants it";
     return message;
   }
@@ -109,33 +109,33 @@ TEST_F(SessionClassTest, EveryAnswerTellsTheClassInForce) {
   wire::Change other;
   other.job_id = "job-1";
   other.revision = 2;
-  other.share_max = 0.5;
+  other.terms.share = ShareRange{0.0, 0.5};
   EXPECT_EQ(tell(other).job_class, kOpportunistic);
 }
 
 TEST_F(SessionClassTest, TheReverseIsTakenAndAnswered) {
-  Session& session = start(kGuaranteed, [](auto& c) { c.slo = 0.02; });
+  Session& session = start(kGuaranteed, [](auto& c) { c.terms.slo = 0.02; });
   const auto answer = tell(change(2, kOpportunistic));
   EXPECT_EQ(answer.outcome, "applied");
   EXPECT_EQ(answer.job_class, kOpportunistic);
   EXPECT_EQ(stats(session)["gate"]["law"], "gap");
   const wire::Register hello = restart(kOpportunistic);
   EXPECT_EQ(hello.job_class, kOpportunistic);
-  EXPECT_FALSE(hello.slo) << "which an opportunistic job has not";
+  EXPECT_FALSE(hello.terms.slo) << "which an opportunistic job has not";
 }
 
 TEST_F(SessionClassTest, TheClassInForceIsSaidToTheNextCoordinator) {
   start(kOpportunistic);
   wire::Change upgrade = change(2, kGuaranteed);
-  upgrade.memory = wire::MemoryRange{(64_MiB).count(), (128_MiB).count()};
-  upgrade.slo = 0.03;
+  upgrade.terms.memory = MemoryRange{64_MiB, 128_MiB};
+  upgrade.terms.slo = 0.03;
   ASSERT_EQ(tell(upgrade).outcome, "applied");
   const wire::Register hello = restart(kGuaranteed);
   EXPECT_EQ(hello.job_class, kGuaranteed);
-  EXPECT_EQ(hello.memory.min_bytes, (64_MiB).count());
-  EXPECT_EQ(hello.memory.max_bytes, (128_MiB).count());
-  EXPECT_EQ(hello.slo, 0.03);
-  EXPECT_EQ(hello.law, "open");
+  EXPECT_EQ(hello.terms.memory.min, 64_MiB);
+  EXPECT_EQ(hello.terms.memory.max, 128_MiB);
+  EXPECT_EQ(hello.terms.slo, 0.03);
+  EXPECT_EQ(hello.terms.law, "open");
 }
 
 TEST_F(SessionClassTest, WhatACoordinatorDidNotGrantIsAskedForAgain) {
@@ -169,7 +169,7 @@ TEST_F(SessionClassTest, AnOlderChangeIsStaleAndChangesNothing) {
 TEST_F(SessionClassTest, AnUnknownLawIsRefusedWithTheClass) {
   Session& session = start(kOpportunistic);
   wire::Change wrong = change(2, kGuaranteed);
-  wrong.law = "anarchy";
+  wrong.terms.law = "anarchy";
   const auto answer = tell(wrong);
   EXPECT_EQ(answer.outcome, "refused");
   EXPECT_NE(answer.reason.find("anarchy"), std::string::npos) << answer.reason;
@@ -206,7 +206,7 @@ TEST_F(SessionClassTest, AnUpgradeOpensTheGateForWhoWaitsAtIt) {
 }
 
 TEST_F(SessionClassTest, AGuaranteedJobKeepsNoShareOfItsMultiprocessors) {
-  Session& session = start(kOpportunistic, [](auto& c) { c.sm_share = 0.25; });
+  Session& session = start(kOpportunistic, [](auto& c) { c.terms.sm_share = 0.25; });
   EXPECT_EQ(stats(session)["multiprocessors"]["share"], 0.25);
   ASSERT_EQ(tell(change(2, kGuaranteed)).outcome, "applied");
   EXPECT_TRUE(stats(session)["multiprocessors"]["share"].is_null());
@@ -270,7 +270,7 @@ bool may_leave_idle_class() {
 
 TEST_F(SessionClassTest, ThreadsLeaveTheIdleClassAndComeBack) {
   if (!may_leave_idle_class()) GTEST_SKIP() << "the kernel lets nobody here leave the idle class";
-  Session& session = start(kOpportunistic, [](auto& c) { c.idle_class = true; });
+  Session& session = start(kOpportunistic, [](auto& c) { c.terms.idle_class = true; });
   EXPECT_EQ(::sched_getscheduler(0), SCHED_IDLE);
   ASSERT_EQ(tell(change(2, kGuaranteed)).outcome, "applied");
   EXPECT_EQ(::sched_getscheduler(0), SCHED_OTHER);
@@ -281,7 +281,7 @@ TEST_F(SessionClassTest, ThreadsLeaveTheIdleClassAndComeBack) {
 
 TEST_F(SessionClassTest, ForkedChildrenFollow) {
   if (!may_leave_idle_class()) GTEST_SKIP() << "the kernel lets nobody here leave the idle class";
-  start(kOpportunistic, [](auto& c) { c.idle_class = true; });
+  start(kOpportunistic, [](auto& c) { c.terms.idle_class = true; });
   std::array<int, 2> end{};
   ASSERT_EQ(::pipe(end.data()), 0);
   const pid_t child = ::fork();

@@ -47,8 +47,8 @@ class SessionCoresTest : public ::testing::Test {
     config.job_id = JobId{"job-1"};
     config.name = "test";
     config.job_class = JobClass::kOpportunistic;
-    config.idle_class = false;
-    config.affinity = affinity;
+    config.terms.idle_class = false;
+    config.terms.affinity = affinity;
     config.elastic_threads = elastic;
     config.runtime_dir = folder_.path();
     config.connect_timeout = std::chrono::seconds{10};
@@ -147,11 +147,11 @@ TEST_F(SessionCoresTest, SwitchedOffItKeepsAllItsCoresAndOnAgainItFollows) {
   wire::Change change;
   change.job_id = "job-1";
   change.revision = 2;
-  change.affinity = true;
+  change.terms.affinity = true;
   coordinator_.send(change);
   EXPECT_TRUE(eventually([&] { return has(part_); }));
   change.revision = 3;
-  change.affinity = false;
+  change.terms.affinity = false;
   coordinator_.send(change);
   EXPECT_TRUE(eventually([&] { return has(own_); }));
 }

@@ -73,7 +73,7 @@ class SessionFurtherTest : public ::testing::Test {
     config.job_id = JobId{"job-1"};
     config.job_class = JobClass::kOpportunistic;
     config.device = "made-up";
-    config.idle_class = false;
+    config.terms.idle_class = false;
     config.quiet = true;
     config.runtime_dir = folder_.path();
     config.connect_timeout = config.ask_wait = std::chrono::seconds{20};

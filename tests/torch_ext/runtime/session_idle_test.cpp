@@ -40,7 +40,7 @@ class SessionIdleTest : public ::testing::Test {
     SessionConfig config;
     config.job_id = JobId{"job-1"};
     config.name = "test";
-    config.idle_class = false;
+    config.terms.idle_class = false;
     config.quiet = true;
     return config;
   }

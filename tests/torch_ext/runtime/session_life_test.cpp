@@ -28,7 +28,7 @@ class SessionLifeTest : public ::testing::Test {
     SessionConfig config;
     config.job_id = JobId{"job-1"};
     config.role = role;
-    config.idle_class = false;
+    config.terms.idle_class = false;
     config.runtime_dir = folder_.path();
     config.connect_timeout = std::chrono::seconds{20};
     return config;
@@ -149,7 +149,7 @@ TEST_F(SessionLifeTest, WhatAHelperHoldsCountsOnceItIsARank) {
 
 TEST_F(SessionLifeTest, WithoutACoordinatorAHelpersOwnLimitHoldsOnceItIsARank) {
   auto bounded = config(MemberRole::kHelper);
-  bounded.memory.max = 4_MiB;
+  bounded.terms.memory.max = 4_MiB;
   Session& session = Session::start(bounded);
   EXPECT_EQ(session.allocator().stats().limit, Bytes{UINT64_MAX});
   session.become_rank(0, 1);

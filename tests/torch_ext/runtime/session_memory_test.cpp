@@ -37,7 +37,7 @@ class SessionMemoryTest : public ::testing::Test {
     SessionConfig config;
     config.job_id = JobId{"job-1"};
     config.name = "test";
-    config.idle_class = false;
+    config.terms.idle_class = false;
     config.quiet = true;
     return config;
   }
@@ -139,7 +139,7 @@ TEST_F(SessionMemoryTest, AndDiesWithTheStoryIfItNeverAnswers) {
 
 TEST_F(SessionMemoryTest, WithoutACoordinatorTheStorySaysSo) {
   SessionConfig with = without_slower_tier();
-  with.memory.max = 16_MiB;
+  with.terms.memory.max = 16_MiB;
   Session& session = Session::start(with);
   EXPECT_THAT(out_of_memory(session, 48_MiB),
               HasSubstr("2. others: no coordinator: no coordinator 'default' in "));
@@ -220,7 +220,7 @@ TEST_F(SessionMemoryTest, TheElasticPolicyIsTheDefault) {
 
 TEST_F(SessionMemoryTest, ALimitAboveTheDeviceIsDoubtedWithBothValues) {
   SessionConfig with = config();
-  with.memory.max = Bytes{std::uint64_t{1} << 50U};
+  with.terms.memory.max = Bytes{std::uint64_t{1} << 50U};
   Session& session = Session::start(with);
   EXPECT_THAT(stats(session)["memory"]["notes"].dump(),
               HasSubstr("memory limit above the device: 1 PiB > "));
@@ -231,7 +231,7 @@ TEST_F(SessionMemoryTest, ALimitAboveTheDeviceIsDoubtedWithBothValues) {
 
 TEST_F(SessionMemoryTest, ALimitBelowTheFloorChangesNothing) {
   SessionConfig with = config();
-  with.memory = {64_MiB, 128_MiB};
+  with.terms.memory = {64_MiB, 128_MiB};
   Session& session = Session::start(with);
   try {
     (void)session.set_memory_limit(32_MiB);
@@ -268,15 +268,15 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         WrongConfig{"MinAboveMax",
                     [](SessionConfig& c) {
-                      c.memory = {2_GiB, 1_GiB};
+                      c.terms.memory = {2_GiB, 1_GiB};
                     },
                     "memory minimum above maximum: 2 GiB > 1 GiB"},
         WrongConfig{"NegativeWait", [](SessionConfig& c) { c.ask_wait = milliseconds{-1}; },
                     "wait for memory outside 0 to 3600000 ms: -1 ms"},
         WrongConfig{"EndlessWait", [](SessionConfig& c) { c.ask_wait = milliseconds{3'600'001}; },
                     "3600001 ms"},
-        WrongConfig{"NoMultiprocessors", [](SessionConfig& c) { c.sm_share = 0.0; },
-                    "a share of the multiprocessors is above 0 and at most 1: 0"},
+        WrongConfig{"NoMultiprocessors", [](SessionConfig& c) { c.terms.sm_share = 0.0; },
+                    "sm_share must be above 0 and at most 1: 0"},
         WrongConfig{"ParkedAtOnce", [](SessionConfig& c) { c.park_idle = milliseconds{0}; },
                     "park-idle outside 1 s to 365 d: 0 ms"},
         WrongConfig{"NegativeParkIdle", [](SessionConfig& c) { c.park_idle = milliseconds{-5000}; },

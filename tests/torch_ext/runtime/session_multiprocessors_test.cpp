@@ -53,9 +53,9 @@ class SessionMultiprocessorsTest : public ::testing::Test {
     config.job_id = JobId{"job-1"};
     config.name = "test";
     config.job_class = job_class;
-    config.idle_class = false;
+    config.terms.idle_class = false;
     config.device = device;
-    config.sm_share = share;
+    config.terms.sm_share = share;
     config.sm_held_by = held_by;
     // The coordinator of the tests takes every job for an opportunistic one.
     if (job_class == JobClass::kOpportunistic) config.runtime_dir = folder_.path();
@@ -109,7 +109,7 @@ TEST_F(SessionMultiprocessorsTest, AChangeCountsFromTheNextStepOn) {
   wire::Change change;
   change.job_id = "job-1";
   change.revision = 2;
-  change.sm_share = 0.5;
+  change.terms.sm_share = 0.5;
   coordinator_.send(change);
   EXPECT_TRUE(eventually([&] { return stats(session)["share"] == 0.5; }));
   EXPECT_TRUE(asked_.empty());
@@ -122,11 +122,11 @@ TEST_F(SessionMultiprocessorsTest, AWrongChangeLeavesItAsItWas) {
   wire::Change change;
   change.job_id = "job-1";
   change.revision = 2;
-  change.sm_share = -1.0;
+  change.terms.sm_share = -1.0;
   coordinator_.send(change);
   change.revision = 3;
-  change.sm_share.reset();
-  change.share_max = 0.5;
+  change.terms.sm_share.reset();
+  change.terms.share = ShareRange{0.0, 0.5};
   coordinator_.send(change);
   EXPECT_TRUE(eventually([&] {
     return nlohmann::json::parse(session.stats_json()).at("gate").at("share") == 0.5;

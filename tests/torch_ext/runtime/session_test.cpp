@@ -57,7 +57,7 @@ class SessionTest : public ::testing::Test {
     config.job_id = JobId{"job-1"};
     config.name = "test";
     config.job_class = job_class;
-    config.idle_class = false;
+    config.terms.idle_class = false;
     return config;
   }
   [[nodiscard]] SessionConfig connected(JobClass job_class = JobClass::kOpportunistic) const {
@@ -169,16 +169,16 @@ TEST_F(SessionTest, TwiceIsOneClearSentence) {
 
 TEST_F(SessionTest, WrongValuesAreNamedAndChangeNothing) {
   SessionConfig wrong = config();
-  wrong.share = {0.5, 0.2};
+  wrong.terms.share = {0.5, 0.2};
   EXPECT_THROW(Session::start(wrong), std::invalid_argument);
   wrong = config();
-  wrong.share = {0.0, 1.5};
+  wrong.terms.share = {0.0, 1.5};
   EXPECT_THROW(Session::start(wrong), std::invalid_argument);
   wrong = config();
-  wrong.memory = {2_GiB, 1_GiB};
+  wrong.terms.memory = {2_GiB, 1_GiB};
   EXPECT_THROW(Session::start(wrong), std::invalid_argument);
   wrong = config();
-  wrong.law = "fast";
+  wrong.terms.law = "fast";
   EXPECT_THROW(Session::start(wrong), std::invalid_argument);
   wrong = config();
   wrong.rank = 2;
@@ -399,8 +399,8 @@ TEST_F(SessionTest, SetMemoryLimitIsASafePointAndIsToldToTheCoordinator) {
   const auto told = coordinator.next<wire::SetRequest>();
   ASSERT_TRUE(told);
   EXPECT_EQ(told->job, "job-1");
-  ASSERT_TRUE(told->memory);
-  EXPECT_EQ(told->memory->max_bytes, (8_MiB).count());
+  ASSERT_TRUE(told->terms.memory);
+  EXPECT_EQ(told->terms.memory->max, 8_MiB);
   EXPECT_TRUE(session.allocator().deallocate(block));
 }
 
@@ -573,7 +573,7 @@ TEST_F(SessionTest, AnUnknownLawIsRefused) {
   FakeCoordinator coordinator(folder_.path());
   Session::start(connected());
   wire::Change wrong = change(2);
-  wrong.law = "fast";
+  wrong.terms.law = "fast";
   coordinator.send(wrong);
   const auto answer = coordinator.next_if<wire::Answer>(
       [](const auto& reply) { return reply.outcome == "refused"; });
@@ -586,8 +586,8 @@ TEST_F(SessionTest, ItsPaceChangesWhileItRunsAndIsKeptForTheNextDaemon) {
   Session& session = Session::start(connected());
   ASSERT_TRUE(coordinator->next<wire::Register>());
   wire::Change pace = change(2);
-  pace.law = "rate_aimd";
-  pace.idle_class = false;
+  pace.terms.law = "rate_aimd";
+  pace.terms.idle_class = false;
   coordinator->send(pace);
   ASSERT_TRUE(eventually([&] { return stats(session)["gate"]["law"] == "rate_aimd"; }));
   EXPECT_TRUE(eventually([&] {
@@ -598,7 +598,7 @@ TEST_F(SessionTest, ItsPaceChangesWhileItRunsAndIsKeptForTheNextDaemon) {
   coordinator = std::make_unique<FakeCoordinator>(folder_.path());
   const auto hello = coordinator->next<wire::Register>();
   ASSERT_TRUE(hello);
-  EXPECT_EQ(hello->law, "rate_aimd");
+  EXPECT_EQ(hello->terms.law, "rate_aimd");
 }
 
 TEST_F(SessionTest, AnSloIsSaidAndSaidAgain) {
@@ -608,30 +608,30 @@ TEST_F(SessionTest, AnSloIsSaidAndSaidAgain) {
   auto coordinator = std::make_unique<FakeCoordinator>(folder_.path(), behaviour);
   SessionConfig wanted = connected();
   wanted.job_class = JobClass::kGuaranteed;
-  wanted.slo = 0.02;
+  wanted.terms.slo = 0.02;
   Session::start(wanted);
   const auto first = coordinator->next<wire::Register>();
-  ASSERT_TRUE(first && first->slo);
-  EXPECT_EQ(*first->slo, 0.02);
+  ASSERT_TRUE(first && first->terms.slo);
+  EXPECT_EQ(*first->terms.slo, 0.02);
   wire::Change lenient = change(2);
-  lenient.slo = 0.05;
+  lenient.terms.slo = 0.05;
   coordinator->send(lenient);
   ASSERT_TRUE(coordinator->next_if<wire::Answer>([](const auto& a) { return a.revision == 2; }));
   coordinator.reset();
   coordinator = std::make_unique<FakeCoordinator>(folder_.path(), behaviour);
   const auto again = coordinator->next<wire::Register>();
-  ASSERT_TRUE(again && again->slo);
-  EXPECT_EQ(*again->slo, 0.05);
+  ASSERT_TRUE(again && again->terms.slo);
+  EXPECT_EQ(*again->terms.slo, 0.05);
 }
 
 TEST_F(SessionTest, AnSloThatCannotBeIsRefusedWithItsValue) {
   SessionConfig wrong = config(JobClass::kGuaranteed);
   for (const double slo : {0.0, -0.1, 0.51}) {
-    wrong.slo = slo;
+    wrong.terms.slo = slo;
     EXPECT_THROW(Session::start(wrong), std::invalid_argument) << slo;
   }
   wrong = config();
-  wrong.slo = 0.02;
+  wrong.terms.slo = 0.02;
   EXPECT_THROW(Session::start(wrong), std::invalid_argument) << "of an opportunistic job";
 }
 
@@ -769,7 +769,7 @@ TEST_F(SessionTest, ShutdownSaysGoodbyeAndWritesTheSummaryOnce) {
 TEST_F(SessionTest, OpportunisticThreadsEnterTheIdleClassButTheClientDoesNot) {
   FakeCoordinator coordinator(folder_.path());
   SessionConfig with = connected();
-  with.idle_class = true;
+  with.terms.idle_class = true;
   const int before = ::sched_getscheduler(0);
   std::promise<int> named;
   std::promise<void> end;
@@ -803,7 +803,7 @@ TEST_F(SessionTest, OpportunisticThreadsEnterTheIdleClassButTheClientDoesNot) {
 
 TEST_F(SessionTest, AGuaranteedJobStaysOutOfTheIdleClass) {
   SessionConfig with = config(JobClass::kGuaranteed);
-  with.idle_class = true;
+  with.terms.idle_class = true;
   Session& session = Session::start(with);
   EXPECT_EQ(stats(session)["gate"]["idle_class"], false);
   EXPECT_NE(::sched_getscheduler(0), SCHED_IDLE);

@@ -122,7 +122,7 @@ class TwoSessionsTest : public ::testing::Test {
     SessionConfig config;
     config.job_id = JobId{job};
     config.job_class = job_class;
-    config.idle_class = false;
+    config.terms.idle_class = false;
     config.runtime_dir = folder_.path();
     config.connect_timeout = std::chrono::seconds{20};
     return config;
