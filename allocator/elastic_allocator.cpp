@@ -61,6 +61,8 @@ void ElasticAllocator::on_pressure(PressureHandler handler) {
 }
 
 AllocatorStats ElasticAllocator::stats() const { return impl_->stats(); }
+Bytes ElasticAllocator::capacity() const { return impl_->capacity(Tier::kDevice); }
+Bytes ElasticAllocator::slower_capacity() const { return impl_->capacity(Tier::kHost); }
 void ElasticAllocator::with_source(const std::function<void()>& work) { impl_->with_source(work); }
 void ElasticAllocator::reset_peak_reserved() noexcept { impl_->reset_peak_reserved(); }
 std::vector<ChunkResidency> ElasticAllocator::residency() const { return impl_->residency(); }

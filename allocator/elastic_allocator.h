@@ -14,6 +14,7 @@
 #include "allocator/base/bytes.h"
 #include "allocator/base/clock.h"
 #include "allocator/base/ids.h"
+#include "allocator/device_memory.h"
 #include "allocator/lifetime.h"
 #include "allocator/memory_claims.h"
 #include "allocator/memory_source.h"
@@ -32,61 +33,12 @@ struct AllocationContext {
   const char* device_only = nullptr;
 };
 
-/// Answers a change of the limit. `done + deferred` is what the change asked for.
-struct LimitTicket {
-  Revision revision = 0;
-  Bytes limit;         ///< the limit that holds now (the newest revision's)
-  Bytes done;          ///< bytes given back (or, growing, brought back) so far
-  Bytes deferred;      ///< bytes still above the limit
-  std::string reason;  ///< why bytes are deferred, or why the change was stale; empty: all done
-  bool stale = false;  ///< a newer revision was there already; nothing was changed
-
-  [[nodiscard]] bool complete() const noexcept { return !stale && deferred.is_zero(); }
-};
-
 /// What a piece of work between safe points did.
 struct AheadReport {
   Bytes moved_out;     ///< chunks that left the device
   Bytes moved_in;      ///< chunks that came back
   bool more = false;   ///< there is more to do, or it was interrupted: call again
   std::string reason;  ///< why something did not move; empty: everything did
-};
-
-/// Totals over the life of the process, and the state now. All in bytes unless named otherwise.
-struct AllocatorStats {
-  Bytes limit;         ///< most device bytes; max value: no limit
-  Bytes device;        ///< chunks on the device tier (live and cached)
-  Bytes host;          ///< chunks on the slower tier
-  Bytes host_touched;  ///< of `host`: resident because touched again; counts against the limit
-  Bytes parked;        ///< saved, no memory of the device
-  Bytes away;          ///< of `parked`: not mapped; but for tags that are parked by name
-  Bytes dropped;       ///< addresses of blocks whose content was given up; no memory at all
-  Bytes kept;          ///< chunks that stay where they are, see `keep_in_place`
-  Bytes outside;       ///< held by others in the process, see `count_outside`
-  Bytes live;          ///< blocks handed out (as asked, before rounding)
-  Bytes cached;        ///< device bytes that no live block uses
-  Bytes peak_live;
-  Bytes peak_device;
-  Bytes peak_reserved;  ///< most of `device + host + parked` since `reset_peak_reserved`
-  Bytes moved_out;      ///< live bytes moved to the slower tier, total
-  Bytes moved_ahead;    ///< of `moved_out`: between safe points, while the job ran
-  Bytes moved_in;       ///< live bytes brought back, total
-  Bytes given_back;     ///< device bytes released to the system by limits, total
-  Bytes deferred;       ///< bytes above the limit at the last safe point, with a reason
-  Bytes held_back;      ///< bytes that have room on the device and no leave to come back
-  std::string held_back_reason;
-  std::uint64_t held_back_times = 0;  ///< looks at which some had none
-  Bytes held_by_children;
-  std::uint64_t moves = 0;  ///< fences in which at least one chunk was swapped
-  std::uint64_t allocations = 0;
-  std::uint64_t frees = 0;
-  std::uint64_t chunks_device = 0;
-  std::uint64_t chunks_host = 0;
-  std::uint64_t out_of_memory = 0;  ///< times OutOfMemory was thrown
-  Duration longest_pause{};         ///< longest fence
-  Duration total_pause{};
-  Duration safe_point_wait{};  ///< time that training threads waited at safe points
-  std::string deferred_reason;
 };
 
 struct ElasticAllocatorOptions {
@@ -145,13 +97,13 @@ using PressureHandler = std::function<std::string(Bytes needed)>;
 /// held while the source runs long calls) and one for moves, taken in the order moves -> blocks.
 /// Fork: after `install_fork_handlers`, a child sees a snapshot of all blocks; in it `allocate`
 /// serves from the C heap, frees of the parent's blocks do nothing, everything else is inert.
-class ElasticAllocator {
+class ElasticAllocator final : public DeviceMemory {
  public:
   /// @param source  not owned; must outlive this object.
   /// @throws std::invalid_argument naming an alignment that is none.
   ElasticAllocator(MemorySource& source, ElasticAllocatorOptions options,
                    const Clock& clock = SteadyClock::instance());
-  ~ElasticAllocator();
+  ~ElasticAllocator() override;
   ElasticAllocator(const ElasticAllocator&) = delete;
   ElasticAllocator& operator=(const ElasticAllocator&) = delete;
 
@@ -178,13 +130,14 @@ class ElasticAllocator {
   /// Records a limit without moving anything: one atomic store that the next `allocate` sees and
   /// the next safe point enforces. A revision below the newest one is stale and ignored;
   /// revision 0 takes the next number.
-  LimitTicket post_limit(Bytes limit, Revision revision = 0);
+  LimitTicket post_limit(Bytes limit, Revision revision);
+  LimitTicket post_limit(Bytes limit) override { return post_limit(limit, 0); }
   /// Records a limit and enforces it here, as a safe point does; returns at the latest after
   /// `options.move_deadline` with the rest deferred.
   LimitTicket set_limit(Bytes limit, Revision revision = 0);
   /// Enforces the newest limit: cached and free chunks first, then live chunks to the slower
   /// tier; below the limit it brings live chunks back. Cheap when there is nothing to do.
-  LimitTicket safe_point();
+  LimitTicket safe_point() override;
   /// Does a piece of work towards the limit while the job runs, from a thread of its own
   /// (background_mover.h): moves out about `most` live bytes that the next safe point would have to
   /// move, or brings back as much. What changes while it is copied stays. Copies without the move
@@ -201,9 +154,7 @@ class ElasticAllocator {
   /// limit were reached. To be called before the first allocation; `claims` must outlive this.
   /// Null: no more, at any time; what was claimed is not given back then.
   void claim_with(MemoryClaims* claims);
-  /// From now on, or no more: what is live on the device stays there when a limit falls, and what
-  /// is on the slower tier comes back as room allows.
-  void keep_live(bool keeps) noexcept;
+  void keep_live(bool keeps) noexcept override;
   /// Gives back up to `bytes` of device memory without changing the limit.
   LimitTicket shrink(Bytes bytes);
   /// Brings live chunks back to the device, up to `bytes` and the limit.
@@ -230,9 +181,9 @@ class ElasticAllocator {
   /// nothing here moves it.
   void count_outside(Bytes held) noexcept;
 
-  /// A step of the training ended: what dies from now on outlived the step it was born in, unless
-  /// it is born from now on too. Guesses of lifetimes learn from this.
-  void step_ended() noexcept;
+  /// What dies from now on outlived the step it was born in, unless it is born from now on too.
+  /// Guesses of lifetimes learn from this.
+  void step_ended() noexcept override;
 
   /// Returns the tag of that name, made on first use; the newest options hold for all of it.
   /// @throws std::invalid_argument for an empty name, or one more than `kMostTags`.
@@ -257,15 +208,17 @@ class ElasticAllocator {
   TagTicket wake_tag(TagId tag);
   [[nodiscard]] std::vector<TagResidency> tags() const;
 
-  /// Returns whether a safe point has something to do: one atomic load.
-  [[nodiscard]] bool work_pending() const noexcept;
+  /// One atomic load.
+  [[nodiscard]] bool work_pending() const noexcept override;
 
   /// Called, with no lock held, when an allocation of the given size does not fit under the
   /// limit, before the slower tier serves it. May call `post_limit`; the allocation then looks
   /// again. Returns what came of it, in words, for the message of OutOfMemory.
   void on_pressure(PressureHandler handler);
 
-  [[nodiscard]] AllocatorStats stats() const;
+  [[nodiscard]] AllocatorStats stats() const override;
+  [[nodiscard]] Bytes capacity() const override;
+  [[nodiscard]] Bytes slower_capacity() const override;
   void reset_peak_reserved() noexcept;
   [[nodiscard]] std::vector<ChunkResidency> residency() const;
   /// Returns every segment that holds memory, in the order of addresses; `with_blocks`: also the

@@ -69,6 +69,7 @@ class ElasticCore {
   void on_pressure(PressureHandler handler) COMMENSAL_EXCLUDES(blocks_);
   void reset_peak_reserved() noexcept COMMENSAL_EXCLUDES(blocks_);
   [[nodiscard]] AllocatorStats stats() COMMENSAL_EXCLUDES(moves_, blocks_);
+  [[nodiscard]] Bytes capacity(Tier tier) const { return source_.capacity(tier); }
   [[nodiscard]] std::vector<ChunkResidency> residency() COMMENSAL_EXCLUDES(blocks_);
   [[nodiscard]] std::string reservation_notes() COMMENSAL_EXCLUDES(blocks_);
 

@@ -7,9 +7,9 @@
 #include <string>
 
 #include "allocator/base/mutex.h"
+#include "allocator/device_memory.h"
 #include "torch_ext/cuda/cuda_calls.h"
 #include "torch_ext/cuda/forwarding_allocator.h"
-#include "torch_ext/runtime/limited_memory.h"
 
 namespace commensal {
 
@@ -17,7 +17,7 @@ namespace commensal {
 /// it caches is given back where that is above. Live memory stays. A fraction that the program sets
 /// itself holds besides. Where the allocator knows no fraction, limits are noted and nothing more.
 /// Thread safety: all.
-class CapOnly final : public LimitedMemory {
+class CapOnly final : public DeviceMemory {
  public:
   struct Options {
     int device = 0;

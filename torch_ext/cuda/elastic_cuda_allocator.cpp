@@ -104,7 +104,7 @@ struct ElasticCudaAllocator::Device {
       COMMENSAL_GUARDED_BY(told_mutex);  // chunks, to who registers them
 };
 
-ElasticCudaAllocator::ElasticCudaAllocator(Base& native, CudaCalls& calls, DeviceMemory& memory)
+ElasticCudaAllocator::ElasticCudaAllocator(Base& native, CudaCalls& calls, MemoryProvider& memory)
     : ForwardingAllocator(native),
       calls_(calls),
       memory_(memory),

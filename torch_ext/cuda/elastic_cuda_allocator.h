@@ -14,9 +14,9 @@
 #include "allocator/base/mutex.h"
 #include "torch_ext/cuda/allocation_history.h"
 #include "torch_ext/cuda/cuda_calls.h"
-#include "torch_ext/cuda/device_memory.h"
 #include "torch_ext/cuda/forwarding_allocator.h"
 #include "torch_ext/cuda/memory_counters.h"
+#include "torch_ext/cuda/memory_provider.h"
 #include "torch_ext/cuda/pool_filters.h"
 #include "torch_ext/cuda/stream_uses.h"
 
@@ -36,7 +36,7 @@ class ElasticCudaAllocator final : public ForwardingAllocator {
  public:
   /// All must outlive this object, and this object every block. @throws std::logic_error if there
   /// is one already.
-  ElasticCudaAllocator(Base& native, CudaCalls& calls, DeviceMemory& memory);
+  ElasticCudaAllocator(Base& native, CudaCalls& calls, MemoryProvider& memory);
   ~ElasticCudaAllocator() override;
   ElasticCudaAllocator(const ElasticCudaAllocator&) = delete;
   ElasticCudaAllocator& operator=(const ElasticCudaAllocator&) = delete;
@@ -143,7 +143,7 @@ class ElasticCudaAllocator final : public ForwardingAllocator {
   void each_device(Visit visit) const;
 
   CudaCalls& calls_;
-  DeviceMemory& memory_;
+  MemoryProvider& memory_;
   PoolFilters<c10::MempoolId_t> filters_;
   std::array<std::atomic<Device*>, kMostDevices> devices_{};
   std::array<std::atomic<bool>, kMostDevices> refused_{};

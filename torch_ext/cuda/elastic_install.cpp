@@ -12,7 +12,7 @@ namespace commensal {
 namespace {
 
 // Set before the allocator is made; never destroyed, as the blocks in it.
-DeviceMemory* g_memory = nullptr;
+MemoryProvider* g_memory = nullptr;
 std::atomic<ElasticCudaAllocator*> g_installed_allocator{nullptr};
 NativeListener* g_listener = nullptr;  // set before the allocator is made
 std::atomic<NativeAllocator*> g_native{nullptr};
@@ -52,17 +52,17 @@ void give_back_delegates_cache() {
   }
 }
 
-std::string install_elastic_cuda_allocator(DeviceMemory& memory) {
+std::string install_elastic_cuda_allocator(MemoryProvider& memory) {
   static Mutex mutex;
   const MutexLock lock(mutex);
   if (g_memory == nullptr) g_memory = &memory;
   return install_cuda_allocator(&make);
 }
 
-std::string install_elastic_cuda_allocator(const CudaDeviceMemory::Options& options) {
-  CudaDeviceMemory::Options full = options;
+std::string install_elastic_cuda_allocator(const CudaMemoryProvider::Options& options) {
+  CudaMemoryProvider::Options full = options;
   full.source.capturing = &cuda_capturing;
-  return install_elastic_cuda_allocator(*new CudaDeviceMemory(full));
+  return install_elastic_cuda_allocator(*new CudaMemoryProvider(full));
 }
 
 ElasticAllocator* elastic_cuda_memory(int device) {

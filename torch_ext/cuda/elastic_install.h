@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "torch_ext/cuda/cuda_device_memory.h"
+#include "torch_ext/cuda/cuda_memory_provider.h"
 
 namespace commensal {
 
@@ -13,9 +13,10 @@ class NativeListener;
 /// Makes an ElasticCudaAllocator PyTorch's CUDA allocator; each device gets memory of its own with
 /// these options when it is used first. As `install_cuda_allocator`, and at most once a process.
 /// @return an empty text, or why nothing has changed.
-[[nodiscard]] std::string install_elastic_cuda_allocator(const CudaDeviceMemory::Options& options);
+[[nodiscard]] std::string install_elastic_cuda_allocator(
+    const CudaMemoryProvider::Options& options);
 /// The same over memory of the caller's, which must live for ever.
-[[nodiscard]] std::string install_elastic_cuda_allocator(DeviceMemory& memory);
+[[nodiscard]] std::string install_elastic_cuda_allocator(MemoryProvider& memory);
 
 /// Watches PyTorch's own allocator, which serves everything from now on, for a listener, which must
 /// live for ever. At any time, at most once a process.

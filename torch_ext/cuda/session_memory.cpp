@@ -13,11 +13,11 @@
 
 #include "allocator/cuda/cuda_memory_source.h"
 #include "allocator/deferred_source.h"
+#include "allocator/device_memory.h"
 #include "torch_ext/cuda/elastic_install.h"
 #include "torch_ext/cuda/session_gpu.h"
 #include "torch_ext/gate/gate.h"
 #include "torch_ext/phase.h"
-#include "torch_ext/runtime/limited_memory.h"
 #include "torch_ext/runtime/session.h"
 
 #define COMMENSAL_EXPORT __attribute__((visibility("default")))
@@ -104,8 +104,8 @@ std::unique_ptr<MemorySource> make_source(const SessionConfig& config, bool (*at
   return source;
 }
 
-CudaDeviceMemory::Options more_options(const SessionConfig& config) {
-  CudaDeviceMemory::Options options;
+CudaMemoryProvider::Options more_options(const SessionConfig& config) {
+  CudaMemoryProvider::Options options;
   options.source = source_options(config);
   if (config.host_cap) options.allocator.host_cap = *config.host_cap;
   if (config.memory_policy == MemoryPolicy::kAntman) {
@@ -116,7 +116,7 @@ CudaDeviceMemory::Options more_options(const SessionConfig& config) {
 }
 
 // Elastic memory of a further GPU, which moves where that of the first does.
-class FurtherGpu final : public LimitedMemory {
+class FurtherGpu final : public DeviceMemory {
  public:
   FurtherGpu(ElasticAllocator& memory, Bytes slower) : memory_(memory), slower_(slower) {}
 
@@ -141,7 +141,7 @@ class FurtherGpu final : public LimitedMemory {
 
 // The GPU that is used first is the session's. Each further one has elastic memory of its own,
 // which the coordinator divides, too.
-class SessionMemory final : public DeviceMemory {
+class SessionMemory final : public MemoryProvider {
  public:
   explicit SessionMemory(Session& session)
       : session_(session), further_(more_options(session.config())), gpus_(session) {}
@@ -224,7 +224,7 @@ class SessionMemory final : public DeviceMemory {
   }
 
   Session& session_;
-  CudaDeviceMemory further_;
+  CudaMemoryProvider further_;
   Mutex mutex_;
   SessionGpus gpus_ COMMENSAL_GUARDED_BY(mutex_);
   bool started_ COMMENSAL_GUARDED_BY(mutex_) = false;

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "allocator/base/mutex.h"
+#include "allocator/device_memory.h"
 #include "torch_ext/runtime/limit_keeper.h"
-#include "torch_ext/runtime/limited_memory.h"
 #include "torch_ext/runtime/wanted_memory.h"
 
 namespace commensal {
@@ -25,8 +25,10 @@ struct AskedMemory {
 /// but for what is said to be another's.
 class FurtherMemory {
  public:
-  FurtherMemory(LimitedMemory& of, std::string device, std::optional<Bytes> own_max)
-      : memory(of), id(std::move(device)), limits(of, own_max) {}
+  FurtherMemory(DeviceMemory& of, std::string device, std::optional<Bytes> own_max)
+      : memory(of), id(std::move(device)), limits(of, own_max) {
+    limits.move_to(of, own_max);
+  }
 
   void note_need(const AllocatorStats& stats, Bytes more, std::uint64_t step, TimePoint now) {
     const MutexLock lock(mutex_);
@@ -39,7 +41,7 @@ class FurtherMemory {
     return wanted_.wanted();
   }
 
-  LimitedMemory& memory;
+  DeviceMemory& memory;
   const std::string id;  ///< as NVML writes it
   LimitKeeper limits;
   AskedMemory asked;    ///< under the session's lock for questions

@@ -11,17 +11,12 @@ Bytes held(const AllocatorStats& stats) { return stats.device + stats.host_touch
 
 }  // namespace
 
-LimitKeeper::LimitKeeper(ElasticAllocator& allocator, std::optional<Bytes> own_max)
-    : allocator_(&allocator), own_max_(own_max) {}
+LimitKeeper::LimitKeeper(DeviceMemory& memory, std::optional<Bytes> own_max)
+    : memory_(&memory), own_max_(own_max) {}
 
-LimitKeeper::LimitKeeper(LimitedMemory& memory, std::optional<Bytes> own_max)
-    : allocator_(nullptr) {
-  move_to(memory, own_max);
-}
-
-void LimitKeeper::move_to(LimitedMemory& memory, std::optional<Bytes> own_max) {
+void LimitKeeper::move_to(DeviceMemory& memory, std::optional<Bytes> own_max) {
   const MutexLock lock(mutex_);
-  instead_.store(&memory);
+  memory_.store(&memory);
   own_max_ = own_max;
   own_bound_new_ = false;
   grant_.reset();
@@ -49,7 +44,7 @@ std::optional<LimitAnswer> LimitKeeper::grant(Bytes limit, Revision revision, Ti
   grant_ = limit;
   waiting_.reset();
   const LimitTicket ticket = post_locked();
-  if (held(stats()) <= ticket.limit) {
+  if (held(memory_.load()->stats()) <= ticket.limit) {
     return LimitAnswer{
         .revision = revision, .outcome = "applied", .done = {}, .deferred = {}, .reason = {}};
   }
@@ -60,16 +55,9 @@ std::optional<LimitAnswer> LimitKeeper::grant(Bytes limit, Revision revision, Ti
   return std::nullopt;
 }
 
-AllocatorStats LimitKeeper::stats() const {
-  const LimitedMemory* const instead = instead_.load();
-  return instead != nullptr ? instead->stats() : allocator_->stats();
-}
-
 LimitTicket LimitKeeper::post_locked() {
   const Bytes target = effective_locked().value_or(kNoLimit);
-  LimitedMemory* const instead = instead_.load();
-  LimitTicket ticket =
-      instead != nullptr ? instead->post_limit(target) : allocator_->post_limit(target);
+  LimitTicket ticket = memory_.load()->post_limit(target);
   ticket.limit = target;
   return ticket;
 }
@@ -98,8 +86,7 @@ LimitTicket LimitKeeper::set_own(Bytes max, bool here) {
     ticket = post_locked();
     if (grant_ && *grant_ < max) note = "the coordinator grants " + to_string(*grant_);
   }
-  LimitedMemory* const instead = instead_.load();
-  if (here) ticket = instead != nullptr ? instead->safe_point() : allocator_->safe_point();
+  if (here) ticket = memory_.load()->safe_point();
   if (!note.empty()) ticket.reason = ticket.reason.empty() ? note : note + "; " + ticket.reason;
   return ticket;
 }
@@ -134,7 +121,8 @@ std::optional<LimitAnswer> LimitKeeper::after_safe_point(const LimitTicket& tick
 
 std::optional<LimitAnswer> LimitKeeper::if_met() {
   const MutexLock lock(mutex_);
-  if (!waiting_ || held(stats()) > effective_locked().value_or(kNoLimit)) return std::nullopt;
+  if (!waiting_ || held(memory_.load()->stats()) > effective_locked().value_or(kNoLimit))
+    return std::nullopt;
   const Revision answered = waiting_->revision;
   waiting_.reset();
   return LimitAnswer{

@@ -10,8 +10,7 @@
 #include "allocator/base/clock.h"
 #include "allocator/base/ids.h"
 #include "allocator/base/mutex.h"
-#include "allocator/elastic_allocator.h"
-#include "torch_ext/runtime/limited_memory.h"
+#include "allocator/device_memory.h"
 
 namespace commensal {
 
@@ -34,12 +33,12 @@ struct LimitAnswer {
 /// Thread safety: any member may be called from any thread. Memory is moved without the lock held.
 class LimitKeeper {
  public:
-  LimitKeeper(ElasticAllocator& allocator, std::optional<Bytes> own_max);
-  /// Keeps the limit of `memory`, which gets the job's own bound at once. Must outlive this.
-  LimitKeeper(LimitedMemory& memory, std::optional<Bytes> own_max);
+  /// Keeps the limit of `memory`, which must outlive this and has the job's own bound already, as
+  /// far as that counts there.
+  LimitKeeper(DeviceMemory& memory, std::optional<Bytes> own_max);
   /// From now on the limits are those of `memory`, on another device: what was granted before does
   /// not count there. Must live as long.
-  void move_to(LimitedMemory& memory, std::optional<Bytes> own_max);
+  void move_to(DeviceMemory& memory, std::optional<Bytes> own_max);
 
   /// Records the coordinator's grant. Answers at once when nothing has to move for it; otherwise
   /// `after_safe_point` does later.
@@ -82,12 +81,10 @@ class LimitKeeper {
     bool told_deferred = false;
   };
   [[nodiscard]] std::optional<Bytes> effective_locked() const COMMENSAL_REQUIRES(mutex_);
-  [[nodiscard]] AllocatorStats stats() const;
   /// Tells the allocator, under the lock: of two changes at once the newer one must win there too.
   LimitTicket post_locked() COMMENSAL_REQUIRES(mutex_);
 
-  ElasticAllocator* const allocator_;  // null: there is `instead_` from the beginning
-  std::atomic<LimitedMemory*> instead_{nullptr};
+  std::atomic<DeviceMemory*> memory_;
   mutable Mutex mutex_;
   std::optional<Bytes> own_max_ COMMENSAL_GUARDED_BY(mutex_);
   bool own_bound_new_ COMMENSAL_GUARDED_BY(mutex_) = false;  // the coordinator has not taken it yet

@@ -251,8 +251,7 @@ void Session::Impl::begin() {
 }
 
 std::string Session::Impl::above_device(const char* what, Bytes limit) const {
-  const LimitedMemory* const instead = capped.load();
-  const Bytes device = instead != nullptr ? instead->capacity() : source->capacity(Tier::kDevice);
+  const Bytes device = device_memory.load()->capacity();
   if (limit <= device || awaits_device.load() || device.is_zero()) return {};
   return std::string(what) + " above the device: " + to_string(limit) + " > " + to_string(device);
 }
@@ -355,12 +354,12 @@ void Session::Impl::use_device(std::string id) {
   }
 }
 
-void Session::Impl::take_device(LimitedMemory& memory, std::string id, const std::string& why) {
+void Session::Impl::take_device(DeviceMemory& memory, std::string id, const std::string& why) {
   const bool was_on_host = on_host();
   // What was bounded on the host, or not yet bounded at all, is bounded there from now on.
   limits.move_to(memory,
                  awaits_device.exchange(false) ? config.terms.memory.max : limits.own_max());
-  capped.store(&memory);
+  device_memory.store(&memory);
   say("this job is on " + id + ", with native GPU memory: PyTorch's own, bound by the limit" +
       (why.empty() ? std::string() : " (" + why + ")"));
   if (!why.empty()) note("GPU memory is native, not elastic: " + why);
@@ -509,10 +508,10 @@ void Session::warn(const std::string& line) {
   Impl::print(line);
 }
 bool Session::between_ops() noexcept { return Impl::between_ops(); }
-void Session::take_device(LimitedMemory& memory, std::string id, const std::string& why) {
+void Session::take_device(DeviceMemory& memory, std::string id, const std::string& why) {
   impl_->take_device(memory, std::move(id), why);
 }
-void Session::add_device(LimitedMemory& memory, std::string id) {
+void Session::add_device(DeviceMemory& memory, std::string id) {
   impl_->add_device(memory, std::move(id));
 }
 std::string Session::ask_for_memory(const std::string& id, Bytes needed) {

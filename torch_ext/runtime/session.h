@@ -23,7 +23,7 @@ namespace commensal {
 
 class DeviceQueue;
 class Gate;
-class LimitedMemory;
+class DeviceMemory;
 class WorkClock;
 class MemorySource;
 class MultiprocessorDial;
@@ -194,11 +194,11 @@ class Session {
   /// any more. Must live for ever. Waits as `use_device` does.
   /// @param id   as there.
   /// @param why  for people: why its memory is not elastic; empty: that was not asked for.
-  void take_device(LimitedMemory& memory, std::string id, const std::string& why);
+  void take_device(DeviceMemory& memory, std::string id, const std::string& why);
   /// Memory of one more GPU: the coordinator divides it as it does that of the first, it has safe
   /// points where this session's has them, and is told in the statistics. Must live for ever. Waits
   /// for the limit there as `use_device` does. @param id  as there, another one each time.
-  void add_device(LimitedMemory& memory, std::string id);
+  void add_device(DeviceMemory& memory, std::string id);
   /// Asks the coordinator for more memory of that GPU; empty: of the first device. @return what
   /// came of it, in words.
   std::string ask_for_memory(const std::string& id, Bytes needed);

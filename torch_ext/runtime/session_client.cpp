@@ -480,7 +480,7 @@ void Session::Impl::park_further(TimePoint now) {
 void Session::Impl::park_if_asked(TimePoint now) {
   // Ops that were let in before the gate closed may still run; what they touch would come back. A
   // helper's ops go on, as the gate does not hold them.
-  if (!park_asked || capped.load() != nullptr || role.load() == MemberRole::kHelper ||
+  if (!park_asked || is_native() || role.load() == MemberRole::kHelper ||
       gate.ops_in_flight() != 0 || now - parked_at < kParkAgain)
     return;
   const AllocatorStats stats = allocator.stats();
@@ -522,7 +522,7 @@ Duration Session::Impl::on_tick() {
   const TimePoint now = clock.now();
   page.heartbeat_ns.store(to_page_time(now), kRelaxed);
   // On a GPU memory moves while no op runs, of any thread. On a host threads are stopped instead.
-  if (!on_host()) gate.expect_hold(capped.load() == nullptr && memory_pending());
+  if (!on_host()) gate.expect_hold(!is_native() && memory_pending());
   gate.refresh();
   follow_held_steps();
   apply_waiting_limit(now);
@@ -569,7 +569,7 @@ StatisticsView Session::Impl::view() const {
   view.job.coordinator_pid = line.coordinator_pid;
   view.job.malformed_frames = line.malformed_frames;
   view.memory = memory_stats();
-  view.memory_policy = capped.load() != nullptr ? "native" : to_string(config.memory_policy);
+  view.memory_policy = is_native() ? "native" : to_string(config.memory_policy);
   view.devices = devices_view();
   view.tags = allocator.tags();
   view.kept = allocator.kept_in_place();

@@ -17,14 +17,8 @@ void add(LimitTicket& sum, const LimitTicket& part) {
 
 }  // namespace
 
-AllocatorStats Session::Impl::memory_stats() const {
-  const LimitedMemory* const instead = capped.load();
-  return instead != nullptr ? instead->stats() : allocator.stats();
-}
-
 bool Session::Impl::memory_pending() const noexcept {
-  const LimitedMemory* const instead = capped.load();
-  if (allocator.work_pending() || (instead != nullptr && instead->work_pending())) return true;
+  if (allocator.work_pending() || device_memory.load()->work_pending()) return true;
   if (!has_more.load(std::memory_order_acquire)) return false;
   const MutexLock lock(more_mutex);
   return std::any_of(more_memory.begin(), more_memory.end(),
@@ -37,10 +31,8 @@ LimitTicket Session::Impl::memory_safe_point() {
   for (FurtherMemory* const more : further()) {
     if (more->memory.work_pending() || more->limits.waiting_since()) move_further(*more);
   }
-  LimitedMemory* const instead = capped.load();
-  if (instead == nullptr) return allocator.safe_point();
-  if (allocator.work_pending()) (void)allocator.safe_point();  // of the host: it comes back
-  return instead->safe_point();
+  if (is_native() && allocator.work_pending()) (void)allocator.safe_point();  // of the host
+  return device_memory.load()->safe_point();
 }
 
 void Session::Impl::move_further(FurtherMemory& more) {
@@ -94,7 +86,7 @@ void Session::Impl::end_step_of_memory() noexcept {
   for (const auto& more : more_memory) more->memory.step_ended();
 }
 
-void Session::Impl::add_device(LimitedMemory& memory, std::string id) {
+void Session::Impl::add_device(DeviceMemory& memory, std::string id) {
   if (class_now() == JobClass::kGuaranteed) memory.keep_live(true);
   auto made = std::make_unique<FurtherMemory>(memory, std::move(id), limits.own_max());
   const FurtherMemory& added = *made;

@@ -78,7 +78,7 @@ void Session::Impl::print(const std::string& line) {
 void Session::Impl::follow_idleness(TimePoint now) {
   // A helper's ops do not pass the gate: none would bring its memory back.
   if (!config.park_idle || ended.load() || role.load() == MemberRole::kHelper) return;
-  if (capped.load() != nullptr) return;  // native memory of a GPU is not parked
+  if (is_native()) return;  // native memory of a GPU is not parked
   // Looking at all slow chunks costs something: not at every wake-up.
   if (!op_came.load() && returning.is_zero() && now - looked_at < kLook) return;
   looked_at = now;

@@ -11,6 +11,7 @@
 
 #include "allocator/background_mover.h"
 #include "allocator/base/mutex.h"
+#include "allocator/device_memory.h"
 #include "allocator/elastic_allocator.h"
 #include "allocator/memory_source.h"
 #include "torch_ext/gate/gate.h"
@@ -22,7 +23,6 @@
 #include "torch_ext/runtime/idle_watch.h"
 #include "torch_ext/runtime/job_page.h"
 #include "torch_ext/runtime/limit_keeper.h"
-#include "torch_ext/runtime/limited_memory.h"
 #include "torch_ext/runtime/multiprocessor_dial.h"
 #include "torch_ext/runtime/peer_observer.h"
 #include "torch_ext/runtime/return_meter.h"
@@ -98,7 +98,7 @@ struct Session::Impl final : public ClientHost {
   [[nodiscard]] static bool between_ops() noexcept;
   void become_rank(int new_rank, int new_world_size);
   void use_device(std::string id);
-  void take_device(LimitedMemory& memory, std::string id, const std::string& why);
+  void take_device(DeviceMemory& memory, std::string id, const std::string& why);
   /// The job does without the GPU that it could use, as far as is known by now: says so once, and
   /// has what it asked for bound on the host.
   void stay_on_host();
@@ -114,13 +114,15 @@ struct Session::Impl final : public ClientHost {
   /// Does at a safe point what there is to do, and answers.
   void move_further(FurtherMemory& more);
   // What the limits are of: the allocator, or what stands in for it (`take_device`).
-  [[nodiscard]] AllocatorStats memory_stats() const;
+  [[nodiscard]] AllocatorStats memory_stats() const { return device_memory.load()->stats(); }
+  /// Whether PyTorch's own allocator serves its device.
+  [[nodiscard]] bool is_native() const noexcept { return device_memory.load() != &allocator; }
   [[nodiscard]] bool memory_pending() const noexcept;
   LimitTicket memory_safe_point();
   /// Where the limit falls to this, or more is held: has others give back what they cache.
   void give_back_of_others(Bytes limit);
   void end_step_of_memory() noexcept;
-  void add_device(LimitedMemory& memory, std::string id);
+  void add_device(DeviceMemory& memory, std::string id);
   void before_moves(std::function<void()> give_back);
   /// Since when a grant of any device waits to be applied; nullopt if none does.
   [[nodiscard]] std::optional<TimePoint> limit_waits_since() const;
@@ -258,7 +260,8 @@ struct Session::Impl final : public ClientHost {
   LimitKeeper limits;
   ReturnMeter returns;
 
-  std::atomic<LimitedMemory*> capped{nullptr};  // instead of `allocator`
+  std::atomic<DeviceMemory*> device_memory{
+      &allocator};  // of its device; native: not the allocator's
 
   OpSamples samples;
   std::atomic<void (*)(bool)> switch_sampling{nullptr};

@@ -224,7 +224,8 @@ std::string Session::Impl::ask_for_memory(Bytes needed, FurtherMemory* more) noe
   }
   try {
     const TimePoint now = clock.now();
-    const AllocatorStats stats = more != nullptr ? more->memory.stats() : memory_stats();
+    const DeviceMemory& asking = more != nullptr ? more->memory : *device_memory.load();
+    const AllocatorStats stats = asking.stats();
     const LimitKeeper& bound = more != nullptr ? more->limits : limits;
     if (more != nullptr) {
       more->note_need(stats, needed, steps.state().number, now);
@@ -234,11 +235,7 @@ std::string Session::Impl::ask_for_memory(Bytes needed, FurtherMemory* more) noe
     }
     if (!client.connected()) return "no coordinator: " + client.status().reason;
     if (bound.bound_by_itself()) return "the coordinator was not asked: the limit is the job's own";
-    const LimitedMemory* const instead = capped.load();
-    Bytes slower = source->capacity(Tier::kHost);
-    if (instead != nullptr) slower = instead->slower_capacity();
-    if (more != nullptr) slower = more->memory.slower_capacity();
-    const bool last_resort = stats.host + needed > slower;
+    const bool last_resort = stats.host + needed > asking.slower_capacity();
     // One that hangs for a second on a busy machine is no reason to die.
     const bool hangs = !observer.observe(now).coordinator_alive;
     if (hangs && !last_resort) return "the coordinator shows no sign of life";

@@ -36,7 +36,7 @@ void native_free(void* block) {
 }
 void foreign_free(void* /*block*/) {}
 
-class FakeDeviceMemory final : public DeviceMemory {
+class FakeDeviceMemory final : public MemoryProvider {
  public:
   ElasticAllocator* of(int device) override {
     if (device == refused) return nullptr;

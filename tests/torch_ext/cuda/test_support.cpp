@@ -63,7 +63,7 @@ COMMENSAL_EXPORT std::uint64_t commensal_testing_frees() { return commensal::g_f
 COMMENSAL_EXPORT const char* commensal_testing_install_elastic(std::uint64_t limit,
                                                                std::uint64_t host_cap) {
   static std::string complaint;
-  commensal::CudaDeviceMemory::Options options;
+  commensal::CudaMemoryProvider::Options options;
   options.allocator.limit = commensal::Bytes{limit};
   options.allocator.host_cap = commensal::Bytes{host_cap};
   options.allocator.fence_deadline = std::chrono::seconds{5};  // of a slow machine

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "allocator/host/host_memory_source.h"
+#include "torch_ext/runtime/further_memory.h"
 
 namespace commensal::limit_keeper_test {
 namespace {
@@ -119,7 +120,7 @@ TEST_F(LimitKeeperTest, ARefusedOwnBoundStays) {
 }
 
 // Memory that somebody else serves, in the place of the allocator's.
-class OtherMemory final : public LimitedMemory {
+class OtherMemory final : public DeviceMemory {
  public:
   LimitTicket post_limit(Bytes limit) override {
     limit_ = limit;
@@ -170,10 +171,11 @@ TEST_F(LimitKeeperTest, LimitsAreOfTheMemoryThatStandsIn) {
   EXPECT_EQ(other.stats().limit, 4_MiB);
 }
 
-TEST_F(LimitKeeperTest, OfMemoryWithoutAnAllocatorTheOwnBoundHoldsAtOnce) {
+TEST_F(LimitKeeperTest, TheOwnBoundHoldsAtOnceOnAFurtherGpu) {
   OtherMemory other;
   other.held = 32_MiB;
-  LimitKeeper further(other, 64_MiB);
+  FurtherMemory gpu(other, "GPU-1", 64_MiB);
+  LimitKeeper& further = gpu.limits;
   EXPECT_EQ(other.stats().limit, 64_MiB);
   EXPECT_FALSE(further.grant(16_MiB, 5, TimePoint{}));
   EXPECT_EQ(other.stats().limit, 16_MiB);

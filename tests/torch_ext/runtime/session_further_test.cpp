@@ -10,9 +10,9 @@
 #include <thread>
 
 #include "allocator/deferred_source.h"
+#include "allocator/device_memory.h"
 #include "tests/allocator/moving_source.h"
 #include "tests/torch_ext/runtime/fake_coordinator.h"
-#include "torch_ext/runtime/limited_memory.h"
 #include "torch_ext/runtime/session.h"
 
 namespace commensal::session_further_test {
@@ -29,7 +29,7 @@ std::unique_ptr<MemorySource> make_offered(const SessionConfig& /*config*/, bool
 }
 
 /// Memory of the second GPU: bytes that a safe point moves.
-class SecondGpu final : public LimitedMemory {
+class SecondGpu final : public DeviceMemory {
  public:
   LimitTicket post_limit(Bytes limit) override {
     limit_ = limit.count();

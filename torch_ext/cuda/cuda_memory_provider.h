@@ -8,18 +8,18 @@
 
 #include "allocator/base/mutex.h"
 #include "allocator/cuda/cuda_memory_source.h"
-#include "torch_ext/cuda/device_memory.h"
+#include "torch_ext/cuda/memory_provider.h"
 
 namespace commensal {
 
 /// A CudaMemorySource and an ElasticAllocator for each device.
-class CudaDeviceMemory final : public DeviceMemory {
+class CudaMemoryProvider final : public MemoryProvider {
  public:
   struct Options {
     CudaMemorySource::Options source{};
     ElasticAllocatorOptions allocator{};  ///< the alignment is always that of PyTorch's blocks
   };
-  explicit CudaDeviceMemory(Options options) : options_(options) {}
+  explicit CudaMemoryProvider(Options options) : options_(options) {}
 
   [[nodiscard]] ElasticAllocator* of(int device) override;
   [[nodiscard]] std::string reason(int device) override;

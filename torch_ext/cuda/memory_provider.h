@@ -11,9 +11,9 @@
 namespace commensal {
 
 /// The elastic memory of the devices of a process. Thread safety: all.
-class DeviceMemory {
+class MemoryProvider {
  public:
-  virtual ~DeviceMemory() = default;
+  virtual ~MemoryProvider() = default;
 
   /// Tells whether `of` may be asked yet: until then every block is the delegate's. Once true, it
   /// stays so.
