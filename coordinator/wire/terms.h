@@ -26,7 +26,6 @@ struct JobTerms {
   bool idle_class = true;          ///< its threads enter the kernel's idle class
   bool affinity = true;            ///< and keep to the cores that guaranteed jobs leave
   std::optional<double> sm_share;  ///< of a GPU's multiprocessors; absent: all of them
-  bool op_samples = true;          ///< its ops are looked at in short windows
   bool operator==(const JobTerms&) const = default;
 };
 
@@ -39,7 +38,6 @@ struct TermsPatch {
   std::optional<bool> idle_class = std::nullopt;
   std::optional<bool> affinity = std::nullopt;
   std::optional<double> sm_share = std::nullopt;
-  std::optional<bool> op_samples = std::nullopt;
   bool operator==(const TermsPatch&) const = default;
 };
 
@@ -134,14 +132,6 @@ void for_each_term(const Visit& visit) {
               "Results may change in the last bits.",
       .otherwise = "all",
       .refusal = "a guaranteed job keeps all multiprocessors of its GPU"});
-  visit(Term<bool, bool>{.name = "op_samples",
-                         .kind = TermKind::kSwitch,
-                         .own = &JobTerms::op_samples,
-                         .change = &TermsPatch::op_samples,
-                         .help = "Look at a guaranteed job's ops in short windows.",
-                         .otherwise = "on",
-                         .refusal = "only a guaranteed job's ops are looked at in windows",
-                         .only = JobClass::kGuaranteed});
 }
 
 /// Says what is wrong with a value, naming it; empty: nothing.

@@ -39,7 +39,6 @@ class JobTerms:
     idle_class: bool | None = None
     affinity: bool | None = None
     sm_share: float | None = None
-    op_samples: bool | None = None
 
     @classmethod
     def parse(
@@ -123,7 +122,6 @@ class GivenTerms(TypedDict, total=False):
     idle_class: bool | None
     affinity: bool | None
     sm_share: float | str | None
-    op_samples: bool | None
 
 
 @dataclass(frozen=True)

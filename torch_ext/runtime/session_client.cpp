@@ -505,8 +505,7 @@ TimePoint Session::Impl::follow_sampling(TimePoint now) {
   TimePoint due = TimePoint::max();
   {
     const MutexLock lock(mutex);
-    const bool samples_now =
-        job_class == JobClass::kGuaranteed && terms.op_samples && !ended.load();
+    const bool samples_now = job_class == JobClass::kGuaranteed && !ended.load();
     was_open = sample_windows.is_open();
     open = sample_windows.advance(now, samples_now);
     if (samples_now) due = sample_windows.due();
