@@ -51,7 +51,7 @@ commensal_test(
   runtime/session_test.cpp
   runtime/session_class_test.cpp
   runtime/session_cores_test.cpp
-  runtime/session_further_test.cpp
+  runtime/session_devices_test.cpp
   runtime/session_idle_test.cpp
   runtime/session_life_test.cpp
   runtime/session_memory_test.cpp

@@ -19,7 +19,7 @@
 #include "torch_ext/runtime/core_keeper.h"
 #include "torch_ext/runtime/device_claim.h"
 #include "torch_ext/runtime/elastic_threads.h"
-#include "torch_ext/runtime/further_memory.h"
+#include "torch_ext/runtime/session_device.h"
 #include "torch_ext/runtime/idle_watch.h"
 #include "torch_ext/runtime/job_page.h"
 #include "torch_ext/runtime/limit_keeper.h"

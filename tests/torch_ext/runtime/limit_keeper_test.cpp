@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "allocator/host/host_memory_source.h"
-#include "torch_ext/runtime/further_memory.h"
+#include "torch_ext/runtime/session_device.h"
 
 namespace commensal::limit_keeper_test {
 namespace {

@@ -15,7 +15,7 @@
 #include "tests/torch_ext/runtime/fake_coordinator.h"
 #include "torch_ext/runtime/session.h"
 
-namespace commensal::session_further_test {
+namespace commensal::session_devices_test {
 namespace {
 
 using testing::eventually;
@@ -264,4 +264,4 @@ TEST_F(SessionFurtherTest, ANewCoordinatorIsToldWhatIsHeldThere) {
 }
 
 }  // namespace
-}  // namespace commensal::session_further_test
+}  // namespace commensal::session_devices_test
