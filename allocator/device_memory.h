@@ -70,6 +70,8 @@ class DeviceMemory {
   virtual LimitTicket post_limit(Bytes limit) = 0;
   /// Does what there is to do, as far as the calling thread may.
   virtual LimitTicket safe_point() = 0;
+  /// Saves what it holds, for as long as the job is parked: its limit is zero meanwhile.
+  virtual LimitTicket park() { return safe_point(); }
   /// A step of the training ended.
   virtual void step_ended() noexcept {}
   /// From now on, or no more: what is live on the device stays there when a limit falls, and what

@@ -160,7 +160,8 @@ class ElasticAllocator final : public DeviceMemory {
   /// Brings live chunks back to the device, up to `bytes` and the limit.
   LimitTicket grow(Bytes bytes);
   /// Moves every live chunk to the slower tier and gives back all device memory it can.
-  LimitTicket park(Parking how = Parking::kUntilRoom);
+  LimitTicket park(Parking how);
+  LimitTicket park() override { return park(Parking::kUntilRoom); }
   /// Gives back chunks without live blocks (torch's `empty_cache`). Returns bytes.
   Bytes release_cached();
 

@@ -14,12 +14,12 @@ namespace commensal {
 
 /// One thread's place in the sequence of its outermost ops. Trivial, for it is thread-local.
 struct OpCursor {
-  std::uint64_t path = 0;     ///< of the ops since the last border, in their order
-  std::uint64_t recent = 0;   ///< the last four ops, 16 bits each
-  std::uint64_t further = 0;  ///< the last sixteen, 4 bits each
-  std::uint64_t border = 0;   ///< the border that it began from
-  std::uint32_t index = 0;    ///< ops since then
-  bool following = false;     ///< was at a known place since then
+  std::uint64_t path = 0;    ///< of the ops since the last border, in their order
+  std::uint64_t recent = 0;  ///< the last four ops, 16 bits each
+  std::uint64_t older = 0;   ///< the last sixteen, 4 bits each
+  std::uint64_t border = 0;  ///< the border that it began from
+  std::uint32_t index = 0;   ///< ops since then
+  bool following = false;    ///< was at a known place since then
 };
 
 /// Remembers what each op took at its place in the step: the same op comes in many sizes, and the
@@ -55,7 +55,7 @@ class OpPositions {
     if (cursor.border != border) start_over(cursor, border);
     cursor.path = mix(cursor.path ^ op);
     cursor.recent = (cursor.recent << 16U) | (op >> 48U);
-    cursor.further = (cursor.further << 4U) | (op >> 60U);
+    cursor.older = (cursor.older << 4U) | (op >> 60U);
     ++cursor.index;
     Place* place = find(cursor.path);
     if (place == nullptr) return not_known(cursor);
@@ -119,7 +119,7 @@ class OpPositions {
   /// The last sixteen, anywhere. Of the last four all bits count, for with four bits each one op of
   /// sixteen would be taken for what usually comes here.
   static std::uint64_t far_key(const OpCursor& cursor) noexcept {
-    return mix(mix(~cursor.further) ^ cursor.recent) | 1U;
+    return mix(mix(~cursor.older) ^ cursor.recent) | 1U;
   }
   Sign& sign_of(std::uint64_t key) noexcept { return signs_[(key >> 20U) % kSigns]; }
 

@@ -184,7 +184,7 @@ json DeviceCoordinator::job_status(const Job& job, TimePoint now) const {
   if (speaker != nullptr && speaker->stats.is_object()) overlay(result, speaker->stats);
   json members = json::array();
   for (const Member& member : job.members) {
-    if (!member.further) {  // else it is told of where it is first
+    if (member.first) {  // else it is told of where it is first
       members.push_back({{"pid", member.pid}, {"role", member.role}, {"rank", member.rank}});
     }
     if (&member != speaker && member.is_managed()) add_memory(result["memory"], member.stats);

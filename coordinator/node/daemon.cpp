@@ -610,7 +610,7 @@ class Daemon {
   void read_pages(TimePoint now) {
     for (const Job* const job : coordinator_.jobs()) {
       for (const Member& member : job->members) {
-        if (member.further) continue;  // it is read for all its devices
+        if (!member.first) continue;  // it is read for all its devices
         const auto reading = pages_.read({job->id, member.pid}, now);
         if (reading) coordinator_.observe_page(job->id, member.pid, *reading, now);
       }
@@ -623,7 +623,7 @@ class Daemon {
     std::vector<std::pair<ProcessKey, Departure>> gone;
     for (const Job* const job : coordinator_.jobs()) {
       for (const Member& member : job->members) {
-        if (member.further) continue;
+        if (!member.first) continue;
         const ProcessKey key{job->id, member.pid};
         pollfd end{pages_.pidfd(key), POLLIN, 0};
         const bool watched = watches_.contains(key) || end.fd >= 0;
@@ -691,7 +691,7 @@ class Daemon {
   void describe(const wire::Message& message) {
     if (const auto* change = std::get_if<wire::Change>(&message); change != nullptr) {
       log_->info("job {}{}: {} as revision {}: {}", change->job_id,
-                 change->device ? " on " + *change->device : "", what_changes(*change),
+                 change->device == kHostId ? "" : " on " + change->device, what_changes(*change),
                  change->revision, change->reason);
     } else if (const auto* reply = std::get_if<wire::Registered>(&message); reply != nullptr) {
       log_->info("job {}: registered, {}, limit {}{}{}", reply->job_id,

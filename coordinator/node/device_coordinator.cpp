@@ -141,17 +141,16 @@ std::string DeviceCoordinator::problem_with(const JobId& job, JobClass job_class
 }
 
 Job* DeviceCoordinator::admit_held(const PeerId& peer, const wire::Register& message,
-                                   const Held* held, bool further, TimePoint now) {
-  if (held == nullptr || held->reason.empty()) return admit(peer, message, further, now);
-  Job* const job = admit(peer, held->message, further, now);
+                                   const Held* held, TimePoint now) {
+  if (held == nullptr || held->reason.empty()) return admit(peer, message, now);
+  Job* const job = admit(peer, held->message, now);
   if (job == nullptr) return nullptr;
   job->reason = held->reason + (job->reason.empty() ? "" : "; ") + job->reason;
   log(job->id, "placement", held->reason, now);
   return job;
 }
 
-Job* DeviceCoordinator::admit(const PeerId& peer, const wire::Register& message, bool further,
-                              TimePoint now) {
+Job* DeviceCoordinator::admit(const PeerId& peer, const wire::Register& message, TimePoint now) {
   Job job;
   job.id = JobId{message.job_id};
   job.name = message.name;
@@ -161,7 +160,7 @@ Job* DeviceCoordinator::admit(const PeerId& peer, const wire::Register& message,
   job.started = now;
   job.terms = message.terms;
   // What it may have on a GPU that is not known yet is judged there.
-  const bool placed = !message.device || !message.device->empty();
+  const bool placed = !message.devices.front().device.empty();
   const std::string problem = problem_with(
       job.id, message.job_class, placed ? std::optional(message.terms.memory) : std::nullopt,
       message.terms.share);
@@ -191,11 +190,10 @@ Job* DeviceCoordinator::admit(const PeerId& peer, const wire::Register& message,
             (added->reason.empty() ? "" : ": " + added->reason),
         now);
   } else {
-    wire::Error full{"full", "the device page has no entry left for job '" + message.job_id +
-                                 "': all " + std::to_string(wire::kMaxDeviceEntries) +
-                                 " are in use"};
-    if (further) full.device = device_.id;
-    send(peer, std::move(full));
+    send(peer, wire::Error{"full",
+                           "the device page has no entry left for job '" + message.job_id +
+                               "': all " + std::to_string(wire::kMaxDeviceEntries) + " are in use",
+                           device_.id});
   }
   return added;
 }
@@ -227,8 +225,8 @@ void DeviceCoordinator::send_registered(const Job& job, const Member& member) {
   send(member.peer, reply);
 }
 
-void DeviceCoordinator::enroll(const PeerId& peer, const wire::Register& message, const Held* held,
-                               bool further, TimePoint now) {
+void DeviceCoordinator::register_process(const PeerId& peer, const wire::Register& message,
+                                         const Held* held, bool first, TimePoint now) {
   if (message.role != "main" && message.role != "rank" && message.role != "helper") {
     receive_malformed(peer, wire::BadMessage("malformed",
                                              "field 'role' must be \"main\", \"rank\" or "
@@ -244,22 +242,22 @@ void DeviceCoordinator::enroll(const PeerId& peer, const wire::Register& message
     job = table_.find(id);
     member = nullptr;
   }
-  const bool placed = !message.device || !message.device->empty();
+  const bool placed = !message.devices.front().device.empty();
   if (member != nullptr && member->role == message.role && member->placed == placed) {
     member->peer = peer;  // said again, perhaps on a new connection
     member->last_heard = now;
-    member->further = further;
+    member->first = first;
     send_registered(*job, *member);
     if (message.job_class != job->asked_class) tell_class(*job, *member, kElsewhere, now);
     tell_paused(*job, *member);
     return;
   }
-  if (job == nullptr) job = admit_held(peer, message, held, further, now);
+  if (job == nullptr) job = admit_held(peer, message, held, now);
   if (job == nullptr) return;
   if (member == nullptr) member = &enlist(*job, message);
   member->role = message.role;  // a helper may have become a rank
   member->placed = placed;
-  member->further = further;
+  member->first = first;
   member->rank = message.rank;
   member->peer = peer;
   member->last_heard = now;
@@ -294,9 +292,10 @@ Member& DeviceCoordinator::enlist(Job& job, const wire::Register& message) {
   Member member;
   member.pid = message.pid;
   member.start_ticks = message.start_ticks;
-  member.held = Bytes{message.held_bytes};
-  job.revision = std::max(job.revision, message.revision);
-  const Bytes limit{message.limit_bytes.value_or(message.held_bytes)};
+  const wire::UsedDevice& used = message.devices.front();
+  member.held = Bytes{used.held_bytes};
+  job.revision = std::max(job.revision, used.revision);
+  const Bytes limit{used.limit_bytes.value_or(used.held_bytes)};
   const bool has_memory = !member.held.is_zero() || !limit.is_zero();
   if (has_memory && device_.fraction > 0 && message.start_ticks < start_ticks_) {
     // It held this when the available memory was read, so it was not counted then.
@@ -970,7 +969,7 @@ void DeviceCoordinator::add_ranks(const Job& job, GangView& view) const {
   view.closed = view.closed || is_closed(job);
   view.world_size = std::max(view.world_size, job.gang.world_size);
   for (const Member& member : job.members) {
-    if (!job.trains(member) || member.further) continue;
+    if (!job.trains(member) || !member.first) continue;
     GangRank rank{member.pid, member.rank, member.page.has_value(), {}, 0, 0, 0, 0};
     if (member.page) {
       rank.heartbeat = member.page->heartbeat;
@@ -1024,7 +1023,7 @@ void DeviceCoordinator::add_needs(CoreShareInput& input) const {
     }
     // Its cores are counted where its processes are first.
     if (std::all_of(job.members.begin(), job.members.end(),
-                    [](const Member& member) { return member.further; })) {
+                    [](const Member& member) { return !member.first; })) {
       continue;
     }
     const bool by_waiting = !compute_.looks_alone();

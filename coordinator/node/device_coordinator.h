@@ -107,17 +107,11 @@ class DeviceCoordinator {
 
   /// Takes a message of a peer.
   void receive(const PeerId& peer, const wire::Message& message, TimePoint now);
-  /// Registers a process. @param held  as what its job is taken if it is new here; null: as it
-  /// says.
-  void register_first(const PeerId& peer, const wire::Register& message, const Held* held,
-                      TimePoint now) {
-    enroll(peer, message, held, false, now);
-  }
-  /// Registers one that uses this device beside the one that it used first.
-  void register_further(const PeerId& peer, const wire::Register& message, const Held* held,
-                        TimePoint now) {
-    enroll(peer, message, held, true, now);
-  }
+  /// Registers a process on this device alone: `message.devices` names no other one.
+  /// @param held  as what its job is taken if it is new here; null: as it says.
+  /// @param first  it is the device that the process used first.
+  void register_process(const PeerId& peer, const wire::Register& message, const Held* held,
+                        bool first, TimePoint now);
   /// Keeps memory free for guaranteed jobs that are to come, from now on: what they must have here.
   /// Opportunistic jobs shrink to their minima for it, and no further. It ends for a job as soon as
   /// one of its processes has managed memory here: then its floor counts.
@@ -252,19 +246,17 @@ class DeviceCoordinator {
 
  private:
   void handle(const PeerId& peer, const wire::Register& message, TimePoint now) {
-    enroll(peer, message, nullptr, false, now);
+    register_process(peer, message, nullptr, true, now);
   }
-  void enroll(const PeerId& peer, const wire::Register& message, const Held* held, bool further,
-              TimePoint now);
   void handle(const PeerId& peer, const wire::Stats& message, TimePoint now);
   void handle(const PeerId& peer, const wire::Answer& message, TimePoint now);
   void handle(const PeerId& peer, const wire::AskMemory& message, TimePoint now);
   void handle(const PeerId& peer, const wire::MapRequest& message, TimePoint now);
   void handle(const PeerId& peer, const wire::MapReply& message, TimePoint now);
 
-  Job* admit(const PeerId& peer, const wire::Register& message, bool further, TimePoint now);
+  Job* admit(const PeerId& peer, const wire::Register& message, TimePoint now);
   /// The same as what the cluster placed it as, if that is known.
-  Job* admit_held(const PeerId& peer, const wire::Register& message, const Held* held, bool further,
+  Job* admit_held(const PeerId& peer, const wire::Register& message, const Held* held,
                   TimePoint now);
   /// Adds a process, with a lease over what it has already.
   Member& enlist(Job& job, const wire::Register& message);
@@ -279,10 +271,10 @@ class DeviceCoordinator {
   void send_registered(const Job& job, const Member& member);
   /// Says to a process that has registered that its job is paused or parked, where it is.
   void tell_paused(Job& job, const Member& member);
-  /// Sends a change, or an error, to a process, which knows what it is about.
+  /// Sends a change, or an error, to a process, naming the device.
   template <typename Message>
   void send_to(const Member& member, Message message) {
-    if (member.further) message.device = device_.id;
+    message.device = device_.id;
     send(member.peer, std::move(message));
   }
   /// Says what is wrong with bounds for a job; empty: nothing.

@@ -146,7 +146,7 @@ void DeviceCoordinator::change_class(Job& job, JobClass wanted, wire::JobTerms t
 // A process has one class, whatever devices it uses: the first one's coordinator tells it.
 void DeviceCoordinator::tell_class(Job& job, Member& member, const std::string& why,
                                    TimePoint now) {
-  if (member.further) return;
+  if (!member.first) return;
   wire::Change change;
   change.job_id = job.id.str();
   change.revision = ++job.revision;
@@ -175,7 +175,7 @@ void DeviceCoordinator::note_class_answer(const Job& job, Member& member,
 DeviceCoordinator::ClassAnswers DeviceCoordinator::class_answers(const JobId& id) const {
   ClassAnswers answers;
   for (const Member& member : table_.find(id)->members) {
-    if (member.further) continue;
+    if (!member.first) continue;
     if (member.class_answer.open) answers.open.push_back(member.pid);
     if (answers.problem.empty()) answers.problem = member.class_answer.problem;
   }

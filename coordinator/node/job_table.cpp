@@ -57,7 +57,7 @@ std::optional<Bytes> Member::told_held() const {
 }
 
 Bytes Member::wanted() const {
-  if (further) return told_bytes(*this, "wanted_bytes").value_or(held);
+  if (!first) return told_bytes(*this, "wanted_bytes").value_or(held);
   if (page && !page->memory_wanted.is_zero()) return page->memory_wanted;
   if (section(*this, "memory") == nullptr) return held;
   return told_held().value_or(Bytes{}) + told_bytes(*this, "host_bytes").value_or(Bytes{});

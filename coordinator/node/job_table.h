@@ -70,7 +70,7 @@ struct Member {
   int rank = 0;
   PeerId peer;
   bool placed = true;       ///< it has said on which device its memory is
-  bool further = false;     ///< another device is the one that it used first
+  bool first = true;        ///< this is the device that it used first
   bool registered = false;  ///< has been answered; changes go out as messages from then on
   bool left = false;        ///< has sent its last report
   TimePoint last_heard;

@@ -34,12 +34,12 @@ std::int64_t place_of(const Job& job) {
   for (const Member& member : job.members) {
     if (!job.trains(member)) continue;
     const std::int64_t number = member.role == "rank" ? member.rank : kAfterRanks;
-    place = std::min(place, 2 * number + (member.further ? 1 : 0));
+    place = std::min(place, 2 * number + (member.first ? 0 : 1));
   }
   return place;
 }
 
-/// What a report says of a further device, as if that were the only one.
+/// What a report says of another device than the first, as if that were the only one.
 json part_of(const json& stats, const std::string& device) {
   json part = stats;
   json memory = json::object();
@@ -130,7 +130,7 @@ std::vector<DeviceCoordinator*> NodeCoordinator::places_of(const JobId& id,
   for (DeviceCoordinator* const device : devices_with(id)) {
     const Member* const member = device->table().find(id)->member(pid);
     if (member == nullptr) continue;
-    places.insert(member->further ? places.end() : places.begin(), device);
+    places.insert(member->first ? places.begin() : places.end(), device);
   }
   return places;
 }
@@ -187,11 +187,11 @@ void NodeCoordinator::hand_on(const PeerId& peer, const Message& message, TimePo
                 }) {
     DeviceCoordinator* device = &where(JobId{message.job_id}, message.pid);
     if constexpr (requires { message.device; }) {
-      if (message.device) device = find_device(*message.device);
+      if (message.device != kHostId) device = find_device(message.device);
       if (device == nullptr) {
         send(peer, wire::Error{"unknown_job", "process " + std::to_string(message.pid) +
                                                   " of job '" + message.job_id +
-                                                  "' is not registered on " + *message.device});
+                                                  "' is not registered on " + message.device});
         return;
       }
     }
@@ -234,72 +234,57 @@ DeviceCoordinator* NodeCoordinator::find_or_add(const std::string& id, std::stri
   return nullptr;
 }
 
-void NodeCoordinator::use_further(const PeerId& peer, const wire::Register& message,
-                                  const wire::FurtherDevice& further, const Held* held,
-                                  const DeviceCoordinator& first, TimePoint now) {
-  std::string problem;
-  DeviceCoordinator* const to = find_or_add(further.device, problem, now);
-  if (to == nullptr) {
-    send(peer, wire::Error{"no_device", problem, further.device});
-    return;
-  }
-  wire::Register part = message;
-  part.further.reset();
-  part.device = further.device;
-  part.held_bytes = further.held_bytes;
-  part.revision = further.revision;
-  part.limit_bytes = further.limit_bytes;
-  const JobId job{message.job_id};
-  const bool is_new = to->table().find(job) == nullptr;
-  to->register_further(peer, part, held, now);
-  if (!is_new) return;
-  to->go_on_as(*first.table().find(job));
-  to->follow_class(*first.table().find(job), now);
-}
-
 void NodeCoordinator::handle(const PeerId& peer, const wire::Register& message, TimePoint now) {
-  std::string id = message.device.value_or(kHostId);
-  if (id.empty()) id = kHostId;  // where its cores are
-  std::string problem;
-  DeviceCoordinator* const to = find_or_add(id, problem, now);
-  if (to == nullptr) {
-    send(peer, wire::Error{"no_device", problem});
-    return;
-  }
   const JobId job{message.job_id};
-  const std::vector<wire::FurtherDevice> further =
-      message.further.value_or(std::vector<wire::FurtherDevice>{});
-  const auto is_further = [&](const std::string& device) {
-    return std::any_of(further.begin(), further.end(),
-                       [&](const wire::FurtherDevice& each) { return each.device == device; });
-  };
-  const bool is_new = to->table().find(job) == nullptr;
+  std::vector<DeviceCoordinator*> used;
+  std::vector<wire::UsedDevice> there;
+  for (const wire::UsedDevice& each : message.devices) {
+    // On a GPU that is not known yet: where its cores are.
+    const std::string id = each.device.empty() ? kHostId : each.device;
+    std::string problem;
+    DeviceCoordinator* const to = find_or_add(id, problem, now);
+    if (to == nullptr) send(peer, wire::Error{"no_device", problem, id});
+    if (to == nullptr && used.empty()) return;
+    if (to == nullptr) continue;
+    used.push_back(to);
+    there.push_back(each);
+  }
   std::optional<Job> before;
   for (DeviceCoordinator* const device : devices_with(job)) {
-    if (device == to || is_further(device->device().id)) continue;
-    std::optional<Job> gone = device->member_moved(job, message.pid, to->device().id, now);
+    if (std::find(used.begin(), used.end(), device) != used.end()) continue;
+    std::optional<Job> gone =
+        device->member_moved(job, message.pid, used.front()->device().id, now);
     if (gone) before = std::move(gone);
   }
-  std::optional<Held> held;
-  if (const wire::Placement* const placed = expected_.find(job); placed != nullptr) {
-    held = hold_to(*placed, message);
-  }
-  const Held* const as = held ? &*held : nullptr;
-  to->register_first(peer, message, as, now);
-  const auto go_on_as = [&](const Job& elsewhere) {
-    to->go_on_as(elsewhere);
-    to->follow_class(elsewhere, now);
-  };
-  if (is_new && before) go_on_as(*before);
-  for (DeviceCoordinator* const device : devices_with(job)) {
-    if (is_new && device != to) go_on_as(*device->table().find(job));
-  }
-  if (Job* const known = to->table().find(job);
-      known != nullptr && known->member(message.pid) != nullptr) {
-    for (const wire::FurtherDevice& each : further) use_further(peer, message, each, as, *to, now);
+  for (std::size_t i = 0; i < used.size(); ++i) {
+    DeviceCoordinator& to = *used[i];
+    const bool is_new = to.table().find(job) == nullptr;
+    wire::Register part = message;
+    part.devices = {there[i]};
+    std::optional<Held> held;
+    if (const wire::Placement* const placed = expected_.find(job); placed != nullptr) {
+      held = hold_to(*placed, part);
+    }
+    to.register_process(peer, part, held ? &*held : nullptr, i == 0, now);
+    if (is_new) go_on(to, before, job, now);
+    Job* const known = to.table().find(job);
+    if (known == nullptr || known->member(message.pid) == nullptr) break;  // it was refused
   }
   update_expected(now);
   update_gangs(now);
+}
+
+// A job that is new to a device goes on there as it is elsewhere, or was until now.
+void NodeCoordinator::go_on(DeviceCoordinator& to, const std::optional<Job>& before,
+                            const JobId& job, TimePoint now) {
+  const auto go_on_as = [&](const Job& elsewhere) {
+    to.go_on_as(elsewhere);
+    to.follow_class(elsewhere, now);
+  };
+  if (before) go_on_as(*before);
+  for (const DeviceCoordinator* const device : devices_with(job)) {
+    if (device != &to) go_on_as(*device->table().find(job));
+  }
 }
 
 // One report tells of all devices of a process.
@@ -307,7 +292,7 @@ void NodeCoordinator::handle(const PeerId& peer, const wire::Stats& message, Tim
   const JobId job{message.job_id};
   where(job, message.pid).receive(peer, message, now);
   for (DeviceCoordinator* const device : places_of(job, message.pid)) {
-    if (!device->table().find(job)->member(message.pid)->further) continue;
+    if (device->table().find(job)->member(message.pid)->first) continue;
     wire::Stats part = message;
     part.stats = part_of(message.stats, device->device().id);
     device->receive(peer, part, now);
@@ -464,7 +449,7 @@ void NodeCoordinator::observe_page(const JobId& job, std::int64_t pid, const Pag
   for (DeviceCoordinator* const device : places_of(job, pid)) {
     const Member& member = *device->table().find(job)->member(pid);
     PageReading there = reading;
-    if (member.further) there.memory_wanted = Bytes{};  // the page's is that of the first device
+    if (!member.first) there.memory_wanted = Bytes{};  // the page's is that of the first device
     device->observe_page(job, pid, there, now);
   }
 }

@@ -52,7 +52,7 @@ class NodeCoordinator {
 
   // What is seen of a process counts on the device where it is.
   /// Notes what a process says that it holds, before `observe_use` compares the two.
-  /// @param device  a further one that it uses; nothing: the one that it used first.
+  /// @param device  another one that it uses; nothing: the one that it used first.
   void observe_held(const JobId& job, std::int64_t pid, Bytes held,
                     const std::optional<std::string>& device = std::nullopt);
   void observe_page(const JobId& job, std::int64_t pid, const PageReading& reading, TimePoint now);
@@ -139,10 +139,10 @@ class NodeCoordinator {
   [[nodiscard]] DeviceCoordinator* find_device(const std::string& id) const;
   /// The same, and looks for one that is not known yet. Null: see `problem`.
   DeviceCoordinator* find_or_add(const std::string& id, std::string& problem, TimePoint now);
-  /// Registers a process on a GPU that it uses beside `first`.
-  void use_further(const PeerId& peer, const wire::Register& message,
-                   const wire::FurtherDevice& further, const Held* held,
-                   const DeviceCoordinator& first, TimePoint now);
+  /// Tells a device to which a job is new how it stands elsewhere. @param before  as it stood on a
+  /// device that it has left.
+  void go_on(DeviceCoordinator& to, const std::optional<Job>& before, const JobId& job,
+             TimePoint now);
   /// Where a process is, as `devices_of`.
   [[nodiscard]] std::vector<DeviceCoordinator*> places_of(const JobId& job, std::int64_t pid) const;
   /// The device that a process used first.

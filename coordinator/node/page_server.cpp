@@ -226,7 +226,7 @@ std::vector<PageServer::Place> PageServer::places(const NodeCoordinator& node) {
           *std::find_if(job.members.begin(), job.members.end(),
                         [wanted = pid](const Member& each) { return each.pid == wanted; });
       const bool opportunistic = job.job_class == JobClass::kOpportunistic;
-      all.push_back({&process, device, member.further, !opportunistic && job.trains(member),
+      all.push_back({&process, device, member.first, !opportunistic && job.trains(member),
                      opportunistic, opportunistic && member.role == "rank"});
     }
   }
@@ -237,8 +237,8 @@ void PageServer::push_devices(Process& to, const std::vector<Place>& places) con
   for (const Place& place : places) {
     if (place.process != &to) continue;
     const std::string& device = place.device->device().id;
-    if (place.further) {
-      if (!to.further.contains(device) && push_device(to, device)) to.further.insert(device);
+    if (!place.first) {
+      if (!to.others.contains(device) && push_device(to, device)) to.others.insert(device);
     } else if (to.device != device && push_device(to, device)) {
       to.device = device;
     }

@@ -19,7 +19,7 @@
 namespace commensal::node {
 
 /// Serves the hand-over socket. A process says hello with its page and its pidfd and gets the page
-/// of its device, read-only: the host's until it is known to be on another one, and of each further
+/// of its device, read-only: the host's until it is known to be on another one, and of each other
 /// device that it uses. An opportunistic
 /// one also gets the pages of guaranteed processes on these devices, and of its own job's other
 /// ranks, wherever they are, and hears when they are gone. What cannot be used is refused with a
@@ -67,8 +67,8 @@ class PageServer {
     wire::UniqueFd page_reader;
     wire::UniqueFd pidfd;
     wire::MappedPage page;
-    std::string device = kHostId;   ///< whose page it has
-    std::set<std::string> further;  ///< and those of further ones
+    std::string device = kHostId;  ///< whose page it has
+    std::set<std::string> others;  ///< and those of its other ones
     std::set<ProcessKey> peers;
   };
   std::string accept_all();
@@ -78,7 +78,7 @@ class PageServer {
   struct Place {
     Process* process;
     const DeviceCoordinator* device;
-    bool further;
+    bool first;
     bool guaranteed;
     bool listens;  // an opportunistic one
     bool rank;     // of an opportunistic job

@@ -94,7 +94,7 @@ void read(const json& value, const std::string& field, json& out) {
 /// A part of a message that has fields of its own.
 template <typename T>
 concept Record = std::is_same_v<T, MemoryRange> || std::is_same_v<T, ShareRange> ||
-    std::is_same_v<T, FurtherDevice>;
+    std::is_same_v<T, UsedDevice>;
 template <Record T>
 void read(const json& value, const std::string& field, T& out);
 template <Record T>
@@ -180,7 +180,7 @@ void fields(Like<JobTerms> auto& m, const auto& field) {
 void fields(Like<TermsPatch> auto& m, const auto& field) {
   for_each_term([&](const auto& term) { field(term.name, m.*term.change); });
 }
-void fields(Like<FurtherDevice> auto& m, const auto& field) {
+void fields(Like<UsedDevice> auto& m, const auto& field) {
   field("device", m.device);
   field("held_bytes", m.held_bytes);
   field("revision", m.revision);
@@ -199,11 +199,7 @@ void fields(Like<Register> auto& m, const auto& field) {
   field("world_size", m.world_size);
   field("gang", m.gang);
   field("epoch", m.epoch);
-  field("held_bytes", m.held_bytes);
-  field("revision", m.revision);
-  field("limit_bytes", m.limit_bytes);
-  field("device", m.device);
-  field("further", m.further);
+  field("devices", m.devices);
 }
 void fields(Like<Registered> auto& m, const auto& field) {
   field("job_id", m.job_id);
@@ -300,6 +296,7 @@ void read(const json& value, const std::string& field, T& out) {
 template <Record T>
 void read(const json& value, const std::string& field, std::vector<T>& out) {
   if (!value.is_array()) wrong(field, "a list", value);
+  out.clear();
   for (const json& each : value) {
     const std::string name = field + "[" + std::to_string(out.size()) + "]";
     read(each, name, out.emplace_back());
@@ -335,21 +332,23 @@ void check_revision(Revision revision) {
   throw BadMessage("malformed", "field 'revision' is too large: " + std::to_string(revision));
 }
 
-/// Refuses devices that are no GPUs, or are named twice.
-void check_further(const std::vector<FurtherDevice>& further, const std::string& first) {
-  if (further.size() > kMaxFurtherDevices) {
-    throw BadMessage("malformed", "field 'further' must name at most " +
-                                      std::to_string(kMaxFurtherDevices) +
-                                      " devices: " + std::to_string(further.size()));
+/// Refuses no device, too many, ones that are no GPUs beside the first, and one that is named
+/// twice.
+void check_devices(const std::vector<UsedDevice>& devices) {
+  if (devices.empty() || devices.size() > kMaxDevices) {
+    throw BadMessage("malformed", "field 'devices' must name 1 to " + std::to_string(kMaxDevices) +
+                                      " devices: " + std::to_string(devices.size()));
   }
-  std::set<std::string> named{first};
-  for (const FurtherDevice& each : further) {
-    if (each.device.empty() || each.device == "host") {
-      throw BadMessage("malformed", "field 'further' must name GPUs: " + printed(each.device));
+  std::set<std::string> named;
+  for (const UsedDevice& each : devices) {
+    const bool is_gpu = !each.device.empty() && each.device != "host";
+    if (!named.empty() && !is_gpu) {
+      throw BadMessage("malformed", "field 'devices' must name GPUs beside the first device: " +
+                                        printed(each.device));
     }
     if (!named.insert(each.device).second) {
-      throw BadMessage("malformed", "field 'further' names a device of the process twice: " +
-                                        printed(each.device));
+      throw BadMessage("malformed",
+                       "field 'devices' names a device twice: " + printed(each.device));
     }
     check_revision(each.revision);
   }
@@ -392,7 +391,7 @@ void check_values(const Message& message) {
             throw BadMessage("malformed",
                              "field 'pid' must be a process id: " + std::to_string(m.pid));
           }
-          if (m.further) check_further(*m.further, m.device.value_or("host"));
+          check_devices(m.devices);
         }
         if constexpr (std::is_same_v<T, Stats>) check_depth(m.stats);
       },

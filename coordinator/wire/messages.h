@@ -39,14 +39,17 @@ class BadMessage : public std::runtime_error {
   std::string code_;
 };
 
-/// A GPU that a process uses beside its first one; the fields are those of Register, of this GPU.
-struct FurtherDevice {
-  std::string device;
-  std::uint64_t held_bytes = 0;
-  Revision revision = 0;
-  std::optional<std::uint64_t> limit_bytes;
+/// A device that a process uses, and what it holds there already (after a daemon restart).
+struct UsedDevice {
+  /// "host", or a GPU as NVML writes it ("GPU-..." or "MIG-..."). Empty, of the first one alone: a
+  /// GPU that is not known yet; it is said in a Register to come.
+  std::string device = "host";
+  std::uint64_t held_bytes = 0;  ///< device bytes
+  Revision revision = 0;         ///< newest revision that it has applied there
+  /// Limit in force: it may grow up to it until it hears from us. Absent: held.
+  std::optional<std::uint64_t> limit_bytes = std::nullopt;
 };
-inline constexpr std::size_t kMaxFurtherDevices = 15;
+inline constexpr std::size_t kMaxDevices = 16;  ///< of a process
 
 /// A process of a job says hello. First message on a connection; repeated after a daemon restart
 /// (then with what it holds, so that the daemon can rebuild its ledger) and when its role changes.
@@ -63,18 +66,12 @@ struct Register {
   int world_size = 1;
   std::string gang;
   std::uint64_t epoch = 0;
-  std::uint64_t held_bytes = 0;  ///< device bytes it holds already (after a restart)
-  Revision revision = 0;         ///< newest revision it has applied
-  /// Limit in force (after a restart): it may grow up to it until it hears from us. Absent: held.
-  std::optional<std::uint64_t> limit_bytes;
-  /// Where its managed memory is: "host", or a GPU as NVML writes it ("GPU-..." or "MIG-...").
-  /// Empty: on a GPU that is not known yet; it is said in a Register to come. Absent: "host".
-  std::optional<std::string> device;
-  /// All further GPUs that it uses by now: on one that was named before and is not any more it
-  /// holds nothing. Each is registered for itself: it has a limit of its own, revisions of its own,
-  /// and is named in what is said about it (`device`). Absent: none. An older coordinator ignores
-  /// them.
-  std::optional<std::vector<FurtherDevice>> further = std::nullopt;
+  /// All that it uses by now, the one that it used first in front: on one that was named before and
+  /// is not any more it holds nothing. Each is registered for itself: it has a limit of its own and
+  /// revisions of its own. What is said about a device names it; "host" of a process that is on
+  /// GPUs by now is its first one. The first one's coordinator says how the job is paced, and its
+  /// class.
+  std::vector<UsedDevice> devices{UsedDevice{}};
 };
 
 /// The coordinator's answer to Register, one for each device. One that is not there is answered
@@ -90,11 +87,11 @@ struct Registered {
   JobClass job_class = JobClass::kOpportunistic;  ///< may differ from what was asked, see reason
   Revision revision = 0;
   std::string reason;
-  std::optional<std::string> device;  ///< where it is registered; absent: an older coordinator
+  std::string device = "host";  ///< where it is registered
 };
 
-/// Periodic report of one process; `stats` is the object of docs/stats.md, which tells of further
-/// devices in `memory.devices`.
+/// Periodic report of one process; `stats` is the object of docs/stats.md, which tells of all
+/// devices but the first in `memory.devices`.
 struct Stats {  // NOLINT(bugprone-exception-escape): a move of json asserts, throws nothing
   std::string job_id;
   std::int64_t pid = 0;
@@ -114,7 +111,7 @@ struct Change {
   /// does not know it gets limit 0 and is paused, which is nearly the same.
   std::optional<bool> parked;
   std::string reason;
-  std::optional<std::string> device = std::nullopt;  ///< a further one; absent: the first
+  std::string device = "host";
   /// From now on the process runs as one of this class, and says so at its next registration. The
   /// answer tells which class is in force: one that does not know it keeps the one that it has.
   std::optional<JobClass> job_class = std::nullopt;
@@ -130,9 +127,9 @@ struct Answer {
   std::uint64_t deferred_bytes = 0;
   std::uint64_t held_bytes = 0;  ///< device bytes held now: what the ledger may count on
   std::string reason;
-  std::optional<std::string> device = std::nullopt;  ///< as of the Change
-  /// Class in force. Absent: that of a further device, or of a process that keeps the class which
-  /// it began with.
+  std::string device = "host";  ///< as of the Change
+  /// Class in force. Absent: of another device than the first, or of a process that keeps the class
+  /// which it began with.
   std::optional<JobClass> job_class = std::nullopt;
 };
 
@@ -143,7 +140,7 @@ struct AskMemory {
   std::int64_t pid = 0;
   std::uint64_t needed_bytes = 0;  ///< beyond `held_bytes`
   std::uint64_t held_bytes = 0;
-  std::optional<std::string> device = std::nullopt;  ///< a further one; absent: the first
+  std::string device = "host";
 };
 
 /// From the command line. `job` is an id or an unambiguous name.
@@ -202,7 +199,7 @@ struct ExplainReply {
 struct Error {
   std::string code;
   std::string what;
-  std::optional<std::string> device = std::nullopt;  ///< about a further one alone
+  std::optional<std::string> device = std::nullopt;  ///< that it is about
 };
 
 using Message =

@@ -103,9 +103,9 @@ class ObedientProcess {
     zmq::socket_t socket{context_, zmq::socket_type::dealer};
     socket.set(zmq::sockopt::linger, 0);
     socket.connect(wire::ipc_endpoint(wire::control_socket_path(folder_, instance_)));
-    hello_.held_bytes = held_;
-    hello_.revision = revision_;
-    if (revision_ > 0) hello_.limit_bytes = held_;
+    hello_.devices.front().held_bytes = held_;
+    hello_.devices.front().revision = revision_;
+    if (revision_ > 0) hello_.devices.front().limit_bytes = held_;
     say(socket, hello_);
     for (;;) {
       std::vector<zmq::pollitem_t> items{{socket.handle(), 0, ZMQ_POLLIN, 0},

@@ -582,6 +582,24 @@ TEST_F(JobClassTest, ExplainTellsWhenAndWhy) {
   EXPECT_THAT(lines[1], HasSubstr("guaranteed, law open: upgraded where it runs"));
 }
 
+TEST_F(JobClassTest, HowItsProcessesRunStaysWhateverItsClass) {
+  Process process;
+  process.hello.job_id = process.hello.name = "o";
+  process.hello.pid = 10;
+  process.hello.start_ticks = 1;
+  process.hello.role = "main";
+  process.hello.terms.idle_class = process.hello.terms.affinity = false;
+  process.hello.terms.sm_share = 0.5;
+  join(std::move(process));
+  for (const JobClass to : {kGuaranteed, kOpportunistic}) {
+    ASSERT_EQ(outcome("o", to).outcome, "applied");
+    const wire::JobTerms& terms = job("o").terms;
+    EXPECT_FALSE(terms.idle_class);
+    EXPECT_FALSE(terms.affinity);
+    EXPECT_EQ(terms.sm_share, 0.5);
+  }
+}
+
 // --- several devices ----------------------------------------------------------------------------
 
 TEST_F(JobClassTest, ItChangesOnAllItsDevicesOrOnNone) {
@@ -597,7 +615,7 @@ TEST_F(JobClassTest, ItChangesOnAllItsDevicesOrOnNone) {
     process.hello.role = world_size > 1 ? "rank" : "main";
     process.hello.rank = static_cast<int>(pid % 10);
     process.hello.world_size = world_size;
-    process.hello.device = where;
+    process.hello.devices.front().device = where;
     process.hello.terms.memory.min = min;
     return join(std::move(process));
   };

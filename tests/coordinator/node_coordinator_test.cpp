@@ -702,9 +702,9 @@ TEST_F(NodeCoordinatorTest, AskingForMoreThanTheMaximumIsRefusedAtOnce) {
 TEST_F(NodeCoordinatorTest, ARestartedCoordinatorRebuildsFromTheJobs) {
   NodeCoordinator again{config(1500ms), device(), 78, 5, now_};
   auto o = hello("o", JobClass::kOpportunistic, 0_B);
-  o.held_bytes = (600_MiB).count();
-  o.limit_bytes = (700_MiB).count();
-  o.revision = 41;
+  o.devices[0].held_bytes = (600_MiB).count();
+  o.devices[0].limit_bytes = (700_MiB).count();
+  o.devices[0].revision = 41;
   again.receive("o", o, now_);
   auto out = again.take_outgoing();
   ASSERT_EQ(out.size(), 1U);
@@ -715,8 +715,8 @@ TEST_F(NodeCoordinatorTest, ARestartedCoordinatorRebuildsFromTheJobs) {
   auto fresh = hello("n", JobClass::kOpportunistic, 0_B);
   again.receive("n", fresh, now_);
   auto p = hello("p", JobClass::kOpportunistic, 0_B);
-  p.held_bytes = p.limit_bytes.emplace((300_MiB).count());
-  p.revision = 7;
+  p.devices[0].held_bytes = p.devices[0].limit_bytes.emplace((300_MiB).count());
+  p.devices[0].revision = 7;
   again.receive("p", p, now_);
   EXPECT_LE(again.host().ledger().total_charged(), 1000_MiB);
   (void)again.take_outgoing();
@@ -739,7 +739,7 @@ TEST_F(NodeCoordinatorTest, MemoryThatJobsHeldAtTheStartCountsAsAvailable) {
   device.fraction = 0.5;
   NodeCoordinator again{config(), device, 78, 5, now_};
   auto o = hello("o", JobClass::kOpportunistic, 0_B);
-  o.held_bytes = (100_MiB).count();
+  o.devices[0].held_bytes = (100_MiB).count();
   again.receive("o", o, now_);
   EXPECT_EQ(again.host().device().capacity, 1050_MiB);
   again.receive("o", o, now_);

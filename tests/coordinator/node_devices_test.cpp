@@ -39,7 +39,7 @@ Device gpu(const std::string& id, Bytes capacity = 2000_MiB) {
 class NodeDevicesTest : public ::testing::Test {
  protected:
   static wire::Register hello(const std::string& job, JobClass job_class, std::int64_t pid,
-                              std::optional<std::string> device, int rank = 0, int world_size = 1) {
+                              std::string device, int rank = 0, int world_size = 1) {
     wire::Register message;
     message.job_id = message.name = job;
     message.job_class = job_class;
@@ -48,7 +48,7 @@ class NodeDevicesTest : public ::testing::Test {
     message.role = world_size > 1 ? "rank" : "main";
     message.rank = rank;
     message.world_size = world_size;
-    message.device = std::move(device);
+    message.devices.front().device = std::move(device);
     return message;
   }
   template <typename T>
@@ -116,7 +116,7 @@ TEST_F(NodeDevicesTest, AProcessIsOnTheDeviceThatItNames) {
 }
 
 TEST_F(NodeDevicesTest, OneThatNamesNoneIsOnTheHost) {
-  const auto reply = join(hello("j", JobClass::kOpportunistic, 10, std::nullopt));
+  const auto reply = join(hello("j", JobClass::kOpportunistic, 10, "host"));
   EXPECT_EQ(reply.device, "host");
   EXPECT_EQ(reply.limit_bytes, (1000_MiB).count());
 }
@@ -419,11 +419,11 @@ TEST_F(NodeDevicesTest, WhatOthersHoldOfAGpuIsNotDivided) {
 }
 
 /// A process that uses GPU-a, and GPU-b besides.
-class FurtherDeviceTest : public NodeDevicesTest {
+class SeveralDevicesTest : public NodeDevicesTest {
  protected:
   static wire::Register on_both(const std::string& job, JobClass job_class, std::int64_t pid) {
     wire::Register message = hello(job, job_class, pid, "GPU-a");
-    message.further.emplace().push_back({"GPU-b", 0, 0, std::nullopt});
+    message.devices.push_back({"GPU-b"});
     return message;
   }
   /// Reports what it holds of each.
@@ -443,18 +443,18 @@ class FurtherDeviceTest : public NodeDevicesTest {
   }
 };
 
-TEST_F(FurtherDeviceTest, EachHasALimitOfItsOwn) {
+TEST_F(SeveralDevicesTest, EachHasALimitOfItsOwn) {
   const auto replies = send<wire::Registered>(on_both("o", JobClass::kOpportunistic, 10), "o");
   ASSERT_EQ(replies.size(), 2U);
   for (const wire::Registered& reply : replies) {
-    EXPECT_EQ(reply.limit_bytes, (2000_MiB).count()) << *reply.device;
+    EXPECT_EQ(reply.limit_bytes, (2000_MiB).count()) << reply.device;
   }
   EXPECT_EQ(replies[0].device, "GPU-a");
   EXPECT_EQ(replies[1].device, "GPU-b");
   EXPECT_THAT(node_.devices_of(JobId{"o"}, 10), ElementsAre(&on("GPU-a"), &on("GPU-b")));
 }
 
-TEST_F(FurtherDeviceTest, OneThatIsUsedLaterIsRegisteredThen) {
+TEST_F(SeveralDevicesTest, OneThatIsUsedLaterIsRegisteredThen) {
   join(hello("o", JobClass::kOpportunistic, 10, "GPU-a"));
   pass(2s);
   EXPECT_EQ(node_.devices().size(), 2U) << "GPU-b is not known yet";
@@ -466,14 +466,14 @@ TEST_F(FurtherDeviceTest, OneThatIsUsedLaterIsRegisteredThen) {
   EXPECT_LT(on("GPU-b").table().jobs().at(0).started, now_) << "the job began before";
 }
 
-TEST_F(FurtherDeviceTest, TheFirstIsTheOneThatItUsedFirstInWhateverOrderTheyAreKnown) {
+TEST_F(SeveralDevicesTest, TheFirstIsTheOneThatItUsedFirstInWhateverOrderTheyAreKnown) {
   join(hello("other", JobClass::kOpportunistic, 9, "GPU-b"));
   (void)send<wire::Registered>(on_both("o", JobClass::kOpportunistic, 10), "o");
   EXPECT_THAT(node_.devices_of(JobId{"o"}, 10), ElementsAre(&on("GPU-a"), &on("GPU-b")));
   EXPECT_EQ(status_of("o")["devices"], json({"GPU-a", "GPU-b"}));
 }
 
-TEST_F(FurtherDeviceTest, AShrinkIsOfOneDeviceAndSaysOfWhich) {
+TEST_F(SeveralDevicesTest, AShrinkIsOfOneDeviceAndSaysOfWhich) {
   (void)send<wire::Registered>(on_both("o", JobClass::kOpportunistic, 10), "o");
   report("o", 10, 1800_MiB, 1700_MiB);
   node_.receive("g", guaranteed("g", 20, "GPU-b", 1500_MiB), now_);
@@ -498,7 +498,7 @@ TEST_F(FurtherDeviceTest, AShrinkIsOfOneDeviceAndSaysOfWhich) {
   EXPECT_EQ(limit("GPU-b", "g", 20), 1500_MiB);
 }
 
-TEST_F(FurtherDeviceTest, WhatItAsksForIsAnsweredWhereItIsMeant) {
+TEST_F(SeveralDevicesTest, WhatItAsksForIsAnsweredWhereItIsMeant) {
   (void)send<wire::Registered>(on_both("o", JobClass::kOpportunistic, 10), "o");
   join(guaranteed("g", 20, "GPU-b", 1500_MiB));
   report("o", 10, 100_MiB, 400_MiB);
@@ -509,13 +509,13 @@ TEST_F(FurtherDeviceTest, WhatItAsksForIsAnsweredWhereItIsMeant) {
   ASSERT_EQ(errors.size(), 1U);
   EXPECT_EQ(errors[0].code, "no_memory");
   EXPECT_EQ(errors[0].device, "GPU-b");
-  ask.device.reset();
+  ask.device = "host";  // where it is first
   const auto grants = send<wire::Change>(ask, "o");
   ASSERT_EQ(grants.size(), 1U) << "the first device has it";
-  EXPECT_FALSE(grants[0].device);
+  EXPECT_EQ(grants[0].device, "GPU-a");
 }
 
-TEST_F(FurtherDeviceTest, OneReportTellsOfAllDevices) {
+TEST_F(SeveralDevicesTest, OneReportTellsOfAllDevices) {
   (void)send<wire::Registered>(on_both("o", JobClass::kOpportunistic, 10), "o");
   report("o", 10, 300_MiB, 700_MiB);
   EXPECT_EQ(on("GPU-a").table().jobs().at(0).members.at(0).held, 300_MiB);
@@ -538,7 +538,7 @@ TEST_F(FurtherDeviceTest, OneReportTellsOfAllDevices) {
   EXPECT_EQ(on("GPU-a").ledger().unmanaged(JobId{"o"}), 0_B);
 }
 
-TEST_F(FurtherDeviceTest, ItsStatusShowsAllOfThem) {
+TEST_F(SeveralDevicesTest, ItsStatusShowsAllOfThem) {
   (void)send<wire::Registered>(on_both("o", JobClass::kOpportunistic, 10), "o");
   report("o", 10, 300_MiB, 700_MiB);
   const json job = status_of("o");
@@ -553,7 +553,7 @@ TEST_F(FurtherDeviceTest, ItsStatusShowsAllOfThem) {
   EXPECT_EQ(job["leases"][1]["held_bytes"], (700_MiB).count());
 }
 
-TEST_F(FurtherDeviceTest, ItsEndFreesAllOfThemAndIsOneEnd) {
+TEST_F(SeveralDevicesTest, ItsEndFreesAllOfThemAndIsOneEnd) {
   (void)send<wire::Registered>(on_both("o", JobClass::kOpportunistic, 10), "o");
   report("o", 10, 300_MiB, 700_MiB);
   pass(1s);
@@ -567,9 +567,9 @@ TEST_F(FurtherDeviceTest, ItsEndFreesAllOfThemAndIsOneEnd) {
   EXPECT_EQ(jobs[0]["leases"].size(), 2U);
 }
 
-TEST_F(FurtherDeviceTest, OneThatIsNotThereIsNamedAndTheOthersStay) {
+TEST_F(SeveralDevicesTest, OneThatIsNotThereIsNamedAndTheOthersStay) {
   auto message = hello("o", JobClass::kOpportunistic, 10, "GPU-a");
-  message.further = {{{"GPU-c", 0, 0, std::nullopt}, {"GPU-b", 0, 0, std::nullopt}}};
+  message.devices = {{"GPU-a"}, {"GPU-c"}, {"GPU-b"}};
   const auto errors = send<wire::Error>(message, "o");
   ASSERT_EQ(errors.size(), 1U);
   EXPECT_EQ(errors[0].code, "no_device");
@@ -578,7 +578,7 @@ TEST_F(FurtherDeviceTest, OneThatIsNotThereIsNamedAndTheOthersStay) {
   EXPECT_THAT(node_.devices_of(JobId{"o"}, 10), ElementsAre(&on("GPU-a"), &on("GPU-b")));
 }
 
-TEST_F(FurtherDeviceTest, OneThatIsNamedNoMoreIsGivenBack) {
+TEST_F(SeveralDevicesTest, OneThatIsNamedNoMoreIsGivenBack) {
   (void)send<wire::Registered>(on_both("o", JobClass::kOpportunistic, 10), "o");
   join(hello("o", JobClass::kOpportunistic, 10, ""));  // became another program
   EXPECT_EQ(on("GPU-a").ledger().total_charged(), 0_B);
@@ -586,11 +586,10 @@ TEST_F(FurtherDeviceTest, OneThatIsNamedNoMoreIsGivenBack) {
   EXPECT_EQ(status_of("o")["devices"], json({"host"}));
 }
 
-TEST_F(FurtherDeviceTest, AfterARestartItSaysWhatItHoldsOfEach) {
+TEST_F(SeveralDevicesTest, AfterARestartItSaysWhatItHoldsOfEach) {
   auto message = on_both("o", JobClass::kOpportunistic, 10);
-  message.held_bytes = (300_MiB).count();
-  message.limit_bytes = (600_MiB).count();
-  message.further->at(0) = {"GPU-b", (700_MiB).count(), 9, (900_MiB).count()};
+  message.devices = {{"GPU-a", (300_MiB).count(), 0, (600_MiB).count()},
+                     {"GPU-b", (700_MiB).count(), 9, (900_MiB).count()}};
   CoordinatorConfig config;
   config.recovery = 1s;
   node_ = NodeCoordinator{config,
@@ -607,7 +606,7 @@ TEST_F(FurtherDeviceTest, AfterARestartItSaysWhatItHoldsOfEach) {
   EXPECT_GE(on("GPU-b").table().jobs().at(0).revision, 9U);
 }
 
-TEST_F(FurtherDeviceTest, WhatIsSaidOfADeviceWhereItIsNotIsAnswered) {
+TEST_F(SeveralDevicesTest, WhatIsSaidOfADeviceWhereItIsNotIsAnswered) {
   join(hello("o", JobClass::kOpportunistic, 10, "GPU-a"));
   for (const char* device : {"GPU-b", "GPU-none"}) {
     wire::AskMemory ask{"o", 10, 1, 0};
@@ -619,7 +618,7 @@ TEST_F(FurtherDeviceTest, WhatIsSaidOfADeviceWhereItIsNotIsAnswered) {
   }
 }
 
-TEST_F(FurtherDeviceTest, AUsersPauseHoldsOnAllOfThem) {
+TEST_F(SeveralDevicesTest, AUsersPauseHoldsOnAllOfThem) {
   (void)send<wire::Registered>(on_both("o", JobClass::kOpportunistic, 10), "o");
   wire::SetRequest pause;
   pause.job = "o";
@@ -628,15 +627,15 @@ TEST_F(FurtherDeviceTest, AUsersPauseHoldsOnAllOfThem) {
   std::vector<std::string> told;
   for (const Outgoing& out : node_.take_outgoing()) {
     const auto* change = std::get_if<wire::Change>(&out.message);
-    if (change != nullptr && change->paused == true) told.push_back(change->device.value_or("-"));
+    if (change != nullptr && change->paused == true) told.push_back(change->device);
   }
-  EXPECT_THAT(told, ElementsAre("-", "GPU-b"));
+  EXPECT_THAT(told, ElementsAre("GPU-a", "GPU-b"));
   EXPECT_TRUE(entry("GPU-a", "o").paused);
   EXPECT_TRUE(entry("GPU-b", "o").paused);
 }
 
 // Its gate is one for all: what the guaranteed job of one device asks for closes it.
-TEST_F(FurtherDeviceTest, AGuaranteedJobOnAnyOfThemIsItsNeighbour) {
+TEST_F(SeveralDevicesTest, AGuaranteedJobOnAnyOfThemIsItsNeighbour) {
   (void)send<wire::Registered>(on_both("o", JobClass::kOpportunistic, 10), "o");
   join(hello("g", JobClass::kGuaranteed, 20, "GPU-b"));
   PageReading steps;
@@ -655,7 +654,7 @@ TEST_F(FurtherDeviceTest, AGuaranteedJobOnAnyOfThemIsItsNeighbour) {
   EXPECT_EQ(entry("GPU-a", "o").share_max, 1.0) << "there is nobody";
 }
 
-TEST_F(FurtherDeviceTest, ARankOfAGangIsInItOnce) {
+TEST_F(SeveralDevicesTest, ARankOfAGangIsInItOnce) {
   PageReading page;
   page.heartbeat = now_;
   page.collectives_begun = page.collectives_ended = 3;
@@ -664,7 +663,7 @@ TEST_F(FurtherDeviceTest, ARankOfAGangIsInItOnce) {
     message.role = "rank";
     message.rank = rank;
     message.world_size = 2;
-    if (rank == 1) message.further.reset();
+    if (rank == 1) message.devices.pop_back();
     (void)send<wire::Registered>(message, "o");
     node_.observe_page(JobId{"o"}, 10 + rank, page, now_);
   }

@@ -192,7 +192,7 @@ TEST_F(NodePlacedJobsTest, AGuaranteedJobKeepsWhatItHas) {
 
 TEST_F(NodePlacedJobsTest, OnlyTheDeviceThatWasNamedMakesRoom) {
   wire::Register there = registration("o", kOpportunistic, 11);
-  there.device = "GPU-1";
+  there.devices.front().device = "GPU-1";
   join(there);
   join(registration("p", kOpportunistic, 13));
   place({placed(kGuaranteed, 400_MiB, {"GPU-1"})});
@@ -200,11 +200,11 @@ TEST_F(NodePlacedJobsTest, OnlyTheDeviceThatWasNamedMakesRoom) {
   EXPECT_EQ(limit("p"), 1000_MiB);
   // One that has not used its device yet is on the host: the room stays until it has.
   wire::Register hello = registration("job-7.1", kGuaranteed, 12, 400_MiB);
-  hello.device = "";
+  hello.devices.front().device = "";
   join(hello);
   EXPECT_THAT(expected(), IsEmpty());
   EXPECT_EQ(limit("o", "GPU-1"), 600_MiB);
-  hello.device = "GPU-1";
+  hello.devices.front().device = "GPU-1";
   join(hello);
   EXPECT_EQ(limit("job-7.1", "GPU-1"), 400_MiB);
   EXPECT_EQ(limit("o", "GPU-1"), 600_MiB);

@@ -29,13 +29,9 @@ std::vector<Message> one_of_each() {
   hello.world_size = 4;
   hello.gang = "g";
   hello.epoch = 2;
-  hello.held_bytes = 77;
-  hello.revision = 9;
-  hello.limit_bytes = 88;
   hello.terms.law = "gap";
   hello.terms.slo = 0.02;
-  hello.device = "GPU-a";
-  hello.further = {{{"GPU-b", 5, 6, 7}, {"MIG-c", 0, 0, std::nullopt}}};
+  hello.devices = {{"GPU-a", 77, 9, 88}, {"GPU-b", 5, 6, 7}, {"MIG-c"}};
   Registered registered;
   registered.job_id = "j1";
   registered.coordinator = "default";
@@ -144,48 +140,53 @@ TEST(WireMessages, AClassThatChangesMayBeAbsentAndMustBeOne) {
             "field 'job_class' must be \"guaranteed\" or \"opportunistic\": \"auto\"");
 }
 
-TEST(WireMessages, KeepsTheFurtherDevicesOfAProcess) {
+TEST(WireMessages, KeepsTheDevicesOfAProcess) {
   const auto hello = std::get<Register>(decode(encode(one_of_each()[0])));
-  ASSERT_TRUE(hello.further);
-  ASSERT_EQ(hello.further->size(), 2U);
-  EXPECT_EQ(hello.further->at(0).device, "GPU-b");
-  EXPECT_EQ(hello.further->at(0).held_bytes, 5U);
-  EXPECT_EQ(hello.further->at(0).revision, 6U);
-  EXPECT_EQ(hello.further->at(0).limit_bytes, 7U);
-  EXPECT_FALSE(hello.further->at(1).limit_bytes);
+  ASSERT_EQ(hello.devices.size(), 3U);
+  EXPECT_EQ(hello.devices[0].device, "GPU-a");
+  EXPECT_EQ(hello.devices[1].device, "GPU-b");
+  EXPECT_EQ(hello.devices[1].held_bytes, 5U);
+  EXPECT_EQ(hello.devices[1].revision, 6U);
+  EXPECT_EQ(hello.devices[1].limit_bytes, 7U);
+  EXPECT_FALSE(hello.devices[2].limit_bytes);
   Register one;
   one.job_id = "j";
   one.pid = 1;
-  EXPECT_FALSE(json::parse(encode(one)).contains("further")) << "as it was before";
+  const auto again = std::get<Register>(decode(encode(one)));
+  ASSERT_EQ(again.devices.size(), 1U);
+  EXPECT_EQ(again.devices[0].device, "host");
 }
 
-TEST(WireMessages, RefusesFurtherDevicesThatCannotBe) {
-  const auto text_of_field = [](const json& further) {
+TEST(WireMessages, RefusesDevicesThatCannotBe) {
+  const auto text_of_field = [](const json& devices) {
     json frame = json::parse(encode(one_of_each()[0]));
-    frame["further"] = further;
+    frame["devices"] = devices;
     return text_of(frame.dump());
   };
   const auto text_with = [&](const std::vector<json>& list) { return text_of_field(json(list)); };
-  const auto named = [](const char* id) {
+  const auto named = [](const std::string& id) {
     return json{{"device", id}, {"held_bytes", 0}, {"revision", 0}};
   };
-  EXPECT_EQ(text_with({}), "");
+  EXPECT_EQ(text_with({named("host"), named("GPU-b")}), "");
+  EXPECT_EQ(text_with({named(""), named("GPU-b")}), "") << "the first is not known yet";
+  EXPECT_EQ(text_with({}), "field 'devices' must name 1 to 16 devices: 0");
+  EXPECT_EQ(text_of_field(nullptr), "field 'devices' is missing");
   EXPECT_EQ(text_with({named("GPU-b"), named("GPU-b")}),
-            "field 'further' names a device of the process twice: \"GPU-b\"");
-  EXPECT_EQ(text_with({named("GPU-a")}),
-            "field 'further' names a device of the process twice: \"GPU-a\"");
-  EXPECT_EQ(text_with({named("host")}), "field 'further' must name GPUs: \"host\"");
-  EXPECT_EQ(text_with({named("")}), "field 'further' must name GPUs: \"\"");
-  EXPECT_EQ(text_of_field("GPU-b"), "field 'further' must be a list: \"GPU-b\"");
-  EXPECT_EQ(text_with({3}), "field 'further[0]' must be an object: 3");
+            "field 'devices' names a device twice: \"GPU-b\"");
+  EXPECT_EQ(text_with({named("GPU-a"), named("host")}),
+            "field 'devices' must name GPUs beside the first device: \"host\"");
+  EXPECT_EQ(text_with({named("GPU-a"), named("")}),
+            "field 'devices' must name GPUs beside the first device: \"\"");
+  EXPECT_EQ(text_of_field("GPU-b"), "field 'devices' must be a list: \"GPU-b\"");
+  EXPECT_EQ(text_with({3}), "field 'devices[0]' must be an object: 3");
   EXPECT_EQ(text_with({named("GPU-b"), json{{"device", "GPU-c"}}}),
-            "field 'further[1].held_bytes' is missing");
+            "field 'devices[1].held_bytes' is missing");
   json late = named("GPU-b");
   late["revision"] = UINT64_MAX;
   EXPECT_EQ(text_with({late}), "field 'revision' is too large: 18446744073709551615");
   json many = json::array();
-  for (int i = 0; i < 16; ++i) many.push_back(named(("GPU-" + std::to_string(i)).c_str()));
-  EXPECT_EQ(text_of_field(many), "field 'further' must name at most 15 devices: 16");
+  for (int i = 0; i < 17; ++i) many.push_back(named("GPU-" + std::to_string(i)));
+  EXPECT_EQ(text_of_field(many), "field 'devices' must name 1 to 16 devices: 17");
 }
 
 TEST(WireMessages, IgnoresUnknownFields) {
@@ -220,9 +221,9 @@ TEST(WireMessages, NamesWrongFieldAndValue) {
     frame[name] = std::move(value);
     return text_of(frame.dump());
   };
-  EXPECT_THAT(with("held_bytes", -5), AllOf(HasSubstr("'held_bytes'"), HasSubstr("-5")));
-  EXPECT_THAT(with("held_bytes", 1.5), HasSubstr("1.5"));
-  EXPECT_THAT(with("held_bytes", "much"), HasSubstr("\"much\""));
+  EXPECT_THAT(with("start_ticks", -5), AllOf(HasSubstr("'start_ticks'"), HasSubstr("-5")));
+  EXPECT_THAT(with("start_ticks", 1.5), HasSubstr("1.5"));
+  EXPECT_THAT(with("start_ticks", "much"), HasSubstr("\"much\""));
   EXPECT_THAT(with("rank", 1LL << 40U), HasSubstr("'rank'"));
   EXPECT_THAT(with("job_class", "royal"), HasSubstr("\"royal\""));
   EXPECT_THAT(with("share", 7), HasSubstr("'share'"));

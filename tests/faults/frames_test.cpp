@@ -281,7 +281,7 @@ TEST_F(FrameFaults, ARegistrationWithNumbersAtTheirLimits) {
 TEST_F(FrameFaults, ARevisionAtItsLimit) {
   Line line{folder_};
   Liar liar{registration("liar", JobClass::kOpportunistic, 0)};
-  liar.hello().revision = kLastRevision;
+  liar.hello().devices[0].revision = kLastRevision;
   line.say(wire::encode(liar.hello()));
   const auto pid = static_cast<std::int64_t>(opportunistic_->pid());
   line.say(wire::encode(wire::Answer{"o", pid, kLastRevision, "stale", 0, 0, 0, ""}));
@@ -293,7 +293,7 @@ TEST_F(FrameFaults, Law3_ALieAboutWhatIsHeldTakesNothingFromOthers) {
   Liar liar{registration("liar", JobClass::kOpportunistic, 0)};
   Liar other{registration("other", JobClass::kOpportunistic, 0)};
   for (Liar* one : {&liar, &other}) {  // the sum of both is small again
-    one->hello().held_bytes = kLastRevision - 5;
+    one->hello().devices[0].held_bytes = kLastRevision - 5;
     line.say(wire::encode(one->hello()));
   }
   line.wait_until_heard();

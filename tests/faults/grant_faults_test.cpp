@@ -84,9 +84,10 @@ class Machine {
     daemon_ = std::make_unique<NodeCoordinator>(config, device, ++next_pid_, 1, now_);
     for (auto& [id, process] : processes_) {
       wire::Register again = process.hello;
-      again.held_bytes = process.held.count();
-      again.revision = process.revision;
-      if (process.joined) again.limit_bytes = process.limit.count();
+      wire::UsedDevice& used = again.devices.front();
+      used.held_bytes = process.held.count();
+      used.revision = process.revision;
+      if (process.joined) used.limit_bytes = process.limit.count();
       to_daemon_.emplace_back(id, again);
     }
   }
@@ -186,9 +187,10 @@ class Machine {
     } else if (const auto* error = std::get_if<wire::Error>(&message);
                error != nullptr && error->code == "unknown_job") {
       wire::Register again = process.hello;
-      again.held_bytes = process.held.count();
-      again.revision = process.revision;
-      if (process.joined) again.limit_bytes = process.limit.count();
+      wire::UsedDevice& used = again.devices.front();
+      used.held_bytes = process.held.count();
+      used.revision = process.revision;
+      if (process.joined) used.limit_bytes = process.limit.count();
       to_daemon_.emplace_back(process.hello.job_id, again);
     }
   }

@@ -49,9 +49,10 @@ wire::Register hello(Input& in) {
   m.role = in.byte() % 4 == 0 ? "helper" : in.byte() % 2 == 0 ? "rank" : "main";
   m.rank = static_cast<int>(in.number());
   m.world_size = static_cast<int>(in.number());
-  m.held_bytes = in.byte() % 4 == 0 ? size(in) : 0;
-  m.revision = in.byte() % 4 == 0 ? revision(in) : 0;
-  if (in.byte() % 4 == 0) m.limit_bytes = size(in);
+  wire::UsedDevice& used = m.devices.front();
+  used.held_bytes = in.byte() % 4 == 0 ? size(in) : 0;
+  used.revision = in.byte() % 4 == 0 ? revision(in) : 0;
+  if (in.byte() % 4 == 0) used.limit_bytes = size(in);
   m.terms.law = law(in);
   if (in.byte() % 4 == 0) m.terms.slo = share(in);
   return m;

@@ -262,12 +262,12 @@ print(json.dumps({
 def test_each_gpu_that_a_process_uses_is_one_of_its_devices(world: World) -> None:
     driver = driver_of(world, DEVICES=3)
     facts = run(world, SEVERAL, "--opportunistic", "--memory", "128MiB", **driver)
-    [further] = facts["devices"]
-    assert further["limit"] == 128 << 20
-    assert further["held"] >= 16 << 20
+    [other] = facts["devices"]
+    assert other["limit"] == 128 << 20
+    assert other["held"] >= 16 << 20
     assert facts["errors"] == ["CUDA out of memory", "CUDA out of memory"]
     [first] = [line for line in facts["stderr"].splitlines() if "this job is on GPU-" in line]
-    assert further["id"] not in first, "the first device is the one that was used first"
+    assert other["id"] not in first, "the first device is the one that was used first"
 
 
 @pytest.mark.parametrize(

@@ -98,13 +98,13 @@ PageQueue::~PageQueue() {
 }
 
 void PageQueue::add(int device) {
-  const std::size_t end = further_end_.load();
-  if (end == further_.size()) {
-    throw std::length_error("marks wait for " + std::to_string(further_.size() + 1) +
+  const std::size_t end = others_end_.load();
+  if (end == others_.size()) {
+    throw std::length_error("marks wait for " + std::to_string(others_.size() + 1) +
                             " devices at most");
   }
-  further_[end] = std::make_unique<const Given>(device);
-  further_end_.store(end + 1, std::memory_order_release);
+  others_[end] = std::make_unique<const Given>(device);
+  others_end_.store(end + 1, std::memory_order_release);
 }
 
 // What a wait of the stream for the event means is settled when it is asked for: the event may be
@@ -114,10 +114,10 @@ bool PageQueue::mark(std::uint64_t number) noexcept {
   const DeviceContext::Scope scope(context_);
   if (scope.result() != CUDA_SUCCESS || context_.another_may_capture()) return false;
   const CudaDriver& driver = context_.driver();
-  const auto* const end = further_.cbegin() + further_end_.load(std::memory_order_acquire);
+  const auto* const end = others_.cbegin() + others_end_.load(std::memory_order_acquire);
   if (driver.cuCtxRecordEvent(context_.handle(), event_) != CUDA_SUCCESS ||
       driver.cuStreamWaitEvent(stream_, event_, CU_EVENT_WAIT_DEFAULT) != CUDA_SUCCESS ||
-      !std::all_of(further_.cbegin(), end,
+      !std::all_of(others_.cbegin(), end,
                    [&](const auto& given) { return given->precede(stream_); }) ||
       driver.cuStreamWriteValue64(stream_, done_, number, CU_STREAM_WRITE_VALUE_DEFAULT) !=
           CUDA_SUCCESS) {

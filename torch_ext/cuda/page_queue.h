@@ -16,7 +16,7 @@ namespace commensal {
 /// A mark is a memory write into a page that is registered with the driver: who reads the page
 /// needs no call, and sees it within microseconds. It is written once all streams of the context
 /// have come so far, also those that no one here knows (NCCL, DLPack, raw extensions): a stream of
-/// our own waits for them, and no stream of the program's for another one. The contexts of further
+/// our own waits for them, and no stream of the program's for another one. The contexts of other
 /// devices count from `add` on. Nothing is asked of the driver while a graph may be captured.
 /// Thread safety: marks are made by one thread at a time; `add` by another one at the same time.
 class PageQueue final : public DeviceQueue {
@@ -37,7 +37,7 @@ class PageQueue final : public DeviceQueue {
   [[nodiscard]] bool mark(std::uint64_t number) noexcept override;
 
  private:
-  static constexpr std::size_t kMostFurther = 15;
+  static constexpr std::size_t kMostOthers = 15;
   /// All that the context of a device was given; its event is used again and again.
   struct Given {
     explicit Given(int device);
@@ -57,8 +57,8 @@ class PageQueue final : public DeviceQueue {
   bool (*const capturing_)();
   CUstream stream_ = nullptr;
   CUevent event_ = nullptr;
-  std::array<std::unique_ptr<const Given>, kMostFurther> further_;
-  std::atomic<std::size_t> further_end_{0};
+  std::array<std::unique_ptr<const Given>, kMostOthers> others_;
+  std::atomic<std::size_t> others_end_{0};
   void* registered_ = nullptr;
   CUdeviceptr done_ = 0;
   std::atomic<std::uint64_t>& word_;

@@ -43,7 +43,7 @@ void SessionGpus::follow_first(int device) {
       std::make_unique<GreenDial>(device, torch_current_stream(), &cuda_capturing));
 }
 
-void SessionGpus::follow_further(int device, const std::string& id) {
+void SessionGpus::follow_other(int device, const std::string& id) {
   work_clock().watch(device);
   if (queue_ == nullptr) return;
   try {

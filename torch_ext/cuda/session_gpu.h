@@ -29,8 +29,8 @@ class SessionGpus {
   /// Has the gate go by the time of the session's first GPU, and waits of the job count once that
   /// is idle.
   void follow_first(int device);
-  /// The same of a further one. @param id  its name, for people.
-  void follow_further(int device, const std::string& id);
+  /// The same of another one. @param id  its name, for people.
+  void follow_other(int device, const std::string& id);
 
  private:
   Session& session_;

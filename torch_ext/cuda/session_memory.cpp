@@ -115,10 +115,10 @@ CudaMemoryProvider::Options more_options(const SessionConfig& config) {
   return options;
 }
 
-// Elastic memory of a further GPU, which moves where that of the first does.
-class FurtherGpu final : public DeviceMemory {
+// Elastic memory of another GPU than the first, which moves where that of the first does.
+class OtherGpu final : public DeviceMemory {
  public:
-  FurtherGpu(ElasticAllocator& memory, Bytes slower) : memory_(memory), slower_(slower) {}
+  OtherGpu(ElasticAllocator& memory, Bytes slower) : memory_(memory), slower_(slower) {}
 
   LimitTicket post_limit(Bytes limit) override {
     LimitTicket ticket = memory_.post_limit(limit);
@@ -128,6 +128,7 @@ class FurtherGpu final : public DeviceMemory {
     return ticket;
   }
   LimitTicket safe_point() override { return between_ops() ? memory_.safe_point() : LimitTicket{}; }
+  LimitTicket park() override { return between_ops() ? memory_.park() : LimitTicket{}; }
   void step_ended() noexcept override { memory_.step_ended(); }
   void keep_live(bool keeps) noexcept override { memory_.keep_live(keeps); }
   [[nodiscard]] bool work_pending() const noexcept override { return memory_.work_pending(); }
@@ -139,30 +140,30 @@ class FurtherGpu final : public DeviceMemory {
   const Bytes slower_;
 };
 
-// The GPU that is used first is the session's. Each further one has elastic memory of its own,
+// The GPU that is used first is the session's. Each other one has elastic memory of its own,
 // which the coordinator divides, too.
 class SessionMemory final : public MemoryProvider {
  public:
   explicit SessionMemory(Session& session)
-      : session_(session), further_(more_options(session.config())), gpus_(session) {}
+      : session_(session), others_(more_options(session.config())), gpus_(session) {}
 
   bool begun() noexcept override { return session_.trains(); }
 
   ElasticAllocator* of(int device) override {
     int first = kNone;
     (void)g_device.compare_exchange_strong(first, device);
-    return g_device.load() == device ? of_session(device) : of_further(device);
+    return g_device.load() == device ? of_session(device) : of_other(device);
   }
 
   std::string reason(int device) override {
-    if (g_device.load() != device) return further_.reason(device);
+    if (g_device.load() != device) return others_.reason(device);
     const MutexLock lock(mutex_);
     return reason_;
   }
 
   void let_in(int device, int user) override {
     if (g_device.load() != device) {
-      further_.let_in(device, user);
+      others_.let_in(device, user);
       return;
     }
     session_.allocator().with_source(
@@ -176,7 +177,7 @@ class SessionMemory final : public MemoryProvider {
     if (g_device.load() == device) {
       session_.allocator().count_outside(held);
     } else {
-      further_.delegated(device, held);
+      others_.delegated(device, held);
     }
   }
   void served() noexcept override { session_.touch(); }
@@ -184,9 +185,9 @@ class SessionMemory final : public MemoryProvider {
     if (g_device.load() == device) {
       session_.on_pressure(std::move(helper));
     } else {
-      further_.on_pressure(device, [this, device, help = std::move(helper)](Bytes needed) {
+      others_.on_pressure(device, [this, device, help = std::move(helper)](Bytes needed) {
         const std::string helped = help(needed);
-        return helped + "; " + session_.ask_for_memory(further_.id(device), needed);
+        return helped + "; " + session_.ask_for_memory(others_.id(device), needed);
       });
     }
   }
@@ -209,22 +210,22 @@ class SessionMemory final : public MemoryProvider {
     return &session_.allocator();
   }
 
-  ElasticAllocator* of_further(int device) {
-    ElasticAllocator* const memory = further_.of(device);
+  ElasticAllocator* of_other(int device) {
+    ElasticAllocator* const memory = others_.of(device);
     if (memory == nullptr) return nullptr;
     {
       const MutexLock lock(mutex_);
       if (!added_.insert(device).second) return memory;
-      gpus_.follow_further(device, further_.id(device));
+      gpus_.follow_other(device, others_.id(device));
     }
     // Not under the lock: it waits, with the GIL released.
-    session_.add_device(*new FurtherGpu(*memory, further_.slower_capacity(device)),
-                        further_.id(device));  // never destroyed
+    session_.add_device(*new OtherGpu(*memory, others_.slower_capacity(device)),
+                        others_.id(device));  // never destroyed
     return memory;
   }
 
   Session& session_;
-  CudaMemoryProvider further_;
+  CudaMemoryProvider others_;
   Mutex mutex_;
   SessionGpus gpus_ COMMENSAL_GUARDED_BY(mutex_);
   bool started_ COMMENSAL_GUARDED_BY(mutex_) = false;

@@ -109,7 +109,7 @@ class NativeMemory final : public NativeListener {
       if (watched) gpus_.follow_first(device);
       session_.take_device(cap, id, why);
     } else {
-      if (watched) gpus_.follow_further(device, id);
+      if (watched) gpus_.follow_other(device, id);
       session_.add_device(cap, id);
     }
     caps_.at(static_cast<std::size_t>(device)).store(&cap);

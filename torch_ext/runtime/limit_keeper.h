@@ -36,6 +36,7 @@ class LimitKeeper {
   /// Keeps the limit of `memory`, which must outlive this and has the job's own bound already, as
   /// far as that counts there.
   LimitKeeper(DeviceMemory& memory, std::optional<Bytes> own_max);
+  [[nodiscard]] DeviceMemory& memory() const noexcept { return *memory_.load(); }
   /// From now on the limits are those of `memory`, on another device: what was granted before does
   /// not count there. Must live as long.
   void move_to(DeviceMemory& memory, std::optional<Bytes> own_max);

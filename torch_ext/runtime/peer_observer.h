@@ -60,7 +60,7 @@ class PeerObserver final : public DeviceObserver {
 
   /// Uses a coordinator's device page from now on. @throws std::runtime_error if it is unusable.
   void set_device_page(wire::MappedPage page);
-  /// Uses the page of a further device besides, or instead of an older one of the same device: what
+  /// Uses the page of another device besides, or instead of an older one of the same device: what
   /// any device asks for holds, and all guaranteed jobs count.
   /// @throws std::runtime_error if it is unusable or there are too many.
   void add_device_page(wire::MappedPage page);

@@ -96,6 +96,11 @@ bool awaits_gpu(const SessionConfig& config) {
          (config.terms.memory.max || !config.terms.memory.min.is_zero());
 }
 
+// Whether its first device is a GPU that is not known yet.
+bool is_gpu_to_come(const SessionConfig& config) {
+  return config.device != kHostMemory || awaits_gpu(config);
+}
+
 ElasticAllocatorOptions allocator_options(const SessionConfig& config) {
   ElasticAllocatorOptions options;
   if (config.device != kHostMemory) options.alignment = kDeviceAlignment;
@@ -185,7 +190,8 @@ Session::Impl::Impl(SessionConfig given, std::unique_ptr<MemorySource> memory_so
       steps(clock),
       activity(page, clock),
       sample_windows(clock.now()),
-      limits(allocator, awaits_device ? std::nullopt : config.terms.memory.max),
+      devices(allocator, is_gpu_to_come(config) ? std::string() : std::string(kHostMemory),
+              awaits_device ? std::nullopt : config.terms.memory.max),
       returns(gate, clock),
       known_role(config.role),
       job_class(config.job_class),
@@ -206,6 +212,7 @@ Session::Impl::Impl(SessionConfig given, std::unique_ptr<MemorySource> memory_so
                            .page_fd = own_page.fd(),
                            .connect_timeout = config.connect_timeout},
              *this) {
+  first_device.placed = false;
   page.heartbeat_ns.store(to_page_time(clock.now()));
   if (config.role == MemberRole::kHelper) {
     // A helper does not train: it must not look like a burst that never ends.
@@ -225,7 +232,7 @@ void Session::Impl::begin() {
   gate.set_share(config.terms.share.min, config.terms.share.max);
   // Beside elastic memory of a GPU others in the process take some: there it claims nothing.
   if (on_host()) allocator.claim_with(&claims);
-  allocator.on_pressure([this](Bytes needed) { return ask_for_memory(needed); });
+  allocator.on_pressure([this](Bytes needed) { return ask_for_memory(first_device, needed); });
   // On a host memory comes back at no other job's cost that its idle class does not bear.
   if (!on_host()) allocator.pace_returns(&returns);
   // The gate of a guaranteed job does not hold back all that it gives another device to do.
@@ -251,7 +258,7 @@ void Session::Impl::begin() {
 }
 
 std::string Session::Impl::above_device(const char* what, Bytes limit) const {
-  const Bytes device = device_memory.load()->capacity();
+  const Bytes device = first_device.memory().capacity();
   if (limit <= device || awaits_device.load() || device.is_zero()) return {};
   return std::string(what) + " above the device: " + to_string(limit) + " > " + to_string(device);
 }
@@ -288,8 +295,7 @@ void Session::Impl::choose_who_brings_back() {
   // On a GPU a guaranteed job's memory does not move, which it gains nothing by.
   if (!has_host_memory()) {
     const bool keeps = class_now() == JobClass::kGuaranteed;
-    allocator.keep_live(keeps);
-    for (FurtherMemory* const more : further()) more->memory.keep_live(keeps);
+    for (const auto& device : devices.all()) device->memory().keep_live(keeps);
   }
   const MutexLock lock(mutex);
   // On another device than the host the mover may have to wait for long: it only helps.
@@ -323,7 +329,9 @@ void Session::Impl::become_rank(int new_rank, int new_world_size) {
   world_size.store(new_world_size);
   role.store(MemberRole::kRank);
   // Memory that it holds by now is moved at its next safe point.
-  if (const auto max = limits.own_max()) (void)limits.set_own(*max, false);
+  if (const auto max = first_device.limits.own_max()) {
+    (void)first_device.limits.set_own(*max, false);
+  }
   // As at the start of any process that trains: busy until it shows otherwise.
   page.activity_since_ns.store(to_page_time(clock.now()));
   page.activity.store(static_cast<std::uint64_t>(wire::Activity::kUnknown));
@@ -341,25 +349,20 @@ void Session::Impl::become_rank(int new_rank, int new_world_size) {
 void Session::Impl::use_device(std::string id) {
   {
     const MutexLock lock(ask_mutex);
-    if (device_id == id) return;
-    device_id = std::move(id);
-    known_placed = false;
+    if (!first_device.set_id(std::move(id))) return;
+    first_device.known = false;
   }
   client.register_again();
   // What is allocated from here on should find the limit on that device.
-  const auto until = std::chrono::steady_clock::now() + config.connect_timeout;
-  const MutexLock lock(ask_mutex);
-  while (!known_placed && client.connected()) {
-    if (ask_answered.wait_until(ask_mutex, until) == std::cv_status::timeout) return;
-  }
+  (void)wait_until_known(first_device);
 }
 
 void Session::Impl::take_device(DeviceMemory& memory, std::string id, const std::string& why) {
   const bool was_on_host = on_host();
   // What was bounded on the host, or not yet bounded at all, is bounded there from now on.
+  LimitKeeper& limits = first_device.limits;
   limits.move_to(memory,
                  awaits_device.exchange(false) ? config.terms.memory.max : limits.own_max());
-  device_memory.store(&memory);
   say("this job is on " + id + ", with native GPU memory: PyTorch's own, bound by the limit" +
       (why.empty() ? std::string() : " (" + why + ")"));
   if (!why.empty()) note("GPU memory is native, not elastic: " + why);
@@ -388,7 +391,10 @@ void Session::Impl::stay_on_host() {
   }
   say("this job uses no GPU: its device is the host, where its memory and its time count");
   if (!awaits_device.exchange(false)) return;
-  if (config.terms.memory.max) (void)limits.set_own(*config.terms.memory.max, false);
+  (void)first_device.set_id(std::string(kHostMemory));
+  if (config.terms.memory.max) {
+    (void)first_device.limits.set_own(*config.terms.memory.max, false);
+  }
   client.register_again();
 }
 
@@ -511,13 +517,12 @@ bool Session::between_ops() noexcept { return Impl::between_ops(); }
 void Session::take_device(DeviceMemory& memory, std::string id, const std::string& why) {
   impl_->take_device(memory, std::move(id), why);
 }
-void Session::add_device(DeviceMemory& memory, std::string id) {
-  impl_->add_device(memory, std::move(id));
+void Session::add_device(DeviceMemory& memory, const std::string& id) {
+  impl_->add_device(memory, id);
 }
 std::string Session::ask_for_memory(const std::string& id, Bytes needed) {
-  if (id.empty()) return impl_->ask_for_memory(needed);
-  FurtherMemory* const more = impl_->further(id);
-  return more == nullptr ? id + " is not used yet" : impl_->ask_for_memory(needed, more);
+  SessionDevice* const device = id.empty() ? &impl_->first_device : impl_->devices.find(id);
+  return device == nullptr ? id + " is not used yet" : impl_->ask_for_memory(*device, needed);
 }
 void Session::before_moves(std::function<void()> give_back) {
   impl_->before_moves(std::move(give_back));
@@ -647,7 +652,7 @@ void Session::on_pressure(PressureHandler help) {
   auto shared = std::make_shared<const PressureHandler>(std::move(help));
   impl_->allocator.on_pressure([impl = impl_.get(), shared](Bytes needed) {
     const std::string helped = (*shared)(needed);
-    return helped + "; " + impl->ask_for_memory(needed);
+    return helped + "; " + impl->ask_for_memory(impl->first_device, needed);
   });
   const MutexLock lock(impl_->mutex);
   impl_->helper.swap(shared);

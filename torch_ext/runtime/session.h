@@ -198,7 +198,7 @@ class Session {
   /// Memory of one more GPU: the coordinator divides it as it does that of the first, it has safe
   /// points where this session's has them, and is told in the statistics. Must live for ever. Waits
   /// for the limit there as `use_device` does. @param id  as there, another one each time.
-  void add_device(DeviceMemory& memory, std::string id);
+  void add_device(DeviceMemory& memory, const std::string& id);
   /// Asks the coordinator for more memory of that GPU; empty: of the first device. @return what
   /// came of it, in words.
   std::string ask_for_memory(const std::string& id, Bytes needed);

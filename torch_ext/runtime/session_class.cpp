@@ -24,7 +24,7 @@ void Session::Impl::use_class(JobClass wanted_class, const std::string& why) {
     reason = why;
     changed = std::exchange(job_class, wanted_class) != wanted_class;
   }
-  if (!why.empty() && has_grant()) note(why);
+  if (!why.empty() && has_grant(first_device)) note(why);
   follow_class();
   choose_who_brings_back();
   if (changed) follow_activity();
@@ -66,8 +66,7 @@ std::string Session::Impl::change_class(const wire::Change& change) {
   }
   if (change.terms.memory) {
     const std::optional<Bytes> max = change.terms.memory->max;
-    limits.take_max(max);
-    for (FurtherMemory* const more : further()) more->limits.take_max(max);
+    for (const auto& device : devices.all()) device->limits.take_max(max);
   }
   if (before == wanted_class) return {};
   if (const bool idle = is_idle(); idle != was_idle) move_children(idle);

@@ -78,117 +78,67 @@ wire::Register Session::Impl::registration() {
   }
   // Those that it has not in this class stay for the other one.
   (void)wire::drop_unusable(hello.terms, hello.job_class);
-  hello.terms.memory.max = awaits ? config.terms.memory.max : limits.own_max();
+  hello.terms.memory.max = awaits ? config.terms.memory.max : first_device.limits.own_max();
   hello.terms.law = !hello.terms.law.empty() || law == "duty_cycle" ? law : "";
   hello.terms.share.min = std::min(hello.terms.share.min, hello.terms.share.max);
   hello.pid = ::getpid();
   hello.start_ticks = start_ticks();
   told_role = role.load();
   hello.role = to_string(told_role);
-  if (!on_host() || awaits) {
-    const MutexLock lock(ask_mutex);
-    hello.device = device_id;
-  }
   hello.rank = rank.load();
   hello.world_size = world_size.load();
-  hello.revision = limits.revision();
   // What a helper holds is under no limit of the coordinator's.
   const bool managed = told_role != MemberRole::kHelper;
-  if (managed) hello.held_bytes = held_by(memory_stats()).count();
-  if (managed && hello.revision != 0) {  // had a grant from a coordinator before
-    if (const auto limit = limits.effective()) hello.limit_bytes = limit->count();
-  }
-  for (const FurtherMemory* const more : further()) {
-    if (!hello.further) hello.further.emplace();
-    wire::FurtherDevice& there = hello.further->emplace_back();
-    there.device = more->id;
-    there.held_bytes = held_by(more->memory.stats()).count();
-    there.revision = more->limits.revision();
-    if (there.revision == 0) continue;
-    if (const auto limit = more->limits.effective()) there.limit_bytes = limit->count();
+  hello.devices.clear();
+  for (const auto& device : devices.all()) {
+    wire::UsedDevice& used = hello.devices.emplace_back();
+    used.device = device->id();
+    used.revision = device->limits.revision();
+    if (!managed) continue;
+    used.held_bytes = held_by(device->memory().stats()).count();
+    if (used.revision == 0) continue;  // had no grant from a coordinator before
+    if (const auto limit = device->limits.effective()) used.limit_bytes = limit->count();
   }
   return hello;
 }
 
 nlohmann::json Session::Impl::statistics() { return to_json(view()); }
 
-void Session::Impl::answer(const LimitAnswer& limit_answer, const FurtherMemory* more) {
-  const AllocatorStats stats = more != nullptr ? more->memory.stats() : memory_stats();
+void Session::Impl::answer(const LimitAnswer& limit_answer, const SessionDevice& device) {
   std::optional<JobClass> in_force;
-  if (more == nullptr) in_force = class_now();
+  if (&device == &first_device) in_force = class_now();
+  std::string name;
+  {
+    const MutexLock lock(ask_mutex);
+    name = device.registered_as;
+  }
   client.post(wire::Answer{.job_id = config.job_id.str(),
                            .pid = ::getpid(),
                            .revision = limit_answer.revision,
                            .outcome = limit_answer.outcome,
                            .done_bytes = limit_answer.done.count(),
                            .deferred_bytes = limit_answer.deferred.count(),
-                           .held_bytes = held_by(stats).count(),
+                           .held_bytes = held_by(device.memory().stats()).count(),
                            .reason = limit_answer.reason,
-                           .device = more != nullptr ? std::optional(more->id) : std::nullopt,
+                           .device = name,
                            .job_class = in_force});
 }
 
-void Session::Impl::take_grant(Bytes limit, Revision revision, FurtherMemory* more) {
-  LimitKeeper& bound = more != nullptr ? more->limits : limits;
-  const bool grows = !bound.allows(limit);
-  const auto done = bound.grant(limit, revision, clock.now());
-  if (more == nullptr) claims.granted(limit, revision);
-  if (done) answer(*done, more);
-  if (more == nullptr) mover.wake();
+void Session::Impl::take_grant(SessionDevice& device, Bytes limit, Revision revision) {
+  const bool is_first = &device == &first_device;
+  const bool grows = !device.limits.allows(limit);
+  const auto done = device.limits.grant(limit, revision, clock.now());
+  if (is_first) claims.granted(limit, revision);
+  if (done) answer(*done, device);
+  if (is_first) mover.wake();
   {
     const MutexLock lock(ask_mutex);  // whoever waits has looked at the limit before, or will now
-    if (grows) (more != nullptr ? more->asked : asked).again = TimePoint{};
+    if (grows) device.asked.again = TimePoint{};
   }
   ask_answered.notify_all();
 }
 
-void Session::Impl::further_registered(FurtherMemory& more, const wire::Registered& registered) {
-  more.paused = more.parked = false;  // a change that follows says so if it is to stay so
-  follow_pauses();
-  more.limits.start_over(registered.revision);
-  if (told_role != MemberRole::kHelper) {
-    take_grant(Bytes{registered.limit_bytes}, registered.revision, &more);
-  }
-  if (!registered.reason.empty()) note("on " + more.id + ": " + registered.reason);
-  {
-    const MutexLock lock(ask_mutex);
-    more.known = true;
-  }
-  ask_answered.notify_all();
-}
-
-// How the job is paced is said by the first device's coordinator.
-void Session::Impl::further_changed(FurtherMemory& more, const wire::Change& change) {
-  if (change.revision < more.limits.revision()) {
-    answer({.revision = change.revision,
-            .outcome = "stale",
-            .done = {},
-            .deferred = {},
-            .reason = "revision " + std::to_string(more.limits.revision()) + " is newer"},
-           &more);
-    return;
-  }
-  more.paused = change.paused.value_or(more.paused);
-  more.parked = change.parked.value_or(more.parked);
-  follow_pauses();
-  gate.refresh();
-  if (change.limit_bytes) {
-    take_grant(Bytes{*change.limit_bytes}, change.revision, &more);
-  } else if (more.limits.note_revision(change.revision)) {
-    answer({.revision = change.revision,
-            .outcome = "applied",
-            .done = {},
-            .deferred = {},
-            .reason = {}},
-           &more);
-  }
-}
-
-void Session::Impl::follow_pauses() {
-  bool any = pause_asked;
-  for (const FurtherMemory* const more : further()) any = any || more->paused;
-  observer.set_paused(any);
-}
+void Session::Impl::follow_pauses() { observer.set_paused(devices.any_paused()); }
 
 void Session::Impl::follow_held_steps() noexcept {
   const std::uint64_t now = gate.wants_callback() ? gate.callback_switches() : 0;
@@ -210,26 +160,46 @@ void Session::Impl::move_between_steps(const std::function<void()>& batch) {
 
 void Session::Impl::moved_ahead() noexcept {
   try {
+    LimitKeeper& limits = first_device.limits;
     if (!limits.waiting_since() || held_by(allocator.stats()) > limits.effective()) return;
     // The limit is met already: this moves nothing, it only says so.
     const Moving here(*this);
-    if (const auto owed = limits.after_safe_point(allocator.safe_point())) answer(*owed);
+    const auto owed = limits.after_safe_point(allocator.safe_point());
+    if (owed) answer(*owed, first_device);
   } catch (const std::exception& error) {
     note(std::string("answering to a limit failed: ") + error.what());
   }
 }
 
 void Session::Impl::on_registered(const wire::Registered& registered) {
-  if (FurtherMemory* const more = further(registered.device); more != nullptr) {
-    further_registered(*more, registered);
+  SessionDevice* const device = devices.find(registered.device);
+  if (device == nullptr) {
+    note("the coordinator names a device that is not used: " + registered.device);
     return;
   }
-  forget_parking();  // a change that follows says so if it is to stay parked
-  limits.start_over(registered.revision);
-  // Until it has said on which GPU its memory is, it is listed with the machine.
-  const bool told_gpu = registered.device.value_or(std::string(kHostMemory)) != kHostMemory;
-  placed = on_host() ? !awaits_device.load() : told_gpu;
-  if (has_grant()) take_grant(Bytes{registered.limit_bytes}, registered.revision);
+  const bool is_first = device == &first_device;
+  forget_parking(*device);  // a change that follows says so if it is to stay parked
+  device->limits.start_over(registered.revision);
+  if (is_first) {
+    // Until it has said on which GPU its memory is, it is listed with the machine.
+    device->placed = on_host() ? !awaits_device.load() : registered.device != kHostMemory;
+  }
+  if (has_grant(*device)) take_grant(*device, Bytes{registered.limit_bytes}, registered.revision);
+  if (is_first) {
+    use_registration(registered);
+  } else if (!registered.reason.empty()) {
+    note("on " + registered.device + ": " + registered.reason);
+  }
+  {
+    const MutexLock lock(ask_mutex);
+    if (is_first) known_role = told_role;
+    device->known = device->placed;
+    device->registered_as = registered.device;
+  }
+  ask_answered.notify_all();
+}
+
+void Session::Impl::use_registration(const wire::Registered& registered) {
   use_class(registered.job_class, registered.reason);
   if (!registered.law.empty()) use_law(registered.law);
   {
@@ -238,112 +208,94 @@ void Session::Impl::on_registered(const wire::Registered& registered) {
   }
   // The trickle comes with the device page from now on.
   gate.set_share(0.0, registered.share.max);
-  {
-    const MutexLock lock(ask_mutex);
-    known_role = told_role;
-    known_placed = placed;
+}
+
+// What is wrong changes nothing.
+std::string Session::Impl::use_change(const wire::Change& change) {
+  try {
+    std::string refusal = wire::problem_with(change.terms, change.job_class.value_or(class_now()));
+    if (refusal.empty() && change.job_class) refusal = change_class(change);
+    if (!refusal.empty()) return refusal;
+    use_terms(change.terms);
+  } catch (const std::invalid_argument& wrong) {
+    return wrong.what();
   }
-  ask_answered.notify_all();
+  const MutexLock lock(mutex);
+  reason = change.reason;
+  return {};
 }
 
 void Session::Impl::on_change(const wire::Change& change) {
-  if (change.device) {
-    FurtherMemory* const more = further(change.device);
-    if (more != nullptr) further_changed(*more, change);
-    if (more == nullptr) note("the coordinator names a device that is not used: " + *change.device);
+  SessionDevice* const device = devices.find(change.device);
+  if (device == nullptr) {
+    note("the coordinator names a device that is not used: " + change.device);
     return;
   }
-  if (change.revision < limits.revision()) {
-    answer({.revision = change.revision,
-            .outcome = "stale",
-            .done = {},
-            .deferred = {},
-            .reason = "revision " + std::to_string(limits.revision()) + " is newer"});
-    return;
+  LimitAnswer done{
+      .revision = change.revision, .outcome = "applied", .done = {}, .deferred = {}, .reason = {}};
+  if (const Revision newest = device->limits.revision(); change.revision < newest) {
+    done.outcome = "stale";
+    done.reason = "revision " + std::to_string(newest) + " is newer";
+    return answer(done, *device);
   }
-  std::string refusal;
-  try {
-    // What is wrong changes nothing.
-    refusal = wire::problem_with(change.terms, change.job_class.value_or(class_now()));
-    if (refusal.empty() && change.job_class) refusal = change_class(change);
-    if (refusal.empty()) use_terms(change.terms);
-  } catch (const std::invalid_argument& wrong) {
-    refusal = wrong.what();
+  if (device == &first_device) done.reason = use_change(change);
+  if (!done.reason.empty()) {
+    done.outcome = "refused";
+    return answer(done, *device);
   }
-  if (!refusal.empty()) {
-    answer({.revision = change.revision,
-            .outcome = "refused",
-            .done = {},
-            .deferred = {},
-            .reason = refusal});
-    return;
-  }
-  pause_asked = change.paused.value_or(pause_asked);
+  device->paused = change.paused.value_or(device->paused);
+  device->parked = change.parked.value_or(device->parked);
+  if (change.parked) device->parked_at = TimePoint{};
   follow_pauses();
-  if (change.parked) {
-    park_asked = *change.parked;
-    parked_at = TimePoint{};
-  }
   gate.refresh();
-  {
-    const MutexLock lock(mutex);
-    reason = change.reason;
-  }
-  if (change.limit_bytes && has_grant()) {
-    take_grant(Bytes{*change.limit_bytes}, change.revision);
-  } else if (limits.note_revision(change.revision)) {
-    answer({.revision = change.revision,
-            .outcome = "applied",
-            .done = {},
-            .deferred = {},
-            .reason = {}});
+  if (change.limit_bytes && has_grant(*device)) {
+    take_grant(*device, Bytes{*change.limit_bytes}, change.revision);
+  } else if (device->limits.note_revision(change.revision)) {
+    answer(done, *device);
   }
 }
 
 void Session::Impl::on_set_reply(const wire::SetReply& reply) {
   const bool taken = reply.outcome == "applied" || reply.outcome == "deferred";
-  limits.own_bound_answered(taken);
-  for (FurtherMemory* const more : further()) more->limits.own_bound_answered(taken);
+  for (const auto& device : devices.all()) device->limits.own_bound_answered(taken);
   if (!taken) note("the coordinator did not take the job's own bound: " + reply.reason);
 }
 
 void Session::Impl::on_error(const wire::Error& error) {
   if (error.code == "unknown_job") throw std::runtime_error(error.what);  // register again
-  FurtherMemory* const more = further(error.device);
-  if (error.code == "no_memory") {
+  SessionDevice* const device = devices.find(error.device.value_or(std::string(kHostMemory)));
+  if (error.code == "no_memory" && device != nullptr) {
     {
       const MutexLock lock(ask_mutex);
-      AskedMemory& about = more != nullptr ? more->asked : asked;
-      ++about.refusals;
-      about.refusal = error.what;
+      ++device->asked.refusals;
+      device->asked.refusal = error.what;
     }
     ask_answered.notify_all();
     return;
   }
   note("the coordinator says " + error.code + ": " + error.what);
-  if (error.code != "no_device" && more == nullptr) return;
+  if (!error.device || device == nullptr) return;
   {
     const MutexLock lock(ask_mutex);
-    (more != nullptr ? more->known : known_placed) = true;  // as far as it ever will be
-    if (more == nullptr) {
-      for (FurtherMemory* const each : further()) each->known = true;  // not looked at, then
+    device->known = true;  // as far as it ever will be
+    if (device == &first_device) {
+      for (const auto& each : devices.all()) each->known = true;  // not looked at, then
     }
   }
   ask_answered.notify_all();
 }
 
 void Session::Impl::on_disconnected() {
-  for (FurtherMemory* const more : further()) {
-    if (more->parked) more->paused = more->parked = false;
-  }
-  forget_parking();
+  for (const auto& device : devices.all()) forget_parking(*device);
   ask_answered.notify_all();
   gate.refresh();
 }
 
 void Session::Impl::on_device_page(wire::MappedPage device_page) {
   const char* const id = device_page.as<wire::DevicePage>()->device_id;
-  if (further(std::string(id, ::strnlen(id, wire::kIdSize))) != nullptr) {
+  const SessionDevice* const device =
+      devices.find(std::string_view(id, ::strnlen(id, wire::kIdSize)));
+  if (device != nullptr && device != &first_device) {
     observer.add_device_page(std::move(device_page));
   } else {
     observer.set_device_page(std::move(device_page));
@@ -386,22 +338,15 @@ void Session::Impl::publish(TimePoint now) {
   const AllocatorStats stats = memory_stats();
   const StepState step = steps.state();
   const GateStats gate_stats = gate.stats();
-  const std::vector<TagResidency> tags = allocator.tags();
-  Bytes want;
   {
     const MutexLock lock(mutex);
     published = now;
-    Bytes need = needed_now(stats, tags);
-    if (stats.peak_live > peak_seen) {
-      peak_seen = stats.peak_live;
-      need = std::max(need, peak_seen);
-    }
-    wanted.note(need, step.number, now);
-    want = resting.load() ? Bytes{} : wanted.wanted();
   }
-  for (FurtherMemory* const more : further()) {
-    more->note_need(more->memory.stats(), Bytes{}, step.number, now);
+  first_device.note_need(stats, allocator.tags(), Bytes{}, step.number, now);
+  for (const auto& device : devices.others()) {
+    device->note_need(device->memory().stats(), {}, Bytes{}, step.number, now);
   }
+  const Bytes want = resting.load() ? Bytes{} : first_device.wanted();
   page.memory_page.store(on_host() ? observer.watched_page() : 0);
   page.step_median_ns.store(static_cast<std::uint64_t>(step.median.count()), kRelaxed);
   page.step_confidence_ppm.store(static_cast<std::uint64_t>(step.confidence * 1e6), kRelaxed);
@@ -436,7 +381,7 @@ void Session::Impl::publish(TimePoint now) {
 
 void Session::Impl::apply_waiting_limit(TimePoint now) {
   if (resting.load()) return;  // holds nothing; more room is no reason to come back
-  const auto owed_since = limit_waits_since();
+  const auto owed_since = devices.limit_waits_since();
   if (!owed_since && !memory_pending()) {
     work_since = TimePoint{};
     return;
@@ -448,51 +393,37 @@ void Session::Impl::apply_waiting_limit(TimePoint now) {
   const bool quiet = gate.ops_in_flight() == 0 || gate.paused();
   if (!quiet && now - work_since < kWithoutQuiet) return;
   safe_point();
-  if (const auto still = limit_waits_since(); still && !memory_pending()) {
-    if (const auto owed = limits.after_safe_point(memory_safe_point())) answer(*owed);
-  }
+  if (devices.limit_waits_since() && !memory_pending()) move_memory();
   work_since = clock.now();
 }
 
-void Session::Impl::forget_parking() {
-  if (park_asked) pause_asked = false;
-  park_asked = false;
+void Session::Impl::forget_parking(SessionDevice& device) {
+  if (device.parked) device.paused = false;
+  device.parked = false;
   follow_pauses();
-}
-
-void Session::Impl::park_further(TimePoint now) {
-  std::vector<FurtherMemory*> due = further();
-  std::erase_if(
-      due, [](const FurtherMemory* more) { return !more->parked || !more->memory.work_pending(); });
-  if (due.empty() || gate.ops_in_flight() != 0 || now - further_moved_at < kParkAgain) return;
-  const Moving here(*this);
-  try {
-    const InItsStead acts(*this);
-    move_and([&] {
-      for (FurtherMemory* const more : due) move_further(*more);
-    });
-  } catch (const std::exception& error) {
-    note(std::string("parking on a further device failed: ") + error.what());
-  }
-  further_moved_at = clock.now();
 }
 
 void Session::Impl::park_if_asked(TimePoint now) {
   // Ops that were let in before the gate closed may still run; what they touch would come back. A
   // helper's ops go on, as the gate does not hold them.
-  if (!park_asked || is_native() || role.load() == MemberRole::kHelper ||
-      gate.ops_in_flight() != 0 || now - parked_at < kParkAgain)
-    return;
-  const AllocatorStats stats = allocator.stats();
-  if ((stats.device + stats.host).is_zero()) return;
-  const Moving here(*this);
-  try {
-    const InItsStead acts(*this);
-    move_and([&] { (void)allocator.park(); });
-  } catch (const std::exception& error) {
-    note(std::string("parking failed: ") + error.what());
+  if (role.load() == MemberRole::kHelper || gate.ops_in_flight() != 0) return;
+  for (const auto& device : devices.all()) {
+    if (!device->parked || now - device->parked_at < kParkAgain) continue;
+    DeviceMemory& memory = device->memory();
+    const AllocatorStats stats = memory.stats();
+    if ((stats.device + stats.host).is_zero() && !memory.work_pending()) continue;
+    const Moving here(*this);
+    try {
+      const InItsStead acts(*this);
+      move_and([&] {
+        const LimitTicket ticket = memory.park();
+        if (const auto owed = device->limits.after_safe_point(ticket)) answer(*owed, *device);
+      });
+    } catch (const std::exception& error) {
+      note("parking on " + device->id() + " failed: " + error.what());
+    }
+    device->parked_at = clock.now();
   }
-  parked_at = clock.now();
 }
 
 TimePoint Session::Impl::follow_sampling(TimePoint now) {
@@ -527,7 +458,6 @@ Duration Session::Impl::on_tick() {
   follow_held_steps();
   apply_waiting_limit(now);
   park_if_asked(now);
-  park_further(now);
   follow_idleness(now);
   follow_rest(now);
   bool due = false;
@@ -570,12 +500,12 @@ StatisticsView Session::Impl::view() const {
   view.job.malformed_frames = line.malformed_frames;
   view.memory = memory_stats();
   view.memory_policy = is_native() ? "native" : to_string(config.memory_policy);
-  view.devices = devices_view();
+  view.devices = other_devices_view();
   view.tags = allocator.tags();
   view.kept = allocator.kept_in_place();
   view.memory_min = memory_minimum();
-  view.memory_max = limits.own_max();
-  view.revision = limits.revision();
+  view.memory_max = first_device.limits.own_max();
+  view.revision = first_device.limits.revision();
   view.gate = gate.stats();
   view.step = steps.state();
   view.activity.state = resting.load()  ? "parked"
@@ -599,7 +529,7 @@ StatisticsView Session::Impl::view() const {
   const MutexLock lock(mutex);
   view.job.job_class = to_string(job_class);
   view.job.reason = line.connected ? reason : line.reason;
-  view.wanted = resting.load() ? Bytes{} : wanted.wanted();
+  view.wanted = resting.load() ? Bytes{} : first_device.wanted();
   view.notes.insert(view.notes.end(), notes.begin(), notes.end());
   view.idle_class = in_idle_class;
   view.sample_windows = sample_windows.windows();

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a session keeps of a GPU that its process uses beside the first one.
+// A device of the process: its memory, and what its coordinator says of it.
 #pragma once
 
 #include <algorithm>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "allocator/base/mutex.h"
 #include "allocator/device_memory.h"
@@ -14,6 +15,9 @@
 
 namespace commensal {
 
+/// The device whose memory is that of this machine.
+inline constexpr std::string_view kHostMemory = "host";
+
 /// Answers of the coordinator to questions for more memory of a device.
 struct AskedMemory {
   std::uint64_t refusals = 0;
@@ -21,18 +25,32 @@ struct AskedMemory {
   TimePoint again;      ///< not before
 };
 
-/// A further device's memory: its limit is what the coordinator grants there. Thread safety: all,
-/// but for what is said to be another's.
-class FurtherMemory {
+/// One of the devices that a process uses: its limit is what the coordinator grants there.
+/// Thread safety: all, but for what is said to be another's.
+class SessionDevice {
  public:
-  FurtherMemory(DeviceMemory& of, std::string device, std::optional<Bytes> own_max)
-      : memory(of), id(std::move(device)), limits(of, own_max) {
-    limits.move_to(of, own_max);
+  /// @param id  "host", or a GPU as NVML writes it; empty: a GPU that is not known yet.
+  /// @param own_max  the job's own bound, which `memory` has already, as far as it counts there.
+  SessionDevice(DeviceMemory& memory, std::string id, std::optional<Bytes> own_max)
+      : limits(memory, own_max), id_(std::move(id)) {}
+
+  [[nodiscard]] std::string id() const {
+    const MutexLock lock(mutex_);
+    return id_;
+  }
+  /// @return whether it was another one.
+  bool set_id(std::string id) {
+    const MutexLock lock(mutex_);
+    return std::exchange(id_, std::move(id)) != id_;
   }
 
-  void note_need(const AllocatorStats& stats, Bytes more, std::uint64_t step, TimePoint now) {
+  [[nodiscard]] DeviceMemory& memory() const noexcept { return limits.memory(); }
+
+  /// Notes what the job needs here. @param stats  of its memory. @param more  beyond what it has.
+  void note_need(const AllocatorStats& stats, const std::vector<TagResidency>& tags, Bytes more,
+                 std::uint64_t step, TimePoint now) {
     const MutexLock lock(mutex_);
-    Bytes need = needed_now(stats, {}) + more;
+    Bytes need = needed_now(stats, tags) + more;
     if (stats.peak_live > peak_seen_) need = std::max(need, peak_seen_ = stats.peak_live);
     wanted_.note(need, step, now);
   }
@@ -41,16 +59,23 @@ class FurtherMemory {
     return wanted_.wanted();
   }
 
-  DeviceMemory& memory;
-  const std::string id;  ///< as NVML writes it
   LimitKeeper limits;
-  AskedMemory asked;    ///< under the session's lock for questions
-  bool known = false;   ///< the same: the coordinator has answered to its registration
-  bool paused = false;  ///< the client's thread alone: the device's coordinator wants it so
-  bool parked = false;  ///< the same
+
+  // Under the session's lock for questions.
+  AskedMemory asked;
+  bool known = false;                      ///< the coordinator has answered to its registration
+  std::string registered_as{kHostMemory};  ///< as which device the coordinator knows it
+
+  // The client's thread alone.
+  bool placed =
+      true;  ///< of the first device:  the coordinator knows on which device its memory is
+  bool paused = false;  ///< its coordinator wants it so
+  bool parked = false;  ///< its coordinator wants all of it saved
+  TimePoint parked_at;  ///< when that was last tried
 
  private:
   mutable Mutex mutex_;
+  std::string id_ COMMENSAL_GUARDED_BY(mutex_);
   WantedMemory wanted_ COMMENSAL_GUARDED_BY(mutex_);
   Bytes peak_seen_ COMMENSAL_GUARDED_BY(mutex_);
 };

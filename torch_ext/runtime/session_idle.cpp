@@ -99,7 +99,7 @@ void Session::Impl::follow_idleness(TimePoint now) {
   } else if (!returning.is_zero()) {
     bring_more_back();
   } else if (now - idle_since >= *config.park_idle && !(stats.device + stats.host).is_zero() &&
-             !park_asked && moving.load() == 0) {
+             !first_device.parked && moving.load() == 0) {
     op_came.store(false);
     gate.doze(parks_away());  // an op that comes from here on waits until its memory is back
     if (parks_away()) {
@@ -157,13 +157,19 @@ void Session::Impl::ask_to_come_back(TimePoint now) {
   asked_back_at = now;
   const AllocatorStats stats = allocator.stats();
   const Bytes held = held_by(stats);
-  if (const auto limit = limits.effective();
+  if (const auto limit = first_device.limits.effective();
       limit && *limit < stats.live + stats.outside && client.connected()) {
+    std::string name;
+    {
+      const MutexLock lock(ask_mutex);
+      name = first_device.registered_as;
+    }
     client.post(
         wire::AskMemory{.job_id = config.job_id.str(),
                         .pid = ::getpid(),
                         .needed_bytes = saturating_sub(stats.live + stats.outside, held).count(),
-                        .held_bytes = held.count()});
+                        .held_bytes = held.count(),
+                        .device = name});
   }
 }
 

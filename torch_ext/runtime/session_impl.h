@@ -19,23 +19,18 @@
 #include "torch_ext/runtime/core_keeper.h"
 #include "torch_ext/runtime/device_claim.h"
 #include "torch_ext/runtime/elastic_threads.h"
-#include "torch_ext/runtime/session_device.h"
 #include "torch_ext/runtime/idle_watch.h"
 #include "torch_ext/runtime/job_page.h"
-#include "torch_ext/runtime/limit_keeper.h"
 #include "torch_ext/runtime/multiprocessor_dial.h"
 #include "torch_ext/runtime/peer_observer.h"
 #include "torch_ext/runtime/return_meter.h"
 #include "torch_ext/runtime/sample_windows.h"
 #include "torch_ext/runtime/session.h"
+#include "torch_ext/runtime/session_devices.h"
 #include "torch_ext/runtime/statistics.h"
 #include "torch_ext/runtime/step_tracker.h"
-#include "torch_ext/runtime/wanted_memory.h"
 
 namespace commensal {
-
-/// The device whose memory is that of this machine.
-inline constexpr std::string_view kHostMemory = "host";
 
 /// What a USER_SCOPE range of PyTorch means to a session.
 enum class RangeKind : std::uint8_t { kOther, kFetch, kOptimizerStep, kZeroGrad };
@@ -65,10 +60,10 @@ struct Session::Impl final : public ClientHost {
   }
   /// Whether `allocator` serves memory of the host.
   [[nodiscard]] bool has_host_memory() const noexcept { return config.device == kHostMemory; }
-  /// Whether limits of the coordinator are for this process. A helper is listed, not managed: its
-  /// share of the job's memory is not known. On the client's thread.
-  [[nodiscard]] bool has_grant() const noexcept {
-    return placed && told_role != MemberRole::kHelper;
+  /// Whether limits of a device's coordinator are for this process. A helper is listed, not
+  /// managed: its share of the job's memory is not known. On the client's thread.
+  [[nodiscard]] bool has_grant(const SessionDevice& device) const noexcept {
+    return device.placed && told_role != MemberRole::kHelper;
   }
   /// Connects and enters the idle class. Throws nothing that has changed something.
   void begin();
@@ -107,34 +102,31 @@ struct Session::Impl final : public ClientHost {
   /// Runs `work`, which may wait, with the GIL released.
   template <typename Work>
   void release_and(Work work);
-  /// Memory of further devices; it lives for ever.
-  [[nodiscard]] std::vector<FurtherMemory*> further() const;
-  /// Null: there is none of this name.
-  [[nodiscard]] FurtherMemory* further(const std::optional<std::string>& id) const;
-  /// Does at a safe point what there is to do, and answers.
-  void move_further(FurtherMemory& more);
-  // What the limits are of: the allocator, or what stands in for it (`take_device`).
-  [[nodiscard]] AllocatorStats memory_stats() const { return device_memory.load()->stats(); }
-  /// Whether PyTorch's own allocator serves its device.
-  [[nodiscard]] bool is_native() const noexcept { return device_memory.load() != &allocator; }
+  // --- the memory of its devices (session_moves.cpp)
+  [[nodiscard]] AllocatorStats memory_stats() const { return first_device.memory().stats(); }
+  /// Whether PyTorch's own allocator serves its first device.
+  [[nodiscard]] bool is_native() const noexcept { return &first_device.memory() != &allocator; }
   [[nodiscard]] bool memory_pending() const noexcept;
-  LimitTicket memory_safe_point();
+  /// Does at a safe point what there is to do, on all devices or one, and answers.
+  void move_memory();
+  void move_memory(SessionDevice& device);
   /// Where the limit falls to this, or more is held: has others give back what they cache.
   void give_back_of_others(Bytes limit);
   void end_step_of_memory() noexcept;
-  void add_device(DeviceMemory& memory, std::string id);
+  void add_device(DeviceMemory& memory, const std::string& id);
   void before_moves(std::function<void()> give_back);
-  /// Since when a grant of any device waits to be applied; nullopt if none does.
-  [[nodiscard]] std::optional<TimePoint> limit_waits_since() const;
-  /// Sets MAX of further devices; what stays deferred there is added to the ticket.
-  void limit_devices(Bytes max, bool here, LimitTicket& ticket);
-  [[nodiscard]] std::vector<StatisticsView::Device> devices_view() const;
+  /// Sets MAX of all devices. @return the sum of what was done.
+  LimitTicket limit_devices(Bytes max, bool here);
+  /// Waits until the coordinator has answered to the registration of a device.
+  /// @return false: it did not in time.
+  bool wait_until_known(const SessionDevice& device);
+  [[nodiscard]] std::vector<StatisticsView::Device> other_devices_view() const;
   /// Runs `work`, which moves memory: on a GPU with the GIL held, so that the program's other
   /// Python threads give the device no work meanwhile.
   template <typename Work>
   void move_and(Work work);
-  /// Returns what came of it, in words. @param more  null: the memory of the first device.
-  std::string ask_for_memory(Bytes needed, FurtherMemory* more = nullptr) noexcept;
+  /// Returns what came of it, in words.
+  std::string ask_for_memory(SessionDevice& device, Bytes needed) noexcept;
   LimitTicket set_memory_limit(Bytes max);
   void set_compute_share(double max);
 
@@ -161,16 +153,17 @@ struct Session::Impl final : public ClientHost {
   TimePoint follow_sampling(TimePoint now);
   void end_sampling() noexcept;
   void apply_waiting_limit(TimePoint now);
+  /// Saves the memory of each device whose coordinator wants that.
   void park_if_asked(TimePoint now);
-  /// The same of further devices: their limits say what is to go.
-  void park_further(TimePoint now);
   /// Closes the gate for as long as any device's coordinator wants it closed.
   void follow_pauses();
   /// Runs again: whoever parked it is gone, or knows nothing of it.
-  void forget_parking();
-  void take_grant(Bytes limit, Revision revision, FurtherMemory* more = nullptr);
-  void further_registered(FurtherMemory& more, const wire::Registered& answer);
-  void further_changed(FurtherMemory& more, const wire::Change& change);
+  void forget_parking(SessionDevice& device);
+  void take_grant(SessionDevice& device, Bytes limit, Revision revision);
+  /// Takes what the first device's coordinator says of the job itself.
+  void use_registration(const wire::Registered& answer);
+  /// The same of a change. @return why it is refused; empty: it is not.
+  [[nodiscard]] std::string use_change(const wire::Change& change);
   /// On the mover's thread: something moved between safe points.
   void moved_ahead() noexcept;
   /// On the mover's thread: runs what moves memory between safe points, where that may be.
@@ -222,7 +215,7 @@ struct Session::Impl final : public ClientHost {
   /// A guaranteed job is back on fast memory from the next step; an opportunistic one does not wait
   /// for a disk at its safe points.
   void choose_who_brings_back();
-  void answer(const LimitAnswer& limit_answer, const FurtherMemory* more = nullptr);
+  void answer(const LimitAnswer& limit_answer, const SessionDevice& device);
 
   // --- for people
   [[nodiscard]] StatisticsView view() const;
@@ -257,11 +250,9 @@ struct Session::Impl final : public ClientHost {
   StepTracker steps;
   ActivityRecorder activity;
   SampleWindows sample_windows COMMENSAL_GUARDED_BY(mutex);
-  LimitKeeper limits;
+  SessionDevices devices;
+  SessionDevice& first_device = devices.first();  // its memory is the allocator's unless native
   ReturnMeter returns;
-
-  std::atomic<DeviceMemory*> device_memory{
-      &allocator};  // of its device; native: not the allocator's
 
   OpSamples samples;
   std::atomic<void (*)(bool)> switch_sampling{nullptr};
@@ -291,13 +282,8 @@ struct Session::Impl final : public ClientHost {
   std::atomic<std::uint64_t> held_step{0};
 
   // The client thread's own.
-  bool pause_asked = false;                    // by the first device's coordinator
-  bool park_asked = false;                     // the coordinator wants all of it saved
-  TimePoint further_moved_at;                  // while parked
-  TimePoint parked_at;                         // when that was last tried
   TimePoint work_since;                        // since when memory waits to be moved
   MemberRole told_role = MemberRole::kHelper;  // in the newest registration
-  bool placed = false;  // the coordinator knows on which device its memory is
   IdleWatch idle_watch;
   IdleWatch rest_watch;
   TimePoint looked_at;
@@ -313,16 +299,13 @@ struct Session::Impl final : public ClientHost {
   // Answers of the coordinator that other threads wait for.
   Mutex ask_mutex;
   std::condition_variable_any ask_answered;
-  AskedMemory asked COMMENSAL_GUARDED_BY(ask_mutex);
   MemberRole known_role COMMENSAL_GUARDED_BY(ask_mutex);  // as which the coordinator knows it
-  std::string device_id COMMENSAL_GUARDED_BY(ask_mutex);  // of the GPU; empty: not used yet
-  bool known_placed COMMENSAL_GUARDED_BY(ask_mutex) = false;
 
   Mutex class_mutex;    // one walk over the threads at a time; taken before `mutex`
   mutable Mutex mutex;  // what people are told, and bounds that change rarely
   JobClass job_class COMMENSAL_GUARDED_BY(mutex);          // in force
   JobClass asked_class COMMENSAL_GUARDED_BY(mutex);        // said at a registration
-  wire::JobTerms terms COMMENSAL_GUARDED_BY(mutex);        // the same; memory.max: see `limits`
+  wire::JobTerms terms COMMENSAL_GUARDED_BY(mutex);        // the same; memory.max: see `devices`
   bool started_in_idle_class COMMENSAL_GUARDED_BY(mutex);  // by its launcher, until it is known
   std::optional<MultiprocessorState> sm_state COMMENSAL_GUARDED_BY(mutex);
   std::string reason COMMENSAL_GUARDED_BY(mutex);  // what the coordinator said last
@@ -331,15 +314,12 @@ struct Session::Impl final : public ClientHost {
   std::shared_ptr<const PressureHandler> helper COMMENSAL_GUARDED_BY(mutex);
   bool in_idle_class COMMENSAL_GUARDED_BY(mutex) = false;
   std::string idle_class_reason COMMENSAL_GUARDED_BY(mutex);
-  WantedMemory wanted COMMENSAL_GUARDED_BY(mutex);
-  Bytes peak_seen COMMENSAL_GUARDED_BY(mutex);
   TimePoint published COMMENSAL_GUARDED_BY(mutex);
 
-  std::atomic<bool> has_more{false};  // memory of further devices
-  mutable Mutex more_mutex;
-  std::vector<std::unique_ptr<FurtherMemory>> more_memory COMMENSAL_GUARDED_BY(more_mutex);
-  std::shared_ptr<const std::function<void()>> give_back_first COMMENSAL_GUARDED_BY(more_mutex);
-  Bytes limit_before COMMENSAL_GUARDED_BY(more_mutex){UINT64_MAX};
+  Mutex give_back_mutex;
+  std::shared_ptr<const std::function<void()>> give_back_first
+      COMMENSAL_GUARDED_BY(give_back_mutex);
+  Bytes limit_before COMMENSAL_GUARDED_BY(give_back_mutex){UINT64_MAX};
 
   mutable Mutex cores_mutex;
   CoreKeeper keeper COMMENSAL_GUARDED_BY(cores_mutex);

@@ -202,14 +202,12 @@ void Session::Impl::safe_point() noexcept {
   }
   const Moving here(*this);
   try {
-    std::optional<LimitTicket> ticket;
-    const auto move = [&] { ticket = memory_safe_point(); };
+    const auto move = [&] { move_memory(); };
     if (on_host()) {
       release_and(move);
     } else {
       move_and(move);
     }
-    if (const auto owed = limits.after_safe_point(*ticket)) answer(*owed);
   } catch (const std::exception& error) {
     note(std::string("a safe point failed: ") + error.what());
   }
@@ -218,33 +216,29 @@ void Session::Impl::safe_point() noexcept {
   last_safe_point_ns.store(clock.now().time_since_epoch().count(), kRelaxed);
 }
 
-std::string Session::Impl::ask_for_memory(Bytes needed, FurtherMemory* more) noexcept {
+std::string Session::Impl::ask_for_memory(SessionDevice& device, Bytes needed) noexcept {
   if (in_child.load(kRelaxed) || client.on_client_thread() || moving.load() != 0) {
     return "not asked while memory moves";
   }
   try {
     const TimePoint now = clock.now();
-    const DeviceMemory& asking = more != nullptr ? more->memory : *device_memory.load();
-    const AllocatorStats stats = asking.stats();
-    const LimitKeeper& bound = more != nullptr ? more->limits : limits;
-    if (more != nullptr) {
-      more->note_need(stats, needed, steps.state().number, now);
-    } else {
-      const MutexLock lock(mutex);
-      wanted.note(stats.live + stats.outside + needed, steps.state().number, now);
-    }
+    const AllocatorStats stats = device.memory().stats();
+    const LimitKeeper& bound = device.limits;
+    device.note_need(stats, {}, needed, steps.state().number, now);
     if (!client.connected()) return "no coordinator: " + client.status().reason;
     if (bound.bound_by_itself()) return "the coordinator was not asked: the limit is the job's own";
-    const bool last_resort = stats.host + needed > asking.slower_capacity();
+    const bool last_resort = stats.host + needed > device.memory().slower_capacity();
     // One that hangs for a second on a busy machine is no reason to die.
     const bool hangs = !observer.observe(now).coordinator_alive;
     if (hangs && !last_resort) return "the coordinator shows no sign of life";
     const Duration patience =
         last_resort ? std::max<Duration>(config.ask_wait, kLastResortWait) : config.ask_wait;
     std::uint64_t refusals = 0;
+    std::string name;
     {
       const MutexLock lock(ask_mutex);
-      AskedMemory& about = more != nullptr ? more->asked : asked;
+      AskedMemory& about = device.asked;
+      name = device.registered_as;
       if (now < about.again && !last_resort) {
         return "the coordinator was asked a moment ago" +
                (about.refusal.empty() ? about.refusal : ", and refused: " + about.refusal);
@@ -256,19 +250,18 @@ std::string Session::Impl::ask_for_memory(Bytes needed, FurtherMemory* more) noe
     const Bytes held = held_by(stats);
     const Bytes unit = std::clamp(Bytes{held.count() / 16}, kSmallestUnit, kLargestUnit);
     const Bytes asks = round_up(needed, unit);
-    client.post(
-        wire::AskMemory{.job_id = config.job_id.str(),
-                        .pid = ::getpid(),
-                        .needed_bytes = asks.count(),
-                        .held_bytes = held.count(),
-                        .device = more != nullptr ? std::optional(more->id) : std::nullopt});
+    client.post(wire::AskMemory{.job_id = config.job_id.str(),
+                                .pid = ::getpid(),
+                                .needed_bytes = asks.count(),
+                                .held_bytes = held.count(),
+                                .device = name});
     std::string answer;
     release_and([&]() COMMENSAL_NO_THREAD_SAFETY_ANALYSIS {
       const auto until = std::chrono::steady_clock::now() + patience;
       bool granted = false;
       bool late = false;
       ask_mutex.lock();
-      AskedMemory& about = more != nullptr ? more->asked : asked;
+      AskedMemory& about = device.asked;
       // The limit may grow in several steps: what counts is that it is enough.
       while (!(granted = bound.allows(held + asks)) && about.refusals == refusals && !late) {
         late = ask_answered.wait_until(ask_mutex, until) == std::cv_status::timeout;
@@ -307,16 +300,12 @@ LimitTicket Session::Impl::set_memory_limit(Bytes max) {
   LimitTicket ticket;
   {
     const Moving now(*this);
-    if (here) give_back_of_others(std::min(max, limits.effective().value_or(max)));
-    move_and([&] {
-      ticket = limits.set_own(max, here);
-      limit_devices(max, here, ticket);
-    });
+    if (here) give_back_of_others(std::min(max, first_device.limits.effective().value_or(max)));
+    move_and([&] { ticket = limit_devices(max, here); });
   }
   mover.wake();
   if (here) {
     last_safe_point_ns.store(clock.now().time_since_epoch().count(), kRelaxed);
-    if (const auto owed = limits.after_safe_point(ticket)) answer(*owed);
   } else if (!ticket.deferred.is_zero() && ticket.reason.empty()) {
     ticket.reason = "applies at the training thread's next safe point";
   }

@@ -38,7 +38,7 @@ struct StatisticsView {
   } job;
   AllocatorStats memory;
   std::string_view memory_policy;
-  /// Memory of a further GPU of the process.
+  /// Memory of another GPU of the process than the first.
   struct Device {
     std::string id;
     AllocatorStats memory;

@@ -150,12 +150,11 @@ void FakeCoordinator::take(std::string identity, const wire::Message& message) {
       answer.law = behaviour_.law;
       answer.job_class = behaviour_.job_class;
       answer.revision = behaviour_.revision;
-      if (hello->device && !hello->device->empty()) answer.device = hello->device;
-      send(answer);
-      for (const auto& each : hello->further.value_or(std::vector<wire::FurtherDevice>{})) {
-        if (!behaviour_.further_limit_bytes) break;
-        answer.device = each.device;
-        answer.limit_bytes = *behaviour_.further_limit_bytes;
+      for (const auto& each : hello->devices) {
+        const bool is_first = &each == &hello->devices.front();
+        if (!is_first && !behaviour_.other_limit_bytes) break;
+        answer.device = each.device.empty() ? "host" : each.device;
+        if (!is_first) answer.limit_bytes = *behaviour_.other_limit_bytes;
         send(answer);
       }
     }

@@ -43,8 +43,8 @@ class FakeCoordinator {
     bool answers = true;  ///< false: takes registrations and says nothing
     std::optional<std::string> refuses;
     std::uint64_t limit_bytes = 1U << 30U;
-    /// Of each further device; nothing: they are not answered, as by an older coordinator.
-    std::optional<std::uint64_t> further_limit_bytes = 1U << 29U;
+    /// Of each device but the first; nothing: they are not answered.
+    std::optional<std::uint64_t> other_limit_bytes = 1U << 29U;
     std::string law = "gap";
     JobClass job_class = JobClass::kOpportunistic;
     std::uint64_t revision = 1;

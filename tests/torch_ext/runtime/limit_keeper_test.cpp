@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "allocator/host/host_memory_source.h"
-#include "torch_ext/runtime/session_device.h"
+#include "torch_ext/runtime/session_devices.h"
 
 namespace commensal::limit_keeper_test {
 namespace {
@@ -171,21 +171,21 @@ TEST_F(LimitKeeperTest, LimitsAreOfTheMemoryThatStandsIn) {
   EXPECT_EQ(other.stats().limit, 4_MiB);
 }
 
-TEST_F(LimitKeeperTest, TheOwnBoundHoldsAtOnceOnAFurtherGpu) {
+TEST_F(LimitKeeperTest, TheOwnBoundHoldsAtOnceOnAnotherDevice) {
   OtherMemory other;
   other.held = 32_MiB;
-  FurtherMemory gpu(other, "GPU-1", 64_MiB);
-  LimitKeeper& further = gpu.limits;
+  SessionDevices devices(allocator_, "GPU-0", 64_MiB);
+  LimitKeeper& limits = devices.add(other, "GPU-1", 64_MiB).limits;
   EXPECT_EQ(other.stats().limit, 64_MiB);
-  EXPECT_FALSE(further.grant(16_MiB, 5, TimePoint{}));
+  EXPECT_FALSE(limits.grant(16_MiB, 5, TimePoint{}));
   EXPECT_EQ(other.stats().limit, 16_MiB);
-  EXPECT_FALSE(further.if_met()) << "it holds more";
+  EXPECT_FALSE(limits.if_met()) << "it holds more";
   other.held = 8_MiB;  // freed by the program
-  const auto answer = further.if_met();
+  const auto answer = limits.if_met();
   ASSERT_TRUE(answer);
   EXPECT_EQ(answer->revision, 5U);
   EXPECT_EQ(answer->outcome, "applied");
-  EXPECT_FALSE(further.if_met()) << "once";
+  EXPECT_FALSE(limits.if_met()) << "once";
   EXPECT_EQ(other.safe_points, 0);
 }
 

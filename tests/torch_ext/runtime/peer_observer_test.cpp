@@ -579,7 +579,7 @@ TEST_F(Law6Observer, AGapBeginsWithTheLastRankOfAGuaranteedJob) {
   EXPECT_FALSE(lets_an_op_pass(kNow)) << "and ends with the first";
 }
 
-/// The page of a further device, with the own entry on it.
+/// The page of another device, with the own entry on it.
 struct FurtherPage {
   explicit FurtherPage(const char* id) {
     page.header = {wire::kDevicePageMagic, wire::kPageVersion,
@@ -594,7 +594,7 @@ struct FurtherPage {
   [[nodiscard]] wire::MappedPage view() const {
     return wire::MappedPage(fd.get(), wire::kPageSize, false);
   }
-  wire::UniqueFd fd = wire::make_page_memfd("further-device");
+  wire::UniqueFd fd = wire::make_page_memfd("other-device");
   wire::MappedPage map{fd.get(), wire::kPageSize, true};
   wire::DevicePage& page = *map.as<wire::DevicePage>();
   wire::DeviceEntry& own = page.entries[3];

@@ -65,7 +65,7 @@ class SecondGpu final : public DeviceMemory {
   std::atomic<Revision> revision_{0};
 };
 
-class SessionFurtherTest : public ::testing::Test {
+class SessionDevicesTest : public ::testing::Test {
  protected:
   Session& start() {
     Session::offer_memory("made-up", &make_offered);
@@ -96,32 +96,32 @@ class SessionFurtherTest : public ::testing::Test {
     of_second.device = "GPU-b";
     return of_second;
   }
-  static std::optional<wire::Register> next_with_further(FakeCoordinator& coordinator) {
+  static std::optional<wire::Register> next_with_both(FakeCoordinator& coordinator) {
     return coordinator.next_if<wire::Register>(
-        [](const wire::Register& hello) { return hello.further.has_value(); });
+        [](const wire::Register& hello) { return hello.devices.size() > 1; });
   }
 
   TemporaryFolder folder_;
   SecondGpu second_;
 };
 
-TEST_F(SessionFurtherTest, ItIsRegisteredWhenItIsUsedAndHasItsLimitThen) {
+TEST_F(SessionDevicesTest, ItIsRegisteredWhenItIsUsedAndHasItsLimitThen) {
   FakeCoordinator coordinator(folder_.path());
   Session& session = start();
   const auto before = coordinator.next_if<wire::Register>(
-      [](const wire::Register& hello) { return hello.device == "GPU-a"; });
+      [](const wire::Register& hello) { return hello.devices[0].device == "GPU-a"; });
   ASSERT_TRUE(before);
-  EXPECT_FALSE(before->further);
+  EXPECT_EQ(before->devices.size(), 1U);
   second_.held = (3_MiB).count();
   session.add_device(second_, "GPU-b");
   EXPECT_EQ(second_.limit(), 512_MiB) << "before anything is allocated there";
-  const auto hello = next_with_further(coordinator);
+  const auto hello = next_with_both(coordinator);
   ASSERT_TRUE(hello);
-  EXPECT_EQ(hello->device, "GPU-a");
-  ASSERT_EQ(hello->further->size(), 1U);
-  EXPECT_EQ(hello->further->at(0).device, "GPU-b");
-  EXPECT_EQ(hello->further->at(0).held_bytes, (3_MiB).count());
-  EXPECT_EQ(hello->further->at(0).revision, 0U);
+  ASSERT_EQ(hello->devices.size(), 2U);
+  EXPECT_EQ(hello->devices[0].device, "GPU-a");
+  EXPECT_EQ(hello->devices[1].device, "GPU-b");
+  EXPECT_EQ(hello->devices[1].held_bytes, (3_MiB).count());
+  EXPECT_EQ(hello->devices[1].revision, 0U);
   EXPECT_EQ(session.allocator().stats().limit, 1_GiB);
   const nlohmann::json told = stats(session)["memory"]["devices"];
   ASSERT_EQ(told.size(), 1U);
@@ -129,7 +129,7 @@ TEST_F(SessionFurtherTest, ItIsRegisteredWhenItIsUsedAndHasItsLimitThen) {
   session.shutdown();
 }
 
-TEST_F(SessionFurtherTest, AShrinkThereMovesMemoryThereAndIsAnsweredSo) {
+TEST_F(SessionDevicesTest, AShrinkThereMovesMemoryThereAndIsAnsweredSo) {
   FakeCoordinator coordinator(folder_.path());
   Session& session = start();
   session.add_device(second_, "GPU-b");
@@ -154,7 +154,7 @@ TEST_F(SessionFurtherTest, AShrinkThereMovesMemoryThereAndIsAnsweredSo) {
   first.limit_bytes = (32_MiB).count();
   coordinator.send(first);
   const auto other =
-      coordinator.next_if<wire::Answer>([](const auto& each) { return !each.device; });
+      coordinator.next_if<wire::Answer>([](const auto& each) { return each.device == "GPU-a"; });
   ASSERT_TRUE(other);
   EXPECT_EQ(session.allocator().stats().limit, 32_MiB);
   EXPECT_EQ(second_.limit(), 16_MiB);
@@ -170,7 +170,7 @@ TEST_F(SessionFurtherTest, AShrinkThereMovesMemoryThereAndIsAnsweredSo) {
   session.shutdown();
 }
 
-TEST_F(SessionFurtherTest, MoreIsAskedForOfThatDevice) {
+TEST_F(SessionDevicesTest, MoreIsAskedForOfThatDevice) {
   FakeCoordinator coordinator(folder_.path());
   Session& session = start();
   session.add_device(second_, "GPU-b");
@@ -195,13 +195,13 @@ TEST_F(SessionFurtherTest, MoreIsAskedForOfThatDevice) {
   session.shutdown();
 }
 
-TEST_F(SessionFurtherTest, ADeviceThatIsNotThereKeepsTheJobsOwnBound) {
+TEST_F(SessionDevicesTest, ADeviceThatIsNotThereKeepsTheJobsOwnBound) {
   FakeCoordinator::Behaviour behaviour;
-  behaviour.further_limit_bytes.reset();
+  behaviour.other_limit_bytes.reset();
   FakeCoordinator coordinator(folder_.path(), behaviour);
   Session& session = start();
   std::thread arbiter([&] {
-    if (next_with_further(coordinator)) {
+    if (next_with_both(coordinator)) {
       coordinator.send(wire::Error{"no_device", "no device 'GPU-b': there are GPU-a", "GPU-b"});
     }
   });
@@ -217,7 +217,7 @@ TEST_F(SessionFurtherTest, ADeviceThatIsNotThereKeepsTheJobsOwnBound) {
   session.shutdown();
 }
 
-TEST_F(SessionFurtherTest, ThePauseOfAnyDeviceClosesTheGate) {
+TEST_F(SessionDevicesTest, ThePauseOfAnyDeviceClosesTheGate) {
   FakeCoordinator coordinator(folder_.path());
   Session& session = start();
   session.add_device(second_, "GPU-b");
@@ -238,7 +238,7 @@ TEST_F(SessionFurtherTest, ThePauseOfAnyDeviceClosesTheGate) {
   resume.paused = false;
   coordinator.send(resume);
   ASSERT_TRUE(coordinator.next_if<wire::Answer>(
-      [](const auto& each) { return !each.device && each.revision == 3; }));
+      [](const auto& each) { return each.device == "GPU-a" && each.revision == 3; }));
   EXPECT_EQ(state(), "paused") << "the other one's coordinator has not said so";
   resume = there(3);
   resume.paused = resume.parked = false;
@@ -248,18 +248,18 @@ TEST_F(SessionFurtherTest, ThePauseOfAnyDeviceClosesTheGate) {
   session.shutdown();
 }
 
-TEST_F(SessionFurtherTest, ANewCoordinatorIsToldWhatIsHeldThere) {
+TEST_F(SessionDevicesTest, ANewCoordinatorIsToldWhatIsHeldThere) {
   auto coordinator = std::make_unique<FakeCoordinator>(folder_.path());
   Session& session = start();
   session.add_device(second_, "GPU-b");
   second_.held = (40_MiB).count();
   coordinator.reset();
   coordinator = std::make_unique<FakeCoordinator>(folder_.path());
-  const auto hello = next_with_further(*coordinator);
+  const auto hello = next_with_both(*coordinator);
   ASSERT_TRUE(hello);
-  EXPECT_EQ(hello->further->at(0).held_bytes, (40_MiB).count());
-  EXPECT_EQ(hello->further->at(0).revision, 1U);
-  EXPECT_EQ(hello->further->at(0).limit_bytes, (512_MiB).count());
+  EXPECT_EQ(hello->devices[1].held_bytes, (40_MiB).count());
+  EXPECT_EQ(hello->devices[1].revision, 1U);
+  EXPECT_EQ(hello->devices[1].limit_bytes, (512_MiB).count());
   session.shutdown();
 }
 

@@ -137,12 +137,12 @@ TEST_F(SessionLifeTest, WhatAHelperHoldsCountsOnceItIsARank) {
     FakeCoordinator coordinator(folder_.path());
     const auto hello = coordinator.next<wire::Register>();
     ASSERT_TRUE(hello);
-    EXPECT_EQ(hello->held_bytes, 0U);
-    EXPECT_FALSE(hello->limit_bytes);
+    EXPECT_EQ(hello->devices[0].held_bytes, 0U);
+    EXPECT_FALSE(hello->devices[0].limit_bytes);
     session.become_rank(0, 1);
     const auto again = coordinator.next<wire::Register>();
     ASSERT_TRUE(again);
-    EXPECT_GE(again->held_bytes, (8_MiB).count());
+    EXPECT_GE(again->devices[0].held_bytes, (8_MiB).count());
   }
   EXPECT_TRUE(session.allocator().deallocate(block));
 }

@@ -700,10 +700,10 @@ TEST_F(SessionTest, TrainingGoesOnWhenTheDaemonDiesAndANewOneIsTold) {
   coordinator = std::make_unique<FakeCoordinator>(folder_.path(), behaviour);
   const auto again = coordinator->next<wire::Register>();
   ASSERT_TRUE(again);
-  EXPECT_EQ(again->revision, 5U);
-  EXPECT_GE(again->held_bytes, (24_MiB).count());
-  ASSERT_TRUE(again->limit_bytes);
-  EXPECT_EQ(*again->limit_bytes, (512_MiB).count());
+  EXPECT_EQ(again->devices[0].revision, 5U);
+  EXPECT_GE(again->devices[0].held_bytes, (24_MiB).count());
+  ASSERT_TRUE(again->devices[0].limit_bytes);
+  EXPECT_EQ(*again->devices[0].limit_bytes, (512_MiB).count());
   EXPECT_GT(again->start_ticks, 0U);
   EXPECT_TRUE(session.allocator().deallocate(block));
 }
