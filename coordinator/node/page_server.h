@@ -20,10 +20,9 @@ namespace commensal::node {
 
 /// Serves the hand-over socket. A process says hello with its page and its pidfd and gets the page
 /// of its device, read-only: the host's until it is known to be on another one, and of each other
-/// device that it uses. An opportunistic
-/// one also gets the pages of guaranteed processes on these devices, and of its own job's other
-/// ranks, wherever they are, and hears when they are gone. What cannot be used is refused with a
-/// text. Not thread safe.
+/// device that it uses. An opportunistic one also gets the pages of guaranteed processes on these
+/// devices, and of its own job's other ranks, wherever they are, and hears when they are gone. What
+/// cannot be used is refused with a text. Not thread safe.
 class PageServer {
  public:
   using ProcessKey = std::pair<JobId, std::int64_t>;
