@@ -9,6 +9,8 @@
 #include <string_view>
 #include <utility>
 
+#include "allocator/base/enum_names.h"
+
 namespace commensal {
 
 /// A string that names one kind of thing; `Tag` keeps kinds apart.
@@ -36,8 +38,11 @@ using Revision = std::uint64_t;
 /// What a job was promised (docs/stats.md, `job.class`).
 enum class JobClass : std::uint8_t { kGuaranteed = 0, kOpportunistic = 1 };
 
+constexpr EnumNames<JobClass, 2> names_of(JobClass) noexcept {
+  return {{{JobClass::kGuaranteed, "guaranteed"}, {JobClass::kOpportunistic, "opportunistic"}}};
+}
 [[nodiscard]] constexpr std::string_view to_string(JobClass job_class) noexcept {
-  return job_class == JobClass::kGuaranteed ? "guaranteed" : "opportunistic";
+  return name_of(job_class);
 }
 
 }  // namespace commensal

@@ -512,14 +512,7 @@ json ClusterCoordinator::set_quota(const json& request) {
   if (!tenants_.contains(name)) check_name("the name of a tenant", name);
   TenantRecord tenant{.name = name, .quota = std::nullopt};
   if (const auto quota = request.find("quota"); quota != request.end() && !quota->is_null()) {
-    const bool fits_one = fits<std::int32_t>(*quota);
-    tenant.quota = fits_one ? quota->get<std::int32_t>() : -1;
-    if (*tenant.quota < 0 || *tenant.quota > kMostQuota) {
-      throw RequestRefused(
-          "malformed",
-          fmt::format("a quota is a number of devices from 0 to {}, not {}", kMostQuota,
-                      quota->dump(-1, ' ', false, json::error_handler_t::replace)));
-    }
+    tenant.quota = field<std::int32_t>(request, "quota", std::nullopt, Between{0, kMostQuota});
     if (const std::int32_t used = charged(name); *tenant.quota < used) {
       throw RequestRefused("refused",
                            fmt::format("quota below use: tenant {} has guaranteed jobs on "

@@ -122,10 +122,7 @@ json ClusterCoordinator::inputs(const json& request) const {
   }
   std::optional<InputKey> after;
   if (request.contains("after")) {
-    const auto at = field<std::vector<std::string>>(request, "after");
-    if (at.size() != 2) {
-      throw RequestRefused("malformed", "field \"after\" is a data set and a record");
-    }
+    const auto at = field<std::vector<std::string>>(request, "after", std::nullopt, ListSize{2, 2});
     after = InputKey{tenant, at[0], at[1]};
   }
   const auto part =

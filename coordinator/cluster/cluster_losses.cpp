@@ -18,23 +18,21 @@ using namespace std::chrono_literals;
 constexpr std::size_t kMostAtOnce = 1000;
 constexpr std::chrono::milliseconds kOldest = 1h;  // waited to be told for so long
 
+struct ReportedLoss {
+  std::int64_t age_ms = 0;
+  std::optional<double> loss;  ///< JSON has no word for what is no number
+};
+void fields(SameAs<ReportedLoss> auto& point, auto& field) {
+  field("age_ms", point.age_ms, Between{std::int64_t{0}, std::int64_t{kOldest.count()}});
+  field("loss", point.loss);
+}
+
 std::vector<LossPoint> points_in(const json& request, TimePoint now) {
-  const json list = field<json>(request, "points");
-  if (!list.is_array() || list.size() > kMostAtOnce) {
-    throw RequestRefused("malformed",
-                         fmt::format("field \"points\" is a list of at most {}", kMostAtOnce));
-  }
   std::vector<LossPoint> points;
-  for (const json& point : list) {
-    if (!point.is_object()) throw RequestRefused("malformed", "a point is an object");
-    const auto age = std::chrono::milliseconds{field<std::int64_t>(point, "age_ms")};
-    if (age < 0ms || age > kOldest) {
-      throw RequestRefused("malformed", fmt::format("field \"age_ms\" is from 0 to {}, not {}",
-                                                    kOldest.count(), age.count()));
-    }
-    // JSON has no word for what is no number.
-    points.push_back(
-        {now - age, field<double>(point, "loss", std::numeric_limits<double>::quiet_NaN())});
+  for (const ReportedLoss& each : field<std::vector<ReportedLoss>>(request, "points", std::nullopt,
+                                                                   ListSize{0, kMostAtOnce})) {
+    points.push_back({now - std::chrono::milliseconds{each.age_ms},
+                      each.loss.value_or(std::numeric_limits<double>::quiet_NaN())});
   }
   return points;
 }

@@ -27,7 +27,7 @@ std::optional<JobSpec> ClusterCoordinator::pre_run_of(const JobSpec& gang, const
   if (asked == 0) return std::nullopt;
   if (asked < kShortest.count() || asked > kLongest.count() || asked % 1000 != 0) {
     throw RequestRefused("malformed",
-                         fmt::format("field \"pre_run_ms\" is whole seconds from {} to {}, not {}",
+                         fmt::format("field 'pre_run_ms' must be whole seconds from {} to {}: {}",
                                      kShortest.count(), kLongest.count(), asked));
   }
   if (gang.gpus < 2) {

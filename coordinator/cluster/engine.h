@@ -59,6 +59,12 @@ struct EngineEvent {
   std::string reason;
   bool operator==(const EngineEvent&) const = default;
 };
+/// Of endings alone: the others are told, and not written down.
+constexpr EnumNames<EngineEvent::Kind, 3> names_of(EngineEvent::Kind) noexcept {
+  return {{{EngineEvent::Kind::kExited, "exited"},
+           {EngineEvent::Kind::kTakenBack, "taken_back"},
+           {EngineEvent::Kind::kVanished, "vanished"}}};
+}
 
 /// Whether an attempt is over.
 [[nodiscard]] constexpr bool is_end(EngineEvent::Kind kind) noexcept {

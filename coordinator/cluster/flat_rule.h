@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "allocator/base/clock.h"
+#include "allocator/base/field_rules.h"
 
 namespace commensal::cluster {
 
@@ -21,6 +22,10 @@ struct FlatRule {
   static constexpr std::chrono::seconds kShortest{10};
   static constexpr double kMostChange = 0.5;
 };
+void fields(SameAs<FlatRule> auto& rule, auto& field) {
+  field("window_ms", rule.window, NotBelow{FlatRule::kShortest, "10 seconds"});
+  field("change", rule.change, AboveUpTo{0.0, FlatRule::kMostChange});
+}
 
 struct LossPoint {
   TimePoint at;

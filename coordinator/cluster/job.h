@@ -11,6 +11,8 @@
 #include <string_view>
 #include <vector>
 
+#include "allocator/base/enum_names.h"
+#include "allocator/base/field_rules.h"
 #include "allocator/base/ids.h"
 #include "coordinator/cluster/flat_rule.h"
 #include "coordinator/policies/cluster_view.h"
@@ -45,6 +47,26 @@ struct JobSpec {
   std::string directory;  ///< absolute; where it starts
   bool operator==(const JobSpec&) const = default;
 };
+/// Says what does not fit together, with the path of its fields before it; empty: nothing.
+[[nodiscard]] std::string problem_with(const JobSpec& spec, const std::string& path = "");
+void fields(SameAs<JobSpec> auto& spec, auto& field) {
+  field("name", spec.name);
+  field("tenant", spec.tenant);
+  field("class", spec.asked);
+  field("gpus", spec.gpus, NotBelow{0});
+  field("cpu_milli", spec.cpu_milli, NotBelow{0});
+  field("host_memory_mib", spec.host_memory_mib, NotBelow{0});
+  fields(spec.terms, field);
+  field("time_limit_ms", spec.time_limit);
+  field("end_when_flat", spec.end_when_flat);
+  field("park_when_flat", spec.park_when_flat);
+  field("pre_run_ms", spec.pre_run);
+  field("environment", spec.environment);
+  field("after", spec.after);
+  field("command", spec.command);
+  field("directory", spec.directory);
+  field.check([&](const std::string& path) { return problem_with(spec, path); });
+}
 /// The rule that looks at the loss of a job, whatever follows from it; absent: none does.
 [[nodiscard]] const std::optional<FlatRule>& flat_rule(const JobSpec& spec) noexcept;
 
@@ -61,9 +83,22 @@ enum class JobState : std::uint8_t {
   kCancelled,  ///< ended, or never began, because somebody said so
   kLost        ///< its engine or node cannot say what became of it
 };
-/// Lower case, as users read them: "submitted", "queued", ...
-[[nodiscard]] std::string_view to_string(JobState state) noexcept;
-[[nodiscard]] std::optional<JobState> job_state(std::string_view name) noexcept;
+constexpr EnumNames<JobState, 11> names_of(JobState) noexcept {
+  return {{{JobState::kSubmitted, "submitted"},
+           {JobState::kQueued, "queued"},
+           {JobState::kReserved, "reserved"},
+           {JobState::kStarting, "starting"},
+           {JobState::kRunning, "running"},
+           {JobState::kParked, "parked"},
+           {JobState::kUpgrading, "upgrading"},
+           {JobState::kFinished, "finished"},
+           {JobState::kFailed, "failed"},
+           {JobState::kCancelled, "cancelled"},
+           {JobState::kLost, "lost"}}};
+}
+[[nodiscard]] constexpr std::string_view to_string(JobState state) noexcept {
+  return name_of(state);
+}
 /// Finished, failed, cancelled, lost.
 [[nodiscard]] bool is_end(JobState state) noexcept;
 /// An engine has it: starting, running, upgrading.
@@ -71,15 +106,17 @@ enum class JobState : std::uint8_t {
 /// It is to be started: submitted, queued, reserved.
 [[nodiscard]] bool waits(JobState state) noexcept;
 
-[[nodiscard]] std::string_view to_string(policies::AskedClass asked) noexcept;
-[[nodiscard]] std::optional<policies::AskedClass> asked_class(std::string_view name) noexcept;
-
 /// A device that a job was given.
 struct DevicePlace {
   std::string node;
   std::int32_t device = 0;  ///< number among `EngineNode::devices`; -1: none, for a job without
   bool operator==(const DevicePlace&) const = default;
 };
+
+void fields(SameAs<DevicePlace> auto& place, auto& field) {
+  field("node", place.node);
+  field("device", place.device, NotBelow{-1});
+}
 
 /// One job, its present. Its past is a list of `Transition`.
 struct JobRecord {
@@ -101,6 +138,24 @@ struct JobRecord {
   WallTime changed{};  ///< into `state`
   bool operator==(const JobRecord&) const = default;
 };
+void fields(SameAs<JobRecord> auto& record, auto& field) {
+  field("id", record.id);
+  field("spec", record.spec);
+  field("state", record.state);
+  field("reason", record.reason);
+  field("attempt", record.attempt);
+  field("retries", record.retries);
+  field("class", record.job_class);
+  field("placement", record.placement);
+  field("cancel_asked", record.cancel_asked);
+  field("finish_asked", record.finish_asked);
+  field("park_asked", record.park_asked);
+  field("unheld", record.unheld);
+  field("lowering", record.lowering);
+  field("exit_code", record.exit_code);
+  field("submitted_ms", record.submitted);
+  field("changed_ms", record.changed);
+}
 /// The engine was asked to end its attempt, by whomever, and has not yet.
 [[nodiscard]] bool is_being_ended(const JobRecord& job) noexcept;
 

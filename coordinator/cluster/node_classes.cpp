@@ -31,11 +31,12 @@ wire::Message ask_patiently(const std::function<wire::Message(const wire::Messag
   wire::Message answer = request(message);
   const auto* asked = std::get_if<wire::SetRequest>(&message);
   auto* reply = std::get_if<wire::SetReply>(&answer);
-  if (asked == nullptr || reply == nullptr || reply->outcome != "refused") return answer;
+  if (asked == nullptr || reply == nullptr || reply->outcome != wire::Outcome::kRefused)
+    return answer;
   wire::StatusRequest look;
   look.job = asked->job;
   if (shows(request(look), asked->job)) return answer;
-  reply->outcome = "deferred";
+  reply->outcome = wire::Outcome::kDeferred;
   reply->reason =
       "its node does not know it: it has not imported PyTorch, or runs without commensal";
   return answer;
@@ -129,8 +130,9 @@ NodeClasses::Said NodeClasses::ask_node(const std::string& node, const Attempt& 
     request.job_class = job_class;
     const wire::Message answer = ask_(node, request);
     if (const auto* reply = std::get_if<wire::SetReply>(&answer)) {
-      said.changed = reply->outcome == "applied" || reply->outcome == "stale";
-      said.later = reply->outcome == "deferred";
+      said.changed =
+          reply->outcome == wire::Outcome::kApplied || reply->outcome == wire::Outcome::kStale;
+      said.later = reply->outcome == wire::Outcome::kDeferred;
       said.reason = reply->reason.empty() ? "its node has changed its class" : reply->reason;
     } else if (const auto* error = std::get_if<wire::Error>(&answer)) {
       said.changed = error->code == "unknown_job";

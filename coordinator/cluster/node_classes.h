@@ -20,8 +20,8 @@
 
 namespace commensal::cluster {
 
-/// Sends a request to a node's coordinator. A change of a job that it does not know is "deferred",
-/// not "refused": a job is told to its node once its script has imported PyTorch.
+/// Sends a request to a node's coordinator. A change of a job that it does not know is
+/// deferred, not refused: a job is told to its node once its script has imported PyTorch.
 /// @throws what `request` throws.
 [[nodiscard]] wire::Message ask_patiently(
     const std::function<wire::Message(const wire::Message&)>& request,

@@ -3,62 +3,28 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <array>
-#include <stdexcept>
-#include <string_view>
 #include <utility>
-#include <vector>
 
-#include "coordinator/cluster/node_exchange.h"
 #include "coordinator/cluster/node_reports.h"
+#include "coordinator/wire/json_fields.h"
+#include "coordinator/wire/json_text.h"
 
 namespace commensal::cluster {
 namespace {
 
 using nlohmann::json;
 
-constexpr std::array<std::string_view, 4> kOutcomes{"applied", "stale", "refused", "deferred"};
-
-/// What a node says of one order.
-struct Result {
-  std::uint64_t number = 0;
-  std::string outcome;
-  std::string reason;
-};
-
-Result result_of(const json& entry) {
-  if (!entry.is_object() || !has_number(entry, "number") || !has_text(entry, "outcome", 32) ||
-      !has_text(entry, "reason", NodeOrders::kLongestReason)) {
-    throw std::invalid_argument(
-        fmt::format("what became of an order is an object with its number, an outcome and a reason "
-                    "of at most {} bytes",
-                    NodeOrders::kLongestReason));
-  }
-  Result result{entry.at("number").get<std::uint64_t>(), entry.at("outcome").get<std::string>(),
-                entry.at("reason").get<std::string>()};
-  if (std::ranges::find(kOutcomes, result.outcome) == kOutcomes.end()) {
-    throw std::invalid_argument(
-        fmt::format("an order is applied, stale, refused or deferred, not \"{}\"", result.outcome));
-  }
-  return result;
+/// @return results of a run; all are looked at. @throws std::invalid_argument.
+wire::OrderReport report_of(const json& told, const std::string& run) {
+  wire::OrderReport part;
+  wire::read_field(told, "orders", part);
+  if (part.run != run) part.results.clear();  // of another start: their numbers mean nothing here
+  return part;
 }
 
-/// @return those of a run; all are looked at. @throws std::invalid_argument.
-std::vector<Result> results_of(const json& told, const std::string& run) {
-  const NodeTold head = read_told(told, "orders");
-  const auto list = told.find("results");
-  if (list == told.end() || !list->is_array() || list->size() > NodeOrders::kMost) {
-    throw std::invalid_argument(
-        fmt::format("\"results\" is a list of at most {}", NodeOrders::kMost));
-  }
-  std::vector<Result> results;
-  for (const json& entry : *list) results.push_back(result_of(entry));
-  if (head.run != run) results.clear();  // of another start: their numbers mean nothing here
-  return results;
+bool is_over(const std::optional<wire::Outcome>& outcome) {
+  return outcome && *outcome != wire::Outcome::kDeferred;
 }
-
-bool is_over(const std::string& outcome) { return !outcome.empty() && outcome != "deferred"; }
 
 }  // namespace
 
@@ -91,7 +57,7 @@ NodeOrders::Order* NodeOrders::order_for(const std::string& node, const std::str
   auto& orders = nodes_.at(node).orders;
   auto found = orders.find(job);
   if (found == orders.end()) {
-    if (orders.size() >= kMost) return nullptr;
+    if (orders.size() >= wire::kMostOrders) return nullptr;
     found = orders.emplace(job, Order{}).first;
   }
   Order& order = found->second;
@@ -103,39 +69,41 @@ NodeOrders::Order* NodeOrders::order_for(const std::string& node, const std::str
 wire::SetReply NodeOrders::ask(const std::string& node, const std::string& job, JobClass job_class,
                                std::chrono::milliseconds patience) {
   const MutexLock lock{mutex_};
-  const auto reply = [&job](std::string outcome, std::string reason) {
-    return wire::SetReply{
-        .job_id = job, .outcome = std::move(outcome), .reason = std::move(reason)};
+  const auto reply = [&job](wire::Outcome outcome, std::string reason) {
+    return wire::SetReply{.job_id = job, .outcome = outcome, .reason = std::move(reason)};
   };
-  if (job.empty() || job.size() > kLongestJob) {
-    return reply("refused", fmt::format("a job's id has 1 to {} bytes", kLongestJob));
+  if (job.empty() || job.size() > wire::kLongestOrderedJob) {
+    return reply(wire::Outcome::kRefused,
+                 fmt::format("a job's id has 1 to {} bytes", wire::kLongestOrderedJob));
   }
   const auto known = nodes_.find(node);
   const bool underway = known != nodes_.end() && known->second.orders.contains(job);
   if (std::string problem = problem_with(node, job); !problem.empty() && !underway) {
-    return reply("deferred", std::move(problem));
+    return reply(wire::Outcome::kDeferred, std::move(problem));
   }
   const Order* const order = order_for(node, job, job_class);
   if (order == nullptr) {
-    return reply("deferred", fmt::format("{} other changes wait for node {} already", kMost, node));
+    return reply(wire::Outcome::kDeferred,
+                 fmt::format("{} other changes wait for node {} already", wire::kMostOrders, node));
   }
   const std::uint64_t number = order->number;
   const auto deadline = std::chrono::steady_clock::now() + patience;
   for (bool waits = true;;) {
     Order* const now = find(node, job, number);  // others may have changed it while this waited
     if (now == nullptr) {
-      return reply("refused", "a newer change of its class was asked for, or its node has left");
+      return reply(wire::Outcome::kRefused,
+                   "a newer change of its class was asked for, or its node has left");
     }
     if (is_over(now->outcome)) {
       const Order done = std::move(*now);
       nodes_.at(node).orders.erase(job);
-      return reply(done.outcome, done.reason);
+      return reply(*done.outcome, done.reason);
     }
     if (!waits || stopped_) {
-      if (!now->reason.empty()) return reply("deferred", now->reason);
+      if (!now->reason.empty()) return reply(wire::Outcome::kDeferred, now->reason);
       std::string problem = problem_with(node, job);
       if (problem.empty()) problem = fmt::format("node {} is told with its heartbeats", node);
-      return reply("deferred", std::move(problem));
+      return reply(wire::Outcome::kDeferred, std::move(problem));
     }
     waits = told_.wait_until(mutex_, deadline) != std::cv_status::timeout;
   }
@@ -151,11 +119,12 @@ NodeOrders::Order* NodeOrders::find(const std::string& node, const std::string& 
 }
 
 json NodeOrders::exchange(const std::string& node, const json& report, const json& told) {
-  std::vector<Result> results;
-  if (!told.is_null()) results = results_of(told, run_);
+  wire::OrderReport part;
+  if (!told.is_null()) part = report_of(told, run_);
   std::set<std::string> jobs;
   for (const json& job : report.at("jobs")) {
-    if (has_text(job, "id", kLongestJob)) jobs.insert(job.at("id").get<std::string>());
+    std::string id = wire::text_of(job, "id");
+    if (!id.empty() && id.size() <= wire::kLongestOrderedJob) jobs.insert(std::move(id));
   }
   const MutexLock lock{mutex_};
   Node& known = nodes_[node];
@@ -164,7 +133,7 @@ json NodeOrders::exchange(const std::string& node, const json& report, const jso
   known.takes_orders = !told.is_null();
   bool heard = false;
   for (auto& [job, order] : known.orders) {
-    for (Result& result : results) {
+    for (wire::OrderResult& result : part.results) {
       if (result.number != order.number || is_over(order.outcome)) continue;
       order.outcome = result.outcome;
       order.reason = std::move(result.reason);
@@ -173,12 +142,11 @@ json NodeOrders::exchange(const std::string& node, const json& report, const jso
   }
   if (heard) told_.notify_all();
   if (told.is_null()) return nullptr;
-  json list = json::array();
+  wire::OrderList answer{part.beat, run_, {}};
   for (const auto& [job, order] : known.orders) {
-    if (is_over(order.outcome)) continue;
-    list.push_back({{"number", order.number}, {"job", job}, {"class", to_string(order.job_class)}});
+    if (!is_over(order.outcome)) answer.list.push_back({order.number, job, order.job_class});
   }
-  return {{"run", run_}, {"beat", told.at("beat")}, {"list", std::move(list)}};
+  return wire::write_fields(answer);
 }
 
 void NodeOrders::expire() {

@@ -8,13 +8,14 @@
 #include <cstdint>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <string>
 
 #include "allocator/base/clock.h"
 #include "allocator/base/ids.h"
 #include "allocator/base/mutex.h"
-#include "coordinator/wire/messages.h"
+#include "coordinator/wire/heartbeat_parts.h"
 
 namespace commensal::cluster {
 
@@ -28,9 +29,6 @@ namespace commensal::cluster {
 /// Thread safety: any member may be called from any thread.
 class NodeOrders {
  public:
-  static constexpr std::size_t kMost = 64;  ///< orders of a node at once
-  static constexpr std::size_t kLongestJob = 256;
-  static constexpr std::size_t kLongestReason = 1024;
   static constexpr Duration kKept = std::chrono::seconds{30};  ///< after it was asked for last
 
   static constexpr Duration kLook = std::chrono::seconds{1};
@@ -47,7 +45,7 @@ class NodeOrders {
   /// Asks a node to change a job's class: the same again is the same order, until its end has been
   /// returned once.
   /// @param patience  waits so long for what comes of it.
-  /// @return what the node said; "deferred" while it has not said it, with the reason.
+  /// @return what the node said; deferred while it has not said it, with the reason.
   [[nodiscard]] wire::SetReply ask(const std::string& node, const std::string& job,
                                    JobClass job_class, std::chrono::milliseconds patience);
 
@@ -72,7 +70,7 @@ class NodeOrders {
   struct Order {
     std::uint64_t number = 0;
     JobClass job_class = JobClass::kOpportunistic;
-    std::string outcome = {};  // empty: it has said nothing
+    std::optional<wire::Outcome> outcome = {};  // nothing: it has said nothing
     std::string reason = {};
     TimePoint asked = {};
   };

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "coordinator/cluster/node_exchange.h"
 #include "coordinator/cluster/node_reports.h"
+#include "coordinator/wire/json_fields.h"
 
 namespace commensal::cluster {
 
@@ -18,36 +18,37 @@ using nlohmann::json;
 NodePlacements::NodePlacements(const PlacementSource& source, std::string run)
     : source_(source), run_(std::move(run)) {}
 
+wire::PlacementReport NodePlacements::read(const json& told) const {
+  wire::PlacementReport report;
+  wire::read_field(told, "placements", report);
+  if (report.run == run_ && report.number > last_) {
+    throw std::invalid_argument(fmt::format(
+        "it knows list {} of placements, and the newest one of all is {}", report.number, last_));
+  }
+  return report;
+}
+
 void NodePlacements::check(const json& told) const {
-  if (told.is_null()) return;
-  const NodeTold head = read_told(told, "placements");
-  if (!has_number(told, "number")) {
-    throw std::invalid_argument("\"placements\" has the \"number\" of the list that is known");
-  }
-  if (head.run == run_ && told.at("number") > last_) {
-    throw std::invalid_argument(
-        fmt::format("it knows list {} of placements, and the newest one of all is {}",
-                    told.at("number").dump(), last_));
-  }
+  if (!told.is_null()) (void)read(told);
 }
 
 json NodePlacements::exchange(const std::string& name, const json& told, TimePoint now) {
-  check(told);
   if (told.is_null()) {
     nodes_.erase(name);
     return nullptr;
   }
+  const wire::PlacementReport report = read(told);
   Node& node = nodes_[name];
   node.heard = now;
-  node.known = told.at("run") == run_ ? told.at("number").get<std::uint64_t>() : 0;
+  node.known = report.run == run_ ? report.number : 0;
   refresh(name, node);
   if (node.number == 0) return nullptr;
-  json part{{"run", run_}, {"beat", told.at("beat")}, {"number", node.number}};
+  wire::PlacementList part{report.beat, run_, node.number, std::nullopt, std::nullopt};
   if (node.known != node.number) {
-    part["list"] = node.list;
-    part["left_out"] = node.left_out;
+    part.list = node.list;
+    part.left_out = node.left_out;
   }
-  return part;
+  return wire::write_fields(part);
 }
 
 void NodePlacements::refresh(const std::string& name, Node& node) {
@@ -58,10 +59,10 @@ void NodePlacements::refresh(const std::string& name, Node& node) {
   node.revision = revision;
   const std::size_t all = placements->size();
   if (all > wire::kMostPlacements) placements->resize(wire::kMostPlacements);
-  json list = wire::written(*placements);
+  for (wire::Placement& placement : *placements) wire::cut_to_bounds(placement);
   const std::size_t left_out = all - placements->size();
-  if (node.number != 0 && list == node.list && left_out == node.left_out) return;
-  node.list = std::move(list);
+  if (node.number != 0 && *placements == node.list && left_out == node.left_out) return;
+  node.list = *std::move(placements);
   node.left_out = left_out;
   node.number = ++last_;
 }

@@ -8,9 +8,11 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "allocator/base/clock.h"
 #include "coordinator/cluster/placement_source.h"
+#include "coordinator/wire/heartbeat_parts.h"
 
 namespace commensal::cluster {
 
@@ -55,10 +57,11 @@ class NodePlacements {
     std::uint64_t number = 0;  // of its list; 0: there is none yet
     std::uint64_t known = 0;   // it has said this one; 0: none of this run
     std::uint64_t revision = 0;
-    nlohmann::json list;
+    std::vector<wire::Placement> list;
     std::size_t left_out = 0;
     TimePoint heard;
   };
+  [[nodiscard]] wire::PlacementReport read(const nlohmann::json& told) const;
   void refresh(const std::string& name, Node& node);
 
   const PlacementSource& source_;

@@ -4,47 +4,38 @@
 
 #include <fmt/format.h>
 
-#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <type_traits>
 #include <utility>
 
 #include "coordinator/cluster/cluster_coordinator.h"
+#include "coordinator/wire/json_fields.h"
 
 namespace commensal::cluster {
 
-/// Whether a value is a whole number of this type, where the type is one: the library would cut
-/// others off.
-template <typename T>
-bool fits(const nlohmann::json& value) {
-  if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
-    if (value.is_number_unsigned()) return std::in_range<T>(value.get<std::uint64_t>());
-    return value.is_number_integer() && std::in_range<T>(value.get<std::int64_t>());
-  }
-  return true;
-}
-
-/// Reads a field; `fallback` if it is not there (or null) and there is one.
+/// Reads a field, which keeps to the rules; `fallback` if it is not there (or null) and there is
+/// one.
 /// @throws RequestRefused "malformed", naming field and value.
-template <typename T>
-T field(const nlohmann::json& request, const char* name, std::optional<T> fallback = std::nullopt) {
+template <typename T, typename... Rules>
+T field(const nlohmann::json& request, const char* name, std::optional<T> fallback = std::nullopt,
+        const Rules&... rules) {
   const auto found = request.find(name);
   if (found == request.end() || found->is_null()) {
     if (fallback) return *std::move(fallback);
-    throw RequestRefused("malformed", fmt::format("field \"{}\" is missing", name));
+    throw RequestRefused("malformed", fmt::format("field '{}' is missing", name));
   }
-  const auto refused = [&] {
-    return RequestRefused(
-        "malformed",
-        fmt::format("field \"{}\" cannot be {}", name,
-                    found->dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)));
-  };
-  if (!fits<T>(*found)) throw refused();
-  try {
-    return found->get<T>();
-  } catch (const nlohmann::json::exception&) {
-    throw refused();
+  if constexpr (std::is_same_v<T, nlohmann::json>) {
+    return *found;
+  } else {
+    try {
+      T value{};
+      wire::read_field(*found, name, value);
+      (wire::keep(rules, value, name, *found), ...);
+      return value;
+    } catch (const wire::BadField& problem) {
+      throw RequestRefused("malformed", problem.what());
+    }
   }
 }
 

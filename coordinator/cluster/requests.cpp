@@ -16,6 +16,7 @@
 #include "coordinator/cluster/job_json.h"
 #include "coordinator/cluster/node_job.h"
 #include "coordinator/cluster/output_reader.h"
+#include "coordinator/cluster/request_field.h"
 #include "coordinator/wire/json_text.h"
 #include "coordinator/wire/messages.h"
 
@@ -165,28 +166,21 @@ json take_report(const Nodes& nodes, const AllowedKey* caller, json& request, Ti
 json set_class(const ClusterCoordinator& coordinator, NodeOrders& orders, const json& request) {
   const std::string node = wire::text_of(request, "node");
   const std::string job = wire::text_of(request, "job");
-  const std::string name = wire::text_of(request, "class");
   if (node.empty() || job.empty()) throw RequestRefused("malformed", "it names a node and a job");
-  const bool guaranteed = name == to_string(JobClass::kGuaranteed);
-  if (!guaranteed && name != to_string(JobClass::kOpportunistic)) {
-    throw RequestRefused("malformed", fmt::format("a class is guaranteed or opportunistic, not "
-                                                  "\"{}\"",
-                                                  name));
-  }
+  const auto job_class = field<JobClass>(request, "class");
   const auto attempt = attempt_of_node_job(job);
   if (attempt && coordinator.tenant_of(attempt->job.str())) {
     throw RequestRefused("refused", fmt::format("{} is the cluster's job {}: its class follows "
                                                 "from its tenant's quota",
                                                 job, attempt->job.str()));
   }
-  const auto said =
-      orders.ask(node, job, guaranteed ? JobClass::kGuaranteed : JobClass::kOpportunistic,
-                 std::chrono::milliseconds::zero());
+  const auto said = orders.ask(node, job, job_class, std::chrono::milliseconds::zero());
   if (const std::string problem = orders.why_not(node, job);
-      said.outcome == "deferred" && !problem.empty()) {
+      said.outcome == wire::Outcome::kDeferred && !problem.empty()) {
     throw RequestRefused("unavailable", problem);
   }
-  return {{"node", node}, {"job", job}, {"outcome", said.outcome}, {"reason", said.reason}};
+  return {
+      {"node", node}, {"job", job}, {"outcome", to_string(said.outcome)}, {"reason", said.reason}};
 }
 
 }  // namespace

@@ -98,17 +98,10 @@ std::invalid_argument unreadable(const char* column, const std::string& value) {
   return std::invalid_argument(fmt::format("column '{}' cannot be read: '{}'", column, value));
 }
 
-JobState state_in(const SQLite::Column& column) {
+template <NamedEnum Enum>
+Enum named_in(const SQLite::Column& column) {
   const std::string text = column.getString();
-  if (const auto state = job_state(text)) return *state;
-  throw unreadable(column.getName(), text);
-}
-
-JobClass class_in(const SQLite::Column& column) {
-  const std::string text = column.getString();
-  for (const JobClass known : {JobClass::kGuaranteed, JobClass::kOpportunistic}) {
-    if (text == to_string(known)) return known;
-  }
+  if (const auto value = value_of<Enum>(text)) return *value;
   throw unreadable(column.getName(), text);
 }
 
@@ -128,11 +121,11 @@ JobRecord job_in(Use& row) {
   JobRecord record;
   record.id = id_of(row[0].getInt64());
   record.spec = spec_from_json(json_in(row[1]));
-  record.state = state_in(row[2]);
+  record.state = named_in<JobState>(row[2]);
   record.reason = row[3].getString();
   record.attempt = row[4].getUInt();
   record.retries = row[5].getUInt();
-  record.job_class = class_in(row[6]);
+  record.job_class = named_in<JobClass>(row[6]);
   record.placement = placement_from_json(json_in(row[7]));
   record.cancel_asked = (row[8].getInt() & kCancel) != 0;
   record.finish_asked = (row[8].getInt() & kFinish) != 0;
@@ -150,8 +143,8 @@ Transition transition_in(Use& row) {
   transition.number = static_cast<std::uint64_t>(row[0].getInt64());
   transition.job = id_of(row[1].getInt64());
   transition.at = wall_time(row[2]);
-  transition.from = state_in(row[3]);
-  transition.to = state_in(row[4]);
+  transition.from = named_in<JobState>(row[3]);
+  transition.to = named_in<JobState>(row[4]);
   transition.attempt = row[5].getUInt();
   transition.reason = row[6].getString();
   return transition;

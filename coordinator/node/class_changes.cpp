@@ -45,7 +45,7 @@ std::string beside_others(const JobId& job, const Devices& devices) {
 }  // namespace
 
 void ClassChanges::reply(const JobId& job, Underway& change, const Devices& devices,
-                         const std::string& outcome, const std::string& reason) {
+                         wire::Outcome outcome, const std::string& reason) {
   Revision revision = 0;
   for (const DeviceCoordinator* const device : devices) {
     revision = std::max(revision, std::as_const(*device).table().find(job)->revision);
@@ -60,7 +60,8 @@ void ClassChanges::withdraw(const JobId& job, const Devices& devices, TimePoint 
   const auto older = underway_.find(job);
   if (older == underway_.end()) return;
   for (DeviceCoordinator* const device : devices) device->cancel_upgrade(job, now);
-  reply(job, older->second, devices, "refused", "a newer change of its class was asked for");
+  reply(job, older->second, devices, wire::Outcome::kRefused,
+        "a newer change of its class was asked for");
   underway_.erase(older);
 }
 
@@ -89,7 +90,8 @@ void ClassChanges::ask(const PeerId& peer, const JobId& job, const wire::SetRequ
   withdraw(job, devices, now);
   Underway change{message, Stage::kMemory, {peer}, now, "", ""};
   if (class_of(job, devices) == *message.job_class) {
-    reply(job, change, devices, "applied", "it is " + std::string{to_string(*message.job_class)});
+    reply(job, change, devices, wire::Outcome::kApplied,
+          "it is " + std::string{to_string(*message.job_class)});
     return;
   }
   if (message.job_class == JobClass::kGuaranteed) {
@@ -117,7 +119,8 @@ void ClassChanges::begin_telling(const JobId& job, Underway& change, const Devic
 
 void ClassChanges::defer(const JobId& job, Underway& change, const Devices& devices,
                          TimePoint now) {
-  if (now - change.since >= kPatience) reply(job, change, devices, "deferred", change.reason);
+  if (now - change.since >= kPatience)
+    reply(job, change, devices, wire::Outcome::kDeferred, change.reason);
 }
 
 bool ClassChanges::advance(const JobId& job, Underway& change, const Devices& devices,
@@ -149,7 +152,7 @@ bool ClassChanges::hear_answers(const JobId& job, Underway& change, const Device
     for (DeviceCoordinator* const device : devices) {
       device->undo_class(job, "taken back: " + problem, now);
     }
-    reply(job, change, devices, "refused", problem);
+    reply(job, change, devices, wire::Outcome::kRefused, problem);
     change.stage = Stage::kUndoing;
     change.message.job_class = class_of(job, devices);
     change.done = "it is " + std::string{to_string(*change.message.job_class)};
@@ -162,7 +165,7 @@ bool ClassChanges::hear_answers(const JobId& job, Underway& change, const Device
     return false;
   }
   for (DeviceCoordinator* const device : devices) device->settle_class(job, now);
-  reply(job, change, devices, "applied", change.done);
+  reply(job, change, devices, wire::Outcome::kApplied, change.done);
   return true;
 }
 
@@ -171,7 +174,7 @@ void ClassChanges::update(const DevicesOf& devices_of, TimePoint now) {
     const Devices devices = devices_of(at->first);
     bool over = devices.empty();
     if (over) {
-      reply(at->first, at->second, devices, "refused", "the job has ended");
+      reply(at->first, at->second, devices, wire::Outcome::kRefused, "the job has ended");
     } else {
       over = advance(at->first, at->second, devices, now);
     }

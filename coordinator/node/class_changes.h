@@ -17,9 +17,9 @@ namespace commensal::node {
 /// An upgrade first gets the job's floor: until other jobs have given back what it lacks, the job
 /// stays opportunistic. Then, and for the reverse at once, the class changes on all the job's
 /// devices and its processes are told; one that was guaranteed keeps its floor meanwhile. Who asked
-/// hears "applied" once all of them have taken it, "refused" if one cannot: then all are as before.
-/// If that takes longer than `kPatience` he hears "deferred" and what it waits for, and the change
-/// goes on. The newest change of a job wins.
+/// hears that it is applied once all of them have taken it, refused if one cannot: then all are as
+/// before. If that takes longer than `kPatience` he hears that it is deferred and what it waits
+/// for, and the change goes on. The newest change of a job wins.
 ///
 /// Nothing of it outlives the coordinator: after a restart a class is what a job's processes say,
 /// and an upgrade that waited has to be asked for again. Not thread safe.
@@ -64,7 +64,7 @@ class ClassChanges {
   /// Who asked a while ago hears that it is not done yet.
   void defer(const JobId& job, Underway& change, const Devices& devices, TimePoint now);
   bool hear_answers(const JobId& job, Underway& change, const Devices& devices, TimePoint now);
-  void reply(const JobId& job, Underway& change, const Devices& devices, const std::string& outcome,
+  void reply(const JobId& job, Underway& change, const Devices& devices, wire::Outcome outcome,
              const std::string& reason);
 
   std::map<JobId, Underway> underway_;

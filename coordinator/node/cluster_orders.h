@@ -6,12 +6,13 @@
 #include <cstdint>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "allocator/base/ids.h"
 #include "coordinator/node/heartbeats.h"
+#include "coordinator/wire/heartbeat_parts.h"
 
 namespace commensal::node {
 
@@ -23,15 +24,7 @@ namespace commensal::node {
 /// answers nothing happens. Has no socket and no clock. Thread safety: none.
 class ClusterOrders {
  public:
-  static constexpr std::size_t kMost = 64;  ///< in one answer
-  static constexpr std::size_t kLongestJob = 256;
-  static constexpr std::size_t kLongestReason = 512;
-
-  struct Order {
-    std::uint64_t number = 0;
-    std::string job;
-    JobClass job_class = JobClass::kOpportunistic;
-  };
+  static constexpr std::size_t kLongestReason = 512;  ///< bytes; what is longer is cut
 
   /// Returns the part "orders" of the next heartbeat (docs/cluster.md).
   [[nodiscard]] nlohmann::json tell();
@@ -41,27 +34,26 @@ class ClusterOrders {
   void take(const nlohmann::json& part);
 
   /// Returns what is to be done now; `heard` is to be called for each of them, soon or late.
-  [[nodiscard]] std::vector<Order> to_carry_out() { return std::exchange(due_, {}); }
+  [[nodiscard]] std::vector<wire::NodeOrder> to_carry_out() { return std::exchange(due_, {}); }
 
   /// Notes what came of an order; one that has lost its meaning meanwhile is ignored.
-  /// @param outcome  "applied", "refused", "stale" or "deferred", as wire::SetReply.
-  void heard(std::uint64_t number, const std::string& outcome, const std::string& reason);
+  void heard(std::uint64_t number, wire::Outcome outcome, const std::string& reason);
 
  private:
   struct Known {
     std::string job;
-    std::string outcome = {};  // empty: nothing is known yet
+    std::optional<wire::Outcome> outcome = {};  // nothing: it is not known yet
     std::string reason = {};
     bool wanted = true;  // it came with the last answer: the coordinator has no result of it
   };
-  void look_at(const Order& order);
+  void look_at(const wire::NodeOrder& order);
   void forget_some();
 
   std::string run_;  // of the coordinator; numbers mean nothing beyond it
   Heartbeats beats_;
   std::map<std::uint64_t, Known> known_;
   std::uint64_t forgotten_ = 0;  // up to here numbers are not known any more
-  std::vector<Order> due_;
+  std::vector<wire::NodeOrder> due_;
 };
 
 }  // namespace commensal::node

@@ -6,46 +6,38 @@
 #include <stdexcept>
 #include <utility>
 
+#include "coordinator/wire/heartbeat_parts.h"
+#include "coordinator/wire/json_fields.h"
+
 namespace commensal::node {
 
 using nlohmann::json;
 
 json ClusterPlacements::tell() {
-  return {{"beat", beats_.next()}, {"run", run_}, {"number", number_}};
+  return wire::write_fields(wire::PlacementReport{beats_.next(), run_, number_});
 }
 
 bool ClusterPlacements::take(const json& part) {
   if (part.is_null()) return false;
-  const AnswerHead head = beats_.read(part, "placements");
-  const json number = field_of(part, "number");
-  if (!number.is_number_unsigned() || number == 0) {
+  wire::PlacementList told;
+  wire::read_field(part, "placements", told);
+  beats_.check(told.beat);
+  const bool same_run = told.run == run_;
+  if (same_run && told.number < number_) {
     throw std::invalid_argument(
-        fmt::format("a list of placements has a number from 1, not {}", number.dump()));
+        fmt::format("list {} of placements is older than {}, which is here", told.number, number_));
   }
-  const auto named = number.get<std::uint64_t>();
-  const bool same_run = head.run == run_;
-  if (same_run && named < number_) {
+  const bool is_known = same_run && told.number == number_;
+  if (!is_known && !told.list) {
     throw std::invalid_argument(
-        fmt::format("list {} of placements is older than {}, which is here", named, number_));
+        fmt::format("list {} of placements is named and not there", told.number));
   }
-  const json list = field_of(part, "list");
-  const json left_out = field_of(part, "left_out");
-  const bool is_known = same_run && named == number_;
-  if (!is_known && list.is_null()) {
-    throw std::invalid_argument(fmt::format("list {} of placements is named and not there", named));
-  }
-  if (!list.is_null() && !left_out.is_number_unsigned()) {
-    throw std::invalid_argument(fmt::format(
-        "a list of placements says how many were left out of it, not {}", left_out.dump()));
-  }
-  std::vector<wire::Placement> placements;
-  if (!list.is_null()) placements = wire::read_placements(list);
-  beats_.answered(head.beat);
+  beats_.answered(told.beat);
   if (is_known) return false;
-  run_ = head.run;
-  number_ = named;
-  left_out_ = left_out.get<std::uint64_t>();
-  list_ = std::move(placements);
+  run_ = std::move(told.run);
+  number_ = told.number;
+  left_out_ = *told.left_out;
+  list_ = *std::move(told.list);
   return true;
 }
 

@@ -127,8 +127,9 @@ json DeviceCoordinator::lease_status(const Job& job, TimePoint now) const {
     held += member.held;
     if (member.resident) resident = resident.value_or(Bytes{}) + *member.resident;
     if (ledger_.shrinking(key)) {
-      const bool said = member.outcome == "refused" || member.outcome == "deferred";
-      if (!job.parked()) state = said ? member.outcome : "shrinking";
+      const bool said =
+          member.outcome == wire::Outcome::kRefused || member.outcome == wire::Outcome::kDeferred;
+      if (!job.parked()) state = said ? to_string(*member.outcome) : "shrinking";
       if (!member.standstill.empty()) {
         reason += "; process " + std::to_string(member.pid) + " is " + member.standstill;
       } else if (!member.answer_reason.empty()) {
@@ -344,7 +345,8 @@ wire::SetReply DeviceCoordinator::set(const JobId& id, const wire::SetRequest& m
                                       TimePoint now) {
   Job* const found = table_.find(id);
   if (std::string problem = problem_with(id, message); !problem.empty()) {
-    return {id.str(), found == nullptr ? 0 : found->revision, "refused", std::move(problem)};
+    return {id.str(), found == nullptr ? 0 : found->revision, wire::Outcome::kRefused,
+            std::move(problem)};
   }
   Job& job = *found;
   std::vector<std::string> done;
@@ -376,7 +378,7 @@ wire::SetReply DeviceCoordinator::set(const JobId& id, const wire::SetRequest& m
   }
   std::string told = fmt::format("{}", fmt::join(done, "; "));
   log(job.id, "set", told, now);
-  return {job.id.str(), job.revision, "applied", std::move(told)};
+  return {job.id.str(), job.revision, wire::Outcome::kApplied, std::move(told)};
 }
 
 }  // namespace commensal::node

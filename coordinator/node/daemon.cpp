@@ -565,11 +565,11 @@ class Daemon {
   /// Asks for what the cluster's coordinator wants, as the command line would: its answers come out
   /// by `flush`.
   void carry_out_orders(TimePoint now) {
-    for (const ClusterOrders::Order& order : link_->orders().to_carry_out()) {
+    for (const wire::NodeOrder& order : link_->orders().to_carry_out()) {
       log_->info("job {}: {} by the cluster's order {}", order.job,
                  commensal::to_string(order.job_class), order.number);
       if (!coordinator_.has_job(JobId{order.job})) {  // not one whose name is the same
-        link_->orders().heard(order.number, "refused",
+        link_->orders().heard(order.number, wire::Outcome::kRefused,
                               fmt::format("no job {} runs here", order.job));
         continue;
       }
@@ -600,9 +600,10 @@ class Daemon {
     const std::uint64_t number = std::stoull(out.peer.substr(kOrderPeer.size()));
     if (const auto* reply = std::get_if<wire::SetReply>(&out.message)) {
       link_->orders().heard(number, reply->outcome, reply->reason);
-      log_->info("the cluster's order {}: {}: {}", number, reply->outcome, reply->reason);
+      log_->info("the cluster's order {}: {}: {}", number, to_string(reply->outcome),
+                 reply->reason);
     } else if (const auto* error = std::get_if<wire::Error>(&out.message)) {
-      link_->orders().heard(number, "refused", error->what);
+      link_->orders().heard(number, wire::Outcome::kRefused, error->what);
     }
     return true;
   }

@@ -339,24 +339,17 @@ void DeviceCoordinator::handle(const PeerId& peer, const wire::Stats& message, T
 void DeviceCoordinator::handle(const PeerId& peer, const wire::Answer& message, TimePoint now) {
   const auto [job, member] = find_sender(peer, message.job_id, message.pid, now);
   if (member == nullptr) return;
-  const std::string& outcome = message.outcome;
+  const wire::Outcome outcome = message.outcome;
   note_class_answer(*job, *member, message);
-  if (outcome == "stale") {
+  if (outcome == wire::Outcome::kStale) {
     // It knows a newer change than this one: ours of before a restart, or this one said twice.
     job->revision = std::max(job->revision, message.revision);
     member->outcome = outcome;
     return;
   }
-  if (outcome == "refused") {
+  if (outcome == wire::Outcome::kRefused) {
     member->outcome = outcome;
     member->answer_reason = message.reason;
-    return;
-  }
-  if (outcome != "applied" && outcome != "deferred") {
-    receive_malformed(peer, wire::BadMessage("malformed",
-                                             "field 'outcome' must be \"applied\", \"deferred\", "
-                                             "\"stale\" or \"refused\": '" +
-                                                 outcome + "'"));
     return;
   }
   const Bytes said{message.held_bytes};
@@ -796,9 +789,9 @@ void DeviceCoordinator::retell(TimePoint now) {
   for (Job& job : table_.jobs()) {
     for (Member& member : job.members) {
       const LeaseKey key = job.key(member);
-      const bool refused = member.outcome == "refused";
+      const bool refused = member.outcome == wire::Outcome::kRefused;
       const Duration wait = refused ? 10 * config_.retell_after : config_.retell_after;
-      const bool open = ledger_.shrinking(key) || member.outcome == "stale";
+      const bool open = ledger_.shrinking(key) || member.outcome == wire::Outcome::kStale;
       if (member.registered && open && now - member.told_at >= wait) {
         tell(job, member, ledger_.limit(key), job.target_reason, now);
       }

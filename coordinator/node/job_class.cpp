@@ -161,7 +161,7 @@ void DeviceCoordinator::note_class_answer(const Job& job, Member& member,
                                           const wire::Answer& answer) const {
   ClassAnswer& known = member.class_answer;
   if (!known.open || answer.revision != known.told) return;
-  if (answer.outcome == "stale") return;  // it is told again
+  if (answer.outcome == wire::Outcome::kStale) return;  // it is told again
   known.open = false;
   known.problem.clear();
   if (!answer.job_class) {

@@ -85,8 +85,8 @@ struct Member {
   GpuTimeMeter gpu_time;          ///< of a guaranteed job's process on a GPU
   nlohmann::json stats;           ///< its newest report; null before the first
   std::optional<PageReading> page;
-  TimePoint told_at;    ///< when its limit was last told
-  std::string outcome;  ///< of its newest answer
+  TimePoint told_at;                     ///< when its limit was last told
+  std::optional<wire::Outcome> outcome;  ///< of its newest answer
   std::string answer_reason;
   ClassAnswer class_answer;
   struct Ask {

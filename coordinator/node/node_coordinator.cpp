@@ -308,7 +308,7 @@ void NodeCoordinator::handle(const PeerId& peer, const wire::StatusRequest& mess
 void NodeCoordinator::handle(const PeerId& peer, const wire::SetRequest& message, TimePoint now) {
   const FoundJob found = find_live(message.job);
   if (!found.id) {
-    send(peer, wire::SetReply{message.job, 0, "refused", found.problem});
+    send(peer, wire::SetReply{message.job, 0, wire::Outcome::kRefused, found.problem});
     return;
   }
   const std::vector<DeviceCoordinator*> devices = devices_with(*found.id);

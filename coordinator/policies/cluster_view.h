@@ -7,8 +7,10 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "allocator/base/enum_names.h"
 #include "allocator/base/ids.h"
 #include "coordinator/policies/cluster.h"
 #include "coordinator/policies/cluster_index.h"
@@ -30,6 +32,14 @@ struct Tenant {
 
 /// What a user asks for; `kAuto` begins as opportunistic where a guaranteed start would be late.
 enum class AskedClass : std::uint8_t { kGuaranteed, kOpportunistic, kAuto };
+constexpr EnumNames<AskedClass, 3> names_of(AskedClass) noexcept {
+  return {{{AskedClass::kGuaranteed, "guaranteed"},
+           {AskedClass::kOpportunistic, "opportunistic"},
+           {AskedClass::kAuto, "auto"}}};
+}
+[[nodiscard]] constexpr std::string_view to_string(AskedClass asked) noexcept {
+  return name_of(asked);
+}
 
 enum class JobPhase : std::uint8_t { kWaiting, kRunning, kEnded };
 

@@ -17,12 +17,22 @@
 #include <string_view>
 #include <system_error>
 
+#include "coordinator/wire/json_fields.h"
 #include "coordinator/wire/json_text.h"
 #include "coordinator/wire/messages.h"
 #include "coordinator/wire/pages.h"
 #include "coordinator/wire/paths.h"
 
 namespace commensal::wire {
+
+void fields(SameAs<Handover> auto& message, auto& field) {
+  field("kind", message.kind);
+  field("job_id", message.job_id, TextSize{0, kIdSize - 1});
+  field("pid", message.pid);
+  field("rank", message.rank);
+  field("text", message.text);
+}
+
 namespace {
 
 using nlohmann::json;
@@ -30,13 +40,8 @@ using nlohmann::json;
 constexpr std::size_t kMaxDatagram = 8192;
 constexpr std::size_t kMaxFds = 4;
 
-struct Kind {
-  std::string_view name;
-  std::size_t fds;
-};
-// The position is the value of HandoverKind.
-constexpr std::array<Kind, 5> kKinds{
-    Kind{"hello", 2}, {"device_page", 1}, {"peer_added", 2}, {"peer_gone", 0}, {"refused", 0}};
+// How many descriptors travel with each; the position is the value of HandoverKind.
+constexpr std::array<std::size_t, 5> kFds{2, 1, 2, 0, 0};
 
 [[noreturn]] void fail(const std::string& what, int error = errno) {
   throw std::system_error(error, std::generic_category(), what);
@@ -78,45 +83,27 @@ std::vector<UniqueFd> received_fds(msghdr& header) {
   return fds;
 }
 
-template <typename T>
-T field(const json& object, const char* name) {
-  const auto found = object.find(name);
-  const bool fits =
-      found != object.end() &&
-      (std::is_same_v<T, std::string> ? found->is_string() : found->is_number_integer());
-  if (!fits) {
-    throw BadMessage("malformed", std::string{"hand-over field '"} + name + "' must be " +
-                                      (std::is_same_v<T, std::string> ? "a string" : "an integer"));
-  }
-  return found->get<T>();
-}
+struct HandoverVersion {
+  std::int64_t v = 0;
+};
+void fields(SameAs<HandoverVersion> auto& header, auto& field) { field("v", header.v); }
 
 Handover parse_handover(std::string_view text) {
   const json object = try_parse_json(text).value_or(nullptr);
-  if (!object.is_object()) throw BadMessage("malformed", "hand-over is not a JSON object");
-  if (const auto version = field<std::int64_t>(object, "v"); version != kProtocolVersion) {
-    throw BadMessage("version", "hand-over field 'v' is " + std::to_string(version) +
-                                    ", this side speaks version " +
-                                    std::to_string(kProtocolVersion));
+  try {
+    HandoverVersion header;
+    read_fields(object, "frame", header);
+    if (header.v != kProtocolVersion) {
+      throw BadMessage("version", "hand-over field 'v' is " + std::to_string(header.v) +
+                                      ", this side speaks version " +
+                                      std::to_string(kProtocolVersion));
+    }
+    Handover message;
+    read_fields(object, "frame", message);
+    return message;
+  } catch (const BadField& problem) {
+    throw BadMessage("malformed", std::string{"hand-over "} + problem.what());
   }
-  Handover message;
-  const auto kind = field<std::string>(object, "kind");
-  std::size_t index = 0;
-  while (index < kKinds.size() && kKinds[index].name != kind) ++index;
-  if (index == kKinds.size()) {
-    throw BadMessage("unknown_type",
-                     "hand-over field 'kind' names none: " + json(kind).dump(-1, ' ', true));
-  }
-  message.kind = static_cast<HandoverKind>(index);
-  message.job_id = field<std::string>(object, "job_id");
-  if (message.job_id.size() >= kIdSize) {
-    throw BadMessage("malformed", "hand-over field 'job_id' is longer than 63 bytes: " +
-                                      std::to_string(message.job_id.size()));
-  }
-  message.pid = field<std::int64_t>(object, "pid");
-  message.rank = field<int>(object, "rank");
-  message.text = field<std::string>(object, "text");
-  return message;
 }
 
 }  // namespace
@@ -127,10 +114,9 @@ void UniqueFd::reset(int fd) noexcept {
 }
 
 void send_handover(int socket, const Handover& message) {
-  const json object{
-      {"v", kProtocolVersion},    {"kind", kKinds[static_cast<std::size_t>(message.kind)].name},
-      {"job_id", message.job_id}, {"pid", message.pid},
-      {"rank", message.rank},     {"text", message.text.substr(0, kMaxDatagram / 2)}};
+  json object = write_fields(message);
+  object["v"] = kProtocolVersion;
+  object["text"] = message.text.substr(0, kMaxDatagram / 2);
   std::string text = object.dump(-1, ' ', false, json::error_handler_t::replace);
   if (message.fds.size() > kMaxFds) {
     fail("a hand-over carries at most 4 descriptors, not " + std::to_string(message.fds.size()),
@@ -186,13 +172,11 @@ std::optional<Handover> receive_handover(int socket) {
     throw BadMessage("malformed", "hand-over carries too many descriptors");
   }
   Handover message = parse_handover({buffer.data(), static_cast<std::size_t>(size)});
-  const std::size_t wanted = kKinds[static_cast<std::size_t>(message.kind)].fds;
+  const std::size_t wanted = kFds[static_cast<std::size_t>(message.kind)];
   if (fds.size() != wanted) {
-    throw BadMessage("malformed",
-                     "hand-over '" +
-                         std::string{kKinds[static_cast<std::size_t>(message.kind)].name} +
-                         "' carries " + std::to_string(wanted) + " descriptors, not " +
-                         std::to_string(fds.size()));
+    throw BadMessage("malformed", "hand-over '" + std::string{name_of(message.kind)} +
+                                      "' carries " + std::to_string(wanted) + " descriptors, not " +
+                                      std::to_string(fds.size()));
   }
   message.fds = std::move(fds);
   return message;

@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "allocator/base/enum_names.h"
+
 namespace commensal::wire {
 
 /// Owns a file descriptor.
@@ -44,6 +46,14 @@ enum class HandoverKind : std::uint8_t {
   kPeerGone,    ///< coordinator -> process: forget that peer: []
   kRefused,     ///< coordinator -> process: [], `text` says why
 };
+
+constexpr EnumNames<HandoverKind, 5> names_of(HandoverKind) noexcept {
+  return {{{HandoverKind::kHello, "hello"},
+           {HandoverKind::kDevicePage, "device_page"},
+           {HandoverKind::kPeerAdded, "peer_added"},
+           {HandoverKind::kPeerGone, "peer_gone"},
+           {HandoverKind::kRefused, "refused"}}};
+}
 
 struct Handover {
   HandoverKind kind = HandoverKind::kHello;

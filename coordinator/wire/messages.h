@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "allocator/base/ids.h"
+#include "coordinator/wire/outcome.h"
 #include "coordinator/wire/terms.h"
 
 namespace commensal::wire {
@@ -122,7 +123,7 @@ struct Answer {
   std::string job_id;
   std::int64_t pid = 0;
   Revision revision = 0;
-  std::string outcome;  ///< "applied", "deferred", "stale" or "refused"
+  Outcome outcome = Outcome::kApplied;
   std::uint64_t done_bytes = 0;
   std::uint64_t deferred_bytes = 0;
   std::uint64_t held_bytes = 0;  ///< device bytes held now: what the ledger may count on
@@ -159,11 +160,11 @@ struct SetRequest {
   std::optional<JobClass> job_class = std::nullopt;
 };
 /// Answers SetRequest: what was applied or why it was refused. A change of the class is answered
-/// once all processes have taken it, or "deferred" with what it waits for.
+/// once all processes have taken it, or as deferred.
 struct SetReply {
   std::string job_id;
   Revision revision = 0;
-  std::string outcome;
+  Outcome outcome = Outcome::kApplied;
   std::string reason;
 };
 /// Asks where the memory of a process lies. From the command line, which leaves `ticket` empty;

@@ -4,12 +4,13 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "allocator/base/enum_names.h"
+#include "allocator/base/field_rules.h"
 #include "allocator/base/ids.h"
 #include "allocator/base/ranges.h"
 
@@ -25,8 +26,15 @@ enum class PlacementState : std::uint8_t {
   kRunning,   ///< its engine has started it, as its class
   kUpgrading  ///< likewise, as opportunistic; it is being made guaranteed where it runs
 };
-/// "reserved", "starting", "running", "upgrading".
-[[nodiscard]] std::string_view to_string(PlacementState state) noexcept;
+constexpr EnumNames<PlacementState, 4> names_of(PlacementState) noexcept {
+  return {{{PlacementState::kReserved, "reserved"},
+           {PlacementState::kStarting, "starting"},
+           {PlacementState::kRunning, "running"},
+           {PlacementState::kUpgrading, "upgrading"}}};
+}
+[[nodiscard]] constexpr std::string_view to_string(PlacementState state) noexcept {
+  return name_of(state);
+}
 
 /// One job of the cluster on one node.
 struct Placement {
@@ -43,12 +51,25 @@ struct Placement {
   std::optional<ShareRange> share;    ///< likewise
   bool operator==(const Placement&) const = default;
 };
+void fields(SameAs<Placement> auto& placement, auto& field) {
+  constexpr TextSize kText{0, kLongestPlacedText};
+  constexpr TextSize kId{1, kLongestPlacedText};
+  field("id", placement.id, kId);
+  field("job", placement.job, kId);
+  field("attempt", placement.attempt);
+  field("name", placement.name, kText);
+  field("tenant", placement.tenant, kText);
+  field("class", placement.job_class);
+  field("state", placement.state);
+  field("devices", placement.devices, ListSize{0, kMostPlacedDevices}, kText);
+  field("cpu_milli", placement.cpu_milli, NotBelow{0});
+  field("memory", placement.memory);
+  field("share", placement.share);
+}
 
-/// Writes a list; texts are cut to what `read_placements` takes.
-[[nodiscard]] nlohmann::json written(const std::vector<Placement>& placements);
-
-/// Reads a list that was written.
-/// @throws std::invalid_argument with one sentence that names what is wrong.
-[[nodiscard]] std::vector<Placement> read_placements(const nlohmann::json& list);
+/// Cuts texts and the list of devices to what a reader takes, no character in two.
+void cut_to_bounds(Placement& placement);
+/// Says which id two of them have; empty: each has its own.
+[[nodiscard]] std::string repeated_id(const std::vector<Placement>& placements);
 
 }  // namespace commensal::wire

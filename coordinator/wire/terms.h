@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "allocator/base/field_rules.h"
 #include "allocator/base/ids.h"
 #include "allocator/base/ranges.h"
 
@@ -132,6 +133,13 @@ void for_each_term(const Visit& visit) {
               "Results may change in the last bits.",
       .otherwise = "all",
       .refusal = "a guaranteed job keeps all multiprocessors of its GPU"});
+}
+
+void fields(SameAs<JobTerms> auto& terms, auto& field) {
+  for_each_term([&](const auto& term) { field(term.name, terms.*term.own); });
+}
+void fields(SameAs<TermsPatch> auto& terms, auto& field) {
+  for_each_term([&](const auto& term) { field(term.name, terms.*term.change); });
 }
 
 /// Says what is wrong with a value, naming it; empty: nothing.

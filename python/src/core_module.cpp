@@ -56,8 +56,7 @@ struct SessionHandle {
 };
 
 JobClass to_job_class(std::string_view text) {
-  if (text == to_string(JobClass::kGuaranteed)) return JobClass::kGuaranteed;
-  if (text == to_string(JobClass::kOpportunistic)) return JobClass::kOpportunistic;
+  if (const auto job_class = value_of<JobClass>(text)) return *job_class;
   throw std::invalid_argument("neither guaranteed nor opportunistic: '" + std::string{text} + "'");
 }
 
@@ -232,7 +231,7 @@ std::tuple<std::string, Revision, std::string, std::string> control_set(
   const py::gil_scoped_release released;
   const wire::Message answer = ask(socket_path, timeout_ms, request);
   if (const auto* reply = std::get_if<wire::SetReply>(&answer)) {
-    return {reply->job_id, reply->revision, reply->outcome, reply->reason};
+    return {reply->job_id, reply->revision, std::string{to_string(reply->outcome)}, reply->reason};
   }
   throw CoordinatorError("the coordinator answered a set request with another message");
 }

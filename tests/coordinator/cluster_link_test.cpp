@@ -310,7 +310,7 @@ TEST_F(ClusterLinkTest, AnOrderComesWithAnAnswerAndItsResultGoesWithTheNextRepor
                   {"beat", received_.back()["orders"]["beat"]},
                   {"list", json::parse(list.dump())}}}};
   };
-  std::vector<ClusterOrders::Order> due;
+  std::vector<wire::NodeOrder> due;
   const auto deadline = std::chrono::steady_clock::now() + 30s;
   while (due.empty() && std::chrono::steady_clock::now() < deadline) {
     beat();
@@ -324,7 +324,7 @@ TEST_F(ClusterLinkTest, AnOrderComesWithAnAnswerAndItsResultGoesWithTheNextRepor
   }
   ASSERT_EQ(due.size(), 1U);
   EXPECT_EQ(due[0].job, "job-7.1");
-  link_->orders().heard(1, "applied", "done");
+  link_->orders().heard(1, wire::Outcome::kApplied, "done");
   const auto results = [this] { return received_.back()["orders"]["results"]; };
   ASSERT_TRUE(until([&] { return !results().empty(); }));
   EXPECT_EQ(results()[0]["outcome"], "applied");

@@ -27,7 +27,7 @@ json list(json::initializer_list_t entries) { return json::array(entries); }
 class ClusterOrdersTest : public ::testing::Test {
  protected:
   /// What is to be done when these orders come with the answer to the next heartbeat.
-  std::vector<ClusterOrders::Order> take(const json& entries, const std::string& run = "r1") {
+  std::vector<wire::NodeOrder> take(const json& entries, const std::string& run = "r1") {
     beat_ = orders_.tell().at("beat");
     orders_.take(part(entries, run));
     return orders_.to_carry_out();
@@ -53,7 +53,7 @@ TEST_F(ClusterOrdersTest, AnOrderIsDoneOnceThoughItComesAgain) {
   EXPECT_EQ(first[0].job_class, JobClass::kGuaranteed);
   EXPECT_TRUE(take(list({order(4)})).empty()) << "while it is under way";
   EXPECT_EQ(results(), json::array()) << "nothing is known yet";
-  orders_.heard(4, "applied", "done");
+  orders_.heard(4, wire::Outcome::kApplied, "done");
   EXPECT_EQ(results(), list({{{"number", 4}, {"outcome", "applied"}, {"reason", "done"}}}));
   EXPECT_TRUE(take(list({order(4)})).empty()) << "the result was lost: it is told again";
   EXPECT_EQ(results().size(), 1U);
@@ -63,17 +63,17 @@ TEST_F(ClusterOrdersTest, AnOrderIsDoneOnceThoughItComesAgain) {
 
 TEST_F(ClusterOrdersTest, WhatWasPutOffIsTriedAgainEachTimeItComes) {
   ASSERT_EQ(take(list({order(1)})).size(), 1U);
-  orders_.heard(1, "deferred", "waits for 2 GiB");
+  orders_.heard(1, wire::Outcome::kDeferred, "waits for 2 GiB");
   EXPECT_EQ(results()[0]["outcome"], "deferred");
   EXPECT_EQ(take(list({order(1)})).size(), 1U);
   EXPECT_TRUE(take(list({order(1)})).empty()) << "one question at a time";
-  orders_.heard(1, "applied", "");
+  orders_.heard(1, wire::Outcome::kApplied, "");
   EXPECT_TRUE(take(list({order(1)})).empty());
 }
 
 TEST_F(ClusterOrdersTest, AnOlderOrderNeverUndoesANewerOne) {
   ASSERT_EQ(take(list({order(5)})).size(), 1U);
-  orders_.heard(5, "applied", "");
+  orders_.heard(5, wire::Outcome::kApplied, "");
   EXPECT_TRUE(take(list({order(3, "job-7.1", "opportunistic")})).empty());
   const json told = results();
   ASSERT_EQ(told.size(), 1U);
@@ -105,10 +105,10 @@ TEST_F(ClusterOrdersTest, AnswersMayComeLateAndInOrder) {
 
 TEST_F(ClusterOrdersTest, NumbersBeginAnewWithTheCoordinator) {
   ASSERT_EQ(take(list({order(7)})).size(), 1U);
-  orders_.heard(7, "applied", "");
+  orders_.heard(7, wire::Outcome::kApplied, "");
   EXPECT_EQ(take(list({order(1)}), "r2").size(), 1U);
   EXPECT_EQ(results(), json::array()) << "results of the former one mean nothing to it";
-  orders_.heard(7, "refused", "late");
+  orders_.heard(7, wire::Outcome::kRefused, "late");
   EXPECT_EQ(results(), json::array());
   EXPECT_EQ(orders_.tell().at("run"), "r2");
 }
@@ -123,12 +123,12 @@ TEST_F(ClusterOrdersTest, WhatIsNoOrderIsRefusedAndChangesNothing) {
   ASSERT_EQ(take(list({order(1)})).size(), 1U);
   beat_ = orders_.tell().at("beat");
   json many = json::array();
-  for (std::size_t i = 0; i <= ClusterOrders::kMost; ++i) many.push_back(order(i + 2));
+  for (std::size_t i = 0; i <= wire::kMostOrders; ++i) many.push_back(order(i + 2));
   for (const json& bad :
        {json(3), json("x"), json::array(), json::object(), part(3), part(list({3})), part(many),
         part(list({order(0)})), part(list({order(2), order(3, "")})),
         part(list({order(2, "job-7.1", "king")})),
-        part(list({order(2, std::string(ClusterOrders::kLongestJob + 1, 'x'))})),
+        part(list({order(2, std::string(wire::kLongestOrderedJob + 1, 'x'))})),
         part(list({{{"number", -2}, {"job", "j"}, {"class", "guaranteed"}}})),
         part(list({{{"number", 2U}, {"job", 7}, {"class", "guaranteed"}}})),
         part(list({{{"number", 2U}, {"job", "j"}}})),
@@ -142,14 +142,14 @@ TEST_F(ClusterOrdersTest, WhatIsNoOrderIsRefusedAndChangesNothing) {
 
 TEST_F(ClusterOrdersTest, LongReasonsAreCut) {
   ASSERT_EQ(take(list({order(1)})).size(), 1U);
-  orders_.heard(1, "refused", std::string(10'000, 'x'));
+  orders_.heard(1, wire::Outcome::kRefused, std::string(10'000, 'x'));
   EXPECT_EQ(results()[0]["reason"].get<std::string>().size(), ClusterOrders::kLongestReason);
 }
 
 TEST_F(ClusterOrdersTest, MemoryIsBoundedAndWhatIsForgottenStaysOld) {
   for (std::uint64_t number = 1; number <= 2000; ++number) {
     ASSERT_EQ(take(list({order(number, "j" + std::to_string(number))})).size(), 1U);
-    orders_.heard(number, "applied", "");
+    orders_.heard(number, wire::Outcome::kApplied, "");
   }
   EXPECT_TRUE(take(list({order(1, "j1")})).empty());
   EXPECT_EQ(results()[0]["outcome"], "refused");
@@ -179,7 +179,7 @@ TEST_F(ClusterOrdersTest, ThroughANetworkThatLosesMuchEachOrderIsDoneOnce) {
     orders_.take({{"run", "r1"}, {"beat", told.at("beat")}, {"list", std::move(wanted)}});
     for (const auto& due : orders_.to_carry_out()) {
       const bool later = random() % 4 == 0;
-      orders_.heard(due.number, later ? "deferred" : "applied", "");
+      orders_.heard(due.number, later ? wire::Outcome::kDeferred : wire::Outcome::kApplied, "");
       if (!later) done.insert(due.number);
     }
   }

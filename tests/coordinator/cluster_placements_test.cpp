@@ -9,6 +9,8 @@
 #include <string>
 #include <utility>
 
+#include "coordinator/wire/json_fields.h"
+
 namespace commensal::node::cluster_placements_test {
 namespace {
 
@@ -28,7 +30,7 @@ class ClusterPlacementsTest : public ::testing::Test {
   /// An answer to the next heartbeat.
   json answer(std::uint64_t number, const std::string& job, const std::string& run = "r1") {
     json part = unchanged(number, run);
-    part["list"] = job.empty() ? json::array() : wire::written({placed(job)});
+    part["list"] = job.empty() ? json::array() : wire::write_fields(std::vector{placed(job)});
     part["left_out"] = 0U;
     return part;
   }
@@ -110,9 +112,9 @@ TEST_F(ClusterPlacementsTest, WhatIsNoListIsRefusedAndChangesNothing) {
   };
   json many = json::array();
   for (std::size_t i = 0; i <= wire::kMostPlacements; ++i) {
-    many.push_back(wire::written({placed(std::to_string(i))})[0]);
+    many.push_back(wire::write_fields(placed(std::to_string(i))));
   }
-  json damaged = wire::written({placed("8")});
+  json damaged = wire::write_fields(std::vector{placed("8")});
   damaged[0]["class"] = "king";
   for (const json& bad : {json(3), json("x"), json::array(), json::object(), with("run", 7),
                           with("run", std::string(65, 'r')), with("beat", "x"), with("number", 0U),

@@ -399,16 +399,16 @@ TEST_F(CommensaldTest, AChangeOfTheClassReachesJobPageAndPeers) {
     const auto message = wire::receive_handover(socket.get());
     return message && message->kind == kind && message->job_id == "c";
   };
-  EXPECT_EQ(set("c", JobClass::kGuaranteed), "applied");
+  EXPECT_EQ(set("c", JobClass::kGuaranteed), wire::Outcome::kApplied);
   EXPECT_TRUE(hears(wire::HandoverKind::kPeerAdded)) << "others look at its page now";
   EXPECT_TRUE(eventually([&] { return page->guaranteed_alive.load() == 1; }));
-  EXPECT_EQ(set("c", JobClass::kOpportunistic), "applied");
+  EXPECT_EQ(set("c", JobClass::kOpportunistic), wire::Outcome::kApplied);
   EXPECT_TRUE(hears(wire::HandoverKind::kPeerGone));
   EXPECT_TRUE(eventually([&] { return page->guaranteed_alive.load() == 0; }));
-  EXPECT_EQ(set("c", JobClass::kGuaranteed), "applied");
+  EXPECT_EQ(set("c", JobClass::kGuaranteed), wire::Outcome::kApplied);
   EXPECT_TRUE(hears(wire::HandoverKind::kPeerAdded));
   // This process answers nothing: it is deferred, and looks at nobody meanwhile.
-  EXPECT_EQ(set("o", JobClass::kGuaranteed), "deferred");
+  EXPECT_EQ(set("o", JobClass::kGuaranteed), wire::Outcome::kDeferred);
   EXPECT_TRUE(hears(wire::HandoverKind::kPeerGone));
   EXPECT_EQ(job("o")["class_change"]["waits_for"], "processes");
   EXPECT_TRUE(eventually([&] { return page->guaranteed_alive.load() == 2; }));
@@ -423,13 +423,13 @@ TEST_F(CommensaldTest, SetAndPauseReachTheJob) {
   request.terms.memory = MemoryRange{{}, Bytes{300 * kMiB}};
   request.paused = true;
   const auto reply = std::get<wire::SetReply>(folder_.client().request(request));
-  EXPECT_EQ(reply.outcome, "applied");
+  EXPECT_EQ(reply.outcome, wire::Outcome::kApplied);
   EXPECT_TRUE(reaches("o", 300 * kMiB));
   EXPECT_EQ(job("o")["paused"], true);
   request = {};
   request.job = "nobody";
   const auto refused = std::get<wire::SetReply>(folder_.client().request(request));
-  EXPECT_EQ(refused.outcome, "refused");
+  EXPECT_EQ(refused.outcome, wire::Outcome::kRefused);
   EXPECT_THAT(refused.reason, HasSubstr("o (name-o)"));
 }
 

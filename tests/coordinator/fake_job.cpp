@@ -156,7 +156,8 @@ class ObedientProcess {
       if (change->limit_bytes) held_ = part_of(*change->limit_bytes);  // fills it at once
       hold();
       hello_.job_class = change->job_class.value_or(hello_.job_class);
-      wire::Answer answer{hello_.job_id, getpid(), change->revision, "applied", 0, 0, held_, ""};
+      wire::Answer answer{hello_.job_id, getpid(), change->revision, wire::Outcome::kApplied, 0, 0,
+                          held_,         ""};
       answer.job_class = hello_.job_class;
       say(socket, answer);
     } else if (const auto* error = std::get_if<wire::Error>(&message)) {

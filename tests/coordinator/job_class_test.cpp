@@ -105,11 +105,11 @@ class JobClassTest : public ::testing::Test {
     answer.job_id = process.hello.job_id;
     answer.pid = process.hello.pid;
     answer.revision = change.revision;
-    answer.outcome = "applied";
+    answer.outcome = wire::Outcome::kApplied;
     answer.held_bytes = process.holds.value_or(Bytes{change.limit_bytes.value_or(0)}).count();
     if (change.job_class && !process.is_old) {
       if (!process.refuses.empty() && *change.job_class == process.refuses_class) {
-        answer.outcome = "refused";
+        answer.outcome = wire::Outcome::kRefused;
         answer.reason = process.refuses;
       } else {
         process.in_force = *change.job_class;
@@ -189,7 +189,7 @@ class JobClassTest : public ::testing::Test {
 TEST_F(JobClassTest, AJobIsUpgradedWhereItRuns) {
   Process& process = join("o", kOpportunistic, 10);
   const auto reply = outcome("o", kGuaranteed);
-  EXPECT_EQ(reply.outcome, "applied");
+  EXPECT_EQ(reply.outcome, wire::Outcome::kApplied);
   EXPECT_THAT(reply.reason, HasSubstr("guaranteed, law open"));
   EXPECT_EQ(process.in_force, kGuaranteed);
   ASSERT_THAT(process.told, SizeIs(1));
@@ -207,7 +207,7 @@ TEST_F(JobClassTest, OthersYieldToItFromThenOn) {
   Process& first = join("a", kOpportunistic, 10);
   join("b", kOpportunistic, 20);
   EXPECT_FALSE(node_->wants_sampling());
-  EXPECT_EQ(outcome("a", kGuaranteed).outcome, "applied");
+  EXPECT_EQ(outcome("a", kGuaranteed).outcome, wire::Outcome::kApplied);
   EXPECT_TRUE(node_->wants_sampling()) << "the page of who is guaranteed now is looked at";
   step(first, 1, 20ms);
   pass(20ms);
@@ -220,7 +220,7 @@ TEST_F(JobClassTest, TheReverseGivesWay) {
   Process& process = join("g", kGuaranteed, 10, 400_MiB, 800_MiB);
   join("o", kOpportunistic, 20);
   const auto reply = outcome("g", kOpportunistic);
-  EXPECT_EQ(reply.outcome, "applied");
+  EXPECT_EQ(reply.outcome, wire::Outcome::kApplied);
   EXPECT_EQ(process.in_force, kOpportunistic);
   EXPECT_EQ(process.told.back().terms.law.value_or("gap"), "gap");
   const json now = status("g");
@@ -240,35 +240,36 @@ TEST_F(JobClassTest, EachClassKeepsWhatTheJobHadInIt) {
   node_->receive("cli", slo, now_);
   exchange();
   ASSERT_EQ(outcome("j", kOpportunistic, [](auto& r) { r.terms.law = "antman"; }).outcome,
-            "applied");
+            wire::Outcome::kApplied);
   EXPECT_EQ(entry("j").law, "antman");
   EXPECT_TRUE(status("j")["slo"].is_null());
-  ASSERT_EQ(outcome("j", kGuaranteed).outcome, "applied");
+  ASSERT_EQ(outcome("j", kGuaranteed).outcome, wire::Outcome::kApplied);
   EXPECT_EQ(entry("j").law, "open");
   EXPECT_EQ(status("j")["slo"], 0.05);
   EXPECT_EQ(status("j")["lease"]["min_bytes"], (400_MiB).count());
   EXPECT_EQ(process.told.back().terms.slo, 0.05);
-  ASSERT_EQ(outcome("j", kOpportunistic).outcome, "applied");
+  ASSERT_EQ(outcome("j", kOpportunistic).outcome, wire::Outcome::kApplied);
   EXPECT_EQ(process.told.back().terms.law, "antman");
 }
 
 TEST_F(JobClassTest, TheSameAgainDoesNothing) {
   Process& process = join("o", kOpportunistic, 10);
-  ASSERT_EQ(outcome("o", kGuaranteed).outcome, "applied");
+  ASSERT_EQ(outcome("o", kGuaranteed).outcome, wire::Outcome::kApplied);
   const Revision revision = job("o").revision;
   const std::size_t told = process.told.size();
   const auto again = outcome("o", kGuaranteed);
-  EXPECT_EQ(again.outcome, "applied");
+  EXPECT_EQ(again.outcome, wire::Outcome::kApplied);
   EXPECT_EQ(again.reason, "it is guaranteed");
   EXPECT_EQ(again.revision, revision);
   EXPECT_THAT(process.told, SizeIs(told));
-  EXPECT_EQ(outcome("o", kOpportunistic).outcome, "applied");
+  EXPECT_EQ(outcome("o", kOpportunistic).outcome, wire::Outcome::kApplied);
   EXPECT_EQ(outcome("o", kOpportunistic).reason, "it is opportunistic");
 }
 
 TEST_F(JobClassTest, WithTheClassThatItHasTheRestIsAChangeAsAnyOther) {
   join("g", kGuaranteed, 10);
-  EXPECT_EQ(outcome("g", kGuaranteed, [](auto& r) { r.terms.slo = 0.03; }).outcome, "applied");
+  EXPECT_EQ(outcome("g", kGuaranteed, [](auto& r) { r.terms.slo = 0.03; }).outcome,
+            wire::Outcome::kApplied);
   EXPECT_EQ(status("g")["slo"], 0.03);
 }
 
@@ -282,7 +283,7 @@ TEST_F(JobClassTest, AnUpgradeWaitsUntilOthersHaveGivenItsFloorBack) {
   EXPECT_THAT(ask("a", kGuaranteed, [](auto& r) { at_least(r, 600_MiB); }), IsEmpty());
   pass(2s);
   ASSERT_THAT(replies_, SizeIs(1));
-  EXPECT_EQ(replies_[0].outcome, "deferred");
+  EXPECT_EQ(replies_[0].outcome, wire::Outcome::kDeferred);
   EXPECT_THAT(replies_[0].reason, HasSubstr("of its floor of 600 MiB on host"));
   EXPECT_THAT(replies_[0].reason, HasSubstr("give back first"));
   EXPECT_EQ(status("a")["job"]["class"], "opportunistic") << "it is not told what is not so";
@@ -311,10 +312,10 @@ TEST_F(JobClassTest, WhoWaitsForAnUpgradeIsToldAgainWhatItWaitsFor) {
   EXPECT_THAT(ask("a", kGuaranteed), IsEmpty());
   pass(3s);
   ASSERT_THAT(replies_, SizeIs(1));
-  EXPECT_EQ(replies_[0].outcome, "deferred");
+  EXPECT_EQ(replies_[0].outcome, wire::Outcome::kDeferred);
   EXPECT_EQ(status("a")["lease"]["min_bytes"], (600_MiB).count()) << "the same change again";
   const auto other = outcome("a", kOpportunistic);
-  EXPECT_EQ(other.outcome, "applied");
+  EXPECT_EQ(other.outcome, wire::Outcome::kApplied);
   EXPECT_EQ(other.reason, "it is opportunistic");
   EXPECT_TRUE(status("a")["class_change"].is_null());
   EXPECT_EQ(status("a")["lease"]["min_bytes"], 0);
@@ -324,7 +325,7 @@ TEST_F(JobClassTest, WhatCanNeverFitIsRefusedWithTheValues) {
   join("g", kGuaranteed, 10, 700_MiB);
   Process& process = join("o", kOpportunistic, 20);
   const auto reply = outcome("o", kGuaranteed, [](auto& r) { at_least(r, 400_MiB); });
-  EXPECT_EQ(reply.outcome, "refused");
+  EXPECT_EQ(reply.outcome, wire::Outcome::kRefused);
   EXPECT_THAT(reply.reason, HasSubstr("400 MiB > 300 MiB"));
   EXPECT_EQ(status("o")["job"]["class"], "opportunistic");
   EXPECT_EQ(status("o")["lease"]["min_bytes"], 0);
@@ -347,7 +348,7 @@ TEST_F(JobClassTest, ASecondGuaranteedJobIsOneBesideTheFirst) {
   join("g", kGuaranteed, 10);
   join("o", kOpportunistic, 20);
   const auto reply = outcome("o", kGuaranteed);
-  EXPECT_EQ(reply.outcome, "applied");
+  EXPECT_EQ(reply.outcome, wire::Outcome::kApplied);
   EXPECT_THAT(reply.reason, HasSubstr("beside another guaranteed job, 'g'"));
 }
 
@@ -359,7 +360,7 @@ TEST_F(JobClassTest, AParkedJobThatIsUpgradedRuns) {
   const bool first = status("o")["lease"]["state"] == "parked";
   const std::string who = first ? "o" : "p";
   ASSERT_EQ(status(who)["lease"]["state"], "parked");
-  EXPECT_EQ(outcome(who, kGuaranteed).outcome, "applied");
+  EXPECT_EQ(outcome(who, kGuaranteed).outcome, wire::Outcome::kApplied);
   EXPECT_NE(status(who)["lease"]["state"], "parked");
   const Process& process = first ? parked : processes_.at(30);
   bool runs = false;
@@ -381,7 +382,7 @@ TEST_F(JobClassTest, AllRanksChangeTogether) {
   answer(second, second.told.back());
   exchange();
   ASSERT_THAT(replies_, SizeIs(1));
-  EXPECT_EQ(replies_[0].outcome, "applied");
+  EXPECT_EQ(replies_[0].outcome, wire::Outcome::kApplied);
   EXPECT_EQ(classes_told(second), std::vector{kGuaranteed});
 }
 
@@ -393,7 +394,7 @@ TEST_F(JobClassTest, WhoAsksDoesNotWaitForEver) {
   EXPECT_THAT(replies_, IsEmpty());
   pass(200ms);
   ASSERT_THAT(replies_, SizeIs(1));
-  EXPECT_EQ(replies_[0].outcome, "deferred");
+  EXPECT_EQ(replies_[0].outcome, wire::Outcome::kDeferred);
   EXPECT_THAT(replies_[0].reason, HasSubstr("process 10"));
   EXPECT_GE(classes_told(process).size(), 2U) << "it is told again";
   process.answers = true;
@@ -410,7 +411,7 @@ TEST_F(JobClassTest, WhoEndsIsNotWaitedFor) {
   node_->member_gone(JobId{"o"}, 11, Departure::kExited, now_);
   exchange();
   ASSERT_THAT(replies_, SizeIs(1));
-  EXPECT_EQ(replies_[0].outcome, "applied");
+  EXPECT_EQ(replies_[0].outcome, wire::Outcome::kApplied);
 }
 
 TEST_F(JobClassTest, AJobThatEndsMeanwhileIsSaidToHaveEnded) {
@@ -419,7 +420,7 @@ TEST_F(JobClassTest, AJobThatEndsMeanwhileIsSaidToHaveEnded) {
   node_->member_gone(JobId{"o"}, 10, Departure::kExited, now_);
   exchange();
   ASSERT_THAT(replies_, SizeIs(1));
-  EXPECT_EQ(replies_[0].outcome, "refused");
+  EXPECT_EQ(replies_[0].outcome, wire::Outcome::kRefused);
   EXPECT_THAT(replies_[0].reason, HasSubstr("ended"));
 }
 
@@ -431,7 +432,7 @@ TEST_F(JobClassTest, AProcessThatRefusesLeavesAllAsTheyWere) {
     at_least(r, 300_MiB);
     r.terms.slo = 0.02;
   });
-  EXPECT_EQ(reply.outcome, "refused");
+  EXPECT_EQ(reply.outcome, wire::Outcome::kRefused);
   EXPECT_THAT(reply.reason, HasSubstr("process 11: its threads cannot leave"));
   EXPECT_EQ(willing.in_force, kOpportunistic);
   EXPECT_EQ(classes_told(willing), (std::vector{kGuaranteed, kOpportunistic}));
@@ -442,7 +443,7 @@ TEST_F(JobClassTest, AProcessThatRefusesLeavesAllAsTheyWere) {
   EXPECT_TRUE(now["class_change"].is_null());
   EXPECT_EQ(entry("o").job_class, kOpportunistic);
   other.refuses.clear();
-  EXPECT_EQ(outcome("o", kGuaranteed).outcome, "applied");
+  EXPECT_EQ(outcome("o", kGuaranteed).outcome, wire::Outcome::kApplied);
   EXPECT_EQ(status("o")["slo"], 0.01) << "nothing of what was refused is left";
   EXPECT_EQ(status("o")["lease"]["min_bytes"], (100_MiB).count());
 }
@@ -451,7 +452,7 @@ TEST_F(JobClassTest, AnOlderProcessThatIgnoresItIsNotSaidToHaveChanged) {
   Process& process = join("o", kOpportunistic, 10);
   process.is_old = true;
   const auto reply = outcome("o", kGuaranteed);
-  EXPECT_EQ(reply.outcome, "refused");
+  EXPECT_EQ(reply.outcome, wire::Outcome::kRefused);
   EXPECT_THAT(reply.reason, HasSubstr("process 10 is of an older commensal"));
   EXPECT_EQ(status("o")["job"]["class"], "opportunistic");
   EXPECT_EQ(process.told.back().terms.law, "gap") << "its law follows, and goes back";
@@ -462,13 +463,13 @@ TEST_F(JobClassTest, AStaleAnswerIsNone) {
   process.answers = false;
   EXPECT_THAT(ask("o", kGuaranteed), IsEmpty());
   const Revision told = process.told.back().revision;
-  node_->receive("10", wire::Answer{"o", 10, told, "stale", 0, 0, 0, "newer"}, now_);
+  node_->receive("10", wire::Answer{"o", 10, told, wire::Outcome::kStale, 0, 0, 0, "newer"}, now_);
   exchange();
   EXPECT_THAT(replies_, IsEmpty());
   process.answers = true;
   pass(1100ms);
   ASSERT_THAT(replies_, SizeIs(1));
-  EXPECT_EQ(replies_[0].outcome, "applied");
+  EXPECT_EQ(replies_[0].outcome, wire::Outcome::kApplied);
 }
 
 TEST_F(JobClassTest, TheNewestChangeWins) {
@@ -478,7 +479,7 @@ TEST_F(JobClassTest, TheNewestChangeWins) {
   const wire::Change older = process.told.back();
   const auto replies = ask("o", kOpportunistic);
   ASSERT_THAT(replies, SizeIs(1)) << "who asked for the older one hears so";
-  EXPECT_EQ(replies[0].outcome, "refused");
+  EXPECT_EQ(replies[0].outcome, wire::Outcome::kRefused);
   EXPECT_THAT(replies[0].reason, HasSubstr("newer change"));
   const wire::Change newer = process.told.back();
   EXPECT_GT(newer.revision, older.revision);
@@ -488,13 +489,14 @@ TEST_F(JobClassTest, TheNewestChangeWins) {
   answer(process, newer);
   exchange();
   ASSERT_THAT(replies_, SizeIs(2));
-  EXPECT_EQ(replies_[1].outcome, "applied");
+  EXPECT_EQ(replies_[1].outcome, wire::Outcome::kApplied);
   EXPECT_EQ(process.in_force, kOpportunistic);
 }
 
 TEST_F(JobClassTest, AProcessThatComesLaterGetsTheClassOfItsJob) {
   join("o", kOpportunistic, 10, 0_B, std::nullopt, 2);
-  ASSERT_EQ(outcome("o", kGuaranteed, [](auto& r) { at_least(r, 200_MiB); }).outcome, "applied");
+  ASSERT_EQ(outcome("o", kGuaranteed, [](auto& r) { at_least(r, 200_MiB); }).outcome,
+            wire::Outcome::kApplied);
   Process& late = join("o", kOpportunistic, 11, 0_B, std::nullopt, 2);
   ASSERT_THAT(late.registered, SizeIs(1));
   EXPECT_EQ(late.registered[0].job_class, kGuaranteed);
@@ -505,7 +507,8 @@ TEST_F(JobClassTest, AProcessThatComesLaterGetsTheClassOfItsJob) {
 TEST_F(JobClassTest, TheClassInForceSurvivesTheCoordinator) {
   join("o", kOpportunistic, 10, 0_B, std::nullopt, 2);
   Process& second = join("o", kOpportunistic, 11, 0_B, std::nullopt, 2);
-  ASSERT_EQ(outcome("o", kGuaranteed, [](auto& r) { at_least(r, 200_MiB); }).outcome, "applied");
+  ASSERT_EQ(outcome("o", kGuaranteed, [](auto& r) { at_least(r, 200_MiB); }).outcome,
+            wire::Outcome::kApplied);
   Process helper = second;
   node_.emplace(config(), device(), 78, 5, now_);
   for (const std::int64_t pid : {10, 11}) join(Process{processes_.at(pid)});
@@ -534,11 +537,11 @@ TEST_F(JobClassTest, AFloorIsKeptUntilAllHaveTakenTheReverse) {
   process.answers = true;
   pass(1s);
   ASSERT_THAT(replies_, SizeIs(1));
-  EXPECT_EQ(replies_[0].outcome, "refused");
+  EXPECT_EQ(replies_[0].outcome, wire::Outcome::kRefused);
   EXPECT_EQ(status("g")["job"]["class"], "guaranteed");
   EXPECT_EQ(limit(process), 700_MiB);
   process.refuses.clear();
-  EXPECT_EQ(outcome("g", kOpportunistic).outcome, "applied");
+  EXPECT_EQ(outcome("g", kOpportunistic).outcome, wire::Outcome::kApplied);
   pass(1s);
   EXPECT_GT(limit(other), 300_MiB);
 }
@@ -558,10 +561,10 @@ TEST_F(JobClassTest, ItsBaselineBeginsAnew) {
   };
   steps(10, 20ms);
   ASSERT_EQ(status("j")["baseline_seconds"], 0.02);
-  ASSERT_EQ(outcome("j", kOpportunistic).outcome, "applied");
+  ASSERT_EQ(outcome("j", kOpportunistic).outcome, wire::Outcome::kApplied);
   EXPECT_EQ(status("j")["baseline_steps"], 0);
   steps(10, 50ms);  // beside others, or with less memory
-  ASSERT_EQ(outcome("j", kGuaranteed).outcome, "applied");
+  ASSERT_EQ(outcome("j", kGuaranteed).outcome, wire::Outcome::kApplied);
   EXPECT_EQ(status("j")["baseline_steps"], 0);
   steps(10, 30ms);
   EXPECT_EQ(status("j")["baseline_seconds"], 0.03);
@@ -570,7 +573,7 @@ TEST_F(JobClassTest, ItsBaselineBeginsAnew) {
 TEST_F(JobClassTest, ExplainTellsWhenAndWhy) {
   join("o", kOpportunistic, 10);
   pass(1s);
-  ASSERT_EQ(outcome("o", kGuaranteed).outcome, "applied");
+  ASSERT_EQ(outcome("o", kGuaranteed).outcome, wire::Outcome::kApplied);
   pass(1s);
   const json told = node_->explain(node_->find_told("o"), 10s, false, now_);
   EXPECT_EQ(told["job"]["class"], "guaranteed");
@@ -592,7 +595,7 @@ TEST_F(JobClassTest, HowItsProcessesRunStaysWhateverItsClass) {
   process.hello.terms.sm_share = 0.5;
   join(std::move(process));
   for (const JobClass to : {kGuaranteed, kOpportunistic}) {
-    ASSERT_EQ(outcome("o", to).outcome, "applied");
+    ASSERT_EQ(outcome("o", to).outcome, wire::Outcome::kApplied);
     const wire::JobTerms& terms = job("o").terms;
     EXPECT_FALSE(terms.idle_class);
     EXPECT_FALSE(terms.affinity);
@@ -622,13 +625,15 @@ TEST_F(JobClassTest, ItChangesOnAllItsDevicesOrOnNone) {
   on("o", kOpportunistic, 10, "GPU-a", 0_B, 2);
   on("o", kOpportunistic, 11, "GPU-b", 0_B, 2);
   on("g", kGuaranteed, 20, "GPU-b", 700_MiB, 1);
-  EXPECT_EQ(outcome("o", kGuaranteed, [](auto& r) { at_least(r, 400_MiB); }).outcome, "refused");
+  EXPECT_EQ(outcome("o", kGuaranteed, [](auto& r) { at_least(r, 400_MiB); }).outcome,
+            wire::Outcome::kRefused);
   for (const Job* const each : node_->jobs()) {
     if (each->id.str() == "o") {
       EXPECT_EQ(each->job_class, kOpportunistic);
     }
   }
-  EXPECT_EQ(outcome("o", kGuaranteed, [](auto& r) { at_least(r, 200_MiB); }).outcome, "applied");
+  EXPECT_EQ(outcome("o", kGuaranteed, [](auto& r) { at_least(r, 200_MiB); }).outcome,
+            wire::Outcome::kApplied);
   for (const Job* const each : node_->jobs()) {
     EXPECT_EQ(each->job_class, kGuaranteed) << each->id.str();
   }

@@ -184,12 +184,15 @@ TEST(JobJson, NamesFieldAndValueOfAWrongType) {
   EXPECT_EQ(spec_refusal("share/min", "half"), "field 'share.min' must be a number: \"half\"");
   EXPECT_EQ(spec_refusal("environment/LANG", 1), "field 'environment.LANG' must be a text: 1");
   EXPECT_EQ(spec_refusal("environment", json::array()),
-            "field 'environment' must be an object of texts: []");
+            "field 'environment' must be an object: []");
   EXPECT_EQ(spec_refusal("command/1", false), "field 'command[1]' must be a text: false");
   EXPECT_EQ(spec_refusal("command", "python"), "field 'command' must be a list: \"python\"");
   EXPECT_EQ(spec_refusal("after", ""), "field 'after' must be an id: \"\"");
-  EXPECT_EQ(record_refusal("state", "running?"),
-            "field 'state' must be a state of a job: \"running?\"");
+  EXPECT_EQ(
+      record_refusal("state", "running?"),
+      "field 'state' must be \"submitted\", \"queued\", \"reserved\", \"starting\", \"running\", "
+      "\"parked\", \"upgrading\", \"finished\", \"failed\", \"cancelled\" or \"lost\": "
+      "\"running?\"");
   EXPECT_EQ(record_refusal("class", "auto"),
             "field 'class' must be \"guaranteed\" or \"opportunistic\": \"auto\"");
   EXPECT_EQ(record_refusal("cancel_asked", 1), "field 'cancel_asked' must be true or false: 1");
@@ -254,16 +257,16 @@ TEST(JobNames, EveryStateAndClassIsReadBack) {
   for (int i = 0; i <= static_cast<int>(JobState::kLost); ++i) {
     const auto state = static_cast<JobState>(i);
     EXPECT_NE(to_string(state), "unknown");
-    EXPECT_EQ(job_state(to_string(state)), state);
+    EXPECT_EQ(value_of<JobState>(to_string(state)), state);
     const int kinds = int{is_end(state)} + int{is_placed(state)} + int{waits(state)};
     EXPECT_EQ(kinds, state == JobState::kParked ? 0 : 1) << to_string(state);
   }
   for (int i = 0; i <= static_cast<int>(policies::AskedClass::kAuto); ++i) {
     const auto asked = static_cast<policies::AskedClass>(i);
-    EXPECT_EQ(asked_class(to_string(asked)), asked);
+    EXPECT_EQ(value_of<policies::AskedClass>(to_string(asked)), asked);
   }
-  EXPECT_FALSE(job_state("Running"));
-  EXPECT_FALSE(asked_class(""));
+  EXPECT_FALSE(value_of<JobState>("Running"));
+  EXPECT_FALSE(value_of<policies::AskedClass>(""));
 }
 
 TEST(JobNames, KnowWhichStatesEndAndWhichAreOnDevices) {

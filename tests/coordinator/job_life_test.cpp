@@ -447,8 +447,8 @@ TEST(JobLifeTest, AnyOrderOfEventsKeepsTheRules) {
 }
 
 TEST(JobStateTest, NamesAreReadAsTheyAreWritten) {
-  for (const JobState state : kStates) EXPECT_EQ(job_state(to_string(state)), state);
-  EXPECT_FALSE(job_state("gone"));
+  for (const JobState state : kStates) EXPECT_EQ(value_of<JobState>(to_string(state)), state);
+  EXPECT_FALSE(value_of<JobState>("gone"));
 }
 
 }  // namespace

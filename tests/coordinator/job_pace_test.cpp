@@ -106,7 +106,7 @@ TEST_F(JobPaceTest, EveryLawCanBeAskedForAndChanged) {
   join(hello("o", JobClass::kOpportunistic));
   for (const wire::LawId law : wire::kLaws) {
     const std::string name{wire::to_string(law)};
-    EXPECT_EQ(set_law("o", name).outcome, "applied");
+    EXPECT_EQ(set_law("o", name).outcome, wire::Outcome::kApplied);
     EXPECT_EQ(told_.at("o").terms.law, name);
     EXPECT_EQ(entry("o").law, name);
   }
@@ -119,7 +119,7 @@ TEST_F(JobPaceTest, WhatCannotBeIsRefusedWithTheValueAndChangesNothing) {
                            const std::function<void(wire::SetRequest&)>& change) {
     told_.clear();
     const wire::SetReply reply = set(job, change);
-    EXPECT_EQ(reply.outcome, "refused");
+    EXPECT_EQ(reply.outcome, wire::Outcome::kRefused);
     EXPECT_TRUE(told_.empty());
     return reply.reason;
   };

@@ -28,7 +28,7 @@ JobRecord job_7() {
   return job;
 }
 
-wire::SetReply reply(const std::string& outcome, const std::string& reason) {
+wire::SetReply reply(wire::Outcome outcome, const std::string& reason) {
   return {.job_id = "job-7.2", .revision = 1, .outcome = outcome, .reason = reason};
 }
 
@@ -51,7 +51,7 @@ TEST(NodeClassesTest, AsksForTheAttemptByItsNameAtTheNode) {
   const auto outcome =
       outcome_of([&](const std::string&, const wire::Message& message) -> wire::Message {
         asked = std::get<wire::SetRequest>(message);
-        return reply("applied", "");
+        return reply(wire::Outcome::kApplied, "");
       });
   EXPECT_EQ(asked.job, "job-7.2");
   EXPECT_EQ(asked.job_class, JobClass::kGuaranteed);
@@ -63,12 +63,13 @@ TEST(NodeClassesTest, AsksForTheAttemptByItsNameAtTheNode) {
 TEST(NodeClassesTest, AsksAgainWhileTheNodeDefersAndNotForEver) {
   std::atomic<int> asked = 0;
   const auto applied = outcome_of([&](const std::string&, const wire::Message&) -> wire::Message {
-    return ++asked < 3 ? reply("deferred", "memory is on its way") : reply("applied", "");
+    return ++asked < 3 ? reply(wire::Outcome::kDeferred, "memory is on its way")
+                       : reply(wire::Outcome::kApplied, "");
   });
   EXPECT_TRUE(applied.changed);
   EXPECT_EQ(asked, 3);
   const auto given_up = outcome_of([&](const std::string&, const wire::Message&) -> wire::Message {
-    return reply("deferred", "memory is on its way");
+    return reply(wire::Outcome::kDeferred, "memory is on its way");
   });
   EXPECT_FALSE(given_up.changed);
   EXPECT_EQ(given_up.reason, "memory is on its way");
@@ -76,7 +77,7 @@ TEST(NodeClassesTest, AsksAgainWhileTheNodeDefersAndNotForEver) {
 
 TEST(NodeClassesTest, ARefusalHasTheNodesReason) {
   const auto refused = outcome_of([](const std::string&, const wire::Message&) -> wire::Message {
-    return reply("refused", "8 GiB never fit");
+    return reply(wire::Outcome::kRefused, "8 GiB never fit");
   });
   EXPECT_FALSE(refused.changed);
   EXPECT_EQ(refused.reason, "8 GiB never fit");
@@ -97,7 +98,7 @@ wire::SetReply refused_beside(const nlohmann::json& jobs) {
           EXPECT_EQ(std::get<wire::StatusRequest>(asked).job, "job-7.2");
           return wire::StatusReply{{{"jobs", jobs}}};
         }
-        return wire::SetReply{"job-7.2", 0, "refused", "no, for a reason"};
+        return wire::SetReply{"job-7.2", 0, wire::Outcome::kRefused, "no, for a reason"};
       },
       change);
   return std::get<wire::SetReply>(answer);
@@ -108,10 +109,10 @@ TEST(NodeClassesTest, AJobThatItsNodeDoesNotKnowYetIsAskedForAgain) {
   const nlohmann::json over{{"job", {{"id", "job-7.2"}}}, {"ended", true}};
   const nlohmann::json runs{{"job", {{"id", "job-7.2"}}}, {"ended", false}};
   for (const auto& jobs : {nlohmann::json::array(), nlohmann::json::array({other, over})}) {
-    EXPECT_EQ(refused_beside(jobs).outcome, "deferred") << jobs;
+    EXPECT_EQ(refused_beside(jobs).outcome, wire::Outcome::kDeferred) << jobs;
     EXPECT_THAT(refused_beside(jobs).reason, HasSubstr("has not imported PyTorch"));
   }
-  EXPECT_EQ(refused_beside(nlohmann::json::array({runs})).outcome, "refused");
+  EXPECT_EQ(refused_beside(nlohmann::json::array({runs})).outcome, wire::Outcome::kRefused);
   EXPECT_EQ(refused_beside(nlohmann::json::array({other, runs})).reason, "no, for a reason");
 }
 
@@ -120,10 +121,10 @@ TEST(NodeClassesTest, WhatIsNoRefusalIsHandedOnAsItIs) {
   const auto answer = ask_patiently(
       [&](const wire::Message&) -> wire::Message {
         ++asked;
-        return wire::SetReply{"job-7.2", 3, "applied", ""};
+        return wire::SetReply{"job-7.2", 3, wire::Outcome::kApplied, ""};
       },
       wire::SetRequest{});
-  EXPECT_EQ(std::get<wire::SetReply>(answer).outcome, "applied");
+  EXPECT_EQ(std::get<wire::SetReply>(answer).outcome, wire::Outcome::kApplied);
   EXPECT_EQ(asked, 1);
 }
 
@@ -172,7 +173,8 @@ TEST(NodeClassesTest, EachNodeOfAJobIsAskedOnceThoughOneDefers) {
   const auto outcome =
       outcome_on_three([&](const std::string& node, const wire::Message& message) -> wire::Message {
         asked.push_back(asked_of(node, message));
-        return asked.size() == 2 ? reply("deferred", "wait") : reply("applied", "");
+        return asked.size() == 2 ? reply(wire::Outcome::kDeferred, "wait")
+                                 : reply(wire::Outcome::kApplied, "");
       });
   EXPECT_TRUE(outcome.changed);
   EXPECT_FALSE(outcome.reason.empty());
@@ -185,7 +187,8 @@ TEST(NodeClassesTest, OneThatGoesDownStaysDownWhereANodeCouldBeTold) {
   const auto outcome = outcome_on_three(
       [&](const std::string& node, const wire::Message& message) -> wire::Message {
         asked.push_back(asked_of(node, message));
-        return node == "n2" ? reply("refused", "not now") : reply("applied", "");
+        return node == "n2" ? reply(wire::Outcome::kRefused, "not now")
+                            : reply(wire::Outcome::kApplied, "");
       },
       JobClass::kOpportunistic);
   EXPECT_FALSE(outcome.changed);
@@ -199,9 +202,10 @@ TEST(NodeClassesTest, WhereOneNodeRefusesTheOthersGoBack) {
   const auto outcome =
       outcome_on_three([&](const std::string& node, const wire::Message& message) -> wire::Message {
         asked.push_back(asked_of(node, message));
-        if (node == "n3") return reply("refused", "8 GiB never fit");
+        if (node == "n3") return reply(wire::Outcome::kRefused, "8 GiB never fit");
         const bool back = std::get<wire::SetRequest>(message).job_class == JobClass::kOpportunistic;
-        return back && node == "n2" ? reply("refused", "not now") : reply("applied", "");
+        return back && node == "n2" ? reply(wire::Outcome::kRefused, "not now")
+                                    : reply(wire::Outcome::kApplied, "");
       });
   EXPECT_FALSE(outcome.changed);
   EXPECT_EQ(outcome.reason, "node n3: 8 GiB never fit; node n2 stays: not now");
@@ -215,7 +219,7 @@ TEST(NodeClassesTest, AskingTwiceIsAskingOnce) {
   NodeClasses classes{[&](const std::string&, const wire::Message&) -> wire::Message {
                         ++asked;
                         while (!go) std::this_thread::yield();
-                        return reply("applied", "");
+                        return reply(wire::Outcome::kApplied, "");
                       },
                       1ms, 3};
   classes.change(job_7(), JobClass::kGuaranteed);
@@ -235,7 +239,7 @@ TEST(NodeClassesTest, AskingTwiceIsAskingOnce) {
 
 TEST(NodeClassesTest, GoesWithoutWaitingForItsTries) {
   NodeClasses classes{[](const std::string&, const wire::Message&) -> wire::Message {
-                        return reply("deferred", "x");
+                        return reply(wire::Outcome::kDeferred, "x");
                       },
                       1h, 1'000};
   classes.change(job_7(), JobClass::kGuaranteed);

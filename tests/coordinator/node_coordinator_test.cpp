@@ -76,7 +76,7 @@ class NodeCoordinatorTest : public ::testing::Test {
     return replies.empty() ? wire::Registered{} : replies.front();
   }
   /// Answers the newest change of a job as applied.
-  void obey(const wire::Register& who, const std::string& outcome = "applied",
+  void obey(const wire::Register& who, wire::Outcome outcome = wire::Outcome::kApplied,
             std::optional<Bytes> held = std::nullopt) {
     for (const wire::Change& change : take<wire::Change>(who.job_id)) {
       if (!change.limit_bytes) continue;
@@ -141,7 +141,7 @@ TEST_F(NodeCoordinatorTest, WhatIsDeferredIsToldAgainUntilItIsDone) {
   const auto g = hello("g", JobClass::kGuaranteed, 400_MiB, 400_MiB);
   join(o);
   join(g);
-  obey(o, "deferred", 700_MiB);
+  obey(o, wire::Outcome::kDeferred, 700_MiB);
   auto changes = take<wire::Change>("g");
   ASSERT_EQ(changes.size(), 1U);
   EXPECT_EQ(changes[0].limit_bytes, (300_MiB).count()) << "what there is, for now";
@@ -157,12 +157,12 @@ TEST_F(NodeCoordinatorTest, StaleAndRefusedAnswersReleaseNothing) {
   const auto g = hello("g", JobClass::kGuaranteed, 400_MiB, 400_MiB);
   join(o);
   join(g);
-  send("o", wire::Answer{"o", o.pid, 1, "applied", 0, 0, 0, "an old one"});
+  send("o", wire::Answer{"o", o.pid, 1, wire::Outcome::kApplied, 0, 0, 0, "an old one"});
   EXPECT_TRUE(take<wire::Change>("g").empty());
-  obey(o, "refused", 0_B);
+  obey(o, wire::Outcome::kRefused, 0_B);
   EXPECT_TRUE(take<wire::Change>("g").empty());
   pass(11s);
-  obey(o, "stale", 0_B);
+  obey(o, wire::Outcome::kStale, 0_B);
   EXPECT_TRUE(take<wire::Change>("g").empty());
   pass(1100ms);
   obey(o);
@@ -280,7 +280,7 @@ class LastResortTest : public NodeCoordinatorTest {
   /// Waits beside a neighbour that says again and again that it can give back nothing.
   void pass_beside_stuck(Duration time) {
     for (const TimePoint end = now_ + time; now_ < end;) {
-      obey(o_, "deferred", 700_MiB);
+      obey(o_, wire::Outcome::kDeferred, 700_MiB);
       node_.host().observe_standstill(key(o_), "", true);
       pass(500ms);
     }
@@ -350,7 +350,7 @@ TEST_F(LastResortTest, WhenItGoesOnItGivesBackAndNothingIsBeyondTheBudget) {
 
 TEST_F(LastResortTest, MemoryThatNeverMovesDoesNotHoldUpAMinimumWhereMemoryIsFree) {
   see_free(2000_MiB);
-  obey(o_, "deferred", 700_MiB);
+  obey(o_, wire::Outcome::kDeferred, 700_MiB);
   EXPECT_EQ(limit(g_), 900_MiB) << "at once: it has said that it keeps it";
   EXPECT_THAT(status("g")["reason"].get<std::string>(),
               HasSubstr("600 MiB of it beyond the budget of 1000 MiB"));
@@ -372,7 +372,7 @@ TEST_F(LastResortTest, WhoIsOnlySlowHasOneSecond) {
 
 TEST_F(LastResortTest, NoMoreThanIsPhysicallyFreeIsGranted) {
   see_free(131_MiB);  // 31.25 of it are kept
-  obey(o_, "deferred", 700_MiB);
+  obey(o_, wire::Outcome::kDeferred, 700_MiB);
   EXPECT_EQ(limit(g_), 300_MiB) << "what the kernel has left is less than the budget";
   see_free(431_MiB);
   pass(200ms);
@@ -381,7 +381,7 @@ TEST_F(LastResortTest, NoMoreThanIsPhysicallyFreeIsGranted) {
 }
 
 TEST_F(LastResortTest, WithoutFreeMemoryTheNeighbourIsStoppedAndGoesOnWhenItMay) {
-  obey(o_, "deferred", 700_MiB);
+  obey(o_, wire::Outcome::kDeferred, 700_MiB);
   pass_beside_stuck(19s);
   EXPECT_TRUE(signals().empty());
   pass_beside_stuck(2s);
@@ -401,7 +401,7 @@ TEST_F(LastResortTest, WhereThatIsAllowedTheNeighbourIsToldToEndAndThenKilled) {
   ending.resort.may_end = true;
   restart(ending);
   SetUp();
-  obey(o_, "deferred", 700_MiB);
+  obey(o_, wire::Outcome::kDeferred, 700_MiB);
   pass_beside_stuck(21s);
   EXPECT_THAT(signals(), ::testing::ElementsAre(ProcessSignal::kStop));
   node_.host().observe_standstill(key(o_), "stopped", true);
@@ -438,8 +438,8 @@ class JobOfRanksTest : public NodeCoordinatorTest {
         for (const auto& change : take<wire::Change>(peer)) {
           if (!change.limit_bytes) continue;
           told = true;
-          send(peer,
-               wire::Answer{"j", pid, change.revision, "applied", 0, 0, *change.limit_bytes, ""});
+          send(peer, wire::Answer{"j", pid, change.revision, wire::Outcome::kApplied, 0, 0,
+                                  *change.limit_bytes, ""});
         }
       }
     }
@@ -649,7 +649,7 @@ TEST_F(NodeCoordinatorTest, AskingIsAnsweredAtOnceFromFreeMemory) {
   const auto o = hello("o", JobClass::kOpportunistic, 0_B, 200_MiB);
   join(g);
   join(o);
-  obey(g, "applied", 50_MiB);
+  obey(g, wire::Outcome::kApplied, 50_MiB);
   send("g", wire::AskMemory{"g", g.pid, (300_MiB).count(), (50_MiB).count()});
   const auto changes = take<wire::Change>("g");
   ASSERT_EQ(changes.size(), 1U);
@@ -748,7 +748,7 @@ TEST_F(NodeCoordinatorTest, MemoryThatJobsHeldAtTheStartCountsAsAvailable) {
 
 TEST_F(NodeCoordinatorTest, UnknownProcessesAreToldToRegister) {
   send("x", wire::Stats{"x", 9, nlohmann::json::object(), false});
-  send("x", wire::Answer{"x", 9, 1, "applied", 0, 0, 0, ""});
+  send("x", wire::Answer{"x", 9, 1, wire::Outcome::kApplied, 0, 0, 0, ""});
   send("x", wire::AskMemory{"x", 9, 1, 0});
   const auto errors = take<wire::Error>("x");
   ASSERT_EQ(errors.size(), 3U);
@@ -775,7 +775,7 @@ TEST_F(NodeCoordinatorTest, SetMovesLimitsSharesAndPauses) {
   request.paused = true;
   send("cli", request);
   const auto reply = take<wire::SetReply>("cli").at(0);
-  EXPECT_EQ(reply.outcome, "applied");
+  EXPECT_EQ(reply.outcome, wire::Outcome::kApplied);
   EXPECT_EQ(reply.job_id, "o");
   EXPECT_THAT(reply.reason, AllOf(HasSubstr("300 MiB"), HasSubstr("0.1:0.4"), HasSubstr("paused")));
   const auto changes = take<wire::Change>("o");
@@ -839,11 +839,11 @@ TEST_F(NodeCoordinatorTest, MinimumSharesFitTheDevice) {
   request.terms.share = ShareRange{0.31, 1.0};
   send("cli", request);
   const auto refused = take<wire::SetReply>("cli").at(0);
-  EXPECT_EQ(refused.outcome, "refused");
+  EXPECT_EQ(refused.outcome, wire::Outcome::kRefused);
   EXPECT_THAT(refused.reason, HasSubstr("0.31"));
   request.terms.share = ShareRange{0.3, 1.0};
   send("cli", request);
-  EXPECT_EQ(take<wire::SetReply>("cli").at(0).outcome, "applied");
+  EXPECT_EQ(take<wire::SetReply>("cli").at(0).outcome, wire::Outcome::kApplied);
   auto guaranteed = hello("g", JobClass::kGuaranteed, 0_B);
   guaranteed.terms.share = {1.0, 1.0};
   EXPECT_EQ(join(guaranteed).job_class, JobClass::kGuaranteed) << "its share is not divided";
@@ -860,7 +860,7 @@ TEST_F(NodeCoordinatorTest, SetRefusesWithTheValue) {
   const auto refused = [&](const wire::SetRequest& request) {
     send("cli", request);
     const auto reply = take<wire::SetReply>("cli").at(0);
-    EXPECT_EQ(reply.outcome, "refused");
+    EXPECT_EQ(reply.outcome, wire::Outcome::kRefused);
     return reply.reason;
   };
   wire::SetRequest request;
@@ -972,7 +972,7 @@ TEST_F(BudgetTest, UnmanagedMemoryIsChargedAndShownApart) {
   restart(all());
   const auto o = hello("o", JobClass::kOpportunistic, 0_B);
   join(o);
-  obey(o, "applied", 100_MiB);
+  obey(o, wire::Outcome::kApplied, 100_MiB);
   report(o, 100_MiB);
   use(o, 340_MiB);
   EXPECT_EQ(node_.host().ledger().unmanaged(JobId{"o"}), 256_MiB) << "240 MiB, in steps of 32";
@@ -1000,7 +1000,7 @@ TEST_F(BudgetTest, AGuaranteedFloorIsKeptWhateverElseIsUsed) {
   join(o);
   use(o, 700_MiB);
   join(g);
-  obey(o, "applied", 0_B);
+  obey(o, wire::Outcome::kApplied, 0_B);
   EXPECT_EQ(limit(g), 600_MiB);
 }
 
@@ -1029,7 +1029,7 @@ class P26Test : public BudgetTest {
     report(o, 1000_MiB);
     use(o, 1000_MiB);
     join(g);
-    obey(o, "applied", 600_MiB);
+    obey(o, wire::Outcome::kApplied, 600_MiB);
     return limit(g);
   }
 };
@@ -1044,7 +1044,7 @@ TEST_F(P26Test, P26_AReleaseCountsWhenTheKernelShowsIt) {
   use.by = "process";
   node_.observe_use(DeviceId{kHostId}, JobId{"o"}, use, now_);  // now it is so
   pass(1200ms);  // it is told again, and answers again
-  obey(o, "applied", 600_MiB);
+  obey(o, wire::Outcome::kApplied, 600_MiB);
   EXPECT_EQ(limit(hello("g", JobClass::kGuaranteed, 0_B)), 400_MiB);
 }
 
@@ -1064,7 +1064,7 @@ class TrueWordTest : public BudgetTest {
     now.resident[o.pid] = 540_MiB;
     now.by = "process";
     node_.observe_use(DeviceId{kHostId}, JobId{"o"}, now, now_);
-    obey(o, "applied", 300_MiB);
+    obey(o, wire::Outcome::kApplied, 300_MiB);
     EXPECT_EQ(limit(hello("g", JobClass::kGuaranteed, 0_B)), 400_MiB);
     return node_.host().ledger().unmanaged(JobId{"o"});
   }
@@ -1088,7 +1088,7 @@ TEST_F(P26Test, P26_AYoungJobsWordIsTakenUntilItIsKnownWhatItHoldsBeside) {
   join(o);
   use(o, 350_MiB, 1s);  // Python, libraries
   join(g);
-  obey(o, "applied", 0_B);
+  obey(o, wire::Outcome::kApplied, 0_B);
   EXPECT_EQ(limit(g), 400_MiB);
 }
 
@@ -1111,13 +1111,13 @@ TEST_F(BudgetTest, WhatOthersTakeOfTheMachineIsNotDivided) {
   restart(all());
   const auto o = hello("o", JobClass::kOpportunistic, 0_B);
   join(o);
-  obey(o, "applied", 100_MiB);
+  obey(o, wire::Outcome::kApplied, 100_MiB);
   report(o, 100_MiB);
   for (int i = 0; i < 8; ++i) {
     node_.observe_available(DeviceId{kHostId}, 400_MiB, now_);
     pass(500ms);
   }
-  obey(o, "applied", 100_MiB);
+  obey(o, wire::Outcome::kApplied, 100_MiB);
   // 100 MiB held, 400 available, a 32nd of the device kept: 468.75 MiB, in steps of 32.
   EXPECT_EQ(limit(o), 456_MiB);
   EXPECT_EQ(node_.status("", now_)["devices"][0]["outside_bytes"], (544_MiB).count());
@@ -1153,7 +1153,7 @@ TEST_F(NodeCoordinatorTest, AJobThatGivesNothingBackIsParkedThenToBeMoved) {
   EXPECT_EQ(lease["stage"], "move");
   EXPECT_THAT(lease["reason"].get<std::string>(), HasSubstr("the engine is asked"));
   // It answers at last: what it held goes to the other, and it runs again.
-  obey(o, "applied", 0_B);
+  obey(o, wire::Outcome::kApplied, 0_B);
   EXPECT_EQ(limit(g), 400_MiB);
   (void)take<wire::Change>("o");
   for (int i = 0; i < 24; ++i) pass(500ms);
@@ -1233,7 +1233,7 @@ TEST_F(NodeCoordinatorTest, AGuaranteedJobsBurstsAreServedAHundredTimes) {
       page.memory_wanted = base;
       pass(500ms);
       obey(o);
-      obey(g, "applied", base);
+      obey(g, wire::Outcome::kApplied, base);
     }
     send("g", wire::AskMemory{"g", g.pid, (peak - base).count(), base.count()});
     obey(o);  // it gives back at its next step
@@ -1242,7 +1242,8 @@ TEST_F(NodeCoordinatorTest, AGuaranteedJobsBurstsAreServedAHundredTimes) {
     EXPECT_GE(Bytes{*changes.back().limit_bytes}, peak) << "burst " << burst;
     EXPECT_TRUE(take<wire::Error>("g").empty());
     (void)take<wire::Change>("o");
-    send("g", wire::Answer{"g", g.pid, changes.back().revision, "applied", 0, 0, peak.count(), ""});
+    send("g", wire::Answer{"g", g.pid, changes.back().revision, wire::Outcome::kApplied, 0, 0,
+                           peak.count(), ""});
     ASSERT_LE(node_.host().ledger().total_charged(), 1000_MiB);
   }
   EXPECT_EQ(node_.host().table().jobs().size(), 2U) << "nobody has ended";
@@ -1333,8 +1334,9 @@ TEST_F(NodeCoordinatorTest, Law3_JobsNeverHoldMoreThanTheDevice) {
         p.revision = change->revision;
         if (random() % 3 != 0) p.held = std::min(p.held, p.limit);
         answers.push_back({out.peer, wire::Answer{p.hello.job_id, p.hello.pid, p.revision,
-                                                  p.held > p.limit ? "deferred" : "applied", 0, 0,
-                                                  p.held.count(), ""}});
+                                                  p.held > p.limit ? wire::Outcome::kDeferred
+                                                                   : wire::Outcome::kApplied,
+                                                  0, 0, p.held.count(), ""}});
       }
     }
     Bytes held;

@@ -156,7 +156,7 @@ TEST_F(NodeDevicesTest, AJobGoesOnWhereItsMemoryIs) {
   wire::SetRequest pause;
   pause.job = "j";
   pause.paused = true;
-  EXPECT_EQ(send<wire::SetReply>(pause).at(0).outcome, "applied");
+  EXPECT_EQ(send<wire::SetReply>(pause).at(0).outcome, wire::Outcome::kApplied);
   pass(2s);
   const auto reply = join(hello("j", JobClass::kOpportunistic, 10, "GPU-a"));
   EXPECT_EQ(reply.limit_bytes, (2000_MiB).count());
@@ -213,7 +213,7 @@ TEST_F(NodeDevicesTest, JobsOnAGpuHaveItsQueuesTogether) {
   wire::SetRequest pause;
   pause.job = "p";
   pause.paused = true;
-  EXPECT_EQ(send<wire::SetReply>(pause).at(0).outcome, "applied");
+  EXPECT_EQ(send<wire::SetReply>(pause).at(0).outcome, wire::Outcome::kApplied);
   pass(1s);
   EXPECT_EQ(entry("GPU-a", "o").gap_rules.in_flight, 500us) << "who is paused has nothing queued";
 }
@@ -258,7 +258,7 @@ TEST_F(NodeDevicesTest, ARankThatComesLaterIsPausedAsTheOthers) {
   wire::SetRequest pause;
   pause.job = "o";
   pause.paused = true;
-  EXPECT_EQ(send<wire::SetReply>(pause).at(0).outcome, "applied");
+  EXPECT_EQ(send<wire::SetReply>(pause).at(0).outcome, wire::Outcome::kApplied);
   join(hello("o", JobClass::kOpportunistic, 11, "GPU-b", 1, 2));
   EXPECT_TRUE(entry("GPU-b", "o").paused);
 }
@@ -305,12 +305,12 @@ TEST_F(NodeDevicesTest, AJobIsChangedOnAllItsDevicesOrOnNone) {
   request.job = "o";
   request.terms.share = ShareRange{0.5, 1.0};
   const auto refused = send<wire::SetReply>(request).at(0);
-  EXPECT_EQ(refused.outcome, "refused");
+  EXPECT_EQ(refused.outcome, wire::Outcome::kRefused);
   EXPECT_THAT(refused.reason, HasSubstr("minimum shares add up to more than the device"));
   EXPECT_EQ(on("GPU-a").table().jobs().at(0).terms.share.min, 0.0);
   request.terms.share = ShareRange{0.2, 0.6};
   const auto applied = send<wire::SetReply>(request).at(0);
-  EXPECT_EQ(applied.outcome, "applied");
+  EXPECT_EQ(applied.outcome, wire::Outcome::kApplied);
   EXPECT_THAT(applied.reason, HasSubstr("GPU-a: share 0.2:0.6; GPU-b: share 0.2:0.6"));
   EXPECT_EQ(on("GPU-a").table().jobs().at(0).terms.share.max, 0.6);
   EXPECT_EQ(on("GPU-b").table().jobs().at(0).terms.share.max, 0.6);
@@ -488,7 +488,8 @@ TEST_F(SeveralDevicesTest, AShrinkIsOfOneDeviceAndSaysOfWhich) {
   EXPECT_EQ(limit("GPU-a", "o", 10), 2000_MiB);
   EXPECT_EQ(on("GPU-b").ledger().charged({JobId{"o"}, 10}), 2000_MiB) << "until it has answered";
   // An answer for the first device is none for this one.
-  wire::Answer answer{"o", 10, told[0].revision, "applied", 0, 0, (400_MiB).count(), ""};
+  wire::Answer answer{"o", 10, told[0].revision,  wire::Outcome::kApplied,
+                      0,   0,  (400_MiB).count(), ""};
   node_.receive("o", answer, now_);
   EXPECT_EQ(on("GPU-b").ledger().charged({JobId{"o"}, 10}), 2000_MiB);
   answer.device = "GPU-b";

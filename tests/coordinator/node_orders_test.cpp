@@ -57,7 +57,7 @@ class NodeOrdersTest : public ::testing::Test {
 
 TEST_F(NodeOrdersTest, AnOrderIsRepeatedUntilItsResultHasCome) {
   EXPECT_EQ(beat("n1")["list"], json::array());
-  EXPECT_EQ(ask().outcome, "deferred");
+  EXPECT_EQ(ask().outcome, wire::Outcome::kDeferred);
   const json first = beat("n1");
   ASSERT_EQ(first["list"].size(), 1U);
   EXPECT_EQ(first["run"], "r1");
@@ -65,11 +65,11 @@ TEST_F(NodeOrdersTest, AnOrderIsRepeatedUntilItsResultHasCome) {
   EXPECT_EQ(first["list"][0]["job"], "job-7.1");
   EXPECT_EQ(first["list"][0]["class"], "guaranteed");
   EXPECT_EQ(beat("n1")["list"], first["list"]);
-  EXPECT_EQ(ask().outcome, "deferred") << "to ask again is the same order";
+  EXPECT_EQ(ask().outcome, wire::Outcome::kDeferred) << "to ask again is the same order";
   EXPECT_EQ(beat("n1")["list"], first["list"]);
   EXPECT_EQ(beat("n1", result(first, "applied", "it has its floor"))["list"], json::array());
   const wire::SetReply done = ask();
-  EXPECT_EQ(done.outcome, "applied");
+  EXPECT_EQ(done.outcome, wire::Outcome::kApplied);
   EXPECT_EQ(done.reason, "it has its floor");
   EXPECT_EQ(orders_.size(), 0U) << "its end is told once";
 }
@@ -81,7 +81,7 @@ TEST_F(NodeOrdersTest, WhatANodePutOffIsAskedForUntilItIsDecided) {
   EXPECT_EQ(beat("n1", result(first, "deferred", "waits for 2 GiB"))["list"], first["list"]);
   EXPECT_EQ(ask().reason, "waits for 2 GiB");
   (void)beat("n1", result(first, "refused", "8 GiB never fit"));
-  EXPECT_EQ(ask().outcome, "refused");
+  EXPECT_EQ(ask().outcome, wire::Outcome::kRefused);
 }
 
 TEST_F(NodeOrdersTest, OnlyTheNodeThatWasAskedMayAnswer) {
@@ -91,7 +91,7 @@ TEST_F(NodeOrdersTest, OnlyTheNodeThatWasAskedMayAnswer) {
   const json order = beat("n1");
   EXPECT_EQ(beat("n2")["list"], json::array());
   (void)beat("n2", result(order, "applied", "so I say"));
-  EXPECT_EQ(ask().outcome, "deferred");
+  EXPECT_EQ(ask().outcome, wire::Outcome::kDeferred);
 }
 
 TEST_F(NodeOrdersTest, ANewerOrderTakesThePlaceOfTheOlderOne) {
@@ -103,7 +103,7 @@ TEST_F(NodeOrdersTest, ANewerOrderTakesThePlaceOfTheOlderOne) {
   ASSERT_EQ(newer["list"].size(), 1U);
   EXPECT_EQ(newer["list"][0]["class"], "opportunistic");
   EXPECT_GT(newer["list"][0]["number"], older["list"][0]["number"]);
-  EXPECT_EQ(ask("job-7.1", JobClass::kOpportunistic).outcome, "deferred")
+  EXPECT_EQ(ask("job-7.1", JobClass::kOpportunistic).outcome, wire::Outcome::kDeferred)
       << "the answer to the older one is none to this one";
 }
 
@@ -113,7 +113,7 @@ TEST_F(NodeOrdersTest, AResultOfAnotherRunMeansNothing) {
   const json order = beat("n1");
   json told{{"beat", 9U}, {"run", "r0"}, {"results", result(order, "applied", "before")}};
   (void)orders_.exchange("n1", report({"job-7.1"}), told);
-  EXPECT_EQ(ask().outcome, "deferred");
+  EXPECT_EQ(ask().outcome, wire::Outcome::kDeferred);
 }
 
 TEST_F(NodeOrdersTest, SaysWhyANodeIsNotReached) {
@@ -124,12 +124,12 @@ TEST_F(NodeOrdersTest, SaysWhyANodeIsNotReached) {
   (void)beat("n1");
   EXPECT_TRUE(orders_.reaches("n1", "job-7.1"));
   EXPECT_THAT(orders_.why_not("n1", "job-9.1"), HasSubstr("reports no job job-9.1"));
-  EXPECT_EQ(ask("job-9.1").outcome, "deferred");
+  EXPECT_EQ(ask("job-9.1").outcome, wire::Outcome::kDeferred);
   clock_.at += NodeReports::kSilent;
   EXPECT_FALSE(orders_.reaches("n1", "job-7.1"));
   EXPECT_THAT(ask().reason, HasSubstr("silent for 5 s"));
   EXPECT_EQ(orders_.size(), 0U);
-  EXPECT_EQ(ask(std::string(NodeOrders::kLongestJob + 1, 'x')).outcome, "refused");
+  EXPECT_EQ(ask(std::string(wire::kLongestOrderedJob + 1, 'x')).outcome, wire::Outcome::kRefused);
 }
 
 TEST_F(NodeOrdersTest, OfANodeThatFallsSilentTheReasonSaysSo) {
@@ -142,12 +142,12 @@ TEST_F(NodeOrdersTest, OfANodeThatFallsSilentTheReasonSaysSo) {
 
 TEST_F(NodeOrdersTest, OrdersOfANodeAreBounded) {
   std::vector<std::string> jobs;
-  for (std::size_t i = 0; i <= NodeOrders::kMost; ++i) jobs.push_back("j" + std::to_string(i));
+  for (std::size_t i = 0; i <= wire::kMostOrders; ++i) jobs.push_back("j" + std::to_string(i));
   (void)beat("n1", json::array(), jobs);
-  for (std::size_t i = 0; i < NodeOrders::kMost; ++i) (void)ask(jobs[i]);
+  for (std::size_t i = 0; i < wire::kMostOrders; ++i) (void)ask(jobs[i]);
   EXPECT_THAT(ask(jobs.back()).reason, HasSubstr("64 other changes wait"));
-  EXPECT_EQ(orders_.size(), NodeOrders::kMost);
-  EXPECT_EQ(beat("n1", json::array(), jobs)["list"].size(), NodeOrders::kMost);
+  EXPECT_EQ(orders_.size(), wire::kMostOrders);
+  EXPECT_EQ(beat("n1", json::array(), jobs)["list"].size(), wire::kMostOrders);
 }
 
 TEST_F(NodeOrdersTest, WhatNobodyAsksForAnyMoreIsForgotten) {
@@ -173,7 +173,7 @@ TEST_F(NodeOrdersTest, WhatIsNoResultIsRefusedAndChangesNothing) {
   const json order = beat("n1");
   const json number = order["list"][0]["number"];
   json many = json::array();
-  for (std::size_t i = 0; i <= NodeOrders::kMost; ++i) {
+  for (std::size_t i = 0; i <= wire::kMostOrders; ++i) {
     many.push_back({{"number", i}, {"outcome", "applied"}, {"reason", ""}});
   }
   const auto results = [](json list) {
@@ -189,14 +189,14 @@ TEST_F(NodeOrdersTest, WhatIsNoResultIsRefusedAndChangesNothing) {
         results(json::array({{{"number", number}, {"outcome", "applied"}}})),
         results(json::array({{{"number", number},
                               {"outcome", "applied"},
-                              {"reason", std::string(NodeOrders::kLongestReason + 1, 'x')}}}))}) {
+                              {"reason", std::string(wire::kLongestOrderReason + 1, 'x')}}}))}) {
     EXPECT_THROW((void)orders_.exchange("n1", report({}), bad), std::invalid_argument)
         << bad.dump();
     EXPECT_THROW((void)orders_.exchange("n9", report({}), bad), std::invalid_argument);
   }
   EXPECT_TRUE(orders_.reaches("n1", "job-7.1")) << "the report of before counts";
   EXPECT_THAT(orders_.why_not("n9", "x"), HasSubstr("does not report"));
-  EXPECT_EQ(ask().outcome, "deferred");
+  EXPECT_EQ(ask().outcome, wire::Outcome::kDeferred);
 }
 
 TEST_F(NodeOrdersTest, WhoWaitsHearsTheResultWhenItComes) {
@@ -209,14 +209,16 @@ TEST_F(NodeOrdersTest, WhoWaitsHearsTheResultWhenItComes) {
     }
     (void)beat("n1", result(answer, "applied", "done"));
   });
-  EXPECT_EQ(orders_.ask("n1", "job-7.1", JobClass::kGuaranteed, 1h).outcome, "applied");
+  EXPECT_EQ(orders_.ask("n1", "job-7.1", JobClass::kGuaranteed, 1h).outcome,
+            wire::Outcome::kApplied);
   node.join();
 }
 
 TEST_F(NodeOrdersTest, NobodyWaitsForANodeOnceItIsStopped) {
   (void)beat("n1");
   std::thread stops([this] { orders_.stop(); });
-  EXPECT_EQ(orders_.ask("n1", "job-7.1", JobClass::kGuaranteed, 1h).outcome, "deferred");
+  EXPECT_EQ(orders_.ask("n1", "job-7.1", JobClass::kGuaranteed, 1h).outcome,
+            wire::Outcome::kDeferred);
   stops.join();
 }
 
@@ -227,7 +229,8 @@ TEST_F(NodeOrdersTest, WhoWaitsForAnOrderThatIsReplacedIsRefused) {
     (void)ask("job-7.1", JobClass::kOpportunistic);
     orders_.stop();
   });
-  EXPECT_EQ(orders_.ask("n1", "job-7.1", JobClass::kGuaranteed, 1h).outcome, "refused");
+  EXPECT_EQ(orders_.ask("n1", "job-7.1", JobClass::kGuaranteed, 1h).outcome,
+            wire::Outcome::kRefused);
   other.join();
 }
 

@@ -91,7 +91,7 @@ class NodePlacedJobsTest : public ::testing::Test {
     answer.job_id = ids_[pid];
     answer.pid = pid;
     answer.revision = change->revision;
-    answer.outcome = "applied";
+    answer.outcome = wire::Outcome::kApplied;
     answer.held_bytes = change->limit_bytes.value_or(0);
     answer.job_class = in_force_[pid];
     answer.device = change->device;

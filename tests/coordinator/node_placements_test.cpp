@@ -165,7 +165,7 @@ TEST_F(NodePlacementsTest, WhatIsNoWordOfANodeIsRefusedAndChangesNothing) {
   for (const json& bad : {json(3), json("x"), json::array(), json::object(), with("beat", -1),
                           with("beat", "x"), with("run", 7), with("run", std::string(65, 'r')),
                           with("number", -1), with("number", "1"), with("number", nullptr)}) {
-    EXPECT_THAT(problem_with(bad), HasSubstr("\"placements\"")) << bad;
+    EXPECT_THAT(problem_with(bad), HasSubstr("'placements")) << bad;
   }
   EXPECT_THAT(problem_with(with("number", 99U)), HasSubstr("knows list 99"));
   EXPECT_EQ(shown("n1"), known);

@@ -349,7 +349,7 @@ TEST_F(RequestsTest, OrdersAreForOperatorsAndNotForTheClustersOwnJobs) {
     EXPECT_THAT(refusal(other, order), StartsWith("forbidden"));
   }
   order["class"] = "king";
-  EXPECT_THAT(refusal(boss_, order), HasSubstr("not \"king\""));
+  EXPECT_THAT(refusal(boss_, order), HasSubstr("opportunistic\": \"king\""));
   order.erase("job");
   EXPECT_THAT(refusal(boss_, order), StartsWith("malformed"));
   EXPECT_EQ(orders_.size(), 0U);

@@ -179,7 +179,7 @@ class LiveRun {
             {"job",
              {{"name", job.name},
               {"tenant", job.tenant},
-              {"class", cluster::to_string(job.asked)},
+              {"class", to_string(job.asked)},
               {"gpus", job.gpus},
               {"cpu_milli", 0},
               {"host_memory_mib", 0},

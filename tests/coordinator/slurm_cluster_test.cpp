@@ -76,7 +76,7 @@ TEST(SlurmClusterTest, UnderSlurmTheClassIsAskedOfSlurmFirst) {
   request.job_class = JobClass::kGuaranteed;
   const wire::Message answer = ask("n1", request);  // of which the engine knows nothing
   ASSERT_TRUE(std::holds_alternative<wire::SetReply>(answer));
-  EXPECT_EQ(std::get<wire::SetReply>(answer).outcome, "refused");
+  EXPECT_EQ(std::get<wire::SetReply>(answer).outcome, wire::Outcome::kRefused);
   EXPECT_EQ(std::get<wire::SetReply>(answer).reason, "it has ended");
   EXPECT_EQ(asked, 1);
   std::filesystem::remove_all(options.state_dir);

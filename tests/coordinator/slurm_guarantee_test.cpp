@@ -115,7 +115,7 @@ class SlurmGuaranteeTest : public ::testing::Test {
   }
   static std::string text_of_answer(const wire::Message& answer) {
     if (const auto* reply = std::get_if<wire::SetReply>(&answer)) {
-      return reply->outcome + ": " + reply->reason;
+      return std::string{to_string(reply->outcome)} + ": " + reply->reason;
     }
     const auto& error = std::get<wire::Error>(answer);
     return error.code + ": " + error.what;
@@ -169,8 +169,8 @@ TEST_F(SlurmGuaranteeTest, ATwinTakesTheDevicesAndThenTheNodeIsTold) {
 
 TEST_F(SlurmGuaranteeTest, ANodeThatReportsTheJobIsToldByItsHeartbeatsAndNotBySrun) {
   std::vector<std::string> ordered;
-  std::optional<wire::Message> answer =
-      wire::SetReply{.job_id = "job-7.1", .outcome = "applied", .reason = "it has its floor"};
+  std::optional<wire::Message> answer = wire::SetReply{
+      .job_id = "job-7.1", .outcome = wire::Outcome::kApplied, .reason = "it has its floor"};
   options_.by_heartbeat = [&](const std::string& node, const wire::Message& message) {
     ordered.push_back(node + " " + std::get<wire::SetRequest>(message).job);
     return answer;

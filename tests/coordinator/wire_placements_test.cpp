@@ -9,7 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "coordinator/wire/placements.h"
+#include "coordinator/wire/heartbeat_parts.h"
+#include "coordinator/wire/json_fields.h"
 
 namespace commensal::wire::wire_placements_test {
 namespace {
@@ -41,6 +42,18 @@ Placement bare() {
   placement.job = "8";
   placement.attempt = 1;
   return placement;
+}
+
+json written(std::vector<Placement> placements) {
+  for (Placement& placement : placements) cut_to_bounds(placement);
+  return write_fields(placements);
+}
+
+std::vector<Placement> read_placements(const json& list) {
+  PlacementList part;
+  read_field({{"beat", 1}, {"run", "r"}, {"number", 1}, {"list", list}, {"left_out", 0}},
+             "placements", part);
+  return part.list.value();
 }
 
 std::string problem_with(const json& list) {
@@ -82,29 +95,38 @@ TEST(WirePlacementsTest, EachStateAndClassHasItsName) {
 }
 
 TEST(WirePlacementsTest, AWrongFieldIsNamedWithItsValue) {
-  EXPECT_THAT(problem_with(with("id", "")), HasSubstr("\"id\" of a placement is text of 1"));
+  EXPECT_THAT(problem_with(with("id", "")),
+              HasSubstr("'placements.list[0].id' must be a text of 1 to 128 bytes: \"\""));
   EXPECT_THAT(problem_with(with("id", std::string(129, 'x'))), HasSubstr("xxx..."));
-  EXPECT_THAT(problem_with(with("job", 7)), HasSubstr("\"job\" of a placement is"));
-  EXPECT_THAT(problem_with(with("attempt", -1)), HasSubstr("\"attempt\""));
+  EXPECT_THAT(problem_with(with("job", 7)), HasSubstr("list[0].job' must be a text: 7"));
+  EXPECT_THAT(problem_with(with("attempt", -1)), HasSubstr("attempt' must be a whole number"));
   EXPECT_THAT(problem_with(with("attempt", std::uint64_t{1} << 33U)), HasSubstr("8589934592"));
-  EXPECT_THAT(problem_with(with("name", nullptr)), HasSubstr("\"name\""));
-  EXPECT_THAT(problem_with(with("tenant", json::array())), HasSubstr("\"tenant\""));
-  EXPECT_THAT(problem_with(with("class", "king")), HasSubstr("not \"king\""));
-  EXPECT_THAT(problem_with(with("state", "asleep")), HasSubstr("not \"asleep\""));
-  EXPECT_THAT(problem_with(with("devices", "GPU-1")), HasSubstr("\"devices\""));
-  EXPECT_THAT(problem_with(with("devices", {1})), HasSubstr("\"devices\""));
-  EXPECT_THAT(problem_with(with("cpu_milli", 0.5)), HasSubstr("\"cpu_milli\""));
-  EXPECT_THAT(problem_with(with("memory", 5)), HasSubstr("\"memory\""));
+  EXPECT_THAT(problem_with(with("name", nullptr)), HasSubstr("name' is missing"));
+  EXPECT_THAT(problem_with(with("tenant", json::array())), HasSubstr("tenant' must be a text: []"));
+  EXPECT_THAT(problem_with(with("class", "king")),
+              HasSubstr("class' must be \"guaranteed\" or \"opportunistic\": \"king\""));
+  EXPECT_THAT(problem_with(with("state", "asleep")), HasSubstr("\"upgrading\": \"asleep\""));
+  EXPECT_THAT(problem_with(with("devices", "GPU-1")), HasSubstr("devices' must be a list"));
+  EXPECT_THAT(problem_with(with("devices", std::vector<std::string>(33, "d"))),
+              HasSubstr("devices' must be a list of at most 32: "));
+  EXPECT_THAT(problem_with(with("devices", {"d", std::string(129, 'x')})),
+              HasSubstr("devices[1]' must be a text of at most 128 bytes"));
+  EXPECT_THAT(problem_with(with("devices", {1})), HasSubstr("devices[0]' must be a text: 1"));
+  EXPECT_THAT(problem_with(with("cpu_milli", 0.5)), HasSubstr("cpu_milli' must be a whole number"));
+  EXPECT_THAT(problem_with(with("cpu_milli", -1)), HasSubstr("cpu_milli' must be at least 0: -1"));
+  EXPECT_THAT(problem_with(with("memory", 5)), HasSubstr("memory' must be an object: 5"));
   EXPECT_THAT(problem_with(with("memory", {{"min_bytes", 5}, {"max_bytes", 4}})),
-              HasSubstr("\"max_bytes\""));
-  EXPECT_THAT(problem_with(with("share", {{"min", 0.5}})), HasSubstr("\"share\""));
-  EXPECT_THAT(problem_with(with("share", {{"min", 0.5}, {"max", 0.4}})), HasSubstr("\"share\""));
-  EXPECT_THAT(problem_with(with("share", {{"min", 0.5}, {"max", 1.5}})), HasSubstr("\"share\""));
+              HasSubstr("memory.max_bytes' must be at least min_bytes: 4"));
+  EXPECT_THAT(problem_with(with("share", {{"max", 0.5}})), HasSubstr("share.min' is missing"));
+  EXPECT_THAT(problem_with(with("share", {{"min", 0.5}, {"max", 0.4}})),
+              HasSubstr("share.max' must be at least min: 0.4"));
+  EXPECT_THAT(problem_with(with("share", {{"min", 0.5}, {"max", 1.5}})),
+              HasSubstr("share.max' must be from 0 to 1: 1.5"));
 }
 
 TEST(WirePlacementsTest, AWrongListIsRefused) {
-  EXPECT_THAT(problem_with(nullptr), HasSubstr("a list of at most 128"));
-  EXPECT_THAT(problem_with({3}), HasSubstr("a JSON object"));
+  EXPECT_THAT(problem_with({{"a", 1}}), HasSubstr("'placements.list' must be a list: "));
+  EXPECT_THAT(problem_with({3}), HasSubstr("'placements.list[0]' must be an object: 3"));
   EXPECT_THAT(problem_with(written({full(), full()})), HasSubstr("two placements have the id"));
   std::vector<Placement> many;
   for (std::size_t i = 0; i <= kMostPlacements; ++i) {

@@ -45,8 +45,9 @@ class ClientFrames : public ::testing::Test {
   void expect_a_change_works(Revision revision) {
     for (const Bytes limit : {8_MiB, 512_MiB, 4_MiB}) {
       coordinator_.send(limit_change(++revision, limit));
-      const auto answer = coordinator_.next_if<wire::Answer>(
-          [&](const auto& a) { return a.revision == revision && a.outcome == "applied"; });
+      const auto answer = coordinator_.next_if<wire::Answer>([&](const auto& a) {
+        return a.revision == revision && a.outcome == wire::Outcome::kApplied;
+      });
       ASSERT_TRUE(answer);
       EXPECT_LE(answer->held_bytes, limit.count());
       EXPECT_EQ(memory("limit_bytes"), limit.count());
@@ -78,7 +79,7 @@ class ClientFrames : public ::testing::Test {
     wire::Registered registered;
     registered.job_id = "job-1";
     return {wire::encode(registered), wire::encode(limit_change(1, 8_MiB)),
-            wire::encode(wire::SetReply{"job-1", 1, "refused", "x"}),
+            wire::encode(wire::SetReply{"job-1", 1, wire::Outcome::kRefused, "x"}),
             wire::encode(wire::Error{"no_memory", "x"})};
   }
 
@@ -104,7 +105,8 @@ TEST_F(ClientFrames, Law2_WithBytesChangedAtRandom) {
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937 random{seed};
   // Its revision is stale in all that survive: no limit may change by accident.
-  const std::string frame = wire::encode(wire::SetReply{"job-1", 1, "refused", "a text"});
+  const std::string frame =
+      wire::encode(wire::SetReply{"job-1", 1, wire::Outcome::kRefused, "a text"});
   for (int i = 0; i < 300; ++i) {
     std::string changed = frame;
     for (std::size_t n = 1 + random() % 4; n > 0; --n) {

@@ -148,7 +148,7 @@ class FrameFaults : public ::testing::Test {
     hello.pid = ::getpid();
     return {wire::encode(hello),
             wire::encode(wire::Stats{"o", pid, {{"schema", 1}}, false}),
-            wire::encode(wire::Answer{"o", pid, 1, "applied", 0, 0, 600 * kMiB, ""}),
+            wire::encode(wire::Answer{"o", pid, 1, wire::Outcome::kApplied, 0, 0, 600 * kMiB, ""}),
             wire::encode(wire::AskMemory{"o", pid, 0, 600 * kMiB}),
             wire::encode(wire::StatusRequest{""}),
             wire::encode(wire::SetRequest{"nobody", {.memory = MemoryRange{{}, Bytes{1}}}, true})};
@@ -178,7 +178,8 @@ TEST_F(FrameFaults, WithBytesChangedAtRandom) {
   std::mt19937 random{seed};
   Line line{folder_};
   // Of a process that is not there: one that survives the change is answered "unknown_job".
-  const std::string frame = wire::encode(wire::Answer{"nobody", 1, 1, "applied", 0, 0, 1, ""});
+  const std::string frame =
+      wire::encode(wire::Answer{"nobody", 1, 1, wire::Outcome::kApplied, 0, 0, 1, ""});
   for (int i = 0; i < 3000; ++i) {
     std::string changed = frame;
     for (std::size_t n = 1 + random() % 4; n > 0; --n) {
@@ -228,9 +229,9 @@ TEST_F(FrameFaults, DoubledAndOutOfOrder) {
   std::vector<std::string> life{
       wire::encode(late.hello()),
       wire::encode(wire::Stats{"late", pid, {{"schema", 1}}, false}),
-      wire::encode(wire::Answer{"late", pid, 1, "applied", 0, 0, 0, ""}),
-      wire::encode(wire::Answer{"late", pid, 2, "deferred", 0, 1, 1, "x"}),
-      wire::encode(wire::Answer{"late", pid, 1, "stale", 0, 0, 0, ""}),
+      wire::encode(wire::Answer{"late", pid, 1, wire::Outcome::kApplied, 0, 0, 0, ""}),
+      wire::encode(wire::Answer{"late", pid, 2, wire::Outcome::kDeferred, 0, 1, 1, "x"}),
+      wire::encode(wire::Answer{"late", pid, 1, wire::Outcome::kStale, 0, 0, 0, ""}),
       wire::encode(wire::AskMemory{"late", pid, 1, 0}),
       wire::encode(wire::Stats{"late", pid, {{"schema", 1}}, true})};
   Line line{folder_};
@@ -250,8 +251,8 @@ TEST_F(FrameFaults, DoubledAndOutOfOrder) {
 TEST_F(FrameFaults, NumbersAtTheirLimits) {
   Line line{folder_};
   const auto pid = static_cast<std::int64_t>(opportunistic_->pid());
-  line.say(wire::encode(wire::Answer{"o", pid, kLastRevision, "applied", kLastRevision,
-                                     kLastRevision, kLastRevision, ""}));
+  line.say(wire::encode(wire::Answer{"o", pid, kLastRevision, wire::Outcome::kApplied,
+                                     kLastRevision, kLastRevision, kLastRevision, ""}));
   line.say(wire::encode(wire::AskMemory{"o", pid, kLastRevision, 600 * kMiB}));
   line.say(wire::encode(wire::AskMemory{"g", guaranteed_->pid(), kLastRevision, kLastRevision}));
   line.say(wire::encode(
@@ -284,7 +285,7 @@ TEST_F(FrameFaults, ARevisionAtItsLimit) {
   liar.hello().devices[0].revision = kLastRevision;
   line.say(wire::encode(liar.hello()));
   const auto pid = static_cast<std::int64_t>(opportunistic_->pid());
-  line.say(wire::encode(wire::Answer{"o", pid, kLastRevision, "stale", 0, 0, 0, ""}));
+  line.say(wire::encode(wire::Answer{"o", pid, kLastRevision, wire::Outcome::kStale, 0, 0, 0, ""}));
   line.wait_until_heard();
 }
 

@@ -173,10 +173,16 @@ class Machine {
       process.revision = registered->revision;
       process.held = process.limit;
     } else if (const auto* change = std::get_if<wire::Change>(&message)) {
-      wire::Answer answer{
-          process.hello.job_id, process.hello.pid, change->revision, "applied", 0, 0, 0, ""};
+      wire::Answer answer{process.hello.job_id,
+                          process.hello.pid,
+                          change->revision,
+                          wire::Outcome::kApplied,
+                          0,
+                          0,
+                          0,
+                          ""};
       if (change->revision < process.revision) {
-        answer.outcome = "stale";
+        answer.outcome = wire::Outcome::kStale;
       } else {
         process.revision = change->revision;
         if (change->limit_bytes) process.limit = Bytes{*change->limit_bytes};

@@ -108,7 +108,8 @@ class StrangeJobs : public ::testing::Test {
     wire::SetRequest request;
     request.job = id;
     request.terms.memory = MemoryRange{{}, Bytes{mib * kMiB}};
-    EXPECT_EQ(std::get<wire::SetReply>(folder_.client().request(request)).outcome, "applied");
+    EXPECT_EQ(std::get<wire::SetReply>(folder_.client().request(request)).outcome,
+              wire::Outcome::kApplied);
     return eventually([&] {
       const json now = job(id);
       return !now.is_null() && now["lease"]["charged_bytes"] == mib * kMiB &&

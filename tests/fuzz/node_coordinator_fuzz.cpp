@@ -67,10 +67,9 @@ wire::Message message(Input& in, Revision told) {
       return m;
     }
     case 2: {
-      static const char* const kOutcomes[] = {"applied", "deferred", "stale", "refused", "?"};
       const std::string job = name(in);
       const Revision number = in.byte() % 2 == 0 ? told : revision(in);
-      return wire::Answer{job,      pid(in),  number,   kOutcomes[in.below(5)],
+      return wire::Answer{job,      pid(in),  number,   static_cast<wire::Outcome>(in.below(4)),
                           size(in), size(in), size(in), ""};
     }
     case 3: return wire::AskMemory{name(in), pid(in), size(in), size(in)};

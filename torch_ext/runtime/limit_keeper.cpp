@@ -35,7 +35,7 @@ std::optional<LimitAnswer> LimitKeeper::grant(Bytes limit, Revision revision, Ti
   const MutexLock lock(mutex_);
   if (revision < revision_) {
     return LimitAnswer{.revision = revision,
-                       .outcome = "stale",
+                       .outcome = wire::Outcome::kStale,
                        .done = {},
                        .deferred = {},
                        .reason = "revision " + std::to_string(revision_) + " is newer"};
@@ -45,8 +45,11 @@ std::optional<LimitAnswer> LimitKeeper::grant(Bytes limit, Revision revision, Ti
   waiting_.reset();
   const LimitTicket ticket = post_locked();
   if (held(memory_.load()->stats()) <= ticket.limit) {
-    return LimitAnswer{
-        .revision = revision, .outcome = "applied", .done = {}, .deferred = {}, .reason = {}};
+    return LimitAnswer{.revision = revision,
+                       .outcome = wire::Outcome::kApplied,
+                       .done = {},
+                       .deferred = {},
+                       .reason = {}};
   }
   waiting_ = Waiting{.revision = revision,
                      .allocator_revision = ticket.revision,
@@ -105,7 +108,7 @@ std::optional<LimitAnswer> LimitKeeper::after_safe_point(const LimitTicket& tick
   const MutexLock lock(mutex_);
   if (!waiting_ || ticket.revision < waiting_->allocator_revision) return std::nullopt;
   LimitAnswer answer{.revision = waiting_->revision,
-                     .outcome = "applied",
+                     .outcome = wire::Outcome::kApplied,
                      .done = ticket.done,
                      .deferred = ticket.deferred,
                      .reason = ticket.reason};
@@ -115,7 +118,7 @@ std::optional<LimitAnswer> LimitKeeper::after_safe_point(const LimitTicket& tick
   }
   if (waiting_->told_deferred) return std::nullopt;
   waiting_->told_deferred = true;
-  answer.outcome = "deferred";
+  answer.outcome = wire::Outcome::kDeferred;
   return answer;
 }
 
@@ -125,8 +128,11 @@ std::optional<LimitAnswer> LimitKeeper::if_met() {
     return std::nullopt;
   const Revision answered = waiting_->revision;
   waiting_.reset();
-  return LimitAnswer{
-      .revision = answered, .outcome = "applied", .done = {}, .deferred = {}, .reason = {}};
+  return LimitAnswer{.revision = answered,
+                     .outcome = wire::Outcome::kApplied,
+                     .done = {},
+                     .deferred = {},
+                     .reason = {}};
 }
 
 std::optional<TimePoint> LimitKeeper::waiting_since() const {

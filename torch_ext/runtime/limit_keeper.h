@@ -11,6 +11,7 @@
 #include "allocator/base/ids.h"
 #include "allocator/base/mutex.h"
 #include "allocator/device_memory.h"
+#include "coordinator/wire/outcome.h"
 
 namespace commensal {
 
@@ -19,7 +20,7 @@ inline constexpr Bytes kNoLimit{UINT64_MAX};
 /// What to answer to a change of the limit.
 struct LimitAnswer {
   Revision revision = 0;
-  std::string outcome;  ///< "applied", "deferred", "stale" or "refused"
+  wire::Outcome outcome = wire::Outcome::kApplied;
   Bytes done;
   Bytes deferred;
   std::string reason;

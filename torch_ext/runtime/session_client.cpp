@@ -231,16 +231,19 @@ void Session::Impl::on_change(const wire::Change& change) {
     note("the coordinator names a device that is not used: " + change.device);
     return;
   }
-  LimitAnswer done{
-      .revision = change.revision, .outcome = "applied", .done = {}, .deferred = {}, .reason = {}};
+  LimitAnswer done{.revision = change.revision,
+                   .outcome = wire::Outcome::kApplied,
+                   .done = {},
+                   .deferred = {},
+                   .reason = {}};
   if (const Revision newest = device->limits.revision(); change.revision < newest) {
-    done.outcome = "stale";
+    done.outcome = wire::Outcome::kStale;
     done.reason = "revision " + std::to_string(newest) + " is newer";
     return answer(done, *device);
   }
   if (device == &first_device) done.reason = use_change(change);
   if (!done.reason.empty()) {
-    done.outcome = "refused";
+    done.outcome = wire::Outcome::kRefused;
     return answer(done, *device);
   }
   device->paused = change.paused.value_or(device->paused);
@@ -256,7 +259,8 @@ void Session::Impl::on_change(const wire::Change& change) {
 }
 
 void Session::Impl::on_set_reply(const wire::SetReply& reply) {
-  const bool taken = reply.outcome == "applied" || reply.outcome == "deferred";
+  const bool taken =
+      reply.outcome == wire::Outcome::kApplied || reply.outcome == wire::Outcome::kDeferred;
   for (const auto& device : devices.all()) device->limits.own_bound_answered(taken);
   if (!taken) note("the coordinator did not take the job's own bound: " + reply.reason);
 }

@@ -9,22 +9,25 @@
 #include <algorithm>
 #include <cctype>
 #include <cerrno>
-#include <nlohmann/json.hpp>
 
 #include "coordinator/cluster/job_number.h"
 #include "coordinator/cluster/log_name.h"
 #include "coordinator/engines/local/durable_file.h"
-#include "coordinator/engines/local/spec_json.h"
 #include "coordinator/engines/local/system_failure.h"
 #include "coordinator/node/kernel_files.h"
+#include "coordinator/wire/json_fields.h"
 #include "coordinator/wire/json_text.h"
 
 namespace commensal::cluster::local {
 namespace {
 
 namespace fs = std::filesystem;
-using nlohmann::json;
 using std::chrono::milliseconds;
+
+struct TakeBackNote {
+  milliseconds grace{};
+};
+void fields(SameAs<TakeBackNote> auto& note, auto& field) { field("grace_ms", note.grace); }
 
 constexpr const char* kRemoved = ".removed-";  // begins names of folders that only wait to go
 
@@ -43,51 +46,27 @@ bool is_there(const fs::path& file) {
   return false;
 }
 
-/// Reads a note by `parse`, whatever may be wrong with it.
-template <typename Parse>
-auto note(const fs::path& file, Parse parse) -> std::optional<decltype(parse(json{}))> {
+/// Reads a note, whatever may be wrong with it.
+template <typename Note>
+std::optional<Note> note(const fs::path& file) {
   if (!is_there(file)) return std::nullopt;
   const auto text = node::read_file(file);
   if (!text) throw BadNote("cannot read " + file.native());
   try {
-    return parse(wire::parse_json(*text, wire::kOwnFile));
+    Note note;
+    wire::read_fields(wire::parse_json(*text, wire::kOwnFile), "the whole of it", note,
+                      wire::kExact);
+    return note;
   } catch (const wire::BadJson& problem) {
     throw BadNote("cannot read " + file.native() + ": it " + problem.what());
-  } catch (const json::exception& error) {
-    throw BadNote("cannot read " + file.native() + ": " + error.what());
+  } catch (const wire::BadField& problem) {
+    throw BadNote("cannot read " + file.native() + ": " + problem.what());
   }
 }
 
-json to_json(const DevicePlace& place) {
-  return json{{"node", text_to_json(place.node)}, {"device", place.device}};
-}
-
-Placed placed_from(const json& value) {
-  Placed placed;
-  for (const json& entry : value.at("devices")) {
-    placed.devices.push_back(
-        {text_from_json(entry.at("node")), entry.at("device").get<std::int32_t>()});
-  }
-  placed.uuids = texts_from_json(value.at("uuids"));
-  placed.job_class = value.at("class").get<std::string>() == to_string(JobClass::kGuaranteed)
-                         ? JobClass::kGuaranteed
-                         : JobClass::kOpportunistic;
-  placed.command = texts_from_json(value.at("command"));
-  for (const json& pair : value.at("node_environment")) {
-    placed.node_environment[text_from_json(pair.at(0))] = variables_from_json(pair.at(1));
-  }
-  if (value.contains("launcher")) placed.launcher = texts_from_json(value["launcher"]);
-  if (value.contains("meeting")) placed.meeting = text_from_json(value["meeting"]);
-  return placed;
-}
-
-Outcome outcome_from(const json& value) {
-  Outcome outcome;
-  outcome.reason = text_from_json(value.at("reason"));
-  if (!value.at("exit_code").is_null()) outcome.exit_code = value["exit_code"].get<int>();
-  if (value.at("taken_back").get<bool>()) outcome.kind = EngineEvent::Kind::kTakenBack;
-  if (value.at("vanished").get<bool>()) outcome.kind = EngineEvent::Kind::kVanished;
-  return outcome;
+template <typename Note>
+std::string note_text(const Note& note) {
+  return wire::write_fields(note, wire::kExact).dump(1);
 }
 
 std::optional<std::uint32_t> attempt_number(const std::string& name) {
@@ -164,43 +143,18 @@ void AttemptFolder::remove() const {
 
 bool AttemptFolder::is_held() const { return is_there(path_ / "spec.json"); }
 
-std::optional<HeldJob> AttemptFolder::held() const {
-  return note(path_ / "spec.json", [](const json& value) {
-    return HeldJob{
-        spec_from_json(value.at("job")), milliseconds{value.at("grace_ms").get<std::int64_t>()},
-        LogLimits{value.at("log_bytes").get<std::uint64_t>(), value.at("log_files").get<int>()}};
-  });
-}
-
+std::optional<HeldJob> AttemptFolder::held() const { return note<HeldJob>(path_ / "spec.json"); }
 void AttemptFolder::set(const HeldJob& held) const {
-  write_whole(path_ / "spec.json", json{{"job", spec_to_json(held.job)},
-                                        {"grace_ms", held.grace.count()},
-                                        {"log_bytes", held.logs.bytes},
-                                        {"log_files", held.logs.files}}
-                                       .dump(1));
+  write_whole(path_ / "spec.json", note_text(held));
 }
 
 bool AttemptFolder::is_placed() const { return is_there(path_ / "placement.json"); }
 
 std::optional<Placed> AttemptFolder::placed() const {
-  return note(path_ / "placement.json", placed_from);
+  return note<Placed>(path_ / "placement.json");
 }
-
 void AttemptFolder::set(const Placed& placed) const {
-  json devices = json::array();
-  for (const DevicePlace& place : placed.devices) devices.push_back(to_json(place));
-  json nodes = json::array();
-  for (const auto& [node, variables] : placed.node_environment) {
-    nodes.push_back(json::array({text_to_json(node), variables_to_json(variables)}));
-  }
-  write_whole(path_ / "placement.json", json{{"devices", devices},
-                                             {"uuids", texts_to_json(placed.uuids)},
-                                             {"class", to_string(placed.job_class)},
-                                             {"command", texts_to_json(placed.command)},
-                                             {"launcher", texts_to_json(placed.launcher)},
-                                             {"meeting", text_to_json(placed.meeting)},
-                                             {"node_environment", nodes}}
-                                            .dump(1));
+  write_whole(path_ / "placement.json", note_text(placed));
 }
 
 bool AttemptFolder::is_released() const { return is_there(path_ / "released"); }
@@ -212,50 +166,31 @@ void AttemptFolder::unset_released() const {
 }
 
 std::optional<KeeperNote> AttemptFolder::keeper() const {
-  return note(path_ / "keeper.json", [](const json& value) {
-    return KeeperNote{{value.at("pid").get<pid_t>(), value.at("start_ticks").get<std::uint64_t>(),
-                       value.at("boot").get<std::string>()},
-                      texts_from_json(value.at("groups"))};
-  });
+  return note<KeeperNote>(path_ / "keeper.json");
 }
-
 void AttemptFolder::set(const KeeperNote& keeper) const {
   // After a power cut it is of no use: there is no such process.
-  write_whole(path_ / "keeper.json",
-              json{{"pid", keeper.process.pid},
-                   {"start_ticks", keeper.process.start_ticks},
-                   {"boot", keeper.process.boot},
-                   {"groups", texts_to_json(keeper.groups)}}
-                  .dump(1),
-              Durable::kNo);
+  write_whole(path_ / "keeper.json", note_text(keeper), Durable::kNo);
 }
 
 bool AttemptFolder::has_begun() const { return is_there(path_ / "begun"); }
 bool AttemptFolder::set_begun() const { return make_marker(path_ / "begun"); }
 
 std::optional<milliseconds> AttemptFolder::take_back() const {
-  return note(path_ / "take_back.json", [](const json& value) {
-    return milliseconds{value.at("grace_ms").get<std::int64_t>()};
-  });
+  const auto found = note<TakeBackNote>(path_ / "take_back.json");
+  return found ? std::optional{found->grace} : std::nullopt;
 }
-
 void AttemptFolder::set_take_back(milliseconds grace) const {
-  write_whole(path_ / "take_back.json", json{{"grace_ms", grace.count()}}.dump());
+  write_whole(path_ / "take_back.json", note_text(TakeBackNote{grace}));
 }
 
 bool AttemptFolder::has_ended() const { return is_there(path_ / "result.json"); }
 
 std::optional<Outcome> AttemptFolder::outcome() const {
-  return note(path_ / "result.json", outcome_from);
+  return note<Outcome>(path_ / "result.json");
 }
-
 void AttemptFolder::set(const Outcome& outcome) const {
-  json value{{"exit_code", nullptr},
-             {"reason", text_to_json(outcome.reason)},
-             {"taken_back", outcome.kind == EngineEvent::Kind::kTakenBack},
-             {"vanished", outcome.kind == EngineEvent::Kind::kVanished}};
-  if (outcome.exit_code) value["exit_code"] = *outcome.exit_code;
-  write_whole(path_ / "result.json", value.dump(1));
+  write_whole(path_ / "result.json", note_text(outcome));
 }
 
 std::vector<Attempt> attempts_in(const fs::path& state) {

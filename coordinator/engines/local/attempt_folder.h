@@ -37,6 +37,13 @@ struct HeldJob {
   bool operator==(const HeldJob&) const = default;
 };
 
+void fields(SameAs<HeldJob> auto& held, auto& field) {
+  field("job", held.job);
+  field("grace_ms", held.grace);
+  field("log_bytes", held.logs.bytes);
+  field("log_files", held.logs.files);
+}
+
 /// placement.json: written by `place`; one device for each rank, in the order of ranks.
 struct Placed {
   std::vector<DevicePlace> devices;
@@ -50,6 +57,16 @@ struct Placed {
   bool operator==(const Placed&) const = default;
 };
 
+void fields(SameAs<Placed> auto& placed, auto& field) {
+  field("devices", placed.devices);
+  field("uuids", placed.uuids);
+  field("class", placed.job_class);
+  field("command", placed.command);
+  field("launcher", placed.launcher);
+  field("meeting", placed.meeting);
+  field("node_environment", placed.node_environment);
+}
+
 /// Nodes of a placement, each once, in their order.
 [[nodiscard]] std::vector<std::string> nodes_of(const Placed& placed);
 
@@ -60,6 +77,13 @@ struct KeeperNote {
   bool operator==(const KeeperNote&) const = default;
 };
 
+void fields(SameAs<KeeperNote> auto& note, auto& field) {
+  field("pid", note.process.pid);
+  field("start_ticks", note.process.start_ticks);
+  field("boot", note.process.boot);
+  field("groups", note.groups);
+}
+
 /// result.json: how it ended; the last note.
 struct Outcome {
   EngineEvent::Kind kind = EngineEvent::Kind::kExited;  ///< never kBegan
@@ -67,6 +91,12 @@ struct Outcome {
   std::string reason;
   bool operator==(const Outcome&) const = default;
 };
+
+void fields(SameAs<Outcome> auto& outcome, auto& field) {
+  field("kind", outcome.kind);
+  field("exit_code", outcome.exit_code);
+  field("reason", outcome.reason);
+}
 
 /// Reads and writes the notes of one attempt. Steps in their order: spec.json, placement.json,
 /// `released`, the lock, keeper.json, `begun`, result.json; take_back.json at any time after

@@ -9,94 +9,85 @@
 #include <system_error>
 #include <utility>
 
+#include "coordinator/wire/json_fields.h"
 #include "coordinator/wire/json_text.h"
 
 namespace commensal::cluster::local {
 namespace {
 
 using nlohmann::json;
-using std::chrono::milliseconds;
 
-std::string text_of(const json& value) {
-  return value.dump(-1, ' ', false, json::error_handler_t::replace) + '\n';
+/// A word on its way: an object with one field, which says what it is.
+struct ReportLine {
+  std::optional<PartReady> ready;
+  std::optional<PartEnded> ended;
+};
+void fields(SameAs<ReportLine> auto& line, auto& field) {
+  field("ready", line.ready);
+  field("ended", line.ended);
+}
+struct OrderLine {
+  std::optional<StartRanks> start;
+  std::optional<StopRanks> stop;
+};
+void fields(SameAs<OrderLine> auto& line, auto& field) {
+  field("start", line.start);
+  field("stop", line.stop);
 }
 
-json to_json(const PartReady& ready) {
-  return json{{"ready", {{"group", ready.group}, {"port", ready.port}}}};
+template <typename Line>
+std::string written_line(const Line& line) {
+  return wire::write_fields(line).dump(-1, ' ', false, json::error_handler_t::replace) + '\n';
 }
 
-json to_json(const PartEnded& ended, const std::string& reason) {
-  json value{{"group", ended.group},
-             {"exit_code", nullptr},
-             {"taken_back", ended.outcome.kind == EngineEvent::Kind::kTakenBack},
-             {"vanished", ended.outcome.kind == EngineEvent::Kind::kVanished},
-             {"reason", reason}};
-  if (ended.outcome.exit_code) value["exit_code"] = *ended.outcome.exit_code;
-  return json{{"ended", std::move(value)}};
-}
-
-PartEnded ended_from(const json& value) {
-  PartEnded ended{value.at("group").get<std::size_t>(), {}};
-  ended.outcome.reason = value.at("reason").get<std::string>();
-  if (!value.at("exit_code").is_null()) ended.outcome.exit_code = value["exit_code"].get<int>();
-  if (value.at("taken_back").get<bool>()) ended.outcome.kind = EngineEvent::Kind::kTakenBack;
-  if (value.at("vanished").get<bool>()) ended.outcome.kind = EngineEvent::Kind::kVanished;
-  return ended;
-}
-
-/// Parses a line and hands it on; nothing if it is no JSON, or not of the shape that is asked for.
-template <typename Word, typename Read>
-std::optional<Word> word_of(std::string_view line, Read read) {
+/// Reads a line; one without a word if it is no JSON, or not of that shape.
+template <typename Line>
+Line line_in(std::string_view text) {
+  Line line;
   try {
-    const auto value = wire::try_parse_json(line);
-    return value ? read(*value) : std::nullopt;
-  } catch (const json::exception&) {
-    return std::nullopt;
+    wire::read_fields(wire::try_parse_json(text).value_or(nullptr), "a line", line);
+  } catch (const wire::BadField&) {
+    return {};
   }
+  return line;
 }
 
 }  // namespace
 
 std::string line_of(const Report& report) {
-  if (const auto* ready = std::get_if<PartReady>(&report)) return text_of(to_json(*ready));
-  const auto& ended = std::get<PartEnded>(report);
+  if (const auto* ready = std::get_if<PartReady>(&report)) {
+    return written_line(ReportLine{*ready, std::nullopt});
+  }
+  PartEnded ended = std::get<PartEnded>(report);
   std::string reason = ended.outcome.reason;
-  std::string line = text_of(to_json(ended, reason));
+  std::string line = written_line(ReportLine{std::nullopt, ended});
   while (line.size() > kLongestLine) {
     reason.resize(reason.size() * 3 / 4);
-    line = text_of(to_json(ended, reason + "..."));
+    ended.outcome.reason = reason + "...";
+    line = written_line(ReportLine{std::nullopt, ended});
   }
   return line;
 }
 
 std::string line_of(const Order& order) {
   if (const auto* start = std::get_if<StartRanks>(&order)) {
-    return text_of(json{{"start", {{"port", start->port}}}});
+    return written_line(OrderLine{*start, std::nullopt});
   }
-  return text_of(json{{"stop", {{"grace_ms", std::get<StopRanks>(order).grace.count()}}}});
+  return written_line(OrderLine{std::nullopt, std::get<StopRanks>(order)});
 }
 
-std::optional<Report> report_of(std::string_view line) {
-  return word_of<Report>(line, [](const json& value) -> std::optional<Report> {
-    if (!value.is_object()) return std::nullopt;
-    if (value.contains("ready")) {
-      const json& ready = value["ready"];
-      return PartReady{ready.at("group").get<std::size_t>(), ready.at("port").get<int>()};
-    }
-    if (value.contains("ended")) return ended_from(value["ended"]);
-    return std::nullopt;
-  });
+std::optional<Report> report_of(std::string_view text) {
+  auto line = line_in<ReportLine>(text);
+  if (line.ready) return *line.ready;
+  if (line.ended) return *std::move(line.ended);
+  return std::nullopt;
 }
 
-std::optional<Order> order_of(std::string_view line) {
-  return word_of<Order>(line, [](const json& value) -> std::optional<Order> {
-    if (!value.is_object()) return std::nullopt;
-    if (value.contains("start")) return StartRanks{value["start"].at("port").get<int>()};
-    if (value.contains("stop")) {
-      return StopRanks{milliseconds{value["stop"].at("grace_ms").get<std::int64_t>()}};
-    }
-    return std::nullopt;
-  });
+std::optional<Order> order_of(std::string_view text) {
+  const auto line = line_in<OrderLine>(text);
+  if (line.start) return *line.start;
+  if (line.stop) return *line.stop;
+  return std::nullopt;
 }
 
 std::vector<std::string> LineReader::add(std::string_view piece) {

@@ -26,6 +26,14 @@ struct PartEnded {
   Outcome outcome;
   bool operator==(const PartEnded&) const = default;
 };
+void fields(SameAs<PartReady> auto& ready, auto& field) {
+  field("group", ready.group);
+  field("port", ready.port);
+}
+void fields(SameAs<PartEnded> auto& ended, auto& field) {
+  field("group", ended.group);
+  fields(ended.outcome, field);
+}
 using Report = std::variant<PartReady, PartEnded>;
 
 /// To all: start your ranks.
@@ -38,6 +46,8 @@ struct StopRanks {
   std::chrono::milliseconds grace{};
   bool operator==(const StopRanks&) const = default;
 };
+void fields(SameAs<StartRanks> auto& start, auto& field) { field("port", start.port); }
+void fields(SameAs<StopRanks> auto& stop, auto& field) { field("grace_ms", stop.grace); }
 using Order = std::variant<StartRanks, StopRanks>;
 
 /// No line is longer: what launchers of programs carry in one piece.

@@ -7,7 +7,6 @@
 #include <iomanip>
 #include <sstream>
 
-#include "coordinator/engines/simulator/job_class_name.h"
 #include "coordinator/engines/simulator/whole_file.h"
 
 namespace commensal::simulator {

@@ -38,7 +38,7 @@ json json_of(const Decision& decision, const RecordedState& recorded) {
              {"placement", json_of(decision.placement, recorded)},
              {"reason", policies::to_string(decision.reason)}};
   if (decision.action == policies::Action::kStart) {
-    entry["class"] = decision.job_class == JobClass::kGuaranteed ? "guaranteed" : "opportunistic";
+    entry["class"] = to_string(decision.job_class);
   }
   return entry;
 }

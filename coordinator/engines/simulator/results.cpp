@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "coordinator/engines/simulator/cluster_file.h"
-#include "coordinator/engines/simulator/job_class_name.h"
 #include "coordinator/engines/simulator/jobs_file.h"
 #include "coordinator/engines/simulator/metrics.h"
 #include "coordinator/engines/simulator/optimus_errors.h"

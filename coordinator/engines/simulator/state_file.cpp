@@ -145,8 +145,7 @@ Placement read_parts(const Section& job, std::string_view key, const std::string
 }
 
 AskedClass asked_of(const std::string& name) {
-  if (name == "opportunistic") return AskedClass::kOpportunistic;
-  return name == "auto" ? AskedClass::kAuto : AskedClass::kGuaranteed;
+  return value_of<AskedClass>(name).value_or(AskedClass::kGuaranteed);
 }
 
 std::uint32_t type_bits(const Section& section, const Draft& draft) {
@@ -182,7 +181,7 @@ void add_job(const Section& section, const std::string& where, Draft& draft) {
   const std::string as = section.choice(
       "runs_as", job.asked == AskedClass::kGuaranteed ? "guaranteed" : "opportunistic",
       {"guaranteed", "opportunistic"});
-  job.job_class = as == "guaranteed" ? JobClass::kGuaranteed : JobClass::kOpportunistic;
+  job.job_class = value_of<JobClass>(as).value_or(JobClass::kOpportunistic);
   job.tenant = draft.tenant(section.text("tenant", "none"));
   job.submit = section.number("submit", draft.now, 0, kMost);
   job.gpus = job.min_gpus = job.max_gpus =

@@ -22,14 +22,14 @@ using slurm::JobLine;
 using slurm::TwinNotes;
 using wire::SetReply;
 
-SetReply reply(std::string outcome, std::string reason) {
-  return {.job_id = {}, .outcome = std::move(outcome), .reason = std::move(reason)};
+SetReply reply(wire::Outcome outcome, std::string reason) {
+  return {.job_id = {}, .outcome = outcome, .reason = std::move(reason)};
 }
 
 /// Whether NodeClasses takes an answer for a yes.
 bool is_yes(const wire::Message& answer) {
   if (const auto* said = std::get_if<SetReply>(&answer)) {
-    return said->outcome == "applied" || said->outcome == "stale";
+    return said->outcome == wire::Outcome::kApplied || said->outcome == wire::Outcome::kStale;
   }
   const auto* error = std::get_if<wire::Error>(&answer);
   return error != nullptr && error->code == "unknown_job";
@@ -54,7 +54,8 @@ wire::Message SlurmGuarantee::ask(const Attempt& attempt, const std::string& nod
   try {
     if (!raises) give_up(folder);
     answer = guarded([&]() -> wire::Message {
-      if (!folder.is_held() || folder.has_ended()) return reply("refused", "it has ended");
+      if (!folder.is_held() || folder.has_ended())
+        return reply(wire::Outcome::kRefused, "it has ended");
       if (!raises) return tell(folder, node, request);
       since_.try_emplace(attempt, clock_.now());
       TwinNotes{folder}.want();
@@ -64,15 +65,15 @@ wire::Message SlurmGuarantee::ask(const Attempt& attempt, const std::string& nod
       return said;
     });
   } catch (const EngineFailed& error) {
-    answer = reply("deferred", error.what());
+    answer = reply(wire::Outcome::kDeferred, error.what());
   }
   auto* said = std::get_if<SetReply>(&answer);
   const auto since = since_.find(attempt);
-  if (said != nullptr && said->outcome == "deferred") {
+  if (said != nullptr && said->outcome == wire::Outcome::kDeferred) {
     if (since == since_.end() || clock_.now() - since->second < options_.patience) return answer;
-    *said = reply("refused", said->reason + ", and stays opportunistic");
+    *said = reply(wire::Outcome::kRefused, said->reason + ", and stays opportunistic");
   }
-  if (raises && said != nullptr && said->outcome == "refused") give_up(folder);
+  if (raises && said != nullptr && said->outcome == wire::Outcome::kRefused) give_up(folder);
   since_.erase(attempt);
   return answer;
 }
@@ -87,7 +88,7 @@ std::vector<JobLine> SlurmGuarantee::twins(const Attempt& attempt) {
 
 std::optional<SlurmGuarantee::Answer> SlurmGuarantee::twin(const AttemptFolder& folder) {
   const auto placed = folder.placed();
-  if (!placed) return reply("refused", "it is not placed");
+  if (!placed) return reply(wire::Outcome::kRefused, "it is not placed");
   const auto used = slurm::used_by(*placed);
   const std::vector<JobLine> all = twins(folder.attempt());
   std::optional<std::uint64_t> holds;
@@ -109,15 +110,17 @@ std::optional<SlurmGuarantee::Answer> SlurmGuarantee::twin(const AttemptFolder& 
     if (slurm::is_held(*waits)) {  // a coordinator died before it let it go
       twins_->let_go(waits->id, *placed);
     }
-    return reply("deferred", fmt::format("waits for a device of its own in Slurm's queue, as job "
-                                         "{} ({})",
-                                         waits->id, waits->reason));
+    return reply(wire::Outcome::kDeferred,
+                 fmt::format("waits for a device of its own in Slurm's queue, as job "
+                             "{} ({})",
+                             waits->id, waits->reason));
   }
   if (all.size() >= slurm::kMostTwins) {
-    return reply("refused", "Slurm gives it other devices of its nodes than those that it runs on");
+    return reply(wire::Outcome::kRefused,
+                 "Slurm gives it other devices of its nodes than those that it runs on");
   }
   (void)twins_->submit(folder, *placed);
-  return reply("deferred", "Slurm was asked for a device of its own");
+  return reply(wire::Outcome::kDeferred, "Slurm was asked for a device of its own");
 }
 
 wire::Message SlurmGuarantee::tell(const AttemptFolder& folder, const std::string& node,
@@ -129,7 +132,7 @@ wire::Message SlurmGuarantee::tell(const AttemptFolder& folder, const std::strin
     if (auto answer = options_.by_heartbeat(node, request)) return *std::move(answer);
   }
   const auto job = slurm::noted_job(folder);
-  if (!job) return reply("refused", "Slurm has no job of it");
+  if (!job) return reply(wire::Outcome::kRefused, "Slurm has no job of it");
   std::vector<std::string> words = options_.commensal;
   for (const std::string& word :
        {std::string{"set"}, request.job, std::string{"--class"},
@@ -138,16 +141,14 @@ wire::Message SlurmGuarantee::tell(const AttemptFolder& folder, const std::strin
   }
   const auto said = commands_.run_within(*job, node, words, options_.node_answers);
   const auto report = wire::try_parse_json(said.output).value_or(nullptr);
-  if (report.is_object() && report.value("outcome", nlohmann::json{}).is_string()) {
-    const auto reason = report.value("reason", nlohmann::json{});
-    return reply(report["outcome"].get<std::string>(),
-                 reason.is_string() ? reason.get<std::string>() : "");
+  if (const auto outcome = value_of<wire::Outcome>(wire::text_of(report, "outcome"))) {
+    return reply(*outcome, wire::text_of(report, "reason"));
   }
   const std::string problem = slurm::first_line(said.errors.empty() ? said.output : said.errors);
   if (problem.find("no job '" + request.job + "'") != std::string::npos) {
     return wire::Error{.code = "unknown_job", .what = problem};
   }
-  return reply("deferred",
+  return reply(wire::Outcome::kDeferred,
                fmt::format("its node cannot be told ({}): {}", said.exit_code, problem));
 }
 

@@ -55,7 +55,7 @@ class SlurmGuarantee {
                  const Clock& clock = SteadyClock::instance());
 
   /// Answers a SetRequest for the class of an attempt on one of its nodes (NodeClasses::Ask): what
-  /// the node said, or "deferred" with what it waits for. Once it is answered "refused" there is no
+  /// the node said, or that it is deferred. Once it is refused there is no
   /// twin any more. `attempt` is the one that the request's job stands for.
   [[nodiscard]] wire::Message ask(const Attempt& attempt, const std::string& node,
                                   const wire::SetRequest& request);

@@ -33,7 +33,7 @@ TEST_F(LimitKeeperTest, WithoutACoordinatorTheOwnBoundHolds) {
 TEST_F(LimitKeeperTest, AGrantThatNeedsNoMoveIsAppliedAtOnce) {
   const auto answer = grant(16_MiB, 3);
   ASSERT_TRUE(answer);
-  EXPECT_EQ(answer->outcome, "applied");
+  EXPECT_EQ(answer->outcome, wire::Outcome::kApplied);
   EXPECT_EQ(answer->revision, 3U);
   EXPECT_EQ(allocator_.stats().limit, 16_MiB);
   EXPECT_FALSE(limits_.waiting_since());
@@ -43,11 +43,11 @@ TEST_F(LimitKeeperTest, AnOlderRevisionIsStaleAndTheSameOneDoesNoHarm) {
   (void)grant(16_MiB, 3);
   const auto old = grant(8_MiB, 2);
   ASSERT_TRUE(old);
-  EXPECT_EQ(old->outcome, "stale");
+  EXPECT_EQ(old->outcome, wire::Outcome::kStale);
   EXPECT_EQ(limits_.effective(), 16_MiB);
   const auto again = grant(16_MiB, 3);
   ASSERT_TRUE(again);
-  EXPECT_EQ(again->outcome, "applied");
+  EXPECT_EQ(again->outcome, wire::Outcome::kApplied);
   EXPECT_FALSE(limits_.note_revision(2));
   EXPECT_TRUE(limits_.note_revision(4));
 }
@@ -59,7 +59,7 @@ TEST_F(LimitKeeperTest, AShrinkIsAnsweredByTheSafePoint) {
   EXPECT_TRUE(allocator_.deallocate(block));
   const auto answer = limits_.after_safe_point(allocator_.safe_point());
   ASSERT_TRUE(answer);
-  EXPECT_EQ(answer->outcome, "applied");
+  EXPECT_EQ(answer->outcome, wire::Outcome::kApplied);
   EXPECT_EQ(answer->revision, 5U);
   EXPECT_FALSE(limits_.waiting_since());
   const AllocatorStats stats = allocator_.stats();
@@ -75,14 +75,14 @@ TEST_F(LimitKeeperTest, WhatIsDeferredIsToldOnceAndThenApplied) {
   ticket.reason = "io_uring in use";
   const auto first = limits_.after_safe_point(ticket);
   ASSERT_TRUE(first);
-  EXPECT_EQ(first->outcome, "deferred");
+  EXPECT_EQ(first->outcome, wire::Outcome::kDeferred);
   EXPECT_EQ(first->reason, "io_uring in use");
   EXPECT_EQ(first->deferred, 20_MiB);
   EXPECT_FALSE(limits_.after_safe_point(ticket));
   ticket.deferred = 0_B;
   const auto second = limits_.after_safe_point(ticket);
   ASSERT_TRUE(second);
-  EXPECT_EQ(second->outcome, "applied");
+  EXPECT_EQ(second->outcome, wire::Outcome::kApplied);
   EXPECT_TRUE(allocator_.deallocate(block));
 }
 
@@ -160,12 +160,12 @@ TEST_F(LimitKeeperTest, LimitsAreOfTheMemoryThatStandsIn) {
   EXPECT_EQ(allocator_.stats().limit, Bytes{UINT64_MAX});  // has nothing to do with it
   const auto late = limits_.after_safe_point(other.safe_point());
   ASSERT_TRUE(late);
-  EXPECT_EQ(late->outcome, "deferred");
+  EXPECT_EQ(late->outcome, wire::Outcome::kDeferred);
   EXPECT_EQ(late->deferred, 16_MiB);
   other.held = 8_MiB;
   const auto done = limits_.after_safe_point(other.safe_point());
   ASSERT_TRUE(done);
-  EXPECT_EQ(done->outcome, "applied");
+  EXPECT_EQ(done->outcome, wire::Outcome::kApplied);
   (void)limits_.set_own(4_MiB, true);
   EXPECT_EQ(other.safe_points, 3);
   EXPECT_EQ(other.stats().limit, 4_MiB);
@@ -184,7 +184,7 @@ TEST_F(LimitKeeperTest, TheOwnBoundHoldsAtOnceOnAnotherDevice) {
   const auto answer = limits.if_met();
   ASSERT_TRUE(answer);
   EXPECT_EQ(answer->revision, 5U);
-  EXPECT_EQ(answer->outcome, "applied");
+  EXPECT_EQ(answer->outcome, wire::Outcome::kApplied);
   EXPECT_FALSE(limits.if_met()) << "once";
   EXPECT_EQ(other.safe_points, 0);
 }

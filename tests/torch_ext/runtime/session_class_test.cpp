@@ -97,7 +97,7 @@ class SessionClassTest : public ::testing::Test {
 TEST_F(SessionClassTest, AnUpgradeIsTakenAndAnswered) {
   Session& session = start(kOpportunistic);
   const auto answer = tell(change(2, kGuaranteed));
-  EXPECT_EQ(answer.outcome, "applied");
+  EXPECT_EQ(answer.outcome, wire::Outcome::kApplied);
   EXPECT_EQ(answer.job_class, kGuaranteed);
   EXPECT_EQ(stats(session)["job"]["class"], "guaranteed");
   EXPECT_EQ(stats(session)["gate"]["law"], "open");
@@ -116,7 +116,7 @@ TEST_F(SessionClassTest, EveryAnswerTellsTheClassInForce) {
 TEST_F(SessionClassTest, TheReverseIsTakenAndAnswered) {
   Session& session = start(kGuaranteed, [](auto& c) { c.terms.slo = 0.02; });
   const auto answer = tell(change(2, kOpportunistic));
-  EXPECT_EQ(answer.outcome, "applied");
+  EXPECT_EQ(answer.outcome, wire::Outcome::kApplied);
   EXPECT_EQ(answer.job_class, kOpportunistic);
   EXPECT_EQ(stats(session)["gate"]["law"], "gap");
   const wire::Register hello = restart(kOpportunistic);
@@ -129,7 +129,7 @@ TEST_F(SessionClassTest, TheClassInForceIsSaidToTheNextCoordinator) {
   wire::Change upgrade = change(2, kGuaranteed);
   upgrade.terms.memory = MemoryRange{64_MiB, 128_MiB};
   upgrade.terms.slo = 0.03;
-  ASSERT_EQ(tell(upgrade).outcome, "applied");
+  ASSERT_EQ(tell(upgrade).outcome, wire::Outcome::kApplied);
   const wire::Register hello = restart(kGuaranteed);
   EXPECT_EQ(hello.job_class, kGuaranteed);
   EXPECT_EQ(hello.terms.memory.min, 64_MiB);
@@ -147,11 +147,11 @@ TEST_F(SessionClassTest, WhatACoordinatorDidNotGrantIsAskedForAgain) {
 
 TEST_F(SessionClassTest, TheSameAgainDoesNothing) {
   Session& session = start(kOpportunistic);
-  ASSERT_EQ(tell(change(2, kGuaranteed)).outcome, "applied");
+  ASSERT_EQ(tell(change(2, kGuaranteed)).outcome, wire::Outcome::kApplied);
   const auto notes = stats(session)["memory"]["notes"];
   for (const Revision revision : {Revision{2}, Revision{3}}) {
     const auto again = tell(change(revision, kGuaranteed));
-    EXPECT_EQ(again.outcome, "applied");
+    EXPECT_EQ(again.outcome, wire::Outcome::kApplied);
     EXPECT_EQ(again.job_class, kGuaranteed);
   }
   EXPECT_EQ(stats(session)["memory"]["notes"], notes);
@@ -159,9 +159,9 @@ TEST_F(SessionClassTest, TheSameAgainDoesNothing) {
 
 TEST_F(SessionClassTest, AnOlderChangeIsStaleAndChangesNothing) {
   Session& session = start(kOpportunistic);
-  ASSERT_EQ(tell(change(5, kGuaranteed)).outcome, "applied");
+  ASSERT_EQ(tell(change(5, kGuaranteed)).outcome, wire::Outcome::kApplied);
   const auto answer = tell(change(4, kOpportunistic));
-  EXPECT_EQ(answer.outcome, "stale");
+  EXPECT_EQ(answer.outcome, wire::Outcome::kStale);
   EXPECT_EQ(answer.job_class, kGuaranteed);
   EXPECT_EQ(stats(session)["job"]["class"], "guaranteed");
 }
@@ -171,7 +171,7 @@ TEST_F(SessionClassTest, AnUnknownLawIsRefusedWithTheClass) {
   wire::Change wrong = change(2, kGuaranteed);
   wrong.terms.law = "anarchy";
   const auto answer = tell(wrong);
-  EXPECT_EQ(answer.outcome, "refused");
+  EXPECT_EQ(answer.outcome, wire::Outcome::kRefused);
   EXPECT_NE(answer.reason.find("anarchy"), std::string::npos) << answer.reason;
   EXPECT_EQ(answer.job_class, kOpportunistic);
   EXPECT_EQ(stats(session)["job"]["class"], "opportunistic");
@@ -195,12 +195,12 @@ TEST_F(SessionClassTest, AnUpgradeOpensTheGateForWhoWaitsAtIt) {
   });
   ASSERT_TRUE(eventually([&] { return stats(session)["gate"]["state"] == "closed"; }));
   EXPECT_FALSE(passed.load());
-  EXPECT_EQ(tell(change(2, kGuaranteed)).outcome, "applied");
+  EXPECT_EQ(tell(change(2, kGuaranteed)).outcome, wire::Outcome::kApplied);
   EXPECT_TRUE(eventually([&] { return passed.load(); })) << "though the neighbour is still busy";
   op.join();
   EXPECT_TRUE(eventually([&] { return !session.gate().wants_callback(); }))
       << "a guaranteed job pays for no callback";
-  EXPECT_EQ(tell(change(3, kOpportunistic)).outcome, "applied");
+  EXPECT_EQ(tell(change(3, kOpportunistic)).outcome, wire::Outcome::kApplied);
   EXPECT_TRUE(eventually([&] { return session.gate().wants_callback(); }));
   EXPECT_FALSE(session.gate().try_enter_op(g_add)) << "and it yields again";
 }
@@ -208,9 +208,9 @@ TEST_F(SessionClassTest, AnUpgradeOpensTheGateForWhoWaitsAtIt) {
 TEST_F(SessionClassTest, AGuaranteedJobKeepsNoShareOfItsMultiprocessors) {
   Session& session = start(kOpportunistic, [](auto& c) { c.terms.sm_share = 0.25; });
   EXPECT_EQ(stats(session)["multiprocessors"]["share"], 0.25);
-  ASSERT_EQ(tell(change(2, kGuaranteed)).outcome, "applied");
+  ASSERT_EQ(tell(change(2, kGuaranteed)).outcome, wire::Outcome::kApplied);
   EXPECT_TRUE(stats(session)["multiprocessors"]["share"].is_null());
-  ASSERT_EQ(tell(change(3, kOpportunistic)).outcome, "applied");
+  ASSERT_EQ(tell(change(3, kOpportunistic)).outcome, wire::Outcome::kApplied);
   EXPECT_EQ(stats(session)["multiprocessors"]["share"], 0.25);
 }
 
@@ -220,16 +220,16 @@ TEST_F(SessionClassTest, OneThatDoesNotTrainLooksForRequestsWhileItIsGuaranteed)
     session.synchronised();
     return stats(session)["activity"]["state"] != "waiting";
   };
-  ASSERT_EQ(tell(change(2, kGuaranteed)).outcome, "applied");
+  ASSERT_EQ(tell(change(2, kGuaranteed)).outcome, wire::Outcome::kApplied);
   EXPECT_TRUE(looks());
-  ASSERT_EQ(tell(change(3, kOpportunistic)).outcome, "applied");
+  ASSERT_EQ(tell(change(3, kOpportunistic)).outcome, wire::Outcome::kApplied);
   EXPECT_FALSE(looks());
 }
 
 TEST_F(SessionClassTest, OneThatTrainsGoesOnToTellItsWaits) {
   Session& session = start(kOpportunistic);
   step(session);
-  ASSERT_EQ(tell(change(2, kGuaranteed)).outcome, "applied");
+  ASSERT_EQ(tell(change(2, kGuaranteed)).outcome, wire::Outcome::kApplied);
   session.touch();
   std::this_thread::sleep_for(std::chrono::milliseconds{1});  // pauses in a row are not all told
   step(session);
@@ -240,11 +240,11 @@ TEST_F(SessionClassTest, OnAGpuWhatBeganAsGuaranteedSaysThatItCannotGiveWay) {
   Session::offer_memory("made-up", &make_offered);
   Session& session = start(kGuaranteed, [](auto& c) { c.device = "made-up"; });
   const auto answer = tell(change(2, kOpportunistic));
-  EXPECT_EQ(answer.outcome, "refused");
+  EXPECT_EQ(answer.outcome, wire::Outcome::kRefused);
   EXPECT_EQ(answer.job_class, kGuaranteed);
   EXPECT_NE(answer.reason.find("began as guaranteed"), std::string::npos) << answer.reason;
   EXPECT_EQ(stats(session)["gate"]["law"], "open");
-  EXPECT_EQ(tell(change(3, kGuaranteed)).outcome, "applied");
+  EXPECT_EQ(tell(change(3, kGuaranteed)).outcome, wire::Outcome::kApplied);
 }
 
 TEST_F(SessionClassTest, OnAGpuWhatBeganAsOpportunisticChangesBothWays) {
@@ -272,10 +272,10 @@ TEST_F(SessionClassTest, ThreadsLeaveTheIdleClassAndComeBack) {
   if (!may_leave_idle_class()) GTEST_SKIP() << "the kernel lets nobody here leave the idle class";
   Session& session = start(kOpportunistic, [](auto& c) { c.terms.idle_class = true; });
   EXPECT_EQ(::sched_getscheduler(0), SCHED_IDLE);
-  ASSERT_EQ(tell(change(2, kGuaranteed)).outcome, "applied");
+  ASSERT_EQ(tell(change(2, kGuaranteed)).outcome, wire::Outcome::kApplied);
   EXPECT_EQ(::sched_getscheduler(0), SCHED_OTHER);
   EXPECT_EQ(stats(session)["gate"]["idle_class"], false);
-  ASSERT_EQ(tell(change(3, kOpportunistic)).outcome, "applied");
+  ASSERT_EQ(tell(change(3, kOpportunistic)).outcome, wire::Outcome::kApplied);
   EXPECT_EQ(::sched_getscheduler(0), SCHED_IDLE);
 }
 
@@ -293,9 +293,9 @@ TEST_F(SessionClassTest, ForkedChildrenFollow) {
   }
   ASSERT_GT(child, 0);
   EXPECT_EQ(::sched_getscheduler(child), SCHED_IDLE) << "inherited";
-  EXPECT_EQ(tell(change(2, kGuaranteed)).outcome, "applied");
+  EXPECT_EQ(tell(change(2, kGuaranteed)).outcome, wire::Outcome::kApplied);
   EXPECT_EQ(::sched_getscheduler(child), SCHED_OTHER);
-  EXPECT_EQ(tell(change(3, kOpportunistic)).outcome, "applied");
+  EXPECT_EQ(tell(change(3, kOpportunistic)).outcome, wire::Outcome::kApplied);
   EXPECT_EQ(::sched_getscheduler(child), SCHED_IDLE);
   (void)::close(end[1]);
   EXPECT_EQ(::waitpid(child, nullptr, 0), child);
@@ -338,7 +338,7 @@ TEST_F(SessionClassTest, WhoCannotLeaveTheIdleClassIsNotUpgraded) {
   const auto answer =
       coordinator.next_if<wire::Answer>([](const auto& a) { return a.revision == 2; });
   ASSERT_TRUE(answer);
-  EXPECT_EQ(answer->outcome, "refused");
+  EXPECT_EQ(answer->outcome, wire::Outcome::kRefused);
   EXPECT_EQ(answer->job_class, kOpportunistic);
   EXPECT_NE(answer->reason.find("cannot leave the kernel's idle class: sched_setscheduler"),
             std::string::npos)

@@ -144,7 +144,7 @@ TEST_F(SessionDevicesTest, AShrinkThereMovesMemoryThereAndIsAnsweredSo) {
       coordinator.next_if<wire::Answer>([](const auto& each) { return each.revision == 2; });
   ASSERT_TRUE(answer);
   EXPECT_EQ(answer->device, "GPU-b");
-  EXPECT_EQ(answer->outcome, "applied");
+  EXPECT_EQ(answer->outcome, wire::Outcome::kApplied);
   EXPECT_EQ(answer->done_bytes, (48_MiB).count());
   EXPECT_EQ(answer->held_bytes, (16_MiB).count());
   EXPECT_EQ(session.allocator().stats().limit, 1_GiB);
@@ -164,7 +164,7 @@ TEST_F(SessionDevicesTest, AShrinkThereMovesMemoryThereAndIsAnsweredSo) {
   const auto stale =
       coordinator.next_if<wire::Answer>([](const auto& each) { return each.revision == 1; });
   ASSERT_TRUE(stale);
-  EXPECT_EQ(stale->outcome, "stale");
+  EXPECT_EQ(stale->outcome, wire::Outcome::kStale);
   EXPECT_EQ(stale->device, "GPU-b");
   session.allocator().deallocate(block);
   session.shutdown();

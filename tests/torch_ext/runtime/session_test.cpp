@@ -356,7 +356,7 @@ TEST_F(SessionTest, ALimitIsAppliedAtTheStepsEndOnTheTrainingThread) {
   const auto answer = coordinator.next<wire::Answer>();
   ASSERT_TRUE(answer);
   std::optional<wire::Answer> applied = answer;
-  while (applied && !(applied->revision == 2 && applied->outcome == "applied")) {
+  while (applied && !(applied->revision == 2 && applied->outcome == wire::Outcome::kApplied)) {
     step(session);
     applied = coordinator.next<wire::Answer>();
   }
@@ -375,14 +375,15 @@ TEST_F(SessionTest, ALimitIsAppliedWithoutAnyStep) {
   void* const block = session.allocator().allocate(24_MiB);
   std::memset(block, 7, 24U << 20U);
   coordinator.send(limit_change(2, 8_MiB));
-  const auto applied = coordinator.next_if<wire::Answer>(
-      [](const auto& answer) { return answer.revision == 2 && answer.outcome == "applied"; });
+  const auto applied = coordinator.next_if<wire::Answer>([](const auto& answer) {
+    return answer.revision == 2 && answer.outcome == wire::Outcome::kApplied;
+  });
   ASSERT_TRUE(applied);
   EXPECT_LE(applied->held_bytes, (8_MiB).count());
   EXPECT_EQ(static_cast<unsigned char*>(block)[12'345'678], 7);
   coordinator.send(limit_change(1, 16_MiB));
   const auto stale = coordinator.next_if<wire::Answer>(
-      [](const auto& answer) { return answer.outcome == "stale"; });
+      [](const auto& answer) { return answer.outcome == wire::Outcome::kStale; });
   ASSERT_TRUE(stale);
   EXPECT_EQ(stale->revision, 1U);
   EXPECT_TRUE(session.allocator().deallocate(block));
@@ -512,8 +513,9 @@ TEST_F(SessionTest, PausingByTheCoordinatorClosesTheGate) {
   coordinator.send(resume);
   session.gate().wait_op(g_add);
   session.gate().leave_op(g_add);
-  EXPECT_TRUE(coordinator.next_if<wire::Answer>(
-      [](const auto& answer) { return answer.revision == 3 && answer.outcome == "applied"; }));
+  EXPECT_TRUE(coordinator.next_if<wire::Answer>([](const auto& answer) {
+    return answer.revision == 3 && answer.outcome == wire::Outcome::kApplied;
+  }));
 }
 
 TEST_F(SessionTest, ParkingSavesAllMemoryUntilTheJobIsWoken) {
@@ -576,7 +578,7 @@ TEST_F(SessionTest, AnUnknownLawIsRefused) {
   wrong.terms.law = "fast";
   coordinator.send(wrong);
   const auto answer = coordinator.next_if<wire::Answer>(
-      [](const auto& reply) { return reply.outcome == "refused"; });
+      [](const auto& reply) { return reply.outcome == wire::Outcome::kRefused; });
   ASSERT_TRUE(answer);
   EXPECT_NE(answer->reason.find("'fast'"), std::string::npos);
 }

@@ -4,7 +4,6 @@
 
 #include <cmath>
 
-#include "coordinator/engines/simulator/job_class_name.h"
 #include "coordinator/engines/simulator/readers/formats.h"
 #include "coordinator/engines/simulator/readers/read_rows.h"
 
@@ -50,10 +49,7 @@ constexpr std::array<std::string_view, kColumns> kNames{
 policies::AskedClass class_of(const Field& field) {
   using policies::AskedClass;
   if (field.text().empty()) return AskedClass::kGuaranteed;
-  for (const AskedClass asked :
-       {AskedClass::kGuaranteed, AskedClass::kOpportunistic, AskedClass::kAuto}) {
-    if (field.text() == to_string(asked)) return asked;
-  }
+  if (const auto asked = value_of<AskedClass>(field.text())) return *asked;
   field.fail("neither guaranteed, opportunistic nor auto");
 }
 
