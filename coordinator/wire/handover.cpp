@@ -19,19 +19,12 @@
 
 #include "coordinator/wire/json_fields.h"
 #include "coordinator/wire/json_text.h"
+#include "coordinator/wire/message_fields.h"
 #include "coordinator/wire/messages.h"
 #include "coordinator/wire/pages.h"
 #include "coordinator/wire/paths.h"
 
 namespace commensal::wire {
-
-void fields(SameAs<Handover> auto& message, auto& field) {
-  field("kind", message.kind);
-  field("job_id", message.job_id, TextSize{0, kIdSize - 1});
-  field("pid", message.pid);
-  field("rank", message.rank);
-  field("text", message.text);
-}
 
 namespace {
 

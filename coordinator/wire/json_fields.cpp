@@ -26,6 +26,10 @@ std::string element_of(const std::string& field, std::size_t index) {
   return field + "[" + std::to_string(index) + "]";
 }
 
+std::string member_of(const std::string& field, const std::string& key) {
+  return field + '.' + key;
+}
+
 std::string number_text(double value) {
   std::array<char, 32> text{};
   std::snprintf(text.data(), text.size(), "%g", value);
@@ -106,7 +110,8 @@ void refuse_others(const json& object, const std::string& prefix,
                    const std::vector<std::string_view>& known) {
   for (const auto& [key, value] : object.items()) {
     if (std::ranges::find(known, key) == known.end()) {
-      throw BadField("field '" + prefix + key + "' is not known: " + shown(value));
+      throw BadField(std::string{"field '"}.append(prefix).append(key).append("' is not known: ") +
+                     shown(value));
     }
   }
 }

@@ -65,6 +65,8 @@ inline constexpr JsonForm kExact{OtherFields::kIgnored, OtherTexts::kAsBytes};
 
 /// Name of a list's element. @param index  from 0.
 [[nodiscard]] std::string element_of(const std::string& field, std::size_t index);
+/// Name of a map's element.
+[[nodiscard]] std::string member_of(const std::string& field, const std::string& key);
 [[nodiscard]] std::string number_text(double value);
 /// "at most 5", "2", "2 to 5".
 [[nodiscard]] std::string bounds_text(std::size_t least, std::size_t most);
@@ -247,7 +249,7 @@ void read_map(const nlohmann::json& value, const std::string& field, JsonForm fo
   }
   if (!value.is_object()) refuse_field(field, "an object", value);
   for (const auto& [key, each] : value.items()) {
-    read_value(each, field + "." + key, form, out[key]);
+    read_value(each, member_of(field, key), form, out[key]);
   }
 }
 
@@ -334,7 +336,7 @@ nlohmann::json written_map(const T& values, const std::string& field, JsonForm f
   nlohmann::json map = as_pairs ? nlohmann::json::array() : nlohmann::json::object();
   for (const auto& [key, value] : values) {
     nlohmann::json name = written_text(key, field, form);
-    nlohmann::json each = written_value(value, field + "." + key, form);
+    nlohmann::json each = written_value(value, member_of(field, key), form);
     if (as_pairs) {
       map.push_back(nlohmann::json::array({std::move(name), std::move(each)}));
     } else {
