@@ -153,9 +153,13 @@ TEST_F(ClientFrames, Law2_NumbersAtTheirLimits) {
   coordinator_.send(change);  // would leave no newer one
   change.revision = 2;
   change.limit_bytes = UINT64_MAX;
-  change.terms.share = ShareRange{1e300, -1e300};
-  coordinator_.send(change);
-  EXPECT_TRUE(eventually([&] { return malformed() == 1; }));
+  coordinator_.send(change);  // a limit that no device has
+  change.revision = 3;
+  for (const ShareRange share : {ShareRange{1e300, -1e300}, ShareRange{-1e300, 1e300}}) {
+    change.terms.share = share;  // neither is a range of a device's time
+    coordinator_.send(change);
+  }
+  EXPECT_TRUE(eventually([&] { return malformed() == 3; })) << malformed();
   expect_a_change_works(10);
   EXPECT_LE(stats()["gate"]["share"].get<double>(), 1.0);
   EXPECT_GE(stats()["gate"]["share"].get<double>(), 0.0);
